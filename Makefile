@@ -1,0 +1,43 @@
+# Two commands do all set-up: `make demo` shows Bulkhead at work, `make test`
+# runs the tests. The rest is listed by `make help`.
+SHELL := /bin/bash
+OUT = $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)/x86_64-unknown-linux-gnu/release
+RUN = export PATH="$$(tools/setup $(1) | tail -n 1):$$PATH"
+
+.PHONY: help demo build test test-full test-mutants docs install clean
+
+help:
+	@echo "make demo          bring up two tenants, attack, crash, clean up; says what it shows"
+	@echo "make build         build every program in release form"
+	@echo "make test          formatting, lints, docs, unit, property, model and end-to-end tests"
+	@echo "make test-full     the same and what is long"
+	@echo "make test-mutants  take each guard out and see a test go red"
+	@echo "make docs          the book, into out/book"
+	@echo "make install       programs to /usr/local/lib/bulkhead, units to /etc/systemd/system"
+
+demo: build
+	@$(OUT)/bulkhead demo
+
+build:
+	@$(call RUN,build) && cargo build --release --locked --workspace --bins
+
+test:
+	@$(call RUN,test) && cargo xtask test
+
+test-full:
+	@$(call RUN,test) && cargo xtask test --full
+
+test-mutants:
+	@$(call RUN,test) && cargo xtask mutants
+
+docs:
+	@$(call RUN,test) && cargo xtask book
+
+install: build
+	install -d /usr/local/lib/bulkhead /usr/local/bin
+	install -m 755 $(OUT)/bulkhead $(OUT)/bulkhead-* /usr/local/lib/bulkhead/
+	ln -sf ../lib/bulkhead/bulkhead /usr/local/bin/bulkhead
+	install -m 644 packaging/systemd/*.service /etc/systemd/system/
+
+clean:
+	cargo clean

@@ -1,0 +1,471 @@
+//! A FIFO traffic generator and sink: numbered UDP packets, open loop, from one
+//! `fifo` endpoint to another, every one accounted for.
+
+use e2e::Instance;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use seqpacket::Socket;
+use shm::{Channel, ChannelFds, Doorbell, Geometry, Start, State};
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use wire::offload::RawOffload;
+
+/// Bytes of every packet's frame.
+pub const FRAME: usize = 64;
+/// Where the number stands in the frame: after Ethernet, IPv4 and UDP.
+const NUMBER_AT: usize = 42;
+/// Where the flow's mark stands.
+const MARK_AT: usize = 50;
+
+/// What every packet carries behind its number.
+const MARK: &[u8; 14] = b"bulkhead bench";
+/// UDP port the packets go to.
+pub const PORT: u16 = 4001;
+
+/// A process's end of a `fifo` endpoint.
+pub struct Attached {
+    /// The endpoint is ours while this is open.
+    _socket: Socket,
+    /// Rings and doorbells.
+    pub channel: Channel,
+}
+
+/// Attaches to a `fifo` endpoint.
+pub fn attach(run_dir: &Path, tenant: &str, endpoint: &str) -> Result<Attached, String> {
+    let path = run_dir
+        .join("fifo")
+        .join(format!("{tenant}.{endpoint}.sock"));
+    let say = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
+    let socket = Socket::connect(&path).map_err(|e| say(&e))?;
+    let (message, fds) = socket
+        .recv_wait(Duration::from_secs(5))
+        .map_err(|e| say(&e))?
+        .ok_or_else(|| say(&"no answer within 5 s"))?;
+    let body: command::verbs::AddPort = message.body().ok_or_else(|| say(&"refused"))?;
+    let geometry =
+        Geometry::records(body.capacity as usize, body.max_record as usize).map_err(|e| say(&e))?;
+    let fds = ChannelFds::from_fds(fds).ok_or_else(|| say(&"descriptors are missing"))?;
+    let channel = shm::attach(fds, &geometry, Start::Fresh).map_err(|e| say(&e))?;
+    Ok(Attached {
+        _socket: socket,
+        channel,
+    })
+}
+
+/// A flow of numbered packets.
+pub struct Flow {
+    stop: Arc<AtomicBool>,
+    start: Instant,
+    rate: u64,
+    generator: JoinHandle<Result<u64, String>>,
+    sink: JoinHandle<Result<Heard, String>>,
+    delivered: Arc<AtomicU64>,
+}
+
+struct Heard {
+    /// Nanoseconds since the start at which each number came; 0 = it did not.
+    arrivals: Vec<u64>,
+    duplicated: u64,
+    misread: u64,
+}
+
+/// What became of a flow.
+pub struct Tally {
+    /// Packets that were due.
+    pub offered: u64,
+    /// Packets that came twice.
+    pub duplicated: u64,
+    /// Frames that were not one of the packets sent.
+    pub misread: u64,
+    rate: u64,
+    arrivals: Vec<u64>,
+}
+
+impl Flow {
+    /// Starts `rate` packets a second from one endpoint of a tenant to another, for
+    /// at most `limit`.
+    pub fn start(
+        instance: &Instance,
+        tenant: &str,
+        from: &str,
+        to: &str,
+        rate: u64,
+        limit: Duration,
+    ) -> Result<Flow, String> {
+        let frame = frame(instance, tenant, from, to)?;
+        let (source, sink) = (
+            attach(&instance.run_dir(), tenant, from)?,
+            attach(&instance.run_dir(), tenant, to)?,
+        );
+        let expected = frame.clone();
+        Flow::between(
+            source,
+            frame,
+            rate,
+            limit,
+            move |stop, delivered, start, most| {
+                listen(sink, stop, delivered, &expected, start, most)
+            },
+        )
+    }
+
+    /// Starts a flow to an address outside, where `socket` listens.
+    pub fn to_socket(
+        source: Attached,
+        frame: Vec<u8>,
+        rate: u64,
+        limit: Duration,
+        socket: UdpSocket,
+    ) -> Result<Flow, String> {
+        Flow::between(
+            source,
+            frame,
+            rate,
+            limit,
+            move |stop, delivered, start, most| receive(&socket, stop, delivered, start, most),
+        )
+    }
+
+    fn between(
+        source: Attached,
+        frame: Vec<u8>,
+        rate: u64,
+        limit: Duration,
+        sink: impl FnOnce(&AtomicBool, &AtomicU64, Instant, u64) -> Result<Heard, String>
+        + Send
+        + 'static,
+    ) -> Result<Flow, String> {
+        let most = (rate as f64 * limit.as_secs_f64()) as u64;
+        let stop = Arc::new(AtomicBool::new(false));
+        let delivered = Arc::new(AtomicU64::new(0));
+        let start = Instant::now();
+        let sink = {
+            let (stop, delivered) = (stop.clone(), delivered.clone());
+            std::thread::spawn(move || sink(&stop, &delivered, start, most))
+        };
+        let generator = {
+            let stop = stop.clone();
+            std::thread::spawn(move || generate(source, &stop, frame, start, rate, most))
+        };
+        Ok(Flow {
+            stop,
+            start,
+            rate,
+            generator,
+            sink,
+            delivered,
+        })
+    }
+
+    /// When the flow started: times in the tally count from here.
+    pub fn began(&self) -> Instant {
+        self.start
+    }
+
+    /// Packets delivered so far.
+    pub fn delivered(&self) -> u64 {
+        self.delivered.load(Ordering::Relaxed)
+    }
+
+    /// Waits until packets arrive.
+    pub fn running(&self) -> Result<(), String> {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while self.delivered() < 100 {
+            if Instant::now() > deadline {
+                return Err("no packet arrives".into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Ends it and counts.
+    pub fn end(self) -> Result<Tally, String> {
+        self.stop.store(true, Ordering::Release);
+        let offered = self
+            .generator
+            .join()
+            .map_err(|_| "the generator panicked")??;
+        let heard = self.sink.join().map_err(|_| "the sink panicked")??;
+        Ok(Tally {
+            offered,
+            duplicated: heard.duplicated,
+            misread: heard.misread,
+            rate: self.rate,
+            arrivals: heard.arrivals,
+        })
+    }
+}
+
+impl Tally {
+    /// Nanoseconds from `at` (since the start) to the first arrival of a packet that
+    /// was due after `at`.
+    pub fn outage_ns(&self, at: u64) -> Option<u64> {
+        let first = self.number_due(at);
+        self.arrivals
+            .get(first..)?
+            .iter()
+            .filter(|t| **t != 0)
+            .min()
+            .map(|t| t.saturating_sub(at))
+    }
+
+    /// Packets due between two times that never came.
+    pub fn lost_between(&self, from: u64, to: u64) -> u64 {
+        let end = self
+            .number_due(to)
+            .min(self.offered as usize)
+            .min(self.arrivals.len());
+        let start = self.number_due(from).min(end);
+        self.arrivals[start..end]
+            .iter()
+            .filter(|t| **t == 0)
+            .count() as u64
+    }
+
+    fn number_due(&self, at: u64) -> usize {
+        (at as u128 * self.rate as u128 / 1_000_000_000) as usize + 1
+    }
+}
+
+/// Sends each packet when it is due, or counts it as offered and not taken.
+fn generate(
+    mut at: Attached,
+    stop: &AtomicBool,
+    mut frame: Vec<u8>,
+    start: Instant,
+    rate: u64,
+    most: u64,
+) -> Result<u64, String> {
+    let mut next = 0_u64;
+    let offload = RawOffload::default();
+    while !stop.load(Ordering::Acquire) && next < most {
+        let due = (start.elapsed().as_nanos() * rate as u128 / 1_000_000_000) as u64;
+        settle(&mut at.channel)?;
+        let mut batch = 0;
+        while next < due.min(most) {
+            frame[NUMBER_AT..NUMBER_AT + 8].copy_from_slice(&next.to_be_bytes());
+            // Not taken (full, or the peer is starting again): due, and lost.
+            let _ = at.channel.tx.ring.push(0, &offload, &frame, &[]);
+            next += 1;
+            batch += 1;
+            if batch == 64 {
+                publish(&mut at.channel);
+                batch = 0;
+            }
+        }
+        publish(&mut at.channel);
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    Ok(next)
+}
+
+fn publish(channel: &mut Channel) {
+    if channel.tx.ring.publish() == Doorbell::Ring {
+        let _ = channel.tx.bell.ring();
+    }
+}
+
+/// Follows the peer's restarts on both directions, and throws away what comes.
+fn settle(channel: &mut Channel) -> Result<(), String> {
+    let _ = channel.rx.bell.drain();
+    channel.tx.ring.poll().map_err(|b| format!("{b:?}"))?;
+    channel.rx.ring.poll().map_err(|b| format!("{b:?}"))?;
+    while channel
+        .rx
+        .ring
+        .next()
+        .map_err(|b| format!("{b:?}"))?
+        .is_some()
+    {}
+    channel.rx.ring.release();
+    Ok(())
+}
+
+/// Notes when each number comes.
+fn listen(
+    mut at: Attached,
+    stop: &AtomicBool,
+    delivered: &AtomicU64,
+    expected: &[u8],
+    start: Instant,
+    most: u64,
+) -> Result<Heard, String> {
+    let mut heard = Heard {
+        arrivals: vec![0; most as usize + 1],
+        duplicated: 0,
+        misread: 0,
+    };
+    let mut buffer = [0_u8; 2048];
+    let mut quiet_since = None;
+    loop {
+        at.channel
+            .tx
+            .ring
+            .poll()
+            .map_err(|b| format!("sink: {b:?}"))?;
+        let mut any = false;
+        while let Some(record) = at
+            .channel
+            .rx
+            .ring
+            .next()
+            .map_err(|b| format!("sink: {b:?}"))?
+        {
+            any = true;
+            let len = record.copy(0, &mut buffer);
+            match number(&buffer[..len], expected) {
+                Some(number) => heard.note(number, start, delivered),
+                // What the switch sends by itself (router advertisements) is no misreading.
+                None if len >= 14 && buffer[..6] != expected[..6] => {}
+                None => heard.misread += 1,
+            }
+        }
+        at.channel.rx.ring.release();
+        if any {
+            quiet_since = None;
+            continue;
+        }
+        if stop.load(Ordering::Acquire) {
+            let since = *quiet_since.get_or_insert_with(Instant::now);
+            if since.elapsed() > Duration::from_millis(50) {
+                return Ok(heard);
+            }
+        }
+        if at
+            .channel
+            .rx
+            .ring
+            .arm()
+            .map_err(|b| format!("sink: {b:?}"))?
+        {
+            let settled = at.channel.rx.ring.state() == State::Running;
+            let limit = Timespec {
+                tv_sec: 0,
+                tv_nsec: if settled { 10_000_000 } else { 100_000 },
+            };
+            let _ = poll(
+                &mut [PollFd::new(&at.channel.rx.bell.as_fd(), PollFlags::IN)],
+                Some(&limit),
+            );
+        }
+        let rings = at
+            .channel
+            .rx
+            .bell
+            .drain()
+            .map_err(|e| format!("sink: {e}"))?;
+        at.channel
+            .rx
+            .ring
+            .rung(rings)
+            .map_err(|b| format!("sink: {b:?}"))?;
+    }
+}
+
+/// The same at a UDP socket.
+fn receive(
+    socket: &UdpSocket,
+    stop: &AtomicBool,
+    delivered: &AtomicU64,
+    start: Instant,
+    most: u64,
+) -> Result<Heard, String> {
+    let mut heard = Heard {
+        arrivals: vec![0; most as usize + 1],
+        duplicated: 0,
+        misread: 0,
+    };
+    socket
+        .set_read_timeout(Some(Duration::from_millis(50)))
+        .map_err(|e| e.to_string())?;
+    let mut buffer = [0; 2048];
+    loop {
+        match socket.recv(&mut buffer) {
+            Ok(len) => {
+                let digits = buffer[..len].first_chunk::<8>();
+                let right = len == FRAME - NUMBER_AT && &buffer[8..len] == MARK;
+                match digits.map(|d| u64::from_be_bytes(*d)).filter(|_| right) {
+                    Some(number) => heard.note(number, start, delivered),
+                    None => heard.misread += 1,
+                }
+            }
+            Err(_) if stop.load(Ordering::Acquire) => return Ok(heard),
+            Err(_) => {}
+        }
+    }
+}
+
+impl Heard {
+    fn note(&mut self, number: u64, start: Instant, delivered: &AtomicU64) {
+        match self.arrivals.get_mut(number as usize) {
+            Some(arrival) if *arrival == 0 => {
+                *arrival = (start.elapsed().as_nanos() as u64).max(1);
+                delivered.fetch_add(1, Ordering::Relaxed);
+            }
+            Some(_) => self.duplicated += 1,
+            None => self.misread += 1,
+        }
+    }
+}
+
+/// The number in a frame, if it is one of the flow's.
+fn number(frame: &[u8], expected: &[u8]) -> Option<u64> {
+    let same = frame.len() == FRAME
+        && frame[..6] == expected[..6]
+        && frame[12..NUMBER_AT] == expected[12..NUMBER_AT]
+        && frame[MARK_AT..] == expected[MARK_AT..];
+    let digits: [u8; 8] = frame.get(NUMBER_AT..MARK_AT)?.try_into().ok()?;
+    same.then(|| u64::from_be_bytes(digits))
+}
+
+/// A UDP packet between two endpoints of one subnet, by what `status` says of them.
+fn frame(instance: &Instance, tenant: &str, from: &str, to: &str) -> Result<Vec<u8>, String> {
+    let (from, to) = (
+        station(instance, tenant, from)?,
+        station(instance, tenant, to)?,
+    );
+    Ok(packet(from, to))
+}
+
+/// A numbered packet, 64 bytes with its Ethernet header.
+pub fn packet(from: ([u8; 6], [u8; 4]), to: ([u8; 6], [u8; 4])) -> Vec<u8> {
+    let mut payload = vec![0; 8];
+    payload.extend(MARK);
+    let datagram = e2e::frames::udp(4000, PORT, &payload);
+    let packet = e2e::frames::ipv4(from.1, to.1, 17, &datagram);
+    e2e::frames::ethernet(to.0, from.0, 0x0800, &packet)
+}
+
+/// MAC and IPv4 address of an endpoint.
+pub fn station(
+    instance: &Instance,
+    tenant: &str,
+    name: &str,
+) -> Result<([u8; 6], [u8; 4]), String> {
+    let endpoint = instance.endpoint(tenant, name)?;
+    let bad = || format!("status gives no MAC and address for {tenant}/{name}: {endpoint}");
+    let mut mac = [0; 6];
+    let text = endpoint["mac"].as_str().ok_or_else(bad)?;
+    for (byte, hex) in mac.iter_mut().zip(text.split(':')) {
+        *byte = u8::from_str_radix(hex, 16).map_err(|_| bad())?;
+    }
+    let address = endpoint["addresses"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|a| {
+            a.as_str()?
+                .split('/')
+                .next()?
+                .parse::<std::net::Ipv4Addr>()
+                .ok()
+        })
+        .next()
+        .ok_or_else(bad)?;
+    Ok((mac, address.octets()))
+}

@@ -1,0 +1,106 @@
+//! `bench footprint`: memory and idle cost of one compartment.
+
+use crate::Options;
+use crate::results::Figure;
+use e2e::Instance;
+use std::time::{Duration, Instant};
+
+const SPEC: &str = "version: 1
+tenants:
+  - name: red
+    wait: adaptive
+    subnets:
+      - { name: lan, prefixes: [10.1.1.0/24, \"fd00:1:1::/64\"] }
+    endpoints:
+      - { name: a, subnet: lan, addresses: [10.1.1.10], attach: fifo }
+      - { name: b, subnet: lan, addresses: [10.1.1.11], attach: fifo }
+";
+
+/// Runs it.
+pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
+    let window = Duration::from_secs(if options.smoke { 1 } else { 10 });
+    let (mut private, mut total, mut idle) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..options.runs(5, 2) {
+        let instance = Instance::start()?;
+        instance.apply(SPEC)?;
+        let pid = instance.pid("red")?;
+        // Idle means idle: what starting cost is over.
+        std::thread::sleep(Duration::from_millis(if options.smoke {
+            300
+        } else {
+            2000
+        }));
+        let memory = memory(pid)?;
+        private.push(memory.private_mib);
+        total.push(memory.private_mib + memory.shared_memory_mib);
+        let (cpu, start) = (cpu_ns(pid)?, Instant::now());
+        std::thread::sleep(window);
+        idle.push((cpu_ns(pid)? - cpu) as f64 / start.elapsed().as_nanos() as f64 * 100.0);
+    }
+    Ok(vec![
+        Figure::of("footprint.compartment_mib", "MiB", &private).note("private pages of the switch process (smaps)"),
+        Figure::of("footprint.total_mib", "MiB", &total)
+            .note("and the whole of every shared-memory file it maps: channels at default size, counters, recorder, image"),
+        Figure::of("footprint.idle_core_pct", "%", &idle).note("of one core, adaptive, nothing to do"),
+    ])
+}
+
+struct Memory {
+    private_mib: f64,
+    shared_memory_mib: f64,
+}
+
+/// Private pages, and the size of the memfds mapped (each file once, in whole:
+/// they are allocated before they are handed over).
+fn memory(pid: u32) -> Result<Memory, String> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps"))
+        .map_err(|e| format!("smaps of {pid}: {e}"))?;
+    let mut private_kib = 0_u64;
+    let mut files = std::collections::BTreeMap::new();
+    let mut of_memfd = None;
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.as_slice() {
+            [range, _, offset, _, inode, path, ..] if range.contains('-') => {
+                of_memfd = path.starts_with("/memfd:").then(|| inode.to_string());
+                if let (Some(inode), Some((from, to)), Ok(offset)) = (
+                    &of_memfd,
+                    range.split_once('-'),
+                    u64::from_str_radix(offset, 16),
+                ) {
+                    let hex = |text| u64::from_str_radix(text, 16).unwrap_or(0);
+                    let end = offset + hex(to) - hex(from);
+                    let size = files.entry(inode.clone()).or_insert(0);
+                    *size = end.max(*size);
+                }
+            }
+            [range, ..] if range.contains('-') && words.len() == 5 => of_memfd = None,
+            ["Private_Clean:" | "Private_Dirty:", kib, "kB"] if of_memfd.is_none() => {
+                private_kib += kib.parse::<u64>().unwrap_or(0);
+            }
+            _ => {}
+        }
+    }
+    Ok(Memory {
+        private_mib: private_kib as f64 / 1024.0,
+        shared_memory_mib: files.values().sum::<u64>() as f64 / (1024.0 * 1024.0),
+    })
+}
+
+/// CPU time of all threads of a process, nanoseconds.
+pub fn cpu_ns(pid: u32) -> Result<u64, String> {
+    let mut sum = 0;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))
+        .map_err(|e| format!("tasks of {pid}: {e}"))?
+        .flatten()
+    {
+        let text =
+            std::fs::read_to_string(thread.path().join("schedstat")).map_err(|e| e.to_string())?;
+        sum += text
+            .split_whitespace()
+            .next()
+            .and_then(|w| w.parse::<u64>().ok())
+            .unwrap_or(0);
+    }
+    Ok(sum)
+}

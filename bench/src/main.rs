@@ -1,0 +1,191 @@
+//! `bulkhead bench`: figures, taken as docs/benching.md says.
+
+mod apply;
+mod boot;
+mod flow;
+mod footprint;
+mod outside;
+mod peer;
+mod reboot;
+mod report;
+mod results;
+mod ring_bench;
+mod tap;
+
+use clap::{Parser, Subcommand};
+use results::{Figure, Results};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Takes Bulkhead's figures and holds them against what they must reach.
+#[derive(Parser)]
+#[command(name = "bulkhead bench")]
+struct Arguments {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Kill switches and the fabric under load: outage, loss, others' loss.
+    Reboot(Options),
+    /// Change one endpoint among a thousand.
+    Apply(Options),
+    /// Memory and idle cost of a compartment.
+    Footprint(Options),
+    /// 200 tenants from nothing, then every ordered pair tried.
+    Boot(Options),
+    /// TCP between two namespaces, against veth and a Linux bridge.
+    Tap(Options),
+    /// The FIFO against a plain ring in C.
+    Ring(Options),
+    /// Every bench for about a second: does it still give its figures?
+    Smoke,
+    /// Hold the committed results against bench/reach.toml.
+    Check {
+        /// Folder of bench/, with reach.toml and results/.
+        #[arg(long, default_value = "bench")]
+        folder: PathBuf,
+    },
+}
+
+/// What every bench takes.
+#[derive(clap::Args, Clone)]
+pub struct Options {
+    /// Fewer runs: every figure within 50 s.
+    #[arg(long)]
+    quick: bool,
+    /// Print the results as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Write a self-contained report.
+    #[arg(long)]
+    html: Option<PathBuf>,
+    /// Where results are kept; `-` keeps none.
+    #[arg(long, default_value = "bench/results")]
+    results: PathBuf,
+    /// Slow the thing under test: the figure must get worse (the bench's self-check).
+    #[arg(long)]
+    self_check: bool,
+    #[arg(skip)]
+    smoke: bool,
+}
+
+impl Options {
+    /// `full` runs, or `quick` ones, or one for a smoke run.
+    pub fn runs(&self, full: usize, quick: usize) -> usize {
+        if self.smoke {
+            1
+        } else if self.quick {
+            quick
+        } else {
+            full
+        }
+    }
+}
+
+type Bench = fn(&Options) -> Result<Vec<Figure>, String>;
+
+const BENCHES: &[(&str, Bench)] = &[
+    ("ring", ring_bench::run),
+    ("footprint", footprint::run),
+    ("apply", apply::run),
+    ("reboot", reboot::run),
+    ("tap", tap::run),
+    ("boot", boot::run),
+];
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let (name, options) = match arguments.what {
+        What::Reboot(o) => ("reboot", o),
+        What::Apply(o) => ("apply", o),
+        What::Footprint(o) => ("footprint", o),
+        What::Boot(o) => ("boot", o),
+        What::Tap(o) => ("tap", o),
+        What::Ring(o) => ("ring", o),
+        What::Smoke => return smoke(),
+        What::Check { folder } => {
+            return match results::check(&folder.join("reach.toml"), &folder.join("results")) {
+                Ok(true) => ExitCode::SUCCESS,
+                Ok(false) => ExitCode::FAILURE,
+                Err(message) => fail(&message),
+            };
+        }
+    };
+    let Some((_, bench)) = BENCHES.iter().find(|(n, _)| *n == name) else {
+        return ExitCode::FAILURE;
+    };
+    let figures = match bench(&options) {
+        Ok(figures) => figures,
+        Err(message) => return fail(&message),
+    };
+    let command = format!(
+        "bulkhead bench {name}{}",
+        if options.quick { " --quick" } else { "" }
+    );
+    let results = Results::now(name, &command, figures);
+    if options.results.as_os_str() != "-" && !options.self_check {
+        match results.save(&options.results) {
+            Ok(path) => eprintln!("results in {}", path.display()),
+            Err(e) => return fail(&format!("{}: {e}", options.results.display())),
+        }
+    }
+    if let Some(file) = &options.html
+        && let Err(e) = report::write(&results, file)
+    {
+        return fail(&format!("{}: {e}", file.display()));
+    }
+    if options.json {
+        println!(
+            "{}",
+            serde_json::to_string_pretty(&results).unwrap_or_default()
+        );
+    } else {
+        for f in &results.figures {
+            println!(
+                "{:<32} {:>12.4} {:<6} [{:.4} .. {:.4}] {} runs {} {}",
+                f.id, f.value, f.unit, f.min, f.max, f.runs, f.cluster, f.note
+            );
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn smoke() -> ExitCode {
+    let options = Options {
+        quick: true,
+        json: false,
+        html: None,
+        results: "-".into(),
+        self_check: false,
+        smoke: true,
+    };
+    let mut failed = 0;
+    for (name, bench) in BENCHES {
+        match bench(&options) {
+            Ok(figures) if !figures.is_empty() && figures.iter().all(|f| f.value.is_finite()) => {
+                println!("smoke {name}: {} figures", figures.len());
+            }
+            Ok(_) => {
+                eprintln!("smoke {name}: a figure is missing");
+                failed += 1;
+            }
+            Err(message) => {
+                eprintln!("smoke {name}: {message}");
+                failed += 1;
+            }
+        }
+    }
+    println!("{} passed, {failed} failed", BENCHES.len() - failed);
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn fail(message: &str) -> ExitCode {
+    eprintln!("bench: {message}");
+    ExitCode::FAILURE
+}

@@ -1,0 +1,81 @@
+//! The distance of the two cores, and peers that are built here.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+const PLAIN_RING: &str = include_str!("../peers/plain_ring.c");
+
+/// Builds the plain C ring once and gives its path.
+pub fn plain_ring() -> Result<PathBuf, String> {
+    static BUILT: Mutex<Option<PathBuf>> = Mutex::new(None);
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(program) = &*built {
+        return Ok(program.clone());
+    }
+    let folder = e2e::private_folder("bulkhead-plain-ring-")?;
+    let program = folder.join("plain_ring");
+    let source = folder.join("plain_ring.c");
+    std::fs::write(&source, PLAIN_RING).map_err(|e| e.to_string())?;
+    let output = Command::new("gcc")
+        .args(["-O3", "-march=native", "-o"])
+        .arg(&program)
+        .arg(&source)
+        .output()
+        .map_err(|e| format!("peer missing: gcc: {e}"))?;
+    if output.status.success() {
+        *built = Some(program.clone());
+        Ok(program)
+    } else {
+        Err(format!(
+            "peer missing: {}",
+            String::from_utf8_lossy(&output.stderr)
+        ))
+    }
+}
+
+/// Round trip of a cache line between cores 0 and 1, nanoseconds.
+pub fn round_trip_ns() -> Result<f64, String> {
+    first_number(&said(&["pong", "0.1"])?, "round trip ")
+}
+
+/// One run of the plain ring: millions of 64-byte records a second.
+pub fn plain_ring_mrecs(seconds: f64) -> Result<f64, String> {
+    first_number(
+        &said(&["spsc", "64", "4096", "32", &seconds.to_string()])?,
+        "huge=0  ",
+    )
+}
+
+fn said(words: &[&str]) -> Result<String, String> {
+    let output = Command::new(plain_ring()?)
+        .args(words)
+        .output()
+        .map_err(|e| e.to_string())?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn first_number(text: &str, after: &str) -> Result<f64, String> {
+    text.split(after)
+        .nth(1)
+        .and_then(|rest| rest.split_whitespace().next())
+        .and_then(|word| word.parse().ok())
+        .ok_or_else(|| format!("no number after {after:?} in {text:?}"))
+}
+
+/// `near` up to 200 ns before and after, `far` above both times, else `mixed`.
+pub fn cluster(before_ns: f64, after_ns: f64) -> &'static str {
+    match (before_ns <= 200.0, after_ns <= 200.0) {
+        (true, true) => "near",
+        (false, false) => "far",
+        _ => "mixed",
+    }
+}
+
+/// The cluster of many: the one they all have, else `mixed`.
+pub fn cluster_of(each: &[&'static str]) -> &'static str {
+    match each.first() {
+        Some(first) if each.iter().all(|c| c == first) => first,
+        _ => "mixed",
+    }
+}

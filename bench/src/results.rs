@@ -1,0 +1,256 @@
+//! Results: one JSON file a bench, and what each figure must reach.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// One bench's results, as committed under `bench/results/`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Results {
+    /// Name of the bench.
+    pub bench: String,
+    /// Day it ran, ISO 8601.
+    pub date: String,
+    /// Commit it ran on.
+    pub commit: String,
+    /// How to repeat it.
+    pub command: String,
+    /// Where it ran.
+    pub machine: Machine,
+    /// What came out.
+    pub figures: Vec<Figure>,
+}
+
+/// Where a bench ran.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Machine {
+    /// Processor model.
+    pub cpu: String,
+    /// Processors online.
+    pub cores: usize,
+    /// Kernel release.
+    pub kernel: String,
+}
+
+/// One figure: a median with its range.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Figure {
+    /// Id, as in `reach.toml`.
+    pub id: String,
+    /// The median.
+    pub value: f64,
+    /// Unit; "ratio" for ratios.
+    pub unit: String,
+    /// Least run.
+    pub min: f64,
+    /// Greatest run.
+    pub max: f64,
+    /// How many runs.
+    pub runs: usize,
+    /// `near`, `far`, `mixed`, or `-` where cores' distance plays no part.
+    pub cluster: String,
+    /// Our side: absolute values, CPU seconds and the like.
+    #[serde(default)]
+    pub ours: BTreeMap<String, serde_json::Value>,
+    /// The peer's side, with its name and version.
+    #[serde(default)]
+    pub peer: BTreeMap<String, serde_json::Value>,
+    /// What a reader must know.
+    #[serde(default)]
+    pub note: String,
+    /// The runs themselves, in order, for the plot.
+    #[serde(default)]
+    pub samples: Vec<f64>,
+}
+
+impl Figure {
+    /// The median of `samples` with its range.
+    pub fn of(id: &str, unit: &str, samples: &[f64]) -> Figure {
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        Figure {
+            id: id.into(),
+            value: quantile(&sorted, 0.5),
+            unit: unit.into(),
+            min: sorted.first().copied().unwrap_or(f64::NAN),
+            max: sorted.last().copied().unwrap_or(f64::NAN),
+            runs: sorted.len(),
+            cluster: "-".into(),
+            ours: BTreeMap::new(),
+            peer: BTreeMap::new(),
+            note: String::new(),
+            samples: samples.to_vec(),
+        }
+    }
+
+    /// A quantile of `samples` instead of their median.
+    pub fn quantile_of(id: &str, unit: &str, samples: &[f64], q: f64) -> Figure {
+        let mut figure = Figure::of(id, unit, samples);
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        figure.value = quantile(&sorted, q);
+        figure
+    }
+
+    /// The same with a note.
+    pub fn note(mut self, note: impl Into<String>) -> Figure {
+        self.note = note.into();
+        self
+    }
+
+    /// The same with a value of our side.
+    pub fn ours(mut self, key: &str, value: impl Into<serde_json::Value>) -> Figure {
+        self.ours.insert(key.into(), value.into());
+        self
+    }
+
+    /// The same with a value of the peer's side.
+    pub fn peer(mut self, key: &str, value: impl Into<serde_json::Value>) -> Figure {
+        self.peer.insert(key.into(), value.into());
+        self
+    }
+
+    /// The same with the cluster it was taken in.
+    pub fn cluster(mut self, cluster: &str) -> Figure {
+        self.cluster = cluster.into();
+        self
+    }
+}
+
+/// The `q` quantile (0..=1) of sorted values, nearest rank.
+pub fn quantile(sorted: &[f64], q: f64) -> f64 {
+    if sorted.is_empty() {
+        return f64::NAN;
+    }
+    let rank = (q * sorted.len() as f64).ceil() as usize;
+    sorted[rank.clamp(1, sorted.len()) - 1]
+}
+
+impl Results {
+    /// Results of a bench that ran just now, here.
+    pub fn now(bench: &str, command: &str, figures: Vec<Figure>) -> Results {
+        Results {
+            bench: bench.into(),
+            date: said(&["date", "-u", "+%Y-%m-%dT%H:%MZ"]),
+            commit: said(&["git", "rev-parse", "--short", "HEAD"]),
+            command: command.into(),
+            machine: Machine {
+                cpu: std::fs::read_to_string("/proc/cpuinfo")
+                    .unwrap_or_default()
+                    .lines()
+                    .find_map(|l| {
+                        l.strip_prefix("model name")
+                            .map(|v| v.trim_start_matches([' ', '\t', ':']).to_owned())
+                    })
+                    .unwrap_or_default(),
+                cores: std::thread::available_parallelism().map_or(1, usize::from),
+                kernel: said(&["uname", "-r"]),
+            },
+            figures,
+        }
+    }
+
+    /// Writes `bench/results/NAME.json` under `folder`.
+    pub fn save(&self, folder: &Path) -> std::io::Result<PathBuf> {
+        std::fs::create_dir_all(folder)?;
+        let path = folder.join(format!("{}.json", self.bench));
+        let text = serde_json::to_string_pretty(self).map_err(std::io::Error::other)?;
+        std::fs::write(&path, text + "\n")?;
+        Ok(path)
+    }
+}
+
+fn said(words: &[&str]) -> String {
+    std::process::Command::new(words[0])
+        .args(&words[1..])
+        .output()
+        .ok()
+        .filter(|o| o.status.success())
+        .map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned())
+        .unwrap_or_default()
+}
+
+#[derive(Debug, Deserialize)]
+struct Reach {
+    at_least: Option<f64>,
+    at_most: Option<f64>,
+}
+
+/// Holds all results under `folder` against `reach`: one line a figure. `Ok(true)`
+/// when every figure asked for is there and met.
+pub fn check(reach: &Path, folder: &Path) -> Result<bool, String> {
+    let text = std::fs::read_to_string(reach).map_err(|e| format!("{}: {e}", reach.display()))?;
+    let reaches: BTreeMap<String, Reach> =
+        toml::from_str(&text).map_err(|e| format!("{}: {e}", reach.display()))?;
+    let mut have = BTreeMap::new();
+    for entry in std::fs::read_dir(folder)
+        .map_err(|e| format!("{}: {e}", folder.display()))?
+        .flatten()
+    {
+        let path = entry.path();
+        if path.extension().is_none_or(|e| e != "json") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).map_err(|e| e.to_string())?;
+        let results: Results =
+            serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?;
+        have.extend(results.figures.into_iter().map(|f| (f.id.clone(), f)));
+    }
+    let mut all = true;
+    for (id, reach) in &reaches {
+        let (asked, met) = match (reach.at_least, reach.at_most, have.get(id)) {
+            (Some(least), _, Some(f)) => (format!("≥ {least}"), Some(f.value >= least)),
+            (_, Some(most), Some(f)) => (format!("≤ {most}"), Some(f.value <= most)),
+            (Some(least), _, None) => (format!("≥ {least}"), None),
+            (_, Some(most), None) => (format!("≤ {most}"), None),
+            (None, None, _) => return Err(format!("{}: {id} asks nothing", reach_name(id))),
+        };
+        let (ours, unit) = have.get(id).map_or(("not measured".into(), ""), |f| {
+            (format!("{:.4}", f.value), f.unit.as_str())
+        });
+        let verdict = match met {
+            Some(true) => "met",
+            Some(false) => "short",
+            None => "missing",
+        };
+        println!("{id:<32} {ours:>14} {unit:<8} {asked:<10} {verdict}");
+        all &= met == Some(true);
+    }
+    Ok(all)
+}
+
+fn reach_name(id: &str) -> String {
+    format!("reach.toml[{id}]")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn median_and_tail_by_nearest_rank() {
+        let figure = Figure::of("x", "ms", &[5.0, 1.0, 3.0]);
+        assert_eq!((figure.value, figure.min, figure.max), (3.0, 1.0, 5.0));
+        let hundred: Vec<f64> = (1..=100).map(f64::from).collect();
+        assert_eq!(Figure::quantile_of("x", "ms", &hundred, 0.99).value, 99.0);
+    }
+
+    #[test]
+    fn a_missed_reach_is_short_and_a_missing_figure_is_missing() {
+        let folder = e2e::private_folder("bulkhead-check-").unwrap();
+        let reach = folder.join("reach.toml");
+        std::fs::write(&reach, "\"a.b\" = { at_most = 2 }\n").unwrap();
+        let results = folder.join("results");
+        std::fs::create_dir_all(&results).unwrap();
+        assert!(!check(&reach, &results).unwrap());
+        Results::now("a", "c", vec![Figure::of("a.b", "ms", &[2.0])])
+            .save(&results)
+            .unwrap();
+        assert!(check(&reach, &results).unwrap());
+        Results::now("a", "c", vec![Figure::of("a.b", "ms", &[2.1])])
+            .save(&results)
+            .unwrap();
+        assert!(!check(&reach, &results).unwrap());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,184 @@
+//! `bulkhead-auditor`: writes what a capture mirrors to a pipe, as pcapng.
+//!
+//! Confine, receive, loop. It reads what a switch that may be taken over wrote, and
+//! so knows nothing but the reading end of one channel and the pipe. It ends when
+//! the pipe's reader goes, or its peer breaks the channel's protocol.
+
+mod pcapng;
+#[cfg(test)]
+mod tests;
+
+use command::Message;
+use command::message::Verb;
+use command::verbs::{AddPort, Ready};
+use confine::{Profile, descriptor, enter};
+use pcapng::Writer;
+use ring::Geometry;
+use rustix::event::{PollFd, PollFlags, poll};
+use seqpacket::Socket;
+use shm::{ConsumerFds, Receiver, Start, attach_consumer};
+use std::error::Error;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitCode;
+
+/// `Ready::role` of an auditor.
+const ROLE: u32 = 3;
+/// The control socket's descriptor, where the parent placed it.
+const CONTROL: u32 = 3;
+/// Most records between two looks at the control socket.
+const BATCH: usize = 64;
+/// Bytes gathered before they are written to the pipe.
+const FLUSH: usize = 64 * 1024;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(format_args!("bulkhead-auditor: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
+    let control =
+        descriptor(CONTROL).ok_or("descriptor 3 is not open: the supervisor starts it")?;
+    let stages = enter(Profile::Auditor)?;
+    let control = Socket::from_fd(control);
+    control.send(
+        &Message::new(
+            0,
+            &Ready {
+                role: ROLE,
+                stages: stages.0,
+            },
+        ),
+        &[],
+    )?;
+    let Some((mut receiver, pipe)) = channel(&control)? else {
+        return Ok(());
+    };
+    let mut out = Writer::new();
+    loop {
+        let more = gather(&mut receiver, &mut out)?;
+        if !write_all(&pipe, out.bytes()) {
+            return Ok(());
+        }
+        out.clear();
+        if !more && (!sleep(&control, &mut receiver, &pipe)? || !go_on(&control)?) {
+            return Ok(());
+        }
+    }
+}
+
+/// Waits for the channel and the pipe. `None`: told to end before they came.
+fn channel(control: &Socket) -> Result<Option<(Receiver, OwnedFd)>, Box<dyn Error>> {
+    loop {
+        poll(&mut [PollFd::new(&control.as_fd(), PollFlags::IN)], None)?;
+        let (message, mut fds) = match control.recv() {
+            Ok(Some(got)) => got,
+            Ok(None) => continue,
+            Err(seqpacket::Error::Closed) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        match Verb::from_number(message.verb) {
+            Some(Verb::Quit) => return Ok(None),
+            Some(Verb::AddPort) => {}
+            _ => continue,
+        }
+        let port: AddPort = message.body().ok_or("AddPort of another version")?;
+        let pipe = fds.pop().ok_or("AddPort without descriptors")?;
+        let ends = ConsumerFds::from_fds(fds).ok_or("AddPort with too few descriptors")?;
+        let geometry = Geometry::records(port.capacity as usize, port.max_record as usize)?;
+        return Ok(Some((
+            attach_consumer(ends, &geometry, Start::Fresh)?,
+            pipe,
+        )));
+    }
+}
+
+/// Takes at most a batch of records; whether there may be more.
+fn gather(receiver: &mut Receiver, out: &mut Writer) -> Result<bool, ring::Breach> {
+    for _ in 0..BATCH {
+        let Some(record) = receiver.ring.next()? else {
+            receiver.ring.release();
+            return Ok(false);
+        };
+        if let Some(note) = record.note() {
+            out.packet(&note, record.len(), |into| {
+                record.copy(0, into);
+            });
+        }
+        if out.bytes().len() > FLUSH {
+            break;
+        }
+    }
+    receiver.ring.release();
+    Ok(true)
+}
+
+/// Sleeps until there are records, a message, or no reader: then `false`.
+fn sleep(
+    control: &Socket,
+    receiver: &mut Receiver,
+    pipe: &OwnedFd,
+) -> Result<bool, Box<dyn Error>> {
+    if !receiver.ring.arm()? {
+        return Ok(true);
+    }
+    let (control, bell) = (control.as_fd(), receiver.bell.as_fd());
+    let mut waiting = [
+        PollFd::new(&control, PollFlags::IN),
+        PollFd::new(&bell, PollFlags::IN),
+        // Nothing is asked of the pipe: its error, that nobody reads, is always told.
+        PollFd::new(pipe, PollFlags::empty()),
+    ];
+    match poll(&mut waiting, None) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let reader_gone = waiting[2]
+        .revents()
+        .intersects(PollFlags::ERR | PollFlags::HUP);
+    match receiver.bell.drain() {
+        Ok(rings) => receiver.ring.rung(rings)?,
+        // Nobody is left who could ring: what was published is still read.
+        Err(_) if !receiver.ring.is_ready()? => return Ok(false),
+        Err(_) => {}
+    }
+    Ok(!reader_gone)
+}
+
+/// Reads the control socket; `false` when it says to end, or is gone.
+fn go_on(control: &Socket) -> Result<bool, Box<dyn Error>> {
+    match control.recv() {
+        Ok(Some((message, _))) => Ok(Verb::from_number(message.verb) != Some(Verb::Quit)),
+        Ok(None) => Ok(true),
+        Err(seqpacket::Error::Closed) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Writes everything, waiting for a slow reader; `false` when there is none.
+fn write_all(pipe: &OwnedFd, mut bytes: &[u8]) -> bool {
+    while !bytes.is_empty() {
+        match rustix::io::write(pipe, bytes) {
+            Ok(n) => bytes = bytes.get(n..).unwrap_or(&[]),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::AGAIN) => {
+                if poll(&mut [PollFd::new(pipe, PollFlags::OUT)], None).is_err() {
+                    return false;
+                }
+            }
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
+/// On standard error, as far as that takes it: a confined process may not write a
+/// file, and must not die of that.
+fn say(what: std::fmt::Arguments<'_>) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "{what}");
+}

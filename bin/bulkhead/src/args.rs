@@ -1,0 +1,299 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+use std::path::PathBuf;
+
+/// Where the daemon's socket is unless told otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/bulkhead/api.sock";
+
+/// Secure multi-tenant networking for shared hosts.
+#[derive(Debug, Parser)]
+#[command(name = "bulkhead", version, max_term_width = 100, after_help = EXITS, disable_help_subcommand = true)]
+pub struct Cli {
+    /// The daemon's API socket
+    #[arg(long, global = true, value_name = "PATH", env = "BULKHEAD_SOCKET", hide_env_values = true, default_value = DEFAULT_SOCKET)]
+    pub socket: PathBuf,
+    /// Machine-readable output: the API's JSON
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to do
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+const EXITS: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage or a spec with errors, 3 the daemon is not running, \
+4 not allowed, 5 this host cannot keep Bulkhead's promises (doctor).";
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Start the daemon
+    Up(Up),
+    /// Show what applying a spec would change, and what it needs
+    Plan(SpecFile),
+    /// Make the host as a spec says; does nothing when it is already
+    Apply(SpecFile),
+    /// Take down all tenants; with --stop also the daemon
+    Down(Down),
+    /// What exists and how it is
+    Status,
+    /// Live rates by tenant, endpoint and drop reason
+    Top(Top),
+    /// Why an endpoint does, or does not, work
+    Why(Endpoint),
+    /// The table image that a compartment forwards by, decoded
+    Dump(Dump),
+    /// Run a command inside an endpoint's network namespace
+    Run(Run),
+    /// Frames as pcapng: live, by endpoint or filter, or drops only with their reason
+    Capture(Capture),
+    /// What happens, as it happens: deaths, restarts, quarantines, applies
+    Events,
+    /// Lift the quarantine of an endpoint, or of a compartment
+    Release(Release),
+    /// Two tenants, attacks, a crash: shown on this machine, then cleaned up
+    Demo(Demo),
+    /// What this kernel offers, what needs it, and what is lost without it
+    Doctor,
+    /// Measure: arguments go to bulkhead-bench
+    #[command(disable_help_flag = true)]
+    Bench(Bench),
+    /// Sends the demo's attacks
+    #[command(hide = true)]
+    Attack(Attack),
+    /// Listens for the demo's attacks
+    #[command(hide = true)]
+    Listen(Listen),
+    /// Completion script for a shell
+    Completion {
+        /// The shell
+        shell: Shell,
+    },
+    /// Write the man pages into a folder
+    Man {
+        /// The folder, which must exist
+        folder: PathBuf,
+    },
+}
+
+/// A spec.
+#[derive(Debug, Args)]
+pub struct SpecFile {
+    /// The spec (YAML); `-` = standard input
+    pub file: PathBuf,
+}
+
+/// Starting the daemon.
+#[derive(Debug, Args)]
+pub struct Up {
+    /// Sockets and locks go here
+    #[arg(long, default_value = "/run/bulkhead")]
+    pub run_dir: PathBuf,
+    /// What must survive a reboot goes here
+    #[arg(long, default_value = "/var/lib/bulkhead")]
+    pub state_dir: PathBuf,
+    /// In a user namespace, without root; says what is weaker
+    #[arg(long)]
+    pub rootless: bool,
+    /// This user may change things too, beside root
+    #[arg(long, value_name = "UID")]
+    pub owner: Option<u32>,
+    /// Who has this group as its primary one may look
+    #[arg(long, value_name = "GID")]
+    pub readers: Option<u32>,
+    /// Return once the API answers, leave the daemon running
+    #[arg(long)]
+    pub detach: bool,
+}
+
+/// Taking down.
+#[derive(Debug, Args)]
+pub struct Down {
+    /// End the daemon too
+    #[arg(long)]
+    pub stop: bool,
+}
+
+/// Rates.
+#[derive(Debug, Args)]
+pub struct Top {
+    /// Two samples an interval apart, then end
+    #[arg(long)]
+    pub once: bool,
+    /// Seconds between samples
+    #[arg(long, default_value_t = 1.0, value_name = "SECONDS", value_parser = interval)]
+    pub interval: f64,
+    /// Only this tenant
+    #[arg(long)]
+    pub tenant: Option<String>,
+}
+
+/// An endpoint.
+#[derive(Debug, Args)]
+pub struct Endpoint {
+    /// TENANT/ENDPOINT
+    pub endpoint: EndpointName,
+}
+
+/// Decoding an image.
+#[derive(Debug, Args)]
+pub struct Dump {
+    /// A compartment's name or id; `fabric` for the fabric
+    #[arg(default_value = "fabric")]
+    pub compartment: String,
+}
+
+/// A command in a namespace.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// TENANT/ENDPOINT
+    #[arg(long, short)]
+    pub endpoint: EndpointName,
+    /// The command and its arguments
+    #[arg(last = true, required = true)]
+    pub command: Vec<std::ffi::OsString>,
+}
+
+/// A capture.
+#[derive(Debug, Args)]
+pub struct Capture {
+    /// TENANT/ENDPOINT, or TENANT for all of its compartment
+    #[arg(long, short)]
+    pub endpoint: Option<String>,
+    /// Only frames that were dropped, each with the reason as its comment
+    #[arg(long)]
+    pub drops: bool,
+    /// Only frames that match: `tcp`, `udp`, `icmp`, `arp`, `ip`, `ip6`, `host ADDRESS`, `port NUMBER`, joined by `and`
+    #[arg(long, short, value_name = "EXPRESSION")]
+    pub filter: Option<String>,
+    /// Bytes of each frame to keep
+    #[arg(long, default_value_t = 256, value_name = "BYTES")]
+    pub snap: u32,
+    /// End after so many frames
+    #[arg(long, short = 'c', value_name = "FRAMES")]
+    pub count: Option<u64>,
+    /// Write to a file instead of standard output
+    #[arg(long, short, value_name = "FILE")]
+    pub write: Option<PathBuf>,
+}
+
+/// Lifting a quarantine.
+#[derive(Debug, Args)]
+pub struct Release {
+    /// TENANT/ENDPOINT, or a compartment's name
+    pub what: String,
+}
+
+/// The demonstration.
+#[derive(Debug, Args)]
+pub struct Demo {
+    /// In a user namespace even when started by root
+    #[arg(long)]
+    pub rootless: bool,
+    /// Leave everything running at the end, for looking around
+    #[arg(long)]
+    pub keep: bool,
+}
+
+/// A bench.
+#[derive(Debug, Args)]
+pub struct Bench {
+    /// For bulkhead-bench
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub arguments: Vec<std::ffi::OsString>,
+}
+
+/// One attack, sent from inside a namespace.
+#[derive(Debug, Args)]
+pub struct Attack {
+    /// Its name
+    pub name: String,
+    /// Where to send
+    #[arg(long)]
+    pub interface: String,
+    /// The attacker's MAC
+    #[arg(long)]
+    pub own_mac: Mac,
+    /// The attacker's IPv4 address
+    #[arg(long)]
+    pub own4: std::net::Ipv4Addr,
+    /// The attacker's IPv6 address
+    #[arg(long)]
+    pub own6: std::net::Ipv6Addr,
+    /// The victim's MAC
+    #[arg(long)]
+    pub victim_mac: Mac,
+    /// The victim's IPv4 address
+    #[arg(long)]
+    pub victim4: std::net::Ipv4Addr,
+    /// The victim's IPv6 address
+    #[arg(long)]
+    pub victim6: std::net::Ipv6Addr,
+}
+
+/// A listener inside a namespace.
+#[derive(Debug, Args)]
+pub struct Listen {
+    /// Where to listen
+    #[arg(long)]
+    pub interface: String,
+}
+
+/// A MAC address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mac(pub [u8; 6]);
+
+impl std::str::FromStr for Mac {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Mac, String> {
+        let mut bytes = [0; 6];
+        let mut parts = text.split(':');
+        for byte in &mut bytes {
+            let part = parts.next().unwrap_or_default();
+            *byte = u8::from_str_radix(part, 16).map_err(|_| format!("`{text}` is not a MAC"))?;
+        }
+        parts
+            .next()
+            .map_or(Ok(Mac(bytes)), |_| Err(format!("`{text}` is not a MAC")))
+    }
+}
+
+/// `TENANT/ENDPOINT`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointName {
+    /// Tenant's name.
+    pub tenant: String,
+    /// Endpoint's name.
+    pub endpoint: String,
+}
+
+impl std::str::FromStr for EndpointName {
+    type Err = String;
+    fn from_str(text: &str) -> Result<EndpointName, String> {
+        match text.split_once('/') {
+            Some((tenant, endpoint))
+                if !tenant.is_empty() && !endpoint.is_empty() && !endpoint.contains('/') =>
+            {
+                Ok(EndpointName {
+                    tenant: tenant.into(),
+                    endpoint: endpoint.into(),
+                })
+            }
+            _ => Err(format!("`{text}` is not TENANT/ENDPOINT, e.g. red/web1")),
+        }
+    }
+}
+
+impl std::fmt::Display for EndpointName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.tenant, self.endpoint)
+    }
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("from 0.1 to 3600 seconds".into()),
+    }
+}

@@ -1,0 +1,104 @@
+//! What runs inside a namespace during the demo: the attacker and the listener.
+//! Both are this same program, started by `bulkhead run`.
+
+use super::attacks::{ATTACKS, FRAMES, MARK, Scene};
+use crate::args::{Attack, Listen};
+use crate::exit::{Exit, Trouble};
+use port::packet::{self, PacketSocket};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::fs;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Sends one attack's frames from the interface of this namespace.
+pub fn attack(attack: &Attack) -> Result<Exit, Trouble> {
+    let chosen = ATTACKS
+        .iter()
+        .find(|one| one.name == attack.name)
+        .ok_or_else(|| Trouble::new(Exit::Usage, format!("no attack {}", attack.name), ""))?;
+    let (gateway4, gateway_mac) = gateway()?;
+    let scene = Scene {
+        own_mac: attack.own_mac.0,
+        own4: attack.own4,
+        own6: attack.own6,
+        victim_mac: attack.victim_mac.0,
+        victim4: attack.victim4,
+        victim6: attack.victim6,
+        gateway_mac,
+        gateway4,
+    };
+    let (offload, frame) = (chosen.frame)(&scene);
+    let socket = PacketSocket::from_fd(open(&attack.interface)?);
+    for _ in 0..FRAMES {
+        socket
+            .send(&offload, &frame, &[])
+            .map_err(|e| Trouble::new(Exit::Failed, format!("{}: {e}", attack.interface), ""))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// Says one line for each marked frame that arrives, until it is killed.
+pub fn listen(listen: &Listen) -> Result<Exit, Trouble> {
+    let socket = PacketSocket::from_fd(open(&listen.interface)?);
+    let mut buffer = vec![0; wire::offload::MAX_FRAME + 64];
+    crate::print(b"listening\n")?;
+    loop {
+        match socket.recv(&mut buffer) {
+            Ok(Some((_, place))) => {
+                let frame = buffer.get(place).unwrap_or_default();
+                if frame.windows(MARK.len()).any(|part| part == MARK) {
+                    crate::print(b"heard\n")?;
+                }
+            }
+            Ok(None) => {
+                let _ = poll(
+                    &mut [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)],
+                    None,
+                );
+            }
+            Err(error) => return Err(Trouble::new(Exit::Failed, error.to_string(), "")),
+        }
+    }
+}
+
+fn open(interface: &str) -> Result<OwnedFd, Trouble> {
+    packet::open(interface).map_err(|e| Trouble::new(Exit::Failed, format!("{interface}: {e}"), ""))
+}
+
+/// The default route's gateway, and its MAC as the kernel resolved it.
+fn gateway() -> Result<(Ipv4Addr, [u8; 6]), Trouble> {
+    let none = || Trouble::new(Exit::Failed, "this namespace has no gateway", "");
+    let routes = fs::read_to_string("/proc/thread-self/net/route")?;
+    let address = routes
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace().skip(1);
+            let (destination, gateway) = (words.next()?, words.next()?);
+            (destination == "00000000")
+                .then(|| u32::from_str_radix(gateway, 16).ok())
+                .flatten()
+        })
+        .find(|gateway| *gateway != 0)
+        .map(|gateway| Ipv4Addr::from(gateway.to_le_bytes()))
+        .ok_or_else(none)?;
+    // A datagram makes the kernel resolve it.
+    UdpSocket::bind("0.0.0.0:0")?.send_to(b"x", (address, 9))?;
+    let end = Instant::now() + Duration::from_secs(2);
+    // Bound: two seconds.
+    while Instant::now() < end {
+        let neighbours = fs::read_to_string("/proc/thread-self/net/arp")?;
+        let found = neighbours
+            .lines()
+            .find(|line| line.split_whitespace().next() == Some(&address.to_string()));
+        if let Some(mac) = found
+            .and_then(|line| line.split_whitespace().nth(3))
+            .and_then(|mac| mac.parse::<crate::args::Mac>().ok())
+            && mac.0 != [0; 6]
+        {
+            return Ok((address, mac.0));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Err(none())
+}

@@ -1,0 +1,107 @@
+//! How a verb ends: exit codes that scripts can rely on.
+
+use api::Fault;
+use std::process::ExitCode;
+
+/// How a verb ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// Done.
+    Done = 0,
+    /// Failed.
+    Failed = 1,
+    /// Wrong usage, or a spec with errors.
+    Usage = 2,
+    /// The daemon is not running.
+    NotRunning = 3,
+    /// Not allowed.
+    Denied = 4,
+    /// This host cannot keep Bulkhead's promises.
+    Refused = 5,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(exit as u8)
+    }
+}
+
+/// Why a verb ended badly, before it is shown.
+#[derive(Debug)]
+pub struct Trouble {
+    /// What to exit with.
+    pub exit: Exit,
+    /// What to say.
+    pub fault: Fault,
+    /// Rendered with its snippet already, for people; empty = render the fault.
+    pub rendered: String,
+}
+
+impl Trouble {
+    /// A failure with a sentence and advice.
+    pub fn new(exit: Exit, message: impl Into<String>, help: impl Into<String>) -> Trouble {
+        let whose = match exit {
+            Exit::Usage | Exit::NotRunning | Exit::Denied => api::Whose::User,
+            Exit::Refused => api::Whose::Host,
+            Exit::Done | Exit::Failed => api::Whose::Bulkhead,
+        };
+        let code = match exit {
+            Exit::Usage => "usage",
+            Exit::NotRunning => "not-running",
+            Exit::Denied => "denied",
+            Exit::Refused => "host",
+            Exit::Done | Exit::Failed => "failed",
+        };
+        Trouble {
+            exit,
+            fault: Fault::new(code, whose, message, help),
+            rendered: String::new(),
+        }
+    }
+
+    /// Shows it on standard error, or as JSON on standard output.
+    pub fn show(&self, json: bool) {
+        if json {
+            println!(
+                "{}",
+                serde_json::to_string_pretty(&self.fault).unwrap_or_default()
+            );
+        } else if self.rendered.is_empty() {
+            eprintln!("bulkhead: {}", self.fault);
+            for finding in &self.fault.findings {
+                let place = &finding.place;
+                eprintln!(
+                    "  {}:{}:{}: {}",
+                    place.file, place.line, place.column, finding.message
+                );
+                if !finding.help.is_empty() {
+                    eprintln!("    help: {}", finding.help);
+                }
+            }
+        } else {
+            eprint!("{}", self.rendered);
+        }
+    }
+}
+
+impl From<Fault> for Trouble {
+    fn from(fault: Fault) -> Trouble {
+        let exit = match fault.code.as_str() {
+            "spec" | "request" | "too-large" => Exit::Usage,
+            "denied" => Exit::Denied,
+            _ => Exit::Failed,
+        };
+        Trouble {
+            exit,
+            fault,
+            rendered: String::new(),
+        }
+    }
+}
+
+impl From<std::io::Error> for Trouble {
+    fn from(error: std::io::Error) -> Trouble {
+        Trouble::new(Exit::Failed, error.to_string(), "")
+    }
+}

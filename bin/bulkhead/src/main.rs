@@ -1,0 +1,93 @@
+//! `bulkhead`: the command line, a client of the controller's API.
+#![expect(
+    clippy::result_large_err,
+    reason = "a trouble is made once a run, and ends it"
+)]
+
+mod args;
+mod client;
+mod daemon;
+mod demo;
+mod exit;
+mod table;
+#[cfg(test)]
+mod tests;
+mod verbs;
+
+use args::{Cli, Verb};
+use clap::{CommandFactory, Parser};
+use client::Client;
+use exit::{Exit, Trouble};
+use std::io::ErrorKind;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let json = cli.json;
+    let runtime = match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            Trouble::from(error).show(json);
+            return Exit::Failed.into();
+        }
+    };
+    match runtime.block_on(perform(cli)) {
+        Ok(exit) => exit.into(),
+        Err(trouble) => {
+            trouble.show(json);
+            trouble.exit.into()
+        }
+    }
+}
+
+async fn perform(cli: Cli) -> Result<Exit, Trouble> {
+    let client = Client::new(&cli.socket);
+    let json = cli.json;
+    match cli.verb {
+        Verb::Up(up) => verbs::up::up(&up, &client, &cli.socket, json).await,
+        Verb::Plan(spec) => verbs::change::plan(&spec, &client, json).await,
+        Verb::Apply(spec) => verbs::change::apply(&spec, &client, json).await,
+        Verb::Down(down) => verbs::change::down(&down, &client, &cli.socket, json).await,
+        Verb::Release(release) => verbs::change::release(&release, &client, json).await,
+        Verb::Status => verbs::look::status(&client, json).await,
+        Verb::Why(endpoint) => verbs::look::why(&endpoint.endpoint, &client, json).await,
+        Verb::Dump(dump) => verbs::look::dump(&dump, &client, json).await,
+        Verb::Events => verbs::events::events(&client, json).await,
+        Verb::Top(top) => verbs::top::top(&top, &client, json).await,
+        Verb::Run(run) => verbs::run::run(&run, &client, &cli.socket).await,
+        Verb::Capture(capture) => verbs::capture::capture(&capture, &client).await,
+        Verb::Demo(demo) => demo::demo(&demo).await,
+        Verb::Attack(attack) => demo::actor::attack(&attack),
+        Verb::Listen(listen) => demo::actor::listen(&listen),
+        Verb::Doctor => verbs::doctor::doctor(json),
+        Verb::Bench(bench) => verbs::up::bench(&bench),
+        Verb::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "bulkhead", &mut script);
+            print(&script)
+        }
+        Verb::Man { folder } => {
+            clap_mangen::generate_to(Cli::command(), &folder).map_err(|error| {
+                Trouble::new(
+                    Exit::Failed,
+                    format!("{}: {error}", folder.display()),
+                    "the folder must exist and be writable",
+                )
+            })?;
+            Ok(Exit::Done)
+        }
+    }
+}
+
+/// Writes to standard output; a reader that went away is no failure.
+fn print(bytes: &[u8]) -> Result<Exit, Trouble> {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(Exit::Done),
+    }
+}

@@ -1,0 +1,46 @@
+//! What users and scripts see of the command line.
+
+use crate::args::Cli;
+use clap::{CommandFactory, Parser};
+
+#[test]
+fn help() {
+    let mut command = Cli::command().term_width(100);
+    command.build();
+    let mut text = command.render_long_help().to_string();
+    for verb in command
+        .get_subcommands_mut()
+        .filter(|verb| !verb.is_hide_set())
+    {
+        let name = verb.get_name().to_owned();
+        text += &format!("\n==== {name}\n{}", verb.render_long_help());
+    }
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn the_command_line_holds_together() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn an_endpoint_is_two_names() {
+    for (text, good) in [
+        ("red/web1", true),
+        ("red", false),
+        ("/web1", false),
+        ("red/", false),
+        ("a/b/c", false),
+    ] {
+        assert_eq!(
+            Cli::try_parse_from(["bulkhead", "why", text]).is_ok(),
+            good,
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn bench_takes_whatever_comes() {
+    assert!(Cli::try_parse_from(["bulkhead", "bench", "reboot", "--quick", "--json"]).is_ok());
+}

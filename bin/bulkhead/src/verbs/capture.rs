@@ -1,0 +1,74 @@
+//! `capture`: pcapng to standard output or a file.
+
+use super::filter::{Blocks, Filter};
+use crate::args::Capture;
+use crate::client::{Client, encoded};
+use crate::exit::{Exit, Trouble};
+use http_body_util::BodyExt;
+use std::fs::File;
+use std::io::{ErrorKind, IsTerminal, Write};
+
+/// Streams until interrupted, until enough frames came, or until the reader went away.
+pub async fn capture(capture: &Capture, client: &Client) -> Result<Exit, Trouble> {
+    let filter: Filter = match &capture.filter {
+        Some(text) => text.parse().map_err(|wrong: String| {
+            Trouble::new(
+                Exit::Usage,
+                wrong,
+                "e.g. --filter 'tcp and port 80 and host 10.1.1.10'",
+            )
+        })?,
+        None => Filter::default(),
+    };
+    let mut out: Box<dyn Write> = match &capture.write {
+        Some(path) => Box::new(
+            File::create(path)
+                .map_err(|e| Trouble::new(Exit::Failed, format!("{}: {e}", path.display()), ""))?,
+        ),
+        None if std::io::stdout().is_terminal() => {
+            return Err(Trouble::new(
+                Exit::Usage,
+                "a capture is not for terminals",
+                "write it to a file by -w FILE, or show it: bulkhead capture | tshark -r -",
+            ));
+        }
+        None => Box::new(std::io::stdout().lock()),
+    };
+    let mut path = format!("/v1/capture?drops={}&snap={}", capture.drops, capture.snap);
+    if let Some(endpoint) = &capture.endpoint {
+        path.push_str(&format!("&endpoint={}", encoded(endpoint)));
+    }
+    let mut body = client.stream(&path).await?;
+    let most = capture.count.unwrap_or(u64::MAX);
+    let mut blocks = Blocks::default();
+    while blocks.packets < most {
+        let frame = tokio::select! {
+            frame = body.frame() => frame,
+            _ = tokio::signal::ctrl_c() => break,
+        };
+        let Some(frame) = frame else { break };
+        let frame = frame
+            .map_err(|e| Trouble::new(Exit::Failed, format!("the daemon broke off: {e}"), ""))?;
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        let kept = if filter.is_empty() && capture.count.is_none() {
+            data.to_vec()
+        } else {
+            blocks.take(&data, &filter, most).ok_or_else(|| {
+                Trouble::new(
+                    Exit::Failed,
+                    "the daemon sent what is not pcapng",
+                    "is it of the same release?",
+                )
+            })?
+        };
+        match out.write_all(&kept).and_then(|()| out.flush()) {
+            Ok(()) => {}
+            // `| head`, `| tshark -c 5`: enough seen.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,217 @@
+//! `plan`, `apply`, `down`, `release`.
+
+use super::as_json;
+use crate::args::{Down, Release, SpecFile};
+use crate::client::{Client, encoded};
+use crate::daemon::Daemon;
+use crate::exit::{Exit, Trouble};
+use crate::table::bytes;
+use api::{Applied, Fault, Finding, Needs, Plan, Where, Whose};
+use spec::SpecErrors;
+use std::fmt::Write;
+use std::fs::File;
+use std::io::{IsTerminal, Read};
+use std::path::Path;
+
+/// What would change, and what it needs.
+pub async fn plan(file: &SpecFile, client: &Client, json: bool) -> Result<Exit, Trouble> {
+    let spec = SpecText::read(file)?;
+    let plan: Plan = client
+        .post(
+            &format!("/v1/plan?file={}", encoded(&spec.name)),
+            spec.text.clone(),
+        )
+        .await
+        .map_err(|trouble| spec.checked(trouble))?;
+    if json {
+        return as_json(&plan);
+    }
+    let mut out = changes(&plan, "nothing to do: the host is as the spec says\n");
+    out.push_str(&needs(&plan.needs));
+    crate::print(out.as_bytes())
+}
+
+/// Makes it so.
+pub async fn apply(file: &SpecFile, client: &Client, json: bool) -> Result<Exit, Trouble> {
+    let spec = SpecText::read(file)?;
+    let applied: Applied = client
+        .post(
+            &format!("/v1/apply?file={}", encoded(&spec.name)),
+            spec.text.clone(),
+        )
+        .await
+        .map_err(|trouble| spec.checked(trouble))?;
+    if json {
+        return as_json(&applied);
+    }
+    crate::print(done(&applied).as_bytes())
+}
+
+/// Takes all down; ends the daemon if asked.
+pub async fn down(
+    down: &Down,
+    client: &Client,
+    socket: &Path,
+    json: bool,
+) -> Result<Exit, Trouble> {
+    let applied: Applied = client.post("/v1/down", Vec::new()).await?;
+    if down.stop {
+        Daemon::of(socket)?.stop()?;
+    }
+    if json {
+        return as_json(&applied);
+    }
+    let mut out = done(&applied);
+    if down.stop {
+        out.push_str("the daemon has ended\n");
+    }
+    crate::print(out.as_bytes())
+}
+
+/// Lifts a quarantine.
+pub async fn release(release: &Release, client: &Client, json: bool) -> Result<Exit, Trouble> {
+    let path: Vec<String> = release.what.split('/').map(encoded).collect();
+    let answer: serde_json::Value = client
+        .post(&format!("/v1/release/{}", path.join("/")), Vec::new())
+        .await?;
+    if json {
+        return as_json(&answer);
+    }
+    crate::print(format!("{} is released\n", release.what).as_bytes())
+}
+
+fn done(applied: &Applied) -> String {
+    let mut out = changes(
+        &applied.plan,
+        "nothing to do: the host is as the spec says\n",
+    );
+    if !applied.plan.changes.is_empty() {
+        let _ = writeln!(
+            out,
+            "epoch {} runs, in {:.1} ms",
+            applied.epoch,
+            applied.took_us as f64 / 1000.0
+        );
+    }
+    out
+}
+
+fn changes(plan: &Plan, none: &str) -> String {
+    if plan.changes.is_empty() {
+        return none.to_owned();
+    }
+    let mut out = String::new();
+    for change in &plan.changes {
+        let sign = match change.action.as_str() {
+            "create" => "+",
+            "destroy" => "-",
+            "replace" => "±",
+            _ => "~",
+        };
+        let _ = writeln!(out, "{sign} {:<40} {}", change.object, change.reason);
+    }
+    out
+}
+
+fn needs(needs: &Needs) -> String {
+    let cores = match needs.cores.as_slice() {
+        [] => "no core of its own".to_owned(),
+        cores => format!(
+            "cores {}",
+            cores
+                .iter()
+                .map(u32::to_string)
+                .collect::<Vec<_>>()
+                .join(", ")
+        ),
+    };
+    format!(
+        "needs {} processes, {} of memory, {cores}\n",
+        needs.processes,
+        bytes(needs.memory_bytes)
+    )
+}
+
+/// A spec as it was read. The daemon checks it.
+pub struct SpecText {
+    /// Its file's name for messages.
+    pub name: String,
+    /// Its bytes.
+    pub text: Vec<u8>,
+}
+
+impl SpecText {
+    /// Reads a spec of a size that the daemon takes.
+    pub fn read(file: &SpecFile) -> Result<SpecText, Trouble> {
+        let limit = spec::MAX_BYTES as u64;
+        let (name, reader, size): (String, Box<dyn Read>, Option<u64>) =
+            if file.file.as_os_str() == "-" {
+                (
+                    "<standard input>".into(),
+                    Box::new(std::io::stdin().lock()),
+                    None,
+                )
+            } else {
+                let name = file.file.display().to_string();
+                let opened = File::open(&file.file).map_err(|e| {
+                    Trouble::new(Exit::Usage, format!("{name}: {e}"), "is the path right?")
+                })?;
+                let metadata = opened.metadata()?;
+                if metadata.is_dir() {
+                    return Err(Trouble::new(
+                        Exit::Usage,
+                        format!("{name} is a folder"),
+                        "name the spec's file",
+                    ));
+                }
+                (name, Box::new(opened), Some(metadata.len()))
+            };
+        // By its size, before a byte is read; a pipe by what came.
+        if let Some(size) = size.filter(|size| *size > limit) {
+            return Err(refused(&spec::too_large(&name, size)));
+        }
+        let mut text = Vec::new();
+        reader
+            .take(limit + 1)
+            .read_to_end(&mut text)
+            .map_err(|e| Trouble::new(Exit::Usage, format!("{name}: {e}"), ""))?;
+        if text.len() as u64 > limit {
+            spec::parse(&name, &text).map_err(|errors| refused(&errors))?;
+        }
+        Ok(SpecText { name, text })
+    }
+
+    /// What went wrong; where it is the spec, shown here with the place in it, also
+    /// when no daemon answers.
+    fn checked(&self, trouble: Trouble) -> Trouble {
+        spec::parse(&self.name, &self.text).map_or_else(|errors| refused(&errors), |_| trouble)
+    }
+}
+
+/// All that is wrong with a spec: for programs as one fault, for people with snippets.
+fn refused(errors: &SpecErrors) -> Trouble {
+    let findings: Vec<Finding> = errors
+        .findings
+        .iter()
+        .map(|finding| Finding {
+            code: finding.code.into(),
+            message: finding.message.clone(),
+            place: Where {
+                file: finding.file().into(),
+                line: finding.line(),
+                column: finding.column(),
+            },
+            help: finding.help.clone(),
+        })
+        .collect();
+    let first = findings.first().cloned().unwrap_or_default();
+    let mut fault = Fault::new("spec", Whose::User, first.message, first.help);
+    fault.place = Some(first.place);
+    fault.findings = findings;
+    let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    Trouble {
+        exit: Exit::Usage,
+        fault,
+        rendered: errors.render(colour),
+    }
+}

@@ -1,0 +1,247 @@
+//! `capture --filter`: which frames of a pcapng stream to keep.
+//!
+//! The expression is a list of terms that must all hold. Frames are parsed by the
+//! same code as the data path's; one that does not parse matches no term but the
+//! empty filter, so captures of malformed frames take no filter.
+
+use std::net::IpAddr;
+use wire::parse::{Network, Transport, Version};
+
+/// Terms that must all hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    terms: Vec<Term>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Term {
+    Arp,
+    Ip4,
+    Ip6,
+    Tcp,
+    Udp,
+    Icmp,
+    Host([u8; 16]),
+    Port(u16),
+}
+
+impl std::str::FromStr for Filter {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Filter, String> {
+        let mut words = text.split_whitespace().filter(|word| *word != "and");
+        let mut terms = Vec::new();
+        while let Some(word) = words.next() {
+            terms.push(match word {
+                "arp" => Term::Arp,
+                "ip" => Term::Ip4,
+                "ip6" => Term::Ip6,
+                "tcp" => Term::Tcp,
+                "udp" => Term::Udp,
+                "icmp" => Term::Icmp,
+                "host" => {
+                    let address = words.next().unwrap_or_default();
+                    match address.parse() {
+                        Ok(IpAddr::V4(address)) => Term::Host(address.to_ipv6_mapped().octets()),
+                        Ok(IpAddr::V6(address)) => Term::Host(address.octets()),
+                        Err(_) => return Err(format!("`host {address}`: not an address")),
+                    }
+                }
+                "port" => {
+                    let port = words.next().unwrap_or_default();
+                    Term::Port(port.parse().map_err(|_| format!("`port {port}`: not a port"))?)
+                }
+                other => return Err(format!("`{other}`: not one of arp, ip, ip6, tcp, udp, icmp, host ADDRESS, port NUMBER")),
+            });
+        }
+        Ok(Filter { terms })
+    }
+}
+
+impl Filter {
+    /// Whether everything passes.
+    pub fn is_empty(&self) -> bool {
+        self.terms.is_empty()
+    }
+
+    /// Whether a frame of `original_len` bytes, of which these are the first, is kept.
+    pub fn keeps(&self, bytes: &[u8], original_len: usize) -> bool {
+        if self.terms.is_empty() {
+            return true;
+        }
+        let Ok(parsed) = wire::parse(bytes, original_len) else {
+            return false;
+        };
+        self.terms.iter().all(|term| match (&parsed.network, term) {
+            (Network::Arp(_), Term::Arp) => true,
+            (Network::Arp(arp), Term::Host(host)) => {
+                let mapped =
+                    |address: [u8; 4]| std::net::Ipv4Addr::from(address).to_ipv6_mapped().octets();
+                mapped(arp.sender) == *host || mapped(arp.target) == *host
+            }
+            (Network::Ip(ip), term) => match (term, ip.transport) {
+                (Term::Ip4, _) => ip.version == Version::V4,
+                (Term::Ip6, _) => ip.version == Version::V6,
+                (Term::Host(host), _) => ip.source == *host || ip.destination == *host,
+                (Term::Tcp, Transport::Tcp { .. })
+                | (Term::Udp, Transport::Udp { .. })
+                | (Term::Icmp, Transport::Icmp { .. }) => true,
+                (
+                    Term::Port(port),
+                    Transport::Tcp {
+                        source,
+                        destination,
+                        ..
+                    }
+                    | Transport::Udp {
+                        source,
+                        destination,
+                        ..
+                    },
+                ) => source == *port || destination == *port,
+                _ => false,
+            },
+            _ => false,
+        })
+    }
+}
+
+/// Cuts a pcapng stream (little-endian, as ours is) into blocks and keeps those
+/// that are no packets, or packets that the filter keeps.
+#[derive(Debug, Default)]
+pub struct Blocks {
+    rest: Vec<u8>,
+    /// Packets that passed.
+    pub packets: u64,
+}
+
+const ENHANCED_PACKET: u32 = 6;
+/// Longest block: a frame of 64 KiB and its options.
+const LONGEST_BLOCK: usize = 128 << 10;
+
+impl Blocks {
+    /// The bytes to write for these bytes; at most `most` packets in all. `None` =
+    /// the stream is not pcapng.
+    pub fn take(&mut self, bytes: &[u8], filter: &Filter, most: u64) -> Option<Vec<u8>> {
+        self.rest.extend_from_slice(bytes);
+        let mut out = Vec::new();
+        let mut at = 0;
+        while let (Some(kind), Some(length)) = (word(&self.rest, at), word(&self.rest, at + 4)) {
+            let length = usize::try_from(length).ok()?;
+            if !(12..=LONGEST_BLOCK).contains(&length) || length % 4 != 0 {
+                return None;
+            }
+            let Some(block) = self.rest.get(at..at + length) else {
+                break;
+            };
+            if kind != ENHANCED_PACKET {
+                out.extend_from_slice(block);
+            } else if self.packets < most && kept(block, filter) {
+                self.packets += 1;
+                out.extend_from_slice(block);
+            }
+            at += length;
+        }
+        self.rest.drain(..at);
+        Some(out)
+    }
+}
+
+fn kept(block: &[u8], filter: &Filter) -> bool {
+    let (Some(captured), Some(original)) = (word(block, 20), word(block, 24)) else {
+        return false;
+    };
+    let frame = block.get(28..28 + captured as usize).unwrap_or_default();
+    filter.keeps(frame, original as usize)
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// UDP 10.1.1.10:5000 → 10.1.1.11:53, as etherparse would write it.
+    fn frame() -> Vec<u8> {
+        let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
+        let mut ip = vec![
+            0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 1, 1, 10, 10, 1, 1, 11,
+        ];
+        let sum: u32 = ip
+            .chunks(2)
+            .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]))
+            .sum();
+        let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+        ip[10..12].copy_from_slice(&sum.to_be_bytes());
+        frame.extend(ip);
+        frame.extend([0x13, 0x88, 0, 53, 0, 8, 0, 0]);
+        frame
+    }
+
+    #[test]
+    fn terms_must_all_hold() {
+        for (filter, kept) in [
+            ("", true),
+            ("udp", true),
+            ("udp and port 53", true),
+            ("host 10.1.1.10 and port 5000", true),
+            ("ip udp host 10.1.1.11", true),
+            ("tcp", false),
+            ("udp and port 54", false),
+            ("host fd00::1", false),
+            ("ip6", false),
+            ("arp", false),
+        ] {
+            assert_eq!(
+                filter.parse::<Filter>().unwrap().keeps(&frame(), 42),
+                kept,
+                "{filter}"
+            );
+        }
+        assert!("host 10.1.1".parse::<Filter>().is_err());
+        assert!(
+            "vlan 3"
+                .parse::<Filter>()
+                .unwrap_err()
+                .contains("not one of")
+        );
+    }
+
+    fn block(kind: u32, body: &[u8]) -> Vec<u8> {
+        let length = (12 + body.len()) as u32;
+        [
+            &kind.to_le_bytes()[..],
+            &length.to_le_bytes(),
+            body,
+            &length.to_le_bytes(),
+        ]
+        .concat()
+    }
+
+    #[test]
+    fn blocks_are_cut_and_counted_wherever_the_bytes_break() {
+        let mut packet = [0, 0, 0, 42, 42].map(u32::to_le_bytes).concat();
+        packet.extend(frame());
+        packet.extend([0, 0]);
+        let stream = [
+            block(0x0A0D_0D0A, &[0; 16]),
+            block(6, &packet),
+            block(6, &packet),
+        ]
+        .concat();
+        for cut in 0..stream.len() {
+            let mut blocks = Blocks::default();
+            let mut out = Vec::new();
+            for part in [&stream[..cut], &stream[cut..]] {
+                out.extend(blocks.take(part, &"udp".parse().unwrap(), 1).unwrap());
+            }
+            assert_eq!((out.len(), blocks.packets), (28 + 76, 1), "cut at {cut}");
+        }
+        assert!(
+            Blocks::default()
+                .take(&[0xff; 64], &Filter::default(), 1)
+                .is_none()
+        );
+    }
+}

@@ -1,0 +1,21 @@
+//! The verbs, by what they do.
+pub mod capture;
+pub mod change;
+pub mod doctor;
+pub mod events;
+pub mod filter;
+pub mod look;
+pub mod run;
+pub mod top;
+pub mod up;
+
+use crate::exit::{Exit, Trouble};
+use serde::Serialize;
+
+/// The API's JSON as it is.
+fn as_json<T: Serialize>(value: &T) -> Result<Exit, Trouble> {
+    let mut text = serde_json::to_string_pretty(value)
+        .map_err(|e| Trouble::new(Exit::Failed, e.to_string(), ""))?;
+    text.push('\n');
+    crate::print(text.as_bytes())
+}

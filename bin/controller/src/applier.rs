@@ -1,0 +1,470 @@
+//! Applies: one at a time, all or nothing.
+//!
+//! Intent is in the store before the first step. What is new is made first, while
+//! everything that runs goes on as it is; then changed images are put in use; then
+//! the store has it as applied; then what is no longer wanted is removed. A failure
+//! before it is in the store undoes everything, and so does a controller that comes
+//! back and finds an intent that was not concluded.
+
+use crate::difference::{Difference, Existing};
+use crate::happenings::{Happenings, now_ms};
+use crate::refuse::refused;
+use crate::server::Shown;
+use crate::steps::{Batch, Key, Progress, described, perform, undoing};
+use crate::supervisor::{Refusal, Supervisor};
+use crate::world::World;
+use api::{Applied, Fault, Plan, Whose};
+use command::verbs::{FABRIC, Inspect};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+use store::{HistoryEntry, Store, StoreError, Undertaking};
+
+/// Applies shown by `status`.
+const SHOWN: usize = 10;
+
+/// The one who applies.
+pub struct Applier {
+    store: Result<Store, String>,
+    supervisor: Arc<Supervisor>,
+    shown: Arc<Shown>,
+    happenings: Arc<Happenings>,
+}
+
+impl Applier {
+    /// With this store, or with the reason why there is none: then nothing can be
+    /// applied, and what runs goes on running.
+    pub fn new(
+        store: Result<Store, StoreError>,
+        supervisor: Arc<Supervisor>,
+        shown: Arc<Shown>,
+        happenings: Arc<Happenings>,
+    ) -> Applier {
+        Applier {
+            store: store.map_err(|error| error.to_string()),
+            supervisor,
+            shown,
+            happenings,
+        }
+    }
+
+    /// What applying this text would change.
+    ///
+    /// # Errors
+    /// A fault of the spec.
+    pub fn plan(&self, source: &str, text: &[u8]) -> Result<Plan, Fault> {
+        let old = self.shown.world();
+        let new = World::compile(source, text, &old)?;
+        let existing = existing(&old);
+        let difference = Difference::between(
+            &existing,
+            new.objects(),
+            new.digests(),
+            new.images(),
+            new.epoch(),
+        );
+        Ok(planned(&difference, &existing, &new))
+    }
+
+    /// Makes the host as this text says.
+    ///
+    /// # Errors
+    /// A fault of the spec, of the host or ours; what ran goes on running.
+    pub async fn apply(&mut self, source: &str, text: &[u8], uid: u32) -> Result<Applied, Fault> {
+        let begun = Instant::now();
+        let old = self.shown.world();
+        let new = World::compile(source, text, &old)?;
+        self.move_to(&old, new, uid, "applied", begun).await
+    }
+
+    /// Takes everything down.
+    ///
+    /// # Errors
+    /// A fault of the host or ours.
+    pub async fn down(&mut self, uid: u32) -> Result<Applied, Fault> {
+        let begun = Instant::now();
+        let old = self.shown.world();
+        let new = World::nothing(&old)?;
+        self.move_to(&old, new, uid, "down", begun).await
+    }
+
+    async fn move_to(
+        &mut self,
+        old: &World,
+        mut new: World,
+        uid: u32,
+        outcome: &str,
+        begun: Instant,
+    ) -> Result<Applied, Fault> {
+        let mut existing = existing(old);
+        if self.happenings.take_doubt() {
+            existing.objects = inventory(&self.supervisor)
+                .await
+                .map_err(|refusal| refused(&refusal, "asking what exists"))?;
+        }
+        let difference = Difference::between(
+            &existing,
+            new.objects(),
+            new.digests(),
+            new.images(),
+            new.epoch(),
+        );
+        let plan = planned(&difference, &existing, &new);
+        if difference.is_empty() && old.text() == new.text() {
+            return Ok(Applied {
+                epoch: old.epoch(),
+                plan,
+                took_us: micros(begun),
+            });
+        }
+        if difference.is_empty() {
+            // Another text for the same thing (a comment, the order): remembered, nothing else.
+            new.keep_epoch(old.epoch());
+        }
+        let mut entry = HistoryEntry {
+            time_s: now_ms() / 1000,
+            uid,
+            epoch: new.epoch(),
+            digest: new.digest().into(),
+            source: new.source().into(),
+            changes: u32::try_from(plan.changes.len()).unwrap_or(u32::MAX),
+            outcome: outcome.into(),
+        };
+        let undertaking = Undertaking {
+            epoch: entry.epoch,
+            digest: entry.digest.clone(),
+            source: entry.source.clone(),
+            uid,
+            time_s: entry.time_s,
+        };
+        if !difference.is_empty() {
+            self.store()?
+                .undertake(&undertaking)
+                .map_err(|error| stored(&error))?;
+        }
+        let under_way = api::Undertaking {
+            epoch: entry.epoch,
+            phase: "under way".into(),
+            uid,
+        };
+        self.shown
+            .tell(|health| health.undertaking = Some(under_way));
+        let outcome = self.carry_out(old, &new, difference, &entry).await;
+        self.shown.tell(|health| health.undertaking = None);
+        if let Err(fault) = outcome {
+            entry.outcome = format!("rolled back: {}", fault.message);
+            self.happenings.say("rolled-back", fault.message.clone());
+            if let Ok(store) = &mut self.store {
+                // A store that cannot take this finds the undertaking at the next start.
+                let _ = store.abandon(&entry);
+            }
+            self.refresh_history();
+            return Err(fault);
+        }
+        let epoch = new.epoch();
+        self.shown.show(Arc::new(new));
+        self.shown.tell(|health| health.degraded.clear());
+        self.refresh_history();
+        self.happenings.say(
+            outcome_kind(&entry.outcome),
+            format!(
+                "epoch {epoch} of {}, by uid {uid}: {} changes",
+                entry.source, entry.changes
+            ),
+        );
+        Ok(Applied {
+            epoch,
+            plan,
+            took_us: micros(begun),
+        })
+    }
+
+    async fn carry_out(
+        &mut self,
+        old: &World,
+        new: &World,
+        difference: Difference,
+        entry: &HistoryEntry,
+    ) -> Result<(), Fault> {
+        let mut progress = Progress::default();
+        perform(&self.supervisor, difference.prepare, &mut progress).await;
+        if progress.failed.is_none() {
+            perform(&self.supervisor, difference.commit, &mut progress).await;
+        }
+        if let Some((step, refusal)) = progress.failed.take() {
+            self.undo(old, &progress).await;
+            let mut fault = refused(&refusal, &described(&step));
+            fault.place = new.place_of(&step);
+            return Err(fault);
+        }
+        let concluded = self.store().and_then(|store| {
+            store
+                .conclude(new.applied(), entry)
+                .map_err(|error| stored(&error))
+        });
+        if let Err(fault) = concluded {
+            self.undo(old, &progress).await;
+            return Err(fault);
+        }
+        // Nothing speaks of these any more, and a restart would not make them again.
+        // One that cannot be removed now is a stranger in the inventory, removed then.
+        let mut removed = Progress::default();
+        for batch in difference.cleanup {
+            perform(&self.supervisor, vec![batch], &mut removed).await;
+            if let Some((step, refusal)) = removed.failed.take() {
+                self.happenings
+                    .left_behind(format!("{}: {refusal}", described(&step)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes back what was done, and looks whether it took.
+    async fn undo(&self, old: &World, progress: &Progress) {
+        let undo = undoing(&progress.done, old.epoch(), |target| {
+            old.image(target).cloned()
+        });
+        for batch in undo {
+            let mut undone = Progress::default();
+            perform(&self.supervisor, vec![batch], &mut undone).await;
+            if let Some((step, refusal)) = undone.failed {
+                self.happenings
+                    .left_behind(format!("undoing: {}: {refusal}", described(&step)));
+            }
+        }
+        if let Err(refusal) = reconcile(&self.supervisor, old).await {
+            self.happenings.left_behind(format!("undoing: {refusal}"));
+        }
+    }
+
+    /// At the start: finds what is applied and makes the host so, whatever was under
+    /// way: an apply that was not concluded is undone.
+    pub async fn recover(&mut self) {
+        let world = match self.remembered() {
+            Ok(world) => Arc::new(world),
+            Err(sentence) => return self.degraded(sentence),
+        };
+        self.shown.show(world.clone());
+        let undertaking = self
+            .store
+            .as_mut()
+            .ok()
+            .and_then(|store| store.undertaking().ok().flatten());
+        match reconcile(&self.supervisor, &world).await {
+            Ok(steps) if steps > 0 => self.happenings.say(
+                "recovered",
+                format!("{steps} steps to be again as the spec says"),
+            ),
+            Ok(_) => {}
+            Err(refusal) => {
+                let sentence =
+                    format!("the host is not as the spec says: {refusal}; apply it again");
+                self.happenings.left_behind(sentence.clone());
+                self.degraded(sentence);
+            }
+        }
+        if let Some(undertaking) = undertaking {
+            let entry = HistoryEntry {
+                time_s: now_ms() / 1000,
+                uid: undertaking.uid,
+                epoch: undertaking.epoch,
+                digest: undertaking.digest,
+                source: undertaking.source,
+                outcome: "rolled back: the controller was restarted before it was complete".into(),
+                ..HistoryEntry::default()
+            };
+            let ended = self
+                .store()
+                .and_then(|store| store.abandon(&entry).map_err(|error| stored(&error)));
+            if let Err(fault) = ended {
+                self.degraded(fault.message);
+            }
+        }
+        self.refresh_history();
+    }
+
+    fn remembered(&mut self) -> Result<World, String> {
+        let store = self.store.as_mut().map_err(|sentence| sentence.clone())?;
+        match store.applied().map_err(|error| error.to_string())? {
+            None => Ok(World::default()),
+            Some(applied) => World::recall(&applied).map_err(|fault| {
+                format!(
+                    "the spec that was applied is not understood any more: {}",
+                    fault.message
+                )
+            }),
+        }
+    }
+
+    fn degraded(&self, sentence: String) {
+        self.happenings.say("degraded", sentence.clone());
+        self.shown.tell(|health| health.degraded = sentence);
+    }
+
+    fn store(&mut self) -> Result<&mut Store, Fault> {
+        self.store.as_mut().map_err(|sentence| {
+            Fault::new(
+                "store",
+                Whose::Host,
+                sentence.clone(),
+                "nothing was changed",
+            )
+        })
+    }
+
+    fn refresh_history(&mut self) {
+        let Ok(store) = &mut self.store else { return };
+        let Ok(history) = store.history(SHOWN) else {
+            return;
+        };
+        let history = history
+            .into_iter()
+            .map(|entry| api::HistoryEntry {
+                time_s: entry.time_s,
+                uid: entry.uid,
+                epoch: entry.epoch,
+                digest: entry.digest,
+                source: entry.source,
+                changes: entry.changes,
+                outcome: entry.outcome,
+            })
+            .collect();
+        self.shown.tell(|health| health.history = history);
+    }
+}
+
+/// Makes what exists as this world says, whatever it is. Gives how many steps it took.
+async fn reconcile(supervisor: &Arc<Supervisor>, world: &World) -> Result<usize, String> {
+    let objects = inventory(supervisor)
+        .await
+        .map_err(|refusal| refusal.to_string())?;
+    let mut existing = Existing {
+        objects,
+        ..Existing::default()
+    };
+    existing.images = installed(supervisor, &existing.objects)
+        .await
+        .map_err(|refusal| refusal.to_string())?;
+    let difference = Difference::between(
+        &existing,
+        world.objects(),
+        world.digests(),
+        world.images(),
+        world.epoch(),
+    );
+    let batches: Vec<Batch> = difference
+        .prepare
+        .into_iter()
+        .chain(difference.commit)
+        .chain(difference.cleanup)
+        .collect();
+    let steps = batches.iter().map(Vec::len).sum();
+    let mut first = None;
+    for batch in batches {
+        let mut progress = Progress::default();
+        perform(supervisor, vec![batch], &mut progress).await;
+        if let Some((step, refusal)) = progress.failed {
+            first.get_or_insert_with(|| format!("{}: {refusal}", described(&step)));
+        }
+    }
+    first.map_or(Ok(steps), Err)
+}
+
+/// What exists, with the digests of the bodies that made it.
+async fn inventory(supervisor: &Supervisor) -> Result<BTreeMap<Key, [u8; 32]>, Refusal> {
+    let things = supervisor.inventory().await?;
+    let keyed = things.into_iter().filter_map(|thing| {
+        let key = match thing.kind {
+            1 => Key::Compartment(thing.id),
+            2 => Key::Port(thing.id, thing.slot),
+            3 => Key::Uplink(thing.id),
+            _ => return None,
+        };
+        Some((key, thing.created))
+    });
+    Ok(keyed.collect())
+}
+
+/// Digests of the images in use.
+async fn installed(
+    supervisor: &Arc<Supervisor>,
+    objects: &BTreeMap<Key, [u8; 32]>,
+) -> Result<BTreeMap<u32, [u8; 32]>, Refusal> {
+    let mut running = tokio::task::JoinSet::new();
+    let compartments = objects.keys().filter_map(|key| match key {
+        Key::Compartment(id) => Some(*id),
+        _ => None,
+    });
+    for target in compartments.chain([FABRIC]) {
+        let supervisor = supervisor.clone();
+        running.spawn(async move {
+            (
+                target,
+                supervisor
+                    .query(&Inspect {
+                        target,
+                        ..Inspect::default()
+                    })
+                    .await,
+            )
+        });
+    }
+    let mut images = BTreeMap::new();
+    while let Some(ended) = running.join_next().await {
+        let Ok((target, outcome)) = ended else {
+            continue;
+        };
+        match outcome {
+            Ok((inspect, _)) if inspect.digest != [0; 32] => {
+                images.insert(target, inspect.digest);
+            }
+            Ok(_) | Err(Refusal::Refused { .. }) => {}
+            Err(refusal) => return Err(refusal),
+        }
+    }
+    Ok(images)
+}
+
+fn existing(world: &World) -> Existing<'_> {
+    Existing {
+        objects: world.digests().clone(),
+        bodies: Some(world.objects()),
+        images: world
+            .images()
+            .iter()
+            .map(|(target, image)| (*target, image.digest))
+            .collect(),
+    }
+}
+
+fn planned(difference: &Difference, existing: &Existing<'_>, new: &World) -> Plan {
+    let name = |target| match target {
+        FABRIC => "the fabric".to_owned(),
+        id => new.compartment(id).map_or_else(
+            || format!("compartment {id}"),
+            |compartment| format!("compartment {}", compartment.name),
+        ),
+    };
+    Plan {
+        changes: difference.changes(existing, name),
+        needs: new.needs(),
+        digest: new.digest().into(),
+    }
+}
+
+fn stored(error: &StoreError) -> Fault {
+    Fault::new(
+        "store",
+        Whose::Host,
+        error.to_string(),
+        "what runs goes on running",
+    )
+}
+
+fn outcome_kind(outcome: &str) -> &'static str {
+    if outcome == "down" { "down" } else { "applied" }
+}
+
+fn micros(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,442 @@
+//! What has to be done to get from what is to what shall be: pure, and the same
+//! for an apply (from the world applied) and for a restart (from the inventory).
+
+use crate::steps::{Batch, Image, Key, Object, Step};
+use api::Change;
+use command::verbs::{CreatePort, FABRIC};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What is, as far as it is known.
+#[derive(Debug, Default)]
+pub struct Existing<'a> {
+    /// Objects with the digest of the body that made them.
+    pub objects: BTreeMap<Key, [u8; 32]>,
+    /// The bodies, where they are known.
+    pub bodies: Option<&'a BTreeMap<Key, Object>>,
+    /// Digests of the images in use.
+    pub images: BTreeMap<u32, [u8; 32]>,
+}
+
+/// The steps, in batches that must follow each other, in three phases.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Difference {
+    /// Makes what is new; undone as a whole if one step fails.
+    pub prepare: Vec<Batch>,
+    /// Puts changed images in use, compartments before the fabric.
+    pub commit: Vec<Batch>,
+    /// Removes what is no longer wanted: nothing speaks of it any more.
+    pub cleanup: Vec<Batch>,
+}
+
+impl Difference {
+    /// From what is to these objects (with the digests of their bodies) and images;
+    /// images carry this epoch.
+    pub fn between(
+        existing: &Existing<'_>,
+        objects: &BTreeMap<Key, Object>,
+        digests: &BTreeMap<Key, [u8; 32]>,
+        images: &BTreeMap<u32, Image>,
+        epoch: u64,
+    ) -> Difference {
+        let replaced = replaced(existing, digests);
+        let body = |key: &Key| existing.bodies.and_then(|bodies| bodies.get(key).copied());
+        let destroy = |key: &Key| Step::Destroy(*key, body(key));
+        let is_compartment = |key: &Key| matches!(key, Key::Compartment(_));
+        let fresh = |key: &Key| replaced.contains(key) || !existing.objects.contains_key(key);
+
+        let mut make_room: [Batch; 2] = Default::default();
+        for key in &replaced {
+            // A compartment takes its ports along; they are made again below, and
+            // recorded here so that undoing makes them again too.
+            let gone_by_itself =
+                matches!(key, Key::Port(id, _) if replaced.contains(&Key::Compartment(*id)));
+            if !gone_by_itself || body(key).is_some() {
+                make_room[usize::from(is_compartment(key))].push(destroy(key));
+            }
+        }
+        let mut make: [Batch; 2] = Default::default();
+        for (key, object) in objects.iter().filter(|(key, _)| fresh(key)) {
+            make[usize::from(!is_compartment(key))].push(Step::Create(*object));
+        }
+        let [compartments, others] = make;
+        // A new compartment has its image before its ports, so that nothing is ever
+        // forwarded without one.
+        let (first_images, changed): (Vec<_>, Vec<_>) = images
+            .values()
+            .filter(|image| fresh(&Key::Compartment(image.target)) && image.target != FABRIC || existing.images.get(&image.target) != Some(&image.digest))
+            .cloned()
+            .map(|image| Step::Install(image, epoch))
+            .partition(|step| matches!(step, Step::Install(image, _) if image.target != FABRIC && fresh(&Key::Compartment(image.target))));
+        let (of_fabric, of_compartments): (Batch, Batch) = changed
+            .into_iter()
+            .partition(|step| matches!(step, Step::Install(image, _) if image.target == FABRIC));
+
+        let mut remove: [Batch; 2] = Default::default();
+        for key in existing
+            .objects
+            .keys()
+            .filter(|key| !objects.contains_key(key))
+        {
+            let gone_with_compartment = matches!(key, Key::Port(id, _) if !objects.contains_key(&Key::Compartment(*id)) && existing.objects.contains_key(&Key::Compartment(*id)));
+            if !gone_with_compartment {
+                remove[usize::from(is_compartment(key))].push(destroy(key));
+            }
+        }
+        let filled = |batches: Vec<Batch>| {
+            batches
+                .into_iter()
+                .filter(|batch| !batch.is_empty())
+                .collect()
+        };
+        let [ports_away, compartments_away] = make_room;
+        Difference {
+            prepare: filled(vec![
+                ports_away,
+                compartments_away,
+                compartments,
+                first_images,
+                others,
+            ]),
+            commit: filled(vec![of_compartments, of_fabric]),
+            cleanup: filled(remove.into()),
+        }
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.prepare.is_empty() && self.commit.is_empty() && self.cleanup.is_empty()
+    }
+
+    /// For people: one line a thing, a replacement as one.
+    pub fn changes(&self, existing: &Existing<'_>, names: impl Fn(u32) -> String) -> Vec<Change> {
+        let steps = || {
+            self.prepare
+                .iter()
+                .chain(&self.commit)
+                .chain(&self.cleanup)
+                .flatten()
+        };
+        let made: BTreeMap<Key, Object> = steps()
+            .filter_map(|step| match step {
+                Step::Create(object) => Some((object.key(), *object)),
+                _ => None,
+            })
+            .collect();
+        let mut changes = Vec::new();
+        for step in steps() {
+            let change = |action: &str, object: String, reason: String| Change {
+                action: action.into(),
+                object,
+                reason,
+            };
+            match step {
+                Step::Create(object) if !existing.objects.contains_key(&object.key()) => {
+                    changes.push(change("create", object.name(), about(object)))
+                }
+                Step::Create(object) => {
+                    let before = existing.bodies.and_then(|bodies| bodies.get(&object.key()));
+                    changes.push(change(
+                        "replace",
+                        object.name(),
+                        why_replaced(before, object),
+                    ));
+                }
+                Step::Destroy(key, _) if made.contains_key(key) => {}
+                Step::Destroy(key, body) => changes.push(change(
+                    "destroy",
+                    body.map_or_else(|| format!("{key:?}"), |body| body.name()),
+                    "no longer in the spec".into(),
+                )),
+                Step::Install(image, _)
+                    if !existing.images.contains_key(&image.target) && image.target != FABRIC => {}
+                Step::Install(image, _) => changes.push(change(
+                    "install",
+                    format!("tables of {}", names(image.target)),
+                    "what it forwards by has changed".into(),
+                )),
+            }
+        }
+        changes
+    }
+}
+
+/// Keys that exist with another body; with a compartment all its ports.
+fn replaced(existing: &Existing<'_>, digests: &BTreeMap<Key, [u8; 32]>) -> BTreeSet<Key> {
+    let differs: BTreeSet<Key> = digests
+        .iter()
+        .filter(|(key, digest)| {
+            existing
+                .objects
+                .get(key)
+                .is_some_and(|created| created != *digest)
+        })
+        .map(|(key, _)| *key)
+        .collect();
+    let with_ports: Vec<Key> = existing
+        .objects
+        .keys()
+        .filter(|key| {
+            digests.contains_key(key)
+                && matches!(key, Key::Port(id, _) if differs.contains(&Key::Compartment(*id)))
+        })
+        .copied()
+        .collect();
+    differs.into_iter().chain(with_ports).collect()
+}
+
+fn about(object: &Object) -> String {
+    match object {
+        Object::Compartment(body) => {
+            let core = if body.core == u32::MAX {
+                "shared cores".to_owned()
+            } else {
+                format!("core {}", body.core)
+            };
+            format!(
+                "{}, {core}",
+                if body.sandbox == 1 {
+                    "sandboxed"
+                } else {
+                    "no sandbox"
+                }
+            )
+        }
+        Object::Port(body) => place(body),
+        Object::Uplink(body) if body.namespace.as_str().is_empty() => {
+            "in the host's namespace".into()
+        }
+        Object::Uplink(body) => format!("in namespace {}", body.namespace.as_str()),
+    }
+}
+
+fn place(body: &CreatePort) -> String {
+    if body.kind == command::verbs::ENDPOINT_FIFO {
+        return format!("fifo for uid {}", body.owner);
+    }
+    let made = if body.flags & command::verbs::CREATE_NAMESPACE != 0 {
+        " (made)"
+    } else {
+        ""
+    };
+    format!(
+        "tap {} in namespace {}{made}",
+        body.interface.as_str(),
+        body.namespace.as_str()
+    )
+}
+
+fn why_replaced(before: Option<&Object>, after: &Object) -> String {
+    match (before, after) {
+        (Some(Object::Port(old)), Object::Port(new)) => {
+            let mut what = Vec::new();
+            let mut note = |differs: bool, name| {
+                if differs {
+                    what.push(name);
+                }
+            };
+            note(old.endpoint != new.endpoint, "another endpoint");
+            note(old.kind != new.kind, "another kind of port");
+            note(old.mac != new.mac, "MAC");
+            note(old.mtu != new.mtu, "MTU");
+            note(
+                (old.address4, old.address6, old.prefix4_len, old.prefix6_len)
+                    != (new.address4, new.address6, new.prefix4_len, new.prefix6_len),
+                "addresses",
+            );
+            note(
+                (old.gateway4, old.gateway6) != (new.gateway4, new.gateway6),
+                "gateway",
+            );
+            note(
+                (old.interface, old.namespace) != (new.interface, new.namespace),
+                "place",
+            );
+            note(old.owner != new.owner, "owner");
+            note(
+                (old.capacity, old.max_record) != (new.capacity, new.max_record),
+                "queue size",
+            );
+            note(old.flags != new.flags, "how it is set up");
+            note(old.name != new.name, "name");
+            if what.is_empty() {
+                return "it is closed, or its compartment is made anew".into();
+            }
+            format!("changed: {}", what.join(", "))
+        }
+        _ => format!("changed: {}", about(after)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use command::verbs::CreateCompartment;
+    use std::sync::Arc;
+
+    type World = (BTreeMap<Key, Object>, BTreeMap<u32, Image>);
+
+    fn world(ports: &[(u32, u32, u32)], core: u32, table: u8) -> World {
+        let mut objects = BTreeMap::new();
+        let mut images = BTreeMap::new();
+        for (id, slot, mtu) in ports {
+            for object in [
+                Object::Compartment(CreateCompartment {
+                    id: *id,
+                    core,
+                    ..CreateCompartment::default()
+                }),
+                Object::Port(CreatePort {
+                    compartment: *id,
+                    slot: *slot,
+                    mtu: *mtu,
+                    ..CreatePort::default()
+                }),
+            ] {
+                objects.insert(object.key(), object);
+            }
+            images.insert(
+                *id,
+                Image {
+                    target: *id,
+                    digest: [table; 32],
+                    bytes: Arc::from([table]),
+                },
+            );
+        }
+        images.insert(
+            FABRIC,
+            Image {
+                target: FABRIC,
+                digest: [objects.len() as u8; 32],
+                bytes: Arc::from([0]),
+            },
+        );
+        (objects, images)
+    }
+
+    fn digests(world: &World) -> BTreeMap<Key, [u8; 32]> {
+        world
+            .0
+            .iter()
+            .map(|(key, object)| (*key, object.digest()))
+            .collect()
+    }
+
+    fn existing(world: &World) -> Existing<'_> {
+        Existing {
+            objects: digests(world),
+            bodies: Some(&world.0),
+            images: world
+                .1
+                .iter()
+                .map(|(target, image)| (*target, image.digest))
+                .collect(),
+        }
+    }
+
+    fn between(old: &World, new: &World) -> Difference {
+        Difference::between(&existing(old), &new.0, &digests(new), &new.1, 2)
+    }
+
+    /// A short form: c1 makes compartment 1, d1.2 removes port 2 of it, i1 installs.
+    fn short(batches: &[Batch]) -> Vec<String> {
+        let key = |key: &Key| match key {
+            Key::Compartment(id) => id.to_string(),
+            Key::Port(id, slot) => format!("{id}.{slot}"),
+            Key::Uplink(number) => format!("u{number}"),
+        };
+        let step = |step: &Step| match step {
+            Step::Create(object) => format!("c{}", key(&object.key())),
+            Step::Destroy(k, _) => format!("d{}", key(k)),
+            Step::Install(image, _) if image.target == FABRIC => "iF".into(),
+            Step::Install(image, _) => format!("i{}", image.target),
+        };
+        batches
+            .iter()
+            .map(|batch| batch.iter().map(step).collect::<Vec<_>>().join(" "))
+            .collect()
+    }
+
+    #[test]
+    fn the_same_is_nothing_to_do() {
+        let world = world(&[(1, 1, 1500), (2, 1, 1500)], 0, 1);
+        assert!(between(&world, &world).is_empty());
+    }
+
+    #[test]
+    fn a_new_compartment_has_its_image_before_its_ports() {
+        let difference = between(
+            &World::default(),
+            &world(&[(1, 1, 1500), (1, 2, 1500)], 0, 1),
+        );
+        assert_eq!(short(&difference.prepare), ["c1", "i1", "c1.1 c1.2"]);
+        assert_eq!(short(&difference.commit), ["iF"]);
+        assert!(difference.cleanup.is_empty());
+    }
+
+    #[test]
+    fn only_what_changed_is_touched() {
+        let old = world(&[(1, 1, 1500), (2, 1, 1500)], 0, 1);
+        let mut new = old.clone();
+        new.1.insert(
+            2,
+            Image {
+                target: 2,
+                digest: [9; 32],
+                bytes: Arc::from([9]),
+            },
+        );
+        let difference = between(&old, &new);
+        assert_eq!(
+            (
+                short(&difference.prepare),
+                short(&difference.commit),
+                short(&difference.cleanup)
+            ),
+            (vec![], vec!["i2".to_owned()], vec![])
+        );
+    }
+
+    #[test]
+    fn tables_stop_naming_a_thing_before_it_is_removed() {
+        let old = world(&[(1, 1, 1500), (2, 1, 1500), (2, 2, 1500)], 0, 1);
+        let new = world(&[(2, 1, 1500)], 0, 7);
+        let difference = between(&old, &new);
+        assert!(difference.prepare.is_empty());
+        assert_eq!(short(&difference.commit), ["i2", "iF"]);
+        // Compartment 1's port goes with it.
+        assert_eq!(short(&difference.cleanup), ["d2.2", "d1"]);
+    }
+
+    #[test]
+    fn a_changed_port_is_replaced_and_a_changed_compartment_takes_its_ports_along() {
+        let old = world(&[(1, 1, 1500)], 0, 1);
+        let port = between(&old, &world(&[(1, 1, 9000)], 0, 1));
+        assert_eq!(short(&port.prepare), ["d1.1", "c1.1"]);
+        assert_eq!(
+            port.changes(&existing(&old), |_| String::new())[0].reason,
+            "changed: MTU"
+        );
+        let compartment = between(&old, &world(&[(1, 1, 1500)], 3, 1));
+        assert_eq!(
+            short(&compartment.prepare),
+            ["d1.1", "d1", "c1", "i1", "c1.1"]
+        );
+    }
+
+    #[test]
+    fn strangers_in_the_inventory_are_removed() {
+        let stranger = Existing {
+            objects: [(Key::Port(7, 1), [0; 32]), (Key::Uplink(0), [0; 32])].into(),
+            ..Existing::default()
+        };
+        let difference = Difference::between(
+            &stranger,
+            &BTreeMap::new(),
+            &BTreeMap::new(),
+            &BTreeMap::new(),
+            1,
+        );
+        assert_eq!(short(&difference.cleanup), ["d7.1 du0"]);
+    }
+}

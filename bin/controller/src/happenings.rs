@@ -1,0 +1,257 @@
+//! What happened: the last of it kept, all of it told to whoever listens.
+
+use crate::pages::{cause, kind_name, kind_of, port_closed};
+use crate::world::World;
+use api::{Death, Happening};
+use command::verbs::{Event, FABRIC, SUPERVISOR};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+use telemetry::drops::DropReason;
+use telemetry::recorder::EventKind;
+use tokio::sync::broadcast;
+
+/// Kept.
+const MOST: usize = 4096;
+
+/// The log.
+pub struct Happenings {
+    /// Something happened after which what exists may not be what was made.
+    doubt: AtomicBool,
+    kept: Mutex<VecDeque<(u32, Happening)>>,
+    told: broadcast::Sender<Happening>,
+}
+
+impl Happenings {
+    /// An empty log.
+    pub fn new() -> Happenings {
+        Happenings {
+            doubt: AtomicBool::new(false),
+            kept: Mutex::default(),
+            told: broadcast::channel(256).0,
+        }
+    }
+
+    /// From now on, as it happens. Who is too slow loses the oldest.
+    pub fn listen(&self) -> broadcast::Receiver<Happening> {
+        self.told.subscribe()
+    }
+
+    /// The supervisor's event, with the names that the world gives it.
+    pub fn heard(&self, event: Event, world: &World) {
+        if event.kind == EventKind::PortClosed as u32 {
+            self.doubt.store(true, Ordering::Relaxed);
+        }
+        self.note(event.target, named(&event, world));
+    }
+
+    /// Whether, since the last call, something happened after which what exists may
+    /// not be what was made: a port was closed, a step left something behind.
+    pub fn take_doubt(&self) -> bool {
+        self.doubt.swap(false, Ordering::Relaxed)
+    }
+
+    /// What could not be done and was left; the next apply looks at what exists.
+    pub fn left_behind(&self, message: String) {
+        self.doubt.store(true, Ordering::Relaxed);
+        self.say("left-behind", message);
+    }
+
+    /// Something of our own.
+    pub fn say(&self, kind: &str, message: String) {
+        self.note(
+            FABRIC,
+            Happening {
+                time_ms: now_ms(),
+                kind: kind.into(),
+                target: "controller".into(),
+                message,
+                ..Happening::default()
+            },
+        );
+    }
+
+    /// The last that passes, newest first, at most `most`.
+    pub fn last(&self, most: usize, passes: impl Fn(&Happening) -> bool) -> Vec<Happening> {
+        self.kept()
+            .iter()
+            .rev()
+            .map(|(_, happening)| happening)
+            .filter(|happening| passes(happening))
+            .take(most)
+            .cloned()
+            .collect()
+    }
+
+    /// Deaths of a compartment, newest first, with the outage that followed.
+    pub fn deaths(&self, target: u32, most: usize) -> Vec<Death> {
+        let mut deaths = Vec::new();
+        let mut outage_ns = 0;
+        for (_, happening) in self.kept().iter().rev().filter(|(of, _)| *of == target) {
+            match happening.kind.as_str() {
+                "restarted" => outage_ns = happening.value,
+                "died" => deaths.push(Death {
+                    time_ms: happening.time_ms,
+                    cause: happening.cause.clone(),
+                    outage_ns: std::mem::take(&mut outage_ns),
+                }),
+                _ => {}
+            }
+            if deaths.len() >= most {
+                break;
+            }
+        }
+        deaths
+    }
+
+    fn note(&self, target: u32, happening: Happening) {
+        // Nobody listening is no error.
+        let _ = self.told.send(happening.clone());
+        let mut kept = self.kept();
+        if kept.len() >= MOST {
+            kept.pop_front();
+        }
+        kept.push_back((target, happening));
+    }
+
+    fn kept(&self) -> MutexGuard<'_, VecDeque<(u32, Happening)>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn named(event: &Event, world: &World) -> Happening {
+    let target = match event.target {
+        FABRIC => "fabric".to_owned(),
+        SUPERVISOR => "supervisor".to_owned(),
+        id => world.compartment(id).map_or_else(
+            || format!("compartment {id}"),
+            |compartment| compartment.name.clone(),
+        ),
+    };
+    let endpoint = world
+        .endpoint_at(event.target, event.slot)
+        .map_or_else(String::new, |endpoint| {
+            format!("{}/{}", endpoint.tenant, endpoint.name)
+        });
+    let of = if endpoint.is_empty() {
+        format!("slot {}", event.slot)
+    } else {
+        endpoint.clone()
+    };
+    let reason = || {
+        u8::try_from(event.cause)
+            .ok()
+            .and_then(DropReason::from_number)
+            .map_or("", DropReason::slug)
+    };
+    let (cause, message) = match kind_of(event.kind) {
+        Some(EventKind::Died) => {
+            let cause = cause(event.cause);
+            let how = match cause {
+                "trip" => {
+                    "tried a system call that its sandbox forbids and was killed by the kernel"
+                }
+                "stall" => "burned CPU without progress and was killed",
+                "report" => "spoke with what is not its own, was reported by the fabric and killed",
+                _ => "ended or was killed from outside",
+            };
+            (cause.to_owned(), format!("{target}'s process {how}"))
+        }
+        Some(EventKind::Restarted) => (
+            String::new(),
+            format!(
+                "{target} forwards again, {:.1} ms after its death",
+                event.value as f64 / 1e6
+            ),
+        ),
+        Some(EventKind::Quarantine) => (
+            reason().to_owned(),
+            format!(
+                "{of} of {target} is quarantined: it was being served at repeated deaths; `bulkhead release` lifts it"
+            ),
+        ),
+        Some(EventKind::Report) => (
+            reason().to_owned(),
+            format!(
+                "the fabric caught {target} speaking with what is not its own ({})",
+                reason()
+            ),
+        ),
+        Some(EventKind::PortClosed) => {
+            let why = port_closed(event.cause.into());
+            (
+                why.clone(),
+                format!("{target} closed the port of {of}: {why}"),
+            )
+        }
+        Some(_) | None => (
+            event.cause.to_string(),
+            format!("{}: {of} of {target}", kind_name(event.kind)),
+        ),
+    };
+    Happening {
+        time_ms: now_ms(),
+        kind: kind_name(event.kind).into(),
+        target,
+        endpoint,
+        cause,
+        message,
+        value: event.value,
+    }
+}
+
+/// Unix time in milliseconds.
+pub fn now_ms() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| {
+            u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(kind: EventKind, cause: u32, value: u64) -> Event {
+        Event {
+            kind: kind as u32,
+            target: 3,
+            cause,
+            value,
+            ..Event::default()
+        }
+    }
+
+    #[test]
+    fn deaths_are_joined_with_the_restart_that_followed() {
+        let happenings = Happenings::new();
+        let world = World::default();
+        for event in [
+            event(EventKind::Died, command::verbs::CAUSE_EXIT, 0),
+            event(EventKind::Restarted, 0, 3_000_000),
+            event(EventKind::Died, command::verbs::CAUSE_TRIP, 0),
+        ] {
+            happenings.heard(event, &world);
+        }
+        let deaths = happenings.deaths(3, 10);
+        assert_eq!(
+            deaths
+                .iter()
+                .map(|d| (d.cause.as_str(), d.outage_ns))
+                .collect::<Vec<_>>(),
+            [("trip", 0), ("exit", 3_000_000)]
+        );
+        assert!(happenings.deaths(4, 10).is_empty());
+    }
+
+    #[test]
+    fn the_log_is_bounded() {
+        let happenings = Happenings::new();
+        for _ in 0..MOST + 10 {
+            happenings.say("applied", String::new());
+        }
+        assert_eq!(happenings.last(usize::MAX, |_| true).len(), MOST);
+    }
+}

@@ -1,0 +1,155 @@
+//! `bulkhead-controller`: the unprivileged process that thinks. It takes specs over
+//! its API, works out tables from them, and asks the supervisor for what needs
+//! privilege; descriptors 3, 4 and 5 (control socket, listening API socket, state
+//! directory) are all that it has.
+#![expect(
+    clippy::result_large_err,
+    reason = "a fault is made once a request, off every data path"
+)]
+
+mod applier;
+mod caller;
+mod difference;
+mod happenings;
+mod metrics;
+mod pages;
+mod refuse;
+mod routes;
+mod server;
+mod steps;
+mod stream;
+mod supervisor;
+mod survey;
+#[cfg(test)]
+mod tests;
+mod why;
+mod world;
+
+use applier::Applier;
+use caller::{Caller, Rights};
+use confine::Profile;
+use happenings::Happenings;
+use seqpacket::Socket;
+use server::{Server, Shown};
+use std::error::Error;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::process::ExitCode;
+use std::sync::Arc;
+use store::{Store, StoreError};
+use supervisor::Supervisor;
+
+const CONTROL: u32 = 3;
+const API: u32 = 4;
+const STATE: u32 = 5;
+
+fn main() -> ExitCode {
+    match start() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(format_args!("bulkhead-controller: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start() -> Result<(), Box<dyn Error>> {
+    let rights = rights(std::env::args().skip(1))?;
+    let handed = |number| {
+        confine::descriptor(number).ok_or_else(|| {
+            format!(
+                "descriptor {number} is not there: this program is started by bulkhead-supervisor"
+            )
+        })
+    };
+    let (control, api, state) = (handed(CONTROL)?, handed(API)?, handed(STATE)?);
+    // rustix looks for the vDSO's clock once, by a call that confinement forbids.
+    let _ = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    confine::enter(Profile::Controller)?;
+    let store = open_store(&state);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(serve(rights, Socket::from_fd(control), api, store))
+}
+
+async fn serve(
+    rights: Rights,
+    control: Socket,
+    api: OwnedFd,
+    store: Result<Store, StoreError>,
+) -> Result<(), Box<dyn Error>> {
+    let supervisor = Supervisor::new(control)?;
+    let shown = Arc::new(Shown::default());
+    let happenings = Arc::new(Happenings::new());
+    let listening = {
+        let (supervisor, shown, happenings) =
+            (supervisor.clone(), shown.clone(), happenings.clone());
+        tokio::spawn(supervisor.listen(move |event| happenings.heard(event, &shown.world())))
+    };
+    let mut applier = Applier::new(store, supervisor.clone(), shown.clone(), happenings.clone());
+    // Before the first request: an apply must find the world as it is.
+    applier.recover().await;
+    let server = Arc::new(Server {
+        rights,
+        supervisor,
+        happenings,
+        applier: tokio::sync::Mutex::new(applier),
+        world: shown,
+    });
+
+    let listener = UnixListener::from(api);
+    listener.set_nonblocking(true)?;
+    let listener = tokio::net::UnixListener::from_std(listener)?;
+    let service = routes::router(server).into_make_service_with_connect_info::<Caller>();
+    tokio::select! {
+        ended = axum::serve(listener, service) => ended?,
+        // Without the supervisor there is nothing to do; the keeper starts both anew.
+        lost = listening => return Err(format!("the supervisor is gone: {}", lost?).into()),
+    }
+    Ok(())
+}
+
+/// The store in the state directory; by descriptor: the only files that confinement leaves.
+fn open_store(state: &OwnedFd) -> Result<Store, StoreError> {
+    use rustix::fs::{Mode, OFlags, openat};
+    let open = |name: &str| -> Result<File, StoreError> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        Ok(File::from(
+            openat(state, name, flags, Mode::RUSR | Mode::WUSR)
+                .map_err(|errno| StoreError::Io(errno.into()))?,
+        ))
+    };
+    Store::open(open("controller.redb")?, &open("controller.attempts")?)
+}
+
+/// `--owner UID`, `--readers GID`.
+fn rights(mut arguments: impl Iterator<Item = String>) -> Result<Rights, String> {
+    let mut rights = Rights::default();
+    while let Some(argument) = arguments.next() {
+        let mut number = || {
+            let text = arguments.next().unwrap_or_default();
+            text.parse()
+                .map(Some)
+                .map_err(|_| format!("{argument} {text}: not a number"))
+        };
+        match argument.as_str() {
+            "--owner" => rights.owner = number()?,
+            "--readers" => rights.readers = number()?,
+            other => {
+                return Err(format!(
+                    "{other}: not an argument; there are --owner UID and --readers GID"
+                ));
+            }
+        }
+    }
+    Ok(rights)
+}
+
+/// On standard error, as far as that takes it: a confined process may not write a
+/// file, and must not die of that.
+fn say(what: std::fmt::Arguments<'_>) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "{what}");
+}

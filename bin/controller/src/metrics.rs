@@ -1,0 +1,179 @@
+//! /metrics: Prometheus' text form (OpenMetrics), made anew for each scrape from
+//! one survey.
+
+use crate::survey::Survey;
+use crate::world::World;
+use api::EndpointRates;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
+use std::collections::HashMap;
+use std::fmt;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfEndpoint {
+    tenant: String,
+    endpoint: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfDrop {
+    tenant: String,
+    endpoint: String,
+    reason: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfCompartment {
+    compartment: String,
+}
+
+#[derive(Default)]
+struct Families {
+    rx_frames: Family<OfEndpoint, Counter>,
+    rx_bytes: Family<OfEndpoint, Counter>,
+    tx_frames: Family<OfEndpoint, Counter>,
+    tx_bytes: Family<OfEndpoint, Counter>,
+    drops: Family<OfDrop, Counter>,
+    fabric_drops: Family<OfDrop, Counter>,
+    up: Family<OfCompartment, Gauge>,
+    restarts: Family<OfCompartment, Counter>,
+    reports: Family<OfCompartment, Counter>,
+    epoch: Family<OfCompartment, Gauge>,
+    applied: Gauge,
+}
+
+/// The text of one scrape.
+///
+/// # Errors
+/// None that can happen: a String takes all that is written to it.
+pub fn render(survey: &Survey, world: &World) -> Result<String, fmt::Error> {
+    let families = Families::default();
+    let mut registry = Registry::with_prefix("bulkhead");
+    families.register(&mut registry);
+    for tenant in survey.tenants(world, &HashMap::new()) {
+        for endpoint in tenant.endpoints {
+            families.endpoint(&endpoint.counters);
+        }
+    }
+    for uplink in survey.uplinks(world) {
+        families.endpoint(&uplink.counters);
+    }
+    for compartment in std::iter::once(survey.fabric()).chain(survey.compartments(world)) {
+        let of = OfCompartment {
+            compartment: compartment.name.clone(),
+        };
+        families
+            .up
+            .get_or_create(&of)
+            .set(i64::from(compartment.state == "up"));
+        families
+            .restarts
+            .get_or_create(&of)
+            .inc_by(compartment.restarts.into());
+        families
+            .reports
+            .get_or_create(&of)
+            .inc_by(compartment.reports);
+        families
+            .epoch
+            .get_or_create(&of)
+            .set(compartment.epoch.cast_signed());
+        for drop in &compartment.fabric_drops {
+            let of = OfDrop {
+                tenant: compartment.name.clone(),
+                endpoint: String::new(),
+                reason: drop.reason.clone(),
+            };
+            families.fabric_drops.get_or_create(&of).inc_by(drop.frames);
+        }
+    }
+    families.applied.set(world.epoch().cast_signed());
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+impl Families {
+    fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "received_frames",
+            "Frames from the workload (uplink: from the wire)",
+            self.rx_frames.clone(),
+        );
+        registry.register_with_unit(
+            "received",
+            "Bytes from the workload (uplink: from the wire)",
+            Unit::Bytes,
+            self.rx_bytes.clone(),
+        );
+        registry.register(
+            "sent_frames",
+            "Frames to the workload (uplink: to the wire)",
+            self.tx_frames.clone(),
+        );
+        registry.register_with_unit(
+            "sent",
+            "Bytes to the workload (uplink: to the wire)",
+            Unit::Bytes,
+            self.tx_bytes.clone(),
+        );
+        registry.register(
+            "dropped_frames",
+            "Frames dropped, by reason",
+            self.drops.clone(),
+        );
+        registry.register(
+            "fabric_dropped_frames",
+            "Frames of a compartment's channel dropped by the fabric, by reason",
+            self.fabric_drops.clone(),
+        );
+        registry.register(
+            "compartment_up",
+            "1 where the compartment's process runs",
+            self.up.clone(),
+        );
+        registry.register(
+            "compartment_restarts",
+            "Restarts of the compartment's process",
+            self.restarts.clone(),
+        );
+        registry.register(
+            "compartment_reports",
+            "Times the fabric caught it speaking with what is not its own",
+            self.reports.clone(),
+        );
+        registry.register(
+            "image_epoch",
+            "Epoch of the table image installed",
+            self.epoch.clone(),
+        );
+        registry.register(
+            "applied_epoch",
+            "Epoch of the spec applied",
+            self.applied.clone(),
+        );
+    }
+
+    fn endpoint(&self, counters: &EndpointRates) {
+        let of = OfEndpoint {
+            tenant: counters.tenant.clone(),
+            endpoint: counters.endpoint.clone(),
+        };
+        self.rx_frames.get_or_create(&of).inc_by(counters.rx_frames);
+        self.rx_bytes.get_or_create(&of).inc_by(counters.rx_bytes);
+        self.tx_frames.get_or_create(&of).inc_by(counters.tx_frames);
+        self.tx_bytes.get_or_create(&of).inc_by(counters.tx_bytes);
+        for drop in &counters.drops {
+            let of = OfDrop {
+                tenant: of.tenant.clone(),
+                endpoint: of.endpoint.clone(),
+                reason: drop.reason.clone(),
+            };
+            self.drops.get_or_create(&of).inc_by(drop.frames);
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! Counters pages and flight recorders of other processes: read by copying, never
+//! mapped, so that nothing their writers do reaches further than the numbers.
+//! Every number is an allegation.
+
+use api::{DropCount, EndpointRates, Recorded};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use telemetry::counters::{
+    COUNTERS, Counter, MAGIC, PROCESS_WORDS, ProcessWord, SLOT_WORDS, bytes_for, counter_word,
+    drop_word,
+};
+use telemetry::drops::DropReason;
+use telemetry::recorder::{BYTES, EVENTS, Event, EventKind};
+use zerocopy::FromBytes;
+
+/// Most slots looked at, whatever a page says: its bytes are bounded by it (64 MiB).
+const MOST_SLOTS: usize = 65_536;
+
+/// The two pages of one process.
+pub struct Pages {
+    counters: File,
+    recorder: File,
+}
+
+impl Pages {
+    /// From the descriptors that an Inspect answer carries.
+    pub fn new(fds: Vec<OwnedFd>) -> Option<Pages> {
+        let mut fds = fds.into_iter();
+        Some(Pages {
+            counters: File::from(fds.next()?),
+            recorder: File::from(fds.next()?),
+        })
+    }
+
+    /// A copy of the counters of at most so many slots; `None` where the page is not one.
+    pub fn counters(&self, slots: u32) -> Option<Counters> {
+        let slots = (slots as usize).min(MOST_SLOTS);
+        let mut bytes = vec![0; bytes_for(slots)];
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match self.counters.read_at(&mut bytes[filled..], filled as u64) {
+                Ok(0) | Err(_) => break,
+                Ok(read) => filled += read,
+            }
+        }
+        bytes.truncate(filled);
+        let counters = Counters {
+            words: bytes.chunks_exact(8).map(word).collect(),
+        };
+        (counters.process(ProcessWord::Magic) == MAGIC).then_some(counters)
+    }
+
+    /// The last events of these slots (`None` = of all), newest first, at most `most`.
+    pub fn recorded(&self, slot: Option<u32>, now_ns: u64, most: usize) -> Vec<Recorded> {
+        let mut bytes = vec![0; BYTES];
+        if self.recorder.read_exact_at(&mut bytes, 0).is_err() {
+            return Vec::new();
+        }
+        let next = word(&bytes[..8]);
+        let mut found = Vec::new();
+        for back in 1..=(EVENTS as u64).min(next) {
+            let at = 4096 + ((next - back) % EVENTS as u64) as usize * size_of::<Event>();
+            let Some((event, _)) = bytes
+                .get(at..)
+                .and_then(|rest| Event::read_from_prefix(rest).ok())
+            else {
+                break;
+            };
+            if slot.is_none_or(|slot| event.slot == slot || concerns_all(event.kind))
+                && event.kind != 0
+            {
+                found.push(recorded(&event, now_ns));
+            }
+            if found.len() >= most {
+                break;
+            }
+        }
+        found
+    }
+}
+
+/// A copy of a counters page.
+pub struct Counters {
+    words: Vec<u64>,
+}
+
+impl Counters {
+    /// A word of the process.
+    pub fn process(&self, which: ProcessWord) -> u64 {
+        self.words.get(which as usize).copied().unwrap_or(0)
+    }
+
+    /// A counter of a slot.
+    pub fn counter(&self, slot: u32, which: Counter) -> u64 {
+        self.words
+            .get(counter_word(slot as usize, which))
+            .copied()
+            .unwrap_or(0)
+    }
+
+    /// The drops of a slot that are not 0.
+    pub fn drops(&self, slot: u32) -> Vec<DropCount> {
+        DropReason::ALL
+            .iter()
+            .filter_map(|reason| {
+                let frames = self
+                    .words
+                    .get(drop_word(slot as usize, *reason))
+                    .copied()
+                    .unwrap_or(0);
+                (frames > 0).then(|| DropCount {
+                    reason: reason.slug().into(),
+                    frames,
+                    per_second: 0.0,
+                    explain: reason.explain().trim().into(),
+                })
+            })
+            .collect()
+    }
+
+    /// All of a slot, as totals.
+    pub fn totals(&self, slot: u32) -> EndpointRates {
+        EndpointRates {
+            rx_frames: self.counter(slot, Counter::RxFrames),
+            rx_bytes: self.counter(slot, Counter::RxBytes),
+            tx_frames: self.counter(slot, Counter::TxFrames),
+            tx_bytes: self.counter(slot, Counter::TxBytes),
+            rx_gso_bytes: self.counter(slot, Counter::RxGsoBytes),
+            tx_gso_bytes: self.counter(slot, Counter::TxGsoBytes),
+            drops: self.drops(slot),
+            ..EndpointRates::default()
+        }
+    }
+
+    /// All of a slot with its rates since an earlier copy of the same page.
+    pub fn rates(&self, earlier: Option<&Counters>, slot: u32, seconds: f64) -> EndpointRates {
+        let mut rates = self.totals(slot);
+        let Some(earlier) = earlier.filter(|_| seconds > 0.0) else {
+            return rates;
+        };
+        // A page that began anew (restart of its writer) counts from 0 again.
+        let per_second = |now: u64, before: u64| {
+            now.saturating_sub(if before <= now { before } else { 0 }) as f64 / seconds
+        };
+        let rate = |which| per_second(self.counter(slot, which), earlier.counter(slot, which));
+        rates.rx_pps = rate(Counter::RxSegments);
+        rates.rx_bps = rate(Counter::RxBytes) * 8.0;
+        rates.tx_pps = rate(Counter::TxSegments);
+        rates.tx_bps = rate(Counter::TxBytes) * 8.0;
+        for (drop, reason) in rates.drops.iter_mut().filter_map(|drop| {
+            let reason = DropReason::ALL
+                .iter()
+                .find(|reason| reason.slug() == drop.reason)?;
+            Some((drop, *reason))
+        }) {
+            let before = earlier
+                .words
+                .get(drop_word(slot as usize, reason))
+                .copied()
+                .unwrap_or(0);
+            drop.per_second = per_second(drop.frames, before);
+            rates.drops_ps += drop.per_second;
+        }
+        rates
+    }
+}
+
+const _: () = assert!(COUNTERS <= SLOT_WORDS && PROCESS_WORDS > ProcessWord::FirstFrame as usize);
+
+fn word(bytes: &[u8]) -> u64 {
+    bytes
+        .first_chunk()
+        .map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
+/// Events that are about the process and so about each of its slots.
+fn concerns_all(kind: u32) -> bool {
+    [
+        EventKind::Ready,
+        EventKind::Attached,
+        EventKind::ImageSwapped,
+        EventKind::ImageRefused,
+    ]
+    .iter()
+    .any(|k| *k as u32 == kind)
+}
+
+fn recorded(event: &Event, now_ns: u64) -> Recorded {
+    let kind = kind_of(event.kind);
+    let reason = || u8::try_from(event.a).ok().and_then(DropReason::from_number);
+    let message = match kind {
+        Some(EventKind::Ready) => "confined and ready".to_owned(),
+        Some(EventKind::Attached) => format!("became the switch of compartment {}", event.a),
+        Some(EventKind::PortAdded) => format!("port {} plugged in", event.slot),
+        Some(EventKind::PortClosed) => {
+            format!("closed port {}: {}", event.slot, port_closed(event.a))
+        }
+        Some(EventKind::ImageSwapped) => format!("forwards by image epoch {}", event.a),
+        Some(EventKind::ImageRefused) => {
+            format!("refused image epoch {} (reason {})", event.a, event.b)
+        }
+        Some(EventKind::Resynced) => format!(
+            "channel {} in step again, generation {}, after {} us",
+            event.slot,
+            event.a,
+            event.b / 1000
+        ),
+        Some(EventKind::Drop) => match reason() {
+            Some(reason) => format!(
+                "dropped a frame of port {}: {}: {}",
+                event.slot,
+                reason.slug(),
+                reason.explain().trim()
+            ),
+            None => format!("dropped a frame of port {}", event.slot),
+        },
+        Some(EventKind::Report) => format!(
+            "channel {} spoke with what is not its own ({})",
+            event.slot,
+            reason().map_or("?", DropReason::slug)
+        ),
+        Some(EventKind::Quarantine) => format!("quarantined slot {}", event.slot),
+        Some(EventKind::Died) => format!(
+            "compartment {} died ({})",
+            event.a,
+            cause(u32::try_from(event.b).unwrap_or(0))
+        ),
+        Some(EventKind::Restarted) => format!(
+            "compartment {} is back after {} us",
+            event.a,
+            event.b / 1000
+        ),
+        None => format!("event {} of a newer release", event.kind),
+    };
+    Recorded {
+        age_ns: now_ns.saturating_sub(event.time_ns),
+        kind: kind_name(event.kind).into(),
+        slot: event.slot,
+        message,
+    }
+}
+
+/// The kind with that number.
+pub fn kind_of(number: u32) -> Option<EventKind> {
+    use EventKind::{
+        Attached, Died, Drop, ImageRefused, ImageSwapped, PortAdded, PortClosed, Quarantine, Ready,
+        Report, Restarted, Resynced,
+    };
+    [
+        Ready,
+        Attached,
+        PortAdded,
+        PortClosed,
+        ImageSwapped,
+        ImageRefused,
+        Resynced,
+        Drop,
+        Report,
+        Quarantine,
+        Died,
+        Restarted,
+    ]
+    .into_iter()
+    .find(|kind| *kind as u32 == number)
+}
+
+/// Its name in the API.
+pub fn kind_name(number: u32) -> &'static str {
+    match kind_of(number) {
+        Some(EventKind::Ready) => "ready",
+        Some(EventKind::Attached) => "attached",
+        Some(EventKind::PortAdded) => "port-added",
+        Some(EventKind::PortClosed) => "port-closed",
+        Some(EventKind::ImageSwapped) => "image-swapped",
+        Some(EventKind::ImageRefused) => "image-refused",
+        Some(EventKind::Resynced) => "resynced",
+        Some(EventKind::Drop) => "drop",
+        Some(EventKind::Report) => "report",
+        Some(EventKind::Quarantine) => "quarantine",
+        Some(EventKind::Died) => "died",
+        Some(EventKind::Restarted) => "restarted",
+        None => "unknown",
+    }
+}
+
+/// A cause of death by name.
+pub fn cause(number: u32) -> &'static str {
+    use command::verbs::{CAUSE_EXIT, CAUSE_REPORT, CAUSE_STALL, CAUSE_TRIP};
+    match number {
+        CAUSE_EXIT => "exit",
+        CAUSE_TRIP => "trip",
+        CAUSE_STALL => "stall",
+        CAUSE_REPORT => "report",
+        _ => "",
+    }
+}
+
+/// Why a port was closed: a breach of docs/fifo.md, or 1000 + errno.
+pub fn port_closed(reason: u64) -> String {
+    match reason.checked_sub(1000) {
+        Some(errno) if errno <= 4095 => format!(
+            "the operating system refused it ({})",
+            std::io::Error::from_raw_os_error(errno as i32)
+        ),
+        _ => format!("its peer broke the FIFO's protocol (breach {reason}, see docs/fifo.md)"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use zerocopy::IntoBytes;
+
+    fn page(words: &[(usize, u64)], slots: usize) -> File {
+        let mut bytes = vec![0; bytes_for(slots)];
+        for (at, value) in words {
+            bytes[at * 8..at * 8 + 8].copy_from_slice(&value.to_le_bytes());
+        }
+        file(&bytes)
+    }
+
+    fn file(bytes: &[u8]) -> File {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        file
+    }
+
+    fn pages(counters: File, recorder: File) -> Pages {
+        Pages { counters, recorder }
+    }
+
+    #[test]
+    fn totals_and_rates() {
+        let words = |frames| {
+            [
+                (0, MAGIC),
+                (counter_word(1, Counter::RxSegments), frames),
+                (drop_word(1, DropReason::SourceIp), frames / 2),
+            ]
+        };
+        let now = pages(page(&words(100), 2), file(&[])).counters(2).unwrap();
+        let before = pages(page(&words(20), 2), file(&[])).counters(2).unwrap();
+        let rates = now.rates(Some(&before), 1, 2.0);
+        assert_eq!(rates.rx_pps, 40.0);
+        assert_eq!(
+            (
+                rates.drops[0].reason.as_str(),
+                rates.drops[0].frames,
+                rates.drops[0].per_second
+            ),
+            ("source-ip", 50, 20.0)
+        );
+        assert_eq!(rates.drops_ps, 20.0);
+        // The other way round: the writer began anew.
+        assert_eq!(before.rates(Some(&now), 1, 1.0).rx_pps, 20.0);
+    }
+
+    #[test]
+    fn a_page_that_is_short_or_not_one_harms_nothing() {
+        assert!(pages(file(b"nonsense"), file(&[])).counters(1000).is_none());
+        let short = pages(page(&[(0, MAGIC)], 1), file(&[]))
+            .counters(u32::MAX)
+            .unwrap();
+        assert_eq!(short.counter(9, Counter::RxFrames), 0);
+        assert!(short.drops(u32::MAX).is_empty());
+    }
+
+    #[test]
+    fn the_recorder_is_read_newest_first_and_by_slot() {
+        let mut bytes = vec![0; BYTES];
+        let next = EVENTS as u64 + 2;
+        bytes[..8].copy_from_slice(&next.to_le_bytes());
+        for number in 2..next {
+            let event = Event {
+                time_ns: number,
+                kind: EventKind::PortAdded as u32,
+                slot: (number % 2) as u32,
+                ..Event::default()
+            };
+            let at = 4096 + (number as usize % EVENTS) * 32;
+            bytes[at..at + 32].copy_from_slice(event.as_bytes());
+        }
+        let pages = pages(file(&[]), file(&bytes));
+        let found = pages.recorded(Some(1), next, 3);
+        assert_eq!(
+            found.iter().map(|event| event.age_ns).collect::<Vec<_>>(),
+            [1, 3, 5]
+        );
+        assert_eq!(pages.recorded(None, next, usize::MAX).len(), EVENTS);
+    }
+
+    #[test]
+    fn any_bytes_are_read_without_harm() {
+        let pages = pages(file(&[]), file(&vec![0xff; BYTES]));
+        assert!(pages.recorded(None, 0, usize::MAX).len() <= EVENTS);
+    }
+}

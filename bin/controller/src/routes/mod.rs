@@ -1,0 +1,86 @@
+//! The HTTP API, version 1. Described for machines at /openapi.json.
+
+mod change;
+mod look;
+mod watch;
+
+use crate::refuse::Failure;
+use crate::server::Server;
+use api::{Fault, Whose};
+use axum::extract::DefaultBodyLimit;
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use std::sync::Arc;
+use utoipa::OpenApi;
+
+/// All routes.
+pub fn router(server: Arc<Server>) -> Router {
+    Router::new()
+        .route("/v1/plan", post(change::plan))
+        .route("/v1/apply", post(change::apply))
+        .route("/v1/down", post(change::down))
+        .route(
+            "/v1/release/{compartment}",
+            post(change::release_compartment),
+        )
+        .route(
+            "/v1/release/{tenant}/{endpoint}",
+            post(change::release_endpoint),
+        )
+        .route("/v1/spec", get(look::spec))
+        .route("/v1/status", get(look::status))
+        .route("/v1/endpoints/{tenant}/{endpoint}", get(look::endpoint))
+        .route("/v1/why/{tenant}/{endpoint}", get(look::why))
+        .route("/v1/dump/{compartment}", get(look::dump))
+        .route("/v1/top", get(watch::top))
+        .route("/v1/events", get(watch::events))
+        .route("/v1/capture", get(watch::capture))
+        .route("/metrics", get(look::metrics))
+        .route("/healthz", get(look::healthz))
+        .route("/openapi.json", get(openapi))
+        .fallback(unknown)
+        // A spec, and a little for what counts it: the real limit is the parser's.
+        .layer(DefaultBodyLimit::max(spec::MAX_BYTES + 1))
+        .with_state(server)
+}
+
+/// The API's own description.
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Bulkhead",
+        description = "The controller's API, over a unix socket; callers are known by SO_PEERCRED."
+    ),
+    paths(
+        change::plan,
+        change::apply,
+        change::down,
+        change::release_compartment,
+        change::release_endpoint,
+        look::spec,
+        look::status,
+        look::endpoint,
+        look::why,
+        look::dump,
+        look::metrics,
+        look::healthz,
+        watch::top,
+        watch::events,
+        watch::capture
+    ),
+    components(schemas(api::Fault, api::Happening))
+)]
+pub struct Description;
+
+async fn openapi() -> Json<utoipa::openapi::OpenApi> {
+    Json(Description::openapi())
+}
+
+async fn unknown() -> Failure {
+    Failure(Fault::new(
+        "not-found",
+        Whose::User,
+        "the API has no such path",
+        "/openapi.json describes it",
+    ))
+}

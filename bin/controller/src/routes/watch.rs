@@ -1,0 +1,181 @@
+//! To watch: rates, events, frames.
+
+use crate::caller::{Changer, Reader};
+use crate::refuse::{Failure, refused};
+use crate::server::{Server, no_endpoint};
+use crate::stream::stream;
+use crate::survey::Survey;
+use api::{Fault, Sample, Whose};
+use axum::Json;
+use axum::extract::{Query, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use command::verbs::StartCapture;
+use hyper::body::Bytes;
+use serde::Deserialize;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+use utoipa::IntoParams;
+
+/// How long the rates are over.
+#[derive(Deserialize, IntoParams)]
+pub struct Over {
+    /// Milliseconds between the two samples, at most 60,000; 0 = totals only.
+    #[serde(default)]
+    over_ms: u64,
+}
+
+/// Totals and rates of every endpoint and uplink.
+#[utoipa::path(get, path = "/v1/top", params(Over), responses((status = 200, body = Sample)))]
+pub async fn top(
+    _: Reader,
+    State(server): State<Arc<Server>>,
+    Query(over): Query<Over>,
+) -> Json<Sample> {
+    let (world, first) = server.survey().await;
+    if over.over_ms == 0 {
+        return Json(first.sample(None, &world));
+    }
+    tokio::time::sleep(Duration::from_millis(over.over_ms.min(60_000))).await;
+    let second = Survey::take(&server.supervisor, &world).await;
+    Json(second.sample(Some(&first), &world))
+}
+
+/// What happens from now on, as server-sent events: one `Happening` each.
+#[utoipa::path(get, path = "/v1/events", responses((status = 200, content_type = "text/event-stream", body = api::Happening)))]
+pub async fn events(_: Reader, State(server): State<Arc<Server>>) -> Response {
+    let (sender, body) = stream();
+    let mut happenings = server.happenings.listen();
+    tokio::spawn(async move {
+        // A first line, so that the caller knows it is connected.
+        let mut piece = Bytes::from_static(b": bulkhead\n\n");
+        while sender.send(piece).await.is_ok() {
+            piece = tokio::select! {
+                () = sender.closed() => return,
+                happening = happenings.recv() => match happening {
+                    Ok(happening) => Bytes::from(format!("data: {}\n\n", serde_json::to_string(&happening).unwrap_or_default())),
+                    Err(RecvError::Lagged(lost)) => Bytes::from(format!(": {lost} lost, too slow\n\n")),
+                    Err(RecvError::Closed) => return,
+                },
+            };
+        }
+    });
+    ([(CONTENT_TYPE, "text/event-stream")], body).into_response()
+}
+
+/// What to capture.
+#[derive(Deserialize, IntoParams)]
+pub struct Wanted {
+    /// `TENANT/ENDPOINT`, or `TENANT` for all of its compartment; without it the
+    /// only compartment there is.
+    endpoint: Option<String>,
+    /// Only what is dropped.
+    #[serde(default)]
+    drops: bool,
+    /// Bytes of each frame to keep.
+    #[serde(default = "snap")]
+    snap: u32,
+}
+
+fn snap() -> u32 {
+    256
+}
+
+/// Frames as pcapng, until the caller goes away. Needs the right to change: frames
+/// are the tenants' own.
+#[utoipa::path(get, path = "/v1/capture", params(Wanted), responses((status = 200, content_type = "application/x-pcapng"), (status = 403, body = Fault)))]
+pub async fn capture(
+    _: Changer,
+    State(server): State<Arc<Server>>,
+    Query(wanted): Query<Wanted>,
+) -> Result<Response, Failure> {
+    let (compartment, slot) = place(&server, wanted.endpoint.as_deref())?;
+    let body = StartCapture {
+        compartment,
+        slot,
+        drops_only: wanted.drops.into(),
+        snap: wanted.snap.clamp(64, 65_535),
+    };
+    let (_, fds) = server
+        .supervisor
+        .ask(&body, &[])
+        .await
+        .map_err(|refusal| refused(&refusal, "starting the capture"))?;
+    let pipe = fds.into_iter().next().ok_or_else(|| {
+        Fault::new(
+            "bulkhead",
+            Whose::Bulkhead,
+            "the supervisor answered without a pipe",
+            "",
+        )
+    })?;
+    let mut pipe = Receiver::from_owned_fd(pipe).map_err(|e| {
+        Fault::new(
+            "bulkhead",
+            Whose::Bulkhead,
+            format!("the capture's pipe: {e}"),
+            "",
+        )
+    })?;
+    let (sender, body) = stream();
+    tokio::spawn(async move {
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            let read = tokio::select! {
+                () = sender.closed() => return,
+                read = pipe.read(&mut buffer) => read,
+            };
+            match read {
+                Ok(0) | Err(_) => return,
+                Ok(length) => {
+                    if sender
+                        .send(Bytes::copy_from_slice(&buffer[..length]))
+                        .await
+                        .is_err()
+                    {
+                        return;
+                    }
+                }
+            }
+        }
+    });
+    Ok(([(CONTENT_TYPE, "application/x-pcapng")], body).into_response())
+}
+
+/// Compartment and slot of what is to be captured.
+fn place(server: &Server, wanted: Option<&str>) -> Result<(u32, u32), Fault> {
+    let world = server.world.world();
+    match wanted.map(|name| name.split_once('/').ok_or(name)) {
+        Some(Ok((tenant, name))) => match world.endpoint(tenant, name) {
+            Some(endpoint) => Ok((endpoint.compartment, endpoint.slot)),
+            None => Err(no_endpoint(tenant, name)),
+        },
+        Some(Err(name)) => match world.tenants().iter().find(|tenant| tenant.name == name) {
+            Some(tenant) => Ok((tenant.compartment, u32::MAX)),
+            None => Err(Fault::new(
+                "not-found",
+                Whose::User,
+                format!("there is no tenant {name}"),
+                "`bulkhead status` lists them",
+            )),
+        },
+        None => match world.compartments() {
+            [only] => Ok((only.id, u32::MAX)),
+            [] => Err(Fault::new(
+                "not-found",
+                Whose::User,
+                "there is nothing to capture",
+                "apply a spec first",
+            )),
+            _ => Err(Fault::new(
+                "request",
+                Whose::User,
+                "there are several compartments",
+                "name a tenant or an endpoint: --endpoint red, --endpoint red/web1",
+            )),
+        },
+    }
+}

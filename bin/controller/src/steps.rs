@@ -1,0 +1,285 @@
+//! Steps: what an apply asks of the supervisor, and what undoes it.
+
+use crate::supervisor::{Refusal, Supervisor};
+use command::verbs::{
+    CreateCompartment, CreatePort, CreateUplink, DestroyCompartment, DestroyPort, DestroyUplink,
+    FABRIC, Install,
+};
+use sha2::{Digest, Sha256};
+use std::sync::Arc;
+use tokio::task::JoinSet;
+use zerocopy::IntoBytes;
+
+/// Something that the supervisor makes and removes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Object {
+    /// A compartment.
+    Compartment(CreateCompartment),
+    /// An endpoint's port.
+    Port(CreatePort),
+    /// An uplink.
+    Uplink(CreateUplink),
+}
+
+/// What names an object for the supervisor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    /// A compartment by its id.
+    Compartment(u32),
+    /// A port by its compartment and slot.
+    Port(u32, u32),
+    /// An uplink by its number.
+    Uplink(u32),
+}
+
+impl Object {
+    /// Its name for the supervisor.
+    pub fn key(&self) -> Key {
+        match self {
+            Object::Compartment(body) => Key::Compartment(body.id),
+            Object::Port(body) => Key::Port(body.compartment, body.slot),
+            Object::Uplink(body) => Key::Uplink(body.uplink),
+        }
+    }
+
+    /// SHA-256 over the body that makes it, as the supervisor's inventory gives it.
+    pub fn digest(&self) -> [u8; 32] {
+        let bytes = match self {
+            Object::Compartment(body) => body.as_bytes(),
+            Object::Port(body) => body.as_bytes(),
+            Object::Uplink(body) => body.as_bytes(),
+        };
+        Sha256::digest(bytes).into()
+    }
+
+    /// Its name for people.
+    pub fn name(&self) -> String {
+        match self {
+            Object::Compartment(body) => format!("compartment {}", body.name.as_str()),
+            Object::Port(body) => format!("endpoint {}", body.name.as_str()),
+            Object::Uplink(body) => format!("uplink on {}", body.interface.as_str()),
+        }
+    }
+}
+
+/// A table image, and for whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image {
+    /// Compartment id or [`FABRIC`].
+    pub target: u32,
+    /// SHA-256 of the bytes.
+    pub digest: [u8; 32],
+    /// The bytes.
+    pub bytes: Arc<[u8]>,
+}
+
+/// One step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Makes it.
+    Create(Object),
+    /// Removes it; the body, where it is known, is what makes it again.
+    Destroy(Key, Option<Object>),
+    /// Puts the image in use under this epoch.
+    Install(Image, u64),
+}
+
+/// Steps that may run side by side, after all before them are done.
+pub type Batch = Vec<Step>;
+
+/// What was done of a list of batches, and what stopped it.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Steps done, in order.
+    pub done: Vec<Step>,
+    /// The first that failed; nothing after its batch was begun.
+    pub failed: Option<(Step, Refusal)>,
+}
+
+/// Does the batches in order, each batch's steps side by side, until one fails.
+pub async fn perform(supervisor: &Arc<Supervisor>, batches: Vec<Batch>, progress: &mut Progress) {
+    for batch in batches {
+        let mut running = JoinSet::new();
+        for step in batch {
+            let supervisor = supervisor.clone();
+            running.spawn(async move {
+                let outcome = one(&supervisor, &step).await;
+                (step, outcome)
+            });
+        }
+        while let Some(ended) = running.join_next().await {
+            match ended {
+                Ok((step, Ok(()))) => progress.done.push(step),
+                Ok((step, Err(refusal))) => {
+                    progress.failed.get_or_insert((step, refusal));
+                }
+                // A task of ours never panics and is never aborted; were it so, the
+                // step counts as neither done nor failed and recovery finds it.
+                Err(_) => {}
+            }
+        }
+        if progress.failed.is_some() {
+            return;
+        }
+    }
+}
+
+async fn one(supervisor: &Supervisor, step: &Step) -> Result<(), Refusal> {
+    match step {
+        Step::Create(Object::Compartment(body)) => supervisor.request(body, &[]).await.map(drop),
+        Step::Create(Object::Port(body)) => supervisor.request(body, &[]).await.map(drop),
+        Step::Create(Object::Uplink(body)) => supervisor.request(body, &[]).await.map(drop),
+        Step::Destroy(key, _) => match destroy(supervisor, *key).await {
+            // Gone is what was wanted.
+            Err(Refusal::Refused {
+                code: Some(command::message::ErrorCode::NotFound),
+                ..
+            }) => Ok(()),
+            other => other,
+        },
+        Step::Install(image, epoch) => {
+            let sealed = shm::SealedImage::create("image", &image.bytes).map_err(|error| {
+                Refusal::Refused {
+                    code: Some(command::message::ErrorCode::System),
+                    errno: error.raw_os_error().unwrap_or(0).cast_unsigned(),
+                    detail: format!("no memory for the table image: {error}"),
+                }
+            })?;
+            let body = Install {
+                target: image.target,
+                reserved: 0,
+                epoch: *epoch,
+                digest: image.digest,
+            };
+            supervisor.request(&body, &[sealed]).await.map(drop)
+        }
+    }
+}
+
+async fn destroy(supervisor: &Supervisor, key: Key) -> Result<(), Refusal> {
+    match key {
+        Key::Compartment(id) => supervisor
+            .request(&DestroyCompartment { id }, &[])
+            .await
+            .map(drop),
+        Key::Port(compartment, slot) => supervisor
+            .request(&DestroyPort { compartment, slot }, &[])
+            .await
+            .map(drop),
+        Key::Uplink(uplink) => supervisor
+            .request(&DestroyUplink { uplink }, &[])
+            .await
+            .map(drop),
+    }
+}
+
+/// What takes these steps back, newest first. `before` gives the image that a
+/// target had, `None` = none, and then there is nothing to put back.
+pub fn undoing(done: &[Step], epoch: u64, before: impl Fn(u32) -> Option<Image>) -> Vec<Batch> {
+    let mut undo: Vec<Batch> = Vec::new();
+    for step in done.iter().rev() {
+        let back = match step {
+            Step::Create(object) => Step::Destroy(object.key(), Some(*object)),
+            Step::Destroy(_, Some(object)) => Step::Create(*object),
+            Step::Destroy(_, None) => continue,
+            Step::Install(image, _) => match before(image.target) {
+                Some(old) => Step::Install(old, epoch),
+                None => continue,
+            },
+        };
+        // Neighbours of one kind do not depend on each other.
+        match undo.last_mut() {
+            Some(batch) if batch.last().is_some_and(|last| rank(last) == rank(&back)) => {
+                batch.push(back)
+            }
+            _ => undo.push(vec![back]),
+        }
+    }
+    undo
+}
+
+/// Steps of one rank may run side by side.
+fn rank(step: &Step) -> u8 {
+    match step {
+        Step::Create(Object::Compartment(_)) => 0,
+        Step::Create(_) => 1,
+        Step::Install(image, _) if image.target != FABRIC => 2,
+        Step::Install(..) => 3,
+        Step::Destroy(Key::Compartment(_), _) => 5,
+        Step::Destroy(..) => 4,
+    }
+}
+
+/// What a step is about, for messages: `making endpoint red/web1`.
+pub fn described(step: &Step) -> String {
+    match step {
+        Step::Create(made) => format!("making {}", made.name()),
+        Step::Destroy(_, Some(removed)) => format!("removing {}", removed.name()),
+        Step::Destroy(key, None) => format!("removing {key:?}"),
+        Step::Install(image, _) if image.target == FABRIC => {
+            "installing the fabric's table image".into()
+        }
+        Step::Install(image, _) => {
+            format!("installing the table image of compartment {}", image.target)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compartment(id: u32) -> Object {
+        Object::Compartment(CreateCompartment {
+            id,
+            ..CreateCompartment::default()
+        })
+    }
+
+    fn port(slot: u32) -> Object {
+        Object::Port(CreatePort {
+            slot,
+            ..CreatePort::default()
+        })
+    }
+
+    fn destroy(object: Object) -> Step {
+        Step::Destroy(object.key(), Some(object))
+    }
+
+    fn image(target: u32, byte: u8) -> Image {
+        Image {
+            target,
+            digest: [byte; 32],
+            bytes: Arc::from([byte]),
+        }
+    }
+
+    #[test]
+    fn undoing_is_the_reverse_with_the_old_images() {
+        let done = [
+            Step::Create(compartment(1)),
+            Step::Create(port(1)),
+            Step::Create(port(2)),
+            Step::Install(image(1, 9), 5),
+            Step::Install(image(2, 9), 5),
+            Step::Install(image(FABRIC, 9), 5),
+        ];
+        let undo = undoing(&done, 4, |target| (target != 1).then(|| image(target, 3)));
+        assert_eq!(
+            undo,
+            [
+                vec![Step::Install(image(FABRIC, 3), 4)],
+                vec![Step::Install(image(2, 3), 4)],
+                vec![destroy(port(2)), destroy(port(1))],
+                vec![destroy(compartment(1))],
+            ]
+        );
+    }
+
+    #[test]
+    fn what_was_removed_to_make_room_is_made_again() {
+        let undo = undoing(&[destroy(port(1)), Step::Create(port(1))], 1, |_| None);
+        assert_eq!(undo, [vec![destroy(port(1))], vec![Step::Create(port(1))]]);
+    }
+}

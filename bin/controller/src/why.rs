@@ -1,0 +1,331 @@
+//! The verdict of `why`: everything known of an endpoint, joined into plain sentences.
+
+use api::{Compartment, Death, Endpoint, Happening, Recorded, Why};
+
+/// What is known, before it is judged.
+pub struct Known {
+    /// The endpoint with its counters.
+    pub endpoint: Endpoint,
+    /// Its compartment.
+    pub compartment: Compartment,
+    /// The fabric.
+    pub fabric: Compartment,
+    /// Deaths of the compartment, newest first.
+    pub deaths: Vec<Death>,
+    /// Flight recorder, newest first.
+    pub recorded: Vec<Recorded>,
+    /// Happenings of it and of its compartment, newest first.
+    pub happenings: Vec<Happening>,
+}
+
+/// Judges. Worst first; a healthy endpoint gets one sentence that says so.
+pub fn judge(known: Known) -> Why {
+    let Known {
+        endpoint,
+        compartment,
+        fabric,
+        deaths,
+        recorded,
+        happenings,
+    } = known;
+    let name = format!("{}/{}", endpoint.tenant, endpoint.name);
+    let mut findings: Vec<(String, String)> = Vec::new();
+    let mut find = |verdict: String, advice: &str| findings.push((verdict, advice.to_owned()));
+
+    match compartment.state.as_str() {
+        "up" => {}
+        "quarantined" => find(
+            format!(
+                "{name} does not forward: its compartment {} is quarantined after repeated deaths",
+                compartment.name
+            ),
+            &format!(
+                "see the deaths below, then `bulkhead release {}`",
+                compartment.name
+            ),
+        ),
+        "backoff" => find(
+            format!(
+                "{name} does not forward just now: its compartment {} died {} times and waits before the next start",
+                compartment.name, compartment.restarts
+            ),
+            "see the causes of death below",
+        ),
+        "unknown" => find(
+            format!("the supervisor knows no compartment {}", compartment.name),
+            "apply the spec again",
+        ),
+        state => find(
+            format!("its compartment {} is {state}", compartment.name),
+            "",
+        ),
+    }
+    if endpoint.port != "open" {
+        let advice = match endpoint.kind.as_str() {
+            "tap" => {
+                "is the namespace still there, and the interface in it? If so apply the spec again, which makes the port anew"
+            }
+            _ => {
+                "the process at the other end has to attach anew; `bulkhead release` lifts a quarantine"
+            }
+        };
+        find(
+            format!("{name}'s port is closed: {}", endpoint.port),
+            advice,
+        );
+    }
+    match endpoint.state.as_str() {
+        "unauthorised" => find(
+            format!("{name} is not admitted (state: unauthorised): all its frames are dropped"),
+            "set `state: open` in the spec once it may speak",
+        ),
+        "quarantined" => find(
+            format!("{name} is quarantined by the spec: all its frames are dropped"),
+            "set `state: open` in the spec",
+        ),
+        _ => {}
+    }
+    if compartment.state == "up" && compartment.alleged_epoch != compartment.epoch {
+        find(
+            format!(
+                "its switch says it forwards by image epoch {}, but epoch {} is installed",
+                compartment.alleged_epoch, compartment.epoch
+            ),
+            "if this stays, the switch does not take its image: apply the spec again",
+        );
+    }
+    if fabric.state != "up" {
+        find(
+            format!(
+                "the fabric is {}: nothing leaves this host's compartments",
+                fabric.state
+            ),
+            "`bulkhead status` shows why",
+        );
+    }
+    let mut drops = endpoint.counters.drops.clone();
+    drops.sort_by_key(|drop| std::cmp::Reverse(drop.frames));
+    for drop in &drops {
+        let frames = grouped(drop.frames);
+        find(
+            format!(
+                "{name} lost {frames} {} to {}: {}",
+                if drop.frames == 1 { "frame" } else { "frames" },
+                drop.reason,
+                sentence(&drop.explain)
+            ),
+            advice_for(&drop.reason),
+        );
+    }
+    if compartment.reports > 0 {
+        find(
+            format!(
+                "the fabric reported its compartment {} {} times for speaking with what is not its own: its switch may have been taken over",
+                compartment.name, compartment.reports
+            ),
+            "its frames were stopped and its switch replaced; look at what its endpoints sent: `bulkhead capture --drops`",
+        );
+    }
+    for drop in &compartment.fabric_drops {
+        find(
+            format!(
+                "the fabric dropped {} frames of its compartment: {}: {}",
+                grouped(drop.frames),
+                drop.reason,
+                sentence(&drop.explain)
+            ),
+            "",
+        );
+    }
+    let wrong = !findings.is_empty();
+    let mut verdict: Vec<String> = findings
+        .iter()
+        .map(|(verdict, _)| verdict.clone())
+        .collect();
+    let mut advice: Vec<String> = findings
+        .into_iter()
+        .map(|(_, advice)| advice)
+        .filter(|advice| !advice.is_empty())
+        .collect();
+    advice.dedup();
+    if !wrong {
+        verdict.push(healthy(&name, &endpoint));
+    }
+    if let Some(death) = deaths.first() {
+        verdict.push(format!(
+            "its compartment died {} times, last of {}{}",
+            deaths.len(),
+            death.cause,
+            match death.outage_ns {
+                0 => String::new(),
+                ns => format!(", and was back {:.1} ms later", ns as f64 / 1e6),
+            }
+        ));
+    }
+    Why {
+        verdict,
+        advice,
+        healthy: !wrong,
+        endpoint,
+        compartment,
+        deaths,
+        recorded,
+        happenings,
+    }
+}
+
+fn healthy(name: &str, endpoint: &Endpoint) -> String {
+    let counters = &endpoint.counters;
+    match (counters.rx_frames, counters.tx_frames) {
+        (0, 0) => format!(
+            "{name} is plugged in and nothing is wrong with it, but no frame has passed in either direction"
+        ),
+        (0, to) => format!(
+            "{name} has sent nothing yet ({} frames were delivered to it): is its interface up and addressed?",
+            grouped(to)
+        ),
+        (from, 0) => format!(
+            "{name} sends ({} frames) and none was dropped, but nothing has been delivered to it",
+            grouped(from)
+        ),
+        (from, to) => format!(
+            "{name} works: {} frames from it, {} to it, none dropped",
+            grouped(from),
+            grouped(to)
+        ),
+    }
+}
+
+fn sentence(explain: &str) -> &str {
+    explain.trim().trim_end_matches('.')
+}
+
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// What a person does about drops for a reason; empty where there is nothing to do.
+fn advice_for(reason: &str) -> &'static str {
+    match reason {
+        "source-ip" | "arp-spoof" | "nd-spoof" => {
+            "give the workload the addresses its spec lists, or list the address it uses (a router needs `roles: [router]` and its prefixes)"
+        }
+        "source-mac" | "group-source" => {
+            "the workload sends from another MAC than the spec's: a bridge or a container inside? Set `mac:` or attach each by itself"
+        }
+        "router-advert" => "give it `roles: [router]` if it is meant to be one",
+        "dhcp-server" => "give it `roles: [dhcp-server]` if it is meant to be one",
+        "unknown-mac" | "no-neighbour" => {
+            "the destination is not an endpoint of its subnet: is its address right, and applied?"
+        }
+        "no-route" | "martian" => {
+            "the tenant's routes do not cover the destination: see `routes:` and `outside:`"
+        }
+        "too-big" => {
+            "the path's MTU is smaller than the sender believes: does it ignore ICMP errors?"
+        }
+        "ingress-rate" => "it is over its `rate:`",
+        "queue-full" => "the receiver does not keep up",
+        "bad-offload" => {
+            "a driver with offload faults: try `ethtool -K IF gso off tx off` in the workload, and report it"
+        }
+        "vlan-tag" | "ethertype" => "only untagged IPv4, IPv6 and ARP are carried",
+        "port-refused" | "port-closed" => "the receiving interface is down or gone",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::DropCount;
+
+    fn known() -> Known {
+        Known {
+            endpoint: Endpoint {
+                tenant: "red".into(),
+                name: "web1".into(),
+                kind: "tap".into(),
+                state: "open".into(),
+                port: "open".into(),
+                ..Endpoint::default()
+            },
+            compartment: Compartment {
+                name: "red".into(),
+                state: "up".into(),
+                epoch: 4,
+                alleged_epoch: 4,
+                ..Compartment::default()
+            },
+            fabric: Compartment {
+                state: "up".into(),
+                ..Compartment::default()
+            },
+            deaths: Vec::new(),
+            recorded: Vec::new(),
+            happenings: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_healthy_endpoint_gets_one_sentence_and_no_advice() {
+        let mut known = known();
+        known.endpoint.counters.rx_frames = 1204;
+        known.endpoint.counters.tx_frames = 7;
+        let why = judge(known);
+        assert!(why.healthy && why.advice.is_empty());
+        assert_eq!(
+            why.verdict,
+            ["red/web1 works: 1,204 frames from it, 7 to it, none dropped"]
+        );
+    }
+
+    #[test]
+    fn drops_come_with_their_reason_and_what_to_do() {
+        let mut known = known();
+        known.endpoint.counters.drops = vec![DropCount {
+            reason: "source-ip".into(),
+            frames: 1204,
+            explain: "The source IP address is not this endpoint's.".into(),
+            ..DropCount::default()
+        }];
+        let why = judge(known);
+        assert!(!why.healthy);
+        assert_eq!(
+            why.verdict,
+            [
+                "red/web1 lost 1,204 frames to source-ip: The source IP address is not this endpoint's"
+            ]
+        );
+        assert!(why.advice[0].contains("addresses its spec lists"));
+    }
+
+    #[test]
+    fn what_stops_everything_comes_first() {
+        let mut known = known();
+        known.compartment.state = "quarantined".into();
+        known.endpoint.counters.drops = vec![DropCount {
+            reason: "queue-full".into(),
+            frames: 1,
+            ..DropCount::default()
+        }];
+        let why = judge(known);
+        assert!(why.verdict[0].contains("quarantined"));
+        assert!(why.advice[0].contains("bulkhead release red"));
+    }
+
+    #[test]
+    fn a_switch_that_does_not_take_its_image_is_seen() {
+        let mut known = known();
+        known.compartment.alleged_epoch = 3;
+        assert!(judge(known).verdict[0].contains("epoch 3, but epoch 4 is installed"));
+    }
+}

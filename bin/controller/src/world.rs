@@ -1,0 +1,510 @@
+//! A spec that has been worked out: what has to exist for it, and what it is called.
+
+use crate::steps::{Image, Key, Object, Step};
+use crate::survey::hex;
+use ::image::{Aligned, MappedCompartment, MappedFabric};
+use api::{Compartment, Endpoint, Fault, Finding, Needs, Tenant, Uplink, Where, Whose};
+use command::verbs::{ENDPOINT_FIFO, FABRIC};
+use policy::{Ids, Intent, PortIntent};
+use sha2::{Digest, Sha256};
+use spec::{Per, Span, Spec, State};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::OnceLock;
+use store::Applied;
+
+/// Everything about one spec. Never changed once it is shown.
+#[derive(Debug, Default)]
+pub struct World {
+    applied: Applied,
+    objects: BTreeMap<Key, Object>,
+    /// Digests of the bodies of `objects`.
+    digests: BTreeMap<Key, [u8; 32]>,
+    images: BTreeMap<u32, Image>,
+    needs: Needs,
+    compartments: Vec<Compartment>,
+    uplinks: Vec<Uplink>,
+    worked_out: Option<Box<WorkedOut>>,
+    /// Made for the first who looks: no apply has to wait for it.
+    views: OnceLock<Views>,
+}
+
+/// What is called how, and where it stands.
+#[derive(Debug, Default)]
+struct Views {
+    tenants: Vec<Tenant>,
+    /// (tenant, endpoint) to its place in `tenants`.
+    by_name: HashMap<(String, String), (usize, usize)>,
+    /// (compartment, slot) likewise.
+    by_slot: HashMap<(u32, u32), (usize, usize)>,
+    /// Where each thing stands in the spec, for what is only found out while applying.
+    places: HashMap<Key, Where>,
+}
+
+/// What the next spec is worked out from.
+#[derive(Debug)]
+struct WorkedOut {
+    spec: Spec,
+    ids: Ids,
+    intent: Intent,
+}
+
+impl World {
+    /// What the store remembers.
+    pub fn applied(&self) -> &Applied {
+        &self.applied
+    }
+
+    /// Its epoch; 0 = nothing was ever applied.
+    pub fn epoch(&self) -> u64 {
+        self.applied.epoch
+    }
+
+    /// The same tables as an earlier epoch's: that epoch goes on.
+    pub fn keep_epoch(&mut self, epoch: u64) {
+        self.applied.epoch = epoch;
+    }
+
+    /// The spec's text.
+    pub fn text(&self) -> &str {
+        &self.applied.spec
+    }
+
+    /// The spec's file name.
+    pub fn source(&self) -> &str {
+        &self.applied.source
+    }
+
+    /// SHA-256 of the text, hex.
+    pub fn digest(&self) -> &str {
+        &self.applied.digest
+    }
+
+    /// What the supervisor has to hold.
+    pub fn objects(&self) -> &BTreeMap<Key, Object> {
+        &self.objects
+    }
+
+    /// Digests of their bodies, as the supervisor's inventory gives them.
+    pub fn digests(&self) -> &BTreeMap<Key, [u8; 32]> {
+        &self.digests
+    }
+
+    /// Table images by target.
+    pub fn images(&self) -> &BTreeMap<u32, Image> {
+        &self.images
+    }
+
+    /// The image of a target.
+    pub fn image(&self, target: u32) -> Option<&Image> {
+        self.images.get(&target)
+    }
+
+    /// What it asks of the host.
+    pub fn needs(&self) -> Needs {
+        self.needs.clone()
+    }
+
+    /// Tenants in the spec's order; counters are 0.
+    pub fn tenants(&self) -> &[Tenant] {
+        &self.views().tenants
+    }
+
+    /// Compartments in order of their ids; what is live is empty.
+    pub fn compartments(&self) -> &[Compartment] {
+        &self.compartments
+    }
+
+    /// A compartment by its id.
+    pub fn compartment(&self, id: u32) -> Option<&Compartment> {
+        self.compartments
+            .iter()
+            .find(|compartment| compartment.id == id)
+    }
+
+    /// Uplinks.
+    pub fn uplinks(&self) -> &[Uplink] {
+        &self.uplinks
+    }
+
+    /// An endpoint by its names.
+    pub fn endpoint(&self, tenant: &str, endpoint: &str) -> Option<&Endpoint> {
+        let views = self.views();
+        views.at(*views
+            .by_name
+            .get(&(tenant.to_owned(), endpoint.to_owned()))?)
+    }
+
+    /// The endpoint plugged in a slot.
+    pub fn endpoint_at(&self, compartment: u32, slot: u32) -> Option<&Endpoint> {
+        let views = self.views();
+        views.at(*views.by_slot.get(&(compartment, slot))?)
+    }
+
+    /// Where in the spec the thing stands that a step is about.
+    pub fn place_of(&self, step: &Step) -> Option<Where> {
+        let key = match step {
+            Step::Create(object) => object.key(),
+            Step::Destroy(key, _) => *key,
+            Step::Install(image, _) => Key::Compartment(image.target),
+        };
+        self.views().places.get(&key).cloned()
+    }
+
+    fn views(&self) -> &Views {
+        self.views.get_or_init(|| {
+            self.worked_out
+                .as_deref()
+                .map(|made| Views::of(made, &self.compartments, &self.uplinks))
+                .unwrap_or_default()
+        })
+    }
+}
+
+impl World {
+    /// Works out a spec that is to follow another one; what is the same is taken over.
+    ///
+    /// # Errors
+    /// All that is wrong with the text, each with its place.
+    pub fn compile(source: &str, text: &[u8], old: &World) -> Result<World, Fault> {
+        let spec = spec::parse(source, text).map_err(|errors| refused(&errors.findings))?;
+        let before = old.worked_out.as_deref();
+        let ids = Ids::assign(&spec, before.map_or(&Ids::default(), |before| &before.ids));
+        let applied = Applied {
+            epoch: old.epoch() + 1,
+            spec: spec.source.text().to_owned(),
+            source: source.to_owned(),
+            digest: hex(&Sha256::digest(text)),
+            ids: String::new(),
+        };
+        World::build(spec, ids, applied, Some(old))
+    }
+
+    /// Nothing at all, following another spec.
+    ///
+    /// # Errors
+    /// A fault of ours.
+    pub fn nothing(old: &World) -> Result<World, Fault> {
+        World::compile("", NOTHING.as_bytes(), old)
+    }
+
+    /// Works out again what the store remembers.
+    ///
+    /// # Errors
+    /// When this release no longer understands it.
+    pub fn recall(applied: &Applied) -> Result<World, Fault> {
+        let spec = spec::parse(&applied.source, applied.spec.as_bytes())
+            .map_err(|errors| refused(&errors.findings))?;
+        let kept: Ids = serde_json::from_str(&applied.ids)
+            .map_err(|e| ours(&format!("the numbers in the store do not read: {e}")))?;
+        let ids = Ids::assign(&spec, &kept);
+        World::build(spec, ids, applied.clone(), None)
+    }
+
+    fn build(
+        spec: Spec,
+        ids: Ids,
+        mut applied: Applied,
+        old: Option<&World>,
+    ) -> Result<World, Fault> {
+        applied.ids = serde_json::to_string(&ids).map_err(|e| ours(&e.to_string()))?;
+        let before = old.and_then(|old| old.worked_out.as_deref());
+        let before = before.map(|before| (&before.spec, &before.ids, &before.intent));
+        let intent =
+            policy::compile_after(&spec, &ids, before).map_err(|findings| refused(&findings))?;
+        isolated(&intent, before.map(|(_, _, intent)| intent))?;
+        let needs = policy::needs(&intent);
+        let needs = Needs {
+            processes: needs.processes,
+            memory_bytes: needs.memory_bytes,
+            cores: needs.cores.clone(),
+        };
+        let mut world = World {
+            applied,
+            needs,
+            ..World::default()
+        };
+        world.take(&spec, &intent);
+        world.digest_bodies(old);
+        world.worked_out = Some(Box::new(WorkedOut { spec, ids, intent }));
+        Ok(world)
+    }
+
+    fn take(&mut self, spec: &Spec, intent: &Intent) {
+        let image = |target: u32, image: &policy::Image| {
+            (
+                target,
+                Image {
+                    target,
+                    digest: image.digest.0,
+                    bytes: image.bytes.clone(),
+                },
+            )
+        };
+        let mut objects = Vec::new();
+        for uplink in intent.uplinks.values() {
+            let body = uplink.create;
+            objects.push(Object::Uplink(body));
+            self.uplinks.push(Uplink {
+                name: uplink.name.clone(),
+                number: body.uplink,
+                interface: body.interface.as_str().into(),
+                slot: body.slot,
+                ..Uplink::default()
+            });
+        }
+        if !intent.fabric.is_none() {
+            self.images.extend([image(FABRIC, &intent.fabric)]);
+        }
+        // A tenant's own compartment goes by the tenant's name.
+        let alone: HashSet<&str> = spec
+            .tenants
+            .iter()
+            .filter(|tenant| tenant.per() == Per::Tenant)
+            .map(|tenant| tenant.name.as_str())
+            .collect();
+        for compartment in intent.compartments.values() {
+            let id = compartment.create.id;
+            objects.push(Object::Compartment(compartment.create));
+            self.images.extend([image(id, &compartment.image)]);
+            let ports = compartment.ports.values();
+            objects.extend(ports.map(|port| Object::Port(port.create)));
+            let own = compartment.tenants.last();
+            let own = own.filter(|tenant| alone.contains(tenant.as_str()));
+            self.compartments.push(Compartment {
+                id,
+                name: own.unwrap_or(&compartment.name).clone(),
+                tenants: compartment.tenants.clone(),
+                ..Compartment::default()
+            });
+        }
+        self.objects = objects
+            .into_iter()
+            .map(|object| (object.key(), object))
+            .collect();
+    }
+
+    /// What is as it was keeps its digest: a thousand bodies are half a megabyte to hash.
+    fn digest_bodies(&mut self, old: Option<&World>) {
+        let digest = |(key, object): (&Key, &Object)| {
+            let before = old
+                .filter(|old| old.objects.get(key) == Some(object))
+                .and_then(|old| old.digests.get(key));
+            (*key, before.copied().unwrap_or_else(|| object.digest()))
+        };
+        self.digests = self.objects.iter().map(digest).collect();
+    }
+}
+
+impl Views {
+    fn of(made: &WorkedOut, compartments: &[Compartment], uplinks: &[Uplink]) -> Views {
+        let WorkedOut { spec, ids, intent } = made;
+        let mut views = Views::default();
+        let endpoints: HashMap<(&str, &str), &PortIntent> = intent
+            .ports()
+            .map(|(_, port)| ((port.tenant.as_str(), port.endpoint.as_str()), port))
+            .collect();
+        for tenant in &spec.tenants {
+            let name = tenant.name.as_str();
+            let Some(compartment) = compartments
+                .iter()
+                .find(|compartment| compartment.tenants.iter().any(|one| one == name))
+            else {
+                continue;
+            };
+            let found = tenant.endpoints.iter().filter_map(|endpoint| {
+                let port = endpoints.get(&(name, endpoint.name.as_str()))?;
+                Some(described(name, endpoint, port))
+            });
+            let found: Vec<Endpoint> = found.collect();
+            let place = views.tenants.len();
+            for (index, endpoint) in found.iter().enumerate() {
+                views
+                    .by_name
+                    .insert((name.to_owned(), endpoint.name.clone()), (place, index));
+                views
+                    .by_slot
+                    .insert((endpoint.compartment, endpoint.slot), (place, index));
+            }
+            views.tenants.push(Tenant {
+                name: name.to_owned(),
+                id: ids.tenants.get(name).map_or(0, |tenant| tenant.id),
+                compartment: compartment.id,
+                per: match tenant.per() {
+                    Per::Host => "host",
+                    Per::Zone => "zone",
+                    Per::Tenant => "tenant",
+                }
+                .into(),
+                kind: "process".into(),
+                sandbox: tenant.sandbox(),
+                endpoints: found,
+            });
+        }
+        views.find_places(spec, uplinks);
+        views
+    }
+
+    fn at(&self, (tenant, endpoint): (usize, usize)) -> Option<&Endpoint> {
+        self.tenants.get(tenant)?.endpoints.get(endpoint)
+    }
+
+    fn find_places(&mut self, spec: &Spec, uplinks: &[Uplink]) {
+        let at = |span: Span| {
+            let position = spec.source.position(span.start);
+            Where {
+                file: spec.source.name().into(),
+                line: position.line,
+                column: position.column,
+            }
+        };
+        for tenant in &spec.tenants {
+            for endpoint in &tenant.endpoints {
+                let name = (
+                    tenant.name.value.as_str().to_owned(),
+                    endpoint.name.value.as_str().to_owned(),
+                );
+                let Some(known) = self.by_name.get(&name).and_then(|place| self.at(*place)) else {
+                    continue;
+                };
+                let (compartment, slot) = (known.compartment, known.slot);
+                self.places
+                    .insert(Key::Port(compartment, slot), at(endpoint.span()));
+                self.places
+                    .entry(Key::Compartment(compartment))
+                    .or_insert_with(|| at(tenant.name.span));
+            }
+        }
+        for uplink in uplinks {
+            if let Some(named) = spec
+                .uplinks
+                .iter()
+                .find(|named| named.name.value.as_str() == uplink.name)
+            {
+                self.places
+                    .insert(Key::Uplink(uplink.number), at(named.name.span));
+            }
+        }
+    }
+}
+
+fn described(tenant: &str, endpoint: &spec::Endpoint, port: &PortIntent) -> Endpoint {
+    let body = &port.create;
+    Endpoint {
+        tenant: tenant.into(),
+        name: port.endpoint.clone(),
+        id: body.endpoint,
+        subnet: port.subnet.clone(),
+        compartment: body.compartment,
+        slot: body.slot,
+        kind: if body.kind == ENDPOINT_FIFO {
+            "fifo"
+        } else {
+            "tap"
+        }
+        .into(),
+        namespace: body.namespace.as_str().into(),
+        interface: body.interface.as_str().into(),
+        mac: port.mac.map(|byte| format!("{byte:02x}")).join(":"),
+        addresses: port.addresses.iter().map(ToString::to_string).collect(),
+        state: match endpoint.state() {
+            State::Open => "open",
+            State::Unauthorised => "unauthorised",
+            State::Quarantined => "quarantined",
+        }
+        .into(),
+        port: "open".into(),
+        ..Endpoint::default()
+    }
+}
+
+/// Refuses tables that join what is apart: the last look at what our compiler made.
+fn isolated(intent: &Intent, before: Option<&Intent>) -> Result<(), Fault> {
+    match policy::check_after(intent, before).first() {
+        None => Ok(()),
+        Some(breach) => Err(ours(&format!(
+            "the tables worked out from this spec would break isolation ({breach:?}); nothing was changed"
+        ))),
+    }
+}
+
+fn ours(sentence: &str) -> Fault {
+    Fault::new("bulkhead", Whose::Bulkhead, sentence, "please report this")
+}
+
+/// What a host without tenants applies.
+const NOTHING: &str = "version: 1\n";
+
+/// All findings as one fault; the first stands for it.
+pub fn refused(findings: &[spec::Finding]) -> Fault {
+    let findings: Vec<Finding> = findings
+        .iter()
+        .map(|finding| Finding {
+            code: finding.code.into(),
+            message: finding.message.clone(),
+            place: Where {
+                file: finding.file().into(),
+                line: finding.line(),
+                column: finding.column(),
+            },
+            help: finding.help.clone(),
+        })
+        .collect();
+    let first = findings.first().cloned().unwrap_or_default();
+    let message = match findings.len() {
+        0 | 1 => first.message.clone(),
+        many => format!("{} (and {} more)", first.message, many - 1),
+    };
+    Fault {
+        code: "spec".into(),
+        message,
+        place: Some(first.place),
+        whose: Whose::User,
+        help: first.help,
+        findings: if findings.len() > 1 {
+            findings
+        } else {
+            Vec::new()
+        },
+    }
+}
+
+/// An image for people.
+pub fn dumped(image: &Image) -> String {
+    let aligned = Aligned::copy_of(&image.bytes);
+    let text = if image.target == FABRIC {
+        MappedFabric::map(aligned).map(|mapped| mapped.image().to_string())
+    } else {
+        MappedCompartment::map(aligned).map(|mapped| mapped.image().to_string())
+    };
+    text.unwrap_or_else(|error| format!("not an image: {error}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_that_breach_isolation_are_refused_as_our_fault() {
+        let text = "version: 1
+tenants:
+  - name: red
+    subnets: [{name: web, prefixes: [10.1.1.0/24]}]
+    endpoints: [{name: a, subnet: web, attach: fifo}]
+  - name: blue
+    subnets: [{name: web, prefixes: [10.1.1.0/24]}]
+    endpoints: [{name: a, subnet: web, attach: fifo}]
+";
+        let world = World::compile("a.yaml", text.as_bytes(), &World::default()).unwrap();
+        let good = world.worked_out.unwrap().intent;
+        assert_eq!(isolated(&good, None), Ok(()));
+        let mut torn = good.clone();
+        let one = torn.compartments.values_mut().next().unwrap();
+        let image = &mut std::sync::Arc::make_mut(one).image;
+        image.bytes = image.bytes[..100].into();
+        for before in [None, Some(&good)] {
+            let fault = isolated(&torn, before).unwrap_err();
+            assert_eq!(fault.whose, Whose::Bulkhead);
+            assert!(fault.message.contains("isolation"), "{}", fault.message);
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! What the supervisor says, and what it is told.
+
+use crate::tally::Tally;
+use crate::wait::now;
+use crate::worker::Worker;
+use command::Message;
+use command::message::Verb;
+use command::verbs::{
+    AddPort, Attach, NeedReplace, PORT_CHANNEL, PORT_PACKET, PortClosed, RemovePort, Running,
+    UseImage,
+};
+use image::{Digest, MapError, MappedFabric};
+use port::PacketSocket;
+use ring::Geometry;
+use rustix::rand::{GetRandomFlags, getrandom};
+use seqpacket::{Error, Fds, Socket};
+use shm::{AttachError, ChannelFds, CountersPage, Recorder, SealedImage, Start};
+use std::time::Duration;
+use telemetry::counters::ProcessWord;
+use telemetry::recorder::EventKind;
+
+/// `Ready::role` of a fabric.
+pub const ROLE: u32 = 2;
+/// EINVAL, in `PortClosed`: a port that cannot be plugged in as it was handed over.
+const INVALID: u32 = 1000 + rustix::io::Errno::INVAL.raw_os_error().unsigned_abs();
+/// Version of the channel protocol.
+const CHANNEL_VERSION: u32 = ring::VERSION;
+/// Messages kept while the supervisor does not read.
+const OUTBOX: usize = 256;
+
+impl Worker {
+    /// Waits, confined, for its place. `None`: told to end, or nobody is left.
+    ///
+    /// # Errors
+    /// The pages handed over cannot be mapped.
+    pub fn attach(control: Socket) -> Result<Option<Worker>, Box<dyn std::error::Error>> {
+        loop {
+            let (message, fds) = match control.recv_wait(Duration::from_secs(3600)) {
+                Ok(Some(received)) => received,
+                Ok(None) => continue,
+                Err(Error::Closed) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            };
+            if message.verb == Verb::Quit as u16 {
+                return Ok(None);
+            }
+            let Some(attach) = message.body::<Attach>() else {
+                continue;
+            };
+            let mut fds = fds.into_iter();
+            let (Some(counters), Some(recorder)) = (fds.next(), fds.next()) else {
+                return Err("no counters or recorder beside the message".into());
+            };
+            let counters = CountersPage::open(counters, attach.slots as usize)?;
+            let mut tally = Tally::new(counters, Recorder::open(recorder)?);
+            tally.record(
+                EventKind::Attached,
+                attach.suspect.saturating_sub(1),
+                0,
+                0,
+                now(),
+            );
+            return Ok(Some(Worker::new(control, &attach, tally)?));
+        }
+    }
+
+    /// Everything the control socket holds.
+    pub(crate) fn receive(&mut self, now: u64) -> Result<(), Box<dyn std::error::Error>> {
+        loop {
+            // Bound: what the trusted supervisor sent.
+            match self.control.recv() {
+                Ok(Some((message, fds))) => self.obey(&message, fds, now),
+                Ok(None) => return Ok(()),
+                Err(Error::Closed) => {
+                    self.quits = true;
+                    return Ok(());
+                }
+                Err(Error::Malformed(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn obey(&mut self, message: &Message, fds: Fds, now: u64) {
+        if let Some(body) = message.body::<AddPort>() {
+            self.unplug(body.slot);
+            match self.plug(&body, fds, now) {
+                Ok(()) => {
+                    self.tally
+                        .record(EventKind::PortAdded, body.slot, body.kind.into(), 0, now);
+                }
+                Err(reason) => {
+                    self.unplug(body.slot);
+                    self.say_closed(body.slot, reason);
+                }
+            }
+        } else if let Some(body) = message.body::<RemovePort>() {
+            self.unplug(body.slot);
+        } else if let Some(body) = message.body::<UseImage>() {
+            let refused = self.use_image(&body, fds, now).err().unwrap_or(0);
+            if refused != 0 {
+                let number = refused.into();
+                self.tally
+                    .record(EventKind::ImageRefused, 0, body.epoch, number, now);
+            }
+            self.say(Message::new(
+                message.seq,
+                &Running {
+                    epoch: body.epoch,
+                    refused,
+                    reserved: 0,
+                },
+            ));
+        } else if message.verb == Verb::Quit as u16 {
+            self.quits = true;
+        }
+        // Anything else is not for a fabric; its descriptors are closed.
+    }
+
+    /// Plugs a port in. The error is a reason for `PortClosed`.
+    fn plug(&mut self, body: &AddPort, fds: Fds, now: u64) -> Result<(), u32> {
+        let slot = body.slot;
+        let plugged = match body.kind {
+            PORT_CHANNEL if body.version == CHANNEL_VERSION => {
+                let fds = ChannelFds::from_fds(fds).ok_or(INVALID)?;
+                let geometry = Geometry::records(body.capacity as usize, body.max_record as usize);
+                let start = if body.resume == 0 {
+                    Start::Fresh
+                } else {
+                    resumption(now)?
+                };
+                let channel = shm::attach(fds, &geometry.map_err(|_| INVALID)?, start);
+                self.ports
+                    .add_channel(slot, channel.map_err(|error| reason(&error))?)
+            }
+            PORT_PACKET => {
+                let socket = fds.into_iter().next().ok_or(INVALID)?;
+                self.ports.add_uplink(slot, PacketSocket::from_fd(socket))
+            }
+            _ => false,
+        };
+        let descriptor = self
+            .ports
+            .descriptor(slot)
+            .filter(|_| plugged)
+            .ok_or(INVALID)?;
+        self.waiting
+            .add(descriptor, slot)
+            .map_err(|error| errno(&error))?;
+        self.settling_again(slot);
+        // Whatever came before it was plugged in rang no bell that we heard.
+        self.rounds.activate(slot, now);
+        Ok(())
+    }
+
+    /// Swaps images between two batches. The error is for `Running`; the old one stays.
+    fn use_image(&mut self, body: &UseImage, fds: Fds, now: u64) -> Result<(), u32> {
+        let unsealed = || image::map::NOT_SEALED;
+        let fd = fds.into_iter().next().ok_or_else(unsealed)?;
+        let sealed = SealedImage::map(fd).map_err(|_| unsealed())?;
+        let mapped = MappedFabric::map(sealed).map_err(MapError::number)?;
+        if mapped.digest() != Digest(body.digest) {
+            return Err(MapError::Digest.number());
+        }
+        self.rounds.configure(&mapped.image());
+        self.reports.swapped(now);
+        let [a, b, c, d, e, f, g, h, ..] = body.digest;
+        let mark = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
+        self.tally
+            .record(EventKind::ImageSwapped, 0, body.epoch, mark, now);
+        self.tally.counters.set(ProcessWord::Epoch, body.epoch);
+        self.image = Some(mapped);
+        Ok(())
+    }
+
+    pub(crate) fn say_closed(&mut self, slot: u32, reason: u32) {
+        self.say(Message::new(0, &PortClosed { slot, reason }));
+    }
+
+    /// No echo in time: asks for a fresh pair and lets go of this one.
+    pub(crate) fn replace(&mut self, slot: u32) {
+        self.waiting.forget(self.ports.descriptor(slot));
+        self.ports.remove(slot);
+        self.rounds.remove(slot);
+        self.say(Message::new(0, &NeedReplace { slot }));
+    }
+
+    /// Tells the supervisor; never waits for it.
+    pub(crate) fn say(&mut self, message: Message) {
+        if self.outbox.len() < OUTBOX {
+            self.outbox.push(message);
+        }
+        let _ = self.flush();
+    }
+
+    pub(crate) fn flush(&mut self) -> Result<(), Box<dyn std::error::Error>> {
+        let mut sent = 0;
+        for message in &self.outbox {
+            match self.control.send(message, &[]) {
+                Ok(()) => sent += 1,
+                Err(Error::Full | Error::Closed) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.outbox.drain(..sent);
+        Ok(())
+    }
+}
+
+/// A generation that no predecessor could foresee.
+fn resumption(now: u64) -> Result<Start, u32> {
+    let mut generation = [0; 8];
+    match getrandom(&mut generation, GetRandomFlags::empty()) {
+        Ok(8) => Ok(Start::Resume {
+            generation: u64::from_ne_bytes(generation),
+            now,
+        }),
+        _ => Err(INVALID),
+    }
+}
+
+fn reason(error: &AttachError) -> u32 {
+    match error {
+        AttachError::Header => ring::Breach::HeaderPage as u32,
+        AttachError::Shape => INVALID,
+        AttachError::System(error) => errno(error),
+    }
+}
+
+fn errno(error: &std::io::Error) -> u32 {
+    error
+        .raw_os_error()
+        .map_or(INVALID, |errno| 1000 + errno.unsigned_abs())
+}

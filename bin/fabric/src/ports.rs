@@ -1,0 +1,471 @@
+//! What is plugged into the slots: channels and uplinks.
+
+use crate::tally::Tally;
+use fabric::{Egress, Frame, HEAD, Ingress, Refused};
+use port::{PacketSocket, PortError};
+use ring::record::KIND_FRAME;
+use ring::{Breach, Doorbell, PushError, Record, State};
+use shm::{Channel, ConsumerEnd, Receiver, Sender};
+use std::cell::Cell;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
+use wire::offload::MAX_FRAME;
+
+/// Added to an errno in `PortClosed`.
+const ERRNO: u32 = 1000;
+/// EPIPE: the doorbell has no other end any more.
+const PIPE: u32 = ERRNO + rustix::io::Errno::PIPE.raw_os_error().unsigned_abs();
+/// ENODEV: the uplink's interface is gone.
+const NODEV: u32 = ERRNO + rustix::io::Errno::NODEV.raw_os_error().unsigned_abs();
+/// Room for a frame, and for the tag the kernel keeps beside it.
+const BUFFER: usize = MAX_FRAME + 16;
+
+/// Every slot's reading and writing side.
+pub struct Ports {
+    rx: Box<[Rx]>,
+    tx: Box<[Tx]>,
+    /// Slots written to in this batch.
+    touched: Vec<u32>,
+    /// Slots to be closed, and why.
+    broken: Vec<(u32, u32)>,
+    /// A frame read from an uplink; a frame on its way to one.
+    inward: Box<[u8]>,
+    outward: Box<[u8]>,
+    calls: Calls,
+}
+
+/// System calls for frames in a batch, counted by both of its ends.
+#[derive(Default)]
+struct Calls {
+    made: Cell<u64>,
+    frames: Cell<u64>,
+    /// The uplink read from is gone.
+    gone: Cell<bool>,
+}
+
+impl Calls {
+    fn count(&self, frames: u64) {
+        self.made.set(self.made.get() + 1);
+        self.frames.set(self.frames.get() + frames);
+    }
+}
+
+enum Rx {
+    None,
+    Channel(Receiver),
+    Uplink {
+        socket: Rc<PacketSocket>,
+        held: Option<Held>,
+    },
+}
+
+/// An uplink's frame that was read and not dealt with yet.
+struct Held {
+    offload: wire::RawOffload,
+    at: Range<usize>,
+}
+
+enum Tx {
+    None,
+    Channel { sender: Sender, touched: bool },
+    Uplink(Rc<PacketSocket>),
+}
+
+impl Ports {
+    pub fn new(slots: usize) -> Ports {
+        Ports {
+            rx: (0..slots).map(|_| Rx::None).collect(),
+            tx: (0..slots).map(|_| Tx::None).collect(),
+            touched: Vec::with_capacity(slots),
+            broken: Vec::with_capacity(slots),
+            inward: vec![0; BUFFER].into(),
+            outward: vec![0; BUFFER].into(),
+            calls: Calls::default(),
+        }
+    }
+
+    /// Plugs a channel in. `false`: no such slot.
+    pub fn add_channel(&mut self, slot: u32, channel: Channel) -> bool {
+        let sender = Tx::Channel {
+            sender: channel.tx,
+            touched: false,
+        };
+        self.put(slot, Rx::Channel(channel.rx), sender)
+    }
+
+    /// Plugs an uplink in. `false`: no such slot.
+    pub fn add_uplink(&mut self, slot: u32, socket: PacketSocket) -> bool {
+        let socket = Rc::new(socket);
+        self.put(
+            slot,
+            Rx::Uplink {
+                socket: Rc::clone(&socket),
+                held: None,
+            },
+            Tx::Uplink(socket),
+        )
+    }
+
+    pub fn remove(&mut self, slot: u32) {
+        self.put(slot, Rx::None, Tx::None);
+    }
+
+    fn put(&mut self, slot: u32, new_rx: Rx, new_tx: Tx) -> bool {
+        let slot = slot as usize;
+        let (Some(rx), Some(tx)) = (self.rx.get_mut(slot), self.tx.get_mut(slot)) else {
+            return false;
+        };
+        (*rx, *tx) = (new_rx, new_tx);
+        true
+    }
+
+    /// What wakes us for this slot.
+    pub fn descriptor(&self, slot: u32) -> Option<BorrowedFd<'_>> {
+        match self.rx.get(slot as usize)? {
+            Rx::None => None,
+            Rx::Channel(receiver) => Some(receiver.bell.as_fd()),
+            Rx::Uplink { socket, .. } => Some(socket.as_fd()),
+        }
+    }
+
+    pub fn is_channel(&self, slot: u32) -> bool {
+        matches!(self.rx.get(slot as usize), Some(Rx::Channel(_)))
+    }
+
+    /// A compartment waits for its receiver's room; an uplink's frames are many
+    /// receivers', and nobody waits for another's.
+    pub fn may_park(&self, slot: u32) -> bool {
+        self.is_channel(slot)
+    }
+
+    /// The two ends of a batch that comes from `slot`.
+    pub fn ends(&mut self, slot: u32) -> (From<'_>, To<'_>) {
+        // Borrowed apart: reading side, writing sides.
+        let Ports {
+            rx,
+            tx,
+            touched,
+            broken,
+            inward,
+            outward,
+            calls,
+        } = self;
+        let from = From {
+            rx: rx.get_mut(slot as usize),
+            buffer: inward,
+            calls,
+        };
+        let to = To {
+            tx,
+            touched,
+            broken,
+            buffer: outward,
+            calls,
+        };
+        (from, to)
+    }
+
+    /// After a batch: gives back what was read, shows what was written, rings.
+    pub fn end_batch(&mut self, slot: u32, tally: &mut Tally) {
+        while let Some(egress) = self.touched.pop() {
+            if let Some(Tx::Channel { sender, touched }) = self.tx.get_mut(egress as usize) {
+                *touched = false;
+                if sender.ring.publish() == Doorbell::Ring && sender.bell.ring().is_err() {
+                    fail(&mut self.broken, egress, PIPE);
+                }
+            }
+        }
+        if let Some(Rx::Channel(receiver)) = self.rx.get_mut(slot as usize) {
+            receiver.ring.release();
+            // A misdeed ends the flow of records; which one it was is said here.
+            if let Err(breach) = receiver.ring.poll() {
+                fail(&mut self.broken, slot, number(breach));
+            }
+            tally.lost(slot, receiver.ring.take_lost().records);
+        }
+        if self.calls.made.get() != 0 {
+            let Calls { made, frames, gone } = std::mem::take(&mut self.calls);
+            tally.called(made.get(), frames.get());
+            if gone.get() {
+                fail(&mut self.broken, slot, NODEV);
+            }
+        }
+    }
+
+    /// Before a channel is left alone. `false`: something came, do not sleep on it.
+    pub fn arm(&mut self, slot: u32) -> bool {
+        match self.rx.get_mut(slot as usize) {
+            Some(Rx::Channel(receiver)) => match receiver.ring.arm() {
+                Ok(quiet) => quiet,
+                Err(breach) => {
+                    fail(&mut self.broken, slot, number(breach));
+                    true
+                }
+            },
+            // An uplink's socket wakes as long as it holds a frame.
+            _ => true,
+        }
+    }
+
+    /// Its descriptor woke us. `true`: there may be frames.
+    pub fn wake(&mut self, slot: u32, tally: &mut Tally) -> bool {
+        let index = slot as usize;
+        let Some(rx) = self.rx.get_mut(index) else {
+            return false;
+        };
+        let Rx::Channel(receiver) = rx else {
+            return matches!(rx, Rx::Uplink { .. });
+        };
+        let Ok(rings) = receiver.bell.drain() else {
+            fail(&mut self.broken, slot, PIPE);
+            return false;
+        };
+        tally
+            .counters
+            .add_process(telemetry::counters::ProcessWord::Doorbells, 1);
+        let polled = receiver
+            .ring
+            .rung(rings)
+            .and_then(|()| receiver.ring.poll());
+        if let Err(breach) = polled {
+            fail(&mut self.broken, slot, number(breach));
+            return false;
+        }
+        tally.lost(slot, receiver.ring.take_lost().records);
+        // The peer may have restarted as a whole: it then waits for our echo here too.
+        if let Some(Tx::Channel { sender, .. }) = self.tx.get_mut(index) {
+            if let Err(breach) = sender.ring.poll() {
+                fail(&mut self.broken, slot, number(breach));
+                return false;
+            }
+            tally.lost(slot, sender.ring.take_lost().records);
+        }
+        true
+    }
+
+    /// The worse state of the two directions.
+    pub fn state(&self, slot: u32) -> State {
+        let rx = match self.rx.get(slot as usize) {
+            Some(Rx::Channel(receiver)) => receiver.ring.state(),
+            _ => State::Running,
+        };
+        let tx = match self.tx.get(slot as usize) {
+            Some(Tx::Channel { sender, .. }) => sender.ring.state(),
+            _ => State::Running,
+        };
+        if rx == State::AwaitingEcho { rx } else { tx }
+    }
+
+    /// Looks whether the peer has echoed. `None`: settled, or gone. `Some(None)`: not
+    /// yet. `Some(Some(_))`: too late, the pair is to be replaced.
+    #[expect(
+        clippy::option_option,
+        reason = "three answers of which one has a reason"
+    )]
+    pub fn settle(&mut self, slot: u32, now: u64) -> Option<Option<()>> {
+        let index = slot as usize;
+        let (Some(Rx::Channel(receiver)), Some(Tx::Channel { sender, .. })) =
+            (self.rx.get_mut(index), self.tx.get_mut(index))
+        else {
+            return None;
+        };
+        for polled in [receiver.ring.poll(), sender.ring.poll()] {
+            if let Err(breach) = polled {
+                fail(&mut self.broken, slot, number(breach));
+                return None;
+            }
+        }
+        if receiver.ring.overdue(now) || sender.ring.overdue(now) {
+            return Some(Some(()));
+        }
+        let states = [receiver.ring.state(), sender.ring.state()];
+        states.contains(&State::AwaitingEcho).then_some(None)
+    }
+
+    /// A slot whose peer broke the protocol, once each time it did.
+    pub fn next_broken(&mut self) -> Option<(u32, u32)> {
+        loop {
+            // Bound: each turn takes one out.
+            let (slot, reason) = self.broken.pop()?;
+            if self.descriptor(slot).is_some() {
+                return Some((slot, reason));
+            }
+        }
+    }
+}
+
+/// Notes that a slot is to be closed, for the first reason there is.
+#[cold]
+fn fail(broken: &mut Vec<(u32, u32)>, slot: u32, reason: u32) {
+    // Bound: the slots, each of which is in it at most once.
+    if broken.iter().all(|(other, _)| *other != slot) {
+        broken.push((slot, reason));
+    }
+}
+
+fn number(breach: Breach) -> u32 {
+    breach as u32
+}
+
+/// Where a batch's frames come from.
+pub struct From<'p> {
+    rx: Option<&'p mut Rx>,
+    buffer: &'p mut [u8],
+    calls: &'p Calls,
+}
+
+/// A frame where it lies.
+pub enum Source<'a> {
+    Record(Record<'a, ConsumerEnd>),
+    Bytes(&'a [u8]),
+}
+
+impl Ingress for From<'_> {
+    type Source<'a>
+        = Source<'a>
+    where
+        Self: 'a;
+
+    #[inline]
+    fn peek(&mut self) -> Option<(Frame, Source<'_>)> {
+        match self.rx.as_deref_mut()? {
+            Rx::None => None,
+            Rx::Channel(receiver) => {
+                // A misdeed is said again by the poll after the batch.
+                let record = receiver.ring.peek().ok().flatten()?;
+                let mut head = [0; HEAD];
+                record.copy(0, &mut head);
+                // Anything but a frame is none: too short to be forwarded.
+                let len = if record.kind() == KIND_FRAME {
+                    record.len()
+                } else {
+                    0
+                };
+                let frame = Frame {
+                    tag: record.tag(),
+                    offload: record.offload(),
+                    len,
+                    head,
+                };
+                Some((frame, Source::Record(record)))
+            }
+            Rx::Uplink { socket, held } => {
+                if held.is_none() {
+                    let received = socket.recv(self.buffer);
+                    self.calls.count(u64::from(matches!(received, Ok(Some(_)))));
+                    match received {
+                        Ok(Some((offload, at))) => *held = Some(Held { offload, at }),
+                        Ok(None) => return None,
+                        // One frame lost, or nothing to come: the next call tells.
+                        Err(error) => {
+                            self.calls
+                                .gone
+                                .set(self.calls.gone.get() || error.is_closed());
+                            return None;
+                        }
+                    }
+                }
+                let Held { offload, at } = held.as_ref()?;
+                let bytes = self.buffer.get(at.clone())?;
+                let mut head = [0; HEAD];
+                head.iter_mut()
+                    .zip(bytes)
+                    .for_each(|(to, from)| *to = *from);
+                let frame = Frame {
+                    tag: 0,
+                    offload: *offload,
+                    len: bytes.len(),
+                    head,
+                };
+                Some((frame, Source::Bytes(bytes)))
+            }
+        }
+    }
+
+    #[inline]
+    fn advance(&mut self) {
+        match self.rx.as_deref_mut() {
+            Some(Rx::Channel(receiver)) => receiver.ring.advance(),
+            Some(Rx::Uplink { held, .. }) => *held = None,
+            _ => {}
+        }
+    }
+}
+
+/// Where a batch's frames go.
+pub struct To<'p> {
+    tx: &'p mut [Tx],
+    touched: &'p mut Vec<u32>,
+    broken: &'p mut Vec<(u32, u32)>,
+    buffer: &'p mut [u8],
+    calls: &'p Calls,
+}
+
+impl Egress<From<'_>> for To<'_> {
+    #[inline]
+    fn send(
+        &mut self,
+        slot: u32,
+        tag: u16,
+        frame: &Frame,
+        source: &Source<'_>,
+    ) -> Result<(), Refused> {
+        // What was judged is what is sent: the head from the private copy.
+        let head = frame.head.get(..frame.len).unwrap_or(&frame.head);
+        match self.tx.get_mut(slot as usize) {
+            None | Some(Tx::None) => Err(Refused::Gone),
+            Some(Tx::Channel { sender, touched }) => {
+                let pushed = match source {
+                    Source::Record(record) => {
+                        sender
+                            .ring
+                            .forward(tag, &frame.offload, head, record, head.len())
+                    }
+                    Source::Bytes(bytes) => {
+                        let rest = bytes.get(head.len()..).unwrap_or(&[]);
+                        sender.ring.push(tag, &frame.offload, head, rest)
+                    }
+                };
+                match pushed {
+                    Ok(()) if *touched => Ok(()),
+                    Ok(()) => {
+                        *touched = true;
+                        self.touched.push(slot);
+                        Ok(())
+                    }
+                    Err(PushError::Full) => Err(Refused::Full),
+                    Err(PushError::TooLong) => Err(Refused::TooLong),
+                    Err(PushError::Breach(breach)) => {
+                        fail(self.broken, slot, number(breach));
+                        Err(Refused::Gone)
+                    }
+                }
+            }
+            Some(Tx::Uplink(socket)) => {
+                let rest = match source {
+                    Source::Record(record) => {
+                        if record.len() > self.buffer.len() {
+                            return Err(Refused::TooLong);
+                        }
+                        let copied = record.copy(head.len(), self.buffer);
+                        self.buffer.get(..copied).unwrap_or(&[])
+                    }
+                    Source::Bytes(bytes) => bytes.get(head.len()..).unwrap_or(&[]),
+                };
+                let sent = socket.send(&frame.offload, head, rest);
+                self.calls.count(u64::from(sent.is_ok()));
+                match sent {
+                    Ok(()) => Ok(()),
+                    Err(PortError::Full) => Err(Refused::Full),
+                    Err(error) => {
+                        if error.is_closed() {
+                            fail(self.broken, slot, NODEV);
+                        }
+                        Err(Refused::System)
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Time, and waiting for many things.
+
+use command::verbs::{Attach, WAIT_ADAPTIVE, WAIT_POLL};
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::time::{ClockId, Timespec, clock_gettime};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Longest spin where the cores are shared, ns (DESIGN §3).
+const SHARED_SPIN_NS: u64 = 5_000;
+/// Events taken at once; the rest come with the next look.
+const EVENTS: usize = 64;
+/// The control socket among the slots.
+const CONTROL: u64 = u64::MAX;
+
+/// CLOCK_MONOTONIC, ns.
+pub fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}
+
+/// How long to stay awake without work.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    linger_ns: u64,
+    period_ns: u64,
+}
+
+impl Pace {
+    pub fn of(attach: &Attach) -> Pace {
+        let wait_ns = u64::from(attach.wait_us) * 1_000;
+        let shared = attach.shared_cores != 0;
+        match attach.wait {
+            // A period of 0 never sleeps; on shared cores there is one.
+            WAIT_POLL if shared => Pace {
+                linger_ns: u64::MAX,
+                period_ns: wait_ns.max(10 * SHARED_SPIN_NS),
+            },
+            WAIT_POLL => Pace {
+                linger_ns: u64::MAX,
+                period_ns: wait_ns,
+            },
+            WAIT_ADAPTIVE => {
+                let longest = if shared { SHARED_SPIN_NS } else { u64::MAX };
+                Pace {
+                    linger_ns: wait_ns.min(longest),
+                    period_ns: 0,
+                }
+            }
+            _ => Pace {
+                linger_ns: 0,
+                period_ns: 0,
+            },
+        }
+    }
+    /// Whether a channel that has been idle so long is asked again.
+    pub fn lingers(&self, idle_ns: u64) -> bool {
+        idle_ns < self.linger_ns
+    }
+    /// Sleep between two rounds that found nothing.
+    pub fn period_ns(&self) -> u64 {
+        self.period_ns
+    }
+}
+
+/// What woke us.
+pub enum Woken {
+    Control,
+    Port(u32),
+}
+
+/// The set of descriptors that wake us: control, doorbells, uplinks.
+pub struct Waiting {
+    set: OwnedFd,
+    events: [MaybeUninit<Event>; EVENTS],
+    /// What the last wait gave.
+    woken: [u64; EVENTS],
+}
+
+impl Waiting {
+    pub fn new(control: &impl AsFd) -> io::Result<Waiting> {
+        let set = epoll::create(CreateFlags::CLOEXEC)?;
+        epoll::add(&set, control, EventData::new_u64(CONTROL), EventFlags::IN)?;
+        Ok(Waiting {
+            set,
+            events: [const { MaybeUninit::uninit() }; EVENTS],
+            woken: [0; EVENTS],
+        })
+    }
+
+    /// Waits at most so many ns; `None` = for ever. Returns how many events there are.
+    pub fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<usize> {
+        let timeout = timeout_ns.map(|ns| Timespec {
+            tv_sec: (ns / 1_000_000_000).cast_signed(),
+            tv_nsec: (ns % 1_000_000_000).cast_signed(),
+        });
+        let events = match epoll::wait(&self.set, &mut self.events, timeout.as_ref()) {
+            Ok((events, _)) => events,
+            Err(Errno::INTR) => return Ok(0),
+            Err(errno) => return Err(errno.into()),
+        };
+        for (to, event) in self.woken.iter_mut().zip(&*events) {
+            *to = event.data.u64();
+        }
+        Ok(events.len())
+    }
+
+    /// One of the events of the last wait.
+    pub fn event(&self, index: usize) -> Option<Woken> {
+        match *self.woken.get(index)? {
+            CONTROL => Some(Woken::Control),
+            slot => Some(Woken::Port(u32::try_from(slot).ok()?)),
+        }
+    }
+
+    pub fn add(&self, fd: BorrowedFd<'_>, slot: u32) -> io::Result<()> {
+        Ok(epoll::add(
+            &self.set,
+            fd,
+            EventData::new_u64(slot.into()),
+            EventFlags::IN,
+        )?)
+    }
+
+    /// Takes a descriptor out of the set; others may hold its description, so that
+    /// closing ours does not.
+    pub fn forget(&self, fd: Option<BorrowedFd<'_>>) {
+        if let Some(fd) = fd {
+            let _ = epoll::delete(&self.set, fd);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The descriptors, each under its name with a note. Under systemd each is stored
+//! there as well, so that even the keeper's own death loses none.
+
+use command::message::{ErrorCode, Name};
+use command::verbs::{Done, Fetch, Forget, Keep, List};
+use command::{Message, Verb};
+use confine::inherited;
+use sd_notify::NotifyState;
+use seqpacket::{Error, Socket};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// Longest wait for a supervisor that does not read the answers.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Most names: far above what open files allow.
+const MOST: usize = 1 << 18;
+/// The memory file that carries the notes over the keeper's own death.
+const NOTES: &str = "keeper/notes";
+
+/// What is kept.
+pub struct Vault {
+    kept: BTreeMap<String, (OwnedFd, String)>,
+    /// `name NUL note NL` for every change, the last of a name counts; only where a
+    /// service manager stores descriptors.
+    notes: Option<File>,
+}
+
+impl Vault {
+    /// Empty, or with what the service manager held for the keeper before.
+    pub fn open() -> Vault {
+        let mut vault = Vault {
+            kept: BTreeMap::new(),
+            notes: None,
+        };
+        if std::env::var_os("NOTIFY_SOCKET").is_none() {
+            return vault;
+        }
+        let mut text = String::new();
+        for (name, fd) in inherited::from_service_manager() {
+            if name == NOTES {
+                let mut file = File::from(fd);
+                let _ = file.rewind().and_then(|()| file.read_to_string(&mut text));
+                vault.notes = Some(file);
+            } else {
+                vault.kept.insert(name, (fd, String::new()));
+            }
+        }
+        for (name, note) in text.lines().filter_map(|line| line.split_once('\0')) {
+            if let Some((_, kept)) = vault.kept.get_mut(name) {
+                note.clone_into(kept);
+            }
+        }
+        if vault.notes.is_none() {
+            vault.notes = rustix::fs::memfd_create(NOTES, rustix::fs::MemfdFlags::CLOEXEC)
+                .ok()
+                .map(File::from);
+            if let Some(file) = &vault.notes {
+                store(NOTES, file.as_fd());
+            }
+        }
+        vault
+    }
+
+    /// Whether something has this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.kept.contains_key(name)
+    }
+
+    /// Keeps a descriptor, in place of what had that name.
+    pub fn keep(&mut self, name: &str, note: &str, fd: OwnedFd) {
+        if let Some(notes) = &mut self.notes {
+            if self.kept.contains_key(name) {
+                discard(name);
+            }
+            store(name, fd.as_fd());
+            let _ = notes.write_all(format!("{name}\0{note}\n").as_bytes());
+        }
+        self.kept.insert(name.to_owned(), (fd, note.to_owned()));
+    }
+
+    /// Carries out one request and answers it.
+    ///
+    /// # Errors
+    /// The asker is gone, or does not read its answers.
+    pub fn serve(
+        &mut self,
+        socket: &Socket,
+        message: &Message,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), Error> {
+        let answer =
+            |message: &Message, fd: &[BorrowedFd<'_>]| socket.send_wait(message, fd, PATIENCE);
+        let seq = message.seq;
+        let done = Message::new(seq, &Done::default());
+        if let Some(request) = message.body::<Keep>() {
+            let name = request.name.as_str();
+            let sound = !name.is_empty()
+                && !name.contains([':', '\n'])
+                && !request.note.as_str().contains('\n');
+            let full = self.kept.len() >= MOST && !self.has(name);
+            return match fds.into_iter().next() {
+                Some(fd) if sound && !full => {
+                    self.keep(name, request.note.as_str(), fd);
+                    answer(&done, &[])
+                }
+                Some(_) if full => answer(&done.failed(ErrorCode::Limit), &[]),
+                _ => answer(&done.failed(ErrorCode::BadMessage), &[]),
+            };
+        }
+        if let Some(request) = message.body::<Fetch>() {
+            return match self.kept.get(request.name.as_str()) {
+                Some((fd, note)) => {
+                    let note = Name::new(note).unwrap_or_default();
+                    answer(
+                        &Message::new(seq, &Fetch { note, ..request }),
+                        &[fd.as_fd()],
+                    )
+                }
+                None => answer(&done.failed(ErrorCode::NotFound), &[]),
+            };
+        }
+        if let Some(request) = message.body::<Forget>() {
+            let prefix = request.name.as_str();
+            let exact = request.exact == 1;
+            let going = |name: &String| {
+                if exact {
+                    name == prefix
+                } else {
+                    name.starts_with(prefix)
+                }
+            };
+            let gone: Vec<String> = self
+                .kept
+                .keys()
+                .filter(|name| going(name))
+                .cloned()
+                .collect();
+            for name in gone {
+                self.kept.remove(&name);
+                if self.notes.is_some() {
+                    discard(&name);
+                }
+            }
+            return answer(&done, &[]);
+        }
+        if let Some(request) = message.body::<List>() {
+            let prefix = request.name.as_str();
+            for (name, (fd, note)) in self
+                .kept
+                .iter()
+                .filter(|(name, _)| name.starts_with(prefix))
+            {
+                let note = Name::new(note).unwrap_or_default();
+                let name = Name::new(name).unwrap_or_default();
+                answer(&Message::new(seq, &List { name, note }), &[fd.as_fd()])?;
+            }
+            return answer(&done, &[]);
+        }
+        match Verb::from_number(message.verb) {
+            // Answers to what the keeper told are no requests.
+            Some(Verb::Done) => Ok(()),
+            _ => answer(&done.failed(ErrorCode::BadMessage), &[]),
+        }
+    }
+}
+
+fn store(name: &str, fd: BorrowedFd<'_>) {
+    // FDPOLL=0: a pipe whose peer is away for a moment stays.
+    let state = [
+        NotifyState::FdStore,
+        NotifyState::FdName(name),
+        NotifyState::Custom("FDPOLL=0"),
+    ];
+    if let Err(error) = sd_notify::notify_with_fds(&state, &[fd]) {
+        eprintln!("keeper: the service manager does not store {name}: {error}");
+    }
+}
+
+fn discard(name: &str) {
+    let _ = sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)]);
+}

@@ -1,0 +1,181 @@
+//! What a supervisor that starts takes over from the one before it.
+
+use crate::channels::Channel;
+use crate::registry::{KeptSeat, KeptWorker, Note};
+use crate::seats::{Compartment, FABRIC_SLOTS, SeatState};
+use crate::supervisor::Supervisor;
+use crate::workers::{Place, Role};
+use crate::{attach, bodies, images};
+use command::Message;
+use command::verbs::{CreateCompartment, RemovePort};
+use seqpacket::Socket;
+use shm::Geometry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+impl Supervisor {
+    pub fn adopt_compartment(&mut self, id: u32, kept: KeptSeat<OwnedFd>) {
+        let Some(compartment) = compartment(kept) else {
+            self.keeper.forget(&format!("compartment/{id}/"));
+            return;
+        };
+        let cgroup = self.cgroup_for(&compartment.body);
+        self.compartments.insert(
+            id,
+            Compartment {
+                cgroup,
+                ..compartment
+            },
+        );
+    }
+
+    /// A process of before goes on where it is; one that was on its way is ended.
+    pub fn adopt_worker(&mut self, id: u64, kept: KeptWorker<OwnedFd>) {
+        let KeptWorker {
+            control,
+            pidfd,
+            note,
+            person,
+        } = kept;
+        let role = note.value("role").and_then(Role::from_name);
+        let profile = note.value("profile").and_then(confine::Profile::from_name);
+        let place = match note.value("place") {
+            Some("spare") => Some(Place::Spare),
+            Some("controller") => Some(Place::Controller),
+            Some(word) => attach::seat_of(word).map(Place::Seated),
+            None => None,
+        };
+        let free = match place {
+            Some(Place::Seated(seat)) => {
+                self.seat(seat).is_some_and(|state| state.worker.is_none())
+            }
+            Some(_) => true,
+            None => false,
+        };
+        let (Some(role), Some(profile), Some(place), true) = (role, profile, place, free) else {
+            let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
+            self.keeper.forget(&format!("worker/{id}/"));
+            return;
+        };
+        let child = confine::Child {
+            pid: person.number("pid") as u32,
+            pidfd,
+        };
+        let control = (role != Role::Controller).then(|| Socket::from_fd(control));
+        if let Err(error) = self.enrol(
+            id,
+            child,
+            control,
+            role,
+            profile,
+            person.number("uid") as u32,
+            place,
+        ) {
+            eprintln!("supervisor: a process of before is not taken over: {error}");
+            return;
+        }
+        if let Some(worker) = self.workers.get_mut(&id) {
+            worker.stages = note.number("stages") as u32;
+        }
+        match place {
+            Place::Seated(seat) => {
+                let now = self.now();
+                if let Some(state) = self.seat_mut(seat) {
+                    state.worker = Some(id);
+                    state.attached = now;
+                    state.restarts = note.number("restarts") as u32;
+                    state.cause = note.number("cause") as u32;
+                    state.outage = note.number("outage");
+                }
+            }
+            Place::Controller => self.controller_due = None,
+            _ => {}
+        }
+    }
+
+    /// Ends children of a supervisor before us that nobody knows: it died between
+    /// starting them and saying so.
+    pub fn end_orphans(&self) {
+        let Some(keeper) = rustix::process::getppid() else {
+            return;
+        };
+        let path = format!("/proc/{0}/task/{0}/children", keeper.as_raw_nonzero());
+        let children = std::fs::read_to_string(path).unwrap_or_default();
+        let known: BTreeSet<u32> = self
+            .workers
+            .values()
+            .map(|worker| worker.pid)
+            .chain([std::process::id()])
+            .collect();
+        for pid in children
+            .split_whitespace()
+            .filter_map(|pid| pid.parse::<u32>().ok())
+        {
+            if known.contains(&pid) {
+                continue;
+            }
+            // It stays the keeper's child until the keeper reaps it, so the number is
+            // its own.
+            if let Some(pid) = rustix::process::Pid::from_raw(pid.cast_signed()) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+    }
+
+    /// Takes back what a half-made object may have been plugged into.
+    pub fn unplug_half_made(&mut self, prefix: &str) {
+        let words: Vec<&str> = prefix.trim_end_matches('/').split('/').collect();
+        let number = |word: &str| word.parse::<u32>().ok();
+        match words.as_slice() {
+            ["compartment", id] => {
+                if let Some(id) = number(id) {
+                    self.unplug_from_fabric(id);
+                }
+            }
+            ["port", compartment, slot] => {
+                let (Some(compartment), Some(slot)) = (number(compartment), number(slot)) else {
+                    return;
+                };
+                let worker = self
+                    .compartments
+                    .get(&compartment)
+                    .and_then(|c| c.seat.worker);
+                if let Some(worker) = worker {
+                    self.tell(worker, &Message::new(0, &RemovePort { slot }), Vec::new());
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+pub fn fabric(kept: KeptSeat<OwnedFd>) -> Option<SeatState> {
+    seat(kept.counters, kept.recorder, kept.image, FABRIC_SLOTS)
+}
+
+fn compartment(kept: KeptSeat<OwnedFd>) -> Option<Compartment> {
+    let (body, _) = kept.body?;
+    let body: CreateCompartment = bodies::load(&body)?;
+    let geometry = Geometry::records(body.capacity as usize, body.max_record as usize).ok()?;
+    Some(Compartment {
+        created: bodies::digest(&body),
+        seat: seat(kept.counters, kept.recorder, kept.image, body.slots)?,
+        channel: Channel::from_parts(kept.channel, geometry, 0),
+        quarantined: false,
+        ports: BTreeMap::new(),
+        cgroup: None,
+        body,
+    })
+}
+
+fn seat(
+    counters: OwnedFd,
+    recorder: OwnedFd,
+    image: Option<(OwnedFd, Note)>,
+    slots: u32,
+) -> Option<SeatState> {
+    let mut seat = SeatState::from_pages(Rc::new(counters), Rc::new(recorder), slots).ok()?;
+    seat.image = image.and_then(|(fd, note)| images::from_note(Rc::new(fd), &note));
+    Some(seat)
+}

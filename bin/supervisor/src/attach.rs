@@ -1,0 +1,395 @@
+//! A process takes a seat, loses it, and the channels between seats.
+
+use crate::channels::{End, each_part};
+use crate::events::{Happened, Subject};
+use crate::link::Shared;
+use crate::registry::{Key, Note, Seat, SeatPart};
+use crate::seats::{FABRIC_SLOTS, label};
+use crate::supervisor::Supervisor;
+use crate::watch::{CHANNEL_DEATHS, ENDPOINT_DEATHS, Ending, How, ending};
+use crate::workers::Place;
+use command::Message;
+use command::verbs::{
+    AddPort, Attach, CAUSE_REPORT, PORT_PACKET, RemovePort, UseImage, WAIT_ADAPTIVE,
+};
+use port::Features;
+use shm::Geometry;
+use std::rc::Rc;
+use telemetry::counters::ProcessWord;
+use telemetry::recorder::EventKind;
+
+/// MTU that a channel between switch and fabric carries: jumbo frames fit; the
+/// image says what each route may use.
+const CHANNEL_MTU: u32 = 9000;
+/// After a restart no spare is made for so long, ns.
+const REFILL_PAUSE: u64 = 20_000_000;
+/// The fabric spins this long after its last work, microseconds.
+const FABRIC_SPIN: u32 = 5;
+
+impl Supervisor {
+    /// Gives a confined, waiting process its seat: pages, ports, image. All of it was
+    /// made before; nothing here waits for anyone.
+    pub fn attach(&mut self, id: u64, seat: Seat) {
+        let Some(attach) = self.attach_body(seat) else {
+            return;
+        };
+        if let Some(worker) = self.workers.get_mut(&id) {
+            worker.place = Place::Seated(seat);
+        }
+        // If we die before the second note, a supervisor after us ends this process:
+        // it may have heard half.
+        self.note_place(id, "attaching");
+        let now = self.now();
+        let Some(state) = self.seat_mut(seat) else {
+            return;
+        };
+        state.worker = Some(id);
+        state.attached = now;
+        state.outage = if state.died == 0 {
+            0
+        } else {
+            now.saturating_sub(state.died)
+        };
+        state.progress = Default::default();
+        let (restarts, outage) = (state.restarts, state.outage);
+        let pages = vec![Rc::clone(&state.counters), Rc::clone(&state.recorder)];
+        self.tell(id, &Message::new(0, &attach), pages);
+        for (body, fds) in self.ports_of(seat) {
+            self.tell(id, &Message::new(0, &body), fds);
+        }
+        self.tell_image(id, seat);
+        self.note_place(id, &place_of(seat));
+        if let Seat::Compartment(compartment) = seat {
+            self.pin(id, compartment);
+            self.unlimited.push((id, compartment));
+        }
+        if restarts > 0 {
+            // The processor belongs to the successor first.
+            self.refill_after = now + REFILL_PAUSE;
+            self.happened(Happened::new(EventKind::Restarted, Subject::Seat(seat)).value(outage));
+        }
+        self.watch_now();
+    }
+
+    fn attach_body(&mut self, seat: Seat) -> Option<Attach> {
+        let (wait, wait_us, core) = match seat {
+            Seat::Fabric => (WAIT_ADAPTIVE, FABRIC_SPIN, u32::MAX),
+            Seat::Compartment(id) => self
+                .compartments
+                .get(&id)
+                .map(|c| (c.body.wait, c.body.wait_us, c.body.core))?,
+        };
+        let state = self.seat_mut(seat)?;
+        let mut seed = [0; 16];
+        // The kernel's random source; it does not fail for 16 bytes once it is seeded.
+        let _ = rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty());
+        Some(Attach {
+            compartment: match seat {
+                Seat::Fabric => 0,
+                Seat::Compartment(id) => id,
+            },
+            slots: state.slots,
+            wait,
+            wait_us,
+            shared_cores: u32::from(core == u32::MAX),
+            start: state.start,
+            seed,
+            suspect: state.suspect,
+            reserved: 0,
+        })
+    }
+
+    /// Every port that the process in this seat is to have.
+    fn ports_of(&mut self, seat: Seat) -> Vec<(AddPort, Vec<Shared>)> {
+        match seat {
+            Seat::Fabric => {
+                let mut ports = Vec::new();
+                let ids: Vec<u32> = self.compartments.keys().copied().collect();
+                for id in ids {
+                    ports.extend(self.channel_port(id, End::Far));
+                }
+                ports.extend(
+                    self.uplinks
+                        .values()
+                        .filter(|uplink| !uplink.closed)
+                        .map(uplink_port),
+                );
+                ports
+            }
+            Seat::Compartment(id) => {
+                let mut ports: Vec<_> = self.channel_port(id, End::Switch).into_iter().collect();
+                if let Some(compartment) = self.compartments.get_mut(&id) {
+                    ports.extend(
+                        compartment
+                            .ports
+                            .values_mut()
+                            .filter_map(|port| port.plug()),
+                    );
+                }
+                ports
+            }
+        }
+    }
+
+    /// One end of the channel between a compartment and the fabric. Where nobody is
+    /// alive at the other end and this end is not fresh, the channel is replaced: two
+    /// successors would wait for each other.
+    fn channel_port(&mut self, id: u32, end: End) -> Option<(AddPort, Vec<Shared>)> {
+        let fabric_lives = self.fabric.worker.is_some();
+        let compartment = self.compartments.get(&id)?;
+        if end == End::Far && compartment.quarantined {
+            return None;
+        }
+        let other_lives = match end {
+            End::Switch => fabric_lives && !compartment.quarantined,
+            End::Far => compartment.seat.worker.is_some(),
+        };
+        let stale = compartment
+            .channel
+            .as_ref()
+            .is_none_or(|channel| channel.was_handed(end) && !other_lives);
+        if stale {
+            self.renew_channel(id);
+            if other_lives {
+                // There was no channel at all: the other end waits for one as well.
+                self.plug(id, end.other());
+            }
+        }
+        let slot = match end {
+            End::Switch => 0,
+            End::Far => id,
+        };
+        let channel = self.compartments.get_mut(&id)?.channel.as_mut()?;
+        match channel.hand(end, slot, CHANNEL_MTU, u32::from(Features::ALL.bits())) {
+            Ok(port) => Some(port),
+            Err(error) => {
+                eprintln!(
+                    "supervisor: the channel of {} cannot be handed out: {error}",
+                    label(Seat::Compartment(id))
+                );
+                None
+            }
+        }
+    }
+
+    /// A channel that nobody has mapped, in place of the compartment's present one.
+    pub fn renew_channel(&mut self, id: u32) {
+        let Some(compartment) = self.compartments.get_mut(&id) else {
+            return;
+        };
+        let geometry = Geometry::records(
+            compartment.body.capacity as usize,
+            compartment.body.max_record as usize,
+        );
+        let made = geometry
+            .map_err(|e| e.to_string())
+            .and_then(|g| self.channels.take(g).map_err(|e| e.to_string()));
+        match made {
+            Ok(channel) => {
+                let note = Note::default().with("pair", channel.serial());
+                let keeper = &mut self.keeper;
+                each_part(&channel, |n, part| {
+                    keeper.keep(
+                        Key::Seat(Seat::Compartment(id), SeatPart::Channel(n)),
+                        &note,
+                        part,
+                    );
+                });
+                compartment.channel = Some(channel);
+            }
+            Err(error) => {
+                eprintln!(
+                    "supervisor: no channel for {}: {error}",
+                    label(Seat::Compartment(id))
+                );
+                compartment.channel = None;
+            }
+        }
+    }
+
+    /// Replaces the channel between a compartment and the fabric, at both ends that
+    /// are alive.
+    pub fn replace_channel(&mut self, id: u32) {
+        self.renew_channel(id);
+        self.plug(id, End::Switch);
+        self.plug(id, End::Far);
+    }
+
+    /// Plugs one end of the compartment's channel into the process that is there, in
+    /// place of what it had.
+    pub fn plug(&mut self, id: u32, end: End) {
+        let (worker, slot) = match end {
+            End::Switch => (self.compartments.get(&id).and_then(|c| c.seat.worker), 0),
+            End::Far => (self.fabric.worker, id),
+        };
+        let Some(worker) = worker else { return };
+        self.tell(worker, &Message::new(0, &RemovePort { slot }), Vec::new());
+        if let Some((body, fds)) = self.channel_port(id, end) {
+            self.tell(worker, &Message::new(0, &body), fds);
+        }
+    }
+
+    /// Unplugs a slot of the fabric that runs.
+    pub fn unplug_from_fabric(&mut self, slot: u32) {
+        if let Some(fabric) = self.fabric.worker {
+            self.tell(fabric, &Message::new(0, &RemovePort { slot }), Vec::new());
+        }
+    }
+
+    fn tell_image(&mut self, id: u64, seat: Seat) {
+        let now = self.now();
+        let Some(state) = self.seat_mut(seat) else {
+            return;
+        };
+        let mut images: Vec<_> = state.image.iter().cloned().collect();
+        if let Some(install) = state.installs.front_mut() {
+            install.sent = Some(now);
+            install.attempts += 1;
+            images.push(install.image.clone());
+        }
+        for image in images {
+            let body = UseImage {
+                epoch: image.epoch,
+                digest: image.digest,
+            };
+            self.tell(id, &Message::new(0, &body), vec![image.fd]);
+        }
+    }
+
+    /// The process in a seat died: the next one, at once where that is allowed.
+    pub fn seat_lost(&mut self, seat: Seat, id: u64, killed: Option<u32>, how: How) {
+        let now = self.now();
+        let Ending {
+            cause,
+            death,
+            start,
+            blames,
+        } = ending(killed, how);
+        let limit = self.limit.take(now).err().unwrap_or(0);
+        let Some(state) = self.seat_mut(seat) else {
+            return;
+        };
+        if state.worker != Some(id) {
+            return;
+        }
+        state.worker = None;
+        state.restarts += 1;
+        state.cause = cause;
+        state.died = now;
+        state.start = start;
+        let wait = state
+            .backoff
+            .died(death, now.saturating_sub(state.attached));
+        state.due = now + wait.max(limit);
+        // An allegation, which can only blame a port of its own.
+        let working = state.word(ProcessWord::Working);
+        let slot = u32::try_from(working)
+            .ok()
+            .and_then(|w| w.checked_sub(1))
+            .filter(|slot| *slot < state.slots);
+        let slot = slot.filter(|_| blames);
+        state.suspect = slot.map_or(0, |slot| slot + 1);
+        let deaths = if seat == Seat::Fabric {
+            CHANNEL_DEATHS
+        } else {
+            ENDPOINT_DEATHS
+        };
+        let guilty = slot.filter(|slot| state.blame.died(now, *slot, deaths));
+        if let Some(install) = state.installs.front_mut() {
+            install.sent = None;
+        }
+        if let Some(slot) = guilty {
+            self.quarantine(seat, slot);
+        }
+        let died = Happened::new(EventKind::Died, Subject::Seat(seat))
+            .cause(cause)
+            .slot(slot.unwrap_or(0));
+        self.happened(died.at(now));
+        self.fail_hopeless_installs(seat);
+        if let Seat::Compartment(id) = seat {
+            self.end_capture(id);
+        }
+        self.waiting.insert(seat);
+        self.fill_seats();
+        eprintln!(
+            "supervisor: the process of {} died ({how:?}, cause {cause})",
+            label(seat)
+        );
+    }
+
+    /// Unplugs what kills.
+    fn quarantine(&mut self, seat: Seat, slot: u32) {
+        let compartment = match seat {
+            Seat::Fabric if slot < FABRIC_SLOTS => self.compartments.get_mut(&slot),
+            Seat::Compartment(id) => self.compartments.get_mut(&id),
+            Seat::Fabric => None,
+        };
+        // An uplink is not taken away from everybody: what it brought is skipped.
+        let Some(compartment) = compartment else {
+            return;
+        };
+        match seat {
+            Seat::Compartment(_) if slot != 0 => match compartment.ports.get_mut(&slot) {
+                Some(port) => port.quarantined = true,
+                None => return,
+            },
+            _ => compartment.quarantined = true,
+        }
+        let id = compartment.body.id;
+        match seat {
+            Seat::Compartment(_) if slot != 0 => {
+                self.note_port(id, slot);
+                self.drop_client(id, slot);
+            }
+            Seat::Compartment(_) => self.unplug_from_fabric(id),
+            Seat::Fabric => {}
+        }
+        self.happened(Happened::new(EventKind::Quarantine, Subject::Seat(seat)).slot(slot));
+    }
+
+    /// The fabric caught this compartment saying what is not its own: it is taken over
+    /// until shown otherwise.
+    pub fn reported(&mut self, slot: u32, reason: u32) {
+        let Some(compartment) = self.compartments.get(&slot) else {
+            return;
+        };
+        let Some(id) = compartment.seat.worker else {
+            return;
+        };
+        let subject = Subject::Seat(Seat::Compartment(slot));
+        self.happened(
+            Happened::new(EventKind::Report, subject)
+                .slot(slot)
+                .cause(reason),
+        );
+        self.kill(id, Some(CAUSE_REPORT));
+    }
+}
+
+/// The message that plugs an uplink into the fabric.
+pub fn uplink_port(uplink: &crate::seats::Uplink) -> (AddPort, Vec<Shared>) {
+    let body = AddPort {
+        slot: uplink.body.slot,
+        kind: PORT_PACKET,
+        mtu: CHANNEL_MTU,
+        features: u32::from(Features::ALL.bits()),
+        ..AddPort::default()
+    };
+    (body, vec![Rc::clone(&uplink.socket)])
+}
+
+/// A seat as a word of a note.
+pub fn place_of(seat: Seat) -> String {
+    match seat {
+        Seat::Fabric => "seat:fabric".to_owned(),
+        Seat::Compartment(id) => format!("seat:{id}"),
+    }
+}
+
+/// The seat that such a word names.
+pub fn seat_of(place: &str) -> Option<Seat> {
+    match place.strip_prefix("seat:")? {
+        "fabric" => Some(Seat::Fabric),
+        id => id.parse().ok().map(Seat::Compartment),
+    }
+}

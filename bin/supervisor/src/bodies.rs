@@ -1,0 +1,27 @@
+//! The request that made an object, kept beside it in sealed memory: a supervisor
+//! that starts reads it back.
+
+use command::Body;
+use sha2::{Digest, Sha256};
+use shm::SealedImage;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// A sealed copy.
+///
+/// # Errors
+/// Descriptors or memory ran out.
+pub fn store<B: Body>(body: &B) -> io::Result<OwnedFd> {
+    SealedImage::create("bulkhead-body", body.as_bytes())
+}
+
+/// Reads one back; `None` when it is of another size (of another release).
+pub fn load<B: Body>(fd: impl AsFd) -> Option<B> {
+    let image = SealedImage::map(fd).ok()?;
+    B::read_from_bytes(image.as_slice()).ok()
+}
+
+/// SHA-256 over the body: tells whether two requests are the same.
+pub fn digest<B: Body>(body: &B) -> [u8; 32] {
+    Sha256::digest(body.as_bytes()).into()
+}

@@ -1,0 +1,100 @@
+//! The controller's process: unprivileged, started again when it dies.
+
+use crate::registry::{Key, Note, WorkerPart};
+use crate::supervisor::Supervisor;
+use crate::watch::{Death, How};
+use crate::workers::{Place, Role};
+use confine::Profile;
+use std::os::fd::AsFd;
+
+/// After a failure to start it the next try waits, ns.
+const RETRY: u64 = 1_000_000_000;
+
+impl Supervisor {
+    /// Starts the controller if it is time; whether it was.
+    pub fn start_controller_if_due(&mut self) -> bool {
+        let now = self.now();
+        if self.is_ending || self.controller_due.is_none_or(|due| due > now) {
+            return false;
+        }
+        self.controller_due = None;
+        if let Err(reason) = self.start_controller() {
+            eprintln!("supervisor: cannot start the controller: {reason}");
+            self.controller_due = Some(now + RETRY);
+            return false;
+        }
+        true
+    }
+
+    fn start_controller(&mut self) -> Result<(), String> {
+        let program = self
+            .programs
+            .open("bulkhead-controller")
+            .map_err(|e| e.to_string())?;
+        let uid = if self.settings.rootless {
+            rustix::process::getuid().as_raw()
+        } else {
+            self.uids.controller()
+        };
+        let state = self
+            .settings
+            .open_state(uid)
+            .map_err(|e| format!("{}: {e}", self.settings.state_dir.display()))?;
+        let id = self.next_worker;
+        self.next_worker += 1;
+        let note = Note::default()
+            .with("role", Role::Controller.name())
+            .with("place", "starting")
+            .with("profile", Profile::Controller.name());
+        self.keeper.keep(
+            Key::Worker(id, WorkerPart::Control),
+            &note,
+            self.controller_end.as_fd(),
+        );
+        let descriptors = [self.controller_end.as_fd(), self.api.as_fd(), state.as_fd()];
+        let rights: Vec<&str> = self.settings.rights.iter().map(String::as_str).collect();
+        let child = self.spawn(
+            Profile::Controller,
+            &program,
+            "bulkhead-controller",
+            uid,
+            &descriptors,
+            &rights,
+        );
+        let enrolled = child.and_then(|c| {
+            self.enrol(
+                id,
+                c,
+                None,
+                Role::Controller,
+                Profile::Controller,
+                uid,
+                Place::Controller,
+            )
+        });
+        if let Err(reason) = enrolled {
+            self.keeper.forget(&format!("worker/{id}/"));
+            return Err(reason);
+        }
+        let note = Note::default()
+            .with("role", Role::Controller.name())
+            .with("place", "controller")
+            .with("profile", Profile::Controller.name());
+        self.keeper.keep(
+            Key::Worker(id, WorkerPart::Control),
+            &note,
+            self.controller_end.as_fd(),
+        );
+        Ok(())
+    }
+
+    /// The controller died: what runs, runs; it comes back.
+    pub fn controller_lost(&mut self, started: u64, how: How) {
+        let now = self.now();
+        eprintln!("supervisor: the controller died ({how:?})");
+        let wait = self
+            .controller_backoff
+            .died(Death::Fault, now.saturating_sub(started));
+        self.controller_due = Some(now + wait);
+    }
+}

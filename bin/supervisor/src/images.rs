@@ -1,0 +1,217 @@
+//! Installing table images: checked, handed over, kept once the process says it runs
+//! them; else the previous one goes on.
+
+use crate::events::{Happened, Subject};
+use crate::link::Shared;
+use crate::refusal::Refusal;
+use crate::registry::{Key, Note, Seat, SeatPart};
+use crate::seats::{Image, Install, label};
+use crate::supervisor::Supervisor;
+use command::Message;
+use command::message::ErrorCode;
+use command::verbs::{Running, UseImage};
+use guard::guard;
+use shm::{SealError, SealedImage};
+use std::os::fd::AsFd;
+use telemetry::recorder::EventKind;
+
+/// A process that has its image and says nothing this long is not going to, ns. One
+/// that burns its processor meanwhile is found earlier, by the watch.
+const RUN_LIMIT: u64 = 1_000_000_000;
+/// An installation that finds no process this long fails, ns.
+const SEAT_LIMIT: u64 = 15_000_000_000;
+/// Times that an image is tried on processes that die with it.
+const ATTEMPTS: u32 = 2;
+
+/// Checks a descriptor that the controller sent: sealed, and of the digest it says.
+///
+/// # Errors
+/// [`ErrorCode::BadImage`] with a sentence.
+pub fn check(fd: Shared, epoch: u64, digest: [u8; 32]) -> Result<Image, Refusal> {
+    let bad = |detail: String| Refusal::new(ErrorCode::BadImage, detail);
+    let bytes = match SealedImage::map(&*fd) {
+        Ok(bytes) => bytes,
+        Err(SealError::System(error)) => return Err(Refusal::system("map the image", &error)),
+        Err(error) => return Err(bad(error.to_string())),
+    };
+    let found = image::digest(bytes.as_slice());
+    if guard!("install-digest") && found != Some(image::Digest(digest)) {
+        return Err(bad(
+            "the image's digest is not the one that was announced".to_owned()
+        ));
+    }
+    drop(bytes);
+    Ok(Image { fd, epoch, digest })
+}
+
+impl Supervisor {
+    /// Installs an image; the answer follows when the process has spoken.
+    pub fn install(&mut self, seq: u32, seat: Seat, image: Image) {
+        let now = self.now();
+        let Some(state) = self.seat_mut(seat) else {
+            return;
+        };
+        state.installs.push_back(Install {
+            seq,
+            image,
+            sent: None,
+            asked: now,
+            attempts: 0,
+        });
+        self.push_install(seat);
+    }
+
+    /// Sends the next image to the process, if there is one and none is under way.
+    fn push_install(&mut self, seat: Seat) {
+        let now = self.now();
+        let Some(state) = self.seat_mut(seat) else {
+            return;
+        };
+        let Some(worker) = state.worker else { return };
+        let Some(install) = state
+            .installs
+            .front_mut()
+            .filter(|install| install.sent.is_none())
+        else {
+            return;
+        };
+        install.sent = Some(now);
+        install.attempts += 1;
+        let body = UseImage {
+            epoch: install.image.epoch,
+            digest: install.image.digest,
+        };
+        let fd = Shared::clone(&install.image.fd);
+        self.tell(worker, &Message::new(0, &body), vec![fd]);
+    }
+
+    /// The process says what it runs.
+    pub fn running(&mut self, seat: Seat, body: &Running) {
+        let Some(state) = self.seat_mut(seat) else {
+            return;
+        };
+        let under_way = state
+            .installs
+            .front()
+            .is_some_and(|i| i.sent.is_some() && i.image.epoch == body.epoch);
+        let subject = Subject::Seat(seat);
+        if !under_way {
+            if body.refused != 0 {
+                // The image that its predecessor ran: nothing better is there.
+                let refused = Happened::new(EventKind::ImageRefused, subject)
+                    .cause(body.refused)
+                    .value(body.epoch);
+                self.happened(refused);
+            }
+            return;
+        }
+        let Some(install) = state.installs.pop_front() else {
+            return;
+        };
+        if body.refused != 0 {
+            let refused = Happened::new(EventKind::ImageRefused, subject)
+                .cause(body.refused)
+                .value(body.epoch);
+            self.happened(refused);
+            let detail = format!(
+                "{} refuses the image (reason {})",
+                label(seat),
+                body.refused
+            );
+            self.refuse(install.seq, &Refusal::new(ErrorCode::BadImage, detail));
+        } else {
+            state.image = Some(install.image.clone());
+            let note = image_note(&install.image);
+            self.keeper.keep(
+                Key::Seat(seat, SeatPart::Image),
+                &note,
+                install.image.fd.as_fd(),
+            );
+            self.happened(Happened::new(EventKind::ImageSwapped, subject).value(body.epoch));
+            self.done(install.seq);
+        }
+        self.push_install(seat);
+    }
+
+    /// Gives up on installations that took too long; when to look again.
+    pub fn expire_installs(&mut self, now: u64) -> Option<u64> {
+        let mut next: Option<u64> = None;
+        for seat in self.seats() {
+            let Some(state) = self.seat_mut(seat) else {
+                continue;
+            };
+            let Some(install) = state.installs.front() else {
+                continue;
+            };
+            let end = install
+                .sent
+                .map_or(install.asked + SEAT_LIMIT, |sent| sent + RUN_LIMIT);
+            if end > now {
+                next = Some(next.map_or(end, |n| n.min(end)));
+                continue;
+            }
+            let was_sent = install.sent.is_some();
+            let Some(install) = state.installs.pop_front() else {
+                continue;
+            };
+            let before = state.image.clone();
+            if let (true, Some(worker), Some(image)) = (was_sent, state.worker, before) {
+                let body = UseImage {
+                    epoch: image.epoch,
+                    digest: image.digest,
+                };
+                self.tell(worker, &Message::new(0, &body), vec![image.fd]);
+            }
+            let detail = format!("{} did not say in time that it runs the image", label(seat));
+            self.refuse(install.seq, &Refusal::new(ErrorCode::System, detail));
+            self.push_install(seat);
+            next = Some(now);
+        }
+        next
+    }
+
+    /// After a death: an image under which processes die is not tried again.
+    pub fn fail_hopeless_installs(&mut self, seat: Seat) {
+        let Some(state) = self.seat_mut(seat) else {
+            return;
+        };
+        if state
+            .installs
+            .front()
+            .is_some_and(|install| install.attempts >= ATTEMPTS && install.sent.is_none())
+            && let Some(install) = state.installs.pop_front()
+        {
+            let detail = format!(
+                "the process of {} died each time it was given the image",
+                label(seat)
+            );
+            self.refuse(install.seq, &Refusal::new(ErrorCode::BadImage, detail));
+        }
+    }
+}
+
+/// What the keeper is told of an image.
+pub fn image_note(image: &Image) -> Note {
+    let digest: String = image
+        .digest
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    Note::default()
+        .with("epoch", image.epoch)
+        .with("digest", digest)
+}
+
+/// An image of before.
+pub fn from_note(fd: Shared, note: &Note) -> Option<Image> {
+    let text = note.value("digest")?;
+    let mut digest = [0; 32];
+    for (at, byte) in digest.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    Some(Image {
+        fd,
+        epoch: note.number("epoch"),
+        digest,
+    })
+}

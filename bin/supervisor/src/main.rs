@@ -1,0 +1,52 @@
+//! The supervisor: the only process with privilege. It makes namespaces, taps, memory
+//! and sandboxes, hands descriptors to processes that have none, and puts a new one in
+//! the place of one that died. It never reads a packet.
+
+mod adopt;
+mod attach;
+mod bodies;
+mod capture;
+mod channels;
+mod control;
+mod controller;
+mod events;
+mod images;
+mod keeper;
+mod link;
+mod namespaces;
+mod poll;
+mod ports;
+mod programs;
+mod refusal;
+mod registry;
+mod seats;
+mod settings;
+mod supervisor;
+mod taps;
+mod uplinks;
+mod watch;
+mod workers;
+
+use keeper::Keeper;
+use settings::Settings;
+use std::process::ExitCode;
+use supervisor::Supervisor;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("bulkhead-supervisor: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), String> {
+    let settings = Settings::parse(std::env::args().skip(1))?;
+    let _ = rustix::thread::set_name(c"supervisor");
+    let socket = confine::inherited::descriptor(3)
+        .ok_or("descriptor 3 is not the keeper's socket; the keeper starts this program")?;
+    let keeper = Keeper::new(seqpacket::Socket::from_fd(socket));
+    Supervisor::start(settings, keeper)?.run()
+}

@@ -1,0 +1,622 @@
+//! Endpoints' ports: taps in namespaces, and fifos that processes attach to.
+
+use crate::bodies;
+use crate::channels::{Channel, End, each_part};
+use crate::link::Shared;
+use crate::poll::{Source, Token};
+use crate::refusal::Refusal;
+use crate::registry::{Key, Note, PortPart, made, making};
+use crate::supervisor::Supervisor;
+use crate::taps::{delete_interface, refuse_namespace, set_up_tap};
+use command::Message;
+use command::message::ErrorCode;
+use command::verbs::{
+    AddPort, CREATE_NAMESPACE, CreatePort, ENDPOINT_FIFO, ENDPOINT_TAP, NeedReplace, PORT_TAP,
+    RemovePort,
+};
+use guard::guard;
+use netlink::namespace;
+use port::Features;
+use seqpacket::{Listener, Socket};
+use shm::Geometry;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// From this record size on a fifo carries segmentation offloads: the longest GSO
+/// frame fits.
+const GSO_RECORD: u32 = 65_568;
+
+/// A port.
+pub struct Port {
+    /// The request that made it.
+    pub body: CreatePort,
+    /// Its digest.
+    pub created: [u8; 32],
+    /// The request in the keeper's memory.
+    pub kept: Shared,
+    /// What it is made of.
+    pub kind: Kind,
+    /// It killed its switch: unplugged until released.
+    pub quarantined: bool,
+    /// The switch closed it: its interface is gone, or its peer broke the protocol.
+    pub closed: bool,
+}
+
+/// What a port is made of.
+pub enum Kind {
+    /// A tap.
+    Tap {
+        /// The descriptor of frames.
+        fd: Shared,
+        /// The namespace it is in.
+        namespace: Shared,
+        /// Offloads that the kernel gave.
+        features: u32,
+    },
+    /// A fifo.
+    Fifo {
+        /// Its owner connects here.
+        listener: Listener,
+        /// Registration of the listener.
+        token: Option<Token>,
+        /// Where the socket is.
+        path: PathBuf,
+        /// Who is attached.
+        client: Option<Client>,
+    },
+}
+
+/// A process attached to a fifo.
+pub struct Client {
+    socket: Socket,
+    token: Option<Token>,
+    channel: Channel,
+}
+
+impl Port {
+    /// What plugs it into a switch; `None` while there is nothing to plug.
+    pub fn plug(&mut self) -> Option<(AddPort, Vec<Shared>)> {
+        if self.quarantined || self.closed {
+            return None;
+        }
+        let (slot, mtu) = (self.body.slot, self.body.mtu);
+        let features = fifo_features(&self.body);
+        match &mut self.kind {
+            Kind::Tap { fd, features, .. } => {
+                let body = AddPort {
+                    slot,
+                    kind: PORT_TAP,
+                    mtu,
+                    features: *features,
+                    ..AddPort::default()
+                };
+                Some((body, vec![Rc::clone(fd)]))
+            }
+            Kind::Fifo { client, .. } => client
+                .as_mut()?
+                .channel
+                .hand(End::Switch, slot, mtu, features)
+                .ok(),
+        }
+    }
+}
+
+/// Offloads that a fifo carries by the size of its records.
+fn fifo_features(body: &CreatePort) -> u32 {
+    let features = if body.max_record >= GSO_RECORD {
+        Features::ALL
+    } else {
+        Features::CSUM
+    };
+    u32::from(features.bits())
+}
+
+impl Supervisor {
+    /// Makes a port, plugs it in. The same request again is no error, and makes again
+    /// what vanished.
+    ///
+    /// # Errors
+    /// [`Refusal`] with nothing left behind.
+    pub fn create_port(&mut self, body: CreatePort) -> Result<(), Refusal> {
+        let Some(compartment) = self.compartments.get(&body.compartment) else {
+            return Err(Refusal::new(
+                ErrorCode::NotFound,
+                format!("compartment {} does not exist", body.compartment),
+            ));
+        };
+        let created = bodies::digest(&body);
+        match compartment.ports.get(&body.slot) {
+            Some(port) if port.created == created && !port.is_gone() => return Ok(()),
+            Some(port) if port.created == created => self.remove_port(body.compartment, body.slot),
+            Some(_) => {
+                let what = format!(
+                    "slot {} of compartment {} has another port",
+                    body.slot, body.compartment
+                );
+                return Err(Refusal::new(ErrorCode::Conflict, what));
+            }
+            None if body.slot == 0 || body.slot >= compartment.body.slots => {
+                return Err(Refusal::new(
+                    ErrorCode::Limit,
+                    format!("slot {} is out of range", body.slot),
+                ));
+            }
+            None => {}
+        }
+        let kept = bodies::store(&body).map_err(|e| Refusal::system("keep a request", &e))?;
+        let kept = Rc::new(kept);
+        let key = |part| Key::Port(body.compartment, body.slot, part);
+        self.keeper
+            .keep(key(PortPart::Body), &making(), kept.as_fd());
+        let kind = match body.kind {
+            ENDPOINT_TAP => self.create_tap(&body),
+            ENDPOINT_FIFO => self.create_fifo(&body),
+            other => Err(Refusal::new(
+                ErrorCode::BadMessage,
+                format!("no port is of kind {other}"),
+            )),
+        };
+        let kind = match kind {
+            Ok(kind) => kind,
+            Err(refusal) => {
+                self.keeper
+                    .forget(&format!("port/{}/{}/", body.compartment, body.slot));
+                return Err(refusal);
+            }
+        };
+        let mut port = Port {
+            body,
+            created,
+            kept,
+            kind,
+            quarantined: false,
+            closed: false,
+        };
+        let plug = port.plug();
+        let mut worker = None;
+        if let Some(compartment) = self.compartments.get_mut(&body.compartment) {
+            compartment.ports.insert(body.slot, port);
+            worker = compartment.seat.worker;
+        }
+        if let (Some(worker), Some((body, fds))) = (worker, plug) {
+            self.tell(worker, &Message::new(0, &body), fds);
+        }
+        self.note_port(body.compartment, body.slot);
+        Ok(())
+    }
+
+    fn create_tap(&mut self, body: &CreatePort) -> Result<Kind, Refusal> {
+        let name = body.namespace.as_str();
+        let made_here = body.flags & CREATE_NAMESPACE != 0;
+        let namespace = if made_here {
+            self.namespaces.make(name)
+        } else {
+            namespace::open(name)
+        };
+        let namespace = namespace.map_err(|error| refuse_namespace(&error))?;
+        let key = |part| Key::Port(body.compartment, body.slot, part);
+        self.keeper.keep(
+            key(PortPart::Namespace),
+            &Note::default(),
+            namespace.as_fd(),
+        );
+        let result = namespace::within(namespace.as_fd(), || set_up_tap(body));
+        let (fd, features) = match result {
+            Ok(Ok(tap)) => tap,
+            Ok(Err(refusal)) => {
+                if made_here {
+                    self.namespaces.unmake(name);
+                }
+                return Err(refusal);
+            }
+            Err(error) => {
+                if made_here {
+                    self.namespaces.unmake(name);
+                }
+                return Err(refuse_namespace(&error));
+            }
+        };
+        self.keeper
+            .keep(key(PortPart::Tap), &Note::default(), fd.as_fd());
+        let features = u32::from(features.bits());
+        Ok(Kind::Tap {
+            fd: Rc::new(fd),
+            namespace: Rc::new(namespace),
+            features,
+        })
+    }
+
+    fn create_fifo(&mut self, body: &CreatePort) -> Result<Kind, Refusal> {
+        fifo_geometry(body)?;
+        let path = fifo_path(&self.settings.run_dir, body.name.as_str()).ok_or_else(|| {
+            Refusal::new(
+                ErrorCode::BadMessage,
+                "the endpoint's name cannot name a socket",
+            )
+        })?;
+        let refuse = |what: &str, error: seqpacket::Error| match error {
+            seqpacket::Error::System(errno) => Refusal::errno(what, errno),
+            other => Refusal::new(ErrorCode::System, format!("cannot {what}: {other}")),
+        };
+        let listener =
+            Listener::bind(&path, 0o600).map_err(|e| refuse("listen for the fifo's owner", e))?;
+        if !self.settings.rootless && body.owner != 0 {
+            let owner = rustix::fs::Uid::from_raw(body.owner);
+            if let Err(errno) = rustix::fs::chownat(
+                rustix::fs::CWD,
+                &path,
+                Some(owner),
+                None,
+                rustix::fs::AtFlags::SYMLINK_NOFOLLOW,
+            ) {
+                let _ = std::fs::remove_file(&path);
+                return Err(Refusal::errno("give the fifo's socket to its owner", errno));
+            }
+        }
+        let source = Source::Listener(body.compartment, body.slot);
+        let token = self.poll.watch(&listener, source).ok();
+        self.keeper.keep(
+            Key::Port(body.compartment, body.slot, PortPart::Listener),
+            &Note::default(),
+            listener.as_fd(),
+        );
+        Ok(Kind::Fifo {
+            listener,
+            token,
+            path,
+            client: None,
+        })
+    }
+
+    /// Notes with the keeper that the port is complete, and what it is like.
+    pub fn note_port(&mut self, compartment: u32, slot: u32) {
+        let Some(port) = self
+            .compartments
+            .get(&compartment)
+            .and_then(|c| c.ports.get(&slot))
+        else {
+            return;
+        };
+        let features = match port.kind {
+            Kind::Tap { features, .. } => features,
+            Kind::Fifo { .. } => 0,
+        };
+        let note = made()
+            .with("features", features)
+            .with("quarantined", u32::from(port.quarantined))
+            .with("closed", u32::from(port.closed));
+        self.keeper.keep(
+            Key::Port(compartment, slot, PortPart::Body),
+            &note,
+            port.kept.as_fd(),
+        );
+    }
+
+    /// Removes a port and what was made for it. One that is not there is no error.
+    pub fn remove_port(&mut self, compartment: u32, slot: u32) {
+        self.drop_client(compartment, slot);
+        let Some(home) = self.compartments.get_mut(&compartment) else {
+            return;
+        };
+        let Some(port) = home.ports.remove(&slot) else {
+            return;
+        };
+        let worker = home.seat.worker;
+        if let (Some(worker), Kind::Tap { .. }) = (worker, &port.kind) {
+            self.tell(worker, &Message::new(0, &RemovePort { slot }), Vec::new());
+        }
+        if let Kind::Fifo {
+            listener,
+            token,
+            path,
+            ..
+        } = &port.kind
+        {
+            if let Some(token) = token {
+                self.poll.unwatch(listener, *token);
+            }
+            let _ = std::fs::remove_file(path);
+        }
+        if let Kind::Tap { fd, namespace, .. } = &port.kind {
+            match fd.try_clone() {
+                // It goes with the namespace, which the kernel does behind our back:
+                // deleting an interface holds up everybody for some 30 ms.
+                Ok(fd) if port.body.flags & CREATE_NAMESPACE != 0 => {
+                    port::tap::leave_to_namespace(fd)
+                }
+                _ => delete_interface(namespace.as_fd(), port.body.interface.as_str()),
+            }
+            if port.body.flags & CREATE_NAMESPACE != 0 {
+                self.namespaces.unmake(port.body.namespace.as_str());
+            }
+        }
+        self.keeper.forget(&format!("port/{compartment}/{slot}/"));
+    }
+
+    /// Somebody connects to a fifo.
+    pub fn accept(&mut self, compartment: u32, slot: u32) {
+        let Some(port) = self
+            .compartments
+            .get_mut(&compartment)
+            .and_then(|c| c.ports.get_mut(&slot))
+        else {
+            return;
+        };
+        let Kind::Fifo {
+            listener, client, ..
+        } = &mut port.kind
+        else {
+            return;
+        };
+        let Ok(Some(socket)) = listener.accept() else {
+            return;
+        };
+        let owner = port.body.owner;
+        let allowed = socket
+            .peer_credentials()
+            .is_ok_and(|peer| peer.uid == 0 || peer.uid == owner);
+        let refuse = |code, detail: &str| {
+            let refusal = Refusal::new(code, detail);
+            let _ = socket.send(&Message::new(0, &refusal.body()).failed(code), &[]);
+        };
+        if guard!("fifo-owner") && !allowed {
+            return refuse(ErrorCode::Denied, "this fifo belongs to another user");
+        }
+        if port.quarantined {
+            return refuse(
+                ErrorCode::Quarantined,
+                "this endpoint is quarantined: it killed its switch",
+            );
+        }
+        if client.is_some() {
+            return refuse(
+                ErrorCode::Conflict,
+                "another process is attached to this fifo",
+            );
+        }
+        port.closed = false;
+        let body = port.body;
+        let channel = match fifo_geometry(&body).map(|geometry| self.channels.take(geometry)) {
+            Ok(Ok(channel)) => channel,
+            Ok(Err(error)) => {
+                return refuse(
+                    ErrorCode::System,
+                    &format!("no channel can be made: {error}"),
+                );
+            }
+            Err(refusal) => return refuse(refusal.code, &refusal.detail),
+        };
+        if let Err(reason) = self.join(&body, socket, channel) {
+            eprintln!("supervisor: {}: {reason}", body.name.as_str());
+            self.drop_client(compartment, slot);
+        }
+    }
+
+    /// Gives both ends of a fresh channel to the switch and the client.
+    fn join(
+        &mut self,
+        body: &CreatePort,
+        socket: Socket,
+        mut channel: Channel,
+    ) -> Result<(), String> {
+        let (compartment, slot) = (body.compartment, body.slot);
+        let key = |part| Key::Port(compartment, slot, part);
+        let note = Note::default().with("pair", channel.serial());
+        let keeper = &mut self.keeper;
+        each_part(&channel, |n, part| {
+            keeper.keep(key(PortPart::Channel(n)), &note, part)
+        });
+        self.keeper
+            .keep(key(PortPart::Client), &note, socket.as_fd());
+        let (far, fds) = channel
+            .hand(End::Far, slot, body.mtu, fifo_features(body))
+            .map_err(|e| format!("the channel's end: {e}"))?;
+        let token = self
+            .poll
+            .watch(&socket, Source::Client(compartment, slot))
+            .ok();
+        let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
+        let sent = socket.send(&Message::new(0, &far), &borrowed);
+        let Some(home) = self.compartments.get_mut(&compartment) else {
+            return Ok(());
+        };
+        let Some(port) = home.ports.get_mut(&slot) else {
+            return Ok(());
+        };
+        if let Kind::Fifo { client, .. } = &mut port.kind {
+            *client = Some(Client {
+                socket,
+                token,
+                channel,
+            });
+        }
+        sent.map_err(|e| e.to_string())?;
+        let plug = port.plug();
+        if let (Some(worker), Some((body, fds))) = (home.seat.worker, plug) {
+            self.tell(worker, &Message::new(0, &body), fds);
+        }
+        Ok(())
+    }
+
+    /// The client of a fifo says something, or is gone.
+    pub fn hear_client(&mut self, compartment: u32, slot: u32) {
+        let Some(port) = self
+            .compartments
+            .get(&compartment)
+            .and_then(|c| c.ports.get(&slot))
+        else {
+            return;
+        };
+        let Kind::Fifo {
+            client: Some(client),
+            ..
+        } = &port.kind
+        else {
+            return;
+        };
+        match client.socket.recv() {
+            Ok(None) => {}
+            // The switch did not answer the client's resume: a new channel, by a new
+            // connection. Anything else is nothing a client has to say.
+            Ok(Some((message, _))) if message.body::<NeedReplace>().is_some() => {
+                self.drop_client(compartment, slot)
+            }
+            Ok(Some(_)) | Err(_) => self.drop_client(compartment, slot),
+        }
+    }
+
+    /// Ends a fifo's connection. Its channel is destroyed: a tenant had it mapped.
+    pub fn drop_client(&mut self, compartment: u32, slot: u32) {
+        let Some(home) = self.compartments.get_mut(&compartment) else {
+            return;
+        };
+        let Some(port) = home.ports.get_mut(&slot) else {
+            return;
+        };
+        let Kind::Fifo { client, .. } = &mut port.kind else {
+            return;
+        };
+        let Some(client) = client.take() else { return };
+        if let Some(token) = client.token {
+            self.poll.unwatch(&client.socket, token);
+        }
+        if let Some(worker) = home.seat.worker {
+            self.tell(worker, &Message::new(0, &RemovePort { slot }), Vec::new());
+        }
+        let prefix = format!("port/{compartment}/{slot}");
+        self.keeper
+            .forget_one(Key::Port(compartment, slot, PortPart::Client));
+        self.keeper.forget(&format!("{prefix}/channel/"));
+    }
+
+    /// A port of before, taken over.
+    pub fn adopt_port(&mut self, kept: crate::registry::KeptPort<OwnedFd>) -> Option<Port> {
+        let (fd, note) = kept.body;
+        let body: CreatePort = bodies::load(&fd)?;
+        let kind = match (kept.tap, kept.namespace, kept.listener) {
+            (Some(tap), Some(namespace), _) => Kind::Tap {
+                fd: Rc::new(tap),
+                namespace: Rc::new(namespace),
+                features: note.number("features") as u32,
+            },
+            (_, _, Some(listener)) => {
+                let listener = Listener::from_fd(listener);
+                let token = self
+                    .poll
+                    .watch(&listener, Source::Listener(body.compartment, body.slot))
+                    .ok();
+                let path = fifo_path(&self.settings.run_dir, body.name.as_str())?;
+                let client = kept.client.and_then(|(socket, parts)| {
+                    let channel = Channel::from_parts(parts, fifo_geometry(&body).ok()?, 0)?;
+                    let socket = Socket::from_fd(socket);
+                    let token = self
+                        .poll
+                        .watch(&socket, Source::Client(body.compartment, body.slot))
+                        .ok();
+                    Some(Client {
+                        socket,
+                        token,
+                        channel,
+                    })
+                });
+                Kind::Fifo {
+                    listener,
+                    token,
+                    path,
+                    client,
+                }
+            }
+            _ => return None,
+        };
+        Some(Port {
+            body,
+            created: bodies::digest(&body),
+            kept: Rc::new(fd),
+            kind,
+            quarantined: note.number("quarantined") != 0,
+            closed: note.number("closed") != 0,
+        })
+    }
+
+    /// Removes what a half-made port may have left outside the keeper.
+    pub fn remove_half_port(&mut self, body: OwnedFd) {
+        let Some(body) = bodies::load::<CreatePort>(&body) else {
+            return;
+        };
+        if body.kind == ENDPOINT_TAP && body.flags & CREATE_NAMESPACE != 0 {
+            self.namespaces.unmake(body.namespace.as_str());
+        }
+        if body.kind == ENDPOINT_FIFO
+            && let Some(path) = fifo_path(&self.settings.run_dir, body.name.as_str())
+        {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl Port {
+    /// Whether it is an interface.
+    pub fn is_tap(&self) -> bool {
+        matches!(self.kind, Kind::Tap { .. })
+    }
+
+    /// Whether the interface went away under it (deleted, or its namespace was).
+    fn is_gone(&self) -> bool {
+        match &self.kind {
+            Kind::Tap { .. } => self.closed,
+            Kind::Fifo { .. } => false,
+        }
+    }
+}
+
+fn fifo_geometry(body: &CreatePort) -> Result<Geometry, Refusal> {
+    Geometry::records(body.capacity as usize, body.max_record as usize)
+        .map_err(|error| Refusal::new(ErrorCode::Limit, error.to_string()))
+}
+
+/// The socket of the fifo called `tenant/endpoint`: no part of the name leads out of
+/// the directory.
+fn fifo_path(run_dir: &Path, name: &str) -> Option<PathBuf> {
+    let file = name.replace('/', ".");
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    if file.is_empty() || file.starts_with('.') || !file.chars().all(plain) {
+        return None;
+    }
+    Some(run_dir.join("fifo").join(format!("{file}.sock")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fifos_socket_stays_in_its_directory() {
+        let path = |name| fifo_path(Path::new("/run/b"), name);
+        assert_eq!(
+            path("red/web1"),
+            Some(PathBuf::from("/run/b/fifo/red.web1.sock"))
+        );
+        for name in ["", "/etc/passwd", "../x", "a b", "a\n", ".hidden"] {
+            assert_eq!(path(name), None, "{name}");
+        }
+        // Dots inside are only dots: a slash is never left.
+        assert_eq!(
+            path("a/../b"),
+            Some(PathBuf::from("/run/b/fifo/a....b.sock"))
+        );
+    }
+
+    #[test]
+    fn only_a_fifo_for_the_longest_frames_carries_segmentation() {
+        let body = |max_record| CreatePort {
+            max_record,
+            ..CreatePort::default()
+        };
+        assert_eq!(fifo_features(&body(2048)), u32::from(Features::CSUM.bits()));
+        assert_eq!(
+            fifo_features(&body(65_712)),
+            u32::from(Features::ALL.bits())
+        );
+    }
+}

@@ -1,0 +1,180 @@
+//! Places that a process fills: the fabric and the compartments, and what stays of
+//! them while processes come and go.
+
+use crate::channels::Channel;
+use crate::link::Shared;
+use crate::ports::Port;
+use crate::registry::Seat;
+use crate::watch::{Backoff, Blame, Progress};
+use command::verbs::{
+    CreateCompartment, CreateUplink, RUN_BACKOFF, RUN_QUARANTINED, RUN_STARTING, RUN_UP,
+    START_FRESH,
+};
+use confine::Cgroup;
+use shm::PeerWords;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::rc::Rc;
+use telemetry::counters::{ProcessWord, bytes_for};
+
+/// Slots of the fabric's counters page: compartment ids and uplink slots are below.
+pub const FABRIC_SLOTS: u32 = 2048;
+
+/// What stays when the process of a seat dies.
+pub struct SeatState {
+    /// Its counters page.
+    pub counters: Shared,
+    /// The same, as allegations to read.
+    pub words: PeerWords,
+    /// Its flight recorder.
+    pub recorder: Shared,
+    /// Slots in the counters page.
+    pub slots: u32,
+    /// The image that it last said it runs.
+    pub image: Option<Image>,
+    /// Images to be installed, first the one under way.
+    pub installs: VecDeque<Install>,
+    /// The process in it.
+    pub worker: Option<u64>,
+    /// Restarts since creation.
+    pub restarts: u32,
+    /// `CAUSE_*` of the last death; 0 = none.
+    pub cause: u32,
+    /// When it died last, ns.
+    pub died: u64,
+    /// When its process was attached, ns.
+    pub attached: u64,
+    /// Nanoseconds from death to attach, the last time.
+    pub outage: u64,
+    /// Not to be filled before, ns.
+    pub due: u64,
+    /// `START_*` for the next process.
+    pub start: u32,
+    /// Slot + 1 that the last process worked on when it crashed; 0 = unknown.
+    pub suspect: u32,
+    /// Waits between restarts.
+    pub backoff: Backoff,
+    /// Whose frames were being worked on at each death.
+    pub blame: Blame,
+    /// What the watch saw last.
+    pub progress: Progress,
+}
+
+impl SeatState {
+    /// New pages.
+    ///
+    /// # Errors
+    /// Descriptors or memory ran out.
+    pub fn create(slots: u32) -> io::Result<SeatState> {
+        let counters = shm::memory_file("bulkhead-counters", bytes_for(slots as usize))?;
+        let recorder = shm::memory_file("bulkhead-recorder", telemetry::recorder::BYTES)?;
+        SeatState::from_pages(Rc::new(counters), Rc::new(recorder), slots)
+    }
+
+    /// On pages of before.
+    ///
+    /// # Errors
+    /// They cannot be mapped.
+    pub fn from_pages(counters: Shared, recorder: Shared, slots: u32) -> io::Result<SeatState> {
+        let words = PeerWords::map(&*counters)?;
+        Ok(SeatState {
+            counters,
+            words,
+            recorder,
+            slots,
+            image: None,
+            installs: VecDeque::new(),
+            worker: None,
+            restarts: 0,
+            cause: 0,
+            died: 0,
+            attached: 0,
+            outage: 0,
+            due: 0,
+            start: START_FRESH,
+            suspect: 0,
+            backoff: Backoff::default(),
+            blame: Blame::default(),
+            progress: Progress::default(),
+        })
+    }
+
+    /// A word of its counters page, as alleged.
+    pub fn word(&self, word: ProcessWord) -> u64 {
+        self.words.load(word as usize)
+    }
+
+    /// `RUN_*`.
+    pub fn run_state(&self, now: u64, quarantined: bool) -> u32 {
+        match self.worker {
+            _ if quarantined => RUN_QUARANTINED,
+            Some(_) => RUN_UP,
+            None if self.due > now => RUN_BACKOFF,
+            None => RUN_STARTING,
+        }
+    }
+}
+
+/// A table image.
+#[derive(Clone, Debug)]
+pub struct Image {
+    /// Sealed memory.
+    pub fd: Shared,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Its digest.
+    pub digest: [u8; 32],
+}
+
+/// An image to be installed.
+#[derive(Clone, Debug)]
+pub struct Install {
+    /// The controller's request.
+    pub seq: u32,
+    /// The image.
+    pub image: Image,
+    /// When it was sent to the process, ns.
+    pub sent: Option<u64>,
+    /// When it was asked for, ns.
+    pub asked: u64,
+    /// How often it was sent.
+    pub attempts: u32,
+}
+
+/// A compartment.
+pub struct Compartment {
+    /// The request that made it.
+    pub body: CreateCompartment,
+    /// Its digest.
+    pub created: [u8; 32],
+    /// Its seat.
+    pub seat: SeatState,
+    /// Its channel with the fabric; `None` while none could be made.
+    pub channel: Option<Channel>,
+    /// The fabric's side of the channel is unplugged: it killed the fabric.
+    pub quarantined: bool,
+    /// Its ports by slot.
+    pub ports: BTreeMap<u32, Port>,
+    /// Its limits, where the host has cgroups.
+    pub cgroup: Option<Cgroup>,
+}
+
+/// An uplink.
+pub struct Uplink {
+    /// The request that made it.
+    pub body: CreateUplink,
+    /// Its digest.
+    pub created: [u8; 32],
+    /// Its packet socket.
+    pub socket: Shared,
+    /// The fabric closed it: its interface is gone.
+    pub closed: bool,
+}
+
+/// For messages: `compartment 3`, `the fabric`.
+pub fn label(seat: Seat) -> String {
+    match seat {
+        Seat::Fabric => "the fabric".to_owned(),
+        Seat::Compartment(id) => format!("compartment {id}"),
+    }
+}

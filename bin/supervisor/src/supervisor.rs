@@ -1,0 +1,565 @@
+//! The supervisor: its state, its start on what the keeper holds, its one loop.
+
+use crate::capture::Capture;
+use crate::channels::Channels;
+use crate::events::{Happened, Subject};
+use crate::keeper::{Keeper, Wish};
+use crate::link::{Link, Shared};
+use crate::namespaces::Namespaces;
+use crate::poll::{Poll, Source};
+use crate::programs::{Programs, Uids};
+use crate::refusal::Refusal;
+use crate::registry::{Key, Note, Rebuilt, Seat, SeatPart, rebuild};
+use crate::seats::{Compartment, FABRIC_SLOTS, SeatState, Uplink};
+use crate::settings::Settings;
+use crate::watch::{RestartLimit, Seen};
+use crate::workers::{Place, Worker};
+use crate::{adopt, uplinks};
+use command::Message;
+use command::message::ErrorCode;
+use command::verbs::{CAUSE_REPORT, CAUSE_STALL, NeedReplace, PortClosed, Ready, Report, Running};
+use confine::Cgroup;
+use confine::cgroup::Hierarchy;
+use rustix::time::{ClockId, clock_gettime};
+use seqpacket::Socket;
+use shm::Recorder;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Duration;
+use telemetry::counters::ProcessWord;
+use telemetry::recorder::EventKind;
+
+/// The watch looks so often while a process is awake, ns.
+const WATCH_AWAKE: u64 = 10_000_000;
+/// And so often while all sleep: a process that wakes and hangs is seen by the second
+/// look at the latest.
+const WATCH_ASLEEP: u64 = 40_000_000;
+/// Messages of one process taken in one turn.
+const BATCH: usize = 64;
+/// `PortClosed::reason` from here on is an errno, below it a breach of the protocol.
+const ERRNO_REASONS: u32 = 1000;
+
+/// Everything that the supervisor knows.
+pub struct Supervisor {
+    /// Where it works.
+    pub settings: Settings,
+    /// Who holds the descriptors.
+    pub keeper: Keeper,
+    /// What the loop waits for.
+    pub poll: Poll,
+    /// To the controller.
+    pub control: Link,
+    /// The controller's end of that, for the next controller.
+    pub controller_end: OwnedFd,
+    /// The API's listening socket, for the next controller.
+    pub api: OwnedFd,
+    /// When the controller is to be started, ns; `None` while it runs.
+    pub controller_due: Option<u64>,
+    /// Its waits between restarts.
+    pub controller_backoff: crate::watch::Backoff,
+    /// Processes by serial number.
+    pub workers: BTreeMap<u64, Worker>,
+    /// The next serial number.
+    pub next_worker: u64,
+    /// uids for them.
+    pub uids: Uids,
+    /// Their programs.
+    pub programs: Programs,
+    /// No process is started before, ns.
+    pub start_again: u64,
+    /// Spares are not made before, ns: something more urgent goes on.
+    pub refill_after: u64,
+    /// The fabric's seat.
+    pub fabric: SeatState,
+    /// Compartments by id.
+    pub compartments: BTreeMap<u32, Compartment>,
+    /// Uplinks by number.
+    pub uplinks: BTreeMap<u32, Uplink>,
+    /// Seats without a process.
+    pub waiting: BTreeSet<Seat>,
+    /// Channels made ahead.
+    pub channels: Channels,
+    /// Captures by compartment.
+    pub captures: BTreeMap<u32, Capture>,
+    /// Restarts of the whole host.
+    pub limit: RestartLimit,
+    /// Namespaces made here.
+    pub namespaces: Namespaces,
+    /// cgroups, where the host has them.
+    pub hierarchy: Option<Hierarchy>,
+    /// Groups of compartments that are gone, to be removed once they are empty.
+    pub old_cgroups: Vec<Cgroup>,
+    /// Processes with their compartments whose limits are still to be set.
+    pub unlimited: Vec<(u64, u32)>,
+    /// Our flight recorder.
+    pub recorder: Recorder,
+    /// Its memory.
+    pub recorder_page: Shared,
+    /// Nothing is started any more.
+    pub is_ending: bool,
+    /// When the watch looks next, ns.
+    next_watch: Option<u64>,
+}
+
+impl Supervisor {
+    /// Starts on what the keeper holds: processes that run go on running, what is
+    /// half made is removed.
+    ///
+    /// # Errors
+    /// A sentence: without keeper, run directory or own pages nothing can be done.
+    pub fn start(settings: Settings, mut keeper: Keeper) -> Result<Supervisor, String> {
+        let found: Rebuilt<OwnedFd> =
+            rebuild(keeper.all().map_err(|e| format!("the keeper: {e}"))?);
+        for prefix in &found.forget {
+            keeper.forget(prefix);
+        }
+        let says = |what: &'static str| move |e: std::io::Error| format!("{what}: {e}");
+        let no = |what: &'static str| move |e: rustix::io::Errno| format!("{what}: {e}");
+        let mut poll = Poll::new().map_err(no("epoll"))?;
+        let control = Link::new(Socket::from_fd(
+            found
+                .control
+                .ok_or("the keeper has no socket to the controller")?,
+        ));
+        let controller_end = found
+            .controller
+            .ok_or("the keeper has no socket for the controller")?;
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&control, 1 << 20);
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&controller_end, 1 << 20);
+        poll.watch(&keeper, Source::Keeper)
+            .map_err(no("watch the keeper"))?;
+        poll.watch(&control, Source::Controller)
+            .map_err(no("watch the controller"))?;
+        settings.prepare().map_err(says("the run directory"))?;
+        let api = match found.api {
+            Some(api) => api,
+            None => {
+                let api = settings
+                    .listen_for_api()
+                    .map_err(|e| format!("the API's socket: {e}"))?;
+                keeper.keep(Key::ApiListener, &Note::default(), api.as_fd());
+                api
+            }
+        };
+        let recorder_page = match found.recorder {
+            Some(page) => page,
+            None => {
+                let page = shm::memory_file("bulkhead-recorder", telemetry::recorder::BYTES)
+                    .map_err(says("pages"))?;
+                keeper.keep(Key::Recorder, &Note::default(), page.as_fd());
+                page
+            }
+        };
+        let recorder = Recorder::open(&recorder_page).map_err(says("the flight recorder"))?;
+        let fabric = match found.fabric.and_then(adopt::fabric) {
+            Some(fabric) => fabric,
+            None => {
+                let fabric = SeatState::create(FABRIC_SLOTS).map_err(says("the fabric's pages"))?;
+                keeper.keep(
+                    Key::Seat(Seat::Fabric, SeatPart::Counters),
+                    &Note::default(),
+                    fabric.counters.as_fd(),
+                );
+                keeper.keep(
+                    Key::Seat(Seat::Fabric, SeatPart::Recorder),
+                    &Note::default(),
+                    fabric.recorder.as_fd(),
+                );
+                fabric
+            }
+        };
+        let hierarchy = match Hierarchy::find() {
+            Ok(hierarchy) => Some(hierarchy),
+            Err(error) => {
+                eprintln!("supervisor: {error}; memory is limited by rlimits alone");
+                None
+            }
+        };
+        let namespaces = Namespaces::new(&settings.run_dir).map_err(says("the run directory"))?;
+        let now = clock();
+        let mut this = Supervisor {
+            uids: Uids::new(settings.first_uid()),
+            programs: Programs::beside_us().map_err(says("own path"))?,
+            settings,
+            keeper,
+            poll,
+            control,
+            controller_end,
+            api,
+            controller_due: Some(0),
+            controller_backoff: Default::default(),
+            workers: BTreeMap::new(),
+            next_worker: found.workers.keys().next_back().map_or(1, |last| last + 1),
+            start_again: 0,
+            refill_after: 0,
+            fabric,
+            compartments: BTreeMap::new(),
+            uplinks: BTreeMap::new(),
+            waiting: BTreeSet::new(),
+            // Serials only have to differ: the clock never gives the same twice.
+            channels: Channels::new(now),
+            captures: BTreeMap::new(),
+            limit: RestartLimit::new(now),
+            namespaces,
+            hierarchy,
+            old_cgroups: Vec::new(),
+            unlimited: Vec::new(),
+            recorder,
+            recorder_page: Rc::new(recorder_page),
+            is_ending: false,
+            next_watch: None,
+        };
+        for (id, kept) in found.compartments {
+            this.adopt_compartment(id, kept);
+        }
+        for ((compartment, slot), kept) in found.ports {
+            let port = this.adopt_port(kept);
+            if let (Some(port), Some(home)) = (port, this.compartments.get_mut(&compartment)) {
+                home.ports.insert(slot, port);
+            }
+        }
+        for (number, kept) in found.uplinks {
+            match uplinks::adopt(kept) {
+                Some(uplink) => drop(this.uplinks.insert(number, uplink)),
+                None => this.keeper.forget(&format!("uplink/{number}/")),
+            }
+        }
+        // The youngest first: of two with one seat the older is the one that died.
+        for (id, kept) in found.workers.into_iter().rev() {
+            this.adopt_worker(id, kept);
+        }
+        this.end_orphans();
+        for body in found.half_ports {
+            this.remove_half_port(body);
+        }
+        for prefix in &found.forget {
+            this.unplug_half_made(prefix);
+        }
+        let all = this.seats();
+        this.waiting = all
+            .into_iter()
+            .filter(|seat| this.seat(*seat).is_some_and(|s| s.worker.is_none()))
+            .collect();
+        let unconnected: Vec<u32> = this
+            .compartments
+            .iter()
+            .filter(|(_, c)| c.channel.is_none())
+            .map(|(id, _)| *id)
+            .collect();
+        for id in unconnected {
+            this.replace_channel(id);
+        }
+        this.happened(
+            Happened::new(EventKind::Ready, Subject::Supervisor)
+                .value(u64::from(std::process::id())),
+        );
+        this.watch_now();
+        Ok(this)
+    }
+
+    /// The loop; ends when the keeper says so.
+    ///
+    /// # Errors
+    /// A sentence: the keeper is gone.
+    pub fn run(&mut self) -> Result<(), String> {
+        loop {
+            self.fill_seats();
+            let more = self.start_one()
+                || self.start_controller_if_due()
+                || (self.waiting.is_empty() && self.channels.refill());
+            let quiet = !more && !self.unlimited.is_empty() && self.now() >= self.refill_after;
+            let timeout = self.until_next(more || quiet);
+            let mut events = self.poll.wait(timeout).map_err(|e| format!("epoll: {e}"))?;
+            if quiet && events.is_empty() {
+                self.limit_seated();
+            }
+            // The dead first: their tenants wait.
+            events.sort_by_key(|(_, source)| !matches!(source, Source::Death(_)));
+            for (token, source) in events {
+                if !self.poll.stands(token) {
+                    continue;
+                }
+                match source {
+                    Source::Death(id) => self.reap(id),
+                    Source::Worker(id) => self.hear_worker(id),
+                    Source::Controller => self.hear_controller(),
+                    Source::Listener(compartment, slot) => self.accept(compartment, slot),
+                    Source::Client(compartment, slot) => self.hear_client(compartment, slot),
+                    Source::Keeper => {
+                        if self
+                            .keeper
+                            .listen()
+                            .map_err(|e| format!("the keeper: {e}"))?
+                            == Wish::Shutdown
+                        {
+                            self.end_everything();
+                            return Ok(());
+                        }
+                    }
+                }
+            }
+            self.look_at_all();
+        }
+    }
+
+    /// How long the loop may sleep.
+    fn until_next(&mut self, more: bool) -> Option<Duration> {
+        let backlog = self.flush();
+        let now = self.now();
+        let mut next = vec![
+            self.expire_installs(now),
+            self.expire_starts(now),
+            self.next_watch,
+            self.controller_due,
+        ];
+        next.extend(backlog.then_some(Some(now + 1_000_000)));
+        next.push((self.refill_after > now).then_some(self.refill_after));
+        next.push((self.start_again > now).then_some(self.start_again));
+        let dues = self
+            .waiting
+            .iter()
+            .filter_map(|seat| self.seat(*seat))
+            .map(|state| state.due);
+        // A due one waits for a process to get ready, which is an event.
+        next.push(dues.filter(|due| *due > now).min());
+        if more {
+            return Some(Duration::ZERO);
+        }
+        let next = next.into_iter().flatten().min()?;
+        Some(Duration::from_nanos(next.saturating_sub(now)))
+    }
+
+    fn flush(&mut self) -> bool {
+        let mut waits = self.control.flush();
+        for worker in self.workers.values_mut() {
+            if let Some(link) = worker.link.as_mut().filter(|link| link.backlog() > 0) {
+                waits |= link.flush();
+            }
+        }
+        waits
+    }
+
+    /// Nanoseconds, CLOCK_MONOTONIC.
+    pub fn now(&self) -> u64 {
+        clock()
+    }
+
+    /// The state of a seat.
+    pub fn seat(&self, seat: Seat) -> Option<&SeatState> {
+        match seat {
+            Seat::Fabric => Some(&self.fabric),
+            Seat::Compartment(id) => self.compartments.get(&id).map(|c| &c.seat),
+        }
+    }
+
+    /// The same, to change.
+    pub fn seat_mut(&mut self, seat: Seat) -> Option<&mut SeatState> {
+        match seat {
+            Seat::Fabric => Some(&mut self.fabric),
+            Seat::Compartment(id) => self.compartments.get_mut(&id).map(|c| &mut c.seat),
+        }
+    }
+
+    /// Every seat.
+    pub fn seats(&self) -> Vec<Seat> {
+        std::iter::once(Seat::Fabric)
+            .chain(self.compartments.keys().copied().map(Seat::Compartment))
+            .collect()
+    }
+
+    /// What a process says.
+    fn hear_worker(&mut self, id: u64) {
+        for _ in 0..BATCH {
+            let Some(worker) = self.workers.get_mut(&id) else {
+                return;
+            };
+            let Some(link) = &worker.link else { return };
+            match link.socket().recv() {
+                Ok(Some((message, _))) => self.take_word(id, &message),
+                Ok(None) => return,
+                Err(error) => {
+                    // Closed, or not one of ours any more: its death says the rest.
+                    if let Some(token) = worker.tokens.1.take() {
+                        self.poll.unwatch(link, token);
+                    }
+                    // A process that closes its socket and lives is ended all the same.
+                    let _ = rustix::process::pidfd_send_signal(
+                        &worker.pidfd,
+                        rustix::process::Signal::KILL,
+                    );
+                    if error != seqpacket::Error::Closed {
+                        eprintln!("supervisor: process {}: {error}", worker.pid);
+                        worker.killed = worker.killed.or(Some(CAUSE_REPORT));
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn take_word(&mut self, id: u64, message: &Message) {
+        if let Some(body) = message.body::<Ready>() {
+            return self.ready(id, &body);
+        }
+        let Some(Place::Seated(seat)) = self.workers.get(&id).map(|worker| worker.place) else {
+            return;
+        };
+        if let Some(body) = message.body::<Running>() {
+            self.running(seat, &body);
+        } else if let Some(body) = message.body::<PortClosed>() {
+            self.port_closed(seat, &body);
+        } else if let Some(NeedReplace { slot }) = message.body::<NeedReplace>() {
+            match seat {
+                Seat::Fabric if self.compartments.contains_key(&slot) => self.replace_channel(slot),
+                Seat::Compartment(id) if slot == 0 => self.replace_channel(id),
+                Seat::Compartment(id) => self.drop_client(id, slot),
+                Seat::Fabric => {}
+            }
+        } else if let (Seat::Fabric, Some(body)) = (seat, message.body::<Report>()) {
+            self.reported(body.slot, body.reason);
+        }
+    }
+
+    fn port_closed(&mut self, seat: Seat, body: &PortClosed) {
+        let PortClosed { slot, reason } = *body;
+        self.happened(
+            Happened::new(EventKind::PortClosed, Subject::Seat(seat))
+                .slot(slot)
+                .cause(reason),
+        );
+        match seat {
+            Seat::Fabric if self.compartments.contains_key(&slot) => {
+                // An honest switch breaks no protocol.
+                let worker = self.compartments.get(&slot).and_then(|c| c.seat.worker);
+                if let (true, Some(worker)) = (reason < ERRNO_REASONS, worker) {
+                    if let Some(compartment) = self.compartments.get_mut(&slot) {
+                        compartment.channel = None;
+                    }
+                    self.kill(worker, Some(CAUSE_REPORT));
+                } else {
+                    self.replace_channel(slot);
+                }
+            }
+            Seat::Fabric => {
+                if let Some(uplink) = self
+                    .uplinks
+                    .values_mut()
+                    .find(|uplink| uplink.body.slot == slot)
+                {
+                    eprintln!(
+                        "supervisor: the uplink {} is gone",
+                        uplink.body.interface.as_str()
+                    );
+                    uplink.closed = true;
+                }
+            }
+            Seat::Compartment(id) if slot == 0 => self.replace_channel(id),
+            Seat::Compartment(id) => {
+                self.drop_client(id, slot);
+                let Some(port) = self
+                    .compartments
+                    .get_mut(&id)
+                    .and_then(|c| c.ports.get_mut(&slot))
+                else {
+                    return;
+                };
+                if port.is_tap() {
+                    eprintln!(
+                        "supervisor: the interface of {} is gone",
+                        port.body.name.as_str()
+                    );
+                    port.closed = true;
+                    self.note_port(id, slot);
+                }
+            }
+        }
+    }
+
+    /// The watch's next look is soon: something woke.
+    pub fn watch_now(&mut self) {
+        self.next_watch = Some(self.now() + WATCH_AWAKE);
+    }
+
+    /// Looks for processes that burn their processor and get nowhere.
+    fn look_at_all(&mut self) {
+        let now = self.now();
+        if self.next_watch.is_none_or(|next| next > now) {
+            return;
+        }
+        let (mut any, mut awake, mut stalled) = (false, false, Vec::new());
+        for seat in self.seats() {
+            let Some(id) = self.seat(seat).and_then(|state| state.worker) else {
+                continue;
+            };
+            let Some(pid) = self.workers.get(&id).map(|worker| worker.pid) else {
+                continue;
+            };
+            let Some(state) = self.seat_mut(seat) else {
+                continue;
+            };
+            any = true;
+            let (heartbeat, asleep) = (
+                state.word(ProcessWord::Heartbeat),
+                state.word(ProcessWord::Asleep) == 1,
+            );
+            match state.progress.look(heartbeat, asleep, || {
+                confine::clock::process_cpu_time(pid).ok()
+            }) {
+                Seen::Asleep => {}
+                Seen::Awake => awake = true,
+                Seen::Stalled => stalled.push(id),
+            }
+        }
+        for id in stalled {
+            self.kill(id, Some(CAUSE_STALL));
+        }
+        self.next_watch = any.then(|| now + if awake { WATCH_AWAKE } else { WATCH_ASLEEP });
+        self.old_cgroups.retain(|group| group.remove().is_err());
+    }
+
+    /// The orderly end: nothing of this instance is left behind.
+    fn end_everything(&mut self) {
+        self.is_ending = true;
+        let workers: Vec<u64> = self.workers.keys().copied().collect();
+        for id in workers {
+            self.kill(id, None);
+        }
+        let ids: Vec<u32> = self.compartments.keys().copied().collect();
+        let gone = Refusal::new(ErrorCode::System, "everything is being ended");
+        for id in ids {
+            if let Some(compartment) = self.compartments.get_mut(&id) {
+                for install in std::mem::take(&mut compartment.seat.installs) {
+                    self.refuse(install.seq, &gone);
+                }
+            }
+            self.destroy_compartment(id);
+        }
+        self.namespaces.unmake_all();
+        self.settings.clear();
+        for worker in self.workers.values() {
+            let mut fds = [rustix::event::PollFd::new(
+                &worker.pidfd,
+                rustix::event::PollFlags::IN,
+            )];
+            let second = rustix::event::Timespec {
+                tv_sec: 1,
+                tv_nsec: 0,
+            };
+            let _ = rustix::event::poll(&mut fds, Some(&second));
+            let status =
+                rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOHANG;
+            let _ = rustix::process::waitid(
+                rustix::process::WaitId::PidFd(worker.pidfd.as_fd()),
+                status,
+            );
+        }
+        self.old_cgroups.retain(|group| group.remove().is_err());
+        self.keeper.forget("");
+    }
+}
+
+fn clock() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}

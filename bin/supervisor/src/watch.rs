@@ -1,0 +1,237 @@
+//! Decisions about processes that die or hang: pure, with the time as an argument.
+//! All times are nanoseconds of CLOCK_MONOTONIC.
+
+use guard::guard;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+#[cfg(test)]
+mod tests;
+
+/// Own CPU time without a heartbeat after which a process counts as hung.
+pub const STALL: Duration = Duration::from_millis(50);
+/// CPU time without a heartbeat that is believed of one that says it sleeps.
+const DOZING: Duration = Duration::from_millis(1);
+/// Deaths attributed to one endpoint's slot before it is quarantined.
+pub const ENDPOINT_DEATHS: usize = 3;
+/// Deaths of the fabric attributed to one channel before it is quarantined.
+pub const CHANNEL_DEATHS: usize = 2;
+/// Deaths older than this are forgotten, nanoseconds.
+const BLAME_WINDOW: u64 = 60_000_000_000;
+/// Deaths remembered at most.
+const BLAME_MEMORY: usize = 64;
+
+/// How a process died, as far as the wait for its next start is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Death {
+    /// Exit, crash, kill or hang: a fault.
+    Fault,
+    /// Its system call filter or the fabric caught it doing what it may not: taken
+    /// over, until shown otherwise.
+    Breakout,
+}
+
+/// How long to wait before a process is started again. The first death after a
+/// healthy time costs no wait; each further one doubles it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backoff {
+    streak: u32,
+}
+
+impl Backoff {
+    /// A death after `uptime`: nanoseconds to wait before the next start.
+    pub fn died(&mut self, death: Death, uptime: u64) -> u64 {
+        // (healthy after, first wait, longest wait), nanoseconds.
+        let (healthy, first, longest) = match death {
+            Death::Fault => (100_000_000, 10_000_000, 1_000_000_000),
+            Death::Breakout => (30_000_000_000, 100_000_000, 10_000_000_000_u64),
+        };
+        if uptime >= healthy {
+            self.streak = 0;
+        }
+        let wait = match self.streak {
+            0 => 0,
+            // At most 2^16 times the first wait, so nothing overflows.
+            n => (first << (n - 1).min(16)).min(longest),
+        };
+        self.streak = self.streak.saturating_add(1);
+        if guard!("restart-backoff") { wait } else { 0 }
+    }
+
+    /// Forgets what was.
+    pub fn reset(&mut self) {
+        self.streak = 0;
+    }
+}
+
+/// Limit of restarts of the whole host: a token bucket.
+#[derive(Clone, Copy, Debug)]
+pub struct RestartLimit {
+    tokens: f64,
+    filled: u64,
+}
+
+/// Restarts that may happen at once.
+const RESTART_BURST: f64 = 64.0;
+/// Restarts a second in the long run.
+const RESTARTS_PER_SECOND: f64 = 20.0;
+
+impl RestartLimit {
+    /// A full bucket.
+    pub fn new(now: u64) -> RestartLimit {
+        RestartLimit {
+            tokens: RESTART_BURST,
+            filled: now,
+        }
+    }
+
+    /// Takes one restart, or says how many nanoseconds it must wait.
+    pub fn take(&mut self, now: u64) -> Result<(), u64> {
+        let passed = now.saturating_sub(self.filled) as f64 / 1e9;
+        self.filled = now.max(self.filled);
+        self.tokens = (self.tokens + passed * RESTARTS_PER_SECOND).min(RESTART_BURST);
+        if guard!("restart-limit") && self.tokens < 1.0 {
+            return Err((((1.0 - self.tokens) / RESTARTS_PER_SECOND) * 1e9) as u64 + 1);
+        }
+        self.tokens -= 1.0;
+        Ok(())
+    }
+}
+
+/// Whose frames a process was working on when it died.
+#[derive(Clone, Debug, Default)]
+pub struct Blame {
+    deaths: VecDeque<(u64, u32)>,
+}
+
+impl Blame {
+    /// A death while `slot`'s batch was being worked on; `true` if that slot has
+    /// now had `limit` of them within a minute and is to be quarantined.
+    pub fn died(&mut self, now: u64, slot: u32, limit: usize) -> bool {
+        self.deaths
+            .retain(|(at, _)| now.saturating_sub(*at) <= BLAME_WINDOW);
+        if self.deaths.len() >= BLAME_MEMORY {
+            self.deaths.pop_front();
+        }
+        self.deaths.push_back((now, slot));
+        let count = self.deaths.iter().filter(|(_, s)| *s == slot).count();
+        let reached = count >= limit;
+        if reached {
+            self.forgive(slot);
+        }
+        guard!("quarantine-killer") && reached
+    }
+
+    /// Forgets what was attributed to `slot`.
+    pub fn forgive(&mut self, slot: u32) {
+        self.deaths.retain(|(_, s)| *s != slot);
+    }
+}
+
+/// What the watch saw of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// It sleeps in the kernel.
+    Asleep,
+    /// It is awake and goes on, or has not yet burned enough to tell.
+    Awake,
+    /// It burned [`STALL`] of CPU without a sign of progress.
+    Stalled,
+}
+
+/// A process's progress by its own words: allegations, which can only hide a hang
+/// of its own.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Progress {
+    heartbeat: u64,
+    /// Its CPU time when this heartbeat was first seen standing still.
+    burned: Option<Duration>,
+}
+
+impl Progress {
+    /// One look.
+    pub fn look(
+        &mut self,
+        heartbeat: u64,
+        asleep: bool,
+        cpu: impl FnOnce() -> Option<Duration>,
+    ) -> Seen {
+        let Some(now) = cpu() else {
+            return Seen::Awake;
+        };
+        if heartbeat != self.heartbeat {
+            self.heartbeat = heartbeat;
+            self.burned = None;
+        }
+        let burned = now.saturating_sub(*self.burned.get_or_insert(now));
+        if guard!("stall") && burned >= STALL {
+            return Seen::Stalled;
+        }
+        // A sleeper burns nothing: one that does is looked at as often as one awake.
+        if asleep && burned < DOZING {
+            Seen::Asleep
+        } else {
+            Seen::Awake
+        }
+    }
+}
+
+/// How a process ended, as far as the kernel tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// It exited with this code.
+    Exit(i32),
+    /// A signal ended it.
+    Signal(i32),
+    /// Not our child (a supervisor before us started it): the keeper knows.
+    Unknown,
+}
+
+/// What an end means for what comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ending {
+    /// `CAUSE_*`.
+    pub cause: u32,
+    /// How long the next start waits.
+    pub death: Death,
+    /// `START_*` of the next process.
+    pub start: u32,
+    /// Whether it counts against the slot that was being worked on: a crash by its
+    /// own doing does, a kill from outside does not.
+    pub blames: bool,
+}
+
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
+const SIGSYS: i32 = 31;
+
+/// `killed`: the `CAUSE_*` for which this supervisor killed it.
+pub fn ending(killed: Option<u32>, how: How) -> Ending {
+    use command::verbs::{
+        CAUSE_EXIT, CAUSE_REPORT, CAUSE_STALL, CAUSE_TRIP, START_FAULT, START_TRIP,
+    };
+    let fault = |cause, blames| Ending {
+        cause,
+        death: Death::Fault,
+        start: START_FAULT,
+        blames,
+    };
+    let breakout = |cause, blames| Ending {
+        cause,
+        death: Death::Breakout,
+        start: START_TRIP,
+        blames,
+    };
+    match (killed, how) {
+        (Some(CAUSE_REPORT), _) => breakout(CAUSE_REPORT, false),
+        (_, How::Signal(SIGSYS)) => breakout(CAUSE_TRIP, true),
+        (Some(CAUSE_STALL), _) => fault(CAUSE_STALL, true),
+        (_, How::Signal(SIGKILL | SIGTERM)) => fault(CAUSE_EXIT, false),
+        (_, How::Exit(_) | How::Signal(_)) => fault(CAUSE_EXIT, true),
+        // It may have been a trip: nothing is restored, and nobody is blamed.
+        (_, How::Unknown) => Ending {
+            start: START_TRIP,
+            ..fault(CAUSE_EXIT, false)
+        },
+    }
+}

@@ -1,0 +1,147 @@
+use super::*;
+
+const MS: u64 = 1_000_000;
+const S: u64 = 1_000 * MS;
+
+#[test]
+fn the_first_restart_is_immediate_and_repeated_deaths_wait_longer_each_time() {
+    let mut backoff = Backoff::default();
+    assert_eq!(backoff.died(Death::Fault, 0), 0);
+    let waits: Vec<u64> = (0..9)
+        .map(|_| backoff.died(Death::Fault, MS) / MS)
+        .collect();
+    assert_eq!(waits, [10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
+    for _ in 0..100 {
+        assert!(backoff.died(Death::Fault, 0) <= S);
+    }
+}
+
+#[test]
+fn a_healthy_time_is_forgiven_for_a_fault_but_not_for_a_breakout() {
+    let mut backoff = Backoff::default();
+    for _ in 0..5 {
+        assert_eq!(backoff.died(Death::Fault, 200 * MS), 0);
+    }
+    let mut backoff = Backoff::default();
+    assert_eq!(backoff.died(Death::Breakout, S), 0);
+    assert_eq!(backoff.died(Death::Breakout, S), 100 * MS);
+    assert_eq!(backoff.died(Death::Breakout, S), 200 * MS);
+    assert_eq!(backoff.died(Death::Breakout, 31 * S), 0);
+}
+
+#[test]
+fn the_host_restarts_a_bounded_number_of_processes_a_second() {
+    let mut limit = RestartLimit::new(0);
+    let mut allowed = 0;
+    // Ten seconds of a death each millisecond.
+    for tick in 0..10_000 {
+        if limit.take(tick * MS).is_ok() {
+            allowed += 1;
+        }
+    }
+    assert!((260..=266).contains(&allowed), "{allowed} restarts");
+    // And it says how long to wait, truly.
+    let mut limit = RestartLimit::new(0);
+    let wait = std::iter::repeat_with(|| limit.take(0))
+        .find_map(Result::err)
+        .unwrap();
+    assert!(limit.take(wait).is_ok());
+}
+
+#[test]
+fn three_deaths_by_one_slot_quarantine_it_and_deaths_by_others_do_not_count() {
+    let mut blame = Blame::default();
+    assert!(!blame.died(0, 4, ENDPOINT_DEATHS));
+    assert!(!blame.died(S, 5, ENDPOINT_DEATHS));
+    assert!(!blame.died(2 * S, 4, ENDPOINT_DEATHS));
+    assert!(!blame.died(3 * S, 6, ENDPOINT_DEATHS));
+    assert!(blame.died(4 * S, 4, ENDPOINT_DEATHS));
+    // Counted anew afterwards.
+    assert!(!blame.died(5 * S, 4, ENDPOINT_DEATHS));
+    // Two suffice for a channel of the fabric.
+    let mut blame = Blame::default();
+    assert!(!blame.died(0, 1, CHANNEL_DEATHS));
+    assert!(blame.died(S, 1, CHANNEL_DEATHS));
+}
+
+#[test]
+fn deaths_long_ago_are_forgotten() {
+    let mut blame = Blame::default();
+    for n in 0..100 {
+        assert!(!blame.died(n * 31 * S, 4, ENDPOINT_DEATHS));
+    }
+}
+
+#[test]
+fn what_burns_without_a_heartbeat_is_stalled() {
+    let mut progress = Progress::default();
+    let burn = |ms: u64| move || Some(Duration::from_millis(ms));
+    assert_eq!(progress.look(7, false, burn(100)), Seen::Awake);
+    assert_eq!(progress.look(7, false, burn(149)), Seen::Awake);
+    assert_eq!(progress.look(7, false, burn(150)), Seen::Stalled);
+}
+
+#[test]
+fn a_heartbeat_a_sleep_or_a_starved_process_is_no_stall() {
+    let mut progress = Progress::default();
+    let burn = |ms: u64| move || Some(Duration::from_millis(ms));
+    for n in 1..100 {
+        assert_eq!(progress.look(n, false, burn(n * 60)), Seen::Awake);
+    }
+    // Awake, but others have the core: no CPU time of its own, whatever the wall says.
+    for _ in 0..100 {
+        assert_eq!(progress.look(99, false, burn(99 * 60)), Seen::Awake);
+    }
+    assert_eq!(progress.look(99, true, burn(99 * 60)), Seen::Asleep);
+    assert_eq!(progress.look(99, false, burn(99 * 60)), Seen::Awake);
+    // A process that is gone has no CPU clock.
+    assert_eq!(progress.look(99, false, || None), Seen::Awake);
+}
+
+#[test]
+fn who_says_it_sleeps_and_burns_is_stalled_too() {
+    let mut progress = Progress::default();
+    let burn = |ms: u64| move || Some(Duration::from_millis(ms));
+    assert_eq!(progress.look(7, true, burn(0)), Seen::Asleep);
+    assert_eq!(progress.look(7, true, burn(0)), Seen::Asleep);
+    // Looked at more often from here on.
+    assert_eq!(progress.look(7, true, burn(10)), Seen::Awake);
+    assert_eq!(progress.look(7, true, burn(50)), Seen::Stalled);
+}
+
+#[test]
+fn a_trip_or_report_restores_nothing_and_a_kill_from_outside_blames_nobody() {
+    use command::verbs::{
+        CAUSE_EXIT, CAUSE_REPORT, CAUSE_STALL, CAUSE_TRIP, START_FAULT, START_TRIP,
+    };
+    let trip = ending(None, How::Signal(31));
+    assert_eq!(
+        (trip.cause, trip.start, trip.death),
+        (CAUSE_TRIP, START_TRIP, Death::Breakout)
+    );
+    let report = ending(Some(CAUSE_REPORT), How::Signal(9));
+    assert_eq!(
+        (report.cause, report.start, report.blames),
+        (CAUSE_REPORT, START_TRIP, false)
+    );
+    let stall = ending(Some(CAUSE_STALL), How::Signal(9));
+    assert_eq!(
+        (stall.cause, stall.start, stall.blames),
+        (CAUSE_STALL, START_FAULT, true)
+    );
+    let crash = ending(None, How::Signal(11));
+    assert_eq!(
+        (crash.cause, crash.start, crash.blames),
+        (CAUSE_EXIT, START_FAULT, true)
+    );
+    let killed = ending(None, How::Signal(9));
+    assert_eq!(
+        (killed.cause, killed.start, killed.blames),
+        (CAUSE_EXIT, START_FAULT, false)
+    );
+    let unknown = ending(None, How::Unknown);
+    assert_eq!(
+        (unknown.cause, unknown.start, unknown.blames),
+        (CAUSE_EXIT, START_TRIP, false)
+    );
+}

@@ -1,0 +1,674 @@
+//! Processes: spawned, confined, waiting as spares; seated, dead, reaped.
+
+use crate::link::{Link, Shared};
+use crate::poll::{Source, Token};
+use crate::registry::{Key, Note, Seat, WorkerPart};
+use crate::seats::label;
+use crate::supervisor::Supervisor;
+use crate::watch::How;
+use command::Message;
+use command::verbs::Ready;
+use confine::{Profile, Spawn, Stages};
+use guard::guard;
+use rustix::process::{Resource, Rlimit, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// Spare switches kept ready.
+const SPARE_SWITCHES: usize = 2;
+/// Spare fabrics kept ready.
+const SPARE_FABRICS: usize = 1;
+/// Processes that start at the same time, at most.
+const STARTING: usize = 8;
+/// A process that is not ready by then is killed, ns.
+const START_LIMIT: u64 = 10_000_000_000;
+/// After a failure to start one, the next try waits, ns.
+const START_RETRY: u64 = 500_000_000;
+
+/// What a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// A tenant's switch.
+    Switch,
+    /// The fabric.
+    Fabric,
+    /// A capture's writer.
+    Auditor,
+    /// The controller.
+    Controller,
+}
+
+impl Role {
+    /// Its name in notes and of its program.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Switch => "switch",
+            Role::Fabric => "fabric",
+            Role::Auditor => "auditor",
+            Role::Controller => "controller",
+        }
+    }
+    /// From its name.
+    pub fn from_name(name: &str) -> Option<Role> {
+        [Role::Switch, Role::Fabric, Role::Auditor, Role::Controller]
+            .into_iter()
+            .find(|role| role.name() == name)
+    }
+    fn profile(self) -> Profile {
+        match self {
+            Role::Switch => Profile::Switch,
+            Role::Fabric => Profile::Fabric,
+            Role::Auditor => Profile::Auditor,
+            Role::Controller => Profile::Controller,
+        }
+    }
+    /// `Ready::role`.
+    fn number(self) -> u32 {
+        match self {
+            Role::Switch => 1,
+            Role::Fabric => 2,
+            Role::Auditor => 3,
+            Role::Controller => 0,
+        }
+    }
+}
+
+/// Where a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Confining itself; once ready it goes to the purpose.
+    Starting(Purpose),
+    /// Confined, and knows no tenant.
+    Spare,
+    /// In a seat.
+    Seated(Seat),
+    /// Writes the capture of this compartment.
+    Capture(u32),
+    /// Is the controller.
+    Controller,
+    /// Killed; only its death is awaited.
+    Ending,
+}
+
+/// What a process was started for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Whatever comes.
+    Spare,
+    /// A seat that wants a program or a sandbox of its own.
+    Seat(Seat),
+    /// The capture of this compartment.
+    Capture(u32),
+}
+
+/// A process.
+#[derive(Debug)]
+pub struct Worker {
+    /// Its id on the host.
+    pub pid: u32,
+    /// Readable when it has died.
+    pub pidfd: OwnedFd,
+    /// To talk to it; the controller has a socket of its own.
+    pub link: Option<Link>,
+    /// What it is.
+    pub role: Role,
+    /// Its uid on the host.
+    pub uid: u32,
+    /// Stages of confinement that it said it has done, and that the kernel confirmed.
+    pub stages: u32,
+    /// Where it is.
+    pub place: Place,
+    /// When it was started, ns.
+    pub started: u64,
+    /// `CAUSE_*`: why we killed it.
+    pub killed: Option<u32>,
+    /// Its profile.
+    pub profile: Profile,
+    /// Registrations: death, control.
+    pub tokens: (Token, Option<Token>),
+}
+
+impl Supervisor {
+    /// Starts what is needed most, at most one process a call; whether there is more.
+    pub fn start_one(&mut self) -> bool {
+        let now = self.now();
+        if self.start_again > now || self.is_ending {
+            return false;
+        }
+        let starting = self
+            .workers
+            .values()
+            .filter(|w| matches!(w.place, Place::Starting(_)))
+            .count();
+        if starting >= STARTING {
+            return false;
+        }
+        // First what has no spare that would fit.
+        let special = self
+            .waiting
+            .iter()
+            .copied()
+            .find(|seat| self.seat_is_due(*seat, now) && self.is_special(*seat));
+        if let Some(seat) = special {
+            let (role, profile, program) = self.wish_of(seat);
+            self.waiting.remove(&seat);
+            if self
+                .start_worker(role, profile, &program, Purpose::Seat(seat))
+                .is_none()
+            {
+                self.waiting.insert(seat);
+            }
+            return true;
+        }
+        for (role, spares) in [
+            (Role::Fabric, SPARE_FABRICS),
+            (Role::Switch, SPARE_SWITCHES),
+        ] {
+            let fits = |seat: &Seat| {
+                (*seat == Seat::Fabric) == (role == Role::Fabric) && !self.is_special(*seat)
+            };
+            let waiting = self.waiting.iter().filter(|seat| fits(seat)).count();
+            let wanted = if now < self.refill_after {
+                waiting
+            } else {
+                spares + waiting
+            };
+            let have = self
+                .workers
+                .values()
+                .filter(|w| {
+                    w.role == role
+                        && matches!(w.place, Place::Spare | Place::Starting(Purpose::Spare))
+                })
+                .count();
+            if have < wanted {
+                let program = format!("bulkhead-{}", role.name());
+                return self
+                    .start_worker(role, role.profile(), &program, Purpose::Spare)
+                    .is_some();
+            }
+        }
+        false
+    }
+
+    /// After a failed start: what was started for a seat of special wishes holds up
+    /// that seat alone.
+    fn put_off(&mut self, purpose: Purpose) {
+        let next = self.now() + START_RETRY;
+        match purpose {
+            Purpose::Seat(seat) => {
+                if let Some(state) = self.seat_mut(seat) {
+                    state.due = state.due.max(next);
+                }
+            }
+            Purpose::Spare => self.start_again = next,
+            Purpose::Capture(_) => {}
+        }
+    }
+
+    /// Starts one process; `None` after saying why not.
+    pub fn start_worker(
+        &mut self,
+        role: Role,
+        profile: Profile,
+        program: &str,
+        purpose: Purpose,
+    ) -> Option<u64> {
+        match self.try_start_worker(role, profile, program, purpose) {
+            Ok(id) => Some(id),
+            Err(reason) => {
+                eprintln!("supervisor: cannot start a {}: {reason}", role.name());
+                self.put_off(purpose);
+                None
+            }
+        }
+    }
+
+    fn try_start_worker(
+        &mut self,
+        role: Role,
+        profile: Profile,
+        program: &str,
+        purpose: Purpose,
+    ) -> Result<u64, String> {
+        let file = self
+            .programs
+            .open(program)
+            .map_err(|e| format!("{program}: {e}"))?;
+        let (ours, theirs) = seqpacket::Socket::pair().map_err(|e| e.to_string())?;
+        // Room for the ports of a large tenant at once.
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&ours, 1 << 20);
+        let uid = self.uid_for_worker().ok_or("no uid is left")?;
+        let id = self.next_worker;
+        self.next_worker += 1;
+        // First the intent: without the pidfd this is a half-made process, and a
+        // supervisor after us ends it.
+        self.keeper.keep(
+            Key::Worker(id, WorkerPart::Control),
+            &place_note(role, "starting", profile),
+            ours.as_fd(),
+        );
+        let started = self.spawn(profile, &file, program, uid, &[theirs.as_fd()], &[]);
+        drop(theirs);
+        match started.and_then(|child| {
+            self.enrol(
+                id,
+                child,
+                Some(ours),
+                role,
+                profile,
+                uid,
+                Place::Starting(purpose),
+            )
+        }) {
+            Ok(()) => Ok(id),
+            Err(reason) => {
+                self.uids.release(uid);
+                self.keeper.forget(&format!("worker/{id}/"));
+                Err(reason)
+            }
+        }
+    }
+
+    /// Spawns the program confined as its profile says.
+    pub fn spawn(
+        &self,
+        profile: Profile,
+        program: &OwnedFd,
+        name: &str,
+        uid: u32,
+        descriptors: &[BorrowedFd<'_>],
+        arguments: &[&str],
+    ) -> Result<confine::Child, String> {
+        let gid = if self.settings.rootless {
+            rustix::process::getgid().as_raw()
+        } else {
+            uid
+        };
+        let stderr = std::io::stderr();
+        let child = confine::spawn(&Spawn {
+            profile,
+            program: program.as_fd(),
+            name: Path::new(name)
+                .file_name()
+                .and_then(|n| n.to_str())
+                .unwrap_or(name),
+            arguments,
+            uid,
+            gid,
+            descriptors,
+            stderr: Some(stderr.as_fd()),
+            cgroup: None,
+        });
+        child.map_err(|e| e.to_string())
+    }
+
+    /// Takes a process that was just spawned into the books.
+    #[expect(clippy::too_many_arguments, reason = "all of what a process is")]
+    pub fn enrol(
+        &mut self,
+        id: u64,
+        child: confine::Child,
+        control: Option<seqpacket::Socket>,
+        role: Role,
+        profile: Profile,
+        uid: u32,
+        place: Place,
+    ) -> Result<(), String> {
+        let confine::Child { pid, pidfd } = child;
+        let person = Note::default().with("pid", pid).with("uid", uid);
+        self.keeper
+            .keep(Key::Worker(id, WorkerPart::Pidfd), &person, pidfd.as_fd());
+        let started = self.now();
+        let death = match self.poll.watch(&pidfd, Source::Death(id)) {
+            Ok(token) => token,
+            Err(errno) => {
+                let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+                return Err(errno.to_string());
+            }
+        };
+        let link = control.map(Link::new);
+        let heard = link
+            .as_ref()
+            .and_then(|link| self.poll.watch(link, Source::Worker(id)).ok());
+        self.uids.adopt(uid);
+        let worker = Worker {
+            pid,
+            pidfd,
+            link,
+            role,
+            uid,
+            stages: 0,
+            place,
+            started,
+            killed: None,
+            profile,
+            tokens: (death, heard),
+        };
+        self.workers.insert(id, worker);
+        Ok(())
+    }
+
+    fn uid_for_worker(&mut self) -> Option<u32> {
+        if self.settings.rootless {
+            Some(rustix::process::getuid().as_raw())
+        } else {
+            self.uids.take()
+        }
+    }
+
+    /// The program, profile and role that a seat wants.
+    fn wish_of(&self, seat: Seat) -> (Role, Profile, String) {
+        match seat {
+            Seat::Fabric => (Role::Fabric, Profile::Fabric, "bulkhead-fabric".to_owned()),
+            Seat::Compartment(id) => {
+                let body = self
+                    .compartments
+                    .get(&id)
+                    .map(|c| c.body)
+                    .unwrap_or_default();
+                let profile = if body.sandbox == 0 {
+                    Profile::Baseline
+                } else {
+                    Profile::Switch
+                };
+                let program = match body.program.as_str() {
+                    "" => "bulkhead-switch",
+                    other => other,
+                };
+                (Role::Switch, profile, program.to_owned())
+            }
+        }
+    }
+
+    fn is_special(&self, seat: Seat) -> bool {
+        match seat {
+            Seat::Fabric => false,
+            Seat::Compartment(id) => self
+                .compartments
+                .get(&id)
+                .is_some_and(|c| c.body.sandbox == 0 || !c.body.program.as_str().is_empty()),
+        }
+    }
+
+    fn seat_is_due(&self, seat: Seat, now: u64) -> bool {
+        self.seat(seat).is_some_and(|state| state.due <= now)
+    }
+
+    /// Gives spares to the seats that wait and are due.
+    pub fn fill_seats(&mut self) {
+        if self.waiting.is_empty() || self.is_ending {
+            return;
+        }
+        let now = self.now();
+        let due: Vec<Seat> = self
+            .waiting
+            .iter()
+            .copied()
+            .filter(|seat| self.seat_is_due(*seat, now))
+            .collect();
+        for seat in due {
+            if self.is_special(seat) {
+                continue;
+            }
+            let role = if seat == Seat::Fabric {
+                Role::Fabric
+            } else {
+                Role::Switch
+            };
+            let spare = self
+                .workers
+                .iter()
+                .find(|(_, w)| w.role == role && w.place == Place::Spare);
+            if let Some(id) = spare.map(|(id, _)| *id) {
+                self.waiting.remove(&seat);
+                self.attach(id, seat);
+            }
+        }
+    }
+
+    /// A worker says that it is confined and waits.
+    pub fn ready(&mut self, id: u64, body: &Ready) {
+        let Some(worker) = self.workers.get_mut(&id) else {
+            return;
+        };
+        let Place::Starting(purpose) = worker.place else {
+            return;
+        };
+        if body.role != worker.role.number() {
+            eprintln!(
+                "supervisor: process {} says it is of another role",
+                worker.pid
+            );
+            self.kill(id, None);
+            return;
+        }
+        // Not the worker's word alone: the kernel's.
+        let observed = confine::observe(worker.pid);
+        let confined = match (&observed, worker.profile) {
+            (Ok(_), Profile::Baseline) => true,
+            (Ok(seen), _) => seen.is_confined() && seen.uids == [worker.uid; 4],
+            (Err(_), _) => false,
+        };
+        let missing = Stages(body.stages).missing(worker.profile);
+        if guard!("worker-confined") && !(confined && missing.is_empty()) {
+            eprintln!(
+                "supervisor: process {} is not confined (missing {missing:?}, seen {observed:?})",
+                worker.pid
+            );
+            // Its place stays: its death says what to start again.
+            let _ = pidfd_send_signal(&worker.pidfd, Signal::KILL);
+            return;
+        }
+        worker.stages = body.stages;
+        worker.place = Place::Spare;
+        match purpose {
+            Purpose::Spare => {
+                self.note_place(id, "spare");
+                self.fill_seats();
+            }
+            Purpose::Seat(seat) => {
+                if self.seat(seat).is_some_and(|state| state.worker.is_none()) {
+                    self.attach(id, seat);
+                } else {
+                    self.kill(id, None);
+                }
+            }
+            Purpose::Capture(compartment) => {
+                worker.place = Place::Capture(compartment);
+                self.capture_ready(id, compartment);
+            }
+        }
+    }
+
+    /// Notes with the keeper where a process is.
+    pub fn note_place(&mut self, id: u64, place: &str) {
+        let Some(worker) = self.workers.get(&id) else {
+            return;
+        };
+        let Some(link) = &worker.link else { return };
+        let mut note = place_note(worker.role, place, worker.profile).with("stages", worker.stages);
+        if let Place::Seated(seat) = worker.place
+            && let Some(state) = self.seat(seat)
+        {
+            note = note
+                .with("restarts", state.restarts)
+                .with("cause", state.cause)
+                .with("outage", state.outage);
+        }
+        self.keeper
+            .keep(Key::Worker(id, WorkerPart::Control), &note, link.as_fd());
+    }
+
+    /// Kills a process. `cause`: what to say of it; `None` = it was not in a seat.
+    pub fn kill(&mut self, id: u64, cause: Option<u32>) {
+        if let Some(worker) = self.workers.get_mut(&id) {
+            worker.killed = worker.killed.or(cause);
+            if cause.is_none() {
+                worker.place = Place::Ending;
+            }
+            let _ = pidfd_send_signal(&worker.pidfd, Signal::KILL);
+        }
+    }
+
+    /// A process died: reap it and do what its place needs, the most urgent first.
+    pub fn reap(&mut self, id: u64) {
+        let Some(worker) = self.workers.remove(&id) else {
+            return;
+        };
+        let how = how_it_ended(&worker.pidfd);
+        self.poll.unwatch(&worker.pidfd, worker.tokens.0);
+        if let (Some(link), Some(token)) = (&worker.link, worker.tokens.1) {
+            self.poll.unwatch(link, token);
+        }
+        match worker.place {
+            Place::Seated(seat) => self.seat_lost(seat, id, worker.killed, how),
+            Place::Starting(purpose) => {
+                eprintln!(
+                    "supervisor: a {} ended before it was ready: {how:?}",
+                    worker.role.name()
+                );
+                self.put_off(purpose);
+                match purpose {
+                    Purpose::Seat(seat) if self.seat(seat).is_some() => {
+                        self.waiting.insert(seat);
+                    }
+                    Purpose::Capture(compartment) => self.end_capture(compartment),
+                    _ => {}
+                }
+            }
+            Place::Capture(compartment) => self.end_capture(compartment),
+            Place::Controller => self.controller_lost(worker.started, how),
+            Place::Spare | Place::Ending => {}
+        }
+        self.uids.release(worker.uid);
+        self.keeper.forget(&format!("worker/{id}/"));
+    }
+
+    /// Sends a message to a process.
+    pub fn tell(&mut self, id: u64, message: &Message, fds: Vec<Shared>) {
+        let Some(link) = self.workers.get_mut(&id).and_then(|w| w.link.as_mut()) else {
+            return;
+        };
+        if !link.send(message, fds) {
+            // Gone, or deaf: its death is what is handled.
+            self.kill_seated(id, command::verbs::CAUSE_STALL);
+        }
+    }
+
+    fn kill_seated(&mut self, id: u64, cause: u32) {
+        let seated = self
+            .workers
+            .get(&id)
+            .is_some_and(|w| matches!(w.place, Place::Seated(_)));
+        self.kill(id, seated.then_some(cause));
+    }
+
+    /// Kills what should long be ready; when to look again.
+    pub fn expire_starts(&mut self, now: u64) -> Option<u64> {
+        let late: Vec<u64> = self
+            .workers
+            .iter()
+            .filter(|(_, w)| {
+                matches!(w.place, Place::Starting(_))
+                    && now.saturating_sub(w.started) >= START_LIMIT
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        for id in late {
+            eprintln!("supervisor: a process does not get ready");
+            if let Some(worker) = self.workers.get(&id) {
+                // Its place stays: its death says what to start again.
+                let _ = pidfd_send_signal(&worker.pidfd, Signal::KILL);
+            }
+        }
+        let starts = self
+            .workers
+            .values()
+            .filter(|w| matches!(w.place, Place::Starting(_)))
+            .map(|w| w.started);
+        starts.min().map(|started| started + START_LIMIT)
+    }
+
+    /// Pins a process to its compartment's core, if that has one.
+    pub fn pin(&self, id: u64, compartment: u32) {
+        let (Some(worker), Some(compartment)) =
+            (self.workers.get(&id), self.compartments.get(&compartment))
+        else {
+            return;
+        };
+        let core = compartment.body.core;
+        let pid = rustix::process::Pid::from_raw(worker.pid.cast_signed());
+        if core == u32::MAX || pid.is_none() {
+            return;
+        }
+        let mut cores = rustix::thread::CpuSet::new();
+        if (core as usize) < rustix::thread::CpuSet::MAX_CPU {
+            cores.set(core as usize);
+        }
+        if let Err(errno) = rustix::thread::sched_setaffinity(pid, &cores) {
+            eprintln!(
+                "supervisor: {} cannot have core {core}: {errno}",
+                label(Seat::Compartment(compartment.body.id))
+            );
+        }
+    }
+
+    /// Puts processes that were seated under their compartments' limits. The kernel
+    /// takes some 10 ms to move a process between cgroups, and hardly longer for many:
+    /// so this comes behind all that is urgent, and for all at once.
+    pub fn limit_seated(&mut self) {
+        for (id, compartment) in std::mem::take(&mut self.unlimited) {
+            let (Some(worker), Some(compartment)) =
+                (self.workers.get(&id), self.compartments.get(&compartment))
+            else {
+                continue;
+            };
+            if let Some(cgroup) = &compartment.cgroup {
+                if let Err(error) = cgroup.add(worker.pid) {
+                    eprintln!(
+                        "supervisor: {}: {error}",
+                        label(Seat::Compartment(compartment.body.id))
+                    );
+                }
+                continue;
+            }
+            let pid = rustix::process::Pid::from_raw(worker.pid.cast_signed());
+            if compartment.body.memory != 0 && pid.is_some() {
+                // Without cgroups: at least its private memory is bounded.
+                let most = Some(compartment.body.memory);
+                let _ = rustix::process::prlimit(
+                    pid,
+                    Resource::Data,
+                    Rlimit {
+                        current: most,
+                        maximum: most,
+                    },
+                );
+            }
+        }
+    }
+}
+
+/// The note on a process's control socket.
+fn place_note(role: Role, place: &str, profile: Profile) -> Note {
+    Note::default()
+        .with("role", role.name())
+        .with("place", place)
+        .with("profile", profile.name())
+}
+
+/// Asks the kernel how it ended, and reaps it if it is ours to reap.
+fn how_it_ended(pidfd: &OwnedFd) -> How {
+    match waitid(
+        WaitId::PidFd(pidfd.as_fd()),
+        WaitIdOptions::EXITED | WaitIdOptions::NOHANG,
+    ) {
+        Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => How::Exit(code),
+            (_, Some(signal)) => How::Signal(signal),
+            _ => How::Unknown,
+        },
+        _ => How::Unknown,
+    }
+}

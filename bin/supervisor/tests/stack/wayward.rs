@@ -1,0 +1,172 @@
+//! A worker for the supervisor's tests: speaks like a switch (or, by its name, like the
+//! fabric) and moves no frame. How it misbehaves is the `wait_us` of its `Attach`. What
+//! it was handed it counts in its counters page, where a test reads it:
+//! per slot `RxFrames` = ports added, `RxBytes` = those with `resume`, `TxFrames` =
+//! ports removed; `Replies` of slot 0 = images.
+
+use command::Message;
+use command::verbs::{
+    AddPort, Attach, CAUSE_EXIT, NeedReplace, PortClosed, Ready, RemovePort, Report, Running,
+    UseImage,
+};
+use confine::Profile;
+use rustix::event::{PollFd, PollFlags, poll};
+use seqpacket::Socket;
+use shm::CountersPage;
+use telemetry::counters::{Counter, ProcessWord};
+
+/// Exits with a code while working on slot 1, when it gets its image.
+const CRASH: u32 = 101;
+/// Spins for ever, when it gets its image.
+const SPIN: u32 = 102;
+/// Opens a file, which its filter forbids, when it gets its image.
+const TRIP: u32 = 103;
+/// Refuses every image.
+const REFUSE: u32 = 104;
+/// Says nothing about images.
+const SILENT: u32 = 105;
+/// Says that the port in slot 1 closed (ENODEV), when it gets its image.
+const PORT_GONE: u32 = 106;
+/// Wants the channel in slot 0 replaced, once, when it gets its image.
+const REPLACE: u32 = 107;
+
+/// Its whole life; never returns.
+pub fn run(is_fabric: bool) -> ! {
+    let (role, profile) = if is_fabric {
+        (2, Profile::Fabric)
+    } else {
+        (1, Profile::Switch)
+    };
+    let Some(control) = confine::descriptor(3) else {
+        std::process::exit(2)
+    };
+    let stages = match confine::enter(profile) {
+        Ok(stages) => stages.0,
+        Err(error) => {
+            eprintln!("wayward: {error}");
+            std::process::exit(3);
+        }
+    };
+    let control = Socket::from_fd(control);
+    let _ = control.send(&Message::new(0, &Ready { role, stages }), &[]);
+    let mut page: Option<CountersPage> = None;
+    let mut mode = 0;
+    loop {
+        if let Some(page) = &page {
+            page.add_process(ProcessWord::Heartbeat, 1);
+            page.set(ProcessWord::Asleep, 1);
+        }
+        let _ = poll(&mut [PollFd::new(&control, PollFlags::IN)], None);
+        if let Some(page) = &page {
+            page.set(ProcessWord::Asleep, 0);
+        }
+        loop {
+            let (message, fds) = match control.recv() {
+                Ok(Some(received)) => received,
+                Ok(None) => break,
+                Err(_) => std::process::exit(0),
+            };
+            if let Some(body) = message.body::<Attach>() {
+                mode = body.wait_us;
+                page = fds
+                    .first()
+                    .and_then(|fd| CountersPage::open(fd, body.slots as usize).ok());
+                continue;
+            }
+            let Some(page) = &page else {
+                std::process::exit(4)
+            };
+            if let Some(body) = message.body::<AddPort>() {
+                page.count(body.slot as usize, Counter::RxFrames, 1);
+                page.count(body.slot as usize, Counter::RxBytes, u64::from(body.resume));
+            } else if let Some(body) = message.body::<RemovePort>() {
+                page.count(body.slot as usize, Counter::TxFrames, 1);
+            } else if let Some(body) = message.body::<UseImage>() {
+                page.count(0, Counter::Replies, 1);
+                act(mode, &control, page, &body);
+                // The fabric is told by the image's epoch whom to report.
+                if is_fabric && body.epoch >= 1000 {
+                    let slot = (body.epoch - 1000) as u32;
+                    let report = Report {
+                        slot,
+                        reason: CAUSE_EXIT,
+                        head: [0; 64],
+                    };
+                    let _ = control.send(&Message::new(0, &report), &[]);
+                }
+            }
+        }
+    }
+}
+
+fn act(mode: u32, control: &Socket, page: &CountersPage, image: &UseImage) {
+    let epoch = image.epoch;
+    let say = |message: Message| {
+        let _ = control.send(&message, &[]);
+    };
+    match mode {
+        CRASH => {
+            page.set(ProcessWord::Working, 2);
+            std::process::exit(101);
+        }
+        SPIN => {
+            page.set(ProcessWord::Working, 2);
+            loop {
+                std::hint::spin_loop();
+            }
+        }
+        TRIP => drop(std::fs::File::open("/")),
+        REFUSE => {
+            return say(Message::new(
+                0,
+                &Running {
+                    epoch,
+                    refused: 7,
+                    reserved: 0,
+                },
+            ));
+        }
+        SILENT => return,
+        PORT_GONE => say(Message::new(
+            0,
+            &PortClosed {
+                slot: 1,
+                reason: 1019,
+            },
+        )),
+        REPLACE => say(Message::new(0, &NeedReplace { slot: 0 })),
+        _ => {}
+    }
+    say(Message::new(
+        0,
+        &Running {
+            epoch,
+            refused: 0,
+            reserved: 0,
+        },
+    ));
+}
+
+/// A program that gives nothing up and says that it did.
+pub fn claim() -> ! {
+    let Some(control) = confine::descriptor(3) else {
+        std::process::exit(2)
+    };
+    let control = Socket::from_fd(control);
+    let _ = control.send(
+        &Message::new(
+            0,
+            &Ready {
+                role: 1,
+                stages: u32::MAX,
+            },
+        ),
+        &[],
+    );
+    loop {
+        let _ = poll(&mut [PollFd::new(&control, PollFlags::IN)], None);
+        if control.recv().is_err() {
+            std::process::exit(0);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Mirroring frames into a capture's channel. It never blocks: what does not fit is
+//! not captured, and nothing waits for it.
+
+use command::verbs::Capture as Asked;
+use ring::record::CaptureNote;
+use shm::{Doorbell, Sender};
+use switch::{HEAD, Outgoing, Slot};
+use telemetry::drops::DropReason;
+use wire::offload::{MAX_FRAME, RawOffload};
+
+/// A capture under way.
+pub struct Capture {
+    sender: Sender,
+    drops_only: bool,
+    slot: Option<Slot>,
+    snap: usize,
+    /// CLOCK_REALTIME at the start of the batch, ns.
+    pub time_ns: u64,
+    /// The ingress frame's first bytes, as they came.
+    head: [u8; HEAD],
+    head_len: usize,
+    offload: RawOffload,
+    /// Private memory for what follows a head.
+    tail: Vec<u8>,
+}
+
+impl Capture {
+    /// Mirrors as asked, into `sender`.
+    pub fn new(sender: Sender, asked: &Asked) -> Capture {
+        Capture {
+            sender,
+            drops_only: asked.drops_only != 0,
+            slot: (asked.slot != u32::MAX).then_some(asked.slot),
+            snap: asked.snap as usize,
+            time_ns: 0,
+            head: [0; HEAD],
+            head_len: 0,
+            offload: RawOffload::default(),
+            tail: vec![0; MAX_FRAME],
+        }
+    }
+
+    /// Takes note of a frame's head before it is rewritten.
+    pub fn remember(&mut self, head: &[u8], offload: RawOffload) {
+        let length = head.len().min(HEAD);
+        if let (Some(to), Some(from)) = (self.head.get_mut(..length), head.get(..length)) {
+            to.copy_from_slice(from);
+            self.head_len = length;
+            self.offload = offload;
+        }
+    }
+
+    /// Mirrors the ingress frame: passed on, or dropped.
+    pub fn came(
+        &mut self,
+        slot: Slot,
+        endpoint: u32,
+        reason: Option<DropReason>,
+        total: usize,
+        rest: &dyn Fn(usize, &mut [u8]) -> usize,
+    ) {
+        if self.slot.is_some_and(|only| only != slot) || (self.drops_only && reason.is_none()) {
+            return;
+        }
+        let note = self.note(endpoint, 0, total, reason);
+        let (head, length, offload) = (self.head, self.head_len, self.offload);
+        self.write(
+            &note,
+            &offload,
+            head.get(..length).unwrap_or(&[]),
+            length,
+            total,
+            rest,
+        );
+    }
+
+    /// Mirrors a frame that went out.
+    pub fn went(
+        &mut self,
+        frame: &Outgoing<'_>,
+        endpoint: u32,
+        rest: &dyn Fn(usize, &mut [u8]) -> usize,
+    ) {
+        if self.slot.is_some_and(|only| only != frame.slot) || self.drops_only {
+            return;
+        }
+        let total = frame.head.len() + frame.total.saturating_sub(frame.rest_from);
+        let note = self.note(endpoint, 1, total, None);
+        self.write(
+            &note,
+            &frame.offload,
+            frame.head,
+            frame.rest_from,
+            frame.total,
+            rest,
+        );
+    }
+
+    fn note(
+        &self,
+        endpoint: u32,
+        direction: u16,
+        total: usize,
+        reason: Option<DropReason>,
+    ) -> CaptureNote {
+        CaptureNote {
+            time_ns: self.time_ns,
+            endpoint,
+            original_len: u32::try_from(total).unwrap_or(u32::MAX),
+            drop_reason: reason.map_or(0, |r| r as u16),
+            direction,
+            reserved: [0; 3],
+        }
+    }
+
+    /// Bytes beyond the head are copied by pieces through private memory.
+    fn write(
+        &mut self,
+        note: &CaptureNote,
+        offload: &RawOffload,
+        head: &[u8],
+        rest_from: usize,
+        total: usize,
+        rest: &dyn Fn(usize, &mut [u8]) -> usize,
+    ) {
+        let head = head.get(..self.snap).unwrap_or(head);
+        let wanted = total
+            .saturating_sub(rest_from)
+            .min(self.snap.saturating_sub(head.len()));
+        let length = match self.tail.get_mut(..wanted) {
+            Some(into) => rest(rest_from, into),
+            None => 0,
+        };
+        let tail = self.tail.get(..length).unwrap_or(&[]);
+        let _ = self.sender.ring.push_capture(0, offload, note, head, tail);
+    }
+
+    /// Once a batch.
+    pub fn publish(&mut self) {
+        let _ = self.sender.ring.poll();
+        if self.sender.ring.publish() == Doorbell::Ring {
+            let _ = self.sender.bell.ring();
+        }
+    }
+}

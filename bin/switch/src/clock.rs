@@ -1,0 +1,27 @@
+//! Time, in nanoseconds.
+
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+/// CLOCK_MONOTONIC.
+pub fn monotonic() -> u64 {
+    nanoseconds(clock_gettime(ClockId::Monotonic))
+}
+
+/// CLOCK_REALTIME, for captures.
+pub fn realtime() -> u64 {
+    nanoseconds(clock_gettime(ClockId::Realtime))
+}
+
+/// A time span for the kernel.
+pub fn timespec(ns: u64) -> Timespec {
+    Timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as _,
+    }
+}
+
+fn nanoseconds(time: Timespec) -> u64 {
+    (time.tv_sec as u64)
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(time.tv_nsec as u64)
+}

@@ -1,0 +1,306 @@
+//! The switch's output: frames to ports, counts to the counters page.
+
+use crate::capture::Capture;
+use crate::parking::Parked;
+use crate::ports::{Place, Sink};
+use crate::telling::Telling;
+use port::PortError;
+use ring::Record;
+use shm::{ConsumerEnd, Doorbell, PushError};
+use switch::{Finish, Outgoing, Output, Slot, finish};
+use telemetry::counters::Counter;
+use telemetry::drops::DropReason;
+use wire::offload::{MAX_FRAME, RawOffload};
+
+/// Where the ingress frame lies.
+#[derive(Clone, Copy)]
+pub enum Payload<'a> {
+    /// In a ring, where its writer can still change it.
+    Record(&'a Record<'a, ConsumerEnd>),
+    /// In private memory.
+    Buffer(&'a [u8]),
+    /// There is none: a timer.
+    None,
+}
+
+impl Payload<'_> {
+    /// Copies bytes from `from` on; says how many there were.
+    pub fn copy(&self, from: usize, into: &mut [u8]) -> usize {
+        match self {
+            Payload::Record(record) => record.copy(from, into),
+            Payload::Buffer(frame) => {
+                let rest = frame.get(from..).unwrap_or(&[]);
+                let n = rest.len().min(into.len());
+                if let (Some(to), Some(from)) = (into.get_mut(..n), rest.get(..n)) {
+                    to.copy_from_slice(from);
+                }
+                n
+            }
+            Payload::None => 0,
+        }
+    }
+}
+
+/// Private memory for frames that are put together here.
+pub struct Workshop {
+    /// A whole frame.
+    pub whole: Box<[u8]>,
+    /// One frame that it becomes.
+    pub part: Box<[u8]>,
+}
+
+impl Workshop {
+    /// Untouched memory costs nothing until it is used.
+    pub fn new() -> Workshop {
+        Workshop {
+            whole: vec![0; MAX_FRAME].into(),
+            part: vec![0; MAX_FRAME].into(),
+        }
+    }
+}
+
+/// The sinks of a switch and all that is noted about them.
+pub struct Outlets<'a> {
+    pub sinks: &'a mut [Sink],
+    pub places: &'a mut [Place],
+    pub touched: &'a mut Vec<Slot>,
+    pub telling: &'a mut Telling,
+    pub workshop: &'a mut Workshop,
+    pub capture: &'a mut Option<Box<Capture>>,
+    pub now: u64,
+}
+
+/// What became of one frame that was to be sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It is with the port.
+    Sent,
+    /// The receiver has no room now.
+    Full,
+    /// It will never be sent.
+    Lost(DropReason),
+}
+
+impl Outlets<'_> {
+    /// Sends a frame whose payload is `payload`.
+    pub fn send(&mut self, frame: &Outgoing<'_>, payload: Payload<'_>) -> Fate {
+        let slot = frame.slot as usize;
+        let fate = match (self.sinks.get_mut(slot), payload) {
+            (Some(Sink::Channel(sender)), Payload::Record(record)) => pushed(sender.ring.forward(
+                frame.tag,
+                &frame.offload,
+                frame.head,
+                record,
+                frame.rest_from,
+            )),
+            (Some(Sink::Channel(sender)), Payload::Buffer(bytes)) => {
+                let tail = bytes.get(frame.rest_from..).unwrap_or(&[]);
+                pushed(
+                    sender
+                        .ring
+                        .push(frame.tag, &frame.offload, frame.head, tail),
+                )
+            }
+            (Some(Sink::Channel(sender)), Payload::None) => {
+                pushed(sender.ring.push(frame.tag, &frame.offload, frame.head, &[]))
+            }
+            (Some(Sink::Tap(tap)), payload) => {
+                self.telling.frame_calls(1);
+                let rest = frame.total.saturating_sub(frame.rest_from);
+                let sent = match payload {
+                    Payload::Buffer(bytes) => tap.send(
+                        &frame.offload,
+                        frame.head,
+                        bytes.get(frame.rest_from..).unwrap_or(&[]),
+                    ),
+                    payload => {
+                        let Some(tail) = self.workshop.whole.get_mut(..rest) else {
+                            return Fate::Lost(DropReason::Oversize);
+                        };
+                        let n = payload.copy(frame.rest_from, tail);
+                        tap.send(&frame.offload, frame.head, tail.get(..n).unwrap_or(&[]))
+                    }
+                };
+                match sent {
+                    Ok(()) => Fate::Sent,
+                    Err(PortError::Full) => Fate::Lost(DropReason::QueueFull),
+                    Err(PortError::Vanished) => Fate::Lost(DropReason::PortClosed),
+                    Err(_) => Fate::Lost(DropReason::PortRefused),
+                }
+            }
+            _ => Fate::Lost(DropReason::PortClosed),
+        };
+        if fate == Fate::Sent {
+            self.sent(frame, payload);
+        }
+        fate
+    }
+
+    fn sent(&mut self, frame: &Outgoing<'_>, payload: Payload<'_>) {
+        let bytes = frame.head.len() as u64 + frame.total.saturating_sub(frame.rest_from) as u64;
+        self.telling.sent(
+            frame.slot,
+            bytes,
+            frame.segments,
+            frame.offload.gso_type != 0,
+            self.now,
+        );
+        if let Some(place) = self.places.get_mut(frame.slot as usize)
+            && !place.touched
+            && self.touched.len() < self.touched.capacity()
+        {
+            place.touched = true;
+            self.touched.push(frame.slot);
+        }
+        if let Some(capture) = self.capture.as_mut() {
+            let endpoint = self.telling.endpoint(frame.slot);
+            capture.went(frame, endpoint, &|from, into| payload.copy(from, into));
+        }
+    }
+
+    /// Lets receivers see what was sent, and wakes those that sleep. Once a batch.
+    pub fn publish(&mut self) {
+        while let Some(slot) = self.touched.pop() {
+            if let Some(place) = self.places.get_mut(slot as usize) {
+                place.touched = false;
+            }
+            if let Some(Sink::Channel(sender)) = self.sinks.get_mut(slot as usize)
+                && sender.ring.publish() == Doorbell::Ring
+            {
+                let _ = sender.bell.ring();
+            }
+        }
+        if let Some(capture) = self.capture.as_mut() {
+            capture.publish();
+        }
+    }
+}
+
+fn pushed(result: Result<(), PushError>) -> Fate {
+    match result {
+        Ok(()) => Fate::Sent,
+        Err(PushError::Full) => Fate::Full,
+        Err(PushError::TooLong) => Fate::Lost(DropReason::Oversize),
+        // The slot is closed when its turn comes.
+        Err(PushError::Breach(_)) => Fate::Lost(DropReason::PortClosed),
+    }
+}
+
+/// The output while one frame is processed.
+pub struct Outlet<'a, 'b> {
+    pub outlets: Outlets<'b>,
+    pub payload: Payload<'a>,
+    pub from: Slot,
+    /// Where a frame of this source waits; absent for timers.
+    pub parked: Option<&'a mut Parked>,
+    /// The first reason this frame was dropped for.
+    pub reason: Option<DropReason>,
+}
+
+impl Output for Outlet<'_, '_> {
+    fn ingress(&mut self, offset: usize, into: &mut [u8]) -> usize {
+        self.payload.copy(offset, into)
+    }
+
+    fn send(&mut self, frame: &Outgoing<'_>) {
+        let fate = match self.outlets.send(frame, self.payload) {
+            Fate::Full => {
+                self.outlets.publish();
+                self.outlets.send(frame, self.payload)
+            }
+            fate => fate,
+        };
+        match fate {
+            Fate::Sent => {}
+            Fate::Full => {
+                let now = self.outlets.now;
+                let kept = self
+                    .parked
+                    .as_mut()
+                    .is_some_and(|parked| parked.keep(frame, now));
+                if !kept {
+                    self.dropped(self.from, DropReason::QueueFull);
+                }
+            }
+            Fate::Lost(reason) => self.dropped(self.from, reason),
+        }
+    }
+
+    fn finish(&mut self, frame: &Outgoing<'_>, how: &Finish) {
+        let length = frame.head.len() + frame.total.saturating_sub(frame.rest_from);
+        // Out of the workshop while its parts are sent, so that sending can use it.
+        let mut whole = core::mem::take(&mut self.outlets.workshop.whole);
+        let mut part = core::mem::take(&mut self.outlets.workshop.part);
+        let mut lost = None;
+        match whole
+            .get_mut(..length)
+            .and_then(|w| w.split_at_mut_checked(frame.head.len()))
+        {
+            Some((head, rest)) => {
+                head.copy_from_slice(frame.head);
+                let n = self.payload.copy(frame.rest_from, rest);
+                if n == rest.len()
+                    && let Some(whole) = whole.get_mut(..length)
+                {
+                    let finished = finish(how, whole, &mut part, |offload, bytes| {
+                        let piece = Outgoing {
+                            offload: *offload,
+                            head: bytes,
+                            rest_from: 0,
+                            total: 0,
+                            segments: 1,
+                            ..*frame
+                        };
+                        match self.outlets.send(&piece, Payload::None) {
+                            Fate::Sent => {}
+                            Fate::Full => lost = Some(DropReason::QueueFull),
+                            Fate::Lost(reason) => lost = Some(reason),
+                        }
+                    });
+                    if finished.is_err() {
+                        lost = Some(DropReason::TooBig);
+                    }
+                }
+            }
+            None => lost = Some(DropReason::Oversize),
+        }
+        self.outlets.workshop.whole = whole;
+        self.outlets.workshop.part = part;
+        if let Some(reason) = lost {
+            self.dropped(self.from, reason);
+        }
+    }
+
+    fn reply(&mut self, slot: Slot, tag: u16, frame: &[u8]) {
+        let outgoing = Outgoing {
+            slot,
+            tag,
+            offload: RawOffload::default(),
+            head: frame,
+            rest_from: 0,
+            total: 0,
+            segments: 1,
+        };
+        match self.outlets.send(&outgoing, Payload::None) {
+            Fate::Sent => {}
+            Fate::Full => {
+                self.outlets
+                    .telling
+                    .dropped(slot, DropReason::QueueFull, self.outlets.now)
+            }
+            Fate::Lost(reason) => self.outlets.telling.dropped(slot, reason, self.outlets.now),
+        }
+    }
+
+    fn dropped(&mut self, slot: Slot, reason: DropReason) {
+        self.reason.get_or_insert(reason);
+        self.outlets.telling.dropped(slot, reason, self.outlets.now);
+    }
+
+    fn count(&mut self, slot: Slot, counter: Counter, n: u64) {
+        self.outlets
+            .telling
+            .counters
+            .count(slot as usize, counter, n);
+    }
+}

@@ -1,0 +1,106 @@
+//! The ports of a switch, by slot.
+
+use crate::parking::Parked;
+use port::Tap;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// Where a slot's frames come from.
+pub enum Source {
+    /// Nothing is plugged in.
+    None,
+    /// A channel's reading end.
+    Channel(Box<shm::Receiver>),
+    /// The tap, which [`Sink`] holds.
+    Tap,
+}
+
+/// Where a slot's frames go.
+pub enum Sink {
+    /// Nothing is plugged in.
+    None,
+    /// A channel's writing end.
+    Channel(Box<shm::Sender>),
+    /// A tap, for both directions.
+    Tap(Tap),
+}
+
+/// One slot's place in the loop.
+pub struct Place {
+    /// In the list of active slots.
+    pub active: bool,
+    /// Turns without a frame since the last one.
+    pub idle_turns: u32,
+    /// Written to since its writing end was last published.
+    pub touched: bool,
+    /// The other side has been asked to take part in our restart.
+    pub settling: bool,
+    /// The supervisor has been asked to replace the channel.
+    pub replacing: bool,
+    /// Where a frame waits for its receiver; taken out while a batch runs.
+    pub parked: Option<Box<Parked>>,
+}
+
+impl Place {
+    /// Whether a frame waits.
+    pub fn is_parked(&self) -> bool {
+        self.parked
+            .as_ref()
+            .is_some_and(|parked| parked.since.is_some())
+    }
+
+    fn new() -> Place {
+        Place {
+            active: false,
+            idle_turns: 0,
+            touched: false,
+            settling: false,
+            replacing: false,
+            parked: Some(Box::new(Parked::empty())),
+        }
+    }
+}
+
+/// All slots.
+pub struct Ports {
+    pub sources: Vec<Source>,
+    pub sinks: Vec<Sink>,
+    pub places: Vec<Place>,
+}
+
+impl Ports {
+    /// So many empty slots.
+    pub fn new(slots: usize) -> Ports {
+        Ports {
+            sources: (0..slots).map(|_| Source::None).collect(),
+            sinks: (0..slots).map(|_| Sink::None).collect(),
+            places: (0..slots).map(|_| Place::new()).collect(),
+        }
+    }
+
+    /// The descriptor that says that a slot has something to read.
+    pub fn waker(&self, slot: usize) -> Option<BorrowedFd<'_>> {
+        match (self.sources.get(slot)?, self.sinks.get(slot)?) {
+            (Source::Channel(receiver), _) => Some(receiver.bell.as_fd()),
+            (Source::Tap, Sink::Tap(tap)) => Some(tap.as_fd()),
+            _ => None,
+        }
+    }
+
+    /// Empties a slot.
+    pub fn unplug(&mut self, slot: usize) {
+        if let Some(source) = self.sources.get_mut(slot) {
+            *source = Source::None;
+        }
+        if let Some(sink) = self.sinks.get_mut(slot) {
+            *sink = Sink::None;
+        }
+        if let Some(place) = self.places.get_mut(slot) {
+            // Whether it is in the active list stays true until that list is walked.
+            *place = Place {
+                active: place.active,
+                touched: place.touched,
+                ..Place::new()
+            };
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What the process tells of itself, by plain stores into pages that the keeper holds.
+
+use shm::{CountersPage, Recorder};
+use switch::Slot;
+use telemetry::counters::{Counter, ProcessWord};
+use telemetry::drops::{DropReason, MAX_REASONS};
+use telemetry::recorder::{Event, EventKind};
+
+/// At most one drop event a reason in this time, ns.
+const SAMPLE: u64 = 1_000_000_000;
+
+/// Counters and flight recorder.
+pub struct Telling {
+    pub counters: CountersPage,
+    recorder: Recorder,
+    sampled: [u64; MAX_REASONS],
+    /// Host-wide endpoint ids by slot, for captures; 0 = none.
+    endpoints: Vec<u32>,
+}
+
+impl Telling {
+    /// Over the pages of this compartment.
+    pub fn new(counters: CountersPage, recorder: Recorder) -> Telling {
+        let endpoints = vec![0; counters.slots()];
+        // What a predecessor was doing is over.
+        for word in [
+            ProcessWord::Working,
+            ProcessWord::Asleep,
+            ProcessWord::FirstFrame,
+        ] {
+            counters.set(word, 0);
+        }
+        Telling {
+            counters,
+            recorder,
+            sampled: [0; MAX_REASONS],
+            endpoints,
+        }
+    }
+
+    /// Records an event.
+    pub fn record(&mut self, now: u64, kind: EventKind, slot: Slot, a: u64, b: u64) {
+        self.recorder.record(Event {
+            time_ns: now,
+            kind: kind as u32,
+            slot,
+            a,
+            b,
+        });
+    }
+
+    /// Counts a drop, and records one now and then.
+    pub fn dropped(&mut self, slot: Slot, reason: DropReason, now: u64) {
+        self.counters.dropped(slot as usize, reason, 1);
+        if let Some(last) = self.sampled.get_mut(reason as usize)
+            && (*last == 0 || now.saturating_sub(*last) >= SAMPLE)
+        {
+            *last = now;
+            self.record(now, EventKind::Drop, slot, reason as u64, 0);
+        }
+    }
+
+    /// Counts a frame that went out.
+    pub fn sent(&mut self, slot: Slot, bytes: u64, segments: u32, gso: bool, now: u64) {
+        let at = slot as usize;
+        self.counters.count(at, Counter::TxFrames, 1);
+        self.counters.count(at, Counter::TxBytes, bytes);
+        self.counters
+            .count(at, Counter::TxSegments, u64::from(segments));
+        if gso {
+            self.counters.count(at, Counter::TxGsoBytes, bytes);
+        }
+        if self.counters.process(ProcessWord::FirstFrame) == 0 {
+            self.counters.set(ProcessWord::FirstFrame, now);
+        }
+    }
+
+    /// Counts system calls that each move one frame.
+    pub fn frame_calls(&mut self, calls: u64) {
+        self.counters.add_process(ProcessWord::FrameSyscalls, calls);
+        self.counters
+            .add_process(ProcessWord::FrameSyscallFrames, calls);
+    }
+
+    /// The endpoint in a slot; 0 = the fabric, or none.
+    pub fn endpoint(&self, slot: Slot) -> u32 {
+        self.endpoints.get(slot as usize).copied().unwrap_or(0)
+    }
+
+    /// Takes the endpoints' places from a new image.
+    pub fn place(&mut self, image: &image::CompartmentImage<'_>) {
+        self.endpoints.fill(0);
+        for endpoint in image.endpoints() {
+            if let Some(id) = self.endpoints.get_mut(endpoint.slot as usize) {
+                *id = endpoint.id;
+            }
+        }
+    }
+}

@@ -1,0 +1,602 @@
+//! One turn of the loop: a batch from each active slot, then timers, then the
+//! question how long to wait.
+
+use crate::clock;
+use crate::outlet::{Fate, Outlet, Outlets, Payload};
+use crate::parking::{PATIENCE, Parked};
+use crate::ports::{Place, Sink, Source};
+use crate::worker::Attached;
+use command::verbs::WAIT_POLL;
+use image::CompartmentImage;
+use port::PortError;
+use ring::record::KIND_FRAME;
+use rustix::io::Errno;
+use switch::{FABRIC, HEAD, Ingress, Slot, Switch};
+use telemetry::counters::ProcessWord;
+use telemetry::drops::DropReason;
+use wire::offload::RawOffload;
+
+/// Frames of one slot at most before the next slot's turn.
+const BATCH: usize = 64;
+/// Turns without a frame after which a channel is armed and left alone.
+const IDLE_TURNS: u32 = 16;
+/// Turns between looks at the epoll set while there is work.
+const LOOK_EVERY: u64 = 8;
+/// How often a channel is polled whose peer owes its echo, ns: an echo does not ring.
+const ECHO_POLL: u64 = 200_000;
+
+/// What a batch came to.
+enum Batch {
+    /// So many frames; fewer than a batch means that there were no more.
+    Frames(usize),
+    /// A frame waits for its receiver.
+    Parked,
+    /// The slot is over: breach, or 1000 + errno.
+    Closed(u32),
+}
+
+impl Attached {
+    /// One turn. Then: `None` = go on at once; else look at the epoll set and wait at
+    /// most so long (`Some(None)` = for ever).
+    pub fn turn(&mut self) -> Option<Option<u64>> {
+        self.turns = self.turns.wrapping_add(1);
+        self.telling
+            .counters
+            .set(ProcessWord::Heartbeat, self.turns);
+        let now = clock::monotonic();
+        if let Some(capture) = self.capture.as_mut() {
+            capture.time_ns = clock::realtime();
+        }
+        self.settle(now);
+        let unparked = self.retry_parked(now);
+        let worked = self.run_active(now) | unparked;
+        self.tick(now);
+        self.outlets(now).publish();
+        if worked {
+            self.last_work = now;
+            return self.turns.is_multiple_of(LOOK_EVERY).then_some(Some(0));
+        }
+        Some(self.patience(now))
+    }
+
+    /// A batch from each active slot. Slots with nothing to read leave the list.
+    fn run_active(&mut self, now: u64) -> bool {
+        let mut worked = false;
+        let mut at = 0;
+        while let Some(slot) = self.active.get(at).copied() {
+            let frames = match self.run_slot(slot, now) {
+                Batch::Frames(frames) => frames,
+                Batch::Parked => {
+                    if self.parked.len() < self.parked.capacity() && !self.parked.contains(&slot) {
+                        self.parked.push(slot);
+                    }
+                    // Others go on; this one has its next turn when its frame is gone.
+                    at += 1;
+                    continue;
+                }
+                Batch::Closed(reason) => {
+                    if self.closed.len() < self.closed.capacity() {
+                        self.closed.push((slot, reason));
+                    }
+                    self.leave(at);
+                    continue;
+                }
+            };
+            worked |= frames > 0;
+            if self.stays(slot, frames) {
+                at += 1;
+            } else {
+                self.leave(at);
+            }
+        }
+        worked
+    }
+
+    fn leave(&mut self, at: usize) {
+        let slot = self.active.swap_remove(at);
+        if let Some(place) = self.ports.places.get_mut(slot as usize) {
+            place.active = false;
+        }
+    }
+
+    /// Whether a slot stays in the list after a batch of so many frames.
+    fn stays(&mut self, slot: Slot, frames: usize) -> bool {
+        let at = slot as usize;
+        let polls = self.waiting.mode == WAIT_POLL;
+        let (Some(source), Some(place)) = (
+            self.ports.sources.get_mut(at),
+            self.ports.places.get_mut(at),
+        ) else {
+            return false;
+        };
+        match source {
+            Source::None => false,
+            // The epoll set tells when a tap has more.
+            Source::Tap => frames == BATCH,
+            Source::Channel(_) if frames > 0 => {
+                place.idle_turns = 0;
+                true
+            }
+            Source::Channel(_) if polls || place.settling => true,
+            Source::Channel(receiver) => {
+                place.idle_turns += 1;
+                if place.idle_turns < IDLE_TURNS {
+                    return true;
+                }
+                // A breach shows in the next batch.
+                !receiver.ring.arm().unwrap_or(false)
+            }
+        }
+    }
+
+    fn run_slot(&mut self, slot: Slot, now: u64) -> Batch {
+        let at = slot as usize;
+        if self.ports.places.get(at).is_some_and(Place::is_parked) {
+            return Batch::Parked;
+        }
+        self.telling
+            .counters
+            .set(ProcessWord::Working, u64::from(slot) + 1);
+        let batch = match self.ports.sources.get(at) {
+            Some(Source::Channel(_)) => self.run_channel(slot, now),
+            Some(Source::Tap) => self.run_tap(slot, now),
+            _ => Batch::Frames(0),
+        };
+        self.telling.counters.set(ProcessWord::Working, 0);
+        batch
+    }
+
+    fn run_channel(&mut self, slot: Slot, now: u64) -> Batch {
+        let at = slot as usize;
+        let Attached {
+            ports,
+            switch,
+            image,
+            telling,
+            workshop,
+            capture,
+            touched,
+            ..
+        } = self;
+        let image = image.as_ref().map(|mapped| mapped.image());
+        let Some(Source::Channel(receiver)) = ports.sources.get_mut(at) else {
+            return Batch::Frames(0);
+        };
+        let Some(mut parked) = take_parked(&mut ports.places, at) else {
+            return Batch::Frames(0);
+        };
+        let mut batch = Batch::Frames(BATCH);
+        for frames in 0..BATCH {
+            let record = match receiver.ring.peek() {
+                Ok(Some(record)) => record,
+                Ok(None) => {
+                    batch = Batch::Frames(frames);
+                    break;
+                }
+                Err(breach) => {
+                    batch = Batch::Closed(breach as u32);
+                    break;
+                }
+            };
+            let outlets = Outlets {
+                sinks: &mut ports.sinks,
+                places: &mut ports.places,
+                touched: &mut *touched,
+                telling: &mut *telling,
+                workshop: &mut *workshop,
+                capture: &mut *capture,
+                now,
+            };
+            let mut head = [0u8; HEAD];
+            let length = record.copy(0, &mut head);
+            let frame = Arrived {
+                slot,
+                tag: if slot == FABRIC { record.tag() } else { 0 },
+                offload: record.offload(),
+                total: record.len(),
+                known: record.kind() == KIND_FRAME,
+            };
+            let head = head.get_mut(..length).unwrap_or(&mut []);
+            handle(
+                switch,
+                image.as_ref(),
+                outlets,
+                frame,
+                head,
+                Payload::Record(&record),
+                &mut parked,
+            );
+            if parked.since.is_some() {
+                batch = Batch::Parked;
+                break;
+            }
+            receiver.ring.advance();
+        }
+        if !matches!(batch, Batch::Parked) {
+            receiver.ring.release();
+        }
+        let lost = receiver.ring.take_lost().records;
+        if lost > 0 {
+            telling.counters.dropped(at, DropReason::Restart, lost);
+        }
+        put_parked(&mut ports.places, at, parked);
+        batch
+    }
+
+    fn run_tap(&mut self, slot: Slot, now: u64) -> Batch {
+        let at = slot as usize;
+        let Attached {
+            ports,
+            switch,
+            image,
+            telling,
+            workshop,
+            capture,
+            touched,
+            buffer,
+            spares,
+            ..
+        } = self;
+        let image = image.as_ref().map(|mapped| mapped.image());
+        let Some(mut parked) = take_parked(&mut ports.places, at) else {
+            return Batch::Frames(0);
+        };
+        let mut batch = Batch::Frames(BATCH);
+        for frames in 0..BATCH {
+            let Some(Sink::Tap(tap)) = ports.sinks.get(at) else {
+                batch = Batch::Frames(0);
+                break;
+            };
+            let (offload, total) = match tap.recv(buffer) {
+                Ok(Some(frame)) => frame,
+                Ok(None) => {
+                    batch = Batch::Frames(frames);
+                    break;
+                }
+                Err(PortError::Truncated) => {
+                    telling.dropped(slot, DropReason::Oversize, now);
+                    continue;
+                }
+                // Reading fails when the interface is gone: one that is down has
+                // nothing to read.
+                Err(PortError::Vanished | PortError::Down) => {
+                    batch = Batch::Closed(1000 + Errno::NODEV.raw_os_error() as u32);
+                    break;
+                }
+                Err(_) => {
+                    telling.dropped(slot, DropReason::PortRefused, now);
+                    continue;
+                }
+            };
+            telling.frame_calls(1);
+            let mut head = [0u8; HEAD];
+            let length = total.min(HEAD);
+            if let (Some(to), Some(from)) = (head.get_mut(..length), buffer.get(..length)) {
+                to.copy_from_slice(from);
+            }
+            let outlets = Outlets {
+                sinks: &mut ports.sinks,
+                places: &mut ports.places,
+                touched: &mut *touched,
+                telling: &mut *telling,
+                workshop: &mut *workshop,
+                capture: &mut *capture,
+                now,
+            };
+            let frame = Arrived {
+                slot,
+                tag: 0,
+                offload,
+                total,
+                known: true,
+            };
+            let head = head.get_mut(..length).unwrap_or(&mut []);
+            let payload = Payload::Buffer(buffer.get(..total).unwrap_or(&[]));
+            handle(
+                switch,
+                image.as_ref(),
+                outlets,
+                frame,
+                head,
+                payload,
+                &mut parked,
+            );
+            if parked.since.is_some() {
+                match spares.pop() {
+                    Some(spare) => {
+                        parked.buffer = Some(core::mem::replace(buffer, spare));
+                        batch = Batch::Parked;
+                        break;
+                    }
+                    None => {
+                        parked.since = None;
+                        telling.dropped(slot, DropReason::QueueFull, now);
+                    }
+                }
+            }
+        }
+        put_parked(&mut ports.places, at, parked);
+        batch
+    }
+
+    /// Tries parked frames again. Those that have waited long enough are dropped.
+    fn retry_parked(&mut self, now: u64) -> bool {
+        let mut moved = false;
+        let mut at = 0;
+        while let Some(slot) = self.parked.get(at).copied() {
+            if self.retry(slot, now) {
+                self.parked.swap_remove(at);
+                self.activate(slot);
+                moved = true;
+            } else {
+                at += 1;
+            }
+        }
+        moved
+    }
+
+    /// Whether a slot's frame is gone: sent, or dropped.
+    fn retry(&mut self, slot: Slot, now: u64) -> bool {
+        let at = slot as usize;
+        let Attached {
+            ports,
+            telling,
+            workshop,
+            capture,
+            touched,
+            spares,
+            ..
+        } = self;
+        let Some(mut parked) = take_parked(&mut ports.places, at) else {
+            return true;
+        };
+        let Some(since) = parked.since else {
+            put_parked(&mut ports.places, at, parked);
+            return true;
+        };
+        let mut outlets = Outlets {
+            sinks: &mut ports.sinks,
+            places: &mut ports.places,
+            touched: &mut *touched,
+            telling: &mut *telling,
+            workshop: &mut *workshop,
+            capture: &mut *capture,
+            now,
+        };
+        let frame = parked.outgoing();
+        let fate = match (parked.buffer.as_deref(), ports.sources.get_mut(at)) {
+            (Some(buffer), _) => outlets.send(
+                &frame,
+                Payload::Buffer(buffer.get(..frame.total).unwrap_or(&[])),
+            ),
+            (None, Some(Source::Channel(receiver))) => {
+                // Read anew: its writer may have changed it meanwhile, or died.
+                match receiver.ring.peek() {
+                    Ok(Some(record)) if record.len() == frame.total => {
+                        outlets.send(&frame, Payload::Record(&record))
+                    }
+                    _ => Fate::Lost(DropReason::Malformed),
+                }
+            }
+            _ => Fate::Lost(DropReason::PortClosed),
+        };
+        let gone = match fate {
+            Fate::Sent => true,
+            Fate::Lost(reason) => {
+                telling.dropped(slot, reason, now);
+                true
+            }
+            Fate::Full if now.saturating_sub(since) >= PATIENCE => {
+                telling.dropped(slot, DropReason::QueueFull, now);
+                true
+            }
+            Fate::Full => false,
+        };
+        if gone {
+            parked.since = None;
+            match parked.buffer.take() {
+                Some(buffer) => spares.push(buffer),
+                None => {
+                    if let Some(Source::Channel(receiver)) = ports.sources.get_mut(at) {
+                        receiver.ring.advance();
+                        receiver.ring.release();
+                    }
+                }
+            }
+        }
+        put_parked(&mut ports.places, at, parked);
+        gone
+    }
+
+    /// Takes back the buffer that a slot's parked frame holds; the frame is dropped.
+    pub fn take_back(&mut self, slot: Slot) {
+        let Some(place) = self.ports.places.get_mut(slot as usize) else {
+            return;
+        };
+        let Some(parked) = place.parked.as_mut() else {
+            return;
+        };
+        if parked.since.take().is_some() {
+            self.telling
+                .counters
+                .dropped(slot as usize, DropReason::PortClosed, 1);
+        }
+        if let Some(buffer) = parked.buffer.take() {
+            self.spares.push(buffer);
+        }
+    }
+
+    fn tick(&mut self, now: u64) {
+        if now < self.switch.next_deadline() {
+            return;
+        }
+        let Attached {
+            ports,
+            switch,
+            image,
+            telling,
+            workshop,
+            capture,
+            touched,
+            ..
+        } = self;
+        let Some(image) = image.as_ref().map(|mapped| mapped.image()) else {
+            return;
+        };
+        let outlets = Outlets {
+            sinks: &mut ports.sinks,
+            places: &mut ports.places,
+            touched,
+            telling,
+            workshop,
+            capture,
+            now,
+        };
+        let mut outlet = Outlet {
+            outlets,
+            payload: Payload::None,
+            from: FABRIC,
+            parked: None,
+            reason: None,
+        };
+        switch.tick(&image, now, &mut outlet);
+    }
+
+    /// How long to wait after a turn without work: not at all while it still spins,
+    /// for ever once everything is armed.
+    fn patience(&mut self, now: u64) -> Option<u64> {
+        let until = |time: u64| time.saturating_sub(now);
+        let mut limit = match self.switch.next_deadline() {
+            u64::MAX => None,
+            deadline => Some(until(deadline)),
+        };
+        let mut at_most = |ns: u64| limit = Some(limit.map_or(ns, |l| l.min(ns)));
+        if !self.parked.is_empty() {
+            at_most(PATIENCE / 2);
+        }
+        if !self.settling.is_empty() {
+            at_most(ECHO_POLL);
+        }
+        if self.waiting.mode == WAIT_POLL {
+            at_most(self.waiting.ns);
+            return limit;
+        }
+        if now.saturating_sub(self.last_work) < self.waiting.ns {
+            return Some(0);
+        }
+        let mut at = 0;
+        while let Some(slot) = self.active.get(at).copied() {
+            let parked = self
+                .ports
+                .places
+                .get(slot as usize)
+                .is_some_and(|p| p.is_parked() || p.settling);
+            let asleep = match self.ports.sources.get_mut(slot as usize) {
+                Some(Source::Channel(receiver)) => receiver.ring.arm().unwrap_or(false),
+                _ => true,
+            };
+            match (parked, asleep) {
+                (true, _) => at += 1,
+                (false, true) => self.leave(at),
+                (false, false) => return Some(0),
+            }
+        }
+        limit
+    }
+
+    /// Before sleeping.
+    pub fn falls_asleep(&mut self) {
+        self.telling.counters.set(ProcessWord::Asleep, 1);
+        self.telling.counters.add_process(ProcessWord::Sleeps, 1);
+    }
+
+    /// After it.
+    pub fn wakes_up(&mut self) {
+        self.telling.counters.set(ProcessWord::Asleep, 0);
+    }
+
+    /// A slot has something to read: its doorbell rang, or its tap is readable.
+    pub fn wake(&mut self, slot: Slot) {
+        let at = slot as usize;
+        let mut closed = None;
+        if let Some(Source::Channel(receiver)) = self.ports.sources.get_mut(at) {
+            self.telling.counters.add_process(ProcessWord::Doorbells, 1);
+            match receiver.bell.drain() {
+                Ok(rings) => closed = receiver.ring.rung(rings).err().map(|breach| breach as u32),
+                Err(_) => closed = Some(1000 + Errno::PIPE.raw_os_error() as u32),
+            }
+            if let Some(Sink::Channel(sender)) = self.ports.sinks.get_mut(at)
+                && let Err(breach) = sender.ring.poll()
+            {
+                closed = Some(breach as u32);
+            }
+        }
+        match closed {
+            Some(reason) => self.closed.push((slot, reason)),
+            None => self.activate(slot),
+        }
+    }
+}
+
+/// A frame that arrived.
+struct Arrived {
+    slot: Slot,
+    tag: u16,
+    offload: RawOffload,
+    total: usize,
+    /// It is of a kind that a switch takes.
+    known: bool,
+}
+
+fn handle(
+    switch: &mut Switch,
+    image: Option<&CompartmentImage<'_>>,
+    outlets: Outlets<'_>,
+    frame: Arrived,
+    head: &mut [u8],
+    payload: Payload<'_>,
+    parked: &mut Parked,
+) {
+    let now = outlets.now;
+    if let Some(capture) = outlets.capture.as_mut() {
+        capture.remember(head, frame.offload);
+    }
+    let length = head.len();
+    let mut outlet = Outlet {
+        outlets,
+        payload,
+        from: frame.slot,
+        parked: Some(parked),
+        reason: None,
+    };
+    match image {
+        Some(image) if frame.known => {
+            let ingress = Ingress {
+                from: frame.slot,
+                tag: frame.tag,
+                offload: frame.offload,
+                head,
+                total: frame.total,
+            };
+            switch.process(image, now, ingress, &mut outlet);
+        }
+        Some(_) => switch::Output::dropped(&mut outlet, frame.slot, DropReason::Malformed),
+        None => switch::Output::dropped(&mut outlet, frame.slot, DropReason::NoImage),
+    }
+    let reason = outlet.reason;
+    if let Some(capture) = outlet.outlets.capture.as_mut() {
+        let endpoint = outlet.outlets.telling.endpoint(frame.slot);
+        let rest = |from: usize, into: &mut [u8]| payload.copy(from.max(length), into);
+        capture.came(frame.slot, endpoint, reason, frame.total, &rest);
+    }
+}
+
+fn take_parked(places: &mut [Place], at: usize) -> Option<Box<Parked>> {
+    places.get_mut(at)?.parked.take()
+}
+
+fn put_parked(places: &mut [Place], at: usize, parked: Box<Parked>) {
+    if let Some(place) = places.get_mut(at) {
+        place.parked = Some(parked);
+    }
+}

@@ -1,0 +1,542 @@
+//! The process: what the supervisor says, and the loop.
+
+use crate::capture::Capture;
+use crate::clock;
+use crate::outlet::{Outlets, Workshop};
+use crate::ports::{Place, Ports, Sink, Source};
+use crate::readiness::{CONTROL, Readiness};
+use crate::telling::Telling;
+use command::Message;
+use command::message::Body;
+use command::verbs::{
+    AddPort, Attach, Capture as CaptureAsked, NeedReplace, PORT_CHANNEL, PORT_TAP, PortClosed,
+    Quit, RemovePort, Running, START_FRESH, UseImage, WAIT_ADAPTIVE, WAIT_POLL,
+};
+use guard::guard;
+use image::MappedCompartment;
+use port::Tap;
+use ring::State;
+use rustix::io::Errno;
+use seqpacket::{Error, Fds, Socket};
+use shm::{
+    ChannelFds, CountersPage, Geometry, ProducerFds, Recorder, SealedImage, Start, attach,
+    attach_producer,
+};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitCode;
+use switch::{Config, Slot, Switch};
+use telemetry::drops::DropReason;
+use telemetry::recorder::EventKind;
+use wire::offload::MAX_FRAME;
+
+/// `Running::refused` for an image that is not sealed, or not the one announced:
+/// above `image::MapError`'s numbers.
+const REFUSED_SEALS: u32 = 1001;
+const REFUSED_DIGEST: u32 = 1002;
+/// `PortClosed::reason` is this and an errno where it is no breach of a channel.
+const ERRNO: u32 = 1000;
+/// Buffers that parked frames of taps may hold at once.
+const SPARE_BUFFERS: usize = 4;
+/// Room for a frame and the byte that shows that it was too long.
+const BUFFER: usize = MAX_FRAME + 16;
+
+/// The process.
+pub struct Worker {
+    pub(crate) control: Socket,
+    pub(crate) readiness: Readiness,
+    pub(crate) attached: Option<Attached>,
+    quit: bool,
+}
+
+/// How it waits.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiting {
+    /// `WAIT_*`.
+    pub mode: u32,
+    /// Poll period, or how long to spin after the last work, ns.
+    pub ns: u64,
+}
+
+/// All that it has once it knows its compartment.
+pub struct Attached {
+    pub ports: Ports,
+    pub switch: Switch,
+    pub image: Option<MappedCompartment<SealedImage>>,
+    pub telling: Telling,
+    pub workshop: Workshop,
+    pub capture: Option<Box<Capture>>,
+    /// Slots that are looked at each turn; the others are armed.
+    pub active: Vec<Slot>,
+    /// Slots written to since they were last published.
+    pub touched: Vec<Slot>,
+    /// Slots whose channel is being taken over from a predecessor.
+    pub settling: Vec<Slot>,
+    /// Slots with a parked frame.
+    pub parked: Vec<Slot>,
+    /// The buffer that taps are read into, and spares for it.
+    pub buffer: Box<[u8]>,
+    pub spares: Vec<Box<[u8]>>,
+    /// Closed in this turn: (slot, breach or errno).
+    pub closed: Vec<(Slot, u32)>,
+    pub waiting: Waiting,
+    pub turns: u64,
+    pub last_work: u64,
+    start: u32,
+    seed: [u8; 16],
+    attachments: u64,
+}
+
+impl Worker {
+    /// A spare that knows nobody.
+    pub fn new(control: Socket) -> Result<Worker, Errno> {
+        let readiness = Readiness::new()?;
+        readiness.join(control.as_fd(), CONTROL)?;
+        Ok(Worker {
+            control,
+            readiness,
+            attached: None,
+            quit: false,
+        })
+    }
+
+    /// Runs until it is told to end, or nobody is left to tell it.
+    pub fn run(&mut self) -> ExitCode {
+        // Bound: none; this is the process's loop.
+        while !self.quit {
+            match self.attached.as_mut() {
+                Some(attached) => {
+                    let patience = attached.turn();
+                    self.tell_closed();
+                    if let Some(limit) = patience {
+                        self.look(limit);
+                    }
+                }
+                None => self.look(None),
+            }
+        }
+        ExitCode::SUCCESS
+    }
+
+    /// Sees who is ready, waiting at most so long (`None` = for ever).
+    fn look(&mut self, limit: Option<u64>) {
+        let sleeps = limit != Some(0);
+        if let Some(attached) = self.attached.as_mut().filter(|_| sleeps) {
+            attached.falls_asleep();
+        }
+        let mut told = false;
+        let attached = &mut self.attached;
+        self.readiness
+            .wait(limit, |name| match (name, attached.as_mut()) {
+                (CONTROL, _) => told = true,
+                (slot, Some(attached)) => attached.wake(slot as Slot),
+                _ => {}
+            });
+        if let Some(attached) = self.attached.as_mut().filter(|_| sleeps) {
+            attached.wakes_up();
+        }
+        self.tell_closed();
+        if told {
+            self.hear();
+        }
+    }
+
+    /// Does what the supervisor says. Bound: what is in the socket.
+    fn hear(&mut self) {
+        loop {
+            match self.control.recv() {
+                Ok(Some((message, fds))) => self.obey(&message, fds),
+                Ok(None) => return,
+                // Nobody is left who could ever say anything.
+                Err(Error::Closed) => {
+                    self.quit = true;
+                    return;
+                }
+                Err(Error::Malformed(_)) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn obey(&mut self, message: &Message, fds: Fds) {
+        if let Some(body) = message.body::<Attach>() {
+            self.attach(&body, fds);
+        } else if let Some(body) = message.body::<AddPort>() {
+            self.add_port(&body, fds);
+        } else if let Some(body) = message.body::<RemovePort>() {
+            self.unplug(body.slot);
+        } else if let Some(body) = message.body::<UseImage>() {
+            let refused = self.use_image(&body, fds);
+            self.say(
+                message.seq,
+                &Running {
+                    epoch: body.epoch,
+                    refused,
+                    reserved: 0,
+                },
+            );
+        } else if let Some(body) = message.body::<CaptureAsked>() {
+            self.capture(&body, fds);
+        } else if message.body::<Quit>().is_some() {
+            self.quit = true;
+        }
+    }
+
+    /// A full socket means a supervisor that is down: its successor asks anew.
+    fn say<B: Body>(&self, seq: u32, body: &B) {
+        let _ = self.control.send(&Message::new(seq, body), &[]);
+    }
+
+    fn attach(&mut self, body: &Attach, fds: Fds) {
+        let mut fds = fds.into_iter();
+        let (Some(counters), Some(recorder)) = (fds.next(), fds.next()) else {
+            return;
+        };
+        let slots = body.slots as usize;
+        let (Ok(counters), Ok(recorder)) = (
+            CountersPage::open(counters, slots),
+            Recorder::open(recorder),
+        ) else {
+            return;
+        };
+        let mut attached = Attached::new(body, Telling::new(counters, recorder));
+        attached.telling.record(
+            clock::monotonic(),
+            EventKind::Attached,
+            0,
+            u64::from(body.compartment),
+            0,
+        );
+        self.attached = Some(attached);
+    }
+
+    fn add_port(&mut self, body: &AddPort, fds: Fds) {
+        self.unplug(body.slot);
+        let Some(attached) = self.attached.as_mut() else {
+            return;
+        };
+        let slot = body.slot as usize;
+        if slot >= attached.ports.places.len() {
+            return;
+        }
+        let plugged = match body.kind {
+            PORT_CHANNEL => attached.plug_channel(slot, body, fds),
+            PORT_TAP => attached.plug_tap(slot, fds),
+            _ => Err(Errno::INVAL),
+        };
+        let joined = plugged.and_then(|()| match attached.ports.waker(slot) {
+            Some(fd) => self.readiness.join(fd, slot as u64),
+            None => Err(Errno::INVAL),
+        });
+        let now = clock::monotonic();
+        match joined {
+            Ok(()) => {
+                attached.telling.record(
+                    now,
+                    EventKind::PortAdded,
+                    body.slot,
+                    u64::from(body.kind),
+                    0,
+                );
+                attached.activate(body.slot);
+            }
+            Err(errno) => attached
+                .closed
+                .push((body.slot, ERRNO + errno.raw_os_error() as u32)),
+        }
+        self.tell_closed();
+    }
+
+    /// Empties a slot. What was parked there, or for it, is dropped in its turn.
+    fn unplug(&mut self, slot: Slot) {
+        let Some(attached) = self.attached.as_mut() else {
+            return;
+        };
+        if let Some(fd) = attached.ports.waker(slot as usize) {
+            self.readiness.leave(fd);
+        }
+        attached.take_back(slot);
+        attached.ports.unplug(slot as usize);
+        attached.settling.retain(|s| *s != slot);
+    }
+
+    fn use_image(&mut self, body: &UseImage, fds: Fds) -> u32 {
+        let Some(attached) = self.attached.as_mut() else {
+            return REFUSED_SEALS;
+        };
+        let now = clock::monotonic();
+        match checked(body, fds) {
+            Ok(image) => {
+                attached.switch.use_image(&image.image(), now);
+                attached.telling.place(&image.image());
+                attached
+                    .telling
+                    .counters
+                    .set(telemetry::counters::ProcessWord::Epoch, body.epoch);
+                attached.image = Some(image);
+                let [a, b, c, d, e, f, g, h, ..] = body.digest;
+                let digits = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
+                attached
+                    .telling
+                    .record(now, EventKind::ImageSwapped, 0, body.epoch, digits);
+                0
+            }
+            Err(refused) => {
+                attached.telling.record(
+                    now,
+                    EventKind::ImageRefused,
+                    0,
+                    body.epoch,
+                    u64::from(refused),
+                );
+                refused
+            }
+        }
+    }
+
+    fn capture(&mut self, body: &CaptureAsked, fds: Fds) {
+        let Some(attached) = self.attached.as_mut() else {
+            return;
+        };
+        attached.capture = None;
+        if body.on == 0 {
+            return;
+        }
+        let geometry = Geometry::records(body.capacity as usize, body.max_record as usize);
+        if let (Ok(geometry), Some(fds)) = (geometry, ProducerFds::from_fds(fds))
+            && let Ok(sender) = attach_producer(fds, &geometry, Start::Fresh)
+        {
+            attached.capture = Some(Box::new(Capture::new(sender, body)));
+        }
+    }
+
+    /// Closes what misbehaved or vanished in this turn, and says so; the rest goes on.
+    fn tell_closed(&mut self) {
+        while let Some((slot, reason)) = self.attached.as_mut().and_then(|a| a.closed.pop()) {
+            self.unplug(slot);
+            self.say(0, &PortClosed { slot, reason });
+            if let Some(attached) = self.attached.as_mut() {
+                let now = clock::monotonic();
+                attached
+                    .telling
+                    .record(now, EventKind::PortClosed, slot, u64::from(reason), 0);
+            }
+        }
+        let Some(attached) = self.attached.as_mut() else {
+            return;
+        };
+        for at in 0..attached.settling.len() {
+            let Some(slot) = attached.settling.get(at).copied() else {
+                break;
+            };
+            if attached.wants_replacing(slot) {
+                let _ = self
+                    .control
+                    .send(&Message::new(0, &NeedReplace { slot }), &[]);
+            }
+        }
+    }
+}
+
+/// An image that is sealed, is the one announced, and is sound.
+fn checked(body: &UseImage, fds: Fds) -> Result<MappedCompartment<SealedImage>, u32> {
+    let fd = fds.into_iter().next().ok_or(REFUSED_SEALS)?;
+    let sealed = SealedImage::map(fd).map_err(|_| REFUSED_SEALS)?;
+    let image = MappedCompartment::map(sealed).map_err(|error| error.number())?;
+    if guard!("image-announced") && image.digest().0 != body.digest {
+        return Err(REFUSED_DIGEST);
+    }
+    Ok(image)
+}
+
+impl Attached {
+    fn new(body: &Attach, telling: Telling) -> Attached {
+        let slots = body.slots as usize;
+        let [a, b, c, d, e, f, g, h, ..] = body.seed;
+        let config = Config {
+            slots,
+            seed: u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+            ..Config::default()
+        };
+        Attached {
+            ports: Ports::new(slots),
+            switch: Switch::new(config),
+            image: None,
+            telling,
+            workshop: Workshop::new(),
+            capture: None,
+            active: Vec::with_capacity(slots),
+            touched: Vec::with_capacity(slots),
+            settling: Vec::with_capacity(slots),
+            parked: Vec::with_capacity(slots),
+            buffer: vec![0; BUFFER].into(),
+            spares: (0..SPARE_BUFFERS).map(|_| vec![0; BUFFER].into()).collect(),
+            closed: Vec::with_capacity(2 * slots),
+            waiting: Waiting::of(body),
+            turns: 0,
+            last_work: 0,
+            start: body.start,
+            seed: body.seed,
+            attachments: 0,
+        }
+    }
+
+    fn plug_channel(&mut self, slot: usize, body: &AddPort, fds: Fds) -> Result<(), Errno> {
+        let geometry = Geometry::records(body.capacity as usize, body.max_record as usize)
+            .map_err(|_| Errno::INVAL)?;
+        let fds = ChannelFds::from_fds(fds).ok_or(Errno::BADF)?;
+        let resumes = body.resume != 0;
+        let start = if resumes {
+            Start::Resume {
+                generation: self.generation(slot),
+                now: clock::monotonic(),
+            }
+        } else {
+            Start::Fresh
+        };
+        let channel = attach(fds, &geometry, start).map_err(|_| Errno::INVAL)?;
+        if let (Some(source), Some(sink), Some(place)) = (
+            self.ports.sources.get_mut(slot),
+            self.ports.sinks.get_mut(slot),
+            self.ports.places.get_mut(slot),
+        ) {
+            *source = Source::Channel(Box::new(channel.rx));
+            *sink = Sink::Channel(Box::new(channel.tx));
+            place.settling = resumes;
+        }
+        if resumes {
+            self.settling.push(slot as Slot);
+        }
+        Ok(())
+    }
+
+    fn plug_tap(&mut self, slot: usize, fds: Vec<OwnedFd>) -> Result<(), Errno> {
+        let fd = fds.into_iter().next().ok_or(Errno::BADF)?;
+        if let (Some(source), Some(sink)) = (
+            self.ports.sources.get_mut(slot),
+            self.ports.sinks.get_mut(slot),
+        ) {
+            *source = Source::Tap;
+            *sink = Sink::Tap(Tap::from_fd(fd));
+        }
+        Ok(())
+    }
+
+    /// A generation that no predecessor could foresee: from the secret of this start.
+    fn generation(&mut self, slot: usize) -> u64 {
+        self.attachments += 1;
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = self.seed;
+        let low = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+        let high = u64::from_le_bytes([i, j, k, l, m, n, o, p]);
+        let mixed = (slot as u64)
+            .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+            .wrapping_add(self.attachments);
+        let mixed = (mixed ^ high).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        low ^ mixed ^ mixed >> 31
+    }
+
+    /// Whether a slot's peer has owed its echo too long and this is to be said now.
+    fn wants_replacing(&mut self, slot: Slot) -> bool {
+        let at = slot as usize;
+        let now = clock::monotonic();
+        let overdue = match (self.ports.sources.get(at), self.ports.sinks.get(at)) {
+            (Some(Source::Channel(rx)), Some(Sink::Channel(tx))) => {
+                rx.ring.overdue(now) || tx.ring.overdue(now)
+            }
+            _ => false,
+        };
+        match self.ports.places.get_mut(at) {
+            Some(place) if overdue && !place.replacing => {
+                place.replacing = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Polls both ends of the channels that are being taken over, until both agree.
+    pub fn settle(&mut self, now: u64) {
+        let mut at = 0;
+        while let Some(slot) = self.settling.get(at).copied() {
+            match self.settled(slot) {
+                Ok(true) => {
+                    self.settling.swap_remove(at);
+                    if let Some(place) = self.ports.places.get_mut(slot as usize) {
+                        place.settling = false;
+                    }
+                    self.telling.record(
+                        now,
+                        EventKind::Resynced,
+                        slot,
+                        u64::from(self.start != START_FRESH),
+                        0,
+                    );
+                }
+                Ok(false) => at += 1,
+                Err(breach) => {
+                    self.settling.swap_remove(at);
+                    self.closed.push((slot, breach));
+                }
+            }
+        }
+    }
+
+    fn settled(&mut self, slot: Slot) -> Result<bool, u32> {
+        let at = slot as usize;
+        let (Some(Source::Channel(rx)), Some(Sink::Channel(tx))) =
+            (self.ports.sources.get_mut(at), self.ports.sinks.get_mut(at))
+        else {
+            return Ok(true);
+        };
+        let read = rx.ring.poll().map_err(|breach| breach as u32)?;
+        let written = tx.ring.poll().map_err(|breach| breach as u32)?;
+        let lost = rx.ring.take_lost().records + tx.ring.take_lost().records;
+        if lost > 0 {
+            self.telling.counters.dropped(at, DropReason::Restart, lost);
+        }
+        Ok(read == State::Running && written == State::Running)
+    }
+
+    /// Puts a slot in the list that is looked at each turn.
+    pub fn activate(&mut self, slot: Slot) {
+        if let Some(place) = self.ports.places.get_mut(slot as usize)
+            && !place.active
+            && self.active.len() < self.active.capacity()
+        {
+            place.active = true;
+            place.idle_turns = 0;
+            self.active.push(slot);
+        }
+    }
+
+    /// The outlets, and the rest of what a batch needs, apart.
+    pub fn outlets(&mut self, now: u64) -> Outlets<'_> {
+        let places: &mut [Place] = &mut self.ports.places;
+        Outlets {
+            sinks: &mut self.ports.sinks,
+            places,
+            touched: &mut self.touched,
+            telling: &mut self.telling,
+            workshop: &mut self.workshop,
+            capture: &mut self.capture,
+            now,
+        }
+    }
+}
+
+impl Waiting {
+    /// Cores that are shared are never spun on for more than 5 us.
+    fn of(body: &Attach) -> Waiting {
+        let asked = u64::from(body.wait_us) * 1000;
+        let shared = body.shared_cores != 0;
+        let ns = match body.wait {
+            WAIT_ADAPTIVE if shared => asked.min(5_000),
+            WAIT_POLL if shared => asked.max(50_000),
+            WAIT_ADAPTIVE | WAIT_POLL => asked,
+            _ => 0,
+        };
+        Waiting {
+            mode: body.wait,
+            ns,
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Plans and applies.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What an apply would do, in order.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Plan {
+    /// The steps; empty = what runs is what the spec says.
+    pub changes: Vec<Change>,
+    /// What the host would hold once it is done.
+    pub needs: Needs,
+    /// SHA-256 of the spec's text, hex.
+    pub digest: String,
+}
+
+/// One step.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Change {
+    /// `create`, `destroy`, `replace` or `install`.
+    pub action: String,
+    /// What it acts on, e.g. `endpoint red/web1`, `compartment red`.
+    pub object: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// What a spec asks of the host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Needs {
+    /// Processes, spares and services included.
+    pub processes: u32,
+    /// Bytes of memory: channels, images, private memory.
+    pub memory_bytes: u64,
+    /// Cores taken for their own by `cores: isolated`.
+    pub cores: Vec<u32>,
+}
+
+/// Answer to an apply or a down.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Applied {
+    /// Epoch that now runs.
+    pub epoch: u64,
+    /// What was done; no changes = nothing had to be.
+    pub plan: Plan,
+    /// Wall time inside the daemon, microseconds.
+    pub took_us: u64,
+}
+
+/// An apply that has been started and not ended.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Undertaking {
+    /// Epoch it leads to.
+    pub epoch: u64,
+    /// How far it is, for people.
+    pub phase: String,
+    /// Who asked, by uid.
+    pub uid: u32,
+}

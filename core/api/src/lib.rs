@@ -1,0 +1,15 @@
+//! What the controller's HTTP API says: the shapes of its JSON, shared by the
+//! controller that writes them and the command line that reads them.
+//!
+//! Fields are only ever added. A reader ignores what it does not know, and takes
+//! the default for what an older writer left out.
+pub mod change;
+pub mod fault;
+pub mod live;
+pub mod state;
+pub use change::{Applied, Change, Needs, Plan, Undertaking};
+pub use fault::{Fault, Finding, Where, Whose};
+pub use live::{DropCount, EndpointRates, Happening, Sample};
+pub use state::{
+    Compartment, Death, Endpoint, HistoryEntry, Recorded, Status, Tenant, Uplink, Why,
+};

@@ -1,0 +1,217 @@
+//! What exists and how it is.
+
+use crate::change::Undertaking;
+use crate::live::{DropCount, EndpointRates, Happening};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Everything at a glance.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Status {
+    /// Release of the daemon.
+    pub version: String,
+    /// `ok`, or a sentence on what is degraded.
+    pub health: String,
+    /// Epoch applied; 0 = nothing yet.
+    pub epoch: u64,
+    /// Name of the spec file applied.
+    pub source: String,
+    /// SHA-256 of its text, hex.
+    pub digest: String,
+    /// An apply that is under way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub undertaking: Option<Undertaking>,
+    /// The last applies, newest first.
+    pub history: Vec<HistoryEntry>,
+    /// The fabric.
+    pub fabric: Compartment,
+    /// Compartments in order of their ids.
+    pub compartments: Vec<Compartment>,
+    /// Tenants in the spec's order.
+    pub tenants: Vec<Tenant>,
+    /// Uplinks.
+    pub uplinks: Vec<Uplink>,
+}
+
+/// One past apply.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct HistoryEntry {
+    /// Unix time, seconds.
+    pub time_s: u64,
+    /// Who, by uid.
+    pub uid: u32,
+    /// Epoch it led to.
+    pub epoch: u64,
+    /// SHA-256 of the spec's text, hex.
+    pub digest: String,
+    /// Name of the spec file.
+    pub source: String,
+    /// Steps it took.
+    pub changes: u32,
+    /// `applied`, `down`, `rolled back: ...`.
+    pub outcome: String,
+}
+
+/// A compartment, or the fabric.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Compartment {
+    /// Id; the fabric's is 4294967295.
+    pub id: u32,
+    /// Name: the tenant, zone or `host`; `fabric`.
+    pub name: String,
+    /// Tenants it serves.
+    pub tenants: Vec<String>,
+    /// `starting`, `up`, `backoff`, `quarantined`, `unknown`.
+    pub state: String,
+    /// Process id on the host, 0 = none.
+    pub pid: u32,
+    /// Host uid it runs as.
+    pub uid: u32,
+    /// Restarts since it was made.
+    pub restarts: u32,
+    /// Why it last died: `exit`, `trip`, `stall`, `report`, or empty.
+    pub last_cause: String,
+    /// Last outage, nanoseconds (death to attach).
+    pub last_outage_ns: u64,
+    /// Epoch of the image the supervisor installed.
+    pub epoch: u64,
+    /// Digest of that image, hex.
+    pub image: String,
+    /// Epoch it says it runs: an allegation.
+    pub alleged_epoch: u64,
+    /// Stages of confinement it passed, a bit mask in order.
+    pub stages: u32,
+    /// Turns of its loop, alleged.
+    pub heartbeat: u64,
+    /// 1 = says it sleeps in the kernel.
+    pub asleep: bool,
+    /// Host kernel calls for frames, alleged.
+    pub frame_syscalls: u64,
+    /// Frames those calls moved.
+    pub frame_syscall_frames: u64,
+    /// Times the fabric reported it for speaking with what is not its own (the fabric's count).
+    pub reports: u64,
+    /// Drops on its fabric channel as the fabric counts them, by reason.
+    pub fabric_drops: Vec<DropCount>,
+}
+
+/// A tenant.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Tenant {
+    /// Name.
+    pub name: String,
+    /// 24-bit id.
+    pub id: u32,
+    /// Compartment it runs in.
+    pub compartment: u32,
+    /// `tenant`, `zone` or `host`.
+    pub per: String,
+    /// `process` or `vm`.
+    pub kind: String,
+    /// Whether its switch is sandboxed.
+    pub sandbox: bool,
+    /// Its endpoints.
+    pub endpoints: Vec<Endpoint>,
+}
+
+/// An endpoint.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Endpoint {
+    /// Tenant's name.
+    pub tenant: String,
+    /// Name.
+    pub name: String,
+    /// Host-wide id.
+    pub id: u32,
+    /// Subnet's name.
+    pub subnet: String,
+    /// Compartment.
+    pub compartment: u32,
+    /// Slot in its switch.
+    pub slot: u32,
+    /// `tap` or `fifo`.
+    pub kind: String,
+    /// Network namespace (tap): a name below /run/netns, or an absolute path.
+    pub namespace: String,
+    /// Interface inside it (tap).
+    pub interface: String,
+    /// MAC.
+    pub mac: String,
+    /// Addresses.
+    pub addresses: Vec<String>,
+    /// Admission state by the spec: `open`, `unauthorised`, `quarantined`.
+    pub state: String,
+    /// `open`, or why its port is closed.
+    pub port: String,
+    /// Totals; rates are 0 here unless asked of `top`.
+    pub counters: EndpointRates,
+}
+
+/// An uplink.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Uplink {
+    /// Name.
+    pub name: String,
+    /// Number.
+    pub number: u32,
+    /// Interface.
+    pub interface: String,
+    /// The fabric's slot.
+    pub slot: u32,
+    /// Totals as the fabric counts them.
+    pub counters: EndpointRates,
+}
+
+/// An answer to "why does this endpoint not work (or: is it all right)?".
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Why {
+    /// The verdict in plain sentences, worst first.
+    pub verdict: Vec<String>,
+    /// What to do, in the same order; may be empty.
+    pub advice: Vec<String>,
+    /// Whether anything is wrong.
+    pub healthy: bool,
+    /// The endpoint.
+    pub endpoint: Endpoint,
+    /// Its compartment.
+    pub compartment: Compartment,
+    /// Deaths and restarts of its compartment, newest first.
+    pub deaths: Vec<Death>,
+    /// Flight recorder events of its slot, newest first.
+    pub recorded: Vec<Recorded>,
+    /// What the controller heard of it, newest first.
+    pub happenings: Vec<Happening>,
+}
+
+/// A death of a compartment's process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Death {
+    /// Unix time, milliseconds.
+    pub time_ms: u64,
+    /// `exit`, `trip`, `stall`, `report`.
+    pub cause: String,
+    /// Outage, nanoseconds; 0 = not back yet.
+    pub outage_ns: u64,
+}
+
+/// One flight recorder event, decoded. Written by the process itself: an allegation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Recorded {
+    /// Nanoseconds before the answer was made.
+    pub age_ns: u64,
+    /// Kind by name.
+    pub kind: String,
+    /// Slot.
+    pub slot: u32,
+    /// One sentence for a person.
+    pub message: String,
+}

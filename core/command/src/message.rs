@@ -1,0 +1,197 @@
+//! The envelope.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Bytes of a message.
+pub const MESSAGE_BYTES: usize = 512;
+/// Bytes of its body.
+pub const BODY_BYTES: usize = MESSAGE_BYTES - 16;
+/// Most descriptors beside one message.
+pub const MAX_FDS: usize = 12;
+/// This release's protocol version. A process talks to this and the one before.
+pub const VERSION: u16 = 1;
+
+/// One datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Message {
+    /// [`Verb`] as u16.
+    pub verb: u16,
+    /// [`VERSION`].
+    pub version: u16,
+    /// Chosen by the asker, repeated in the answer.
+    pub seq: u32,
+    /// Answers: 0 or an [`ErrorCode`].
+    pub error: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// The body named by the verb.
+    pub body: [u8; BODY_BYTES],
+}
+
+/// A body type: fixed layout, at most [`BODY_BYTES`].
+pub trait Body: FromBytes + IntoBytes + Immutable + KnownLayout + Copy {
+    /// The verb it belongs to.
+    const VERB: Verb;
+}
+
+impl Message {
+    /// A message with this body.
+    pub fn new<B: Body>(seq: u32, body: &B) -> Message {
+        const { assert!(size_of::<B>() <= BODY_BYTES) };
+        let mut bytes = [0; BODY_BYTES];
+        bytes[..size_of::<B>()].copy_from_slice(body.as_bytes());
+        Message {
+            verb: B::VERB as u16,
+            version: VERSION,
+            seq,
+            error: 0,
+            reserved: 0,
+            body: bytes,
+        }
+    }
+    /// The same message marked as failed.
+    pub fn failed(mut self, error: ErrorCode) -> Message {
+        self.error = error as u32;
+        self
+    }
+    /// The body, if the verb and version are right.
+    pub fn body<B: Body>(&self) -> Option<B> {
+        if self.verb != B::VERB as u16 || self.version != VERSION {
+            return None;
+        }
+        B::read_from_prefix(&self.body).ok().map(|(body, _)| body)
+    }
+}
+
+/// A fixed-size name, zero-padded UTF-8.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(transparent)]
+pub struct Name<const N: usize>(pub [u8; N]);
+
+impl<const N: usize> Name<N> {
+    /// `None` when it does not fit or holds a zero byte.
+    pub fn new(text: &str) -> Option<Self> {
+        let bytes = text.as_bytes();
+        if bytes.len() > N || bytes.contains(&0) {
+            return None;
+        }
+        let mut out = [0; N];
+        out[..bytes.len()].copy_from_slice(bytes);
+        Some(Name(out))
+    }
+    /// The text; `""` where it is not UTF-8.
+    pub fn as_str(&self) -> &str {
+        let end = self.0.iter().position(|b| *b == 0).unwrap_or(N);
+        core::str::from_utf8(&self.0[..end]).unwrap_or("")
+    }
+}
+impl<const N: usize> Default for Name<N> {
+    fn default() -> Self {
+        Name([0; N])
+    }
+}
+impl<const N: usize> core::fmt::Debug for Name<N> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{:?}", self.as_str())
+    }
+}
+
+macro_rules! verbs {
+    ($($(#[doc = $doc:literal])+ $name:ident = $n:literal,)+) => {
+        /// What a message asks or tells.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u16)]
+        pub enum Verb { $($(#[doc = $doc])+ $name = $n,)+ }
+        impl Verb {
+            /// From its number.
+            pub const fn from_number(n: u16) -> Option<Verb> { match n { $($n => Some(Verb::$name),)+ _ => None } }
+        }
+    };
+}
+verbs! {
+    /// Answer to any request without an answer body of its own.
+    Done = 1,
+    /// worker → supervisor: confined and waiting.
+    Ready = 16,
+    /// supervisor → worker: you are this compartment now; fds: counters, recorder.
+    Attach = 17,
+    /// supervisor → worker: plug a port in a slot; fds by kind.
+    AddPort = 18,
+    /// supervisor → worker: unplug.
+    RemovePort = 19,
+    /// supervisor → worker: use this image; fd: image.
+    UseImage = 20,
+    /// worker → supervisor: says it runs that epoch (an allegation).
+    Running = 21,
+    /// worker → supervisor: closed a port, and why.
+    PortClosed = 22,
+    /// worker → supervisor: no echo in time, replace this channel.
+    NeedReplace = 23,
+    /// fabric → supervisor: this channel spoke with what is not its own.
+    Report = 24,
+    /// supervisor → worker: start or stop mirroring to the capture channel; fds: channel.
+    Capture = 25,
+    /// supervisor → worker: end in order.
+    Quit = 26,
+    /// controller → supervisor: make a compartment.
+    CreateCompartment = 48,
+    /// controller → supervisor: remove it.
+    DestroyCompartment = 49,
+    /// controller → supervisor: make an endpoint's port.
+    CreatePort = 50,
+    /// controller → supervisor: remove it.
+    DestroyPort = 51,
+    /// controller → supervisor: open an uplink.
+    CreateUplink = 52,
+    /// controller → supervisor: close it.
+    DestroyUplink = 53,
+    /// controller → supervisor: install an image; fd: sealed image.
+    Install = 54,
+    /// controller → supervisor: state of a compartment; answer with fds: counters, recorder (read-only).
+    Inspect = 55,
+    /// controller → supervisor: start a capture; answer with fd: pipe of pcapng bytes.
+    StartCapture = 56,
+    /// controller → supervisor: what exists (one answer an object, then Done).
+    Inventory = 57,
+    /// supervisor → controller: something happened (death, restart, quarantine, report).
+    Event = 58,
+    /// controller → supervisor: lift a quarantine.
+    Release = 59,
+    /// anyone → keeper: keep this descriptor under this name; fd.
+    Keep = 80,
+    /// anyone → keeper: give a duplicate of the descriptor.
+    Fetch = 81,
+    /// anyone → keeper: forget it.
+    Forget = 82,
+    /// anyone → keeper: names from this one on (one answer each, then Done).
+    List = 83,
+    /// supervisor → keeper: end everything.
+    Shutdown = 84,
+}
+
+/// Why a request failed. `detail` in the answer's Done body says more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ErrorCode {
+    /// The message is not one of ours.
+    BadMessage = 1,
+    /// The thing named does not exist.
+    NotFound = 2,
+    /// It exists already and differs.
+    Conflict = 3,
+    /// A limit of this host.
+    Limit = 4,
+    /// The operating system refused; errno in the Done body.
+    System = 5,
+    /// Not allowed for this caller.
+    Denied = 6,
+    /// An image that is not sealed, or whose digest or content is wrong.
+    BadImage = 7,
+    /// Quarantined.
+    Quarantined = 8,
+    /// A namespace that does not exist.
+    NoNamespace = 9,
+    /// An interface that does not exist.
+    NoInterface = 10,
+}

@@ -1,0 +1,455 @@
+//! The bodies.
+
+use crate::message::{Body, Name, Verb};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+macro_rules! body {
+    ($(#[$m:meta])* $name:ident : $verb:ident { $($(#[$fm:meta])* $f:ident: $t:ty,)* }) => {
+        $(#[$m])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+        #[repr(C)]
+        pub struct $name { $($(#[$fm])* pub $f: $t,)* }
+        impl Body for $name { const VERB: Verb = Verb::$verb; }
+        impl Default for $name { fn default() -> Self { zerocopy::FromZeros::new_zeroed() } }
+    };
+}
+
+body! {
+    /// Plain answer.
+    Done: Done {
+        /// errno, or 0.
+        errno: u32,
+        /// A number, by verb.
+        value: u32,
+        /// For people.
+        detail: Name<240>,
+    }
+}
+body! {
+    /// Worker is confined and waiting.
+    Ready: Ready {
+        /// 1 = switch, 2 = fabric, 3 = auditor.
+        role: u32,
+        /// Stages of confinement done, one bit each in order.
+        stages: u32,
+    }
+}
+body! {
+    /// You are this compartment now.
+    Attach: Attach {
+        /// Compartment id (fabric: 0).
+        compartment: u32,
+        /// Slots in the counters page.
+        slots: u32,
+        /// `WAIT_*`.
+        wait: u32,
+        /// Poll period or spin limit, microseconds.
+        wait_us: u32,
+        /// 1 = the cores are shared: never spin more than 5 us.
+        shared_cores: u32,
+        /// How this start came about: `START_*`.
+        start: u32,
+        /// Secret of this start, from the kernel's random source.
+        seed: [u8; 16],
+        /// Fabric: slot + 1 on which the predecessor died, 0 = none.
+        suspect: u32,
+        /// Zero.
+        reserved: u32,
+    }
+}
+/// Poll with a period (`wait_us`; 0 = always).
+pub const WAIT_POLL: u32 = 0;
+/// Spin `wait_us` after the last work, then sleep.
+pub const WAIT_ADAPTIVE: u32 = 1;
+/// Sleep at once.
+pub const WAIT_SLEEP: u32 = 2;
+/// First start.
+pub const START_FRESH: u32 = 0;
+/// After a clean fault.
+pub const START_FAULT: u32 = 1;
+/// After a trip or report: nothing is restored.
+pub const START_TRIP: u32 = 2;
+
+body! {
+    /// Plug a port in a slot.
+    AddPort: AddPort {
+        /// The slot.
+        slot: u32,
+        /// `PORT_*`.
+        kind: u32,
+        /// Channel: capacity in bytes of each direction (power of two).
+        capacity: u32,
+        /// Channel: longest record, bytes.
+        max_record: u32,
+        /// Channel: 0 = fresh, 1 = resume: you restarted, take over by generation.
+        resume: u32,
+        /// Channel: protocol version the supervisor fixed.
+        version: u32,
+        /// MTU, bytes of IP packet.
+        mtu: u32,
+        /// `image::compartment::FEATURE_*`.
+        features: u32,
+    }
+}
+/// fds: rx data (ro), rx consumer page (rw), tx data (rw), tx consumer page (ro),
+/// rx doorbell (read end), tx doorbell (write end),
+/// rx space doorbell (write end), tx space doorbell (read end; stream mode only, else absent).
+/// Record-mode channels carry the first six.
+pub const PORT_CHANNEL: u32 = 1;
+/// fd: tap with VNET_HDR set up.
+pub const PORT_TAP: u32 = 2;
+/// fd: bound AF_PACKET socket with PACKET_VNET_HDR.
+pub const PORT_PACKET: u32 = 3;
+
+body! {
+    /// Unplug the slot.
+    RemovePort: RemovePort {
+        /// The slot.
+        slot: u32,
+    }
+}
+body! {
+    /// Use this image.
+    UseImage: UseImage {
+        /// Its epoch.
+        epoch: u64,
+        /// Its SHA-256.
+        digest: [u8; 32],
+    }
+}
+body! {
+    /// Says it runs that epoch.
+    Running: Running {
+        /// The epoch.
+        epoch: u64,
+        /// 0 = runs; else an image::map error number, and the old image stays.
+        refused: u32,
+        /// Zero.
+        reserved: u32,
+    }
+}
+body! {
+    /// Closed a port.
+    PortClosed: PortClosed {
+        /// The slot.
+        slot: u32,
+        /// Breach number (ring::Breach) or 1000 + errno.
+        reason: u32,
+    }
+}
+body! {
+    /// Replace this channel.
+    NeedReplace: NeedReplace {
+        /// The slot.
+        slot: u32,
+    }
+}
+body! {
+    /// A channel spoke with what is not its own.
+    Report: Report {
+        /// The fabric's slot.
+        slot: u32,
+        /// DropReason.
+        reason: u32,
+        /// First 64 bytes of the frame's header.
+        head: [u8; 64],
+    }
+}
+body! {
+    /// Mirror to the capture channel (the channel's fds beside it), or stop.
+    Capture: Capture {
+        /// 1 = start, 0 = stop.
+        on: u32,
+        /// 1 = drops only.
+        drops_only: u32,
+        /// Slot, or u32::MAX = all.
+        slot: u32,
+        /// Bytes of each frame to keep.
+        snap: u32,
+        /// Channel capacity, as AddPort.
+        capacity: u32,
+        /// As AddPort.
+        max_record: u32,
+    }
+}
+body! {
+    /// End in order.
+    Quit: Quit {
+        /// Zero.
+        reserved: u32,
+    }
+}
+body! {
+    /// Make a compartment.
+    CreateCompartment: CreateCompartment {
+        /// Its id; also its fabric slot.
+        id: u32,
+        /// `WAIT_*`.
+        wait: u32,
+        /// Microseconds for `wait`.
+        wait_us: u32,
+        /// Core to pin to, u32::MAX = any (shared).
+        core: u32,
+        /// 1 = sandboxed (0 = baseline of the MTS paper: no own namespaces or filter).
+        sandbox: u32,
+        /// Slots for its counters page.
+        slots: u32,
+        /// Fabric channel capacity, bytes.
+        capacity: u32,
+        /// Fabric channel's longest record.
+        max_record: u32,
+        /// Memory limit, bytes.
+        memory: u64,
+        /// For people.
+        name: Name<64>,
+        /// Program to run instead of the usual switch; empty = the usual (tests: a switch that lies).
+        program: Name<192>,
+    }
+}
+body! {
+    /// Remove a compartment and all its ports.
+    DestroyCompartment: DestroyCompartment {
+        /// Its id.
+        id: u32,
+    }
+}
+body! {
+    /// Make an endpoint's port.
+    CreatePort: CreatePort {
+        /// Compartment id.
+        compartment: u32,
+        /// Slot in its switch.
+        slot: u32,
+        /// Host-wide endpoint id.
+        endpoint: u32,
+        /// `ENDPOINT_*`.
+        kind: u32,
+        /// `CREATE_*` bits.
+        flags: u32,
+        /// MTU.
+        mtu: u32,
+        /// Channel capacity (fifo).
+        capacity: u32,
+        /// Longest record (fifo).
+        max_record: u32,
+        /// uid that may attach a fifo.
+        owner: u32,
+        /// IPv4 address to set inside; zero = none.
+        address4: [u8; 4],
+        /// IPv4 gateway to set as default route; zero = none.
+        gateway4: [u8; 4],
+        /// IPv6 address; zero = none.
+        address6: [u8; 16],
+        /// IPv6 gateway; zero = none.
+        gateway6: [u8; 16],
+        /// Prefix lengths of the two.
+        prefix4_len: u8,
+        /// IPv6 prefix length.
+        prefix6_len: u8,
+        /// MAC of the workload's interface.
+        mac: [u8; 6],
+        /// Interface name inside the namespace (tap).
+        interface: Name<16>,
+        /// Network namespace: a name under /run/netns or an absolute path (tap).
+        namespace: Name<128>,
+        /// `tenant/endpoint`, for people and for the fifo's socket name.
+        name: Name<128>,
+    }
+}
+/// A tap in a namespace.
+pub const ENDPOINT_TAP: u32 = 1;
+/// A FIFO channel for a process that attaches.
+pub const ENDPOINT_FIFO: u32 = 2;
+/// The namespace is made (and removed with the port) rather than expected to exist.
+pub const CREATE_NAMESPACE: u32 = 1;
+/// The interface is left without addresses: the workload uses DHCP or SLAAC.
+pub const CREATE_UNCONFIGURED: u32 = 2;
+
+body! {
+    /// Remove an endpoint's port.
+    DestroyPort: DestroyPort {
+        /// Compartment id.
+        compartment: u32,
+        /// Slot.
+        slot: u32,
+    }
+}
+body! {
+    /// Open an uplink.
+    CreateUplink: CreateUplink {
+        /// Uplink number.
+        uplink: u32,
+        /// Its slot in the fabric.
+        slot: u32,
+        /// Interface.
+        interface: Name<16>,
+        /// Namespace it is in; empty = the host's.
+        namespace: Name<128>,
+    }
+}
+body! {
+    /// Close an uplink.
+    DestroyUplink: DestroyUplink {
+        /// Uplink number.
+        uplink: u32,
+    }
+}
+body! {
+    /// Install an image (sealed memfd beside it).
+    Install: Install {
+        /// Compartment id; u32::MAX = the fabric.
+        target: u32,
+        /// Zero.
+        reserved: u32,
+        /// Its epoch.
+        epoch: u64,
+        /// Its SHA-256.
+        digest: [u8; 32],
+    }
+}
+/// [`Install::target`] and [`Inspect::target`]: the fabric.
+pub const FABRIC: u32 = u32::MAX;
+/// [`Event::target`] and [`Inspect::target`]: the supervisor itself. Its event `Ready`
+/// says that it started: what was asked before and not answered is to be asked again.
+pub const SUPERVISOR: u32 = u32::MAX - 1;
+body! {
+    /// State of a compartment or the fabric. Also the answer.
+    Inspect: Inspect {
+        /// Compartment id or [`FABRIC`].
+        target: u32,
+        /// Answer: process id on the host, 0 = none.
+        pid: u32,
+        /// Answer: `RUN_*`.
+        state: u32,
+        /// Answer: restarts since creation.
+        restarts: u32,
+        /// Answer: last cause of death, `CAUSE_*`.
+        cause: u32,
+        /// Answer: host uid it runs as.
+        uid: u32,
+        /// Answer: epoch last installed.
+        epoch: u64,
+        /// Answer: nanoseconds of the last outage (death to attach).
+        outage_ns: u64,
+        /// Answer: digest of the image installed.
+        digest: [u8; 32],
+        /// Answer: slots of the counters page.
+        slots: u32,
+        /// Answer: confinement stages done.
+        stages: u32,
+    }
+}
+/// Starting.
+pub const RUN_STARTING: u32 = 0;
+/// Running.
+pub const RUN_UP: u32 = 1;
+/// Waiting out its backoff.
+pub const RUN_BACKOFF: u32 = 2;
+/// Quarantined.
+pub const RUN_QUARANTINED: u32 = 3;
+/// Died by itself or by a signal from outside.
+pub const CAUSE_EXIT: u32 = 1;
+/// Tripped its seccomp filter.
+pub const CAUSE_TRIP: u32 = 2;
+/// Killed: no progress while burning CPU.
+pub const CAUSE_STALL: u32 = 3;
+/// Killed: the fabric reported it.
+pub const CAUSE_REPORT: u32 = 4;
+
+body! {
+    /// Start a capture.
+    StartCapture: StartCapture {
+        /// Compartment id.
+        compartment: u32,
+        /// Slot, or u32::MAX = all.
+        slot: u32,
+        /// 1 = drops only.
+        drops_only: u32,
+        /// Bytes of each frame to keep.
+        snap: u32,
+    }
+}
+body! {
+    /// What exists. Request: zeros. Answers: one each, then Done.
+    Inventory: Inventory {
+        /// 1 = compartment, 2 = port, 3 = uplink.
+        kind: u32,
+        /// Compartment id or uplink number.
+        id: u32,
+        /// Slot.
+        slot: u32,
+        /// Endpoint id.
+        endpoint: u32,
+        /// SHA-256 over the body that created it: tells the controller whether it is the same.
+        created: [u8; 32],
+    }
+}
+body! {
+    /// Something happened.
+    Event: Event {
+        /// `telemetry::recorder::EventKind` as u32.
+        kind: u32,
+        /// Compartment id or FABRIC.
+        target: u32,
+        /// Slot or 0.
+        slot: u32,
+        /// `CAUSE_*`, breach or DropReason.
+        cause: u32,
+        /// CLOCK_MONOTONIC, ns.
+        time_ns: u64,
+        /// By kind.
+        value: u64,
+    }
+}
+body! {
+    /// Lift a quarantine.
+    Release: Release {
+        /// Compartment id or FABRIC.
+        target: u32,
+        /// Slot, or u32::MAX.
+        slot: u32,
+    }
+}
+body! {
+    /// Keep a descriptor.
+    Keep: Keep {
+        /// Name, e.g. `compartment/3/counters`.
+        name: Name<128>,
+        /// A note kept with it.
+        note: Name<256>,
+    }
+}
+body! {
+    /// Give a duplicate. Also the answer.
+    Fetch: Fetch {
+        /// Name.
+        name: Name<128>,
+        /// Answer: the note.
+        note: Name<256>,
+    }
+}
+body! {
+    /// Forget names with this prefix.
+    Forget: Forget {
+        /// Prefix; the whole name when `exact` is 1.
+        name: Name<128>,
+        /// 1 = exact.
+        exact: u32,
+    }
+}
+body! {
+    /// Names, with the descriptor beside each answer.
+    List: List {
+        /// Request: prefix. Answer: name.
+        name: Name<128>,
+        /// Answer: the note.
+        note: Name<256>,
+    }
+}
+body! {
+    /// End everything.
+    Shutdown: Shutdown {
+        /// Zero.
+        reserved: u32,
+    }
+}

@@ -1,0 +1,207 @@
+//! What may be said to whom: the whole of the mediation.
+//!
+//! The key is (ingress slot, tag, destination MAC). The ingress is where the frame
+//! came from, which nobody can forge; so a channel reaches only what the image
+//! names for it, whatever it writes. Toward an uplink one of the channel's own
+//! templates must match besides. Nothing is parsed: the first 64 bytes are compared
+//! at fixed places, in a private copy, and that copy is what is sent on.
+
+use guard::guard;
+use image::FabricImage;
+use image::fabric::{
+    CHANNEL_COMPARTMENT, CHANNEL_UPLINK, Channel, FORWARD_GROUP, FORWARD_UNICAST, GroupMember,
+    Template,
+};
+use telemetry::drops::DropReason;
+use wire::RawOffload;
+use wire::offload::{
+    DATA_VALID, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, MIN_GSO_FLOOR, NEEDS_CSUM,
+};
+
+/// Bytes of a frame that are copied and looked at.
+pub const HEAD: usize = 64;
+/// Bytes of an Ethernet header, the least that can be a frame.
+const ETHERNET: usize = 14;
+
+/// A frame as it is known here: all of it is a private copy.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame {
+    /// Tag, as alleged by who wrote the record. 0 from an uplink.
+    pub tag: u16,
+    /// Offload fields, as alleged.
+    pub offload: RawOffload,
+    /// Length, bytes.
+    pub len: usize,
+    /// Its first bytes, zeros behind its end.
+    pub head: [u8; HEAD],
+}
+
+/// What is to be done with a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision<'a> {
+    /// Send it there.
+    Unicast {
+        /// Egress slot.
+        slot: u32,
+        /// Tag to put on.
+        tag: u16,
+    },
+    /// Send it to each member for which [`may_join`] holds.
+    Group(&'a [GroupMember]),
+    /// Nobody gets it.
+    Drop(DropReason),
+}
+
+/// Decides about one frame that came from the channel in slot `ingress`.
+#[inline]
+pub fn decide<'a>(image: &FabricImage<'a>, ingress: u32, frame: &Frame) -> Decision<'a> {
+    if frame.len < ETHERNET {
+        return Decision::Drop(DropReason::Malformed);
+    }
+    let [a, b, c, d, e, f, ..] = frame.head;
+    let mac = [a, b, c, d, e, f];
+    let is_group = a & 1 == 1;
+    // Without its ingress in the key, any channel could use any other's entries.
+    let key = if guard!("fabric-ingress") {
+        ingress
+    } else {
+        any_ingress(image, frame.tag, mac)
+    };
+    let entry = match image.forward(key, frame.tag, mac) {
+        None if !is_group => image.default(key, frame.tag),
+        entry => entry,
+    };
+    let (Some(entry), Some(channel)) = (entry, image.channel(ingress)) else {
+        return Decision::Drop(DropReason::FabricNoEntry);
+    };
+    match entry.kind {
+        FORWARD_UNICAST => match judge(image, channel, entry.target, frame) {
+            Ok(()) => Decision::Unicast {
+                slot: entry.target,
+                tag: entry.out_tag,
+            },
+            Err(reason) => Decision::Drop(reason),
+        },
+        FORWARD_GROUP => Decision::Group(image.group(entry.target)),
+        _ => Decision::Drop(DropReason::FabricNoEntry),
+    }
+}
+
+/// Whether a frame may go to this member of its group: not back, and by the same
+/// rules as to one slot alone.
+///
+/// # Errors
+/// `None`: it is the sender itself. Else why it is dropped.
+#[inline]
+pub fn may_join(
+    image: &FabricImage<'_>,
+    ingress: u32,
+    member: &GroupMember,
+    frame: &Frame,
+) -> Result<(), Option<DropReason>> {
+    if member.slot == ingress {
+        return Err(None);
+    }
+    let channel = image
+        .channel(ingress)
+        .ok_or(Some(DropReason::FabricNoEntry))?;
+    judge(image, channel, member.slot, frame).map_err(Some)
+}
+
+/// The offload fields to send on: only what was judged, nothing the sender left in
+/// the others.
+#[inline]
+pub fn clean(offload: RawOffload) -> RawOffload {
+    match offload.flags & NEEDS_CSUM {
+        // Nobody's word counts for a checksum that is "valid": DATA_VALID is dropped.
+        0 => RawOffload {
+            flags: 0,
+            csum_start: 0,
+            csum_offset: 0,
+            ..offload
+        },
+        flags => RawOffload { flags, ..offload },
+    }
+}
+
+/// A compartment's frame: offloads within reason, and toward an uplink its own words.
+#[inline]
+fn judge(
+    image: &FabricImage<'_>,
+    from: &Channel,
+    egress: u32,
+    frame: &Frame,
+) -> Result<(), DropReason> {
+    if from.kind != CHANNEL_COMPARTMENT {
+        return Ok(());
+    }
+    let to_uplink = image
+        .channel(egress)
+        .is_some_and(|to| to.kind == CHANNEL_UPLINK);
+    let mut compared = ETHERNET;
+    if to_uplink && guard!("fabric-template") {
+        // Bound: the templates of one channel, as the image has them.
+        let mut own = image.templates(from).iter();
+        let template = own.find(|t| t.egress == egress && t.tag == frame.tag && matches(t, frame));
+        compared = template.ok_or(DropReason::FabricSource)?.len.into();
+    }
+    judge_offload(&frame.offload, frame.len, compared)
+}
+
+/// `frame[i] & mask[i] == value[i]` for all of the template.
+#[inline]
+fn matches(template: &Template, frame: &Frame) -> bool {
+    // The mask is zero behind `len`, so whole words can be compared.
+    let words = template
+        .mask
+        .chunks_exact(8)
+        .zip(template.value.chunks_exact(8));
+    let mut differ = 0;
+    for ((mask, value), head) in words.zip(frame.head.chunks_exact(8)) {
+        differ |= (word(head) & word(mask)) ^ word(value);
+    }
+    differ == 0 && frame.len >= template.len.into()
+}
+
+#[inline]
+fn word(bytes: &[u8]) -> u64 {
+    bytes.try_into().map_or(0, u64::from_le_bytes)
+}
+
+/// Offload fields that the next kernel or switch can be given: it is told to write
+/// nothing into the `compared` bytes that were just judged, and to make no storm of
+/// tiny segments.
+#[inline]
+fn judge_offload(raw: &RawOffload, len: usize, compared: usize) -> Result<(), DropReason> {
+    let bad = Err(DropReason::BadOffload);
+    if raw.flags & !(NEEDS_CSUM | DATA_VALID) != 0 {
+        return bad;
+    }
+    let partial = raw.flags & NEEDS_CSUM != 0;
+    if partial {
+        let start = usize::from(raw.csum_start);
+        let end = start + usize::from(raw.csum_offset) + 2;
+        // The checksum is stored after the comparison: inside what was compared it
+        // would forge a source.
+        if (start < compared || end > len) && guard!("fabric-offload-window") {
+            return bad;
+        }
+    }
+    let known = match raw.gso_type & !GSO_ECN {
+        GSO_NONE => raw.gso_type == GSO_NONE && raw.gso_size == 0,
+        GSO_TCPV4 | GSO_TCPV6 | GSO_UDP_L4 => {
+            let size = raw.gso_size >= MIN_GSO_FLOOR || !guard!("fabric-min-gso");
+            partial && size
+        }
+        _ => false,
+    };
+    if known { Ok(()) } else { bad }
+}
+
+/// Only for the mutant without the ingress: whoever has an entry for this MAC.
+#[cold]
+fn any_ingress(image: &FabricImage<'_>, tag: u16, mac: [u8; 6]) -> u32 {
+    let mut all = image.forwards().iter().filter(|f| f.kind != 0);
+    all.find(|f| f.tag == tag && f.mac == mac)
+        .map_or(u32::MAX, |f| f.ingress)
+}

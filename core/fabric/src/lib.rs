@@ -1,0 +1,19 @@
+//! The mediator between compartments and uplinks.
+//!
+//! [`forward`] is all it decides: by (ingress channel, tag, destination MAC) and
+//! static tables, in one file. [`serve()`] moves one batch by those decisions,
+//! [`rounds`] says whose turn it is, [`report`] whom to tell on. Sans-IO: memory,
+//! sockets and time are arguments.
+
+pub mod forward;
+pub mod report;
+pub mod rounds;
+pub mod serve;
+
+pub use forward::{Decision, Frame, HEAD, decide};
+pub use report::Reports;
+pub use rounds::{Outcome, Rounds};
+pub use serve::{BATCH, Counters, Egress, Ingress, Refused, Turn, serve};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,5 @@
+//! A fabric without an operating system: queues for rings, a clock that is an argument.
+
+mod bench;
+mod fairness;
+mod forwarding;

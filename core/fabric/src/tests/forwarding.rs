@@ -1,0 +1,288 @@
+//! Who reaches whom.
+
+use super::bench::*;
+use crate::forward::{Decision, HEAD, decide};
+use crate::{Frame, Reports};
+use image::FabricImage;
+use image::fabric::*;
+use proptest::prelude::*;
+use telemetry::counters::Counter;
+use telemetry::drops::DropReason;
+use wire::RawOffload;
+use wire::offload::{DATA_VALID, GSO_TCPV4, NEEDS_CSUM};
+
+fn reached(ingress: u32, frame: Frame) -> Vec<(u32, u16)> {
+    pass(&tables(), ingress, frame)
+        .0
+        .sent
+        .iter()
+        .map(|(slot, tag, _)| (*slot, *tag))
+        .collect()
+}
+
+fn dropped(ingress: u32, frame: Frame) -> DropReason {
+    let (sink, tally) = pass(&tables(), ingress, frame);
+    assert!(sink.sent.is_empty(), "reached {:?}", sink.sent[0].0);
+    let [(slot, reason)] = tally.drops.keys().copied().collect::<Vec<_>>()[..] else {
+        panic!("{:?}", tally.drops)
+    };
+    assert_eq!(slot, ingress);
+    reason
+}
+
+#[test]
+fn outward_and_back() {
+    assert_eq!(reached(1, honest(200)), [(UPLINK, 0)]);
+    assert_eq!(
+        reached(UPLINK, frame(0, ONE, ROUTER, [8, 8, 8, 8], 200)),
+        [(1, 5)]
+    );
+    assert_eq!(
+        reached(UPLINK, frame(0, TWO, ROUTER, [8, 8, 8, 8], 200)),
+        [(2, 6)]
+    );
+}
+
+#[test]
+fn a_broadcast_from_outside_reaches_the_attachments() {
+    assert_eq!(
+        reached(UPLINK, frame(0, EVERYBODY, ROUTER, IP_ONE, 60)),
+        [(1, 5), (2, 6)]
+    );
+    // To a group with itself in it: not back, and not to the other compartment.
+    assert_eq!(
+        reached(1, frame(5, EVERYBODY, ONE, IP_ONE, 60)),
+        [(UPLINK, 0)]
+    );
+    let (_, tally) = pass(&tables(), UPLINK, frame(0, EVERYBODY, ROUTER, IP_ONE, 60));
+    assert_eq!(tally.counts[&(2, Counter::TxFlood)], 1);
+}
+
+#[test]
+fn another_channels_entries_are_not_mine() {
+    // The uplink may send to TWO's MAC without a tag; a compartment may not, whatever
+    // tag it writes.
+    for tag in [0, 5, 6] {
+        for ingress in [1, 2, 3] {
+            for mac in [ONE, TWO, EVERYBODY] {
+                let sent = reached(ingress, frame(tag, mac, ONE, IP_ONE, 200));
+                assert!(
+                    sent.iter().all(|(slot, _)| *slot == UPLINK),
+                    "{ingress} {tag} {mac:?}: {sent:?}"
+                );
+            }
+        }
+    }
+    assert_eq!(
+        dropped(2, frame(0, ONE, TWO, IP_ONE, 200)),
+        DropReason::FabricNoEntry
+    );
+}
+
+#[test]
+fn toward_an_uplink_only_its_own_words_pass() {
+    let source = DropReason::FabricSource;
+    assert_eq!(
+        dropped(1, frame(5, ROUTER, TWO, IP_ONE, 200)),
+        source,
+        "another's MAC"
+    );
+    assert_eq!(
+        dropped(1, frame(5, ROUTER, ONE, [192, 0, 2, 2], 200)),
+        source,
+        "another's address"
+    );
+    let mut other = honest(200);
+    other.head[12..14].copy_from_slice(&[0x86, 0xdd]);
+    assert_eq!(dropped(1, other), source, "an ethertype no template names");
+    assert_eq!(
+        dropped(1, honest(29)),
+        source,
+        "ends inside what is compared"
+    );
+    let broadcast = frame(5, EVERYBODY, TWO, IP_ONE, 60);
+    assert_eq!(dropped(1, broadcast), source, "a group is no way around");
+}
+
+#[test]
+fn no_entry_no_way() {
+    let none = DropReason::FabricNoEntry;
+    assert_eq!(dropped(3, honest(200)), none, "connected to nothing");
+    assert_eq!(
+        dropped(1, frame(6, ROUTER, ONE, IP_ONE, 200)),
+        none,
+        "another's tag"
+    );
+    assert_eq!(
+        dropped(1, frame(5, [1, 128, 194, 0, 0, 14], ONE, IP_ONE, 200)),
+        none,
+        "a group without entry"
+    );
+    assert_eq!(
+        dropped(UPLINK, frame(0, ROUTER, ONE, IP_ONE, 200)),
+        none,
+        "for nobody here"
+    );
+    assert_eq!(
+        dropped(77, honest(200)),
+        none,
+        "an ingress the image does not know"
+    );
+    assert_eq!(dropped(1, honest(13)), DropReason::Malformed);
+}
+
+#[test]
+fn a_checksum_cannot_be_written_over_the_source() {
+    let mut forged = honest(200);
+    // "Store the checksum at byte 26": into the source address that was compared.
+    for (start, offset) in [(20, 6), (14, 12), (0, 26), (29, 0), (199, 0), (100, 200)] {
+        forged.offload = RawOffload {
+            flags: NEEDS_CSUM,
+            csum_start: start,
+            csum_offset: offset,
+            ..RawOffload::default()
+        };
+        assert_eq!(
+            dropped(1, forged),
+            DropReason::BadOffload,
+            "{start} + {offset}"
+        );
+    }
+    forged.offload.csum_start = 34;
+    forged.offload.csum_offset = 16;
+    assert_eq!(reached(1, forged), [(UPLINK, 0)]);
+}
+
+#[test]
+fn a_storm_of_tiny_segments_is_refused() {
+    let mut large = honest(32_000);
+    large.offload = RawOffload {
+        flags: NEEDS_CSUM,
+        gso_type: GSO_TCPV4,
+        gso_size: 1,
+        csum_start: 34,
+        csum_offset: 16,
+    };
+    assert_eq!(dropped(1, large), DropReason::BadOffload);
+    large.offload.gso_size = 1400;
+    assert_eq!(reached(1, large), [(UPLINK, 0)]);
+    for (flags, gso_type) in [
+        (0, GSO_TCPV4),
+        (NEEDS_CSUM, 3),
+        (NEEDS_CSUM, 0),
+        (NEEDS_CSUM, 0x80),
+        (4, GSO_TCPV4),
+    ] {
+        large.offload.flags = flags;
+        large.offload.gso_type = gso_type;
+        assert_eq!(
+            dropped(1, large),
+            DropReason::BadOffload,
+            "{flags} {gso_type}"
+        );
+    }
+}
+
+#[test]
+fn offload_fields_that_nobody_judged_are_not_sent_on() {
+    let mut sender = honest(200);
+    sender.offload = RawOffload {
+        flags: DATA_VALID,
+        csum_start: 7,
+        csum_offset: 9,
+        ..RawOffload::default()
+    };
+    let (sink, _) = pass(&tables(), 1, sender);
+    assert_eq!(sink.sent[0].2.offload, RawOffload::default());
+}
+
+#[test]
+fn reports_are_rare() {
+    let second = 1_000_000_000;
+    let mut reports = Reports::new(4);
+    reports.swapped(0);
+    assert!(!reports.is_due(1, second / 2), "two images may overlap");
+    assert!(reports.is_due(1, second));
+    assert!(!reports.is_due(1, second + second / 2));
+    assert!(
+        reports.is_due(2, second + second / 2),
+        "each channel for itself"
+    );
+    assert!(reports.is_due(1, 2 * second));
+    assert!(!reports.is_due(4, 9 * second), "no such slot");
+}
+
+/// Whether some entry of the tables, or a group it names, leads from here to there.
+fn is_named(tables: &image::FabricTables, ingress: u32, tag: u16, to: u32) -> bool {
+    tables
+        .forwards
+        .iter()
+        .filter(|f| f.ingress == ingress && f.tag == tag)
+        .any(|f| match f.kind {
+            FORWARD_UNICAST => f.target == to,
+            _ => tables.groups[f.target as usize]
+                .iter()
+                .any(|m| m.slot == to),
+        })
+}
+
+proptest! {
+    #[test]
+    fn whatever_ingress_says_egress_is_named_by_an_entry(
+        ingress in 0u32..12,
+        tag in prop_oneof![0u16..8, any::<u16>()],
+        mac in prop_oneof![Just(ONE), Just(TWO), Just(EVERYBODY), Just(ROUTER), any::<[u8; 6]>()],
+        from in prop_oneof![Just(ONE), Just(TWO), any::<[u8; 6]>()],
+        source in prop_oneof![Just(IP_ONE), any::<[u8; 4]>()],
+        len in 0usize..70_000,
+        offload in any::<[u8; 8]>(),
+        plain in any::<bool>(),
+    ) {
+        let mut sent = frame(tag, mac, from, source, len);
+        if !plain {
+            sent.offload = likely_offload(offload);
+        }
+        let tables = tables();
+        let (sink, tally) = pass(&tables, ingress, sent);
+        for (slot, _, out) in &sink.sent {
+            prop_assert!(is_named(&tables, ingress, tag, *slot));
+            prop_assert_ne!(*slot, ingress);
+            prop_assert_eq!(&out.head, &sent.head);
+            if *slot == UPLINK {
+                // Its own MAC, and what the kernel is told to write lies behind it.
+                let own = if ingress == 1 { ONE } else { TWO };
+                prop_assert_eq!(&out.head[6..12], &own);
+                let behind = out.offload.flags & NEEDS_CSUM == 0 || out.offload.csum_start >= 14;
+                prop_assert!(behind);
+            }
+        }
+        let counted: u64 = tally.drops.values().sum();
+        prop_assert!(!sink.sent.is_empty() || counted == 1, "lost without a reason");
+    }
+
+    #[test]
+    fn any_head_is_decided(ingress in 0u32..12, tag: u16, head in any::<[[u8; 32]; 2]>(), len in 0usize..2000) {
+        let bytes = image(&tables());
+        let image = FabricImage::map(bytes.as_ref()).unwrap();
+        let mut whole = [0; HEAD];
+        whole[..32].copy_from_slice(&head[0]);
+        whole[32..].copy_from_slice(&head[1]);
+        let frame = Frame { tag, offload: RawOffload::default(), len, head: whole };
+        if let Decision::Unicast { slot, .. } = decide(&image, ingress, &frame) {
+            prop_assert_ne!(slot, ingress);
+        }
+    }
+}
+
+fn likely_offload(bytes: [u8; 8]) -> RawOffload {
+    let [flags, gso_type, a, b, c, d, e, _] = bytes;
+    let word = |low, high| u16::from_le_bytes([low, high]);
+    // Small values are the likelier ones to be let through.
+    RawOffload {
+        flags: flags & 7,
+        gso_type: gso_type & 0x87,
+        gso_size: word(a, b & 7),
+        csum_start: word(c, d & 1),
+        csum_offset: word(e & 31, 0),
+    }
+}

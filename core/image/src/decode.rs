@@ -1,0 +1,263 @@
+//! Back from an image to plain tables, and to text for people.
+
+use crate::build::{CompartmentTables, FabricTables};
+use crate::compartment::*;
+use crate::fabric::*;
+use crate::hash::Keyed;
+use crate::map::{CompartmentImage, FabricImage};
+use core::fmt;
+use core::net::{IpAddr, Ipv6Addr};
+
+impl CompartmentImage<'_> {
+    /// The tables it was built from (lists and addresses in the image's order).
+    pub fn decode(&self) -> CompartmentTables {
+        let own_prefixes = (0..).zip(self.endpoints()).flat_map(|(index, endpoint)| {
+            self.own_prefixes_of(endpoint)
+                .iter()
+                .map(move |own| (index, *own))
+        });
+        let ranges = (0..self.tenants().len() as u32).flat_map(|tenant| {
+            self.ranges_of(tenant)
+                .iter()
+                .map(move |range| (tenant, *range))
+        });
+        let members = (0..self.subnets().len() as u32).flat_map(|subnet| {
+            self.members_of(subnet)
+                .iter()
+                .map(move |member| (subnet, member.endpoint))
+        });
+        let addresses = self.addresses().iter().filter(|slot| !slot.is_empty());
+        CompartmentTables {
+            tenants: self.tenants().to_vec(),
+            subnets: self.subnets().to_vec(),
+            endpoints: self.endpoints().to_vec(),
+            own_prefixes: own_prefixes.collect(),
+            addresses: addresses
+                .map(|slot| (slot.endpoint, slot.address))
+                .collect(),
+            ranges: ranges.collect(),
+            routes: self.routes().to_vec(),
+            attachments: self.attachments().to_vec(),
+            next_hops: self.next_hops().to_vec(),
+            members: members.collect(),
+        }
+    }
+}
+
+impl FabricImage<'_> {
+    /// The tables it was built from (entries in the image's order).
+    pub fn decode(&self) -> FabricTables {
+        let templates = (0..).zip(self.channels()).flat_map(|(index, channel)| {
+            self.templates(channel)
+                .iter()
+                .map(move |template| (index, *template))
+        });
+        FabricTables {
+            channels: self.channels().to_vec(),
+            forwards: self
+                .forwards()
+                .iter()
+                .filter(|f| !f.is_empty())
+                .copied()
+                .collect(),
+            groups: (0..self.groups().len() as u32)
+                .map(|g| self.group(g).to_vec())
+                .collect(),
+            templates: templates.collect(),
+        }
+    }
+}
+
+impl fmt::Display for CompartmentImage<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "image {}", self.digest())?;
+        for (index, tenant) in (0..).zip(self.tenants()) {
+            writeln!(f, "tenant {index}: id {}", tenant.id)?;
+            for range in self.ranges_of(index) {
+                let (start, end) = (Address(range.start), Address(range.end));
+                write!(f, "  {start} to {end}: ")?;
+                match self.routes().get(range.route as usize) {
+                    Some(route) => writeln!(f, "{}", Way(route))?,
+                    None => writeln!(f, "-")?,
+                }
+            }
+        }
+        for (index, subnet) in (0..).zip(self.subnets()) {
+            write!(
+                f,
+                "subnet {index}: id {} tenant {}",
+                subnet.id, subnet.tenant
+            )?;
+            if subnet.prefix4_len != 0 {
+                let gateway = IpAddr::from(subnet.gateway4);
+                let prefix = IpAddr::from(subnet.prefix4);
+                write!(f, " {prefix}/{} gateway {gateway}", subnet.prefix4_len)?;
+            }
+            if subnet.prefix6_len != 0 {
+                let (prefix, gateway) = (Address(subnet.prefix6), Address(subnet.gateway6));
+                write!(f, " {prefix}/{} gateway {gateway}", subnet.prefix6_len)?;
+            }
+            let (mac, mtu) = (Mac(subnet.gateway_mac), subnet.mtu);
+            writeln!(f, " {mac} mtu {mtu} flags {:#x}", subnet.flags)?;
+            let members = self.members_of(index).iter().map(|m| m.endpoint);
+            writeln!(f, "  members {:?}", members.collect::<Vec<_>>())?;
+        }
+        for (index, endpoint) in (0..).zip(self.endpoints()) {
+            let Endpoint {
+                id,
+                slot,
+                subnet,
+                mtu,
+                state,
+                roles,
+                ..
+            } = endpoint;
+            let mac = Mac(endpoint.mac);
+            write!(
+                f,
+                "endpoint {index}: id {id} slot {slot} subnet {subnet} {mac} mtu {mtu}"
+            )?;
+            writeln!(f, " state {state} roles {roles:#x}")?;
+            let mut addresses: Vec<[u8; 16]> = self
+                .addresses()
+                .iter()
+                .filter(|a| a.endpoint == index)
+                .map(|a| a.address)
+                .collect();
+            addresses.sort_unstable();
+            for address in addresses {
+                writeln!(f, "  {}", Address(address))?;
+            }
+            for own in self.own_prefixes_of(endpoint) {
+                writeln!(f, "  may source from {}/{}", Address(own.prefix), own.len)?;
+            }
+        }
+        for (index, attachment) in (0..).zip(self.attachments()) {
+            let Attachment {
+                tenant,
+                uplink,
+                tag,
+                ..
+            } = attachment;
+            write!(
+                f,
+                "attachment {index}: tenant {tenant} uplink {uplink} tag {tag}"
+            )?;
+            write!(f, " {}", Mac(attachment.mac))?;
+            let four = IpAddr::from(attachment.address4);
+            write!(f, " {four}/{}", attachment.prefix4_len)?;
+            writeln!(
+                f,
+                " {}/{}",
+                Address(attachment.address6),
+                attachment.prefix6_len
+            )?;
+        }
+        for (index, hop) in (0..).zip(self.next_hops()) {
+            let address = Address(hop.address);
+            writeln!(
+                f,
+                "next hop {index}: {address} by attachment {}",
+                hop.attachment
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for FabricImage<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "image {}", self.digest())?;
+        for channel in self.channels() {
+            let kind = if channel.kind == CHANNEL_UPLINK {
+                "uplink"
+            } else {
+                "compartment"
+            };
+            let Channel {
+                id,
+                slot,
+                weight,
+                min_bytes,
+                ..
+            } = channel;
+            writeln!(
+                f,
+                "slot {slot}: {kind} {id} weight {weight} least {min_bytes} bytes/s"
+            )?;
+            for template in self.templates(channel) {
+                write!(f, "  to slot {} tag {}: ", template.egress, template.tag)?;
+                for (mask, value) in template
+                    .mask
+                    .iter()
+                    .zip(&template.value)
+                    .take(template.len.into())
+                {
+                    match mask {
+                        0 => write!(f, "..")?,
+                        255 => write!(f, "{value:02x}")?,
+                        mask => write!(f, "[{value:02x}&{mask:02x}]")?,
+                    }
+                }
+                writeln!(f)?;
+            }
+        }
+        let mut forwards: Vec<&Forward> =
+            self.forwards().iter().filter(|f| !f.is_empty()).collect();
+        forwards.sort_by_key(|f| (f.ingress, f.tag, f.mac));
+        for entry in forwards {
+            let Forward {
+                ingress,
+                tag,
+                target,
+                out_tag,
+                ..
+            } = entry;
+            write!(f, "from slot {ingress} tag {tag} to ")?;
+            match entry.mac {
+                [0, 0, 0, 0, 0, 0] => write!(f, "any other station")?,
+                mac => write!(f, "{}", Mac(mac))?,
+            }
+            if entry.kind == FORWARD_UNICAST {
+                writeln!(f, ": slot {target} tag {out_tag}")?;
+                continue;
+            }
+            write!(f, ": group {target}:")?;
+            for member in self.group(*target) {
+                write!(f, " slot {} tag {}", member.slot, member.out_tag)?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+struct Mac([u8; 6]);
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+struct Address([u8; 16]);
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", Ipv6Addr::from(self.0).to_canonical())
+    }
+}
+
+struct Way<'a>(&'a Route);
+impl fmt::Display for Way<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Route {
+            kind, subnet, via, ..
+        } = self.0;
+        match *kind {
+            ROUTE_SUBNET => write!(f, "on subnet {subnet}"),
+            ROUTE_VIA => write!(f, "by endpoint {via} on subnet {subnet}"),
+            ROUTE_OUTSIDE => write!(f, "outside by next hop {via}"),
+            _ => write!(f, "unreachable"),
+        }
+    }
+}

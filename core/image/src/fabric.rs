@@ -1,0 +1,111 @@
+//! Records of the fabric's image: who may say what to whom.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+macro_rules! record {
+    ($(#[$m:meta])* pub struct $name:ident { $($(#[$fm:meta])* pub $f:ident: $t:ty,)* }) => {
+        $(#[$m])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+        #[repr(C)]
+        pub struct $name { $($(#[$fm])* pub $f: $t,)* }
+        impl Default for $name { fn default() -> Self { zerocopy::FromZeros::new_zeroed() } }
+    };
+}
+
+record! {
+    /// A channel of the fabric: a compartment's, or an uplink.
+    pub struct Channel {
+        /// Compartment id, or uplink number.
+        pub id: u32,
+        /// One of `CHANNEL_*`.
+        pub kind: u32,
+        /// The fabric's slot it is plugged in.
+        pub slot: u32,
+        /// Deficit round robin weight, 1..=255.
+        pub weight: u32,
+        /// Guaranteed minimum, wire bytes a second; 0 = none.
+        pub min_bytes: u64,
+        /// First of its [`Template`]s.
+        pub templates_first: u32,
+        /// How many.
+        pub templates_count: u32,
+    }
+}
+/// A compartment's channel.
+pub const CHANNEL_COMPARTMENT: u32 = 1;
+/// An uplink.
+pub const CHANNEL_UPLINK: u32 = 2;
+
+record! {
+    /// Hash slot: (ingress slot, tag, destination MAC) to where it goes.
+    /// A zero MAC is the entry for every other unicast MAC of that (ingress, tag).
+    /// Empty when `kind` is 0.
+    pub struct Forward {
+        /// Ingress slot.
+        pub ingress: u32,
+        /// Tag on ingress.
+        pub tag: u16,
+        /// Destination MAC.
+        pub mac: [u8; 6],
+        /// FORWARD_UNICAST: egress slot. FORWARD_GROUP: index into groups.
+        pub target: u32,
+        /// Tag on egress (unicast).
+        pub out_tag: u16,
+        /// One of `FORWARD_*`.
+        pub kind: u16,
+    }
+}
+/// To one slot.
+pub const FORWARD_UNICAST: u16 = 1;
+/// To each member of a group but the ingress.
+pub const FORWARD_GROUP: u16 = 2;
+
+record! {
+    /// A group of channels.
+    pub struct Group {
+        /// First of its members.
+        pub members_first: u32,
+        /// How many.
+        pub members_count: u32,
+    }
+}
+record! {
+    /// A member of a group.
+    pub struct GroupMember {
+        /// Egress slot.
+        pub slot: u32,
+        /// Tag on egress.
+        pub out_tag: u16,
+        /// Zero.
+        pub reserved: u16,
+    }
+}
+record! {
+    /// A mask-compare over the first bytes of a frame toward an uplink. A frame
+    /// passes when at least one template of its ingress channel for that egress
+    /// and tag matches: `frame[i] & mask[i] == value[i]` for all i.
+    pub struct Template {
+        /// Egress slot it speaks for.
+        pub egress: u32,
+        /// Ingress tag it speaks for.
+        pub tag: u16,
+        /// Bytes compared, 14..=64.
+        pub len: u16,
+        /// Mask over the frame from its first byte.
+        pub mask: [u8; 64],
+        /// Expected value; zero where the mask is.
+        pub value: [u8; 64],
+    }
+}
+
+record! {
+    /// The channel in a slot: the section is indexed by slot.
+    pub struct SlotChannel {
+        /// Index into channels, or [`crate::compartment::NONE`].
+        pub channel: u32,
+    }
+}
+/// Slots are below this.
+pub const MAX_SLOTS: u32 = 1 << 16;
+/// Bytes from a frame's start that a template can look at.
+pub const TEMPLATE_BYTES: usize = 64;

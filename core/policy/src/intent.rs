@@ -1,0 +1,150 @@
+//! What the host shall hold.
+
+use command::verbs::{CreateCompartment, CreatePort, CreateUplink};
+use image::Digest;
+use spec::Prefix;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What the host shall hold: in terms of the commands that make it. The default is
+/// a host with nothing on it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Intent {
+    /// By compartment id.
+    pub compartments: BTreeMap<u32, Arc<CompartmentIntent>>,
+    /// By uplink number.
+    pub uplinks: BTreeMap<u32, UplinkIntent>,
+    /// The fabric's table.
+    pub fabric: Image,
+}
+
+/// A table image.
+#[derive(Clone, Debug)]
+pub struct Image {
+    /// Its bytes; empty = none.
+    pub bytes: Arc<[u8]>,
+    /// Its SHA-256 as `Install` carries it ([`image::digest`]).
+    pub digest: Digest,
+}
+
+impl Default for Image {
+    fn default() -> Self {
+        Image {
+            bytes: Arc::new([]),
+            digest: Digest([0; 32]),
+        }
+    }
+}
+impl PartialEq for Image {
+    fn eq(&self, other: &Self) -> bool {
+        self.digest == other.digest
+    }
+}
+impl Eq for Image {}
+
+impl Image {
+    pub(crate) fn new(bytes: Vec<u8>) -> Image {
+        // The builder has just computed it, and checked it by mapping what it wrote.
+        let digest = image::claimed_digest(&bytes).unwrap_or(Digest([0; 32]));
+        Image {
+            bytes: bytes.into(),
+            digest,
+        }
+    }
+    /// Whether there is none.
+    pub fn is_none(&self) -> bool {
+        self.bytes.is_empty()
+    }
+}
+
+/// A compartment, its ports and its table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CompartmentIntent {
+    /// The command that makes it.
+    pub create: CreateCompartment,
+    /// Its name.
+    pub name: String,
+    /// Its tenants by name, in the spec's order.
+    pub tenants: Vec<String>,
+    /// Cores of its own; empty = shared.
+    pub cores: Vec<u32>,
+    /// Its weight on the fabric, 1 to 255.
+    pub weight: u32,
+    /// Guaranteed minimum on the fabric, wire bytes a second.
+    pub min_bytes: u64,
+    /// By slot.
+    pub ports: BTreeMap<u32, PortIntent>,
+    /// Its places on uplinks.
+    pub attachments: Vec<AttachmentIntent>,
+    /// Its table.
+    pub image: Image,
+}
+
+/// An endpoint's port.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PortIntent {
+    /// The command that makes it.
+    pub create: CreatePort,
+    /// Its tenant.
+    pub tenant: String,
+    /// Its name.
+    pub endpoint: String,
+    /// Its subnet.
+    pub subnet: String,
+    /// Its MAC.
+    pub mac: [u8; 6],
+    /// Its addresses, written or chosen.
+    pub addresses: Vec<core::net::IpAddr>,
+}
+
+/// An uplink.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UplinkIntent {
+    /// The command that opens it.
+    pub create: CreateUplink,
+    /// Its name.
+    pub name: String,
+}
+
+/// A tenant's place on an uplink, as the fabric knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttachmentIntent {
+    /// Its tenant.
+    pub tenant: String,
+    /// Uplink number.
+    pub uplink: u32,
+    /// Tag between its compartment and the fabric.
+    pub tag: u16,
+    /// Its MAC there.
+    pub mac: [u8; 6],
+    /// Its own addresses there, IPv4 in its ::ffff: form, the link-local one not included.
+    pub addresses: Vec<[u8; 16]>,
+    /// Prefixes that its packets may come from besides.
+    pub sources: Vec<Prefix>,
+    /// Next hops that it asks for by neighbour discovery.
+    pub next_hops: Vec<[u8; 16]>,
+}
+
+impl Intent {
+    /// A port by `TENANT/ENDPOINT`, with its compartment.
+    pub fn endpoint(&self, name: &str) -> Option<(&CompartmentIntent, &PortIntent)> {
+        let (tenant, endpoint) = name.split_once('/')?;
+        self.ports()
+            .find(|(_, port)| port.tenant == tenant && port.endpoint == endpoint)
+    }
+
+    /// All ports with their compartments, by compartment and slot.
+    pub fn ports(&self) -> impl Iterator<Item = (&CompartmentIntent, &PortIntent)> {
+        self.compartments
+            .values()
+            .flat_map(|c| c.ports.values().map(move |p| (&**c, p)))
+    }
+
+    /// The compartment of a tenant.
+    pub fn compartment_of(&self, tenant: &str) -> Option<&CompartmentIntent> {
+        self.compartments
+            .values()
+            .map(|c| &**c)
+            .find(|c| c.tenants.iter().any(|t| t == tenant))
+    }
+}

@@ -1,0 +1,111 @@
+//! From the spec to what the host shall hold: numbers that stay, bodies of
+//! commands, table images, and the steps from what is to what shall be.
+//!
+//! Everything here is a function of its arguments: the same spec and numbers give
+//! the same bytes.
+//!
+//! ```text
+//! Ids::assign(spec, &before) → Ids      numbers, kept while the named thing lives
+//! compile(spec, &ids)        → Intent   bodies and images
+//! diff(&old, &new)           → Plan     steps, each with what undoes it
+//! ```
+
+mod compartment;
+mod fabric;
+mod ids;
+mod intent;
+mod isolation;
+mod mac;
+mod plan;
+mod routes;
+#[cfg(test)]
+mod tests;
+
+pub use ids::{AttachmentIds, CompartmentIds, EndpointIds, Ids, TenantIds, UplinkIds};
+pub use intent::{AttachmentIntent, CompartmentIntent, Image, Intent, PortIntent, UplinkIntent};
+pub use isolation::{Breach, check_after, check_isolation};
+pub use plan::{Action, Change, Needs, Phase, Plan, Step, diff, needs};
+pub use spec::Finding as CompileError;
+
+use spec::Spec;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The intent of a spec under these numbers.
+///
+/// # Errors
+/// What only shows once numbers are given out, e.g. a prefix with no free address
+/// left, each with its place in the spec.
+pub fn compile(spec: &Spec, ids: &Ids) -> Result<Intent, Vec<CompileError>> {
+    compile_after(spec, ids, None)
+}
+
+/// Like [`compile`], but what is the same as in a compilation before is taken from
+/// it: the cost is that of the compartments that changed.
+///
+/// # Errors
+/// As [`compile`].
+pub fn compile_after(
+    spec: &Spec,
+    ids: &Ids,
+    before: Option<(&Spec, &Ids, &Intent)>,
+) -> Result<Intent, Vec<CompileError>> {
+    let mut errors = Vec::new();
+    let mut compartments = BTreeMap::new();
+    let reuse = before
+        .filter(|(old, ..)| old.uplinks == spec.uplinks && old.host_name() == spec.host_name());
+    let old_groups = reuse.map(|(old, ..)| groups(old));
+    for (name, tenants) in groups(spec) {
+        let same = reuse
+            .zip(old_groups.as_ref())
+            .and_then(|((_, old_ids, old), groups)| {
+                let same = groups
+                    .get(&name)
+                    .is_some_and(|before| before.iter().eq(tenants.iter()))
+                    && old_ids.compartments.get(&name) == ids.compartments.get(&name)
+                    && old_ids.uplinks == ids.uplinks
+                    && tenants.iter().all(|t| {
+                        old_ids.tenants.get(t.name.as_str()) == ids.tenants.get(t.name.as_str())
+                    });
+                same.then(|| old.compartments.get(&ids.compartments.get(&name)?.id))
+                    .flatten()
+            });
+        let made = match same {
+            Some(same) => Ok(same.clone()),
+            None => compartment::compile(spec, ids, &name, &tenants).map(Arc::new),
+        };
+        match made {
+            Ok(made) => {
+                compartments.insert(made.create.id, made);
+            }
+            Err(mut more) => errors.append(&mut more),
+        }
+    }
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    let uplinks = fabric::uplinks(spec, ids);
+    let image = fabric::compile(&compartments, &uplinks);
+    match image {
+        Ok(fabric) => Ok(Intent {
+            compartments,
+            uplinks,
+            fabric,
+        }),
+        Err(error) => Err(vec![spec.finding(
+            "internal",
+            spec::Span::default(),
+            format!("the fabric's table cannot be built: {error}"),
+            "this is a fault of Bulkhead: please report it with the spec",
+        )]),
+    }
+}
+
+/// The tenants of each compartment by its name, in the spec's order.
+fn groups(spec: &Spec) -> BTreeMap<String, Vec<&spec::Tenant>> {
+    let mut groups: BTreeMap<String, Vec<&spec::Tenant>> = BTreeMap::new();
+    for tenant in &spec.tenants {
+        groups.entry(tenant.compartment()).or_default().push(tenant);
+    }
+    groups
+}

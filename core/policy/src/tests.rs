@@ -1,0 +1,415 @@
+//! Numbers that stay, tables that mean what the spec says, steps that touch only
+//! what changed.
+
+mod arbitrary;
+mod plans;
+
+use crate::{Breach, Ids, Intent, check_after, check_isolation, compile};
+use image::compartment::{ROUTE_OUTSIDE, ROUTE_SUBNET, ROUTE_UNREACHABLE, ROUTE_VIA};
+use image::{
+    Aligned, CompartmentImage, FabricImage, FabricTables, MappedCompartment, MappedFabric,
+};
+use spec::Spec;
+
+pub(crate) fn read(text: &str) -> Spec {
+    spec::parse("spec.yaml", text.as_bytes()).unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+pub(crate) fn example(name: &str) -> Spec {
+    let path = format!("{}/../../examples/{name}", env!("CARGO_MANIFEST_DIR"));
+    read(&std::fs::read_to_string(path).expect(name))
+}
+
+pub(crate) fn intent(spec: &Spec) -> (Ids, Intent) {
+    let ids = Ids::assign(spec, &Ids::default());
+    let intent = compile(spec, &ids).unwrap_or_else(|errors| panic!("{}", errors[0]));
+    (ids, intent)
+}
+
+pub(crate) fn breaches(intent: &Intent) -> Vec<Breach> {
+    let images = intent
+        .compartments
+        .values()
+        .map(|c| (c.create.id, &*c.image.bytes));
+    check_isolation(&intent.fabric.bytes, images)
+}
+
+fn table(intent: &Intent, compartment: u32) -> MappedCompartment<Aligned> {
+    MappedCompartment::map(Aligned::copy_of(
+        &intent.compartments[&compartment].image.bytes,
+    ))
+    .expect("image")
+}
+
+fn fabric(intent: &Intent) -> MappedFabric<Aligned> {
+    MappedFabric::map(Aligned::copy_of(&intent.fabric.bytes)).expect("image")
+}
+
+fn address(text: &str) -> [u8; 16] {
+    spec::mapped(text.parse().expect("address"))
+}
+
+#[test]
+fn the_demo_has_two_tenants_with_the_same_addresses() {
+    let (_, intent) = intent(&example("two-tenants.yaml"));
+    assert_eq!(intent.compartments.len(), 2);
+    for compartment in intent.compartments.values() {
+        let name = &compartment.name;
+        let port = &intent
+            .endpoint(&format!("{name}/web1"))
+            .expect("web1")
+            .1
+            .create;
+        assert_eq!(port.namespace.as_str(), format!("{name}-web1"));
+        assert_eq!(
+            (port.address4, port.prefix4_len, port.gateway4),
+            ([10, 1, 1, 10], 24, [10, 1, 1, 1])
+        );
+        assert_eq!(port.gateway6, address("fd00:1:1:1::1"));
+    }
+    let [red, blue] = [1, 2].map(|id| table(&intent, id));
+    let [red, blue] = [red.image(), blue.image()];
+    assert_eq!(red.endpoints().len(), blue.endpoints().len());
+    assert_ne!(red.endpoints()[0].mac, blue.endpoints()[0].mac);
+    assert_ne!(red.subnets()[0].gateway_mac, blue.subnets()[0].gateway_mac);
+    assert_eq!(breaches(&intent), []);
+    // No entry at all: nothing leaves a compartment.
+    assert!(fabric(&intent).image().forwards().is_empty());
+}
+
+#[test]
+fn every_example_compiles_and_is_isolated() {
+    for name in [
+        "two-tenants.yaml",
+        "uplink.yaml",
+        "fifo.yaml",
+        "levels.yaml",
+        "reference.yaml",
+    ] {
+        let (_, intent) = intent(&example(name));
+        assert_eq!(breaches(&intent), [], "{name}");
+    }
+}
+
+#[test]
+fn levels_share_compartments() {
+    let (_, intent) = intent(&example("levels.yaml"));
+    let placed: Vec<_> = intent
+        .compartments
+        .values()
+        .map(|c| (c.name.as_str(), c.tenants.len(), c.weight))
+        .collect();
+    assert_eq!(
+        placed,
+        [("bank", 1, 1), ("zone:shop", 2, 5), ("host:all", 2, 2)]
+    );
+    assert_eq!(intent.compartments[&1].create.core, 1);
+    assert_eq!(intent.compartments[&2].create.core, u32::MAX);
+    // Both tenants of the zone have 10.1.0.2, each in its own subnet.
+    let zone = table(&intent, 2);
+    let image = zone.image();
+    let owners = [0, 1].map(|subnet| {
+        image
+            .endpoint_by_address(subnet, address("10.1.0.2"))
+            .expect("address")
+    });
+    assert_ne!(owners[0], owners[1]);
+}
+
+#[test]
+fn a_guest_is_known_by_each_of_its_addresses() {
+    let spec = read(
+        "version: 1
+tenants:
+  - name: red
+    subnets: [{name: web, prefixes: [10.1.1.0/24, fd00:1::/64], slaac: on}]
+    endpoints: [{name: a, subnet: web, mac: '02:11:22:33:44:55', addresses: [10.1.1.9, 'fd00:1::9', 10.1.1.10]}]",
+    );
+    let (_, intent) = intent(&spec);
+    let mapped = table(&intent, 1);
+    let image = mapped.image();
+    for known in [
+        "10.1.1.9",
+        "10.1.1.10",
+        "fd00:1::9",
+        "fe80::11:22ff:fe33:4455",
+        "fd00:1::11:22ff:fe33:4455",
+    ] {
+        assert_eq!(
+            image.endpoint_by_address(0, address(known)),
+            Some(0),
+            "{known}"
+        );
+    }
+    for unknown in ["10.1.1.1", "fd00:1::1", "10.1.1.11"] {
+        assert_eq!(
+            image.endpoint_by_address(0, address(unknown)),
+            None,
+            "{unknown}"
+        );
+    }
+    assert_eq!(image.endpoints()[0].dhcp4, [10, 1, 1, 9]);
+    assert_eq!(
+        image.endpoint_by_mac(0, [2, 0x11, 0x22, 0x33, 0x44, 0x55]),
+        Some(0)
+    );
+}
+
+const ROUTED: &str = "version: 1
+host: {name: h1}
+uplinks: [{name: wan0, interface: eth1, mtu: 1400, overhead: 50}]
+tenants:
+  - name: red
+    subnets: [{name: web, prefixes: [10.1.1.0/24, fd00:1::/64]}]
+    endpoints:
+      - {name: fw, subnet: web, roles: [router], prefixes: [10.9.0.0/16]}
+    routes:
+      - {to: 10.9.5.0/24, via: unreachable}
+      - {to: 10.0.0.0/8, via: outside}
+    outside:
+      - uplink: wan0
+        address: [192.0.2.10/24, 2001:db8::10/64]
+        gateway: [192.0.2.1, '2001:db8::1']
+        routes: [::/0, {to: 10.128.0.0/9, gateway: 192.0.2.2}]";
+
+#[test]
+fn the_longest_prefix_decides() {
+    let (_, intent) = intent(&read(ROUTED));
+    let mapped = table(&intent, 1);
+    let image = mapped.image();
+    let kind = |to: &str| image.route(0, address(to)).map(|r| r.kind);
+    let hop = |to: &str| {
+        let route = image.route(0, address(to)).expect(to);
+        assert_eq!(route.kind, ROUTE_OUTSIDE, "{to}");
+        image.next_hops()[route.via as usize].address
+    };
+    assert_eq!(kind("10.1.1.77"), Some(ROUTE_SUBNET));
+    assert_eq!(kind("fd00:1::77"), Some(ROUTE_SUBNET));
+    assert_eq!(kind("10.9.1.1"), Some(ROUTE_VIA));
+    assert_eq!(kind("10.9.5.1"), Some(ROUTE_UNREACHABLE));
+    assert_eq!(hop("10.2.0.1"), address("192.0.2.1"));
+    assert_eq!(hop("10.200.0.1"), address("192.0.2.2"));
+    assert_eq!(hop("2001:db8:9::1"), address("2001:db8::1"));
+    // ::/0 is no route for IPv4, whose form lies inside it.
+    assert_eq!(kind("8.8.8.8"), None);
+    assert_eq!(image.attachments()[0].mtu, 1350);
+}
+
+#[test]
+fn everything_goes_outside_where_nothing_else_is_said() {
+    let (_, intent) = intent(&example("uplink.yaml"));
+    let mapped = table(&intent, 1);
+    for to in ["8.8.8.8", "2600::1"] {
+        assert_eq!(
+            mapped.image().route(0, address(to)).map(|r| r.kind),
+            Some(ROUTE_OUTSIDE),
+            "{to}"
+        );
+    }
+}
+
+/// A frame toward the uplink with these fields.
+fn frame(source: [u8; 6], ethertype: u16, at: usize, bytes: &[u8], version: u8) -> [u8; 64] {
+    let mut frame = [0; 64];
+    frame[6..12].copy_from_slice(&source);
+    frame[12..14].copy_from_slice(&ethertype.to_be_bytes());
+    frame[14] = version;
+    frame[at..at + bytes.len()].copy_from_slice(bytes);
+    frame
+}
+
+fn passes(image: &FabricImage<'_>, slot: u32, frame: &[u8; 64]) -> bool {
+    let channel = image.channel(slot).expect("channel");
+    image
+        .templates(channel)
+        .iter()
+        .any(|t| (0..64).all(|i| frame[i] & t.mask[i] == t.value[i]))
+}
+
+#[test]
+fn toward_the_uplink_a_tenant_speaks_as_itself_only() {
+    let (ids, intent) = intent(&read(ROUTED));
+    let mapped = fabric(&intent);
+    let image = mapped.image();
+    let own = intent.compartments[&1].attachments[0].mac;
+    let v4 = |source: [u8; 4]| frame(own, 0x0800, 26, &source, 0x45);
+    let v6 = |source: &str| frame(own, 0x86dd, 22, &address(source), 0x60);
+    let arp = |mac: [u8; 6], ip: [u8; 4]| {
+        let mut arp = frame(own, 0x0806, 28, &ip, 0);
+        arp[14..20].copy_from_slice(&[0, 1, 8, 0, 6, 4]);
+        arp[22..28].copy_from_slice(&mac);
+        arp
+    };
+    let link_local = wire::address::link_local(wire::MacAddress(own));
+    for good in [
+        v4([192, 0, 2, 10]),
+        v4([10, 1, 1, 200]),
+        v4([10, 9, 200, 1]),
+        v6("2001:db8::10"),
+        v6("fd00:1::abcd"),
+        frame(own, 0x86dd, 22, &link_local, 0x6f),
+        arp(own, [192, 0, 2, 10]),
+    ] {
+        assert!(passes(&image, 1, &good), "refused {good:02x?}");
+    }
+    for bad in [
+        v4([192, 0, 2, 11]),
+        v4([10, 1, 2, 1]),
+        v4([10, 8, 0, 1]),
+        v6("2001:db8::11"),
+        v6("fe80::1"),
+        v6("::"),
+        arp(own, [192, 0, 2, 1]),
+        arp([2, 0, 0, 0, 0, 9], [192, 0, 2, 10]),
+        frame([2, 0, 0, 0, 0, 9], 0x0800, 26, &[192, 0, 2, 10], 0x45),
+        frame(own, 0x8100, 26, &[192, 0, 2, 10], 0x45),
+        frame(own, 0x0800, 26, &[192, 0, 2, 10], 0x60),
+    ] {
+        assert!(!passes(&image, 1, &bad), "passed {bad:02x?}");
+    }
+    // Where it may send: any station, and the groups that discovery needs.
+    let tag = ids.tenants["red"].attachments["wan0"].tag;
+    let uplink = ids.uplinks["wan0"].slot;
+    assert_eq!(image.default(1, tag).map(|f| f.target), Some(uplink));
+    assert!(image.default(1, tag + 1).is_none());
+    let asks = wire::MacAddress::of_group6(wire::address::solicited_node(&address("2001:db8::1")));
+    for group in [[0xff; 6], asks.0] {
+        assert_eq!(image.forward(1, tag, group).map(|f| f.target), Some(uplink));
+    }
+    assert!(image.forward(1, tag, [0x33, 0x33, 0xff, 1, 2, 3]).is_none());
+    // And back.
+    assert_eq!(
+        image.forward(uplink, 0, own).map(|f| (f.target, f.out_tag)),
+        Some((1, tag))
+    );
+    assert!(image.forward(uplink, 0, [2, 0, 0, 0, 0, 9]).is_none());
+    let broadcast = image.forward(uplink, 0, [0xff; 6]).expect("broadcast");
+    assert_eq!(
+        image
+            .group(broadcast.target)
+            .iter()
+            .map(|m| (m.slot, m.out_tag))
+            .collect::<Vec<_>>(),
+        [(1, tag)]
+    );
+}
+
+#[test]
+fn a_planted_breach_is_found() {
+    let two = ROUTED.to_owned()
+        + "
+  - name: blue
+    subnets: [{name: web, prefixes: [10.1.1.0/24]}]
+    outside: [{uplink: wan0, address: [192.0.2.20/24], gateway: 192.0.2.1}]"
+            .replace("gateway: 192.0.2.1", "gateway: [192.0.2.1]")
+            .as_str();
+    let (_, intent) = intent(&read(&two));
+    assert_eq!(breaches(&intent), []);
+    let good = fabric(&intent).image().decode();
+    let images: Vec<(u32, &[u8])> = intent
+        .compartments
+        .values()
+        .map(|c| (c.create.id, &*c.image.bytes))
+        .collect();
+    let check = |tables: &FabricTables| {
+        check_isolation(&tables.finish().expect("tables"), images.iter().copied())
+    };
+    let find = |tables: &FabricTables, ingress| {
+        tables
+            .forwards
+            .iter()
+            .position(|f| f.ingress == ingress)
+            .expect("entry")
+    };
+
+    let mut joined = good.clone();
+    let at = find(&joined, 1);
+    joined.forwards[at].target = 2;
+    assert!(check(&joined).contains(&Breach::Joins {
+        ingress: 1,
+        egress: 2
+    }));
+
+    let mut foreign = good.clone();
+    let at = find(&foreign, 1);
+    foreign.forwards[at].tag = 99;
+    assert!(check(&foreign).contains(&Breach::ForeignTag { slot: 1, tag: 99 }));
+
+    let mut open = good.clone();
+    open.templates[0].1.mask[7] = 0;
+    open.templates[0].1.value[7] = 0;
+    assert!(matches!(check(&open)[..], [Breach::OpenTemplate { .. }]));
+
+    let mut stolen = good.clone();
+    let own = intent.compartments[&1].attachments[0].mac;
+    let at = stolen
+        .forwards
+        .iter()
+        .position(|f| f.mac == own)
+        .expect("entry");
+    stolen.forwards[at].mac = [2, 0, 0, 0, 0, 9];
+    assert!(matches!(
+        check(&stolen)[..],
+        [Breach::ForeignMac { slot: 1, .. }]
+    ));
+
+    assert!(matches!(
+        check_isolation(&intent.fabric.bytes, images[..1].iter().copied())[..],
+        [Breach::NoImage { slot: 2 }, ..]
+    ));
+    let torn = images[0].1[..100].to_vec();
+    assert!(matches!(
+        check_isolation(&intent.fabric.bytes, [(1, &torn[..])])[0],
+        Breach::Unreadable { slot: 1, .. }
+    ));
+    assert!(CompartmentImage::map(Aligned::copy_of(&torn).as_ref()).is_err());
+}
+
+#[test]
+fn what_changed_is_checked_alone_and_with_the_rest_where_it_reaches_it() {
+    let two = ROUTED.to_owned()
+        + "
+  - name: blue
+    subnets: [{name: web, prefixes: [10.1.1.0/24]}]";
+    let (_, good) = intent(&read(&two));
+    assert_eq!(check_after(&good, None), []);
+    assert_eq!(check_after(&good, Some(&good)), []);
+    let with = |id: u32, bytes: Vec<u8>| {
+        let mut bad = good.clone();
+        let one = bad.compartments.get_mut(&id).expect("compartment");
+        std::sync::Arc::make_mut(one).image.bytes = bytes.into();
+        bad
+    };
+    let again = with(2, good.compartments[&2].image.bytes.to_vec());
+    assert_eq!(check_after(&again, Some(&good)), []);
+    // Another's table: its attachments are not what they were, so all is looked at.
+    let swapped = with(2, good.compartments[&1].image.bytes.to_vec());
+    let found = check_after(&swapped, Some(&good));
+    assert!(
+        found
+            .iter()
+            .any(|one| matches!(one, Breach::SharedTag { .. })),
+        "{found:?}"
+    );
+    let torn = with(2, vec![0; 100]);
+    assert!(matches!(
+        check_after(&torn, Some(&good))[..],
+        [Breach::Unreadable { slot: 2, .. }, ..]
+    ));
+}
+
+#[test]
+fn a_prefix_that_is_full_says_so() {
+    let spec = read(
+        "version: 1
+tenants:
+  - name: red
+    subnets: [{name: web, prefixes: [10.1.1.0/30]}]
+    endpoints: [{name: a, subnet: web}, {name: b, subnet: web}]",
+    );
+    let errors = compile(&spec, &Ids::assign(&spec, &Ids::default())).expect_err("compiled");
+    assert_eq!(
+        (errors[0].code, errors[0].line(), errors[0].message.as_str()),
+        ("no-address", 5, "no address is left in 10.1.1.0/30 for `b`")
+    );
+}

@@ -1,0 +1,138 @@
+//! Where things lie in the two memory files of a direction, and what is legal.
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+/// Records start and end at multiples of this many bytes.
+pub const UNIT: usize = 16;
+/// File D: the header page.
+pub const HEADER_PAGE_AT: usize = 0;
+/// File D: the producer's page.
+pub const PRODUCER_PAGE_AT: usize = PAGE;
+/// File D: the data area, to the file's end.
+pub const DATA_AT: usize = 2 * PAGE;
+/// First word of the header page: "BHFIFO\x00\x01" as little-endian bytes.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"BHFIFO\x00\x01");
+/// Protocol version that this release speaks.
+pub const VERSION: u32 = 1;
+/// Words of the header page in use.
+pub const HEADER_WORDS: usize = 4;
+/// Longest record header, bytes, `header_units` = 16.
+pub const MAX_HEADER: usize = 256;
+/// Least capacity of a ring in shared memory is a page; this is the least the logic takes.
+const MIN_CAPACITY: usize = 128;
+/// Largest capacity: positions of a batch fit 32 bits with room to spare.
+const MAX_CAPACITY: usize = 1 << 28;
+
+/// How the data area is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Mode {
+    /// Records with headers, aligned to 16.
+    Record = 1,
+    /// Bare bytes; the data area is mapped twice in a row.
+    Stream = 2,
+}
+
+/// The shape of one direction of a channel, as the supervisor fixed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Geometry {
+    capacity: u32,
+    max_record: u32,
+    mode: Mode,
+    features: u32,
+}
+
+/// A geometry that the protocol does not allow: the caller's fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadGeometry {
+    /// The capacity is not a power of two between 128 bytes and 256 MiB.
+    Capacity,
+    /// `max_record` is not a multiple of 16 from 32 to a quarter of the capacity.
+    MaxRecord,
+}
+
+impl core::fmt::Display for BadGeometry {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            BadGeometry::Capacity => "capacity is not a power of two from 128 bytes to 256 MiB",
+            BadGeometry::MaxRecord => {
+                "max_record is not a multiple of 16 from 32 to a quarter of the capacity"
+            }
+        })
+    }
+}
+impl core::error::Error for BadGeometry {}
+
+impl Geometry {
+    /// Record mode. `capacity` in bytes, a power of two; `max_record` in bytes of a
+    /// whole record (header and padding included), at most a quarter of `capacity`.
+    pub const fn records(capacity: usize, max_record: usize) -> Result<Geometry, BadGeometry> {
+        if !capacity.is_power_of_two() || capacity < MIN_CAPACITY || capacity > MAX_CAPACITY {
+            return Err(BadGeometry::Capacity);
+        }
+        if !max_record.is_multiple_of(UNIT) || max_record < 2 * UNIT || max_record > capacity / 4 {
+            return Err(BadGeometry::MaxRecord);
+        }
+        Ok(Geometry {
+            capacity: capacity as u32,
+            max_record: max_record as u32,
+            mode: Mode::Record,
+            features: 0,
+        })
+    }
+
+    /// Stream mode. `capacity` in bytes, a power of two.
+    pub const fn stream(capacity: usize) -> Result<Geometry, BadGeometry> {
+        if !capacity.is_power_of_two() || capacity < MIN_CAPACITY || capacity > MAX_CAPACITY {
+            return Err(BadGeometry::Capacity);
+        }
+        Ok(Geometry {
+            capacity: capacity as u32,
+            max_record: 0,
+            mode: Mode::Stream,
+            features: 0,
+        })
+    }
+
+    /// The least `max_record` for frames of so many bytes, with room for a capture note.
+    pub const fn max_record_for(frame: usize) -> usize {
+        (3 * UNIT + frame).next_multiple_of(UNIT)
+    }
+
+    /// Bytes of the data area.
+    pub const fn capacity(&self) -> usize {
+        self.capacity as usize
+    }
+    /// Longest whole record, bytes; 0 in stream mode.
+    pub const fn max_record(&self) -> usize {
+        self.max_record as usize
+    }
+    /// Longest frame in a record with a plain header, bytes; 0 in stream mode.
+    pub const fn max_frame(&self) -> usize {
+        (self.max_record as usize).saturating_sub(UNIT)
+    }
+    /// Record or stream.
+    pub const fn mode(&self) -> Mode {
+        self.mode
+    }
+    /// Bytes of file D.
+    pub const fn data_file_bytes(&self) -> usize {
+        DATA_AT + self.capacity as usize
+    }
+
+    /// The words of the header page.
+    pub const fn header_words(&self) -> [u64; HEADER_WORDS] {
+        [
+            MAGIC,
+            VERSION as u64 | (self.features as u64) << 32,
+            self.capacity as u64,
+            self.max_record as u64 | (self.mode as u64) << 32,
+        ]
+    }
+
+    /// Whether the header page says what the supervisor said. Checked once, at
+    /// attach; the page is never read again.
+    pub fn agrees_with(&self, header: &[u64; HEADER_WORDS]) -> bool {
+        self.header_words() == *header
+    }
+}

@@ -1,0 +1,213 @@
+//! Stream mode: bare bytes over a data area that is mapped twice in a row. A stream
+//! cannot lose bytes, so a restart of either side ends it.
+
+use crate::memory::{ConsumerMemory, ConsumerWord, ProducerMemory, ProducerWord};
+use crate::{Breach, Doorbell, Geometry};
+use guard::guard;
+
+/// Writes bytes.
+pub struct StreamProducer<M> {
+    memory: M,
+    position: u64,
+    consumed: u64,
+    published: u64,
+    capacity: u64,
+    token: u64,
+    rung: u64,
+    breach: Option<Breach>,
+}
+
+/// Reads bytes.
+pub struct StreamConsumer<M> {
+    memory: M,
+    position: u64,
+    limit: u64,
+    released: u64,
+    capacity: u64,
+    token: u64,
+    rung: u64,
+    breach: Option<Breach>,
+}
+
+impl<M: ProducerMemory> StreamProducer<M> {
+    /// The first and only producer of this ring.
+    pub fn fresh(memory: M, geometry: &Geometry) -> Self {
+        let capacity = geometry.capacity() as u64;
+        StreamProducer {
+            memory,
+            position: 0,
+            consumed: 0,
+            published: 0,
+            capacity,
+            token: 0,
+            rung: 0,
+            breach: None,
+        }
+    }
+
+    /// Bytes that can be written now. Looks at the consumer's page.
+    pub fn writable(&mut self) -> Result<usize, Breach> {
+        if let Some(breach) = self.breach {
+            return Err(breach);
+        }
+        if self.memory.load(ConsumerWord::Generation) != 0 {
+            return self.close(Breach::StreamRestart);
+        }
+        let consumed = self.memory.load(ConsumerWord::Consumed);
+        let outstanding = self.published.wrapping_sub(self.consumed);
+        if consumed.wrapping_sub(self.consumed) > outstanding && guard!("stream-consumed-window") {
+            return self.close(Breach::Position);
+        }
+        self.consumed = consumed;
+        Ok(self.free())
+    }
+
+    /// Writes as many of the bytes as there is room for; returns how many. Visible
+    /// after [`StreamProducer::publish`].
+    pub fn write(&mut self, bytes: &[u8]) -> Result<usize, Breach> {
+        let mut room = self.free();
+        if room < bytes.len() {
+            room = self.writable()?;
+        }
+        let n = bytes.len().min(room);
+        if let Some(bytes) = bytes.get(..n) {
+            self.memory
+                .write((self.position & (self.capacity - 1)) as usize, bytes);
+            self.position = self.position.wrapping_add(n as u64);
+        }
+        Ok(n)
+    }
+
+    /// Lets the consumer see what was written; says whether it must be rung.
+    pub fn publish(&mut self) -> Doorbell {
+        if self.position == self.published || self.breach.is_some() {
+            return Doorbell::Quiet;
+        }
+        self.published = self.position;
+        self.memory.store(ProducerWord::Published, self.position);
+        self.memory.fence();
+        ring_once(self.memory.load(ConsumerWord::Armed), &mut self.rung)
+    }
+
+    /// Announces a sleep for at least `want` bytes of room. `true`: it may sleep.
+    pub fn arm(&mut self, want: usize) -> Result<bool, Breach> {
+        self.token = self.token.wrapping_add(1).max(1);
+        self.memory.store(ProducerWord::Armed, self.token);
+        self.memory.fence();
+        if self.writable()? >= want {
+            self.disarm();
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// After a wake-up.
+    pub fn disarm(&mut self) {
+        self.memory.store(ProducerWord::Armed, 0);
+    }
+
+    fn free(&self) -> usize {
+        self.capacity
+            .wrapping_sub(self.position.wrapping_sub(self.consumed)) as usize
+    }
+
+    fn close<T>(&mut self, breach: Breach) -> Result<T, Breach> {
+        self.breach = Some(breach);
+        self.consumed = self.position.wrapping_sub(self.capacity);
+        Err(breach)
+    }
+}
+
+impl<M: ConsumerMemory> StreamConsumer<M> {
+    /// The first and only consumer of this ring.
+    pub fn fresh(memory: M, geometry: &Geometry) -> Self {
+        let capacity = geometry.capacity() as u64;
+        StreamConsumer {
+            memory,
+            position: 0,
+            limit: 0,
+            released: 0,
+            capacity,
+            token: 0,
+            rung: 0,
+            breach: None,
+        }
+    }
+
+    /// Bytes that can be read now. Looks at the producer's page.
+    pub fn readable(&mut self) -> Result<usize, Breach> {
+        if let Some(breach) = self.breach {
+            return Err(breach);
+        }
+        if self.memory.load(ProducerWord::Generation) != 0 {
+            return self.close(Breach::StreamRestart);
+        }
+        let published = self.memory.load(ProducerWord::Published);
+        let known = self.limit.wrapping_sub(self.released);
+        if published.wrapping_sub(self.limit) > self.capacity.wrapping_sub(known)
+            && guard!("stream-published-window")
+        {
+            return self.close(Breach::Position);
+        }
+        self.limit = published;
+        Ok(self.limit.wrapping_sub(self.position) as usize)
+    }
+
+    /// Copies out as many bytes as there are and fit; returns how many.
+    pub fn read(&mut self, out: &mut [u8]) -> Result<usize, Breach> {
+        let mut there = self.limit.wrapping_sub(self.position) as usize;
+        if there < out.len() {
+            there = self.readable()?;
+        }
+        let n = out.len().min(there);
+        if let Some(out) = out.get_mut(..n) {
+            self.memory
+                .read((self.position & (self.capacity - 1)) as usize, out);
+            self.position = self.position.wrapping_add(n as u64);
+        }
+        Ok(n)
+    }
+
+    /// Gives what was read back; says whether the producer sleeps for room and must
+    /// be rung.
+    pub fn release(&mut self) -> Doorbell {
+        if self.released == self.position || self.breach.is_some() {
+            return Doorbell::Quiet;
+        }
+        self.released = self.position;
+        self.memory.store(ConsumerWord::Consumed, self.position);
+        self.memory.fence();
+        ring_once(self.memory.load(ProducerWord::Armed), &mut self.rung)
+    }
+
+    /// Announces a sleep for data. `true`: it may sleep.
+    pub fn arm(&mut self) -> Result<bool, Breach> {
+        self.token = self.token.wrapping_add(1).max(1);
+        self.memory.store(ConsumerWord::Armed, self.token);
+        self.memory.fence();
+        if self.readable()? != 0 {
+            self.disarm();
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// After a wake-up.
+    pub fn disarm(&mut self) {
+        self.memory.store(ConsumerWord::Armed, 0);
+    }
+
+    fn close<T>(&mut self, breach: Breach) -> Result<T, Breach> {
+        self.breach = Some(breach);
+        self.limit = self.position;
+        Err(breach)
+    }
+}
+
+fn ring_once(armed: u64, rung: &mut u64) -> Doorbell {
+    if armed == 0 || armed == *rung {
+        return Doorbell::Quiet;
+    }
+    *rung = armed;
+    Doorbell::Ring
+}

@@ -1,0 +1,156 @@
+//! The spec: the YAML in which users say what tenants, subnets and endpoints a host
+//! has. [`parse`] reads and checks it whole and reports everything that is wrong,
+//! each with its place, what is wrong and what to do.
+
+mod decode;
+mod finding;
+mod model;
+mod schema;
+mod shapes;
+mod source;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod validate;
+mod values;
+
+use guard::guard;
+use std::sync::Arc;
+
+pub use finding::{Finding, MAX_FINDINGS, SpecErrors};
+pub use model::{
+    Configure, Document, Endpoint, Host, Identity, Kind, MIN_MTU4, MIN_MTU6, Offload, Outside, Per,
+    Placement, Rate, Role, Route, Segment, State, Subnet, Tenant, Uplink,
+};
+pub use schema::json_schema;
+pub use shapes::{
+    AddressList, Attach, Class, Cores, Fifo, LongOutsideRoute, OutsideRoute, Tap, Via, Wait,
+    max_record,
+};
+pub use source::{Located, Position, Source, Span};
+pub use tree::{MAX_DEPTH, MAX_NODES};
+pub use validate::{MAX_ENDPOINTS, MAX_SUBNETS, MAX_TENANT_ENDPOINTS, MAX_TENANTS};
+pub use values::{
+    BitRate, Duration, InterfaceAddress, InterfaceName, Ip, Mac, Name, Namespace, Path, Prefix,
+    Size, Toggle, mapped,
+};
+
+/// Most bytes of a spec. A larger file is refused by its size, before it is read.
+pub const MAX_BYTES: usize = 16 << 20;
+
+/// A spec that was read and found good.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// What it says.
+    pub document: Document,
+    /// Its text, for messages that point into it.
+    pub source: Arc<Source>,
+}
+
+/// Two specs are equal when they say the same, however they are laid out.
+impl PartialEq for Spec {
+    fn eq(&self, other: &Self) -> bool {
+        self.document == other.document
+    }
+}
+
+impl core::ops::Deref for Spec {
+    type Target = Document;
+    fn deref(&self) -> &Document {
+        &self.document
+    }
+}
+
+/// Reads and checks a spec. `file` is the name its user knows it by.
+///
+/// # Errors
+/// Everything that is wrong with it, in order of place: always the fault of who wrote it.
+pub fn parse(file: &str, text: &[u8]) -> Result<Spec, SpecErrors> {
+    if guard!("spec-size") && text.len() > MAX_BYTES {
+        return Err(too_large(file, text.len() as u64));
+    }
+    let (text, bad) = match core::str::from_utf8(text) {
+        Ok(text) => (text.to_owned(), None),
+        Err(error) => (
+            String::from_utf8_lossy(text).into_owned(),
+            Some(error.valid_up_to() as u32),
+        ),
+    };
+    let source = Arc::new(Source::new(file, text));
+    let mut findings = decode::Findings::new(source.clone());
+    if let Some(at) = bad {
+        findings
+            .add(
+                "utf-8",
+                Span { start: at, end: at },
+                "the spec is not UTF-8 text",
+            )
+            .help("save it as UTF-8; is this the right file?");
+        return Err(SpecErrors::new(findings.list));
+    }
+    let document = tree::read(&source, &mut findings).and_then(|root| {
+        let document: Option<Document> = decode::Decode::decode(&root, &mut findings);
+        document
+    });
+    if let Some(document) = &document {
+        validate::check(document, &mut findings);
+    }
+    match document {
+        Some(document) if findings.list.is_empty() => Ok(Spec { document, source }),
+        _ => Err(SpecErrors::new(findings.list)),
+    }
+}
+
+/// The refusal of a spec by its size alone, for a caller that has not read it.
+pub fn too_large(file: &str, bytes: u64) -> SpecErrors {
+    let mut findings = decode::Findings::new(Arc::new(Source::new(file, String::new())));
+    findings
+        .add(
+            "too-large",
+            Span::default(),
+            format!("the spec has {bytes} bytes, more than the limit of {MAX_BYTES}"),
+        )
+        .help("1,000 endpoints take about 200 KiB: is this the right file?");
+    SpecErrors::new(findings.list)
+}
+
+impl Spec {
+    /// The name of its host; `host` where it names none.
+    pub fn host_name(&self) -> &str {
+        let host = self.document.host.as_ref().or(self.document.hosts.first());
+        host.map_or("host", |h| h.name.as_str())
+    }
+
+    /// A tenant and an endpoint of it by `TENANT/ENDPOINT`.
+    pub fn endpoint(&self, name: &str) -> Option<(&Tenant, &Endpoint)> {
+        let (tenant, endpoint) = name.split_once('/')?;
+        let tenant = self.tenants.iter().find(|t| t.name.as_str() == tenant)?;
+        Some((
+            tenant,
+            tenant
+                .endpoints
+                .iter()
+                .find(|e| e.name.as_str() == endpoint)?,
+        ))
+    }
+
+    /// A finding about a place of this spec, for what is only found out later: a
+    /// namespace that does not exist, say.
+    pub fn finding(
+        &self,
+        code: &'static str,
+        span: Span,
+        message: impl Into<String>,
+        help: impl Into<String>,
+    ) -> Finding {
+        Finding {
+            code,
+            message: message.into(),
+            help: help.into(),
+            span,
+            label: "here".into(),
+            also: Vec::new(),
+            source: self.source.clone(),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Where in a file a value stands.
+
+use core::ops::Deref;
+use std::borrow::Cow;
+
+use miette::{MietteError, SourceCode, SourceSpan, SpanContents};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Serialize, Serializer};
+
+/// A range of bytes of the spec's text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span {
+    /// First byte.
+    pub start: u32,
+    /// One past the last.
+    pub end: u32,
+}
+
+/// A place for a person: line and column count from 1, the column in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// Line, from 1.
+    pub line: u32,
+    /// Column, from 1, in characters.
+    pub column: u32,
+}
+
+/// A value and where it was written. Equal when the values are, wherever they
+/// stand: moving a line in a spec changes nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Located<T> {
+    /// The value.
+    pub value: T,
+    /// Where.
+    pub span: Span,
+}
+
+impl<T> Located<T> {
+    /// A value that stands nowhere (made by a program).
+    pub const fn nowhere(value: T) -> Located<T> {
+        Located {
+            value,
+            span: Span { start: 0, end: 0 },
+        }
+    }
+}
+
+impl<T> Deref for Located<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T: PartialEq> PartialEq for Located<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.value == other.value
+    }
+}
+impl<T: Eq> Eq for Located<T> {}
+
+impl<T: Serialize> Serialize for Located<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.value.serialize(serializer)
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for Located<T> {
+    fn inline_schema() -> bool {
+        T::inline_schema()
+    }
+    fn schema_name() -> Cow<'static, str> {
+        T::schema_name()
+    }
+    fn schema_id() -> Cow<'static, str> {
+        T::schema_id()
+    }
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        T::json_schema(generator)
+    }
+}
+
+/// The text of a spec under the name its user knows it by.
+#[derive(Clone, Debug)]
+pub struct Source {
+    name: String,
+    text: String,
+    /// Byte offset of the start of each line.
+    lines: Vec<u32>,
+}
+
+impl Source {
+    pub(crate) fn new(name: &str, text: String) -> Source {
+        let starts = text
+            .bytes()
+            .enumerate()
+            .filter(|(_, b)| *b == b'\n')
+            .map(|(at, _)| at as u32 + 1);
+        let lines = core::iter::once(0).chain(starts).collect();
+        Source {
+            name: name.to_owned(),
+            text,
+            lines,
+        }
+    }
+
+    /// The file's name as the caller gave it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The whole text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Line and column of a byte.
+    pub fn position(&self, byte: u32) -> Position {
+        let line = self.lines.partition_point(|start| *start <= byte).max(1);
+        let start = self.lines.get(line - 1).copied().unwrap_or(0);
+        let before = self.text.get(start as usize..byte as usize).unwrap_or("");
+        Position {
+            line: line as u32,
+            column: before.chars().count() as u32 + 1,
+        }
+    }
+
+    pub(crate) fn end(&self) -> u32 {
+        self.text.len() as u32
+    }
+}
+
+impl SourceCode for Source {
+    fn read_span<'a>(
+        &'a self,
+        span: &SourceSpan,
+        before: usize,
+        after: usize,
+    ) -> Result<Box<dyn SpanContents<'a> + 'a>, MietteError> {
+        let inner = self.text.as_str().read_span(span, before, after)?;
+        Ok(Box::new(miette::MietteSpanContents::new_named(
+            self.name.clone(),
+            inner.data(),
+            *inner.span(),
+            inner.line(),
+            inner.column(),
+            inner.line_count(),
+        )))
+    }
+}

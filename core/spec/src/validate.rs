@@ -1,0 +1,485 @@
+//! What one value's reading cannot see: ranges, duplicates, references, overlaps.
+
+mod addressing;
+mod tenant;
+
+use core::net::IpAddr;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use crate::decode::{Findings, nearest};
+use crate::model::{Document, Identity, Kind, MIN_MTU4, Per, Tenant, Uplink};
+use crate::shapes::Wait;
+use crate::source::{Located, Span};
+use crate::values::Name;
+
+/// Most tenants of a host.
+pub const MAX_TENANTS: usize = 1024;
+/// Most subnets of a tenant.
+pub const MAX_SUBNETS: usize = 256;
+/// Most endpoints of a tenant.
+pub const MAX_TENANT_ENDPOINTS: usize = 4096;
+/// Most endpoints of a host.
+pub const MAX_ENDPOINTS: usize = 16_384;
+/// Most uplinks of a host.
+const MAX_UPLINKS: usize = 16;
+
+/// Checks a document whole.
+pub(crate) fn check(document: &Document, findings: &mut Findings) {
+    // Where something could not be read, what refers to it is not reported too.
+    let whole = findings.list.is_empty();
+    let mut at = Check {
+        document,
+        findings,
+        whole,
+    };
+    at.header();
+    at.uplinks();
+    at.tenants();
+    at.placements();
+    at.attachments();
+}
+
+pub(crate) struct Check<'a> {
+    document: &'a Document,
+    findings: &'a mut Findings,
+    whole: bool,
+}
+
+impl Check<'_> {
+    fn header(&mut self) {
+        let version = self.document.version;
+        if version.value != 1 {
+            self.findings
+                .add(
+                    "version",
+                    version.span,
+                    format!(
+                        "version {} of the format is not known to this release",
+                        version.value
+                    ),
+                )
+                .help("write `version: 1`");
+        }
+        let document = self.document;
+        let second = match &document.host {
+            Some(_) => document.hosts.first(),
+            None => document.hosts.get(1),
+        };
+        if let Some(host) = second {
+            self.findings
+                .add(
+                    "several-hosts",
+                    host.name.span,
+                    "this release runs one host for each spec",
+                )
+                .help("write a spec for each host");
+        }
+    }
+
+    fn uplinks(&mut self) {
+        let document = self.document;
+        self.at_most(
+            "uplinks",
+            document.uplinks.iter().map(|u| u.name.span),
+            MAX_UPLINKS,
+        );
+        self.distinct(
+            "name",
+            "uplink",
+            document
+                .uplinks
+                .iter()
+                .map(|u| (u.name.value.as_str(), u.name.span)),
+        );
+        let interfaces = document.uplinks.iter().map(|u| {
+            let namespace = u.namespace.as_ref().map_or("", |n| n.as_str());
+            ((namespace, u.interface.as_str()), u.interface.span)
+        });
+        for (first, second, (_, name)) in duplicates(interfaces) {
+            self.findings
+                .add(
+                    "duplicate-interface",
+                    second,
+                    format!("the interface {name} is an uplink twice"),
+                )
+                .label("again here")
+                .also(first, "first here")
+                .help("let the tenants share one uplink");
+        }
+        for uplink in &document.uplinks {
+            self.uplink(uplink);
+        }
+    }
+
+    fn uplink(&mut self, uplink: &Uplink) {
+        if let Some(mtu) = uplink.mtu {
+            self.range(mtu, MIN_MTU4, 65_535, "an uplink's mtu");
+        }
+        if let Some(overhead) = uplink
+            .overhead
+            .filter(|o| uplink.mtu().saturating_sub(o.value) < MIN_MTU4)
+        {
+            self.findings
+                .add(
+                    "mtu",
+                    overhead.span,
+                    format!(
+                        "an overhead of {} leaves less than {MIN_MTU4} of the mtu {}",
+                        overhead.value,
+                        uplink.mtu()
+                    ),
+                )
+                .help("raise the mtu or lower the overhead");
+        }
+        if let Some(identity) = uplink.identity.filter(|i| i.value == Identity::Host) {
+            self.findings
+                .add(
+                    "not-yet",
+                    identity.span,
+                    "`identity: host` is not in this release",
+                )
+                .help("leave it out: each compartment then has a MAC and addresses of its own");
+        }
+    }
+
+    fn tenants(&mut self) {
+        let document = self.document;
+        self.at_most(
+            "tenants",
+            document.tenants.iter().map(|t| t.name.span),
+            MAX_TENANTS,
+        );
+        self.distinct(
+            "name",
+            "tenant",
+            document
+                .tenants
+                .iter()
+                .map(|t| (t.name.value.as_str(), t.name.span)),
+        );
+        let ids = document
+            .tenants
+            .iter()
+            .filter_map(|t| t.id)
+            .map(|id| (id.value, id.span));
+        for (first, second, id) in duplicates(ids) {
+            self.findings
+                .add(
+                    "duplicate-id",
+                    second,
+                    format!("two tenants have the id {id}"),
+                )
+                .label("again here")
+                .also(first, "first here")
+                .help("give one another id, or leave it out");
+        }
+        let endpoints = document
+            .tenants
+            .iter()
+            .flat_map(|t| &t.endpoints)
+            .map(|e| e.name.span);
+        self.at_most("endpoints", endpoints, MAX_ENDPOINTS);
+        for tenant in &document.tenants {
+            self.tenant(tenant);
+        }
+    }
+
+    /// Tenants that share a switch agree on it, and cores of their own are nobody else's.
+    fn placements(&mut self) {
+        let document = self.document;
+        let mut compartments: HashMap<String, &Tenant> = HashMap::new();
+        let mut cores: HashMap<u32, (String, Span)> = HashMap::new();
+        for tenant in &document.tenants {
+            self.placement(tenant);
+            let name = tenant.compartment();
+            let first = match compartments.entry(name.clone()) {
+                Entry::Occupied(first) => *first.get(),
+                Entry::Vacant(entry) => entry.insert(tenant),
+            };
+            if let Some(what) = disagreement(first, tenant) {
+                self.findings
+                    .add(
+                        "placement",
+                        tenant.name.span,
+                        format!(
+                            "tenants {} and {} share a switch but differ in `{what}`",
+                            first.name.value, tenant.name.value
+                        ),
+                    )
+                    .also(first.name.span, "shares with this one")
+                    .help(format!("give both the same `{what}`, or place them apart"));
+            }
+            for core in tenant.isolated_cores() {
+                match cores.entry(core.value) {
+                    Entry::Occupied(taken) if taken.get().0 != name => {
+                        self.findings
+                            .add(
+                                "core-taken",
+                                core.span,
+                                format!("core {} is isolated for two switches", core.value),
+                            )
+                            .label("again here")
+                            .also(taken.get().1, "first here")
+                            .help("isolated cores are nobody else's: choose another");
+                    }
+                    Entry::Occupied(_) => {}
+                    Entry::Vacant(entry) => {
+                        entry.insert((name.clone(), core.span));
+                    }
+                }
+            }
+        }
+    }
+
+    fn placement(&mut self, tenant: &Tenant) {
+        let known = self
+            .document
+            .host
+            .as_ref()
+            .or(self.document.hosts.first())
+            .and_then(|h| h.cores);
+        if let Some(cores) = tenant
+            .cores
+            .as_ref()
+            .filter(|c| matches!(&c.value, crate::Cores::Isolated(list) if list.is_empty()))
+        {
+            self.findings
+                .add("cores", cores.span, "no core is named")
+                .help("name at least one, or write `cores: shared`");
+        }
+        for core in tenant.isolated_cores() {
+            let most = known.map_or(1024, |n| n.value);
+            if core.value >= most {
+                let count = known.map_or("at most 1024 cores are supported".into(), |n| {
+                    format!("the host has {} cores, numbered from 0", n.value)
+                });
+                self.findings
+                    .add(
+                        "cores",
+                        core.span,
+                        format!("there is no core {}: {count}", core.value),
+                    )
+                    .help("choose a lower number");
+            }
+        }
+        if let Some(wait) = tenant
+            .wait
+            .filter(|w| w.value == Wait::Poll(0) && tenant.isolated_cores().is_empty())
+        {
+            self.findings
+                .add(
+                    "wait",
+                    wait.span,
+                    "polling without a pause needs cores of its own",
+                )
+                .help("add `cores: {isolated: [N]}`, or give a period: `wait: {poll: 50us}`");
+        }
+        let Some(placement) = &tenant.placement else {
+            return;
+        };
+        match (tenant.per(), &placement.zone) {
+            (Per::Zone, None) => {
+                let span = placement.per.map_or(tenant.name.span, |p| p.span);
+                self.findings
+                    .add("zone", span, "`per: zone` lacks its zone")
+                    .help("add `zone: NAME`");
+            }
+            (Per::Host | Per::Tenant, Some(zone)) => {
+                self.findings
+                    .add(
+                        "zone",
+                        zone.span,
+                        "a zone is given, but the placement is not per zone",
+                    )
+                    .help("write `per: zone`, or remove the zone");
+            }
+            _ => {}
+        }
+        if let Some(kind) = placement.kind.filter(|k| k.value == Kind::Vm) {
+            self.findings
+                .add(
+                    "not-yet",
+                    kind.span,
+                    "compartments that are virtual machines are not in this release",
+                )
+                .help("write `kind: process`");
+        }
+    }
+
+    /// What tenants could only take from each other: namespaces and places on an uplink.
+    fn attachments(&mut self) {
+        let document = self.document;
+        let mut taps = HashMap::new();
+        let mut stations = HashMap::new();
+        let mut addresses: HashMap<(&str, IpAddr), Span> = HashMap::new();
+        for tenant in &document.tenants {
+            for endpoint in &tenant.endpoints {
+                let Some((namespace, interface, _)) = endpoint.tap(&tenant.name.value) else {
+                    continue;
+                };
+                let span = endpoint
+                    .attach
+                    .as_ref()
+                    .map_or(endpoint.name.span, |a| a.span);
+                match taps.entry((namespace, interface)) {
+                    Entry::Vacant(entry) => {
+                        entry.insert(span);
+                    }
+                    Entry::Occupied(first) => {
+                        let (namespace, interface) = first.key();
+                        self.findings
+                            .add("duplicate-attachment", span, format!("the interface {interface} in the namespace {namespace} is attached twice"))
+                            .label("again here")
+                            .also(*first.get(), "first here")
+                            .help("give one another `interface` or `namespace`");
+                    }
+                }
+            }
+            for outside in &tenant.outside {
+                let uplink = outside.uplink.value.as_str();
+                let first = outside
+                    .mac
+                    .and_then(|m| stations.insert((uplink, m.value), m.span));
+                if let (Some(mac), Some(first)) = (outside.mac, first) {
+                    self.findings
+                        .add(
+                            "duplicate-mac",
+                            mac.span,
+                            format!("{} is used twice on the uplink {uplink}", mac.value),
+                        )
+                        .label("again here")
+                        .also(first, "first here")
+                        .help("leave it out: it is then made");
+                }
+                for address in &outside.address {
+                    if let Some(first) =
+                        addresses.insert((uplink, address.value.address), address.span)
+                    {
+                        self.findings
+                            .add(
+                                "duplicate-address",
+                                address.span,
+                                format!(
+                                    "{} is used twice on the uplink {uplink}",
+                                    address.value.address
+                                ),
+                            )
+                            .label("again here")
+                            .also(first, "first here")
+                            .help("each tenant has its own address on an uplink");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reports each name that is given twice.
+    fn distinct<'n>(&mut self, what: &str, of: &str, names: impl Iterator<Item = (&'n str, Span)>) {
+        for (first, second, name) in duplicates(names) {
+            self.findings
+                .add(
+                    "duplicate-name",
+                    second,
+                    format!("two {of}s have the {what} `{name}`"),
+                )
+                .label("again here")
+                .also(first, "first here")
+                .help("rename one of the two");
+        }
+    }
+
+    fn at_most(&mut self, what: &str, mut items: impl Iterator<Item = Span>, most: usize) {
+        if let Some(span) = items.nth(most) {
+            let more = items.count() + 1;
+            self.findings
+                .add(
+                    "too-many",
+                    span,
+                    format!("{} {what}, more than the limit of {most}", most + more),
+                )
+                .label("the first one beyond")
+                .help("split the spec over several hosts");
+        }
+    }
+
+    fn range(&mut self, value: Located<u32>, least: u32, most: u32, what: &str) {
+        if value.value < least || value.value > most {
+            self.findings
+                .add(
+                    "range",
+                    value.span,
+                    format!(
+                        "{} is out of range: {what} is {least} to {most}",
+                        value.value
+                    ),
+                )
+                .help(if value.value < least {
+                    format!("at least {least}")
+                } else {
+                    format!("at most {most}")
+                });
+        }
+    }
+
+    /// Reports a name that refers to nothing.
+    fn missing(&mut self, name: &Located<Name>, what: &str, known: &[&str]) {
+        if !self.whole {
+            return;
+        }
+        let help = match nearest(name.as_str(), known) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None if known.is_empty() => format!("no {what} is declared here"),
+            None => format!("there are: {}", shortened(known)),
+        };
+        self.findings
+            .add(
+                "missing-reference",
+                name.span,
+                format!("there is no {what} `{}`", name.value),
+            )
+            .label("refers to this")
+            .help(help);
+    }
+}
+
+fn shortened(known: &[&str]) -> String {
+    let mut text = known.iter().take(8).copied().collect::<Vec<_>>().join(", ");
+    if known.len() > 8 {
+        text.push_str(", ...");
+    }
+    text
+}
+
+/// What two tenants that share a switch say differently of it.
+fn disagreement(a: &Tenant, b: &Tenant) -> Option<&'static str> {
+    let differ = [
+        (a.sandbox() != b.sandbox(), "placement.sandbox"),
+        (a.program() != b.program(), "placement.program"),
+        (a.isolated_cores() != b.isolated_cores(), "cores"),
+        (a.wait() != b.wait(), "wait"),
+        (a.channel_bytes() != b.channel_bytes(), "channel"),
+        (a.memory_bytes() != b.memory_bytes(), "memory"),
+    ];
+    differ
+        .into_iter()
+        .find(|(differs, _)| *differs)
+        .map(|(_, what)| what)
+}
+
+/// First and repeated place of each value that comes more than once.
+fn duplicates<K: core::hash::Hash + Eq + Clone>(
+    items: impl Iterator<Item = (K, Span)>,
+) -> Vec<(Span, Span, K)> {
+    let mut seen: HashMap<K, Span> = HashMap::new();
+    let mut found = Vec::new();
+    for (key, span) in items {
+        match seen.entry(key) {
+            Entry::Occupied(first) => found.push((*first.get(), span, first.key().clone())),
+            Entry::Vacant(entry) => {
+                entry.insert(span);
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,436 @@
+//! Doing what was decided: rewriting, copying, answering.
+
+use crate::decision::{self, Answer, Decision, Egress, Hop, Refusal};
+use crate::finish::{Finish, needed};
+use crate::frame::{Frame, Sender};
+use crate::state::{Limits, State};
+use crate::{FABRIC, Outgoing, Output, Slot, admission, dhcp, errors, icmp, nd, outside};
+use guard::guard;
+use image::CompartmentImage;
+use image::compartment::{Endpoint, FEATURE_ALL};
+use telemetry::counters::Counter;
+use telemetry::drops::DropReason;
+use wire::address::{ALL_NODES, MacAddress, is_unspecified};
+use wire::parse::Version;
+use wire::{build, ethernet, ipv4, ipv6, nd as message};
+
+/// Acts on a decision about the frame whose private head is `head`. `sender` is
+/// absent for frames from outside.
+pub(crate) fn act(
+    state: &mut State,
+    image: &CompartmentImage<'_>,
+    sender: Option<&Sender<'_>>,
+    frame: &Frame<'_>,
+    decision: Decision,
+    head: &mut [u8],
+    out: &mut impl Output,
+) {
+    match decision {
+        Decision::Drop(reason) => out.dropped(frame.from, reason),
+        Decision::Absorb => {}
+        Decision::Bridge(index) => match image.endpoints().get(index as usize) {
+            Some(endpoint) => unicast(state, frame, &Way::to(endpoint), None, head, out),
+            None => out.dropped(frame.from, DropReason::UnknownMac),
+        },
+        Decision::Flood => {
+            if let Some(sender) = sender {
+                flood(state, image, sender, frame, head, out);
+            }
+        }
+        Decision::Route(hop) => route(state, image, frame, &hop, head, out),
+        Decision::Resolve { next_hop } => {
+            let decision = outside::resolve(state, image, frame, next_hop, out);
+            if let Decision::Refuse(reason, refusal) = decision {
+                refuse(state, frame, reason, refusal, head, out);
+            } else {
+                out.dropped(frame.from, DropReason::Resolving);
+            }
+        }
+        Decision::Answer(answer) => {
+            if !allowed(state, frame, |config, limits, now| {
+                limits
+                    .replies
+                    .take(now, config.reply_rate, config.reply_burst, 1)
+            }) {
+                return out.dropped(frame.from, DropReason::ReplyRate);
+            }
+            reply(state, sender, frame, answer, head, out);
+        }
+        Decision::Refuse(reason, refusal) => refuse(state, frame, reason, refusal, head, out),
+    }
+}
+
+/// A way out and what it takes.
+struct Way {
+    slot: Slot,
+    tag: u16,
+    mtu: u16,
+    features: u16,
+    admitted: Result<(), DropReason>,
+}
+
+impl Way {
+    fn to(endpoint: &Endpoint) -> Way {
+        Way {
+            slot: endpoint.slot,
+            tag: 0,
+            mtu: endpoint.mtu,
+            features: endpoint.features,
+            admitted: admission::state(endpoint),
+        }
+    }
+}
+
+fn route(
+    state: &mut State,
+    image: &CompartmentImage<'_>,
+    frame: &Frame<'_>,
+    hop: &Hop,
+    head: &mut [u8],
+    out: &mut impl Output,
+) {
+    let way = match hop.egress {
+        Egress::Endpoint(index) => image.endpoints().get(index as usize).map(Way::to),
+        Egress::Outside {
+            attachment,
+            next_hop,
+        } => {
+            outside::refresh(state, image, frame.now, next_hop, out);
+            image
+                .attachments()
+                .get(attachment as usize)
+                .map(|attachment| Way {
+                    slot: FABRIC,
+                    tag: attachment.tag,
+                    mtu: attachment.mtu,
+                    features: FEATURE_ALL,
+                    admitted: Ok(()),
+                })
+        }
+    };
+    match way {
+        Some(way) => unicast(state, frame, &way, Some(hop), head, out),
+        None => out.dropped(frame.from, DropReason::NoRoute),
+    }
+}
+
+/// Sends to one receiver; with `hop`, as a router.
+fn unicast(
+    state: &mut State,
+    frame: &Frame<'_>,
+    way: &Way,
+    hop: Option<&Hop>,
+    head: &mut [u8],
+    out: &mut impl Output,
+) {
+    if let Err(reason) = way.admitted {
+        return out.dropped(frame.from, reason);
+    }
+    let fragment = match fits(frame, way.mtu) {
+        Fit::Whole => None,
+        Fit::Fragments => Some(way.mtu),
+        Fit::Never => return out.dropped(frame.from, DropReason::Oversize),
+        Fit::TooBig => {
+            return match frame
+                .parsed
+                .ip()
+                .map(|ip| decision::refuse(ip, DropReason::TooBig, Refusal::TooBig(way.mtu)))
+            {
+                Some(Decision::Refuse(reason, refusal)) => {
+                    refuse(state, frame, reason, refusal, head, out)
+                }
+                _ => out.dropped(frame.from, DropReason::TooBig),
+            };
+        }
+    };
+    if let Some(hop) = hop
+        && rewrite(frame, hop, head).is_none()
+    {
+        return out.dropped(frame.from, DropReason::HopLimit);
+    }
+    emit(frame, way, fragment, head, out);
+}
+
+/// How a frame relates to an MTU.
+enum Fit {
+    Whole,
+    Fragments,
+    TooBig,
+    /// The frame is longer than its packet: no error would help.
+    Never,
+}
+
+fn fits(frame: &Frame<'_>, mtu: u16) -> Fit {
+    let mtu = usize::from(mtu);
+    let carried = frame.total.saturating_sub(frame.parsed.network_offset);
+    let Some(ip) = frame.parsed.ip() else {
+        return if carried > mtu {
+            Fit::Never
+        } else {
+            Fit::Whole
+        };
+    };
+    if guard!("egress-mtu") && frame.offload.largest_packet(ip.packet_len) > mtu {
+        let divisible =
+            ip.version == Version::V4 && !ip.dont_fragment && frame.offload.gso().is_none();
+        return if divisible {
+            Fit::Fragments
+        } else {
+            Fit::TooBig
+        };
+    }
+    if frame.offload.gso().is_none() && ip.packet_len <= mtu && carried > mtu {
+        return Fit::Never;
+    }
+    Fit::Whole
+}
+
+fn rewrite(frame: &Frame<'_>, hop: &Hop, head: &mut [u8]) -> Option<()> {
+    ethernet::readdress(head, hop.destination, hop.source)?;
+    let packet = head.get_mut(frame.parsed.network_offset..)?;
+    match frame.parsed.ip()?.version {
+        Version::V4 => ipv4::decrement_ttl(packet),
+        Version::V6 => ipv6::decrement_hop_limit(packet),
+    }
+    .map(|_| ())
+}
+
+fn emit(frame: &Frame<'_>, way: &Way, fragment: Option<u16>, head: &[u8], out: &mut impl Output) {
+    let transport = frame.parsed.transport_offset().unwrap_or(0);
+    let outgoing = Outgoing {
+        slot: way.slot,
+        tag: way.tag,
+        offload: frame.offload.rebuild(transport),
+        head,
+        rest_from: head.len(),
+        total: frame.total,
+        segments: u32::try_from(frame.offload.segments()).unwrap_or(1),
+    };
+    if fragment.is_some() || needed(&frame.offload, way.features) {
+        out.count(way.slot, Counter::Finished, 1);
+        out.finish(
+            &outgoing,
+            &Finish {
+                parsed: *frame.parsed,
+                offload: frame.offload,
+                fragment,
+            },
+        );
+    } else {
+        out.send(&outgoing);
+    }
+}
+
+/// Copies to every member of the sender's subnet but the sender, within the
+/// sender's budget. Bound: the subnet's members.
+fn flood(
+    state: &mut State,
+    image: &CompartmentImage<'_>,
+    sender: &Sender<'_>,
+    frame: &Frame<'_>,
+    head: &[u8],
+    out: &mut impl Output,
+) {
+    let members = image.members_of(sender.subnet_index);
+    let copies = members.len() as u64;
+    let paid = allowed(state, frame, |config, limits, now| {
+        limits
+            .floods
+            .take(now, config.flood_rate, config.flood_burst, copies)
+    });
+    if guard!("flood-rate") && !paid {
+        return out.dropped(frame.from, DropReason::FloodRate);
+    }
+    for member in members.iter().filter(|m| m.endpoint != sender.index) {
+        let Some(endpoint) = image.endpoints().get(member.endpoint as usize) else {
+            continue;
+        };
+        let way = Way::to(endpoint);
+        if way.admitted.is_err() {
+            continue;
+        }
+        match fits(frame, way.mtu) {
+            Fit::Whole => {
+                out.count(way.slot, Counter::TxFlood, 1);
+                emit(frame, &way, None, head, out);
+            }
+            Fit::Fragments => {
+                out.count(way.slot, Counter::TxFlood, 1);
+                emit(frame, &way, Some(way.mtu), head, out);
+            }
+            Fit::TooBig | Fit::Never => out.dropped(frame.from, DropReason::TooBig),
+        }
+    }
+}
+
+fn refuse(
+    state: &mut State,
+    frame: &Frame<'_>,
+    reason: DropReason,
+    refusal: Refusal,
+    head: &[u8],
+    out: &mut impl Output,
+) {
+    out.dropped(frame.from, reason);
+    // An error is about what one station sent to us alone.
+    if frame.parsed.destination.is_group() && !matches!(refusal, Refusal::TooBig(_)) {
+        return;
+    }
+    let Some(ip) = frame.parsed.ip() else { return };
+    let paid = allowed(state, frame, |config, limits, now| {
+        limits
+            .errors
+            .take(now, config.error_rate, config.error_burst, 1)
+    });
+    if guard!("error-rate") && !paid {
+        return out.dropped(frame.from, DropReason::ReplyRate);
+    }
+    state.ident = state.ident.wrapping_add(1);
+    errors::send(frame, ip, refusal, head, state.ident, out);
+}
+
+/// Asks the bucket of whoever sent the frame.
+fn allowed(
+    state: &mut State,
+    frame: &Frame<'_>,
+    take: impl FnOnce(&crate::Config, &mut Limits, u64) -> bool,
+) -> bool {
+    let limits = match frame.face.attachment {
+        Some(index) => state
+            .attachments
+            .get_mut(index as usize)
+            .map(|a| &mut a.limits),
+        None => state
+            .ports
+            .get_mut(frame.from as usize)
+            .map(|p| &mut p.limits),
+    };
+    limits.is_some_and(|limits| take(&state.config, limits, frame.now))
+}
+
+fn reply(
+    state: &mut State,
+    sender: Option<&Sender<'_>>,
+    frame: &Frame<'_>,
+    answer: Answer,
+    head: &mut [u8],
+    out: &mut impl Output,
+) {
+    match answer {
+        Answer::Echo => echo(frame, head, out),
+        Answer::Dhcp => {
+            let Some(sender) = sender else { return };
+            state.ident = state.ident.wrapping_add(1);
+            if let Err(reason) = dhcp::answer(sender, frame, head, state.ident, out) {
+                out.dropped(frame.from, reason);
+            }
+        }
+        Answer::RouterAdvert => {
+            let Some(sender) = sender else { return };
+            let Some(ip) = frame.parsed.ip() else { return };
+            let to = if is_unspecified(&ip.source) {
+                ALL_NODES
+            } else {
+                ip.source
+            };
+            let mac = if is_unspecified(&ip.source) {
+                MacAddress::of_group6(ALL_NODES)
+            } else {
+                frame.parsed.source
+            };
+            let mut buffer = [0u8; 256];
+            if let Some(length) = advertise(&mut buffer, sender.subnet, mac, to) {
+                send(frame, buffer.get(..length), out);
+            }
+        }
+        Answer::Arp { message, mac } => {
+            let link = ethernet::Header::new(frame.parsed.source, mac, ethernet::ARP);
+            let mut buffer = [0u8; 64];
+            let length = build::arp(&mut buffer, &link, &message.reply(mac)).ok();
+            send(frame, length.and_then(|n| buffer.get(..n)), out);
+        }
+        Answer::NeighbourAdvert {
+            target,
+            mac,
+            router,
+        } => {
+            let mut buffer = [0u8; 128];
+            let length = advertise_neighbour(&mut buffer, frame, target, mac, router);
+            send(frame, length.and_then(|n| buffer.get(..n)), out);
+        }
+    }
+}
+
+fn send(frame: &Frame<'_>, bytes: Option<&[u8]>, out: &mut impl Output) {
+    if let Some(bytes) = bytes {
+        out.count(frame.from, Counter::Replies, 1);
+        out.reply(frame.face.slot, frame.face.tag, bytes);
+    }
+}
+
+fn echo(frame: &Frame<'_>, head: &mut [u8], out: &mut impl Output) {
+    let Some(ip) = frame.parsed.ip() else { return };
+    if frame.offload.is_partial() || icmp::echo(frame, ip, head).is_none() {
+        return out.dropped(frame.from, DropReason::Malformed);
+    }
+    out.count(frame.from, Counter::Replies, 1);
+    out.send(&Outgoing {
+        slot: frame.face.slot,
+        tag: frame.face.tag,
+        offload: Default::default(),
+        head,
+        rest_from: head.len(),
+        total: frame.total,
+        segments: 1,
+    });
+}
+
+/// Answers a neighbour solicitation: to its sender, or to all nodes where the
+/// sender has no address yet (RFC 4861 7.2.4).
+pub(crate) fn advertise_neighbour(
+    buffer: &mut [u8],
+    frame: &Frame<'_>,
+    target: [u8; 16],
+    mac: MacAddress,
+    router: bool,
+) -> Option<usize> {
+    let ip = frame.parsed.ip()?;
+    let nameless = is_unspecified(&ip.source);
+    let to = if nameless { ALL_NODES } else { ip.source };
+    let to_mac = if nameless {
+        MacAddress::of_group6(ALL_NODES)
+    } else {
+        frame.parsed.source
+    };
+    let link = ethernet::Header::new(to_mac, mac, ethernet::IPV6);
+    let header = ipv6::Header {
+        hop_limit: message::HOP_LIMIT,
+        ..ipv6::Header::new(target, to, 58)
+    };
+    let advert = message::NeighbourAdvert {
+        router,
+        solicited: !nameless,
+        overrides: true,
+        target,
+        target_link: Some(mac),
+    };
+    build::icmpv6(buffer, &link, &header, |body| advert.emit(body)).ok()
+}
+
+/// Writes a router advertisement of a subnet's gateway.
+pub(crate) fn advertise(
+    buffer: &mut [u8],
+    subnet: &image::compartment::Subnet,
+    mac: MacAddress,
+    to: [u8; 16],
+) -> Option<usize> {
+    let gateway = MacAddress(subnet.gateway_mac);
+    let link = ethernet::Header::new(mac, gateway, ethernet::IPV6);
+    let source = wire::address::link_local(gateway);
+    let header = ipv6::Header {
+        hop_limit: message::HOP_LIMIT,
+        ..ipv6::Header::new(source, to, 58)
+    };
+    let advert = nd::advertisement(subnet);
+    build::icmpv6(buffer, &link, &header, |body| advert.emit(body)).ok()
+}

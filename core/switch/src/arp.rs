@@ -1,0 +1,52 @@
+//! ARP, answered from the tables (RFC 826, RFC 5227).
+
+use crate::admission::taken;
+use crate::decision::{Answer, Decision};
+use crate::frame::{Sender, owner};
+use image::CompartmentImage;
+use telemetry::drops::DropReason;
+use wire::address::{MacAddress, mapped};
+use wire::arp::{Message, Operation};
+
+/// Where an admitted ARP message goes. Requests are never flooded: the table knows
+/// every address of the subnet.
+pub(crate) fn decide(
+    image: &CompartmentImage<'_>,
+    sender: &Sender<'_>,
+    destination: MacAddress,
+    message: &Message,
+) -> Decision {
+    let target = mapped(message.target);
+    if message.is_gratuitous() {
+        // The owner announces itself to its subnet.
+        return Decision::Flood;
+    }
+    match message.operation {
+        Operation::Request => {
+            let probe = message.sender == [0; 4];
+            if sender.is_gateway(&target) {
+                return Decision::Answer(Answer::Arp {
+                    message: *message,
+                    mac: MacAddress(sender.subnet.gateway_mac),
+                });
+            }
+            match owner(image, sender.subnet_index, &target) {
+                Some(index) if taken(image, sender, &target) => {
+                    match image.endpoints().get(index as usize) {
+                        Some(endpoint) => Decision::Answer(Answer::Arp {
+                            message: *message,
+                            mac: MacAddress(endpoint.mac),
+                        }),
+                        None => Decision::Drop(DropReason::NoNeighbour),
+                    }
+                }
+                // Its own address, or a probe for one that nobody has: silence says it is free.
+                Some(_) => Decision::Absorb,
+                None if probe => Decision::Absorb,
+                None => Decision::Drop(DropReason::NoNeighbour),
+            }
+        }
+        Operation::Reply if destination.is_group() => Decision::Flood,
+        Operation::Reply => crate::decision::bridge(image, sender, destination),
+    }
+}

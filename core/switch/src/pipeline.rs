@@ -1,0 +1,236 @@
+//! One frame from beginning to end, and what falls due by itself.
+
+use crate::act::{act, advertise};
+use crate::decision::decide;
+use crate::frame::{Face, Frame, Sender};
+use crate::state::{Config, State, packet_burst};
+use crate::{FABRIC, Ingress, Nanos, Output, Slot, admission, nd, outside};
+use guard::guard;
+use image::CompartmentImage;
+use telemetry::counters::Counter;
+use telemetry::drops::DropReason;
+use wire::address::{ALL_NODES, MacAddress};
+use wire::offload::{self, Offload};
+use wire::parse::{Parsed, parse};
+
+/// The pipeline of one compartment: what it remembers beside its image.
+#[derive(Debug)]
+pub struct Switch {
+    state: State,
+}
+
+impl Switch {
+    /// A switch without an image.
+    pub fn new(config: Config) -> Switch {
+        Switch {
+            state: State::new(config),
+        }
+    }
+
+    /// Starts using an image, at a batch edge. Meters, timers and resolved next
+    /// hops of things that are still there go on. The only call that allocates;
+    /// every later call is given this same image.
+    pub fn use_image(&mut self, image: &CompartmentImage<'_>, now: Nanos) {
+        self.state.adopt(image, now);
+    }
+
+    /// Handles one frame to its end.
+    pub fn process(
+        &mut self,
+        image: &CompartmentImage<'_>,
+        now: Nanos,
+        ingress: Ingress<'_>,
+        out: &mut impl Output,
+    ) {
+        let from = ingress.from;
+        out.count(from, Counter::RxFrames, 1);
+        out.count(from, Counter::RxBytes, ingress.total as u64);
+        let done = if from == FABRIC {
+            self.accept_outside(image, now, ingress, out)
+        } else {
+            self.accept_inside(image, now, ingress, out)
+        };
+        if let Err(reason) = done {
+            out.dropped(from, reason);
+        }
+    }
+
+    /// Sends what falls due: router advertisements, requests for next hops.
+    pub fn tick(&mut self, image: &CompartmentImage<'_>, now: Nanos, out: &mut impl Output) {
+        if now < self.state.deadline {
+            return;
+        }
+        for index in 0..self.state.subnets.len() {
+            self.advertise(image, now, index, out);
+        }
+        outside::tick(&mut self.state, image, now, out);
+        self.state.plan();
+    }
+
+    /// When [`Switch::tick`] has something to do; `Nanos::MAX` = never.
+    pub fn next_deadline(&self) -> Nanos {
+        self.state.deadline
+    }
+
+    /// The endpoint plugged in a slot by the image in use (index into its endpoints).
+    pub fn endpoint_at(&self, slot: Slot) -> Option<u32> {
+        self.state.endpoint_at(slot)
+    }
+
+    fn accept_inside(
+        &mut self,
+        image: &CompartmentImage<'_>,
+        now: Nanos,
+        ingress: Ingress<'_>,
+        out: &mut impl Output,
+    ) -> Result<(), DropReason> {
+        let index = self
+            .state
+            .endpoint_at(ingress.from)
+            .ok_or(DropReason::NoImage)?;
+        let sender = Sender::of(image, index).ok_or(DropReason::NoImage)?;
+        admission::state(sender.endpoint)?;
+        let parsed = parse(ingress.head, ingress.total).map_err(admission::malformed)?;
+        let offload = offload::check(
+            ingress.offload,
+            &parsed,
+            ingress.total,
+            sender.endpoint.min_gso,
+        )
+        .map_err(|_| DropReason::BadOffload)?;
+        received(&ingress, &offload, out);
+        admission::admit(image, &sender, &parsed, ingress.head)?;
+        self.meter(&sender, now, &ingress, &offload)?;
+        let frame = self.frame(now, &ingress, &parsed, offload, Face::gateway(&sender));
+        let decision = decide(&self.state, image, &sender, &frame, ingress.head);
+        act(
+            &mut self.state,
+            image,
+            Some(&sender),
+            &frame,
+            decision,
+            ingress.head,
+            out,
+        );
+        Ok(())
+    }
+
+    fn accept_outside(
+        &mut self,
+        image: &CompartmentImage<'_>,
+        now: Nanos,
+        ingress: Ingress<'_>,
+        out: &mut impl Output,
+    ) -> Result<(), DropReason> {
+        let parsed = parse(ingress.head, ingress.total).map_err(admission::malformed)?;
+        let offload = outside::check(&ingress, &parsed)?;
+        received(&ingress, &offload, out);
+        outside::receive(&mut self.state, image, now, ingress, &parsed, offload, out);
+        Ok(())
+    }
+
+    fn frame<'a>(
+        &self,
+        now: Nanos,
+        ingress: &Ingress<'_>,
+        parsed: &'a Parsed,
+        offload: Offload,
+        face: Face,
+    ) -> Frame<'a> {
+        Frame {
+            now,
+            from: ingress.from,
+            parsed,
+            offload,
+            total: ingress.total,
+            face,
+        }
+    }
+
+    /// The ingress meter counts what the frame stands for on a wire, not records.
+    fn meter(
+        &mut self,
+        sender: &Sender<'_>,
+        now: Nanos,
+        ingress: &Ingress<'_>,
+        offload: &Offload,
+    ) -> Result<(), DropReason> {
+        let endpoint = sender.endpoint;
+        if endpoint.rate_bytes == 0 && endpoint.rate_packets == 0 {
+            return Ok(());
+        }
+        let Some(port) = self.state.ports.get_mut(ingress.from as usize) else {
+            return Err(DropReason::NoImage);
+        };
+        let bytes = offload.wire_bytes(ingress.total) as u64;
+        let segments = offload.segments() as u64;
+        let paid = (endpoint.rate_bytes == 0
+            || port
+                .bytes
+                .take(now, endpoint.rate_bytes, endpoint.rate_burst, bytes))
+            && (endpoint.rate_packets == 0
+                || port.packets.take(
+                    now,
+                    endpoint.rate_packets,
+                    packet_burst(endpoint.rate_packets),
+                    segments,
+                ));
+        if guard!("ingress-meter") && !paid {
+            return Err(DropReason::IngressRate);
+        }
+        Ok(())
+    }
+
+    /// An unsolicited advertisement to every member, if it is due. Bound: members.
+    fn advertise(
+        &mut self,
+        image: &CompartmentImage<'_>,
+        now: Nanos,
+        index: usize,
+        out: &mut impl Output,
+    ) {
+        let Some(state) = self.state.subnets.get_mut(index) else {
+            return;
+        };
+        if now < state.next_ra {
+            return;
+        }
+        let initial = state.initial > 0;
+        state.initial = state.initial.saturating_sub(1);
+        let spread = self.state.random_below(nd::INTERVAL / 4);
+        let interval = if initial {
+            nd::INITIAL_INTERVAL
+        } else {
+            nd::INTERVAL - spread
+        };
+        if let Some(state) = self.state.subnets.get_mut(index) {
+            state.next_ra = now.saturating_add(interval);
+        }
+        let Some(subnet) = image.subnets().get(index) else {
+            return;
+        };
+        let mut buffer = [0u8; 256];
+        let group = MacAddress::of_group6(ALL_NODES);
+        let Some(length) = advertise(&mut buffer, subnet, group, ALL_NODES) else {
+            return;
+        };
+        let Some(bytes) = buffer.get(..length) else {
+            return;
+        };
+        for member in image.members_of(u32::try_from(index).unwrap_or(u32::MAX)) {
+            if let Some(endpoint) = image.endpoints().get(member.endpoint as usize)
+                && admission::state(endpoint).is_ok()
+            {
+                out.count(endpoint.slot, Counter::Replies, 1);
+                out.reply(endpoint.slot, 0, bytes);
+            }
+        }
+    }
+}
+
+fn received(ingress: &Ingress<'_>, offload: &Offload, out: &mut impl Output) {
+    out.count(ingress.from, Counter::RxSegments, offload.segments() as u64);
+    if offload.gso().is_some() {
+        out.count(ingress.from, Counter::RxGsoBytes, ingress.total as u64);
+    }
+}

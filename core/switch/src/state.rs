@@ -1,0 +1,293 @@
+//! What a switch remembers beside its image: meters, timers, neighbours outside.
+//! All of it is sized by the image, never by traffic.
+
+use crate::meter::Bucket;
+use crate::{FABRIC, Nanos, Slot};
+use image::CompartmentImage;
+use image::compartment::{NONE, SUBNET_RA};
+
+/// How a switch is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Slots there can be, the fabric's included.
+    pub slots: usize,
+    /// Secret of this start; spreads timers.
+    pub seed: u64,
+    /// Broadcast and multicast copies a second that one endpoint may cause.
+    pub flood_rate: u64,
+    /// Copies at once.
+    pub flood_burst: u64,
+    /// Answers (ARP, ND, RA, DHCP, echo) a second to one endpoint.
+    pub reply_rate: u64,
+    /// Answers at once.
+    pub reply_burst: u64,
+    /// ICMP errors a second to one endpoint (RFC 1812 4.3.2.8, RFC 4443 2.4 f).
+    pub error_rate: u64,
+    /// Errors at once.
+    pub error_burst: u64,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            slots: 64,
+            seed: 0,
+            flood_rate: 50_000,
+            flood_burst: 20_000,
+            reply_rate: 20_000,
+            reply_burst: 2_000,
+            error_rate: 1_000,
+            error_burst: 100,
+        }
+    }
+}
+
+/// The buckets of one who may ask for answers: an endpoint or an attachment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Limits {
+    pub(crate) replies: Bucket,
+    pub(crate) errors: Bucket,
+    pub(crate) floods: Bucket,
+}
+
+impl Limits {
+    fn full(now: Nanos, config: &Config) -> Limits {
+        Limits {
+            replies: Bucket::full(now, config.reply_burst),
+            errors: Bucket::full(now, config.error_burst),
+            floods: Bucket::full(now, config.flood_burst),
+        }
+    }
+}
+
+/// One slot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PortState {
+    /// Index into the image's endpoints, or NONE.
+    pub(crate) endpoint: u32,
+    id: u32,
+    pub(crate) bytes: Bucket,
+    pub(crate) packets: Bucket,
+    pub(crate) limits: Limits,
+}
+
+const UNPLUGGED: PortState = PortState {
+    endpoint: NONE,
+    id: NONE,
+    bytes: Bucket::EMPTY,
+    packets: Bucket::EMPTY,
+    limits: Limits {
+        replies: Bucket::EMPTY,
+        errors: Bucket::EMPTY,
+        floods: Bucket::EMPTY,
+    },
+};
+
+/// One subnet's advertisements.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SubnetState {
+    id: u32,
+    /// When the next unsolicited advertisement is due; `Nanos::MAX` = never.
+    pub(crate) next_ra: Nanos,
+    /// Advertisements still to be sent at the initial, shorter interval.
+    pub(crate) initial: u8,
+}
+
+/// One attachment on an uplink.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AttachmentState {
+    tag: u16,
+    pub(crate) limits: Limits,
+}
+
+/// What is known of a next hop's MAC.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NeighbourState {
+    address: [u8; 16],
+    tag: u16,
+    /// Its MAC, while `known`.
+    pub(crate) mac: [u8; 6],
+    pub(crate) known: bool,
+    /// Requests sent since it was last confirmed or asked for.
+    pub(crate) tries: u8,
+    /// When it was last confirmed (`known`) or given up.
+    pub(crate) since: Nanos,
+    /// When the next request is due, while `tries` > 0.
+    pub(crate) next: Nanos,
+}
+
+/// All of it.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) config: Config,
+    pub(crate) ports: Vec<PortState>,
+    pub(crate) subnets: Vec<SubnetState>,
+    pub(crate) attachments: Vec<AttachmentState>,
+    pub(crate) neighbours: Vec<NeighbourState>,
+    /// (tag, attachment), sorted by tag.
+    tags: Vec<(u16, u32)>,
+    random: u64,
+    /// Nothing falls due before this.
+    pub(crate) deadline: Nanos,
+    /// Identification field of IPv4 packets that the switch makes.
+    pub(crate) ident: u16,
+}
+
+impl State {
+    pub(crate) fn new(config: Config) -> State {
+        State {
+            ports: vec![UNPLUGGED; config.slots.max(1)],
+            subnets: Vec::new(),
+            attachments: Vec::new(),
+            neighbours: Vec::new(),
+            tags: Vec::new(),
+            random: config.seed | 1,
+            deadline: Nanos::MAX,
+            ident: (config.seed >> 32) as u16,
+            config,
+        }
+    }
+
+    /// Takes over what concerns things that the new image still has.
+    pub(crate) fn adopt(&mut self, image: &CompartmentImage<'_>, now: Nanos) {
+        let limits = Limits::full(now, &self.config);
+        let mut ports = vec![UNPLUGGED; self.ports.len()];
+        for (index, endpoint) in image.endpoints().iter().enumerate() {
+            let slot = endpoint.slot as usize;
+            let Some(port) = ports.get_mut(slot) else {
+                continue;
+            };
+            *port = match self.ports.get(slot) {
+                Some(old) if old.id == endpoint.id => *old,
+                _ => PortState {
+                    endpoint: 0,
+                    id: endpoint.id,
+                    bytes: Bucket::full(now, endpoint.rate_burst),
+                    packets: Bucket::full(now, packet_burst(endpoint.rate_packets)),
+                    limits,
+                },
+            };
+            port.endpoint = u32::try_from(index).unwrap_or(NONE);
+        }
+        self.ports = ports;
+
+        let mut old = core::mem::take(&mut self.subnets);
+        old.sort_unstable_by_key(|s| s.id);
+        for subnet in image.subnets() {
+            let advertises = subnet.flags & SUBNET_RA != 0 && subnet.prefix6_len != 0;
+            let kept = old
+                .binary_search_by_key(&subnet.id, |s| s.id)
+                .ok()
+                .and_then(|i| old.get(i))
+                .copied();
+            let state = match kept {
+                Some(state) if (state.next_ra != Nanos::MAX) == advertises => state,
+                _ => SubnetState {
+                    id: subnet.id,
+                    next_ra: if advertises {
+                        now + self.random_below(500_000_000)
+                    } else {
+                        Nanos::MAX
+                    },
+                    initial: 3,
+                },
+            };
+            self.subnets.push(state);
+        }
+
+        let old = core::mem::take(&mut self.attachments);
+        self.tags.clear();
+        for (index, attachment) in image.attachments().iter().enumerate() {
+            let limits = old
+                .iter()
+                .find(|a| a.tag == attachment.tag)
+                .map_or(limits, |a| a.limits);
+            self.attachments.push(AttachmentState {
+                tag: attachment.tag,
+                limits,
+            });
+            self.tags
+                .push((attachment.tag, u32::try_from(index).unwrap_or(NONE)));
+        }
+        self.tags.sort_unstable();
+
+        let mut old = core::mem::take(&mut self.neighbours);
+        old.sort_unstable_by_key(|n| (n.tag, n.address));
+        for hop in image.next_hops() {
+            let tag = image
+                .attachments()
+                .get(hop.attachment as usize)
+                .map_or(0, |a| a.tag);
+            let kept = old
+                .binary_search_by_key(&(tag, hop.address), |n| (n.tag, n.address))
+                .ok();
+            let fresh = NeighbourState {
+                address: hop.address,
+                tag,
+                mac: [0; 6],
+                known: false,
+                tries: 0,
+                since: 0,
+                next: Nanos::MAX,
+            };
+            let mut state = kept.and_then(|i| old.get(i)).copied().unwrap_or(fresh);
+            if hop.mac != [0; 6] {
+                state = NeighbourState {
+                    mac: hop.mac,
+                    known: true,
+                    since: Nanos::MAX,
+                    ..fresh
+                };
+            }
+            self.neighbours.push(state);
+        }
+        self.plan();
+    }
+
+    /// The endpoint plugged in a slot, as an index into the image's endpoints.
+    pub(crate) fn endpoint_at(&self, slot: Slot) -> Option<u32> {
+        if slot == FABRIC {
+            return None;
+        }
+        self.ports
+            .get(slot as usize)
+            .map(|p| p.endpoint)
+            .filter(|e| *e != NONE)
+    }
+
+    /// The attachment that a fabric tag names.
+    pub(crate) fn attachment_of(&self, tag: u16) -> Option<u32> {
+        let at = self.tags.binary_search_by_key(&tag, |t| t.0).ok()?;
+        self.tags.get(at).map(|t| t.1)
+    }
+
+    /// Recomputes the earliest deadline. Cost: subnets + next hops of this compartment.
+    pub(crate) fn plan(&mut self) {
+        let advertisements = self
+            .subnets
+            .iter()
+            .map(|s| s.next_ra)
+            .min()
+            .unwrap_or(Nanos::MAX);
+        let requests = self
+            .neighbours
+            .iter()
+            .filter(|n| n.tries > 0)
+            .map(|n| n.next)
+            .min();
+        self.deadline = advertisements.min(requests.unwrap_or(Nanos::MAX));
+    }
+
+    /// A number below `n` (xorshift64*; spreads timers, protects nothing).
+    pub(crate) fn random_below(&mut self, n: u64) -> u64 {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        self.random.wrapping_mul(0x2545_F491_4F6C_DD1D) % n.max(1)
+    }
+}
+
+/// Packets at once for a packet rate: 50 ms' worth, at least 64.
+pub(crate) fn packet_burst(rate: u64) -> u64 {
+    (rate / 20).max(64)
+}

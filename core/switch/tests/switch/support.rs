@@ -1,0 +1,532 @@
+//! Two tenants with the same addresses, one of them with a way outside, and an
+//! output that writes everything down.
+
+use core_switch::{Config, Finish, HEAD, Ingress, Nanos, Outgoing, Output, Slot, Switch, finish};
+use image::compartment::*;
+use image::{Aligned, CompartmentTables, MappedCompartment};
+use std::collections::BTreeMap;
+use telemetry::counters::Counter;
+use telemetry::drops::DropReason;
+use wire::address::{self, mapped};
+use wire::offload::RawOffload;
+use wire::{MacAddress, build, ethernet, ipv4, ipv6};
+
+pub const SECOND: Nanos = 1_000_000_000;
+
+/// Red's endpoints: two in its first subnet, a router there, one in its second.
+pub const A1: Slot = 1;
+pub const A2: Slot = 2;
+pub const R: Slot = 3;
+pub const B1: Slot = 4;
+/// Blue's: the same addresses as A1 and A2.
+pub const C1: Slot = 5;
+pub const C2: Slot = 6;
+pub const FABRIC: Slot = core_switch::FABRIC;
+/// Red's attachment.
+pub const TAG: u16 = 7;
+pub const OUTSIDE_MAC: MacAddress = MacAddress([2, 0xee, 0, 0, 0, 1]);
+pub const NEXT_HOP: MacAddress = MacAddress([2, 0xff, 0, 0, 0, 1]);
+
+pub fn mac(slot: Slot) -> MacAddress {
+    MacAddress([2, 0, 0, 0, 0, slot as u8])
+}
+pub fn gateway_mac(subnet: u32) -> MacAddress {
+    MacAddress([2, 0x99, 0, 0, 0, subnet as u8])
+}
+pub fn v4(slot: Slot) -> [u8; 4] {
+    match slot {
+        A1 | C1 => [10, 1, 1, 10],
+        A2 | C2 => [10, 1, 1, 11],
+        R => [10, 1, 1, 12],
+        _ => [10, 1, 2, 10],
+    }
+}
+pub fn v6(slot: Slot) -> [u8; 16] {
+    let [_, _, subnet, host] = v4(slot);
+    [0xfd, 0, 0, 1, 0, subnet, 0, 0, 0, 0, 0, 0, 0, 0, 0, host]
+}
+pub const GATEWAY4: [u8; 4] = [10, 1, 1, 1];
+pub const GATEWAY6: [u8; 16] = [0xfd, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+pub const GATEWAY: MacAddress = MacAddress([2, 0x99, 0, 0, 0, 0]);
+
+fn subnet(index: u32, tenant: u32, third: u8) -> Subnet {
+    let mut prefix6 = [0; 16];
+    prefix6[..6].copy_from_slice(&[0xfd, 0, 0, 1, 0, third]);
+    let mut gateway6 = prefix6;
+    gateway6[15] = 1;
+    Subnet {
+        id: 100 + index,
+        tenant,
+        prefix4: [10, 1, third, 0],
+        gateway4: [10, 1, third, 1],
+        dns4: [10, 1, third, 53],
+        prefix4_len: 24,
+        prefix6_len: 64,
+        mtu: 1500,
+        prefix6,
+        gateway6,
+        dns6: gateway6,
+        gateway_mac: gateway_mac(index).0,
+        flags: SUBNET_DHCP4 | SUBNET_RA | SUBNET_SLAAC,
+        lease_s: 3600,
+        ..Subnet::default()
+    }
+}
+
+fn endpoint(slot: Slot, subnet: u32) -> Endpoint {
+    Endpoint {
+        id: 1000 + slot,
+        subnet,
+        slot,
+        state: STATE_OPEN,
+        mac: mac(slot).0,
+        mtu: 1500,
+        dhcp4: v4(slot),
+        min_gso: 536,
+        features: FEATURE_ALL,
+        ..Endpoint::default()
+    }
+}
+
+fn range(ranges: &mut Vec<(u32, RouteRange)>, tenant: u32, prefix: [u8; 16], len: u32, route: u32) {
+    let mask = if len == 0 {
+        0
+    } else {
+        u128::MAX << (128 - len)
+    };
+    let start = u128::from_be_bytes(prefix) & mask;
+    let range = RouteRange {
+        start: start.to_be_bytes(),
+        end: (start | !mask).to_be_bytes(),
+        route,
+        reserved: [0; 3],
+    };
+    ranges.push((tenant, range));
+}
+
+/// The records of the site, to be changed by a test before it starts.
+pub fn site() -> CompartmentTables {
+    let subnets = vec![subnet(0, 0, 1), subnet(1, 0, 2), subnet(2, 1, 1)];
+    let mut endpoints: Vec<Endpoint> = [(A1, 0), (A2, 0), (R, 0), (B1, 1), (C1, 2), (C2, 2)]
+        .into_iter()
+        .map(|(slot, subnet)| endpoint(slot, subnet))
+        .collect();
+    endpoints[2].roles = ROLE_ROUTER;
+    let mut b = CompartmentTables {
+        subnets,
+        ..CompartmentTables::default()
+    };
+    b.members = endpoints
+        .iter()
+        .zip(0..)
+        .map(|(e, index)| (e.subnet, index))
+        .collect();
+    for (index, endpoint) in endpoints.iter().enumerate() {
+        for address in [
+            mapped(v4(endpoint.slot)),
+            v6(endpoint.slot),
+            address::link_local(MacAddress(endpoint.mac)),
+        ] {
+            b.addresses.push((index as u32, address));
+        }
+    }
+    b.endpoints = endpoints;
+    b.own_prefixes = vec![(
+        2,
+        OwnPrefix {
+            prefix: mapped([10, 9, 0, 0]),
+            len: 112,
+            reserved: 0,
+        },
+    )];
+    b.routes = vec![
+        Route {
+            kind: ROUTE_SUBNET,
+            subnet: 0,
+            ..Route::default()
+        },
+        Route {
+            kind: ROUTE_SUBNET,
+            subnet: 1,
+            ..Route::default()
+        },
+        Route {
+            kind: ROUTE_SUBNET,
+            subnet: 2,
+            ..Route::default()
+        },
+        Route {
+            kind: ROUTE_VIA,
+            subnet: 0,
+            via: 2,
+            reserved: 0,
+        },
+        Route {
+            kind: ROUTE_OUTSIDE,
+            subnet: 0,
+            via: 0,
+            reserved: 0,
+        },
+        Route {
+            kind: ROUTE_UNREACHABLE,
+            ..Route::default()
+        },
+        Route {
+            kind: ROUTE_OUTSIDE,
+            subnet: 0,
+            via: 1,
+            reserved: 0,
+        },
+    ];
+    let ranges = &mut b.ranges;
+    range(ranges, 0, v6(A1), 64, 0);
+    range(ranges, 0, v6(B1), 64, 1);
+    range(ranges, 0, mapped([10, 1, 1, 0]), 120, 0);
+    range(ranges, 0, mapped([10, 1, 2, 0]), 120, 1);
+    range(ranges, 0, mapped([10, 9, 0, 0]), 112, 3);
+    range(ranges, 0, mapped([172, 16, 0, 0]), 108, 5);
+    range(ranges, 0, mapped([198, 51, 100, 0]), 120, 4);
+    range(ranges, 0, mapped([192, 0, 2, 0]), 120, 4);
+    let outside6 = [0x20, 1, 0xd, 0xb8, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    range(ranges, 0, outside6, 48, 6);
+    range(ranges, 1, v6(C1), 64, 2);
+    range(ranges, 1, mapped([10, 1, 1, 0]), 120, 2);
+    b.tenants = vec![
+        Tenant {
+            id: 1,
+            ..Tenant::default()
+        },
+        Tenant {
+            id: 2,
+            ..Tenant::default()
+        },
+    ];
+    b.attachments = vec![Attachment {
+        tenant: 0,
+        uplink: 0,
+        mac: OUTSIDE_MAC.0,
+        tag: TAG,
+        mtu: 1500,
+        prefix4_len: 24,
+        prefix6_len: 64,
+        address4: [192, 0, 2, 10],
+        address6: outside(10),
+    }];
+    b.next_hops = vec![
+        NextHop {
+            address: mapped([192, 0, 2, 1]),
+            attachment: 0,
+            mac: [0; 6],
+            reserved: [0; 6],
+        },
+        NextHop {
+            address: outside(1),
+            attachment: 0,
+            mac: NEXT_HOP.0,
+            reserved: [0; 6],
+        },
+    ];
+    b
+}
+
+/// A host on the uplink's network.
+pub fn outside(host: u8) -> [u8; 16] {
+    [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, host]
+}
+
+/// A frame that came out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sent {
+    pub slot: Slot,
+    pub tag: u16,
+    pub offload: RawOffload,
+    pub frame: Vec<u8>,
+}
+
+impl Sent {
+    pub fn parsed(&self) -> wire::Parsed {
+        wire::parse(&self.frame, self.frame.len()).expect("what comes out parses")
+    }
+    /// Bytes of layer 4 and above.
+    pub fn transport(&self) -> &[u8] {
+        let parsed = self.parsed();
+        &self.frame[parsed.transport_offset().expect("IP")..parsed.packet_end]
+    }
+}
+
+/// All that one frame caused.
+#[derive(Debug, Default)]
+pub struct Seen {
+    ingress: Vec<u8>,
+    pub sent: Vec<Sent>,
+    pub drops: Vec<(Slot, DropReason)>,
+    pub counts: BTreeMap<(Slot, Counter), u64>,
+}
+
+impl Seen {
+    /// The slots that got something, in order.
+    pub fn slots(&self) -> Vec<Slot> {
+        self.sent.iter().map(|s| s.slot).collect()
+    }
+    pub fn reasons(&self) -> Vec<DropReason> {
+        self.drops.iter().map(|d| d.1).collect()
+    }
+    /// The one frame that came out.
+    pub fn only(&self) -> &Sent {
+        assert_eq!((self.sent.len(), self.reasons()), (1, vec![]), "{self:?}");
+        &self.sent[0]
+    }
+    pub fn count(&self, slot: Slot, counter: Counter) -> u64 {
+        self.counts.get(&(slot, counter)).copied().unwrap_or(0)
+    }
+}
+
+impl Output for Seen {
+    fn ingress(&mut self, offset: usize, into: &mut [u8]) -> usize {
+        assert!(
+            offset >= HEAD.min(self.ingress.len()),
+            "the head is read once"
+        );
+        let rest = self.ingress.get(offset..).unwrap_or(&[]);
+        let n = rest.len().min(into.len());
+        into[..n].copy_from_slice(&rest[..n]);
+        n
+    }
+    fn send(&mut self, f: &Outgoing<'_>) {
+        let frame = self.whole(f);
+        self.sent.push(Sent {
+            slot: f.slot,
+            tag: f.tag,
+            offload: f.offload,
+            frame,
+        });
+    }
+    fn finish(&mut self, f: &Outgoing<'_>, how: &Finish) {
+        let mut frame = self.whole(f);
+        let mut scratch = [0; 9100];
+        let sent = &mut self.sent;
+        finish(how, &mut frame, &mut scratch, |offload, frame| {
+            sent.push(Sent {
+                slot: f.slot,
+                tag: f.tag,
+                offload: *offload,
+                frame: frame.to_vec(),
+            });
+        })
+        .expect("finishes");
+    }
+    fn reply(&mut self, slot: Slot, tag: u16, frame: &[u8]) {
+        self.sent.push(Sent {
+            slot,
+            tag,
+            offload: RawOffload::default(),
+            frame: frame.to_vec(),
+        });
+    }
+    fn dropped(&mut self, slot: Slot, reason: DropReason) {
+        self.drops.push((slot, reason));
+    }
+    fn count(&mut self, slot: Slot, counter: Counter, n: u64) {
+        *self.counts.entry((slot, counter)).or_default() += n;
+    }
+}
+
+impl Seen {
+    fn whole(&self, f: &Outgoing<'_>) -> Vec<u8> {
+        let mut frame = f.head.to_vec();
+        frame.extend_from_slice(self.ingress.get(f.rest_from..f.total).unwrap_or(&[]));
+        assert_eq!(
+            frame.len(),
+            f.head.len() + f.total.saturating_sub(f.rest_from)
+        );
+        frame
+    }
+}
+
+/// A running switch.
+pub struct Site {
+    tables: CompartmentTables,
+    image: MappedCompartment<Aligned>,
+    switch: Switch,
+    pub now: Nanos,
+}
+
+impl Site {
+    pub fn new() -> Site {
+        Site::with(|_| {})
+    }
+    pub fn with(change: impl FnOnce(&mut CompartmentTables)) -> Site {
+        Site::configured(Config::default(), change)
+    }
+    pub fn configured(config: Config, change: impl FnOnce(&mut CompartmentTables)) -> Site {
+        let tables = site();
+        let image = image(&CompartmentTables::default());
+        let mut site = Site {
+            tables,
+            image,
+            switch: Switch::new(config),
+            now: SECOND,
+        };
+        site.change(change);
+        site
+    }
+    /// Sends a frame in and tells what came of it.
+    pub fn inject(&mut self, from: Slot, frame: &[u8]) -> Seen {
+        self.inject_raw(
+            from,
+            if from == FABRIC { TAG } else { 0 },
+            RawOffload::default(),
+            frame,
+        )
+    }
+    pub fn inject_raw(&mut self, from: Slot, tag: u16, offload: RawOffload, frame: &[u8]) -> Seen {
+        let mut seen = Seen {
+            ingress: frame.to_vec(),
+            ..Seen::default()
+        };
+        let mut head = frame[..frame.len().min(HEAD)].to_vec();
+        let image = self.image.image();
+        let ingress = Ingress {
+            from,
+            tag,
+            offload,
+            head: &mut head,
+            total: frame.len(),
+        };
+        self.switch.process(&image, self.now, ingress, &mut seen);
+        seen
+    }
+    /// Lets time pass and tells what fell due.
+    pub fn after(&mut self, time: Nanos) -> Seen {
+        self.now += time;
+        let mut seen = Seen::default();
+        self.switch.tick(&self.image.image(), self.now, &mut seen);
+        seen
+    }
+    pub fn deadline(&self) -> Nanos {
+        self.switch.next_deadline()
+    }
+    pub fn change(&mut self, change: impl FnOnce(&mut CompartmentTables)) {
+        change(&mut self.tables);
+        self.image = image(&self.tables);
+        self.switch.use_image(&self.image.image(), self.now);
+    }
+    /// One frame that must be dropped for one reason, causing nothing else.
+    #[track_caller]
+    pub fn refuses(&mut self, from: Slot, frame: &[u8], reason: DropReason) {
+        let seen = self.inject(from, frame);
+        assert_eq!(
+            (seen.drops.clone(), seen.sent.len()),
+            (vec![(from, reason)], 0),
+            "{seen:?}"
+        );
+    }
+}
+
+fn image(tables: &CompartmentTables) -> MappedCompartment<Aligned> {
+    let bytes = tables.finish().expect("legal tables");
+    MappedCompartment::map(Aligned::copy_of(&bytes)).expect("a legal image")
+}
+
+/// UDP over IPv4.
+pub fn udp4(
+    link: (MacAddress, MacAddress),
+    ip: ([u8; 4], [u8; 4]),
+    ports: (u16, u16),
+    payload: &[u8],
+) -> Vec<u8> {
+    udp4_with(link, ipv4::Header::new(ip.0, ip.1, 17), ports, payload)
+}
+pub fn udp4_with(
+    link: (MacAddress, MacAddress),
+    header: ipv4::Header,
+    ports: (u16, u16),
+    payload: &[u8],
+) -> Vec<u8> {
+    let mut buffer = vec![0; 66_000];
+    let link = ethernet::Header::new(link.1, link.0, ethernet::IPV4);
+    let n = build::udp4(&mut buffer, &link, &header, ports, |b| put(b, payload)).unwrap();
+    buffer.truncate(n);
+    buffer
+}
+/// UDP over IPv6.
+pub fn udp6(
+    link: (MacAddress, MacAddress),
+    ip: ([u8; 16], [u8; 16]),
+    ports: (u16, u16),
+    payload: &[u8],
+) -> Vec<u8> {
+    let mut buffer = vec![0; 66_000];
+    let link = ethernet::Header::new(link.1, link.0, ethernet::IPV6);
+    let n = build::udp6(
+        &mut buffer,
+        &link,
+        &ipv6::Header::new(ip.0, ip.1, 17),
+        ports,
+        |b| put(b, payload),
+    )
+    .unwrap();
+    buffer.truncate(n);
+    buffer
+}
+/// An ICMPv6 message (its checksum is filled in).
+pub fn icmp6(
+    link: (MacAddress, MacAddress),
+    ip: ([u8; 16], [u8; 16]),
+    hop_limit: u8,
+    message: &[u8],
+) -> Vec<u8> {
+    let mut buffer = vec![0; 66_000];
+    let link = ethernet::Header::new(link.1, link.0, ethernet::IPV6);
+    let header = ipv6::Header {
+        hop_limit,
+        ..ipv6::Header::new(ip.0, ip.1, 58)
+    };
+    let n = build::icmpv6(&mut buffer, &link, &header, |b| put(b, message)).unwrap();
+    buffer.truncate(n);
+    buffer
+}
+/// An ICMP message, checksum and all.
+pub fn icmp4(link: (MacAddress, MacAddress), header: ipv4::Header, message: &[u8]) -> Vec<u8> {
+    let mut buffer = vec![0; 66_000];
+    let link = ethernet::Header::new(link.1, link.0, ethernet::IPV4);
+    let mut message = message.to_vec();
+    let sum = wire::checksum::internet(&message);
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let n = build::icmpv4(&mut buffer, &link, &header, |b| put(b, &message)).unwrap();
+    buffer.truncate(n);
+    buffer
+}
+pub fn arp(link: (MacAddress, MacAddress), message: wire::arp::Message) -> Vec<u8> {
+    let mut buffer = vec![0; 64];
+    let n = build::arp(
+        &mut buffer,
+        &ethernet::Header::new(link.1, link.0, ethernet::ARP),
+        &message,
+    )
+    .unwrap();
+    buffer.truncate(n);
+    buffer
+}
+/// "Who has `target`?"
+pub fn arp_request(slot: Slot, sender: [u8; 4], target: [u8; 4]) -> Vec<u8> {
+    arp(
+        (mac(slot), MacAddress::BROADCAST),
+        wire::arp::Message {
+            operation: wire::arp::Operation::Request,
+            sender_mac: mac(slot),
+            sender,
+            target_mac: MacAddress::ZERO,
+            target,
+        },
+    )
+}
+fn put(buffer: &mut [u8], bytes: &[u8]) -> Result<usize, wire::NoRoom> {
+    buffer
+        .get_mut(..bytes.len())
+        .ok_or(wire::NoRoom {
+            needed: bytes.len(),
+        })?
+        .copy_from_slice(bytes);
+    Ok(bytes.len())
+}

@@ -1,0 +1,56 @@
+//! Flight recorder: the last 4,096 events of a process, fixed size, no payload.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Events kept.
+pub const EVENTS: usize = 4096;
+/// Bytes of the recorder: one header page (word 0 = next event number) and the events.
+pub const BYTES: usize = 4096 + EVENTS * size_of::<Event>();
+
+/// One event, 32 bytes.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Event {
+    /// CLOCK_MONOTONIC, ns.
+    pub time_ns: u64,
+    /// [`EventKind`] as u32.
+    pub kind: u32,
+    /// Slot or channel it concerns, or 0.
+    pub slot: u32,
+    /// Meaning by kind.
+    pub a: u64,
+    /// Meaning by kind.
+    pub b: u64,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum EventKind {
+    /// Process confined and ready; a = pid it sees.
+    Ready = 1,
+    /// Attached to compartment a.
+    Attached = 2,
+    /// Port added at `slot`; a = port kind.
+    PortAdded = 3,
+    /// Port at `slot` closed; a = breach number (see docs/fifo.md), b = detail.
+    PortClosed = 4,
+    /// Image of epoch a in use; b = first 8 digest bytes.
+    ImageSwapped = 5,
+    /// Image of epoch a refused; b = reason.
+    ImageRefused = 6,
+    /// Generation a of the channel at `slot` echoed; b = ns it took.
+    Resynced = 7,
+    /// Drop, sampled at most once a reason and second; a = DropReason, b = first bytes' hash.
+    Drop = 8,
+    /// Fabric report about channel `slot`; a = DropReason.
+    Report = 9,
+    /// Quarantined `slot`.
+    Quarantine = 10,
+    /// Supervisor: process died; a = compartment, b = cause.
+    Died = 11,
+    /// Supervisor: process restarted; a = compartment, b = ns from death to attach.
+    Restarted = 12,
+}

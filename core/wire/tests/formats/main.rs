@@ -1,0 +1,12 @@
+//! The formats against an independent implementation (etherparse), by hand-made
+//! frames, and by properties.
+
+extern crate core_wire as wire;
+
+mod build;
+mod dhcp;
+mod frames;
+mod offload;
+mod parse;
+mod properties;
+mod segment;

@@ -1,0 +1,318 @@
+//! Which system calls each profile keeps, and why. What is not here kills the
+//! process. Every entry is exercised by `tests/confinement.rs`, which fails on an
+//! entry it does not know: an unused rule does not stay.
+
+use crate::profile::Profile;
+
+/// One system call that a profile keeps.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// Its name (syscalls(2)).
+    pub name: &'static str,
+    /// Its number on x86_64.
+    pub number: i64,
+    /// Ways in which it may be called, one of which must fit; empty = any.
+    pub forms: &'static [&'static [Condition]],
+    /// What needs it.
+    pub reason: &'static str,
+}
+
+/// `argument & mask == value`.
+#[derive(Clone, Copy, Debug)]
+pub struct Condition {
+    /// Which argument, from 0.
+    pub argument: u8,
+    /// Its width: the upper half of a 32-bit argument is not the kernel's business.
+    pub width: Width,
+    /// The bits looked at.
+    pub mask: u64,
+    /// What they must be.
+    pub value: u64,
+}
+
+/// Bits of an argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Width {
+    /// int, unsigned.
+    Bits32,
+    /// long, size_t, pointer.
+    Bits64,
+}
+
+const fn is(argument: u8, value: i64) -> Condition {
+    Condition {
+        argument,
+        width: Width::Bits32,
+        mask: 0xffff_ffff,
+        value: value.cast_unsigned(),
+    }
+}
+const fn bits(argument: u8, mask: i64, value: i64) -> Condition {
+    let (mask, value) = (mask.cast_unsigned(), value.cast_unsigned());
+    Condition {
+        argument,
+        width: Width::Bits64,
+        mask,
+        value,
+    }
+}
+
+macro_rules! entry {
+    ($name:ident, $reason:literal) => { entry!($name, [], $reason) };
+    ($name:ident, [$([$($condition:expr),+]),*], $reason:literal) => {{
+        const FORMS: &[&[Condition]] = &[$(&[$($condition),+]),*];
+        Entry {
+            // Without its "SYS_".
+            name: stringify!($name).split_at(4).1,
+            number: libc::$name,
+            forms: FORMS,
+            reason: $reason,
+        }
+    }};
+}
+const EXEC: i64 = libc::PROT_EXEC as i64;
+/// What a thread is: everything shared.
+const THREAD: i64 = (libc::CLONE_VM | libc::CLONE_THREAD | libc::CLONE_SIGHAND) as i64;
+/// No namespace is made by the way.
+const NAMESPACES: i64 = (libc::CLONE_NEWUSER
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWCGROUP) as i64;
+const EMPTY_PATH: i64 = libc::AT_EMPTY_PATH as i64;
+
+/// What any Rust program with a heap does, and how it ends.
+const RUNTIME: &[Entry] = &[
+    entry!(SYS_brk, "heap"),
+    entry!(
+        SYS_mmap,
+        [[bits(2, EXEC, 0)]],
+        "heap; rings, pages and images; never executable"
+    ),
+    entry!(SYS_munmap, "heap; a port, an image given back"),
+    entry!(SYS_mremap, "heap: a vector that grows"),
+    entry!(SYS_mprotect, [[bits(2, EXEC, 0)]], "heap; never executable"),
+    entry!(SYS_madvise, "heap: pages given back"),
+    entry!(SYS_getrandom, "seeds of hash maps"),
+    entry!(
+        SYS_clock_gettime,
+        "time, where the vDSO has no clock to read"
+    ),
+    entry!(SYS_close, "a port, an image given back"),
+    entry!(SYS_futex, "a lock or a once that two meet at"),
+    entry!(SYS_rt_sigprocmask, "abort() after a panic"),
+    entry!(
+        SYS_rt_sigreturn,
+        "return from a signal handler (stack overflow)"
+    ),
+    entry!(
+        SYS_rt_sigaction,
+        "the runtime's handler of a stack overflow puts the default back"
+    ),
+    entry!(SYS_sigaltstack, "end of a thread: its signal stack goes"),
+    entry!(
+        SYS_restart_syscall,
+        "a wait resumed after a stop; the kernel makes this call"
+    ),
+    entry!(SYS_getpid, "abort() after a panic"),
+    entry!(SYS_gettid, "abort() after a panic"),
+    entry!(
+        SYS_tgkill,
+        [[is(2, libc::SIGABRT as i64)]],
+        "abort() after a panic: a fault, not a trip"
+    ),
+    entry!(SYS_exit, "end of a thread"),
+    entry!(SYS_exit_group, "the end"),
+];
+
+/// The control socket and what comes through it.
+const CONTROL: &[Entry] = &[
+    entry!(
+        SYS_recvmsg,
+        "messages and descriptors of the control socket; packet sockets"
+    ),
+    entry!(SYS_sendmsg, "answers on the control socket; packet sockets"),
+    entry!(
+        SYS_ppoll,
+        "waiting for the control socket, doorbells and taps"
+    ),
+    entry!(
+        SYS_fstat,
+        "the size of a ring or an image before it is mapped"
+    ),
+    entry!(
+        SYS_newfstatat,
+        [[is(3, EMPTY_PATH)]],
+        "fstat as glibc writes it: no path"
+    ),
+    entry!(
+        SYS_statx,
+        [[bits(2, EMPTY_PATH, EMPTY_PATH)]],
+        "fstat as std writes it: no path"
+    ),
+    entry!(
+        SYS_fcntl,
+        [
+            [is(1, libc::F_GETFD as i64)],
+            [is(1, libc::F_GETFL as i64)],
+            [is(1, libc::F_SETFL as i64)],
+            [is(1, libc::F_DUPFD_CLOEXEC as i64)],
+            [is(1, libc::F_GET_SEALS as i64)]
+        ],
+        "is it open, does it block, a copy, and whether an image is sealed"
+    ),
+];
+
+/// Waiting for many things.
+const WAITING: &[Entry] = &[
+    entry!(SYS_epoll_create1, "one set for doorbells, taps and control"),
+    entry!(SYS_epoll_ctl, "a port joins or leaves the set"),
+    entry!(SYS_epoll_wait, "sleep until work comes"),
+    entry!(SYS_epoll_pwait, "the same, as std and mio write it"),
+    entry!(SYS_poll, "the same, as libc writes it"),
+    entry!(SYS_clock_nanosleep, "polling with a period"),
+    entry!(
+        SYS_sched_yield,
+        "a core that is shared is given up between polls"
+    ),
+];
+
+/// Moving bytes by descriptors that were handed over.
+const PORTS: &[Entry] = &[
+    entry!(SYS_read, "a doorbell's bytes"),
+    entry!(SYS_write, "ring a doorbell; a panic's last words"),
+    entry!(SYS_readv, "a frame and its offload header from a tap"),
+    entry!(SYS_writev, "a frame and its offload header to a tap"),
+];
+
+/// Waits with a nanosecond timeout.
+const PRECISE_WAITING: &[Entry] = &[entry!(
+    SYS_epoll_pwait2,
+    "sleep with a timeout shorter than a millisecond"
+)];
+
+/// Threads of tokio's blocking pool.
+const THREADS: &[Entry] = &[
+    entry!(
+        SYS_clone3,
+        "a thread, as glibc asks first: its flags cannot be filtered, so a second filter \
+         answers ENOSYS and glibc takes clone"
+    ),
+    entry!(
+        SYS_clone,
+        [[bits(0, THREAD | NAMESPACES, THREAD)]],
+        "a thread, never a process"
+    ),
+    entry!(SYS_set_robust_list, "start of a thread"),
+    entry!(SYS_rseq, "start of a thread"),
+    entry!(
+        SYS_sched_getaffinity,
+        "start of a thread; how many cores there are"
+    ),
+    entry!(
+        SYS_prctl,
+        [[is(0, libc::PR_SET_NAME as i64)]],
+        "a thread's name"
+    ),
+];
+
+/// The API: an already listening unix socket, its connections, the event loop.
+const SERVING: &[Entry] = &[
+    entry!(SYS_accept4, "a client of the API"),
+    entry!(SYS_recvfrom, "a request"),
+    entry!(SYS_sendto, "an answer"),
+    entry!(
+        SYS_getsockopt,
+        [
+            [
+                is(1, libc::SOL_SOCKET as i64),
+                is(2, libc::SO_PEERCRED as i64)
+            ],
+            [is(1, libc::SOL_SOCKET as i64), is(2, libc::SO_ERROR as i64)],
+            [is(1, libc::SOL_SOCKET as i64), is(2, libc::SO_TYPE as i64)]
+        ],
+        "who the client is; whether the socket failed; what kind it is"
+    ),
+    entry!(
+        SYS_getsockname,
+        "std and tokio look at a socket's own address"
+    ),
+    entry!(SYS_getpeername, "std and tokio look at a socket's peer"),
+    entry!(SYS_shutdown, "end of a connection"),
+    entry!(
+        SYS_ioctl,
+        [[is(1, libc::FIONBIO as i64)]],
+        "std's set_nonblocking on a socket"
+    ),
+    entry!(SYS_eventfd2, "the event loop's own wake-up"),
+    entry!(SYS_pipe2, "the event loop's signals"),
+    entry!(
+        SYS_socketpair,
+        [[is(0, libc::AF_UNIX as i64)]],
+        "the event loop's signals: a pair, connected to nobody else"
+    ),
+    entry!(SYS_getuid, "who owns this daemon"),
+    entry!(SYS_geteuid, "who owns this daemon"),
+];
+
+/// The store: files below the state directory (Landlock sees to that), and sealed
+/// images in memory.
+const STORING: &[Entry] = &[
+    entry!(
+        SYS_openat,
+        "the store's files; Landlock keeps it to the state directory"
+    ),
+    entry!(SYS_lseek, "the length of the store"),
+    entry!(SYS_pread64, "the store"),
+    entry!(SYS_pwrite64, "the store"),
+    entry!(SYS_fsync, "the store"),
+    entry!(SYS_fdatasync, "the store"),
+    entry!(
+        SYS_ftruncate,
+        "the store grows and shrinks; an image is sized"
+    ),
+    entry!(SYS_fallocate, "an image is allocated before it is written"),
+    entry!(SYS_flock, "one process has the store"),
+    entry!(SYS_unlinkat, "a store that cannot be read is put aside"),
+    entry!(SYS_renameat, "a store that cannot be read is put aside"),
+    entry!(SYS_renameat2, "the same, as newer libraries write it"),
+    entry!(SYS_getdents64, "what the state directory holds"),
+    entry!(SYS_memfd_create, "table images"),
+    entry!(SYS_fchmod, "an image's file is its maker's alone"),
+    entry!(
+        SYS_fcntl,
+        [
+            [is(1, libc::F_ADD_SEALS as i64)],
+            [is(1, libc::F_SETFD as i64)],
+            [is(1, libc::F_OFD_SETLK as i64)],
+            [is(1, libc::F_OFD_GETLK as i64)]
+        ],
+        "seal an image; one process has the store (locks on ranges)"
+    ),
+];
+
+/// The list of a profile, in groups. A call may stand in several with different
+/// forms. Empty = no filter (supervisor, baseline).
+pub fn groups(profile: Profile) -> &'static [&'static [Entry]] {
+    match profile {
+        Profile::Switch | Profile::Fabric => &[RUNTIME, CONTROL, WAITING, PORTS, PRECISE_WAITING],
+        Profile::Auditor => &[RUNTIME, CONTROL, WAITING, PORTS, PRECISE_WAITING],
+        Profile::Controller => &[RUNTIME, CONTROL, WAITING, PORTS, THREADS, SERVING, STORING],
+        Profile::Supervisor | Profile::Baseline => &[],
+    }
+}
+
+/// Every entry of a profile.
+pub fn entries(profile: Profile) -> impl Iterator<Item = &'static Entry> {
+    groups(profile).iter().flat_map(|group| group.iter())
+}
+
+/// Calls of a profile that are answered ENOSYS instead of being carried out.
+pub fn refused(profile: Profile) -> &'static [i64] {
+    match profile {
+        Profile::Controller => &[libc::SYS_clone3],
+        _ => &[],
+    }
+}

@@ -1,0 +1,288 @@
+//! One end of a socket.
+
+use crate::{Credentials, Error, MAX_FDS, Misdeed, Result, credentials};
+use command::Message;
+use command::message::MESSAGE_BYTES;
+use guard::guard;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg,
+    sendmsg, socketpair,
+};
+use std::collections::VecDeque;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// The descriptors that came beside a message, at most [`MAX_FDS`], in order;
+/// close-on-exec.
+pub type Fds = Vec<OwnedFd>;
+
+/// Room for ancillary data: [`MAX_FDS`] descriptors and no more.
+const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(MAX_FDS));
+/// Most messages put aside while [`Socket::ask`] waits for its answer.
+const MAX_ASIDE: usize = 4096;
+
+/// One end of a connection. Sending and receiving take `&self`.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+    /// What arrived while [`Socket::ask`] waited for something else.
+    aside: Mutex<VecDeque<(Message, Fds)>>,
+}
+
+impl Socket {
+    /// Two connected ends, close-on-exec.
+    pub fn pair() -> Result<(Socket, Socket)> {
+        let (a, b) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        Ok((Socket::from_fd(a), Socket::from_fd(b)))
+    }
+
+    /// Takes over a descriptor, which must be a connected SOCK_SEQPACKET socket.
+    pub fn from_fd(fd: OwnedFd) -> Socket {
+        Socket {
+            fd,
+            aside: Mutex::new(VecDeque::new()),
+        }
+    }
+
+    /// The descriptor; what was put aside and not yet received is dropped.
+    pub fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
+
+    /// Sends one message with copies of these descriptors, without blocking.
+    ///
+    /// # Errors
+    /// [`Error::Full`] where the peer does not read, [`Error::Closed`] where it is
+    /// gone, [`Error::TooManyDescriptors`] for more than [`MAX_FDS`].
+    pub fn send(&self, message: &Message, fds: &[BorrowedFd<'_>]) -> Result<()> {
+        if fds.len() > MAX_FDS {
+            return Err(Error::TooManyDescriptors);
+        }
+        let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(Error::TooManyDescriptors);
+        }
+        loop {
+            let bytes = IoSlice::new(message.as_bytes());
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match sendmsg(&self.fd, &[bytes], &mut control, flags) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// As [`Socket::send`], but waits up to `timeout` for room.
+    ///
+    /// # Errors
+    /// As [`Socket::send`]; [`Error::Full`] only once the time is over.
+    pub fn send_wait(
+        &self,
+        message: &Message,
+        fds: &[BorrowedFd<'_>],
+        timeout: Duration,
+    ) -> Result<()> {
+        let end = Instant::now() + timeout;
+        loop {
+            match self.send(message, fds) {
+                Err(Error::Full) => {
+                    let left = end.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Err(Error::Full);
+                    }
+                    // A seqpacket socket may say writable while this datagram does
+                    // not fit: so wait at most a millisecond at a time.
+                    self.wait(PollFlags::OUT, left)?;
+                    std::thread::sleep(left.min(Duration::from_millis(1)));
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// The next message, if there is one: first what [`Socket::ask`] put aside,
+    /// then what the socket has. Never blocks.
+    ///
+    /// After an [`Socket::ask`] call this until it gives `None`: what was put
+    /// aside does not make the descriptor readable again.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] at the end; [`Error::Malformed`] for what is not a
+    /// message, with whatever came beside it closed.
+    pub fn recv(&self) -> Result<Option<(Message, Fds)>> {
+        if let Some(earlier) = self.aside().pop_front() {
+            return Ok(Some(earlier));
+        }
+        self.recv_datagram()
+    }
+
+    /// As [`Socket::recv`], but waits up to `timeout`; `None` when the time is over.
+    ///
+    /// # Errors
+    /// As [`Socket::recv`].
+    pub fn recv_wait(&self, timeout: Duration) -> Result<Option<(Message, Fds)>> {
+        if let Some(earlier) = self.aside().pop_front() {
+            return Ok(Some(earlier));
+        }
+        self.recv_datagram_wait(timeout)
+    }
+
+    /// Sends a request and waits for the answer with the same `seq`; other
+    /// messages that arrive meanwhile are put aside for [`Socket::recv`].
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] without an answer in `timeout`; else as
+    /// [`Socket::send`] and [`Socket::recv`].
+    pub fn ask(
+        &self,
+        request: &Message,
+        fds: &[BorrowedFd<'_>],
+        timeout: Duration,
+    ) -> Result<(Message, Fds)> {
+        let end = Instant::now() + timeout;
+        self.send_wait(request, fds, timeout)?;
+        self.answer(request.seq, end)
+    }
+
+    /// Waits for the next message with this `seq` (the further answers to a
+    /// request that has several); others are put aside.
+    ///
+    /// # Errors
+    /// As [`Socket::ask`].
+    pub fn answer_to(&self, seq: u32, timeout: Duration) -> Result<(Message, Fds)> {
+        let end = Instant::now() + timeout;
+        let mut aside = self.aside();
+        if let Some(at) = aside.iter().position(|(message, _)| message.seq == seq)
+            && let Some(found) = aside.remove(at)
+        {
+            return Ok(found);
+        }
+        drop(aside);
+        self.answer(seq, end)
+    }
+
+    /// Who is at the other end (SO_PEERCRED: as of connect, bind or pair).
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub fn peer_credentials(&self) -> Result<Credentials> {
+        credentials::of(self.fd.as_fd())
+    }
+
+    fn answer(&self, seq: u32, end: Instant) -> Result<(Message, Fds)> {
+        // Bounded by the time and by MAX_ASIDE.
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            match self.recv_datagram_wait(left)? {
+                Some((message, fds)) if message.seq == seq => return Ok((message, fds)),
+                Some(other) => {
+                    let mut aside = self.aside();
+                    if aside.len() >= MAX_ASIDE {
+                        return Err(Error::Full);
+                    }
+                    aside.push_back(other);
+                }
+                None => return Err(Error::TimedOut),
+            }
+        }
+    }
+
+    fn recv_datagram_wait(&self, timeout: Duration) -> Result<Option<(Message, Fds)>> {
+        let end = Instant::now() + timeout;
+        loop {
+            if let Some(received) = self.recv_datagram()? {
+                return Ok(Some(received));
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            self.wait(PollFlags::IN, left)?;
+        }
+    }
+
+    fn recv_datagram(&self) -> Result<Option<(Message, Fds)>> {
+        // One byte more than a message, so that a longer one shows.
+        let mut bytes = [0_u8; MESSAGE_BYTES + 1];
+        let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let received = loop {
+            let mut buffers = [IoSliceMut::new(&mut bytes)];
+            match recvmsg(&self.fd, &mut buffers, &mut control, flags) {
+                Ok(received) => break received,
+                // A peer that died with answers unread: said once, before what it sent
+                // ahead of its death, which is still there.
+                Err(Errno::INTR | Errno::CONNRESET) => {}
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(errno) => return Err(errno.into()),
+            }
+        };
+        // From here on every descriptor is owned: an early return closes it.
+        let mut fds = Fds::new();
+        for part in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = part {
+                fds.extend(rights);
+            }
+        }
+        if received.bytes == 0 && fds.is_empty() {
+            return Err(Error::Closed);
+        }
+        let truncated = received.flags.contains(ReturnFlags::CTRUNC) || fds.len() > MAX_FDS;
+        if guard!("seqpacket-descriptors") && truncated {
+            return Err(Error::Malformed(Misdeed::Descriptors));
+        }
+        if guard!("seqpacket-long") && received.bytes > MESSAGE_BYTES {
+            return Err(Error::Malformed(Misdeed::Long));
+        }
+        if guard!("seqpacket-short") && received.bytes < MESSAGE_BYTES {
+            return Err(Error::Malformed(Misdeed::Short));
+        }
+        match Message::read_from_prefix(&bytes) {
+            Ok((message, _)) => Ok(Some((message, fds))),
+            Err(_) => Err(Error::Malformed(Misdeed::Short)),
+        }
+    }
+
+    /// Waits until ready or the time is over; the caller looks again either way.
+    fn wait(&self, what: PollFlags, timeout: Duration) -> Result<()> {
+        let time = Timespec {
+            tv_sec: timeout.as_secs().min(1 << 30).cast_signed(),
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        match poll(&mut [PollFd::new(&self.fd, what)], Some(&time)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn aside(&self) -> MutexGuard<'_, VecDeque<(Message, Fds)>> {
+        self.aside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}

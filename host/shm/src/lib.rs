@@ -1,0 +1,35 @@
+//! Memory shared between processes, and the only unsafe code that touches it.
+//!
+//! - [`Direction`], [`Pool`], [`attach`]: channels (`docs/fifo.md`) over memory files.
+//! - [`Words`], [`PeerWords`], [`CountersPage`], [`Recorder`]: pages of counters.
+//! - [`SealedImage`]: table images that nobody can write any more.
+//!
+//! No type here gives a reference to memory that another process can write: bytes
+//! are copied in and out, words are loaded and stored atomically. The one `&[u8]`
+//! is over memory whose seals forbid writing to everyone.
+
+mod bell;
+mod channel;
+mod end;
+mod file;
+mod mapping;
+mod pages;
+mod pool;
+mod sealed;
+mod stream;
+
+pub use bell::{Listener, Ringer};
+pub use channel::{
+    AttachError, Channel, ChannelFds, ConsumerFds, ProducerFds, Receiver, Sender, Start, attach,
+    attach_consumer, attach_producer,
+};
+pub use end::{ConsumerEnd, ProducerEnd};
+pub use file::{is_sealed_shape, memory_file, read_only};
+pub use pages::{CountersPage, PeerWords, Recorder, Words};
+pub use pool::{Direction, Pair, Pool};
+pub use ring::{Breach, Doorbell, Geometry, PushError, State};
+pub use sealed::{SealError, SealedImage};
+pub use stream::{StreamReceiver, StreamSender, attach_stream_consumer, attach_stream_producer};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,305 @@
+//! Mappings of memory files, and every copy and atomic access to them.
+#![expect(unsafe_code, reason = "mapping memory and touching it by address")]
+
+use rustix::mm::{MapFlags, ProtFlags};
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+use std::ffi::c_void;
+use std::io;
+use std::ops::Deref;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+
+/// A shared mapping, to be read. Stays mapped, at its whole length, until dropped.
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+/// A shared mapping that can be written too.
+pub(crate) struct WritableMapping(Mapping);
+
+// SAFETY: the mapping belongs to the value, whichever thread holds it.
+unsafe impl Send for Mapping {}
+
+const READ: ProtFlags = ProtFlags::READ;
+const WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
+impl Mapping {
+    /// Maps the first `len` bytes. The caller has checked that the file is at least
+    /// that long and sealed against shrinking.
+    pub(crate) fn new(fd: BorrowedFd<'_>, len: usize) -> io::Result<Mapping> {
+        Mapping::map(fd, len, READ)
+    }
+
+    /// Maps the first `len` bytes and then the part from `again` on a second time
+    /// right behind, so that `again..len` is contiguous with itself. Both are
+    /// multiples of the page size.
+    pub(crate) fn twice(fd: BorrowedFd<'_>, len: usize, again: usize) -> io::Result<Mapping> {
+        Mapping::map_twice(fd, len, again, READ)
+    }
+
+    fn map(fd: BorrowedFd<'_>, len: usize, prot: ProtFlags) -> io::Result<Mapping> {
+        // SAFETY: a new mapping at an address of the kernel's choice touches no
+        // memory that exists.
+        let base =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, 0)? };
+        Mapping::own(base, len)
+    }
+
+    fn map_twice(
+        fd: BorrowedFd<'_>,
+        len: usize,
+        again: usize,
+        prot: ProtFlags,
+    ) -> io::Result<Mapping> {
+        let all = len + (len - again);
+        // SAFETY: a new anonymous reservation at an address of the kernel's choice.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                all,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )?
+        };
+        let mapping = Mapping::own(base, all)?;
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: both fixed mappings lie inside the reservation just made, which
+        // nobody else knows; `len` and `all` are its bounds.
+        unsafe {
+            rustix::mm::mmap(base, len, prot, flags, fd, 0)?;
+            let behind = base.cast::<u8>().add(len).cast::<c_void>();
+            rustix::mm::mmap(behind, len - again, prot, flags, fd, again as u64)?;
+        }
+        Ok(mapping)
+    }
+
+    fn own(base: *mut c_void, len: usize) -> io::Result<Mapping> {
+        let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Mapping { base, len })
+    }
+
+    /// Bytes mapped.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Loads the word at byte offset `at`; 0 where there is none.
+    #[inline]
+    pub(crate) fn load(&self, at: usize, order: Ordering) -> u64 {
+        if !self.holds_words(at, 8) {
+            return 0;
+        }
+        // SAFETY: in bounds and aligned (the base is page-aligned); the memory stays
+        // mapped while `self` lives; the peer's writes are not ours to synchronise
+        // and an atomic load takes any value.
+        unsafe { self.word(at).load(order) }
+    }
+
+    /// Loads two words in a row, each once, relaxed; zeroes where there are none.
+    #[inline]
+    pub(crate) fn load_pair(&self, at: usize) -> [u64; 2] {
+        if !self.holds_words(at, 16) {
+            return [0; 2];
+        }
+        // SAFETY: as in `load`.
+        unsafe {
+            [
+                self.word(at).load(Ordering::Relaxed),
+                self.word(at + 8).load(Ordering::Relaxed),
+            ]
+        }
+    }
+
+    /// Copies bytes out from offset `at`; zeroes where there are none.
+    #[inline]
+    pub(crate) fn copy_out(&self, at: usize, out: &mut [u8]) {
+        if !self.holds(at, out.len()) {
+            out.fill(0);
+            return;
+        }
+        // SAFETY: in bounds; `out` is private memory, so the two do not overlap.
+        unsafe { copy(self.base.as_ptr().add(at), out.as_mut_ptr(), out.len()) }
+    }
+
+    /// Copies bytes to another mapping; nothing where they do not fit.
+    #[inline]
+    pub(crate) fn copy_to(&self, at: usize, to: &WritableMapping, to_at: usize, len: usize) {
+        if !self.holds(at, len) || !to.holds(to_at, len) {
+            return;
+        }
+        // SAFETY: in bounds of both. Two mappings may show the same file (a compartment
+        // that was handed one ring twice), so this one copy allows for overlap.
+        unsafe { copy_overlapping(self.base.as_ptr().add(at), to.base.as_ptr().add(to_at), len) }
+    }
+
+    /// Begins to fetch the cache line at offset `at`.
+    #[inline]
+    pub(crate) fn prefetch(&self, at: usize) {
+        // SAFETY: a hint, which faults nowhere; and the address is computed, not used.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(self.base.as_ptr().wrapping_add(at).cast()) }
+    }
+
+    /// The mapped bytes as a slice.
+    ///
+    /// # Safety
+    /// Nobody, in any process, can write this memory while `self` lives: the file is
+    /// sealed against writing.
+    pub(crate) unsafe fn as_sealed_slice(&self) -> &[u8] {
+        // SAFETY: mapped, page-aligned, initialised by the kernel, and never written
+        // by the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    }
+
+    #[inline]
+    fn holds(&self, at: usize, len: usize) -> bool {
+        at <= self.len && len <= self.len - at
+    }
+
+    #[inline]
+    fn holds_words(&self, at: usize, len: usize) -> bool {
+        self.holds(at, len) && at & 7 == 0
+    }
+
+    /// # Safety
+    /// The word is in bounds and `at` is a multiple of 8.
+    #[inline]
+    unsafe fn word(&self, at: usize) -> &AtomicU64 {
+        // SAFETY: the caller's promise; mapped while `self` lives.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at).cast()) }
+    }
+}
+
+impl WritableMapping {
+    /// As [`Mapping::new`].
+    pub(crate) fn new(fd: BorrowedFd<'_>, len: usize) -> io::Result<WritableMapping> {
+        Ok(WritableMapping(Mapping::map(fd, len, WRITE)?))
+    }
+
+    /// As [`Mapping::twice`].
+    pub(crate) fn twice(
+        fd: BorrowedFd<'_>,
+        len: usize,
+        again: usize,
+    ) -> io::Result<WritableMapping> {
+        Ok(WritableMapping(Mapping::map_twice(fd, len, again, WRITE)?))
+    }
+
+    /// Stores the word at byte offset `at`; nothing where there is none.
+    #[inline]
+    pub(crate) fn store(&self, at: usize, value: u64, order: Ordering) {
+        if self.holds_words(at, 8) {
+            // SAFETY: in bounds, aligned and writable.
+            unsafe { self.word(at).store(value, order) }
+        }
+    }
+
+    /// Stores two words in a row, relaxed; nothing where there are none.
+    #[inline]
+    pub(crate) fn store_pair(&self, at: usize, words: [u64; 2]) {
+        if self.holds_words(at, 16) {
+            // SAFETY: in bounds, aligned and writable.
+            unsafe {
+                self.word(at).store(words[0], Ordering::Relaxed);
+                self.word(at + 8).store(words[1], Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Copies bytes in at offset `at`; nothing where they do not fit.
+    #[inline]
+    pub(crate) fn copy_in(&self, at: usize, bytes: &[u8]) {
+        if !self.holds(at, bytes.len()) {
+            return;
+        }
+        // SAFETY: in bounds of a writable mapping; `bytes` is private memory, so the
+        // two do not overlap.
+        unsafe { copy(bytes.as_ptr(), self.base.as_ptr().add(at), bytes.len()) }
+    }
+}
+
+impl Deref for WritableMapping {
+    type Target = Mapping;
+    #[inline]
+    fn deref(&self) -> &Mapping {
+        &self.0
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly what `new` or `twice` mapped, and nothing borrows it now.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Copies where source and target do not overlap. A peer that writes one of the two
+/// meanwhile gets any mixture of bytes across, which is all it could send anyway.
+/// The fence keeps the compiler from reading shared memory a second time in place of
+/// the private copy.
+///
+/// # Safety
+/// Both ranges are mapped, the target is writable, and they do not overlap.
+#[inline]
+unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    if (16..=128).contains(&len) {
+        // SAFETY: the caller's promise.
+        unsafe { copy_blocks(from, to, len) };
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+    }
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// The same where they may overlap, by which bytes may be garbled, no more.
+///
+/// # Safety
+/// Both ranges are mapped and the target is writable.
+#[inline]
+unsafe fn copy_overlapping(from: *const u8, to: *mut u8, len: usize) {
+    if (16..=128).contains(&len) {
+        // SAFETY: the caller's promise.
+        unsafe { copy_blocks(from, to, len) };
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy(from, to, len) };
+    }
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// From 16 to 128 bytes without a loop or a call: blocks of 16 from the front and
+/// from the back, which overlap in the middle.
+///
+/// # Safety
+/// Both ranges are mapped, the target is writable, and `len` is from 16 to 128.
+#[inline]
+unsafe fn copy_blocks(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: each offset is at most `len - 16` by the branch it stands in.
+    unsafe {
+        let both = |at: usize| {
+            block(from.add(at), to.add(at));
+            block(from.add(len - 16 - at), to.add(len - 16 - at));
+        };
+        both(0);
+        if len > 32 {
+            both(16);
+            if len > 64 {
+                both(32);
+                both(48);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// 16 bytes at both are mapped, and those at `to` are writable.
+#[inline(always)]
+unsafe fn block(from: *const u8, to: *mut u8) {
+    // SAFETY: the caller's promise; unaligned on both sides.
+    unsafe {
+        let bytes = from.cast::<[u8; 16]>().read_unaligned();
+        to.cast::<[u8; 16]>().write_unaligned(bytes);
+    }
+}

@@ -1,0 +1,399 @@
+//! What the memory itself promises: who can write it, cut it, or see it change.
+
+use crate::*;
+use ring::{Breach, Geometry, PAGE, PushError, State};
+use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use telemetry::counters::{self, Counter, ProcessWord};
+use telemetry::drops::DropReason;
+use telemetry::recorder::{self, Event};
+use wire::offload::RawOffload;
+
+const NONE: RawOffload = RawOffload {
+    flags: 0,
+    gso_type: 0,
+    gso_size: 0,
+    csum_start: 0,
+    csum_offset: 0,
+};
+
+fn geometry() -> Geometry {
+    Geometry::records(64 * 1024, 4096).expect("legal")
+}
+
+fn pair() -> (Pair, Channel, Channel) {
+    let pair = Pair::create(&geometry()).expect("memory");
+    let a = attach(pair.end_a().expect("fds"), &geometry(), Start::Fresh).expect("attaches");
+    let b = attach(pair.end_b().expect("fds"), &geometry(), Start::Fresh).expect("attaches");
+    (pair, a, b)
+}
+
+fn send(tx: &mut Sender, bytes: &[u8]) {
+    tx.ring.push(1, &NONE, bytes, &[]).expect("room");
+    if tx.ring.publish() == Doorbell::Ring {
+        tx.bell.ring().expect("peer is there");
+    }
+}
+
+fn receive(rx: &mut Receiver) -> Result<Option<Vec<u8>>, Breach> {
+    let frame = rx.ring.next()?.map(|record| {
+        let mut out = vec![0; record.len()];
+        record.copy(0, &mut out);
+        out
+    });
+    rx.ring.release();
+    Ok(frame)
+}
+
+#[test]
+fn a_channel_carries_both_ways_and_wakes() {
+    let (_pair, mut a, mut b) = pair();
+    assert_eq!(b.rx.ring.arm(), Ok(true));
+    send(&mut a.tx, b"ping");
+    assert_eq!(b.rx.bell.drain().expect("open"), 1);
+    b.rx.ring.rung(1).expect("owed");
+    assert_eq!(receive(&mut b.rx), Ok(Some(b"ping".to_vec())));
+    send(&mut b.tx, b"pong");
+    assert_eq!(receive(&mut a.rx), Ok(Some(b"pong".to_vec())));
+    for n in 0..1000usize {
+        let bytes: Vec<u8> = (0..n * 3 % 4000).map(|i| (i + n) as u8).collect();
+        send(&mut a.tx, &bytes);
+        let record = b.rx.ring.next().expect("honest").expect("there");
+        b.tx.ring.forward(2, &NONE, &[], &record, 0).expect("room");
+        b.rx.ring.release();
+        let _ = b.tx.ring.publish();
+        assert_eq!(receive(&mut a.rx), Ok(Some(bytes)));
+    }
+}
+
+#[test]
+fn every_small_length_is_copied_exactly() {
+    let (_pair, mut a, mut b) = pair();
+    for len in 0..300usize {
+        let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + len) as u8).collect();
+        send(&mut a.tx, &bytes);
+        let record = b.rx.ring.next().expect("honest").expect("there");
+        let mut out = [0xee; 320];
+        assert_eq!(record.copy(0, &mut out[..len]), len);
+        assert_eq!(&out[..len], &bytes[..]);
+        assert!(out[len..].iter().all(|b| *b == 0xee));
+        b.tx.ring
+            .forward(0, &NONE, b"h", &record, len / 3)
+            .expect("room");
+        let _ = b.tx.ring.publish();
+        b.rx.ring.release();
+        let back = receive(&mut a.rx).expect("honest").expect("there");
+        assert_eq!(&back[1..], &bytes[len / 3..]);
+    }
+}
+
+#[test]
+fn either_side_restarts_on_the_same_memory() {
+    let (pair, mut a, mut b) = pair();
+    send(&mut a.tx, b"lost");
+    send(&mut b.tx, b"lost too");
+    drop(b);
+    let start = Start::Resume {
+        generation: 0x1234_5678,
+        now: 5,
+    };
+    let mut b = attach(pair.end_b().expect("fds"), &geometry(), start).expect("attaches");
+    assert_eq!(a.rx.bell.drain().expect("open"), 1, "the successor rings");
+    a.rx.ring.rung(1).expect("forgiven");
+    assert_eq!(a.rx.ring.poll(), Ok(State::AwaitingPeer));
+    assert_eq!(a.tx.ring.poll(), Ok(State::Running));
+    assert_eq!(b.tx.ring.poll(), Ok(State::Running));
+    assert_eq!(b.rx.ring.poll(), Ok(State::Running));
+    send(&mut a.tx, b"to b");
+    send(&mut b.tx, b"to a");
+    assert_eq!(receive(&mut b.rx), Ok(Some(b"to b".to_vec())));
+    assert_eq!(receive(&mut a.rx), Ok(Some(b"to a".to_vec())));
+    assert_eq!(a.rx.ring.take_lost().records, 1);
+}
+
+#[test]
+fn a_stream_runs_over_the_end_of_its_memory() {
+    let geometry = Geometry::stream(PAGE).expect("legal");
+    let direction = Direction::create(&geometry).expect("memory");
+    let (space_read, space_write) = crate::bell::pipe().expect("pipe");
+    let producer = direction.producer_end().expect("fds");
+    let consumer = direction.consumer_end().expect("fds");
+    let mut tx = attach_stream_producer(producer, space_read, &geometry).expect("attaches");
+    let mut rx = attach_stream_consumer(consumer, space_write, &geometry).expect("attaches");
+    let mut next = (0u8, 0u8);
+    for _ in 0..20 {
+        let bytes: Vec<u8> = (0..3000).map(|i| next.0.wrapping_add(i as u8)).collect();
+        let n = tx.ring.write(&bytes).expect("honest");
+        next.0 = next.0.wrapping_add(n as u8);
+        let _ = tx.ring.publish();
+        let mut out = [0; 2900];
+        let n = rx.ring.read(&mut out).expect("honest");
+        for byte in &out[..n] {
+            assert_eq!(*byte, next.1);
+            next.1 = next.1.wrapping_add(1);
+        }
+        let _ = rx.ring.release();
+    }
+}
+
+fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<(), Errno> {
+    let path = format!("/proc/thread-self/fd/{}", fd.as_raw_fd());
+    rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).map(|_| ())
+}
+
+#[test]
+fn the_far_end_cannot_write_what_it_reads() {
+    let direction = Direction::create(&geometry()).expect("memory");
+    let consumer = direction.consumer_end().expect("fds");
+    let producer = direction.producer_end().expect("fds");
+    for fd in [consumer.data.as_fd(), producer.consumer.as_fd()] {
+        assert_eq!(rustix::io::pwrite(fd, b"x", 0), Err(Errno::BADF));
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        assert_eq!(
+            rustix::fs::fallocate(fd, hole, 0, PAGE as u64),
+            Err(Errno::BADF)
+        );
+        assert!(Words::map(fd, PAGE).is_err(), "no writable mapping");
+    }
+}
+
+#[test]
+fn another_user_cannot_reopen_a_read_only_end() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("not root: cannot become another user; this test showed nothing");
+        return;
+    }
+    let direction = Direction::create(&geometry()).expect("memory");
+    let consumer = direction.consumer_end().expect("fds");
+    let data = consumer.data.as_fd();
+    std::thread::scope(|scope| {
+        let stranger = scope.spawn(|| {
+            let nobody = rustix::process::Uid::from_raw(65_534);
+            // This thread's credentials only.
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).expect("root may");
+            reopen(data, OFlags::RDWR)
+        });
+        assert_eq!(stranger.join().expect("runs"), Err(Errno::ACCESS));
+    });
+    // The same with the mode a memfd is born with: it would succeed.
+    rustix::fs::fchmod(direction.as_fds()[0], Mode::from_raw_mode(0o666)).expect("ours");
+    std::thread::scope(|scope| {
+        let stranger = scope.spawn(|| {
+            let nobody = rustix::process::Uid::from_raw(65_534);
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).expect("root may");
+            reopen(data, OFlags::RDWR)
+        });
+        assert_eq!(
+            stranger.join().expect("runs"),
+            Ok(()),
+            "the test sees what it looks for"
+        );
+    });
+}
+
+#[test]
+fn a_ring_cannot_be_cut_grown_sealed_or_executed() {
+    let direction = Direction::create(&geometry()).expect("memory");
+    let [data, consumer, ..] = direction.as_fds();
+    for fd in [data, consumer] {
+        assert_eq!(rustix::fs::ftruncate(fd, 0), Err(Errno::PERM));
+        assert_eq!(rustix::fs::ftruncate(fd, 1 << 30), Err(Errno::PERM));
+        let more = rustix::fs::SealFlags::WRITE;
+        assert_eq!(rustix::fs::fcntl_add_seals(fd, more), Err(Errno::PERM));
+        assert_eq!(
+            rustix::fs::fchmod(fd, Mode::from_raw_mode(0o700)),
+            Err(Errno::PERM)
+        );
+    }
+}
+
+#[test]
+fn a_hole_punched_by_the_producer_is_a_breach_and_no_fault() {
+    let (pair, mut a, mut b) = pair();
+    send(&mut a.tx, b"x");
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let data = pair.a_to_b.as_fds()[0];
+    rustix::fs::fallocate(data, hole, ring::DATA_AT as u64, PAGE as u64).expect("its own file");
+    assert_eq!(receive(&mut b.rx), Err(Breach::Kind));
+    // Its own page gone too: the position goes back to zero.
+    let (pair, mut a, mut b) = self::pair();
+    send(&mut a.tx, b"x");
+    receive(&mut b.rx).expect("honest").expect("there");
+    let data = pair.a_to_b.as_fds()[0];
+    rustix::fs::fallocate(data, hole, 0, 2 * PAGE as u64).expect("its own file");
+    assert_eq!(receive(&mut b.rx), Err(Breach::Position));
+}
+
+#[test]
+fn a_peer_that_scribbles_by_its_own_mapping_closes_its_channel_only() {
+    let (pair, mut a, mut b) = pair();
+    let page = Words::map(pair.b_to_a.as_fds()[0], 2 * PAGE).expect("the producer's own");
+    page.store(PAGE / 8, 123_456_789);
+    assert_eq!(receive(&mut a.rx), Err(Breach::Unaligned));
+    let page = Words::map(pair.a_to_b.as_fds()[1], PAGE).expect("the consumer's own");
+    page.store(0, 1 << 40);
+    assert_eq!(a.tx.ring.poll(), Err(Breach::Position));
+    let late = a.tx.ring.push(0, &NONE, b"x", &[]);
+    assert_eq!(late, Err(PushError::Breach(Breach::Position)));
+    assert_eq!(b.rx.ring.poll(), Ok(State::Running));
+}
+
+#[test]
+fn memory_that_can_shrink_is_not_attached() {
+    let direction = Direction::create(&geometry()).expect("memory");
+    let unsealed = crate::file::create("unsealed").expect("memfd");
+    rustix::fs::ftruncate(&unsealed, geometry().data_file_bytes() as u64).expect("sized");
+    let header = rustix::io::pwrite(&unsealed, &header_bytes(), 0).expect("writes");
+    assert_eq!(header, 32);
+    let fds = ConsumerFds {
+        data: unsealed,
+        ..direction.consumer_end().expect("fds")
+    };
+    let attached = attach_consumer(fds, &geometry(), Start::Fresh);
+    assert!(matches!(attached.map(|_| ()), Err(AttachError::Shape)));
+}
+
+fn header_bytes() -> Vec<u8> {
+    geometry()
+        .header_words()
+        .into_iter()
+        .flat_map(u64::to_le_bytes)
+        .collect()
+}
+
+#[test]
+fn a_header_page_that_disagrees_is_not_attached() {
+    let direction = Direction::create(&geometry()).expect("memory");
+    let other = Geometry::records(32 * 1024, 4096).expect("legal");
+    let attached = attach_consumer(direction.consumer_end().expect("fds"), &other, Start::Fresh);
+    assert!(matches!(attached.map(|_| ()), Err(AttachError::Header)));
+    let larger = Geometry::records(128 * 1024, 4096).expect("legal");
+    let attached = attach_consumer(
+        direction.consumer_end().expect("fds"),
+        &larger,
+        Start::Fresh,
+    );
+    assert!(matches!(attached.map(|_| ()), Err(AttachError::Shape)));
+}
+
+#[test]
+fn a_full_doorbell_does_not_block_and_a_closed_one_is_told() {
+    let (pair, a, b) = pair();
+    for _ in 0..100_000 {
+        a.tx.bell.ring().expect("full is not an error");
+    }
+    assert!(b.rx.bell.drain().expect("open") > 0);
+    // One that died with blocking descriptors does not leave them to its successor.
+    rustix::fs::fcntl_setfl(&b.rx.bell, OFlags::empty()).expect("ours");
+    let again = pair.end_b().expect("fds");
+    let flags = rustix::fs::fcntl_getfl(&again.rx.bell).expect("open");
+    assert!(flags.contains(OFlags::NONBLOCK));
+    drop((again, b, pair));
+    let err = a.tx.bell.ring().expect_err("nobody reads");
+    assert_eq!(err.kind(), std::io::ErrorKind::BrokenPipe);
+    assert!(a.rx.bell.drain().is_err());
+}
+
+#[test]
+fn a_pool_makes_pairs_ahead_and_on_demand() {
+    let mut pool = Pool::new(geometry(), 2);
+    assert!(!pool.refill(1).expect("memory"));
+    assert!(pool.refill(5).expect("memory"));
+    assert_eq!(pool.ready(), 2);
+    for _ in 0..3 {
+        let pair = pool.take().expect("memory");
+        attach(pair.end_a().expect("fds"), pool.geometry(), Start::Fresh).expect("attaches");
+    }
+    assert_eq!(pool.ready(), 0);
+}
+
+#[test]
+fn an_image_is_accepted_only_when_nobody_can_write_it() {
+    let fd = SealedImage::create("image", b"tables").expect("memory");
+    let image = SealedImage::map(&fd).expect("sealed");
+    assert_eq!(image.as_slice(), b"tables");
+    assert_eq!(rustix::io::pwrite(&fd, b"x", 0), Err(Errno::PERM));
+    assert_eq!(rustix::fs::ftruncate(&fd, 0), Err(Errno::PERM));
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    assert_eq!(
+        rustix::fs::fallocate(&fd, hole, 0, PAGE as u64),
+        Err(Errno::PERM)
+    );
+    assert!(Words::map(&fd, 6).is_err());
+    let (read, _write) = crate::bell::pipe().expect("pipe");
+    assert!(matches!(
+        SealedImage::map(&read).map(|_| ()),
+        Err(SealError::NotSealed)
+    ));
+    let empty = SealedImage::create("image", b"").expect("memory");
+    assert!(matches!(
+        SealedImage::map(&empty).map(|_| ()),
+        Err(SealError::Empty)
+    ));
+}
+
+#[test]
+fn an_unsealed_image_is_refused() {
+    let fd = memory_file("not sealed against writing", PAGE).expect("memory");
+    assert!(matches!(
+        SealedImage::map(&fd).map(|_| ()),
+        Err(SealError::NotSealed)
+    ));
+}
+
+#[test]
+fn counters_are_counted_and_read_by_another() {
+    let fd = memory_file("counters", counters::bytes_for(4)).expect("memory");
+    let page = CountersPage::open(&fd, 4).expect("maps");
+    page.count(2, Counter::RxFrames, 5);
+    page.count(2, Counter::RxFrames, 6);
+    page.count(99, Counter::RxFrames, 6);
+    page.dropped(3, DropReason::SourceMac, 1);
+    page.add_process(ProcessWord::Heartbeat, 1);
+    let peer = PeerWords::map(read_only(&fd).expect("opens")).expect("maps");
+    assert_eq!(peer.load(ProcessWord::Magic as usize), counters::MAGIC);
+    assert_eq!(peer.load(ProcessWord::Slots as usize), 4);
+    assert_eq!(peer.load(ProcessWord::Heartbeat as usize), 1);
+    assert_eq!(peer.load(counters::counter_word(2, Counter::RxFrames)), 11);
+    assert_eq!(peer.load(counters::drop_word(3, DropReason::SourceMac)), 1);
+    assert_eq!(peer.load(usize::MAX), 0);
+    let mut out = [9; 4];
+    peer.copy(peer.len() - 2, &mut out);
+    assert_eq!(out, [0; 4]);
+    assert!(CountersPage::open(&fd, 5).is_err(), "too short");
+}
+
+#[test]
+fn the_recorder_keeps_the_last_events_over_a_restart() {
+    let fd = memory_file("recorder", recorder::BYTES).expect("memory");
+    let event = |n: u64| Event {
+        time_ns: n,
+        kind: 3,
+        slot: n as u32,
+        a: n * 2,
+        b: 1,
+    };
+    let mut first = Recorder::open(&fd).expect("maps");
+    (0..5000).for_each(|n| first.record(event(n)));
+    drop(first);
+    Recorder::open(&fd).expect("maps").record(event(5000));
+    let events = PeerWords::map(&fd).expect("maps").events();
+    assert_eq!(events.len(), recorder::EVENTS);
+    assert_eq!(
+        (events.first(), events.last()),
+        (Some(&event(905)), Some(&event(5000)))
+    );
+}
+
+#[test]
+fn a_recorder_whose_writer_lies_is_read_within_bounds() {
+    let fd = memory_file("recorder", recorder::BYTES).expect("memory");
+    let words = Words::map(&fd, recorder::BYTES).expect("maps");
+    words.store(0, u64::MAX);
+    assert_eq!(
+        PeerWords::map(&fd).expect("maps").events().len(),
+        recorder::EVENTS
+    );
+    Recorder::open(&fd).expect("maps").record(Event::default());
+}

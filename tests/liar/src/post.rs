@@ -1,0 +1,159 @@
+//! The part that is honest, so that the rest is let near the fabric: takes its
+//! place, its channel and its image, and says what a switch says.
+
+use command::Message;
+use command::message::Verb;
+use command::verbs::{AddPort, Attach, PORT_CHANNEL, Running, UseImage};
+use image::compartment::{Attachment, Endpoint};
+use image::{Digest, MapError, MappedCompartment};
+use ring::{Geometry, State};
+use rustix::rand::{GetRandomFlags, getrandom};
+use rustix::time::{ClockId, clock_gettime};
+use seqpacket::{Error, Fds, Socket};
+use shm::{Channel, ChannelFds, CountersPage, SealedImage, Start};
+use std::time::Duration;
+use telemetry::counters::{Counter, ProcessWord};
+
+/// The fabric's slot in a switch.
+const FABRIC: u32 = 0;
+/// Word of the process block that counts the liar's starts (a switch's `Sleeps`).
+const STARTS: ProcessWord = ProcessWord::Sleeps;
+
+/// What the supervisor gave.
+pub struct Post {
+    control: Socket,
+    counters: Option<CountersPage>,
+    /// The channel to the fabric.
+    pub channel: Option<Channel>,
+    /// As in the image.
+    pub endpoints: Vec<Endpoint>,
+    /// As in the image.
+    pub attachments: Vec<Attachment>,
+    /// Starts of this compartment so far, this one included.
+    pub starts: u64,
+    beats: u64,
+}
+
+impl Post {
+    pub fn new(control: Socket) -> Post {
+        Post {
+            control,
+            counters: None,
+            channel: None,
+            endpoints: Vec::new(),
+            attachments: Vec::new(),
+            starts: 0,
+            beats: 0,
+        }
+    }
+
+    /// What the supervisor says; with `wait`, at least a moment. `false`: the end.
+    ///
+    /// # Errors
+    /// The control socket failed.
+    pub fn receive(&mut self, wait: bool) -> Result<bool, Box<dyn std::error::Error>> {
+        self.beats += 1;
+        if let Some(counters) = &self.counters {
+            counters.set(ProcessWord::Heartbeat, self.beats);
+        }
+        let moment = Duration::from_micros(if wait { 500 } else { 0 });
+        loop {
+            match self.control.recv_wait(moment) {
+                Ok(Some((message, _))) if message.verb == Verb::Quit as u16 => return Ok(false),
+                Ok(Some((message, fds))) => self.obey(&message, fds),
+                Ok(None) => return Ok(true),
+                Err(Error::Closed) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Frames of a kind that were told.
+    pub fn count(&self, kind: usize, frames: u64, bytes: u64) {
+        let Some(counters) = &self.counters else {
+            return;
+        };
+        for slot in [FABRIC as usize, kind] {
+            counters.count(slot, Counter::TxFrames, frames);
+            counters.count(slot, Counter::TxBytes, bytes);
+        }
+    }
+
+    fn obey(&mut self, message: &Message, fds: Fds) {
+        if let Some(body) = message.body::<Attach>() {
+            let page = fds.into_iter().next();
+            self.counters = page.and_then(|fd| CountersPage::open(fd, body.slots as usize).ok());
+            if let Some(counters) = &self.counters {
+                counters.add_process(STARTS, 1);
+                counters.set(ProcessWord::Asleep, 0);
+                self.starts = counters.process(STARTS);
+            }
+        } else if let Some(body) = message.body::<AddPort>() {
+            if body.slot == FABRIC && body.kind == PORT_CHANNEL {
+                self.channel = attach(&body, fds);
+            }
+        } else if let Some(body) = message.body::<UseImage>() {
+            let refused = self
+                .read_image(&body, fds)
+                .err()
+                .map_or(0, MapError::number);
+            let answer = Running {
+                epoch: body.epoch,
+                refused,
+                reserved: 0,
+            };
+            let _ = self.control.send(&Message::new(message.seq, &answer), &[]);
+        }
+    }
+
+    fn read_image(&mut self, body: &UseImage, fds: Fds) -> Result<(), MapError> {
+        let sealed = fds
+            .into_iter()
+            .next()
+            .and_then(|fd| SealedImage::map(fd).ok());
+        let mapped = MappedCompartment::map(sealed.ok_or(MapError::Short)?)?;
+        if mapped.digest() != Digest(body.digest) {
+            return Err(MapError::Digest);
+        }
+        self.endpoints = mapped.image().endpoints().to_vec();
+        self.attachments = mapped.image().attachments().to_vec();
+        if let Some(counters) = &self.counters {
+            counters.set(ProcessWord::Epoch, body.epoch);
+        }
+        Ok(())
+    }
+
+    /// Whether the channel can be written to: after a restart the fabric echoes first.
+    pub fn is_open(&mut self) -> bool {
+        let Some(channel) = &mut self.channel else {
+            return false;
+        };
+        let rx = channel.rx.ring.poll();
+        // What the fabric sends is not listened to.
+        while let Ok(Some(_)) = channel.rx.ring.next() {}
+        channel.rx.ring.release();
+        rx.is_ok() && channel.tx.ring.poll() == Ok(State::Running)
+    }
+}
+
+fn attach(body: &AddPort, fds: Fds) -> Option<Channel> {
+    let geometry = Geometry::records(body.capacity as usize, body.max_record as usize).ok()?;
+    let start = match body.resume {
+        0 => Start::Fresh,
+        _ => {
+            let mut generation = [0; 8];
+            getrandom(&mut generation, GetRandomFlags::empty()).ok()?;
+            Start::Resume {
+                generation: u64::from_ne_bytes(generation),
+                now: now(),
+            }
+        }
+    };
+    shm::attach(ChannelFds::from_fds(fds)?, &geometry, start).ok()
+}
+
+/// CLOCK_MONOTONIC, ns.
+pub fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}

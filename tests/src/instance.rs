@@ -1,0 +1,216 @@
+//! A running instance and its command line.
+
+use crate::namespace::Said;
+use serde_json::Value;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A Bulkhead of the caller's own.
+pub struct Instance {
+    folder: PathBuf,
+    keeper: Child,
+}
+
+impl Instance {
+    /// Starts one and waits until its API answers.
+    pub fn start() -> Result<Instance, String> {
+        Instance::start_with(&[])
+    }
+
+    /// The same with more arguments to `bulkhead up`.
+    pub fn start_with(arguments: &[&str]) -> Result<Instance, String> {
+        let folder = crate::private_folder("bulkhead-")?;
+        Instance::start_in(folder, arguments)
+    }
+
+    /// The same on a folder that an earlier instance may have left its state in.
+    pub fn start_in(folder: PathBuf, arguments: &[&str]) -> Result<Instance, String> {
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
+            .open(folder.join("log"))
+            .map_err(|e| e.to_string())?;
+        let keeper = Command::new(program("bulkhead"))
+            .arg("up")
+            .arg("--run-dir")
+            .arg(folder.join("run"))
+            .arg("--state-dir")
+            .arg(folder.join("state"))
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().map_err(|e| e.to_string())?)
+            .stderr(log)
+            .spawn()
+            .map_err(|e| format!("bulkhead up: {e}"))?;
+        let instance = Instance { folder, keeper };
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while instance.ask(&["status"]).is_err() {
+            if Instant::now() > deadline {
+                return Err(format!(
+                    "bulkhead up does not answer within 10 s; its log:\n{}",
+                    instance.log()
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(instance)
+    }
+
+    /// Where its sockets are.
+    pub fn run_dir(&self) -> PathBuf {
+        self.folder.join("run")
+    }
+
+    /// A folder for the caller's own files, gone with the instance.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// What it and its processes printed.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    }
+
+    /// Process id of the keeper, the parent of all.
+    pub fn keeper(&self) -> u32 {
+        self.keeper.id()
+    }
+
+    /// A command of this instance's command line, not yet run.
+    pub fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(program("bulkhead"));
+        command
+            .arg("--socket")
+            .arg(self.run_dir().join("api.sock"))
+            .args(words)
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a verb and says how it ended, whatever that was.
+    pub fn say(&self, words: &[&str]) -> Result<Said, String> {
+        Said::of(&mut self.command(words))
+    }
+
+    /// Runs a verb with `--json`; what it printed if it succeeded.
+    pub fn ask(&self, words: &[&str]) -> Result<Value, String> {
+        let mut all = vec!["--json"];
+        all.extend(words);
+        let said = self.say(&all)?;
+        if said.code != 0 {
+            return Err(format!(
+                "bulkhead {}: {}{}",
+                words.join(" "),
+                said.err,
+                said.out
+            ));
+        }
+        serde_json::from_str(&said.out)
+            .map_err(|e| format!("bulkhead {}: {e}: {}", words.join(" "), said.out))
+    }
+
+    /// Applies a spec.
+    pub fn apply(&self, spec: &str) -> Result<Value, String> {
+        let file = self.folder.join("spec.yaml");
+        std::fs::write(&file, spec).map_err(|e| e.to_string())?;
+        self.ask(&["apply", &file.display().to_string()])
+    }
+
+    /// Process id of the compartment called `name`; "fabric" is the fabric.
+    pub fn pid(&self, name: &str) -> Result<u32, String> {
+        let status = self.ask(&["status"])?;
+        let compartment = if name == "fabric" {
+            Some(&status["fabric"])
+        } else {
+            status["compartments"]
+                .as_array()
+                .and_then(|all| all.iter().find(|c| c["name"] == name))
+        };
+        compartment
+            .and_then(|c| c["pid"].as_u64())
+            .filter(|pid| *pid != 0)
+            .and_then(|pid| u32::try_from(pid).ok())
+            .ok_or_else(|| format!("status names no running compartment {name}: {status}"))
+    }
+
+    /// What `status` says of an endpoint.
+    pub fn endpoint(&self, tenant: &str, endpoint: &str) -> Result<Value, String> {
+        let status = self.ask(&["status"])?;
+        let named = |all: &Value, name: &str| -> Option<Value> {
+            all.as_array()?
+                .iter()
+                .find(|one| one["name"] == name)
+                .cloned()
+        };
+        named(&status["tenants"], tenant)
+            .and_then(|tenant| named(&tenant["endpoints"], endpoint))
+            .ok_or_else(|| format!("status names no endpoint {tenant}/{endpoint}"))
+    }
+
+    /// Frames of an endpoint dropped so far for a reason.
+    pub fn drops(&self, tenant: &str, endpoint: &str, reason: &str) -> Result<u64, String> {
+        let found = self.endpoint(tenant, endpoint)?;
+        Ok(found["counters"]["drops"]
+            .as_array()
+            .and_then(|all| all.iter().find(|d| d["reason"] == reason))
+            .and_then(|d| d["frames"].as_u64())
+            .unwrap_or(0))
+    }
+
+    /// Waits until `holds`, at most `limit`.
+    pub fn until(&self, limit: Duration, mut holds: impl FnMut(&Instance) -> bool) -> bool {
+        let deadline = Instant::now() + limit;
+        loop {
+            if holds(self) {
+                return true;
+            }
+            if Instant::now() > deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Asks the keeper to end everything and waits for it; then the folder is still there.
+    pub fn stop(&mut self) {
+        let _ = Command::new("kill")
+            .arg("-TERM")
+            .arg(self.keeper.id().to_string())
+            .stderr(Stdio::null())
+            .status();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while matches!(self.keeper.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.keeper.kill();
+        let _ = self.keeper.wait();
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("log of the instance:\n{}", self.log());
+        }
+        self.stop();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A program of the build under test: in `BULKHEAD_BIN_DIR`, or beside this one.
+pub fn program(name: &str) -> PathBuf {
+    if let Some(folder) = std::env::var_os("BULKHEAD_BIN_DIR") {
+        return Path::new(&folder).join(name);
+    }
+    let here = std::env::current_exe().unwrap_or_default();
+    // A test's own program is in deps/, one below the programs.
+    here.ancestors()
+        .skip(1)
+        .take(2)
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file())
+        .unwrap_or_else(|| name.into())
+}

@@ -1,0 +1,9 @@
+//! A Bulkhead to try things on: started in private directories, ended on drop.
+//! Used by the end-to-end tests in `tests/tests/` and by the bench.
+
+pub mod frames;
+mod instance;
+mod namespace;
+
+pub use instance::{Instance, program};
+pub use namespace::{Namespace, Said, enter, leave_to, private_folder, unique};

@@ -1,0 +1,254 @@
+//! The structure's rules: which crate may lean on which, where `unsafe` may stand,
+//! and that every guard has a mutant.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A folder of crates and the shelves its crates may depend on.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("core", &["core"]),
+    ("host", &["core", "host"]),
+    ("bin", &["core", "host"]),
+    ("bench", &["core", "host", "tests"]),
+    ("tests", &["core", "host"]),
+    ("xtask", &[]),
+];
+
+/// Crates that see packets, and what they must never see, directly or through others.
+const BLIND: &[(&str, &[&str])] = &[
+    ("core-switch", &["core-spec", "core-policy", "host-store"]),
+    ("core-fabric", &["core-spec", "core-policy", "host-store"]),
+    ("bin-switch", PLAIN),
+    ("bin-fabric", PLAIN),
+    ("bin-auditor", PLAIN),
+    ("bin-keeper", PLAIN),
+    ("bin-supervisor", PLAIN),
+];
+const PLAIN: &[&str] = &[
+    "core-spec",
+    "core-policy",
+    "host-store",
+    "tokio",
+    "axum",
+    "hyper",
+    "serde-saphyr",
+    "redb",
+];
+
+/// What a pure crate may not name outside its tests.
+const IMPURE: &[&str] = &[
+    "std::fs",
+    "std::net",
+    "std::thread",
+    "std::process",
+    "std::time::Instant",
+    "std::time::SystemTime",
+    "std::env",
+    "rustix::",
+    "libc::",
+];
+
+struct Member {
+    name: String,
+    folder: PathBuf,
+    shelf: String,
+    depends: BTreeSet<String>,
+}
+
+/// Checks every rule and reports all breaches together.
+pub fn check(root: &Path) -> Result<(), String> {
+    let members = members(root)?;
+    let mut wrong = Vec::new();
+    arrows(&members, &mut wrong);
+    blindness(&members, &mut wrong);
+    for member in &members {
+        sources(root, member, &mut wrong);
+    }
+    for shelf in ["core", "host", "bin"] {
+        if !root.join(shelf).join("README.md").is_file() {
+            wrong.push(format!(
+                "{shelf}/README.md is missing: each shelf states its rule"
+            ));
+        }
+    }
+    crate::mutants::complete(root, &mut wrong);
+    if wrong.is_empty() {
+        println!("structure: {} crates, all rules hold", members.len());
+        return Ok(());
+    }
+    Err(format!(
+        "structure: {} breaches\n  {}",
+        wrong.len(),
+        wrong.join("\n  ")
+    ))
+}
+
+fn members(root: &Path) -> Result<Vec<Member>, String> {
+    let mut folders = vec![root.join("bench"), root.join("tests"), root.join("xtask")];
+    for shelf in ["core", "host", "bin", "tests"] {
+        let entries = fs::read_dir(root.join(shelf)).map_err(|e| format!("{shelf}: {e}"))?;
+        folders.extend(
+            entries
+                .flatten()
+                .map(|e| e.path())
+                .filter(|p| p.join("Cargo.toml").is_file()),
+        );
+    }
+    let aliases = aliases(root)?;
+    let mut members = Vec::new();
+    for folder in folders {
+        let manifest = read_manifest(&folder.join("Cargo.toml"))?;
+        let name = manifest["package"]["name"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        let shelf = folder
+            .strip_prefix(root)
+            .ok()
+            .and_then(|p| p.components().next())
+            .map(|c| c.as_os_str().to_string_lossy().into_owned())
+            .unwrap_or_default();
+        // Development dependencies are the tests' business; arrows are about what ships.
+        let depends = manifest
+            .get("dependencies")
+            .and_then(toml::Value::as_table)
+            .map(|table| {
+                table
+                    .keys()
+                    .map(|k| aliases.get(k).unwrap_or(k).clone())
+                    .collect()
+            })
+            .unwrap_or_default();
+        members.push(Member {
+            name,
+            folder,
+            shelf,
+            depends,
+        });
+    }
+    members.sort_by(|a, b| a.name.cmp(&b.name));
+    members.dedup_by(|a, b| a.name == b.name);
+    Ok(members)
+}
+
+fn aliases(root: &Path) -> Result<BTreeMap<String, String>, String> {
+    let manifest = read_manifest(&root.join("Cargo.toml"))?;
+    let table = manifest["workspace"]["dependencies"]
+        .as_table()
+        .cloned()
+        .unwrap_or_default();
+    Ok(table
+        .into_iter()
+        .filter_map(|(alias, value)| Some((alias, value.get("package")?.as_str()?.to_owned())))
+        .collect())
+}
+
+fn read_manifest(path: &Path) -> Result<toml::Table, String> {
+    let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    text.parse().map_err(|e| format!("{}: {e}", path.display()))
+}
+
+fn arrows(members: &[Member], wrong: &mut Vec<String>) {
+    let shelf_of: BTreeMap<&str, &str> = members
+        .iter()
+        .map(|m| (m.name.as_str(), m.shelf.as_str()))
+        .collect();
+    for member in members {
+        let Some((_, allowed)) = ARROWS.iter().find(|(shelf, _)| *shelf == member.shelf) else {
+            continue;
+        };
+        for dependency in &member.depends {
+            if let Some(shelf) = shelf_of.get(dependency.as_str())
+                && !allowed.contains(shelf)
+            {
+                wrong.push(format!(
+                    "{} ({}) leans on {dependency} ({shelf}): arrows point down",
+                    member.name, member.shelf
+                ));
+            }
+        }
+    }
+}
+
+fn blindness(members: &[Member], wrong: &mut Vec<String>) {
+    let by_name: BTreeMap<&str, &Member> = members.iter().map(|m| (m.name.as_str(), m)).collect();
+    for (name, forbidden) in BLIND {
+        let mut reached = BTreeSet::new();
+        let mut open = vec![*name];
+        while let Some(next) = open.pop() {
+            if let Some(member) = by_name.get(next) {
+                open.extend(
+                    member
+                        .depends
+                        .iter()
+                        .map(String::as_str)
+                        .filter(|d| reached.insert(d.to_string())),
+                );
+            }
+        }
+        for dependency in forbidden.iter().filter(|d| reached.contains(**d)) {
+            wrong.push(format!(
+                "{name} reaches {dependency}, which it must never see"
+            ));
+        }
+    }
+}
+
+fn sources(root: &Path, member: &Member, wrong: &mut Vec<String>) {
+    for file in rust_files(&member.folder.join("src")) {
+        let Ok(text) = fs::read_to_string(&file) else {
+            continue;
+        };
+        let shown = file
+            .strip_prefix(root)
+            .unwrap_or(&file)
+            .display()
+            .to_string();
+        let test_file = file.file_stem().is_some_and(|s| s == "tests") || shown.contains("/tests/");
+        let code = text
+            .split("#[cfg(test)]\nmod tests {")
+            .next()
+            .unwrap_or_default();
+        if member.shelf != "host" && code.lines().any(names_unsafe) {
+            wrong.push(format!("{shown}: unsafe outside host/"));
+        }
+        if member.shelf == "core" && member.name != "core-guard" && !test_file {
+            for line in code.lines().filter(|l| !l.trim_start().starts_with("//")) {
+                if let Some(what) = IMPURE.iter().find(|what| line.contains(**what)) {
+                    wrong.push(format!("{shown}: {what} in a pure crate"));
+                }
+            }
+        }
+        let lines = text.lines().count();
+        if lines > 1000 {
+            wrong.push(format!("{shown}: {lines} lines; a file fits one sitting"));
+        }
+    }
+}
+
+fn names_unsafe(line: &str) -> bool {
+    let line = line.split("//").next().unwrap_or_default();
+    let forms = ["{", "fn", "impl", "extern"];
+    line.split("unsafe ")
+        .skip(1)
+        .any(|rest| forms.iter().any(|form| rest.starts_with(form)))
+}
+
+/// Every `.rs` file below a folder, in order.
+pub fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![folder.to_path_buf()];
+    while let Some(next) = open.pop() {
+        for entry in fs::read_dir(&next).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                open.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}

@@ -1,0 +1,224 @@
+//! `cargo xtask test`: every step that must pass, in the order in which they fail
+//! fastest, with its time.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+const STATIC: &str = "-C target-feature=+crt-static";
+
+/// What a step does: run cargo with these words and variables, or a function.
+enum Work {
+    Cargo(
+        &'static [&'static str],
+        &'static [(&'static str, &'static str)],
+    ),
+    Own(fn(&Path) -> Result<(), String>),
+}
+
+struct Step {
+    name: &'static str,
+    long: bool,
+    work: Work,
+}
+
+const fn cargo(name: &'static str, words: &'static [&'static str]) -> Step {
+    Step {
+        name,
+        long: false,
+        work: Work::Cargo(words, &[]),
+    }
+}
+
+const STEPS: &[Step] = &[
+    cargo("format", &["fmt", "--all", "--check"]),
+    Step {
+        name: "structure",
+        long: false,
+        work: Work::Own(crate::shelves::check),
+    },
+    Step {
+        name: "pages",
+        long: false,
+        work: Work::Own(crate::book::pages),
+    },
+    cargo(
+        "clippy",
+        &[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--locked",
+            "--quiet",
+            "--",
+            "-D",
+            "warnings",
+        ],
+    ),
+    Step {
+        name: "docs",
+        long: false,
+        work: Work::Cargo(
+            &["doc", "--workspace", "--no-deps", "--locked", "--quiet"],
+            &[("RUSTDOCFLAGS", "-D warnings")],
+        ),
+    },
+    cargo(
+        "programs",
+        &[
+            "build",
+            "--release",
+            "--locked",
+            "--workspace",
+            "--bins",
+            "--quiet",
+        ],
+    ),
+    // Tests of one program start others from beside it.
+    cargo(
+        "programs for tests",
+        &["build", "--locked", "--workspace", "--bins", "--quiet"],
+    ),
+    Step {
+        name: "unit and property",
+        long: false,
+        work: Work::Cargo(
+            &[
+                "test",
+                "--workspace",
+                "--exclude",
+                "e2e",
+                "--locked",
+                "--quiet",
+                "--no-fail-fast",
+            ],
+            &[],
+        ),
+    },
+    Step {
+        name: "model",
+        long: false,
+        work: Work::Cargo(
+            &[
+                "test",
+                "-p",
+                "core-ring",
+                "--release",
+                "--locked",
+                "--quiet",
+                "--test",
+                "loom",
+            ],
+            &[
+                ("RUSTFLAGS", "--cfg loom -C target-feature=+crt-static"),
+                ("CARGO_TARGET_DIR", "target/loom"),
+            ],
+        ),
+    },
+    cargo(
+        "end to end",
+        &[
+            "test",
+            "-p",
+            "e2e",
+            "--locked",
+            "--quiet",
+            "--",
+            "--test-threads=1",
+        ],
+    ),
+    Step {
+        name: "bench smoke",
+        long: false,
+        work: Work::Own(bench_smoke),
+    },
+    Step {
+        name: "mutants",
+        long: true,
+        work: Work::Own(|root| crate::mutants::run(root, None)),
+    },
+    Step {
+        name: "book",
+        long: true,
+        work: Work::Own(crate::book::build),
+    },
+];
+
+/// Runs all steps (or those named), goes on after a failure, and says at the end
+/// which failed.
+pub fn test(root: &Path, full: bool, only: Option<&str>) -> Result<(), String> {
+    let mut failed = Vec::new();
+    let mut passed = 0;
+    let mut times = Vec::new();
+    for step in STEPS {
+        if (step.long && !full && only.is_none()) || only.is_some_and(|o| !step.name.contains(o)) {
+            continue;
+        }
+        println!("── {} ", step.name);
+        let start = Instant::now();
+        let result = match &step.work {
+            Work::Cargo(words, variables) => run(root, words, variables),
+            Work::Own(work) => work(root),
+        };
+        times.push(format!(
+            "{:>6.1} s  {}",
+            start.elapsed().as_secs_f64(),
+            step.name
+        ));
+        match result {
+            Ok(()) => passed += 1,
+            Err(message) => {
+                eprintln!("{message}");
+                failed.push(step.name);
+            }
+        }
+    }
+    println!("\n{}", times.join("\n"));
+    println!("{passed} passed, {} failed", failed.len());
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("failed: {}", failed.join(", ")))
+    }
+}
+
+fn run(root: &Path, words: &[&str], variables: &[(&str, &str)]) -> Result<(), String> {
+    let mut command = Command::new(env!("CARGO"));
+    command
+        .args(words)
+        .current_dir(root)
+        .stdin(Stdio::null())
+        .env("RUSTFLAGS", STATIC);
+    command.envs(variables.iter().copied());
+    // `cargo xtask` runs us with the package's own variables set: not for those below.
+    command.env_remove("CARGO_MANIFEST_DIR");
+    if words.contains(&"e2e") && words.contains(&"-p") {
+        let programs = target(root).join("x86_64-unknown-linux-gnu/release");
+        command.env("BULKHEAD_BIN_DIR", programs);
+    }
+    let status = command.status().map_err(|e| format!("cargo: {e}"))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("`cargo {}` failed", words.join(" ")))
+    }
+}
+
+fn target(root: &Path) -> std::path::PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into)
+}
+
+/// Each bench for about a second: it runs, and gives every figure it promises.
+fn bench_smoke(root: &Path) -> Result<(), String> {
+    let program = target(root).join("x86_64-unknown-linux-gnu/release/bulkhead-bench");
+    let status = Command::new(program)
+        .args(["smoke"])
+        .current_dir(root)
+        .status()
+        .map_err(|e| format!("bulkhead-bench: {e}"))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err("bulkhead-bench smoke failed".into())
+    }
+}
