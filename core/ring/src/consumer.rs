@@ -97,6 +97,11 @@ impl<M: ConsumerMemory> Consumer<M> {
         let memory = &consumer.memory;
         let standing = memory.load(ProducerWord::Echo);
         consumer.generation = pick(generation, standing, 2);
+        // The predecessor's arming is over, before the producer can follow us: rung for
+        // it then, it would take the same number of ours for one that was rung already.
+        if guard!("ring-successor-disarms") {
+            memory.store(ConsumerWord::Armed, 0);
+        }
         // Odd: from here on the producer takes no position from our page.
         memory.store(ConsumerWord::Generation, consumer.generation | 1);
         memory.fence();

@@ -332,6 +332,22 @@ fn one_arming_is_rung_once() {
 }
 
 #[test]
+fn a_successor_is_rung_though_its_predecessor_died_armed() {
+    let (mut tx, mut rx, heap) = ring();
+    for _ in 0..2 {
+        // The second arming, number 2, is the one it dies with.
+        assert_eq!(rx.arm(), Ok(true));
+    }
+    let mut rx2 = Consumer::resume(heap, &geometry(), 100, 0);
+    assert_eq!(send(&mut tx, b"a"), Ok(Doorbell::Quiet), "it is awake");
+    receive(&mut rx2).expect("honest").expect("there");
+    assert_eq!(rx2.arm(), Ok(true));
+    rx2.disarm();
+    assert_eq!(rx2.arm(), Ok(true), "number 2 again");
+    assert_eq!(send(&mut tx, b"b"), Ok(Doorbell::Ring));
+}
+
+#[test]
 fn a_doorbell_flood_closes_the_consumer() {
     let (_tx, mut rx, _) = ring();
     rx.rung(SPARE_RINGS as usize).expect("forgiven");
