@@ -55,7 +55,7 @@ fn main() -> ExitCode {
 }
 
 fn start() -> Result<(), Box<dyn Error>> {
-    let rights = rights(std::env::args().skip(1))?;
+    let words = words(std::env::args().skip(1))?;
     let handed = |number| {
         confine::descriptor(number).ok_or_else(|| {
             format!(
@@ -71,11 +71,11 @@ fn start() -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(serve(rights, Socket::from_fd(control), api, store))
+    runtime.block_on(serve(words, Socket::from_fd(control), api, store))
 }
 
 async fn serve(
-    rights: Rights,
+    words: Words,
     control: Socket,
     api: OwnedFd,
     store: Result<Store, StoreError>,
@@ -92,7 +92,8 @@ async fn serve(
     // Before the first request: an apply must find the world as it is.
     applier.recover().await;
     let server = Arc::new(Server {
-        rights,
+        rights: words.rights,
+        weaker: words.weaker,
         supervisor,
         happenings,
         applier: tokio::sync::Mutex::new(applier),
@@ -124,27 +125,37 @@ fn open_store(state: &OwnedFd) -> Result<Store, StoreError> {
     Store::open(open("controller.redb")?, &open("controller.attempts")?)
 }
 
-/// `--owner UID`, `--readers GID`.
-fn rights(mut arguments: impl Iterator<Item = String>) -> Result<Rights, String> {
-    let mut rights = Rights::default();
+/// What the supervisor says on the command line.
+#[derive(Default)]
+struct Words {
+    /// `--owner UID`, `--readers GID`.
+    rights: Rights,
+    /// `--weaker SENTENCE`, as often as there is one.
+    weaker: Vec<String>,
+}
+
+fn words(mut arguments: impl Iterator<Item = String>) -> Result<Words, String> {
+    let mut words = Words::default();
     while let Some(argument) = arguments.next() {
-        let mut number = || {
-            let text = arguments.next().unwrap_or_default();
+        let text = arguments.next().unwrap_or_default();
+        let number = || {
             text.parse()
                 .map(Some)
                 .map_err(|_| format!("{argument} {text}: not a number"))
         };
         match argument.as_str() {
-            "--owner" => rights.owner = number()?,
-            "--readers" => rights.readers = number()?,
+            "--owner" => words.rights.owner = number()?,
+            "--readers" => words.rights.readers = number()?,
+            "--weaker" => words.weaker.push(text),
             other => {
                 return Err(format!(
-                    "{other}: not an argument; there are --owner UID and --readers GID"
+                    "{other}: not an argument; there are --owner UID, --readers GID and \
+                     --weaker SENTENCE"
                 ));
             }
         }
     }
-    Ok(rights)
+    Ok(words)
 }
 
 /// On standard error, as far as that takes it: a confined process may not write a

@@ -269,6 +269,7 @@ impl Rig {
         applier.recover().await;
         let server = Arc::new(Server {
             rights,
+            weaker: vec!["no such control: said".into()],
             supervisor,
             happenings,
             applier: tokio::sync::Mutex::new(applier),
@@ -394,6 +395,7 @@ async fn an_apply_makes_everything_and_the_same_again_nothing() {
 
     let status: Status = rig.good("GET", "/v1/status", "").await;
     assert_eq!(status.health, "ok");
+    assert_eq!(status.weaker, ["no such control: said"]);
     assert_eq!(
         status
             .compartments

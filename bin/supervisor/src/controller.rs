@@ -52,14 +52,17 @@ impl Supervisor {
             self.controller_end.as_fd(),
         );
         let descriptors = [self.controller_end.as_fd(), self.api.as_fd(), state.as_fd()];
-        let rights: Vec<&str> = self.settings.rights.iter().map(String::as_str).collect();
+        let weaker = self.settings.weaker();
+        let weaker = weaker.iter().flat_map(|what| ["--weaker", what]);
+        let rights = self.settings.rights.iter().map(String::as_str);
+        let words: Vec<&str> = rights.chain(weaker).collect();
         let child = self.spawn(
             Profile::Controller,
             &program,
             "bulkhead-controller",
             uid,
             &descriptors,
-            &rights,
+            &words,
         );
         let enrolled = child.and_then(|c| {
             self.enrol(

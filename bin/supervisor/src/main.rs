@@ -45,6 +45,9 @@ fn main() -> ExitCode {
 fn run() -> Result<(), String> {
     let settings = Settings::parse(std::env::args().skip(1))?;
     let _ = rustix::thread::set_name(c"supervisor");
+    for what in settings.weaker() {
+        eprintln!("supervisor: weaker here: {what}");
+    }
     let socket = confine::inherited::descriptor(3)
         .ok_or("descriptor 3 is not the keeper's socket; the keeper starts this program")?;
     let keeper = Keeper::new(seqpacket::Socket::from_fd(socket));

@@ -13,6 +13,8 @@ pub struct Status {
     pub version: String,
     /// `ok`, or a sentence on what is degraded.
     pub health: String,
+    /// What this host cannot separate as well as the best one can: a sentence each.
+    pub weaker: Vec<String>,
     /// Epoch applied; 0 = nothing yet.
     pub epoch: u64,
     /// Name of the spec file applied.

@@ -211,6 +211,12 @@ fn limits(profile: Profile) -> Outcome {
 
 /// Kernel's "speculation" documentation: states and controls of PR_SPEC_*.
 fn speculation() -> Outcome {
+    speculation_by(|option, which, value| kernel::prctl(option, which, value, 0, 0))
+}
+
+/// A processor (often a hypervisor's) may offer no control: `features` says what is
+/// lost, and `weaker` has the daemon say it too.
+fn speculation_by(prctl: impl Fn(i32, u64, u64) -> Result<i32, Errno>) -> Outcome {
     const STORE_BYPASS: u64 = 0;
     const INDIRECT_BRANCH: u64 = 1;
     const FORCE_DISABLE: u64 = 1 << 3;
@@ -220,20 +226,14 @@ fn speculation() -> Outcome {
         (STORE_BYPASS, "store bypass"),
         (INDIRECT_BRANCH, "indirect branch speculation"),
     ] {
-        let state = || kernel::prctl(libc::PR_GET_SPECULATION_CTRL, which, 0, 0, 0);
+        let state = || prctl(libc::PR_GET_SPECULATION_CTRL, which, 0);
         let before = match state() {
             Ok(before) => before,
-            // The kernel has no such control here: `features` says what is lost.
             Err(Errno::INVAL | Errno::NODEV) => continue,
             Err(error) => return Err(says(error)),
         };
-        // On the indirect branch control rests a claim about other processes; store
-        // bypass is within this one, and some processors cannot switch it off.
-        if which == INDIRECT_BRANCH && before & (PRCTL | ENABLE) == ENABLE {
-            return Err(format!("{name} cannot be switched off on this processor"));
-        }
         if guard!("confine-speculation") && before & PRCTL != 0 {
-            let set = kernel::prctl(libc::PR_SET_SPECULATION_CTRL, which, FORCE_DISABLE, 0, 0);
+            let set = prctl(libc::PR_SET_SPECULATION_CTRL, which, FORCE_DISABLE);
             // EPERM: forced off already, and for good.
             if let Err(error) = set
                 && error != Errno::PERM
@@ -393,3 +393,33 @@ fn deny_files_and_network(profile: Profile) -> Outcome {
 
 /// The controller's state directory.
 const STATE_DIRECTORY: u32 = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// What the kernel's controls hold after [`speculation_by`], by what they held.
+    fn after(controls: [i32; 2], takes: bool) -> (Outcome, [i32; 2]) {
+        let controls = controls.map(Cell::new);
+        let outcome = speculation_by(|option, which, value| {
+            let control = &controls[which as usize];
+            if option == libc::PR_SET_SPECULATION_CTRL && takes {
+                control.set(1 | value as i32);
+            }
+            Ok(control.get())
+        });
+        (outcome, controls.map(|control| control.get()))
+    }
+
+    #[test]
+    fn speculation_is_forced_off_wherever_it_can_be() {
+        const CAN: i32 = 1 | 2;
+        const CANNOT: i32 = 2;
+        const FORCED: i32 = 1 | 8;
+        assert_eq!(after([CAN, CAN], true), (Ok(()), [FORCED, FORCED]));
+        assert_eq!(after([CANNOT, CAN], true), (Ok(()), [CANNOT, FORCED]));
+        assert_eq!(after([CANNOT, CANNOT], true), (Ok(()), [CANNOT, CANNOT]));
+        assert!(after([CAN, CAN], false).0.is_err(), "it did not take");
+    }
+}

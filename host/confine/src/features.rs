@@ -224,15 +224,25 @@ fn peer_is_known() -> bool {
     .is_ok_and(|peer| peer.uid == rustix::process::getuid())
 }
 
+/// What of the separation of processes is weaker here than on the best host: what the
+/// daemon says when it starts and in its status. A sentence each.
+pub fn weaker() -> Vec<String> {
+    speculation()
+        .iter()
+        .filter(|feature| feature.found != Found::Yes)
+        .map(|feature| format!("no {} ({}): {}", feature.name, feature.detail, feature.lost))
+        .collect()
+}
+
 fn speculation() -> Vec<Feature> {
-    let probe = |name, which, lost, required| {
+    let probe = |name, which, lost| {
         let state = kernel::prctl(libc::PR_GET_SPECULATION_CTRL, which, 0, 0, 0);
         let (found, detail) = match state {
             Ok(0) => (Found::Yes, "this processor is not affected".to_owned()),
             Ok(state) if state & 1 != 0 => (Found::Yes, "each process can switch it off".into()),
             Ok(state) if state & 2 != 0 => (
                 Found::No,
-                "the processor is affected and no mitigation can be set".into(),
+                "affected, and this processor or its hypervisor offers no control".into(),
             ),
             Ok(_) => (Found::Yes, "off on the whole host".into()),
             Err(error) => (Found::No, error.to_string()),
@@ -244,7 +254,8 @@ fn speculation() -> Vec<Feature> {
             found,
             detail,
             lost,
-            required,
+            // A channel that SECURITY.md lists as not defended where cores are shared.
+            required: false,
         }
     };
     let scheduling = match kernel::core_scheduling_cookie() {
@@ -261,13 +272,12 @@ fn speculation() -> Vec<Feature> {
             "speculative store bypass control",
             0,
             "a switch may read its own memory speculatively in ways its code did not mean",
-            false,
         ),
         probe(
             "indirect branch speculation control",
             1,
-            "one process may steer another's speculation",
-            true,
+            "on a shared core one process may steer another's speculation; \
+             `cores: isolated` does not need it",
         ),
         Feature {
             name: "core scheduling",

@@ -27,7 +27,7 @@ mod spawn;
 
 pub use cgroup::{Cgroup, Limits};
 pub use enter::{StageError, enter, enter_until};
-pub use features::{Feature, Found, features};
+pub use features::{Feature, Found, features, weaker};
 pub use inherited::descriptor;
 pub use observe::{Observed, observe};
 pub use profile::{Profile, Stage, Stages};

@@ -35,6 +35,9 @@ fn rendered_status(status: &Status) -> String {
     if status.health != "ok" {
         let _ = writeln!(out, "degraded: {}", status.health);
     }
+    for what in &status.weaker {
+        let _ = writeln!(out, "weaker here: {what}");
+    }
     if let Some(undertaking) = &status.undertaking {
         let _ = writeln!(
             out,

@@ -31,6 +31,7 @@ pub async fn status(_: Reader, State(server): From) -> Json<Status> {
     Json(Status {
         version: env!("CARGO_PKG_VERSION").into(),
         health: health_sentence,
+        weaker: server.weaker.clone(),
         epoch: world.epoch(),
         source: world.source().into(),
         digest: world.digest().into(),
