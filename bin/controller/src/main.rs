@@ -64,6 +64,9 @@ fn start() -> Result<(), Box<dyn Error>> {
         })
     };
     let (control, api, state) = (handed(CONTROL)?, handed(API)?, handed(STATE)?);
+    // Looked for here, as confinement forbids it.
+    let rootless = words.rootless.then(|| confine::rootless::WEAKER.to_owned());
+    let weaker = confine::weaker().into_iter().chain(rootless).collect();
     // rustix looks for the vDSO's clock once, by a call that confinement forbids.
     let _ = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     confine::enter(Profile::Controller)?;
@@ -71,11 +74,12 @@ fn start() -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(serve(words, Socket::from_fd(control), api, store))
+    runtime.block_on(serve(words.rights, weaker, Socket::from_fd(control), api, store))
 }
 
 async fn serve(
-    words: Words,
+    rights: Rights,
+    weaker: Vec<String>,
     control: Socket,
     api: OwnedFd,
     store: Result<Store, StoreError>,
@@ -92,8 +96,8 @@ async fn serve(
     // Before the first request: an apply must find the world as it is.
     applier.recover().await;
     let server = Arc::new(Server {
-        rights: words.rights,
-        weaker: words.weaker,
+        rights,
+        weaker,
         supervisor,
         happenings,
         applier: tokio::sync::Mutex::new(applier),
@@ -130,15 +134,15 @@ fn open_store(state: &OwnedFd) -> Result<Store, StoreError> {
 struct Words {
     /// `--owner UID`, `--readers GID`.
     rights: Rights,
-    /// `--weaker SENTENCE`, as often as there is one.
-    weaker: Vec<String>,
+    /// `--rootless`: no more than a user namespace separates what runs here.
+    rootless: bool,
 }
 
 fn words(mut arguments: impl Iterator<Item = String>) -> Result<Words, String> {
     let mut words = Words::default();
     while let Some(argument) = arguments.next() {
-        let text = arguments.next().unwrap_or_default();
-        let number = || {
+        let mut number = || {
+            let text = arguments.next().unwrap_or_default();
             text.parse()
                 .map(Some)
                 .map_err(|_| format!("{argument} {text}: not a number"))
@@ -146,11 +150,11 @@ fn words(mut arguments: impl Iterator<Item = String>) -> Result<Words, String> {
         match argument.as_str() {
             "--owner" => words.rights.owner = number()?,
             "--readers" => words.rights.readers = number()?,
-            "--weaker" => words.weaker.push(text),
+            "--rootless" => words.rootless = true,
             other => {
                 return Err(format!(
                     "{other}: not an argument; there are --owner UID, --readers GID and \
-                     --weaker SENTENCE"
+                     --rootless"
                 ));
             }
         }

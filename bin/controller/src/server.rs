@@ -14,7 +14,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 pub struct Server {
     /// Who may do what.
     pub rights: Rights,
-    /// What this host separates less well than the best one can, as the supervisor says.
+    /// What this host separates less well than the best one can.
     pub weaker: Vec<String>,
     /// The way to what has privilege.
     pub supervisor: Arc<Supervisor>,

@@ -52,10 +52,10 @@ impl Supervisor {
             self.controller_end.as_fd(),
         );
         let descriptors = [self.controller_end.as_fd(), self.api.as_fd(), state.as_fd()];
-        let weaker = self.settings.weaker();
-        let weaker = weaker.iter().flat_map(|what| ["--weaker", what]);
         let rights = self.settings.rights.iter().map(String::as_str);
-        let words: Vec<&str> = rights.chain(weaker).collect();
+        let words: Vec<&str> = rights
+            .chain(self.settings.rootless.then_some("--rootless"))
+            .collect();
         let child = self.spawn(
             Profile::Controller,
             &program,

@@ -45,7 +45,7 @@ fn main() -> ExitCode {
 fn run() -> Result<(), String> {
     let settings = Settings::parse(std::env::args().skip(1))?;
     let _ = rustix::thread::set_name(c"supervisor");
-    for what in settings.weaker() {
+    for what in confine::weaker() {
         eprintln!("supervisor: weaker here: {what}");
     }
     let socket = confine::inherited::descriptor(3)

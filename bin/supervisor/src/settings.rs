@@ -29,12 +29,6 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// What is weaker on this host, or run like this, than at its best: a sentence each.
-    pub fn weaker(&self) -> Vec<String> {
-        let rootless = self.rootless.then(|| confine::rootless::WEAKER.to_owned());
-        confine::weaker().into_iter().chain(rootless).collect()
-    }
-
     /// From the words after the program's name.
     ///
     /// # Errors
