@@ -129,11 +129,7 @@ fn named(event: &Event, world: &World) -> Happening {
             |compartment| compartment.name.clone(),
         ),
     };
-    let endpoint = world
-        .endpoint_at(event.target, event.slot)
-        .map_or_else(String::new, |endpoint| {
-            format!("{}/{}", endpoint.tenant, endpoint.name)
-        });
+    let endpoint = world.name_at(event.target, event.slot).unwrap_or_default();
     let of = if endpoint.is_empty() {
         format!("slot {}", event.slot)
     } else {

@@ -74,7 +74,13 @@ fn start() -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(serve(words.rights, weaker, Socket::from_fd(control), api, store))
+    runtime.block_on(serve(
+        words.rights,
+        weaker,
+        Socket::from_fd(control),
+        api,
+        store,
+    ))
 }
 
 async fn serve(

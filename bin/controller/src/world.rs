@@ -34,8 +34,6 @@ struct Views {
     tenants: Vec<Tenant>,
     /// (tenant, endpoint) to its place in `tenants`.
     by_name: HashMap<(String, String), (usize, usize)>,
-    /// (compartment, slot) likewise.
-    by_slot: HashMap<(u32, u32), (usize, usize)>,
     /// Where each thing stands in the spec, for what is only found out while applying.
     places: HashMap<Key, Where>,
 }
@@ -134,10 +132,11 @@ impl World {
             .get(&(tenant.to_owned(), endpoint.to_owned()))?)
     }
 
-    /// The endpoint plugged in a slot.
-    pub fn endpoint_at(&self, compartment: u32, slot: u32) -> Option<&Endpoint> {
-        let views = self.views();
-        views.at(*views.by_slot.get(&(compartment, slot))?)
+    /// The endpoint plugged in a slot, as `TENANT/ENDPOINT`.
+    pub fn name_at(&self, compartment: u32, slot: u32) -> Option<String> {
+        let intent = &self.worked_out.as_deref()?.intent;
+        let port = intent.compartments.get(&compartment)?.ports.get(&slot)?;
+        Some(format!("{}/{}", port.tenant, port.endpoint))
     }
 
     /// Where in the spec the thing stands that a step is about.
@@ -240,10 +239,13 @@ impl World {
                 },
             )
         };
+        // In the order of their keys, so that nothing is sorted below.
         let mut objects = Vec::new();
+        let mut ports = Vec::new();
+        let mut uplinks = Vec::new();
         for uplink in intent.uplinks.values() {
             let body = uplink.create;
-            objects.push(Object::Uplink(body));
+            uplinks.push(Object::Uplink(body));
             self.uplinks.push(Uplink {
                 name: uplink.name.clone(),
                 number: body.uplink,
@@ -266,8 +268,12 @@ impl World {
             let id = compartment.create.id;
             objects.push(Object::Compartment(compartment.create));
             self.images.extend([image(id, &compartment.image)]);
-            let ports = compartment.ports.values();
-            objects.extend(ports.map(|port| Object::Port(port.create)));
+            ports.extend(
+                compartment
+                    .ports
+                    .values()
+                    .map(|port| Object::Port(port.create)),
+            );
             let own = compartment.tenants.last();
             let own = own.filter(|tenant| alone.contains(tenant.as_str()));
             self.compartments.push(Compartment {
@@ -277,8 +283,7 @@ impl World {
                 ..Compartment::default()
             });
         }
-        self.objects = objects
-            .into_iter()
+        self.objects = (objects.into_iter().chain(ports).chain(uplinks))
             .map(|object| (object.key(), object))
             .collect();
     }
@@ -321,9 +326,6 @@ impl Views {
                 views
                     .by_name
                     .insert((name.to_owned(), endpoint.name.clone()), (place, index));
-                views
-                    .by_slot
-                    .insert((endpoint.compartment, endpoint.slot), (place, index));
             }
             views.tenants.push(Tenant {
                 name: name.to_owned(),
