@@ -18,6 +18,9 @@ use wire::offload::RawOffload;
 
 /// Frames of one slot at most before the next slot's turn.
 const BATCH: usize = 64;
+/// And bytes: the answers to what a slot sends wait for the other slots' turns, and
+/// 64 offloaded frames are 4 MiB.
+const BATCH_BYTES: usize = 128 << 10;
 /// Turns without a frame after which a channel is armed and left alone.
 const IDLE_TURNS: u32 = 16;
 /// Turns between looks at the epoll set while there is work.
@@ -242,7 +245,11 @@ impl Attached {
             return Batch::Frames(0);
         };
         let mut batch = Batch::Frames(BATCH);
+        let mut bytes = 0;
         for frames in 0..BATCH {
+            if bytes >= BATCH_BYTES {
+                break;
+            }
             let Some(Sink::Tap(tap)) = ports.sinks.get(at) else {
                 batch = Batch::Frames(0);
                 break;
@@ -269,6 +276,7 @@ impl Attached {
                 }
             };
             telling.frame_calls(1);
+            bytes += total;
             let mut head = [0u8; HEAD];
             let length = total.min(HEAD);
             if let (Some(to), Some(from)) = (head.get_mut(..length), buffer.get(..length)) {
