@@ -10,7 +10,7 @@ use crate::difference::{Difference, Existing};
 use crate::happenings::{Happenings, now_ms};
 use crate::refuse::refused;
 use crate::server::Shown;
-use crate::steps::{Batch, Key, Progress, described, perform, undoing};
+use crate::steps::{Batch, Key, Progress, described, perform, settle, undoing};
 use crate::supervisor::{Refusal, Supervisor};
 use crate::world::World;
 use api::{Applied, Fault, Plan, Whose};
@@ -216,6 +216,7 @@ impl Applier {
                     .left_behind(format!("{}: {refusal}", described(&step)));
             }
         }
+        settle(&self.supervisor).await;
         Ok(())
     }
 
@@ -367,6 +368,7 @@ async fn reconcile(supervisor: &Arc<Supervisor>, world: &World) -> Result<usize,
             first.get_or_insert_with(|| format!("{}: {refusal}", described(&step)));
         }
     }
+    settle(supervisor).await;
     first.map_or(Ok(steps), Err)
 }
 

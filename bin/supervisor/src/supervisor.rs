@@ -38,7 +38,7 @@ const WATCH_ASLEEP: u64 = 40_000_000;
 /// Messages of one process taken in one turn.
 const BATCH: usize = 64;
 /// `PortClosed::reason` from here on is an errno, below it a breach of the protocol.
-const ERRNO_REASONS: u32 = 1000;
+pub const ERRNO_REASONS: u32 = 1000;
 
 /// Everything that the supervisor knows.
 pub struct Supervisor {
@@ -152,6 +152,7 @@ impl Supervisor {
             }
         };
         let recorder = Recorder::open(&recorder_page).map_err(says("the flight recorder"))?;
+        let is_first = found.fabric.is_none();
         let fabric = match found.fabric.and_then(adopt::fabric) {
             Some(fabric) => fabric,
             None => {
@@ -176,7 +177,16 @@ impl Supervisor {
                 None
             }
         };
-        let namespaces = Namespaces::new(&settings.run_dir).map_err(says("the run directory"))?;
+        let mut namespaces =
+            Namespaces::new(&settings.run_dir).map_err(says("the run directory"))?;
+        if is_first {
+            // What an instance before this one left: it was killed whole.
+            namespaces.settle();
+        }
+        if let Some(watch) = namespaces.watch() {
+            poll.watch(watch, Source::Namespaces)
+                .map_err(no("watch the namespaces"))?;
+        }
         let now = clock();
         let mut this = Supervisor {
             uids: Uids::new(settings.first_uid()),
@@ -284,6 +294,7 @@ impl Supervisor {
                     Source::Death(id) => self.reap(id),
                     Source::Worker(id) => self.hear_worker(id),
                     Source::Controller => self.hear_controller(),
+                    Source::Namespaces => self.namespaces_deleted(),
                     Source::Listener(compartment, slot) => self.accept(compartment, slot),
                     Source::Client(compartment, slot) => self.hear_client(compartment, slot),
                     Source::Keeper => {
@@ -421,7 +432,8 @@ impl Supervisor {
         }
     }
 
-    fn port_closed(&mut self, seat: Seat, body: &PortClosed) {
+    /// A port is closed, by a process's word or because it is gone.
+    pub fn port_closed(&mut self, seat: Seat, body: &PortClosed) {
         let PortClosed { slot, reason } = *body;
         self.happened(
             Happened::new(EventKind::PortClosed, Subject::Seat(seat))
@@ -466,7 +478,7 @@ impl Supervisor {
                 };
                 if port.is_tap() {
                     eprintln!(
-                        "supervisor: the interface of {} is gone",
+                        "supervisor: the interface or the namespace of {} is gone",
                         port.body.name.as_str()
                     );
                     port.closed = true;
