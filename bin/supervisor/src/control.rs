@@ -198,6 +198,7 @@ impl Supervisor {
                 .open(body.program.as_str())
                 .map_err(|e| Refusal::system("start that program", &e))?;
         }
+        self.has_core(body.core)?;
         let place = Seat::Compartment(body.id);
         let kept = bodies::store(&body).map_err(|e| Refusal::system("keep a request", &e))?;
         self.keeper
@@ -230,6 +231,9 @@ impl Supervisor {
             cgroup,
         };
         self.compartments.insert(body.id, compartment);
+        if body.core != u32::MAX {
+            self.share_cores();
+        }
         self.renew_channel(body.id);
         if self
             .compartments
@@ -299,6 +303,9 @@ impl Supervisor {
             self.old_cgroups.push(cgroup);
         }
         self.keeper.forget(&format!("compartment/{id}/"));
+        if compartment.body.core != u32::MAX {
+            self.share_cores();
+        }
     }
 
     fn inspect(&mut self, target: u32) -> Result<(Inspect, Vec<Shared>), Refusal> {

@@ -15,6 +15,8 @@ const RUN_DIR: &str = "/run/bulkhead";
 const FIRST_UID: u32 = 3_000_000;
 /// uids of an instance.
 const RANGE: u32 = 65_536;
+/// Ranges that other instances spread over; two in one are told (`ranges.rs`).
+const RANGES: u32 = 16_000;
 
 /// What the controller keeps in its folder.
 const STATE_FILES: [&str; 2] = ["controller.redb", "controller.attempts"];
@@ -87,7 +89,7 @@ impl Settings {
             .fold(0x811c_9dc5_u32, |hash, byte| {
                 (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
             });
-        FIRST_UID + RANGE * (1 + hash % 1000)
+        FIRST_UID + RANGE * (1 + hash % RANGES)
     }
 
     /// Makes the directories below the run directory.

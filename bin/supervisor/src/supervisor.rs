@@ -14,8 +14,9 @@ use crate::seats::{Compartment, FABRIC_SLOTS, SeatState, Uplink};
 use crate::settings::Settings;
 use crate::watch::{RestartLimit, Seen};
 use crate::workers::{Place, Worker};
-use crate::{adopt, uplinks};
+use crate::{adopt, cores, ranges, uplinks};
 use command::Message;
+use command::cores::Cores;
 use command::message::ErrorCode;
 use command::verbs::{CAUSE_REPORT, CAUSE_STALL, NeedReplace, PortClosed, Ready, Report, Running};
 use confine::Cgroup;
@@ -82,7 +83,9 @@ pub struct Supervisor {
     pub channels: Channels,
     /// Captures by compartment.
     pub captures: BTreeMap<u32, Capture>,
-    /// Restarts of the whole host.
+    /// This host's cores, by physical core.
+    pub cores: Cores,
+    /// Restarts of the whole host, but the fabric's.
     pub limit: RestartLimit,
     /// Namespaces made here.
     pub namespaces: Namespaces,
@@ -132,6 +135,11 @@ impl Supervisor {
         poll.watch(&control, Source::Controller)
             .map_err(no("watch the controller"))?;
         settings.prepare().map_err(says("the run directory"))?;
+        if !settings.rootless && found.uids.is_none() {
+            let lock = ranges::take(settings.first_uid(), &settings.run_dir)?;
+            // The keeper holds it over our death.
+            keeper.keep(Key::Uids, &Note::default(), lock.as_fd());
+        }
         let api = match found.api {
             Some(api) => api,
             None => {
@@ -188,6 +196,8 @@ impl Supervisor {
                 .map_err(no("watch the namespaces"))?;
         }
         let now = clock();
+        // A supervisor before us kept itself off what was isolated: the keeper did not.
+        let cores = cores::of_keeper();
         let mut this = Supervisor {
             uids: Uids::new(settings.first_uid()),
             programs: Programs::beside_us().map_err(says("own path"))?,
@@ -210,7 +220,8 @@ impl Supervisor {
             // Serials only have to differ: the clock never gives the same twice.
             channels: Channels::new(now),
             captures: BTreeMap::new(),
-            limit: RestartLimit::new(now),
+            cores,
+            limit: RestartLimit::of_host(),
             namespaces,
             hierarchy,
             old_cgroups: Vec::new(),
@@ -239,6 +250,7 @@ impl Supervisor {
         for (id, kept) in found.workers.into_iter().rev() {
             this.adopt_worker(id, kept);
         }
+        this.share_cores();
         this.end_orphans();
         for body in found.half_ports {
             this.remove_half_port(body);
@@ -549,6 +561,9 @@ impl Supervisor {
         }
         self.namespaces.unmake_all();
         self.settings.clear();
+        if !self.settings.rootless {
+            ranges::remove(self.settings.first_uid());
+        }
         for worker in self.workers.values() {
             let mut fds = [rustix::event::PollFd::new(
                 &worker.pidfd,
