@@ -122,6 +122,10 @@ fn two_ports_share_a_made_namespace_until_the_last_one_goes() {
     let _server = pair.serve();
     assert!(pair.reaches(&instance));
     assert!(pair.web.sh("ip link show eth1").unwrap().ok());
+    let leaves_by = |gateway: &str| {
+        let route = pair.web.sh("ip route get 192.0.2.1").unwrap().out;
+        assert!(route.contains(gateway), "{route}");
+    };
     // Who comes after the supervisor counts what is there.
     let supervisor =
         std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", instance.keeper()))
@@ -141,6 +145,7 @@ fn two_ports_share_a_made_namespace_until_the_last_one_goes() {
     instance.apply(&pair.spec("red", "web1", "")).unwrap();
     assert!(!pair.web.sh("ip link show eth1").unwrap().ok());
     assert!(pair.reaches(&instance), "the other port goes on");
+    leaves_by("via 10.1.1.1 dev eth0");
     let app = pair.spec("red", "web1", "");
     let app: String = app
         .lines()

@@ -40,16 +40,8 @@ const TESTS: &[(&str, fn())] = &[
         an_interface_that_vanishes_is_said_and_made_again_by_the_next_apply,
     ),
     (
-        "a_namespace_deleted_from_outside_is_said_and_made_again",
-        surroundings::a_namespace_deleted_from_outside_is_said_and_made_again,
-    ),
-    (
         "a_fabric_that_waits_out_its_backoff_starts_at_once_when_released",
         a_fabric_that_waits_out_its_backoff_starts_at_once_when_released,
-    ),
-    (
-        "an_isolated_core_is_its_switchs_alone",
-        surroundings::an_isolated_core_is_its_switchs_alone,
     ),
     (
         "a_switch_that_hangs_is_killed_after_50_ms_of_its_own_cpu",
@@ -107,7 +99,7 @@ fn main() -> ExitCode {
     let filters: Vec<String> = words.filter(|word| !word.starts_with('-')).collect();
     let mut failed = Vec::new();
     let mut count = 0;
-    for (name, test) in TESTS {
+    for (name, test) in TESTS.iter().chain(surroundings::TESTS) {
         if !filters.is_empty() && !filters.iter().any(|filter| name.contains(filter.as_str())) {
             continue;
         }

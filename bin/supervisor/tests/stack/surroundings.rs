@@ -6,7 +6,18 @@ use command::message::ErrorCode;
 use command::verbs::*;
 use telemetry::recorder::EventKind;
 
-pub fn a_namespace_deleted_from_outside_is_said_and_made_again() {
+pub const TESTS: &[(&str, fn())] = &[
+    (
+        "a_namespace_deleted_from_outside_is_said_and_made_again",
+        a_namespace_deleted_from_outside_is_said_and_made_again,
+    ),
+    (
+        "an_isolated_core_is_its_switchs_alone",
+        an_isolated_core_is_its_switchs_alone,
+    ),
+];
+
+fn a_namespace_deleted_from_outside_is_said_and_made_again() {
     let mut host = Host::start();
     let name = host.namespace("d");
     host.ok(&red(3, 0));
@@ -31,7 +42,7 @@ pub fn a_namespace_deleted_from_outside_is_said_and_made_again() {
 }
 
 /// Needs two cores that are no siblings of each other.
-pub fn an_isolated_core_is_its_switchs_alone() {
+fn an_isolated_core_is_its_switchs_alone() {
     let on = |pid: u32, core: usize| {
         rustix::thread::sched_getaffinity(rustix::process::Pid::from_raw(pid.cast_signed()))
             .unwrap()
