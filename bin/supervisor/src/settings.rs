@@ -152,7 +152,7 @@ impl Settings {
                 && (found.st_mode & 0o020 == 0 || [0, uid].contains(&found.st_gid));
             if guard!("state-folder") && !(is_ours && is_closed) {
                 return Err(std::io::Error::other(format!(
-                    "the folder belongs to uid {}, mode {:o}: it must belong to root or to the controller (uid {uid}) and be writable by nobody else; give --state-dir a folder of its own",
+                    "the folder belongs to uid {}, mode {:o}: it must belong to root or to the controller (uid {uid}) and be writable by nobody else; correct that if it is Bulkhead's, or give --state-dir a folder of its own",
                     found.st_uid,
                     found.st_mode & 0o7777
                 )));
