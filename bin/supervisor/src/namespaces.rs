@@ -6,7 +6,7 @@ use guard::guard;
 use netlink::namespace::{self, NamespaceError};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -52,8 +52,8 @@ impl Namespaces {
     }
 
     /// Names that were removed since the last call, ours and others'.
-    pub fn deleted(&self) -> Vec<String> {
-        let mut names = Vec::new();
+    pub fn deleted(&self) -> BTreeSet<String> {
+        let mut names = BTreeSet::new();
         let Some(watch) = &self.watch else {
             return names;
         };

@@ -21,6 +21,7 @@ use port::Features;
 use rustix::io::Errno;
 use seqpacket::{Listener, Socket};
 use shm::Geometry;
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -303,22 +304,22 @@ impl Supervisor {
     /// A namespace was deleted from outside: ports by that name are none any more,
     /// though their interfaces live on for who is inside.
     pub fn namespaces_deleted(&mut self) {
-        for name in self.namespaces.deleted() {
-            let lost: Vec<(u32, u32)> = self
-                .compartments
-                .iter()
-                .flat_map(|(id, c)| c.ports.iter().map(|(slot, port)| (*id, *slot, port)))
-                .filter(|(_, _, port)| {
-                    Path::new(port.body.namespace.as_str()).file_name() == Some(name.as_ref())
-                        && !port.closed
-                        && port.is_gone()
-                })
-                .map(|(id, slot, _)| (id, slot))
-                .collect();
-            for (id, slot) in lost {
-                let reason = ERRNO_REASONS + Errno::NODEV.raw_os_error().unsigned_abs();
-                self.port_closed(Seat::Compartment(id), &PortClosed { slot, reason });
-            }
+        let names: BTreeSet<String> = self.namespaces.deleted();
+        let is_named = |body: &CreatePort| {
+            let last = Path::new(body.namespace.as_str()).file_name();
+            last.and_then(|name| name.to_str())
+                .is_some_and(|name| names.contains(name))
+        };
+        let lost: Vec<(u32, u32)> = self
+            .compartments
+            .iter()
+            .flat_map(|(id, c)| c.ports.iter().map(|(slot, port)| (*id, *slot, port)))
+            .filter(|(_, _, port)| is_named(&port.body) && !port.closed && port.is_gone())
+            .map(|(id, slot, _)| (id, slot))
+            .collect();
+        for (id, slot) in lost {
+            let reason = ERRNO_REASONS + Errno::NODEV.raw_os_error().unsigned_abs();
+            self.port_closed(Seat::Compartment(id), &PortClosed { slot, reason });
         }
     }
 
