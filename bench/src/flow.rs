@@ -38,7 +38,8 @@ pub struct Attached {
 pub fn attach(run_dir: &Path, tenant: &str, endpoint: &str) -> Result<Attached, String> {
     let path = run_dir
         .join("fifo")
-        .join(format!("{tenant}.{endpoint}.sock"));
+        .join(tenant)
+        .join(format!("{endpoint}.sock"));
     let say = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
     let socket = Socket::connect(&path).map_err(|e| say(&e))?;
     let (message, fds) = socket

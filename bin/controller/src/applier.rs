@@ -10,11 +10,13 @@ use crate::difference::{Difference, Existing};
 use crate::happenings::{Happenings, now_ms};
 use crate::refuse::refused;
 use crate::server::Shown;
-use crate::steps::{Batch, Key, Progress, described, perform, undoing};
+use crate::steps::{Batch, Key, Object, Progress, described, perform, settle, undoing};
 use crate::supervisor::{Refusal, Supervisor};
 use crate::world::World;
 use api::{Applied, Fault, Plan, Whose};
+use command::cores::Cores;
 use command::verbs::{FABRIC, Inspect};
+use guard::guard;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -29,6 +31,7 @@ pub struct Applier {
     supervisor: Arc<Supervisor>,
     shown: Arc<Shown>,
     happenings: Arc<Happenings>,
+    cores: Cores,
 }
 
 impl Applier {
@@ -45,7 +48,13 @@ impl Applier {
             supervisor,
             shown,
             happenings,
+            cores: Cores::default(),
         }
+    }
+
+    /// On a host with these cores.
+    pub fn on_cores(self, cores: Cores) -> Applier {
+        Applier { cores, ..self }
     }
 
     /// What applying this text would change.
@@ -55,6 +64,7 @@ impl Applier {
     pub fn plan(&self, source: &str, text: &[u8]) -> Result<Plan, Fault> {
         let old = self.shown.world();
         let new = World::compile(source, text, &old)?;
+        self.has_cores_for(&new)?;
         let existing = existing(&old);
         let difference = Difference::between(
             &existing,
@@ -74,6 +84,7 @@ impl Applier {
         let begun = Instant::now();
         let old = self.shown.world();
         let new = World::compile(source, text, &old)?;
+        self.has_cores_for(&new)?;
         self.move_to(&old, new, uid, "applied", begun).await
     }
 
@@ -86,6 +97,28 @@ impl Applier {
         let old = self.shown.world();
         let new = World::nothing(&old)?;
         self.move_to(&old, new, uid, "down", begun).await
+    }
+
+    /// Whether every isolated switch can have its core, and one is left for the rest.
+    fn has_cores_for(&self, new: &World) -> Result<(), Fault> {
+        let bodies = new.objects().values().filter_map(|object| match object {
+            Object::Compartment(body) => Some(body),
+            _ => None,
+        });
+        let isolated = bodies
+            .filter(|body| body.core != u32::MAX)
+            .map(|body| (body.core, body.name.as_str()));
+        if guard!("cores-left")
+            && let Err(sentence) = self.cores.check(isolated)
+        {
+            return Err(Fault::new(
+                "host",
+                Whose::User,
+                sentence,
+                "change `cores: {isolated: ...}`; `lscpu --extended` shows cores and siblings",
+            ));
+        }
+        Ok(())
     }
 
     async fn move_to(
@@ -216,6 +249,7 @@ impl Applier {
                     .left_behind(format!("{}: {refusal}", described(&step)));
             }
         }
+        settle(&self.supervisor).await;
         Ok(())
     }
 
@@ -367,6 +401,7 @@ async fn reconcile(supervisor: &Arc<Supervisor>, world: &World) -> Result<usize,
             first.get_or_insert_with(|| format!("{}: {refusal}", described(&step)));
         }
     }
+    settle(supervisor).await;
     first.map_or(Ok(steps), Err)
 }
 

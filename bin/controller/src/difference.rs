@@ -40,19 +40,15 @@ impl Difference {
     ) -> Difference {
         let replaced = replaced(existing, digests);
         let body = |key: &Key| existing.bodies.and_then(|bodies| bodies.get(key).copied());
-        let destroy = |key: &Key| Step::Destroy(*key, body(key));
         let is_compartment = |key: &Key| matches!(key, Key::Compartment(_));
         let fresh = |key: &Key| replaced.contains(key) || !existing.objects.contains_key(key);
+        let in_the_way = in_the_way(existing, objects, fresh);
 
+        // A compartment's ports go before it, so that the namespaces made for them stay,
+        // and each is recorded, so that undoing makes it again.
         let mut make_room: [Batch; 2] = Default::default();
-        for key in &replaced {
-            // A compartment takes its ports along; they are made again below, and
-            // recorded here so that undoing makes them again too.
-            let gone_by_itself =
-                matches!(key, Key::Port(id, _) if replaced.contains(&Key::Compartment(*id)));
-            if !gone_by_itself || body(key).is_some() {
-                make_room[usize::from(is_compartment(key))].push(destroy(key));
-            }
+        for key in replaced.iter().chain(&in_the_way) {
+            make_room[usize::from(is_compartment(key))].push(Step::Destroy(*key, body(key)));
         }
         let mut make: [Batch; 2] = Default::default();
         for (key, object) in objects.iter().filter(|(key, _)| fresh(key)) {
@@ -75,11 +71,11 @@ impl Difference {
         for key in existing
             .objects
             .keys()
-            .filter(|key| !objects.contains_key(key))
+            .filter(|key| !objects.contains_key(key) && !in_the_way.contains(key))
         {
             let gone_with_compartment = matches!(key, Key::Port(id, _) if !objects.contains_key(&Key::Compartment(*id)) && existing.objects.contains_key(&Key::Compartment(*id)));
             if !gone_with_compartment {
-                remove[usize::from(is_compartment(key))].push(destroy(key));
+                remove[usize::from(is_compartment(key))].push(Step::Remove(*key, body(key)));
             }
         }
         let filled = |batches: Vec<Batch>| {
@@ -142,7 +138,7 @@ impl Difference {
                     ));
                 }
                 Step::Destroy(key, _) if made.contains_key(key) => {}
-                Step::Destroy(key, body) => changes.push(change(
+                Step::Destroy(key, body) | Step::Remove(key, body) => changes.push(change(
                     "destroy",
                     body.map_or_else(|| format!("{key:?}"), |body| body.name()),
                     "no longer in the spec".into(),
@@ -157,6 +153,43 @@ impl Difference {
             }
         }
         changes
+    }
+}
+
+/// Ports that are to go and hold what a port to be made wants: they go first. Where a
+/// body is not known, it may be this one.
+fn in_the_way(
+    existing: &Existing<'_>,
+    objects: &BTreeMap<Key, Object>,
+    fresh: impl Fn(&Key) -> bool,
+) -> BTreeSet<Key> {
+    let wanted: BTreeSet<_> = objects
+        .iter()
+        .filter(|(key, _)| fresh(key))
+        .filter_map(|(_, object)| held(object))
+        .collect();
+    existing
+        .objects
+        .keys()
+        .filter(|key| matches!(key, Key::Port(..)) && !objects.contains_key(key))
+        .filter(
+            |key| match existing.bodies.and_then(|bodies| bodies.get(key)) {
+                Some(body) => held(body).is_some_and(|place| wanted.contains(&place)),
+                None => !wanted.is_empty(),
+            },
+        )
+        .copied()
+        .collect()
+}
+
+/// What only one port can hold at a time: a tap's namespace and interface, a fifo's name.
+fn held(object: &Object) -> Option<(&str, &str)> {
+    match object {
+        Object::Port(body) if body.kind == command::verbs::ENDPOINT_FIFO => {
+            Some(("", body.name.as_str()))
+        }
+        Object::Port(body) => Some((body.namespace.as_str(), body.interface.as_str())),
+        _ => None,
     }
 }
 
@@ -348,6 +381,7 @@ mod tests {
         let step = |step: &Step| match step {
             Step::Create(object) => format!("c{}", key(&object.key())),
             Step::Destroy(k, _) => format!("d{}", key(k)),
+            Step::Remove(k, _) => format!("r{}", key(k)),
             Step::Install(image, _) if image.target == FABRIC => "iF".into(),
             Step::Install(image, _) => format!("i{}", image.target),
         };
@@ -405,7 +439,7 @@ mod tests {
         assert!(difference.prepare.is_empty());
         assert_eq!(short(&difference.commit), ["i2", "iF"]);
         // Compartment 1's port goes with it.
-        assert_eq!(short(&difference.cleanup), ["d2.2", "d1"]);
+        assert_eq!(short(&difference.cleanup), ["r2.2", "r1"]);
     }
 
     #[test]
@@ -437,6 +471,49 @@ mod tests {
             &BTreeMap::new(),
             1,
         );
-        assert_eq!(short(&difference.cleanup), ["d7.1 du0"]);
+        assert_eq!(short(&difference.cleanup), ["r7.1 ru0"]);
+    }
+
+    /// Port `slot` of compartment `id` on an interface of one namespace.
+    fn placed(id: u32, slot: u32, interface: &str) -> World {
+        let (mut objects, images) = world(&[(id, slot, 1500)], 0, 1);
+        if let Some(Object::Port(body)) = objects.get_mut(&Key::Port(id, slot)) {
+            body.kind = command::verbs::ENDPOINT_TAP;
+            body.namespace = command::Name::new("one").unwrap();
+            body.interface = command::Name::new(interface).unwrap();
+        }
+        (objects, images)
+    }
+
+    #[test]
+    fn who_holds_what_another_is_to_have_goes_first() {
+        let old = placed(1, 1, "eth0");
+        // Another endpoint's slot, another tenant's compartment: the same interface.
+        let difference = between(&old, &placed(1, 2, "eth0"));
+        assert_eq!(short(&difference.prepare), ["d1.1", "c1.2"]);
+        assert!(difference.cleanup.is_empty());
+        let difference = between(&old, &placed(2, 1, "eth0"));
+        assert_eq!(short(&difference.prepare), ["d1.1", "c2", "i2", "c2.1"]);
+        assert_eq!(short(&difference.cleanup), ["r1"]);
+        // Undoing makes it again.
+        assert!(matches!(
+            difference.prepare[0][0],
+            Step::Destroy(_, Some(Object::Port(_)))
+        ));
+        // Another interface is in nobody's way.
+        let difference = between(&old, &placed(1, 2, "eth1"));
+        assert_eq!(short(&difference.prepare), ["c1.2"]);
+        assert_eq!(short(&difference.cleanup), ["r1.1"]);
+    }
+
+    #[test]
+    fn a_stranger_of_unknown_body_may_be_in_the_way() {
+        let new = placed(1, 2, "eth0");
+        let mut before = existing(&new);
+        before.bodies = None;
+        before.objects.remove(&Key::Port(1, 2));
+        before.objects.insert(Key::Port(1, 1), [0; 32]);
+        let difference = Difference::between(&before, &new.0, &digests(&new), &new.1, 2);
+        assert_eq!(short(&difference.prepare), ["d1.1", "c1.2"]);
     }
 }

@@ -74,17 +74,11 @@ fn start() -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(serve(
-        words.rights,
-        weaker,
-        Socket::from_fd(control),
-        api,
-        store,
-    ))
+    runtime.block_on(serve(words, weaker, Socket::from_fd(control), api, store))
 }
 
 async fn serve(
-    rights: Rights,
+    words: Words,
     weaker: Vec<String>,
     control: Socket,
     api: OwnedFd,
@@ -98,11 +92,12 @@ async fn serve(
             (supervisor.clone(), shown.clone(), happenings.clone());
         tokio::spawn(supervisor.listen(move |event| happenings.heard(event, &shown.world())))
     };
-    let mut applier = Applier::new(store, supervisor.clone(), shown.clone(), happenings.clone());
+    let mut applier = Applier::new(store, supervisor.clone(), shown.clone(), happenings.clone())
+        .on_cores(words.cores);
     // Before the first request: an apply must find the world as it is.
     applier.recover().await;
     let server = Arc::new(Server {
-        rights,
+        rights: words.rights,
         weaker,
         supervisor,
         happenings,
@@ -142,6 +137,8 @@ struct Words {
     rights: Rights,
     /// `--rootless`: no more than a user namespace separates what runs here.
     rootless: bool,
+    /// `--cores GROUPS`, e.g. `0+4,1+5`.
+    cores: command::cores::Cores,
 }
 
 fn words(mut arguments: impl Iterator<Item = String>) -> Result<Words, String> {
@@ -157,10 +154,16 @@ fn words(mut arguments: impl Iterator<Item = String>) -> Result<Words, String> {
             "--owner" => words.rights.owner = number()?,
             "--readers" => words.rights.readers = number()?,
             "--rootless" => words.rootless = true,
+            "--cores" => {
+                let text = arguments.next().unwrap_or_default();
+                words.cores = text
+                    .parse()
+                    .map_err(|_| format!("{argument} {text}: not groups of cores"))?;
+            }
             other => {
                 return Err(format!(
-                    "{other}: not an argument; there are --owner UID, --readers GID and \
-                     --rootless"
+                    "{other}: not an argument; there are --owner UID, --readers GID, \
+                     --rootless and --cores GROUPS"
                 ));
             }
         }

@@ -3,7 +3,7 @@
 use crate::supervisor::{Refusal, Supervisor};
 use command::verbs::{
     CreateCompartment, CreatePort, CreateUplink, DestroyCompartment, DestroyPort, DestroyUplink,
-    FABRIC, Install,
+    FABRIC, Install, Settle,
 };
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
@@ -78,8 +78,11 @@ pub struct Image {
 pub enum Step {
     /// Makes it.
     Create(Object),
-    /// Removes it; the body, where it is known, is what makes it again.
+    /// Takes it away for now: a namespace that was made for it stays, for what is made
+    /// next. The body, where it is known, is what makes it again.
     Destroy(Key, Option<Object>),
+    /// Removes it for good.
+    Remove(Key, Option<Object>),
     /// Puts the image in use under this epoch.
     Install(Image, u64),
 }
@@ -129,7 +132,13 @@ async fn one(supervisor: &Supervisor, step: &Step) -> Result<(), Refusal> {
         Step::Create(Object::Compartment(body)) => supervisor.request(body, &[]).await.map(drop),
         Step::Create(Object::Port(body)) => supervisor.request(body, &[]).await.map(drop),
         Step::Create(Object::Uplink(body)) => supervisor.request(body, &[]).await.map(drop),
-        Step::Destroy(key, _) => match destroy(supervisor, *key).await {
+        Step::Destroy(key, _) | Step::Remove(key, _) => match destroy(
+            supervisor,
+            *key,
+            u32::from(matches!(step, Step::Destroy(..))),
+        )
+        .await
+        {
             // Gone is what was wanted.
             Err(Refusal::Refused {
                 code: Some(command::message::ErrorCode::NotFound),
@@ -156,14 +165,21 @@ async fn one(supervisor: &Supervisor, step: &Step) -> Result<(), Refusal> {
     }
 }
 
-async fn destroy(supervisor: &Supervisor, key: Key) -> Result<(), Refusal> {
+async fn destroy(supervisor: &Supervisor, key: Key, keep_namespace: u32) -> Result<(), Refusal> {
     match key {
         Key::Compartment(id) => supervisor
             .request(&DestroyCompartment { id }, &[])
             .await
             .map(drop),
         Key::Port(compartment, slot) => supervisor
-            .request(&DestroyPort { compartment, slot }, &[])
+            .request(
+                &DestroyPort {
+                    compartment,
+                    slot,
+                    keep_namespace,
+                },
+                &[],
+            )
             .await
             .map(drop),
         Key::Uplink(uplink) => supervisor
@@ -171,6 +187,12 @@ async fn destroy(supervisor: &Supervisor, key: Key) -> Result<(), Refusal> {
             .await
             .map(drop),
     }
+}
+
+/// Tells the supervisor that a change is over. One of the release before does not know
+/// of it, and has kept nothing.
+pub async fn settle(supervisor: &Supervisor) {
+    let _ = supervisor.request(&Settle::default(), &[]).await;
 }
 
 /// What takes these steps back, newest first. `before` gives the image that a
@@ -181,7 +203,8 @@ pub fn undoing(done: &[Step], epoch: u64, before: impl Fn(u32) -> Option<Image>)
         let back = match step {
             Step::Create(object) => Step::Destroy(object.key(), Some(*object)),
             Step::Destroy(_, Some(object)) => Step::Create(*object),
-            Step::Destroy(_, None) => continue,
+            // What is removed for good is not put back: the change stands by then.
+            Step::Destroy(_, None) | Step::Remove(..) => continue,
             Step::Install(image, _) => match before(image.target) {
                 Some(old) => Step::Install(old, epoch),
                 None => continue,
@@ -205,8 +228,8 @@ fn rank(step: &Step) -> u8 {
         Step::Create(_) => 1,
         Step::Install(image, _) if image.target != FABRIC => 2,
         Step::Install(..) => 3,
-        Step::Destroy(Key::Compartment(_), _) => 5,
-        Step::Destroy(..) => 4,
+        Step::Destroy(Key::Compartment(_), _) | Step::Remove(Key::Compartment(_), _) => 5,
+        Step::Destroy(..) | Step::Remove(..) => 4,
     }
 }
 
@@ -214,8 +237,10 @@ fn rank(step: &Step) -> u8 {
 pub fn described(step: &Step) -> String {
     match step {
         Step::Create(made) => format!("making {}", made.name()),
-        Step::Destroy(_, Some(removed)) => format!("removing {}", removed.name()),
-        Step::Destroy(key, None) => format!("removing {key:?}"),
+        Step::Destroy(_, Some(removed)) | Step::Remove(_, Some(removed)) => {
+            format!("removing {}", removed.name())
+        }
+        Step::Destroy(key, None) | Step::Remove(key, None) => format!("removing {key:?}"),
         Step::Install(image, _) if image.target == FABRIC => {
             "installing the fabric's table image".into()
         }

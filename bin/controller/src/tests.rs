@@ -265,7 +265,8 @@ impl Rig {
                 .listen(move |event| heard.heard(event, &named.world())),
         );
         let mut applier =
-            Applier::new(store, supervisor.clone(), shown.clone(), happenings.clone());
+            Applier::new(store, supervisor.clone(), shown.clone(), happenings.clone())
+                .on_cores("0+2,1+3".parse().unwrap());
         applier.recover().await;
         let server = Arc::new(Server {
             rights,
@@ -466,6 +467,30 @@ async fn a_failed_apply_leaves_what_ran_and_says_where() {
     );
     // And nothing is in the way of the next.
     rig.apply(&spec(&[("red", 2), ("blue", 2)])).await;
+}
+
+#[tokio::test]
+async fn isolated_cores_that_leave_none_for_the_rest_are_refused_at_the_plan() {
+    let rig = Rig::new().await;
+    let isolated = |cores: [u32; 2]| {
+        let [red, blue] = cores.map(|core| format!("    cores: {{ isolated: [{core}] }}\n"));
+        spec(&[("red", 1), ("blue", 1)])
+            .replace("- name: red\n", &format!("- name: red\n{red}"))
+            .replace("- name: blue\n", &format!("- name: blue\n{blue}"))
+    };
+    let sole = isolated([1, 0]).replace("    cores: { isolated: [0] }\n", "");
+    let _: Plan = rig.good("POST", "/v1/plan", &sole).await;
+    for (spec, sentence) in [
+        (isolated([0, 1]), "no core is left"),
+        (isolated([0, 2]), "shares a physical core"),
+        (isolated([0, 9]), "which this host does not have"),
+    ] {
+        for way in ["/v1/plan", "/v1/apply"] {
+            let (_, fault) = rig.bad("POST", way, &spec).await;
+            assert!(fault.message.contains(sentence), "{fault:?}");
+        }
+    }
+    assert!(rig.objects().is_empty());
 }
 
 #[tokio::test]

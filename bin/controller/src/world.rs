@@ -143,7 +143,7 @@ impl World {
     pub fn place_of(&self, step: &Step) -> Option<Where> {
         let key = match step {
             Step::Create(object) => object.key(),
-            Step::Destroy(key, _) => *key,
+            Step::Destroy(key, _) | Step::Remove(key, _) => *key,
             Step::Install(image, _) => Key::Compartment(image.target),
         };
         self.views().places.get(&key).cloned()

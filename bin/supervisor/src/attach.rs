@@ -6,7 +6,7 @@ use crate::link::Shared;
 use crate::registry::{Key, Note, Seat, SeatPart};
 use crate::seats::{FABRIC_SLOTS, label};
 use crate::supervisor::Supervisor;
-use crate::watch::{CHANNEL_DEATHS, ENDPOINT_DEATHS, Ending, How, ending};
+use crate::watch::{CHANNEL_DEATHS, ENDPOINT_DEATHS, Ending, How, ending, restart_wait};
 use crate::workers::Place;
 use command::Message;
 use command::verbs::{
@@ -265,13 +265,14 @@ impl Supervisor {
             start,
             blames,
         } = ending(killed, how);
-        let limit = self.limit.take(now).err().unwrap_or(0);
+        let mut host = self.limit;
         let Some(state) = self.seat_mut(seat) else {
             return;
         };
         if state.worker != Some(id) {
             return;
         }
+        let limit = restart_wait(&mut host, &mut state.limit, seat == Seat::Fabric, now);
         state.worker = None;
         state.restarts += 1;
         state.cause = cause;
@@ -289,6 +290,10 @@ impl Supervisor {
             .filter(|slot| *slot < state.slots);
         let slot = slot.filter(|_| blames);
         state.suspect = slot.map_or(0, |slot| slot + 1);
+        self.limit = host;
+        let Some(state) = self.seat_mut(seat) else {
+            return;
+        };
         let deaths = if seat == Seat::Fabric {
             CHANNEL_DEATHS
         } else {

@@ -15,7 +15,7 @@ use command::Message;
 use command::message::ErrorCode;
 use command::verbs::{
     CreateCompartment, CreatePort, CreateUplink, DestroyCompartment, DestroyPort, DestroyUplink,
-    Done, FABRIC, Inspect, Install, Inventory, RUN_UP, Release, SUPERVISOR, StartCapture,
+    Done, FABRIC, Inspect, Install, Inventory, RUN_UP, Release, SUPERVISOR, Settle, StartCapture,
 };
 use confine::{Cgroup, Limits};
 use seqpacket::Fds;
@@ -85,7 +85,11 @@ impl Supervisor {
             return self.create_port(body).map(|()| Answer::Done);
         }
         if let Some(body) = message.body::<DestroyPort>() {
-            self.remove_port(body.compartment, body.slot);
+            self.remove_port(body.compartment, body.slot, body.keep_namespace != 0);
+            return Ok(Answer::Done);
+        }
+        if message.body::<Settle>().is_some() {
+            self.namespaces.settle();
             return Ok(Answer::Done);
         }
         if let Some(body) = message.body::<CreateUplink>() {
@@ -194,6 +198,7 @@ impl Supervisor {
                 .open(body.program.as_str())
                 .map_err(|e| Refusal::system("start that program", &e))?;
         }
+        self.has_core(body.core)?;
         let place = Seat::Compartment(body.id);
         let kept = bodies::store(&body).map_err(|e| Refusal::system("keep a request", &e))?;
         self.keeper
@@ -226,6 +231,9 @@ impl Supervisor {
             cgroup,
         };
         self.compartments.insert(body.id, compartment);
+        if body.core != u32::MAX {
+            self.share_cores();
+        }
         self.renew_channel(body.id);
         if self
             .compartments
@@ -279,7 +287,7 @@ impl Supervisor {
             self.kill(worker, None);
         }
         for slot in slots {
-            self.remove_port(id, slot);
+            self.remove_port(id, slot, false);
         }
         let Some(compartment) = self.compartments.remove(&id) else {
             return;
@@ -295,6 +303,9 @@ impl Supervisor {
             self.old_cgroups.push(cgroup);
         }
         self.keeper.forget(&format!("compartment/{id}/"));
+        if compartment.body.core != u32::MAX {
+            self.share_cores();
+        }
     }
 
     fn inspect(&mut self, target: u32) -> Result<(Inspect, Vec<Shared>), Refusal> {
@@ -381,42 +392,48 @@ impl Supervisor {
         all
     }
 
-    /// Lifts a quarantine: of one slot, or of the compartment and all its slots.
+    /// Lifts a quarantine, and the wait before the next start: of one slot, of the
+    /// compartment and all its slots, or of the fabric and all channels that killed it.
     fn release(&mut self, body: Release) -> Result<(), Refusal> {
-        let target = if body.target == FABRIC {
-            body.slot
-        } else {
-            body.target
-        };
-        let seat = self.named_seat(target)?;
-        let whole = body.target == FABRIC || body.slot == u32::MAX || body.slot == 0;
-        let one_port = (!whole).then_some(body.slot);
-        let Some(compartment) = self.compartments.get_mut(&target) else {
-            return Ok(());
-        };
-        compartment.seat.backoff.reset();
-        compartment.seat.due = 0;
-        let was_unplugged = whole && std::mem::take(&mut compartment.quarantined);
-        let slots: Vec<u32> = compartment
-            .ports
-            .iter()
-            .filter(|(slot, port)| port.quarantined && one_port.is_none_or(|one| one == **slot))
-            .map(|(slot, _)| *slot)
-            .collect();
-        if let Some(one) = one_port
-            && !compartment.ports.contains_key(&one)
+        if body.target != FABRIC {
+            return self.release_compartment(body.target, body.slot);
+        }
+        if body.slot != u32::MAX {
+            return self.release_compartment(body.slot, u32::MAX);
+        }
+        self.start_again = 0;
+        self.release_seat(Seat::Fabric);
+        let unplugged = self.compartments.iter().filter(|(_, c)| c.quarantined);
+        for id in unplugged.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.plug_in_again(id);
+        }
+        Ok(())
+    }
+
+    fn release_compartment(&mut self, id: u32, slot: u32) -> Result<(), Refusal> {
+        let seat = self.named_seat(id)?;
+        let one_port = (slot != u32::MAX && slot != 0).then_some(slot);
+        let ports = self.compartments.get(&id).map(|c| &c.ports);
+        if let (Some(one), Some(ports)) = (one_port, ports)
+            && !ports.contains_key(&one)
         {
             return Err(Refusal::new(
                 ErrorCode::NotFound,
-                format!("compartment {target} has no port {one}"),
+                format!("compartment {id} has no port {one}"),
             ));
         }
-        if was_unplugged {
-            self.fabric.blame.forgive(target);
-            self.replace_channel(target);
+        let slots: Vec<u32> = ports
+            .into_iter()
+            .flatten()
+            .filter(|(slot, port)| port.quarantined && one_port.is_none_or(|one| one == **slot))
+            .map(|(slot, _)| *slot)
+            .collect();
+        self.release_seat(seat);
+        if one_port.is_none() && self.compartments.get(&id).is_some_and(|c| c.quarantined) {
+            self.plug_in_again(id);
         }
         for slot in slots {
-            let Some(compartment) = self.compartments.get_mut(&target) else {
+            let Some(compartment) = self.compartments.get_mut(&id) else {
                 break;
             };
             compartment.seat.blame.forgive(slot);
@@ -429,9 +446,28 @@ impl Supervisor {
             if let (Some(worker), Some((body, fds))) = (worker, plug) {
                 self.tell(worker, &Message::new(0, &body), fds);
             }
-            self.note_port(target, slot);
+            self.note_port(id, slot);
+            self.happened(Happened::new(EventKind::PortAdded, Subject::Seat(seat)).slot(slot));
         }
-        self.happened(Happened::new(EventKind::PortAdded, Subject::Seat(seat)).slot(body.slot));
         Ok(())
+    }
+
+    /// The next start waits for nothing any more.
+    fn release_seat(&mut self, seat: Seat) {
+        if let Some(state) = self.seat_mut(seat) {
+            state.backoff.reset();
+            state.due = 0;
+        }
+    }
+
+    /// A compartment whose channel killed the fabric is given another one.
+    fn plug_in_again(&mut self, id: u32) {
+        if let Some(compartment) = self.compartments.get_mut(&id) {
+            compartment.quarantined = false;
+        }
+        self.fabric.blame.forgive(id);
+        self.replace_channel(id);
+        let seat = Subject::Seat(Seat::Compartment(id));
+        self.happened(Happened::new(EventKind::PortAdded, seat));
     }
 }

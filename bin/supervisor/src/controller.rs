@@ -53,8 +53,10 @@ impl Supervisor {
         );
         let descriptors = [self.controller_end.as_fd(), self.api.as_fd(), state.as_fd()];
         let rights = self.settings.rights.iter().map(String::as_str);
+        let cores = self.cores.to_string();
         let words: Vec<&str> = rights
             .chain(self.settings.rootless.then_some("--rootless"))
+            .chain(["--cores", &cores])
             .collect();
         let child = self.spawn(
             Profile::Controller,

@@ -1,16 +1,34 @@
 //! Namespaces that this instance makes, told from everybody else's by a mark: an empty
-//! file in the run directory, there before the namespace is and gone after it.
+//! file in the run directory, there before the namespace is and gone after it. The first
+//! port in one makes it, the last one's end removes it.
 
 use guard::guard;
 use netlink::namespace::{self, NamespaceError};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// Where the marks are.
-#[derive(Clone, Debug)]
+/// The namespaces made here.
+#[derive(Debug)]
 pub struct Namespaces {
     marks: PathBuf,
+    /// Says which names are removed. Without it a deleted namespace is seen by the next
+    /// request for it.
+    watch: Option<OwnedFd>,
+    /// Ports in each. One that is marked and not here is kept for a port to come.
+    users: BTreeMap<String, u32>,
+}
+
+/// A namespace for a port.
+#[derive(Debug)]
+pub struct Taken {
+    /// It.
+    pub namespace: OwnedFd,
+    /// It was made for this port.
+    pub is_fresh: bool,
 }
 
 impl Namespaces {
@@ -21,20 +39,114 @@ impl Namespaces {
     pub fn new(run_dir: &Path) -> std::io::Result<Namespaces> {
         let marks = run_dir.join("netns");
         std::fs::create_dir_all(&marks)?;
-        Ok(Namespaces { marks })
+        Ok(Namespaces {
+            marks,
+            watch: watch_names(),
+            users: BTreeMap::new(),
+        })
     }
 
-    /// Makes one. A namespace that an instance before this one made and could not
-    /// remove (it was killed whole) is replaced; anybody else's is left alone.
+    /// Readable when names were removed.
+    pub fn watch(&self) -> Option<&OwnedFd> {
+        self.watch.as_ref()
+    }
+
+    /// Names that were removed since the last call, ours and others'.
+    pub fn deleted(&self) -> BTreeSet<String> {
+        let mut names = BTreeSet::new();
+        let Some(watch) = &self.watch else {
+            return names;
+        };
+        let mut room = [MaybeUninit::uninit(); 4096];
+        let mut reader = inotify::Reader::new(watch, &mut room);
+        // Bound: what the kernel has queued, at most 16384 events unless set otherwise.
+        while let Ok(event) = reader.next() {
+            let name = event.file_name().and_then(|name| name.to_str().ok());
+            names.extend(name.map(str::to_owned));
+        }
+        names
+    }
+
+    /// The one of this name, for one port more: made unless it is there and ours;
+    /// anybody else's is left alone.
     ///
     /// # Errors
     /// As [`namespace::create_named`].
-    pub fn make(&self, name: &str) -> Result<OwnedFd, NamespaceError> {
+    pub fn take(&mut self, name: &str) -> Result<Taken, NamespaceError> {
+        let there = if guard!("namespace-shared") && self.is_ours(name) {
+            match namespace::open(name) {
+                Ok(namespace) => Some(namespace),
+                // Deleted behind our back.
+                Err(NamespaceError::Missing(_)) => None,
+                Err(error) => return Err(error),
+            }
+        } else {
+            None
+        };
+        let is_fresh = there.is_none();
+        let namespace = there.map_or_else(|| self.make(name), Ok)?;
+        self.adopt(name);
+        Ok(Taken {
+            namespace,
+            is_fresh,
+        })
+    }
+
+    /// Counts a port that is in it already.
+    pub fn adopt(&mut self, name: &str) {
+        *self.users.entry(name.to_owned()).or_default() += 1;
+    }
+
+    /// Whether no port but one is in it.
+    pub fn has_one_port(&self, name: &str) -> bool {
+        self.users.get(name) == Some(&1)
+    }
+
+    /// A port leaves. The last one takes the namespace along, unless that `stays` for
+    /// a port to come, at the latest until [`Namespaces::settle`].
+    pub fn leave(&mut self, name: &str, stays: bool) {
+        let Some(count) = self.users.get_mut(name) else {
+            return;
+        };
+        *count -= 1;
+        if guard!("namespace-last") && *count > 0 {
+            return;
+        }
+        self.users.remove(name);
+        if !stays {
+            self.unmake(name);
+        }
+    }
+
+    /// Removes those that no port is in.
+    pub fn settle(&mut self) {
+        for entry in std::fs::read_dir(&self.marks)
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            if let Some(name) = entry.file_name().to_str()
+                && !self.users.contains_key(name)
+            {
+                self.unmake(name);
+            }
+        }
+    }
+
+    /// Removes all of them.
+    pub fn unmake_all(&mut self) {
+        self.users.clear();
+        self.settle();
+        let _ = std::fs::remove_dir(&self.marks);
+    }
+
+    fn make(&self, name: &str) -> Result<OwnedFd, NamespaceError> {
         if !is_plain(name) {
             return Err(NamespaceError::Name(name.to_owned()));
         }
         let place = Path::new(namespace::DIRECTORY).join(name);
         if self.is_ours(name) {
+            // An empty file, left where the namespace was.
             namespace::delete_named(name)?;
         } else if place.exists() {
             return Err(NamespaceError::Exists(place));
@@ -53,7 +165,7 @@ impl Namespaces {
     }
 
     /// Removes one that this instance made; anybody else's stays.
-    pub fn unmake(&self, name: &str) {
+    fn unmake(&self, name: &str) {
         if guard!("foreign-namespace") && !self.is_ours(name) {
             return;
         }
@@ -65,23 +177,16 @@ impl Namespaces {
         }
     }
 
-    /// Removes all of them.
-    pub fn unmake_all(&self) {
-        for entry in std::fs::read_dir(&self.marks)
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
-            if let Some(name) = entry.file_name().to_str() {
-                self.unmake(name);
-            }
-        }
-        let _ = std::fs::remove_dir(&self.marks);
-    }
-
     fn is_ours(&self, name: &str) -> bool {
         is_plain(name) && self.marks.join(name).exists()
     }
+}
+
+fn watch_names() -> Option<OwnedFd> {
+    namespace::prepare_directory().ok()?;
+    let watch = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
+    inotify::add_watch(&watch, namespace::DIRECTORY, WatchFlags::DELETE).ok()?;
+    Some(watch)
 }
 
 fn is_plain(name: &str) -> bool {
@@ -107,36 +212,65 @@ mod tests {
     #[test]
     fn a_namespace_of_somebody_else_is_never_removed() {
         let folder = tempfile::tempdir().unwrap();
-        let namespaces = Namespaces::new(folder.path()).unwrap();
+        let mut namespaces = Namespaces::new(folder.path()).unwrap();
         let name = format!("bhg{}-theirs", std::process::id());
         let _gone = Gone(name.clone());
         namespace::create_named(&name).unwrap();
-        namespaces.unmake(&name);
-        assert!(exists(&name));
         assert!(matches!(
-            namespaces.make(&name),
+            namespaces.take(&name),
             Err(NamespaceError::Exists(_))
         ));
+        // Not even where a port is said to be in it.
+        namespaces.adopt(&name);
+        namespaces.leave(&name, false);
         namespaces.unmake_all();
         assert!(exists(&name));
     }
 
     #[test]
-    fn one_that_an_instance_before_left_is_replaced_and_removed_at_the_end() {
+    fn the_first_port_makes_one_and_the_last_one_removes_it() {
         let folder = tempfile::tempdir().unwrap();
         let name = format!("bhg{}-ours", std::process::id());
         let _gone = Gone(name.clone());
-        Namespaces::new(folder.path()).unwrap().make(&name).unwrap();
-        // Killed whole; the next one finds the mark.
-        let namespaces = Namespaces::new(folder.path()).unwrap();
-        namespaces.make(&name).unwrap();
+        let mut namespaces = Namespaces::new(folder.path()).unwrap();
+        let id = |taken: &Taken| rustix::fs::fstat(&taken.namespace).unwrap().st_ino;
+        let first = namespaces.take(&name).unwrap();
+        let second = namespaces.take(&name).unwrap();
+        assert_eq!(id(&first), id(&second));
+        assert!(first.is_fresh && !second.is_fresh);
+        namespaces.leave(&name, false);
+        assert!(exists(&name) && namespaces.has_one_port(&name));
+        // A supervisor after this one counts the port that is left.
+        let mut namespaces = Namespaces::new(folder.path()).unwrap();
+        namespaces.adopt(&name);
+        namespaces.settle();
         assert!(exists(&name));
+        namespaces.leave(&name, false);
+        assert!(!exists(&name));
+    }
+
+    #[test]
+    fn one_that_stays_is_for_the_next_port_until_all_is_settled() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = format!("bhg{}-stays", std::process::id());
+        let _gone = Gone(name.clone());
+        let mut namespaces = Namespaces::new(folder.path()).unwrap();
+        namespaces.take(&name).unwrap();
+        namespaces.leave(&name, true);
+        assert!(!namespaces.take(&name).unwrap().is_fresh);
+        namespaces.leave(&name, true);
+        namespaces.settle();
+        assert!(!exists(&name));
+        // Deleted behind our back it is made again.
+        namespaces.take(&name).unwrap();
+        namespace::delete_named(&name).unwrap();
+        assert!(namespaces.take(&name).unwrap().is_fresh);
         namespaces.unmake_all();
         assert!(!exists(&name));
         assert!(!folder.path().join("netns").exists());
         for name in ["", ".", "..", "a/b"] {
             assert!(
-                matches!(namespaces.make(name), Err(NamespaceError::Name(_))),
+                matches!(namespaces.take(name), Err(NamespaceError::Name(_))),
                 "{name}"
             );
         }

@@ -16,6 +16,8 @@ pub enum Source {
     Keeper,
     /// The controller's socket.
     Controller,
+    /// A namespace's name was removed.
+    Namespaces,
     /// A process died.
     Death(u64),
     /// A process says something.

@@ -2,26 +2,30 @@
 
 use crate::bodies;
 use crate::channels::{Channel, End, each_part};
+use crate::events::{Happened, Subject};
 use crate::link::Shared;
 use crate::poll::{Source, Token};
 use crate::refusal::Refusal;
-use crate::registry::{Key, Note, PortPart, made, making};
-use crate::supervisor::Supervisor;
+use crate::registry::{Key, Note, PortPart, Seat, made, making};
+use crate::supervisor::{ERRNO_REASONS, Supervisor};
 use crate::taps::{delete_interface, refuse_namespace, set_up_tap};
 use command::Message;
 use command::message::ErrorCode;
 use command::verbs::{
     AddPort, CREATE_NAMESPACE, CreatePort, ENDPOINT_FIFO, ENDPOINT_TAP, NeedReplace, PORT_TAP,
-    RemovePort,
+    PortClosed, RemovePort,
 };
 use guard::guard;
 use netlink::namespace;
 use port::Features;
+use rustix::io::Errno;
 use seqpacket::{Listener, Socket};
 use shm::Geometry;
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use telemetry::recorder::EventKind;
 
 /// From this record size on a fifo carries segmentation offloads: the longest GSO
 /// frame fits.
@@ -39,7 +43,7 @@ pub struct Port {
     pub kind: Kind,
     /// It killed its switch: unplugged until released.
     pub quarantined: bool,
-    /// The switch closed it: its interface is gone, or its peer broke the protocol.
+    /// Its interface or namespace is gone, or its peer broke the protocol.
     pub closed: bool,
 }
 
@@ -128,7 +132,9 @@ impl Supervisor {
         let created = bodies::digest(&body);
         match compartment.ports.get(&body.slot) {
             Some(port) if port.created == created && !port.is_gone() => return Ok(()),
-            Some(port) if port.created == created => self.remove_port(body.compartment, body.slot),
+            Some(port) if port.created == created => {
+                self.remove_port(body.compartment, body.slot, true)
+            }
             Some(_) => {
                 let what = format!(
                     "slot {} of compartment {} has another port",
@@ -183,38 +189,38 @@ impl Supervisor {
             self.tell(worker, &Message::new(0, &body), fds);
         }
         self.note_port(body.compartment, body.slot);
+        let subject = Subject::Seat(Seat::Compartment(body.compartment));
+        self.happened(Happened::new(EventKind::PortAdded, subject).slot(body.slot));
         Ok(())
     }
 
     fn create_tap(&mut self, body: &CreatePort) -> Result<Kind, Refusal> {
         let name = body.namespace.as_str();
         let made_here = body.flags & CREATE_NAMESPACE != 0;
-        let namespace = if made_here {
-            self.namespaces.make(name)
+        let (namespace, is_fresh) = if made_here {
+            self.namespaces
+                .take(name)
+                .map(|taken| (taken.namespace, taken.is_fresh))
         } else {
-            namespace::open(name)
-        };
-        let namespace = namespace.map_err(|error| refuse_namespace(&error))?;
+            namespace::open(name).map(|namespace| (namespace, false))
+        }
+        .map_err(|error| refuse_namespace(&error))?;
         let key = |part| Key::Port(body.compartment, body.slot, part);
         self.keeper.keep(
             key(PortPart::Namespace),
             &Note::default(),
             namespace.as_fd(),
         );
-        let result = namespace::within(namespace.as_fd(), || set_up_tap(body));
+        let result = namespace::within(namespace.as_fd(), || set_up_tap(body))
+            .map_err(|error| refuse_namespace(&error))
+            .and_then(|made| made);
         let (fd, features) = match result {
-            Ok(Ok(tap)) => tap,
-            Ok(Err(refusal)) => {
+            Ok(tap) => tap,
+            Err(refusal) => {
                 if made_here {
-                    self.namespaces.unmake(name);
+                    self.namespaces.leave(name, !is_fresh);
                 }
                 return Err(refusal);
-            }
-            Err(error) => {
-                if made_here {
-                    self.namespaces.unmake(name);
-                }
-                return Err(refuse_namespace(&error));
             }
         };
         self.keeper
@@ -239,6 +245,8 @@ impl Supervisor {
             seqpacket::Error::System(errno) => Refusal::errno(what, errno),
             other => Refusal::new(ErrorCode::System, format!("cannot {what}: {other}")),
         };
+        make_fifo_folder(&path)
+            .map_err(|error| Refusal::system("make the folder of the fifo's socket", &error))?;
         let listener =
             Listener::bind(&path, 0o600).map_err(|e| refuse("listen for the fifo's owner", e))?;
         if !self.settings.rootless && body.owner != 0 {
@@ -250,7 +258,7 @@ impl Supervisor {
                 None,
                 rustix::fs::AtFlags::SYMLINK_NOFOLLOW,
             ) {
-                let _ = std::fs::remove_file(&path);
+                remove_fifo_socket(&path);
                 return Err(Refusal::errno("give the fifo's socket to its owner", errno));
             }
         }
@@ -293,8 +301,31 @@ impl Supervisor {
         );
     }
 
-    /// Removes a port and what was made for it. One that is not there is no error.
-    pub fn remove_port(&mut self, compartment: u32, slot: u32) {
+    /// A namespace was deleted from outside: ports by that name are none any more,
+    /// though their interfaces live on for who is inside.
+    pub fn namespaces_deleted(&mut self) {
+        let names: BTreeSet<String> = self.namespaces.deleted();
+        let is_named = |body: &CreatePort| {
+            let last = Path::new(body.namespace.as_str()).file_name();
+            last.and_then(|name| name.to_str())
+                .is_some_and(|name| names.contains(name))
+        };
+        let lost: Vec<(u32, u32)> = self
+            .compartments
+            .iter()
+            .flat_map(|(id, c)| c.ports.iter().map(|(slot, port)| (*id, *slot, port)))
+            .filter(|(_, _, port)| is_named(&port.body) && !port.closed && port.is_gone())
+            .map(|(id, slot, _)| (id, slot))
+            .collect();
+        for (id, slot) in lost {
+            let reason = ERRNO_REASONS + Errno::NODEV.raw_os_error().unsigned_abs();
+            self.port_closed(Seat::Compartment(id), &PortClosed { slot, reason });
+        }
+    }
+
+    /// Removes a port and what was made for it; its namespace `stays` where another
+    /// port is to come into it. One that is not there is no error.
+    pub fn remove_port(&mut self, compartment: u32, slot: u32, stays: bool) {
         self.drop_client(compartment, slot);
         let Some(home) = self.compartments.get_mut(&compartment) else {
             return;
@@ -316,19 +347,21 @@ impl Supervisor {
             if let Some(token) = token {
                 self.poll.unwatch(listener, *token);
             }
-            let _ = std::fs::remove_file(path);
+            remove_fifo_socket(path);
         }
         if let Kind::Tap { fd, namespace, .. } = &port.kind {
+            let name = port.body.namespace.as_str();
+            let made_here = port.body.flags & CREATE_NAMESPACE != 0;
             match fd.try_clone() {
                 // It goes with the namespace, which the kernel does behind our back:
                 // deleting an interface holds up everybody for some 30 ms.
-                Ok(fd) if port.body.flags & CREATE_NAMESPACE != 0 => {
+                Ok(fd) if made_here && !stays && self.namespaces.has_one_port(name) => {
                     port::tap::leave_to_namespace(fd)
                 }
                 _ => delete_interface(namespace.as_fd(), port.body.interface.as_str()),
             }
-            if port.body.flags & CREATE_NAMESPACE != 0 {
-                self.namespaces.unmake(port.body.namespace.as_str());
+            if made_here {
+                self.namespaces.leave(name, stays);
             }
         }
         self.keeper.forget(&format!("port/{compartment}/{slot}/"));
@@ -495,11 +528,16 @@ impl Supervisor {
         let (fd, note) = kept.body;
         let body: CreatePort = bodies::load(&fd)?;
         let kind = match (kept.tap, kept.namespace, kept.listener) {
-            (Some(tap), Some(namespace), _) => Kind::Tap {
-                fd: Rc::new(tap),
-                namespace: Rc::new(namespace),
-                features: note.number("features") as u32,
-            },
+            (Some(tap), Some(namespace), _) => {
+                if body.flags & CREATE_NAMESPACE != 0 {
+                    self.namespaces.adopt(body.namespace.as_str());
+                }
+                Kind::Tap {
+                    fd: Rc::new(tap),
+                    namespace: Rc::new(namespace),
+                    features: note.number("features") as u32,
+                }
+            }
             (_, _, Some(listener)) => {
                 let listener = Listener::from_fd(listener);
                 let token = self
@@ -539,18 +577,16 @@ impl Supervisor {
         })
     }
 
-    /// Removes what a half-made port may have left outside the keeper.
+    /// Removes what a half-made port may have left outside the keeper. A namespace is
+    /// left to [`crate::namespaces::Namespaces::settle`]: the request comes again.
     pub fn remove_half_port(&mut self, body: OwnedFd) {
         let Some(body) = bodies::load::<CreatePort>(&body) else {
             return;
         };
-        if body.kind == ENDPOINT_TAP && body.flags & CREATE_NAMESPACE != 0 {
-            self.namespaces.unmake(body.namespace.as_str());
-        }
         if body.kind == ENDPOINT_FIFO
             && let Some(path) = fifo_path(&self.settings.run_dir, body.name.as_str())
         {
-            let _ = std::fs::remove_file(path);
+            remove_fifo_socket(&path);
         }
     }
 }
@@ -564,7 +600,9 @@ impl Port {
     /// Whether the interface went away under it (deleted, or its namespace was).
     fn is_gone(&self) -> bool {
         match &self.kind {
-            Kind::Tap { .. } => self.closed,
+            Kind::Tap { namespace, .. } => {
+                self.closed || !namespace::is_at(namespace.as_fd(), self.body.namespace.as_str())
+            }
             Kind::Fifo { .. } => false,
         }
     }
@@ -575,15 +613,44 @@ fn fifo_geometry(body: &CreatePort) -> Result<Geometry, Refusal> {
         .map_err(|error| Refusal::new(ErrorCode::Limit, error.to_string()))
 }
 
-/// The socket of the fifo called `tenant/endpoint`: no part of the name leads out of
-/// the directory.
+/// The socket of the fifo called `tenant/endpoint`, in a folder of the tenant's own: no
+/// part of the name leads out of the directory, and no two names to one socket.
 fn fifo_path(run_dir: &Path, name: &str) -> Option<PathBuf> {
-    let file = name.replace('/', ".");
+    let (tenant, endpoint) = name.split_once('/')?;
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-    if file.is_empty() || file.starts_with('.') || !file.chars().all(plain) {
+    let is_plain =
+        |part: &str| !part.is_empty() && !part.starts_with('.') && part.chars().all(plain);
+    if !is_plain(tenant) || !is_plain(endpoint) {
         return None;
     }
-    Some(run_dir.join("fifo").join(format!("{file}.sock")))
+    let folder = run_dir.join("fifo").join(tenant);
+    Some(folder.join(format!("{endpoint}.sock")))
+}
+
+/// Makes the folder that a fifo's socket is in. Others may pass through it to their
+/// own, whose mode says who connects.
+fn make_fifo_folder(socket: &Path) -> std::io::Result<()> {
+    let Some(folder) = socket.parent() else {
+        return Ok(());
+    };
+    match std::fs::create_dir(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    // Whatever the umask is.
+    Ok(rustix::fs::chmod(
+        folder,
+        rustix::fs::Mode::from_raw_mode(0o711),
+    )?)
+}
+
+/// Removes a fifo's socket, and the tenant's folder with the last one.
+fn remove_fifo_socket(socket: &Path) {
+    let _ = std::fs::remove_file(socket);
+    if let Some(folder) = socket.parent() {
+        // Not empty: another endpoint's is in it.
+        let _ = std::fs::remove_dir(folder);
+    }
 }
 
 #[cfg(test)]
@@ -595,16 +662,15 @@ mod tests {
         let path = |name| fifo_path(Path::new("/run/b"), name);
         assert_eq!(
             path("red/web1"),
-            Some(PathBuf::from("/run/b/fifo/red.web1.sock"))
+            Some(PathBuf::from("/run/b/fifo/red/web1.sock"))
         );
-        for name in ["", "/etc/passwd", "../x", "a b", "a\n", ".hidden"] {
+        // Dots are only dots.
+        assert_ne!(path("fe/b.c"), path("fe.b/c"));
+        for name in [
+            "", "web1", "/etc", "red/", "../x", "a/../b", "a/b/c", "a /b", "a/b\n", ".a/b", "a/.b",
+        ] {
             assert_eq!(path(name), None, "{name}");
         }
-        // Dots inside are only dots: a slash is never left.
-        assert_eq!(
-            path("a/../b"),
-            Some(PathBuf::from("/run/b/fifo/a....b.sock"))
-        );
     }
 
     #[test]

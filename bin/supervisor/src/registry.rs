@@ -25,6 +25,8 @@ pub enum Key {
     ApiListener,
     /// The supervisor's own flight recorder.
     Recorder,
+    /// The lock on this instance's uids.
+    Uids,
     /// A part of a process.
     Worker(u64, WorkerPart),
     /// A part of a place that a process fills.
@@ -119,6 +121,7 @@ impl fmt::Display for Key {
             Key::ControlController => f.write_str("control/controller"),
             Key::ApiListener => f.write_str("api/listener"),
             Key::Recorder => f.write_str("supervisor/recorder"),
+            Key::Uids => f.write_str("supervisor/uids"),
             Key::Worker(n, part) => write!(f, "worker/{n}/{part}"),
             Key::Seat(Seat::Fabric, part) => write!(f, "fabric/{part}"),
             Key::Seat(Seat::Compartment(n), part) => write!(f, "compartment/{n}/{part}"),
@@ -137,6 +140,7 @@ impl Key {
             ("control", "controller") => Some(Key::ControlController),
             ("api", "listener") => Some(Key::ApiListener),
             ("supervisor", "recorder") => Some(Key::Recorder),
+            ("supervisor", "uids") => Some(Key::Uids),
             ("fabric", part) => Some(Key::Seat(Seat::Fabric, SeatPart::parse(part)?)),
             ("worker", rest) => {
                 let (n, part) = rest.split_once('/')?;
@@ -286,6 +290,8 @@ pub struct Rebuilt<D> {
     pub api: Option<D>,
     /// Our flight recorder.
     pub recorder: Option<D>,
+    /// The lock on our uids.
+    pub uids: Option<D>,
     /// Processes by serial number.
     pub workers: BTreeMap<u64, KeptWorker<D>>,
     /// The fabric's seat.
@@ -309,6 +315,7 @@ pub fn rebuild<D>(kept: impl IntoIterator<Item = (String, Note, D)>) -> Rebuilt<
         controller: None,
         api: None,
         recorder: None,
+        uids: None,
         workers: BTreeMap::new(),
         fabric: None,
         compartments: BTreeMap::new(),
@@ -327,6 +334,7 @@ pub fn rebuild<D>(kept: impl IntoIterator<Item = (String, Note, D)>) -> Rebuilt<
             Some(Key::ControlController) => out.controller = Some(descriptor),
             Some(Key::ApiListener) => out.api = Some(descriptor),
             Some(Key::Recorder) => out.recorder = Some(descriptor),
+            Some(Key::Uids) => out.uids = Some(descriptor),
             Some(Key::Worker(n, part)) => {
                 workers
                     .entry(n)

@@ -5,7 +5,7 @@ use crate::channels::Channel;
 use crate::link::Shared;
 use crate::ports::Port;
 use crate::registry::Seat;
-use crate::watch::{Backoff, Blame, Progress};
+use crate::watch::{Backoff, Blame, Progress, RestartLimit};
 use command::verbs::{
     CreateCompartment, CreateUplink, RUN_BACKOFF, RUN_QUARANTINED, RUN_STARTING, RUN_UP,
     START_FRESH,
@@ -52,6 +52,8 @@ pub struct SeatState {
     pub start: u32,
     /// Slot + 1 that the last process worked on when it crashed; 0 = unknown.
     pub suspect: u32,
+    /// Its own share of the restarts.
+    pub limit: RestartLimit,
     /// Waits between restarts.
     pub backoff: Backoff,
     /// Whose frames were being worked on at each death.
@@ -93,6 +95,7 @@ impl SeatState {
             due: 0,
             start: START_FRESH,
             suspect: 0,
+            limit: RestartLimit::of_seat(),
             backoff: Backoff::default(),
             blame: Blame::default(),
             progress: Progress::default(),

@@ -1,6 +1,8 @@
 //! Where this instance works.
 
-use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid, chmod, chownat, open};
+use guard::guard;
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, chmod, chownat, fchmod, fchown, fstat, open};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
 };
@@ -13,6 +15,11 @@ const RUN_DIR: &str = "/run/bulkhead";
 const FIRST_UID: u32 = 3_000_000;
 /// uids of an instance.
 const RANGE: u32 = 65_536;
+/// Ranges that other instances spread over; two in one are told (`ranges.rs`).
+const RANGES: u32 = 16_000;
+
+/// What the controller keeps in its folder.
+const STATE_FILES: [&str; 2] = ["controller.redb", "controller.attempts"];
 
 /// The command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +89,7 @@ impl Settings {
             .fold(0x811c_9dc5_u32, |hash, byte| {
                 (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
             });
-        FIRST_UID + RANGE * (1 + hash % 1000)
+        FIRST_UID + RANGE * (1 + hash % RANGES)
     }
 
     /// Makes the directories below the run directory.
@@ -123,33 +130,44 @@ impl Settings {
         Ok(socket)
     }
 
-    /// Opens the state directory for the controller, which is to own what is in it.
+    /// Opens the state directory for the controller, which is to own it and its own
+    /// files in it. A folder that somebody else may write to is refused: what lies in
+    /// it would be taken for ours.
     ///
     /// # Errors
-    /// What the operating system refused.
+    /// What is wrong with the folder, or what the operating system refused.
     pub fn open_state(&self, uid: u32) -> std::io::Result<OwnedFd> {
         std::fs::create_dir_all(&self.state_dir)?;
-        if !self.rootless {
-            let own = |path: &Path| {
-                chownat(
-                    CWD,
-                    path,
-                    Some(Uid::from_raw(uid)),
-                    Some(Gid::from_raw(uid)),
-                    AtFlags::SYMLINK_NOFOLLOW,
-                )
-            };
-            own(&self.state_dir)?;
-            for entry in std::fs::read_dir(&self.state_dir)? {
-                own(&entry?.path())?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = open(&self.state_dir, flags, Mode::empty()).map_err(|errno| match errno {
+            Errno::LOOP | Errno::NOTDIR => {
+                std::io::Error::other("not a folder itself (symbolic links are not followed)")
             }
+            errno => errno.into(),
+        })?;
+        if !self.rootless {
+            let found = fstat(&folder)?;
+            let is_ours = [0, uid].contains(&found.st_uid);
+            let is_closed = found.st_mode & 0o002 == 0
+                && (found.st_mode & 0o020 == 0 || [0, uid].contains(&found.st_gid));
+            if guard!("state-folder") && !(is_ours && is_closed) {
+                return Err(std::io::Error::other(format!(
+                    "the folder belongs to uid {}, mode {:o}: it must belong to root or to the controller (uid {uid}) and be writable by nobody else; correct that if it is Bulkhead's, or give --state-dir a folder of its own",
+                    found.st_uid,
+                    found.st_mode & 0o7777
+                )));
+            }
+            let (user, group) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(uid)));
+            for file in STATE_FILES {
+                match chownat(&folder, file, user, group, AtFlags::SYMLINK_NOFOLLOW) {
+                    Ok(()) | Err(Errno::NOENT) => {}
+                    Err(errno) => return Err(errno.into()),
+                }
+            }
+            fchown(&folder, user, group)?;
         }
-        chmod(&self.state_dir, Mode::from_raw_mode(0o700))?;
-        Ok(open(
-            &self.state_dir,
-            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?)
+        fchmod(&folder, Mode::from_raw_mode(0o700))?;
+        Ok(folder)
     }
 
     /// Removes what is in the run directory by this program's doing.
@@ -195,5 +213,67 @@ mod tests {
         assert_eq!(first("/run/bulkhead"), 3_000_000);
         assert_ne!(first("/tmp/a/run"), first("/tmp/b/run"));
         assert!(first("/tmp/a/run") >= FIRST_UID + RANGE);
+    }
+
+    /// Who owns a path, and with which mode.
+    fn owner(path: &Path) -> (u32, u32) {
+        let found = rustix::fs::lstat(path).unwrap();
+        (found.st_uid, found.st_mode & 0o7777)
+    }
+
+    fn state_in(folder: &Path) -> Settings {
+        Settings {
+            run_dir: folder.join("run"),
+            state_dir: folder.join("state"),
+            rootless: false,
+            rights: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn only_the_controllers_own_files_are_given_to_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = state_in(folder.path());
+        let state = &settings.state_dir;
+        std::fs::create_dir(state).unwrap();
+        let secret = folder.path().join("secret");
+        for path in [&state.join("controller.redb"), &state.join("mine"), &secret] {
+            std::fs::write(path, "").unwrap();
+            chmod(path, Mode::from_raw_mode(0o640)).unwrap();
+        }
+        std::os::unix::fs::symlink(&secret, state.join("controller.attempts")).unwrap();
+        for _ in 0..2 {
+            settings.open_state(3_000_000).unwrap();
+        }
+        assert_eq!(owner(state), (3_000_000, 0o700));
+        assert_eq!(owner(&state.join("controller.redb")), (3_000_000, 0o640));
+        assert_eq!(owner(&state.join("mine")), (0, 0o640));
+        assert_eq!(owner(&secret), (0, 0o640));
+    }
+
+    #[test]
+    fn a_folder_that_others_may_write_to_is_refused_and_left_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = state_in(folder.path());
+        let state = &settings.state_dir;
+        std::fs::create_dir(state).unwrap();
+        for (uid, gid, mode) in [
+            (0, 0, 0o777),
+            (0, 0, 0o1777),
+            (1234, 0, 0o700),
+            (0, 5, 0o770),
+        ] {
+            rustix::fs::chown(state, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid))).unwrap();
+            chmod(state, Mode::from_raw_mode(mode)).unwrap();
+            let refused = settings.open_state(3_000_000).unwrap_err().to_string();
+            assert!(
+                refused.contains(&format!("uid {uid}, mode {mode:o}")),
+                "{refused}"
+            );
+            assert_eq!(owner(state), (uid, mode));
+        }
+        std::fs::remove_dir(state).unwrap();
+        std::os::unix::fs::symlink(folder.path(), state).unwrap();
+        assert!(settings.open_state(3_000_000).is_err());
     }
 }

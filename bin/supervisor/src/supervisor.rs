@@ -14,8 +14,9 @@ use crate::seats::{Compartment, FABRIC_SLOTS, SeatState, Uplink};
 use crate::settings::Settings;
 use crate::watch::{RestartLimit, Seen};
 use crate::workers::{Place, Worker};
-use crate::{adopt, uplinks};
+use crate::{adopt, cores, ranges, uplinks};
 use command::Message;
+use command::cores::Cores;
 use command::message::ErrorCode;
 use command::verbs::{CAUSE_REPORT, CAUSE_STALL, NeedReplace, PortClosed, Ready, Report, Running};
 use confine::Cgroup;
@@ -38,7 +39,7 @@ const WATCH_ASLEEP: u64 = 40_000_000;
 /// Messages of one process taken in one turn.
 const BATCH: usize = 64;
 /// `PortClosed::reason` from here on is an errno, below it a breach of the protocol.
-const ERRNO_REASONS: u32 = 1000;
+pub const ERRNO_REASONS: u32 = 1000;
 
 /// Everything that the supervisor knows.
 pub struct Supervisor {
@@ -82,7 +83,9 @@ pub struct Supervisor {
     pub channels: Channels,
     /// Captures by compartment.
     pub captures: BTreeMap<u32, Capture>,
-    /// Restarts of the whole host.
+    /// This host's cores, by physical core.
+    pub cores: Cores,
+    /// Restarts of the whole host, but the fabric's.
     pub limit: RestartLimit,
     /// Namespaces made here.
     pub namespaces: Namespaces,
@@ -132,6 +135,11 @@ impl Supervisor {
         poll.watch(&control, Source::Controller)
             .map_err(no("watch the controller"))?;
         settings.prepare().map_err(says("the run directory"))?;
+        if !settings.rootless && found.uids.is_none() {
+            let lock = ranges::take(settings.first_uid(), &settings.run_dir)?;
+            // The keeper holds it over our death.
+            keeper.keep(Key::Uids, &Note::default(), lock.as_fd());
+        }
         let api = match found.api {
             Some(api) => api,
             None => {
@@ -152,6 +160,7 @@ impl Supervisor {
             }
         };
         let recorder = Recorder::open(&recorder_page).map_err(says("the flight recorder"))?;
+        let is_first = found.fabric.is_none();
         let fabric = match found.fabric.and_then(adopt::fabric) {
             Some(fabric) => fabric,
             None => {
@@ -176,8 +185,19 @@ impl Supervisor {
                 None
             }
         };
-        let namespaces = Namespaces::new(&settings.run_dir).map_err(says("the run directory"))?;
+        let mut namespaces =
+            Namespaces::new(&settings.run_dir).map_err(says("the run directory"))?;
+        if is_first {
+            // What an instance before this one left: it was killed whole.
+            namespaces.settle();
+        }
+        if let Some(watch) = namespaces.watch() {
+            poll.watch(watch, Source::Namespaces)
+                .map_err(no("watch the namespaces"))?;
+        }
         let now = clock();
+        // A supervisor before us kept itself off what was isolated: the keeper did not.
+        let cores = cores::of_keeper();
         let mut this = Supervisor {
             uids: Uids::new(settings.first_uid()),
             programs: Programs::beside_us().map_err(says("own path"))?,
@@ -200,7 +220,8 @@ impl Supervisor {
             // Serials only have to differ: the clock never gives the same twice.
             channels: Channels::new(now),
             captures: BTreeMap::new(),
-            limit: RestartLimit::new(now),
+            cores,
+            limit: RestartLimit::of_host(),
             namespaces,
             hierarchy,
             old_cgroups: Vec::new(),
@@ -229,6 +250,7 @@ impl Supervisor {
         for (id, kept) in found.workers.into_iter().rev() {
             this.adopt_worker(id, kept);
         }
+        this.share_cores();
         this.end_orphans();
         for body in found.half_ports {
             this.remove_half_port(body);
@@ -284,6 +306,7 @@ impl Supervisor {
                     Source::Death(id) => self.reap(id),
                     Source::Worker(id) => self.hear_worker(id),
                     Source::Controller => self.hear_controller(),
+                    Source::Namespaces => self.namespaces_deleted(),
                     Source::Listener(compartment, slot) => self.accept(compartment, slot),
                     Source::Client(compartment, slot) => self.hear_client(compartment, slot),
                     Source::Keeper => {
@@ -421,7 +444,8 @@ impl Supervisor {
         }
     }
 
-    fn port_closed(&mut self, seat: Seat, body: &PortClosed) {
+    /// A port is closed, by a process's word or because it is gone.
+    pub fn port_closed(&mut self, seat: Seat, body: &PortClosed) {
         let PortClosed { slot, reason } = *body;
         self.happened(
             Happened::new(EventKind::PortClosed, Subject::Seat(seat))
@@ -466,7 +490,7 @@ impl Supervisor {
                 };
                 if port.is_tap() {
                     eprintln!(
-                        "supervisor: the interface of {} is gone",
+                        "supervisor: the interface or the namespace of {} is gone",
                         port.body.name.as_str()
                     );
                     port.closed = true;
@@ -537,6 +561,9 @@ impl Supervisor {
         }
         self.namespaces.unmake_all();
         self.settings.clear();
+        if !self.settings.rootless {
+            ranges::remove(self.settings.first_uid());
+        }
         for worker in self.workers.values() {
             let mut fds = [rustix::event::PollFd::new(
                 &worker.pidfd,

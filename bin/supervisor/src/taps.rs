@@ -95,7 +95,7 @@ pub fn delete_interface(namespace: BorrowedFd<'_>, name: &str) {
 pub fn refuse_namespace(error: &NamespaceError) -> Refusal {
     let code = match error {
         NamespaceError::Name(_) => ErrorCode::BadMessage,
-        NamespaceError::Missing(_) => ErrorCode::NoNamespace,
+        NamespaceError::Missing(_) | NamespaceError::Host(_) => ErrorCode::NoNamespace,
         NamespaceError::Exists(_) => ErrorCode::Conflict,
         NamespaceError::Refused { .. } => ErrorCode::System,
     };

@@ -64,24 +64,32 @@ impl Backoff {
     }
 }
 
-/// Limit of restarts of the whole host: a token bucket.
+/// A limit of restarts: a token bucket.
 #[derive(Clone, Copy, Debug)]
 pub struct RestartLimit {
     tokens: f64,
     filled: u64,
+    burst: f64,
+    per_second: f64,
 }
 
-/// Restarts that may happen at once.
-const RESTART_BURST: f64 = 64.0;
-/// Restarts a second in the long run.
-const RESTARTS_PER_SECOND: f64 = 20.0;
-
 impl RestartLimit {
-    /// A full bucket.
-    pub fn new(now: u64) -> RestartLimit {
+    /// The host's, full: what all compartments have together.
+    pub fn of_host() -> RestartLimit {
+        RestartLimit::new(64.0, 20.0)
+    }
+
+    /// A seat's own, full: a tenth of the host's, so that nobody alone uses that up.
+    pub fn of_seat() -> RestartLimit {
+        RestartLimit::new(8.0, 2.0)
+    }
+
+    fn new(burst: f64, per_second: f64) -> RestartLimit {
         RestartLimit {
-            tokens: RESTART_BURST,
-            filled: now,
+            tokens: burst,
+            filled: 0,
+            burst,
+            per_second,
         }
     }
 
@@ -89,13 +97,42 @@ impl RestartLimit {
     pub fn take(&mut self, now: u64) -> Result<(), u64> {
         let passed = now.saturating_sub(self.filled) as f64 / 1e9;
         self.filled = now.max(self.filled);
-        self.tokens = (self.tokens + passed * RESTARTS_PER_SECOND).min(RESTART_BURST);
+        self.tokens = (self.tokens + passed * self.per_second).min(self.burst);
         if guard!("restart-limit") && self.tokens < 1.0 {
-            return Err((((1.0 - self.tokens) / RESTARTS_PER_SECOND) * 1e9) as u64 + 1);
+            return Err((((1.0 - self.tokens) / self.per_second) * 1e9) as u64 + 1);
         }
         self.tokens -= 1.0;
         Ok(())
     }
+
+    /// Takes one restart in any case, and says how many nanoseconds it must wait.
+    fn owe(&mut self, now: u64) -> u64 {
+        let wait = self.take(now).err().unwrap_or(0);
+        if wait > 0 {
+            self.tokens -= 1.0;
+        }
+        wait
+    }
+}
+
+/// How long a seat's restart waits by the limits, nanoseconds. First its own: who dies
+/// without end waits for itself. Then the host's, at most the time of one restart (50
+/// ms). The fabric, without which nobody is served, never waits for others.
+pub fn restart_wait(
+    host: &mut RestartLimit,
+    own: &mut RestartLimit,
+    is_fabric: bool,
+    now: u64,
+) -> u64 {
+    let alone = if guard!("restart-own") {
+        own.owe(now)
+    } else {
+        0
+    };
+    if guard!("restart-fabric") && is_fabric {
+        return alone;
+    }
+    alone.max(host.take(now).err().unwrap_or(0))
 }
 
 /// Whose frames a process was working on when it died.

@@ -158,6 +158,8 @@ verbs! {
     Event = 58,
     /// controller → supervisor: lift a quarantine.
     Release = 59,
+    /// controller → supervisor: a change is over, remove what was kept for it.
+    Settle = 60,
     /// anyone → keeper: keep this descriptor under this name; fd.
     Keep = 80,
     /// anyone → keeper: give a duplicate of the descriptor.

@@ -272,6 +272,16 @@ body! {
         compartment: u32,
         /// Slot.
         slot: u32,
+        /// 1 = the namespace that was made for it stays, for a port to come, until
+        /// [`Settle`].
+        keep_namespace: u32,
+    }
+}
+body! {
+    /// A change is over: namespaces that were made, and that no port came into, go.
+    Settle: Settle {
+        /// Zero.
+        reserved: u32,
     }
 }
 body! {

@@ -523,6 +523,7 @@ fn destroy(create: &CreatePort) -> Action {
     Action::DestroyPort(DestroyPort {
         compartment: create.compartment,
         slot: create.slot,
+        ..DestroyPort::default()
     })
 }
 

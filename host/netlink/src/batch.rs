@@ -164,13 +164,14 @@ impl<'a> Batch<'a> {
         )
     }
 
-    /// Routes everything through a gateway on an interface that is up.
+    /// Routes everything through a gateway on an interface that is up. Of several
+    /// interfaces the first made has it; each has its own, and takes only that along.
     pub fn add_default_route(self, index: u32, gateway: IpAddr) -> Self {
         let any = match gateway {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         };
-        self.add_route(index, any, 0, Some(gateway))
+        self.route(index, any, 0, Some(gateway), Some(index))
     }
 
     /// Routes a prefix through a gateway, or straight to an interface that is up.
@@ -180,6 +181,17 @@ impl<'a> Batch<'a> {
         prefix: IpAddr,
         prefix_len: u8,
         gateway: Option<IpAddr>,
+    ) -> Self {
+        self.route(index, prefix, prefix_len, gateway, None)
+    }
+
+    fn route(
+        self,
+        index: u32,
+        prefix: IpAddr,
+        prefix_len: u8,
+        gateway: Option<IpAddr>,
+        metric: Option<u32>,
     ) -> Self {
         let mut message = RouteMessage::default();
         message.header = RouteHeader {
@@ -206,6 +218,9 @@ impl<'a> Batch<'a> {
                 .push(RouteAttribute::Gateway(RouteAddress::from(gateway)));
         }
         message.attributes.push(RouteAttribute::Oif(index));
+        message
+            .attributes
+            .extend(metric.map(RouteAttribute::Priority));
         self.push(
             RouteNetlinkMessage::NewRoute(message),
             NLM_F_CREATE | NLM_F_REPLACE,

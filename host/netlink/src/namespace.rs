@@ -4,8 +4,9 @@
     reason = "unshare can take away what other code relies on; only the network namespace is touched"
 )]
 
+use guard::guard;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
@@ -26,8 +27,12 @@ pub enum NamespaceError {
     #[error("{0:?} cannot be a network namespace's name")]
     Name(String),
     /// There is none, or the path is not a network namespace. The spec's fault.
-    #[error("no network namespace {0}")]
+    #[error("there is no network namespace at {0}")]
     Missing(PathBuf),
+    /// The host's own: whatever were done there would be done to the host. The spec's
+    /// fault.
+    #[error("{0} is the host's own network namespace")]
+    Host(PathBuf),
     /// There is one of this name already.
     #[error("the network namespace {0} exists already")]
     Exists(PathBuf),
@@ -75,13 +80,24 @@ fn make_at(path: &Path) -> Result<OwnedFd, NamespaceError> {
 }
 
 /// Opens a namespace by its name under [`DIRECTORY`] or an absolute path (such as
-/// `/proc/PID/ns/net`).
+/// `/proc/PID/ns/net`). The caller's own, the host's, is refused.
 pub fn open(name_or_path: &str) -> Result<OwnedFd, NamespaceError> {
-    if name_or_path.starts_with('/') {
-        open_path(Path::new(name_or_path))
-    } else {
-        open_path(&path_of(name_or_path)?)
+    let path = place_of(name_or_path)?;
+    let namespace = open_path(&path)?;
+    let own = open_current()?;
+    if guard!("namespace-host") && identity(&namespace) == identity(&own) {
+        return Err(NamespaceError::Host(path));
     }
+    Ok(namespace)
+}
+
+/// Whether this namespace is what the name or path leads to.
+pub fn is_at(namespace: BorrowedFd<'_>, name_or_path: &str) -> bool {
+    let there = place_of(name_or_path)
+        .ok()
+        .and_then(|path| rustix::fs::stat(path).ok());
+    let there = there.map(|stat| (stat.st_dev, stat.st_ino));
+    there.is_some() && there == identity(namespace)
 }
 
 /// Opens the calling thread's own namespace.
@@ -89,20 +105,36 @@ pub fn open_current() -> Result<OwnedFd, NamespaceError> {
     open_path(Path::new(OWN))
 }
 
+fn place_of(name_or_path: &str) -> Result<PathBuf, NamespaceError> {
+    if name_or_path.starts_with('/') {
+        Ok(name_or_path.into())
+    } else {
+        path_of(name_or_path)
+    }
+}
+
+fn identity(namespace: impl AsFd) -> Option<(u64, u64)> {
+    let stat = rustix::fs::fstat(namespace).ok()?;
+    Some((stat.st_dev, stat.st_ino))
+}
+
 fn open_path(path: &Path) -> Result<OwnedFd, NamespaceError> {
-    let missing = || NamespaceError::Missing(path.to_owned());
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| match errno {
-        Errno::NOENT => missing(),
+    // Opening some files does something (a device, a pipe): looked at first, by a
+    // descriptor that does nothing, and then that very file is opened.
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let found = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| match errno {
+        Errno::NOENT | Errno::NOTDIR => NamespaceError::Missing(path.to_owned()),
         errno => refused("open", path, errno),
     })?;
     // A namespace lies on nsfs; a name left over by a reboot is an empty file.
-    let on = rustix::fs::fstatfs(&fd).map_err(|errno| refused("look at", path, errno))?;
+    let on = rustix::fs::fstatfs(&found).map_err(|errno| refused("look at", path, errno))?;
     const NSFS_MAGIC: u64 = 0x6e73_6673;
-    if on.f_type as u64 != NSFS_MAGIC {
-        return Err(missing());
+    if guard!("namespace-nsfs") && on.f_type as u64 != NSFS_MAGIC {
+        return Err(NamespaceError::Missing(path.to_owned()));
     }
-    Ok(fd)
+    let itself = format!("/proc/thread-self/fd/{}", found.as_raw_fd());
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    rustix::fs::open(itself, flags, Mode::empty()).map_err(|errno| refused("open", path, errno))
 }
 
 /// Removes a named namespace; what is in it goes with its last process and
@@ -165,7 +197,7 @@ fn path_of(name: &str) -> Result<PathBuf, NamespaceError> {
 
 /// Makes the directory a shared mount, as `ip netns` does, so that a namespace
 /// made here is seen, and can be removed, in other mount namespaces too.
-fn prepare_directory() -> Result<(), NamespaceError> {
+pub fn prepare_directory() -> Result<(), NamespaceError> {
     let path = Path::new(DIRECTORY);
     let mode = Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH;
     match rustix::fs::mkdir(path, mode) {

@@ -97,6 +97,47 @@ fn what_is_no_namespace_is_said() {
 }
 
 #[test]
+fn the_hosts_own_namespace_is_refused_by_whatever_path() {
+    for path in ["/proc/self/ns/net", "/proc/thread-self/ns/net"] {
+        assert!(
+            matches!(namespace::open(path), Err(NamespaceError::Host(_))),
+            "{path}"
+        );
+    }
+    let made = Namespace::new();
+    // From inside, it is the own one that is refused.
+    let name = made.name.clone();
+    let inside = made.within(|| namespace::open(&name));
+    assert!(matches!(inside, Err(NamespaceError::Host(_))));
+    assert!(namespace::open(&made.name).is_ok());
+}
+
+#[test]
+fn what_is_no_namespace_is_not_even_opened() {
+    use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+    let file = std::env::temp_dir().join(format!("bhp-{}-file", std::process::id()));
+    std::fs::write(&file, "").unwrap();
+    let watch = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
+    inotify::add_watch(&watch, &file, WatchFlags::OPEN).unwrap();
+    let opened = namespace::open(file.to_str().unwrap());
+    let mut room = [0; 4096];
+    let events = rustix::io::read(&watch, &mut room);
+    std::fs::remove_file(&file).unwrap();
+    assert!(matches!(opened, Err(NamespaceError::Missing(_))));
+    assert_eq!(events, Err(rustix::io::Errno::AGAIN));
+}
+
+#[test]
+fn a_name_that_leads_elsewhere_by_now_is_seen() {
+    let made = Namespace::new();
+    assert!(namespace::is_at(made.fd.as_fd(), &made.name));
+    namespace::delete_named(&made.name).unwrap();
+    assert!(!namespace::is_at(made.fd.as_fd(), &made.name));
+    namespace::create_named(&made.name).unwrap();
+    assert!(!namespace::is_at(made.fd.as_fd(), &made.name));
+}
+
+#[test]
 fn an_interface_is_set_up_whole() {
     let (red, blue) = (Namespace::new(), Namespace::new());
     red.within(|| {

@@ -31,7 +31,7 @@ fn a_healthy_time_is_forgiven_for_a_fault_but_not_for_a_breakout() {
 
 #[test]
 fn the_host_restarts_a_bounded_number_of_processes_a_second() {
-    let mut limit = RestartLimit::new(0);
+    let mut limit = RestartLimit::of_host();
     let mut allowed = 0;
     // Ten seconds of a death each millisecond.
     for tick in 0..10_000 {
@@ -41,11 +41,40 @@ fn the_host_restarts_a_bounded_number_of_processes_a_second() {
     }
     assert!((260..=266).contains(&allowed), "{allowed} restarts");
     // And it says how long to wait, truly.
-    let mut limit = RestartLimit::new(0);
+    let mut limit = RestartLimit::of_host();
     let wait = std::iter::repeat_with(|| limit.take(0))
         .find_map(Result::err)
         .unwrap();
     assert!(limit.take(wait).is_ok());
+}
+
+#[test]
+fn who_dies_without_end_delays_nobody_else() {
+    let mut host = RestartLimit::of_host();
+    let (mut dying, mut other) = (RestartLimit::of_seat(), RestartLimit::of_seat());
+    let (mut due, mut restarts) = (0, 0);
+    // A minute in which one seat dies as soon as it is started.
+    for tick in 0..60_000 {
+        let now = tick * MS;
+        if now >= due {
+            due = now + 1 + restart_wait(&mut host, &mut dying, false, now);
+            restarts += 1;
+        }
+        if tick % 1000 == 999 {
+            assert_eq!(restart_wait(&mut host, &mut other, false, now), 0);
+        }
+    }
+    assert!((120..=130).contains(&restarts), "{restarts} restarts");
+    // Many together use up what the host has: the next waits for one restart's time at
+    // most, and the fabric for none.
+    let now = 60 * S;
+    while host.take(now).is_ok() {}
+    let wait = restart_wait(&mut host, &mut other, false, now);
+    assert!((1..=50 * MS + 1).contains(&wait), "{wait} ns");
+    assert_eq!(
+        restart_wait(&mut host, &mut RestartLimit::of_seat(), true, now),
+        0
+    );
 }
 
 #[test]

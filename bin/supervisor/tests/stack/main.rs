@@ -3,6 +3,7 @@
 //! Needs root.
 
 mod host;
+mod surroundings;
 mod wayward;
 
 use command::message::ErrorCode;
@@ -37,6 +38,10 @@ const TESTS: &[(&str, fn())] = &[
     (
         "an_interface_that_vanishes_is_said_and_made_again_by_the_next_apply",
         an_interface_that_vanishes_is_said_and_made_again_by_the_next_apply,
+    ),
+    (
+        "a_fabric_that_waits_out_its_backoff_starts_at_once_when_released",
+        a_fabric_that_waits_out_its_backoff_starts_at_once_when_released,
     ),
     (
         "a_switch_that_hangs_is_killed_after_50_ms_of_its_own_cpu",
@@ -94,7 +99,7 @@ fn main() -> ExitCode {
     let filters: Vec<String> = words.filter(|word| !word.starts_with('-')).collect();
     let mut failed = Vec::new();
     let mut count = 0;
-    for (name, test) in TESTS {
+    for (name, test) in TESTS.iter().chain(surroundings::TESTS) {
         if !filters.is_empty() && !filters.iter().any(|filter| name.contains(filter.as_str())) {
             continue;
         }
@@ -271,6 +276,7 @@ fn a_supervisor_killed_at_any_time_comes_back_and_the_switches_do_not_notice() {
         host.ok(&DestroyPort {
             compartment: 3,
             slot: 2,
+            keep_namespace: 0,
         });
     }
     host.until("no process is left over", |h| h.children() <= 8);
@@ -315,6 +321,7 @@ fn a_tap_is_made_configured_and_removed_with_its_namespace() {
     host.ok(&DestroyPort {
         compartment: 3,
         slot: 1,
+        keep_namespace: 0,
     });
     assert!(!host::netns_exists(&name));
     host.until("the switch let go", |h| {
@@ -394,6 +401,31 @@ fn three_crashes_by_one_endpoint_quarantine_it_until_it_is_released() {
     });
 }
 
+fn a_fabric_that_waits_out_its_backoff_starts_at_once_when_released() {
+    let mut host = Host::start();
+    let mut waits = 0;
+    // The waits double up to a second; the first of them are too short to be seen.
+    for _ in 0..9 {
+        let pid = host.wait_for(FABRIC, |now| now.state == RUN_UP).pid;
+        kill(pid);
+        host.wait_for(FABRIC, |now| now.pid != pid);
+        if host.inspect(FABRIC).state == RUN_BACKOFF {
+            waits += 1;
+        }
+    }
+    assert!(waits > 0, "it never waited");
+    let pid = host.wait_for(FABRIC, |now| now.state == RUN_UP).pid;
+    kill(pid);
+    host.wait_for(FABRIC, |now| now.state == RUN_BACKOFF);
+    let asked = Instant::now();
+    host.ok(&Release {
+        target: FABRIC,
+        slot: u32::MAX,
+    });
+    host.wait_for(FABRIC, |now| now.state == RUN_UP);
+    assert!(asked.elapsed() < Duration::from_millis(500));
+}
+
 fn an_image_is_refused_unsealed_of_another_digest_or_by_the_switch_and_the_old_one_stays() {
     let mut host = Host::start();
     host.ok(&red(3, 0));
@@ -454,7 +486,7 @@ fn a_fifo_is_attached_by_its_owner_alone_and_its_channel_is_never_used_again() {
         ..tap(3, 1, "")
     };
     host.ok(&body);
-    let path = host.run_dir().join("fifo/red.gen.sock");
+    let path = host.run_dir().join("fifo/red/gen.sock");
     let inode = |fd: &std::os::fd::OwnedFd| rustix::fs::fstat(fd).unwrap().st_ino;
     let first = host::attach_fifo(&path).unwrap();
     assert_eq!(
@@ -498,13 +530,20 @@ fn a_fifo_is_attached_by_its_owner_alone_and_its_channel_is_never_used_again() {
     );
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
     std::fs::set_permissions(host.run_dir(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    // Others pass through the tenant's folder and see nothing of it.
+    let folder = std::fs::metadata(path.parent().unwrap()).unwrap();
+    assert_eq!(
+        (folder.uid(), folder.permissions().mode() & 0o777),
+        (0, 0o711)
+    );
     assert!(host::attach_as(&path, owner));
     assert!(!host::attach_as(&path, owner + 1));
     host.ok(&DestroyPort {
         compartment: 3,
         slot: 1,
+        keep_namespace: 0,
     });
-    assert!(!path.exists());
+    assert!(!path.exists() && !path.parent().unwrap().exists());
 }
 
 fn uplinks_are_opened_and_handed_to_the_fabric_over_its_deaths() {

@@ -1,0 +1,110 @@
+//! Isolated cores: who has one for itself has it and its siblings alone among all that
+//! runs below the keeper. What else runs on the host is the operator's to keep off.
+
+use crate::refusal::Refusal;
+use crate::supervisor::Supervisor;
+use crate::workers::{Place, Worker};
+use command::cores::Cores;
+use command::message::ErrorCode;
+use guard::guard;
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::collections::BTreeSet;
+
+/// The cores that the keeper may use, and so we, each with those of its siblings that
+/// it may use too. Empty where they cannot be known.
+pub fn of_keeper() -> Cores {
+    let Ok(ours) = sched_getaffinity(rustix::process::getppid()) else {
+        return Cores::default();
+    };
+    let may = |core: &u32| (*core as usize) < CpuSet::MAX_CPU && ours.is_set(*core as usize);
+    let all = (0..CpuSet::MAX_CPU as u32).filter(may);
+    Cores::new(all.map(|core| {
+        let path = format!("/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list");
+        let siblings = std::fs::read_to_string(path).unwrap_or_default();
+        let mut group: BTreeSet<u32> = listed(&siblings).filter(may).collect();
+        group.insert(core);
+        group
+    }))
+}
+
+/// The numbers of a kernel's list, as `0-2,8`.
+fn listed(text: &str) -> impl Iterator<Item = u32> {
+    text.trim().split(',').flat_map(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        match (first.parse::<u32>(), last.parse::<u32>()) {
+            (Ok(first), Ok(last)) => first..last.saturating_add(1).min(CpuSet::MAX_CPU as u32),
+            _ => 0..0,
+        }
+    })
+}
+
+impl Supervisor {
+    /// Whether there is this core. That isolated ones do not share, and leave one for
+    /// the others, the controller sees to: in the middle of a change they may not.
+    ///
+    /// # Errors
+    /// [`Refusal`] that says why not.
+    pub fn has_core(&self, core: u32) -> Result<(), Refusal> {
+        if guard!("core-there") && core != u32::MAX && !self.cores.has(core) {
+            let what = format!("core {core} is not there, or not for Bulkhead to use");
+            return Err(Refusal::new(ErrorCode::Limit, what));
+        }
+        Ok(())
+    }
+
+    /// Keeps everybody else off the cores that are isolated now: this process, from
+    /// which those to come inherit it, and all that run without a core of their own.
+    pub fn share_cores(&self) {
+        let own = self.compartments.values().map(|c| c.body.core);
+        let rest = self.cores.rest(&own.collect());
+        // Only in the middle of a change; and where cores are not known.
+        if rest.is_empty() {
+            return;
+        }
+        let mut set = CpuSet::new();
+        for core in rest {
+            set.set(core as usize);
+        }
+        if !guard!("cores-apart") {
+            return;
+        }
+        let _ = sched_setaffinity(None, &set);
+        for worker in self.workers.values().filter(|w| !self.has_own_core(w)) {
+            put(worker.pid, &set);
+        }
+    }
+
+    fn has_own_core(&self, worker: &Worker) -> bool {
+        let Place::Seated(crate::registry::Seat::Compartment(id)) = worker.place else {
+            return false;
+        };
+        self.compartments
+            .get(&id)
+            .is_some_and(|c| c.body.core != u32::MAX)
+    }
+}
+
+/// Every thread of a process. One that ends meanwhile is no loss.
+fn put(pid: u32, set: &CpuSet) {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+    for thread in threads.into_iter().flatten().flatten() {
+        let number = thread.file_name().to_str().and_then(|n| n.parse().ok());
+        if let Some(thread) = number.and_then(Pid::from_raw) {
+            let _ = sched_setaffinity(Some(thread), set);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_lists_are_read() {
+        let list = |text| listed(text).collect::<Vec<_>>();
+        assert_eq!(list("0-2,8\n"), [0, 1, 2, 8]);
+        assert_eq!(list("3"), [3]);
+        assert!(list("").is_empty() && list("x-y").is_empty());
+    }
+}
