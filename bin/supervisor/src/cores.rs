@@ -2,6 +2,7 @@
 //! runs below the keeper. What else runs on the host is the operator's to keep off.
 
 use crate::refusal::Refusal;
+use crate::registry::Seat;
 use crate::supervisor::Supervisor;
 use crate::workers::{Place, Worker};
 use command::cores::Cores;
@@ -56,17 +57,9 @@ impl Supervisor {
     /// Keeps everybody else off the cores that are isolated now: this process, from
     /// which those to come inherit it, and all that run without a core of their own.
     pub fn share_cores(&self) {
-        let own = self.compartments.values().map(|c| c.body.core);
-        let rest = self.cores.rest(&own.collect());
+        let set = self.shared_cores();
         // Only in the middle of a change; and where cores are not known.
-        if rest.is_empty() {
-            return;
-        }
-        let mut set = CpuSet::new();
-        for core in rest {
-            set.set(core as usize);
-        }
-        if !guard!("cores-apart") {
+        if set.count() == 0 || !guard!("cores-apart") {
             return;
         }
         let _ = sched_setaffinity(None, &set);
@@ -75,18 +68,32 @@ impl Supervisor {
         }
     }
 
+    /// The cores that nobody has for itself.
+    pub fn shared_cores(&self) -> CpuSet {
+        let own = self.compartments.values().map(|c| c.body.core);
+        let mut set = CpuSet::new();
+        for core in self.cores.rest(&own.collect()) {
+            set.set(core as usize);
+        }
+        set
+    }
+
     fn has_own_core(&self, worker: &Worker) -> bool {
-        let Place::Seated(crate::registry::Seat::Compartment(id)) = worker.place else {
+        matches!(worker.place, Place::Seated(seat) if self.is_pinned(seat))
+    }
+
+    /// Whether a seat has a core for itself.
+    pub fn is_pinned(&self, seat: Seat) -> bool {
+        let Seat::Compartment(id) = seat else {
             return false;
         };
-        self.compartments
-            .get(&id)
-            .is_some_and(|c| c.body.core != u32::MAX)
+        let compartment = self.compartments.get(&id);
+        compartment.is_some_and(|c| c.body.core != u32::MAX)
     }
 }
 
 /// Every thread of a process. One that ends meanwhile is no loss.
-fn put(pid: u32, set: &CpuSet) {
+pub fn put(pid: u32, set: &CpuSet) {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
     for thread in threads.into_iter().flatten().flatten() {
         let number = thread.file_name().to_str().and_then(|n| n.parse().ok());

@@ -23,6 +23,7 @@ mod refusal;
 mod registry;
 mod seats;
 mod settings;
+mod spread;
 mod supervisor;
 mod taps;
 mod uplinks;

@@ -5,6 +5,7 @@ use crate::channels::Channel;
 use crate::link::Shared;
 use crate::ports::Port;
 use crate::registry::Seat;
+use crate::spread::Placing;
 use crate::watch::{Backoff, Blame, Progress, RestartLimit};
 use command::verbs::{
     CreateCompartment, CreateUplink, RUN_BACKOFF, RUN_QUARANTINED, RUN_STARTING, RUN_UP,
@@ -60,6 +61,8 @@ pub struct SeatState {
     pub blame: Blame,
     /// What the watch saw last.
     pub progress: Progress,
+    /// What is known of where its process runs.
+    pub placing: Placing,
 }
 
 impl SeatState {
@@ -99,6 +102,7 @@ impl SeatState {
             backoff: Backoff::default(),
             blame: Blame::default(),
             progress: Progress::default(),
+            placing: Placing::default(),
         })
     }
 

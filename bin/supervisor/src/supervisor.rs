@@ -12,6 +12,7 @@ use crate::refusal::Refusal;
 use crate::registry::{Key, Note, Rebuilt, Seat, SeatPart, rebuild};
 use crate::seats::{Compartment, FABRIC_SLOTS, SeatState, Uplink};
 use crate::settings::Settings;
+use crate::spread::Spread;
 use crate::watch::{RestartLimit, Seen};
 use crate::workers::{Place, Worker};
 use crate::{adopt, cores, ranges, uplinks};
@@ -85,6 +86,8 @@ pub struct Supervisor {
     pub captures: BTreeMap<u32, Capture>,
     /// This host's cores, by physical core.
     pub cores: Cores,
+    /// Where busy workers run.
+    pub spread: Spread,
     /// Restarts of the whole host, but the fabric's.
     pub limit: RestartLimit,
     /// Namespaces made here.
@@ -221,6 +224,7 @@ impl Supervisor {
             channels: Channels::new(now),
             captures: BTreeMap::new(),
             cores,
+            spread: Spread::default(),
             limit: RestartLimit::of_host(),
             namespaces,
             hierarchy,
@@ -512,6 +516,7 @@ impl Supervisor {
             return;
         }
         let (mut any, mut awake, mut stalled) = (false, false, Vec::new());
+        let mut spent = Vec::new();
         for seat in self.seats() {
             let Some(id) = self.seat(seat).and_then(|state| state.worker) else {
                 continue;
@@ -528,7 +533,9 @@ impl Supervisor {
                 state.word(ProcessWord::Asleep) == 1,
             );
             match state.progress.look(heartbeat, asleep, || {
-                confine::clock::process_cpu_time(pid).ok()
+                let cpu = confine::clock::process_cpu_time(pid).ok();
+                spent.extend(cpu.map(|cpu| (seat, id, pid, cpu)));
+                cpu
             }) {
                 Seen::Asleep => {}
                 Seen::Awake => awake = true,
@@ -537,6 +544,9 @@ impl Supervisor {
         }
         for id in stalled {
             self.kill(id, Some(CAUSE_STALL));
+        }
+        if self.spread.is_due(now) {
+            self.spread(now, &spent);
         }
         self.next_watch = any.then(|| now + if awake { WATCH_AWAKE } else { WATCH_ASLEEP });
         self.old_cgroups.retain(|group| group.remove().is_err());
