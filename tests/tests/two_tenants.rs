@@ -1,7 +1,7 @@
 //! Two tenants with the same addresses: what should talk talks, nothing else does.
 
-use e2e::Instance;
 use e2e::frames::{self, TwoTenants};
+use e2e::{Ended, Instance};
 use std::time::Duration;
 
 fn up(tenants: &TwoTenants) -> Instance {
@@ -21,14 +21,6 @@ S(('::',80),http.server.SimpleHTTPRequestHandler).serve_forever()\" 2>/dev/null"
     );
     let namespace = std::mem::ManuallyDrop::new(tenants.at(tenant, "web1"));
     namespace.command(&line).spawn().unwrap()
-}
-
-struct Ended(std::process::Child);
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 #[test]
