@@ -14,7 +14,9 @@ use hyper_util::service::TowerToHyperService;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
 
 /// Connections at once, of all callers.
 const MOST: usize = 256;
@@ -24,12 +26,16 @@ const RESERVED: usize = 32;
 const EACH: usize = 32;
 /// From the connect, or the answer before, to the end of a request's head.
 const HEAD: Duration = Duration::from_secs(10);
+/// Refused ones that may take a moment to read why, and how long.
+const LINGERING: usize = 64;
+const LINGER: Duration = Duration::from_millis(200);
 /// A request's head is at most this long; its body's limit is with the routes.
 const HEAD_BYTES: usize = 64 << 10;
 
 /// Takes connections for ever.
 pub async fn serve(listener: UnixListener, router: Router, rights: Rights) {
     let gate = Arc::new(Mutex::new(Gate::default()));
+    let lingering = Arc::new(Semaphore::new(LINGERING));
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             // Out of descriptors or memory, which others give back in time.
@@ -46,7 +52,15 @@ pub async fn serve(listener: UnixListener, router: Router, rights: Rights) {
                 HEAD,
                 place,
             ))),
-            None => refuse(&stream),
+            None => {
+                // Who comes when even that is too much is only hung up on.
+                if let Ok(permit) = lingering.clone().try_acquire_owned() {
+                    tokio::spawn(async move {
+                        let _ = tokio::time::timeout(LINGER, refuse(stream)).await;
+                        drop(permit);
+                    });
+                }
+            }
         }
     }
 }
@@ -64,8 +78,8 @@ async fn one(stream: UnixStream, caller: Caller, router: Router, head: Duration,
     let _ = http.serve_connection(TokioIo::new(stream), service).await;
 }
 
-/// Says why and hangs up, without waiting for anything of the caller's.
-fn refuse(stream: &UnixStream) {
+/// Says why, and waits for the caller to have read it.
+async fn refuse(mut stream: UnixStream) -> std::io::Result<()> {
     let fault = Fault::new(
         "limit",
         Whose::User,
@@ -74,13 +88,16 @@ fn refuse(stream: &UnixStream) {
     );
     let body = serde_json::to_string(&fault).unwrap_or_default();
     let length = body.len();
-    let _ = stream.try_write(
-        format!(
-            "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
-             content-length: {length}\r\nconnection: close\r\n\r\n{body}"
-        )
-        .as_bytes(),
+    let answer = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
+         content-length: {length}\r\nconnection: close\r\n\r\n{body}"
     );
+    stream.write_all(answer.as_bytes()).await?;
+    stream.shutdown().await?;
+    let mut said = [0; 1024];
+    // Bound: LINGER. Closed with something unread, the answer would be lost.
+    while stream.read(&mut said).await? > 0 {}
+    Ok(())
 }
 
 /// Who is inside.
@@ -169,7 +186,6 @@ mod tests {
 
     #[tokio::test]
     async fn a_head_that_never_ends_is_hung_up_on_and_its_place_given_back() {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let gate = Arc::default();
         let (mut theirs, ours) = UnixStream::pair().unwrap();
         let place = Place::take(&gate, 1000, false).unwrap();
