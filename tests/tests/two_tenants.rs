@@ -44,6 +44,29 @@ fn each_tenant_gets_its_own_page_over_both_families() {
 }
 
 #[test]
+fn what_comes_up_loses_nothing() {
+    let tenants = TwoTenants::default();
+    let instance = up(&tenants);
+    // Each kernel speaks to groups as soon as its interface is there, before the others are.
+    let spoken = |i: &Instance| {
+        let status = i.ask(&["status"]).unwrap();
+        let endpoints: Vec<_> = ["red", "blue"]
+            .iter()
+            .flat_map(|tenant| ["web1", "app1", "app2"].map(|name| (*tenant, name)))
+            .map(|(tenant, name)| i.endpoint(tenant, name).unwrap()["counters"].clone())
+            .collect();
+        assert!(
+            endpoints
+                .iter()
+                .all(|c| c["drops"] == serde_json::json!([])),
+            "{status}"
+        );
+        endpoints.iter().all(|c| c["rx_frames"].as_u64() > Some(2))
+    };
+    assert!(instance.until(Duration::from_secs(5), spoken));
+}
+
+#[test]
 fn gateway_answers_and_hops_are_counted() {
     let tenants = TwoTenants::default();
     let _instance = up(&tenants);
