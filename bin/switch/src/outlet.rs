@@ -295,6 +295,7 @@ impl Output for Outlet<'_, '_> {
                     .telling
                     .dropped(slot, DropReason::QueueFull, self.outlets.now)
             }
+            Fate::Lost(DropReason::PortClosed) if to_group(frame) => {}
             Fate::Lost(reason) => self.outlets.telling.dropped(slot, reason, self.outlets.now),
         }
     }
