@@ -24,6 +24,10 @@ impl Outside {
             tenant: unique("bht-green-"),
         };
         let (wire, router, server) = (&outside.wire, &outside.router, &outside.server);
+        // Only the fabric speaks on the uplink, not the kernel it is in.
+        wire.sh(
+            "sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1",
+        )?;
         for (from, name, to, peer) in [(wire, "up0", router, "r0"), (router, "r1", server, "s0")] {
             from.ip(&format!(
                 "link add {name} type veth peer name {peer} netns {}",
@@ -274,7 +278,8 @@ fn a_taken_over_switch_says_nothing_on_the_uplink_that_is_not_its_own() {
         "{}",
         instance.ask(&["status"]).unwrap()
     );
-    std::thread::sleep(Duration::from_millis(300));
+    // So that it is known to hear: the router asks for somebody.
+    let _ = outside.router.sh("ping -n -c 1 -W 1 192.0.2.77");
     ear.end();
     let said = outside
         .router
@@ -288,6 +293,7 @@ fn a_taken_over_switch_says_nothing_on_the_uplink_that_is_not_its_own() {
         .sh("cat /sys/class/net/r0/address")
         .unwrap()
         .out;
+    assert!(said.out.contains(own.trim()), "the ear is deaf");
     for line in said
         .out
         .lines()
