@@ -58,7 +58,7 @@ fn an_endpoints_frames_a_filters_frames_and_dropped_frames_with_their_reason() {
     // has the same addresses; told apart by their sizes.
     let lines = captured(
         &instance,
-        &["--endpoint", "red/app1", "--filter", "icmp"],
+        &["--endpoint", "red/app1", "--filter", "icmp and ip"],
         4,
         &["icmp.type", "ip.src", "ip.dst", "frame.len"],
         || {
