@@ -6,4 +6,4 @@ mod instance;
 mod namespace;
 
 pub use instance::{Instance, program};
-pub use namespace::{Namespace, Said, enter, leave_to, private_folder, unique};
+pub use namespace::{Ended, Namespace, Said, enter, leave_to, private_folder, unique};

@@ -5,7 +5,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A name nobody else has: `prefix`, this process's id, a number.
@@ -90,6 +90,24 @@ fn ip(line: &str) -> Result<(), String> {
         Ok(())
     } else {
         Err(format!("ip {line}: {}", said.err))
+    }
+}
+
+/// A process that ends when this is dropped.
+pub struct Ended(pub Child);
+
+impl Ended {
+    /// Asks it to end and waits for that.
+    pub fn end(&mut self) {
+        let _ = Command::new("kill").arg(self.0.id().to_string()).status();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

@@ -1,7 +1,7 @@
 //! Two tenants with the same addresses: what should talk talks, nothing else does.
 
-use e2e::Instance;
 use e2e::frames::{self, TwoTenants};
+use e2e::{Ended, Instance};
 use std::time::Duration;
 
 fn up(tenants: &TwoTenants) -> Instance {
@@ -23,14 +23,6 @@ S(('::',80),http.server.SimpleHTTPRequestHandler).serve_forever()\" 2>/dev/null"
     namespace.command(&line).spawn().unwrap()
 }
 
-struct Ended(std::process::Child);
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn each_tenant_gets_its_own_page_over_both_families() {
     let tenants = TwoTenants::default();
@@ -49,6 +41,29 @@ fn each_tenant_gets_its_own_page_over_both_families() {
             assert!(ok, "{tenant} does not get its own page from {url}");
         }
     }
+}
+
+#[test]
+fn what_comes_up_loses_nothing() {
+    let tenants = TwoTenants::default();
+    let instance = up(&tenants);
+    // Each kernel speaks to groups as soon as its interface is there, before the others are.
+    let spoken = |i: &Instance| {
+        let status = i.ask(&["status"]).unwrap();
+        let endpoints: Vec<_> = ["red", "blue"]
+            .iter()
+            .flat_map(|tenant| ["web1", "app1", "app2"].map(|name| (*tenant, name)))
+            .map(|(tenant, name)| i.endpoint(tenant, name).unwrap()["counters"].clone())
+            .collect();
+        assert!(
+            endpoints
+                .iter()
+                .all(|c| c["drops"] == serde_json::json!([])),
+            "{status}"
+        );
+        endpoints.iter().all(|c| c["rx_frames"].as_u64() > Some(2))
+    };
+    assert!(instance.until(Duration::from_secs(5), spoken));
 }
 
 #[test]

@@ -72,7 +72,7 @@ pub enum Verb {
     },
     /// Write the man pages into a folder
     Man {
-        /// The folder, which must exist
+        /// The folder; made where it is missing
         folder: PathBuf,
     },
 }
@@ -102,7 +102,7 @@ pub struct Up {
     /// Who has this group as its primary one may look
     #[arg(long, value_name = "GID")]
     pub readers: Option<u32>,
-    /// Return once the API answers, leave the daemon running
+    /// Return once the API answers, leave the daemon running; it prints to `log` in the run directory
     #[arg(long)]
     pub detach: bool,
 }

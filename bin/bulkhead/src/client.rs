@@ -11,10 +11,15 @@ use serde::de::DeserializeOwned;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 /// Longest answer that is taken whole: 1,000 endpoints are about 1 MiB.
 const LONGEST_ANSWER: usize = 256 << 20;
+
+/// How long a daemon may answer nothing before it is asked whether it is there, and
+/// then before it is said not to be.
+const SILENCE: Duration = Duration::from_millis(if cfg!(test) { 200 } else { 3000 });
 
 /// A daemon to talk to. Each request opens a connection of its own.
 #[derive(Clone, Debug)]
@@ -54,6 +59,35 @@ impl Client {
         Ok(self.send(Method::GET, path, Vec::new()).await?.into_body())
     }
 
+    /// Ends when the daemon answers nothing at all any more, however long what was
+    /// asked of it may take: a socket takes connections also when nobody serves it.
+    async fn fallen_silent(&self) {
+        // Bound: the request that this watches.
+        loop {
+            tokio::time::sleep(SILENCE).await;
+            let asked = UnixStream::connect(&self.socket).await;
+            let heard = match asked {
+                Ok(stream) => tokio::time::timeout(SILENCE, knock(stream)).await,
+                Err(_) => return,
+            };
+            if !matches!(heard, Ok(Ok(()))) {
+                return;
+            }
+        }
+    }
+
+    fn silent(&self) -> Trouble {
+        Trouble::new(
+            Exit::Failed,
+            format!(
+                "the daemon at {} takes connections, but answers none",
+                self.socket.display()
+            ),
+            "its controller does not run; the daemon's log says why (`journalctl -u bulkhead`, \
+             or `log` beside the socket). What runs goes on running",
+        )
+    }
+
     async fn exchange<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -91,7 +125,10 @@ impl Client {
             .header("content-type", "application/yaml")
             .body(Full::new(Bytes::from(body)))
             .map_err(|error| Trouble::new(Exit::Usage, format!("not a request: {error}"), ""))?;
-        let response = sender.send_request(request).await.map_err(broken)?;
+        let response = tokio::select! {
+            response = sender.send_request(request) => response.map_err(broken)?,
+            () = self.fallen_silent() => return Err(self.silent()),
+        };
         let status = response.status();
         if status.is_success() {
             return Ok(response);
@@ -128,9 +165,19 @@ impl Client {
                 format!("{socket} may not be opened by this user"),
                 "ask as root or as the user who started the daemon",
             ),
+            // As many wait already as may.
+            ErrorKind::WouldBlock => self.silent(),
             _ => Trouble::new(Exit::Failed, format!("{socket}: {error}"), ""),
         }
     }
+}
+
+/// Asks for anything, and waits for the first byte of an answer.
+async fn knock(mut stream: UnixStream) -> std::io::Result<()> {
+    stream
+        .write_all(b"GET /healthz HTTP/1.1\r\nhost: bulkhead\r\nconnection: close\r\n\r\n")
+        .await?;
+    stream.read_u8().await.map(drop)
 }
 
 async fn whole(body: Incoming) -> Result<Bytes, Trouble> {
@@ -171,7 +218,43 @@ pub fn encoded(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::encoded;
+    use super::*;
+    use tokio::net::UnixListener;
+
+    #[tokio::test]
+    async fn a_socket_that_nobody_serves_is_given_up_and_one_that_takes_its_time_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("api.sock");
+        let _unserved = UnixListener::bind(&socket).unwrap();
+        let client = Client::new(&socket);
+        let trouble = client.get::<serde_json::Value>("/v1/status").await;
+        let message = trouble.unwrap_err().fault.message;
+        assert!(message.contains("answers none"), "{message}");
+        let socket = folder.path().join("slow.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let client = Client::new(&socket);
+        // The first one gets its answer late, the others at once.
+        let serving = tokio::spawn(async move {
+            for waited in 0.. {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let answered = async move {
+                    let late = if waited < 1 {
+                        SILENCE * 3
+                    } else {
+                        Duration::ZERO
+                    };
+                    tokio::time::sleep(late).await;
+                    let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n7";
+                    let _ = stream.write_all(answer).await;
+                    let _ = stream.read_to_end(&mut Vec::new()).await;
+                };
+                tokio::spawn(answered);
+            }
+        });
+        let answer = client.get::<u32>("/v1/status").await;
+        assert_eq!(answer.ok(), Some(7));
+        serving.abort();
+    }
 
     #[test]
     fn what_is_reserved_is_encoded() {

@@ -47,7 +47,7 @@ async fn perform(cli: Cli) -> Result<Exit, Trouble> {
     let client = Client::new(&cli.socket);
     let json = cli.json;
     match cli.verb {
-        Verb::Up(up) => verbs::up::up(&up, &client, &cli.socket, json).await,
+        Verb::Up(up) => verbs::up::up(&up, json).await,
         Verb::Plan(spec) => verbs::change::plan(&spec, &client, json).await,
         Verb::Apply(spec) => verbs::change::apply(&spec, &client, json).await,
         Verb::Down(down) => verbs::change::down(&down, &client, &cli.socket, json).await,
@@ -70,13 +70,15 @@ async fn perform(cli: Cli) -> Result<Exit, Trouble> {
             print(&script)
         }
         Verb::Man { folder } => {
-            clap_mangen::generate_to(Cli::command(), &folder).map_err(|error| {
-                Trouble::new(
-                    Exit::Failed,
-                    format!("{}: {error}", folder.display()),
-                    "the folder must exist and be writable",
-                )
-            })?;
+            std::fs::create_dir_all(&folder)
+                .and_then(|()| clap_mangen::generate_to(Cli::command(), &folder))
+                .map_err(|error| {
+                    Trouble::new(
+                        Exit::Failed,
+                        format!("{}: {error}", folder.display()),
+                        "name a folder that this user may write in",
+                    )
+                })?;
             Ok(Exit::Done)
         }
     }

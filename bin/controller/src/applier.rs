@@ -25,9 +25,15 @@ use store::{HistoryEntry, Store, StoreError, Undertaking};
 /// Applies shown by `status`.
 const SHOWN: usize = 10;
 
+/// Opens the store; asked again as long as it cannot.
+pub type Opener = Box<dyn Fn() -> Result<Store, StoreError> + Send + Sync>;
+
 /// The one who applies.
 pub struct Applier {
-    store: Result<Store, String>,
+    open: Opener,
+    store: Option<Store>,
+    /// What is applied is known: the store has been read.
+    ready: bool,
     supervisor: Arc<Supervisor>,
     shown: Arc<Shown>,
     happenings: Arc<Happenings>,
@@ -35,16 +41,18 @@ pub struct Applier {
 }
 
 impl Applier {
-    /// With this store, or with the reason why there is none: then nothing can be
-    /// applied, and what runs goes on running.
+    /// With a store that is opened by the first `recover`. As long as it cannot be,
+    /// nothing can be applied, and what runs goes on running.
     pub fn new(
-        store: Result<Store, StoreError>,
+        open: Opener,
         supervisor: Arc<Supervisor>,
         shown: Arc<Shown>,
         happenings: Arc<Happenings>,
     ) -> Applier {
         Applier {
-            store: store.map_err(|error| error.to_string()),
+            open,
+            store: None,
+            ready: false,
             supervisor,
             shown,
             happenings,
@@ -82,6 +90,7 @@ impl Applier {
     /// A fault of the spec, of the host or ours; what ran goes on running.
     pub async fn apply(&mut self, source: &str, text: &[u8], uid: u32) -> Result<Applied, Fault> {
         let begun = Instant::now();
+        self.recovered().await?;
         let old = self.shown.world();
         let new = World::compile(source, text, &old)?;
         self.has_cores_for(&new)?;
@@ -94,6 +103,7 @@ impl Applier {
     /// A fault of the host or ours.
     pub async fn down(&mut self, uid: u32) -> Result<Applied, Fault> {
         let begun = Instant::now();
+        self.recovered().await?;
         let old = self.shown.world();
         let new = World::nothing(&old)?;
         self.move_to(&old, new, uid, "down", begun).await
@@ -187,7 +197,7 @@ impl Applier {
         if let Err(fault) = outcome {
             entry.outcome = format!("rolled back: {}", fault.message);
             self.happenings.say("rolled-back", fault.message.clone());
-            if let Ok(store) = &mut self.store {
+            if let Some(store) = &mut self.store {
                 // A store that cannot take this finds the undertaking at the next start.
                 let _ = store.abandon(&entry);
             }
@@ -227,7 +237,7 @@ impl Applier {
         if let Some((step, refusal)) = progress.failed.take() {
             self.undo(old, &progress).await;
             let mut fault = refused(&refusal, &described(&step));
-            fault.place = new.place_of(&step);
+            fault.place = new.place_of(&step, &refusal);
             return Err(fault);
         }
         let concluded = self.store().and_then(|store| {
@@ -271,19 +281,60 @@ impl Applier {
         }
     }
 
-    /// At the start: finds what is applied and makes the host so, whatever was under
-    /// way: an apply that was not concluded is undone.
-    pub async fn recover(&mut self) {
-        let world = match self.remembered() {
-            Ok(world) => Arc::new(world),
-            Err(sentence) => return self.degraded(sentence),
+    /// At the start, and again until it succeeds (a disk that was full gets room):
+    /// finds what is applied and makes the host so, whatever was under way: an apply
+    /// that was not concluded is undone. Gives whether what is applied is known.
+    pub async fn recover(&mut self) -> bool {
+        if self.ready {
+            return true;
+        }
+        let (applied, undertaking) = match self.remembered() {
+            Ok(remembered) => remembered,
+            Err(error) => {
+                self.degraded(error.to_string());
+                return false;
+            }
+        };
+        self.ready = true;
+        self.shown.tell(|health| health.degraded.clear());
+        if let Err(sentence) = self.resume(applied, undertaking).await {
+            self.happenings.left_behind(sentence.clone());
+            self.degraded(sentence);
+        }
+        self.refresh_history();
+        true
+    }
+
+    async fn resume(
+        &mut self,
+        applied: Option<store::Applied>,
+        undertaking: Option<Undertaking>,
+    ) -> Result<(), String> {
+        let new = applied.is_none() && undertaking.is_none();
+        let world = match applied {
+            None => Arc::new(World::default()),
+            Some(applied) => Arc::new(World::recall(&applied).map_err(|fault| {
+                format!(
+                    "the spec that was applied is not understood any more: {}",
+                    fault.message
+                )
+            })?),
         };
         self.shown.show(world.clone());
-        let undertaking = self
-            .store
-            .as_mut()
-            .ok()
-            .and_then(|store| store.undertaking().ok().flatten());
+        if new {
+            // Nobody said that what runs is to go: the file was moved aside, or lost.
+            let running = inventory(&self.supervisor)
+                .await
+                .map_err(|refusal| refusal.to_string())?;
+            return if running.is_empty() {
+                Ok(())
+            } else {
+                Err(
+                    "the state file is new, and what runs goes on running: apply the spec again"
+                        .into(),
+                )
+            };
+        }
         match reconcile(&self.supervisor, &world).await {
             Ok(steps) if steps > 0 => self.happenings.say(
                 "recovered",
@@ -291,10 +342,10 @@ impl Applier {
             ),
             Ok(_) => {}
             Err(refusal) => {
-                let sentence =
-                    format!("the host is not as the spec says: {refusal}; apply it again");
-                self.happenings.left_behind(sentence.clone());
-                self.degraded(sentence);
+                self.degraded(format!(
+                    "the host is not as the spec says: {refusal}; apply it again"
+                ));
+                self.happenings.left_behind(self.shown.health().degraded);
             }
         }
         if let Some(undertaking) = undertaking {
@@ -314,40 +365,47 @@ impl Applier {
                 self.degraded(fault.message);
             }
         }
-        self.refresh_history();
+        Ok(())
     }
 
-    fn remembered(&mut self) -> Result<World, String> {
-        let store = self.store.as_mut().map_err(|sentence| sentence.clone())?;
-        match store.applied().map_err(|error| error.to_string())? {
-            None => Ok(World::default()),
-            Some(applied) => World::recall(&applied).map_err(|fault| {
-                format!(
-                    "the spec that was applied is not understood any more: {}",
-                    fault.message
-                )
-            }),
+    fn remembered(&mut self) -> Result<(Option<store::Applied>, Option<Undertaking>), StoreError> {
+        let store = match &mut self.store {
+            Some(store) => store,
+            none => none.insert((self.open)()?),
+        };
+        Ok((store.applied()?, store.undertaking()?))
+    }
+
+    /// Says it once, however often it is tried again.
+    fn degraded(&self, sentence: String) {
+        if self.shown.health().degraded != sentence {
+            self.happenings.say("degraded", sentence.clone());
+            self.shown.tell(|health| health.degraded = sentence);
         }
     }
 
-    fn degraded(&self, sentence: String) {
-        self.happenings.say("degraded", sentence.clone());
-        self.shown.tell(|health| health.degraded = sentence);
+    async fn recovered(&mut self) -> Result<(), Fault> {
+        if self.recover().await {
+            return Ok(());
+        }
+        let sentence = self.shown.health().degraded;
+        Err(Fault::new(
+            "store",
+            Whose::Host,
+            sentence,
+            "nothing was changed",
+        ))
     }
 
     fn store(&mut self) -> Result<&mut Store, Fault> {
-        self.store.as_mut().map_err(|sentence| {
-            Fault::new(
-                "store",
-                Whose::Host,
-                sentence.clone(),
-                "nothing was changed",
-            )
-        })
+        // INVARIANT: nothing is asked of it before `recover` has opened it.
+        self.store
+            .as_mut()
+            .ok_or_else(|| Fault::new("store", Whose::Bulkhead, "the state file is not open", ""))
     }
 
     fn refresh_history(&mut self) {
-        let Ok(store) = &mut self.store else { return };
+        let Some(store) = &mut self.store else { return };
         let Ok(history) = store.history(SHOWN) else {
             return;
         };

@@ -2,11 +2,10 @@
 
 use api::{Fault, Whose};
 use axum::extract::FromRequestParts;
-use axum::extract::connect_info::{ConnectInfo, Connected};
+use axum::extract::connect_info::ConnectInfo;
 use axum::http::request::Parts;
-use axum::serve::IncomingStream;
 use guard::guard;
-use tokio::net::UnixListener;
+use tokio::net::UnixStream;
 
 use crate::refuse::Failure;
 use crate::server::Server;
@@ -74,9 +73,10 @@ impl Rights {
     }
 }
 
-impl Connected<IncomingStream<'_, UnixListener>> for Caller {
-    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Caller {
-        match stream.io().peer_cred() {
+impl Caller {
+    /// Whose the other end is.
+    pub fn of(stream: &UnixStream) -> Caller {
+        match stream.peer_cred() {
             // The kernel speaks in the terms of our user namespace.
             Ok(cred) => Caller {
                 uid: on_the_host(cred.uid()),

@@ -10,6 +10,7 @@
 mod applier;
 mod caller;
 mod difference;
+mod gate;
 mod happenings;
 mod metrics;
 mod pages;
@@ -25,8 +26,8 @@ mod tests;
 mod why;
 mod world;
 
-use applier::Applier;
-use caller::{Caller, Rights};
+use applier::{Applier, Opener};
+use caller::Rights;
 use confine::Profile;
 use happenings::Happenings;
 use seqpacket::Socket;
@@ -43,6 +44,8 @@ use supervisor::Supervisor;
 const CONTROL: u32 = 3;
 const API: u32 = 4;
 const STATE: u32 = 5;
+/// Between two tries to open the store.
+const RETRY: std::time::Duration = std::time::Duration::from_secs(2);
 
 fn main() -> ExitCode {
     match start() {
@@ -70,11 +73,12 @@ fn start() -> Result<(), Box<dyn Error>> {
     // rustix looks for the vDSO's clock once, by a call that confinement forbids.
     let _ = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     confine::enter(Profile::Controller)?;
-    let store = open_store(&state);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(serve(words, weaker, Socket::from_fd(control), api, store))
+    let open = Box::new(move || open_store(&state));
+    let control = Socket::from_fd(control);
+    runtime.block_on(serve(words, weaker, control, api, open))
 }
 
 async fn serve(
@@ -82,7 +86,7 @@ async fn serve(
     weaker: Vec<String>,
     control: Socket,
     api: OwnedFd,
-    store: Result<Store, StoreError>,
+    open: Opener,
 ) -> Result<(), Box<dyn Error>> {
     let supervisor = Supervisor::new(control)?;
     let shown = Arc::new(Shown::default());
@@ -92,12 +96,13 @@ async fn serve(
             (supervisor.clone(), shown.clone(), happenings.clone());
         tokio::spawn(supervisor.listen(move |event| happenings.heard(event, &shown.world())))
     };
-    let mut applier = Applier::new(store, supervisor.clone(), shown.clone(), happenings.clone())
+    let mut applier = Applier::new(open, supervisor.clone(), shown.clone(), happenings.clone())
         .on_cores(words.cores);
     // Before the first request: an apply must find the world as it is.
     applier.recover().await;
+    let rights = words.rights;
     let server = Arc::new(Server {
-        rights: words.rights,
+        rights,
         weaker,
         supervisor,
         happenings,
@@ -108,13 +113,21 @@ async fn serve(
     let listener = UnixListener::from(api);
     listener.set_nonblocking(true)?;
     let listener = tokio::net::UnixListener::from_std(listener)?;
-    let service = routes::router(server).into_make_service_with_connect_info::<Caller>();
     tokio::select! {
-        ended = axum::serve(listener, service) => ended?,
+        () = gate::serve(listener, routes::router(server.clone()), rights) => {}
+        () = until_recovered(&server) => {}
         // Without the supervisor there is nothing to do; the keeper starts both anew.
         lost = listening => return Err(format!("the supervisor is gone: {}", lost?).into()),
     }
     Ok(())
+}
+
+/// Tries again until what is applied is known; then never ends.
+async fn until_recovered(server: &Server) {
+    while !server.applier.lock().await.recover().await {
+        tokio::time::sleep(RETRY).await;
+    }
+    std::future::pending().await
 }
 
 /// The store in the state directory; by descriptor: the only files that confinement leaves.

@@ -86,6 +86,10 @@ impl Survey {
             filled.reports = fabric.counter(compartment.id, Counter::Reports);
             filled.fabric_drops = fabric.drops(compartment.id);
         }
+        // A switch's slot 0 is its channel to the fabric; endpoints follow.
+        if let Some(own) = self.counters(compartment.id) {
+            filled.outside_drops = own.drops(0);
+        }
         filled
     }
 

@@ -1,7 +1,7 @@
 //! The controller against a supervisor that keeps books and can be told to refuse.
 
 use crate::applier::Applier;
-use crate::caller::{Caller, Rights};
+use crate::caller::Rights;
 use crate::happenings::Happenings;
 use crate::routes;
 use crate::server::{Server, Shown};
@@ -237,24 +237,19 @@ impl Rig {
         let (ours, theirs) = Socket::pair().unwrap();
         let kept = books.clone();
         std::thread::spawn(move || supervise(theirs, kept));
-        let open = |name: &str| {
-            File::options()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .open(folder.path().join(name))
-                .unwrap()
-        };
-        // A predecessor's task may hold the file for a moment yet.
-        let mut store = Store::open(open("store"), &open("attempts"));
-        for _ in 0..100 {
-            if !matches!(store, Err(store::StoreError::InUse)) {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-            store = Store::open(open("store"), &open("attempts"));
-        }
+        let place = folder.path().to_owned();
+        let open = Box::new(move || {
+            let open = |name: &str| {
+                File::options()
+                    .read(true)
+                    .write(true)
+                    .create(true)
+                    .truncate(false)
+                    .open(place.join(name))
+                    .unwrap()
+            };
+            Store::open(open("store"), &open("attempts"))
+        });
         let supervisor = Supervisor::new(ours).unwrap();
         let shown = Arc::new(Shown::default());
         let happenings = Arc::new(Happenings::new());
@@ -264,10 +259,15 @@ impl Rig {
                 .clone()
                 .listen(move |event| heard.heard(event, &named.world())),
         );
-        let mut applier =
-            Applier::new(store, supervisor.clone(), shown.clone(), happenings.clone())
-                .on_cores("0+2,1+3".parse().unwrap());
-        applier.recover().await;
+        let mut applier = Applier::new(open, supervisor.clone(), shown.clone(), happenings.clone())
+            .on_cores("0+2,1+3".parse().unwrap());
+        // A predecessor's task may hold the file for a moment yet.
+        for _ in 0..100 {
+            if applier.recover().await || !shown.health().degraded.contains("in use") {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
         let server = Arc::new(Server {
             rights,
             weaker: vec!["no such control: said".into()],
@@ -282,9 +282,8 @@ impl Rig {
         ));
         let listener = tokio::net::UnixListener::bind(&socket).unwrap();
         let serving = tokio::spawn(async move {
-            let service = routes::router(server).into_make_service_with_connect_info::<Caller>();
             tokio::select! {
-                _ = axum::serve(listener, service) => {}
+                _ = crate::gate::serve(listener, routes::router(server), rights) => {}
                 _ = listening => {}
             }
         });
@@ -347,7 +346,11 @@ impl Rig {
     }
 
     fn refuse(&self, what: Option<&str>) {
-        self.books.lock().unwrap().refuse = what.map(|what| (what.to_owned(), ErrorCode::System));
+        self.refuse_as(what, ErrorCode::System);
+    }
+
+    fn refuse_as(&self, what: Option<&str>, code: ErrorCode) {
+        self.books.lock().unwrap().refuse = what.map(|what| (what.to_owned(), code));
     }
 
     fn objects(&self) -> BTreeMap<Key, [u8; 32]> {
@@ -491,6 +494,33 @@ async fn isolated_cores_that_leave_none_for_the_rest_are_refused_at_the_plan() {
         }
     }
     assert!(rig.objects().is_empty());
+}
+
+#[tokio::test]
+async fn what_is_missing_on_the_host_is_shown_where_the_spec_names_it() {
+    let rig = Rig::new().await;
+    let text = "version: 1
+tenants:
+  - name: red
+    subnets:
+      - { name: lan, prefixes: [10.1.0.0/16] }
+    endpoints:
+      - name: e0
+        subnet: lan
+        attach:
+          tap:
+            namespace: nowhere
+            interface: eth7
+";
+    for (what, code, line) in [
+        ("create red/e0", ErrorCode::NoNamespace, 11),
+        ("create red/e0", ErrorCode::NoInterface, 12),
+        ("create red/e0", ErrorCode::System, 7),
+    ] {
+        rig.refuse_as(Some(what), code);
+        let (_, fault) = rig.bad("POST", "/v1/apply?file=b.yaml", text).await;
+        assert_eq!(fault.place.unwrap().line, line, "{what} {code:?}");
+    }
 }
 
 #[tokio::test]
@@ -671,6 +701,27 @@ async fn without_a_store_nothing_is_applied_and_the_reason_is_said() {
     assert!(rig.objects().is_empty());
     let status: Status = rig.good("GET", "/v1/status", "").await;
     assert!(status.health.contains("damaged"), "{}", status.health);
+    // Moved aside as that says: the next apply opens a new one and goes on.
+    std::fs::remove_file(rig.folder.path().join("store")).unwrap();
+    assert_eq!(rig.apply(&spec(&[("red", 1)])).await.epoch, 1);
+    let status: Status = rig.good("GET", "/v1/status", "").await;
+    assert_eq!(status.health, "ok");
+}
+
+#[tokio::test]
+async fn a_store_that_was_moved_aside_takes_nothing_down() {
+    let rig = Rig::new().await;
+    rig.apply(&spec(&[("red", 1)])).await;
+    let ran = rig.objects();
+    std::fs::remove_file(rig.folder.path().join("store")).unwrap();
+    let rig = rig.restarted().await;
+    assert_eq!(rig.objects(), ran);
+    let status: Status = rig.good("GET", "/v1/status", "").await;
+    assert!(status.health.contains("apply"), "{}", status.health);
+    rig.apply(&spec(&[("red", 1)])).await;
+    assert_eq!(rig.objects().len(), ran.len());
+    let status: Status = rig.good("GET", "/v1/status", "").await;
+    assert_eq!(status.health, "ok");
 }
 
 #[tokio::test]

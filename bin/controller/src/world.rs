@@ -1,9 +1,11 @@
 //! A spec that has been worked out: what has to exist for it, and what it is called.
 
 use crate::steps::{Image, Key, Object, Step};
+use crate::supervisor::Refusal;
 use crate::survey::hex;
 use ::image::{Aligned, MappedCompartment, MappedFabric};
 use api::{Compartment, Endpoint, Fault, Finding, Needs, Tenant, Uplink, Where, Whose};
+use command::message::ErrorCode;
 use command::verbs::{ENDPOINT_FIFO, FABRIC};
 use policy::{Ids, Intent, PortIntent};
 use sha2::{Digest, Sha256};
@@ -36,6 +38,9 @@ struct Views {
     by_name: HashMap<(String, String), (usize, usize)>,
     /// Where each thing stands in the spec, for what is only found out while applying.
     places: HashMap<Key, Where>,
+    /// And where it names what must be there already.
+    namespaces: HashMap<Key, Where>,
+    interfaces: HashMap<Key, Where>,
 }
 
 /// What the next spec is worked out from.
@@ -139,14 +144,24 @@ impl World {
         Some(format!("{}/{}", port.tenant, port.endpoint))
     }
 
-    /// Where in the spec the thing stands that a step is about.
-    pub fn place_of(&self, step: &Step) -> Option<Where> {
+    /// Where in the spec that stands for which a step was refused: the namespace or
+    /// interface that is missing, else the thing that the step is about.
+    pub fn place_of(&self, step: &Step, refusal: &Refusal) -> Option<Where> {
         let key = match step {
             Step::Create(object) => object.key(),
             Step::Destroy(key, _) | Step::Remove(key, _) => *key,
             Step::Install(image, _) => Key::Compartment(image.target),
         };
-        self.views().places.get(&key).cloned()
+        let views = self.views();
+        let named = match refusal {
+            Refusal::Refused { code, .. } => match code {
+                Some(ErrorCode::NoNamespace) => views.namespaces.get(&key),
+                Some(ErrorCode::NoInterface) => views.interfaces.get(&key),
+                _ => None,
+            },
+            _ => None,
+        };
+        named.or_else(|| views.places.get(&key)).cloned()
     }
 
     fn views(&self) -> &Views {
@@ -369,8 +384,16 @@ impl Views {
                     continue;
                 };
                 let (compartment, slot) = (known.compartment, known.slot);
-                self.places
-                    .insert(Key::Port(compartment, slot), at(endpoint.span()));
+                let key = Key::Port(compartment, slot);
+                self.places.insert(key, at(endpoint.span()));
+                if let spec::Attach::Tap(tap) = endpoint.attach() {
+                    if let Some(namespace) = tap.namespace {
+                        self.namespaces.insert(key, at(namespace.span));
+                    }
+                    if let Some(interface) = tap.interface {
+                        self.interfaces.insert(key, at(interface.span));
+                    }
+                }
                 self.places
                     .entry(Key::Compartment(compartment))
                     .or_insert_with(|| at(tenant.name.span));
@@ -382,8 +405,12 @@ impl Views {
                 .iter()
                 .find(|named| named.name.value.as_str() == uplink.name)
             {
-                self.places
-                    .insert(Key::Uplink(uplink.number), at(named.name.span));
+                let key = Key::Uplink(uplink.number);
+                self.places.insert(key, at(named.name.span));
+                self.interfaces.insert(key, at(named.interface.span));
+                if let Some(namespace) = &named.namespace {
+                    self.namespaces.insert(key, at(namespace.span));
+                }
             }
         }
     }

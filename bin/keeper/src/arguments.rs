@@ -11,12 +11,14 @@ pub struct Arguments {
     pub state_dir: PathBuf,
     /// Inside a user namespace of its own.
     pub rootless: bool,
+    /// What is printed goes to `log` in the run directory, once that is ours.
+    pub log: bool,
     /// Words for the controller, passed on as they are: who may change
     /// (`--owner UID`) and who may look (`--readers GID`).
     pub rights: Vec<String>,
 }
 
-const USAGE: &str = "usage: bulkhead-keeper [--run-dir DIR] [--state-dir DIR] [--rootless] [--owner UID] [--readers GID]";
+const USAGE: &str = "usage: bulkhead-keeper [--run-dir DIR] [--state-dir DIR] [--rootless] [--log] [--owner UID] [--readers GID]";
 
 impl Arguments {
     /// From the words after the program's name.
@@ -28,6 +30,7 @@ impl Arguments {
             run_dir: "/run/bulkhead".into(),
             state_dir: "/var/lib/bulkhead".into(),
             rootless: false,
+            log: false,
             rights: Vec::new(),
         };
         let mut words = words;
@@ -41,6 +44,7 @@ impl Arguments {
                 "--run-dir" => parsed.run_dir = directory()?,
                 "--state-dir" => parsed.state_dir = directory()?,
                 "--rootless" => parsed.rootless = true,
+                "--log" => parsed.log = true,
                 "--owner" | "--readers" => match words.next() {
                     Some(number) if number.parse::<u32>().is_ok() => {
                         parsed.rights.extend([word, number])

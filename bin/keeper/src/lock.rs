@@ -1,28 +1,34 @@
-//! One keeper per run directory.
+//! One keeper per run directory, and one per state directory.
 
-use rustix::fs::{Mode, OFlags, fstat, open, openat};
+use guard::guard;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open, openat, renameat, stat};
+use rustix::io::Errno;
 use std::fs::{self, File, TryLockError};
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-/// Held as long as the keeper lives; the kernel gives it back whatever happens.
-pub struct Lock(#[expect(dead_code, reason = "the lock lives as long as the file is open")] File);
+/// Both directories, held as long as the keeper lives; the kernel gives them back
+/// whatever happens.
+pub struct Lock {
+    run: OwnedFd,
+    _file: File,
+    _state: OwnedFd,
+}
 
 impl Lock {
-    /// Makes the directory where it is missing, and takes its lock.
+    /// Makes the directories where they are missing, and takes their locks.
     ///
     /// # Errors
-    /// Another keeper has it (and which), or the directory cannot be used.
-    pub fn take(run_dir: &Path) -> Result<Lock, String> {
+    /// Another keeper has one (and which keeper), or a directory cannot be used.
+    pub fn take(run_dir: &Path, state_dir: &Path) -> Result<Lock, String> {
         make_directory(run_dir, 0o755)?;
-        let directory = ours_alone(run_dir)?;
+        let run = ours_alone(run_dir, "--run-dir")?;
         let path = run_dir.join("keeper.lock");
         let says = |error: std::io::Error| format!("{}: {error}", path.display());
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
-        let mut file = openat(&directory, "keeper.lock", flags, mode)
+        let mut file = openat(&run, "keeper.lock", OFlags::RDWR | OURS, mode)
             .map(File::from)
             .map_err(|errno| says(errno.into()))?;
         match file.try_lock() {
@@ -30,53 +36,132 @@ impl Lock {
             Err(TryLockError::WouldBlock) => {
                 let mut pid = String::new();
                 let _ = file.read_to_string(&mut pid);
-                return Err(format!(
-                    "another Bulkhead (pid {}) runs in {}: stop that one, or give this one its \
-                     own --run-dir and --state-dir",
-                    pid.trim(),
-                    run_dir.display()
-                ));
+                return Err(taken(pid.trim(), run_dir));
             }
             Err(TryLockError::Error(error)) => return Err(says(error)),
         }
         file.set_len(0)
             .and_then(|()| file.write_all(format!("{}\n", std::process::id()).as_bytes()))
             .map_err(says)?;
-        Ok(Lock(file))
+        Ok(Lock {
+            run,
+            _file: file,
+            _state: take_state(state_dir)?,
+        })
     }
+
+    /// From here on, standard output and error go to `log` in the run directory, whose
+    /// predecessor is kept as `log.old`: nobody waits at the end of a pipe for us.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn log(&self) -> Result<(), String> {
+        let says = |errno: Errno| format!("log in the run directory: {errno}");
+        match renameat(&self.run, "log", &self.run, "log.old") {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(says(errno)),
+        }
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::EXCL | OURS;
+        let log = openat(&self.run, "log", flags, Mode::RUSR | Mode::WUSR).map_err(says)?;
+        rustix::stdio::dup2_stdout(&log)
+            .and_then(|()| rustix::stdio::dup2_stderr(&log))
+            .map_err(says)
+    }
+}
+
+/// How a file of ours is opened: made where it is missing, and no link followed.
+const OURS: OFlags = OFlags::CREATE
+    .union(OFlags::CLOEXEC)
+    .union(OFlags::NOFOLLOW);
+
+/// Locks the state directory itself: what is in it becomes the controller's, which
+/// may not decide who else runs on it.
+fn take_state(state_dir: &Path) -> Result<OwnedFd, String> {
+    make_directory(state_dir, 0o700)?;
+    let place = state_dir.display();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory =
+        open(state_dir, flags, Mode::empty()).map_err(|errno| format!("{place}: {errno}"))?;
+    match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(directory),
+        Err(Errno::WOULDBLOCK) if guard!("keeper-state-lock") => {
+            let holder = holder(&directory).unwrap_or_else(|| "unknown".to_owned());
+            Err(taken(&holder, state_dir))
+        }
+        Err(Errno::WOULDBLOCK) => Ok(directory),
+        Err(errno) => Err(format!("{place}: cannot be locked: {errno}")),
+    }
+}
+
+fn taken(pid: &str, directory: &Path) -> String {
+    format!(
+        "another Bulkhead (pid {pid}) runs in {}: stop that one, or give this one its \
+         own --run-dir and --state-dir",
+        directory.display()
+    )
+}
+
+/// The process that has the lock on this, as the kernel's list of locks has it:
+/// `1: FLOCK  ADVISORY  WRITE 733 fe:00:15 0 EOF`.
+fn holder(of: impl AsFd) -> Option<String> {
+    let inode = format!(":{}", fstat(of).ok()?.st_ino);
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    locks.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        (words.get(1) == Some(&"FLOCK") && words.get(5)?.ends_with(&inode))
+            .then(|| words.get(4).map(|&pid| pid.to_owned()))?
+    })
 }
 
 /// The run directory, opened: nobody but root and our own user may change what is in
-/// it, for they could put a link, or their own socket, where ours belongs.
-fn ours_alone(run_dir: &Path) -> Result<OwnedFd, String> {
-    let place = run_dir.display();
+/// it, for they could put a link, or their own socket, where ours belongs. Nor may they
+/// put another directory in its place.
+fn ours_alone(directory: &Path, option: &str) -> Result<OwnedFd, String> {
+    let place = directory.display();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let directory = open(run_dir, flags, Mode::empty())
+    let opened = open(directory, flags, Mode::empty())
         .map_err(|errno| format!("{place}: {errno}; it must be a directory, not a link to one"))?;
-    let stat = fstat(&directory).map_err(|errno| format!("{place}: {errno}"))?;
+    let status = fstat(&opened).map_err(|errno| format!("{place}: {errno}"))?;
     let own = rustix::process::geteuid().as_raw();
-    if stat.st_uid != 0 && stat.st_uid != own {
+    if guard!("keeper-run-owner") && status.st_uid != 0 && status.st_uid != own {
         return Err(format!(
-            "{place} belongs to uid {}, who could change what is in it: give a --run-dir that \
+            "{place} belongs to uid {}, who could change what is in it: give a {option} that \
              belongs to root or to the user who starts this",
-            stat.st_uid
+            status.st_uid
         ));
     }
-    if stat.st_mode & 0o022 != 0 {
+    if guard!("keeper-run-mode") && status.st_mode & 0o022 != 0 {
         return Err(format!(
             "{place} can be written by others than its owner (mode {:o}): `chmod go-w {place}`, \
-             or give another --run-dir",
-            stat.st_mode & 0o7777
+             or give another {option}",
+            status.st_mode & 0o7777
         ));
     }
-    Ok(directory)
+    let real = fs::canonicalize(directory).map_err(|error| format!("{place}: {error}"))?;
+    for above in real.ancestors().skip(1) {
+        let status = stat(above).map_err(|errno| format!("{}: {errno}", above.display()))?;
+        // In a user namespace root has no number of its own, and shows as the one below.
+        let trusted = [0, own, NUMBERLESS].contains(&status.st_uid);
+        // In a sticky directory only the owner of an entry may rename it.
+        let open_to_others = status.st_mode & 0o022 != 0 && status.st_mode & 0o1000 == 0;
+        if guard!("keeper-run-above") && (!trusted || open_to_others) {
+            return Err(format!(
+                "{place} could be replaced by others, who may write in {} (uid {}, mode {:o}): \
+                 give another {option}",
+                above.display(),
+                status.st_uid,
+                status.st_mode & 0o7777
+            ));
+        }
+    }
+    Ok(opened)
 }
 
+/// The kernel's stand-in for users without a number in our namespace.
+const NUMBERLESS: u32 = 65534;
+
 /// Makes a directory and those above it.
-///
-/// # Errors
-/// What the system says, with the path.
-pub fn make_directory(path: &Path, mode: u32) -> Result<(), String> {
+fn make_directory(path: &Path, mode: u32) -> Result<(), String> {
     fs::DirBuilder::new()
         .recursive(true)
         .mode(mode)

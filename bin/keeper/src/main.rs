@@ -95,8 +95,10 @@ impl Keeper {
         } else if !rootless::is_root() {
             return Err("needs root; or give --rootless to run inside a user namespace".into());
         }
-        let lock = lock::Lock::take(&arguments.run_dir)?;
-        lock::make_directory(&arguments.state_dir, 0o700)?;
+        let lock = lock::Lock::take(&arguments.run_dir, &arguments.state_dir)?;
+        if arguments.log {
+            lock.log()?;
+        }
         rustix::thread::set_no_new_privs(true).map_err(system("no-new-privileges"))?;
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
             .map_err(system("subreaper"))?;

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(10);
 
-const TESTS: [(&str, fn()); 11] = [
+const TESTS: [(&str, fn()); 13] = [
     (
         "what_is_kept_survives_the_supervisor",
         what_is_kept_survives_the_supervisor,
@@ -41,6 +41,14 @@ const TESTS: [(&str, fn()); 11] = [
     (
         "a_run_directory_of_others_is_refused",
         a_run_directory_of_others_is_refused,
+    ),
+    (
+        "a_second_keeper_on_one_state_directory_is_told_who_holds_it",
+        a_second_keeper_on_one_state_directory_is_told_who_holds_it,
+    ),
+    (
+        "a_log_is_ours_alone_and_follows_no_link",
+        a_log_is_ours_alone_and_follows_no_link,
     ),
     (
         "the_end_is_orderly_and_leaves_no_child",
@@ -419,6 +427,8 @@ fn a_run_directory_of_others_is_refused() {
     stage.signal(Signal::KILL);
     stage.ends();
     let run = stage.folder.path().join("run");
+    // One that is not refused ends as well, for the test to see it.
+    std::fs::write(run.join("hopeless"), "").unwrap();
     let lock = run.join("keeper.lock");
     let refused = |why: &str| {
         let output = keeper_in(stage.folder.path()).output().unwrap();
@@ -434,12 +444,67 @@ fn a_run_directory_of_others_is_refused() {
         refused("belongs to uid 4242");
         std::os::unix::fs::chown(&run, Some(0), None).unwrap();
     }
+    let above = stage.folder.path();
+    std::fs::set_permissions(above, Permissions::from_mode(0o777)).unwrap();
+    refused("could be replaced by others");
+    std::fs::set_permissions(above, Permissions::from_mode(0o700)).unwrap();
     let victim = stage.folder.path().join("victim");
     std::fs::write(&victim, "precious").unwrap();
     std::fs::remove_file(&lock).unwrap();
     std::os::unix::fs::symlink(&victim, &lock).unwrap();
     refused("keeper.lock");
     assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
+}
+
+fn a_second_keeper_on_one_state_directory_is_told_who_holds_it() {
+    let stage = Stage::new();
+    let mut life = stage.life();
+    // One that is not refused ends as well, for the test to see it.
+    std::fs::create_dir(stage.folder.path().join("elsewhere")).unwrap();
+    std::fs::write(stage.folder.path().join("elsewhere/hopeless"), "").unwrap();
+    let mut second = Command::new(stage.folder.path().join("bulkhead-keeper"));
+    let output = second
+        .arg("--run-dir")
+        .arg(stage.folder.path().join("elsewhere"))
+        .arg("--state-dir")
+        .arg(stage.folder.path().join("state"))
+        .env_remove("NOTIFY_SOCKET")
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let says = String::from_utf8(output.stderr).unwrap();
+    let pid = stage.keeper.id();
+    assert!(
+        says.contains(&format!("another Bulkhead (pid {pid}) runs in"))
+            && says.contains("/state: stop"),
+        "{says}"
+    );
+    assert!(life.list("control/").len() == 2, "the first one goes on");
+}
+
+fn a_log_is_ours_alone_and_follows_no_link() {
+    let mut stage = Stage::with(|command| {
+        let run = Path::new(command.get_args().nth(1).unwrap()).to_owned();
+        std::fs::write(run.join("../victim"), "precious").unwrap();
+        std::os::unix::fs::symlink(run.join("../victim"), run.join("log")).unwrap();
+        command.arg("--log").stderr(Stdio::piped());
+    });
+    let life = stage.life();
+    let mut inherited = String::new();
+    // The end of the pipe comes while the keeper lives: it holds none of it.
+    std::io::Read::read_to_string(&mut stage.keeper.stderr.take().unwrap(), &mut inherited)
+        .unwrap();
+    assert_eq!(inherited, "");
+    // Something to say: the supervisor died.
+    life.tell(7);
+    let _next = stage.life();
+    let log = stage.folder.path().join("run/log");
+    let said = std::fs::read_to_string(&log).unwrap();
+    assert!(said.contains("the supervisor died"), "{said}");
+    let status = std::fs::symlink_metadata(&log).unwrap();
+    assert!(status.is_file() && status.permissions().mode() & 0o777 == 0o600);
+    let victim = stage.folder.path().join("victim");
+    assert_eq!(std::fs::read(victim).unwrap(), b"precious");
 }
 
 fn the_end_is_orderly_and_leaves_no_child() {

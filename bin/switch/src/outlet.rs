@@ -186,6 +186,11 @@ fn pushed(result: Result<(), PushError>) -> Fate {
     }
 }
 
+/// Whether a frame's destination is broadcast or multicast.
+fn to_group(head: &[u8]) -> bool {
+    head.first().is_some_and(|first| first & 1 == 1)
+}
+
 /// The output while one frame is processed.
 pub struct Outlet<'a, 'b> {
     pub outlets: Outlets<'b>,
@@ -222,6 +227,8 @@ impl Output for Outlet<'_, '_> {
                     self.dropped(self.from, DropReason::QueueFull);
                 }
             }
+            // A member of a group that is not there, or not yet, is no loss of the sender's.
+            Fate::Lost(DropReason::PortClosed) if to_group(frame.head) => {}
             Fate::Lost(reason) => self.dropped(self.from, reason),
         }
     }
@@ -288,6 +295,7 @@ impl Output for Outlet<'_, '_> {
                     .telling
                     .dropped(slot, DropReason::QueueFull, self.outlets.now)
             }
+            Fate::Lost(DropReason::PortClosed) if to_group(frame) => {}
             Fate::Lost(reason) => self.outlets.telling.dropped(slot, reason, self.outlets.now),
         }
     }

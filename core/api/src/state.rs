@@ -98,6 +98,8 @@ pub struct Compartment {
     pub reports: u64,
     /// Drops on its fabric channel as the fabric counts them, by reason.
     pub fabric_drops: Vec<DropCount>,
+    /// What came to it by its fabric channel and was dropped by its switch, alleged.
+    pub outside_drops: Vec<DropCount>,
 }
 
 /// A tenant.

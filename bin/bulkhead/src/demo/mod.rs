@@ -58,9 +58,11 @@ pub async fn demo(demo: &Demo) -> Result<Exit, Trouble> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut stage = None;
     let outcome = tokio::select! {
-        outcome = acts::play(&mut stage) => outcome,
+        // First who ends it: what then fails in the play fails of that.
+        biased;
         _ = interrupt.recv() => Err(Trouble::new(Exit::Failed, "interrupted; cleaning up", "")),
         _ = terminate.recv() => Err(Trouble::new(Exit::Failed, "told to end; cleaning up", "")),
+        outcome = acts::play(&mut stage) => outcome,
     };
     if let Some(stage) = stage {
         let folder = stage.folder().display().to_string();

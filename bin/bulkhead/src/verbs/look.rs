@@ -5,7 +5,7 @@ use crate::args::{Dump, EndpointName};
 use crate::client::{Client, encoded};
 use crate::exit::{Exit, Trouble};
 use crate::table::{Table, grouped, nanoseconds};
-use api::{Compartment, EndpointRates, Status, Why};
+use api::{Compartment, Endpoint, EndpointRates, Status, Why};
 use std::fmt::Write;
 
 /// What exists and how it is.
@@ -45,6 +45,9 @@ fn rendered_status(status: &Status) -> String {
             undertaking.epoch, undertaking.phase, undertaking.uid
         );
     }
+    if !status.compartments.is_empty() {
+        let _ = writeln!(out, "{}", summary(status));
+    }
     let mut table = Table::new(&[
         "COMPARTMENT",
         "STATE",
@@ -55,7 +58,12 @@ fn rendered_status(status: &Status) -> String {
         "LAST",
         ">OUTAGE",
     ]);
-    for compartment in std::iter::once(&status.fabric).chain(&status.compartments) {
+    // What is not well first: a full host has hundreds of rows.
+    let mut compartments: Vec<_> = std::iter::once(&status.fabric)
+        .chain(&status.compartments)
+        .collect();
+    compartments.sort_by_key(|compartment| compartment.state == "up");
+    for compartment in compartments {
         table.row(compartment_row(compartment));
     }
     let _ = write!(out, "\n{table}");
@@ -68,7 +76,9 @@ fn rendered_status(status: &Status) -> String {
         ">TO",
         ">DROPS",
     ]);
-    for endpoint in status.tenants.iter().flat_map(|tenant| &tenant.endpoints) {
+    let mut endpoints: Vec<_> = endpoints(status).collect();
+    endpoints.sort_by_key(|endpoint| speaks(endpoint));
+    for endpoint in endpoints {
         let port = match endpoint.kind.as_str() {
             "tap" => format!("{} in {}", endpoint.interface, endpoint.namespace),
             kind => kind.to_owned(),
@@ -105,6 +115,40 @@ fn rendered_status(status: &Status) -> String {
         let _ = write!(out, "\n{table}");
     }
     out
+}
+
+fn endpoints(status: &Status) -> impl Iterator<Item = &Endpoint> {
+    status.tenants.iter().flat_map(|tenant| &tenant.endpoints)
+}
+
+fn speaks(endpoint: &Endpoint) -> bool {
+    endpoint.port == "open" && endpoint.state == "open"
+}
+
+/// How many there are, and how many of them are not well.
+fn summary(status: &Status) -> String {
+    let up = |compartment: &&Compartment| compartment.state == "up";
+    let counted = |what: &str, all: usize, well: usize, is: &str| match all - well {
+        0 => format!("{all} {what}, all {is}"),
+        not => format!("{all} {what}, {not} NOT {is}"),
+    };
+    let lost: u64 = endpoints(status).map(|e| drops(&e.counters)).sum();
+    format!(
+        "{}; {}; {} frames dropped",
+        counted(
+            "compartments",
+            status.compartments.len(),
+            status.compartments.iter().filter(up).count(),
+            "up"
+        ),
+        counted(
+            "endpoints",
+            endpoints(status).count(),
+            endpoints(status).filter(|e| speaks(e)).count(),
+            "open"
+        ),
+        grouped(lost)
+    )
 }
 
 fn compartment_row(compartment: &Compartment) -> [String; 8] {
@@ -238,5 +282,43 @@ pub async fn dump(dump: &Dump, client: &Client, json: bool) -> Result<Exit, Trou
     match decoded.get("text").and_then(serde_json::Value::as_str) {
         Some(text) if !json => crate::print(text.as_bytes()),
         _ => as_json(&decoded),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_host_is_summed_up_and_what_is_not_well_comes_first() {
+        let mut status = Status::default();
+        status.fabric.state = "up".into();
+        for n in 0..200 {
+            let state = if n == 150 { "backoff" } else { "up" };
+            status.compartments.push(Compartment {
+                name: format!("c{n}"),
+                state: state.into(),
+                ..Compartment::default()
+            });
+            let port = if n == 120 { "gone" } else { "open" };
+            let endpoint = Endpoint {
+                name: format!("e{n}"),
+                port: port.into(),
+                state: "open".into(),
+                ..Endpoint::default()
+            };
+            status.tenants.push(api::Tenant {
+                endpoints: vec![endpoint],
+                ..api::Tenant::default()
+            });
+        }
+        let shown = rendered_status(&status);
+        assert!(
+            shown.contains("200 compartments, 1 NOT up; 200 endpoints, 1 NOT open; 0 frames"),
+            "{shown}"
+        );
+        let after = |title: &str| shown.lines().skip_while(|l| !l.starts_with(title)).nth(1);
+        assert!(after("COMPARTMENT").unwrap().starts_with("c150"), "{shown}");
+        assert!(after("ENDPOINT").unwrap().contains("/e120"), "{shown}");
     }
 }

@@ -12,8 +12,17 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Starts the daemon: in the foreground by becoming it, or detached.
-pub async fn up(up: &Up, client: &Client, socket: &Path, json: bool) -> Result<Exit, Trouble> {
-    let mut command = keeper(&up.run_dir, &up.state_dir, up.rootless)?;
+pub async fn up(up: &Up, json: bool) -> Result<Exit, Trouble> {
+    if !up.rootless && !confine::rootless::is_root() {
+        return Err(Trouble::new(
+            Exit::Denied,
+            "starting the daemon needs root",
+            "`bulkhead up --rootless` runs inside a user namespace, which is weaker",
+        ));
+    }
+    let run_dir = std::path::absolute(&up.run_dir)?;
+    let state_dir = std::path::absolute(&up.state_dir)?;
+    let mut command = keeper(&run_dir, &state_dir, up.rootless)?;
     for (word, number) in [("--owner", up.owner), ("--readers", up.readers)] {
         if let Some(number) = number {
             command.arg(word).arg(number.to_string());
@@ -27,7 +36,11 @@ pub async fn up(up: &Up, client: &Client, socket: &Path, json: bool) -> Result<E
             "are all programs of Bulkhead installed in one folder?",
         ));
     }
+    let log = run_dir.join("log");
+    let socket = run_dir.join("api.sock");
+    let client = Client::new(&socket);
     let mut child = command
+        .arg("--log")
         .stdin(Stdio::null())
         .process_group(0)
         .spawn()
@@ -41,14 +54,18 @@ pub async fn up(up: &Up, client: &Client, socket: &Path, json: bool) -> Result<E
     let end = Instant::now() + PATIENCE;
     // Bound: PATIENCE.
     loop {
-        if client.answers().await {
+        // Another daemon's answer is none: the one that holds the directory must be ours.
+        if holder(&run_dir) == Some(child.id()) && client.answers().await {
             break;
         }
         if let Some(status) = child.try_wait()? {
             return Err(Trouble::new(
                 Exit::Failed,
                 format!("the daemon ended at once ({status})"),
-                "its messages are above; `bulkhead doctor` shows what this host lacks",
+                format!(
+                    "its messages are above, or in {}; `bulkhead doctor` shows what this host lacks",
+                    log.display()
+                ),
             ));
         }
         if Instant::now() >= end {
@@ -59,15 +76,31 @@ pub async fn up(up: &Up, client: &Client, socket: &Path, json: bool) -> Result<E
                     socket.display(),
                     PATIENCE.as_secs()
                 ),
-                "its messages are above; is --socket that of --run-dir?",
+                format!("its messages are in {}", log.display()),
             ));
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     if json {
-        return super::as_json(&serde_json::json!({ "pid": child.id(), "socket": socket }));
+        return super::as_json(
+            &serde_json::json!({ "pid": child.id(), "socket": socket, "log": log }),
+        );
     }
-    crate::print(format!("running, pid {}, socket {}\n", child.id(), socket.display()).as_bytes())
+    crate::print(
+        format!(
+            "running, pid {}, socket {}, log {}\n",
+            child.id(),
+            socket.display(),
+            log.display()
+        )
+        .as_bytes(),
+    )
+}
+
+/// Whose lock the run directory has.
+fn holder(run_dir: &Path) -> Option<u32> {
+    let text = std::fs::read_to_string(run_dir.join("keeper.lock")).ok()?;
+    text.trim().parse().ok()
 }
 
 /// The keeper's command line.
