@@ -12,12 +12,20 @@ use std::process::{Child, Command, Stdio};
 /// Runs it.
 pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
     // iperf3 takes whole seconds.
-    let seconds = if options.smoke { "1" } else { "2" };
+    let seconds = if options.smoke {
+        "1"
+    } else if options.quick {
+        "3"
+    } else {
+        "5"
+    };
     let ours = Namespaces::named("o");
     let instance = Instance::start()?;
     instance.apply(&spec(&ours))?;
     let bridge = Bridge::make()?;
     let switch = instance.pid("red")?;
+    let congestion = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control")
+        .map_err(|e| format!("congestion control: {e}"))?;
 
     let (mut ratios, mut our_gbps, mut peer_gbps, mut shares, mut our_cpu, mut peer_cpu) =
         (vec![], vec![], vec![], vec![], vec![], vec![]);
@@ -38,6 +46,7 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
         Figure::of("tap.tcp_vs_bridge", "ratio", &ratios)
             .ours("gbit_s", median(&our_gbps))
             .ours("cpu_s_per_gb", median(&our_cpu))
+            .ours("congestion_control", congestion.trim())
             .peer("name", "veth + Linux bridge")
             .peer("gbit_s", median(&peer_gbps))
             .peer("cpu_s_per_gb", median(&peer_cpu))

@@ -1,7 +1,8 @@
 //! Which core a busy worker runs on, where cores are shared. The kernel likes to wake a
 //! switch where its sender runs, as if the sender were about to sleep; it is not, and
-//! the two then share one core while another idles. A worker to which that happens is
-//! moved, and let go again when it is no longer busy.
+//! the two then share one core while another idles. A worker on a full core is tried on
+//! the idlest one: it stays there if it moves more bytes than before, and is let go
+//! when it is no longer busy.
 
 use crate::cores::put;
 use crate::registry::Seat;
@@ -9,16 +10,20 @@ use crate::supervisor::Supervisor;
 use rustix::thread::CpuSet;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use telemetry::counters::{Counter, counter_word};
 
-/// Between two looks, ns.
+/// Between two looks, and the length of a trial, ns.
 const EVERY: u64 = 250_000_000;
-/// After a move a worker stays for so long, ns.
-const STAYS: u64 = 2_000_000_000;
+/// After a trial the next is so long in coming, ns.
+const HOLDS: u64 = 5_000_000_000;
 /// From this share of a core on a worker is busy; below half of it no more.
 const BUSY: f64 = 0.2;
 /// A core with less of its time idle is full.
 const FULL: f64 = 0.1;
-
+/// A core with more of its time idle has room.
+const ROOM: f64 = 0.25;
+/// A trial has paid when it moves so much more.
+const GAIN: f64 = 1.05;
 /// Of /proc/stat, a second: USER_HZ, the same on every Linux.
 const TICKS: f64 = 100.0;
 
@@ -30,13 +35,70 @@ pub struct Spread {
     idle: BTreeMap<u32, Duration>,
 }
 
-/// What is known of a seat's process.
+/// Where a seat's process runs, and why.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Placing {
-    /// The worker, and the CPU time it had had.
-    seen: Option<(u64, Duration)>,
-    /// When it was put on a core of its own choice, ns.
-    moved: Option<u64>,
+    /// The worker, its CPU time and the bytes it had moved.
+    seen: Option<(u64, Duration, u64)>,
+    place: Where,
+    /// No trial before, ns.
+    hold: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Where {
+    /// Wherever the kernel likes.
+    #[default]
+    Free,
+    /// On one core, to see whether it moves more than so many bytes a second there.
+    Trial(f64),
+    /// On one core, where it does.
+    Stays,
+}
+
+/// What is to be done with a process.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Move {
+    To(u32),
+    Anywhere,
+}
+
+/// What one look saw of one process.
+struct Look<'a> {
+    now: u64,
+    /// Share of a core that it used.
+    own: f64,
+    /// Bytes a second that it moved.
+    rate: f64,
+    core: Option<u32>,
+    /// The idle share of each shared core.
+    idle: &'a BTreeMap<u32, f64>,
+}
+
+impl Placing {
+    /// One look at a process; what is to be done with it.
+    fn look(&mut self, look: &Look<'_>) -> Option<Move> {
+        if look.own < BUSY / 2.0 && self.place != Where::Free {
+            self.place = Where::Free;
+            self.hold = 0;
+            return Some(Move::Anywhere);
+        }
+        if let Where::Trial(before) = self.place {
+            self.hold = look.now + HOLDS;
+            if look.rate > before * GAIN {
+                self.place = Where::Stays;
+                return None;
+            }
+            self.place = Where::Free;
+            return Some(Move::Anywhere);
+        }
+        if look.own < BUSY || look.now < self.hold {
+            return None;
+        }
+        let to = roomier(look.core?, look.own, look.idle)?;
+        self.place = Where::Trial(look.rate);
+        Some(Move::To(to))
+    }
 }
 
 impl Spread {
@@ -52,7 +114,7 @@ impl Supervisor {
     pub fn spread(&mut self, now: u64, spent: &[(Seat, u64, u32, Duration)]) {
         let window = now.saturating_sub(self.spread.looked).max(1) as f64 / 1e9;
         self.spread.looked = now;
-        let mut idle: Option<BTreeMap<u32, f64>> = None;
+        let idle = self.idle_shares(window);
         for (seat, worker, pid, cpu) in spent.iter().copied() {
             if self.is_pinned(seat) {
                 continue;
@@ -60,37 +122,45 @@ impl Supervisor {
             let Some(state) = self.seat_mut(seat) else {
                 continue;
             };
-            let before = state.placing.seen.replace((worker, cpu));
-            let Some((_, before)) = before.filter(|(who, _)| *who == worker) else {
-                state.placing.moved = None;
-                continue;
-            };
-            let own = cpu.saturating_sub(before).as_secs_f64() / window;
-            let moved = state.placing.moved;
-            if own < BUSY / 2.0 && moved.is_some() {
-                state.placing.moved = None;
-                put(pid, &self.shared_cores());
+            let (_, cpu_before, moved_before) = state
+                .placing
+                .seen
+                .filter(|(who, ..)| *who == worker)
+                .unwrap_or_else(|| {
+                    state.placing = Placing::default();
+                    (worker, cpu, 0)
+                });
+            let own = cpu.saturating_sub(cpu_before).as_secs_f64() / window;
+            let is_free = state.placing.place == Where::Free;
+            // Of one that idles nothing more is looked at: there may be thousands.
+            if own < BUSY && is_free {
+                state.placing.seen = Some((worker, cpu, 0));
                 continue;
             }
-            if own < BUSY || moved.is_some_and(|at| now.saturating_sub(at) < STAYS) {
+            let slots = 0..state.slots as usize;
+            let moved = slots
+                .map(|slot| state.words.load(counter_word(slot, Counter::RxBytes)))
+                .fold(0, u64::wrapping_add);
+            state.placing.seen = Some((worker, cpu, moved));
+            if moved_before == 0 {
                 continue;
             }
-            let shares = idle.get_or_insert_with(|| self.idle_shares(window));
-            let Some(core) = core_of(pid) else { continue };
-            if let Some(to) = better(core, own, shares) {
-                shares.entry(core).and_modify(|share| *share += own);
-                shares.entry(to).and_modify(|share| *share -= own);
-                if let Some(state) = self.seat_mut(seat) {
-                    state.placing.moved = Some(now);
+            let step = state.placing.look(&Look {
+                now,
+                own,
+                rate: moved.wrapping_sub(moved_before) as f64 / window,
+                core: core_of(pid),
+                idle: &idle,
+            });
+            match step {
+                Some(Move::To(core)) => {
+                    let mut set = CpuSet::new();
+                    set.set(core as usize);
+                    put(pid, &set);
                 }
-                let mut set = CpuSet::new();
-                set.set(to as usize);
-                put(pid, &set);
+                Some(Move::Anywhere) => put(pid, &self.shared_cores()),
+                None => {}
             }
-        }
-        if idle.is_none() {
-            // Nobody was busy: what is read next time would span all of that.
-            self.spread.idle.clear();
         }
     }
 
@@ -108,16 +178,14 @@ impl Supervisor {
     }
 }
 
-/// The core to which a worker with this share of `core` is better moved: `core` is
-/// full with somebody else's work too, and another has room for all of it.
-fn better(core: u32, own: f64, idle: &BTreeMap<u32, f64>) -> Option<u32> {
+/// The idlest core, if `core` is full, and not with `own` alone, and that one has room.
+fn roomier(core: u32, own: f64, idle: &BTreeMap<u32, f64>) -> Option<u32> {
     let here = *idle.get(&core)?;
-    let others = 1.0 - here - own;
     let (to, room) = idle
         .iter()
         .filter(|(other, _)| **other != core)
         .max_by(|a, b| a.1.total_cmp(b.1))?;
-    (here < FULL && others >= BUSY && *room >= own * 1.1).then_some(*to)
+    (here < FULL && here + own < 1.0 - FULL && *room > ROOM).then_some(*to)
 }
 
 /// The core that a process ran on last: field 39 of its stat.
@@ -143,18 +211,45 @@ fn idle_times(stat: &str) -> BTreeMap<u32, Duration> {
 mod tests {
     use super::*;
 
-    fn moved(core: u32, own: f64, idle: &[f64]) -> Option<u32> {
-        better(core, own, &(0..).zip(idle.iter().copied()).collect())
+    fn idle(shares: &[f64]) -> BTreeMap<u32, f64> {
+        (0..).zip(shares.iter().copied()).collect()
     }
 
     #[test]
-    fn who_shares_a_full_core_goes_where_there_is_room() {
-        assert_eq!(moved(1, 0.55, &[0.74, 0.0]), Some(0));
-        assert_eq!(moved(0, 0.5, &[0.02, 0.6, 0.9]), Some(2), "the idlest");
-        assert_eq!(moved(1, 0.55, &[0.5, 0.0]), None, "no room for all of it");
-        assert_eq!(moved(1, 0.98, &[1.0, 0.0]), None, "alone on its core");
-        assert_eq!(moved(1, 0.4, &[1.0, 0.3]), None, "its core is not full");
-        assert_eq!(moved(1, 0.4, &[1.0]), None, "its core is not a shared one");
+    fn a_full_core_that_is_shared_is_left_for_the_idlest() {
+        assert_eq!(roomier(1, 0.55, &idle(&[0.7, 0.0])), Some(0));
+        assert_eq!(roomier(0, 0.5, &idle(&[0.02, 0.6, 0.9])), Some(2));
+        assert_eq!(roomier(1, 0.55, &idle(&[0.2, 0.0])), None, "no room");
+        assert_eq!(roomier(1, 0.98, &idle(&[1.0, 0.0])), None, "alone there");
+        assert_eq!(roomier(1, 0.4, &idle(&[1.0, 0.3])), None, "not full");
+        assert_eq!(roomier(1, 0.4, &idle(&[1.0])), None, "not a shared core");
+    }
+
+    #[test]
+    fn a_trial_is_kept_when_it_pays_and_taken_back_when_not() {
+        let full = idle(&[0.6, 0.0]);
+        let look = |now, own, rate| Look {
+            now,
+            own,
+            rate,
+            core: Some(1),
+            idle: &full,
+        };
+        let mut placing = Placing::default();
+        assert_eq!(placing.look(&look(0, 0.1, 1e9)), None, "not busy");
+        assert_eq!(placing.look(&look(1, 0.6, 1e9)), Some(Move::To(0)));
+        assert_eq!(placing.look(&look(2, 0.6, 1.2e9)), None);
+        assert_eq!(placing.place, Where::Stays);
+        assert_eq!(placing.look(&look(3, 0.6, 1e9)), None, "it holds");
+        let later = 4 + HOLDS;
+        assert_eq!(placing.look(&look(later, 0.6, 1e9)), Some(Move::To(0)));
+        let worse = look(later + 1, 0.6, 1.01e9);
+        assert_eq!(placing.look(&worse), Some(Move::Anywhere));
+        assert_eq!(placing.look(&look(later + 2, 0.6, 1e9)), None, "it holds");
+        assert_eq!(placing.look(&look(later * 2, 0.6, 1e9)), Some(Move::To(0)));
+        let idles = look(later * 2 + 1, 0.01, 1e6);
+        assert_eq!(placing.look(&idles), Some(Move::Anywhere));
+        assert_eq!(placing.look(&idles), None, "once");
     }
 
     #[test]

@@ -545,7 +545,7 @@ impl Supervisor {
         for id in stalled {
             self.kill(id, Some(CAUSE_STALL));
         }
-        if self.spread.is_due(now) {
+        if awake && self.spread.is_due(now) {
             self.spread(now, &spent);
         }
         self.next_watch = any.then(|| now + if awake { WATCH_AWAKE } else { WATCH_ASLEEP });
