@@ -78,7 +78,8 @@ async fn one(stream: UnixStream, caller: Caller, router: Router, head: Duration,
     let _ = http.serve_connection(TokioIo::new(stream), service).await;
 }
 
-/// Says why, and waits for the caller to have read it.
+/// Says why to a caller that asks, and waits for it to have read that. An answer before
+/// the question is one that no HTTP client expects.
 async fn refuse(mut stream: UnixStream) -> std::io::Result<()> {
     let fault = Fault::new(
         "limit",
@@ -92,9 +93,12 @@ async fn refuse(mut stream: UnixStream) -> std::io::Result<()> {
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
          content-length: {length}\r\nconnection: close\r\n\r\n{body}"
     );
+    let mut said = [0; 1024];
+    if stream.read(&mut said).await? == 0 {
+        return Ok(());
+    }
     stream.write_all(answer.as_bytes()).await?;
     stream.shutdown().await?;
-    let mut said = [0; 1024];
     // Bound: LINGER. Closed with something unread, the answer would be lost.
     while stream.read(&mut said).await? > 0 {}
     Ok(())
