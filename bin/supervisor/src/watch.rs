@@ -79,9 +79,9 @@ impl RestartLimit {
         RestartLimit::new(64.0, 20.0)
     }
 
-    /// A seat's own, full: a tenth of the host's, so that nobody alone uses that up.
+    /// A seat's own, full: a part of the host's, so that nobody alone uses that up.
     pub fn of_seat() -> RestartLimit {
-        RestartLimit::new(8.0, 2.0)
+        RestartLimit::new(16.0, 8.0)
     }
 
     fn new(burst: f64, per_second: f64) -> RestartLimit {

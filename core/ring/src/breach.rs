@@ -43,10 +43,8 @@ breaches! {
     Pad = 8,
     /// More doorbell rings than there were reasons to ring.
     DoorbellFlood = 9,
-    /// Restart after restart without a record between them.
-    Flapping = 10,
     /// A stream, which cannot lose bytes, was restarted.
-    StreamRestart = 11,
+    StreamRestart = 10,
     /// The header page does not say what the supervisor said.
-    HeaderPage = 12,
+    HeaderPage = 11,
 }

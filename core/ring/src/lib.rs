@@ -59,7 +59,8 @@ pub struct Lost {
 
 /// Nanoseconds without an echo after which the pair is to be replaced.
 pub const ECHO_WITHIN_NS: u64 = 10_000_000;
-/// Restarts of a peer without one record between them that are still believed.
+/// Restarts of a producer without one record between them after which what was left is
+/// no longer counted.
 pub const MAX_IDLE_RESTARTS: u32 = 64;
 /// Doorbell bytes beyond one for each arming that are forgiven.
 pub const SPARE_RINGS: u64 = 64;

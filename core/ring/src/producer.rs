@@ -2,9 +2,7 @@
 
 use crate::memory::{ConsumerWord, CopyTo, ProducerMemory, ProducerWord};
 use crate::record::{CaptureNote, KIND_CAPTURE, KIND_FRAME, KIND_PAD, RawRecord};
-use crate::{
-    Breach, Doorbell, ECHO_WITHIN_NS, Geometry, Lost, MAX_IDLE_RESTARTS, Record, State, UNIT,
-};
+use crate::{Breach, Doorbell, ECHO_WITHIN_NS, Geometry, Lost, Record, State, UNIT};
 use guard::guard;
 use wire::offload::RawOffload;
 use zerocopy::IntoBytes;
@@ -42,7 +40,6 @@ pub struct Producer<M> {
     peer_generation: u64,
     state: State,
     waiting_since: u64,
-    idle_restarts: u32,
     lost: Lost,
     breach: Option<Breach>,
 }
@@ -62,7 +59,6 @@ impl<M: ProducerMemory> Producer<M> {
             peer_generation: 0,
             state: State::Running,
             waiting_since: 0,
-            idle_restarts: 0,
             lost: Lost::default(),
             breach: None,
         }
@@ -318,7 +314,6 @@ impl<M: ProducerMemory> Producer<M> {
             {
                 return self.close(Breach::Position);
             }
-            self.idle_restarts = 0;
             self.consumed = consumed;
         }
         Ok(())
@@ -330,10 +325,6 @@ impl<M: ProducerMemory> Producer<M> {
         let generation = self.memory.load(ConsumerWord::Generation);
         if generation % 2 == 1 {
             return Ok(()); // It has not stated its position yet.
-        }
-        self.idle_restarts += 1;
-        if self.idle_restarts > MAX_IDLE_RESTARTS && guard!("ring-flapping") {
-            return self.close(Breach::Flapping);
         }
         if self.state == State::Running {
             let consumed = self.memory.load(ConsumerWord::Consumed);
