@@ -5,6 +5,24 @@ use crate::results::Figure;
 use e2e::Instance;
 use std::time::{Duration, Instant};
 
+/// Hindered: five hundred endpoints more, and a switch that never sleeps.
+fn spec(hindered: bool) -> String {
+    let mut text = String::from(SPEC);
+    if hindered {
+        text = text
+            .replace("adaptive", "{ poll: 50us }")
+            .replace("10.1.1.0/24", "10.1.0.0/16");
+        for n in 0..500 {
+            text += &format!(
+                "      - {{ name: x{n}, subnet: lan, addresses: [10.1.{}.{}], attach: fifo }}\n",
+                2 + n / 250,
+                1 + n % 250
+            );
+        }
+    }
+    text
+}
+
 const SPEC: &str = "version: 1
 tenants:
   - name: red
@@ -22,7 +40,7 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
     let (mut private, mut total, mut idle) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..options.runs(5, 2) {
         let instance = Instance::start()?;
-        instance.apply(SPEC)?;
+        instance.apply(&spec(options.hindered))?;
         let pid = instance.pid("red")?;
         // Idle means idle: what starting cost is over.
         std::thread::sleep(Duration::from_millis(if options.smoke {

@@ -4,6 +4,7 @@ mod apply;
 mod boot;
 mod flow;
 mod footprint;
+mod hinder;
 mod outside;
 mod peer;
 mod reboot;
@@ -64,11 +65,13 @@ pub struct Options {
     /// Where results are kept; `-` keeps none.
     #[arg(long, default_value = "bench/results")]
     results: PathBuf,
-    /// Slow the thing under test: the figure must get worse (the bench's self-check).
+    /// Instead: hinder the thing under test; fails unless every figure gets worse.
     #[arg(long)]
     self_check: bool,
     #[arg(skip)]
     smoke: bool,
+    #[arg(skip)]
+    hindered: bool,
 }
 
 impl Options {
@@ -116,6 +119,13 @@ fn main() -> ExitCode {
     let Some((_, bench)) = BENCHES.iter().find(|(n, _)| *n == name) else {
         return ExitCode::FAILURE;
     };
+    if options.self_check {
+        return match hinder::check(*bench, &options, std::path::Path::new("bench/reach.toml")) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => fail("a figure that nothing can worsen is no figure"),
+            Err(message) => fail(&message),
+        };
+    }
     let figures = match bench(&options) {
         Ok(figures) => figures,
         Err(message) => return fail(&message),
@@ -125,7 +135,7 @@ fn main() -> ExitCode {
         if options.quick { " --quick" } else { "" }
     );
     let results = Results::now(name, &command, figures);
-    if options.results.as_os_str() != "-" && !options.self_check {
+    if options.results.as_os_str() != "-" {
         match results.save(&options.results) {
             Ok(path) => eprintln!("results in {}", path.display()),
             Err(e) => return fail(&format!("{}: {e}", options.results.display())),
@@ -160,6 +170,7 @@ fn smoke() -> ExitCode {
         results: "-".into(),
         self_check: false,
         smoke: true,
+        hindered: false,
     };
     let mut failed = 0;
     for (name, bench) in BENCHES {

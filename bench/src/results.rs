@@ -170,18 +170,19 @@ fn said(words: &[&str]) -> String {
         .unwrap_or_default()
 }
 
+/// What is asked of a figure.
 #[derive(Debug, Deserialize)]
-struct Reach {
-    at_least: Option<f64>,
-    at_most: Option<f64>,
+pub struct Reach {
+    /// The figure is at least this.
+    pub at_least: Option<f64>,
+    /// The figure is at most this.
+    pub at_most: Option<f64>,
 }
 
 /// Holds all results under `folder` against `reach`: one line a figure. `Ok(true)`
 /// when every figure asked for is there and met.
 pub fn check(reach: &Path, folder: &Path) -> Result<bool, String> {
-    let text = std::fs::read_to_string(reach).map_err(|e| format!("{}: {e}", reach.display()))?;
-    let reaches: BTreeMap<String, Reach> =
-        toml::from_str(&text).map_err(|e| format!("{}: {e}", reach.display()))?;
+    let reaches = reaches(reach)?;
     let mut have = BTreeMap::new();
     for entry in std::fs::read_dir(folder)
         .map_err(|e| format!("{}: {e}", folder.display()))?
@@ -217,6 +218,15 @@ pub fn check(reach: &Path, folder: &Path) -> Result<bool, String> {
         all &= met == Some(true);
     }
     Ok(all)
+}
+
+/// What each figure must reach, by its id.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn reaches(reach: &Path) -> Result<BTreeMap<String, Reach>, String> {
+    let text = std::fs::read_to_string(reach).map_err(|e| format!("{}: {e}", reach.display()))?;
+    toml::from_str(&text).map_err(|e| format!("{}: {e}", reach.display()))
 }
 
 fn reach_name(id: &str) -> String {

@@ -21,7 +21,7 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
     let (mut ratios, mut ours, mut plain, mut clusters) = (vec![], vec![], vec![], vec![]);
     for _ in 0..options.runs(25, 9) {
         let before = round_trip_ns()?;
-        let a = fifo_mrecs(Duration::from_secs_f64(seconds), options.self_check)?;
+        let a = fifo_mrecs(Duration::from_secs_f64(seconds), options.hindered)?;
         let b = plain_ring_mrecs(seconds)?;
         clusters.push(cluster(before, round_trip_ns()?));
         ratios.push(a / b);

@@ -22,6 +22,9 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
     let ours = Namespaces::named("o");
     let instance = Instance::start()?;
     instance.apply(&spec(&ours))?;
+    if options.hindered {
+        crate::hinder::without_offloads(&ours.a, "eth0")?;
+    }
     let bridge = Bridge::make()?;
     let switch = instance.pid("red")?;
     let congestion = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control")
