@@ -33,9 +33,14 @@ test-mutants:
 docs:
 	@$(call RUN,test) && cargo xtask book
 
-install: build
-	install -d /usr/local/lib/bulkhead /usr/local/bin
-	install -m 755 $(OUT)/bulkhead $(OUT)/bulkhead-* /usr/local/lib/bulkhead/
+PROGRAMS = bulkhead $(addprefix bulkhead-,keeper supervisor controller switch fabric auditor)
+
+# Builds nothing, for it runs as root: `make build` comes first, as whoever you are.
+install:
+	@test -x $(OUT)/bulkhead || { echo "run \`make build\` first"; exit 1; }
+	install -d /usr/local/lib/bulkhead /usr/local/bin /usr/local/share/man/man1
+	install -m 755 $(addprefix $(OUT)/,$(PROGRAMS)) /usr/local/lib/bulkhead/
+	$(OUT)/bulkhead man /usr/local/share/man/man1
 	ln -sf ../lib/bulkhead/bulkhead /usr/local/bin/bulkhead
 	install -m 644 packaging/systemd/*.service /etc/systemd/system/
 

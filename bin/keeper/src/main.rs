@@ -19,6 +19,7 @@ use command::Message;
 use command::verbs::Shutdown;
 use confine::signals::Signals;
 use confine::{Child, Profile, Spawn, rootless, spawn};
+use guard::guard;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions};
@@ -41,7 +42,21 @@ const FAREWELL: Duration = Duration::from_secs(20);
 /// Open files asked for; less where the host gives less.
 const FILES: u64 = 1 << 18;
 
+/// Exit code where the host cannot keep a claim of SECURITY.md.
+const HOST_REFUSED: u8 = 5;
+
 fn main() -> ExitCode {
+    let lacks = lacks();
+    if guard!("keeper-host") && !lacks.is_empty() {
+        for feature in lacks {
+            eprintln!(
+                "bulkhead-keeper: refused on this host: {} ({}): without it {}",
+                feature.name, feature.detail, feature.lost
+            );
+        }
+        eprintln!("bulkhead-keeper: `bulkhead doctor` shows all that it needs");
+        return ExitCode::from(HOST_REFUSED);
+    }
     match Keeper::new().and_then(Keeper::run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
@@ -49,6 +64,13 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What this host lacks without which nothing may run.
+fn lacks() -> Vec<confine::Feature> {
+    let mut features = confine::features();
+    features.retain(confine::Feature::refuses);
+    features
 }
 
 /// A supervisor that runs.

@@ -17,7 +17,11 @@ use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(10);
 
-const TESTS: [(&str, fn()); 13] = [
+const TESTS: [(&str, fn()); 14] = [
+    (
+        "a_host_that_cannot_keep_a_claim_is_refused",
+        a_host_that_cannot_keep_a_claim_is_refused,
+    ),
     (
         "what_is_kept_survives_the_supervisor",
         what_is_kept_survives_the_supervisor,
@@ -419,6 +423,29 @@ fn a_second_keeper_is_told_who_runs() {
         "{says}"
     );
     assert!(life.list("control/").len() == 2, "the first one goes on");
+}
+
+/// A host without user namespaces, as far as this process goes.
+fn a_host_that_cannot_keep_a_claim_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!(
+        "echo 0 > /proc/sys/user/max_user_namespaces && \
+         exec {} --rootless --run-dir {1}/run --state-dir {1}/state",
+        env!("CARGO_BIN_EXE_bulkhead-keeper"),
+        folder.path().display()
+    );
+    let said = Command::new("unshare")
+        .args(["--user", "--map-root-user", "sh", "-c", &script])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let words = String::from_utf8_lossy(&said.stderr);
+    assert_eq!(said.status.code(), Some(5), "{words}");
+    assert!(
+        words.contains("refused on this host: user namespaces"),
+        "{words}"
+    );
+    assert!(!folder.path().join("run").exists(), "nothing was begun");
 }
 
 fn a_run_directory_of_others_is_refused() {

@@ -59,8 +59,13 @@ pub async fn up(up: &Up, json: bool) -> Result<Exit, Trouble> {
             break;
         }
         if let Some(status) = child.try_wait()? {
+            let exit = if status.code() == Some(Exit::Refused as i32) {
+                Exit::Refused
+            } else {
+                Exit::Failed
+            };
             return Err(Trouble::new(
-                Exit::Failed,
+                exit,
                 format!("the daemon ended at once ({status})"),
                 format!(
                     "its messages are above, or in {}; `bulkhead doctor` shows what this host lacks",
