@@ -469,7 +469,7 @@ fn loss(output: &std::process::Output) -> Result<(u64, u64, f64), Trouble> {
 async fn liar(stage: &Stage, score: &mut Score) -> Result<(), Trouble> {
     title("blue's switch has been taken over: it sends every kind of lie it can to the fabric");
     let Ok(program) = beside("bulkhead-liar") else {
-        println!("  skipped: bulkhead-liar, a test program, is not installed; `make demo` has it");
+        say("     skipped: bulkhead-liar, a test program, is not installed; `make demo` has it");
         return Ok(());
     };
     let before = stage.status().await?;
