@@ -66,7 +66,7 @@ impl Rights {
                 "denied",
                 Whose::User,
                 format!("{who} may not {deed} here"),
-                "ask as root or as the user who started the daemon; a group may be given reading by the daemon's --readers",
+                "ask as root or as the owner, whom the daemon's --owner names; a group may be given reading by its --readers",
             ));
         }
         Ok(())

@@ -62,7 +62,7 @@ pub struct HistoryEntry {
 pub struct Compartment {
     /// Id; the fabric's is 4294967295.
     pub id: u32,
-    /// Name: the tenant, zone or `host`; `fabric`.
+    /// Name: the tenant's, `zone:ZONE` or `host:all`; `fabric`.
     pub name: String,
     /// Tenants it serves.
     pub tenants: Vec<String>,

@@ -19,7 +19,7 @@ body! {
     Done: Done {
         /// errno, or 0.
         errno: u32,
-        /// A number, by verb.
+        /// Zero: no verb of this version answers with a number.
         value: u32,
         /// For people.
         detail: Name<240>,

@@ -12,7 +12,7 @@ use wire::offload::{GSO_NONE, segments};
 pub const BATCH: usize = 64;
 /// What a record costs beside its bytes, so that small ones pay for their handling.
 pub const RECORD_COST: u64 = 256;
-/// How long a sender waits for a receiver without room, nanoseconds (DESIGN §4).
+/// How long a sender waits for a receiver without room, nanoseconds (docs/design.md §4).
 pub const PARK_NS: u64 = 50_000;
 
 /// Where frames come from.

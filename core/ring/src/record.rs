@@ -15,7 +15,7 @@ pub struct RawRecord {
     pub kind: u8,
     /// Header size in 16-byte units, this struct included, so that it can grow.
     pub header_units: u8,
-    /// Host-local fabric tag (DESIGN §1); 0 = none. Only on switch-fabric channels.
+    /// Host-local fabric tag (docs/design.md §1); 0 = none. Only on switch-fabric channels.
     pub tag: u16,
     /// What the frame's writer says of its offload state.
     pub offload: RawOffload,

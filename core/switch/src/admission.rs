@@ -1,4 +1,4 @@
-//! What an endpoint may say: the guard of DESIGN §5.2, whole.
+//! What an endpoint may say: the guard of docs/design.md §5.2, whole.
 //!
 //! Every refusal has its own [`DropReason`] and its own `guard!` name, so that each
 //! can be taken out alone and seen to be missed.

@@ -6,7 +6,7 @@
 //! ports are arguments. Nothing here allocates after [`Switch::use_image`], locks,
 //! or can panic on a frame.
 //!
-//! DESIGN §5: parse → `admission` (what this endpoint may say) → `decision`
+//! docs/design.md §5: parse → `admission` (what this endpoint may say) → `decision`
 //! (where it goes) → `act` (rewrite, answer, copy).
 
 mod act;

@@ -43,7 +43,7 @@ pub const GSO_UDP_L4: u8 = 5;
 /// `gso_type` bit: the TCP segment carries ECN's CWR.
 pub const GSO_ECN: u8 = 0x80;
 /// The longest frame anything in Bulkhead carries, bytes: 64 KiB of IP packet
-/// and room for Ethernet and two VLAN tags, a multiple of 16 (DESIGN §4).
+/// and room for Ethernet and two VLAN tags, a multiple of 16 (docs/design.md §4).
 pub const MAX_FRAME: usize = 65_664;
 
 /// Segments one record can become at most: 64 KiB in pieces of the least
@@ -130,7 +130,7 @@ impl core::fmt::Display for BadOffload {
 impl core::error::Error for BadOffload {}
 
 /// Turns alleged offload fields into facts about the frame that was parsed
-/// (DESIGN §5, ingress). `min_gso` is this endpoint's least `gso_size`, never
+/// (docs/design.md §5, ingress). `min_gso` is this endpoint's least `gso_size`, never
 /// taken below [`MIN_GSO_FLOOR`].
 ///
 /// The egress MTU is not known yet: [`Offload::largest_packet`] is compared with

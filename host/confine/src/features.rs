@@ -303,7 +303,7 @@ fn cgroups() -> Feature {
         used_by: "a limit on each compartment's memory",
         found,
         detail,
-        lost: "a compartment's memory is bounded by its own settings, not by the kernel",
+        lost: "only each switch's private memory is bounded (RLIMIT_DATA)",
         required: false,
     }
 }

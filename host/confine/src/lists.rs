@@ -1,6 +1,6 @@
 //! Which system calls each profile keeps, and why. What is not here kills the
-//! process. Every entry is exercised by `tests/confinement.rs`, which fails on an
-//! entry it does not know: an unused rule does not stay.
+//! process. Every entry is exercised by `tests/confinement/exercises.rs`; a test
+//! fails on an entry without an exercise: an unused rule does not stay.
 
 use crate::profile::Profile;
 
