@@ -263,7 +263,7 @@ model! {
             class: Located<Class>,
             /// What it may send. Default: no limit.
             rate: Rate,
-            /// Smallest segment that it may ask to have its large frames cut into, bytes. Default: 536.
+            /// Smallest segment that it may ask to have its large frames cut into: 256 to 65535 bytes. Default: 536.
             min_gso: Located<u32>,
             /// Bytes of IP packet toward it, at most the subnet's. Default: the subnet's.
             mtu: Located<u32>,

@@ -60,6 +60,8 @@ reports! {
     duplicate_mac: tenant(&format!("{WEB}\n    endpoints:\n      - {{name: a, subnet: web, mac: \"02:00:00:00:00:01\"}}\n      - {{name: b, subnet: web, mac: \"02:00:00:00:00:01\"}}\n"));
     multicast_mac: tenant(&format!("{WEB}\n    endpoints:\n      - {{name: a, subnet: web, mac: \"01:00:5e:00:00:01\"}}\n"));
     duplicate_name: "version: 1\ntenants:\n  - name: red\n  - name: red\n";
+    segment_below_what_any_switch_takes: tenant(&format!("{WEB}\n    endpoints:\n      - {{name: a, subnet: web, min_gso: 255}}\n      - {{name: b, subnet: web, min_gso: 256}}\n"));
+    name_of_the_fabric: "version: 1\ntenants:\n  - name: fabric\n";
     duplicate_id: "version: 1\ntenants:\n  - {name: red, id: 7}\n  - {name: blue, id: 7}\n";
     missing_reference: tenant(&format!("{WEB}\n    endpoints:\n      - {{name: a, subnet: wbe}}\n"));
     missing_uplink: tenant("    outside:\n      - {uplink: wan1, address: [192.0.2.1/24]}\n");

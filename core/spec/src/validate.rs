@@ -21,6 +21,8 @@ pub const MAX_SUBNETS: usize = 256;
 pub const MAX_TENANT_ENDPOINTS: usize = 4096;
 /// Most endpoints of a host.
 pub const MAX_ENDPOINTS: usize = 16_384;
+/// What commands and events call what is between the compartments.
+const FABRIC: &str = "fabric";
 /// Most uplinks of a host.
 const MAX_UPLINKS: usize = 16;
 
@@ -181,6 +183,15 @@ impl Check<'_> {
             .map(|e| e.name.span);
         self.at_most("endpoints", endpoints, MAX_ENDPOINTS);
         for tenant in &document.tenants {
+            if tenant.name.as_str() == FABRIC {
+                self.findings
+                    .add(
+                        "reserved-name",
+                        tenant.name.span,
+                        "no tenant is called `fabric`: commands mean the fabric by it",
+                    )
+                    .help("give it another name");
+            }
             self.tenant(tenant);
         }
     }

@@ -11,6 +11,8 @@ use crate::values::{Mac, Name, Prefix};
 
 /// Most addresses of one endpoint, automatic ones not counted.
 const MAX_ADDRESSES: usize = 16;
+/// No switch takes segments below it (`wire::offload::MIN_GSO_FLOOR`).
+const LEAST_SEGMENT: u32 = 256;
 /// Wire bytes that the largest frame with segmentation offload may stand for.
 const LARGE_FRAME: u64 = 98_304;
 
@@ -181,7 +183,7 @@ impl Check<'_> {
             );
         }
         if let Some(min_gso) = endpoint.min_gso {
-            self.range(min_gso, 64, 65_535, "a smallest segment");
+            self.range(min_gso, LEAST_SEGMENT, 65_535, "a smallest segment");
         }
         if let Some(host) = &endpoint.host {
             let name = self
