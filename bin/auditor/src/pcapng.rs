@@ -1,6 +1,7 @@
 //! pcapng blocks (draft-ietf-opsawg-pcapng), little-endian: one section; one
 //! interface for each endpoint seen; one enhanced packet block for each frame, with
-//! nanosecond times, its direction, and the reason it was dropped for as its comment.
+//! nanosecond times, its direction, and the reason it was dropped for as its comment;
+//! one interface statistics block whenever the switch says that it lost more of them.
 
 use ring::record::CaptureNote;
 use telemetry::drops::DropReason;
@@ -12,18 +13,22 @@ const MOST_INTERFACES: usize = 1024;
 
 const SECTION: u32 = 0x0a0d_0d0a;
 const INTERFACE: u32 = 1;
+const STATISTICS: u32 = 5;
 const PACKET: u32 = 6;
 const ETHERNET: u16 = 1;
 const OPTION_COMMENT: u16 = 1;
 const OPTION_NAME: u16 = 2;
 const OPTION_FLAGS: u16 = 2;
 const OPTION_RESOLUTION: u16 = 9;
+const OPTION_LOST: u16 = 5;
 
 /// Gathers blocks as bytes, to be written out and cleared by the caller.
 pub struct Writer {
     out: Vec<u8>,
     /// Endpoint ids by interface number.
     interfaces: Vec<u32>,
+    /// Frames lost, as last said.
+    lost: u32,
 }
 
 impl Writer {
@@ -33,6 +38,7 @@ impl Writer {
         let mut writer = Writer {
             out: Vec::with_capacity(256 * 1024),
             interfaces: Vec::new(),
+            lost: 0,
         };
         writer.block(SECTION, |out| {
             out.extend(0x1a2b_3c4d_u32.to_le_bytes());
@@ -59,6 +65,10 @@ impl Writer {
     /// Adds a frame of `len` bytes, which `copy` puts into the slice it is given.
     pub fn packet(&mut self, note: &CaptureNote, len: usize, copy: impl FnOnce(&mut [u8])) {
         let interface = self.interface(note.endpoint);
+        if note.lost != self.lost {
+            self.lost = note.lost;
+            self.statistics(note);
+        }
         let len = len.min(MAX_FRAME);
         let reason = u8::try_from(note.drop_reason)
             .ok()
@@ -85,6 +95,17 @@ impl Writer {
                 let text = format!("dropped: reason {}", note.drop_reason);
                 option(out, OPTION_COMMENT, text.as_bytes());
             }
+            end_of_options(out);
+        });
+    }
+
+    /// How many were lost so far, of all endpoints together: under the first interface.
+    fn statistics(&mut self, note: &CaptureNote) {
+        self.block(STATISTICS, |out| {
+            out.extend(0u32.to_le_bytes());
+            out.extend(((note.time_ns >> 32) as u32).to_le_bytes());
+            out.extend((note.time_ns as u32).to_le_bytes());
+            option(out, OPTION_LOST, &u64::from(note.lost).to_le_bytes());
             end_of_options(out);
         });
     }

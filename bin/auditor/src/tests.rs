@@ -125,3 +125,33 @@ fn made_up_endpoints_do_not_grow_it_for_ever() {
     }
     assert_eq!(per_packet, 44, "a packet block alone, no new interface");
 }
+
+/// The values of the statistics blocks' isb_ifdrop.
+fn lost(bytes: &[u8]) -> Vec<u64> {
+    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("a word"));
+    let (mut at, mut found) = (0, Vec::new());
+    while at < bytes.len() {
+        if word(at) == 5 {
+            assert_eq!(word(at + 20), 5 | 8 << 16, "the first option is isb_ifdrop");
+            found.push(u64::from(word(at + 24)) | u64::from(word(at + 28)) << 32);
+        }
+        at += word(at + 4) as usize;
+    }
+    found
+}
+
+#[test]
+fn lost_frames_are_said_once_for_each_new_number() {
+    let frame = frame();
+    let mut out = Writer::new();
+    for lost in [0, 0, 3, 3, 10] {
+        let note = CaptureNote {
+            endpoint: 7,
+            lost,
+            ..CaptureNote::default()
+        };
+        out.packet(&note, frame.len(), |into| into.copy_from_slice(&frame));
+    }
+    assert_eq!(lost(out.bytes()), [3, 10]);
+    assert_eq!(tshark(out.bytes()).len(), 5, "tshark reads past them");
+}

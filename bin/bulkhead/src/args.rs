@@ -47,10 +47,14 @@ pub enum Verb {
     /// Run a command inside an endpoint's network namespace
     Run(Run),
     /// Frames as pcapng: live, by endpoint or filter, or drops only with their reason
+    ///
+    /// One capture a compartment at a time. Frames are cut to --snap bytes; the filter runs
+    /// here, after that. Drops by the fabric are not in it: see `why`. It ends when the switch
+    /// dies. Frames that came too fast to be written are counted (isb_ifdrop).
     Capture(Capture),
     /// What happens, as it happens: deaths, restarts, quarantines, applies
-    Events,
-    /// Lift the quarantine of an endpoint, or of a compartment
+    Events(Events),
+    /// Lift the quarantine of an endpoint, of a compartment, or of what killed the fabric
     Release(Release),
     /// Two tenants, attacks, a crash: shown on this machine, then cleaned up
     Demo(Demo),
@@ -158,7 +162,8 @@ pub struct Run {
 /// A capture.
 #[derive(Debug, Args)]
 pub struct Capture {
-    /// TENANT/ENDPOINT, or TENANT for all of its compartment
+    /// TENANT/ENDPOINT, or TENANT for all of its compartment (its other tenants too); needed where
+    /// there are several compartments
     #[arg(long, short)]
     pub endpoint: Option<String>,
     /// Only frames that were dropped, each with the reason as its comment
@@ -167,8 +172,8 @@ pub struct Capture {
     /// Only frames that match: `tcp`, `udp`, `icmp`, `arp`, `ip`, `ip6`, `host ADDRESS`, `port NUMBER`, joined by `and`
     #[arg(long, short, value_name = "EXPRESSION")]
     pub filter: Option<String>,
-    /// Bytes of each frame to keep
-    #[arg(long, default_value_t = 256, value_name = "BYTES")]
+    /// Bytes of each frame to keep, 64 to 65535
+    #[arg(long, default_value_t = 256, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(64..=65_535))]
     pub snap: u32,
     /// End after so many frames
     #[arg(long, short = 'c', value_name = "FRAMES")]
@@ -178,10 +183,18 @@ pub struct Capture {
     pub write: Option<PathBuf>,
 }
 
+/// Happenings.
+#[derive(Debug, Args)]
+pub struct Events {
+    /// Begin with so many of the last that are kept (4,096 at most)
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub last: u32,
+}
+
 /// Lifting a quarantine.
 #[derive(Debug, Args)]
 pub struct Release {
-    /// TENANT/ENDPOINT, or a compartment's name
+    /// TENANT/ENDPOINT, a compartment's name, or `fabric`
     pub what: String,
 }
 

@@ -88,6 +88,26 @@ pub fn bytes(number: u64) -> String {
     scaled(number as f64, 1024.0, &["B", "KiB", "MiB", "GiB", "TiB"])
 }
 
+/// 2026-11-21 12:34:56.789, UTC.
+pub fn when(unix_ms: u64) -> String {
+    let (seconds, day) = (unix_ms / 1000 % 86_400, unix_ms / 86_400_000);
+    // Days since 1 March of the year 0, in eras of 400 years of which each day is known.
+    let (era, of_era) = ((day + 719_468) / 146_097, (day + 719_468) % 146_097);
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let march_month = (5 * of_year + 2) / 153;
+    let month = (march_month + 2) % 12 + 1;
+    format!(
+        "{:04}-{month:02}-{:02} {:02}:{:02}:{:02}.{:03}",
+        era * 400 + year_of_era + u64::from(month <= 2),
+        of_year - (153 * march_month + 2) / 5 + 1,
+        seconds / 3600,
+        seconds / 60 % 60,
+        seconds % 60,
+        unix_ms % 1000
+    )
+}
+
 /// A duration of nanoseconds: 3.4 ms.
 pub fn nanoseconds(number: u64) -> String {
     scaled(number as f64, 1000.0, &["ns", "us", "ms", "s"])
@@ -122,6 +142,22 @@ mod tests {
         assert_eq!(bytes(5 << 20), "5.0 MiB");
         assert_eq!(nanoseconds(3_400_000), "3.4 ms");
         assert_eq!(nanoseconds(7_000_000_000_000), "7000 s");
+    }
+
+    #[test]
+    fn times_are_utc() {
+        // Each as `date -u -d @SECONDS` has it.
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00:00"),
+            (951_782_399, "2000-02-28 23:59:59"),
+            (951_782_400, "2000-02-29 00:00:00"),
+            (951_868_800, "2000-03-01 00:00:00"),
+            (1_767_225_599, "2025-12-31 23:59:59"),
+            (1_795_283_045, "2026-11-21 17:44:05"),
+            (4_107_542_400, "2100-03-01 00:00:00"),
+        ] {
+            assert_eq!(when(seconds * 1000 + 7), format!("{text}.007"));
+        }
     }
 
     #[test]

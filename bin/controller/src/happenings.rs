@@ -33,9 +33,13 @@ impl Happenings {
         }
     }
 
-    /// From now on, as it happens. Who is too slow loses the oldest.
-    pub fn listen(&self) -> broadcast::Receiver<Happening> {
-        self.told.subscribe()
+    /// The last so many, oldest first, and from then on as it happens: nothing between
+    /// is lost or told twice. Who is too slow loses the oldest.
+    pub fn listen(&self, last: usize) -> (Vec<Happening>, broadcast::Receiver<Happening>) {
+        let kept = self.kept();
+        let before = kept.len().saturating_sub(last);
+        let last = kept.range(before..).map(|(_, h)| h.clone()).collect();
+        (last, self.told.subscribe())
     }
 
     /// The supervisor's event, with the names that the world gives it.
@@ -106,9 +110,9 @@ impl Happenings {
     }
 
     fn note(&self, target: u32, happening: Happening) {
+        let mut kept = self.kept();
         // Nobody listening is no error.
         let _ = self.told.send(happening.clone());
-        let mut kept = self.kept();
         if kept.len() >= MOST {
             kept.pop_front();
         }
@@ -240,6 +244,20 @@ mod tests {
             [("trip", 0), ("exit", 3_000_000)]
         );
         assert!(happenings.deaths(4, 10).is_empty());
+    }
+
+    #[test]
+    fn who_listens_gets_the_last_first_and_then_each_once() {
+        let happenings = Happenings::new();
+        let say = |kind| happenings.say(kind, String::new());
+        ["a", "b", "c"].into_iter().for_each(say);
+        let (last, mut told) = happenings.listen(2);
+        say("d");
+        let mut kinds: Vec<String> = last.into_iter().map(|h| h.kind).collect();
+        kinds.push(told.try_recv().unwrap().kind);
+        assert_eq!(kinds, ["b", "c", "d"]);
+        assert!(told.try_recv().is_err());
+        assert_eq!(happenings.listen(9).0.len(), 4);
     }
 
     #[test]

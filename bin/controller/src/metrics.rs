@@ -31,14 +31,22 @@ struct OfCompartment {
     compartment: String,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfFabricDrop {
+    compartment: String,
+    reason: String,
+}
+
 #[derive(Default)]
 struct Families {
     rx_frames: Family<OfEndpoint, Counter>,
+    rx_segments: Family<OfEndpoint, Counter>,
     rx_bytes: Family<OfEndpoint, Counter>,
     tx_frames: Family<OfEndpoint, Counter>,
+    tx_segments: Family<OfEndpoint, Counter>,
     tx_bytes: Family<OfEndpoint, Counter>,
     drops: Family<OfDrop, Counter>,
-    fabric_drops: Family<OfDrop, Counter>,
+    fabric_drops: Family<OfFabricDrop, Counter>,
     up: Family<OfCompartment, Gauge>,
     restarts: Family<OfCompartment, Counter>,
     reports: Family<OfCompartment, Counter>,
@@ -83,9 +91,8 @@ pub fn render(survey: &Survey, world: &World) -> Result<String, fmt::Error> {
             .get_or_create(&of)
             .set(compartment.epoch.cast_signed());
         for drop in &compartment.fabric_drops {
-            let of = OfDrop {
-                tenant: compartment.name.clone(),
-                endpoint: String::new(),
+            let of = OfFabricDrop {
+                compartment: compartment.name.clone(),
                 reason: drop.reason.clone(),
             };
             families.fabric_drops.get_or_create(&of).inc_by(drop.frames);
@@ -101,8 +108,13 @@ impl Families {
     fn register(&self, registry: &mut Registry) {
         registry.register(
             "received_frames",
-            "Frames from the workload (uplink: from the wire)",
+            "Frames from the workload (uplink: from the wire); a large (GSO) frame is one",
             self.rx_frames.clone(),
+        );
+        registry.register(
+            "received_segments",
+            "Wire segments from the workload (uplink: from the wire); a large (GSO) frame is many",
+            self.rx_segments.clone(),
         );
         registry.register_with_unit(
             "received",
@@ -112,8 +124,13 @@ impl Families {
         );
         registry.register(
             "sent_frames",
-            "Frames to the workload (uplink: to the wire)",
+            "Frames to the workload (uplink: to the wire); a large (GSO) frame is one",
             self.tx_frames.clone(),
+        );
+        registry.register(
+            "sent_segments",
+            "Wire segments to the workload (uplink: to the wire); a large (GSO) frame is many",
+            self.tx_segments.clone(),
         );
         registry.register_with_unit(
             "sent",
@@ -164,6 +181,9 @@ impl Families {
             endpoint: counters.endpoint.clone(),
         };
         self.rx_frames.get_or_create(&of).inc_by(counters.rx_frames);
+        let (rx, tx) = (counters.rx_segments, counters.tx_segments);
+        self.rx_segments.get_or_create(&of).inc_by(rx);
+        self.tx_segments.get_or_create(&of).inc_by(tx);
         self.rx_bytes.get_or_create(&of).inc_by(counters.rx_bytes);
         self.tx_frames.get_or_create(&of).inc_by(counters.tx_frames);
         self.tx_bytes.get_or_create(&of).inc_by(counters.tx_bytes);

@@ -123,8 +123,10 @@ impl Counters {
     pub fn totals(&self, slot: u32) -> EndpointRates {
         EndpointRates {
             rx_frames: self.counter(slot, Counter::RxFrames),
+            rx_segments: self.counter(slot, Counter::RxSegments),
             rx_bytes: self.counter(slot, Counter::RxBytes),
             tx_frames: self.counter(slot, Counter::TxFrames),
+            tx_segments: self.counter(slot, Counter::TxSegments),
             tx_bytes: self.counter(slot, Counter::TxBytes),
             rx_gso_bytes: self.counter(slot, Counter::RxGsoBytes),
             tx_gso_bytes: self.counter(slot, Counter::TxGsoBytes),

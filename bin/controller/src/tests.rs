@@ -203,6 +203,7 @@ fn counters_page(books: &Books, target: u32, epoch: u64) -> File {
     for ((compartment, slot), drops) in &books.drops {
         if *compartment == target {
             words[counters::counter_word(*slot as usize, Counter::RxFrames)] = 5000;
+            words[counters::counter_word(*slot as usize, Counter::RxSegments)] = 7000;
             words[counters::drop_word(*slot as usize, DropReason::SourceIp)] = *drops;
         }
     }
@@ -633,7 +634,8 @@ async fn numbers_images_and_the_spec_can_be_looked_at() {
     let rig = Rig::new().await;
     let text = spec(&[("red", 1)]);
     rig.apply(&text).await;
-    rig.books.lock().unwrap().drops.insert((1, 1), 3);
+    let drops = [((1, 1), 3), ((FABRIC, 1), 4)];
+    rig.books.lock().unwrap().drops.extend(drops);
     let (_, metrics) = rig.call("GET", "/metrics", "").await;
     let metrics = String::from_utf8_lossy(&metrics);
     assert!(
@@ -642,10 +644,22 @@ async fn numbers_images_and_the_spec_can_be_looked_at() {
         ),
         "{metrics}"
     );
-    assert!(
-        metrics.contains("bulkhead_compartment_up{compartment=\"red\"} 1"),
-        "{metrics}"
-    );
+    for line in [
+        "bulkhead_compartment_up{compartment=\"red\"} 1",
+        "bulkhead_fabric_dropped_frames_total{compartment=\"red\",reason=\"source-ip\"} 4",
+        "bulkhead_received_segments_total{tenant=\"red\",endpoint=\"e0\"} 7000",
+    ] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
+    let told = include_str!("../../../docs/operating.md");
+    let names = |line: &&str| line.starts_with("bulkhead_");
+    for line in metrics.lines().filter(names) {
+        let name = line.split(['{', ' ']).next().unwrap_or_default();
+        assert!(
+            told.contains(&format!("`{name}`")),
+            "operating.md lacks {name}"
+        );
+    }
     for name in ["red", "fabric"] {
         let dump: serde_json::Value = rig.good("GET", &format!("/v1/dump/{name}"), "").await;
         assert_eq!(dump["installed"], true);

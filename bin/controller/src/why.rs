@@ -123,7 +123,7 @@ pub fn judge(known: Known) -> Why {
                 "the fabric reported its compartment {} {} times for speaking with what is not its own: its switch may have been taken over",
                 compartment.name, compartment.reports
             ),
-            "its frames were stopped and its switch replaced; look at what its endpoints sent: `bulkhead capture --drops`",
+            "its frames were stopped and its switch replaced; `bulkhead events --last 100` has the reasons (a capture is taken by the switch, and shows none of it)",
         );
     }
     for drop in &compartment.fabric_drops {
@@ -151,10 +151,11 @@ pub fn judge(known: Known) -> Why {
     if !wrong {
         verdict.push(healthy(&name, &endpoint));
     }
+    // The supervisor's count: what is listed here is the last of them, as far as known.
     if let Some(death) = deaths.first() {
         verdict.push(format!(
-            "its compartment died {} times, last of {}{}",
-            deaths.len(),
+            "its compartment was restarted {} times, and died last of {}{}",
+            compartment.restarts,
             death.cause,
             match death.outage_ns {
                 0 => String::new(),
@@ -306,6 +307,34 @@ mod tests {
             ]
         );
         assert!(why.advice[0].contains("addresses its spec lists"));
+    }
+
+    #[test]
+    fn what_the_fabric_stopped_is_not_looked_for_in_a_capture() {
+        let mut known = known();
+        known.compartment.reports = 2;
+        let why = judge(known);
+        assert!(why.verdict[0].contains("2 times"), "{:?}", why.verdict);
+        assert!(why.advice[0].contains("bulkhead events"));
+        assert!(!why.advice[0].contains("bulkhead capture"));
+    }
+
+    #[test]
+    fn restarts_are_the_supervisors_count_and_not_what_is_listed() {
+        let mut known = known();
+        known.compartment.restarts = 40;
+        known.deaths = vec![
+            Death {
+                cause: "trip".into(),
+                outage_ns: 2_000_000,
+                ..Death::default()
+            };
+            16
+        ];
+        assert_eq!(
+            judge(known).verdict[1],
+            "its compartment was restarted 40 times, and died last of trip, and was back 2.0 ms later"
+        );
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Mirroring frames into a capture's channel. It never blocks: what does not fit is
-//! not captured, and nothing waits for it.
+//! not captured but counted, and nothing waits for it.
 
 use command::verbs::Capture as Asked;
 use ring::record::CaptureNote;
@@ -22,6 +22,8 @@ pub struct Capture {
     offload: RawOffload,
     /// Private memory for what follows a head.
     tail: Vec<u8>,
+    /// Frames that found no room.
+    lost: u32,
 }
 
 impl Capture {
@@ -37,6 +39,7 @@ impl Capture {
             head_len: 0,
             offload: RawOffload::default(),
             tail: vec![0; MAX_FRAME],
+            lost: 0,
         }
     }
 
@@ -109,7 +112,8 @@ impl Capture {
             original_len: u32::try_from(total).unwrap_or(u32::MAX),
             drop_reason: reason.map_or(0, |r| r as u16),
             direction,
-            reserved: [0; 3],
+            lost: self.lost,
+            reserved: [0; 2],
         }
     }
 
@@ -132,7 +136,8 @@ impl Capture {
             None => 0,
         };
         let tail = self.tail.get(..length).unwrap_or(&[]);
-        let _ = self.sender.ring.push_capture(0, offload, note, head, tail);
+        let pushed = self.sender.ring.push_capture(0, offload, note, head, tail);
+        self.lost = self.lost.wrapping_add(pushed.is_err().into());
     }
 
     /// Once a batch.

@@ -34,12 +34,16 @@ pub struct EndpointRates {
     pub tx_bps: f64,
     /// Frames dropped a second, all reasons.
     pub drops_ps: f64,
-    /// Totals.
+    /// Totals. A frame is what crossed at once: a large one is many segments on a wire.
     pub rx_frames: u64,
+    /// Wire segments in all.
+    pub rx_segments: u64,
     /// Bytes in all.
     pub rx_bytes: u64,
     /// Frames delivered in all.
     pub tx_frames: u64,
+    /// Wire segments delivered in all.
+    pub tx_segments: u64,
     /// Bytes delivered in all.
     pub tx_bytes: u64,
     /// Bytes sent by the workload that came in GSO frames.

@@ -44,8 +44,10 @@ pub struct CaptureNote {
     pub drop_reason: u16,
     /// 0 = came from the endpoint, 1 = went to it.
     pub direction: u16,
+    /// Frames that were to be captured since the start and found no room, before this one.
+    pub lost: u32,
     /// Zero.
-    pub reserved: [u32; 3],
+    pub reserved: [u32; 2],
 }
 
 impl RawRecord {

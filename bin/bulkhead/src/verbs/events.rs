@@ -1,13 +1,16 @@
 //! `events`: what happens, as it happens (server-sent events, one JSON object each).
 
+use crate::args::Events;
 use crate::client::Client;
 use crate::exit::{Exit, Trouble};
+use crate::table::when;
 use api::Happening;
 use http_body_util::BodyExt;
 
 /// Follows until interrupted or the daemon ends.
-pub async fn events(client: &Client, json: bool) -> Result<Exit, Trouble> {
-    let mut body = client.stream("/v1/events").await?;
+pub async fn events(events: &Events, client: &Client, json: bool) -> Result<Exit, Trouble> {
+    let path = format!("/v1/events?last={}", events.last);
+    let mut body = client.stream(&path).await?;
     let mut lines = Lines::default();
     while let Some(frame) = body.frame().await {
         let frame = frame
@@ -21,7 +24,7 @@ pub async fn events(client: &Client, json: bool) -> Result<Exit, Trouble> {
             } else {
                 format!(
                     "{}  {:<12} {:<16} {}",
-                    clock(happening.time_ms),
+                    when(happening.time_ms),
                     happening.kind,
                     happening.target,
                     happening.message
@@ -62,18 +65,6 @@ impl Lines {
     }
 }
 
-/// 12:34:56.789, UTC.
-fn clock(unix_ms: u64) -> String {
-    let seconds = unix_ms / 1000 % 86_400;
-    format!(
-        "{:02}:{:02}:{:02}.{:03}",
-        seconds / 3600,
-        seconds / 60 % 60,
-        seconds % 60,
-        unix_ms % 1000
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,10 +80,5 @@ mod tests {
             }
             assert_eq!(kinds, ["died", "restarted"]);
         }
-    }
-
-    #[test]
-    fn the_clock_is_utc() {
-        assert_eq!(clock(1_000 * 86_400 + 3_661_007), "01:01:01.007");
     }
 }

@@ -4,9 +4,12 @@ use super::as_json;
 use crate::args::{Dump, EndpointName};
 use crate::client::{Client, encoded};
 use crate::exit::{Exit, Trouble};
-use crate::table::{Table, grouped, nanoseconds};
+use crate::table::{Table, grouped, nanoseconds, when};
 use api::{Compartment, Endpoint, EndpointRates, Status, Why};
 use std::fmt::Write;
+
+/// Of a list that has its own verb, so many.
+const FEW: usize = 5;
 
 /// What exists and how it is.
 pub async fn status(client: &Client, json: bool) -> Result<Exit, Trouble> {
@@ -38,6 +41,7 @@ fn rendered_status(status: &Status) -> String {
     for what in &status.weaker {
         let _ = writeln!(out, "weaker here: {what}");
     }
+    weaker_by_the_spec(&mut out, status);
     if let Some(undertaking) = &status.undertaking {
         let _ = writeln!(
             out,
@@ -114,7 +118,43 @@ fn rendered_status(status: &Status) -> String {
         }
         let _ = write!(out, "\n{table}");
     }
+    let mut table = Table::new(&["WHEN (UTC)", ">EPOCH", ">UID", ">STEPS", "SPEC", "OUTCOME"]);
+    for entry in status.history.iter().take(FEW) {
+        table.row([
+            when(entry.time_s * 1000).replace(".000", ""),
+            entry.epoch.to_string(),
+            entry.uid.to_string(),
+            entry.changes.to_string(),
+            entry.source.clone(),
+            entry.outcome.clone(),
+        ]);
+    }
+    if !table.is_empty() {
+        let _ = write!(out, "\n{table}");
+    }
     out
+}
+
+/// Switches without a sandbox, and those that several tenants share.
+fn weaker_by_the_spec(out: &mut String, status: &Status) {
+    for compartment in &status.compartments {
+        let inside = |tenant: &&api::Tenant| tenant.compartment == compartment.id;
+        let tenants: Vec<_> = status.tenants.iter().filter(inside).collect();
+        let name = &compartment.name;
+        if tenants.iter().any(|tenant| !tenant.sandbox) {
+            let _ = writeln!(
+                out,
+                "weaker by the spec: the switch of {name} has no sandbox (`sandbox: off`)"
+            );
+        }
+        if let [first, _, ..] = tenants[..] {
+            let (per, count) = (&first.per, tenants.len());
+            let _ = writeln!(
+                out,
+                "weaker by the spec: {count} tenants share the switch of {name} (`per: {per}`)"
+            );
+        }
+    }
 }
 
 fn endpoints(status: &Status) -> impl Iterator<Item = &Endpoint> {
@@ -251,9 +291,10 @@ fn rendered_why(why: &Why) -> String {
         let _ = write!(out, "\n{table}");
     }
     if !why.deaths.is_empty() {
-        let mut table = Table::new(&["DIED OF", ">OUTAGE"]);
+        let mut table = Table::new(&["WHEN (UTC)", "DIED OF", ">OUTAGE"]);
         for death in &why.deaths {
             table.row([
+                when(death.time_ms),
                 death.cause.clone(),
                 if death.outage_ns == 0 {
                     "not back yet".into()
@@ -261,6 +302,13 @@ fn rendered_why(why: &Why) -> String {
                     nanoseconds(death.outage_ns)
                 },
             ]);
+        }
+        let _ = write!(out, "\n{table}");
+    }
+    if !why.happenings.is_empty() {
+        let mut table = Table::new(&["WHEN (UTC)", "HAPPENED"]);
+        for happening in why.happenings.iter().take(FEW) {
+            table.row([when(happening.time_ms), happening.message.clone()]);
         }
         let _ = write!(out, "\n{table}");
     }
@@ -296,6 +344,7 @@ mod tests {
         for n in 0..200 {
             let state = if n == 150 { "backoff" } else { "up" };
             status.compartments.push(Compartment {
+                id: n,
                 name: format!("c{n}"),
                 state: state.into(),
                 ..Compartment::default()
@@ -308,6 +357,8 @@ mod tests {
                 ..Endpoint::default()
             };
             status.tenants.push(api::Tenant {
+                sandbox: true,
+                compartment: n,
                 endpoints: vec![endpoint],
                 ..api::Tenant::default()
             });
@@ -320,5 +371,70 @@ mod tests {
         let after = |title: &str| shown.lines().skip_while(|l| !l.starts_with(title)).nth(1);
         assert!(after("COMPARTMENT").unwrap().starts_with("c150"), "{shown}");
         assert!(after("ENDPOINT").unwrap().contains("/e120"), "{shown}");
+        assert!(!shown.contains("weaker"), "{shown}");
+    }
+
+    #[test]
+    fn what_the_spec_made_weaker_and_the_last_applies_are_shown() {
+        let mut status = Status::default();
+        for (id, name) in [(1, "open"), (2, "zone:shop")] {
+            status.compartments.push(Compartment {
+                id,
+                name: name.into(),
+                ..Compartment::default()
+            });
+        }
+        for (compartment, per, sandbox) in
+            [(1, "tenant", false), (2, "zone", true), (2, "zone", true)]
+        {
+            status.tenants.push(api::Tenant {
+                compartment,
+                per: per.into(),
+                sandbox,
+                ..api::Tenant::default()
+            });
+        }
+        for epoch in 0..9 {
+            status.history.push(api::HistoryEntry {
+                time_s: 1_795_283_045 - epoch,
+                epoch,
+                outcome: format!("outcome {epoch}"),
+                ..api::HistoryEntry::default()
+            });
+        }
+        let shown = rendered_status(&status);
+        for line in [
+            "weaker by the spec: the switch of open has no sandbox (`sandbox: off`)\n",
+            "weaker by the spec: 2 tenants share the switch of zone:shop (`per: zone`)\n",
+            "2026-11-21 17:44:05",
+            "outcome 4",
+        ] {
+            assert!(shown.contains(line), "{line}: {shown}");
+        }
+        assert_eq!(shown.matches("weaker").count(), 2, "{shown}");
+        assert!(!shown.contains("outcome 5"), "{shown}");
+    }
+
+    #[test]
+    fn deaths_and_happenings_say_when() {
+        let why = Why {
+            deaths: vec![api::Death {
+                time_ms: 1_795_283_045_007,
+                cause: "trip".into(),
+                outage_ns: 2_000_000,
+            }],
+            happenings: vec![api::Happening {
+                time_ms: 1_795_283_046_000,
+                message: "red forwards again".into(),
+                ..api::Happening::default()
+            }],
+            ..Why::default()
+        };
+        let shown = rendered_why(&why);
+        assert!(shown.contains("2026-11-21 17:44:05.007  trip"), "{shown}");
+        assert!(
+            shown.contains("2026-11-21 17:44:06.000  red forwards again"),
+            "{shown}"
+        );
     }
 }

@@ -5,7 +5,7 @@ use crate::refuse::{Failure, refused};
 use crate::server::{Server, no_endpoint};
 use crate::stream::stream;
 use crate::survey::Survey;
-use api::{Fault, Sample, Whose};
+use api::{Fault, Happening, Sample, Whose};
 use axum::Json;
 use axum::extract::{Query, State};
 use axum::http::header::CONTENT_TYPE;
@@ -44,19 +44,33 @@ pub async fn top(
     Json(second.sample(Some(&first), &world))
 }
 
+/// What happened before.
+#[derive(Deserialize, IntoParams)]
+pub struct Before {
+    /// Begin with so many of the last that are kept (4,096 at most).
+    #[serde(default)]
+    last: usize,
+}
+
 /// What happens from now on, as server-sent events: one `Happening` each.
-#[utoipa::path(get, path = "/v1/events", responses((status = 200, content_type = "text/event-stream", body = api::Happening)))]
-pub async fn events(_: Reader, State(server): State<Arc<Server>>) -> Response {
+#[utoipa::path(get, path = "/v1/events", params(Before), responses((status = 200, content_type = "text/event-stream", body = api::Happening)))]
+pub async fn events(
+    _: Reader,
+    State(server): State<Arc<Server>>,
+    Query(before): Query<Before>,
+) -> Response {
     let (sender, body) = stream();
-    let mut happenings = server.happenings.listen();
+    let (last, mut happenings) = server.happenings.listen(before.last);
     tokio::spawn(async move {
         // A first line, so that the caller knows it is connected.
-        let mut piece = Bytes::from_static(b": bulkhead\n\n");
+        let mut first = ": bulkhead\n\n".to_owned();
+        first.extend(last.iter().map(line));
+        let mut piece = Bytes::from(first);
         while sender.send(piece).await.is_ok() {
             piece = tokio::select! {
                 () = sender.closed() => return,
                 happening = happenings.recv() => match happening {
-                    Ok(happening) => Bytes::from(format!("data: {}\n\n", serde_json::to_string(&happening).unwrap_or_default())),
+                    Ok(happening) => Bytes::from(line(&happening)),
                     Err(RecvError::Lagged(lost)) => Bytes::from(format!(": {lost} lost, too slow\n\n")),
                     Err(RecvError::Closed) => return,
                 },
@@ -64,6 +78,11 @@ pub async fn events(_: Reader, State(server): State<Arc<Server>>) -> Response {
         }
     });
     ([(CONTENT_TYPE, "text/event-stream")], body).into_response()
+}
+
+fn line(happening: &Happening) -> String {
+    let json = serde_json::to_string(happening).unwrap_or_default();
+    format!("data: {json}\n\n")
 }
 
 /// What to capture.

@@ -381,6 +381,51 @@ fn captures_mirror_what_passes_and_what_is_dropped() {
 }
 
 #[test]
+fn what_a_capture_lost_is_counted_in_what_comes_after() {
+    let rig = Rig::with_channels();
+    rig.install(&tables(), 1);
+    let (mut one, mut two) = (rig.guest(1), rig.guest(2));
+    // Room for 36 records of 112 bytes.
+    let geometry = ring::Geometry::records(4096, 128).unwrap();
+    let mirror = shm::Direction::create(&geometry).unwrap();
+    let mut reader =
+        shm::attach_consumer(mirror.consumer_end().unwrap(), &geometry, Start::Fresh).unwrap();
+    let ends = mirror.producer_end().unwrap();
+    let body = Capture {
+        on: 1,
+        drops_only: 0,
+        slot: 1,
+        snap: 60,
+        capacity: 4096,
+        max_record: 128,
+    };
+    rig.control
+        .send(&Message::new(0, &body), &ends.as_fds())
+        .unwrap();
+    let sent = frame(1, 2, &[1; 100]);
+    let mut captured = 0;
+    let mut lost = 0;
+    let end = Instant::now() + PATIENCE;
+    // The first frames may come before the switch has heard of the capture.
+    while lost == 0 {
+        assert!(Instant::now() < end, "{captured} captured");
+        for _ in 0..50 {
+            send(&mut one, &PLAIN, &sent);
+            receive(&mut two);
+        }
+        while let Some(record) = reader.ring.next().unwrap() {
+            captured += 1;
+            lost = record.note().unwrap().lost;
+        }
+        reader.ring.release();
+    }
+    assert!(
+        captured >= 36 && lost <= 64,
+        "{captured} captured, {lost} lost"
+    );
+}
+
+#[test]
 fn it_ends_when_told_and_when_nobody_is_left() {
     let rig = Rig::with_channels();
     rig.tell(&Quit::default(), &[]);
