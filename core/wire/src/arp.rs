@@ -49,6 +49,9 @@ impl Message {
     }
 
     /// Reads a message from the bytes after the Ethernet header.
+    ///
+    /// # Errors
+    /// [`Malformed`]: the bytes are not such a message, which is their sender's fault.
     pub fn parse(bytes: &[u8]) -> Result<Message, Malformed> {
         let fixed: [u8; 8] = field::array(bytes, 0).ok_or(Malformed::Truncated)?;
         let operation = match fixed {
@@ -70,6 +73,9 @@ impl Message {
     }
 
     /// Writes it to the start of `buffer`; returns [`LEN`].
+    ///
+    /// # Errors
+    /// [`NoRoom`]: the caller's buffer is too short, which is our fault.
     pub fn emit(&self, buffer: &mut [u8]) -> Result<usize, NoRoom> {
         let operation = match self.operation {
             Operation::Request => 1,

@@ -9,6 +9,9 @@ use crate::field;
 use crate::{NoRoom, arp, checksum, ethernet, icmpv4, icmpv6, ipv4, ipv6, udp};
 
 /// An ARP message in a frame.
+///
+/// # Errors
+/// [`NoRoom`]: `buffer` is too short, which is our fault.
 pub fn arp(
     buffer: &mut [u8],
     ethernet: &ethernet::Header,
@@ -19,6 +22,9 @@ pub fn arp(
 }
 
 /// An IPv4 packet: `ip.payload_len` is replaced by what `body` wrote.
+///
+/// # Errors
+/// [`NoRoom`]: `buffer` is too short, or the packet too long for its length field: our fault.
 pub fn ipv4(
     buffer: &mut [u8],
     ethernet: &ethernet::Header,
@@ -37,6 +43,9 @@ pub fn ipv4(
 }
 
 /// An IPv6 packet: `ip.payload_len` is replaced by what `body` wrote.
+///
+/// # Errors
+/// [`NoRoom`]: `buffer` is too short, or the packet too long for its length field: our fault.
 pub fn ipv6(
     buffer: &mut [u8],
     ethernet: &ethernet::Header,
@@ -55,6 +64,9 @@ pub fn ipv6(
 }
 
 /// An ICMP packet; `body` writes its message with the checksum right already.
+///
+/// # Errors
+/// [`NoRoom`]: `buffer` is too short, or the packet too long for its length field: our fault.
 pub fn icmpv4(
     buffer: &mut [u8],
     ethernet: &ethernet::Header,
@@ -69,6 +81,9 @@ pub fn icmpv4(
 }
 
 /// An ICMPv6 packet; `body` writes its message with a zero checksum.
+///
+/// # Errors
+/// [`NoRoom`]: `buffer` is too short, or the packet too long for its length field: our fault.
 pub fn icmpv6(
     buffer: &mut [u8],
     ethernet: &ethernet::Header,
@@ -92,6 +107,9 @@ pub fn icmpv6(
 }
 
 /// A UDP datagram over IPv4, checksum included.
+///
+/// # Errors
+/// [`NoRoom`]: `buffer` is too short, or the packet too long for its length field: our fault.
 pub fn udp4(
     buffer: &mut [u8],
     ethernet: &ethernet::Header,
@@ -110,6 +128,9 @@ pub fn udp4(
 }
 
 /// A UDP datagram over IPv6, checksum included.
+///
+/// # Errors
+/// [`NoRoom`]: `buffer` is too short, or the packet too long for its length field: our fault.
 pub fn udp6(
     buffer: &mut [u8],
     ethernet: &ethernet::Header,

@@ -106,6 +106,9 @@ pub fn is_reply(message: &[u8]) -> bool {
 }
 
 /// Reads a client's message: the whole UDP payload.
+///
+/// # Errors
+/// [`DhcpError`]: it is no client's message, which is its sender's fault.
 pub fn parse(message: &[u8]) -> Result<ClientMessage<'_>, DhcpError> {
     if message.len() < FIXED || message.len() > MAX_MESSAGE {
         return Err(DhcpError::Length);
@@ -262,6 +265,9 @@ pub struct Reply<'a> {
 
 impl Reply<'_> {
     /// Writes the UDP payload; returns its length, at least [`MIN_REPLY`].
+    ///
+    /// # Errors
+    /// [`NoRoom`]: the caller's buffer is too short, which is our fault.
     pub fn emit(&self, buffer: &mut [u8]) -> Result<usize, NoRoom> {
         let granted = self.kind != ReplyKind::Nak;
         let address = |address| if granted { address } else { [0; 4] };

@@ -105,6 +105,9 @@ impl Header {
     }
 
     /// Reads the header; a third tag is left as the EtherType.
+    ///
+    /// # Errors
+    /// [`Malformed`]: the bytes are not such a message, which is their sender's fault.
     pub fn parse(frame: &[u8]) -> Result<Header, Malformed> {
         Header::read(frame).ok_or(Malformed::Truncated)
     }
@@ -141,6 +144,9 @@ impl Header {
     }
 
     /// Writes it to the start of `buffer`; returns its length.
+    ///
+    /// # Errors
+    /// [`NoRoom`]: the caller's buffer is too short, which is our fault.
     pub fn emit(&self, buffer: &mut [u8]) -> Result<usize, NoRoom> {
         let mut w = Writer::new(buffer);
         w.bytes(&self.destination.0).bytes(&self.source.0);

@@ -47,6 +47,9 @@ pub struct Echo<'a> {
 
 impl<'a> Echo<'a> {
     /// Reads a whole echo message, checksum verified.
+    ///
+    /// # Errors
+    /// [`Malformed`]: the bytes are not such a message, which is their sender's fault.
     pub fn parse(message: &'a [u8]) -> Result<Echo<'a>, Malformed> {
         let [kind, code, _, _, id0, id1, seq0, seq1] =
             field::array::<HEADER>(message, 0).ok_or(Malformed::Truncated)?;
@@ -65,6 +68,9 @@ impl<'a> Echo<'a> {
     }
 
     /// Writes it, checksum included; returns its length.
+    ///
+    /// # Errors
+    /// [`NoRoom`]: the caller's buffer is too short, which is our fault.
     pub fn emit(&self, buffer: &mut [u8]) -> Result<usize, NoRoom> {
         let kind = if self.request {
             ECHO_REQUEST
@@ -132,6 +138,9 @@ impl Error {
     /// Writes the error about the packet `quote` (its IP header and as much as
     /// the caller gives; RFC 1812 section 4.3.2.3: at most 548 bytes so that the
     /// whole stays within 576), checksum included; returns its length.
+    ///
+    /// # Errors
+    /// [`NoRoom`]: the caller's buffer is too short, which is our fault.
     pub fn emit(self, buffer: &mut [u8], quote: &[u8]) -> Result<usize, NoRoom> {
         let (kind, code) = self.kind();
         let rest = match self {

@@ -54,6 +54,9 @@ pub struct Echo<'a> {
 
 impl<'a> Echo<'a> {
     /// Reads a whole echo message between these addresses, checksum verified.
+    ///
+    /// # Errors
+    /// [`Malformed`]: the bytes are not such a message, which is their sender's fault.
     pub fn parse(
         message: &'a [u8],
         source: &Address,
@@ -76,6 +79,9 @@ impl<'a> Echo<'a> {
     }
 
     /// Writes it with a zero checksum; returns its length.
+    ///
+    /// # Errors
+    /// [`NoRoom`]: the caller's buffer is too short, which is our fault.
     pub fn emit(&self, buffer: &mut [u8]) -> Result<usize, NoRoom> {
         let kind = if self.request {
             ECHO_REQUEST
@@ -150,6 +156,9 @@ impl Error {
 
     /// Writes the error about the packet `quote` (as much of it as the caller
     /// gives, at most [`MAX_QUOTE`]) with a zero checksum; returns its length.
+    ///
+    /// # Errors
+    /// [`NoRoom`]: the caller's buffer is too short, which is our fault.
     pub fn emit(self, buffer: &mut [u8], quote: &[u8]) -> Result<usize, NoRoom> {
         let (kind, code) = self.kind();
         let rest = match self {

@@ -51,6 +51,9 @@ impl Header {
     /// Reads a header without options of a whole packet (anything else is
     /// [`Malformed::Field`]), its checksum verified. `bytes` may hold padding
     /// after the packet.
+    ///
+    /// # Errors
+    /// [`Malformed`]: the bytes are not such a message, which is their sender's fault.
     pub fn parse(bytes: &[u8]) -> Result<Header, Malformed> {
         let b: [u8; HEADER] = field::array(bytes, 0).ok_or(Malformed::Truncated)?;
         let fragment = u16::from_be_bytes([b[6], b[7]]);
@@ -78,6 +81,9 @@ impl Header {
     }
 
     /// Writes it, checksum included, to the start of `buffer`; returns [`HEADER`].
+    ///
+    /// # Errors
+    /// [`NoRoom`]: the caller's buffer is too short, which is our fault.
     pub fn emit(&self, buffer: &mut [u8]) -> Result<usize, NoRoom> {
         let fragment = if self.dont_fragment { DONT_FRAGMENT } else { 0 };
         let mut header = [0u8; HEADER];

@@ -62,6 +62,9 @@ impl Header {
     }
 
     /// Reads the fixed header. `bytes` may hold padding after the packet.
+    ///
+    /// # Errors
+    /// [`Malformed`]: the bytes are not such a message, which is their sender's fault.
     pub fn parse(bytes: &[u8]) -> Result<Header, Malformed> {
         let first = field::long(bytes, 0).ok_or(Malformed::Truncated)?;
         if first >> 28 != 6 {
@@ -87,6 +90,9 @@ impl Header {
     }
 
     /// Writes it to the start of `buffer`; returns [`HEADER`].
+    ///
+    /// # Errors
+    /// [`NoRoom`]: the caller's buffer is too short, which is our fault.
     pub fn emit(&self, buffer: &mut [u8]) -> Result<usize, NoRoom> {
         let first = 6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & 0xf_ffff;
         Writer::new(buffer)

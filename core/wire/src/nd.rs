@@ -107,6 +107,9 @@ impl Message {
     /// options are malformed (RFC 4861, sections 6.1 and 7.1), and so is a
     /// second link-layer address option of the same kind, which readers would
     /// disagree about.
+    ///
+    /// # Errors
+    /// [`Malformed`]: the bytes are not such a message, which is their sender's fault.
     pub fn parse(message: &[u8]) -> Result<Message, Malformed> {
         let [kind, code] = field::array(message, 0).ok_or(Malformed::Truncated)?;
         if code != 0 {
@@ -283,6 +286,9 @@ pub struct NeighbourSolicit {
 
 impl NeighbourSolicit {
     /// Writes it with a zero checksum; returns its length.
+    ///
+    /// # Errors
+    /// [`NoRoom`]: the caller's buffer is too short, which is our fault.
     pub fn emit(&self, buffer: &mut [u8]) -> Result<usize, NoRoom> {
         let mut w = Writer::new(buffer);
         w.bytes(&[NEIGHBOUR_SOLICIT, 0, 0, 0, 0, 0, 0, 0])
@@ -313,6 +319,9 @@ pub struct NeighbourAdvert {
 
 impl NeighbourAdvert {
     /// Writes it with a zero checksum; returns its length.
+    ///
+    /// # Errors
+    /// [`NoRoom`]: the caller's buffer is too short, which is our fault.
     pub fn emit(&self, buffer: &mut [u8]) -> Result<usize, NoRoom> {
         let flags = u8::from(self.router) << 7
             | u8::from(self.solicited) << 6
@@ -338,6 +347,9 @@ pub struct RouterSolicit {
 
 impl RouterSolicit {
     /// Writes it with a zero checksum; returns its length.
+    ///
+    /// # Errors
+    /// [`NoRoom`]: the caller's buffer is too short, which is our fault.
     pub fn emit(&self, buffer: &mut [u8]) -> Result<usize, NoRoom> {
         let mut w = Writer::new(buffer);
         w.bytes(&[ROUTER_SOLICIT, 0, 0, 0, 0, 0, 0, 0]);
@@ -371,6 +383,9 @@ pub struct RouterAdvert {
 
 impl RouterAdvert {
     /// Writes it with a zero checksum; returns its length.
+    ///
+    /// # Errors
+    /// [`NoRoom`]: the caller's buffer is too short, which is our fault.
     pub fn emit(&self, buffer: &mut [u8]) -> Result<usize, NoRoom> {
         let flags = u8::from(self.managed) << 7 | u8::from(self.other) << 6;
         let mut w = Writer::new(buffer);

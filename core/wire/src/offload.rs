@@ -136,6 +136,9 @@ impl core::error::Error for BadOffload {}
 /// The egress MTU is not known yet: [`Offload::largest_packet`] is compared with
 /// it once it is. DATA_VALID is cleared, since nobody but we can say so. A
 /// request that would give a single segment becomes an ordinary frame.
+///
+/// # Errors
+/// [`BadOffload`]: the sender's fault, dropped as `bad-offload`.
 pub fn check(
     raw: RawOffload,
     parsed: &Parsed,

@@ -23,6 +23,11 @@ pub const MAX_EXTENSION_BYTES: usize = 128;
 /// What is returned as a fact was read from `head` and is consistent with
 /// `total_len`; payloads, options' contents and transport checksums were not
 /// looked at (the IPv4 header checksum was).
+///
+/// # Errors
+/// [`ParseError`]: the frame ends before a header does, or a length contradicts it: the
+/// sender's fault, dropped as `malformed` (`extension-chain` for that one).
+/// [`ParseError::Head`] is ours: `head` is too short a copy.
 pub fn parse(head: &[u8], total_len: usize) -> Result<Parsed, ParseError> {
     let bytes = Bytes {
         head: head.get(..head.len().min(total_len)).unwrap_or(head),

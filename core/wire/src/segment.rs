@@ -44,6 +44,9 @@ impl From<NoRoom> for SegmentError {
 
 /// Completes the partial checksum of a whole frame in place, if it has one.
 /// Returns the facts that hold afterwards.
+///
+/// # Errors
+/// [`SegmentError::Layout`]: the facts are another frame's, which is our fault.
 pub fn complete_checksum(
     frame: &mut [u8],
     parsed: &Parsed,
@@ -79,6 +82,9 @@ impl<'a> Segmenter<'a> {
     /// (where [`Parsed::payload_offset`] says), `payload` is all the rest.
     /// `parsed` describes `headers` as they are now. A frame without GSO gives one
     /// frame, its checksum complete.
+    ///
+    /// # Errors
+    /// [`SegmentError::Layout`]: the facts are another frame's, which is our fault.
     pub fn new(
         headers: &'a [u8],
         payload: &'a [u8],
@@ -122,6 +128,10 @@ impl<'a> Segmenter<'a> {
 
     /// Writes the next frame to the start of `buffer` and returns its length;
     /// `None` when all were written. The bound is [`Offload::segments`] frames.
+    ///
+    /// # Errors
+    /// [`SegmentError::NoRoom`]: `buffer` is too short for the next frame, or
+    /// [`SegmentError::Layout`]: our fault, both.
     pub fn next(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, SegmentError> {
         let size = usize::from(self.gso.size.max(1));
         let from = self.done * size;
@@ -212,6 +222,10 @@ impl<'a> Fragmenter<'a> {
     /// its options, `payload` is the rest of the packet without padding, its
     /// checksum complete. `mtu` is in bytes of IP packet. A packet with DF is
     /// [`SegmentError::Indivisible`]; a fragment may be cut further.
+    ///
+    /// # Errors
+    /// [`SegmentError`]: `headers` are none (our fault), or the packet may not be
+    /// cut.
     pub fn new(
         headers: &'a [u8],
         payload: &'a [u8],
@@ -240,6 +254,10 @@ impl<'a> Fragmenter<'a> {
 
     /// Writes the next fragment to the start of `buffer` and returns its length;
     /// `None` when all were written. The bound is the payload over 8.
+    ///
+    /// # Errors
+    /// [`SegmentError::NoRoom`]: `buffer` is too short for the next frame, or
+    /// [`SegmentError::Layout`]: our fault, both.
     pub fn next(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, SegmentError> {
         if self.done > 0 && self.done >= self.payload.len() {
             return Ok(None);

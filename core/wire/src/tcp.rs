@@ -48,6 +48,9 @@ pub struct Header {
 
 impl Header {
     /// Reads a header; options must be there but are not looked into.
+    ///
+    /// # Errors
+    /// [`Malformed`]: the bytes are not such a message, which is their sender's fault.
     pub fn parse(bytes: &[u8]) -> Result<Header, Malformed> {
         let b: [u8; HEADER] = field::array(bytes, 0).ok_or(Malformed::Truncated)?;
         let header_len = (b[12] >> 4) * 4;
@@ -67,6 +70,9 @@ impl Header {
 
     /// Writes it with a zero checksum, options as end-of-list (zeros), to the
     /// start of `buffer`; returns `header_len`.
+    ///
+    /// # Errors
+    /// [`NoRoom`]: the caller's buffer is too short, which is our fault.
     pub fn emit(&self, buffer: &mut [u8]) -> Result<usize, NoRoom> {
         let words = (self.header_len / 4).clamp(5, 15);
         Writer::new(buffer)

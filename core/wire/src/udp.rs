@@ -24,6 +24,9 @@ pub struct Header {
 impl Header {
     /// Reads a header; `bytes` holds the whole datagram and nothing after it
     /// need be there.
+    ///
+    /// # Errors
+    /// [`Malformed`]: the bytes are not such a message, which is their sender's fault.
     pub fn parse(bytes: &[u8]) -> Result<Header, Malformed> {
         let b: [u8; HEADER] = field::array(bytes, 0).ok_or(Malformed::Truncated)?;
         let header = Header {
@@ -38,6 +41,9 @@ impl Header {
     }
 
     /// Writes it with a zero checksum to the start of `buffer`; returns [`HEADER`].
+    ///
+    /// # Errors
+    /// [`NoRoom`]: the caller's buffer is too short, which is our fault.
     pub fn emit(&self, buffer: &mut [u8]) -> Result<usize, NoRoom> {
         Writer::new(buffer)
             .u16(self.source)

@@ -43,6 +43,10 @@ impl<'a> Batch<'a> {
     }
 
     /// Sends all and waits for every acknowledgement.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]: the socket failed, or the first request that the kernel refused;
+    /// others of the batch, later ones as well, may be done.
     pub fn commit(self) -> Result<(), NetlinkError> {
         let mut refused: Option<NetlinkError> = None;
         for chunk in self.requests.chunks(AT_ONCE) {

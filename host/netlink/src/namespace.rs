@@ -51,6 +51,10 @@ pub enum NamespaceError {
 /// Makes a namespace with a name, as `ip netns add` does; it stays until
 /// [`delete_named`]. Its loopback is down. For the time of the call the calling
 /// thread is in it.
+///
+/// # Errors
+/// [`NamespaceError`]: a name that is none or is taken (the spec's fault), or the kernel
+/// refuses (the host's).
 pub fn create_named(name: &str) -> Result<OwnedFd, NamespaceError> {
     let path = path_of(name)?;
     prepare_directory()?;
@@ -81,6 +85,10 @@ fn make_at(path: &Path) -> Result<OwnedFd, NamespaceError> {
 
 /// Opens a namespace by its name under [`DIRECTORY`] or an absolute path (such as
 /// `/proc/PID/ns/net`). The caller's own, the host's, is refused.
+///
+/// # Errors
+/// [`NamespaceError`]: there is none, or it is the host's own (the spec's fault), or it may
+/// not be opened.
 pub fn open(name_or_path: &str) -> Result<OwnedFd, NamespaceError> {
     let path = place_of(name_or_path)?;
     let namespace = open_path(&path)?;
@@ -101,6 +109,9 @@ pub fn is_at(namespace: BorrowedFd<'_>, name_or_path: &str) -> bool {
 }
 
 /// Opens the calling thread's own namespace.
+///
+/// # Errors
+/// [`NamespaceError`]: the host's fault: /proc is missing, or descriptors ran out.
 pub fn open_current() -> Result<OwnedFd, NamespaceError> {
     open_path(Path::new(OWN))
 }
@@ -139,6 +150,9 @@ fn open_path(path: &Path) -> Result<OwnedFd, NamespaceError> {
 
 /// Removes a named namespace; what is in it goes with its last process and
 /// descriptor. No error if there is none.
+///
+/// # Errors
+/// [`NamespaceError`]: a name that is none, or the kernel refuses.
 pub fn delete_named(name: &str) -> Result<(), NamespaceError> {
     let path = path_of(name)?;
     match rustix::mount::unmount(&path, UnmountFlags::DETACH) {
@@ -155,6 +169,9 @@ pub fn delete_named(name: &str) -> Result<(), NamespaceError> {
 /// Runs `work` with the calling thread in another network namespace, then goes
 /// back, also when `work` panics. If the way back fails the process aborts: it
 /// would go on in a tenant's namespace otherwise.
+///
+/// # Errors
+/// [`NamespaceError`]: the namespace was not entered, and nothing was done.
 pub fn within<T>(namespace: BorrowedFd<'_>, work: impl FnOnce() -> T) -> Result<T, NamespaceError> {
     let _back = Return::here()?;
     enter(namespace).map_err(|errno| refused("enter", Path::new("the namespace"), errno))?;
@@ -197,6 +214,9 @@ fn path_of(name: &str) -> Result<PathBuf, NamespaceError> {
 
 /// Makes the directory a shared mount, as `ip netns` does, so that a namespace
 /// made here is seen, and can be removed, in other mount namespaces too.
+///
+/// # Errors
+/// [`NamespaceError`]: the host refuses the directory or its mount.
 pub fn prepare_directory() -> Result<(), NamespaceError> {
     let path = Path::new(DIRECTORY);
     let mode = Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH;

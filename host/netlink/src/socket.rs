@@ -24,6 +24,9 @@ const RECEIVE: usize = 64 * 1024;
 
 impl Netlink {
     /// Opens a socket in the current network namespace.
+    ///
+    /// # Errors
+    /// [`NetlinkError::Socket`]: the host's fault.
     pub fn open() -> Result<Netlink, NetlinkError> {
         let open = || {
             let mut socket = Socket::new(NETLINK_ROUTE)?;
@@ -45,6 +48,9 @@ impl Netlink {
     }
 
     /// The interface of this name.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]: no such interface, or the host's fault.
     pub fn link(&mut self, name: &str) -> Result<Link, NetlinkError> {
         let mut request = LinkMessage::default();
         request
@@ -64,6 +70,9 @@ impl Netlink {
     }
 
     /// All interfaces of the namespace.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]: the host's fault.
     pub fn links(&mut self) -> Result<Vec<Link>, NetlinkError> {
         let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
         let answers = self.ask(request, NLM_F_DUMP, || "list interfaces".to_owned())?;
@@ -71,6 +80,9 @@ impl Netlink {
     }
 
     /// All IP addresses of the namespace.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]: the host's fault.
     pub fn addresses(&mut self) -> Result<Vec<Address>, NetlinkError> {
         let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
         let answers = self.ask(request, NLM_F_DUMP, || "list addresses".to_owned())?;

@@ -43,6 +43,9 @@ const RECEIVE_BUFFER: libc::c_int = 4 << 20;
 /// Opens an interface of the current network namespace by name: every frame that
 /// arrives, also for other stations' MACs (our compartments have their own), none
 /// of those that leave, non-blocking, with the 10-byte `virtio_net_hdr`.
+///
+/// # Errors
+/// [`UplinkError`]: no such interface (the spec's fault), or the kernel refuses (the host's).
 pub fn open(name: &str) -> Result<OwnedFd, UplinkError> {
     // Protocol 0: nothing is received before the socket is bound to one interface.
     let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
@@ -165,6 +168,9 @@ impl PacketSocket {
     ///
     /// [`PortError::Refused`] concerns one frame, which is lost (the kernel could
     /// not say its offloads in this header).
+    ///
+    /// # Errors
+    /// [`PortError`]: the interface is down or gone, or sent a frame longer than `buffer`.
     pub fn recv(&self, buffer: &mut [u8]) -> Result<Option<(RawOffload, Range<usize>)>, PortError> {
         // Room for a tag before the frame, so that putting it back moves only
         // the addresses.
@@ -191,6 +197,9 @@ impl PacketSocket {
     }
 
     /// Writes one frame, `head` then `tail`, tags in their place. One system call.
+    ///
+    /// # Errors
+    /// [`PortError`]: no room now, the interface is down or gone, or this frame is refused.
     pub fn send(&self, offload: &RawOffload, head: &[u8], tail: &[u8]) -> Result<(), PortError> {
         let header = vnet::write(offload);
         let parts = [

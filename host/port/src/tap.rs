@@ -42,6 +42,10 @@ pub enum TapError {
 /// `virtio_net_hdr` and every offload the kernel has; says which those are. The
 /// interface lives as long as the descriptor. Its MAC, MTU and state are set by
 /// netlink.
+///
+/// # Errors
+/// [`TapError`]: a name that is none or is taken (the spec's fault), or the kernel refuses
+/// (the host's).
 pub fn create(name: &str) -> Result<(OwnedFd, Features), TapError> {
     let mut request = request(name).ok_or_else(|| TapError::Name(name.to_owned()))?;
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -137,6 +141,9 @@ impl Tap {
     /// Reads one frame into `buffer`, which holds [`wire::offload::MAX_FRAME`]
     /// bytes; returns its alleged offloads and its length, or `None` when there
     /// is none now. One system call.
+    ///
+    /// # Errors
+    /// [`PortError`]: the interface is down or gone, or sent a frame longer than `buffer`.
     pub fn recv(&self, buffer: &mut [u8]) -> Result<Option<(RawOffload, usize)>, PortError> {
         let room = buffer.len();
         let mut header = [0u8; vnet::LEN];
@@ -160,6 +167,9 @@ impl Tap {
     }
 
     /// Writes one frame, `head` then `tail`. One system call.
+    ///
+    /// # Errors
+    /// [`PortError`]: no room now, the interface is down or gone, or this frame is refused.
     pub fn send(&self, offload: &RawOffload, head: &[u8], tail: &[u8]) -> Result<(), PortError> {
         let header = vnet::write(offload);
         let parts = [
