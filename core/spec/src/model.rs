@@ -263,7 +263,7 @@ model! {
             class: Located<Class>,
             /// What it may send. Default: no limit.
             rate: Rate,
-            /// Smallest segment that it may ask to have its large frames cut into, bytes. Default: 536.
+            /// Smallest segment that it may ask to have its large frames cut into, 256 to 65535 bytes. Default: 536.
             min_gso: Located<u32>,
             /// Bytes of IP packet toward it, at most the subnet's. Default: the subnet's.
             mtu: Located<u32>,
@@ -336,6 +336,8 @@ model! {
 pub const MIN_MTU6: u32 = 1280;
 /// What every IPv4 host must take (RFC 791, section 3.1; RFC 1122, section 3.3.2).
 pub const MIN_MTU4: u32 = 576;
+/// The least `min_gso`: below it the data path would not follow (`wire::offload`).
+pub const MIN_GSO: u32 = 256;
 
 /// The value where one was written, else the default.
 fn or<T: Copy>(written: &Option<Located<T>>, default: T) -> T {

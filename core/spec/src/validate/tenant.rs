@@ -4,7 +4,9 @@ use guard::guard;
 use std::collections::{HashMap, HashSet};
 
 use super::{Check, MAX_SUBNETS, MAX_TENANT_ENDPOINTS};
-use crate::model::{Endpoint, MIN_MTU4, MIN_MTU6, Offload, Outside, Role, Route, Subnet, Tenant};
+use crate::model::{
+    Endpoint, MIN_GSO, MIN_MTU4, MIN_MTU6, Offload, Outside, Role, Route, Subnet, Tenant,
+};
 use crate::shapes::{Attach, Via};
 use crate::source::{Located, Span};
 use crate::values::{Mac, Name, Prefix};
@@ -181,7 +183,7 @@ impl Check<'_> {
             );
         }
         if let Some(min_gso) = endpoint.min_gso {
-            self.range(min_gso, 64, 65_535, "a smallest segment");
+            self.range(min_gso, MIN_GSO, 65_535, "a smallest segment");
         }
         if let Some(host) = &endpoint.host {
             let name = self
