@@ -526,7 +526,8 @@ async fn installed(
     Ok(images)
 }
 
-fn existing(world: &World) -> Existing<'_> {
+/// A world as it is, once it has been applied.
+pub(crate) fn existing(world: &World) -> Existing<'_> {
     Existing {
         objects: world.digests().clone(),
         bodies: Some(world.objects()),

@@ -6,6 +6,7 @@ use command::verbs::{
     FABRIC, Install, Settle,
 };
 use sha2::{Digest, Sha256};
+use std::collections::HashSet;
 use std::sync::Arc;
 use tokio::task::JoinSet;
 use zerocopy::IntoBytes;
@@ -199,23 +200,36 @@ pub async fn settle(supervisor: &Supervisor) {
 /// target had, `None` = none, and then there is nothing to put back.
 pub fn undoing(done: &[Step], epoch: u64, before: impl Fn(u32) -> Option<Image>) -> Vec<Batch> {
     let mut undo: Vec<Batch> = Vec::new();
-    for step in done.iter().rev() {
-        let back = match step {
-            Step::Create(object) => Step::Destroy(object.key(), Some(*object)),
-            Step::Destroy(_, Some(object)) => Step::Create(*object),
-            // What is removed for good is not put back: the change stands by then.
-            Step::Destroy(_, None) | Step::Remove(..) => continue,
-            Step::Install(image, _) => match before(image.target) {
-                Some(old) => Step::Install(old, epoch),
-                None => continue,
-            },
-        };
+    let mut then = |back: Step| match undo.last_mut() {
         // Neighbours of one kind do not depend on each other.
-        match undo.last_mut() {
-            Some(batch) if batch.last().is_some_and(|last| rank(last) == rank(&back)) => {
-                batch.push(back)
+        Some(batch) if batch.last().is_some_and(|last| rank(last) == rank(&back)) => {
+            batch.push(back)
+        }
+        _ => undo.push(vec![back]),
+    };
+    let made: HashSet<Key> = done
+        .iter()
+        .filter_map(|step| match step {
+            Step::Create(object) => Some(object.key()),
+            _ => None,
+        })
+        .collect();
+    let image = |target: u32| before(target).map(|old| Step::Install(old, epoch));
+    for step in done.iter().rev() {
+        match step {
+            Step::Create(object) => then(Step::Destroy(object.key(), Some(*object))),
+            Step::Destroy(key, Some(object)) => {
+                then(Step::Create(*object));
+                // Its image went with it, and its ports come next.
+                if let Key::Compartment(id) = key {
+                    image(*id).into_iter().for_each(&mut then);
+                }
             }
-            _ => undo.push(vec![back]),
+            // What is removed for good is not put back: the change stands by then.
+            Step::Destroy(_, None) | Step::Remove(..) => {}
+            // It goes with the compartment that was made for it.
+            Step::Install(new, _) if made.contains(&Key::Compartment(new.target)) => {}
+            Step::Install(new, _) => image(new.target).into_iter().for_each(&mut then),
         }
     }
     undo
@@ -306,5 +320,25 @@ mod tests {
     fn what_was_removed_to_make_room_is_made_again() {
         let undo = undoing(&[destroy(port(1)), Step::Create(port(1))], 1, |_| None);
         assert_eq!(undo, [vec![destroy(port(1))], vec![Step::Create(port(1))]]);
+    }
+
+    #[test]
+    fn a_compartment_made_again_has_its_image_before_its_ports() {
+        let done = [
+            destroy(port(1)),
+            destroy(compartment(1)),
+            Step::Create(compartment(1)),
+            Step::Install(image(1, 9), 5),
+        ];
+        let undo = undoing(&done, 4, |target| Some(image(target, 3)));
+        assert_eq!(
+            undo,
+            [
+                vec![destroy(compartment(1))],
+                vec![Step::Create(compartment(1))],
+                vec![Step::Install(image(1, 3), 4)],
+                vec![Step::Create(port(1))],
+            ]
+        );
     }
 }

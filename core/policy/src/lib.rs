@@ -1,5 +1,5 @@
 //! From the spec to what the host shall hold: numbers that stay, bodies of
-//! commands, table images, and the steps from what is to what shall be.
+//! commands, table images, and what they ask of the host.
 //!
 //! Everything here is a function of its arguments: the same spec and numbers give
 //! the same bytes.
@@ -7,7 +7,7 @@
 //! ```text
 //! Ids::assign(spec, &before) → Ids      numbers, kept while the named thing lives
 //! compile(spec, &ids)        → Intent   bodies and images
-//! diff(&old, &new)           → Plan     steps, each with what undoes it
+//! needs(&intent)             → Needs    processes, memory, cores
 //! ```
 
 mod compartment;
@@ -16,7 +16,7 @@ mod ids;
 mod intent;
 mod isolation;
 mod mac;
-mod plan;
+mod needs;
 mod routes;
 #[cfg(test)]
 mod tests;
@@ -24,7 +24,7 @@ mod tests;
 pub use ids::{AttachmentIds, CompartmentIds, EndpointIds, Ids, TenantIds, UplinkIds};
 pub use intent::{AttachmentIntent, CompartmentIntent, Image, Intent, PortIntent, UplinkIntent};
 pub use isolation::{Breach, check_after, check_isolation};
-pub use plan::{Action, Change, Needs, Phase, Plan, Step, diff, needs};
+pub use needs::{Needs, needs};
 pub use spec::Finding as CompileError;
 
 use spec::Spec;

@@ -1,8 +1,7 @@
-//! Numbers that stay, tables that mean what the spec says, steps that touch only
-//! what changed.
+//! Numbers that stay, tables that mean what the spec says.
 
 mod arbitrary;
-mod plans;
+mod numbers;
 
 use crate::{Breach, Ids, Intent, check_after, check_isolation, compile};
 use image::compartment::{ROUTE_OUTSIDE, ROUTE_SUBNET, ROUTE_UNREACHABLE, ROUTE_VIA};

@@ -255,6 +255,19 @@ fn what_is_absent_has_its_default() {
 }
 
 #[test]
+fn the_smallest_segment_is_one_that_the_data_path_obeys() {
+    let with = |min_gso: u32| {
+        tenant(&format!(
+            "{WEB}\n    endpoints: [{{name: a, subnet: web, min_gso: {min_gso}}}]\n"
+        ))
+    };
+    let least = u32::from(wire::offload::MIN_GSO_FLOOR);
+    assert_eq!(good(&with(least)).tenants[0].endpoints[0].min_gso(), least);
+    assert_eq!(codes(&with(least - 1)), ["range"]);
+    assert_eq!(codes(&with(65_536)), ["range"]);
+}
+
+#[test]
 fn two_tenants_may_have_the_same_everything() {
     let one = |name: &str| {
         format!(

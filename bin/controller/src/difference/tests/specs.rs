@@ -1,0 +1,336 @@
+//! From specs: what a change does, that its steps are never torn in whatever order a
+//! batch's are done, and that undoing any part of them brings back what was.
+
+use super::*;
+use crate::applier::existing;
+use crate::steps::{described, undoing};
+use crate::world::World;
+use proptest::prelude::*;
+
+const BASE: &str = "version: 1
+uplinks: [{name: wan0, interface: eth1}]
+tenants:
+  - name: red
+    subnets: [{name: web, prefixes: [10.1.1.0/24]}]
+    endpoints:
+      - {name: a, subnet: web}
+      - {name: b, subnet: web}
+    outside: [{uplink: wan0, address: [192.0.2.10/24], gateway: [192.0.2.1]}]
+  - name: blue
+    subnets: [{name: web, prefixes: [10.1.1.0/24]}]
+    endpoints:
+      - {name: a, subnet: web}
+";
+
+fn made(text: &str, old: &World) -> World {
+    World::compile("x.yaml", text.as_bytes(), old).unwrap_or_else(|e| panic!("{e:?}\n{text}"))
+}
+
+fn between(old: &World, new: &World) -> Difference {
+    Difference::between(
+        &existing(old),
+        new.objects(),
+        new.digests(),
+        new.images(),
+        new.epoch(),
+    )
+}
+
+/// A batch a line, then what people are told.
+fn lines(old: &World, new: &World) -> String {
+    let difference = between(old, new);
+    let mut out = String::new();
+    for (phase, batches) in [
+        ("prepare", &difference.prepare),
+        ("commit", &difference.commit),
+        ("cleanup", &difference.cleanup),
+    ] {
+        for batch in batches {
+            let steps: Vec<String> = batch.iter().map(described).collect();
+            out += &format!("{phase}: {}\n", steps.join(", "));
+        }
+    }
+    let name = |target| match target {
+        FABRIC => "the fabric".to_owned(),
+        id => format!("compartment {id}"),
+    };
+    for change in difference.changes(&existing(old), name) {
+        out += &format!("{} {}: {}\n", change.action, change.object, change.reason);
+    }
+    out
+}
+
+/// The steps of a change to `BASE`.
+fn changed(from: &str, to: &str) -> String {
+    assert!(BASE.contains(from), "{from}");
+    let base = made(BASE, &World::default());
+    lines(&base, &made(&BASE.replace(from, to), &base))
+}
+
+#[test]
+fn the_first_apply_makes_everything() {
+    let none = World::default();
+    insta::assert_snapshot!(lines(&none, &made(BASE, &none)));
+}
+
+#[test]
+fn the_end_removes_everything_after_the_last_table() {
+    let base = made(BASE, &World::default());
+    insta::assert_snapshot!(lines(&base, &World::nothing(&base).expect("nothing")));
+}
+
+#[test]
+fn another_layout_is_nothing_to_do() {
+    assert_eq!(changed("name: red", "name:   red   # again"), "");
+}
+
+#[test]
+fn a_new_endpoint_touches_its_tenant_only() {
+    insta::assert_snapshot!(changed(
+        "      - {name: b, subnet: web}\n",
+        "      - {name: b, subnet: web}\n      - {name: c, subnet: web}\n",
+    ));
+}
+
+#[test]
+fn an_endpoint_put_first_replaces_nobody() {
+    let steps = changed(
+        "      - {name: b",
+        "      - {name: aa, subnet: web}\n      - {name: b",
+    );
+    assert!(!steps.contains("removing"), "{steps}");
+}
+
+#[test]
+fn a_state_is_another_table_and_no_more() {
+    assert_eq!(
+        changed(
+            "{name: b, subnet: web}",
+            "{name: b, subnet: web, state: quarantined}"
+        ),
+        "commit: installing the table image of compartment 1\n\
+         install tables of compartment 1: what it forwards by has changed\n"
+    );
+}
+
+#[test]
+fn a_tenant_renamed_is_another() {
+    insta::assert_snapshot!(changed("name: blue", "name: green"));
+}
+
+#[test]
+fn another_way_of_waiting_makes_the_compartment_anew() {
+    insta::assert_snapshot!(changed(
+        "  - name: blue\n",
+        "  - name: blue\n    wait: sleep\n"
+    ));
+}
+
+#[test]
+fn an_interface_that_moves_between_tenants_is_let_go_first() {
+    let placed = "      - {name: b, subnet: web, attach: {tap: {namespace: n}}}\n";
+    let old = made(
+        &BASE.replace("      - {name: b, subnet: web}\n", placed),
+        &World::default(),
+    );
+    let moved = BASE.replace("      - {name: b, subnet: web}\n", "") + placed;
+    let steps = lines(&old, &made(&moved, &old));
+    let (gone, comes) = (
+        steps.find("prepare: removing endpoint red/b\n"),
+        steps.find("prepare: making endpoint blue/b\n"),
+    );
+    assert!(gone.is_some() && gone < comes, "{steps}");
+    assert!(!steps.contains("cleanup"), "{steps}");
+}
+
+/// What a supervisor holds, by the same rules.
+#[derive(Clone, Debug, PartialEq)]
+struct Host {
+    objects: BTreeMap<Key, Object>,
+    images: BTreeMap<u32, [u8; 32]>,
+}
+
+impl Host {
+    fn of(world: &World) -> Host {
+        Host {
+            objects: world.objects().clone(),
+            images: existing(world).images,
+        }
+    }
+
+    fn perform(&mut self, step: &Step) -> Result<(), String> {
+        let port_of = |key: &Key, id: u32| matches!(key, Key::Port(of, _) if *of == id);
+        let there = |key: &Key, held: &BTreeMap<Key, Object>| match held.contains_key(key) {
+            true => Ok(()),
+            false => Err("is not there"),
+        };
+        let outcome = match step {
+            Step::Create(object) => {
+                let place = held(object);
+                let taken = place.is_some() && self.objects.values().any(|o| held(o) == place);
+                match object.key() {
+                    _ if taken => Err("another holds its place"),
+                    Key::Port(id, _) if !self.images.contains_key(&id) => {
+                        Err("would forward without a table")
+                    }
+                    Key::Port(id, _) if !self.objects.contains_key(&Key::Compartment(id)) => {
+                        Err("has no compartment")
+                    }
+                    key if self.objects.insert(key, *object).is_some() => Err("is there already"),
+                    _ => Ok(()),
+                }
+            }
+            Step::Destroy(Key::Compartment(id), _)
+                if self.objects.keys().any(|key| port_of(key, *id)) =>
+            {
+                Err("has ports, whose namespaces would go")
+            }
+            Step::Destroy(key, _) | Step::Remove(key, _) => {
+                let outcome = there(key, &self.objects);
+                self.objects.remove(key);
+                if let Key::Compartment(id) = key {
+                    self.images.remove(id);
+                    self.objects.retain(|key, _| !port_of(key, *id));
+                }
+                outcome
+            }
+            Step::Install(image, _) => {
+                self.images.insert(image.target, image.digest);
+                match image.target {
+                    FABRIC => Ok(()),
+                    id => there(&Key::Compartment(id), &self.objects),
+                }
+            }
+        };
+        outcome.map_err(|why| format!("{}: {why}", described(step)))
+    }
+
+    fn perform_all(&mut self, batches: &[Batch]) -> Result<(), String> {
+        batches
+            .iter()
+            .flatten()
+            .try_for_each(|step| self.perform(step))
+    }
+}
+
+/// Carries a change out as a supervisor would, each batch's steps in this order or the
+/// reverse, and takes back what was done up to each step.
+fn carry_out(old: &World, new: &World, reversed: bool) -> Result<(), String> {
+    let mut difference = between(old, new);
+    let Difference {
+        prepare,
+        commit,
+        cleanup,
+    } = &mut difference;
+    if reversed {
+        let batches = prepare
+            .iter_mut()
+            .chain(commit.iter_mut())
+            .chain(cleanup.iter_mut());
+        batches.for_each(|batch| batch.reverse());
+    }
+    let before = Host::of(old);
+    let mut host = before.clone();
+    let mut done = Vec::new();
+    for step in prepare.iter().chain(commit.iter()).flatten() {
+        host.perform(step)?;
+        done.push(step.clone());
+        let mut undone = host.clone();
+        undone
+            .perform_all(&undoing(&done, old.epoch(), |target| {
+                old.image(target).cloned()
+            }))
+            .map_err(|why| format!("undoing up to {}: {why}", described(step)))?;
+        // Where there was no fabric's table there is nothing to put back.
+        undone
+            .images
+            .retain(|target, _| before.images.contains_key(target));
+        if undone != before {
+            return Err(format!("undone up to {}: not what was", described(step)));
+        }
+    }
+    if let Some(key) = new
+        .objects()
+        .keys()
+        .find(|key| !host.objects.contains_key(key))
+    {
+        return Err(format!("{key:?} is missing when the change is concluded"));
+    }
+    host.perform_all(cleanup)?;
+    match host == Host::of(new) {
+        true => Ok(()),
+        false => Err("the end is not what was wanted".into()),
+    }
+}
+
+/// A spec of a few tenants, whose parts come and go by these numbers.
+fn text(tenants: &[(u8, u8, u8, u8)]) -> String {
+    let mut text = String::from(
+        "version: 1\nuplinks: [{name: wan0, interface: eth1}, {name: wan1, interface: eth2}]\ntenants:\n",
+    );
+    for (at, (name, endpoints, shape, outside)) in tenants.iter().enumerate() {
+        let per = ["{per: tenant}", "{per: zone, zone: z}", "{per: host}"][usize::from(shape % 3)];
+        text += &format!(
+            "  - name: t{at}-{}\n    placement: {per}\n    subnets:\n",
+            name % 2
+        );
+        let v6 = if shape & 4 == 0 { ", fd00:1::/64" } else { "" };
+        text += &format!(
+            "      - {{name: web, prefixes: [10.1.1.0/24{v6}], slaac: {}}}\n",
+            !v6.is_empty() && shape & 8 != 0
+        );
+        text += "      - {name: app, prefixes: [10.1.2.0/28]}\n    endpoints:\n";
+        for e in 0..endpoints % 12 {
+            let subnet = if e % 2 == 0 { "web" } else { "app" };
+            let more = match (shape ^ e) % 5 {
+                0 => ", attach: fifo",
+                1 => ", configure: none, rate: {bits: 1Gbit}",
+                2 => ", state: unauthorised, mtu: 1300",
+                _ => "",
+            };
+            text += &format!("      - {{name: e{e}, subnet: {subnet}{more}}}\n");
+        }
+        text += "      - {name: fw, subnet: web, roles: [router], prefixes: [172.16.0.0/12]}\n";
+        text += "    routes:\n      - {to: 172.16.5.0/24, via: unreachable}\n    outside:\n";
+        for uplink in 0..outside % 3 {
+            text += &format!(
+                "      - {{uplink: wan{uplink}, address: [192.0.{uplink}.{}/24], gateway: [192.0.{uplink}.1], routes: [{}]}}\n",
+                at + 10,
+                if uplink == 0 {
+                    "0.0.0.0/0"
+                } else {
+                    "198.51.100.0/24"
+                }
+            );
+        }
+        if outside % 3 == 0 {
+            text = text.trim_end_matches("    outside:\n").to_owned();
+        }
+    }
+    text
+}
+
+fn tenants() -> impl Strategy<Value = Vec<(u8, u8, u8, u8)>> {
+    proptest::collection::vec(any::<(u8, u8, u8, u8)>(), 1..6)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn specs_compile_the_same_twice_and_change_into_each_other(first in tenants(), second in tenants()) {
+        let none = World::default();
+        // To compile is to be found isolated as well.
+        let one = made(&text(&first), &none);
+        let two = made(&text(&second), &one);
+        let again = made(&text(&second), &one);
+        prop_assert_eq!((two.applied(), two.digests(), two.images()), (again.applied(), again.digests(), again.images()));
+        let nothing = World::nothing(&two).expect("nothing");
+        let back = made(&text(&first), &two);
+        for (old, new) in [(&none, &one), (&one, &two), (&two, &back), (&two, &nothing), (&nothing, &one), (&one, &one)] {
+            for reversed in [false, true] {
+                prop_assert_eq!(carry_out(old, new, reversed), Ok(()), "{}\n{}", old.text(), new.text());
+            }
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! What an intent asks of the host.
+
+use crate::intent::{CompartmentIntent, Intent};
+
+/// What an intent asks of the host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// Processes: one a compartment, the fabric, keeper, supervisor, controller and spares.
+    pub processes: u32,
+    /// Bytes of memory: channels, tables, counters and what processes keep for themselves.
+    pub memory_bytes: u64,
+    /// Cores taken for their own by `cores: isolated`, in order.
+    pub cores: Vec<u32>,
+}
+
+/// Processes whatever the spec says: keeper, supervisor, controller, fabric, a spare
+/// of it, two spare switches.
+const FIXED_PROCESSES: u32 = 7;
+/// Private memory of the fixed processes, bytes.
+const FIXED_MEMORY: u64 = 48 << 20;
+/// Private memory of a switch, bytes.
+const SWITCH_MEMORY: u64 = 3 << 20;
+/// Header, producer and consumer pages of a direction, and a flight recorder, bytes.
+const PAGES: u64 = 3 * 4096;
+const RECORDER: u64 = 256 << 10;
+
+/// What an intent asks of the host.
+pub fn needs(intent: &Intent) -> Needs {
+    let channel = |capacity: u32| {
+        if capacity == 0 {
+            0
+        } else {
+            2 * (u64::from(capacity) + PAGES)
+        }
+    };
+    let one = |c: &CompartmentIntent| {
+        let counters = (512 + u64::from(c.create.slots) * 128) * 8;
+        let ports: u64 = c.ports.values().map(|p| channel(p.create.capacity)).sum();
+        SWITCH_MEMORY
+            + RECORDER
+            + counters
+            + channel(c.create.capacity)
+            + ports
+            + c.image.bytes.len() as u64
+    };
+    let mut cores: Vec<u32> = intent
+        .compartments
+        .values()
+        .flat_map(|c| c.cores.iter().copied())
+        .collect();
+    cores.sort_unstable();
+    cores.dedup();
+    Needs {
+        processes: FIXED_PROCESSES + intent.compartments.len() as u32,
+        memory_bytes: FIXED_MEMORY
+            + intent.fabric.bytes.len() as u64
+            + intent.compartments.values().map(|c| one(c)).sum::<u64>(),
+        cores,
+    }
+}
