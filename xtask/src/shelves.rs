@@ -49,6 +49,49 @@ const IMPURE: &[&str] = &[
     "libc::",
 ];
 
+/// Where packets pass: folders and files whose code takes no lock, keeps nothing by
+/// thread and prints nothing. `core/guard` does so in mutant builds alone.
+const DATA_PATH: &[&str] = &[
+    "core/ring/src",
+    "core/image/src",
+    "core/switch/src",
+    "core/fabric/src",
+    "core/telemetry/src",
+    "core/wire/src",
+    "host/port/src",
+    "host/shm/src",
+    "bin/fabric/src/ports.rs",
+    "bin/fabric/src/tally.rs",
+    "bin/fabric/src/wait.rs",
+    "bin/fabric/src/worker.rs",
+    "bin/switch/src/capture.rs",
+    "bin/switch/src/clock.rs",
+    "bin/switch/src/outlet.rs",
+    "bin/switch/src/parking.rs",
+    "bin/switch/src/ports.rs",
+    "bin/switch/src/readiness.rs",
+    "bin/switch/src/telling.rs",
+    "bin/switch/src/turn.rs",
+    "bin/switch/src/worker.rs",
+];
+const LOCKS: &[&str] = &[
+    "Mutex",
+    "RwLock",
+    "Condvar",
+    "Barrier",
+    "OnceLock",
+    "LazyLock",
+    "sync::Once",
+    "mpsc",
+    "thread_local!",
+    "thread::",
+    "print!(",
+    "println!(",
+    "stdout()",
+    "stderr()",
+    "dbg!(",
+];
+
 struct Member {
     name: String,
     folder: PathBuf,
@@ -64,6 +107,9 @@ pub fn check(root: &Path) -> Result<(), String> {
     blindness(&members, &mut wrong);
     for member in &members {
         sources(root, member, &mut wrong);
+    }
+    for place in DATA_PATH {
+        lock_free(root, &root.join(place), &mut wrong);
     }
     for shelf in ["core", "host", "bin"] {
         if !root.join(shelf).join("README.md").is_file() {
@@ -200,16 +246,9 @@ fn sources(root: &Path, member: &Member, wrong: &mut Vec<String>) {
         let Ok(text) = fs::read_to_string(&file) else {
             continue;
         };
-        let shown = file
-            .strip_prefix(root)
-            .unwrap_or(&file)
-            .display()
-            .to_string();
-        let test_file = file.file_stem().is_some_and(|s| s == "tests") || shown.contains("/tests/");
-        let code = text
-            .split("#[cfg(test)]\nmod tests {")
-            .next()
-            .unwrap_or_default();
+        let shown = shown(root, &file);
+        let test_file = is_test(&shown);
+        let code = without_tests(&text);
         if member.shelf != "host" && code.lines().any(names_unsafe) {
             wrong.push(format!("{shown}: unsafe outside host/"));
         }
@@ -225,6 +264,54 @@ fn sources(root: &Path, member: &Member, wrong: &mut Vec<String>) {
             wrong.push(format!("{shown}: {lines} lines; a file fits one sitting"));
         }
     }
+}
+
+/// A data-path folder or file that is gone is a breach: what replaced it is not looked at.
+fn lock_free(root: &Path, place: &Path, wrong: &mut Vec<String>) {
+    let files = if place.is_dir() {
+        rust_files(place)
+    } else {
+        vec![place.to_path_buf()]
+    };
+    for file in files {
+        let shown = shown(root, &file);
+        if is_test(&shown) {
+            continue;
+        }
+        match fs::read_to_string(&file) {
+            Ok(text) => wrong.extend(
+                locks(&text)
+                    .into_iter()
+                    .map(|what| format!("{shown}: {what} on the data path")),
+            ),
+            Err(error) => wrong.push(format!("{shown}: on the data path, but {error}")),
+        }
+    }
+}
+
+/// The words of [`LOCKS`] that a file's code names, outside comments and tests.
+fn locks(text: &str) -> Vec<&'static str> {
+    let code = without_tests(text).lines();
+    let code: Vec<&str> = code
+        .map(|line| line.split("//").next().unwrap_or_default())
+        .collect();
+    let named = |word: &&&str| code.iter().any(|line| line.contains(**word));
+    LOCKS.iter().filter(named).copied().collect()
+}
+
+fn without_tests(text: &str) -> &str {
+    text.split("#[cfg(test)]\nmod tests {")
+        .next()
+        .unwrap_or_default()
+}
+
+fn shown(root: &Path, file: &Path) -> String {
+    let shown = file.strip_prefix(root).unwrap_or(file);
+    shown.display().to_string()
+}
+
+fn is_test(shown: &str) -> bool {
+    shown.ends_with("/tests.rs") || shown.contains("/tests/")
 }
 
 fn names_unsafe(line: &str) -> bool {
@@ -251,4 +338,42 @@ pub fn rust_files(folder: &Path) -> Vec<PathBuf> {
     }
     found.sort();
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_seen_in_code_and_not_in_comments_or_tests() {
+        assert_eq!(locks("use std::sync::{Arc, Mutex};"), ["Mutex"]);
+        assert_eq!(
+            locks("thread_local! { static N: u8 = 0 }"),
+            ["thread_local!"]
+        );
+        assert_eq!(
+            locks("fn f() {\n    eprintln!(\"x\"); // said\n}"),
+            ["println!("]
+        );
+        assert!(locks("// a Mutex would wait\nlet rx = ring.peek();").is_empty());
+        assert!(
+            locks("fn f() {}\n#[cfg(test)]\nmod tests {\n    use std::thread::spawn;\n}")
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn a_data_path_that_moved_away_is_a_breach() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let mut wrong = Vec::new();
+        lock_free(root, &root.join("src/gone.rs"), &mut wrong);
+        assert!(
+            matches!(&wrong[..], [one] if one.starts_with("src/gone.rs")),
+            "{wrong:?}"
+        );
+        // This very file names every one of them, as words of a list.
+        wrong.clear();
+        lock_free(root, &root.join("src/shelves.rs"), &mut wrong);
+        assert_eq!(wrong.len(), LOCKS.len(), "{wrong:?}");
+    }
 }

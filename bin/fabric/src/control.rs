@@ -26,7 +26,7 @@ const INVALID: u32 = 1000 + rustix::io::Errno::INVAL.raw_os_error().unsigned_abs
 /// Version of the channel protocol.
 const CHANNEL_VERSION: u32 = ring::VERSION;
 /// Messages kept while the supervisor does not read.
-const OUTBOX: usize = 256;
+pub(crate) const OUTBOX: usize = 256;
 
 impl Worker {
     /// Waits, confined, for its place. `None`: told to end, or nobody is left.

@@ -2,6 +2,7 @@
 
 use crate::tally::Tally;
 use fabric::{Egress, Frame, HEAD, Ingress, Refused};
+use guard::guard;
 use port::{PacketSocket, PortError};
 use ring::record::KIND_FRAME;
 use ring::{Breach, Doorbell, PushError, Record, State};
@@ -298,8 +299,9 @@ impl Ports {
 /// Notes that a slot is to be closed, for the first reason there is.
 #[cold]
 fn fail(broken: &mut Vec<(u32, u32)>, slot: u32, reason: u32) {
-    // Bound: the slots, each of which is in it at most once.
-    if broken.iter().all(|(other, _)| *other != slot) {
+    // Bound: the slots, each of which is in it at most once; a batch toward a broken
+    // receiver comes here once a frame.
+    if !guard!("fabric-broken-once") || broken.iter().all(|(other, _)| *other != slot) {
         broken.push((slot, reason));
     }
 }

@@ -1,5 +1,6 @@
 //! The loop: whose turn it is, one batch, what came meanwhile, sleep.
 
+use crate::control::OUTBOX;
 use crate::ports::Ports;
 use crate::tally::Tally;
 use crate::wait::{Pace, Waiting, Woken, now};
@@ -19,6 +20,9 @@ const VISITS: usize = 16;
 const LOOK_NS: u64 = 20_000;
 /// How often a peer's echo is looked for: it does not ring, ns.
 const ECHO_NS: u64 = 200_000;
+
+#[cfg(test)]
+mod tests;
 
 /// The fabric's process.
 pub struct Worker {
@@ -47,7 +51,8 @@ impl Worker {
         Ok(Worker {
             waiting: Waiting::new(&control)?,
             control,
-            outbox: Vec::new(),
+            // Whole from the start: what a channel does is told from here.
+            outbox: Vec::with_capacity(OUTBOX),
             pace: Pace::of(attach),
             ports: Ports::new(slots),
             tally,

@@ -7,6 +7,7 @@ use crate::parking::{PATIENCE, Parked};
 use crate::ports::{Place, Sink, Source};
 use crate::worker::Attached;
 use command::verbs::WAIT_POLL;
+use guard::guard;
 use image::CompartmentImage;
 use port::PortError;
 use ring::record::KIND_FRAME;
@@ -310,7 +311,9 @@ impl Attached {
                 &mut parked,
             );
             if parked.since.is_some() {
-                match spares.pop() {
+                // More memory for every tap that waits would be the guests' to ask for.
+                let more = (!guard!("switch-spares")).then(|| buffer.clone());
+                match spares.pop().or(more) {
                     Some(spare) => {
                         parked.buffer = Some(core::mem::replace(buffer, spare));
                         batch = Batch::Parked;

@@ -29,6 +29,9 @@ use telemetry::drops::DropReason;
 use telemetry::recorder::EventKind;
 use wire::offload::MAX_FRAME;
 
+#[cfg(test)]
+mod tests;
+
 /// `Running::refused` for an image that is not sealed, or not the one announced:
 /// above `image::MapError`'s numbers.
 const REFUSED_SEALS: u32 = 1001;

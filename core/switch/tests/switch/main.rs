@@ -1,4 +1,5 @@
 //! The switch's behaviour, told as packet traces.
+mod allocations;
 mod gateway;
 mod guard;
 mod guest;

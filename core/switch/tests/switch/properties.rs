@@ -15,7 +15,7 @@ fn tenant(slot: u32) -> u32 {
     }
 }
 
-fn offload() -> impl Strategy<Value = RawOffload> {
+pub fn offload() -> impl Strategy<Value = RawOffload> {
     prop_oneof![
         3 => Just(RawOffload::default()),
         1 => (any::<u8>(), any::<u8>(), any::<u16>(), any::<u16>(), any::<u16>()).prop_map(
@@ -28,7 +28,7 @@ fn offload() -> impl Strategy<Value = RawOffload> {
 }
 
 /// Frames that look real and are then bent: so that they reach far into the pipeline.
-fn frame() -> impl Strategy<Value = Vec<u8>> {
+pub fn frame() -> impl Strategy<Value = Vec<u8>> {
     let macs = prop::sample::select(vec![
         mac(A1),
         mac(A2),

@@ -66,7 +66,7 @@ fn announcements_of_the_owner_pass() {
     assert_eq!(seen.slots(), [A2, R]);
 }
 
-fn neighbour_solicit(source: [u8; 16], target: [u8; 16]) -> Vec<u8> {
+pub fn neighbour_solicit(source: [u8; 16], target: [u8; 16]) -> Vec<u8> {
     let mut message = [0; 64];
     let link = (source != UNSPECIFIED6).then_some(mac(A1));
     let n = nd::NeighbourSolicit {
@@ -229,7 +229,7 @@ fn advertisements_come_by_themselves_at_first_often_then_rarely() {
     );
 }
 
-fn dhcp(kind: u8, options: &[u8]) -> Vec<u8> {
+pub fn dhcp(kind: u8, options: &[u8]) -> Vec<u8> {
     dhcp_from(mac(A1), [0; 4], kind, options)
 }
 

@@ -385,7 +385,6 @@ impl Site {
             ..Seen::default()
         };
         let mut head = frame[..frame.len().min(HEAD)].to_vec();
-        let image = self.image.image();
         let ingress = Ingress {
             from,
             tag,
@@ -393,14 +392,23 @@ impl Site {
             head: &mut head,
             total: frame.len(),
         };
-        self.switch.process(&image, self.now, ingress, &mut seen);
+        self.process(ingress, &mut seen);
         seen
+    }
+    /// The same into any output.
+    pub fn process(&mut self, ingress: Ingress<'_>, out: &mut impl Output) {
+        let image = self.image.image();
+        self.switch.process(&image, self.now, ingress, out);
+    }
+    /// What is due by now, into any output.
+    pub fn tick(&mut self, out: &mut impl Output) {
+        self.switch.tick(&self.image.image(), self.now, out);
     }
     /// Lets time pass and tells what fell due.
     pub fn after(&mut self, time: Nanos) -> Seen {
         self.now += time;
         let mut seen = Seen::default();
-        self.switch.tick(&self.image.image(), self.now, &mut seen);
+        self.tick(&mut seen);
         seen
     }
     pub fn deadline(&self) -> Nanos {
