@@ -80,6 +80,10 @@ fn judge(
         Network::Arp(message) => Ok(on_arp(state, image, attachment, frame, message, out)),
         Network::Ip(ip) => {
             admission::headers(ip)?;
+            // Any answer would have an address that the fabric does not let us say.
+            if guard!("outside-family") && !speaks(attachment, &ip.destination) {
+                return Err(DropReason::EtherType);
+            }
             if ip.is_nd() {
                 return on_nd(state, image, attachment, frame, ip, head, out);
             }
@@ -95,6 +99,14 @@ fn judge(
                 ip,
             ))
         }
+    }
+}
+
+/// Whether an attachment has an address of this one's family.
+fn speaks(attachment: &Attachment, address: &[u8; 16]) -> bool {
+    match unmapped(address) {
+        Some(_) => attachment.address4 != [0; 4],
+        None => attachment.address6 != [0; 16],
     }
 }
 
@@ -312,6 +324,9 @@ fn ask(image: &CompartmentImage<'_>, next_hop: u32, out: &mut impl Output) {
     let Some(attachment) = image.attachments().get(hop.attachment as usize) else {
         return;
     };
+    if !speaks(attachment, &hop.address) {
+        return;
+    }
     let face = Face::attachment(attachment, hop.attachment);
     let mut buffer = [0u8; 128];
     let length = match unmapped(&hop.address) {

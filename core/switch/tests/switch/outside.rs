@@ -277,3 +277,30 @@ fn errors_about_what_came_from_outside_go_back_there() {
     );
     assert_eq!(sent.parsed().ip().unwrap().source, mapped([192, 0, 2, 10]));
 }
+
+#[test]
+fn an_uplink_without_an_address_of_a_family_says_nothing_in_it() {
+    let of4_alone = || Site::with(|tables| tables.attachments[0].address6 = [0; 16]);
+    let mut message = [0; 64];
+    let solicit = wire::nd::NeighbourSolicit {
+        target: link_local(OUTSIDE_MAC),
+        source_link: Some(NEXT_HOP),
+    };
+    let n = solicit.emit(&mut message).unwrap();
+    let (there, here) = (link_local(NEXT_HOP), link_local(OUTSIDE_MAC));
+    let asked = icmp6((NEXT_HOP, OUTSIDE_MAC), (there, here), 255, &message[..n]);
+    let ping = [128, 0, 0, 0, 0, 1, 0, 1];
+    for to in [here, outside(10), outside(77), v6(A1)] {
+        // The last hop: what is routed on would be an error.
+        for (from, hops) in [(there, 64), (outside(1), 1), (outside(1), 64)] {
+            let frame = icmp6((NEXT_HOP, OUTSIDE_MAC), (from, to), hops, &ping);
+            let seen = of4_alone().inject(FABRIC, &frame);
+            assert!(seen.slots().iter().all(|slot| *slot != FABRIC), "{seen:?}");
+        }
+    }
+    of4_alone().refuses(FABRIC, &asked, DropReason::EtherType);
+    // Nor is a neighbour asked for in it.
+    let frame = icmp6((mac(A1), GATEWAY), (v6(A1), [0x3f; 16]), 64, &ping);
+    let seen = of4_alone().inject(A1, &frame);
+    assert!(seen.slots().iter().all(|slot| *slot != FABRIC), "{seen:?}");
+}
