@@ -114,7 +114,7 @@ impl Supervisor {
     pub fn spread(&mut self, now: u64, spent: &[(Seat, u64, u32, Duration)]) {
         let window = now.saturating_sub(self.spread.looked).max(1) as f64 / 1e9;
         self.spread.looked = now;
-        let idle = self.idle_shares(window);
+        let mut idle = self.idle_shares(window);
         for (seat, worker, pid, cpu) in spent.iter().copied() {
             if self.is_pinned(seat) {
                 continue;
@@ -154,6 +154,9 @@ impl Supervisor {
             });
             match step {
                 Some(Move::To(core)) => {
+                    // One at a time: two that went to the same core would both gain
+                    // nothing by it.
+                    idle.clear();
                     let mut set = CpuSet::new();
                     set.set(core as usize);
                     put(pid, &set);

@@ -7,6 +7,9 @@ use crate::finding::Finding;
 use crate::source::{Located, Source, Span};
 use crate::tree::{Kind, Node};
 
+/// Findings kept; of a bomb there would be millions.
+const KEPT: usize = 4096;
+
 /// Collects findings about one text.
 pub(crate) struct Findings {
     pub source: Arc<Source>,
@@ -34,6 +37,9 @@ impl Findings {
             also: Vec::new(),
             source: self.source.clone(),
         };
+        if self.list.len() >= KEPT {
+            self.list.pop();
+        }
         self.list.push(finding);
         let last = self.list.len() - 1;
         Last(&mut self.list[last])

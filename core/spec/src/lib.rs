@@ -29,7 +29,9 @@ pub use shapes::{
 };
 pub use source::{Located, Position, Source, Span};
 pub use tree::{MAX_DEPTH, MAX_NODES};
-pub use validate::{MAX_ENDPOINTS, MAX_SUBNETS, MAX_TENANT_ENDPOINTS, MAX_TENANTS};
+pub use validate::{
+    MAX_ENDPOINTS, MAX_PREFIXES, MAX_ROUTES, MAX_SUBNETS, MAX_TENANT_ENDPOINTS, MAX_TENANTS,
+};
 pub use values::{
     BitRate, Duration, InterfaceAddress, InterfaceName, Ip, Mac, Name, Namespace, Path, Prefix,
     Size, Toggle, mapped,

@@ -324,3 +324,28 @@ mod arbitrary {
         }
     }
 }
+
+/// What the reader does for each name or prefix against all others stays bounded.
+#[test]
+fn a_bomb_of_routes_is_refused_by_its_size() {
+    let routes = |n: usize, via: &str| {
+        let mut text = format!(
+            "{WEB}\n    endpoints:\n      - {{name: r, subnet: web, roles: [router], prefixes: [20.0.0.0/8]}}\n    routes:\n"
+        );
+        for i in 0..n {
+            text += &format!(
+                "      - {{to: 20.{}.{}.{}/32, via: {via}}}\n",
+                i >> 16,
+                i >> 8 & 255,
+                i & 255
+            );
+        }
+        tenant(&text)
+    };
+    good(&routes(crate::MAX_ROUTES, "r"));
+    assert_eq!(codes(&routes(crate::MAX_ROUTES + 1, "r")), ["too-many"]);
+    // Nothing else is looked at then.
+    assert_eq!(codes(&routes(5_000, "nobody")), ["too-many"]);
+    let some = errors(&routes(300, "nobody"));
+    assert_eq!((some.findings.len(), some.more), (100, 200));
+}

@@ -7,6 +7,8 @@ use core::net::IpAddr;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
+use guard::guard;
+
 use crate::decode::{Findings, nearest};
 use crate::model::{Document, Identity, Kind, MIN_MTU4, Per, Tenant, Uplink};
 use crate::shapes::Wait;
@@ -21,6 +23,12 @@ pub const MAX_SUBNETS: usize = 256;
 pub const MAX_TENANT_ENDPOINTS: usize = 4096;
 /// Most endpoints of a host.
 pub const MAX_ENDPOINTS: usize = 16_384;
+/// Most routes of a tenant, and of one of its ways outside.
+pub const MAX_ROUTES: usize = 512;
+/// Most prefixes behind an endpoint.
+pub const MAX_PREFIXES: usize = 256;
+/// Findings after which no more names are suggested: that takes time.
+const SUGGESTIONS: usize = 16;
 /// What commands and events call what is between the compartments.
 const FABRIC: &str = "fabric";
 /// Most uplinks of a host.
@@ -35,6 +43,9 @@ pub(crate) fn check(document: &Document, findings: &mut Findings) {
         findings,
         whole,
     };
+    if !at.sizes() && guard!("spec-sizes") {
+        return;
+    }
     at.header();
     at.uplinks();
     at.tenants();
@@ -49,6 +60,35 @@ pub(crate) struct Check<'a> {
 }
 
 impl Check<'_> {
+    /// Whether nothing is too many. Before all else: what follows takes time by it.
+    fn sizes(&mut self) -> bool {
+        let before = self.findings.list.len();
+        let document = self.document;
+        let uplinks = document.uplinks.iter().map(|u| u.name.span);
+        self.at_most("uplinks", uplinks, MAX_UPLINKS);
+        let tenants = document.tenants.iter().map(|t| t.name.span);
+        self.at_most("tenants", tenants, MAX_TENANTS);
+        let endpoints = document.tenants.iter().flat_map(|t| &t.endpoints);
+        self.at_most("endpoints", endpoints.map(|e| e.name.span), MAX_ENDPOINTS);
+        for tenant in &document.tenants {
+            let subnets = tenant.subnets.iter().map(|s| s.name.span);
+            self.at_most("subnets in a tenant", subnets, MAX_SUBNETS);
+            let endpoints = tenant.endpoints.iter().map(|e| e.name.span);
+            self.at_most("endpoints in a tenant", endpoints, MAX_TENANT_ENDPOINTS);
+            let routes = tenant.routes.iter().map(|r| r.to.span);
+            self.at_most("routes of a tenant", routes, MAX_ROUTES);
+            for outside in &tenant.outside {
+                let routes = outside.routes.iter().flatten().map(|r| r.to.span);
+                self.at_most("routes outside by one uplink", routes, MAX_ROUTES);
+            }
+            for endpoint in &tenant.endpoints {
+                let prefixes = endpoint.prefixes.iter().map(|p| p.span);
+                self.at_most("prefixes behind an endpoint", prefixes, MAX_PREFIXES);
+            }
+        }
+        self.findings.list.len() == before
+    }
+
     fn header(&mut self) {
         let version = self.document.version;
         if version.value != 1 {
@@ -81,11 +121,6 @@ impl Check<'_> {
 
     fn uplinks(&mut self) {
         let document = self.document;
-        self.at_most(
-            "uplinks",
-            document.uplinks.iter().map(|u| u.name.span),
-            MAX_UPLINKS,
-        );
         self.distinct(
             "name",
             "uplink",
@@ -147,11 +182,6 @@ impl Check<'_> {
 
     fn tenants(&mut self) {
         let document = self.document;
-        self.at_most(
-            "tenants",
-            document.tenants.iter().map(|t| t.name.span),
-            MAX_TENANTS,
-        );
         self.distinct(
             "name",
             "tenant",
@@ -176,12 +206,6 @@ impl Check<'_> {
                 .also(first, "first here")
                 .help("give one another id, or leave it out");
         }
-        let endpoints = document
-            .tenants
-            .iter()
-            .flat_map(|t| &t.endpoints)
-            .map(|e| e.name.span);
-        self.at_most("endpoints", endpoints, MAX_ENDPOINTS);
         for tenant in &document.tenants {
             if tenant.name.as_str() == FABRIC {
                 self.findings
@@ -438,7 +462,10 @@ impl Check<'_> {
         if !self.whole {
             return;
         }
-        let help = match nearest(name.as_str(), known) {
+        let near = (self.findings.list.len() < SUGGESTIONS)
+            .then(|| nearest(name.as_str(), known))
+            .flatten();
+        let help = match near {
             Some(near) => format!("did you mean `{near}`?"),
             None if known.is_empty() => format!("no {what} is declared here"),
             None => format!("there are: {}", shortened(known)),

@@ -19,16 +19,6 @@ const LARGE_FRAME: u64 = 98_304;
 impl Check<'_> {
     pub(super) fn tenant(&mut self, tenant: &Tenant) {
         self.settings(tenant);
-        self.at_most(
-            "subnets in a tenant",
-            tenant.subnets.iter().map(|s| s.name.span),
-            MAX_SUBNETS,
-        );
-        self.at_most(
-            "endpoints in a tenant",
-            tenant.endpoints.iter().map(|e| e.name.span),
-            MAX_TENANT_ENDPOINTS,
-        );
         self.distinct(
             "name",
             "subnet",
@@ -346,14 +336,11 @@ impl Check<'_> {
     fn via_endpoint(&mut self, endpoints: &HashMap<&str, &Endpoint>, route: &Route, name: &Name) {
         let span = route.via.span;
         let Some(endpoint) = endpoints.get(name.as_str()) else {
-            let names: Vec<&str> = endpoints
-                .keys()
-                .copied()
-                .collect::<HashSet<_>>()
-                .into_iter()
-                .collect();
-            let mut names = names;
-            names.sort_unstable();
+            let mut names: Vec<&str> = Vec::new();
+            if self.findings.list.len() < super::SUGGESTIONS {
+                names.extend(endpoints.keys());
+                names.sort_unstable();
+            }
             self.missing(
                 &Located {
                     value: name.clone(),
