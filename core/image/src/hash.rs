@@ -7,6 +7,7 @@
 
 use crate::compartment::{AddressSlot, MacSlot, NONE};
 use crate::fabric::Forward;
+use guard::guard;
 
 /// Most slots looked at for a key.
 pub(crate) const PROBES: usize = 8;
@@ -103,6 +104,10 @@ impl Keyed for Forward {
 /// Finds a key.
 #[inline]
 pub(crate) fn find<T: Keyed>(table: &[T], seed: u64, key: [u64; 3]) -> Option<&T> {
+    // As right, and slower with every key that is not asked for.
+    if !guard!("image-probes") {
+        return table.iter().find(|s| !s.is_empty() && s.key() == key);
+    }
     let mask = table.len().checked_sub(1)?;
     let start = hash(seed, key) as usize;
     for i in 0..PROBES {
