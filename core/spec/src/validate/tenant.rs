@@ -1,9 +1,9 @@
 //! One tenant: its settings, endpoints and routes.
 
 use guard::guard;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
-use super::{Check, MAX_SUBNETS, MAX_TENANT_ENDPOINTS};
+use super::Check;
 use crate::model::{Endpoint, MIN_MTU4, MIN_MTU6, Offload, Outside, Role, Route, Subnet, Tenant};
 use crate::shapes::{Attach, Via};
 use crate::source::{Located, Span};
