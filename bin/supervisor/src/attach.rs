@@ -62,7 +62,7 @@ impl Supervisor {
         self.note_place(id, &place_of(seat));
         if let Seat::Compartment(compartment) = seat {
             self.pin(id, compartment);
-            self.unlimited.push((id, compartment));
+            self.unlimited.push((id, compartment, now));
         }
         if restarts > 0 {
             // The processor belongs to the successor first.

@@ -13,7 +13,7 @@ use crate::registry::{Key, Note, Rebuilt, Seat, SeatPart, rebuild};
 use crate::seats::{Compartment, FABRIC_SLOTS, SeatState, Uplink};
 use crate::settings::Settings;
 use crate::spread::Spread;
-use crate::watch::{Bucket, Seen};
+use crate::watch::{Bucket, Seen, limits_are_due};
 use crate::workers::{Place, Worker};
 use crate::{adopt, cores, ranges, uplinks};
 use command::Message;
@@ -97,8 +97,9 @@ pub struct Supervisor {
     pub hierarchy: Option<Hierarchy>,
     /// Groups of compartments that are gone, to be removed once they are empty.
     pub old_cgroups: Vec<Cgroup>,
-    /// Processes with their compartments whose limits are still to be set.
-    pub unlimited: Vec<(u64, u32)>,
+    /// Processes with their compartments whose limits are still to be set, and since when
+    /// they are seated, ns; the oldest first.
+    pub unlimited: Vec<(u64, u32, u64)>,
     /// Our flight recorder.
     pub recorder: Recorder,
     /// Its memory.
@@ -298,7 +299,10 @@ impl Supervisor {
             let quiet = !more && !self.unlimited.is_empty() && self.now() >= self.refill_after;
             let timeout = self.until_next(more || quiet);
             let mut events = self.poll.wait(timeout).map_err(|e| format!("epoll: {e}"))?;
-            if quiet && events.is_empty() {
+            let seated = self.unlimited.first().map(|(_, _, since)| *since);
+            if seated
+                .is_some_and(|since| limits_are_due(quiet && events.is_empty(), since, clock()))
+            {
                 self.limit_seated();
             }
             // The dead first: their tenants wait.

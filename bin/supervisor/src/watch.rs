@@ -11,6 +11,8 @@ mod tests;
 
 /// Own CPU time without a heartbeat after which a process counts as hung.
 pub const STALL: Duration = Duration::from_millis(50);
+/// Longest wait of a seated process for its limits, ns.
+const UNLIMITED: u64 = 50_000_000;
 /// CPU time without a heartbeat that is believed of one that says it sleeps.
 const DOZING: Duration = Duration::from_millis(1);
 /// Deaths attributed to one endpoint's slot before it is quarantined.
@@ -157,6 +159,13 @@ pub fn restart_wait(host: &mut Bucket, own: &mut Bucket, is_fabric: bool, now: u
         return alone;
     }
     alone.max(host.take(now).err().unwrap_or(0))
+}
+
+/// Whether processes that were seated are put under their limits now: in a quiet moment,
+/// or when the oldest of them has waited [`UNLIMITED`] for one. Who keeps us busy is not
+/// to stay without.
+pub fn limits_are_due(is_quiet: bool, since: u64, now: u64) -> bool {
+    is_quiet || guard!("limits-overdue") && now.saturating_sub(since) >= UNLIMITED
 }
 
 /// Whose frames a process was working on when it died.

@@ -621,7 +621,7 @@ impl Supervisor {
     /// takes some 10 ms to move a process between cgroups, and hardly longer for many:
     /// so this comes behind all that is urgent, and for all at once.
     pub fn limit_seated(&mut self) {
-        for (id, compartment) in std::mem::take(&mut self.unlimited) {
+        for (id, compartment, _) in std::mem::take(&mut self.unlimited) {
             let (Some(worker), Some(compartment)) =
                 (self.workers.get(&id), self.compartments.get(&compartment))
             else {

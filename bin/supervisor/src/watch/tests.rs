@@ -174,3 +174,10 @@ fn a_trip_or_report_restores_nothing_and_a_kill_from_outside_blames_nobody() {
         (CAUSE_EXIT, START_TRIP, false)
     );
 }
+
+#[test]
+fn limits_wait_for_a_quiet_moment_but_not_long() {
+    assert!(limits_are_due(true, 0, 0));
+    assert!(!limits_are_due(false, S, S + 49 * MS));
+    assert!(limits_are_due(false, S, S + 50 * MS));
+}
