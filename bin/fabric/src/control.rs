@@ -9,6 +9,7 @@ use command::verbs::{
     AddPort, Attach, NeedReplace, PORT_CHANNEL, PORT_PACKET, PortClosed, RemovePort, Running,
     UseImage,
 };
+use guard::guard;
 use image::{Digest, MapError, MappedFabric};
 use port::PacketSocket;
 use ring::Geometry;
@@ -25,6 +26,8 @@ pub const ROLE: u32 = 2;
 const INVALID: u32 = 1000 + rustix::io::Errno::INVAL.raw_os_error().unsigned_abs();
 /// Version of the channel protocol.
 const CHANNEL_VERSION: u32 = ring::VERSION;
+/// Messages of the supervisor taken in one turn.
+const MESSAGES: usize = 64;
 /// Messages kept while the supervisor does not read.
 pub(crate) const OUTBOX: usize = 256;
 
@@ -64,10 +67,15 @@ impl Worker {
         }
     }
 
-    /// Everything the control socket holds.
+    /// What the control socket holds, or the first of it: the next look takes the rest,
+    /// with a heartbeat and packets in between.
     pub(crate) fn receive(&mut self, now: u64) -> Result<(), Box<dyn std::error::Error>> {
-        loop {
-            // Bound: what the trusted supervisor sent.
+        let most = if guard!("fabric-control-turn") {
+            MESSAGES
+        } else {
+            usize::MAX
+        };
+        for _ in 0..most {
             match self.control.recv() {
                 Ok(Some((message, fds))) => self.obey(&message, fds, now),
                 Ok(None) => return Ok(()),
@@ -79,6 +87,7 @@ impl Worker {
                 Err(error) => return Err(error.into()),
             }
         }
+        Ok(())
     }
 
     fn obey(&mut self, message: &Message, fds: Fds, now: u64) {
@@ -231,4 +240,40 @@ fn errno(error: &std::io::Error) -> u32 {
     error
         .raw_os_error()
         .map_or(INVALID, |errno| 1000 + errno.unsigned_abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    #[test]
+    fn one_turn_takes_a_bounded_number_of_messages_and_the_next_the_rest() {
+        let kind = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (far, near) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, kind, None).unwrap();
+        let far = Socket::from_fd(far);
+        let pages = |bytes| shm::memory_file("test", bytes).unwrap();
+        let slots = 4;
+        let counters = pages(telemetry::counters::bytes_for(slots));
+        let counters = CountersPage::open(counters, slots).unwrap();
+        let recorder = Recorder::open(pages(telemetry::recorder::BYTES)).unwrap();
+        let attach = Attach {
+            slots: slots as u32,
+            ..Attach::default()
+        };
+        let tally = Tally::new(counters, recorder);
+        let mut worker = Worker::new(Socket::from_fd(near), &attach, tally).unwrap();
+        let word = Message::new(0, &RemovePort { slot: 1 });
+        let mut sent = 0;
+        while sent < MESSAGES + 1 && far.send(&word, &[]).is_ok() {
+            sent += 1;
+        }
+        // Else the socket holds too few to tell anything.
+        assert_eq!(sent, MESSAGES + 1);
+        worker.receive(1).unwrap();
+        assert!(worker.waiting.wait(Some(0)).unwrap() == 1, "none is left");
+        worker.receive(2).unwrap();
+        assert_eq!(worker.waiting.wait(Some(0)).unwrap(), 0);
+    }
 }

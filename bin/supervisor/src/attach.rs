@@ -12,6 +12,7 @@ use command::Message;
 use command::verbs::{
     AddPort, Attach, CAUSE_REPORT, PORT_PACKET, RemovePort, UseImage, WAIT_ADAPTIVE,
 };
+use guard::guard;
 use port::Features;
 use shm::Geometry;
 use std::rc::Rc;
@@ -61,7 +62,7 @@ impl Supervisor {
         self.note_place(id, &place_of(seat));
         if let Seat::Compartment(compartment) = seat {
             self.pin(id, compartment);
-            self.unlimited.push((id, compartment));
+            self.unlimited.push((id, compartment, now));
         }
         if restarts > 0 {
             // The processor belongs to the successor first.
@@ -174,6 +175,7 @@ impl Supervisor {
 
     /// A channel that nobody has mapped, in place of the compartment's present one.
     pub fn renew_channel(&mut self, id: u32) {
+        let now = self.now();
         let Some(compartment) = self.compartments.get_mut(&id) else {
             return;
         };
@@ -184,7 +186,7 @@ impl Supervisor {
         let made = geometry
             .map_err(|e| e.to_string())
             .and_then(|g| self.channels.take(g).map_err(|e| e.to_string()));
-        match made {
+        let old = match made {
             Ok(channel) => {
                 let note = Note::default().with("pair", channel.serial());
                 let keeper = &mut self.keeper;
@@ -195,15 +197,53 @@ impl Supervisor {
                         part,
                     );
                 });
-                compartment.channel = Some(channel);
+                compartment.channel.replace(channel)
             }
             Err(error) => {
                 eprintln!(
                     "supervisor: no channel for {}: {error}",
                     label(Seat::Compartment(id))
                 );
-                compartment.channel = None;
+                compartment.channel.take()
             }
+        };
+        if let Some(old) = old {
+            self.channels.retire(old, now);
+        }
+    }
+
+    /// Replaces the channel between a compartment and the fabric, because one of them
+    /// asks for it. Who asks without end is taken over: a switch that does not echo
+    /// makes an honest fabric ask.
+    pub fn want_replacement(&mut self, id: u32) {
+        let now = self.now();
+        let Some(compartment) = self.compartments.get_mut(&id) else {
+            return;
+        };
+        if compartment.seat.replaced.spend(now).is_ok() || !guard!("channel-replacements") {
+            return self.replace_channel(id);
+        }
+        eprintln!(
+            "supervisor: {} wants new channels too often; it is killed",
+            label(Seat::Compartment(id))
+        );
+        self.give_up_channel(id);
+    }
+
+    /// The process in a compartment broke its channel's protocol: it is killed, and its
+    /// successor has another channel.
+    pub fn give_up_channel(&mut self, id: u32) {
+        let now = self.now();
+        let Some(compartment) = self.compartments.get_mut(&id) else {
+            return;
+        };
+        let old = compartment.channel.take();
+        let worker = compartment.seat.worker;
+        if let Some(old) = old {
+            self.channels.retire(old, now);
+        }
+        if let Some(worker) = worker {
+            self.kill(worker, Some(CAUSE_REPORT));
         }
     }
 

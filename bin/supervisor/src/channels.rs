@@ -3,8 +3,9 @@
 
 use crate::link::Shared;
 use command::verbs::AddPort;
+use guard::guard;
 use shm::{ChannelFds, Direction, Geometry, Pair, Pool};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -15,6 +16,9 @@ pub const PARTS: usize = 8;
 const AHEAD: usize = 4;
 /// Geometries for which pairs are kept ready.
 const GEOMETRIES: usize = 8;
+/// Memory of a channel out of use is taken back so much later, ns: an honest process has
+/// let go of it by then, and does not see it go.
+const RECLAIM_AFTER: u64 = 2_000_000_000;
 /// The protocol version that this release fixes at creation.
 pub const VERSION: u32 = 1;
 
@@ -169,6 +173,8 @@ impl OneWay {
 pub struct Channels {
     pools: HashMap<Geometry, Pool>,
     serial: u64,
+    /// Out of use, with when their memory is taken back, ns.
+    retired: VecDeque<(u64, [Direction; 2])>,
 }
 
 impl Channels {
@@ -177,7 +183,33 @@ impl Channels {
         Channels {
             pools: HashMap::new(),
             serial,
+            retired: VecDeque::new(),
         }
+    }
+
+    /// A channel goes out of use. Whoever has it open or mapped would keep its memory.
+    pub fn retire(&mut self, channel: Channel, now: u64) {
+        // What nobody was handed goes with its descriptors.
+        if channel.handed != [false; 2] {
+            let Pair { a_to_b, b_to_a } = channel.pair;
+            self.retired
+                .push_back((now + RECLAIM_AFTER, [a_to_b, b_to_a]));
+        }
+    }
+
+    /// Takes the memory of channels out of use from whoever still holds it; when to
+    /// come again. What a holder writes there afterwards is its own memory.
+    pub fn reclaim(&mut self, now: u64) -> Option<u64> {
+        while let Some((_, directions)) = self.retired.pop_front_if(|(due, _)| *due <= now) {
+            for direction in directions.iter().filter(|_| guard!("channel-reclaim")) {
+                if let Err(error) = direction.discard() {
+                    eprintln!(
+                        "supervisor: a channel's memory cannot be taken back: {error}; whoever has it mapped keeps it"
+                    );
+                }
+            }
+        }
+        self.retired.front().map(|(due, _)| *due)
     }
 
     /// A channel that nobody has mapped.
@@ -222,5 +254,33 @@ impl Channels {
 pub fn each_part(channel: &Channel, mut keep: impl FnMut(u8, BorrowedFd<'_>)) {
     for (n, part) in (0..).zip(channel.parts()) {
         keep(n, part.as_fd());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_channel_out_of_use_gives_its_memory_back_whoever_holds_it() {
+        let mut channels = Channels::new(1);
+        let geometry = Geometry::records(1 << 16, 2048).unwrap();
+        let mut channel = channels.take(geometry).unwrap();
+        let (_, held) = channel.hand(End::Far, 1, 1500, 0).unwrap();
+        let blocks = |fds: &[Shared]| -> i64 {
+            let stats = fds.iter().map(|fd| rustix::fs::fstat(&**fd).unwrap());
+            stats.map(|stat| stat.st_blocks).sum()
+        };
+        assert!(blocks(&held) * 512 >= 2 << 16);
+        channels.retire(channel, 10);
+        // Honest processes let go of it first.
+        let due = channels.reclaim(10).expect("one waits");
+        assert!(due > 10 && blocks(&held) > 0);
+        assert_eq!(channels.reclaim(due), None);
+        assert_eq!(blocks(&held), 0);
+        // What nobody has goes at once.
+        let fresh = channels.take(geometry).unwrap();
+        channels.retire(fresh, due);
+        assert_eq!(channels.reclaim(due), None);
     }
 }

@@ -293,6 +293,9 @@ impl Supervisor {
             return;
         };
         self.unplug_from_fabric(id);
+        if let Some(channel) = compartment.channel {
+            self.channels.retire(channel, self.now());
+        }
         for install in compartment.seat.installs {
             self.refuse(
                 install.seq,

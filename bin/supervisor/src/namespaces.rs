@@ -1,6 +1,8 @@
-//! Namespaces that this instance makes, told from everybody else's by a mark: an empty
-//! file in the run directory, there before the namespace is and gone after it. The first
-//! port in one makes it, the last one's end removes it.
+//! Namespaces that this instance makes, told from everybody else's by a mark: a file in
+//! the run directory, there before the namespace is and gone after it. It has device and
+//! inode of the namespace, and is empty while that is made or removed: one that somebody
+//! made anew under the name is theirs. The first port in one makes it, the last one's
+//! end removes it.
 
 use guard::guard;
 use netlink::namespace::{self, NamespaceError};
@@ -51,7 +53,8 @@ impl Namespaces {
         self.watch.as_ref()
     }
 
-    /// Names that were removed since the last call, ours and others'.
+    /// Names that were removed since the last call, ours and others'. What comes under
+    /// them now is not ours.
     pub fn deleted(&self) -> BTreeSet<String> {
         let mut names = BTreeSet::new();
         let Some(watch) = &self.watch else {
@@ -63,6 +66,12 @@ impl Namespaces {
         while let Ok(event) = reader.next() {
             let name = event.file_name().and_then(|name| name.to_str().ok());
             names.extend(name.map(str::to_owned));
+        }
+        for name in &names {
+            let mark = self.mark(name);
+            if guard!("namespace-deleted") && mark.is_some() && mark != identity(name) {
+                let _ = std::fs::remove_file(self.marks.join(name));
+            }
         }
         names
     }
@@ -158,28 +167,54 @@ impl Namespaces {
             errno: Errno::from_io_error(&error).unwrap_or(Errno::IO),
         })?;
         let made = namespace::create_named(name);
-        if made.is_err() {
-            let _ = std::fs::remove_file(&mark);
+        match (&made, identity(name)) {
+            // Without it the mark stays empty, and what is there counts as ours.
+            (Ok(_), Some(identity)) => drop(std::fs::write(&mark, identity)),
+            _ => drop(std::fs::remove_file(&mark)),
         }
         made
     }
 
     /// Removes one that this instance made; anybody else's stays.
     fn unmake(&self, name: &str) {
+        let mark = self.marks.join(name);
         if guard!("foreign-namespace") && !self.is_ours(name) {
+            // Made anew by somebody, if we ever made one.
+            if self.mark(name).is_some() {
+                let _ = std::fs::remove_file(mark);
+            }
             return;
         }
+        // If we die half-way, what is left is still ours.
+        let _ = std::fs::write(&mark, "");
         match namespace::delete_named(name) {
             Ok(()) => {
-                let _ = std::fs::remove_file(self.marks.join(name));
+                let _ = std::fs::remove_file(mark);
             }
             Err(error) => eprintln!("supervisor: {error}"),
         }
     }
 
     fn is_ours(&self, name: &str) -> bool {
-        is_plain(name) && self.marks.join(name).exists()
+        let Some(mark) = self.mark(name) else {
+            return false;
+        };
+        // Nothing there: nothing of anybody else's.
+        let same = identity(name).is_none_or(|there| there == mark);
+        mark.is_empty() || same || !guard!("namespace-identity")
     }
+
+    /// What the mark says, if there is one.
+    fn mark(&self, name: &str) -> Option<String> {
+        let mark = is_plain(name).then(|| self.marks.join(name))?;
+        std::fs::read_to_string(mark).ok()
+    }
+}
+
+/// Device and inode of what is at this name.
+fn identity(name: &str) -> Option<String> {
+    let there = rustix::fs::stat(Path::new(namespace::DIRECTORY).join(name)).ok()?;
+    Some(format!("{} {}", there.st_dev, there.st_ino))
 }
 
 fn watch_names() -> Option<OwnedFd> {
@@ -225,6 +260,44 @@ mod tests {
         namespaces.leave(&name, false);
         namespaces.unmake_all();
         assert!(exists(&name));
+    }
+
+    #[test]
+    fn one_that_somebody_made_anew_is_theirs() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut namespaces = Namespaces::new(folder.path()).unwrap();
+        let name = format!("bhg{}-anew", std::process::id());
+        let _gone = Gone(name.clone());
+        let marked = || folder.path().join("netns").join(&name).exists();
+        // Ours lives on, as a port's does, so that theirs has another inode.
+        let _ours = namespaces.take(&name).unwrap().namespace;
+        namespaces.leave(&name, true);
+        namespace::delete_named(&name).unwrap();
+        namespace::create_named(&name).unwrap();
+        assert!(matches!(
+            namespaces.take(&name),
+            Err(NamespaceError::Exists(_))
+        ));
+        // Before the deletion is heard of.
+        namespaces.unmake_all();
+        assert!(exists(&name) && !marked());
+    }
+
+    #[test]
+    fn a_mark_goes_with_its_namespace_and_another_instance_of_it_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut namespaces = Namespaces::new(folder.path()).unwrap();
+        let name = format!("bhg{}-mark", std::process::id());
+        let _gone = Gone(name.clone());
+        let marked = || folder.path().join("netns").join(&name).exists();
+        namespaces.take(&name).unwrap();
+        namespaces.leave(&name, true);
+        namespace::delete_named(&name).unwrap();
+        // One that is made again by us at once keeps its mark.
+        namespaces.take(&name).unwrap();
+        assert!(namespaces.deleted().contains(&name) && marked());
+        namespace::delete_named(&name).unwrap();
+        assert!(namespaces.deleted().contains(&name) && !marked());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::refusal::Refusal;
 use crate::registry::{Key, Note, PortPart, Seat, made, making};
 use crate::supervisor::{ERRNO_REASONS, Supervisor};
 use crate::taps::{delete_interface, refuse_namespace, set_up_tap};
+use crate::watch::Bucket;
 use command::Message;
 use command::message::ErrorCode;
 use command::verbs::{
@@ -41,6 +42,8 @@ pub struct Port {
     pub kept: Shared,
     /// What it is made of.
     pub kind: Kind,
+    /// Attachments to it, if it is a fifo.
+    pub attaches: Bucket,
     /// It killed its switch: unplugged until released.
     pub quarantined: bool,
     /// Its interface or namespace is gone, or its peer broke the protocol.
@@ -176,6 +179,7 @@ impl Supervisor {
             created,
             kept,
             kind,
+            attaches: Bucket::of_attaches(),
             quarantined: false,
             closed: false,
         };
@@ -369,6 +373,7 @@ impl Supervisor {
 
     /// Somebody connects to a fifo.
     pub fn accept(&mut self, compartment: u32, slot: u32) {
+        let now = self.now();
         let Some(port) = self
             .compartments
             .get_mut(&compartment)
@@ -407,6 +412,14 @@ impl Supervisor {
                 ErrorCode::Conflict,
                 "another process is attached to this fifo",
             );
+        }
+        let wait = port.attaches.spend(now).err();
+        if let Some(wait) = wait.filter(|_| guard!("fifo-attaches")) {
+            let detail = format!(
+                "this fifo is attached to too often: each time costs this host memory; try again in {} ms",
+                wait.div_ceil(1_000_000)
+            );
+            return refuse(ErrorCode::Limit, &detail);
         }
         port.closed = false;
         let body = port.body;
@@ -517,6 +530,7 @@ impl Supervisor {
         if let Some(worker) = home.seat.worker {
             self.tell(worker, &Message::new(0, &RemovePort { slot }), Vec::new());
         }
+        self.channels.retire(client.channel, self.now());
         let prefix = format!("port/{compartment}/{slot}");
         self.keeper
             .forget_one(Key::Port(compartment, slot, PortPart::Client));
@@ -572,6 +586,7 @@ impl Supervisor {
             created: bodies::digest(&body),
             kept: Rc::new(fd),
             kind,
+            attaches: Bucket::of_attaches(),
             quarantined: note.number("quarantined") != 0,
             closed: note.number("closed") != 0,
         })
@@ -595,6 +610,14 @@ impl Port {
     /// Whether it is an interface.
     pub fn is_tap(&self) -> bool {
         matches!(self.kind, Kind::Tap { .. })
+    }
+
+    /// Whether there is nothing left of it to close.
+    pub fn is_closed(&self) -> bool {
+        match &self.kind {
+            Kind::Tap { .. } => self.closed,
+            Kind::Fifo { client, .. } => client.is_none(),
+        }
     }
 
     /// Whether the interface went away under it (deleted, or its namespace was).

@@ -6,7 +6,7 @@ use crate::link::Shared;
 use crate::ports::Port;
 use crate::registry::Seat;
 use crate::spread::Placing;
-use crate::watch::{Backoff, Blame, Progress, RestartLimit};
+use crate::watch::{Backoff, Blame, Bucket, Progress};
 use command::verbs::{
     CreateCompartment, CreateUplink, RUN_BACKOFF, RUN_QUARANTINED, RUN_STARTING, RUN_UP,
     START_FRESH,
@@ -54,7 +54,9 @@ pub struct SeatState {
     /// Slot + 1 that the last process worked on when it crashed; 0 = unknown.
     pub suspect: u32,
     /// Its own share of the restarts.
-    pub limit: RestartLimit,
+    pub limit: Bucket,
+    /// Its channels to the fabric that were asked for anew.
+    pub replaced: Bucket,
     /// Waits between restarts.
     pub backoff: Backoff,
     /// Whose frames were being worked on at each death.
@@ -98,7 +100,8 @@ impl SeatState {
             due: 0,
             start: START_FRESH,
             suspect: 0,
-            limit: RestartLimit::of_seat(),
+            limit: Bucket::of_seat(),
+            replaced: Bucket::of_replacements(),
             backoff: Backoff::default(),
             blame: Blame::default(),
             progress: Progress::default(),

@@ -13,7 +13,7 @@ use crate::registry::{Key, Note, Rebuilt, Seat, SeatPart, rebuild};
 use crate::seats::{Compartment, FABRIC_SLOTS, SeatState, Uplink};
 use crate::settings::Settings;
 use crate::spread::Spread;
-use crate::watch::{RestartLimit, Seen};
+use crate::watch::{Bucket, Seen, limits_are_due};
 use crate::workers::{Place, Worker};
 use crate::{adopt, cores, ranges, uplinks};
 use command::Message;
@@ -22,6 +22,7 @@ use command::message::ErrorCode;
 use command::verbs::{CAUSE_REPORT, CAUSE_STALL, NeedReplace, PortClosed, Ready, Report, Running};
 use confine::Cgroup;
 use confine::cgroup::Hierarchy;
+use guard::guard;
 use rustix::time::{ClockId, clock_gettime};
 use seqpacket::Socket;
 use shm::Recorder;
@@ -89,15 +90,16 @@ pub struct Supervisor {
     /// Where busy workers run.
     pub spread: Spread,
     /// Restarts of the whole host, but the fabric's.
-    pub limit: RestartLimit,
+    pub limit: Bucket,
     /// Namespaces made here.
     pub namespaces: Namespaces,
     /// cgroups, where the host has them.
     pub hierarchy: Option<Hierarchy>,
     /// Groups of compartments that are gone, to be removed once they are empty.
     pub old_cgroups: Vec<Cgroup>,
-    /// Processes with their compartments whose limits are still to be set.
-    pub unlimited: Vec<(u64, u32)>,
+    /// Processes with their compartments whose limits are still to be set, and since when
+    /// they are seated, ns; the oldest first.
+    pub unlimited: Vec<(u64, u32, u64)>,
     /// Our flight recorder.
     pub recorder: Recorder,
     /// Its memory.
@@ -225,7 +227,7 @@ impl Supervisor {
             captures: BTreeMap::new(),
             cores,
             spread: Spread::default(),
-            limit: RestartLimit::of_host(),
+            limit: Bucket::of_host(),
             namespaces,
             hierarchy,
             old_cgroups: Vec::new(),
@@ -297,7 +299,10 @@ impl Supervisor {
             let quiet = !more && !self.unlimited.is_empty() && self.now() >= self.refill_after;
             let timeout = self.until_next(more || quiet);
             let mut events = self.poll.wait(timeout).map_err(|e| format!("epoll: {e}"))?;
-            if quiet && events.is_empty() {
+            let seated = self.unlimited.first().map(|(_, _, since)| *since);
+            if seated
+                .is_some_and(|since| limits_are_due(quiet && events.is_empty(), since, clock()))
+            {
                 self.limit_seated();
             }
             // The dead first: their tenants wait.
@@ -339,6 +344,7 @@ impl Supervisor {
             self.expire_starts(now),
             self.next_watch,
             self.controller_due,
+            self.channels.reclaim(now),
         ];
         next.extend(backlog.then_some(Some(now + 1_000_000)));
         next.push((self.refill_after > now).then_some(self.refill_after));
@@ -397,13 +403,27 @@ impl Supervisor {
 
     /// What a process says.
     fn hear_worker(&mut self, id: u64) {
+        let now = self.now();
         for _ in 0..BATCH {
             let Some(worker) = self.workers.get_mut(&id) else {
                 return;
             };
             let Some(link) = &worker.link else { return };
             match link.socket().recv() {
-                Ok(Some((message, _))) => self.take_word(id, &message),
+                Ok(Some((message, _))) => {
+                    let too_many = worker.words.spend(now).is_err();
+                    if guard!("worker-words") && too_many {
+                        eprintln!(
+                            "supervisor: process {} talks without end; it is killed",
+                            worker.pid
+                        );
+                        if let Some(token) = worker.tokens.1.take() {
+                            self.poll.unwatch(link, token);
+                        }
+                        return self.kill(id, Some(CAUSE_REPORT));
+                    }
+                    self.take_word(id, &message)
+                }
                 Ok(None) => return,
                 Err(error) => {
                     // Closed, or not one of ours any more: its death says the rest.
@@ -429,7 +449,13 @@ impl Supervisor {
         if let Some(body) = message.body::<Ready>() {
             return self.ready(id, &body);
         }
-        let Some(Place::Seated(seat)) = self.workers.get(&id).map(|worker| worker.place) else {
+        // Who is killed and not yet dead has no more to say.
+        let Some(Place::Seated(seat)) = self
+            .workers
+            .get(&id)
+            .filter(|worker| worker.killed.is_none())
+            .map(|worker| worker.place)
+        else {
             return;
         };
         if let Some(body) = message.body::<Running>() {
@@ -438,10 +464,9 @@ impl Supervisor {
             self.port_closed(seat, &body);
         } else if let Some(NeedReplace { slot }) = message.body::<NeedReplace>() {
             match seat {
-                Seat::Fabric if self.compartments.contains_key(&slot) => self.replace_channel(slot),
-                Seat::Compartment(id) if slot == 0 => self.replace_channel(id),
+                Seat::Fabric => self.want_replacement(slot),
+                Seat::Compartment(id) if slot == 0 => self.want_replacement(id),
                 Seat::Compartment(id) => self.drop_client(id, slot),
-                Seat::Fabric => {}
             }
         } else if let (Seat::Fabric, Some(body)) = (seat, message.body::<Report>()) {
             self.reported(body.slot, body.reason);
@@ -451,6 +476,9 @@ impl Supervisor {
     /// A port is closed, by a process's word or because it is gone.
     pub fn port_closed(&mut self, seat: Seat, body: &PortClosed) {
         let PortClosed { slot, reason } = *body;
+        if guard!("port-closed-once") && self.is_closed(seat, slot) {
+            return;
+        }
         self.happened(
             Happened::new(EventKind::PortClosed, Subject::Seat(seat))
                 .slot(slot)
@@ -460,13 +488,10 @@ impl Supervisor {
             Seat::Fabric if self.compartments.contains_key(&slot) => {
                 // An honest switch breaks no protocol.
                 let worker = self.compartments.get(&slot).and_then(|c| c.seat.worker);
-                if let (true, Some(worker)) = (reason < ERRNO_REASONS, worker) {
-                    if let Some(compartment) = self.compartments.get_mut(&slot) {
-                        compartment.channel = None;
-                    }
-                    self.kill(worker, Some(CAUSE_REPORT));
+                if reason < ERRNO_REASONS && worker.is_some() {
+                    self.give_up_channel(slot);
                 } else {
-                    self.replace_channel(slot);
+                    self.want_replacement(slot);
                 }
             }
             Seat::Fabric => {
@@ -482,7 +507,7 @@ impl Supervisor {
                     uplink.closed = true;
                 }
             }
-            Seat::Compartment(id) if slot == 0 => self.replace_channel(id),
+            Seat::Compartment(id) if slot == 0 => self.want_replacement(id),
             Seat::Compartment(id) => {
                 self.drop_client(id, slot);
                 let Some(port) = self
@@ -500,6 +525,23 @@ impl Supervisor {
                     port.closed = true;
                     self.note_port(id, slot);
                 }
+            }
+        }
+    }
+
+    /// Whether there is nothing left to close in a slot: saying it again is no news.
+    fn is_closed(&self, seat: Seat, slot: u32) -> bool {
+        match seat {
+            Seat::Fabric => {
+                let mut uplinks = self.uplinks.values();
+                !self.compartments.contains_key(&slot)
+                    && uplinks.all(|uplink| uplink.body.slot != slot || uplink.closed)
+            }
+            Seat::Compartment(_) if slot == 0 => false,
+            Seat::Compartment(id) => {
+                let home = self.compartments.get(&id);
+                home.and_then(|home| home.ports.get(&slot))
+                    .is_none_or(|port| port.is_closed())
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Decisions about processes that die or hang: pure, with the time as an argument.
 //! All times are nanoseconds of CLOCK_MONOTONIC.
 
+use crate::seats::FABRIC_SLOTS;
 use guard::guard;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,6 +11,8 @@ mod tests;
 
 /// Own CPU time without a heartbeat after which a process counts as hung.
 pub const STALL: Duration = Duration::from_millis(50);
+/// Longest wait of a seated process for its limits, ns.
+const UNLIMITED: u64 = 50_000_000;
 /// CPU time without a heartbeat that is believed of one that says it sleeps.
 const DOZING: Duration = Duration::from_millis(1);
 /// Deaths attributed to one endpoint's slot before it is quarantined.
@@ -64,28 +67,46 @@ impl Backoff {
     }
 }
 
-/// A limit of restarts: a token bucket.
+/// A limit of what comes again and again: a token bucket.
 #[derive(Clone, Copy, Debug)]
-pub struct RestartLimit {
+pub struct Bucket {
     tokens: f64,
     filled: u64,
     burst: f64,
     per_second: f64,
 }
 
-impl RestartLimit {
+impl Bucket {
     /// The host's, full: what all compartments have together.
-    pub fn of_host() -> RestartLimit {
-        RestartLimit::new(64.0, 20.0)
+    pub fn of_host() -> Bucket {
+        Bucket::new(64.0, 20.0)
     }
 
     /// A seat's own, full: a part of the host's, so that nobody alone uses that up.
-    pub fn of_seat() -> RestartLimit {
-        RestartLimit::new(16.0, 8.0)
+    pub fn of_seat() -> Bucket {
+        Bucket::new(16.0, 8.0)
     }
 
-    fn new(burst: f64, per_second: f64) -> RestartLimit {
-        RestartLimit {
+    /// Attachments to a fifo, full: each has a fresh channel made, and keeps the memory
+    /// of the one before until [`crate::channels::Channels::reclaim`] takes it.
+    pub fn of_attaches() -> Bucket {
+        Bucket::new(8.0, 1.0)
+    }
+
+    /// Fresh channels between a compartment and the fabric, asked for by either, full.
+    pub fn of_replacements() -> Bucket {
+        Bucket::new(8.0, 1.0)
+    }
+
+    /// Words of a process, full. After its own restart an honest fabric may want every
+    /// slot's channel replaced, and then close every one.
+    pub fn of_words(is_fabric: bool) -> Bucket {
+        let burst = if is_fabric { 2 * FABRIC_SLOTS } else { 1_000 };
+        Bucket::new(f64::from(burst), 1_000.0)
+    }
+
+    fn new(burst: f64, per_second: f64) -> Bucket {
+        Bucket {
             tokens: burst,
             filled: 0,
             burst,
@@ -95,10 +116,20 @@ impl RestartLimit {
 
     /// Takes one restart, or says how many nanoseconds it must wait.
     pub fn take(&mut self, now: u64) -> Result<(), u64> {
+        let taken = self.spend(now);
+        if guard!("restart-limit") {
+            taken
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Takes one, or says how many nanoseconds it must wait.
+    pub fn spend(&mut self, now: u64) -> Result<(), u64> {
         let passed = now.saturating_sub(self.filled) as f64 / 1e9;
         self.filled = now.max(self.filled);
         self.tokens = (self.tokens + passed * self.per_second).min(self.burst);
-        if guard!("restart-limit") && self.tokens < 1.0 {
+        if self.tokens < 1.0 {
             return Err((((1.0 - self.tokens) / self.per_second) * 1e9) as u64 + 1);
         }
         self.tokens -= 1.0;
@@ -118,12 +149,7 @@ impl RestartLimit {
 /// How long a seat's restart waits by the limits, nanoseconds. First its own: who dies
 /// without end waits for itself. Then the host's, at most the time of one restart (50
 /// ms). The fabric, without which nobody is served, never waits for others.
-pub fn restart_wait(
-    host: &mut RestartLimit,
-    own: &mut RestartLimit,
-    is_fabric: bool,
-    now: u64,
-) -> u64 {
+pub fn restart_wait(host: &mut Bucket, own: &mut Bucket, is_fabric: bool, now: u64) -> u64 {
     let alone = if guard!("restart-own") {
         own.owe(now)
     } else {
@@ -133,6 +159,13 @@ pub fn restart_wait(
         return alone;
     }
     alone.max(host.take(now).err().unwrap_or(0))
+}
+
+/// Whether processes that were seated are put under their limits now: in a quiet moment,
+/// or when the oldest of them has waited [`UNLIMITED`] for one. Who keeps us busy is not
+/// to stay without.
+pub fn limits_are_due(is_quiet: bool, since: u64, now: u64) -> bool {
+    is_quiet || guard!("limits-overdue") && now.saturating_sub(since) >= UNLIMITED
 }
 
 /// Whose frames a process was working on when it died.

@@ -5,7 +5,7 @@ use crate::poll::{Source, Token};
 use crate::registry::{Key, Note, Seat, WorkerPart};
 use crate::seats::label;
 use crate::supervisor::Supervisor;
-use crate::watch::How;
+use crate::watch::{Bucket, How};
 use command::Message;
 use command::verbs::Ready;
 use confine::{Profile, Spawn, Stages};
@@ -122,6 +122,8 @@ pub struct Worker {
     pub started: u64,
     /// `CAUSE_*`: why we killed it.
     pub killed: Option<u32>,
+    /// What it may still say.
+    pub words: Bucket,
     /// Its profile.
     pub profile: Profile,
     /// Registrations: death, control.
@@ -342,6 +344,7 @@ impl Supervisor {
             place,
             started,
             killed: None,
+            words: Bucket::of_words(role == Role::Fabric),
             profile,
             tokens: (death, heard),
         };
@@ -618,7 +621,7 @@ impl Supervisor {
     /// takes some 10 ms to move a process between cgroups, and hardly longer for many:
     /// so this comes behind all that is urgent, and for all at once.
     pub fn limit_seated(&mut self) {
-        for (id, compartment) in std::mem::take(&mut self.unlimited) {
+        for (id, compartment, _) in std::mem::take(&mut self.unlimited) {
             let (Some(worker), Some(compartment)) =
                 (self.workers.get(&id), self.compartments.get(&compartment))
             else {

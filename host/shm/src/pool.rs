@@ -6,7 +6,7 @@ use crate::channel::{ChannelFds, ConsumerFds, ProducerFds};
 use crate::file::{memory_file, read_only};
 use crate::mapping::WritableMapping;
 use ring::{Geometry, HEADER_PAGE_AT, PAGE};
-use rustix::fs::OFlags;
+use rustix::fs::{FallocateFlags, OFlags};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -65,6 +65,20 @@ impl Direction {
             consumer: self.consumer.try_clone()?,
             bell: never_blocks(&self.bell_read)?,
         })
+    }
+
+    /// Gives the memory back to the system, whoever else has it open or mapped: they see
+    /// zeros, and what they touch from then on is allocated, and charged, to them.
+    ///
+    /// # Errors
+    /// Of `fallocate`: the descriptors are not those of a direction.
+    pub fn discard(&self) -> io::Result<()> {
+        for file in [&self.data, &self.consumer] {
+            let bytes = rustix::fs::fstat(file)?.st_size.cast_unsigned();
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(file, hole, 0, bytes)?;
+        }
+        Ok(())
     }
 
     /// The descriptors, for a keeper: data, consumer page, doorbell read, write end.

@@ -226,6 +226,20 @@ fn a_hole_punched_by_the_producer_is_a_breach_and_no_fault() {
 }
 
 #[test]
+fn memory_that_is_discarded_is_zero_to_who_has_it_mapped_and_is_no_fault() {
+    let (pair, mut a, mut b) = pair();
+    send(&mut a.tx, b"x");
+    let held = Words::map(pair.a_to_b.as_fds()[0], 2 * PAGE).expect("the producer's own");
+    pair.a_to_b.discard().expect("its descriptors");
+    for file in &pair.a_to_b.as_fds()[..2] {
+        assert_eq!(rustix::fs::fstat(file).expect("open").st_blocks, 0);
+    }
+    assert!((0..2 * PAGE / 8).all(|word| held.load(word) == 0));
+    // Nor for the honest end, if it still looks.
+    let _ = receive(&mut b.rx);
+}
+
+#[test]
 fn a_peer_that_scribbles_by_its_own_mapping_closes_its_channel_only() {
     let (pair, mut a, mut b) = pair();
     let page = Words::map(pair.b_to_a.as_fds()[0], 2 * PAGE).expect("the producer's own");

@@ -31,7 +31,7 @@ fn a_healthy_time_is_forgiven_for_a_fault_but_not_for_a_breakout() {
 
 #[test]
 fn the_host_restarts_a_bounded_number_of_processes_a_second() {
-    let mut limit = RestartLimit::of_host();
+    let mut limit = Bucket::of_host();
     let mut allowed = 0;
     // Ten seconds of a death each millisecond.
     for tick in 0..10_000 {
@@ -41,7 +41,7 @@ fn the_host_restarts_a_bounded_number_of_processes_a_second() {
     }
     assert!((260..=266).contains(&allowed), "{allowed} restarts");
     // And it says how long to wait, truly.
-    let mut limit = RestartLimit::of_host();
+    let mut limit = Bucket::of_host();
     let wait = std::iter::repeat_with(|| limit.take(0))
         .find_map(Result::err)
         .unwrap();
@@ -50,8 +50,8 @@ fn the_host_restarts_a_bounded_number_of_processes_a_second() {
 
 #[test]
 fn who_dies_without_end_delays_nobody_else() {
-    let mut host = RestartLimit::of_host();
-    let (mut dying, mut other) = (RestartLimit::of_seat(), RestartLimit::of_seat());
+    let mut host = Bucket::of_host();
+    let (mut dying, mut other) = (Bucket::of_seat(), Bucket::of_seat());
     let (mut due, mut restarts) = (0, 0);
     // A minute in which one seat dies as soon as it is started.
     for tick in 0..60_000 {
@@ -72,7 +72,7 @@ fn who_dies_without_end_delays_nobody_else() {
     let wait = restart_wait(&mut host, &mut other, false, now);
     assert!((1..=50 * MS + 1).contains(&wait), "{wait} ns");
     assert_eq!(
-        restart_wait(&mut host, &mut RestartLimit::of_seat(), true, now),
+        restart_wait(&mut host, &mut Bucket::of_seat(), true, now),
         0
     );
 }
@@ -173,4 +173,11 @@ fn a_trip_or_report_restores_nothing_and_a_kill_from_outside_blames_nobody() {
         (unknown.cause, unknown.start, unknown.blames),
         (CAUSE_EXIT, START_TRIP, false)
     );
+}
+
+#[test]
+fn limits_wait_for_a_quiet_moment_but_not_long() {
+    assert!(limits_are_due(true, 0, 0));
+    assert!(!limits_are_due(false, S, S + 49 * MS));
+    assert!(limits_are_due(false, S, S + 50 * MS));
 }

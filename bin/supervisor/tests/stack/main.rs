@@ -2,6 +2,7 @@
 //! keeper and its controller, and a worker that moves no frame plays switch and fabric.
 //! Needs root.
 
+mod floods;
 mod host;
 mod surroundings;
 mod wayward;
@@ -99,7 +100,7 @@ fn main() -> ExitCode {
     let filters: Vec<String> = words.filter(|word| !word.starts_with('-')).collect();
     let mut failed = Vec::new();
     let mut count = 0;
-    for (name, test) in TESTS.iter().chain(surroundings::TESTS) {
+    for (name, test) in TESTS.iter().chain(surroundings::TESTS).chain(floods::TESTS) {
         if !filters.is_empty() && !filters.iter().any(|filter| name.contains(filter.as_str())) {
             continue;
         }

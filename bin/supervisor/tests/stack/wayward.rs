@@ -30,6 +30,14 @@ const PORT_GONE: u32 = 106;
 /// Wants the channel in slot 0 replaced, once, when it gets its image.
 const REPLACE: u32 = 107;
 
+/// Says without end that the port in slot 1 closed, when it gets its image.
+const CLOSES: u32 = 108;
+/// Says a hundred times that a port closed that never was, and then once that the one
+/// in slot 1 did, when it gets its image.
+const CLOSES_NONE: u32 = 109;
+/// Wants the channel in slot 0 replaced twenty times, when it gets its image.
+const REPLACES: u32 = 110;
+
 /// Its whole life; never returns.
 pub fn run(is_fabric: bool) -> ! {
     let (role, profile) = if is_fabric {
@@ -101,6 +109,7 @@ pub fn run(is_fabric: bool) -> ! {
 
 fn act(mode: u32, control: &Socket, page: &CountersPage, image: &UseImage) {
     let epoch = image.epoch;
+    let closed = |slot| Message::new(0, &PortClosed { slot, reason: 1019 });
     let say = |message: Message| {
         let _ = control.send(&message, &[]);
     };
@@ -127,13 +136,15 @@ fn act(mode: u32, control: &Socket, page: &CountersPage, image: &UseImage) {
             ));
         }
         SILENT => return,
-        PORT_GONE => say(Message::new(
-            0,
-            &PortClosed {
-                slot: 1,
-                reason: 1019,
-            },
-        )),
+        PORT_GONE => say(closed(1)),
+        CLOSES => loop {
+            say(closed(1));
+        },
+        CLOSES_NONE => {
+            (0..100).for_each(|_| say(closed(9)));
+            say(closed(1));
+        }
+        REPLACES => (0..20).for_each(|_| say(Message::new(0, &NeedReplace { slot: 0 }))),
         REPLACE => say(Message::new(0, &NeedReplace { slot: 0 })),
         _ => {}
     }

@@ -1,0 +1,91 @@
+//! What asks for more and more: it gets no more of this host's memory and time than is
+//! its due.
+
+use crate::host::{self, Host, red, tap};
+use command::message::ErrorCode;
+use command::verbs::*;
+use telemetry::recorder::EventKind;
+
+/// For `main`.
+pub const TESTS: &[(&str, fn())] = &[
+    (
+        "a_fifo_is_attached_a_bounded_number_of_times_and_its_memory_is_taken_back",
+        a_fifo_is_attached_a_bounded_number_of_times_and_its_memory_is_taken_back,
+    ),
+    (
+        "who_wants_new_channels_without_end_is_killed",
+        who_wants_new_channels_without_end_is_killed,
+    ),
+    (
+        "who_talks_without_end_is_killed",
+        who_talks_without_end_is_killed,
+    ),
+    (
+        "what_is_closed_already_is_not_closed_again",
+        what_is_closed_already_is_not_closed_again,
+    ),
+];
+
+fn a_fifo_is_attached_a_bounded_number_of_times_and_its_memory_is_taken_back() {
+    let mut host = Host::start();
+    host.ok(&red(3, 0));
+    host.ok(&CreatePort {
+        kind: ENDPOINT_FIFO,
+        capacity: 1 << 18,
+        max_record: 2048,
+        name: command::Name::new("red/gen").unwrap(),
+        ..tap(3, 1, "")
+    });
+    let path = host.run_dir().join("fifo/red/gen.sock");
+    let mut held = Vec::new();
+    let refused = loop {
+        match host::attach_fifo(&path) {
+            Ok(attached) => held.push(attached.fds),
+            // The one before is being let go.
+            Err(code) if code == ErrorCode::Conflict as u32 => {}
+            Err(code) => break code,
+        }
+        assert!(held.len() < 40, "nobody says stop");
+    };
+    assert_eq!(refused, ErrorCode::Limit as u32);
+    assert!(held.len() >= 8, "only {}", held.len());
+    host.until("what is held has no memory", |_| {
+        held.iter().flatten().all(|fd| {
+            let stat = rustix::fs::fstat(fd).unwrap();
+            stat.st_blocks == 0
+        })
+    });
+    host.until("after a while it is open again", |_| {
+        host::attach_fifo(&path).is_ok()
+    });
+}
+
+fn who_wants_new_channels_without_end_is_killed() {
+    let mut host = Host::start();
+    host.ok(&red(3, 110));
+    host.send_install(3, 1);
+    let killed = host.wait_for(3, |now| now.restarts > 0);
+    assert_eq!(killed.cause, CAUSE_REPORT);
+}
+
+fn who_talks_without_end_is_killed() {
+    let mut host = Host::start();
+    host.ok(&red(3, 108));
+    host.send_install(3, 1);
+    let killed = host.wait_for(3, |now| now.restarts > 0);
+    assert_eq!(killed.cause, CAUSE_REPORT);
+}
+
+fn what_is_closed_already_is_not_closed_again() {
+    let mut host = Host::start();
+    let namespace = host.namespace("once");
+    host.ok(&red(3, 109));
+    host.ok(&CreatePort {
+        flags: CREATE_NAMESPACE,
+        ..tap(3, 1, &namespace)
+    });
+    host.send_install(3, 1);
+    // The first that is heard of is the one that was open.
+    let event = host.event(EventKind::PortClosed);
+    assert_eq!((event.target, event.slot), (3, 1));
+}
