@@ -1,6 +1,7 @@
 //! Time, and waiting for many things.
 
 use command::verbs::{Attach, WAIT_ADAPTIVE, WAIT_POLL};
+use guard::guard;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -43,7 +44,11 @@ impl Pace {
                 period_ns: wait_ns,
             },
             WAIT_ADAPTIVE => {
-                let longest = if shared { SHARED_SPIN_NS } else { u64::MAX };
+                let longest = if shared && guard!("fabric-shared-spin") {
+                    SHARED_SPIN_NS
+                } else {
+                    u64::MAX
+                };
                 Pace {
                     linger_ns: wait_ns.min(longest),
                     period_ns: 0,

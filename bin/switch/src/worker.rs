@@ -532,7 +532,7 @@ impl Waiting {
         let asked = u64::from(body.wait_us) * 1000;
         let shared = body.shared_cores != 0;
         let ns = match body.wait {
-            WAIT_ADAPTIVE if shared => asked.min(5_000),
+            WAIT_ADAPTIVE if shared && guard!("switch-shared-spin") => asked.min(5_000),
             WAIT_POLL if shared => asked.max(50_000),
             WAIT_ADAPTIVE | WAIT_POLL => asked,
             _ => 0,

@@ -96,6 +96,7 @@ type Channel_ = image::fabric::Channel;
 /// A process under test, killed when it goes out of scope.
 pub struct Process {
     pub control: Socket,
+    pub pid: u32,
     pidfd: OwnedFd,
 }
 
@@ -138,6 +139,7 @@ impl Process {
         assert_eq!(Stages(ready.stages).missing(profile), []);
         Process {
             control,
+            pid: child.pid,
             pidfd: child.pidfd,
         }
     }
@@ -202,10 +204,16 @@ pub struct Host {
     pairs: BTreeMap<u32, Pair>,
     wires: BTreeMap<u32, UnixDatagram>,
     epoch: u64,
+    /// `WAIT_*`, microseconds, whether the cores are shared.
+    waiting: (u32, u32, u32),
 }
 
 impl Host {
     pub fn new() -> Host {
+        Host::waiting((WAIT_ADAPTIVE, 5, 1))
+    }
+
+    fn waiting(waiting: (u32, u32, u32)) -> Host {
         let counters = shm::memory_file("counters", counters::bytes_for(SLOTS as usize)).unwrap();
         let recorder = shm::memory_file("recorder", recorder::BYTES).unwrap();
         let words = PeerWords::map(&counters).unwrap();
@@ -217,6 +225,7 @@ impl Host {
             pairs: BTreeMap::new(),
             wires: BTreeMap::new(),
             epoch: 0,
+            waiting,
         };
         host.attach(START_FRESH);
         host
@@ -224,18 +233,24 @@ impl Host {
 
     /// With the usual tables, and honest switches in 2 and 3.
     pub fn usual() -> (Host, Switch, Switch) {
-        let mut host = Host::new();
+        Host::that_waits((WAIT_ADAPTIVE, 5, 1))
+    }
+
+    /// The same, waiting otherwise.
+    pub fn that_waits(waiting: (u32, u32, u32)) -> (Host, Switch, Switch) {
+        let mut host = Host::waiting(waiting);
         let (two, three) = (host.switch(2), host.switch(3));
         assert_eq!(host.install(&tables()), 0);
         (host, two, three)
     }
 
     fn attach(&self, start: u32) {
+        let (wait, wait_us, shared_cores) = self.waiting;
         let body = Attach {
             slots: SLOTS,
-            wait: WAIT_ADAPTIVE,
-            wait_us: 5,
-            shared_cores: 1,
+            wait,
+            wait_us,
+            shared_cores,
             start,
             seed: [7; 16],
             ..Attach::default()

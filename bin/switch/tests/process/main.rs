@@ -1,6 +1,8 @@
 //! The program as the supervisor starts it: confined, by messages and descriptors,
 //! with a test at the other end of its channels.
 
+mod calls;
+mod pace;
 mod rig;
 mod taps;
 

@@ -25,6 +25,8 @@ pub struct Rig {
     pub recorder: OwnedFd,
     pub geometry: Geometry,
     pub pairs: Vec<Pair>,
+    /// `WAIT_*`, microseconds, whether the cores are shared.
+    pub waiting: (u32, u32, u32),
 }
 
 impl Drop for Rig {
@@ -35,6 +37,10 @@ impl Drop for Rig {
 
 impl Rig {
     pub fn new() -> Rig {
+        Rig::that_waits((WAIT_ADAPTIVE, 5, 1))
+    }
+
+    pub fn that_waits(waiting: (u32, u32, u32)) -> Rig {
         let bytes = counters::bytes_for(SLOTS as usize);
         let geometry = Geometry::records(1 << 19, Geometry::max_record_for(65_664)).unwrap();
         let counters = shm::memory_file("counters", bytes).unwrap();
@@ -51,6 +57,7 @@ impl Rig {
             recorder,
             geometry,
             pairs,
+            waiting,
         };
         rig.attach(START_FRESH);
         rig
@@ -64,12 +71,13 @@ impl Rig {
     }
 
     pub fn attach(&self, how: u32) {
+        let (wait, wait_us, shared_cores) = self.waiting;
         let body = Attach {
             compartment: 7,
             slots: SLOTS,
-            wait: WAIT_ADAPTIVE,
-            wait_us: 5,
-            shared_cores: 1,
+            wait,
+            wait_us,
+            shared_cores,
             start: how,
             seed: if how == START_FRESH { [5; 16] } else { [6; 16] },
             ..Attach::default()

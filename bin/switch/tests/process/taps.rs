@@ -1,6 +1,6 @@
 //! Real stacks behind taps, with every offload on: what a young datapath breaks first.
 
-use crate::rig::Rig;
+use crate::rig::{PATIENCE, Rig};
 use command::verbs::{AddPort, PORT_TAP};
 use image::CompartmentTables;
 use image::compartment::*;
@@ -8,6 +8,7 @@ use netlink::namespace;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 use telemetry::counters::{Counter, ProcessWord};
 use wire::MacAddress;
 use wire::address::{link_local, mapped};
@@ -90,7 +91,7 @@ fn tables() -> CompartmentTables {
 static GUESTS: AtomicU32 = AtomicU32::new(0);
 
 /// A namespace with a tap in it, gone at the end.
-struct Guest {
+pub struct Guest {
     namespace: String,
 }
 
@@ -136,7 +137,7 @@ impl Guest {
     }
 
     #[track_caller]
-    fn must(&self, line: &str) -> String {
+    pub fn must(&self, line: &str) -> String {
         let output = self.run(line);
         assert!(
             output.status.success(),
@@ -152,7 +153,7 @@ fn address(subnet: usize, host: u8) -> String {
 }
 
 /// Two namespaces and a switch between them; `None` where this user cannot make them.
-fn pair() -> Option<(Rig, Guest, Guest)> {
+pub fn pair() -> Option<(Rig, Guest, Guest)> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: namespaces and taps need root");
         return None;
@@ -198,7 +199,11 @@ fn kernels_ping_and_talk_tcp_with_every_offload_on() {
         .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    let end = Instant::now() + PATIENCE;
+    while two.must("ss -Hltn sport = :5201").is_empty() {
+        assert!(Instant::now() < end, "iperf3 does not listen");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     let six = address(2, 10);
     let runs: Vec<Output> = [
         "-c 10.1.2.10 -n 50M",

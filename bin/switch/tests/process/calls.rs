@@ -1,0 +1,131 @@
+//! System calls, as the kernel counts them (by strace), beside our own count.
+
+use crate::rig::Rig;
+use crate::{PLAIN, frame, receive, tables, taps};
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use telemetry::counters::{Counter, ProcessWord};
+
+/// Calls and how many of them failed, by name, while something is done.
+fn traced(pid: Pid, work: impl FnOnce()) -> BTreeMap<String, (u64, u64)> {
+    let number = pid.as_raw_nonzero();
+    let strace = Command::new("strace")
+        .args(["-c", "-U", "name,calls,errors", "-p", &number.to_string()])
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("strace: `tools/setup test` installs it");
+    let end = Instant::now() + Duration::from_secs(10);
+    let status = format!("/proc/{number}/status");
+    while std::fs::read_to_string(&status)
+        .unwrap()
+        .contains("TracerPid:\t0\n")
+    {
+        assert!(Instant::now() < end, "strace does not attach");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    work();
+    kill_process(Pid::from_child(&strace), Signal::INT).unwrap();
+    let output = strace.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    let rows = text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let name = words.next()?.to_owned();
+        let calls = words.next()?.parse().ok()?;
+        let errors = words.next().map_or(Some(0), |n| n.parse().ok())?;
+        (name != "total").then_some((name, (calls, errors)))
+    });
+    rows.collect()
+}
+
+#[test]
+fn a_frame_on_a_channel_costs_no_system_call() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: tracing a confined process needs root");
+        return;
+    }
+    let rig = Rig::with_channels();
+    rig.install(&tables(), 1);
+    let (mut one, mut two) = (rig.guest(1), rig.guest(2));
+    let sent = frame(1, 2, &[7; 100]);
+    let mut of = |burst: u64| {
+        let calls = traced(rig.pid, || {
+            for _ in 0..20 {
+                for _ in 0..burst {
+                    one.tx.ring.push(0, &PLAIN, &sent, &[]).unwrap();
+                }
+                if one.tx.ring.publish() == shm::Doorbell::Ring {
+                    one.tx.bell.ring().unwrap();
+                }
+                (0..burst).for_each(|_| assert_eq!(receive(&mut two), sent));
+                one.tx.ring.poll().unwrap();
+            }
+        });
+        println!("bursts of {burst}: {calls:?}");
+        calls.values().map(|(calls, _)| calls).sum::<u64>()
+    };
+    let (small, large) = (of(50), of(1000));
+    assert!(small > 0, "it was traced");
+    // 19,000 frames more; a look at what else came each eighth turn of 64 frames.
+    assert!(large < small + 20 * 20, "{small} calls, then {large}");
+    assert_eq!(rig.words().load(ProcessWord::FrameSyscalls as usize), 0);
+}
+
+#[test]
+fn a_frame_on_a_tap_costs_one_system_call() {
+    let Some((rig, one, _two)) = taps::pair() else {
+        return;
+    };
+    one.must("ping -c 1 -W 5 10.1.2.10");
+    let ours = || rig.words().load(ProcessWord::FrameSyscalls as usize);
+    let frames = || {
+        let both = [Counter::RxFrames, Counter::TxFrames];
+        let of = |slot| {
+            both.map(|counter| rig.count(slot, counter))
+                .iter()
+                .sum::<u64>()
+        };
+        of(1) + of(2)
+    };
+    let before = (ours(), frames());
+    let mut first = before;
+    let mut last = before;
+    let calls = traced(rig.pid, || {
+        first = (ours(), frames());
+        one.must("ping -q -c 500 -i 0.002 -W 5 10.1.2.10");
+        last = (ours(), frames());
+    });
+    let after = (ours(), frames());
+    println!(
+        "{calls:?}, frames {}, ours {}",
+        last.1 - first.1,
+        last.0 - first.0
+    );
+    let of = |name: &str| calls.get(name).copied().unwrap_or_default();
+    let ((reads, empty), (writes, refused)) = (of("readv"), of("writev"));
+    let moved = reads - empty + writes - refused;
+    // Whatever a guest's kernel says meanwhile is in one of them or the other.
+    assert!(
+        (last.0 - first.0..=after.0 - before.0).contains(&moved),
+        "ours is the kernel's"
+    );
+    assert!(
+        (last.1 - first.1..=after.1 - before.1).contains(&moved),
+        "one a frame"
+    );
+    assert!(
+        moved >= 2000,
+        "500 pings and their answers, read and written"
+    );
+    // A batch ends with a read that finds nothing; a wake may start one at each tap.
+    let waits: u64 = calls
+        .iter()
+        .filter(|(name, _)| name.starts_with("epoll"))
+        .map(|(_, (calls, _))| calls)
+        .sum();
+    assert!(
+        empty <= 2 * waits,
+        "{empty} reads found nothing in {waits} wakes"
+    );
+}
