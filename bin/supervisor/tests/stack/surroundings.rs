@@ -39,6 +39,10 @@ fn a_namespace_deleted_from_outside_is_said_and_made_again() {
         slot: 1,
         keep_namespace: 0,
     });
+    // It is theirs, and stays.
+    let stays = host::netns_exists(&name);
+    host::run(&["ip", "netns", "del", &name]);
+    assert!(stays, "somebody else's namespace was removed");
 }
 
 /// Needs two cores that are no siblings of each other.
