@@ -173,7 +173,7 @@ impl Namespaces {
             Ok(()) => {
                 let _ = std::fs::remove_file(self.marks.join(name));
             }
-            Err(error) => eprintln!("supervisor: {error}"),
+            Err(error) => confine::say!("supervisor: {error}"),
         }
     }
 
