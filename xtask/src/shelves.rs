@@ -92,6 +92,10 @@ const LOCKS: &[&str] = &[
     "dbg!(",
 ];
 
+/// Whose `println!` and `eprintln!` would end what nobody starts again, where the other
+/// end of its standard error is gone or full.
+const NEVER_PANICS: [&str; 2] = ["bin-keeper", "bin-supervisor"];
+
 struct Member {
     name: String,
     folder: PathBuf,
@@ -258,6 +262,11 @@ fn sources(root: &Path, member: &Member, wrong: &mut Vec<String>) {
                     wrong.push(format!("{shown}: {what} in a pure crate"));
                 }
             }
+        }
+        if NEVER_PANICS.contains(&member.name.as_str()) && code.contains("println!") {
+            wrong.push(format!(
+                "{shown}: println! and eprintln! panic where they cannot write; confine::say! does not"
+            ));
         }
         let lines = text.lines().count();
         if lines > 1000 {

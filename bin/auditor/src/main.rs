@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(format_args!("bulkhead-auditor: {error}"));
+            confine::say!("bulkhead-auditor: {error}");
             ExitCode::FAILURE
         }
     }
@@ -174,11 +174,4 @@ fn write_all(pipe: &OwnedFd, mut bytes: &[u8]) -> bool {
         }
     }
     true
-}
-
-/// On standard error, as far as that takes it: a confined process may not write a
-/// file, and must not die of that.
-fn say(what: std::fmt::Arguments<'_>) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stderr(), "{what}");
 }

@@ -27,6 +27,8 @@ pub struct Rights {
     pub owner: Option<u32>,
     /// Members (by primary group) may read.
     pub readers: Option<u32>,
+    /// All that runs here is one user's, who is 0 in this process's namespace.
+    pub rootless: bool,
 }
 
 /// What a request asks for.
@@ -74,13 +76,13 @@ impl Rights {
 }
 
 impl Caller {
-    /// Whose the other end is.
-    pub fn of(stream: &UnixStream) -> Caller {
+    /// Whose the other end is. `rootless`: all that runs here is one user's.
+    pub fn of(stream: &UnixStream, rootless: bool) -> Caller {
         match stream.peer_cred() {
             // The kernel speaks in the terms of our user namespace.
             Ok(cred) => Caller {
-                uid: on_the_host(cred.uid()),
-                gid: on_the_host(cred.gid()),
+                uid: on_the_host(cred.uid(), rootless),
+                gid: on_the_host(cred.gid(), rootless),
             },
             // Without the kernel's word: nobody.
             Err(_) => Caller {
@@ -92,9 +94,14 @@ impl Caller {
 }
 
 /// The host's number for an id of our user namespace. 0 there is this process's own
-/// user, which is the owner's where everything runs without root, and else nobody's.
-fn on_the_host(id: u32) -> u32 {
-    if id == confine::HOST_ROOT { 0 } else { id }
+/// user: the owner, where everything runs without root; but else it
+/// is the controller's own uid, which somebody else may have got hold of.
+fn on_the_host(id: u32, rootless: bool) -> u32 {
+    match id {
+        confine::HOST_ROOT => 0,
+        0 if guard!("api-own-uid") && !rootless => OVERFLOW,
+        id => id,
+    }
 }
 
 /// A caller that may read.
@@ -149,6 +156,7 @@ mod tests {
         let rights = Rights {
             owner: Some(1000),
             readers: Some(50),
+            ..Rights::default()
         };
         for (who, read, change) in [
             (caller(0, 0), true, true),
@@ -166,11 +174,25 @@ mod tests {
         let rights = Rights {
             owner: Some(OVERFLOW),
             readers: Some(OVERFLOW),
+            ..Rights::default()
         };
         assert!(
             rights
                 .check(caller(OVERFLOW, OVERFLOW), Wish::Read)
                 .is_err()
         );
+    }
+
+    #[test]
+    fn the_controllers_own_uid_is_root_only_where_all_is_one_users() {
+        let rights = Rights::default();
+        let may = |id, rootless| {
+            let uid = on_the_host(id, rootless);
+            rights.check(caller(uid, uid), Wish::Change).is_ok()
+        };
+        assert!(may(confine::HOST_ROOT, false), "the host's root");
+        assert!(!may(0, false), "who got hold of the controller's uid");
+        assert!(may(0, true), "the one user there is");
+        assert!(!may(1000, false) && !may(OVERFLOW, false));
     }
 }

@@ -42,7 +42,7 @@ pub async fn serve(listener: UnixListener, router: Router, rights: Rights) {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let caller = Caller::of(&stream);
+        let caller = Caller::of(&stream, rights.rootless);
         let trusted = rights.check(caller, Wish::Change).is_ok();
         match Place::take(&gate, caller.uid, trusted) {
             Some(place) => drop(tokio::spawn(one(
@@ -194,7 +194,7 @@ mod tests {
         let (mut theirs, ours) = UnixStream::pair().unwrap();
         let place = Place::take(&gate, 1000, false).unwrap();
         theirs.write_all(b"GET / HTTP/1.1\r\nhost").await.unwrap();
-        let caller = Caller::of(&ours);
+        let caller = Caller::of(&ours, false);
         let head = Duration::from_millis(50);
         tokio::spawn(one(ours, caller, Router::new(), head, place));
         let mut answer = Vec::new();

@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     match start() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(format_args!("bulkhead-controller: {error}"));
+            confine::say!("bulkhead-controller: {error}");
             ExitCode::FAILURE
         }
     }
@@ -68,7 +68,10 @@ fn start() -> Result<(), Box<dyn Error>> {
     };
     let (control, api, state) = (handed(CONTROL)?, handed(API)?, handed(STATE)?);
     // Looked for here, as confinement forbids it.
-    let rootless = words.rootless.then(|| confine::rootless::WEAKER.to_owned());
+    let rootless = words
+        .rights
+        .rootless
+        .then(|| confine::rootless::WEAKER.to_owned());
     let weaker = confine::weaker().into_iter().chain(rootless).collect();
     // rustix looks for the vDSO's clock once, by a call that confinement forbids.
     let _ = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -146,10 +149,9 @@ fn open_store(state: &OwnedFd) -> Result<Store, StoreError> {
 /// What the supervisor says on the command line.
 #[derive(Default)]
 struct Words {
-    /// `--owner UID`, `--readers GID`.
+    /// `--owner UID`, `--readers GID`; `--rootless`: no more than a user namespace
+    /// separates what runs here.
     rights: Rights,
-    /// `--rootless`: no more than a user namespace separates what runs here.
-    rootless: bool,
     /// `--cores GROUPS`, e.g. `0+4,1+5`.
     cores: command::cores::Cores,
 }
@@ -166,7 +168,7 @@ fn words(mut arguments: impl Iterator<Item = String>) -> Result<Words, String> {
         match argument.as_str() {
             "--owner" => words.rights.owner = number()?,
             "--readers" => words.rights.readers = number()?,
-            "--rootless" => words.rootless = true,
+            "--rootless" => words.rights.rootless = true,
             "--cores" => {
                 let text = arguments.next().unwrap_or_default();
                 words.cores = text
@@ -182,11 +184,4 @@ fn words(mut arguments: impl Iterator<Item = String>) -> Result<Words, String> {
         }
     }
     Ok(words)
-}
-
-/// On standard error, as far as that takes it: a confined process may not write a
-/// file, and must not die of that.
-fn say(what: std::fmt::Arguments<'_>) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stderr(), "{what}");
 }

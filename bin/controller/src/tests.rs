@@ -687,6 +687,7 @@ async fn a_caller_without_rights_is_told_so() {
         Rights {
             owner: Some(4242),
             readers: None,
+            ..Rights::default()
         },
     )
     .await;

@@ -1,7 +1,9 @@
 //! One keeper per run directory, and one per state directory.
 
 use guard::guard;
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open, openat, renameat, stat};
+use rustix::fs::{
+    FlockOperation, Mode, OFlags, fchmod, flock, fstat, open, openat, renameat, stat,
+};
 use rustix::io::Errno;
 use std::fs::{self, File, TryLockError};
 use std::io::{Read, Write};
@@ -27,8 +29,14 @@ impl Lock {
         let run = ours_alone(run_dir, "--run-dir")?;
         let path = run_dir.join("keeper.lock");
         let says = |error: std::io::Error| format!("{}: {error}", path.display());
-        let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
+        // Whoever may open it could hold its lock, and keep us from ever starting again.
+        let mode = if guard!("keeper-lock-mode") {
+            Mode::RUSR | Mode::WUSR
+        } else {
+            Mode::from_raw_mode(0o644)
+        };
         let mut file = openat(&run, "keeper.lock", OFlags::RDWR | OURS, mode)
+            .and_then(|file| fchmod(&file, mode).map(|()| file))
             .map(File::from)
             .map_err(|errno| says(errno.into()))?;
         match file.try_lock() {
@@ -68,6 +76,28 @@ impl Lock {
             .map_err(says)
     }
 }
+
+impl Lock {
+    /// Keeps the log small: its folder is in memory, and shared. A copy is its `log.old`,
+    /// and it begins again in place, for the supervisor writes to the same file.
+    pub fn trim_log(&self) {
+        let log = rustix::stdio::stderr();
+        if !fstat(log).is_ok_and(|status| status.st_size > MOST_LOG && guard!("keeper-log-size")) {
+            return;
+        }
+        let flags = OFlags::WRONLY | OFlags::TRUNC | OURS;
+        let from = openat(&self.run, "log", OFlags::RDONLY | OURS, Mode::empty());
+        let to = openat(&self.run, "log.old", flags, Mode::RUSR | Mode::WUSR);
+        if let (Ok(from), Ok(to)) = (from, to) {
+            // Where there is no room for both, the new one is the one to have.
+            let _ = std::io::copy(&mut File::from(from), &mut File::from(to));
+        }
+        let _ = rustix::fs::ftruncate(log, 0);
+    }
+}
+
+/// Bytes of a log, then it becomes the old one.
+const MOST_LOG: i64 = 1 << 20;
 
 /// How a file of ours is opened: made where it is missing, and no link followed.
 const OURS: OFlags = OFlags::CREATE

@@ -49,18 +49,20 @@ fn main() -> ExitCode {
     let lacks = lacks();
     if guard!("keeper-host") && !lacks.is_empty() {
         for feature in lacks {
-            eprintln!(
+            confine::say!(
                 "bulkhead-keeper: refused on this host: {} ({}): without it {}",
-                feature.name, feature.detail, feature.lost
+                feature.name,
+                feature.detail,
+                feature.lost
             );
         }
-        eprintln!("bulkhead-keeper: `bulkhead doctor` shows all that it needs");
+        confine::say!("bulkhead-keeper: `bulkhead doctor` shows all that it needs");
         return ExitCode::from(HOST_REFUSED);
     }
     match Keeper::new().and_then(Keeper::run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("bulkhead-keeper: {message}");
+            confine::say!("bulkhead-keeper: {message}");
             ExitCode::FAILURE
         }
     }
@@ -97,7 +99,7 @@ struct Keeper {
     ending: Option<Instant>,
     /// The supervisor has ended everything and itself.
     ended: bool,
-    _lock: lock::Lock,
+    lock: lock::Lock,
 }
 
 impl Keeper {
@@ -110,7 +112,7 @@ impl Keeper {
         let program = program.with_file_name("bulkhead-supervisor");
         if arguments.rootless && !(rootless::is_root() && rootless::has_single_uid()) {
             rootless::enter_user_namespace().map_err(|error| error.to_string())?;
-            eprintln!(
+            confine::say!(
                 "bulkhead-keeper: running without root: {}",
                 rootless::WEAKER
             );
@@ -149,7 +151,7 @@ impl Keeper {
             ready: false,
             ending: None,
             ended: false,
-            _lock: lock,
+            lock,
         })
     }
 
@@ -160,6 +162,9 @@ impl Keeper {
                 self.start();
             }
             self.wait();
+            if self.arguments.log {
+                self.lock.trim_log();
+            }
             while let Some(number) = self.signals.next_arrived() {
                 if number != Signal::CHILD.as_raw() {
                     self.end();
@@ -187,7 +192,7 @@ impl Keeper {
         match self.launch() {
             Ok(supervisor) => self.supervisor = Some(supervisor),
             Err(message) => {
-                eprintln!("bulkhead-keeper: {}: {message}", self.program.display());
+                confine::say!("bulkhead-keeper: {}: {message}", self.program.display());
                 self.put_off();
             }
         }
@@ -254,7 +259,7 @@ impl Keeper {
                         // It is dead, but what it asked before is still done.
                         Ok(()) | Err(Error::Closed) => {}
                         Err(error) => {
-                            eprintln!("bulkhead-keeper: supervisor: {error}");
+                            confine::say!("bulkhead-keeper: supervisor: {error}");
                             kill(&supervisor.child);
                             break;
                         }
@@ -266,7 +271,7 @@ impl Keeper {
                 Ok(None) => break,
                 Err(Error::Closed) => break,
                 Err(error) => {
-                    eprintln!("bulkhead-keeper: supervisor: {error}");
+                    confine::say!("bulkhead-keeper: supervisor: {error}");
                     kill(&supervisor.child);
                     break;
                 }
@@ -294,7 +299,7 @@ impl Keeper {
             self.put_off();
             self.ended = self.ending.is_some() && status.exit_status() == Some(0);
             if !self.ended {
-                eprintln!("bulkhead-keeper: the supervisor died ({status:?}); it starts again");
+                confine::say!("bulkhead-keeper: the supervisor died ({status:?}); it starts again");
             }
         }
     }

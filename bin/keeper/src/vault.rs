@@ -175,7 +175,7 @@ fn store(name: &str, fd: BorrowedFd<'_>) {
         NotifyState::Custom("FDPOLL=0"),
     ];
     if let Err(error) = sd_notify::notify_with_fds(&state, &[fd]) {
-        eprintln!("keeper: the service manager does not store {name}: {error}");
+        confine::say!("keeper: the service manager does not store {name}: {error}");
     }
 }
 

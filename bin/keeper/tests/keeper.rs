@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(10);
 
-const TESTS: [(&str, fn()); 14] = [
+const TESTS: [(&str, fn()); 17] = [
     (
         "a_host_that_cannot_keep_a_claim_is_refused",
         a_host_that_cannot_keep_a_claim_is_refused,
@@ -65,6 +65,18 @@ const TESTS: [(&str, fn()); 14] = [
     (
         "a_supervisor_that_never_asks_is_hopeless",
         a_supervisor_that_never_asks_is_hopeless,
+    ),
+    (
+        "standard_error_that_takes_nothing_ends_nobody",
+        standard_error_that_takes_nothing_ends_nobody,
+    ),
+    (
+        "the_lock_cannot_be_held_by_another_user",
+        the_lock_cannot_be_held_by_another_user,
+    ),
+    (
+        "a_log_begins_again_before_it_fills_its_folder",
+        a_log_begins_again_before_it_fills_its_folder,
     ),
     ("the_service_manager_stores", the_service_manager_stores),
     (
@@ -532,6 +544,75 @@ fn a_log_is_ours_alone_and_follows_no_link() {
     assert!(status.is_file() && status.permissions().mode() & 0o777 == 0o600);
     let victim = stage.folder.path().join("victim");
     assert_eq!(std::fs::read(victim).unwrap(), b"precious");
+}
+
+/// What a process that shares the description can do: make it non-blocking, and fill it.
+fn standard_error_that_takes_nothing_ends_nobody() {
+    let (_read, write) = pipe();
+    rustix::fs::fcntl_setfl(&write, rustix::fs::OFlags::NONBLOCK).unwrap();
+    while rustix::io::write(&write, &[b'x'; 4096]).is_ok() {}
+    let stage = Stage::with(|command| {
+        command.stderr(write.try_clone().unwrap());
+    });
+    // Each death is something to say.
+    let mut first = stage.life();
+    first.keep("kept", "", &_read);
+    first.tell(7);
+    stage.life().tell(7);
+    assert!(stage.life().fetch("kept").is_some());
+}
+
+fn the_lock_cannot_be_held_by_another_user() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let mut stage = Stage::new();
+    let lock = stage.folder.path().join("run/keeper.lock");
+    let _life = stage.life();
+    stage.signal(Signal::KILL);
+    stage.ends();
+    // As a keeper before this rule left it.
+    std::fs::set_permissions(&lock, Permissions::from_mode(0o644)).unwrap();
+    std::fs::set_permissions(stage.folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let mut keeper = keeper_in(stage.folder.path()).spawn().unwrap();
+    let _life = stage.life();
+    let held =
+        std::os::unix::process::CommandExt::uid(Command::new("flock").args(["-s", "-n"]), 4242)
+            .arg(&lock)
+            .arg("true")
+            .output()
+            .unwrap();
+    keeper.kill().unwrap();
+    keeper.wait().unwrap();
+    let says = String::from_utf8_lossy(&held.stderr).into_owned();
+    assert!(!held.status.success() && says.contains("denied"), "{says}");
+}
+
+fn a_log_begins_again_before_it_fills_its_folder() {
+    let stage = Stage::with(|command| {
+        command.arg("--log");
+    });
+    let life = stage.life();
+    let place = |name: &str| stage.folder.path().join("run").join(name);
+    let log = std::fs::OpenOptions::new()
+        .append(true)
+        .open(place("log"))
+        .unwrap();
+    std::io::Write::write_all(&mut &log, &vec![b'x'; (1 << 20) + 1]).unwrap();
+    life.tell(7);
+    let mut next = stage.life();
+    next.list("");
+    let length = |name: &str| std::fs::metadata(place(name)).unwrap().len();
+    assert!(length("log") < 1 << 20, "{}", length("log"));
+    assert!(length("log.old") > 1 << 20);
+    assert_eq!(
+        std::fs::metadata(place("log.old"))
+            .unwrap()
+            .permissions()
+            .mode()
+            & 0o777,
+        0o600
+    );
 }
 
 fn the_end_is_orderly_and_leaves_no_child() {

@@ -66,13 +66,14 @@ impl Supervisor {
         if let Err(error) = self.enrol(
             id,
             child,
+            None,
             control,
             role,
             profile,
             person.number("uid") as u32,
             place,
         ) {
-            eprintln!("supervisor: a process of before is not taken over: {error}");
+            confine::say!("supervisor: a process of before is not taken over: {error}");
             return;
         }
         if let Some(worker) = self.workers.get_mut(&id) {

@@ -164,7 +164,7 @@ impl Supervisor {
         match channel.hand(end, slot, CHANNEL_MTU, u32::from(Features::ALL.bits())) {
             Ok(port) => Some(port),
             Err(error) => {
-                eprintln!(
+                confine::say!(
                     "supervisor: the channel of {} cannot be handed out: {error}",
                     label(Seat::Compartment(id))
                 );
@@ -200,7 +200,7 @@ impl Supervisor {
                 compartment.channel.replace(channel)
             }
             Err(error) => {
-                eprintln!(
+                confine::say!(
                     "supervisor: no channel for {}: {error}",
                     label(Seat::Compartment(id))
                 );
@@ -356,7 +356,7 @@ impl Supervisor {
         }
         self.waiting.insert(seat);
         self.fill_seats();
-        eprintln!(
+        confine::say!(
             "supervisor: the process of {} died ({how:?}, cause {cause})",
             label(seat)
         );

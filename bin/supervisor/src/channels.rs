@@ -243,7 +243,7 @@ impl Channels {
         match pool.refill(1) {
             Ok(_) => true,
             Err(error) => {
-                eprintln!("supervisor: no channel can be made ahead: {error}");
+                confine::say!("supervisor: no channel can be made ahead: {error}");
                 false
             }
         }

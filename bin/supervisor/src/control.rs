@@ -53,7 +53,7 @@ impl Supervisor {
                 // Malformed: nothing to answer to. The keeper holds both ends, so the
                 // socket does not close.
                 Err(error) => {
-                    eprintln!("supervisor: controller: {error}");
+                    confine::say!("supervisor: controller: {error}");
                     return;
                 }
             }
@@ -267,7 +267,7 @@ impl Supervisor {
             Err(error) => {
                 // Said once: the next would be refused as well.
                 self.hierarchy = None;
-                eprintln!("supervisor: {}: {error}", label(Seat::Compartment(body.id)));
+                confine::say!("supervisor: {}: {error}", label(Seat::Compartment(body.id)));
                 None
             }
         }

@@ -19,7 +19,7 @@ impl Supervisor {
         }
         self.controller_due = None;
         if let Err(reason) = self.start_controller() {
-            eprintln!("supervisor: cannot start the controller: {reason}");
+            confine::say!("supervisor: cannot start the controller: {reason}");
             self.controller_due = Some(now + RETRY);
             return false;
         }
@@ -66,10 +66,11 @@ impl Supervisor {
             &descriptors,
             &words,
         );
-        let enrolled = child.and_then(|c| {
+        let enrolled = child.and_then(|(child, words)| {
             self.enrol(
                 id,
-                c,
+                child,
+                Some(words),
                 None,
                 Role::Controller,
                 Profile::Controller,
@@ -96,7 +97,7 @@ impl Supervisor {
     /// The controller died: what runs, runs; it comes back.
     pub fn controller_lost(&mut self, started: u64, how: How) {
         let now = self.now();
-        eprintln!("supervisor: the controller died ({how:?})");
+        confine::say!("supervisor: the controller died ({how:?})");
         let wait = self
             .controller_backoff
             .died(Death::Fault, now.saturating_sub(started));

@@ -123,7 +123,7 @@ impl Keeper {
         let asked = self.unanswered.remove(&message.seq);
         if message.error != 0 && Verb::from_number(message.verb) == Some(Verb::Done) {
             let done = message.body::<Done>().unwrap_or_default();
-            eprintln!(
+            confine::say!(
                 "supervisor: the keeper refused {:?}: {} (errno {})",
                 asked.unwrap_or_default(),
                 done.detail.as_str(),
@@ -160,7 +160,7 @@ impl Keeper {
                 Err(error) => {
                     // Said once; the loop sees the end of the socket itself.
                     if !std::mem::replace(&mut self.is_gone, true) {
-                        eprintln!("supervisor: the keeper does not take a message: {error}");
+                        confine::say!("supervisor: the keeper does not take a message: {error}");
                     }
                     return;
                 }

@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
-            eprintln!("bulkhead-supervisor: {reason}");
+            confine::say!("bulkhead-supervisor: {reason}");
             ExitCode::FAILURE
         }
     }
@@ -49,7 +49,7 @@ fn run() -> Result<(), String> {
     let settings = Settings::parse(std::env::args().skip(1))?;
     let _ = rustix::thread::set_name(c"supervisor");
     for what in confine::weaker() {
-        eprintln!("supervisor: weaker here: {what}");
+        confine::say!("supervisor: weaker here: {what}");
     }
     let socket = confine::inherited::descriptor(3)
         .ok_or("descriptor 3 is not the keeper's socket; the keeper starts this program")?;

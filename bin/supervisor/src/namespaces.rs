@@ -191,7 +191,7 @@ impl Namespaces {
             Ok(()) => {
                 let _ = std::fs::remove_file(mark);
             }
-            Err(error) => eprintln!("supervisor: {error}"),
+            Err(error) => confine::say!("supervisor: {error}"),
         }
     }
 

@@ -434,7 +434,7 @@ impl Supervisor {
             Err(refusal) => return refuse(refusal.code, &refusal.detail),
         };
         if let Err(reason) = self.join(&body, socket, channel) {
-            eprintln!("supervisor: {}: {reason}", body.name.as_str());
+            confine::say!("supervisor: {}: {reason}", body.name.as_str());
             self.drop_client(compartment, slot);
         }
     }

@@ -186,7 +186,7 @@ impl Supervisor {
         let hierarchy = match Hierarchy::find() {
             Ok(hierarchy) => Some(hierarchy),
             Err(error) => {
-                eprintln!("supervisor: {error}; memory is limited by rlimits alone");
+                confine::say!("supervisor: {error}; memory is limited by rlimits alone");
                 None
             }
         };
@@ -436,7 +436,7 @@ impl Supervisor {
                         rustix::process::Signal::KILL,
                     );
                     if error != seqpacket::Error::Closed {
-                        eprintln!("supervisor: process {}: {error}", worker.pid);
+                        confine::say!("supervisor: process {}: {error}", worker.pid);
                         worker.killed = worker.killed.or(Some(CAUSE_REPORT));
                     }
                     return;
@@ -500,7 +500,7 @@ impl Supervisor {
                     .values_mut()
                     .find(|uplink| uplink.body.slot == slot)
                 {
-                    eprintln!(
+                    confine::say!(
                         "supervisor: the uplink {} is gone",
                         uplink.body.interface.as_str()
                     );
@@ -518,7 +518,7 @@ impl Supervisor {
                     return;
                 };
                 if port.is_tap() {
-                    eprintln!(
+                    confine::say!(
                         "supervisor: the interface or the namespace of {} is gone",
                         port.body.name.as_str()
                     );

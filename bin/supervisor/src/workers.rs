@@ -10,6 +10,7 @@ use command::Message;
 use command::verbs::Ready;
 use confine::{Profile, Spawn, Stages};
 use guard::guard;
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use rustix::process::{Resource, Rlimit, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -22,6 +23,8 @@ const SPARE_FABRICS: usize = 1;
 const STARTING: usize = 8;
 /// A process that is not ready by then is killed, ns.
 const START_LIMIT: u64 = 10_000_000_000;
+/// Bytes of a process's standard error that are passed on, when it has died.
+const LAST_WORDS: usize = 4096;
 /// After a failure to start one, the next try waits, ns.
 const START_RETRY: u64 = 500_000_000;
 
@@ -116,6 +119,8 @@ pub struct Worker {
     pub uid: u32,
     /// Stages of confinement that it said it has done, and that the kernel confirmed.
     pub stages: u32,
+    /// Its standard error's other end; not of one taken over.
+    pub words: Option<OwnedFd>,
     /// Where it is.
     pub place: Place,
     /// When it was started, ns.
@@ -219,7 +224,7 @@ impl Supervisor {
         match self.try_start_worker(role, profile, program, purpose) {
             Ok(id) => Some(id),
             Err(reason) => {
-                eprintln!("supervisor: cannot start a {}: {reason}", role.name());
+                confine::say!("supervisor: cannot start a {}: {reason}", role.name());
                 self.put_off(purpose);
                 None
             }
@@ -252,10 +257,11 @@ impl Supervisor {
         );
         let started = self.spawn(profile, &file, program, uid, &[theirs.as_fd()], &[]);
         drop(theirs);
-        match started.and_then(|child| {
+        match started.and_then(|(child, words)| {
             self.enrol(
                 id,
                 child,
+                Some(words),
                 Some(ours),
                 role,
                 profile,
@@ -272,7 +278,8 @@ impl Supervisor {
         }
     }
 
-    /// Spawns the program confined as its profile says.
+    /// Spawns the program confined as its profile says; it, and where its last words
+    /// will be.
     pub fn spawn(
         &self,
         profile: Profile,
@@ -281,13 +288,17 @@ impl Supervisor {
         uid: u32,
         descriptors: &[BorrowedFd<'_>],
         arguments: &[&str],
-    ) -> Result<confine::Child, String> {
+    ) -> Result<(confine::Child, OwnedFd), String> {
         let gid = if self.settings.rootless {
             rustix::process::getgid().as_raw()
         } else {
             uid
         };
-        let stderr = std::io::stderr();
+        // A pipe of its own: of a descriptor shared with us and the keeper it could
+        // change the flags, and fill what is behind it.
+        let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
+        let (words, stderr) = pipe_with(flags).map_err(|e| e.to_string())?;
+        let _ = fcntl_setpipe_size(&stderr, LAST_WORDS);
         let child = confine::spawn(&Spawn {
             profile,
             program: program.as_fd(),
@@ -302,7 +313,7 @@ impl Supervisor {
             stderr: Some(stderr.as_fd()),
             cgroup: None,
         });
-        child.map_err(|e| e.to_string())
+        Ok((child.map_err(|e| e.to_string())?, words))
     }
 
     /// Takes a process that was just spawned into the books.
@@ -311,6 +322,7 @@ impl Supervisor {
         &mut self,
         id: u64,
         child: confine::Child,
+        words: Option<OwnedFd>,
         control: Option<seqpacket::Socket>,
         role: Role,
         profile: Profile,
@@ -341,6 +353,7 @@ impl Supervisor {
             role,
             uid,
             stages: 0,
+            words,
             place,
             started,
             killed: None,
@@ -439,7 +452,7 @@ impl Supervisor {
             return;
         };
         if body.role != worker.role.number() {
-            eprintln!(
+            confine::say!(
                 "supervisor: process {} says it is of another role",
                 worker.pid
             );
@@ -455,7 +468,7 @@ impl Supervisor {
         };
         let missing = Stages(body.stages).missing(worker.profile);
         if guard!("worker-confined") && !(confined && missing.is_empty()) {
-            eprintln!(
+            confine::say!(
                 "supervisor: process {} is not confined (missing {missing:?}, seen {observed:?})",
                 worker.pid
             );
@@ -520,6 +533,10 @@ impl Supervisor {
             return;
         };
         let how = how_it_ended(&worker.pidfd);
+        if let Some(words) = worker.words.as_ref().and_then(last_words) {
+            let name = worker.role.name();
+            confine::say!("supervisor: last words of {name} {}: {words}", worker.pid);
+        }
         self.poll.unwatch(&worker.pidfd, worker.tokens.0);
         if let (Some(link), Some(token)) = (&worker.link, worker.tokens.1) {
             self.poll.unwatch(link, token);
@@ -527,7 +544,7 @@ impl Supervisor {
         match worker.place {
             Place::Seated(seat) => self.seat_lost(seat, id, worker.killed, how),
             Place::Starting(purpose) => {
-                eprintln!(
+                confine::say!(
                     "supervisor: a {} ended before it was ready: {how:?}",
                     worker.role.name()
                 );
@@ -579,7 +596,7 @@ impl Supervisor {
             .map(|(id, _)| *id)
             .collect();
         for id in late {
-            eprintln!("supervisor: a process does not get ready");
+            confine::say!("supervisor: a process does not get ready");
             if let Some(worker) = self.workers.get(&id) {
                 // Its place stays: its death says what to start again.
                 let _ = pidfd_send_signal(&worker.pidfd, Signal::KILL);
@@ -610,7 +627,7 @@ impl Supervisor {
             cores.set(core as usize);
         }
         if let Err(errno) = rustix::thread::sched_setaffinity(pid, &cores) {
-            eprintln!(
+            confine::say!(
                 "supervisor: {} cannot have core {core}: {errno}",
                 label(Seat::Compartment(compartment.body.id))
             );
@@ -629,7 +646,7 @@ impl Supervisor {
             };
             if let Some(cgroup) = &compartment.cgroup {
                 if let Err(error) = cgroup.add(worker.pid) {
-                    eprintln!(
+                    confine::say!(
                         "supervisor: {}: {error}",
                         label(Seat::Compartment(compartment.body.id))
                     );
@@ -661,6 +678,20 @@ fn place_note(role: Role, place: &str, profile: Profile) -> Note {
         .with("profile", profile.name())
 }
 
+/// What a process said on its standard error, at most [`LAST_WORDS`] of it and as one
+/// line: it is not to look like a line of ours, nor to speak to a terminal.
+fn last_words(pipe: impl AsFd) -> Option<String> {
+    let mut bytes = [0; LAST_WORDS];
+    let length = rustix::io::read(pipe, &mut bytes).ok()?;
+    let said = String::from_utf8_lossy(bytes.get(..length)?);
+    let said: String = said
+        .trim_end()
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    (!said.is_empty()).then_some(said)
+}
+
 /// Asks the kernel how it ended, and reaps it if it is ours to reap.
 fn how_it_ended(pidfd: &OwnedFd) -> How {
     match waitid(
@@ -673,5 +704,21 @@ fn how_it_ended(pidfd: &OwnedFd) -> How {
             _ => How::Unknown,
         },
         _ => How::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_words_are_one_line_and_not_many() {
+        let (read, write) = pipe_with(PipeFlags::NONBLOCK).unwrap();
+        assert_eq!(last_words(&read), None, "nothing said, and nobody waits");
+        rustix::io::write(&write, b"panicked\nsupervisor: all is well\x1b[2J\n").unwrap();
+        let said = last_words(&read).unwrap();
+        assert_eq!(said, "panicked supervisor: all is well [2J");
+        while rustix::io::write(&write, &[b'x'; 1024]).is_ok() {}
+        assert_eq!(last_words(&read).unwrap().len(), LAST_WORDS);
     }
 }

@@ -26,9 +26,7 @@ const CONTROL: u32 = 3;
 
 fn main() -> ExitCode {
     let Some(control) = confine::descriptor(CONTROL) else {
-        say(format_args!(
-            "bulkhead-switch: descriptor 3 is not open: it is started by the supervisor"
-        ));
+        confine::say!("bulkhead-switch: descriptor 3 is not open: it is started by the supervisor");
         return ExitCode::from(2);
     };
     // The first look at the clock finds the vDSO, which takes system calls that are
@@ -37,7 +35,7 @@ fn main() -> ExitCode {
     let stages = match confine::enter(Profile::Switch) {
         Ok(stages) => stages,
         Err(error) => {
-            say(format_args!("bulkhead-switch: {error}"));
+            confine::say!("bulkhead-switch: {error}");
             return ExitCode::from(3);
         }
     };
@@ -53,11 +51,4 @@ fn main() -> ExitCode {
         Ok(mut worker) => worker.run(),
         Err(_) => ExitCode::from(5),
     }
-}
-
-/// On standard error, as far as that takes it: a confined process may not write a
-/// file, and must not die of that.
-fn say(what: std::fmt::Arguments<'_>) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stderr(), "{what}");
 }

@@ -21,7 +21,7 @@ mod observe;
 mod profile;
 mod root;
 pub mod rootless;
-
+mod say;
 pub mod signals;
 mod spawn;
 
@@ -31,4 +31,5 @@ pub use features::{Feature, Found, features, weaker};
 pub use inherited::descriptor;
 pub use observe::{Observed, observe};
 pub use profile::{Profile, Stage, Stages};
+pub use say::say;
 pub use spawn::{Child, HOST_ROOT, Spawn, SpawnError, spawn};

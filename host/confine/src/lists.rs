@@ -157,11 +157,11 @@ const CONTROL: &[Entry] = &[
         [
             [is(1, libc::F_GETFD as i64)],
             [is(1, libc::F_GETFL as i64)],
-            [is(1, libc::F_SETFL as i64)],
             [is(1, libc::F_DUPFD_CLOEXEC as i64)],
             [is(1, libc::F_GET_SEALS as i64)]
         ],
-        "is it open, does it block, a copy, and whether an image is sealed"
+        "is it open, does it block (not to change it: the description may be others' too), \
+         a copy, and whether an image is sealed"
     ),
 ];
 

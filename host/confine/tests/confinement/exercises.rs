@@ -275,7 +275,6 @@ const ALL: &[(&str, Exercise)] = &[
             .iter()
             .map(|command| ok(call!(SYS_fcntl, CONTROL, *command)))
             .sum::<i32>();
-        let flags = ok(call!(SYS_fcntl, CONTROL, libc::F_SETFL, libc::O_NONBLOCK));
         let copy = ok(call!(SYS_fcntl, CONTROL, libc::F_DUPFD_CLOEXEC, 10));
         let seals = fails(call!(SYS_fcntl, CONTROL, libc::F_GET_SEALS), libc::EINVAL);
         let mut locks = 0;
@@ -292,7 +291,7 @@ const ALL: &[(&str, Exercise)] = &[
             let set = ok(call!(SYS_fcntl, store, libc::F_OFD_SETLK, memory()));
             locks = set + ok(call!(SYS_fcntl, store, libc::F_OFD_GETLK, memory()));
         }
-        simple + flags + copy + seals + locks
+        simple + copy + seals + locks
     }),
     // Waiting.
     ("epoll_create1", || ok(epoll())),
@@ -343,12 +342,10 @@ const ALL: &[(&str, Exercise)] = &[
     ("sched_yield", || ok(call!(SYS_sched_yield))),
     // Ports.
     ("read", || {
-        call!(SYS_fcntl, CONTROL, libc::F_SETFL, libc::O_NONBLOCK);
         fails(call!(SYS_read, CONTROL, memory(), 8), libc::EAGAIN)
     }),
     ("write", || ok(call!(SYS_write, CONTROL, memory(), 8))),
     ("readv", || {
-        call!(SYS_fcntl, CONTROL, libc::F_SETFL, libc::O_NONBLOCK);
         let mut bytes = [0; 8];
         fails(
             call!(

@@ -110,6 +110,9 @@ pub const ALL: &[(&str, Probe)] = &[
     ("add_seals", || {
         call!(libc::SYS_fcntl, 3, libc::F_ADD_SEALS, libc::F_SEAL_SEAL)
     }),
+    ("set_flags", || {
+        call!(libc::SYS_fcntl, 2, libc::F_SETFL, libc::O_NONBLOCK)
+    }),
     ("set_owner", || call!(libc::SYS_fcntl, 3, libc::F_SETOWN, 1)),
     ("set_pipe_size", || {
         call!(libc::SYS_fcntl, 3, libc::F_SETPIPE_SZ, 1 << 20)
