@@ -178,7 +178,6 @@ fn a_corrupted_channel_is_closed_alone() {
         "backwards",
         "scribble",
         "doorbell",
-        "generation",
         "consumed",
     ];
     for kind in kinds {
@@ -193,6 +192,16 @@ fn a_corrupted_channel_is_closed_alone() {
         talk(&mut two, &mut three, Duration::from_millis(20));
         assert!(liar.process.is_alive() && host.fabric.is_alive(), "{kind}");
     }
+}
+
+/// To restart is no misdeed, and without end it costs the others nothing.
+#[test]
+fn a_channel_that_restarts_without_end_harms_nobody() {
+    let (mut host, mut two, mut three) = Host::usual();
+    let liar = Liar::start(&mut host, "generation");
+    talk(&mut two, &mut three, Duration::from_millis(300));
+    assert!(liar.process.is_alive() && host.fabric.is_alive());
+    assert!(two.receive(Duration::ZERO).is_none() && three.receive(Duration::ZERO).is_none());
 }
 
 #[test]

@@ -223,7 +223,7 @@ impl Supervisor {
         if compartment.seat.replaced.spend(now).is_ok() || !guard!("channel-replacements") {
             return self.replace_channel(id);
         }
-        eprintln!(
+        confine::say!(
             "supervisor: {} wants new channels too often; it is killed",
             label(Seat::Compartment(id))
         );

@@ -203,7 +203,7 @@ impl Channels {
         while let Some((_, directions)) = self.retired.pop_front_if(|(due, _)| *due <= now) {
             for direction in directions.iter().filter(|_| guard!("channel-reclaim")) {
                 if let Err(error) = direction.discard() {
-                    eprintln!(
+                    confine::say!(
                         "supervisor: a channel's memory cannot be taken back: {error}; whoever has it mapped keeps it"
                     );
                 }

@@ -413,7 +413,7 @@ impl Supervisor {
                 Ok(Some((message, _))) => {
                     let too_many = worker.words.spend(now).is_err();
                     if guard!("worker-words") && too_many {
-                        eprintln!(
+                        confine::say!(
                             "supervisor: process {} talks without end; it is killed",
                             worker.pid
                         );
