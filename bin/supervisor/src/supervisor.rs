@@ -411,7 +411,7 @@ impl Supervisor {
             let Some(link) = &worker.link else { return };
             match link.socket().recv() {
                 Ok(Some((message, _))) => {
-                    let too_many = worker.words.spend(now).is_err();
+                    let too_many = worker.budget.spend(now).is_err();
                     if guard!("worker-words") && too_many {
                         confine::say!(
                             "supervisor: process {} talks without end; it is killed",

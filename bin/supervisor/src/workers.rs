@@ -128,7 +128,7 @@ pub struct Worker {
     /// `CAUSE_*`: why we killed it.
     pub killed: Option<u32>,
     /// What it may still say.
-    pub words: Bucket,
+    pub budget: Bucket,
     /// Its profile.
     pub profile: Profile,
     /// Registrations: death, control.
@@ -357,7 +357,7 @@ impl Supervisor {
             place,
             started,
             killed: None,
-            words: Bucket::of_words(role == Role::Fabric),
+            budget: Bucket::of_words(role == Role::Fabric),
             profile,
             tokens: (death, heard),
         };
