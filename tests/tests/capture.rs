@@ -31,7 +31,10 @@ fn captured(
         matches!(capture.0.try_wait(), Ok(Some(_)))
     });
     assert!(done, "capture {words:?} does not get {frames} frames");
-    assert!(capture.0.wait().unwrap().success());
+    let ended = capture.0.wait().unwrap();
+    let mut why = String::new();
+    let _ = std::io::Read::read_to_string(capture.0.stderr.as_mut().unwrap(), &mut why);
+    assert!(ended.success(), "{ended:?}: {why}");
     let mut tshark = Command::new("tshark");
     tshark.args(["-n", "-r", file.to_str().unwrap(), "-T", "fields"]);
     for field in fields {

@@ -56,6 +56,9 @@ impl Supervisor {
             .map_err(|e| Refusal::system("make a capture's channel", &e))?;
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
             .map_err(|errno| Refusal::errno("make a pipe", errno))?;
+        // The controller may not change a descriptor's flags itself.
+        rustix::fs::fcntl_setfl(&read, rustix::fs::OFlags::NONBLOCK)
+            .map_err(|errno| Refusal::errno("make a pipe", errno))?;
         let purpose = Purpose::Capture(body.compartment);
         let auditor = self
             .start_worker(Role::Auditor, Profile::Auditor, "bulkhead-auditor", purpose)
