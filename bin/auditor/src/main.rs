@@ -8,10 +8,9 @@ mod pcapng;
 #[cfg(test)]
 mod tests;
 
-use command::Message;
 use command::message::Verb;
-use command::verbs::{AddPort, Ready};
-use confine::{Profile, descriptor, enter};
+use command::verbs::{AddPort, ROLE_AUDITOR};
+use confine::Profile;
 use pcapng::Writer;
 use ring::Geometry;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -20,11 +19,8 @@ use shm::{ConsumerFds, Receiver, Start, attach_consumer};
 use std::error::Error;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
+use worker::start;
 
-/// `Ready::role` of an auditor.
-const ROLE: u32 = 3;
-/// The control socket's descriptor, where the parent placed it.
-const CONTROL: u32 = 3;
 /// Most records between two looks at the control socket.
 const BATCH: usize = 64;
 /// Bytes gathered before they are written to the pipe.
@@ -41,20 +37,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), Box<dyn Error>> {
-    let control =
-        descriptor(CONTROL).ok_or("descriptor 3 is not open: the supervisor starts it")?;
-    let stages = enter(Profile::Auditor)?;
-    let control = Socket::from_fd(control);
-    control.send(
-        &Message::new(
-            0,
-            &Ready {
-                role: ROLE,
-                stages: stages.0,
-            },
-        ),
-        &[],
-    )?;
+    let control = start(Profile::Auditor, ROLE_AUDITOR)?;
     let Some((mut receiver, pipe)) = channel(&control)? else {
         return Ok(());
     };

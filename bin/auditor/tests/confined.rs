@@ -1,7 +1,7 @@
 //! The real program in its place: confined, fed by a channel, read by a pipe.
 
 use command::Message;
-use command::verbs::{AddPort, PORT_CHANNEL, Ready};
+use command::verbs::{AddPort, PORT_CHANNEL, ROLE_AUDITOR, Ready};
 use confine::{Profile, Spawn};
 use ring::Geometry;
 use ring::record::CaptureNote;
@@ -53,7 +53,7 @@ fn start() -> (Socket, OwnedFd) {
     drop(its);
     let (message, _) = ours.recv_wait(PATIENCE).expect("alive").expect("in time");
     let ready: Ready = message.body().expect("Ready");
-    assert_eq!(ready.role, 3);
+    assert_eq!(ready.role, ROLE_AUDITOR);
     (ours, child.pidfd)
 }
 

@@ -298,9 +298,9 @@ pub fn cause(number: u32) -> &'static str {
     }
 }
 
-/// Why a port was closed: a breach of docs/fifo.md, or 1000 + errno.
+/// Why a port was closed: a breach of docs/fifo.md, or an errno.
 pub fn port_closed(reason: u64) -> String {
-    match reason.checked_sub(1000) {
+    match reason.checked_sub(u64::from(command::verbs::CLOSED_BY_SYSTEM)) {
         Some(errno) if errno <= 4095 => format!(
             "the operating system refused it ({})",
             std::io::Error::from_raw_os_error(errno as i32)

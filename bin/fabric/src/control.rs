@@ -10,26 +10,18 @@ use command::verbs::{
     UseImage,
 };
 use guard::guard;
-use image::{Digest, MapError, MappedFabric};
+use image::MappedFabric;
 use port::PacketSocket;
-use ring::Geometry;
-use rustix::rand::{GetRandomFlags, getrandom};
+use rustix::io::Errno;
 use seqpacket::{Error, Fds, Socket};
-use shm::{AttachError, ChannelFds, CountersPage, Recorder, SealedImage, Start};
+use shm::{CountersPage, Recorder};
 use std::time::Duration;
 use telemetry::counters::ProcessWord;
 use telemetry::recorder::EventKind;
+use worker::{by, system};
 
-/// `Ready::role` of a fabric.
-pub const ROLE: u32 = 2;
-/// EINVAL, in `PortClosed`: a port that cannot be plugged in as it was handed over.
-const INVALID: u32 = 1000 + rustix::io::Errno::INVAL.raw_os_error().unsigned_abs();
-/// Version of the channel protocol.
-const CHANNEL_VERSION: u32 = ring::VERSION;
 /// Messages of the supervisor taken in one turn.
 const MESSAGES: usize = 64;
-/// Messages kept while the supervisor does not read.
-pub(crate) const OUTBOX: usize = 256;
 
 impl Worker {
     /// Waits, confined, for its place. `None`: told to end, or nobody is left.
@@ -130,20 +122,11 @@ impl Worker {
     fn plug(&mut self, body: &AddPort, fds: Fds, now: u64) -> Result<(), u32> {
         let slot = body.slot;
         let plugged = match body.kind {
-            PORT_CHANNEL if body.version == CHANNEL_VERSION => {
-                let fds = ChannelFds::from_fds(fds).ok_or(INVALID)?;
-                let geometry = Geometry::records(body.capacity as usize, body.max_record as usize);
-                let start = if body.resume == 0 {
-                    Start::Fresh
-                } else {
-                    resumption(now)?
-                };
-                let channel = shm::attach(fds, &geometry.map_err(|_| INVALID)?, start);
-                self.ports
-                    .add_channel(slot, channel.map_err(|error| reason(&error))?)
-            }
+            PORT_CHANNEL => self
+                .ports
+                .add_channel(slot, worker::channel(body, fds, now)?),
             PORT_PACKET => {
-                let socket = fds.into_iter().next().ok_or(INVALID)?;
+                let socket = fds.into_iter().next().ok_or(system(Errno::BADF))?;
                 self.ports.add_uplink(slot, PacketSocket::from_fd(socket))
             }
             _ => false,
@@ -152,10 +135,10 @@ impl Worker {
             .ports
             .descriptor(slot)
             .filter(|_| plugged)
-            .ok_or(INVALID)?;
+            .ok_or(system(Errno::INVAL))?;
         self.waiting
             .add(descriptor, slot)
-            .map_err(|error| errno(&error))?;
+            .map_err(|error| by(&error))?;
         self.settling_again(slot);
         // Whatever came before it was plugged in rang no bell that we heard.
         self.rounds.activate(slot, now);
@@ -164,13 +147,7 @@ impl Worker {
 
     /// Swaps images between two batches. The error is for `Running`; the old one stays.
     fn use_image(&mut self, body: &UseImage, fds: Fds, now: u64) -> Result<(), u32> {
-        let unsealed = || image::map::NOT_SEALED;
-        let fd = fds.into_iter().next().ok_or_else(unsealed)?;
-        let sealed = SealedImage::map(fd).map_err(|_| unsealed())?;
-        let mapped = MappedFabric::map(sealed).map_err(MapError::number)?;
-        if mapped.digest() != Digest(body.digest) {
-            return Err(MapError::Digest.number());
-        }
+        let mapped = worker::image(body, fds, MappedFabric::map, MappedFabric::digest)?;
         self.rounds.configure(&mapped.image());
         self.reports.swapped(now);
         let [a, b, c, d, e, f, g, h, ..] = body.digest;
@@ -196,50 +173,8 @@ impl Worker {
 
     /// Tells the supervisor; never waits for it.
     pub(crate) fn say(&mut self, message: Message) {
-        if self.outbox.len() < OUTBOX {
-            self.outbox.push(message);
-        }
-        let _ = self.flush();
+        self.outbox.say(&self.control, message);
     }
-
-    pub(crate) fn flush(&mut self) -> Result<(), Box<dyn std::error::Error>> {
-        let mut sent = 0;
-        for message in &self.outbox {
-            match self.control.send(message, &[]) {
-                Ok(()) => sent += 1,
-                Err(Error::Full | Error::Closed) => break,
-                Err(error) => return Err(error.into()),
-            }
-        }
-        self.outbox.drain(..sent);
-        Ok(())
-    }
-}
-
-/// A generation that no predecessor could foresee.
-fn resumption(now: u64) -> Result<Start, u32> {
-    let mut generation = [0; 8];
-    match getrandom(&mut generation, GetRandomFlags::empty()) {
-        Ok(8) => Ok(Start::Resume {
-            generation: u64::from_ne_bytes(generation),
-            now,
-        }),
-        _ => Err(INVALID),
-    }
-}
-
-fn reason(error: &AttachError) -> u32 {
-    match error {
-        AttachError::Header => ring::Breach::HeaderPage as u32,
-        AttachError::Shape => INVALID,
-        AttachError::System(error) => errno(error),
-    }
-}
-
-fn errno(error: &std::io::Error) -> u32 {
-    error
-        .raw_os_error()
-        .map_or(INVALID, |errno| 1000 + errno.unsigned_abs())
 }
 
 #[cfg(test)]

@@ -10,30 +10,25 @@ mod tally;
 mod wait;
 mod worker;
 
-use command::Message;
-use command::verbs::Ready;
-use confine::{Profile, descriptor, enter};
-use seqpacket::Socket;
+use ::worker::start;
+use command::verbs::ROLE_FABRIC;
+use confine::Profile;
+use std::error::Error;
+use std::process::ExitCode;
 use worker::Worker;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let control =
-        descriptor(3).ok_or("descriptor 3 is not there: bulkhead-supervisor starts this")?;
-    // The first look at the clock asks the kernel where its vDSO is, which the filter
-    // would not allow any more.
-    let _ = wait::now();
-    let stages = enter(Profile::Fabric)?;
-    let control = Socket::from_fd(control);
-    control.send(
-        &Message::new(
-            0,
-            &Ready {
-                role: control::ROLE,
-                stages: stages.0,
-            },
-        ),
-        &[],
-    )?;
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            confine::say!("bulkhead-fabric: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
+    let control = start(Profile::Fabric, ROLE_FABRIC)?;
     let Some(mut worker) = Worker::attach(control)? else {
         return Ok(());
     };

@@ -1,11 +1,13 @@
 //! What is plugged into the slots: channels and uplinks.
 
 use crate::tally::Tally;
+use command::verbs::closed_by;
 use fabric::{Egress, Frame, HEAD, Ingress, Refused};
 use guard::guard;
 use port::{PacketSocket, PortError};
 use ring::record::KIND_FRAME;
 use ring::{Breach, Doorbell, PushError, Record, State};
+use rustix::io::Errno;
 use shm::{Channel, ConsumerEnd, Receiver, Sender};
 use std::cell::Cell;
 use std::ops::Range;
@@ -13,12 +15,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use wire::offload::MAX_FRAME;
 
-/// Added to an errno in `PortClosed`.
-const ERRNO: u32 = 1000;
-/// EPIPE: the doorbell has no other end any more.
-const PIPE: u32 = ERRNO + rustix::io::Errno::PIPE.raw_os_error().unsigned_abs();
-/// ENODEV: the uplink's interface is gone.
-const NODEV: u32 = ERRNO + rustix::io::Errno::NODEV.raw_os_error().unsigned_abs();
+/// The doorbell has no other end any more.
+const PIPE: u32 = closed_by(Errno::PIPE.raw_os_error());
+/// The uplink's interface is gone.
+const NODEV: u32 = closed_by(Errno::NODEV.raw_os_error());
 /// Room for a frame, and for the tag the kernel keeps beside it.
 const BUFFER: usize = MAX_FRAME + 16;
 

@@ -4,10 +4,11 @@ use command::verbs::{Attach, WAIT_ADAPTIVE, WAIT_POLL};
 use guard::guard;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+pub use worker::clock::monotonic as now;
+use worker::clock::timespec;
 
 /// Longest spin where the cores are shared, ns (DESIGN §3).
 const SHARED_SPIN_NS: u64 = 5_000;
@@ -15,12 +16,6 @@ const SHARED_SPIN_NS: u64 = 5_000;
 const EVENTS: usize = 64;
 /// The control socket among the slots.
 const CONTROL: u64 = u64::MAX;
-
-/// CLOCK_MONOTONIC, ns.
-pub fn now() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
-}
 
 /// How long to stay awake without work.
 #[derive(Clone, Copy, Debug)]
@@ -97,10 +92,7 @@ impl Waiting {
 
     /// Waits at most so many ns; `None` = for ever. Returns how many events there are.
     pub fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<usize> {
-        let timeout = timeout_ns.map(|ns| Timespec {
-            tv_sec: (ns / 1_000_000_000).cast_signed(),
-            tv_nsec: (ns % 1_000_000_000).cast_signed(),
-        });
+        let timeout = timeout_ns.map(timespec);
         let events = match epoll::wait(&self.set, &mut self.events, timeout.as_ref()) {
             Ok((events, _)) => events,
             Err(Errno::INTR) => return Ok(0),

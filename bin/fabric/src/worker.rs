@@ -1,6 +1,5 @@
 //! The loop: whose turn it is, one batch, what came meanwhile, sleep.
 
-use crate::control::OUTBOX;
 use crate::ports::Ports;
 use crate::tally::Tally;
 use crate::wait::{Pace, Waiting, Woken, now};
@@ -13,6 +12,7 @@ use seqpacket::Socket;
 use shm::SealedImage;
 use telemetry::counters::{Counter, ProcessWord};
 use telemetry::recorder::EventKind;
+use worker::Outbox;
 
 /// Batches between two looks at the clock for what else came.
 const VISITS: usize = 16;
@@ -27,7 +27,7 @@ mod tests;
 /// The fabric's process.
 pub struct Worker {
     pub(crate) control: Socket,
-    pub(crate) outbox: Vec<Message>,
+    pub(crate) outbox: Outbox,
     pub(crate) waiting: Waiting,
     pub(crate) pace: Pace,
     pub(crate) ports: Ports,
@@ -51,8 +51,7 @@ impl Worker {
         Ok(Worker {
             waiting: Waiting::new(&control)?,
             control,
-            // Whole from the start: what a channel does is told from here.
-            outbox: Vec::with_capacity(OUTBOX),
+            outbox: Outbox::new(slots),
             pace: Pace::of(attach),
             ports: Ports::new(slots),
             tally,
@@ -170,6 +169,8 @@ impl Worker {
 
     /// Doorbells, uplinks and the control socket; sleeps where there is nothing to do.
     fn look(&mut self, timeout: Option<u64>) -> Result<(), Box<dyn std::error::Error>> {
+        self.outbox.flush(&self.control);
+        let timeout = self.outbox.patience(timeout);
         let sleeps = timeout != Some(0);
         if sleeps {
             self.tally.counters.add_process(ProcessWord::Sleeps, 1);
@@ -192,7 +193,7 @@ impl Worker {
             }
         }
         self.close_broken(now);
-        self.flush()
+        Ok(())
     }
 
     pub(crate) fn settling_again(&mut self, slot: u32) {

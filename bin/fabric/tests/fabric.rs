@@ -2,9 +2,13 @@
 
 mod host;
 
-use command::verbs::{NeedReplace, PortClosed, RemovePort, Report};
+use command::verbs::{
+    AddPort, NeedReplace, PortClosed, RemovePort, Report, Running, UseImage, closed_by,
+};
 use host::*;
 use ring::{ProducerMemory, ProducerWord};
+use rustix::io::Errno;
+use shm::Pair;
 use std::time::Duration;
 use telemetry::counters::{Counter, ProcessWord};
 use telemetry::drops::DropReason;
@@ -252,6 +256,56 @@ fn what_is_no_image_is_refused_and_the_old_one_stays() {
         host.dropped(2, DropReason::FabricNoEntry) == 1
     });
     assert!(three.receive(MOMENT).is_none());
+}
+
+#[test]
+fn ports_are_refused_with_their_reason() {
+    let host = Host::new();
+    let system = |errno: Errno| closed_by(errno.raw_os_error());
+    let usual = channel_body(1, 0);
+    let version = ring::VERSION + 1;
+    // Its header says another longest record.
+    let max_record = usual.max_record - 16;
+    for (body, reason) in [
+        (AddPort { version, ..usual }, system(Errno::PROTONOSUPPORT)),
+        (
+            AddPort {
+                max_record,
+                ..usual
+            },
+            ring::Breach::HeaderPage as u32,
+        ),
+        (AddPort { kind: 9, ..usual }, system(Errno::INVAL)),
+    ] {
+        let pair = Pair::create(&geometry()).unwrap();
+        host.fabric.tell(&body, &pair.end_b().unwrap().as_fds());
+        let closed: PortClosed = host.fabric.hears(LONG).expect("a reason");
+        assert_eq!(closed, PortClosed { slot: 1, reason });
+    }
+}
+
+#[test]
+fn what_is_said_while_nobody_listens_is_heard_later() {
+    let host = Host::new();
+    // What such a socket holds, and then some.
+    let (one, _two) = seqpacket::Socket::pair().unwrap();
+    let message = command::Message::new(0, &Running::default());
+    let held = (0..)
+        .take_while(|_| one.send(&message, &[]).is_ok())
+        .count();
+    let asked = held as u64 + 50;
+    for epoch in 1..=asked {
+        let body = UseImage {
+            epoch,
+            ..UseImage::default()
+        };
+        host.fabric.tell(&body, &[]);
+    }
+    for epoch in 1..=asked {
+        let running: Running = host.fabric.hears(LONG).expect("every answer");
+        let refused = image::map::NOT_SEALED;
+        assert_eq!((running.epoch, running.refused), (epoch, refused));
+    }
 }
 
 #[test]

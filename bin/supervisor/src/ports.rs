@@ -7,14 +7,14 @@ use crate::link::Shared;
 use crate::poll::{Source, Token};
 use crate::refusal::Refusal;
 use crate::registry::{Key, Note, PortPart, Seat, made, making};
-use crate::supervisor::{ERRNO_REASONS, Supervisor};
+use crate::supervisor::Supervisor;
 use crate::taps::{delete_interface, refuse_namespace, set_up_tap};
 use crate::watch::Bucket;
 use command::Message;
 use command::message::ErrorCode;
 use command::verbs::{
     AddPort, CREATE_NAMESPACE, CreatePort, ENDPOINT_FIFO, ENDPOINT_TAP, NeedReplace, PORT_TAP,
-    PortClosed, RemovePort,
+    PortClosed, RemovePort, closed_by,
 };
 use guard::guard;
 use netlink::namespace;
@@ -322,7 +322,7 @@ impl Supervisor {
             .map(|(id, slot, _)| (id, slot))
             .collect();
         for (id, slot) in lost {
-            let reason = ERRNO_REASONS + Errno::NODEV.raw_os_error().unsigned_abs();
+            let reason = closed_by(Errno::NODEV.raw_os_error());
             self.port_closed(Seat::Compartment(id), &PortClosed { slot, reason });
         }
     }

@@ -19,7 +19,9 @@ use crate::{adopt, cores, ranges, uplinks};
 use command::Message;
 use command::cores::Cores;
 use command::message::ErrorCode;
-use command::verbs::{CAUSE_REPORT, CAUSE_STALL, NeedReplace, PortClosed, Ready, Report, Running};
+use command::verbs::{
+    CAUSE_REPORT, CAUSE_STALL, CLOSED_BY_SYSTEM, NeedReplace, PortClosed, Ready, Report, Running,
+};
 use confine::Cgroup;
 use confine::cgroup::Hierarchy;
 use guard::guard;
@@ -40,8 +42,6 @@ const WATCH_AWAKE: u64 = 10_000_000;
 const WATCH_ASLEEP: u64 = 40_000_000;
 /// Messages of one process taken in one turn.
 const BATCH: usize = 64;
-/// `PortClosed::reason` from here on is an errno, below it a breach of the protocol.
-pub const ERRNO_REASONS: u32 = 1000;
 
 /// Everything that the supervisor knows.
 pub struct Supervisor {
@@ -488,7 +488,7 @@ impl Supervisor {
             Seat::Fabric if self.compartments.contains_key(&slot) => {
                 // An honest switch breaks no protocol.
                 let worker = self.compartments.get(&slot).and_then(|c| c.seat.worker);
-                if reason < ERRNO_REASONS && worker.is_some() {
+                if reason < CLOSED_BY_SYSTEM && worker.is_some() {
                     self.give_up_channel(slot);
                 } else {
                     self.want_replacement(slot);

@@ -7,7 +7,7 @@ use crate::seats::label;
 use crate::supervisor::Supervisor;
 use crate::watch::{Bucket, How};
 use command::Message;
-use command::verbs::Ready;
+use command::verbs::{ROLE_AUDITOR, ROLE_FABRIC, ROLE_SWITCH, Ready};
 use confine::{Profile, Spawn, Stages};
 use guard::guard;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
@@ -68,9 +68,10 @@ impl Role {
     /// `Ready::role`.
     fn number(self) -> u32 {
         match self {
-            Role::Switch => 1,
-            Role::Fabric => 2,
-            Role::Auditor => 3,
+            Role::Switch => ROLE_SWITCH,
+            Role::Fabric => ROLE_FABRIC,
+            Role::Auditor => ROLE_AUDITOR,
+            // It is no worker, and says no `Ready`.
             Role::Controller => 0,
         }
     }

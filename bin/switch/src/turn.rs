@@ -16,6 +16,7 @@ use switch::{FABRIC, HEAD, Ingress, Slot, Switch};
 use telemetry::counters::ProcessWord;
 use telemetry::drops::DropReason;
 use wire::offload::RawOffload;
+use worker::system;
 
 /// Frames of one slot at most before the next slot's turn.
 const BATCH: usize = 64;
@@ -35,7 +36,7 @@ enum Batch {
     Frames(usize),
     /// A frame waits for its receiver.
     Parked,
-    /// The slot is over: breach, or 1000 + errno.
+    /// The slot is over: a reason for `PortClosed`.
     Closed(u32),
 }
 
@@ -268,7 +269,7 @@ impl Attached {
                 // Reading fails when the interface is gone: one that is down has
                 // nothing to read.
                 Err(PortError::Vanished | PortError::Down) => {
-                    batch = Batch::Closed(1000 + Errno::NODEV.raw_os_error() as u32);
+                    batch = Batch::Closed(system(Errno::NODEV));
                     break;
                 }
                 Err(_) => {
@@ -534,7 +535,7 @@ impl Attached {
             self.telling.counters.add_process(ProcessWord::Doorbells, 1);
             match receiver.bell.drain() {
                 Ok(rings) => closed = receiver.ring.rung(rings).err().map(|breach| breach as u32),
-                Err(_) => closed = Some(1000 + Errno::PIPE.raw_os_error() as u32),
+                Err(_) => closed = Some(system(Errno::PIPE)),
             }
             if let Some(Sink::Channel(sender)) = self.ports.sinks.get_mut(at)
                 && let Err(breach) = sender.ring.poll()

@@ -14,30 +14,22 @@ use command::verbs::{
 };
 use guard::guard;
 use image::MappedCompartment;
+use image::map::NOT_ATTACHED;
 use port::Tap;
 use ring::State;
 use rustix::io::Errno;
 use seqpacket::{Error, Fds, Socket};
-use shm::{
-    ChannelFds, CountersPage, Geometry, ProducerFds, Recorder, SealedImage, Start, attach,
-    attach_producer,
-};
+use shm::{CountersPage, Geometry, ProducerFds, Recorder, SealedImage, Start, attach_producer};
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::ExitCode;
 use switch::{Config, Slot, Switch};
 use telemetry::drops::DropReason;
 use telemetry::recorder::EventKind;
 use wire::offload::MAX_FRAME;
+use worker::{Outbox, system};
 
 #[cfg(test)]
 mod tests;
 
-/// `Running::refused` for an image that is not sealed, or not the one announced:
-/// above `image::MapError`'s numbers.
-const REFUSED_SEALS: u32 = 1001;
-const REFUSED_DIGEST: u32 = 1002;
-/// `PortClosed::reason` is this and an errno where it is no breach of a channel.
-const ERRNO: u32 = 1000;
 /// Buffers that parked frames of taps may hold at once.
 const SPARE_BUFFERS: usize = 4;
 /// Room for a frame and the byte that shows that it was too long.
@@ -48,6 +40,7 @@ pub struct Worker {
     pub(crate) control: Socket,
     pub(crate) readiness: Readiness,
     pub(crate) attached: Option<Attached>,
+    outbox: Outbox,
     quit: bool,
 }
 
@@ -85,8 +78,6 @@ pub struct Attached {
     pub turns: u64,
     pub last_work: u64,
     start: u32,
-    seed: [u8; 16],
-    attachments: u64,
 }
 
 impl Worker {
@@ -98,12 +89,13 @@ impl Worker {
             control,
             readiness,
             attached: None,
+            outbox: Outbox::new(0),
             quit: false,
         })
     }
 
     /// Runs until it is told to end, or nobody is left to tell it.
-    pub fn run(&mut self) -> ExitCode {
+    pub fn run(&mut self) {
         // Bound: none; this is the process's loop.
         while !self.quit {
             match self.attached.as_mut() {
@@ -117,11 +109,12 @@ impl Worker {
                 None => self.look(None),
             }
         }
-        ExitCode::SUCCESS
     }
 
     /// Sees who is ready, waiting at most so long (`None` = for ever).
     fn look(&mut self, limit: Option<u64>) {
+        self.outbox.flush(&self.control);
+        let limit = self.outbox.patience(limit);
         let sleeps = limit != Some(0);
         if let Some(attached) = self.attached.as_mut().filter(|_| sleeps) {
             attached.falls_asleep();
@@ -184,9 +177,8 @@ impl Worker {
         }
     }
 
-    /// A full socket means a supervisor that is down: its successor asks anew.
-    fn say<B: Body>(&self, seq: u32, body: &B) {
-        let _ = self.control.send(&Message::new(seq, body), &[]);
+    fn say<B: Body>(&mut self, seq: u32, body: &B) {
+        self.outbox.say(&self.control, Message::new(seq, body));
     }
 
     fn attach(&mut self, body: &Attach, fds: Fds) {
@@ -210,6 +202,7 @@ impl Worker {
             0,
         );
         self.attached = Some(attached);
+        self.outbox.allow(slots);
     }
 
     fn add_port(&mut self, body: &AddPort, fds: Fds) {
@@ -224,11 +217,11 @@ impl Worker {
         let plugged = match body.kind {
             PORT_CHANNEL => attached.plug_channel(slot, body, fds),
             PORT_TAP => attached.plug_tap(slot, fds),
-            _ => Err(Errno::INVAL),
+            _ => Err(system(Errno::INVAL)),
         };
         let joined = plugged.and_then(|()| match attached.ports.waker(slot) {
-            Some(fd) => self.readiness.join(fd, slot as u64),
-            None => Err(Errno::INVAL),
+            Some(fd) => self.readiness.join(fd, slot as u64).map_err(system),
+            None => Err(system(Errno::INVAL)),
         });
         let now = clock::monotonic();
         match joined {
@@ -242,9 +235,7 @@ impl Worker {
                 );
                 attached.activate(body.slot);
             }
-            Err(errno) => attached
-                .closed
-                .push((body.slot, ERRNO + errno.raw_os_error() as u32)),
+            Err(reason) => attached.closed.push((body.slot, reason)),
         }
         self.tell_closed();
     }
@@ -264,10 +255,10 @@ impl Worker {
 
     fn use_image(&mut self, body: &UseImage, fds: Fds) -> u32 {
         let Some(attached) = self.attached.as_mut() else {
-            return REFUSED_SEALS;
+            return NOT_ATTACHED;
         };
         let now = clock::monotonic();
-        match checked(body, fds) {
+        match worker::image(body, fds, MappedCompartment::map, MappedCompartment::digest) {
             Ok(image) => {
                 attached.switch.use_image(&image.image(), now);
                 attached.telling.place(&image.image());
@@ -332,23 +323,11 @@ impl Worker {
                 break;
             };
             if attached.wants_replacing(slot) {
-                let _ = self
-                    .control
-                    .send(&Message::new(0, &NeedReplace { slot }), &[]);
+                let message = Message::new(0, &NeedReplace { slot });
+                self.outbox.say(&self.control, message);
             }
         }
     }
-}
-
-/// An image that is sealed, is the one announced, and is sound.
-fn checked(body: &UseImage, fds: Fds) -> Result<MappedCompartment<SealedImage>, u32> {
-    let fd = fds.into_iter().next().ok_or(REFUSED_SEALS)?;
-    let sealed = SealedImage::map(fd).map_err(|_| REFUSED_SEALS)?;
-    let image = MappedCompartment::map(sealed).map_err(|error| error.number())?;
-    if guard!("image-announced") && image.digest().0 != body.digest {
-        return Err(REFUSED_DIGEST);
-    }
-    Ok(image)
 }
 
 impl Attached {
@@ -378,25 +357,12 @@ impl Attached {
             turns: 0,
             last_work: 0,
             start: body.start,
-            seed: body.seed,
-            attachments: 0,
         }
     }
 
-    fn plug_channel(&mut self, slot: usize, body: &AddPort, fds: Fds) -> Result<(), Errno> {
-        let geometry = Geometry::records(body.capacity as usize, body.max_record as usize)
-            .map_err(|_| Errno::INVAL)?;
-        let fds = ChannelFds::from_fds(fds).ok_or(Errno::BADF)?;
+    fn plug_channel(&mut self, slot: usize, body: &AddPort, fds: Fds) -> Result<(), u32> {
+        let channel = worker::channel(body, fds, clock::monotonic())?;
         let resumes = body.resume != 0;
-        let start = if resumes {
-            Start::Resume {
-                generation: self.generation(slot),
-                now: clock::monotonic(),
-            }
-        } else {
-            Start::Fresh
-        };
-        let channel = attach(fds, &geometry, start).map_err(|_| Errno::INVAL)?;
         if let (Some(source), Some(sink), Some(place)) = (
             self.ports.sources.get_mut(slot),
             self.ports.sinks.get_mut(slot),
@@ -412,8 +378,8 @@ impl Attached {
         Ok(())
     }
 
-    fn plug_tap(&mut self, slot: usize, fds: Vec<OwnedFd>) -> Result<(), Errno> {
-        let fd = fds.into_iter().next().ok_or(Errno::BADF)?;
+    fn plug_tap(&mut self, slot: usize, fds: Vec<OwnedFd>) -> Result<(), u32> {
+        let fd = fds.into_iter().next().ok_or(system(Errno::BADF))?;
         if let (Some(source), Some(sink)) = (
             self.ports.sources.get_mut(slot),
             self.ports.sinks.get_mut(slot),
@@ -422,19 +388,6 @@ impl Attached {
             *sink = Sink::Tap(Tap::from_fd(fd));
         }
         Ok(())
-    }
-
-    /// A generation that no predecessor could foresee: from the secret of this start.
-    fn generation(&mut self, slot: usize) -> u64 {
-        self.attachments += 1;
-        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = self.seed;
-        let low = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
-        let high = u64::from_le_bytes([i, j, k, l, m, n, o, p]);
-        let mixed = (slot as u64)
-            .wrapping_mul(0x9E37_79B9_7F4A_7C15)
-            .wrapping_add(self.attachments);
-        let mixed = (mixed ^ high).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        low ^ mixed ^ mixed >> 31
     }
 
     /// Whether a slot's peer has owed its echo too long and this is to be said now.

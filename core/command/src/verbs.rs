@@ -28,12 +28,19 @@ body! {
 body! {
     /// Worker is confined and waiting.
     Ready: Ready {
-        /// 1 = switch, 2 = fabric, 3 = auditor.
+        /// `ROLE_*`.
         role: u32,
         /// Stages of confinement done, one bit each in order.
         stages: u32,
     }
 }
+/// A compartment's switch.
+pub const ROLE_SWITCH: u32 = 1;
+/// The fabric.
+pub const ROLE_FABRIC: u32 = 2;
+/// A capture's writer.
+pub const ROLE_AUDITOR: u32 = 3;
+
 body! {
     /// You are this compartment now.
     Attach: Attach {
@@ -122,7 +129,8 @@ body! {
     Running: Running {
         /// The epoch.
         epoch: u64,
-        /// 0 = runs; else an image::map error number, and the old image stays.
+        /// 0 = runs; else a number of `image::map` (`MapError::number`, `NOT_SEALED`,
+        /// `NOT_ATTACHED`), and the old image stays.
         refused: u32,
         /// Zero.
         reserved: u32,
@@ -133,10 +141,17 @@ body! {
     PortClosed: PortClosed {
         /// The slot.
         slot: u32,
-        /// Breach number (ring::Breach) or 1000 + errno.
+        /// A breach's number (`ring::Breach`), or [`CLOSED_BY_SYSTEM`] + errno.
         reason: u32,
     }
 }
+/// [`PortClosed::reason`] from here on is an errno, below it a breach of the protocol.
+pub const CLOSED_BY_SYSTEM: u32 = 1000;
+/// [`PortClosed::reason`] for this errno.
+pub const fn closed_by(errno: i32) -> u32 {
+    CLOSED_BY_SYSTEM + errno.unsigned_abs()
+}
+
 body! {
     /// Replace this channel.
     NeedReplace: NeedReplace {

@@ -65,6 +65,8 @@ impl MapError {
 
 /// `Running.refused` for memory that is not sealed, which a worker finds before it maps.
 pub const NOT_SEALED: u32 = 9;
+/// `Running.refused` of a worker that has no place yet.
+pub const NOT_ATTACHED: u32 = 10;
 
 macro_rules! sections {
     ($($(#[doc = $doc:literal])+ $name:ident = $n:literal $text:literal,)+) => {

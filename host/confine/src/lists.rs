@@ -95,7 +95,7 @@ const RUNTIME: &[Entry] = &[
     entry!(SYS_mremap, "heap: a vector that grows"),
     entry!(SYS_mprotect, [[bits(2, EXEC, 0)]], "heap; never executable"),
     entry!(SYS_madvise, "heap: pages given back"),
-    entry!(SYS_getrandom, "seeds of hash maps"),
+    entry!(SYS_getrandom, "seeds of hash maps; generations of channels"),
     entry!(
         SYS_clock_gettime,
         "time, where the vDSO has no clock to read"

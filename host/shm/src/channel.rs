@@ -54,6 +54,24 @@ pub enum Start {
     },
 }
 
+impl Start {
+    /// Takes over from one that died, by a generation from the kernel's random source:
+    /// peers read generations, so that nothing secret may be guessed from them.
+    ///
+    /// # Errors
+    /// The kernel gave no random bytes.
+    pub fn resume(now: u64) -> io::Result<Start> {
+        let mut generation = [0; 8];
+        match rustix::rand::getrandom(&mut generation, rustix::rand::GetRandomFlags::empty())? {
+            8 => Ok(Start::Resume {
+                generation: u64::from_ne_bytes(generation),
+                now,
+            }),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
 /// A channel that could not be attached: nothing of it is left mapped.
 #[derive(Debug, Error)]
 pub enum AttachError {

@@ -14,32 +14,14 @@ mod lies;
 mod memory;
 mod post;
 
-use command::Message;
-use command::verbs::Ready;
-use confine::{Profile, descriptor, enter};
+use command::verbs::ROLE_SWITCH;
+use confine::Profile;
 use lies::Liar;
 use post::Post;
-use seqpacket::Socket;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let control =
-        descriptor(3).ok_or("descriptor 3 is not there: bulkhead-supervisor starts this")?;
     let only = lies::chosen(std::env::args())?;
-    // The first look at the clock asks the kernel where its vDSO is, which the filter
-    // would not allow any more.
-    let _ = post::now();
-    let stages = enter(Profile::Switch)?;
-    let control = Socket::from_fd(control);
-    control.send(
-        &Message::new(
-            0,
-            &Ready {
-                role: 1,
-                stages: stages.0,
-            },
-        ),
-        &[],
-    )?;
+    let control = worker::start(Profile::Switch, ROLE_SWITCH)?;
     let mut post = Post::new(control);
     let mut liar = Liar::new(only);
     while post.receive(!liar.is_ready(&post))? {

@@ -4,15 +4,14 @@
 use command::Message;
 use command::message::Verb;
 use command::verbs::{AddPort, Attach, PORT_CHANNEL, Running, UseImage};
+use image::MappedCompartment;
 use image::compartment::{Attachment, Endpoint};
-use image::{Digest, MapError, MappedCompartment};
-use ring::{Geometry, State};
-use rustix::rand::{GetRandomFlags, getrandom};
-use rustix::time::{ClockId, clock_gettime};
+use ring::State;
 use seqpacket::{Error, Fds, Socket};
-use shm::{Channel, ChannelFds, CountersPage, SealedImage, Start};
+use shm::{Channel, CountersPage};
 use std::time::Duration;
 use telemetry::counters::{Counter, ProcessWord};
+pub use worker::clock::monotonic as now;
 
 /// The fabric's slot in a switch.
 const FABRIC: u32 = 0;
@@ -90,13 +89,10 @@ impl Post {
             }
         } else if let Some(body) = message.body::<AddPort>() {
             if body.slot == FABRIC && body.kind == PORT_CHANNEL {
-                self.channel = attach(&body, fds);
+                self.channel = worker::channel(&body, fds, now()).ok();
             }
         } else if let Some(body) = message.body::<UseImage>() {
-            let refused = self
-                .read_image(&body, fds)
-                .err()
-                .map_or(0, MapError::number);
+            let refused = self.read_image(&body, fds).err().unwrap_or(0);
             let answer = Running {
                 epoch: body.epoch,
                 refused,
@@ -106,15 +102,8 @@ impl Post {
         }
     }
 
-    fn read_image(&mut self, body: &UseImage, fds: Fds) -> Result<(), MapError> {
-        let sealed = fds
-            .into_iter()
-            .next()
-            .and_then(|fd| SealedImage::map(fd).ok());
-        let mapped = MappedCompartment::map(sealed.ok_or(MapError::Short)?)?;
-        if mapped.digest() != Digest(body.digest) {
-            return Err(MapError::Digest);
-        }
+    fn read_image(&mut self, body: &UseImage, fds: Fds) -> Result<(), u32> {
+        let mapped = worker::image(body, fds, MappedCompartment::map, MappedCompartment::digest)?;
         self.endpoints = mapped.image().endpoints().to_vec();
         self.attachments = mapped.image().attachments().to_vec();
         if let Some(counters) = &self.counters {
@@ -134,26 +123,4 @@ impl Post {
         channel.rx.ring.release();
         rx.is_ok() && channel.tx.ring.poll() == Ok(State::Running)
     }
-}
-
-fn attach(body: &AddPort, fds: Fds) -> Option<Channel> {
-    let geometry = Geometry::records(body.capacity as usize, body.max_record as usize).ok()?;
-    let start = match body.resume {
-        0 => Start::Fresh,
-        _ => {
-            let mut generation = [0; 8];
-            getrandom(&mut generation, GetRandomFlags::empty()).ok()?;
-            Start::Resume {
-                generation: u64::from_ne_bytes(generation),
-                now: now(),
-            }
-        }
-    };
-    shm::attach(ChannelFds::from_fds(fds)?, &geometry, start).ok()
-}
-
-/// CLOCK_MONOTONIC, ns.
-pub fn now() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }

@@ -391,7 +391,7 @@ pub fn channel_body(slot: u32, resume: u32) -> AddPort {
     }
 }
 
-fn geometry() -> Geometry {
+pub fn geometry() -> Geometry {
     Geometry::records(CAPACITY, Geometry::max_record_for(wire::offload::MAX_FRAME)).unwrap()
 }
 

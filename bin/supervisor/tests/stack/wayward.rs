@@ -6,8 +6,8 @@
 
 use command::Message;
 use command::verbs::{
-    AddPort, Attach, CAUSE_EXIT, NeedReplace, PortClosed, Ready, RemovePort, Report, Running,
-    UseImage,
+    AddPort, Attach, CAUSE_EXIT, NeedReplace, PortClosed, ROLE_FABRIC, ROLE_SWITCH, Ready,
+    RemovePort, Report, Running, UseImage,
 };
 use confine::Profile;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -41,9 +41,9 @@ const REPLACES: u32 = 110;
 /// Its whole life; never returns.
 pub fn run(is_fabric: bool) -> ! {
     let (role, profile) = if is_fabric {
-        (2, Profile::Fabric)
+        (ROLE_FABRIC, Profile::Fabric)
     } else {
-        (1, Profile::Switch)
+        (ROLE_SWITCH, Profile::Switch)
     };
     let Some(control) = confine::descriptor(3) else {
         std::process::exit(2)
@@ -168,7 +168,7 @@ pub fn claim() -> ! {
         &Message::new(
             0,
             &Ready {
-                role: 1,
+                role: ROLE_SWITCH,
                 stages: u32::MAX,
             },
         ),

@@ -176,7 +176,7 @@ impl Bench {
         if slot < TAPS {
             let pair = Pair::create(&self.geometry).unwrap();
             self.tell(&body, &pair.end_a().unwrap().as_fds());
-            let end = attach(pair.end_b().unwrap(), &self.geometry, Start::Fresh).unwrap();
+            let end = shm::attach(pair.end_b().unwrap(), &self.geometry, Start::Fresh).unwrap();
             self.channels.push(end);
         } else {
             // A tap's descriptor gives and takes an offload header and a frame at once.

@@ -2,6 +2,7 @@
 //! with a test at the other end of its channels.
 
 mod calls;
+mod orders;
 mod pace;
 mod rig;
 mod taps;
@@ -12,7 +13,7 @@ use command::{Message, Verb};
 use image::CompartmentTables;
 use image::compartment::*;
 use rustix::process::{WaitId, WaitIdOptions, waitid};
-use shm::{Channel, SealedImage, Start};
+use shm::{Channel, Start};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 use telemetry::counters::{Counter, ProcessWord};
@@ -278,32 +279,6 @@ fn a_full_receiver_delays_its_own_senders_only() {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(rig.drops(2, DropReason::QueueFull), 0);
-}
-
-#[test]
-fn images_that_are_not_sealed_or_not_the_announced_are_refused_and_the_old_one_stays() {
-    let rig = Rig::with_channels();
-    rig.install(&tables(), 1);
-    let bytes = tables().finish().unwrap();
-    let unsealed = shm::memory_file("unsealed", bytes.len()).unwrap();
-    rustix::io::pwrite(&unsealed, &bytes, 0).unwrap();
-    let sealed = SealedImage::create("other", &bytes).unwrap();
-    let garbage = SealedImage::create("garbage", &[7; 4096]).unwrap();
-    for fd in [&unsealed, &sealed, &garbage] {
-        rig.tell(
-            &UseImage {
-                epoch: 2,
-                digest: [1; 32],
-            },
-            &[fd],
-        );
-        assert_ne!(rig.hear::<Running>().refused, 0);
-    }
-    assert_eq!(rig.words().load(ProcessWord::Epoch as usize), 1);
-    let (mut one, mut two) = (rig.guest(1), rig.guest(2));
-    let sent = frame(1, 2, b"the old image");
-    send(&mut one, &PLAIN, &sent);
-    assert_eq!(receive(&mut two), sent);
 }
 
 #[test]

@@ -91,17 +91,22 @@ impl Rig {
         }
     }
 
-    pub fn plug_one(&self, pair: &Pair, slot: u32, resume: u32) {
-        let body = AddPort {
+    /// The message that plugs a channel in.
+    pub fn port(&self, slot: u32, resume: u32) -> AddPort {
+        AddPort {
             slot,
             kind: PORT_CHANNEL,
             capacity: self.geometry.capacity() as u32,
             max_record: self.geometry.max_record() as u32,
             resume,
-            version: 1,
+            version: ring::VERSION,
             mtu: 9000,
             features: u32::from(FEATURE_ALL),
-        };
+        }
+    }
+
+    pub fn plug_one(&self, pair: &Pair, slot: u32, resume: u32) {
+        let body = self.port(slot, resume);
         self.control
             .send(&Message::new(0, &body), &pair.end_a().unwrap().as_fds())
             .unwrap();
