@@ -2,6 +2,7 @@
 //! and sandboxes, hands descriptors to processes that have none, and puts a new one in
 //! the place of one that died. It never reads a packet.
 
+mod accounts;
 mod adopt;
 mod attach;
 mod bodies;

@@ -1,5 +1,6 @@
 //! The programs that are started, and the uids they get.
 
+use crate::settings::RANGE;
 use guard::guard;
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -58,9 +59,6 @@ pub struct Uids {
     used: BTreeSet<u32>,
 }
 
-/// How many uids the range has.
-const UIDS: u32 = 65_536;
-
 impl Uids {
     /// The range that begins at `first`.
     pub fn new(first: u32) -> Uids {
@@ -76,9 +74,9 @@ impl Uids {
     }
     /// One that no living process has, the longest unused first.
     pub fn take(&mut self) -> Option<u32> {
-        for _ in 1..UIDS {
+        for _ in 1..RANGE {
             let uid = self.first + self.next;
-            self.next = self.next % (UIDS - 1) + 1;
+            self.next = self.next % (RANGE - 1) + 1;
             if self.used.insert(uid) {
                 return Some(uid);
             }

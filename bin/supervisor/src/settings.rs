@@ -11,10 +11,11 @@ use std::path::{Path, PathBuf};
 
 /// The usual run directory.
 const RUN_DIR: &str = "/run/bulkhead";
-/// The first uid of the usual instance's range.
-const FIRST_UID: u32 = 3_000_000;
+/// The first uid of the usual instance's range: above what systemd gives to containers
+/// and what `useradd` writes into /etc/subuid (systemd's "Users, Groups, UIDs and GIDs").
+const FIRST_UID: u32 = 0x7000_0000;
 /// uids of an instance.
-const RANGE: u32 = 65_536;
+pub(crate) const RANGE: u32 = 16_384;
 /// Ranges that other instances spread over; two in one are told (`ranges.rs`).
 const RANGES: u32 = 16_000;
 
@@ -210,7 +211,9 @@ mod tests {
             }
             .first_uid()
         };
-        assert_eq!(first("/run/bulkhead"), 3_000_000);
+        assert_eq!(first("/run/bulkhead"), FIRST_UID);
+        // Below systemd's foreign uids, and far below the sign bit.
+        const { assert!(FIRST_UID + RANGE * (RANGES + 1) < 0x7ffe_0000) };
         assert_ne!(first("/tmp/a/run"), first("/tmp/b/run"));
         assert!(first("/tmp/a/run") >= FIRST_UID + RANGE);
     }

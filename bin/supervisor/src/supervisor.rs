@@ -11,11 +11,11 @@ use crate::programs::{Programs, Uids};
 use crate::refusal::Refusal;
 use crate::registry::{Key, Note, Rebuilt, Seat, SeatPart, rebuild};
 use crate::seats::{Compartment, FABRIC_SLOTS, SeatState, Uplink};
-use crate::settings::Settings;
+use crate::settings::{RANGE, Settings};
 use crate::spread::Spread;
 use crate::watch::{Bucket, Seen, limits_are_due};
 use crate::workers::{Place, Worker};
-use crate::{adopt, cores, ranges, uplinks};
+use crate::{accounts, adopt, cores, ranges, uplinks};
 use command::Message;
 use command::cores::Cores;
 use command::message::ErrorCode;
@@ -141,7 +141,10 @@ impl Supervisor {
             .map_err(no("watch the controller"))?;
         settings.prepare().map_err(says("the run directory"))?;
         if !settings.rootless && found.uids.is_none() {
-            let lock = ranges::take(settings.first_uid(), &settings.run_dir)?;
+            let first = settings.first_uid();
+            accounts::keep_clear_of(first, RANGE)?;
+            accounts::are_mapped(first, RANGE)?;
+            let lock = ranges::take(first, &settings.run_dir)?;
             // The keeper holds it over our death.
             keeper.keep(Key::Uids, &Note::default(), lock.as_fd());
         }

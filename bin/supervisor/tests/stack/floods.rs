@@ -24,6 +24,10 @@ pub const TESTS: &[(&str, fn())] = &[
         "what_is_closed_already_is_not_closed_again",
         what_is_closed_already_is_not_closed_again,
     ),
+    (
+        "who_writes_to_its_standard_error_without_end_delays_nobody",
+        who_writes_to_its_standard_error_without_end_delays_nobody,
+    ),
 ];
 
 fn a_fifo_is_attached_a_bounded_number_of_times_and_its_memory_is_taken_back() {
@@ -88,4 +92,16 @@ fn what_is_closed_already_is_not_closed_again() {
     // The first that is heard of is the one that was open.
     let event = host.event(EventKind::PortClosed);
     assert_eq!((event.target, event.slot), (3, 1));
+}
+
+fn who_writes_to_its_standard_error_without_end_delays_nobody() {
+    let mut host = Host::start();
+    host.ok(&red(3, 111));
+    host.send_install(3, 1);
+    let died = host.wait_for(3, |now| now.restarts > 2);
+    assert_eq!(died.cause, CAUSE_EXIT);
+    // The supervisor reads none of it while the worker lives, and goes on.
+    host.ok(&red(4, 0));
+    host.send_install(4, 1);
+    host.wait_for(4, |now| now.epoch == 1);
 }

@@ -13,6 +13,7 @@ use confine::Profile;
 use rustix::event::{PollFd, PollFlags, poll};
 use seqpacket::Socket;
 use shm::CountersPage;
+use std::io::Write;
 use telemetry::counters::{Counter, ProcessWord};
 
 /// Exits with a code while working on slot 1, when it gets its image.
@@ -37,6 +38,8 @@ const CLOSES: u32 = 108;
 const CLOSES_NONE: u32 = 109;
 /// Wants the channel in slot 0 replaced twenty times, when it gets its image.
 const REPLACES: u32 = 110;
+/// Writes a MiB to its standard error and exits, when it gets its image.
+const SHOUTS: u32 = 111;
 
 /// Its whole life; never returns.
 pub fn run(is_fabric: bool) -> ! {
@@ -123,6 +126,11 @@ fn act(mode: u32, control: &Socket, page: &CountersPage, image: &UseImage) {
             loop {
                 std::hint::spin_loop();
             }
+        }
+        SHOUTS => {
+            let line = [b'!'; 1024];
+            (0..1024).for_each(|_| drop(std::io::stderr().write(&line)));
+            std::process::exit(111);
         }
         TRIP => drop(std::fs::File::open("/")),
         REFUSE => {
