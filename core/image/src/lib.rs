@@ -15,6 +15,7 @@ pub mod decode;
 pub mod fabric;
 mod hash;
 pub mod map;
+pub mod rules;
 
 pub use build::{BuildError, CompartmentTables, FabricTables};
 pub use container::{Aligned, Digest, Kind, claimed_digest, digest, kind};

@@ -25,11 +25,13 @@ pub mod offload;
 pub mod parse;
 pub mod segment;
 pub mod tcp;
+pub mod tuple;
 pub mod udp;
 
 pub use address::MacAddress;
 pub use offload::{BadOffload, Offload, RawOffload};
 pub use parse::{ParseError, Parsed, parse};
+pub use tuple::Tuple;
 
 /// Why bytes are not the message they are said to be: the sender's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
