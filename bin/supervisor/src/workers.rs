@@ -24,7 +24,7 @@ const STARTING: usize = 8;
 /// A process that is not ready by then is killed, ns.
 const START_LIMIT: u64 = 10_000_000_000;
 /// Bytes of a process's standard error that are passed on, when it has died.
-const LAST_WORDS: usize = 4096;
+const LAST_WORDS: usize = 512;
 /// After a failure to start one, the next try waits, ns.
 const START_RETRY: u64 = 500_000_000;
 
