@@ -7,10 +7,12 @@
 
 mod cube;
 mod meaning;
+mod prove;
 mod space;
 #[cfg(test)]
 mod tests;
 
 pub use cube::{Cube, Fuel, OutOfFuel};
 pub use meaning::{Cubes, Witness, difference, passes, stopped};
+pub use prove::{Breach, Claim, Known, prove};
 pub use space::{Addresses, anywhere, packets};
