@@ -86,6 +86,14 @@ impl Ports {
         }
     }
 
+    /// The descriptor of a slot's tap, which is readable as long as it holds a frame.
+    pub fn tap(&self, slot: usize) -> Option<BorrowedFd<'_>> {
+        match self.sinks.get(slot)? {
+            Sink::Tap(tap) => Some(tap.as_fd()),
+            _ => None,
+        }
+    }
+
     /// Empties a slot.
     pub fn unplug(&mut self, slot: usize) {
         if let Some(source) = self.sources.get_mut(slot) {

@@ -36,6 +36,8 @@ enum Batch {
     Frames(usize),
     /// A frame waits for its receiver.
     Parked,
+    /// So many frames, and the endpoint's rate is used up.
+    Paused(usize),
     /// The slot is over: a reason for `PortClosed`.
     Closed(u32),
 }
@@ -53,6 +55,7 @@ impl Attached {
             capture.time_ns = clock::realtime();
         }
         self.settle(now);
+        self.resume(now);
         let unparked = self.retry_parked(now);
         let worked = self.run_active(now) | unparked;
         self.tick(now);
@@ -79,6 +82,12 @@ impl Attached {
                     at += 1;
                     continue;
                 }
+                Batch::Paused(frames) => {
+                    worked |= frames > 0;
+                    self.leave(at);
+                    self.pause(slot);
+                    continue;
+                }
                 Batch::Closed(reason) => {
                     if self.closed.len() < self.closed.capacity() {
                         self.closed.push((slot, reason));
@@ -95,6 +104,36 @@ impl Attached {
             }
         }
         worked
+    }
+
+    /// Leaves a slot alone until its endpoint may send again. Nothing rings or wakes for
+    /// it meanwhile: its channel is not armed, its tap leaves the epoll set.
+    fn pause(&mut self, slot: Slot) {
+        if self.paused.len() < self.paused.capacity() && !self.paused.contains(&slot) {
+            self.paused.push(slot);
+            self.next_resume = self.next_resume.min(self.switch.paused_until(slot));
+            self.watch_changed.push((slot, false));
+        }
+    }
+
+    /// Goes on with slots whose endpoint may send again.
+    fn resume(&mut self, now: u64) {
+        if now < self.next_resume {
+            return;
+        }
+        self.next_resume = u64::MAX;
+        let mut at = 0;
+        while let Some(slot) = self.paused.get(at).copied() {
+            let until = self.switch.paused_until(slot);
+            if until > now {
+                self.next_resume = self.next_resume.min(until);
+                at += 1;
+                continue;
+            }
+            self.paused.swap_remove(at);
+            self.watch_changed.push((slot, true));
+            self.activate(slot);
+        }
     }
 
     fn leave(&mut self, at: usize) {
@@ -172,6 +211,10 @@ impl Attached {
         };
         let mut batch = Batch::Frames(BATCH);
         for frames in 0..BATCH {
+            if now < switch.paused_until(slot) {
+                batch = Batch::Paused(frames);
+                break;
+            }
             let record = match receiver.ring.peek() {
                 Ok(Some(record)) => record,
                 Ok(None) => {
@@ -250,6 +293,10 @@ impl Attached {
         let mut bytes = 0;
         for frames in 0..BATCH {
             if bytes >= BATCH_BYTES {
+                break;
+            }
+            if now < switch.paused_until(slot) {
+                batch = Batch::Paused(frames);
                 break;
             }
             let Some(Sink::Tap(tap)) = ports.sinks.get(at) else {
@@ -485,6 +532,9 @@ impl Attached {
         let mut at_most = |ns: u64| limit = Some(limit.map_or(ns, |l| l.min(ns)));
         if !self.parked.is_empty() {
             at_most(PATIENCE / 2);
+        }
+        if !self.paused.is_empty() {
+            at_most(until(self.next_resume));
         }
         if !self.settling.is_empty() {
             at_most(ECHO_POLL);

@@ -69,6 +69,12 @@ pub struct Attached {
     pub settling: Vec<Slot>,
     /// Slots with a parked frame.
     pub parked: Vec<Slot>,
+    /// Slots whose endpoint has used up its rate.
+    pub paused: Vec<Slot>,
+    /// When the first of them may go on; `u64::MAX` = there is none.
+    pub next_resume: u64,
+    /// Slots to be watched again (`true`) or no longer, since the epoll set was told.
+    pub watch_changed: Vec<(Slot, bool)>,
     /// The buffer that taps are read into, and spares for it.
     pub buffer: Box<[u8]>,
     pub spares: Vec<Box<[u8]>>,
@@ -101,6 +107,7 @@ impl Worker {
             match self.attached.as_mut() {
                 Some(attached) => {
                     let patience = attached.turn();
+                    self.change_watch();
                     self.tell_closed();
                     if let Some(limit) = patience {
                         self.look(limit);
@@ -109,6 +116,30 @@ impl Worker {
                 None => self.look(None),
             }
         }
+    }
+
+    /// Takes taps whose endpoint is paused out of the epoll set, or back into it.
+    fn change_watch(&mut self) {
+        let Some(attached) = self.attached.as_mut() else {
+            return;
+        };
+        for at in 0..attached.watch_changed.len() {
+            let Some((slot, watched)) = attached.watch_changed.get(at).copied() else {
+                break;
+            };
+            let Some(fd) = attached.ports.tap(slot as usize) else {
+                continue;
+            };
+            if !watched {
+                self.readiness.leave(fd);
+                continue;
+            }
+            match self.readiness.join(fd, u64::from(slot)) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => attached.closed.push((slot, system(errno))),
+            }
+        }
+        attached.watch_changed.clear();
     }
 
     /// Sees who is ready, waiting at most so long (`None` = for ever).
@@ -251,6 +282,7 @@ impl Worker {
         attached.take_back(slot);
         attached.ports.unplug(slot as usize);
         attached.settling.retain(|s| *s != slot);
+        attached.paused.retain(|s| *s != slot);
     }
 
     fn use_image(&mut self, body: &UseImage, fds: Fds) -> u32 {
@@ -350,6 +382,9 @@ impl Attached {
             touched: Vec::with_capacity(slots),
             settling: Vec::with_capacity(slots),
             parked: Vec::with_capacity(slots),
+            paused: Vec::with_capacity(slots),
+            next_resume: u64::MAX,
+            watch_changed: Vec::with_capacity(2 * slots),
             buffer: vec![0; BUFFER].into(),
             spares: (0..SPARE_BUFFERS).map(|_| vec![0; BUFFER].into()).collect(),
             closed: Vec::with_capacity(2 * slots),

@@ -37,6 +37,19 @@ impl Bucket {
         true
     }
 
+    /// When it holds a millisecond's worth again, as it was last refilled; at once where
+    /// it is not in debt.
+    pub(crate) fn free_at(&self, rate: u64, burst: u64) -> Nanos {
+        if self.tokens > 0 || rate == 0 {
+            return 0;
+        }
+        let worth = (rate / 1000).clamp(1, burst.max(1));
+        let lacking = u128::from(worth) + u128::from(self.tokens.unsigned_abs());
+        let wait = (lacking * SECOND).div_ceil(u128::from(rate));
+        self.last
+            .saturating_add(Nanos::try_from(wait).unwrap_or(HORIZON))
+    }
+
     fn refill(&mut self, now: Nanos, rate: u64, burst: u64) {
         let elapsed = now.saturating_sub(self.last).min(HORIZON);
         let gain = u128::from(elapsed) * u128::from(rate) / SECOND;
@@ -93,6 +106,20 @@ mod tests {
         assert!(bucket.take(0, 1_000_000, 1500, 64_000));
         assert!(!bucket.take(60_000_000, 1_000_000, 1500, 64_000));
         assert!(bucket.take(64_000_000, 1_000_000, 1500, 64_000));
+    }
+
+    #[test]
+    fn who_waits_until_it_is_free_is_never_refused() {
+        let (rate, burst) = (1_000_000, 20_000);
+        let mut bucket = Bucket::full(0, burst);
+        let (mut now, mut passed) = (0, 0u64);
+        while now < 10_000_000_000 {
+            assert!(bucket.take(now, rate, burst, 9000), "at {now}");
+            passed += 9000;
+            now = now.max(bucket.free_at(rate, burst));
+        }
+        assert!(passed.abs_diff(10 * rate + burst) <= 2 * 9000, "{passed}");
+        assert_eq!(Bucket::full(7, 5).free_at(10, 5), 0);
     }
 
     #[test]

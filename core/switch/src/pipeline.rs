@@ -72,6 +72,15 @@ impl Switch {
         self.state.deadline
     }
 
+    /// Until when nothing need be taken from a slot: its endpoint has used up its rate,
+    /// and what is left where it is makes its sender wait instead of losing it. 0 = now.
+    pub fn paused_until(&self, slot: Slot) -> Nanos {
+        self.state
+            .ports
+            .get(slot as usize)
+            .map_or(0, |port| port.paused)
+    }
+
     /// The endpoint plugged in a slot by the image in use (index into its endpoints).
     pub fn endpoint_at(&self, slot: Slot) -> Option<u32> {
         self.state.endpoint_at(slot)
@@ -175,6 +184,13 @@ impl Switch {
                     packet_burst(endpoint.rate_packets),
                     segments,
                 ));
+        port.paused = port
+            .bytes
+            .free_at(endpoint.rate_bytes, endpoint.rate_burst)
+            .max(
+                port.packets
+                    .free_at(endpoint.rate_packets, packet_burst(endpoint.rate_packets)),
+            );
         if guard!("ingress-meter") && !paid {
             return Err(DropReason::IngressRate);
         }

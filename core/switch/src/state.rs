@@ -68,6 +68,8 @@ pub(crate) struct PortState {
     id: u32,
     pub(crate) bytes: Bucket,
     pub(crate) packets: Bucket,
+    /// Its rate is used up until then.
+    pub(crate) paused: Nanos,
     pub(crate) limits: Limits,
 }
 
@@ -76,6 +78,7 @@ const UNPLUGGED: PortState = PortState {
     id: NONE,
     bytes: Bucket::EMPTY,
     packets: Bucket::EMPTY,
+    paused: 0,
     limits: Limits {
         replies: Bucket::EMPTY,
         errors: Bucket::EMPTY,
@@ -164,6 +167,7 @@ impl State {
                     id: endpoint.id,
                     bytes: Bucket::full(now, endpoint.rate_burst),
                     packets: Bucket::full(now, packet_burst(endpoint.rate_packets)),
+                    paused: 0,
                     limits,
                 },
             };

@@ -4,6 +4,7 @@
 mod calls;
 mod orders;
 mod pace;
+mod rates;
 mod rig;
 mod taps;
 

@@ -20,7 +20,7 @@ fn v6(subnet: u8, host: u8) -> [u8; 16] {
 }
 
 /// One endpoint in each of two subnets.
-fn tables() -> CompartmentTables {
+pub fn tables() -> CompartmentTables {
     let mut tables = CompartmentTables {
         tenants: vec![Tenant {
             id: 1,
@@ -154,6 +154,11 @@ fn address(subnet: usize, host: u8) -> String {
 
 /// Two namespaces and a switch between them; `None` where this user cannot make them.
 pub fn pair() -> Option<(Rig, Guest, Guest)> {
+    pair_of(&tables())
+}
+
+/// The same under other tables.
+pub fn pair_of(tables: &CompartmentTables) -> Option<(Rig, Guest, Guest)> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: namespaces and taps need root");
         return None;
@@ -171,7 +176,7 @@ pub fn pair() -> Option<(Rig, Guest, Guest)> {
         };
         rig.tell(&body, &[tap]);
     }
-    rig.install(&tables(), 1);
+    rig.install(tables, 1);
     Some((rig, one, two))
 }
 

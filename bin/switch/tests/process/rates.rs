@@ -1,0 +1,80 @@
+//! An endpoint's rate makes its sender wait where the frames are; nothing is lost.
+
+use crate::rig::Rig;
+use crate::{PLAIN, frame, receive, send, tables, taps};
+use std::time::{Duration, Instant};
+use telemetry::counters::{Counter, ProcessWord};
+use telemetry::drops::DropReason;
+
+#[test]
+fn a_fifo_over_its_rate_waits_and_delays_nobody_else() {
+    let rig = Rig::with_channels();
+    let mut tables = tables();
+    let (rate, burst) = (1_000_000, 50_000);
+    (
+        tables.endpoints[0].rate_bytes,
+        tables.endpoints[0].rate_burst,
+    ) = (rate, burst);
+    rig.install(&tables, 1);
+    let (mut one, mut two, mut three) = (rig.guest(1), rig.guest(2), rig.guest(3));
+    let limited = frame(1, 2, &[7; 958]);
+    let free = frame(3, 2, b"free");
+    let begun = Instant::now();
+    let all = 300;
+    let mut came = 0;
+    for _ in 0..all {
+        send(&mut one, &PLAIN, &limited);
+    }
+    // The other's frame overtakes what waits.
+    send(&mut three, &PLAIN, &free);
+    while receive(&mut two) != free {
+        came += 1;
+    }
+    assert!(came < all, "{came} of {all} came before");
+    for _ in came..all {
+        assert_eq!(receive(&mut two), limited);
+    }
+    let bytes = all * limited.len() as u64;
+    let least = Duration::from_nanos((bytes - burst - 2_000) * 1_000_000_000 / rate);
+    assert!(
+        begun.elapsed() >= least,
+        "{:?} of {least:?}",
+        begun.elapsed()
+    );
+    assert_eq!(rig.drops(1, DropReason::IngressRate), 0);
+}
+
+#[test]
+fn a_tap_over_its_rate_waits_and_the_switch_sleeps_meanwhile() {
+    let mut limited = taps::tables();
+    let (rate, burst) = (250_000, 20_000);
+    (
+        limited.endpoints[0].rate_bytes,
+        limited.endpoints[0].rate_burst,
+    ) = (rate, burst);
+    let Some((rig, one, _two)) = taps::pair_of(&limited) else {
+        return;
+    };
+    one.must("ping -c 1 -W 5 10.1.2.10");
+    let (received, slept) = (
+        rig.count(1, Counter::RxBytes),
+        rig.words().load(ProcessWord::Sleeps as usize),
+    );
+    let begun = Instant::now();
+    // 20 Mbit/s for a second, to whom nobody listens.
+    let flood = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/process/flood.py");
+    let sent = one.must(&format!("python3 {flood} 10.1.2.10"));
+    let took = begun.elapsed().as_secs_f64();
+    let sent: u64 = sent.trim().parse().unwrap();
+    let took_in = rig.count(1, Counter::RxBytes) - received;
+    assert!(sent * 1000 > 2 * rate, "{sent}");
+    assert!(
+        took_in as f64 <= rate as f64 * took + burst as f64 + 4_000.0,
+        "{took_in} in {took}"
+    );
+    assert!(took_in > rate / 2, "{took_in}");
+    assert_eq!(rig.drops(1, DropReason::IngressRate), 0);
+    // A tap that is full and left alone wakes nobody.
+    let slept = rig.words().load(ProcessWord::Sleeps as usize) - slept;
+    assert!(slept < 3_000, "{slept} times awake");
+}
