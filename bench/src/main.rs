@@ -5,6 +5,7 @@ mod boot;
 mod flow;
 mod footprint;
 mod hinder;
+mod meter;
 mod outside;
 mod peer;
 mod reboot;
@@ -40,6 +41,8 @@ enum What {
     Tap(Options),
     /// The FIFO against a plain ring in C.
     Ring(Options),
+    /// What an endpoint's rate lets through, against what was asked.
+    Meter(Options),
     /// Every bench for about a second: does it still give its figures?
     Smoke,
     /// Hold the committed results against bench/reach.toml.
@@ -96,6 +99,7 @@ const BENCHES: &[(&str, Bench)] = &[
     ("reboot", reboot::run),
     ("tap", tap::run),
     ("boot", boot::run),
+    ("meter", meter::run),
 ];
 
 fn main() -> ExitCode {
@@ -107,6 +111,7 @@ fn main() -> ExitCode {
         What::Boot(o) => ("boot", o),
         What::Tap(o) => ("tap", o),
         What::Ring(o) => ("ring", o),
+        What::Meter(o) => ("meter", o),
         What::Smoke => return smoke(),
         What::Check { folder } => {
             return match results::check(&folder.join("reach.toml"), &folder.join("results")) {
