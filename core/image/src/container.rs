@@ -20,7 +20,7 @@ use sha2::{Digest as _, Sha256};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Version of the container and its records that this release writes and reads.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Longest image, bytes: a compartment of 65,535 endpoints is under 20 MiB.
 pub const MAX_BYTES: usize = 64 << 20;
 
