@@ -212,7 +212,8 @@ fn services_in_no_order_are_refused() {
 
 #[test]
 fn crossings_that_cannot_be_are_refused() {
-    let changes: [(fn(&mut Crossing), &str); 8] = [
+    type Change = fn(&mut Crossing);
+    let changes: [(Change, &str); 8] = [
         (|c| c.tenant = 2, "no such tenant"),
         (|c| c.role = 3, "an unknown role"),
         (|c| c.mtu = 67, "an MTU below 68 (RFC 791)"),
