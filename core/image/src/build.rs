@@ -1,20 +1,24 @@
 //! Writing an image from plain tables. Hash tables, the order of ranges, lists and
 //! what is in each slot are made here; what comes out has been mapped once.
 
+mod classifier;
+
 use crate::compartment::{
-    AddressSlot, Attachment, Endpoint, MacSlot, Member, NONE, NextHop, OwnPrefix, Route,
-    RouteRange, SlotEndpoint, Subnet, Tenant,
+    AddressSlot, Attachment, Crossing, CrossingSlot, Endpoint, MacSlot, Member, NONE, NatBlock,
+    NextHop, OwnPrefix, Route, RouteRange, ServicePorts, SlotEndpoint, Subnet, Tenant,
 };
 use crate::container::{self, Aligned, Kind, Part};
 use crate::fabric::{Channel, Forward, Group, GroupMember, SlotChannel, Template};
 use crate::hash;
 use crate::map::{CompartmentImage, FabricImage, MapError};
+use crate::rules::RuleTable;
 
 /// The tables of a compartment. Indices are positions in these vectors.
 ///
 /// Lists are given as pairs (index of the owner, element) in any order; the
 /// `*_first` and `*_count` fields of records are filled in here, whatever they
-/// hold. Inside a list the given order stays, but ranges are sorted.
+/// hold, and so is [`Endpoint::nat_index`]. Inside a list the given order stays, but
+/// ranges and ports of services are sorted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CompartmentTables {
     /// Tenants.
@@ -37,6 +41,14 @@ pub struct CompartmentTables {
     pub next_hops: Vec<NextHop>,
     /// (subnet, endpoint): who gets broadcasts.
     pub members: Vec<(u32, u32)>,
+    /// What endpoints' `egress` and `ingress` are indices of.
+    pub rule_tables: Vec<RuleTable>,
+    /// Sides of agreements.
+    pub crossings: Vec<Crossing>,
+    /// (crossing, ports of its service); disjoint inside a crossing.
+    pub service_ports: Vec<(u32, ServicePorts)>,
+    /// (attachment, endpoint or NONE): whose each block of ports is, in their order.
+    pub nat_blocks: Vec<(u32, u32)>,
 }
 
 /// The tables of the fabric. Lists as in [`CompartmentTables`].
@@ -70,6 +82,28 @@ pub enum BuildError {
         subnet: u32,
         /// The address.
         address: [u8; 16],
+    },
+    /// Two crossings with one tag.
+    #[error("two crossings have tag {tag}")]
+    TagTwice {
+        /// The tag.
+        tag: u16,
+    },
+    /// A table of more rules than [`MAX_RULES`](crate::rules::MAX_RULES).
+    #[error("rule table {table}: {rules} rules are too many")]
+    Rules {
+        /// Index of the table.
+        table: u32,
+        /// Its rules.
+        rules: usize,
+    },
+    /// A rule that no packet is in.
+    #[error("rule table {table}: rule {rule} contains nothing")]
+    EmptyRegion {
+        /// Index of the table.
+        table: u32,
+        /// The rule's place there.
+        rule: usize,
     },
     /// Two entries for one (ingress, tag, MAC).
     #[error("ingress {ingress}, tag {tag}: two entries for MAC {mac:02x?}")]
@@ -118,6 +152,39 @@ impl CompartmentTables {
                 (endpoint.own_first, endpoint.own_count) = (first, count);
             },
         )?;
+
+        let mut attachments = self.attachments.clone();
+        let blocks = lists(
+            &self.nat_blocks,
+            &mut attachments,
+            |attachment, first, count| {
+                (attachment.blocks_first, attachment.blocks_count) = (first, count);
+            },
+        )?;
+        number_blocks(&attachments, &blocks, &mut endpoints);
+        let blocks: Vec<NatBlock> = blocks
+            .iter()
+            .map(|endpoint| NatBlock {
+                endpoint: *endpoint,
+            })
+            .collect();
+        let mut crossings = self.crossings.clone();
+        let mut ports = self.service_ports.clone();
+        ports.sort_by_key(|(crossing, ports)| (*crossing, ports.protocol, ports.first));
+        let ports = lists(&ports, &mut crossings, |crossing, first, count| {
+            (crossing.ports_first, crossing.ports_count) = (first, count);
+        })?;
+        let tags: Vec<CrossingSlot> = (0..)
+            .zip(&crossings)
+            .map(|(crossing, c)| CrossingSlot {
+                crossing,
+                tag: c.tag,
+                reserved: 0,
+            })
+            .collect();
+        let (tags, tag_seed) =
+            hash::build(&tags).map_err(|twice| BuildError::TagTwice { tag: twice.tag })?;
+        let rules = classifier::write(&self.rule_tables)?;
 
         let macs: Vec<MacSlot> = (0..)
             .zip(&endpoints)
@@ -169,10 +236,22 @@ impl CompartmentTables {
                 Part::seeded(&addresses, address_seed),
                 Part::of(&ranges),
                 Part::of(&self.routes),
-                Part::of(&self.attachments),
+                Part::of(&attachments),
                 Part::of(&self.next_hops),
                 Part::of(&members),
                 Part::of(&slots),
+                Part::of(&crossings),
+                Part::of(&ports),
+                Part::seeded(&tags, tag_seed),
+                Part::of(&blocks),
+                Part::of(&rules.tables),
+                Part::of(&rules.groups),
+                Part::of(&rules.outcomes),
+                Part::of(&rules.addresses),
+                Part::of(&rules.ports),
+                Part::of(&rules.places),
+                Part::of(&rules.words),
+                Part::of(&rules.summaries),
             ],
         );
         CompartmentImage::check_written(Aligned::copy_of(&image).as_ref())?;
@@ -224,6 +303,20 @@ impl FabricTables {
         );
         FabricImage::check_written(Aligned::copy_of(&image).as_ref())?;
         Ok(image)
+    }
+}
+
+/// Tells each endpoint the number of its block, of those whose endpoints are in `blocks`.
+/// Mapping refuses one that has another number elsewhere.
+fn number_blocks(attachments: &[Attachment], blocks: &[u32], endpoints: &mut [Endpoint]) {
+    for endpoint in &mut *endpoints {
+        endpoint.nat_index = NONE;
+    }
+    let lists = attachments.iter().flat_map(|a| 0..a.blocks_count);
+    for (number, endpoint) in lists.zip(blocks) {
+        if let Some(endpoint) = endpoints.get_mut(*endpoint as usize) {
+            endpoint.nat_index = number;
+        }
     }
 }
 

@@ -1,19 +1,37 @@
 //! Records of a compartment's image. All little-endian, `repr(C)`, no padding,
 //! indices are positions in their section; [`NONE`] means absent.
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// An absent index.
 pub const NONE: u32 = u32::MAX;
 
 macro_rules! record {
     ($(#[$m:meta])* pub struct $name:ident { $($(#[$fm:meta])* pub $f:ident: $t:ty,)* }) => {
+        record! {
+            #[derive(Default)]
+            $(#[$m])*
+            own default pub struct $name { $($(#[$fm])* pub $f: $t,)* }
+        }
+    };
+    ($(#[$m:meta])* own default pub struct $name:ident { $($(#[$fm:meta])* pub $f:ident: $t:ty,)* }) => {
         $(#[$m])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
         #[repr(C)]
         pub struct $name { $($(#[$fm])* pub $f: $t,)* }
     };
 }
+
+mod classifier;
+mod crossing;
+
+pub use classifier::{
+    Field, GROUP_RULES, MAX_GROUPS, OUTCOME_LOG, Outcome, RuleGroup, Summary, Table, Word,
+};
+pub use crossing::{
+    CROSSING_ACCEPTOR, CROSSING_OFFERER, Crossing, CrossingSlot, NAT_LEAST_PORT, NatBlock,
+    ServicePorts,
+};
 
 record! {
     /// A tenant of this compartment.
@@ -76,7 +94,7 @@ pub const SUBNET_SLAAC: u16 = 4;
 
 record! {
     /// An endpoint and what its guard allows.
-    pub struct Endpoint {
+    own default pub struct Endpoint {
         /// Host-wide endpoint id.
         pub id: u32,
         /// Index into subnets.
@@ -109,6 +127,27 @@ record! {
         pub own_first: u32,
         /// How many.
         pub own_count: u32,
+        /// The rules about what it sends: index into tables; NONE = everything passes,
+        /// nothing is tracked.
+        pub egress: u32,
+        /// The rules about what is sent to it, likewise.
+        pub ingress: u32,
+        /// Connections it may have at a time.
+        pub connections: u32,
+        /// The number of its block of ports behind its tenant's attachments, or NONE.
+        pub nat_index: u32,
+    }
+}
+impl Default for Endpoint {
+    /// Zeros, but without tables and ports: that is said as everywhere by [`NONE`], and
+    /// not by 0, which is the first of them.
+    fn default() -> Endpoint {
+        Endpoint {
+            egress: NONE,
+            ingress: NONE,
+            nat_index: NONE,
+            ..Endpoint::new_zeroed()
+        }
     }
 }
 /// Role: may source from its [`OwnPrefix`]es and send router advertisements.
@@ -192,6 +231,7 @@ record! {
         /// ROUTE_SUBNET: the subnet. ROUTE_VIA: the subnet of the next hop.
         pub subnet: u32,
         /// ROUTE_VIA: the endpoint index. ROUTE_OUTSIDE: index into next hops.
+        /// ROUTE_SERVICE: index into crossings.
         pub via: u32,
         /// Zero.
         pub reserved: u32,
@@ -205,6 +245,8 @@ pub const ROUTE_VIA: u32 = 2;
 pub const ROUTE_OUTSIDE: u32 = 3;
 /// Refused: answered by an ICMP error.
 pub const ROUTE_UNREACHABLE: u32 = 4;
+/// Across an agreement: an acceptor's own addresses for the service, an offerer's pool.
+pub const ROUTE_SERVICE: u32 = 5;
 
 record! {
     /// The compartment as a machine of its own on an uplink, for one tenant.
@@ -227,6 +269,14 @@ record! {
         pub address4: [u8; 4],
         /// Its IPv6 address on the uplink; zero = none.
         pub address6: [u8; 16],
+        /// First port of block 0 behind `address4`.
+        pub nat_first: u16,
+        /// Ports in a block; 0 = sources are not translated.
+        pub nat_block: u16,
+        /// First of its [`NatBlock`]s.
+        pub blocks_first: u32,
+        /// How many; block `n` has the ports from `nat_first + n * nat_block`.
+        pub blocks_count: u32,
     }
 }
 record! {

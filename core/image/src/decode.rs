@@ -1,5 +1,7 @@
 //! Back from an image to plain tables, and to text for people.
 
+mod rules;
+
 use crate::build::{CompartmentTables, FabricTables};
 use crate::compartment::*;
 use crate::fabric::*;
@@ -26,6 +28,18 @@ impl CompartmentImage<'_> {
                 .iter()
                 .map(move |member| (subnet, member.endpoint))
         });
+        let service_ports = (0..).zip(self.crossings()).flat_map(|(index, crossing)| {
+            self.service_ports_of(crossing)
+                .iter()
+                .map(move |ports| (index, *ports))
+        });
+        let nat_blocks = (0..)
+            .zip(self.attachments())
+            .flat_map(|(index, attachment)| {
+                self.nat_blocks_of(attachment)
+                    .iter()
+                    .map(move |block| (index, block.endpoint))
+            });
         let addresses = self.addresses().iter().filter(|slot| !slot.is_empty());
         CompartmentTables {
             tenants: self.tenants().to_vec(),
@@ -40,6 +54,12 @@ impl CompartmentImage<'_> {
             attachments: self.attachments().to_vec(),
             next_hops: self.next_hops().to_vec(),
             members: members.collect(),
+            rule_tables: (0..self.tables().len() as u32)
+                .map(|table| self.rule_table(table))
+                .collect(),
+            crossings: self.crossings().to_vec(),
+            service_ports: service_ports.collect(),
+            nat_blocks: nat_blocks.collect(),
         }
     }
 }
@@ -131,6 +151,11 @@ impl fmt::Display for CompartmentImage<'_> {
             for own in self.own_prefixes_of(endpoint) {
                 writeln!(f, "  may source from {}/{}", Address(own.prefix), own.len)?;
             }
+            for (way, table) in [("egress", endpoint.egress), ("ingress", endpoint.ingress)] {
+                if table != NONE {
+                    writeln!(f, "  {way} by rule table {table}")?;
+                }
+            }
         }
         for (index, attachment) in (0..).zip(self.attachments()) {
             let Attachment {
@@ -152,6 +177,12 @@ impl fmt::Display for CompartmentImage<'_> {
                 Address(attachment.address6),
                 attachment.prefix6_len
             )?;
+            for block in self.nat_blocks_of(attachment) {
+                if let Some(ports) = self.nat_ports(index, block.endpoint) {
+                    let (first, last) = (ports.start(), ports.end());
+                    writeln!(f, "  ports {first} to {last}: endpoint {}", block.endpoint)?;
+                }
+            }
         }
         for (index, hop) in (0..).zip(self.next_hops()) {
             let address = Address(hop.address);
@@ -160,6 +191,26 @@ impl fmt::Display for CompartmentImage<'_> {
                 "next hop {index}: {address} by attachment {}",
                 hop.attachment
             )?;
+        }
+        for (index, crossing) in (0..).zip(self.crossings()) {
+            writeln!(f, "crossing {index}: {}", Side(crossing))?;
+            for ports in self.service_ports_of(crossing) {
+                let ServicePorts {
+                    protocol,
+                    first,
+                    last,
+                    ..
+                } = ports;
+                writeln!(f, "  protocol {protocol} ports {first} to {last}")?;
+            }
+        }
+        for index in 0..self.tables().len() as u32 {
+            let table = self.rule_table(index);
+            let (rules, default) = (table.rules.len(), table.default);
+            writeln!(f, "rule table {index}: {rules} rules, else {default}")?;
+            for (place, rule) in table.rules.iter().enumerate() {
+                writeln!(f, "  {place}: {rule}")?;
+            }
         }
         Ok(())
     }
@@ -257,7 +308,40 @@ impl fmt::Display for Way<'_> {
             ROUTE_SUBNET => write!(f, "on subnet {subnet}"),
             ROUTE_VIA => write!(f, "by endpoint {via} on subnet {subnet}"),
             ROUTE_OUTSIDE => write!(f, "outside by next hop {via}"),
+            ROUTE_SERVICE => write!(f, "across by crossing {via}"),
             _ => write!(f, "unreachable"),
         }
+    }
+}
+
+struct Side<'a>(&'a Crossing);
+impl fmt::Display for Side<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Crossing {
+            agreement,
+            tenant,
+            tag,
+            mtu,
+            endpoint,
+            ..
+        } = self.0;
+        write!(
+            f,
+            "agreement {agreement} tenant {tenant} tag {tag} mtu {mtu}"
+        )?;
+        match self.0.role {
+            CROSSING_OFFERER => write!(f, " serves by endpoint {endpoint}")?,
+            _ => write!(f, " uses it")?,
+        }
+        let four = IpAddr::from(self.0.address4);
+        write!(f, " at {four} {}", Address(self.0.address6))?;
+        if self.0.pool4_len != 0 {
+            let four = IpAddr::from(self.0.pool4);
+            write!(f, " pool {four}/{}", self.0.pool4_len)?;
+        }
+        if self.0.pool6_len != 0 {
+            write!(f, " pool {}/{}", Address(self.0.pool6), self.0.pool6_len)?;
+        }
+        Ok(())
     }
 }

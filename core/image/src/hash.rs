@@ -5,7 +5,7 @@
 //! they are; so the seed is no secret. It is the first that keeps every key within
 //! the bound, which makes the bytes a function of the keys alone.
 
-use crate::compartment::{AddressSlot, MacSlot, NONE};
+use crate::compartment::{AddressSlot, CrossingSlot, MacSlot, NONE};
 use crate::fabric::Forward;
 use guard::guard;
 
@@ -44,6 +44,11 @@ pub(crate) const fn address_key(subnet: u32, address: [u8; 16]) -> [u64; 3] {
 }
 
 #[inline]
+pub(crate) const fn tag_key(tag: u16) -> [u64; 3] {
+    [tag as u64, 0, 0]
+}
+
+#[inline]
 pub(crate) const fn forward_key(ingress: u32, tag: u16, mac: [u8; 6]) -> [u64; 3] {
     [ingress as u64, tag as u64 | mac_word(mac) << 16, 0]
 }
@@ -79,6 +84,22 @@ impl Keyed for AddressSlot {
     #[inline]
     fn is_empty(&self) -> bool {
         self.endpoint == NONE
+    }
+}
+
+impl Keyed for CrossingSlot {
+    const EMPTY: CrossingSlot = CrossingSlot {
+        crossing: NONE,
+        tag: 0,
+        reserved: 0,
+    };
+    #[inline]
+    fn key(&self) -> [u64; 3] {
+        tag_key(self.tag)
+    }
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.crossing == NONE
     }
 }
 

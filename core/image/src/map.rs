@@ -1,9 +1,12 @@
 //! Reading an image: everything is checked once, when it is mapped; afterwards a
 //! lookup needs no check and still cannot panic.
 
+mod classifier;
 mod compartment;
+mod crossing;
 mod fabric;
 
+pub(crate) use classifier::Classifier;
 pub use compartment::{CompartmentImage, MappedCompartment};
 pub use fabric::{FabricImage, MappedFabric};
 
@@ -116,6 +119,30 @@ sections! {
     GroupMembers = 15 "group member",
     /// Templates toward uplinks.
     Templates = 16 "template",
+    /// Sides of agreements.
+    Crossings = 17 "crossing",
+    /// Ports of services.
+    ServicePorts = 18 "service port range",
+    /// Hash of crossings' tags.
+    CrossingTags = 19 "crossing's tag slot",
+    /// Blocks of ports.
+    NatBlocks = 20 "block of ports",
+    /// Rule tables.
+    Tables = 21 "rule table",
+    /// Groups of rules.
+    RuleGroups = 22 "group of rules",
+    /// What rules do.
+    Outcomes = 23 "rule",
+    /// Boundaries of addresses.
+    AddressBounds = 24 "boundary of addresses",
+    /// Boundaries of ports and protocols.
+    PortBounds = 25 "boundary of ports",
+    /// Which word each interval has.
+    Places = 26 "place of a word",
+    /// Words of rules.
+    Words = 27 "word of rules",
+    /// Words of groups.
+    Summaries = 28 "word of groups",
 }
 
 /// Checks one section's records, one after another.
@@ -143,6 +170,7 @@ fn each<T>(
 
 /// That lists `first..first + count` follow each other without gap or overlap and
 /// end with the section: so that each element belongs to exactly one list.
+#[derive(Default)]
 struct Lists {
     next: usize,
 }
@@ -165,6 +193,14 @@ impl Lists {
             what: "the lists do not end with it",
         })
     }
+}
+
+#[inline]
+fn part<T>(records: &[T], first: u32, count: u32) -> &[T] {
+    let first = first as usize;
+    records
+        .get(first..first.saturating_add(count as usize))
+        .unwrap_or(&[])
 }
 
 /// A condition that must hold.

@@ -1,6 +1,7 @@
 //! Rules as tables hold them: lists of boxes, the first that contains a packet decides.
 
 use core::ops::RangeInclusive;
+use wire::Tuple;
 
 /// What a rule looks at: closed intervals of the five fields of a packet's tuple.
 /// IPv4 addresses are in their ::ffff: form; an ICMP message's destination port is
@@ -28,6 +29,24 @@ impl Region {
         destination_port: 0..=u16::MAX,
         protocol: 0..=u8::MAX,
     };
+
+    /// Whether a packet is in it.
+    pub fn contains(&self, tuple: &Tuple) -> bool {
+        self.source.contains(&tuple.source)
+            && self.destination.contains(&tuple.destination)
+            && self.source_port.contains(&tuple.source_port)
+            && self.destination_port.contains(&tuple.destination_port)
+            && self.protocol.contains(&tuple.protocol)
+    }
+
+    /// Whether no packet is in it.
+    pub fn is_empty(&self) -> bool {
+        self.source.is_empty()
+            || self.destination.is_empty()
+            || self.source_port.is_empty()
+            || self.destination_port.is_empty()
+            || self.protocol.is_empty()
+    }
 }
 
 /// What happens to a packet that a rule decides about.
@@ -40,6 +59,18 @@ pub enum Action {
     Allow = 1,
     /// It passes; nothing follows from it.
     AllowStateless = 2,
+}
+
+impl Action {
+    /// By its number; what is none is a refusal, though mapping lets none through.
+    #[inline]
+    pub(crate) const fn from_number(number: u16) -> Action {
+        match number {
+            1 => Action::Allow,
+            2 => Action::AllowStateless,
+            _ => Action::Deny,
+        }
+    }
 }
 
 /// One rule of a table.
@@ -64,6 +95,48 @@ pub struct RuleTable {
     pub rules: Vec<Rule>,
     /// What happens to the rest.
     pub default: Action,
+}
+
+impl RuleTable {
+    /// What a table means, one rule after another. Packets are judged by the image's
+    /// own structures ([`crate::CompartmentImage::judge`]), which must say the same.
+    pub fn judge(&self, tuple: &Tuple) -> Verdict {
+        let decides = |(_, rule): &(u32, &Rule)| rule.region.contains(tuple);
+        match (0..).zip(&self.rules).find(decides) {
+            Some((place, rule)) => Verdict {
+                action: rule.action,
+                log: rule.log,
+                rule: rule.id,
+                place,
+            },
+            None => Verdict::by_default(self.default),
+        }
+    }
+}
+
+/// What a table says about a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Verdict {
+    /// What happens to it.
+    pub action: Action,
+    /// It is logged, if it is the first of a connection.
+    pub log: bool,
+    /// [`Rule::id`] of the rule that decided, or [`DEFAULT_RULE`].
+    pub rule: u32,
+    /// That rule's position in the table, or [`NONE`](crate::compartment::NONE).
+    pub place: u32,
+}
+
+impl Verdict {
+    /// Where no rule decided.
+    pub(crate) const fn by_default(action: Action) -> Verdict {
+        Verdict {
+            action,
+            log: false,
+            rule: DEFAULT_RULE,
+            place: crate::compartment::NONE,
+        }
+    }
 }
 
 /// Boxes of one table, at most.

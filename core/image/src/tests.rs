@@ -1,6 +1,8 @@
 //! What is built can be read; what was tampered with cannot.
 
+mod crossings;
 mod fixture;
+mod rules;
 mod tampering;
 
 use crate::compartment::*;

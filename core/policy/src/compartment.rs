@@ -302,6 +302,7 @@ impl Work<'_> {
             rate_packets,
             own_first: NONE,
             own_count: 0,
+            ..EndpointRecord::default()
         });
         for prefix in &endpoint.prefixes {
             let own = OwnPrefix {

@@ -1,12 +1,15 @@
 //! A compartment's image.
 
-use super::{Lists, MapError, Section as Name, each, is_station, must};
+use super::crossing::Crossings;
+use super::{Classifier, Lists, MapError, Section as Name, each, is_station, must, part};
 use crate::compartment::*;
 use crate::container::{self, Digest, Kind, Section};
 use crate::hash::{self, Keyed};
+use crate::rules::Verdict;
 use guard::guard;
+use wire::Tuple;
 
-const SECTIONS: usize = 12;
+const SECTIONS: usize = 24;
 const RECORDS: [usize; SECTIONS] = [
     size_of::<Tenant>(),
     size_of::<Subnet>(),
@@ -20,23 +23,38 @@ const RECORDS: [usize; SECTIONS] = [
     size_of::<NextHop>(),
     size_of::<Member>(),
     size_of::<SlotEndpoint>(),
+    size_of::<Crossing>(),
+    size_of::<ServicePorts>(),
+    size_of::<CrossingSlot>(),
+    size_of::<NatBlock>(),
+    size_of::<Table>(),
+    size_of::<RuleGroup>(),
+    size_of::<Outcome>(),
+    size_of::<u128>(),
+    size_of::<u16>(),
+    size_of::<u16>(),
+    size_of::<Word>(),
+    size_of::<u64>(),
 ];
 
 /// A checked compartment image: its tables as they lie in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct CompartmentImage<'a> {
-    tenants: &'a [Tenant],
+    pub(super) tenants: &'a [Tenant],
     subnets: &'a [Subnet],
-    endpoints: &'a [Endpoint],
+    pub(super) endpoints: &'a [Endpoint],
     own_prefixes: &'a [OwnPrefix],
     macs: &'a [MacSlot],
     addresses: &'a [AddressSlot],
     ranges: &'a [RouteRange],
     routes: &'a [Route],
-    attachments: &'a [Attachment],
+    pub(super) attachments: &'a [Attachment],
     next_hops: &'a [NextHop],
     members: &'a [Member],
     slots: &'a [SlotEndpoint],
+    pub(super) crossings: Crossings<'a>,
+    pub(super) nat_blocks: &'a [NatBlock],
+    classifier: Classifier<'a>,
     mac_seed: u64,
     address_seed: u64,
     digest: Digest,
@@ -112,6 +130,25 @@ impl<'a> CompartmentImage<'a> {
     /// What is in each slot.
     pub const fn slots(&self) -> &'a [SlotEndpoint] {
         self.slots
+    }
+
+    /// Rule tables; see [`CompartmentImage::judge`] and
+    /// [`CompartmentImage::rule_table`].
+    pub const fn tables(&self) -> &'a [Table] {
+        self.classifier.tables
+    }
+    pub(crate) const fn classifier(&self) -> &Classifier<'a> {
+        &self.classifier
+    }
+
+    /// What a table (an index, of those that [`Endpoint::egress`] and
+    /// [`Endpoint::ingress`] are; [`NONE`] is the caller's to see) says about a packet.
+    /// Five searches by halves and an AND; of a table of more than 256 rules five more
+    /// for its summary, then five for each group that may hold a match. A table that is
+    /// not there lets nothing pass.
+    #[inline]
+    pub fn judge(&self, table: u32, tuple: &Tuple) -> Verdict {
+        self.classifier.judge(table, tuple)
     }
 
     /// The index of the endpoint with this MAC in this subnet (an index). At most
@@ -191,6 +228,18 @@ impl<'a> CompartmentImage<'a> {
             next_hops,
             members,
             slots,
+            crossings,
+            service_ports,
+            crossing_tags,
+            nat_blocks,
+            tables,
+            groups,
+            outcomes,
+            addresses_of_rules,
+            ports_of_rules,
+            places,
+            words,
+            summaries,
         ] = sections;
         CompartmentImage {
             tenants: tenants.slice(bytes),
@@ -205,6 +254,23 @@ impl<'a> CompartmentImage<'a> {
             next_hops: next_hops.slice(bytes),
             members: members.slice(bytes),
             slots: slots.slice(bytes),
+            crossings: Crossings {
+                crossings: crossings.slice(bytes),
+                ports: service_ports.slice(bytes),
+                tags: crossing_tags.slice(bytes),
+                tag_seed: crossing_tags.seed,
+            },
+            nat_blocks: nat_blocks.slice(bytes),
+            classifier: Classifier {
+                tables: tables.slice(bytes),
+                groups: groups.slice(bytes),
+                outcomes: outcomes.slice(bytes),
+                addresses: addresses_of_rules.slice(bytes),
+                ports: ports_of_rules.slice(bytes),
+                places: places.slice(bytes),
+                words: words.slice(bytes),
+                summaries: summaries.slice(bytes),
+            },
             mac_seed: macs.seed,
             address_seed: addresses.seed,
             digest,
@@ -216,11 +282,14 @@ impl<'a> CompartmentImage<'a> {
         self.check_endpoints()?;
         self.check_hashes()?;
         self.check_outside()?;
+        self.check_crossings()?;
+        self.check_nat()?;
+        self.classifier.check()?;
         self.check_routes()
     }
 
     /// The tenant (an index) of an endpoint (an index).
-    fn tenant_of(&self, endpoint: u32) -> Option<u32> {
+    pub(super) fn tenant_of(&self, endpoint: u32) -> Option<u32> {
         let endpoint = self.endpoints.get(endpoint as usize)?;
         Some(self.subnets.get(endpoint.subnet as usize)?.tenant)
     }
@@ -277,6 +346,12 @@ impl<'a> CompartmentImage<'a> {
             must(endpoint.class < 8, "an unknown class")?;
             must(endpoint.features & !FEATURE_ALL == 0, "unknown features")?;
             must(endpoint.mtu >= 68, "an MTU below 68 (RFC 791)")?;
+            let there = |table| table == NONE || (table as usize) < self.classifier.tables.len();
+            must(
+                there(endpoint.egress) && there(endpoint.ingress)
+                    || !guard!("image-endpoint-table"),
+                "no such table of rules",
+            )?;
             must(endpoint.slot != 0, "in slot 0, which is the fabric's")?;
             let here = self.slots.get(endpoint.slot as usize);
             let here = here.is_some_and(|slot| slot.endpoint as usize == index);
@@ -371,8 +446,7 @@ impl<'a> CompartmentImage<'a> {
     }
 
     fn check_outside(&self) -> Result<(), MapError> {
-        let mut tags: Vec<u16> = self.attachments.iter().map(|a| a.tag).collect();
-        tags.sort_unstable();
+        let tags = self.tags();
         each(Name::Attachments, self.attachments, |_, attachment| {
             must(
                 (attachment.tenant as usize) < self.tenants.len(),
@@ -382,10 +456,8 @@ impl<'a> CompartmentImage<'a> {
             must(attachment.mtu >= 68, "an MTU below 68 (RFC 791)")?;
             let long = attachment.prefix4_len > 32 || attachment.prefix6_len > 128;
             must(!long, "a prefix too long")?;
-            let at = tags.partition_point(|tag| *tag <= attachment.tag);
-            let before = tags.partition_point(|tag| *tag < attachment.tag);
             must(
-                at - before == 1 || !guard!("image-tag-unique"),
+                is_once(&tags, attachment.tag) || !guard!("image-tag-unique"),
                 "its tag is another's too",
             )
         })?;
@@ -456,17 +528,27 @@ impl<'a> CompartmentImage<'a> {
                 let hop = self.next_hops.get(route.via as usize)?;
                 Some(Some(self.attachments.get(hop.attachment as usize)?.tenant))
             }
+            ROUTE_SERVICE => {
+                let crossing = self.crossings.crossings.get(route.via as usize)?;
+                Some(Some(crossing.tenant))
+            }
             ROUTE_UNREACHABLE => Some(None),
             _ => None,
         }
     }
 }
 
-fn is_found<T: Keyed>(table: &[T], seed: u64, slot: &T) -> bool {
+pub(super) fn is_found<T: Keyed>(table: &[T], seed: u64, slot: &T) -> bool {
     hash::find(table, seed, slot.key()).is_some_and(|found| core::ptr::eq(found, slot))
 }
 
-fn table_size(section: Name, len: usize) -> Result<(), MapError> {
+/// Whether a sorted list has a tag exactly once.
+pub(super) fn is_once(sorted: &[u16], tag: u16) -> bool {
+    let at = sorted.partition_point(|t| *t <= tag);
+    at - sorted.partition_point(|t| *t < tag) == 1
+}
+
+pub(super) fn table_size(section: Name, len: usize) -> Result<(), MapError> {
     if len == 0 || len.is_power_of_two() {
         return Ok(());
     }
@@ -475,14 +557,6 @@ fn table_size(section: Name, len: usize) -> Result<(), MapError> {
         index: 0,
         what: "the table is no power of two",
     })
-}
-
-#[inline]
-fn part<T>(records: &[T], first: u32, count: u32) -> &[T] {
-    let first = first as usize;
-    records
-        .get(first..first.saturating_add(count as usize))
-        .unwrap_or(&[])
 }
 
 /// A checked compartment image together with what owns its memory, so that a

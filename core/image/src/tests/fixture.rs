@@ -116,3 +116,13 @@ pub fn fabric() -> FabricTables {
         templates: vec![(0, template)],
     }
 }
+
+/// Offset and bytes of one of a compartment's sections, by its number of those that the
+/// fabric has not and that came after it.
+pub fn section_at(image: &[u8], number: usize) -> (usize, usize) {
+    // The fabric's five have no place here.
+    let entry = &image[64 + 32 * (number - 5)..];
+    let word = |at: usize| u64::from_le_bytes(entry[at..at + 8].try_into().unwrap()) as usize;
+    let record = u32::from_le_bytes(entry[..4].try_into().unwrap()) as usize;
+    (word(8), word(16) * record)
+}

@@ -66,6 +66,7 @@ impl Work<'_> {
                     _ => [0; 4],
                 },
                 address6: v6.map_or([0; 16], |a| mapped(a.address)),
+                ..Attachment::default()
             });
             list.push(Way {
                 outside,

@@ -211,6 +211,7 @@ pub fn site() -> CompartmentTables {
         prefix6_len: 64,
         address4: [192, 0, 2, 10],
         address6: outside(10),
+        ..Attachment::default()
     }];
     b.next_hops = vec![
         NextHop {

@@ -1,0 +1,266 @@
+//! Crossings and blocks of ports: finding and checking them.
+
+use super::compartment::{CompartmentImage, is_found, is_once, table_size};
+use super::{Lists, MapError, Section as Name, each, must, part};
+use crate::compartment::*;
+use crate::hash::{self, Keyed};
+use core::ops::RangeInclusive;
+use guard::guard;
+use wire::address::mapped;
+
+/// The sections of crossings.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Crossings<'a> {
+    pub(super) crossings: &'a [Crossing],
+    pub(super) ports: &'a [ServicePorts],
+    pub(super) tags: &'a [CrossingSlot],
+    pub(super) tag_seed: u64,
+}
+
+impl<'a> CompartmentImage<'a> {
+    /// The sides of agreements that are in this compartment.
+    pub const fn crossings(&self) -> &'a [Crossing] {
+        self.crossings.crossings
+    }
+
+    /// The crossing with this tag, and its index. At most eight slots are looked at.
+    #[inline]
+    pub fn crossing_by_tag(&self, tag: u16) -> Option<(u32, &'a Crossing)> {
+        let Crossings { tags, tag_seed, .. } = self.crossings;
+        let index = hash::find(tags, tag_seed, hash::tag_key(tag))?.crossing;
+        Some((index, self.crossings.crossings.get(index as usize)?))
+    }
+
+    /// The destination ports of a crossing's service, sorted by protocol and port.
+    #[inline]
+    pub fn service_ports_of(&self, crossing: &Crossing) -> &'a [ServicePorts] {
+        part(
+            self.crossings.ports,
+            crossing.ports_first,
+            crossing.ports_count,
+        )
+    }
+
+    /// Whether a destination port is of a crossing's service: a search by halves.
+    #[inline]
+    pub fn serves(&self, crossing: &Crossing, protocol: u8, port: u16) -> bool {
+        let ports = self.service_ports_of(crossing);
+        let before = ports.partition_point(|p| (p.protocol, p.first) <= (protocol, port));
+        let found = before.checked_sub(1).and_then(|at| ports.get(at));
+        found.is_some_and(|p| p.protocol == protocol && port <= p.last)
+    }
+
+    /// All blocks of ports; those of an attachment are a list.
+    pub const fn nat_blocks(&self) -> &'a [NatBlock] {
+        self.nat_blocks
+    }
+
+    /// The blocks of ports behind an attachment's IPv4 address, by their number.
+    #[inline]
+    pub fn nat_blocks_of(&self, attachment: &Attachment) -> &'a [NatBlock] {
+        part(
+            self.nat_blocks,
+            attachment.blocks_first,
+            attachment.blocks_count,
+        )
+    }
+
+    /// The index of the endpoint whose block a port behind an attachment (an index) is in.
+    #[inline]
+    pub fn endpoint_by_nat_port(&self, attachment: u32, port: u16) -> Option<u32> {
+        let attachment = self.attachments.get(attachment as usize)?;
+        let number = port
+            .checked_sub(attachment.nat_first)?
+            .checked_div(attachment.nat_block)?;
+        let blocks = self.nat_blocks_of(attachment);
+        let endpoint = blocks.get(usize::from(number))?.endpoint;
+        (endpoint != NONE).then_some(endpoint)
+    }
+
+    /// The ports of an endpoint (an index) behind an attachment (an index).
+    #[inline]
+    pub fn nat_ports(&self, attachment: u32, endpoint: u32) -> Option<RangeInclusive<u16>> {
+        let attachment = self.attachments.get(attachment as usize)?;
+        let number = self.endpoints.get(endpoint as usize)?.nat_index;
+        let block = self.nat_blocks_of(attachment).get(number as usize)?;
+        if block.endpoint != endpoint {
+            return None;
+        }
+        let before = u16::try_from(number)
+            .ok()?
+            .checked_mul(attachment.nat_block)?;
+        let first = attachment.nat_first.checked_add(before)?;
+        let last = first.checked_add(attachment.nat_block.checked_sub(1)?)?;
+        Some(first..=last)
+    }
+
+    /// The tags that this compartment is spoken to by, sorted.
+    pub(super) fn tags(&self) -> Vec<u16> {
+        let attachments = self.attachments.iter().map(|a| a.tag);
+        let crossings = self.crossings.crossings.iter().map(|c| c.tag);
+        let mut tags: Vec<u16> = attachments.chain(crossings).collect();
+        tags.sort_unstable();
+        tags
+    }
+
+    pub(super) fn check_crossings(&self) -> Result<(), MapError> {
+        let Crossings {
+            crossings,
+            ports,
+            tags,
+            tag_seed,
+        } = self.crossings;
+        let all = self.tags();
+        let mut lists = Lists::default();
+        each(Name::Crossings, crossings, |_, crossing| {
+            must(
+                (crossing.tenant as usize) < self.tenants.len(),
+                "no such tenant",
+            )?;
+            must(
+                crossing.tag != 0 && is_once(&all, crossing.tag) || !guard!("image-crossing-tag"),
+                "its tag is another's too",
+            )?;
+            must(
+                crossing.reserved == 0 && crossing.reserved2 == 0,
+                "reserved is not zero",
+            )?;
+            must(crossing.mtu >= 68, "an MTU below 68 (RFC 791)")?;
+            must(
+                is_network(&crossing.pool4, crossing.pool4_len)
+                    && is_network(&crossing.pool6, crossing.pool6_len),
+                "a pool that is no prefix",
+            )?;
+            must(
+                crossing.address4 != [0; 4] || crossing.address6 != [0; 16],
+                "no address",
+            )?;
+            match crossing.role {
+                CROSSING_ACCEPTOR => must(
+                    crossing.endpoint == NONE && crossing.pool4_len | crossing.pool6_len == 0,
+                    "an acceptor that serves",
+                )?,
+                CROSSING_OFFERER => self.check_offerer(crossing)?,
+                _ => return Err("an unknown role"),
+            }
+            lists.take(crossing.ports_first, crossing.ports_count)?;
+            let mut last = None;
+            // Bound: the lists are disjoint, so all of this is one pass.
+            for range in part(ports, crossing.ports_first, crossing.ports_count) {
+                must(
+                    range.reserved == 0 && range.reserved2 == 0,
+                    "reserved is not zero",
+                )?;
+                let rises = last < Some((range.protocol, range.first));
+                must(
+                    rises && range.first <= range.last || !guard!("image-service-order"),
+                    "its ports are not in order",
+                )?;
+                last = Some((range.protocol, range.last));
+            }
+            Ok(())
+        })?;
+        lists.end(Name::ServicePorts, ports.len())?;
+
+        let mut found = 0;
+        each(Name::CrossingTags, tags, |_, slot| {
+            if slot.is_empty() {
+                let empty = *slot == CrossingSlot::EMPTY;
+                return must(empty, "an empty slot that is not empty");
+            }
+            found += 1;
+            let crossing = crossings.get(slot.crossing as usize);
+            must(
+                crossing.is_some_and(|c| c.tag == slot.tag) || !guard!("image-crossing-slot"),
+                "a tag that is not its crossing's",
+            )?;
+            must(slot.reserved == 0, "reserved is not zero")?;
+            must(is_found(tags, tag_seed, slot), "cannot be found")
+        })?;
+        table_size(Name::CrossingTags, tags.len())?;
+        if found == crossings.len() {
+            return Ok(());
+        }
+        Err(MapError::Record {
+            section: Name::CrossingTags,
+            index: 0,
+            what: "a crossing without its tag",
+        })
+    }
+
+    /// That who serves is the tenant's own endpoint, by addresses of its own.
+    fn check_offerer(&self, crossing: &Crossing) -> Result<(), &'static str> {
+        let own = self.tenant_of(crossing.endpoint) == Some(crossing.tenant);
+        must(
+            own || !guard!("image-crossing-endpoint"),
+            "its endpoint is another tenant's",
+        )?;
+        let subnet = self.endpoints.get(crossing.endpoint as usize);
+        let subnet = subnet.map_or(NONE, |endpoint| endpoint.subnet);
+        let has = |address| self.endpoint_by_address(subnet, address) == Some(crossing.endpoint);
+        must(
+            (crossing.address4 == [0; 4] || has(mapped(crossing.address4)))
+                && (crossing.address6 == [0; 16] || has(crossing.address6))
+                || !guard!("image-crossing-address"),
+            "an address that is not its endpoint's",
+        )?;
+        must(
+            crossing.address4 != [0; 4] && crossing.pool4_len != 0
+                || crossing.address6 != [0; 16] && crossing.pool6_len != 0,
+            "no family has both an address and a pool",
+        )?;
+        must(crossing.ports_count != 0, "a service without ports")
+    }
+
+    pub(super) fn check_nat(&self) -> Result<(), MapError> {
+        let mut lists = Lists::default();
+        each(Name::Attachments, self.attachments, |_, attachment| {
+            let count = attachment.blocks_count;
+            lists.take(attachment.blocks_first, count)?;
+            if attachment.nat_block == 0 {
+                let none = attachment.nat_first == 0 && count == 0;
+                return must(none, "blocks of no ports");
+            }
+            must(
+                attachment.address4 != [0; 4],
+                "translation without an IPv4 address",
+            )?;
+            let end = u64::from(attachment.nat_first)
+                + u64::from(count) * u64::from(attachment.nat_block);
+            must(
+                attachment.nat_first >= NAT_LEAST_PORT && end <= 1 << 16
+                    || !guard!("image-nat-ports"),
+                "blocks beyond 1024 to 65535",
+            )?;
+            // Bound: the lists are disjoint, so all of this is one pass.
+            for (number, block) in (0..).zip(self.nat_blocks_of(attachment)) {
+                if block.endpoint == NONE {
+                    continue;
+                }
+                let endpoint = self.endpoints.get(block.endpoint as usize);
+                must(
+                    endpoint.is_some_and(|e| e.nat_index == number) || !guard!("image-nat-number"),
+                    "a block that its endpoint has not",
+                )?;
+                must(
+                    self.tenant_of(block.endpoint) == Some(attachment.tenant)
+                        || !guard!("image-nat-tenant"),
+                    "a block of another tenant's endpoint",
+                )?;
+            }
+            Ok(())
+        })?;
+        lists.end(Name::NatBlocks, self.nat_blocks.len())
+    }
+}
+
+/// Whether a prefix is one: not too long, without bits behind its length, and not
+/// given at all if its length is 0.
+fn is_network<const N: usize>(prefix: &[u8; N], len: u8) -> bool {
+    let len = usize::from(len);
+    len <= N * 8
+        && (0..).zip(prefix).all(|(at, byte)| {
+            let kept = len.saturating_sub(at * 8).min(8);
+            kept == 8 || byte & (0xff >> kept) == 0
+        })
+}
