@@ -173,6 +173,11 @@ pub struct Ip {
     /// An IPv6 fragment header is there, also where it says "not fragmented"
     /// (RFC 6946). In IPv4: it is a fragment.
     pub fragment_header: bool,
+    /// What the fragments of one packet have in common: IPv4's identification, the
+    /// IPv6 fragment header's; 0 if there is none.
+    pub fragment_id: u32,
+    /// Where the data is in the original packet, bytes; 0 unless a later fragment.
+    pub fragment_place: u16,
     /// Bytes of IP header with IPv4 options, without IPv6 extension headers.
     pub header_len: usize,
     /// Bytes of the whole packet, IP header included.
@@ -363,6 +368,8 @@ fn parse_ipv4(bytes: Bytes<'_>, at: usize) -> Result<Ip, ParseError> {
         dont_fragment: field & ipv4::DONT_FRAGMENT != 0,
         fragment,
         fragment_header: fragment != Fragment::Whole,
+        fragment_id: u32::from(u16::from_be_bytes([b[4], b[5]])),
+        fragment_place: place as u16,
         header_len,
         packet_len,
         transport_offset,
@@ -421,6 +428,8 @@ fn parse_ipv6(bytes: Bytes<'_>, at: usize) -> Result<Ip, ParseError> {
         dont_fragment: true,
         fragment: Fragment::Whole,
         fragment_header: false,
+        fragment_id: 0,
+        fragment_place: 0,
         header_len: ipv6::HEADER,
         packet_len,
         transport_offset: at + ipv6::HEADER,
@@ -485,6 +494,8 @@ fn walk_extensions(bytes: Bytes<'_>, ip: &mut Ip) -> Result<usize, ParseError> {
                 let field = u16::from_be_bytes([third, fourth]);
                 place = usize::from(field & 0xfff8);
                 ip.fragment_header = true;
+                ip.fragment_id = u32::from_be_bytes(bytes.array(start + 4)?);
+                ip.fragment_place = field & 0xfff8;
                 ip.fragment = fragment(place, field & 1 != 0, bytes.end - end)?;
             }
             _ => {}

@@ -10,3 +10,4 @@ mod offload;
 mod parse;
 mod properties;
 mod segment;
+mod translate;
