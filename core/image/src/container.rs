@@ -223,7 +223,7 @@ pub(crate) fn open<const N: usize>(
     Ok((sections, claimed))
 }
 
-/// The same for bytes that [`write`] has just made, whose digest needs no second look.
+/// The same for bytes that [`write()`] has just made, whose digest needs no second look.
 pub(crate) fn open_written<const N: usize>(
     bytes: &[u8],
     kind: Kind,

@@ -73,6 +73,26 @@ fn table(rules: std::ops::Range<usize>) -> impl Strategy<Value = RuleTable> {
     (proptest::collection::vec(rule(), rules), action())
         .prop_map(|(rules, default)| RuleTable { rules, default })
 }
+fn tables_of_each_kind() -> impl Strategy<Value = RuleTable> {
+    prop_oneof![2 => table(0..40), 1 => table(200..600), 1 => clustered()]
+}
+
+/// Tables of several groups, each of which covers a part of some fields only.
+fn clustered() -> impl Strategy<Value = RuleTable> {
+    table(300..700).prop_map(|mut table| {
+        for (n, rule) in table.rules.iter_mut().enumerate() {
+            let [a, b, c, d] = rule.id.to_le_bytes();
+            let (low, high) = (a.min(b) % 40, a.max(b) % 40);
+            let (low, high) = (low.min(high), low.max(high));
+            let cluster = (n / 90) as u8;
+            rule.region.source = v4([10, cluster, 0, low])..=v4([10, cluster, 0, high]);
+            let port = 20 * u16::from(cluster) + u16::from(c % 32);
+            rule.region.destination_port = port..=port + u16::from(d % 16);
+            rule.region.protocol = 6 + cluster / 3..=6 + cluster / 3;
+        }
+        table
+    })
+}
 prop_compose! {
     fn tuple()(
         source in address(), destination in address(),
@@ -139,7 +159,7 @@ proptest! {
 
     #[test]
     fn judging_is_the_first_rule_that_contains(
-        tables in proptest::collection::vec(prop_oneof![3 => table(0..40), 1 => table(200..600)], 1..4),
+        tables in proptest::collection::vec(tables_of_each_kind(), 1..4),
         tuples in proptest::collection::vec(tuple(), 200),
     ) {
         let bytes = built(&with_tables(tables.clone()));
@@ -154,7 +174,7 @@ proptest! {
 
     #[test]
     fn decoding_gives_the_rules_back(
-        tables in proptest::collection::vec(prop_oneof![3 => table(0..40), 1 => table(200..600)], 0..4),
+        tables in proptest::collection::vec(tables_of_each_kind(), 0..4),
     ) {
         let bytes = built(&with_tables(tables.clone()));
         let image = CompartmentImage::map(bytes.as_ref()).unwrap();
@@ -170,7 +190,7 @@ proptest! {
 
     #[test]
     fn tampered_tables_are_refused_or_judged_as_they_decode(
-        table in prop_oneof![3 => table(1..6), 1 => table(257..270)],
+        table in prop_oneof![3 => table(1..6), 1 => table(257..270), 1 => clustered()],
         changes in proptest::collection::vec((21usize..29, any::<prop::sample::Index>(), any::<u8>()), 1..4),
         tuples in proptest::collection::vec(tuple(), 60),
     ) {
