@@ -56,6 +56,7 @@ const DATA_PATH: &[&str] = &[
     "core/image/src",
     "core/switch/src",
     "core/fabric/src",
+    "core/flow/src",
     "core/telemetry/src",
     "core/wire/src",
     "host/port/src",

@@ -1,0 +1,982 @@
+//! All connections of a compartment, in storage that is sized once.
+//!
+//! A connection costs 120 bytes of record, 8 of its owner's sets and 4 of the heads of
+//! the answers' chains: 132 bytes, so that a million are 126 MiB. Nothing of it is
+//! resident before it is used. A translated one costs 36 bytes more.
+//!
+//! The side of the initiator lies in its owner's sets ([`crate::index`]), the side of
+//! the responder in one table of chains for the whole compartment. That table evicts
+//! nobody: it has room for as many as there are records, and who may have how many
+//! records is each owner's own matter. Its chains are short since the hash is keyed;
+//! one longer than [`CHAIN`] takes no more.
+
+use guard::guard;
+use siphasher::sip::SipHasher13;
+use wire::{Tuple, tcp};
+use zerocopy::FromZeros;
+
+use crate::index::{self, MOST, Places, Set, Ways};
+use crate::journal::{Entry, Journal, Restored};
+use crate::record::{RECORD, Record, TRANSLATED, Translation, WAITS};
+use crate::segment::{Kind, Segment};
+use crate::state::{Invalid, State};
+use crate::tcp::{Step, Track};
+
+/// Answers under one head at most. With as many heads as records a chain of 32 is less
+/// likely than 10^-35.
+pub const CHAIN: usize = 32;
+/// Sets beside its own two in which a new connection looks for a half-open one to evict.
+const LOOK: u32 = 8;
+/// Owners at most.
+pub const OWNERS: usize = 1 << 16;
+/// Bytes of memory that a connection takes, index included, translation not.
+pub const BYTES: usize = RECORD + size_of::<u32>() * (index::SLACK as usize + 1);
+
+/// One side of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Side {
+    /// In whose bounds it is found: an endpoint's index.
+    pub owner: u32,
+    /// 0 inside, else the tag that the side's packets come by.
+    pub zone: u16,
+    /// The side's packets, as it sends them.
+    pub tuple: Tuple,
+}
+
+/// What was decided about a connection. Pairs are (from the initiator, from the
+/// responder).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// Of the image that decided; only compared.
+    pub epoch: u32,
+    /// Rules that decided, at the initiator and at the responder.
+    pub rules: [u32; 2],
+    /// What the caller is to do with each direction's packets, in its own terms.
+    pub actions: [u32; 2],
+}
+
+/// Which way a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// From the initiator.
+    Forth = 0,
+    /// From the responder.
+    Back = 1,
+}
+
+impl Direction {
+    /// The other one.
+    #[must_use]
+    pub const fn reversed(self) -> Direction {
+        match self {
+            Direction::Forth => Direction::Back,
+            Direction::Back => Direction::Forth,
+        }
+    }
+}
+
+/// A connection, and which of its directions. It names the connection until one is
+/// opened, closed or swept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Found {
+    /// The connection's number, which is its journal's slot too.
+    pub id: u32,
+    /// The packet's direction.
+    pub direction: Direction,
+}
+
+/// What is to be done with a packet of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judgement {
+    /// It passes.
+    Pass,
+    /// It is dropped.
+    Invalid(Invalid),
+    /// It begins a new connection; the old one is closed. It is to be judged as the
+    /// first packet of its tuple.
+    Anew,
+}
+
+/// Why a connection is not opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// No first packet of a connection: dropped.
+    Invalid(Invalid),
+    /// The owner has no place: served without state.
+    Full,
+    /// A connection has one of the sides already: another port is to be chosen, or the
+    /// connection found.
+    Taken,
+    /// No such owner, or sides of different protocols: the caller's fault.
+    Sides,
+}
+
+/// [`Connections::new`] was asked for more owners or connections than there are numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooMany;
+
+/// What happened to an owner's connections since the beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Opened.
+    pub opened: u64,
+    /// Became established.
+    pub established: u64,
+    /// Restored.
+    pub restored: u64,
+    /// Half-open ones evicted by newer ones.
+    pub evicted_half_open: u64,
+    /// Established ones without a place of their own, evicted by newer ones.
+    pub evicted_unstated: u64,
+    /// Idle ones evicted.
+    pub evicted_idle: u64,
+    /// Became established and found no place of their own.
+    pub unstated: u64,
+    /// Refused for want of a place.
+    pub refused: u64,
+    /// Silent for too long.
+    pub expired: u64,
+    /// Closed by the caller, cut, or begun anew.
+    pub closed: u64,
+    /// Packets that did not fit their connection.
+    pub invalid: u64,
+}
+
+/// A connection as it is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// Its number.
+    pub id: u32,
+    /// The initiator's side.
+    pub a: Side,
+    /// The responder's side.
+    pub b: Side,
+    /// Where it stands.
+    pub state: State,
+    /// What was decided about it.
+    pub verdict: Verdict,
+    /// Packets on the wire, forth and back.
+    pub packets: [u64; 2],
+    /// Bytes on the wire, forth and back.
+    pub bytes: [u64; 2],
+    /// Nanoseconds since a packet passed, to about 17 ms.
+    pub silent: u64,
+}
+
+/// What a new judgement says of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rejudged {
+    /// It stays, under this verdict.
+    Keep(Verdict),
+    /// It is denied now.
+    Cut,
+}
+
+/// What one call of [`Connections::sweep`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Records looked at.
+    pub looked: u32,
+    /// Removed because they were silent.
+    pub expired: u32,
+    /// Judged again and cut.
+    pub cut: u32,
+    /// The round ended with this call: every connection was looked at since the last
+    /// end.
+    pub ended: bool,
+}
+
+/// One owner's bounds.
+struct Owner {
+    first_record: u32,
+    capacity: u32,
+    first_set: u32,
+    sets: u32,
+    /// Records ever used; those beyond are untouched memory.
+    used: u32,
+    /// The first free one below that, and 1.
+    free: u32,
+    live: u32,
+    half_open: u32,
+    hand: u32,
+    counters: Counters,
+}
+
+/// All connections of a compartment.
+pub struct Connections<J = ()> {
+    hasher: SipHasher13,
+    owners: Vec<Owner>,
+    sets: Vec<Set>,
+    heads: Vec<u32>,
+    records: Vec<Record>,
+    translations: Vec<Translation>,
+    /// Where the sweep goes on: an owner, and a record of it.
+    cursor: (usize, u32),
+    journal: J,
+}
+
+impl Connections {
+    /// Without a journal: see [`Connections::journalled`].
+    ///
+    /// # Errors
+    /// [`TooMany`].
+    pub fn new(seed: [u64; 2], capacities: &[u32]) -> Result<Connections, TooMany> {
+        Connections::journalled(seed, capacities, ())
+    }
+}
+
+impl<J: Journal> Connections<J> {
+    /// Room for as many connections of each owner as `capacities` says. `seed` is
+    /// random and told to nobody. The memory is reserved here, once, and becomes
+    /// resident as it is used.
+    ///
+    /// # Errors
+    /// [`TooMany`]: more than [`OWNERS`] owners, 16,777,214 connections of one, or
+    /// 2^32 - 1 together; or the memory is not to be had.
+    pub fn journalled(
+        seed: [u64; 2],
+        capacities: &[u32],
+        journal: J,
+    ) -> Result<Connections<J>, TooMany> {
+        if capacities.len() > OWNERS || capacities.iter().any(|&capacity| capacity > MOST) {
+            return Err(TooMany);
+        }
+        let (mut records, mut sets) = (0u32, 0u32);
+        let mut owners = Vec::with_capacity(capacities.len());
+        for &capacity in capacities {
+            let own = index::sets(capacity);
+            owners.push(Owner {
+                first_record: records,
+                capacity,
+                first_set: sets,
+                sets: own,
+                used: 0,
+                free: 0,
+                live: 0,
+                half_open: 0,
+                hand: 0,
+                counters: Counters::default(),
+            });
+            records = records.checked_add(capacity).ok_or(TooMany)?;
+            sets = sets.checked_add(own).ok_or(TooMany)?;
+        }
+        let size = records as usize;
+        Ok(Connections {
+            hasher: SipHasher13::new_with_keys(seed[0], seed[1]),
+            owners,
+            sets: Set::new_vec_zeroed(sets as usize).map_err(|_| TooMany)?,
+            heads: u32::new_vec_zeroed(size).map_err(|_| TooMany)?,
+            records: Record::new_vec_zeroed(size).map_err(|_| TooMany)?,
+            translations: Translation::new_vec_zeroed(size).map_err(|_| TooMany)?,
+            cursor: (0, 0),
+            journal,
+        })
+    }
+
+    /// The connection that a packet of `owner`'s side in `zone` belongs to.
+    pub fn find(&mut self, now: u64, owner: u32, zone: u16, tuple: &Tuple) -> Option<Found> {
+        let side = Side {
+            owner,
+            zone,
+            tuple: *tuple,
+        };
+        let hash = self.hash(&side);
+        let found = self.look(hash, &side)?;
+        if self.record(found.id)?.expired(now) {
+            self.remove(found.id, |counters| &mut counters.expired);
+            return None;
+        }
+        Some(found)
+    }
+
+    /// Opens the connection that `segment` is the first packet of, from `a` to `b`. The
+    /// packet is judged and counted by this: [`Connections::packet`] is for those after
+    /// it.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn open(
+        &mut self,
+        now: u64,
+        a: &Side,
+        b: &Side,
+        verdict: &Verdict,
+        segment: &Segment,
+    ) -> Result<Found, Refused> {
+        let mut record = Record::new(now, a, b, verdict);
+        match (segment.kind, a.tuple.protocol == tcp::PROTOCOL) {
+            (Kind::Tcp(facts), true) => {
+                if facts.flags & (tcp::SYN | tcp::ACK) != tcp::SYN {
+                    return Err(Refused::Invalid(Invalid::NotSyn));
+                }
+                let mut track = record.track(State::SynSent);
+                track.judge(0, &facts).map_err(Refused::Invalid)?;
+                record.set_track(&track);
+            }
+            (Kind::Echo { request: false }, false) => {
+                return Err(Refused::Invalid(Invalid::Unsolicited));
+            }
+            (Kind::Plain | Kind::Echo { .. }, false) => record.set_state(State::Unreplied),
+            _ => return Err(Refused::Invalid(Invalid::Kind)),
+        }
+        record.count(0, segment.packets, segment.bytes);
+        let id = self.install(now, a, b, record)?;
+        if let Some(owner) = self.owners.get_mut(a.owner as usize) {
+            owner.counters.opened += 1;
+        }
+        Ok(Found {
+            id,
+            direction: Direction::Forth,
+        })
+    }
+
+    /// Opens again what a journal alleged and the caller judged. Of TCP the first
+    /// packet of each side is believed.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn restore(
+        &mut self,
+        now: u64,
+        restored: &Restored,
+        verdict: &Verdict,
+    ) -> Result<Found, Refused> {
+        let (a, b) = (&restored.a, &restored.b);
+        let mut record = Record::new(now, a, b, verdict);
+        match restored.state {
+            State::Established => record.set_track(&Track::restored(restored.scales)),
+            state => record.set_state(state),
+        }
+        let id = self.install(now, a, b, record)?;
+        if let Some(owner) = self.owners.get_mut(a.owner as usize) {
+            owner.counters.restored += 1;
+        }
+        self.promote(now, id, true);
+        Ok(Found {
+            id,
+            direction: Direction::Forth,
+        })
+    }
+
+    /// Judges a packet that [`Connections::find`] found a connection for, and counts it
+    /// if it passes.
+    pub fn packet(&mut self, now: u64, found: Found, segment: &Segment) -> Judgement {
+        let side = found.direction as usize;
+        let Some(record) = self.records.get_mut(found.id as usize) else {
+            return Judgement::Anew;
+        };
+        let Some(before) = record.state() else {
+            return Judgement::Anew;
+        };
+        let judged = match (segment.kind, record.protocol() == tcp::PROTOCOL) {
+            (Kind::Tcp(facts), true) => {
+                let mut track = record.track(before);
+                let judged = track.judge(side, &facts);
+                if judged == Ok(Step::Pass) {
+                    record.set_track(&track);
+                }
+                judged
+            }
+            (Kind::Echo { request }, false) if request != (side == 0) => Err(Invalid::Unsolicited),
+            (Kind::Plain | Kind::Echo { .. }, false) => {
+                match (before, found.direction) {
+                    (State::Unreplied, Direction::Back) => record.set_state(State::Replied),
+                    (State::Replied, Direction::Forth) => record.set_state(State::Stream),
+                    _ => {}
+                }
+                Ok(Step::Pass)
+            }
+            _ => Err(Invalid::Kind),
+        };
+        match judged {
+            Ok(Step::Pass) => {}
+            Ok(Step::Anew) => {
+                self.remove(found.id, |counters| &mut counters.closed);
+                return Judgement::Anew;
+            }
+            Err(invalid) => {
+                let owner = record.a().owner;
+                if let Some(owner) = self.owners.get_mut(owner as usize) {
+                    owner.counters.invalid += 1;
+                }
+                return Judgement::Invalid(invalid);
+            }
+        }
+        record.touch(now);
+        record.count(side, segment.packets, segment.bytes);
+        let (state, waits) = (record.state().unwrap_or(before), record.is(WAITS));
+        if state != before {
+            self.changed(now, found.id, before, state);
+        } else if waits && !state.is_half_open() {
+            self.promote(now, found.id, false);
+        }
+        Judgement::Pass
+    }
+
+    /// Judges an ICMP error that is alleged to be about the connection, and counts it.
+    /// The error goes `found.direction`, as the answers to what it quotes do: it is
+    /// found by the quoted tuple reversed. `sequence` is the quoted TCP sequence number,
+    /// which must have been sent.
+    pub fn related(&mut self, found: Found, sequence: Option<u32>, segment: &Segment) -> Judgement {
+        let Some(record) = self.records.get_mut(found.id as usize) else {
+            return Judgement::Invalid(Invalid::Unrelated);
+        };
+        let sender = found.direction.reversed() as usize;
+        let sent = match (record.state(), sequence) {
+            (None, _) => false,
+            (Some(state), Some(sequence)) => record.track(state).sent(sender, sequence),
+            (Some(_), None) => record.protocol() != tcp::PROTOCOL,
+        };
+        if guard!("flow-related") && !sent {
+            return Judgement::Invalid(Invalid::Unrelated);
+        }
+        // An error keeps nothing alive.
+        record.count(found.direction as usize, segment.packets, segment.bytes);
+        Judgement::Pass
+    }
+
+    /// Counts a later fragment, which follows its first without a judgement of its own.
+    /// `false`: the connection is gone.
+    pub fn follow(&mut self, now: u64, found: Found, segment: &Segment) -> bool {
+        match self.records.get_mut(found.id as usize) {
+            Some(record) if record.state().is_some() => {
+                record.touch(now);
+                record.count(found.direction as usize, segment.packets, segment.bytes);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// What was decided about the connection.
+    pub fn verdict(&self, found: Found) -> Option<Verdict> {
+        Some(self.record(found.id)?.verdict())
+    }
+
+    /// Whether another image than `epoch`'s decided about it.
+    pub fn stale(&self, found: Found, epoch: u32) -> bool {
+        self.record(found.id)
+            .is_none_or(|record| guard!("flow-epoch") && record.epoch() != epoch)
+    }
+
+    /// Notes a new judgement: the connection stays under it, or is closed.
+    pub fn rejudged(&mut self, found: Found, rejudged: Rejudged) {
+        match (rejudged, self.records.get_mut(found.id as usize)) {
+            (Rejudged::Keep(verdict), Some(record)) => record.judge(&verdict),
+            _ => self.close(found),
+        }
+    }
+
+    /// Forgets the connection.
+    pub fn close(&mut self, found: Found) {
+        self.remove(found.id, |counters| &mut counters.closed);
+    }
+
+    /// The tuple that a packet going `found.direction` leaves with: its own, unless the
+    /// connection is translated.
+    pub fn leaves_as(&self, found: Found) -> Option<Tuple> {
+        let record = self.record(found.id)?;
+        Some(match found.direction {
+            Direction::Forth => self.b(found.id, record).tuple.reversed(),
+            Direction::Back => record.a().tuple.reversed(),
+        })
+    }
+
+    /// Whether the connection's packets leave with another tuple than they come with.
+    pub fn is_translated(&self, found: Found) -> bool {
+        self.record(found.id)
+            .is_some_and(|record| record.is(TRANSLATED))
+    }
+
+    /// The connection of this number, if there is one.
+    pub fn connection(&self, now: u64, id: u32) -> Option<Connection> {
+        let record = self.record(id)?;
+        let [forth, back] = record.counts();
+        Some(Connection {
+            id,
+            a: record.a(),
+            b: self.b(id, record),
+            state: record.state()?,
+            verdict: record.verdict(),
+            packets: [forth.0, back.0],
+            bytes: [forth.1, back.1],
+            silent: record.silent(now),
+        })
+    }
+
+    /// All connections of an owner, those that it began.
+    pub fn of_owner(&self, now: u64, owner: u32) -> impl Iterator<Item = Connection> + '_ {
+        let numbers = self.owners.get(owner as usize).map_or(0..0, |owner| {
+            owner.first_record..owner.first_record + owner.used
+        });
+        numbers.filter_map(move |id| self.connection(now, id))
+    }
+
+    /// How many connections of an owner there are: all, and of them the half-open.
+    pub fn live(&self, owner: u32) -> (u32, u32) {
+        let owner = self.owners.get(owner as usize);
+        owner.map_or((0, 0), |owner| (owner.live, owner.half_open))
+    }
+
+    /// What happened to an owner's connections.
+    pub fn counters(&self, owner: u32) -> Counters {
+        let owner = self.owners.get(owner as usize);
+        owner.map(|owner| owner.counters).unwrap_or_default()
+    }
+
+    /// The journal.
+    pub const fn journal(&mut self) -> &mut J {
+        &mut self.journal
+    }
+
+    /// Goes on with the background pass: looks at up to `budget` records, removes those
+    /// that were silent for too long, and has `judge` judge again those that another
+    /// image than `epoch`'s decided about.
+    pub fn sweep(
+        &mut self,
+        now: u64,
+        budget: u32,
+        epoch: u32,
+        judge: &mut impl FnMut(&Connection) -> Rejudged,
+    ) -> Swept {
+        let mut swept = Swept::default();
+        // Owners that have nothing are passed by: a budget of their own bounds them.
+        let mut passed = 0;
+        while swept.looked < budget && passed <= budget {
+            let (at, next) = self.cursor;
+            let Some(owner) = self.owners.get(at) else {
+                self.cursor = (0, 0);
+                swept.ended = true;
+                break;
+            };
+            if next >= owner.used {
+                self.cursor = (at + 1, 0);
+                passed += 1;
+                continue;
+            }
+            let id = owner.first_record + next;
+            self.cursor = (at, next + 1);
+            swept.looked += 1;
+            let Some(record) = self.record(id) else {
+                continue;
+            };
+            if record.expired(now) {
+                self.remove(id, |counters| &mut counters.expired);
+                swept.expired += 1;
+            } else if record.epoch() != epoch
+                && let Some(connection) = self.connection(now, id)
+            {
+                match (judge(&connection), self.records.get_mut(id as usize)) {
+                    (Rejudged::Keep(verdict), Some(record)) => record.judge(&verdict),
+                    _ => {
+                        self.remove(id, |counters| &mut counters.closed);
+                        swept.cut += 1;
+                    }
+                }
+            }
+        }
+        swept
+    }
+
+    fn hash(&self, side: &Side) -> u64 {
+        index::hash(&self.hasher, side.owner, side.zone, &side.tuple)
+    }
+
+    /// The record of this number, if it holds a connection.
+    fn record(&self, id: u32) -> Option<&Record> {
+        let record = self.records.get(id as usize)?;
+        record.state().is_some().then_some(record)
+    }
+
+    fn b(&self, id: u32, record: &Record) -> Side {
+        let plain = record.plain_b();
+        match self.translations.get(id as usize) {
+            Some(translation) if record.is(TRANSLATED) => Side {
+                tuple: translation.tuple(record.protocol()),
+                ..plain
+            },
+            _ => plain,
+        }
+    }
+
+    fn places(&self, hash: u64, owner: u32) -> Option<Places> {
+        let owner = self.owners.get(owner as usize)?;
+        Some(Places::of(hash, owner.first_set, owner.sets))
+    }
+
+    fn head(&self, hash: u64) -> usize {
+        index::reduce((hash >> 16) as u32, self.heads.len() as u32)
+    }
+
+    /// The connection that has this side.
+    fn look(&self, hash: u64, side: &Side) -> Option<Found> {
+        let owner = self.owners.get(side.owner as usize)?;
+        let places = Places::of(hash, owner.first_set, owner.sets);
+        if owner.live != 0 {
+            for set in places.sets.iter().filter_map(|&at| self.sets.get(at)) {
+                for number in set.tagged(places.tag) {
+                    let id = owner.first_record + number;
+                    if self.record(id).is_some_and(|record| record.a() == *side) {
+                        return Some(Found {
+                            id,
+                            direction: Direction::Forth,
+                        });
+                    }
+                }
+            }
+        }
+        let mut next = *self.heads.get(self.head(hash))?;
+        // Bound: CHAIN, which `install` keeps.
+        for _ in 0..CHAIN {
+            let id = next.checked_sub(1)?;
+            let record = self.record(id)?;
+            if self.b(id, record) == *side {
+                return Some(Found {
+                    id,
+                    direction: Direction::Back,
+                });
+            }
+            next = record.next;
+        }
+        None
+    }
+
+    /// Links of the chain under a head.
+    fn chain(&self, head: usize) -> usize {
+        let mut next = self.heads.get(head).copied().unwrap_or_default();
+        let mut length = 0;
+        while length < CHAIN
+            && let Some(record) = next.checked_sub(1).and_then(|id| self.record(id))
+        {
+            length += 1;
+            next = record.next;
+        }
+        length
+    }
+
+    /// Gives a new record a place, among the half-open ones at first.
+    fn install(
+        &mut self,
+        now: u64,
+        a: &Side,
+        b: &Side,
+        mut record: Record,
+    ) -> Result<u32, Refused> {
+        let known = |side: &Side| (side.owner as usize) < self.owners.len();
+        if !known(a) || !known(b) || a.tuple.protocol != b.tuple.protocol {
+            return Err(Refused::Sides);
+        }
+        let (forth, back) = (self.hash(a), self.hash(b));
+        // An expired one has its sides no longer.
+        for (hash, side) in [(forth, a), (back, b)] {
+            if let Some(found) = self.look(hash, side) {
+                let taken = self.record(found.id).is_some_and(|r| !r.expired(now));
+                if guard!("flow-taken") && taken {
+                    return Err(Refused::Taken);
+                }
+                self.remove(found.id, |counters| &mut counters.expired);
+            }
+        }
+        let head = self.head(back);
+        let room = self.chain(head) < CHAIN;
+        let number = match room {
+            true => self.room(now, a.owner, forth),
+            false => None,
+        };
+        let (Some(number), Some(places)) = (number, self.places(forth, a.owner)) else {
+            if let Some(owner) = self.owners.get_mut(a.owner as usize) {
+                owner.counters.refused += 1;
+            }
+            return Err(Refused::Full);
+        };
+        let placed = index::insert(&mut self.sets, &places, Ways::HalfOpen, number);
+        debug_assert!(placed, "room made one");
+        let state = record.state();
+        let Some(owner) = self.owners.get_mut(a.owner as usize) else {
+            return Err(Refused::Sides);
+        };
+        let id = owner.first_record + number;
+        owner.live += 1;
+        owner.half_open += u32::from(state.is_some_and(State::is_half_open));
+        record.set(WAITS, true);
+        if let Some(slot) = self.heads.get_mut(head) {
+            record.next = core::mem::replace(slot, id + 1);
+        }
+        if record.is(TRANSLATED)
+            && let Some(slot) = self.translations.get_mut(id as usize)
+        {
+            *slot = Translation::of(&b.tuple);
+        }
+        if let Some(slot) = self.records.get_mut(id as usize) {
+            *slot = record;
+        }
+        self.note(id);
+        Ok(id)
+    }
+
+    /// A free record of the owner, as its number there, and a free way for it: evicts
+    /// as it must. `None`: none may be evicted.
+    fn room(&mut self, now: u64, owner: u32, hash: u64) -> Option<u32> {
+        let places = self.places(hash, owner)?;
+        let own = self.owners.get(owner as usize)?;
+        if own.sets == 0 {
+            return None;
+        }
+        let full = guard!("flow-capacity") && own.live >= own.capacity;
+        let many = guard!("flow-half-open-quarter") && own.half_open >= quarter(own.capacity);
+        if full || many {
+            let over = match many {
+                true => None,
+                false => self.over_victim(now, owner, places.sets),
+            };
+            let victim = over
+                .or_else(|| self.half_open_victim(now, owner, places.sets, true))
+                .or_else(|| self.nearby(now, owner));
+            let victim = match many {
+                true => victim,
+                // Of the established first who has no place of its own.
+                false => victim
+                    .or_else(|| self.half_open_victim(now, owner, places.sets, false))
+                    .or_else(|| self.idle_victim(now, owner, places.sets)),
+            };
+            self.evict(victim?);
+        }
+        if !self.has_way(&places) {
+            let victim = self
+                .half_open_victim(now, owner, places.sets, true)
+                .or_else(|| self.half_open_victim(now, owner, places.sets, false))?;
+            self.evict(victim);
+        }
+        let own = self.owners.get_mut(owner as usize)?;
+        if let Some(number) = own.free.checked_sub(1) {
+            let free = self.records.get((own.first_record + number) as usize)?;
+            own.free = free.next;
+            return Some(number);
+        }
+        if own.used >= own.capacity {
+            return None;
+        }
+        own.used += 1;
+        Some(own.used - 1)
+    }
+
+    fn has_way(&self, places: &Places) -> bool {
+        places
+            .sets
+            .iter()
+            .filter_map(|&at| self.sets.get(at))
+            .any(|set| set.numbers(Ways::HalfOpen).count() < index::HALF_OPEN_WAYS)
+    }
+
+    /// Of the connections in these sets' half-open ways the one that was silent
+    /// longest: of those that are half-open, else of those that wait for a place.
+    fn half_open_victim(
+        &self,
+        now: u64,
+        owner: u32,
+        sets: [usize; 2],
+        half_open: bool,
+    ) -> Option<u32> {
+        let first = self.owners.get(owner as usize)?.first_record;
+        sets.iter()
+            .filter_map(|&at| self.sets.get(at))
+            .flat_map(|set| set.numbers(Ways::HalfOpen))
+            .map(|number| first + number)
+            .filter(|&id| {
+                let state = self.record(id).and_then(Record::state);
+                state.is_some_and(|state| state.is_half_open() == half_open)
+            })
+            .max_by_key(|&id| self.record(id).map_or(0, |record| record.age(now)))
+    }
+
+    /// A half-open one in the sets where the owner's hand stands. Bound: [`LOOK`] sets.
+    fn nearby(&mut self, now: u64, owner: u32) -> Option<u32> {
+        let own = self.owners.get_mut(owner as usize)?;
+        let (first, count, hand) = (own.first_set, own.sets, own.hand);
+        own.hand = (hand + LOOK) % count.max(1);
+        (0..LOOK.min(count))
+            .map(|step| (first + (hand + step) % count) as usize)
+            .find_map(|set| self.half_open_victim(now, owner, [set, set], true))
+    }
+
+    /// A connection in these sets that is over, or was silent for too long.
+    fn over_victim(&self, now: u64, owner: u32, sets: [usize; 2]) -> Option<u32> {
+        let first = self.owners.get(owner as usize)?.first_record;
+        sets.iter()
+            .filter_map(|&at| self.sets.get(at))
+            .flat_map(|set| {
+                let waiting = set.numbers(Ways::HalfOpen);
+                set.numbers(Ways::Established).chain(waiting)
+            })
+            .map(|number| first + number)
+            .find(|&id| {
+                let over = |record: &Record| record.state().is_some_and(State::is_over);
+                self.record(id)
+                    .is_some_and(|record| over(record) || record.expired(now))
+            })
+    }
+
+    /// Of the established connections in these sets the idle one that was silent
+    /// longest.
+    fn idle_victim(&self, now: u64, owner: u32, sets: [usize; 2]) -> Option<u32> {
+        let first = self.owners.get(owner as usize)?.first_record;
+        sets.iter()
+            .filter_map(|&at| self.sets.get(at))
+            .flat_map(|set| set.numbers(Ways::Established))
+            .map(|number| first + number)
+            .filter(|&id| {
+                let idle = self.record(id).is_none_or(|record| record.idle(now));
+                !guard!("flow-evicts-idle") || idle
+            })
+            .max_by_key(|&id| self.record(id).map_or(0, |record| record.age(now)))
+    }
+
+    fn evict(&mut self, id: u32) {
+        let Some(record) = self.record(id) else {
+            return;
+        };
+        let half_open = record.state().is_some_and(State::is_half_open);
+        let waits = record.is(WAITS);
+        self.remove(id, |counters| match (half_open, waits) {
+            (true, _) => &mut counters.evicted_half_open,
+            (_, true) => &mut counters.evicted_unstated,
+            _ => &mut counters.evicted_idle,
+        });
+    }
+
+    /// A connection changed its state.
+    fn changed(&mut self, now: u64, id: u32, before: State, state: State) {
+        if before.is_half_open() && !state.is_half_open() {
+            let owner = self.record(id).map(|record| record.a().owner);
+            if let Some(owner) = owner.and_then(|o| self.owners.get_mut(o as usize)) {
+                owner.half_open = owner.half_open.saturating_sub(1);
+                // What ended before it was established needs no place.
+                owner.counters.established += u64::from(!state.is_over());
+            }
+            if !state.is_over() {
+                self.promote(now, id, true);
+            }
+        }
+        self.note(id);
+    }
+
+    /// Moves an established connection to the ways for these. Where they are full it
+    /// evicts an idle one, if it `may`; else it stays where newer ones evict it.
+    fn promote(&mut self, now: u64, id: u32, may: bool) {
+        let Some(side) = self.record(id).map(Record::a) else {
+            return;
+        };
+        let hash = self.hash(&side);
+        let (Some(places), Some(own)) = (
+            self.places(hash, side.owner),
+            self.owners.get(side.owner as usize),
+        ) else {
+            return;
+        };
+        let number = id - own.first_record;
+        let full = |sets: &[Set]| {
+            places
+                .sets
+                .iter()
+                .filter_map(|&at| sets.get(at))
+                .all(|set| {
+                    set.numbers(Ways::Established).count() == index::WAYS - index::HALF_OPEN_WAYS
+                })
+        };
+        if full(&self.sets) {
+            if !may {
+                return;
+            }
+            let Some(victim) = self.idle_victim(now, side.owner, places.sets) else {
+                if let Some(owner) = self.owners.get_mut(side.owner as usize) {
+                    owner.counters.unstated += 1;
+                }
+                return;
+            };
+            self.evict(victim);
+        }
+        index::remove(&mut self.sets, &places, number);
+        let placed = index::insert(&mut self.sets, &places, Ways::Established, number);
+        debug_assert!(placed, "it was not full");
+        if let Some(record) = self.records.get_mut(id as usize) {
+            record.set(WAITS, false);
+        }
+    }
+
+    /// Takes a connection out of everything.
+    fn remove(&mut self, id: u32, counter: impl FnOnce(&mut Counters) -> &mut u64) {
+        let Some(record) = self.record(id).copied() else {
+            return;
+        };
+        let (a, b) = (record.a(), self.b(id, &record));
+        if let Some(places) = self.places(self.hash(&a), a.owner) {
+            let first = self
+                .owners
+                .get(a.owner as usize)
+                .map_or(0, |o| o.first_record);
+            index::remove(&mut self.sets, &places, id - first);
+        }
+        self.unchain(id, self.head(self.hash(&b)), record.next);
+        let Some(owner) = self.owners.get_mut(a.owner as usize) else {
+            return;
+        };
+        owner.live = owner.live.saturating_sub(1);
+        let half_open = record.state().is_some_and(State::is_half_open);
+        owner.half_open = owner.half_open.saturating_sub(u32::from(half_open));
+        *counter(&mut owner.counters) += 1;
+        if let Some(slot) = self.records.get_mut(id as usize) {
+            slot.zero();
+            slot.next = core::mem::replace(&mut owner.free, id - owner.first_record + 1);
+        }
+        if J::KEEPS {
+            self.journal.write(id, None);
+        }
+    }
+
+    fn unchain(&mut self, id: u32, head: usize, after: u32) {
+        let Some(slot) = self.heads.get_mut(head) else {
+            return;
+        };
+        if *slot == id + 1 {
+            *slot = after;
+            return;
+        }
+        let mut next = *slot;
+        for _ in 0..CHAIN {
+            let Some(record) = next
+                .checked_sub(1)
+                .and_then(|before| self.records.get_mut(before as usize))
+            else {
+                return;
+            };
+            if record.next == id + 1 {
+                record.next = after;
+                return;
+            }
+            next = record.next;
+        }
+    }
+
+    /// Writes the journal's entry anew.
+    fn note(&mut self, id: u32) {
+        if !J::KEEPS {
+            return;
+        }
+        let Some(record) = self.record(id) else {
+            return;
+        };
+        let Some(state) = record.state() else { return };
+        if state.is_over() {
+            // Nobody restores it.
+            return self.journal.write(id, None);
+        }
+        let (a, b) = (record.a(), self.b(id, record));
+        let entry = Entry::new(id, [&a, &b], state, record.track(state).scales);
+        self.journal.write(id, Some(&entry));
+    }
+}
+
+/// The half-open connections that an owner may have at once.
+const fn quarter(capacity: u32) -> u32 {
+    capacity.div_ceil(4)
+}
