@@ -57,6 +57,7 @@ const DATA_PATH: &[&str] = &[
     "core/switch/src",
     "core/fabric/src",
     "core/flow/src",
+    "core/flow/src",
     "core/telemetry/src",
     "core/wire/src",
     "host/port/src",

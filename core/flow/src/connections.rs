@@ -225,6 +225,42 @@ impl Connections {
     }
 }
 
+impl Connections {
+    /// The same connections with room for others: those between owners that `stays`
+    /// names, as far as they find a place. Costs time for each connection, off the data
+    /// path.
+    ///
+    /// # Errors
+    /// [`TooMany`].
+    pub fn resized(
+        &self,
+        seed: [u64; 2],
+        capacities: &[u32],
+        now: u64,
+        stays: impl Fn(u32) -> bool,
+    ) -> Result<Connections, TooMany> {
+        let mut new = Connections::new(seed, capacities)?;
+        for (owner, new_owner) in self.owners.iter().zip(&mut new.owners) {
+            new_owner.counters = owner.counters;
+        }
+        for (number, record) in (0..).zip(&self.records) {
+            if record.state().is_none() || record.expired(now) {
+                continue;
+            }
+            let (a, b) = (record.a(), self.b(number, record));
+            if !stays(a.owner) || !stays(b.owner) {
+                continue;
+            }
+            if let Ok(id) = new.install(now, &a, &b, *record)
+                && !record.state().is_some_and(State::is_half_open)
+            {
+                new.promote(now, id, false);
+            }
+        }
+        Ok(new)
+    }
+}
+
 impl<J: Journal> Connections<J> {
     /// Room for as many connections of each owner as `capacities` says. `seed` is
     /// random and told to nobody. The memory is reserved here, once, and becomes

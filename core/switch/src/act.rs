@@ -2,7 +2,8 @@
 
 use crate::decision::{self, Answer, Decision, Egress, Hop, Refusal};
 use crate::finish::{Finish, needed};
-use crate::frame::{Frame, Sender};
+use crate::frame::{Frame, Leaving, Sender};
+use crate::judgement::passes_to_many;
 use crate::state::{Limits, State};
 use crate::{FABRIC, Outgoing, Output, Slot, admission, dhcp, errors, icmp, nd, outside};
 use guard::guard;
@@ -12,6 +13,7 @@ use telemetry::counters::Counter;
 use telemetry::drops::DropReason;
 use wire::address::{ALL_NODES, MacAddress, is_unspecified};
 use wire::parse::Version;
+use wire::translate::{translate, translate_error};
 use wire::{build, ethernet, ipv4, ipv6, nd as message};
 
 /// Acts on a decision about the frame whose private head is `head`. `sender` is
@@ -107,6 +109,18 @@ fn route(
                     admitted: Ok(()),
                 })
         }
+        Egress::Service { crossing } => {
+            image
+                .crossings()
+                .get(crossing as usize)
+                .map(|crossing| Way {
+                    slot: FABRIC,
+                    tag: crossing.tag,
+                    mtu: crossing.mtu,
+                    features: FEATURE_ALL,
+                    admitted: Ok(()),
+                })
+        }
     };
     match way {
         Some(way) => unicast(state, frame, &way, Some(hop), head, out),
@@ -147,6 +161,14 @@ fn unicast(
         && rewrite(frame, hop, head).is_none()
     {
         return out.dropped(frame.from, DropReason::HopLimit);
+    }
+    let translated = match &frame.leaving {
+        Leaving::Same => Some(()),
+        Leaving::As(to) => translate(head, frame.parsed, &frame.offload, to),
+        Leaving::Error { outer, quoted } => translate_error(head, frame.parsed, outer, quoted),
+    };
+    if translated.is_none() {
+        return out.dropped(frame.from, DropReason::NoTranslation);
     }
     emit(frame, way, fragment, head, out);
 }
@@ -231,6 +253,9 @@ fn flood(
     head: &[u8],
     out: &mut impl Output,
 ) {
+    if !passes_to_many(image, sender.endpoint.egress, frame) {
+        return out.dropped(frame.from, DropReason::EgressRule);
+    }
     let members = image.members_of(sender.subnet_index);
     let copies = members.len() as u64;
     let paid = allowed(state, frame, |config, limits, now| {
@@ -246,7 +271,7 @@ fn flood(
             continue;
         };
         let way = Way::to(endpoint);
-        if way.admitted.is_err() {
+        if way.admitted.is_err() || !passes_to_many(image, endpoint.ingress, frame) {
             continue;
         }
         match fits(frame, way.mtu) {

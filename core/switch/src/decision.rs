@@ -5,11 +5,12 @@ use crate::frame::{
     self, Frame, Sender, is_attachment, owner, unusable_destination, unusable_source,
 };
 use crate::state::State;
-use crate::{arp, nd};
+use crate::{arp, crossing, nd};
 use guard::guard;
 use image::CompartmentImage;
 use image::compartment::{
-    ROUTE_OUTSIDE, ROUTE_SUBNET, ROUTE_UNREACHABLE, ROUTE_VIA, Route, SUBNET_DHCP4, Subnet,
+    ROUTE_OUTSIDE, ROUTE_SERVICE, ROUTE_SUBNET, ROUTE_UNREACHABLE, ROUTE_VIA, Route, SUBNET_DHCP4,
+    Subnet,
 };
 use telemetry::drops::DropReason;
 use wire::address::{MacAddress, is_link_local, unmapped};
@@ -64,6 +65,11 @@ pub enum Egress {
         attachment: u32,
         /// Index into the image's next hops.
         next_hop: u32,
+    },
+    /// The fabric, across an agreement.
+    Service {
+        /// Index into the image's crossings.
+        crossing: u32,
     },
 }
 
@@ -205,6 +211,7 @@ pub(crate) fn route(state: &State, image: &CompartmentImage<'_>, tenant: u32, ip
         ROUTE_SUBNET => on_link(image, route.subnet, ip),
         ROUTE_VIA => to_endpoint(image, route.via),
         ROUTE_OUTSIDE => outside(state, image, tenant, route.via),
+        ROUTE_SERVICE => crossing::hop(image, tenant, route.via),
         ROUTE_UNREACHABLE => refuse(ip, DropReason::NoRoute, Refusal::Prohibited),
         _ => refuse(ip, DropReason::NoRoute, Refusal::NoRoute),
     }
@@ -255,7 +262,7 @@ fn names_network(subnet: &Subnet, address: &[u8; 16]) -> bool {
     bits == 0 || bits == host
 }
 
-fn to_endpoint(image: &CompartmentImage<'_>, index: u32) -> Decision {
+pub(crate) fn to_endpoint(image: &CompartmentImage<'_>, index: u32) -> Decision {
     let Some(endpoint) = image.endpoints().get(index as usize) else {
         return Decision::Drop(DropReason::NoNeighbour);
     };
@@ -358,7 +365,7 @@ pub(crate) fn decide_outside(
     match route(state, image, tenant, ip) {
         // Nobody passes through a tenant from uplink to uplink.
         Decision::Route(Hop {
-            egress: Egress::Outside { .. },
+            egress: Egress::Outside { .. } | Egress::Service { .. },
             ..
         })
         | Decision::Resolve { .. }

@@ -3,6 +3,7 @@
 use crate::{FABRIC, Nanos, Slot};
 use image::CompartmentImage;
 use image::compartment::{Attachment, Endpoint, ROLE_ROUTER, Subnet};
+use wire::Tuple;
 use wire::address::{self, MacAddress, mapped, unmapped};
 use wire::offload::Offload;
 use wire::parse::Parsed;
@@ -117,6 +118,18 @@ impl Face {
         }
     }
 
+    /// For what comes from another tenant: nothing is ever answered there.
+    pub(crate) fn nobody(tag: u16) -> Face {
+        Face {
+            slot: FABRIC,
+            tag,
+            attachment: None,
+            mac: MacAddress::ZERO,
+            address4: [0; 4],
+            address6: [0; 16],
+        }
+    }
+
     /// The compartment as a machine on an uplink.
     pub(crate) fn attachment(attachment: &Attachment, index: u32) -> Face {
         let mac = MacAddress(attachment.mac);
@@ -157,4 +170,32 @@ pub(crate) struct Frame<'a> {
     pub(crate) offload: Offload,
     pub(crate) total: usize,
     pub(crate) face: Face,
+    pub(crate) leaving: Leaving,
+}
+
+impl Frame<'_> {
+    /// Whether it goes to an IPv4 address that an attachment's endpoints share.
+    pub(crate) fn is_shared(&self, attachment: &Attachment) -> bool {
+        attachment.nat_block != 0
+            && self
+                .parsed
+                .ip()
+                .is_some_and(|ip| unmapped(&ip.destination) == Some(attachment.address4))
+    }
+}
+
+/// With which addresses and ports a frame leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leaving {
+    /// Its own.
+    Same,
+    /// These.
+    As(Tuple),
+    /// An ICMP error: these outside, and these in the packet that it quotes.
+    Error {
+        /// The error's addresses.
+        outer: Tuple,
+        /// The quoted packet's addresses and ports.
+        quoted: Tuple,
+    },
 }

@@ -7,22 +7,27 @@
 //! or can panic on a frame.
 //!
 //! docs/design.md §5: parse → `admission` (what this endpoint may say) → `decision`
-//! (where it goes) → `act` (rewrite, answer, copy).
+//! (where it goes) → `judgement` (whether it may pass: rules, connections) → `act`
+//! (rewrite, answer, copy).
 
 mod act;
 mod admission;
 mod arp;
+mod crossing;
 mod decision;
 mod dhcp;
 mod errors;
 mod finish;
 mod frame;
 mod icmp;
+mod judgement;
 mod meter;
 mod nd;
 mod outside;
 mod pipeline;
 mod state;
+mod tracking;
+mod translation;
 
 pub use decision::{Answer, Decision, Egress, Hop};
 pub use finish::{Finish, finish, needed};

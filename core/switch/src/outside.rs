@@ -2,19 +2,22 @@
 //! and finding the MACs of next hops there.
 
 use crate::act::{act, advertise_neighbour};
-use crate::decision::{Decision, Refusal, decide_outside, refuse};
-use crate::frame::{Face, Frame, is_attachment, unusable_source};
+use crate::decision::{Decision, Egress, Hop, Refusal, decide_outside, refuse, to_endpoint};
+use crate::frame::{Face, Frame, Leaving, is_attachment, unusable_source};
+use crate::judgement::{End, Passage, known, pass};
 use crate::state::State;
+use crate::translation::Translation;
 use crate::{FABRIC, Ingress, Nanos, Output, admission, nd};
 use guard::guard;
 use image::CompartmentImage;
-use image::compartment::{Attachment, ROUTE_SUBNET, ROUTE_VIA};
+use image::compartment::{Attachment, NONE, ROUTE_SUBNET, ROUTE_VIA};
 use telemetry::counters::Counter;
 use telemetry::drops::DropReason;
+use wire::Tuple;
 use wire::address::{self, MacAddress, mapped, solicited_node, unmapped};
 use wire::nd::{Message, NeighbourAdvert, NeighbourSolicit};
 use wire::offload::{MIN_GSO_FLOOR, Offload};
-use wire::parse::{Ip, Network, Parsed};
+use wire::parse::{Fragment, Ip, Network, Parsed};
 use wire::{arp, build, ethernet, ipv6, offload};
 
 /// Between requests for one MAC, ns (RFC 4861 RETRANS_TIMER).
@@ -42,16 +45,28 @@ pub(crate) fn receive(
     let Some(attachment) = image.attachments().get(index as usize) else {
         return out.dropped(FABRIC, DropReason::UnknownMac);
     };
-    let frame = Frame {
+    let mut frame = Frame {
         now,
         from: FABRIC,
         parsed,
         offload,
         total: ingress.total,
         face: Face::attachment(attachment, index),
+        leaving: Leaving::Same,
     };
-    let decision = match judge(state, image, attachment, &frame, ingress.head, out) {
-        Ok(decision) => decision,
+    let decided = match judge(state, image, attachment, &frame, ingress.head, out) {
+        // An address that is ours and others share: whose it is, connections say.
+        Ok(_) if frame.is_shared(attachment) => {
+            translated(state, image, index, attachment, &frame, ingress.head)
+        }
+        Ok(decision) => inward(state, image, attachment, &frame, ingress.head, decision),
+        Err(reason) => Err(reason),
+    };
+    let decision = match decided {
+        Ok((decision, leaving)) => {
+            frame.leaving = leaving;
+            decision
+        }
         Err(reason) => Decision::Drop(reason),
     };
     act(state, image, None, &frame, decision, ingress.head, out);
@@ -99,6 +114,93 @@ fn judge(
                 ip,
             ))
         }
+    }
+}
+
+/// Whether a packet from outside may reach the endpoint that it goes to.
+fn inward(
+    state: &mut State,
+    image: &CompartmentImage<'_>,
+    attachment: &Attachment,
+    frame: &Frame<'_>,
+    head: &[u8],
+    decision: Decision,
+) -> Result<(Decision, Leaving), DropReason> {
+    let Decision::Route(Hop {
+        egress: Egress::Endpoint(index),
+        ..
+    }) = decision
+    else {
+        return Ok((decision, Leaving::Same));
+    };
+    let endpoint = image
+        .endpoints()
+        .get(index as usize)
+        .ok_or(DropReason::NoNeighbour)?;
+    let passage = Passage {
+        from: End {
+            owner: endpoint.slot,
+            zone: attachment.tag,
+        },
+        to: End {
+            owner: endpoint.slot,
+            zone: 0,
+        },
+        egress: NONE,
+        ingress: endpoint.ingress,
+        translation: Translation::None,
+    };
+    let leaving = pass(state, image, frame, head, &passage)?;
+    Ok((decision, leaving))
+}
+
+/// A packet to an address that endpoints share: the port says whose it is, if there is
+/// a connection; else it is the switch's own.
+fn translated(
+    state: &mut State,
+    image: &CompartmentImage<'_>,
+    index: u32,
+    attachment: &Attachment,
+    frame: &Frame<'_>,
+    head: &[u8],
+) -> Result<(Decision, Leaving), DropReason> {
+    let ip = frame.parsed.ip().ok_or(DropReason::EtherType)?;
+    let own = || Ok((crate::decision::local(ip), Leaving::Same));
+    let shared = End {
+        owner: FABRIC,
+        zone: attachment.tag,
+    };
+    let port = match wire::inner::parse(head, frame.parsed) {
+        Some(quote) => Some(quote.tuple.source_port),
+        None => Tuple::of_connection(ip, head).map(|tuple| tuple.destination_port),
+    };
+    let known = if ip.fragment == Fragment::Later {
+        known(&mut state.tracking, image, frame, ip, head, shared)
+    } else {
+        let Some(endpoint) = port.and_then(|port| image.endpoint_by_nat_port(index, port)) else {
+            return own();
+        };
+        let owner = image
+            .endpoints()
+            .get(endpoint as usize)
+            .ok_or(DropReason::NoNeighbour)?
+            .slot;
+        let from = End { owner, ..shared };
+        known(&mut state.tracking, image, frame, ip, head, from)
+    };
+    let (found, leaving) = match known {
+        Some(known) => known?,
+        None => return own(),
+    };
+    let tracking = &mut state.tracking;
+    tracking.remember_first(frame.now, shared, ip, found, leaving);
+    let connection = found.and_then(|found| tracking.connections.connection(frame.now, found.id));
+    let to = connection
+        .and_then(|connection| image.endpoint_by_slot(connection.a.owner))
+        .ok_or(DropReason::NoNeighbour)?;
+    match ip.hop_limit {
+        0 | 1 => Err(DropReason::HopLimit),
+        _ => Ok((to_endpoint(image, to), leaving)),
     }
 }
 

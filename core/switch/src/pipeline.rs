@@ -1,17 +1,20 @@
 //! One frame from beginning to end, and what falls due by itself.
 
 use crate::act::{act, advertise};
-use crate::decision::decide;
-use crate::frame::{Face, Frame, Sender};
+use crate::decision::{Decision, Egress, decide};
+use crate::frame::{Face, Frame, Leaving, Sender};
+use crate::judgement::{End, Passage, pass};
 use crate::state::{Config, State, packet_burst};
-use crate::{FABRIC, Ingress, Nanos, Output, Slot, admission, nd, outside};
+use crate::translation::Translation;
+use crate::{FABRIC, Ingress, Nanos, Output, Slot, admission, crossing, nd, outside};
 use guard::guard;
 use image::CompartmentImage;
+use image::compartment::NONE;
 use telemetry::counters::Counter;
 use telemetry::drops::DropReason;
 use wire::address::{ALL_NODES, MacAddress};
 use wire::offload::{self, Offload};
-use wire::parse::{Parsed, parse};
+use wire::parse::{Parsed, Version, parse};
 
 /// The pipeline of one compartment: what it remembers beside its image.
 #[derive(Debug)]
@@ -64,6 +67,7 @@ impl Switch {
             self.advertise(image, now, index, out);
         }
         outside::tick(&mut self.state, image, now, out);
+        self.state.tracking.sweep(image, now);
         self.state.plan();
     }
 
@@ -110,8 +114,11 @@ impl Switch {
         received(&ingress, &offload, out);
         admission::admit(image, &sender, &parsed, ingress.head)?;
         self.meter(&sender, now, &ingress, &offload)?;
-        let frame = self.frame(now, &ingress, &parsed, offload, Face::gateway(&sender));
+        let mut frame = self.frame(now, &ingress, &parsed, offload, Face::gateway(&sender));
         let decision = decide(&self.state, image, &sender, &frame, ingress.head);
+        if let Some(passage) = passage(image, &sender, &frame, &decision)? {
+            frame.leaving = pass(&mut self.state, image, &frame, ingress.head, &passage)?;
+        }
         act(
             &mut self.state,
             image,
@@ -134,7 +141,13 @@ impl Switch {
         let parsed = parse(ingress.head, ingress.total).map_err(admission::malformed)?;
         let offload = outside::check(&ingress, &parsed)?;
         received(&ingress, &offload, out);
-        outside::receive(&mut self.state, image, now, ingress, &parsed, offload, out);
+        let state = &mut self.state;
+        match image.crossing_by_tag(ingress.tag) {
+            Some((index, _)) => {
+                crossing::receive(state, image, now, index, ingress, &parsed, offload, out);
+            }
+            None => outside::receive(state, image, now, ingress, &parsed, offload, out),
+        }
         Ok(())
     }
 
@@ -153,6 +166,7 @@ impl Switch {
             offload,
             total: ingress.total,
             face,
+            leaving: Leaving::Same,
         }
     }
 
@@ -242,6 +256,80 @@ impl Switch {
             }
         }
     }
+}
+
+/// From where to where an endpoint's packet goes by a decision, where that is a way to
+/// another.
+fn passage(
+    image: &CompartmentImage<'_>,
+    sender: &Sender<'_>,
+    frame: &Frame<'_>,
+    decision: &Decision,
+) -> Result<Option<Passage>, DropReason> {
+    let endpoint = sender.endpoint;
+    let from = End {
+        owner: endpoint.slot,
+        zone: 0,
+    };
+    let egress = match decision {
+        Decision::Bridge(index) => Egress::Endpoint(*index),
+        Decision::Route(hop) => hop.egress,
+        _ => return Ok(None),
+    };
+    let passage = match egress {
+        Egress::Endpoint(index) => {
+            let to = image
+                .endpoints()
+                .get(index as usize)
+                .ok_or(DropReason::NoNeighbour)?;
+            Passage {
+                from,
+                to: End {
+                    owner: to.slot,
+                    zone: 0,
+                },
+                egress: endpoint.egress,
+                ingress: to.ingress,
+                translation: Translation::None,
+            }
+        }
+        Egress::Outside { attachment, .. } => {
+            let there = image
+                .attachments()
+                .get(attachment as usize)
+                .ok_or(DropReason::NoRoute)?;
+            let four = frame
+                .parsed
+                .ip()
+                .is_some_and(|ip| ip.version == Version::V4);
+            Passage {
+                from,
+                to: End {
+                    owner: endpoint.slot,
+                    zone: there.tag,
+                },
+                egress: endpoint.egress,
+                ingress: NONE,
+                translation: if four && there.nat_block != 0 {
+                    Translation::Nat {
+                        attachment,
+                        endpoint: sender.index,
+                    }
+                } else {
+                    Translation::None
+                },
+            }
+        }
+        Egress::Service { crossing } => {
+            let there = image
+                .crossings()
+                .get(crossing as usize)
+                .ok_or(DropReason::NoRoute)?;
+            let ip = frame.parsed.ip().ok_or(DropReason::EtherType)?;
+            crossing::outward(there, endpoint.slot, endpoint.egress, ip, image)?
+        }
+    };
+    Ok(Some(passage))
 }
 
 fn received(ingress: &Ingress<'_>, offload: &Offload, out: &mut impl Output) {

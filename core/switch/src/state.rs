@@ -2,6 +2,7 @@
 //! All of it is sized by the image, never by traffic.
 
 use crate::meter::Bucket;
+use crate::tracking::Tracking;
 use crate::{FABRIC, Nanos, Slot};
 use image::CompartmentImage;
 use image::compartment::{NONE, SUBNET_RA};
@@ -129,6 +130,7 @@ pub(crate) struct State {
     pub(crate) neighbours: Vec<NeighbourState>,
     /// (tag, attachment), sorted by tag.
     tags: Vec<(u16, u32)>,
+    pub(crate) tracking: Tracking,
     random: u64,
     /// Nothing falls due before this.
     pub(crate) deadline: Nanos,
@@ -144,6 +146,7 @@ impl State {
             attachments: Vec::new(),
             neighbours: Vec::new(),
             tags: Vec::new(),
+            tracking: Tracking::new(config.seed),
             random: config.seed | 1,
             deadline: Nanos::MAX,
             ident: (config.seed >> 32) as u16,
@@ -245,6 +248,7 @@ impl State {
             }
             self.neighbours.push(state);
         }
+        self.tracking.adopt(image, now);
         self.plan();
     }
 
@@ -279,7 +283,9 @@ impl State {
             .filter(|n| n.tries > 0)
             .map(|n| n.next)
             .min();
-        self.deadline = advertisements.min(requests.unwrap_or(Nanos::MAX));
+        self.deadline = advertisements
+            .min(requests.unwrap_or(Nanos::MAX))
+            .min(self.tracking.due);
     }
 
     /// A number below `n` (xorshift64*; spreads timers, protects nothing).

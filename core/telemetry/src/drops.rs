@@ -96,6 +96,20 @@ drop_reasons! {
     GroupSource = 37 "group-source",
     /// Sent to the gateway itself, which answers ping, DHCP and neighbour questions only.
     GatewayPort = 38 "gateway-port",
+    /// The rules about what this endpoint sends do not let it pass.
+    EgressRule = 39 "egress-rule",
+    /// The rules about what the receiver gets do not let it pass.
+    IngressRule = 40 "ingress-rule",
+    /// It does not fit the connection it names, or begins none.
+    ConnectionState = 41 "connection-state",
+    /// A fragment whose first did not pass, or that overlaps another.
+    Fragment = 42 "fragment",
+    /// To another tenant: not one of the service's ports.
+    ServicePort = 43 "service-port",
+    /// From another tenant, or back to one: nobody asked for it.
+    ServiceUnasked = 44 "service-unasked",
+    /// No address and port is left for it, or it cannot be translated.
+    NoTranslation = 45 "no-translation",
 }
 
 /// Reasons fit 0..64 in the counters' layout.

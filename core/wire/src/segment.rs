@@ -7,7 +7,7 @@
 //! joined first; both are private memory. The result is what Linux' own
 //! segmentation gives.
 
-use crate::address::Address;
+use crate::address::{Address, mapped};
 use crate::field;
 use crate::offload::{Gso, GsoKind, Offload};
 use crate::parse::{Fragment, Parsed, Transport, Version};
@@ -80,8 +80,9 @@ pub struct Segmenter<'a> {
 impl<'a> Segmenter<'a> {
     /// `headers` runs from the frame's start to the end of its TCP or UDP header
     /// (where [`Parsed::payload_offset`] says), `payload` is all the rest.
-    /// `parsed` describes `headers` as they are now. A frame without GSO gives one
-    /// frame, its checksum complete.
+    /// `parsed` describes where things are in `headers`, whose addresses and ports may
+    /// have been translated since. A frame without GSO gives one frame, its checksum
+    /// complete.
     ///
     /// # Errors
     /// [`SegmentError::Layout`]: the facts are another frame's, which is our fault.
@@ -113,6 +114,8 @@ impl<'a> Segmenter<'a> {
             },
             size: u16::MAX,
         });
+        let (source, destination) =
+            addresses(headers, parsed.network_offset, ip.version).ok_or(SegmentError::Layout)?;
         Ok(Segmenter {
             headers,
             payload,
@@ -120,8 +123,8 @@ impl<'a> Segmenter<'a> {
             network_offset: parsed.network_offset,
             transport_offset: ip.transport_offset,
             version: ip.version,
-            source: ip.source,
-            destination: ip.destination,
+            source,
+            destination,
             done: 0,
         })
     }
@@ -202,6 +205,20 @@ impl<'a> Segmenter<'a> {
         let sum = if sum == 0 { 0xffff } else { sum };
         field::put(message, at, &sum.to_be_bytes())
     }
+}
+
+/// Source and destination of the packet whose header starts at `at`.
+fn addresses(frame: &[u8], at: usize, version: Version) -> Option<(Address, Address)> {
+    Some(match version {
+        Version::V4 => (
+            mapped(field::array(frame, at + 12)?),
+            mapped(field::array(frame, at + 16)?),
+        ),
+        Version::V6 => (
+            field::array(frame, at + 8)?,
+            field::array(frame, at + 24)?,
+        ),
+    })
 }
 
 /// Cuts one IPv4 packet into fragments (RFC 791, section 3.2).

@@ -55,6 +55,25 @@ impl Output for Quiet {
     fn count(&mut self, _: Slot, _: Counter, _: u64) {}
 }
 
+impl Quiet {
+    fn new() -> Quiet {
+        Quiet {
+            ingress: Vec::with_capacity(MAX_FRAME),
+            whole: vec![0; MAX_FRAME],
+            part: vec![0; MAX_FRAME],
+            sent: 0,
+            finished: 0,
+            replies: 0,
+            drops: [0; MAX_REASONS],
+        }
+    }
+}
+
+/// How often one frame, and the next tick, allocated or freed.
+pub fn cost(site: &mut Site, from: Slot, frame: &[u8]) -> u64 {
+    pass(site, &mut Quiet::new(), from, RawOffload::default(), frame)
+}
+
 /// One frame, and the next tick; how often either allocated or freed.
 fn pass(site: &mut Site, out: &mut Quiet, from: Slot, offload: RawOffload, frame: &[u8]) -> u64 {
     out.ingress.clear();
@@ -84,15 +103,7 @@ fn no_frame_and_no_timer_allocates() {
         b.endpoints[3].mtu = 1280;
         b.endpoints[4].rate_packets = 100;
     });
-    let mut out = Quiet {
-        ingress: Vec::with_capacity(MAX_FRAME),
-        whole: vec![0; MAX_FRAME],
-        part: vec![0; MAX_FRAME],
-        sent: 0,
-        finished: 0,
-        replies: 0,
-        drops: [0; MAX_REASONS],
-    };
+    let mut out = Quiet::new();
     // Mutant builds look for the guard's name once. And the counting is known to work.
     guard::stands("");
     assert_eq!(

@@ -420,6 +420,10 @@ impl Site {
         self.image = image(&self.tables);
         self.switch.use_image(&self.image.image(), self.now);
     }
+    /// The rules in use.
+    pub fn clone_rules(&self) -> Vec<image::rules::RuleTable> {
+        self.tables.rule_tables.clone()
+    }
     /// One frame that must be dropped for one reason, causing nothing else.
     #[track_caller]
     pub fn refuses(&mut self, from: Slot, frame: &[u8], reason: DropReason) {
@@ -538,4 +542,69 @@ fn put(buffer: &mut [u8], bytes: &[u8]) -> Result<usize, wire::NoRoom> {
         })?
         .copy_from_slice(bytes);
     Ok(bytes.len())
+}
+/// TCP, either family (IPv4 in its ::ffff: form), checksums and all.
+pub fn tcp(
+    link: (MacAddress, MacAddress),
+    ip: ([u8; 16], [u8; 16]),
+    ports: (u16, u16),
+    numbers: (u8, u32, u32),
+    payload: &[u8],
+) -> Vec<u8> {
+    let header = wire::tcp::Header {
+        source: ports.0,
+        destination: ports.1,
+        sequence: numbers.1,
+        acknowledgement: numbers.2,
+        header_len: 20,
+        flags: numbers.0,
+        window: 60_000,
+    };
+    let mut message = vec![0; 20];
+    header.emit(&mut message).unwrap();
+    message.extend_from_slice(payload);
+    message[16..18].fill(0);
+    let sum = wire::checksum::pseudo(&ip.0, &ip.1, 6, message.len())
+        .bytes(&message)
+        .finish();
+    message[16..18].copy_from_slice(&sum.to_be_bytes());
+    let mut buffer = vec![0; 66_000];
+    let length = match (address::unmapped(&ip.0), address::unmapped(&ip.1)) {
+        (Some(from), Some(to)) => {
+            let link = ethernet::Header::new(link.1, link.0, ethernet::IPV4);
+            let header = ipv4::Header {
+                dont_fragment: true,
+                ..ipv4::Header::new(from, to, 6)
+            };
+            build::ipv4(&mut buffer, &link, &header, |b| put(b, &message))
+        }
+        _ => {
+            let link = ethernet::Header::new(link.1, link.0, ethernet::IPV6);
+            let header = ipv6::Header::new(ip.0, ip.1, 6);
+            build::ipv6(&mut buffer, &link, &header, |b| put(b, &message))
+        }
+    };
+    buffer.truncate(length.unwrap());
+    buffer
+}
+
+impl Sent {
+    /// Its tuple; every checksum is right.
+    #[track_caller]
+    pub fn tuple(&self) -> wire::Tuple {
+        let parsed = self.parsed();
+        let ip = parsed.ip().expect("IP");
+        let transport = self.transport();
+        match ip.protocol {
+            6 | 17 | 58 => assert!(
+                wire::checksum::verifies(&ip.source, &ip.destination, ip.protocol, transport),
+                "checksum of {self:?}"
+            ),
+            1 => assert_eq!(wire::checksum::internet(transport), 0, "{self:?}"),
+            _ => {}
+        }
+        wire::Tuple::of_connection(ip, &self.frame)
+            .or_else(|| wire::Tuple::of_rules(ip))
+            .expect("a tuple")
+    }
 }

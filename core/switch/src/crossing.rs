@@ -1,0 +1,222 @@
+//! Services across agreements: what comes from another tenant by its tag.
+//!
+//! The tag names the agreement, and nothing else that comes is believed: toward an
+//! offerer only the service's ports are reached, toward an acceptor only answers pass.
+//! What comes is delivered to one endpoint or dropped, never routed on.
+
+use crate::act::act;
+use crate::decision::{Decision, Egress, Hop, to_endpoint};
+use crate::frame::{Face, Frame, Leaving, owner};
+use crate::judgement::{End, Passage, known, pass};
+use crate::state::State;
+use crate::translation::Translation;
+use crate::{FABRIC, Ingress, Nanos, Output, admission};
+use guard::guard;
+use image::CompartmentImage;
+use image::compartment::{CROSSING_OFFERER, Crossing, NONE, ROUTE_SUBNET, ROUTE_VIA};
+use telemetry::drops::DropReason;
+use wire::address::{MacAddress, mapped, unmapped};
+use wire::offload::Offload;
+use wire::parse::{Ip, Network, Parsed};
+
+/// Whom frames across an agreement name: the fabric goes by the tag.
+const THERE: MacAddress = MacAddress([0x02, 0x62, 0x68, 0, 0, 2]);
+/// As whom they speak.
+const HERE: MacAddress = MacAddress([0x02, 0x62, 0x68, 0, 0, 1]);
+
+/// The hop of a packet that leaves by an agreement.
+pub(crate) fn hop(image: &CompartmentImage<'_>, tenant: u32, index: u32) -> Decision {
+    match image.crossings().get(index as usize) {
+        Some(crossing) if crossing.tenant == tenant => Decision::Route(Hop {
+            egress: Egress::Service { crossing: index },
+            destination: THERE,
+            source: HERE,
+            mtu: crossing.mtu,
+        }),
+        _ => Decision::Drop(DropReason::NoRoute),
+    }
+}
+
+/// Whether an address stands for the service at its acceptor.
+pub(crate) fn stands_for(crossing: &Crossing, address: &[u8; 16]) -> bool {
+    match unmapped(address) {
+        Some([0, 0, 0, 0]) => false,
+        Some(_) => *address == mapped(crossing.address4),
+        None => *address == crossing.address6 && *address != [0; 16],
+    }
+}
+
+/// The passage of an endpoint's packet to the other side of an agreement.
+pub(crate) fn outward(
+    crossing: &Crossing,
+    slot: u32,
+    egress: u32,
+    ip: &Ip,
+    image: &CompartmentImage<'_>,
+) -> Result<Passage, DropReason> {
+    let offers = crossing.role == CROSSING_OFFERER;
+    if !offers && ip.fragment != wire::parse::Fragment::Later {
+        let tuple = wire::Tuple::of_rules(ip).ok_or(DropReason::Fragment)?;
+        let error = wire::inner::is_error(ip);
+        let serves = image.serves(crossing, tuple.protocol, tuple.destination_port);
+        if guard!("service-ports-here") && !error && !serves {
+            return Err(DropReason::ServicePort);
+        }
+    }
+    Ok(Passage {
+        from: End {
+            owner: slot,
+            zone: 0,
+        },
+        to: End {
+            owner: slot,
+            zone: crossing.tag,
+        },
+        egress,
+        ingress: NONE,
+        translation: if offers {
+            Translation::Answers
+        } else {
+            Translation::Tracked
+        },
+    })
+}
+
+/// Handles a frame that came by an agreement's tag.
+#[expect(clippy::too_many_arguments, reason = "one caller, all of them facts")]
+pub(crate) fn receive(
+    state: &mut State,
+    image: &CompartmentImage<'_>,
+    now: Nanos,
+    index: u32,
+    ingress: Ingress<'_>,
+    parsed: &Parsed,
+    offload: Offload,
+    out: &mut impl Output,
+) {
+    let mut frame = Frame {
+        now,
+        from: FABRIC,
+        parsed,
+        offload,
+        total: ingress.total,
+        face: Face::nobody(ingress.tag),
+        leaving: Leaving::Same,
+    };
+    let decision = match judge(state, image, index, &frame, ingress.head) {
+        Ok((decision, leaving)) => {
+            frame.leaving = leaving;
+            decision
+        }
+        Err(reason) => Decision::Drop(reason),
+    };
+    act(state, image, None, &frame, decision, ingress.head, out);
+}
+
+fn judge(
+    state: &mut State,
+    image: &CompartmentImage<'_>,
+    index: u32,
+    frame: &Frame<'_>,
+    head: &[u8],
+) -> Result<(Decision, Leaving), DropReason> {
+    let crossing = image
+        .crossings()
+        .get(index as usize)
+        .ok_or(DropReason::UnknownMac)?;
+    if frame.parsed.source.is_group() || frame.parsed.destination.is_group() {
+        return Err(DropReason::GroupSource);
+    }
+    if guard!("crossing-vlan") && !frame.parsed.tags.is_empty() {
+        return Err(DropReason::VlanTag);
+    }
+    let Network::Ip(ip) = &frame.parsed.network else {
+        return Err(DropReason::EtherType);
+    };
+    admission::headers(ip)?;
+    if ip.is_nd() || ip.hop_limit <= 1 {
+        return Err(DropReason::HopLimit);
+    }
+    if crossing.role == CROSSING_OFFERER {
+        to_service(state, image, index, crossing, frame, ip, head)
+    } else {
+        answer(state, image, crossing, frame, ip, head)
+    }
+}
+
+/// To the endpoint that serves, and its service's ports alone.
+fn to_service(
+    state: &mut State,
+    image: &CompartmentImage<'_>,
+    index: u32,
+    crossing: &Crossing,
+    frame: &Frame<'_>,
+    ip: &Ip,
+    head: &[u8],
+) -> Result<(Decision, Leaving), DropReason> {
+    let endpoint = image
+        .endpoints()
+        .get(crossing.endpoint as usize)
+        .ok_or(DropReason::NoNeighbour)?;
+    if ip.fragment != wire::parse::Fragment::Later && !wire::inner::is_error(ip) {
+        let tuple = wire::Tuple::of_rules(ip).ok_or(DropReason::Fragment)?;
+        let serves = image.serves(crossing, tuple.protocol, tuple.destination_port);
+        if guard!("service-ports") && !serves {
+            return Err(DropReason::ServicePort);
+        }
+    }
+    let passage = Passage {
+        from: End {
+            owner: endpoint.slot,
+            zone: crossing.tag,
+        },
+        to: End {
+            owner: endpoint.slot,
+            zone: 0,
+        },
+        egress: NONE,
+        ingress: endpoint.ingress,
+        translation: Translation::Pool { crossing: index },
+    };
+    let leaving = pass(state, image, frame, head, &passage)?;
+    if guard!("crossing-translated") && leaving == Leaving::Same {
+        return Err(DropReason::ServiceUnasked);
+    }
+    Ok((to_endpoint(image, crossing.endpoint), leaving))
+}
+
+/// To the endpoint that asked, if it did.
+fn answer(
+    state: &mut State,
+    image: &CompartmentImage<'_>,
+    crossing: &Crossing,
+    frame: &Frame<'_>,
+    ip: &Ip,
+    head: &[u8],
+) -> Result<(Decision, Leaving), DropReason> {
+    let route = image
+        .route(crossing.tenant, ip.destination)
+        .ok_or(DropReason::NoRoute)?;
+    let index = match route.kind {
+        ROUTE_SUBNET => owner(image, route.subnet, &ip.destination),
+        ROUTE_VIA => Some(route.via),
+        _ => None,
+    };
+    let index = index.ok_or(DropReason::NoNeighbour)?;
+    let slot = image
+        .endpoints()
+        .get(index as usize)
+        .ok_or(DropReason::NoNeighbour)?
+        .slot;
+    let from = End {
+        owner: slot,
+        zone: crossing.tag,
+    };
+    let known = known(&mut state.tracking, image, frame, ip, head, from);
+    match known {
+        Some(Ok((_, leaving))) => Ok((to_endpoint(image, index), leaving)),
+        Some(Err(reason)) => Err(reason),
+        None if guard!("crossing-answers") => Err(DropReason::ServiceUnasked),
+        None => Ok((to_endpoint(image, index), Leaving::Same)),
+    }
+}

@@ -1,0 +1,529 @@
+//! Whether a packet may pass: by the rules of both ends, or by the connection that
+//! they let begin; and how it leaves where its addresses are translated.
+
+use crate::frame::{Frame, Leaving, Sender, owns};
+use crate::state::State;
+use crate::tracking::{Follows, Tracking};
+use crate::translation::Translation;
+use crate::{Nanos, Slot};
+use flow::{Found, Judgement, Refused, Segment, Side, Verdict};
+use guard::guard;
+use image::CompartmentImage;
+use image::compartment::{CROSSING_ACCEPTOR, CROSSING_OFFERER, NONE};
+use image::rules::Action;
+use telemetry::drops::DropReason;
+use wire::parse::{Fragment, Ip};
+use wire::{Tuple, inner};
+
+/// One end of a passage: in whose bounds connections are found there, and by which tag
+/// its packets come (0 = inside).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    pub(crate) owner: Slot,
+    pub(crate) zone: u16,
+}
+
+/// From where to where a packet wants to go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Passage {
+    pub(crate) from: End,
+    pub(crate) to: End,
+    /// The sender's table, or NONE.
+    pub(crate) egress: u32,
+    /// The receiver's.
+    pub(crate) ingress: u32,
+    /// What happens to the addresses of a connection that begins so.
+    pub(crate) translation: Translation,
+}
+
+impl Passage {
+    /// Nobody asks: it passes, and nothing is remembered of it.
+    fn is_free(&self) -> bool {
+        self.egress == NONE && self.ingress == NONE && self.translation == Translation::None
+    }
+}
+
+/// Judges a packet that knows its way; what it does to state is about this packet's
+/// connection alone. `head` is as it came.
+pub(crate) fn pass(
+    state: &mut State,
+    image: &CompartmentImage<'_>,
+    frame: &Frame<'_>,
+    head: &[u8],
+    passage: &Passage,
+) -> Result<Leaving, DropReason> {
+    let Some(ip) = frame.parsed.ip() else {
+        return Ok(Leaving::Same);
+    };
+    if passage.is_free() || ip.is_nd() {
+        return Ok(Leaving::Same);
+    }
+    if let Some(known) = known(&mut state.tracking, image, frame, ip, head, passage.from) {
+        return known.map(|(_, leaving)| leaving);
+    }
+    fresh(state, image, frame, ip, head, passage)
+}
+
+/// What is known of the packet without asking a rule: `None` = nothing, it is to be
+/// judged as a first packet. Else the connection it belongs to (none for a fragment
+/// that follows another), and how it leaves.
+pub(crate) fn known(
+    tracking: &mut Tracking,
+    image: &CompartmentImage<'_>,
+    frame: &Frame<'_>,
+    ip: &Ip,
+    head: &[u8],
+    from: End,
+) -> Option<Result<(Option<Found>, Leaving), DropReason>> {
+    let now = frame.now;
+    if ip.fragment == Fragment::Later {
+        return Some(tracking.follow(now, from, frame, ip));
+    }
+    if inner::is_error(ip) {
+        return related(tracking, image, frame, head, from);
+    }
+    let segment = Segment::read(head, frame.parsed, &frame.offload, frame.total)?;
+    let tuple = Tuple::of_connection(ip, head)?;
+    let found = live(tracking, image, now, from, &tuple)?;
+    match tracking.connections.packet(now, found, &segment) {
+        Judgement::Pass => {
+            let leaving = tracking.leaving(found);
+            tracking.remember_first(now, from, ip, Some(found), leaving);
+            Some(Ok((Some(found), leaving)))
+        }
+        Judgement::Invalid(_) if guard!("connection-state") => {
+            Some(Err(DropReason::ConnectionState))
+        }
+        Judgement::Invalid(_) => Some(Ok((Some(found), tracking.leaving(found)))),
+        Judgement::Anew => None,
+    }
+}
+
+/// The connection of a tuple, judged again where another image let it begin.
+fn live(
+    tracking: &mut Tracking,
+    image: &CompartmentImage<'_>,
+    now: Nanos,
+    from: End,
+    tuple: &Tuple,
+) -> Option<Found> {
+    let connections = &mut tracking.connections;
+    let found = connections.find(now, from.owner, from.zone, tuple)?;
+    if connections.stale(found, tracking.epoch) {
+        let again = connections
+            .connection(now, found.id)
+            .and_then(|c| again(image, tracking.epoch, &c.a, &c.b));
+        match again {
+            Some(verdict) => connections.rejudged(found, flow::Rejudged::Keep(verdict)),
+            None => {
+                connections.close(found);
+                return None;
+            }
+        }
+    }
+    Some(found)
+}
+
+/// An ICMP error about a connection goes where the quoted packet came from.
+fn related(
+    tracking: &mut Tracking,
+    image: &CompartmentImage<'_>,
+    frame: &Frame<'_>,
+    head: &[u8],
+    from: End,
+) -> Option<Result<(Option<Found>, Leaving), DropReason>> {
+    let quote = inner::parse(head, frame.parsed)?;
+    let ip = frame.parsed.ip()?;
+    let answers = quote.tuple.reversed();
+    let found = live(tracking, image, frame.now, from, &answers)?;
+    let segment = Segment::counted(&frame.offload, frame.total);
+    match tracking
+        .connections
+        .related(found, quote.sequence, &segment)
+    {
+        Judgement::Pass => {}
+        _ => return Some(Err(DropReason::ConnectionState)),
+    }
+    if !tracking.connections.is_translated(found) {
+        return Some(Ok((Some(found), Leaving::Same)));
+    }
+    let leaves = tracking.connections.leaves_as(found)?;
+    // A router on the way speaks as itself, but beyond a translation nobody knows it.
+    let outer = Tuple {
+        destination: leaves.destination,
+        source: leaves.source,
+        ..Tuple::of_rules(ip)?
+    };
+    let quoted = leaves.reversed();
+    Some(Ok((Some(found), Leaving::Error { outer, quoted })))
+}
+
+/// Judges a packet that no connection knows. Bound: two tables, and a few ports.
+fn fresh(
+    state: &mut State,
+    image: &CompartmentImage<'_>,
+    frame: &Frame<'_>,
+    ip: &Ip,
+    head: &[u8],
+    passage: &Passage,
+) -> Result<Leaving, DropReason> {
+    let now = frame.now;
+    let asked = Tuple::of_rules(ip).ok_or(DropReason::Fragment)?;
+    let delivered = match passage.translation {
+        Translation::Pool { crossing } => {
+            let seed = state.tracking.seed;
+            state
+                .tracking
+                .pool_tuple(image, crossing, &asked, seed)
+                .ok_or(DropReason::ServiceUnasked)?
+        }
+        _ => asked,
+    };
+    let verdict = |table: u32, tuple: &Tuple| (table != NONE).then(|| image.judge(table, tuple));
+    let (sent, got) = (
+        verdict(passage.egress, &asked),
+        verdict(passage.ingress, &delivered),
+    );
+    let denied = |verdict: &Option<image::rules::Verdict>| {
+        verdict
+            .as_ref()
+            .is_some_and(|verdict| verdict.action == Action::Deny)
+    };
+    if (denied(&sent) && guard!("egress-rules")) || (denied(&got) && guard!("ingress-rules")) {
+        let reason = if denied(&sent) {
+            DropReason::EgressRule
+        } else {
+            DropReason::IngressRule
+        };
+        return match unstated(state, image, frame, &asked, passage) {
+            true => Ok(Leaving::Same),
+            false => Err(reason),
+        };
+    }
+    let stateful = [&sent, &got]
+        .into_iter()
+        .flatten()
+        .any(|verdict| verdict.action == Action::Allow);
+    let translates = passage.translation != Translation::None;
+    if passage.translation == Translation::Answers {
+        return Err(DropReason::ServiceUnasked);
+    }
+    if !stateful && !translates {
+        state
+            .tracking
+            .remember_first(now, passage.from, ip, None, Leaving::Same);
+        return Ok(Leaving::Same);
+    }
+    let segment = Segment::read(head, frame.parsed, &frame.offload, frame.total);
+    let Some((segment, tuple)) = segment.zip(Tuple::of_connection(ip, head)) else {
+        // ICMP that is no echo: nothing follows from it.
+        return if translates {
+            Err(DropReason::ServiceUnasked)
+        } else {
+            Ok(Leaving::Same)
+        };
+    };
+    let rule = |verdict: Option<image::rules::Verdict>| verdict.map_or(NONE, |v| v.rule);
+    let verdict = Verdict {
+        epoch: state.tracking.epoch,
+        rules: [rule(sent), rule(got)],
+        actions: [0; 2],
+    };
+    open(state, image, now, ip, &tuple, passage, &verdict, &segment)
+}
+
+/// Begins a connection; with a translation, under the first ports that are free.
+#[expect(clippy::too_many_arguments, reason = "one caller, all of them facts")]
+fn open(
+    state: &mut State,
+    image: &CompartmentImage<'_>,
+    now: Nanos,
+    ip: &Ip,
+    tuple: &Tuple,
+    passage: &Passage,
+    verdict: &Verdict,
+    segment: &Segment,
+) -> Result<Leaving, DropReason> {
+    let a = Side {
+        owner: passage.from.owner,
+        zone: passage.from.zone,
+        tuple: *tuple,
+    };
+    let tracking = &mut state.tracking;
+    for attempt in 0..TRIES {
+        let leaves = passage
+            .translation
+            .leaves_as(image, tracking, tuple, attempt)
+            .ok_or(DropReason::NoTranslation)?;
+        let b = Side {
+            owner: passage.to.owner,
+            zone: passage.to.zone,
+            tuple: leaves.reversed(),
+        };
+        match tracking.connections.open(now, &a, &b, verdict, segment) {
+            Ok(found) => {
+                tracking.wake(now);
+                let leaving = tracking.leaving(found);
+                tracking.remember_first(now, passage.from, ip, Some(found), leaving);
+                return Ok(leaving);
+            }
+            Err(Refused::Taken) if passage.translation.chooses() => {}
+            Err(Refused::Full) => {
+                tracking.is_full(now, passage.from.owner);
+                return if passage.translation == Translation::None {
+                    Ok(Leaving::Same)
+                } else {
+                    Err(DropReason::NoTranslation)
+                };
+            }
+            Err(Refused::Taken | Refused::Invalid(_)) if guard!("connection-first") => {
+                return Err(DropReason::ConnectionState);
+            }
+            Err(_) => return Ok(Leaving::Same),
+        }
+    }
+    Err(DropReason::NoTranslation)
+}
+
+/// Ports tried for one connection.
+const TRIES: u32 = 32;
+
+/// Whether a packet that no rule lets pass may answer a connection that found no place
+/// lately: the other way round the rules would have let it begin, and it begins nothing
+/// itself.
+fn unstated(
+    state: &State,
+    image: &CompartmentImage<'_>,
+    frame: &Frame<'_>,
+    asked: &Tuple,
+    passage: &Passage,
+) -> bool {
+    if !state.tracking.was_full_lately(frame.now, passage.to.owner) || begins(frame, asked) {
+        return false;
+    }
+    let table = |end: &End, egress: bool| {
+        let endpoint = image
+            .endpoints()
+            .get(image.endpoint_by_slot(end.owner)? as usize)?;
+        Some(match (end.zone, egress) {
+            (0, true) => endpoint.egress,
+            (0, false) => endpoint.ingress,
+            _ => NONE,
+        })
+    };
+    let opening = answered(asked);
+    let verdict = |table: Option<u32>| match table {
+        None => Action::Deny,
+        Some(NONE) => Action::AllowStateless,
+        Some(table) => image.judge(table, &opening).action,
+    };
+    let verdicts = [
+        verdict(table(&passage.to, true)),
+        verdict(table(&passage.from, false)),
+    ];
+    verdicts.contains(&Action::Allow) && !verdicts.contains(&Action::Deny)
+}
+
+/// Whether a packet asks for a connection.
+fn begins(frame: &Frame<'_>, asked: &Tuple) -> bool {
+    use wire::parse::Transport;
+    match frame.parsed.ip().map(|ip| ip.transport) {
+        Some(Transport::Tcp { flags, .. }) => {
+            flags & (wire::tcp::SYN | wire::tcp::ACK) == wire::tcp::SYN
+        }
+        Some(Transport::Icmp { .. }) => !matches!(
+            (asked.protocol, asked.destination_port >> 8),
+            (1, 0) | (58, 129)
+        ),
+        _ => false,
+    }
+}
+
+/// The tuple, as rules see it, of what a packet answers.
+fn answered(asked: &Tuple) -> Tuple {
+    let request = match (asked.protocol, asked.destination_port >> 8) {
+        (1, 0) => Some(8u16 << 8),
+        (58, 129) => Some(128 << 8),
+        _ => None,
+    };
+    match request {
+        Some(destination_port) => Tuple {
+            source_port: 0,
+            destination_port,
+            ..asked.reversed()
+        },
+        None => asked.reversed(),
+    }
+}
+
+/// Judges a connection as if its first packet came now.
+pub(crate) fn again(
+    image: &CompartmentImage<'_>,
+    epoch: u32,
+    a: &Side,
+    b: &Side,
+) -> Option<Verdict> {
+    let sent = end(image, a, &a.tuple, true)?;
+    let got = end(image, b, &b.tuple.reversed(), false)?;
+    Some(Verdict {
+        epoch,
+        rules: [sent, got],
+        actions: [0; 2],
+    })
+}
+
+/// One side of a connection, `tuple` being its first packet there: the rule that lets it
+/// pass (NONE = there are no rules), if it does.
+fn end(image: &CompartmentImage<'_>, side: &Side, tuple: &Tuple, sends: bool) -> Option<u32> {
+    let index = image.endpoint_by_slot(side.owner)?;
+    let sender = Sender::of(image, index)?;
+    if side.zone != 0 {
+        return beyond(image, index, &sender, side, tuple, sends).then_some(NONE);
+    }
+    let (own, table) = match sends {
+        true => (&tuple.source, sender.endpoint.egress),
+        false => (&tuple.destination, sender.endpoint.ingress),
+    };
+    if guard!("again-address") && !owns(image, &sender, own) {
+        return None;
+    }
+    if table == NONE {
+        return Some(NONE);
+    }
+    let verdict = image.judge(table, &opening(tuple));
+    let passes = verdict.action != Action::Deny || !guard!("again-rules");
+    passes.then_some(verdict.rule)
+}
+
+/// Whether a side outside is still what it was: an uplink, or a live agreement.
+fn beyond(
+    image: &CompartmentImage<'_>,
+    index: u32,
+    sender: &Sender<'_>,
+    side: &Side,
+    tuple: &Tuple,
+    sends: bool,
+) -> bool {
+    let tenant = sender.subnet.tenant;
+    if let Some((_, crossing)) = image.crossing_by_tag(side.zone) {
+        let ports = image.serves(crossing, tuple.protocol, tuple.destination_port);
+        return crossing.tenant == tenant
+            && match (crossing.role, sends) {
+                // What comes is for the service.
+                (CROSSING_OFFERER, true) => crossing.endpoint == index && ports,
+                // What goes is to the address that stands for it.
+                (CROSSING_ACCEPTOR, false) => {
+                    ports && crate::crossing::stands_for(crossing, &tuple.destination)
+                }
+                _ => false,
+            };
+    }
+    let mut attachments = (0..).zip(image.attachments());
+    let Some((at, attachment)) = attachments.find(|(_, a)| a.tag == side.zone) else {
+        return false;
+    };
+    if attachment.tenant != tenant {
+        return false;
+    }
+    // A translated source must still be the endpoint's own.
+    let translated = !sends && tuple.source == wire::address::mapped(attachment.address4);
+    !translated
+        || image
+            .nat_ports(at, index)
+            .is_some_and(|own| own.contains(&tuple.source_port))
+}
+
+/// A connection's first packet as rules see it.
+fn opening(tuple: &Tuple) -> Tuple {
+    let destination_port = match tuple.protocol {
+        wire::icmpv4::PROTOCOL => u16::from(wire::icmpv4::ECHO_REQUEST) << 8,
+        wire::icmpv6::PROTOCOL => u16::from(wire::icmpv6::ECHO_REQUEST) << 8,
+        _ => return *tuple,
+    };
+    Tuple {
+        source_port: 0,
+        destination_port,
+        ..*tuple
+    }
+}
+
+/// Whether a frame that goes to many may leave its sender, and reach one of them.
+/// Nothing follows from it.
+pub(crate) fn passes_to_many(image: &CompartmentImage<'_>, table: u32, frame: &Frame<'_>) -> bool {
+    let Some(ip) = frame.parsed.ip().filter(|ip| !ip.is_nd()) else {
+        return true;
+    };
+    if table == NONE {
+        return true;
+    }
+    // A later fragment says too little to be judged.
+    let passes =
+        Tuple::of_rules(ip).is_some_and(|tuple| image.judge(table, &tuple).action != Action::Deny);
+    passes || !guard!("flood-rules")
+}
+
+impl Tracking {
+    /// How a packet of a connection leaves.
+    pub(crate) fn leaving(&self, found: Found) -> Leaving {
+        if !self.connections.is_translated(found) {
+            return Leaving::Same;
+        }
+        match self.connections.leaves_as(found) {
+            Some(tuple) => Leaving::As(tuple),
+            None => Leaving::Same,
+        }
+    }
+
+    /// Notes what becomes of a packet whose first fragment this is.
+    pub(crate) fn remember_first(
+        &mut self,
+        now: Nanos,
+        from: End,
+        ip: &Ip,
+        found: Option<Found>,
+        leaving: Leaving,
+    ) {
+        if ip.fragment != Fragment::First {
+            return;
+        }
+        let follows = Follows::new(found, leaving);
+        self.fragments
+            .first(now, from.owner, from.zone, ip, follows);
+    }
+
+    fn follow(
+        &mut self,
+        now: Nanos,
+        from: End,
+        frame: &Frame<'_>,
+        ip: &Ip,
+    ) -> Result<(Option<Found>, Leaving), DropReason> {
+        let follows = match self.fragments.later(now, from.owner, from.zone, ip) {
+            Ok(follows) => follows,
+            Err(_) if guard!("fragment-follows") => return Err(DropReason::Fragment),
+            Err(_) => return Ok((None, Leaving::Same)),
+        };
+        let leaving = follows.leaving(ip);
+        let found = follows.found();
+        if let Some(found) = found {
+            // Another connection may have that number by now.
+            let same = match (self.leaving(found), leaving) {
+                (Leaving::As(a), Leaving::As(b)) => {
+                    (a.source, a.destination) == (b.source, b.destination)
+                }
+                (Leaving::Same, Leaving::Same) => self
+                    .connections
+                    .leaves_as(found)
+                    .is_some_and(|t| (t.source, t.destination) == (ip.source, ip.destination)),
+                _ => false,
+            };
+            if same {
+                let segment = Segment::counted(&frame.offload, frame.total);
+                self.connections.follow(now, found, &segment);
+            } else if leaving != Leaving::Same {
+                return Err(DropReason::Fragment);
+            }
+        }
+        Ok((found, leaving))
+    }
+}
