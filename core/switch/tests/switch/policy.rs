@@ -270,7 +270,7 @@ fn later_fragments_follow_their_first() {
             ..wire::ipv4::Header::new(v4(A1), v4(B1), UDP)
         };
         let mut frame = udp4_with(ASKS, header, (1000, 53), &[7; 64]);
-        let field = place / 8 | if more { 0x2000 } else { 0 };
+        let field = (place / 8) | if more { 0x2000 } else { 0 };
         frame[20..22].copy_from_slice(&field.to_be_bytes());
         frame[24..26].fill(0);
         let sum = wire::checksum::internet(&frame[14..34]);
