@@ -67,7 +67,10 @@ pub(crate) fn meetings(spec: &Spec) -> Vec<(&Tenant, &Offer, &Tenant, &Accept)> 
                 continue;
             };
             let meets = |offer: &&Offer| {
-                let to = offer.to.iter().any(|name| name.value == acceptor.name.value);
+                let to = offer
+                    .to
+                    .iter()
+                    .any(|name| name.value == acceptor.name.value);
                 offer.name.value == accept.service.value && (to || !guard!("agreement-to"))
             };
             if let Some(offer) = offerer.offers.iter().find(meets) {

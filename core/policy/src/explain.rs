@@ -7,7 +7,7 @@ use crate::intent::{CompartmentIntent, Intent, PortIntent};
 use crate::rules;
 use core::net::IpAddr;
 use image::rules::{Action, DEFAULT_RULE, RuleTable};
-use spec::{Span, Spec, Tenant, mapped};
+use spec::{Protocol, Span, Spec, Tenant, mapped};
 use wire::Tuple;
 
 /// Who is asked about.
@@ -161,7 +161,7 @@ impl<'a> At<'a> {
             (Peer::Endpoint(from), Peer::Endpoint(to)) => {
                 let (from, to) = (find(from)?, find(to)?);
                 if from.1.tenant == to.1.tenant {
-                    pairs(&from.1.addresses, &to.1.addresses)
+                    pairs(question, &from.1.addresses, &to.1.addresses)
                         .map(|(a, b)| self.inside(question, (from, a), (to, b)))
                         .collect()
                 } else {
@@ -170,13 +170,13 @@ impl<'a> At<'a> {
             }
             (Peer::Endpoint(from), Peer::Address(to)) => {
                 let from = find(from)?;
-                pairs(&from.1.addresses, &[to])
+                pairs(question, &from.1.addresses, &[to])
                     .map(|(a, b)| self.toward(question, (from, a), b))
                     .collect()
             }
             (Peer::Address(from), Peer::Endpoint(to)) => {
                 let to = find(to)?;
-                pairs(&[from], &to.1.addresses)
+                pairs(question, &[from], &to.1.addresses)
                     .map(|(a, b)| match self.owner(&to.1.tenant, a) {
                         Some(owner) => self.inside(question, (owner, a), (to, b)),
                         None => {
@@ -238,7 +238,7 @@ impl<'a> At<'a> {
         services
             .into_iter()
             .flat_map(|s| {
-                pairs(&from.1.addresses, &s.addresses)
+                pairs(question, &from.1.addresses, &s.addresses)
                     .filter_map(move |(a, b)| self.crossing(question, from, a, b, s))
             })
             .collect()
@@ -377,12 +377,26 @@ fn offers(agreement: &Agreement, question: &Question<'_>) -> bool {
         && agreement.ports.iter().any(|p| p.contains(&question.port))
 }
 
-/// The first pair of each family that both have.
-fn pairs(from: &[IpAddr], to: &[IpAddr]) -> impl Iterator<Item = (IpAddr, IpAddr)> {
-    [true, false].into_iter().filter_map(|v4| {
-        let of = |list: &[IpAddr]| list.iter().find(|a| a.is_ipv4() == v4).copied();
+/// The first pair of each family that both have and the protocol is of.
+fn pairs(
+    question: &Question<'_>,
+    from: &[IpAddr],
+    to: &[IpAddr],
+) -> impl Iterator<Item = (IpAddr, IpAddr)> + use<> {
+    let families: &[bool] = match Protocol::Number(question.protocol) {
+        Protocol::ICMP => &[true],
+        Protocol::ICMP6 => &[false],
+        _ => &[true, false],
+    };
+    let pair = |v4: &bool| {
+        let of = |list: &[IpAddr]| list.iter().find(|a| a.is_ipv4() == *v4).copied();
         Some((of(from)?, of(to)?))
-    })
+    };
+    families
+        .iter()
+        .filter_map(pair)
+        .collect::<Vec<_>>()
+        .into_iter()
 }
 
 /// What a table says, and the number of the rule that says it: rule by rule.

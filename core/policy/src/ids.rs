@@ -201,7 +201,8 @@ impl Ids {
             let kept = old.filter(|a| a.meaning == meaning || !guard!("agreement-tag-meaning"));
             let tag = kept.map_or_else(|| free(&mut tags, &mut cursor), |a| a.tag);
             let id = old.map_or_else(|| next(&mut ids.next_agreement), |a| a.id);
-            ids.agreements.insert(key, AgreementIds { id, tag, meaning });
+            ids.agreements
+                .insert(key, AgreementIds { id, tag, meaning });
         }
         ids
     }

@@ -92,9 +92,7 @@ pub fn check_isolation<'a>(
     let mut tags = BTreeSet::new();
     for agreement in agreements {
         if !tags.insert(agreement.tag) {
-            breaches.push(Breach::SharedTag {
-                tag: agreement.tag,
-            });
+            breaches.push(Breach::SharedTag { tag: agreement.tag });
         }
     }
     for (slot, bytes) in compartments {

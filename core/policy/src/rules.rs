@@ -15,7 +15,7 @@ use crate::ids::{Ids, TenantIds};
 use core::net::IpAddr;
 use guard::guard;
 use image::rules::{Action, DEFAULT_RULE, MAX_RULES, Region, Rule, RuleTable};
-use set::{closed, numbers, range};
+use set::{closed, numbers, ranges};
 use spec::{Prefix, Protocol, Selector, Span, Spec, Tenant, Traffic, mapped};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -216,7 +216,7 @@ impl<'a> Book<'a> {
             Set::of(
                 addresses_of(member)
                     .into_iter()
-                    .chain(more.iter().map(range)),
+                    .chain(more.iter().flat_map(ranges)),
             )
         };
         let broadcast = |member: &Member<'_>| {
@@ -261,7 +261,14 @@ impl<'a> Book<'a> {
             let id = self.ids.guardrails.get(rail.name.as_str()).copied();
             let action = action(rail.action, rail.stateful());
             let parties = (party(traffic.from), party(traffic.to));
-            lines.extend(line(id, action, rail.log(), parties, &traffic, rail.name.span));
+            lines.extend(line(
+                id,
+                action,
+                rail.log(),
+                parties,
+                &traffic,
+                rail.name.span,
+            ));
         }
         self.barred(&mut lines);
         for rule in self.tenant.policy.iter().flat_map(spec::Policy::in_order) {
@@ -270,7 +277,14 @@ impl<'a> Book<'a> {
             let id = ids.and_then(|ids| ids.get(rule.name.as_str()).copied());
             let action = action(rule.action, rule.stateful());
             let parties = (party(traffic.from), party(traffic.to));
-            lines.extend(line(id, action, rule.log(), parties, &traffic, rule.name.span));
+            lines.extend(line(
+                id,
+                action,
+                rule.log(),
+                parties,
+                &traffic,
+                rule.name.span,
+            ));
         }
         self.services(&mut lines);
         lines
@@ -279,9 +293,9 @@ impl<'a> Book<'a> {
     fn party(&self, selector: &Selector) -> Party {
         let these = |chosen: Vec<bool>, more: Vec<Prefix>| {
             let of = (self.members.iter().zip(&chosen)).filter(|(_, chosen)| **chosen);
-            let ranges = of.flat_map(|(member, _)| addresses_of(member));
+            let own = of.flat_map(|(member, _)| addresses_of(member));
             Party {
-                peer: Set::of(ranges.chain(more.iter().map(range))),
+                peer: Set::of(own.chain(more.iter().flat_map(ranges))),
                 own: Own::Members(chosen),
             }
         };
@@ -322,7 +336,7 @@ impl<'a> Book<'a> {
                 };
                 let users = |a: &Agreement| {
                     if a.offerer == self.tenant.name.as_str() {
-                        a.pool.iter().map(range).collect::<Vec<_>>()
+                        a.pool.iter().flat_map(ranges).collect::<Vec<_>>()
                     } else {
                         a.addresses.iter().map(single).collect()
                     }
@@ -358,7 +372,13 @@ impl<'a> Book<'a> {
             };
             let to = nobody(Set::of(agreement.addresses.iter().map(single)));
             if guard!("policy-service-users") {
-                lines.push(whole(agreement.accept_rule, Action::Deny, from, to, accept.name.span));
+                lines.push(whole(
+                    agreement.accept_rule,
+                    Action::Deny,
+                    from,
+                    to,
+                    accept.name.span,
+                ));
             }
         }
     }
@@ -373,13 +393,21 @@ impl<'a> Book<'a> {
             let Some(first) = live.first() else {
                 continue;
             };
-            let users = nobody(Set::of(live.iter().flat_map(|a| a.pool.iter().map(range))));
+            let users = nobody(Set::of(
+                live.iter().flat_map(|a| a.pool.iter().flat_map(ranges)),
+            ));
             let serves = |m: &Member<'_>| m.endpoint.name.value == offer.endpoint.value;
             let server = Party {
                 own: Own::Members(self.members.iter().map(serves).collect()),
                 peer: Set::default(),
             };
-            let line = whole(first.offer_rule, Action::Allow, users, server, offer.name.span);
+            let line = whole(
+                first.offer_rule,
+                Action::Allow,
+                users,
+                server,
+                offer.name.span,
+            );
             lines.push(first.narrowed(line));
         }
         for (agreement, accept) in self.accepted() {
@@ -511,7 +539,9 @@ impl Line {
         own: &'a [(u128, u128)],
         peer: &'a [(u128, u128)],
     ) -> impl Iterator<Item = Region> + 'a {
-        let addresses = own.iter().flat_map(move |o| peer.iter().map(move |p| (*o, *p)));
+        let addresses = own
+            .iter()
+            .flat_map(move |o| peer.iter().map(move |p| (*o, *p)));
         addresses.flat_map(move |(own, peer)| {
             let (source, destination) = match side {
                 Side::Egress => (own, peer),
@@ -590,9 +620,8 @@ fn line(
     traffic: &Traffic<'_>,
     span: Span,
 ) -> Option<Line> {
-    let ports = |list: &[spec::Located<spec::PortRange>]| {
-        numbers(list.iter().map(|p| (p.first, p.last)))
-    };
+    let ports =
+        |list: &[spec::Located<spec::PortRange>]| numbers(list.iter().map(|p| (p.first, p.last)));
     let v6 = traffic.protocol == Protocol::ICMP6;
     let messages = traffic.icmp.iter().filter_map(|m| m.numbers(v6));
     let messages = messages.map(|(kind, code)| {
@@ -633,7 +662,7 @@ fn action(action: spec::Action, stateful: bool) -> Action {
 fn addresses_of(member: &Member<'_>) -> Vec<(u128, u128)> {
     let one = |a: &[u8; 16]| (u128::from_be_bytes(*a), u128::from_be_bytes(*a));
     let own = member.addresses.iter().map(one);
-    own.chain(member.endpoint.prefixes.iter().map(|p| range(&p.value)))
+    own.chain((member.endpoint.prefixes.iter()).flat_map(|p| ranges(&p.value)))
         .collect()
 }
 

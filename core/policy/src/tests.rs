@@ -319,7 +319,11 @@ fn a_planted_breach_is_found() {
         .map(|c| (c.create.id, &*c.image.bytes))
         .collect();
     let check = |tables: &FabricTables| {
-        check_isolation(&tables.finish().expect("tables"), images.iter().copied(), &[])
+        check_isolation(
+            &tables.finish().expect("tables"),
+            images.iter().copied(),
+            &[],
+        )
     };
     let find = |tables: &FabricTables, ingress| {
         tables

@@ -144,7 +144,7 @@ impl Decode for Selector {
                 ),
             };
             findings
-                .add("value", node.span, format!("`{shown}` selects nothing"))
+                .add("value", node.span, format!("`{shown}` is not a selector"))
                 .help(help);
             return None;
         }

@@ -1,6 +1,7 @@
 //! Sets of addresses, IPv4 in its ::ffff: form.
 
 use core::ops::RangeInclusive;
+use guard::guard;
 use spec::Prefix;
 
 /// Addresses as ranges: in order, apart, no two adjacent. One set has one form.
@@ -26,7 +27,7 @@ impl Set {
     }
 
     pub fn of_prefixes<'a>(prefixes: impl IntoIterator<Item = &'a Prefix>) -> Set {
-        Set::of(prefixes.into_iter().map(range))
+        Set::of(prefixes.into_iter().flat_map(ranges))
     }
 
     /// Everything else.
@@ -56,11 +57,22 @@ impl Set {
     }
 }
 
-/// First and last address of a prefix.
-pub(crate) fn range(prefix: &Prefix) -> (u128, u128) {
+/// The addresses of a prefix: IPv6's do not include IPv4's form (RFC 4291, section
+/// 2.5.5.2), however short it is.
+pub(crate) fn ranges(prefix: &Prefix) -> impl Iterator<Item = (u128, u128)> + use<> {
     let (first, last) = prefix.range();
-    (u128::from_be_bytes(first), u128::from_be_bytes(last))
+    let (first, last) = (u128::from_be_bytes(first), u128::from_be_bytes(last));
+    let around = !prefix.is_v4() && first <= MAPPED.0 && MAPPED.1 <= last && guard!("rule-family");
+    let parts = if around {
+        [Some((first, MAPPED.0 - 1)), Some((MAPPED.1 + 1, last))]
+    } else {
+        [Some((first, last)), None]
+    };
+    parts.into_iter().flatten()
 }
+
+/// IPv4 in its ::ffff: form.
+const MAPPED: (u128, u128) = (0xffff_0000_0000, 0xffff_ffff_ffff);
 
 /// As rules have it.
 pub(crate) fn closed((first, last): (u128, u128)) -> RangeInclusive<[u8; 16]> {

@@ -36,8 +36,13 @@ impl Host {
     fn change(&self, text: &str) -> Host {
         let spec = read(text);
         let ids = Ids::assign(&spec, &self.ids);
-        let intent = compile_after(&spec, &ids, NOW, Some((&self.spec, &self.ids, &self.intent)))
-            .expect("compiles");
+        let intent = compile_after(
+            &spec,
+            &ids,
+            NOW,
+            Some((&self.spec, &self.ids, &self.intent)),
+        )
+        .expect("compiles");
         assert!(
             intent == compile(&spec, &ids, NOW).expect("compiles"),
             "reuse changed the result"

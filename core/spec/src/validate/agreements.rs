@@ -18,7 +18,7 @@ impl Check<'_> {
         let names = (tenant.offers.iter().map(|o| &o.name))
             .chain(tenant.accepts.iter().map(|a| &a.name))
             .map(|name| (name.as_str(), name.span));
-        self.distinct("name", "offer or acceptance", names);
+        self.distinct("name", "agreement", names);
         let endpoints: HashMap<&str, &Subnet> = tenant
             .endpoints
             .iter()

@@ -323,7 +323,7 @@ impl Check<'_> {
                         format!("ports are given, but the protocol is {}", traffic.protocol),
                     )
                     .help("write `protocol: tcp`, udp or sctp, or remove them");
-            } else if ports.is_empty() {
+            } else if ports.is_empty() && self.whole {
                 self.findings
                     .add("ports", span, "no port is named")
                     .help("name at least one, or remove the key: any port is then meant");
@@ -386,7 +386,7 @@ impl Check<'_> {
                 .help("write `protocol: icmp` or icmp6, or remove them");
             return;
         }
-        if list.is_empty() {
+        if list.is_empty() && self.whole {
             self.findings
                 .add("icmp", span, "no message is named")
                 .help("name at least one, or remove the key: any is then meant");
