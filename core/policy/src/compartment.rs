@@ -283,7 +283,7 @@ impl Work<'_> {
                     }
                 }
             }
-            Err(error) => self.errors.push(error),
+            Err(error) => self.errors.push(*error),
         }
     }
 

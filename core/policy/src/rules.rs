@@ -55,7 +55,8 @@ pub(crate) struct Pair {
 pub(crate) struct Tables {
     pub list: Vec<RuleTable>,
     index: HashMap<u64, Vec<u32>>,
-    boxes: usize,
+    /// Boxes of all of them.
+    pub boxes: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -103,7 +104,7 @@ pub(crate) fn compile(
     members: &[Member<'_>],
     agreements: &[Agreement],
     tables: &mut Tables,
-) -> Result<Vec<Option<Pair>>, CompileError> {
+) -> Result<Vec<Option<Pair>>, Box<CompileError>> {
     if !tenant.is_judged(&spec.guardrails) {
         return Ok(vec![None; members.len()]);
     }
@@ -112,7 +113,7 @@ pub(crate) fn compile(
     let mut seen: HashMap<(Side, Vec<u32>), u32> = HashMap::new();
     let mut pairs = Vec::with_capacity(members.len());
     for (at, member) in members.iter().enumerate() {
-        let mut table = |side: Side| -> Result<u32, CompileError> {
+        let mut table = |side: Side| -> Result<u32, Box<CompileError>> {
             let (mine, key) = book.mine(&lines, side, at);
             if let Some(known) = seen.get(&(side, key.clone())) {
                 return Ok(*known);
@@ -120,7 +121,7 @@ pub(crate) fn compile(
             let made = book
                 .table(&lines, side, &mine)
                 .and_then(|table| tables.add(table).ok_or((Trouble::Boxes, tenant.name.span)))
-                .map_err(|(trouble, span)| trouble.finding(spec, member, side, span))?;
+                .map_err(|(trouble, span)| Box::new(trouble.finding(spec, member, side, span)))?;
             seen.insert((side, key), made);
             Ok(made)
         };
@@ -134,7 +135,7 @@ pub(crate) fn compile(
 
 impl Tables {
     /// The index of a table, which is added where it is new; `None` = too many boxes.
-    fn add(&mut self, table: RuleTable) -> Option<u32> {
+    pub fn add(&mut self, table: RuleTable) -> Option<u32> {
         use core::hash::{BuildHasher, BuildHasherDefault};
         // Only looked up by, never gone through: what it is does not show in the result.
         type Keyless = BuildHasherDefault<std::collections::hash_map::DefaultHasher>;
@@ -256,7 +257,10 @@ impl<'a> Book<'a> {
         };
         let mut lines = Vec::new();
         let guardrails = self.spec.guardrails.iter();
-        for rail in guardrails.filter(|g| g.concerns(&self.tenant.name.value)) {
+        let concerned = |g: &&spec::Guardrail| {
+            g.concerns(&self.tenant.name.value) && guard!("policy-guardrails")
+        };
+        for rail in guardrails.filter(concerned) {
             let traffic = rail.traffic();
             let id = self.ids.guardrails.get(rail.name.as_str()).copied();
             let action = action(rail.action, rail.stateful());
@@ -517,7 +521,7 @@ impl<'a> Book<'a> {
                 });
             }
         }
-        if table.rules.len() > MAX_RULES && guard!("policy-table-size") {
+        if table.rules.len() > MAX_RULES {
             return Err((Trouble::Table, self.tenant.name.span));
         }
         Ok(table)

@@ -84,7 +84,8 @@ fn it_ends_at_its_time_and_when_either_side_takes_its_part_out() {
         changed(|text| text.replace("service: db", "service: other")),
         changed(|text| text.split("    accepts:").next().expect("text").to_owned()),
     ] {
-        let (_, _, revoked) = after(&before, spec, NOW);
+        let (_, ids, revoked) = after(&before, spec, NOW);
+        assert!(ids.agreements.is_empty(), "it keeps its tag");
         assert!(revoked.agreements.is_empty() && fabric(&revoked).image().forwards().is_empty());
     }
 }

@@ -89,7 +89,7 @@ impl<'a> Reader<'a> {
                 return (Action::Allow, ids.offers[offer.name.as_str()]);
             }
         }
-        for accept in tenant.accepts.iter().filter(|a| stands(a)) {
+        if let Some(accept) = tenant.accepts.iter().find(|a| stands(a)) {
             let id = ids.accepts[accept.name.as_str()];
             let offer = self.offer(tenant, accept).expect("live");
             let used = service(offer);

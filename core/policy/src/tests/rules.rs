@@ -183,7 +183,7 @@ fn defaults() -> impl Strategy<Value = &'static str> + Clone {
 
 /// What of these can stand in a spec.
 fn good(rules: Vec<String>, of: impl Fn(&[String]) -> String) -> Vec<String> {
-    let alone = |rule: &String| spec::parse("x", of(&[rule.clone()]).as_bytes()).is_ok();
+    let alone = |rule: &String| spec::parse("x", of(std::slice::from_ref(rule)).as_bytes()).is_ok();
     rules.into_iter().filter(alone).collect()
 }
 
@@ -489,6 +489,24 @@ fn a_table_of_too_many_boxes_is_refused_with_the_rule_that_is_too_much() {
             .map(|l| &l[..10]),
         Some("- {name: r")
     );
+}
+
+#[test]
+fn a_switch_has_so_many_boxes_and_no_more() {
+    let one = |id| RuleTable {
+        rules: vec![image::rules::Rule {
+            region: Region::ALL,
+            action: Action::Deny,
+            log: false,
+            id,
+        }],
+        default: Action::Deny,
+    };
+    let mut tables = crate::rules::Tables::default();
+    tables.boxes += crate::MAX_BOXES - 1;
+    assert_eq!(tables.add(one(1)), Some(0));
+    assert_eq!(tables.add(one(1)), Some(0), "an equal one takes no more");
+    assert_eq!(tables.add(one(2)), None);
 }
 
 fn ask(
