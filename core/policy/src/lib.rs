@@ -39,7 +39,7 @@ pub use rules::MAX_BOXES;
 pub use spec::Finding as CompileError;
 
 use spec::Spec;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The intent of a spec under these numbers at `now`, seconds since 1970: agreements
@@ -66,15 +66,18 @@ pub fn compile_after(
     let mut errors = Vec::new();
     let mut compartments = BTreeMap::new();
     let agreements = agreements(spec, ids, now);
+    let mut by_slot: BTreeMap<u32, Vec<Agreement>> = BTreeMap::new();
+    for agreement in &agreements {
+        for slot in BTreeSet::from([agreement.offerer_slot, agreement.acceptor_slot]) {
+            by_slot.entry(slot).or_default().push(agreement.clone());
+        }
+    }
     let reuse = before
         .filter(|(old, ..)| old.uplinks == spec.uplinks && old.host_name() == spec.host_name());
     let old_groups = reuse.map(|(old, ..)| groups(old));
     for (name, tenants) in groups(spec) {
         let slot = ids.compartments.get(&name).map_or(0, |c| c.id);
-        let own: Vec<Agreement> = (agreements.iter())
-            .filter(|a| a.offerer_slot == slot || a.acceptor_slot == slot)
-            .cloned()
-            .collect();
+        let own = by_slot.remove(&slot).unwrap_or_default();
         let same = reuse
             .zip(old_groups.as_ref())
             .and_then(|((_, old_ids, old), groups)| {

@@ -440,24 +440,24 @@ impl<'a> Book<'a> {
             if peer.peer.ranges().is_empty() {
                 continue;
             }
-            let ranges = match &own.own {
-                Own::Nobody => continue,
-                Own::Everybody => vec![(0, u128::MAX)],
-                Own::Members(chosen) if chosen.get(at) == Some(&true) => vec![(0, u128::MAX)],
-                Own::Members(_) => continue,
+            let whole = vec![(0, u128::MAX)];
+            let (ranges, met) = match &own.own {
+                Own::Everybody => (whole, None),
+                Own::Members(chosen) if chosen.get(at) == Some(&true) => (whole, None),
+                Own::Nobody | Own::Members(_) => continue,
                 Own::Addresses(set) => {
-                    let meets = |r: &&(u128, u128)| reach.is_some_and(|own| own.meets(**r));
-                    set.ranges().iter().filter(meets).copied().collect()
+                    let met = reach.map_or_else(Vec::new, |own| set.met_by(own));
+                    let range = |at: &usize| set.ranges().get(*at).copied();
+                    (met.iter().filter_map(range).collect(), Some(met))
                 }
             };
             if ranges.is_empty() {
                 continue;
             }
             key.push(place as u32);
-            if let Own::Addresses(set) = &own.own {
-                key.push(ranges.len() as u32);
-                let kept = |r: &(u128, u128)| set.ranges().binary_search(r).unwrap_or(0) as u32;
-                key.extend(ranges.iter().map(kept));
+            if let Some(met) = met {
+                key.push(met.len() as u32);
+                key.extend(met.iter().map(|at| *at as u32));
             }
             mine.push((place, ranges));
         }

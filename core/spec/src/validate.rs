@@ -6,8 +6,8 @@ mod policy;
 mod tenant;
 
 use core::net::IpAddr;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
 use guard::guard;
 
@@ -64,6 +64,7 @@ pub(crate) fn check(document: &Document, findings: &mut Findings) {
         document,
         findings,
         whole,
+        tenant_names: document.tenants.iter().map(|t| t.name.as_str()).collect(),
     };
     if !at.sizes() && guard!("spec-sizes") {
         return;
@@ -81,6 +82,7 @@ pub(crate) struct Check<'a> {
     document: &'a Document,
     findings: &'a mut Findings,
     whole: bool,
+    tenant_names: HashSet<&'a str>,
 }
 
 impl Check<'_> {
@@ -487,6 +489,19 @@ impl Check<'_> {
                     format!("at most {most}")
                 });
         }
+    }
+
+    /// Reports a name that is no tenant's.
+    fn no_tenant(&mut self, name: &Located<Name>) {
+        if self.tenant_names.contains(name.as_str()) {
+            return;
+        }
+        let document = self.document;
+        let mut known: Vec<&str> = Vec::new();
+        if self.findings.list.len() < SUGGESTIONS {
+            known.extend(document.tenants.iter().map(|t| t.name.as_str()));
+        }
+        self.missing(name, "tenant", &known);
     }
 
     /// Reports a name that refers to nothing.

@@ -52,6 +52,23 @@ impl Set {
         self.0.get(at).is_some_and(|(start, _)| *start <= last)
     }
 
+    /// The ranges, by place, that have an address in common with another set. Bound: the
+    /// other's ranges and what is found.
+    pub fn met_by(&self, other: &Set) -> Vec<usize> {
+        let mut found: Vec<usize> = Vec::new();
+        for (first, last) in &other.0 {
+            let from = self.0.partition_point(|(_, end)| end < first);
+            // The last one found may reach into this range as well.
+            let from = found.last().map_or(from, |last| from.max(last + 1));
+            let rest = self.0.iter().enumerate().skip(from);
+            found.extend(
+                rest.take_while(|(_, (start, _))| start <= last)
+                    .map(|(at, _)| at),
+            );
+        }
+        found
+    }
+
     pub fn ranges(&self) -> &[(u128, u128)] {
         &self.0
     }

@@ -149,11 +149,7 @@ impl Check<'_> {
                 .help("inside a tenant rules are enough");
             return;
         }
-        let document = self.document;
-        if !document.tenants.iter().any(|t| t.name.value == name.value) {
-            let known: Vec<&str> = document.tenants.iter().map(|t| t.name.as_str()).collect();
-            self.missing(name, "tenant", &known);
-        }
+        self.no_tenant(name);
     }
 
     /// Pools are nobody else's: neither in a subnet, nor routed, nor another's.

@@ -19,8 +19,9 @@ pub(super) struct Known<'a> {
     /// Endpoints by label and value, in order.
     labels: HashMap<(&'a str, &'a str), Vec<usize>>,
     agreements: HashSet<&'a str>,
-    /// What is inside: subnets' prefixes and those behind routers.
-    inside: Vec<Prefix>,
+    /// What is inside, as ranges in order and apart: subnets' prefixes, those behind
+    /// routers, and what never leaves a link.
+    inside: Vec<([u8; 16], [u8; 16])>,
 }
 
 impl<'a> Known<'a> {
@@ -40,11 +41,22 @@ impl<'a> Known<'a> {
             agreements: (tenant.offers.iter().map(|o| o.name.as_str()))
                 .chain(tenant.accepts.iter().map(|a| a.name.as_str()))
                 .collect(),
-            inside: (tenant.subnets.iter().flat_map(|s| &s.prefixes))
-                .chain(tenant.endpoints.iter().flat_map(|e| &e.prefixes))
-                .map(|p| p.value)
-                .collect(),
+            inside: Vec::new(),
         };
+        let on_link = ON_LINK.iter().filter_map(|p| p.parse::<Prefix>().ok());
+        let mut inside: Vec<_> = (tenant.subnets.iter().flat_map(|s| &s.prefixes))
+            .chain(tenant.endpoints.iter().flat_map(|e| &e.prefixes))
+            .map(|p| p.value)
+            .chain(on_link)
+            .map(|p| p.range())
+            .collect();
+        inside.sort_unstable();
+        for (first, last) in inside {
+            match known.inside.last_mut() {
+                Some((_, end)) if first <= *end => *end = last.max(*end),
+                _ => known.inside.push((first, last)),
+            }
+        }
         for (at, endpoint) in tenant.endpoints.iter().enumerate() {
             if let Some(count) = known.subnets.get_mut(endpoint.subnet.as_str()) {
                 *count += 1;
@@ -55,6 +67,13 @@ impl<'a> Known<'a> {
             }
         }
         known
+    }
+
+    /// Whether any address of the prefix is inside.
+    fn reaches(&self, prefix: &Prefix) -> bool {
+        let (first, last) = prefix.range();
+        let at = self.inside.partition_point(|(_, end)| *end < first);
+        self.inside.get(at).is_some_and(|(start, _)| *start <= last)
     }
 
     /// Whether an endpoint has all of the labels. Bound: the rarest one's endpoints.
@@ -148,13 +167,12 @@ impl Check<'_> {
             "guardrail",
             names.map(|g| (g.name.as_str(), g.name.span)),
         );
-        let tenants: Vec<&str> = document.tenants.iter().map(|t| t.name.as_str()).collect();
         for guardrail in &document.guardrails {
             if let Some(crate::TenantList::List(list)) =
                 guardrail.tenants.as_ref().map(|t| &t.value)
             {
-                for name in list.iter().filter(|n| !tenants.contains(&n.as_str())) {
-                    self.missing(name, "tenant", &tenants);
+                for name in list.iter() {
+                    self.no_tenant(name);
                 }
                 if list.is_empty() {
                     let span = guardrail
@@ -216,9 +234,7 @@ impl Check<'_> {
         let traffic = scope.traffic();
         let foreign = |selector: &Selector| match selector {
             Selector::Outside | Selector::Agreement(_) => true,
-            Selector::Prefix(list) => list.iter().all(|p| {
-                !known.inside.iter().any(|own| own.overlaps(&p.value)) && !on_link(&p.value)
-            }),
+            Selector::Prefix(list) => !list.iter().any(|p| known.reaches(&p.value)),
             _ => false,
         };
         if self.whole
@@ -404,17 +420,11 @@ impl Check<'_> {
     }
 }
 
-/// Whether it reaches into what is the tenant's on every link: link-local addresses and
-/// groups.
-fn on_link(prefix: &Prefix) -> bool {
-    let all = [
-        "169.254.0.0/16",
-        "224.0.0.0/4",
-        "255.255.255.255/32",
-        "fe80::/10",
-        "ff00::/8",
-    ];
-    all.iter()
-        .filter_map(|p| p.parse::<Prefix>().ok())
-        .any(|own| own.overlaps(prefix))
-}
+/// Link-local addresses, groups and broadcast.
+const ON_LINK: &[&str] = &[
+    "169.254.0.0/16",
+    "224.0.0.0/4",
+    "255.255.255.255/32",
+    "fe80::/10",
+    "ff00::/8",
+];
