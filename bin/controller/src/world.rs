@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 use spec::{Per, Span, Spec, State};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::OnceLock;
+use std::time::{SystemTime, UNIX_EPOCH};
 use store::Applied;
 
 /// Everything about one spec. Never changed once it is shown.
@@ -223,8 +224,8 @@ impl World {
         applied.ids = serde_json::to_string(&ids).map_err(|e| ours(&e.to_string()))?;
         let before = old.and_then(|old| old.worked_out.as_deref());
         let before = before.map(|before| (&before.spec, &before.ids, &before.intent));
-        let intent =
-            policy::compile_after(&spec, &ids, before).map_err(|findings| refused(&findings))?;
+        let intent = policy::compile_after(&spec, &ids, now(), before)
+            .map_err(|findings| refused(&findings))?;
         isolated(&intent, before.map(|(_, _, intent)| intent))?;
         let needs = policy::needs(&intent);
         let needs = Needs {
@@ -506,6 +507,13 @@ pub fn dumped(image: &Image) -> String {
         MappedCompartment::map(aligned).map(|mapped| mapped.image().to_string())
     };
     text.unwrap_or_else(|error| format!("not an image: {error}\n"))
+}
+
+/// Seconds since 1970: agreements that have ended by now are left out.
+fn now() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]

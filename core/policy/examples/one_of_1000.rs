@@ -30,7 +30,7 @@ fn main() {
         let (before, mut ids) = (parse(&old), policy::Ids::default());
         ids = policy::Ids::assign(&before, &ids);
         let start = Instant::now();
-        let intent = policy::compile(&before, &ids).expect("compiles");
+        let intent = policy::compile(&before, &ids, 0).expect("compiles");
         let first = start.elapsed();
         let mut runs: Vec<_> = (0..20)
             .map(|_| {
@@ -38,7 +38,7 @@ fn main() {
                 let spec = parse(&new);
                 let parsed = start.elapsed();
                 let next = policy::Ids::assign(&spec, &ids);
-                let after = policy::compile_after(&spec, &next, Some((&before, &ids, &intent)))
+                let after = policy::compile_after(&spec, &next, 0, Some((&before, &ids, &intent)))
                     .expect("compiles");
                 let changed =
                     |id: &&u32| intent.compartments[id].image != after.compartments[id].image;

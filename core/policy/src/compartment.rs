@@ -3,10 +3,12 @@
 mod outside;
 
 use crate::CompileError;
+use crate::agreements::Agreement;
 use crate::ids::{EndpointIds, Ids, TenantIds};
 use crate::intent::{AttachmentIntent, CompartmentIntent, Image, PortIntent};
 use crate::mac::made;
 use crate::routes::Prefixes;
+use crate::rules::{self, Member, Tables};
 use command::Name;
 use command::verbs::{
     CREATE_NAMESPACE, CREATE_UNCONFIGURED, CreateCompartment, CreatePort, ENDPOINT_FIFO,
@@ -37,6 +39,7 @@ pub(crate) fn compile(
     ids: &Ids,
     name: &str,
     tenants: &[&Tenant],
+    agreements: Vec<Agreement>,
 ) -> Result<CompartmentIntent, Vec<CompileError>> {
     let compartment = ids
         .compartments
@@ -49,6 +52,8 @@ pub(crate) fn compile(
         tables: CompartmentTables::default(),
         ports: BTreeMap::new(),
         attachments: Vec::new(),
+        rules: Tables::default(),
+        agreements: &agreements,
         errors: Vec::new(),
     };
     for tenant in tenants {
@@ -58,6 +63,7 @@ pub(crate) fn compile(
         tables,
         ports,
         attachments,
+        rules,
         mut errors,
         ..
     } = work;
@@ -105,6 +111,8 @@ pub(crate) fn compile(
         min_bytes: sum(Tenant::guarantee_bits) / 8,
         ports,
         attachments,
+        tables: rules.list,
+        agreements,
         image,
     })
 }
@@ -153,6 +161,9 @@ struct Work<'a> {
     tables: CompartmentTables,
     ports: BTreeMap<u32, PortIntent>,
     attachments: Vec<AttachmentIntent>,
+    rules: Tables,
+    /// Those of this compartment.
+    agreements: &'a [Agreement],
     errors: Vec<CompileError>,
 }
 
@@ -200,6 +211,8 @@ impl Work<'_> {
         // What was written or chosen comes before what follows from a MAC.
         let mut own: HashSet<(u32, [u8; 16])> = HashSet::new();
         let mut derived = Vec::new();
+        let mut members: Vec<Member<'_>> = Vec::new();
+        let mut slots = Vec::new();
         for endpoint in &tenant.endpoints {
             let (Some(placed), Some(ids)) = (
                 subnets.get(endpoint.subnet.as_str()),
@@ -223,11 +236,19 @@ impl Work<'_> {
                     self.tables.addresses.push((at, mapped(address)));
                 }
             }
+            let addresses = addresses(endpoint, ids).into_iter().map(mapped).collect();
+            members.push(Member {
+                endpoint,
+                addresses,
+            });
+            slots.push(ids.slot);
+            let member = members.len() - 1;
             let mac = MacAddress(mac);
             if let Some(prefix) = placed.subnet.prefix6() {
-                derived.push((at, placed.index, link_local(mac)));
+                derived.push((at, member, placed.index, link_local(mac)));
                 if placed.subnet.slaac() {
-                    derived.push((at, placed.index, autonomous(mapped(prefix.network), mac)));
+                    let address = autonomous(mapped(prefix.network), mac);
+                    derived.push((at, member, placed.index, address));
                 }
             }
         }
@@ -239,12 +260,31 @@ impl Work<'_> {
                 .map(|p| mapped(subnet.subnet.gateway_in(p)));
             own.extend(gateway.map(|g| (subnet.index, g)));
         }
-        for (at, subnet, address) in derived {
+        for (at, member, subnet, address) in derived {
             if own.insert((subnet, address)) {
                 self.tables.addresses.push((at, address));
+                if let Some(member) = members.get_mut(member) {
+                    member.addresses.push(address);
+                }
             }
         }
         self.routes(tenant, index, &subnets, &endpoints);
+        self.judge(tenant, &members, &slots);
+    }
+
+    /// The rule tables of a tenant's endpoints, which are in these slots.
+    fn judge(&mut self, tenant: &Tenant, members: &[Member<'_>], slots: &[u32]) {
+        let (spec, ids, agreements) = (self.spec, self.ids, self.agreements);
+        match rules::compile(spec, ids, tenant, members, agreements, &mut self.rules) {
+            Ok(pairs) => {
+                for (slot, pair) in slots.iter().zip(pairs) {
+                    if let (Some(port), Some(pair)) = (self.ports.get_mut(slot), pair) {
+                        (port.egress, port.ingress) = (Some(pair.egress), Some(pair.ingress));
+                    }
+                }
+            }
+            Err(error) => self.errors.push(*error),
+        }
     }
 
     /// Adds an endpoint's record and port; its index.
@@ -331,6 +371,9 @@ impl Work<'_> {
                 subnet: placed.subnet.name.to_string(),
                 mac,
                 addresses,
+                egress: None,
+                ingress: None,
+                connections: endpoint.connections(),
             },
         );
         at

@@ -1,8 +1,9 @@
 //! The fabric's table: who may say what to whom.
 //!
-//! Every entry joins one compartment and one uplink. There is no entry from a
-//! compartment to another: between tenants nothing passes.
+//! Every entry joins one compartment and one uplink, or the two of a live agreement
+//! under its tag: nothing else passes between tenants.
 
+use crate::agreements::Agreement;
 use crate::ids::Ids;
 use crate::intent::{AttachmentIntent, CompartmentIntent, Image, UplinkIntent};
 use command::Name;
@@ -46,6 +47,7 @@ pub(crate) fn uplinks(spec: &Spec, ids: &Ids) -> BTreeMap<u32, UplinkIntent> {
 pub(crate) fn compile(
     compartments: &BTreeMap<u32, Arc<CompartmentIntent>>,
     uplinks: &BTreeMap<u32, UplinkIntent>,
+    agreements: &[Agreement],
 ) -> Result<Image, BuildError> {
     let mut tables = FabricTables::default();
     // Groups of each uplink: destination MAC to members.
@@ -113,6 +115,19 @@ pub(crate) fn compile(
             kind: FORWARD_GROUP,
         });
         tables.groups.push(members);
+    }
+    for agreement in agreements {
+        let (one, other) = (agreement.acceptor_slot, agreement.offerer_slot);
+        for (ingress, target) in [(one, other), (other, one)] {
+            tables.forwards.push(Forward {
+                ingress,
+                tag: agreement.tag,
+                mac: EVERY_STATION,
+                target,
+                out_tag: agreement.tag,
+                kind: FORWARD_UNICAST,
+            });
+        }
     }
     tables.finish().map(Image::new)
 }

@@ -1,6 +1,7 @@
 //! Numbers that stay: given once, kept while the thing that is named lives, and not
 //! given to another in the very change that ends it.
 
+use crate::agreements::{key, meetings};
 use core::net::IpAddr;
 use guard::guard;
 use serde::{Deserialize, Serialize};
@@ -18,10 +19,18 @@ pub struct Ids {
     pub compartments: BTreeMap<String, CompartmentIds>,
     /// By uplink.
     pub uplinks: BTreeMap<String, UplinkIds>,
+    /// Rule numbers of guardrails.
+    pub guardrails: BTreeMap<String, u32>,
+    /// By `OFFERER/OFFER/ACCEPTOR`.
+    pub agreements: BTreeMap<String, AgreementIds>,
     /// The next subnet's number.
     pub next_subnet: u32,
     /// The next endpoint's number.
     pub next_endpoint: u32,
+    /// The next rule's number.
+    pub next_rule: u32,
+    /// The next agreement's number.
+    pub next_agreement: u32,
 }
 
 /// A tenant's numbers.
@@ -36,6 +45,24 @@ pub struct TenantIds {
     pub endpoints: BTreeMap<String, EndpointIds>,
     /// By uplink.
     pub attachments: BTreeMap<String, AttachmentIds>,
+    /// Host-wide rule numbers by the names of rules, from 1.
+    pub rules: BTreeMap<String, u32>,
+    /// Rule numbers, of the same space, that offers stand for.
+    pub offers: BTreeMap<String, u32>,
+    /// Rule numbers, of the same space, that acceptances stand for.
+    pub accepts: BTreeMap<String, u32>,
+}
+
+/// An agreement's numbers, whether or not its time is over.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AgreementIds {
+    /// Host-wide agreement id, from 1.
+    pub id: u32,
+    /// Tag on the fabric, of one space with the attachments'.
+    pub tag: u16,
+    /// What the tag stood for: the two compartments. See [`AttachmentIds::meaning`].
+    pub meaning: u64,
 }
 
 /// An endpoint's numbers.
@@ -81,6 +108,8 @@ pub struct AttachmentIds {
     /// What the tag stood for. Another meaning gets another tag, so that a switch that
     /// still runs the image before says nothing the fabric would take for a lie.
     pub meaning: u64,
+    /// With `nat: on`: the number of each endpoint's block of ports.
+    pub blocks: BTreeMap<String, u32>,
 }
 
 impl Ids {
@@ -89,8 +118,12 @@ impl Ids {
         let mut ids = Ids {
             next_subnet: before.next_subnet.max(1),
             next_endpoint: before.next_endpoint.max(1),
+            next_rule: before.next_rule.max(1),
+            next_agreement: before.next_agreement.max(1),
             ..Ids::default()
         };
+        let rails = spec.guardrails.iter().map(|g| g.name.as_str());
+        ids.guardrails = kept_or_next(rails, Some(&before.guardrails), &mut ids.next_rule);
         ids.fabric_slots(spec, before);
         ids.tenant_ids(spec, before);
         let mut tags: BTreeSet<u16> = before
@@ -98,7 +131,9 @@ impl Ids {
             .values()
             .flat_map(|t| t.attachments.values())
             .map(|a| a.tag)
+            .chain(before.agreements.values().map(|a| a.tag))
             .collect();
+        let mut cursor = 1;
         for tenant in &spec.tenants {
             let old = before.tenants.get(tenant.name.as_str());
             let compartment = ids
@@ -138,16 +173,37 @@ impl Ids {
             for outside in &tenant.outside {
                 let name = outside.uplink.as_str();
                 let meaning = meaning(spec, tenant, outside);
-                let kept = old
-                    .and_then(|o| o.attachments.get(name))
-                    .filter(|a| a.meaning == meaning || !guard!("tag-meaning"));
-                let tag = kept.map_or_else(|| free(&mut tags), |a| a.tag);
-                new.attachments
-                    .insert(name.to_owned(), AttachmentIds { tag, meaning });
+                let was = old.and_then(|o| o.attachments.get(name));
+                let kept = was.filter(|a| a.meaning == meaning || !guard!("tag-meaning"));
+                let tag = kept.map_or_else(|| free(&mut tags, &mut cursor), |a| a.tag);
+                let blocks = blocks(tenant, outside, was.map(|a| &a.blocks));
+                let made = AttachmentIds {
+                    tag,
+                    meaning,
+                    blocks,
+                };
+                new.attachments.insert(name.to_owned(), made);
             }
+            let rules = tenant.policy.iter().flat_map(|p| &p.rules);
+            let names = rules.map(|r| r.name.as_str());
+            new.rules = kept_or_next(names, old.map(|o| &o.rules), &mut ids.next_rule);
+            let names = tenant.offers.iter().map(|o| o.name.as_str());
+            new.offers = kept_or_next(names, old.map(|o| &o.offers), &mut ids.next_rule);
+            let names = tenant.accepts.iter().map(|a| a.name.as_str());
+            new.accepts = kept_or_next(names, old.map(|o| &o.accepts), &mut ids.next_rule);
             ids.tenants.insert(tenant.name.as_str().to_owned(), new);
         }
         ids.slots(before);
+        for (offerer, offer, acceptor, _) in meetings(spec) {
+            let key = key(offerer, offer, acceptor);
+            let old = before.agreements.get(&key);
+            let meaning = short_hash(&[offerer.compartment(), acceptor.compartment()]);
+            let kept = old.filter(|a| a.meaning == meaning || !guard!("agreement-tag-meaning"));
+            let tag = kept.map_or_else(|| free(&mut tags, &mut cursor), |a| a.tag);
+            let id = old.map_or_else(|| next(&mut ids.next_agreement), |a| a.id);
+            ids.agreements
+                .insert(key, AgreementIds { id, tag, meaning });
+        }
         ids
     }
 
@@ -281,38 +337,101 @@ fn lowest(taken: &mut BTreeSet<u32>, least: u32) -> u32 {
     free
 }
 
-/// The lowest free tag, from 1. 65,535 are more than tenants times uplinks.
-fn free(tags: &mut BTreeSet<u16>) -> u16 {
-    let tag = (1..=u16::MAX)
+/// The lowest free tag from `cursor` on, which moves past it. 65,535 are more than
+/// tenants times uplinks and the agreements of a host ([`spec::MAX_AGREEMENTS`]).
+fn free(tags: &mut BTreeSet<u16>, cursor: &mut u16) -> u16 {
+    let tag = (*cursor..=u16::MAX)
         .find(|tag| !tags.contains(tag))
         .unwrap_or(u16::MAX);
     tags.insert(tag);
+    *cursor = tag;
     tag
 }
 
-/// A number for what the fabric lets an attachment say.
-fn meaning(spec: &Spec, tenant: &Tenant, outside: &Outside) -> u64 {
-    let mut sha = Sha256::new();
-    let mut word = |text: String| {
-        sha.update(text.as_bytes());
-        sha.update([0]);
-    };
-    word(spec.host_name().to_owned());
-    word(outside.uplink.to_string());
-    word(
-        outside
-            .mac
-            .map_or_else(String::new, |m| m.value.to_string()),
-    );
-    outside
-        .address
+/// The number that each name had, else the next.
+fn kept_or_next<'a>(
+    names: impl Iterator<Item = &'a str>,
+    old: Option<&BTreeMap<String, u32>>,
+    counter: &mut u32,
+) -> BTreeMap<String, u32> {
+    names
+        .map(|name| {
+            let kept = old.and_then(|old| old.get(name)).copied();
+            (name.to_owned(), kept.unwrap_or_else(|| next(counter)))
+        })
+        .collect()
+}
+
+/// Blocks of ports for the endpoints that have IPv4: the one each had, else the lowest
+/// that nobody has; of those that are leaving only where no other is left.
+fn blocks(
+    tenant: &Tenant,
+    outside: &Outside,
+    old: Option<&BTreeMap<String, u32>>,
+) -> BTreeMap<String, u32> {
+    let mut made = BTreeMap::new();
+    let size = outside.nat_ports();
+    if size == 0 {
+        return made;
+    }
+    let fit = (65_536 - spec::FIRST_NAT_PORT) / size;
+    let users: Vec<&str> = tenant
+        .endpoints
         .iter()
-        .for_each(|a| word(a.value.to_string()));
-    sources(tenant).for_each(|p| word(p.to_string()));
+        .filter(|e| {
+            let subnet = tenant.subnet(&e.subnet.value);
+            subnet.is_some_and(|s| s.prefix4().is_some())
+        })
+        .map(|e| e.name.as_str())
+        .collect();
+    let mut taken: BTreeSet<u32> = BTreeSet::new();
+    for name in &users {
+        let kept = old.and_then(|old| old.get(*name)).filter(|n| **n < fit);
+        if let Some(kept) = kept {
+            taken.insert(*kept);
+            made.insert((*name).to_owned(), *kept);
+        }
+    }
+    let mut all: BTreeSet<u32> = taken.clone();
+    all.extend(old.into_iter().flat_map(|old| old.values()));
+    for name in users {
+        if made.contains_key(name) {
+            continue;
+        }
+        let mut number = lowest(&mut all, 0);
+        if number >= fit {
+            number = lowest(&mut taken, 0);
+        }
+        taken.insert(number);
+        made.insert(name.to_owned(), number);
+    }
+    made
+}
+
+/// A number for words.
+fn short_hash(words: &[String]) -> u64 {
+    let mut sha = Sha256::new();
+    for word in words {
+        sha.update(word.as_bytes());
+        sha.update([0]);
+    }
     let hash = sha.finalize();
     hash.iter()
         .take(8)
         .fold(0, |n, byte| n << 8 | u64::from(*byte))
+}
+
+/// A number for what the fabric lets an attachment say.
+fn meaning(spec: &Spec, tenant: &Tenant, outside: &Outside) -> u64 {
+    let mac = outside.mac.map(|m| m.value.to_string());
+    let mut words = vec![
+        spec.host_name().to_owned(),
+        outside.uplink.to_string(),
+        mac.unwrap_or_default(),
+    ];
+    words.extend(outside.address.iter().map(|a| a.value.to_string()));
+    words.extend(outward_sources(tenant, outside).map(|p| p.to_string()));
+    short_hash(&words)
 }
 
 /// The prefixes that a tenant's packets may come from.
@@ -320,6 +439,15 @@ pub(crate) fn sources(tenant: &Tenant) -> impl Iterator<Item = spec::Prefix> + '
     let own = tenant.subnets.iter().flat_map(|s| &s.prefixes);
     own.chain(tenant.endpoints.iter().flat_map(|e| &e.prefixes))
         .map(|p| p.value)
+}
+
+/// Those of them that its packets have on an uplink: translated ones have its own.
+pub(crate) fn outward_sources<'a>(
+    tenant: &'a Tenant,
+    outside: &Outside,
+) -> impl Iterator<Item = spec::Prefix> + 'a {
+    let translated = outside.nat_ports() != 0 && guard!("nat-source");
+    sources(tenant).filter(move |p| !(translated && p.is_v4()))
 }
 
 /// Addresses for the endpoints that leave them to us: the one it had, else the next free.
@@ -339,7 +467,10 @@ fn choose_addresses(tenant: &Tenant, old: Option<&TenantIds>, new: &mut TenantId
         .subnets
         .iter()
         .flat_map(|s| s.prefixes.iter().map(|p| s.gateway_in(p)));
-    let mut taken: HashSet<IpAddr> = written.chain(gateways).collect();
+    // What stands for a service of another tenant is nobody's.
+    let services = (tenant.accepts.iter().flat_map(|a| a.as_.iter())).map(|a| a.value.0);
+    let services = services.filter(|_| guard!("service-address-chosen"));
+    let mut taken: HashSet<IpAddr> = written.chain(gateways).chain(services).collect();
     let automatic = || tenant.endpoints.iter().filter(|e| e.addresses().is_none());
     // First all that keep theirs, so that nobody new takes it.
     let mut kept: HashMap<&str, Vec<IpAddr>> = HashMap::new();

@@ -1,7 +1,9 @@
 //! What the host shall hold.
 
+use crate::agreements::Agreement;
 use command::verbs::{CreateCompartment, CreatePort, CreateUplink};
 use image::Digest;
+use image::rules::RuleTable;
 use spec::Prefix;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,6 +18,10 @@ pub struct Intent {
     pub uplinks: BTreeMap<u32, UplinkIntent>,
     /// The fabric's table.
     pub fabric: Image,
+    /// The live agreements, by id.
+    pub agreements: Vec<Agreement>,
+    /// When the first of them ends, seconds since 1970: it must be compiled again then.
+    pub expires: Option<u64>,
 }
 
 /// A table image.
@@ -76,6 +82,10 @@ pub struct CompartmentIntent {
     pub ports: BTreeMap<u32, PortIntent>,
     /// Its places on uplinks.
     pub attachments: Vec<AttachmentIntent>,
+    /// Its rule tables, which its ports name by their place.
+    pub tables: Vec<RuleTable>,
+    /// The live agreements that one of its tenants has, by id.
+    pub agreements: Vec<Agreement>,
     /// Its table.
     pub image: Image,
 }
@@ -95,6 +105,12 @@ pub struct PortIntent {
     pub mac: [u8; 6],
     /// Its addresses, written or chosen.
     pub addresses: Vec<core::net::IpAddr>,
+    /// Place of the table of what it may send; `None` = everything, untracked.
+    pub egress: Option<u32>,
+    /// Place of the table of what may be sent to it; `None` = everything, untracked.
+    pub ingress: Option<u32>,
+    /// Connections of its own that are tracked at a time.
+    pub connections: u32,
 }
 
 /// An uplink.
@@ -123,6 +139,20 @@ pub struct AttachmentIntent {
     pub sources: Vec<Prefix>,
     /// Next hops that it asks for by neighbour discovery.
     pub next_hops: Vec<[u8; 16]>,
+    /// Ports that each endpoint has behind its IPv4 address; 0 = nothing is translated.
+    pub nat_ports: u16,
+    /// Which endpoint has which block of them, by number: block `n` begins at port
+    /// `FIRST_NAT_PORT + n * nat_ports`.
+    pub nat: Vec<NatBlock>,
+}
+
+/// An endpoint's block of ports behind an IPv4 address outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NatBlock {
+    /// The block's number, from 0.
+    pub number: u32,
+    /// The endpoint's slot.
+    pub slot: u32,
 }
 
 impl Intent {

@@ -4,6 +4,7 @@
 //! It reads the images alone, not what they were made from, so that a fault of the
 //! compiler shows. It is where the proof of isolation starts.
 
+use crate::agreements::Agreement;
 use crate::intent::{CompartmentIntent, Intent};
 use guard::guard;
 use image::compartment::{ROUTE_OUTSIDE, ROUTE_SUBNET, ROUTE_VIA};
@@ -71,7 +72,7 @@ pub enum Breach {
         /// Host-wide id of the subnet.
         subnet: u32,
     },
-    /// A tag that two attachments of the host have.
+    /// A tag that two attachments or agreements of the host have.
     SharedTag {
         /// The tag.
         tag: u16,
@@ -79,14 +80,21 @@ pub enum Breach {
 }
 
 /// All breaches in a host's images: the fabric's, and each compartment's by its slot.
+/// Between two compartments only what these live agreements say is none.
 /// Empty = none was found.
 pub fn check_isolation<'a>(
     fabric: &[u8],
     compartments: impl IntoIterator<Item = (u32, &'a [u8])>,
+    agreements: &[Agreement],
 ) -> Vec<Breach> {
     let mut breaches = Vec::new();
     let mut attachments: BTreeMap<u32, BTreeMap<u16, [u8; 6]>> = BTreeMap::new();
     let mut tags = BTreeSet::new();
+    for agreement in agreements {
+        if !tags.insert(agreement.tag) {
+            breaches.push(Breach::SharedTag { tag: agreement.tag });
+        }
+    }
     for (slot, bytes) in compartments {
         let memory = Aligned::copy_of(bytes);
         match CompartmentImage::map(memory.as_ref()) {
@@ -110,7 +118,7 @@ pub fn check_isolation<'a>(
     }
     let memory = Aligned::copy_of(fabric);
     match FabricImage::map(memory.as_ref()) {
-        Ok(image) => between(&image, &attachments, &mut breaches),
+        Ok(image) => between(&image, &attachments, agreements, &mut breaches),
         Err(error) => breaches.push(Breach::Unreadable {
             slot: 0,
             why: error.to_string(),
@@ -130,6 +138,7 @@ pub fn check_after(intent: &Intent, before: Option<&Intent>) -> Vec<Breach> {
             check_isolation(
                 &intent.fabric.bytes,
                 images.map(|one| (one.create.id, &*one.image.bytes)),
+                &intent.agreements,
             )
         })
 }
@@ -137,6 +146,7 @@ pub fn check_after(intent: &Intent, before: Option<&Intent>) -> Vec<Breach> {
 /// The breaches in what differs; `None` = what differs is more than can be judged alone.
 fn changed(intent: &Intent, before: &Intent) -> Option<Vec<Breach>> {
     let same_host = intent.fabric.bytes == before.fabric.bytes
+        && intent.agreements == before.agreements
         && intent.compartments.keys().eq(before.compartments.keys());
     if !same_host {
         return None;
@@ -167,8 +177,16 @@ fn changed(intent: &Intent, before: &Intent) -> Option<Vec<Breach>> {
 fn between(
     image: &FabricImage<'_>,
     attachments: &BTreeMap<u32, BTreeMap<u16, [u8; 6]>>,
+    agreements: &[Agreement],
     breaches: &mut Vec<Breach>,
 ) {
+    let agreed: BTreeSet<(u32, u32, u16)> = agreements
+        .iter()
+        .flat_map(|a| {
+            let (one, other) = (a.acceptor_slot, a.offerer_slot);
+            [(one, other, a.tag), (other, one, a.tag)]
+        })
+        .collect();
     let kind = |slot: u32| image.channel(slot).map(|c| c.kind);
     let mac_of = |slot: u32, tag: u16| {
         attachments
@@ -233,6 +251,11 @@ fn between(
                         Some(_) => {}
                     }
                 }
+                (Some(CHANNEL_COMPARTMENT), Some(CHANNEL_COMPARTMENT))
+                    if agreed.contains(&(entry.ingress, member.slot, entry.tag))
+                        && (member.out_tag == entry.tag || !guard!("isolation-agreement-tag"))
+                        && entry.kind == FORWARD_UNICAST
+                        && entry.mac == [0; 6] => {}
                 _ if !guard!("isolation-joins") => {}
                 _ => breaches.push(Breach::Joins {
                     ingress: entry.ingress,

@@ -1,7 +1,10 @@
 //! Numbers that stay, tables that mean what the spec says.
 
+mod agreements;
 mod arbitrary;
+mod interpret;
 mod numbers;
+mod rules;
 
 use crate::{Breach, Ids, Intent, check_after, check_isolation, compile};
 use image::compartment::{ROUTE_OUTSIDE, ROUTE_SUBNET, ROUTE_UNREACHABLE, ROUTE_VIA};
@@ -9,6 +12,9 @@ use image::{
     Aligned, CompartmentImage, FabricImage, FabricTables, MappedCompartment, MappedFabric,
 };
 use spec::Spec;
+
+/// 2026-01-01, seconds since 1970.
+pub(crate) const NOW: u64 = 1_767_225_600;
 
 pub(crate) fn read(text: &str) -> Spec {
     spec::parse("spec.yaml", text.as_bytes()).unwrap_or_else(|errors| panic!("{errors}"))
@@ -21,7 +27,7 @@ pub(crate) fn example(name: &str) -> Spec {
 
 pub(crate) fn intent(spec: &Spec) -> (Ids, Intent) {
     let ids = Ids::assign(spec, &Ids::default());
-    let intent = compile(spec, &ids).unwrap_or_else(|errors| panic!("{}", errors[0]));
+    let intent = compile(spec, &ids, NOW).unwrap_or_else(|errors| panic!("{}", errors[0]));
     (ids, intent)
 }
 
@@ -30,7 +36,7 @@ pub(crate) fn breaches(intent: &Intent) -> Vec<Breach> {
         .compartments
         .values()
         .map(|c| (c.create.id, &*c.image.bytes));
-    check_isolation(&intent.fabric.bytes, images)
+    check_isolation(&intent.fabric.bytes, images, &intent.agreements)
 }
 
 fn table(intent: &Intent, compartment: u32) -> MappedCompartment<Aligned> {
@@ -83,6 +89,8 @@ fn every_example_compiles_and_is_isolated() {
         "uplink.yaml",
         "fifo.yaml",
         "levels.yaml",
+        "policy.yaml",
+        "agreement.yaml",
         "reference.yaml",
     ] {
         let (_, intent) = intent(&example(name));
@@ -311,7 +319,11 @@ fn a_planted_breach_is_found() {
         .map(|c| (c.create.id, &*c.image.bytes))
         .collect();
     let check = |tables: &FabricTables| {
-        check_isolation(&tables.finish().expect("tables"), images.iter().copied())
+        check_isolation(
+            &tables.finish().expect("tables"),
+            images.iter().copied(),
+            &[],
+        )
     };
     let find = |tables: &FabricTables, ingress| {
         tables
@@ -353,12 +365,12 @@ fn a_planted_breach_is_found() {
     ));
 
     assert!(matches!(
-        check_isolation(&intent.fabric.bytes, images[..1].iter().copied())[..],
+        check_isolation(&intent.fabric.bytes, images[..1].iter().copied(), &[])[..],
         [Breach::NoImage { slot: 2 }, ..]
     ));
     let torn = images[0].1[..100].to_vec();
     assert!(matches!(
-        check_isolation(&intent.fabric.bytes, [(1, &torn[..])])[0],
+        check_isolation(&intent.fabric.bytes, [(1, &torn[..])], &[])[0],
         Breach::Unreadable { slot: 1, .. }
     ));
     assert!(CompartmentImage::map(Aligned::copy_of(&torn).as_ref()).is_err());
@@ -406,7 +418,7 @@ tenants:
     subnets: [{name: web, prefixes: [10.1.1.0/30]}]
     endpoints: [{name: a, subnet: web}, {name: b, subnet: web}]",
     );
-    let errors = compile(&spec, &Ids::assign(&spec, &Ids::default())).expect_err("compiled");
+    let errors = compile(&spec, &Ids::assign(&spec, &Ids::default()), NOW).expect_err("compiled");
     assert_eq!(
         (errors[0].code, errors[0].line(), errors[0].message.as_str()),
         ("no-address", 5, "no address is left in 10.1.1.0/30 for `b`")

@@ -234,13 +234,25 @@ pub(crate) fn choice<'a>(
     }
 }
 
+/// A field's key: its name, or what is written where that is no identifier.
+macro_rules! key {
+    ($field:ident) => {
+        stringify!($field)
+    };
+    ($field:ident $key:literal) => {
+        $key
+    };
+}
+pub(crate) use key;
+
 /// Declares a mapping of the spec once: the struct, its reader and its JSON Schema.
+/// `field as "other-word"` where the key is no identifier.
 macro_rules! model {
     (
         $(#[$meta:meta])*
         pub struct $name:ident as $what:literal {
-            $(required { $($(#[$rm:meta])* $r:ident: $rt:ty,)* })?
-            $(optional { $($(#[$om:meta])* $o:ident: $ot:ty,)* })?
+            $(required { $($(#[$rm:meta])* $r:ident $(as $rk:literal)?: $rt:ty,)* })?
+            $(optional { $($(#[$om:meta])* $o:ident $(as $ok:literal)?: $ot:ty,)* })?
             $(lists { $($(#[$lm:meta])* $l:ident: $lt:ty,)* })?
         }
     ) => {
@@ -248,14 +260,14 @@ macro_rules! model {
         #[derive(Clone, Debug, PartialEq, serde::Serialize, schemars::JsonSchema)]
         #[schemars(deny_unknown_fields)]
         pub struct $name {
-            $($($(#[$rm])* pub $r: $rt,)*)?
-            $($($(#[$om])* #[serde(skip_serializing_if = "Option::is_none")] #[schemars(default)] pub $o: Option<$ot>,)*)?
+            $($($(#[$rm])* $(#[serde(rename = $rk)])? pub $r: $rt,)*)?
+            $($($(#[$om])* $(#[serde(rename = $ok)])? #[serde(skip_serializing_if = "Option::is_none")] #[schemars(default)] pub $o: Option<$ot>,)*)?
             $($($(#[$lm])* #[serde(skip_serializing_if = "Vec::is_empty")] #[schemars(default)] pub $l: Vec<$lt>,)*)?
         }
         impl $name {
             /// Its keys, in order.
             pub(crate) const KEYS: &[&str] = &[
-                $($(stringify!($r),)*)? $($(stringify!($o),)*)? $($(stringify!($l),)*)?
+                $($(crate::decode::key!($r $($rk)?),)*)? $($(crate::decode::key!($o $($ok)?),)*)? $($(stringify!($l),)*)?
             ];
         }
         impl crate::decode::Decode for $name {
@@ -265,19 +277,19 @@ macro_rules! model {
                 #[allow(unused_mut)]
                 let mut whole = true;
                 $($(
-                    let $r: Option<$rt> = match find(stringify!($r)).filter(|n| !n.is_null()) {
+                    let $r: Option<$rt> = match find(crate::decode::key!($r $($rk)?)).filter(|n| !n.is_null()) {
                         Some(value) => crate::decode::Decode::decode(value, findings),
                         None => {
                             findings
-                                .add("missing-key", node.span, format!("{} lacks its `{}`", $what, stringify!($r)))
-                                .help(format!("add `{}: ...`", stringify!($r)));
+                                .add("missing-key", node.span, format!("{} lacks its `{}`", $what, crate::decode::key!($r $($rk)?)))
+                                .help(format!("add `{}: ...`", crate::decode::key!($r $($rk)?)));
                             None
                         }
                     };
                     whole &= $r.is_some();
                 )*)?
                 $($(
-                    let $o: Option<$ot> = match find(stringify!($o)).filter(|n| !n.is_null()) {
+                    let $o: Option<$ot> = match find(crate::decode::key!($o $($ok)?)).filter(|n| !n.is_null()) {
                         Some(value) => crate::decode::Decode::decode(value, findings),
                         None => None,
                     };

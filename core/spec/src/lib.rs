@@ -5,11 +5,14 @@
 mod decode;
 mod finding;
 mod model;
+mod policy;
 mod schema;
+mod selectors;
 mod shapes;
 mod source;
 #[cfg(test)]
 mod tests;
+mod traffic;
 mod tree;
 mod validate;
 mod values;
@@ -22,15 +25,22 @@ pub use model::{
     Configure, Document, Endpoint, Host, Identity, Kind, MIN_MTU4, MIN_MTU6, Offload, Outside, Per,
     Placement, Rate, Role, Route, Segment, State, Subnet, Tenant, Uplink,
 };
+pub use policy::{
+    Accept, Action, Defaults, Guardrail, Offer, Policy, Reach, Rule, Scope, Tracking, Traffic,
+};
 pub use schema::json_schema;
+pub use selectors::{Labels, OneOrMore, Selector, TenantList};
 pub use shapes::{
     AddressList, Attach, Class, Cores, Fifo, LongOutsideRoute, OutsideRoute, Tap, Via, Wait,
     max_record,
 };
 pub use source::{Located, Position, Source, Span};
+pub use traffic::{IcmpMessage, PortRange, Protocol, Until};
 pub use tree::{MAX_DEPTH, MAX_NODES};
 pub use validate::{
-    MAX_ENDPOINTS, MAX_PREFIXES, MAX_ROUTES, MAX_SUBNETS, MAX_TENANT_ENDPOINTS, MAX_TENANTS,
+    FIRST_NAT_PORT, MAX_ACCEPTS, MAX_AGREEMENTS, MAX_CONNECTIONS, MAX_ENDPOINTS, MAX_GUARDRAILS,
+    MAX_LABELS, MAX_OFFERS, MAX_PORTS, MAX_PREFIXES, MAX_REACH, MAX_ROUTES, MAX_RULES, MAX_SUBNETS,
+    MAX_TENANT_ENDPOINTS, MAX_TENANTS,
 };
 pub use values::{
     BitRate, Duration, InterfaceAddress, InterfaceName, Ip, Mac, Name, Namespace, Path, Prefix,

@@ -1,6 +1,8 @@
 //! The spec's types. What is absent was not written; the methods say what then holds.
 
 use crate::decode::{model, words};
+use crate::policy::{Accept, Guardrail, Offer, Policy};
+use crate::selectors::Labels;
 use crate::shapes::{AddressList, Attach, Class, Cores, OutsideRoute, Via, Wait};
 use crate::source::{Located, Span};
 use crate::values::{
@@ -24,6 +26,8 @@ model! {
             hosts: Host,
             /// The host's interfaces to the world.
             uplinks: Uplink,
+            /// The provider's rules, before those of every tenant that they concern.
+            guardrails: Guardrail,
             /// Who owns endpoints.
             tenants: Tenant,
         }
@@ -101,6 +105,8 @@ model! {
             channel: Located<Size>,
             /// Limit of its switch's memory, at least 4MiB. Default: 64MiB.
             memory: Located<Size>,
+            /// What may talk. Default: everything that has a way.
+            policy: Policy,
         }
         lists {
             /// Its subnets.
@@ -111,6 +117,10 @@ model! {
             routes: Route,
             /// Its ways outside.
             outside: Outside,
+            /// Services that it offers to other tenants.
+            offers: Offer,
+            /// Services of other tenants that it accepts.
+            accepts: Accept,
         }
     }
 }
@@ -273,6 +283,10 @@ model! {
             offloads: Vec<Located<Offload>>,
             /// The host that it is on, where a spec is for several.
             host: Located<Name>,
+            /// What rules may select it by, at most 16.
+            labels: Labels,
+            /// Connections of its own that are tracked at a time, 0 to 1048576. Default: 8192.
+            connections: Located<u32>,
         }
         lists {
             /// What it may do beyond being a host.
@@ -324,6 +338,10 @@ model! {
             mac: Located<Mac>,
             /// What goes out here. Default: everything, in each family that has a gateway.
             routes: Vec<OutsideRoute>,
+            /// Translate IPv4 sources to its IPv4 address here. Default: off.
+            nat: Located<Toggle>,
+            /// With `nat: on`: ports of the address that each endpoint has. Default: 1024.
+            ports_per_endpoint as "ports-per-endpoint": Located<u32>,
         }
         lists {
             /// The routers there, at most one IPv4 and one IPv6.
@@ -526,6 +544,10 @@ impl Endpoint {
             or(&rate.packets, 0),
         )
     }
+    /// Connections of its own that are tracked at a time.
+    pub fn connections(&self) -> u32 {
+        or(&self.connections, 8192)
+    }
     /// Where its name stands.
     pub fn span(&self) -> Span {
         self.name.span
@@ -546,6 +568,13 @@ impl Outside {
             .iter()
             .map(|a| a.value)
             .find(|a| a.address.is_ipv6())
+    }
+    /// Ports that each endpoint has behind the IPv4 address; 0 = nothing is translated.
+    pub fn nat_ports(&self) -> u32 {
+        match or(&self.nat, Toggle(false)) {
+            Toggle(true) => or(&self.ports_per_endpoint, 1024),
+            Toggle(false) => 0,
+        }
     }
     /// The router for a family.
     pub fn gateway_for(&self, v4: bool) -> Option<Ip> {

@@ -14,6 +14,43 @@ const WEB: &str = "
     subnets:
       - {name: web, prefixes: [10.1.1.0/24, fd00:1::/64]}";
 
+/// Endpoints to make rules about.
+const POLICED: &str = "
+    subnets:
+      - {name: web, prefixes: [10.1.1.0/24, fd00:1::/64]}
+      - {name: spare, prefixes: [10.1.2.0/24]}
+    endpoints:
+      - {name: web1, subnet: web, labels: {role: web, env: prod}}
+      - {name: app1, subnet: web, labels: {role: app, env: test}}";
+
+/// A tenant with these rules.
+fn policy(rules: &str) -> String {
+    tenant(&format!(
+        "{POLICED}\n    policy:\n      rules:\n        {rules}\n"
+    ))
+}
+
+const DB: &str =
+    "{name: db, endpoint: db1, protocol: tcp, ports: [5432], to: [blue], pool: [10.1.250.0/28]}";
+
+/// Red's offers and blue's acceptances.
+fn offered(offers: &str, accepts: &str) -> String {
+    format!(
+        "version: 1
+tenants:
+  - name: red
+    subnets: [{{name: data, prefixes: [10.1.1.0/24]}}]
+    endpoints: [{{name: db1, subnet: data}}]
+    offers: [{offers}]
+  - name: blue
+    subnets: [{{name: apps, prefixes: [10.1.1.0/24]}}]
+    endpoints: [{{name: app1, subnet: apps, addresses: [10.1.1.10]}}]
+    accepts: [{accepts}]
+  - name: green
+"
+    )
+}
+
 fn errors(text: &str) -> SpecErrors {
     parse("spec.yaml", text.as_bytes()).expect_err("a bad spec was taken")
 }
@@ -77,6 +114,59 @@ reports! {
     route_into_a_subnet: tenant(&format!("{WEB}\n    routes:\n      - {{to: 10.1.1.128/25, via: unreachable}}\n"));
     gateway_off_link: tenant("    outside:\n      - {uplink: wan0, address: [192.0.2.10/24], gateway: [198.51.100.1]}\n");
     same_namespace_twice: tenant(&format!("{WEB}\n    endpoints:\n      - {{name: a, subnet: web, attach: {{tap: {{namespace: x}}}}}}\n      - {{name: b, subnet: web, attach: {{tap: {{namespace: x}}}}}}\n"));
+    ports_without_a_protocol: policy("- {name: a, action: allow, ports: [80], protocol: icmp}");
+    ports_of_any_protocol: policy("- {name: a, action: allow, source-ports: 80}");
+    port_that_is_none: policy("- {name: a, action: allow, protocol: tcp, ports: [70000, 9-1, http]}");
+    no_port_at_all: policy("- {name: a, action: allow, protocol: tcp, ports: []}");
+    protocol_mistyped: policy("- {name: a, action: allow, protocol: tpc}\n        - {name: b, action: allow, protocol: 256}");
+    message_of_the_other_family: policy("- {name: a, action: allow, protocol: icmp, icmp: [packet-too-big]}\n        - {name: b, action: allow, protocol: icmp6, icmp: [fragmentation-needed]}");
+    message_mistyped: policy("- {name: a, action: allow, protocol: icmp, icmp: [echo-requst, 3/300]}");
+    message_without_icmp: policy("- {name: a, action: allow, protocol: tcp, icmp: [echo-request]}");
+    icmp_of_ipv6: policy("- {name: a, action: allow, protocol: icmp, from: {prefix: [10.0.0.0/8, 'fd00::/8']}}\n        - {name: b, action: allow, protocol: icmp6, to: {prefix: 10.0.0.0/8}}");
+    families_that_never_meet: policy("- {name: a, action: allow, from: {prefix: 10.0.0.0/8}, to: {prefix: 'fd00::/8'}}");
+    rule_named_twice: policy("- {name: a, action: allow}\n        - {name: a, action: deny}");
+    rule_without_an_action: policy("- {name: a}");
+    rule_of_a_priority_too_high: policy("- {name: a, action: deny, priority: 65536}");
+    selector_of_an_unknown_endpoint: policy("- {name: a, action: allow, to: {endpoint: [web1, wbe2]}}");
+    selector_of_an_unknown_subnet: policy("- {name: a, action: allow, to: {subnet: webb}}");
+    selector_of_an_unknown_agreement: policy("- {name: a, action: allow, from: {agreement: db}}");
+    selector_of_a_label_that_nobody_has: policy("- {name: a, action: allow, from: {label: {role: ap}}}");
+    selector_of_labels_that_nobody_has_together: policy("- {name: a, action: allow, from: {label: {role: web, env: test}}}");
+    selector_that_is_empty: policy("- {name: a, action: allow, from: {label: {}}}\n        - {name: b, action: allow, from: {endpoint: []}}\n        - {name: c, action: allow, from: {prefix: []}}");
+    selector_of_a_subnet_without_endpoints: policy("- {name: a, action: allow, from: {subnet: spare}}");
+    selector_that_is_a_word: policy("- {name: a, action: allow, from: web1, to: outsid}");
+    selector_of_two_kinds: policy("- {name: a, action: allow, from: {subnet: web, endpoint: web1}}");
+    rule_about_nobody: policy("- {name: a, action: deny, from: outside, to: {prefix: [8.8.8.8/32]}}");
+    reach_without_an_answer: tenant(&format!("{POLICED}\n    policy:\n      reach: [{{from: outside, to: {{endpoint: web9}}}}]\n"));
+    default_that_is_no_action: tenant(&format!("{POLICED}\n    policy: {{default: {{inside: yes, outward: deny}}}}\n"));
+    guardrail_that_names_a_tenants_thing: "version: 1\nguardrails:\n  - {name: a, action: deny, to: {endpoint: web1}}\ntenants:\n  - name: red\n";
+    guardrail_of_an_unknown_tenant: "version: 1\nguardrails:\n  - {name: a, action: deny, tenants: [redd]}\n  - {name: a, action: deny, tenants: []}\ntenants:\n  - name: red\n";
+    too_many_connections: tenant(&format!("{WEB}\n    endpoints:\n      - {{name: a, subnet: web, connections: 1048577}}\n"));
+    label_that_is_no_name: tenant(&format!("{WEB}\n    endpoints:\n      - {{name: a, subnet: web, labels: {{'a b': c, d: [e]}}}}\n"));
+    offer_of_what_is_not_there: offered("{name: db, endpoint: db2, protocol: tcp, ports: [1], to: [bleu], pool: [10.1.250.0/28]}", "");
+    offer_to_oneself: offered("{name: db, endpoint: db1, protocol: tcp, ports: [1], to: [red], pool: [10.1.250.0/28]}", "");
+    offer_of_another_protocol: offered("{name: db, endpoint: db1, protocol: sctp, ports: [1], to: [blue], pool: [10.1.250.0/28]}", "");
+    offer_that_lacks_everything: offered("{name: db, endpoint: db1, protocol: tcp, ports: [], to: [], pool: []}", "");
+    offer_until_no_day: offered("{name: db, endpoint: db1, protocol: tcp, ports: [1], to: [blue], pool: [10.1.250.0/28], until: 2027-02-29}", "");
+    pool_in_a_subnet: offered("{name: db, endpoint: db1, protocol: tcp, ports: [1], to: [blue], pool: [10.1.1.128/28]}", "");
+    pool_of_two_offers: offered("{name: db, endpoint: db1, protocol: tcp, ports: [1], to: [blue], pool: [10.1.250.0/28]}, {name: dc, endpoint: db1, protocol: tcp, ports: [2], to: [blue], pool: [10.1.250.8/29]}", "");
+    pool_too_large_and_too_many: offered("{name: db, endpoint: db1, protocol: tcp, ports: [1], to: [blue], pool: [10.0.0.0/15, 10.4.0.0/16, 'fd00::/63']}", "");
+    pool_for_too_many_tenants: offered("{name: db, endpoint: db1, protocol: tcp, ports: [1], to: [blue, green], pool: [10.1.250.1/32]}", "");
+    pool_of_another_family: offered("{name: db, endpoint: db1, protocol: tcp, ports: [1], to: [blue], pool: ['fd00:1:250::/64']}", "");
+    agreements_of_one_name: offered("{name: db, endpoint: db1, protocol: tcp, ports: [1], to: [blue], pool: [10.1.250.0/28]}, {name: db, endpoint: db1, protocol: udp, ports: [1], to: [blue, blue], pool: [10.1.251.0/28]}", "");
+    acceptance_of_oneself: offered(DB, "{name: x, from: blue, service: db, as: 10.1.200.10}");
+    acceptance_of_an_unknown_tenant: offered(DB, "{name: x, from: rde, service: db, as: 10.1.200.10}");
+    acceptance_as_an_endpoint: offered(DB, "{name: x, from: red, service: db, as: 10.1.1.10}");
+    acceptance_as_the_gateway: offered(DB, "{name: x, from: red, service: db, as: 10.1.1.1}");
+    acceptance_as_no_host: offered(DB, "{name: x, from: red, service: db, as: 10.1.1.255}, {name: y, from: red, service: dc, as: 224.0.0.1}");
+    acceptance_as_the_same_twice: offered(DB, "{name: x, from: red, service: db, as: 10.1.200.10}, {name: y, from: red, service: dc, as: [10.1.200.10, 10.1.200.11]}");
+    acceptance_of_the_same_twice: offered(DB, "{name: x, from: red, service: db, as: 10.1.200.10}, {name: y, from: red, service: db, as: 10.1.200.11}");
+    acceptance_of_another_family: offered(DB, "{name: x, from: red, service: db, as: 'fd00::1'}");
+    acceptance_for_no_endpoints: offered(DB, "{name: x, from: red, service: db, as: 10.1.200.10, endpoints: outside}, {name: y, from: red, service: dc, as: 10.1.200.11, endpoints: {label: {a: b}}}");
+    acceptance_inside_one_switch: offered(DB, "{name: x, from: red, service: db, as: 10.1.200.10}").replace("name: red", "name: red\n    placement: {per: host}").replace("name: blue", "name: blue\n    placement: {per: host}");
+    nat_without_ipv4: tenant("    outside:\n      - {uplink: wan0, address: ['2001:db8::1/64'], nat: on}\n");
+    nat_blocks_that_do_not_fit: tenant(&format!("{POLICED}\n    outside:\n      - {{uplink: wan0, address: [192.0.2.1/24], nat: on, ports-per-endpoint: 32257}}\n"));
+    nat_ports_without_nat: tenant("    outside:\n      - {uplink: wan0, address: [192.0.2.1/24], ports-per-endpoint: 1024}\n");
     not_yaml: "version: 1\ntenants: [\n  - name: red\n";
     empty: "# nothing\n";
     two_documents: "version: 1\n---\nversion: 1\n";
@@ -287,6 +377,152 @@ fn layout_changes_nothing() {
     assert!(good(spaced) == good("{version: 1, tenants: [{name: red}]}"));
 }
 
+#[test]
+fn too_many_of_a_policy_is_refused_before_it_is_looked_at() {
+    let many = |n: usize, of: &dyn Fn(usize) -> String| -> String {
+        (0..n).map(of).collect::<Vec<_>>().join(", ")
+    };
+    let rules = |n| {
+        let rules = many(n, &|i| format!("{{name: r{i}, action: deny}}"));
+        tenant(&format!("{POLICED}\n    policy: {{rules: [{rules}]}}\n"))
+    };
+    good(&rules(crate::MAX_RULES));
+    assert_eq!(codes(&rules(crate::MAX_RULES + 1)), ["too-many"]);
+    let ports = |n| {
+        let ports = many(n, &|i| i.to_string());
+        policy(&format!(
+            "- {{name: a, action: allow, protocol: tcp, ports: [{ports}]}}"
+        ))
+    };
+    good(&ports(crate::MAX_PORTS));
+    assert_eq!(codes(&ports(crate::MAX_PORTS + 1)), ["too-many"]);
+    let labels = |n| {
+        let labels = many(n, &|i| format!("l{i}: v"));
+        tenant(&format!(
+            "{WEB}\n    endpoints: [{{name: a, subnet: web, labels: {{{labels}}}}}]\n"
+        ))
+    };
+    good(&labels(crate::MAX_LABELS));
+    assert_eq!(codes(&labels(crate::MAX_LABELS + 1)), ["too-many"]);
+    let rails = |n| {
+        let rails = many(n, &|i| format!("{{name: r{i}, action: deny}}"));
+        format!("version: 1\nguardrails: [{rails}]\n")
+    };
+    good(&rails(crate::MAX_GUARDRAILS));
+    assert_eq!(codes(&rails(crate::MAX_GUARDRAILS + 1)), ["too-many"]);
+    let reach = |n| {
+        let reach = many(n, &|_| "{allowed: no}".into());
+        tenant(&format!("{POLICED}\n    policy: {{reach: [{reach}]}}\n"))
+    };
+    good(&reach(crate::MAX_REACH));
+    assert_eq!(codes(&reach(crate::MAX_REACH + 1)), ["too-many"]);
+    let offers = |n| {
+        let offer = |i| {
+            format!(
+                "{{name: o{i}, endpoint: db1, protocol: udp, ports: 53, to: blue, pool: 10.2.0.{i}/32}}"
+            )
+        };
+        offered(&many(n, &offer), "")
+    };
+    good(&offers(crate::MAX_OFFERS));
+    assert_eq!(codes(&offers(crate::MAX_OFFERS + 1)), ["too-many"]);
+    let accepts = |n| {
+        let accept = |i| format!("{{name: a{i}, from: red, service: s{i}, as: 10.2.0.{i}}}");
+        offered(DB, &many(n, &accept).replace("10.2.0.0}", "10.3.0.1}"))
+    };
+    good(&accepts(crate::MAX_ACCEPTS));
+    assert_eq!(codes(&accepts(crate::MAX_ACCEPTS + 1)), ["too-many"]);
+}
+
+#[test]
+fn a_policy_has_its_defaults() {
+    use crate::{Action::*, Defaults};
+    let of = |lines: &str| good(&tenant(lines)).tenants[0].defaults();
+    assert_eq!(of(""), Defaults::OPEN);
+    let closed = Defaults {
+        inside: Allow,
+        inbound: Deny,
+        outbound: Allow,
+    };
+    assert_eq!(of("    policy: {rules: []}\n"), closed);
+    let one = Defaults {
+        inside: Deny,
+        inbound: Deny,
+        outbound: Deny,
+    };
+    assert_eq!(of("    policy: {default: deny}\n"), one);
+    let some = of("    policy: {default: {outbound: deny}}\n");
+    assert_eq!(
+        (some.inside, some.inbound, some.outbound),
+        (Allow, Deny, Deny)
+    );
+    let spec = good(&policy(
+        "- {name: a, action: allow}\n        - {name: b, action: deny, priority: 999}",
+    ));
+    let policy = spec.tenants[0].policy.as_ref().expect("policy");
+    let order: Vec<&str> = policy.in_order().iter().map(|r| r.name.as_str()).collect();
+    assert_eq!(order, ["b", "a"]);
+    assert!(policy.rules[0].stateful() && !policy.rules[0].log());
+    assert_eq!(spec.tenants[0].endpoints[0].connections(), 8192);
+}
+
+#[test]
+fn either_side_of_an_agreement_may_come_first_or_alone() {
+    let both = offered(DB, "{name: x, from: red, service: db, as: 10.1.200.10}");
+    good(&both);
+    good(&offered(
+        "",
+        "{name: x, from: red, service: db, as: 10.1.200.10}",
+    ));
+    good(&offered(DB, ""));
+    good(&offered(
+        &DB.replace("[blue]", "[green]"),
+        "{name: x, from: red, service: db, as: 10.1.200.10}",
+    ));
+}
+
+#[test]
+fn a_day_is_the_moment_that_it_begins() {
+    let until = |text: &str| text.parse::<crate::Until>().map(|u| u.0);
+    assert_eq!(until("1970-01-01"), Ok(0));
+    assert_eq!(until("2000-02-29"), Ok(951_782_400));
+    assert_eq!(until("2027-01-01T12:30Z"), Ok(1_798_806_600));
+    assert_eq!(until("2027-01-01 12:30:01Z"), Ok(1_798_806_601));
+    for bad in [
+        "2100-02-29",
+        "1969-12-31",
+        "2027-13-01",
+        "2027-00-01",
+        "2027-01-00",
+        "2027-1-1",
+        "2027-01-01T12:30",
+        "2027-01-01T24:00Z",
+        "2027-01-01T12:60Z",
+        "tomorrow",
+        "2027-01-01T1:00Z",
+        "2027-01-01-01",
+        "2027-01-01T12:30:01:02Z",
+    ] {
+        assert!(until(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn a_pool_is_shared_out_by_the_place_of_its_tenants() {
+    let spec = good(&offered(
+        "{name: db, endpoint: db1, protocol: tcp, ports: [1], to: [green, blue], pool: [10.1.250.0/28, 'fd00::/64']}",
+        "",
+    ));
+    let offer = &spec.tenants[0].offers[0];
+    let part = |tenant: &str| -> Vec<String> {
+        let name = tenant.parse().expect("name");
+        offer.pool_of(&name).iter().map(|p| p.to_string()).collect()
+    };
+    assert_eq!(part("green"), ["10.1.250.0/29", "fd00::/65"]);
+    assert_eq!(part("blue"), ["10.1.250.8/29", "fd00::8000:0:0:0/65"]);
+    assert!(part("red").is_empty());
+}
+
 mod arbitrary {
     use proptest::prelude::*;
 
@@ -299,8 +535,14 @@ mod arbitrary {
         }
 
         #[test]
+        fn a_moment_is_read_as_it_is_written(seconds in 0u64..253_402_300_800) {
+            let until = crate::Until(seconds);
+            prop_assert_eq!(until.to_string().parse(), Ok(until));
+        }
+
+        #[test]
         fn mutations_of_the_reference_never_panic(
-            at in 0usize..6000, cut in 0usize..40, put in "[-:,{}\\[\\]&*!|>'\"#%a-z0-9 /.\n]{0,12}",
+            at in 0usize..12000, cut in 0usize..40, put in "[-:,{}\\[\\]&*!|>'\"#%a-z0-9 /.\n]{0,12}",
         ) {
             let mut text = include_str!("../../../examples/reference.yaml").to_owned();
             let start = (0..=at.min(text.len())).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);

@@ -1,11 +1,13 @@
 //! What one value's reading cannot see: ranges, duplicates, references, overlaps.
 
 mod addressing;
+mod agreements;
+mod policy;
 mod tenant;
 
 use core::net::IpAddr;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
 use guard::guard;
 
@@ -27,6 +29,26 @@ pub const MAX_ENDPOINTS: usize = 16_384;
 pub const MAX_ROUTES: usize = 512;
 /// Most prefixes behind an endpoint.
 pub const MAX_PREFIXES: usize = 256;
+/// Most rules of a tenant.
+pub const MAX_RULES: usize = 2_000;
+/// Most entries in one list of ports or ICMP messages of a rule.
+pub const MAX_PORTS: usize = 64;
+/// Most labels of an endpoint, and of a selector.
+pub const MAX_LABELS: usize = 16;
+/// Most guardrails of a host.
+pub const MAX_GUARDRAILS: usize = 200;
+/// Most offers of a tenant.
+pub const MAX_OFFERS: usize = 200;
+/// Most acceptances of a tenant.
+pub const MAX_ACCEPTS: usize = 200;
+/// Most acceptances of a host: with the ways outside they share 65,535 tags.
+pub const MAX_AGREEMENTS: usize = 32_768;
+/// Most entries of a tenant's `reach`.
+pub const MAX_REACH: usize = 200;
+/// Most connections of an endpoint that are tracked at a time.
+pub const MAX_CONNECTIONS: u32 = 1 << 20;
+/// The first port that translation outside takes; below are the services'.
+pub const FIRST_NAT_PORT: u32 = 1024;
 /// Findings after which no more names are suggested: that takes time.
 const SUGGESTIONS: usize = 16;
 /// What commands and events call what is between the compartments.
@@ -42,21 +64,25 @@ pub(crate) fn check(document: &Document, findings: &mut Findings) {
         document,
         findings,
         whole,
+        tenant_names: document.tenants.iter().map(|t| t.name.as_str()).collect(),
     };
     if !at.sizes() && guard!("spec-sizes") {
         return;
     }
     at.header();
     at.uplinks();
+    at.guardrails();
     at.tenants();
     at.placements();
     at.attachments();
+    at.agreements();
 }
 
 pub(crate) struct Check<'a> {
     document: &'a Document,
     findings: &'a mut Findings,
     whole: bool,
+    tenant_names: HashSet<&'a str>,
 }
 
 impl Check<'_> {
@@ -70,7 +96,15 @@ impl Check<'_> {
         self.at_most("tenants", tenants, MAX_TENANTS);
         let endpoints = document.tenants.iter().flat_map(|t| &t.endpoints);
         self.at_most("endpoints", endpoints.map(|e| e.name.span), MAX_ENDPOINTS);
+        let guardrails = document.guardrails.iter().map(|g| g.name.span);
+        self.at_most("guardrails", guardrails, MAX_GUARDRAILS);
+        let accepts = document.tenants.iter().flat_map(|t| &t.accepts);
+        self.at_most("acceptances", accepts.map(|a| a.name.span), MAX_AGREEMENTS);
+        for guardrail in &document.guardrails {
+            self.scope_sizes(guardrail.scope());
+        }
         for tenant in &document.tenants {
+            self.policy_sizes(tenant);
             let subnets = tenant.subnets.iter().map(|s| s.name.span);
             self.at_most("subnets in a tenant", subnets, MAX_SUBNETS);
             let endpoints = tenant.endpoints.iter().map(|e| e.name.span);
@@ -455,6 +489,19 @@ impl Check<'_> {
                     format!("at most {most}")
                 });
         }
+    }
+
+    /// Reports a name that is no tenant's.
+    fn no_tenant(&mut self, name: &Located<Name>) {
+        if self.tenant_names.contains(name.as_str()) {
+            return;
+        }
+        let document = self.document;
+        let mut known: Vec<&str> = Vec::new();
+        if self.findings.list.len() < SUGGESTIONS {
+            known.extend(document.tenants.iter().map(|t| t.name.as_str()));
+        }
+        self.missing(name, "tenant", &known);
     }
 
     /// Reports a name that refers to nothing.

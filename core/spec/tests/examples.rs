@@ -78,6 +78,8 @@ fn a_spec_written_out_again_says_the_same() {
         "levels.yaml",
         "uplink.yaml",
         "fifo.yaml",
+        "policy.yaml",
+        "agreement.yaml",
     ] {
         let spec = read(name);
         let json = serde_json::to_string(&spec.document).expect("json");

@@ -1,8 +1,8 @@
 //! A tenant's ways outside: attachments, next hops and the routes to them.
 
 use super::Work;
-use crate::ids::sources;
-use crate::intent::AttachmentIntent;
+use crate::ids::{AttachmentIds, outward_sources};
+use crate::intent::{AttachmentIntent, NatBlock};
 use crate::mac::made;
 use crate::routes::Prefixes;
 use core::net::IpAddr;
@@ -83,11 +83,31 @@ impl Work<'_> {
                     .chain(v6)
                     .map(|a| mapped(a.address))
                     .collect(),
-                sources: sources(tenant).collect(),
+                sources: outward_sources(tenant, outside).collect(),
                 next_hops: Vec::new(),
+                nat_ports: outside.nat_ports() as u16,
+                nat: self.blocks(tenant, ids),
             });
         }
         Ways { list }
+    }
+
+    /// Blocks of ports by number.
+    fn blocks(&self, tenant: &Tenant, ids: Option<&AttachmentIds>) -> Vec<NatBlock> {
+        let endpoints = self.ids.tenants.get(tenant.name.as_str());
+        let slot = |name: &str| Some(endpoints?.endpoints.get(name)?.slot);
+        let mut blocks: Vec<NatBlock> = ids
+            .into_iter()
+            .flat_map(|ids| &ids.blocks)
+            .filter_map(|(name, number)| {
+                Some(NatBlock {
+                    number: *number,
+                    slot: slot(name)?,
+                })
+            })
+            .collect();
+        blocks.sort_by_key(|b| b.number);
+        blocks
     }
 }
 

@@ -1,6 +1,6 @@
 //! Numbers over changes.
 
-use super::{breaches, example, intent, read};
+use super::{NOW, breaches, example, intent, read};
 use crate::{Ids, Intent, compile, compile_after};
 use spec::Spec;
 
@@ -36,10 +36,15 @@ impl Host {
     fn change(&self, text: &str) -> Host {
         let spec = read(text);
         let ids = Ids::assign(&spec, &self.ids);
-        let intent = compile_after(&spec, &ids, Some((&self.spec, &self.ids, &self.intent)))
-            .expect("compiles");
+        let intent = compile_after(
+            &spec,
+            &ids,
+            NOW,
+            Some((&self.spec, &self.ids, &self.intent)),
+        )
+        .expect("compiles");
         assert!(
-            intent == compile(&spec, &ids).expect("compiles"),
+            intent == compile(&spec, &ids, NOW).expect("compiles"),
             "reuse changed the result"
         );
         assert_eq!(breaches(&intent), []);

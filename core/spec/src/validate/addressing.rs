@@ -344,7 +344,58 @@ impl Check<'_> {
         true
     }
 
+    /// A block of ports for every endpoint that has IPv4, behind one address.
+    fn translation(&mut self, tenant: &Tenant, outside: &Outside) {
+        let on = outside.nat.filter(|n| n.value.0);
+        let Some(nat) = on else {
+            if let Some(ports) = outside.ports_per_endpoint {
+                self.findings
+                    .add("nat", ports.span, "nothing is translated here")
+                    .help("add `nat: on`, or remove it");
+            }
+            return;
+        };
+        if outside.address4().is_none() && self.whole {
+            self.findings
+                .add("nat", nat.span, "there is no IPv4 address to translate to")
+                .help("add one to `address`");
+        }
+        let room = 65_536 - super::FIRST_NAT_PORT;
+        if let Some(ports) = outside.ports_per_endpoint {
+            self.range(ports, 1, room, "ports for each endpoint");
+        }
+        let v4: Vec<&str> = tenant
+            .subnets
+            .iter()
+            .filter(|s| s.prefix4().is_some())
+            .map(|s| s.name.as_str())
+            .collect();
+        let users = tenant
+            .endpoints
+            .iter()
+            .filter(|e| v4.contains(&e.subnet.as_str()))
+            .count();
+        let fit = room / outside.nat_ports().max(1);
+        if users > fit as usize && guard!("spec-nat-blocks") {
+            let span = outside.ports_per_endpoint.map_or(nat.span, |p| p.span);
+            self.findings
+                .add(
+                    "nat",
+                    span,
+                    format!(
+                        "{users} endpoints with {} ports each do not fit behind one address: {fit} do",
+                        outside.nat_ports()
+                    ),
+                )
+                .help(format!(
+                    "at most {} `ports-per-endpoint`",
+                    room as usize / users.max(1)
+                ));
+        }
+    }
+
     pub(super) fn outside(&mut self, tenant: &Tenant, outside: &Outside) {
+        self.translation(tenant, outside);
         let names: Vec<&str> = self
             .document
             .uplinks

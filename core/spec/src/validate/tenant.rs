@@ -87,6 +87,9 @@ impl Check<'_> {
                 .help("put its addresses and routes into one");
         }
         self.routes(tenant);
+        self.policy(tenant);
+        self.offers(tenant);
+        self.accepts(tenant);
     }
 
     fn settings(&mut self, tenant: &Tenant) {
@@ -185,6 +188,14 @@ impl Check<'_> {
             if host.as_str() != name {
                 self.missing(host, "host", &[name]);
             }
+        }
+        if let Some(connections) = endpoint.connections {
+            self.range(
+                connections,
+                0,
+                super::MAX_CONNECTIONS,
+                "an endpoint's connections",
+            );
         }
         self.rate(endpoint);
         if let Some(list) = endpoint

@@ -1,0 +1,158 @@
+//! Services from tenant to tenant: where an offer and an acceptance meet.
+
+use crate::ids::Ids;
+use core::net::IpAddr;
+use core::ops::RangeInclusive;
+use guard::guard;
+use spec::{Accept, Offer, Prefix, Protocol, Spec, Tenant};
+use std::collections::HashMap;
+
+/// A service that one tenant offers and another accepts, at this moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Agreement {
+    /// Host-wide number, from 1.
+    pub id: u32,
+    /// What stands for it on the fabric.
+    pub tag: u16,
+    /// The tenant that offers.
+    pub offerer: String,
+    /// The offer's name there.
+    pub offer: String,
+    /// The endpoint that serves.
+    pub endpoint: String,
+    /// That endpoint's addresses, one a family of the agreement.
+    pub service: Vec<IpAddr>,
+    /// What users appear as to it, one prefix a family.
+    pub pool: Vec<Prefix>,
+    /// The tenant that accepts.
+    pub acceptor: String,
+    /// The acceptance's name there.
+    pub acceptance: String,
+    /// The service's addresses there, one a family.
+    pub addresses: Vec<IpAddr>,
+    /// Its protocol.
+    pub protocol: u8,
+    /// Its ports.
+    pub ports: Vec<RangeInclusive<u16>>,
+    /// When it ends, seconds since 1970; `None` = never.
+    pub until: Option<u64>,
+    /// The offerer's compartment and slot on the fabric.
+    pub offerer_slot: u32,
+    /// The acceptor's compartment and slot on the fabric.
+    pub acceptor_slot: u32,
+    /// Number of the rule that the offer stands for in the offerer's tables.
+    pub offer_rule: u32,
+    /// Number of the rule that the acceptance stands for in the acceptor's tables.
+    pub accept_rule: u32,
+}
+
+/// The name that an agreement's numbers are kept under.
+pub(crate) fn key(offerer: &Tenant, offer: &Offer, acceptor: &Tenant) -> String {
+    format!(
+        "{}/{}/{}",
+        offerer.name.value, offer.name.value, acceptor.name.value
+    )
+}
+
+/// Where offers and acceptances meet, by acceptor and acceptance in the spec's order,
+/// whether or not their time is over.
+pub(crate) fn meetings(spec: &Spec) -> Vec<(&Tenant, &Offer, &Tenant, &Accept)> {
+    let tenants: HashMap<&str, &Tenant> = (spec.tenants.iter())
+        .map(|t| (t.name.as_str(), t))
+        .collect();
+    let mut found = Vec::new();
+    for acceptor in &spec.tenants {
+        for accept in &acceptor.accepts {
+            let Some(offerer) = tenants.get(accept.from.as_str()).copied() else {
+                continue;
+            };
+            let meets = |offer: &&Offer| {
+                let to = offer
+                    .to
+                    .iter()
+                    .any(|name| name.value == acceptor.name.value);
+                offer.name.value == accept.service.value && (to || !guard!("agreement-to"))
+            };
+            if let Some(offer) = offerer.offers.iter().find(meets) {
+                found.push((offerer, offer, acceptor, accept));
+            }
+        }
+    }
+    found
+}
+
+/// The agreements that are live at `now` (seconds since 1970), by id.
+pub fn agreements(spec: &Spec, ids: &Ids, now: u64) -> Vec<Agreement> {
+    let mut live: Vec<Agreement> = meetings(spec)
+        .into_iter()
+        .filter(|(_, offer, ..)| {
+            offer.until.is_none_or(|u| now < u.value.0) || !guard!("agreement-until")
+        })
+        .filter_map(|(offerer, offer, acceptor, accept)| {
+            agreement(ids, offerer, offer, acceptor, accept)
+        })
+        .collect();
+    live.sort_by_key(|a| a.id);
+    live
+}
+
+/// When the next live agreement ends, seconds since 1970.
+pub(crate) fn next_end(agreements: &[Agreement]) -> Option<u64> {
+    agreements.iter().filter_map(|a| a.until).min()
+}
+
+fn agreement(
+    ids: &Ids,
+    offerer: &Tenant,
+    offer: &Offer,
+    acceptor: &Tenant,
+    accept: &Accept,
+) -> Option<Agreement> {
+    let numbers = ids.agreements.get(&key(offerer, offer, acceptor))?;
+    let (ours, theirs) = (
+        ids.tenants.get(offerer.name.as_str())?,
+        ids.tenants.get(acceptor.name.as_str())?,
+    );
+    let Protocol::Number(protocol) = offer.protocol.value else {
+        return None;
+    };
+    let server = (offerer.endpoints.iter()).find(|e| e.name.value == offer.endpoint.value)?;
+    let chosen = &ours.endpoints.get(server.name.as_str())?.chosen;
+    let addresses: Vec<IpAddr> = match server.addresses() {
+        Some(list) => list.iter().map(|a| a.value.0).collect(),
+        None => chosen.clone(),
+    };
+    let pool = offer.pool_of(&acceptor.name.value);
+    let mut made = Agreement {
+        id: numbers.id,
+        tag: numbers.tag,
+        offerer: offerer.name.to_string(),
+        offer: offer.name.to_string(),
+        endpoint: server.name.to_string(),
+        service: Vec::new(),
+        pool: Vec::new(),
+        acceptor: acceptor.name.to_string(),
+        acceptance: accept.name.to_string(),
+        addresses: Vec::new(),
+        protocol,
+        ports: offer.ports.iter().map(|p| p.first..=p.last).collect(),
+        until: offer.until.map(|u| u.value.0),
+        offerer_slot: ids.compartments.get(&offerer.compartment())?.id,
+        acceptor_slot: ids.compartments.get(&acceptor.compartment())?.id,
+        offer_rule: *ours.offers.get(offer.name.as_str())?,
+        accept_rule: *theirs.accepts.get(accept.name.as_str())?,
+    };
+    // A family counts where all three have it.
+    for v4 in [true, false] {
+        if let (Some(service), Some(pool), Some(address)) = (
+            addresses.iter().find(|a| a.is_ipv4() == v4),
+            pool.iter().find(|p| p.is_v4() == v4),
+            accept.address(v4),
+        ) {
+            made.service.push(*service);
+            made.pool.push(*pool);
+            made.addresses.push(address);
+        }
+    }
+    (!made.service.is_empty()).then_some(made)
+}

@@ -1,0 +1,362 @@
+//! Agreements: who has one, until when, what follows on the fabric and in the tables.
+
+use super::{NOW, breaches, example, fabric, intent, read};
+use crate::{
+    Agreement, Breach, Ids, Intent, Peer, Question, agreements, check_after, check_isolation,
+    compile, compile_after, explain,
+};
+use spec::Spec;
+use std::sync::Arc;
+
+const ENDS: u64 = 1_924_992_000;
+
+fn changed(edit: impl Fn(&str) -> String) -> Spec {
+    let path = format!(
+        "{}/../../examples/agreement.yaml",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    read(&edit(&std::fs::read_to_string(path).expect("example")))
+}
+
+fn after(before: &(Spec, Ids, Intent), spec: Spec, now: u64) -> (Spec, Ids, Intent) {
+    let ids = Ids::assign(&spec, &before.1);
+    let intent =
+        compile_after(&spec, &ids, now, Some((&before.0, &before.1, &before.2))).expect("compiles");
+    assert!(
+        intent == compile(&spec, &ids, now).expect("compiles"),
+        "reuse changed the result"
+    );
+    assert_eq!(breaches(&intent), []);
+    assert_eq!(check_after(&intent, Some(&before.2)), []);
+    (spec, ids, intent)
+}
+
+fn start() -> (Spec, Ids, Intent) {
+    let spec = example("agreement.yaml");
+    let (ids, intent) = intent(&spec);
+    (spec, ids, intent)
+}
+
+#[test]
+fn an_agreement_is_one_offer_and_one_acceptance() {
+    let (_, ids, intent) = start();
+    let [one] = &intent.agreements[..] else {
+        panic!("one agreement")
+    };
+    let numbers = &ids.agreements["red/db/blue"];
+    assert_eq!((one.id, one.tag), (numbers.id, numbers.tag));
+    assert_eq!(
+        (one.offerer.as_str(), one.endpoint.as_str()),
+        ("red", "db1")
+    );
+    assert_eq!(
+        (one.acceptor.as_str(), one.acceptance.as_str()),
+        ("blue", "reds-db")
+    );
+    let text = |list: &[core::net::IpAddr]| list.iter().map(|a| a.to_string()).collect::<Vec<_>>();
+    assert_eq!(text(&one.service), ["10.1.1.10", "fd00:1:1:1::10"]);
+    assert_eq!(text(&one.addresses), ["10.1.200.10", "fd00:1:200::10"]);
+    assert_eq!(
+        one.pool.iter().map(|p| p.to_string()).collect::<Vec<_>>(),
+        ["10.1.250.0/28", "fd00:1:250::/64"]
+    );
+    assert_eq!((one.protocol, &one.ports[..]), (6, &[5432..=5432][..]));
+    assert_eq!((one.until, intent.expires), (Some(ENDS), Some(ENDS)));
+    for compartment in intent.compartments.values() {
+        assert_eq!(compartment.agreements, intent.agreements);
+    }
+}
+
+#[test]
+fn it_ends_at_its_time_and_when_either_side_takes_its_part_out() {
+    let before = start();
+    let count = |spec: &Spec, now| agreements(spec, &Ids::assign(spec, &Ids::default()), now).len();
+    assert_eq!(count(&before.0, ENDS - 1), 1);
+    assert_eq!(count(&before.0, ENDS), 0);
+    let (_, _, ended) = after(&before, before.0.clone(), ENDS);
+    assert!(ended.agreements.is_empty() && fabric(&ended).image().forwards().is_empty());
+    assert_eq!(ended.expires, None);
+    for spec in [
+        changed(|text| {
+            text.replace("to: [blue]", "to: [blu3]")
+                .replace("  - name: blue", "  - name: blu3\n  - name: blue")
+        }),
+        changed(|text| text.replace("service: db", "service: other")),
+        changed(|text| text.split("    accepts:").next().expect("text").to_owned()),
+    ] {
+        let (_, ids, revoked) = after(&before, spec, NOW);
+        assert!(ids.agreements.is_empty(), "it keeps its tag");
+        assert!(revoked.agreements.is_empty() && fabric(&revoked).image().forwards().is_empty());
+    }
+}
+
+#[test]
+fn the_fabric_joins_the_two_by_its_tag_and_nothing_else() {
+    let (_, _, intent) = start();
+    let mapped = fabric(&intent);
+    let image = mapped.image();
+    let one = &intent.agreements[0];
+    let way = |from, tag| image.default(from, tag).map(|f| (f.target, f.out_tag));
+    assert_eq!(
+        way(one.acceptor_slot, one.tag),
+        Some((one.offerer_slot, one.tag))
+    );
+    assert_eq!(
+        way(one.offerer_slot, one.tag),
+        Some((one.acceptor_slot, one.tag))
+    );
+    assert_eq!(image.forwards().iter().filter(|f| f.kind != 0).count(), 2);
+    assert_eq!(breaches(&intent), []);
+    // Without the agreement, or under another tag, the same entries are a breach.
+    let check = |fabric: &[u8], agreements: &[Agreement]| {
+        let images = intent
+            .compartments
+            .values()
+            .map(|c| (c.create.id, &*c.image.bytes));
+        check_isolation(fabric, images, agreements)
+    };
+    let joins = |ingress, egress| Breach::Joins { ingress, egress };
+    let none = check(&intent.fabric.bytes, &[]);
+    assert!(
+        none.contains(&joins(1, 2)) && none.contains(&joins(2, 1)),
+        "{none:?}"
+    );
+    let edited = |edit: &dyn Fn(&mut image::fabric::Forward)| {
+        let mut tables = image.decode();
+        edit(&mut tables.forwards[0]);
+        check(&tables.finish().expect("tables"), &intent.agreements)
+    };
+    for bad in [
+        edited(&|f| f.tag += 1),
+        edited(&|f| f.out_tag += 1),
+        edited(&|f| f.mac = [2, 0, 0, 0, 0, 9]),
+    ] {
+        assert!(matches!(bad[..], [Breach::Joins { .. }]), "{bad:?}");
+    }
+    let twice = [one.clone(), one.clone()];
+    assert!(check(&intent.fabric.bytes, &twice).contains(&Breach::SharedTag { tag: one.tag }));
+}
+
+#[test]
+fn numbers_stay_and_a_change_touches_the_two_it_is_about() {
+    let third = "\n  - name: green\n    subnets: [{name: lan, prefixes: [10.1.1.0/24]}]\n    endpoints: [{name: a, subnet: lan}]\n";
+    let with = |text: &str| format!("{text}{third}");
+    let spec = changed(with);
+    let (ids, intent) = intent(&spec);
+    let before = (spec, ids, intent);
+    let same = |a: &Intent, b: &Intent| -> Vec<bool> {
+        a.compartments
+            .iter()
+            .map(|(id, c)| Arc::ptr_eq(c, &b.compartments[id]))
+            .collect()
+    };
+    // Only red's part is another, but both have to know.
+    let ports = after(
+        &before,
+        changed(|t| with(t).replace("ports: [5432]\n", "ports: [5433]\n")),
+        NOW,
+    );
+    assert_eq!(same(&ports.2, &before.2), [false, false, true]);
+    assert_eq!(ports.1.agreements, before.1.agreements);
+    // A rule of one is its own.
+    let rule = after(
+        &before,
+        changed(|t| with(t).replace("log: on", "log: off")),
+        NOW,
+    );
+    assert_eq!(same(&rule.2, &before.2), [false, true, true]);
+    assert_eq!(rule.1.tenants["red"].rules, before.1.tenants["red"].rules);
+    // A guardrail touches whom it concerns.
+    let rail = after(
+        &before,
+        changed(|t| {
+            with(t).replace(
+                "tenants:\n",
+                "guardrails: [{name: g, action: deny, tenants: [green], to: outside}]\ntenants:\n",
+            )
+        }),
+        NOW,
+    );
+    assert_eq!(same(&rail.2, &before.2), [true, true, false]);
+    // Its time: both.
+    let ended = after(&before, before.0.clone(), ENDS);
+    assert_eq!(same(&ended.2, &before.2), [false, false, true]);
+    assert_eq!(ended.1, before.1);
+}
+
+#[test]
+fn another_compartment_gets_another_tag() {
+    let before = start();
+    let moved = after(
+        &before,
+        changed(|t| {
+            t.replace(
+                "  - name: blue\n",
+                "  - name: blue\n    placement: {per: zone, zone: z}\n",
+            )
+        }),
+        NOW,
+    );
+    let (old, new) = (
+        &before.1.agreements["red/db/blue"],
+        &moved.1.agreements["red/db/blue"],
+    );
+    assert_eq!(old.id, new.id);
+    assert_ne!(old.tag, new.tag);
+}
+
+#[test]
+fn tags_of_agreements_and_of_attachments_are_of_one_space() {
+    let spec = changed(|t| {
+        let out = |n: u32| {
+            format!(
+                "    outside: [{{uplink: wan0, address: [192.0.2.{n}/24], gateway: [192.0.2.1]}}]\n"
+            )
+        };
+        t.replace(
+            "tenants:\n",
+            "uplinks: [{name: wan0, interface: eth1}]\ntenants:\n",
+        )
+        .replace("    policy:\n", &format!("{}    policy:\n", out(10)))
+        .replace("    accepts:\n", &format!("{}    accepts:\n", out(11)))
+    });
+    let (ids, intent) = intent(&spec);
+    let mut tags: Vec<u16> = ids
+        .tenants
+        .values()
+        .flat_map(|t| t.attachments.values())
+        .map(|a| a.tag)
+        .collect();
+    tags.extend(ids.agreements.values().map(|a| a.tag));
+    tags.sort_unstable();
+    assert_eq!(tags, [1, 2, 3]);
+    assert_eq!(breaches(&intent), []);
+}
+
+#[test]
+fn who_may_not_use_a_service_is_refused_whatever_the_rules_allow() {
+    let open = "    policy: {default: allow, rules: [{name: all, action: allow, priority: 0}]}\n    accepts:\n";
+    let spec = changed(|t| t.replace("    accepts:\n", open));
+    let (ids, intent) = intent(&spec);
+    let ask = |from: &str, to: &str, port| {
+        let question = Question {
+            from: Peer::Endpoint(from),
+            to: to.parse().map_or(Peer::Endpoint(to), Peer::Address),
+            protocol: 6,
+            source_port: 40_000,
+            port,
+        };
+        explain(&spec, &ids, &intent, &question).expect("answer")
+    };
+    let works = ask("blue/app1", "10.1.200.10", 5432);
+    let [way] = &works.there[..] else {
+        panic!("one way")
+    };
+    let service = way.service.as_ref().expect("service");
+    assert!(way.allowed && way.answers && service.offered);
+    assert_eq!(
+        (service.destination.to_string(), service.source.to_string()),
+        ("10.1.1.10".into(), "10.1.250.0".into())
+    );
+    let names: Vec<_> = way
+        .verdicts
+        .iter()
+        .map(|v| {
+            (
+                v.compartment.as_str(),
+                v.decided.by,
+                v.decided.name.as_str(),
+            )
+        })
+        .collect();
+    assert_eq!(names, [("blue", "rule", "all"), ("red", "rule", "seen")]);
+    let other = ask("blue/other", "10.1.200.10", 5432);
+    assert!(!other.there[0].allowed);
+    assert_eq!(other.there[0].verdicts[0].decided.by, "acceptance");
+    let by_name = ask("blue/app1", "red/db1", 5432);
+    assert_eq!(
+        by_name.there.iter().map(|w| w.allowed).collect::<Vec<_>>(),
+        [true, true]
+    );
+    assert!(by_name.back.is_empty(), "the offerer begins nothing");
+    assert!(!ask("blue/app1", "red/db1", 22).there[0].allowed);
+    assert!(ask("blue/app1", "red/backup", 5432).there.is_empty());
+}
+
+#[test]
+fn an_address_that_stands_for_a_service_is_chosen_for_nobody() {
+    let spec = changed(|t| {
+        t.replace(
+            "as: [10.1.200.10, \"fd00:1:200::10\"]",
+            "as: [10.1.1.2, \"fd00:1:200::10\"]",
+        )
+        .replace(", addresses: [10.1.1.11, \"fd00:1:1:1::11\"]", "")
+    });
+    let (ids, _) = intent(&spec);
+    let chosen = &ids.endpoint("blue/other").expect("other").chosen;
+    assert_eq!(chosen[0].to_string(), "10.1.1.3");
+}
+
+#[test]
+fn blocks_of_ports_stay_with_their_endpoints() {
+    let text = |endpoints: &str| {
+        format!(
+            "version: 1
+uplinks: [{{name: wan0, interface: eth1}}]
+tenants:
+  - name: red
+    subnets: [{{name: web, prefixes: [10.1.1.0/24, fd00:1::/64]}}, {{name: six, prefixes: [fd00:2::/64]}}]
+    endpoints: [{endpoints} {{name: s, subnet: six}}]
+    outside: [{{uplink: wan0, address: [192.0.2.10/24], gateway: [192.0.2.1], nat: on, ports-per-endpoint: 20000}}]
+"
+        )
+    };
+    let a = "{name: a, subnet: web},";
+    let b = "{name: b, subnet: web},";
+    let c = "{name: c, subnet: web},";
+    let spec = read(&text(&format!("{a} {b}")));
+    let (ids, intent) = intent(&spec);
+    let blocks = |ids: &Ids| ids.tenants["red"].attachments["wan0"].blocks.clone();
+    assert_eq!(
+        blocks(&ids),
+        [("a".to_owned(), 0), ("b".to_owned(), 1)].into()
+    );
+    let attachment = &intent.compartments[&1].attachments[0];
+    assert_eq!(attachment.nat_ports, 20_000);
+    let slots: Vec<u32> = attachment.nat.iter().map(|n| n.slot).collect();
+    assert_eq!(
+        slots,
+        ["red/a", "red/b"].map(|n| ids.endpoint(n).expect("ids").slot)
+    );
+    // Translated sources do not go out as they are.
+    assert_eq!(
+        attachment
+            .sources
+            .iter()
+            .map(|p| p.to_string())
+            .collect::<Vec<_>>(),
+        ["fd00:1::/64", "fd00:2::/64"]
+    );
+    // a goes, c comes: not into a's block in the same change, as there is another.
+    let next = read(&text(&format!("{b} {c}")));
+    let ids = Ids::assign(&next, &ids);
+    assert_eq!(
+        blocks(&ids),
+        [("b".to_owned(), 1), ("c".to_owned(), 2)].into()
+    );
+    // All three: a's is free again.
+    let all = read(&text(&format!("{a} {b} {c}")));
+    let ids = Ids::assign(&all, &ids);
+    assert_eq!(
+        blocks(&ids),
+        [
+            ("a".to_owned(), 0),
+            ("b".to_owned(), 1),
+            ("c".to_owned(), 2)
+        ]
+        .into()
+    );
+    // Full: whoever comes has to take one that was just left.
+    let full = read(&text(&format!("{b} {c} {{name: d, subnet: web}},")));
+    assert_eq!(blocks(&Ids::assign(&full, &ids))["d"], 0);
+}
