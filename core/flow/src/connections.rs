@@ -407,7 +407,8 @@ impl<J: Journal> Connections<J> {
         let (state, waits) = (record.state().unwrap_or(before), record.is(WAITS));
         if state != before {
             self.changed(now, found.id, before, state);
-        } else if waits && !state.is_half_open() {
+        }
+        if waits && !before.is_half_open() && !state.is_over() {
             self.promote(now, found.id, false);
         }
         Judgement::Pass
@@ -980,3 +981,6 @@ impl<J: Journal> Connections<J> {
 const fn quarter(capacity: u32) -> u32 {
     capacity.div_ceil(4)
 }
+
+#[cfg(test)]
+mod tests;
