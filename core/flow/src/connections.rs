@@ -11,11 +11,10 @@
 //! one longer than [`CHAIN`] takes no more.
 
 use guard::guard;
-use siphasher::sip::SipHasher13;
 use wire::{Tuple, tcp};
 use zerocopy::FromZeros;
 
-use crate::index::{self, MOST, Places, Set, Ways};
+use crate::index::{self, MOST, Places, Sets, Ways};
 use crate::journal::{Entry, Journal, Restored};
 use crate::record::{RECORD, Record, TRANSLATED, Translation, WAITS};
 use crate::segment::{Kind, Segment};
@@ -204,9 +203,9 @@ struct Owner {
 
 /// All connections of a compartment.
 pub struct Connections<J = ()> {
-    hasher: SipHasher13,
+    seed: [u64; 2],
     owners: Vec<Owner>,
-    sets: Vec<Set>,
+    sets: Sets,
     heads: Vec<u32>,
     records: Vec<Record>,
     translations: Vec<Translation>,
@@ -262,9 +261,9 @@ impl<J: Journal> Connections<J> {
         }
         let size = records as usize;
         Ok(Connections {
-            hasher: SipHasher13::new_with_keys(seed[0], seed[1]),
+            seed,
             owners,
-            sets: Set::new_vec_zeroed(sets as usize).map_err(|_| TooMany)?,
+            sets: Sets::new(sets as usize).ok_or(TooMany)?,
             heads: u32::new_vec_zeroed(size).map_err(|_| TooMany)?,
             records: Record::new_vec_zeroed(size).map_err(|_| TooMany)?,
             translations: Translation::new_vec_zeroed(size).map_err(|_| TooMany)?,
@@ -580,7 +579,7 @@ impl<J: Journal> Connections<J> {
     }
 
     fn hash(&self, side: &Side) -> u64 {
-        index::hash(&self.hasher, side.owner, side.zone, &side.tuple)
+        index::hash(self.seed, side.owner, side.zone, &side.tuple)
     }
 
     /// The record of this number, if it holds a connection.
@@ -875,7 +874,7 @@ impl<J: Journal> Connections<J> {
             return;
         };
         let number = id - own.first_record;
-        let full = |sets: &[Set]| {
+        let full = |sets: &Sets| {
             places
                 .sets
                 .iter()

@@ -16,7 +16,7 @@ fn plain() -> Segment {
 
 /// Sides of connections whose two sets are both the first.
 fn chosen(connections: &Connections) -> impl Iterator<Item = Side> + use<> {
-    let hasher = connections.hasher;
+    let seed = connections.seed;
     let sets = connections.owners[0].sets;
     (0..u32::MAX)
         .map(|n| Side {
@@ -31,7 +31,7 @@ fn chosen(connections: &Connections) -> impl Iterator<Item = Side> + use<> {
             },
         })
         .filter(move |side| {
-            let hash = index::hash(&hasher, 0, 0, &side.tuple);
+            let hash = index::hash(seed, 0, 0, &side.tuple);
             Places::of(hash, 0, sets).sets == [0, 0]
         })
 }

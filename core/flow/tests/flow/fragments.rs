@@ -52,7 +52,7 @@ fn fragment(v6: bool, id: u16, place: u16, length: usize, more: bool) -> Ip {
             },
         )
         .unwrap();
-        let field = place / 8 | if more { 0x2000 } else { 0 };
+        let field = (place / 8) | if more { 0x2000 } else { 0 };
         out[20..22].copy_from_slice(&field.to_be_bytes());
         out[24..26].fill(0);
         let sum = wire::checksum::internet(&out[14..34]);

@@ -136,7 +136,7 @@ fn forged(restored: impl FnOnce(&mut [u8])) -> (u32, Entry) {
     bytes.copy_from_slice(entry.as_bytes());
     restored(&mut bytes[8..]);
     let mut hasher = siphasher::sip::SipHasher13::new();
-    core::hash::Hasher::write(&mut hasher, &slot.to_le_bytes());
+    core::hash::Hasher::write(&mut hasher, &u64::from(slot).to_le_bytes());
     core::hash::Hasher::write(&mut hasher, &bytes[8..]);
     bytes[..8].copy_from_slice(&core::hash::Hasher::finish(&hasher).to_ne_bytes());
     (slot, Entry::read_from_bytes(&bytes).unwrap())
