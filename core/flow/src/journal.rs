@@ -3,7 +3,8 @@
 //! The switch writes an [`Entry`] per connection into memory that another holds; its
 //! successor reads them. Whoever wrote them may have been taken over, so that what is
 //! read is an allegation: [`Entry::read`] takes only what a connection can be, and the
-//! caller judges it by the present tables before it opens it again.
+//! caller judges it by the present tables before it opens it again. Numbers are given
+//! anew then, so that all entries are read before the first connection is opened.
 
 use guard::guard;
 use wire::address::{is_multicast, is_unspecified, unmapped};

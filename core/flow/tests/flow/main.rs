@@ -11,7 +11,7 @@ mod udp;
 
 use flow::segment::{Kind, Tcp};
 use flow::state::SECOND;
-use flow::{Connections, Direction, Found, Journal, Judgement, Refused, Segment, Side, Verdict};
+use flow::{Connections, Found, Journal, Judgement, Refused, Segment, Side, Verdict};
 use wire::Tuple;
 use wire::address::mapped;
 
@@ -129,7 +129,6 @@ impl<J: Journal> Switch<J> {
         self.now += SECOND / 100;
         let (this, other) = (self.sides[side], self.sides[1 - side]);
         if let Some(found) = self.find(side) {
-            assert_eq!(found.direction == Direction::Forth, side == 0);
             match self.connections.packet(self.now, found, &segment) {
                 Judgement::Anew => {}
                 judgement => return Ok(judgement),

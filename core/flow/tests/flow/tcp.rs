@@ -4,6 +4,8 @@ use flow::state::{self, SECOND};
 use flow::{Connections, Direction, Found, Invalid, Judgement, Refused, State};
 use wire::tcp::{ACK, FIN, PSH, RST, SYN};
 
+use proptest::prelude::*;
+
 use crate::{SEED, Switch, scaled, segment};
 
 const PASS: Result<Judgement, Refused> = Ok(Judgement::Pass);
@@ -426,4 +428,53 @@ fn an_error_is_about_what_was_sent() {
     let gone = Found { id: 63, ..found };
     let judged = s.connections.related(gone, Some(1001), &counted);
     assert_eq!(judged, Judgement::Invalid(Invalid::Unrelated));
+}
+
+fn flags() -> impl Strategy<Value = u8> {
+    let likely = [SYN, SYN | ACK, ACK, ACK | PSH, FIN | ACK, RST, RST | ACK];
+    prop_oneof![9 => prop::sample::select(likely.to_vec()), 1 => any::<u8>()]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever two hosts send: nothing panics, and only one who was answered by the
+    /// right number is established.
+    #[test]
+    fn no_segments_break_it(steps in prop::collection::vec(
+        (0usize..2, flags(), 0u32..4, 0u32..4, prop_oneof![Just(0u32), Just(1), 0u32..65_160],
+         any::<u16>(), prop::option::of(0u8..15), any::<bool>()), 0..60), base: u32) {
+        let mut s = switch();
+        // Numbers near those that were sent, so that many fit.
+        let mut next = [base, base.wrapping_add(1 << 30)];
+        let mut acknowledged = [false; 2];
+        for (side, flags, near, ack, payload, window, scale, more) in steps {
+            let sequence = next[side].wrapping_add(near).wrapping_sub(1);
+            let acknowledgement = next[1 - side].wrapping_add(ack).wrapping_sub(1);
+            let mut packet = segment(flags, sequence, acknowledgement, payload, window);
+            if let flow::segment::Kind::Tcp(tcp) = &mut packet.kind {
+                (tcp.scale, tcp.more) = (scale, more);
+            }
+            let before = s.state();
+            let judged = s.send(side, packet);
+            let after = s.state();
+            if before.is_none() || after == Some(State::SynSent) {
+                acknowledged = [false; 2];
+            }
+            if judged == PASS {
+                acknowledged[1 - side] |= flags & ACK != 0;
+                let counted = payload + u32::from(flags & SYN != 0) + u32::from(flags & FIN != 0);
+                next[side] = sequence.wrapping_add(counted);
+            } else {
+                prop_assert_eq!(before, after);
+            }
+            if after == Some(State::Established) {
+                prop_assert_eq!(acknowledged, [true; 2]);
+            }
+            let (live, half_open) = s.connections.live(0);
+            let (lived, halves) = s.connections.live(1);
+            prop_assert!(live + lived <= 1);
+            prop_assert_eq!(half_open + halves > 0, after.is_some_and(State::is_half_open));
+        }
+    }
 }
