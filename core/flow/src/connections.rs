@@ -10,181 +10,32 @@
 //! records is each owner's own matter. Its chains are short since the hash is keyed;
 //! one longer than [`CHAIN`] takes no more.
 
+mod places;
+mod told;
+
 use guard::guard;
-use siphasher::sip::SipHasher13;
 use wire::{Tuple, tcp};
 use zerocopy::FromZeros;
 
-use crate::index::{self, MOST, Places, Set, Ways};
+use crate::index::{self, MOST, Places, Sets};
 use crate::journal::{Entry, Journal, Restored};
 use crate::record::{RECORD, Record, TRANSLATED, Translation, WAITS};
 use crate::segment::{Kind, Segment};
 use crate::state::{Invalid, State};
 use crate::tcp::{Step, Track};
 
+pub use told::{
+    Connection, Counters, Direction, Found, Judgement, Refused, Rejudged, Side, Swept, TooMany,
+    Verdict,
+};
+
 /// Answers under one head at most. With as many heads as records a chain of 32 is less
 /// likely than 10^-35.
 pub const CHAIN: usize = 32;
-/// Sets beside its own two in which a new connection looks for a half-open one to evict.
-const LOOK: u32 = 8;
 /// Owners at most.
 pub const OWNERS: usize = 1 << 16;
 /// Bytes of memory that a connection takes, index included, translation not.
 pub const BYTES: usize = RECORD + size_of::<u32>() * (index::SLACK as usize + 1);
-
-/// One side of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Side {
-    /// In whose bounds it is found: an endpoint's index.
-    pub owner: u32,
-    /// 0 inside, else the tag that the side's packets come by.
-    pub zone: u16,
-    /// The side's packets, as it sends them.
-    pub tuple: Tuple,
-}
-
-/// What was decided about a connection. Pairs are (from the initiator, from the
-/// responder).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
-    /// Of the image that decided; only compared.
-    pub epoch: u32,
-    /// Rules that decided, at the initiator and at the responder.
-    pub rules: [u32; 2],
-    /// What the caller is to do with each direction's packets, in its own terms.
-    pub actions: [u32; 2],
-}
-
-/// Which way a packet goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Direction {
-    /// From the initiator.
-    Forth = 0,
-    /// From the responder.
-    Back = 1,
-}
-
-impl Direction {
-    /// The other one.
-    #[must_use]
-    pub const fn reversed(self) -> Direction {
-        match self {
-            Direction::Forth => Direction::Back,
-            Direction::Back => Direction::Forth,
-        }
-    }
-}
-
-/// A connection, and which of its directions. It names the connection until one is
-/// opened, closed or swept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Found {
-    /// The connection's number, which is its journal's slot too.
-    pub id: u32,
-    /// The packet's direction.
-    pub direction: Direction,
-}
-
-/// What is to be done with a packet of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Judgement {
-    /// It passes.
-    Pass,
-    /// It is dropped.
-    Invalid(Invalid),
-    /// It begins a new connection; the old one is closed. It is to be judged as the
-    /// first packet of its tuple.
-    Anew,
-}
-
-/// Why a connection is not opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// No first packet of a connection: dropped.
-    Invalid(Invalid),
-    /// The owner has no place: served without state.
-    Full,
-    /// A connection has one of the sides already: another port is to be chosen, or the
-    /// connection found.
-    Taken,
-    /// No such owner, or sides of different protocols: the caller's fault.
-    Sides,
-}
-
-/// [`Connections::new`] was asked for more owners or connections than there are numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooMany;
-
-/// What happened to an owner's connections since the beginning.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Opened.
-    pub opened: u64,
-    /// Became established.
-    pub established: u64,
-    /// Restored.
-    pub restored: u64,
-    /// Half-open ones evicted by newer ones.
-    pub evicted_half_open: u64,
-    /// Established ones without a place of their own, evicted by newer ones.
-    pub evicted_unstated: u64,
-    /// Idle ones evicted.
-    pub evicted_idle: u64,
-    /// Became established and found no place of their own.
-    pub unstated: u64,
-    /// Refused for want of a place.
-    pub refused: u64,
-    /// Silent for too long.
-    pub expired: u64,
-    /// Closed by the caller, cut, or begun anew.
-    pub closed: u64,
-    /// Packets that did not fit their connection.
-    pub invalid: u64,
-}
-
-/// A connection as it is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Connection {
-    /// Its number.
-    pub id: u32,
-    /// The initiator's side.
-    pub a: Side,
-    /// The responder's side.
-    pub b: Side,
-    /// Where it stands.
-    pub state: State,
-    /// What was decided about it.
-    pub verdict: Verdict,
-    /// Packets on the wire, forth and back.
-    pub packets: [u64; 2],
-    /// Bytes on the wire, forth and back.
-    pub bytes: [u64; 2],
-    /// Nanoseconds since a packet passed, to about 17 ms.
-    pub silent: u64,
-}
-
-/// What a new judgement says of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rejudged {
-    /// It stays, under this verdict.
-    Keep(Verdict),
-    /// It is denied now.
-    Cut,
-}
-
-/// What one call of [`Connections::sweep`] did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
-    /// Records looked at.
-    pub looked: u32,
-    /// Removed because they were silent.
-    pub expired: u32,
-    /// Judged again and cut.
-    pub cut: u32,
-    /// The round ended with this call: every connection was looked at since the last
-    /// end.
-    pub ended: bool,
-}
 
 /// One owner's bounds.
 struct Owner {
@@ -204,9 +55,9 @@ struct Owner {
 
 /// All connections of a compartment.
 pub struct Connections<J = ()> {
-    hasher: SipHasher13,
+    seed: [u64; 2],
     owners: Vec<Owner>,
-    sets: Vec<Set>,
+    sets: Sets,
     heads: Vec<u32>,
     records: Vec<Record>,
     translations: Vec<Translation>,
@@ -298,9 +149,9 @@ impl<J: Journal> Connections<J> {
         }
         let size = records as usize;
         Ok(Connections {
-            hasher: SipHasher13::new_with_keys(seed[0], seed[1]),
+            seed,
             owners,
-            sets: Set::new_vec_zeroed(sets as usize).map_err(|_| TooMany)?,
+            sets: Sets::new(sets as usize).ok_or(TooMany)?,
             heads: u32::new_vec_zeroed(size).map_err(|_| TooMany)?,
             records: Record::new_vec_zeroed(size).map_err(|_| TooMany)?,
             translations: Translation::new_vec_zeroed(size).map_err(|_| TooMany)?,
@@ -443,7 +294,8 @@ impl<J: Journal> Connections<J> {
         let (state, waits) = (record.state().unwrap_or(before), record.is(WAITS));
         if state != before {
             self.changed(now, found.id, before, state);
-        } else if waits && !state.is_half_open() {
+        }
+        if waits && !before.is_half_open() && !state.is_over() {
             self.promote(now, found.id, false);
         }
         Judgement::Pass
@@ -615,7 +467,7 @@ impl<J: Journal> Connections<J> {
     }
 
     fn hash(&self, side: &Side) -> u64 {
-        index::hash(&self.hasher, side.owner, side.zone, &side.tuple)
+        index::hash(self.seed, side.owner, side.zone, &side.tuple)
     }
 
     /// The record of this number, if it holds a connection.
@@ -677,322 +529,6 @@ impl<J: Journal> Connections<J> {
         None
     }
 
-    /// Links of the chain under a head.
-    fn chain(&self, head: usize) -> usize {
-        let mut next = self.heads.get(head).copied().unwrap_or_default();
-        let mut length = 0;
-        while length < CHAIN
-            && let Some(record) = next.checked_sub(1).and_then(|id| self.record(id))
-        {
-            length += 1;
-            next = record.next;
-        }
-        length
-    }
-
-    /// Gives a new record a place, among the half-open ones at first.
-    fn install(
-        &mut self,
-        now: u64,
-        a: &Side,
-        b: &Side,
-        mut record: Record,
-    ) -> Result<u32, Refused> {
-        let known = |side: &Side| (side.owner as usize) < self.owners.len();
-        if !known(a) || !known(b) || a.tuple.protocol != b.tuple.protocol {
-            return Err(Refused::Sides);
-        }
-        let (forth, back) = (self.hash(a), self.hash(b));
-        // An expired one has its sides no longer.
-        for (hash, side) in [(forth, a), (back, b)] {
-            if let Some(found) = self.look(hash, side) {
-                let taken = self.record(found.id).is_some_and(|r| !r.expired(now));
-                if guard!("flow-taken") && taken {
-                    return Err(Refused::Taken);
-                }
-                self.remove(found.id, |counters| &mut counters.expired);
-            }
-        }
-        let head = self.head(back);
-        let room = self.chain(head) < CHAIN;
-        let number = match room {
-            true => self.room(now, a.owner, forth),
-            false => None,
-        };
-        let (Some(number), Some(places)) = (number, self.places(forth, a.owner)) else {
-            if let Some(owner) = self.owners.get_mut(a.owner as usize) {
-                owner.counters.refused += 1;
-            }
-            return Err(Refused::Full);
-        };
-        let placed = index::insert(&mut self.sets, &places, Ways::HalfOpen, number);
-        debug_assert!(placed, "room made one");
-        let state = record.state();
-        let Some(owner) = self.owners.get_mut(a.owner as usize) else {
-            return Err(Refused::Sides);
-        };
-        let id = owner.first_record + number;
-        owner.live += 1;
-        owner.half_open += u32::from(state.is_some_and(State::is_half_open));
-        record.set(WAITS, true);
-        if let Some(slot) = self.heads.get_mut(head) {
-            record.next = core::mem::replace(slot, id + 1);
-        }
-        if record.is(TRANSLATED)
-            && let Some(slot) = self.translations.get_mut(id as usize)
-        {
-            *slot = Translation::of(&b.tuple);
-        }
-        if let Some(slot) = self.records.get_mut(id as usize) {
-            *slot = record;
-        }
-        self.note(id);
-        Ok(id)
-    }
-
-    /// A free record of the owner, as its number there, and a free way for it: evicts
-    /// as it must. `None`: none may be evicted.
-    fn room(&mut self, now: u64, owner: u32, hash: u64) -> Option<u32> {
-        let places = self.places(hash, owner)?;
-        let own = self.owners.get(owner as usize)?;
-        if own.sets == 0 {
-            return None;
-        }
-        let full = guard!("flow-capacity") && own.live >= own.capacity;
-        let many = guard!("flow-half-open-quarter") && own.half_open >= quarter(own.capacity);
-        if full || many {
-            let over = match many {
-                true => None,
-                false => self.over_victim(now, owner, places.sets),
-            };
-            let victim = over
-                .or_else(|| self.half_open_victim(now, owner, places.sets, true))
-                .or_else(|| self.nearby(now, owner));
-            let victim = match many {
-                true => victim,
-                // Of the established first who has no place of its own.
-                false => victim
-                    .or_else(|| self.half_open_victim(now, owner, places.sets, false))
-                    .or_else(|| self.idle_victim(now, owner, places.sets)),
-            };
-            self.evict(victim?);
-        }
-        if !self.has_way(&places) {
-            let victim = self
-                .half_open_victim(now, owner, places.sets, true)
-                .or_else(|| self.half_open_victim(now, owner, places.sets, false))?;
-            self.evict(victim);
-        }
-        let own = self.owners.get_mut(owner as usize)?;
-        if let Some(number) = own.free.checked_sub(1) {
-            let free = self.records.get((own.first_record + number) as usize)?;
-            own.free = free.next;
-            return Some(number);
-        }
-        if own.used >= own.capacity {
-            return None;
-        }
-        own.used += 1;
-        Some(own.used - 1)
-    }
-
-    fn has_way(&self, places: &Places) -> bool {
-        places
-            .sets
-            .iter()
-            .filter_map(|&at| self.sets.get(at))
-            .any(|set| set.numbers(Ways::HalfOpen).count() < index::HALF_OPEN_WAYS)
-    }
-
-    /// Of the connections in these sets' half-open ways the one that was silent
-    /// longest: of those that are half-open, else of those that wait for a place.
-    fn half_open_victim(
-        &self,
-        now: u64,
-        owner: u32,
-        sets: [usize; 2],
-        half_open: bool,
-    ) -> Option<u32> {
-        let first = self.owners.get(owner as usize)?.first_record;
-        sets.iter()
-            .filter_map(|&at| self.sets.get(at))
-            .flat_map(|set| set.numbers(Ways::HalfOpen))
-            .map(|number| first + number)
-            .filter(|&id| {
-                let state = self.record(id).and_then(Record::state);
-                state.is_some_and(|state| state.is_half_open() == half_open)
-            })
-            .max_by_key(|&id| self.record(id).map_or(0, |record| record.age(now)))
-    }
-
-    /// A half-open one in the sets where the owner's hand stands. Bound: [`LOOK`] sets.
-    fn nearby(&mut self, now: u64, owner: u32) -> Option<u32> {
-        let own = self.owners.get_mut(owner as usize)?;
-        let (first, count, hand) = (own.first_set, own.sets, own.hand);
-        own.hand = (hand + LOOK) % count.max(1);
-        (0..LOOK.min(count))
-            .map(|step| (first + (hand + step) % count) as usize)
-            .find_map(|set| self.half_open_victim(now, owner, [set, set], true))
-    }
-
-    /// A connection in these sets that is over, or was silent for too long.
-    fn over_victim(&self, now: u64, owner: u32, sets: [usize; 2]) -> Option<u32> {
-        let first = self.owners.get(owner as usize)?.first_record;
-        sets.iter()
-            .filter_map(|&at| self.sets.get(at))
-            .flat_map(|set| {
-                let waiting = set.numbers(Ways::HalfOpen);
-                set.numbers(Ways::Established).chain(waiting)
-            })
-            .map(|number| first + number)
-            .find(|&id| {
-                let over = |record: &Record| record.state().is_some_and(State::is_over);
-                self.record(id)
-                    .is_some_and(|record| over(record) || record.expired(now))
-            })
-    }
-
-    /// Of the established connections in these sets the idle one that was silent
-    /// longest.
-    fn idle_victim(&self, now: u64, owner: u32, sets: [usize; 2]) -> Option<u32> {
-        let first = self.owners.get(owner as usize)?.first_record;
-        sets.iter()
-            .filter_map(|&at| self.sets.get(at))
-            .flat_map(|set| set.numbers(Ways::Established))
-            .map(|number| first + number)
-            .filter(|&id| {
-                let idle = self.record(id).is_none_or(|record| record.idle(now));
-                !guard!("flow-evicts-idle") || idle
-            })
-            .max_by_key(|&id| self.record(id).map_or(0, |record| record.age(now)))
-    }
-
-    fn evict(&mut self, id: u32) {
-        let Some(record) = self.record(id) else {
-            return;
-        };
-        let half_open = record.state().is_some_and(State::is_half_open);
-        let waits = record.is(WAITS);
-        self.remove(id, |counters| match (half_open, waits) {
-            (true, _) => &mut counters.evicted_half_open,
-            (_, true) => &mut counters.evicted_unstated,
-            _ => &mut counters.evicted_idle,
-        });
-    }
-
-    /// A connection changed its state.
-    fn changed(&mut self, now: u64, id: u32, before: State, state: State) {
-        if before.is_half_open() && !state.is_half_open() {
-            let owner = self.record(id).map(|record| record.a().owner);
-            if let Some(owner) = owner.and_then(|o| self.owners.get_mut(o as usize)) {
-                owner.half_open = owner.half_open.saturating_sub(1);
-                // What ended before it was established needs no place.
-                owner.counters.established += u64::from(!state.is_over());
-            }
-            if !state.is_over() {
-                self.promote(now, id, true);
-            }
-        }
-        self.note(id);
-    }
-
-    /// Moves an established connection to the ways for these. Where they are full it
-    /// evicts an idle one, if it `may`; else it stays where newer ones evict it.
-    fn promote(&mut self, now: u64, id: u32, may: bool) {
-        let Some(side) = self.record(id).map(Record::a) else {
-            return;
-        };
-        let hash = self.hash(&side);
-        let (Some(places), Some(own)) = (
-            self.places(hash, side.owner),
-            self.owners.get(side.owner as usize),
-        ) else {
-            return;
-        };
-        let number = id - own.first_record;
-        let full = |sets: &[Set]| {
-            places
-                .sets
-                .iter()
-                .filter_map(|&at| sets.get(at))
-                .all(|set| {
-                    set.numbers(Ways::Established).count() == index::WAYS - index::HALF_OPEN_WAYS
-                })
-        };
-        if full(&self.sets) {
-            if !may {
-                return;
-            }
-            let Some(victim) = self.idle_victim(now, side.owner, places.sets) else {
-                if let Some(owner) = self.owners.get_mut(side.owner as usize) {
-                    owner.counters.unstated += 1;
-                }
-                return;
-            };
-            self.evict(victim);
-        }
-        index::remove(&mut self.sets, &places, number);
-        let placed = index::insert(&mut self.sets, &places, Ways::Established, number);
-        debug_assert!(placed, "it was not full");
-        if let Some(record) = self.records.get_mut(id as usize) {
-            record.set(WAITS, false);
-        }
-    }
-
-    /// Takes a connection out of everything.
-    fn remove(&mut self, id: u32, counter: impl FnOnce(&mut Counters) -> &mut u64) {
-        let Some(record) = self.record(id).copied() else {
-            return;
-        };
-        let (a, b) = (record.a(), self.b(id, &record));
-        if let Some(places) = self.places(self.hash(&a), a.owner) {
-            let first = self
-                .owners
-                .get(a.owner as usize)
-                .map_or(0, |o| o.first_record);
-            index::remove(&mut self.sets, &places, id - first);
-        }
-        self.unchain(id, self.head(self.hash(&b)), record.next);
-        let Some(owner) = self.owners.get_mut(a.owner as usize) else {
-            return;
-        };
-        owner.live = owner.live.saturating_sub(1);
-        let half_open = record.state().is_some_and(State::is_half_open);
-        owner.half_open = owner.half_open.saturating_sub(u32::from(half_open));
-        *counter(&mut owner.counters) += 1;
-        if let Some(slot) = self.records.get_mut(id as usize) {
-            slot.zero();
-            slot.next = core::mem::replace(&mut owner.free, id - owner.first_record + 1);
-        }
-        if J::KEEPS {
-            self.journal.write(id, None);
-        }
-    }
-
-    fn unchain(&mut self, id: u32, head: usize, after: u32) {
-        let Some(slot) = self.heads.get_mut(head) else {
-            return;
-        };
-        if *slot == id + 1 {
-            *slot = after;
-            return;
-        }
-        let mut next = *slot;
-        for _ in 0..CHAIN {
-            let Some(record) = next
-                .checked_sub(1)
-                .and_then(|before| self.records.get_mut(before as usize))
-            else {
-                return;
-            };
-            if record.next == id + 1 {
-                record.next = after;
-                return;
-            }
-            next = record.next;
-        }
-    }
-
     /// Writes the journal's entry anew.
     fn note(&mut self, id: u32) {
         if !J::KEEPS {
@@ -1012,7 +548,5 @@ impl<J: Journal> Connections<J> {
     }
 }
 
-/// The half-open connections that an owner may have at once.
-const fn quarter(capacity: u32) -> u32 {
-    capacity.div_ceil(4)
-}
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,6 @@
 //! one takes the place of the oldest.
 
 use guard::guard;
-use siphasher::sip::SipHasher13;
 use wire::Tuple;
 use wire::parse::{Fragment, Ip, Version};
 use zerocopy::{FromBytes, FromZeros, Immutable, KnownLayout};
@@ -72,7 +71,7 @@ struct Packet {
 
 /// Packets in the making, and what was judged of each: `T`, the caller's.
 pub struct Fragments<T> {
-    hasher: SipHasher13,
+    seed: [u64; 2],
     owners: usize,
     each: usize,
     marks: Vec<Mark>,
@@ -90,7 +89,7 @@ impl<T: Copy + FromZeros> Fragments<T> {
         let each = each as usize;
         let size = owners.checked_mul(each).ok_or(TooMany)?;
         Ok(Fragments {
-            hasher: SipHasher13::new_with_keys(seed[0], seed[1]),
+            seed,
             owners,
             each,
             marks: Mark::new_vec_zeroed(size).map_err(|_| TooMany)?,
@@ -168,7 +167,7 @@ impl<T: Copy + FromZeros> Fragments<T> {
             destination_port: packet.id as u16,
             protocol: packet.protocol as u8,
         };
-        index::hash(&self.hasher, owner, packet.zone, &tuple) as u32 | 1
+        index::hash(self.seed, owner, packet.zone, &tuple) as u32 | 1
     }
 
     /// Bound: the packets of one owner.

@@ -10,9 +10,10 @@
 //! sets (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012; three
 //! finalisation rounds as in Linux, Rust and Python, where nobody sees the hash).
 
-use siphasher::sip::SipHasher13;
 use wire::Tuple;
-use zerocopy::{FromBytes, Immutable, KnownLayout};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use crate::sip;
 
 /// Ways of a set.
 pub(crate) const WAYS: usize = 16;
@@ -25,9 +26,41 @@ pub(crate) const MOST: u32 = (1 << 24) - 2;
 
 /// A set: of each way the connection's number among its owner's and 1 (24 bits), and a
 /// tag out of its hash (8 bits). 0: nothing.
-#[derive(Clone, Copy, FromBytes, KnownLayout, Immutable)]
-#[repr(C, align(64))]
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(transparent)]
 pub(crate) struct Set([u32; WAYS]);
+
+/// All sets, each in one cache line.
+pub(crate) struct Sets {
+    /// An allocation that asks for alignment is zeroed by hand and so resident at once;
+    /// this one is aligned by leaving its first words out.
+    words: Vec<u32>,
+    skip: usize,
+}
+
+impl Sets {
+    /// `None`: the memory is not to be had.
+    pub(crate) fn new(count: usize) -> Option<Sets> {
+        let words = u32::new_vec_zeroed((count + 1).checked_mul(WAYS)?).ok()?;
+        let skip = words.as_ptr().align_offset(size_of::<Set>()).min(WAYS);
+        Some(Sets { words, skip })
+    }
+
+    fn place(&self, at: usize) -> core::ops::Range<usize> {
+        let start = self.skip + at * WAYS;
+        start..start + WAYS
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, at: usize) -> Option<&Set> {
+        Set::ref_from_bytes(self.words.get(self.place(at))?.as_bytes()).ok()
+    }
+
+    fn get_mut(&mut self, at: usize) -> Option<&mut Set> {
+        let place = self.place(at);
+        Set::mut_from_bytes(self.words.get_mut(place)?.as_mut_bytes()).ok()
+    }
+}
 
 /// Which ways of a set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,11 +82,20 @@ const NUMBER: u32 = 0x00ff_ffff;
 
 impl Set {
     /// Numbers that are there under `tag`. Bound: the ways.
+    #[inline]
     pub(crate) fn tagged(&self, tag: u32) -> impl Iterator<Item = u32> + '_ {
-        self.0
-            .iter()
-            .filter(move |&&way| way & !NUMBER == tag && way & NUMBER != 0)
-            .map(|way| (way & NUMBER) - 1)
+        // All are compared before any is looked at, which the compiler does at once.
+        let mut same = 0u32;
+        for (index, way) in self.0.iter().enumerate() {
+            same |= u32::from(way & !NUMBER == tag) << index;
+        }
+        core::iter::from_fn(move || {
+            let index = same.trailing_zeros() as usize;
+            let way = self.0.get(index)?;
+            same &= same.wrapping_sub(1);
+            Some(way & NUMBER)
+        })
+        .filter_map(|number| number.checked_sub(1))
     }
 
     /// Numbers in some ways.
@@ -113,7 +155,7 @@ pub(crate) const fn reduce(hash: u32, count: u32) -> usize {
 }
 
 /// Puts `number` into the emptier of its sets; `false`: both are full.
-pub(crate) fn insert(sets: &mut [Set], places: &Places, ways: Ways, number: u32) -> bool {
+pub(crate) fn insert(sets: &mut Sets, places: &Places, ways: Ways, number: u32) -> bool {
     let [first, second] = places.sets;
     let empty = |at: usize| sets.get(at).map_or(0, |set| set.empty(ways));
     let at = if empty(second) > empty(first) {
@@ -126,7 +168,7 @@ pub(crate) fn insert(sets: &mut [Set], places: &Places, ways: Ways, number: u32)
 }
 
 /// Takes `number` out of its sets.
-pub(crate) fn remove(sets: &mut [Set], places: &Places, number: u32) -> bool {
+pub(crate) fn remove(sets: &mut Sets, places: &Places, number: u32) -> bool {
     places
         .sets
         .iter()
@@ -139,16 +181,20 @@ pub(crate) const fn sets(capacity: u32) -> u32 {
 }
 
 /// The hash of a side.
-pub(crate) fn hash(hasher: &SipHasher13, owner: u32, zone: u16, tuple: &Tuple) -> u64 {
-    let mut key = [0u8; 43];
-    let (addresses, rest) = key.split_at_mut(32);
-    let (source, destination) = addresses.split_at_mut(16);
-    source.copy_from_slice(&tuple.source);
-    destination.copy_from_slice(&tuple.destination);
-    let ports = u32::from(tuple.source_port) << 16 | u32::from(tuple.destination_port);
-    let last = u64::from(ports) << 24 | u64::from(zone) << 8 | u64::from(tuple.protocol);
-    let (last_bytes, owner_bytes) = rest.split_at_mut(7);
-    last_bytes.copy_from_slice(last.to_le_bytes().get(..7).unwrap_or(&[0; 7]));
-    owner_bytes.copy_from_slice(&owner.to_le_bytes());
-    hasher.hash(&key)
+#[inline]
+pub(crate) fn hash(seed: [u64; 2], owner: u32, zone: u16, tuple: &Tuple) -> u64 {
+    let [a, b] = halves(&tuple.source);
+    let [c, d] = halves(&tuple.destination);
+    let rest = u64::from(tuple.source_port) << 48
+        | u64::from(tuple.destination_port) << 32
+        | u64::from(zone) << 16
+        | u64::from(owner as u16);
+    // 41 bytes; owners have 16 bits.
+    let last = 41 << 56 | u64::from(tuple.protocol);
+    sip::hash(seed, [a, b, c, d, rest], last)
+}
+
+fn halves(address: &[u8; 16]) -> [u64; 2] {
+    let all = u128::from_le_bytes(*address);
+    [all as u64, (all >> 64) as u64]
 }

@@ -3,17 +3,16 @@
 //! The switch writes an [`Entry`] per connection into memory that another holds; its
 //! successor reads them. Whoever wrote them may have been taken over, so that what is
 //! read is an allegation: [`Entry::read`] takes only what a connection can be, and the
-//! caller judges it by the present tables before it opens it again.
-
-use core::hash::Hasher;
+//! caller judges it by the present tables before it opens it again. Numbers are given
+//! anew then, so that all entries are read before the first connection is opened.
 
 use guard::guard;
-use siphasher::sip::SipHasher13;
 use wire::address::{is_multicast, is_unspecified, unmapped};
 use wire::{Tuple, icmpv4, icmpv6, tcp, udp};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::connections::Side;
+use crate::sip;
 use crate::state::State;
 use crate::tcp::NO_SCALE;
 
@@ -91,10 +90,14 @@ impl Entry {
     }
 
     fn sum(&self, slot: u32) -> u64 {
-        let mut hasher = SipHasher13::new();
-        hasher.write(&slot.to_le_bytes());
-        hasher.write(self.as_bytes().get(8..).unwrap_or_default());
-        hasher.finish()
+        let mut words = [0u64; ENTRY / 8];
+        let (all, _) = self.as_bytes().as_chunks::<8>();
+        for (word, bytes) in words.iter_mut().zip(all) {
+            *word = u64::from_ne_bytes(*bytes);
+        }
+        // In place of itself.
+        words[0] = u64::from(slot);
+        sip::hash([0; 2], words, (ENTRY as u64) << 56)
     }
 
     /// Reads what was found at `slot`. `None`: nothing, or nothing that a connection

@@ -337,7 +337,8 @@ impl Track {
         if segment.flags & ACK != 0 {
             self.acknowledge(pair, segment.acknowledgement, window);
         }
-        if self.state == State::Reset && self.is(RESET, this) && fresh && segment.payload != 0 {
+        let stood = self.is(ACKED, 0) && self.is(ACKED, 1) && self.is(RESET, this);
+        if self.state == State::Reset && stood && fresh && segment.payload != 0 {
             // Who sent the RST goes on: another forged it, and the receiver did not
             // believe it.
             self.flags &= !(RESET << this);

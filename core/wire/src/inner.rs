@@ -5,6 +5,8 @@
 //! to the ports and no further than the private copy; lengths and checksums are not
 //! verified, since a quote is cut short and routers have altered it.
 
+use guard::guard;
+
 use crate::address::{Address, mapped};
 use crate::parse::{
     Fragment, Ip, MAX_EXTENSION_BYTES, MAX_EXTENSION_HEADERS, Parsed, Transport, Version,
@@ -132,7 +134,8 @@ fn addresses6(head: &[u8], at: usize) -> Option<(Address, Address, u8, usize)> {
     let destination = field::array(&b, 24)?;
     // An address of the other family in this one would be another's tuple.
     let foreign = |address| crate::address::unmapped(address).is_some();
-    if b[0] >> 4 != 6 || foreign(&source) || foreign(&destination) {
+    let foreign = guard!("inner-family") && (foreign(&source) || foreign(&destination));
+    if b[0] >> 4 != 6 || foreign {
         return None;
     }
     let start = at + ipv6::HEADER;

@@ -354,3 +354,32 @@ fn families_and_protocols_do_not_change() {
         assert_eq!(packet, before);
     }
 }
+
+#[test]
+fn a_quote_in_ipv6_names_no_ipv4_host() {
+    let six = tuple(true, What::Udp, (1, 2), (3, 4));
+    let quote = frame(What::Udp, &six, b"body");
+    for at in [8, 24] {
+        let mut quote = quote[14..].to_vec();
+        quote[at..at + 16].copy_from_slice(&mapped([10, 0, 0, 1]));
+        let packet = error(&six, &quote);
+        let parsed = parse(&packet, packet.len()).unwrap();
+        assert_eq!(inner::parse(&packet, &parsed), None);
+    }
+}
+
+#[test]
+fn a_later_fragment_is_not_quoted() {
+    let four = tuple(false, What::Udp, (1, 2), (3, 4));
+    let mut quote = frame(What::Udp, &four, b"body")[14..].to_vec();
+    let packet = error(&four.reversed(), &quote);
+    let parsed = parse(&packet, packet.len()).unwrap();
+    assert_eq!(
+        inner::parse(&packet, &parsed).map(|inner| inner.tuple),
+        Some(four)
+    );
+    quote[7] = 1;
+    let packet = error(&four.reversed(), &quote);
+    let parsed = parse(&packet, packet.len()).unwrap();
+    assert_eq!(inner::parse(&packet, &parsed), None);
+}

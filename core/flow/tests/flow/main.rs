@@ -1,0 +1,147 @@
+//! Connections by packet traces, against a naive model, and under floods.
+
+mod bench;
+mod bounds;
+mod fragments;
+mod journal;
+mod model;
+mod segment;
+mod tcp;
+mod udp;
+
+use flow::segment::{Kind, Tcp};
+use flow::state::SECOND;
+use flow::{Connections, Found, Journal, Judgement, Refused, Segment, Side, Verdict};
+use wire::Tuple;
+use wire::address::mapped;
+
+pub(crate) const SEED: [u64; 2] = [0x1234_5678_9abc_def0, 0x0fed_cba9_8765_4321];
+pub(crate) const VERDICT: Verdict = Verdict {
+    epoch: 1,
+    rules: [11, 12],
+    actions: [21, 22],
+};
+
+/// A tuple of protocol `protocol` from host `from` to host `to`.
+pub(crate) fn tuple(
+    protocol: u8,
+    (from, source_port): (u8, u16),
+    (to, destination_port): (u8, u16),
+) -> Tuple {
+    Tuple {
+        source: mapped([10, 0, 0, from]),
+        destination: mapped([10, 0, 0, to]),
+        source_port,
+        destination_port,
+        protocol,
+    }
+}
+
+/// Both sides of an untranslated connection inside.
+pub(crate) fn sides(tuple: Tuple, a: u32, b: u32) -> [Side; 2] {
+    [
+        Side {
+            owner: a,
+            zone: 0,
+            tuple,
+        },
+        Side {
+            owner: b,
+            zone: 0,
+            tuple: tuple.reversed(),
+        },
+    ]
+}
+
+pub(crate) fn plain(bytes: u32) -> Segment {
+    Segment {
+        packets: 1,
+        bytes,
+        kind: Kind::Plain,
+    }
+}
+
+pub(crate) fn echo(request: bool) -> Segment {
+    Segment {
+        packets: 1,
+        bytes: 98,
+        kind: Kind::Echo { request },
+    }
+}
+
+/// A TCP segment.
+pub(crate) fn segment(
+    flags: u8,
+    sequence: u32,
+    acknowledgement: u32,
+    payload: u32,
+    window: u16,
+) -> Segment {
+    Segment {
+        packets: 1,
+        bytes: 54 + payload,
+        kind: Kind::Tcp(Tcp {
+            flags,
+            sequence,
+            acknowledgement,
+            window,
+            payload,
+            scale: None,
+            more: false,
+        }),
+    }
+}
+
+pub(crate) fn scaled(mut segment: Segment, scale: u8) -> Segment {
+    if let Kind::Tcp(tcp) = &mut segment.kind {
+        tcp.scale = Some(scale);
+    }
+    segment
+}
+
+/// A switch in miniature: packets as their senders send them, in time.
+pub(crate) struct Switch<J = ()> {
+    pub(crate) connections: Connections<J>,
+    pub(crate) now: u64,
+    pub(crate) sides: [Side; 2],
+}
+
+impl<J: Journal> Switch<J> {
+    pub(crate) fn of(connections: Connections<J>, protocol: u8) -> Self {
+        let ends = match protocol {
+            1 => ((1, 7), (2, 0)),
+            _ => ((1, 40_000), (2, 80)),
+        };
+        Switch {
+            connections,
+            now: 1_000 * SECOND,
+            sides: sides(tuple(protocol, ends.0, ends.1), 0, 1),
+        }
+    }
+
+    pub(crate) fn find(&mut self, side: usize) -> Option<Found> {
+        let Side { owner, zone, tuple } = self.sides[side];
+        self.connections.find(self.now, owner, zone, &tuple)
+    }
+
+    /// A packet of side `side`, ten milliseconds later.
+    pub(crate) fn send(&mut self, side: usize, segment: Segment) -> Result<Judgement, Refused> {
+        self.now += SECOND / 100;
+        let (this, other) = (self.sides[side], self.sides[1 - side]);
+        if let Some(found) = self.find(side) {
+            match self.connections.packet(self.now, found, &segment) {
+                Judgement::Anew => {}
+                judgement => return Ok(judgement),
+            }
+        }
+        self.connections
+            .open(self.now, &this, &other, &VERDICT, &segment)
+            .map(|_| Judgement::Pass)
+    }
+
+    pub(crate) fn state(&mut self) -> Option<flow::State> {
+        let found = self.find(0)?;
+        let connection = self.connections.connection(self.now, found.id)?;
+        Some(connection.state)
+    }
+}
