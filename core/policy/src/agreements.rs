@@ -36,6 +36,8 @@ pub struct Agreement {
     pub ports: Vec<RangeInclusive<u16>>,
     /// When it ends, seconds since 1970; `None` = never.
     pub until: Option<u64>,
+    /// MTU across it, bytes of IP packet: the lesser side's.
+    pub mtu: u16,
     /// The offerer's compartment and slot on the fabric.
     pub offerer_slot: u32,
     /// The acceptor's compartment and slot on the fabric.
@@ -137,6 +139,7 @@ fn agreement(
         protocol,
         ports: offer.ports.iter().map(|p| p.first..=p.last).collect(),
         until: offer.until.map(|u| u.value.0),
+        mtu: mtu(offerer, server, acceptor),
         offerer_slot: ids.compartments.get(&offerer.compartment())?.id,
         acceptor_slot: ids.compartments.get(&acceptor.compartment())?.id,
         offer_rule: *ours.offers.get(offer.name.as_str())?,
@@ -155,4 +158,15 @@ fn agreement(
         }
     }
     (!made.service.is_empty()).then_some(made)
+}
+
+/// What both the server and every subnet of the users carry.
+fn mtu(offerer: &Tenant, server: &spec::Endpoint, acceptor: &Tenant) -> u16 {
+    let subnet = offerer.subnet(&server.subnet.value).map(spec::Subnet::mtu);
+    let users = acceptor.subnets.iter().map(spec::Subnet::mtu).min();
+    [server.mtu.map(|mtu| mtu.value), subnet, users]
+        .into_iter()
+        .flatten()
+        .min()
+        .map_or(1500, |mtu| mtu.min(u32::from(u16::MAX)) as u16)
 }

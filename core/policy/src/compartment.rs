@@ -1,5 +1,6 @@
 //! One compartment: its command, its ports and its table.
 
+mod joined;
 mod outside;
 
 use crate::CompileError;
@@ -59,6 +60,7 @@ pub(crate) fn compile(
     for tenant in tenants {
         work.tenant(tenant);
     }
+    work.join();
     let Work {
         tables,
         ports,
@@ -441,6 +443,7 @@ impl Work<'_> {
             }
         }
         ways.own_routes(self, tenant, &mut prefixes);
+        self.cross(tenant, index, &mut prefixes);
         self.tables
             .ranges
             .extend(prefixes.ranges().into_iter().map(|range| (index, range)));

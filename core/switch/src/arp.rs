@@ -1,6 +1,7 @@
 //! ARP, answered from the tables (RFC 826, RFC 5227).
 
 use crate::admission::taken;
+use crate::crossing::is_service;
 use crate::decision::{Answer, Decision};
 use crate::frame::{Sender, owner};
 use image::CompartmentImage;
@@ -39,6 +40,12 @@ pub(crate) fn decide(
                         }),
                         None => Decision::Drop(DropReason::NoNeighbour),
                     }
+                }
+                None if is_service(image, sender.subnet.tenant, &target) => {
+                    Decision::Answer(Answer::Arp {
+                        message: *message,
+                        mac: MacAddress(sender.subnet.gateway_mac),
+                    })
                 }
                 // Its own address, or a probe for one that nobody has: silence says it is free.
                 Some(_) => Decision::Absorb,

@@ -13,7 +13,9 @@ use crate::translation::Translation;
 use crate::{FABRIC, Ingress, Nanos, Output, admission};
 use guard::guard;
 use image::CompartmentImage;
-use image::compartment::{CROSSING_OFFERER, Crossing, NONE, ROUTE_SUBNET, ROUTE_VIA};
+use image::compartment::{
+    CROSSING_OFFERER, Crossing, NONE, ROUTE_SERVICE, ROUTE_SUBNET, ROUTE_VIA,
+};
 use telemetry::drops::DropReason;
 use wire::address::{MacAddress, mapped, unmapped};
 use wire::offload::Offload;
@@ -44,6 +46,14 @@ pub(crate) fn stands_for(crossing: &Crossing, address: &[u8; 16]) -> bool {
         Some(_) => *address == mapped(crossing.address4),
         None => *address == crossing.address6 && *address != [0; 16],
     }
+}
+
+/// Whether an address in a tenant's network stands for something across an agreement:
+/// the gateway answers for it.
+pub(crate) fn is_service(image: &CompartmentImage<'_>, tenant: u32, address: &[u8; 16]) -> bool {
+    image
+        .route(tenant, *address)
+        .is_some_and(|route| route.kind == ROUTE_SERVICE)
 }
 
 /// The passage of an endpoint's packet to the other side of an agreement.

@@ -1,6 +1,7 @@
 //! Neighbour discovery: guarded, and answered from the tables (RFC 4861, RFC 4862).
 
 use crate::admission::taken;
+use crate::crossing::is_service;
 use crate::decision::{Answer, Decision, bridge};
 use crate::frame::{Sender, owner, owns};
 use guard::guard;
@@ -95,7 +96,10 @@ fn solicited(
     ip: &Ip,
     target: [u8; 16],
 ) -> Decision {
-    if sender.is_gateway(&target) {
+    let service = || is_service(image, sender.subnet.tenant, &target);
+    if sender.is_gateway(&target)
+        || (owner(image, sender.subnet_index, &target).is_none() && service())
+    {
         let mac = MacAddress(sender.subnet.gateway_mac);
         return Decision::Answer(Answer::NeighbourAdvert {
             target,

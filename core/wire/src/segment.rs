@@ -214,10 +214,7 @@ fn addresses(frame: &[u8], at: usize, version: Version) -> Option<(Address, Addr
             mapped(field::array(frame, at + 12)?),
             mapped(field::array(frame, at + 16)?),
         ),
-        Version::V6 => (
-            field::array(frame, at + 8)?,
-            field::array(frame, at + 24)?,
-        ),
+        Version::V6 => (field::array(frame, at + 8)?, field::array(frame, at + 24)?),
     })
 }
 

@@ -1,0 +1,170 @@
+//! What rules and agreements put into a compartment's tables.
+
+use super::Work;
+use crate::agreements::Agreement;
+use crate::routes::Prefixes;
+use core::net::IpAddr;
+use image::compartment::{
+    CROSSING_ACCEPTOR, CROSSING_OFFERER, Crossing, NONE, ROUTE_SERVICE, Route, ServicePorts,
+};
+use spec::{Prefix, Tenant};
+
+impl Work<'_> {
+    /// The tenant's sides of its agreements: crossings, and the routes that lead there.
+    pub(super) fn cross(&mut self, tenant: &Tenant, index: u32, prefixes: &mut Prefixes) {
+        let agreements = self.agreements;
+        for agreement in agreements {
+            let name = tenant.name.as_str();
+            let (crossing, ways) = if agreement.offerer == name {
+                let Some(endpoint) = self.endpoint_named(name, &agreement.endpoint) else {
+                    continue;
+                };
+                (offered(agreement, endpoint), agreement.pool.clone())
+            } else if agreement.acceptor == name {
+                let whole = |address: &IpAddr| Prefix {
+                    network: *address,
+                    len: if address.is_ipv4() { 32 } else { 128 },
+                };
+                let ways = agreement.addresses.iter().map(whole).collect();
+                (accepted(agreement), ways)
+            } else {
+                continue;
+            };
+            let via = self.tables.crossings.len() as u32;
+            self.tables.crossings.push(Crossing {
+                agreement: agreement.id,
+                tenant: index,
+                tag: agreement.tag,
+                mtu: agreement.mtu,
+                ..crossing
+            });
+            for ports in joined(&agreement.ports) {
+                let ports = ServicePorts {
+                    protocol: agreement.protocol,
+                    first: ports.0,
+                    last: ports.1,
+                    ..ServicePorts::default()
+                };
+                self.tables.service_ports.push((via, ports));
+            }
+            let route = self.route(Route {
+                kind: ROUTE_SERVICE,
+                subnet: NONE,
+                via,
+                reserved: 0,
+            });
+            for way in ways {
+                prefixes.add(way, route);
+            }
+        }
+    }
+
+    fn endpoint_named(&self, tenant: &str, name: &str) -> Option<u32> {
+        let slot = self.ids.tenants.get(tenant)?.endpoints.get(name)?.slot;
+        self.endpoint_in(slot)
+    }
+
+    fn endpoint_in(&self, slot: u32) -> Option<u32> {
+        let endpoints = &self.tables.endpoints;
+        let at = endpoints.iter().position(|e| e.slot == slot)?;
+        u32::try_from(at).ok()
+    }
+
+    /// Rule tables and blocks of ports, once every endpoint has its own.
+    pub(super) fn join(&mut self) {
+        self.tables.rule_tables.clone_from(&self.rules.list);
+        for endpoint in &mut self.tables.endpoints {
+            let Some(port) = self.ports.get(&endpoint.slot) else {
+                continue;
+            };
+            endpoint.egress = port.egress.unwrap_or(NONE);
+            endpoint.ingress = port.ingress.unwrap_or(NONE);
+            endpoint.connections = port.connections;
+        }
+        for (at, intent) in (0..).zip(&self.attachments) {
+            if intent.nat_ports == 0 {
+                continue;
+            }
+            if let Some(attachment) = self.tables.attachments.get_mut(at as usize) {
+                attachment.nat_first = spec::FIRST_NAT_PORT as u16;
+                attachment.nat_block = intent.nat_ports;
+            }
+            let mut next = 0;
+            for block in &intent.nat {
+                while next < block.number {
+                    self.tables.nat_blocks.push((at, NONE));
+                    next += 1;
+                }
+                let endpoint = self.endpoint_in(block.slot).unwrap_or(NONE);
+                self.tables.nat_blocks.push((at, endpoint));
+                next += 1;
+            }
+        }
+    }
+}
+
+fn of_family<T>(list: &[T], v4: bool, is_v4: impl Fn(&T) -> bool) -> Option<&T> {
+    list.iter().find(|one| is_v4(one) == v4)
+}
+
+fn octets(address: Option<&IpAddr>) -> ([u8; 4], [u8; 16]) {
+    match address {
+        Some(IpAddr::V4(a)) => (a.octets(), [0; 16]),
+        Some(IpAddr::V6(a)) => ([0; 4], a.octets()),
+        None => ([0; 4], [0; 16]),
+    }
+}
+
+fn offered(agreement: &Agreement, endpoint: u32) -> Crossing {
+    let pool = |v4| of_family(&agreement.pool, v4, Prefix::is_v4);
+    let service = |v4| of_family(&agreement.service, v4, IpAddr::is_ipv4);
+    Crossing {
+        role: CROSSING_OFFERER,
+        endpoint,
+        address4: octets(service(true)).0,
+        address6: octets(service(false)).1,
+        pool4: octets(pool(true).map(|p| &p.network)).0,
+        pool6: octets(pool(false).map(|p| &p.network)).1,
+        pool4_len: pool(true).map_or(0, |p| p.len),
+        pool6_len: pool(false).map_or(0, |p| p.len),
+        ..Crossing::default()
+    }
+}
+
+fn accepted(agreement: &Agreement) -> Crossing {
+    let address = |v4| of_family(&agreement.addresses, v4, IpAddr::is_ipv4);
+    Crossing {
+        role: CROSSING_ACCEPTOR,
+        endpoint: NONE,
+        address4: octets(address(true)).0,
+        address6: octets(address(false)).1,
+        ..Crossing::default()
+    }
+}
+
+/// Sorted, and as few ranges as say the same.
+fn joined(ports: &[core::ops::RangeInclusive<u16>]) -> Vec<(u16, u16)> {
+    let mut sorted: Vec<(u16, u16)> = ports.iter().map(|p| (*p.start(), *p.end())).collect();
+    sorted.sort_unstable();
+    let mut joined: Vec<(u16, u16)> = Vec::new();
+    for (first, last) in sorted {
+        match joined.last_mut() {
+            Some(before) if first <= before.1.saturating_add(1) => before.1 = before.1.max(last),
+            _ => joined.push((first, last)),
+        }
+    }
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::joined;
+
+    #[test]
+    fn ports_are_sorted_and_joined() {
+        assert_eq!(
+            joined(&[80..=90, 443..=443, 85..=100, 101..=101, 65535..=65535]),
+            [(80, 101), (443, 443), (65535, 65535)]
+        );
+    }
+}
