@@ -361,6 +361,74 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn what_is_taken_over_is_what_would_be_made(
+        rules in prop::collection::vec(rule(selector()), 0..4),
+        rails in prop::collection::vec(rule(outer()), 0..3),
+        first in any::<(bool, bool, bool)>(),
+        second in any::<(bool, bool, bool)>(),
+        (kept_rules, kept_rails, later) in any::<(prop::sample::Index, prop::sample::Index, bool)>(),
+    ) {
+        let rails: Vec<String> = rails.into_iter().map(|r| r.split(", priority").next().unwrap_or("").to_owned()).collect();
+        let rails = good(rails, |rails| spec_of(&[], rails, "", second));
+        let both = |rules: &[String]| {
+            let other = spec_of(rules, &[], "deny", second);
+            if spec::parse("x", other.as_bytes()).is_ok() { spec_of(rules, &[], "deny", first) } else { other }
+        };
+        let rules = good(rules, both);
+        let before = read(&spec_of(&rules, &rails, "deny", first));
+        let (ids, old) = intent(&before);
+        let few = (&rules[..kept_rules.index(rules.len() + 1)], &rails[..kept_rails.index(rails.len() + 1)]);
+        let after = read(&spec_of(few.0, few.1, "deny", second));
+        let next = Ids::assign(&after, &ids);
+        let now = NOW + 2 * u64::from(later);
+        let reused = crate::compile_after(&after, &next, now, Some((&before, &ids, &old))).expect("compiles");
+        prop_assert!(reused == compile(&after, &next, now).expect("compiles"));
+        prop_assert_eq!(crate::check_after(&reused, Some(&old)), []);
+        // What stays keeps its number, and no number is two things'.
+        let kept = |old: &std::collections::BTreeMap<String, u32>, new: &std::collections::BTreeMap<String, u32>| {
+            new.iter().all(|(name, id)| old.get(name).is_none_or(|was| was == id))
+        };
+        prop_assert!(kept(&ids.tenants["red"].rules, &next.tenants["red"].rules));
+        prop_assert!(kept(&ids.guardrails, &next.guardrails));
+        let mut all: Vec<u32> = next.guardrails.values().copied().collect();
+        for tenant in next.tenants.values() {
+            all.extend(tenant.rules.values().chain(tenant.offers.values()).chain(tenant.accepts.values()));
+        }
+        let count = all.len();
+        all.sort_unstable();
+        all.dedup();
+        prop_assert_eq!(all.len(), count);
+    }
+
+    #[test]
+    fn sets_are_what_their_ranges_are(
+        ranges in prop::collection::vec((0u128..40, 0u128..6), 0..8),
+        other in prop::collection::vec((0u128..40, 0u128..6), 0..8),
+    ) {
+        use crate::rules::Set;
+        let closed = |list: &[(u128, u128)]| list.iter().map(|(a, n)| (*a, a + n)).collect::<Vec<_>>();
+        let (ranges, other) = (closed(&ranges), closed(&other));
+        let (set, others) = (Set::of(ranges.clone()), Set::of(other.clone()));
+        let within = |list: &[(u128, u128)], x: u128| list.iter().any(|(a, b)| (*a..=*b).contains(&x));
+        for x in 0..50 {
+            prop_assert_eq!(within(set.ranges(), x), within(&ranges, x));
+            prop_assert_eq!(within(set.complement().ranges(), x), !within(&ranges, x));
+            prop_assert_eq!(set.meets((x, x + 3)), (x..=x + 3).any(|x| within(&ranges, x)));
+        }
+        prop_assert_eq!(set.complement().complement(), set.clone());
+        prop_assert!(set.ranges().windows(2).all(|w| w[0].1 + 1 < w[1].0));
+        let met: Vec<usize> = (0..set.ranges().len()).filter(|at| {
+            let (a, b) = set.ranges()[*at];
+            (a..=b).any(|x| within(&other, x))
+        }).collect();
+        prop_assert_eq!(set.met_by(&others), met);
+    }
+}
+
 /// What an endpoint of red may send and be sent, as sides of `tables_say_what_the_spec_says`.
 fn red(rules: &[&str], default: &str) -> (spec::Spec, Ids, crate::Intent) {
     let rules: Vec<String> = rules.iter().map(|r| (*r).to_owned()).collect();
