@@ -429,50 +429,6 @@ proptest! {
     }
 }
 
-/// A figure, not asserted: `cargo test --release -p core-policy -- --ignored --nocapture`.
-#[test]
-#[ignore = "a figure"]
-fn ten_thousand_endpoints_with_250_rules() {
-    use core::fmt::Write;
-    let mut text = String::from("version: 1\ntenants:\n");
-    for t in 0..40 {
-        writeln!(text, "  - name: t{t}\n    subnets: [{{name: web, prefixes: [10.1.0.0/16, fd00:1::/64]}}]\n    endpoints:").expect("text");
-        for e in 0..250 {
-            writeln!(
-                text,
-                "      - {{name: e{e}, subnet: web, labels: {{role: r{}}}}}",
-                e % 10
-            )
-            .expect("text");
-        }
-        writeln!(text, "    policy:\n      rules:").expect("text");
-        for r in 0..250 {
-            writeln!(text, "        - {{name: r{r}, action: allow, from: {{prefix: 192.0.2.{r}/32}}, to: {{label: {{role: r{}}}}}, protocol: tcp, ports: [{}]}}", r % 10, 1000 + r).expect("text");
-        }
-    }
-    let clock = std::time::Instant::now;
-    let begun = clock();
-    let spec = read(&text);
-    println!("read: {:?}", begun.elapsed());
-    let begun = clock();
-    let ids = Ids::assign(&spec, &Ids::default());
-    println!("numbers: {:?}", begun.elapsed());
-    let begun = clock();
-    let intent = compile(&spec, &ids, NOW).expect("compiles");
-    let tables = || intent.compartments.values().flat_map(|c| &c.tables);
-    let boxes: usize = tables().map(|t| t.rules.len()).sum();
-    println!(
-        "compile: {:?}, {} tables, {boxes} boxes",
-        begun.elapsed(),
-        tables().count()
-    );
-    let changed = read(&text.replacen("192.0.2.7/32", "192.0.2.8/32", 1));
-    let next = Ids::assign(&changed, &ids);
-    let begun = clock();
-    crate::compile_after(&changed, &next, NOW, Some((&spec, &ids, &intent))).expect("compiles");
-    println!("after one rule: {:?}", begun.elapsed());
-}
-
 /// What an endpoint of red may send and be sent, as sides of `tables_say_what_the_spec_says`.
 fn red(rules: &[&str], default: &str) -> (spec::Spec, Ids, crate::Intent) {
     let rules: Vec<String> = rules.iter().map(|r| (*r).to_owned()).collect();
