@@ -61,6 +61,7 @@ pub(crate) fn compile(
         work.tenant(tenant);
     }
     work.join();
+    work.connections(name, tenants);
     let Work {
         tables,
         ports,
@@ -375,7 +376,7 @@ impl Work<'_> {
                 addresses,
                 egress: None,
                 ingress: None,
-                connections: endpoint.connections(),
+                connections: endpoint.connections.map_or(u32::MAX, |c| c.value),
             },
         );
         at

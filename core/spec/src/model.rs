@@ -285,7 +285,8 @@ model! {
             host: Located<Name>,
             /// What rules may select it by, at most 16.
             labels: Labels,
-            /// Connections of its own that are tracked at a time, 0 to 1048576. Default: 8192.
+            /// Connections of its own that are tracked at a time, 0 to 1048576. Default: 8192, or
+            /// fewer in a large compartment.
             connections: Located<u32>,
         }
         lists {
@@ -543,10 +544,6 @@ impl Endpoint {
             if bytes == 0 { 0 } else { burst },
             or(&rate.packets, 0),
         )
-    }
-    /// Connections of its own that are tracked at a time.
-    pub fn connections(&self) -> u32 {
-        or(&self.connections, 8192)
     }
     /// Where its name stands.
     pub fn span(&self) -> Span {

@@ -146,7 +146,7 @@ model! {
             to: Located<Selector>,
             /// Default: any.
             protocol: Located<Protocol>,
-            /// Destination ports, with tcp, udp or sctp; at most 64. Default: any.
+            /// Destination ports, with tcp or udp; at most 64. Default: any.
             ports: OneOrMore<PortRange>,
             /// Source ports, likewise. Default: any.
             source_ports as "source-ports": OneOrMore<PortRange>,
@@ -178,7 +178,7 @@ model! {
             to: Located<Selector>,
             /// Default: any.
             protocol: Located<Protocol>,
-            /// Destination ports, with tcp, udp or sctp; at most 64. Default: any.
+            /// Destination ports, with tcp or udp; at most 64. Default: any.
             ports: OneOrMore<PortRange>,
             /// Source ports, likewise. Default: any.
             source_ports as "source-ports": OneOrMore<PortRange>,
@@ -206,7 +206,7 @@ model! {
             to: Located<Selector>,
             /// Default: any.
             protocol: Located<Protocol>,
-            /// Destination ports, with tcp, udp or sctp. Default: any.
+            /// Destination ports, with tcp or udp. Default: any.
             ports: OneOrMore<PortRange>,
             /// Kinds of message, with icmp or icmp6. Default: any.
             icmp: OneOrMore<IcmpMessage>,

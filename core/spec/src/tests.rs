@@ -463,7 +463,6 @@ fn a_policy_has_its_defaults() {
     let order: Vec<&str> = policy.in_order().iter().map(|r| r.name.as_str()).collect();
     assert_eq!(order, ["b", "a"]);
     assert!(policy.rules[0].stateful() && !policy.rules[0].log());
-    assert_eq!(spec.tenants[0].endpoints[0].connections(), 8192);
 }
 
 #[test]

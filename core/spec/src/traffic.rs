@@ -41,7 +41,7 @@ impl Protocol {
 
     /// Whether its packets have ports.
     pub fn has_ports(self) -> bool {
-        [Protocol::TCP, Protocol::UDP, Protocol::SCTP].contains(&self)
+        [Protocol::TCP, Protocol::UDP].contains(&self)
     }
     /// Whether it is ICMP of one family or the other.
     pub fn is_icmp(self) -> bool {

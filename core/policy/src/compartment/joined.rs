@@ -79,7 +79,6 @@ impl Work<'_> {
             };
             endpoint.egress = port.egress.unwrap_or(NONE);
             endpoint.ingress = port.ingress.unwrap_or(NONE);
-            endpoint.connections = port.connections;
         }
         for (at, intent) in (0..).zip(&self.attachments) {
             if intent.nat_ports == 0 {
@@ -102,6 +101,63 @@ impl Work<'_> {
         }
     }
 }
+
+impl Work<'_> {
+    /// How many connections each judged endpoint has room for: as written, else an equal
+    /// power of two within half the switch's memory.
+    pub(super) fn connections(&mut self, name: &str, tenants: &[&Tenant]) {
+        let memory = tenants.first().map_or(0, |tenant| tenant.memory_bytes());
+        let endpoints = &mut self.tables.endpoints;
+        let judged = |e: &image::compartment::Endpoint| e.egress != NONE || e.ingress != NONE;
+        let (mut written, mut others) = (0u64, 0u64);
+        for endpoint in endpoints.iter().filter(|e| judged(e)) {
+            match self.ports.get(&endpoint.slot).map(|p| p.connections) {
+                Some(UNWRITTEN) => others += 1,
+                Some(connections) => written += u64::from(connections),
+                None => {}
+            }
+        }
+        let room = (memory / 2 / CONNECTION_BYTES).saturating_sub(written);
+        let each = (room / others.max(1)).min(MOST_CONNECTIONS);
+        // A power of two, so that one endpoint more rarely changes it for all.
+        let each = each.checked_ilog2().map_or(0, |log| 1u32 << log);
+        for endpoint in endpoints.iter_mut() {
+            let Some(port) = self.ports.get_mut(&endpoint.slot) else {
+                continue;
+            };
+            if port.connections == UNWRITTEN {
+                port.connections = if judged(endpoint) { each } else { 0 };
+            }
+            endpoint.connections = port.connections;
+        }
+        let needed = written * CONNECTION_BYTES;
+        if needed > memory / 2
+            && let Some(tenant) = tenants.first()
+        {
+            let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+            self.errors.push(self.spec.finding(
+                "memory",
+                tenant.name.span,
+                format!(
+                    "the connections of {name} need {} MiB, more than half of its switch's {} MiB",
+                    mib(needed),
+                    mib(memory)
+                ),
+                format!(
+                    "write `memory: {}MiB`, or fewer `connections`",
+                    mib(2 * needed)
+                ),
+            ));
+        }
+    }
+}
+
+/// [`crate::intent::PortIntent::connections`] while nothing was written.
+const UNWRITTEN: u32 = u32::MAX;
+/// Bytes of a switch's memory that a connection takes, translated (core/flow).
+const CONNECTION_BYTES: u64 = 168;
+/// What an endpoint has room for where memory is no matter.
+const MOST_CONNECTIONS: u64 = 8192;
 
 fn of_family<T>(list: &[T], v4: bool, is_v4: impl Fn(&T) -> bool) -> Option<&T> {
     list.iter().find(|one| is_v4(one) == v4)

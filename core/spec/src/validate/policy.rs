@@ -338,7 +338,7 @@ impl Check<'_> {
                         span,
                         format!("ports are given, but the protocol is {}", traffic.protocol),
                     )
-                    .help("write `protocol: tcp`, udp or sctp, or remove them");
+                    .help("write `protocol: tcp` or udp, or remove them");
             } else if ports.is_empty() && self.whole {
                 self.findings
                     .add("ports", span, "no port is named")
