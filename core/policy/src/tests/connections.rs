@@ -23,7 +23,7 @@ fn room_is_shared_out_of_half_the_memory_in_powers_of_two() {
     assert_eq!(capacities(500, "").unwrap(), [256; 500]);
     let written = "      - {name: big, subnet: web, connections: 150000}\n";
     let mixed = capacities(2, written).unwrap();
-    assert_eq!(mixed, [8192, 8192, 150_000]);
+    assert_eq!(mixed, [150_000, 8192, 8192]);
 }
 
 #[test]
