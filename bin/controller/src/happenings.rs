@@ -4,7 +4,8 @@ use crate::pages::{cause, kind_name, kind_of, port_closed};
 use crate::world::World;
 use api::{Death, Happening};
 use command::verbs::{Event, FABRIC, SUPERVISOR};
-use std::collections::VecDeque;
+use guard::guard;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,15 +13,55 @@ use telemetry::drops::DropReason;
 use telemetry::recorder::EventKind;
 use tokio::sync::broadcast;
 
-/// Kept.
+/// Kept, of all together: who makes most loses its oldest, so that nobody crowds out
+/// what happened to others.
 const MOST: usize = 4096;
 
 /// The log.
 pub struct Happenings {
     /// Something happened after which what exists may not be what was made.
     doubt: AtomicBool,
-    kept: Mutex<VecDeque<(u32, Happening)>>,
+    kept: Mutex<Kept>,
     told: broadcast::Sender<Happening>,
+}
+
+/// What is kept: by whom it happened to, numbered in order of time.
+#[derive(Default)]
+struct Kept {
+    next: u64,
+    count: usize,
+    of: BTreeMap<u32, VecDeque<(u64, Happening)>>,
+}
+
+impl Kept {
+    fn push(&mut self, target: u32, happening: Happening) {
+        if self.count >= MOST {
+            let longest = if guard!("history-each") {
+                self.of.values_mut().max_by_key(|ring| ring.len())
+            } else {
+                self.of
+                    .values_mut()
+                    .min_by_key(|ring| ring.front().map_or(u64::MAX, |(number, _)| *number))
+            };
+            if longest.is_some_and(|ring| ring.pop_front().is_some()) {
+                self.count -= 1;
+            }
+            self.of.retain(|_, ring| !ring.is_empty());
+        }
+        self.of
+            .entry(target)
+            .or_default()
+            .push_back((self.next, happening));
+        self.next += 1;
+        self.count += 1;
+    }
+
+    /// All, the oldest first.
+    fn in_order(&self) -> Vec<&Happening> {
+        let mut all: Vec<&(u64, Happening)> = self.of.values().flatten().collect();
+        all.sort_unstable_by_key(|(number, _)| *number);
+        all.into_iter().map(|(_, happening)| happening).collect()
+    }
 }
 
 impl Happenings {
@@ -37,8 +78,9 @@ impl Happenings {
     /// is lost or told twice. Who is too slow loses the oldest.
     pub fn listen(&self, last: usize) -> (Vec<Happening>, broadcast::Receiver<Happening>) {
         let kept = self.kept();
-        let before = kept.len().saturating_sub(last);
-        let last = kept.range(before..).map(|(_, h)| h.clone()).collect();
+        let all = kept.in_order();
+        let before = all.len().saturating_sub(last);
+        let last = all.into_iter().skip(before).cloned().collect();
         (last, self.told.subscribe())
     }
 
@@ -79,9 +121,9 @@ impl Happenings {
     /// The last that passes, newest first, at most `most`.
     pub fn last(&self, most: usize, passes: impl Fn(&Happening) -> bool) -> Vec<Happening> {
         self.kept()
-            .iter()
+            .in_order()
+            .into_iter()
             .rev()
-            .map(|(_, happening)| happening)
             .filter(|happening| passes(happening))
             .take(most)
             .cloned()
@@ -92,7 +134,8 @@ impl Happenings {
     pub fn deaths(&self, target: u32, most: usize) -> Vec<Death> {
         let mut deaths = Vec::new();
         let mut outage_ns = 0;
-        for (_, happening) in self.kept().iter().rev().filter(|(of, _)| *of == target) {
+        let kept = self.kept();
+        for (_, happening) in kept.of.get(&target).into_iter().flatten().rev() {
             match happening.kind.as_str() {
                 "restarted" => outage_ns = happening.value,
                 "died" => deaths.push(Death {
@@ -113,13 +156,10 @@ impl Happenings {
         let mut kept = self.kept();
         // Nobody listening is no error.
         let _ = self.told.send(happening.clone());
-        if kept.len() >= MOST {
-            kept.pop_front();
-        }
-        kept.push_back((target, happening));
+        kept.push(target, happening);
     }
 
-    fn kept(&self) -> MutexGuard<'_, VecDeque<(u32, Happening)>> {
+    fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -153,7 +193,9 @@ fn named(event: &Event, world: &World) -> Happening {
                     "tried a system call that its sandbox forbids and was killed by the kernel"
                 }
                 "stall" => "burned CPU without progress and was killed",
-                "report" => "spoke with what is not its own, was reported by the fabric and killed",
+                "report" => {
+                    "did what an honest one does not (spoke with what is not its own, or broke its protocol) and was killed"
+                }
                 _ => "ended or was killed from outside",
             };
             (cause.to_owned(), format!("{target}'s process {how}"))
@@ -258,6 +300,20 @@ mod tests {
         assert_eq!(kinds, ["b", "c", "d"]);
         assert!(told.try_recv().is_err());
         assert_eq!(happenings.listen(9).0.len(), 4);
+    }
+
+    #[test]
+    fn who_makes_much_happen_crowds_out_nobody() {
+        let happenings = Happenings::new();
+        let world = World::default();
+        let of = |target| Event {
+            target,
+            ..event(EventKind::Died, command::verbs::CAUSE_EXIT, 0)
+        };
+        (0..3).for_each(|_| happenings.heard(of(5), &world));
+        (0..2 * MOST).for_each(|_| happenings.heard(of(3), &world));
+        assert_eq!(happenings.deaths(5, 10).len(), 3);
+        assert_eq!(happenings.last(usize::MAX, |_| true).len(), MOST);
     }
 
     #[test]

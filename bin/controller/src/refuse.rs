@@ -99,7 +99,12 @@ pub fn refused(refusal: &Refusal, what: &str) -> Fault {
                 Whose::Host,
                 "the daemon lacks a right: see `bulkhead doctor`",
             ),
-            Some(ErrorCode::BadMessage | ErrorCode::BadImage) | None => {
+            Some(ErrorCode::BadImage) => (
+                "bulkhead",
+                Whose::Bulkhead,
+                "nothing was changed: leave what concerns this tenant as it was, and the rest can be applied; please report this",
+            ),
+            Some(ErrorCode::BadMessage) | None => {
                 ("bulkhead", Whose::Bulkhead, "please report this")
             }
         },

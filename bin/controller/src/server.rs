@@ -3,10 +3,12 @@
 use crate::applier::Applier;
 use crate::caller::Rights;
 use crate::happenings::Happenings;
+use crate::pages::port_closed;
 use crate::supervisor::Supervisor;
 use crate::survey::Survey;
 use crate::world::World;
 use api::Fault;
+use command::verbs::Inventory;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -79,26 +81,40 @@ impl Server {
         (world, survey)
     }
 
-    /// Endpoints whose port is closed, `tenant/name` to why: the newest of what was
-    /// heard of each.
-    pub fn closed(&self) -> HashMap<String, String> {
-        let mut newest: HashMap<String, Option<String>> = HashMap::new();
-        for happening in self
-            .happenings
-            .last(usize::MAX, |happening| !happening.endpoint.is_empty())
-        {
-            let state = match happening.kind.as_str() {
-                "port-closed" => Some(happening.cause),
-                "quarantine" => Some("quarantined after repeated deaths".to_owned()),
-                "port-added" => None,
-                _ => continue,
-            };
-            newest.entry(happening.endpoint).or_insert(state);
-        }
-        newest
-            .into_iter()
-            .filter_map(|(name, state)| Some((name, state?)))
-            .collect()
+    /// The same, with the endpoints whose port is not open, `tenant/name` to why: by the
+    /// supervisor's word of what exists now, not by what was heard of it.
+    pub async fn ports(&self) -> (Arc<World>, Survey, HashMap<String, String>) {
+        let world = self.world.world();
+        let (survey, things) = tokio::join!(
+            Survey::take(&self.supervisor, &world),
+            self.supervisor.inventory()
+        );
+        let ports: Option<HashMap<(u32, u32), Inventory>> = things.ok().map(|things| {
+            let ports = things.into_iter().filter(|thing| thing.kind == 2);
+            ports.map(|port| ((port.id, port.slot), port)).collect()
+        });
+        let endpoints = world.tenants().iter().flat_map(|tenant| &tenant.endpoints);
+        let closed = endpoints
+            .filter_map(|endpoint| {
+                let place = (endpoint.compartment, endpoint.slot);
+                let state = match &ports {
+                    None => Some("unknown: the supervisor does not answer".to_owned()),
+                    Some(ports) => state_of(ports.get(&place)),
+                };
+                Some((format!("{}/{}", endpoint.tenant, endpoint.name), state?))
+            })
+            .collect();
+        (world, survey, closed)
+    }
+}
+
+/// Why a port is not open; `None` = it is.
+fn state_of(port: Option<&Inventory>) -> Option<String> {
+    match port {
+        None => Some("it is not made".to_owned()),
+        Some(port) if port.quarantined != 0 => Some("quarantined after repeated deaths".to_owned()),
+        Some(port) if port.closed != 0 => Some(port_closed(port.closed.into())),
+        Some(_) => None,
     }
 }
 
@@ -110,4 +126,23 @@ pub fn no_endpoint(tenant: &str, endpoint: &str) -> Fault {
         format!("there is no endpoint {tenant}/{endpoint}"),
         "`bulkhead status` lists them",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ports_state_is_what_the_supervisor_says_of_it_now() {
+        let port = |closed, quarantined| Inventory {
+            kind: 2,
+            closed,
+            quarantined,
+            ..Inventory::default()
+        };
+        assert_eq!(state_of(Some(&port(0, 0))), None);
+        assert!(state_of(Some(&port(3, 0))).unwrap().contains("breach 3"));
+        assert!(state_of(Some(&port(3, 1))).unwrap().contains("quarantined"));
+        assert!(state_of(None).is_some());
+    }
 }

@@ -41,6 +41,8 @@ struct Books {
     refuse: Option<(String, ErrorCode)>,
     /// A port's counters: (compartment, slot) to drops for source-ip.
     drops: BTreeMap<(u32, u32), u64>,
+    /// Ports that are closed: (compartment, slot) to the reason.
+    closed: BTreeMap<(u32, u32), u32>,
 }
 
 type Shared = Arc<Mutex<Books>>;
@@ -144,6 +146,7 @@ fn supervise(socket: Socket, books: Shared) {
                     kind,
                     id,
                     slot,
+                    closed: books.closed.get(&(id, slot)).copied().unwrap_or(0),
                     created: *created,
                     ..Inventory::default()
                 };
@@ -376,6 +379,41 @@ fn spec(tenants: &[(&str, u32)]) -> String {
         }
     }
     text
+}
+
+#[tokio::test]
+async fn a_closed_port_is_closed_whatever_else_happened_or_was_forgotten() {
+    let rig = Rig::new().await;
+    rig.apply(&spec(&[("red", 2)])).await;
+    let slot = |status: &Status, n: usize| {
+        let endpoint = &status.tenants[0].endpoints[n];
+        (endpoint.compartment, endpoint.slot)
+    };
+    let status: Status = rig.good("GET", "/v1/status", "").await;
+    // No event was heard of it, as by a controller that starts after it.
+    rig.books
+        .lock()
+        .unwrap()
+        .closed
+        .insert(slot(&status, 1), closed_by(19));
+    let status: Status = rig.good("GET", "/v1/status", "").await;
+    let ports: Vec<&str> = status.tenants[0]
+        .endpoints
+        .iter()
+        .map(|endpoint| endpoint.port.as_str())
+        .collect();
+    assert!(
+        ports[0] == "open" && ports[1].contains("No such device"),
+        "{ports:?}"
+    );
+    let why: Why = rig.good("GET", "/v1/why/red/e1", "").await;
+    assert!(
+        !why.healthy && why.verdict[0].contains("port is closed"),
+        "{why:?}"
+    );
+    rig.books.lock().unwrap().closed.clear();
+    let why: Why = rig.good("GET", "/v1/why/red/e1", "").await;
+    assert!(!why.verdict[0].contains("port is closed"), "{why:?}");
 }
 
 #[tokio::test]

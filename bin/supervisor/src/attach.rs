@@ -52,6 +52,7 @@ impl Supervisor {
             now.saturating_sub(state.died)
         };
         state.progress = Default::default();
+        state.has_refused = false;
         let (restarts, outage) = (state.restarts, state.outage);
         let pages = vec![Rc::clone(&state.counters), Rc::clone(&state.recorder)];
         self.tell(id, &Message::new(0, &attach), pages);
@@ -208,7 +209,7 @@ impl Supervisor {
             }
         };
         if let Some(old) = old {
-            self.channels.retire(old, now);
+            self.channels.retire((id, 0), old, now);
         }
     }
 
@@ -240,7 +241,7 @@ impl Supervisor {
         let old = compartment.channel.take();
         let worker = compartment.seat.worker;
         if let Some(old) = old {
-            self.channels.retire(old, now);
+            self.channels.retire((id, 0), old, now);
         }
         if let Some(worker) = worker {
             self.kill(worker, Some(CAUSE_REPORT));

@@ -17,7 +17,8 @@ const AHEAD: usize = 4;
 /// Geometries for which pairs are kept ready.
 const GEOMETRIES: usize = 8;
 /// Memory of a channel out of use is taken back so much later, ns: an honest process has
-/// let go of it by then, and does not see it go.
+/// let go of it by then, and does not see it go. Sooner where the next of its place goes
+/// out of use: so a place has the memory of two channels at most, as `plan` says.
 const RECLAIM_AFTER: u64 = 2_000_000_000;
 /// The protocol version that this release fixes at creation.
 pub const VERSION: u32 = 1;
@@ -173,8 +174,8 @@ impl OneWay {
 pub struct Channels {
     pools: HashMap<Geometry, Pool>,
     serial: u64,
-    /// Out of use, with when their memory is taken back, ns.
-    retired: VecDeque<(u64, [Direction; 2])>,
+    /// Out of use: of which (compartment, slot), and when their memory is taken back, ns.
+    retired: VecDeque<(u64, (u32, u32), [Direction; 2])>,
 }
 
 impl Channels {
@@ -187,29 +188,32 @@ impl Channels {
         }
     }
 
-    /// A channel goes out of use. Whoever has it open or mapped would keep its memory.
-    pub fn retire(&mut self, channel: Channel, now: u64) {
+    /// The channel of this (compartment, slot) goes out of use. Whoever has it open or
+    /// mapped would keep its memory; what is left of the one before it goes at once.
+    pub fn retire(&mut self, place: (u32, u32), channel: Channel, now: u64) {
         // What nobody was handed goes with its descriptors.
         if channel.handed != [false; 2] {
+            let before = self.retired.iter().position(|(_, of, _)| *of == place);
+            if let Some(before) = before.filter(|_| guard!("channel-memory"))
+                && let Some((_, _, directions)) = self.retired.remove(before)
+            {
+                discard(&directions);
+            }
             let Pair { a_to_b, b_to_a } = channel.pair;
             self.retired
-                .push_back((now + RECLAIM_AFTER, [a_to_b, b_to_a]));
+                .push_back((now + RECLAIM_AFTER, place, [a_to_b, b_to_a]));
         }
     }
 
     /// Takes the memory of channels out of use from whoever still holds it; when to
     /// come again. What a holder writes there afterwards is its own memory.
     pub fn reclaim(&mut self, now: u64) -> Option<u64> {
-        while let Some((_, directions)) = self.retired.pop_front_if(|(due, _)| *due <= now) {
-            for direction in directions.iter().filter(|_| guard!("channel-reclaim")) {
-                if let Err(error) = direction.discard() {
-                    confine::say!(
-                        "supervisor: a channel's memory cannot be taken back: {error}; whoever has it mapped keeps it"
-                    );
-                }
+        while let Some((_, _, directions)) = self.retired.pop_front_if(|(due, ..)| *due <= now) {
+            if guard!("channel-reclaim") {
+                discard(&directions);
             }
         }
-        self.retired.front().map(|(due, _)| *due)
+        self.retired.front().map(|(due, ..)| *due)
     }
 
     /// A channel that nobody has mapped.
@@ -250,6 +254,17 @@ impl Channels {
     }
 }
 
+/// Takes a channel's memory from whoever holds it.
+fn discard(directions: &[Direction; 2]) {
+    for direction in directions {
+        if let Err(error) = direction.discard() {
+            confine::say!(
+                "supervisor: a channel's memory cannot be taken back: {error}; whoever has it mapped keeps it"
+            );
+        }
+    }
+}
+
 /// Hands each part of a channel to `keep`, with its number.
 pub fn each_part(channel: &Channel, mut keep: impl FnMut(u8, BorrowedFd<'_>)) {
     for (n, part) in (0..).zip(channel.parts()) {
@@ -261,18 +276,37 @@ pub fn each_part(channel: &Channel, mut keep: impl FnMut(u8, BorrowedFd<'_>)) {
 mod tests {
     use super::*;
 
+    fn blocks(fds: &[Shared]) -> i64 {
+        let stats = fds.iter().map(|fd| rustix::fs::fstat(&**fd).unwrap());
+        stats.map(|stat| stat.st_blocks).sum()
+    }
+
+    #[test]
+    fn a_place_keeps_the_memory_of_its_newest_channel_out_of_use_alone() {
+        let mut channels = Channels::new(1);
+        let geometry = Geometry::records(1 << 16, 2048).unwrap();
+        let mut retire = |place: (u32, u32)| {
+            let mut channel = channels.take(geometry).unwrap();
+            let (_, held) = channel.hand(End::Far, place.1, 1500, 0).unwrap();
+            channels.retire(place, channel, 10);
+            held
+        };
+        let other = retire((3, 2));
+        let held: Vec<_> = (0..9).map(|_| retire((3, 1))).collect();
+        let (newest, before) = held.split_last().unwrap();
+        assert!(before.iter().all(|fds| blocks(fds) == 0));
+        assert!(blocks(newest) > 0, "an honest process has not let go yet");
+        assert!(blocks(&other) > 0, "what others do does not concern it");
+    }
+
     #[test]
     fn a_channel_out_of_use_gives_its_memory_back_whoever_holds_it() {
         let mut channels = Channels::new(1);
         let geometry = Geometry::records(1 << 16, 2048).unwrap();
         let mut channel = channels.take(geometry).unwrap();
         let (_, held) = channel.hand(End::Far, 1, 1500, 0).unwrap();
-        let blocks = |fds: &[Shared]| -> i64 {
-            let stats = fds.iter().map(|fd| rustix::fs::fstat(&**fd).unwrap());
-            stats.map(|stat| stat.st_blocks).sum()
-        };
         assert!(blocks(&held) * 512 >= 2 << 16);
-        channels.retire(channel, 10);
+        channels.retire((3, 1), channel, 10);
         // Honest processes let go of it first.
         let due = channels.reclaim(10).expect("one waits");
         assert!(due > 10 && blocks(&held) > 0);
@@ -280,7 +314,7 @@ mod tests {
         assert_eq!(blocks(&held), 0);
         // What nobody has goes at once.
         let fresh = channels.take(geometry).unwrap();
-        channels.retire(fresh, due);
+        channels.retire((3, 1), fresh, due);
         assert_eq!(channels.reclaim(due), None);
     }
 }

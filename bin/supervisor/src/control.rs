@@ -294,7 +294,7 @@ impl Supervisor {
         };
         self.unplug_from_fabric(id);
         if let Some(channel) = compartment.channel {
-            self.channels.retire(channel, self.now());
+            self.channels.retire((id, 0), channel, self.now());
         }
         for install in compartment.seat.installs {
             self.refuse(
@@ -368,12 +368,18 @@ impl Supervisor {
             for (slot, port) in &compartment.ports {
                 let endpoint = port.body.endpoint;
                 // A port whose interface is gone is not what was asked for.
-                let created = if port.closed { [0; 32] } else { port.created };
+                let created = if port.is_tap() && port.closed != 0 {
+                    [0; 32]
+                } else {
+                    port.created
+                };
                 all.push(Inventory {
                     kind: 2,
                     id: *id,
                     slot: *slot,
                     endpoint,
+                    closed: port.closed,
+                    quarantined: u32::from(port.quarantined),
                     created,
                 });
             }
@@ -388,8 +394,8 @@ impl Supervisor {
                 kind: 3,
                 id: *number,
                 slot: uplink.body.slot,
-                endpoint: 0,
                 created,
+                ..Inventory::default()
             });
         }
         all

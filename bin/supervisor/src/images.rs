@@ -9,7 +9,7 @@ use crate::seats::{Image, Install, label};
 use crate::supervisor::Supervisor;
 use command::Message;
 use command::message::ErrorCode;
-use command::verbs::{Running, UseImage};
+use command::verbs::{CAUSE_REPORT, CAUSE_STALL, Running, UseImage};
 use guard::guard;
 use shm::{SealError, SealedImage};
 use std::os::fd::AsFd;
@@ -64,14 +64,15 @@ impl Supervisor {
     /// Sends the next image to the process, if there is one and none is under way.
     fn push_install(&mut self, seat: Seat) {
         let now = self.now();
-        let Some(state) = self.seat_mut(seat) else {
+        let Some(state) = self.seat(seat) else {
             return;
         };
         let Some(worker) = state.worker else { return };
-        let Some(install) = state
-            .installs
-            .front_mut()
-            .filter(|install| install.sent.is_none())
+        let is_killed = self.workers.get(&worker).is_none_or(|w| w.killed.is_some());
+        let Some(install) = self
+            .seat_mut(seat)
+            .and_then(|state| state.installs.front_mut())
+            .filter(|install| install.sent.is_none() && !is_killed)
         else {
             return;
         };
@@ -96,8 +97,10 @@ impl Supervisor {
             .is_some_and(|i| i.sent.is_some() && i.image.epoch == body.epoch);
         let subject = Subject::Seat(seat);
         if !under_way {
-            if body.refused != 0 {
+            let said = state.has_refused && guard!("refused-once");
+            if body.refused != 0 && !said {
                 // The image that its predecessor ran: nothing better is there.
+                state.has_refused = true;
                 let refused = Happened::new(EventKind::ImageRefused, subject)
                     .cause(body.refused)
                     .value(body.epoch);
@@ -105,21 +108,30 @@ impl Supervisor {
             }
             return;
         }
-        let Some(install) = state.installs.pop_front() else {
-            return;
-        };
         if body.refused != 0 {
             let refused = Happened::new(EventKind::ImageRefused, subject)
                 .cause(body.refused)
                 .value(body.epoch);
             self.happened(refused);
+            // The image was looked at, the process was not.
+            if self.retry_install(seat, CAUSE_REPORT) {
+                return;
+            }
+        }
+        let name = self.name_of(seat);
+        let Some(install) = self
+            .seat_mut(seat)
+            .and_then(|state| state.installs.pop_front())
+        else {
+            return;
+        };
+        if body.refused != 0 {
             let detail = format!(
-                "{} refuses the image (reason {})",
-                label(seat),
+                "{name} refuses its tables (reason {}), after a restart as before",
                 body.refused
             );
             self.refuse(install.seq, &Refusal::new(ErrorCode::BadImage, detail));
-        } else {
+        } else if let Some(state) = self.seat_mut(seat) {
             state.image = Some(install.image.clone());
             let note = image_note(&install.image);
             self.keeper.keep(
@@ -151,6 +163,14 @@ impl Supervisor {
                 continue;
             }
             let was_sent = install.sent.is_some();
+            if was_sent && self.retry_install(seat, CAUSE_STALL) {
+                next = Some(now);
+                continue;
+            }
+            let name = self.name_of(seat);
+            let Some(state) = self.seat_mut(seat) else {
+                continue;
+            };
             let Some(install) = state.installs.pop_front() else {
                 continue;
             };
@@ -162,12 +182,45 @@ impl Supervisor {
                 };
                 self.tell(worker, &Message::new(0, &body), vec![image.fd]);
             }
-            let detail = format!("{} did not say in time that it runs the image", label(seat));
+            let detail = format!("{name} did not say in time that it uses its tables");
             self.refuse(install.seq, &Refusal::new(ErrorCode::System, detail));
             self.push_install(seat);
             next = Some(now);
         }
         next
+    }
+
+    /// A process that does not take its image, which was looked at before, is killed for
+    /// `cause`, and its successor tries once; whether it is to.
+    fn retry_install(&mut self, seat: Seat, cause: u32) -> bool {
+        let Some(state) = self.seat_mut(seat) else {
+            return false;
+        };
+        let worker = state.worker;
+        let Some(install) = state.installs.front_mut() else {
+            return false;
+        };
+        let (Some(worker), true) = (worker, install.attempts < ATTEMPTS) else {
+            return false;
+        };
+        if !guard!("install-retry") {
+            return false;
+        }
+        // Its death has it sent to the successor.
+        install.sent = None;
+        self.kill(worker, Some(cause));
+        true
+    }
+
+    /// Whose process it is, as the spec has it.
+    fn name_of(&self, seat: Seat) -> String {
+        match seat {
+            Seat::Compartment(id) => self.compartments.get(&id).map_or_else(
+                || label(seat),
+                |c| format!("the switch of {}", c.body.name.as_str()),
+            ),
+            Seat::Fabric => label(seat),
+        }
     }
 
     /// After a death: an image under which processes die is not tried again.
@@ -181,10 +234,8 @@ impl Supervisor {
             .is_some_and(|install| install.attempts >= ATTEMPTS && install.sent.is_none())
             && let Some(install) = state.installs.pop_front()
         {
-            let detail = format!(
-                "the process of {} died each time it was given the image",
-                label(seat)
-            );
+            let name = self.name_of(seat);
+            let detail = format!("{name} died each time it was given its tables");
             self.refuse(install.seq, &Refusal::new(ErrorCode::BadImage, detail));
         }
     }

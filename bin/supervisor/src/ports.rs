@@ -23,11 +23,13 @@ use rustix::io::Errno;
 use seqpacket::{Listener, Socket};
 use shm::Geometry;
 use std::collections::BTreeSet;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use telemetry::recorder::EventKind;
 
+/// Descriptors kept for restarts, at most; of a low limit a quarter.
+const RESERVE: u64 = 2048;
 /// From this record size on a fifo carries segmentation offloads: the longest GSO
 /// frame fits.
 const GSO_RECORD: u32 = 65_568;
@@ -44,10 +46,13 @@ pub struct Port {
     pub kind: Kind,
     /// Attachments to it, if it is a fifo.
     pub attaches: Bucket,
+    /// Connections to it, if it is a fifo.
+    pub knocks: Bucket,
     /// It killed its switch: unplugged until released.
     pub quarantined: bool,
-    /// Its interface or namespace is gone, or its peer broke the protocol.
-    pub closed: bool,
+    /// [`PortClosed::reason`], where its interface or namespace is gone, or its last
+    /// client broke the protocol; 0 = it is open.
+    pub closed: u32,
 }
 
 /// What a port is made of.
@@ -84,7 +89,7 @@ pub struct Client {
 impl Port {
     /// What plugs it into a switch; `None` while there is nothing to plug.
     pub fn plug(&mut self) -> Option<(AddPort, Vec<Shared>)> {
-        if self.quarantined || self.closed {
+        if self.quarantined || self.closed != 0 {
             return None;
         }
         let (slot, mtu) = (self.body.slot, self.body.mtu);
@@ -154,6 +159,7 @@ impl Supervisor {
             None => {}
         }
         let kept = bodies::store(&body).map_err(|e| Refusal::system("keep a request", &e))?;
+        spare_descriptors(&kept)?;
         let kept = Rc::new(kept);
         let key = |part| Key::Port(body.compartment, body.slot, part);
         self.keeper
@@ -180,8 +186,9 @@ impl Supervisor {
             kept,
             kind,
             attaches: Bucket::of_attaches(),
+            knocks: Bucket::of_knocks(),
             quarantined: false,
-            closed: false,
+            closed: 0,
         };
         let plug = port.plug();
         let mut worker = None;
@@ -297,7 +304,7 @@ impl Supervisor {
         let note = made()
             .with("features", features)
             .with("quarantined", u32::from(port.quarantined))
-            .with("closed", u32::from(port.closed));
+            .with("closed", port.closed);
         self.keeper.keep(
             Key::Port(compartment, slot, PortPart::Body),
             &note,
@@ -318,7 +325,7 @@ impl Supervisor {
             .compartments
             .iter()
             .flat_map(|(id, c)| c.ports.iter().map(|(slot, port)| (*id, *slot, port)))
-            .filter(|(_, _, port)| is_named(&port.body) && !port.closed && port.is_gone())
+            .filter(|(_, _, port)| is_named(&port.body) && port.closed == 0 && port.is_gone())
             .map(|(id, slot, _)| (id, slot))
             .collect();
         for (id, slot) in lost {
@@ -382,11 +389,24 @@ impl Supervisor {
             return;
         };
         let Kind::Fifo {
-            listener, client, ..
+            listener,
+            client,
+            token,
+            ..
         } = &mut port.kind
         else {
             return;
         };
+        if let Err(wait) = port.knocks.spend(now)
+            && guard!("fifo-knocks")
+        {
+            // They wait where they cost us nothing.
+            if let Some(token) = token.take() {
+                self.poll.unwatch(listener, token);
+            }
+            self.resting.insert((compartment, slot), now + wait);
+            return;
+        }
         let Ok(Some(socket)) = listener.accept() else {
             return;
         };
@@ -421,7 +441,9 @@ impl Supervisor {
             );
             return refuse(ErrorCode::Limit, &detail);
         }
-        port.closed = false;
+        if let Err(refusal) = spare_descriptors(&socket) {
+            return refuse(refusal.code, &refusal.detail);
+        }
         let body = port.body;
         let channel = match fifo_geometry(&body).map(|geometry| self.channels.take(geometry)) {
             Ok(Ok(channel)) => channel,
@@ -433,10 +455,43 @@ impl Supervisor {
             }
             Err(refusal) => return refuse(refusal.code, &refusal.detail),
         };
+        let was_closed = std::mem::take(&mut port.closed) != 0;
         if let Err(reason) = self.join(&body, socket, channel) {
             confine::say!("supervisor: {}: {reason}", body.name.as_str());
             self.drop_client(compartment, slot);
         }
+        if was_closed {
+            self.note_port(compartment, slot);
+            let subject = Subject::Seat(Seat::Compartment(compartment));
+            self.happened(Happened::new(EventKind::PortAdded, subject).slot(slot));
+        }
+    }
+
+    /// Listens again to fifos that were knocked at too often; when the next is due, ns.
+    pub fn wake_listeners(&mut self, now: u64) -> Option<u64> {
+        let due: Vec<(u32, u32)> = self
+            .resting
+            .iter()
+            .filter(|(_, due)| **due <= now)
+            .map(|(place, _)| *place)
+            .collect();
+        for place in due {
+            self.resting.remove(&place);
+            let home = self.compartments.get_mut(&place.0);
+            let port = home.and_then(|home| home.ports.get_mut(&place.1));
+            if let Some(Port {
+                kind: Kind::Fifo {
+                    listener, token, ..
+                },
+                ..
+            }) = port
+                && token.is_none()
+            {
+                let source = Source::Listener(place.0, place.1);
+                *token = self.poll.watch(&*listener, source).ok();
+            }
+        }
+        self.resting.values().min().copied()
     }
 
     /// Gives both ends of a fresh channel to the switch and the client.
@@ -530,7 +585,8 @@ impl Supervisor {
         if let Some(worker) = home.seat.worker {
             self.tell(worker, &Message::new(0, &RemovePort { slot }), Vec::new());
         }
-        self.channels.retire(client.channel, self.now());
+        let place = (compartment, slot);
+        self.channels.retire(place, client.channel, self.now());
         let prefix = format!("port/{compartment}/{slot}");
         self.keeper
             .forget_one(Key::Port(compartment, slot, PortPart::Client));
@@ -587,8 +643,9 @@ impl Supervisor {
             kept: Rc::new(fd),
             kind,
             attaches: Bucket::of_attaches(),
+            knocks: Bucket::of_knocks(),
             quarantined: note.number("quarantined") != 0,
-            closed: note.number("closed") != 0,
+            closed: note.number("closed") as u32,
         })
     }
 
@@ -615,7 +672,7 @@ impl Port {
     /// Whether there is nothing left of it to close.
     pub fn is_closed(&self) -> bool {
         match &self.kind {
-            Kind::Tap { .. } => self.closed,
+            Kind::Tap { .. } => self.closed != 0,
             Kind::Fifo { client, .. } => client.is_none(),
         }
     }
@@ -624,11 +681,30 @@ impl Port {
     fn is_gone(&self) -> bool {
         match &self.kind {
             Kind::Tap { namespace, .. } => {
-                self.closed || !namespace::is_at(namespace.as_fd(), self.body.namespace.as_str())
+                self.closed != 0
+                    || !namespace::is_at(namespace.as_fd(), self.body.namespace.as_str())
             }
             Kind::Fifo { .. } => false,
         }
     }
+}
+
+/// Whether enough descriptors are left for restarts after this one, which is the newest:
+/// the kernel gives the lowest number that is free, so all below it are in use.
+///
+/// # Errors
+/// [`ErrorCode::Limit`].
+fn spare_descriptors(newest: impl AsFd) -> Result<(), Refusal> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let limit = limit.unwrap_or(u64::MAX);
+    let number = newest.as_fd().as_raw_fd().unsigned_abs().into();
+    if guard!("descriptor-reserve") && limit.saturating_sub(number) < RESERVE.min(limit / 4) {
+        let detail = format!(
+            "of the {limit} descriptors that this host lets the supervisor have, the rest is kept for restarts"
+        );
+        return Err(Refusal::new(ErrorCode::Limit, detail));
+    }
+    Ok(())
 }
 
 fn fifo_geometry(body: &CreatePort) -> Result<Geometry, Refusal> {

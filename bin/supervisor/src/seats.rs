@@ -63,6 +63,8 @@ pub struct SeatState {
     pub blame: Blame,
     /// What the watch saw last.
     pub progress: Progress,
+    /// Its process has refused the image that its predecessor ran, and said so.
+    pub has_refused: bool,
     /// What is known of where its process runs.
     pub placing: Placing,
 }
@@ -105,6 +107,7 @@ impl SeatState {
             backoff: Backoff::default(),
             blame: Blame::default(),
             progress: Progress::default(),
+            has_refused: false,
             placing: Placing::default(),
         })
     }

@@ -83,6 +83,9 @@ pub struct Supervisor {
     pub waiting: BTreeSet<Seat>,
     /// Channels made ahead.
     pub channels: Channels,
+    /// Fifos that were connected to too often, by (compartment, slot), and when they are
+    /// listened to again, ns.
+    pub resting: BTreeMap<(u32, u32), u64>,
     /// Captures by compartment.
     pub captures: BTreeMap<u32, Capture>,
     /// This host's cores, by physical core.
@@ -227,6 +230,7 @@ impl Supervisor {
             waiting: BTreeSet::new(),
             // Serials only have to differ: the clock never gives the same twice.
             channels: Channels::new(now),
+            resting: BTreeMap::new(),
             captures: BTreeMap::new(),
             cores,
             spread: Spread::default(),
@@ -340,9 +344,10 @@ impl Supervisor {
 
     /// How long the loop may sleep.
     fn until_next(&mut self, more: bool) -> Option<Duration> {
-        let backlog = self.flush();
         let now = self.now();
+        let backlog = self.flush(now);
         let mut next = vec![
+            self.wake_listeners(now),
             self.expire_installs(now),
             self.expire_starts(now),
             self.next_watch,
@@ -366,12 +371,25 @@ impl Supervisor {
         Some(Duration::from_nanos(next.saturating_sub(now)))
     }
 
-    fn flush(&mut self) -> bool {
-        let mut waits = self.control.flush();
-        for worker in self.workers.values_mut() {
-            if let Some(link) = worker.link.as_mut().filter(|link| link.backlog() > 0) {
-                waits |= link.flush();
+    fn flush(&mut self, now: u64) -> bool {
+        let mut waits = self.control.flush(now);
+        let mut deaf = Vec::new();
+        for (id, worker) in &mut self.workers {
+            let Some(link) = worker.link.as_mut().filter(|link| link.backlog() > 0) else {
+                continue;
+            };
+            waits |= link.flush(now);
+            if link.is_deaf(now) {
+                confine::say!(
+                    "supervisor: process {} does not listen; it is killed",
+                    worker.pid
+                );
+                link.give_up();
+                deaf.push(*id);
             }
+        }
+        for id in deaf {
+            self.kill_seated(id, CAUSE_STALL);
         }
         waits
     }
@@ -525,9 +543,10 @@ impl Supervisor {
                         "supervisor: the interface or the namespace of {} is gone",
                         port.body.name.as_str()
                     );
-                    port.closed = true;
-                    self.note_port(id, slot);
                 }
+                // 0 is no reason: a process makes none up.
+                port.closed = reason.max(1);
+                self.note_port(id, slot);
             }
         }
     }

@@ -87,10 +87,14 @@ impl Bucket {
         Bucket::new(16.0, 8.0)
     }
 
-    /// Attachments to a fifo, full: each has a fresh channel made, and keeps the memory
-    /// of the one before until [`crate::channels::Channels::reclaim`] takes it.
+    /// Attachments to a fifo, full: each has a fresh channel made.
     pub fn of_attaches() -> Bucket {
         Bucket::new(8.0, 1.0)
+    }
+
+    /// Connections to a fifo that are looked at, full: whatever becomes of them.
+    pub fn of_knocks() -> Bucket {
+        Bucket::new(32.0, 16.0)
     }
 
     /// Fresh channels between a compartment and the fabric, asked for by either, full.

@@ -577,7 +577,8 @@ impl Supervisor {
         }
     }
 
-    fn kill_seated(&mut self, id: u64, cause: u32) {
+    /// Kills a process; in a seat, for this `CAUSE_*`.
+    pub fn kill_seated(&mut self, id: u64, cause: u32) {
         let seated = self
             .workers
             .get(&id)

@@ -405,6 +405,10 @@ body! {
         slot: u32,
         /// Endpoint id.
         endpoint: u32,
+        /// Of a port: [`PortClosed::reason`] why it is closed; 0 = it is not.
+        closed: u32,
+        /// Of a port: 1 = unplugged, since it killed its switch.
+        quarantined: u32,
         /// SHA-256 over the body that created it: tells the controller whether it is the same.
         created: [u8; 32],
     }

@@ -1,6 +1,7 @@
 //! What an intent asks of the host.
 
 use crate::intent::{CompartmentIntent, Intent};
+use std::collections::BTreeSet;
 
 /// What an intent asks of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,6 +25,12 @@ const SWITCH_MEMORY: u64 = 3 << 20;
 const PAGES: u64 = 3 * 4096;
 const RECORDER: u64 = 256 << 10;
 
+/// A place's channel, and the one before it while its holder may not have let go.
+const CHANNELS: u64 = 2;
+/// Pairs that the supervisor makes ahead of each of so many geometries.
+const AHEAD: u64 = 4;
+const GEOMETRIES: usize = 8;
+
 /// What an intent asks of the host.
 pub fn needs(intent: &Intent) -> Needs {
     let channel = |capacity: u32| {
@@ -33,14 +40,24 @@ pub fn needs(intent: &Intent) -> Needs {
             2 * (u64::from(capacity) + PAGES)
         }
     };
+    let own = intent.compartments.values().map(|c| {
+        let create = &c.create;
+        (create.capacity, create.max_record)
+    });
+    let ports = intent.compartments.values().flat_map(|c| c.ports.values());
+    let fifos = ports.map(|p| (p.create.capacity, p.create.max_record));
+    let geometries: BTreeSet<(u32, u32)> = own.chain(fifos).collect();
+    let largest = geometries.iter().rev().take(GEOMETRIES);
+    let ahead: u64 = largest
+        .map(|(capacity, _)| AHEAD * channel(*capacity))
+        .sum();
     let one = |c: &CompartmentIntent| {
         let counters = (512 + u64::from(c.create.slots) * 128) * 8;
         let ports: u64 = c.ports.values().map(|p| channel(p.create.capacity)).sum();
         SWITCH_MEMORY
             + RECORDER
             + counters
-            + channel(c.create.capacity)
-            + ports
+            + CHANNELS * (channel(c.create.capacity) + ports)
             + c.image.bytes.len() as u64
     };
     let mut cores: Vec<u32> = intent
@@ -54,6 +71,7 @@ pub fn needs(intent: &Intent) -> Needs {
         processes: FIXED_PROCESSES + intent.compartments.len() as u32,
         memory_bytes: FIXED_MEMORY
             + intent.fabric.bytes.len() as u64
+            + ahead
             + intent.compartments.values().map(|c| one(c)).sum::<u64>(),
         cores,
     }

@@ -20,7 +20,7 @@ type From = State<Arc<Server>>;
 /// Everything at a glance.
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = Status), (status = 403, body = Fault)))]
 pub async fn status(_: Reader, State(server): From) -> Json<Status> {
-    let (world, survey) = server.survey().await;
+    let (world, survey, closed) = server.ports().await;
     let health = server.world.health();
     let fabric = survey.fabric();
     let health_sentence = match (health.degraded.is_empty(), fabric.state.as_str()) {
@@ -38,7 +38,7 @@ pub async fn status(_: Reader, State(server): From) -> Json<Status> {
         undertaking: health.undertaking,
         history: health.history,
         compartments: survey.compartments(&world),
-        tenants: survey.tenants(&world, &server.closed()),
+        tenants: survey.tenants(&world, &closed),
         uplinks: survey.uplinks(&world),
         fabric,
     })
@@ -52,12 +52,12 @@ pub async fn endpoint(
     State(server): From,
     Path((tenant, endpoint)): Path<(String, String)>,
 ) -> Result<Json<Endpoint>, Failure> {
-    let (world, survey) = server.survey().await;
+    let (world, survey, closed) = server.ports().await;
     let mut found = world
         .endpoint(&tenant, &endpoint)
         .cloned()
         .ok_or_else(|| no_endpoint(&tenant, &endpoint))?;
-    survey.fill(&mut found, &server.closed());
+    survey.fill(&mut found, &closed);
     Ok(Json(found))
 }
 
@@ -69,12 +69,12 @@ pub async fn why(
     State(server): From,
     Path((tenant, name)): Path<(String, String)>,
 ) -> Result<Json<Why>, Failure> {
-    let (world, survey) = server.survey().await;
+    let (world, survey, closed) = server.ports().await;
     let mut endpoint = world
         .endpoint(&tenant, &name)
         .cloned()
         .ok_or_else(|| no_endpoint(&tenant, &name))?;
-    survey.fill(&mut endpoint, &server.closed());
+    survey.fill(&mut endpoint, &closed);
     let id = endpoint.compartment;
     let compartment = world.compartment(id).cloned().unwrap_or_default();
     let recorded = survey

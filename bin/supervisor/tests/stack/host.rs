@@ -18,7 +18,7 @@ use telemetry::counters::{Counter, counter_word};
 use telemetry::recorder::EventKind;
 
 /// Waits end with a panic after this long.
-const LIMIT: Duration = Duration::from_secs(15);
+pub const LIMIT: Duration = Duration::from_secs(15);
 
 type Vault = Arc<Mutex<BTreeMap<String, (OwnedFd, String)>>>;
 
@@ -167,6 +167,11 @@ impl Host {
 
     pub fn kept(&self) -> usize {
         self.vault.lock().unwrap().len()
+    }
+
+    /// The supervisor's process.
+    pub fn supervisor_pid(&self) -> u32 {
+        self.supervisor.as_ref().map_or(0, |(child, _)| child.pid)
     }
 
     /// Processes below this one.
@@ -324,6 +329,18 @@ impl Host {
         }
     }
 
+    /// The next event, of whatever kind.
+    pub fn any_event(&mut self) -> Event {
+        let end = Instant::now() + LIMIT;
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return event;
+            }
+            assert!(Instant::now() < end, "no event");
+            self.hear(Duration::from_millis(50));
+        }
+    }
+
     pub fn wait_for(&mut self, target: u32, holds: impl Fn(&Inspect) -> bool) -> Inspect {
         let end = Instant::now() + LIMIT;
         loop {
@@ -455,6 +472,18 @@ pub fn tap(compartment: u32, slot: u32, namespace: &str) -> CreatePort {
         namespace: Name::new(namespace).unwrap(),
         name: Name::new("red/web1").unwrap(),
         ..CreatePort::default()
+    }
+}
+
+/// A fifo.
+pub fn fifo(compartment: u32, slot: u32, name: &str) -> CreatePort {
+    CreatePort {
+        kind: ENDPOINT_FIFO,
+        flags: 0,
+        capacity: 1 << 16,
+        max_record: 2048,
+        name: Name::new(name).unwrap(),
+        ..tap(compartment, slot, "")
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod floods;
 mod host;
+mod misers;
 mod surroundings;
 mod wayward;
 
@@ -100,7 +101,11 @@ fn main() -> ExitCode {
     let filters: Vec<String> = words.filter(|word| !word.starts_with('-')).collect();
     let mut failed = Vec::new();
     let mut count = 0;
-    for (name, test) in TESTS.iter().chain(surroundings::TESTS).chain(floods::TESTS) {
+    let more = surroundings::TESTS
+        .iter()
+        .chain(floods::TESTS)
+        .chain(misers::TESTS);
+    for (name, test) in TESTS.iter().chain(more) {
         if !filters.is_empty() && !filters.iter().any(|filter| name.contains(filter.as_str())) {
             continue;
         }

@@ -7,7 +7,7 @@
 use command::Message;
 use command::verbs::{
     AddPort, Attach, CAUSE_EXIT, NeedReplace, PortClosed, ROLE_FABRIC, ROLE_SWITCH, Ready,
-    RemovePort, Report, Running, UseImage,
+    RemovePort, Report, Running, START_FRESH, UseImage,
 };
 use confine::Profile;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -40,6 +40,16 @@ const CLOSES_NONE: u32 = 109;
 const REPLACES: u32 = 110;
 /// Writes a MiB to its standard error and exits, when it gets its image.
 const SHOUTS: u32 = 111;
+/// Reads nothing any more and sleeps, when it gets its image.
+const DEAF: u32 = 112;
+/// Refuses, a hundred times, an image that nobody gave it, when it gets its image.
+const REFUSES_NONE: u32 = 113;
+/// Refuses its image, if it is the first process of its compartment.
+const REFUSES_FIRST: u32 = 114;
+/// Says nothing about its image, if it is the first process of its compartment.
+const SILENT_FIRST: u32 = 115;
+/// Says that the port in slot 1 broke the protocol, when it gets its image.
+const BREACH: u32 = 116;
 
 /// Its whole life; never returns.
 pub fn run(is_fabric: bool) -> ! {
@@ -78,7 +88,11 @@ pub fn run(is_fabric: bool) -> ! {
                 Err(_) => std::process::exit(0),
             };
             if let Some(body) = message.body::<Attach>() {
-                mode = body.wait_us;
+                mode = match (body.wait_us, body.start) {
+                    (REFUSES_FIRST, START_FRESH) => REFUSE,
+                    (SILENT_FIRST, START_FRESH) => SILENT,
+                    (mode, _) => mode,
+                };
                 page = fds
                     .first()
                     .and_then(|fd| CountersPage::open(fd, body.slots as usize).ok());
@@ -134,16 +148,23 @@ fn act(mode: u32, control: &Socket, page: &CountersPage, image: &UseImage) {
         }
         TRIP => drop(std::fs::File::open("/")),
         REFUSE => {
-            return say(Message::new(
-                0,
-                &Running {
-                    epoch,
-                    refused: 7,
-                    reserved: 0,
-                },
-            ));
+            return say(running(epoch, 7));
         }
         SILENT => return,
+        DEAF => {
+            say(running(epoch, 0));
+            loop {
+                page.add_process(ProcessWord::Heartbeat, 1);
+                page.set(ProcessWord::Asleep, 1);
+                let moment = rustix::event::Timespec {
+                    tv_sec: 0,
+                    tv_nsec: 10_000_000,
+                };
+                let _ = poll(&mut [], Some(&moment));
+            }
+        }
+        REFUSES_NONE => (0..100).for_each(|_| say(running(999, 7))),
+        BREACH => say(Message::new(0, &PortClosed { slot: 1, reason: 3 })),
         PORT_GONE => say(closed(1)),
         CLOSES => loop {
             say(closed(1));
@@ -156,14 +177,16 @@ fn act(mode: u32, control: &Socket, page: &CountersPage, image: &UseImage) {
         REPLACE => say(Message::new(0, &NeedReplace { slot: 0 })),
         _ => {}
     }
-    say(Message::new(
-        0,
-        &Running {
-            epoch,
-            refused: 0,
-            reserved: 0,
-        },
-    ));
+    say(running(epoch, 0));
+}
+
+fn running(epoch: u64, refused: u32) -> Message {
+    let body = Running {
+        epoch,
+        refused,
+        reserved: 0,
+    };
+    Message::new(0, &body)
 }
 
 /// A program that gives nothing up and says that it did.

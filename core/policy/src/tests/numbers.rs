@@ -157,3 +157,15 @@ fn needs_count_what_is_asked_for() {
         two.memory_bytes
     );
 }
+
+#[test]
+fn a_fifo_needs_the_memory_of_two_channels() {
+    let needs = |capacity: &str| {
+        let spec = format!(
+            "version: 1\ntenants:\n- name: red\n  subnets: [{{name: l, prefixes: [10.7.0.0/24]}}]\n  endpoints:\n  - {{name: f, subnet: l, addresses: [10.7.0.5], attach: {{fifo: {{owner: 1000, capacity: {capacity}}}}}}}\n"
+        );
+        crate::needs(&intent(&read(&spec)).1).memory_bytes
+    };
+    // Two directions of a channel; two channels, and four made ahead.
+    assert_eq!(needs("4MiB") - needs("2MiB"), (2 + 4) * 2 * (2 << 20));
+}
