@@ -209,8 +209,10 @@ fn compartment_row(compartment: &Compartment) -> [String; 8] {
         } else {
             compartment.last_cause.clone()
         },
-        if compartment.last_outage_ns == 0 {
+        if compartment.restarts == 0 {
             "-".into()
+        } else if compartment.last_outage_ns == 0 {
+            "no frame since".into()
         } else {
             nanoseconds(compartment.last_outage_ns)
         },
@@ -297,7 +299,7 @@ fn rendered_why(why: &Why) -> String {
                 when(death.time_ms),
                 death.cause.clone(),
                 if death.outage_ns == 0 {
-                    "not back yet".into()
+                    "no frame since".into()
                 } else {
                     nanoseconds(death.outage_ns)
                 },
