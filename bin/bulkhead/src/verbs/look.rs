@@ -87,10 +87,11 @@ fn rendered_status(status: &Status) -> String {
             "tap" => format!("{} in {}", endpoint.interface, endpoint.namespace),
             kind => kind.to_owned(),
         };
+        // Why is said below: a sentence would widen every row.
         let state = if endpoint.port == "open" {
             endpoint.state.clone()
         } else {
-            format!("{}, port {}", endpoint.state, endpoint.port)
+            "NOT open".to_owned()
         };
         let counters = &endpoint.counters;
         table.row([
@@ -105,6 +106,10 @@ fn rendered_status(status: &Status) -> String {
     }
     if !table.is_empty() {
         let _ = write!(out, "\n{table}");
+    }
+    for endpoint in endpoints_not_open(status) {
+        let (tenant, name, port) = (&endpoint.tenant, &endpoint.name, &endpoint.port);
+        let _ = writeln!(out, "{tenant}/{name}: the port is {port}");
     }
     if !status.uplinks.is_empty() {
         let mut table = Table::new(&["UPLINK", "INTERFACE", ">IN", ">OUT"]);
@@ -159,6 +164,10 @@ fn weaker_by_the_spec(out: &mut String, status: &Status) {
 
 fn endpoints(status: &Status) -> impl Iterator<Item = &Endpoint> {
     status.tenants.iter().flat_map(|tenant| &tenant.endpoints)
+}
+
+fn endpoints_not_open(status: &Status) -> impl Iterator<Item = &Endpoint> {
+    endpoints(status).filter(|endpoint| endpoint.port != "open")
 }
 
 fn speaks(endpoint: &Endpoint) -> bool {
@@ -372,7 +381,12 @@ mod tests {
         );
         let after = |title: &str| shown.lines().skip_while(|l| !l.starts_with(title)).nth(1);
         assert!(after("COMPARTMENT").unwrap().starts_with("c150"), "{shown}");
-        assert!(after("ENDPOINT").unwrap().contains("/e120"), "{shown}");
+        let first = after("ENDPOINT").unwrap();
+        assert!(
+            first.contains("/e120") && first.contains("NOT open"),
+            "{shown}"
+        );
+        assert!(shown.contains("/e120: the port is gone\n"), "{shown}");
         assert!(!shown.contains("weaker"), "{shown}");
     }
 
@@ -415,6 +429,18 @@ mod tests {
         }
         assert_eq!(shown.matches("weaker").count(), 2, "{shown}");
         assert!(!shown.contains("outcome 5"), "{shown}");
+    }
+
+    #[test]
+    fn a_successor_that_forwards_nothing_ends_no_outage() {
+        let mut dead = Compartment {
+            restarts: 1,
+            ..Compartment::default()
+        };
+        assert_eq!(compartment_row(&dead)[7], "no frame since");
+        dead.last_outage_ns = 2_000_000;
+        assert_eq!(compartment_row(&dead)[7], "2.0ms");
+        assert_eq!(compartment_row(&Compartment::default())[7], "-");
     }
 
     #[test]
