@@ -634,7 +634,7 @@ mod tests {
     #[test]
     fn loss_without_a_silence_and_a_long_silence_are_no_outage() {
         // 5,000 a second for three seconds.
-        let judged = |lost, ms| is_an_outage(lost, ms * 1_000_000, 15_000, 3.0);
+        let judged = |lost: u64, ms: u64| is_an_outage(lost, ms * 1_000_000, 15_000, 3.0);
         assert!(judged(0, 2) && judged(50, 10) && judged(60, 1));
         assert!(!judged(1_000, 2), "hidden by a tenth of the traffic");
         assert!(!judged(0, 250));

@@ -439,7 +439,7 @@ mod tests {
         };
         assert_eq!(compartment_row(&dead)[7], "no frame since");
         dead.last_outage_ns = 2_000_000;
-        assert_eq!(compartment_row(&dead)[7], "2.0ms");
+        assert_eq!(compartment_row(&dead)[7], "2.0 ms");
         assert_eq!(compartment_row(&Compartment::default())[7], "-");
     }
 

@@ -53,6 +53,8 @@ pub fn run(is_fabric: bool) -> ! {
     let Some(control) = confine::descriptor(3) else {
         std::process::exit(2)
     };
+    // The first call looks for the kernel's clock, which it may not later.
+    monotonic();
     let stages = match confine::enter(profile) {
         Ok(stages) => stages.0,
         Err(error) => {
