@@ -388,13 +388,14 @@ impl Ear {
 /// Datagrams that may be lost besides those due in the outage: what is in the rings and in
 /// the switch when it dies.
 const IN_FLIGHT: u64 = 64;
-/// The longest outage that is as it should be, nanoseconds.
+/// The longest outage that is as it should be, beside the pauses that a busy machine gives
+/// everybody, nanoseconds.
 const OUTAGE: u64 = 100_000_000;
 
-/// Whether so many lost fit a silence of so many nanoseconds at this rate.
+/// Whether so many lost fit into a silence of so many nanoseconds at this rate.
 fn is_an_outage(lost: u64, silence_ns: u64, sent: u64, seconds: f64) -> bool {
     let due = sent as f64 / seconds * silence_ns as f64 / 1e9;
-    sent > 0 && silence_ns <= OUTAGE && lost as f64 <= due + IN_FLIGHT as f64
+    sent > 0 && lost as f64 <= due + IN_FLIGHT as f64
 }
 
 /// Red's switch is killed while both tenants send numbered datagrams.
@@ -411,9 +412,12 @@ async fn crash(stage: &Stage, score: &mut Score) -> Result<(), Trouble> {
         );
     }
     tokio::time::sleep(Duration::from_millis(300)).await;
-    let web = named(&stage.status().await?, "red", "web1")?;
-    let listen = ["listen", "--interface", &web.interface, "--gaps", "5201"];
-    let ear = Ear::with(stage, "red/web1", &listen).await?;
+    let mut ears = Vec::new();
+    for tenant in ["red", "blue"] {
+        let web = named(&stage.status().await?, tenant, "web1")?;
+        let listen = ["listen", "--interface", &web.interface, "--gaps", "5201"];
+        ears.push(Ear::with(stage, &format!("{tenant}/web1"), &listen).await?);
+    }
     let client = [
         "iperf3",
         "--client",
@@ -452,7 +456,13 @@ async fn crash(stage: &Stage, score: &mut Score) -> Result<(), Trouble> {
     for server in &mut servers {
         end(server).await;
     }
-    let silence = ear.longest().await;
+    let mut silences = Vec::new();
+    for ear in ears {
+        silences.push(ear.longest().await);
+    }
+    let [silence, others] = silences[..] else {
+        return Ok(());
+    };
     let is_back = after.pid != before.pid && after.last_outage_ns > 0;
     score.line(
         after.restarts > before.restarts && after.state == "up" && is_back,
@@ -464,7 +474,7 @@ async fn crash(stage: &Stage, score: &mut Score) -> Result<(), Trouble> {
     );
     let (lost, sent, seconds) = loss(&red?)?;
     score.line(
-        is_an_outage(lost, silence, sent, seconds),
+        silence <= OUTAGE + others && is_an_outage(lost, silence, sent, seconds),
         &format!(
             "red's server heard nothing for {} at most; red lost {} of {} datagrams (red's tap keeps what is sent meanwhile)",
             nanoseconds(silence),
@@ -475,7 +485,12 @@ async fn crash(stage: &Stage, score: &mut Score) -> Result<(), Trouble> {
     let (lost, sent, _) = loss(&blue?)?;
     score.line(
         sent > 0 && lost == 0,
-        &format!("blue lost {} of {} datagrams", grouped(lost), grouped(sent)),
+        &format!(
+            "blue's server heard nothing for {} at most; blue lost {} of {} datagrams",
+            nanoseconds(others),
+            grouped(lost),
+            grouped(sent)
+        ),
     );
     Ok(())
 }
@@ -632,12 +647,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loss_without_a_silence_and_a_long_silence_are_no_outage() {
+    fn loss_without_a_silence_is_no_outage() {
         // 5,000 a second for three seconds.
         let judged = |lost: u64, ms: u64| is_an_outage(lost, ms * 1_000_000, 15_000, 3.0);
         assert!(judged(0, 2) && judged(50, 10) && judged(60, 1));
         assert!(!judged(1_000, 2), "hidden by a tenth of the traffic");
-        assert!(!judged(0, 250));
         assert!(!is_an_outage(0, 1_000_000, 0, 3.0));
     }
 }
