@@ -13,7 +13,7 @@ help:
 	@echo "make test-full     the same and what is long"
 	@echo "make test-mutants  take each guard out and see a test go red"
 	@echo "make docs          the book, into out/book"
-	@echo "make install       programs to /usr/local/lib/bulkhead, units to /etc/systemd/system"
+	@echo "make install       programs to /usr/local/lib/bulkhead, units to /etc/systemd/system; below DESTDIR"
 
 demo: build
 	@$(OUT)/bulkhead demo
@@ -38,11 +38,11 @@ PROGRAMS = bulkhead $(addprefix bulkhead-,keeper supervisor controller switch fa
 # Builds nothing, for it runs as root: `make build` comes first, as whoever you are.
 install:
 	@test -x $(OUT)/bulkhead || { echo "run \`make build\` first"; exit 1; }
-	install -d /usr/local/lib/bulkhead /usr/local/bin /usr/local/share/man/man1
-	install -m 755 $(addprefix $(OUT)/,$(PROGRAMS)) /usr/local/lib/bulkhead/
-	$(OUT)/bulkhead man /usr/local/share/man/man1
-	ln -sf ../lib/bulkhead/bulkhead /usr/local/bin/bulkhead
-	install -m 644 packaging/systemd/*.service /etc/systemd/system/
+	install -d $(addprefix $(DESTDIR),/usr/local/lib/bulkhead /usr/local/bin /usr/local/share/man/man1 /etc/systemd/system)
+	install -m 755 $(addprefix $(OUT)/,$(PROGRAMS)) $(DESTDIR)/usr/local/lib/bulkhead/
+	$(OUT)/bulkhead man $(DESTDIR)/usr/local/share/man/man1
+	ln -sf ../lib/bulkhead/bulkhead $(DESTDIR)/usr/local/bin/bulkhead
+	install -m 644 packaging/systemd/*.service $(DESTDIR)/etc/systemd/system/
 
 clean:
 	cargo clean

@@ -23,6 +23,8 @@ const MARK_AT: usize = 50;
 
 /// What every packet carries behind its number.
 const MARK: &[u8; 14] = b"bulkhead bench";
+/// The first loss of a death's is of a packet due so soon after it, ns.
+const SOON: u64 = 20_000_000;
 /// UDP port the packets go to.
 pub const PORT: u16 = 4001;
 
@@ -62,7 +64,7 @@ pub struct Flow {
     stop: Arc<AtomicBool>,
     start: Instant,
     rate: u64,
-    generator: JoinHandle<Result<u64, String>>,
+    generator: JoinHandle<Result<Vec<u64>, String>>,
     sink: JoinHandle<Result<Heard, String>>,
     delivered: Arc<AtomicU64>,
 }
@@ -84,6 +86,24 @@ pub struct Tally {
     pub misread: u64,
     rate: u64,
     arrivals: Vec<u64>,
+    /// Nanoseconds since the start at which each number was offered, a batch at a time.
+    offers: Vec<u64>,
+}
+
+/// What a death cost the flow.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Cost {
+    /// Nanoseconds from the death to the next packet delivered.
+    pub outage_ns: u64,
+    /// Packets that never came, of all that were due around the death.
+    pub lost: u64,
+    /// Of these, in flight at the death: due before it, lost, and none delivered between
+    /// them and it. What is in the rings when a switch dies is dropped.
+    pub in_flight: u64,
+    /// Of these, the generator's own: due before the death, and offered behind it.
+    pub late: u64,
+    /// Lost and neither in flight nor due during the outage.
+    pub beyond: u64,
 }
 
 impl Flow {
@@ -187,13 +207,14 @@ impl Flow {
     /// Ends it and counts.
     pub fn end(self) -> Result<Tally, String> {
         self.stop.store(true, Ordering::Release);
-        let offered = self
+        let offers = self
             .generator
             .join()
             .map_err(|_| "the generator panicked")??;
         let heard = self.sink.join().map_err(|_| "the sink panicked")??;
         Ok(Tally {
-            offered,
+            offered: offers.len() as u64,
+            offers,
             duplicated: heard.duplicated,
             misread: heard.misread,
             rate: self.rate,
@@ -203,16 +224,41 @@ impl Flow {
 }
 
 impl Tally {
-    /// Nanoseconds from `at` (since the start) to the first arrival of a packet that
-    /// was due after `at`.
+    /// Nanoseconds from `at` (since the start) to the first packet delivered of those
+    /// that were due after it, or where one of these was lost within [`SOON`], behind the
+    /// first of them: what a dying switch still delivers ends no outage.
     pub fn outage_ns(&self, at: u64) -> Option<u64> {
-        let first = self.number_due(at);
-        self.arrivals
-            .get(first..)?
+        let due = self.number_due(at)..self.offered as usize;
+        let soon = self.number_due(at + SOON) - due.start;
+        let behind = self.arrivals.get(due)?;
+        let first_lost = behind.iter().take(soon).position(|t| *t == 0);
+        behind
+            .get(first_lost.unwrap_or(0)..)?
             .iter()
             .filter(|t| **t != 0)
             .min()
             .map(|t| t.saturating_sub(at))
+    }
+
+    /// What a death at `at` cost, of all packets due from `from` (the end of what the
+    /// death before cost) until `until` (the next death's).
+    pub fn cost(&self, at: u64, from: u64, until: u64) -> Option<Cost> {
+        let outage_ns = self.outage_ns(at)?;
+        let dead = self.number_due(at);
+        let flying = |number: &usize| self.arrivals.get(*number) == Some(&0);
+        let in_flight = (self.number_due(from)..dead).rev().take_while(flying);
+        let late = |number: &usize| self.offers.get(*number).is_some_and(|t| *t > at);
+        let late = in_flight.clone().filter(late).count() as u64;
+        let in_flight = in_flight.count() as u64;
+        let lost = self.lost_between(from, until);
+        let during = self.lost_between(at, at + outage_ns);
+        Some(Cost {
+            outage_ns,
+            lost,
+            in_flight,
+            late,
+            beyond: lost - in_flight - during,
+        })
     }
 
     /// Packets due between two times that never came.
@@ -241,17 +287,20 @@ fn generate(
     start: Instant,
     rate: u64,
     most: u64,
-) -> Result<u64, String> {
+) -> Result<Vec<u64>, String> {
     let mut next = 0_u64;
+    let mut offers = Vec::with_capacity(most as usize);
     let offload = RawOffload::default();
     while !stop.load(Ordering::Acquire) && next < most {
         let due = (start.elapsed().as_nanos() * rate as u128 / 1_000_000_000) as u64;
         settle(&mut at.channel)?;
         let mut batch = 0;
+        let now = start.elapsed().as_nanos() as u64;
         while next < due.min(most) {
             frame[NUMBER_AT..NUMBER_AT + 8].copy_from_slice(&next.to_be_bytes());
             // Not taken (full, or the peer is starting again): due, and lost.
             let _ = at.channel.tx.ring.push(0, &offload, &frame, &[]);
+            offers.push(now);
             next += 1;
             batch += 1;
             if batch == 64 {
@@ -262,7 +311,7 @@ fn generate(
         publish(&mut at.channel);
         std::thread::sleep(Duration::from_micros(100));
     }
-    Ok(next)
+    Ok(offers)
 }
 
 fn publish(channel: &mut Channel) {
@@ -469,4 +518,75 @@ pub fn station(
         .next()
         .ok_or_else(bad)?;
     Ok((mac, address.octets()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A packet a microsecond, each delivered 5 us later but those lost; offered when due.
+    fn tally(lost: &[std::ops::Range<usize>]) -> Tally {
+        let mut arrivals: Vec<u64> = (0..1000).map(|n| n * 1000 + 5000).collect();
+        for number in lost.iter().cloned().flatten() {
+            arrivals[number] = 0;
+        }
+        Tally {
+            offered: 1000,
+            duplicated: 0,
+            misread: 0,
+            rate: 1_000_000,
+            arrivals,
+            offers: (0..1000).map(|n| n * 1000).collect(),
+        }
+    }
+
+    fn cost(lost: &[std::ops::Range<usize>]) -> Cost {
+        tally(lost).cost(500_000, 0, 900_000).unwrap()
+    }
+
+    #[test]
+    fn what_is_lost_is_in_flight_or_due_in_the_outage() {
+        let cost = cost(&[480..600]);
+        let outage_ns = 605_000 - 500_000;
+        let (lost, in_flight) = (120, 21);
+        let (late, beyond) = (0, 0);
+        assert_eq!(
+            cost,
+            Cost {
+                outage_ns,
+                lost,
+                in_flight,
+                late,
+                beyond
+            }
+        );
+    }
+
+    #[test]
+    fn what_a_dying_switch_still_delivers_ends_no_outage() {
+        let cost = cost(&[520..600]);
+        assert_eq!(
+            (cost.outage_ns, cost.in_flight, cost.beyond),
+            (105_000, 0, 0)
+        );
+    }
+
+    #[test]
+    fn what_is_lost_before_or_behind_the_outage_is_neither() {
+        // Delivered packets between them and the death; and due when packets came again.
+        assert_eq!(cost(&[450..460, 480..600]).beyond, 10);
+        assert_eq!(cost(&[480..600, 700..703]).beyond, 3);
+        // Another death's are another's.
+        assert_eq!(cost(&[480..600, 950..960]).beyond, 0);
+    }
+
+    #[test]
+    fn what_the_generator_offered_late_is_told_apart() {
+        let mut tally = tally(&[480..600]);
+        for number in 490..=500 {
+            tally.offers[number] = 510_000;
+        }
+        let cost = tally.cost(500_000, 0, 900_000).unwrap();
+        assert_eq!((cost.in_flight, cost.late), (21, 11));
+    }
 }

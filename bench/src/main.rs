@@ -65,9 +65,9 @@ pub struct Options {
     /// Write a self-contained report.
     #[arg(long)]
     html: Option<PathBuf>,
-    /// Where results are kept; `-` keeps none.
-    #[arg(long, default_value = "bench/results")]
-    results: PathBuf,
+    /// Where results are kept; `-` keeps none [default: bench/results; of a quick run out/bench]
+    #[arg(long)]
+    results: Option<PathBuf>,
     /// Instead: hinder the thing under test; fails unless every figure gets worse.
     #[arg(long)]
     self_check: bool,
@@ -87,6 +87,18 @@ impl Options {
         } else {
             full
         }
+    }
+}
+
+impl Options {
+    /// Where results are kept. What few runs show is never where `check` looks.
+    fn folder(&self) -> PathBuf {
+        let usual = if self.quick {
+            "out/bench"
+        } else {
+            "bench/results"
+        };
+        self.results.clone().unwrap_or_else(|| usual.into())
     }
 }
 
@@ -140,10 +152,11 @@ fn main() -> ExitCode {
         if options.quick { " --quick" } else { "" }
     );
     let results = Results::now(name, &command, figures);
-    if options.results.as_os_str() != "-" {
-        match results.save(&options.results) {
+    let folder = options.folder();
+    if folder.as_os_str() != "-" {
+        match results.save(&folder) {
             Ok(path) => eprintln!("results in {}", path.display()),
-            Err(e) => return fail(&format!("{}: {e}", options.results.display())),
+            Err(e) => return fail(&format!("{}: {e}", folder.display())),
         }
     }
     if let Some(file) = &options.html
@@ -172,7 +185,7 @@ fn smoke() -> ExitCode {
         quick: true,
         json: false,
         html: None,
-        results: "-".into(),
+        results: Some("-".into()),
         self_check: false,
         smoke: true,
         hindered: false,
@@ -204,4 +217,23 @@ fn smoke() -> ExitCode {
 fn fail(message: &str) -> ExitCode {
     eprintln!("bench: {message}");
     ExitCode::FAILURE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quick_run_is_not_kept_among_the_results_that_are_checked() {
+        let folder = |words: &[&str]| {
+            let words = [&["bench", "ring"], words].concat();
+            match Arguments::try_parse_from(words).unwrap().what {
+                What::Ring(options) => options.folder(),
+                _ => PathBuf::new(),
+            }
+        };
+        assert_eq!(folder(&[]), PathBuf::from("bench/results"));
+        assert_eq!(folder(&["--quick"]), PathBuf::from("out/bench"));
+        assert_eq!(folder(&["--quick", "--results", "-"]), PathBuf::from("-"));
+    }
 }

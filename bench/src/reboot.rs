@@ -3,12 +3,14 @@
 //! is made to loop for ever.
 
 use crate::Options;
-use crate::flow::Flow;
+use crate::flow::{Cost, Flow, Tally};
 use crate::results::Figure;
 use e2e::Instance;
 use std::time::{Duration, Instant};
 
 const RATE: u64 = 100_000;
+/// Packets due so long before a death are that death's to account for, ns.
+const QUIET: u64 = 20_000_000;
 
 /// Two tenants with two `fifo` endpoints each.
 pub fn spec(names: &[&str]) -> String {
@@ -53,19 +55,13 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
             red.misread, red.duplicated, blue.misread, blue.duplicated
         ));
     }
-    let mut outages = Vec::new();
-    let mut lost = Vec::new();
-    for at in &deaths {
-        let outage = red.outage_ns(*at).ok_or("no packet came after a kill")?;
-        outages.push(outage as f64 / 1e6);
-        // What was in flight when it died was due a little earlier.
-        lost.push(red.lost_between(at.saturating_sub(20_000_000), at + outage + 20_000_000) as f64);
-    }
-    let worst_excess = lost
+    let costs = costs(&red, &deaths)?;
+    let of = |what: fn(&Cost) -> u64| costs.iter().map(|c| what(c) as f64).collect::<Vec<_>>();
+    let outages: Vec<f64> = of(|cost| cost.outage_ns)
         .iter()
-        .zip(&outages)
-        .map(|(lost, ms)| lost - ms * RATE as f64 / 1000.0)
-        .fold(f64::MIN, f64::max);
+        .map(|ns| ns / 1e6)
+        .collect();
+    let worst = |what| of(what).into_iter().fold(0.0, f64::max);
     let blue_lost = blue.lost_between(window, window_end);
 
     let fabric = fabric_outages(options)?;
@@ -74,10 +70,14 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
         Figure::of("reboot.outage_ms.p50", "ms", &outages)
             .note("kill -9 of the switch to the next packet delivered, 100 kpps numbered UDP over FIFO"),
         Figure::quantile_of("reboot.outage_ms.p99", "ms", &outages, 0.99)
-            .ours("lost_per_kill_median", Figure::of("", "", &lost).value)
-            .ours("lost_minus_rate_times_outage_worst", worst_excess)
+            .ours("lost_per_kill_median", Figure::of("", "", &of(|cost| cost.lost)).value)
             .ours("duplicated", red.duplicated)
             .ours("misread", red.misread),
+        Figure::quantile_of("reboot.lost_beyond_outage", "packets", &of(|cost| cost.beyond), 1.0)
+            .ours("in_flight_median", Figure::of("", "", &of(|cost| cost.in_flight)).value)
+            .ours("in_flight_worst", worst(|cost| cost.in_flight))
+            .ours("late_worst", worst(|cost| cost.late))
+            .note("the worst kill: packets lost, less those due in its outage (rate × outage at most) and those in flight at the death (docs/benching.md)"),
         Figure::of("reboot.others_lost", "packets", &[blue_lost as f64])
             .ours("offered", blue.offered)
             .note("the other tenant, 100 kpps, during all of that"),
@@ -87,12 +87,32 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
     ])
 }
 
-/// Kills a process and says when, in the flow's time.
+/// What each death cost; together they account for every packet of the time between.
+fn costs(flow: &Tally, deaths: &[u64]) -> Result<Vec<Cost>, String> {
+    let mut from = deaths.first().map_or(0, |at| at.saturating_sub(QUIET));
+    let mut costs = Vec::new();
+    for (n, at) in deaths.iter().enumerate() {
+        // The next death's costs begin with what is in flight then.
+        let until = deaths
+            .get(n + 1)
+            .map_or(at + 10 * QUIET, |next| next.saturating_sub(QUIET));
+        costs.push(
+            flow.cost(*at, from, until)
+                .ok_or("no packet came after a kill")?,
+        );
+        from = until;
+    }
+    Ok(costs)
+}
+
+/// Kills a process and says when, in the flow's time: the moment before, for after it
+/// we may be kept off the processor while others see the death.
 fn kill(pid: u32, flow: &Flow) -> Result<u64, String> {
     let pid = rustix::process::Pid::from_raw(pid as i32).ok_or("no pid")?;
+    let at = flow.began().elapsed().as_nanos() as u64;
     rustix::process::kill_process(pid, rustix::process::Signal::KILL)
         .map_err(|e| format!("kill: {e}"))?;
-    Ok(flow.began().elapsed().as_nanos() as u64)
+    Ok(at)
 }
 
 /// Waits for another process in the compartment.
@@ -136,15 +156,7 @@ fn stall(options: &Options) -> Result<Vec<f64>, String> {
         std::thread::sleep(Duration::from_millis(1000));
     }
     let tally = flow.end()?;
-    starts
-        .iter()
-        .map(|at| {
-            tally
-                .outage_ns(*at)
-                .map(|ns| ns as f64 / 1e6)
-                .ok_or_else(|| "no packet came after a stall".into())
-        })
-        .collect()
+    milliseconds(&tally, &starts)
 }
 
 fn loop_for_ever(pid: u32) -> Result<(), String> {
@@ -196,13 +208,17 @@ fn fabric_outages(options: &Options) -> Result<Vec<f64>, String> {
             tally.misread, tally.duplicated
         ));
     }
-    deaths
+    milliseconds(&tally, &deaths)
+}
+
+/// The outage that began at each of these times, ms.
+fn milliseconds(flow: &Tally, times: &[u64]) -> Result<Vec<f64>, String> {
+    times
         .iter()
         .map(|at| {
-            tally
-                .outage_ns(*at)
+            flow.outage_ns(*at)
                 .map(|ns| ns as f64 / 1e6)
-                .ok_or_else(|| "no packet came after a kill".into())
+                .ok_or_else(|| "no packet came after a death".into())
         })
         .collect()
 }

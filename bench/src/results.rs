@@ -143,7 +143,7 @@ impl Results {
                             .map(|v| v.trim_start_matches([' ', '\t', ':']).to_owned())
                     })
                     .unwrap_or_default(),
-                cores: std::thread::available_parallelism().map_or(1, usize::from),
+                cores: processors_online(),
                 kernel: said(&["uname", "-r"]),
             },
             figures,
@@ -158,6 +158,13 @@ impl Results {
         std::fs::write(&path, text + "\n")?;
         Ok(path)
     }
+}
+
+/// Of the machine, whatever this thread is pinned to.
+fn processors_online() -> usize {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let count = text.lines().filter(|l| l.starts_with("processor")).count();
+    count.max(1)
 }
 
 fn said(words: &[&str]) -> String {
@@ -180,7 +187,8 @@ pub struct Reach {
 }
 
 /// Holds all results under `folder` against `reach`: one line a figure. `Ok(true)`
-/// when every figure asked for is there and met.
+/// when every figure asked for is there, of a full run, and met. Results of sources that
+/// have changed since are named.
 pub fn check(reach: &Path, folder: &Path) -> Result<bool, String> {
     let reaches = reaches(reach)?;
     let mut have = BTreeMap::new();
@@ -195,6 +203,16 @@ pub fn check(reach: &Path, folder: &Path) -> Result<bool, String> {
         let text = std::fs::read_to_string(&path).map_err(|e| e.to_string())?;
         let results: Results =
             serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?;
+        if is_quick(&results) {
+            return Err(format!(
+                "{}: of a quick run (`{}`), which shows nothing: run it in full",
+                path.display(),
+                results.command
+            ));
+        }
+        if let Some(why) = staleness(folder, &results.commit) {
+            println!("stale: {}, of {}: {why}", results.bench, results.date);
+        }
         have.extend(results.figures.into_iter().map(|f| (f.id.clone(), f)));
     }
     let mut all = true;
@@ -220,6 +238,41 @@ pub fn check(reach: &Path, folder: &Path) -> Result<bool, String> {
     Ok(all)
 }
 
+fn is_quick(results: &Results) -> bool {
+    results.command.split(' ').any(|word| word == "--quick")
+}
+
+/// Why results taken at `commit` may not be those of the sources here; `None` = they are,
+/// or this is no checkout.
+fn staleness(folder: &Path, commit: &str) -> Option<String> {
+    let git = |words: &[&str]| {
+        std::process::Command::new("git")
+            .arg("-C")
+            .arg(folder)
+            .args(words)
+            .output()
+            .ok()
+    };
+    let top = git(&["rev-parse", "--show-toplevel"]).filter(|o| o.status.success())?;
+    let top = String::from_utf8_lossy(&top.stdout).trim().to_owned();
+    let known = format!("{commit}^{{commit}}");
+    let known = git(&["rev-parse", "--verify", "--quiet", &known])?;
+    if commit.is_empty() || !known.status.success() {
+        return Some(format!("its commit `{commit}` is not in this checkout"));
+    }
+    let words = ["-C", &top, "diff", "--quiet", commit, "--"];
+    let measured = [
+        "core",
+        "host",
+        "bin",
+        "bench/src",
+        "bench/peers",
+        "Cargo.lock",
+    ];
+    let same = git(&[&words[..], &measured[..]].concat())?.status.success();
+    (!same).then(|| format!("what it measures has changed since its commit {commit}"))
+}
+
 /// What each figure must reach, by its id.
 ///
 /// # Errors
@@ -243,6 +296,56 @@ mod tests {
         assert_eq!((figure.value, figure.min, figure.max), (3.0, 1.0, 5.0));
         let hundred: Vec<f64> = (1..=100).map(f64::from).collect();
         assert_eq!(Figure::quantile_of("x", "ms", &hundred, 0.99).value, 99.0);
+    }
+
+    #[test]
+    fn quick_results_are_refused_and_old_ones_named() {
+        let folder = e2e::private_folder("bulkhead-quick-").unwrap();
+        let reach = folder.join("reach.toml");
+        std::fs::write(&reach, "\"a.b\" = { at_most = 2 }\n").unwrap();
+        let figures = || vec![Figure::of("a.b", "ms", &[1.0])];
+        let results = folder.join("results");
+        let save = |command| {
+            Results::now("a", command, figures())
+                .save(&results)
+                .unwrap()
+        };
+        save("bulkhead bench a --quick");
+        assert!(check(&reach, &results).unwrap_err().contains("quick"));
+        save("bulkhead bench a");
+        assert!(check(&reach, &results).unwrap());
+
+        let git = |words: &[&str]| {
+            let mut git = std::process::Command::new("git");
+            git.arg("-C")
+                .arg(&folder)
+                .args(["-c", "user.name=x", "-c", "user.email=x"]);
+            let said = git.args(words).output().unwrap();
+            assert!(said.status.success(), "{said:?}");
+            String::from_utf8(said.stdout).unwrap().trim().to_owned()
+        };
+        // No checkout: nothing can be said.
+        assert_eq!(staleness(&folder, "abc"), None);
+        git(&["init", "-q"]);
+        std::fs::create_dir(folder.join("core")).unwrap();
+        let source = folder.join("core/source");
+        std::fs::write(&source, "1").unwrap();
+        git(&["add", "core"]);
+        git(&["commit", "-qm", "x"]);
+        let commit = git(&["rev-parse", "HEAD"]);
+        assert_eq!(staleness(&results, &commit), None);
+        assert!(
+            staleness(&results, "abcdef0")
+                .unwrap()
+                .contains("not in this")
+        );
+        std::fs::write(&source, "2").unwrap();
+        assert!(
+            staleness(&results, &commit)
+                .unwrap()
+                .contains("has changed")
+        );
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Any process may die at any moment; the rest go on.
 
-use e2e::Instance;
 use e2e::frames::TwoTenants;
+use e2e::{Instance, Namespace, unique};
 use std::process::Command;
 use std::time::Duration;
 
@@ -77,21 +77,129 @@ fn a_switch_comes_back_and_the_other_tenant_sees_nothing() {
         said.contains("300 received") || said.contains(" 0% packet loss"),
         "blue lost packets: {said}"
     );
+    // By its successor's word, and not before it has forwarded something.
+    let status = instance.ask(&["status"]).unwrap();
+    let red = status["compartments"].as_array().unwrap().iter();
+    let red = red.filter(|c| c["name"] == "red").next_back().unwrap();
+    assert!(red["last_outage_ns"].as_u64() > Some(0), "{red}");
     let why = instance.say(&["why", "red/app1"]).unwrap();
     assert!(why.ok(), "{}", why.err);
+    assert!(
+        why.out.contains("says that it forwarded a frame"),
+        "{}",
+        why.out
+    );
+}
+
+/// A tenant behind an uplink, and a stranger at its far side: what passes between them
+/// crosses the fabric.
+struct Beyond {
+    wire: Namespace,
+    far: Namespace,
+    tenant: String,
+}
+
+impl Beyond {
+    fn make() -> Result<Beyond, String> {
+        let beyond = Beyond {
+            wire: Namespace::make()?,
+            far: Namespace::make()?,
+            tenant: unique("bht-green-"),
+        };
+        beyond.wire.ip(&format!(
+            "link add up0 type veth peer name r0 netns {}",
+            beyond.far.name
+        ))?;
+        beyond.wire.ip("link set up0 up")?;
+        for line in [
+            "link set r0 up",
+            "addr add 192.0.2.1/24 dev r0",
+            "route add 10.9.0.0/24 via 192.0.2.10",
+        ] {
+            beyond.far.ip(line)?;
+        }
+        Ok(beyond)
+    }
+
+    fn spec(&self) -> String {
+        format!(
+            "version: 1
+uplinks:
+  - {{ name: wan, interface: up0, namespace: {} }}
+tenants:
+  - name: green
+    subnets:
+      - {{ name: lan, prefixes: [10.9.0.0/24] }}
+    endpoints:
+      - name: web1
+        subnet: lan
+        addresses: [10.9.0.10]
+        attach: {{ tap: {{ namespace: {}, interface: eth0, make: true }} }}
+    outside:
+      - {{ uplink: wan, address: [192.0.2.10/24], gateway: [192.0.2.1], mac: \"02:00:00:00:09:10\" }}
+",
+            self.wire.name, self.tenant
+        )
+    }
+
+    fn reaches(&self) -> bool {
+        let tenant = std::mem::ManuallyDrop::new(Namespace::named(&self.tenant));
+        tenant.sh("ping -n -c 1 -W 1 192.0.2.1").unwrap().ok()
+    }
+}
+
+impl Drop for Beyond {
+    fn drop(&mut self) {
+        drop(Namespace::named(&self.tenant));
+    }
+}
+
+/// Frames that the fabric has sent to the uplink.
+fn crossed(instance: &Instance) -> u64 {
+    let status = instance.ask(&["status"]).unwrap();
+    status["uplinks"][0]["counters"]["tx_frames"]
+        .as_u64()
+        .unwrap()
 }
 
 #[test]
-fn the_fabric_the_supervisor_and_the_controller_may_die() {
+fn the_fabric_may_die_and_what_crosses_it_goes_on() {
+    let beyond = Beyond::make().unwrap();
+    let instance = Instance::start().unwrap();
+    instance.apply(&beyond.spec()).unwrap();
+    assert!(instance.until(Duration::from_secs(5), |_| beyond.reaches()));
+    let green = instance.pid("green").unwrap();
+    for _ in 0..3 {
+        let fabric = instance.pid("fabric").unwrap();
+        kill(fabric);
+        assert!(
+            instance.until(Duration::from_secs(3), |i| {
+                i.pid("fabric").is_ok_and(|p| p != fabric) && beyond.reaches()
+            }),
+            "nothing crosses the new fabric: {}",
+            instance.ask(&["status"]).unwrap()
+        );
+        let before = crossed(&instance);
+        assert!(beyond.reaches());
+        assert!(crossed(&instance) > before, "it did not cross the fabric");
+    }
+    assert_eq!(
+        instance.pid("green").unwrap(),
+        green,
+        "its switch was touched"
+    );
+    // The word of the last fabric that it forwarded something.
+    assert!(instance.until(Duration::from_secs(3), |i| {
+        i.ask(&["status"]).unwrap()["fabric"]["last_outage_ns"].as_u64() > Some(0)
+    }));
+}
+
+#[test]
+fn the_supervisor_and_the_controller_may_die() {
     let tenants = TwoTenants::default();
     let instance = Instance::start().unwrap();
     instance.apply(&tenants.spec).unwrap();
     let red = instance.pid("red").unwrap();
-    let fabric = instance.pid("fabric").unwrap();
-    kill(fabric);
-    assert!(instance.until(Duration::from_secs(3), |i| {
-        i.pid("fabric").is_ok_and(|p| p != fabric)
-    }));
     for name in ["bulkhead-supervisor", "bulkhead-controller"] {
         let pid = child(&instance, name).unwrap_or_else(|| panic!("no {name} below the keeper"));
         kill(pid);

@@ -101,10 +101,10 @@ pub struct Up {
     #[arg(long)]
     pub rootless: bool,
     /// This user may change things too, beside root
-    #[arg(long, value_name = "UID")]
+    #[arg(long, value_name = "UID", value_parser = numbered)]
     pub owner: Option<u32>,
     /// Who has this group as its primary one may look
-    #[arg(long, value_name = "GID")]
+    #[arg(long, value_name = "GID", value_parser = numbered)]
     pub readers: Option<u32>,
     /// Return once the API answers, leave the daemon running; it prints to `log` in the run directory
     #[arg(long)]
@@ -251,6 +251,9 @@ pub struct Listen {
     /// Where to listen
     #[arg(long)]
     pub interface: String,
+    /// Instead: the time between neighbours of iperf3's datagrams to this port
+    #[arg(long)]
+    pub gaps: Option<u16>,
 }
 
 /// A MAC address.
@@ -301,6 +304,18 @@ impl std::str::FromStr for EndpointName {
 impl std::fmt::Display for EndpointName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}", self.tenant, self.endpoint)
+    }
+}
+
+/// The number of a user or group that can be told from others.
+fn numbered(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(65_534) => Err(
+            "65534 (nobody, nogroup) stands for everybody who has no number here: it is never let in"
+                .into(),
+        ),
+        Ok(number) => Ok(number),
+        Err(error) => Err(error.to_string()),
     }
 }
 

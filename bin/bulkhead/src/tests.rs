@@ -44,3 +44,11 @@ fn an_endpoint_is_two_names() {
 fn bench_takes_whatever_comes() {
     assert!(Cli::try_parse_from(["bulkhead", "bench", "reboot", "--quick", "--json"]).is_ok());
 }
+
+#[test]
+fn an_owner_who_could_never_be_let_in_is_refused_at_once() {
+    for word in ["--owner", "--readers"] {
+        assert!(Cli::try_parse_from(["bulkhead", "up", word, "1000"]).is_ok());
+        assert!(Cli::try_parse_from(["bulkhead", "up", word, "65534"]).is_err());
+    }
+}

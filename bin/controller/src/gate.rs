@@ -1,6 +1,7 @@
 //! The door of the API: everybody may knock, so nobody may fill it.
 
 use crate::caller::{Caller, Rights, Wish};
+use crate::patience::{Slow, Timed};
 use api::{Fault, Whose};
 use axum::Router;
 use axum::extract::connect_info::ConnectInfo;
@@ -26,6 +27,10 @@ const RESERVED: usize = 32;
 const EACH: usize = 32;
 /// From the connect, or the answer before, to the end of a request's head.
 const HEAD: Duration = Duration::from_secs(10);
+/// From a request's head to the end of its body, and as long as an answer may wait for
+/// its reader to take any of it: of who is neither root nor the owner. These may stop
+/// in the middle as they like (a capture into a pager): their places are reserved.
+const SLOW: Duration = Duration::from_secs(10);
 /// Refused ones that may take a moment to read why, and how long.
 const LINGERING: usize = 64;
 const LINGER: Duration = Duration::from_millis(200);
@@ -45,13 +50,13 @@ pub async fn serve(listener: UnixListener, router: Router, rights: Rights) {
         let caller = Caller::of(&stream, rights.rootless);
         let trusted = rights.check(caller, Wish::Change).is_ok();
         match Place::take(&gate, caller.uid, trusted) {
-            Some(place) => drop(tokio::spawn(one(
-                stream,
-                caller,
-                router.clone(),
-                HEAD,
-                place,
-            ))),
+            Some(place) => {
+                let patience = Patience {
+                    head: HEAD,
+                    slow: (!trusted).then_some(SLOW),
+                };
+                tokio::spawn(one(stream, caller, router.clone(), patience, place));
+            }
             None => {
                 // Who comes when even that is too much is only hung up on.
                 if let Ok(permit) = lingering.clone().try_acquire_owned() {
@@ -65,17 +70,33 @@ pub async fn serve(listener: UnixListener, router: Router, rights: Rights) {
     }
 }
 
-async fn one(stream: UnixStream, caller: Caller, router: Router, head: Duration, _place: Place) {
+/// How long a connection may keep its place without going on.
+struct Patience {
+    head: Duration,
+    /// `None` = for ever.
+    slow: Option<Duration>,
+}
+
+async fn one(
+    stream: UnixStream,
+    caller: Caller,
+    router: Router,
+    patience: Patience,
+    _place: Place,
+) {
+    let body = patience.slow.filter(|_| guard!("api-body-timeout"));
+    let answer = patience.slow.filter(|_| guard!("api-answer-timeout"));
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(ConnectInfo(caller));
-        router.call(request)
+        router.call(request.map(|incoming| Timed::new(incoming, body)))
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).max_buf_size(HEAD_BYTES);
-    http.header_read_timeout(guard!("api-head-timeout").then_some(head));
+    http.header_read_timeout(guard!("api-head-timeout").then_some(patience.head));
+    let stream = TokioIo::new(Slow::new(stream, answer));
     // A caller that breaks off harms itself alone.
-    let _ = http.serve_connection(TokioIo::new(stream), service).await;
+    let _ = http.serve_connection(stream, service).await;
 }
 
 /// Says why to a caller that asks, and waits for it to have read that. An answer before
@@ -175,6 +196,7 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use axum::routing::{get, post};
 
     #[test]
     fn one_user_fills_its_own_share_alone_and_gets_it_back() {
@@ -188,22 +210,74 @@ mod tests {
         assert!(Place::take(&gate, 1000, false).is_some());
     }
 
-    #[tokio::test]
-    async fn a_head_that_never_ends_is_hung_up_on_and_its_place_given_back() {
-        let gate = Arc::default();
+    /// A place for a caller who said this and then says nothing and reads nothing.
+    async fn after(said: &[u8], head_ms: u64, slow_ms: Option<u64>) -> (UnixStream, Shared) {
+        let gate = Shared::default();
         let (mut theirs, ours) = UnixStream::pair().unwrap();
         let place = Place::take(&gate, 1000, false).unwrap();
-        theirs.write_all(b"GET / HTTP/1.1\r\nhost").await.unwrap();
+        theirs.write_all(said).await.unwrap();
         let caller = Caller::of(&ours, false);
-        let head = Duration::from_millis(50);
-        tokio::spawn(one(ours, caller, Router::new(), head, place));
-        let mut answer = Vec::new();
-        let ended = theirs.read_to_end(&mut answer);
-        tokio::time::timeout(Duration::from_secs(5), ended)
-            .await
-            .unwrap()
-            .unwrap();
-        assert!(gate.lock().unwrap().others.is_empty());
+        let patience = Patience {
+            head: Duration::from_millis(head_ms),
+            slow: slow_ms.map(Duration::from_millis),
+        };
+        // An answer that no socket's buffer takes whole, and one that reads first.
+        let router = Router::new()
+            .route("/long", get(|| async { "x".repeat(4 << 20) }))
+            .route("/read", post(|body: String| async move { body }));
+        tokio::spawn(one(ours, caller, router, patience, place));
+        (theirs, gate)
+    }
+
+    type Shared = Arc<Mutex<Gate>>;
+
+    /// Whether the place comes back, within five seconds.
+    async fn left(gate: &Shared) -> bool {
+        for _ in 0..500 {
+            if gate.lock().unwrap().others.is_empty() {
+                return true;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        false
+    }
+
+    const MINUTES: u64 = 600_000;
+    const BODY: &[u8] = b"POST /read HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf";
+
+    #[tokio::test]
+    async fn a_head_that_never_ends_is_hung_up_on_and_its_place_given_back() {
+        let (_theirs, gate) = after(b"GET / HTTP/1.1\r\nhost", 50, Some(MINUTES)).await;
+        assert!(left(&gate).await);
+    }
+
+    #[tokio::test]
+    async fn a_body_that_never_ends_is_hung_up_on_and_its_place_given_back() {
+        // The head after the answer to it does not come either.
+        let (_theirs, gate) = after(BODY, 50, Some(50)).await;
+        assert!(left(&gate).await);
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_nobody_reads_is_given_up_and_its_place_given_back() {
+        let asked = b"GET /long HTTP/1.1\r\nhost: x\r\n\r\n".repeat(100);
+        let (_theirs, gate) = after(&asked, MINUTES, Some(50)).await;
+        assert!(left(&gate).await);
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_read_slowly_arrives_whole() {
+        let asked = b"GET /long HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        let (mut theirs, _gate) = after(asked, MINUTES, Some(500)).await;
+        let (mut read, mut some) = (0, vec![0; 512 << 10]);
+        loop {
+            match theirs.read(&mut some).await.unwrap() {
+                0 => break,
+                more => read += more,
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert!(read > 4 << 20, "{read}");
     }
 
     #[test]

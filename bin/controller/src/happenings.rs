@@ -200,10 +200,17 @@ fn named(event: &Event, world: &World) -> Happening {
             };
             (cause.to_owned(), format!("{target}'s process {how}"))
         }
+        Some(EventKind::Attached) => (
+            String::new(),
+            format!(
+                "{target} has a new process, {:.1} ms after the death was seen",
+                event.value as f64 / 1e6
+            ),
+        ),
         Some(EventKind::Restarted) => (
             String::new(),
             format!(
-                "{target} forwards again, {:.1} ms after its death",
+                "{target} forwards again: its new process says its first frame went {:.1} ms after the death was seen",
                 event.value as f64 / 1e6
             ),
         ),

@@ -14,6 +14,7 @@ mod gate;
 mod happenings;
 mod metrics;
 mod pages;
+mod patience;
 mod refuse;
 mod routes;
 mod server;

@@ -229,7 +229,7 @@ fn recorded(event: &Event, now_ns: u64) -> Recorded {
             cause(u32::try_from(event.b).unwrap_or(0))
         ),
         Some(EventKind::Restarted) => format!(
-            "compartment {} is back after {} us",
+            "compartment {} says it forwards again after {} us",
             event.a,
             event.b / 1000
         ),

@@ -67,7 +67,11 @@ pub fn refused(refusal: &Refusal, what: &str) -> Fault {
                 Whose::User,
                 "see `bulkhead status` for what exists",
             ),
-            Some(ErrorCode::Conflict) => ("conflict", Whose::Bulkhead, "apply the spec again"),
+            Some(ErrorCode::Conflict) => (
+                "conflict",
+                Whose::User,
+                "`bulkhead status` shows what this daemon has; what it has not is another's (a second daemon's?): give it another name in the spec, or take it away there",
+            ),
             Some(ErrorCode::Limit) => (
                 "limit",
                 Whose::Host,

@@ -158,8 +158,11 @@ pub fn judge(known: Known) -> Why {
             compartment.restarts,
             death.cause,
             match death.outage_ns {
-                0 => String::new(),
-                ns => format!(", and was back {:.1} ms later", ns as f64 / 1e6),
+                0 => "; its new process has forwarded nothing yet".to_owned(),
+                ns => format!(
+                    "; its new process says that it forwarded a frame {:.1} ms after that was seen",
+                    ns as f64 / 1e6
+                ),
             }
         ));
     }
@@ -333,7 +336,7 @@ mod tests {
         ];
         assert_eq!(
             judge(known).verdict[1],
-            "its compartment was restarted 40 times, and died last of trip, and was back 2.0 ms later"
+            "its compartment was restarted 40 times, and died last of trip; its new process says that it forwarded a frame 2.0 ms after that was seen"
         );
     }
 

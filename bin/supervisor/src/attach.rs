@@ -46,14 +46,12 @@ impl Supervisor {
         };
         state.worker = Some(id);
         state.attached = now;
-        state.outage = if state.died == 0 {
-            0
-        } else {
-            now.saturating_sub(state.died)
-        };
+        // Over when a frame has been forwarded, not when somebody was told to.
+        state.outage = 0;
+        state.awaits_frame = state.died != 0;
         state.progress = Default::default();
         state.has_refused = false;
-        let (restarts, outage) = (state.restarts, state.outage);
+        let (restarts, seated) = (state.restarts, now.saturating_sub(state.died));
         let pages = vec![Rc::clone(&state.counters), Rc::clone(&state.recorder)];
         self.tell(id, &Message::new(0, &attach), pages);
         for (body, fds) in self.ports_of(seat) {
@@ -68,9 +66,32 @@ impl Supervisor {
         if restarts > 0 {
             // The processor belongs to the successor first.
             self.refill_after = now + REFILL_PAUSE;
-            self.happened(Happened::new(EventKind::Restarted, Subject::Seat(seat)).value(outage));
+            let attached = Happened::new(EventKind::Attached, Subject::Seat(seat)).value(seated);
+            self.happened(attached.at(now));
         }
         self.watch_now();
+    }
+
+    /// Ends the outage of a seat whose successor says that it has forwarded a frame. Its
+    /// word alone: a time before it was seated or yet to come is not believed.
+    pub fn look_for_first_frame(&mut self, seat: Seat) {
+        let now = self.now();
+        let Some(state) = self.seat_mut(seat).filter(|state| state.awaits_frame) else {
+            return;
+        };
+        let (said, Some(id)) = (state.word(ProcessWord::FirstFrame), state.worker) else {
+            return;
+        };
+        if said < state.attached && guard!("first-frame-of-before") || said == 0 {
+            return;
+        }
+        let first = said.min(now);
+        state.awaits_frame = false;
+        state.outage = first.saturating_sub(state.died).max(1);
+        let outage = state.outage;
+        self.note_place(id, &place_of(seat));
+        let restarted = Happened::new(EventKind::Restarted, Subject::Seat(seat)).value(outage);
+        self.happened(restarted.at(first));
     }
 
     fn attach_body(&mut self, seat: Seat) -> Option<Attach> {

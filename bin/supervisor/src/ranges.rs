@@ -21,9 +21,15 @@ pub fn take(first: u32, run_dir: &Path) -> Result<OwnedFd, String> {
     take_in(Path::new(FOLDER), first, run_dir)
 }
 
-/// Removes the file of a range that is held.
+/// Removes the file of a range that is held, and the folder of the last.
 pub fn remove(first: u32) {
-    let _ = std::fs::remove_file(place(Path::new(FOLDER), first));
+    remove_in(Path::new(FOLDER), first);
+}
+
+fn remove_in(folder: &Path, first: u32) {
+    let _ = std::fs::remove_file(place(folder, first));
+    // Fails where another instance has a range.
+    let _ = std::fs::remove_dir(folder);
 }
 
 fn place(folder: &Path, first: u32) -> PathBuf {
@@ -33,15 +39,19 @@ fn place(folder: &Path, first: u32) -> PathBuf {
 fn take_in(folder: &Path, first: u32, run_dir: &Path) -> Result<OwnedFd, String> {
     let path = place(folder, first);
     let says = |error: std::io::Error| format!("{}: {error}", path.display());
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(folder)
-        .map_err(says)?;
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     loop {
         // Bound: once more for each instance that ends just now.
-        let fd = open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(|e| says(e.into()))?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(says)?;
+        let fd = match open(&path, flags, Mode::RUSR | Mode::WUSR) {
+            // The folder was the last one's, and went with it.
+            Err(Errno::NOENT) => continue,
+            opened => opened.map_err(|e| says(e.into()))?,
+        };
         let locked = flock(&fd, FlockOperation::NonBlockingLockExclusive);
         let mut file = File::from(fd);
         match locked {
@@ -84,5 +94,18 @@ mod tests {
         assert!(take(6, "/run/two").is_ok());
         drop(kept);
         assert!(take(5, "/run/two").is_ok());
+    }
+
+    #[test]
+    fn the_last_range_takes_the_folder_along() {
+        let outer = tempfile::tempdir().unwrap();
+        let folder = outer.path().join("uids");
+        let held = [5, 6].map(|first| take_in(&folder, first, Path::new("/run/one")).unwrap());
+        remove_in(&folder, 5);
+        assert!(folder.join("6").exists());
+        remove_in(&folder, 6);
+        assert!(!folder.exists());
+        drop(held);
+        assert!(take_in(&folder, 5, Path::new("/run/one")).is_ok());
     }
 }

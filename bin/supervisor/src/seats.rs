@@ -45,8 +45,11 @@ pub struct SeatState {
     pub died: u64,
     /// When its process was attached, ns.
     pub attached: u64,
-    /// Nanoseconds from death to attach, the last time.
+    /// Nanoseconds from its last death, as we saw it, to the first frame that its successor
+    /// says it forwarded; 0 = it has not.
     pub outage: u64,
+    /// Its process came after a death, and has not said that it forwarded a frame.
+    pub awaits_frame: bool,
     /// Not to be filled before, ns.
     pub due: u64,
     /// `START_*` for the next process.
@@ -99,6 +102,7 @@ impl SeatState {
             died: 0,
             attached: 0,
             outage: 0,
+            awaits_frame: false,
             due: 0,
             start: START_FRESH,
             suspect: 0,

@@ -585,6 +585,7 @@ impl Supervisor {
             let Some(id) = self.seat(seat).and_then(|state| state.worker) else {
                 continue;
             };
+            self.look_for_first_frame(seat);
             let Some(pid) = self.workers.get(&id).map(|worker| worker.pid) else {
                 continue;
             };

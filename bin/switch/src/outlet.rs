@@ -143,8 +143,11 @@ impl Outlets<'_> {
             bytes,
             frame.segments,
             frame.offload.gso_type != 0,
-            self.now,
         );
+        // An answer or advertisement of our own is nothing forwarded.
+        if !matches!(payload, Payload::None) {
+            self.telling.forwarded(self.now);
+        }
         if let Some(place) = self.places.get_mut(frame.slot as usize)
             && !place.touched
             && self.touched.len() < self.touched.capacity()

@@ -61,7 +61,7 @@ impl Telling {
     }
 
     /// Counts a frame that went out.
-    pub fn sent(&mut self, slot: Slot, bytes: u64, segments: u32, gso: bool, now: u64) {
+    pub fn sent(&mut self, slot: Slot, bytes: u64, segments: u32, gso: bool) {
         let at = slot as usize;
         self.counters.count(at, Counter::TxFrames, 1);
         self.counters.count(at, Counter::TxBytes, bytes);
@@ -70,6 +70,10 @@ impl Telling {
         if gso {
             self.counters.count(at, Counter::TxGsoBytes, bytes);
         }
+    }
+
+    /// Says when the first frame went on its way.
+    pub fn forwarded(&mut self, now: u64) {
         if self.counters.process(ProcessWord::FirstFrame) == 0 {
             self.counters.set(ProcessWord::FirstFrame, now);
         }

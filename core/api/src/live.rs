@@ -84,6 +84,6 @@ pub struct Happening {
     pub cause: String,
     /// One sentence for a person.
     pub message: String,
-    /// By kind: nanoseconds of the outage for `restarted`.
+    /// By kind: nanoseconds since the death was seen for `attached` and `restarted`.
     pub value: u64,
 }

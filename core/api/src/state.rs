@@ -76,7 +76,9 @@ pub struct Compartment {
     pub restarts: u32,
     /// Why it last died: `exit`, `trip`, `stall`, `report`, or empty.
     pub last_cause: String,
-    /// Last outage, nanoseconds (death to attach).
+    /// Last outage, nanoseconds: from the death, as the supervisor saw it, to the first frame
+    /// that the successor says it forwarded (where nobody sends, that frame is late); 0 = it
+    /// has forwarded none.
     pub last_outage_ns: u64,
     /// Epoch of the image the supervisor installed.
     pub epoch: u64,
@@ -202,7 +204,7 @@ pub struct Death {
     pub time_ms: u64,
     /// `exit`, `trip`, `stall`, `report`.
     pub cause: String,
-    /// Outage, nanoseconds; 0 = not back yet.
+    /// Outage, nanoseconds, as [`Compartment::last_outage_ns`]; 0 = no frame forwarded since.
     pub outage_ns: u64,
 }
 

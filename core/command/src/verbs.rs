@@ -354,7 +354,8 @@ body! {
         uid: u32,
         /// Answer: epoch last installed.
         epoch: u64,
-        /// Answer: nanoseconds of the last outage (death to attach).
+        /// Answer: nanoseconds of the last outage, from the death, as the supervisor saw it, to
+        /// the first frame that the successor says it forwarded; 0 = it has not.
         outage_ns: u64,
         /// Answer: digest of the image installed.
         digest: [u8; 32],

@@ -31,7 +31,7 @@ pub struct Event {
 pub enum EventKind {
     /// Process confined and ready; a = pid it sees.
     Ready = 1,
-    /// Attached to compartment a.
+    /// Attached to compartment a. Supervisor, of a successor: b = ns since it saw the death.
     Attached = 2,
     /// Port added at `slot`; a = port kind.
     PortAdded = 3,
@@ -51,6 +51,7 @@ pub enum EventKind {
     Quarantine = 10,
     /// Supervisor: process died; a = compartment, b = cause.
     Died = 11,
-    /// Supervisor: process restarted; a = compartment, b = ns from death to attach.
+    /// Supervisor: a successor said it forwarded a frame; a = compartment, b = ns from the
+    /// death, as the supervisor saw it, to that frame.
     Restarted = 12,
 }

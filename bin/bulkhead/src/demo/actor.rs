@@ -38,8 +38,10 @@ pub fn attack(attack: &Attack) -> Result<Exit, Trouble> {
     Ok(Exit::Done)
 }
 
-/// Says one line for each marked frame that arrives, until it is killed.
+/// Says one line for each marked frame that arrives, or for each time between two of
+/// iperf3's datagrams that is longer than all before it, until it is killed.
 pub fn listen(listen: &Listen) -> Result<Exit, Trouble> {
+    let mut silence = Silence::default();
     let socket = PacketSocket::from_fd(open(&listen.interface)?);
     let mut buffer = vec![0; wire::offload::MAX_FRAME + 64];
     crate::print(b"listening\n")?;
@@ -47,7 +49,13 @@ pub fn listen(listen: &Listen) -> Result<Exit, Trouble> {
         match socket.recv(&mut buffer) {
             Ok(Some((_, place))) => {
                 let frame = buffer.get(place).unwrap_or_default();
-                if frame.windows(MARK.len()).any(|part| part == MARK) {
+                if let Some(port) = listen.gaps {
+                    if is_datagram(frame, port)
+                        && let Some(longest) = silence.heard(Instant::now())
+                    {
+                        crate::print(format!("{}\n", longest.as_nanos()).as_bytes())?;
+                    }
+                } else if frame.windows(MARK.len()).any(|part| part == MARK) {
                     crate::print(b"heard\n")?;
                 }
             }
@@ -60,6 +68,35 @@ pub fn listen(listen: &Listen) -> Result<Exit, Trouble> {
             Err(error) => return Err(Trouble::new(Exit::Failed, error.to_string(), "")),
         }
     }
+}
+
+/// The longest time in which nothing was heard.
+#[derive(Default)]
+struct Silence {
+    last: Option<Instant>,
+    longest: Duration,
+}
+
+impl Silence {
+    /// Something is heard now. The time since it last was, where it is the longest so far.
+    fn heard(&mut self, now: Instant) -> Option<Duration> {
+        let since = now - self.last.replace(now)?;
+        let longest = since > self.longest;
+        self.longest = self.longest.max(since);
+        longest.then_some(since)
+    }
+}
+
+/// Whether a frame is one of iperf3's numbered datagrams over IPv4 to this port: seconds,
+/// microseconds and number stand before its payload. Its greeting has four bytes.
+fn is_datagram(frame: &[u8], port: u16) -> bool {
+    let word = |at: usize| Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]));
+    // Ethernet, an IPv4 header without options, UDP.
+    word(12) == Some(0x0800)
+        && frame.get(14) == Some(&0x45)
+        && frame.get(23) == Some(&17)
+        && word(36) == Some(port)
+        && word(38) >= Some(8 + 12)
 }
 
 fn open(interface: &str) -> Result<OwnedFd, Trouble> {
@@ -101,4 +138,38 @@ fn gateway() -> Result<(Ipv4Addr, [u8; 6]), Trouble> {
         std::thread::sleep(Duration::from_millis(10));
     }
     Err(none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_silence_is_told_when_it_ends() {
+        let mut silence = Silence::default();
+        let start = Instant::now();
+        let told: Vec<Option<u64>> = [0, 10, 12, 40, 50, 100]
+            .map(|ms| silence.heard(start + Duration::from_millis(ms)))
+            .map(|longest| longest.map(|l| l.as_millis() as u64))
+            .into();
+        assert_eq!(told, [None, Some(10), None, Some(28), None, Some(50)]);
+    }
+
+    #[test]
+    fn only_numbered_datagrams_to_the_port_are_heard() {
+        let datagram = |protocol: u8, port: u16, payload: u16| {
+            let mut frame = vec![0; 42 + usize::from(payload)];
+            frame[12] = 8;
+            frame[14] = 0x45;
+            frame[23] = protocol;
+            frame[36..38].copy_from_slice(&port.to_be_bytes());
+            frame[38..40].copy_from_slice(&(8 + payload).to_be_bytes());
+            frame
+        };
+        assert!(is_datagram(&datagram(17, 5201, 200), 5201));
+        assert!(!is_datagram(&datagram(6, 5201, 200), 5201));
+        assert!(!is_datagram(&datagram(17, 53, 200), 5201));
+        assert!(!is_datagram(&datagram(17, 5201, 4), 5201));
+        assert!(!is_datagram(&datagram(17, 5201, 200)[..37], 5201));
+    }
 }

@@ -87,10 +87,11 @@ fn rendered_status(status: &Status) -> String {
             "tap" => format!("{} in {}", endpoint.interface, endpoint.namespace),
             kind => kind.to_owned(),
         };
+        // Why is said below: a sentence would widen every row.
         let state = if endpoint.port == "open" {
             endpoint.state.clone()
         } else {
-            format!("{}, port {}", endpoint.state, endpoint.port)
+            "NOT open".to_owned()
         };
         let counters = &endpoint.counters;
         table.row([
@@ -105,6 +106,10 @@ fn rendered_status(status: &Status) -> String {
     }
     if !table.is_empty() {
         let _ = write!(out, "\n{table}");
+    }
+    for endpoint in endpoints_not_open(status) {
+        let (tenant, name, port) = (&endpoint.tenant, &endpoint.name, &endpoint.port);
+        let _ = writeln!(out, "{tenant}/{name}: the port is {port}");
     }
     if !status.uplinks.is_empty() {
         let mut table = Table::new(&["UPLINK", "INTERFACE", ">IN", ">OUT"]);
@@ -161,6 +166,10 @@ fn endpoints(status: &Status) -> impl Iterator<Item = &Endpoint> {
     status.tenants.iter().flat_map(|tenant| &tenant.endpoints)
 }
 
+fn endpoints_not_open(status: &Status) -> impl Iterator<Item = &Endpoint> {
+    endpoints(status).filter(|endpoint| endpoint.port != "open")
+}
+
 fn speaks(endpoint: &Endpoint) -> bool {
     endpoint.port == "open" && endpoint.state == "open"
 }
@@ -209,8 +218,10 @@ fn compartment_row(compartment: &Compartment) -> [String; 8] {
         } else {
             compartment.last_cause.clone()
         },
-        if compartment.last_outage_ns == 0 {
+        if compartment.restarts == 0 {
             "-".into()
+        } else if compartment.last_outage_ns == 0 {
+            "no frame since".into()
         } else {
             nanoseconds(compartment.last_outage_ns)
         },
@@ -297,7 +308,7 @@ fn rendered_why(why: &Why) -> String {
                 when(death.time_ms),
                 death.cause.clone(),
                 if death.outage_ns == 0 {
-                    "not back yet".into()
+                    "no frame since".into()
                 } else {
                     nanoseconds(death.outage_ns)
                 },
@@ -370,7 +381,12 @@ mod tests {
         );
         let after = |title: &str| shown.lines().skip_while(|l| !l.starts_with(title)).nth(1);
         assert!(after("COMPARTMENT").unwrap().starts_with("c150"), "{shown}");
-        assert!(after("ENDPOINT").unwrap().contains("/e120"), "{shown}");
+        let first = after("ENDPOINT").unwrap();
+        assert!(
+            first.contains("/e120") && first.contains("NOT open"),
+            "{shown}"
+        );
+        assert!(shown.contains("/e120: the port is gone\n"), "{shown}");
         assert!(!shown.contains("weaker"), "{shown}");
     }
 
@@ -413,6 +429,18 @@ mod tests {
         }
         assert_eq!(shown.matches("weaker").count(), 2, "{shown}");
         assert!(!shown.contains("outcome 5"), "{shown}");
+    }
+
+    #[test]
+    fn a_successor_that_forwards_nothing_ends_no_outage() {
+        let mut dead = Compartment {
+            restarts: 1,
+            ..Compartment::default()
+        };
+        assert_eq!(compartment_row(&dead)[7], "no frame since");
+        dead.last_outage_ns = 2_000_000;
+        assert_eq!(compartment_row(&dead)[7], "2.0 ms");
+        assert_eq!(compartment_row(&Compartment::default())[7], "-");
     }
 
     #[test]

@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use telemetry::counters::Counter;
 use telemetry::recorder::EventKind;
+use wayward::FORWARDS;
 
 const TESTS: &[(&str, fn())] = &[
     (
@@ -24,6 +25,10 @@ const TESTS: &[(&str, fn())] = &[
     (
         "a_killed_switch_is_replaced_by_a_spare_on_the_same_channel_and_image",
         a_killed_switch_is_replaced_by_a_spare_on_the_same_channel_and_image,
+    ),
+    (
+        "an_outage_lasts_until_the_successor_says_that_it_forwarded_a_frame",
+        an_outage_lasts_until_the_successor_says_that_it_forwarded_a_frame,
     ),
     (
         "the_fabric_is_replaced_and_resumes_every_channel",
@@ -189,8 +194,7 @@ fn a_killed_switch_is_replaced_by_a_spare_on_the_same_channel_and_image() {
     host.until("it has the image", |h| h.count(3, 0, Counter::Replies) == 2);
     let died = host.event(EventKind::Died);
     assert_eq!((died.target, died.cause), (3, CAUSE_EXIT));
-    let restarted = host.event(EventKind::Restarted);
-    assert_eq!(restarted.value, after.outage_ns);
+    assert_eq!(host.event(EventKind::Attached).target, 3);
     // Kills from outside blame nobody, however many: each endpoint stays plugged in.
     for _ in 0..4 {
         let pid = host.wait_for(3, |now| now.pid != 0).pid;
@@ -199,6 +203,26 @@ fn a_killed_switch_is_replaced_by_a_spare_on_the_same_channel_and_image() {
         host.wait_for(3, |now| now.pid != pid && now.pid != 0);
     }
     assert_eq!(host.inspect(3).state, RUN_UP);
+}
+
+fn an_outage_lasts_until_the_successor_says_that_it_forwarded_a_frame() {
+    let mut host = Host::start();
+    host.ok(&red(3, 0));
+    // Its word stays in the page when it dies, and is no word of its successor's.
+    host.install(3, FORWARDS).unwrap();
+    host.install(3, 7).unwrap();
+    let before = host.inspect(3);
+    host.settle();
+    kill(before.pid);
+    host.wait_for(3, |now| now.pid != before.pid && now.pid != 0);
+    let seated = host.event(EventKind::Attached).value;
+    // Several looks of the watch.
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(host.inspect(3).outage_ns, 0, "it has forwarded nothing");
+    host.install(3, FORWARDS).unwrap();
+    let after = host.wait_for(3, |now| now.outage_ns != 0);
+    assert!(after.outage_ns > seated + 200_000_000, "{after:?}");
+    assert_eq!(host.event(EventKind::Restarted).value, after.outage_ns);
 }
 
 fn the_fabric_is_replaced_and_resumes_every_channel() {
@@ -226,7 +250,7 @@ fn a_supervisor_killed_at_any_time_comes_back_and_the_switches_do_not_notice() {
     let mut host = Host::start();
     host.ok(&red(3, 0));
     host.ok(&tap(3, 1, &host.namespace("a")));
-    host.install(3, 1).unwrap();
+    host.install(3, FORWARDS).unwrap();
     let before = (host.inspect(3).pid, host.inspect(FABRIC).pid);
     for round in 0..3 {
         host.kill_supervisor();
@@ -239,14 +263,14 @@ fn a_supervisor_killed_at_any_time_comes_back_and_the_switches_do_not_notice() {
             "round {round}"
         );
     }
-    assert_eq!(host.inspect(3).epoch, 1);
+    assert_eq!(host.inspect(3).epoch, FORWARDS);
     // It heard nothing: one fabric channel, one tap.
     assert_eq!(host.count(3, 0, Counter::RxFrames), 1);
     assert_eq!(host.count(3, 1, Counter::RxFrames), 1);
     assert_eq!(host.inventory().len(), 2);
     // What happened before is remembered.
     kill(before.0);
-    let after = host.wait_for(3, |now| now.pid != before.0 && now.pid != 0);
+    let after = host.wait_for(3, |now| now.pid != before.0 && now.outage_ns != 0);
     host.settle();
     host.kill_supervisor();
     host.restart_supervisor();

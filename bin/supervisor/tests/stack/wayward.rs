@@ -38,6 +38,8 @@ const CLOSES: u32 = 108;
 const CLOSES_NONE: u32 = 109;
 /// Wants the channel in slot 0 replaced twenty times, when it gets its image.
 const REPLACES: u32 = 110;
+/// With an image of this epoch or a later one a switch says that it forwarded a frame.
+pub const FORWARDS: u64 = 500;
 /// Writes a MiB to its standard error and exits, when it gets its image.
 const SHOUTS: u32 = 111;
 /// Reads nothing any more and sleeps, when it gets its image.
@@ -61,6 +63,8 @@ pub fn run(is_fabric: bool) -> ! {
     let Some(control) = confine::descriptor(3) else {
         std::process::exit(2)
     };
+    // The first call looks for the kernel's clock, which it may not later.
+    monotonic();
     let stages = match confine::enter(profile) {
         Ok(stages) => stages.0,
         Err(error) => {
@@ -108,6 +112,9 @@ pub fn run(is_fabric: bool) -> ! {
                 page.count(body.slot as usize, Counter::TxFrames, 1);
             } else if let Some(body) = message.body::<UseImage>() {
                 page.count(0, Counter::Replies, 1);
+                if !is_fabric && body.epoch >= FORWARDS {
+                    page.set(ProcessWord::FirstFrame, monotonic());
+                }
                 act(mode, &control, page, &body);
                 // The fabric is told by the image's epoch whom to report.
                 if is_fabric && body.epoch >= 1000 {
@@ -122,6 +129,11 @@ pub fn run(is_fabric: bool) -> ! {
             }
         }
     }
+}
+
+fn monotonic() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
 fn act(mode: u32, control: &Socket, page: &CountersPage, image: &UseImage) {
