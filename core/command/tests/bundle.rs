@@ -38,7 +38,11 @@ fn lies_inside(bytes: &[u8], part: Part<'_>) {
 fn harmless(bytes: &[u8]) {
     if let Ok(bundle) = Bundle::read(bytes) {
         let parts = [Some(bundle.spec), bundle.fabric];
-        for part in parts.into_iter().flatten().chain(bundle.compartments.values().copied()) {
+        for part in parts
+            .into_iter()
+            .flatten()
+            .chain(bundle.compartments.values().copied())
+        {
             lies_inside(bytes, part);
         }
         assert!(bundle.compartments.len() <= MOST_COMPARTMENTS);
@@ -93,12 +97,24 @@ fn what_is_wrong_is_named() {
     const LIST: usize = 24 + 4 * 56;
     assert_eq!(torn(&|_| {}), None);
     assert_eq!(torn(&|bytes| bytes[0] ^= 1), Some(BundleError::Form));
-    assert_eq!(torn(&|bytes| bytes.truncate(LIST + 60)), Some(BundleError::Place));
+    assert_eq!(
+        torn(&|bytes| bytes.truncate(LIST + 60)),
+        Some(BundleError::Place)
+    );
     assert_eq!(torn(&|bytes| bytes[17] = 255), Some(BundleError::TooMuch));
     assert_eq!(torn(&|bytes| bytes[LIST + 4] = 7), Some(BundleError::Order));
     // The length, the offset: outside; at no multiple; in the list itself.
-    assert_eq!(torn(&|bytes| bytes[LIST + 23] = 255), Some(BundleError::Place));
-    assert_eq!(torn(&|bytes| bytes[LIST + 8] += 1), Some(BundleError::Place));
-    assert_eq!(torn(&|bytes| bytes[LIST + 8..LIST + 16].fill(0)), Some(BundleError::Place));
+    assert_eq!(
+        torn(&|bytes| bytes[LIST + 23] = 255),
+        Some(BundleError::Place)
+    );
+    assert_eq!(
+        torn(&|bytes| bytes[LIST + 8] += 1),
+        Some(BundleError::Place)
+    );
+    assert_eq!(
+        torn(&|bytes| bytes[LIST + 8..LIST + 16].fill(0)),
+        Some(BundleError::Place)
+    );
     assert_eq!(torn(&|bytes| bytes[LIST] = 9), Some(BundleError::Form));
 }

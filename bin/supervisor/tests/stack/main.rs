@@ -4,6 +4,7 @@
 
 mod floods;
 mod host;
+mod proofs;
 mod surroundings;
 mod wayward;
 
@@ -94,13 +95,17 @@ fn main() -> ExitCode {
     match own.rsplit('/').next() {
         Some("bulkhead-switch") => wayward::run(false),
         Some("bulkhead-fabric") => wayward::run(true),
+        Some("bulkhead-verifier") => wayward::verify(),
         Some("bulkhead-loose") => wayward::claim(),
         _ => {}
     }
     let filters: Vec<String> = words.filter(|word| !word.starts_with('-')).collect();
     let mut failed = Vec::new();
     let mut count = 0;
-    for (name, test) in TESTS.iter().chain(surroundings::TESTS).chain(floods::TESTS) {
+    let others = (surroundings::TESTS.iter())
+        .chain(floods::TESTS)
+        .chain(proofs::TESTS);
+    for (name, test) in TESTS.iter().chain(others) {
         if !filters.is_empty() && !filters.iter().any(|filter| name.contains(filter.as_str())) {
             continue;
         }
