@@ -249,7 +249,7 @@ fn checked(message: Message) -> Result<Message, Refusal> {
 fn error_code(number: u32) -> Option<ErrorCode> {
     use ErrorCode::{
         BadImage, BadMessage, Conflict, Denied, Limit, NoInterface, NoNamespace, NotFound,
-        Quarantined, System,
+        NotProved, Quarantined, System,
     };
     [
         BadMessage,
@@ -262,6 +262,7 @@ fn error_code(number: u32) -> Option<ErrorCode> {
         Quarantined,
         NoNamespace,
         NoInterface,
+        NotProved,
     ]
     .into_iter()
     .find(|code| *code as u32 == number)
@@ -281,5 +282,6 @@ fn explain(code: ErrorCode) -> &'static str {
         ErrorCode::Quarantined => "it is quarantined",
         ErrorCode::NoNamespace => "the network namespace does not exist",
         ErrorCode::NoInterface => "the interface does not exist",
+        ErrorCode::NotProved => "it was not proved",
     }
 }
