@@ -1,5 +1,7 @@
 //! The controller against a supervisor that keeps books and can be told to refuse.
 
+mod proofs;
+
 use crate::applier::Applier;
 use crate::caller::Rights;
 use crate::happenings::Happenings;
@@ -9,7 +11,6 @@ use crate::steps::Key;
 use crate::supervisor::Supervisor;
 use api::{Applied, Fault, Plan, Status, Why};
 use axum::http::StatusCode;
-use command::bundle::{Bundle, Part};
 use command::message::ErrorCode;
 use command::verbs::*;
 use command::{Body, Message};
@@ -22,7 +23,7 @@ use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -148,7 +149,7 @@ fn supervise(socket: Socket, books: Shared) {
             });
         } else if let Some(body) = message.body::<Prove>() {
             let bundle = shm::SealedImage::map(fds[0].as_fd()).expect("a sealed bundle");
-            prove(
+            proofs::prove(
                 &socket,
                 &mut books,
                 message.seq,
@@ -218,82 +219,6 @@ fn supervise(socket: Socket, books: Shared) {
     }
 }
 
-/// Stands for supervisor and verifier: proves all but what it was told not to, and needs
-/// whole what it was not given before.
-fn prove(socket: &Socket, books: &mut Books, seq: u32, purpose: u32, bytes: &[u8]) {
-    let bundle = Bundle::read(bytes).expect("a bundle");
-    let say = |verdict: Verdict, report: Option<&OwnedFd>| {
-        let fds: Vec<_> = report.into_iter().map(AsFd::as_fd).collect();
-        let message = Message::new(seq, &verdict);
-        socket
-            .send_wait(&message, &fds, Duration::from_secs(5))
-            .unwrap();
-    };
-    let spec = match bundle.spec {
-        Part::Held(digest) => Some(digest),
-        Part::Bytes(text) => {
-            let name = [bundle.source.as_bytes(), &[0]].concat();
-            let digest = Sha256::digest([name.as_slice(), text].concat()).into();
-            books.held.insert(digest);
-            Some(digest)
-        }
-    };
-    if purpose == PROVE_AHEAD {
-        return say(Verdict::default(), None);
-    }
-    books.log.push("prove".into());
-    assert!(bundle.now > 1_700_000_000 && !bundle.numbers.is_empty());
-    let fabric = bundle.fabric.map(|part| (0, part)).expect("a fabric");
-    let parts = bundle
-        .compartments
-        .iter()
-        .map(|(slot, part)| (*slot, *part));
-    let parts: BTreeMap<u32, Part<'_>> = parts.chain([fabric]).collect();
-    let mut breaches = books.breaches.clone();
-    let (mut digests, mut whole) = (BTreeSet::new(), 0);
-    for (slot, part) in &parts {
-        let digest = match part {
-            Part::Held(digest) => *digest,
-            Part::Bytes(bytes) => {
-                whole += 1;
-                let digest = image::digest(bytes).unwrap().0;
-                books.held.insert(digest);
-                digest
-            }
-        };
-        digests.insert(digest);
-        let target = if *slot == 0 { FABRIC } else { *slot };
-        let lies = books.images.get(&target).map(|(digest, _)| *digest);
-        if purpose == PROVE_INSTALLED && lies != Some(digest) {
-            breaches.push((*slot, "another image is in use".into()));
-        }
-    }
-    let needed = (digests.iter().chain(&spec)).any(|digest| !books.held.contains(digest));
-    let outcome = match (needed && purpose != PROVE_INSTALLED, breaches.is_empty()) {
-        (true, _) => VERDICT_NEED,
-        (false, true) => VERDICT_PROVED,
-        (false, false) => VERDICT_BREACHES,
-    };
-    books.whole.push(whole);
-    if outcome == VERDICT_PROVED && purpose == PROVE_TO_INSTALL {
-        let in_use = books.images.values().map(|(digest, _)| *digest);
-        books.proved = digests.iter().copied().chain(in_use).collect();
-    }
-    let verdict = Verdict {
-        outcome,
-        breaches: breaches.len() as u32,
-        compartments: bundle.compartments.len() as u32,
-        ..Verdict::default()
-    };
-    let report: Vec<serde_json::Value> = breaches
-        .iter()
-        .map(|(slot, what)| serde_json::json!({ "slot": slot, "what": what }))
-        .collect();
-    let report = serde_json::to_vec(&report).unwrap();
-    let report = shm::SealedImage::create("report", &report).unwrap();
-    say(verdict, (outcome == VERDICT_BREACHES).then_some(&report));
-}
-
 fn counters_page(books: &Books, target: u32, epoch: u64) -> File {
     let mut words = vec![0_u64; counters::bytes_for(8) / 8];
     words[0] = counters::MAGIC;
@@ -319,6 +244,7 @@ struct Rig {
     folder: Arc<tempfile::TempDir>,
     books: Shared,
     socket: PathBuf,
+    happenings: Arc<Happenings>,
     serving: tokio::task::JoinHandle<()>,
 }
 
@@ -385,6 +311,7 @@ impl Rig {
             rustix::time::clock_gettime(rustix::time::ClockId::Monotonic).tv_nsec
         ));
         let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+        let happenings = server.happenings.clone();
         let serving = tokio::spawn(async move {
             tokio::select! {
                 _ = crate::gate::serve(listener, routes::router(server), rights) => {}
@@ -395,6 +322,7 @@ impl Rig {
             folder,
             books,
             socket,
+            happenings,
             serving,
         }
     }

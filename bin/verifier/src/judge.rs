@@ -3,8 +3,8 @@
 use crate::memory::{Image, Images, Specs, Sum};
 use command::bundle::{Bundle, Part};
 use command::verbs::{
-    PROVE_AHEAD, PROVE_INSTALLED, VERDICT_BREACHES, VERDICT_NEED, VERDICT_PROVED,
-    VERDICT_UNREADABLE,
+    PROVE_AHEAD, PROVE_INSTALLED, PROVE_TO_INSTALL, PROVE_TO_KNOW, VERDICT_BREACHES, VERDICT_NEED,
+    VERDICT_PROVED, VERDICT_UNREADABLE,
 };
 use guard::guard;
 use proof::{Breach, Claim, Known};
@@ -98,8 +98,10 @@ impl Judge {
             Part::Bytes(text) => self.specs.read(bundle.source, text).map_err(unreadable)?,
             Part::Held(sum) => sum,
         };
-        if purpose == PROVE_AHEAD {
-            return Ok(Answer::default());
+        match purpose {
+            PROVE_AHEAD => return Ok(Answer::default()),
+            PROVE_TO_INSTALL | PROVE_TO_KNOW | PROVE_INSTALLED => {}
+            other => return Err(unreadable(format!("purpose {other} is not known"))),
         }
         let parts = parts(&bundle)?;
         let mut answer = Answer::default();
