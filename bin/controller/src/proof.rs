@@ -16,9 +16,12 @@ use sha2::{Digest, Sha256};
 use shm::SealedImage;
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 type Sum = [u8; 32];
 
+/// The supervisor refuses what waits 15 s for a verifier, or keeps one busy for 10 s.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Bytes of a verifier's report, at most.
 const MOST_REPORT: usize = 1 << 20;
 
@@ -120,7 +123,7 @@ impl Prover {
         let bundle = sealed(&bundle).map_err(Failed::NoMemory)?;
         let (message, fds) = self
             .supervisor
-            .ask(&question(purpose), &[bundle])
+            .ask_within(PATIENCE, &question(purpose), &[bundle])
             .await
             .map_err(Failed::Refused)?;
         let verdict: Verdict = message.body().ok_or(Failed::Refused(Refusal::Garbled))?;

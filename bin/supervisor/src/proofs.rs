@@ -24,7 +24,7 @@ use std::rc::Rc;
 /// A verifier that has not answered by then is killed, and the proof refused, ns.
 const PROOF_LIMIT: u64 = 10_000_000_000;
 /// A question that finds no verifier this long is refused, ns.
-const WAIT_LIMIT: u64 = 5_000_000_000;
+const WAIT_LIMIT: u64 = 15_000_000_000;
 /// After a failure to start one the next try waits, ns.
 const START_RETRY: u64 = 500_000_000;
 /// Questions that wait, at most.
