@@ -546,7 +546,7 @@ mod tests {
 
     #[test]
     fn what_is_lost_is_in_flight_or_due_in_the_outage() {
-        let cost = cost(&[480..600]);
+        let cost = cost(core::slice::from_ref(&(480..600)));
         let outage_ns = 605_000 - 500_000;
         let (lost, in_flight) = (120, 21);
         let (late, beyond) = (0, 0);
@@ -564,7 +564,7 @@ mod tests {
 
     #[test]
     fn what_a_dying_switch_still_delivers_ends_no_outage() {
-        let cost = cost(&[520..600]);
+        let cost = cost(core::slice::from_ref(&(520..600)));
         assert_eq!(
             (cost.outage_ns, cost.in_flight, cost.beyond),
             (105_000, 0, 0)
@@ -582,7 +582,7 @@ mod tests {
 
     #[test]
     fn what_the_generator_offered_late_is_told_apart() {
-        let mut tally = tally(&[480..600]);
+        let mut tally = tally(core::slice::from_ref(&(480..600)));
         for number in 490..=500 {
             tally.offers[number] = 510_000;
         }

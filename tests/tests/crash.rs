@@ -80,7 +80,7 @@ fn a_switch_comes_back_and_the_other_tenant_sees_nothing() {
     // By its successor's word, and not before it has forwarded something.
     let status = instance.ask(&["status"]).unwrap();
     let red = status["compartments"].as_array().unwrap().iter();
-    let red = red.filter(|c| c["name"] == "red").next_back().unwrap();
+    let red = red.rev().find(|c| c["name"] == "red").unwrap();
     assert!(red["last_outage_ns"].as_u64() > Some(0), "{red}");
     let why = instance.say(&["why", "red/app1"]).unwrap();
     assert!(why.ok(), "{}", why.err);

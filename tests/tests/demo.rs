@@ -141,6 +141,7 @@ fn without_root_it_shows_the_same_or_names_what_is_missing() {
         "-switch",
         "-fabric",
         "-auditor",
+        "-verifier",
         "-liar",
     ] {
         let name = format!("bulkhead{name}");

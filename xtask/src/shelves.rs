@@ -15,7 +15,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// Crates that see packets, and what they must never see, directly or through others.
+/// Crates that see packets, or judge, and what they must never see, directly or through others.
 const BLIND: &[(&str, &[&str])] = &[
     ("core-switch", &["core-spec", "core-policy", "host-store"]),
     ("core-fabric", &["core-spec", "core-policy", "host-store"]),
@@ -24,6 +24,16 @@ const BLIND: &[(&str, &[&str])] = &[
     ("bin-auditor", PLAIN),
     ("bin-keeper", PLAIN),
     ("bin-supervisor", PLAIN),
+    ("bin-verifier", NO_COMPILER),
+];
+/// Who proves what the compiler made shares nothing with it, nor with who asks.
+const NO_COMPILER: &[&str] = &[
+    "core-policy",
+    "host-store",
+    "tokio",
+    "axum",
+    "hyper",
+    "redb",
 ];
 const PLAIN: &[&str] = &[
     "core-spec",

@@ -44,6 +44,8 @@ pub enum Verb {
     Why(Endpoint),
     /// The table image that a compartment forwards by, decoded
     Dump(Dump),
+    /// Prove anew that the table images in use are what was applied and keep tenants apart
+    Verify,
     /// Run a command inside an endpoint's network namespace
     Run(Run),
     /// Frames as pcapng: live, by endpoint or filter, or drops only with their reason

@@ -71,10 +71,14 @@ impl Trouble {
             eprintln!("bulkhead: {}", self.fault);
             for finding in &self.fault.findings {
                 let place = &finding.place;
-                eprintln!(
-                    "  {}:{}:{}: {}",
-                    place.file, place.line, place.column, finding.message
-                );
+                match place.line {
+                    // It has no place in the spec: a breach of the tables.
+                    0 => eprintln!("  {}", finding.message),
+                    _ => eprintln!(
+                        "  {}:{}:{}: {}",
+                        place.file, place.line, place.column, finding.message
+                    ),
+                }
                 if !finding.help.is_empty() {
                     eprintln!("    help: {}", finding.help);
                 }

@@ -8,14 +8,15 @@
 
 use crate::difference::{Difference, Existing};
 use crate::happenings::{Happenings, now_ms};
+use crate::proof::Prover;
 use crate::refuse::refused;
 use crate::server::Shown;
-use crate::steps::{Batch, Key, Object, Progress, described, perform, settle, undoing};
+use crate::steps::{Batch, Key, Object, Progress, Step, described, perform, settle, undoing};
 use crate::supervisor::{Refusal, Supervisor};
 use crate::world::World;
-use api::{Applied, Fault, Plan, Whose};
+use api::{Applied, Fault, Plan, Proof, Whose};
 use command::cores::Cores;
-use command::verbs::{FABRIC, Inspect};
+use command::verbs::{FABRIC, Inspect, PROVE_INSTALLED, PROVE_TO_INSTALL, PROVE_TO_KNOW};
 use guard::guard;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,6 +36,7 @@ pub struct Applier {
     /// What is applied is known: the store has been read.
     ready: bool,
     supervisor: Arc<Supervisor>,
+    prover: Prover,
     shown: Arc<Shown>,
     happenings: Arc<Happenings>,
     cores: Cores,
@@ -53,6 +55,7 @@ impl Applier {
             open,
             store: None,
             ready: false,
+            prover: Prover::new(supervisor.clone()),
             supervisor,
             shown,
             happenings,
@@ -68,9 +71,10 @@ impl Applier {
     /// What applying this text would change.
     ///
     /// # Errors
-    /// A fault of the spec.
-    pub fn plan(&self, source: &str, text: &[u8]) -> Result<Plan, Fault> {
+    /// A fault of the spec; or its tables cannot be proved.
+    pub async fn plan(&mut self, source: &str, text: &[u8]) -> Result<Plan, Fault> {
         let old = self.shown.world();
+        self.prover.ahead(source, text).await;
         let new = World::compile(source, text, &old)?;
         self.has_cores_for(&new)?;
         let existing = existing(&old);
@@ -81,7 +85,39 @@ impl Applier {
             new.images(),
             new.epoch(),
         );
-        Ok(planned(&difference, &existing, &new))
+        Ok(Plan {
+            proof: Some(self.prover.prove(&new, PROVE_TO_KNOW).await?),
+            ..planned(&difference, &existing, &new)
+        })
+    }
+
+    /// Has what is installed proved, and says where it is not what was applied.
+    ///
+    /// # Errors
+    /// What is wrong with it, or why nobody could look.
+    pub async fn verify(&mut self) -> Result<Proof, Fault> {
+        let world = self.shown.world();
+        if world.images().is_empty() {
+            return Ok(Proof::default());
+        }
+        let outcome = self.prover.prove(&world, PROVE_INSTALLED).await;
+        match &outcome {
+            Ok(_) => self.shown.tell(|health| {
+                health.drift.clear();
+                health.proved_s = now_ms() / 1000;
+            }),
+            Err(fault) if fault.code == "unproved" => {
+                // Said once, however often it is found.
+                if self.shown.health().drift != fault.message {
+                    self.happenings.drifted(fault.message.clone());
+                    let drift = fault.message.clone();
+                    self.shown.tell(|health| health.drift = drift);
+                }
+            }
+            // Nobody looked: the time of the last proof grows old.
+            Err(_) => {}
+        }
+        outcome
     }
 
     /// Makes the host as this text says.
@@ -92,6 +128,7 @@ impl Applier {
         let begun = Instant::now();
         self.recovered().await?;
         let old = self.shown.world();
+        self.prover.ahead(source, text).await;
         let new = World::compile(source, text, &old)?;
         self.has_cores_for(&new)?;
         self.move_to(&old, new, uid, "applied", begun).await
@@ -141,9 +178,11 @@ impl Applier {
     ) -> Result<Applied, Fault> {
         let mut existing = existing(old);
         if self.happenings.take_doubt() {
-            existing.objects = inventory(&self.supervisor)
+            let asking = |refusal: Refusal| refused(&refusal, "asking what exists");
+            existing.objects = inventory(&self.supervisor).await.map_err(asking)?;
+            existing.images = installed(&self.supervisor, &existing.objects)
                 .await
-                .map_err(|refusal| refused(&refusal, "asking what exists"))?;
+                .map_err(asking)?;
         }
         let difference = Difference::between(
             &existing,
@@ -152,7 +191,7 @@ impl Applier {
             new.images(),
             new.epoch(),
         );
-        let plan = planned(&difference, &existing, &new);
+        let mut plan = planned(&difference, &existing, &new);
         if difference.is_empty() && old.text() == new.text() {
             return Ok(Applied {
                 epoch: old.epoch(),
@@ -163,6 +202,13 @@ impl Applier {
         if difference.is_empty() {
             // Another text for the same thing (a comment, the order): remembered, nothing else.
             new.keep_epoch(old.epoch());
+        }
+        match self.prover.prove(&new, PROVE_TO_INSTALL).await {
+            Ok(proof) => plan.proof = Some(proof),
+            Err(fault) => {
+                self.happenings.say("unproved", fault.message.clone());
+                return Err(fault);
+            }
         }
         let mut entry = HistoryEntry {
             time_s: now_ms() / 1000,
@@ -264,7 +310,7 @@ impl Applier {
     }
 
     /// Takes back what was done, and looks whether it took.
-    async fn undo(&self, old: &World, progress: &Progress) {
+    async fn undo(&mut self, old: &World, progress: &Progress) {
         if !guard!("apply-undo") {
             return;
         }
@@ -279,7 +325,7 @@ impl Applier {
                     .left_behind(format!("undoing: {}: {refusal}", described(&step)));
             }
         }
-        if let Err(refusal) = reconcile(&self.supervisor, old).await {
+        if let Err(refusal) = reconcile(&self.supervisor, &mut self.prover, old).await {
             self.happenings.left_behind(format!("undoing: {refusal}"));
         }
     }
@@ -339,7 +385,7 @@ impl Applier {
             };
         }
         let again = if guard!("apply-recover") {
-            reconcile(&self.supervisor, &world).await
+            reconcile(&self.supervisor, &mut self.prover, &world).await
         } else {
             Ok(0)
         };
@@ -434,7 +480,12 @@ impl Applier {
 }
 
 /// Makes what exists as this world says, whatever it is. Gives how many steps it took.
-async fn reconcile(supervisor: &Arc<Supervisor>, world: &World) -> Result<usize, String> {
+/// Where an image is to be installed, all are proved first: these were compiled anew.
+async fn reconcile(
+    supervisor: &Arc<Supervisor>,
+    prover: &mut Prover,
+    world: &World,
+) -> Result<usize, String> {
     let objects = inventory(supervisor)
         .await
         .map_err(|refusal| refusal.to_string())?;
@@ -459,6 +510,13 @@ async fn reconcile(supervisor: &Arc<Supervisor>, world: &World) -> Result<usize,
         .chain(difference.cleanup)
         .collect();
     let steps = batches.iter().map(Vec::len).sum();
+    let mut all = batches.iter().flatten();
+    if all.any(|step| matches!(step, Step::Install(..))) {
+        prover
+            .prove(world, PROVE_TO_INSTALL)
+            .await
+            .map_err(|fault| fault.message)?;
+    }
     let mut first = None;
     for batch in batches {
         let mut progress = Progress::default();
@@ -551,6 +609,7 @@ fn planned(difference: &Difference, existing: &Existing<'_>, new: &World) -> Pla
         changes: difference.changes(existing, name),
         needs: new.needs(),
         digest: new.digest().into(),
+        proof: None,
     }
 }
 

@@ -104,6 +104,13 @@ impl Happenings {
         self.say("left-behind", message);
     }
 
+    /// What is installed is not what was applied, or cannot be proved; the next apply
+    /// looks at what exists.
+    pub fn drifted(&self, message: String) {
+        self.doubt.store(true, Ordering::Relaxed);
+        self.say("drift", message);
+    }
+
     /// Something of our own.
     pub fn say(&self, kind: &str, message: String) {
         self.note(

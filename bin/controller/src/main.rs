@@ -15,6 +15,7 @@ mod happenings;
 mod metrics;
 mod pages;
 mod patience;
+mod proof;
 mod refuse;
 mod routes;
 mod server;
@@ -120,6 +121,7 @@ async fn serve(
     tokio::select! {
         () = gate::serve(listener, routes::router(server.clone()), rights) => {}
         () = until_recovered(&server) => {}
+        () = prove_again(&server, words.prove_every) => {}
         // Without the supervisor there is nothing to do; the keeper starts both anew.
         lost = listening => return Err(format!("the supervisor is gone: {}", lost?).into()),
     }
@@ -132,6 +134,15 @@ async fn until_recovered(server: &Server) {
         tokio::time::sleep(RETRY).await;
     }
     std::future::pending().await
+}
+
+/// Has what is installed proved at an interval; never ends.
+async fn prove_again(server: &Server, every: std::time::Duration) {
+    loop {
+        tokio::time::sleep(every).await;
+        // What is wrong it says itself, where all look.
+        let _ = server.applier.lock().await.verify().await;
+    }
 }
 
 /// The store in the state directory; by descriptor: the only files that confinement leaves.
@@ -148,17 +159,25 @@ fn open_store(state: &OwnedFd) -> Result<Store, StoreError> {
 }
 
 /// What the supervisor says on the command line.
-#[derive(Default)]
 struct Words {
     /// `--owner UID`, `--readers GID`; `--rootless`: no more than a user namespace
     /// separates what runs here.
     rights: Rights,
     /// `--cores GROUPS`, e.g. `0+4,1+5`.
     cores: command::cores::Cores,
+    /// `--prove-every SECONDS`: between two proofs of what is installed.
+    prove_every: std::time::Duration,
 }
 
+/// Unless it is told otherwise.
+const PROVE_EVERY: std::time::Duration = std::time::Duration::from_secs(60);
+
 fn words(mut arguments: impl Iterator<Item = String>) -> Result<Words, String> {
-    let mut words = Words::default();
+    let mut words = Words {
+        rights: Rights::default(),
+        cores: Default::default(),
+        prove_every: PROVE_EVERY,
+    };
     while let Some(argument) = arguments.next() {
         let mut number = || {
             let text = arguments.next().unwrap_or_default();
@@ -170,6 +189,10 @@ fn words(mut arguments: impl Iterator<Item = String>) -> Result<Words, String> {
             "--owner" => words.rights.owner = number()?,
             "--readers" => words.rights.readers = number()?,
             "--rootless" => words.rights.rootless = true,
+            "--prove-every" => {
+                let seconds = number()?.unwrap_or(0).max(1);
+                words.prove_every = std::time::Duration::from_secs(seconds.into());
+            }
             "--cores" => {
                 let text = arguments.next().unwrap_or_default();
                 words.cores = text
@@ -179,7 +202,7 @@ fn words(mut arguments: impl Iterator<Item = String>) -> Result<Words, String> {
             other => {
                 return Err(format!(
                     "{other}: not an argument; there are --owner UID, --readers GID, \
-                     --rootless and --cores GROUPS"
+                     --rootless, --cores GROUPS and --prove-every SECONDS"
                 ));
             }
         }

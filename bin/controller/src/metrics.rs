@@ -1,6 +1,7 @@
 //! /metrics: Prometheus' text form (OpenMetrics), made anew for each scrape from
 //! one survey.
 
+use crate::server::Health;
 use crate::survey::Survey;
 use crate::world::World;
 use api::EndpointRates;
@@ -52,13 +53,15 @@ struct Families {
     reports: Family<OfCompartment, Counter>,
     epoch: Family<OfCompartment, Gauge>,
     applied: Gauge,
+    drift: Gauge,
+    proved: Gauge,
 }
 
 /// The text of one scrape.
 ///
 /// # Errors
 /// None that can happen: a String takes all that is written to it.
-pub fn render(survey: &Survey, world: &World) -> Result<String, fmt::Error> {
+pub fn render(survey: &Survey, world: &World, health: &Health) -> Result<String, fmt::Error> {
     let families = Families::default();
     let mut registry = Registry::with_prefix("bulkhead");
     families.register(&mut registry);
@@ -99,6 +102,8 @@ pub fn render(survey: &Survey, world: &World) -> Result<String, fmt::Error> {
         }
     }
     families.applied.set(world.epoch().cast_signed());
+    families.drift.set(i64::from(!health.drift.is_empty()));
+    families.proved.set(health.proved_s.cast_signed());
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)
@@ -172,6 +177,16 @@ impl Families {
             "applied_epoch",
             "Epoch of the spec applied",
             self.applied.clone(),
+        );
+        registry.register(
+            "proof_drift",
+            "1 where what is installed is not what was applied, or cannot be proved",
+            self.drift.clone(),
+        );
+        registry.register(
+            "proof_last_seconds",
+            "When what is installed was proved last, seconds since 1970",
+            self.proved.clone(),
         );
     }
 

@@ -43,12 +43,12 @@ impl From<StoreError> for Failure {
 
 fn status(code: &str) -> StatusCode {
     match code {
-        "spec" | "request" => StatusCode::UNPROCESSABLE_ENTITY,
+        "spec" | "request" | "unproved" => StatusCode::UNPROCESSABLE_ENTITY,
         "too-large" => StatusCode::PAYLOAD_TOO_LARGE,
         "denied" => StatusCode::FORBIDDEN,
         "not-found" => StatusCode::NOT_FOUND,
         "conflict" => StatusCode::CONFLICT,
-        "supervisor" | "store" | "limit" => StatusCode::SERVICE_UNAVAILABLE,
+        "supervisor" | "verifier" | "store" | "limit" => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
@@ -103,6 +103,7 @@ pub fn refused(refusal: &Refusal, what: &str) -> Fault {
                 Whose::Host,
                 "the daemon lacks a right: see `bulkhead doctor`",
             ),
+            Some(ErrorCode::NotProved) => ("unproved", Whose::Bulkhead, "apply the spec again"),
             Some(ErrorCode::BadImage) => (
                 "bulkhead",
                 Whose::Bulkhead,

@@ -37,6 +37,10 @@ pub struct Shown(RwLock<(Arc<World>, Health)>);
 pub struct Health {
     /// What is degraded; empty = nothing.
     pub degraded: String,
+    /// What is installed that was not applied, or cannot be proved; empty = nothing.
+    pub drift: String,
+    /// When what is installed was proved last, seconds since 1970; 0 = not yet.
+    pub proved_s: u64,
     /// An apply under way.
     pub undertaking: Option<api::Undertaking>,
     /// The last applies.

@@ -132,6 +132,19 @@ impl Supervisor {
     /// # Errors
     /// [`Refusal`].
     pub async fn ask<B: Body>(&self, body: &B, fds: &[OwnedFd]) -> Result<(Message, Fds), Refusal> {
+        self.ask_within(PATIENCE, body, fds).await
+    }
+
+    /// The same, for what may take longer than most.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub async fn ask_within<B: Body>(
+        &self,
+        patience: Duration,
+        body: &B,
+        fds: &[OwnedFd],
+    ) -> Result<(Message, Fds), Refusal> {
         let _room = self.room.acquire().await.map_err(|_| Refusal::Silent)?;
         let (seq, mut answers) = self.expect();
         let answer = async {
@@ -141,7 +154,7 @@ impl Supervisor {
                 .await
                 .ok_or_else(|| Refusal::Lost("closed".into()))
         };
-        let answer = tokio::time::timeout(PATIENCE, answer).await;
+        let answer = tokio::time::timeout(patience, answer).await;
         self.pending().waiting.remove(&seq);
         let (message, fds) = answer.map_err(|_| Refusal::Silent)??;
         checked(message).map(|message| (message, fds))
@@ -249,7 +262,7 @@ fn checked(message: Message) -> Result<Message, Refusal> {
 fn error_code(number: u32) -> Option<ErrorCode> {
     use ErrorCode::{
         BadImage, BadMessage, Conflict, Denied, Limit, NoInterface, NoNamespace, NotFound,
-        Quarantined, System,
+        NotProved, Quarantined, System,
     };
     [
         BadMessage,
@@ -262,6 +275,7 @@ fn error_code(number: u32) -> Option<ErrorCode> {
         Quarantined,
         NoNamespace,
         NoInterface,
+        NotProved,
     ]
     .into_iter()
     .find(|code| *code as u32 == number)
@@ -281,5 +295,6 @@ fn explain(code: ErrorCode) -> &'static str {
         ErrorCode::Quarantined => "it is quarantined",
         ErrorCode::NoNamespace => "the network namespace does not exist",
         ErrorCode::NoInterface => "the interface does not exist",
+        ErrorCode::NotProved => "it was not proved",
     }
 }

@@ -1,5 +1,7 @@
 //! The controller against a supervisor that keeps books and can be told to refuse.
 
+mod proofs;
+
 use crate::applier::Applier;
 use crate::caller::Rights;
 use crate::happenings::Happenings;
@@ -18,7 +20,7 @@ use hyper_util::rt::TokioIo;
 use seqpacket::Socket;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -43,6 +45,13 @@ struct Books {
     drops: BTreeMap<(u32, u32), u64>,
     /// Ports that are closed: (compartment, slot) to the reason.
     closed: BTreeMap<(u32, u32), u32>,
+    /// Images that may be installed, and what stands for the verifier still holds.
+    proved: BTreeSet<[u8; 32]>,
+    held: BTreeSet<[u8; 32]>,
+    /// Finds these breaches in whatever it is asked.
+    breaches: Vec<(u32, String)>,
+    /// Images that came whole, with each proof.
+    whole: Vec<usize>,
 }
 
 type Shared = Arc<Mutex<Books>>;
@@ -133,8 +142,22 @@ fn supervise(socket: Socket, books: Shared) {
                 body.target.to_string()
             };
             done(&mut books, format!("install {target}"), &mut |b| {
+                let before = b.images.get(&body.target).map(|(digest, _)| *digest);
+                assert!(
+                    b.proved.contains(&body.digest) || before == Some(body.digest),
+                    "it was not proved"
+                );
                 b.images.insert(body.target, (body.digest, body.epoch));
             });
+        } else if let Some(body) = message.body::<Prove>() {
+            let bundle = shm::SealedImage::map(fds[0].as_fd()).expect("a sealed bundle");
+            proofs::prove(
+                &socket,
+                &mut books,
+                message.seq,
+                body.purpose,
+                bundle.as_slice(),
+            );
         } else if message.body::<Inventory>().is_some() {
             for (key, created) in &books.objects {
                 let (kind, id, slot) = match key {
@@ -224,6 +247,7 @@ struct Rig {
     folder: Arc<tempfile::TempDir>,
     books: Shared,
     socket: PathBuf,
+    happenings: Arc<Happenings>,
     serving: tokio::task::JoinHandle<()>,
 }
 
@@ -290,6 +314,7 @@ impl Rig {
             rustix::time::clock_gettime(rustix::time::ClockId::Monotonic).tv_nsec
         ));
         let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+        let happenings = server.happenings.clone();
         let serving = tokio::spawn(async move {
             tokio::select! {
                 _ = crate::gate::serve(listener, routes::router(server), rights) => {}
@@ -300,6 +325,7 @@ impl Rig {
             folder,
             books,
             socket,
+            happenings,
             serving,
         }
     }

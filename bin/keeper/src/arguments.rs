@@ -14,11 +14,12 @@ pub struct Arguments {
     /// What is printed goes to `log` in the run directory, once that is ours.
     pub log: bool,
     /// Words for the controller, passed on as they are: who may change
-    /// (`--owner UID`) and who may look (`--readers GID`).
+    /// (`--owner UID`), who may look (`--readers GID`), and how often what is installed
+    /// is proved (`--prove-every SECONDS`).
     pub rights: Vec<String>,
 }
 
-const USAGE: &str = "usage: bulkhead-keeper [--run-dir DIR] [--state-dir DIR] [--rootless] [--log] [--owner UID] [--readers GID]";
+const USAGE: &str = "usage: bulkhead-keeper [--run-dir DIR] [--state-dir DIR] [--rootless] [--log] [--owner UID] [--readers GID] [--prove-every SECONDS]";
 
 impl Arguments {
     /// From the words after the program's name.
@@ -45,7 +46,7 @@ impl Arguments {
                 "--state-dir" => parsed.state_dir = directory()?,
                 "--rootless" => parsed.rootless = true,
                 "--log" => parsed.log = true,
-                "--owner" | "--readers" => match words.next() {
+                "--owner" | "--readers" | "--prove-every" => match words.next() {
                     Some(number) if number.parse::<u32>().is_ok() => {
                         parsed.rights.extend([word, number])
                     }

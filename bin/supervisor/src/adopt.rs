@@ -43,6 +43,9 @@ impl Supervisor {
         let place = match note.value("place") {
             Some("spare") => Some(Place::Spare),
             Some("controller") => Some(Place::Controller),
+            // It knows nothing that a new one could not be told, and what it was asked
+            // is forgotten.
+            Some("verifier") => None,
             Some(word) => attach::seat_of(word).map(Place::Seated),
             None => None,
         };

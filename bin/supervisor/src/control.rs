@@ -15,7 +15,8 @@ use command::Message;
 use command::message::ErrorCode;
 use command::verbs::{
     CreateCompartment, CreatePort, CreateUplink, DestroyCompartment, DestroyPort, DestroyUplink,
-    Done, FABRIC, Inspect, Install, Inventory, RUN_UP, Release, SUPERVISOR, Settle, StartCapture,
+    Done, FABRIC, Inspect, Install, Inventory, Prove, RUN_UP, Release, SUPERVISOR, Settle,
+    StartCapture,
 };
 use confine::{Cgroup, Limits};
 use seqpacket::Fds;
@@ -106,8 +107,12 @@ impl Supervisor {
                 Refusal::new(ErrorCode::BadMessage, "no image came with the request")
             })?;
             let image = images::check(Rc::new(fd), body.epoch, body.digest)?;
+            self.may_install(seat, &image.digest)?;
             self.install(seq, seat, image);
             return Ok(Answer::Later);
+        }
+        if let Some(body) = message.body::<Prove>() {
+            return self.prove(seq, body, fds).map(|()| Answer::Later);
         }
         if let Some(body) = message.body::<Inspect>() {
             let (answer, fds) = self.inspect(body.target)?;

@@ -5,7 +5,7 @@ use crate::events::{Happened, Subject};
 use crate::link::Shared;
 use crate::refusal::Refusal;
 use crate::registry::{Key, Note, Seat, SeatPart};
-use crate::seats::{Image, Install, label};
+use crate::seats::{Image, Install, SeatState, label};
 use crate::supervisor::Supervisor;
 use command::Message;
 use command::message::ErrorCode;
@@ -239,6 +239,12 @@ impl Supervisor {
             self.refuse(install.seq, &Refusal::new(ErrorCode::BadImage, detail));
         }
     }
+}
+
+/// Digests of what a seat runs and of what is on its way there.
+pub fn image_digests(state: &SeatState) -> impl Iterator<Item = [u8; 32]> {
+    let coming = state.installs.iter().map(|install| &install.image);
+    state.image.iter().chain(coming).map(|image| image.digest)
 }
 
 /// What the keeper is told of an image.

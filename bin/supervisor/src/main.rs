@@ -19,6 +19,7 @@ mod namespaces;
 mod poll;
 mod ports;
 mod programs;
+mod proofs;
 mod ranges;
 mod refusal;
 mod registry;

@@ -8,6 +8,7 @@ use crate::link::{Link, Shared};
 use crate::namespaces::Namespaces;
 use crate::poll::{Poll, Source};
 use crate::programs::{Programs, Uids};
+use crate::proofs::Proofs;
 use crate::refusal::Refusal;
 use crate::registry::{Key, Note, Rebuilt, Seat, SeatPart, rebuild};
 use crate::seats::{Compartment, FABRIC_SLOTS, SeatState, Uplink};
@@ -20,13 +21,14 @@ use command::Message;
 use command::cores::Cores;
 use command::message::ErrorCode;
 use command::verbs::{
-    CAUSE_REPORT, CAUSE_STALL, CLOSED_BY_SYSTEM, NeedReplace, PortClosed, Ready, Report, Running,
+    CAUSE_REPORT, CAUSE_STALL, CLOSED_BY_SYSTEM, NeedReplace, PortClosed, Proved, Ready, Report,
+    Running, Verdict,
 };
 use confine::Cgroup;
 use confine::cgroup::Hierarchy;
 use guard::guard;
 use rustix::time::{ClockId, clock_gettime};
-use seqpacket::Socket;
+use seqpacket::{Fds, Socket};
 use shm::Recorder;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
@@ -73,6 +75,8 @@ pub struct Supervisor {
     pub start_again: u64,
     /// Spares are not made before, ns: something more urgent goes on.
     pub refill_after: u64,
+    /// What the verifier said, and what it is asked.
+    pub proofs: Proofs,
     /// The fabric's seat.
     pub fabric: SeatState,
     /// Compartments by id.
@@ -224,6 +228,7 @@ impl Supervisor {
             next_worker: found.workers.keys().next_back().map_or(1, |last| last + 1),
             start_again: 0,
             refill_after: 0,
+            proofs: Proofs::default(),
             fabric,
             compartments: BTreeMap::new(),
             uplinks: BTreeMap::new(),
@@ -301,6 +306,7 @@ impl Supervisor {
         loop {
             self.fill_seats();
             let more = self.start_one()
+                || self.start_verifier_if_due()
                 || self.start_controller_if_due()
                 || (self.waiting.is_empty() && self.channels.refill());
             let quiet = !more && !self.unlimited.is_empty() && self.now() >= self.refill_after;
@@ -350,6 +356,8 @@ impl Supervisor {
             self.wake_listeners(now),
             self.expire_installs(now),
             self.expire_starts(now),
+            self.expire_proofs(now),
+            self.proofs.due,
             self.next_watch,
             self.controller_due,
             self.channels.reclaim(now),
@@ -431,7 +439,7 @@ impl Supervisor {
             };
             let Some(link) = &worker.link else { return };
             match link.socket().recv() {
-                Ok(Some((message, _))) => {
+                Ok(Some((message, fds))) => {
                     let too_many = worker.budget.spend(now).is_err();
                     if guard!("worker-words") && too_many {
                         confine::say!(
@@ -443,7 +451,7 @@ impl Supervisor {
                         }
                         return self.kill(id, Some(CAUSE_REPORT));
                     }
-                    self.take_word(id, &message)
+                    self.take_word(id, &message, fds)
                 }
                 Ok(None) => return,
                 Err(error) => {
@@ -466,17 +474,22 @@ impl Supervisor {
         }
     }
 
-    fn take_word(&mut self, id: u64, message: &Message) {
+    fn take_word(&mut self, id: u64, message: &Message, fds: Fds) {
         if let Some(body) = message.body::<Ready>() {
             return self.ready(id, &body);
         }
         // Who is killed and not yet dead has no more to say.
-        let Some(Place::Seated(seat)) = self
-            .workers
-            .get(&id)
-            .filter(|worker| worker.killed.is_none())
-            .map(|worker| worker.place)
-        else {
+        let alive = |worker: &&Worker| worker.killed.is_none();
+        let Some(place) = self.workers.get(&id).filter(alive).map(|w| w.place) else {
+            return;
+        };
+        if let Some(body) = message.body::<Proved>() {
+            return self.proved(id, message.seq, &body);
+        }
+        if let Some(body) = message.body::<Verdict>() {
+            return self.verdict(id, message.seq, body, fds);
+        }
+        let Place::Seated(seat) = place else {
             return;
         };
         if let Some(body) = message.body::<Running>() {
@@ -626,6 +639,7 @@ impl Supervisor {
         }
         let ids: Vec<u32> = self.compartments.keys().copied().collect();
         let gone = Refusal::new(ErrorCode::System, "everything is being ended");
+        self.refuse_questions(&gone);
         for id in ids {
             if let Some(compartment) = self.compartments.get_mut(&id) {
                 for install in std::mem::take(&mut compartment.seat.installs) {

@@ -7,7 +7,7 @@ use crate::seats::label;
 use crate::supervisor::Supervisor;
 use crate::watch::{Bucket, How};
 use command::Message;
-use command::verbs::{ROLE_AUDITOR, ROLE_FABRIC, ROLE_SWITCH, Ready};
+use command::verbs::{ROLE_AUDITOR, ROLE_FABRIC, ROLE_SWITCH, ROLE_VERIFIER, Ready};
 use confine::{Profile, Spawn, Stages};
 use guard::guard;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
@@ -37,6 +37,8 @@ pub enum Role {
     Fabric,
     /// A capture's writer.
     Auditor,
+    /// Who proves images.
+    Verifier,
     /// The controller.
     Controller,
 }
@@ -48,20 +50,27 @@ impl Role {
             Role::Switch => "switch",
             Role::Fabric => "fabric",
             Role::Auditor => "auditor",
+            Role::Verifier => "verifier",
             Role::Controller => "controller",
         }
     }
     /// From its name.
     pub fn from_name(name: &str) -> Option<Role> {
-        [Role::Switch, Role::Fabric, Role::Auditor, Role::Controller]
-            .into_iter()
-            .find(|role| role.name() == name)
+        let all = [
+            Role::Switch,
+            Role::Fabric,
+            Role::Auditor,
+            Role::Verifier,
+            Role::Controller,
+        ];
+        all.into_iter().find(|role| role.name() == name)
     }
     fn profile(self) -> Profile {
         match self {
             Role::Switch => Profile::Switch,
             Role::Fabric => Profile::Fabric,
             Role::Auditor => Profile::Auditor,
+            Role::Verifier => Profile::Verifier,
             Role::Controller => Profile::Controller,
         }
     }
@@ -71,6 +80,7 @@ impl Role {
             Role::Switch => ROLE_SWITCH,
             Role::Fabric => ROLE_FABRIC,
             Role::Auditor => ROLE_AUDITOR,
+            Role::Verifier => ROLE_VERIFIER,
             // It is no worker, and says no `Ready`.
             Role::Controller => 0,
         }
@@ -88,6 +98,8 @@ pub enum Place {
     Seated(Seat),
     /// Writes the capture of this compartment.
     Capture(u32),
+    /// Is the verifier.
+    Verifier,
     /// Is the controller.
     Controller,
     /// Killed; only its death is awaited.
@@ -103,6 +115,8 @@ pub enum Purpose {
     Seat(Seat),
     /// The capture of this compartment.
     Capture(u32),
+    /// To be the verifier.
+    Verifier,
 }
 
 /// A process.
@@ -210,7 +224,8 @@ impl Supervisor {
                 }
             }
             Purpose::Spare => self.start_again = next,
-            Purpose::Capture(_) => {}
+            // The verifier has its own times.
+            Purpose::Capture(_) | Purpose::Verifier => {}
         }
     }
 
@@ -495,6 +510,10 @@ impl Supervisor {
                 worker.place = Place::Capture(compartment);
                 self.capture_ready(id, compartment);
             }
+            Purpose::Verifier => {
+                worker.place = Place::Verifier;
+                self.verifier_ready(id);
+            }
         }
     }
 
@@ -555,10 +574,15 @@ impl Supervisor {
                         self.waiting.insert(seat);
                     }
                     Purpose::Capture(compartment) => self.end_capture(compartment),
+                    Purpose::Verifier => self.verifier_lost(worker.started, how),
                     _ => {}
                 }
             }
             Place::Capture(compartment) => self.end_capture(compartment),
+            Place::Verifier => self.verifier_lost(worker.started, how),
+            Place::Ending if worker.role == Role::Verifier => {
+                self.verifier_lost(worker.started, how);
+            }
             Place::Controller => self.controller_lost(worker.started, how),
             Place::Spare | Place::Ending => {}
         }

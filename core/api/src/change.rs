@@ -13,6 +13,23 @@ pub struct Plan {
     pub needs: Needs,
     /// SHA-256 of the spec's text, hex.
     pub digest: String,
+    /// What the verifier proved of its tables; none = nothing had to be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proof: Option<Proof>,
+}
+
+/// What was proved.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Proof {
+    /// Compartments' tables.
+    pub compartments: u32,
+    /// Endpoints in them.
+    pub endpoints: u32,
+    /// Entries of the fabric's table.
+    pub entries: u32,
+    /// Time that it took the verifier, microseconds.
+    pub took_us: u64,
 }
 
 /// One step.

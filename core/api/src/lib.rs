@@ -7,7 +7,7 @@ pub mod change;
 pub mod fault;
 pub mod live;
 pub mod state;
-pub use change::{Applied, Change, Needs, Plan, Undertaking};
+pub use change::{Applied, Change, Needs, Plan, Proof, Undertaking};
 pub use fault::{Fault, Finding, Where, Whose};
 pub use live::{DropCount, EndpointRates, Happening, Sample};
 pub use state::{

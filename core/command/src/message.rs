@@ -134,6 +134,13 @@ verbs! {
     Capture = 25,
     /// supervisor → worker: end in order.
     Quit = 26,
+    /// verifier → supervisor: these images were proved, as part of this question.
+    Proved = 27,
+    /// verifier → supervisor, and on to the controller: what came of a question; fd: its
+    /// report (JSON), where there is something to report.
+    Verdict = 28,
+    /// supervisor → verifier: what lies in these seats; fds: their images.
+    Lying = 29,
     /// controller → supervisor: make a compartment.
     CreateCompartment = 48,
     /// controller → supervisor: remove it.
@@ -160,6 +167,8 @@ verbs! {
     Release = 59,
     /// controller → supervisor: a change is over, remove what was kept for it.
     Settle = 60,
+    /// controller → supervisor, and on to the verifier: prove this; fd: the bundle.
+    Prove = 61,
     /// anyone → keeper: keep this descriptor under this name; fd.
     Keep = 80,
     /// anyone → keeper: give a duplicate of the descriptor.
@@ -196,4 +205,6 @@ pub enum ErrorCode {
     NoNamespace = 9,
     /// An interface that does not exist.
     NoInterface = 10,
+    /// An image that the verifier has not proved, or a proof that was not carried out.
+    NotProved = 11,
 }

@@ -170,6 +170,8 @@ fn is_innate(name: &str) -> bool {
 
 /// Open files: each channel takes up to 8, and SCM_RIGHTS counts against it.
 const FILES: u64 = 65_536;
+/// The verifier's report, sealed memory, may have so many; a larger one is cut.
+const REPORT_BYTES: u64 = 1 << 20;
 /// The controller's store may grow to this.
 const STORE_BYTES: u64 = 4 << 30;
 /// tokio's blocking pool and redb.
@@ -177,13 +179,18 @@ const CONTROLLER_THREADS: u64 = 64;
 
 fn limits(profile: Profile) -> Outcome {
     let controller = profile == Profile::Controller;
+    let file_bytes = match profile {
+        Profile::Controller => STORE_BYTES,
+        Profile::Verifier => REPORT_BYTES,
+        _ => 0,
+    };
     let (_, most) = kernel::limits(libc::RLIMIT_NOFILE).map_err(says)?;
     for (resource, value) in [
         (libc::RLIMIT_NOFILE, most.min(FILES)),
         // A core dump would hold tenants' packets.
         (libc::RLIMIT_CORE, 0),
         // It writes into memory, pipes and sockets, never into a file.
-        (libc::RLIMIT_FSIZE, if controller { STORE_BYTES } else { 0 }),
+        (libc::RLIMIT_FSIZE, file_bytes),
         // Itself, and no more.
         (
             libc::RLIMIT_NPROC,

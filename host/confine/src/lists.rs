@@ -293,12 +293,25 @@ const STORING: &[Entry] = &[
     ),
 ];
 
+/// What the verifier says beside its messages.
+const REPORTING: &[Entry] = &[
+    entry!(SYS_write, "its report, into memory; a panic's last words"),
+    entry!(SYS_memfd_create, "its report"),
+    entry!(SYS_fchmod, "the report's file is its maker's alone"),
+    entry!(
+        SYS_fcntl,
+        [[is(1, libc::F_ADD_SEALS as i64)]],
+        "seal the report"
+    ),
+];
+
 /// The list of a profile, in groups. A call may stand in several with different
 /// forms. Empty = no filter (supervisor, baseline).
 pub fn groups(profile: Profile) -> &'static [&'static [Entry]] {
     match profile {
         Profile::Switch | Profile::Fabric => &[RUNTIME, CONTROL, WAITING, PORTS, PRECISE_WAITING],
         Profile::Auditor => &[RUNTIME, CONTROL, WAITING, PORTS, PRECISE_WAITING],
+        Profile::Verifier => &[RUNTIME, CONTROL, REPORTING],
         Profile::Controller => &[RUNTIME, CONTROL, WAITING, PORTS, THREADS, SERVING, STORING],
         Profile::Supervisor | Profile::Baseline => &[],
     }

@@ -13,6 +13,8 @@ pub enum Profile {
     Fabric,
     /// The auditor: a capture channel in, a pipe out.
     Auditor,
+    /// The verifier: its control socket; it reads sealed memory and writes its report.
+    Verifier,
     /// The controller: threads, an accepted unix socket, files below one directory.
     Controller,
     /// The supervisor: keeps its privilege; no stage applies.
@@ -31,6 +33,7 @@ impl Profile {
             Profile::Switch => "switch",
             Profile::Fabric => "fabric",
             Profile::Auditor => "auditor",
+            Profile::Verifier => "verifier",
             Profile::Controller => "controller",
             Profile::Supervisor => "supervisor",
             Profile::Baseline => "baseline",
@@ -45,21 +48,26 @@ impl Profile {
     }
 
     /// Every profile.
-    pub const ALL: [Profile; 6] = [
+    pub const ALL: [Profile; 7] = [
         Profile::Switch,
         Profile::Fabric,
         Profile::Auditor,
+        Profile::Verifier,
         Profile::Controller,
         Profile::Supervisor,
         Profile::Baseline,
     ];
 
-    /// Descriptors that it starts with, from 3 on. Switch, fabric, auditor and
-    /// baseline: the control socket. Controller: the control socket, the listening
+    /// Descriptors that it starts with, from 3 on. Switch, fabric, auditor,
+    /// verifier and baseline: the control socket. Controller: the control socket, the listening
     /// API socket, its state directory. Others: whatever they were given.
     pub const fn descriptors(self) -> u32 {
         match self {
-            Profile::Switch | Profile::Fabric | Profile::Auditor | Profile::Baseline => 1,
+            Profile::Switch
+            | Profile::Fabric
+            | Profile::Auditor
+            | Profile::Verifier
+            | Profile::Baseline => 1,
             Profile::Controller => 3,
             Profile::Supervisor => 0,
         }

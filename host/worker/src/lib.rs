@@ -1,4 +1,4 @@
-//! What a switch, a fabric and an auditor do alike: they start confined, say so, and
+//! What a switch, a fabric, an auditor and a verifier do alike: they start confined, say so, and
 //! take channels and images from the supervisor by the same rules.
 
 pub mod clock;

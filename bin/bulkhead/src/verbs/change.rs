@@ -1,6 +1,7 @@
 //! `plan`, `apply`, `down`, `release`.
 
 use super::as_json;
+use super::look::proved;
 use crate::args::{Down, Release, SpecFile};
 use crate::client::{Client, encoded};
 use crate::daemon::Daemon;
@@ -28,6 +29,7 @@ pub async fn plan(file: &SpecFile, client: &Client, json: bool) -> Result<Exit, 
     }
     let mut out = changes(&plan, "nothing to do: the host is as the spec says\n");
     out.push_str(&needs(&plan.needs));
+    out.extend(plan.proof.as_ref().map(proved));
     crate::print(out.as_bytes())
 }
 

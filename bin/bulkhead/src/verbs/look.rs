@@ -1,11 +1,11 @@
-//! `status`, `why`, `dump`.
+//! `status`, `why`, `dump`, `verify`.
 
 use super::as_json;
 use crate::args::{Dump, EndpointName};
 use crate::client::{Client, encoded};
 use crate::exit::{Exit, Trouble};
 use crate::table::{Table, grouped, nanoseconds, when};
-use api::{Compartment, Endpoint, EndpointRates, Status, Why};
+use api::{Compartment, Endpoint, EndpointRates, Proof, Status, Why};
 use std::fmt::Write;
 
 /// Of a list that has its own verb, so many.
@@ -342,6 +342,37 @@ pub async fn dump(dump: &Dump, client: &Client, json: bool) -> Result<Exit, Trou
         Some(text) if !json => crate::print(text.as_bytes()),
         _ => as_json(&decoded),
     }
+}
+
+/// What is installed, proved just now.
+pub async fn verify(client: &Client, json: bool) -> Result<Exit, Trouble> {
+    let proof: Proof = client.get("/v1/verify").await?;
+    if json {
+        return as_json(&proof);
+    }
+    let text = match proof {
+        Proof {
+            entries: 0,
+            compartments: 0,
+            ..
+        } => "nothing is applied\n".to_owned(),
+        proof => proved(&proof),
+    };
+    crate::print(text.as_bytes())
+}
+
+/// What was proved, in a line.
+pub fn proved(proof: &Proof) -> String {
+    let count = |count: u32, one: &str, many: &str| {
+        format!("{count} {}", if count == 1 { one } else { many })
+    };
+    format!(
+        "proved: {}, {}, {}, in {:.1} ms\n",
+        count(proof.compartments, "compartment", "compartments"),
+        count(proof.endpoints, "endpoint", "endpoints"),
+        count(proof.entries, "fabric entry", "fabric entries"),
+        proof.took_us as f64 / 1000.0
+    )
 }
 
 #[cfg(test)]

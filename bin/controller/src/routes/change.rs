@@ -37,8 +37,8 @@ pub async fn plan(
     text: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Plan>, Failure> {
     let text = whole(text, &named.file)?;
-    let applier = server.applier.lock().await;
-    Ok(Json(applier.plan(&named.file, &text)?))
+    let mut applier = server.applier.lock().await;
+    Ok(Json(applier.plan(&named.file, &text).await?))
 }
 
 /// Makes the host as this spec says: all of it, or nothing.

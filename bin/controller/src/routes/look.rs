@@ -6,7 +6,7 @@ use crate::refuse::Failure;
 use crate::server::{Server, no_endpoint};
 use crate::survey::hex;
 use crate::why::{Known, judge};
-use api::{Endpoint, Fault, Status, Whose, Why};
+use api::{Endpoint, Fault, Proof, Status, Whose, Why};
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::header::CONTENT_TYPE;
@@ -23,8 +23,12 @@ pub async fn status(_: Reader, State(server): From) -> Json<Status> {
     let (world, survey, closed) = server.ports().await;
     let health = server.world.health();
     let fabric = survey.fabric();
-    let health_sentence = match (health.degraded.is_empty(), fabric.state.as_str()) {
-        (false, _) => health.degraded,
+    let degraded = match health.degraded.as_str() {
+        "" => health.drift,
+        _ => health.degraded,
+    };
+    let health_sentence = match (degraded.is_empty(), fabric.state.as_str()) {
+        (false, _) => degraded,
         (true, "unknown") => "the supervisor does not answer; what runs goes on running".to_owned(),
         (true, _) => "ok".to_owned(),
     };
@@ -141,6 +145,12 @@ pub async fn dump(
     })))
 }
 
+/// Has what is installed just now proved.
+#[utoipa::path(get, path = "/v1/verify", responses((status = 200, body = Proof), (status = 403, body = Fault), (status = 422, body = Fault)))]
+pub async fn verify(_: Reader, State(server): From) -> Result<Json<Proof>, Failure> {
+    Ok(Json(server.applier.lock().await.verify().await?))
+}
+
 /// The spec that is applied, as it was given.
 #[utoipa::path(get, path = "/v1/spec", responses((status = 200, content_type = "application/yaml", body = String)))]
 pub async fn spec(_: Reader, State(server): From) -> impl IntoResponse {
@@ -154,7 +164,7 @@ pub async fn spec(_: Reader, State(server): From) -> impl IntoResponse {
 #[utoipa::path(get, path = "/metrics", responses((status = 200, content_type = "application/openmetrics-text", body = String)))]
 pub async fn metrics(_: Reader, State(server): From) -> Result<impl IntoResponse, Failure> {
     let (world, survey) = server.survey().await;
-    let text = metrics::render(&survey, &world)
+    let text = metrics::render(&survey, &world, &server.world.health())
         .map_err(|e| Fault::new("bulkhead", Whose::Bulkhead, e.to_string(), ""))?;
     Ok((
         [(
@@ -168,7 +178,9 @@ pub async fn metrics(_: Reader, State(server): From) -> Result<impl IntoResponse
 /// Whether the API answers; says nothing about tenants, so anyone may ask.
 #[utoipa::path(get, path = "/healthz", responses((status = 200, description = "{ok, degraded}")))]
 pub async fn healthz(State(server): From) -> Json<Value> {
-    Json(json!({ "ok": true, "degraded": !server.world.health().degraded.is_empty() }))
+    let health = server.world.health();
+    let well = health.degraded.is_empty() && health.drift.is_empty();
+    Json(json!({ "ok": true, "degraded": !well }))
 }
 
 fn now_ns() -> u64 {

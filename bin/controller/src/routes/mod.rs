@@ -32,6 +32,7 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/v1/endpoints/{tenant}/{endpoint}", get(look::endpoint))
         .route("/v1/why/{tenant}/{endpoint}", get(look::why))
         .route("/v1/dump/{compartment}", get(look::dump))
+        .route("/v1/verify", get(look::verify))
         .route("/v1/top", get(watch::top))
         .route("/v1/events", get(watch::events))
         .route("/v1/capture", get(watch::capture))
@@ -62,6 +63,7 @@ pub fn router(server: Arc<Server>) -> Router {
         look::endpoint,
         look::why,
         look::dump,
+        look::verify,
         look::metrics,
         look::healthz,
         watch::top,

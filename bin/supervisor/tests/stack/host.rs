@@ -1,5 +1,6 @@
 //! The test's side: a keeper that holds what it is given, a controller that asks.
 
+use command::bundle::{Bundle, Part};
 use command::message::Name;
 use command::verbs::*;
 use command::{Body, Message, Verb};
@@ -51,7 +52,12 @@ impl Host {
             Path::new(env!("CARGO_BIN_EXE_bulkhead-supervisor")),
             "bulkhead-supervisor",
         );
-        for name in ["bulkhead-switch", "bulkhead-fabric", "bulkhead-loose"] {
+        for name in [
+            "bulkhead-switch",
+            "bulkhead-fabric",
+            "bulkhead-verifier",
+            "bulkhead-loose",
+        ] {
             copy(&std::env::current_exe().unwrap(), name);
         }
         let (ours, theirs) = Socket::pair().unwrap();
@@ -202,7 +208,7 @@ impl Host {
         self.send_with(body, &[])
     }
 
-    fn send_with<B: Body>(&mut self, body: &B, fds: &[&OwnedFd]) -> u32 {
+    pub fn send_with<B: Body>(&mut self, body: &B, fds: &[&OwnedFd]) -> u32 {
         self.seq += 1;
         let fds: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
         self.control
@@ -211,7 +217,7 @@ impl Host {
         self.seq
     }
 
-    fn answer(&mut self, seq: u32) -> (Message, Vec<OwnedFd>) {
+    pub fn answer(&mut self, seq: u32) -> (Message, Vec<OwnedFd>) {
         let end = Instant::now() + LIMIT;
         loop {
             if let Some(at) = self
@@ -269,14 +275,45 @@ impl Host {
         assert_eq!(message.verb, Verb::Done as u16);
     }
 
+    /// Asks the stand-in for the verifier, which does by the bundle's name what it is to.
+    pub fn prove(&mut self, how: &str, purpose: u32, images: &[&[u8]]) -> Result<Verdict, u32> {
+        let (body, fd) = question(how, purpose, images);
+        let (message, _) = self.ask_with(&body, &[&fd])?;
+        Ok(message.body().expect("a verdict"))
+    }
+
     pub fn install(&mut self, target: u32, epoch: u64) -> Result<(), u32> {
+        self.prove("honest", PROVE_TO_INSTALL, &[&epoch_bytes(epoch)])?;
         let (fd, body) = epoch_image(target, epoch);
         self.ask_with(&body, &[&fd]).map(|_| ())
     }
 
     pub fn send_install(&mut self, target: u32, epoch: u64) {
+        let proved = self.prove("honest", PROVE_TO_INSTALL, &[&epoch_bytes(epoch)]);
+        assert_eq!(proved.map(|verdict| verdict.outcome), Ok(VERDICT_PROVED));
         let (fd, body) = epoch_image(target, epoch);
         self.send_with(&body, &[&fd]);
+    }
+
+    /// The verifier's process id.
+    pub fn verifier(&mut self) -> u32 {
+        let mut found = 0;
+        self.until("a verifier that is ready", |host| {
+            let vault = host.vault.lock().unwrap();
+            let ready = (vault.iter())
+                .find(|(name, (_, note))| {
+                    name.ends_with("/control") && note.contains("place=verifier")
+                })
+                .map(|(name, _)| name.replace("/control", "/pidfd"));
+            let pid = ready.and_then(|name| {
+                let (_, note) = vault.get(&name)?;
+                let mut words = note.split_whitespace();
+                words.find_map(|word| word.strip_prefix("pid=")?.parse().ok())
+            });
+            found = pid.unwrap_or(0);
+            found != 0
+        });
+        found
     }
 
     pub fn inspect(&mut self, target: u32) -> Inspect {
@@ -489,8 +526,7 @@ pub fn fifo(compartment: u32, slot: u32, name: &str) -> CreatePort {
 
 /// Sealed bytes that are no real image (nobody here reads them), and the request.
 pub fn epoch_image(target: u32, epoch: u64) -> (OwnedFd, Install) {
-    let mut bytes = vec![0xA5; 256];
-    bytes.extend(epoch.to_le_bytes());
+    let bytes = epoch_bytes(epoch);
     let fd = shm::SealedImage::create("test-image", &bytes).unwrap();
     let digest = image::digest(&bytes).unwrap().0;
     (
@@ -502,6 +538,24 @@ pub fn epoch_image(target: u32, epoch: u64) -> (OwnedFd, Install) {
             digest,
         },
     )
+}
+
+pub fn epoch_bytes(epoch: u64) -> Vec<u8> {
+    let mut bytes = vec![0xA5; 256];
+    bytes.extend(epoch.to_le_bytes());
+    bytes
+}
+
+/// A question about these images.
+pub fn question(how: &str, purpose: u32, images: &[&[u8]]) -> (Prove, OwnedFd) {
+    let images = (1..).zip(images.iter().map(|bytes| Part::Bytes(bytes)));
+    let bundle = Bundle {
+        compartments: images.collect(),
+        ..Bundle::ahead(how, b"")
+    };
+    let fd = shm::SealedImage::create("test-bundle", &bundle.write()).unwrap();
+    let reserved = 0;
+    (Prove { purpose, reserved }, fd)
 }
 
 /// What a fifo's client gets.

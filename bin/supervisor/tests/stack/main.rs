@@ -5,6 +5,7 @@
 mod floods;
 mod host;
 mod misers;
+mod proofs;
 mod surroundings;
 mod wayward;
 
@@ -100,6 +101,7 @@ fn main() -> ExitCode {
     match own.rsplit('/').next() {
         Some("bulkhead-switch") => wayward::run(false),
         Some("bulkhead-fabric") => wayward::run(true),
+        Some("bulkhead-verifier") => wayward::verify(),
         Some("bulkhead-loose") => wayward::claim(),
         _ => {}
     }
@@ -109,7 +111,8 @@ fn main() -> ExitCode {
     let more = surroundings::TESTS
         .iter()
         .chain(floods::TESTS)
-        .chain(misers::TESTS);
+        .chain(misers::TESTS)
+        .chain(proofs::TESTS);
     for (name, test) in TESTS.iter().chain(more) {
         if !filters.is_empty() && !filters.iter().any(|filter| name.contains(filter.as_str())) {
             continue;

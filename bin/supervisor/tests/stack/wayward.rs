@@ -4,15 +4,19 @@
 //! per slot `RxFrames` = ports added, `RxBytes` = those with `resume`, `TxFrames` =
 //! ports removed; `Replies` of slot 0 = images.
 
+use crate::host::epoch_bytes;
 use command::Message;
+use command::bundle::{Bundle, Part};
 use command::verbs::{
-    AddPort, Attach, CAUSE_EXIT, NeedReplace, PortClosed, ROLE_FABRIC, ROLE_SWITCH, Ready,
-    RemovePort, Report, Running, START_FRESH, UseImage,
+    AddPort, Attach, CAUSE_EXIT, Lying, NeedReplace, PROVE_TO_INSTALL, PortClosed, Prove, Proved,
+    ROLE_FABRIC, ROLE_SWITCH, ROLE_VERIFIER, Ready, RemovePort, Report, Running, START_FRESH,
+    UseImage, VERDICT_BREACHES, Verdict,
 };
 use confine::Profile;
 use rustix::event::{PollFd, PollFlags, poll};
 use seqpacket::Socket;
 use shm::CountersPage;
+use shm::SealedImage;
 use std::io::Write;
 use telemetry::counters::{Counter, ProcessWord};
 
@@ -52,6 +56,10 @@ const REFUSES_FIRST: u32 = 114;
 const SILENT_FIRST: u32 = 115;
 /// Says that the port in slot 1 broke the protocol, when it gets its image.
 const BREACH: u32 = 116;
+/// Says that it proved the image of [`NEVER_PROVED`], and a verdict, when it gets its image.
+const JUDGES: u32 = 117;
+/// The epoch of an image that no verifier is asked about.
+pub const NEVER_PROVED: u64 = 999;
 
 /// Its whole life; never returns.
 pub fn run(is_fabric: bool) -> ! {
@@ -186,6 +194,12 @@ fn act(mode: u32, control: &Socket, page: &CountersPage, image: &UseImage) {
             say(closed(1));
         }
         REPLACES => (0..20).for_each(|_| say(Message::new(0, &NeedReplace { slot: 0 }))),
+        JUDGES => {
+            for serial in 0..20 {
+                say(Message::new(serial, &said(&[epoch_bytes(NEVER_PROVED)])));
+                say(Message::new(serial, &Verdict::default()));
+            }
+        }
         REPLACE => say(Message::new(0, &NeedReplace { slot: 0 })),
         _ => {}
     }
@@ -199,6 +213,85 @@ fn running(epoch: u64, refused: u32) -> Message {
         reserved: 0,
     };
     Message::new(0, &body)
+}
+
+fn said(images: &[Vec<u8>]) -> Proved {
+    let mut body = Proved {
+        count: images.len() as u32,
+        ..Proved::default()
+    };
+    for (digest, bytes) in body.digests.iter_mut().zip(images) {
+        *digest = image::digest(bytes).unwrap().0;
+    }
+    body
+}
+
+/// Stands for the verifier: says `Proved` of whatever it is asked, or does what the
+/// question's name is. Of what lies in seats it says how many, as `entries`.
+pub fn verify() -> ! {
+    let Some(control) = confine::descriptor(3) else {
+        std::process::exit(2)
+    };
+    let stages = match confine::enter(Profile::Verifier) {
+        Ok(stages) => stages.0,
+        Err(error) => {
+            eprintln!("wayward: {error}");
+            std::process::exit(3);
+        }
+    };
+    let control = Socket::from_fd(control);
+    let role = ROLE_VERIFIER;
+    let _ = control.send(&Message::new(0, &Ready { role, stages }), &[]);
+    let mut entries = 0;
+    loop {
+        let (message, fds) = match control.recv_wait(std::time::Duration::from_secs(60)) {
+            Ok(Some(received)) => received,
+            Ok(None) => continue,
+            Err(_) => std::process::exit(0),
+        };
+        if let Some(body) = message.body::<Lying>() {
+            entries += body.count.min(fds.len() as u32);
+        }
+        let Some(question) = message.body::<Prove>() else {
+            continue;
+        };
+        let sealed = SealedImage::map(&fds[0]).unwrap();
+        let bundle = Bundle::read(sealed.as_slice()).unwrap();
+        let images = bundle.compartments.values().map(|part| match part {
+            Part::Bytes(bytes) => bytes.to_vec(),
+            Part::Held(_) => Vec::new(),
+        });
+        let images: Vec<Vec<u8>> = images.collect();
+        let mut verdict = Verdict {
+            compartments: images.len() as u32,
+            entries: std::mem::take(&mut entries),
+            ..Verdict::default()
+        };
+        let say = |message: Message| {
+            let _ = control.send(&message, &[]);
+        };
+        match bundle.source {
+            "dies" => std::process::exit(9),
+            // Never on its own.
+            "hangs" => loop {
+                let _ = poll(&mut [], None);
+            },
+            "breach" => verdict.outcome = VERDICT_BREACHES,
+            // Of another question.
+            "other" => say(Message::new(message.seq + 1, &said(&images))),
+            "many" => {
+                let count = u32::MAX;
+                say(Message::new(message.seq, &Proved { count, ..said(&[]) }));
+            }
+            _ => {}
+        }
+        if question.purpose == PROVE_TO_INSTALL || bundle.source == "talks" {
+            for some in images.chunks(15) {
+                say(Message::new(message.seq, &said(some)));
+            }
+        }
+        say(Message::new(message.seq, &verdict));
+    }
 }
 
 /// A program that gives nothing up and says that it did.

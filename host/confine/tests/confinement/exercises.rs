@@ -289,7 +289,8 @@ const ALL: &[(&str, Exercise)] = &[
             );
             // Zeros are a read lock on the whole file.
             let set = ok(call!(SYS_fcntl, store, libc::F_OFD_SETLK, memory()));
-            locks = set + ok(call!(SYS_fcntl, store, libc::F_OFD_GETLK, memory()));
+            let own = ok(call!(SYS_fcntl, store, libc::F_SETFD, libc::FD_CLOEXEC));
+            locks = own + set + ok(call!(SYS_fcntl, store, libc::F_OFD_GETLK, memory()));
         }
         simple + copy + seals + locks
     }),
@@ -487,7 +488,7 @@ const ALL: &[(&str, Exercise)] = &[
             file,
             libc::F_ADD_SEALS,
             libc::F_SEAL_SHRINK
-        )) + ok(call!(SYS_fcntl, file, libc::F_SETFD, libc::FD_CLOEXEC))
+        ))
     }),
     ("fchmod", || ok(call!(SYS_fchmod, memory_file(), 0o600))),
 ];

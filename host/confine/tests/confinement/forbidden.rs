@@ -38,8 +38,10 @@ const X32: c_long = 0x4000_0000;
 
 /// Allowed to the controller, by its list.
 pub const CONTROLLER_MAY: &[&str] = &["openat", "memfd_create", "add_seals", "clone3_process"];
+/// Allowed to the verifier, by its list: its report.
+pub const VERIFIER_MAY: &[&str] = &["memfd_create", "add_seals"];
 
-/// Each kills every sandboxed process (the controller: but for what it may).
+/// Each kills every sandboxed process (controller and verifier: but for what they may).
 pub const ALL: &[(&str, Probe)] = &[
     // Files.
     ("open", || {

@@ -23,10 +23,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
 /// The profiles with a filter.
-const SANDBOXED: [Profile; 4] = [
+const SANDBOXED: [Profile; 5] = [
     Profile::Switch,
     Profile::Fabric,
     Profile::Auditor,
+    Profile::Verifier,
     Profile::Controller,
 ];
 /// Exit status of a probe whose `enter` failed.
@@ -280,7 +281,12 @@ fn what_is_forbidden_kills() {
     let mut wrong = Vec::new();
     for profile in SANDBOXED {
         for (name, _) in forbidden::ALL {
-            if profile == Profile::Controller && forbidden::CONTROLLER_MAY.contains(name) {
+            let may = match profile {
+                Profile::Controller => forbidden::CONTROLLER_MAY,
+                Profile::Verifier => forbidden::VERIFIER_MAY,
+                _ => &[],
+            };
+            if may.contains(name) {
                 continue;
             }
             let end = probe(profile, "-", name);

@@ -1,0 +1,293 @@
+//! Proofs: asked of the verifier, through the supervisor, before anything is installed,
+//! and again and again of what is.
+
+use crate::happenings::now_ms;
+use crate::refuse::refused;
+use crate::supervisor::{Refusal, Supervisor};
+use crate::world::World;
+use api::{Fault, Finding, Proof, Where, Whose};
+use command::bundle::{Bundle, Part};
+use command::verbs::{
+    FABRIC, PROVE_AHEAD, PROVE_INSTALLED, Prove, VERDICT_BREACHES, VERDICT_NEED, VERDICT_PROVED,
+    Verdict,
+};
+use guard::guard;
+use sha2::{Digest, Sha256};
+use shm::SealedImage;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+type Sum = [u8; 32];
+
+/// The supervisor refuses what waits 15 s for a verifier, or keeps one busy for 10 s.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes of a verifier's report, at most.
+const MOST_REPORT: usize = 1 << 20;
+
+/// Who asks, and remembers what the verifier should still hold: what has not changed is
+/// named to it by its digest.
+pub struct Prover {
+    supervisor: Arc<Supervisor>,
+    spec: Option<Sum>,
+    images: HashSet<Sum>,
+}
+
+/// A breach as the verifier reports it.
+#[derive(Debug, serde::Deserialize)]
+struct Breach {
+    /// Whose: the compartment's slot, 0 = the fabric's.
+    slot: u32,
+    /// What, in sentences.
+    what: String,
+}
+
+impl Prover {
+    /// That asks this supervisor.
+    pub fn new(supervisor: Arc<Supervisor>) -> Prover {
+        Prover {
+            supervisor,
+            spec: None,
+            images: HashSet::new(),
+        }
+    }
+
+    /// Gives the verifier a spec to read while we work out its tables. What comes of it is
+    /// not waited for: a verifier that could not read it says so when it is asked.
+    pub async fn ahead(&mut self, source: &str, text: &[u8]) {
+        let sum = sum(source, text);
+        if self.spec.replace(sum) == Some(sum) {
+            return;
+        }
+        let Ok(bundle) = sealed(&Bundle::ahead(source, text)) else {
+            return;
+        };
+        let supervisor = self.supervisor.clone();
+        tokio::spawn(async move {
+            let body = question(PROVE_AHEAD);
+            let _ = supervisor.ask(&body, &[bundle]).await;
+        });
+        // So that it is sent before the compiler has this thread.
+        tokio::task::yield_now().await;
+    }
+
+    /// Has a world's tables proved.
+    ///
+    /// # Errors
+    /// Why they are not: all breaches, or why nobody could look.
+    pub async fn prove(&mut self, world: &World, purpose: u32) -> Result<Proof, Fault> {
+        let outcome = match self.ask(world, purpose).await {
+            // It has been started anew, or remembers another world.
+            Err(Failed::Need) => {
+                self.spec = None;
+                self.images.clear();
+                self.ask(world, purpose).await
+            }
+            other => other,
+        };
+        match outcome {
+            Ok(proof) => {
+                self.spec = Some(sum(world.source(), world.text().as_bytes()));
+                if purpose != PROVE_INSTALLED {
+                    self.images = world.images().values().map(|image| image.digest).collect();
+                }
+                Ok(proof)
+            }
+            Err(failed) => Err(fault(failed, world)),
+        }
+    }
+
+    async fn ask(&self, world: &World, purpose: u32) -> Result<Proof, Failed> {
+        let spec = sum(world.source(), world.text().as_bytes());
+        let part = |image: &'_ crate::steps::Image| {
+            let known = purpose == PROVE_INSTALLED || self.images.contains(&image.digest);
+            known.then_some(Part::Held(image.digest))
+        };
+        let parts = world.images().values().map(|image| {
+            let part = part(image).unwrap_or(Part::Bytes(&image.bytes));
+            (image.target, part)
+        });
+        let (fabric, compartments): (Vec<_>, Vec<_>) =
+            parts.partition(|(target, _)| *target == FABRIC);
+        let bundle = Bundle {
+            now: now_ms() / 1000,
+            source: world.source(),
+            spec: match self.spec == Some(spec) {
+                true => Part::Held(spec),
+                false => Part::Bytes(world.text().as_bytes()),
+            },
+            numbers: world.applied().ids.as_bytes(),
+            fabric: fabric.first().map(|(_, part)| *part),
+            compartments: compartments.into_iter().collect(),
+        };
+        let bundle = sealed(&bundle).map_err(Failed::NoMemory)?;
+        let (message, fds) = self
+            .supervisor
+            .ask_within(PATIENCE, &question(purpose), &[bundle])
+            .await
+            .map_err(Failed::Refused)?;
+        let verdict: Verdict = message.body().ok_or(Failed::Refused(Refusal::Garbled))?;
+        let proof = Proof {
+            compartments: verdict.compartments,
+            endpoints: verdict.endpoints,
+            entries: verdict.entries,
+            took_us: verdict.took_us,
+        };
+        match verdict.outcome {
+            VERDICT_PROVED => Ok(proof),
+            _ if !guard!("apply-proved") => Ok(proof),
+            VERDICT_NEED => Err(Failed::Need),
+            outcome => {
+                let breaches = fds.into_iter().next().and_then(report).unwrap_or_default();
+                Err(match outcome {
+                    VERDICT_BREACHES => Failed::Breaches(breaches, verdict.breaches),
+                    _ => Failed::Unreadable(breaches),
+                })
+            }
+        }
+    }
+}
+
+/// Why there is no proof.
+enum Failed {
+    /// The supervisor, or the verifier by its silence.
+    Refused(Refusal),
+    /// The verifier lacks something that was named by its digest.
+    Need,
+    /// It does not understand the question.
+    Unreadable(Vec<Breach>),
+    /// It found so many, of which these are the first.
+    Breaches(Vec<Breach>, u32),
+    NoMemory(std::io::Error),
+}
+
+fn fault(failed: Failed, world: &World) -> Fault {
+    const CHANGED: &str = "nothing was changed; what runs goes on running";
+    let unanswered = |message: String| Fault::new("verifier", Whose::Bulkhead, message, CHANGED);
+    match failed {
+        Failed::Refused(refusal @ Refusal::Refused { .. }) => {
+            unanswered(format!("the tables were not proved: {refusal}"))
+        }
+        Failed::Refused(refusal) => refused(&refusal, "asking for a proof"),
+        Failed::Need => unanswered("the verifier lacks what it was just given".into()),
+        Failed::NoMemory(error) => {
+            unanswered(format!("no memory for what is to be proved: {error}"))
+        }
+        Failed::Unreadable(why) => {
+            let why = why.first().map_or("", |breach| breach.what.as_str());
+            unanswered(format!(
+                "the verifier does not understand the question: {why}"
+            ))
+        }
+        Failed::Breaches(breaches, count) => {
+            let findings: Vec<Finding> = breaches.iter().map(|b| found(b, world)).collect();
+            let first = findings.first().cloned().unwrap_or_default();
+            let more = match count {
+                0 | 1 => String::new(),
+                count => format!(" (and {} more)", count - 1),
+            };
+            let message = format!("not proved: {}{more}", first.message);
+            let mut fault = Fault::new("unproved", Whose::Bulkhead, message, CHANGED);
+            if first.place.line != 0 {
+                fault.place = Some(first.place);
+                fault.whose = Whose::User;
+            }
+            if findings.len() > 1 {
+                fault.findings = findings;
+            }
+            fault
+        }
+    }
+}
+
+/// A breach for people: whose, what, and the first place in the spec that it names.
+fn found(breach: &Breach, world: &World) -> Finding {
+    let whose = match (breach.slot, world.compartment(breach.slot)) {
+        (0, _) => "the fabric".to_owned(),
+        (_, Some(compartment)) => format!("compartment {}", compartment.name),
+        (slot, None) => format!("slot {slot}"),
+    };
+    Finding {
+        code: "breach".into(),
+        message: format!("{whose}: {}", breach.what),
+        place: place(world.source(), &breach.what).unwrap_or_default(),
+        help: String::new(),
+    }
+}
+
+/// The first `SOURCE:LINE` or `SOURCE:LINE:COLUMN` in a text.
+fn place(source: &str, text: &str) -> Option<Where> {
+    if source.is_empty() {
+        return None;
+    }
+    text.match_indices(source).find_map(|(at, _)| {
+        let mut numbers = text
+            .get(at + source.len()..)?
+            .strip_prefix(':')?
+            .splitn(3, ':')
+            .map(|word| {
+                let end = word
+                    .find(|c: char| !c.is_ascii_digit())
+                    .unwrap_or(word.len());
+                (
+                    word.get(..end).and_then(|n| n.parse().ok()),
+                    end == word.len(),
+                )
+            });
+        let (line, goes_on) = numbers.next()?;
+        let column = numbers.next().filter(|_| goes_on).and_then(|(n, _)| n);
+        Some(Where {
+            file: source.into(),
+            line: line?,
+            column: column.unwrap_or(1),
+        })
+    })
+}
+
+fn question(purpose: u32) -> Prove {
+    Prove {
+        purpose,
+        reserved: 0,
+    }
+}
+
+fn sealed(bundle: &Bundle<'_>) -> std::io::Result<std::os::fd::OwnedFd> {
+    SealedImage::create("bundle", &bundle.write())
+}
+
+/// The verifier's report. Its word, taken for an allegation: sealed, bounded, JSON.
+fn report(fd: std::os::fd::OwnedFd) -> Option<Vec<Breach>> {
+    let bytes = SealedImage::map(fd).ok()?;
+    let bytes = bytes.as_slice();
+    (bytes.len() <= MOST_REPORT)
+        .then(|| serde_json::from_slice(bytes).ok())
+        .flatten()
+}
+
+/// By what a bundle names a spec: SHA-256 over its name, a zero, its text.
+fn sum(source: &str, text: &[u8]) -> Sum {
+    let mut sha = Sha256::new();
+    sha.update(source);
+    sha.update([0]);
+    sha.update(text);
+    sha.finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_breach_names_its_place_in_the_spec() {
+        let at = |text: &str| place("a.yaml", text).map(|at| (at.line, at.column));
+        assert_eq!(
+            at("red/a reaches blue/b by a.yaml:12:7, which denies"),
+            Some((12, 7))
+        );
+        assert_eq!(at("rule web (a.yaml:12) is missing"), Some((12, 1)));
+        assert_eq!(at("b.yaml, a.yaml, a.yaml:x, a.yaml:3:"), Some((3, 1)));
+        assert_eq!(at("a.yaml:12: 7 frames"), Some((12, 1)));
+        assert_eq!(at("nothing of the kind"), None);
+        assert_eq!(place("", "1:2:3"), None);
+    }
+}

@@ -1,0 +1,53 @@
+//! Breaches as JSON: `[{"slot": 3, "what": "..."}]`.
+
+use proof::Breach;
+use serde_json::json;
+
+/// Bytes of a report, at most; the confined process may write no longer file.
+const MOST: usize = 1 << 19;
+/// Bytes of one breach's sentences, at most.
+const LONGEST: usize = 8192;
+
+/// The first breaches, as many as a report holds: at least one.
+pub fn json(breaches: &[Breach]) -> Vec<u8> {
+    let mut out = vec![b'['];
+    for breach in breaches {
+        let mut end = breach.what.len().min(LONGEST);
+        while !breach.what.is_char_boundary(end) {
+            end -= 1;
+        }
+        let what = breach.what.get(..end).unwrap_or("");
+        let one = json!({ "slot": breach.slot, "what": what }).to_string();
+        if out.len() + one.len() + 2 > MOST {
+            break;
+        }
+        if out.len() > 1 {
+            out.push(b',');
+        }
+        out.extend_from_slice(one.as_bytes());
+    }
+    out.push(b']');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_json_whatever_is_said_and_has_its_end() {
+        let breach = |slot, what: &str| Breach {
+            slot,
+            what: what.into(),
+        };
+        let long = "ü\0\"".repeat(10_000);
+        let many: Vec<Breach> = (0..1000).map(|slot| breach(slot, &long)).collect();
+        let bytes = json(&many);
+        assert!(bytes.len() <= MOST);
+        let read: Vec<serde_json::Value> = serde_json::from_slice(&bytes).unwrap();
+        assert!(read.len() > 1);
+        assert_eq!(read[1]["slot"], 1);
+        let short = json(&[breach(3, "so")]);
+        assert_eq!(short, br#"[{"slot":3,"what":"so"}]"#);
+    }
+}
