@@ -16,7 +16,7 @@ pub struct Needs {
 
 /// Processes whatever the spec says: keeper, supervisor, controller, fabric, a spare
 /// of it, two spare switches.
-const FIXED_PROCESSES: u32 = 7;
+const FIXED_PROCESSES: u32 = 8;
 /// Private memory of the fixed processes, bytes.
 const FIXED_MEMORY: u64 = 48 << 20;
 /// Private memory of a switch, bytes.
