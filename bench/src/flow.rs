@@ -261,6 +261,11 @@ impl Tally {
         })
     }
 
+    /// When the last packet came, nanoseconds since the start.
+    pub fn last_arrival(&self) -> Option<u64> {
+        self.arrivals.iter().copied().max().filter(|t| *t != 0)
+    }
+
     /// Packets due between two times that never came.
     pub fn lost_between(&self, from: u64, to: u64) -> u64 {
         let end = self

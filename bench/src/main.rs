@@ -8,6 +8,7 @@ mod hinder;
 mod meter;
 mod outside;
 mod peer;
+mod policy;
 mod reboot;
 mod report;
 mod results;
@@ -41,6 +42,8 @@ enum What {
     Tap(Options),
     /// The FIFO against a plain ring in C.
     Ring(Options),
+    /// What rules and connections cost, and how soon a revocation holds.
+    Policy(Options),
     /// What an endpoint's rate lets through, against what was asked.
     Meter(Options),
     /// Every bench for about a second: does it still give its figures?
@@ -112,6 +115,7 @@ const BENCHES: &[(&str, Bench)] = &[
     ("tap", tap::run),
     ("boot", boot::run),
     ("meter", meter::run),
+    ("policy", policy::run),
 ];
 
 fn main() -> ExitCode {
@@ -124,6 +128,7 @@ fn main() -> ExitCode {
         What::Tap(o) => ("tap", o),
         What::Ring(o) => ("ring", o),
         What::Meter(o) => ("meter", o),
+        What::Policy(o) => ("policy", o),
         What::Smoke => return smoke(),
         What::Check { folder } => {
             return match results::check(&folder.join("reach.toml"), &folder.join("results")) {

@@ -4,7 +4,7 @@
 //! the answers' chains: 132 bytes, so that a million are 126 MiB. Nothing of it is
 //! resident before it is used. A translated one costs 36 bytes more.
 //!
-//! The side of the initiator lies in its owner's sets ([`crate::index`]), the side of
+//! The side of the initiator lies in its owner's sets (`index`), the side of
 //! the responder in one table of chains for the whole compartment. That table evicts
 //! nobody: it has room for as many as there are records, and who may have how many
 //! records is each owner's own matter. Its chains are short since the hash is keyed;

@@ -32,7 +32,7 @@ impl Journal for () {
     fn write(&mut self, _: u32, _: Option<&Entry>) {}
 }
 
-/// [`Entry::version`] of this layout.
+/// `Entry::version` of this layout.
 pub const VERSION: u8 = 1;
 
 /// A connection as written: 96 bytes, host order.

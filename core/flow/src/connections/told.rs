@@ -83,7 +83,7 @@ pub enum Refused {
     Sides,
 }
 
-/// [`Connections::new`] was asked for more owners or connections than there are numbers.
+/// [`crate::Connections::new`] was asked for more owners or connections than there are numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooMany;
 
@@ -144,7 +144,7 @@ pub enum Rejudged {
     Cut,
 }
 
-/// What one call of [`Connections::sweep`] did.
+/// What one call of [`crate::Connections::sweep`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     /// Records looked at.
