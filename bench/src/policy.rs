@@ -8,7 +8,7 @@ use e2e::Instance;
 use flow::{Connections, Segment, Side};
 use image::compartment::*;
 use image::rules::{Action, Region, Rule, RuleTable, Verdict};
-use image::{Aligned, CompartmentTables, MappedCompartment};
+use image::{Aligned, CompartmentImage, CompartmentTables, MappedCompartment};
 use std::hint::black_box;
 use std::process::Command;
 use std::time::Duration;
@@ -291,9 +291,12 @@ fn compartment(rule_tables: Vec<RuleTable>, connections: u32) -> CompartmentTabl
     }
 }
 
+fn open_image(rules: usize, connections: u32) -> MappedCompartment<Aligned> {
+    image_of(&compartment(vec![open_table(rules)], connections))
+}
+
 /// A switch under a table that lets everything between the two through, last of all.
 struct Site {
-    image: MappedCompartment<Aligned>,
     switch: Switch,
     out: Sink,
     now: u64,
@@ -338,8 +341,7 @@ fn image_of(tables: &CompartmentTables) -> MappedCompartment<Aligned> {
 }
 
 impl Site {
-    fn new(rules: usize, connections: u32) -> Site {
-        let image = image_of(&compartment(vec![open_table(rules)], connections));
+    fn new(image: &MappedCompartment<Aligned>) -> Site {
         let config = Config {
             slots: 8,
             seed: 7,
@@ -348,14 +350,14 @@ impl Site {
         let mut switch = Switch::new(config);
         switch.use_image(&image.image(), 1);
         Site {
-            image,
             switch,
             out: Sink::default(),
             now: 1_000_000_000,
         }
     }
 
-    fn pass(&mut self, from: usize, frame: &[u8]) {
+    #[inline]
+    fn pass(&mut self, image: &CompartmentImage<'_>, from: usize, frame: &[u8]) {
         let mut head = [0; HEAD];
         let length = frame.len().min(HEAD);
         head[..length].copy_from_slice(&frame[..length]);
@@ -366,9 +368,7 @@ impl Site {
             head: &mut head[..length],
             total: frame.len(),
         };
-        let image = self.image.image();
-        self.switch
-            .process(&image, self.now, ingress, &mut self.out);
+        self.switch.process(image, self.now, ingress, &mut self.out);
     }
 }
 
@@ -411,7 +411,9 @@ fn segment(from: usize, ports: (u16, u16), flags: u8, seq: u32, ack: u32) -> Vec
 /// TCP connections from SYN to the last ACK, a second.
 fn connections(count: usize, hindered: bool) -> f64 {
     let rules = if hindered { 10_000 } else { RULES };
-    let mut site = Site::new(rules, 1 << 16);
+    let mapped = open_image(rules, 1 << 16);
+    let image = mapped.image();
+    let mut site = Site::new(&mapped);
     // Frames are made ahead; only their passing is timed.
     let one = |n: usize| {
         let forth = (1024 + (n % 60_000) as u16, 80 + (n / 60_000) as u16);
@@ -433,14 +435,13 @@ fn connections(count: usize, hindered: bool) -> f64 {
         let begun = cpu();
         for connection in &frames {
             for (from, frame) in connection {
-                site.pass(*from, frame);
+                site.pass(&image, *from, frame);
             }
         }
         took += cpu() - begun;
         passed += 1000;
         // Time passes in the switch's eyes as fast as it would.
         site.now += 10_000_000;
-        let image = site.image.image();
         site.switch.tick(&image, site.now, &mut site.out);
     }
     assert_eq!(site.out.sent, passed * 7, "not all packets passed");
@@ -451,12 +452,14 @@ fn connections(count: usize, hindered: bool) -> f64 {
 /// MiB that these added.
 fn edit(live: usize) -> (f64, f64) {
     let before = resident_mib();
-    let mut site = Site::new(RULES, live as u32 * 5 / 4);
+    let mapped = open_image(RULES, live as u32 * 5 / 4);
+    let image = mapped.image();
+    let mut site = Site::new(&mapped);
     let ports = |n: usize| (1 + (n % 65_000) as u16, 1 + (n / 65_000) as u16);
     for n in 0..live {
         let (a, b) = ports(n);
-        site.pass(0, &udp(0, (a, b)));
-        site.pass(1, &udp(1, (b, a)));
+        site.pass(&image, 0, &udp(0, (a, b)));
+        site.pass(&image, 1, &udp(1, (b, a)));
     }
     let grown = resident_mib() - before;
     let mut random = Random(3);
@@ -464,31 +467,30 @@ fn edit(live: usize) -> (f64, f64) {
         .map(|_| udp(0, ports(random.below(live))))
         .collect();
     let mut at = 0;
-    let mut rate = |site: &mut Site, time: Duration| {
+    let mut rate = |site: &mut Site, image: &CompartmentImage<'_>, time: Duration| {
         let begun = cpu();
         let mut done = 0u64;
         while cpu() - begun < time {
             for _ in 0..64 {
-                site.pass(0, &frames[at % frames.len()]);
+                site.pass(image, 0, &frames[at % frames.len()]);
                 at += 1;
                 done += 1;
             }
             site.now += 20_000;
             if site.switch.next_deadline() <= site.now {
-                let image = site.image.image();
-                site.switch.tick(&image, site.now, &mut site.out);
+                site.switch.tick(image, site.now, &mut site.out);
             }
         }
         done as f64 / (cpu() - begun).as_secs_f64()
     };
-    rate(&mut site, Duration::from_millis(100));
-    let calm = rate(&mut site, Duration::from_millis(300));
+    rate(&mut site, &image, Duration::from_millis(100));
+    let calm = rate(&mut site, &image, Duration::from_millis(300));
     // One more rule, before all others.
     let mut rules = open_table(RULES);
     rules.rules[0].region.destination_port = 7..=7;
-    site.image = image_of(&compartment(vec![rules], live as u32 * 5 / 4));
-    site.switch.use_image(&site.image.image(), site.now);
-    let after = rate(&mut site, Duration::from_millis(100));
+    let mapped = image_of(&compartment(vec![rules], live as u32 * 5 / 4));
+    site.switch.use_image(&mapped.image(), site.now);
+    let after = rate(&mut site, &mapped.image(), Duration::from_millis(100));
     (after / calm, grown)
 }
 
@@ -504,18 +506,20 @@ fn resident_mib() -> f64 {
 
 /// What valgrind counts.
 #[inline(never)]
-fn bulkhead_measured_hits(site: &mut Site, frame: &[u8]) {
+fn bulkhead_measured_hits(site: &mut Site, image: &CompartmentImage<'_>, frame: &[u8]) {
     for _ in 0..COUNTED {
-        site.pass(0, frame);
+        site.pass(image, 0, frame);
     }
 }
 
 fn hits(rules: usize) -> Result<(), String> {
-    let mut site = Site::new(rules, 1024);
+    let mapped = open_image(rules, 1024);
+    let image = mapped.image();
+    let mut site = Site::new(&mapped);
     let frame = udp(0, (5, 6));
-    site.pass(0, &frame);
-    site.pass(1, &udp(1, (6, 5)));
-    bulkhead_measured_hits(&mut site, &frame);
+    site.pass(&image, 0, &frame);
+    site.pass(&image, 1, &udp(1, (6, 5)));
+    bulkhead_measured_hits(&mut site, &image, &frame);
     (site.out.sent == u64::from(COUNTED) + 2)
         .then_some(())
         .ok_or(format!("{} frames passed", site.out.sent))

@@ -500,6 +500,8 @@ impl<J: Journal> Connections<J> {
     fn look(&self, hash: u64, side: &Side) -> Option<Found> {
         let owner = self.owners.get(side.owner as usize)?;
         let places = Places::of(hash, owner.first_set, owner.sets);
+        // Asked for first, so that this memory comes while the sets are looked through.
+        let mut next = *self.heads.get(self.head(hash))?;
         if owner.live != 0 {
             for set in places.sets.iter().filter_map(|&at| self.sets.get(at)) {
                 for number in set.tagged(places.tag) {
@@ -513,7 +515,6 @@ impl<J: Journal> Connections<J> {
                 }
             }
         }
-        let mut next = *self.heads.get(self.head(hash))?;
         // Bound: CHAIN, which `install` keeps.
         for _ in 0..CHAIN {
             let id = next.checked_sub(1)?;
