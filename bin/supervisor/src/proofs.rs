@@ -32,11 +32,14 @@ const QUESTIONS: usize = 32;
 /// Images of one proof: the fabric's, and one for each of its slots.
 const MOST_PROVED: usize = FABRIC_SLOTS as usize + 1;
 
+/// A compartment's id or [`FABRIC`], and the digest of an image for it.
+type Placed = (u32, [u8; 32]);
+
 /// What is known of proofs.
 #[derive(Debug)]
 pub struct Proofs {
-    /// Digests that may be installed: of the last proof, and what was in use by then.
-    proved: HashSet<[u8; 32]>,
+    /// What may be installed where: of the last proof, and what was in use by then.
+    proved: HashSet<Placed>,
     /// First the one under way.
     questions: VecDeque<Question>,
     /// The verifier, once it is ready.
@@ -72,7 +75,15 @@ struct Question {
     /// When it was sent to the verifier, ns.
     sent: Option<u64>,
     /// What the verifier said so far.
-    proved: HashSet<[u8; 32]>,
+    proved: HashSet<Placed>,
+}
+
+/// What a seat is called in messages.
+fn target(seat: Seat) -> u32 {
+    match seat {
+        Seat::Fabric => FABRIC,
+        Seat::Compartment(id) => id,
+    }
 }
 
 impl Supervisor {
@@ -111,7 +122,10 @@ impl Supervisor {
             .seat(seat)
             .and_then(|state| state.image.as_ref())
             .is_some_and(|image| image.digest == *digest);
-        if guard!("install-proved") && !lies_there && !self.proofs.proved.contains(digest) {
+        if guard!("install-proved")
+            && !lies_there
+            && !self.proofs.proved.contains(&(target(seat), *digest))
+        {
             return Err(Refusal::new(
                 ErrorCode::NotProved,
                 "the verifier has not proved this image",
@@ -190,10 +204,7 @@ impl Supervisor {
     /// Hands over the images in use themselves: nobody's word for them.
     fn show_what_lies(&mut self, verifier: u64) {
         let seats = self.seats().into_iter().filter_map(|seat| {
-            let target = match seat {
-                Seat::Fabric => FABRIC,
-                Seat::Compartment(id) => id,
-            };
+            let target = target(seat);
             let image = self.seat(seat)?.image.as_ref()?;
             Some((target, image.fd.clone()))
         });
@@ -239,7 +250,8 @@ impl Supervisor {
         }) else {
             return self.kill(id, Some(CAUSE_REPORT));
         };
-        question.proved.extend(body.digests.iter().take(count));
+        let places = body.targets.iter().copied().zip(body.digests);
+        question.proved.extend(places.take(count));
     }
 
     /// The verifier has answered.
@@ -257,8 +269,11 @@ impl Supervisor {
         if body.outcome == VERDICT_PROVED && question.purpose == PROVE_TO_INSTALL {
             self.proofs.proved = question.proved;
             // What is in use may be wanted again, until the change is settled.
-            let in_use = self.seats().into_iter().filter_map(|seat| self.seat(seat));
-            let in_use: Vec<[u8; 32]> = in_use.flat_map(image_digests).collect();
+            let seats = self.seats().into_iter();
+            let in_use = seats.filter_map(|seat| Some((target(seat), self.seat(seat)?)));
+            let in_use: Vec<Placed> = in_use
+                .flat_map(|(target, state)| image_digests(state).map(move |sum| (target, sum)))
+                .collect();
             self.proofs.proved.extend(in_use);
         }
         let fds = fds.into_iter().take(1).map(Rc::new).collect();

@@ -26,8 +26,8 @@ pub struct Answer {
     pub outcome: u32,
     /// Why not.
     pub breaches: Vec<Breach>,
-    /// What was proved.
-    pub digests: Vec<Sum>,
+    /// What was proved, by slot.
+    pub proved: Vec<(u32, Sum)>,
     /// Compartments that were looked at.
     pub compartments: u32,
     /// Their endpoints.
@@ -149,7 +149,8 @@ impl Judge {
             return Ok(answer);
         }
         answer.outcome = VERDICT_PROVED;
-        answer.digests = images.values().map(|image| image.digest).collect();
+        let proved = images.iter().map(|(slot, image)| (*slot, image.digest));
+        answer.proved = proved.collect();
         if purpose != PROVE_INSTALLED {
             self.images.keep(images.into_values());
         }

@@ -103,13 +103,15 @@ fn say(
     took_us: u64,
 ) -> Result<(), Box<dyn Error>> {
     if answer.outcome == VERDICT_PROVED && purpose == PROVE_TO_INSTALL {
-        for some in answer.digests.chunks(PROVED_AT_ONCE) {
+        for some in answer.proved.chunks(PROVED_AT_ONCE) {
             let mut body = Proved {
                 count: some.len() as u32,
                 ..Proved::default()
             };
-            for (to, from) in body.digests.iter_mut().zip(some) {
-                *to = *from;
+            let places = body.targets.iter_mut().zip(&mut body.digests);
+            for ((target, digest), (slot, sum)) in places.zip(some) {
+                *target = if *slot == FABRIC_SLOT { FABRIC } else { *slot };
+                *digest = *sum;
             }
             control.send_wait(&Message::new(seq, &body), &[], PATIENCE)?;
         }

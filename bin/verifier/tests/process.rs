@@ -27,7 +27,7 @@ struct Verifier {
 #[derive(Debug, Default)]
 struct Said {
     verdict: Verdict,
-    proved: BTreeSet<[u8; 32]>,
+    proved: BTreeSet<(u32, [u8; 32])>,
     report: Vec<(u32, String)>,
 }
 
@@ -98,7 +98,8 @@ impl Verifier {
                 .expect("in time");
             assert_eq!(message.seq, self.seq);
             if let Some(proved) = message.body::<Proved>() {
-                said.proved.extend(&proved.digests[..proved.count as usize]);
+                let places = proved.targets.into_iter().zip(proved.digests);
+                said.proved.extend(places.take(proved.count as usize));
                 continue;
             }
             said.verdict = message.body().expect("a verdict");
@@ -222,6 +223,13 @@ impl World {
         images.map(|bytes| digest(bytes)).collect()
     }
 
+    /// Each with whose it is.
+    fn placed(&self) -> BTreeSet<(u32, [u8; 32])> {
+        let seats = self.seats();
+        let one = |(target, bytes): (&u32, &Vec<u8>)| (*target, digest(bytes));
+        seats.iter().map(one).collect()
+    }
+
     /// As it lies in the seats.
     fn seats(&self) -> BTreeMap<u32, Vec<u8>> {
         let mut seats = self.compartments.clone();
@@ -255,17 +263,17 @@ fn what_the_compiler_made_is_proved_whole_and_then_by_what_changed() {
     assert!(said.proved.is_empty());
     let said = verifier.ask(PROVE_TO_INSTALL, &first.whole());
     assert_eq!(said.verdict.outcome, VERDICT_PROVED, "{said:?}");
-    assert_eq!(said.proved, first.digests());
+    assert_eq!(said.proved, first.placed());
     assert_eq!(
         (said.verdict.compartments, said.verdict.endpoints),
         (20, 60)
     );
     let said = verifier.ask(PROVE_TO_INSTALL, &second.after(&first));
-    assert_eq!(said.proved, second.digests());
+    assert_eq!(said.proved, second.placed());
     assert_eq!(said.verdict.endpoints, 60);
     // The last world is held, the one before it is not.
     let said = verifier.ask(PROVE_TO_INSTALL, &second.named());
-    assert_eq!(said.proved, second.digests());
+    assert_eq!(said.proved, second.placed());
     let said = verifier.ask(PROVE_TO_INSTALL, &first.named());
     assert_eq!(said.verdict.outcome, VERDICT_NEED);
     // Who only wants to know is told, and nothing is said to be installed.
@@ -291,7 +299,7 @@ fn a_spec_is_read_ahead_and_then_named_by_its_digest() {
     assert_eq!(said.verdict.outcome, VERDICT_PROVED);
     assert!(said.proved.is_empty());
     let said = verifier.ask(PROVE_TO_INSTALL, &named(&world.text));
-    assert_eq!(said.proved, world.digests());
+    assert_eq!(said.proved, world.placed());
     let said = verifier.ask(PROVE_TO_INSTALL, &named("version: 1\n"));
     assert_eq!(said.verdict.outcome, VERDICT_NEED);
     let said = verifier.ask(PROVE_AHEAD, &Bundle::ahead("b.yaml", b"version: 1\nx: y\n"));
@@ -397,7 +405,7 @@ fn questions_without_sense_are_answered_and_harm_nobody() {
         VERDICT_UNREADABLE
     );
     let said = verifier.ask(PROVE_TO_INSTALL, &world.whole());
-    assert_eq!(said.proved, world.digests());
+    assert_eq!(said.proved, world.placed());
 }
 
 #[test]
@@ -405,7 +413,7 @@ fn torn_and_random_bundles_are_answered_and_prove_nothing_else() {
     let verifier = std::cell::RefCell::new(Verifier::start());
     let world = World::of(3, 2, 0);
     let honest = world.whole().write();
-    let digests = world.digests();
+    let digests = world.placed();
     proptest!(ProptestConfig::with_cases(300), |(
         random in proptest::collection::vec(any::<u8>(), 1..600),
         torn in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),

@@ -504,14 +504,16 @@ pub const PROVE_INSTALLED: u32 = 2;
 pub const PROVE_AHEAD: u32 = 3;
 
 /// Most digests in one [`Proved`].
-pub const PROVED_AT_ONCE: usize = 15;
+pub const PROVED_AT_ONCE: usize = 13;
 body! {
-    /// These images were proved.
+    /// These images were proved, each for its place.
     Proved: Proved {
         /// How many of them.
         count: u32,
         /// Zero.
         reserved: u32,
+        /// For whom: compartment ids, or [`FABRIC`].
+        targets: [u32; PROVED_AT_ONCE],
         /// SHA-256 of each.
         digests: [[u8; 32]; PROVED_AT_ONCE],
     }

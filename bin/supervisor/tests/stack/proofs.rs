@@ -97,6 +97,14 @@ fn what_is_in_use_may_be_installed_again_until_the_next_proof_is_settled() {
     unasked(&mut host, 3, 4).unwrap();
     proved(&mut host, &[5]);
     assert_eq!(unasked(&mut host, 3, 1), Err(NOT_PROVED));
+    // What was proved for one is no other's.
+    host.ok(&red(4, 0));
+    let image = epoch_bytes(8);
+    host.prove("for-three", PROVE_TO_INSTALL, &[&image])
+        .unwrap();
+    assert_eq!(unasked(&mut host, 4, 8), Err(NOT_PROVED));
+    unasked(&mut host, 3, 8).unwrap();
+    unasked(&mut host, 3, 4).unwrap();
     // A supervisor that starts knows what is in use, and no more.
     host.kill_supervisor();
     host.restart_supervisor();
@@ -104,7 +112,6 @@ fn what_is_in_use_may_be_installed_again_until_the_next_proof_is_settled() {
     assert_eq!(unasked(&mut host, 3, 5), Err(NOT_PROVED));
     unasked(&mut host, 3, 4).unwrap();
     // In its own seat.
-    host.ok(&red(4, 0));
     assert_eq!(unasked(&mut host, 4, 4), Err(NOT_PROVED));
 }
 

@@ -8,9 +8,9 @@ use crate::host::epoch_bytes;
 use command::Message;
 use command::bundle::{Bundle, Part};
 use command::verbs::{
-    AddPort, Attach, CAUSE_EXIT, Lying, NeedReplace, PROVE_TO_INSTALL, PortClosed, Prove, Proved,
-    ROLE_FABRIC, ROLE_SWITCH, ROLE_VERIFIER, Ready, RemovePort, Report, Running, START_FRESH,
-    UseImage, VERDICT_BREACHES, Verdict,
+    AddPort, Attach, CAUSE_EXIT, FABRIC, Lying, NeedReplace, PROVE_TO_INSTALL, PROVED_AT_ONCE,
+    PortClosed, Prove, Proved, ROLE_FABRIC, ROLE_SWITCH, ROLE_VERIFIER, Ready, RemovePort, Report,
+    Running, START_FRESH, UseImage, VERDICT_BREACHES, Verdict,
 };
 use confine::Profile;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -197,7 +197,9 @@ fn act(mode: u32, control: &Socket, page: &CountersPage, image: &UseImage) {
         JUDGES => {
             // The number of the question that is under way: it has guessed well.
             let serial = 2;
-            say(Message::new(serial, &said(&[epoch_bytes(NEVER_PROVED)])));
+            for body in said(&[epoch_bytes(NEVER_PROVED)]) {
+                say(Message::new(serial, &body));
+            }
             say(Message::new(serial, &Verdict::default()));
         }
         REPLACE => say(Message::new(0, &NeedReplace { slot: 0 })),
@@ -215,15 +217,23 @@ fn running(epoch: u64, refused: u32) -> Message {
     Message::new(0, &body)
 }
 
-fn said(images: &[Vec<u8>]) -> Proved {
-    let mut body = Proved {
-        count: images.len() as u32,
-        ..Proved::default()
+/// All of these were proved, for the fabric and for any of the tests' compartments.
+fn said(images: &[Vec<u8>]) -> Vec<Proved> {
+    let sums = images.iter().map(|bytes| image::digest(bytes).unwrap().0);
+    let places: Vec<(u32, [u8; 32])> = sums
+        .flat_map(|sum| (0..32).chain([FABRIC]).map(move |target| (target, sum)))
+        .collect();
+    let message = |some: &[(u32, [u8; 32])]| {
+        let mut body = Proved {
+            count: some.len() as u32,
+            ..Proved::default()
+        };
+        for (at, (target, sum)) in some.iter().enumerate() {
+            (body.targets[at], body.digests[at]) = (*target, *sum);
+        }
+        body
     };
-    for (digest, bytes) in body.digests.iter_mut().zip(images) {
-        *digest = image::digest(bytes).unwrap().0;
-    }
-    body
+    places.chunks(PROVED_AT_ONCE).map(message).collect()
 }
 
 /// Stands for the verifier: says `Proved` of whatever it is asked, or does what the
@@ -278,16 +288,38 @@ pub fn verify() -> ! {
             },
             "breach" => verdict.outcome = VERDICT_BREACHES,
             // Of another question.
-            "other" => say(Message::new(message.seq + 1, &said(&images))),
+            "other" => {
+                for body in said(&images) {
+                    say(Message::new(message.seq + 1, &body));
+                }
+            }
+            // For one place alone.
+            "for-three" => {
+                let mut body = Proved {
+                    count: 1,
+                    ..Proved::default()
+                };
+                body.targets[0] = 3;
+                body.digests[0] = image::digest(&images[0]).unwrap().0;
+                say(Message::new(message.seq, &body));
+                say(Message::new(message.seq, &verdict));
+                continue;
+            }
             "many" => {
                 let count = u32::MAX;
-                say(Message::new(message.seq, &Proved { count, ..said(&[]) }));
+                say(Message::new(
+                    message.seq,
+                    &Proved {
+                        count,
+                        ..Proved::default()
+                    },
+                ));
             }
             _ => {}
         }
         if question.purpose == PROVE_TO_INSTALL || bundle.source == "talks" {
-            for some in images.chunks(15) {
-                say(Message::new(message.seq, &said(some)));
+            for body in said(&images) {
+                say(Message::new(message.seq, &body));
             }
         }
         say(Message::new(message.seq, &verdict));
