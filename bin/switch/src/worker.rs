@@ -292,7 +292,13 @@ impl Worker {
         let now = clock::monotonic();
         match worker::image(body, fds, MappedCompartment::map, MappedCompartment::digest) {
             Ok(image) => {
-                attached.switch.use_image(&image.image(), now);
+                match &attached.image {
+                    Some(before) => {
+                        let before = before.image();
+                        attached.switch.swap_image(&before, &image.image(), now);
+                    }
+                    None => attached.switch.use_image(&image.image(), now),
+                }
                 attached.telling.place(&image.image());
                 attached
                     .telling

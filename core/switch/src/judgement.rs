@@ -107,21 +107,10 @@ fn live(
     from: End,
     tuple: &Tuple,
 ) -> Option<Found> {
-    let connections = &mut tracking.connections;
-    let found = connections.find(now, from.owner, from.zone, tuple)?;
-    if connections.stale(found, tracking.epoch) {
-        let again = connections
-            .connection(now, found.id)
-            .and_then(|c| again(image, tracking.epoch, &c.a, &c.b));
-        match again {
-            Some(verdict) => connections.rejudged(found, flow::Rejudged::Keep(verdict)),
-            None => {
-                connections.close(found);
-                return None;
-            }
-        }
-    }
-    Some(found)
+    let found = tracking
+        .connections
+        .find(now, from.owner, from.zone, tuple)?;
+    tracking.stands(image, now, found).then_some(found)
 }
 
 /// An ICMP error about a connection goes where the quoted packet came from.
@@ -434,7 +423,7 @@ fn beyond(
 }
 
 /// A connection's first packet as rules see it.
-fn opening(tuple: &Tuple) -> Tuple {
+pub(crate) fn opening(tuple: &Tuple) -> Tuple {
     let destination_port = match tuple.protocol {
         wire::icmpv4::PROTOCOL => u16::from(wire::icmpv4::ECHO_REQUEST) << 8,
         wire::icmpv6::PROTOCOL => u16::from(wire::icmpv6::ECHO_REQUEST) << 8,

@@ -16,6 +16,7 @@ mod arp;
 mod crossing;
 mod decision;
 mod dhcp;
+mod edit;
 mod errors;
 mod finish;
 mod frame;

@@ -2,6 +2,7 @@
 
 use crate::act::{act, advertise};
 use crate::decision::{Decision, Egress, decide};
+use crate::edit::Edit;
 use crate::frame::{Face, Frame, Leaving, Sender};
 use crate::judgement::{End, Passage, pass};
 use crate::state::{Config, State, packet_burst};
@@ -34,7 +35,18 @@ impl Switch {
     /// hops of things that are still there go on. The only call that allocates;
     /// every later call is given this same image.
     pub fn use_image(&mut self, image: &CompartmentImage<'_>, now: Nanos) {
-        self.state.adopt(image, now);
+        self.state.adopt(image, Edit::all(), now);
+    }
+
+    /// The same in place of the image that was in use: connections that the difference
+    /// does not concern keep their verdicts.
+    pub fn swap_image(
+        &mut self,
+        before: &CompartmentImage<'_>,
+        image: &CompartmentImage<'_>,
+        now: Nanos,
+    ) {
+        self.state.adopt(image, Edit::between(before, image), now);
     }
 
     /// Handles one frame to its end.

@@ -1,6 +1,7 @@
 //! What a switch remembers beside its image: meters, timers, neighbours outside.
 //! All of it is sized by the image, never by traffic.
 
+use crate::edit::Edit;
 use crate::meter::Bucket;
 use crate::tracking::Tracking;
 use crate::{FABRIC, Nanos, Slot};
@@ -155,7 +156,7 @@ impl State {
     }
 
     /// Takes over what concerns things that the new image still has.
-    pub(crate) fn adopt(&mut self, image: &CompartmentImage<'_>, now: Nanos) {
+    pub(crate) fn adopt(&mut self, image: &CompartmentImage<'_>, edit: Edit, now: Nanos) {
         let limits = Limits::full(now, &self.config);
         let mut ports = vec![UNPLUGGED; self.ports.len()];
         for (index, endpoint) in image.endpoints().iter().enumerate() {
@@ -248,7 +249,7 @@ impl State {
             }
             self.neighbours.push(state);
         }
-        self.tracking.adopt(image, now);
+        self.tracking.adopt(image, edit, now);
         self.plan();
     }
 

@@ -1,10 +1,12 @@
 //! Connections and fragments of a compartment: sized by its image, swept in the
 //! background, judged again after a change.
 
+use crate::edit::Edit;
 use crate::frame::Leaving;
 use crate::judgement::again;
 use crate::{Nanos, Slot};
-use flow::{Connections, Direction, Found, Fragments, Rejudged};
+use flow::{Connection, Connections, Direction, Found, Fragments, Rejudged, Verdict};
+use guard::guard;
 use image::CompartmentImage;
 use image::compartment::NONE;
 use wire::Tuple;
@@ -29,6 +31,8 @@ pub(crate) struct Tracking {
     pub(crate) fragments: Fragments<Follows>,
     /// Number of the image in use, of this process's own counting.
     pub(crate) epoch: u32,
+    /// What it changed.
+    edit: Edit,
     pub(crate) seed: u64,
     random: u64,
     /// By slot: the endpoint's id and how many connections it may have.
@@ -59,6 +63,7 @@ impl Tracking {
             connections: Connections::new(keys, &[]).unwrap_or_else(|_| unreachable!()),
             fragments: Fragments::new(keys, 0, 0).unwrap_or_else(|_| unreachable!()),
             epoch: 0,
+            edit: Edit::all(),
             seed,
             random: seed | 1,
             owners: Vec::new(),
@@ -70,7 +75,8 @@ impl Tracking {
 
     /// Takes over the connections of endpoints that are still there. What was let begin
     /// by another image is judged again: at its next packet, or by the sweep.
-    pub(crate) fn adopt(&mut self, image: &CompartmentImage<'_>, now: Nanos) {
+    pub(crate) fn adopt(&mut self, image: &CompartmentImage<'_>, edit: Edit, now: Nanos) {
+        self.edit = edit;
         self.epoch = self.epoch.wrapping_add(1);
         let mut owners = Vec::new();
         for endpoint in image.endpoints() {
@@ -155,6 +161,29 @@ impl Tracking {
         self.due = now.saturating_add(next);
     }
 
+    /// Judges a connection again, if another image let it begin; whether it stands.
+    pub(crate) fn stands(
+        &mut self,
+        image: &CompartmentImage<'_>,
+        now: Nanos,
+        found: Found,
+    ) -> bool {
+        if !self.connections.stale(found, self.epoch) {
+            return true;
+        }
+        let connection = self.connections.connection(now, found.id);
+        match connection.and_then(|c| judged(image, self.epoch, &self.edit, &c)) {
+            Some(verdict) => {
+                self.connections.rejudged(found, Rejudged::Keep(verdict));
+                true
+            }
+            None => {
+                self.connections.close(found);
+                false
+            }
+        }
+    }
+
     /// A connection of this owner found no place.
     pub(crate) fn is_full(&mut self, now: Nanos, owner: Slot) {
         if let Some(full) = self.full.get_mut(owner as usize) {
@@ -177,6 +206,22 @@ impl Tracking {
         let random = self.random.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 32;
         (random as u32).checked_rem(n).unwrap_or(0)
     }
+}
+
+/// The verdict of a connection that another image let begin: what it was, where the
+/// change does not concern it.
+fn judged(
+    image: &CompartmentImage<'_>,
+    epoch: u32,
+    edit: &Edit,
+    connection: &Connection,
+) -> Option<Verdict> {
+    let (verdict, a, b) = (connection.verdict, &connection.a, &connection.b);
+    let concerned = guard!("edit-concerns") && edit.concerns(a, b);
+    if verdict.epoch.wrapping_add(1) == epoch && !concerned {
+        return Some(Verdict { epoch, ..verdict });
+    }
+    again(image, epoch, a, b)
 }
 
 /// Two keys of one secret (splitmix64).

@@ -391,6 +391,56 @@ proptest! {
     }
 }
 
+proptest! {
+    /// After an edit each live connection stands or falls as the new rules say, also
+    /// where only what differs between the lists was looked at.
+    #[test]
+    fn after_an_edit_connections_are_what_the_new_rules_say(
+        before in proptest::collection::vec(small_table(), 2),
+        (which, edited, at) in (0usize..2, small_table(), 0usize..6),
+        ports in proptest::collection::btree_set((50u16..58, 50u16..58), 1..30),
+    ) {
+        let mut site = Site::with(|tables| {
+            judged(before[0].clone(), before[1].clone())(tables);
+            tables.endpoints.iter_mut().for_each(|e| e.connections = 512);
+        });
+        let tuple = |(source, destination): (u16, u16)| {
+            let frame = question((source, destination));
+            let parsed = wire::parse(&frame, frame.len()).unwrap();
+            wire::Tuple::of_rules(parsed.ip().unwrap()).unwrap()
+        };
+        let says = |tables: &[RuleTable], ports| {
+            tables.iter().map(|table| table.judge(&tuple(ports)).action).collect::<Vec<_>>()
+        };
+        let mut begun = Vec::new();
+        for &(a, b) in ports.iter().filter(|(a, b)| !ports.contains(&(*b, *a)) || a < b) {
+            let verdicts = says(&before, (a, b));
+            let sent = site.inject(A1, &question((a, b))).sent.len();
+            prop_assert_eq!(sent == 1, !verdicts.contains(&Action::Deny));
+            if sent == 1 && verdicts.contains(&Action::Allow) {
+                begun.push((a, b));
+            }
+        }
+        // One rule in, out or moved; or another list altogether.
+        let mut after = before.clone();
+        match (at, edited.rules.first()) {
+            (0, _) => after[which] = edited,
+            (1, Some(rule)) => after[which].rules.insert(0, rule.clone()),
+            (2, Some(rule)) => after[which].rules.push(rule.clone()),
+            (3, _) => drop(after[which].rules.pop()),
+            (4, _) => after[which].rules.reverse(),
+            _ => after[which].default = edited.default,
+        }
+        site.change(|tables| tables.rule_tables = after.clone());
+        for (a, b) in begun {
+            let stands = !says(&after, (a, b)).contains(&Action::Deny);
+            let back = says(&after, (b, a));
+            let passes = stands || !back.contains(&Action::Deny);
+            prop_assert_eq!(site.inject(B1, &reply((b, a))).sent.len() == 1, passes);
+        }
+    }
+}
+
 #[test]
 fn rules_and_connections_cost_no_memory_a_packet() {
     let mut site = Site::with(servers());

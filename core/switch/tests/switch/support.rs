@@ -417,8 +417,10 @@ impl Site {
     }
     pub fn change(&mut self, change: impl FnOnce(&mut CompartmentTables)) {
         change(&mut self.tables);
-        self.image = image(&self.tables);
-        self.switch.use_image(&self.image.image(), self.now);
+        let new = image(&self.tables);
+        self.switch
+            .swap_image(&self.image.image(), &new.image(), self.now);
+        self.image = new;
     }
     /// The rules in use.
     pub fn clone_rules(&self) -> Vec<image::rules::RuleTable> {
