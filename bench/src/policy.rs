@@ -274,7 +274,8 @@ fn compartment(rule_tables: Vec<RuleTable>, connections: u32) -> CompartmentTabl
         features: FEATURE_ALL,
         egress: 0,
         ingress,
-        connections,
+        // Only who begins is charged.
+        connections: if at == 0 { connections } else { 1024 },
         ..Endpoint::default()
     };
     CompartmentTables {
@@ -460,7 +461,7 @@ fn connections(count: usize, hindered: bool) -> f64 {
 /// MiB that these added.
 fn edit(live: usize) -> (f64, f64) {
     let before = resident_mib();
-    let mapped = open_image(RULES, live as u32 * 5 / 4);
+    let mapped = open_image(RULES, live as u32 * 51 / 50);
     let image = mapped.image();
     let mut site = Site::new(&mapped);
     let ports = |n: usize| (1 + (n % 65_000) as u16, 1 + (n / 65_000) as u16);
@@ -496,7 +497,7 @@ fn edit(live: usize) -> (f64, f64) {
     // One more rule, before all others.
     let mut rules = open_table(RULES);
     rules.rules[0].region.destination_port = 7..=7;
-    let edited = image_of(&compartment(vec![rules], live as u32 * 5 / 4));
+    let edited = image_of(&compartment(vec![rules], live as u32 * 51 / 50));
     site.switch.swap_image(&image, &edited.image(), site.now);
     let after = rate(&mut site, &edited.image(), Duration::from_millis(100));
     (after / calm, grown)

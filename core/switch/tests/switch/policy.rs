@@ -369,7 +369,11 @@ proptest! {
         ingress in small_table(),
         packets in proptest::collection::vec((any::<bool>(), 50u16..58, 50u16..58), 1..60),
     ) {
-        let mut site = Site::with(judged(egress.clone(), ingress.clone()));
+        // Room for all: what is evicted is another matter.
+        let mut site = Site::with(|tables| {
+            judged(egress.clone(), ingress.clone())(tables);
+            tables.endpoints.iter_mut().for_each(|e| e.connections = 512);
+        });
         // By (from A1, source port, destination port) as they were begun.
         let mut begun: BTreeSet<(bool, u16, u16)> = BTreeSet::new();
         for (from_a, source, destination) in packets {
