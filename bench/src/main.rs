@@ -6,6 +6,7 @@ mod flow;
 mod footprint;
 mod hinder;
 mod meter;
+mod neighbour;
 mod outside;
 mod peer;
 mod policy;
@@ -44,6 +45,8 @@ enum What {
     Ring(Options),
     /// What rules and connections cost, and how soon a revocation holds.
     Policy(Options),
+    /// What a neighbour that does its worst costs.
+    Neighbour(Options),
     /// What an endpoint's rate lets through, against what was asked.
     Meter(Options),
     /// Every bench for about a second: does it still give its figures?
@@ -116,6 +119,7 @@ const BENCHES: &[(&str, Bench)] = &[
     ("boot", boot::run),
     ("meter", meter::run),
     ("policy", policy::run),
+    ("neighbour", neighbour::run),
 ];
 
 fn main() -> ExitCode {
@@ -129,6 +133,7 @@ fn main() -> ExitCode {
         What::Ring(o) => ("ring", o),
         What::Meter(o) => ("meter", o),
         What::Policy(o) => ("policy", o),
+        What::Neighbour(o) => ("neighbour", o),
         What::Smoke => return smoke(),
         What::Check { folder } => {
             return match results::check(&folder.join("reach.toml"), &folder.join("results")) {
