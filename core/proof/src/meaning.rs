@@ -25,6 +25,11 @@ pub struct Witness {
 }
 
 impl Cubes {
+    /// Of boxes in their order, and what holds for the rest (`None` = nothing is said).
+    pub fn new(rules: Vec<(Cube, Action)>, default: Option<Action>) -> Cubes {
+        Cubes { rules, default }
+    }
+
     /// Of a whole table.
     pub fn of(table: &RuleTable) -> Cubes {
         Cubes {

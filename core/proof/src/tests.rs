@@ -1,5 +1,7 @@
 //! Boxes against every representative packet, and against Z3.
 
+mod honest;
+mod hosts;
 mod referee;
 mod tables;
 
