@@ -32,16 +32,20 @@ pub(crate) fn tags(host: &Host<'_>, breaches: &mut Vec<Breach>) {
 /// The fabric's image, entry by entry.
 pub(crate) fn fabric(host: &Host<'_>, image: &FabricImage<'_>, breaches: &mut Vec<Breach>) {
     let mut kinds: BTreeMap<u32, u32> = BTreeMap::new();
-    kinds.extend(host.compartments.keys().map(|slot| (*slot, CHANNEL_COMPARTMENT)));
+    kinds.extend(
+        host.compartments
+            .keys()
+            .map(|slot| (*slot, CHANNEL_COMPARTMENT)),
+    );
     for uplink in &host.spec.uplinks {
         let numbers = host.numbers.uplinks.get(uplink.name.as_str());
         kinds.extend(numbers.map(|u| (u.slot, CHANNEL_UPLINK)));
     }
-    let there: BTreeMap<u32, u32> = (image.channels().iter()).map(|c| (c.slot, c.kind)).collect();
+    let there: BTreeMap<u32, u32> = (image.channels().iter())
+        .map(|c| (c.slot, c.kind))
+        .collect();
     if (there != kinds || image.channels().len() != kinds.len()) && guard!("proof-channels") {
-        let what = format!(
-            "its channels (slot, kind) are {there:?}, and the spec's are {kinds:?}"
-        );
+        let what = format!("its channels (slot, kind) are {there:?}, and the spec's are {kinds:?}");
         breaches.push(Breach::new(Class::FabricEntry, 0, what));
     }
     let fabric = Fabric { host, kinds };
@@ -82,9 +86,7 @@ pub(crate) fn fabric(host: &Host<'_>, image: &FabricImage<'_>, breaches: &mut Ve
                     "the agreement {} has no way from slot {from} to slot {to} by its tag {}",
                     agreement.id, agreement.tag
                 );
-                breaches.push(
-                    Breach::new(Class::FabricEntry, 0, what).by(agreed(host, agreement)),
-                );
+                breaches.push(Breach::new(Class::FabricEntry, 0, what).by(agreed(host, agreement)));
             }
         }
     }
@@ -146,7 +148,10 @@ impl Fabric<'_> {
                     return Err((Class::WrongTag, "the tag is changed on the way"));
                 }
                 if entry.kind != FORWARD_UNICAST || entry.mac != [0; 6] {
-                    return Err((Class::FabricEntry, "an agreement is for every station alone"));
+                    return Err((
+                        Class::FabricEntry,
+                        "an agreement is for every station alone",
+                    ));
                 }
                 Ok(())
             }
@@ -165,7 +170,11 @@ impl Fabric<'_> {
         );
         let breach = Breach::new(class, 0, what);
         // Whatever the sender's switch likes to say: for example this.
-        let packet = self.host.attachments.iter().find(|a| a.slot == *slot || a.slot == *ingress);
+        let packet = self
+            .host
+            .attachments
+            .iter()
+            .find(|a| a.slot == *slot || a.slot == *ingress);
         let packet = packet.and_then(|a| a.addresses.first()).copied();
         match packet {
             Some(address) => breach.shown(
@@ -299,9 +308,12 @@ fn groups(own: &Attachment) -> BTreeSet<[u8; 6]> {
 /// Where an agreement is written.
 fn agreed(host: &Host<'_>, agreement: &Agreement) -> Vec<Written> {
     let spec = host.spec;
-    let offer = spec.tenants.get(agreement.offerer).and_then(|t| t.offers.get(agreement.offer));
-    let accept = (spec.tenants.get(agreement.acceptor))
-        .and_then(|t| t.accepts.get(agreement.accept));
+    let offer = spec
+        .tenants
+        .get(agreement.offerer)
+        .and_then(|t| t.offers.get(agreement.offer));
+    let accept =
+        (spec.tenants.get(agreement.acceptor)).and_then(|t| t.accepts.get(agreement.accept));
     let offer = offer.map(|o| Written::new(spec, format!("offer {}", o.name.value), o.name.span));
     let accept =
         accept.map(|a| Written::new(spec, format!("acceptance {}", a.name.value), a.name.span));
@@ -373,7 +385,11 @@ fn side(
             None,
         );
     }
-    let name = host.spec.tenants.get(tenant).map_or("", |t| t.name.as_str());
+    let name = host
+        .spec
+        .tenants
+        .get(tenant)
+        .map_or("", |t| t.name.as_str());
     let wanted = host.numbers.tenants.get(name).map(|t| t.id);
     let there = image.tenants().get(crossing.tenant as usize).map(|t| t.id);
     if there != wanted {
@@ -390,7 +406,10 @@ fn side(
         wrong(Class::WrongService, what, None);
     }
     let ports = image.service_ports_of(crossing);
-    let installed: Vec<(u8, u16, u16)> = ports.iter().map(|p| (p.protocol, p.first, p.last)).collect();
+    let installed: Vec<(u8, u16, u16)> = ports
+        .iter()
+        .map(|p| (p.protocol, p.first, p.last))
+        .collect();
     let ports = agreement.ports.iter();
     let wanted: Vec<(u8, u16, u16)> = ports.map(|p| (agreement.protocol, p.0, p.1)).collect();
     if installed != wanted && guard!("proof-service-ports") {
@@ -398,7 +417,11 @@ fn side(
             let family = agreement.families.iter().flatten().next()?;
             Some(Tuple {
                 source: *of_prefix(&family.pool).first().map(|(first, _)| first)?,
-                destination: spec::mapped(if offers { family.service } else { family.stands }),
+                destination: spec::mapped(if offers {
+                    family.service
+                } else {
+                    family.stands
+                }),
                 source_port: 1024,
                 destination_port: port,
                 protocol,
@@ -412,7 +435,11 @@ fn side(
     let [four, six] = &agreement.families;
     let address = |family: &Option<Family>| {
         let family = family.as_ref()?;
-        Some(if offers { family.service } else { family.stands })
+        Some(if offers {
+            family.service
+        } else {
+            family.stands
+        })
     };
     let pool = |family: &Option<Family>| family.as_ref().filter(|_| offers).map(|f| f.pool);
     let v4 = |a: Option<IpAddr>| match a {
@@ -435,13 +462,18 @@ fn side(
         let packet = family.and_then(|family| {
             Some(Tuple {
                 source: *of_prefix(&family.pool).first().map(|(first, _)| first)?,
-                destination: spec::mapped(if offers { family.service } else { family.stands }),
+                destination: spec::mapped(if offers {
+                    family.service
+                } else {
+                    family.stands
+                }),
                 source_port: 1024,
                 destination_port: port,
                 protocol: agreement.protocol,
             })
         });
-        let what = format!("its side of agreement {id} is translated to other addresses than agreed");
+        let what =
+            format!("its side of agreement {id} is translated to other addresses than agreed");
         wrong(Class::WrongTranslation, what, packet);
     }
 }
@@ -453,7 +485,8 @@ fn more_ports(some: &[(u8, u16, u16)], others: &[(u8, u16, u16)]) -> Option<(u8,
         edges.extend(others.iter().filter_map(|o| o.2.checked_add(1)));
         for port in edges {
             let is = |list: &[(u8, u16, u16)]| {
-                list.iter().any(|(p, a, b)| p == protocol && *a <= port && port <= *b)
+                list.iter()
+                    .any(|(p, a, b)| p == protocol && *a <= port && port <= *b)
             };
             if port >= *first && port <= *last && is(some) && !is(others) {
                 return Some((*protocol, port));

@@ -104,6 +104,13 @@ fn space(side: Side, own: &[crate::ranges::Range], v4: bool) -> Vec<Cube> {
     }
 }
 
+/// Whether a range has no IPv4 address.
+fn is_six(range: &Addresses) -> bool {
+    let edges = anywhere();
+    let four = edges.first();
+    four.is_some_and(|four| range.start() > four.end() || range.end() < four.start())
+}
+
 struct Question<'q> {
     host: &'q Host<'q>,
     slot: u32,
@@ -155,11 +162,19 @@ impl Question<'_> {
 
     fn differs(&self, witness: &Witness, lines: &[Option<&Line>], only_six: bool) -> Breach {
         let (does, wants) = (witness.installed.0, witness.wanted.0);
-        let by = witness.wanted.1.and_then(|at| lines.get(at).copied()).flatten();
+        let by = witness
+            .wanted
+            .1
+            .and_then(|at| lines.get(at).copied())
+            .flatten();
         let passes = |action: Action| action != Action::Deny;
+        // What an IPv6 rule of its own does is that rule's, not something forgotten.
+        let by_six = (witness.installed.1)
+            .and_then(|at| self.table.rules.get(at))
+            .is_some_and(|rule| is_six(&rule.region.source) || is_six(&rule.region.destination));
         let class = match (passes(does), passes(wants)) {
             (true, true) => Class::WrongState,
-            _ if only_six => Class::SixForgotten,
+            _ if only_six && !by_six => Class::SixForgotten,
             (true, false) if by.is_some() => Class::MissingDeny,
             (true, false) => Class::WiderRule,
             (false, _) => Class::NarrowerRule,

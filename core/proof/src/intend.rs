@@ -157,7 +157,10 @@ impl<'a> Host<'a> {
                 let numbers = self.numbers.agreements.get(&key);
                 let numbers =
                     numbers.ok_or_else(|| Unknown(format!("the agreement {key} has no number")))?;
-                let Some(server) = red.endpoints.iter().find(|e| e.name.value == of.endpoint.value)
+                let Some(server) = red
+                    .endpoints
+                    .iter()
+                    .find(|e| e.name.value == of.endpoint.value)
                 else {
                     continue;
                 };
@@ -207,7 +210,12 @@ impl<'a> Host<'a> {
                     .filter(|o| o.uplink.as_str() == name)
                     .filter_map(|o| o.mac.map(|m| m.value.0))
                     .collect::<HashSet<_>>();
-                let words = ["attachment", self.spec.host_name(), tenant.name.as_str(), name];
+                let words = [
+                    "attachment",
+                    self.spec.host_name(),
+                    tenant.name.as_str(),
+                    name,
+                ];
                 let mac = way
                     .mac
                     .map_or_else(|| station(&words, &written), |mac| mac.value.0);

@@ -110,7 +110,10 @@ impl<'v> Book<'v> {
             let Some(accept) = accepts(agreement) else {
                 continue;
             };
-            let named = (format!("acceptance {}", accept.name.value), accept.name.span);
+            let named = (
+                format!("acceptance {}", accept.name.value),
+                accept.name.span,
+            );
             let users = accept.endpoints.as_ref().map(|s| party(&s.value).own);
             if let Some(Own::These(users)) = users {
                 let rest = (0..view.members.len() as u32).filter(|m| !users.contains(m));
@@ -118,7 +121,12 @@ impl<'v> Book<'v> {
                     own: Own::These(rest.collect()),
                     peer: Vec::new(),
                 };
-                lines.push(whole(named, Action::Deny, from, strangers(stands(agreement))));
+                lines.push(whole(
+                    named,
+                    Action::Deny,
+                    from,
+                    strangers(stands(agreement)),
+                ));
             }
         }
         let mut rules: Vec<&spec::Rule> = tenant.policy.iter().flat_map(|p| &p.rules).collect();
@@ -150,7 +158,12 @@ impl<'v> Book<'v> {
             let Some(accept) = accepts(agreement) else {
                 continue;
             };
-            let named = || (format!("acceptance {}", accept.name.value), accept.name.span);
+            let named = || {
+                (
+                    format!("acceptance {}", accept.name.value),
+                    accept.name.span,
+                )
+            };
             let from = match &accept.endpoints {
                 Some(selector) => party(&selector.value),
                 None => anybody(),
@@ -293,7 +306,12 @@ impl<'v> Book<'v> {
     }
 
     /// All of them as a list, with each one's line; `None` = too many to be a table.
-    pub fn cubes(&self, at: usize, side: Side, own: &[Range]) -> Option<(Cubes, Vec<Option<&Line>>)> {
+    pub fn cubes(
+        &self,
+        at: usize,
+        side: Side,
+        own: &[Range],
+    ) -> Option<(Cubes, Vec<Option<&Line>>)> {
         let mut list = Vec::new();
         let mut lines = Vec::new();
         self.walk(at, side, own, |piece, action, line| {
@@ -322,10 +340,18 @@ impl<'v> Book<'v> {
     /// A question's two parties: what `reach` asks about.
     pub fn asked(&self, host: &Host<'_>, at: usize, traffic: &Traffic<'_>) -> Line {
         let offered: Vec<&Agreement> = host.agreements.iter().filter(|a| a.offerer == at).collect();
-        let accepted: Vec<&Agreement> =
-            host.agreements.iter().filter(|a| a.acceptor == at).collect();
+        let accepted: Vec<&Agreement> = host
+            .agreements
+            .iter()
+            .filter(|a| a.acceptor == at)
+            .collect();
         let party = |selector: &Selector| self.party(selector, &offered, &accepted);
-        line((String::new(), Span::default()), Action::Allow, traffic, party)
+        line(
+            (String::new(), Span::default()),
+            Action::Allow,
+            traffic,
+            party,
+        )
     }
 }
 
@@ -423,7 +449,13 @@ impl Party {
 }
 
 /// Whether a table's rules and default are just these boxes, one by one.
-pub(crate) fn same(book: &Book<'_>, at: usize, side: Side, own: &[Range], table: &RuleTable) -> bool {
+pub(crate) fn same(
+    book: &Book<'_>,
+    at: usize,
+    side: Side,
+    own: &[Range],
+    table: &RuleTable,
+) -> bool {
     let mut rules = table.rules.iter();
     let mut alike = true;
     let mut whole = false;
@@ -538,7 +570,11 @@ fn line(
 ) -> Line {
     let list = |ports: &[spec::Located<spec::PortRange>]| {
         let ports = joined(ports.iter().map(|p| (p.first, p.last)));
-        if ports.is_empty() { vec![ANY_PORT] } else { ports }
+        if ports.is_empty() {
+            vec![ANY_PORT]
+        } else {
+            ports
+        }
     };
     let is_six = traffic.protocol == Protocol::ICMP6;
     let messages = traffic.icmp.iter().filter_map(|m| m.numbers(is_six));

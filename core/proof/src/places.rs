@@ -69,7 +69,10 @@ pub(crate) fn who(
     }
     let mut addresses: HashMap<u32, BTreeSet<[u8; 16]>> = HashMap::new();
     for entry in image.addresses().iter().filter(|a| a.endpoint != NONE) {
-        addresses.entry(entry.endpoint).or_default().insert(entry.address);
+        addresses
+            .entry(entry.endpoint)
+            .or_default()
+            .insert(entry.address);
     }
     let mut expected = 0;
     for (at, book) in books.iter().enumerate() {
@@ -93,8 +96,7 @@ pub(crate) fn who(
                     && s.prefix4 == v4.map_or([0; 4], |p| octets(p.network))
                     && s.gateway4 == v4.map_or([0; 4], |p| octets(net.subnet.gateway_in(&p)))
                     && s.prefix6 == v6.map_or([0; 16], |p| spec::mapped(p.network))
-                    && s.gateway6
-                        == v6.map_or([0; 16], |p| spec::mapped(net.subnet.gateway_in(&p)))
+                    && s.gateway6 == v6.map_or([0; 16], |p| spec::mapped(net.subnet.gateway_in(&p)))
             });
             if !right && guard!("proof-subnets") {
                 let subnet = &net.subnet.name.value;
@@ -123,15 +125,26 @@ pub(crate) fn who(
                 is(record.subnet == subnet, "is in another subnet"),
                 is(record.slot == member.slot, "is in another slot"),
                 is(record.mac == member.mac, "has another MAC"),
-                is(record.state == state(member.endpoint.state()), "has another state"),
+                is(
+                    record.state == state(member.endpoint.state()),
+                    "has another state",
+                ),
                 is(record.roles == roles(member.endpoint), "has other roles"),
                 is(
                     own == member.all.iter().copied().collect() || !guard!("proof-addresses"),
                     "has other addresses",
                 ),
-                is(behind(image, record, member.endpoint), "has other prefixes behind it"),
                 is(
-                    image.members_of(subnet).iter().filter(|m| m.endpoint == endpoint).count() == 1,
+                    behind(image, record, member.endpoint),
+                    "has other prefixes behind it",
+                ),
+                is(
+                    image
+                        .members_of(subnet)
+                        .iter()
+                        .filter(|m| m.endpoint == endpoint)
+                        .count()
+                        == 1,
                     "is not in its subnet's flood list once",
                 ),
             ];
@@ -184,14 +197,19 @@ fn attached(
     for (index, there) in (0..).zip(image.attachments()) {
         let wanted = own.iter().find(|a| a.tag == there.tag);
         let Some(wanted) = wanted.filter(|_| guard!("proof-attachments")) else {
-            let what = format!("an attachment has tag {}, which is none of its own", there.tag);
+            let what = format!(
+                "an attachment has tag {}, which is none of its own",
+                there.tag
+            );
             breaches.push(Breach::new(Class::WrongTag, slot, what));
             continue;
         };
         let Some(tenant) = host.spec.tenants.get(wanted.tenant) else {
             continue;
         };
-        let book = books.iter().find(|b| b.view.tenant.name.value == tenant.name.value);
+        let book = books
+            .iter()
+            .find(|b| b.view.tenant.name.value == tenant.name.value);
         let id = image.tenants().get(there.tenant as usize).map(|t| t.id);
         let mut addresses = Vec::new();
         if there.address4 != [0; 4] {
@@ -226,7 +244,9 @@ fn attached(
                     let mut all = book.view.members.iter();
                     Some(all.find(|m| m.endpoint.name.as_str() == name)?.id)
                 };
-                blocks.filter_map(|(name, number)| Some((*number, member(name)?))).collect()
+                blocks
+                    .filter_map(|(name, number)| Some((*number, member(name)?)))
+                    .collect()
             }
             _ => BTreeMap::new(),
         };
@@ -328,11 +348,15 @@ fn words(host: &Host<'_>, view: &View<'_>, target: Target) -> String {
         Target::Nowhere => "nowhere".into(),
         Target::Subnet(id) => {
             let net = view.subnets.iter().find(|n| n.id == id);
-            net.map_or("to a foreign subnet".into(), |n| format!("to subnet {}", n.subnet.name.value))
+            net.map_or("to a foreign subnet".into(), |n| {
+                format!("to subnet {}", n.subnet.name.value)
+            })
         }
         Target::Via(id) => {
             let member = view.members.iter().find(|m| m.id == id);
-            member.map_or("to a foreign endpoint".into(), |m| format!("by {}", m.endpoint.name.value))
+            member.map_or("to a foreign endpoint".into(), |m| {
+                format!("by {}", m.endpoint.name.value)
+            })
         }
         Target::Outside(tag, hop) => format!("outside by {} (tag {tag})", plain(&hop)),
         Target::Service(id) => {
@@ -409,9 +433,8 @@ fn intended(host: &Host<'_>, at: usize, view: &View<'_>) -> BTreeMap<u128, Targe
                 member.map(|m| Target::Via(m.id))
             }
             Via::Outside(uplink) => {
-                let named = |o: &&spec::Outside| {
-                    uplink.as_ref().is_none_or(|name| o.uplink.value == *name)
-                };
+                let named =
+                    |o: &&spec::Outside| uplink.as_ref().is_none_or(|name| o.uplink.value == *name);
                 let way = tenant.outside.iter().find(named);
                 way.and_then(|way| by(way, &to, None))
             }
@@ -441,7 +464,11 @@ fn intended(host: &Host<'_>, at: usize, view: &View<'_>) -> BTreeMap<u128, Targe
         }
     }
     for agreement in &host.agreements {
-        list.extend(crossed(at, agreement).into_iter().map(|p| (p, Target::Service(agreement.id))));
+        list.extend(
+            crossed(at, agreement)
+                .into_iter()
+                .map(|p| (p, Target::Service(agreement.id))),
+        );
     }
     // Painted from the least to the most: by length, then against precedence.
     let bits = |p: &Prefix| u32::from(p.len) + if p.is_v4() { 96 } else { 0 };
@@ -482,7 +509,10 @@ fn crossed(at: usize, agreement: &Agreement) -> Vec<Prefix> {
 
 fn paint(map: &mut BTreeMap<u128, Target>, first: u128, last: u128, target: Target) {
     if let Some(next) = last.checked_add(1) {
-        let was = map.range(..=next).next_back().map_or(Target::Nowhere, |(_, t)| *t);
+        let was = map
+            .range(..=next)
+            .next_back()
+            .map_or(Target::Nowhere, |(_, t)| *t);
         map.insert(next, was);
     }
     let inside: Vec<u128> = map.range(first..=last).map(|(at, _)| *at).collect();

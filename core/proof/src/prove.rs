@@ -215,8 +215,13 @@ impl<'k> Same<'k> {
         let digest = image::claimed_digest(bytes)?;
         let here = |a: &&Agreement| a.acceptor_slot == slot || a.offerer_slot == slot;
         let there = |a: &&Attachment| a.slot == slot;
-        let same = last.compartments.get(&slot).is_some_and(|old| old == tenants)
-            && tenants.iter().all(|at| self.tenants.get(*at) == Some(&true))
+        let same = last
+            .compartments
+            .get(&slot)
+            .is_some_and(|old| old == tenants)
+            && tenants
+                .iter()
+                .all(|at| self.tenants.get(*at) == Some(&true))
             && (last.agreements.iter().filter(here)).eq(host.agreements.iter().filter(here))
             && (last.attachments.iter().filter(there)).eq(host.attachments.iter().filter(there));
         let as_proved = last.images.get(&slot) == Some(&digest);
@@ -247,7 +252,16 @@ fn compartment(
         places::routes(host, slot, image, *at, book, breaches);
         for member in 0..book.view.members.len() {
             if let Some(index) = found.get(&(view, member)) {
-                inside::tables(host, slot, image, book, member, *index, &mut scratch, breaches);
+                inside::tables(
+                    host,
+                    slot,
+                    image,
+                    book,
+                    member,
+                    *index,
+                    &mut scratch,
+                    breaches,
+                );
             }
             if breaches.len() >= MAX_BREACHES {
                 return;

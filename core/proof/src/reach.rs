@@ -120,7 +120,10 @@ impl Asked<'_> {
         };
         let egress: Vec<u32> = (0..members).map(|m| table(m, Side::Egress)).collect();
         let ingress: Vec<u32> = (0..members).map(|m| table(m, Side::Ingress)).collect();
-        egress.iter().chain(&ingress).for_each(|table| tables.of(*table));
+        egress
+            .iter()
+            .chain(&ingress)
+            .for_each(|table| tables.of(*table));
         let tables = &*tables;
         let senders: Vec<Vec<Range>> = (0..members)
             .map(|m| self.line.senders(m, &self.addresses(m)))
@@ -271,7 +274,9 @@ impl Asked<'_> {
         };
         let path = format!("from {a} to {b} by the switch in slot {}", self.slot);
         let at = from.or(to).map_or(String::new(), |m| name(self.book, m));
-        Breach::new(Class::Reach, self.slot, what).at(at).shown(packet, path)
+        Breach::new(Class::Reach, self.slot, what)
+            .at(at)
+            .shown(packet, path)
     }
 }
 

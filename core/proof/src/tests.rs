@@ -2,6 +2,7 @@
 
 mod honest;
 mod hosts;
+mod planted;
 mod referee;
 mod tables;
 
