@@ -168,13 +168,13 @@ impl Question<'_> {
             .and_then(|at| lines.get(at).copied())
             .flatten();
         let passes = |action: Action| action != Action::Deny;
-        // What an IPv6 rule of its own does is that rule's, not something forgotten.
+        // What an IPv6 rule does where nothing is said of either is no line's forgetting.
         let by_six = (witness.installed.1)
             .and_then(|at| self.table.rules.get(at))
             .is_some_and(|rule| is_six(&rule.region.source) || is_six(&rule.region.destination));
         let class = match (passes(does), passes(wants)) {
             (true, true) => Class::WrongState,
-            _ if only_six && !by_six => Class::SixForgotten,
+            _ if only_six && (by.is_some() || !by_six) => Class::SixForgotten,
             (true, false) if by.is_some() => Class::MissingDeny,
             (true, false) => Class::WiderRule,
             (false, _) => Class::NarrowerRule,

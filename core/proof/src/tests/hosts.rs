@@ -128,7 +128,7 @@ uplinks: [{{name: wan0, interface: eth1}}]
     policy:
       default: {default}
       rules:
-{rules}        - {{name: last, action: allow, priority: 60000, from: {{endpoint: a}}, to: {{endpoint: a}}}}
+{rules}        - {{name: last, action: deny, priority: 60000, from: {{prefix: 203.0.113.99/32}}, to: {{endpoint: b}}, protocol: 99}}
     offers:
       - {{name: mine, endpoint: a, protocol: tcp, ports: [80, 8000-8010], to: [green, blue], until: {ends}, pool: [10.1.250.0/30, 'fd00:1:250::/64']}}
     accepts:

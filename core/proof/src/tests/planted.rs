@@ -161,7 +161,8 @@ fn denies(rules: &[Rule]) -> Vec<usize> {
 
 #[test]
 fn a_wider_rule() {
-    planted(&[Class::WiderRule, Class::MissingDeny], |host, dice| {
+    let classes = [Class::WiderRule, Class::MissingDeny, Class::SixForgotten];
+    planted(&classes, |host, dice| {
         edit_table(host, dice, |rules, dice| {
             let allows: Vec<usize> = (0..rules.len())
                 .filter(|at| {
