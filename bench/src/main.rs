@@ -13,6 +13,7 @@ mod report;
 mod results;
 mod ring_bench;
 mod tap;
+mod verify;
 
 use clap::{Parser, Subcommand};
 use results::{Figure, Results};
@@ -43,6 +44,8 @@ enum What {
     Ring(Options),
     /// What an endpoint's rate lets through, against what was asked.
     Meter(Options),
+    /// The proof of 10,000 endpoints' rules, of one that changed, of an adversary's.
+    Verify(Options),
     /// Every bench for about a second: does it still give its figures?
     Smoke,
     /// Hold the committed results against bench/reach.toml.
@@ -100,6 +103,7 @@ const BENCHES: &[(&str, Bench)] = &[
     ("tap", tap::run),
     ("boot", boot::run),
     ("meter", meter::run),
+    ("verify", verify::run),
 ];
 
 fn main() -> ExitCode {
@@ -112,6 +116,7 @@ fn main() -> ExitCode {
         What::Tap(o) => ("tap", o),
         What::Ring(o) => ("ring", o),
         What::Meter(o) => ("meter", o),
+        What::Verify(o) => ("verify", o),
         What::Smoke => return smoke(),
         What::Check { folder } => {
             return match results::check(&folder.join("reach.toml"), &folder.join("results")) {
