@@ -96,8 +96,10 @@ pub fn difference(
     for (at, cube, does) in installed.actions().skip(alike) {
         for (to, wish, wants) in wanted.actions().skip(alike) {
             if does == wants {
+                fuel.burn(1)?;
                 continue;
             }
+            fuel.burn(space.len())?;
             let earlier = installed.rules.iter().take(at);
             let other = wanted.rules.iter().take(to).skip(alike);
             for part in parts(&[cube, wish], space) {
@@ -152,8 +154,10 @@ fn choose<'a>(
     };
     for (at, cube, action) in list.actions() {
         if action == Action::Deny {
+            fuel.burn(1)?;
             continue;
         }
+        fuel.burn(space.len())?;
         let rest: Vec<Cube> = parts(&[cube], space).collect();
         if rest.is_empty() {
             continue;
@@ -181,8 +185,10 @@ pub fn stopped(
     for (which, list) in lists.iter().enumerate() {
         for (at, cube, action) in list.actions() {
             if action != Action::Deny {
+                fuel.burn(1)?;
                 continue;
             }
+            fuel.burn(space.len())?;
             for part in parts(&[cube], space) {
                 let before = list
                     .rules
