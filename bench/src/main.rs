@@ -15,6 +15,7 @@ mod report;
 mod results;
 mod ring_bench;
 mod tap;
+mod verify;
 
 use clap::{Parser, Subcommand};
 use results::{Figure, Results};
@@ -49,6 +50,8 @@ enum What {
     Neighbour(Options),
     /// What an endpoint's rate lets through, against what was asked.
     Meter(Options),
+    /// The proof of 10,000 endpoints' rules, of one that changed, of an adversary's.
+    Verify(Options),
     /// Every bench for about a second: does it still give its figures?
     Smoke,
     /// Hold the committed results against bench/reach.toml.
@@ -120,6 +123,7 @@ const BENCHES: &[(&str, Bench)] = &[
     ("meter", meter::run),
     ("policy", policy::run),
     ("neighbour", neighbour::run),
+    ("verify", verify::run),
 ];
 
 fn main() -> ExitCode {
@@ -134,6 +138,7 @@ fn main() -> ExitCode {
         What::Meter(o) => ("meter", o),
         What::Policy(o) => ("policy", o),
         What::Neighbour(o) => ("neighbour", o),
+        What::Verify(o) => ("verify", o),
         What::Smoke => return smoke(),
         What::Check { folder } => {
             return match results::check(&folder.join("reach.toml"), &folder.join("results")) {

@@ -7,7 +7,7 @@ use command::verbs::{
     VERDICT_PROVED, VERDICT_UNREADABLE,
 };
 use guard::guard;
-use proof::{Breach, Claim, Known};
+use proof::{Breach, Claim, Class, Known};
 use shm::SealedImage;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -41,10 +41,7 @@ impl Answer {
     pub fn refused(outcome: u32, what: &str) -> Answer {
         Answer {
             outcome,
-            breaches: vec![Breach {
-                slot: 0,
-                what: what.into(),
-            }],
+            breaches: vec![Breach::new(Class::Unreadable, 0, what)],
             ..Answer::default()
         }
     }
@@ -117,6 +114,7 @@ impl Judge {
             spec: self.specs.held(&spec).ok_or(Stop::Need)?,
             numbers: bundle.numbers,
             now: bundle.now,
+            compromised: None,
             fabric: images.get(&FABRIC_SLOT).map_or(&[], Image::bytes),
             compartments: (images.iter())
                 .filter(|(slot, _)| **slot != FABRIC_SLOT)
@@ -137,10 +135,9 @@ impl Judge {
                 let unsaid = images
                     .iter()
                     .filter(|(_, image)| !proved.contains(&image.digest));
-                answer.breaches.extend(unsaid.map(|(slot, _)| Breach {
-                    slot: *slot,
-                    what: "the image was not looked at; this is a bug of the proof".into(),
-                }));
+                let missed = "it was not looked at; this is a bug of the proof";
+                let missed = |(slot, _): (&u32, _)| Breach::new(Class::NoImage, *slot, missed);
+                answer.breaches.extend(unsaid.map(missed));
             }
             Err(breaches) => answer.breaches.extend(breaches),
         }
@@ -199,7 +196,8 @@ fn differences(
     images: &BTreeMap<u32, Image>,
 ) -> Result<Vec<Breach>, Stop> {
     let mut breaches = Vec::new();
-    let mut say = |slot: u32, what: String| breaches.push(Breach { slot, what });
+    let mut say =
+        |slot: u32, what: String| breaches.push(Breach::new(Class::ImageSwapped, slot, what));
     for (slot, part) in parts {
         let Part::Held(applied) = part else {
             return Err(unreadable("what is installed is named by its digest"));

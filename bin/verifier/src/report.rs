@@ -12,11 +12,12 @@ const LONGEST: usize = 8192;
 pub fn json(breaches: &[Breach]) -> Vec<u8> {
     let mut out = vec![b'['];
     for breach in breaches {
-        let mut end = breach.what.len().min(LONGEST);
-        while !breach.what.is_char_boundary(end) {
+        let said = breach.to_string();
+        let mut end = said.len().min(LONGEST);
+        while !said.is_char_boundary(end) {
             end -= 1;
         }
-        let what = breach.what.get(..end).unwrap_or("");
+        let what = said.get(..end).unwrap_or("");
         let one = json!({ "slot": breach.slot, "what": what }).to_string();
         if out.len() + one.len() + 2 > MOST {
             break;
@@ -33,13 +34,11 @@ pub fn json(breaches: &[Breach]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proof::Class;
 
     #[test]
     fn a_report_is_json_whatever_is_said_and_has_its_end() {
-        let breach = |slot, what: &str| Breach {
-            slot,
-            what: what.into(),
-        };
+        let breach = |slot, what: &str| Breach::new(Class::Unreadable, slot, what);
         let long = "ü\0\"".repeat(10_000);
         let many: Vec<Breach> = (0..1000).map(|slot| breach(slot, &long)).collect();
         let bytes = json(&many);
@@ -48,6 +47,7 @@ mod tests {
         assert!(read.len() > 1);
         assert_eq!(read[1]["slot"], 1);
         let short = json(&[breach(3, "so")]);
-        assert_eq!(short, br#"[{"slot":3,"what":"so"}]"#);
+        let said = br#"[{"slot":3,"what":"unreadable: the switch in slot 3: so"}]"#;
+        assert_eq!(short, said);
     }
 }

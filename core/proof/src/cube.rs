@@ -25,7 +25,7 @@ pub struct OutOfFuel;
 pub struct Fuel(pub u64);
 
 impl Fuel {
-    fn burn(&mut self, n: usize) -> Result<(), OutOfFuel> {
+    pub(crate) fn burn(&mut self, n: usize) -> Result<(), OutOfFuel> {
         self.0 = self.0.checked_sub(n as u64).ok_or(OutOfFuel)?;
         Ok(())
     }

@@ -2,17 +2,32 @@
 //!
 //! It reads the images, by the structures that the data path walks, and shares no code
 //! with the compiler that made them. What it cannot prove within its fuel it refuses.
+//! docs/proof.md says what is claimed, and why it holds.
 //!
 //! `cube` and `space` are about boxes of packets, `meaning` about lists of rules.
+//! `intend` and `lines` say what the spec and the numbers mean, `places` and `inside`
+//! hold a compartment's image against it, `reach` what tenants ask for, `between` what
+//! joins compartments. `prove` asks it all.
 
+mod between;
+mod breach;
 mod cube;
+mod inside;
+mod intend;
+mod lines;
 mod meaning;
+mod numbers;
+mod places;
 mod prove;
+mod ranges;
+mod reach;
 mod space;
 #[cfg(test)]
 mod tests;
 
+pub use breach::{Breach, Class, Packet, Written};
 pub use cube::{Cube, Fuel, OutOfFuel};
+pub use inside::TABLE_FUEL;
 pub use meaning::{Cubes, Witness, difference, passes, stopped};
-pub use prove::{Breach, Claim, Known, prove};
+pub use prove::{Claim, Known, prove};
 pub use space::{Addresses, anywhere, packets};

@@ -25,6 +25,11 @@ pub struct Witness {
 }
 
 impl Cubes {
+    /// Of boxes in their order, and what holds for the rest (`None` = nothing is said).
+    pub fn new(rules: Vec<(Cube, Action)>, default: Option<Action>) -> Cubes {
+        Cubes { rules, default }
+    }
+
     /// Of a whole table.
     pub fn of(table: &RuleTable) -> Cubes {
         Cubes {
@@ -91,8 +96,10 @@ pub fn difference(
     for (at, cube, does) in installed.actions().skip(alike) {
         for (to, wish, wants) in wanted.actions().skip(alike) {
             if does == wants {
+                fuel.burn(1)?;
                 continue;
             }
+            fuel.burn(space.len())?;
             let earlier = installed.rules.iter().take(at);
             let other = wanted.rules.iter().take(to).skip(alike);
             for part in parts(&[cube, wish], space) {
@@ -147,8 +154,10 @@ fn choose<'a>(
     };
     for (at, cube, action) in list.actions() {
         if action == Action::Deny {
+            fuel.burn(1)?;
             continue;
         }
+        fuel.burn(space.len())?;
         let rest: Vec<Cube> = parts(&[cube], space).collect();
         if rest.is_empty() {
             continue;
@@ -176,8 +185,10 @@ pub fn stopped(
     for (which, list) in lists.iter().enumerate() {
         for (at, cube, action) in list.actions() {
             if action != Action::Deny {
+                fuel.burn(1)?;
                 continue;
             }
+            fuel.burn(space.len())?;
             for part in parts(&[cube], space) {
                 let before = list
                     .rules

@@ -1,5 +1,9 @@
 //! Boxes against every representative packet, and against Z3.
 
+mod guards;
+mod honest;
+mod hosts;
+mod planted;
 mod referee;
 mod tables;
 

@@ -1,0 +1,497 @@
+//! Between tenants: the fabric's entries and the sides of agreements in each image, from
+//! what is trusted alone: who is in which compartment, by the spec and its numbers.
+
+use crate::breach::{Breach, Class, Packet, Written};
+use crate::intend::{Agreement, Attachment, Family, Host};
+use crate::ranges::of_prefix;
+use core::net::IpAddr;
+use guard::guard;
+use image::compartment::{CROSSING_ACCEPTOR, CROSSING_OFFERER, Crossing, NONE};
+use image::fabric::{
+    CHANNEL_COMPARTMENT, CHANNEL_UPLINK, FORWARD_GROUP, FORWARD_UNICAST, Forward, GroupMember,
+    Template,
+};
+use image::{CompartmentImage, FabricImage};
+use std::collections::{BTreeMap, BTreeSet};
+use wire::address::{ALL_NODES, link_local, solicited_node, unmapped};
+use wire::{MacAddress, Tuple};
+
+/// That no tag is two things'.
+pub(crate) fn tags(host: &Host<'_>, breaches: &mut Vec<Breach>) {
+    let attachments = host.attachments.iter().map(|a| a.tag);
+    let all = attachments.chain(host.agreements.iter().map(|a| a.tag));
+    let mut seen = BTreeSet::new();
+    for tag in all {
+        if (tag == 0 || !seen.insert(tag)) && guard!("proof-tag-shared") {
+            let what = format!("the tag {tag} stands for two things");
+            breaches.push(Breach::new(Class::WrongTag, 0, what));
+        }
+    }
+}
+
+/// The fabric's image, entry by entry.
+pub(crate) fn fabric(host: &Host<'_>, image: &FabricImage<'_>, breaches: &mut Vec<Breach>) {
+    let mut kinds: BTreeMap<u32, u32> = BTreeMap::new();
+    kinds.extend(
+        host.compartments
+            .keys()
+            .map(|slot| (*slot, CHANNEL_COMPARTMENT)),
+    );
+    for uplink in &host.spec.uplinks {
+        let numbers = host.numbers.uplinks.get(uplink.name.as_str());
+        kinds.extend(numbers.map(|u| (u.slot, CHANNEL_UPLINK)));
+    }
+    let there: BTreeMap<u32, u32> = (image.channels().iter())
+        .map(|c| (c.slot, c.kind))
+        .collect();
+    if (there != kinds || image.channels().len() != kinds.len()) && guard!("proof-channels") {
+        let what = format!("its channels (slot, kind) are {there:?}, and the spec's are {kinds:?}");
+        breaches.push(Breach::new(Class::FabricEntry, 0, what));
+    }
+    let fabric = Fabric { host, kinds };
+    for channel in image.channels() {
+        for template in image.templates(channel) {
+            if !fabric.template_holds(channel.slot, template) && guard!("proof-templates") {
+                let what = format!(
+                    "toward slot {} with tag {} it lets slot {} speak as another than itself",
+                    template.egress, template.tag, channel.slot
+                );
+                breaches.push(Breach::new(Class::FabricEntry, 0, what));
+            }
+        }
+    }
+    let mut ways: BTreeSet<(u32, u32, u16)> = BTreeSet::new();
+    for entry in image.forwards().iter().filter(|e| e.kind != 0) {
+        let one = [GroupMember {
+            slot: entry.target,
+            out_tag: entry.out_tag,
+            reserved: 0,
+        }];
+        let members = match entry.kind {
+            FORWARD_GROUP => image.group(entry.target),
+            _ => &one[..],
+        };
+        for member in members {
+            if let Err((class, why)) = fabric.holds(entry, member) {
+                breaches.push(fabric.wrong(class, entry, member, why));
+            }
+        }
+        ways.insert((entry.ingress, entry.target, entry.tag));
+    }
+    for agreement in &host.agreements {
+        let (one, other) = (agreement.acceptor_slot, agreement.offerer_slot);
+        for (from, to) in [(one, other), (other, one)] {
+            if !ways.contains(&(from, to, agreement.tag)) {
+                let what = format!(
+                    "the agreement {} has no way from slot {from} to slot {to} by its tag {}",
+                    agreement.id, agreement.tag
+                );
+                breaches.push(Breach::new(Class::FabricEntry, 0, what).by(agreed(host, agreement)));
+            }
+        }
+    }
+}
+
+struct Fabric<'h> {
+    host: &'h Host<'h>,
+    kinds: BTreeMap<u32, u32>,
+}
+
+type Wrong = (Class, &'static str);
+
+impl Fabric<'_> {
+    fn attachment(&self, slot: u32, tag: u16, uplink: u32) -> Option<&Attachment> {
+        let mut all = self.host.attachments.iter();
+        all.find(|a| a.slot == slot && a.tag == tag && a.uplink_slot == uplink)
+    }
+
+    fn holds(&self, entry: &Forward, member: &GroupMember) -> Result<(), Wrong> {
+        let kind = |slot: u32| self.kinds.get(&slot).copied();
+        let station = entry.mac.first().is_some_and(|first| first & 1 == 0);
+        match (kind(entry.ingress), kind(member.slot)) {
+            (Some(CHANNEL_COMPARTMENT), Some(CHANNEL_UPLINK)) => {
+                let own = self.attachment(entry.ingress, entry.tag, member.slot);
+                if own.is_none() && guard!("proof-uplink-tag") {
+                    return Err((Class::FabricEntry, "the tag is no attachment of it there"));
+                }
+                if entry.kind != FORWARD_UNICAST || member.out_tag != 0 {
+                    return Err((Class::FabricEntry, "what goes to an uplink has no tag"));
+                }
+                Ok(())
+            }
+            (Some(CHANNEL_UPLINK), Some(CHANNEL_COMPARTMENT)) => {
+                let Some(own) = self.attachment(member.slot, member.out_tag, entry.ingress) else {
+                    return Err((Class::FabricEntry, "the tag is no attachment of it there"));
+                };
+                let own_mac = match entry.kind {
+                    FORWARD_UNICAST => station && entry.mac == own.mac,
+                    _ => groups(own).contains(&entry.mac),
+                };
+                if entry.tag != 0 || !own_mac && guard!("proof-uplink-mac") {
+                    return Err((Class::FabricEntry, "the MAC is another's"));
+                }
+                Ok(())
+            }
+            (Some(CHANNEL_COMPARTMENT), Some(CHANNEL_COMPARTMENT)) => {
+                let between = |a: &&Agreement| {
+                    let ends = (a.acceptor_slot, a.offerer_slot);
+                    ends == (entry.ingress, member.slot) || ends == (member.slot, entry.ingress)
+                };
+                let mut own = self.host.agreements.iter().filter(between).peekable();
+                if own.peek().is_none() && guard!("proof-joins") {
+                    return Err((Class::FabricEntry, "no agreement joins the two"));
+                }
+                if !own.any(|a| a.tag == entry.tag) && guard!("proof-agreement-tag") {
+                    return Err((Class::WrongTag, "the tag is no live agreement's of the two"));
+                }
+                if member.out_tag != entry.tag && guard!("proof-tag-kept") {
+                    return Err((Class::WrongTag, "the tag is changed on the way"));
+                }
+                if entry.kind != FORWARD_UNICAST || entry.mac != [0; 6] {
+                    return Err((
+                        Class::FabricEntry,
+                        "an agreement is for every station alone",
+                    ));
+                }
+                Ok(())
+            }
+            _ => Err((Class::FabricEntry, "these two are never joined")),
+        }
+    }
+
+    fn wrong(&self, class: Class, entry: &Forward, member: &GroupMember, why: &str) -> Breach {
+        let Forward {
+            ingress, tag, mac, ..
+        } = entry;
+        let GroupMember { slot, out_tag, .. } = member;
+        let mac = MacAddress(*mac);
+        let what = format!(
+            "what comes from slot {ingress} with tag {tag} for station {mac} goes to slot {slot} with tag {out_tag}: {why}"
+        );
+        let breach = Breach::new(class, 0, what);
+        // Whatever the sender's switch likes to say: for example this.
+        let packet = self
+            .host
+            .attachments
+            .iter()
+            .find(|a| a.slot == *slot || a.slot == *ingress);
+        let packet = packet.and_then(|a| a.addresses.first()).copied();
+        match packet {
+            Some(address) => breach.shown(
+                Tuple {
+                    source: address,
+                    destination: address,
+                    source_port: 1024,
+                    destination_port: 80,
+                    protocol: 6,
+                },
+                format!("from slot {ingress} by the fabric to slot {slot}"),
+            ),
+            None => Breach {
+                path: format!("from slot {ingress} by the fabric to slot {slot}"),
+                ..breach
+            },
+        }
+    }
+
+    /// Whether a template demands at least what one of those demands that its attachment
+    /// may have: the full source MAC, and a source of its own.
+    fn template_holds(&self, slot: u32, template: &Template) -> bool {
+        if self.kinds.get(&slot) != Some(&CHANNEL_COMPARTMENT) {
+            return false;
+        }
+        let Some(own) = self.attachment(slot, template.tag, template.egress) else {
+            return false;
+        };
+        let mut may: Vec<Demand> = Vec::new();
+        let v4 = |address: &[u8; 16]| unmapped(address);
+        for address in &own.addresses {
+            match v4(address) {
+                Some(four) => {
+                    may.push(Demand::four(own.mac, &four, 32));
+                    may.push(Demand::arp(own.mac, &four));
+                }
+                None => {
+                    may.push(Demand::six(own.mac, address, 128));
+                    may.push(Demand::six(own.mac, &link_local(MacAddress(own.mac)), 128));
+                }
+            }
+        }
+        for prefix in &own.sources {
+            may.push(match prefix.network {
+                IpAddr::V4(a) => Demand::four(own.mac, &a.octets(), prefix.len),
+                IpAddr::V6(a) => Demand::six(own.mac, &a.octets(), prefix.len),
+            });
+        }
+        may.iter().any(|demand| demand.is_met_by(template))
+    }
+}
+
+/// Bits of a frame that must have values.
+struct Demand {
+    /// (place, mask, value).
+    bytes: Vec<(usize, u8, u8)>,
+}
+
+impl Demand {
+    fn speak(mac: [u8; 6], ethertype: [u8; 2]) -> Demand {
+        let mut demand = Demand { bytes: Vec::new() };
+        demand.all(6, &mac);
+        demand.all(12, &ethertype);
+        demand
+    }
+    fn all(&mut self, at: usize, value: &[u8]) {
+        self.first(at, value, value.len() * 8);
+    }
+    fn first(&mut self, at: usize, value: &[u8], bits: usize) {
+        for (byte, value) in value.iter().enumerate() {
+            let mask = match bits.saturating_sub(byte * 8) {
+                0 => continue,
+                left @ 1..8 => !(0xffu8 >> left),
+                _ => 0xff,
+            };
+            self.bytes.push((at + byte, mask, value & mask));
+        }
+    }
+    /// IPv4 has its source behind 12 bytes of its header (RFC 791), IPv6 behind 8 (RFC
+    /// 8200), ARP its sender's behind 8 (RFC 826).
+    fn four(mac: [u8; 6], source: &[u8; 4], len: u8) -> Demand {
+        let mut demand = Demand::speak(mac, [8, 0]);
+        demand.first(14, &[0x40], 4);
+        demand.first(26, source, len.into());
+        demand
+    }
+    fn six(mac: [u8; 6], source: &[u8; 16], len: u8) -> Demand {
+        let mut demand = Demand::speak(mac, [0x86, 0xdd]);
+        demand.first(14, &[0x60], 4);
+        demand.first(22, source, len.into());
+        demand
+    }
+    fn arp(mac: [u8; 6], sender: &[u8; 4]) -> Demand {
+        let mut demand = Demand::speak(mac, [8, 6]);
+        demand.all(14, &[0, 1, 8, 0, 6, 4]);
+        demand.all(22, &mac);
+        demand.all(28, sender);
+        demand
+    }
+    fn is_met_by(&self, template: &Template) -> bool {
+        self.bytes.iter().all(|(at, mask, value)| {
+            let (Some(own_mask), Some(own)) = (template.mask.get(*at), template.value.get(*at))
+            else {
+                return false;
+            };
+            *at < usize::from(template.len) && own_mask & mask == *mask && own & mask == *value
+        })
+    }
+}
+
+/// The groups on an uplink that an attachment listens to.
+fn groups(own: &Attachment) -> BTreeSet<[u8; 6]> {
+    let mut all = BTreeSet::new();
+    for address in &own.addresses {
+        if unmapped(address).is_some() {
+            all.insert([0xff; 6]);
+            continue;
+        }
+        for group in [
+            ALL_NODES,
+            solicited_node(address),
+            solicited_node(&link_local(MacAddress(own.mac))),
+        ] {
+            let [.., a, b, c, d] = group;
+            all.insert([0x33, 0x33, a, b, c, d]);
+        }
+    }
+    all
+}
+
+/// Where an agreement is written.
+fn agreed(host: &Host<'_>, agreement: &Agreement) -> Vec<Written> {
+    let spec = host.spec;
+    let offer = spec
+        .tenants
+        .get(agreement.offerer)
+        .and_then(|t| t.offers.get(agreement.offer));
+    let accept =
+        (spec.tenants.get(agreement.acceptor)).and_then(|t| t.accepts.get(agreement.accept));
+    let offer = offer.map(|o| Written::new(spec, format!("offer {}", o.name.value), o.name.span));
+    let accept =
+        accept.map(|a| Written::new(spec, format!("acceptance {}", a.name.value), a.name.span));
+    offer.into_iter().chain(accept).collect()
+}
+
+/// An image's crossings: each a side of a live agreement, and each live side there.
+pub(crate) fn crossings(
+    host: &Host<'_>,
+    slot: u32,
+    image: &CompartmentImage<'_>,
+    breaches: &mut Vec<Breach>,
+) {
+    let mut sides: Vec<(&Agreement, u16, usize)> = Vec::new();
+    for agreement in &host.agreements {
+        if agreement.acceptor_slot == slot {
+            sides.push((agreement, CROSSING_ACCEPTOR, agreement.acceptor));
+        }
+        if agreement.offerer_slot == slot {
+            sides.push((agreement, CROSSING_OFFERER, agreement.offerer));
+        }
+    }
+    for crossing in image.crossings() {
+        let live = |(a, role, _): &(&Agreement, u16, usize)| {
+            a.id == crossing.agreement && *role == crossing.role
+        };
+        let Some(at) = sides.iter().position(live) else {
+            if guard!("proof-stale") {
+                let id = crossing.agreement;
+                let what = format!("it has a side of agreement {id}, which is not live here");
+                breaches.push(Breach::new(Class::StaleAgreement, slot, what));
+            }
+            continue;
+        };
+        let (agreement, _, tenant) = sides.swap_remove(at);
+        side(host, slot, image, crossing, agreement, tenant, breaches);
+    }
+    for (agreement, ..) in sides {
+        let what = format!("its side of agreement {} is missing", agreement.id);
+        let breach = Breach::new(Class::StaleAgreement, slot, what);
+        breaches.push(breach.by(agreed(host, agreement)));
+    }
+}
+
+fn side(
+    host: &Host<'_>,
+    slot: u32,
+    image: &CompartmentImage<'_>,
+    crossing: &Crossing,
+    agreement: &Agreement,
+    tenant: usize,
+    breaches: &mut Vec<Breach>,
+) {
+    let mut wrong = |class: Class, what: String, packet: Option<Tuple>| {
+        let mut breach = Breach::new(class, slot, what).by(agreed(host, agreement));
+        if let Some(packet) = packet {
+            let path = format!("by the fabric with tag {} to slot {slot}", crossing.tag);
+            breach.packet = Some(Packet::from(packet));
+            breach.path = path;
+        }
+        breaches.push(breach);
+    };
+    let id = agreement.id;
+    if crossing.tag != agreement.tag && guard!("proof-crossing-tag") {
+        let (does, wants) = (crossing.tag, agreement.tag);
+        wrong(
+            Class::WrongTag,
+            format!("its side of agreement {id} has tag {does}, and is to have {wants}"),
+            None,
+        );
+    }
+    let name = host
+        .spec
+        .tenants
+        .get(tenant)
+        .map_or("", |t| t.name.as_str());
+    let wanted = host.numbers.tenants.get(name).map(|t| t.id);
+    let there = image.tenants().get(crossing.tenant as usize).map(|t| t.id);
+    if there != wanted {
+        let what = format!("its side of agreement {id} is not {name}'s");
+        wrong(Class::WrongService, what, None);
+    }
+    let offers = crossing.role == CROSSING_OFFERER;
+    let server = match crossing.endpoint {
+        NONE => None,
+        at => Some(image.endpoints().get(at as usize).map_or(0, |e| e.id)),
+    };
+    if server != offers.then_some(agreement.endpoint) && guard!("proof-server") {
+        let what = format!("its side of agreement {id} leads to another endpoint");
+        wrong(Class::WrongService, what, None);
+    }
+    let ports = image.service_ports_of(crossing);
+    let installed: Vec<(u8, u16, u16)> = ports
+        .iter()
+        .map(|p| (p.protocol, p.first, p.last))
+        .collect();
+    let ports = agreement.ports.iter();
+    let wanted: Vec<(u8, u16, u16)> = ports.map(|p| (agreement.protocol, p.0, p.1)).collect();
+    if installed != wanted && guard!("proof-service-ports") {
+        let packet = more_ports(&installed, &wanted).and_then(|(protocol, port)| {
+            let family = agreement.families.iter().flatten().next()?;
+            Some(Tuple {
+                source: *of_prefix(&family.pool).first().map(|(first, _)| first)?,
+                destination: spec::mapped(if offers {
+                    family.service
+                } else {
+                    family.stands
+                }),
+                source_port: 1024,
+                destination_port: port,
+                protocol,
+            })
+        });
+        let what = format!(
+            "its side of agreement {id} is for (protocol, ports) {installed:?}, and is to be for {wanted:?}"
+        );
+        wrong(Class::WrongService, what, packet);
+    }
+    let [four, six] = &agreement.families;
+    let address = |family: &Option<Family>| {
+        let family = family.as_ref()?;
+        Some(if offers {
+            family.service
+        } else {
+            family.stands
+        })
+    };
+    let pool = |family: &Option<Family>| family.as_ref().filter(|_| offers).map(|f| f.pool);
+    let v4 = |a: Option<IpAddr>| match a {
+        Some(IpAddr::V4(a)) => a.octets(),
+        _ => [0; 4],
+    };
+    let v6 = |a: Option<IpAddr>| match a {
+        Some(IpAddr::V6(a)) => a.octets(),
+        _ => [0; 16],
+    };
+    let right = crossing.address4 == v4(address(four))
+        && crossing.address6 == v6(address(six))
+        && crossing.pool4 == v4(pool(four).map(|p| p.network))
+        && crossing.pool6 == v6(pool(six).map(|p| p.network))
+        && crossing.pool4_len == pool(four).map_or(0, |p| p.len)
+        && crossing.pool6_len == pool(six).map_or(0, |p| p.len);
+    if !right && guard!("proof-translation") {
+        let family = agreement.families.iter().flatten().next();
+        let port = agreement.ports.first().map_or(0, |p| p.0);
+        let packet = family.and_then(|family| {
+            Some(Tuple {
+                source: *of_prefix(&family.pool).first().map(|(first, _)| first)?,
+                destination: spec::mapped(if offers {
+                    family.service
+                } else {
+                    family.stands
+                }),
+                source_port: 1024,
+                destination_port: port,
+                protocol: agreement.protocol,
+            })
+        });
+        let what =
+            format!("its side of agreement {id} is translated to other addresses than agreed");
+        wrong(Class::WrongTranslation, what, packet);
+    }
+}
+
+/// A port that is in the first and not in the second.
+fn more_ports(some: &[(u8, u16, u16)], others: &[(u8, u16, u16)]) -> Option<(u8, u16)> {
+    for (protocol, first, last) in some {
+        let mut edges = vec![*first];
+        edges.extend(others.iter().filter_map(|o| o.2.checked_add(1)));
+        for port in edges {
+            let is = |list: &[(u8, u16, u16)]| {
+                list.iter()
+                    .any(|(p, a, b)| p == protocol && *a <= port && port <= *b)
+            };
+            if port >= *first && port <= *last && is(some) && !is(others) {
+                return Some((*protocol, port));
+            }
+        }
+    }
+    None
+}

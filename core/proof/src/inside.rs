@@ -1,0 +1,235 @@
+//! Inside a tenant: the tables of each endpoint mean what the spec says, and guardrails
+//! hold in each, whatever else it says.
+
+use crate::breach::{Breach, Class};
+use crate::cube::{Cube, Fuel, OutOfFuel};
+use crate::intend::Host;
+use crate::lines::{Book, Line, Side, same, written};
+use crate::meaning::{Cubes, Witness, difference};
+use crate::space::{Addresses, anywhere, packets};
+use guard::guard;
+use image::CompartmentImage;
+use image::compartment::NONE;
+use image::rules::{Action, RuleTable};
+
+/// What a question about one table may cost: 50 ms and less of a slow core.
+pub const TABLE_FUEL: u64 = 4_000_000;
+
+/// What does not end between tables.
+pub(crate) struct Scratch {
+    table: RuleTable,
+}
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        Scratch {
+            table: RuleTable {
+                rules: Vec::new(),
+                default: Action::Deny,
+            },
+        }
+    }
+}
+
+/// Checks both tables of a member that is in the image as `index`.
+#[expect(clippy::too_many_arguments, reason = "one caller, all of them facts")]
+pub(crate) fn tables(
+    host: &Host<'_>,
+    slot: u32,
+    image: &CompartmentImage<'_>,
+    book: &Book<'_>,
+    at: usize,
+    index: u32,
+    scratch: &mut Scratch,
+    breaches: &mut Vec<Breach>,
+) {
+    let Some(installed) = image.endpoints().get(index as usize) else {
+        return;
+    };
+    for (side, number) in [
+        (Side::Egress, installed.egress),
+        (Side::Ingress, installed.ingress),
+    ] {
+        let name = name(book, at);
+        if (number == NONE) == book.is_judged {
+            let what = match number {
+                NONE => format!("it has no {} table: everything passes", side.word()),
+                _ => format!("it has an {} table though nothing is said", side.word()),
+            };
+            if guard!("proof-tables-there") {
+                breaches.push(Breach::new(Class::NoTables, slot, what).at(name));
+            }
+            continue;
+        }
+        if number == NONE {
+            continue;
+        }
+        image.rule_table_into(number, &mut scratch.table);
+        let own = book.own(at, side);
+        let mut found = Vec::new();
+        let asked = Question {
+            host,
+            slot,
+            book,
+            at,
+            side,
+            table: &scratch.table,
+            own: &own,
+        };
+        if !same(book, at, side, &own, &scratch.table) && guard!("proof-tables-mean") {
+            asked.meaning(&mut found);
+        }
+        if guard!("proof-guardrails") {
+            asked.guardrails(&mut found);
+        }
+        breaches.append(&mut found);
+    }
+}
+
+/// An endpoint's full name.
+pub(crate) fn name(book: &Book<'_>, at: usize) -> String {
+    let endpoint = book.view.members.get(at);
+    let endpoint = endpoint.map_or("", |m| m.endpoint.name.as_str());
+    format!("{}/{endpoint}", book.view.tenant.name.value)
+}
+
+/// The packets that a table is asked about.
+fn space(side: Side, own: &[crate::ranges::Range], v4: bool) -> Vec<Cube> {
+    let own: Vec<Addresses> = own.iter().map(|r| r.0..=r.1).collect();
+    let others = anywhere();
+    let (four, six) = others.split_at(1);
+    let others = if v4 { four } else { six };
+    match side {
+        Side::Egress => packets(&own, others),
+        Side::Ingress => packets(others, &own),
+    }
+}
+
+/// Whether a range has no IPv4 address.
+fn is_six(range: &Addresses) -> bool {
+    let edges = anywhere();
+    let four = edges.first();
+    four.is_some_and(|four| range.start() > four.end() || range.end() < four.start())
+}
+
+struct Question<'q> {
+    host: &'q Host<'q>,
+    slot: u32,
+    book: &'q Book<'q>,
+    at: usize,
+    side: Side,
+    table: &'q RuleTable,
+    own: &'q [crate::ranges::Range],
+}
+
+impl Question<'_> {
+    fn spent(&self) -> Breach {
+        Breach::new(
+            Class::Fuel,
+            self.slot,
+            format!("its {} table is not proved", self.side.word()),
+        )
+        .at(name(self.book, self.at))
+    }
+
+    fn meaning(&self, breaches: &mut Vec<Breach>) {
+        let installed = Cubes::of(self.table);
+        let Some((wanted, lines)) = self.book.cubes(self.at, self.side, self.own) else {
+            breaches.push(self.spent());
+            return;
+        };
+        let mut fuel = Fuel(TABLE_FUEL);
+        let mut asked = |v4: bool| -> Result<Option<Witness>, OutOfFuel> {
+            let space = space(self.side, self.own, v4);
+            difference(&installed, &wanted, &space, &mut fuel)
+        };
+        let both = asked(true).and_then(|four| Ok((four, asked(false)?)));
+        match both {
+            Err(OutOfFuel) => breaches.push(self.spent()),
+            Ok((None, None)) => {}
+            Ok((four, six)) => {
+                let only_six = four.is_none() && self.has_four();
+                for witness in [four, six].into_iter().flatten() {
+                    breaches.push(self.differs(&witness, &lines, only_six));
+                }
+            }
+        }
+    }
+
+    fn has_four(&self) -> bool {
+        let member = self.book.view.members.get(self.at);
+        member.is_some_and(|m| m.given.iter().any(|a| a.is_ipv4()))
+    }
+
+    fn differs(&self, witness: &Witness, lines: &[Option<&Line>], only_six: bool) -> Breach {
+        let (does, wants) = (witness.installed.0, witness.wanted.0);
+        let by = witness
+            .wanted
+            .1
+            .and_then(|at| lines.get(at).copied())
+            .flatten();
+        let passes = |action: Action| action != Action::Deny;
+        // What an IPv6 rule does where nothing is said of either is no line's forgetting.
+        let by_six = (witness.installed.1)
+            .and_then(|at| self.table.rules.get(at))
+            .is_some_and(|rule| is_six(&rule.region.source) || is_six(&rule.region.destination));
+        let class = match (passes(does), passes(wants)) {
+            (true, true) => Class::WrongState,
+            _ if only_six && (by.is_some() || !by_six) => Class::SixForgotten,
+            (true, false) if by.is_some() => Class::MissingDeny,
+            (true, false) => Class::WiderRule,
+            (false, _) => Class::NarrowerRule,
+        };
+        let word = self.side.word();
+        let wanted = match by {
+            Some(line) => format!("{} says {wants}", line.name),
+            None => format!("by default it is to be: {wants}"),
+        };
+        let what = format!("its {word} table says {does} where {wanted}");
+        Breach::new(class, self.slot, what)
+            .at(name(self.book, self.at))
+            .shown(witness.packet, self.path())
+            .by(by.map(|line| written(self.host, line)))
+    }
+
+    fn path(&self) -> String {
+        let name = name(self.book, self.at);
+        let slot = self.slot;
+        match self.side {
+            Side::Egress => format!("from {name} by its egress table in the switch in slot {slot}"),
+            Side::Ingress => format!("to {name} by its ingress table in the switch in slot {slot}"),
+        }
+    }
+
+    fn guardrails(&self, breaches: &mut Vec<Breach>) {
+        let (wanted, lines) = self.book.guardrails(self.at, self.side, self.own);
+        if lines.is_empty() {
+            return;
+        }
+        let installed = Cubes::of(self.table);
+        let mut fuel = Fuel(TABLE_FUEL);
+        for v4 in [true, false] {
+            let space = space(self.side, self.own, v4);
+            match difference(&installed, &wanted, &space, &mut fuel) {
+                Ok(None) => {}
+                Ok(Some(witness)) => {
+                    let line = witness.wanted.1.and_then(|at| lines.get(at));
+                    let named = line.map_or("a guardrail", |l| l.name.as_str());
+                    let (does, wants) = (witness.installed.0, witness.wanted.0);
+                    let word = self.side.word();
+                    let what = format!("its {word} table says {does} where {named} says {wants}");
+                    breaches.push(
+                        Breach::new(Class::Guardrail, self.slot, what)
+                            .at(name(self.book, self.at))
+                            .shown(witness.packet, self.path())
+                            .by(line.map(|line| written(self.host, line))),
+                    );
+                }
+                Err(OutOfFuel) => {
+                    breaches.push(self.spent());
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! What the spec and the numbers say that there is: who is where, with which MACs and
+//! addresses, and which agreements are live.
+
+use crate::numbers::{Numbers, OfTenant};
+use crate::ranges::{Range, of_prefix, one, tidy};
+use sha2::{Digest, Sha256};
+use spec::{Accept, Endpoint, Name, Offer, Outside, Prefix, Protocol, Spec, Subnet, Tenant};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::IpAddr;
+use wire::MacAddress;
+use wire::address::link_local;
+
+/// The host: its tenants' places, and what reaches beyond one compartment.
+pub(crate) struct Host<'a> {
+    pub spec: &'a Spec,
+    pub numbers: &'a Numbers,
+    pub agreements: Vec<Agreement>,
+    pub attachments: Vec<Attachment>,
+    /// Tenants by place in the spec, of each compartment by its slot.
+    pub compartments: BTreeMap<u32, Vec<usize>>,
+}
+
+/// A live agreement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Agreement {
+    pub id: u32,
+    pub tag: u16,
+    pub offerer: usize,
+    pub offer: usize,
+    pub acceptor: usize,
+    pub accept: usize,
+    pub offerer_slot: u32,
+    pub acceptor_slot: u32,
+    /// Host-wide id of the endpoint that serves, and its addresses.
+    pub endpoint: u32,
+    pub protocol: u8,
+    /// Sorted, joined.
+    pub ports: Vec<(u16, u16)>,
+    /// In order: IPv4, IPv6; where all three of address, pool and `as` have the family.
+    pub families: [Option<Family>; 2],
+}
+
+/// What an agreement is in one family of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Family {
+    pub service: IpAddr,
+    pub pool: Prefix,
+    pub stands: IpAddr,
+}
+
+/// A tenant's place on an uplink.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Attachment {
+    pub tenant: usize,
+    /// The fabric's slot of the compartment, and of the uplink.
+    pub slot: u32,
+    pub uplink_slot: u32,
+    /// Uplink number.
+    pub uplink: u32,
+    pub tag: u16,
+    pub mac: [u8; 6],
+    /// Own addresses there.
+    pub addresses: Vec<[u8; 16]>,
+    /// Prefixes that packets come from besides.
+    pub sources: Vec<Prefix>,
+}
+
+/// A tenant with its parts.
+pub(crate) struct View<'a> {
+    pub tenant: &'a Tenant,
+    pub id: u32,
+    pub subnets: Vec<Net<'a>>,
+    pub members: Vec<Member<'a>>,
+}
+
+pub(crate) struct Net<'a> {
+    pub subnet: &'a Subnet,
+    pub id: u32,
+    pub gateway_mac: [u8; 6],
+}
+
+pub(crate) struct Member<'a> {
+    pub endpoint: &'a Endpoint,
+    pub id: u32,
+    pub slot: u32,
+    /// Place among the tenant's subnets.
+    pub subnet: usize,
+    pub mac: [u8; 6],
+    /// Written or chosen.
+    pub given: Vec<IpAddr>,
+    /// All that it has, however it came by them.
+    pub all: Vec<[u8; 16]>,
+    /// All, and what is behind it: tidy.
+    pub own: Vec<Range>,
+}
+
+/// What cannot be: the spec and the numbers do not fit each other.
+pub(crate) struct Unknown(pub String);
+
+impl<'a> Host<'a> {
+    pub fn new(spec: &'a Spec, numbers: &'a Numbers, now: u64) -> Result<Host<'a>, Unknown> {
+        let mut host = Host {
+            spec,
+            numbers,
+            agreements: Vec::new(),
+            attachments: Vec::new(),
+            compartments: BTreeMap::new(),
+        };
+        for (at, tenant) in spec.tenants.iter().enumerate() {
+            let slot = host.slot(tenant)?;
+            host.compartments.entry(slot).or_default().push(at);
+        }
+        host.live(now)?;
+        host.outside()?;
+        Ok(host)
+    }
+
+    fn slot(&self, tenant: &Tenant) -> Result<u32, Unknown> {
+        let name = tenant.compartment();
+        let of = self.numbers.compartments.get(&name);
+        of.map(|c| c.id)
+            .ok_or_else(|| Unknown(format!("the compartment {name} has no number")))
+    }
+
+    fn of(&self, tenant: &Tenant) -> Result<&'a OfTenant, Unknown> {
+        let name = tenant.name.as_str();
+        let of = self.numbers.tenants.get(name);
+        of.ok_or_else(|| Unknown(format!("the tenant {name} has no number")))
+    }
+
+    /// A tenant's offers are accepted by name: where both sides want it and it has not
+    /// ended, there is an agreement.
+    fn live(&mut self, now: u64) -> Result<(), Unknown> {
+        let by_name: HashMap<&str, usize> = (self.spec.tenants.iter().enumerate())
+            .map(|(at, t)| (t.name.as_str(), at))
+            .collect();
+        for (acceptor, blue) in self.spec.tenants.iter().enumerate() {
+            for (accept, wish) in blue.accepts.iter().enumerate() {
+                let Some(offerer) = by_name.get(wish.from.as_str()).copied() else {
+                    continue;
+                };
+                let Some(red) = self.spec.tenants.get(offerer) else {
+                    continue;
+                };
+                let meant = |o: &Offer| {
+                    o.name.value == wish.service.value
+                        && o.to.iter().any(|t| t.value == blue.name.value)
+                };
+                let Some((offer, of)) = red.offers.iter().enumerate().find(|(_, o)| meant(o))
+                else {
+                    continue;
+                };
+                if of.until.is_some_and(|until| until.value.0 <= now) {
+                    continue;
+                }
+                let key = format!("{}/{}/{}", red.name.value, of.name.value, blue.name.value);
+                let numbers = self.numbers.agreements.get(&key);
+                let numbers =
+                    numbers.ok_or_else(|| Unknown(format!("the agreement {key} has no number")))?;
+                let Some(server) = red
+                    .endpoints
+                    .iter()
+                    .find(|e| e.name.value == of.endpoint.value)
+                else {
+                    continue;
+                };
+                let own = self.of(red)?.endpoints.get(server.name.as_str());
+                let own = own.ok_or_else(|| {
+                    Unknown(format!("the endpoint {} has no number", server.name.value))
+                })?;
+                let given = given(server, &own.chosen);
+                let families = [true, false].map(|v4| family(v4, of, wish, &blue.name, &given));
+                let Protocol::Number(protocol) = of.protocol.value else {
+                    continue;
+                };
+                if families.iter().all(Option::is_none) {
+                    continue;
+                }
+                self.agreements.push(Agreement {
+                    id: numbers.id,
+                    tag: numbers.tag,
+                    offerer,
+                    offer,
+                    acceptor,
+                    accept,
+                    offerer_slot: self.slot(red)?,
+                    acceptor_slot: self.slot(blue)?,
+                    endpoint: own.id,
+                    protocol,
+                    ports: joined(of.ports.iter().map(|p| (p.first, p.last))),
+                    families,
+                });
+            }
+        }
+        self.agreements.sort_by_key(|a| a.id);
+        Ok(())
+    }
+
+    fn outside(&mut self) -> Result<(), Unknown> {
+        for (at, tenant) in self.spec.tenants.iter().enumerate() {
+            for way in &tenant.outside {
+                let name = way.uplink.as_str();
+                let (Some(uplink), Some(own)) = (
+                    self.numbers.uplinks.get(name),
+                    self.of(tenant)?.attachments.get(name),
+                ) else {
+                    return Err(Unknown(format!("the uplink {name} has no number")));
+                };
+                let written = (self.spec.tenants.iter().flat_map(|t| &t.outside))
+                    .filter(|o| o.uplink.as_str() == name)
+                    .filter_map(|o| o.mac.map(|m| m.value.0))
+                    .collect::<HashSet<_>>();
+                let words = [
+                    "attachment",
+                    self.spec.host_name(),
+                    tenant.name.as_str(),
+                    name,
+                ];
+                let mac = way
+                    .mac
+                    .map_or_else(|| station(&words, &written), |mac| mac.value.0);
+                self.attachments.push(Attachment {
+                    tenant: at,
+                    slot: self.slot(tenant)?,
+                    uplink_slot: uplink.slot,
+                    uplink: uplink.number,
+                    tag: own.tag,
+                    mac,
+                    addresses: [way.address4(), way.address6()]
+                        .into_iter()
+                        .flatten()
+                        .map(|a| spec::mapped(a.address))
+                        .collect(),
+                    sources: sources(tenant, way),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// A tenant's parts, by its place in the spec.
+    pub fn view(&self, at: usize) -> Result<View<'a>, Unknown> {
+        let tenant = self
+            .spec
+            .tenants
+            .get(at)
+            .ok_or_else(|| Unknown("no such tenant".into()))?;
+        let of = self.of(tenant)?;
+        // MACs that names stand for: gateways first, then endpoints, each its own.
+        let written = tenant.endpoints.iter().filter_map(|e| e.mac);
+        let mut taken: HashSet<[u8; 6]> = written.map(|m| m.value.0).collect();
+        let mut made = |what: &str, name: &Name| {
+            let mac = station(&[what, tenant.name.as_str(), name.as_str()], &taken);
+            taken.insert(mac);
+            mac
+        };
+        let mut subnets = Vec::new();
+        for subnet in &tenant.subnets {
+            let name = subnet.name.as_str();
+            let id = of.subnets.get(name).copied();
+            subnets.push(Net {
+                subnet,
+                id: id.ok_or_else(|| Unknown(format!("the subnet {name} has no number")))?,
+                gateway_mac: made("gateway", &subnet.name),
+            });
+        }
+        let mut members: Vec<Member<'a>> = Vec::new();
+        let places: HashMap<&str, usize> = (tenant.subnets.iter().enumerate())
+            .map(|(at, s)| (s.name.as_str(), at))
+            .collect();
+        for endpoint in &tenant.endpoints {
+            let name = endpoint.name.as_str();
+            let own = of.endpoints.get(name);
+            let own = own.ok_or_else(|| Unknown(format!("the endpoint {name} has no number")))?;
+            let subnet = places.get(endpoint.subnet.as_str()).copied();
+            let subnet = subnet.ok_or_else(|| Unknown(format!("{name} is in no subnet")))?;
+            let mac = endpoint
+                .mac
+                .map_or_else(|| made("endpoint", &endpoint.name), |mac| mac.value.0);
+            let given = given(endpoint, &own.chosen);
+            members.push(Member {
+                endpoint,
+                id: own.id,
+                slot: own.slot,
+                subnet,
+                mac,
+                all: given.iter().copied().map(spec::mapped).collect(),
+                given,
+                own: Vec::new(),
+            });
+        }
+        own_addresses(&subnets, &mut members);
+        Ok(View {
+            tenant,
+            id: of.id,
+            subnets,
+            members,
+        })
+    }
+}
+
+/// What follows from a MAC comes after what was written or chosen, and is nobody's where
+/// another, or the gateway, has it.
+fn own_addresses(subnets: &[Net<'_>], members: &mut [Member<'_>]) {
+    let mut taken: HashSet<(usize, [u8; 16])> = (members.iter())
+        .flat_map(|m| m.all.iter().map(|a| (m.subnet, *a)))
+        .collect();
+    for (at, net) in subnets.iter().enumerate() {
+        let gateways = net.subnet.prefixes.iter();
+        taken.extend(gateways.map(|p| (at, spec::mapped(net.subnet.gateway_in(p)))));
+    }
+    for member in members {
+        let subnet = subnets.get(member.subnet).map(|net| net.subnet);
+        if let Some((subnet, prefix)) = subnet.and_then(|s| Some((s, s.prefix6()?))) {
+            let local = link_local(MacAddress(member.mac));
+            let mut autonomous = spec::mapped(prefix.network);
+            for (to, from) in autonomous.iter_mut().zip(local).skip(8) {
+                *to = from;
+            }
+            let derived = [Some(local), subnet.slaac().then_some(autonomous)];
+            for address in derived.into_iter().flatten() {
+                if taken.insert((member.subnet, address)) {
+                    member.all.push(address);
+                }
+            }
+        }
+        let behind = member.endpoint.prefixes.iter().flat_map(|p| of_prefix(p));
+        member.own = tidy(member.all.iter().map(|a| one(*a)).chain(behind).collect());
+    }
+}
+
+/// An endpoint's addresses, written or chosen.
+fn given(endpoint: &Endpoint, chosen: &[IpAddr]) -> Vec<IpAddr> {
+    match endpoint.addresses() {
+        Some(written) => written.iter().map(|a| a.value.0).collect(),
+        None => chosen.to_vec(),
+    }
+}
+
+fn family(
+    v4: bool,
+    offer: &Offer,
+    accept: &Accept,
+    acceptor: &Name,
+    given: &[IpAddr],
+) -> Option<Family> {
+    let service = given.iter().find(|a| a.is_ipv4() == v4)?;
+    let stands = accept.as_.iter().map(|a| a.value.0);
+    let stands = stands.into_iter().find(|a| a.is_ipv4() == v4)?;
+    // The pool is cut into as many parts as the next power of two has: by place in `to`.
+    let place = offer.to.iter().position(|t| t.value == *acceptor)? as u128;
+    let cuts = (0u8..16).find(|cuts| 1usize << cuts >= offer.to.len())?;
+    let whole = offer.pool.iter().find(|p| p.is_v4() == v4)?.value;
+    let bits = if v4 { 32 } else { 128u8 };
+    let len = whole.len.checked_add(cuts).filter(|len| *len <= bits)?;
+    let step = if len == 0 { 0 } else { place << (bits - len) };
+    let network = match whole.network {
+        IpAddr::V4(a) => IpAddr::from((u32::from(a) + step as u32).to_be_bytes()),
+        IpAddr::V6(a) => IpAddr::from((u128::from(a) + step).to_be_bytes()),
+    };
+    Some(Family {
+        service: *service,
+        pool: Prefix { network, len },
+        stands,
+    })
+}
+
+/// Ports sorted, neighbours joined.
+pub(crate) fn joined(ports: impl Iterator<Item = (u16, u16)>) -> Vec<(u16, u16)> {
+    let mut all: Vec<(u16, u16)> = ports.collect();
+    all.sort_unstable();
+    let mut out: Vec<(u16, u16)> = Vec::new();
+    for (first, last) in all {
+        match out.last_mut() {
+            Some(before) if u32::from(first) <= u32::from(before.1) + 1 => {
+                before.1 = before.1.max(last);
+            }
+            _ => out.push((first, last)),
+        }
+    }
+    out
+}
+
+/// Where a tenant's packets come from on an uplink: not IPv4 where that is translated.
+fn sources(tenant: &Tenant, way: &Outside) -> Vec<Prefix> {
+    let subnets = tenant.subnets.iter().flat_map(|s| &s.prefixes);
+    let behind = tenant.endpoints.iter().flat_map(|e| &e.prefixes);
+    subnets
+        .chain(behind)
+        .map(|p| p.value)
+        .filter(|p| way.nat_ports() == 0 || !p.is_v4())
+        .collect()
+}
+
+/// The MAC that a name stands for: 46 bits of a hash of its words, and of a number that
+/// is the first that makes it nobody else's.
+fn station(words: &[&str], taken: &HashSet<[u8; 6]>) -> [u8; 6] {
+    (0u32..)
+        .map(|round| {
+            let mut text: Vec<u8> = Vec::new();
+            for word in words {
+                text.extend_from_slice(word.as_bytes());
+                text.push(0);
+            }
+            text.extend_from_slice(&round.to_le_bytes());
+            let hash = Sha256::digest(&text);
+            let mut mac = [0u8; 6];
+            mac.copy_from_slice(hash.get(..6).unwrap_or(&[0; 6]));
+            mac[0] = mac[0] & 0b1111_1100 | 0b10;
+            mac
+        })
+        .find(|mac| !taken.contains(mac))
+        .unwrap_or([2, 0, 0, 0, 0, 0])
+}
