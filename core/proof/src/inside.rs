@@ -32,6 +32,7 @@ impl Scratch {
 }
 
 /// Checks both tables of a member that is in the image as `index`.
+#[expect(clippy::too_many_arguments, reason = "one caller, all of them facts")]
 pub(crate) fn tables(
     host: &Host<'_>,
     slot: u32,
