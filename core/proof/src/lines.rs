@@ -68,6 +68,10 @@ pub(crate) struct Book<'v> {
     /// What `inside` means: tidy.
     pub inside: Vec<Range>,
     pub is_judged: bool,
+    /// The source of a host that has no address yet.
+    unspecified: Vec<Range>,
+    /// What is for several at once.
+    groups: Vec<Range>,
 }
 
 /// A box of a line: ranges of the five fields.
@@ -84,6 +88,8 @@ impl<'v> Book<'v> {
             lines: Vec::new(),
             inside: inside(tenant),
             is_judged: tenant.is_judged(&host.spec.guardrails),
+            unspecified: constants(&["0.0.0.0/32", "::/128"]),
+            groups: constants(&["224.0.0.0/4", "255.255.255.255/32", "ff00::/8"]),
         };
         if !book.is_judged {
             return book;
@@ -177,6 +183,20 @@ impl<'v> Book<'v> {
             lines.push(whole(named(), Action::Deny, anybody(), service()));
         }
         book.lines = lines;
+        // Prefixes that are nobody's here are asked about once, not at each member.
+        for side in [Side::Egress, Side::Ingress] {
+            let all = (0..view.members.len()).flat_map(|at| book.own(at, side));
+            let all = tidy(all.collect());
+            for line in &mut book.lines {
+                let party = match side {
+                    Side::Egress => &mut line.from,
+                    Side::Ingress => &mut line.to,
+                };
+                if let Own::Addresses(list) = &mut party.own {
+                    list.retain(|range| meets(&all, range));
+                }
+            }
+        }
         book
     }
 
@@ -249,13 +269,11 @@ impl<'v> Book<'v> {
         let Some(member) = self.view.members.get(at) else {
             return Vec::new();
         };
-        let more = match side {
-            // A host that has no address yet.
-            Side::Egress => vec!["0.0.0.0/32", "::/128"],
-            Side::Ingress => vec!["224.0.0.0/4", "255.255.255.255/32", "ff00::/8"],
-        };
         let mut all = member.own.clone();
-        all.extend(more.into_iter().flat_map(constant));
+        all.extend_from_slice(match side {
+            Side::Egress => &self.unspecified,
+            Side::Ingress => &self.groups,
+        });
         let subnet = self.view.subnets.get(member.subnet).map(|n| n.subnet);
         let prefix4 = subnet.and_then(spec::Subnet::prefix4);
         if let (Side::Ingress, Some(prefix)) = (side, prefix4) {
@@ -521,6 +539,10 @@ fn constant(prefix: &str) -> Vec<Range> {
     prefix
         .parse::<Prefix>()
         .map_or_else(|_| Vec::new(), |p| of_prefix(&p))
+}
+
+fn constants(prefixes: &[&str]) -> Vec<Range> {
+    prefixes.iter().flat_map(|p| constant(p)).collect()
 }
 
 /// The tenant's own prefixes, and what never leaves a link.
