@@ -226,7 +226,6 @@ impl World {
         let before = before.map(|before| (&before.spec, &before.ids, &before.intent));
         let intent = policy::compile_after(&spec, &ids, now(), before)
             .map_err(|findings| refused(&findings))?;
-        isolated(&intent, before.map(|(_, _, intent)| intent))?;
         let needs = policy::needs(&intent);
         let needs = Needs {
             processes: needs.processes,
@@ -447,16 +446,6 @@ fn described(tenant: &str, endpoint: &spec::Endpoint, port: &PortIntent) -> Endp
     }
 }
 
-/// Refuses tables that join what is apart: the last look at what our compiler made.
-fn isolated(intent: &Intent, before: Option<&Intent>) -> Result<(), Fault> {
-    match policy::check_after(intent, before).first() {
-        None => Ok(()),
-        Some(breach) => Err(ours(&format!(
-            "the tables worked out from this spec would break isolation ({breach:?}); nothing was changed"
-        ))),
-    }
-}
-
 fn ours(sentence: &str) -> Fault {
     Fault::new("bulkhead", Whose::Bulkhead, sentence, "please report this")
 }
@@ -514,34 +503,4 @@ fn now() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tables_that_breach_isolation_are_refused_as_our_fault() {
-        let text = "version: 1
-tenants:
-  - name: red
-    subnets: [{name: web, prefixes: [10.1.1.0/24]}]
-    endpoints: [{name: a, subnet: web, attach: fifo}]
-  - name: blue
-    subnets: [{name: web, prefixes: [10.1.1.0/24]}]
-    endpoints: [{name: a, subnet: web, attach: fifo}]
-";
-        let world = World::compile("a.yaml", text.as_bytes(), &World::default()).unwrap();
-        let good = world.worked_out.unwrap().intent;
-        assert_eq!(isolated(&good, None), Ok(()));
-        let mut torn = good.clone();
-        let one = torn.compartments.values_mut().next().unwrap();
-        let image = &mut std::sync::Arc::make_mut(one).image;
-        image.bytes = image.bytes[..100].into();
-        for before in [None, Some(&good)] {
-            let fault = isolated(&torn, before).unwrap_err();
-            assert_eq!(fault.whose, Whose::Bulkhead);
-            assert!(fault.message.contains("isolation"), "{}", fault.message);
-        }
-    }
 }

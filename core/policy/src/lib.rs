@@ -17,7 +17,6 @@ mod explain;
 mod fabric;
 mod ids;
 mod intent;
-mod isolation;
 mod mac;
 mod needs;
 mod routes;
@@ -33,7 +32,6 @@ pub use ids::{
 pub use intent::{
     AttachmentIntent, CompartmentIntent, Image, Intent, NatBlock, PortIntent, UplinkIntent,
 };
-pub use isolation::{Breach, check_after, check_isolation};
 pub use needs::{Needs, needs};
 pub use rules::MAX_BOXES;
 pub use spec::Finding as CompileError;

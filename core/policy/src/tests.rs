@@ -7,11 +7,9 @@ mod interpret;
 mod numbers;
 mod rules;
 
-use crate::{Breach, Ids, Intent, check_after, check_isolation, compile};
+use crate::{Ids, Intent, compile};
 use image::compartment::{ROUTE_OUTSIDE, ROUTE_SUBNET, ROUTE_UNREACHABLE, ROUTE_VIA};
-use image::{
-    Aligned, CompartmentImage, FabricImage, FabricTables, MappedCompartment, MappedFabric,
-};
+use image::{Aligned, FabricImage, MappedCompartment, MappedFabric};
 use spec::Spec;
 
 /// 2026-01-01, seconds since 1970.
@@ -30,14 +28,6 @@ pub(crate) fn intent(spec: &Spec) -> (Ids, Intent) {
     let ids = Ids::assign(spec, &Ids::default());
     let intent = compile(spec, &ids, NOW).unwrap_or_else(|errors| panic!("{}", errors[0]));
     (ids, intent)
-}
-
-pub(crate) fn breaches(intent: &Intent) -> Vec<Breach> {
-    let images = intent
-        .compartments
-        .values()
-        .map(|c| (c.create.id, &*c.image.bytes));
-    check_isolation(&intent.fabric.bytes, images, &intent.agreements)
 }
 
 fn table(intent: &Intent, compartment: u32) -> MappedCompartment<Aligned> {
@@ -78,13 +68,12 @@ fn the_demo_has_two_tenants_with_the_same_addresses() {
     assert_eq!(red.endpoints().len(), blue.endpoints().len());
     assert_ne!(red.endpoints()[0].mac, blue.endpoints()[0].mac);
     assert_ne!(red.subnets()[0].gateway_mac, blue.subnets()[0].gateway_mac);
-    assert_eq!(breaches(&intent), []);
     // No entry at all: nothing leaves a compartment.
     assert!(fabric(&intent).image().forwards().is_empty());
 }
 
 #[test]
-fn every_example_compiles_and_is_isolated() {
+fn every_example_compiles() {
     for name in [
         "two-tenants.yaml",
         "uplink.yaml",
@@ -95,7 +84,7 @@ fn every_example_compiles_and_is_isolated() {
         "reference.yaml",
     ] {
         let (_, intent) = intent(&example(name));
-        assert_eq!(breaches(&intent), [], "{name}");
+        assert!(!intent.compartments.is_empty(), "{name}");
     }
 }
 
@@ -300,114 +289,6 @@ fn toward_the_uplink_a_tenant_speaks_as_itself_only() {
             .collect::<Vec<_>>(),
         [(1, tag)]
     );
-}
-
-#[test]
-fn a_planted_breach_is_found() {
-    let two = ROUTED.to_owned()
-        + "
-  - name: blue
-    subnets: [{name: web, prefixes: [10.1.1.0/24]}]
-    outside: [{uplink: wan0, address: [192.0.2.20/24], gateway: 192.0.2.1}]"
-            .replace("gateway: 192.0.2.1", "gateway: [192.0.2.1]")
-            .as_str();
-    let (_, intent) = intent(&read(&two));
-    assert_eq!(breaches(&intent), []);
-    let good = fabric(&intent).image().decode();
-    let images: Vec<(u32, &[u8])> = intent
-        .compartments
-        .values()
-        .map(|c| (c.create.id, &*c.image.bytes))
-        .collect();
-    let check = |tables: &FabricTables| {
-        check_isolation(
-            &tables.finish().expect("tables"),
-            images.iter().copied(),
-            &[],
-        )
-    };
-    let find = |tables: &FabricTables, ingress| {
-        tables
-            .forwards
-            .iter()
-            .position(|f| f.ingress == ingress)
-            .expect("entry")
-    };
-
-    let mut joined = good.clone();
-    let at = find(&joined, 1);
-    joined.forwards[at].target = 2;
-    assert!(check(&joined).contains(&Breach::Joins {
-        ingress: 1,
-        egress: 2
-    }));
-
-    let mut foreign = good.clone();
-    let at = find(&foreign, 1);
-    foreign.forwards[at].tag = 99;
-    assert!(check(&foreign).contains(&Breach::ForeignTag { slot: 1, tag: 99 }));
-
-    let mut open = good.clone();
-    open.templates[0].1.mask[7] = 0;
-    open.templates[0].1.value[7] = 0;
-    assert!(matches!(check(&open)[..], [Breach::OpenTemplate { .. }]));
-
-    let mut stolen = good.clone();
-    let own = intent.compartments[&1].attachments[0].mac;
-    let at = stolen
-        .forwards
-        .iter()
-        .position(|f| f.mac == own)
-        .expect("entry");
-    stolen.forwards[at].mac = [2, 0, 0, 0, 0, 9];
-    assert!(matches!(
-        check(&stolen)[..],
-        [Breach::ForeignMac { slot: 1, .. }]
-    ));
-
-    assert!(matches!(
-        check_isolation(&intent.fabric.bytes, images[..1].iter().copied(), &[])[..],
-        [Breach::NoImage { slot: 2 }, ..]
-    ));
-    let torn = images[0].1[..100].to_vec();
-    assert!(matches!(
-        check_isolation(&intent.fabric.bytes, [(1, &torn[..])], &[])[0],
-        Breach::Unreadable { slot: 1, .. }
-    ));
-    assert!(CompartmentImage::map(Aligned::copy_of(&torn).as_ref()).is_err());
-}
-
-#[test]
-fn what_changed_is_checked_alone_and_with_the_rest_where_it_reaches_it() {
-    let two = ROUTED.to_owned()
-        + "
-  - name: blue
-    subnets: [{name: web, prefixes: [10.1.1.0/24]}]";
-    let (_, good) = intent(&read(&two));
-    assert_eq!(check_after(&good, None), []);
-    assert_eq!(check_after(&good, Some(&good)), []);
-    let with = |id: u32, bytes: Vec<u8>| {
-        let mut bad = good.clone();
-        let one = bad.compartments.get_mut(&id).expect("compartment");
-        std::sync::Arc::make_mut(one).image.bytes = bytes.into();
-        bad
-    };
-    let again = with(2, good.compartments[&2].image.bytes.to_vec());
-    assert_eq!(check_after(&again, Some(&good)), []);
-    // Another's table: its attachments are not what they were, so all is looked at.
-    let swapped = with(2, good.compartments[&1].image.bytes.to_vec());
-    let found = check_after(&swapped, Some(&good));
-    assert!(
-        found
-            .iter()
-            .any(|one| matches!(one, Breach::SharedTag { .. })),
-        "{found:?}"
-    );
-    let torn = with(2, vec![0; 100]);
-    assert!(matches!(
-        check_after(&torn, Some(&good))[..],
-        [Breach::Unreadable { slot: 2, .. }, ..]
-    ));
 }
 
 #[test]

@@ -1,10 +1,7 @@
 //! Agreements: who has one, until when, what follows on the fabric and in the tables.
 
-use super::{NOW, breaches, example, fabric, intent, read};
-use crate::{
-    Agreement, Breach, Ids, Intent, Peer, Question, agreements, check_after, check_isolation,
-    compile, compile_after, explain,
-};
+use super::{NOW, example, fabric, intent, read};
+use crate::{Ids, Intent, Peer, Question, agreements, compile, compile_after, explain};
 use spec::Spec;
 use std::sync::Arc;
 
@@ -26,8 +23,6 @@ fn after(before: &(Spec, Ids, Intent), spec: Spec, now: u64) -> (Spec, Ids, Inte
         intent == compile(&spec, &ids, now).expect("compiles"),
         "reuse changed the result"
     );
-    assert_eq!(breaches(&intent), []);
-    assert_eq!(check_after(&intent, Some(&before.2)), []);
     (spec, ids, intent)
 }
 
@@ -106,35 +101,6 @@ fn the_fabric_joins_the_two_by_its_tag_and_nothing_else() {
         Some((one.acceptor_slot, one.tag))
     );
     assert_eq!(image.forwards().iter().filter(|f| f.kind != 0).count(), 2);
-    assert_eq!(breaches(&intent), []);
-    // Without the agreement, or under another tag, the same entries are a breach.
-    let check = |fabric: &[u8], agreements: &[Agreement]| {
-        let images = intent
-            .compartments
-            .values()
-            .map(|c| (c.create.id, &*c.image.bytes));
-        check_isolation(fabric, images, agreements)
-    };
-    let joins = |ingress, egress| Breach::Joins { ingress, egress };
-    let none = check(&intent.fabric.bytes, &[]);
-    assert!(
-        none.contains(&joins(1, 2)) && none.contains(&joins(2, 1)),
-        "{none:?}"
-    );
-    let edited = |edit: &dyn Fn(&mut image::fabric::Forward)| {
-        let mut tables = image.decode();
-        edit(&mut tables.forwards[0]);
-        check(&tables.finish().expect("tables"), &intent.agreements)
-    };
-    for bad in [
-        edited(&|f| f.tag += 1),
-        edited(&|f| f.out_tag += 1),
-        edited(&|f| f.mac = [2, 0, 0, 0, 0, 9]),
-    ] {
-        assert!(matches!(bad[..], [Breach::Joins { .. }]), "{bad:?}");
-    }
-    let twice = [one.clone(), one.clone()];
-    assert!(check(&intent.fabric.bytes, &twice).contains(&Breach::SharedTag { tag: one.tag }));
 }
 
 #[test]
@@ -220,7 +186,7 @@ fn tags_of_agreements_and_of_attachments_are_of_one_space() {
         .replace("    policy:\n", &format!("{}    policy:\n", out(10)))
         .replace("    accepts:\n", &format!("{}    accepts:\n", out(11)))
     });
-    let (ids, intent) = intent(&spec);
+    let (ids, _) = intent(&spec);
     let mut tags: Vec<u16> = ids
         .tenants
         .values()
@@ -230,7 +196,6 @@ fn tags_of_agreements_and_of_attachments_are_of_one_space() {
     tags.extend(ids.agreements.values().map(|a| a.tag));
     tags.sort_unstable();
     assert_eq!(tags, [1, 2, 3]);
-    assert_eq!(breaches(&intent), []);
 }
 
 #[test]

@@ -387,7 +387,6 @@ proptest! {
         let now = NOW + 2 * u64::from(later);
         let reused = crate::compile_after(&after, &next, now, Some((&before, &ids, &old))).expect("compiles");
         prop_assert!(reused == compile(&after, &next, now).expect("compiles"));
-        prop_assert_eq!(crate::check_after(&reused, Some(&old)), []);
         // What stays keeps its number, and no number is two things'.
         let kept = |old: &std::collections::BTreeMap<String, u32>, new: &std::collections::BTreeMap<String, u32>| {
             new.iter().all(|(name, id)| old.get(name).is_none_or(|was| was == id))
