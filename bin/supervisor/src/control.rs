@@ -15,7 +15,7 @@ use command::Message;
 use command::message::ErrorCode;
 use command::verbs::{
     CreateCompartment, CreatePort, CreateUplink, DestroyCompartment, DestroyPort, DestroyUplink,
-    Done, FABRIC, Inspect, Install, Inventory, Prove, RUN_UP, Release, SUPERVISOR, Settle,
+    Done, FABRIC, Inspect, Install, Inventory, ListFlows, Prove, RUN_UP, Release, SUPERVISOR, Settle,
     StartCapture,
 };
 use confine::{Cgroup, Limits};
@@ -121,6 +121,10 @@ impl Supervisor {
         if let Some(body) = message.body::<StartCapture>() {
             let pipe = self.start_capture(body)?;
             return Ok(Answer::With(Box::new(Message::new(seq, &body)), vec![pipe]));
+        }
+        if let Some(body) = message.body::<ListFlows>() {
+            let page = self.list_flows(&body)?;
+            return Ok(Answer::With(Box::new(Message::new(seq, &body)), vec![page]));
         }
         if message.body::<Inventory>().is_some() {
             for entry in self.inventory() {

@@ -398,6 +398,19 @@ body! {
     }
 }
 body! {
+    /// List connections, busiest first. The answer does not wait for the switch.
+    ListFlows: ListFlows {
+        /// Compartment id.
+        compartment: u32,
+        /// Those of this slot, or u32::MAX = all.
+        slot: u32,
+        /// So many rows at most (`telemetry::flows::MOST`).
+        most: u32,
+        /// Zero.
+        reserved: u32,
+    }
+}
+body! {
     /// What exists. Request: zeros. Answers: one each, then Done.
     Inventory: Inventory {
         /// 1 = compartment, 2 = port, 3 = uplink.

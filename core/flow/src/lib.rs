@@ -20,7 +20,7 @@ pub mod state;
 mod tcp;
 
 pub use connections::{
-    Connection, Connections, Counters, Direction, Found, Judgement, Refused, Rejudged, Side, Swept,
+    Connection, Connections, Counters, Cursor, Direction, Found, Judgement, Refused, Rejudged, Side, Swept,
     TooMany, Verdict,
 };
 pub use fragments::{Fragments, Unfollowed};

@@ -30,6 +30,7 @@ mod tracking;
 mod translation;
 
 pub use decision::{Answer, Decision, Egress, Hop};
+pub use flow::{Connection, Cursor, Side};
 pub use finish::{Finish, finish, needed};
 pub use pipeline::Switch;
 pub use state::Config;

@@ -3,4 +3,5 @@
 //! take every value as an allegation.
 pub mod counters;
 pub mod drops;
+pub mod flows;
 pub mod recorder;

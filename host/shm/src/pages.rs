@@ -41,6 +41,12 @@ impl Words {
         self.0
             .store(word.saturating_mul(8), value, Ordering::Relaxed);
     }
+    /// Sets the word after all that was stored before it.
+    #[inline]
+    pub fn publish(&self, word: usize, value: u64) {
+        self.0
+            .store(word.saturating_mul(8), value, Ordering::Release);
+    }
     /// Adds to the word. One writer: no read-modify-write cycle is locked.
     #[inline]
     pub fn add(&self, word: usize, n: u64) {
