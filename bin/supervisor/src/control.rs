@@ -15,8 +15,8 @@ use command::Message;
 use command::message::ErrorCode;
 use command::verbs::{
     CreateCompartment, CreatePort, CreateUplink, DestroyCompartment, DestroyPort, DestroyUplink,
-    Done, FABRIC, Inspect, Install, Inventory, ListFlows, Prove, RUN_UP, Release, SUPERVISOR, Settle,
-    StartCapture,
+    Done, FABRIC, Inspect, Install, Inventory, ListFlows, Prove, RUN_UP, Release, SUPERVISOR,
+    Settle, StartCapture,
 };
 use confine::{Cgroup, Limits};
 use seqpacket::Fds;

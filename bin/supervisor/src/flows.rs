@@ -19,9 +19,8 @@ impl Supervisor {
     /// [`Refusal`]: there is no such compartment, nobody in it, or no memory.
     pub fn list_flows(&mut self, body: &ListFlows) -> Result<Shared, Refusal> {
         let seat = Seat::Compartment(body.compartment);
-        let nobody = |what: &str| {
-            Refusal::new(ErrorCode::NotFound, format!("{} {what}", label(seat)))
-        };
+        let nobody =
+            |what: &str| Refusal::new(ErrorCode::NotFound, format!("{} {what}", label(seat)));
         let state = self.seat(seat).ok_or_else(|| nobody("does not exist"))?;
         let worker = state.worker.ok_or_else(|| nobody("has no process now"))?;
         let asked = ListFlows {
@@ -30,7 +29,8 @@ impl Supervisor {
         };
         let page = shm::memory_file("bulkhead-flows", bytes_for(asked.most as usize))
             .map_err(|e| Refusal::system("make a page for connections", &e))?;
-        let ours = shm::read_only(&page).map_err(|e| Refusal::system("open a page for reading", &e))?;
+        let ours =
+            shm::read_only(&page).map_err(|e| Refusal::system("open a page for reading", &e))?;
         self.tell(worker, &Message::new(0, &asked), vec![Rc::new(page)]);
         Ok(Rc::new(ours))
     }

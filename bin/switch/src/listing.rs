@@ -5,7 +5,9 @@ use shm::Words;
 use std::collections::BinaryHeap;
 use std::os::fd::OwnedFd;
 use switch::{Connection, Cursor, Switch};
-use telemetry::flows::{COUNT_AT, End, MAGIC, MAGIC_AT, MOST, ROW_WORDS, ROWS_AT, Row, SEEN_AT, bytes_for};
+use telemetry::flows::{
+    COUNT_AT, End, MAGIC, MAGIC_AT, MOST, ROW_WORDS, ROWS_AT, Row, SEEN_AT, bytes_for,
+};
 
 /// Records looked at in one turn of the loop.
 const STEP: u32 = 512;

@@ -9,6 +9,7 @@ mod outlet;
 mod parking;
 mod ports;
 mod readiness;
+mod rules;
 mod telling;
 mod turn;
 mod worker;

@@ -10,8 +10,8 @@ use crate::telling::Telling;
 use command::Message;
 use command::message::Body;
 use command::verbs::{
-    AddPort, Attach, Capture as CaptureAsked, ListFlows, NeedReplace, PORT_CHANNEL, PORT_TAP, PortClosed,
-    Quit, RemovePort, Running, START_FRESH, UseImage, WAIT_ADAPTIVE, WAIT_POLL,
+    AddPort, Attach, Capture as CaptureAsked, ListFlows, NeedReplace, PORT_CHANNEL, PORT_TAP,
+    PortClosed, Quit, RemovePort, Running, START_FRESH, UseImage, WAIT_ADAPTIVE, WAIT_POLL,
 };
 use guard::guard;
 use image::MappedCompartment;

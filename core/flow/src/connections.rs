@@ -25,8 +25,8 @@ use crate::state::{Invalid, State};
 use crate::tcp::{Step, Track};
 
 pub use told::{
-    Connection, Counters, Cursor, Direction, Found, Judgement, Refused, Rejudged, Side, Swept, TooMany,
-    Verdict,
+    Connection, Counters, Cursor, Direction, Found, Judgement, Refused, Rejudged, Side, Swept,
+    TooMany, Verdict,
 };
 
 /// Answers under one head at most. With as many heads as records a chain of 32 is less

@@ -13,6 +13,7 @@ use image::CompartmentImage;
 use image::compartment::NONE;
 use telemetry::counters::Counter;
 use telemetry::drops::DropReason;
+use telemetry::rules::Outcome;
 use wire::address::{ALL_NODES, MacAddress};
 use wire::offload::{self, Offload};
 use wire::parse::{Parsed, Version, parse};
@@ -54,6 +55,12 @@ impl Switch {
         } else {
             self.accept_inside(image, now, ingress, out)
         };
+        if let Some(decided) = self.state.tracking.decided.take() {
+            if decided.outcome == Outcome::Connection {
+                out.count(decided.owner, Counter::Connections, 1);
+            }
+            out.decided(&decided);
+        }
         if let Err(reason) = done {
             out.dropped(from, reason);
         }

@@ -3,7 +3,7 @@
 
 use crate::frame::Leaving;
 use crate::judgement::again;
-use crate::{Nanos, Slot};
+use crate::{Decided, Nanos, Slot};
 use flow::{Connections, Direction, Found, Fragments, Rejudged};
 use image::CompartmentImage;
 use image::compartment::NONE;
@@ -30,6 +30,8 @@ pub(crate) struct Tracking {
     /// Number of the image in use, of this process's own counting.
     pub(crate) epoch: u32,
     pub(crate) seed: u64,
+    /// What rules decided about the frame being handled.
+    pub(crate) decided: Option<Decided>,
     random: u64,
     /// By slot: the endpoint's id and how many connections it may have.
     owners: Vec<(u32, u32)>,
@@ -60,6 +62,7 @@ impl Tracking {
             fragments: Fragments::new(keys, 0, 0).unwrap_or_else(|_| unreachable!()),
             epoch: 0,
             seed,
+            decided: None,
             random: seed | 1,
             owners: Vec::new(),
             full: Vec::new(),

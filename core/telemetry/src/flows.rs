@@ -99,7 +99,21 @@ impl Row {
 
     /// From words; any are a row.
     pub fn of(words: &[u64; ROW_WORDS]) -> Row {
-        let [s1, s2, d1, d2, s3, s4, d3, d4, ports, kind, slots, rules, rest @ ..] = *words;
+        let [
+            s1,
+            s2,
+            d1,
+            d2,
+            s3,
+            s4,
+            d3,
+            d4,
+            ports,
+            kind,
+            slots,
+            rules,
+            rest @ ..,
+        ] = *words;
         let [packets_a, packets_b, bytes_a, bytes_b, silent] = rest;
         Row {
             a: End {

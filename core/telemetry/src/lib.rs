@@ -5,3 +5,4 @@ pub mod counters;
 pub mod drops;
 pub mod flows;
 pub mod recorder;
+pub mod rules;
