@@ -40,6 +40,10 @@ pub enum Verb {
     Status,
     /// Live rates by tenant, endpoint and drop reason
     Top(Top),
+    /// Connections just now, the busiest first
+    Flows(Flows),
+    /// What each rule of a tenant decided: connections let begin, packets denied
+    Rules(Rules),
     /// Why an endpoint does, or does not, work
     Why(Endpoint),
     /// The table image that a compartment forwards by, decoded
@@ -133,6 +137,23 @@ pub struct Top {
     /// Only this tenant
     #[arg(long)]
     pub tenant: Option<String>,
+}
+
+/// Connections.
+#[derive(Debug, Args)]
+pub struct Flows {
+    /// TENANT/ENDPOINT: only those that it has a side of
+    pub endpoint: Option<EndpointName>,
+    /// So many at most
+    #[arg(long, short = 'n', default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub most: u32,
+}
+
+/// A tenant's rules.
+#[derive(Debug, Args)]
+pub struct Rules {
+    /// The tenant
+    pub tenant: String,
 }
 
 /// An endpoint.

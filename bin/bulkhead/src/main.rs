@@ -53,6 +53,8 @@ async fn perform(cli: Cli) -> Result<Exit, Trouble> {
         Verb::Down(down) => verbs::change::down(&down, &client, &cli.socket, json).await,
         Verb::Release(release) => verbs::change::release(&release, &client, json).await,
         Verb::Status => verbs::look::status(&client, json).await,
+        Verb::Flows(flows) => verbs::flows::flows(&flows, &client, json).await,
+        Verb::Rules(rules) => verbs::flows::rules(&rules, &client, json).await,
         Verb::Why(endpoint) => verbs::look::why(&endpoint.endpoint, &client, json).await,
         Verb::Dump(dump) => verbs::look::dump(&dump, &client, json).await,
         Verb::Verify => verbs::look::verify(&client, json).await,

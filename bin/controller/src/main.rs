@@ -10,9 +10,11 @@
 mod applier;
 mod caller;
 mod difference;
+mod flows;
 mod gate;
 mod happenings;
 mod metrics;
+mod names;
 mod pages;
 mod patience;
 mod proof;

@@ -3,6 +3,7 @@
 //! Every number is an allegation.
 
 use api::{DropCount, EndpointRates, Recorded};
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
@@ -12,6 +13,7 @@ use telemetry::counters::{
 };
 use telemetry::drops::DropReason;
 use telemetry::recorder::{BYTES, EVENTS, Event, EventKind};
+use telemetry::rules;
 use zerocopy::FromBytes;
 
 /// Most slots looked at, whatever a page says: its bytes are bounded by it (64 MiB).
@@ -47,6 +49,7 @@ impl Pages {
         bytes.truncate(filled);
         let counters = Counters {
             words: bytes.chunks_exact(8).map(word).collect(),
+            slots,
         };
         (counters.process(ProcessWord::Magic) == MAGIC).then_some(counters)
     }
@@ -83,6 +86,7 @@ impl Pages {
 /// A copy of a counters page.
 pub struct Counters {
     words: Vec<u64>,
+    slots: usize,
 }
 
 impl Counters {
@@ -115,6 +119,20 @@ impl Counters {
                     per_second: 0.0,
                     explain: reason.explain().trim().into(),
                 })
+            })
+            .collect()
+    }
+
+    /// What each rule decided, by its number: connections, packets, packets denied.
+    pub fn rules(&self) -> HashMap<u32, [u64; 3]> {
+        let slots = self.slots;
+        let word = |at: usize| self.words.get(at).copied().unwrap_or(0);
+        let used = usize::try_from(word(rules::used_word(slots))).unwrap_or(usize::MAX);
+        let entries = 0..used.min(rules::MOST);
+        entries
+            .map(|entry| {
+                let at = rules::entry_word(slots, entry);
+                (word(at) as u32, [word(at + 1), word(at + 2), word(at + 3)])
             })
             .collect()
     }
@@ -168,9 +186,10 @@ impl Counters {
     }
 }
 
-const _: () = assert!(COUNTERS <= SLOT_WORDS && PROCESS_WORDS > ProcessWord::FirstFrame as usize);
+const _: () = assert!(COUNTERS <= SLOT_WORDS && PROCESS_WORDS > ProcessWord::Unlogged as usize);
 
-fn word(bytes: &[u8]) -> u64 {
+/// The word that these bytes begin with.
+pub fn word(bytes: &[u8]) -> u64 {
     bytes
         .first_chunk()
         .map_or(0, |bytes| u64::from_le_bytes(*bytes))
@@ -228,6 +247,10 @@ fn recorded(event: &Event, now_ns: u64) -> Recorded {
             event.a,
             cause(u32::try_from(event.b).unwrap_or(0))
         ),
+        Some(EventKind::Rule) => {
+            let logged = rules::Logged::of([event.a, event.b]);
+            format!("rule {}: {}", logged.rule, logged_packet(&logged))
+        }
         Some(EventKind::Restarted) => format!(
             "compartment {} says it forwards again after {} us",
             event.a,
@@ -243,11 +266,35 @@ fn recorded(event: &Event, now_ns: u64) -> Recorded {
     }
 }
 
+/// A packet that a rule logged, for people; the rule is named by the caller.
+pub fn logged_packet(logged: &rules::Logged) -> String {
+    let what = match rules::Outcome::from_number(logged.outcome) {
+        Some(rules::Outcome::Connection) => "let a connection begin",
+        Some(rules::Outcome::Packet) => "let a packet pass",
+        Some(rules::Outcome::Denied) => "denied a packet",
+        None => "decided",
+    };
+    let [a, b, c, d] = logged.peer;
+    let peer = match logged.six {
+        true => format!("an IPv6 address that ends with {a:02x}{b:02x}:{c:02x}{d:02x}"),
+        false => format!("{a}.{b}.{c}.{d}"),
+    };
+    let direction = if logged.inbound { "from" } else { "to" };
+    let (from, to) = (logged.source_port, logged.destination_port);
+    let ports = match logged.protocol {
+        6 | 17 | 132 => format!(", port {from} to {to}"),
+        1 | 58 => format!(", type {} code {}", to >> 8, to & 0xff),
+        _ => String::new(),
+    };
+    let protocol = crate::flows::protocol(logged.protocol);
+    format!("{what} {direction} {peer} ({protocol}{ports})")
+}
+
 /// The kind with that number.
 pub fn kind_of(number: u32) -> Option<EventKind> {
     use EventKind::{
         Attached, Died, Drop, ImageRefused, ImageSwapped, PortAdded, PortClosed, Quarantine, Ready,
-        Report, Restarted, Resynced,
+        Report, Restarted, Resynced, Rule,
     };
     [
         Ready,
@@ -262,6 +309,7 @@ pub fn kind_of(number: u32) -> Option<EventKind> {
         Quarantine,
         Died,
         Restarted,
+        Rule,
     ]
     .into_iter()
     .find(|kind| *kind as u32 == number)
@@ -282,6 +330,7 @@ pub fn kind_name(number: u32) -> &'static str {
         Some(EventKind::Quarantine) => "quarantine",
         Some(EventKind::Died) => "died",
         Some(EventKind::Restarted) => "restarted",
+        Some(EventKind::Rule) => "rule",
         None => "unknown",
     }
 }

@@ -4,6 +4,7 @@ pub mod change;
 pub mod doctor;
 pub mod events;
 pub mod filter;
+pub mod flows;
 pub mod look;
 pub mod run;
 pub mod top;

@@ -4,6 +4,7 @@ mod change;
 mod look;
 mod watch;
 
+use crate::flows;
 use crate::refuse::Failure;
 use crate::server::Server;
 use api::{Fault, Whose};
@@ -33,6 +34,8 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/v1/why/{tenant}/{endpoint}", get(look::why))
         .route("/v1/dump/{compartment}", get(look::dump))
         .route("/v1/verify", get(look::verify))
+        .route("/v1/flows", get(flows::flows))
+        .route("/v1/rules/{tenant}", get(flows::rules))
         .route("/v1/top", get(watch::top))
         .route("/v1/events", get(watch::events))
         .route("/v1/capture", get(watch::capture))
@@ -66,6 +69,8 @@ pub fn router(server: Arc<Server>) -> Router {
         look::verify,
         look::metrics,
         look::healthz,
+        flows::flows,
+        flows::rules,
         watch::top,
         watch::events,
         watch::capture
