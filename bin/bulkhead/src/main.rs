@@ -55,6 +55,7 @@ async fn perform(cli: Cli) -> Result<Exit, Trouble> {
         Verb::Status => verbs::look::status(&client, json).await,
         Verb::Flows(flows) => verbs::flows::flows(&flows, &client, json).await,
         Verb::Rules(rules) => verbs::flows::rules(&rules, &client, json).await,
+        Verb::Usage(usage) => verbs::usage::usage(&usage, &client, json).await,
         Verb::Why(endpoint) => verbs::look::why(&endpoint.endpoint, &client, json).await,
         Verb::Dump(dump) => verbs::look::dump(&dump, &client, json).await,
         Verb::Verify => verbs::look::verify(&client, json).await,

@@ -6,7 +6,7 @@ use api::{DropCount, EndpointRates, Recorded};
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use telemetry::counters::{
     COUNTERS, Counter, MAGIC, PROCESS_WORDS, ProcessWord, SLOT_WORDS, bytes_for, counter_word,
     drop_word,
@@ -33,6 +33,42 @@ impl Pages {
             counters: File::from(fds.next()?),
             recorder: File::from(fds.next()?),
         })
+    }
+
+    /// Which counters page this is: a page made later is another one, also after a
+    /// restart of the host.
+    pub fn identity(&self) -> String {
+        match self.counters.metadata() {
+            Ok(file) => format!(
+                "{:x}-{:x}-{:x}-{:x}",
+                file.dev(),
+                file.ino(),
+                file.ctime(),
+                file.ctime_nsec()
+            ),
+            Err(_) => String::new(),
+        }
+    }
+
+    /// The events of a kind that were recorded after `since` (CLOCK_MONOTONIC, ns) and
+    /// from number `next` on, oldest first; and the number of the next one.
+    pub fn recorded_since(&self, kind: EventKind, next: u64, since: u64) -> (Vec<Event>, u64) {
+        let mut head = [0; 8];
+        if self.recorder.read_exact_at(&mut head, 0).is_err() {
+            return (Vec::new(), next);
+        }
+        let end = word(&head);
+        // A number that went back is another recorder's.
+        let first = if next <= end { next } else { 0 };
+        let first = first.max(end.saturating_sub(EVENTS as u64));
+        let events = (first..end).filter_map(|number| {
+            let mut bytes = [0; size_of::<Event>()];
+            let at = 4096 + (number % EVENTS as u64) * size_of::<Event>() as u64;
+            self.recorder.read_exact_at(&mut bytes, at).ok()?;
+            let (event, _) = Event::read_from_prefix(&bytes).ok()?;
+            (event.kind == kind as u32 && event.time_ns >= since).then_some(event)
+        });
+        (events.collect(), end)
     }
 
     /// A copy of the counters of at most so many slots; `None` where the page is not one.

@@ -11,6 +11,7 @@ use crate::refusal::Refusal;
 use crate::registry::{Key, Note, Seat, SeatPart, made, making};
 use crate::seats::{Compartment, FABRIC_SLOTS, SeatState, label};
 use crate::supervisor::Supervisor;
+use crate::workers::{processor_time, resident};
 use command::Message;
 use command::message::ErrorCode;
 use command::verbs::{
@@ -358,6 +359,9 @@ impl Supervisor {
             digest: image.map_or([0; 32], |i| i.digest),
             slots: state.slots,
             stages: worker.map_or(0, |w| w.stages),
+            cpu_ns: worker.map_or(0, |w| processor_time(w.pid)),
+            spent_ns: state.spent,
+            memory: worker.map_or(0, |w| resident(w.pid)),
         };
         Ok((
             answer,

@@ -66,7 +66,9 @@ impl Telling {
 
     /// Counts what rules decided, and records it where they log.
     pub fn decided(&mut self, decided: &Decided, now: u64) {
-        for (rule, log) in decided.rules.into_iter().flatten() {
+        let [sent, got] = decided.rules;
+        // One rule at both ends is one decision.
+        for (rule, log) in [sent, got.filter(|_| got != sent)].into_iter().flatten() {
             self.rules.count(&self.counters, rule, decided.outcome);
             if !log {
                 continue;

@@ -85,7 +85,7 @@ pub struct Rules {
 pub struct RuleCount {
     /// The rule.
     pub rule: RuleName,
-    /// Connections that it let begin. One inside a tenant is judged at both ends.
+    /// Connections that it let begin, at one end or both.
     pub connections: u64,
     /// Packets that it let pass by themselves.
     pub packets: u64,

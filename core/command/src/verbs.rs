@@ -365,6 +365,12 @@ body! {
         slots: u32,
         /// Answer: confinement stages done.
         stages: u32,
+        /// Answer: processor time of the process, ns.
+        cpu_ns: u64,
+        /// Answer: processor time of its predecessors that this supervisor knew, ns.
+        spent_ns: u64,
+        /// Answer: memory of the process that is resident, bytes.
+        memory: u64,
     }
 }
 /// Starting.

@@ -9,6 +9,7 @@ pub mod look;
 pub mod run;
 pub mod top;
 pub mod up;
+pub mod usage;
 
 use crate::exit::{Exit, Trouble};
 use serde::Serialize;
