@@ -40,6 +40,15 @@ pub enum Verb {
     Status,
     /// Live rates by tenant, endpoint and drop reason
     Top(Top),
+    /// Connections just now, the busiest first
+    Flows(Flows),
+    /// What each rule of a tenant decided: connections let begin, packets denied
+    Rules(Rules),
+    /// What tenants and endpoints used: packets, bytes, connections, processor, memory
+    ///
+    /// Kept by the hour. A tenant's own row has what crossed the fabric, by the fabric's count, and
+    /// the processor time and memory of its switch; its endpoints' rows are their switch's count.
+    Usage(Usage),
     /// Why an endpoint does, or does not, work
     Why(Endpoint),
     /// The table image that a compartment forwards by, decoded
@@ -133,6 +142,40 @@ pub struct Top {
     /// Only this tenant
     #[arg(long)]
     pub tenant: Option<String>,
+}
+
+/// Connections.
+#[derive(Debug, Args)]
+pub struct Flows {
+    /// TENANT/ENDPOINT: only those that it has a side of
+    pub endpoint: Option<EndpointName>,
+    /// So many at most
+    #[arg(long, short = 'n', default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub most: u32,
+}
+
+/// A tenant's rules.
+#[derive(Debug, Args)]
+pub struct Rules {
+    /// The tenant
+    pub tenant: String,
+}
+
+/// What was used.
+#[derive(Debug, Args)]
+pub struct Usage {
+    /// Hours that begin from here on: 2026-11-21, 2026-11-21T14, or seconds since 1970 (UTC); default: all that is kept
+    #[arg(long, value_name = "TIME", value_parser = crate::table::moment)]
+    pub from: Option<u64>,
+    /// Hours that begin before this; default: up to now
+    #[arg(long, value_name = "TIME", value_parser = crate::table::moment)]
+    pub to: Option<u64>,
+    /// Only this tenant
+    #[arg(long)]
+    pub tenant: Option<String>,
+    /// As CSV, figures in full
+    #[arg(long)]
+    pub csv: bool,
 }
 
 /// An endpoint.

@@ -108,6 +108,44 @@ pub fn when(unix_ms: u64) -> String {
     )
 }
 
+/// Seconds since 1970 of `2026-11-21`, `2026-11-21T14`, `2026-11-21T14:30` (UTC), or of
+/// seconds as they are.
+pub fn moment(text: &str) -> Result<u64, String> {
+    if let Ok(seconds) = text.parse() {
+        return Ok(seconds);
+    }
+    moment_of(text)
+        .ok_or_else(|| format!("`{text}` is not a time, e.g. 2026-11-21 or 2026-11-21T14"))
+}
+
+fn moment_of(text: &str) -> Option<u64> {
+    let (day, time) = text.split_once('T').unwrap_or((text, "0"));
+    let mut parts = day.split('-').map(str::parse::<u64>);
+    let (year, month, date) = (
+        parts.next()?.ok()?,
+        parts.next()?.ok()?,
+        parts.next()?.ok()?,
+    );
+    let mut clock = time.split(':').map(str::parse::<u64>);
+    let (hour, minute) = (clock.next()?.ok()?, clock.next().unwrap_or(Ok(0)).ok()?);
+    let last = parts.next().is_none() && clock.next().is_none();
+    if !last || year < 1970 || year > 9999 || hour > 23 || minute > 59 {
+        return None;
+    }
+    // Days of years that begin in March: `when` the other way round.
+    let (of_year, years) = match month {
+        1 | 2 => (month + 9, year - 1),
+        3..=12 => (month - 3, year),
+        _ => return None,
+    };
+    let days = years * 365 + years / 4 - years / 100 + years / 400 + (153 * of_year + 2) / 5;
+    let seconds = ((days + date).checked_sub(719_469)?) * 86_400 + hour * 3600 + minute * 60;
+    // A day that the month does not have comes back as another one.
+    when(seconds * 1000)
+        .starts_with(&format!("{year:04}-{month:02}-{date:02}"))
+        .then_some(seconds)
+}
+
 /// A duration of nanoseconds: 3.4 ms.
 pub fn nanoseconds(number: u64) -> String {
     scaled(number as f64, 1000.0, &["ns", "us", "ms", "s"])
@@ -157,6 +195,33 @@ mod tests {
             (4_107_542_400, "2100-03-01 00:00:00"),
         ] {
             assert_eq!(when(seconds * 1000 + 7), format!("{text}.007"));
+        }
+    }
+
+    #[test]
+    fn moments_are_read_as_they_are_written() {
+        for seconds in [0, 951_782_400, 951_868_800, 1_767_222_000, 4_107_542_400] {
+            let text = when(seconds * 1000);
+            let (day, time) = text.split_once(' ').unwrap();
+            assert_eq!(
+                moment(&format!("{day}T{}", &time[..5])),
+                Ok(seconds),
+                "{text}"
+            );
+            assert_eq!(moment(day), Ok(seconds / 86_400 * 86_400));
+            assert_eq!(moment(&seconds.to_string()), Ok(seconds));
+        }
+        for wrong in [
+            "",
+            "2026",
+            "2026-13-01",
+            "2026-02-29",
+            "2026-01-00",
+            "2026-01-01T24",
+            "1969-01-01",
+            "2026-01-01T1:60",
+        ] {
+            assert!(moment(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -13,8 +13,10 @@ use crate::refuse::refused;
 use crate::server::Shown;
 use crate::steps::{Batch, Key, Object, Progress, Step, described, perform, settle, undoing};
 use crate::supervisor::{Refusal, Supervisor};
+use crate::survey::Survey;
+use crate::usage;
 use crate::world::World;
-use api::{Applied, Fault, Plan, Proof, Whose};
+use api::{Applied, Fault, Plan, Proof, UsageRow, Whose};
 use command::cores::Cores;
 use command::verbs::{FABRIC, Inspect, PROVE_INSTALLED, PROVE_TO_INSTALL, PROVE_TO_KNOW};
 use guard::guard;
@@ -77,6 +79,7 @@ impl Applier {
         self.prover.ahead(source, text).await;
         let new = World::compile(source, text, &old)?;
         self.has_cores_for(&new)?;
+        self.account_before(&old, &new).await;
         let existing = existing(&old);
         let difference = Difference::between(
             &existing,
@@ -134,6 +137,40 @@ impl Applier {
         self.move_to(&old, new, uid, "applied", begun).await
     }
 
+    /// Adds up what was used since the last time, by counters that were just read.
+    ///
+    /// # Errors
+    /// A fault of the host: the store.
+    pub async fn account(&mut self, world: &World, survey: &Survey) -> Result<(), Fault> {
+        self.recovered().await?;
+        let happenings = self.happenings.clone();
+        let store = self.store()?;
+        let seen = store.seen().map_err(|error| stored(&error))?;
+        let (rows, now) = usage::since(&seen, world, survey, &happenings);
+        store
+            .account(usage::hour(), &rows, &now)
+            .map_err(|error| stored(&error))
+    }
+
+    /// What was used in the hours that begin from `from` on and before `to`.
+    ///
+    /// # Errors
+    /// A fault of the host: the store.
+    pub fn usage(&mut self, from: u64, to: u64) -> Result<Vec<(u64, Vec<UsageRow>)>, Fault> {
+        let store = self.store()?;
+        store.usage(from, to).map_err(|error| stored(&error))
+    }
+
+    /// What goes with a change is accounted before.
+    async fn account_before(&mut self, old: &World, new: &World) {
+        let stays = |(key, digest)| new.digests().get(key) == Some(digest);
+        if !old.digests().iter().all(stays) {
+            let survey = Survey::take(&self.supervisor, old).await;
+            // No reason not to apply: a store that cannot be written says so itself.
+            let _ = self.account(old, &survey).await;
+        }
+    }
+
     /// Takes everything down.
     ///
     /// # Errors
@@ -143,6 +180,7 @@ impl Applier {
         self.recovered().await?;
         let old = self.shown.world();
         let new = World::nothing(&old)?;
+        self.account_before(&old, &new).await;
         self.move_to(&old, new, uid, "down", begun).await
     }
 

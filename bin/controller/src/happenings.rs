@@ -125,6 +125,24 @@ impl Happenings {
         );
     }
 
+    /// Something about a compartment that the controller found out.
+    pub fn told(&self, id: u32, kind: &str, name: &str, message: String) {
+        self.of_endpoint(id, kind, name, String::new(), message);
+    }
+
+    /// The same about an endpoint, `TENANT/ENDPOINT`.
+    pub fn of_endpoint(&self, id: u32, kind: &str, name: &str, endpoint: String, message: String) {
+        let happening = Happening {
+            time_ms: now_ms(),
+            kind: kind.into(),
+            target: name.into(),
+            endpoint,
+            message,
+            ..Happening::default()
+        };
+        self.note(id, happening);
+    }
+
     /// The last that passes, newest first, at most `most`.
     pub fn last(&self, most: usize, passes: impl Fn(&Happening) -> bool) -> Vec<Happening> {
         self.kept()

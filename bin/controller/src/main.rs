@@ -10,9 +10,12 @@
 mod applier;
 mod caller;
 mod difference;
+mod flows;
 mod gate;
 mod happenings;
+mod logs;
 mod metrics;
+mod names;
 mod pages;
 mod patience;
 mod proof;
@@ -25,6 +28,7 @@ mod supervisor;
 mod survey;
 #[cfg(test)]
 mod tests;
+mod usage;
 mod why;
 mod world;
 
@@ -46,6 +50,8 @@ use supervisor::Supervisor;
 const CONTROL: u32 = 3;
 const API: u32 = 4;
 const STATE: u32 = 5;
+/// Between two additions to what was used.
+const USAGE_EVERY: std::time::Duration = std::time::Duration::from_secs(60);
 /// Between two tries to open the store.
 const RETRY: std::time::Duration = std::time::Duration::from_secs(2);
 
@@ -122,6 +128,8 @@ async fn serve(
         () = gate::serve(listener, routes::router(server.clone()), rights) => {}
         () = until_recovered(&server) => {}
         () = prove_again(&server, words.prove_every) => {}
+        () = usage::keep(&server, USAGE_EVERY) => {}
+        () = logs::tell(&server) => {}
         // Without the supervisor there is nothing to do; the keeper starts both anew.
         lost = listening => return Err(format!("the supervisor is gone: {}", lost?).into()),
     }

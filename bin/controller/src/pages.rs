@@ -3,15 +3,17 @@
 //! Every number is an allegation.
 
 use api::{DropCount, EndpointRates, Recorded};
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use telemetry::counters::{
     COUNTERS, Counter, MAGIC, PROCESS_WORDS, ProcessWord, SLOT_WORDS, bytes_for, counter_word,
     drop_word,
 };
 use telemetry::drops::DropReason;
 use telemetry::recorder::{BYTES, EVENTS, Event, EventKind};
+use telemetry::rules;
 use zerocopy::FromBytes;
 
 /// Most slots looked at, whatever a page says: its bytes are bounded by it (64 MiB).
@@ -33,6 +35,42 @@ impl Pages {
         })
     }
 
+    /// Which counters page this is: a page made later is another one, also after a
+    /// restart of the host.
+    pub fn identity(&self) -> String {
+        match self.counters.metadata() {
+            Ok(file) => format!(
+                "{:x}-{:x}-{:x}-{:x}",
+                file.dev(),
+                file.ino(),
+                file.ctime(),
+                file.ctime_nsec()
+            ),
+            Err(_) => String::new(),
+        }
+    }
+
+    /// The events of a kind that were recorded after `since` (CLOCK_MONOTONIC, ns) and
+    /// from number `next` on, oldest first; and the number of the next one.
+    pub fn recorded_since(&self, kind: EventKind, next: u64, since: u64) -> (Vec<Event>, u64) {
+        let mut head = [0; 8];
+        if self.recorder.read_exact_at(&mut head, 0).is_err() {
+            return (Vec::new(), next);
+        }
+        let end = word(&head);
+        // A number that went back is another recorder's.
+        let first = if next <= end { next } else { 0 };
+        let first = first.max(end.saturating_sub(EVENTS as u64));
+        let events = (first..end).filter_map(|number| {
+            let mut bytes = [0; size_of::<Event>()];
+            let at = 4096 + (number % EVENTS as u64) * size_of::<Event>() as u64;
+            self.recorder.read_exact_at(&mut bytes, at).ok()?;
+            let (event, _) = Event::read_from_prefix(&bytes).ok()?;
+            (event.kind == kind as u32 && event.time_ns >= since).then_some(event)
+        });
+        (events.collect(), end)
+    }
+
     /// A copy of the counters of at most so many slots; `None` where the page is not one.
     pub fn counters(&self, slots: u32) -> Option<Counters> {
         let slots = (slots as usize).min(MOST_SLOTS);
@@ -47,6 +85,7 @@ impl Pages {
         bytes.truncate(filled);
         let counters = Counters {
             words: bytes.chunks_exact(8).map(word).collect(),
+            slots,
         };
         (counters.process(ProcessWord::Magic) == MAGIC).then_some(counters)
     }
@@ -83,6 +122,7 @@ impl Pages {
 /// A copy of a counters page.
 pub struct Counters {
     words: Vec<u64>,
+    slots: usize,
 }
 
 impl Counters {
@@ -115,6 +155,20 @@ impl Counters {
                     per_second: 0.0,
                     explain: reason.explain().trim().into(),
                 })
+            })
+            .collect()
+    }
+
+    /// What each rule decided, by its number: connections, packets, packets denied.
+    pub fn rules(&self) -> HashMap<u32, [u64; 3]> {
+        let slots = self.slots;
+        let word = |at: usize| self.words.get(at).copied().unwrap_or(0);
+        let used = usize::try_from(word(rules::used_word(slots))).unwrap_or(usize::MAX);
+        let entries = 0..used.min(rules::MOST);
+        entries
+            .map(|entry| {
+                let at = rules::entry_word(slots, entry);
+                (word(at) as u32, [word(at + 1), word(at + 2), word(at + 3)])
             })
             .collect()
     }
@@ -168,9 +222,10 @@ impl Counters {
     }
 }
 
-const _: () = assert!(COUNTERS <= SLOT_WORDS && PROCESS_WORDS > ProcessWord::FirstFrame as usize);
+const _: () = assert!(COUNTERS <= SLOT_WORDS && PROCESS_WORDS > ProcessWord::Unlogged as usize);
 
-fn word(bytes: &[u8]) -> u64 {
+/// The word that these bytes begin with.
+pub fn word(bytes: &[u8]) -> u64 {
     bytes
         .first_chunk()
         .map_or(0, |bytes| u64::from_le_bytes(*bytes))
@@ -228,6 +283,10 @@ fn recorded(event: &Event, now_ns: u64) -> Recorded {
             event.a,
             cause(u32::try_from(event.b).unwrap_or(0))
         ),
+        Some(EventKind::Rule) => {
+            let logged = rules::Logged::of([event.a, event.b]);
+            format!("rule {}: {}", logged.rule, logged_packet(&logged))
+        }
         Some(EventKind::Restarted) => format!(
             "compartment {} says it forwards again after {} us",
             event.a,
@@ -243,11 +302,35 @@ fn recorded(event: &Event, now_ns: u64) -> Recorded {
     }
 }
 
+/// A packet that a rule logged, for people; the rule is named by the caller.
+pub fn logged_packet(logged: &rules::Logged) -> String {
+    let what = match rules::Outcome::from_number(logged.outcome) {
+        Some(rules::Outcome::Connection) => "let a connection begin",
+        Some(rules::Outcome::Packet) => "let a packet pass",
+        Some(rules::Outcome::Denied) => "denied a packet",
+        None => "decided",
+    };
+    let [a, b, c, d] = logged.peer;
+    let peer = match logged.six {
+        true => format!("an IPv6 address that ends with {a:02x}{b:02x}:{c:02x}{d:02x}"),
+        false => format!("{a}.{b}.{c}.{d}"),
+    };
+    let direction = if logged.inbound { "from" } else { "to" };
+    let (from, to) = (logged.source_port, logged.destination_port);
+    let ports = match logged.protocol {
+        6 | 17 | 132 => format!(", port {from} to {to}"),
+        1 | 58 => format!(", type {} code {}", to >> 8, to & 0xff),
+        _ => String::new(),
+    };
+    let protocol = crate::flows::protocol(logged.protocol);
+    format!("{what} {direction} {peer} ({protocol}{ports})")
+}
+
 /// The kind with that number.
 pub fn kind_of(number: u32) -> Option<EventKind> {
     use EventKind::{
         Attached, Died, Drop, ImageRefused, ImageSwapped, PortAdded, PortClosed, Quarantine, Ready,
-        Report, Restarted, Resynced,
+        Report, Restarted, Resynced, Rule,
     };
     [
         Ready,
@@ -262,6 +345,7 @@ pub fn kind_of(number: u32) -> Option<EventKind> {
         Quarantine,
         Died,
         Restarted,
+        Rule,
     ]
     .into_iter()
     .find(|kind| *kind as u32 == number)
@@ -282,6 +366,7 @@ pub fn kind_name(number: u32) -> &'static str {
         Some(EventKind::Quarantine) => "quarantine",
         Some(EventKind::Died) => "died",
         Some(EventKind::Restarted) => "restarted",
+        Some(EventKind::Rule) => "rule",
         None => "unknown",
     }
 }

@@ -157,7 +157,8 @@ impl Survey {
         }
     }
 
-    fn counters(&self, target: u32) -> Option<&Counters> {
+    /// A copy of the counters of a target.
+    pub fn counters(&self, target: u32) -> Option<&Counters> {
         self.looks.get(&target)?.counters.as_ref()
     }
 

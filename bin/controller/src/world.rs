@@ -145,6 +145,12 @@ impl World {
         Some(format!("{}/{}", port.tenant, port.endpoint))
     }
 
+    /// The spec, its numbers, and what they came to; `None` before the first apply.
+    pub fn made(&self) -> Option<(&Spec, &Ids, &Intent)> {
+        let made = self.worked_out.as_deref()?;
+        Some((&made.spec, &made.ids, &made.intent))
+    }
+
     /// Where in the spec that stands for which a step was refused: the namespace or
     /// interface that is missing, else the thing that the step is about.
     pub fn place_of(&self, step: &Step, refusal: &Refusal) -> Option<Where> {

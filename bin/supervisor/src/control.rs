@@ -11,12 +11,13 @@ use crate::refusal::Refusal;
 use crate::registry::{Key, Note, Seat, SeatPart, made, making};
 use crate::seats::{Compartment, FABRIC_SLOTS, SeatState, label};
 use crate::supervisor::Supervisor;
+use crate::workers::{processor_time, resident};
 use command::Message;
 use command::message::ErrorCode;
 use command::verbs::{
     CreateCompartment, CreatePort, CreateUplink, DestroyCompartment, DestroyPort, DestroyUplink,
-    Done, FABRIC, Inspect, Install, Inventory, Prove, RUN_UP, Release, SUPERVISOR, Settle,
-    StartCapture,
+    Done, FABRIC, Inspect, Install, Inventory, ListFlows, Prove, RUN_UP, Release, SUPERVISOR,
+    Settle, StartCapture,
 };
 use confine::{Cgroup, Limits};
 use seqpacket::Fds;
@@ -121,6 +122,10 @@ impl Supervisor {
         if let Some(body) = message.body::<StartCapture>() {
             let pipe = self.start_capture(body)?;
             return Ok(Answer::With(Box::new(Message::new(seq, &body)), vec![pipe]));
+        }
+        if let Some(body) = message.body::<ListFlows>() {
+            let page = self.list_flows(&body)?;
+            return Ok(Answer::With(Box::new(Message::new(seq, &body)), vec![page]));
         }
         if message.body::<Inventory>().is_some() {
             for entry in self.inventory() {
@@ -354,6 +359,9 @@ impl Supervisor {
             digest: image.map_or([0; 32], |i| i.digest),
             slots: state.slots,
             stages: worker.map_or(0, |w| w.stages),
+            cpu_ns: worker.map_or(0, |w| processor_time(w.pid)),
+            spent_ns: state.spent,
+            memory: worker.map_or(0, |w| resident(w.pid)),
         };
         Ok((
             answer,

@@ -12,6 +12,7 @@ mod control;
 mod controller;
 mod cores;
 mod events;
+mod flows;
 mod images;
 mod keeper;
 mod link;

@@ -37,6 +37,8 @@ pub struct SeatState {
     pub installs: VecDeque<Install>,
     /// The process in it.
     pub worker: Option<u64>,
+    /// Processor time of the processes that died in it, ns.
+    pub spent: u64,
     /// Restarts since creation.
     pub restarts: u32,
     /// `CAUSE_*` of the last death; 0 = none.
@@ -97,6 +99,7 @@ impl SeatState {
             image: None,
             installs: VecDeque::new(),
             worker: None,
+            spent: 0,
             restarts: 0,
             cause: 0,
             died: 0,

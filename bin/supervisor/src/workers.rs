@@ -552,6 +552,12 @@ impl Supervisor {
         let Some(worker) = self.workers.remove(&id) else {
             return;
         };
+        if let Place::Seated(seat) = worker.place
+            && let Some(state) = self.seat_mut(seat)
+        {
+            // Until it is reaped the kernel knows.
+            state.spent = state.spent.saturating_add(processor_time(worker.pid));
+        }
         let how = how_it_ended(&worker.pidfd);
         if let Some(words) = worker.words.as_ref().and_then(last_words) {
             let name = worker.role.name();
@@ -747,4 +753,22 @@ mod tests {
         while rustix::io::write(&write, &[b'x'; 1024]).is_ok() {}
         assert_eq!(last_words(&read).unwrap().len(), LAST_WORDS);
     }
+}
+
+/// Processor time of a process, ns; 0 where there is none.
+pub fn processor_time(pid: u32) -> u64 {
+    let time = confine::clock::process_cpu_time(pid).unwrap_or_default();
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Memory of a process that is resident, bytes; 0 where it cannot be known.
+pub fn resident(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    let pages = text
+        .split_whitespace()
+        .nth(1)
+        .and_then(|word| word.parse().ok());
+    pages.map_or(0, |pages: u64| {
+        pages.saturating_mul(rustix::param::page_size() as u64)
+    })
 }

@@ -4,10 +4,12 @@
 //! the control socket, with the descriptors, after it has given everything else up.
 
 mod capture;
+mod listing;
 mod outlet;
 mod parking;
 mod ports;
 mod readiness;
+mod rules;
 mod telling;
 mod turn;
 mod worker;

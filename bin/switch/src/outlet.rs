@@ -7,7 +7,7 @@ use crate::telling::Telling;
 use port::PortError;
 use ring::Record;
 use shm::{ConsumerEnd, Doorbell, PushError};
-use switch::{Finish, Outgoing, Output, Slot, finish};
+use switch::{Decided, Finish, Outgoing, Output, Slot, finish};
 use telemetry::counters::Counter;
 use telemetry::drops::DropReason;
 use wire::offload::{MAX_FRAME, RawOffload};
@@ -306,6 +306,10 @@ impl Output for Outlet<'_, '_> {
     fn dropped(&mut self, slot: Slot, reason: DropReason) {
         self.reason.get_or_insert(reason);
         self.outlets.telling.dropped(slot, reason, self.outlets.now);
+    }
+
+    fn decided(&mut self, decided: &Decided) {
+        self.outlets.telling.decided(decided, self.outlets.now);
     }
 
     fn count(&mut self, slot: Slot, counter: Counter, n: u64) {

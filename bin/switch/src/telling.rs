@@ -1,10 +1,12 @@
 //! What the process tells of itself, by plain stores into pages that the keeper holds.
 
+use crate::rules::Rules;
 use shm::{CountersPage, Recorder};
-use switch::Slot;
+use switch::{Decided, Slot};
 use telemetry::counters::{Counter, ProcessWord};
 use telemetry::drops::{DropReason, MAX_REASONS};
 use telemetry::recorder::{Event, EventKind};
+use telemetry::rules::Logged;
 
 /// At most one drop event a reason in this time, ns.
 const SAMPLE: u64 = 1_000_000_000;
@@ -13,6 +15,7 @@ const SAMPLE: u64 = 1_000_000_000;
 pub struct Telling {
     pub counters: CountersPage,
     recorder: Recorder,
+    rules: Rules,
     sampled: [u64; MAX_REASONS],
     /// Host-wide endpoint ids by slot, for captures; 0 = none.
     endpoints: Vec<u32>,
@@ -31,6 +34,7 @@ impl Telling {
             counters.set(word, 0);
         }
         Telling {
+            rules: Rules::new(&counters),
             counters,
             recorder,
             sampled: [0; MAX_REASONS],
@@ -57,6 +61,24 @@ impl Telling {
         {
             *last = now;
             self.record(now, EventKind::Drop, slot, reason as u64, 0);
+        }
+    }
+
+    /// Counts what rules decided, and records it where they log.
+    pub fn decided(&mut self, decided: &Decided, now: u64) {
+        let [sent, got] = decided.rules;
+        // One rule at both ends is one decision.
+        for (rule, log) in [sent, got.filter(|_| got != sent)].into_iter().flatten() {
+            self.rules.count(&self.counters, rule, decided.outcome);
+            if !log {
+                continue;
+            }
+            if !self.rules.may_log(now) {
+                self.counters.add_process(ProcessWord::Unlogged, 1);
+                continue;
+            }
+            let [a, b] = logged(decided, rule).words();
+            self.record(now, EventKind::Rule, decided.owner, a, b);
         }
     }
 
@@ -99,5 +121,24 @@ impl Telling {
                 *id = endpoint.id;
             }
         }
+    }
+}
+
+fn logged(decided: &Decided, rule: u32) -> Logged {
+    let tuple = &decided.tuple;
+    let peer = match decided.inbound {
+        true => tuple.source,
+        false => tuple.destination,
+    };
+    let [.., a, b, c, d] = peer;
+    Logged {
+        rule,
+        outcome: decided.outcome as u8,
+        inbound: decided.inbound,
+        peer: [a, b, c, d],
+        six: !peer.starts_with(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]),
+        protocol: tuple.protocol,
+        source_port: tuple.source_port,
+        destination_port: tuple.destination_port,
     }
 }

@@ -59,6 +59,7 @@ impl Attached {
         let unparked = self.retry_parked(now);
         let worked = self.run_active(now) | unparked;
         self.tick(now);
+        let worked = worked | self.list(now);
         self.outlets(now).publish();
         if worked {
             self.last_work = now;
@@ -483,6 +484,17 @@ impl Attached {
         if let Some(buffer) = parked.buffer.take() {
             self.spares.push(buffer);
         }
+    }
+
+    /// A step of the listing that is under way; whether there was one.
+    fn list(&mut self, now: u64) -> bool {
+        let Some(listing) = self.listing.as_mut() else {
+            return false;
+        };
+        if listing.step(&self.switch, now) {
+            self.listing = None;
+        }
+        true
     }
 
     fn tick(&mut self, now: u64) {

@@ -2,6 +2,7 @@
 
 use crate::capture::Capture;
 use crate::clock;
+use crate::listing::Listing;
 use crate::outlet::{Outlets, Workshop};
 use crate::ports::{Place, Ports, Sink, Source};
 use crate::readiness::{CONTROL, Readiness};
@@ -9,8 +10,8 @@ use crate::telling::Telling;
 use command::Message;
 use command::message::Body;
 use command::verbs::{
-    AddPort, Attach, Capture as CaptureAsked, NeedReplace, PORT_CHANNEL, PORT_TAP, PortClosed,
-    Quit, RemovePort, Running, START_FRESH, UseImage, WAIT_ADAPTIVE, WAIT_POLL,
+    AddPort, Attach, Capture as CaptureAsked, ListFlows, NeedReplace, PORT_CHANNEL, PORT_TAP,
+    PortClosed, Quit, RemovePort, Running, START_FRESH, UseImage, WAIT_ADAPTIVE, WAIT_POLL,
 };
 use guard::guard;
 use image::MappedCompartment;
@@ -61,6 +62,8 @@ pub struct Attached {
     pub telling: Telling,
     pub workshop: Workshop,
     pub capture: Option<Box<Capture>>,
+    /// Connections being listed.
+    pub listing: Option<Box<Listing>>,
     /// Slots that are looked at each turn; the others are armed.
     pub active: Vec<Slot>,
     /// Slots written to since they were last published.
@@ -203,6 +206,8 @@ impl Worker {
             );
         } else if let Some(body) = message.body::<CaptureAsked>() {
             self.capture(&body, fds);
+        } else if let Some(body) = message.body::<ListFlows>() {
+            self.list(&body, fds);
         } else if message.body::<Quit>().is_some() {
             self.quit = true;
         }
@@ -341,6 +346,13 @@ impl Worker {
         }
     }
 
+    /// Begins a listing of connections; one under way is given up for it.
+    fn list(&mut self, body: &ListFlows, fds: Fds) {
+        if let (Some(attached), Some(page)) = (self.attached.as_mut(), fds.into_iter().next()) {
+            attached.listing = Listing::new(page, body.slot, body.most).map(Box::new);
+        }
+    }
+
     /// Closes what misbehaved or vanished in this turn, and says so; the rest goes on.
     fn tell_closed(&mut self) {
         while let Some((slot, reason)) = self.attached.as_mut().and_then(|a| a.closed.pop()) {
@@ -384,6 +396,7 @@ impl Attached {
             telling,
             workshop: Workshop::new(),
             capture: None,
+            listing: None,
             active: Vec::with_capacity(slots),
             touched: Vec::with_capacity(slots),
             settling: Vec::with_capacity(slots),

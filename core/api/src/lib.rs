@@ -5,11 +5,15 @@
 //! the default for what an older writer left out.
 pub mod change;
 pub mod fault;
+pub mod flows;
 pub mod live;
 pub mod state;
+pub mod usage;
 pub use change::{Applied, Change, Needs, Plan, Proof, Undertaking};
 pub use fault::{Fault, Finding, Where, Whose};
+pub use flows::{Flow, Flows, RuleCount, RuleName, Rules};
 pub use live::{DropCount, EndpointRates, Happening, Sample};
 pub use state::{
     Compartment, Death, Endpoint, HistoryEntry, Recorded, Status, Tenant, Uplink, Why,
 };
+pub use usage::{Usage, UsageRow};

@@ -169,6 +169,9 @@ verbs! {
     Settle = 60,
     /// controller → supervisor, and on to the verifier: prove this; fd: the bundle.
     Prove = 61,
+    /// controller → supervisor, and on to the switch with the page to write: list
+    /// connections; answer with fd: the page (read-only), see `telemetry::flows`.
+    ListFlows = 62,
     /// anyone → keeper: keep this descriptor under this name; fd.
     Keep = 80,
     /// anyone → keeper: give a duplicate of the descriptor.

@@ -365,6 +365,12 @@ body! {
         slots: u32,
         /// Answer: confinement stages done.
         stages: u32,
+        /// Answer: processor time of the process, ns.
+        cpu_ns: u64,
+        /// Answer: processor time of its predecessors that this supervisor knew, ns.
+        spent_ns: u64,
+        /// Answer: memory of the process that is resident, bytes.
+        memory: u64,
     }
 }
 /// Starting.
@@ -395,6 +401,19 @@ body! {
         drops_only: u32,
         /// Bytes of each frame to keep.
         snap: u32,
+    }
+}
+body! {
+    /// List connections, busiest first. The answer does not wait for the switch.
+    ListFlows: ListFlows {
+        /// Compartment id.
+        compartment: u32,
+        /// Those of this slot, or u32::MAX = all.
+        slot: u32,
+        /// So many rows at most (`telemetry::flows::MOST`).
+        most: u32,
+        /// Zero.
+        reserved: u32,
     }
 }
 body! {

@@ -25,8 +25,8 @@ use crate::state::{Invalid, State};
 use crate::tcp::{Step, Track};
 
 pub use told::{
-    Connection, Counters, Direction, Found, Judgement, Refused, Rejudged, Side, Swept, TooMany,
-    Verdict,
+    Connection, Counters, Cursor, Direction, Found, Judgement, Refused, Rejudged, Side, Swept,
+    TooMany, Verdict,
 };
 
 /// Answers under one head at most. With as many heads as records a chain of 32 is less
@@ -398,6 +398,39 @@ impl<J: Journal> Connections<J> {
             owner.first_record..owner.first_record + owner.used
         });
         numbers.filter_map(move |id| self.connection(now, id))
+    }
+
+    /// Visits connections from where `at` stands, at most `budget` records of them;
+    /// whether that was the last. Those that are silent for too long are passed over.
+    /// What is opened or closed between two calls may be seen or not.
+    pub fn walk(
+        &self,
+        now: u64,
+        at: &mut Cursor,
+        budget: u32,
+        visit: &mut impl FnMut(&Connection),
+    ) -> bool {
+        let mut looked = 0;
+        while looked < budget {
+            let Some(owner) = self.owners.get(at.owner) else {
+                return true;
+            };
+            looked += 1;
+            if at.next >= owner.used {
+                *at = Cursor {
+                    owner: at.owner + 1,
+                    next: 0,
+                };
+                continue;
+            }
+            let id = owner.first_record + at.next;
+            at.next += 1;
+            let lives = self.record(id).is_some_and(|record| !record.expired(now));
+            if lives && let Some(connection) = self.connection(now, id) {
+                visit(&connection);
+            }
+        }
+        false
     }
 
     /// How many connections of an owner there are: all, and of them the half-open.

@@ -20,8 +20,8 @@ pub mod state;
 mod tcp;
 
 pub use connections::{
-    Connection, Connections, Counters, Direction, Found, Judgement, Refused, Rejudged, Side, Swept,
-    TooMany, Verdict,
+    Connection, Connections, Counters, Cursor, Direction, Found, Judgement, Refused, Rejudged,
+    Side, Swept, TooMany, Verdict,
 };
 pub use fragments::{Fragments, Unfollowed};
 pub use journal::{Entry, Journal, Restored};

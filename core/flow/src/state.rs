@@ -50,7 +50,7 @@ pub enum State {
 
 impl State {
     /// Of its number in a record or journal.
-    pub(crate) const fn of(number: u8) -> Option<State> {
+    pub const fn of(number: u8) -> Option<State> {
         Some(match number {
             1 => State::SynSent,
             2 => State::SynReceived,
@@ -63,6 +63,21 @@ impl State {
             9 => State::Stream,
             _ => return None,
         })
+    }
+
+    /// Its name for people and programs.
+    pub const fn slug(self) -> &'static str {
+        match self {
+            State::SynSent => "syn-sent",
+            State::SynReceived => "syn-received",
+            State::Established => "established",
+            State::HalfClosed => "half-closed",
+            State::TimeWait => "time-wait",
+            State::Reset => "reset",
+            State::Unreplied => "unreplied",
+            State::Replied => "replied",
+            State::Stream => "stream",
+        }
     }
 
     /// Only one side was heard, or TCP's handshake is not over: a flood is made of

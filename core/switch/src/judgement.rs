@@ -5,13 +5,14 @@ use crate::frame::{Frame, Leaving, Sender, owns};
 use crate::state::State;
 use crate::tracking::{Follows, Tracking};
 use crate::translation::Translation;
-use crate::{Nanos, Slot};
+use crate::{Decided, Nanos, Slot};
 use flow::{Found, Judgement, Refused, Segment, Side, Verdict};
 use guard::guard;
 use image::CompartmentImage;
 use image::compartment::{CROSSING_ACCEPTOR, CROSSING_OFFERER, NONE};
 use image::rules::Action;
 use telemetry::drops::DropReason;
+use telemetry::rules::Outcome;
 use wire::parse::{Fragment, Ip};
 use wire::{Tuple, inner};
 
@@ -184,20 +185,28 @@ fn fresh(
         } else {
             DropReason::IngressRule
         };
-        return match unstated(state, image, frame, &asked, passage) {
-            true => Ok(Leaving::Same),
-            false => Err(reason),
+        if unstated(state, image, frame, &asked, passage) {
+            return Ok(Leaving::Same);
+        }
+        let denies = |verdict| Some(verdict).filter(denied).flatten();
+        let by = match denies(sent) {
+            Some(sent) => (Some(sent), None),
+            None => (None, got),
         };
+        state.tracking.decided = Some(decided(passage, &asked, by, Outcome::Denied));
+        return Err(reason);
     }
     let stateful = [&sent, &got]
         .into_iter()
         .flatten()
         .any(|verdict| verdict.action == Action::Allow);
     let translates = passage.translation != Translation::None;
+    let note = decided(passage, &delivered, (sent, got), Outcome::Packet);
     if passage.translation == Translation::Answers {
         return Err(DropReason::ServiceUnasked);
     }
     if !stateful && !translates {
+        state.tracking.decided = Some(note);
         state
             .tracking
             .remember_first(now, passage.from, ip, None, Leaving::Same);
@@ -209,6 +218,7 @@ fn fresh(
         return if translates {
             Err(DropReason::ServiceUnasked)
         } else {
+            state.tracking.decided = Some(note);
             Ok(Leaving::Same)
         };
     };
@@ -218,10 +228,37 @@ fn fresh(
         rules: [rule(sent), rule(got)],
         actions: [0; 2],
     };
-    open(state, image, now, ip, &tuple, passage, &verdict, &segment)
+    let opened = open(state, image, now, ip, &tuple, passage, &verdict, &segment)?;
+    // One that found no place is served packet by packet.
+    let (leaving, tracked) = opened;
+    state.tracking.decided = Some(Decided {
+        outcome: match tracked {
+            true => Outcome::Connection,
+            false => Outcome::Packet,
+        },
+        ..note
+    });
+    Ok(leaving)
 }
 
-/// Begins a connection; with a translation, under the first ports that are free.
+/// What is told of rules that decided.
+fn decided(
+    passage: &Passage,
+    tuple: &Tuple,
+    (sent, got): (Option<image::rules::Verdict>, Option<image::rules::Verdict>),
+    outcome: Outcome,
+) -> Decided {
+    Decided {
+        owner: passage.from.owner,
+        inbound: passage.from.zone != 0,
+        tuple: *tuple,
+        outcome,
+        rules: [sent, got].map(|verdict| verdict.map(|v| (v.rule, v.log))),
+    }
+}
+
+/// Begins a connection; with a translation, under the first ports that are free. Whether
+/// it found a place.
 #[expect(clippy::too_many_arguments, reason = "one caller, all of them facts")]
 fn open(
     state: &mut State,
@@ -232,7 +269,7 @@ fn open(
     passage: &Passage,
     verdict: &Verdict,
     segment: &Segment,
-) -> Result<Leaving, DropReason> {
+) -> Result<(Leaving, bool), DropReason> {
     let a = Side {
         owner: passage.from.owner,
         zone: passage.from.zone,
@@ -254,13 +291,13 @@ fn open(
                 tracking.wake(now);
                 let leaving = tracking.leaving(found);
                 tracking.remember_first(now, passage.from, ip, Some(found), leaving);
-                return Ok(leaving);
+                return Ok((leaving, true));
             }
             Err(Refused::Taken) if passage.translation.chooses() => {}
             Err(Refused::Full) => {
                 tracking.is_full(now, passage.from.owner);
                 return if passage.translation == Translation::None {
-                    Ok(Leaving::Same)
+                    Ok((Leaving::Same, false))
                 } else {
                     Err(DropReason::NoTranslation)
                 };
@@ -268,7 +305,7 @@ fn open(
             Err(Refused::Taken | Refused::Invalid(_)) if guard!("connection-first") => {
                 return Err(DropReason::ConnectionState);
             }
-            Err(_) => return Ok(Leaving::Same),
+            Err(_) => return Ok((Leaving::Same, false)),
         }
     }
     Err(DropReason::NoTranslation)

@@ -32,10 +32,12 @@ mod translation;
 
 pub use decision::{Answer, Decision, Egress, Hop};
 pub use finish::{Finish, finish, needed};
+pub use flow::{Connection, Cursor, Side};
 pub use pipeline::Switch;
 pub use state::Config;
 
-use telemetry::{counters::Counter, drops::DropReason};
+use telemetry::{counters::Counter, drops::DropReason, rules::Outcome};
+use wire::Tuple;
 use wire::offload::RawOffload;
 
 /// Nanoseconds of a monotonic clock.
@@ -83,6 +85,22 @@ pub struct Outgoing<'a> {
     pub segments: u32,
 }
 
+/// What rules decided about a packet that no connection knew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decided {
+    /// The endpoint at whose bounds the sender's side is counted.
+    pub owner: Slot,
+    /// The packet comes from outside.
+    pub inbound: bool,
+    /// The packet as rules see it.
+    pub tuple: Tuple,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// The sender's rule and the receiver's, and whether they log. No table: no rule; of
+    /// a packet that is denied there is only the rule that does it.
+    pub rules: [Option<(u32, bool)>; 2],
+}
+
 /// What the switch does with frames: the caller's side of the ports.
 ///
 /// "The ingress frame" is the one that [`Switch::process`] was called with; in
@@ -102,4 +120,6 @@ pub trait Output {
     fn dropped(&mut self, slot: Slot, reason: DropReason);
     /// Adds to a counter of `slot`.
     fn count(&mut self, slot: Slot, counter: Counter, n: u64);
+    /// Rules decided about the ingress frame, which no connection knew.
+    fn decided(&mut self, _decided: &Decided) {}
 }

@@ -8,11 +8,13 @@ use crate::judgement::{End, Passage, pass};
 use crate::state::{Config, State, packet_burst};
 use crate::translation::Translation;
 use crate::{FABRIC, Ingress, Nanos, Output, Slot, admission, crossing, nd, outside};
+use flow::{Connection, Cursor};
 use guard::guard;
 use image::CompartmentImage;
 use image::compartment::NONE;
 use telemetry::counters::Counter;
 use telemetry::drops::DropReason;
+use telemetry::rules::Outcome;
 use wire::address::{ALL_NODES, MacAddress};
 use wire::offload::{self, Offload};
 use wire::parse::{Parsed, Version, parse};
@@ -65,6 +67,12 @@ impl Switch {
         } else {
             self.accept_inside(image, now, ingress, out)
         };
+        if let Some(decided) = self.state.tracking.decided.take() {
+            if decided.outcome == Outcome::Connection {
+                out.count(decided.owner, Counter::Connections, 1);
+            }
+            out.decided(&decided);
+        }
         if let Err(reason) = done {
             out.dropped(from, reason);
         }
@@ -100,6 +108,23 @@ impl Switch {
     /// The endpoint plugged in a slot by the image in use (index into its endpoints).
     pub fn endpoint_at(&self, slot: Slot) -> Option<u32> {
         self.state.endpoint_at(slot)
+    }
+
+    /// Visits connections from where `at` stands; whether that was the last. Bound:
+    /// `budget` records.
+    pub fn walk(
+        &self,
+        now: Nanos,
+        at: &mut Cursor,
+        budget: u32,
+        visit: &mut impl FnMut(&Connection),
+    ) -> bool {
+        self.state.tracking.connections.walk(now, at, budget, visit)
+    }
+
+    /// The connection with this number, if there is one.
+    pub fn connection(&self, now: Nanos, id: u32) -> Option<Connection> {
+        self.state.tracking.connections.connection(now, id)
     }
 
     fn accept_inside(

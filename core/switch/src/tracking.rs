@@ -4,7 +4,7 @@
 use crate::edit::Edit;
 use crate::frame::Leaving;
 use crate::judgement::again;
-use crate::{Nanos, Slot};
+use crate::{Decided, Nanos, Slot};
 use flow::{Connection, Connections, Direction, Found, Fragments, Rejudged, Verdict};
 use guard::guard;
 use image::CompartmentImage;
@@ -34,6 +34,8 @@ pub(crate) struct Tracking {
     /// What it changed.
     edit: Edit,
     pub(crate) seed: u64,
+    /// What rules decided about the frame being handled.
+    pub(crate) decided: Option<Decided>,
     random: u64,
     /// By slot: the endpoint's id and how many connections it may have.
     owners: Vec<(u32, u32)>,
@@ -65,6 +67,7 @@ impl Tracking {
             epoch: 0,
             edit: Edit::all(),
             seed,
+            decided: None,
             random: seed | 1,
             owners: Vec::new(),
             full: Vec::new(),

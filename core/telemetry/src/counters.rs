@@ -1,7 +1,8 @@
 //! Layout of the counters page: u64 words, single writer, relaxed loads and stores.
 //!
 //! Words 0..512 are the process's; then one block of 128 words for each slot
-//! (switch: slot 0 = fabric, others ports; fabric: one slot per channel).
+//! (switch: slot 0 = fabric, others ports; fabric: one slot per channel), then the
+//! counts of rules ([`crate::rules`]).
 
 /// Words in the process block (one 4 KiB page).
 pub const PROCESS_WORDS: usize = 512;
@@ -34,6 +35,8 @@ pub enum ProcessWord {
     Doorbells = 9,
     /// Nanoseconds, CLOCK_MONOTONIC, of the first frame forwarded since this start.
     FirstFrame = 10,
+    /// Packets of log rules that were not recorded, being too many.
+    Unlogged = 11,
 }
 
 /// Counters of a slot, words 0..32 of its block. rx = from the slot into us.
@@ -64,18 +67,20 @@ pub enum Counter {
     Reports = 10,
     /// Frames finished in software (checksum or segmentation).
     Finished = 11,
+    /// Switch: connections that began on the endpoint's account.
+    Connections = 12,
 }
 
 /// How many [`Counter`]s there are; they are numbered from 0.
-pub const COUNTERS: usize = 12;
+pub const COUNTERS: usize = 13;
 /// First word of the drops-by-reason array inside a slot's block.
 pub const DROPS_AT: usize = 32;
 /// Value of [`ProcessWord::Magic`]: "BHCOUNT1".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"BHCOUNT1");
 
-/// Bytes of a counters page for so many slots.
+/// Bytes of a counters page for so many slots, with the counts of rules behind them.
 pub const fn bytes_for(slots: usize) -> usize {
-    (PROCESS_WORDS + slots * SLOT_WORDS) * 8
+    (PROCESS_WORDS + slots * SLOT_WORDS + crate::rules::WORDS) * 8
 }
 /// Word index of a slot's counter.
 pub const fn counter_word(slot: usize, counter: Counter) -> usize {

@@ -3,4 +3,6 @@
 //! take every value as an allegation.
 pub mod counters;
 pub mod drops;
+pub mod flows;
 pub mod recorder;
+pub mod rules;

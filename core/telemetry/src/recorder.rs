@@ -54,4 +54,6 @@ pub enum EventKind {
     /// Supervisor: a successor said it forwarded a frame; a = compartment, b = ns from the
     /// death, as the supervisor saw it, to that frame.
     Restarted = 12,
+    /// A rule that logs decided about a packet at `slot`: a, b = [`crate::rules::Logged`].
+    Rule = 13,
 }

@@ -41,6 +41,12 @@ impl Words {
         self.0
             .store(word.saturating_mul(8), value, Ordering::Relaxed);
     }
+    /// Sets the word after all that was stored before it.
+    #[inline]
+    pub fn publish(&self, word: usize, value: u64) {
+        self.0
+            .store(word.saturating_mul(8), value, Ordering::Release);
+    }
     /// Adds to the word. One writer: no read-modify-write cycle is locked.
     #[inline]
     pub fn add(&self, word: usize, n: u64) {
@@ -101,7 +107,10 @@ impl CountersPage {
     /// # Errors
     /// As [`Words::map`].
     pub fn open(fd: impl AsFd, slots: usize) -> io::Result<CountersPage> {
-        let words = Words::map(fd, counters::bytes_for(slots))?;
+        // A release before made pages without room for rules: stores there do nothing.
+        let without = counters::bytes_for(slots) - telemetry::rules::WORDS * 8;
+        let words =
+            Words::map(&fd, counters::bytes_for(slots)).or_else(|_| Words::map(&fd, without))?;
         words.store(ProcessWord::Slots as usize, slots as u64);
         words.store(ProcessWord::Magic as usize, counters::MAGIC);
         Ok(CountersPage { words, slots })

@@ -8,8 +8,9 @@ mod attempts;
 mod records;
 #[cfg(test)]
 mod tests;
+mod usage;
 
-pub use records::{Applied, HistoryEntry, Undertaking};
+pub use records::{Applied, HistoryEntry, Seen, SeenTarget, Undertaking};
 
 use attempts::Attempts;
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
@@ -81,6 +82,8 @@ impl Store {
             store.applied()?;
             store.undertaking()?;
             store.history(usize::MAX)?;
+            store.usage(0, u64::MAX)?;
+            store.seen()?;
             Ok(store)
         }));
         attempts.end();

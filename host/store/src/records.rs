@@ -54,3 +54,37 @@ pub struct HistoryEntry {
     /// `applied`, `down`, `rolled back: ...`.
     pub outcome: String,
 }
+
+/// Counters as they were when they were added up last.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Seen {
+    /// By compartment id.
+    pub targets: std::collections::BTreeMap<u32, SeenTarget>,
+}
+
+/// One compartment's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SeenTarget {
+    /// Which counters page it was: another one begins from 0.
+    pub page: String,
+    /// The fabric's page.
+    pub fabric_page: String,
+    /// When, Unix time in seconds.
+    pub time_s: u64,
+    /// Its process.
+    pub pid: u32,
+    /// Processor time of that process, ns.
+    pub cpu_ns: u64,
+    /// And of those before it that the supervisor knew of, ns.
+    pub spent_ns: u64,
+    /// Restarts since creation.
+    pub restarts: u32,
+    /// What its switch said of its channel to the fabric.
+    pub own: [u64; 4],
+    /// What the fabric said of it.
+    pub crossed: [u64; 4],
+    /// What its switch said of each slot.
+    pub slots: std::collections::BTreeMap<u32, [u64; 5]>,
+}

@@ -216,3 +216,47 @@ fn a_store_that_killed_two_starts_is_not_opened_a_third_time() {
     std::fs::rename(&path, folder.path().join("aside")).unwrap();
     Store::open(file(&path), &attempts).unwrap();
 }
+
+#[test]
+fn what_was_used_is_added_up_by_the_hour_and_too_old_hours_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s");
+    let row = |endpoint: &str, bytes| api::UsageRow {
+        tenant: "red".into(),
+        endpoint: endpoint.into(),
+        sent_bytes: bytes,
+        ..api::UsageRow::default()
+    };
+    let seen = |page: &str| Seen {
+        targets: [(
+            3,
+            SeenTarget {
+                page: page.into(),
+                ..SeenTarget::default()
+            },
+        )]
+        .into(),
+    };
+    let mut store = open(file(&path)).unwrap();
+    assert_eq!(store.seen().unwrap(), Seen::default());
+    assert_eq!(store.usage(0, u64::MAX).unwrap(), []);
+    store.account(3600, &[row("a", 5)], &seen("x")).unwrap();
+    store
+        .account(3600, &[row("a", 6), row("b", 1)], &seen("y"))
+        .unwrap();
+    store.account(7200, &[row("a", 9)], &seen("z")).unwrap();
+    drop(store);
+    let mut store = open(file(&path)).unwrap();
+    assert_eq!(store.seen().unwrap(), seen("z"));
+    let first = (3600, vec![row("a", 11), row("b", 1)]);
+    let second = (7200, vec![row("a", 9)]);
+    assert_eq!(
+        store.usage(0, u64::MAX).unwrap(),
+        [first.clone(), second.clone()]
+    );
+    assert_eq!(store.usage(3600, 7200).unwrap(), [first]);
+    assert_eq!(store.usage(7200, 7200).unwrap(), []);
+    let late = 7200 + usage::HOURS * 3600;
+    store.account(late, &[], &seen("z")).unwrap();
+    assert_eq!(store.usage(0, u64::MAX).unwrap(), [second]);
+}

@@ -4,10 +4,12 @@ pub mod change;
 pub mod doctor;
 pub mod events;
 pub mod filter;
+pub mod flows;
 pub mod look;
 pub mod run;
 pub mod top;
 pub mod up;
+pub mod usage;
 
 use crate::exit::{Exit, Trouble};
 use serde::Serialize;

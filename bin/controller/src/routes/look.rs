@@ -183,7 +183,8 @@ pub async fn healthz(State(server): From) -> Json<Value> {
     Json(json!({ "ok": true, "degraded": !well }))
 }
 
-fn now_ns() -> u64 {
+/// Nanoseconds, CLOCK_MONOTONIC.
+pub fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }

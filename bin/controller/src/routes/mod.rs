@@ -4,8 +4,12 @@ mod change;
 mod look;
 mod watch;
 
+pub use look::now_ns;
+
+use crate::flows;
 use crate::refuse::Failure;
 use crate::server::Server;
+use crate::usage;
 use api::{Fault, Whose};
 use axum::extract::DefaultBodyLimit;
 use axum::routing::{get, post};
@@ -33,6 +37,9 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/v1/why/{tenant}/{endpoint}", get(look::why))
         .route("/v1/dump/{compartment}", get(look::dump))
         .route("/v1/verify", get(look::verify))
+        .route("/v1/flows", get(flows::flows))
+        .route("/v1/rules/{tenant}", get(flows::rules))
+        .route("/v1/usage", get(usage::usage))
         .route("/v1/top", get(watch::top))
         .route("/v1/events", get(watch::events))
         .route("/v1/capture", get(watch::capture))
@@ -66,6 +73,9 @@ pub fn router(server: Arc<Server>) -> Router {
         look::verify,
         look::metrics,
         look::healthz,
+        flows::flows,
+        flows::rules,
+        usage::usage,
         watch::top,
         watch::events,
         watch::capture

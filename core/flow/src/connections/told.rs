@@ -135,6 +135,13 @@ pub struct Connection {
     pub silent: u64,
 }
 
+/// Where a walk over all connections stands; it begins with the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    pub(super) owner: usize,
+    pub(super) next: u32,
+}
+
 /// What a new judgement says of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejudged {

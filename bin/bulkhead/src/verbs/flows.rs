@@ -1,0 +1,188 @@
+//! `flows`, `rules`.
+
+use super::as_json;
+use crate::args;
+use crate::client::{Client, encoded};
+use crate::exit::{Exit, Trouble};
+use crate::table::{Table, bytes, grouped, nanoseconds};
+use api::{Flow, Flows, RuleName, Rules};
+use std::fmt::Write;
+
+/// Connections just now.
+pub async fn flows(wanted: &args::Flows, client: &Client, json: bool) -> Result<Exit, Trouble> {
+    let mut path = format!("/v1/flows?most={}", wanted.most);
+    if let Some(endpoint) = &wanted.endpoint {
+        path += &format!("&endpoint={}", encoded(&endpoint.to_string()));
+    }
+    let flows: Flows = client.get(&path).await?;
+    if json {
+        return as_json(&flows);
+    }
+    crate::print(rendered_flows(&flows).as_bytes())
+}
+
+fn rendered_flows(flows: &Flows) -> String {
+    let mut out = String::new();
+    let mut table = Table::new(&[
+        "FROM",
+        "TO",
+        "PROTOCOL",
+        "SOURCE",
+        "DESTINATION",
+        "STATE",
+        ">PACKETS",
+        ">BYTES",
+        ">SILENT",
+        "RULES",
+    ]);
+    for flow in &flows.flows {
+        let two = |both: [u64; 2], say: fn(u64) -> String| both.map(say).join(" / ");
+        let both = |here: &str, there: &str| match here == there {
+            true => here.to_owned(),
+            false => format!("{here} as {there}"),
+        };
+        table.row([
+            flow.from.clone(),
+            flow.to.clone(),
+            flow.protocol.clone(),
+            both(&flow.source, &flow.source_there),
+            both(&flow.destination, &flow.destination_there),
+            flow.state.clone(),
+            two(flow.packets, grouped),
+            two(flow.bytes, bytes),
+            nanoseconds(flow.silent_ns),
+            rules_of(flow),
+        ]);
+    }
+    if table.is_empty() {
+        let _ = writeln!(out, "no connections");
+    } else {
+        let _ = write!(out, "{table}");
+        let (shown, seen) = (flows.flows.len() as u64, flows.seen);
+        if seen > shown {
+            let _ = writeln!(out, "{} of {}, the busiest", grouped(shown), grouped(seen));
+        }
+    }
+    for name in &flows.silent {
+        let _ = writeln!(out, "{name}: its switch did not answer in time");
+    }
+    out
+}
+
+fn rules_of(flow: &Flow) -> String {
+    let [sent, got] = flow.rules.each_ref().map(named);
+    match sent == got {
+        true => sent,
+        false => format!("{sent}, {got}"),
+    }
+}
+
+fn named(rule: &RuleName) -> String {
+    match rule.kind.as_str() {
+        "rule" => rule.name.clone(),
+        "default" => "default".to_owned(),
+        kind => format!("{kind} {}", rule.name),
+    }
+}
+
+/// What each rule of a tenant decided.
+pub async fn rules(wanted: &args::Rules, client: &Client, json: bool) -> Result<Exit, Trouble> {
+    let path = format!("/v1/rules/{}", encoded(&wanted.tenant));
+    let rules: Rules = client.get(&path).await?;
+    if json {
+        return as_json(&rules);
+    }
+    crate::print(rendered_rules(&rules).as_bytes())
+}
+
+fn rendered_rules(rules: &Rules) -> String {
+    let mut table = Table::new(&["RULE", "AT", ">CONNECTIONS", ">PACKETS", ">DENIED"]);
+    for count in &rules.rules {
+        let place = count.rule.place.as_ref();
+        table.row([
+            named(&count.rule),
+            place.map_or_else(String::new, |at| format!("{}:{}", at.file, at.line)),
+            grouped(count.connections),
+            grouped(count.packets),
+            grouped(count.denied),
+        ]);
+    }
+    let mut out = table.to_string();
+    if rules.unlogged > 0 {
+        let _ = writeln!(
+            out,
+            "{} packets of rules that log are not among the events, being too many",
+            grouped(rules.unlogged)
+        );
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::{RuleCount, Where};
+
+    fn rule(kind: &str, name: &str) -> RuleName {
+        RuleName {
+            kind: kind.into(),
+            name: name.into(),
+            place: None,
+        }
+    }
+
+    #[test]
+    fn a_translated_connection_shows_both_tuples() {
+        let flow = Flow {
+            from: "blue/app1".into(),
+            to: "agreement red/db with blue".into(),
+            protocol: "tcp".into(),
+            source: "10.1.1.10:4000".into(),
+            source_there: "10.1.1.10:4000".into(),
+            destination: "10.1.200.10:5432".into(),
+            destination_there: "10.1.1.9:5432".into(),
+            rules: [rule("acceptance", "blue/reds-db"), rule("default", "")],
+            ..Flow::default()
+        };
+        let text = rendered_flows(&Flows {
+            flows: vec![flow],
+            seen: 7,
+            silent: vec!["green".into()],
+        });
+        for part in [
+            "10.1.200.10:5432 as 10.1.1.9:5432",
+            "  10.1.1.10:4000  ",
+            "acceptance blue/reds-db, default",
+            "1 of 7, the busiest",
+            "green: its switch did not answer",
+        ] {
+            assert!(text.contains(part), "{part} is not in {text}");
+        }
+    }
+
+    #[test]
+    fn rules_have_their_line_and_counts() {
+        let mut count = RuleCount {
+            rule: rule("rule", "red/web"),
+            connections: 1234,
+            denied: 5,
+            ..RuleCount::default()
+        };
+        count.rule.place = Some(Where {
+            file: "a.yaml".into(),
+            line: 7,
+            column: 3,
+        });
+        let rules = Rules {
+            rules: vec![count],
+            unlogged: 2,
+            ..Rules::default()
+        };
+        let text = rendered_rules(&rules);
+        assert!(
+            text.contains("red/web  a.yaml:7        1,234        0       5"),
+            "{text}"
+        );
+        assert!(text.contains("2 packets of rules that log"), "{text}");
+    }
+}

@@ -1,0 +1,133 @@
+//! `usage`: what was used.
+
+use super::as_json;
+use crate::args;
+use crate::client::{Client, encoded};
+use crate::exit::{Exit, Trouble};
+use crate::table::{Table, bytes, grouped, when};
+use api::{Usage, UsageRow};
+use std::fmt::Write;
+
+/// What was used in a span of time.
+pub async fn usage(wanted: &args::Usage, client: &Client, json: bool) -> Result<Exit, Trouble> {
+    let mut path = format!("/v1/usage?from={}", wanted.from.unwrap_or(0));
+    if let Some(to) = wanted.to {
+        let _ = write!(path, "&to={to}");
+    }
+    if let Some(tenant) = &wanted.tenant {
+        let _ = write!(path, "&tenant={}", encoded(tenant));
+    }
+    let usage: Usage = client.get(&path).await?;
+    if json {
+        return as_json(&usage);
+    }
+    let text = match wanted.csv {
+        true => csv(&usage),
+        false => rendered(&usage),
+    };
+    crate::print(text.as_bytes())
+}
+
+fn rendered(usage: &Usage) -> String {
+    let mut table = Table::new(&[
+        "WHO",
+        ">SENT",
+        ">BYTES",
+        ">GOT",
+        ">BYTES",
+        ">CONNECTIONS",
+        ">CPU s",
+        ">MEMORY",
+    ]);
+    for row in &usage.rows {
+        let whole = row.endpoint.is_empty();
+        let of_tenant = |text: String| if whole { text } else { String::new() };
+        table.row([
+            match whole {
+                true => row.tenant.clone(),
+                false => format!("  {}/{}", row.tenant, row.endpoint),
+            },
+            grouped(row.sent_packets),
+            bytes(row.sent_bytes),
+            grouped(row.got_packets),
+            bytes(row.got_bytes),
+            grouped(row.connections),
+            of_tenant(format!("{:.1}", row.cpu_ns as f64 / 1e9)),
+            of_tenant(format!("{} h", bytes(row.memory_byte_seconds / 3600))),
+        ]);
+    }
+    if table.is_empty() {
+        return "nothing was used\n".to_owned();
+    }
+    let span = |at: u64| when(at * 1000).replace(":00.000", "");
+    format!(
+        "{} to {} (UTC); a tenant's own row: what crossed the fabric\n\n{table}",
+        span(usage.from_s),
+        span(usage.to_s)
+    )
+}
+
+fn csv(usage: &Usage) -> String {
+    let mut out = String::from(
+        "from_s,to_s,tenant,endpoint,sent_packets,sent_bytes,got_packets,got_bytes,connections,cpu_ns,memory_byte_seconds\n",
+    );
+    for row in &usage.rows {
+        // Names hold letters, digits and hyphens: nothing to quote.
+        let UsageRow {
+            tenant, endpoint, ..
+        } = row;
+        let figures = [
+            row.sent_packets,
+            row.sent_bytes,
+            row.got_packets,
+            row.got_bytes,
+            row.connections,
+            row.cpu_ns,
+            row.memory_byte_seconds,
+        ];
+        let _ = write!(out, "{},{},{tenant},{endpoint}", usage.from_s, usage.to_s);
+        for figure in figures {
+            let _ = write!(out, ",{figure}");
+        }
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_csv_has_a_figure_for_each_title() {
+        let row = UsageRow {
+            tenant: "red".into(),
+            endpoint: "web1".into(),
+            sent_packets: 1,
+            sent_bytes: 2,
+            got_packets: 3,
+            got_bytes: 4,
+            connections: 5,
+            cpu_ns: 6,
+            memory_byte_seconds: 7,
+        };
+        let usage = Usage {
+            from_s: 3600,
+            to_s: 7200,
+            rows: vec![row],
+        };
+        let text = csv(&usage);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[1], "3600,7200,red,web1,1,2,3,4,5,6,7");
+        assert_eq!(lines[0].split(',').count(), lines[1].split(',').count());
+        let shown = rendered(&usage);
+        assert!(
+            shown.starts_with("1970-01-01 01:00 to 1970-01-01 02:00"),
+            "{shown}"
+        );
+        assert!(
+            shown.contains("  red/web1     1     2 B    3     4 B            5"),
+            "{shown}"
+        );
+    }
+}

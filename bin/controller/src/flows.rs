@@ -1,0 +1,370 @@
+//! Connections just now, as switches write them into pages that the supervisor made.
+//! Every word of a page is an allegation; how many are read is ours to say.
+
+use crate::caller::Reader;
+use crate::names::Names;
+use crate::pages::word;
+use crate::refuse::Failure;
+use crate::server::{Server, no_endpoint};
+use crate::supervisor::Supervisor;
+use crate::world::World;
+use api::{Fault, Flow, Flows, RuleCount, Rules, Whose};
+use axum::Json;
+use axum::extract::{Path, Query, State};
+use command::verbs::ListFlows;
+use serde::Deserialize;
+use std::fs::File;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::Duration;
+use telemetry::counters::ProcessWord;
+use telemetry::flows::{
+    COUNT_AT, End, MAGIC, MAGIC_AT, MOST, ROW_WORDS, ROWS_AT, Row, SEEN_AT, bytes_for,
+};
+use tokio::task::JoinSet;
+use utoipa::IntoParams;
+
+/// A switch of a million connections takes less, also while it is busy.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Between two looks at a page that is being written.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// Which connections.
+#[derive(Deserialize, IntoParams)]
+pub struct Wanted {
+    /// `TENANT/ENDPOINT`: only those that it has a side of. Without it all of the host.
+    endpoint: Option<String>,
+    /// So many at most, the busiest first; 1 to 1000.
+    #[serde(default = "hundred")]
+    most: u32,
+}
+
+fn hundred() -> u32 {
+    100
+}
+
+/// Connections just now, the busiest first.
+#[utoipa::path(get, path = "/v1/flows", params(Wanted),
+    responses((status = 200, body = Flows), (status = 404, body = Fault)))]
+pub async fn flows(
+    _: Reader,
+    State(server): State<Arc<Server>>,
+    Query(wanted): Query<Wanted>,
+) -> Result<Json<Flows>, Failure> {
+    let world = server.world.world();
+    let most = wanted.most.clamp(1, MOST as u32);
+    let asked: Vec<ListFlows> = match wanted.endpoint.as_deref() {
+        Some(name) => {
+            let (tenant, endpoint) = name.split_once('/').unwrap_or((name, ""));
+            let found = world
+                .endpoint(tenant, endpoint)
+                .ok_or_else(|| no_endpoint(tenant, endpoint))?;
+            vec![list(found.compartment, found.slot, most)]
+        }
+        None => {
+            let all = world.compartments().iter();
+            all.map(|compartment| list(compartment.id, u32::MAX, most))
+                .collect()
+        }
+    };
+    Ok(Json(
+        collected(&server.supervisor, &world, asked, most).await,
+    ))
+}
+
+fn list(compartment: u32, slot: u32, most: u32) -> ListFlows {
+    ListFlows {
+        compartment,
+        slot,
+        most,
+        reserved: 0,
+    }
+}
+
+async fn collected(
+    supervisor: &Arc<Supervisor>,
+    world: &World,
+    asked: Vec<ListFlows>,
+    most: u32,
+) -> Flows {
+    let mut running = JoinSet::new();
+    for body in asked {
+        let supervisor = supervisor.clone();
+        running.spawn(async move { (body.compartment, listed(&supervisor, &body).await) });
+    }
+    let names = Names::of(world);
+    let mut all = Flows::default();
+    while let Some(ended) = running.join_next().await {
+        match ended {
+            Ok((id, Some(listing))) => {
+                all.seen = all.seen.saturating_add(listing.seen);
+                let rows = listing.rows.iter();
+                all.flows
+                    .extend(rows.filter_map(|row| told(row, id, world, &names)));
+            }
+            Ok((id, None)) => all.silent.push(name_of(world, id)),
+            Err(_) => {}
+        }
+    }
+    let busy = |flow: &Flow| flow.bytes[0].saturating_add(flow.bytes[1]);
+    all.flows.sort_by_key(|flow| {
+        let order = std::cmp::Reverse(busy(flow));
+        (order, flow.compartment.clone(), flow.source.clone())
+    });
+    all.flows.truncate(most as usize);
+    all.silent.sort();
+    all
+}
+
+/// A listing as it was written.
+#[derive(Debug, PartialEq)]
+struct Listing {
+    seen: u64,
+    rows: Vec<Row>,
+}
+
+/// What a switch answers; `None`: nothing in time.
+async fn listed(supervisor: &Supervisor, body: &ListFlows) -> Option<Listing> {
+    let (_, fds) = supervisor.query(body).await.ok()?;
+    let page = File::from(fds.into_iter().next()?);
+    let end = tokio::time::Instant::now() + PATIENCE;
+    // Bound: the patience.
+    loop {
+        if let Some(listing) = read(&page, body.most as usize) {
+            return Some(listing);
+        }
+        if tokio::time::Instant::now() >= end {
+            return None;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Reads a page of at most so many rows; `None`: it is not written yet.
+fn read(page: &File, most: usize) -> Option<Listing> {
+    let mut head = [0; ROWS_AT * 8];
+    page.read_exact_at(&mut head, 0).ok()?;
+    let head: Vec<u64> = head.chunks_exact(8).map(word).collect();
+    if head.get(MAGIC_AT) != Some(&MAGIC) {
+        return None;
+    }
+    let count = usize::try_from(head[COUNT_AT]).unwrap_or(usize::MAX);
+    let rows = count.min(most).min(MOST);
+    let mut bytes = vec![0; bytes_for(rows) - ROWS_AT * 8];
+    page.read_exact_at(&mut bytes, (ROWS_AT * 8) as u64).ok()?;
+    let rows = bytes.chunks_exact(ROW_WORDS * 8).map(|row| {
+        let mut words = [0; ROW_WORDS];
+        for (into, from) in words.iter_mut().zip(row.chunks_exact(8)) {
+            *into = word(from);
+        }
+        Row::of(&words)
+    });
+    Some(Listing {
+        seen: head[SEEN_AT],
+        rows: rows.collect(),
+    })
+}
+
+/// A row with its names; `None`: it is none.
+fn told(row: &Row, compartment: u32, world: &World, names: &Names) -> Option<Flow> {
+    let state = flow::State::of(row.state)?;
+    let who = |end: &End| match end.zone {
+        0 => world
+            .name_at(compartment, end.slot)
+            .unwrap_or_else(|| format!("slot {}", end.slot)),
+        tag => names.tag(tag),
+    };
+    let place = |address: [u8; 16], port: u16| at(address, port, row.protocol);
+    let (a, b) = (&row.a, &row.b);
+    let source = place(a.source, a.source_port);
+    let destination = place(a.destination, a.destination_port);
+    // What the responder sends, the other way round.
+    let source_there = place(b.destination, b.destination_port);
+    let destination_there = place(b.source, b.source_port);
+    Some(Flow {
+        compartment: name_of(world, compartment),
+        from: who(a),
+        to: who(b),
+        protocol: protocol(row.protocol),
+        translated: source != source_there || destination != destination_there,
+        source,
+        destination,
+        source_there,
+        destination_there,
+        state: state.slug().into(),
+        packets: row.packets,
+        bytes: row.bytes,
+        silent_ns: row.silent,
+        rules: row.rules.map(|rule| names.rule(rule)),
+    })
+}
+
+fn name_of(world: &World, id: u32) -> String {
+    world
+        .compartment(id)
+        .map_or_else(|| format!("compartment {id}"), |found| found.name.clone())
+}
+
+/// `10.1.1.10:443`; without a port where the protocol has none. An echo's is its
+/// identifier.
+fn at(address: [u8; 16], port: u16, protocol: u8) -> String {
+    let address = IpAddr::V6(Ipv6Addr::from(address)).to_canonical();
+    match protocol {
+        6 | 17 | 132 | 1 | 58 => SocketAddr::new(address, port).to_string(),
+        _ => address.to_string(),
+    }
+}
+
+/// A protocol's name, or its number.
+pub fn protocol(number: u8) -> String {
+    match number {
+        1 => "icmp".into(),
+        6 => "tcp".into(),
+        17 => "udp".into(),
+        58 => "icmp6".into(),
+        132 => "sctp".into(),
+        other => other.to_string(),
+    }
+}
+
+/// What each rule of a tenant decided.
+#[utoipa::path(get, path = "/v1/rules/{tenant}", params(("tenant" = String, Path)),
+    responses((status = 200, body = Rules), (status = 404, body = Fault)))]
+pub async fn rules(
+    _: Reader,
+    State(server): State<Arc<Server>>,
+    Path(tenant): Path<String>,
+) -> Result<Json<Rules>, Failure> {
+    let (world, survey) = server.survey().await;
+    let all = world.tenants();
+    let Some(found) = all.iter().find(|one| one.name == tenant) else {
+        return Err(Fault::new(
+            "not-found",
+            Whose::User,
+            format!("there is no tenant {tenant}"),
+            "`bulkhead status` lists them",
+        )
+        .into());
+    };
+    let names = Names::of(&world);
+    let counters = survey.counters(found.compartment);
+    let counts = counters
+        .map(|counters| counters.rules())
+        .unwrap_or_default();
+    let rules = names.rules_of(&tenant).into_iter().map(|number| {
+        let [connections, packets, denied] = counts.get(&number).copied().unwrap_or_default();
+        RuleCount {
+            rule: names.rule(number),
+            connections,
+            packets,
+            denied,
+        }
+    });
+    Ok(Json(Rules {
+        rules: rules.collect(),
+        compartment: name_of(&world, found.compartment),
+        unlogged: counters.map_or(0, |counters| counters.process(ProcessWord::Unlogged)),
+        tenant,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::io::Write;
+
+    fn page(words: &[u64]) -> File {
+        let mut file = tempfile::tempfile().unwrap();
+        for word in words {
+            file.write_all(&word.to_le_bytes()).unwrap();
+        }
+        file
+    }
+
+    fn listing(rows: &[Row]) -> Vec<u64> {
+        let mut words = vec![0; ROWS_AT];
+        words[MAGIC_AT] = MAGIC;
+        words[COUNT_AT] = rows.len() as u64;
+        words[SEEN_AT] = 9;
+        words.extend(rows.iter().flat_map(Row::words));
+        words
+    }
+
+    #[test]
+    fn rows_are_read_as_they_were_written_and_no_more_than_asked_for() {
+        let rows: Vec<Row> = (1..4)
+            .map(|n| Row {
+                protocol: 6,
+                state: 3,
+                bytes: [n, n],
+                ..Row::default()
+            })
+            .collect();
+        let page = page(&listing(&rows));
+        let read_back = read(&page, 10).unwrap();
+        assert_eq!((read_back.seen, &read_back.rows), (9, &rows));
+        assert_eq!(read(&page, 2).unwrap().rows, rows[..2]);
+    }
+
+    #[test]
+    fn what_is_not_written_yet_or_says_too_much_is_not_read() {
+        assert_eq!(read(&page(&[0; 100]), 5), None);
+        assert_eq!(read(&page(&[]), 5), None);
+        let mut words = listing(&[]);
+        words[COUNT_AT] = u64::MAX;
+        assert_eq!(read(&page(&words), 5), None);
+        words.resize(bytes_for(5) / 8, u64::MAX);
+        assert_eq!(read(&page(&words), 5).unwrap().rows.len(), 5);
+    }
+
+    #[test]
+    fn both_tuples_of_a_translated_connection_are_told() {
+        let end = |source, destination, ports: (u16, u16)| End {
+            source: wire(source),
+            destination: wire(destination),
+            source_port: ports.0,
+            destination_port: ports.1,
+            ..End::default()
+        };
+        let row = Row {
+            a: end([10, 0, 0, 1], [10, 9, 9, 9], (4000, 80)),
+            b: end([10, 1, 1, 1], [192, 0, 2, 1], (80, 5000)),
+            protocol: 6,
+            state: 3,
+            rules: [u32::MAX; 2],
+            ..Row::default()
+        };
+        let flow = told(&row, 1, &World::default(), &Names::default()).unwrap();
+        assert!(flow.translated);
+        assert_eq!(flow.source, "10.0.0.1:4000");
+        assert_eq!(flow.destination, "10.9.9.9:80");
+        assert_eq!(flow.source_there, "192.0.2.1:5000");
+        assert_eq!(flow.destination_there, "10.1.1.1:80");
+        assert_eq!(
+            (flow.state.as_str(), flow.protocol.as_str()),
+            ("established", "tcp")
+        );
+    }
+
+    fn wire([a, b, c, d]: [u8; 4]) -> [u8; 16] {
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
+    }
+
+    proptest! {
+        #[test]
+        fn any_words_are_told_without_harm(words in proptest::collection::vec(any::<u64>(), 0..200)) {
+            let mut words = words;
+            if let Some(first) = words.first_mut() {
+                *first = MAGIC;
+            }
+            if let Some(listing) = read(&page(&words), 7) {
+                prop_assert!(listing.rows.len() <= 7);
+                for row in &listing.rows {
+                    told(row, 3, &World::default(), &Names::default());
+                }
+            }
+        }
+    }
+}

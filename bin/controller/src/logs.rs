@@ -1,0 +1,66 @@
+//! What rules that log decided: from the switches' flight recorders to the events.
+
+use crate::names::Names;
+use crate::pages::logged_packet;
+use crate::server::Server;
+use crate::survey::Survey;
+use api::RuleName;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use telemetry::recorder::EventKind;
+use telemetry::rules::Logged;
+
+/// Between two looks. A recorder of 4,096 events holds what is logged in minutes.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Tells as long as the server lives; only looks where a rule logs.
+pub async fn tell(server: &Server) {
+    let started = crate::routes::now_ns();
+    let mut told: BTreeMap<u32, u64> = BTreeMap::new();
+    loop {
+        tokio::time::sleep(EVERY).await;
+        let world = server.world.world();
+        let logs = world.made().is_some_and(|(spec, _, _)| {
+            let tenants = spec.tenants.iter().flat_map(|tenant| &tenant.policy);
+            spec.guardrails.iter().any(|rail| rail.log())
+                || tenants
+                    .flat_map(|policy| &policy.rules)
+                    .any(|rule| rule.log())
+        });
+        if !logs {
+            continue;
+        }
+        let survey = Survey::take(&server.supervisor, &world).await;
+        let names = Names::of(&world);
+        for compartment in world.compartments() {
+            let Some(pages) = survey.pages(compartment.id) else {
+                continue;
+            };
+            let next = told.get(&compartment.id).copied().unwrap_or(0);
+            let (events, next) = pages.recorded_since(EventKind::Rule, next, started);
+            told.insert(compartment.id, next);
+            for event in events {
+                let logged = Logged::of([event.a, event.b]);
+                let endpoint = world
+                    .name_at(compartment.id, event.slot)
+                    .unwrap_or_default();
+                let message = format!(
+                    "{endpoint}: {} {}",
+                    called(&names.rule(logged.rule)),
+                    logged_packet(&logged)
+                );
+                let name = &compartment.name;
+                server
+                    .happenings
+                    .of_endpoint(compartment.id, "rule", name, endpoint, message);
+            }
+        }
+        told.retain(|id, _| world.compartment(*id).is_some());
+    }
+}
+
+fn called(rule: &RuleName) -> String {
+    let place = rule.place.as_ref();
+    let place = place.map_or_else(String::new, |at| format!(" ({}:{})", at.file, at.line));
+    format!("{} {}{place}", rule.kind, rule.name)
+}

@@ -1,0 +1,123 @@
+//! What numbers that switches tell of are called in the spec.
+
+use crate::world::World;
+use api::{RuleName, Where};
+use image::rules::DEFAULT_RULE;
+use spec::Span;
+use std::collections::{BTreeMap, HashMap};
+
+/// Names of one world.
+#[derive(Default)]
+pub struct Names {
+    rules: HashMap<u32, RuleName>,
+    tags: HashMap<u16, String>,
+    /// In the order of the spec: guardrails, then each tenant's.
+    guardrails: Vec<u32>,
+    of_tenants: BTreeMap<String, Vec<u32>>,
+}
+
+impl Names {
+    /// Of what is applied.
+    pub fn of(world: &World) -> Names {
+        let mut names = Names::default();
+        let Some((spec, ids, intent)) = world.made() else {
+            return names;
+        };
+        let at = |span: Span| {
+            let position = spec.source.position(span.start);
+            Some(Where {
+                file: spec.source.name().into(),
+                line: position.line,
+                column: position.column,
+            })
+        };
+        for rail in &spec.guardrails {
+            let name = rail.name.as_str();
+            let Some(id) = ids.guardrails.get(name) else {
+                continue;
+            };
+            names.guardrails.push(*id);
+            let rule = RuleName {
+                kind: "guardrail".into(),
+                name: name.to_owned(),
+                place: at(rail.name.span),
+            };
+            names.rules.insert(*id, rule);
+        }
+        for tenant in &spec.tenants {
+            let Some(own) = ids.tenants.get(tenant.name.as_str()) else {
+                continue;
+            };
+            let rules = tenant.policy.iter().flat_map(|policy| &policy.rules);
+            let rules = rules.map(|rule| ("rule", &rule.name, &own.rules));
+            let offers = tenant.offers.iter();
+            let offers = offers.map(|offer| ("offer", &offer.name, &own.offers));
+            let accepts = tenant.accepts.iter();
+            let accepts = accepts.map(|accept| ("acceptance", &accept.name, &own.accepts));
+            let order = names
+                .of_tenants
+                .entry(tenant.name.as_str().to_owned())
+                .or_default();
+            for (kind, name, list) in rules.chain(offers).chain(accepts) {
+                let Some(id) = list.get(name.as_str()) else {
+                    continue;
+                };
+                order.push(*id);
+                let rule = RuleName {
+                    kind: kind.into(),
+                    name: format!("{}/{}", tenant.name.as_str(), name.as_str()),
+                    place: at(name.span),
+                };
+                names.rules.insert(*id, rule);
+            }
+            for (uplink, attachment) in &own.attachments {
+                names
+                    .tags
+                    .insert(attachment.tag, format!("outside ({uplink})"));
+            }
+        }
+        for agreement in &intent.agreements {
+            let name = format!(
+                "agreement {}/{} with {}",
+                agreement.offerer, agreement.offer, agreement.acceptor
+            );
+            names.tags.insert(agreement.tag, name);
+        }
+        names
+    }
+
+    /// A rule by its number.
+    pub fn rule(&self, number: u32) -> RuleName {
+        if number == DEFAULT_RULE {
+            return RuleName {
+                kind: "default".into(),
+                ..RuleName::default()
+            };
+        }
+        self.rules
+            .get(&number)
+            .cloned()
+            .unwrap_or_else(|| RuleName {
+                kind: "rule".into(),
+                name: format!("number {number}, which the spec has no more"),
+                place: None,
+            })
+    }
+
+    /// Numbers of the rules that concern a tenant, in order.
+    pub fn rules_of(&self, tenant: &str) -> Vec<u32> {
+        let own = self.of_tenants.get(tenant).into_iter().flatten();
+        self.guardrails
+            .iter()
+            .chain(own)
+            .copied()
+            .chain([DEFAULT_RULE])
+            .collect()
+    }
+
+    /// What a fabric tag stands for.
+    pub fn tag(&self, tag: u16) -> String {
+        let name = self.tags.get(&tag).cloned();
+        name.unwrap_or_else(|| format!("tag {tag}"))
+    }
+}

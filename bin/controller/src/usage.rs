@@ -1,0 +1,416 @@
+//! What was used: counters' differences, added up by the hour in the store.
+//!
+//! A counter's last value is in the store with the sum it went into, in one write: over
+//! restarts of anybody nothing is counted twice, and what is lost is what a page that
+//! is gone (a compartment that was removed, a host that went down) had counted since.
+
+use crate::caller::Reader;
+use crate::happenings::{Happenings, now_ms};
+use crate::pages::Counters;
+use crate::refuse::Failure;
+use crate::server::Server;
+use crate::steps::{Key, Object};
+use crate::survey::Survey;
+use crate::world::World;
+use api::{Usage, UsageRow};
+use axum::Json;
+use axum::extract::{Query, State};
+use command::verbs::FABRIC;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use store::{Seen, SeenTarget};
+use telemetry::counters::Counter;
+use utoipa::IntoParams;
+
+/// Seconds of one sum.
+const HOUR: u64 = 3600;
+
+/// Of when, and whose.
+#[derive(Deserialize, IntoParams)]
+pub struct Wanted {
+    /// Hours that begin from here on, seconds since 1970. Default: all that is kept.
+    #[serde(default)]
+    from: u64,
+    /// Hours that begin before this, seconds since 1970. Default: all.
+    #[serde(default = "for_ever")]
+    to: u64,
+    /// Only this tenant.
+    tenant: Option<String>,
+}
+
+fn for_ever() -> u64 {
+    u64::MAX
+}
+
+/// What was used, by tenant and endpoint.
+#[utoipa::path(get, path = "/v1/usage", params(Wanted), responses((status = 200, body = Usage)))]
+pub async fn usage(
+    _: Reader,
+    State(server): State<Arc<Server>>,
+    Query(wanted): Query<Wanted>,
+) -> Result<Json<Usage>, Failure> {
+    let world = server.world.world();
+    let survey = Survey::take(&server.supervisor, &world).await;
+    let mut applier = server.applier.lock().await;
+    applier.account(&world, &survey).await?;
+    let hours = applier.usage(wanted.from, wanted.to)?;
+    drop(applier);
+    let first = hours.first().map_or(wanted.from, |(hour, _)| *hour);
+    let last = hours.last().map_or(wanted.from, |(hour, _)| hour + HOUR);
+    let rows = hours.into_iter().flat_map(|(_, rows)| rows);
+    let rows = rows.filter(|row| {
+        wanted
+            .tenant
+            .as_ref()
+            .is_none_or(|name| *name == row.tenant)
+    });
+    Ok(Json(Usage {
+        from_s: first,
+        to_s: last,
+        rows: summed(rows),
+    }))
+}
+
+/// Adds up at an interval; never ends.
+pub async fn keep(server: &Server, every: Duration) {
+    loop {
+        tokio::time::sleep(every).await;
+        let (world, survey) = server.survey().await;
+        let mut applier = server.applier.lock().await;
+        // An apply went by meanwhile: it has accounted itself.
+        if Arc::ptr_eq(&world, &server.world.world()) {
+            // A store that cannot be written says so where it matters; the counters wait.
+            let _ = applier.account(&world, &survey).await;
+        }
+    }
+}
+
+/// One row a name, the tenant's own before its endpoints'.
+pub fn summed(rows: impl Iterator<Item = UsageRow>) -> Vec<UsageRow> {
+    let mut all: BTreeMap<(String, String), UsageRow> = BTreeMap::new();
+    for row in rows {
+        let name = (row.tenant.clone(), row.endpoint.clone());
+        match all.get_mut(&name) {
+            Some(sum) => sum.add(&row),
+            None => drop(all.insert(name, row)),
+        }
+    }
+    all.into_values().collect()
+}
+
+/// The beginning of the hour now.
+pub fn hour() -> u64 {
+    now_ms() / 1000 / HOUR * HOUR
+}
+
+/// What was used since `seen`, and what is seen now.
+pub fn since(
+    seen: &Seen,
+    world: &World,
+    survey: &Survey,
+    happenings: &Happenings,
+) -> (Vec<UsageRow>, Seen) {
+    let mut now = Seen::default();
+    let mut rows = Vec::new();
+    let fabric = survey.counters(FABRIC);
+    let fabric_page = survey.pages(FABRIC).map(|pages| pages.identity());
+    for compartment in world.compartments() {
+        let id = compartment.id;
+        let before = seen.targets.get(&id);
+        let looked = survey.counters(id).zip(survey.pages(id));
+        let Some(((counters, pages), inspect)) = looked.zip(survey.inspected(id)) else {
+            // Nobody says anything of it just now: it waits.
+            now.targets
+                .extend(before.map(|before| (id, before.clone())));
+            continue;
+        };
+        let mut target = SeenTarget {
+            page: pages.identity(),
+            fabric_page: fabric_page.clone().unwrap_or_default(),
+            time_s: now_ms() / 1000,
+            pid: inspect.pid,
+            cpu_ns: inspect.cpu_ns,
+            spent_ns: inspect.spent_ns,
+            restarts: inspect.restarts,
+            own: crossing(counters, 0),
+            crossed: fabric.map_or([0; 4], |fabric| crossing(fabric, id)),
+            slots: BTreeMap::new(),
+        };
+        let same = before.filter(|before| before.page == target.page);
+        let endpoints = world.tenants().iter().flat_map(|tenant| &tenant.endpoints);
+        let mut parts = Vec::new();
+        for endpoint in endpoints.filter(|endpoint| endpoint.compartment == id) {
+            let slot = endpoint.slot;
+            let is = of_slot(counters, slot);
+            let was = same.and_then(|same| same.slots.get(&slot));
+            let [
+                sent_packets,
+                sent_bytes,
+                got_packets,
+                got_bytes,
+                connections,
+            ] = grown(was.copied().unwrap_or_default(), is);
+            target.slots.insert(slot, is);
+            parts.push(UsageRow {
+                tenant: endpoint.tenant.clone(),
+                endpoint: endpoint.name.clone(),
+                sent_packets,
+                sent_bytes,
+                got_packets,
+                got_bytes,
+                connections,
+                ..UsageRow::default()
+            });
+        }
+        let same_fabric = before.filter(|before| before.fabric_page == target.fabric_page);
+        let crossed = match fabric {
+            Some(_) => grown(
+                same_fabric.map_or([0; 4], |before| before.crossed),
+                target.crossed,
+            ),
+            None => {
+                // Not seen: it is as it was.
+                if let Some(before) = before {
+                    target.crossed = before.crossed;
+                    target.fabric_page = before.fabric_page.clone();
+                }
+                [0; 4]
+            }
+        };
+        if let (Some(same), Some(_), Some(_)) = (same, same_fabric, fabric) {
+            let own = grown(same.own, target.own);
+            let restarted = same.restarts != target.restarts;
+            let capacity = capacity(world, id);
+            if let Some(difference) = difference(own, crossed, capacity, restarted) {
+                happenings.told(id, "usage-difference", &compartment.name, difference);
+            }
+        }
+        let cpu_ns = processor(before, &target);
+        let held = same.map_or(0, |same| target.time_s.saturating_sub(same.time_s));
+        let whole = UsageRow {
+            sent_packets: crossed[0],
+            sent_bytes: crossed[1],
+            got_packets: crossed[2],
+            got_bytes: crossed[3],
+            cpu_ns,
+            memory_byte_seconds: inspect.memory.saturating_mul(held),
+            ..UsageRow::default()
+        };
+        rows.extend(shared(&compartment.tenants, &whole, &parts));
+        rows.extend(parts);
+        now.targets.insert(id, target);
+    }
+    rows.retain(|row| !row.is_nothing());
+    (rows, now)
+}
+
+/// A compartment's own figures among its tenants: by the packets of their endpoints in
+/// this time, equally where there were none. Nothing is lost by rounding.
+fn shared(tenants: &[String], whole: &UsageRow, parts: &[UsageRow]) -> Vec<UsageRow> {
+    fn of<'a>(parts: &'a [UsageRow], tenant: &'a str) -> impl Iterator<Item = &'a UsageRow> {
+        parts.iter().filter(move |part| part.tenant == tenant)
+    }
+    let packets: Vec<u128> = tenants
+        .iter()
+        .map(|tenant| {
+            of(parts, tenant)
+                .map(|part| u128::from(part.sent_packets) + u128::from(part.got_packets))
+                .sum()
+        })
+        .collect();
+    let all: u128 = packets.iter().sum();
+    let mut before: u128 = 0;
+    let mut rows = Vec::new();
+    for (at, (tenant, packets)) in tenants.iter().zip(packets).enumerate() {
+        let (from, to, of_all) = match all {
+            0 => (at as u128, at as u128 + 1, tenants.len() as u128),
+            _ => (before, before + packets, all),
+        };
+        before += packets;
+        let part = |figure: u64| {
+            let upto = |n: u128| u128::from(figure) * n / of_all.max(1);
+            u64::try_from(upto(to) - upto(from)).unwrap_or(u64::MAX)
+        };
+        rows.push(UsageRow {
+            tenant: tenant.clone(),
+            endpoint: String::new(),
+            sent_packets: part(whole.sent_packets),
+            sent_bytes: part(whole.sent_bytes),
+            got_packets: part(whole.got_packets),
+            got_bytes: part(whole.got_bytes),
+            connections: of(parts, tenant)
+                .map(|part| part.connections)
+                .fold(0, u64::saturating_add),
+            cpu_ns: part(whole.cpu_ns),
+            memory_byte_seconds: part(whole.memory_byte_seconds),
+        });
+    }
+    rows
+}
+
+/// What each counter grew by. One that went back began anew.
+fn grown<const N: usize>(was: [u64; N], is: [u64; N]) -> [u64; N] {
+    std::array::from_fn(|at| match is[at].checked_sub(was[at]) {
+        Some(more) => more,
+        None => is[at],
+    })
+}
+
+/// Processor time since then: of the process there, and of those that died since.
+fn processor(before: Option<&SeenTarget>, now: &SeenTarget) -> u64 {
+    let Some(before) = before.filter(|before| before.page == now.page) else {
+        return now.cpu_ns.saturating_add(now.spent_ns);
+    };
+    // A supervisor that came back knows of no dead.
+    let spent = now
+        .spent_ns
+        .checked_sub(before.spent_ns)
+        .unwrap_or(now.spent_ns);
+    if before.pid == now.pid {
+        return now
+            .cpu_ns
+            .saturating_sub(before.cpu_ns)
+            .saturating_add(spent);
+    }
+    // The one before is among the dead, with what it was counted for already.
+    now.cpu_ns
+        .saturating_add(spent.saturating_sub(before.cpu_ns))
+}
+
+/// What a switch says of its channel to the fabric, and the fabric of the same, where
+/// they differ by more than can be on the way. Both are (packets, bytes) from the
+/// compartment and to it.
+fn difference(own: [u64; 4], fabric: [u64; 4], capacity: u64, restarted: bool) -> Option<String> {
+    // What was on the way at each end of the time; a death may lose as much again. And
+    // the two pages are not read at one moment.
+    let slack = capacity.saturating_mul(if restarted { 8 } else { 4 });
+    for (way, own, fabric) in [("sent", own[1], fabric[1]), ("got", own[3], fabric[3])] {
+        if own.abs_diff(fabric) > slack {
+            return Some(format!(
+                "its switch says that it {way} {own} bytes by the fabric, the fabric says {fabric}: the fabric's figure is taken"
+            ));
+        }
+    }
+    None
+}
+
+/// Bytes of a compartment's channel in each direction.
+fn capacity(world: &World, id: u32) -> u64 {
+    match world.objects().get(&Key::Compartment(id)) {
+        Some(Object::Compartment(body)) => body.capacity.into(),
+        _ => 0,
+    }
+}
+
+/// Of a slot of the fabric's page, or slot 0 of a switch's: what came from the
+/// compartment, and what went to it.
+fn crossing(counters: &Counters, slot: u32) -> [u64; 4] {
+    let of = |which| counters.counter(slot, which);
+    let (rx, tx) = (
+        [of(Counter::RxSegments), of(Counter::RxBytes)],
+        [of(Counter::TxSegments), of(Counter::TxBytes)],
+    );
+    let ([a, b], [c, d]) = match slot {
+        // What a switch sends to its slot 0 the fabric receives.
+        0 => (tx, rx),
+        _ => (rx, tx),
+    };
+    [a, b, c, d]
+}
+
+fn of_slot(counters: &Counters, slot: u32) -> [u64; 5] {
+    [
+        Counter::RxSegments,
+        Counter::RxBytes,
+        Counter::TxSegments,
+        Counter::TxBytes,
+        Counter::Connections,
+    ]
+    .map(|which| counters.counter(slot, which))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn target(pid: u32, cpu_ns: u64, spent_ns: u64) -> SeenTarget {
+        SeenTarget {
+            page: "one".into(),
+            pid,
+            cpu_ns,
+            spent_ns,
+            ..SeenTarget::default()
+        }
+    }
+
+    #[test]
+    fn processor_time_is_counted_once_over_deaths() {
+        let before = target(1, 100, 0);
+        assert_eq!(processor(None, &before), 100);
+        assert_eq!(processor(Some(&before), &target(1, 130, 0)), 30);
+        // It died at 150, its successor has 20.
+        assert_eq!(processor(Some(&before), &target(2, 20, 150)), 70);
+        // A supervisor that came back: the dead are forgotten, the living is not.
+        assert_eq!(processor(Some(&target(2, 20, 150)), &target(2, 25, 0)), 5);
+        let other = SeenTarget {
+            page: "another".into(),
+            ..target(1, 130, 5)
+        };
+        assert_eq!(processor(Some(&before), &other), 135);
+    }
+
+    #[test]
+    fn what_is_on_the_way_is_no_difference() {
+        assert_eq!(
+            difference([0, 5000, 0, 0], [0, 1000, 0, 4000], 1000, false),
+            None
+        );
+        assert!(difference([0, 5001, 0, 0], [0, 1000, 0, 0], 1000, false).is_some());
+        assert!(difference([0, 0, 0, 0], [0, 0, 0, 4001], 1000, false).is_some());
+        assert_eq!(difference([0, 0, 0, 0], [0, 0, 0, 4001], 1000, true), None);
+    }
+
+    proptest! {
+        #[test]
+        fn shares_add_up(
+            packets in proptest::collection::vec(0_u64..1 << 40, 1..6),
+            cpu_ns in any::<u64>(),
+        ) {
+            let tenants: Vec<String> = (0..packets.len()).map(|n| format!("t{n}")).collect();
+            let parts: Vec<UsageRow> = tenants.iter().zip(&packets).map(|(tenant, packets)| UsageRow {
+                tenant: tenant.clone(),
+                endpoint: "e".into(),
+                sent_packets: *packets,
+                connections: 1,
+                ..UsageRow::default()
+            }).collect();
+            let whole = UsageRow { cpu_ns, ..UsageRow::default() };
+            let rows = shared(&tenants, &whole, &parts);
+            prop_assert_eq!(rows.iter().map(|row| u128::from(row.cpu_ns)).sum::<u128>(), u128::from(cpu_ns));
+            prop_assert!(rows.iter().all(|row| row.connections == 1));
+            let idle = packets.iter().zip(&rows).filter(|(packets, _)| **packets == 0);
+            let any = packets.iter().any(|packets| *packets > 0);
+            prop_assert!(!any || idle.into_iter().all(|(_, row)| row.cpu_ns == 0));
+        }
+
+        #[test]
+        fn sums_equal_the_counters_whatever_they_did(steps in proptest::collection::vec((0_u64..1 << 30, any::<bool>()), 1..30)) {
+            // A counter that grows, and begins anew now and then, is never counted twice.
+            let (mut counter, mut was, mut sum, mut truth) = (0_u64, 0_u64, 0_u64, 0_u64);
+            for (more, anew) in steps {
+                if anew {
+                    counter = 0;
+                }
+                counter += more;
+                truth += more;
+                let [more] = grown([was], [counter]);
+                sum += more;
+                was = counter;
+            }
+            prop_assert!(sum <= truth);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Connections, and what rules decided.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::Where;
+
+/// Connections just now, the busiest first. All of it is what confined switches allege.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Flows {
+    /// At most so many as were asked for.
+    pub flows: Vec<Flow>,
+    /// Connections that there were in all.
+    pub seen: u64,
+    /// Compartments whose switch did not answer in time.
+    pub silent: Vec<String>,
+}
+
+/// One connection, as one switch knows it. Pairs are (from the initiator, from the
+/// responder). One that crosses to another tenant is known by the switches of both.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Flow {
+    /// Compartment whose switch knows it.
+    pub compartment: String,
+    /// Who began it: an endpoint, an agreement or an uplink.
+    pub from: String,
+    /// Who answers.
+    pub to: String,
+    /// Protocol by name, or its number.
+    pub protocol: String,
+    /// As the initiator sends: source.
+    pub source: String,
+    /// As the initiator sends: destination.
+    pub destination: String,
+    /// Whether its addresses are translated.
+    pub translated: bool,
+    /// As it reaches the responder: source.
+    pub source_there: String,
+    /// As it reaches the responder: destination.
+    pub destination_there: String,
+    /// `established`, `unreplied`, ...
+    pub state: String,
+    /// Packets on the wire.
+    pub packets: [u64; 2],
+    /// Bytes on the wire.
+    pub bytes: [u64; 2],
+    /// Nanoseconds since a packet passed.
+    pub silent_ns: u64,
+    /// What let it begin: the initiator's rule, the responder's.
+    pub rules: [RuleName; 2],
+}
+
+/// A rule by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct RuleName {
+    /// `rule`, `guardrail`, `offer`, `acceptance`; `default` where none decided.
+    pub kind: String,
+    /// `TENANT/RULE`; a guardrail's own name; empty for the default.
+    pub name: String,
+    /// Where it stands in the spec.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub place: Option<Where>,
+}
+
+/// What each rule of a tenant decided since its compartment was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Rules {
+    /// The tenant.
+    pub tenant: String,
+    /// Its compartment. Guardrails and defaults count for all of its tenants.
+    pub compartment: String,
+    /// In the order of the spec: guardrails, rules, offers, acceptances; the default last.
+    pub rules: Vec<RuleCount>,
+    /// Packets of log rules that are not among the events, being too many.
+    pub unlogged: u64,
+}
+
+/// What one rule decided; an allegation of the compartment's switch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct RuleCount {
+    /// The rule.
+    pub rule: RuleName,
+    /// Connections that it let begin, at one end or both.
+    pub connections: u64,
+    /// Packets that it let pass by themselves.
+    pub packets: u64,
+    /// Packets that it denied.
+    pub denied: u64,
+}

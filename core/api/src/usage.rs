@@ -1,0 +1,68 @@
+//! What was used.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What was used in a span of time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Usage {
+    /// Its first hour, seconds since 1970.
+    pub from_s: u64,
+    /// Hours that begin from here on are not in it.
+    pub to_s: u64,
+    /// By tenant: first what its switch used and what crossed the fabric, then its
+    /// endpoints.
+    pub rows: Vec<UsageRow>,
+}
+
+/// What one tenant, or one endpoint, used.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct UsageRow {
+    /// The tenant.
+    pub tenant: String,
+    /// The endpoint; empty = the tenant as a whole.
+    pub endpoint: String,
+    /// Packets on the wire that it sent; of a tenant: to the fabric, by the fabric's count.
+    pub sent_packets: u64,
+    /// Bytes that it sent, likewise.
+    pub sent_bytes: u64,
+    /// Packets that it got; of a tenant: from the fabric, by the fabric's count.
+    pub got_packets: u64,
+    /// Bytes that it got, likewise.
+    pub got_bytes: u64,
+    /// Connections that began on its account; of a tenant: on its endpoints'.
+    pub connections: u64,
+    /// Of a tenant: nanoseconds of processor time of its switch.
+    pub cpu_ns: u64,
+    /// Of a tenant: resident memory of its switch, times the seconds that it was held.
+    pub memory_byte_seconds: u64,
+}
+
+impl UsageRow {
+    /// Adds another row's figures to this one's.
+    pub fn add(&mut self, other: &UsageRow) {
+        for (mine, other) in [
+            (&mut self.sent_packets, other.sent_packets),
+            (&mut self.sent_bytes, other.sent_bytes),
+            (&mut self.got_packets, other.got_packets),
+            (&mut self.got_bytes, other.got_bytes),
+            (&mut self.connections, other.connections),
+            (&mut self.cpu_ns, other.cpu_ns),
+            (&mut self.memory_byte_seconds, other.memory_byte_seconds),
+        ] {
+            *mine = mine.saturating_add(other);
+        }
+    }
+
+    /// Whether nothing was used.
+    pub fn is_nothing(&self) -> bool {
+        let named = UsageRow {
+            tenant: self.tenant.clone(),
+            endpoint: self.endpoint.clone(),
+            ..UsageRow::default()
+        };
+        *self == named
+    }
+}

@@ -1,0 +1,179 @@
+//! Connections, what rules decided, and what was used, on a host of two tenants.
+
+use e2e::frames::TwoTenants;
+use e2e::{Ended, Instance};
+use serde_json::Value;
+use std::process::Child;
+use std::time::Duration;
+
+const POLICY: &str = "    policy:
+      default: {inside: deny, inbound: deny, outbound: allow}
+      rules:
+        - {name: web, action: allow, to: {endpoint: web1}, protocol: tcp, ports: [80], log: on}
+        - {name: no-dns, action: deny, priority: 9, protocol: udp, ports: [53], log: on}
+";
+
+/// Answers each byte on port 80 with the same.
+fn echo(tenants: &TwoTenants) -> Child {
+    let line = "exec python3 -c \"
+import socket
+s=socket.create_server(('10.1.1.10',80))
+while True:
+    c=s.accept()[0]
+    while d:=c.recv(65536): c.sendall(d)\"";
+    let namespace = std::mem::ManuallyDrop::new(tenants.at("red", "web1"));
+    namespace.command(line).spawn().unwrap()
+}
+
+/// Sends and gets 100,000 bytes, and keeps the connection.
+fn talk(tenants: &TwoTenants) -> Child {
+    let line = "exec python3 -c \"
+import socket,time
+for attempt in range(100):
+    try: s=socket.create_connection(('10.1.1.10',80),2,('10.1.2.11',4321)); break
+    except OSError: time.sleep(.1)
+for n in range(100):
+    s.sendall(b'x'*1000); left=1000
+    while left: left-=len(s.recv(left))
+time.sleep(60)\"";
+    let namespace = std::mem::ManuallyDrop::new(tenants.at("red", "app1"));
+    namespace.command(line).spawn().unwrap()
+}
+
+fn flows(instance: &Instance, words: &[&str]) -> Vec<Value> {
+    let mut all = vec!["flows"];
+    all.extend(words);
+    let flows = instance.ask(&all).unwrap();
+    assert_eq!(flows["silent"], serde_json::json!([]), "{flows}");
+    flows["flows"].as_array().unwrap().clone()
+}
+
+fn count(instance: &Instance, rule: &str) -> (u64, u64) {
+    let rules = instance.ask(&["rules", "red"]).unwrap();
+    let all = rules["rules"].as_array().unwrap();
+    let found = all.iter().find(|count| count["rule"]["name"] == rule);
+    let found = found.unwrap_or_else(|| panic!("{rule} is not in {rules}"));
+    assert!(found["rule"]["place"]["line"].as_u64() > Some(1), "{found}");
+    let figure = |name: &str| found[name].as_u64().unwrap();
+    (figure("connections"), figure("denied"))
+}
+
+/// (sent bytes, got bytes, connections, processor ns)
+fn used(instance: &Instance, tenant: &str, endpoint: &str) -> [u64; 4] {
+    let usage = instance.ask(&["usage"]).unwrap();
+    let rows = usage["rows"].as_array().unwrap();
+    let is = |row: &&Value| row["tenant"] == tenant && row["endpoint"] == endpoint;
+    let Some(row) = rows.iter().find(is) else {
+        return [0; 4];
+    };
+    ["sent_bytes", "got_bytes", "connections", "cpu_ns"].map(|name| row[name].as_u64().unwrap())
+}
+
+fn kill(pid: u32) {
+    let status = std::process::Command::new("kill")
+        .args(["-9", &pid.to_string()])
+        .status();
+    assert!(status.unwrap().success());
+}
+
+fn not_less(before: [u64; 4], now: [u64; 4]) {
+    for (before, now) in before.into_iter().zip(now) {
+        assert!(now >= before, "{now} after {before}");
+    }
+}
+
+#[test]
+fn a_connection_is_listed_with_its_rule_and_both_are_counted_over_a_restart() {
+    let tenants = TwoTenants::new(POLICY);
+    let instance = Instance::start().unwrap();
+    instance.apply(&tenants.spec).unwrap();
+    let _server = Ended(echo(&tenants));
+    let talking = Ended(talk(&tenants));
+    let through = |flow: &Value| flow["bytes"][1].as_u64() > Some(100_000);
+    let seen = instance.until(Duration::from_secs(20), |i| {
+        flows(i, &["red/app1"]).iter().any(through)
+    });
+    assert!(seen, "{:?}", flows(&instance, &[]));
+    let all = flows(&instance, &["red/web1"]);
+    let flow = all.iter().find(|flow| through(flow)).unwrap();
+    for (name, value) in [
+        ("from", "red/app1"),
+        ("to", "red/web1"),
+        ("protocol", "tcp"),
+        ("source", "10.1.2.11:4321"),
+        ("destination", "10.1.1.10:80"),
+        ("state", "established"),
+    ] {
+        assert_eq!(flow[name], value, "{flow}");
+    }
+    assert_eq!(flow["rules"][0]["name"], "red/web", "{flow}");
+    assert_eq!(flow["translated"], false);
+    // Blue has the same addresses, and none of it; nor has red's other endpoint.
+    for other in ["blue/app1", "red/app2"] {
+        let theirs = flows(&instance, &[other]);
+        assert!(!theirs.iter().any(through), "{theirs:?}");
+    }
+    assert_eq!(flows(&instance, &["-n", "1"]).len(), 1);
+
+    let (began, _) = count(&instance, "red/web");
+    assert!(began >= 1);
+    let before = count(&instance, "red/no-dns").1;
+    tenants
+        .sh(
+            "red",
+            "app1",
+            "bash -c 'for i in 1 2 3; do echo x > /dev/udp/10.1.1.10/53; done'",
+        )
+        .unwrap();
+    let denied = instance.until(Duration::from_secs(5), |i| {
+        count(i, "red/no-dns").1 >= before + 3
+    });
+    assert!(denied, "{:?}", count(&instance, "red/no-dns"));
+    let told = instance.until(Duration::from_secs(5), |i| {
+        let mut command = i.command(&["events", "--last", "100"]);
+        let child = command
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        kill(child.id());
+        let out = child.wait_with_output().unwrap().stdout;
+        let text = String::from_utf8_lossy(&out).into_owned();
+        text.contains("rule red/no-dns")
+            && text.contains("denied a packet to 10.1.1.10 (udp")
+            && text.contains("rule red/web")
+            && text.contains("let a connection begin")
+    });
+    assert!(told, "the log's packets are not among the events");
+
+    let first = used(&instance, "red", "app1");
+    assert!(
+        first[0] > 100_000 && first[1] > 100_000 && first[2] >= 1,
+        "{first:?}"
+    );
+    let whole = used(&instance, "red", "");
+    assert!(whole[3] > 0, "{whole:?}");
+    let rules = count(&instance, "red/web");
+    drop(talking);
+    // A successor of the switch, and one of the controller, go on where they were.
+    kill(instance.pid("red").unwrap());
+    let back = instance.until(Duration::from_secs(10), |i| {
+        i.pid("red").is_ok_and(|pid| pid > 0)
+    });
+    assert!(back);
+    not_less(first, used(&instance, "red", "app1"));
+    not_less(whole, used(&instance, "red", ""));
+    assert!(count(&instance, "red/web") >= rules);
+    let once = used(&instance, "red", "app1")[0];
+    assert!(once < 2 * first[0], "{once} after {first:?}: counted twice");
+    let csv = instance
+        .say(&["usage", "--csv", "--tenant", "red"])
+        .unwrap();
+    assert!(csv.out.contains(",red,app1,"), "{}", csv.out);
+    assert!(!csv.out.contains(",blue,"), "{}", csv.out);
+    // What goes is counted to its end.
+    instance.say(&["down"]).unwrap();
+    let last = used(&instance, "red", "app1");
+    not_less(first, last);
+    assert_eq!(used(&instance, "red", "app1"), last);
+}
