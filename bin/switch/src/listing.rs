@@ -44,7 +44,10 @@ impl Listing {
         let (slot, most) = (self.slot, self.most);
         let (seen, busiest) = (&mut self.seen, &mut self.busiest);
         let ended = switch.walk(now, &mut self.at, STEP, &mut |connection| {
-            if slot != u32::MAX && connection.a.owner != slot && connection.b.owner != slot {
+            if slot != u32::MAX
+                && switch::slot_of(connection.a.owner) != slot
+                && switch::slot_of(connection.b.owner) != slot
+            {
                 return;
             }
             *seen += 1;
@@ -88,7 +91,7 @@ impl Listing {
 
 fn row(connection: &Connection) -> Row {
     let end = |side: &switch::Side| End {
-        slot: side.owner,
+        slot: switch::slot_of(side.owner),
         zone: side.zone,
         source: side.tuple.source,
         destination: side.tuple.destination,

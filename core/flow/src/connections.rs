@@ -370,6 +370,17 @@ impl<J: Journal> Connections<J> {
         })
     }
 
+    /// Where packets going `found.direction` arrive: in whose bounds, and by which zone, the
+    /// other side's packets are found.
+    pub fn far(&self, found: Found) -> Option<(u32, u16)> {
+        let record = self.record(found.id)?;
+        let side = match found.direction {
+            Direction::Forth => record.plain_b(),
+            Direction::Back => record.a(),
+        };
+        Some((side.owner, side.zone))
+    }
+
     /// Whether the connection's packets leave with another tuple than they come with.
     pub fn is_translated(&self, found: Found) -> bool {
         self.record(found.id)

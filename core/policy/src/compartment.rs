@@ -247,6 +247,12 @@ impl Work<'_> {
             slots.push(ids.slot);
             let member = members.len() - 1;
             let mac = MacAddress(mac);
+            if placed.subnet.prefix6().is_none()
+                && let Some(member) = members.get_mut(member)
+            {
+                // It may be spoken from in any subnet: rules about it hold for that too.
+                member.addresses.push(link_local(mac));
+            }
             if let Some(prefix) = placed.subnet.prefix6() {
                 derived.push((at, member, placed.index, link_local(mac)));
                 if placed.subnet.slaac() {

@@ -4,7 +4,9 @@ use crate::admission::taken;
 use crate::crossing::is_service;
 use crate::decision::{Answer, Decision};
 use crate::frame::{Sender, owner};
+use guard::guard;
 use image::CompartmentImage;
+use image::compartment::NONE;
 use telemetry::drops::DropReason;
 use wire::address::{MacAddress, mapped};
 use wire::arp::{Message, Operation};
@@ -18,6 +20,11 @@ pub(crate) fn decide(
     message: &Message,
 ) -> Decision {
     let target = mapped(message.target);
+    if sender.endpoint.egress != NONE && !asks(message) && guard!("arp-under-rules") {
+        // The switch answers for everyone: between endpoints under rules there is nothing
+        // to say, and what is said carries what else it likes.
+        return Decision::Absorb;
+    }
     if message.is_gratuitous() {
         // The owner announces itself to its subnet.
         return Decision::Flood;
@@ -56,4 +63,9 @@ pub(crate) fn decide(
         Operation::Reply if destination.is_group() => Decision::Flood,
         Operation::Reply => crate::decision::bridge(image, sender, destination),
     }
+}
+
+/// Whether a message is a question that the switch answers.
+fn asks(message: &Message) -> bool {
+    message.operation == Operation::Request && !message.is_gratuitous()
 }

@@ -74,14 +74,8 @@ pub(crate) fn outward(
         }
     }
     Ok(Passage {
-        from: End {
-            owner: slot,
-            zone: 0,
-        },
-        to: End {
-            owner: slot,
-            zone: crossing.tag,
-        },
+        from: End::at(slot),
+        to: End::beyond(slot, crossing.tag),
         egress,
         ingress: NONE,
         translation: if offers {
@@ -176,22 +170,13 @@ fn to_service(
         }
     }
     let passage = Passage {
-        from: End {
-            owner: endpoint.slot,
-            zone: crossing.tag,
-        },
-        to: End {
-            owner: endpoint.slot,
-            zone: 0,
-        },
+        from: End::strangers(endpoint.slot, crossing.tag),
+        to: End::at(endpoint.slot),
         egress: NONE,
         ingress: endpoint.ingress,
         translation: Translation::Pool { crossing: index },
     };
     let leaving = pass(state, image, frame, head, &passage)?;
-    if guard!("crossing-translated") && leaving == Leaving::Same {
-        return Err(DropReason::ServiceUnasked);
-    }
     Ok((to_endpoint(image, crossing.endpoint), leaving))
 }
 
@@ -218,11 +203,8 @@ fn answer(
         .get(index as usize)
         .ok_or(DropReason::NoNeighbour)?
         .slot;
-    let from = End {
-        owner: slot,
-        zone: crossing.tag,
-    };
-    let known = known(&mut state.tracking, image, frame, ip, head, from);
+    let (from, to) = (End::beyond(slot, crossing.tag), Some(End::at(slot)));
+    let known = known(&mut state.tracking, image, frame, ip, head, from, to);
     match known {
         Some(Ok((_, leaving))) => Ok((to_endpoint(image, index), leaving)),
         Some(Err(reason)) => Err(reason),

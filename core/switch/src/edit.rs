@@ -12,7 +12,7 @@ use image::rules::{Region, RuleTable};
 use std::collections::BTreeMap;
 use wire::Tuple;
 
-use crate::judgement::opening;
+use crate::judgement::{opening, slot_of};
 
 /// Rules that differ, at most, for the difference to be worth looking at.
 const MOST: usize = 16;
@@ -89,7 +89,7 @@ impl Edit {
             all || (side.zone == 0
                 && self
                     .ends
-                    .get(side.owner as usize)
+                    .get(slot_of(side.owner) as usize)
                     .and_then(|end| end.get(which))
                     .is_none_or(|changed| changed.concerns(&opening(tuple))))
         };

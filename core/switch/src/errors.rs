@@ -21,6 +21,9 @@ pub(crate) fn send(
     ident: u16,
     out: &mut impl Output,
 ) {
+    if frame.face.is_nobody() {
+        return;
+    }
     let mut quote = [0u8; icmpv6::MAX_QUOTE];
     let limit = match ip.version {
         Version::V4 => icmpv4::MAX_QUOTE,

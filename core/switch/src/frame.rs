@@ -130,6 +130,11 @@ impl Face {
         }
     }
 
+    /// Whether nothing is answered to whoever sent it.
+    pub(crate) fn is_nobody(&self) -> bool {
+        self.mac == MacAddress::ZERO
+    }
+
     /// The compartment as a machine on an uplink.
     pub(crate) fn attachment(attachment: &Attachment, index: u32) -> Face {
         let mac = MacAddress(attachment.mac);

@@ -20,8 +20,49 @@ use wire::{Tuple, inner};
 /// its packets come (0 = inside).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct End {
-    pub(crate) owner: Slot,
+    pub(crate) owner: u32,
     pub(crate) zone: u16,
+}
+
+impl End {
+    /// An endpoint.
+    pub(crate) const fn at(slot: Slot) -> End {
+        End {
+            owner: own(slot),
+            zone: 0,
+        }
+    }
+
+    /// Where an endpoint's own packets leave by a tag.
+    pub(crate) const fn beyond(slot: Slot, zone: u16) -> End {
+        End {
+            owner: own(slot),
+            zone,
+        }
+    }
+
+    /// Whoever comes to an endpoint by a tag: bounded apart from what it begins itself.
+    pub(crate) const fn strangers(slot: Slot, zone: u16) -> End {
+        End {
+            owner: own(slot) + 1,
+            zone,
+        }
+    }
+
+    const fn slot(self) -> Slot {
+        slot_of(self.owner)
+    }
+}
+
+/// In whose bounds an endpoint's own connections are.
+pub(crate) const fn own(slot: Slot) -> u32 {
+    slot.saturating_mul(2)
+}
+
+/// The slot of the endpoint that an owner of connections stands for: two each, one for
+/// what it begins and one for what strangers begin with it.
+pub const fn slot_of(owner: u32) -> Slot {
+    owner / 2
 }
 
 /// From where to where a packet wants to go.
@@ -59,15 +100,22 @@ pub(crate) fn pass(
     if passage.is_free() || ip.is_nd() {
         return Ok(Leaving::Same);
     }
-    if let Some(known) = known(&mut state.tracking, image, frame, ip, head, passage.from) {
-        return known.map(|(_, leaving)| leaving);
+    let (from, to) = (passage.from, Some(passage.to));
+    let leaving = match known(&mut state.tracking, image, frame, ip, head, from, to) {
+        Some(known) => known?.1,
+        None => fresh(state, image, frame, ip, head, passage)?,
+    };
+    if passage.translation.chooses() && leaving == Leaving::Same {
+        // Inside addresses never leave where others stand for them.
+        return Err(DropReason::NoTranslation);
     }
-    fresh(state, image, frame, ip, head, passage)
+    Ok(leaving)
 }
 
 /// What is known of the packet without asking a rule: `None` = nothing, it is to be
 /// judged as a first packet. Else the connection it belongs to (none for a fragment
-/// that follows another), and how it leaves.
+/// that follows another), and how it leaves. With `to`, where it goes: a connection that
+/// leads elsewhere is over.
 pub(crate) fn known(
     tracking: &mut Tracking,
     image: &CompartmentImage<'_>,
@@ -75,21 +123,22 @@ pub(crate) fn known(
     ip: &Ip,
     head: &[u8],
     from: End,
+    to: Option<End>,
 ) -> Option<Result<(Option<Found>, Leaving), DropReason>> {
     let now = frame.now;
     if ip.fragment == Fragment::Later {
-        return Some(tracking.follow(now, from, frame, ip));
+        return Some(tracking.follow(now, from, to, frame, ip));
     }
     if inner::is_error(ip) {
-        return related(tracking, image, frame, head, from);
+        return related(tracking, image, frame, head, from, to);
     }
     let segment = Segment::read(head, frame.parsed, &frame.offload, frame.total)?;
     let tuple = Tuple::of_connection(ip, head)?;
-    let found = live(tracking, image, now, from, &tuple)?;
+    let found = live(tracking, image, now, from, to, &tuple)?;
     match tracking.connections.packet(now, found, &segment) {
         Judgement::Pass => {
             let leaving = tracking.leaving(found);
-            tracking.remember_first(now, from, ip, Some(found), leaving);
+            tracking.remember_first(now, from, to, ip, Some(found), leaving);
             Some(Ok((Some(found), leaving)))
         }
         Judgement::Invalid(_) if guard!("connection-state") => {
@@ -106,12 +155,22 @@ fn live(
     image: &CompartmentImage<'_>,
     now: Nanos,
     from: End,
+    to: Option<End>,
     tuple: &Tuple,
 ) -> Option<Found> {
-    let found = tracking
-        .connections
-        .find(now, from.owner, from.zone, tuple)?;
-    tracking.stands(image, now, found).then_some(found)
+    let found = tracking.find(now, from, tuple)?;
+    if !tracking.stands(image, now, found) {
+        return None;
+    }
+    let leads = |to: End| {
+        let far = tracking.connections.far(found);
+        far.is_some_and(|(owner, zone)| (slot_of(owner), zone) == (to.slot(), to.zone))
+    };
+    if guard!("connection-leads") && !to.is_none_or(leads) {
+        tracking.connections.close(found);
+        return None;
+    }
+    Some(found)
 }
 
 /// An ICMP error about a connection goes where the quoted packet came from.
@@ -121,11 +180,16 @@ fn related(
     frame: &Frame<'_>,
     head: &[u8],
     from: End,
+    to: Option<End>,
 ) -> Option<Result<(Option<Found>, Leaving), DropReason>> {
     let quote = inner::parse(head, frame.parsed)?;
     let ip = frame.parsed.ip()?;
+    // It is told to who sent what it quotes, and to nobody else.
+    if guard!("error-goes-home") && ip.destination != quote.tuple.source {
+        return None;
+    }
     let answers = quote.tuple.reversed();
-    let found = live(tracking, image, frame.now, from, &answers)?;
+    let found = live(tracking, image, frame.now, from, to, &answers)?;
     let segment = Segment::counted(&frame.offload, frame.total);
     match tracking
         .connections
@@ -179,8 +243,9 @@ fn fresh(
             .as_ref()
             .is_some_and(|verdict| verdict.action == Action::Deny)
     };
-    if (denied(&sent) && guard!("egress-rules")) || (denied(&got) && guard!("ingress-rules")) {
-        let reason = if denied(&sent) {
+    let barred = denied(&sent) && guard!("egress-rules");
+    if barred || (denied(&got) && guard!("ingress-rules")) {
+        let reason = if barred {
             DropReason::EgressRule
         } else {
             DropReason::IngressRule
@@ -209,7 +274,7 @@ fn fresh(
         state.tracking.decided = Some(note);
         state
             .tracking
-            .remember_first(now, passage.from, ip, None, Leaving::Same);
+            .remember_first(now, passage.from, Some(passage.to), ip, None, Leaving::Same);
         return Ok(Leaving::Same);
     }
     let segment = Segment::read(head, frame.parsed, &frame.offload, frame.total);
@@ -249,7 +314,7 @@ fn decided(
     outcome: Outcome,
 ) -> Decided {
     Decided {
-        owner: passage.from.owner,
+        owner: passage.from.slot(),
         inbound: passage.from.zone != 0,
         tuple: *tuple,
         outcome,
@@ -290,7 +355,9 @@ fn open(
             Ok(found) => {
                 tracking.wake(now);
                 let leaving = tracking.leaving(found);
-                tracking.remember_first(now, passage.from, ip, Some(found), leaving);
+                state.deadline = state.deadline.min(tracking.due);
+                let to = Some(passage.to);
+                tracking.remember_first(now, passage.from, to, ip, Some(found), leaving);
                 return Ok((leaving, true));
             }
             Err(Refused::Taken) if passage.translation.chooses() => {}
@@ -305,7 +372,10 @@ fn open(
             Err(Refused::Taken | Refused::Invalid(_)) if guard!("connection-first") => {
                 return Err(DropReason::ConnectionState);
             }
-            Err(_) => return Ok((Leaving::Same, false)),
+            Err(_) if passage.translation == Translation::None => {
+                return Ok((Leaving::Same, false));
+            }
+            Err(_) => return Err(DropReason::NoTranslation),
         }
     }
     Err(DropReason::NoTranslation)
@@ -324,17 +394,22 @@ fn unstated(
     asked: &Tuple,
     passage: &Passage,
 ) -> bool {
-    if !state.tracking.was_full_lately(frame.now, passage.to.owner) || begins(frame, asked) {
+    // Between endpoints of the tenant alone: beyond a tag nothing is known of the asker.
+    let inside =
+        passage.translation == Translation::None && (passage.from.zone, passage.to.zone) == (0, 0);
+    if !inside
+        || !state.tracking.was_full_lately(frame.now, passage.to.owner)
+        || begins(frame, asked)
+    {
         return false;
     }
     let table = |end: &End, egress: bool| {
         let endpoint = image
             .endpoints()
-            .get(image.endpoint_by_slot(end.owner)? as usize)?;
-        Some(match (end.zone, egress) {
-            (0, true) => endpoint.egress,
-            (0, false) => endpoint.ingress,
-            _ => NONE,
+            .get(image.endpoint_by_slot(end.slot())? as usize)?;
+        Some(match egress {
+            true => endpoint.egress,
+            false => endpoint.ingress,
         })
     };
     let opening = answered(asked);
@@ -355,13 +430,14 @@ fn begins(frame: &Frame<'_>, asked: &Tuple) -> bool {
     use wire::parse::Transport;
     match frame.parsed.ip().map(|ip| ip.transport) {
         Some(Transport::Tcp { flags, .. }) => {
-            flags & (wire::tcp::SYN | wire::tcp::ACK) == wire::tcp::SYN
+            flags & wire::tcp::RST == 0 && flags & wire::tcp::ACK == 0
         }
         Some(Transport::Icmp { .. }) => !matches!(
             (asked.protocol, asked.destination_port >> 8),
             (1, 0) | (58, 129)
         ),
-        _ => false,
+        // It does not say.
+        _ => true,
     }
 }
 
@@ -391,6 +467,11 @@ pub(crate) fn again(
 ) -> Option<Verdict> {
     let sent = end(image, a, &a.tuple, true)?;
     let got = end(image, b, &b.tuple.reversed(), false)?;
+    if let Some((_, crossing)) = image.crossing_by_tag(a.zone)
+        && !crate::translation::in_pool(crossing, &b.tuple.destination)
+    {
+        return None;
+    }
     Some(Verdict {
         epoch,
         rules: [sent, got],
@@ -401,7 +482,7 @@ pub(crate) fn again(
 /// One side of a connection, `tuple` being its first packet there: the rule that lets it
 /// pass (NONE = there are no rules), if it does.
 fn end(image: &CompartmentImage<'_>, side: &Side, tuple: &Tuple, sends: bool) -> Option<u32> {
-    let index = image.endpoint_by_slot(side.owner)?;
+    let index = image.endpoint_by_slot(slot_of(side.owner))?;
     let sender = Sender::of(image, index)?;
     if side.zone != 0 {
         return beyond(image, index, &sender, side, tuple, sends).then_some(NONE);
@@ -410,7 +491,7 @@ fn end(image: &CompartmentImage<'_>, side: &Side, tuple: &Tuple, sends: bool) ->
         true => (&tuple.source, sender.endpoint.egress),
         false => (&tuple.destination, sender.endpoint.ingress),
     };
-    if guard!("again-address") && !owns(image, &sender, own) {
+    if !owns(image, &sender, own) {
         return None;
     }
     if table == NONE {
@@ -435,7 +516,7 @@ fn beyond(
         let ports = image.serves(crossing, tuple.protocol, tuple.destination_port);
         return crossing.tenant == tenant
             && match (crossing.role, sends) {
-                // What comes is for the service.
+                // What comes is for the service; whom it appears as, the other side says.
                 (CROSSING_OFFERER, true) => crossing.endpoint == index && ports,
                 // What goes is to the address that stands for it.
                 (CROSSING_ACCEPTOR, false) => {
@@ -451,12 +532,19 @@ fn beyond(
     if attachment.tenant != tenant {
         return false;
     }
-    // A translated source must still be the endpoint's own.
-    let translated = !sends && tuple.source == wire::address::mapped(attachment.address4);
-    !translated
-        || image
-            .nat_ports(at, index)
-            .is_some_and(|own| own.contains(&tuple.source_port))
+    let inner = if sends {
+        &tuple.destination
+    } else {
+        &tuple.source
+    };
+    if attachment.nat_block == 0 || wire::address::unmapped(inner).is_none() {
+        return *inner != wire::address::mapped(attachment.address4);
+    }
+    // What leaves here is translated, to ports that must still be the endpoint's own.
+    let shared = *inner == wire::address::mapped(attachment.address4);
+    let own = image.nat_ports(at, index);
+    let owns = own.is_some_and(|ports| ports.contains(&tuple.source_port));
+    !sends && shared && (owns || !guard!("again-nat"))
 }
 
 /// A connection's first packet as rules see it.
@@ -505,6 +593,7 @@ impl Tracking {
         &mut self,
         now: Nanos,
         from: End,
+        to: Option<End>,
         ip: &Ip,
         found: Option<Found>,
         leaving: Leaving,
@@ -512,7 +601,7 @@ impl Tracking {
         if ip.fragment != Fragment::First {
             return;
         }
-        let follows = Follows::new(found, leaving);
+        let follows = Follows::new(found, leaving, to);
         self.fragments
             .first(now, from.owner, from.zone, ip, follows);
     }
@@ -521,6 +610,7 @@ impl Tracking {
         &mut self,
         now: Nanos,
         from: End,
+        to: Option<End>,
         frame: &Frame<'_>,
         ip: &Ip,
     ) -> Result<(Option<Found>, Leaving), DropReason> {
@@ -529,6 +619,9 @@ impl Tracking {
             Err(_) if guard!("fragment-follows") => return Err(DropReason::Fragment),
             Err(_) => return Ok((None, Leaving::Same)),
         };
+        if guard!("fragment-leads") && !follows.leads_to(to) {
+            return Err(DropReason::Fragment);
+        }
         let leaving = follows.leaving(ip);
         let found = follows.found();
         if let Some(found) = found {

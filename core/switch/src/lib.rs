@@ -33,6 +33,7 @@ mod translation;
 pub use decision::{Answer, Decision, Egress, Hop};
 pub use finish::{Finish, finish, needed};
 pub use flow::{Connection, Cursor, Side};
+pub use judgement::slot_of;
 pub use pipeline::Switch;
 pub use state::Config;
 

@@ -6,7 +6,7 @@ use crate::decision::{Answer, Decision, bridge};
 use crate::frame::{Sender, owner, owns};
 use guard::guard;
 use image::CompartmentImage;
-use image::compartment::{ROLE_ROUTER, SUBNET_RA, Subnet};
+use image::compartment::{NONE, ROLE_ROUTER, SUBNET_RA, Subnet};
 use telemetry::drops::DropReason;
 use wire::address::{self, MacAddress};
 use wire::nd::{HOP_LIMIT, Message, Options, Prefix, RouterAdvert};
@@ -83,6 +83,13 @@ pub(crate) fn decide(
             if sender.subnet.flags & SUBNET_RA != 0 && sender.subnet.prefix6_len != 0 =>
         {
             Decision::Answer(Answer::RouterAdvert)
+        }
+        _ if sender.endpoint.egress != NONE
+            && sender.endpoint.roles & ROLE_ROUTER == 0
+            && guard!("nd-under-rules") =>
+        {
+            // As with ARP: the switch has answered.
+            Decision::Absorb
         }
         _ if group => Decision::Flood,
         _ if parsed.destination.0 == sender.subnet.gateway_mac => Decision::Absorb,

@@ -4,7 +4,7 @@
 use crate::act::{act, advertise_neighbour};
 use crate::decision::{Decision, Egress, Hop, Refusal, decide_outside, refuse, to_endpoint};
 use crate::frame::{Face, Frame, Leaving, is_attachment, unusable_source};
-use crate::judgement::{End, Passage, known, pass};
+use crate::judgement::{End, Passage, known, pass, slot_of};
 use crate::state::State;
 use crate::translation::Translation;
 use crate::{FABRIC, Ingress, Nanos, Output, admission, nd};
@@ -17,7 +17,7 @@ use wire::Tuple;
 use wire::address::{self, MacAddress, mapped, solicited_node, unmapped};
 use wire::nd::{Message, NeighbourAdvert, NeighbourSolicit};
 use wire::offload::{MIN_GSO_FLOOR, Offload};
-use wire::parse::{Fragment, Ip, Network, Parsed};
+use wire::parse::{Fragment, Ip, Network, Parsed, Version};
 use wire::{arp, build, ethernet, ipv6, offload};
 
 /// Between requests for one MAC, ns (RFC 4861 RETRANS_TIMER).
@@ -106,6 +106,13 @@ fn judge(
                 return Err(DropReason::UnknownMac);
             }
             source(image, attachment, ip)?;
+            let inner = ip.version == Version::V4
+                && attachment.nat_block != 0
+                && !is_attachment(attachment, &ip.destination);
+            if guard!("nat-hides") && inner {
+                // Others stand for these addresses: nobody out there knows them.
+                return Err(DropReason::Martian);
+            }
             Ok(decide_outside(
                 state,
                 image,
@@ -137,15 +144,20 @@ fn inward(
         .endpoints()
         .get(index as usize)
         .ok_or(DropReason::NoNeighbour)?;
+    // Answers to what the endpoint began, before strangers' own.
+    let answers = End::beyond(endpoint.slot, attachment.tag);
+    let to = Some(End::at(endpoint.slot));
+    if let Some(ip) = frame.parsed.ip()
+        && let Some(known) = known(&mut state.tracking, image, frame, ip, head, answers, to)
+        // A later fragment may follow a stranger's first.
+        && (known.is_ok() || ip.fragment != Fragment::Later)
+    {
+        return known.map(|(_, leaving)| (decision, leaving));
+    }
+    let from = End::strangers(endpoint.slot, attachment.tag);
     let passage = Passage {
-        from: End {
-            owner: endpoint.slot,
-            zone: attachment.tag,
-        },
-        to: End {
-            owner: endpoint.slot,
-            zone: 0,
-        },
+        from,
+        to: End::at(endpoint.slot),
         egress: NONE,
         ingress: endpoint.ingress,
         translation: Translation::None,
@@ -175,7 +187,7 @@ fn translated(
         None => Tuple::of_connection(ip, head).map(|tuple| tuple.destination_port),
     };
     let known = if ip.fragment == Fragment::Later {
-        known(&mut state.tracking, image, frame, ip, head, shared)
+        known(&mut state.tracking, image, frame, ip, head, shared, None)
     } else {
         let Some(endpoint) = port.and_then(|port| image.endpoint_by_nat_port(index, port)) else {
             return own();
@@ -185,18 +197,18 @@ fn translated(
             .get(endpoint as usize)
             .ok_or(DropReason::NoNeighbour)?
             .slot;
-        let from = End { owner, ..shared };
-        known(&mut state.tracking, image, frame, ip, head, from)
+        let from = End::beyond(owner, attachment.tag);
+        known(&mut state.tracking, image, frame, ip, head, from, None)
     };
     let (found, leaving) = match known {
         Some(known) => known?,
         None => return own(),
     };
     let tracking = &mut state.tracking;
-    tracking.remember_first(frame.now, shared, ip, found, leaving);
+    tracking.remember_first(frame.now, shared, None, ip, found, leaving);
     let connection = found.and_then(|found| tracking.connections.connection(frame.now, found.id));
     let to = connection
-        .and_then(|connection| image.endpoint_by_slot(connection.a.owner))
+        .and_then(|connection| image.endpoint_by_slot(slot_of(connection.a.owner)))
         .ok_or(DropReason::NoNeighbour)?;
     match ip.hop_limit {
         0 | 1 => Err(DropReason::HopLimit),

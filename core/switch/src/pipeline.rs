@@ -304,10 +304,7 @@ fn passage(
     decision: &Decision,
 ) -> Result<Option<Passage>, DropReason> {
     let endpoint = sender.endpoint;
-    let from = End {
-        owner: endpoint.slot,
-        zone: 0,
-    };
+    let from = End::at(endpoint.slot);
     let egress = match decision {
         Decision::Bridge(index) => Egress::Endpoint(*index),
         Decision::Route(hop) => hop.egress,
@@ -321,10 +318,7 @@ fn passage(
                 .ok_or(DropReason::NoNeighbour)?;
             Passage {
                 from,
-                to: End {
-                    owner: to.slot,
-                    zone: 0,
-                },
+                to: End::at(to.slot),
                 egress: endpoint.egress,
                 ingress: to.ingress,
                 translation: Translation::None,
@@ -341,10 +335,7 @@ fn passage(
                 .is_some_and(|ip| ip.version == Version::V4);
             Passage {
                 from,
-                to: End {
-                    owner: endpoint.slot,
-                    zone: there.tag,
-                },
+                to: End::beyond(endpoint.slot, there.tag),
                 egress: endpoint.egress,
                 ingress: NONE,
                 translation: if four && there.nat_block != 0 {

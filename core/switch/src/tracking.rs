@@ -3,8 +3,8 @@
 
 use crate::edit::Edit;
 use crate::frame::Leaving;
-use crate::judgement::again;
-use crate::{Decided, Nanos, Slot};
+use crate::judgement::{End, again};
+use crate::{Decided, Nanos};
 use flow::{Connection, Connections, Direction, Found, Fragments, Rejudged, Verdict};
 use guard::guard;
 use image::CompartmentImage;
@@ -37,9 +37,9 @@ pub(crate) struct Tracking {
     /// What rules decided about the frame being handled.
     pub(crate) decided: Option<Decided>,
     random: u64,
-    /// By slot: the endpoint's id and how many connections it may have.
+    /// By owner ([`crate::slot_of`]): the endpoint's id, and how many connections.
     owners: Vec<(u32, u32)>,
-    /// By slot: its connections found no place until then.
+    /// By owner: its connections found no place until then.
     full: Vec<Nanos>,
     /// When the sweep goes on; `Nanos::MAX` = nothing to sweep.
     pub(crate) due: Nanos,
@@ -89,10 +89,12 @@ impl Tracking {
             if !judged {
                 continue;
             }
-            if owners.len() <= slot {
-                owners.resize(slot + 1, (NONE, 0));
+            // As many for strangers as of its own: theirs never keep it from its own.
+            let first = 2 * slot;
+            if owners.len() < first + 2 {
+                owners.resize(first + 2, (NONE, 0));
             }
-            if let Some(owner) = owners.get_mut(slot) {
+            for owner in owners.iter_mut().skip(first).take(2) {
                 *owner = (endpoint.id, endpoint.connections);
             }
         }
@@ -187,15 +189,21 @@ impl Tracking {
         }
     }
 
+    /// The connection of a tuple; an endpoint's side may be its own or that of one who
+    /// came as a stranger.
+    pub(crate) fn find(&mut self, now: Nanos, from: End, tuple: &Tuple) -> Option<Found> {
+        self.connections.find(now, from.owner, from.zone, tuple)
+    }
+
     /// A connection of this owner found no place.
-    pub(crate) fn is_full(&mut self, now: Nanos, owner: Slot) {
+    pub(crate) fn is_full(&mut self, now: Nanos, owner: u32) {
         if let Some(full) = self.full.get_mut(owner as usize) {
             *full = now.saturating_add(UNSTATED);
         }
     }
 
     /// Whether one found none lately.
-    pub(crate) fn was_full_lately(&self, now: Nanos, owner: Slot) -> bool {
+    pub(crate) fn was_full_lately(&self, now: Nanos, owner: u32) -> bool {
         self.full
             .get(owner as usize)
             .is_some_and(|until| *until > now)
@@ -249,10 +257,13 @@ pub(crate) struct Follows {
     connection: u32,
     back: u16,
     translated: u16,
+    /// Where it goes: the owner and 1, 0 = the connection says; and by which zone.
+    to: u32,
+    zone: u32,
 }
 
 impl Follows {
-    pub(crate) fn new(found: Option<Found>, leaving: Leaving) -> Follows {
+    pub(crate) fn new(found: Option<Found>, leaving: Leaving, to: Option<End>) -> Follows {
         let (source, destination, translated) = match leaving {
             Leaving::As(tuple) => (tuple.source, tuple.destination, 1),
             _ => ([0; 16], [0; 16], 0),
@@ -263,6 +274,16 @@ impl Follows {
             connection: found.map_or(0, |found| found.id.saturating_add(1)),
             back: found.map_or(0, |found| found.direction as u16),
             translated,
+            to: to.map_or(0, |to| to.owner.saturating_add(1)),
+            zone: to.map_or(0, |to| to.zone.into()),
+        }
+    }
+
+    /// Whether the first went there, as far as that is known.
+    pub(crate) fn leads_to(&self, to: Option<End>) -> bool {
+        match (self.to.checked_sub(1), to) {
+            (Some(owner), Some(to)) => (owner, self.zone) == (to.owner, to.zone.into()),
+            _ => true,
         }
     }
 

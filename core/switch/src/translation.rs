@@ -2,7 +2,8 @@
 
 use crate::tracking::Tracking;
 use image::CompartmentImage;
-use wire::address::{mapped, unmapped};
+use image::compartment::Crossing;
+use wire::address::{in_prefix, mapped, unmapped};
 use wire::{Tuple, icmpv4, tcp, udp};
 
 /// What happens to the addresses of a connection that begins.
@@ -96,6 +97,24 @@ fn nat(
         source_port,
         ..*tuple
     })
+}
+
+/// Whether an address is one that an agreement's users appear as.
+pub(crate) fn in_pool(crossing: &Crossing, address: &[u8; 16]) -> bool {
+    match unmapped(address) {
+        Some(_) => {
+            crossing.pool4_len != 0
+                && in_prefix(
+                    address,
+                    &mapped(crossing.pool4),
+                    u32::from(crossing.pool4_len) + 96,
+                )
+        }
+        None => {
+            crossing.pool6_len != 0
+                && in_prefix(address, &crossing.pool6, crossing.pool6_len.into())
+        }
+    }
 }
 
 impl Tracking {

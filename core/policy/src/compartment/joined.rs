@@ -4,6 +4,7 @@ use super::Work;
 use crate::agreements::Agreement;
 use crate::routes::Prefixes;
 use core::net::IpAddr;
+use std::collections::BTreeSet;
 use image::compartment::{
     CROSSING_ACCEPTOR, CROSSING_OFFERER, Crossing, NONE, ROUTE_SERVICE, Route, ServicePorts,
 };
@@ -108,7 +109,14 @@ impl Work<'_> {
     pub(super) fn connections(&mut self, name: &str, tenants: &[&Tenant]) {
         let memory = tenants.first().map_or(0, |tenant| tenant.memory_bytes());
         let endpoints = &mut self.tables.endpoints;
-        let judged = |e: &image::compartment::Endpoint| e.egress != NONE || e.ingress != NONE;
+        let translated: BTreeSet<u32> = self
+            .attachments
+            .iter()
+            .flat_map(|attachment| attachment.nat.iter().map(|block| block.slot))
+            .collect();
+        let judged = |e: &image::compartment::Endpoint| {
+            e.egress != NONE || e.ingress != NONE || translated.contains(&e.slot)
+        };
         let (mut written, mut others) = (0u64, 0u64);
         for endpoint in endpoints.iter().filter(|e| judged(e)) {
             match self.ports.get(&endpoint.slot).map(|p| p.connections) {
@@ -154,8 +162,9 @@ impl Work<'_> {
 
 /// [`crate::intent::PortIntent::connections`] while nothing was written.
 const UNWRITTEN: u32 = u32::MAX;
-/// Bytes of a switch's memory that a connection takes, translated (core/flow).
-const CONNECTION_BYTES: u64 = 168;
+/// Bytes of a switch's memory that a connection takes, translated (core/flow): as many are
+/// for strangers as for the endpoint's own.
+const CONNECTION_BYTES: u64 = 2 * 168;
 /// What an endpoint has room for where memory is no matter.
 const MOST_CONNECTIONS: u64 = 8192;
 

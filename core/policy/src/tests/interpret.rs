@@ -199,9 +199,9 @@ impl<'a> Reader<'a> {
         let (_, port) = self.intent.endpoint(&name).expect("port");
         let mut all = port.addresses.clone();
         let subnet = tenant.subnet(&endpoint.subnet).expect("subnet");
+        let link_local = wire::address::link_local(MacAddress(port.mac));
+        all.push(ip(link_local));
         if let Some(prefix) = subnet.prefix6() {
-            let link_local = wire::address::link_local(MacAddress(port.mac));
-            all.push(ip(link_local));
             if subnet.slaac() {
                 let mut address = spec::mapped(prefix.network);
                 address[8..].copy_from_slice(&link_local[8..]);

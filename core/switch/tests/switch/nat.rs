@@ -210,3 +210,82 @@ fn what_is_no_connections_is_not_translated() {
     other[24..26].copy_from_slice(&sum.to_be_bytes());
     site.refuses(A1, &other, DropReason::NoTranslation);
 }
+
+#[test]
+fn inside_addresses_are_not_known_out_there_and_never_leave() {
+    let mut site = shared();
+    site.change(|tables| tables.rule_tables[1].default = Action::Allow);
+    // To a gateway and to an endpoint by their own addresses: neither is answered, since
+    // the answer would have them.
+    for inner in [GATEWAY4, v4(A1)] {
+        let header = wire::ipv4::Header::new(SERVER, inner, 1);
+        let echo = icmp4(COMES, header, &[8, 0, 0, 0, 0, 7, 0, 1]);
+        site.refuses(FABRIC, &echo, DropReason::Martian);
+        let syn = tcp(
+            COMES,
+            (mapped(SERVER), mapped(inner)),
+            (1, 80),
+            (SYN, 1, 0),
+            b"",
+        );
+        site.refuses(FABRIC, &syn, DropReason::Martian);
+    }
+    // An error about an inside connection, to outside.
+    let inside = udp4((mac(A2), mac(A1)), (v4(A2), v4(A1)), (1, 7), b"x");
+    site.inject(A2, &inside);
+    let mut message = vec![3, 3, 0, 0, 0, 0, 0, 0];
+    message.extend_from_slice(&inside[14..]);
+    let error = icmp4(GOES, wire::ipv4::Header::new(v4(A1), SERVER, 1), &message);
+    assert!(site.inject(A1, &error).sent.is_empty());
+}
+
+#[test]
+fn strangers_take_no_place_of_what_the_endpoint_begins() {
+    let mut site = shared();
+    site.change(|tables| {
+        tables.rule_tables[1].default = Action::Allow;
+        tables.attachments[0].nat_block = 0;
+        tables.attachments[0].nat_first = 0;
+        tables.nat_blocks.clear();
+        tables.endpoints[0].connections = 16;
+    });
+    for port in 1000..1400 {
+        let ask = udp4(COMES, (SERVER, v4(A1)), (port, 53), b"?");
+        site.inject(FABRIC, &ask);
+        let answer = udp4(GOES, (v4(A1), SERVER), (53, port), b"!");
+        site.inject(A1, &answer);
+    }
+    site.change(|tables| tables.rule_tables[1].default = Action::Deny);
+    let own = udp4(GOES, (v4(A1), SERVER), (7777, 53), b"?");
+    assert_eq!(site.inject(A1, &own).only().slot, FABRIC);
+    let answer = udp4(COMES, (SERVER, v4(A1)), (53, 7777), b"!");
+    assert_eq!(site.inject(FABRIC, &answer).only().slot, A1);
+}
+
+#[test]
+fn a_connection_of_before_is_translated_or_over() {
+    let mut site = shared();
+    let with = |tables: &mut image::CompartmentTables, first: u16| {
+        (
+            tables.attachments[0].nat_first,
+            tables.attachments[0].nat_block,
+        ) = (first, 100);
+        tables.nat_blocks = vec![(0, 0), (0, 3)];
+    };
+    site.change(|tables| {
+        (
+            tables.attachments[0].nat_first,
+            tables.attachments[0].nat_block,
+        ) = (0, 0);
+        tables.nat_blocks.clear();
+    });
+    let plain = site.inject(A1, &ask(40_000));
+    assert_eq!(plain.only().tuple().source, mapped(v4(A1)));
+    site.change(|tables| with(tables, 1024));
+    let tuple = out(&site.inject(A1, &ask(40_000)));
+    assert!((1024..1124).contains(&tuple.source_port), "{tuple:?}");
+    // Its ports are another's now.
+    site.change(|tables| with(tables, 2024));
+    let tuple = out(&site.inject(A1, &ask(40_000)));
+    assert!((2024..2124).contains(&tuple.source_port), "{tuple:?}");
+}

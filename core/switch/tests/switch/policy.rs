@@ -305,16 +305,100 @@ fn who_has_no_room_for_connections_is_served_without() {
             endpoint.connections = 0;
         }
     });
+    let syn = tcp(
+        ASKS,
+        (mapped(v4(A1)), mapped(v4(B1))),
+        (1000, 80),
+        (SYN, 1, 0),
+        b"",
+    );
+    let answers = |from: u16, to: [u8; 4], flags| {
+        let link = (mac(B1), gateway_mac(1));
+        let ip = (mapped(v4(B1)), mapped(to));
+        tcp(link, ip, (from, 1000), (flags, 1, 2), b"")
+    };
     // Before it was refused a place, an answer is a stranger.
-    site.refuses(B1, &reply((53, 1000)), DropReason::EgressRule);
+    let answer = answers(80, v4(A1), SYN | ACK);
+    site.refuses(B1, &answer, DropReason::EgressRule);
+    assert_eq!(site.inject(A1, &syn).only().slot, B1);
+    assert_eq!(site.inject(B1, &answer).only().slot, A1);
+    // No more than that: not what begins, nor to what was no question, nor to another.
+    let begins = answers(80, v4(A1), SYN);
+    site.refuses(B1, &begins, DropReason::EgressRule);
+    let other = answers(99, v4(A1), ACK);
+    site.refuses(B1, &other, DropReason::EgressRule);
+    let other = answers(80, v4(A2), ACK);
+    site.refuses(B1, &other, DropReason::EgressRule);
+    // UDP does not say whether it answers.
     assert_eq!(site.inject(A1, &question((1000, 53))).only().slot, B1);
-    assert_eq!(site.inject(B1, &reply((53, 1000))).only().slot, A1);
-    // No more than that: not to what was no question, nor to somebody with room.
-    site.refuses(B1, &reply((99, 1000)), DropReason::EgressRule);
-    let frame = udp4((mac(B1), gateway_mac(1)), (v4(B1), v4(A2)), (53, 1000), b"");
-    site.refuses(B1, &frame, DropReason::EgressRule);
-    site.after(60 * SECOND);
     site.refuses(B1, &reply((53, 1000)), DropReason::EgressRule);
+    site.after(60 * SECOND);
+    site.refuses(B1, &answer, DropReason::EgressRule);
+}
+
+#[test]
+fn a_connection_leads_to_its_other_end_alone() {
+    let mut site = Site::with(judged(
+        table(vec![], Action::Allow),
+        table(vec![], Action::Allow),
+    ));
+    site.change(|tables| {
+        tables.rule_tables.push(table(vec![], Action::Deny));
+        // R takes nothing.
+        tables.endpoints[2].ingress = 2;
+    });
+    let to = |slot| udp4((mac(A1), mac(slot)), (v4(A1), v4(A2)), (1, 7), b"x");
+    assert_eq!(site.inject(A1, &to(A2)).only().slot, A2);
+    // The same packet to another's MAC is that one's to refuse.
+    site.refuses(A1, &to(R), DropReason::IngressRule);
+}
+
+#[test]
+fn an_error_goes_to_who_sent_what_it_quotes_and_to_nobody_else() {
+    let mut site = Site::with(|tables| {
+        judged(
+            table(vec![rule(UDP, 7..=7, Action::Allow, 1)], Action::Deny),
+            table(vec![rule(UDP, 7..=7, Action::Allow, 1)], Action::Deny),
+        )(tables);
+    });
+    let asked = udp4((mac(A1), mac(A2)), (v4(A1), v4(A2)), (1, 7), b"x");
+    assert_eq!(site.inject(A1, &asked).only().slot, A2);
+    let error = |to: u32| {
+        let mut message = vec![3, 3, 0, 0, 0, 0, 0, 0];
+        message.extend_from_slice(&asked[14..]);
+        let header = wire::ipv4::Header::new(v4(A2), v4(to), 1);
+        icmp4((mac(A2), mac(to)), header, &message)
+    };
+    site.refuses(A2, &error(R), DropReason::EgressRule);
+    assert_eq!(site.inject(A2, &error(A1)).only().slot, A1);
+    // Nor by the right address at another's MAC.
+    let mut crooked = error(A1);
+    crooked[..6].copy_from_slice(&mac(R).0);
+    site.refuses(A2, &crooked, DropReason::EgressRule);
+}
+
+#[test]
+fn a_fragment_goes_where_its_first_went() {
+    let mut site = Site::with(judged(
+        table(vec![], Action::Allow),
+        table(vec![], Action::Allow),
+    ));
+    let part = |slot: u32, place: u16, more: bool| {
+        let header = wire::ipv4::Header {
+            id: 5,
+            ..wire::ipv4::Header::new(v4(A1), v4(A2), UDP)
+        };
+        let mut frame = udp4_with((mac(A1), mac(slot)), header, (1000, 53), &[7; 64]);
+        let field = (place / 8) | if more { 0x2000 } else { 0 };
+        frame[20..22].copy_from_slice(&field.to_be_bytes());
+        frame[24..26].fill(0);
+        let sum = wire::checksum::internet(&frame[14..34]);
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        frame
+    };
+    assert_eq!(site.inject(A1, &part(A2, 0, true)).only().slot, A2);
+    site.refuses(A1, &part(R, 72, true), DropReason::Fragment);
+    assert_eq!(site.inject(A1, &part(A2, 144, false)).only().slot, A2);
 }
 
 #[test]

@@ -415,3 +415,37 @@ fn the_servers_own_rules_hold_for_the_pool() {
     let seen = blue.inject(A1, &question);
     refused(&seen, DropReason::EgressRule);
 }
+
+#[test]
+fn answers_follow_the_agreement_that_the_pool_is_of() {
+    let (mut red, mut blue) = (red(), blue());
+    let question = udp4(GOES, (v4(A1), AS4), (4000, 5432), b"?");
+    let asked = cross(&blue.inject(A1, &question), &mut red).only().tuple();
+    // The pool is another agreement's now; this one's is elsewhere.
+    red.change(|tables| {
+        let first = tables.crossings[0];
+        tables.crossings.push(Crossing {
+            agreement: 6,
+            tag: AGREED + 1,
+            ..first
+        });
+        tables.crossings[0].pool4 = [10, 1, 251, 0];
+        let ports: Vec<_> = tables
+            .service_ports
+            .iter()
+            .map(|(_, ports)| (1, *ports))
+            .collect();
+        tables.service_ports.extend(ports);
+        for route in tables
+            .routes
+            .iter_mut()
+            .filter(|route| route.kind == ROUTE_SERVICE)
+        {
+            route.via = 1;
+        }
+    });
+    let source = wire::address::unmapped(&asked.source).unwrap();
+    let link = (mac(B1), gateway_mac(1));
+    let reply = udp4(link, (v4(B1), source), (5432, asked.source_port), b"!");
+    red.refuses(B1, &reply, DropReason::ServiceUnasked);
+}
