@@ -1,9 +1,9 @@
 //! What is wrong with images, for people and for the report.
 
 use core::fmt;
+use core::net::{IpAddr, Ipv6Addr};
 use serde::Serialize;
 use spec::{Span, Spec};
-use std::net::{IpAddr, Ipv6Addr};
 use wire::Tuple;
 
 macro_rules! classes {

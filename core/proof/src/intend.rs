@@ -3,10 +3,10 @@
 
 use crate::numbers::{Numbers, OfTenant};
 use crate::ranges::{Range, of_prefix, one, tidy};
+use core::net::IpAddr;
 use sha2::{Digest, Sha256};
 use spec::{Accept, Endpoint, Name, Offer, Outside, Prefix, Protocol, Spec, Subnet, Tenant};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::net::IpAddr;
 use wire::MacAddress;
 use wire::address::link_local;
 

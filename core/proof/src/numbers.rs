@@ -1,8 +1,8 @@
 //! The numbers that names were given, read from the store's own words.
 
+use core::net::IpAddr;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 /// All numbers of a host that the proof goes by.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]

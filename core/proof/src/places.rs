@@ -5,6 +5,7 @@ use crate::inside::name;
 use crate::intend::{Agreement, Attachment, Host, View};
 use crate::lines::Book;
 use crate::ranges::{holds, of_prefix};
+use core::net::IpAddr;
 use guard::guard;
 use image::CompartmentImage;
 use image::compartment::{
@@ -13,7 +14,6 @@ use image::compartment::{
 };
 use spec::{Prefix, Role, State, Via};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::IpAddr;
 use wire::Tuple;
 use wire::address::{mapped, unmapped};
 
