@@ -12,8 +12,8 @@ use image::CompartmentImage;
 use image::compartment::NONE;
 use image::rules::{Action, RuleTable};
 
-/// What a question about one table may cost: 50 ms and less of a slow core.
-pub const TABLE_FUEL: u64 = 4_000_000;
+/// What a question about one table may cost: less than 50 ms, with room for a busy core.
+pub const TABLE_FUEL: u64 = 2_000_000;
 
 /// What does not end between tables.
 pub(crate) struct Scratch {

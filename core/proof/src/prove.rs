@@ -177,8 +177,9 @@ impl<'k> Same<'k> {
         let tenants = spec.tenants.iter().enumerate().map(|(at, tenant)| {
             let name = tenant.name.as_str();
             last.is_some_and(|last| {
-                last.tenants.get(at) == Some(tenant)
-                    && last.numbers.tenants.get(name) == host.numbers.tenants.get(name)
+                let numbers = core::ptr::eq(&*last.numbers, host.numbers)
+                    || last.numbers.tenants.get(name) == host.numbers.tenants.get(name);
+                numbers && last.tenants.get(at) == Some(tenant)
             })
         });
         let is = last.is_some_and(|last| {

@@ -134,6 +134,10 @@ fn of_a_compartment() {
         }),
         "blocks of ports behind attachment",
     );
+    holds(
+        &said(|t| t.endpoints[0].ingress = NONE),
+        "everything passes",
+    );
     let more = said(|t| {
         let mut one = t.endpoints[0];
         one.id = 4000;
