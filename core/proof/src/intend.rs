@@ -325,7 +325,16 @@ fn own_addresses(subnets: &[Net<'_>], members: &mut [Member<'_>]) {
             }
         }
         let behind = member.endpoint.prefixes.iter().flat_map(|p| of_prefix(p));
-        member.own = tidy(member.all.iter().map(|a| one(*a)).chain(behind).collect());
+        // Spoken from in any subnet, also where it is nobody's in the table.
+        let local = (subnet.is_some_and(|s| s.prefix6().is_none()))
+            .then(|| one(link_local(MacAddress(member.mac))));
+        let own = member
+            .all
+            .iter()
+            .map(|a| one(*a))
+            .chain(behind)
+            .chain(local);
+        member.own = tidy(own.collect());
     }
 }
 

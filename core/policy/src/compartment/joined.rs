@@ -4,11 +4,11 @@ use super::Work;
 use crate::agreements::Agreement;
 use crate::routes::Prefixes;
 use core::net::IpAddr;
-use std::collections::BTreeSet;
 use image::compartment::{
     CROSSING_ACCEPTOR, CROSSING_OFFERER, Crossing, NONE, ROUTE_SERVICE, Route, ServicePorts,
 };
 use spec::{Prefix, Tenant};
+use std::collections::BTreeSet;
 
 impl Work<'_> {
     /// The tenant's sides of its agreements: crossings, and the routes that lead there.

@@ -418,6 +418,31 @@ fn neighbours_find_each_other_under_any_rules() {
 }
 
 #[test]
+fn under_rules_neighbours_say_nothing_to_each_other() {
+    let mut site = Site::with(judged(
+        table(vec![], Action::Deny),
+        table(vec![], Action::Deny),
+    ));
+    let reply = arp(
+        (mac(A1), mac(A2)),
+        wire::arp::Message {
+            operation: wire::arp::Operation::Reply,
+            sender_mac: mac(A1),
+            sender: v4(A1),
+            target_mac: mac(A2),
+            target: v4(A2),
+        },
+    );
+    assert!(site.inject(A1, &reply).sent.is_empty());
+    let announce = arp_request(A1, v4(A1), v4(A1));
+    assert!(site.inject(A1, &announce).sent.is_empty());
+    let mut advert = vec![136, 0, 0, 0, 0x60, 0, 0, 0];
+    advert.extend_from_slice(&v6(A1));
+    let advert = icmp6((mac(A1), mac(A2)), (v6(A1), v6(A2)), 255, &advert);
+    assert!(site.inject(A1, &advert).sent.is_empty());
+}
+
+#[test]
 fn without_tables_nothing_is_tracked() {
     let mut site = Site::with(|tables| {
         for endpoint in &mut tables.endpoints {
