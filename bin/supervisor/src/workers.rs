@@ -25,6 +25,8 @@ const STARTING: usize = 8;
 const START_LIMIT: u64 = 10_000_000_000;
 /// Bytes of a process's standard error that are passed on, when it has died.
 const LAST_WORDS: usize = 512;
+/// Bytes of a page of memory on this architecture.
+const PAGE: u64 = 4096;
 /// After a failure to start one, the next try waits, ns.
 const START_RETRY: u64 = 500_000_000;
 
@@ -768,7 +770,5 @@ pub fn resident(pid: u32) -> u64 {
         .split_whitespace()
         .nth(1)
         .and_then(|word| word.parse().ok());
-    pages.map_or(0, |pages: u64| {
-        pages.saturating_mul(rustix::param::page_size() as u64)
-    })
+    pages.map_or(0, |pages: u64| pages.saturating_mul(PAGE))
 }
