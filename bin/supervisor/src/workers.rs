@@ -741,22 +741,6 @@ fn how_it_ended(pidfd: &OwnedFd) -> How {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn last_words_are_one_line_and_not_many() {
-        let (read, write) = pipe_with(PipeFlags::NONBLOCK).unwrap();
-        assert_eq!(last_words(&read), None, "nothing said, and nobody waits");
-        rustix::io::write(&write, b"panicked\nsupervisor: all is well\x1b[2J\n").unwrap();
-        let said = last_words(&read).unwrap();
-        assert_eq!(said, "panicked supervisor: all is well [2J");
-        while rustix::io::write(&write, &[b'x'; 1024]).is_ok() {}
-        assert_eq!(last_words(&read).unwrap().len(), LAST_WORDS);
-    }
-}
-
 /// Processor time of a process, ns; 0 where there is none.
 pub fn processor_time(pid: u32) -> u64 {
     let time = confine::clock::process_cpu_time(pid).unwrap_or_default();
@@ -771,4 +755,20 @@ pub fn resident(pid: u32) -> u64 {
         .nth(1)
         .and_then(|word| word.parse().ok());
     pages.map_or(0, |pages: u64| pages.saturating_mul(PAGE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_words_are_one_line_and_not_many() {
+        let (read, write) = pipe_with(PipeFlags::NONBLOCK).unwrap();
+        assert_eq!(last_words(&read), None, "nothing said, and nobody waits");
+        rustix::io::write(&write, b"panicked\nsupervisor: all is well\x1b[2J\n").unwrap();
+        let said = last_words(&read).unwrap();
+        assert_eq!(said, "panicked supervisor: all is well [2J");
+        while rustix::io::write(&write, &[b'x'; 1024]).is_ok() {}
+        assert_eq!(last_words(&read).unwrap().len(), LAST_WORDS);
+    }
 }
