@@ -26,18 +26,20 @@ while True:
 }
 
 /// Sends and gets 100,000 bytes, and keeps the connection.
-fn talk(tenants: &TwoTenants) -> Child {
-    let line = "exec python3 -c \"
+fn talk(tenants: &TwoTenants, tenant: &str, to: &str) -> Child {
+    let line = format!(
+        "exec python3 -c \"
 import socket,time
 for attempt in range(100):
-    try: s=socket.create_connection(('10.1.1.10',80),2,('10.1.2.11',4321)); break
+    try: s=socket.create_connection(('{to}',80),2,('10.1.2.11',4321)); break
     except OSError: time.sleep(.1)
 for n in range(100):
     s.sendall(b'x'*1000); left=1000
     while left: left-=len(s.recv(left))
-time.sleep(60)\"";
-    let namespace = std::mem::ManuallyDrop::new(tenants.at("red", "app1"));
-    namespace.command(line).spawn().unwrap()
+time.sleep(60)\""
+    );
+    let namespace = std::mem::ManuallyDrop::new(tenants.at(tenant, "app1"));
+    namespace.command(&line).spawn().unwrap()
 }
 
 fn flows(instance: &Instance, words: &[&str]) -> Vec<Value> {
@@ -76,6 +78,29 @@ fn kill(pid: u32) {
     assert!(status.unwrap().success());
 }
 
+/// The process with this program name below the keeper.
+fn child(instance: &Instance, name: &str) -> Option<u32> {
+    let mut open = vec![instance.keeper()];
+    while let Some(parent) = open.pop() {
+        let line = std::fs::read_to_string(format!("/proc/{parent}/cmdline")).unwrap_or_default();
+        if line
+            .split('\0')
+            .next()
+            .is_some_and(|program| program.rsplit('/').next() == Some(name))
+        {
+            return Some(parent);
+        }
+        let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"))
+            .unwrap_or_default();
+        open.extend(
+            children
+                .split_whitespace()
+                .filter_map(|w| w.parse::<u32>().ok()),
+        );
+    }
+    None
+}
+
 fn not_less(before: [u64; 4], now: [u64; 4]) {
     for (before, now) in before.into_iter().zip(now) {
         assert!(now >= before, "{now} after {before}");
@@ -88,7 +113,7 @@ fn a_connection_is_listed_with_its_rule_and_both_are_counted_over_a_restart() {
     let instance = Instance::start().unwrap();
     instance.apply(&tenants.spec).unwrap();
     let _server = Ended(echo(&tenants));
-    let talking = Ended(talk(&tenants));
+    let talking = Ended(talk(&tenants, "red", "10.1.1.10"));
     let through = |flow: &Value| flow["bytes"][1].as_u64() > Some(100_000);
     let seen = instance.until(Duration::from_secs(20), |i| {
         flows(i, &["red/app1"]).iter().any(through)
@@ -166,6 +191,21 @@ fn a_connection_is_listed_with_its_rule_and_both_are_counted_over_a_restart() {
     assert!(count(&instance, "red/web") >= rules);
     let once = used(&instance, "red", "app1")[0];
     assert!(once < 2 * first[0], "{once} after {first:?}: counted twice");
+    for name in ["bulkhead-supervisor", "bulkhead-controller"] {
+        let pid = child(&instance, name).unwrap();
+        kill(pid);
+        let answers = instance.until(Duration::from_secs(20), |i| {
+            child(i, name).is_some_and(|now| now != pid) && i.ask(&["usage"]).is_ok()
+        });
+        assert!(answers, "{name} does not come back: {}", instance.log());
+        let after = used(&instance, "red", "app1");
+        not_less(first, after);
+        assert!(
+            after[0] < 2 * first[0],
+            "{after:?} after {first:?}: counted twice"
+        );
+        not_less(whole, used(&instance, "red", ""));
+    }
     let csv = instance
         .say(&["usage", "--csv", "--tenant", "red"])
         .unwrap();
@@ -176,4 +216,59 @@ fn a_connection_is_listed_with_its_rule_and_both_are_counted_over_a_restart() {
     let last = used(&instance, "red", "app1");
     not_less(first, last);
     assert_eq!(used(&instance, "red", "app1"), last);
+}
+
+#[test]
+fn what_crosses_to_another_tenant_is_listed_with_both_tuples_and_counted_by_the_fabric() {
+    let mut tenants = TwoTenants::default();
+    tenants.spec = tenants
+        .spec
+        .replace(
+            "  - name: red\n",
+            "  - name: red\n    offers: [{name: web, endpoint: web1, protocol: tcp, ports: [80], to: [blue], pool: [10.1.250.0/28]}]\n",
+        )
+        .replace(
+            "  - name: blue\n",
+            "  - name: blue\n    accepts: [{name: reds, from: red, service: web, as: [10.1.200.10]}]\n",
+        );
+    let instance = Instance::start().unwrap();
+    instance.apply(&tenants.spec).unwrap();
+    // The first sum is what differences are taken from.
+    used(&instance, "red", "");
+    let _server = Ended(echo(&tenants));
+    let _talking = Ended(talk(&tenants, "blue", "10.1.200.10"));
+    let theirs = |i: &Instance| {
+        let all = flows(i, &["red/web1"]);
+        all.into_iter()
+            .find(|flow| flow["bytes"][1].as_u64() > Some(100_000))
+    };
+    assert!(
+        instance.until(Duration::from_secs(20), |i| theirs(i).is_some()),
+        "{:?}",
+        flows(&instance, &[])
+    );
+    let flow = theirs(&instance).unwrap();
+    assert_eq!(flow["from"], "agreement red/web with blue", "{flow}");
+    assert_eq!(
+        (&flow["to"], &flow["translated"]),
+        (&"red/web1".into(), &true.into())
+    );
+    assert_eq!(flow["source"], "10.1.2.11:4321", "{flow}");
+    assert_eq!(flow["destination_there"], "10.1.1.10:80", "{flow}");
+    let there = flow["source_there"].as_str().unwrap();
+    assert!(there.starts_with("10.1.250."), "{flow}");
+    let ours = flows(&instance, &["blue/app1"]);
+    assert!(
+        ours.iter()
+            .any(|flow| flow["destination"] == "10.1.200.10:80" && flow["from"] == "blue/app1"),
+        "{ours:?}"
+    );
+    for tenant in ["red", "blue"] {
+        let [sent, got, ..] = used(&instance, tenant, "");
+        assert!(sent > 100_000 && got > 100_000, "{tenant}: {sent}, {got}");
+        assert!(sent < 200_000 && got < 200_000, "{tenant}: {sent}, {got}");
+    }
+    // An honest switch and the fabric say the same.
+    let status = instance.ask(&["why", "red/web1"]).unwrap();
+    assert!(!status.to_string().contains("usage-difference"), "{status}");
 }

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::time::UNIX_EPOCH;
 use telemetry::counters::{
     COUNTERS, Counter, MAGIC, PROCESS_WORDS, ProcessWord, SLOT_WORDS, bytes_for, counter_word,
     drop_word,
@@ -39,13 +40,13 @@ impl Pages {
     /// restart of the host.
     pub fn identity(&self) -> String {
         match self.counters.metadata() {
-            Ok(file) => format!(
-                "{:x}-{:x}-{:x}-{:x}",
-                file.dev(),
-                file.ino(),
-                file.ctime(),
-                file.ctime_nsec()
-            ),
+            Ok(file) => {
+                // Where the kernel does not say when: a counter that went back says so too.
+                let made = file.created().ok();
+                let made = made.and_then(|made| made.duration_since(UNIX_EPOCH).ok());
+                let made = made.unwrap_or_default().as_nanos();
+                format!("{:x}-{:x}-{made:x}", file.dev(), file.ino())
+            }
             Err(_) => String::new(),
         }
     }

@@ -25,6 +25,8 @@ const STARTING: usize = 8;
 const START_LIMIT: u64 = 10_000_000_000;
 /// Bytes of a process's standard error that are passed on, when it has died.
 const LAST_WORDS: usize = 512;
+/// Bytes of a page of memory on this architecture.
+const PAGE: u64 = 4096;
 /// After a failure to start one, the next try waits, ns.
 const START_RETRY: u64 = 500_000_000;
 
@@ -739,6 +741,22 @@ fn how_it_ended(pidfd: &OwnedFd) -> How {
     }
 }
 
+/// Processor time of a process, ns; 0 where there is none.
+pub fn processor_time(pid: u32) -> u64 {
+    let time = confine::clock::process_cpu_time(pid).unwrap_or_default();
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Memory of a process that is resident, bytes; 0 where it cannot be known.
+pub fn resident(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    let pages = text
+        .split_whitespace()
+        .nth(1)
+        .and_then(|word| word.parse().ok());
+    pages.map_or(0, |pages: u64| pages.saturating_mul(PAGE))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -753,22 +771,4 @@ mod tests {
         while rustix::io::write(&write, &[b'x'; 1024]).is_ok() {}
         assert_eq!(last_words(&read).unwrap().len(), LAST_WORDS);
     }
-}
-
-/// Processor time of a process, ns; 0 where there is none.
-pub fn processor_time(pid: u32) -> u64 {
-    let time = confine::clock::process_cpu_time(pid).unwrap_or_default();
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// Memory of a process that is resident, bytes; 0 where it cannot be known.
-pub fn resident(pid: u32) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
-    let pages = text
-        .split_whitespace()
-        .nth(1)
-        .and_then(|word| word.parse().ok());
-    pages.map_or(0, |pages: u64| {
-        pages.saturating_mul(rustix::param::page_size() as u64)
-    })
 }

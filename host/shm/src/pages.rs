@@ -108,9 +108,13 @@ impl CountersPage {
     /// As [`Words::map`].
     pub fn open(fd: impl AsFd, slots: usize) -> io::Result<CountersPage> {
         // A release before made pages without room for rules: stores there do nothing.
-        let without = counters::bytes_for(slots) - telemetry::rules::WORDS * 8;
-        let words =
-            Words::map(&fd, counters::bytes_for(slots)).or_else(|_| Words::map(&fd, without))?;
+        let bytes = counters::bytes_for(slots);
+        let without = bytes - telemetry::rules::WORDS * 8;
+        let size = rustix::fs::fstat(fd.as_fd())?.st_size;
+        let words = match usize::try_from(size) == Ok(without) {
+            true => Words::map(fd, without)?,
+            false => Words::map(fd, bytes)?,
+        };
         words.store(ProcessWord::Slots as usize, slots as u64);
         words.store(ProcessWord::Magic as usize, counters::MAGIC);
         Ok(CountersPage { words, slots })

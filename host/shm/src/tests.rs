@@ -379,6 +379,18 @@ fn counters_are_counted_and_read_by_another() {
 }
 
 #[test]
+fn a_counters_page_of_before_has_no_room_for_rules_and_serves() {
+    let before = counters::bytes_for(4) - telemetry::rules::WORDS * 8;
+    let fd = memory_file("counters", before).expect("memory");
+    let page = CountersPage::open(&fd, 4).expect("maps");
+    page.count(3, Counter::RxFrames, 5);
+    page.add(telemetry::rules::used_word(4), 1);
+    let peer = PeerWords::map(&fd).expect("maps");
+    assert_eq!(peer.load(counters::counter_word(3, Counter::RxFrames)), 5);
+    assert_eq!(page.words().load(telemetry::rules::used_word(4)), 0);
+}
+
+#[test]
 fn the_recorder_keeps_the_last_events_over_a_restart() {
     let fd = memory_file("recorder", recorder::BYTES).expect("memory");
     let event = |n: u64| Event {

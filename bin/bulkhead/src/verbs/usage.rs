@@ -126,7 +126,7 @@ mod tests {
             "{shown}"
         );
         assert!(
-            shown.contains("  red/web1     1     2 B    3     4 B            5"),
+            shown.contains("  red/web1     1    2 B    3    4 B            5"),
             "{shown}"
         );
     }

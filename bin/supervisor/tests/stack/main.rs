@@ -157,6 +157,26 @@ fn a_compartment_comes_up_confined_and_runs_its_image() {
     host.until("the fabric has the channel", |h| {
         h.count(FABRIC, 3, Counter::RxFrames) == 1
     });
+    // What its process used is known, of the dead too; its connections are asked for in a
+    // page that nobody but it can write.
+    let ask = ListFlows {
+        compartment: 3,
+        slot: u32::MAX,
+        most: 5,
+        reserved: 0,
+    };
+    let (answer, fds) = host.ask(&ask).unwrap();
+    assert_eq!(answer.body::<ListFlows>(), Some(ask));
+    assert!(rustix::io::pwrite(&fds[0], &[1], 0).is_err());
+    host.until("a page", |h| {
+        // The program of these tests lists nothing, but its supervisor goes on.
+        h.inspect(3).memory > 0
+    });
+    let none = ListFlows {
+        compartment: 9,
+        ..ask
+    };
+    assert_eq!(host.ask(&none).unwrap_err(), ErrorCode::NotFound as u32);
     // The same id with another wish is a conflict and changes nothing.
     let other = CreateCompartment {
         memory: 1 << 30,

@@ -3,6 +3,7 @@
 use flow::state::{SECOND, TCP_IDLE};
 use flow::{Connections, Found, Judgement, Refused, Rejudged, Verdict, connections::BYTES};
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 use wire::tcp::{ACK, SYN};
 
 use crate::{SEED, VERDICT, plain, segment, sides, tuple};
@@ -247,4 +248,38 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_walk_sees_each_living_connection_once_in_bounded_steps() {
+    let mut c = Connections::new(SEED, &[50, 0, 50]).unwrap();
+    let now = 1_000 * SECOND;
+    let opened: BTreeSet<u32> = [(0, 7), (2, 30)]
+        .into_iter()
+        .flat_map(|(owner, n)| (0..n).map(move |n| (owner, n)))
+        .filter_map(|(owner, n)| udp(&mut c, now, owner, n).ok())
+        .map(|found| found.id)
+        .collect();
+    // The newer ones among the half-open took places of older ones.
+    assert!(opened.len() > 15, "{}", opened.len());
+    let (mut at, mut seen, mut steps) = (flow::Cursor::default(), Vec::new(), 0);
+    loop {
+        let before = seen.len();
+        let ended = c.walk(now, &mut at, 8, &mut |connection| seen.push(connection.id));
+        assert!(seen.len() - before <= 8);
+        steps += 1;
+        if ended {
+            break;
+        }
+    }
+    assert!((3..20).contains(&steps), "{steps}");
+    assert_eq!(seen, opened.into_iter().collect::<Vec<_>>());
+    // Those that are over are passed over.
+    let mut none = 0;
+    let later = now + 10_000 * SECOND;
+    assert!(
+        c.walk(later, &mut flow::Cursor::default(), 1000, &mut |_| none +=
+            1)
+    );
+    assert_eq!(none, 0);
 }

@@ -6,7 +6,9 @@ use image::compartment::NONE;
 use image::rules::{Action, Region, Rule, RuleTable};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
+use telemetry::counters::Counter;
 use telemetry::drops::DropReason;
+use telemetry::rules::Outcome;
 use wire::MacAddress;
 use wire::address::mapped;
 use wire::tcp::{ACK, RST, SYN};
@@ -85,6 +87,39 @@ fn what_no_rule_allows_is_dropped_by_name_on_either_side() {
     site.refuses(A1, &frame, DropReason::IngressRule);
     let frame = udp6((mac(A1), mac(A2)), (v6(A1), v6(A2)), (1, 53), b"");
     assert_eq!(site.inject(A1, &frame).only().slot, A2);
+}
+
+#[test]
+fn what_rules_decide_is_told_once_a_first_packet() {
+    let mut site = Site::with(servers());
+    let seen = site.inject(A1, &question((1000, 53)));
+    let decided = seen.decided.unwrap();
+    assert_eq!(decided.outcome, Outcome::Connection);
+    assert_eq!(decided.rules, [Some((1, false)), Some((3, false))]);
+    assert_eq!((decided.owner, decided.inbound), (A1, false));
+    assert_eq!(decided.tuple.destination_port, 53);
+    assert_eq!(seen.count(A1, Counter::Connections), 1);
+    // What the connection knows asks no rule.
+    assert_eq!(site.inject(A1, &question((1000, 53))).decided, None);
+    assert_eq!(site.inject(B1, &reply((53, 1000))).decided, None);
+    let seen = site.inject(A1, &question((1000, 54)));
+    assert_eq!(seen.decided.unwrap().outcome, Outcome::Packet);
+    assert_eq!(seen.count(A1, Counter::Connections), 0);
+    // Only the rule that denies is told, and whether it logs.
+    site.change(|tables| {
+        tables.rule_tables[1].rules.insert(
+            0,
+            Rule {
+                log: true,
+                ..rule(UDP, 53..=53, Action::Deny, 9)
+            },
+        );
+    });
+    let seen = site.inject(A1, &question((2000, 53)));
+    assert_eq!(seen.reasons(), [DropReason::IngressRule]);
+    let decided = seen.decided.unwrap();
+    assert_eq!(decided.outcome, Outcome::Denied);
+    assert_eq!(decided.rules, [None, Some((9, true))]);
 }
 
 #[test]

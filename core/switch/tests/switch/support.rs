@@ -262,6 +262,7 @@ pub struct Seen {
     pub sent: Vec<Sent>,
     pub drops: Vec<(Slot, DropReason)>,
     pub counts: BTreeMap<(Slot, Counter), u64>,
+    pub decided: Option<core_switch::Decided>,
 }
 
 impl Seen {
@@ -329,6 +330,9 @@ impl Output for Seen {
     }
     fn count(&mut self, slot: Slot, counter: Counter, n: u64) {
         *self.counts.entry((slot, counter)).or_default() += n;
+    }
+    fn decided(&mut self, decided: &core_switch::Decided) {
+        assert!(self.decided.replace(*decided).is_none(), "told twice");
     }
 }
 
