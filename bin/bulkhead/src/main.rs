@@ -54,6 +54,7 @@ async fn perform(cli: Cli) -> Result<Exit, Trouble> {
         Verb::Release(release) => verbs::change::release(&release, &client, json).await,
         Verb::Status => verbs::look::status(&client, json).await,
         Verb::Why(endpoint) => verbs::look::why(&endpoint.endpoint, &client, json).await,
+        Verb::Explain(explain) => verbs::explain::explain(&explain, &client, json).await,
         Verb::Dump(dump) => verbs::look::dump(&dump, &client, json).await,
         Verb::Verify => verbs::look::verify(&client, json).await,
         Verb::Events(events) => verbs::events::events(&events, &client, json).await,

@@ -31,7 +31,8 @@ mod world;
 use applier::{Applier, Opener};
 use caller::Rights;
 use confine::Profile;
-use happenings::Happenings;
+use guard::guard;
+use happenings::{Happenings, now_ms};
 use seqpacket::Socket;
 use server::{Server, Shown};
 use std::error::Error;
@@ -48,6 +49,8 @@ const API: u32 = 4;
 const STATE: u32 = 5;
 /// Between two tries to open the store.
 const RETRY: std::time::Duration = std::time::Duration::from_secs(2);
+/// Between two looks at the clock, at most.
+const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_secs(10);
 
 fn main() -> ExitCode {
     match start() {
@@ -122,6 +125,7 @@ async fn serve(
         () = gate::serve(listener, routes::router(server.clone()), rights) => {}
         () = until_recovered(&server) => {}
         () = prove_again(&server, words.prove_every) => {}
+        () = end_agreements(&server) => {}
         // Without the supervisor there is nothing to do; the keeper starts both anew.
         lost = listening => return Err(format!("the supervisor is gone: {}", lost?).into()),
     }
@@ -134,6 +138,29 @@ async fn until_recovered(server: &Server) {
         tokio::time::sleep(RETRY).await;
     }
     std::future::pending().await
+}
+
+/// Has agreements end when they do; never ends.
+async fn end_agreements(server: &Server) {
+    loop {
+        let ends = server.world.world().expires();
+        let left = ends.filter(|_| guard!("agreement-ends")).map(|ends| {
+            let left = ends.saturating_mul(1000).saturating_sub(now_ms());
+            std::time::Duration::from_millis(left)
+        });
+        if left == Some(std::time::Duration::ZERO) {
+            if server.applier.lock().await.expire().await.is_err() {
+                // It has said why itself.
+                tokio::time::sleep(RETRY).await;
+            }
+            continue;
+        }
+        tokio::select! {
+            () = server.world.another() => {}
+            // No longer than that: the host's clock may be set meanwhile.
+            () = tokio::time::sleep(left.unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN)) => {}
+        }
+    }
 }
 
 /// Has what is installed proved at an interval; never ends.

@@ -1,6 +1,7 @@
 //! The HTTP API, version 1. Described for machines at /openapi.json.
 
 mod change;
+mod explain;
 mod look;
 mod watch;
 
@@ -33,6 +34,7 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/v1/why/{tenant}/{endpoint}", get(look::why))
         .route("/v1/dump/{compartment}", get(look::dump))
         .route("/v1/verify", get(look::verify))
+        .route("/v1/explain", get(explain::explain))
         .route("/v1/top", get(watch::top))
         .route("/v1/events", get(watch::events))
         .route("/v1/capture", get(watch::capture))
@@ -64,6 +66,7 @@ pub fn router(server: Arc<Server>) -> Router {
         look::why,
         look::dump,
         look::verify,
+        explain::explain,
         look::metrics,
         look::healthz,
         watch::top,
