@@ -4,6 +4,7 @@
 pub mod frames;
 mod instance;
 mod namespace;
+pub mod talk;
 
 pub use instance::{Instance, program};
 pub use namespace::{Ended, Namespace, Said, enter, leave_to, private_folder, unique};
