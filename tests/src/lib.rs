@@ -4,6 +4,7 @@
 pub mod frames;
 mod instance;
 mod namespace;
+pub mod outside;
 pub mod talk;
 
 pub use instance::{Instance, program};
