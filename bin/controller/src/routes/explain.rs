@@ -122,12 +122,13 @@ fn packets(asked: &Asked) -> Result<Vec<(u8, u16)>, Fault> {
         }
         None if protocol.is_icmp() => echo(v6).1,
         None => 0,
-        Some(text) if protocol.has_ports() => text
-            .parse::<PortRange>()
-            .ok()
-            .filter(|ports| ports.first == ports.last)
-            .ok_or_else(|| request(format!("`{text}` is not a port")))?
-            .first,
+        Some(text) if protocol.has_ports() => {
+            text.parse::<PortRange>()
+                .ok()
+                .filter(|ports| ports.first == ports.last)
+                .ok_or_else(|| request(format!("`{text}` is not a port")))?
+                .first
+        }
         Some(text) if protocol.is_icmp() => {
             let message: IcmpMessage = text
                 .parse()
