@@ -4,6 +4,8 @@
 pub mod frames;
 mod instance;
 mod namespace;
+pub mod outside;
+pub mod talk;
 
 pub use instance::{Instance, program};
 pub use namespace::{Ended, Namespace, Said, enter, leave_to, private_folder, unique};

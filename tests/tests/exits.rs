@@ -1,4 +1,4 @@
-//! How the command line ends: exit codes 1 to 5, each provoked for real, and the shape
+//! How the command line ends: exit codes 1 to 6, each provoked for real, and the shape
 //! of what it says with `--json`.
 
 use e2e::frames::TwoTenants;
@@ -130,6 +130,16 @@ fn each_way_to_end_has_its_code_and_says_why() {
     let said = Said::of(Command::new("unshare").args(["-Ur", "sh", "-c", &line])).unwrap();
     let told: Value = serde_json::from_str(&said.out).unwrap();
     assert_eq!((said.code, &told["refused"]), (5, &Value::Bool(true)));
+
+    // 6: the answer is no, which is no error.
+    let words = ["--json", "explain", "red/app1", "blue/app1", "tcp", "80"];
+    let said = here(&words);
+    let told: Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!((said.code, &told["allowed"]), (6, &Value::Bool(false)));
+    assert_eq!(
+        here(&["explain", "red/app1", "red/web1", "tcp", "80"]).code,
+        0
+    );
 
     // 0, and a folder for manual pages is made.
     let pages = instance.folder().join("man/man1");

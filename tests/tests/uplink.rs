@@ -2,64 +2,14 @@
 //! server beyond it, all by the kernel's own network stack.
 
 use e2e::frames;
-use e2e::{Ended, Instance, Namespace, Said, unique};
+use e2e::outside::Outside;
+use e2e::{Ended, Instance, Namespace, Said};
 use serde_json::Value;
 use std::time::Duration;
 
-/// Beyond the uplink: `wire` holds the interface that the fabric takes, `router` the
-/// other end of it, `server` is a network further.
-struct Outside {
-    wire: Namespace,
-    router: Namespace,
-    server: Namespace,
-    tenant: String,
-}
-
-impl Outside {
-    fn make() -> Result<Outside, String> {
-        let outside = Outside {
-            wire: Namespace::make()?,
-            router: Namespace::make()?,
-            server: Namespace::make()?,
-            tenant: unique("bht-green-"),
-        };
-        let (wire, router, server) = (&outside.wire, &outside.router, &outside.server);
-        // Only the fabric speaks on the uplink, not the kernel it is in.
-        wire.sh(
-            "sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1",
-        )?;
-        for (from, name, to, peer) in [(wire, "up0", router, "r0"), (router, "r1", server, "s0")] {
-            from.ip(&format!(
-                "link add {name} type veth peer name {peer} netns {}",
-                to.name
-            ))?;
-            from.ip(&format!("link set {name} up"))?;
-            to.ip(&format!("link set {peer} up"))?;
-        }
-        for (at, line) in [
-            (router, "addr add 192.0.2.1/24 dev r0"),
-            (router, "addr add 2001:db8::1/64 dev r0 nodad"),
-            (router, "addr add 198.51.100.1/24 dev r1"),
-            (router, "addr add 2001:db8:1::1/64 dev r1 nodad"),
-            // Two hosts of its own, for routes of a tenant's own.
-            (router, "addr add 203.0.113.1/32 dev lo"),
-            (router, "addr add 203.0.113.2/32 dev lo"),
-            (router, "route add 10.9.0.0/24 via 192.0.2.10"),
-            (router, "route add fd00:9::/64 via 2001:db8::10"),
-            (server, "addr add 198.51.100.2/24 dev s0"),
-            (server, "addr add 2001:db8:1::2/64 dev s0 nodad"),
-            (server, "route add default via 198.51.100.1"),
-            (server, "route add default via 2001:db8:1::1"),
-        ] {
-            at.ip(line)?;
-        }
-        let said = router.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")?;
-        said.ok().then_some(outside).ok_or(said.err)
-    }
-
-    fn spec(&self, placement: &str) -> String {
-        format!(
-            "version: 1
+fn spec(outside: &Outside, placement: &str) -> String {
+    format!(
+        "version: 1
 uplinks:
   - {{ name: wan, interface: up0, namespace: {} }}
 tenants:
@@ -82,19 +32,8 @@ tenants:
           - ::/0
           - {{ to: 203.0.113.2/32, gateway: 192.0.2.9 }}
 ",
-            self.wire.name, self.tenant
-        )
-    }
-
-    fn tenant(&self) -> std::mem::ManuallyDrop<Namespace> {
-        std::mem::ManuallyDrop::new(Namespace::named(&self.tenant))
-    }
-}
-
-impl Drop for Outside {
-    fn drop(&mut self) {
-        drop(Namespace::named(&self.tenant));
-    }
+        outside.wire.name, outside.tenant
+    )
 }
 
 fn ping(from: &Namespace, to: &str) -> Said {
@@ -125,7 +64,7 @@ fn dropped_outside(instance: &Instance, reason: &str) -> u64 {
 fn a_tenant_and_a_server_beyond_a_router_reach_each_other() {
     let outside = Outside::make().unwrap();
     let instance = Instance::start().unwrap();
-    instance.apply(&outside.spec("weight: 1")).unwrap();
+    instance.apply(&spec(&outside, "weight: 1")).unwrap();
     let tenant = outside.tenant();
     let reached = instance.until(Duration::from_secs(5), |_| ping(&tenant, "192.0.2.1").ok());
     assert!(reached, "{:?}", ping(&tenant, "192.0.2.1"));
@@ -182,7 +121,7 @@ fn a_tenant_and_a_server_beyond_a_router_reach_each_other() {
 fn what_is_not_allowed_at_the_uplink_is_dropped_and_counted_in_both_directions() {
     let outside = Outside::make().unwrap();
     let instance = Instance::start().unwrap();
-    instance.apply(&outside.spec("weight: 1")).unwrap();
+    instance.apply(&spec(&outside, "weight: 1")).unwrap();
     let tenant = outside.tenant();
     assert!(instance.until(Duration::from_secs(5), |_| ping(&tenant, "192.0.2.1").ok()));
 
@@ -265,7 +204,10 @@ fn a_taken_over_switch_says_nothing_on_the_uplink_that_is_not_its_own() {
     );
     assert!(instance.until(Duration::from_secs(10), |_| heard.exists()));
     let liar = e2e::program("bulkhead-liar");
-    let spec = outside.spec(&format!("placement: {{ program: {} }}", liar.display()));
+    let spec = spec(
+        &outside,
+        &format!("placement: {{ program: {} }}", liar.display()),
+    );
     instance.apply(&spec).unwrap();
     let caught = |i: &Instance| {
         let status = i.ask(&["status"]).unwrap();

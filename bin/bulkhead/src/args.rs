@@ -23,7 +23,7 @@ pub struct Cli {
 }
 
 const EXITS: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage or a spec with errors, 3 the daemon is not running, \
-4 not allowed, 5 this host cannot keep Bulkhead's promises (doctor).";
+4 not allowed, 5 this host cannot keep Bulkhead's promises (doctor), 6 the answer is no (explain).";
 
 /// The verbs.
 #[derive(Debug, Subcommand)]
@@ -51,6 +51,8 @@ pub enum Verb {
     Usage(Usage),
     /// Why an endpoint does, or does not, work
     Why(Endpoint),
+    /// Whether A may begin to talk to B, by which rule, at which switch; exit code 6 = it may not
+    Explain(Explain),
     /// The table image that a compartment forwards by, decoded
     Dump(Dump),
     /// Prove anew that the table images in use are what was applied and keep tenants apart
@@ -183,6 +185,22 @@ pub struct Usage {
 pub struct Endpoint {
     /// TENANT/ENDPOINT
     pub endpoint: EndpointName,
+}
+
+/// A question about two.
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// Who begins: TENANT/ENDPOINT, an address, or `outside`
+    pub from: String,
+    /// With whom, in the same words
+    pub to: String,
+    /// tcp, udp, icmp, icmp6, sctp or a number; without it a ping
+    pub protocol: Option<String>,
+    /// The destination port; of icmp a name, a type, or type/code
+    pub port: Option<String>,
+    /// The source port of tcp or udp
+    #[arg(long, value_name = "PORT", default_value_t = 49_152)]
+    pub source_port: u16,
 }
 
 /// Decoding an image.

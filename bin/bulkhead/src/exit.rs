@@ -19,6 +19,8 @@ pub enum Exit {
     Denied = 4,
     /// This host cannot keep Bulkhead's promises.
     Refused = 5,
+    /// What was asked has the answer no.
+    No = 6,
 }
 
 impl From<Exit> for ExitCode {
@@ -44,14 +46,14 @@ impl Trouble {
         let whose = match exit {
             Exit::Usage | Exit::NotRunning | Exit::Denied => api::Whose::User,
             Exit::Refused => api::Whose::Host,
-            Exit::Done | Exit::Failed => api::Whose::Bulkhead,
+            Exit::Done | Exit::Failed | Exit::No => api::Whose::Bulkhead,
         };
         let code = match exit {
             Exit::Usage => "usage",
             Exit::NotRunning => "not-running",
             Exit::Denied => "denied",
             Exit::Refused => "host",
-            Exit::Done | Exit::Failed => "failed",
+            Exit::Done | Exit::Failed | Exit::No => "failed",
         };
         Trouble {
             exit,

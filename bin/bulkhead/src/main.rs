@@ -57,6 +57,7 @@ async fn perform(cli: Cli) -> Result<Exit, Trouble> {
         Verb::Rules(rules) => verbs::flows::rules(&rules, &client, json).await,
         Verb::Usage(usage) => verbs::usage::usage(&usage, &client, json).await,
         Verb::Why(endpoint) => verbs::look::why(&endpoint.endpoint, &client, json).await,
+        Verb::Explain(explain) => verbs::explain::explain(&explain, &client, json).await,
         Verb::Dump(dump) => verbs::look::dump(&dump, &client, json).await,
         Verb::Verify => verbs::look::verify(&client, json).await,
         Verb::Events(events) => verbs::events::events(&events, &client, json).await,

@@ -15,7 +15,7 @@ use crate::steps::{Batch, Key, Object, Progress, Step, described, perform, settl
 use crate::supervisor::{Refusal, Supervisor};
 use crate::survey::Survey;
 use crate::usage;
-use crate::world::World;
+use crate::world::{World, now};
 use api::{Applied, Fault, Plan, Proof, UsageRow, Whose};
 use command::cores::Cores;
 use command::verbs::{FABRIC, Inspect, PROVE_INSTALLED, PROVE_TO_INSTALL, PROVE_TO_KNOW};
@@ -79,7 +79,6 @@ impl Applier {
         self.prover.ahead(source, text).await;
         let new = World::compile(source, text, &old)?;
         self.has_cores_for(&new)?;
-        self.account_before(&old, &new).await;
         let existing = existing(&old);
         let difference = Difference::between(
             &existing,
@@ -134,6 +133,7 @@ impl Applier {
         self.prover.ahead(source, text).await;
         let new = World::compile(source, text, &old)?;
         self.has_cores_for(&new)?;
+        self.account_before(&old, &new).await;
         self.move_to(&old, new, uid, "applied", begun).await
     }
 
@@ -184,6 +184,36 @@ impl Applier {
         self.move_to(&old, new, uid, "down", begun).await
     }
 
+    /// Works out what is applied once more, now that an agreement of it has ended.
+    ///
+    /// # Errors
+    /// A fault of the host or ours: the agreement is still live.
+    pub async fn expire(&mut self) -> Result<(), Fault> {
+        let begun = Instant::now();
+        let outcome = self.end_agreements(begun).await;
+        if let Err(fault) = &outcome {
+            self.degraded(format!(
+                "an agreement that has ended is still live: {}",
+                fault.message
+            ));
+        }
+        outcome
+    }
+
+    async fn end_agreements(&mut self, begun: Instant) -> Result<(), Fault> {
+        self.recovered().await?;
+        let old = self.shown.world();
+        // An apply may have been faster.
+        if old.expires().is_none_or(|ends| ends > now()) {
+            return Ok(());
+        }
+        let (source, text) = (old.source(), old.text().as_bytes());
+        let new = World::compile(source, text, &old)?;
+        self.move_to(&old, new, 0, "an agreement ended", begun)
+            .await
+            .map(drop)
+    }
+
     /// Whether every isolated switch can have its core, and one is left for the rest.
     fn has_cores_for(&self, new: &World) -> Result<(), Fault> {
         let bodies = new.objects().values().filter_map(|object| match object {
@@ -231,6 +261,10 @@ impl Applier {
         );
         let mut plan = planned(&difference, &existing, &new);
         if difference.is_empty() && old.text() == new.text() {
+            if old.expires() != new.expires() {
+                new.keep_epoch(old.epoch());
+                self.shown.show(Arc::new(new));
+            }
             return Ok(Applied {
                 epoch: old.epoch(),
                 plan,

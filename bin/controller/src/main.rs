@@ -35,7 +35,8 @@ mod world;
 use applier::{Applier, Opener};
 use caller::Rights;
 use confine::Profile;
-use happenings::Happenings;
+use guard::guard;
+use happenings::{Happenings, now_ms};
 use seqpacket::Socket;
 use server::{Server, Shown};
 use std::error::Error;
@@ -54,6 +55,8 @@ const STATE: u32 = 5;
 const USAGE_EVERY: std::time::Duration = std::time::Duration::from_secs(60);
 /// Between two tries to open the store.
 const RETRY: std::time::Duration = std::time::Duration::from_secs(2);
+/// Between two looks at the clock, at most.
+const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_secs(10);
 
 fn main() -> ExitCode {
     match start() {
@@ -130,6 +133,7 @@ async fn serve(
         () = prove_again(&server, words.prove_every) => {}
         () = usage::keep(&server, USAGE_EVERY) => {}
         () = logs::tell(&server) => {}
+        () = end_agreements(&server) => {}
         // Without the supervisor there is nothing to do; the keeper starts both anew.
         lost = listening => return Err(format!("the supervisor is gone: {}", lost?).into()),
     }
@@ -142,6 +146,29 @@ async fn until_recovered(server: &Server) {
         tokio::time::sleep(RETRY).await;
     }
     std::future::pending().await
+}
+
+/// Has agreements end when they do; never ends.
+async fn end_agreements(server: &Server) {
+    loop {
+        let ends = server.world.world().expires();
+        let left = ends.filter(|_| guard!("agreement-ends")).map(|ends| {
+            let left = ends.saturating_mul(1000).saturating_sub(now_ms());
+            std::time::Duration::from_millis(left)
+        });
+        if left == Some(std::time::Duration::ZERO) {
+            if server.applier.lock().await.expire().await.is_err() {
+                // It has said why itself.
+                tokio::time::sleep(RETRY).await;
+            }
+            continue;
+        }
+        tokio::select! {
+            () = server.world.another() => {}
+            // No longer than that: the host's clock may be set meanwhile.
+            () = tokio::time::sleep(left.unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN)) => {}
+        }
+    }
 }
 
 /// Has what is installed proved at an interval; never ends.

@@ -30,7 +30,7 @@ pub struct Server {
 
 /// The world that is applied, swapped whole.
 #[derive(Default)]
-pub struct Shown(RwLock<(Arc<World>, Health)>);
+pub struct Shown(RwLock<(Arc<World>, Health)>, tokio::sync::Notify);
 
 /// What `status` says beside the world.
 #[derive(Clone, Debug, Default)]
@@ -69,6 +69,12 @@ impl Shown {
     /// Another world from now on.
     pub fn show(&self, world: Arc<World>) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).0 = world;
+        self.1.notify_one();
+    }
+
+    /// Returns once there is another world than at the last return.
+    pub async fn another(&self) {
+        self.1.notified().await;
     }
 
     /// Changes what is said beside it.

@@ -7,7 +7,7 @@ use ::image::{Aligned, MappedCompartment, MappedFabric};
 use api::{Compartment, Endpoint, Fault, Finding, Needs, Tenant, Uplink, Where, Whose};
 use command::message::ErrorCode;
 use command::verbs::{ENDPOINT_FIFO, FABRIC};
-use policy::{Ids, Intent, PortIntent};
+use policy::{Answer, Ids, Intent, PortIntent, Unclear};
 use sha2::{Digest, Sha256};
 use spec::{Per, Span, Spec, State};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -149,6 +149,22 @@ impl World {
     pub fn made(&self) -> Option<(&Spec, &Ids, &Intent)> {
         let made = self.worked_out.as_deref()?;
         Some((&made.spec, &made.ids, &made.intent))
+    }
+
+    /// Seconds since 1970 at which the next of its agreements ends; `None` = none does.
+    pub fn expires(&self) -> Option<u64> {
+        self.worked_out.as_deref()?.intent.expires
+    }
+
+    /// Answers whether one may talk to another; `None` = nothing was ever applied.
+    pub fn explain(&self, question: &policy::Question<'_>) -> Option<Result<Answer, Unclear>> {
+        let made = self.worked_out.as_deref()?;
+        Some(policy::explain(
+            &made.spec,
+            &made.ids,
+            &made.intent,
+            question,
+        ))
     }
 
     /// Where in the spec that stands for which a step was refused: the namespace or
@@ -505,7 +521,7 @@ pub fn dumped(image: &Image) -> String {
 }
 
 /// Seconds since 1970: agreements that have ended by now are left out.
-fn now() -> u64 {
+pub fn now() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())

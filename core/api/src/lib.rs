@@ -4,12 +4,14 @@
 //! Fields are only ever added. A reader ignores what it does not know, and takes
 //! the default for what an older writer left out.
 pub mod change;
+pub mod explain;
 pub mod fault;
 pub mod flows;
 pub mod live;
 pub mod state;
 pub mod usage;
 pub use change::{Applied, Change, Needs, Plan, Proof, Undertaking};
+pub use explain::{Explanation, Judgement, Translation, Way};
 pub use fault::{Fault, Finding, Where, Whose};
 pub use flows::{Flow, Flows, RuleCount, RuleName, Rules};
 pub use live::{DropCount, EndpointRates, Happening, Sample};

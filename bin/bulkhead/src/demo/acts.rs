@@ -2,6 +2,7 @@
 //! and whether that is what was expected.
 
 use super::attacks::{ATTACKS, Attack, FRAMES};
+use super::service::service;
 use super::stage::{Stage, end, ended};
 use super::{SPEC, find, say};
 use crate::exit::{Exit, Trouble};
@@ -16,7 +17,9 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Child;
 
 /// The page has this many bytes: 11.3 KB.
-const PAGE: usize = 11_300;
+pub const PAGE: usize = 11_300;
+/// And the one without an end so many, all of them zero and none on the disk.
+const ENDLESS: u64 = 1 << 40;
 /// Where every tenant's web server is, for its own app subnet.
 const WEB: [&str; 2] = ["http://10.1.1.10/", "http://[fd00:1:1:1::10]/"];
 
@@ -33,6 +36,7 @@ pub async fn play(place: &mut Option<Stage>) -> Result<bool, Trouble> {
     attacks(stage, &mut score).await?;
     crash(stage, &mut score).await?;
     liar(stage, &mut score).await?;
+    service(stage, &mut score).await?;
     drop(servers);
     say(if score.good {
         "\nEverything came out as it should."
@@ -42,24 +46,26 @@ pub async fn play(place: &mut Option<Stage>) -> Result<bool, Trouble> {
     Ok(score.good)
 }
 
-struct Score {
+/// How it goes.
+pub struct Score {
     good: bool,
 }
 
 impl Score {
     /// One result line.
-    fn line(&mut self, good: bool, text: &str) {
+    pub fn line(&mut self, good: bool, text: &str) {
         self.good &= good;
         say(&format!("     {} {text}", if good { "✓" } else { "✗" }));
     }
 }
 
-fn title(text: &str) {
+/// Begins a chapter.
+pub fn title(text: &str) {
     say(&format!("\n== {text}"));
 }
 
 /// The command a person would type for this.
-fn shown(endpoint: &str, command: &str) {
+pub fn shown(endpoint: &str, command: &str) {
     say(&format!("   {endpoint}$ {command}"));
 }
 
@@ -112,7 +118,7 @@ async fn pages(stage: &Stage, score: &mut Score) -> Result<Vec<Child>, Trouble> 
     );
     let mut servers = Vec::new();
     for tenant in ["red", "blue"] {
-        servers.push(serve(stage, tenant)?);
+        servers.push(serve(stage, tenant, "web1")?);
     }
     for tenant in ["red", "blue"] {
         for url in WEB {
@@ -135,8 +141,9 @@ async fn pages(stage: &Stage, score: &mut Score) -> Result<Vec<Child>, Trouble> 
     Ok(servers)
 }
 
-fn serve(stage: &Stage, tenant: &str) -> Result<Child, Trouble> {
-    let folder = stage.folder().join(tenant);
+/// A tenant's nginx at one of its endpoints: its page, and one without an end.
+pub fn serve(stage: &Stage, tenant: &str, at: &str) -> Result<Child, Trouble> {
+    let folder = stage.folder().join(format!("{tenant}-{at}"));
     fs::create_dir_all(folder.join("html"))?;
     let mut page = format!("This is {tenant}'s page.\n");
     while page.len() < PAGE {
@@ -144,13 +151,14 @@ fn serve(stage: &Stage, tenant: &str) -> Result<Child, Trouble> {
     }
     page.truncate(PAGE);
     fs::write(folder.join("html/index.html"), page)?;
+    fs::File::create(folder.join("html/endless"))?.set_len(ENDLESS)?;
     let place = folder.display();
     let config = format!(
         "daemon off; master_process off; user root; pid {place}/pid; error_log {place}/error.log;\n\
          events {{ }}\n\
          http {{ access_log off; client_body_temp_path {place}/b; proxy_temp_path {place}/p; fastcgi_temp_path {place}/f;\n\
          uwsgi_temp_path {place}/u; scgi_temp_path {place}/s;\n\
-         server {{ listen 80; listen [::]:80; root {place}/html; }} }}\n"
+         server {{ listen 80; listen [::]:80; root {place}/html; location /endless {{ sendfile_max_chunk 8k; limit_rate 4m; }} }} }}\n"
     );
     let file = folder.join("nginx.conf");
     fs::write(&file, config)?;
@@ -159,7 +167,7 @@ fn serve(stage: &Stage, tenant: &str) -> Result<Child, Trouble> {
         .display()
         .to_string();
     let mut command = stage.at(
-        &format!("{tenant}/web1"),
+        &format!("{tenant}/{at}"),
         &[
             &nginx,
             "-e",
@@ -173,7 +181,7 @@ fn serve(stage: &Stage, tenant: &str) -> Result<Child, Trouble> {
 }
 
 /// The page, tried for three seconds while its server starts.
-async fn fetch(stage: &Stage, from: &str, url: &str) -> Result<String, Trouble> {
+pub async fn fetch(stage: &Stage, from: &str, url: &str) -> Result<String, Trouble> {
     let end = Instant::now() + Duration::from_secs(3);
     loop {
         let output = stage

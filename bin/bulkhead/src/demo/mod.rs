@@ -3,6 +3,7 @@
 pub mod actor;
 mod acts;
 mod attacks;
+mod service;
 mod stage;
 
 use crate::args::Demo;
@@ -18,6 +19,8 @@ const TOOLS: &[(&str, &str)] = &[
     ("nginx", "nginx-light"),
     ("iperf3", "iperf3"),
     ("ping", "iputils-ping"),
+    ("ip", "iproute2"),
+    ("bash", "bash"),
 ];
 
 /// Runs it; Ctrl-C ends it in order at any point.

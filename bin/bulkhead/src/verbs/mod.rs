@@ -3,6 +3,7 @@ pub mod capture;
 pub mod change;
 pub mod doctor;
 pub mod events;
+pub mod explain;
 pub mod filter;
 pub mod flows;
 pub mod look;

@@ -1,6 +1,7 @@
 //! The HTTP API, version 1. Described for machines at /openapi.json.
 
 mod change;
+mod explain;
 mod look;
 mod watch;
 
@@ -40,6 +41,7 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/v1/flows", get(flows::flows))
         .route("/v1/rules/{tenant}", get(flows::rules))
         .route("/v1/usage", get(usage::usage))
+        .route("/v1/explain", get(explain::explain))
         .route("/v1/top", get(watch::top))
         .route("/v1/events", get(watch::events))
         .route("/v1/capture", get(watch::capture))
@@ -71,6 +73,7 @@ pub fn router(server: Arc<Server>) -> Router {
         look::why,
         look::dump,
         look::verify,
+        explain::explain,
         look::metrics,
         look::healthz,
         flows::flows,

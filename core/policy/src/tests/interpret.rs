@@ -201,12 +201,10 @@ impl<'a> Reader<'a> {
         let subnet = tenant.subnet(&endpoint.subnet).expect("subnet");
         let link_local = wire::address::link_local(MacAddress(port.mac));
         all.push(ip(link_local));
-        if let Some(prefix) = subnet.prefix6() {
-            if subnet.slaac() {
-                let mut address = spec::mapped(prefix.network);
-                address[8..].copy_from_slice(&link_local[8..]);
-                all.push(ip(address));
-            }
+        if let Some(prefix) = subnet.prefix6().filter(|_| subnet.slaac()) {
+            let mut address = spec::mapped(prefix.network);
+            address[8..].copy_from_slice(&link_local[8..]);
+            all.push(ip(address));
         }
         all
     }

@@ -1,0 +1,247 @@
+//! Whether one may talk to another, and which rule at which switch says so.
+
+use crate::caller::Reader;
+use crate::refuse::Failure;
+use crate::server::{Server, no_endpoint};
+use api::{Explanation, Fault, Judgement, Translation, Way, Where, Whose};
+use axum::Json;
+use axum::extract::{Query, State};
+use image::rules::Action;
+use policy::{Peer, Question, Side, Unclear};
+use serde::Deserialize;
+use spec::{IcmpMessage, PortRange, Protocol};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use utoipa::IntoParams;
+
+/// A port that clients speak from: the first of IANA's dynamic ones (RFC 6335).
+const DYNAMIC: u16 = 49_152;
+/// What `outside` stands for: two well-known hosts of the internet. Whoever has a rule
+/// about other addresses asks about those.
+const SOMEWHERE: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(1, 1, 1, 1)),
+    IpAddr::V6(Ipv6Addr::new(0x2606, 0x4700, 0x4700, 0, 0, 0, 0, 0x1111)),
+];
+
+/// Who, with whom, and about what.
+#[derive(Deserialize, IntoParams)]
+pub struct Asked {
+    /// Who begins: `TENANT/ENDPOINT`, an address, or `outside`.
+    from: String,
+    /// With whom, in the same words.
+    to: String,
+    /// `tcp`, `udp`, `icmp`, `icmp6`, `sctp` or a number; without it an echo request of
+    /// either family.
+    protocol: Option<String>,
+    /// Destination port of tcp or udp, which need one; of icmp a name, a type, or a type
+    /// and a code as `3/4`, without it an echo request.
+    port: Option<String>,
+    /// Source port of tcp or udp.
+    #[serde(default = "dynamic")]
+    source_port: u16,
+}
+
+fn dynamic() -> u16 {
+    DYNAMIC
+}
+
+/// Whether one may begin to talk to another, and what in the spec says so.
+#[utoipa::path(get, path = "/v1/explain", params(Asked),
+    responses((status = 200, body = Explanation), (status = 403, body = Fault), (status = 404, body = Fault), (status = 422, body = Fault)))]
+pub async fn explain(
+    _: Reader,
+    State(server): State<Arc<Server>>,
+    Query(asked): Query<Asked>,
+) -> Result<Json<Explanation>, Failure> {
+    let world = server.world.world();
+    let mut explanation = Explanation::default();
+    for (protocol, port) in packets(&asked)? {
+        let has_ports = Protocol::Number(protocol).has_ports();
+        for from in peers(&asked.from)? {
+            for to in peers(&asked.to)? {
+                let question = Question {
+                    from,
+                    to,
+                    protocol,
+                    source_port: if has_ports { asked.source_port } else { 0 },
+                    port,
+                };
+                let answer = world.explain(&question).ok_or_else(|| {
+                    let advice = "apply a spec first";
+                    Fault::new("not-found", Whose::User, "nothing is applied", advice)
+                })?;
+                let answer = answer.map_err(unclear)?;
+                let ways = |ways: &[policy::Way]| -> Vec<Way> {
+                    ways.iter().map(|one| way(one, &question)).collect()
+                };
+                explanation.there.extend(ways(&answer.there));
+                explanation.back.extend(ways(&answer.back));
+            }
+        }
+    }
+    let there = &explanation.there;
+    explanation.allowed = !there.is_empty() && there.iter().all(|way| way.allowed);
+    Ok(Json(explanation))
+}
+
+/// Whom a word names: one, or for `outside` one of each family.
+fn peers(word: &str) -> Result<Vec<Peer<'_>>, Fault> {
+    if word == "outside" {
+        return Ok(SOMEWHERE.map(Peer::Address).into());
+    }
+    if word.contains('/') {
+        return Ok(vec![Peer::Endpoint(word)]);
+    }
+    match word.parse() {
+        Ok(address) => Ok(vec![Peer::Address(address)]),
+        Err(_) => Err(request(format!(
+            "`{word}` is not TENANT/ENDPOINT, an address or `outside`"
+        ))),
+    }
+}
+
+/// The protocol, and the port or `type << 8 | code`; of a ping those of both families.
+fn packets(asked: &Asked) -> Result<Vec<(u8, u16)>, Fault> {
+    let port = asked.port.as_deref();
+    let Some(word) = asked.protocol.as_deref() else {
+        return match port {
+            None => Ok(vec![echo(false), echo(true)]),
+            Some(_) => Err(request("a port needs a protocol".into())),
+        };
+    };
+    let protocol: Protocol = word
+        .parse()
+        .map_err(|why| request(format!("`{word}` is not a protocol: {why}")))?;
+    let Protocol::Number(number) = protocol else {
+        return Err(request("one protocol is asked about, not any".into()));
+    };
+    let v6 = protocol == Protocol::ICMP6;
+    let port = match port {
+        None if protocol.has_ports() => {
+            return Err(request(format!("{protocol} needs a port")));
+        }
+        None if protocol.is_icmp() => echo(v6).1,
+        None => 0,
+        Some(text) if protocol.has_ports() => {
+            text.parse::<PortRange>()
+                .ok()
+                .filter(|ports| ports.first == ports.last)
+                .ok_or_else(|| request(format!("`{text}` is not a port")))?
+                .first
+        }
+        Some(text) if protocol.is_icmp() => {
+            let message: IcmpMessage = text
+                .parse()
+                .map_err(|why| request(format!("`{text}` is not an ICMP message: {why}")))?;
+            let (kind, code) = message
+                .numbers(v6)
+                .ok_or_else(|| request(format!("{protocol} has no message {text}")))?;
+            u16::from_be_bytes([kind, code.unwrap_or(0)])
+        }
+        Some(_) => return Err(request(format!("protocol {protocol} has no ports"))),
+    };
+    Ok(vec![(number, port)])
+}
+
+/// An echo request (RFC 792, RFC 4443).
+fn echo(v6: bool) -> (u8, u16) {
+    if v6 { (58, 128 << 8) } else { (1, 8 << 8) }
+}
+
+fn request(sentence: String) -> Fault {
+    Fault::new(
+        "request",
+        Whose::User,
+        sentence,
+        "for example: bulkhead explain red/app1 red/web1 tcp 443",
+    )
+}
+
+fn unclear(why: Unclear) -> Fault {
+    match why {
+        Unclear::NoEndpoint(name) => {
+            let (tenant, endpoint) = name.split_once('/').unwrap_or((&name, ""));
+            no_endpoint(tenant, endpoint)
+        }
+        Unclear::TwoAddresses => request("neither of the two is an endpoint".into()),
+    }
+}
+
+fn way(way: &policy::Way, question: &Question<'_>) -> Way {
+    Way {
+        source: way.source.to_string(),
+        destination: way.destination.to_string(),
+        protocol: question.protocol,
+        port: question.port,
+        allowed: way.allowed,
+        answers: way.answers,
+        verdicts: way.verdicts.iter().map(judgement).collect(),
+        service: way.service.as_ref().map(|service| Translation {
+            agreement: service.agreement,
+            tag: service.tag,
+            offer: service.offer.clone(),
+            offered: service.offered,
+            source: service.source.to_string(),
+            destination: service.destination.to_string(),
+        }),
+    }
+}
+
+fn judgement(verdict: &policy::Verdict) -> Judgement {
+    let place = verdict.decided.place.clone();
+    Judgement {
+        compartment: verdict.compartment.clone(),
+        endpoint: verdict.endpoint.clone(),
+        side: match verdict.side {
+            Side::Egress => "egress",
+            Side::Ingress => "ingress",
+        }
+        .into(),
+        action: match verdict.action {
+            Action::Allow => "allow",
+            Action::AllowStateless => "allow stateless",
+            Action::Deny => "deny",
+        }
+        .into(),
+        by: verdict.decided.by.into(),
+        name: verdict.decided.name.clone(),
+        place: place.map(|(file, line, column)| Where { file, line, column }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_is_read_as_a_rule_would_be() {
+        let asked = |protocol: Option<&str>, port: Option<&str>| {
+            packets(&Asked {
+                from: String::new(),
+                to: String::new(),
+                protocol: protocol.map(str::to_owned),
+                port: port.map(str::to_owned),
+                source_port: 0,
+            })
+            .ok()
+        };
+        assert_eq!(asked(None, None), Some(vec![(1, 0x0800), (58, 0x8000)]));
+        assert_eq!(asked(Some("tcp"), Some("443")), Some(vec![(6, 443)]));
+        assert_eq!(asked(Some("icmp"), Some("3/4")), Some(vec![(1, 0x0304)]));
+        let too_big = Some("packet-too-big");
+        assert_eq!(asked(Some("icmp6"), too_big), Some(vec![(58, 0x0200)]));
+        assert_eq!(asked(Some("47"), None), Some(vec![(47, 0)]));
+        for (protocol, port) in [
+            (None, Some("443")),
+            (Some("tcp"), None),
+            (Some("tcp"), Some("1-2")),
+            (Some("icmp"), too_big),
+            (Some("47"), Some("1")),
+            (Some("any"), None),
+        ] {
+            assert_eq!(asked(protocol, port), None, "{protocol:?} {port:?}");
+        }
+        assert!(peers("nobody").is_err());
+        assert_eq!(peers("outside").map(|p| p.len()).ok(), Some(2));
+    }
+}
