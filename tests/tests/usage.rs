@@ -257,6 +257,13 @@ fn what_crosses_to_another_tenant_is_listed_with_both_tuples_and_counted_by_the_
     assert_eq!(flow["destination_there"], "10.1.1.10:80", "{flow}");
     let there = flow["source_there"].as_str().unwrap();
     assert!(there.starts_with("10.1.250."), "{flow}");
+    // Several who ask at once are all answered.
+    std::thread::scope(|scope| {
+        let asking = || assert!(flows(&instance, &[]).len() >= 2);
+        for _ in 0..4 {
+            scope.spawn(asking);
+        }
+    });
     let ours = flows(&instance, &["blue/app1"]);
     assert!(
         ours.iter()

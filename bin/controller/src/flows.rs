@@ -30,6 +30,9 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Between two looks at a page that is being written.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
+/// One listing at a time: a switch gives up one that is under way for the next.
+static LISTING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 /// Which connections.
 #[derive(Deserialize, IntoParams)]
 pub struct Wanted {
@@ -68,6 +71,7 @@ pub async fn flows(
                 .collect()
         }
     };
+    let _alone = LISTING.lock().await;
     Ok(Json(
         collected(&server.supervisor, &world, asked, most).await,
     ))
