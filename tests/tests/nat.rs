@@ -163,7 +163,6 @@ fn what_nobody_asked_for_is_refused() {
 }
 
 #[test]
-#[ignore = "core/policy gives an endpoint without a policy no room for connections"]
 fn what_nobody_asked_for_is_refused_without_a_policy_as_well() {
     unasked("");
 }
