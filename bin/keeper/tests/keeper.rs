@@ -442,7 +442,7 @@ fn a_host_that_cannot_keep_a_claim_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let script = format!(
         "echo 0 > /proc/sys/user/max_user_namespaces && \
-         exec {} --rootless --run-dir {1}/run --state-dir {1}/state",
+         exec timeout 20 {} --rootless --run-dir {1}/run --state-dir {1}/state",
         env!("CARGO_BIN_EXE_bulkhead-keeper"),
         folder.path().display()
     );
