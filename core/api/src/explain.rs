@@ -70,9 +70,10 @@ pub struct Translation {
     pub tag: u16,
     /// The offer, as `TENANT/OFFER`.
     pub offer: String,
-    /// Whether protocol and port are the service's.
+    /// Whether protocol and port are the service's; routed: addresses and direction too.
     pub offered: bool,
-    /// The source that the serving endpoint sees: the first address of its pool's part.
+    /// The source that the serving endpoint sees: the first address of its pool's part,
+    /// or routed the packet's own.
     pub source: String,
     /// The serving endpoint's address.
     pub destination: String,

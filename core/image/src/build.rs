@@ -5,7 +5,8 @@ mod classifier;
 
 use crate::compartment::{
     AddressSlot, Attachment, Crossing, CrossingSlot, Endpoint, MacSlot, Member, NONE, NatBlock,
-    NextHop, OwnPrefix, Route, RouteRange, ServicePorts, SlotEndpoint, Subnet, Tenant,
+    NextHop, OwnPrefix, Route, RouteRange, RoutedPrefix, ServicePorts, SlotEndpoint, Subnet,
+    Tenant,
 };
 use crate::container::{self, Aligned, Kind, Part};
 use crate::fabric::{Channel, Forward, Group, GroupMember, SlotChannel, Template};
@@ -47,6 +48,8 @@ pub struct CompartmentTables {
     pub crossings: Vec<Crossing>,
     /// (crossing, ports of its service); disjoint inside a crossing.
     pub service_ports: Vec<(u32, ServicePorts)>,
+    /// (crossing, prefix of one of its sides).
+    pub routed_prefixes: Vec<(u32, RoutedPrefix)>,
     /// (attachment, endpoint or NONE): whose each block of ports is, in their order.
     pub nat_blocks: Vec<(u32, u32)>,
 }
@@ -174,6 +177,13 @@ impl CompartmentTables {
         let ports = lists(&ports, &mut crossings, |crossing, first, count| {
             (crossing.ports_first, crossing.ports_count) = (first, count);
         })?;
+        let routed = lists(
+            &self.routed_prefixes,
+            &mut crossings,
+            |crossing, first, count| {
+                (crossing.prefixes_first, crossing.prefixes_count) = (first, count);
+            },
+        )?;
         let tags: Vec<CrossingSlot> = (0..)
             .zip(&crossings)
             .map(|(crossing, c)| CrossingSlot {
@@ -252,6 +262,7 @@ impl CompartmentTables {
                 Part::of(&rules.places),
                 Part::of(&rules.words),
                 Part::of(&rules.summaries),
+                Part::of(&routed),
             ],
         );
         CompartmentImage::check_written(Aligned::copy_of(&image).as_ref())?;

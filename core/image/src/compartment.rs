@@ -29,8 +29,8 @@ pub use classifier::{
     Field, GROUP_RULES, MAX_GROUPS, OUTCOME_LOG, Outcome, RuleGroup, Summary, Table, Word,
 };
 pub use crossing::{
-    CROSSING_ACCEPTOR, CROSSING_OFFERER, Crossing, CrossingSlot, NAT_LEAST_PORT, NatBlock,
-    ServicePorts,
+    CROSSING_ACCEPTOR, CROSSING_BOTH, CROSSING_OFFERER, CROSSING_ROUTED, Crossing, CrossingSlot,
+    MAX_ROUTED, NAT_LEAST_PORT, NatBlock, RoutedPrefix, ServicePorts,
 };
 
 record! {
@@ -245,7 +245,8 @@ pub const ROUTE_VIA: u32 = 2;
 pub const ROUTE_OUTSIDE: u32 = 3;
 /// Refused: answered by an ICMP error.
 pub const ROUTE_UNREACHABLE: u32 = 4;
-/// Across an agreement: an acceptor's own addresses for the service, an offerer's pool.
+/// Across an agreement: an acceptor's own addresses for the service, an offerer's pool,
+/// or where it is routed the other tenant's prefixes.
 pub const ROUTE_SERVICE: u32 = 5;
 
 record! {

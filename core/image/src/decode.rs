@@ -33,6 +33,11 @@ impl CompartmentImage<'_> {
                 .iter()
                 .map(move |ports| (index, *ports))
         });
+        let routed_prefixes = (0..).zip(self.crossings()).flat_map(|(index, crossing)| {
+            self.routed_prefixes_of(crossing)
+                .iter()
+                .map(move |prefix| (index, *prefix))
+        });
         let nat_blocks = (0..)
             .zip(self.attachments())
             .flat_map(|(index, attachment)| {
@@ -59,6 +64,7 @@ impl CompartmentImage<'_> {
                 .collect(),
             crossings: self.crossings().to_vec(),
             service_ports: service_ports.collect(),
+            routed_prefixes: routed_prefixes.collect(),
             nat_blocks: nat_blocks.collect(),
         }
     }
@@ -203,6 +209,12 @@ impl fmt::Display for CompartmentImage<'_> {
                 } = ports;
                 writeln!(f, "  protocol {protocol} ports {first} to {last}")?;
             }
+            for routed in self.routed_prefixes_of(crossing) {
+                let whose = if routed.theirs == 0 { "own" } else { "theirs" };
+                let four = wire::address::unmapped(&routed.prefix).is_some();
+                let len = routed.len - if four { 96 } else { 0 };
+                writeln!(f, "  {whose} {}/{len}", Address(routed.prefix))?;
+            }
         }
         for index in 0..self.tables().len() as u32 {
             let table = self.rule_table(index);
@@ -329,6 +341,14 @@ impl fmt::Display for Side<'_> {
             f,
             "agreement {agreement} tenant {tenant} tag {tag} mtu {mtu}"
         )?;
+        if self.0.is_routed() {
+            let begins = match (self.0.begins(), self.0.is_begun_with()) {
+                (true, true) => "both begin",
+                (true, false) => "it begins",
+                _ => "the other begins",
+            };
+            return write!(f, " routed, {begins}");
+        }
         match self.0.role {
             CROSSING_OFFERER => write!(f, " serves by endpoint {endpoint}")?,
             _ => write!(f, " uses it")?,

@@ -143,6 +143,8 @@ sections! {
     Words = 27 "word of rules",
     /// Words of groups.
     Summaries = 28 "word of groups",
+    /// Prefixes of crossings that are routed.
+    RoutedPrefixes = 29 "routed prefix",
 }
 
 /// Checks one section's records, one after another.

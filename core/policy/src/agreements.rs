@@ -4,8 +4,8 @@ use crate::ids::Ids;
 use core::net::IpAddr;
 use core::ops::RangeInclusive;
 use guard::guard;
-use spec::{Accept, Offer, Prefix, Protocol, Spec, Tenant};
-use std::collections::HashMap;
+use spec::{Accept, Located, Offer, Prefix, Protocol, Spec, Tenant};
+use std::collections::{BTreeSet, HashMap};
 
 /// A service that one tenant offers and another accepts, at this moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,11 +18,13 @@ pub struct Agreement {
     pub offerer: String,
     /// The offer's name there.
     pub offer: String,
-    /// The endpoint that serves.
+    /// Prefixes that are routed, in place of a service.
+    pub routed: Option<Routed>,
+    /// The endpoint that serves; empty where it is routed.
     pub endpoint: String,
     /// That endpoint's addresses, one a family of the agreement.
     pub service: Vec<IpAddr>,
-    /// What users appear as to it, one prefix a family.
+    /// What users appear as to it, one prefix a family. Routed: their own prefixes.
     pub pool: Vec<Prefix>,
     /// The tenant that accepts.
     pub acceptor: String,
@@ -30,9 +32,9 @@ pub struct Agreement {
     pub acceptance: String,
     /// The service's addresses there, one a family.
     pub addresses: Vec<IpAddr>,
-    /// Its protocol.
-    pub protocol: u8,
-    /// Its ports.
+    /// Its protocol; `None` = any, where it is routed.
+    pub protocol: Option<u8>,
+    /// Its ports; none where any protocol is.
     pub ports: Vec<RangeInclusive<u16>>,
     /// When it ends, seconds since 1970; `None` = never.
     pub until: Option<u64>,
@@ -46,6 +48,54 @@ pub struct Agreement {
     pub offer_rule: u32,
     /// Number of the rule that the acceptance stands for in the acceptor's tables.
     pub accept_rule: u32,
+}
+
+/// What an agreement of prefixes has in place of a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Routed {
+    /// The offerer's prefixes that take part. The acceptor's are [`Agreement::pool`].
+    pub offered: Vec<Prefix>,
+    /// Whether the offerer too may begin connections.
+    pub both: bool,
+}
+
+impl Agreement {
+    /// The addresses that lead the acceptor to the other side.
+    pub fn ways(&self) -> Vec<Prefix> {
+        let whole = |address: &IpAddr| Prefix {
+            network: *address,
+            len: if address.is_ipv4() { 32 } else { 128 },
+        };
+        match &self.routed {
+            Some(routed) => routed.offered.clone(),
+            None => self.addresses.iter().map(whole).collect(),
+        }
+    }
+
+    /// The other tenant of the two.
+    pub fn other(&self, tenant: &str) -> &str {
+        if self.offerer == tenant {
+            &self.acceptor
+        } else {
+            &self.offerer
+        }
+    }
+
+    /// The addresses that lead one of the two to the other; none = it is neither.
+    pub fn beyond(&self, tenant: &str) -> Vec<Prefix> {
+        if self.offerer == tenant {
+            self.pool.clone()
+        } else if self.acceptor == tenant {
+            self.ways()
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Whether the offerer may begin connections.
+    pub fn both(&self) -> bool {
+        self.routed.as_ref().is_some_and(|routed| routed.both)
+    }
 }
 
 /// The name that an agreement's numbers are kept under.
@@ -115,36 +165,44 @@ fn agreement(
         ids.tenants.get(offerer.name.as_str())?,
         ids.tenants.get(acceptor.name.as_str())?,
     );
-    let Protocol::Number(protocol) = offer.protocol.value else {
-        return None;
+    let mut made = Agreement {
+        id: numbers.id,
+        tag: numbers.tag,
+        offerer: offerer.name.to_string(),
+        offer: offer.name.to_string(),
+        routed: None,
+        endpoint: String::new(),
+        service: Vec::new(),
+        pool: Vec::new(),
+        acceptor: acceptor.name.to_string(),
+        acceptance: accept.name.to_string(),
+        addresses: Vec::new(),
+        protocol: match offer.protocol() {
+            Protocol::Any => None,
+            Protocol::Number(protocol) => Some(protocol),
+        },
+        ports: offer.ports.iter().map(|p| p.first..=p.last).collect(),
+        until: offer.until.map(|u| u.value.0),
+        mtu: mtu(offerer, None, acceptor),
+        offerer_slot: ids.compartments.get(&offerer.compartment())?.id,
+        acceptor_slot: ids.compartments.get(&acceptor.compartment())?.id,
+        offer_rule: *ours.offers.get(offer.name.as_str())?,
+        accept_rule: *theirs.accepts.get(accept.name.as_str())?,
     };
-    let server = (offerer.endpoints.iter()).find(|e| e.name.value == offer.endpoint.value)?;
+    if offer.is_routed() || accept.is_routed() {
+        return (offer.is_routed() && accept.is_routed() && route(&mut made, offer, accept))
+            .then_some(made);
+    }
+    let server = offer.endpoint.as_ref()?;
+    let server = (offerer.endpoints.iter()).find(|e| e.name.value == server.value)?;
+    made.endpoint = server.name.to_string();
+    made.mtu = mtu(offerer, Some(server), acceptor);
     let chosen = &ours.endpoints.get(server.name.as_str())?.chosen;
     let addresses: Vec<IpAddr> = match server.addresses() {
         Some(list) => list.iter().map(|a| a.value.0).collect(),
         None => chosen.clone(),
     };
     let pool = offer.pool_of(&acceptor.name.value);
-    let mut made = Agreement {
-        id: numbers.id,
-        tag: numbers.tag,
-        offerer: offerer.name.to_string(),
-        offer: offer.name.to_string(),
-        endpoint: server.name.to_string(),
-        service: Vec::new(),
-        pool: Vec::new(),
-        acceptor: acceptor.name.to_string(),
-        acceptance: accept.name.to_string(),
-        addresses: Vec::new(),
-        protocol,
-        ports: offer.ports.iter().map(|p| p.first..=p.last).collect(),
-        until: offer.until.map(|u| u.value.0),
-        mtu: mtu(offerer, server, acceptor),
-        offerer_slot: ids.compartments.get(&offerer.compartment())?.id,
-        acceptor_slot: ids.compartments.get(&acceptor.compartment())?.id,
-        offer_rule: *ours.offers.get(offer.name.as_str())?,
-        accept_rule: *theirs.accepts.get(accept.name.as_str())?,
-    };
     // A family counts where all three have it.
     for v4 in [true, false] {
         if let (Some(service), Some(pool), Some(address)) = (
@@ -160,11 +218,46 @@ fn agreement(
     (!made.service.is_empty()).then_some(made)
 }
 
-/// What both the server and every subnet of the users carry.
-fn mtu(offerer: &Tenant, server: &spec::Endpoint, acceptor: &Tenant) -> u16 {
-    let subnet = offerer.subnet(&server.subnet.value).map(spec::Subnet::mtu);
-    let users = acceptor.subnets.iter().map(spec::Subnet::mtu).min();
-    [server.mtu.map(|mtu| mtu.value), subnet, users]
+/// Fills in what takes part: what both sides name. Whether there is a family of which
+/// both have something.
+fn route(made: &mut Agreement, offer: &Offer, accept: &Accept) -> bool {
+    let common = |one: &[Located<Prefix>], other: &[Located<Prefix>]| -> Vec<Prefix> {
+        let pairs = one.iter().flat_map(|a| other.iter().map(move |b| (a, b)));
+        let shared = |a: &Located<Prefix>, b: &Located<Prefix>| match guard!("agreement-routed") {
+            true => a.shared(&b.value),
+            false => Some(a.value),
+        };
+        let found: BTreeSet<Prefix> = pairs.filter_map(|(a, b)| shared(a, b)).collect();
+        found.into_iter().collect()
+    };
+    let mut offered = common(&offer.route, &accept.route);
+    let mut users = common(&accept.users, &offer.users);
+    let family = |list: &[Prefix], v4| list.iter().any(|p| p.is_v4() == v4);
+    let has = [true, false].map(|v4| family(&offered, v4) && family(&users, v4));
+    for list in [&mut offered, &mut users] {
+        list.retain(|p| has[usize::from(!p.is_v4())]);
+    }
+    let any = !offered.is_empty();
+    if made.protocol.is_some() && made.ports.is_empty() {
+        made.ports.push(0..=u16::MAX);
+    }
+    made.pool = users;
+    made.routed = Some(Routed {
+        offered,
+        both: offer.both() && accept.both() || !guard!("agreement-both"),
+    });
+    any
+}
+
+/// What the server, or every subnet of the offerer, and every subnet of the users carry.
+fn mtu(offerer: &Tenant, server: Option<&spec::Endpoint>, acceptor: &Tenant) -> u16 {
+    let least = |tenant: &Tenant| tenant.subnets.iter().map(spec::Subnet::mtu).min();
+    let subnet = match server {
+        Some(server) => offerer.subnet(&server.subnet.value).map(spec::Subnet::mtu),
+        None => least(offerer),
+    };
+    let server = server.and_then(|server| server.mtu);
+    [server.map(|mtu| mtu.value), subnet, least(acceptor)]
         .into_iter()
         .flatten()
         .min()

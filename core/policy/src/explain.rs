@@ -7,7 +7,7 @@ use crate::intent::{CompartmentIntent, Intent, PortIntent};
 use crate::rules;
 use core::net::IpAddr;
 use image::rules::{Action, DEFAULT_RULE, RuleTable};
-use spec::{Protocol, Span, Spec, Tenant, mapped};
+use spec::{Prefix, Protocol, Span, Spec, Tenant, mapped};
 use wire::Tuple;
 
 /// Who is asked about.
@@ -104,9 +104,10 @@ pub struct Service {
     pub tag: u16,
     /// The offer, as `TENANT/OFFER`.
     pub offer: String,
-    /// Whether protocol and port are the service's.
+    /// Whether protocol and port are the service's; routed: addresses and direction too.
     pub offered: bool,
-    /// The source that the serving endpoint sees: the first address of the pool's part.
+    /// The source that the serving endpoint sees: the first address of the pool's part, or
+    /// routed the packet's own.
     pub source: IpAddr,
     /// The serving endpoint's address.
     pub destination: IpAddr,
@@ -165,7 +166,9 @@ impl<'a> At<'a> {
                         .map(|(a, b)| self.inside(question, (from, a), (to, b)))
                         .collect()
                 } else {
-                    self.by_service(question, from, to)
+                    let mut ways = self.by_service(question, from, to);
+                    ways.extend(self.by_route(question, from, to));
+                    ways
                 }
             }
             (Peer::Endpoint(from), Peer::Address(to)) => {
@@ -180,6 +183,13 @@ impl<'a> At<'a> {
                     .map(|(a, b)| match self.owner(&to.1.tenant, a) {
                         Some(owner) => self.inside(question, (owner, a), (to, b)),
                         None => {
+                            let across = self.routes(&to.1.tenant, a).find_map(|route| {
+                                let from = self.owner(route.other(&to.1.tenant), a)?;
+                                Some(self.routed(question, from, a, b, route))
+                            });
+                            if let Some(way) = across {
+                                return way;
+                            }
                             let verdict = self.verdict(question, to, Side::Ingress, a, b);
                             way(a, b, vec![verdict], None)
                         }
@@ -217,6 +227,9 @@ impl<'a> At<'a> {
         let service = agreements
             .filter(|s| s.acceptor == from.1.tenant)
             .find(|s| s.addresses.contains(&b));
+        if let Some(route) = self.routes(&from.1.tenant, b).next() {
+            return self.routed(question, from, a, b, route);
+        }
         match service.and_then(|service| self.crossing(question, from, a, b, service)) {
             Some(way) => way,
             None => {
@@ -226,10 +239,71 @@ impl<'a> At<'a> {
         }
     }
 
+    /// Agreements of prefixes by which a tenant's packets go to an address.
+    fn routes<'b>(
+        &'b self,
+        tenant: &'b str,
+        to: IpAddr,
+    ) -> impl Iterator<Item = &'b Agreement> + 'b {
+        let all = self.intent.agreements.iter();
+        all.filter(move |a| a.routed.is_some() && a.beyond(tenant).iter().any(|p| p.contains(to)))
+    }
+
+    fn by_route(&self, question: &Question<'_>, from: Placed<'a>, to: Placed<'a>) -> Vec<Way> {
+        let (ours, theirs) = (&from.1.tenant, &to.1.tenant);
+        let mut ways = Vec::new();
+        for agreement in &self.intent.agreements {
+            let joins = agreement.offerer == *ours && agreement.acceptor == *theirs
+                || agreement.acceptor == *ours && agreement.offerer == *theirs;
+            if agreement.routed.is_none() || !joins {
+                continue;
+            }
+            // Of several addresses, those that take part.
+            let part = |list: &[IpAddr], prefixes: Vec<Prefix>| -> Vec<IpAddr> {
+                let takes = |a: &&IpAddr| prefixes.iter().any(|p| p.contains(**a));
+                list.iter().filter(takes).copied().collect()
+            };
+            let a = part(&from.1.addresses, agreement.beyond(theirs));
+            let b = part(&to.1.addresses, agreement.beyond(ours));
+            let across =
+                pairs(question, &a, &b).map(|(a, b)| self.routed(question, from, a, b, agreement));
+            ways.extend(across);
+        }
+        ways
+    }
+
+    /// From an endpoint to an address of another tenant's that is routed to.
+    fn routed(
+        &self,
+        question: &Question<'_>,
+        from: Placed<'a>,
+        a: IpAddr,
+        b: IpAddr,
+        agreement: &Agreement,
+    ) -> Way {
+        let ours = from.1.tenant.as_str();
+        let theirs = agreement.other(ours);
+        let begins = agreement.acceptor == ours || agreement.both();
+        let own = agreement.beyond(theirs).iter().any(|p| p.contains(a));
+        let service = Service {
+            agreement: agreement.id,
+            tag: agreement.tag,
+            offer: format!("{}/{}", agreement.offerer, agreement.offer),
+            offered: begins && own && offers(agreement, question),
+            source: a,
+            destination: b,
+        };
+        let mut verdicts = vec![self.verdict(question, from, Side::Egress, a, b)];
+        if let Some(to) = self.owner(theirs, b) {
+            verdicts.push(self.verdict(question, to, Side::Ingress, a, b));
+        }
+        way(a, b, verdicts, Some(service))
+    }
+
     fn by_service(&self, question: &Question<'_>, from: Placed<'a>, to: Placed<'a>) -> Vec<Way> {
         let mut services: Vec<&Agreement> = (self.intent.agreements.iter())
             .filter(|s| s.acceptor == from.1.tenant && s.offerer == to.1.tenant)
-            .filter(|s| s.endpoint == to.1.endpoint)
+            .filter(|s| s.routed.is_none() && s.endpoint == to.1.endpoint)
             .collect();
         // Of several, those that the question is about.
         if services.iter().any(|s| offers(s, question)) {
@@ -373,8 +447,13 @@ fn way(a: IpAddr, b: IpAddr, verdicts: Vec<Verdict>, service: Option<Service>) -
 }
 
 fn offers(agreement: &Agreement, question: &Question<'_>) -> bool {
-    agreement.protocol == question.protocol
-        && agreement.ports.iter().any(|p| p.contains(&question.port))
+    match agreement.protocol {
+        None => true,
+        Some(protocol) => {
+            protocol == question.protocol
+                && agreement.ports.iter().any(|p| p.contains(&question.port))
+        }
+    }
 }
 
 /// The first pair of each family that both have and the protocol is of.

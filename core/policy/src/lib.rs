@@ -24,7 +24,7 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
-pub use agreements::{Agreement, agreements};
+pub use agreements::{Agreement, Routed, agreements};
 pub use explain::{Answer, Decided, Peer, Question, Service, Side, Unclear, Verdict, Way, explain};
 pub use ids::{
     AgreementIds, AttachmentIds, CompartmentIds, EndpointIds, Ids, TenantIds, UplinkIds,

@@ -12,11 +12,10 @@ pub(crate) use set::Set;
 use crate::CompileError;
 use crate::agreements::Agreement;
 use crate::ids::{Ids, TenantIds};
-use core::net::IpAddr;
 use guard::guard;
 use image::rules::{Action, DEFAULT_RULE, MAX_RULES, Region, Rule, RuleTable};
 use set::{closed, numbers, ranges};
-use spec::{Prefix, Protocol, Selector, Span, Spec, Tenant, Traffic, mapped};
+use spec::{Prefix, Protocol, Selector, Span, Spec, Tenant, Traffic};
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -342,7 +341,7 @@ impl<'a> Book<'a> {
                     if a.offerer == self.tenant.name.as_str() {
                         a.pool.iter().flat_map(ranges).collect::<Vec<_>>()
                     } else {
-                        a.addresses.iter().map(single).collect()
+                        a.ways().iter().flat_map(ranges).collect()
                     }
                 };
                 nobody(Set::of(self.agreements.iter().filter(of).flat_map(users)))
@@ -369,20 +368,18 @@ impl<'a> Book<'a> {
             let Own::Members(chosen) = self.party(&selector.value).own else {
                 continue;
             };
-            let others = chosen.iter().map(|chosen| !chosen).collect();
-            let from = Party {
-                own: Own::Members(others),
+            let others: Vec<bool> = chosen.iter().map(|chosen| !chosen).collect();
+            let rest = || Party {
+                own: Own::Members(others.clone()),
                 peer: Set::default(),
             };
-            let to = nobody(Set::of(agreement.addresses.iter().map(single)));
+            let there = || nobody(Set::of_prefixes(&agreement.ways()));
+            let (id, span) = (agreement.accept_rule, accept.name.span);
             if guard!("policy-service-users") {
-                lines.push(whole(
-                    agreement.accept_rule,
-                    Action::Deny,
-                    from,
-                    to,
-                    accept.name.span,
-                ));
+                lines.push(whole(id, Action::Deny, rest(), there(), span));
+            }
+            if agreement.both() && guard!("policy-routed-users") {
+                lines.push(whole(id, Action::Deny, there(), rest(), span));
             }
         }
     }
@@ -400,29 +397,39 @@ impl<'a> Book<'a> {
             let users = nobody(Set::of(
                 live.iter().flat_map(|a| a.pool.iter().flat_map(ranges)),
             ));
-            let serves = |m: &Member<'_>| m.endpoint.name.value == offer.endpoint.value;
+            let (id, span) = (first.offer_rule, offer.name.span);
+            if let Some(routed) = &first.routed {
+                let own = || own_prefixes(&routed.offered);
+                let there = || nobody(Set::of_prefixes(&first.pool));
+                let allow = |from, to| first.narrowed(whole(id, Action::Allow, from, to, span));
+                lines.push(allow(users, own()));
+                if routed.both {
+                    lines.push(allow(own(), there()));
+                }
+                lines.push(whole(id, Action::Deny, everybody(), there(), span));
+                continue;
+            }
+            let serves = |m: &Member<'_>| m.endpoint.name.as_str() == first.endpoint;
             let server = Party {
                 own: Own::Members(self.members.iter().map(serves).collect()),
                 peer: Set::default(),
             };
-            let line = whole(
-                first.offer_rule,
-                Action::Allow,
-                users,
-                server,
-                offer.name.span,
-            );
+            let line = whole(id, Action::Allow, users, server, span);
             lines.push(first.narrowed(line));
         }
         for (agreement, accept) in self.accepted() {
-            let service = || nobody(Set::of(agreement.addresses.iter().map(single)));
-            let users = match &accept.endpoints {
+            let service = || nobody(Set::of_prefixes(&agreement.ways()));
+            let users = || match &accept.endpoints {
                 Some(selector) => self.party(&selector.value),
+                None if agreement.routed.is_some() => own_prefixes(&agreement.pool),
                 None => everybody(),
             };
-            let id = agreement.accept_rule;
-            let span = accept.name.span;
-            lines.push(agreement.narrowed(whole(id, Action::Allow, users, service(), span)));
+            let (id, span) = (agreement.accept_rule, accept.name.span);
+            let allow = |from, to| agreement.narrowed(whole(id, Action::Allow, from, to, span));
+            lines.push(allow(users(), service()));
+            if agreement.both() {
+                lines.push(allow(service(), users()));
+            }
             lines.push(whole(id, Action::Deny, everybody(), service(), span));
         }
     }
@@ -570,7 +577,7 @@ impl Agreement {
     /// The line about this service only.
     fn narrowed(&self, line: Line) -> Line {
         Line {
-            protocol: self.protocol..=self.protocol,
+            protocol: self.protocol.map_or(0..=u8::MAX, |p| p..=p),
             ports: numbers(self.ports.iter().map(|p| (*p.start(), *p.end()))),
             ..line
         }
@@ -591,6 +598,14 @@ fn everybody() -> Party {
     Party {
         own: Own::Everybody,
         peer: Set::all(),
+    }
+}
+
+/// The tenant's own with these addresses.
+fn own_prefixes(list: &[Prefix]) -> Party {
+    Party {
+        own: Own::Addresses(Set::of_prefixes(list)),
+        peer: Set::default(),
     }
 }
 
@@ -668,9 +683,4 @@ fn addresses_of(member: &Member<'_>) -> Vec<(u128, u128)> {
     let own = member.addresses.iter().map(one);
     own.chain((member.endpoint.prefixes.iter()).flat_map(|p| ranges(&p.value)))
         .collect()
-}
-
-fn single(address: &IpAddr) -> (u128, u128) {
-    let bits = u128::from_be_bytes(mapped(*address));
-    (bits, bits)
 }

@@ -5,6 +5,7 @@ mod arbitrary;
 mod connections;
 mod interpret;
 mod numbers;
+mod routed;
 mod rules;
 
 use crate::{Ids, Intent, compile};
@@ -81,6 +82,7 @@ fn every_example_compiles() {
         "levels.yaml",
         "policy.yaml",
         "agreement.yaml",
+        "routed.yaml",
         "reference.yaml",
     ] {
         let (_, intent) = intent(&example(name));

@@ -3,10 +3,12 @@
 
 use crate::breach::{Breach, Class, Packet, Written};
 use crate::intend::{Agreement, Attachment, Family, Host};
-use crate::ranges::of_prefix;
+use crate::ranges::{Range, common, of_prefix, others, tidy};
 use core::net::IpAddr;
 use guard::guard;
-use image::compartment::{CROSSING_ACCEPTOR, CROSSING_OFFERER, Crossing, NONE};
+use image::compartment::{
+    CROSSING_ACCEPTOR, CROSSING_BOTH, CROSSING_OFFERER, CROSSING_ROUTED, Crossing, NONE,
+};
 use image::fabric::{
     CHANNEL_COMPARTMENT, CHANNEL_UPLINK, FORWARD_GROUP, FORWARD_UNICAST, Forward, GroupMember,
     Template,
@@ -401,7 +403,7 @@ fn side(
         NONE => None,
         at => Some(image.endpoints().get(at as usize).map_or(0, |e| e.id)),
     };
-    if server != offers.then_some(agreement.endpoint) && guard!("proof-server") {
+    if server != agreement.endpoint.filter(|_| offers) && guard!("proof-server") {
         let what = format!("its side of agreement {id} leads to another endpoint");
         wrong(Class::WrongService, what, None);
     }
@@ -411,17 +413,14 @@ fn side(
         .map(|p| (p.protocol, p.first, p.last))
         .collect();
     let ports = agreement.ports.iter();
-    let wanted: Vec<(u8, u16, u16)> = ports.map(|p| (agreement.protocol, p.0, p.1)).collect();
+    let protocol = agreement.protocol.unwrap_or(0);
+    let wanted: Vec<(u8, u16, u16)> = ports.map(|p| (protocol, p.0, p.1)).collect();
     if installed != wanted && guard!("proof-service-ports") {
         let packet = more_ports(&installed, &wanted).and_then(|(protocol, port)| {
-            let family = agreement.families.iter().flatten().next()?;
+            let (source, destination) = ends(agreement, offers)?;
             Some(Tuple {
-                source: *of_prefix(&family.pool).first().map(|(first, _)| first)?,
-                destination: spec::mapped(if offers {
-                    family.service
-                } else {
-                    family.stands
-                }),
+                source,
+                destination,
                 source_port: 1024,
                 destination_port: port,
                 protocol,
@@ -431,6 +430,12 @@ fn side(
             "its side of agreement {id} is for (protocol, ports) {installed:?}, and is to be for {wanted:?}"
         );
         wrong(Class::WrongService, what, packet);
+    }
+    if let Some((what, packet)) = other_prefixes(image, crossing, agreement, offers)
+        && guard!("proof-prefixes")
+    {
+        let what = format!("its side of agreement {id} {what}");
+        wrong(Class::WrongPrefix, what, packet);
     }
     let [four, six] = &agreement.families;
     let address = |family: &Option<Family>| {
@@ -457,25 +462,109 @@ fn side(
         && crossing.pool4_len == pool(four).map_or(0, |p| p.len)
         && crossing.pool6_len == pool(six).map_or(0, |p| p.len);
     if !right && guard!("proof-translation") {
-        let family = agreement.families.iter().flatten().next();
-        let port = agreement.ports.first().map_or(0, |p| p.0);
-        let packet = family.and_then(|family| {
-            Some(Tuple {
-                source: *of_prefix(&family.pool).first().map(|(first, _)| first)?,
-                destination: spec::mapped(if offers {
-                    family.service
-                } else {
-                    family.stands
-                }),
-                source_port: 1024,
-                destination_port: port,
-                protocol: agreement.protocol,
-            })
+        let packet = ends(agreement, offers).map(|(source, destination)| Tuple {
+            source,
+            destination,
+            source_port: 1024,
+            destination_port: agreement.ports.first().map_or(0, |p| p.0),
+            protocol,
         });
         let what =
             format!("its side of agreement {id} is translated to other addresses than agreed");
         wrong(Class::WrongTranslation, what, packet);
     }
+}
+
+/// Addresses of a packet across an agreement, as its sender or its receiver has them.
+fn ends(agreement: &Agreement, offers: bool) -> Option<([u8; 16], [u8; 16])> {
+    let first = |prefix: &spec::Prefix| of_prefix(prefix).first().map(|(first, _)| *first);
+    if let Some(routed) = &agreement.routed {
+        let users = routed.users.first()?;
+        let alike = |p: &&spec::Prefix| p.is_v4() == users.is_v4();
+        return Some((first(users)?, first(routed.offered.iter().find(alike)?)?));
+    }
+    let family = agreement.families.iter().flatten().next()?;
+    let to = if offers {
+        family.service
+    } else {
+        family.stands
+    };
+    Some((first(&family.pool)?, spec::mapped(to)))
+}
+
+/// What of a crossing's prefixes, and of who may begin, is not as agreed; and a packet
+/// that it wrongly takes, where there is one.
+fn other_prefixes(
+    image: &CompartmentImage<'_>,
+    crossing: &Crossing,
+    agreement: &Agreement,
+    offers: bool,
+) -> Option<(&'static str, Option<Tuple>)> {
+    let flags = match &agreement.routed {
+        None => 0,
+        Some(routed) => CROSSING_ROUTED | if routed.both { CROSSING_BOTH } else { 0 },
+    };
+    let (own, theirs) = match &agreement.routed {
+        None => (Vec::new(), Vec::new()),
+        Some(routed) if offers => (ranges(&routed.offered), ranges(&routed.users)),
+        Some(routed) => (ranges(&routed.users), ranges(&routed.offered)),
+    };
+    let installed = |theirs: u32| {
+        let prefixes = image.routed_prefixes_of(crossing).iter();
+        let prefixes = prefixes.filter(|p| p.theirs == theirs);
+        // By the bits that the data path compares.
+        let range = |p: &image::compartment::RoutedPrefix| {
+            let host = u128::MAX.checked_shr(p.len).unwrap_or(0);
+            let first = u128::from_be_bytes(p.prefix) & !host;
+            (first.to_be_bytes(), (first | host).to_be_bytes())
+        };
+        tidy(prefixes.map(range).collect())
+    };
+    let (mine, other) = (installed(0), installed(1));
+    let packet = |source: [u8; 16], destination: [u8; 16]| Tuple {
+        source,
+        destination,
+        source_port: 1024,
+        destination_port: agreement.ports.first().map_or(80, |p| p.0),
+        protocol: agreement.protocol.unwrap_or(6),
+    };
+    let alike = |list: &[Range], to: &[u8; 16]| {
+        let v4 = unmapped(to).is_some();
+        let mut all = list.iter().map(|range| range.0);
+        all.find(|a| unmapped(a).is_some() == v4)
+    };
+    if other != theirs {
+        let more = common(&other, &others(&theirs));
+        let shown = more.first().and_then(|range| {
+            let from = range.0;
+            Some(packet(from, alike(&own, &from)?))
+        });
+        return Some((
+            "takes other addresses for the other tenant's than agreed",
+            shown,
+        ));
+    }
+    if mine != own {
+        let more = common(&mine, &others(&own));
+        let shown = more.first().and_then(|range| {
+            let to = range.0;
+            Some(packet(alike(&theirs, &to)?, to))
+        });
+        return Some((
+            "has other addresses of its own taking part than agreed",
+            shown,
+        ));
+    }
+    if crossing.flags != flags {
+        let from = theirs.first().map(|range| range.0);
+        let shown = from.and_then(|from| Some(packet(from, alike(&own, &from)?)));
+        return Some(("lets others begin, or others translate, than agreed", shown));
+    }
+    None
+}
+
+fn ranges(prefixes: &[spec::Prefix]) -> Vec<Range> {
+    tidy(prefixes.iter().flat_map(of_prefix).collect())
 }
 
 /// A port that is in the first and not in the second.

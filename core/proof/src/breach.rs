@@ -34,6 +34,8 @@ classes! {
     WrongService = "wrong service",
     /// A crossing's addresses or pool, or a block of ports, are not what was agreed.
     WrongTranslation = "wrong translation",
+    /// A routed crossing's prefixes, or who may begin across it, are not what was agreed.
+    WrongPrefix = "wrong prefix",
     /// An entry or template of the fabric joins what is not to be joined.
     FabricEntry = "fabric entry",
     /// Something passes that no rule allows.

@@ -6,7 +6,7 @@ use crate::ranges::{Range, of_prefix, one, tidy};
 use core::net::IpAddr;
 use sha2::{Digest, Sha256};
 use spec::{Accept, Endpoint, Name, Offer, Outside, Prefix, Protocol, Spec, Subnet, Tenant};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use wire::MacAddress;
 use wire::address::link_local;
 
@@ -31,13 +31,64 @@ pub(crate) struct Agreement {
     pub accept: usize,
     pub offerer_slot: u32,
     pub acceptor_slot: u32,
-    /// Host-wide id of the endpoint that serves, and its addresses.
-    pub endpoint: u32,
-    pub protocol: u8,
-    /// Sorted, joined.
+    /// Host-wide id of the endpoint that serves; `None` where prefixes are routed.
+    pub endpoint: Option<u32>,
+    /// `None` = any, where prefixes are routed.
+    pub protocol: Option<u8>,
+    /// Sorted, joined; none where any protocol is.
     pub ports: Vec<(u16, u16)>,
     /// In order: IPv4, IPv6; where all three of address, pool and `as` have the family.
     pub families: [Option<Family>; 2],
+    pub routed: Option<Routed>,
+}
+
+/// An agreement of prefixes: what both sides name, of each side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Routed {
+    pub offered: Vec<Prefix>,
+    pub users: Vec<Prefix>,
+    /// The offerer may begin connections as well.
+    pub both: bool,
+}
+
+impl Agreement {
+    /// The addresses that lead a tenant, by its place, to the other side, and its own that
+    /// take part (`None`: it is translated, or none of the two).
+    pub fn leads(&self, tenant: usize) -> (Vec<Prefix>, Option<&[Prefix]>) {
+        if let Some(routed) = &self.routed {
+            return if tenant == self.offerer {
+                (routed.users.clone(), Some(&routed.offered))
+            } else if tenant == self.acceptor {
+                (routed.offered.clone(), Some(&routed.users))
+            } else {
+                (Vec::new(), None)
+            };
+        }
+        let mut all = Vec::new();
+        for family in self.families.iter().flatten() {
+            if self.offerer == tenant {
+                all.push(family.pool);
+            }
+            if self.acceptor == tenant {
+                let len = if family.stands.is_ipv4() { 32 } else { 128 };
+                all.push(Prefix {
+                    network: family.stands,
+                    len,
+                });
+            }
+        }
+        (all, None)
+    }
+
+    /// Whether a tenant, by its place, may begin connections across it.
+    pub fn begins(&self, tenant: usize) -> bool {
+        tenant == self.acceptor || self.both() && tenant == self.offerer
+    }
+
+    /// Whether the offerer may.
+    pub fn both(&self) -> bool {
+        self.routed.as_ref().is_some_and(|routed| routed.both)
+    }
 }
 
 /// What an agreement is in one family of addresses.
@@ -157,23 +208,32 @@ impl<'a> Host<'a> {
                 let numbers = self.numbers.agreements.get(&key);
                 let numbers =
                     numbers.ok_or_else(|| Unknown(format!("the agreement {key} has no number")))?;
-                let Some(server) = red
-                    .endpoints
-                    .iter()
-                    .find(|e| e.name.value == of.endpoint.value)
-                else {
-                    continue;
+                let mut ports = joined(of.ports.iter().map(|p| (p.first, p.last)));
+                let protocol = match of.protocol.map(|p| p.value) {
+                    None | Some(Protocol::Any) => None,
+                    Some(Protocol::Number(protocol)) => Some(protocol),
                 };
-                let own = self.of(red)?.endpoints.get(server.name.as_str());
-                let own = own.ok_or_else(|| {
-                    Unknown(format!("the endpoint {} has no number", server.name.value))
-                })?;
-                let given = given(server, &own.chosen);
-                let families = [true, false].map(|v4| family(v4, of, wish, &blue.name, &given));
-                let Protocol::Number(protocol) = of.protocol.value else {
-                    continue;
-                };
-                if families.iter().all(Option::is_none) {
+                let mut endpoint = None;
+                let mut families = [None, None];
+                let routed = routed(of, wish);
+                if routed.is_some() {
+                    if protocol.is_some() && ports.is_empty() {
+                        ports = vec![(0, u16::MAX)];
+                    }
+                } else if let (Some(server), Some(_)) = (&of.endpoint, protocol) {
+                    let Some(server) = red.endpoints.iter().find(|e| e.name.value == server.value)
+                    else {
+                        continue;
+                    };
+                    let own = self.of(red)?.endpoints.get(server.name.as_str());
+                    let own = own.ok_or_else(|| {
+                        Unknown(format!("the endpoint {} has no number", server.name.value))
+                    })?;
+                    let given = given(server, &own.chosen);
+                    families = [true, false].map(|v4| family(v4, of, wish, &blue.name, &given));
+                    endpoint = Some(own.id);
+                }
+                if routed.is_none() && families.iter().all(Option::is_none) {
                     continue;
                 }
                 self.agreements.push(Agreement {
@@ -185,10 +245,11 @@ impl<'a> Host<'a> {
                     accept,
                     offerer_slot: self.slot(red)?,
                     acceptor_slot: self.slot(blue)?,
-                    endpoint: own.id,
+                    endpoint,
                     protocol,
-                    ports: joined(of.ports.iter().map(|p| (p.first, p.last))),
+                    ports,
                     families,
+                    routed,
                 });
             }
         }
@@ -372,6 +433,56 @@ fn family(
         pool: Prefix { network, len },
         stands,
     })
+}
+
+/// What offer and acceptance both name, of the families that both sides then have;
+/// `None` = they are of no prefixes, or have none in common.
+fn routed(offer: &Offer, accept: &Accept) -> Option<Routed> {
+    let named = [&offer.route, &offer.users, &accept.route, &accept.users];
+    if named.iter().any(|list| list.is_empty()) {
+        return None;
+    }
+    let inside = |inner: &Prefix, outer: &Prefix| {
+        let outer = of_prefix(outer);
+        of_prefix(inner)
+            .iter()
+            .all(|range| outer.iter().any(|o| o.0 <= range.0 && range.1 <= o.1))
+    };
+    let both = |ours: &[spec::Located<Prefix>], theirs: &[spec::Located<Prefix>]| {
+        let mut all = BTreeSet::new();
+        for a in ours {
+            for b in theirs.iter().filter(|b| b.is_v4() == a.is_v4()) {
+                if inside(&a.value, &b.value) {
+                    all.insert(a.value);
+                } else if inside(&b.value, &a.value) {
+                    all.insert(b.value);
+                }
+            }
+        }
+        all
+    };
+    let (offered, users) = (
+        both(&offer.route, &accept.route),
+        both(&offer.users, &accept.users),
+    );
+    let other =
+        |list: &BTreeSet<Prefix>, one: &Prefix| list.iter().any(|p| p.is_v4() == one.is_v4());
+    let routed = Routed {
+        offered: offered
+            .iter()
+            .filter(|p| other(&users, p))
+            .copied()
+            .collect(),
+        users: users
+            .iter()
+            .filter(|p| other(&offered, p))
+            .copied()
+            .collect(),
+        both: [offer.both, accept.both]
+            .iter()
+            .all(|both| both.is_some_and(|b| b.value.0)),
+    };
+    (!routed.users.is_empty()).then_some(routed)
 }
 
 /// Ports sorted, neighbours joined.

@@ -9,7 +9,6 @@ use crate::cube::Cube;
 use crate::intend::{Agreement, Host, Member, View, joined};
 use crate::meaning::Cubes;
 use crate::ranges::{Range, common, everything, meets, of_prefix, one, others, tidy};
-use core::net::IpAddr;
 use image::rules::{Action, MAX_RULES, Region, Rule, RuleTable};
 use spec::{Name, Prefix, Protocol, Selector, Span, Tenant, Traffic};
 
@@ -127,12 +126,18 @@ impl<'v> Book<'v> {
                     own: Own::These(rest.collect()),
                     peer: Vec::new(),
                 };
-                lines.push(whole(
-                    named,
-                    Action::Deny,
-                    from,
-                    strangers(stands(agreement)),
-                ));
+                let there = || strangers(beyond(agreement, at));
+                if agreement.both() {
+                    let rest = (0..view.members.len() as u32).filter(|m| !users.contains(m));
+                    let to = Party {
+                        own: Own::These(rest.collect()),
+                        peer: Vec::new(),
+                    };
+                    lines.push(whole(named.clone(), Action::Deny, from, there()));
+                    lines.push(whole(named, Action::Deny, there(), to));
+                } else {
+                    lines.push(whole(named, Action::Deny, from, there()));
+                }
             }
         }
         let mut rules: Vec<&spec::Rule> = tenant.policy.iter().flat_map(|p| &p.rules).collect();
@@ -142,23 +147,32 @@ impl<'v> Book<'v> {
             let does = action(rule.action, rule.stateful());
             lines.push(line(named, does, &rule.traffic(), party));
         }
-        for (at, offer) in tenant.offers.iter().enumerate() {
-            let of: Vec<&&Agreement> = offered.iter().filter(|a| a.offer == at).collect();
+        for (place, offer) in tenant.offers.iter().enumerate() {
+            let of: Vec<&&Agreement> = offered.iter().filter(|a| a.offer == place).collect();
             let Some(first) = of.first() else {
                 continue;
             };
-            let server = view.members.iter().position(|m| m.id == first.endpoint);
+            let named = || (format!("offer {}", offer.name.value), offer.name.span);
+            if let Some(routed) = &first.routed {
+                let there = || strangers(ranges(&routed.users));
+                let narrow = |from, to| served_line(first, named(), from, to);
+                lines.push(narrow(there(), own(&routed.offered)));
+                if routed.both {
+                    lines.push(narrow(own(&routed.offered), there()));
+                }
+                lines.push(whole(named(), Action::Deny, anybody(), there()));
+                continue;
+            }
+            let server = view
+                .members
+                .iter()
+                .position(|m| Some(m.id) == first.endpoint);
             let to = Party {
                 own: Own::These(server.map(|at| at as u32).into_iter().collect()),
                 peer: Vec::new(),
             };
-            let users = tidy(of.iter().flat_map(|a| pools(a)).collect());
-            let named = (format!("offer {}", offer.name.value), offer.name.span);
-            lines.push(Line {
-                protocol: (first.protocol, first.protocol),
-                ports: first.ports.clone(),
-                ..whole(named, Action::Allow, strangers(users), to)
-            });
+            let users = tidy(of.iter().flat_map(|a| beyond(a, at)).collect());
+            lines.push(served_line(first, named(), strangers(users), to));
         }
         for agreement in &accepted {
             let Some(accept) = accepts(agreement) else {
@@ -170,16 +184,16 @@ impl<'v> Book<'v> {
                     accept.name.span,
                 )
             };
-            let from = match &accept.endpoints {
-                Some(selector) => party(&selector.value),
-                None => anybody(),
+            let users = || match (&accept.endpoints, &agreement.routed) {
+                (Some(selector), _) => party(&selector.value),
+                (None, Some(routed)) => own(&routed.users),
+                (None, None) => anybody(),
             };
-            let service = || strangers(stands(agreement));
-            lines.push(Line {
-                protocol: (agreement.protocol, agreement.protocol),
-                ports: agreement.ports.clone(),
-                ..whole(named(), Action::Allow, from, service())
-            });
+            let service = || strangers(beyond(agreement, at));
+            lines.push(served_line(agreement, named(), users(), service()));
+            if agreement.both() {
+                lines.push(served_line(agreement, named(), service(), users()));
+            }
             lines.push(whole(named(), Action::Deny, anybody(), service()));
         }
         book.lines = lines;
@@ -255,10 +269,8 @@ impl<'v> Book<'v> {
                     let accept = tenant.accepts.get(a.accept);
                     accept.is_some_and(|o| o.name.value == name.value)
                 });
-                let all = ours
-                    .flat_map(|a| pools(a))
-                    .chain(theirs.flat_map(|a| stands(a)));
-                strangers(tidy(all.collect()))
+                let all = (ours.map(|a| (a, a.offerer))).chain(theirs.map(|a| (a, a.acceptor)));
+                strangers(tidy(all.flat_map(|(a, at)| beyond(a, at)).collect()))
             }
         }
     }
@@ -521,18 +533,34 @@ fn strangers(peer: Vec<Range>) -> Party {
     }
 }
 
-fn single(address: IpAddr) -> Range {
-    one(spec::mapped(address))
+fn ranges(prefixes: &[Prefix]) -> Vec<Range> {
+    tidy(prefixes.iter().flat_map(of_prefix).collect())
 }
 
-fn stands(agreement: &Agreement) -> Vec<Range> {
-    let families = agreement.families.iter().flatten();
-    tidy(families.map(|f| single(f.stands)).collect())
+/// The tenant's own with these addresses.
+fn own(prefixes: &[Prefix]) -> Party {
+    Party {
+        own: Own::Addresses(ranges(prefixes)),
+        peer: Vec::new(),
+    }
 }
 
-fn pools(agreement: &Agreement) -> Vec<Range> {
-    let families = agreement.families.iter().flatten();
-    families.flat_map(|f| of_prefix(&f.pool)).collect()
+/// Who is on the other side of an agreement of a tenant's, by its place.
+fn beyond(agreement: &Agreement, tenant: usize) -> Vec<Range> {
+    ranges(&agreement.leads(tenant).0)
+}
+
+/// The line that allows what an agreement is for.
+fn served_line(agreement: &Agreement, named: (String, Span), from: Party, to: Party) -> Line {
+    let ports = match agreement.protocol {
+        None => vec![ANY_PORT],
+        Some(_) => agreement.ports.clone(),
+    };
+    Line {
+        protocol: agreement.protocol.map_or((0, u8::MAX), |p| (p, p)),
+        ports,
+        ..whole(named, Action::Allow, from, to)
+    }
 }
 
 fn constant(prefix: &str) -> Vec<Range> {
@@ -624,7 +652,11 @@ pub(crate) fn written(host: &Host<'_>, line: &Line) -> Written {
     Written::new(host.spec, line.name.clone(), line.span)
 }
 
-/// The packets of a service, from whomever to whomever.
-pub(crate) fn served(protocol: u8, ports: (u16, u16)) -> Cube {
-    cube(&(&ALL, &ALL, ANY_PORT, ports, (protocol, protocol)))
+/// The packets that an agreement is for, from whomever to whomever.
+pub(crate) fn served(agreement: &Agreement) -> Vec<Cube> {
+    let Some(protocol) = agreement.protocol else {
+        return vec![cube(&(&ALL, &ALL, ANY_PORT, ANY_PORT, (0, u8::MAX)))];
+    };
+    let one = |ports: &(u16, u16)| cube(&(&ALL, &ALL, ANY_PORT, *ports, (protocol, protocol)));
+    agreement.ports.iter().map(one).collect()
 }

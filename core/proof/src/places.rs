@@ -2,7 +2,7 @@
 
 use crate::breach::{Breach, Class, Packet, plain};
 use crate::inside::name;
-use crate::intend::{Agreement, Attachment, Host, View};
+use crate::intend::{Attachment, Host, View};
 use crate::lines::Book;
 use crate::ranges::{holds, of_prefix};
 use core::net::IpAddr;
@@ -465,9 +465,7 @@ fn intended(host: &Host<'_>, at: usize, view: &View<'_>) -> BTreeMap<u128, Targe
     }
     for agreement in &host.agreements {
         list.extend(
-            crossed(at, agreement)
-                .into_iter()
-                .map(|p| (p, Target::Service(agreement.id))),
+            (agreement.leads(at).0.into_iter()).map(|p| (p, Target::Service(agreement.id))),
         );
     }
     // Painted from the least to the most: by length, then against precedence.
@@ -486,25 +484,6 @@ fn intended(host: &Host<'_>, at: usize, view: &View<'_>) -> BTreeMap<u128, Targe
         }
     }
     painted
-}
-
-/// A tenant's addresses that lead to an agreement's other side.
-fn crossed(at: usize, agreement: &Agreement) -> Vec<Prefix> {
-    let families = agreement.families.iter().flatten();
-    let mut all = Vec::new();
-    for family in families {
-        if agreement.offerer == at {
-            all.push(family.pool);
-        }
-        if agreement.acceptor == at {
-            let len = if family.stands.is_ipv4() { 32 } else { 128 };
-            all.push(Prefix {
-                network: family.stands,
-                len,
-            });
-        }
-    }
-    all
 }
 
 fn paint(map: &mut BTreeMap<u128, Target>, first: u128, last: u128, target: Target) {

@@ -145,7 +145,8 @@ impl Asked<'_> {
             for (targets, service) in self.beyond(at, false) {
                 let lists = [egress.get(from), None];
                 let path = (Some(from), None);
-                let found = self.one(path, sources, &targets, lists, service, tables)?;
+                let sources = taking_part(service, at, sources);
+                let found = self.one(path, &sources, &targets, lists, service, tables)?;
                 if found.is_some() {
                     return Ok(found);
                 }
@@ -154,9 +155,10 @@ impl Asked<'_> {
         for (sources, service) in self.beyond(at, true) {
             for (to, targets) in receivers.iter().enumerate().filter(|(_, t)| !t.is_empty()) {
                 let id = self.book.view.members.get(to).map(|m| m.id);
-                if service.is_some_and(|a| Some(a.endpoint) != id) {
+                if service.is_some_and(|a| a.routed.is_none() && a.endpoint != id) {
                     continue;
                 }
+                let targets = &taking_part(service, at, targets);
                 let lists = [None, ingress.get(to)];
                 let path = (None, Some(to));
                 let found = self.one(path, &sources, targets, lists, service, tables)?;
@@ -195,14 +197,14 @@ impl Asked<'_> {
             all.push((common(asked, &others(&self.book.inside)), None));
         }
         for agreement in &self.host.agreements {
-            let families = agreement.families.iter().flatten();
-            let there: Vec<Range> = if sends && agreement.offerer == at {
-                families.flat_map(|f| of_prefix(&f.pool)).collect()
-            } else if !sends && agreement.acceptor == at {
-                families.map(|f| one(spec::mapped(f.stands))).collect()
-            } else {
-                continue;
+            let other = match at {
+                at if at == agreement.offerer => agreement.acceptor,
+                _ => agreement.offerer,
             };
+            if !agreement.begins(if sends { other } else { at }) {
+                continue;
+            }
+            let there: Vec<Range> = agreement.leads(at).0.iter().flat_map(of_prefix).collect();
             all.push((common(asked, &there), Some(agreement)));
         }
         all.retain(|(ranges, _)| !ranges.is_empty());
@@ -224,9 +226,7 @@ impl Asked<'_> {
             space.extend(asked.iter().filter_map(|asked| part.and(asked)));
         }
         if let Some(agreement) = service {
-            let served: Vec<Cube> = (agreement.ports.iter())
-                .map(|ports| crate::lines::served(agreement.protocol, *ports))
-                .collect();
+            let served = crate::lines::served(agreement);
             let all = core::mem::take(&mut space);
             for part in all {
                 space.extend(served.iter().filter_map(|served| part.and(served)));
@@ -277,6 +277,17 @@ impl Asked<'_> {
         Breach::new(Class::Reach, self.slot, what)
             .at(at)
             .shown(packet, path)
+    }
+}
+
+/// A tenant's own addresses, of these, from or to which an agreement lets packets pass.
+fn taking_part(agreement: Option<&Agreement>, at: usize, own: &[Range]) -> Vec<Range> {
+    match agreement.and_then(|agreement| agreement.leads(at).1) {
+        None => own.to_vec(),
+        Some(prefixes) => {
+            let part: Vec<Range> = prefixes.iter().flat_map(of_prefix).collect();
+            common(own, &part)
+        }
     }
 }
 

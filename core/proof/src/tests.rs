@@ -5,6 +5,7 @@ mod honest;
 mod hosts;
 mod planted;
 mod referee;
+mod routed;
 mod tables;
 
 use super::*;

@@ -246,28 +246,31 @@ macro_rules! key {
 pub(crate) use key;
 
 /// Declares a mapping of the spec once: the struct, its reader and its JSON Schema.
-/// `field as "other-word"` where the key is no identifier.
+/// `field as "other-word"` where the key is no identifier; `several` are one or more, or
+/// left out.
 macro_rules! model {
     (
         $(#[$meta:meta])*
         pub struct $name:ident as $what:literal {
             $(required { $($(#[$rm:meta])* $r:ident $(as $rk:literal)?: $rt:ty,)* })?
             $(optional { $($(#[$om:meta])* $o:ident $(as $ok:literal)?: $ot:ty,)* })?
+            $(several { $($(#[$sm:meta])* $s:ident $(as $sk:literal)?: $st:ty,)* })?
             $(lists { $($(#[$lm:meta])* $l:ident: $lt:ty,)* })?
         }
     ) => {
-        $(#[$meta])*
         #[derive(Clone, Debug, PartialEq, serde::Serialize, schemars::JsonSchema)]
         #[schemars(deny_unknown_fields)]
+        $(#[$meta])*
         pub struct $name {
             $($($(#[$rm])* $(#[serde(rename = $rk)])? pub $r: $rt,)*)?
             $($($(#[$om])* $(#[serde(rename = $ok)])? #[serde(skip_serializing_if = "Option::is_none")] #[schemars(default)] pub $o: Option<$ot>,)*)?
+            $($($(#[$sm])* $(#[serde(rename = $sk)])? #[serde(skip_serializing_if = "crate::OneOrMore::is_none")] #[schemars(default)] pub $s: crate::OneOrMore<$st>,)*)?
             $($($(#[$lm])* #[serde(skip_serializing_if = "Vec::is_empty")] #[schemars(default)] pub $l: Vec<$lt>,)*)?
         }
         impl $name {
             /// Its keys, in order.
             pub(crate) const KEYS: &[&str] = &[
-                $($(crate::decode::key!($r $($rk)?),)*)? $($(crate::decode::key!($o $($ok)?),)*)? $($(stringify!($l),)*)?
+                $($(crate::decode::key!($r $($rk)?),)*)? $($(crate::decode::key!($o $($ok)?),)*)? $($(crate::decode::key!($s $($sk)?),)*)? $($(stringify!($l),)*)?
             ];
         }
         impl crate::decode::Decode for $name {
@@ -295,6 +298,12 @@ macro_rules! model {
                     };
                 )*)?
                 $($(
+                    let $s: crate::OneOrMore<$st> = match find(crate::decode::key!($s $($sk)?)).filter(|n| !n.is_null()) {
+                        Some(value) => crate::decode::Decode::decode(value, findings).unwrap_or_default(),
+                        None => Default::default(),
+                    };
+                )*)?
+                $($(
                     let $l: Vec<$lt> = match find(stringify!($l)) {
                         Some(value) => crate::decode::Decode::decode(value, findings).unwrap_or_default(),
                         None => Vec::new(),
@@ -306,6 +315,7 @@ macro_rules! model {
                 Some($name {
                     $($($r: $r?,)*)?
                     $($($o,)*)?
+                    $($($s,)*)?
                     $($($l,)*)?
                 })
             }

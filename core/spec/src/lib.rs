@@ -39,8 +39,8 @@ pub use traffic::{IcmpMessage, PortRange, Protocol, Until};
 pub use tree::{MAX_DEPTH, MAX_NODES};
 pub use validate::{
     FIRST_NAT_PORT, MAX_ACCEPTS, MAX_AGREEMENTS, MAX_CONNECTIONS, MAX_ENDPOINTS, MAX_GUARDRAILS,
-    MAX_LABELS, MAX_OFFERS, MAX_PORTS, MAX_PREFIXES, MAX_REACH, MAX_ROUTES, MAX_RULES, MAX_SUBNETS,
-    MAX_TENANT_ENDPOINTS, MAX_TENANTS,
+    MAX_LABELS, MAX_OFFERS, MAX_PORTS, MAX_PREFIXES, MAX_REACH, MAX_ROUTED, MAX_ROUTES, MAX_RULES,
+    MAX_SUBNETS, MAX_TENANT_ENDPOINTS, MAX_TENANTS,
 };
 pub use values::{
     BitRate, Duration, InterfaceAddress, InterfaceName, Ip, Mac, Name, Namespace, Path, Prefix,

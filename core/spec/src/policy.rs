@@ -215,32 +215,49 @@ model! {
 }
 
 model! {
-    /// A service for other tenants. Each that accepts it reaches the endpoint's ports.
+    /// A service for other tenants, of which each that accepts it reaches the endpoint's
+    /// ports; or prefixes that one of them reaches as they are.
+    #[schemars(extend("oneOf" = [
+        {"required": ["endpoint", "protocol", "ports", "pool"]},
+        {"required": ["route", "users"]},
+    ]))]
     pub struct Offer as "an offer" {
         required {
             /// Its name, unique among the tenant's offers and acceptances.
             name: Located<Name>,
-            /// The endpoint that serves.
-            endpoint: Located<Name>,
-            /// tcp or udp.
-            protocol: Located<Protocol>,
-            /// Its ports, at most 64.
-            ports: OneOrMore<PortRange>,
-            /// To which tenants.
+            /// To which tenants; prefixes: to one.
             to: OneOrMore<Name>,
-            /// Addresses of the tenant's own that users appear as: shared out evenly
-            /// to the tenants in `to`.
-            pool: OneOrMore<Prefix>,
         }
         optional {
+            /// A service: the endpoint that serves.
+            endpoint: Located<Name>,
+            /// A service: tcp or udp. Prefixes: default any.
+            protocol: Located<Protocol>,
+            /// Prefixes: the tenant too may begin connections, if the acceptance says so
+            /// as well. Default: no.
+            both: Located<Toggle>,
             /// When it ends. Default: never.
             until: Located<Until>,
+        }
+        several {
+            /// Its ports, at most 64. Prefixes: default any.
+            ports: PortRange,
+            /// A service: addresses of the tenant's own that users appear as, shared out
+            /// evenly to the tenants in `to`.
+            pool: Prefix,
+            /// Prefixes of the tenant's own that the other tenant reaches, at most 16.
+            route: Prefix,
+            /// Where the other tenant's users may be: prefixes that are nobody's here, at
+            /// most 16.
+            users: Prefix,
         }
     }
 }
 
 model! {
-    /// A service of another tenant under an address of one's own.
+    /// A service of another tenant under an address of one's own, or prefixes of another
+    /// tenant as they are.
+    #[schemars(extend("oneOf" = [{"required": ["as"]}, {"required": ["route", "users"]}]))]
     pub struct Accept as "an acceptance" {
         required {
             /// Its name, unique among the tenant's offers and acceptances.
@@ -249,12 +266,22 @@ model! {
             from: Located<Name>,
             /// The offer's name there.
             service: Located<Name>,
-            /// The service's addresses here, at most one of each family; nobody else's.
-            as_ as "as": OneOrMore<Ip>,
         }
         optional {
             /// Which endpoints may use it. Default: any.
             endpoints: Located<Selector>,
+            /// Prefixes: the offerer too may begin connections, if the offer says so as
+            /// well. Default: no.
+            both: Located<Toggle>,
+        }
+        several {
+            /// The service's addresses here, at most one of each family; nobody else's.
+            as_ as "as": Ip,
+            /// Where the other tenant's prefixes may be: prefixes that are nobody's here,
+            /// at most 16.
+            route: Prefix,
+            /// Prefixes of the tenant's own that its users are in, at most 16.
+            users: Prefix,
         }
     }
 }
@@ -381,6 +408,18 @@ impl Guardrail {
 }
 
 impl Offer {
+    /// Whether it is of prefixes, which are routed, and not of a service.
+    pub fn is_routed(&self) -> bool {
+        !self.route.is_none() || !self.users.is_none()
+    }
+    /// By which protocol.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol.map_or(Protocol::Any, |p| p.value)
+    }
+    /// Whether the tenant too would begin connections.
+    pub fn both(&self) -> bool {
+        self.both.is_some_and(|both| both.value.0)
+    }
     /// The part of the pool that the users from one tenant appear as: the pool's prefixes
     /// cut into as many equal parts as the next power of two above the tenants in `to`,
     /// the part by the tenant's place there. Empty = it is not offered to that tenant.
@@ -416,6 +455,14 @@ impl Offer {
 }
 
 impl Accept {
+    /// Whether it is of prefixes, which are routed, and not of a service.
+    pub fn is_routed(&self) -> bool {
+        !self.route.is_none() || !self.users.is_none()
+    }
+    /// Whether the offerer too may begin connections.
+    pub fn both(&self) -> bool {
+        self.both.is_some_and(|both| both.value.0)
+    }
     /// The service's address of a family here.
     pub fn address(&self, v4: bool) -> Option<core::net::IpAddr> {
         let mut all = self.as_.iter().map(|a| a.value.0);

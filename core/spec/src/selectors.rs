@@ -16,6 +16,17 @@ use crate::values::{Name, Prefix};
 #[derive(Clone, Debug, PartialEq)]
 pub struct OneOrMore<T>(pub Vec<Located<T>>);
 
+impl<T> Default for OneOrMore<T> {
+    fn default() -> Self {
+        OneOrMore(Vec::new())
+    }
+}
+impl<T> OneOrMore<T> {
+    /// Whether nothing is written, or an empty list.
+    pub const fn is_none(&self) -> bool {
+        self.0.is_empty()
+    }
+}
 impl<T> core::ops::Deref for OneOrMore<T> {
     type Target = [Located<T>];
     fn deref(&self) -> &[Located<T>] {

@@ -3,6 +3,7 @@
 mod addressing;
 mod agreements;
 mod policy;
+mod routed;
 mod tenant;
 
 use core::net::IpAddr;
@@ -41,6 +42,8 @@ pub const MAX_GUARDRAILS: usize = 200;
 pub const MAX_OFFERS: usize = 200;
 /// Most acceptances of a tenant.
 pub const MAX_ACCEPTS: usize = 200;
+/// Most prefixes in one list of an offer or acceptance.
+pub const MAX_ROUTED: usize = 16;
 /// Most acceptances of a host: with the ways outside they share 65,535 tags.
 pub const MAX_AGREEMENTS: usize = 32_768;
 /// Most entries of a tenant's `reach`.

@@ -220,6 +220,15 @@ impl Prefix {
             other.contains(self.network)
         }
     }
+    /// The addresses that they share: the longer of the two, if it is in the other.
+    pub fn shared(&self, other: &Prefix) -> Option<Prefix> {
+        let longer = if self.len < other.len { other } else { self };
+        self.overlaps(other).then_some(*longer)
+    }
+    /// Whether all of the other is in it.
+    pub fn includes(&self, other: &Prefix) -> bool {
+        self.shared(other) == Some(*other)
+    }
     /// The address this far into it; wraps at the end of its family.
     pub fn nth(&self, offset: u64) -> IpAddr {
         match self.network {

@@ -80,6 +80,7 @@ fn a_spec_written_out_again_says_the_same() {
         "fifo.yaml",
         "policy.yaml",
         "agreement.yaml",
+        "routed.yaml",
     ] {
         let spec = read(name);
         let json = serde_json::to_string(&spec.document).expect("json");

@@ -320,12 +320,17 @@ fn allowed(
     frame: &Frame<'_>,
     take: impl FnOnce(&crate::Config, &mut Limits, u64) -> bool,
 ) -> bool {
-    let limits = match frame.face.attachment {
-        Some(index) => state
+    let face = &frame.face;
+    let limits = match (face.attachment, face.crossing) {
+        (Some(index), _) => state
             .attachments
             .get_mut(index as usize)
             .map(|a| &mut a.limits),
-        None => state
+        (None, Some(index)) => state
+            .crossings
+            .get_mut(index as usize)
+            .map(|c| &mut c.limits),
+        (None, None) => state
             .ports
             .get_mut(frame.from as usize)
             .map(|p| &mut p.limits),

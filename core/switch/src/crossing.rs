@@ -3,9 +3,13 @@
 //! The tag names the agreement, and nothing else that comes is believed: toward an
 //! offerer only the service's ports are reached, toward an acceptor only answers pass.
 //! What comes is delivered to one endpoint or dropped, never routed on.
+//!
+//! Where prefixes are routed, addresses stay what they are: the source must be in the
+//! other tenant's prefixes, the destination in its own, and who may begin with what is
+//! judged as for a service. The switch tells the other side of errors there.
 
 use crate::act::act;
-use crate::decision::{Decision, Egress, Hop, to_endpoint};
+use crate::decision::{Decision, Egress, Hop, Refusal, refuse, to_endpoint};
 use crate::frame::{Face, Frame, Leaving, owner};
 use crate::judgement::{End, Passage, known, pass};
 use crate::state::State;
@@ -14,12 +18,13 @@ use crate::{FABRIC, Ingress, Nanos, Output, admission};
 use guard::guard;
 use image::CompartmentImage;
 use image::compartment::{
-    CROSSING_OFFERER, Crossing, NONE, ROUTE_SERVICE, ROUTE_SUBNET, ROUTE_VIA,
+    CROSSING_OFFERER, Crossing, NONE, ROUTE_SERVICE, ROUTE_SUBNET, ROUTE_VIA, Subnet,
 };
 use telemetry::drops::DropReason;
+use wire::Tuple;
 use wire::address::{MacAddress, mapped, unmapped};
 use wire::offload::Offload;
-use wire::parse::{Ip, Network, Parsed};
+use wire::parse::{Fragment, Ip, Network, Parsed};
 
 /// Whom frames across an agreement name: the fabric goes by the tag.
 const THERE: MacAddress = MacAddress([0x02, 0x62, 0x68, 0, 0, 2]);
@@ -56,14 +61,70 @@ pub(crate) fn is_service(image: &CompartmentImage<'_>, tenant: u32, address: &[u
         .is_some_and(|route| route.kind == ROUTE_SERVICE)
 }
 
-/// The passage of an endpoint's packet to the other side of an agreement.
+/// Whether a first packet is of what a routed crossing (an index) is for.
+pub(crate) fn offers(image: &CompartmentImage<'_>, crossing: u32, tuple: &Tuple) -> bool {
+    let crossing = image.crossings().get(crossing as usize);
+    crossing.is_some_and(|crossing| {
+        crossing.ports_count == 0 || image.serves(crossing, tuple.protocol, tuple.destination_port)
+    })
+}
+
+/// How an ICMP error about a packet that was not translated leaves. Across an agreement
+/// of prefixes a router that is in none of them speaks as who the packet was for: nobody
+/// there knows it otherwise. `None`: it cannot be read.
+pub(crate) fn error_leaves_as(
+    image: &CompartmentImage<'_>,
+    to: Option<End>,
+    ip: &Ip,
+    quoted: &Tuple,
+) -> Option<Leaving> {
+    let crossing = match to {
+        Some(End { zone, .. }) if zone != 0 => image.crossing_by_tag(zone),
+        _ => None,
+    };
+    match crossing {
+        Some((_, crossing))
+            if crossing.is_routed() && !image.is_routed(crossing, false, &ip.source) =>
+        {
+            Some(Leaving::Error {
+                outer: Tuple {
+                    source: quoted.destination,
+                    ..Tuple::of_rules(ip)?
+                },
+                quoted: *quoted,
+            })
+        }
+        _ => Some(Leaving::Same),
+    }
+}
+
+/// The passage of an endpoint's packet to the other side of an agreement, by `index`.
 pub(crate) fn outward(
     crossing: &Crossing,
+    index: u32,
     slot: u32,
     egress: u32,
     ip: &Ip,
     image: &CompartmentImage<'_>,
 ) -> Result<Passage, DropReason> {
+    if crossing.is_routed() {
+        // An error's source is that of whoever tells of it.
+        let own = image.is_routed(crossing, false, &ip.source) || wire::inner::is_error(ip);
+        let takes_part = own && image.is_routed(crossing, true, &ip.destination);
+        if guard!("routed-here") && !takes_part {
+            return Err(DropReason::RoutedPrefix);
+        }
+        return Ok(Passage {
+            from: End::at(slot),
+            to: End::beyond(slot, crossing.tag),
+            egress,
+            ingress: NONE,
+            translation: match crossing.begins() {
+                true => Translation::Routed { crossing: index },
+                false => Translation::Answers,
+            },
+        });
+    }
     let offers = crossing.role == CROSSING_OFFERER;
     if !offers && ip.fragment != wire::parse::Fragment::Later {
         let tuple = wire::Tuple::of_rules(ip).ok_or(DropReason::Fragment)?;
@@ -107,7 +168,7 @@ pub(crate) fn receive(
         face: Face::nobody(ingress.tag),
         leaving: Leaving::Same,
     };
-    let decision = match judge(state, image, index, &frame, ingress.head) {
+    let decision = match judge(state, image, index, &mut frame, ingress.head) {
         Ok((decision, leaving)) => {
             frame.leaving = leaving;
             decision
@@ -121,7 +182,7 @@ fn judge(
     state: &mut State,
     image: &CompartmentImage<'_>,
     index: u32,
-    frame: &Frame<'_>,
+    frame: &mut Frame<'_>,
     head: &[u8],
 ) -> Result<(Decision, Leaving), DropReason> {
     let crossing = image
@@ -134,10 +195,14 @@ fn judge(
     if guard!("crossing-vlan") && !frame.parsed.tags.is_empty() {
         return Err(DropReason::VlanTag);
     }
-    let Network::Ip(ip) = &frame.parsed.network else {
+    let parsed = frame.parsed;
+    let Network::Ip(ip) = &parsed.network else {
         return Err(DropReason::EtherType);
     };
     admission::headers(ip)?;
+    if crossing.is_routed() && !ip.is_nd() {
+        return routed(state, image, index, crossing, frame, ip, head);
+    }
     if ip.is_nd() || ip.hop_limit <= 1 {
         return Err(DropReason::HopLimit);
     }
@@ -178,6 +243,86 @@ fn to_service(
     };
     let leaving = pass(state, image, frame, head, &passage)?;
     Ok((to_endpoint(image, crossing.endpoint), leaving))
+}
+
+/// To the endpoint that has the address: what it asked for, or what may begin with it.
+/// Bound: the prefixes of the agreement, one look-up of a route, one of a neighbour.
+fn routed(
+    state: &mut State,
+    image: &CompartmentImage<'_>,
+    index: u32,
+    crossing: &Crossing,
+    frame: &mut Frame<'_>,
+    ip: &Ip,
+    head: &[u8],
+) -> Result<(Decision, Leaving), DropReason> {
+    if guard!("routed-source") && !image.is_routed(crossing, true, &ip.source) {
+        return Err(DropReason::RoutedPrefix);
+    }
+    if guard!("routed-destination") && !image.is_routed(crossing, false, &ip.destination) {
+        return Err(DropReason::RoutedPrefix);
+    }
+    let route = image.route(crossing.tenant, ip.destination);
+    let told = |reason, refusal| Ok((refuse(ip, reason, refusal), Leaving::Same));
+    let subnet = route.and_then(|route| image.subnets().get(route.subnet as usize));
+    frame.face = face(image, index, crossing, subnet, ip);
+    let found = route.and_then(|route| match route.kind {
+        ROUTE_SUBNET => owner(image, route.subnet, &ip.destination),
+        ROUTE_VIA => Some(route.via),
+        _ => None,
+    });
+    if ip.hop_limit <= 1 {
+        return told(DropReason::HopLimit, Refusal::HopLimit);
+    }
+    let endpoint = found.and_then(|at| Some((at, image.endpoints().get(at as usize)?)));
+    let Some((at, endpoint)) = endpoint else {
+        return told(DropReason::NoNeighbour, Refusal::NoNeighbour);
+    };
+    let to = End::at(endpoint.slot);
+    if crossing.begins() {
+        let from = End::beyond(endpoint.slot, crossing.tag);
+        match known(&mut state.tracking, image, frame, ip, head, from, Some(to)) {
+            Some(Ok((_, leaving))) => return Ok((to_endpoint(image, at), leaving)),
+            // A later fragment may follow a stranger's first.
+            Some(Err(reason)) if ip.fragment != Fragment::Later => return Err(reason),
+            _ => {}
+        }
+    }
+    if guard!("routed-answers") && !crossing.is_begun_with() {
+        return Err(DropReason::ServiceUnasked);
+    }
+    let passage = Passage {
+        from: End::strangers(endpoint.slot, crossing.tag),
+        to,
+        egress: NONE,
+        ingress: endpoint.ingress,
+        translation: Translation::Routed { crossing: index },
+    };
+    let leaving = pass(state, image, frame, head, &passage)?;
+    Ok((to_endpoint(image, at), leaving))
+}
+
+/// As whom the switch tells the other side of errors: the destination's gateway, where
+/// that is in a prefix of the agreement, else the destination.
+fn face(
+    image: &CompartmentImage<'_>,
+    index: u32,
+    crossing: &Crossing,
+    subnet: Option<&Subnet>,
+    ip: &Ip,
+) -> Face {
+    let own = |address: &[u8; 16]| image.is_routed(crossing, false, address);
+    let gateway4 = subnet.filter(|s| s.prefix4_len != 0).map(|s| s.gateway4);
+    let gateway6 = subnet.filter(|s| s.prefix6_len != 0).map(|s| s.gateway6);
+    Face {
+        mac: HERE,
+        crossing: Some(index),
+        address4: (gateway4.filter(|a| own(&mapped(*a))))
+            .or(unmapped(&ip.destination))
+            .unwrap_or_default(),
+        address6: gateway6.filter(own).unwrap_or(ip.destination),
+        ..Face::nobody(crossing.tag)
+    }
 }
 
 /// To the endpoint that asked, if it did.

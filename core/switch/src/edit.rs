@@ -109,6 +109,10 @@ fn is_rules_alone(before: &CompartmentImage<'_>, after: &CompartmentImage<'_>) -
         let of = |crossing| image.service_ports_of(crossing).to_vec();
         image.crossings().iter().map(of).collect::<Vec<_>>()
     };
+    let routed = |image: &CompartmentImage<'_>| {
+        let of = |crossing| image.routed_prefixes_of(crossing).to_vec();
+        image.crossings().iter().map(of).collect::<Vec<_>>()
+    };
     before.tenants() == after.tenants()
         && before.subnets() == after.subnets()
         && (before.endpoints().iter().map(bare)).eq(after.endpoints().iter().map(bare))
@@ -118,6 +122,7 @@ fn is_rules_alone(before: &CompartmentImage<'_>, after: &CompartmentImage<'_>) -
         && before.nat_blocks() == after.nat_blocks()
         && before.crossings() == after.crossings()
         && ports(before) == ports(after)
+        && routed(before) == routed(after)
 }
 
 fn compare(before: Option<RuleTable>, after: Option<RuleTable>) -> Changed {

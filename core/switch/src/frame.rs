@@ -91,6 +91,8 @@ pub(crate) struct Face {
     pub(crate) tag: u16,
     /// Index of the attachment, for what came from outside.
     pub(crate) attachment: Option<u32>,
+    /// Index of the crossing, for what came from another tenant and is answered.
+    pub(crate) crossing: Option<u32>,
     /// Our MAC there.
     pub(crate) mac: MacAddress,
     /// Our IPv4 address there; zero = none.
@@ -108,6 +110,7 @@ impl Face {
             slot: sender.endpoint.slot,
             tag: 0,
             attachment: None,
+            crossing: None,
             mac,
             address4: sender.subnet.gateway4,
             address6: if global {
@@ -118,12 +121,13 @@ impl Face {
         }
     }
 
-    /// For what comes from another tenant: nothing is ever answered there.
+    /// For what comes from another tenant to a service: nothing is ever answered there.
     pub(crate) fn nobody(tag: u16) -> Face {
         Face {
             slot: FABRIC,
             tag,
             attachment: None,
+            crossing: None,
             mac: MacAddress::ZERO,
             address4: [0; 4],
             address6: [0; 16],
@@ -143,6 +147,7 @@ impl Face {
             slot: FABRIC,
             tag: attachment.tag,
             attachment: Some(index),
+            crossing: None,
             mac,
             address4: attachment.address4,
             address6: if global {

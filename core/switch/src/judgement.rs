@@ -1,6 +1,7 @@
 //! Whether a packet may pass: by the rules of both ends, or by the connection that
 //! they let begin; and how it leaves where its addresses are translated.
 
+use crate::crossing;
 use crate::frame::{Frame, Leaving, Sender, owns};
 use crate::state::State;
 use crate::tracking::{Follows, Tracking};
@@ -199,7 +200,8 @@ fn related(
         _ => return Some(Err(DropReason::ConnectionState)),
     }
     if !tracking.connections.is_translated(found) {
-        return Some(Ok((Some(found), Leaving::Same)));
+        let leaving = crossing::error_leaves_as(image, to, ip, &quote.tuple)?;
+        return Some(Ok((Some(found), leaving)));
     }
     let leaves = tracking.connections.leaves_as(found)?;
     // A router on the way speaks as itself, but beyond a translation nobody knows it.
@@ -223,6 +225,12 @@ fn fresh(
 ) -> Result<Leaving, DropReason> {
     let now = frame.now;
     let asked = Tuple::of_rules(ip).ok_or(DropReason::Fragment)?;
+    if let Translation::Routed { crossing } = passage.translation
+        && !crossing::offers(image, crossing, &asked)
+        && guard!("routed-ports")
+    {
+        return Err(DropReason::ServicePort);
+    }
     let delivered = match passage.translation {
         Translation::Pool { crossing } => {
             let seed = state.tracking.seed;
@@ -468,6 +476,7 @@ pub(crate) fn again(
     let sent = end(image, a, &a.tuple, true)?;
     let got = end(image, b, &b.tuple.reversed(), false)?;
     if let Some((_, crossing)) = image.crossing_by_tag(a.zone)
+        && !crossing.is_routed()
         && !crate::translation::in_pool(crossing, &b.tuple.destination)
     {
         return None;
@@ -512,7 +521,17 @@ fn beyond(
     sends: bool,
 ) -> bool {
     let tenant = sender.subnet.tenant;
-    if let Some((_, crossing)) = image.crossing_by_tag(side.zone) {
+    if let Some((at, crossing)) = image.crossing_by_tag(side.zone) {
+        if crossing.is_routed() {
+            let (begins, own, theirs) = match sends {
+                true => (crossing.is_begun_with(), &tuple.destination, &tuple.source),
+                false => (crossing.begins(), &tuple.source, &tuple.destination),
+            };
+            let part =
+                image.is_routed(crossing, false, own) && image.is_routed(crossing, true, theirs);
+            let offered = begins && crossing::offers(image, at, &opening(tuple));
+            return crossing.tenant == tenant && part && (offered || !guard!("again-routed"));
+        }
         let ports = image.serves(crossing, tuple.protocol, tuple.destination_port);
         return crossing.tenant == tenant
             && match (crossing.role, sends) {
@@ -520,7 +539,7 @@ fn beyond(
                 (CROSSING_OFFERER, true) => crossing.endpoint == index && ports,
                 // What goes is to the address that stands for it.
                 (CROSSING_ACCEPTOR, false) => {
-                    ports && crate::crossing::stands_for(crossing, &tuple.destination)
+                    ports && crossing::stands_for(crossing, &tuple.destination)
                 }
                 _ => false,
             };

@@ -354,7 +354,7 @@ fn passage(
                 .get(crossing as usize)
                 .ok_or(DropReason::NoRoute)?;
             let ip = frame.parsed.ip().ok_or(DropReason::EtherType)?;
-            crossing::outward(there, endpoint.slot, endpoint.egress, ip, image)?
+            crossing::outward(there, crossing, endpoint.slot, endpoint.egress, ip, image)?
         }
     };
     Ok(Some(passage))

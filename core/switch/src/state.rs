@@ -98,7 +98,7 @@ pub(crate) struct SubnetState {
     pub(crate) initial: u8,
 }
 
-/// One attachment on an uplink.
+/// One attachment on an uplink, or one side of an agreement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttachmentState {
     tag: u16,
@@ -128,6 +128,8 @@ pub(crate) struct State {
     pub(crate) ports: Vec<PortState>,
     pub(crate) subnets: Vec<SubnetState>,
     pub(crate) attachments: Vec<AttachmentState>,
+    /// By crossing.
+    pub(crate) crossings: Vec<AttachmentState>,
     pub(crate) neighbours: Vec<NeighbourState>,
     /// (tag, attachment), sorted by tag.
     tags: Vec<(u16, u32)>,
@@ -145,6 +147,7 @@ impl State {
             ports: vec![UNPLUGGED; config.slots.max(1)],
             subnets: Vec::new(),
             attachments: Vec::new(),
+            crossings: Vec::new(),
             neighbours: Vec::new(),
             tags: Vec::new(),
             tracking: Tracking::new(config.seed),
@@ -218,6 +221,14 @@ impl State {
                 .push((attachment.tag, u32::try_from(index).unwrap_or(NONE)));
         }
         self.tags.sort_unstable();
+
+        let mut old = core::mem::take(&mut self.crossings);
+        old.sort_unstable_by_key(|c| c.tag);
+        self.crossings.extend(image.crossings().iter().map(|c| {
+            let kept = old.binary_search_by_key(&c.tag, |c| c.tag).ok();
+            let kept = kept.and_then(|at| old.get(at)).copied();
+            kept.unwrap_or(AttachmentState { tag: c.tag, limits })
+        }));
 
         let mut old = core::mem::take(&mut self.neighbours);
         old.sort_unstable_by_key(|n| (n.tag, n.address));

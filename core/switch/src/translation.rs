@@ -13,6 +13,11 @@ pub(crate) enum Translation {
     None,
     /// Nothing, but only what answers may come back: to a service of another tenant.
     Tracked,
+    /// Nothing: from prefix to prefix of an agreement, what that is for.
+    Routed {
+        /// Index of the crossing.
+        crossing: u32,
+    },
     /// None begins so: only answers go this way.
     Answers,
     /// The source becomes an attachment's IPv4 address and a port of the endpoint's own.
@@ -46,7 +51,7 @@ impl Translation {
         attempt: u32,
     ) -> Option<Tuple> {
         match self {
-            Translation::None | Translation::Tracked => Some(*tuple),
+            Translation::None | Translation::Tracked | Translation::Routed { .. } => Some(*tuple),
             Translation::Answers => None,
             Translation::Nat {
                 attachment,

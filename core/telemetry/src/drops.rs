@@ -110,6 +110,8 @@ drop_reasons! {
     ServiceUnasked = 44 "service-unasked",
     /// No address and port is left for it, or it cannot be translated.
     NoTranslation = 45 "no-translation",
+    /// Across an agreement of prefixes: one of its addresses takes no part in it.
+    RoutedPrefix = 50 "routed-prefix",
 }
 
 /// Reasons fit 0..64 in the counters' layout.

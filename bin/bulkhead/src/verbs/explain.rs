@@ -106,6 +106,19 @@ fn note(way: &Way) -> Option<String> {
         _ => "",
     };
     match &way.service {
+        Some(service)
+            if (&service.source, &service.destination) == (&way.source, &way.destination) =>
+        {
+            let is = if service.offered {
+                ""
+            } else {
+                ", which does not offer that"
+            };
+            Some(format!(
+                "{} to {}: routed by {} (tag {}){is}{answers}",
+                way.source, way.destination, service.offer, service.tag
+            ))
+        }
         Some(service) => {
             let is = if service.offered {
                 ""

@@ -16,9 +16,9 @@ record! {
         pub role: u16,
         /// MTU across it, bytes of IP packet: the lesser side's.
         pub mtu: u16,
-        /// Zero.
-        pub reserved: u16,
-        /// Offerer: index of the endpoint that serves. Acceptor: NONE.
+        /// `CROSSING_ROUTED`, `CROSSING_BOTH`.
+        pub flags: u16,
+        /// Offerer of a service: index of the endpoint that serves. Else: NONE.
         pub endpoint: u32,
         /// Acceptor: its own IPv4 address that stands for the service. Offerer: the
         /// endpoint's. Zero = none.
@@ -37,14 +37,52 @@ record! {
         pub reserved2: u16,
         /// First of its [`ServicePorts`].
         pub ports_first: u32,
-        /// How many; sorted by protocol and port, disjoint.
+        /// How many; sorted by protocol and port, disjoint. None where it is routed:
+        /// whatever there is.
         pub ports_count: u32,
+        /// Routed: the first of its [`RoutedPrefix`]es, its own and the other tenant's.
+        pub prefixes_first: u32,
+        /// How many.
+        pub prefixes_count: u32,
     }
 }
-/// [`Crossing::role`]: the tenant uses another's service.
+/// [`Crossing::role`]: the tenant uses another's service or prefixes.
 pub const CROSSING_ACCEPTOR: u16 = 1;
-/// [`Crossing::role`]: the tenant's endpoint serves.
+/// [`Crossing::role`]: the tenant's endpoint serves, or its prefixes are offered.
 pub const CROSSING_OFFERER: u16 = 2;
+/// [`Crossing::flags`]: addresses stay what they are, in prefixes of both tenants.
+pub const CROSSING_ROUTED: u16 = 1 << 0;
+/// [`Crossing::flags`], with [`CROSSING_ROUTED`]: the offerer may begin connections as well.
+pub const CROSSING_BOTH: u16 = 1 << 1;
+/// Prefixes of a crossing, at most: what a packet is held against.
+pub const MAX_ROUTED: u32 = 64;
+
+impl Crossing {
+    /// Whether addresses stay what they are.
+    pub const fn is_routed(&self) -> bool {
+        self.flags & CROSSING_ROUTED != 0
+    }
+    /// Whether its tenant may begin connections across it.
+    pub const fn begins(&self) -> bool {
+        self.role == CROSSING_ACCEPTOR || self.flags & CROSSING_BOTH != 0
+    }
+    /// Whether the other tenant may.
+    pub const fn is_begun_with(&self) -> bool {
+        self.role == CROSSING_OFFERER || self.flags & CROSSING_BOTH != 0
+    }
+}
+
+record! {
+    /// Addresses of one side of a crossing that is routed.
+    pub struct RoutedPrefix {
+        /// Network, IPv4 in its ::ffff: form.
+        pub prefix: [u8; 16],
+        /// Length in the 128-bit form.
+        pub len: u32,
+        /// 1 = the other tenant's, 0 = its own.
+        pub theirs: u32,
+    }
+}
 
 record! {
     /// Destination ports of a service.

@@ -9,7 +9,7 @@ use crate::rules::Verdict;
 use guard::guard;
 use wire::Tuple;
 
-const SECTIONS: usize = 24;
+const SECTIONS: usize = 25;
 const RECORDS: [usize; SECTIONS] = [
     size_of::<Tenant>(),
     size_of::<Subnet>(),
@@ -35,6 +35,7 @@ const RECORDS: [usize; SECTIONS] = [
     size_of::<u16>(),
     size_of::<Word>(),
     size_of::<u64>(),
+    size_of::<RoutedPrefix>(),
 ];
 
 /// A checked compartment image: its tables as they lie in memory.
@@ -240,6 +241,7 @@ impl<'a> CompartmentImage<'a> {
             places,
             words,
             summaries,
+            routed_prefixes,
         ] = sections;
         CompartmentImage {
             tenants: tenants.slice(bytes),
@@ -259,6 +261,7 @@ impl<'a> CompartmentImage<'a> {
                 ports: service_ports.slice(bytes),
                 tags: crossing_tags.slice(bytes),
                 tag_seed: crossing_tags.seed,
+                routed: routed_prefixes.slice(bytes),
             },
             nat_blocks: nat_blocks.slice(bytes),
             classifier: Classifier {

@@ -15,6 +15,7 @@ pub(super) struct Crossings<'a> {
     pub(super) ports: &'a [ServicePorts],
     pub(super) tags: &'a [CrossingSlot],
     pub(super) tag_seed: u64,
+    pub(super) routed: &'a [RoutedPrefix],
 }
 
 impl<'a> CompartmentImage<'a> {
@@ -48,6 +49,25 @@ impl<'a> CompartmentImage<'a> {
         let before = ports.partition_point(|p| (p.protocol, p.first) <= (protocol, port));
         let found = before.checked_sub(1).and_then(|at| ports.get(at));
         found.is_some_and(|p| p.protocol == protocol && port <= p.last)
+    }
+
+    /// The prefixes of a crossing that is routed, its own and the other tenant's.
+    #[inline]
+    pub fn routed_prefixes_of(&self, crossing: &Crossing) -> &'a [RoutedPrefix] {
+        part(
+            self.crossings.routed,
+            crossing.prefixes_first,
+            crossing.prefixes_count,
+        )
+    }
+
+    /// Whether an address is in one of a routed crossing's own prefixes, or of the other
+    /// tenant's (`theirs`). Bound: its prefixes, at most [`MAX_ROUTED`].
+    #[inline]
+    pub fn is_routed(&self, crossing: &Crossing, theirs: bool, address: &[u8; 16]) -> bool {
+        self.routed_prefixes_of(crossing).iter().any(|p| {
+            (p.theirs != 0) == theirs && wire::address::in_prefix(address, &p.prefix, p.len)
+        })
     }
 
     /// All blocks of ports; those of an attachment are a list.
@@ -109,9 +129,11 @@ impl<'a> CompartmentImage<'a> {
             ports,
             tags,
             tag_seed,
+            routed,
         } = self.crossings;
         let all = self.tags();
         let mut lists = Lists::default();
+        let mut prefixes = Lists::default();
         each(Name::Crossings, crossings, |_, crossing| {
             must(
                 (crossing.tenant as usize) < self.tenants.len(),
@@ -122,7 +144,7 @@ impl<'a> CompartmentImage<'a> {
                 "its tag is another's too",
             )?;
             must(
-                crossing.reserved == 0 && crossing.reserved2 == 0,
+                crossing.flags & !(CROSSING_ROUTED | CROSSING_BOTH) == 0 && crossing.reserved2 == 0,
                 "reserved is not zero",
             )?;
             must(crossing.mtu >= 68, "an MTU below 68 (RFC 791)")?;
@@ -131,11 +153,18 @@ impl<'a> CompartmentImage<'a> {
                     && is_network(&crossing.pool6, crossing.pool6_len),
                 "a pool that is no prefix",
             )?;
+            prefixes.take(crossing.prefixes_first, crossing.prefixes_count)?;
             must(
-                crossing.address4 != [0; 4] || crossing.address6 != [0; 16],
+                crossing.is_routed() || crossing.address4 != [0; 4] || crossing.address6 != [0; 16],
                 "no address",
             )?;
             match crossing.role {
+                CROSSING_ACCEPTOR | CROSSING_OFFERER if crossing.is_routed() => {
+                    self.check_routed(crossing)?;
+                }
+                _ if crossing.flags != 0 || crossing.prefixes_count != 0 => {
+                    return Err("prefixes of a service");
+                }
                 CROSSING_ACCEPTOR => must(
                     crossing.endpoint == NONE && crossing.pool4_len | crossing.pool6_len == 0,
                     "an acceptor that serves",
@@ -161,6 +190,7 @@ impl<'a> CompartmentImage<'a> {
             Ok(())
         })?;
         lists.end(Name::ServicePorts, ports.len())?;
+        prefixes.end(Name::RoutedPrefixes, routed.len())?;
 
         let mut found = 0;
         each(Name::CrossingTags, tags, |_, slot| {
@@ -186,6 +216,32 @@ impl<'a> CompartmentImage<'a> {
             index: 0,
             what: "a crossing without its tag",
         })
+    }
+
+    /// That a crossing that is routed translates nothing, and has prefixes of both sides.
+    fn check_routed(&self, crossing: &Crossing) -> Result<(), &'static str> {
+        let plain = crossing.endpoint == NONE
+            && crossing.pool4_len | crossing.pool6_len == 0
+            && crossing.address4 == [0; 4]
+            && crossing.address6 == [0; 16];
+        must(plain, "a routed crossing that translates")?;
+        must(
+            crossing.prefixes_count <= MAX_ROUTED || !guard!("image-routed-many"),
+            "too many prefixes",
+        )?;
+        let prefixes = self.routed_prefixes_of(crossing);
+        for prefix in prefixes {
+            must(prefix.theirs <= 1, "reserved is not zero")?;
+            let len = u8::try_from(prefix.len).map_err(|_| "a prefix that is none")?;
+            // No prefix of IPv6 has IPv4's form in it (RFC 4291, section 2.5.5.2).
+            let family = len >= 96 || !wire::address::in_prefix(&FORM4, &prefix.prefix, prefix.len);
+            must(
+                is_network(&prefix.prefix, len) && family || !guard!("image-routed-prefix"),
+                "a prefix that is none",
+            )?;
+        }
+        let of = |theirs: u32| prefixes.iter().any(|p| p.theirs == theirs);
+        must(of(0) && of(1), "a side without prefixes")
     }
 
     /// That who serves is the tenant's own endpoint, by addresses of its own.
@@ -253,6 +309,9 @@ impl<'a> CompartmentImage<'a> {
         lists.end(Name::NatBlocks, self.nat_blocks.len())
     }
 }
+
+/// The first IPv4 address in its ::ffff: form.
+const FORM4: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0];
 
 /// Whether a prefix is one: not too long, without bits behind its length, and not
 /// given at all if its length is 0.

@@ -318,3 +318,101 @@ proptest! {
         }
     }
 }
+
+/// A routed crossing (tag 42) in place of none: its own subnet 0, another's 10.5.0.0/16.
+fn routed() -> CompartmentTables {
+    let mut tables = tables();
+    tables.crossings.push(Crossing {
+        agreement: 902,
+        tag: 42,
+        role: CROSSING_OFFERER,
+        mtu: 1500,
+        flags: CROSSING_ROUTED,
+        endpoint: NONE,
+        ..Crossing::default()
+    });
+    tables.routed_prefixes = [(v4([10, 0, 0, 0]), 120, 0), (v4([10, 5, 0, 0]), 112, 1)]
+        .map(|(prefix, len, theirs)| {
+            (
+                2,
+                RoutedPrefix {
+                    prefix,
+                    len,
+                    theirs,
+                },
+            )
+        })
+        .to_vec();
+    tables
+}
+
+#[test]
+fn routed_prefixes_are_found_and_decode() {
+    let tables = routed();
+    let bytes = built(&tables);
+    let image = CompartmentImage::map(bytes.as_ref()).unwrap();
+    let (_, crossing) = image.crossing_by_tag(42).unwrap();
+    let is = |theirs, address| image.is_routed(crossing, theirs, &v4(address));
+    assert!(is(false, [10, 0, 0, 255]) && is(true, [10, 5, 255, 1]));
+    assert!(!is(true, [10, 0, 0, 255]) && !is(false, [10, 5, 255, 1]));
+    assert!(!is(false, [10, 0, 1, 0]) && !is(true, [10, 6, 0, 0]));
+    assert!(crossing.is_begun_with() && !crossing.begins());
+    let decoded = image.decode();
+    assert_eq!(decoded.routed_prefixes, tables.routed_prefixes);
+    assert_eq!(decoded.finish().unwrap(), bytes.as_ref());
+    let text = image.to_string();
+    for part in [
+        "tag 42 mtu 1500 routed, the other begins\n",
+        "  own 10.0.0.0/24\n  theirs 10.5.0.0/16\n",
+    ] {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+}
+
+#[test]
+fn prefixes_that_cannot_be_routed_are_refused() {
+    type Change = fn(&mut CompartmentTables);
+    let changes: [(Change, &str); 9] = [
+        (|t| t.crossings[2].flags = CROSSING_BOTH, "no address"),
+        (
+            |t| t.crossings[0].flags = CROSSING_BOTH,
+            "prefixes of a service",
+        ),
+        (|t| t.crossings[2].flags |= 4, "reserved is not zero"),
+        (
+            |t| t.crossings[2].endpoint = 1,
+            "a routed crossing that translates",
+        ),
+        (
+            |t| t.routed_prefixes[0].1.theirs = 1,
+            "a side without prefixes",
+        ),
+        (
+            |t| t.routed_prefixes[0].1.theirs = 2,
+            "reserved is not zero",
+        ),
+        (
+            |t| t.routed_prefixes[0].1.len = 100,
+            "a prefix that is none",
+        ),
+        (
+            |t| t.routed_prefixes[0].1 = RoutedPrefix::default(),
+            "a prefix that is none",
+        ),
+        (
+            |t| {
+                let one = t.routed_prefixes[0];
+                t.routed_prefixes.extend(vec![one; MAX_ROUTED as usize]);
+            },
+            "too many prefixes",
+        ),
+    ];
+    for (change, what) in changes {
+        let mut tables = routed();
+        change(&mut tables);
+        match tables.finish() {
+            Err(BuildError::Refused(MapError::Record { what: w, .. })) => assert_eq!(w, what),
+            other => panic!("{what}: {:?}", other.map(|b| b.len())),
+        }
+    }
+}

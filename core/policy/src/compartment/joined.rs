@@ -1,11 +1,12 @@
 //! What rules and agreements put into a compartment's tables.
 
 use super::Work;
-use crate::agreements::Agreement;
+use crate::agreements::{Agreement, Routed};
 use crate::routes::Prefixes;
 use core::net::IpAddr;
 use image::compartment::{
-    CROSSING_ACCEPTOR, CROSSING_OFFERER, Crossing, NONE, ROUTE_SERVICE, Route, ServicePorts,
+    CROSSING_ACCEPTOR, CROSSING_BOTH, CROSSING_OFFERER, CROSSING_ROUTED, Crossing, NONE,
+    ROUTE_SERVICE, Route, RoutedPrefix, ServicePorts,
 };
 use spec::{Prefix, Tenant};
 use std::collections::BTreeSet;
@@ -16,22 +17,19 @@ impl Work<'_> {
         let agreements = self.agreements;
         for agreement in agreements {
             let name = tenant.name.as_str();
-            let (crossing, ways) = if agreement.offerer == name {
+            let via = self.tables.crossings.len() as u32;
+            let (crossing, ways) = if agreement.offerer != name && agreement.acceptor != name {
+                continue;
+            } else if let Some(routed) = &agreement.routed {
+                self.routed(agreement, routed, via, agreement.offerer == name)
+            } else if agreement.offerer == name {
                 let Some(endpoint) = self.endpoint_named(name, &agreement.endpoint) else {
                     continue;
                 };
                 (offered(agreement, endpoint), agreement.pool.clone())
-            } else if agreement.acceptor == name {
-                let whole = |address: &IpAddr| Prefix {
-                    network: *address,
-                    len: if address.is_ipv4() { 32 } else { 128 },
-                };
-                let ways = agreement.addresses.iter().map(whole).collect();
-                (accepted(agreement), ways)
             } else {
-                continue;
+                (accepted(agreement), agreement.ways())
             };
-            let via = self.tables.crossings.len() as u32;
             self.tables.crossings.push(Crossing {
                 agreement: agreement.id,
                 tenant: index,
@@ -41,7 +39,8 @@ impl Work<'_> {
             });
             for ports in joined(&agreement.ports) {
                 let ports = ServicePorts {
-                    protocol: agreement.protocol,
+                    // Any protocol has no list of ports.
+                    protocol: agreement.protocol.unwrap_or_default(),
                     first: ports.0,
                     last: ports.1,
                     ..ServicePorts::default()
@@ -58,6 +57,40 @@ impl Work<'_> {
                 prefixes.add(way, route);
             }
         }
+    }
+
+    /// A side of an agreement of prefixes, and those that lead to the other.
+    fn routed(
+        &mut self,
+        agreement: &Agreement,
+        routed: &Routed,
+        via: u32,
+        offers: bool,
+    ) -> (Crossing, Vec<Prefix>) {
+        let (own, theirs) = match offers {
+            true => (&routed.offered, &agreement.pool),
+            false => (&agreement.pool, &routed.offered),
+        };
+        for (theirs, list) in [(0, own), (1, theirs)] {
+            let prefixes = list.iter().map(|p| RoutedPrefix {
+                prefix: spec::mapped(p.network),
+                len: p.len128(),
+                theirs,
+            });
+            let prefixes = prefixes.map(|prefix| (via, prefix));
+            self.tables.routed_prefixes.extend(prefixes);
+        }
+        let crossing = Crossing {
+            role: if offers {
+                CROSSING_OFFERER
+            } else {
+                CROSSING_ACCEPTOR
+            },
+            flags: CROSSING_ROUTED | if routed.both { CROSSING_BOTH } else { 0 },
+            endpoint: NONE,
+            ..Crossing::default()
+        };
+        (crossing, theirs.clone())
     }
 
     fn endpoint_named(&self, tenant: &str, name: &str) -> Option<u32> {

@@ -77,14 +77,15 @@ impl<'a> Reader<'a> {
         }
         let service = |offer: &Offer| {
             let port = tuple.destination_port;
-            spec::Protocol::Number(tuple.protocol) == offer.protocol.value
+            spec::Protocol::Number(tuple.protocol) == offer.protocol()
                 && offer
                     .ports
                     .iter()
                     .any(|p| p.first <= port && port <= p.last)
         };
         for offer in &tenant.offers {
-            let here = !sends && offer.endpoint.value == endpoint.name.value;
+            let server = offer.endpoint.as_ref().map(|e| &e.value);
+            let here = !sends && server == Some(&endpoint.name.value);
             if here && service(offer) && self.user(tenant, offer, ip(tuple.source)) {
                 return (Action::Allow, ids.offers[offer.name.as_str()]);
             }
@@ -242,7 +243,11 @@ impl<'a> Reader<'a> {
             return false;
         };
         let offerer = self.tenant(accept.from.as_str());
-        let name = format!("{}/{}", offerer.name.value, offer.endpoint.value);
+        let name = format!(
+            "{}/{}",
+            offerer.name.value,
+            offer.endpoint.as_ref().expect("server").value
+        );
         let (_, server) = self.intent.endpoint(&name).expect("server");
         let v4 = address.is_ipv4();
         server.addresses.iter().any(|a| a.is_ipv4() == v4)

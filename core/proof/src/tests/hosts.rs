@@ -86,6 +86,7 @@ pub const EXAMPLES: &[&str] = &[
     "levels.yaml",
     "policy.yaml",
     "agreement.yaml",
+    "routed.yaml",
     "reference.yaml",
 ];
 

@@ -31,32 +31,15 @@ impl Check<'_> {
     }
 
     fn offer(&mut self, tenant: &Tenant, offer: &Offer, endpoints: &HashMap<&str, &Subnet>) {
-        let subnet = endpoints.get(offer.endpoint.as_str()).copied();
-        if subnet.is_none() {
-            let mut names: Vec<&str> = tenant.endpoints.iter().map(|e| e.name.as_str()).collect();
-            // An endpoint in no subnet is reported for itself.
-            if !names.contains(&offer.endpoint.as_str()) {
-                names.sort_unstable();
-                self.missing(&offer.endpoint, "endpoint", &names);
-            }
+        self.offered_to(tenant, offer);
+        if offer.is_routed() {
+            self.routed_offer(tenant, offer);
+        } else {
+            self.service(tenant, offer, endpoints);
         }
-        if ![Protocol::TCP, Protocol::UDP].contains(&offer.protocol.value) {
-            self.findings
-                .add(
-                    "offer",
-                    offer.protocol.span,
-                    format!(
-                        "a service is of tcp or udp, not of {}",
-                        offer.protocol.value
-                    ),
-                )
-                .help("make one offer for each protocol");
-        }
-        if offer.ports.is_empty() && self.whole {
-            self.findings
-                .add("ports", offer.name.span, "the offer names no port")
-                .help("for example `ports: [443]`");
-        }
+    }
+
+    fn offered_to(&mut self, tenant: &Tenant, offer: &Offer) {
         if offer.to.is_empty() && self.whole {
             self.findings
                 .add("offer", offer.name.span, "the offer is to nobody")
@@ -76,6 +59,41 @@ impl Check<'_> {
         }
         for name in offer.to.iter() {
             self.other(tenant, name, "offers a service to");
+        }
+    }
+
+    fn service(&mut self, tenant: &Tenant, offer: &Offer, endpoints: &HashMap<&str, &Subnet>) {
+        let server = self.key(&offer.name, "an offer", "endpoint", offer.endpoint.as_ref());
+        let subnet = server.and_then(|server| endpoints.get(server.as_str()).copied());
+        if let (Some(server), None) = (server, subnet) {
+            let mut names: Vec<&str> = tenant.endpoints.iter().map(|e| e.name.as_str()).collect();
+            // An endpoint in no subnet is reported for itself.
+            if !names.contains(&server.as_str()) {
+                names.sort_unstable();
+                self.missing(server, "endpoint", &names);
+            }
+        }
+        let protocol = self.key(&offer.name, "an offer", "protocol", offer.protocol.as_ref());
+        if let Some(protocol) = protocol
+            && ![Protocol::TCP, Protocol::UDP].contains(&protocol.value)
+        {
+            self.findings
+                .add(
+                    "offer",
+                    protocol.span,
+                    format!("a service is of tcp or udp, not of {}", protocol.value),
+                )
+                .help("make one offer for each protocol");
+        }
+        if let Some(both) = offer.both {
+            self.findings
+                .add("offer", both.span, "who offers a service begins nothing")
+                .help("remove `both`: it is for prefixes that are routed");
+        }
+        if offer.ports.is_empty() && self.whole {
+            self.findings
+                .add("ports", offer.name.span, "the offer names no port")
+                .help("for example `ports: [443]`");
         }
         if offer.pool.is_empty() && self.whole {
             self.findings
@@ -118,7 +136,7 @@ impl Check<'_> {
                     .help("use a shorter prefix: each tenant in `to` gets a part of its own");
             }
         }
-        if let Some(subnet) = subnet
+        if let (Some(server), Some(subnet)) = (server, subnet)
             && !offer.pool.is_empty()
             && !subnet.prefixes.is_empty()
             && !subnet
@@ -130,11 +148,31 @@ impl Check<'_> {
                 .add(
                     "family",
                     offer.pool.first().map_or(offer.name.span, |p| p.span),
-                    format!("the pool has no family that `{}` has", offer.endpoint.value),
+                    format!("the pool has no family that `{}` has", server.value),
                 )
-                .also(offer.endpoint.span, "this endpoint")
+                .also(server.span, "this endpoint")
                 .help("add a pool of the endpoint's family");
         }
+    }
+
+    /// A key that what is named must have.
+    fn key<'o, T>(
+        &mut self,
+        name: &Located<crate::Name>,
+        what: &str,
+        key: &str,
+        value: Option<&'o Located<T>>,
+    ) -> Option<&'o Located<T>> {
+        if value.is_none() && self.whole {
+            self.findings
+                .add(
+                    "missing-key",
+                    name.span,
+                    format!("{what} lacks its `{key}`"),
+                )
+                .help(format!("add `{key}: ...`"));
+        }
+        value
     }
 
     /// A tenant that is there, and is another.
@@ -152,7 +190,8 @@ impl Check<'_> {
         self.no_tenant(name);
     }
 
-    /// Pools are nobody else's: neither in a subnet, nor routed, nor another's.
+    /// Pools, and where other tenants' prefixes may be, are nobody else's: neither in a
+    /// subnet, nor routed, nor another's.
     fn pools(&mut self, tenant: &Tenant) {
         let own = (tenant.subnets.iter().flat_map(|s| &s.prefixes)).map(|p| (p.value, p.span));
         let behind = (tenant.endpoints.iter().flat_map(|e| &e.prefixes)).map(|p| (p.value, p.span));
@@ -180,20 +219,30 @@ impl Check<'_> {
             .chain(networks)
             .chain(services)
             .collect();
-        for pool in tenant.offers.iter().flat_map(|o| o.pool.iter()) {
-            let found = taken.iter().find(|(other, _)| other.overlaps(&pool.value));
+        let mut claim = |prefix: &Located<Prefix>, what: &str, help: &str| {
+            let found = taken
+                .iter()
+                .find(|(other, _)| other.overlaps(&prefix.value));
             if let Some((other, span)) = found.filter(|_| guard!("spec-pool-overlap")) {
                 self.findings
                     .add(
                         "overlap",
-                        pool.span,
-                        format!("the pool {} overlaps {other}", pool.value),
+                        prefix.span,
+                        format!("{what} {} overlaps {other}", prefix.value),
                     )
                     .label("overlaps")
                     .also(*span, "this one")
-                    .help("choose addresses that nothing else of the tenant's uses");
+                    .help(help);
             }
-            taken.push((pool.value, pool.span));
+            taken.push((prefix.value, prefix.span));
+        };
+        for pool in tenant.offers.iter().flat_map(|o| o.pool.iter()) {
+            let help = "choose addresses that nothing else of the tenant's uses";
+            claim(pool, "the pool", help);
+        }
+        for (prefix, what) in super::routed::theirs(tenant) {
+            let help = "only prefixes that are apart can be routed: else make it a service, which is translated";
+            claim(prefix, what, help);
         }
     }
 
@@ -259,7 +308,11 @@ impl Check<'_> {
         let known = Known::new(tenant);
         for accept in &tenant.accepts {
             self.other(tenant, &accept.from, "accepts a service of");
-            self.stands(tenant, accept, &taken);
+            if accept.is_routed() {
+                self.routed_accept(tenant, accept);
+            } else {
+                self.stands(tenant, accept, &taken);
+            }
             if let Some(selector) = &accept.endpoints {
                 match &selector.value {
                     Selector::Any
@@ -287,6 +340,15 @@ impl Check<'_> {
         accept: &Accept,
         taken: &HashMap<IpAddr, (Span, &'static str)>,
     ) {
+        if let Some(both) = accept.both {
+            self.findings
+                .add(
+                    "agreement",
+                    both.span,
+                    "who offers a service begins nothing",
+                )
+                .help("remove `both`: it is for prefixes that are routed");
+        }
         if accept.as_.is_empty() && self.whole {
             self.findings
                 .add(
@@ -390,10 +452,18 @@ impl Check<'_> {
                 .also(offer.name.span, "the offer")
                 .help("place one of the two apart");
         }
+        if accept.is_routed() || offer.is_routed() {
+            return self.routed_meeting(accept, offer);
+        }
         let Some(subnet) = offerer
             .endpoints
             .iter()
-            .find(|e| e.name.value == offer.endpoint.value)
+            .find(|e| {
+                offer
+                    .endpoint
+                    .as_ref()
+                    .is_some_and(|server| e.name.value == server.value)
+            })
             .and_then(|e| offerer.subnet(&e.subnet.value))
         else {
             return;

@@ -3,7 +3,9 @@
 use guard::guard;
 use std::collections::{HashMap, HashSet};
 
-use super::{Check, MAX_ACCEPTS, MAX_LABELS, MAX_OFFERS, MAX_PORTS, MAX_REACH, MAX_RULES};
+use super::{
+    Check, MAX_ACCEPTS, MAX_LABELS, MAX_OFFERS, MAX_PORTS, MAX_REACH, MAX_ROUTED, MAX_RULES,
+};
 use crate::model::{Endpoint, Tenant};
 use crate::policy::Scope;
 use crate::selectors::{Labels, Selector};
@@ -116,8 +118,16 @@ impl Check<'_> {
             self.at_most("ports of an offer", ports, MAX_PORTS);
             let to = offer.to.iter().map(|name| name.span);
             self.at_most("tenants of an offer", to, super::MAX_TENANTS);
+            for prefixes in [&offer.route, &offer.users] {
+                let spans = prefixes.iter().map(|p| p.span);
+                self.at_most("prefixes of an offer", spans, MAX_ROUTED);
+            }
         }
         for accept in &tenant.accepts {
+            for prefixes in [&accept.route, &accept.users] {
+                let spans = prefixes.iter().map(|p| p.span);
+                self.at_most("prefixes of an acceptance", spans, MAX_ROUTED);
+            }
             if let Some(selector) = &accept.endpoints {
                 self.selector_size(&selector.value);
             }
