@@ -11,7 +11,9 @@ use crate::happenings::{Happenings, now_ms};
 use crate::proof::Prover;
 use crate::refuse::refused;
 use crate::server::Shown;
-use crate::steps::{Batch, Key, Object, Progress, Step, described, perform, settle, undoing};
+use crate::steps::{
+    Batch, Key, Object, Progress, Step, described, perform, perform_all, settle, undoing,
+};
 use crate::supervisor::{Refusal, Supervisor};
 use crate::survey::Survey;
 use crate::usage;
@@ -20,7 +22,7 @@ use api::{Applied, Fault, Plan, Proof, UsageRow, Whose};
 use command::cores::Cores;
 use command::verbs::{FABRIC, Inspect, PROVE_INSTALLED, PROVE_TO_INSTALL, PROVE_TO_KNOW};
 use guard::guard;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 use store::{HistoryEntry, Store, StoreError, Undertaking};
@@ -348,9 +350,12 @@ impl Applier {
         entry: &HistoryEntry,
     ) -> Result<(), Fault> {
         let mut progress = Progress::default();
-        perform(&self.supervisor, difference.prepare, &mut progress).await;
-        if progress.failed.is_none() {
-            perform(&self.supervisor, difference.commit, &mut progress).await;
+        // What ends an agreement is not for one of its sides' switches to stop.
+        let must = ends_agreements(old, new);
+        for batches in [difference.prepare, difference.commit] {
+            if progress.failed.is_none() {
+                perform_all(&self.supervisor, batches, must, &mut progress).await;
+            }
         }
         if let Some((step, refusal)) = progress.failed.take() {
             self.undo(old, &progress).await;
@@ -683,6 +688,17 @@ fn planned(difference: &Difference, existing: &Existing<'_>, new: &World) -> Pla
         digest: new.digest().into(),
         proof: None,
     }
+}
+
+/// Whether an agreement of before is not one any more.
+fn ends_agreements(old: &World, new: &World) -> bool {
+    let tags = |world: &World| -> BTreeSet<u16> {
+        let made = world.made().into_iter();
+        made.flat_map(|(_, _, intent)| &intent.agreements)
+            .map(|agreement| agreement.tag)
+            .collect()
+    };
+    !tags(old).is_subset(&tags(new))
 }
 
 fn stored(error: &StoreError) -> Fault {

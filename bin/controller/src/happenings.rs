@@ -155,12 +155,16 @@ impl Happenings {
             .collect()
     }
 
-    /// Deaths of a compartment, newest first, with the outage that followed.
-    pub fn deaths(&self, target: u32, most: usize) -> Vec<Death> {
+    /// Deaths of a compartment, newest first, with the outage that followed. By its name
+    /// as well: another may have had its number before.
+    pub fn deaths(&self, target: u32, name: &str, most: usize) -> Vec<Death> {
         let mut deaths = Vec::new();
         let mut outage_ns = 0;
         let kept = self.kept();
         for (_, happening) in kept.of.get(&target).into_iter().flatten().rev() {
+            if happening.target != name {
+                continue;
+            }
             match happening.kind.as_str() {
                 "restarted" => outage_ns = happening.value,
                 "died" => deaths.push(Death {
@@ -309,7 +313,7 @@ mod tests {
         ] {
             happenings.heard(event, &world);
         }
-        let deaths = happenings.deaths(3, 10);
+        let deaths = happenings.deaths(3, "compartment 3", 10);
         assert_eq!(
             deaths
                 .iter()
@@ -317,7 +321,9 @@ mod tests {
                 .collect::<Vec<_>>(),
             [("trip", 0), ("exit", 3_000_000)]
         );
-        assert!(happenings.deaths(4, 10).is_empty());
+        assert!(happenings.deaths(4, "compartment 4", 10).is_empty());
+        // Another that has that number now.
+        assert!(happenings.deaths(3, "shop", 10).is_empty());
     }
 
     #[test]
@@ -344,7 +350,7 @@ mod tests {
         };
         (0..3).for_each(|_| happenings.heard(of(5), &world));
         (0..2 * MOST).for_each(|_| happenings.heard(of(3), &world));
-        assert_eq!(happenings.deaths(5, 10).len(), 3);
+        assert_eq!(happenings.deaths(5, "compartment 5", 10).len(), 3);
         assert_eq!(happenings.last(usize::MAX, |_| true).len(), MOST);
     }
 

@@ -102,12 +102,22 @@ pub struct Progress {
 
 /// Does the batches in order, each batch's steps side by side, until one fails.
 pub async fn perform(supervisor: &Arc<Supervisor>, batches: Vec<Batch>, progress: &mut Progress) {
+    perform_all(supervisor, batches, false, progress).await;
+}
+
+/// The same; `must`: no switch is in the way of its image.
+pub async fn perform_all(
+    supervisor: &Arc<Supervisor>,
+    batches: Vec<Batch>,
+    must: bool,
+    progress: &mut Progress,
+) {
     for batch in batches {
         let mut running = JoinSet::new();
         for step in batch {
             let supervisor = supervisor.clone();
             running.spawn(async move {
-                let outcome = one(&supervisor, &step).await;
+                let outcome = one(&supervisor, &step, must).await;
                 (step, outcome)
             });
         }
@@ -128,7 +138,7 @@ pub async fn perform(supervisor: &Arc<Supervisor>, batches: Vec<Batch>, progress
     }
 }
 
-async fn one(supervisor: &Supervisor, step: &Step) -> Result<(), Refusal> {
+async fn one(supervisor: &Supervisor, step: &Step, must: bool) -> Result<(), Refusal> {
     match step {
         Step::Create(Object::Compartment(body)) => supervisor.request(body, &[]).await.map(drop),
         Step::Create(Object::Port(body)) => supervisor.request(body, &[]).await.map(drop),
@@ -157,7 +167,7 @@ async fn one(supervisor: &Supervisor, step: &Step) -> Result<(), Refusal> {
             })?;
             let body = Install {
                 target: image.target,
-                reserved: 0,
+                must: u32::from(must),
                 epoch: *epoch,
                 digest: image.digest,
             };

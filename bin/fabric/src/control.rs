@@ -148,6 +148,16 @@ impl Worker {
     /// Swaps images between two batches. The error is for `Running`; the old one stays.
     fn use_image(&mut self, body: &UseImage, fds: Fds, now: u64) -> Result<(), u32> {
         let mapped = worker::image(body, fds, MappedFabric::map, MappedFabric::digest)?;
+        if let Some(before) = &self.image {
+            // A slot is given again only after an image without it: what is counted
+            // there was somebody else's.
+            let used = before.image();
+            let image = mapped.image();
+            let is_new = |slot: u32| used.channels().iter().all(|c| c.slot != slot);
+            let new = image.channels().iter().filter(|c| is_new(c.slot));
+            new.filter(|_| guard!("fabric-slot-counters"))
+                .for_each(|c| self.tally.counters.clear(c.slot as usize));
+        }
         self.rounds.configure(&mapped.image());
         self.reports.swapped(now);
         let [a, b, c, d, e, f, g, h, ..] = body.digest;

@@ -109,7 +109,8 @@ impl Supervisor {
             })?;
             let image = images::check(Rc::new(fd), body.epoch, body.digest)?;
             self.may_install(seat, &image.digest)?;
-            self.install(seq, seat, image);
+            let must = body.must != 0 && seat != Seat::Fabric;
+            self.install(seq, seat, image, must);
             return Ok(Answer::Later);
         }
         if let Some(body) = message.body::<Prove>() {

@@ -45,8 +45,9 @@ pub fn check(fd: Shared, epoch: u64, digest: [u8; 32]) -> Result<Image, Refusal>
 }
 
 impl Supervisor {
-    /// Installs an image; the answer follows when the process has spoken.
-    pub fn install(&mut self, seq: u32, seat: Seat, image: Image) {
+    /// Installs an image; the answer follows when the process has spoken, or where it `must`
+    /// be when it was to have.
+    pub fn install(&mut self, seq: u32, seat: Seat, image: Image, must: bool) {
         let now = self.now();
         let Some(state) = self.seat_mut(seat) else {
             return;
@@ -57,8 +58,42 @@ impl Supervisor {
             sent: None,
             asked: now,
             attempts: 0,
+            must,
         });
+        if must && self.seat(seat).is_some_and(|state| state.worker.is_none()) {
+            self.leave_down(seat, CAUSE_STALL);
+        }
         self.push_install(seat);
+    }
+
+    /// What must be is what this seat runs from now on, and whoever does not take it is
+    /// down: no process is in the way of what takes something from it.
+    fn leave_down(&mut self, seat: Seat, cause: u32) -> bool {
+        if !guard!("install-must") {
+            return false;
+        }
+        let Some(state) = self.seat_mut(seat) else {
+            return false;
+        };
+        let worker = state.worker;
+        let Some(install) = state.installs.pop_front_if(|install| install.must) else {
+            return false;
+        };
+        self.adopt_image(seat, &install.image);
+        self.done(install.seq);
+        if let Some(worker) = worker {
+            self.kill(worker, Some(cause));
+        }
+        true
+    }
+
+    fn adopt_image(&mut self, seat: Seat, image: &Image) {
+        if let Some(state) = self.seat_mut(seat) {
+            state.image = Some(image.clone());
+        }
+        let note = image_note(image);
+        let key = Key::Seat(seat, SeatPart::Image);
+        self.keeper.keep(key, &note, image.fd.as_fd());
     }
 
     /// Sends the next image to the process, if there is one and none is under way.
@@ -114,7 +149,7 @@ impl Supervisor {
                 .value(body.epoch);
             self.happened(refused);
             // The image was looked at, the process was not.
-            if self.retry_install(seat, CAUSE_REPORT) {
+            if self.leave_down(seat, CAUSE_REPORT) || self.retry_install(seat, CAUSE_REPORT) {
                 return;
             }
         }
@@ -131,14 +166,8 @@ impl Supervisor {
                 body.refused
             );
             self.refuse(install.seq, &Refusal::new(ErrorCode::BadImage, detail));
-        } else if let Some(state) = self.seat_mut(seat) {
-            state.image = Some(install.image.clone());
-            let note = image_note(&install.image);
-            self.keeper.keep(
-                Key::Seat(seat, SeatPart::Image),
-                &note,
-                install.image.fd.as_fd(),
-            );
+        } else {
+            self.adopt_image(seat, &install.image);
             self.happened(Happened::new(EventKind::ImageSwapped, subject).value(body.epoch));
             self.done(install.seq);
         }
@@ -163,7 +192,9 @@ impl Supervisor {
                 continue;
             }
             let was_sent = install.sent.is_some();
-            if was_sent && self.retry_install(seat, CAUSE_STALL) {
+            if self.leave_down(seat, CAUSE_STALL)
+                || was_sent && self.retry_install(seat, CAUSE_STALL)
+            {
                 next = Some(now);
                 continue;
             }
@@ -225,6 +256,7 @@ impl Supervisor {
 
     /// After a death: an image under which processes die is not tried again.
     pub fn fail_hopeless_installs(&mut self, seat: Seat) {
+        while self.leave_down(seat, CAUSE_STALL) {}
         let Some(state) = self.seat_mut(seat) else {
             return;
         };

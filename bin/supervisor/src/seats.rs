@@ -159,6 +159,8 @@ pub struct Install {
     pub asked: u64,
     /// How often it was sent.
     pub attempts: u32,
+    /// Whether a process that does not take it is left down.
+    pub must: bool,
 }
 
 /// A compartment.

@@ -326,8 +326,9 @@ body! {
     Install: Install {
         /// Compartment id; u32::MAX = the fabric.
         target: u32,
-        /// Zero.
-        reserved: u32,
+        /// 1: a switch that does not take it is left down, with this for its successors,
+        /// and the answer is `Done`: the change takes something from it. 0: it is refused.
+        must: u32,
         /// Its epoch.
         epoch: u64,
         /// Its SHA-256.

@@ -5,8 +5,10 @@ use crate::agreements::Agreement;
 use crate::ids::Ids;
 use crate::intent::{CompartmentIntent, Intent, PortIntent};
 use crate::rules;
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr};
+use image::compartment::{ROUTE_OUTSIDE, ROUTE_VIA};
 use image::rules::{Action, DEFAULT_RULE, RuleTable};
+use image::{Aligned, CompartmentImage};
 use spec::{Prefix, Protocol, Span, Spec, Tenant, mapped};
 use wire::Tuple;
 
@@ -174,24 +176,32 @@ impl<'a> At<'a> {
             (Peer::Endpoint(from), Peer::Address(to)) => {
                 let from = find(from)?;
                 pairs(question, &from.1.addresses, &[to])
-                    .map(|(a, b)| self.toward(question, (from, a), b))
+                    .filter_map(|(a, b)| self.toward(question, (from, a), b))
                     .collect()
             }
             (Peer::Address(from), Peer::Endpoint(to)) => {
                 let to = find(to)?;
                 pairs(question, &[from], &to.1.addresses)
-                    .map(|(a, b)| match self.owner(&to.1.tenant, a) {
-                        Some(owner) => self.inside(question, (owner, a), (to, b)),
+                    .filter_map(|(a, b)| match self.owner(&to.1.tenant, a) {
+                        Some(owner) => Some(self.inside(question, (owner, a), (to, b))),
                         None => {
                             let across = self.routes(&to.1.tenant, a).find_map(|route| {
                                 let from = self.owner(route.other(&to.1.tenant), a)?;
                                 Some(self.routed(question, from, a, b, route))
                             });
-                            if let Some(way) = across {
-                                return way;
+                            if across.is_some() {
+                                return across;
+                            }
+                            let used = |s: &&Agreement| {
+                                (&s.offerer, &s.endpoint) == (&to.1.tenant, &to.1.endpoint)
+                                    && s.pool.iter().any(|p| p.contains(a))
+                            };
+                            let serves = self.intent.agreements.iter().any(|s| used(&s));
+                            if !serves && !leads(to, a) {
+                                return None;
                             }
                             let verdict = self.verdict(question, to, Side::Ingress, a, b);
-                            way(a, b, vec![verdict], None)
+                            Some(way(a, b, vec![verdict], None))
                         }
                     })
                     .collect()
@@ -219,24 +229,29 @@ impl<'a> At<'a> {
         way(a, b, verdicts, None)
     }
 
-    fn toward(&self, question: &Question<'_>, (from, a): (Placed<'a>, IpAddr), b: IpAddr) -> Way {
+    fn toward(
+        &self,
+        question: &Question<'_>,
+        (from, a): (Placed<'a>, IpAddr),
+        b: IpAddr,
+    ) -> Option<Way> {
         if let Some(to) = self.owner(&from.1.tenant, b) {
-            return self.inside(question, (from, a), (to, b));
+            return Some(self.inside(question, (from, a), (to, b)));
         }
         let agreements = self.intent.agreements.iter();
         let service = agreements
             .filter(|s| s.acceptor == from.1.tenant)
             .find(|s| s.addresses.contains(&b));
         if let Some(route) = self.routes(&from.1.tenant, b).next() {
-            return self.routed(question, from, a, b, route);
+            return Some(self.routed(question, from, a, b, route));
         }
-        match service.and_then(|service| self.crossing(question, from, a, b, service)) {
-            Some(way) => way,
-            None => {
+        let across = service.and_then(|service| self.crossing(question, from, a, b, service));
+        across.or_else(|| {
+            leads(from, b).then(|| {
                 let verdict = self.verdict(question, from, Side::Egress, a, b);
                 way(a, b, vec![verdict], None)
-            }
-        }
+            })
+        })
     }
 
     /// Agreements of prefixes by which a tenant's packets go to an address.
@@ -431,6 +446,26 @@ fn named(by: &'static str, name: &str, place: Option<(String, u32, u32)>) -> Dec
         name: name.to_owned(),
         place,
     }
+}
+
+/// Whether the tables lead from an endpoint to an address that is no endpoint's nor a
+/// service's, or from there to it: behind a router, outside, the gateway, or a group.
+fn leads((compartment, port): Placed<'_>, address: IpAddr) -> bool {
+    let memory = Aligned::copy_of(&compartment.image.bytes);
+    let Ok(image) = CompartmentImage::map(memory.as_ref()) else {
+        return false;
+    };
+    let endpoints = image.endpoints();
+    let endpoint = endpoints.iter().find(|e| e.slot == port.create.slot);
+    let subnet = endpoint.and_then(|e| image.subnets().get(e.subnet as usize));
+    let Some(subnet) = subnet else { return false };
+    let of_all = address.is_multicast() || address == IpAddr::V4(Ipv4Addr::BROADCAST);
+    let gateway = match address {
+        IpAddr::V4(address) => subnet.gateway4 == address.octets(),
+        IpAddr::V6(address) => subnet.gateway6 == address.octets(),
+    };
+    let route = image.route(subnet.tenant, mapped(address));
+    of_all || gateway || route.is_some_and(|r| matches!(r.kind, ROUTE_VIA | ROUTE_OUTSIDE))
 }
 
 fn way(a: IpAddr, b: IpAddr, verdicts: Vec<Verdict>, service: Option<Service>) -> Way {

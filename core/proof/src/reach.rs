@@ -15,7 +15,7 @@ use core::cell::Cell;
 use guard::guard;
 use image::CompartmentImage;
 use image::compartment::NONE;
-use spec::State;
+use spec::{Selector, State};
 use std::collections::HashMap;
 use wire::Tuple;
 
@@ -28,6 +28,8 @@ struct Asked<'q> {
     slot: u32,
     book: &'q Book<'q>,
     allowed: bool,
+    /// As it is written.
+    between: (Option<&'q Selector>, Option<&'q Selector>),
     line: Line,
     written: Written,
     fuel: Cell<Fuel>,
@@ -76,6 +78,10 @@ pub(crate) fn check(
             slot,
             book,
             allowed,
+            between: (
+                reach.from.as_ref().map(|s| &s.value),
+                reach.to.as_ref().map(|s| &s.value),
+            ),
             line,
             written: Written::new(host.spec, "reach", reach.allowed.span),
             fuel: Cell::new(Fuel(FUEL)),
@@ -83,6 +89,8 @@ pub(crate) fn check(
         };
         let answer = asked.answer(at, view, found, &mut tables);
         let breach = match answer {
+            // An agreement's end is not for the other side's wishes to stop.
+            Ok(None) if asked.ways.get() == 0 && guard!("reach-ends") && asked.may_cross() => None,
             Ok(None) if allowed && asked.ways.get() == 0 => Some(Breach::new(
                 Class::Reach,
                 slot,
@@ -102,6 +110,21 @@ pub(crate) fn check(
 }
 
 impl Asked<'_> {
+    /// Whether what is asked for may be across an agreement, live or not: then there may be
+    /// no way, for that is as much for the other tenant to say.
+    fn may_cross(&self) -> bool {
+        let tenant = self.book.view.tenant;
+        let own = |of: Option<&Selector>| {
+            matches!(
+                of,
+                Some(Selector::Endpoint(_) | Selector::Label(_) | Selector::Subnet(_))
+            )
+        };
+        let (from, to) = self.between;
+        let agrees = !tenant.offers.is_empty() || !tenant.accepts.is_empty();
+        agrees && !(own(from) && own(to))
+    }
+
     fn answer(
         &self,
         at: usize,

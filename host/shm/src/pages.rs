@@ -146,6 +146,13 @@ impl CountersPage {
             self.words.add(counters::drop_word(slot, reason), n);
         }
     }
+    /// Begins a slot's counters anew: it is another's from now on.
+    pub fn clear(&self, slot: usize) {
+        if slot < self.slots {
+            let first = counters::PROCESS_WORDS + slot * counters::SLOT_WORDS;
+            (first..first + counters::SLOT_WORDS).for_each(|word| self.words.store(word, 0));
+        }
+    }
     /// Sets a word of the process block.
     #[inline]
     pub fn set(&self, word: ProcessWord, value: u64) {

@@ -93,7 +93,7 @@ pub async fn why(
     Ok(Json(judge(Known {
         compartment: survey.compartment(&compartment),
         fabric: survey.fabric(),
-        deaths: server.happenings.deaths(id, 16),
+        deaths: server.happenings.deaths(id, &compartment.name, 16),
         recorded,
         happenings,
         endpoint,

@@ -155,11 +155,15 @@ impl Bench {
             ..AddPort::default()
         };
         bench.tell(&body, &[inside.as_fd()]);
-        let bytes = tables().finish().unwrap();
+        bench.swap(&tables(), 1);
+        bench
+    }
+
+    fn swap(&mut self, tables: &FabricTables, epoch: u64) {
+        let bytes = tables.finish().unwrap();
         let digest = image::digest(&bytes).unwrap().0;
         let image = SealedImage::create("image", &bytes).unwrap();
-        bench.tell(&UseImage { epoch: 1, digest }, &[image.as_fd()]);
-        bench
+        self.tell(&UseImage { epoch, digest }, &[image.as_fd()]);
     }
 
     fn tell<B: Body>(&mut self, body: &B, fds: &[BorrowedFd<'_>]) {
@@ -297,4 +301,37 @@ fn receivers_that_are_full_or_lie_cost_no_memory() {
     assert_eq!(closed.slot, 3);
     // More of that batch than there are slots to be noted.
     assert!(bench.drops(2, DropReason::PortClosed) - before > u64::from(SLOTS));
+}
+
+#[test]
+fn a_slot_that_is_given_again_counts_from_nothing() {
+    let mut bench = Bench::new();
+    let plain = RawOffload::default();
+    for (slot, to) in [(2, 3), (3, 2)] {
+        assert!(bench.send(slot, 7, &plain, &frame(mac(to), mac(slot), 60)));
+        assert!(bench.send(slot, 8, &plain, &frame(mac(to), mac(slot), 60)));
+        bench.turns(3);
+    }
+    let counted = |bench: &Bench, slot: usize| {
+        let word = telemetry::counters::counter_word(slot, Counter::RxFrames);
+        let received = bench.worker.tally.counters.words().load(word);
+        (
+            received,
+            bench.drops(slot as u32, DropReason::FabricNoEntry),
+        )
+    };
+    assert_eq!((counted(&bench, 2), counted(&bench, 3)), ((2, 1), (2, 1)));
+    let mut without = tables();
+    without.channels.retain(|c| c.slot != 3);
+    without.forwards.retain(|f| f.tag != 7);
+    without.groups = vec![vec![GroupMember {
+        slot: 1,
+        out_tag: 5,
+        reserved: 0,
+    }]];
+    bench.swap(&without, 2);
+    // Read still by whoever accounts for it.
+    assert_eq!(counted(&bench, 3), (2, 1));
+    bench.swap(&tables(), 3);
+    assert_eq!((counted(&bench, 2), counted(&bench, 3)), ((2, 1), (0, 0)));
 }

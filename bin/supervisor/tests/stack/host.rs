@@ -533,7 +533,7 @@ pub fn epoch_image(target: u32, epoch: u64) -> (OwnedFd, Install) {
         fd,
         Install {
             target,
-            reserved: 0,
+            must: 0,
             epoch,
             digest,
         },

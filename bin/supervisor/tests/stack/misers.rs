@@ -1,7 +1,7 @@
 //! What a switch that has been taken over, or a fifo's owner, may take of what all share:
 //! descriptors, patience, history.
 
-use crate::host::{self, Host, fifo, red};
+use crate::host::{self, Host, epoch_bytes, epoch_image, fifo, red};
 use command::message::ErrorCode;
 use command::verbs::*;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
@@ -26,6 +26,10 @@ pub const TESTS: &[(&str, fn())] = &[
     (
         "who_does_not_take_its_image_is_replaced_by_one_that_does",
         who_does_not_take_its_image_is_replaced_by_one_that_does,
+    ),
+    (
+        "no_switch_is_in_the_way_of_what_must_be",
+        no_switch_is_in_the_way_of_what_must_be,
     ),
     (
         "a_fifo_that_broke_its_protocol_is_closed_until_somebody_attaches",
@@ -142,6 +146,28 @@ fn who_does_not_take_its_image_is_replaced_by_one_that_does() {
         let now = host.inspect(id);
         assert_eq!((now.epoch, now.restarts, now.cause), (1, 1, cause));
     }
+}
+
+fn no_switch_is_in_the_way_of_what_must_be() {
+    let mut host = Host::start();
+    // One that refuses, one that says nothing, one that dies of it, and one that takes it.
+    for (id, mode) in [(3, 104), (4, 105), (5, 103), (6, 0)] {
+        host.ok(&red(id, mode));
+        assert_eq!(host.install(id, 1).is_ok(), mode == 0, "{mode}");
+        for epoch in [2, 3] {
+            // The second time it is still down after the first, or just back.
+            let proved = host.prove("honest", PROVE_TO_INSTALL, &[&epoch_bytes(epoch)]);
+            assert!(proved.is_ok());
+            let (fd, body) = epoch_image(id, epoch);
+            let body = Install { must: 1, ..body };
+            assert_eq!(host.ask_with(&body, &[&fd]).err(), None, "{mode}, {epoch}");
+            let digest = host.inspect(id).digest;
+            assert_eq!(digest, body.digest, "{mode}, {epoch}");
+        }
+        let now = host.inspect(id);
+        assert_eq!(now.restarts > 0 || now.pid == 0, mode != 0, "{mode}");
+    }
+    assert_eq!(host.inspect(6).epoch, 3);
 }
 
 fn a_fifo_that_broke_its_protocol_is_closed_until_somebody_attaches() {

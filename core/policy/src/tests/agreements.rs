@@ -328,3 +328,29 @@ tenants:
     let full = read(&text(&format!("{b} {c} {{name: d, subnet: web}},")));
     assert_eq!(blocks(&Ids::assign(&full, &ids))["d"], 0);
 }
+
+#[test]
+fn where_nothing_leads_there_is_no_way_to_explain() {
+    let (spec, ids, intent) = start();
+    let ways = |from: &str, to: &str| {
+        let peer = |text| str::parse(text).map_or(Peer::Endpoint(text), Peer::Address);
+        let question = Question {
+            from: peer(from),
+            to: peer(to),
+            protocol: 6,
+            source_port: 40_000,
+            port: 5432,
+        };
+        let answer = explain(&spec, &ids, &intent, &question).expect("answer");
+        (answer.there.len(), answer.back.len())
+    };
+    // A service answers, and begins nothing.
+    assert_eq!(ways("blue/app1", "10.1.200.10"), (1, 0));
+    // Who uses it appears as somebody of the pool.
+    assert_eq!(ways("10.1.250.3", "red/db1"), (1, 0));
+    assert_eq!(ways("10.1.250.3", "red/backup"), (0, 0));
+    // Nobody has an uplink; nobody has that address; the gateway does.
+    assert_eq!(ways("red/db1", "203.0.113.7"), (0, 0));
+    assert_eq!(ways("red/db1", "10.1.1.99"), (0, 0));
+    assert_eq!(ways("red/db1", "10.1.1.1"), (1, 1));
+}

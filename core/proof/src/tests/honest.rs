@@ -141,3 +141,38 @@ fn what_was_proved_is_not_asked_again_and_what_changed_is() {
     let sides = [0, after.slot_of("red"), after.slot_of("blue")];
     assert_eq!(slots, sides.into_iter().collect());
 }
+
+#[test]
+fn an_agreement_ends_whatever_the_other_side_asks_for() {
+    let path = format!(
+        "{}/../../examples/agreement.yaml",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    let text = std::fs::read_to_string(path).expect("example");
+    let (end, offer) = (
+        text.find("until").unwrap(),
+        text.find("    offers:").unwrap(),
+    );
+    for target in ["agreement: reds-db", "prefix: 10.1.200.10/32"] {
+        let asks = format!(
+            "    policy: {{reach: [{{from: {{endpoint: app1}}, to: {{{target}}}, protocol: tcp, ports: [5432], allowed: yes}}]}}\n    accepts:"
+        );
+        let asking = text.replace("    accepts:", &asks);
+        let live = Compiled::new(read(&asking));
+        assert!(live.breaches().is_empty(), "{}", live.breaches()[0]);
+        // Over, or taken out by red.
+        let after = Compiled::at(read(&asking), &live.ids, 1_924_992_001);
+        assert!(text[end..].starts_with("until: 2031-01-01"));
+        assert!(after.breaches().is_empty(), "{}", after.breaches()[0]);
+        let blue = asking.find("  - name: blue").unwrap();
+        let rule = asking.find("    policy:\n").unwrap();
+        assert!(rule < offer && offer < blue);
+        let without = format!("{}{}", &asking[..rule], &asking[blue..]);
+        let after = Compiled::new(read(&without));
+        assert!(after.breaches().is_empty(), "{}", after.breaches()[0]);
+        // What is its own to give is asked for still.
+        let own = asking.replace(&format!("to: {{{target}}}"), "to: {endpoint: other}");
+        let own = own.replace("policy: {reach", "policy: {default: deny, reach");
+        assert!(!Compiled::new(read(&own)).breaches().is_empty());
+    }
+}

@@ -35,7 +35,10 @@ impl Compiled {
         Compiled::with(spec, &ids)
     }
     pub fn with(spec: Spec, ids: &Ids) -> Compiled {
-        let intent = policy::compile(&spec, ids, NOW).unwrap_or_else(|e| panic!("{}", e[0]));
+        Compiled::at(spec, ids, NOW)
+    }
+    pub fn at(spec: Spec, ids: &Ids, now: u64) -> Compiled {
+        let intent = policy::compile(&spec, ids, now).unwrap_or_else(|e| panic!("{}", e[0]));
         let mut images: BTreeMap<u32, Vec<u8>> = (intent.compartments.iter())
             .map(|(slot, c)| (*slot, c.image.bytes.to_vec()))
             .collect();
@@ -45,7 +48,7 @@ impl Compiled {
             numbers: serde_json::to_vec(ids).unwrap(),
             spec,
             intent,
-            now: NOW,
+            now,
             images,
         }
     }
