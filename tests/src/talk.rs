@@ -128,7 +128,7 @@ elif word == 'mtu':
     s.setsockopt(level, discover, 2)
     s.connect((rest[0], int(rest[1])))
     for _ in range(5):
-        try: s.send(b'x' * (1500 - (48 if six else 28)))
+        try: s.send(b'x' * (s.getsockopt(level, mtu) - (48 if six else 28)))
         except OSError: pass
         time.sleep(0.1)
     print(s.getsockopt(level, mtu))

@@ -436,11 +436,11 @@ fn side(
         );
         wrong(Class::WrongService, what, packet);
     }
-    if let Some((what, packet)) = other_prefixes(image, crossing, agreement, offers) {
-        if guard!("proof-prefixes") {
-            let what = format!("its side of agreement {id} {what}");
-            wrong(Class::WrongPrefix, what, packet);
-        }
+    if let Some((what, packet)) = other_prefixes(image, crossing, agreement, offers)
+        && guard!("proof-prefixes")
+    {
+        let what = format!("its side of agreement {id} {what}");
+        wrong(Class::WrongPrefix, what, packet);
     }
     let [four, six] = &agreement.families;
     let address = |family: &Option<Family>| {

@@ -55,7 +55,10 @@ fn an_agreement_is_one_offer_and_one_acceptance() {
         one.pool.iter().map(|p| p.to_string()).collect::<Vec<_>>(),
         ["10.1.250.0/28", "fd00:1:250::/64"]
     );
-    assert_eq!((one.protocol, &one.ports[..]), (Some(6), &[5432..=5432][..]));
+    assert_eq!(
+        (one.protocol, &one.ports[..]),
+        (Some(6), &[5432..=5432][..])
+    );
     assert_eq!((one.until, intent.expires), (Some(ENDS), Some(ENDS)));
     for compartment in intent.compartments.values() {
         assert_eq!(compartment.agreements, intent.agreements);
