@@ -148,7 +148,10 @@ impl Fabric<'_> {
                 }
                 let out = way.map_or(entry.tag, |(_, (_, tag))| tag);
                 if member.out_tag != out && guard!("proof-tag-kept") {
-                    return Err((Class::WrongTag, "it gets another tag on the way than agreed"));
+                    return Err((
+                        Class::WrongTag,
+                        "it gets another tag on the way than agreed",
+                    ));
                 }
                 if entry.kind != FORWARD_UNICAST || entry.mac != [0; 6] {
                     return Err((

@@ -438,6 +438,28 @@ fn too_many_of_a_policy_is_refused_before_it_is_looked_at() {
     };
     good(&accepts(crate::MAX_ACCEPTS));
     assert_eq!(codes(&accepts(crate::MAX_ACCEPTS + 1)), ["too-many"]);
+    // Each that is accepted inside one switch takes two tags.
+    let most = crate::MAX_AGREEMENTS_INSIDE;
+    let near = |n: usize| {
+        let tenant = |t: usize| {
+            let accept = |i| format!("{{name: a{i}, from: t0, service: s{i}, as: 10.2.0.{i}}}");
+            let own = (n - t * 128).min(128);
+            format!(
+                "{{name: t{}, placement: {{per: host}}, accepts: [{}]}}",
+                t + 1,
+                many(own, &accept).replace("10.2.0.0}", "10.3.0.1}")
+            )
+        };
+        let tenants: Vec<String> = (0..n.div_ceil(128)).map(tenant).collect();
+        format!(
+            "version: 1\ntenants: [{{name: t0, placement: {{per: host}}}}, {}]\n",
+            tenants.join(", ")
+        )
+    };
+    assert!(good(&near(most)).tenants.len() > 1);
+    assert_eq!(codes(&near(most + 1)), ["too-many"]);
+    // Apart, they take one.
+    good(&near(most + 1).replacen("{name: t0, placement: {per: host}}", "{name: t0}", 1));
 }
 
 #[test]

@@ -109,13 +109,14 @@ impl Check<'_> {
         let switches: HashMap<&str, String> = (document.tenants.iter())
             .map(|t| (t.name.as_str(), t.compartment()))
             .collect();
-        let inside = document.tenants.iter().flat_map(|tenant| {
+        let mut inside = Vec::new();
+        for tenant in &document.tenants {
             let own = switches.get(tenant.name.as_str());
-            let inside = |a: &&Accept| switches.get(a.from.as_str()) == own;
-            tenant.accepts.iter().filter(inside).map(|a| a.name.span)
-        });
+            let near = |a: &&Accept| switches.get(a.from.as_str()) == own;
+            inside.extend(tenant.accepts.iter().filter(near).map(|a| a.name.span));
+        }
         let what = "acceptances inside one switch";
-        self.at_most(what, inside.collect::<Vec<_>>().into_iter(), MAX_AGREEMENTS_INSIDE);
+        self.at_most(what, inside.into_iter(), MAX_AGREEMENTS_INSIDE);
         for guardrail in &document.guardrails {
             self.scope_sizes(guardrail.scope());
         }
