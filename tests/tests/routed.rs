@@ -251,3 +251,52 @@ fn either_side_ends_it_at_once() {
         }
     }
 }
+
+#[test]
+fn tenants_of_one_switch_agree_by_the_fabric() {
+    let near = |text: &str| {
+        ["red", "blue"].iter().fold(text.to_owned(), |text, name| {
+            let line = format!("  - name: {name}\n");
+            text.replace(&line, &format!("{line}    placement: {{per: host}}\n"))
+        })
+    };
+    let two = two(&near(SPEC));
+    for family in 0..2 {
+        let (db, app, ops) = (DB[family], APP[family], OPS[family]);
+        let user = two.comes_to_ask("app1", &format!("tcp {db} 5432"));
+        assert_eq!(user.as_deref(), Some(app));
+        for (from, words) in [
+            ("app1", format!("tcp {db} 22")),
+            ("other", format!("tcp {db} 5432")),
+            ("app1", format!("tcp {ops} 5432")),
+            ("db1", format!("tcp {app} 5432")),
+        ] {
+            assert_eq!(two.asks(from, &words), None, "{from}: {words}");
+        }
+        // Out and back: a hop on each side.
+        let said = two
+            .hosts
+            .sh("app1", &format!("ping -n -c 1 -W 2 -t 2 {db}"));
+        assert!(!said.ok() && said.out.contains(&format!("From {} ", GATEWAY[family])));
+        assert!(
+            two.hosts
+                .sh("app1", &format!("ping -n -c 1 -W 2 -t 3 {db}"))
+                .ok()
+        );
+        let said = two
+            .talk
+            .say(&two.hosts.at("app1"), &format!("bulk {db} 5432 20000000"));
+        assert_eq!(said.out, "go\n20000000\n", "{said:?}");
+    }
+    assert!(two.instance.ask(&["verify"]).is_ok());
+    let stream = two
+        .talk
+        .start(&two.hosts.at("app1"), &format!("stream {} 5432", DB[0]));
+    assert!(two.is_live(&stream.1));
+    two.apply(near(SPEC).split("    accepts:").next().unwrap());
+    let applied = monotonic_ns();
+    std::thread::sleep(Duration::from_millis(700));
+    let after = last_heard(&stream.1).saturating_sub(applied) / 1_000_000;
+    assert!(after <= 100, "{after} ms");
+    assert_eq!(two.asks("app1", &format!("tcp {} 5432", DB[0])), None);
+}

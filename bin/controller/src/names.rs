@@ -81,7 +81,9 @@ impl Names {
                 "agreement {}/{} with {}",
                 agreement.offerer, agreement.offer, agreement.acceptor
             );
-            names.tags.insert(agreement.tag, name);
+            for tag in [agreement.tag, agreement.offerer_tag] {
+                names.tags.insert(tag, name.clone());
+            }
         }
         names
     }

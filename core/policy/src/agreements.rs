@@ -12,8 +12,10 @@ use std::collections::{BTreeSet, HashMap};
 pub struct Agreement {
     /// Host-wide number, from 1.
     pub id: u32,
-    /// What stands for it on the fabric.
+    /// What stands for it on the fabric, between the acceptor's switch and the fabric.
     pub tag: u16,
+    /// The same for the offerer's switch: another where that is the acceptor's as well.
+    pub offerer_tag: u16,
     /// The tenant that offers.
     pub offerer: String,
     /// The offer's name there.
@@ -168,6 +170,10 @@ fn agreement(
     let mut made = Agreement {
         id: numbers.id,
         tag: numbers.tag,
+        offerer_tag: match numbers.back {
+            0 => numbers.tag,
+            back => back,
+        },
         offerer: offerer.name.to_string(),
         offer: offer.name.to_string(),
         routed: None,

@@ -117,14 +117,15 @@ pub(crate) fn compile(
         tables.groups.push(members);
     }
     for agreement in agreements {
-        let (one, other) = (agreement.acceptor_slot, agreement.offerer_slot);
-        for (ingress, target) in [(one, other), (other, one)] {
+        let one = (agreement.acceptor_slot, agreement.tag);
+        let other = (agreement.offerer_slot, agreement.offerer_tag);
+        for ((ingress, tag), (target, out_tag)) in [(one, other), (other, one)] {
             tables.forwards.push(Forward {
                 ingress,
-                tag: agreement.tag,
+                tag,
                 mac: EVERY_STATION,
                 target,
-                out_tag: agreement.tag,
+                out_tag,
                 kind: FORWARD_UNICAST,
             });
         }

@@ -61,6 +61,8 @@ pub struct AgreementIds {
     pub id: u32,
     /// Tag on the fabric, of one space with the attachments'.
     pub tag: u16,
+    /// The offerer's own, where both tenants are in one compartment; 0 = `tag` is both's.
+    pub back: u16,
     /// What the tag stood for: the two compartments. See [`AttachmentIds::meaning`].
     pub meaning: u64,
 }
@@ -131,7 +133,7 @@ impl Ids {
             .values()
             .flat_map(|t| t.attachments.values())
             .map(|a| a.tag)
-            .chain(before.agreements.values().map(|a| a.tag))
+            .chain(before.agreements.values().flat_map(|a| [a.tag, a.back]))
             .collect();
         let mut cursor = 1;
         for tenant in &spec.tenants {
@@ -197,12 +199,23 @@ impl Ids {
         for (offerer, offer, acceptor, _) in meetings(spec) {
             let key = key(offerer, offer, acceptor);
             let old = before.agreements.get(&key);
-            let meaning = short_hash(&[offerer.compartment(), acceptor.compartment()]);
+            let ends = [offerer.compartment(), acceptor.compartment()];
+            let meaning = short_hash(&ends);
             let kept = old.filter(|a| a.meaning == meaning || !guard!("agreement-tag-meaning"));
             let tag = kept.map_or_else(|| free(&mut tags, &mut cursor), |a| a.tag);
+            // What goes out and comes back by one channel is told apart by its tag.
+            let back = match ends {
+                [one, other] if one != other => 0,
+                _ => kept.map_or_else(|| free(&mut tags, &mut cursor), |a| a.back),
+            };
             let id = old.map_or_else(|| next(&mut ids.next_agreement), |a| a.id);
-            ids.agreements
-                .insert(key, AgreementIds { id, tag, meaning });
+            let made = AgreementIds {
+                id,
+                tag,
+                back,
+                meaning,
+            };
+            ids.agreements.insert(key, made);
         }
         ids
     }

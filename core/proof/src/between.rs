@@ -21,7 +21,7 @@ use wire::{MacAddress, Tuple};
 /// That no tag is two things'.
 pub(crate) fn tags(host: &Host<'_>, breaches: &mut Vec<Breach>) {
     let attachments = host.attachments.iter().map(|a| a.tag);
-    let all = attachments.chain(host.agreements.iter().map(|a| a.tag));
+    let all = attachments.chain(host.agreements.iter().flat_map(Agreement::tags));
     let mut seen = BTreeSet::new();
     for tag in all {
         if (tag == 0 || !seen.insert(tag)) && guard!("proof-tag-shared") {
@@ -81,12 +81,11 @@ pub(crate) fn fabric(host: &Host<'_>, image: &FabricImage<'_>, breaches: &mut Ve
         ways.insert((entry.ingress, entry.target, entry.tag));
     }
     for agreement in &host.agreements {
-        let (one, other) = (agreement.acceptor_slot, agreement.offerer_slot);
-        for (from, to) in [(one, other), (other, one)] {
-            if !ways.contains(&(from, to, agreement.tag)) {
+        for ((from, tag), (to, _)) in agreement.ways() {
+            if !ways.contains(&(from, to, tag)) {
                 let what = format!(
-                    "the agreement {} has no way from slot {from} to slot {to} by its tag {}",
-                    agreement.id, agreement.tag
+                    "the agreement {} has no way from slot {from} to slot {to} by its tag {tag}",
+                    agreement.id
                 );
                 breaches.push(Breach::new(Class::FabricEntry, 0, what).by(agreed(host, agreement)));
             }
@@ -135,19 +134,24 @@ impl Fabric<'_> {
                 Ok(())
             }
             (Some(CHANNEL_COMPARTMENT), Some(CHANNEL_COMPARTMENT)) => {
-                let between = |a: &&Agreement| {
-                    let ends = (a.acceptor_slot, a.offerer_slot);
-                    ends == (entry.ingress, member.slot) || ends == (member.slot, entry.ingress)
+                let ways = self.host.agreements.iter().flat_map(Agreement::ways);
+                let joins = |((from, _), (to, _)): &((u32, u16), (u32, u16))| {
+                    (*from, *to) == (entry.ingress, member.slot)
                 };
-                let mut own = self.host.agreements.iter().filter(between).peekable();
+                let mut own = ways.filter(joins).peekable();
                 if own.peek().is_none() && guard!("proof-joins") {
                     return Err((Class::FabricEntry, "no agreement joins the two"));
                 }
-                if !own.any(|a| a.tag == entry.tag) && guard!("proof-agreement-tag") {
+                let way = own.find(|((_, tag), _)| *tag == entry.tag);
+                if way.is_none() && guard!("proof-agreement-tag") {
                     return Err((Class::WrongTag, "the tag is no live agreement's of the two"));
                 }
-                if member.out_tag != entry.tag && guard!("proof-tag-kept") {
-                    return Err((Class::WrongTag, "the tag is changed on the way"));
+                let out = way.map_or(entry.tag, |(_, (_, tag))| tag);
+                if member.out_tag != out && guard!("proof-tag-kept") {
+                    return Err((
+                        Class::WrongTag,
+                        "it gets another tag on the way than agreed",
+                    ));
                 }
                 if entry.kind != FORWARD_UNICAST || entry.mac != [0; 6] {
                     return Err((
@@ -379,8 +383,13 @@ fn side(
         breaches.push(breach);
     };
     let id = agreement.id;
-    if crossing.tag != agreement.tag && guard!("proof-crossing-tag") {
-        let (does, wants) = (crossing.tag, agreement.tag);
+    let offers = crossing.role == CROSSING_OFFERER;
+    let wants = match offers {
+        true => agreement.offerer_tag,
+        false => agreement.tag,
+    };
+    if crossing.tag != wants && guard!("proof-crossing-tag") {
+        let does = crossing.tag;
         wrong(
             Class::WrongTag,
             format!("its side of agreement {id} has tag {does}, and is to have {wants}"),
@@ -398,7 +407,6 @@ fn side(
         let what = format!("its side of agreement {id} is not {name}'s");
         wrong(Class::WrongService, what, None);
     }
-    let offers = crossing.role == CROSSING_OFFERER;
     let server = match crossing.endpoint {
         NONE => None,
         at => Some(image.endpoints().get(at as usize).map_or(0, |e| e.id)),

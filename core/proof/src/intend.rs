@@ -24,7 +24,10 @@ pub(crate) struct Host<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Agreement {
     pub id: u32,
+    /// The acceptor's side's.
     pub tag: u16,
+    /// The offerer's side's: the same, but where one compartment has both sides.
+    pub offerer_tag: u16,
     pub offerer: usize,
     pub offer: usize,
     pub acceptor: usize,
@@ -78,6 +81,22 @@ impl Agreement {
             }
         }
         (all, None)
+    }
+
+    /// The two ways by the fabric, each from (slot, tag) to (slot, tag).
+    pub fn ways(&self) -> [((u32, u16), (u32, u16)); 2] {
+        let one = (self.acceptor_slot, self.tag);
+        let other = (self.offerer_slot, self.offerer_tag);
+        [(one, other), (other, one)]
+    }
+
+    /// Its tags. Two sides in one compartment need two: what is sent is told from what comes.
+    pub fn tags(&self) -> Vec<u16> {
+        if self.acceptor_slot != self.offerer_slot && self.tag == self.offerer_tag {
+            vec![self.tag]
+        } else {
+            vec![self.tag, self.offerer_tag]
+        }
     }
 
     /// Whether a tenant, by its place, may begin connections across it.
@@ -239,6 +258,10 @@ impl<'a> Host<'a> {
                 self.agreements.push(Agreement {
                     id: numbers.id,
                     tag: numbers.tag,
+                    offerer_tag: match numbers.back {
+                        0 => numbers.tag,
+                        back => back,
+                    },
                     offerer,
                     offer,
                     acceptor,

@@ -51,6 +51,8 @@ pub(crate) struct OfUplink {
 pub(crate) struct OfAgreement {
     pub id: u32,
     pub tag: u16,
+    /// The offerer's side's; 0 = `tag` is both's.
+    pub back: u16,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]

@@ -170,7 +170,6 @@ reports! {
     route_where_one_has_something_oneself: offered("{name: lan, route: [10.1.1.0/24], users: [10.1.0.0/16, 10.3.0.0/16], to: [blue]}, {name: wan, route: [10.1.1.0/24], users: [10.3.1.0/24], to: [green]}, {name: db, endpoint: db1, protocol: tcp, ports: [1], to: [blue], pool: [10.3.250.0/28]}", "{name: x, from: red, service: lan, route: [10.1.1.128/25], users: [10.1.1.0/24]}");
     route_that_is_a_service_there: offered(&format!("{DB}, {{name: lan, route: [10.1.1.0/24], users: [10.2.0.0/16], to: [blue]}}"), "{name: x, from: red, service: db, route: [10.5.0.0/16], users: [10.1.1.0/24]}, {name: y, from: red, service: lan, as: 10.1.200.11}");
     route_that_both_name_nothing_of: offered("{name: lan, route: [10.1.1.0/24], users: [10.2.0.0/16], to: [blue]}", "{name: x, from: red, service: lan, route: [10.5.0.0/16], users: [10.1.1.0/24]}");
-    acceptance_inside_one_switch: offered(DB, "{name: x, from: red, service: db, as: 10.1.200.10}").replace("name: red", "name: red\n    placement: {per: host}").replace("name: blue", "name: blue\n    placement: {per: host}");
     nat_without_ipv4: tenant("    outside:\n      - {uplink: wan0, address: ['2001:db8::1/64'], nat: on}\n");
     nat_blocks_that_do_not_fit: tenant(&format!("{POLICED}\n    outside:\n      - {{uplink: wan0, address: [192.0.2.1/24], nat: on, ports-per-endpoint: 32257}}\n"));
     nat_ports_without_nat: tenant("    outside:\n      - {uplink: wan0, address: [192.0.2.1/24], ports-per-endpoint: 1024}\n");
@@ -439,6 +438,28 @@ fn too_many_of_a_policy_is_refused_before_it_is_looked_at() {
     };
     good(&accepts(crate::MAX_ACCEPTS));
     assert_eq!(codes(&accepts(crate::MAX_ACCEPTS + 1)), ["too-many"]);
+    // Each that is accepted inside one switch takes two tags.
+    let most = crate::MAX_AGREEMENTS_INSIDE;
+    let near = |n: usize| {
+        let tenant = |t: usize| {
+            let accept = |i| format!("{{name: a{i}, from: t0, service: s{i}, as: 10.2.0.{i}}}");
+            let own = (n - t * 128).min(128);
+            format!(
+                "{{name: t{}, placement: {{per: host}}, accepts: [{}]}}",
+                t + 1,
+                many(own, &accept).replace("10.2.0.0}", "10.3.0.1}")
+            )
+        };
+        let tenants: Vec<String> = (0..n.div_ceil(128)).map(tenant).collect();
+        format!(
+            "version: 1\ntenants: [{{name: t0, placement: {{per: host}}}}, {}]\n",
+            tenants.join(", ")
+        )
+    };
+    assert!(good(&near(most)).tenants.len() > 1);
+    assert_eq!(codes(&near(most + 1)), ["too-many"]);
+    // Apart, they take one.
+    good(&near(most + 1).replacen("{name: t0, placement: {per: host}}", "{name: t0}", 1));
 }
 
 #[test]

@@ -14,6 +14,7 @@ use guard::guard;
 
 use crate::decode::{Findings, nearest};
 use crate::model::{Document, Identity, Kind, MIN_MTU4, Per, Tenant, Uplink};
+use crate::policy::Accept;
 use crate::shapes::Wait;
 use crate::source::{Located, Span};
 use crate::values::Name;
@@ -46,6 +47,8 @@ pub const MAX_ACCEPTS: usize = 200;
 pub const MAX_ROUTED: usize = 16;
 /// Most acceptances of a host: with the ways outside they share 65,535 tags.
 pub const MAX_AGREEMENTS: usize = 32_768;
+/// Most of them between tenants of one switch: these take two tags each.
+pub const MAX_AGREEMENTS_INSIDE: usize = 8_192;
 /// Most entries of a tenant's `reach`.
 pub const MAX_REACH: usize = 200;
 /// Most connections of an endpoint that are tracked at a time.
@@ -103,6 +106,17 @@ impl Check<'_> {
         self.at_most("guardrails", guardrails, MAX_GUARDRAILS);
         let accepts = document.tenants.iter().flat_map(|t| &t.accepts);
         self.at_most("acceptances", accepts.map(|a| a.name.span), MAX_AGREEMENTS);
+        let switches: HashMap<&str, String> = (document.tenants.iter())
+            .map(|t| (t.name.as_str(), t.compartment()))
+            .collect();
+        let mut inside = Vec::new();
+        for tenant in &document.tenants {
+            let own = switches.get(tenant.name.as_str());
+            let near = |a: &&Accept| switches.get(a.from.as_str()) == own;
+            inside.extend(tenant.accepts.iter().filter(near).map(|a| a.name.span));
+        }
+        let what = "acceptances inside one switch";
+        self.at_most(what, inside.into_iter(), MAX_AGREEMENTS_INSIDE);
         for guardrail in &document.guardrails {
             self.scope_sizes(guardrail.scope());
         }

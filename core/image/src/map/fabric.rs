@@ -219,7 +219,9 @@ impl<'a> FabricImage<'a> {
             match entry.kind {
                 FORWARD_UNICAST => {
                     must(self.channel(entry.target).is_some(), "no such egress")?;
-                    let back = entry.target == entry.ingress;
+                    // Two tenants of one compartment are told apart by their tags.
+                    let told = entry.tag != 0 && entry.out_tag != 0 && entry.tag != entry.out_tag;
+                    let back = entry.target == entry.ingress && !told;
                     must(
                         !back || !guard!("image-forward-back"),
                         "leads back to its ingress",

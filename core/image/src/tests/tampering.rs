@@ -209,6 +209,18 @@ fn an_entry_back_to_its_ingress_is_refused() {
         Section::Forwards
     );
     assert_eq!(
+        fabric_refusal(|t| (t.forwards[0].target, t.forwards[0].out_tag) = (1, 5)),
+        Section::Forwards
+    );
+    assert_eq!(
+        fabric_refusal(|t| (t.forwards[2].target, t.forwards[2].out_tag) = (9, 5)),
+        Section::Forwards
+    );
+    // By another tag it is another tenant's of that compartment.
+    let mut told = fabric();
+    (told.forwards[0].target, told.forwards[0].out_tag) = (1, 6);
+    assert!(told.finish().is_ok());
+    assert_eq!(
         fabric_refusal(|t| t.forwards[0].target = 77),
         Section::Forwards
     );

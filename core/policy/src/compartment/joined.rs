@@ -30,10 +30,14 @@ impl Work<'_> {
             } else {
                 (accepted(agreement), agreement.ways())
             };
+            let tag = match agreement.offerer == name {
+                true => agreement.offerer_tag,
+                false => agreement.tag,
+            };
             self.tables.crossings.push(Crossing {
                 agreement: agreement.id,
                 tenant: index,
-                tag: agreement.tag,
+                tag,
                 mtu: agreement.mtu,
                 ..crossing
             });

@@ -354,3 +354,41 @@ fn where_nothing_leads_there_is_no_way_to_explain() {
     assert_eq!(ways("red/db1", "10.1.1.99"), (0, 0));
     assert_eq!(ways("red/db1", "10.1.1.1"), (1, 1));
 }
+
+#[test]
+fn two_tenants_of_one_compartment_have_a_tag_each() {
+    let near = |text: &str| {
+        ["red", "blue"].iter().fold(text.to_owned(), |text, name| {
+            let line = format!("  - name: {name}\n");
+            text.replace(&line, &format!("{line}    placement: {{per: host}}\n"))
+        })
+    };
+    let spec = changed(near);
+    let (ids, intent) = intent(&spec);
+    let one = &intent.agreements[0];
+    let slot = one.acceptor_slot;
+    assert_eq!(one.offerer_slot, slot);
+    assert_ne!(one.tag, one.offerer_tag);
+    let mapped = fabric(&intent);
+    let image = mapped.image();
+    let way = |tag| image.default(slot, tag).map(|f| (f.target, f.out_tag));
+    assert_eq!(way(one.tag), Some((slot, one.offerer_tag)));
+    assert_eq!(way(one.offerer_tag), Some((slot, one.tag)));
+    assert_eq!(image.forwards().iter().filter(|f| f.kind != 0).count(), 2);
+    let bytes = &intent.compartments[&slot].image.bytes;
+    let memory = image::Aligned::copy_of(bytes);
+    let tables = image::CompartmentImage::map(memory.as_ref()).expect("image");
+    for (tag, tenant) in [(one.tag, "blue"), (one.offerer_tag, "red")] {
+        let (_, crossing) = tables.crossing_by_tag(tag).expect("its side");
+        let of = &tables.tenants()[crossing.tenant as usize];
+        assert_eq!(of.id, ids.tenants[tenant].id);
+    }
+    // They stay, and are others when one moves away.
+    assert_eq!(Ids::assign(&spec, &ids).agreements, ids.agreements);
+    let before = (spec, ids, intent.clone());
+    let apart = after(&before, changed(|t| t.to_owned()), NOW);
+    let (near, apart) = (&before.1.agreements, &apart.1.agreements);
+    let (near, apart) = (&near["red/db/blue"], &apart["red/db/blue"]);
+    assert_eq!((near.id, apart.back), (apart.id, 0));
+    assert!(![near.tag, near.back].contains(&apart.tag));
+}

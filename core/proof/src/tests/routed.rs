@@ -215,3 +215,51 @@ fn reach_is_asked_across_what_is_routed() {
         class(&host.breaches(), Class::Reach);
     }
 }
+
+#[test]
+fn two_of_one_compartment_are_told_apart_by_their_tags() {
+    let near = |text: &str| {
+        ["red", "blue"].iter().fold(text.to_owned(), |text, name| {
+            let line = format!("  - name: {name}\n");
+            text.replace(&line, &format!("{line}    placement: {{per: host}}\n"))
+        })
+    };
+    let mut service = std::fs::read_to_string(format!(
+        "{}/../../examples/agreement.yaml",
+        env!("CARGO_MANIFEST_DIR")
+    ))
+    .expect("example");
+    service = near(&service);
+    let found = Compiled::new(read(&service)).breaches();
+    assert!(found.is_empty(), "{}", found[0]);
+
+    let honest = || host(|text| near(&both(text)));
+    let slot = honest().slot_of("red");
+    assert_eq!(slot, honest().slot_of("blue"));
+    // Each takes the other's tag.
+    let mut swapped = honest();
+    plant(&mut swapped, "red", |t| {
+        let tag = t.crossings[0].tag;
+        t.crossings[0].tag = t.crossings[1].tag;
+        t.crossings[1].tag = tag;
+    });
+    class(&swapped.breaches(), Class::WrongTag);
+    // What comes back has a tag that is nobody's.
+    let mut fabric = honest();
+    let memory = Aligned::copy_of(&fabric.images[&0]);
+    let mut tables = image::FabricImage::map(memory.as_ref()).unwrap().decode();
+    tables.forwards[0].out_tag = 30_000;
+    fabric.images.insert(0, tables.finish().unwrap());
+    assert_eq!(class(&fabric.breaches(), Class::WrongTag).slot, 0);
+    // One number for both sides.
+    let mut one = honest();
+    let ids = &one.ids.agreements["red/lan/blue"];
+    let (tag, back) = (ids.tag, format!("\"back\":{}", ids.back));
+    let text = String::from_utf8(one.numbers.clone()).unwrap();
+    assert!(text.contains(&back), "{text}");
+    for other in [0, tag] {
+        let other = text.replace(&back, &format!("\"back\":{other}"));
+        one.numbers = other.into_bytes();
+        class(&one.breaches(), Class::WrongTag);
+    }
+}

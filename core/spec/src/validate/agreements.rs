@@ -431,27 +431,13 @@ impl Check<'_> {
                     continue;
                 };
                 if offer.to.iter().any(|name| name.value == tenant.name.value) {
-                    self.meeting(tenant, accept, offerer, offer);
+                    self.meeting(accept, offerer, offer);
                 }
             }
         }
     }
 
-    fn meeting(&mut self, tenant: &Tenant, accept: &Accept, offerer: &Tenant, offer: &Offer) {
-        if tenant.compartment() == offerer.compartment() && tenant.name.value != offerer.name.value
-        {
-            self.findings
-                .add(
-                    "not-yet",
-                    accept.service.span,
-                    format!(
-                        "the tenants {} and {} share a switch: agreements inside one are not in this release",
-                        tenant.name.value, offerer.name.value
-                    ),
-                )
-                .also(offer.name.span, "the offer")
-                .help("place one of the two apart");
-        }
+    fn meeting(&mut self, accept: &Accept, offerer: &Tenant, offer: &Offer) {
         if accept.is_routed() || offer.is_routed() {
             return self.routed_meeting(accept, offer);
         }
