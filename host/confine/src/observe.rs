@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::BorrowedFd;
 
 /// Facts from `/proc/PID/status` (proc_pid_status(5)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +22,12 @@ pub struct Observed {
     pub threads: u32,
     /// Depth of pid namespaces below this process's: 0 = the same one.
     pub pid_depth: u32,
+}
+
+/// The wait status (wait(2)) of a process that another has reaped; `None`: nobody has, or
+/// the kernel does not say (Linux before 6.15).
+pub fn exit_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
+    crate::kernel::exit_status(pidfd).ok()
 }
 
 /// Looks at the process with this pid.
