@@ -27,9 +27,9 @@ const START_LIMIT: u64 = 10_000_000_000;
 const LAST_WORDS: usize = 512;
 /// Bytes of a page of memory on this architecture.
 const PAGE: u64 = 4096;
-/// How often, and how far apart, the kernel is asked how a process ended that a
-/// supervisor before us started: 5 ms in all, where it does not say.
-const REAPED_TRIES: u32 = 20;
+/// How often, and how far apart, the kernel is asked how a process ended that another
+/// reaps: 20 ms in all.
+const REAPED_TRIES: u32 = 80;
 const REAPED_WAIT: std::time::Duration = std::time::Duration::from_micros(250);
 /// After a failure to start one, the next try waits, ns.
 const START_RETRY: u64 = 500_000_000;
@@ -755,20 +755,26 @@ fn how_it_ended(pidfd: &OwnedFd) -> How {
             (_, Some(signal)) => How::Signal(signal),
             _ => How::Unknown,
         },
-        // The keeper's: it takes it in a moment, and the kernel knows from then on.
-        _ => (0..REAPED_TRIES)
-            .find_map(|_| {
-                let status = confine::exit_status(pidfd.as_fd());
-                if status.is_none() {
-                    std::thread::sleep(REAPED_WAIT);
-                }
-                status
-            })
-            .map_or(How::Unknown, |status| match status & 0x7f {
-                0 => How::Exit(status >> 8 & 0xff),
-                signal => How::Signal(signal),
-            }),
+        _ => how_another_reaped_it(pidfd),
     }
+}
+
+/// The same of the keeper's child, which it reaps in a moment; the kernel knows from then
+/// on. Bound: [`REAPED_TRIES`], for a process that a supervisor before us started.
+fn how_another_reaped_it(pidfd: &OwnedFd) -> How {
+    for _ in 0..REAPED_TRIES {
+        match confine::exit_status(pidfd.as_fd()) {
+            Ok(Some(status)) => {
+                return match status & 0x7f {
+                    0 => How::Exit(status >> 8 & 0xff),
+                    signal => How::Signal(signal),
+                };
+            }
+            Ok(None) => std::thread::sleep(REAPED_WAIT),
+            Err(_) => break,
+        }
+    }
+    How::Unknown
 }
 
 /// Processor time of a process, ns; 0 where there is none.

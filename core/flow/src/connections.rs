@@ -627,7 +627,9 @@ impl Connections {
                 let name = |side: &Side| self.owners.get(side.owner as usize).map_or(0, |o| o.name);
                 let (names, scales) = ([name(&a), name(&b)], record.track(state).scales);
                 let entry = |slot| Entry::new(slot, names, [&a, &b], state, scales);
-                self.journal.as_mut().map_or(0, |journal| journal.put(entry))
+                self.journal
+                    .as_mut()
+                    .map_or(0, |journal| journal.put(entry))
             }
             (false, place) if place != 0 => {
                 self.unwrite(place);

@@ -119,12 +119,10 @@ impl Journal {
             }
             None => return 0,
         };
-        let words = entry(slot).words();
+        let [first, rest @ ..] = entry(slot).words();
         // Until the first, with the check, it is none.
-        if let [first, rest @ ..] = &words {
-            self.memory.write(at(slot) + 1, rest);
-            self.memory.write(at(slot), &[*first]);
-        }
+        self.memory.write(at(slot) + 1, &rest);
+        self.memory.write(at(slot), &[first]);
         slot + 1
     }
 

@@ -1,6 +1,7 @@
 //! What the kernel says of a process's confinement. The parent asks here; what the
 //! process says of itself proves nothing once it may be taken over.
 
+use rustix::io::Errno;
 use std::fs;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -24,10 +25,16 @@ pub struct Observed {
     pub pid_depth: u32,
 }
 
-/// The wait status (wait(2)) of a process that another has reaped; `None`: nobody has, or
-/// the kernel does not say (Linux before 6.15).
-pub fn exit_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
-    crate::kernel::exit_status(pidfd).ok()
+/// The wait status (wait(2)) of a process that another reaps; `None`: it has not yet.
+///
+/// # Errors
+/// Unsupported: the kernel does not say (Linux before 6.15).
+pub fn exit_status(pidfd: BorrowedFd<'_>) -> io::Result<Option<i32>> {
+    match crate::kernel::exit_status(pidfd) {
+        Ok(status) => Ok(Some(status)),
+        Err(Errno::NODATA) => Ok(None),
+        Err(_) => Err(io::ErrorKind::Unsupported.into()),
+    }
 }
 
 /// Looks at the process with this pid.

@@ -227,7 +227,10 @@ fn compartment_row(compartment: &Compartment) -> [String; 9] {
             nanoseconds(compartment.last_outage_ns)
         },
         // Connections of its predecessor that go on, of all that it had.
-        match compartment.restored.saturating_add(compartment.not_restored) {
+        match compartment
+            .restored
+            .saturating_add(compartment.not_restored)
+        {
             0 => "-".into(),
             all => format!("{} of {}", grouped(compartment.restored), grouped(all)),
         },

@@ -118,10 +118,11 @@ fn an_established_connection_goes_on_after_a_crash() {
     assert_eq!(restored.names, [7, 9]);
     let mut s = switch(6, &page);
     assert_eq!((s.find(0), s.connections.unread()), (None, 1));
-    let resumed = s
-        .connections
-        .restore(s.now, 10, &mut |_| Some(VERDICT));
-    assert_eq!((resumed.restored, resumed.refused, resumed.ended), (1, 0, true));
+    let resumed = s.connections.restore(s.now, 10, &mut |_| Some(VERDICT));
+    assert_eq!(
+        (resumed.restored, resumed.refused, resumed.ended),
+        (1, 0, true)
+    );
     let found = s.find(0).unwrap();
     assert_eq!(s.connections.verdict(found), Some(VERDICT));
     assert_eq!(s.state(), Some(State::Established));
@@ -338,7 +339,9 @@ fn life(page: &Page, step: impl Fn(&Page)) {
     let mut c = keeping(page);
     step(page);
     while !c
-        .restore(0, 1, &mut |r| (r.a.tuple.source_port != 3).then_some(VERDICT))
+        .restore(0, 1, &mut |r| {
+            (r.a.tuple.source_port != 3).then_some(VERDICT)
+        })
         .ended
     {
         step(page);
@@ -362,13 +365,17 @@ fn a_crash_at_any_store_leaves_what_was_before_a_step_or_after_it() {
             if page.has_died() && found.borrow().is_none() {
                 let at = *steps.borrow();
                 let left = ports(page);
-                let fits = left == whole[at] || left == whole[at - 1];
+                // What is being read may be what kills, and is gone.
+                let accused = page.0.borrow().0[READING / 8] != 0;
+                let lost = whole[at - 1].difference(&left).count();
+                let but_one = accused && lost == 1 && left.is_subset(&whole[at - 1]);
+                let fits = left == whole[at] || left == whole[at - 1] || but_one;
                 assert!(fits, "after {stores} stores: {left:?}");
                 *found.borrow_mut() = Some(left);
             }
         });
         if !page.has_died() {
-            assert!(stores > 100);
+            assert!(stores > 80);
             return;
         }
     }

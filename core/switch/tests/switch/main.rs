@@ -9,6 +9,7 @@ mod outside;
 mod policy;
 mod properties;
 mod responders;
+mod restoration;
 mod services;
 mod simulation;
 mod support;
