@@ -282,7 +282,9 @@ fn places_are_used_again_and_none_is_taken_that_is_not_there() {
 fn what_is_not_read_yet_is_not_written_over_and_outlives_its_reader() {
     let page = Page::new(32);
     let mut c = keeping(&page);
-    (1..=6).for_each(|port| drop(answered(&mut c, port)));
+    for port in 1..=6 {
+        answered(&mut c, port);
+    }
     let mut c = keeping(&page);
     let resumed = c.restore(0, 2, &mut |_| Some(VERDICT));
     assert_eq!((resumed.restored, resumed.ended, c.unread()), (2, false, 4));
@@ -296,7 +298,9 @@ fn what_is_not_read_yet_is_not_written_over_and_outlives_its_reader() {
     assert_eq!((resumed.restored, resumed.refused), (4, 3));
     assert_eq!(ports(&page), [1, 3, 5, 7].into());
     // Places that were refused are free.
-    (8..=10).for_each(|port| drop(answered(&mut c, port)));
+    for port in 8..=10 {
+        answered(&mut c, port);
+    }
     assert_eq!(ports(&page), [1, 3, 5, 7, 8, 9, 10].into());
 }
 

@@ -4,7 +4,7 @@ use crate::nat::shared;
 use crate::policy::{rule, servers};
 use crate::services::{blue, cross, red};
 use crate::support::*;
-use core_switch::{Connection, Cursor, Memory, Restoration};
+use core_switch::{Connection, Cursor, Memory, Restoration, Slot};
 use flow::segment::{Kind, Tcp};
 use flow::{Connections, Segment, Side, Verdict};
 use image::CompartmentTables;
@@ -601,24 +601,22 @@ fn lie() -> impl Strategy<Value = Lie> {
     ]
 }
 
-fn told([mut a, mut b]: [Side; 2], lies: &[Lie]) -> [Side; 2] {
+fn told(mut sides: [Side; 2], lies: &[Lie]) -> [Side; 2] {
     for lie in lies {
-        let mut side = |second: &bool| match second {
-            true => &mut b,
-            false => &mut a,
-        };
         match lie {
-            Lie::Owner(second, n) => side(second).owner = *n,
-            Lie::Zone(second, n) => side(second).zone = *n,
-            Lie::Source(second, n) => side(second).tuple.source = *n,
-            Lie::Destination(second, n) => side(second).tuple.destination = *n,
-            Lie::SourcePort(second, n) => side(second).tuple.source_port = *n,
-            Lie::DestinationPort(second, n) => side(second).tuple.destination_port = *n,
-            Lie::Protocol(n) => (a.tuple.protocol, b.tuple.protocol) = (*n, *n),
-            Lie::Plain => b.tuple = a.tuple.reversed(),
+            Lie::Owner(second, n) => sides[usize::from(*second)].owner = *n,
+            Lie::Zone(second, n) => sides[usize::from(*second)].zone = *n,
+            Lie::Source(second, n) => sides[usize::from(*second)].tuple.source = *n,
+            Lie::Destination(second, n) => sides[usize::from(*second)].tuple.destination = *n,
+            Lie::SourcePort(second, n) => sides[usize::from(*second)].tuple.source_port = *n,
+            Lie::DestinationPort(second, n) => {
+                sides[usize::from(*second)].tuple.destination_port = *n
+            }
+            Lie::Protocol(n) => sides.iter_mut().for_each(|side| side.tuple.protocol = *n),
+            Lie::Plain => sides[1].tuple = sides[0].tuple.reversed(),
         }
     }
-    [a, b]
+    sides
 }
 
 fn rules() -> impl Strategy<Value = RuleTable> {
