@@ -141,15 +141,60 @@ fn an_established_connection_goes_on_after_a_crash() {
     );
     let far = segment(ACK, 91_000 + 500_000, 71_000, 100, 500);
     assert_eq!(s.send(0, far), Ok(Judgement::Invalid(Invalid::Sequence)));
+    // What the other sent is known once it sent more than was believed of it.
+    assert_eq!(s.send(1, segment(ACK, 71_000, 91_000, 10, 100)), PASS);
     let unsent = segment(ACK, 91_000, 1_000_000, 100, 500);
     assert_eq!(
         s.send(0, unsent),
         Ok(Judgement::Invalid(Invalid::Acknowledgement))
     );
-    assert_eq!(s.send(1, segment(FIN | ACK, 71_000, 91_000, 0, 100)), PASS);
+    assert_eq!(s.send(1, segment(FIN | ACK, 71_010, 91_000, 0, 100)), PASS);
     assert_eq!(s.state(), Some(State::HalfClosed));
     // It is where it was, for the next crash.
     assert_eq!(alleged(&page).len(), 1);
+}
+
+/// What one side sent and what of it the other had differ most where acknowledgements were
+/// lost with the switch: the first that is heard then is a repetition of what the other has.
+#[test]
+fn what_was_lost_with_the_switch_is_repeated_and_heard() {
+    let repeats = segment(ACK, 100_000, 70_000, 1000, 500);
+    let has_more = segment(ACK, 70_000, 150_000, 0, 500);
+    let next = segment(ACK, 150_000, 70_000, 1000, 500);
+    for order in [
+        &[(0, repeats), (1, has_more)][..],
+        &[(1, has_more), (0, repeats), (1, has_more)],
+        &[(0, repeats), (0, repeats), (1, has_more), (0, repeats)],
+    ] {
+        let page = Page::new(4);
+        drop(established(&page));
+        let mut s = switch(6, &page);
+        s.connections.restore(s.now, 10, &mut |_| Some(VERDICT));
+        for (side, segment) in order {
+            assert_eq!(s.send(*side, *segment), PASS, "{order:?}");
+        }
+        assert_eq!(s.send(0, next), PASS);
+        // From then on it counts what was sent, and how far it may go.
+        let unsent = segment(ACK, 70_000, 151_001, 0, 500);
+        let unsent = s.send(1, unsent);
+        assert_eq!(unsent, Ok(Judgement::Invalid(Invalid::Acknowledgement)));
+        let far = segment(ACK, 150_000 + 500 * 512 + 1, 70_000, 100, 500);
+        assert_eq!(s.send(0, far), Ok(Judgement::Invalid(Invalid::Sequence)));
+    }
+}
+
+/// Of a side whose other was not heard yet all is taken: what it had in flight is more
+/// than its own window.
+#[test]
+fn a_burst_after_the_restart_passes() {
+    let page = Page::new(4);
+    drop(established(&page));
+    let mut s = switch(6, &page);
+    s.connections.restore(s.now, 10, &mut |_| Some(VERDICT));
+    for n in 0..100 {
+        let piece = segment(ACK, 100_000 + n * 60_000, 70_000, 60_000, 10);
+        assert_eq!(s.send(0, piece), PASS);
+    }
 }
 
 #[test]
