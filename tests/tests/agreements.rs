@@ -86,7 +86,7 @@ impl Two {
     }
 
     fn is_live(&self, heard: &Path) -> bool {
-        let fresh = |_: &Instance| monotonic_ns() - last_heard(heard) < 50_000_000;
+        let fresh = |_: &Instance| monotonic_ns().saturating_sub(last_heard(heard)) < 50_000_000;
         self.instance.until(Duration::from_secs(5), fresh)
     }
 

@@ -164,7 +164,8 @@ fn what_is_translated_goes_on_over_a_restart() {
     let streams = ["web1", "web2"].map(|from| home.talk.start(&home.hosts.at(from), &words));
     let are_live = |home: &Home| {
         let live = |(_, heard): &(Ended, PathBuf)| {
-            let fresh = |_: &Instance| monotonic_ns() - last_heard(heard) < 50_000_000;
+            let fresh =
+                |_: &Instance| monotonic_ns().saturating_sub(last_heard(heard)) < 50_000_000;
             home.instance.until(Duration::from_secs(5), fresh)
         };
         streams.iter().all(live)

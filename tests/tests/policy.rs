@@ -144,7 +144,7 @@ fn a_broadcast_is_heard_by_whom_a_rule_lets_hear_it() {
 
 /// A stream that is heard just now.
 fn is_live(instance: &Instance, heard: &Path) -> bool {
-    let fresh = |_: &Instance| monotonic_ns() - last_heard(heard) < 50_000_000;
+    let fresh = |_: &Instance| monotonic_ns().saturating_sub(last_heard(heard)) < 50_000_000;
     instance.until(Duration::from_secs(5), fresh)
 }
 
