@@ -64,7 +64,7 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
     let worst = |what| of(what).into_iter().fold(0.0, f64::max);
     let blue_lost = blue.lost_between(window, window_end);
 
-    let (held, all_back) = held_outages(options)?;
+    let (held, all_back) = held_outages(options).map_err(|e| format!("held: {e}"))?;
     let fabric = fabric_outages(options)?;
     let stall = stall(options)?;
     Ok(vec![
@@ -115,7 +115,7 @@ fn held_outages(options: &Options) -> Result<(Vec<f64>, f64), String> {
         "        - { name: held, action: allow, from: { endpoint: c }, to: { endpoint: d }, protocol: udp }\n",
     ];
     instance.apply(&spec.concat())?;
-    converse(&instance, "red", "c", "d", HELD)?;
+    converse(&instance, "red", "c", "d", HELD).map_err(|e| format!("c to d: {e}"))?;
     let kills = options.runs(50, 10);
     let pause = Duration::from_millis(1000);
     let limit = pause * (kills as u32 + 10);
