@@ -292,6 +292,71 @@ impl Tally {
     }
 }
 
+/// Has one endpoint begin so many UDP connections with another, each answered.
+pub fn converse(
+    instance: &Instance,
+    tenant: &str,
+    from: &str,
+    to: &str,
+    count: u32,
+) -> Result<(), String> {
+    /// Connections under way at a time: less than a ring has room for.
+    const AT_ONCE: u32 = 256;
+    let run = instance.run_dir();
+    let mut ends = [attach(&run, tenant, from)?, attach(&run, tenant, to)?];
+    let frames = [
+        frame(instance, tenant, from, to)?,
+        frame(instance, tenant, to, from)?,
+    ];
+    for first in (0..count).step_by(AT_ONCE as usize) {
+        for side in [0, 1, 0] {
+            let (mut frame, numbers) = (frames[side].clone(), first..count.min(first + AT_ONCE));
+            let expected = numbers.len();
+            for n in numbers {
+                let mut ports = [1024 + (n % 60_000) as u16, PORT + (n / 60_000) as u16];
+                if side == 1 {
+                    ports.reverse();
+                }
+                frame[34..36].copy_from_slice(&ports[0].to_be_bytes());
+                frame[36..38].copy_from_slice(&ports[1].to_be_bytes());
+                let sent = ends[side]
+                    .channel
+                    .tx
+                    .ring
+                    .push(0, &RawOffload::default(), &frame, &[]);
+                sent.map_err(|e| format!("{from} to {to}: {e:?}"))?;
+            }
+            publish(&mut ends[side].channel);
+            let patience = Instant::now() + Duration::from_secs(5);
+            let mut came = 0;
+            while came < expected {
+                if Instant::now() > patience {
+                    return Err(format!("{came} of {expected} came from {from} to {to}"));
+                }
+                std::thread::sleep(Duration::from_micros(200));
+                settle(&mut ends[side].channel)?;
+                came += heard(&mut ends[1 - side].channel, &frames[side])?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How many frames came that have the head of this one.
+fn heard(channel: &mut Channel, expected: &[u8]) -> Result<usize, String> {
+    let mut head = [0; 14];
+    let mut came = 0;
+    let _ = channel.rx.bell.drain();
+    channel.tx.ring.poll().map_err(|b| format!("{b:?}"))?;
+    channel.rx.ring.poll().map_err(|b| format!("{b:?}"))?;
+    while let Some(record) = channel.rx.ring.next().map_err(|b| format!("{b:?}"))? {
+        let len = record.copy(0, &mut head);
+        came += usize::from(len == head.len() && head[..] == expected[..14]);
+    }
+    channel.rx.ring.release();
+    Ok(came)
+}
+
 /// Sends each packet when it is due, or counts it as offered and not taken.
 fn generate(
     mut at: Attached,

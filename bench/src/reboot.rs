@@ -3,7 +3,7 @@
 //! is made to loop for ever.
 
 use crate::Options;
-use crate::flow::{Cost, Flow, Tally};
+use crate::flow::{Cost, Flow, Tally, converse};
 use crate::results::Figure;
 use e2e::Instance;
 use std::time::{Duration, Instant};
@@ -64,6 +64,7 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
     let worst = |what| of(what).into_iter().fold(0.0, f64::max);
     let blue_lost = blue.lost_between(window, window_end);
 
+    let (held, all_back) = held_outages(options).map_err(|e| format!("held: {e}"))?;
     let fabric = fabric_outages(options)?;
     let stall = stall(options)?;
     Ok(vec![
@@ -71,6 +72,8 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
             .note("kill -9 of the switch to the next packet delivered, 100 kpps numbered UDP over FIFO"),
         Figure::quantile_of("reboot.outage_ms.p99", "ms", &outages, 0.99)
             .ours("lost_per_kill_median", Figure::of("", "", &of(|cost| cost.lost)).value)
+            .ours("p99_with_100000_connections", Figure::quantile_of("", "", &held, 0.99).value)
+            .ours("until_100000_connections_are_back", all_back)
             .ours("duplicated", red.duplicated)
             .ours("misread", red.misread),
         Figure::quantile_of("reboot.lost_beyond_outage", "packets", &of(|cost| cost.beyond), 1.0)
@@ -85,6 +88,60 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
             .note("kill -9 of the fabric to the next packet at the far side of the uplink, 20 kpps numbered UDP"),
         Figure::of("reboot.stall_ms", "ms", &stall).note("from the start of an endless loop in the switch to traffic again"),
     ])
+}
+
+/// Connections that a switch has beside the flow.
+const HELD: u32 = 100_000;
+
+/// The outages of a switch with [`HELD`] connections, under rules that let these begin, ms;
+/// and how long it took until all of them were back, ms.
+fn held_outages(options: &Options) -> Result<(Vec<f64>, f64), String> {
+    let instance = Instance::start()?;
+    let endpoint = |name: &str, host: u32, more: &str| {
+        format!(
+            "      - {{ name: {name}, subnet: lan, addresses: [10.1.1.{host}], attach: fifo{more} }}\n"
+        )
+    };
+    let room = format!(", connections: {}", HELD + HELD / 16);
+    let spec = [
+        "version: 1\ntenants:\n  - name: red\n    memory: 256MiB\n",
+        "    subnets: [{ name: lan, prefixes: [10.1.1.0/24] }]\n    endpoints:\n",
+        &endpoint("a", 10, ""),
+        &endpoint("b", 11, ""),
+        &endpoint("c", 12, &room),
+        &endpoint("d", 13, ""),
+        "    policy:\n      default: deny\n      rules:\n",
+        "        - { name: flow, action: allow, from: { endpoint: a }, to: { endpoint: b }, protocol: udp }\n",
+        "        - { name: held, action: allow, from: { endpoint: c }, to: { endpoint: d }, protocol: udp }\n",
+    ];
+    instance.apply(&spec.concat())?;
+    converse(&instance, "red", "c", "d", HELD).map_err(|e| format!("c to d: {e}"))?;
+    let kills = options.runs(50, 10);
+    let pause = Duration::from_millis(1000);
+    let limit = pause * (kills as u32 + 10);
+    let flow = Flow::start(&instance, "red", "a", "b", RATE / 10, limit)?;
+    flow.running()?;
+    let mut pid = instance.pid("red")?;
+    let (mut deaths, mut back) = (Vec::new(), Vec::new());
+    for _ in 0..kills {
+        let begun = Instant::now();
+        deaths.push(kill(pid, &flow)?);
+        pid = successor(&instance, "red", pid)?;
+        loop {
+            let status = instance.ask(&["status"])?;
+            let restored = status["compartments"][0]["restored"].as_u64();
+            if restored.is_some_and(|n| n >= u64::from(HELD)) {
+                break;
+            }
+            if begun.elapsed() > Duration::from_secs(5) {
+                return Err(format!("{restored:?} of {HELD} connections came back"));
+            }
+        }
+        back.push(begun.elapsed().as_secs_f64() * 1e3);
+        std::thread::sleep(pause.saturating_sub(begun.elapsed()));
+    }
+    let outages = milliseconds(&flow.end()?, &deaths)?;
+    Ok((outages, Figure::of("", "", &back).value))
 }
 
 /// What each death cost; together they account for every packet of the time between.

@@ -136,6 +136,39 @@ impl Instance {
             .ok_or_else(|| format!("status names no running compartment {name}: {status}"))
     }
 
+    /// Kills the process of the compartment called `name`; its process id.
+    ///
+    /// # Panics
+    /// There is none.
+    pub fn kill(&self, name: &str) -> u32 {
+        let mut pid = None;
+        self.until(Duration::from_secs(5), |instance| {
+            pid = instance.pid(name).ok();
+            pid.is_some()
+        });
+        let pid = pid.unwrap_or_else(|| panic!("no process of {name}"));
+        signal_kill(pid);
+        pid
+    }
+
+    /// Kills the process below the keeper that runs this program.
+    ///
+    /// # Panics
+    /// There is none.
+    pub fn kill_program(&self, program: &str) {
+        let keeper = self.keeper();
+        let list = format!("/proc/{keeper}/task/{keeper}/children");
+        let children = std::fs::read_to_string(list).unwrap_or_default();
+        let runs = |pid: &u32| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
+            String::from_utf8_lossy(first).rsplit('/').next() == Some(program)
+        };
+        let mut pids = children.split_whitespace().flat_map(str::parse::<u32>);
+        let pid = pids.find(runs);
+        signal_kill(pid.unwrap_or_else(|| panic!("no {program} below the keeper")));
+    }
+
     /// What `status` says of an endpoint.
     pub fn endpoint(&self, tenant: &str, endpoint: &str) -> Result<Value, String> {
         let status = self.ask(&["status"])?;
@@ -226,6 +259,13 @@ impl Drop for Instance {
             let _ = std::fs::remove_dir_all(&self.folder);
         }
     }
+}
+
+fn signal_kill(pid: u32) {
+    let killed = Command::new("kill")
+        .args(["-KILL", &pid.to_string()])
+        .status();
+    assert!(killed.is_ok_and(|status| status.success()), "{pid}");
 }
 
 /// A program of the build under test: in `BULKHEAD_BIN_DIR`, or beside this one.

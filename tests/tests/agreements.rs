@@ -86,7 +86,7 @@ impl Two {
     }
 
     fn is_live(&self, heard: &Path) -> bool {
-        let fresh = |_: &Instance| monotonic_ns() - last_heard(heard) < 50_000_000;
+        let fresh = |_: &Instance| monotonic_ns().saturating_sub(last_heard(heard)) < 50_000_000;
         self.instance.until(Duration::from_secs(5), fresh)
     }
 
@@ -180,6 +180,33 @@ fn a_narrower_link_behind_a_service_is_found_out_and_much_gets_through() {
             .talk
             .say(&two.hosts.at("app1"), &format!("bulk {db} 5432 50000000"));
         assert_eq!(said.out, "go\n50000000\n", "{db}: {said:?}");
+    }
+}
+
+#[test]
+fn what_crosses_goes_on_when_either_switch_dies() {
+    let two = two(SPEC);
+    let streams = DB.map(|to| two.stream(to));
+    for dies in [&["red"][..], &["blue"], &["red", "blue"]] {
+        let pids: Vec<(&str, u32)> = dies.iter().map(|d| (*d, two.instance.kill(d))).collect();
+        for (name, pid) in pids {
+            let back = |i: &Instance| i.pid(name).is_ok_and(|now| now != pid);
+            assert!(two.instance.until(Duration::from_secs(5), back));
+        }
+        for (_, heard) in &streams {
+            assert!(two.is_live(heard), "{dies:?}");
+        }
+    }
+    assert_eq!(two.asks("app1", &format!("tcp {} 22", DB[0])), None);
+    assert_eq!(two.asks("other", &format!("tcp {} 5432", DB[0])), None);
+    // Revoked while a switch is dead.
+    two.instance.kill("red");
+    let revoked = without("- {name: db, endpoint").replace("from: {agreement: db}", "from: any");
+    two.apply(&revoked);
+    for (_, heard) in &streams {
+        let before = last_heard(heard);
+        std::thread::sleep(Duration::from_millis(700));
+        assert_eq!(last_heard(heard), before);
     }
 }
 

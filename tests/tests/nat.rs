@@ -1,7 +1,7 @@
 //! A tenant behind one address of an uplink: what it begins comes home, and nothing else.
 
 use e2e::outside::Outside;
-use e2e::talk::{Hosts, Talk};
+use e2e::talk::{Hosts, Talk, last_heard, monotonic_ns};
 use e2e::{Ended, Instance};
 use serde_json::Value;
 use std::path::PathBuf;
@@ -155,6 +155,32 @@ fn what_is_said_outside_about_a_translated_packet_comes_home() {
     let words = format!("bulk {SERVER} 80 20000000");
     let said = home.talk.say(&home.hosts.at("web1"), &words);
     assert_eq!(said.out, "go\n20000000\n", "{said:?}");
+}
+
+#[test]
+fn what_is_translated_goes_on_over_a_restart() {
+    let home = home(POLICY);
+    let words = format!("stream {SERVER} 80");
+    let streams = ["web1", "web2"].map(|from| home.talk.start(&home.hosts.at(from), &words));
+    let are_live = |home: &Home| {
+        let live = |(_, heard): &(Ended, PathBuf)| {
+            let fresh =
+                |_: &Instance| monotonic_ns().saturating_sub(last_heard(heard)) < 50_000_000;
+            home.instance.until(Duration::from_secs(5), fresh)
+        };
+        streams.iter().all(live)
+    };
+    assert!(are_live(&home));
+    for _ in 0..3 {
+        let pid = home.instance.kill("green");
+        let back = |i: &Instance| i.pid("green").is_ok_and(|now| now != pid);
+        assert!(home.instance.until(Duration::from_secs(5), back));
+        assert!(are_live(&home));
+        let status = home.instance.ask(&["status"]).unwrap();
+        let restored = status["compartments"][0]["restored"].as_u64().unwrap();
+        assert!(restored >= 2, "{restored}");
+    }
+    assert!(!home.server_reaches("tcp 192.0.2.10 80"));
 }
 
 #[test]

@@ -223,7 +223,7 @@ impl Counters {
     }
 }
 
-const _: () = assert!(COUNTERS <= SLOT_WORDS && PROCESS_WORDS > ProcessWord::Unlogged as usize);
+const _: () = assert!(COUNTERS <= SLOT_WORDS && PROCESS_WORDS > ProcessWord::NotRestored as usize);
 
 /// The word that these bytes begin with.
 pub fn word(bytes: &[u8]) -> u64 {
@@ -239,6 +239,7 @@ fn concerns_all(kind: u32) -> bool {
         EventKind::Attached,
         EventKind::ImageSwapped,
         EventKind::ImageRefused,
+        EventKind::ConnectionsRestored,
     ]
     .iter()
     .any(|k| *k as u32 == kind)
@@ -293,6 +294,10 @@ fn recorded(event: &Event, now_ns: u64) -> Recorded {
             event.a,
             event.b / 1000
         ),
+        Some(EventKind::ConnectionsRestored) => format!(
+            "{} connections of its predecessor go on, {} do not",
+            event.a, event.b
+        ),
         None => format!("event {} of a newer release", event.kind),
     };
     Recorded {
@@ -330,8 +335,8 @@ pub fn logged_packet(logged: &rules::Logged) -> String {
 /// The kind with that number.
 pub fn kind_of(number: u32) -> Option<EventKind> {
     use EventKind::{
-        Attached, Died, Drop, ImageRefused, ImageSwapped, PortAdded, PortClosed, Quarantine, Ready,
-        Report, Restarted, Resynced, Rule,
+        Attached, ConnectionsRestored, Died, Drop, ImageRefused, ImageSwapped, PortAdded,
+        PortClosed, Quarantine, Ready, Report, Restarted, Resynced, Rule,
     };
     [
         Ready,
@@ -347,6 +352,7 @@ pub fn kind_of(number: u32) -> Option<EventKind> {
         Died,
         Restarted,
         Rule,
+        ConnectionsRestored,
     ]
     .into_iter()
     .find(|kind| *kind as u32 == number)
@@ -368,6 +374,7 @@ pub fn kind_name(number: u32) -> &'static str {
         Some(EventKind::Died) => "died",
         Some(EventKind::Restarted) => "restarted",
         Some(EventKind::Rule) => "rule",
+        Some(EventKind::ConnectionsRestored) => "connections-restored",
         None => "unknown",
     }
 }

@@ -190,6 +190,8 @@ impl Survey {
             compartment.asleep = counters.process(ProcessWord::Asleep) == 1;
             compartment.frame_syscalls = counters.process(ProcessWord::FrameSyscalls);
             compartment.frame_syscall_frames = counters.process(ProcessWord::FrameSyscallFrames);
+            compartment.restored = counters.process(ProcessWord::Restored);
+            compartment.not_restored = counters.process(ProcessWord::NotRestored);
         }
         compartment
     }

@@ -153,8 +153,17 @@ pub fn judge(known: Known) -> Why {
     }
     // The supervisor's count: what is listed here is the last of them, as far as known.
     if let Some(death) = deaths.first() {
+        let connections = match (compartment.restored, compartment.not_restored) {
+            (0, 0) => String::new(),
+            (restored, 0) => format!("; {} connections went on", grouped(restored)),
+            (restored, not) => format!(
+                "; {} connections went on, {} did not: what the rules do not let begin now is over",
+                grouped(restored),
+                grouped(not)
+            ),
+        };
         verdict.push(format!(
-            "its compartment was restarted {} times, and died last of {}{}",
+            "its compartment was restarted {} times, and died last of {}{}{connections}",
             compartment.restarts,
             death.cause,
             match death.outage_ns {

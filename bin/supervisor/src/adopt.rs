@@ -1,7 +1,7 @@
 //! What a supervisor that starts takes over from the one before it.
 
 use crate::channels::Channel;
-use crate::registry::{KeptSeat, KeptWorker, Note};
+use crate::registry::{KeptSeat, KeptWorker};
 use crate::seats::{Compartment, FABRIC_SLOTS, SeatState};
 use crate::supervisor::Supervisor;
 use crate::workers::{Place, Role};
@@ -155,17 +155,18 @@ impl Supervisor {
 }
 
 pub fn fabric(kept: KeptSeat<OwnedFd>) -> Option<SeatState> {
-    seat(kept.counters, kept.recorder, kept.image, FABRIC_SLOTS)
+    seat(kept, FABRIC_SLOTS)
 }
 
-fn compartment(kept: KeptSeat<OwnedFd>) -> Option<Compartment> {
-    let (body, _) = kept.body?;
+fn compartment(mut kept: KeptSeat<OwnedFd>) -> Option<Compartment> {
+    let (body, _) = kept.body.take()?;
     let body: CreateCompartment = bodies::load(&body)?;
     let geometry = Geometry::records(body.capacity as usize, body.max_record as usize).ok()?;
+    let channel = std::mem::take(&mut kept.channel);
     Some(Compartment {
         created: bodies::digest(&body),
-        seat: seat(kept.counters, kept.recorder, kept.image, body.slots)?,
-        channel: Channel::from_parts(kept.channel, geometry, 0),
+        seat: seat(kept, body.slots)?,
+        channel: Channel::from_parts(channel, geometry, 0),
         quarantined: false,
         ports: BTreeMap::new(),
         cgroup: None,
@@ -173,13 +174,11 @@ fn compartment(kept: KeptSeat<OwnedFd>) -> Option<Compartment> {
     })
 }
 
-fn seat(
-    counters: OwnedFd,
-    recorder: OwnedFd,
-    image: Option<(OwnedFd, Note)>,
-    slots: u32,
-) -> Option<SeatState> {
-    let mut seat = SeatState::from_pages(Rc::new(counters), Rc::new(recorder), slots).ok()?;
+fn seat(kept: KeptSeat<OwnedFd>, slots: u32) -> Option<SeatState> {
+    let (counters, recorder) = (Rc::new(kept.counters), Rc::new(kept.recorder));
+    let mut seat = SeatState::from_pages(counters, recorder, slots).ok()?;
+    let image = kept.image;
     seat.image = image.and_then(|(fd, note)| images::from_note(Rc::new(fd), &note));
+    seat.journal = kept.journal.map(Rc::new);
     Some(seat)
 }

@@ -10,7 +10,7 @@ use crate::watch::{CHANNEL_DEATHS, ENDPOINT_DEATHS, Ending, How, ending, restart
 use crate::workers::Place;
 use command::Message;
 use command::verbs::{
-    AddPort, Attach, CAUSE_REPORT, PORT_PACKET, RemovePort, UseImage, WAIT_ADAPTIVE,
+    AddPort, Attach, CAUSE_REPORT, PORT_PACKET, RemovePort, START_FAULT, UseImage, WAIT_ADAPTIVE,
 };
 use guard::guard;
 use port::Features;
@@ -52,7 +52,8 @@ impl Supervisor {
         state.progress = Default::default();
         state.has_refused = false;
         let (restarts, seated) = (state.restarts, now.saturating_sub(state.died));
-        let pages = vec![Rc::clone(&state.counters), Rc::clone(&state.recorder)];
+        let mut pages = vec![Rc::clone(&state.counters), Rc::clone(&state.recorder)];
+        pages.extend(self.journal(seat));
         self.tell(id, &Message::new(0, &attach), pages);
         for (body, fds) in self.ports_of(seat) {
             self.tell(id, &Message::new(0, &body), fds);
@@ -340,6 +341,7 @@ impl Supervisor {
         state.cause = cause;
         state.died = now;
         state.start = start;
+        let is_clean = start == START_FAULT;
         let wait = state
             .backoff
             .died(death, now.saturating_sub(state.attached));
@@ -353,6 +355,9 @@ impl Supervisor {
         let slot = slot.filter(|_| blames);
         state.suspect = slot.map_or(0, |slot| slot + 1);
         self.limit = host;
+        if !is_clean {
+            self.distrust(seat);
+        }
         let Some(state) = self.seat_mut(seat) else {
             return;
         };

@@ -14,6 +14,7 @@ mod cores;
 mod events;
 mod flows;
 mod images;
+mod journals;
 mod keeper;
 mod link;
 mod namespaces;

@@ -87,6 +87,8 @@ parts! {
         Recorder = "recorder",
         /// The table image that it runs.
         Image = "image",
+        /// The journal of its connections.
+        Journal = "journal",
     }
 }
 parts! {
@@ -250,6 +252,8 @@ pub struct KeptSeat<D> {
     pub recorder: D,
     /// Its image.
     pub image: Option<(D, Note)>,
+    /// The journal of its connections; none of a process that is not trusted any more.
+    pub journal: Option<D>,
     /// Its channel's parts, in order. Empty for the fabric, and where a crash came in
     /// the middle of replacing the channel: a new one is due.
     pub channel: Vec<D>,
@@ -473,6 +477,7 @@ fn complete_seat<D>(seat: Seat, mut parts: BTreeMap<SeatPart, (D, Note)>) -> Opt
         counters: parts.remove(&SeatPart::Counters)?.0,
         recorder: parts.remove(&SeatPart::Recorder)?.0,
         image: parts.remove(&SeatPart::Image),
+        journal: parts.remove(&SeatPart::Journal).map(|(d, _)| d),
         channel,
     })
 }

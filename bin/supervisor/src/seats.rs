@@ -31,6 +31,9 @@ pub struct SeatState {
     pub recorder: Shared,
     /// Slots in the counters page.
     pub slots: u32,
+    /// What of its connections outlives its process; `None`: not made yet, or of one that
+    /// is not trusted any more. Mapped by its process alone.
+    pub journal: Option<Shared>,
     /// The image that it last said it runs.
     pub image: Option<Image>,
     /// Images to be installed, first the one under way.
@@ -96,6 +99,7 @@ impl SeatState {
             words,
             recorder,
             slots,
+            journal: None,
             image: None,
             installs: VecDeque::new(),
             worker: None,

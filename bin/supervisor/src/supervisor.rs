@@ -397,6 +397,7 @@ impl Supervisor {
             }
         }
         for id in deaf {
+            self.distrust_process(id);
             self.kill_seated(id, CAUSE_STALL);
         }
         waits
@@ -467,6 +468,7 @@ impl Supervisor {
                     if error != seqpacket::Error::Closed {
                         confine::say!("supervisor: process {}: {error}", worker.pid);
                         worker.killed = worker.killed.or(Some(CAUSE_REPORT));
+                        self.distrust_process(id);
                     }
                     return;
                 }

@@ -257,7 +257,7 @@ pub enum How {
     Exit(i32),
     /// A signal ended it.
     Signal(i32),
-    /// Not our child (a supervisor before us started it): the keeper knows.
+    /// Not our child (a supervisor before us started it), and the kernel does not say.
     Unknown,
 }
 

@@ -7,7 +7,7 @@ use crate::seats::label;
 use crate::supervisor::Supervisor;
 use crate::watch::{Bucket, How};
 use command::Message;
-use command::verbs::{ROLE_AUDITOR, ROLE_FABRIC, ROLE_SWITCH, ROLE_VERIFIER, Ready};
+use command::verbs::{CAUSE_REPORT, ROLE_AUDITOR, ROLE_FABRIC, ROLE_SWITCH, ROLE_VERIFIER, Ready};
 use confine::{Profile, Spawn, Stages};
 use guard::guard;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
@@ -27,6 +27,10 @@ const START_LIMIT: u64 = 10_000_000_000;
 const LAST_WORDS: usize = 512;
 /// Bytes of a page of memory on this architecture.
 const PAGE: u64 = 4096;
+/// How often, and how far apart, the kernel is asked how a process ended that another
+/// reaps: 20 ms in all.
+const REAPED_TRIES: u32 = 80;
+const REAPED_WAIT: std::time::Duration = std::time::Duration::from_micros(250);
 /// After a failure to start one, the next try waits, ns.
 const START_RETRY: u64 = 500_000_000;
 
@@ -540,6 +544,9 @@ impl Supervisor {
 
     /// Kills a process. `cause`: what to say of it; `None` = it was not in a seat.
     pub fn kill(&mut self, id: u64, cause: Option<u32>) {
+        if cause == Some(CAUSE_REPORT) {
+            self.distrust_process(id);
+        }
         if let Some(worker) = self.workers.get_mut(&id) {
             worker.killed = worker.killed.or(cause);
             if cause.is_none() {
@@ -603,9 +610,20 @@ impl Supervisor {
         let Some(link) = self.workers.get_mut(&id).and_then(|w| w.link.as_mut()) else {
             return;
         };
-        if !link.send(message, fds) {
-            // Gone, or deaf: its death is what is handled.
-            self.kill_seated(id, command::verbs::CAUSE_STALL);
+        if link.send(message, fds) {
+            return;
+        }
+        // Gone, or deaf: its death is what is handled.
+        if link.backlog() > 0 {
+            self.distrust_process(id);
+        }
+        self.kill_seated(id, command::verbs::CAUSE_STALL);
+    }
+
+    /// Nothing that this process wrote goes on.
+    pub fn distrust_process(&mut self, id: u64) {
+        if let Some(Place::Seated(seat)) = self.workers.get(&id).map(|worker| worker.place) {
+            self.distrust(seat);
         }
     }
 
@@ -737,8 +755,26 @@ fn how_it_ended(pidfd: &OwnedFd) -> How {
             (_, Some(signal)) => How::Signal(signal),
             _ => How::Unknown,
         },
-        _ => How::Unknown,
+        _ => how_another_reaped_it(pidfd),
     }
+}
+
+/// The same of the keeper's child, which it reaps in a moment; the kernel knows from then
+/// on. Bound: [`REAPED_TRIES`], for a process that a supervisor before us started.
+fn how_another_reaped_it(pidfd: &OwnedFd) -> How {
+    for _ in 0..REAPED_TRIES {
+        match confine::exit_status(pidfd.as_fd()) {
+            Ok(Some(status)) => {
+                return match status & 0x7f {
+                    0 => How::Exit(status >> 8 & 0xff),
+                    signal => How::Signal(signal),
+                };
+            }
+            Ok(None) => std::thread::sleep(REAPED_WAIT),
+            Err(_) => break,
+        }
+    }
+    How::Unknown
 }
 
 /// Processor time of a process, ns; 0 where there is none.

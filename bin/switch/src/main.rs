@@ -4,6 +4,7 @@
 //! the control socket, with the descriptors, after it has given everything else up.
 
 mod capture;
+mod journal;
 mod listing;
 mod outlet;
 mod parking;

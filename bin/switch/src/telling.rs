@@ -30,6 +30,8 @@ impl Telling {
             ProcessWord::Working,
             ProcessWord::Asleep,
             ProcessWord::FirstFrame,
+            ProcessWord::Restored,
+            ProcessWord::NotRestored,
         ] {
             counters.set(word, 0);
         }

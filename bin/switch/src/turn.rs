@@ -531,6 +531,7 @@ impl Attached {
             reason: None,
         };
         switch.tick(&image, now, &mut outlet);
+        self.tell_restored(now);
     }
 
     /// How long to wait after a turn without work: not at all while it still spins,

@@ -2,6 +2,7 @@
 
 use crate::capture::Capture;
 use crate::clock;
+use crate::journal::Journal;
 use crate::listing::Listing;
 use crate::outlet::{Outlets, Workshop};
 use crate::ports::{Place, Ports, Sink, Source};
@@ -22,7 +23,8 @@ use rustix::io::Errno;
 use seqpacket::{Error, Fds, Socket};
 use shm::{CountersPage, Geometry, ProducerFds, Recorder, SealedImage, Start, attach_producer};
 use std::os::fd::{AsFd, OwnedFd};
-use switch::{Config, Slot, Switch};
+use switch::{Config, Restoration, Slot, Switch};
+use telemetry::counters::ProcessWord;
 use telemetry::drops::DropReason;
 use telemetry::recorder::EventKind;
 use wire::offload::MAX_FRAME;
@@ -86,6 +88,8 @@ pub struct Attached {
     pub waiting: Waiting,
     pub turns: u64,
     pub last_work: u64,
+    /// What was said of a predecessor's connections.
+    pub restoration: Restoration,
     start: u32,
 }
 
@@ -230,6 +234,10 @@ impl Worker {
             return;
         };
         let mut attached = Attached::new(body, Telling::new(counters, recorder));
+        // Without one connections end with the process.
+        if let Some(journal) = fds.next().and_then(|fd| Journal::open(fd).ok()) {
+            attached.switch.keep(Box::new(journal));
+        }
         attached.telling.record(
             clock::monotonic(),
             EventKind::Attached,
@@ -315,6 +323,7 @@ impl Worker {
                 attached
                     .telling
                     .record(now, EventKind::ImageSwapped, 0, body.epoch, digits);
+                attached.tell_restored(now);
                 0
             }
             Err(refused) => {
@@ -410,7 +419,29 @@ impl Attached {
             waiting: Waiting::of(body),
             turns: 0,
             last_work: 0,
+            restoration: Restoration::default(),
             start: body.start,
+        }
+    }
+
+    /// Says what came of a predecessor's connections, where there is news; and once that all
+    /// were looked at.
+    pub fn tell_restored(&mut self, now: u64) {
+        let Restoration {
+            restored,
+            refused,
+            unread,
+        } = self.switch.restoration();
+        if self.restoration == self.switch.restoration() {
+            return;
+        }
+        self.restoration = self.switch.restoration();
+        let counters = &self.telling.counters;
+        counters.set(ProcessWord::Restored, restored);
+        counters.set(ProcessWord::NotRestored, refused);
+        if unread == 0 {
+            let kind = EventKind::ConnectionsRestored;
+            self.telling.record(now, kind, 0, restored, refused);
         }
     }
 

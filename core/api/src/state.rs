@@ -96,6 +96,10 @@ pub struct Compartment {
     pub frame_syscalls: u64,
     /// Frames those calls moved.
     pub frame_syscall_frames: u64,
+    /// Connections of its predecessor that go on, alleged.
+    pub restored: u64,
+    /// Those of its predecessor that nothing let begin now, alleged.
+    pub not_restored: u64,
     /// Times the fabric reported it for speaking with what is not its own (the fabric's count).
     pub reports: u64,
     /// Drops on its fabric channel as the fabric counts them, by reason.

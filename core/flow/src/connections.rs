@@ -1,8 +1,9 @@
 //! All connections of a compartment, in storage that is sized once.
 //!
-//! A connection costs 120 bytes of record, 8 of its owner's sets and 2 of the heads of
-//! the answers' chains: 130 bytes, so that a million are 124 MiB. Nothing of it is
-//! resident before it is used. A translated one costs 36 bytes more.
+//! A connection costs 116 bytes of record, 8 of its owner's sets and 2 of the heads of
+//! the answers' chains: 126 bytes, so that a million are 120 MiB. Nothing of it is
+//! resident before it is used. A translated one costs 36 bytes more, and one that both
+//! sides agreed to 96 in the journal.
 //!
 //! The side of the initiator lies in its owner's sets (`index`), the side of
 //! the responder in one table of chains for the whole compartment. That table evicts
@@ -18,15 +19,15 @@ use wire::{Tuple, tcp};
 use zerocopy::FromZeros;
 
 use crate::index::{self, MOST, Places, Sets};
-use crate::journal::{Entry, Journal, Restored};
+use crate::journal::{Entry, Journal, Memory, Read, Restored};
 use crate::record::{RECORD, Record, TRANSLATED, Translation, WAITS};
 use crate::segment::{Kind, Segment};
 use crate::state::{Invalid, State};
 use crate::tcp::{Step, Track};
 
 pub use told::{
-    Connection, Counters, Cursor, Direction, Found, Judgement, Refused, Rejudged, Side, Swept,
-    TooMany, Verdict,
+    Connection, Counters, Cursor, Direction, Found, Judgement, Refused, Rejudged, Resumed, Side,
+    Swept, TooMany, Verdict,
 };
 
 /// Answers under one head at most. With half as many heads as records a chain of 33 is
@@ -39,6 +40,8 @@ pub const BYTES: usize = RECORD + size_of::<u32>() * index::SLACK as usize + siz
 
 /// One owner's bounds.
 struct Owner {
+    /// What the caller calls it.
+    name: u32,
     first_record: u32,
     capacity: u32,
     first_set: u32,
@@ -54,7 +57,7 @@ struct Owner {
 }
 
 /// All connections of a compartment.
-pub struct Connections<J = ()> {
+pub struct Connections {
     seed: [u64; 2],
     owners: Vec<Owner>,
     sets: Sets,
@@ -63,76 +66,36 @@ pub struct Connections<J = ()> {
     translations: Vec<Translation>,
     /// Where the sweep goes on: an owner, and a record of it.
     cursor: (usize, u32),
-    journal: J,
+    journal: Option<Journal>,
 }
 
 impl Connections {
-    /// Without a journal: see [`Connections::journalled`].
+    /// As [`Connections::named`], of owners that are called nothing.
     ///
     /// # Errors
     /// [`TooMany`].
     pub fn new(seed: [u64; 2], capacities: &[u32]) -> Result<Connections, TooMany> {
-        Connections::journalled(seed, capacities, ())
+        let owners: Vec<(u32, u32)> = capacities.iter().map(|&capacity| (0, capacity)).collect();
+        Connections::named(seed, &owners)
     }
-}
 
-impl Connections {
-    /// The same connections with room for others: those between owners that `stays`
-    /// names, as far as they find a place. Costs time for each connection, off the data
-    /// path.
-    ///
-    /// # Errors
-    /// [`TooMany`].
-    pub fn resized(
-        &self,
-        seed: [u64; 2],
-        capacities: &[u32],
-        now: u64,
-        stays: impl Fn(u32) -> bool,
-    ) -> Result<Connections, TooMany> {
-        let mut new = Connections::new(seed, capacities)?;
-        for (owner, new_owner) in self.owners.iter().zip(&mut new.owners) {
-            new_owner.counters = owner.counters;
-        }
-        for (number, record) in (0..).zip(&self.records) {
-            if record.state().is_none() || record.expired(now) {
-                continue;
-            }
-            let (a, b) = (record.a(), self.b(number, record));
-            if !stays(a.owner) || !stays(b.owner) {
-                continue;
-            }
-            if let Ok(id) = new.install(now, &a, &b, *record)
-                && !record.state().is_some_and(State::is_half_open)
-            {
-                new.promote(now, id, false);
-            }
-        }
-        Ok(new)
-    }
-}
-
-impl<J: Journal> Connections<J> {
-    /// Room for as many connections of each owner as `capacities` says. `seed` is
-    /// random and told to nobody. The memory is reserved here, once, and becomes
-    /// resident as it is used.
+    /// Room for as many connections of each owner as is said beside its name, by which a
+    /// successor knows it again. `seed` is random and told to nobody. The memory is
+    /// reserved here, once, and becomes resident as it is used.
     ///
     /// # Errors
     /// [`TooMany`]: more than [`OWNERS`] owners, 16,777,214 connections of one, or
     /// 2^32 - 1 together; or the memory is not to be had.
-    pub fn journalled(
-        seed: [u64; 2],
-        capacities: &[u32],
-        journal: J,
-    ) -> Result<Connections<J>, TooMany> {
-        if capacities.len() > OWNERS || capacities.iter().any(|&capacity| capacity > MOST) {
+    pub fn named(seed: [u64; 2], all: &[(u32, u32)]) -> Result<Connections, TooMany> {
+        if all.len() > OWNERS || all.iter().any(|&(_, capacity)| capacity > MOST) {
             return Err(TooMany);
         }
         let (mut records, mut sets) = (0u32, 0u32);
-        let mut owners = Vec::with_capacity(capacities.len());
-        for &capacity in capacities {
+        let mut owners = Vec::with_capacity(all.len());
+        for &(name, capacity) in all {
             let own = index::sets(capacity);
             owners.push(Owner {
+                name,
                 first_record: records,
                 capacity,
                 first_set: sets,
@@ -156,8 +119,41 @@ impl<J: Journal> Connections<J> {
             records: Record::new_vec_zeroed(size).map_err(|_| TooMany)?,
             translations: Translation::new_vec_zeroed(size).map_err(|_| TooMany)?,
             cursor: (0, 0),
-            journal,
+            journal: None,
         })
+    }
+
+    /// Takes over from other connections, which have none any more, those between owners
+    /// that `stays` names, as far as they find a place; and their journal. Costs time for
+    /// each connection, off the data path.
+    pub fn inherit(&mut self, before: &mut Connections, now: u64, stays: impl Fn(u32) -> bool) {
+        self.journal = before.journal.take();
+        for (owner, own) in before.owners.iter().zip(&mut self.owners) {
+            own.counters = owner.counters;
+        }
+        for (number, record) in (0..).zip(&before.records) {
+            if record.state().is_none() {
+                continue;
+            }
+            let (a, b) = (record.a(), before.b(number, record));
+            let stays = !record.expired(now) && stays(a.owner) && stays(b.owner);
+            let installed = stays
+                .then(|| self.install(now, &a, &b, *record).ok())
+                .flatten();
+            match installed {
+                Some(id) if !record.state().is_some_and(State::is_half_open) => {
+                    self.promote(now, id, false);
+                }
+                Some(_) => {}
+                None => self.unwrite(record.place),
+            }
+        }
+    }
+
+    /// Keeps a journal in this memory from now on. What a predecessor left in it waits
+    /// for [`Connections::restore`].
+    pub fn keep(&mut self, memory: Box<dyn Memory>) {
+        self.journal = Some(Journal::open(memory));
     }
 
     /// The connection that a packet of `owner`'s side in `zone` belongs to.
@@ -217,32 +213,75 @@ impl<J: Journal> Connections<J> {
         })
     }
 
-    /// Opens again what a journal alleged and the caller judged. Of TCP the first
+    /// Goes on with what a predecessor left in the journal: reads up to `budget` places,
+    /// and opens again what could be a connection of owners that are called the same, that
+    /// has free sides and that `judge` lets begin now. The rest is erased. Of TCP the first
     /// packet of each side is believed.
-    ///
-    /// # Errors
-    /// [`Refused`].
     pub fn restore(
+        &mut self,
+        now: u64,
+        budget: u32,
+        judge: &mut impl FnMut(&Restored) -> Option<Verdict>,
+    ) -> Resumed {
+        let mut resumed = Resumed::default();
+        for _ in 0..budget {
+            match self.journal.as_mut().and_then(Journal::next) {
+                None => break,
+                Some(Read::Nothing) => {}
+                Some(Read::Refused) => resumed.refused += 1,
+                Some(Read::Alleged(restored, place)) => {
+                    let verdict = match self.are_known(&restored) {
+                        true => judge(&restored),
+                        false => None,
+                    };
+                    if verdict.is_some_and(|v| self.reopen(now, &restored, &v, place).is_ok()) {
+                        resumed.restored += 1;
+                    } else {
+                        self.unwrite(place);
+                        resumed.refused += 1;
+                    }
+                }
+            }
+        }
+        if let Some(journal) = self.journal.as_mut() {
+            journal.survived();
+        }
+        resumed.ended = self.unread() == 0;
+        resumed
+    }
+
+    /// Places of a predecessor's that are still to be read.
+    pub fn unread(&self) -> u32 {
+        self.journal.as_ref().map_or(0, Journal::unread)
+    }
+
+    /// Whether the owners of both sides are still called as they were.
+    fn are_known(&self, restored: &Restored) -> bool {
+        let Restored { a, b, names, .. } = restored;
+        let name = |side: &Side| self.owners.get(side.owner as usize).map(|owner| owner.name);
+        !guard!("journal-owner") || [name(a), name(b)] == names.map(Some)
+    }
+
+    fn reopen(
         &mut self,
         now: u64,
         restored: &Restored,
         verdict: &Verdict,
-    ) -> Result<Found, Refused> {
+        place: u32,
+    ) -> Result<(), Refused> {
         let (a, b) = (&restored.a, &restored.b);
         let mut record = Record::new(now, a, b, verdict);
         match restored.state {
             State::Established => record.set_track(&Track::restored(restored.scales)),
             state => record.set_state(state),
         }
+        record.place = place;
         let id = self.install(now, a, b, record)?;
         if let Some(owner) = self.owners.get_mut(a.owner as usize) {
             owner.counters.restored += 1;
         }
         self.promote(now, id, true);
-        Ok(Found {
-            id,
-            direction: Direction::Forth,
-        })
+        Ok(())
     }
 
     /// Judges a packet that [`Connections::find`] found a connection for, and counts it
@@ -456,11 +495,6 @@ impl<J: Journal> Connections<J> {
         owner.map(|owner| owner.counters).unwrap_or_default()
     }
 
-    /// The journal.
-    pub const fn journal(&mut self) -> &mut J {
-        &mut self.journal
-    }
-
     /// Goes on with the background pass: looks at up to `budget` records, removes those
     /// that were silent for too long, and has `judge` judge again those that another
     /// image than `epoch`'s decided about.
@@ -574,22 +608,45 @@ impl<J: Journal> Connections<J> {
         None
     }
 
-    /// Writes the journal's entry anew.
+    /// Brings the journal up to a connection's state: what both sides agreed to and is not
+    /// over is there. Nothing else of an entry ever changes.
     fn note(&mut self, id: u32) {
-        if !J::KEEPS {
+        if self.journal.is_none() {
             return;
         }
-        let Some(record) = self.record(id) else {
+        let Some((record, state)) = self
+            .record(id)
+            .and_then(|record| Some((record, record.state()?)))
+        else {
             return;
         };
-        let Some(state) = record.state() else { return };
-        if state.is_over() {
-            // Nobody restores it.
-            return self.journal.write(id, None);
+        let kept = !state.is_half_open() && !state.is_over();
+        let place = match (kept, record.place) {
+            (true, 0) => {
+                let (a, b) = (record.a(), self.b(id, record));
+                let name = |side: &Side| self.owners.get(side.owner as usize).map_or(0, |o| o.name);
+                let (names, scales) = ([name(&a), name(&b)], record.track(state).scales);
+                let entry = |slot| Entry::new(slot, names, [&a, &b], state, scales);
+                self.journal
+                    .as_mut()
+                    .map_or(0, |journal| journal.put(entry))
+            }
+            (false, place) if place != 0 => {
+                self.unwrite(place);
+                0
+            }
+            _ => return,
+        };
+        if let Some(record) = self.records.get_mut(id as usize) {
+            record.place = place;
         }
-        let (a, b) = (record.a(), self.b(id, record));
-        let entry = Entry::new(id, [&a, &b], state, record.track(state).scales);
-        self.journal.write(id, Some(&entry));
+    }
+
+    /// Erases an entry of the journal.
+    fn unwrite(&mut self, place: u32) {
+        if let Some(journal) = self.journal.as_mut().filter(|_| place != 0) {
+            journal.erase(place);
+        }
     }
 }
 

@@ -1,11 +1,18 @@
 //! What of a connection outlives the process that tracked it.
 //!
-//! The switch writes an [`Entry`] per connection into memory that another holds; its
-//! successor reads them. Whoever wrote them may have been taken over, so that what is
-//! read is an allegation: [`Entry::read`] takes only what a connection can be, and the
-//! caller judges it by the present tables before it opens it again. Numbers are given
-//! anew then, so that all entries are read before the first connection is opened.
+//! The switch writes an [`Entry`] for each connection that both sides have agreed to, into
+//! memory that another holds; its successor reads them. Whoever wrote them may have been
+//! taken over, so that what is read is an allegation: [`Entry::read`] takes only what a
+//! connection can be, and the caller judges it by the present tables before it is opened
+//! again.
+//!
+//! A connection keeps its place in the journal over restarts and changes of room, so that
+//! nothing is copied there and a process that dies while it reads loses nothing. A
+//! process that dies at any instruction leaves each entry whole, or one whose check does
+//! not fit. Of the rest of the memory only this process's own writes are believed, and
+//! these no further than that the links of free places end.
 
+use core::ops::Range;
 use guard::guard;
 use wire::address::{is_multicast, is_unspecified, unmapped};
 use wire::{Tuple, icmpv4, icmpv6, tcp, udp};
@@ -16,46 +23,187 @@ use crate::sip;
 use crate::state::State;
 use crate::tcp::NO_SCALE;
 
-/// Where entries are written to. It neither blocks nor fails.
-pub trait Journal {
-    /// Whether anything is kept; if not, no entry is made.
-    const KEEPS: bool = true;
-
-    /// What is at `slot`, a connection's number, from now on; `None`: nothing.
-    fn write(&mut self, slot: u32, entry: Option<&Entry>);
+/// Words that outlive the process. None of it blocks or fails: what lies outside is not
+/// written, and reads as zeros.
+pub trait Memory {
+    /// Words there are.
+    fn words(&self) -> usize;
+    /// Words from `at` on.
+    fn read(&self, at: usize, words: &mut [u64]);
+    /// Stores words from `at` on, each at once, and after all that was written before.
+    fn write(&mut self, at: usize, words: &[u64]);
 }
 
-/// No journal.
-impl Journal for () {
-    const KEEPS: bool = false;
+/// Words before the first entry: [`MAGIC`], the places ever used, and the one that is
+/// being read, and 1.
+const HEADER: usize = 8;
+/// "BHFLOWS" and the version of this layout.
+const MAGIC: u64 = u64::from_le_bytes(*b"BHFLOWS2");
+const USED: usize = 1;
+const READING: usize = 2;
 
-    fn write(&mut self, _: u32, _: Option<&Entry>) {}
+/// Bytes of memory for so many connections.
+pub const fn bytes_for(connections: usize) -> usize {
+    HEADER * 8 + connections * ENTRY
+}
+
+/// A journal, and where it stands.
+pub(crate) struct Journal {
+    memory: Box<dyn Memory>,
+    slots: u32,
+    used: u32,
+    /// The first place that was given back, and 1.
+    free: u32,
+    /// Places of before that were not read yet.
+    unread: Range<u32>,
+}
+
+/// What was found at a place.
+pub(crate) enum Read {
+    /// Nothing.
+    Nothing,
+    /// What could not be a connection; it is gone.
+    Refused,
+    /// What could, and its place.
+    Alleged(Restored, u32),
+}
+
+impl Journal {
+    /// Goes on with what a predecessor left there, if it left something of this layout.
+    pub(crate) fn open(memory: Box<dyn Memory>) -> Journal {
+        let room = memory.words().saturating_sub(HEADER) / WORDS;
+        let mut journal = Journal {
+            memory,
+            slots: u32::try_from(room).unwrap_or(u32::MAX - 1),
+            used: 0,
+            free: 0,
+            unread: 0..0,
+        };
+        if journal.word(0) == MAGIC {
+            journal.used = (journal.word(USED)).min(u64::from(journal.slots)) as u32;
+        }
+        journal.unread = 0..journal.used;
+        // What killed its reader is not read again.
+        let killer = u32::try_from(journal.word(READING)).unwrap_or(0);
+        if (1..=journal.used).contains(&killer) && guard!("journal-killer") {
+            journal.memory.write(at(killer - 1), &[0]);
+        }
+        journal.memory.write(READING, &[0]);
+        journal.memory.write(USED, &[journal.used.into()]);
+        journal.memory.write(0, &[MAGIC]);
+        journal
+    }
+
+    fn word(&self, at: usize) -> u64 {
+        let mut word = [0];
+        self.memory.read(at, &mut word);
+        word[0]
+    }
+
+    /// Writes an entry; its place and 1, or 0 where there is none.
+    pub(crate) fn put(&mut self, entry: impl FnOnce(u32) -> Entry) -> u32 {
+        let slot = match self.free.checked_sub(1) {
+            Some(slot) => {
+                let next = self.word(at(slot) + 1);
+                // It is our own, and yet of memory: no place is beyond those used.
+                self.free = u32::try_from(next).map_or(0, |next| match next <= self.used {
+                    true => next,
+                    false => 0,
+                });
+                slot
+            }
+            None if self.used < self.slots => {
+                self.used += 1;
+                self.memory.write(USED, &[self.used.into()]);
+                self.used - 1
+            }
+            None => return 0,
+        };
+        let [first, rest @ ..] = entry(slot).words();
+        // Until the first, with the check, it is none.
+        self.memory.write(at(slot) + 1, &rest);
+        self.memory.write(at(slot), &[first]);
+        slot + 1
+    }
+
+    /// Erases the entry at a place that [`Journal::put`] or [`Journal::next`] gave.
+    pub(crate) fn erase(&mut self, place: u32) {
+        let Some(slot) = place.checked_sub(1).filter(|slot| *slot < self.used) else {
+            return;
+        };
+        self.memory.write(at(slot), &[0]);
+        self.memory.write(at(slot) + 1, &[self.free.into()]);
+        self.free = place;
+    }
+
+    /// Reads the next place of before; `None`: all were read. What is alleged stays there
+    /// unless it is erased.
+    pub(crate) fn next(&mut self) -> Option<Read> {
+        let slot = self.unread.next()?;
+        let mut words = [0; WORDS];
+        self.memory.read(at(slot), &mut words);
+        let is_empty = words.first() == Some(&0);
+        let read = match is_empty {
+            true => None,
+            false => {
+                self.memory.write(READING, &[u64::from(slot) + 1]);
+                Entry::of(&words).read(slot)
+            }
+        };
+        Some(match read {
+            Some(restored) => Read::Alleged(restored, slot + 1),
+            None => {
+                self.erase(slot + 1);
+                match is_empty {
+                    true => Read::Nothing,
+                    false => Read::Refused,
+                }
+            }
+        })
+    }
+
+    /// What was read last has killed nobody.
+    pub(crate) fn survived(&mut self) {
+        self.memory.write(READING, &[0]);
+    }
+
+    /// Places that are still to be read.
+    pub(crate) fn unread(&self) -> u32 {
+        self.unread.len() as u32
+    }
+}
+
+const fn at(slot: u32) -> usize {
+    HEADER + slot as usize * WORDS
 }
 
 /// `Entry::version` of this layout.
-pub const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// A connection as written: 96 bytes, host order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Entry {
-    /// A hash of the rest and of the slot: what was torn or moved is not taken. It
+    /// A hash of the rest and of the place: what was torn or moved is not taken. It
     /// keeps no one from forging.
-    check: u64,
-    owners: [u32; 2],
-    sources: [[u8; 16]; 2],
-    destinations: [[u8; 16]; 2],
-    source_ports: [u16; 2],
-    destination_ports: [u16; 2],
-    zones: [u16; 2],
+    check: u32,
+    version: u8,
     protocol: u8,
     state: u8,
     scales: u8,
-    version: u8,
+    /// Names of the owners, and their numbers.
+    names: [u32; 2],
+    owners: [u16; 2],
+    zones: [u16; 2],
+    source_ports: [u16; 2],
+    destination_ports: [u16; 2],
+    sources: [[u8; 16]; 2],
+    destinations: [[u8; 16]; 2],
 }
 
 /// Bytes of an [`Entry`].
 pub const ENTRY: usize = size_of::<Entry>();
+const WORDS: usize = ENTRY / 8;
 const _: () = assert!(ENTRY == 96);
 
 /// A connection that a journal alleges, and that could be one.
@@ -65,42 +213,57 @@ pub struct Restored {
     pub a: Side,
     /// The responder's side.
     pub b: Side,
+    /// What the owners of both sides were called ([`crate::Connections::named`]).
+    pub names: [u32; 2],
     /// [`State::Established`], [`State::Replied`] or [`State::Stream`].
     pub state: State,
     pub(crate) scales: [u8; 2],
 }
 
 impl Entry {
-    pub(crate) fn new(slot: u32, [a, b]: [&Side; 2], state: State, scales: [u8; 2]) -> Entry {
+    pub(crate) fn new(
+        slot: u32,
+        names: [u32; 2],
+        [a, b]: [&Side; 2],
+        state: State,
+        scales: [u8; 2],
+    ) -> Entry {
         let mut entry = Entry {
             check: 0,
-            owners: [a.owner, b.owner],
-            sources: [a.tuple.source, b.tuple.source],
-            destinations: [a.tuple.destination, b.tuple.destination],
-            source_ports: [a.tuple.source_port, b.tuple.source_port],
-            destination_ports: [a.tuple.destination_port, b.tuple.destination_port],
-            zones: [a.zone, b.zone],
+            version: VERSION,
             protocol: a.tuple.protocol,
             state: state as u8,
             scales: scales[0] & 15 | scales[1] << 4,
-            version: VERSION,
+            names,
+            owners: [a.owner as u16, b.owner as u16],
+            zones: [a.zone, b.zone],
+            source_ports: [a.tuple.source_port, b.tuple.source_port],
+            destination_ports: [a.tuple.destination_port, b.tuple.destination_port],
+            sources: [a.tuple.source, b.tuple.source],
+            destinations: [a.tuple.destination, b.tuple.destination],
         };
         entry.check = entry.sum(slot);
         entry
     }
 
-    fn sum(&self, slot: u32) -> u64 {
-        let mut words = [0u64; ENTRY / 8];
-        let (all, _) = self.as_bytes().as_chunks::<8>();
-        for (word, bytes) in words.iter_mut().zip(all) {
-            *word = u64::from_ne_bytes(*bytes);
-        }
-        // In place of itself.
-        words[0] = u64::from(slot);
-        sip::hash([0; 2], words, (ENTRY as u64) << 56)
+    fn of(words: &[u64; WORDS]) -> Entry {
+        zerocopy::transmute!(*words)
     }
 
-    /// Reads what was found at `slot`. `None`: nothing, or nothing that a connection
+    fn words(&self) -> [u64; WORDS] {
+        zerocopy::transmute!(*self)
+    }
+
+    fn sum(&self, slot: u32) -> u32 {
+        // The place in place of the sum.
+        let words = Entry {
+            check: slot,
+            ..*self
+        };
+        sip::hash([0; 2], words.words(), (ENTRY as u64) << 56) as u32
+    }
+
+    /// Reads what was found at place `slot`. `None`: nothing, or nothing that a connection
     /// could be: torn, of another version, half-open or over, of contradicting sides.
     /// That owners exist and that sides are free is seen when it is opened.
     pub fn read(&self, slot: u32) -> Option<Restored> {
@@ -132,6 +295,7 @@ impl Entry {
         Some(Restored {
             a,
             b,
+            names: self.names,
             state,
             scales,
         })
@@ -139,7 +303,7 @@ impl Entry {
 
     fn side(&self, index: usize) -> Option<Side> {
         Some(Side {
-            owner: *self.owners.get(index)?,
+            owner: (*self.owners.get(index)?).into(),
             zone: *self.zones.get(index)?,
             tuple: Tuple {
                 source: *self.sources.get(index)?,

@@ -21,9 +21,9 @@ mod tcp;
 
 pub use connections::{
     Connection, Connections, Counters, Cursor, Direction, Found, Judgement, Refused, Rejudged,
-    Side, Swept, TooMany, Verdict,
+    Resumed, Side, Swept, TooMany, Verdict,
 };
 pub use fragments::{Fragments, Unfollowed};
-pub use journal::{Entry, Journal, Restored};
+pub use journal::{Entry, Memory, Restored};
 pub use segment::Segment;
 pub use state::{Invalid, State};

@@ -1,4 +1,4 @@
-//! One connection in memory: 120 bytes, all zero where there is none.
+//! One connection in memory: 116 bytes, all zero where there is none.
 
 use wire::Tuple;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
@@ -30,7 +30,8 @@ pub(crate) struct Record {
     last: u32,
     epoch: u32,
     rules: [u32; 2],
-    actions: [u32; 2],
+    /// Its place in the journal, and 1; 0: none.
+    pub(crate) place: u32,
     ends: [u32; 2],
     limits: [u32; 2],
     windows: [u16; 2],
@@ -39,7 +40,7 @@ pub(crate) struct Record {
 
 /// Bytes of a record.
 pub(crate) const RECORD: usize = size_of::<Record>();
-const _: () = assert!(RECORD == 120);
+const _: () = assert!(RECORD == 116);
 
 /// Flag: the side of the responder is not the initiator's reversed.
 pub(crate) const TRANSLATED: u8 = 0x40;
@@ -73,7 +74,7 @@ impl Record {
             last: tick(now),
             epoch: 0,
             rules: [0; 2],
-            actions: [0; 2],
+            place: 0,
             ends: [0; 2],
             limits: [0; 2],
             windows: [0; 2],
@@ -135,7 +136,6 @@ impl Record {
         Verdict {
             epoch: self.epoch,
             rules: self.rules,
-            actions: self.actions,
         }
     }
 
@@ -146,7 +146,6 @@ impl Record {
     pub(crate) const fn judge(&mut self, verdict: &Verdict) {
         self.epoch = verdict.epoch;
         self.rules = verdict.rules;
-        self.actions = verdict.actions;
     }
 
     /// Nanoseconds since a packet passed, as the coarse clock knows it: never more than

@@ -25,8 +25,8 @@ const MOST_PAYLOAD: u32 = 65_535;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Track {
     pub(crate) state: State,
-    /// Bits 0 and 1: this one's SYN was acknowledged; 2 and 3: it sent FIN; 4 and 5:
-    /// it sent RST.
+    /// Bits 0 and 1: this one's SYN was acknowledged, or what it sent is known again since
+    /// it was restored; 2 and 3: it sent FIN; 4 and 5: it sent RST.
     pub(crate) flags: u8,
     /// The end of what it sent.
     pub(crate) ends: [u32; 2],
@@ -73,7 +73,7 @@ impl Track {
     pub(crate) const fn restored(scales: [u8; 2]) -> Track {
         Track {
             state: State::Established,
-            flags: ACKED | ACKED << 1,
+            flags: 0,
             ends: [0; 2],
             limits: [0; 2],
             windows: [0; 2],
@@ -91,12 +91,28 @@ impl Track {
         }
     }
 
+    fn raise(values: &mut [u32; 2], index: usize, value: u32) {
+        if after(value, Self::at(values, index)) {
+            Self::put(values, index, value);
+        }
+    }
+
     fn is(&self, flag: u8, index: usize) -> bool {
         self.flags & flag << (index & 1) != 0
     }
 
     fn mark(&mut self, flag: u8, index: usize) {
         self.flags |= flag << (index & 1);
+    }
+
+    /// Restored, and the end of what this one sent is a guess: it may have repeated what
+    /// was lost, behind what it had sent and the other knows.
+    fn is_guessed(&self, index: usize) -> bool {
+        let stands = matches!(
+            self.state,
+            State::Established | State::HalfClosed | State::TimeWait
+        );
+        stands && !self.is(ACKED, index)
     }
 
     fn scaled(&self, index: usize, window: u16) -> u32 {
@@ -222,10 +238,11 @@ impl Track {
     fn acknowledge(&mut self, pair: Pair, number: u32, window: u32) {
         // One byte beyond a closed window is a probe (RFC 9293, section 3.8.6.1).
         let limit = number.wrapping_add(window.max(1));
-        let first = !self.is(ACKED, pair.other);
-        if first || after(limit, Self::at(&self.limits, pair.other)) {
+        let first = !self.is(ACKED, pair.other) && !self.is_guessed(pair.other);
+        if first {
             Self::put(&mut self.limits, pair.other, limit);
         }
+        Self::raise(&mut self.limits, pair.other, limit);
         if matches!(self.state, State::SynSent | State::SynReceived) {
             self.mark(ACKED, pair.other);
             if self.is(ACKED, 0) && self.is(ACKED, 1) {
@@ -251,13 +268,20 @@ impl Track {
             }
             let end = end(segment);
             let window = self.scaled(this, segment.window).max(1);
-            Self::put(&mut self.ends, this, end);
             Self::put(&mut self.windows, this, window);
-            Self::put(&mut self.limits, this, end.wrapping_add(window));
             if Self::at(&self.windows, other) == 0 {
                 Self::put(&mut self.ends, other, segment.acknowledgement);
                 Self::put(&mut self.limits, other, segment.acknowledgement);
+                Self::put(&mut self.ends, this, end);
+                Self::put(&mut self.limits, this, end.wrapping_add(window));
+            } else {
+                // What the other acknowledged was sent.
+                Self::raise(&mut self.ends, this, end);
+                Self::raise(&mut self.limits, this, end.wrapping_add(window));
             }
+        }
+        if self.is_guessed(other) && segment.flags & (ACK | RST) == ACK {
+            Self::raise(&mut self.ends, other, segment.acknowledgement);
         }
         self.window(pair, segment)?;
         self.learn(pair, segment);
@@ -285,8 +309,10 @@ impl Track {
                 return Err(Invalid::Reset);
             }
         } else {
-            let too_new = after(segment.sequence, limit);
-            let too_old = window != 0 && !after(end, sent.wrapping_sub(window).wrapping_sub(1));
+            // Of another that was not heard since it was restored no window is known.
+            let too_new = window != 0 && after(segment.sequence, limit);
+            let known = window != 0 && !self.is_guessed(this);
+            let too_old = known && !after(end, sent.wrapping_sub(window).wrapping_sub(1));
             if guard!("flow-sequence-window") && (too_new || too_old) {
                 return Err(Invalid::Sequence);
             }
@@ -298,7 +324,7 @@ impl Track {
             let oldest = Self::at(&self.windows, this).max(OLD_ACKNOWLEDGEMENT);
             let oldest = newest.wrapping_sub(oldest);
             let known = between(oldest, segment.acknowledgement, newest);
-            if guard!("flow-acknowledgement-window") && !known {
+            if guard!("flow-acknowledgement-window") && !known && !self.is_guessed(other) {
                 return Err(Invalid::Acknowledgement);
             }
         }
@@ -324,6 +350,9 @@ impl Track {
         let fresh = after(end, Self::at(&self.ends, this));
         if fresh {
             Self::put(&mut self.ends, this, end);
+            if self.is_guessed(this) && Self::at(&self.windows, other) != 0 {
+                self.mark(ACKED, this);
+            }
         }
         let window = self.scaled(this, segment.window);
         let largest = Self::at(&self.windows, this).max(window);

@@ -299,7 +299,6 @@ fn fresh(
     let verdict = Verdict {
         epoch: state.tracking.epoch,
         rules: [rule(sent), rule(got)],
-        actions: [0; 2],
     };
     let opened = open(state, image, now, ip, &tuple, passage, &verdict, &segment)?;
     // One that found no place is served packet by packet.
@@ -484,7 +483,6 @@ pub(crate) fn again(
     Some(Verdict {
         epoch,
         rules: [sent, got],
-        actions: [0; 2],
     })
 }
 

@@ -26,15 +26,17 @@ mod meter;
 mod nd;
 mod outside;
 mod pipeline;
+mod restoration;
 mod state;
 mod tracking;
 mod translation;
 
 pub use decision::{Answer, Decision, Egress, Hop};
 pub use finish::{Finish, finish, needed};
-pub use flow::{Connection, Cursor, Side};
+pub use flow::{Connection, Cursor, Memory, Side, journal::bytes_for};
 pub use judgement::slot_of;
 pub use pipeline::Switch;
+pub use restoration::Restoration;
 pub use state::Config;
 
 use telemetry::{counters::Counter, drops::DropReason, rules::Outcome};

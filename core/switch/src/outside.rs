@@ -105,7 +105,9 @@ fn judge(
             if guard!("outside-mac") && parsed.destination.0 != attachment.mac {
                 return Err(DropReason::UnknownMac);
             }
-            source(image, attachment, ip)?;
+            let neighbour =
+                address::is_link_local(&ip.source) && is_attachment(attachment, &ip.destination);
+            source(image, attachment, &ip.source, neighbour)?;
             let inner = ip.version == Version::V4
                 && attachment.nat_block != 0
                 && !is_attachment(attachment, &ip.destination);
@@ -224,21 +226,21 @@ fn speaks(attachment: &Attachment, address: &[u8; 16]) -> bool {
     }
 }
 
-/// A source outside may not be an address inside, nor our own, nor none.
-fn source(
+/// A source outside may not be an address inside, nor our own, nor none; `neighbour`: it
+/// speaks to the attachment itself, from an address of the link.
+pub(crate) fn source(
     image: &CompartmentImage<'_>,
     attachment: &Attachment,
-    ip: &Ip,
+    address: &[u8; 16],
+    neighbour: bool,
 ) -> Result<(), DropReason> {
-    let neighbour =
-        address::is_link_local(&ip.source) && is_attachment(attachment, &ip.destination);
-    if unusable_source(&ip.source) && !neighbour {
+    if unusable_source(address) && !neighbour {
         return Err(DropReason::Martian);
     }
     let inside = image
-        .route(attachment.tenant, ip.source)
+        .route(attachment.tenant, *address)
         .is_some_and(|r| matches!(r.kind, ROUTE_SUBNET | ROUTE_VIA));
-    if guard!("outside-source") && (inside || is_attachment(attachment, &ip.source)) {
+    if guard!("outside-source") && (inside || is_attachment(attachment, address)) {
         return Err(DropReason::Martian);
     }
     Ok(())

@@ -5,10 +5,11 @@ use crate::decision::{Decision, Egress, decide};
 use crate::edit::Edit;
 use crate::frame::{Face, Frame, Leaving, Sender};
 use crate::judgement::{End, Passage, pass};
+use crate::restoration::Restoration;
 use crate::state::{Config, State, packet_burst};
 use crate::translation::Translation;
 use crate::{FABRIC, Ingress, Nanos, Output, Slot, admission, crossing, nd, outside};
-use flow::{Connection, Cursor};
+use flow::{Connection, Cursor, Memory};
 use guard::guard;
 use image::CompartmentImage;
 use image::compartment::NONE;
@@ -33,11 +34,25 @@ impl Switch {
         }
     }
 
+    /// Keeps a journal of connections in this memory from now on, before the first image:
+    /// what a predecessor left in it goes on as far as that image lets it begin, some of
+    /// it at once and the rest by [`Switch::tick`].
+    pub fn keep(&mut self, memory: Box<dyn Memory>) {
+        self.state.tracking.keep(memory);
+    }
+
+    /// What came of a predecessor's connections so far.
+    pub fn restoration(&self) -> Restoration {
+        self.state.tracking.restoration
+    }
+
     /// Starts using an image, at a batch edge. Meters, timers and resolved next
     /// hops of things that are still there go on. The only call that allocates;
     /// every later call is given this same image.
     pub fn use_image(&mut self, image: &CompartmentImage<'_>, now: Nanos) {
         self.state.adopt(image, Edit::all(), now);
+        self.state.tracking.restore_first(image, now);
+        self.state.plan();
     }
 
     /// The same in place of the image that was in use: connections that the difference

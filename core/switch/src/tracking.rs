@@ -4,6 +4,7 @@
 use crate::edit::Edit;
 use crate::frame::Leaving;
 use crate::judgement::{End, again};
+use crate::restoration::Restoration;
 use crate::{Decided, Nanos};
 use flow::{Connection, Connections, Direction, Found, Fragments, Rejudged, Verdict};
 use guard::guard;
@@ -37,6 +38,7 @@ pub(crate) struct Tracking {
     /// What rules decided about the frame being handled.
     pub(crate) decided: Option<Decided>,
     random: u64,
+    pub(crate) restoration: Restoration,
     /// By owner ([`crate::slot_of`]): the endpoint's id, and how many connections.
     owners: Vec<(u32, u32)>,
     /// By owner: its connections found no place until then.
@@ -69,6 +71,7 @@ impl Tracking {
             seed,
             decided: None,
             random: seed | 1,
+            restoration: Restoration::default(),
             owners: Vec::new(),
             full: Vec::new(),
             due: Nanos::MAX,
@@ -100,14 +103,14 @@ impl Tracking {
         }
         let keys = keys(self.seed);
         if owners != self.owners {
-            let capacities: Vec<u32> = owners.iter().map(|(_, capacity)| *capacity).collect();
             let stays = |owner: u32| {
                 let of = |all: &[(u32, u32)]| all.get(owner as usize).map(|(id, _)| *id);
                 of(&owners).is_some() && of(&owners) == of(&self.owners)
             };
             // The memory is not to be had: nobody has connections, and all are served
             // without state. The spec bounds what is asked for.
-            if let Ok(resized) = self.connections.resized(keys, &capacities, now, stays) {
+            if let Ok(mut resized) = Connections::named(keys, &owners) {
+                resized.inherit(&mut self.connections, now, stays);
                 self.connections = resized;
             }
             self.full = vec![0; owners.len()];
@@ -122,7 +125,8 @@ impl Tracking {
             self.fragments = fragments;
         }
         self.rounds = 2;
-        self.due = if self.live() == 0 { Nanos::MAX } else { now };
+        let idle = self.live() == 0 && self.connections.unread() == 0;
+        self.due = if idle { Nanos::MAX } else { now };
     }
 
     fn live(&self) -> u64 {
@@ -138,9 +142,9 @@ impl Tracking {
         }
     }
 
-    /// A step of the sweep, if it is due. Bound: [`STEP`] connections.
+    /// A step of the sweep, if it is due, and first of restoring. Bound: [`STEP`] connections.
     pub(crate) fn sweep(&mut self, image: &CompartmentImage<'_>, now: Nanos) {
-        if now < self.due {
+        if now < self.due || self.restore_more(image, now) {
             return;
         }
         let epoch = self.epoch;

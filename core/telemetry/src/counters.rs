@@ -37,6 +37,10 @@ pub enum ProcessWord {
     FirstFrame = 10,
     /// Packets of log rules that were not recorded, being too many.
     Unlogged = 11,
+    /// Connections of a predecessor that go on since this start.
+    Restored = 12,
+    /// Those that do not: torn, or not let begin now.
+    NotRestored = 13,
 }
 
 /// Counters of a slot, words 0..32 of its block. rx = from the slot into us.

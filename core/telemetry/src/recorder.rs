@@ -56,4 +56,6 @@ pub enum EventKind {
     Restarted = 12,
     /// A rule that logs decided about a packet at `slot`: a, b = [`crate::rules::Logged`].
     Rule = 13,
+    /// All of a predecessor's connections were judged; a = go on, b = do not.
+    ConnectionsRestored = 14,
 }

@@ -29,7 +29,7 @@ pub use cgroup::{Cgroup, Limits};
 pub use enter::{StageError, enter, enter_until};
 pub use features::{Feature, Found, features, weaker};
 pub use inherited::descriptor;
-pub use observe::{Observed, observe};
+pub use observe::{Observed, exit_status, observe};
 pub use profile::{Profile, Stage, Stages};
 pub use say::say;
 pub use spawn::{Child, HOST_ROOT, Spawn, SpawnError, spawn};

@@ -1,8 +1,10 @@
 //! What the kernel says of a process's confinement. The parent asks here; what the
 //! process says of itself proves nothing once it may be taken over.
 
+use rustix::io::Errno;
 use std::fs;
 use std::io;
+use std::os::fd::BorrowedFd;
 
 /// Facts from `/proc/PID/status` (proc_pid_status(5)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +23,18 @@ pub struct Observed {
     pub threads: u32,
     /// Depth of pid namespaces below this process's: 0 = the same one.
     pub pid_depth: u32,
+}
+
+/// The wait status (wait(2)) of a process that another reaps; `None`: it has not yet.
+///
+/// # Errors
+/// Unsupported: the kernel does not say (Linux before 6.15).
+pub fn exit_status(pidfd: BorrowedFd<'_>) -> io::Result<Option<i32>> {
+    match crate::kernel::exit_status(pidfd) {
+        Ok(status) => Ok(Some(status)),
+        Err(Errno::NODATA) => Ok(None),
+        Err(_) => Err(io::ErrorKind::Unsupported.into()),
+    }
 }
 
 /// Looks at the process with this pid.

@@ -18,6 +18,18 @@ pub fn memory_file(name: &str, bytes: usize) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// The same without memory: what is touched is taken then, on the account of who touches
+/// it. For memory that one process alone writes, by far not always all of it.
+///
+/// # Errors
+/// As [`memory_file`].
+pub fn sparse_file(name: &str, bytes: usize) -> io::Result<OwnedFd> {
+    let fd = create(name)?;
+    rustix::fs::ftruncate(&fd, bytes as u64)?;
+    seal(&fd, SHAPE)?;
+    Ok(fd)
+}
+
 /// A second, read-only descriptor of a memory file, of a file description of its own.
 /// With mode 0600 and another owner its holder cannot reopen it for writing.
 ///

@@ -24,7 +24,7 @@ pub use channel::{
     attach_consumer, attach_producer,
 };
 pub use end::{ConsumerEnd, ProducerEnd};
-pub use file::{is_sealed_shape, memory_file, read_only};
+pub use file::{is_sealed_shape, memory_file, read_only, sparse_file};
 pub use pages::{CountersPage, PeerWords, Recorder, Words};
 pub use pool::{Direction, Pair, Pool};
 pub use ring::{Breach, Doorbell, Geometry, PushError, State};

@@ -22,6 +22,14 @@ impl Words {
         check(&fd, bytes)?;
         Ok(Words(WritableMapping::new(fd.as_fd(), bytes)?))
     }
+    /// Maps a whole memory file for writing.
+    ///
+    /// # Errors
+    /// As [`Words::map`]; `InvalidInput` also when it is empty.
+    pub fn map_whole(fd: impl AsFd) -> io::Result<Words> {
+        let size = rustix::fs::fstat(fd.as_fd())?.st_size;
+        Words::map(fd, usize::try_from(size).unwrap_or(0))
+    }
     /// How many words.
     pub fn len(&self) -> usize {
         self.0.len() / 8

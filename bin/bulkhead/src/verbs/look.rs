@@ -61,6 +61,7 @@ fn rendered_status(status: &Status) -> String {
         ">RESTARTS",
         "LAST",
         ">OUTAGE",
+        ">KEPT",
     ]);
     // What is not well first: a full host has hundreds of rows.
     let mut compartments: Vec<_> = std::iter::once(&status.fabric)
@@ -200,7 +201,7 @@ fn summary(status: &Status) -> String {
     )
 }
 
-fn compartment_row(compartment: &Compartment) -> [String; 8] {
+fn compartment_row(compartment: &Compartment) -> [String; 9] {
     let epoch = if compartment.alleged_epoch == compartment.epoch {
         compartment.epoch.to_string()
     } else {
@@ -224,6 +225,14 @@ fn compartment_row(compartment: &Compartment) -> [String; 8] {
             "no frame since".into()
         } else {
             nanoseconds(compartment.last_outage_ns)
+        },
+        // Connections of its predecessor that go on, of all that it had.
+        match compartment
+            .restored
+            .saturating_add(compartment.not_restored)
+        {
+            0 => "-".into(),
+            all => format!("{} of {}", grouped(compartment.restored), grouped(all)),
         },
     ]
 }
@@ -472,6 +481,9 @@ mod tests {
         dead.last_outage_ns = 2_000_000;
         assert_eq!(compartment_row(&dead)[7], "2.0 ms");
         assert_eq!(compartment_row(&Compartment::default())[7], "-");
+        assert_eq!(compartment_row(&dead)[8], "-");
+        (dead.restored, dead.not_restored) = (1_200, 3);
+        assert_eq!(compartment_row(&dead)[8], "1,200 of 1,203");
     }
 
     #[test]

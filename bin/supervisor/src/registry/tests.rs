@@ -10,6 +10,7 @@ fn compartment(n: u32) -> Vec<(String, Note, u32)> {
             Note::default().with("epoch", 9),
             4,
         ),
+        (format!("compartment/{n}/journal"), Note::default(), 5),
     ];
     all.extend((0..CHANNEL_PARTS).map(|i| {
         (
@@ -53,6 +54,7 @@ fn names_read_back_as_they_are_written() {
         Key::Recorder,
         Key::Worker(7, WorkerPart::Pidfd),
         Key::Seat(Seat::Fabric, SeatPart::Image),
+        Key::Seat(Seat::Compartment(3), SeatPart::Journal),
         Key::Seat(Seat::Compartment(3), SeatPart::Channel(5)),
         Key::Port(3, 1, PortPart::Tap),
         Key::Port(3, 1, PortPart::Channel(0)),
@@ -87,6 +89,7 @@ fn what_is_complete_comes_back_whole() {
     assert_eq!(found.workers[&5].person.number("pid"), 77);
     let seat = &found.compartments[&3];
     assert_eq!(seat.channel.len(), CHANNEL_PARTS);
+    assert_eq!(seat.journal, Some(5));
     assert_eq!(
         seat.image.as_ref().map(|(_, note)| note.number("epoch")),
         Some(9)
@@ -100,7 +103,13 @@ fn what_is_complete_comes_back_whole() {
 fn a_crash_after_any_step_of_making_leaves_all_or_nothing() {
     // The steps in the order in which the supervisor does them.
     let mut steps = vec![("compartment/3/body".to_owned(), making(), 1)];
-    steps.extend(compartment(3).into_iter().skip(1));
+    // Its journal comes with its first process.
+    steps.extend(
+        compartment(3)
+            .into_iter()
+            .skip(1)
+            .filter(|(name, ..)| !name.ends_with("/journal")),
+    );
     steps.push(("compartment/3/body".to_owned(), made(), 1));
     let whole = steps.len();
     for crash in 1..=whole {

@@ -4,6 +4,7 @@
 
 mod floods;
 mod host;
+mod journals;
 mod misers;
 mod proofs;
 mod surroundings;
@@ -112,6 +113,7 @@ fn main() -> ExitCode {
         .iter()
         .chain(floods::TESTS)
         .chain(misers::TESTS)
+        .chain(journals::TESTS)
         .chain(proofs::TESTS);
     for (name, test) in TESTS.iter().chain(more) {
         if !filters.is_empty() && !filters.iter().any(|filter| name.contains(filter.as_str())) {

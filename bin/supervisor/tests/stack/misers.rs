@@ -86,6 +86,12 @@ fn who_does_not_listen_is_killed_and_holds_no_descriptors() {
     }
     let killed = host.wait_for(3, |now| now.restarts > 0);
     assert_eq!(killed.cause, CAUSE_STALL);
+    // And nothing that it wrote of its connections goes on.
+    host.wait_for(3, |now| now.state == RUN_UP);
+    host.until("a journal of its own", |h| {
+        h.count(3, 0, Counter::Connections) == 2
+    });
+    assert_eq!(host.count(3, 0, Counter::Finished), 0);
 }
 
 fn descriptors_are_left_for_restarts() {

@@ -2,7 +2,8 @@
 //! fabric) and moves no frame. How it misbehaves is the `wait_us` of its `Attach`. What
 //! it was handed it counts in its counters page, where a test reads it:
 //! per slot `RxFrames` = ports added, `RxBytes` = those with `resume`, `TxFrames` =
-//! ports removed; `Replies` of slot 0 = images.
+//! ports removed; `Replies` of slot 0 = images, `Finished` = journals that a predecessor
+//! wrote in, `Connections` = journals that nobody did.
 
 use crate::host::epoch_bytes;
 use command::Message;
@@ -15,8 +16,7 @@ use command::verbs::{
 use confine::Profile;
 use rustix::event::{PollFd, PollFlags, poll};
 use seqpacket::Socket;
-use shm::CountersPage;
-use shm::SealedImage;
+use shm::{CountersPage, SealedImage, Words};
 use std::io::Write;
 use telemetry::counters::{Counter, ProcessWord};
 
@@ -58,6 +58,8 @@ const SILENT_FIRST: u32 = 115;
 const BREACH: u32 = 116;
 /// Says that it proved the image of [`NEVER_PROVED`], and a verdict, when it gets its image.
 const JUDGES: u32 = 117;
+/// A word that it writes in its journal.
+const WRITTEN: usize = 100;
 /// The epoch of an image that no verifier is asked about.
 pub const NEVER_PROVED: u64 = 999;
 
@@ -108,6 +110,15 @@ pub fn run(is_fabric: bool) -> ! {
                 page = fds
                     .first()
                     .and_then(|fd| CountersPage::open(fd, body.slots as usize).ok());
+                let journal = fds.get(2).and_then(|fd| Words::map_whole(fd).ok());
+                if let (Some(page), Some(journal)) = (&page, journal) {
+                    let found = match journal.load(WRITTEN) {
+                        0 => Counter::Connections,
+                        _ => Counter::Finished,
+                    };
+                    page.count(0, found, 1);
+                    journal.store(WRITTEN, 1);
+                }
                 continue;
             }
             let Some(page) = &page else {

@@ -5,14 +5,13 @@ use zerocopy::FromZeros;
 
 use super::{CHAIN, Connections, Counters, Refused, Side};
 use crate::index::{self, Places, Sets, Ways};
-use crate::journal::Journal;
 use crate::record::{Record, TRANSLATED, Translation, WAITS};
 use crate::state::State;
 
 /// Sets beside its own two in which a new connection looks for a half-open one to evict.
 const LOOK: u32 = 8;
 
-impl<J: Journal> Connections<J> {
+impl Connections {
     /// Links of the chain under a head.
     pub(super) fn chain(&self, head: usize) -> usize {
         let mut next = self.heads.get(head).copied().unwrap_or_default();
@@ -300,9 +299,7 @@ impl<J: Journal> Connections<J> {
             slot.zero();
             slot.next = core::mem::replace(&mut owner.free, id - owner.first_record + 1);
         }
-        if J::KEEPS {
-            self.journal.write(id, None);
-        }
+        self.unwrite(record.place);
     }
 
     pub(super) fn unchain(&mut self, id: u32, head: usize, after: u32) {

@@ -23,8 +23,6 @@ pub struct Verdict {
     pub epoch: u32,
     /// Rules that decided, at the initiator and at the responder.
     pub rules: [u32; 2],
-    /// What the caller is to do with each direction's packets, in its own terms.
-    pub actions: [u32; 2],
 }
 
 /// Which way a packet goes.
@@ -51,7 +49,7 @@ impl Direction {
 /// opened, closed or swept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Found {
-    /// The connection's number, which is its journal's slot too.
+    /// The connection's number.
     pub id: u32,
     /// The packet's direction.
     pub direction: Direction,
@@ -149,6 +147,17 @@ pub enum Rejudged {
     Keep(Verdict),
     /// It is denied now.
     Cut,
+}
+
+/// What one call of [`crate::Connections::restore`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resumed {
+    /// Connections that go on.
+    pub restored: u32,
+    /// Entries that were no connection, or are none any more.
+    pub refused: u32,
+    /// Everything that a predecessor left was read.
+    pub ended: bool,
 }
 
 /// What one call of [`crate::Connections::sweep`] did.

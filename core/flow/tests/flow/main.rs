@@ -11,7 +11,7 @@ mod udp;
 
 use flow::segment::{Kind, Tcp};
 use flow::state::SECOND;
-use flow::{Connections, Found, Journal, Judgement, Refused, Segment, Side, Verdict};
+use flow::{Connections, Found, Judgement, Refused, Segment, Side, Verdict};
 use wire::Tuple;
 use wire::address::mapped;
 
@@ -19,7 +19,6 @@ pub(crate) const SEED: [u64; 2] = [0x1234_5678_9abc_def0, 0x0fed_cba9_8765_4321]
 pub(crate) const VERDICT: Verdict = Verdict {
     epoch: 1,
     rules: [11, 12],
-    actions: [21, 22],
 };
 
 /// A tuple of protocol `protocol` from host `from` to host `to`.
@@ -100,14 +99,14 @@ pub(crate) fn scaled(mut segment: Segment, scale: u8) -> Segment {
 }
 
 /// A switch in miniature: packets as their senders send them, in time.
-pub(crate) struct Switch<J = ()> {
-    pub(crate) connections: Connections<J>,
+pub(crate) struct Switch {
+    pub(crate) connections: Connections,
     pub(crate) now: u64,
     pub(crate) sides: [Side; 2],
 }
 
-impl<J: Journal> Switch<J> {
-    pub(crate) fn of(connections: Connections<J>, protocol: u8) -> Self {
+impl Switch {
+    pub(crate) fn of(connections: Connections, protocol: u8) -> Self {
         let ends = match protocol {
             1 => ((1, 7), (2, 0)),
             _ => ((1, 40_000), (2, 80)),

@@ -77,7 +77,7 @@ proptest! {
             if a == b {
                 continue;
             }
-            let verdict = Verdict { epoch: number as u32, rules: [number as u32; 2], actions: [7; 2] };
+            let verdict = Verdict { epoch: number as u32, rules: [number as u32; 2] };
             let opened = connections.open(0, &a, &b, &verdict, &plain(60));
             if model.contains_key(&a) || model.contains_key(&b) {
                 prop_assert_eq!(opened, Err(Refused::Taken));

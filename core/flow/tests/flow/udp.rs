@@ -158,7 +158,6 @@ fn an_older_verdict_is_stale_until_judged_again() {
     let next = Verdict {
         epoch: 2,
         rules: [1, 2],
-        actions: [3, 4],
     };
     s.connections.rejudged(found, Rejudged::Keep(next));
     assert!(!s.connections.stale(found, 2));

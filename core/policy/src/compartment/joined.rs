@@ -199,9 +199,9 @@ impl Work<'_> {
 
 /// [`crate::intent::PortIntent::connections`] while nothing was written.
 const UNWRITTEN: u32 = u32::MAX;
-/// Bytes of a switch's memory that a connection takes, translated (core/flow): as many are
-/// for strangers as for the endpoint's own.
-const CONNECTION_BYTES: u64 = 2 * 168;
+/// Bytes of a switch's memory that a connection takes, translated and in the journal
+/// (core/flow): as many are for strangers as for the endpoint's own.
+const CONNECTION_BYTES: u64 = 2 * (162 + 96);
 /// What an endpoint has room for where memory is no matter.
 const MOST_CONNECTIONS: u64 = 8192;
 

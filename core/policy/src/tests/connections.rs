@@ -21,9 +21,9 @@ fn room_is_shared_out_of_half_the_memory_in_powers_of_two() {
     assert_eq!(capacities(3, "").unwrap(), [8192; 3]);
     assert_eq!(capacities(13, "").unwrap(), [4096; 13]);
     assert_eq!(capacities(500, "").unwrap(), [128; 500]);
-    let written = "      - {name: big, subnet: web, connections: 70000}\n";
+    let written = "      - {name: big, subnet: web, connections: 50000}\n";
     let mixed = capacities(2, written).unwrap();
-    assert_eq!(mixed, [70_000, 8192, 8192]);
+    assert_eq!(mixed, [50_000, 4096, 4096]);
 }
 
 #[test]
@@ -31,5 +31,5 @@ fn what_memory_does_not_hold_is_told_with_what_would() {
     let written = "      - {name: big, subnet: web, connections: 1000000}\n";
     let errors = capacities(2, written).unwrap_err();
     let text = errors[0].to_string();
-    assert!(text.contains("need 321 MiB"), "{text}");
+    assert!(text.contains("need 493 MiB"), "{text}");
 }

@@ -10,6 +10,7 @@ mod policy;
 mod properties;
 mod responders;
 mod routed;
+mod restoration;
 mod services;
 mod simulation;
 mod support;

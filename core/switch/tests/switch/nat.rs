@@ -12,7 +12,7 @@ const SHARED: [u8; 4] = [192, 0, 2, 10];
 const HOP: MacAddress = MacAddress([2, 0xff, 0, 0, 0, 9]);
 
 /// A1 has ports 1024 to 1123, B1 the hundred behind them.
-fn shared() -> Site {
+pub(crate) fn shared() -> Site {
     Site::with(|tables| {
         tables.rule_tables = vec![
             RuleTable {

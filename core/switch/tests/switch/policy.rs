@@ -16,7 +16,12 @@ use wire::tcp::{ACK, RST, SYN};
 const UDP: u8 = 17;
 const TCP: u8 = 6;
 
-fn rule(protocol: u8, ports: core::ops::RangeInclusive<u16>, action: Action, id: u32) -> Rule {
+pub(crate) fn rule(
+    protocol: u8,
+    ports: core::ops::RangeInclusive<u16>,
+    action: Action,
+    id: u32,
+) -> Rule {
     Rule {
         region: Region {
             protocol: protocol..=protocol,
@@ -45,7 +50,7 @@ fn judged(egress: RuleTable, ingress: RuleTable) -> impl FnOnce(&mut Compartment
 }
 
 /// Anything goes out, UDP port 53 and TCP port 80 go in.
-fn servers() -> impl FnOnce(&mut CompartmentTables) {
+pub(crate) fn servers() -> impl FnOnce(&mut CompartmentTables) {
     judged(
         table(
             vec![

@@ -79,7 +79,7 @@ fn agreed(tables: &mut image::CompartmentTables, crossing: Crossing) {
 }
 
 /// Red: B1 serves.
-fn red() -> Site {
+pub(crate) fn red() -> Site {
     Site::with(|tables| {
         let crossing = Crossing {
             role: CROSSING_OFFERER,
@@ -97,7 +97,7 @@ fn red() -> Site {
 }
 
 /// Blue: with the same addresses as red, A1 asks.
-fn blue() -> Site {
+pub(crate) fn blue() -> Site {
     Site::with(|tables| {
         let crossing = Crossing {
             role: CROSSING_ACCEPTOR,
@@ -114,7 +114,7 @@ const GOES: (MacAddress, MacAddress) = (MacAddress([2, 0, 0, 0, 0, 1]), GATEWAY)
 
 /// What one switch sent by the tag, into the other.
 #[track_caller]
-fn cross(seen: &Seen, to: &mut Site) -> Seen {
+pub(crate) fn cross(seen: &Seen, to: &mut Site) -> Seen {
     let sent = seen.only();
     assert_eq!((sent.slot, sent.tag), (FABRIC, AGREED));
     to.inject_raw(FABRIC, AGREED, sent.offload, &sent.frame)

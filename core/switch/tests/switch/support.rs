@@ -416,6 +416,28 @@ impl Site {
         self.tick(&mut seen);
         seen
     }
+    /// Keeps a journal there from now on.
+    pub fn keep(&mut self, page: &crate::restoration::Page) {
+        self.switch.keep(Box::new(page.clone()));
+        let image = self.image.image();
+        self.switch.use_image(&image, self.now);
+    }
+    /// Another process in its place, under the same tables; with a journal where there is one.
+    pub fn crash(&mut self, page: Option<&crate::restoration::Page>) {
+        let config = Config {
+            seed: self.now + 77,
+            ..Config::default()
+        };
+        self.switch = Switch::new(config);
+        if let Some(page) = page {
+            self.switch.keep(Box::new(page.clone()));
+        }
+        self.switch.use_image(&self.image.image(), self.now);
+    }
+    /// The tables, and the switch that walks them.
+    pub fn switch(&self) -> (&CompartmentTables, &Switch) {
+        (&self.tables, &self.switch)
+    }
     pub fn deadline(&self) -> Nanos {
         self.switch.next_deadline()
     }
