@@ -11,6 +11,7 @@
 //! records is each owner's own matter. Its chains are short since the hash is keyed;
 //! one longer than [`CHAIN`] takes no more.
 
+mod moving;
 mod places;
 mod told;
 
@@ -24,6 +25,7 @@ use crate::record::{RECORD, Record, TRANSLATED, Translation, WAITS};
 use crate::segment::{Kind, Segment};
 use crate::state::{Invalid, State};
 use crate::tcp::{Step, Track};
+use moving::Former;
 
 pub use told::{
     Connection, Counters, Cursor, Direction, Found, Judgement, Refused, Rejudged, Resumed, Side,
@@ -67,6 +69,7 @@ pub struct Connections {
     /// Where the sweep goes on: an owner, and a record of it.
     cursor: (usize, u32),
     journal: Option<Journal>,
+    former: Option<Box<Former>>,
 }
 
 impl Connections {
@@ -120,34 +123,8 @@ impl Connections {
             translations: Translation::new_vec_zeroed(size).map_err(|_| TooMany)?,
             cursor: (0, 0),
             journal: None,
+            former: None,
         })
-    }
-
-    /// Takes over from other connections, which have none any more, those between owners
-    /// that `stays` names, as far as they find a place; and their journal. Costs time for
-    /// each connection, off the data path.
-    pub fn inherit(&mut self, before: &mut Connections, now: u64, stays: impl Fn(u32) -> bool) {
-        self.journal = before.journal.take();
-        for (owner, own) in before.owners.iter().zip(&mut self.owners) {
-            own.counters = owner.counters;
-        }
-        for (number, record) in (0..).zip(&before.records) {
-            if record.state().is_none() {
-                continue;
-            }
-            let (a, b) = (record.a(), before.b(number, record));
-            let stays = !record.expired(now) && stays(a.owner) && stays(b.owner);
-            let installed = stays
-                .then(|| self.install(now, &a, &b, *record).ok())
-                .flatten();
-            match installed {
-                Some(id) if !record.state().is_some_and(State::is_half_open) => {
-                    self.promote(now, id, false);
-                }
-                Some(_) => {}
-                None => self.unwrite(record.place),
-            }
-        }
     }
 
     /// Keeps a journal in this memory from now on. What a predecessor left in it waits
@@ -164,6 +141,7 @@ impl Connections {
             tuple: *tuple,
         };
         let hash = self.hash(&side);
+        self.fetch(now, hash, &side);
         let found = self.look(hash, &side)?;
         if self.record(found.id)?.expired(now) {
             self.remove(found.id, |counters| &mut counters.expired);

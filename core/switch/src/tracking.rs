@@ -109,9 +109,9 @@ impl Tracking {
             };
             // The memory is not to be had: nobody has connections, and all are served
             // without state. The spec bounds what is asked for.
-            if let Ok(mut resized) = Connections::named(keys, &owners) {
-                resized.inherit(&mut self.connections, now, stays);
-                self.connections = resized;
+            if let Ok(resized) = Connections::named(keys, &owners) {
+                let before = core::mem::replace(&mut self.connections, resized);
+                self.connections.inherit(before, now, stays);
             }
             self.full = vec![0; owners.len()];
             self.owners = owners;
@@ -125,7 +125,8 @@ impl Tracking {
             self.fragments = fragments;
         }
         self.rounds = 2;
-        let idle = self.live() == 0 && self.connections.unread() == 0;
+        let on_their_way = self.connections.is_moving() || self.connections.unread() > 0;
+        let idle = self.live() == 0 && !on_their_way;
         self.due = if idle { Nanos::MAX } else { now };
     }
 
@@ -142,9 +143,11 @@ impl Tracking {
         }
     }
 
-    /// A step of the sweep, if it is due, and first of restoring. Bound: [`STEP`] connections.
+    /// A step of the sweep, if it is due, and first of moving to a new room and of restoring.
+    /// Bound: [`STEP`] connections.
     pub(crate) fn sweep(&mut self, image: &CompartmentImage<'_>, now: Nanos) {
-        if now < self.due || self.restore_more(image, now) {
+        if now < self.due || self.connections.move_some(now, STEP) || self.restore_more(image, now)
+        {
             return;
         }
         let epoch = self.epoch;

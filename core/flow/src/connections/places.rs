@@ -40,6 +40,7 @@ impl Connections {
         let (forth, back) = (self.hash(a), self.hash(b));
         // An expired one has its sides no longer.
         for (hash, side) in [(forth, a), (back, b)] {
+            self.fetch(now, hash, side);
             if let Some(found) = self.look(hash, side) {
                 let taken = self.record(found.id).is_some_and(|r| !r.expired(now));
                 if guard!("flow-taken") && taken {

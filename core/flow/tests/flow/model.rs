@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use flow::{Connections, Direction, Refused, Side, Verdict};
+use flow::{Connections, Direction, Found, Refused, Side, Verdict};
 use proptest::prelude::*;
 use wire::Tuple;
 
@@ -24,9 +24,18 @@ fn side() -> impl Strategy<Value = Side> {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Plain { a: Side, owner: u32 },
-    Translated { a: Side, b: Side },
+    Plain {
+        a: Side,
+        owner: u32,
+    },
+    Translated {
+        a: Side,
+        b: Side,
+    },
     Close(Side),
+    /// Another room for all; and so many records of it come.
+    Resize(u32),
+    Move(u32),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -43,6 +52,8 @@ fn step() -> impl Strategy<Value = Step> {
             },
         }),
         side().prop_map(Step::Close),
+        (600u32..900).prop_map(Step::Resize),
+        (0u32..4).prop_map(Step::Move),
     ]
 }
 
@@ -53,23 +64,37 @@ proptest! {
     fn what_is_found_is_what_was_opened(steps in prop::collection::vec(step(), 0..120),
         probes in prop::collection::vec(side(), 0..60), seed: [u64; 2]) {
         let mut connections = Connections::new(seed, &[600; 3]).unwrap();
+        // By the number of the step that opened it: the connection's own changes.
         let mut model: HashMap<Side, (u32, Direction)> = HashMap::new();
         let mut sides_of: HashMap<u32, [Side; 2]> = HashMap::new();
-        let mut told: HashMap<u32, Verdict> = HashMap::new();
-        for (number, step) in steps.into_iter().enumerate() {
+        let known = |connections: &Connections, found: Option<Found>| {
+            found.map(|f| (connections.verdict(f).unwrap(), f.direction))
+        };
+        let verdict = |number: u32| Verdict { epoch: number, rules: [number; 2] };
+        for (number, step) in (0..).zip(steps) {
             let (a, b) = match step {
                 Step::Plain { a, owner } => (a, Side { owner, zone: 0, tuple: a.tuple.reversed() }),
                 Step::Translated { a, b } => (a, b),
                 Step::Close(side) => {
                     let found = connections.find(0, side.owner, side.zone, &side.tuple);
-                    prop_assert_eq!(found.map(|f| (f.id, f.direction)), model.get(&side).copied());
-                    if let Some(found) = found {
+                    let there = model.get(&side).map(|(n, direction)| (verdict(*n), *direction));
+                    prop_assert_eq!(known(&connections, found), there);
+                    if let (Some(found), Some((number, _))) = (found, there) {
                         connections.close(found);
-                        for side in sides_of.remove(&found.id).unwrap() {
+                        for side in sides_of.remove(&number.epoch).unwrap() {
                             model.remove(&side);
                         }
-                        told.remove(&found.id);
                     }
+                    continue;
+                }
+                Step::Resize(capacity) => {
+                    let room = Connections::new(seed, &[capacity; 3]).unwrap();
+                    let before = std::mem::replace(&mut connections, room);
+                    connections.inherit(before, 0, |_| true);
+                    continue;
+                }
+                Step::Move(budget) => {
+                    connections.move_some(0, budget);
                     continue;
                 }
             };
@@ -77,24 +102,23 @@ proptest! {
             if a == b {
                 continue;
             }
-            let verdict = Verdict { epoch: number as u32, rules: [number as u32; 2] };
-            let opened = connections.open(0, &a, &b, &verdict, &plain(60));
+            let opened = connections.open(0, &a, &b, &verdict(number), &plain(60));
             if model.contains_key(&a) || model.contains_key(&b) {
                 prop_assert_eq!(opened, Err(Refused::Taken));
                 continue;
             }
-            let id = opened.unwrap().id;
-            model.insert(a, (id, Direction::Forth));
-            model.insert(b, (id, Direction::Back));
-            sides_of.insert(id, [a, b]);
-            told.insert(id, verdict);
+            prop_assert!(opened.is_ok());
+            model.insert(a, (number, Direction::Forth));
+            model.insert(b, (number, Direction::Back));
+            sides_of.insert(number, [a, b]);
         }
+        let all = sides_of.len() as u32;
         for side in probes.iter().chain(sides_of.values().flatten()) {
             let found = connections.find(0, side.owner, side.zone, &side.tuple);
-            prop_assert_eq!(found.map(|f| (f.id, f.direction)), model.get(side).copied());
-            if let Some(found) = found {
-                prop_assert_eq!(connections.verdict(found), told.get(&found.id).copied());
-                let [a, b] = sides_of[&found.id];
+            let there = model.get(side).map(|(n, direction)| (verdict(*n), *direction));
+            prop_assert_eq!(known(&connections, found), there);
+            if let (Some(found), Some((number, _))) = (found, there) {
+                let [a, b] = sides_of[&number.epoch];
                 let leaves = match found.direction {
                     Direction::Forth => b.tuple.reversed(),
                     Direction::Back => a.tuple.reversed(),
@@ -102,7 +126,47 @@ proptest! {
                 prop_assert_eq!(connections.leaves_as(found), Some(leaves));
             }
         }
+        while connections.move_some(0, 100) {}
+        let live: u32 = (0..3).map(|owner| connections.live(owner).0).sum();
+        prop_assert_eq!((live, connections.is_moving()), (all, false));
     }
+}
+
+#[test]
+fn a_full_room_is_changed_in_bounded_steps() {
+    const FULL: u32 = 20_000;
+    let port = |n: u32| {
+        tuple(
+            17,
+            (1, 1 + (n % 50_000) as u16),
+            (2, 1 + (n / 50_000) as u16),
+        )
+    };
+    let sides = |n| {
+        let (owner, zone, tuple) = (0, 0, port(n));
+        let b = Side {
+            owner: 1,
+            zone,
+            tuple: tuple.reversed(),
+        };
+        [Side { owner, zone, tuple }, b]
+    };
+    let mut c = Connections::new(SEED, &[2 * FULL, 8]).unwrap();
+    for [a, b] in (0..FULL).map(sides) {
+        c.open(0, &a, &b, &crate::VERDICT, &plain(60)).ok();
+    }
+    let live = c.live(0).0;
+    assert!(live > FULL / 4, "{live}");
+    let mut next = Connections::new(SEED, &[2 * FULL, 16]).unwrap();
+    next.inherit(c, 0, |_| true);
+    assert_eq!(next.live(0).0, 0, "nothing has been moved yet");
+    let mut steps = 0;
+    while next.move_some(0, 512) {
+        steps += 1;
+        assert!(next.live(0).0 <= 512 * steps);
+    }
+    assert_eq!(next.live(0).0, live);
+    assert!(!next.is_moving());
 }
 
 #[test]
