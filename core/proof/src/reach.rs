@@ -16,11 +16,17 @@ use guard::guard;
 use image::CompartmentImage;
 use image::compartment::NONE;
 use spec::{Selector, State};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use wire::Tuple;
 
-/// What all questions about one entry may cost.
-const FUEL: u64 = 200_000_000;
+/// What all questions of one tenant may cost: about a second. Tests have less.
+const FUEL: u64 = if cfg!(test) { 5_000_000 } else { 50_000_000 };
+
+/// By member: the addresses of who sends and who is sent to, and their tables.
+struct Pairs<'a, 'i> {
+    sides: [(&'a [Vec<Range>], &'a [u32]); 2],
+    tables: &'a Tables<'i>,
+}
 
 /// One place in the tenant's list of what must be possible or not.
 struct Asked<'q> {
@@ -32,7 +38,7 @@ struct Asked<'q> {
     between: (Option<&'q Selector>, Option<&'q Selector>),
     line: Line,
     written: Written,
-    fuel: Cell<Fuel>,
+    fuel: &'q Cell<Fuel>,
     ways: Cell<u64>,
 }
 
@@ -70,6 +76,7 @@ pub(crate) fn check(
         image,
         known: HashMap::new(),
     };
+    let fuel = Cell::new(Fuel(FUEL));
     for reach in tenant.policy.iter().flat_map(|p| &p.reach) {
         let allowed = reach.allowed.value.0;
         let line = book.asked(host, at, &reach.traffic());
@@ -84,7 +91,7 @@ pub(crate) fn check(
             ),
             line,
             written: Written::new(host.spec, "reach", reach.allowed.span),
-            fuel: Cell::new(Fuel(FUEL)),
+            fuel: &fuel,
             ways: Cell::new(0),
         };
         let answer = asked.answer(at, view, found, &mut tables);
@@ -100,7 +107,10 @@ pub(crate) fn check(
             Err(OutOfFuel) => Some(Breach::new(
                 Class::Fuel,
                 slot,
-                format!("what {} asks for is not proved", tenant.name.value),
+                format!(
+                    "what {} asks for takes too long to prove: ask for less, or in fewer words",
+                    tenant.name.value
+                ),
             )),
         };
         if guard!("proof-reach") {
@@ -154,17 +164,14 @@ impl Asked<'_> {
         let receivers: Vec<Vec<Range>> = (0..members)
             .map(|m| self.line.receivers(m, &self.addresses(m)))
             .collect();
+        let pairs = Pairs {
+            sides: [(&senders, &egress), (&receivers, &ingress)],
+            tables,
+        };
+        if let Some(breach) = self.inside(&pairs)? {
+            return Ok(Some(breach));
+        }
         for (from, sources) in senders.iter().enumerate().filter(|(_, s)| !s.is_empty()) {
-            for (to, targets) in receivers.iter().enumerate().filter(|(_, t)| !t.is_empty()) {
-                if from == to {
-                    continue;
-                }
-                let lists = [egress.get(from), ingress.get(to)];
-                let path = (Some(from), Some(to));
-                if let Some(breach) = self.one(path, sources, targets, lists, None, tables)? {
-                    return Ok(Some(breach));
-                }
-            }
             for (targets, service) in self.beyond(at, false) {
                 let lists = [egress.get(from), None];
                 let path = (Some(from), None);
@@ -191,6 +198,97 @@ impl Asked<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// All pairs of members: those with the same two tables together where that shows it,
+    /// else one by one.
+    fn inside(&self, pairs: &Pairs<'_, '_>) -> Result<Option<Breach>, OutOfFuel> {
+        let [senders, receivers] = pairs.sides.map(|(ranges, tables)| {
+            let mut by_table: BTreeMap<(u32, bool), Vec<usize>> = BTreeMap::new();
+            for (member, table) in tables.iter().enumerate() {
+                if ranges.get(member).is_some_and(|r| !r.is_empty()) {
+                    let key = (*table, self.is_shut(Some(member)));
+                    by_table.entry(key).or_default().push(member);
+                }
+            }
+            by_table
+        });
+        for ((egress, shut), from) in &senders {
+            for ((ingress, shut_too), to) in &receivers {
+                let lists = [Some(egress), Some(ingress)];
+                let of = |side: usize, members: &[usize]| {
+                    let (ranges, _) = pairs.sides[side];
+                    let all = members.iter().filter_map(|m| ranges.get(*m)).flatten();
+                    crate::ranges::tidy(all.copied().collect())
+                };
+                let (sources, targets) = (of(0, from), of(1, to));
+                let mut all = from.iter().flat_map(|a| to.iter().map(move |b| (*a, *b)));
+                let together = !shut && !shut_too && from.len() * to.len() > 1;
+                if together && self.holds(&sources, &targets, lists, pairs.tables)? {
+                    let is_way = |(a, b): &(usize, usize)| {
+                        let [(senders, _), (receivers, _)] = pairs.sides;
+                        let of = senders.get(*a).zip(receivers.get(*b));
+                        a != b && of.is_some_and(|(s, t)| !self.space(s, t, None).is_empty())
+                    };
+                    self.ways
+                        .set(self.ways.get() + u64::from(all.any(|pair| is_way(&pair))));
+                    continue;
+                }
+                for (a, b) in all.filter(|(a, b)| a != b) {
+                    let [(senders, _), (receivers, _)] = pairs.sides;
+                    let Some((sources, targets)) = senders.get(a).zip(receivers.get(b)) else {
+                        continue;
+                    };
+                    let path = (Some(a), Some(b));
+                    let found = self.one(path, sources, targets, lists, None, pairs.tables)?;
+                    if found.is_some() {
+                        return Ok(found);
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether nothing is wrong from any of these to any of those: looked at as wholes
+    /// first, and where that does not show it in halves.
+    fn holds(
+        &self,
+        sources: &[Range],
+        targets: &[Range],
+        lists: [Option<&u32>; 2],
+        known: &Tables<'_>,
+    ) -> Result<bool, OutOfFuel> {
+        let hull = |of: &[Range]| match of {
+            [] => None,
+            [first, .., last] | [first @ last] => Some((first.0, last.1)),
+        };
+        let (Some(source), Some(target)) = (hull(sources), hull(targets)) else {
+            return Ok(true);
+        };
+        let space = self.space(&[source], &[target], None);
+        if self.judge(&space, lists, known)?.is_none() {
+            return Ok(true);
+        }
+        let halves = |of: &'_ [Range]| of.len() / 2;
+        if sources.len() >= targets.len() && sources.len() > 1 {
+            let (a, b) = sources.split_at(halves(sources));
+            return Ok(
+                self.holds(a, targets, lists, known)? && self.holds(b, targets, lists, known)?
+            );
+        }
+        if targets.len() > 1 {
+            let (a, b) = targets.split_at(halves(targets));
+            return Ok(
+                self.holds(sources, a, lists, known)? && self.holds(sources, b, lists, known)?
+            );
+        }
+        Ok(false)
+    }
+
+    fn is_shut(&self, member: Option<usize>) -> bool {
+        let member = member.and_then(|m| self.book.view.members.get(m));
+        member.is_some_and(|m| m.endpoint.state() != State::Open)
     }
 
     /// What a member is asked about by: for what must be possible the addresses that it
@@ -243,6 +341,26 @@ impl Asked<'_> {
         service: Option<&Agreement>,
         known: &Tables<'_>,
     ) -> Result<Option<Breach>, OutOfFuel> {
+        let space = self.space(sources, targets, service);
+        if space.is_empty() {
+            return Ok(None);
+        }
+        self.ways.set(self.ways.get() + 1);
+        let shut = self.is_shut(path.0) || self.is_shut(path.1);
+        let found = match space.first() {
+            Some(part) if self.allowed && shut => Some(part.packet()),
+            _ => self.judge(&space, tables, known)?,
+        };
+        Ok(found.map(|packet| self.breach(path, service, packet)))
+    }
+
+    /// The packets that are asked about.
+    fn space(
+        &self,
+        sources: &[Range],
+        targets: &[Range],
+        service: Option<&Agreement>,
+    ) -> Vec<Cube> {
         let mut space: Vec<Cube> = Vec::new();
         let asked = self.line.packets();
         for part in packets(&ranges(sources), &ranges(targets)) {
@@ -255,28 +373,26 @@ impl Asked<'_> {
                 space.extend(served.iter().filter_map(|served| part.and(served)));
             }
         }
-        if space.is_empty() {
-            return Ok(None);
-        }
-        self.ways.set(self.ways.get() + 1);
+        space
+    }
+
+    /// One of them that is stopped though it is to pass, or passes though it may not.
+    fn judge(
+        &self,
+        space: &[Cube],
+        tables: [Option<&u32>; 2],
+        known: &Tables<'_>,
+    ) -> Result<Option<Tuple>, OutOfFuel> {
         let lists: Vec<&Cubes> = (tables.into_iter().flatten())
             .filter_map(|table| known.known.get(table))
             .collect();
         let mut fuel = self.fuel.get();
-        let shut = |member: Option<usize>| {
-            let member = member.and_then(|m| self.book.view.members.get(m));
-            member.is_some_and(|m| m.endpoint.state() != State::Open)
-        };
-        let found = if self.allowed {
-            match space.first() {
-                Some(part) if shut(path.0) || shut(path.1) => Some(part.packet()),
-                _ => stopped(&lists, &space, &mut fuel)?.map(|(_, packet)| packet),
-            }
-        } else {
-            passes(&lists, &space, &mut fuel)?
+        let found = match self.allowed {
+            true => stopped(&lists, space, &mut fuel).map(|f| f.map(|(_, packet)| packet)),
+            false => passes(&lists, space, &mut fuel),
         };
         self.fuel.set(fuel);
-        Ok(found.map(|packet| self.breach(path, service, packet)))
+        found
     }
 
     fn breach(

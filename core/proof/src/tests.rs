@@ -4,6 +4,7 @@ mod guards;
 mod honest;
 mod hosts;
 mod planted;
+mod reach;
 mod referee;
 mod routed;
 mod tables;
