@@ -6,6 +6,7 @@
 //! before it is in the store undoes everything, and so does a controller that comes
 //! back and finds an intent that was not concluded.
 
+use crate::deeds;
 use crate::difference::{Difference, Existing};
 use crate::happenings::{Happenings, now_ms};
 use crate::proof::Prover;
@@ -14,16 +15,17 @@ use crate::server::Shown;
 use crate::steps::{Batch, Key, Object, Progress, Step, described, perform, settle, undoing};
 use crate::supervisor::{Refusal, Supervisor};
 use crate::survey::Survey;
+use crate::tokens::{EACH, MOST, Made, Tokens, make};
 use crate::usage;
-use crate::world::{World, now};
-use api::{Applied, Fault, Plan, Proof, UsageRow, Whose};
+use crate::world::{Stated, World, now};
+use api::{Applied, AuditCheck, AuditEntry, Fault, Plan, Proof, UsageRow, Whose};
 use command::cores::Cores;
 use command::verbs::{FABRIC, Inspect, PROVE_INSTALLED, PROVE_TO_INSTALL, PROVE_TO_KNOW};
 use guard::guard;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
-use store::{HistoryEntry, Store, StoreError, Undertaking};
+use store::{Deed, Document, HistoryEntry, Store, StoreError, Token, Undertaking};
 
 /// Applies shown by `status`.
 const SHOWN: usize = 10;
@@ -41,7 +43,38 @@ pub struct Applier {
     prover: Prover,
     shown: Arc<Shown>,
     happenings: Arc<Happenings>,
+    tokens: Arc<Tokens>,
     cores: Cores,
+}
+
+/// A change that somebody wants.
+#[derive(Clone, Copy, Debug)]
+pub enum Wanted<'a> {
+    /// The provider's document is to be this one.
+    Provider {
+        /// Its file name.
+        source: &'a str,
+        /// Its text.
+        text: &'a [u8],
+    },
+    /// A tenant's own is to be this one.
+    Own {
+        /// The tenant.
+        tenant: &'a str,
+        /// Its file name.
+        source: &'a str,
+        /// Its text.
+        text: &'a [u8],
+    },
+    /// An offer or an acceptance is to count as not stated, or to count again.
+    Revoke {
+        /// The tenant.
+        tenant: &'a str,
+        /// The offer or the acceptance.
+        name: &'a str,
+        /// To count again.
+        undo: bool,
+    },
 }
 
 impl Applier {
@@ -52,6 +85,7 @@ impl Applier {
         supervisor: Arc<Supervisor>,
         shown: Arc<Shown>,
         happenings: Arc<Happenings>,
+        tokens: Arc<Tokens>,
     ) -> Applier {
         Applier {
             open,
@@ -61,6 +95,7 @@ impl Applier {
             supervisor,
             shown,
             happenings,
+            tokens,
             cores: Cores::default(),
         }
     }
@@ -70,14 +105,13 @@ impl Applier {
         Applier { cores, ..self }
     }
 
-    /// What applying this text would change.
+    /// What this would change.
     ///
     /// # Errors
     /// A fault of the spec; or its tables cannot be proved.
-    pub async fn plan(&mut self, source: &str, text: &[u8]) -> Result<Plan, Fault> {
+    pub async fn plan(&mut self, wanted: Wanted<'_>) -> Result<Plan, Fault> {
         let old = self.shown.world();
-        self.prover.ahead(source, text).await;
-        let new = World::compile(source, text, &old)?;
+        let new = self.worked_out(&old, wanted).await?;
         self.has_cores_for(&new)?;
         let existing = existing(&old);
         let difference = Difference::between(
@@ -122,19 +156,44 @@ impl Applier {
         outcome
     }
 
-    /// Makes the host as this text says.
+    /// Makes the host as this says.
     ///
     /// # Errors
     /// A fault of the spec, of the host or ours; what ran goes on running.
-    pub async fn apply(&mut self, source: &str, text: &[u8], uid: u32) -> Result<Applied, Fault> {
+    pub async fn apply(&mut self, wanted: Wanted<'_>, deed: AuditEntry) -> Result<Applied, Fault> {
         let begun = Instant::now();
         self.recovered().await?;
         let old = self.shown.world();
-        self.prover.ahead(source, text).await;
-        let new = World::compile(source, text, &old)?;
+        let new = self.worked_out(&old, wanted).await?;
         self.has_cores_for(&new)?;
         self.account_before(&old, &new).await;
-        self.move_to(&old, new, uid, "applied", begun).await
+        self.move_to(&old, new, deed, "applied", begun).await
+    }
+
+    /// The world that a change leads to.
+    async fn worked_out(&mut self, old: &World, wanted: Wanted<'_>) -> Result<World, Fault> {
+        let stated = stated(old, wanted)?;
+        self.prover
+            .ahead(&stated.source, stated.joined().as_bytes())
+            .await;
+        let new = World::of(stated, old)?;
+        if let Wanted::Revoke { tenant, name, undo } = wanted {
+            let key = (tenant.to_owned(), name.to_owned());
+            let known = new.applied().revoked.contains(&key)
+                || undo && old.applied().revoked.contains(&key);
+            if !known {
+                return Err(Fault::new(
+                    "not-found",
+                    Whose::User,
+                    match undo {
+                        true => format!("{tenant}/{name} is not revoked"),
+                        false => format!("there is no offer or acceptance {tenant}/{name}"),
+                    },
+                    "`bulkhead rules TENANT` lists those that there are",
+                ));
+            }
+        }
+        Ok(new)
     }
 
     /// Adds up what was used since the last time, by counters that were just read.
@@ -175,13 +234,13 @@ impl Applier {
     ///
     /// # Errors
     /// A fault of the host or ours.
-    pub async fn down(&mut self, uid: u32) -> Result<Applied, Fault> {
+    pub async fn down(&mut self, deed: AuditEntry) -> Result<Applied, Fault> {
         let begun = Instant::now();
         self.recovered().await?;
         let old = self.shown.world();
         let new = World::nothing(&old)?;
         self.account_before(&old, &new).await;
-        self.move_to(&old, new, uid, "down", begun).await
+        self.move_to(&old, new, deed, "down", begun).await
     }
 
     /// Works out what is applied once more, now that an agreement of it has ended.
@@ -207,9 +266,15 @@ impl Applier {
         if old.expires().is_none_or(|ends| ends > now()) {
             return Ok(());
         }
-        let (source, text) = (old.source(), old.text().as_bytes());
-        let new = World::compile(source, text, &old)?;
-        self.move_to(&old, new, 0, "an agreement ended", begun)
+        let new = World::of(Stated::before(old.applied()), &old)?;
+        let deed = AuditEntry {
+            time_ms: now_ms(),
+            kind: "ended".into(),
+            object: "an agreement whose time was over".into(),
+            outcome: "done".into(),
+            ..AuditEntry::default()
+        };
+        self.move_to(&old, new, deed, "an agreement ended", begun)
             .await
             .map(drop)
     }
@@ -240,7 +305,7 @@ impl Applier {
         &mut self,
         old: &World,
         mut new: World,
-        uid: u32,
+        mut deed: AuditEntry,
         outcome: &str,
         begun: Instant,
     ) -> Result<Applied, Fault> {
@@ -282,6 +347,10 @@ impl Applier {
                 return Err(fault);
             }
         }
+        let uid = deed.uid.unwrap_or(0);
+        deeds::describe(&mut deed, old, &new, &plan);
+        let mut deeds = vec![Deed(deed)];
+        deeds.extend(deeds::shared(old, &new).into_iter().map(Deed));
         let mut entry = HistoryEntry {
             time_s: now_ms() / 1000,
             uid,
@@ -310,14 +379,18 @@ impl Applier {
         };
         self.shown
             .tell(|health| health.undertaking = Some(under_way));
-        let outcome = self.carry_out(old, &new, difference, &entry).await;
+        let outcome = self.carry_out(old, &new, difference, &entry, &deeds).await;
         self.shown.tell(|health| health.undertaking = None);
         if let Err(fault) = outcome {
             entry.outcome = format!("rolled back: {}", fault.message);
             self.happenings.say("rolled-back", fault.message.clone());
+            deeds.truncate(1);
+            if let Some(deed) = deeds.first_mut() {
+                deed.0.outcome = entry.outcome.clone();
+            }
             if let Some(store) = &mut self.store {
                 // A store that cannot take this finds the undertaking at the next start.
-                let _ = store.abandon(&entry);
+                let _ = store.abandon(&entry, &deeds);
             }
             self.refresh_history();
             return Err(fault);
@@ -325,6 +398,7 @@ impl Applier {
         let epoch = new.epoch();
         self.shown.show(Arc::new(new));
         self.shown.tell(|health| health.degraded.clear());
+        self.end_tokens();
         self.refresh_history();
         self.happenings.say(
             outcome_kind(&entry.outcome),
@@ -346,6 +420,7 @@ impl Applier {
         new: &World,
         difference: Difference,
         entry: &HistoryEntry,
+        deeds: &[Deed],
     ) -> Result<(), Fault> {
         let mut progress = Progress::default();
         perform(&self.supervisor, difference.prepare, &mut progress).await;
@@ -360,7 +435,7 @@ impl Applier {
         }
         let concluded = self.store().and_then(|store| {
             store
-                .conclude(new.applied(), entry)
+                .conclude(new.applied(), entry, deeds)
                 .map_err(|error| stored(&error))
         });
         if let Err(fault) = concluded {
@@ -409,7 +484,7 @@ impl Applier {
         if self.ready {
             return true;
         }
-        let (applied, undertaking) = match self.remembered() {
+        let (applied, undertaking, tokens) = match self.remembered() {
             Ok(remembered) => remembered,
             Err(error) => {
                 self.degraded(error.to_string());
@@ -422,6 +497,8 @@ impl Applier {
             self.happenings.left_behind(sentence.clone());
             self.degraded(sentence);
         }
+        self.tokens.set(tokens);
+        self.end_tokens();
         self.refresh_history();
         true
     }
@@ -486,7 +563,18 @@ impl Applier {
             };
             let ended = self
                 .store()
-                .and_then(|store| store.abandon(&entry).map_err(|error| stored(&error)));
+                .and_then(|store| {
+                    let deed = AuditEntry {
+                        time_ms: now_ms(),
+                        uid: Some(entry.uid),
+                        kind: "apply".into(),
+                        object: entry.source.clone(),
+                        outcome: entry.outcome.clone(),
+                        ..AuditEntry::default()
+                    };
+                    let deeds = [Deed(deed)];
+                    store.abandon(&entry, &deeds).map_err(|error| stored(&error))
+                });
             if let Err(fault) = ended {
                 self.degraded(fault.message);
             }
@@ -494,12 +582,15 @@ impl Applier {
         Ok(())
     }
 
-    fn remembered(&mut self) -> Result<(Option<store::Applied>, Option<Undertaking>), StoreError> {
+    #[expect(clippy::type_complexity, reason = "three records of the store")]
+    fn remembered(
+        &mut self,
+    ) -> Result<(Option<store::Applied>, Option<Undertaking>, Vec<Token>), StoreError> {
         let store = match &mut self.store {
             Some(store) => store,
             none => none.insert((self.open)()?),
         };
-        Ok((store.applied()?, store.undertaking()?))
+        Ok((store.applied()?, store.undertaking()?, store.tokens()?))
     }
 
     /// Says it once, however often it is tried again.
@@ -508,6 +599,146 @@ impl Applier {
             self.happenings.say("degraded", sentence.clone());
             self.shown.tell(|health| health.degraded = sentence);
         }
+    }
+
+    /// Makes a token of a tenant that there is.
+    ///
+    /// # Errors
+    /// There is no such tenant, there are too many tokens, or a fault of the host.
+    pub async fn create_token(
+        &mut self,
+        wanted: Token,
+        mut deed: AuditEntry,
+    ) -> Result<Made, Fault> {
+        self.recovered().await?;
+        let world = self.shown.world();
+        if !world.tenants().iter().any(|one| one.name == wanted.tenant) {
+            return Err(Fault::new(
+                "not-found",
+                Whose::User,
+                format!("there is no tenant {}", wanted.tenant),
+                "`bulkhead status` lists them",
+            ));
+        }
+        let mut all = self.tokens.all()?;
+        let own = all.iter().filter(|one| one.tenant == wanted.tenant).count();
+        if own >= EACH || all.len() >= MOST {
+            return Err(Fault::new(
+                "limit",
+                Whose::User,
+                format!("there are too many tokens: {EACH} a tenant, {MOST} in all"),
+                "revoke some: `bulkhead token list`, `bulkhead token revoke`",
+            ));
+        }
+        let made = make(wanted)?;
+        deed.tenants = vec![made.token.tenant.clone()];
+        deed.object = format!("{} {}", made.token.id, made.token.name);
+        all.push(made.token.clone());
+        let kept = self.store()?.keep_tokens(&all, &[Deed(deed)]);
+        kept.map_err(|error| stored(&error))?;
+        self.tokens.set(all);
+        Ok(made)
+    }
+
+    /// Revokes a token, of `tenant` where one is named.
+    ///
+    /// # Errors
+    /// There is no such token, or a fault of the host.
+    pub async fn revoke_token(
+        &mut self,
+        id: &str,
+        tenant: Option<&str>,
+        mut deed: AuditEntry,
+    ) -> Result<Token, Fault> {
+        self.recovered().await?;
+        let mut all = self.tokens.all()?;
+        let found = all
+            .iter()
+            .position(|one| one.id == id && tenant.is_none_or(|tenant| one.tenant == tenant));
+        let Some(at) = found else {
+            return Err(Fault::new(
+                "not-found",
+                Whose::User,
+                format!("there is no token {id}"),
+                "`bulkhead token list` lists them",
+            ));
+        };
+        let token = all.remove(at);
+        deed.tenants = vec![token.tenant.clone()];
+        deed.object = format!("{} {}", token.id, token.name);
+        // Whatever the disk says: from now on it lets nobody in.
+        self.tokens.set(all.clone());
+        let kept = self.store()?.keep_tokens(&all, &[Deed(deed)]);
+        kept.map_err(|error| stored(&error))?;
+        Ok(token)
+    }
+
+    /// Tokens end with their tenant, also where one of that name is made again; a down
+    /// is no such end.
+    fn end_tokens(&mut self) {
+        let world = self.shown.world();
+        let Ok(all) = self.tokens.all() else { return };
+        let exists = |token: &Token| world.tenants().iter().any(|one| one.name == token.tenant);
+        if world.tenants().is_empty() || all.iter().all(exists) || !guard!("token-ends") {
+            return;
+        }
+        let (kept, gone): (Vec<Token>, Vec<Token>) = all.into_iter().partition(exists);
+        let deeds: Vec<Deed> = gone
+            .iter()
+            .map(|token| {
+                Deed(AuditEntry {
+                    time_ms: now_ms(),
+                    tenants: vec![token.tenant.clone()],
+                    kind: "token-revoked".into(),
+                    object: format!("{} {}", token.id, token.name),
+                    details: vec!["its tenant is no more".into()],
+                    outcome: "done".into(),
+                    ..AuditEntry::default()
+                })
+            })
+            .collect();
+        self.tokens.set(kept.clone());
+        let written = self
+            .store()
+            .and_then(|store| store.keep_tokens(&kept, &deeds).map_err(|e| stored(&e)));
+        if let Err(fault) = written {
+            self.happenings.left_behind(fault.message);
+        }
+    }
+
+    /// Remembers who did something.
+    ///
+    /// # Errors
+    /// A fault of the host: the store.
+    pub async fn note(&mut self, deed: AuditEntry) -> Result<(), Fault> {
+        self.recovered().await?;
+        let noted = self.store()?.note(&[Deed(deed)]);
+        noted.map_err(|error| stored(&error))
+    }
+
+    /// The audit log: see `Store::audit`.
+    ///
+    /// # Errors
+    /// A fault of the host: the store.
+    pub async fn audit(
+        &mut self,
+        (from_ms, to_ms): (u64, u64),
+        most: usize,
+        passes: impl Fn(&AuditEntry) -> bool,
+    ) -> Result<Vec<AuditEntry>, Fault> {
+        self.recovered().await?;
+        let found = self.store()?.audit(from_ms, to_ms, most, passes);
+        found.map_err(|error| stored(&error))
+    }
+
+    /// Whether the audit log is whole.
+    ///
+    /// # Errors
+    /// A fault of the host: the store.
+    pub async fn audit_check(&mut self) -> Result<AuditCheck, Fault> {
+        self.recovered().await?;
+        let checked = self.store()?.audit_check();
+        checked.map_err(|error| stored(&error))
     }
 
     async fn recovered(&mut self) -> Result<(), Fault> {
@@ -549,6 +780,66 @@ impl Applier {
             .collect();
         self.shown.tell(|health| health.history = history);
     }
+}
+
+/// What is stated once a change is made.
+fn stated(old: &World, wanted: Wanted<'_>) -> Result<Stated, Fault> {
+    let before = Stated::before(old.applied());
+    let (tenant, source, text) = match wanted {
+        Wanted::Provider { source, text } => {
+            return Ok(Stated {
+                documents: before.documents,
+                revoked: before.revoked,
+                ..Stated::alone(source, text)?
+            });
+        }
+        Wanted::Revoke { tenant, name, undo } => {
+            let mut after = before;
+            let key = (tenant.to_owned(), name.to_owned());
+            match undo {
+                true => drop(after.revoked.remove(&key)),
+                false => drop(after.revoked.insert(key)),
+            }
+            return Ok(after);
+        }
+        Wanted::Own {
+            tenant,
+            source,
+            text,
+        } => (tenant, source, text),
+    };
+    let mut tenants = old.made().into_iter().flat_map(|(spec, ..)| &spec.tenants);
+    let own = tenants.find(|one| one.name.as_str() == tenant);
+    if own.is_none_or(|own| own.self_managed.is_none()) {
+        return Err(Fault::new(
+            "denied",
+            Whose::User,
+            format!("what the tenant {tenant} has is stated by the provider of this host"),
+            "`self-managed` in its spec would let the tenant state it",
+        ));
+    }
+    if text.len() > spec::MAX_DOCUMENT_BYTES {
+        return Err(Fault::new(
+            "too-large",
+            Whose::User,
+            format!(
+                "{source} is larger than the limit of {} bytes",
+                spec::MAX_DOCUMENT_BYTES
+            ),
+            "is this the right file?",
+        ));
+    }
+    let named = format!("{tenant}:{source}");
+    let text = Stated::alone(&named, text)?.text;
+    let mut after = before;
+    // Who states it anew means it.
+    after.revoked.retain(|(of, _)| of != tenant);
+    let document = Document {
+        source: source.to_owned(),
+        text,
+    };
+    after.documents.insert(tenant.to_owned(), document);
+    Ok(after)
 }
 
 /// Makes what exists as this world says, whatever it is. Gives how many steps it took.

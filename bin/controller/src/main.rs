@@ -9,6 +9,7 @@
 
 mod applier;
 mod caller;
+mod deeds;
 mod difference;
 mod flows;
 mod gate;
@@ -28,7 +29,9 @@ mod supervisor;
 mod survey;
 #[cfg(test)]
 mod tests;
+mod tokens;
 mod usage;
+mod view;
 mod why;
 mod world;
 
@@ -47,12 +50,17 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use store::{Store, StoreError};
 use supervisor::Supervisor;
+use tokens::Tokens;
 
 const CONTROL: u32 = 3;
 const API: u32 = 4;
 const STATE: u32 = 5;
 /// Between two additions to what was used.
 const USAGE_EVERY: std::time::Duration = std::time::Duration::from_secs(60);
+/// Between two entries about what was refused: who tries without end fills no log.
+const NOTE_EVERY: std::time::Duration = std::time::Duration::from_secs(60);
+/// The first of a while is written down soon.
+const NOTE_AFTER: std::time::Duration = std::time::Duration::from_secs(1);
 /// Between two tries to open the store.
 const RETRY: std::time::Duration = std::time::Duration::from_secs(2);
 /// Between two looks at the clock, at most.
@@ -110,8 +118,15 @@ async fn serve(
             (supervisor.clone(), shown.clone(), happenings.clone());
         tokio::spawn(supervisor.listen(move |event| happenings.heard(event, &shown.world())))
     };
-    let mut applier = Applier::new(open, supervisor.clone(), shown.clone(), happenings.clone())
-        .on_cores(words.cores);
+    let tokens = Arc::new(Tokens::default());
+    let mut applier = Applier::new(
+        open,
+        supervisor.clone(),
+        shown.clone(),
+        happenings.clone(),
+        tokens.clone(),
+    )
+    .on_cores(words.cores);
     // Before the first request: an apply must find the world as it is.
     applier.recover().await;
     let rights = words.rights;
@@ -122,6 +137,7 @@ async fn serve(
         happenings,
         applier: tokio::sync::Mutex::new(applier),
         world: shown,
+        tokens,
     });
 
     let listener = UnixListener::from(api);
@@ -134,6 +150,7 @@ async fn serve(
         () = usage::keep(&server, USAGE_EVERY) => {}
         () = logs::tell(&server) => {}
         () = end_agreements(&server) => {}
+        () = note_refusals(&server) => {}
         // Without the supervisor there is nothing to do; the keeper starts both anew.
         lost = listening => return Err(format!("the supervisor is gone: {}", lost?).into()),
     }
@@ -168,6 +185,27 @@ async fn end_agreements(server: &Server) {
             // No longer than that: the host's clock may be set meanwhile.
             () = tokio::time::sleep(left.unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN)) => {}
         }
+    }
+}
+
+/// Writes down what was refused, all of a while in one entry; never ends.
+async fn note_refusals(server: &Server) {
+    loop {
+        tokio::time::sleep(NOTE_AFTER).await;
+        let details = server.tokens.refusals();
+        if details.is_empty() {
+            continue;
+        }
+        let deed = api::AuditEntry {
+            time_ms: now_ms(),
+            kind: "refused".into(),
+            details,
+            outcome: "refused".into(),
+            ..api::AuditEntry::default()
+        };
+        // A store that cannot be written says so where it matters.
+        let _ = server.applier.lock().await.note(deed).await;
+        tokio::time::sleep(NOTE_EVERY).await;
     }
 }
 

@@ -19,6 +19,7 @@ mod validate;
 mod values;
 
 use guard::guard;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 pub use finding::{Finding, MAX_FINDINGS, SpecErrors};
@@ -59,6 +60,9 @@ pub struct Spec {
     pub document: Document,
     /// Its text, for messages that point into it.
     pub source: Arc<Source>,
+    /// Offers and acceptances that it states and that count as not stated, as (tenant,
+    /// name): see [`Parts`].
+    pub revoked: BTreeSet<(String, String)>,
 }
 
 /// Two specs are equal when they say the same, however they are laid out.
@@ -104,12 +108,17 @@ pub fn parse(file: &str, text: &[u8]) -> Result<Spec, SpecErrors> {
         return Err(SpecErrors::new(findings.list));
     }
     let mut document = parts::read(&source, &mut findings);
+    let mut revoked = BTreeSet::new();
     if let Some(document) = &mut document {
         validate::check(document, &mut findings);
-        parts::revoke(document, &source);
+        revoked = parts::revoke(document, &source);
     }
     match document {
-        Some(document) if findings.list.is_empty() => Ok(Spec { document, source }),
+        Some(document) if findings.list.is_empty() => Ok(Spec {
+            document,
+            source,
+            revoked,
+        }),
         _ => Err(SpecErrors::new(findings.list)),
     }
 }

@@ -362,15 +362,22 @@ fn attached(endpoint: &Endpoint, limits: &SelfManaged, findings: &mut Findings) 
     }
 }
 
-/// Takes out what was revoked. After all checks: what refers to it is as good as before.
-pub(crate) fn revoke(document: &mut Document, source: &Source) {
+/// Takes out what was revoked; gives what of it there was. After all checks: what refers
+/// to it is as good as before.
+pub(crate) fn revoke(document: &mut Document, source: &Source) -> BTreeSet<(String, String)> {
+    let mut found = BTreeSet::new();
     for (tenant, name) in source.revoked() {
-        let found = document.tenants.iter_mut();
-        for tenant in found.filter(|one| one.name.as_str() == tenant) {
+        let of = document.tenants.iter_mut();
+        for one in of.filter(|one| one.name.as_str() == tenant) {
+            let before = one.offers.len() + one.accepts.len();
             if guard!("spec-revoked") {
-                tenant.offers.retain(|offer| offer.name.as_str() != name);
-                tenant.accepts.retain(|accept| accept.name.as_str() != name);
+                one.offers.retain(|offer| offer.name.as_str() != name);
+                one.accepts.retain(|accept| accept.name.as_str() != name);
+            }
+            if one.offers.len() + one.accepts.len() < before {
+                found.insert((tenant.clone(), name.clone()));
             }
         }
     }
+    found
 }
