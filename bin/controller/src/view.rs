@@ -255,3 +255,81 @@ fn judgement(verdict: Judgement, name: &str) -> Option<Judgement> {
         ..verdict
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::{Finding, Where};
+
+    fn at(file: &str, line: u32) -> Where {
+        Where {
+            file: file.into(),
+            line,
+            column: 1,
+        }
+    }
+
+    #[test]
+    fn of_what_is_wrong_a_tenant_is_told_what_is_wrong_in_its_own_document() {
+        let found = |file: &str, message: &str| Finding {
+            message: message.into(),
+            place: at(file, 3),
+            ..Finding::default()
+        };
+        let mut whole = Fault::new("spec", Whose::User, "secret (and 2 more)", "secret");
+        whole.place = Some(at("host.yaml", 7));
+        whole.findings = vec![
+            found("host.yaml", "secret"),
+            found("blue:own.yaml", "mine"),
+            found("red:own.yaml", "secret"),
+        ];
+        let told = fault(whole.clone(), "blue");
+        assert_eq!((told.message.as_str(), told.findings.len()), ("mine", 0));
+        assert_eq!(told.place, Some(at("own.yaml", 3)));
+        // Where nothing of its own is wrong, only that it cannot be.
+        let told = fault(whole, "green");
+        assert_eq!((told.code.as_str(), told.place.clone()), ("host", None));
+        assert!(!format!("{told:?}").contains("secret"));
+        for code in ["unproved", "conflict", "bulkhead", "host", "verifier"] {
+            let mut other = Fault::new(code, Whose::Bulkhead, "secret", "secret");
+            other.place = Some(at("red:own.yaml", 2));
+            let told = format!("{:?}", fault(other, "blue"));
+            assert!(!told.contains("secret") && !told.contains("red"), "{told}");
+        }
+    }
+
+    #[test]
+    fn connections_of_others_are_not_shown_and_a_guardrail_has_no_name() {
+        let rule = |kind: &str, file: &str| RuleName {
+            kind: kind.into(),
+            name: "name".into(),
+            place: Some(at(file, 1)),
+        };
+        let between = |from: &str, to: &str| Flow {
+            compartment: "zone:secret".into(),
+            from: from.into(),
+            to: to.into(),
+            rules: [rule("guardrail", "host.yaml"), rule("rule", "blue:own.yaml")],
+            ..Flow::default()
+        };
+        assert_eq!(flow(between("red/a", "bluer/b"), "blue"), None);
+        let own = flow(between("outside (wan)", "blue/b"), "blue").unwrap();
+        assert_eq!(own.compartment, "blue");
+        assert_eq!((own.rules[0].name.as_str(), &own.rules[0].place), ("", &None));
+        assert_eq!(own.rules[1].place, Some(at("own.yaml", 1)));
+    }
+
+    #[test]
+    fn what_happens_to_others_is_not_told() {
+        let world = World::default();
+        let to = |endpoint: &str, target: &str| Happening {
+            endpoint: endpoint.into(),
+            target: target.into(),
+            ..Happening::default()
+        };
+        assert!(happened(&to("blue/a", "zone:x"), "blue", &world));
+        for (endpoint, target) in [("red/a", "blue"), ("bluer/a", "blue"), ("", "controller"), ("", "blue")] {
+            assert!(!happened(&to(endpoint, target), "blue", &world), "{endpoint}");
+        }
+    }
+}

@@ -5,7 +5,7 @@ use api::{Audit, AuditCheck, NewToken, Tokens};
 use serde_json::Value;
 
 /// What one tenant may never learn of the other, each word found nowhere else.
-const SECRETS: [&str; 13] = [
+const SECRETS: [&str; 15] = [
     "crimsonhost",
     "crimsonlan",
     "crimsonrule",
@@ -19,6 +19,8 @@ const SECRETS: [&str; 13] = [
     "fd77:88::",
     "secret-host.yaml",
     "other-tenant",
+    "lendersdb",
+    "10.44.",
 ];
 
 /// The provider's: a tenant with something to hide, one more in its compartment, and two
@@ -57,9 +59,9 @@ tenants:
 const LENDER: &str = r#"version: 1
 tenants:
   - name: lender
-    subnets: [{name: data, prefixes: [10.1.1.0/24]}]
-    endpoints: [{name: db1, subnet: data}]
-    offers: [{name: db, endpoint: db1, protocol: tcp, ports: [5432], to: [blue], pool: [10.1.250.0/28]}]
+    subnets: [{name: data, prefixes: [10.44.33.0/24]}]
+    endpoints: [{name: lendersdb, subnet: data}]
+    offers: [{name: db, endpoint: lendersdb, protocol: tcp, ports: [5432], to: [blue], pool: [10.44.34.0/28]}]
 "#;
 
 impl Rig {
