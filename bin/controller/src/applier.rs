@@ -348,6 +348,11 @@ impl Applier {
             }
         }
         let uid = deed.uid.unwrap_or(0);
+        let source = match (deed.kind.as_str(), deed.tenants.first()) {
+            ("apply", Some(tenant)) => format!("{tenant}:{}", deed.object),
+            ("revoke" | "restore", _) => format!("{} {}", deed.kind, deed.object),
+            _ => new.source().to_owned(),
+        };
         deeds::describe(&mut deed, old, &new, &plan);
         let mut deeds = vec![Deed(deed)];
         deeds.extend(deeds::shared(old, &new).into_iter().map(Deed));
@@ -356,7 +361,7 @@ impl Applier {
             uid,
             epoch: new.epoch(),
             digest: new.digest().into(),
-            source: new.source().into(),
+            source,
             changes: u32::try_from(plan.changes.len()).unwrap_or(u32::MAX),
             outcome: outcome.into(),
         };

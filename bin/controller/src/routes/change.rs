@@ -26,6 +26,17 @@ pub struct Named {
     file: String,
 }
 
+/// Characters of a file's name that are kept.
+const MAX_FILE: usize = 255;
+
+impl Named {
+    /// The name as it is shown to others: nothing in it moves a terminal's cursor.
+    fn clean(self) -> String {
+        let kept = self.file.chars().take(MAX_FILE);
+        kept.map(|c| if c.is_control() { '?' } else { c }).collect()
+    }
+}
+
 fn unnamed() -> String {
     "spec.yaml".into()
 }
@@ -40,11 +51,12 @@ pub async fn plan(
     Query(named): Query<Named>,
     text: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Plan>, Failure> {
-    let text = whole(text, &named.file)?;
+    let file = named.clean();
+    let text = whole(text, &file)?;
     changes(&server, &viewer)?;
     let planned = {
         let mut applier = server.applier.lock().await;
-        applier.plan(wanted(&viewer, &named.file, &text)).await
+        applier.plan(wanted(&viewer, &file, &text)).await
     };
     Ok(Json(match viewer.tenant() {
         None => planned?,
@@ -62,14 +74,15 @@ pub async fn apply(
     Query(named): Query<Named>,
     text: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Applied>, Failure> {
-    let text = whole(text, &named.file)?;
+    let file = named.clean();
+    let text = whole(text, &file)?;
     changes(&server, &viewer)?;
     let by = viewer.clone();
     // In a task of its own: a caller that hangs up does not stop it half way.
     let applied = tokio::spawn(async move {
-        let deed = by.deed("apply", &named.file);
+        let deed = by.deed("apply", &file);
         let mut applier = server.applier.lock().await;
-        let outcome = applier.apply(wanted(&by, &named.file, &text), deed).await;
+        let outcome = applier.apply(wanted(&by, &file, &text), deed).await;
         note(&server, &by, "apply", &outcome);
         outcome
     });
