@@ -110,7 +110,8 @@ impl Tenants {
     }
 
     fn serve(&self) -> (Ended, PathBuf) {
-        self.talk.start(&self.hosts.at("r-crimsondb"), "serve tcp=5432 tcp=22")
+        self.talk
+            .start(&self.hosts.at("r-crimsondb"), "serve tcp=5432 tcp=22")
     }
 
     fn asks(&self) -> bool {
@@ -131,7 +132,9 @@ impl Tenants {
             "{method} {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
         );
         stream.write_all(request.as_bytes()).unwrap();
-        stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_millis(300)))
+            .unwrap();
         let (mut said, mut some) = (Vec::new(), [0; 65_536]);
         let end = Instant::now() + Duration::from_secs(5);
         while Instant::now() < end {
@@ -156,7 +159,9 @@ fn tenants_share_a_service_and_either_ends_it_by_its_own_token() {
     let _served = tenants.serve();
     assert!(tenants.comes_to_ask());
     for (token, tenant, what) in [(&red, "r", "db"), (&blue, "b", "lent")] {
-        let stream = tenants.talk.start(&tenants.hosts.at("b-app1"), "stream 10.1.200.10 5432");
+        let stream = tenants
+            .talk
+            .start(&tenants.hosts.at("b-app1"), "stream 10.1.200.10 5432");
         let fresh = |_: &Instance| monotonic_ns() - last_heard(&stream.1) < 50_000_000;
         assert!(tenants.instance.until(Duration::from_secs(5), fresh));
         let what = format!("{}/{what}", tenants.name(tenant));
@@ -196,7 +201,9 @@ fn a_tenant_is_told_nothing_of_another_by_any_route() {
     assert!(tenants.apply(&red, RED).ok() && tenants.apply(&blue, BLUE).ok());
     let _served = tenants.serve();
     assert!(tenants.comes_to_ask());
-    let _ = tenants.instance.ask(&["apply", &secret.display().to_string()]);
+    let _ = tenants
+        .instance
+        .ask(&["apply", &secret.display().to_string()]);
     // The switches of both are killed: that is told to each of its own.
     let (red_name, blue_name) = (tenants.name("r"), tenants.name("b"));
     for name in [&red_name, &blue_name] {
@@ -239,7 +246,10 @@ fn a_tenant_is_told_nothing_of_another_by_any_route() {
                     let refused = said.starts_with("HTTP/1.1 4");
                     for secret in SECRETS {
                         let back = refused && (path.contains(secret) || body.contains(secret));
-                        assert!(back || !said.contains(secret), "{method} {path}: {secret}: {said}");
+                        assert!(
+                            back || !said.contains(secret),
+                            "{method} {path}: {secret}: {said}"
+                        );
                     }
                 }
             }
@@ -263,15 +273,26 @@ fn a_document_is_held_to_what_is_the_tenants_and_a_bad_one_changes_nothing() {
     assert!(tenants.apply(&blue, BLUE).ok());
     for (bad, says) in [
         (BLUE.replace("{ns}-b\n", "{ns}-r\n"), "own.yaml:3:"),
-        (BLUE.replace("subnet: apps, addresses: [10.1.1.11]", "subnet: apps, attach: {tap: {namespace: /proc/1/ns/net}}"), "own.yaml:7:"),
-        (BLUE.replace("subnets:", "placement: {sandbox: off}\n    subnets:"), "placement"),
+        (
+            BLUE.replace(
+                "subnet: apps, addresses: [10.1.1.11]",
+                "subnet: apps, attach: {tap: {namespace: /proc/1/ns/net}}",
+            ),
+            "own.yaml:7:",
+        ),
+        (
+            BLUE.replace("subnets:", "placement: {sandbox: off}\n    subnets:"),
+            "placement",
+        ),
         (BLUE.replace("10.1.1.11", "10.9.9.9"), "own.yaml:7:"),
     ] {
         let said = tenants.apply(&blue, &bad);
         assert!(said.code == 2 && said.err.contains(says), "{said:?}");
     }
     let ping = "ping -n -c 1 -W 1 10.1.1.11";
-    assert!(tenants.instance.until(Duration::from_secs(5), |_| tenants.hosts.sh("b-app1", ping).ok()));
+    assert!(tenants.instance.until(Duration::from_secs(5), |_| {
+        tenants.hosts.sh("b-app1", ping).ok()
+    }));
     let plan = tenants.instance.folder().join("own.yaml");
     std::fs::write(&plan, tenants.hosts.other(&BLUE.replace("app2", "app3"))).unwrap();
     let plan = tenants.good(&blue, &["plan", &plan.display().to_string()]);
@@ -288,6 +309,11 @@ fn tokens_end_and_the_log_is_whole_after_a_power_cut() {
     let (blue, id) = tenants.token("b", &["--name", "ci"]);
     assert_eq!(tenants.apply(&look, BLUE).code, 4);
     assert!(tenants.apply(&blue, BLUE).ok());
+    let huge = "x".repeat(100_000);
+    for (bad, status) in [(huge.as_str(), 431), ("x", 401), ("bulkhead_0_0", 401)] {
+        let said = tenants.http(bad, "GET", "/v1/status", "");
+        assert!(said.starts_with(&format!("HTTP/1.1 {status} ")), "{said}");
+    }
     let soon = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let soon = (soon.unwrap().as_secs() + 3).to_string();
     let (short, _) = tenants.token("b", &["--until", &soon]);
@@ -304,21 +330,43 @@ fn tokens_end_and_the_log_is_whole_after_a_power_cut() {
     std::thread::sleep(Duration::from_millis(500));
     assert!(matches!(events.0.try_wait(), Ok(None)));
     tenants.instance.ask(&["token", "revoke", &id]).unwrap();
-    assert!(tenants.instance.until(Duration::from_secs(5), |_| matches!(events.0.try_wait(), Ok(Some(_)))));
+    assert!(tenants.instance.until(Duration::from_secs(5), |_| matches!(
+        events.0.try_wait(),
+        Ok(Some(_))
+    )));
     assert_eq!(tenants.say(&blue, &["status"]).code, 4);
-    assert!(tenants.instance.until(Duration::from_secs(6), |_| tenants.say(&short, &["status"]).code == 4));
+    assert!(tenants.instance.until(
+        Duration::from_secs(6),
+        |_| tenants.say(&short, &["status"]).code == 4
+    ));
     let check = |instance: &Instance| instance.ask(&["audit", "--check"]).unwrap();
     // What was refused is written down within seconds.
-    let refused = |instance: &Instance| instance.say(&["audit"]).unwrap().out.contains("a token that has ended");
+    let refused = |instance: &Instance| {
+        instance
+            .say(&["audit"])
+            .unwrap()
+            .out
+            .contains("a token that has ended")
+    };
     assert!(tenants.instance.until(Duration::from_secs(90), refused));
     let before = check(&tenants.instance);
     assert_eq!(before["whole"], true);
-    let Tenants { instance, hosts, .. } = tenants;
+    let Tenants {
+        instance, hosts, ..
+    } = tenants;
     let instance = Instance::start_in(instance.cut_off(), &[]).unwrap();
     let after = check(&instance);
     assert!(after["whole"] == true && after["entries"].as_u64() >= before["entries"].as_u64());
-    let said = instance.say(&["--json", "audit", "--tenant", &hosts.other("{ns}-b")]).unwrap();
-    let entries: Vec<Value> = said.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let own = entries.iter().find(|one| one["kind"] == "apply" && one["token"].as_str().is_some_and(|t| t.ends_with(" ci")));
+    let said = instance
+        .say(&["--json", "audit", "--tenant", &hosts.other("{ns}-b")])
+        .unwrap();
+    let entries: Vec<Value> = said
+        .out
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let own = entries.iter().find(|one| {
+        one["kind"] == "apply" && one["token"].as_str().is_some_and(|t| t.ends_with(" ci"))
+    });
     assert_eq!(own.expect("who applied it")["uid"], STRANGER);
 }

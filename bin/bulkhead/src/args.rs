@@ -14,9 +14,7 @@ pub struct Cli {
     /// The daemon's API socket
     #[arg(long, global = true, value_name = "PATH", env = "BULKHEAD_SOCKET", hide_env_values = true, default_value = DEFAULT_SOCKET)]
     pub socket: PathBuf,
-    /// Ask as a tenant, with the token in this file; or give it in BULKHEAD_TOKEN
-    ///
-    /// Then that tenant's rights are all there are: only what is its own is shown and changed.
+    /// Ask as a tenant, with the token in this file or in BULKHEAD_TOKEN: for what is its own
     #[arg(long, global = true, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
     /// Machine-readable output: the API's JSON

@@ -104,7 +104,11 @@ fn token(cli: &Cli) -> Result<Option<String>, Trouble> {
                 .and_then(|file| file.take(LONGEST).read_to_string(&mut text));
             read.map_err(|error| {
                 let sentence = format!("{}: {error}", file.display());
-                Trouble::new(Exit::Usage, sentence, "name the file that a token was written to")
+                Trouble::new(
+                    Exit::Usage,
+                    sentence,
+                    "name the file that a token was written to",
+                )
             })?;
             text
         }

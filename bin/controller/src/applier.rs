@@ -566,20 +566,20 @@ impl Applier {
                 outcome: "rolled back: the controller was restarted before it was complete".into(),
                 ..HistoryEntry::default()
             };
-            let ended = self
-                .store()
-                .and_then(|store| {
-                    let deed = AuditEntry {
-                        time_ms: now_ms(),
-                        uid: Some(entry.uid),
-                        kind: "apply".into(),
-                        object: entry.source.clone(),
-                        outcome: entry.outcome.clone(),
-                        ..AuditEntry::default()
-                    };
-                    let deeds = [Deed(deed)];
-                    store.abandon(&entry, &deeds).map_err(|error| stored(&error))
-                });
+            let ended = self.store().and_then(|store| {
+                let deed = AuditEntry {
+                    time_ms: now_ms(),
+                    uid: Some(entry.uid),
+                    kind: "apply".into(),
+                    object: entry.source.clone(),
+                    outcome: entry.outcome.clone(),
+                    ..AuditEntry::default()
+                };
+                let deeds = [Deed(deed)];
+                store
+                    .abandon(&entry, &deeds)
+                    .map_err(|error| stored(&error))
+            });
             if let Err(fault) = ended {
                 self.degraded(fault.message);
             }

@@ -3,8 +3,8 @@
 use api::{AuditEntry, Fault, Whose};
 use axum::extract::FromRequestParts;
 use axum::extract::connect_info::ConnectInfo;
-use axum::http::request::Parts;
 use axum::http::header::AUTHORIZATION;
+use axum::http::request::Parts;
 use guard::guard;
 use tokio::net::UnixStream;
 
@@ -153,9 +153,10 @@ impl Viewer {
             time_ms: now_ms(),
             uid: Some(self.caller.uid),
             pid: self.caller.pid,
-            token: self.token.as_ref().map_or_else(String::new, |token| {
-                format!("{} {}", token.id, token.name)
-            }),
+            token: self
+                .token
+                .as_ref()
+                .map_or_else(String::new, |token| format!("{} {}", token.id, token.name)),
             tenants: self.tenant().map(str::to_owned).into_iter().collect(),
             kind: kind.into(),
             object: object.into(),
@@ -253,7 +254,9 @@ fn viewer(parts: &Parts, server: &Server, wish: Wish) -> Result<Viewer, Fault> {
         .tokens
         .check(text.unwrap_or_default().trim(), now_s, exists);
     let token = checked.map_err(|(fault, why)| {
-        server.tokens.refuse(format!("uid {} showed {why}", caller.uid));
+        server
+            .tokens
+            .refuse(format!("uid {} showed {why}", caller.uid));
         fault
     })?;
     if wish == Wish::Change && token.read_only && guard!("token-read-only") {

@@ -215,7 +215,10 @@ mod tests {
             ..entry
         };
         let own = told(&own, "blue", &["id".into()]).unwrap();
-        assert_eq!((own.uid, own.object.as_str()), (Some(4711), "hosts-secret.yaml"));
+        assert_eq!(
+            (own.uid, own.object.as_str()),
+            (Some(4711), "hosts-secret.yaml")
+        );
     }
 
     #[test]
@@ -233,7 +236,10 @@ mod tests {
         assert!(both.contains("shared with others from now on"), "{both}");
         assert!(alone.contains("shared with others no more"), "{alone}");
         for secret in ["crimson", "secret", "green"] {
-            assert!(!both.contains(secret) && !alone.contains(secret), "{both}{alone}");
+            assert!(
+                !both.contains(secret) && !alone.contains(secret),
+                "{both}{alone}"
+            );
         }
     }
 }

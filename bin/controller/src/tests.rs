@@ -137,6 +137,16 @@ fn supervise(socket: Socket, books: Shared) {
                     b.objects.remove(&Key::Port(body.compartment, body.slot));
                 },
             );
+        } else if let Some(body) = message.body::<CreateUplink>() {
+            let what = format!("create uplink on {}", body.interface.as_str());
+            done(&mut books, what, &mut |b| {
+                b.objects.insert(Key::Uplink(body.uplink), digest(&body));
+            });
+        } else if let Some(body) = message.body::<DestroyUplink>() {
+            let what = format!("destroy uplink {}", body.uplink);
+            done(&mut books, what, &mut |b| {
+                b.objects.remove(&Key::Uplink(body.uplink));
+            });
         } else if let Some(body) = message.body::<Install>() {
             let image = shm::SealedImage::map(fds[0].as_fd()).expect("a sealed image");
             assert_eq!(

@@ -111,10 +111,7 @@ impl Tokens {
         if all.len() > MOST {
             all.clear();
         }
-        let (at, left) = all
-            .get(tenant)
-            .copied()
-            .unwrap_or((now, BURST));
+        let (at, left) = all.get(tenant).copied().unwrap_or((now, BURST));
         let more = now.saturating_duration_since(at).as_secs_f64() / EVERY_S;
         let left = (left + more).min(BURST);
         if guard!("token-changes") && left < 1.0 {
@@ -144,7 +141,9 @@ impl Tokens {
     pub fn refusals(&self) -> Vec<String> {
         let mut all = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         let lines = std::mem::take(&mut *all).into_iter();
-        lines.map(|(who, times)| format!("{who}, {times} times")).collect()
+        lines
+            .map(|(who, times)| format!("{who}, {times} times"))
+            .collect()
     }
 }
 
@@ -231,7 +230,10 @@ mod tests {
     fn a_token_is_let_in_by_its_whole_text_until_it_ends() {
         let (tokens, made) = one("red", 100);
         assert_eq!(why(&tokens, &made.text, 99), None);
-        assert_eq!(why(&tokens, &made.text, 100), Some("a token that has ended"));
+        assert_eq!(
+            why(&tokens, &made.text, 100),
+            Some("a token that has ended")
+        );
         assert!(tokens.is_valid(&made.token.id, 99) && !tokens.is_valid(&made.token.id, 100));
         let mut other = made.text.clone();
         let last = if other.ends_with('0') { "1" } else { "0" };
@@ -255,14 +257,21 @@ mod tests {
     #[test]
     fn before_the_store_is_read_nobody_is_let_in() {
         let checked = Tokens::default().check("bulkhead_0_0", 0, |_| true);
-        assert_eq!(checked.err().map(|(fault, _)| fault.code), Some("store".into()));
+        assert_eq!(
+            checked.err().map(|(fault, _)| fault.code),
+            Some("store".into())
+        );
     }
 
     #[test]
     fn no_tenant_changes_without_end_and_another_is_not_held_up() {
         let (tokens, _) = one("red", 0);
         let now = Instant::now();
-        let passed = |tenant| (0..1000).filter(|_| tokens.change(tenant, now).is_ok()).count();
+        let passed = |tenant| {
+            (0..1000)
+                .filter(|_| tokens.change(tenant, now).is_ok())
+                .count()
+        };
         assert_eq!((passed("red"), passed("blue")), (60, 60));
         let later = now + Duration::from_secs(13);
         assert!(tokens.change("red", later).is_ok() && tokens.change("red", later).is_ok());

@@ -112,7 +112,7 @@ pub fn fault(fault: Fault, name: &str) -> Fault {
         }
         "spec" => {
             let mut findings = fault.findings;
-            if let (true, Some(place)) = (findings.is_empty(), fault.place) {
+            if let (true, Some(place)) = (findings.is_empty(), fault.place.clone()) {
                 findings.push(api::Finding {
                     code: fault.code.clone(),
                     message: fault.message,
@@ -167,7 +167,8 @@ pub fn fault(fault: Fault, name: &str) -> Fault {
 
 /// A rule, of the provider's only that it is one.
 pub fn rule(mut rule: RuleName, name: &str) -> RuleName {
-    if rule.kind == "guardrail" {
+    let others = rule.name.split_once('/').is_some_and(|(of, _)| of != name);
+    if rule.kind == "guardrail" || others {
         rule.name = String::new();
         rule.place = None;
     }
@@ -179,18 +180,37 @@ pub fn rule(mut rule: RuleName, name: &str) -> RuleName {
     rule
 }
 
-/// A connection that an endpoint of its own has a side of.
+/// A connection that an endpoint of its own has a side of, as that side sees it.
 pub fn flow(flow: Flow, name: &str) -> Option<Flow> {
-    let own = format!("{name}/");
-    if !flow.from.starts_with(&own) && !flow.to.starts_with(&own) && guard!("tenant-flows") {
+    let own = |end: &str| end.split_once('/').is_some_and(|(of, _)| of == name);
+    let (begins, answers) = (own(&flow.from), own(&flow.to));
+    if !begins && !answers && guard!("tenant-flows") {
         return None;
     }
     let [a, b] = flow.rules;
-    Some(Flow {
+    let mut flow = Flow {
         compartment: name.to_owned(),
         rules: [rule(a, name), rule(b, name)],
         ..flow
-    })
+    };
+    for end in [&mut flow.from, &mut flow.to] {
+        // By which uplink is the host's matter.
+        if end.starts_with("outside (") {
+            *end = "outside".into();
+        }
+    }
+    // The other tenant's own addresses, before or after they are translated, stay its own;
+    // those that go outside are both this tenant's.
+    if !begins && guard!("tenant-flow-addresses") {
+        flow.source.clone_from(&flow.source_there);
+        flow.destination.clone_from(&flow.destination_there);
+    } else if !answers && flow.to != "outside" && guard!("tenant-flow-addresses") {
+        flow.source_there.clone_from(&flow.source);
+        flow.destination_there.clone_from(&flow.destination);
+    }
+    flow.translated =
+        (&flow.source, &flow.destination) != (&flow.source_there, &flow.destination_there);
+    Some(flow)
 }
 
 /// Whether something happened to it: to an endpoint of its own, or to its compartment
@@ -309,14 +329,44 @@ mod tests {
             compartment: "zone:secret".into(),
             from: from.into(),
             to: to.into(),
-            rules: [rule("guardrail", "host.yaml"), rule("rule", "blue:own.yaml")],
+            rules: [
+                rule("guardrail", "host.yaml"),
+                rule("rule", "blue:own.yaml"),
+            ],
             ..Flow::default()
         };
         assert_eq!(flow(between("red/a", "bluer/b"), "blue"), None);
         let own = flow(between("outside (wan)", "blue/b"), "blue").unwrap();
         assert_eq!(own.compartment, "blue");
-        assert_eq!((own.rules[0].name.as_str(), &own.rules[0].place), ("", &None));
+        assert_eq!(
+            (own.rules[0].name.as_str(), &own.rules[0].place),
+            ("", &None)
+        );
         assert_eq!(own.rules[1].place, Some(at("own.yaml", 1)));
+        assert_eq!(own.from, "outside");
+    }
+
+    #[test]
+    fn of_a_service_each_side_is_told_its_own_addresses() {
+        let translated = |from: &str, to: &str| Flow {
+            from: from.into(),
+            to: to.into(),
+            source: "10.1.1.10:7".into(),
+            destination: "10.1.200.10:80".into(),
+            source_there: "10.2.0.1:9".into(),
+            destination_there: "10.2.2.10:80".into(),
+            translated: true,
+            ..Flow::default()
+        };
+        let agreement = "agreement red/db with blue";
+        let told = format!("{:?}", flow(translated(agreement, "red/db1"), "red"));
+        assert!(told.contains("10.2.0.1") && told.contains("10.2.2.10") && !told.contains("10.1."));
+        let told = format!("{:?}", flow(translated("blue/app", agreement), "blue"));
+        assert!(
+            told.contains("10.1.1.10") && told.contains("10.1.200.10") && !told.contains("10.2.")
+        );
+        let own = flow(translated("blue/app", "outside (wan)"), "blue").unwrap();
+        assert!(own.translated && own.source_there == "10.2.0.1:9");
     }
 
     #[test]
@@ -328,8 +378,16 @@ mod tests {
             ..Happening::default()
         };
         assert!(happened(&to("blue/a", "zone:x"), "blue", &world));
-        for (endpoint, target) in [("red/a", "blue"), ("bluer/a", "blue"), ("", "controller"), ("", "blue")] {
-            assert!(!happened(&to(endpoint, target), "blue", &world), "{endpoint}");
+        for (endpoint, target) in [
+            ("red/a", "blue"),
+            ("bluer/a", "blue"),
+            ("", "controller"),
+            ("", "blue"),
+        ] {
+            assert!(
+                !happened(&to(endpoint, target), "blue", &world),
+                "{endpoint}"
+            );
         }
     }
 }

@@ -180,10 +180,7 @@ fn provided(document: &Document, findings: &mut Findings) {
                 .add(
                     "self-managed",
                     span,
-                    format!(
-                        "the tenant {} states its `{key}` itself",
-                        tenant.name.value
-                    ),
+                    format!("the tenant {} states its `{key}` itself", tenant.name.value),
                 )
                 .help("take it out here, or take out `self-managed`");
         }
@@ -228,7 +225,9 @@ fn own_keys(tenant: &Tenant) -> Vec<(&'static str, Span)> {
         ("offers", tenant.offers.first().map(|o| o.name.span)),
         ("accepts", tenant.accepts.first().map(|a| a.name.span)),
     ];
-    let found = first.into_iter().filter_map(|(key, span)| Some((key, span?)));
+    let found = first
+        .into_iter()
+        .filter_map(|(key, span)| Some((key, span?)));
     found.collect()
 }
 
@@ -301,7 +300,11 @@ fn take(
     }
     if version.value != 1 {
         findings
-            .add("version", version.span, "this version of the format is not known to this release")
+            .add(
+                "version",
+                version.span,
+                "this version of the format is not known to this release",
+            )
             .help("write `version: 1`");
     }
     let rules = mine.policy.iter().flat_map(|policy| &policy.rules);
@@ -319,7 +322,10 @@ fn take(
                 .add(
                     "too-many",
                     *span,
-                    format!("{} {what}, more than the {most} that this tenant may have", spans.len()),
+                    format!(
+                        "{} {what}, more than the {most} that this tenant may have",
+                        spans.len()
+                    ),
                 )
                 .label("the first one beyond")
                 .help("ask the provider of this host for more");

@@ -175,7 +175,9 @@ impl Source {
         let start = self.lines.get(line - 1).copied().unwrap_or(0);
         let before = self.text.get(start as usize..byte as usize).unwrap_or("");
         // A document of several begins with a line of its own.
-        let above = self.section(byte).map_or(0, |one| line_of(one.span.start) - 1);
+        let above = self
+            .section(byte)
+            .map_or(0, |one| line_of(one.span.start) - 1);
         Position {
             line: line.saturating_sub(above).max(1) as u32,
             column: before.chars().count() as u32 + 1,

@@ -40,26 +40,45 @@ fn read(parts: &Parts) -> Result<Spec, Vec<String>> {
     spec::parse("host.yaml", parts.joined().as_bytes()).map_err(|errors| {
         let findings = errors.findings.iter();
         findings
-            .map(|f| format!("{}:{}:{} {} {}", f.file(), f.line(), f.column(), f.code, f.message))
+            .map(|f| {
+                format!(
+                    "{}:{}:{} {} {}",
+                    f.file(),
+                    f.line(),
+                    f.column(),
+                    f.code,
+                    f.message
+                )
+            })
             .collect()
     })
 }
 
 fn wrong(host: &str, blue: &str) -> Vec<String> {
-    read(&parts(host, &[("blue", blue)])).err().unwrap_or_default()
+    read(&parts(host, &[("blue", blue)]))
+        .err()
+        .unwrap_or_default()
 }
 
 #[test]
 fn documents_say_what_one_spec_would() {
     let joined = read(&parts(HOST, &[("blue", BLUE)])).unwrap();
-    let own: String = BLUE.lines().skip(3).map(|line| format!("{line}\n")).collect();
+    let own: String = BLUE
+        .lines()
+        .skip(3)
+        .map(|line| format!("{line}\n"))
+        .collect();
     let one = format!("{HOST}{own}");
     let one = one.replace("    self-managed: {endpoints: 2, rules: 1}\n", "");
     let mut one = spec::parse("one.yaml", one.as_bytes()).unwrap();
     one.document.tenants[1].self_managed = joined.tenants[1].self_managed.clone();
     assert!(one == joined);
     // The provider's alone is good as well, and one of nobody says nothing.
-    assert!(read(&parts(HOST, &[])).unwrap().tenants[1].endpoints.is_empty());
+    assert!(
+        read(&parts(HOST, &[])).unwrap().tenants[1]
+            .endpoints
+            .is_empty()
+    );
     let other = read(&parts(HOST, &[("red", BLUE), ("green", BLUE)])).unwrap();
     assert!(other == read(&parts(HOST, &[])).unwrap());
 }
@@ -76,27 +95,64 @@ fn places_are_those_of_the_document() {
         wrong(&host, BLUE)[0],
         "host.yaml:5:35 missing-reference there is no subnet `wep`"
     );
-    for (bad, place) in [("{", "blue:own.yaml:1:2 yaml"), ("", "blue:own.yaml:1:1 empty")] {
-        assert!(wrong(HOST, bad)[0].starts_with(place), "{:?}", wrong(HOST, bad));
+    for (bad, place) in [
+        ("{", "blue:own.yaml:1:2 yaml"),
+        ("", "blue:own.yaml:1:1 empty"),
+    ] {
+        assert!(
+            wrong(HOST, bad)[0].starts_with(place),
+            "{:?}",
+            wrong(HOST, bad)
+        );
     }
 }
 
 #[test]
 fn own_document_of_another_or_about_the_host() {
     for (key, bad) in [
-        ("host", BLUE.replace("tenants:", "host: {name: x}\ntenants:")),
-        ("uplinks", BLUE.replace("tenants:", "uplinks: [{name: x, interface: y}]\ntenants:")),
-        ("guardrails", BLUE.replace("tenants:", "guardrails: [{name: x, action: allow}]\ntenants:")),
+        (
+            "host",
+            BLUE.replace("tenants:", "host: {name: x}\ntenants:"),
+        ),
+        (
+            "uplinks",
+            BLUE.replace("tenants:", "uplinks: [{name: x, interface: y}]\ntenants:"),
+        ),
+        (
+            "guardrails",
+            BLUE.replace(
+                "tenants:",
+                "guardrails: [{name: x, action: allow}]\ntenants:",
+            ),
+        ),
         ("tenants", BLUE.replace("name: blue", "name: red")),
         ("id", BLUE.replace("name: blue", "name: blue\n    id: 7")),
-        ("placement", BLUE.replace("name: blue", "name: blue\n    placement: {sandbox: off}")),
-        ("memory", BLUE.replace("name: blue", "name: blue\n    memory: 1GiB")),
-        ("outside", BLUE.replace("name: blue", "name: blue\n    outside: [{uplink: x, address: [192.0.2.1/24]}]")),
-        ("self-managed", BLUE.replace("name: blue", "name: blue\n    self-managed: {endpoints: 9}")),
+        (
+            "placement",
+            BLUE.replace("name: blue", "name: blue\n    placement: {sandbox: off}"),
+        ),
+        (
+            "memory",
+            BLUE.replace("name: blue", "name: blue\n    memory: 1GiB"),
+        ),
+        (
+            "outside",
+            BLUE.replace(
+                "name: blue",
+                "name: blue\n    outside: [{uplink: x, address: [192.0.2.1/24]}]",
+            ),
+        ),
+        (
+            "self-managed",
+            BLUE.replace("name: blue", "name: blue\n    self-managed: {endpoints: 9}"),
+        ),
     ] {
         let found = wrong(HOST, &bad);
         let sentence = format!("`{key}` is not the tenant's to state");
-        assert!(found.iter().any(|one| one.ends_with(&sentence)), "{key}: {found:?}");
+        assert!(
+            found.iter().any(|one| one.ends_with(&sentence)),
+            "{key}: {found:?}"
+        );
     }
     assert!(!wrong(HOST, &format!("{BLUE}  - name: red\n")).is_empty());
     assert!(!wrong(HOST, "version: 1\ntenants: []\n").is_empty());
@@ -110,10 +166,19 @@ fn own_attachment_to_the_host() {
         "attach: {tap: {make: off}}",
         "attach: {fifo: {}}",
     ] {
-        let found = wrong(HOST, &BLUE.replace("subnet: data}", &format!("subnet: data, {bad}}}")));
-        assert!(found.iter().any(|one| one.contains("not the tenant's")), "{bad}: {found:?}");
+        let found = wrong(
+            HOST,
+            &BLUE.replace("subnet: data}", &format!("subnet: data, {bad}}}")),
+        );
+        assert!(
+            found.iter().any(|one| one.contains("not the tenant's")),
+            "{bad}: {found:?}"
+        );
     }
-    let good = BLUE.replace("subnet: data}", "subnet: data, attach: {tap: {interface: net0}}}");
+    let good = BLUE.replace(
+        "subnet: data}",
+        "subnet: data, attach: {tap: {interface: net0}}}",
+    );
     assert_eq!(wrong(HOST, &good), Vec::<String>::new());
     let fifo = BLUE.replace("subnet: data}", "subnet: data, attach: {fifo: {}}}");
     let host = HOST.replace("rules: 1", "rules: 1, fifo: on");
@@ -122,17 +187,33 @@ fn own_attachment_to_the_host() {
 
 #[test]
 fn own_limits() {
-    let many = BLUE.replace("[{name: db1, subnet: data}]", "[{name: db1, subnet: data}, {name: b, subnet: data}, {name: c, subnet: data}]");
+    let many = BLUE.replace(
+        "[{name: db1, subnet: data}]",
+        "[{name: db1, subnet: data}, {name: b, subnet: data}, {name: c, subnet: data}]",
+    );
     let found = wrong(HOST, &many);
-    assert!(found[0].contains("3 endpoints, more than the 2"), "{found:?}");
+    assert!(
+        found[0].contains("3 endpoints, more than the 2"),
+        "{found:?}"
+    );
     let many = BLUE.replace("rules: [", "rules: [{name: x, action: allow}, ");
     let found = wrong(HOST, &many);
     assert!(found[0].contains("2 rules, more than the 1"), "{found:?}");
     // A few aliases are a great many values.
-    let nine = |name: char, of: char| format!("{name}: &{name} [{}]\n", vec![format!("*{of}"); 9].join(","));
-    let bomb: String = ('b'..'g').map(|c| nine(c, char::from(c as u8 - 1))).collect();
+    let nine = |name: char, of: char| {
+        format!(
+            "{name}: &{name} [{}]\n",
+            vec![format!("*{of}"); 9].join(",")
+        )
+    };
+    let bomb: String = ('b'..'g')
+        .map(|c| nine(c, char::from(c as u8 - 1)))
+        .collect();
     let found = wrong(HOST, &format!("a: &a [1,2,3,4,5,6,7,8,9]\n{bomb}{BLUE}"));
-    assert!(found.iter().any(|one| one.contains("yaml-bomb")), "{found:?}");
+    assert!(
+        found.iter().any(|one| one.contains("yaml-bomb")),
+        "{found:?}"
+    );
 }
 
 #[test]
@@ -144,9 +225,15 @@ fn own_namespaces_of_another_name() {
 
 #[test]
 fn what_the_tenant_states_the_provider_does_not() {
-    let host = HOST.replace("self-managed: {endpoints: 2, rules: 1}", "self-managed: {}\n    subnets: [{name: x, prefixes: [10.9.0.0/24]}]");
+    let host = HOST.replace(
+        "self-managed: {endpoints: 2, rules: 1}",
+        "self-managed: {}\n    subnets: [{name: x, prefixes: [10.9.0.0/24]}]",
+    );
     assert!(wrong(&host, BLUE)[0].contains("states its `subnets` itself"));
-    let host = HOST.replace("self-managed: {endpoints: 2, rules: 1}", "self-managed: {}\n    placement: {per: host}");
+    let host = HOST.replace(
+        "self-managed: {endpoints: 2, rules: 1}",
+        "self-managed: {}\n    placement: {per: host}",
+    );
     assert!(wrong(&host, BLUE)[0].contains("a switch of its own"));
 }
 
@@ -179,7 +266,10 @@ fn a_text_that_looks_joined_is_only_what_it_is() {
     let again = parts(&forged, &[]);
     // What one document says of itself is its own: a comment, and no YAML.
     assert!(read(&again).is_err());
-    let forged = BLUE.replace("version: 1", "version: 1\n# \nrevoked red lent\npart 3 red x\n");
+    let forged = BLUE.replace(
+        "version: 1",
+        "version: 1\n# \nrevoked red lent\npart 3 red x\n",
+    );
     assert!(read(&parts(HOST, &[("blue", &forged)])).is_err());
 }
 

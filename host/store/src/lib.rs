@@ -248,9 +248,9 @@ impl Store {
         deeds: &[Deed],
     ) -> Result<(), StoreError> {
         let bounds = self.bounds;
-        let outcome = self.database().and_then(|database| {
-            transact(database, rows, entry, deeds, bounds).map_err(wrong)
-        });
+        let outcome = self
+            .database()
+            .and_then(|database| transact(database, rows, entry, deeds, bounds).map_err(wrong));
         if outcome.is_err() {
             // After a failed write redb refuses all further ones until the file is
             // opened anew: a disk that was full must be usable once there is room.

@@ -131,7 +131,11 @@ fn a_damaged_record_is_an_error_and_not_a_guess() {
     let path = folder.path().join("s");
     let mut store = open(file(&path)).unwrap();
     store
-        .write(&[(KEY_APPLIED, Some(b"{\"epoch\": tru".to_vec()))], None, &[])
+        .write(
+            &[(KEY_APPLIED, Some(b"{\"epoch\": tru".to_vec()))],
+            None,
+            &[],
+        )
         .unwrap();
     assert!(matches!(store.applied(), Err(StoreError::Corrupt(_))));
 }
@@ -301,7 +305,9 @@ fn the_audit_log_is_a_chain_and_shows_where_it_was_tampered_with() {
     for time in 0..4 {
         store.note(&[deed(time, "a"), deed(time, "b")]).unwrap();
     }
-    store.conclude(&applied(1), &entry(1), &[deed(9, "c")]).unwrap();
+    store
+        .conclude(&applied(1), &entry(1), &[deed(9, "c")])
+        .unwrap();
     drop(store);
     let mut store = open(file(&path)).unwrap();
     let all = store.audit(0, u64::MAX, usize::MAX, |_| true).unwrap();
@@ -350,7 +356,9 @@ fn the_audit_log_is_bounded_and_says_what_went() {
         age_s: 100,
         entries: 10,
     };
-    let mut store = open(file(&folder.path().join("s"))).unwrap().bounded(bounds);
+    let mut store = open(file(&folder.path().join("s")))
+        .unwrap()
+        .bounded(bounds);
     for time in 0..50 {
         store.note(&[deed(time, "a")]).unwrap();
         let check = store.audit_check().unwrap();
@@ -394,7 +402,9 @@ fn tokens_and_documents_are_there_after_a_restart() {
         tenant: "red".into(),
         ..Token::default()
     };
-    store.keep_tokens(&[token.clone()], &[deed(1, "x")]).unwrap();
+    store
+        .keep_tokens(&[token.clone()], &[deed(1, "x")])
+        .unwrap();
     let mut stated = applied(1);
     stated.documents.insert("red".into(), Document::default());
     stated.revoked.insert(("red".into(), "db".into()));

@@ -54,7 +54,12 @@ pub async fn token(token: &args::Token, client: &Client, json: bool) -> Result<E
 fn listed(tokens: &Tokens) -> String {
     let mut table = Table::new(&["ID", "TENANT", "NAME", "MAY", "MADE", "ENDS"]);
     for token in &tokens.tokens {
-        let time = |seconds: u64| when(seconds.saturating_mul(1000)).chars().take(16).collect();
+        let time = |seconds: u64| {
+            when(seconds.saturating_mul(1000))
+                .chars()
+                .take(16)
+                .collect()
+        };
         table.row([
             token.id.clone(),
             token.tenant.clone(),
@@ -82,7 +87,11 @@ pub async fn revoke(revoke: &args::Revoke, client: &Client, json: bool) -> Resul
     if json {
         return as_json(&applied);
     }
-    let state = if revoke.undo { "counts again" } else { "is revoked" };
+    let state = if revoke.undo {
+        "counts again"
+    } else {
+        "is revoked"
+    };
     let mut out = format!("{tenant}/{endpoint} {state}\n");
     if !applied.plan.changes.is_empty() {
         out.push_str(&done(&applied));

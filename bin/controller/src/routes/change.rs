@@ -115,7 +115,9 @@ fn note(server: &Server, viewer: &Viewer, what: &str, outcome: &Result<Applied, 
         let token = viewer.token.as_ref();
         let token = token.map_or_else(String::new, |token| format!(" token {}", token.id));
         let (uid, code) = (viewer.caller.uid, &fault.code);
-        server.tokens.refuse(format!("uid {uid}{token}: {what}: {code}"));
+        server
+            .tokens
+            .refuse(format!("uid {uid}{token}: {what}: {code}"));
     }
 }
 

@@ -62,7 +62,12 @@ pub async fn create(
         ..store::Token::default()
     };
     let deed = viewer.deed("token-created", "");
-    let made = server.applier.lock().await.create_token(wanted, deed).await?;
+    let made = server
+        .applier
+        .lock()
+        .await
+        .create_token(wanted, deed)
+        .await?;
     Ok(Json(NewToken {
         token: shown(made.token),
         text: made.text,

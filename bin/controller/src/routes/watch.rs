@@ -135,7 +135,10 @@ pub async fn capture(
     let (compartment, slot) = match viewer.tenant() {
         Some(name) => {
             server.tokens.change(name, Instant::now())?;
-            place(&server, Some(own(&server, name, wanted.endpoint.as_deref())?))?
+            place(
+                &server,
+                Some(own(&server, name, wanted.endpoint.as_deref())?),
+            )?
         }
         None => place(&server, wanted.endpoint.as_deref())?,
     };
@@ -147,10 +150,13 @@ pub async fn capture(
     };
     let world = server.world.world();
     let mut deed = viewer.deed("capture", wanted.endpoint.as_deref().unwrap_or("all"));
-    deed.tenants = match wanted.endpoint.as_deref().and_then(|name| name.split_once('/')) {
+    deed.tenants = match wanted
+        .endpoint
+        .as_deref()
+        .and_then(|name| name.split_once('/'))
+    {
         Some((tenant, _)) => vec![tenant.to_owned()],
-        None => (world.compartment(compartment))
-            .map_or_else(Vec::new, |one| one.tenants.clone()),
+        None => (world.compartment(compartment)).map_or_else(Vec::new, |one| one.tenants.clone()),
     };
     let outcome = server.supervisor.ask(&body, &[]).await;
     if let Err(refusal) = &outcome {
