@@ -6,6 +6,8 @@
 //! before it is in the store undoes everything, and so does a controller that comes
 //! back and finds an intent that was not concluded.
 
+mod tenants;
+
 use crate::deeds;
 use crate::difference::{Difference, Existing};
 use crate::happenings::{Happenings, now_ms};
@@ -15,17 +17,17 @@ use crate::server::Shown;
 use crate::steps::{Batch, Key, Object, Progress, Step, described, perform, settle, undoing};
 use crate::supervisor::{Refusal, Supervisor};
 use crate::survey::Survey;
-use crate::tokens::{EACH, MOST, Made, Tokens, make};
+use crate::tokens::Tokens;
 use crate::usage;
 use crate::world::{Stated, World, now};
-use api::{Applied, AuditCheck, AuditEntry, Fault, Plan, Proof, UsageRow, Whose};
+use api::{Applied, AuditEntry, Fault, Plan, Proof, UsageRow, Whose};
 use command::cores::Cores;
 use command::verbs::{FABRIC, Inspect, PROVE_INSTALLED, PROVE_TO_INSTALL, PROVE_TO_KNOW};
 use guard::guard;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
-use store::{Deed, Document, HistoryEntry, Store, StoreError, Token, Undertaking};
+use store::{Deed, HistoryEntry, Store, StoreError, Token, Undertaking};
 
 /// Applies shown by `status`.
 const SHOWN: usize = 10;
@@ -172,7 +174,7 @@ impl Applier {
 
     /// The world that a change leads to.
     async fn worked_out(&mut self, old: &World, wanted: Wanted<'_>) -> Result<World, Fault> {
-        let stated = stated(old, wanted)?;
+        let stated = tenants::stated(old, wanted)?;
         self.prover
             .ahead(&stated.source, stated.joined().as_bytes())
             .await;
@@ -606,146 +608,6 @@ impl Applier {
         }
     }
 
-    /// Makes a token of a tenant that there is.
-    ///
-    /// # Errors
-    /// There is no such tenant, there are too many tokens, or a fault of the host.
-    pub async fn create_token(
-        &mut self,
-        wanted: Token,
-        mut deed: AuditEntry,
-    ) -> Result<Made, Fault> {
-        self.recovered().await?;
-        let world = self.shown.world();
-        if !world.tenants().iter().any(|one| one.name == wanted.tenant) {
-            return Err(Fault::new(
-                "not-found",
-                Whose::User,
-                format!("there is no tenant {}", wanted.tenant),
-                "`bulkhead status` lists them",
-            ));
-        }
-        let mut all = self.tokens.all()?;
-        let own = all.iter().filter(|one| one.tenant == wanted.tenant).count();
-        if own >= EACH || all.len() >= MOST {
-            return Err(Fault::new(
-                "limit",
-                Whose::User,
-                format!("there are too many tokens: {EACH} a tenant, {MOST} in all"),
-                "revoke some: `bulkhead token list`, `bulkhead token revoke`",
-            ));
-        }
-        let made = make(wanted)?;
-        deed.tenants = vec![made.token.tenant.clone()];
-        deed.object = format!("{} {}", made.token.id, made.token.name);
-        all.push(made.token.clone());
-        let kept = self.store()?.keep_tokens(&all, &[Deed(deed)]);
-        kept.map_err(|error| stored(&error))?;
-        self.tokens.set(all);
-        Ok(made)
-    }
-
-    /// Revokes a token, of `tenant` where one is named.
-    ///
-    /// # Errors
-    /// There is no such token, or a fault of the host.
-    pub async fn revoke_token(
-        &mut self,
-        id: &str,
-        tenant: Option<&str>,
-        mut deed: AuditEntry,
-    ) -> Result<Token, Fault> {
-        self.recovered().await?;
-        let mut all = self.tokens.all()?;
-        let found = all
-            .iter()
-            .position(|one| one.id == id && tenant.is_none_or(|tenant| one.tenant == tenant));
-        let Some(at) = found else {
-            return Err(Fault::new(
-                "not-found",
-                Whose::User,
-                format!("there is no token {id}"),
-                "`bulkhead token list` lists them",
-            ));
-        };
-        let token = all.remove(at);
-        deed.tenants = vec![token.tenant.clone()];
-        deed.object = format!("{} {}", token.id, token.name);
-        // Whatever the disk says: from now on it lets nobody in.
-        self.tokens.set(all.clone());
-        let kept = self.store()?.keep_tokens(&all, &[Deed(deed)]);
-        kept.map_err(|error| stored(&error))?;
-        Ok(token)
-    }
-
-    /// Tokens end with their tenant, also where one of that name is made again; a down
-    /// is no such end.
-    fn end_tokens(&mut self) {
-        let world = self.shown.world();
-        let Ok(all) = self.tokens.all() else { return };
-        let exists = |token: &Token| world.tenants().iter().any(|one| one.name == token.tenant);
-        if world.tenants().is_empty() || all.iter().all(exists) || !guard!("token-ends") {
-            return;
-        }
-        let (kept, gone): (Vec<Token>, Vec<Token>) = all.into_iter().partition(exists);
-        let deeds: Vec<Deed> = gone
-            .iter()
-            .map(|token| {
-                Deed(AuditEntry {
-                    time_ms: now_ms(),
-                    tenants: vec![token.tenant.clone()],
-                    kind: "token-revoked".into(),
-                    object: format!("{} {}", token.id, token.name),
-                    details: vec!["its tenant is no more".into()],
-                    outcome: "done".into(),
-                    ..AuditEntry::default()
-                })
-            })
-            .collect();
-        self.tokens.set(kept.clone());
-        let written = self
-            .store()
-            .and_then(|store| store.keep_tokens(&kept, &deeds).map_err(|e| stored(&e)));
-        if let Err(fault) = written {
-            self.happenings.left_behind(fault.message);
-        }
-    }
-
-    /// Remembers who did something.
-    ///
-    /// # Errors
-    /// A fault of the host: the store.
-    pub async fn note(&mut self, deed: AuditEntry) -> Result<(), Fault> {
-        self.recovered().await?;
-        let noted = self.store()?.note(&[Deed(deed)]);
-        noted.map_err(|error| stored(&error))
-    }
-
-    /// The audit log: see `Store::audit`.
-    ///
-    /// # Errors
-    /// A fault of the host: the store.
-    pub async fn audit(
-        &mut self,
-        (from_ms, to_ms): (u64, u64),
-        most: usize,
-        passes: impl Fn(&AuditEntry) -> bool,
-    ) -> Result<Vec<AuditEntry>, Fault> {
-        self.recovered().await?;
-        let found = self.store()?.audit(from_ms, to_ms, most, passes);
-        found.map_err(|error| stored(&error))
-    }
-
-    /// Whether the audit log is whole.
-    ///
-    /// # Errors
-    /// A fault of the host: the store.
-    pub async fn audit_check(&mut self) -> Result<AuditCheck, Fault> {
-        self.recovered().await?;
-        let checked = self.store()?.audit_check();
-        checked.map_err(|error| stored(&error))
-    }
-
     async fn recovered(&mut self) -> Result<(), Fault> {
         if self.recover().await {
             return Ok(());
@@ -785,66 +647,6 @@ impl Applier {
             .collect();
         self.shown.tell(|health| health.history = history);
     }
-}
-
-/// What is stated once a change is made.
-fn stated(old: &World, wanted: Wanted<'_>) -> Result<Stated, Fault> {
-    let before = Stated::before(old.applied());
-    let (tenant, source, text) = match wanted {
-        Wanted::Provider { source, text } => {
-            return Ok(Stated {
-                documents: before.documents,
-                revoked: before.revoked,
-                ..Stated::alone(source, text)?
-            });
-        }
-        Wanted::Revoke { tenant, name, undo } => {
-            let mut after = before;
-            let key = (tenant.to_owned(), name.to_owned());
-            match undo {
-                true => drop(after.revoked.remove(&key)),
-                false => drop(after.revoked.insert(key)),
-            }
-            return Ok(after);
-        }
-        Wanted::Own {
-            tenant,
-            source,
-            text,
-        } => (tenant, source, text),
-    };
-    let mut tenants = old.made().into_iter().flat_map(|(spec, ..)| &spec.tenants);
-    let own = tenants.find(|one| one.name.as_str() == tenant);
-    if own.is_none_or(|own| own.self_managed.is_none()) {
-        return Err(Fault::new(
-            "denied",
-            Whose::User,
-            format!("what the tenant {tenant} has is stated by the provider of this host"),
-            "`self-managed` in its spec would let the tenant state it",
-        ));
-    }
-    if text.len() > spec::MAX_DOCUMENT_BYTES {
-        return Err(Fault::new(
-            "too-large",
-            Whose::User,
-            format!(
-                "{source} is larger than the limit of {} bytes",
-                spec::MAX_DOCUMENT_BYTES
-            ),
-            "is this the right file?",
-        ));
-    }
-    let named = format!("{tenant}:{source}");
-    let text = Stated::alone(&named, text)?.text;
-    let mut after = before;
-    // Who states it anew means it.
-    after.revoked.retain(|(of, _)| of != tenant);
-    let document = Document {
-        source: source.to_owned(),
-        text,
-    };
-    after.documents.insert(tenant.to_owned(), document);
-    Ok(after)
 }
 
 /// Makes what exists as this world says, whatever it is. Gives how many steps it took.

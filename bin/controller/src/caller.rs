@@ -11,12 +11,13 @@ use tokio::net::UnixStream;
 use crate::happenings::now_ms;
 use crate::refuse::Failure;
 use crate::server::Server;
+use crate::tokens::{Tokens, invalid};
 use std::sync::Arc;
 use std::time::Duration;
 use store::Token;
 
-/// Between two looks whether a token is valid still.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// Between two looks whether a token's time is over.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// A caller, as of its connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,8 +143,22 @@ impl Viewer {
         let Some(token) = &self.token else {
             return std::future::pending().await;
         };
+        let mut changes = server.tokens.listen();
         while server.tokens.is_valid(&token.id, now_ms() / 1000) || !guard!("token-stream") {
-            tokio::time::sleep(LOOK_AGAIN).await;
+            let _ = tokio::time::timeout(LOOK_AGAIN, changes.changed()).await;
+        }
+    }
+
+    /// Whether what it asked for may still be done, now that its turn has come.
+    ///
+    /// # Errors
+    /// Its token is valid no more.
+    pub fn still(&self, tokens: &Tokens) -> Result<(), Fault> {
+        match &self.token {
+            Some(token) if guard!("token-late") && !tokens.is_valid(&token.id, now_ms() / 1000) => {
+                Err(invalid())
+            }
+            _ => Ok(()),
         }
     }
 
@@ -328,5 +343,23 @@ mod tests {
         assert!(!may(0, false), "who got hold of the controller's uid");
         assert!(may(0, true), "the one user there is");
         assert!(!may(1000, false) && !may(OVERFLOW, false));
+    }
+
+    #[test]
+    fn what_has_waited_for_its_turn_is_not_done_for_a_token_that_was_revoked_meanwhile() {
+        let token = Token {
+            id: "id".into(),
+            ..Token::default()
+        };
+        let viewer = |token| Viewer {
+            caller: caller(1, 1),
+            token,
+        };
+        let (tenant, host) = (viewer(Some(token.clone())), viewer(None));
+        let tokens = Tokens::default();
+        tokens.set(vec![token]);
+        assert!(tenant.still(&tokens).is_ok());
+        tokens.set(Vec::new());
+        assert!(tenant.still(&tokens).is_err() && host.still(&tokens).is_ok());
     }
 }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Instant;
 use store::Token;
+use tokio::sync::watch;
 
 /// Tokens of a host, at most; each request looks for one among them.
 pub const MOST: usize = 4096;
@@ -27,8 +28,19 @@ const REFUSED: usize = 16;
 pub struct Tokens {
     /// `None` = the store has not been read yet.
     all: RwLock<Option<Vec<Token>>>,
-    changes: Mutex<BTreeMap<String, (Instant, f64)>>,
+    changed: watch::Sender<()>,
+    /// By tenant, and what is asked: when last, and how much more then.
+    asked: Mutex<BTreeMap<(String, Asked), (Instant, f64)>>,
     refused: Mutex<BTreeMap<String, u64>>,
+}
+
+/// What costs the host so much that a tenant's share of it is limited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Asked {
+    /// Plans, applies, captures.
+    Change,
+    /// The audit log, which is looked through.
+    Audit,
 }
 
 /// A token that was just made.
@@ -43,6 +55,12 @@ impl Tokens {
     /// What is kept now.
     pub fn set(&self, tokens: Vec<Token>) {
         *self.all.write().unwrap_or_else(PoisonError::into_inner) = Some(tokens);
+        self.changed.send_replace(());
+    }
+
+    /// Hears of each `set` from now on.
+    pub fn listen(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
     }
 
     /// All of them.
@@ -51,14 +69,7 @@ impl Tokens {
     /// The store has not been read yet.
     pub fn all(&self) -> Result<Vec<Token>, Fault> {
         let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
-        all.clone().ok_or_else(|| {
-            Fault::new(
-                "store",
-                Whose::Host,
-                "which tokens there are is not known yet",
-                "`bulkhead status` as root says why",
-            )
-        })
+        all.clone().ok_or_else(unread)
     }
 
     /// The token with this text, if it is valid at `now_s` (Unix time). Why one is not
@@ -72,27 +83,30 @@ impl Tokens {
         now_s: u64,
         exists: impl Fn(&str) -> bool,
     ) -> Result<Token, (Fault, &'static str)> {
-        let all = self.all().map_err(|fault| (fault, "no store"))?;
+        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(all) = &*all else {
+            return Err((unread(), "no store"));
+        };
         let no = |why| Err((invalid(), why));
         let mut parts = text.split('_');
         let (begin, id) = (parts.next(), parts.next().unwrap_or_default());
         if begin != Some(BEGIN) {
             return no("not a token");
         }
-        let Some(token) = all.into_iter().find(|token| token.id == id) else {
+        let Some(token) = all.iter().find(|token| token.id == id) else {
             return no("an unknown token");
         };
         let digest = hex(&Sha256::digest(text));
         if guard!("token-secret") && !same(digest.as_bytes(), token.digest.as_bytes()) {
             return no("a wrong token");
         }
-        if guard!("token-until") && ended(&token, now_s) {
+        if guard!("token-until") && ended(token, now_s) {
             return no("a token that has ended");
         }
         if guard!("token-tenant") && !exists(&token.tenant) {
             return no("a token of a tenant that is no more");
         }
-        Ok(token)
+        Ok(token.clone())
     }
 
     /// Whether a token is valid still.
@@ -102,28 +116,29 @@ impl Tokens {
         found.is_some_and(|token| !ended(token, now_s))
     }
 
-    /// Whether a tenant may change something once more just now.
+    /// Whether a tenant may have this once more just now.
     ///
     /// # Errors
-    /// It has changed too much.
-    pub fn change(&self, tenant: &str, now: Instant) -> Result<(), Fault> {
-        let mut all = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+    /// It has had too much.
+    pub fn share(&self, tenant: &str, what: Asked, now: Instant) -> Result<(), Fault> {
+        let mut all = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() > MOST {
             all.clear();
         }
-        let (at, left) = all.get(tenant).copied().unwrap_or((now, BURST));
+        let key = (tenant.to_owned(), what);
+        let (at, left) = all.get(&key).copied().unwrap_or((now, BURST));
         let more = now.saturating_duration_since(at).as_secs_f64() / EVERY_S;
         let left = (left + more).min(BURST);
         if guard!("token-changes") && left < 1.0 {
-            all.insert(tenant.to_owned(), (now, left));
+            all.insert(key, (now, left));
             return Err(Fault::new(
                 "limit",
                 Whose::User,
-                "too many changes by this tenant",
+                "too many changes by this tenant, or looks at the audit log",
                 "wait a little: one every six seconds is let through, and revocations always",
             ));
         }
-        all.insert(tenant.to_owned(), (now, left - 1.0));
+        all.insert(key, (now, left - 1.0));
         Ok(())
     }
 
@@ -183,8 +198,17 @@ pub fn make(wanted: Token) -> Result<Made, Fault> {
     })
 }
 
+fn unread() -> Fault {
+    Fault::new(
+        "store",
+        Whose::Host,
+        "which tokens there are is not known yet",
+        "`bulkhead status` as root says why",
+    )
+}
+
 /// For who is not let in, whatever the reason.
-fn invalid() -> Fault {
+pub fn invalid() -> Fault {
     Fault::new(
         "unauthenticated",
         Whose::User,
@@ -269,13 +293,17 @@ mod tests {
         let now = Instant::now();
         let passed = |tenant| {
             (0..1000)
-                .filter(|_| tokens.change(tenant, now).is_ok())
+                .filter(|_| tokens.share(tenant, Asked::Change, now).is_ok())
                 .count()
         };
         assert_eq!((passed("red"), passed("blue")), (60, 60));
+        assert!(tokens.share("red", Asked::Audit, now).is_ok());
         let later = now + Duration::from_secs(13);
-        assert!(tokens.change("red", later).is_ok() && tokens.change("red", later).is_ok());
-        assert!(tokens.change("red", later).is_err());
+        assert!(
+            tokens.share("red", Asked::Change, later).is_ok()
+                && tokens.share("red", Asked::Change, later).is_ok()
+        );
+        assert!(tokens.share("red", Asked::Change, later).is_err());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use crate::applier::Wanted;
 use crate::caller::{Changer, Editor, Viewer};
 use crate::refuse::{Failure, refused};
 use crate::server::{Server, no_endpoint};
+use crate::tokens::Asked;
 use crate::view;
 use api::{Applied, AuditEntry, Fault, Plan, Whose};
 use axum::Json;
@@ -56,6 +57,7 @@ pub async fn plan(
     changes(&server, &viewer)?;
     let planned = {
         let mut applier = server.applier.lock().await;
+        viewer.still(&server.tokens)?;
         applier.plan(wanted(&viewer, &file, &text)).await
     };
     Ok(Json(match viewer.tenant() {
@@ -82,6 +84,7 @@ pub async fn apply(
     let applied = tokio::spawn(async move {
         let deed = by.deed("apply", &file);
         let mut applier = server.applier.lock().await;
+        by.still(&server.tokens)?;
         let outcome = applier.apply(wanted(&by, &file, &text), deed).await;
         note(&server, &by, "apply", &outcome);
         outcome
@@ -104,7 +107,7 @@ fn wanted<'a>(viewer: &'a Viewer, source: &'a str, text: &'a [u8]) -> Wanted<'a>
 /// Whether a tenant may change something once more just now.
 fn changes(server: &Server, viewer: &Viewer) -> Result<(), Fault> {
     match viewer.tenant() {
-        Some(tenant) => server.tokens.change(tenant, Instant::now()),
+        Some(tenant) => (server.tokens).share(tenant, Asked::Change, Instant::now()),
         None => Ok(()),
     }
 }
@@ -156,6 +159,7 @@ pub async fn revoke(
             undo,
         };
         let mut applier = server.applier.lock().await;
+        by.still(&server.tokens)?;
         let outcome = applier.apply(wanted, deed).await;
         note(&server, &by, kind, &outcome);
         outcome

@@ -5,11 +5,13 @@ use crate::deeds;
 use crate::happenings::now_ms;
 use crate::refuse::Failure;
 use crate::server::Server;
+use crate::tokens::Asked;
 use api::{Audit, AuditCheck, Fault, NewToken, Token, Tokens, Whose};
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use serde::Deserialize;
 use std::sync::Arc;
+use std::time::Instant;
 use utoipa::IntoParams;
 
 /// Characters of a token's name, at most.
@@ -97,6 +99,7 @@ pub async fn revoke_token(
 ) -> Result<Json<Token>, Failure> {
     let deed = viewer.deed("token-revoked", "");
     let mut applier = server.applier.lock().await;
+    viewer.still(&server.tokens)?;
     let token = applier.revoke_token(&id, viewer.tenant(), deed).await?;
     Ok(Json(shown(token)))
 }
@@ -143,6 +146,9 @@ pub async fn audit(
     State(server): State<Arc<Server>>,
     Query(wanted): Query<Wanted>,
 ) -> Result<Json<Audit>, Failure> {
+    if let Some(tenant) = viewer.tenant() {
+        (server.tokens).share(tenant, Asked::Audit, Instant::now())?;
+    }
     let tenant = viewer.tenant().map(str::to_owned).or(wanted.tenant);
     let within = (
         wanted.since.saturating_mul(1000),

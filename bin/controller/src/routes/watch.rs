@@ -5,6 +5,7 @@ use crate::refuse::{Failure, refused};
 use crate::server::{Server, no_endpoint};
 use crate::stream::stream;
 use crate::survey::Survey;
+use crate::tokens::{Asked, invalid};
 use crate::view;
 use crate::world::World;
 use api::{Fault, Happening, Sample, Whose};
@@ -37,17 +38,20 @@ pub async fn top(
     viewer: Viewer,
     State(server): State<Arc<Server>>,
     Query(over): Query<Over>,
-) -> Json<Sample> {
+) -> Result<Json<Sample>, Failure> {
     let (world, first) = server.survey().await;
     let mut sample = if over.over_ms == 0 {
         first.sample(None, &world)
     } else {
-        tokio::time::sleep(Duration::from_millis(over.over_ms.min(60_000))).await;
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_millis(over.over_ms.min(60_000))) => {}
+            () = viewer.ended(&server) => return Err(invalid().into()),
+        }
         let second = Survey::take(&server.supervisor, &world).await;
         second.sample(Some(&first), &world)
     };
     sample.endpoints.retain(|one| viewer.sees(&one.tenant));
-    Json(sample)
+    Ok(Json(sample))
 }
 
 /// What happened before.
@@ -134,7 +138,7 @@ pub async fn capture(
 ) -> Result<Response, Failure> {
     let (compartment, slot) = match viewer.tenant() {
         Some(name) => {
-            server.tokens.change(name, Instant::now())?;
+            (server.tokens).share(name, Asked::Change, Instant::now())?;
             place(
                 &server,
                 Some(own(&server, name, wanted.endpoint.as_deref())?),
