@@ -131,7 +131,8 @@ impl Tenants {
         let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
         );
-        stream.write_all(request.as_bytes()).unwrap();
+        // What is too long is answered before all of it is read.
+        let _ = stream.write_all(request.as_bytes());
         stream
             .set_read_timeout(Some(Duration::from_millis(300)))
             .unwrap();
@@ -309,7 +310,7 @@ fn tokens_end_and_the_log_is_whole_after_a_power_cut() {
     let (blue, id) = tenants.token("b", &["--name", "ci"]);
     assert_eq!(tenants.apply(&look, BLUE).code, 4);
     assert!(tenants.apply(&blue, BLUE).ok());
-    let huge = "x".repeat(100_000);
+    let huge = "x".repeat(300_000);
     for (bad, status) in [(huge.as_str(), 431), ("x", 401), ("bulkhead_0_0", 401)] {
         let said = tenants.http(bad, "GET", "/v1/status", "");
         assert!(said.starts_with(&format!("HTTP/1.1 {status} ")), "{said}");
@@ -346,7 +347,7 @@ fn tokens_end_and_the_log_is_whole_after_a_power_cut() {
             .say(&["audit"])
             .unwrap()
             .out
-            .contains("a token that has ended")
+            .contains("an unknown token")
     };
     assert!(tenants.instance.until(Duration::from_secs(90), refused));
     let before = check(&tenants.instance);

@@ -196,20 +196,45 @@ fn provided(document: &Document, findings: &mut Findings) {
                 )
                 .help("place it by `per: tenant`");
         }
-        // Its namespaces are called by its name and its endpoints': no other tenant's may be.
-        let begin = format!("{}-", tenant.name.value);
-        let other = (document.tenants.iter()).find(|other| other.name.as_str().starts_with(&begin));
-        if let Some(other) = other.filter(|_| guard!("spec-own-namespaces")) {
-            findings
-                .add(
-                    "self-managed",
-                    other.name.span,
-                    format!(
-                        "the tenant {} manages itself, and could take the namespaces of one called {}",
-                        tenant.name.value, other.name.value
-                    ),
-                )
-                .help("rename one of the two");
+    }
+    namespaces(document, findings);
+}
+
+/// The namespaces of a tenant that manages itself are called by its name and its endpoints':
+/// nobody else's may be.
+fn namespaces(document: &Document, findings: &mut Findings) {
+    let all = document.tenants.iter();
+    let own = all.filter(|tenant| tenant.self_managed.is_some());
+    let own: BTreeSet<&str> = own.map(|tenant| tenant.name.as_str()).collect();
+    // The one that could take what has this name; `whose` it is.
+    let taken = |name: &str, whose: &str| {
+        let begins = name.match_indices('-');
+        let mut begins = begins.filter_map(|(at, _)| name.get(..at));
+        begins
+            .find(|begin| *begin != whose && own.contains(begin))
+            .map(str::to_owned)
+    };
+    for tenant in &document.tenants {
+        let whose = tenant.name.as_str();
+        let named = taken(whose, whose).map(|by| (by, tenant.name.span, whose.to_owned()));
+        let attached = tenant.endpoints.iter().filter_map(|endpoint| {
+            let (namespace, ..) = endpoint.tap(&tenant.name.value)?;
+            let by = taken(&namespace, whose)?;
+            Some((by, endpoint.name.span, namespace))
+        });
+        for (by, span, name) in named.into_iter().chain(attached) {
+            if guard!("spec-own-namespaces") {
+                findings
+                    .add(
+                        "self-managed",
+                        span,
+                        format!(
+                            "the tenant {by} manages itself, and could take the namespace {name}"
+                        ),
+                    )
+                    .label("called so by this")
+                    .help("rename one of the two");
+            }
         }
     }
 }

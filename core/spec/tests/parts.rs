@@ -88,7 +88,7 @@ fn places_are_those_of_the_document() {
     let bad = BLUE.replace("subnet: data}", "subnet: dat}");
     assert_eq!(
         wrong(HOST, &bad)[0],
-        "blue:own.yaml:5:38 missing-reference there is no subnet `dat`"
+        "blue:own.yaml:5:37 missing-reference there is no subnet `dat`"
     );
     let host = HOST.replace("subnet: web}", "subnet: wep}");
     assert_eq!(
@@ -96,7 +96,7 @@ fn places_are_those_of_the_document() {
         "host.yaml:5:35 missing-reference there is no subnet `wep`"
     );
     for (bad, place) in [
-        ("{", "blue:own.yaml:1:2 yaml"),
+        ("{", "blue:own.yaml:1:1 yaml"),
         ("", "blue:own.yaml:1:1 empty"),
     ] {
         assert!(
@@ -218,9 +218,37 @@ fn own_limits() {
 
 #[test]
 fn own_namespaces_of_another_name() {
-    let host = format!("{HOST}  - name: blue-db1\n");
-    let found = wrong(&host, BLUE);
-    assert!(found[0].contains("could take the namespaces"), "{found:?}");
+    // Of a tenant; by name of an endpoint's; by what its name and its tenant's come to.
+    let endpoint = |name: &str, attach: &str| {
+        format!(
+            "\n    subnets: [{{name: x, prefixes: [10.9.0.0/24]}}]\n    endpoints: [{{name: {name}, subnet: x{attach}}}]\n"
+        )
+    };
+    let attach = ", attach: {tap: {namespace: blue-db1, interface: eth7}}";
+    for other in [
+        "blue-db1\n".to_owned(),
+        format!("green{}", endpoint("a", attach)),
+        format!(
+            "green{}",
+            endpoint("a", &attach.replace("interface: eth7", "make: on"))
+        ),
+    ] {
+        let found = wrong(&format!("{HOST}  - name: {other}"), BLUE);
+        assert!(
+            found
+                .iter()
+                .any(|one| one.contains("could take the namespace blue-")),
+            "{found:?}"
+        );
+    }
+    let host = HOST.replace("blue", "bl-ue");
+    let found = wrong(&format!("{host}  - name: bl{}", endpoint("ue-a", "")), BLUE);
+    assert!(
+        found
+            .iter()
+            .any(|one| one.contains("could take the namespace bl-ue-a")),
+        "{found:?}"
+    );
 }
 
 #[test]
