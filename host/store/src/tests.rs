@@ -319,17 +319,17 @@ fn the_audit_log_is_a_chain_and_shows_where_it_was_tampered_with() {
     let last = store.audit(0, u64::MAX, 2, |_| true).unwrap();
     assert_eq!(last.iter().map(|e| e.number).collect::<Vec<_>>(), [7, 8]);
     // Another word in one entry, with or without a digest that fits it.
-    for number in 0..9_usize {
-        let mut forged = all[number].clone();
+    for (number, kept) in all.iter().enumerate() {
+        let mut forged = kept.clone();
         forged.outcome = "nothing".into();
         tamper(&mut store, number as u64, Some(&encode(&forged)));
         assert!(!store.audit_check().unwrap().whole, "{number}");
-        tamper(&mut store, number as u64, Some(&encode(&all[number])));
+        tamper(&mut store, number as u64, Some(&encode(kept)));
         assert!(store.audit_check().unwrap().whole);
         // One that is missing; the newest leaves no gap.
         tamper(&mut store, number as u64, None);
         assert_eq!(store.audit_check().unwrap().whole, number == 8);
-        tamper(&mut store, number as u64, Some(&encode(&all[number])));
+        tamper(&mut store, number as u64, Some(&encode(kept)));
     }
     // And none can be put in between.
     tamper(&mut store, 3, Some(&encode(&all[4])));
@@ -403,7 +403,7 @@ fn tokens_and_documents_are_there_after_a_restart() {
         ..Token::default()
     };
     store
-        .keep_tokens(&[token.clone()], &[deed(1, "x")])
+        .keep_tokens(std::slice::from_ref(&token), &[deed(1, "x")])
         .unwrap();
     let mut stated = applied(1);
     stated.documents.insert("red".into(), Document::default());
