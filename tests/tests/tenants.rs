@@ -370,4 +370,18 @@ fn tokens_end_and_the_log_is_whole_after_a_power_cut() {
         one["kind"] == "apply" && one["token"].as_str().is_some_and(|t| t.ends_with(" ci"))
     });
     assert_eq!(own.expect("who applied it")["uid"], STRANGER);
+    // With less room for it, the oldest go, and an entry says so.
+    let few = ["--audit-entries", "16"];
+    let instance = Instance::start_in(instance.cut_off(), &few).unwrap();
+    for n in 0..20 {
+        let name = n.to_string();
+        let words = ["token", "create", &hosts.other("{ns}-b"), "--name", &name];
+        instance.ask(&words).unwrap();
+    }
+    let cut = check(&instance);
+    assert!(
+        cut["whole"] == true && cut["entries"].as_u64() <= Some(18),
+        "{cut}"
+    );
+    assert!(instance.say(&["audit"]).unwrap().out.contains(" cut "));
 }

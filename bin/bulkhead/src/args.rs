@@ -133,6 +133,12 @@ pub struct Up {
     /// Who has this group as its primary one may look
     #[arg(long, value_name = "GID", value_parser = numbered)]
     pub readers: Option<u32>,
+    /// How long the audit log is kept; default: 400
+    #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub audit_days: Option<u32>,
+    /// How many entries of it, at most; default: 100000
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..))]
+    pub audit_entries: Option<u32>,
     /// Return once the API answers, leave the daemon running; it prints to `log` in the run directory
     #[arg(long)]
     pub detach: bool,

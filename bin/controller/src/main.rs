@@ -48,7 +48,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 use std::sync::Arc;
-use store::{Store, StoreError};
+use store::{Bounds, Store, StoreError};
 use supervisor::Supervisor;
 use tokens::Tokens;
 
@@ -98,7 +98,8 @@ fn start() -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let open = Box::new(move || open_store(&state));
+    let audit = words.audit;
+    let open = Box::new(move || open_store(&state).map(|store| store.bounded(audit)));
     let control = Socket::from_fd(control);
     runtime.block_on(serve(words, weaker, control, api, open))
 }
@@ -240,6 +241,8 @@ struct Words {
     cores: command::cores::Cores,
     /// `--prove-every SECONDS`: between two proofs of what is installed.
     prove_every: std::time::Duration,
+    /// `--audit-days DAYS`, `--audit-entries N`: how much of the audit log is kept.
+    audit: Bounds,
 }
 
 /// Unless it is told otherwise.
@@ -250,6 +253,7 @@ fn words(mut arguments: impl Iterator<Item = String>) -> Result<Words, String> {
         rights: Rights::default(),
         cores: Default::default(),
         prove_every: PROVE_EVERY,
+        audit: Bounds::default(),
     };
     while let Some(argument) = arguments.next() {
         let mut number = || {
@@ -266,6 +270,13 @@ fn words(mut arguments: impl Iterator<Item = String>) -> Result<Words, String> {
                 let seconds = number()?.unwrap_or(0).max(1);
                 words.prove_every = std::time::Duration::from_secs(seconds.into());
             }
+            "--audit-days" => {
+                let days = number()?.unwrap_or(0).max(1);
+                words.audit.age_s = u64::from(days).saturating_mul(24 * 3600);
+            }
+            "--audit-entries" => {
+                words.audit.entries = number()?.unwrap_or(0).max(16).into();
+            }
             "--cores" => {
                 let text = arguments.next().unwrap_or_default();
                 words.cores = text
@@ -275,7 +286,8 @@ fn words(mut arguments: impl Iterator<Item = String>) -> Result<Words, String> {
             other => {
                 return Err(format!(
                     "{other}: not an argument; there are --owner UID, --readers GID, \
-                     --rootless, --cores GROUPS and --prove-every SECONDS"
+                     --rootless, --cores GROUPS, --prove-every SECONDS, --audit-days DAYS \
+                     and --audit-entries N"
                 ));
             }
         }
