@@ -14,6 +14,9 @@ pub struct Cli {
     /// The daemon's API socket
     #[arg(long, global = true, value_name = "PATH", env = "BULKHEAD_SOCKET", hide_env_values = true, default_value = DEFAULT_SOCKET)]
     pub socket: PathBuf,
+    /// Ask as a tenant, with the token in this file or in BULKHEAD_TOKEN: for what is its own
+    #[arg(long, global = true, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
     /// Machine-readable output: the API's JSON
     #[arg(long, global = true)]
     pub json: bool,
@@ -30,9 +33,9 @@ const EXITS: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage or a spec with 
 pub enum Verb {
     /// Start the daemon
     Up(Up),
-    /// Show what applying a spec would change, and what it needs
+    /// Show what applying a spec would change, and what it needs; with a token a tenant's own document
     Plan(SpecFile),
-    /// Make the host as a spec says; does nothing when it is already
+    /// Make the host as a spec says, with a token as a tenant's own document says; does nothing when it is already
     Apply(SpecFile),
     /// Take down all tenants; with --stop also the daemon
     Down(Down),
@@ -69,6 +72,17 @@ pub enum Verb {
     Events(Events),
     /// Lift the quarantine of an endpoint, of a compartment, or of what killed the fabric
     Release(Release),
+    /// Revoke an offer or an acceptance at once; with --undo take that back
+    ///
+    /// It then counts as not stated, whatever is applied by others, until it is taken back or the
+    /// tenant applies its own document anew. Live connections end.
+    Revoke(Revoke),
+    /// Tenants' tokens: make, list, revoke
+    Token(Token),
+    /// Who did what, when, and what came of it
+    ///
+    /// With --json one JSON object a line. With a token only what concerns its tenant.
+    Audit(Audit),
     /// Two tenants, attacks, a crash: shown on this machine, then cleaned up
     Demo(Demo),
     /// What this kernel offers, what needs it, and what is lost without it
@@ -119,6 +133,12 @@ pub struct Up {
     /// Who has this group as its primary one may look
     #[arg(long, value_name = "GID", value_parser = numbered)]
     pub readers: Option<u32>,
+    /// How long the audit log is kept; default: 400
+    #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub audit_days: Option<u32>,
+    /// How many entries of it, at most; default: 100000
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..))]
+    pub audit_entries: Option<u32>,
     /// Return once the API answers, leave the daemon running; it prints to `log` in the run directory
     #[arg(long)]
     pub detach: bool,
@@ -259,6 +279,74 @@ pub struct Events {
 pub struct Release {
     /// TENANT/ENDPOINT, a compartment's name, or `fabric`
     pub what: String,
+}
+
+/// Ending an agreement.
+#[derive(Debug, Args)]
+pub struct Revoke {
+    /// TENANT/OFFER or TENANT/ACCEPTANCE
+    pub what: EndpointName,
+    /// Take the revocation back
+    #[arg(long)]
+    pub undo: bool,
+}
+
+/// Tokens.
+#[derive(Debug, Args)]
+pub struct Token {
+    /// What to do
+    #[command(subcommand)]
+    pub verb: TokenVerb,
+}
+
+/// What is done with tokens.
+#[derive(Debug, Subcommand)]
+pub enum TokenVerb {
+    /// Make a token of a tenant and print it, this once
+    Create(NewToken),
+    /// The tokens that there are
+    List,
+    /// Revoke a token: what it has under way ends
+    Revoke {
+        /// Its id, see `token list`
+        id: String,
+    },
+}
+
+/// A new token.
+#[derive(Debug, Args)]
+pub struct NewToken {
+    /// Whose it is to be
+    pub tenant: String,
+    /// What it is called, for people
+    #[arg(long)]
+    pub name: Option<String>,
+    /// When it ends: 2026-11-21, 2026-11-21T14, or seconds since 1970 (UTC); default: never
+    #[arg(long, value_name = "TIME", value_parser = crate::table::moment)]
+    pub until: Option<u64>,
+    /// It may only look
+    #[arg(long)]
+    pub read_only: bool,
+}
+
+/// The audit log.
+#[derive(Debug, Args)]
+pub struct Audit {
+    /// From then on: 2026-11-21, 2026-11-21T14, or seconds since 1970 (UTC); default: all that is kept
+    #[arg(long, value_name = "TIME", value_parser = crate::table::moment)]
+    pub since: Option<u64>,
+    /// Before then; default: up to now
+    #[arg(long, value_name = "TIME", value_parser = crate::table::moment)]
+    pub until: Option<u64>,
+    /// Only what concerns this tenant
+    #[arg(long)]
+    pub tenant: Option<String>,
+    /// The last so many
+    #[arg(long, short = 'n', default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub most: u32,
+    /// Say whether the log is whole instead; exit code 6 = it is not
+    #[arg(long, conflicts_with_all = ["since", "until", "tenant", "most"])]
+    pub check: bool,
 }
 
 /// The demonstration.

@@ -25,6 +25,7 @@ const SILENCE: Duration = Duration::from_millis(if cfg!(test) { 200 } else { 300
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
+    token: Option<String>,
 }
 
 impl Client {
@@ -32,7 +33,18 @@ impl Client {
     pub fn new(socket: &Path) -> Client {
         Client {
             socket: socket.to_owned(),
+            token: None,
         }
+    }
+
+    /// With a tenant's token: then that tenant's rights are all there are.
+    pub fn with_token(self, token: Option<String>) -> Client {
+        Client { token, ..self }
+    }
+
+    /// Whether it asks with a token.
+    pub fn has_token(&self) -> bool {
+        self.token.is_some()
     }
 
     /// GET, answered by JSON.
@@ -118,11 +130,15 @@ impl Client {
             .await
             .map_err(broken)?;
         tokio::spawn(connection);
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(method)
             .uri(path)
             .header("host", "bulkhead")
-            .header("content-type", "application/yaml")
+            .header("content-type", "application/yaml");
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let request = request
             .body(Full::new(Bytes::from(body)))
             .map_err(|error| Trouble::new(Exit::Usage, format!("not a request: {error}"), ""))?;
         let response = tokio::select! {

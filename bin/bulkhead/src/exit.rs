@@ -95,7 +95,7 @@ impl From<Fault> for Trouble {
     fn from(fault: Fault) -> Trouble {
         let exit = match fault.code.as_str() {
             "spec" | "request" | "too-large" => Exit::Usage,
-            "denied" => Exit::Denied,
+            "denied" | "unauthenticated" => Exit::Denied,
             _ => Exit::Failed,
         };
         Trouble {

@@ -44,7 +44,7 @@ fn main() -> ExitCode {
 }
 
 async fn perform(cli: Cli) -> Result<Exit, Trouble> {
-    let client = Client::new(&cli.socket);
+    let client = Client::new(&cli.socket).with_token(token(&cli)?);
     let json = cli.json;
     match cli.verb {
         Verb::Up(up) => verbs::up::up(&up, json).await,
@@ -52,6 +52,9 @@ async fn perform(cli: Cli) -> Result<Exit, Trouble> {
         Verb::Apply(spec) => verbs::change::apply(&spec, &client, json).await,
         Verb::Down(down) => verbs::change::down(&down, &client, &cli.socket, json).await,
         Verb::Release(release) => verbs::change::release(&release, &client, json).await,
+        Verb::Revoke(revoke) => verbs::tenants::revoke(&revoke, &client, json).await,
+        Verb::Token(token) => verbs::tenants::token(&token, &client, json).await,
+        Verb::Audit(audit) => verbs::tenants::audit(&audit, &client, json).await,
         Verb::Status => verbs::look::status(&client, json).await,
         Verb::Flows(flows) => verbs::flows::flows(&flows, &client, json).await,
         Verb::Rules(rules) => verbs::flows::rules(&rules, &client, json).await,
@@ -87,6 +90,46 @@ async fn perform(cli: Cli) -> Result<Exit, Trouble> {
             Ok(Exit::Done)
         }
     }
+}
+
+/// The token to ask with, by --token-file or BULKHEAD_TOKEN.
+fn token(cli: &Cli) -> Result<Option<String>, Trouble> {
+    /// A token is much shorter: whatever is longer is another file.
+    const LONGEST: u64 = 4096;
+    let text = match &cli.token_file {
+        Some(file) => {
+            use std::io::Read;
+            let mut text = String::new();
+            let read = std::fs::File::open(file)
+                .and_then(|file| file.take(LONGEST).read_to_string(&mut text));
+            read.map_err(|error| {
+                let sentence = format!("{}: {error}", file.display());
+                Trouble::new(
+                    Exit::Usage,
+                    sentence,
+                    "name the file that a token was written to",
+                )
+            })?;
+            text
+        }
+        None => match std::env::var("BULKHEAD_TOKEN") {
+            Ok(text) => text,
+            Err(std::env::VarError::NotPresent) => return Ok(None),
+            Err(error) => {
+                let sentence = format!("BULKHEAD_TOKEN: {error}");
+                return Err(Trouble::new(Exit::Usage, sentence, "is it a token?"));
+            }
+        },
+    };
+    let text = text.trim();
+    if text.is_empty() || !text.chars().all(|c| c.is_ascii_graphic()) {
+        return Err(Trouble::new(
+            Exit::Usage,
+            "what should be a token is none",
+            "`bulkhead token create TENANT` prints one, a single word",
+        ));
+    }
+    Ok(Some(text.to_owned()))
 }
 
 /// Writes to standard output; a reader that went away is no failure.

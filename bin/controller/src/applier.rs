@@ -6,6 +6,9 @@
 //! before it is in the store undoes everything, and so does a controller that comes
 //! back and finds an intent that was not concluded.
 
+mod tenants;
+
+use crate::deeds;
 use crate::difference::{Difference, Existing};
 use crate::happenings::{Happenings, now_ms};
 use crate::proof::Prover;
@@ -16,16 +19,17 @@ use crate::steps::{
 };
 use crate::supervisor::{Refusal, Supervisor};
 use crate::survey::Survey;
+use crate::tokens::Tokens;
 use crate::usage;
-use crate::world::{World, now};
-use api::{Applied, Fault, Plan, Proof, UsageRow, Whose};
+use crate::world::{Stated, World, now};
+use api::{Applied, AuditEntry, Fault, Plan, Proof, UsageRow, Whose};
 use command::cores::Cores;
 use command::verbs::{FABRIC, Inspect, PROVE_INSTALLED, PROVE_TO_INSTALL, PROVE_TO_KNOW};
 use guard::guard;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
-use store::{HistoryEntry, Store, StoreError, Undertaking};
+use store::{Deed, HistoryEntry, Store, StoreError, Token, Undertaking};
 
 /// Applies shown by `status`.
 const SHOWN: usize = 10;
@@ -43,7 +47,38 @@ pub struct Applier {
     prover: Prover,
     shown: Arc<Shown>,
     happenings: Arc<Happenings>,
+    tokens: Arc<Tokens>,
     cores: Cores,
+}
+
+/// A change that somebody wants.
+#[derive(Clone, Copy, Debug)]
+pub enum Wanted<'a> {
+    /// The provider's document is to be this one.
+    Provider {
+        /// Its file name.
+        source: &'a str,
+        /// Its text.
+        text: &'a [u8],
+    },
+    /// A tenant's own is to be this one.
+    Own {
+        /// The tenant.
+        tenant: &'a str,
+        /// Its file name.
+        source: &'a str,
+        /// Its text.
+        text: &'a [u8],
+    },
+    /// An offer or an acceptance is to count as not stated, or to count again.
+    Revoke {
+        /// The tenant.
+        tenant: &'a str,
+        /// The offer or the acceptance.
+        name: &'a str,
+        /// To count again.
+        undo: bool,
+    },
 }
 
 impl Applier {
@@ -54,6 +89,7 @@ impl Applier {
         supervisor: Arc<Supervisor>,
         shown: Arc<Shown>,
         happenings: Arc<Happenings>,
+        tokens: Arc<Tokens>,
     ) -> Applier {
         Applier {
             open,
@@ -63,6 +99,7 @@ impl Applier {
             supervisor,
             shown,
             happenings,
+            tokens,
             cores: Cores::default(),
         }
     }
@@ -72,14 +109,13 @@ impl Applier {
         Applier { cores, ..self }
     }
 
-    /// What applying this text would change.
+    /// What this would change.
     ///
     /// # Errors
     /// A fault of the spec; or its tables cannot be proved.
-    pub async fn plan(&mut self, source: &str, text: &[u8]) -> Result<Plan, Fault> {
+    pub async fn plan(&mut self, wanted: Wanted<'_>) -> Result<Plan, Fault> {
         let old = self.shown.world();
-        self.prover.ahead(source, text).await;
-        let new = World::compile(source, text, &old)?;
+        let new = self.worked_out(&old, wanted).await?;
         self.has_cores_for(&new)?;
         let existing = existing(&old);
         let difference = Difference::between(
@@ -124,19 +160,44 @@ impl Applier {
         outcome
     }
 
-    /// Makes the host as this text says.
+    /// Makes the host as this says.
     ///
     /// # Errors
     /// A fault of the spec, of the host or ours; what ran goes on running.
-    pub async fn apply(&mut self, source: &str, text: &[u8], uid: u32) -> Result<Applied, Fault> {
+    pub async fn apply(&mut self, wanted: Wanted<'_>, deed: AuditEntry) -> Result<Applied, Fault> {
         let begun = Instant::now();
         self.recovered().await?;
         let old = self.shown.world();
-        self.prover.ahead(source, text).await;
-        let new = World::compile(source, text, &old)?;
+        let new = self.worked_out(&old, wanted).await?;
         self.has_cores_for(&new)?;
         self.account_before(&old, &new).await;
-        self.move_to(&old, new, uid, "applied", begun).await
+        self.move_to(&old, new, deed, "applied", begun).await
+    }
+
+    /// The world that a change leads to.
+    async fn worked_out(&mut self, old: &World, wanted: Wanted<'_>) -> Result<World, Fault> {
+        let stated = tenants::stated(old, wanted)?;
+        self.prover
+            .ahead(&stated.source, stated.joined().as_bytes())
+            .await;
+        let new = World::of(stated, old)?;
+        if let Wanted::Revoke { tenant, name, undo } = wanted {
+            let key = (tenant.to_owned(), name.to_owned());
+            let known = new.applied().revoked.contains(&key)
+                || undo && old.applied().revoked.contains(&key);
+            if !known {
+                return Err(Fault::new(
+                    "not-found",
+                    Whose::User,
+                    match undo {
+                        true => format!("{tenant}/{name} is not revoked"),
+                        false => format!("there is no offer or acceptance {tenant}/{name}"),
+                    },
+                    "`bulkhead rules TENANT` lists those that there are",
+                ));
+            }
+        }
+        Ok(new)
     }
 
     /// Adds up what was used since the last time, by counters that were just read.
@@ -177,13 +238,13 @@ impl Applier {
     ///
     /// # Errors
     /// A fault of the host or ours.
-    pub async fn down(&mut self, uid: u32) -> Result<Applied, Fault> {
+    pub async fn down(&mut self, deed: AuditEntry) -> Result<Applied, Fault> {
         let begun = Instant::now();
         self.recovered().await?;
         let old = self.shown.world();
         let new = World::nothing(&old)?;
         self.account_before(&old, &new).await;
-        self.move_to(&old, new, uid, "down", begun).await
+        self.move_to(&old, new, deed, "down", begun).await
     }
 
     /// Works out what is applied once more, now that an agreement of it has ended.
@@ -209,9 +270,15 @@ impl Applier {
         if old.expires().is_none_or(|ends| ends > now()) {
             return Ok(());
         }
-        let (source, text) = (old.source(), old.text().as_bytes());
-        let new = World::compile(source, text, &old)?;
-        self.move_to(&old, new, 0, "an agreement ended", begun)
+        let new = World::of(Stated::before(old.applied()), &old)?;
+        let deed = AuditEntry {
+            time_ms: now_ms(),
+            kind: "ended".into(),
+            object: "an agreement whose time was over".into(),
+            outcome: "done".into(),
+            ..AuditEntry::default()
+        };
+        self.move_to(&old, new, deed, "an agreement ended", begun)
             .await
             .map(drop)
     }
@@ -242,7 +309,7 @@ impl Applier {
         &mut self,
         old: &World,
         mut new: World,
-        uid: u32,
+        mut deed: AuditEntry,
         outcome: &str,
         begun: Instant,
     ) -> Result<Applied, Fault> {
@@ -284,12 +351,21 @@ impl Applier {
                 return Err(fault);
             }
         }
+        let uid = deed.uid.unwrap_or(0);
+        let source = match (deed.kind.as_str(), deed.tenants.first()) {
+            ("apply", Some(tenant)) => format!("{tenant}:{}", deed.object),
+            ("revoke" | "restore", _) => format!("{} {}", deed.kind, deed.object),
+            _ => new.source().to_owned(),
+        };
+        deeds::describe(&mut deed, old, &new, &plan);
+        let mut deeds = vec![Deed(deed)];
+        deeds.extend(deeds::shared(old, &new).into_iter().map(Deed));
         let mut entry = HistoryEntry {
             time_s: now_ms() / 1000,
             uid,
             epoch: new.epoch(),
             digest: new.digest().into(),
-            source: new.source().into(),
+            source,
             changes: u32::try_from(plan.changes.len()).unwrap_or(u32::MAX),
             outcome: outcome.into(),
         };
@@ -312,14 +388,18 @@ impl Applier {
         };
         self.shown
             .tell(|health| health.undertaking = Some(under_way));
-        let outcome = self.carry_out(old, &new, difference, &entry).await;
+        let outcome = self.carry_out(old, &new, difference, &entry, &deeds).await;
         self.shown.tell(|health| health.undertaking = None);
         if let Err(fault) = outcome {
             entry.outcome = format!("rolled back: {}", fault.message);
             self.happenings.say("rolled-back", fault.message.clone());
+            deeds.truncate(1);
+            if let Some(deed) = deeds.first_mut() {
+                deed.0.outcome = entry.outcome.clone();
+            }
             if let Some(store) = &mut self.store {
                 // A store that cannot take this finds the undertaking at the next start.
-                let _ = store.abandon(&entry);
+                let _ = store.abandon(&entry, &deeds);
             }
             self.refresh_history();
             return Err(fault);
@@ -327,6 +407,7 @@ impl Applier {
         let epoch = new.epoch();
         self.shown.show(Arc::new(new));
         self.shown.tell(|health| health.degraded.clear());
+        self.end_tokens();
         self.refresh_history();
         self.happenings.say(
             outcome_kind(&entry.outcome),
@@ -348,6 +429,7 @@ impl Applier {
         new: &World,
         difference: Difference,
         entry: &HistoryEntry,
+        deeds: &[Deed],
     ) -> Result<(), Fault> {
         let mut progress = Progress::default();
         // What ends an agreement is not for one of its sides' switches to stop.
@@ -365,7 +447,7 @@ impl Applier {
         }
         let concluded = self.store().and_then(|store| {
             store
-                .conclude(new.applied(), entry)
+                .conclude(new.applied(), entry, deeds)
                 .map_err(|error| stored(&error))
         });
         if let Err(fault) = concluded {
@@ -414,7 +496,7 @@ impl Applier {
         if self.ready {
             return true;
         }
-        let (applied, undertaking) = match self.remembered() {
+        let (applied, undertaking, tokens) = match self.remembered() {
             Ok(remembered) => remembered,
             Err(error) => {
                 self.degraded(error.to_string());
@@ -427,6 +509,8 @@ impl Applier {
             self.happenings.left_behind(sentence.clone());
             self.degraded(sentence);
         }
+        self.tokens.set(tokens);
+        self.end_tokens();
         self.refresh_history();
         true
     }
@@ -489,9 +573,20 @@ impl Applier {
                 outcome: "rolled back: the controller was restarted before it was complete".into(),
                 ..HistoryEntry::default()
             };
-            let ended = self
-                .store()
-                .and_then(|store| store.abandon(&entry).map_err(|error| stored(&error)));
+            let ended = self.store().and_then(|store| {
+                let deed = AuditEntry {
+                    time_ms: now_ms(),
+                    uid: Some(entry.uid),
+                    kind: "apply".into(),
+                    object: entry.source.clone(),
+                    outcome: entry.outcome.clone(),
+                    ..AuditEntry::default()
+                };
+                let deeds = [Deed(deed)];
+                store
+                    .abandon(&entry, &deeds)
+                    .map_err(|error| stored(&error))
+            });
             if let Err(fault) = ended {
                 self.degraded(fault.message);
             }
@@ -499,12 +594,15 @@ impl Applier {
         Ok(())
     }
 
-    fn remembered(&mut self) -> Result<(Option<store::Applied>, Option<Undertaking>), StoreError> {
+    #[expect(clippy::type_complexity, reason = "three records of the store")]
+    fn remembered(
+        &mut self,
+    ) -> Result<(Option<store::Applied>, Option<Undertaking>, Vec<Token>), StoreError> {
         let store = match &mut self.store {
             Some(store) => store,
             none => none.insert((self.open)()?),
         };
-        Ok((store.applied()?, store.undertaking()?))
+        Ok((store.applied()?, store.undertaking()?, store.tokens()?))
     }
 
     /// Says it once, however often it is tried again.

@@ -1,15 +1,23 @@
 //! Who is calling: the kernel's word (SO_PEERCRED), and what they may.
 
-use api::{Fault, Whose};
+use api::{AuditEntry, Fault, Whose};
 use axum::extract::FromRequestParts;
 use axum::extract::connect_info::ConnectInfo;
+use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use guard::guard;
 use tokio::net::UnixStream;
 
+use crate::happenings::now_ms;
 use crate::refuse::Failure;
 use crate::server::Server;
+use crate::tokens::{Tokens, invalid};
 use std::sync::Arc;
+use std::time::Duration;
+use store::Token;
+
+/// Between two looks whether a token's time is over.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// A caller, as of its connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +26,8 @@ pub struct Caller {
     pub uid: u32,
     /// Primary group id.
     pub gid: u32,
+    /// Process id, where it has one here.
+    pub pid: Option<i32>,
 }
 
 /// Who may do what.
@@ -83,15 +93,19 @@ impl Caller {
             Ok(cred) => Caller {
                 uid: on_the_host(cred.uid(), rootless),
                 gid: on_the_host(cred.gid(), rootless),
+                pid: cred.pid().filter(|pid| *pid > 0),
             },
             // Without the kernel's word: nobody.
-            Err(_) => Caller {
-                uid: OVERFLOW,
-                gid: OVERFLOW,
-            },
+            Err(_) => NOBODY,
         }
     }
 }
+
+const NOBODY: Caller = Caller {
+    uid: OVERFLOW,
+    gid: OVERFLOW,
+    pid: None,
+};
 
 /// The host's number for an id of our user namespace. 0 there is this process's own
 /// user: the owner, where everything runs without root; but else it
@@ -104,11 +118,77 @@ fn on_the_host(id: u32, rootless: bool) -> u32 {
     }
 }
 
-/// A caller that may read.
+/// Somebody who asks, by uid or by a token.
+#[derive(Clone, Debug)]
+pub struct Viewer {
+    /// Who it is by the kernel's word.
+    pub caller: Caller,
+    /// With which token; then the tenant's rights are all that it has.
+    pub token: Option<Token>,
+}
+
+impl Viewer {
+    /// Whose token it has; `None` = the host's own user, who sees all.
+    pub fn tenant(&self) -> Option<&str> {
+        self.token.as_ref().map(|token| token.tenant.as_str())
+    }
+
+    /// Whether it may know of this tenant.
+    pub fn sees(&self, tenant: &str) -> bool {
+        self.tenant().is_none_or(|own| own == tenant) || !guard!("tenant-sees-own")
+    }
+
+    /// Returns once its token is valid no more; never where it has none.
+    pub async fn ended(&self, server: &Server) {
+        let Some(token) = &self.token else {
+            return std::future::pending().await;
+        };
+        let mut changes = server.tokens.listen();
+        while server.tokens.is_valid(&token.id, now_ms() / 1000) || !guard!("token-stream") {
+            let _ = tokio::time::timeout(LOOK_AGAIN, changes.changed()).await;
+        }
+    }
+
+    /// Whether what it asked for may still be done, now that its turn has come.
+    ///
+    /// # Errors
+    /// Its token is valid no more.
+    pub fn still(&self, tokens: &Tokens) -> Result<(), Fault> {
+        match &self.token {
+            Some(token) if guard!("token-late") && !tokens.is_valid(&token.id, now_ms() / 1000) => {
+                Err(invalid())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What it does, for the audit log.
+    pub fn deed(&self, kind: &str, object: impl Into<String>) -> AuditEntry {
+        AuditEntry {
+            time_ms: now_ms(),
+            uid: Some(self.caller.uid),
+            pid: self.caller.pid,
+            token: self
+                .token
+                .as_ref()
+                .map_or_else(String::new, |token| format!("{} {}", token.id, token.name)),
+            tenants: self.tenant().map(str::to_owned).into_iter().collect(),
+            kind: kind.into(),
+            object: object.into(),
+            outcome: "done".into(),
+            ..AuditEntry::default()
+        }
+    }
+}
+
+/// A caller that may read all of the host.
 pub struct Reader;
-/// A caller that may change.
-#[derive(Clone, Copy)]
-pub struct Changer(pub Caller);
+/// A caller that may change all of the host.
+#[derive(Clone)]
+pub struct Changer(pub Viewer);
+/// A caller that may change all of the host, or what is a tenant's.
+#[derive(Clone)]
+pub struct Editor(pub Viewer);
 
 impl FromRequestParts<Arc<Server>> for Reader {
     type Rejection = Failure;
@@ -116,7 +196,8 @@ impl FromRequestParts<Arc<Server>> for Reader {
         parts: &mut Parts,
         server: &Arc<Server>,
     ) -> Result<Reader, Failure> {
-        server.rights.check(caller(parts), Wish::Read)?;
+        let viewer = viewer(parts, server, Wish::Read)?;
+        no_tenant(&viewer)?;
         Ok(Reader)
     }
 }
@@ -127,20 +208,84 @@ impl FromRequestParts<Arc<Server>> for Changer {
         parts: &mut Parts,
         server: &Arc<Server>,
     ) -> Result<Changer, Failure> {
-        let caller = caller(parts);
-        server.rights.check(caller, Wish::Change)?;
-        Ok(Changer(caller))
+        let viewer = viewer(parts, server, Wish::Change)?;
+        no_tenant(&viewer)?;
+        Ok(Changer(viewer))
     }
 }
 
-fn caller(parts: &Parts) -> Caller {
-    match parts.extensions.get::<ConnectInfo<Caller>>() {
-        Some(ConnectInfo(caller)) => *caller,
-        None => Caller {
-            uid: OVERFLOW,
-            gid: OVERFLOW,
-        },
+impl FromRequestParts<Arc<Server>> for Viewer {
+    type Rejection = Failure;
+    async fn from_request_parts(
+        parts: &mut Parts,
+        server: &Arc<Server>,
+    ) -> Result<Viewer, Failure> {
+        Ok(viewer(parts, server, Wish::Read)?)
     }
+}
+
+impl FromRequestParts<Arc<Server>> for Editor {
+    type Rejection = Failure;
+    async fn from_request_parts(
+        parts: &mut Parts,
+        server: &Arc<Server>,
+    ) -> Result<Editor, Failure> {
+        Ok(Editor(viewer(parts, server, Wish::Change)?))
+    }
+}
+
+/// What is for the host's own users alone.
+fn no_tenant(viewer: &Viewer) -> Result<(), Fault> {
+    match viewer.tenant().filter(|_| guard!("tenant-host-routes")) {
+        None => Ok(()),
+        Some(_) => Err(Fault::new(
+            "denied",
+            Whose::User,
+            "this is about the host as a whole, which is not a tenant's to know or to change",
+            "ask the provider of this host; docs/operating.md lists what a tenant's token is good for",
+        )),
+    }
+}
+
+fn viewer(parts: &Parts, server: &Server, wish: Wish) -> Result<Viewer, Fault> {
+    let caller = parts
+        .extensions
+        .get::<ConnectInfo<Caller>>()
+        .map_or(NOBODY, |ConnectInfo(caller)| *caller);
+    let Some(value) = parts.headers.get(AUTHORIZATION) else {
+        server.rights.check(caller, wish)?;
+        return Ok(Viewer {
+            caller,
+            token: None,
+        });
+    };
+    // Who shows a token has that tenant's rights, and no others: root as well.
+    let text = value.to_str().ok();
+    let text = text.and_then(|text| text.strip_prefix("Bearer "));
+    let world = server.world.world();
+    let exists = |tenant: &str| world.tenants().iter().any(|one| one.name == tenant);
+    let now_s = now_ms() / 1000;
+    let checked = server
+        .tokens
+        .check(text.unwrap_or_default().trim(), now_s, exists);
+    let token = checked.map_err(|(fault, why)| {
+        server
+            .tokens
+            .refuse(format!("uid {} showed {why}", caller.uid));
+        fault
+    })?;
+    if wish == Wish::Change && token.read_only && guard!("token-read-only") {
+        return Err(Fault::new(
+            "denied",
+            Whose::User,
+            "this token may only look",
+            "ask the provider of this host for one that may change things",
+        ));
+    }
+    Ok(Viewer {
+        caller,
+        token: Some(token),
+    })
 }
 
 #[cfg(test)]
@@ -148,7 +293,11 @@ mod tests {
     use super::*;
 
     fn caller(uid: u32, gid: u32) -> Caller {
-        Caller { uid, gid }
+        Caller {
+            uid,
+            gid,
+            pid: None,
+        }
     }
 
     #[test]
@@ -194,5 +343,23 @@ mod tests {
         assert!(!may(0, false), "who got hold of the controller's uid");
         assert!(may(0, true), "the one user there is");
         assert!(!may(1000, false) && !may(OVERFLOW, false));
+    }
+
+    #[test]
+    fn what_has_waited_for_its_turn_is_not_done_for_a_token_that_was_revoked_meanwhile() {
+        let token = Token {
+            id: "id".into(),
+            ..Token::default()
+        };
+        let viewer = |token| Viewer {
+            caller: caller(1, 1),
+            token,
+        };
+        let (tenant, host) = (viewer(Some(token.clone())), viewer(None));
+        let tokens = Tokens::default();
+        tokens.set(vec![token]);
+        assert!(tenant.still(&tokens).is_ok());
+        tokens.set(Vec::new());
+        assert!(tenant.still(&tokens).is_err() && host.still(&tokens).is_ok());
     }
 }

@@ -1,14 +1,16 @@
 //! Connections just now, as switches write them into pages that the supervisor made.
 //! Every word of a page is an allegation; how many are read is ours to say.
 
-use crate::caller::Reader;
+use crate::caller::Viewer;
 use crate::names::Names;
 use crate::pages::word;
 use crate::refuse::Failure;
+use crate::routes::no_tenant;
 use crate::server::{Server, no_endpoint};
 use crate::supervisor::Supervisor;
+use crate::view;
 use crate::world::World;
-use api::{Fault, Flow, Flows, RuleCount, Rules, Whose};
+use api::{Fault, Flow, Flows, RuleCount, Rules};
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use command::verbs::ListFlows;
@@ -51,7 +53,7 @@ fn hundred() -> u32 {
 #[utoipa::path(get, path = "/v1/flows", params(Wanted),
     responses((status = 200, body = Flows), (status = 404, body = Fault)))]
 pub async fn flows(
-    _: Reader,
+    viewer: Viewer,
     State(server): State<Arc<Server>>,
     Query(wanted): Query<Wanted>,
 ) -> Result<Json<Flows>, Failure> {
@@ -62,19 +64,30 @@ pub async fn flows(
             let (tenant, endpoint) = name.split_once('/').unwrap_or((name, ""));
             let found = world
                 .endpoint(tenant, endpoint)
+                .filter(|_| viewer.sees(tenant))
                 .ok_or_else(|| no_endpoint(tenant, endpoint))?;
             vec![list(found.compartment, found.slot, most)]
         }
         None => {
             let all = world.compartments().iter();
-            all.map(|compartment| list(compartment.id, u32::MAX, most))
+            let own = |one: &api::Compartment| match viewer.tenant() {
+                Some(name) => one.tenants.iter().any(|tenant| tenant == name),
+                None => true,
+            };
+            all.filter(|one| own(one))
+                .map(|compartment| list(compartment.id, u32::MAX, most))
                 .collect()
         }
     };
     let _alone = LISTING.lock().await;
-    Ok(Json(
-        collected(&server.supervisor, &world, asked, most).await,
-    ))
+    let mut found = collected(&server.supervisor, &world, asked, most).await;
+    if let Some(name) = viewer.tenant() {
+        let flows = found.flows.into_iter();
+        found.flows = flows.filter_map(|flow| view::flow(flow, name)).collect();
+        found.seen = found.flows.len() as u64;
+        found.silent.iter_mut().for_each(|one| name.clone_into(one));
+    }
+    Ok(Json(found))
 }
 
 fn list(compartment: u32, slot: u32, most: u32) -> ListFlows {
@@ -236,20 +249,15 @@ pub fn protocol(number: u8) -> String {
 #[utoipa::path(get, path = "/v1/rules/{tenant}", params(("tenant" = String, Path)),
     responses((status = 200, body = Rules), (status = 404, body = Fault)))]
 pub async fn rules(
-    _: Reader,
+    viewer: Viewer,
     State(server): State<Arc<Server>>,
     Path(tenant): Path<String>,
 ) -> Result<Json<Rules>, Failure> {
     let (world, survey) = server.survey().await;
-    let all = world.tenants();
-    let Some(found) = all.iter().find(|one| one.name == tenant) else {
-        return Err(Fault::new(
-            "not-found",
-            Whose::User,
-            format!("there is no tenant {tenant}"),
-            "`bulkhead status` lists them",
-        )
-        .into());
+    let mut all = world.tenants().iter();
+    let found = all.find(|one| one.name == tenant);
+    let Some(found) = found.filter(|_| viewer.sees(&tenant)) else {
+        return Err(no_tenant(&tenant).into());
     };
     let names = Names::of(&world);
     let counters = survey.counters(found.compartment);
@@ -265,12 +273,26 @@ pub async fn rules(
             denied,
         }
     });
-    Ok(Json(Rules {
+    let mut rules = Rules {
         rules: rules.collect(),
         compartment: name_of(&world, found.compartment),
         unlogged: counters.map_or(0, |counters| counters.process(ProcessWord::Unlogged)),
         tenant,
-    }))
+    };
+    if let Some(name) = viewer.tenant() {
+        let compartment = world.compartment(found.compartment);
+        let alone = compartment.is_some_and(|one| one.tenants.len() == 1);
+        for count in &mut rules.rules {
+            count.rule = view::rule(std::mem::take(&mut count.rule), name);
+            // These count for all whom the switch serves.
+            if !alone && matches!(count.rule.kind.as_str(), "guardrail" | "default") {
+                (count.connections, count.packets, count.denied) = (0, 0, 0);
+            }
+        }
+        name.clone_into(&mut rules.compartment);
+        rules.unlogged = if alone { rules.unlogged } else { 0 };
+    }
+    Ok(Json(rules))
 }
 
 #[cfg(test)]

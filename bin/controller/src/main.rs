@@ -9,6 +9,7 @@
 
 mod applier;
 mod caller;
+mod deeds;
 mod difference;
 mod flows;
 mod gate;
@@ -28,7 +29,9 @@ mod supervisor;
 mod survey;
 #[cfg(test)]
 mod tests;
+mod tokens;
 mod usage;
+mod view;
 mod why;
 mod world;
 
@@ -45,14 +48,19 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 use std::sync::Arc;
-use store::{Store, StoreError};
+use store::{Bounds, Store, StoreError};
 use supervisor::Supervisor;
+use tokens::Tokens;
 
 const CONTROL: u32 = 3;
 const API: u32 = 4;
 const STATE: u32 = 5;
 /// Between two additions to what was used.
 const USAGE_EVERY: std::time::Duration = std::time::Duration::from_secs(60);
+/// Between two entries about what was refused: who tries without end fills no log.
+const NOTE_EVERY: std::time::Duration = std::time::Duration::from_secs(60);
+/// The first of a while is written down soon.
+const NOTE_AFTER: std::time::Duration = std::time::Duration::from_secs(1);
 /// Between two tries to open the store.
 const RETRY: std::time::Duration = std::time::Duration::from_secs(2);
 /// Between two looks at the clock, at most.
@@ -90,7 +98,8 @@ fn start() -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let open = Box::new(move || open_store(&state));
+    let audit = words.audit;
+    let open = Box::new(move || open_store(&state).map(|store| store.bounded(audit)));
     let control = Socket::from_fd(control);
     runtime.block_on(serve(words, weaker, control, api, open))
 }
@@ -110,8 +119,15 @@ async fn serve(
             (supervisor.clone(), shown.clone(), happenings.clone());
         tokio::spawn(supervisor.listen(move |event| happenings.heard(event, &shown.world())))
     };
-    let mut applier = Applier::new(open, supervisor.clone(), shown.clone(), happenings.clone())
-        .on_cores(words.cores);
+    let tokens = Arc::new(Tokens::default());
+    let mut applier = Applier::new(
+        open,
+        supervisor.clone(),
+        shown.clone(),
+        happenings.clone(),
+        tokens.clone(),
+    )
+    .on_cores(words.cores);
     // Before the first request: an apply must find the world as it is.
     applier.recover().await;
     let rights = words.rights;
@@ -122,6 +138,7 @@ async fn serve(
         happenings,
         applier: tokio::sync::Mutex::new(applier),
         world: shown,
+        tokens,
     });
 
     let listener = UnixListener::from(api);
@@ -134,6 +151,7 @@ async fn serve(
         () = usage::keep(&server, USAGE_EVERY) => {}
         () = logs::tell(&server) => {}
         () = end_agreements(&server) => {}
+        () = note_refusals(&server) => {}
         // Without the supervisor there is nothing to do; the keeper starts both anew.
         lost = listening => return Err(format!("the supervisor is gone: {}", lost?).into()),
     }
@@ -171,6 +189,27 @@ async fn end_agreements(server: &Server) {
     }
 }
 
+/// Writes down what was refused, all of a while in one entry; never ends.
+async fn note_refusals(server: &Server) {
+    loop {
+        tokio::time::sleep(NOTE_AFTER).await;
+        let details = server.tokens.refusals();
+        if details.is_empty() {
+            continue;
+        }
+        let deed = api::AuditEntry {
+            time_ms: now_ms(),
+            kind: "refused".into(),
+            details,
+            outcome: "refused".into(),
+            ..api::AuditEntry::default()
+        };
+        // A store that cannot be written says so where it matters.
+        let _ = server.applier.lock().await.note(deed).await;
+        tokio::time::sleep(NOTE_EVERY).await;
+    }
+}
+
 /// Has what is installed proved at an interval; never ends.
 async fn prove_again(server: &Server, every: std::time::Duration) {
     loop {
@@ -202,6 +241,8 @@ struct Words {
     cores: command::cores::Cores,
     /// `--prove-every SECONDS`: between two proofs of what is installed.
     prove_every: std::time::Duration,
+    /// `--audit-days DAYS`, `--audit-entries N`: how much of the audit log is kept.
+    audit: Bounds,
 }
 
 /// Unless it is told otherwise.
@@ -212,6 +253,7 @@ fn words(mut arguments: impl Iterator<Item = String>) -> Result<Words, String> {
         rights: Rights::default(),
         cores: Default::default(),
         prove_every: PROVE_EVERY,
+        audit: Bounds::default(),
     };
     while let Some(argument) = arguments.next() {
         let mut number = || {
@@ -228,6 +270,13 @@ fn words(mut arguments: impl Iterator<Item = String>) -> Result<Words, String> {
                 let seconds = number()?.unwrap_or(0).max(1);
                 words.prove_every = std::time::Duration::from_secs(seconds.into());
             }
+            "--audit-days" => {
+                let days = number()?.unwrap_or(0).max(1);
+                words.audit.age_s = u64::from(days).saturating_mul(24 * 3600);
+            }
+            "--audit-entries" => {
+                words.audit.entries = number()?.unwrap_or(0).max(16).into();
+            }
             "--cores" => {
                 let text = arguments.next().unwrap_or_default();
                 words.cores = text
@@ -237,7 +286,8 @@ fn words(mut arguments: impl Iterator<Item = String>) -> Result<Words, String> {
             other => {
                 return Err(format!(
                     "{other}: not an argument; there are --owner UID, --readers GID, \
-                     --rootless, --cores GROUPS and --prove-every SECONDS"
+                     --rootless, --cores GROUPS, --prove-every SECONDS, --audit-days DAYS \
+                     and --audit-entries N"
                 ));
             }
         }

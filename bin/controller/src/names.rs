@@ -26,7 +26,7 @@ impl Names {
         let at = |span: Span| {
             let position = spec.source.position(span.start);
             Some(Where {
-                file: spec.source.name().into(),
+                file: spec.source.name_at(span.start).into(),
                 line: position.line,
                 column: position.column,
             })

@@ -210,9 +210,18 @@ fn found(breach: &Breach, world: &World) -> Finding {
     Finding {
         code: "breach".into(),
         message: format!("{whose}: {}", breach.what),
-        place: place(world.source(), &breach.what).unwrap_or_default(),
+        place: named(world, &breach.what).unwrap_or_default(),
         help: String::new(),
     }
+}
+
+/// The place that a text names in one of a world's documents: a tenant's own first, as the
+/// name of the provider's may be a part of its.
+fn named(world: &World, text: &str) -> Option<Where> {
+    let own = world.applied().documents.iter();
+    let own = own.map(|(tenant, of)| format!("{tenant}:{}", of.source));
+    own.chain([world.source().to_owned()])
+        .find_map(|source| place(&source, text))
 }
 
 /// The first `SOURCE:LINE` or `SOURCE:LINE:COLUMN` in a text.

@@ -45,6 +45,7 @@ fn status(code: &str) -> StatusCode {
     match code {
         "spec" | "request" | "unproved" => StatusCode::UNPROCESSABLE_ENTITY,
         "too-large" => StatusCode::PAYLOAD_TOO_LARGE,
+        "unauthenticated" => StatusCode::UNAUTHORIZED,
         "denied" => StatusCode::FORBIDDEN,
         "not-found" => StatusCode::NOT_FOUND,
         "conflict" => StatusCode::CONFLICT,

@@ -6,6 +6,7 @@ use crate::happenings::Happenings;
 use crate::pages::port_closed;
 use crate::supervisor::Supervisor;
 use crate::survey::Survey;
+use crate::tokens::Tokens;
 use crate::world::World;
 use api::Fault;
 use command::verbs::Inventory;
@@ -26,6 +27,8 @@ pub struct Server {
     pub applier: tokio::sync::Mutex<Applier>,
     /// What is applied, for everyone who only looks.
     pub world: Arc<Shown>,
+    /// Tenants' tokens.
+    pub tokens: Arc<Tokens>,
 }
 
 /// The world that is applied, swapped whole.

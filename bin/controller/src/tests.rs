@@ -1,6 +1,7 @@
 //! The controller against a supervisor that keeps books and can be told to refuse.
 
 mod proofs;
+mod tenants;
 
 use crate::applier::Applier;
 use crate::caller::Rights;
@@ -9,6 +10,7 @@ use crate::routes;
 use crate::server::{Server, Shown};
 use crate::steps::Key;
 use crate::supervisor::Supervisor;
+use crate::tokens::Tokens;
 use api::{Applied, Fault, Plan, Status, Why};
 use axum::http::StatusCode;
 use command::message::ErrorCode;
@@ -135,6 +137,16 @@ fn supervise(socket: Socket, books: Shared) {
                     b.objects.remove(&Key::Port(body.compartment, body.slot));
                 },
             );
+        } else if let Some(body) = message.body::<CreateUplink>() {
+            let what = format!("create uplink on {}", body.interface.as_str());
+            done(&mut books, what, &mut |b| {
+                b.objects.insert(Key::Uplink(body.uplink), digest(&body));
+            });
+        } else if let Some(body) = message.body::<DestroyUplink>() {
+            let what = format!("destroy uplink {}", body.uplink);
+            done(&mut books, what, &mut |b| {
+                b.objects.remove(&Key::Uplink(body.uplink));
+            });
         } else if let Some(body) = message.body::<Install>() {
             let image = shm::SealedImage::map(fds[0].as_fd()).expect("a sealed image");
             assert_eq!(
@@ -304,8 +316,15 @@ impl Rig {
                 .clone()
                 .listen(move |event| heard.heard(event, &named.world())),
         );
-        let mut applier = Applier::new(open, supervisor.clone(), shown.clone(), happenings.clone())
-            .on_cores("0+2,1+3".parse().unwrap());
+        let tokens = Arc::new(Tokens::default());
+        let mut applier = Applier::new(
+            open,
+            supervisor.clone(),
+            shown.clone(),
+            happenings.clone(),
+            tokens.clone(),
+        )
+        .on_cores("0+2,1+3".parse().unwrap());
         // A predecessor's task may hold the file for a moment yet.
         for _ in 0..100 {
             if applier.recover().await || !shown.health().degraded.contains("in use") {
@@ -320,6 +339,7 @@ impl Rig {
             happenings,
             applier: tokio::sync::Mutex::new(applier),
             world: shown,
+            tokens,
         });
         let socket = folder.path().join(format!(
             "api-{}.sock",

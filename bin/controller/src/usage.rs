@@ -4,7 +4,7 @@
 //! restarts of anybody nothing is counted twice, and what is lost is what a page that
 //! is gone (a compartment that was removed, a host that went down) had counted since.
 
-use crate::caller::Reader;
+use crate::caller::Viewer;
 use crate::happenings::{Happenings, now_ms};
 use crate::pages::Counters;
 use crate::refuse::Failure;
@@ -47,7 +47,7 @@ fn for_ever() -> u64 {
 /// What was used, by tenant and endpoint.
 #[utoipa::path(get, path = "/v1/usage", params(Wanted), responses((status = 200, body = Usage)))]
 pub async fn usage(
-    _: Reader,
+    viewer: Viewer,
     State(server): State<Arc<Server>>,
     Query(wanted): Query<Wanted>,
 ) -> Result<Json<Usage>, Failure> {
@@ -61,10 +61,8 @@ pub async fn usage(
     let last = hours.last().map_or(wanted.from, |(hour, _)| hour + HOUR);
     let rows = hours.into_iter().flat_map(|(_, rows)| rows);
     let rows = rows.filter(|row| {
-        wanted
-            .tenant
-            .as_ref()
-            .is_none_or(|name| *name == row.tenant)
+        let wanted = wanted.tenant.as_ref();
+        wanted.is_none_or(|name| *name == row.tenant) && viewer.sees(&row.tenant)
     });
     Ok(Json(Usage {
         from_s: first,

@@ -9,11 +9,71 @@ use command::message::ErrorCode;
 use command::verbs::{ENDPOINT_FIFO, FABRIC};
 use policy::{Answer, Ids, Intent, PortIntent, Unclear};
 use sha2::{Digest, Sha256};
-use spec::{Per, Span, Spec, State};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use spec::{Parts, Per, Span, Spec, State, Written};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
-use store::Applied;
+use store::{Applied, Document};
+
+/// What a world is worked out from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stated {
+    /// The provider's file name.
+    pub source: String,
+    /// The provider's document.
+    pub text: String,
+    /// Tenants' own, by tenant.
+    pub documents: BTreeMap<String, Document>,
+    /// Offers and acceptances that are revoked, as (tenant, name).
+    pub revoked: BTreeSet<(String, String)>,
+}
+
+impl Stated {
+    /// The provider's document alone.
+    ///
+    /// # Errors
+    /// It is not text.
+    pub fn alone(source: &str, text: &[u8]) -> Result<Stated, Fault> {
+        let Ok(text) = std::str::from_utf8(text) else {
+            let errors = spec::parse(source, text).err();
+            return Err(refused(
+                &errors.map(|errors| errors.findings).unwrap_or_default(),
+            ));
+        };
+        Ok(Stated {
+            source: source.to_owned(),
+            text: text.to_owned(),
+            ..Stated::default()
+        })
+    }
+
+    /// What was stated before.
+    pub fn before(applied: &Applied) -> Stated {
+        Stated {
+            source: applied.source.clone(),
+            text: applied.spec.clone(),
+            documents: applied.documents.clone(),
+            revoked: applied.revoked.clone(),
+        }
+    }
+
+    /// All of it as one text.
+    pub fn joined(&self) -> String {
+        let written = |source: &str, text: &str| Written {
+            file: source.to_owned(),
+            text: text.to_owned(),
+        };
+        let own = self.documents.iter();
+        let parts = Parts {
+            provider: written(&self.source, &self.text),
+            documents: own
+                .map(|(tenant, of)| (tenant.clone(), written(&of.source, &of.text)))
+                .collect(),
+            revoked: self.revoked.clone(),
+        };
+        parts.joined()
+    }
+}
 
 /// Everything about one spec. Never changed once it is shown.
 #[derive(Debug, Default)]
@@ -68,12 +128,15 @@ impl World {
         self.applied.epoch = epoch;
     }
 
-    /// The spec's text.
+    /// All that was stated as one text: the provider's, tenants' own.
     pub fn text(&self) -> &str {
-        &self.applied.spec
+        match self.worked_out.as_deref() {
+            Some(made) => made.spec.source.text(),
+            None => "",
+        }
     }
 
-    /// The spec's file name.
+    /// The provider's file name.
     pub fn source(&self) -> &str {
         &self.applied.source
     }
@@ -198,30 +261,56 @@ impl World {
 }
 
 impl World {
-    /// Works out a spec that is to follow another one; what is the same is taken over.
+    /// Works out what a spec of the provider's alone says, to follow another world.
     ///
     /// # Errors
     /// All that is wrong with the text, each with its place.
+    #[cfg(test)]
     pub fn compile(source: &str, text: &[u8], old: &World) -> Result<World, Fault> {
-        let spec = spec::parse(source, text).map_err(|errors| refused(&errors.findings))?;
+        World::of(Stated::alone(source, text)?, old)
+    }
+
+    /// Works out what is to follow another world; what is the same is taken over.
+    ///
+    /// # Errors
+    /// All that is wrong with the documents, each with its place.
+    pub fn of(stated: Stated, old: &World) -> Result<World, Fault> {
+        let spec = spec::parse(&stated.source, stated.joined().as_bytes())
+            .map_err(|errors| refused(&errors.findings))?;
         let before = old.worked_out.as_deref();
         let ids = Ids::assign(&spec, before.map_or(&Ids::default(), |before| &before.ids));
-        let applied = Applied {
+        let mut applied = Applied {
             epoch: old.epoch() + 1,
-            spec: spec.source.text().to_owned(),
-            source: source.to_owned(),
-            digest: hex(&Sha256::digest(text)),
+            digest: hex(&Sha256::digest(&stated.text)),
+            spec: stated.text,
+            source: stated.source,
             ids: String::new(),
+            documents: stated.documents,
+            revoked: stated.revoked,
         };
+        // With a tenant goes what it stated; a down is no such end.
+        if !spec.tenants.is_empty() {
+            let own = |name: &String| {
+                let mut tenants = spec.tenants.iter();
+                tenants.any(|one| one.name.as_str() == name && one.self_managed.is_some())
+            };
+            applied.documents.retain(|tenant, _| own(tenant));
+            applied.revoked = spec.revoked.clone();
+        }
         World::build(spec, ids, applied, Some(old))
     }
 
-    /// Nothing at all, following another spec.
+    /// Nothing at all, following another spec. What tenants state themselves is kept.
     ///
     /// # Errors
     /// A fault of ours.
     pub fn nothing(old: &World) -> Result<World, Fault> {
-        World::compile("", NOTHING.as_bytes(), old)
+        let stated = Stated {
+            source: String::new(),
+            text: NOTHING.to_owned(),
+            ..Stated::before(&old.applied)
+        };
+        World::of(stated, old)
     }
 
     /// Works out again what the store remembers.
@@ -229,7 +318,8 @@ impl World {
     /// # Errors
     /// When this release no longer understands it.
     pub fn recall(applied: &Applied) -> Result<World, Fault> {
-        let spec = spec::parse(&applied.source, applied.spec.as_bytes())
+        let joined = Stated::before(applied).joined();
+        let spec = spec::parse(&applied.source, joined.as_bytes())
             .map_err(|errors| refused(&errors.findings))?;
         let kept: Ids = serde_json::from_str(&applied.ids)
             .map_err(|e| ours(&format!("the numbers in the store do not read: {e}")))?;
@@ -391,7 +481,7 @@ impl Views {
         let at = |span: Span| {
             let position = spec.source.position(span.start);
             Where {
-                file: spec.source.name().into(),
+                file: spec.source.name_at(span.start).into(),
                 line: position.line,
                 column: position.column,
             }

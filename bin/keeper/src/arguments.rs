@@ -14,12 +14,13 @@ pub struct Arguments {
     /// What is printed goes to `log` in the run directory, once that is ours.
     pub log: bool,
     /// Words for the controller, passed on as they are: who may change
-    /// (`--owner UID`), who may look (`--readers GID`), and how often what is installed
-    /// is proved (`--prove-every SECONDS`).
+    /// (`--owner UID`), who may look (`--readers GID`), how often what is installed
+    /// is proved (`--prove-every SECONDS`), and how much of the audit log is kept
+    /// (`--audit-days`, `--audit-entries`).
     pub rights: Vec<String>,
 }
 
-const USAGE: &str = "usage: bulkhead-keeper [--run-dir DIR] [--state-dir DIR] [--rootless] [--log] [--owner UID] [--readers GID] [--prove-every SECONDS]";
+const USAGE: &str = "usage: bulkhead-keeper [--run-dir DIR] [--state-dir DIR] [--rootless] [--log] [--owner UID] [--readers GID] [--prove-every SECONDS] [--audit-days DAYS] [--audit-entries N]";
 
 impl Arguments {
     /// From the words after the program's name.
@@ -46,12 +47,14 @@ impl Arguments {
                 "--state-dir" => parsed.state_dir = directory()?,
                 "--rootless" => parsed.rootless = true,
                 "--log" => parsed.log = true,
-                "--owner" | "--readers" | "--prove-every" => match words.next() {
-                    Some(number) if number.parse::<u32>().is_ok() => {
-                        parsed.rights.extend([word, number])
+                "--owner" | "--readers" | "--prove-every" | "--audit-days" | "--audit-entries" => {
+                    match words.next() {
+                        Some(number) if number.parse::<u32>().is_ok() => {
+                            parsed.rights.extend([word, number])
+                        }
+                        _ => return Err(format!("{word} needs a number\n{USAGE}")),
                     }
-                    _ => return Err(format!("{word} needs a number\n{USAGE}")),
-                },
+                }
                 _ => return Err(format!("{word:?} is not known\n{USAGE}")),
             }
         }

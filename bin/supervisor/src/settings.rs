@@ -32,7 +32,8 @@ pub struct Settings {
     /// Inside a user namespace with one uid.
     pub rootless: bool,
     /// Words for the controller: who may change (`--owner UID`), who may look
-    /// (`--readers GID`), how often it proves (`--prove-every SECONDS`).
+    /// (`--readers GID`), how often it proves (`--prove-every SECONDS`), how much of the
+    /// audit log is kept (`--audit-days`, `--audit-entries`).
     pub rights: Vec<String>,
 }
 
@@ -60,7 +61,7 @@ impl Settings {
                 "--run-dir" => settings.run_dir = directory()?,
                 "--state-dir" => settings.state_dir = directory()?,
                 "--rootless" => settings.rootless = true,
-                "--owner" | "--readers" | "--prove-every" => {
+                "--owner" | "--readers" | "--prove-every" | "--audit-days" | "--audit-entries" => {
                     let number = words.next().filter(|number| number.parse::<u32>().is_ok());
                     let number = number.ok_or(format!("{word} needs a number"))?;
                     settings.rights.extend([word, number]);

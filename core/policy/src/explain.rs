@@ -408,7 +408,11 @@ impl<'a> At<'a> {
     fn decided(&self, tenant: &Tenant, id: u32, side: Side, peer: [u8; 16]) -> Decided {
         let place = |span: Span| {
             let at = self.spec.source.position(span.start);
-            Some((self.spec.source.name().to_owned(), at.line, at.column))
+            Some((
+                self.spec.source.name_at(span.start).to_owned(),
+                at.line,
+                at.column,
+            ))
         };
         if id == DEFAULT_RULE {
             let peer = u128::from_be_bytes(peer);

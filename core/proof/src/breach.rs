@@ -154,7 +154,7 @@ impl Written {
     pub(crate) fn new(spec: &Spec, name: impl Into<String>, span: Span) -> Written {
         Written {
             name: name.into(),
-            file: spec.source.name().to_owned(),
+            file: spec.source.name_at(span.start).to_owned(),
             line: spec.source.position(span.start).line,
         }
     }

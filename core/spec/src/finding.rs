@@ -34,7 +34,7 @@ pub struct Finding {
 impl Finding {
     /// The file's name as the caller gave it.
     pub fn file(&self) -> &str {
-        self.source.name()
+        self.source.name_at(self.span.start)
     }
     /// Line, from 1.
     pub fn line(&self) -> u32 {

@@ -5,6 +5,7 @@
 mod decode;
 mod finding;
 mod model;
+mod parts;
 mod policy;
 mod schema;
 mod selectors;
@@ -18,13 +19,15 @@ mod validate;
 mod values;
 
 use guard::guard;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 pub use finding::{Finding, MAX_FINDINGS, SpecErrors};
 pub use model::{
     Configure, Document, Endpoint, Host, Identity, Kind, MIN_MTU4, MIN_MTU6, Offload, Outside, Per,
-    Placement, Rate, Role, Route, Segment, State, Subnet, Tenant, Uplink,
+    Placement, Rate, Role, Route, Segment, SelfManaged, State, Subnet, Tenant, Uplink,
 };
+pub use parts::{MAX_DOCUMENT_BYTES, Parts, Written};
 pub use policy::{
     Accept, Action, Defaults, Guardrail, Offer, Policy, Reach, Rule, Scope, Tracking, Traffic,
 };
@@ -57,6 +60,9 @@ pub struct Spec {
     pub document: Document,
     /// Its text, for messages that point into it.
     pub source: Arc<Source>,
+    /// Offers and acceptances that it states and that count as not stated, as (tenant,
+    /// name): see [`Parts`].
+    pub revoked: BTreeSet<(String, String)>,
 }
 
 /// Two specs are equal when they say the same, however they are laid out.
@@ -73,7 +79,8 @@ impl core::ops::Deref for Spec {
     }
 }
 
-/// Reads and checks a spec. `file` is the name its user knows it by.
+/// Reads and checks a spec, or several documents joined by [`Parts::joined`]. `file` is
+/// the name its user knows it by.
 ///
 /// # Errors
 /// Everything that is wrong with it, in order of place: always the fault of who wrote it.
@@ -88,7 +95,7 @@ pub fn parse(file: &str, text: &[u8]) -> Result<Spec, SpecErrors> {
             Some(error.valid_up_to() as u32),
         ),
     };
-    let source = Arc::new(Source::new(file, text));
+    let source = Arc::new(parts::source(file, text));
     let mut findings = decode::Findings::new(source.clone());
     if let Some(at) = bad {
         findings
@@ -100,15 +107,18 @@ pub fn parse(file: &str, text: &[u8]) -> Result<Spec, SpecErrors> {
             .help("save it as UTF-8; is this the right file?");
         return Err(SpecErrors::new(findings.list));
     }
-    let document = tree::read(&source, &mut findings).and_then(|root| {
-        let document: Option<Document> = decode::Decode::decode(&root, &mut findings);
-        document
-    });
-    if let Some(document) = &document {
+    let mut document = parts::read(&source, &mut findings);
+    let mut revoked = BTreeSet::new();
+    if let Some(document) = &mut document {
         validate::check(document, &mut findings);
+        revoked = parts::revoke(document, &source);
     }
     match document {
-        Some(document) if findings.list.is_empty() => Ok(Spec { document, source }),
+        Some(document) if findings.list.is_empty() => Ok(Spec {
+            document,
+            source,
+            revoked,
+        }),
         _ => Err(SpecErrors::new(findings.list)),
     }
 }

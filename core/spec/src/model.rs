@@ -107,6 +107,9 @@ model! {
             memory: Located<Size>,
             /// What may talk. Default: everything that has a way.
             policy: Policy,
+            /// The tenant states its subnets, endpoints, routes, policy, offers and acceptances
+            /// itself, with a token, within these limits. Default: this spec does.
+            self_managed as "self-managed": SelfManaged,
         }
         lists {
             /// Its subnets.
@@ -121,6 +124,20 @@ model! {
             offers: Offer,
             /// Services of other tenants that it accepts.
             accepts: Accept,
+        }
+    }
+}
+
+model! {
+    /// How much a tenant that manages itself may have.
+    pub struct SelfManaged as "limits of a tenant that manages itself" {
+        optional {
+            /// Endpoints, at most. Default: 16.
+            endpoints: Located<u32>,
+            /// Rules, at most. Default: 200.
+            rules: Located<u32>,
+            /// Whether it may attach by fifo. Default: off.
+            fifo: Located<Toggle>,
         }
     }
 }
@@ -369,6 +386,21 @@ impl Uplink {
     /// Bytes of IP packet left once encapsulation has taken its share.
     pub fn effective_mtu(&self) -> u32 {
         self.mtu().saturating_sub(or(&self.overhead, 0))
+    }
+}
+
+impl SelfManaged {
+    /// Endpoints, at most.
+    pub fn endpoints(&self) -> u32 {
+        or(&self.endpoints, 16)
+    }
+    /// Rules, at most.
+    pub fn rules(&self) -> u32 {
+        or(&self.rules, 200)
+    }
+    /// Whether it may attach by fifo.
+    pub fn fifo(&self) -> bool {
+        or(&self.fifo, Toggle(false)).0
     }
 }
 

@@ -80,13 +80,28 @@ impl<T: JsonSchema> JsonSchema for Located<T> {
     }
 }
 
-/// The text of a spec under the name its user knows it by.
+/// The text of a spec under the name its user knows it by, or several documents joined.
 #[derive(Clone, Debug)]
 pub struct Source {
     name: String,
     text: String,
     /// Byte offset of the start of each line.
     lines: Vec<u32>,
+    /// Where each document stands; empty = the text is one.
+    sections: Vec<Section>,
+    /// Offers and acceptances that are taken out, as (tenant, name).
+    revoked: Vec<(String, String)>,
+}
+
+/// One document of several.
+#[derive(Clone, Debug)]
+pub(crate) struct Section {
+    /// What it is called in messages.
+    pub name: String,
+    /// Whose it is; `None` = the provider's.
+    pub tenant: Option<String>,
+    /// Where it stands in the text.
+    pub span: Span,
 }
 
 impl Source {
@@ -101,7 +116,46 @@ impl Source {
             name: name.to_owned(),
             text,
             lines,
+            sections: Vec::new(),
+            revoked: Vec::new(),
         }
+    }
+
+    pub(crate) fn joined(
+        name: &str,
+        text: String,
+        sections: Vec<Section>,
+        revoked: Vec<(String, String)>,
+    ) -> Source {
+        Source {
+            sections,
+            revoked,
+            ..Source::new(name, text)
+        }
+    }
+
+    pub(crate) fn sections(&self) -> &[Section] {
+        &self.sections
+    }
+
+    pub(crate) fn revoked(&self) -> &[(String, String)] {
+        &self.revoked
+    }
+
+    fn section(&self, byte: u32) -> Option<&Section> {
+        let after = self.sections.partition_point(|one| one.span.start <= byte);
+        self.sections.get(after.checked_sub(1)?)
+    }
+
+    /// The name of the document that a byte is of: of one that is a tenant's own with
+    /// the tenant before it, `TENANT:FILE`.
+    pub fn name_at(&self, byte: u32) -> &str {
+        self.section(byte).map_or(&self.name, |one| &one.name)
+    }
+
+    /// Whose own document a byte is of; `None` = the provider's.
+    pub fn tenant_at(&self, byte: u32) -> Option<&str> {
+        self.section(byte)?.tenant.as_deref()
     }
 
     /// The file's name as the caller gave it.
@@ -114,19 +168,20 @@ impl Source {
         &self.text
     }
 
-    /// Line and column of a byte.
+    /// Line and column of a byte in its document.
     pub fn position(&self, byte: u32) -> Position {
-        let line = self.lines.partition_point(|start| *start <= byte).max(1);
+        let line_of = |byte: u32| self.lines.partition_point(|start| *start <= byte).max(1);
+        let line = line_of(byte);
         let start = self.lines.get(line - 1).copied().unwrap_or(0);
         let before = self.text.get(start as usize..byte as usize).unwrap_or("");
+        // A document of several begins with a line of its own.
+        let above = self
+            .section(byte)
+            .map_or(0, |one| line_of(one.span.start) - 1);
         Position {
-            line: line as u32,
+            line: line.saturating_sub(above).max(1) as u32,
             column: before.chars().count() as u32 + 1,
         }
-    }
-
-    pub(crate) fn end(&self) -> u32 {
-        self.text.len() as u32
     }
 }
 

@@ -9,7 +9,7 @@ use granit_parser::{Event, Options, Parser, ScalarStyle};
 use guard::guard;
 
 use crate::decode::Findings;
-use crate::source::{Source, Span};
+use crate::source::Span;
 
 /// Most nodes a spec may have once its aliases are written out: 16 Ki endpoints
 /// take about 500,000. A bomb of aliases is refused before it is expanded.
@@ -79,15 +79,18 @@ struct Anchored {
 }
 
 /// Reads one document. `None` = so broken that there is no tree; findings say why.
-pub(crate) fn read(source: &Source, findings: &mut Findings) -> Option<Node> {
+///
+/// The text begins at byte `base` of what the findings are about; `most` nodes at most.
+pub(crate) fn read(text: &str, base: u32, most: usize, findings: &mut Findings) -> Option<Node> {
     let mut options = Options::default();
     options.flow_nesting_limit = MAX_DEPTH;
     options.block_nesting_limit = MAX_DEPTH;
-    let parser = Parser::new_from_str_with_options(source.text(), options);
+    let parser = Parser::new_from_str_with_options(text, options);
     let mut reader = Reader {
         open: Vec::new(),
         anchors: HashMap::new(),
         nodes: 0,
+        most,
         root: None,
     };
     let mut documents = 0;
@@ -99,7 +102,8 @@ pub(crate) fn read(source: &Source, findings: &mut Findings) -> Option<Node> {
                 let at = error
                     .marker()
                     .byte_offset()
-                    .map_or(source.end(), |b| b as u32);
+                    .map_or(text.len() as u32, |b| b as u32)
+                    + base;
                 findings
                     .add(
                         "yaml",
@@ -113,8 +117,8 @@ pub(crate) fn read(source: &Source, findings: &mut Findings) -> Option<Node> {
         };
         let range = span.byte_range().unwrap_or(0..0);
         let span = Span {
-            start: range.start as u32,
-            end: range.end as u32,
+            start: range.start as u32 + base,
+            end: range.end as u32 + base,
         };
         if let Event::DocumentStart(..) = event {
             documents += 1;
@@ -135,7 +139,7 @@ pub(crate) fn read(source: &Source, findings: &mut Findings) -> Option<Node> {
     }
     if reader.root.as_ref().is_none_or(Node::is_null) {
         findings
-            .add("empty", Span { start: 0, end: 0 }, "the spec is empty")
+            .add("empty", Span { start: base, end: base }, "the spec is empty")
             .help("start with `version: 1` and a list of `tenants`; examples/reference.yaml shows every key");
         return None;
     }
@@ -146,6 +150,7 @@ struct Reader {
     open: Vec<Open>,
     anchors: HashMap<usize, Anchored>,
     nodes: usize,
+    most: usize,
     root: Option<Node>,
 }
 
@@ -209,9 +214,9 @@ impl Reader {
                 };
                 let (size, height) = (target.size, target.height);
                 let deep = guard!("spec-alias-depth") && self.open.len() + height > MAX_DEPTH;
-                if self.nodes + size > MAX_NODES || deep {
+                if self.nodes + size > self.most || deep {
                     findings
-                        .add("yaml-bomb", span, format!("with its aliases written out the spec would have more than {MAX_NODES} values or {MAX_DEPTH} levels"))
+                        .add("yaml-bomb", span, format!("with its aliases written out the spec would have more than {} values or {MAX_DEPTH} levels", self.most))
                         .label("this alias goes beyond")
                         .help("use fewer aliases of aliases");
                     return false;
@@ -250,16 +255,16 @@ impl Reader {
     /// Counts nodes held in memory; `false` = over the budget.
     fn count(&mut self, nodes: usize, span: Span, findings: &mut Findings) -> bool {
         self.nodes += nodes;
-        if self.nodes > MAX_NODES {
+        if self.nodes > self.most {
             findings
                 .add(
                     "yaml-size",
                     span,
-                    format!("the spec has more than {MAX_NODES} values"),
+                    format!("the spec has more than {} values", self.most),
                 )
                 .help("1,000 endpoints take about 30,000: is this the right file?");
         }
-        self.nodes <= MAX_NODES
+        self.nodes <= self.most
     }
 
     /// Puts a finished node where it belongs. `size` and `height`: its nodes and levels.

@@ -513,6 +513,11 @@ impl Check<'_> {
         if self.tenant_names.contains(name.as_str()) {
             return;
         }
+        // Who else is here is not told to a tenant.
+        let own = self.findings.source.tenant_at(name.span.start).is_some();
+        if own && guard!("spec-names-of-others") {
+            return;
+        }
         let document = self.document;
         let mut known: Vec<&str> = Vec::new();
         if self.findings.list.len() < SUGGESTIONS {

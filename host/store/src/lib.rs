@@ -1,16 +1,19 @@
 //! The controller's memory over restarts: what is applied, the numbers given out,
-//! the intent of an apply that is under way, and the history of applies.
+//! the intent of an apply that is under way, the history of applies, tokens, and who did
+//! what.
 //!
 //! One redb file in the state directory, used by its descriptor alone. A damaged file, one of a newer
 //! release, a full disk: each is an error that says so; nothing is guessed.
 
 mod attempts;
+mod audit;
 mod records;
 #[cfg(test)]
 mod tests;
 mod usage;
 
-pub use records::{Applied, HistoryEntry, Seen, SeenTarget, Undertaking};
+pub use audit::{Bounds, Deed};
+pub use records::{Applied, Document, HistoryEntry, Seen, SeenTarget, Token, Undertaking};
 
 use attempts::Attempts;
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
@@ -29,11 +32,13 @@ const HISTORY_TABLE: TableDefinition<'static, u64, &[u8]> = TableDefinition::new
 const KEY_FORMAT: &str = "format";
 const KEY_APPLIED: &str = "applied";
 const KEY_UNDERTAKING: &str = "undertaking";
+const KEY_TOKENS: &str = "tokens";
 
 /// The open store. One owner; every write is on disk when the call returns.
 pub struct Store {
     file: File,
     database: Option<Database>,
+    bounds: Bounds,
 }
 
 /// What went wrong with the store, and whose fault it is.
@@ -84,6 +89,8 @@ impl Store {
             store.history(usize::MAX)?;
             store.usage(0, u64::MAX)?;
             store.seen()?;
+            store.tokens()?;
+            store.audit_readable()?;
             Ok(store)
         }));
         attempts.end();
@@ -94,6 +101,7 @@ impl Store {
         let mut store = Store {
             file,
             database: None,
+            bounds: Bounds::default(),
         };
         store.reopen()?;
         if let Some(database) = &mut store.database {
@@ -101,7 +109,11 @@ impl Store {
             database.check_integrity().map_err(|e| wrong(e.into()))?;
         }
         match store.read(KEY_FORMAT)? {
-            None => store.write(&[(KEY_FORMAT, Some(FORMAT.to_le_bytes().to_vec()))], None)?,
+            None => store.write(
+                &[(KEY_FORMAT, Some(FORMAT.to_le_bytes().to_vec()))],
+                None,
+                &[],
+            )?,
             Some(bytes) => {
                 let found = bytes
                     .try_into()
@@ -136,20 +148,27 @@ impl Store {
     /// # Errors
     /// When it could not be made durable: then the step must not be done.
     pub fn undertake(&mut self, undertaking: &Undertaking) -> Result<(), StoreError> {
-        self.write(&[(KEY_UNDERTAKING, Some(encode(undertaking)))], None)
+        self.write(&[(KEY_UNDERTAKING, Some(encode(undertaking)))], None, &[])
     }
 
-    /// Ends the undertaking: what it led to is applied now, and the history says so.
+    /// Ends the undertaking: what it led to is applied now, and the history and the audit
+    /// log say so.
     ///
     /// # Errors
     /// When it could not be made durable; the undertaking then stands.
-    pub fn conclude(&mut self, applied: &Applied, entry: &HistoryEntry) -> Result<(), StoreError> {
+    pub fn conclude(
+        &mut self,
+        applied: &Applied,
+        entry: &HistoryEntry,
+        deeds: &[Deed],
+    ) -> Result<(), StoreError> {
         self.write(
             &[
                 (KEY_APPLIED, Some(encode(applied))),
                 (KEY_UNDERTAKING, None),
             ],
             Some(entry),
+            deeds,
         )
     }
 
@@ -157,8 +176,32 @@ impl Store {
     ///
     /// # Errors
     /// When it could not be made durable; the undertaking then stands.
-    pub fn abandon(&mut self, entry: &HistoryEntry) -> Result<(), StoreError> {
-        self.write(&[(KEY_UNDERTAKING, None)], Some(entry))
+    pub fn abandon(&mut self, entry: &HistoryEntry, deeds: &[Deed]) -> Result<(), StoreError> {
+        self.write(&[(KEY_UNDERTAKING, None)], Some(entry), deeds)
+    }
+
+    /// The tokens there are.
+    ///
+    /// # Errors
+    /// When the record cannot be read or is not one.
+    pub fn tokens(&mut self) -> Result<Vec<Token>, StoreError> {
+        Ok(self.record(KEY_TOKENS)?.unwrap_or_default())
+    }
+
+    /// Other tokens from now on, and who made it so.
+    ///
+    /// # Errors
+    /// When it could not be made durable.
+    pub fn keep_tokens(&mut self, tokens: &[Token], deeds: &[Deed]) -> Result<(), StoreError> {
+        self.write(&[(KEY_TOKENS, Some(encode(&tokens)))], None, deeds)
+    }
+
+    /// Remembers who did something.
+    ///
+    /// # Errors
+    /// When it could not be made durable.
+    pub fn note(&mut self, deeds: &[Deed]) -> Result<(), StoreError> {
+        self.write(&[], None, deeds)
     }
 
     /// The last applies, newest first, at most `most`.
@@ -202,10 +245,12 @@ impl Store {
         &mut self,
         rows: &[(&str, Option<Vec<u8>>)],
         entry: Option<&HistoryEntry>,
+        deeds: &[Deed],
     ) -> Result<(), StoreError> {
+        let bounds = self.bounds;
         let outcome = self
             .database()
-            .and_then(|database| transact(database, rows, entry).map_err(wrong));
+            .and_then(|database| transact(database, rows, entry, deeds, bounds).map_err(wrong));
         if outcome.is_err() {
             // After a failed write redb refuses all further ones until the file is
             // opened anew: a disk that was full must be usable once there is room.
@@ -239,6 +284,8 @@ fn transact(
     database: &Database,
     rows: &[(&str, Option<Vec<u8>>)],
     entry: Option<&HistoryEntry>,
+    deeds: &[Deed],
+    bounds: Bounds,
 ) -> Result<(), redb::Error> {
     let mut write = database.begin_write()?;
     write.set_durability(Durability::Immediate)?;
@@ -258,6 +305,7 @@ fn transact(
                 history.remove(oldest)?;
             }
         }
+        audit::append(&write, deeds, bounds)?;
     }
     write.commit()?;
     Ok(())

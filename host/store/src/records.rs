@@ -16,6 +16,40 @@ pub struct Applied {
     pub digest: String,
     /// The numbers given out to what the spec names, as JSON of `policy::Ids`.
     pub ids: String,
+    /// Documents of tenants that manage themselves, by tenant. Kept over a down.
+    pub documents: std::collections::BTreeMap<String, Document>,
+    /// Offers and acceptances that were revoked and are still stated, as (tenant, name).
+    pub revoked: std::collections::BTreeSet<(String, String)>,
+}
+
+/// A tenant's own document.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Document {
+    /// Its file name as given.
+    pub source: String,
+    /// Its text.
+    pub text: String,
+}
+
+/// A token, without its secret.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Token {
+    /// By which it is known; public.
+    pub id: String,
+    /// What its maker calls it.
+    pub name: String,
+    /// Whose it is.
+    pub tenant: String,
+    /// Whether it may only look.
+    pub read_only: bool,
+    /// When it was made, Unix time in seconds.
+    pub created_s: u64,
+    /// When it ends, likewise; 0 = never.
+    pub until_s: u64,
+    /// SHA-256 of its text, hex.
+    pub digest: String,
 }
 
 /// An apply that was begun. One that is found at a start was not concluded: what

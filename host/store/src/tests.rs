@@ -24,6 +24,7 @@ fn applied(epoch: u64) -> Applied {
         source: "a.yaml".into(),
         digest: "00".into(),
         ids: "{}".into(),
+        ..Applied::default()
     }
 }
 
@@ -57,7 +58,7 @@ fn what_is_written_is_there_after_a_restart() {
         None,
         "an undertaking is not yet applied"
     );
-    store.conclude(&applied(1), &entry(1)).unwrap();
+    store.conclude(&applied(1), &entry(1), &[]).unwrap();
     drop(store);
 
     let mut store = open(file(&path)).unwrap();
@@ -70,7 +71,7 @@ fn what_is_written_is_there_after_a_restart() {
 fn an_abandoned_undertaking_leaves_what_was_applied() {
     let folder = tempfile::tempdir().unwrap();
     let mut store = open(file(&folder.path().join("s"))).unwrap();
-    store.conclude(&applied(1), &entry(1)).unwrap();
+    store.conclude(&applied(1), &entry(1), &[]).unwrap();
     store
         .undertake(&Undertaking {
             epoch: 2,
@@ -78,10 +79,13 @@ fn an_abandoned_undertaking_leaves_what_was_applied() {
         })
         .unwrap();
     store
-        .abandon(&HistoryEntry {
-            outcome: "rolled back".into(),
-            ..entry(2)
-        })
+        .abandon(
+            &HistoryEntry {
+                outcome: "rolled back".into(),
+                ..entry(2)
+            },
+            &[],
+        )
         .unwrap();
     assert_eq!(store.applied().unwrap(), Some(applied(1)));
     assert_eq!(store.undertaking().unwrap(), None);
@@ -93,7 +97,7 @@ fn the_history_is_bounded_and_newest_first() {
     let folder = tempfile::tempdir().unwrap();
     let mut store = open(file(&folder.path().join("s"))).unwrap();
     for epoch in 0..HISTORY as u64 + 5 {
-        store.abandon(&entry(epoch)).unwrap();
+        store.abandon(&entry(epoch), &[]).unwrap();
     }
     let all = store.history(usize::MAX).unwrap();
     assert_eq!(all.len(), HISTORY);
@@ -115,7 +119,7 @@ fn a_truncated_store_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s");
     let mut store = open(file(&path)).unwrap();
-    store.conclude(&applied(1), &entry(1)).unwrap();
+    store.conclude(&applied(1), &entry(1), &[]).unwrap();
     drop(store);
     file(&path).set_len(4096).unwrap();
     assert!(open(file(&path)).is_err());
@@ -127,7 +131,11 @@ fn a_damaged_record_is_an_error_and_not_a_guess() {
     let path = folder.path().join("s");
     let mut store = open(file(&path)).unwrap();
     store
-        .write(&[(KEY_APPLIED, Some(b"{\"epoch\": tru".to_vec()))], None)
+        .write(
+            &[(KEY_APPLIED, Some(b"{\"epoch\": tru".to_vec()))],
+            None,
+            &[],
+        )
         .unwrap();
     assert!(matches!(store.applied(), Err(StoreError::Corrupt(_))));
 }
@@ -137,7 +145,7 @@ fn flipped_bytes_are_refused_or_repaired() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s");
     let mut store = open(file(&path)).unwrap();
-    store.conclude(&applied(1), &entry(1)).unwrap();
+    store.conclude(&applied(1), &entry(1), &[]).unwrap();
     drop(store);
     let length = std::fs::metadata(&path).unwrap().len();
     for step in 0..48 {
@@ -171,7 +179,11 @@ fn a_newer_layout_is_refused() {
     let path = folder.path().join("s");
     let mut store = open(file(&path)).unwrap();
     store
-        .write(&[(KEY_FORMAT, Some(9u64.to_le_bytes().to_vec()))], None)
+        .write(
+            &[(KEY_FORMAT, Some(9u64.to_le_bytes().to_vec()))],
+            None,
+            &[],
+        )
         .unwrap();
     drop(store);
     assert!(matches!(
@@ -259,4 +271,146 @@ fn what_was_used_is_added_up_by_the_hour_and_too_old_hours_go() {
     let late = 7200 + usage::HOURS * 3600;
     store.account(late, &[], &seen("z")).unwrap();
     assert_eq!(store.usage(0, u64::MAX).unwrap(), [second]);
+}
+
+fn deed(time_ms: u64, object: &str) -> Deed {
+    Deed(api::AuditEntry {
+        time_ms,
+        kind: "apply".into(),
+        object: object.into(),
+        ..api::AuditEntry::default()
+    })
+}
+
+/// Puts these bytes for an entry of the audit log, or takes it out.
+fn tamper(store: &mut Store, number: u64, bytes: Option<&[u8]>) {
+    let table: TableDefinition<'static, u64, &[u8]> = TableDefinition::new("audit");
+    let write = store.database().unwrap().begin_write().unwrap();
+    {
+        let mut table = write.open_table(table).unwrap();
+        match bytes {
+            Some(bytes) => drop(table.insert(number, bytes).unwrap()),
+            None => drop(table.remove(number).unwrap()),
+        }
+    }
+    write.commit().unwrap();
+}
+
+#[test]
+fn the_audit_log_is_a_chain_and_shows_where_it_was_tampered_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s");
+    let mut store = open(file(&path)).unwrap();
+    assert!(store.audit_check().unwrap().whole);
+    for time in 0..4 {
+        store.note(&[deed(time, "a"), deed(time, "b")]).unwrap();
+    }
+    store
+        .conclude(&applied(1), &entry(1), &[deed(9, "c")])
+        .unwrap();
+    drop(store);
+    let mut store = open(file(&path)).unwrap();
+    let all = store.audit(0, u64::MAX, usize::MAX, |_| true).unwrap();
+    let check = store.audit_check().unwrap();
+    assert_eq!((check.whole, check.entries, check.last), (true, 9, 8));
+    assert_eq!(check.head, all[8].digest);
+    let two = store.audit(1, 3, 3, |entry| entry.object == "a").unwrap();
+    assert_eq!(two.iter().map(|e| e.number).collect::<Vec<_>>(), [2, 4]);
+    let last = store.audit(0, u64::MAX, 2, |_| true).unwrap();
+    assert_eq!(last.iter().map(|e| e.number).collect::<Vec<_>>(), [7, 8]);
+    // Another word in one entry, with or without a digest that fits it.
+    for (number, kept) in all.iter().enumerate() {
+        let mut forged = kept.clone();
+        forged.outcome = "nothing".into();
+        tamper(&mut store, number as u64, Some(&encode(&forged)));
+        assert!(!store.audit_check().unwrap().whole, "{number}");
+        tamper(&mut store, number as u64, Some(&encode(kept)));
+        assert!(store.audit_check().unwrap().whole);
+        // One that is missing; the newest leaves no gap.
+        tamper(&mut store, number as u64, None);
+        assert_eq!(store.audit_check().unwrap().whole, number == 8);
+        tamper(&mut store, number as u64, Some(&encode(kept)));
+    }
+    // And none can be put in between.
+    tamper(&mut store, 3, Some(&encode(&all[4])));
+    assert!(!store.audit_check().unwrap().whole);
+}
+
+#[test]
+fn an_entry_with_a_digest_that_fits_it_does_not_fit_its_follower() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = open(file(&folder.path().join("s"))).unwrap();
+    let mut other = open(file(&folder.path().join("t"))).unwrap();
+    store.note(&[deed(1, "a"), deed(2, "b")]).unwrap();
+    other.note(&[deed(1, "x"), deed(2, "b")]).unwrap();
+    let forged = other.audit(0, u64::MAX, usize::MAX, |_| true).unwrap();
+    tamper(&mut store, 0, Some(&encode(&forged[0])));
+    let check = store.audit_check().unwrap();
+    assert_eq!((check.whole, check.broken), (false, vec![0]));
+}
+
+#[test]
+fn the_audit_log_is_bounded_and_says_what_went() {
+    let folder = tempfile::tempdir().unwrap();
+    let bounds = Bounds {
+        age_s: 100,
+        entries: 10,
+    };
+    let mut store = open(file(&folder.path().join("s")))
+        .unwrap()
+        .bounded(bounds);
+    for time in 0..50 {
+        store.note(&[deed(time, "a")]).unwrap();
+        let check = store.audit_check().unwrap();
+        assert!(check.whole && check.entries <= 11, "{check:?}");
+    }
+    let check = store.audit_check().unwrap();
+    assert!(check.first > 30, "{check:?}");
+    // All but the last grow too old.
+    store.note(&[deed(1_000_000, "late")]).unwrap();
+    let left = store.audit(0, u64::MAX, usize::MAX, |_| true).unwrap();
+    let left: Vec<&str> = left.iter().map(|entry| entry.kind.as_str()).collect();
+    assert_eq!(left, ["apply", "cut"]);
+    assert!(store.audit_check().unwrap().whole);
+    // The oldest entries cannot be taken out without a cut.
+    store.note(&[deed(1_000_001, "a")]).unwrap();
+    let first = store.audit_check().unwrap().first;
+    tamper(&mut store, first, None);
+    assert!(!store.audit_check().unwrap().whole);
+}
+
+#[test]
+fn a_long_entry_is_cut_to_its_first_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = open(file(&folder.path().join("s"))).unwrap();
+    let mut long = deed(1, "a");
+    long.0.details = vec!["x".repeat(1000); 1000];
+    store.note(&[long]).unwrap();
+    let kept = store.audit(0, u64::MAX, 1, |_| true).unwrap();
+    assert_eq!(kept[0].details.len(), 17);
+    assert_eq!(kept[0].details[16], "and 984 more");
+}
+
+#[test]
+fn tokens_and_documents_are_there_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s");
+    let mut store = open(file(&path)).unwrap();
+    assert_eq!(store.tokens().unwrap(), []);
+    let token = Token {
+        id: "x".into(),
+        tenant: "red".into(),
+        ..Token::default()
+    };
+    store
+        .keep_tokens(std::slice::from_ref(&token), &[deed(1, "x")])
+        .unwrap();
+    let mut stated = applied(1);
+    stated.documents.insert("red".into(), Document::default());
+    stated.revoked.insert(("red".into(), "db".into()));
+    store.conclude(&stated, &entry(1), &[]).unwrap();
+    drop(store);
+    let mut store = open(file(&path)).unwrap();
+    assert_eq!(store.tokens().unwrap(), [token]);
+    assert_eq!(store.applied().unwrap(), Some(stated));
 }

@@ -8,6 +8,7 @@ pub mod filter;
 pub mod flows;
 pub mod look;
 pub mod run;
+pub mod tenants;
 pub mod top;
 pub mod up;
 pub mod usage;

@@ -23,7 +23,12 @@ pub async fn up(up: &Up, json: bool) -> Result<Exit, Trouble> {
     let run_dir = std::path::absolute(&up.run_dir)?;
     let state_dir = std::path::absolute(&up.state_dir)?;
     let mut command = keeper(&run_dir, &state_dir, up.rootless)?;
-    for (word, number) in [("--owner", up.owner), ("--readers", up.readers)] {
+    for (word, number) in [
+        ("--owner", up.owner),
+        ("--readers", up.readers),
+        ("--audit-days", up.audit_days),
+        ("--audit-entries", up.audit_entries),
+    ] {
         if let Some(number) = number {
             command.arg(word).arg(number.to_string());
         }

@@ -1,9 +1,12 @@
 //! To change: plans, applies, downs, releases.
 
-use crate::caller::{Changer, Reader};
+use crate::applier::Wanted;
+use crate::caller::{Changer, Editor, Viewer};
 use crate::refuse::{Failure, refused};
 use crate::server::{Server, no_endpoint};
-use api::{Applied, Fault, Plan, Whose};
+use crate::tokens::Asked;
+use crate::view;
+use api::{Applied, AuditEntry, Fault, Plan, Whose};
 use axum::Json;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, Query, State};
@@ -13,6 +16,7 @@ use hyper::body::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
+use std::time::Instant;
 use utoipa::IntoParams;
 
 /// The name of what is sent.
@@ -23,60 +27,171 @@ pub struct Named {
     file: String,
 }
 
+/// Characters of a file's name that are kept.
+const MAX_FILE: usize = 255;
+
+impl Named {
+    /// The name as it is shown to others: nothing in it moves a terminal's cursor.
+    fn clean(self) -> String {
+        let kept = self.file.chars().take(MAX_FILE);
+        kept.map(|c| if c.is_control() { '?' } else { c }).collect()
+    }
+}
+
 fn unnamed() -> String {
     "spec.yaml".into()
 }
 
-/// What applying this spec would change, and what it needs.
+/// What applying this would change, and what it needs: a spec, or with a token the
+/// tenant's own document.
 #[utoipa::path(post, path = "/v1/plan", params(Named), request_body(content = String, content_type = "application/yaml"),
     responses((status = 200, body = Plan), (status = 422, body = Fault), (status = 403, body = Fault)))]
 pub async fn plan(
-    _: Reader,
+    viewer: Viewer,
     State(server): State<Arc<Server>>,
     Query(named): Query<Named>,
     text: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Plan>, Failure> {
-    let text = whole(text, &named.file)?;
-    let mut applier = server.applier.lock().await;
-    Ok(Json(applier.plan(&named.file, &text).await?))
+    let file = named.clean();
+    let text = whole(text, &file)?;
+    changes(&server, &viewer)?;
+    let planned = {
+        let mut applier = server.applier.lock().await;
+        viewer.still(&server.tokens)?;
+        applier.plan(wanted(&viewer, &file, &text)).await
+    };
+    Ok(Json(match viewer.tenant() {
+        None => planned?,
+        Some(name) => view::plan(planned.map_err(|fault| view::fault(fault, name))?, name),
+    }))
 }
 
-/// Makes the host as this spec says: all of it, or nothing.
+/// Makes the host as this says, all of it or nothing: a spec, or with a token the
+/// tenant's own document.
 #[utoipa::path(post, path = "/v1/apply", params(Named), request_body(content = String, content_type = "application/yaml"),
     responses((status = 200, body = Applied), (status = 422, body = Fault), (status = 403, body = Fault), (status = 503, body = Fault)))]
 pub async fn apply(
-    Changer(caller): Changer,
+    Editor(viewer): Editor,
     State(server): State<Arc<Server>>,
     Query(named): Query<Named>,
     text: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Applied>, Failure> {
-    let text = whole(text, &named.file)?;
+    let file = named.clean();
+    let text = whole(text, &file)?;
+    changes(&server, &viewer)?;
+    let by = viewer.clone();
     // In a task of its own: a caller that hangs up does not stop it half way.
     let applied = tokio::spawn(async move {
-        server
-            .applier
-            .lock()
-            .await
-            .apply(&named.file, &text, caller.uid)
-            .await
+        let deed = by.deed("apply", &file);
+        let mut applier = server.applier.lock().await;
+        by.still(&server.tokens)?;
+        let outcome = applier.apply(wanted(&by, &file, &text), deed).await;
+        note(&server, &by, "apply", &outcome);
+        outcome
     });
-    finished(applied.await)
+    finished(applied.await, &viewer)
+}
+
+/// Whose document a caller means.
+fn wanted<'a>(viewer: &'a Viewer, source: &'a str, text: &'a [u8]) -> Wanted<'a> {
+    match viewer.tenant() {
+        Some(tenant) => Wanted::Own {
+            tenant,
+            source,
+            text,
+        },
+        None => Wanted::Provider { source, text },
+    }
+}
+
+/// Whether a tenant may change something once more just now.
+fn changes(server: &Server, viewer: &Viewer) -> Result<(), Fault> {
+    match viewer.tenant() {
+        Some(tenant) => (server.tokens).share(tenant, Asked::Change, Instant::now()),
+        None => Ok(()),
+    }
+}
+
+/// Remembers what was refused before anything was begun; what was begun is noted itself.
+fn note(server: &Server, viewer: &Viewer, what: &str, outcome: &Result<Applied, Fault>) {
+    if let Err(fault) = outcome {
+        let token = viewer.token.as_ref();
+        let token = token.map_or_else(String::new, |token| format!(" token {}", token.id));
+        let (uid, code) = (viewer.caller.uid, &fault.code);
+        server
+            .tokens
+            .refuse(format!("uid {uid}{token}: {what}: {code}"));
+    }
+}
+
+/// What to do with a revocation.
+#[derive(Deserialize, IntoParams)]
+pub struct Undo {
+    /// Take the revocation back.
+    #[serde(default)]
+    undo: bool,
+}
+
+/// Revokes an offer or an acceptance: it counts as not stated until it is taken back,
+/// or the tenant applies its own document anew. Live connections end.
+#[utoipa::path(post, path = "/v1/revoke/{tenant}/{name}", params(("tenant" = String, Path), ("name" = String, Path), Undo),
+    responses((status = 200, body = Applied), (status = 403, body = Fault), (status = 404, body = Fault)))]
+pub async fn revoke(
+    Editor(viewer): Editor,
+    State(server): State<Arc<Server>>,
+    Path((tenant, name)): Path<(String, String)>,
+    Query(Undo { undo }): Query<Undo>,
+) -> Result<Json<Applied>, Failure> {
+    if !viewer.sees(&tenant) {
+        return Err(no_tenant(&tenant).into());
+    }
+    if undo {
+        changes(&server, &viewer)?;
+    }
+    let by = viewer.clone();
+    let applied = tokio::spawn(async move {
+        let kind = if undo { "restore" } else { "revoke" };
+        let mut deed = by.deed(kind, format!("{tenant}/{name}"));
+        deed.tenants = vec![tenant.clone()];
+        let wanted = Wanted::Revoke {
+            tenant: &tenant,
+            name: &name,
+            undo,
+        };
+        let mut applier = server.applier.lock().await;
+        by.still(&server.tokens)?;
+        let outcome = applier.apply(wanted, deed).await;
+        note(&server, &by, kind, &outcome);
+        outcome
+    });
+    finished(applied.await, &viewer)
+}
+
+/// A tenant that is not there, or not the caller's.
+pub fn no_tenant(name: &str) -> Fault {
+    Fault::new(
+        "not-found",
+        Whose::User,
+        format!("there is no tenant {name}"),
+        "`bulkhead status` lists them",
+    )
 }
 
 /// Takes all tenants down.
 #[utoipa::path(post, path = "/v1/down", responses((status = 200, body = Applied), (status = 403, body = Fault)))]
 pub async fn down(
-    Changer(caller): Changer,
+    Changer(viewer): Changer,
     State(server): State<Arc<Server>>,
 ) -> Result<Json<Applied>, Failure> {
-    let applied = tokio::spawn(async move { server.applier.lock().await.down(caller.uid).await });
-    finished(applied.await)
+    let deed = viewer.deed("down", "");
+    let applied = tokio::spawn(async move { server.applier.lock().await.down(deed).await });
+    finished(applied.await, &viewer)
 }
 
 /// Lifts the quarantine of a compartment (or `fabric`).
 #[utoipa::path(post, path = "/v1/release/{compartment}", params(("compartment" = String, Path)), responses((status = 200), (status = 404, body = Fault)))]
 pub async fn release_compartment(
-    _: Changer,
+    Changer(viewer): Changer,
     State(server): State<Arc<Server>>,
     Path(name): Path<String>,
 ) -> Result<Json<Value>, Failure> {
@@ -97,12 +212,16 @@ pub async fn release_compartment(
                 )
             })?,
     };
+    let mut deed = viewer.deed("release", &name);
+    let all = world.compartments().iter().find(|one| one.id == target);
+    deed.tenants = all.map_or_else(Vec::new, |one| one.tenants.clone());
     release(
         &server,
         Release {
             target,
             slot: u32::MAX,
         },
+        deed,
     )
     .await
 }
@@ -111,7 +230,7 @@ pub async fn release_compartment(
 #[utoipa::path(post, path = "/v1/release/{tenant}/{endpoint}", params(("tenant" = String, Path), ("endpoint" = String, Path)),
     responses((status = 200), (status = 404, body = Fault)))]
 pub async fn release_endpoint(
-    _: Changer,
+    Changer(viewer): Changer,
     State(server): State<Arc<Server>>,
     Path((tenant, name)): Path<(String, String)>,
 ) -> Result<Json<Value>, Failure> {
@@ -119,31 +238,49 @@ pub async fn release_endpoint(
     let endpoint = world
         .endpoint(&tenant, &name)
         .ok_or_else(|| no_endpoint(&tenant, &name))?;
+    let mut deed = viewer.deed("release", format!("endpoint {tenant}/{name}"));
+    deed.tenants = vec![tenant.clone()];
     release(
         &server,
         Release {
             target: endpoint.compartment,
             slot: endpoint.slot,
         },
+        deed,
     )
     .await
 }
 
-async fn release(server: &Server, body: Release) -> Result<Json<Value>, Failure> {
-    server
-        .supervisor
-        .request(&body, &[])
-        .await
-        .map_err(|refusal| refused(&refusal, "lifting the quarantine"))?;
+async fn release(
+    server: &Server,
+    body: Release,
+    mut deed: AuditEntry,
+) -> Result<Json<Value>, Failure> {
+    let outcome = server.supervisor.request(&body, &[]).await;
+    if let Err(refusal) = &outcome {
+        deed.outcome = refusal.to_string();
+    }
+    server.applier.lock().await.note(deed).await?;
+    outcome.map_err(|refusal| refused(&refusal, "lifting the quarantine"))?;
     Ok(Json(json!({ "released": true })))
 }
 
 fn finished(
     ended: Result<Result<Applied, Fault>, tokio::task::JoinError>,
+    viewer: &Viewer,
 ) -> Result<Json<Applied>, Failure> {
-    match ended {
-        Ok(outcome) => Ok(Json(outcome?)),
-        Err(error) => Err(Fault::new(
+    match (ended, viewer.tenant()) {
+        (Ok(outcome), None) => Ok(Json(outcome?)),
+        (Ok(outcome), Some(name)) => {
+            let applied = outcome.map_err(|fault| view::fault(fault, name))?;
+            Ok(Json(Applied {
+                // How often others change something is not told.
+                epoch: 0,
+                plan: view::plan(applied.plan, name),
+                took_us: applied.took_us,
+            }))
+        }
+        (Err(error), _) => Err(Fault::new(
             "bulkhead",
             Whose::Bulkhead,
             format!("the apply broke off: {error}"),

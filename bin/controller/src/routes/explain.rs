@@ -1,11 +1,13 @@
 //! Whether one may talk to another, and which rule at which switch says so.
 
-use crate::caller::Reader;
+use crate::caller::Viewer;
 use crate::refuse::Failure;
 use crate::server::{Server, no_endpoint};
+use crate::view;
 use api::{Explanation, Fault, Judgement, Translation, Way, Where, Whose};
 use axum::Json;
 use axum::extract::{Query, State};
+use guard::guard;
 use image::rules::Action;
 use policy::{Peer, Question, Side, Unclear};
 use serde::Deserialize;
@@ -49,11 +51,14 @@ fn dynamic() -> u16 {
 #[utoipa::path(get, path = "/v1/explain", params(Asked),
     responses((status = 200, body = Explanation), (status = 403, body = Fault), (status = 404, body = Fault), (status = 422, body = Fault)))]
 pub async fn explain(
-    _: Reader,
+    viewer: Viewer,
     State(server): State<Arc<Server>>,
     Query(asked): Query<Asked>,
 ) -> Result<Json<Explanation>, Failure> {
     let world = server.world.world();
+    if let Some(name) = viewer.tenant().filter(|_| guard!("tenant-explain")) {
+        own(name, &asked)?;
+    }
     let mut explanation = Explanation::default();
     for (protocol, port) in packets(&asked)? {
         let has_ports = Protocol::Number(protocol).has_ports();
@@ -81,7 +86,27 @@ pub async fn explain(
     }
     let there = &explanation.there;
     explanation.allowed = !there.is_empty() && there.iter().all(|way| way.allowed);
-    Ok(Json(explanation))
+    Ok(Json(match viewer.tenant() {
+        Some(name) => view::explanation(explanation, name),
+        None => explanation,
+    }))
+}
+
+/// A tenant asks about its own endpoints: one at least, and no other tenant's.
+fn own(name: &str, asked: &Asked) -> Result<(), Fault> {
+    let mut any = false;
+    for word in [&asked.from, &asked.to] {
+        if let Some((tenant, endpoint)) = word.split_once('/') {
+            if tenant != name {
+                return Err(no_endpoint(tenant, endpoint));
+            }
+            any = true;
+        }
+    }
+    match any {
+        true => Ok(()),
+        false => Err(request("neither of the two is an endpoint".into())),
+    }
 }
 
 /// Whom a word names: one, or for `outside` one of each family.

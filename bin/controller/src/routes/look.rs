@@ -1,25 +1,28 @@
 //! To look: nothing here changes anything.
 
-use crate::caller::Reader;
+use crate::caller::{Reader, Viewer};
 use crate::metrics;
 use crate::refuse::Failure;
 use crate::server::{Server, no_endpoint};
 use crate::survey::hex;
+use crate::view;
 use crate::why::{Known, judge};
 use api::{Endpoint, Fault, Proof, Status, Whose, Why};
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::{Path, Query, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use command::verbs::FABRIC;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
+use utoipa::IntoParams;
 
 type From = State<Arc<Server>>;
 
 /// Everything at a glance.
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = Status), (status = 403, body = Fault)))]
-pub async fn status(_: Reader, State(server): From) -> Json<Status> {
+pub async fn status(viewer: Viewer, State(server): From) -> Json<Status> {
     let (world, survey, closed) = server.ports().await;
     let health = server.world.health();
     let fabric = survey.fabric();
@@ -32,7 +35,7 @@ pub async fn status(_: Reader, State(server): From) -> Json<Status> {
         (true, "unknown") => "the supervisor does not answer; what runs goes on running".to_owned(),
         (true, _) => "ok".to_owned(),
     };
-    Json(Status {
+    let status = Status {
         version: env!("CARGO_PKG_VERSION").into(),
         health: health_sentence,
         weaker: server.weaker.clone(),
@@ -45,6 +48,10 @@ pub async fn status(_: Reader, State(server): From) -> Json<Status> {
         tenants: survey.tenants(&world, &closed),
         uplinks: survey.uplinks(&world),
         fabric,
+    };
+    Json(match viewer.tenant() {
+        Some(name) => view::status(status, name),
+        None => status,
     })
 }
 
@@ -52,27 +59,36 @@ pub async fn status(_: Reader, State(server): From) -> Json<Status> {
 #[utoipa::path(get, path = "/v1/endpoints/{tenant}/{endpoint}", params(("tenant" = String, Path), ("endpoint" = String, Path)),
     responses((status = 200, body = Endpoint), (status = 404, body = Fault)))]
 pub async fn endpoint(
-    _: Reader,
+    viewer: Viewer,
     State(server): From,
     Path((tenant, endpoint)): Path<(String, String)>,
 ) -> Result<Json<Endpoint>, Failure> {
+    if !viewer.sees(&tenant) {
+        return Err(no_endpoint(&tenant, &endpoint).into());
+    }
     let (world, survey, closed) = server.ports().await;
     let mut found = world
         .endpoint(&tenant, &endpoint)
         .cloned()
         .ok_or_else(|| no_endpoint(&tenant, &endpoint))?;
     survey.fill(&mut found, &closed);
-    Ok(Json(found))
+    Ok(Json(match viewer.tenant() {
+        Some(_) => view::endpoint(found),
+        None => found,
+    }))
 }
 
 /// Why an endpoint does, or does not, work: all that is known of it, judged.
 #[utoipa::path(get, path = "/v1/why/{tenant}/{endpoint}", params(("tenant" = String, Path), ("endpoint" = String, Path)),
     responses((status = 200, body = Why), (status = 404, body = Fault)))]
 pub async fn why(
-    _: Reader,
+    viewer: Viewer,
     State(server): From,
     Path((tenant, name)): Path<(String, String)>,
 ) -> Result<Json<Why>, Failure> {
+    if !viewer.sees(&tenant) {
+        return Err(no_endpoint(&tenant, &name).into());
+    }
     let (world, survey, closed) = server.ports().await;
     let mut endpoint = world
         .endpoint(&tenant, &name)
@@ -90,14 +106,40 @@ pub async fn why(
         happening.endpoint == full_name
             || (happening.endpoint.is_empty() && happening.target == compartment.name)
     });
-    Ok(Json(judge(Known {
+    let alone = compartment.tenants.len() == 1;
+    let mut known = Known {
         compartment: survey.compartment(&compartment),
         fabric: survey.fabric(),
         deaths: server.happenings.deaths(id, &compartment.name, 16),
         recorded,
         happenings,
         endpoint,
-    })))
+    };
+    // Before it is judged: the verdict's sentences say no more than what it is made of.
+    if let Some(name) = viewer.tenant() {
+        let slot = known.endpoint.slot;
+        known = Known {
+            compartment: api::Compartment {
+                epoch: known.compartment.epoch,
+                alleged_epoch: known.compartment.alleged_epoch,
+                ..view::compartment(known.compartment, name)
+            },
+            fabric: view::fabric(&known.fabric),
+            deaths: if alone { known.deaths } else { Vec::new() },
+            recorded: (known.recorded.into_iter())
+                .filter_map(|event| view::recorded(event, slot))
+                .collect(),
+            happenings: (known.happenings.into_iter())
+                .filter(|one| view::happened(one, name, &world))
+                .collect(),
+            endpoint: view::endpoint(known.endpoint),
+        };
+        // Of two that differ only that they do is told.
+        let differ = known.compartment.epoch != known.compartment.alleged_epoch;
+        known.compartment.epoch = differ.into();
+        known.compartment.alleged_epoch = 0;
+    }
+    Ok(Json(judge(known)))
 }
 
 /// The table image that a compartment (or `fabric`) forwards by, decoded.
@@ -151,13 +193,40 @@ pub async fn verify(_: Reader, State(server): From) -> Result<Json<Proof>, Failu
     Ok(Json(server.applier.lock().await.verify().await?))
 }
 
-/// The spec that is applied, as it was given.
-#[utoipa::path(get, path = "/v1/spec", responses((status = 200, content_type = "application/yaml", body = String)))]
-pub async fn spec(_: Reader, State(server): From) -> impl IntoResponse {
-    (
-        [(CONTENT_TYPE, "application/yaml")],
-        server.world.world().text().to_owned(),
-    )
+/// Whose document.
+#[derive(Deserialize, IntoParams)]
+pub struct Whom {
+    /// That tenant's own. Default: the provider's; with a token the tenant's.
+    tenant: Option<String>,
+}
+
+/// The spec that is applied, as it was given: the provider's, or a tenant's own.
+#[utoipa::path(get, path = "/v1/spec", params(Whom),
+    responses((status = 200, content_type = "application/yaml", body = String), (status = 404, body = Fault)))]
+pub async fn spec(
+    viewer: Viewer,
+    State(server): From,
+    Query(whom): Query<Whom>,
+) -> Result<impl IntoResponse, Failure> {
+    let world = server.world.world();
+    let applied = world.applied();
+    let own = viewer.tenant().map(str::to_owned).or(whom.tenant);
+    let text = match own {
+        None => applied.spec.clone(),
+        Some(name) => match applied.documents.get(&name) {
+            Some(document) => document.text.clone(),
+            None => {
+                return Err(Fault::new(
+                    "not-found",
+                    Whose::User,
+                    format!("the tenant {name} has applied no document of its own"),
+                    "what it has is stated by the provider of this host",
+                )
+                .into());
+            }
+        },
+    };
+    Ok(([(CONTENT_TYPE, "application/yaml")], text))
 }
 
 /// Prometheus' text.

@@ -3,8 +3,10 @@
 mod change;
 mod explain;
 mod look;
+mod tenants;
 mod watch;
 
+pub use change::no_tenant;
 pub use look::now_ns;
 
 use crate::flows;
@@ -32,6 +34,11 @@ pub fn router(server: Arc<Server>) -> Router {
             "/v1/release/{tenant}/{endpoint}",
             post(change::release_endpoint),
         )
+        .route("/v1/revoke/{tenant}/{name}", post(change::revoke))
+        .route("/v1/tokens", get(tenants::list).post(tenants::create))
+        .route("/v1/tokens/{id}/revoke", post(tenants::revoke_token))
+        .route("/v1/audit", get(tenants::audit))
+        .route("/v1/audit/check", get(tenants::audit_check))
         .route("/v1/spec", get(look::spec))
         .route("/v1/status", get(look::status))
         .route("/v1/endpoints/{tenant}/{endpoint}", get(look::endpoint))
@@ -59,7 +66,7 @@ pub fn router(server: Arc<Server>) -> Router {
 #[openapi(
     info(
         title = "Bulkhead",
-        description = "The controller's API, over a unix socket; callers are known by SO_PEERCRED."
+        description = "The controller's API, over a unix socket; callers are known by SO_PEERCRED, or as a tenant's by a token (Authorization: Bearer)."
     ),
     paths(
         change::plan,
@@ -67,6 +74,12 @@ pub fn router(server: Arc<Server>) -> Router {
         change::down,
         change::release_compartment,
         change::release_endpoint,
+        change::revoke,
+        tenants::create,
+        tenants::list,
+        tenants::revoke_token,
+        tenants::audit,
+        tenants::audit_check,
         look::spec,
         look::status,
         look::endpoint,

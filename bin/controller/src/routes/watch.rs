@@ -1,20 +1,24 @@
 //! To watch: rates, events, frames.
 
-use crate::caller::{Changer, Reader};
+use crate::caller::{Editor, Viewer};
 use crate::refuse::{Failure, refused};
 use crate::server::{Server, no_endpoint};
 use crate::stream::stream;
 use crate::survey::Survey;
+use crate::tokens::{Asked, invalid};
+use crate::view;
+use crate::world::World;
 use api::{Fault, Happening, Sample, Whose};
 use axum::Json;
 use axum::extract::{Query, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use command::verbs::StartCapture;
+use guard::guard;
 use hyper::body::Bytes;
 use serde::Deserialize;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -31,17 +35,23 @@ pub struct Over {
 /// Totals and rates of every endpoint and uplink.
 #[utoipa::path(get, path = "/v1/top", params(Over), responses((status = 200, body = Sample)))]
 pub async fn top(
-    _: Reader,
+    viewer: Viewer,
     State(server): State<Arc<Server>>,
     Query(over): Query<Over>,
-) -> Json<Sample> {
+) -> Result<Json<Sample>, Failure> {
     let (world, first) = server.survey().await;
-    if over.over_ms == 0 {
-        return Json(first.sample(None, &world));
-    }
-    tokio::time::sleep(Duration::from_millis(over.over_ms.min(60_000))).await;
-    let second = Survey::take(&server.supervisor, &world).await;
-    Json(second.sample(Some(&first), &world))
+    let mut sample = if over.over_ms == 0 {
+        first.sample(None, &world)
+    } else {
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_millis(over.over_ms.min(60_000))) => {}
+            () = viewer.ended(&server) => return Err(invalid().into()),
+        }
+        let second = Survey::take(&server.supervisor, &world).await;
+        second.sample(Some(&first), &world)
+    };
+    sample.endpoints.retain(|one| viewer.sees(&one.tenant));
+    Ok(Json(sample))
 }
 
 /// What happened before.
@@ -55,22 +65,37 @@ pub struct Before {
 /// What happens from now on, as server-sent events: one `Happening` each.
 #[utoipa::path(get, path = "/v1/events", params(Before), responses((status = 200, content_type = "text/event-stream", body = api::Happening)))]
 pub async fn events(
-    _: Reader,
+    viewer: Viewer,
     State(server): State<Arc<Server>>,
     Query(before): Query<Before>,
 ) -> Response {
     let (sender, body) = stream();
-    let (last, mut happenings) = server.happenings.listen(before.last);
+    // Of a tenant's own there are fewer: the last of all are looked through.
+    let most = match viewer.tenant() {
+        Some(_) => usize::MAX,
+        None => before.last,
+    };
+    let (mut last, mut happenings) = server.happenings.listen(most);
+    let ended = viewer.clone();
+    let told = move |happening: &Happening, world: &World| {
+        let name = viewer.tenant();
+        name.is_none_or(|name| view::happened(happening, name, world))
+    };
     tokio::spawn(async move {
+        let world = server.world.world();
+        last.retain(|happening| told(happening, &world));
+        let last = &last[last.len().saturating_sub(before.last)..];
         // A first line, so that the caller knows it is connected.
         let mut first = ": bulkhead\n\n".to_owned();
         first.extend(last.iter().map(line));
         let mut piece = Bytes::from(first);
-        while sender.send(piece).await.is_ok() {
+        while piece.is_empty() || sender.send(piece).await.is_ok() {
             piece = tokio::select! {
                 () = sender.closed() => return,
+                () = ended.ended(&server) => return,
                 happening = happenings.recv() => match happening {
-                    Ok(happening) => Bytes::from(line(&happening)),
+                    Ok(happening) if told(&happening, &server.world.world()) => Bytes::from(line(&happening)),
+                    Ok(_) => Bytes::new(),
                     Err(RecvError::Lagged(lost)) => Bytes::from(format!(": {lost} lost, too slow\n\n")),
                     Err(RecvError::Closed) => return,
                 },
@@ -107,22 +132,42 @@ fn snap() -> u32 {
 /// are the tenants' own.
 #[utoipa::path(get, path = "/v1/capture", params(Wanted), responses((status = 200, content_type = "application/x-pcapng"), (status = 403, body = Fault)))]
 pub async fn capture(
-    _: Changer,
+    Editor(viewer): Editor,
     State(server): State<Arc<Server>>,
     Query(wanted): Query<Wanted>,
 ) -> Result<Response, Failure> {
-    let (compartment, slot) = place(&server, wanted.endpoint.as_deref())?;
+    let (compartment, slot) = match viewer.tenant() {
+        Some(name) => {
+            (server.tokens).share(name, Asked::Change, Instant::now())?;
+            place(
+                &server,
+                Some(own(&server, name, wanted.endpoint.as_deref())?),
+            )?
+        }
+        None => place(&server, wanted.endpoint.as_deref())?,
+    };
     let body = StartCapture {
         compartment,
         slot,
         drops_only: wanted.drops.into(),
         snap: wanted.snap.clamp(64, 65_535),
     };
-    let (_, fds) = server
-        .supervisor
-        .ask(&body, &[])
-        .await
-        .map_err(|refusal| refused(&refusal, "starting the capture"))?;
+    let world = server.world.world();
+    let mut deed = viewer.deed("capture", wanted.endpoint.as_deref().unwrap_or("all"));
+    deed.tenants = match wanted
+        .endpoint
+        .as_deref()
+        .and_then(|name| name.split_once('/'))
+    {
+        Some((tenant, _)) => vec![tenant.to_owned()],
+        None => (world.compartment(compartment)).map_or_else(Vec::new, |one| one.tenants.clone()),
+    };
+    let outcome = server.supervisor.ask(&body, &[]).await;
+    if let Err(refusal) = &outcome {
+        deed.outcome = refusal.to_string();
+    }
+    server.applier.lock().await.note(deed).await?;
+    let (_, fds) = outcome.map_err(|refusal| refused(&refusal, "starting the capture"))?;
     let pipe = fds.into_iter().next().ok_or_else(|| {
         Fault::new(
             "bulkhead",
@@ -145,6 +190,7 @@ pub async fn capture(
         loop {
             let read = tokio::select! {
                 () = sender.closed() => return,
+                () = viewer.ended(&server) => return,
                 read = pipe.read(&mut buffer) => read,
             };
             match read {
@@ -162,6 +208,27 @@ pub async fn capture(
         }
     });
     Ok(([(CONTENT_TYPE, "application/x-pcapng")], body).into_response())
+}
+
+/// What of its own a tenant captures: an endpoint; all of its compartment where that is
+/// nobody else's.
+fn own<'a>(server: &Server, name: &'a str, wanted: Option<&'a str>) -> Result<&'a str, Fault> {
+    let world = server.world.world();
+    let alone = world.compartments().iter().any(|one| one.tenants == [name]);
+    let wanted = wanted.unwrap_or(name);
+    match wanted.split_once('/') {
+        _ if !guard!("tenant-capture") => Ok(wanted),
+        Some((tenant, _)) if tenant == name => Ok(wanted),
+        Some((tenant, endpoint)) => Err(no_endpoint(tenant, endpoint)),
+        None if wanted == name && alone => Ok(wanted),
+        None if wanted == name => Err(Fault::new(
+            "request",
+            Whose::User,
+            "the tenant's switch is shared with others",
+            "name an endpoint: --endpoint TENANT/ENDPOINT",
+        )),
+        None => Err(super::change::no_tenant(wanted)),
+    }
 }
 
 /// Compartment and slot of what is to be captured.

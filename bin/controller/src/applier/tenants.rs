@@ -1,0 +1,212 @@
+//! What tenants and the log of deeds need of the store: tokens, who did what, and what is
+//! stated once one of several documents has changed.
+
+use super::{Applier, Wanted, stored};
+use crate::happenings::now_ms;
+use crate::tokens::{EACH, MOST, Made, make};
+use crate::world::{Stated, World};
+use api::{AuditCheck, AuditEntry, Fault, Whose};
+use guard::guard;
+use store::{Deed, Document, Token};
+
+impl Applier {
+    /// Makes a token of a tenant that there is.
+    ///
+    /// # Errors
+    /// There is no such tenant, there are too many tokens, or a fault of the host.
+    pub async fn create_token(
+        &mut self,
+        wanted: Token,
+        mut deed: AuditEntry,
+    ) -> Result<Made, Fault> {
+        self.recovered().await?;
+        let world = self.shown.world();
+        if !world.tenants().iter().any(|one| one.name == wanted.tenant) {
+            return Err(Fault::new(
+                "not-found",
+                Whose::User,
+                format!("there is no tenant {}", wanted.tenant),
+                "`bulkhead status` lists them",
+            ));
+        }
+        let mut all = self.tokens.all()?;
+        let own = all.iter().filter(|one| one.tenant == wanted.tenant).count();
+        if own >= EACH || all.len() >= MOST {
+            return Err(Fault::new(
+                "limit",
+                Whose::User,
+                format!("there are too many tokens: {EACH} a tenant, {MOST} in all"),
+                "revoke some: `bulkhead token list`, `bulkhead token revoke`",
+            ));
+        }
+        let made = make(wanted)?;
+        deed.tenants = vec![made.token.tenant.clone()];
+        deed.object = format!("{} {}", made.token.id, made.token.name);
+        all.push(made.token.clone());
+        let kept = self.store()?.keep_tokens(&all, &[Deed(deed)]);
+        kept.map_err(|error| stored(&error))?;
+        self.tokens.set(all);
+        Ok(made)
+    }
+
+    /// Revokes a token, of `tenant` where one is named.
+    ///
+    /// # Errors
+    /// There is no such token, or a fault of the host.
+    pub async fn revoke_token(
+        &mut self,
+        id: &str,
+        tenant: Option<&str>,
+        mut deed: AuditEntry,
+    ) -> Result<Token, Fault> {
+        self.recovered().await?;
+        let mut all = self.tokens.all()?;
+        let found = all
+            .iter()
+            .position(|one| one.id == id && tenant.is_none_or(|tenant| one.tenant == tenant));
+        let Some(at) = found else {
+            return Err(Fault::new(
+                "not-found",
+                Whose::User,
+                format!("there is no token {id}"),
+                "`bulkhead token list` lists them",
+            ));
+        };
+        let token = all.remove(at);
+        deed.tenants = vec![token.tenant.clone()];
+        deed.object = format!("{} {}", token.id, token.name);
+        // Whatever the disk says: from now on it lets nobody in.
+        self.tokens.set(all.clone());
+        let kept = self.store()?.keep_tokens(&all, &[Deed(deed)]);
+        kept.map_err(|error| stored(&error))?;
+        Ok(token)
+    }
+
+    /// Tokens end with their tenant, also where one of that name is made again; a down
+    /// is no such end.
+    pub(super) fn end_tokens(&mut self) {
+        let world = self.shown.world();
+        let Ok(all) = self.tokens.all() else { return };
+        let exists = |token: &Token| world.tenants().iter().any(|one| one.name == token.tenant);
+        if world.tenants().is_empty() || all.iter().all(exists) || !guard!("token-ends") {
+            return;
+        }
+        let (kept, gone): (Vec<Token>, Vec<Token>) = all.into_iter().partition(exists);
+        let deeds: Vec<Deed> = gone
+            .iter()
+            .map(|token| {
+                Deed(AuditEntry {
+                    time_ms: now_ms(),
+                    tenants: vec![token.tenant.clone()],
+                    kind: "token-revoked".into(),
+                    object: format!("{} {}", token.id, token.name),
+                    details: vec!["its tenant is no more".into()],
+                    outcome: "done".into(),
+                    ..AuditEntry::default()
+                })
+            })
+            .collect();
+        self.tokens.set(kept.clone());
+        let written = self
+            .store()
+            .and_then(|store| store.keep_tokens(&kept, &deeds).map_err(|e| stored(&e)));
+        if let Err(fault) = written {
+            self.happenings.left_behind(fault.message);
+        }
+    }
+
+    /// Remembers who did something.
+    ///
+    /// # Errors
+    /// A fault of the host: the store.
+    pub async fn note(&mut self, deed: AuditEntry) -> Result<(), Fault> {
+        self.recovered().await?;
+        let noted = self.store()?.note(&[Deed(deed)]);
+        noted.map_err(|error| stored(&error))
+    }
+
+    /// The audit log: see `Store::audit`.
+    ///
+    /// # Errors
+    /// A fault of the host: the store.
+    pub async fn audit(
+        &mut self,
+        (from_ms, to_ms): (u64, u64),
+        most: usize,
+        passes: impl Fn(&AuditEntry) -> bool,
+    ) -> Result<Vec<AuditEntry>, Fault> {
+        self.recovered().await?;
+        let found = self.store()?.audit(from_ms, to_ms, most, passes);
+        found.map_err(|error| stored(&error))
+    }
+
+    /// Whether the audit log is whole.
+    ///
+    /// # Errors
+    /// A fault of the host: the store.
+    pub async fn audit_check(&mut self) -> Result<AuditCheck, Fault> {
+        self.recovered().await?;
+        let checked = self.store()?.audit_check();
+        checked.map_err(|error| stored(&error))
+    }
+}
+
+/// What is stated once a change is made.
+pub(super) fn stated(old: &World, wanted: Wanted<'_>) -> Result<Stated, Fault> {
+    let before = Stated::before(old.applied());
+    let (tenant, source, text) = match wanted {
+        Wanted::Provider { source, text } => {
+            return Ok(Stated {
+                documents: before.documents,
+                revoked: before.revoked,
+                ..Stated::alone(source, text)?
+            });
+        }
+        Wanted::Revoke { tenant, name, undo } => {
+            let mut after = before;
+            let key = (tenant.to_owned(), name.to_owned());
+            match undo {
+                true => drop(after.revoked.remove(&key)),
+                false => drop(after.revoked.insert(key)),
+            }
+            return Ok(after);
+        }
+        Wanted::Own {
+            tenant,
+            source,
+            text,
+        } => (tenant, source, text),
+    };
+    let mut tenants = old.made().into_iter().flat_map(|(spec, ..)| &spec.tenants);
+    let own = tenants.find(|one| one.name.as_str() == tenant);
+    if own.is_none_or(|own| own.self_managed.is_none()) {
+        return Err(Fault::new(
+            "denied",
+            Whose::User,
+            format!("what the tenant {tenant} has is stated by the provider of this host"),
+            "`self-managed` in its spec would let the tenant state it",
+        ));
+    }
+    if text.len() > spec::MAX_DOCUMENT_BYTES {
+        return Err(Fault::new(
+            "too-large",
+            Whose::User,
+            format!(
+                "{source} is larger than the limit of {} bytes",
+                spec::MAX_DOCUMENT_BYTES
+            ),
+            "is this the right file?",
+        ));
+    }
+    let named = format!("{tenant}:{source}");
+    let text = Stated::alone(&named, text)?.text;
+    let mut after = before;
+    // Who states it anew means it.
+    after.revoked.retain(|(of, _)| of != tenant);
+    let document = Document {
+        source: source.to_owned(),
+        text,
+    };
+    after.documents.insert(tenant.to_owned(), document);
+    Ok(after)
+}

@@ -1,0 +1,245 @@
+//! What the audit log says of a change, and what of the log a tenant is told.
+
+use crate::happenings::now_ms;
+use crate::survey::hex;
+use crate::world::World;
+use api::{AuditEntry, Change, Plan};
+use guard::guard;
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Says of an apply what it was in particular, and whom it concerns.
+pub fn describe(deed: &mut AuditEntry, old: &World, new: &World, plan: &Plan) {
+    let applied = new.applied();
+    let digest = |text: &str| hex(&Sha256::digest(text));
+    let provider = (new.source().to_owned(), applied.spec.as_str());
+    let own = applied.documents.iter();
+    let own = own.map(|(tenant, of)| (format!("{tenant}:{}", of.source), of.text.as_str()));
+    for (name, text) in std::iter::once(provider).chain(own) {
+        let line = format!("document {name} sha256:{}", digest(text));
+        deed.details.push(line);
+    }
+    let mut tenants: BTreeSet<String> = deed.tenants.drain(..).collect();
+    for (what, before, after) in [("ends", old, new), ("begins", new, old)] {
+        let others = agreements(after);
+        for agreement in agreements(before).difference(&others) {
+            tenants.extend(parties(agreement).map(str::to_owned));
+            deed.details.push(format!("agreement {agreement} {what}"));
+        }
+    }
+    for (what, before, after) in [("no more", old, new), ("from now on", new, old)] {
+        for (tenant, name) in &before.applied().revoked {
+            let key = (tenant.clone(), name.clone());
+            if !after.applied().revoked.contains(&key) {
+                tenants.insert(tenant.clone());
+                deed.details.push(format!("revoked {tenant}/{name} {what}"));
+            }
+        }
+    }
+    for change in &plan.changes {
+        let Change {
+            action,
+            object,
+            reason,
+        } = change;
+        let names = old.tenants().iter().chain(new.tenants());
+        let concerned = names.filter(|tenant| is_own(object, &tenant.name));
+        tenants.extend(concerned.map(|tenant| tenant.name.clone()));
+        deed.details.push(format!("{action} {object}: {reason}"));
+    }
+    deed.tenants = tenants.into_iter().collect();
+}
+
+/// Which tenants share which compartment from now on, where that has changed.
+pub fn shared(old: &World, new: &World) -> Vec<AuditEntry> {
+    let (before, after) = (compartments(old), compartments(new));
+    let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let none = BTreeSet::new();
+    let mut deeds = Vec::new();
+    for name in names {
+        let was = before.get(name).unwrap_or(&none);
+        let is = after.get(name).unwrap_or(&none);
+        if was == is || (was.len() < 2 && is.len() < 2) {
+            continue;
+        }
+        let list = |tenants: &BTreeSet<String>| match tenants.len() {
+            0 => "nobody".to_owned(),
+            _ => tenants.iter().cloned().collect::<Vec<_>>().join(", "),
+        };
+        deeds.push(AuditEntry {
+            time_ms: now_ms(),
+            tenants: was.union(is).cloned().collect(),
+            kind: "shared".into(),
+            object: format!("compartment {name}"),
+            details: vec![
+                format!("from now on: {}", list(is)),
+                format!("until now: {}", list(was)),
+            ],
+            outcome: "done".into(),
+            ..AuditEntry::default()
+        });
+    }
+    deeds
+}
+
+/// What a tenant is told of an entry: what it did itself as it is, of what others did
+/// what concerns it; `None` = nothing does.
+pub fn told(entry: &AuditEntry, tenant: &str, tokens: &[String]) -> Option<AuditEntry> {
+    if !entry.tenants.iter().any(|one| one == tenant) && guard!("audit-own") {
+        return None;
+    }
+    let id = entry.token.split(' ').next().unwrap_or_default();
+    let own = tokens.iter().any(|one| one == id);
+    let mut told = AuditEntry {
+        tenants: vec![tenant.to_owned()],
+        number: 0,
+        previous: String::new(),
+        digest: String::new(),
+        ..entry.clone()
+    };
+    told.details.retain(|line| concerns(line, tenant));
+    if entry.outcome != "done" {
+        told.outcome = "not done".into();
+    }
+    if entry.kind == "shared" {
+        let shares = |line: &String| {
+            let names = line.strip_prefix("from now on: ").unwrap_or_default();
+            let mut names = names.split(", ");
+            names.clone().count() > 1 && names.any(|name| name == tenant)
+        };
+        told.object = "its compartment".into();
+        told.details = vec![match entry.details.iter().any(shares) {
+            true => "shared with others from now on".into(),
+            false => "shared with others no more".into(),
+        }];
+    }
+    if !own {
+        (told.uid, told.pid) = (None, None);
+        told.token = String::new();
+        if matches!(entry.kind.as_str(), "apply" | "down" | "revoke" | "restore") {
+            told.object = String::new();
+        }
+    }
+    Some(told)
+}
+
+/// Whether a line of an entry is about this tenant.
+fn concerns(line: &str, tenant: &str) -> bool {
+    let Some((word, rest)) = line.split_once(' ') else {
+        return false;
+    };
+    match word {
+        "document" => rest.split_once(':').is_some_and(|(of, _)| of == tenant),
+        "agreement" => parties(rest).any(|party| party == tenant),
+        "revoked" => rest.split_once('/').is_some_and(|(of, _)| of == tenant),
+        _ => {
+            let object = rest.split_once(": ").map_or(rest, |(object, _)| object);
+            is_own(object, tenant)
+        }
+    }
+}
+
+/// Whether what a plan changes is of this tenant alone.
+pub fn is_own(object: &str, tenant: &str) -> bool {
+    if let Some(endpoint) = object.strip_prefix("endpoint ") {
+        return endpoint.split_once('/').is_some_and(|(of, _)| of == tenant);
+    }
+    let object = object.strip_prefix("tables of ").unwrap_or(object);
+    // What several share goes by no tenant's name.
+    object.strip_prefix("compartment ") == Some(tenant)
+}
+
+/// The live ones, as `OFFERER/OFFER with ACCEPTOR`.
+fn agreements(world: &World) -> BTreeSet<String> {
+    let live = world.made().into_iter();
+    live.flat_map(|(.., intent)| &intent.agreements)
+        .map(|one| format!("{}/{} with {}", one.offerer, one.offer, one.acceptor))
+        .collect()
+}
+
+fn parties(agreement: &str) -> impl Iterator<Item = &str> {
+    let offerer = agreement.split('/').next();
+    let acceptor = agreement.split(' ').nth(2);
+    offerer.into_iter().chain(acceptor)
+}
+
+fn compartments(world: &World) -> BTreeMap<String, BTreeSet<String>> {
+    let all = world.compartments().iter();
+    all.map(|one| (one.name.clone(), one.tenants.iter().cloned().collect()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_is_told_what_is_its_own_and_nothing_of_others() {
+        let entry = AuditEntry {
+            number: 7,
+            uid: Some(4711),
+            pid: Some(4712),
+            tenants: vec!["red".into(), "blue".into()],
+            kind: "apply".into(),
+            object: "hosts-secret.yaml".into(),
+            details: [
+                "document hosts-secret.yaml sha256:aa",
+                "document red:own.yaml sha256:bb",
+                "document blue:own.yaml sha256:cc",
+                "agreement red/db with blue begins",
+                "agreement red/x with green ends",
+                "revoked red/y from now on",
+                "create endpoint red/web1: tap eth0 in namespace red-web1 (made)",
+                "create endpoint blue/b1: tap eth0 in namespace blue-b1 (made)",
+                "install tables of compartment blue: what it forwards by has changed",
+                "install tables of the fabric: what it forwards by has changed",
+            ]
+            .map(str::to_owned)
+            .into(),
+            outcome: "rolled back: red's endpoint".into(),
+            previous: "p".into(),
+            digest: "d".into(),
+            ..AuditEntry::default()
+        };
+        let blue = told(&entry, "blue", &[]).unwrap();
+        let text = format!("{blue:?}");
+        assert_eq!(blue.details.len(), 4, "{text}");
+        // Blue's own agreement names the other party, as blue did itself.
+        let rest = text.replace("agreement red/db with blue begins", "");
+        for secret in ["red", "4711", "4712", "secret", "green", "fabric"] {
+            assert!(!rest.contains(secret), "{secret}: {text}");
+        }
+        assert_eq!(told(&entry, "green", &[]), None);
+        let own = AuditEntry {
+            token: "id name".into(),
+            ..entry
+        };
+        let own = told(&own, "blue", &["id".into()]).unwrap();
+        assert_eq!(
+            (own.uid, own.object.as_str()),
+            (Some(4711), "hosts-secret.yaml")
+        );
+    }
+
+    #[test]
+    fn of_whom_it_shares_a_compartment_with_a_tenant_is_told_no_name() {
+        let shared = |now: &str| AuditEntry {
+            tenants: vec!["crimson".into(), "blue".into()],
+            kind: "shared".into(),
+            object: "compartment zone:secret".into(),
+            details: vec![format!("from now on: {now}"), "until now: nobody".into()],
+            outcome: "done".into(),
+            ..AuditEntry::default()
+        };
+        let text = |now| format!("{:?}", told(&shared(now), "blue", &[]).unwrap());
+        let (both, alone) = (text("blue, crimson"), text("crimson, green"));
+        assert!(both.contains("shared with others from now on"), "{both}");
+        assert!(alone.contains("shared with others no more"), "{alone}");
+        for secret in ["crimson", "secret", "green"] {
+            assert!(
+                !both.contains(secret) && !alone.contains(secret),
+                "{both}{alone}"
+            );
+        }
+    }
+}

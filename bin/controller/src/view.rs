@@ -1,0 +1,393 @@
+//! What a tenant's token shows of what the host knows: its own names and figures. What
+//! is made here is put together from what is the tenant's, so that what is added to an
+//! answer later is not shown before somebody says that it may be.
+
+use crate::deeds::is_own;
+use crate::world::World;
+use api::{
+    Compartment, Endpoint, Explanation, Fault, Flow, Happening, Judgement, Plan, Recorded,
+    RuleName, Status, Tenant, Translation, Way, Whose,
+};
+use guard::guard;
+
+/// What kinds of flight recorder events are about one slot alone.
+const OF_A_SLOT: [&str; 4] = ["port-added", "port-closed", "drop", "quarantine"];
+
+/// Its own endpoint, without the host's numbers.
+pub fn endpoint(endpoint: Endpoint) -> Endpoint {
+    Endpoint {
+        id: 0,
+        compartment: 0,
+        slot: 0,
+        ..endpoint
+    }
+}
+
+/// Itself, without the host's numbers.
+pub fn tenant(tenant: Tenant) -> Tenant {
+    Tenant {
+        name: tenant.name,
+        endpoints: tenant.endpoints.into_iter().map(endpoint).collect(),
+        kind: tenant.kind,
+        sandbox: tenant.sandbox,
+        ..Tenant::default()
+    }
+}
+
+/// What its switch runs in: of one that is shared only whether it runs.
+pub fn compartment(compartment: Compartment, name: &str) -> Compartment {
+    let bare = Compartment {
+        name: name.to_owned(),
+        tenants: vec![name.to_owned()],
+        state: compartment.state,
+        ..Compartment::default()
+    };
+    if compartment.tenants.len() > 1 {
+        return bare;
+    }
+    Compartment {
+        restarts: compartment.restarts,
+        last_cause: compartment.last_cause,
+        last_outage_ns: compartment.last_outage_ns,
+        heartbeat: compartment.heartbeat,
+        asleep: compartment.asleep,
+        reports: compartment.reports,
+        fabric_drops: compartment.fabric_drops,
+        outside_drops: compartment.outside_drops,
+        ..bare
+    }
+}
+
+/// The fabric: whether it runs.
+pub fn fabric(fabric: &Compartment) -> Compartment {
+    Compartment {
+        name: "fabric".into(),
+        state: fabric.state.clone(),
+        ..Compartment::default()
+    }
+}
+
+/// Everything of its own at a glance.
+pub fn status(status: Status, name: &str) -> Status {
+    let id = status.tenants.iter().find(|one| one.name == name);
+    let id = id.map(|tenant| tenant.compartment);
+    let own = |one: &Compartment| Some(one.id) == id;
+    Status {
+        version: status.version,
+        health: match status.health == "ok" {
+            true => status.health,
+            false => "degraded: the provider of this host can say why".into(),
+        },
+        fabric: fabric(&status.fabric),
+        compartments: (status.compartments.into_iter().filter(own))
+            .map(|one| compartment(one, name))
+            .collect(),
+        tenants: (status.tenants.into_iter())
+            .filter(|one| one.name == name)
+            .map(tenant)
+            .collect(),
+        ..Status::default()
+    }
+}
+
+/// Of a plan what it does with what is its own.
+pub fn plan(plan: Plan, name: &str) -> Plan {
+    let changes = plan.changes.into_iter();
+    Plan {
+        changes: changes.filter(|one| is_own(&one.object, name)).collect(),
+        ..Plan::default()
+    }
+}
+
+/// A fault of a change that it wanted: what is wrong with its own document as it is, of
+/// what else stands against it only that something does.
+pub fn fault(fault: Fault, name: &str) -> Fault {
+    let begin = format!("{name}:");
+    let own = |file: &str| file.strip_prefix(&begin).map(str::to_owned);
+    match fault.code.as_str() {
+        "denied" | "not-found" | "too-large" | "request" | "limit" | "store" | "supervisor"
+            if fault.place.is_none() =>
+        {
+            return fault;
+        }
+        "spec" => {
+            let mut findings = fault.findings;
+            if let (true, Some(place)) = (findings.is_empty(), fault.place.clone()) {
+                findings.push(api::Finding {
+                    code: fault.code.clone(),
+                    message: fault.message,
+                    place,
+                    help: fault.help,
+                });
+            }
+            findings.retain_mut(|finding| match own(&finding.place.file) {
+                Some(file) => {
+                    finding.place.file = file;
+                    true
+                }
+                None => !guard!("tenant-findings"),
+            });
+            if let Some(first) = findings.first().cloned() {
+                return Fault {
+                    code: "spec".into(),
+                    message: match findings.len() {
+                        1 => first.message,
+                        many => format!("{} (and {} more)", first.message, many - 1),
+                    },
+                    place: Some(first.place),
+                    whose: Whose::User,
+                    help: first.help,
+                    findings: if findings.len() > 1 {
+                        findings
+                    } else {
+                        Vec::new()
+                    },
+                };
+            }
+        }
+        _ => {}
+    }
+    let place = fault.place.and_then(|place| {
+        let file = own(&place.file)?;
+        Some(api::Where { file, ..place })
+    });
+    Fault {
+        place,
+        ..Fault::new(
+            match fault.code.as_str() {
+                "spec" => "host",
+                other => other,
+            },
+            fault.whose,
+            "this host cannot take the change; nothing was changed, and what runs goes on running",
+            "ask the provider of this host, whose log says why",
+        )
+    }
+}
+
+/// A rule, of the provider's only that it is one.
+pub fn rule(mut rule: RuleName, name: &str) -> RuleName {
+    let others = rule.name.split_once('/').is_some_and(|(of, _)| of != name);
+    if rule.kind == "guardrail" || others {
+        rule.name = String::new();
+        rule.place = None;
+    }
+    let begin = format!("{name}:");
+    rule.place = rule.place.and_then(|place| {
+        let file = place.file.strip_prefix(&begin)?.to_owned();
+        Some(api::Where { file, ..place })
+    });
+    rule
+}
+
+/// A connection that an endpoint of its own has a side of, as that side sees it.
+pub fn flow(flow: Flow, name: &str) -> Option<Flow> {
+    let own = |end: &str| end.split_once('/').is_some_and(|(of, _)| of == name);
+    let (begins, answers) = (own(&flow.from), own(&flow.to));
+    if !begins && !answers && guard!("tenant-flows") {
+        return None;
+    }
+    let [a, b] = flow.rules;
+    let mut flow = Flow {
+        compartment: name.to_owned(),
+        rules: [rule(a, name), rule(b, name)],
+        ..flow
+    };
+    for end in [&mut flow.from, &mut flow.to] {
+        // By which uplink is the host's matter.
+        if end.starts_with("outside (") {
+            *end = "outside".into();
+        }
+    }
+    // The other tenant's own addresses, before or after they are translated, stay its own;
+    // those that go outside are both this tenant's.
+    if !begins && guard!("tenant-flow-addresses") {
+        flow.source.clone_from(&flow.source_there);
+        flow.destination.clone_from(&flow.destination_there);
+    } else if !answers && flow.to != "outside" && guard!("tenant-flow-addresses") {
+        flow.source_there.clone_from(&flow.source);
+        flow.destination_there.clone_from(&flow.destination);
+    }
+    flow.translated =
+        (&flow.source, &flow.destination) != (&flow.source_there, &flow.destination_there);
+    Some(flow)
+}
+
+/// Whether something happened to it: to an endpoint of its own, or to its compartment
+/// where that is nobody else's.
+pub fn happened(happening: &Happening, name: &str, world: &World) -> bool {
+    let own = happening.endpoint.strip_prefix(name);
+    if own.is_some_and(|rest| rest.starts_with('/')) || !guard!("tenant-events") {
+        return true;
+    }
+    let mut all = world.compartments().iter();
+    happening.endpoint.is_empty()
+        && happening.target == name
+        && all.any(|one| one.name == name && one.tenants == [name])
+}
+
+/// An event in the flight recorder, of the endpoint's own slot.
+pub fn recorded(mut event: Recorded, slot: u32) -> Option<Recorded> {
+    if event.slot != slot || !OF_A_SLOT.contains(&event.kind.as_str()) {
+        return None;
+    }
+    event.slot = 0;
+    Some(event)
+}
+
+/// An answer to whether its own may talk: what its own switch says, and of a service of
+/// another tenant what it has accepted.
+pub fn explanation(explanation: Explanation, name: &str) -> Explanation {
+    let way = |way: Way| Way {
+        verdicts: (way.verdicts.into_iter())
+            .filter_map(|verdict| judgement(verdict, name))
+            .collect(),
+        service: way.service.map(|service| Translation {
+            offer: service.offer,
+            offered: service.offered,
+            ..Translation::default()
+        }),
+        ..way
+    };
+    Explanation {
+        allowed: explanation.allowed,
+        there: explanation.there.into_iter().map(way).collect(),
+        back: explanation.back.into_iter().map(way).collect(),
+    }
+}
+
+fn judgement(verdict: Judgement, name: &str) -> Option<Judgement> {
+    let own = verdict.endpoint.strip_prefix(name);
+    if !own.is_some_and(|rest| rest.starts_with('/')) && guard!("tenant-verdicts") {
+        return None;
+    }
+    let decided = RuleName {
+        kind: verdict.by,
+        name: verdict.name,
+        place: verdict.place,
+    };
+    let decided = rule(decided, name);
+    Some(Judgement {
+        compartment: name.to_owned(),
+        by: decided.kind,
+        name: decided.name,
+        place: decided.place,
+        ..verdict
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::{Finding, Where};
+
+    fn at(file: &str, line: u32) -> Where {
+        Where {
+            file: file.into(),
+            line,
+            column: 1,
+        }
+    }
+
+    #[test]
+    fn of_what_is_wrong_a_tenant_is_told_what_is_wrong_in_its_own_document() {
+        let found = |file: &str, message: &str| Finding {
+            message: message.into(),
+            place: at(file, 3),
+            ..Finding::default()
+        };
+        let mut whole = Fault::new("spec", Whose::User, "secret (and 2 more)", "secret");
+        whole.place = Some(at("host.yaml", 7));
+        whole.findings = vec![
+            found("host.yaml", "secret"),
+            found("blue:own.yaml", "mine"),
+            found("red:own.yaml", "secret"),
+        ];
+        let told = fault(whole.clone(), "blue");
+        assert_eq!((told.message.as_str(), told.findings.len()), ("mine", 0));
+        assert_eq!(told.place, Some(at("own.yaml", 3)));
+        // Where nothing of its own is wrong, only that it cannot be.
+        let told = fault(whole, "green");
+        assert_eq!((told.code.as_str(), told.place.clone()), ("host", None));
+        assert!(!format!("{told:?}").contains("secret"));
+        for code in ["unproved", "conflict", "bulkhead", "host", "verifier"] {
+            let mut other = Fault::new(code, Whose::Bulkhead, "secret", "secret");
+            other.place = Some(at("red:own.yaml", 2));
+            let told = format!("{:?}", fault(other, "blue"));
+            assert!(!told.contains("secret") && !told.contains("red"), "{told}");
+        }
+    }
+
+    #[test]
+    fn connections_of_others_are_not_shown_and_a_guardrail_has_no_name() {
+        let rule = |kind: &str, file: &str| RuleName {
+            kind: kind.into(),
+            name: "name".into(),
+            place: Some(at(file, 1)),
+        };
+        let between = |from: &str, to: &str| Flow {
+            compartment: "zone:secret".into(),
+            from: from.into(),
+            to: to.into(),
+            rules: [
+                rule("guardrail", "host.yaml"),
+                rule("rule", "blue:own.yaml"),
+            ],
+            ..Flow::default()
+        };
+        assert_eq!(flow(between("red/a", "bluer/b"), "blue"), None);
+        let own = flow(between("outside (wan)", "blue/b"), "blue").unwrap();
+        assert_eq!(own.compartment, "blue");
+        assert_eq!(
+            (own.rules[0].name.as_str(), &own.rules[0].place),
+            ("", &None)
+        );
+        assert_eq!(own.rules[1].place, Some(at("own.yaml", 1)));
+        assert_eq!(own.from, "outside");
+    }
+
+    #[test]
+    fn of_a_service_each_side_is_told_its_own_addresses() {
+        let translated = |from: &str, to: &str| Flow {
+            from: from.into(),
+            to: to.into(),
+            source: "10.1.1.10:7".into(),
+            destination: "10.1.200.10:80".into(),
+            source_there: "10.2.0.1:9".into(),
+            destination_there: "10.2.2.10:80".into(),
+            translated: true,
+            ..Flow::default()
+        };
+        let agreement = "agreement red/db with blue";
+        let told = format!("{:?}", flow(translated(agreement, "red/db1"), "red"));
+        assert!(told.contains("10.2.0.1") && told.contains("10.2.2.10") && !told.contains("10.1."));
+        let told = format!("{:?}", flow(translated("blue/app", agreement), "blue"));
+        assert!(
+            told.contains("10.1.1.10") && told.contains("10.1.200.10") && !told.contains("10.2.")
+        );
+        let own = flow(translated("blue/app", "outside (wan)"), "blue").unwrap();
+        assert!(own.translated && own.source_there == "10.2.0.1:9");
+    }
+
+    #[test]
+    fn what_happens_to_others_is_not_told() {
+        let world = World::default();
+        let to = |endpoint: &str, target: &str| Happening {
+            endpoint: endpoint.into(),
+            target: target.into(),
+            ..Happening::default()
+        };
+        assert!(happened(&to("blue/a", "zone:x"), "blue", &world));
+        for (endpoint, target) in [
+            ("red/a", "blue"),
+            ("bluer/a", "blue"),
+            ("", "controller"),
+            ("", "blue"),
+        ] {
+            assert!(
+                !happened(&to(endpoint, target), "blue", &world),
+                "{endpoint}"
+            );
+        }
+    }
+}

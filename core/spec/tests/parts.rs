@@ -1,0 +1,320 @@
+//! Several documents as one spec.
+
+use core_spec as spec;
+use proptest::prelude::*;
+use spec::{Parts, Spec, Written};
+
+const HOST: &str = "version: 1
+tenants:
+  - name: red
+    subnets: [{name: web, prefixes: [10.1.1.0/24]}]
+    endpoints: [{name: a, subnet: web}]
+    accepts: [{name: lent, from: blue, service: db, as: [10.1.200.10]}]
+  - name: blue
+    self-managed: {endpoints: 2, rules: 1}
+";
+const BLUE: &str = "version: 1
+tenants:
+  - name: blue
+    subnets: [{name: data, prefixes: [10.1.1.0/24]}]
+    endpoints: [{name: db1, subnet: data}]
+    policy: {rules: [{name: users, action: allow, from: {agreement: db}, to: {endpoint: db1}}]}
+    offers: [{name: db, endpoint: db1, protocol: tcp, ports: [1], to: [red], pool: [10.1.250.0/28]}]
+";
+
+fn parts(host: &str, documents: &[(&str, &str)]) -> Parts {
+    let written = |file: &str, text: &str| Written {
+        file: file.into(),
+        text: text.into(),
+    };
+    Parts {
+        provider: written("host.yaml", host),
+        documents: (documents.iter())
+            .map(|(tenant, text)| ((*tenant).to_owned(), written("own.yaml", text)))
+            .collect(),
+        ..Parts::default()
+    }
+}
+
+fn read(parts: &Parts) -> Result<Spec, Vec<String>> {
+    spec::parse("host.yaml", parts.joined().as_bytes()).map_err(|errors| {
+        let findings = errors.findings.iter();
+        findings
+            .map(|f| {
+                format!(
+                    "{}:{}:{} {} {}",
+                    f.file(),
+                    f.line(),
+                    f.column(),
+                    f.code,
+                    f.message
+                )
+            })
+            .collect()
+    })
+}
+
+fn wrong(host: &str, blue: &str) -> Vec<String> {
+    read(&parts(host, &[("blue", blue)]))
+        .err()
+        .unwrap_or_default()
+}
+
+#[test]
+fn documents_say_what_one_spec_would() {
+    let joined = read(&parts(HOST, &[("blue", BLUE)])).unwrap();
+    let own: String = BLUE
+        .lines()
+        .skip(3)
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let one = format!("{HOST}{own}");
+    let one = one.replace("    self-managed: {endpoints: 2, rules: 1}\n", "");
+    let mut one = spec::parse("one.yaml", one.as_bytes()).unwrap();
+    one.document.tenants[1].self_managed = joined.tenants[1].self_managed.clone();
+    assert!(one == joined);
+    // The provider's alone is good as well, and one of nobody says nothing.
+    assert!(
+        read(&parts(HOST, &[])).unwrap().tenants[1]
+            .endpoints
+            .is_empty()
+    );
+    let other = read(&parts(HOST, &[("red", BLUE), ("green", BLUE)])).unwrap();
+    assert!(other == read(&parts(HOST, &[])).unwrap());
+}
+
+#[test]
+fn places_are_those_of_the_document() {
+    let bad = BLUE.replace("subnet: data}", "subnet: dat}");
+    assert_eq!(
+        wrong(HOST, &bad)[0],
+        "blue:own.yaml:5:37 missing-reference there is no subnet `dat`"
+    );
+    let host = HOST.replace("subnet: web}", "subnet: wep}");
+    assert_eq!(
+        wrong(&host, BLUE)[0],
+        "host.yaml:5:35 missing-reference there is no subnet `wep`"
+    );
+    for (bad, place) in [
+        ("{", "blue:own.yaml:1:1 yaml"),
+        ("", "blue:own.yaml:1:1 empty"),
+    ] {
+        assert!(
+            wrong(HOST, bad)[0].starts_with(place),
+            "{:?}",
+            wrong(HOST, bad)
+        );
+    }
+}
+
+#[test]
+fn own_document_of_another_or_about_the_host() {
+    for (key, bad) in [
+        (
+            "host",
+            BLUE.replace("tenants:", "host: {name: x}\ntenants:"),
+        ),
+        (
+            "uplinks",
+            BLUE.replace("tenants:", "uplinks: [{name: x, interface: y}]\ntenants:"),
+        ),
+        (
+            "guardrails",
+            BLUE.replace(
+                "tenants:",
+                "guardrails: [{name: x, action: allow}]\ntenants:",
+            ),
+        ),
+        ("tenants", BLUE.replace("name: blue", "name: red")),
+        ("id", BLUE.replace("name: blue", "name: blue\n    id: 7")),
+        (
+            "placement",
+            BLUE.replace("name: blue", "name: blue\n    placement: {sandbox: off}"),
+        ),
+        (
+            "memory",
+            BLUE.replace("name: blue", "name: blue\n    memory: 1GiB"),
+        ),
+        (
+            "outside",
+            BLUE.replace(
+                "name: blue",
+                "name: blue\n    outside: [{uplink: x, address: [192.0.2.1/24]}]",
+            ),
+        ),
+        (
+            "self-managed",
+            BLUE.replace("name: blue", "name: blue\n    self-managed: {endpoints: 9}"),
+        ),
+    ] {
+        let found = wrong(HOST, &bad);
+        let sentence = format!("`{key}` is not the tenant's to state");
+        assert!(
+            found.iter().any(|one| one.ends_with(&sentence)),
+            "{key}: {found:?}"
+        );
+    }
+    assert!(!wrong(HOST, &format!("{BLUE}  - name: red\n")).is_empty());
+    assert!(!wrong(HOST, "version: 1\ntenants: []\n").is_empty());
+}
+
+#[test]
+fn own_attachment_to_the_host() {
+    for bad in [
+        "attach: {tap: {namespace: /proc/1/ns/net}}",
+        "attach: {tap: {namespace: red-a}}",
+        "attach: {tap: {make: off}}",
+        "attach: {fifo: {}}",
+    ] {
+        let found = wrong(
+            HOST,
+            &BLUE.replace("subnet: data}", &format!("subnet: data, {bad}}}")),
+        );
+        assert!(
+            found.iter().any(|one| one.contains("not the tenant's")),
+            "{bad}: {found:?}"
+        );
+    }
+    let good = BLUE.replace(
+        "subnet: data}",
+        "subnet: data, attach: {tap: {interface: net0}}}",
+    );
+    assert_eq!(wrong(HOST, &good), Vec::<String>::new());
+    let fifo = BLUE.replace("subnet: data}", "subnet: data, attach: {fifo: {}}}");
+    let host = HOST.replace("rules: 1", "rules: 1, fifo: on");
+    assert_eq!(wrong(&host, &fifo), Vec::<String>::new());
+}
+
+#[test]
+fn own_limits() {
+    let many = BLUE.replace(
+        "[{name: db1, subnet: data}]",
+        "[{name: db1, subnet: data}, {name: b, subnet: data}, {name: c, subnet: data}]",
+    );
+    let found = wrong(HOST, &many);
+    assert!(
+        found[0].contains("3 endpoints, more than the 2"),
+        "{found:?}"
+    );
+    let many = BLUE.replace("rules: [", "rules: [{name: x, action: allow}, ");
+    let found = wrong(HOST, &many);
+    assert!(found[0].contains("2 rules, more than the 1"), "{found:?}");
+    // A few aliases are a great many values.
+    let nine = |name: char, of: char| {
+        format!(
+            "{name}: &{name} [{}]\n",
+            vec![format!("*{of}"); 9].join(",")
+        )
+    };
+    let bomb: String = ('b'..'g')
+        .map(|c| nine(c, char::from(c as u8 - 1)))
+        .collect();
+    let found = wrong(HOST, &format!("a: &a [1,2,3,4,5,6,7,8,9]\n{bomb}{BLUE}"));
+    assert!(
+        found.iter().any(|one| one.contains("yaml-bomb")),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn own_namespaces_of_another_name() {
+    // Of a tenant; by name of an endpoint's; by what its name and its tenant's come to.
+    let endpoint = |name: &str, attach: &str| {
+        format!(
+            "\n    subnets: [{{name: x, prefixes: [10.9.0.0/24]}}]\n    endpoints: [{{name: {name}, subnet: x{attach}}}]\n"
+        )
+    };
+    let attach = ", attach: {tap: {namespace: blue-db1, interface: eth7}}";
+    for other in [
+        "blue-db1\n".to_owned(),
+        format!("green{}", endpoint("a", attach)),
+        format!(
+            "green{}",
+            endpoint("a", &attach.replace("interface: eth7", "make: on"))
+        ),
+    ] {
+        let found = wrong(&format!("{HOST}  - name: {other}"), BLUE);
+        assert!(
+            found
+                .iter()
+                .any(|one| one.contains("could take the namespace blue-")),
+            "{found:?}"
+        );
+    }
+    let host = HOST.replace("blue", "bl-ue");
+    let found = wrong(&format!("{host}  - name: bl{}", endpoint("ue-a", "")), BLUE);
+    assert!(
+        found
+            .iter()
+            .any(|one| one.contains("could take the namespace bl-ue-a")),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn what_the_tenant_states_the_provider_does_not() {
+    let host = HOST.replace(
+        "self-managed: {endpoints: 2, rules: 1}",
+        "self-managed: {}\n    subnets: [{name: x, prefixes: [10.9.0.0/24]}]",
+    );
+    assert!(wrong(&host, BLUE)[0].contains("states its `subnets` itself"));
+    let host = HOST.replace(
+        "self-managed: {endpoints: 2, rules: 1}",
+        "self-managed: {}\n    placement: {per: host}",
+    );
+    assert!(wrong(&host, BLUE)[0].contains("a switch of its own"));
+}
+
+#[test]
+fn own_references_to_others_tell_nothing() {
+    // Whom it names may be there or not, and state what it likes.
+    let bad = BLUE.replace("to: [red]", "to: [red, nobody]");
+    assert_eq!(wrong(HOST, &bad), Vec::<String>::new());
+    let six = HOST.replace("as: [10.1.200.10]", "as: [\"fd00:1:200::10\"]");
+    assert_eq!(wrong(&six, BLUE), Vec::<String>::new());
+    // The provider's own mistakes are told to it.
+    let host = HOST.replace("from: blue", "from: bleu");
+    assert!(wrong(&host, BLUE)[0].contains("no tenant `bleu`"));
+}
+
+#[test]
+fn a_revoked_offer_counts_as_not_stated_and_what_names_it_is_good() {
+    let mut stated = parts(HOST, &[("blue", BLUE)]);
+    for (tenant, name) in [("blue", "db"), ("red", "lent"), ("red", "gone")] {
+        stated.revoked.insert((tenant.into(), name.into()));
+    }
+    let spec = read(&stated).unwrap();
+    assert!(spec.tenants[0].accepts.is_empty() && spec.tenants[1].offers.is_empty());
+    assert_eq!(spec.revoked.len(), 2);
+}
+
+#[test]
+fn a_text_that_looks_joined_is_only_what_it_is() {
+    let forged = parts(HOST, &[("blue", BLUE)]).joined();
+    let again = parts(&forged, &[]);
+    // What one document says of itself is its own: a comment, and no YAML.
+    assert!(read(&again).is_err());
+    let forged = BLUE.replace(
+        "version: 1",
+        "version: 1\n# \nrevoked red lent\npart 3 red x\n",
+    );
+    assert!(read(&parts(HOST, &[("blue", &forged)])).is_err());
+}
+
+proptest! {
+    #[test]
+    fn a_document_says_nothing_of_another(text in "(part|revoked|[ .#!\n:a-z0-9]){0,60}", file in ".{0,20}") {
+        let mut stated = parts(HOST, &[("blue", &text)]);
+        stated.documents.get_mut("blue").unwrap().file = file;
+        let text = stated.joined();
+        if let Ok(spec) = spec::parse("host.yaml", text.as_bytes()) {
+            let alone = read(&parts(HOST, &[])).unwrap();
+            prop_assert!(spec.tenants[0] == alone.tenants[0]);
+        }
+    }
+
+    #[test]
+    fn any_joined_text_is_read_without_harm(text in "#!bulkhead-parts\n(part [0-9]{1,20} [.a]{1,3} x\n|revoked a b\n|[a-z\u{fc}]{0,9}\n?){0,9}") {
+        let _ = spec::parse("x", text.as_bytes());
+    }
+}
