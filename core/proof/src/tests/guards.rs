@@ -87,7 +87,7 @@ fn of_the_fabric() {
             .unwrap()
             .out_tag = 30_000;
     });
-    holds(&changed, "the tag is changed on the way");
+    holds(&changed, "it gets another tag on the way");
 }
 
 #[test]
