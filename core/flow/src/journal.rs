@@ -19,7 +19,6 @@ use wire::{Tuple, icmpv4, icmpv6, tcp, udp};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::connections::Side;
-use crate::sip;
 use crate::state::State;
 use crate::tcp::NO_SCALE;
 
@@ -204,6 +203,17 @@ pub struct Entry {
 /// Bytes of an [`Entry`].
 pub const ENTRY: usize = size_of::<Entry>();
 const WORDS: usize = ENTRY / 8;
+/// Odd, and else of no pattern: the multiples of 2^64 / the golden ratio, squared.
+const FACTORS: [u64; WORDS] = {
+    let mut factors = [0; WORDS];
+    let mut at = 0;
+    while at < WORDS {
+        let step = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(at as u64 + 1);
+        factors[at] = step.wrapping_mul(step ^ step >> 31) | 1;
+        at += 1;
+    }
+    factors
+};
 const _: () = assert!(ENTRY == 96);
 
 /// A connection that a journal alleges, and that could be one.
@@ -254,13 +264,18 @@ impl Entry {
         zerocopy::transmute!(*self)
     }
 
+    /// Words by odd numbers, which no one word's change leaves as it was, added up.
     fn sum(&self, slot: u32) -> u32 {
         // The place in place of the sum.
         let words = Entry {
             check: slot,
             ..*self
         };
-        sip::hash([0; 2], words.words(), (ENTRY as u64) << 56) as u32
+        let add = |sum: u64, (word, factor): (u64, u64)| {
+            sum.wrapping_add((word ^ word >> 32).wrapping_mul(factor))
+        };
+        let sum = words.words().into_iter().zip(FACTORS).fold(0, add);
+        (sum ^ sum >> 29).wrapping_mul(FACTORS[0]).wrapping_shr(32) as u32
     }
 
     /// Reads what was found at place `slot`. `None`: nothing, or nothing that a connection
