@@ -6,8 +6,8 @@ use crate::results::Figure;
 use image::rules::{Action, Region, Rule, RuleTable};
 use image::{Aligned, CompartmentImage};
 use policy::{Ids, Intent, compile, compile_after};
-use proof::{Claim, Cubes, Fuel, Known, TABLE_FUEL, anywhere, difference, packets, prove};
-use spec::Spec;
+use proof::{Claim, Cubes, Fuel, Known, Read, TABLE_FUEL, anywhere, difference, packets, prove};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write as _};
 use std::process::{Command, Stdio};
@@ -78,7 +78,7 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
 
 struct Host {
     text: String,
-    spec: Spec,
+    spec: Read,
     ids: Ids,
     numbers: Vec<u8>,
     intent: Intent,
@@ -89,18 +89,18 @@ impl Host {
         let spec = spec::parse("bench.yaml", text.as_bytes()).map_err(|e| e.to_string())?;
         let ids = Ids::assign(&spec, &Ids::default());
         let intent = compile(&spec, &ids, NOW).map_err(|e| format!("{e:?}"))?;
-        Host::of(text, spec, ids, intent)
+        Host::of(text, Read::new(spec), ids, intent)
     }
 
     fn after(before: &Host, text: &str) -> Result<Host, String> {
         let spec = spec::parse("bench.yaml", text.as_bytes()).map_err(|e| e.to_string())?;
         let ids = Ids::assign(&spec, &before.ids);
-        let old = (&before.spec, &before.ids, &before.intent);
+        let old = (&*before.spec, &before.ids, &before.intent);
         let intent = compile_after(&spec, &ids, NOW, Some(old)).map_err(|e| format!("{e:?}"))?;
-        Host::of(text, spec, ids, intent)
+        Host::of(text, Read::after(spec, &before.spec), ids, intent)
     }
 
-    fn of(text: &str, spec: Spec, ids: Ids, intent: Intent) -> Result<Host, String> {
+    fn of(text: &str, spec: Read, ids: Ids, intent: Intent) -> Result<Host, String> {
         Ok(Host {
             text: text.to_owned(),
             spec,
@@ -121,6 +121,8 @@ impl Host {
                 .map(|(slot, c)| (*slot, &*c.image.bytes))
                 .collect(),
             compromised: None,
+            before: BTreeMap::new(),
+            counted: false,
         }
     }
 
@@ -175,6 +177,7 @@ const HINDERED: &str = "BULKHEAD_BENCH_VERIFY_TWICE";
 fn child(folder: &str) -> Result<(), String> {
     let read = |name: &str| std::fs::read(format!("{folder}/{name}")).map_err(|e| e.to_string());
     let spec = spec::parse("bench.yaml", &read("spec.yaml")?).map_err(|e| e.to_string())?;
+    let spec = Read::new(spec);
     let numbers = read("numbers")?;
     let fabric = read("0")?;
     let mut images = Vec::new();
@@ -191,6 +194,8 @@ fn child(folder: &str) -> Result<(), String> {
             .map(|(slot, image)| (*slot, image.as_ref()))
             .collect(),
         compromised: None,
+        before: BTreeMap::new(),
+        counted: false,
     };
     let before = kib("VmRSS")?;
     std::fs::write("/proc/self/clear_refs", "5").map_err(|e| e.to_string())?;
@@ -244,13 +249,22 @@ fn one(
         let start = Instant::now();
         CompartmentImage::map(changed.as_ref()).map_err(|e| e.to_string())?;
         let mapping = start.elapsed().as_secs_f64() * 1e3;
-        let host = hosts[(round + 1) % 2];
-        let claim = host.claim();
+        let [host, other] = [hosts[(round + 1) % 2], hosts[round % 2]];
+        // As the verifier asks: it has the images of the claim before.
+        let differ = |slot: &u32| {
+            host.intent.compartments[slot].image != other.intent.compartments[slot].image
+        };
+        let images = other.claim().compartments.into_iter();
+        let claim = Claim {
+            before: images.filter(|(slot, _)| differ(slot)).collect(),
+            ..host.claim()
+        };
         if options.hindered {
             known = Known::default();
         }
+        let claim = &claim;
         let start = Instant::now();
-        prove(&claim, &mut known).map_err(|b| b[0].to_string())?;
+        prove(claim, &mut known).map_err(|b| b[0].to_string())?;
         all.push(start.elapsed().as_secs_f64() * 1e3 - mapping);
         mappings.push(mapping);
     }
