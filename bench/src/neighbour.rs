@@ -5,7 +5,6 @@ use crate::Options;
 use crate::flow::{Attached, PORT, attach, packet, station};
 use crate::results::Figure;
 use e2e::Instance;
-use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use shm::Doorbell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -68,9 +67,15 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
 fn isolated(options: &Options) -> Result<Figure, String> {
     let instance = Instance::start()?;
     let mut spec = String::from("version: 1\ntenants:\n");
-    for tenant in ["a", "b"] {
+    // Core 1 is b's alone; hindered, it has none of its own.
+    let own = match options.hindered {
+        true => "shared",
+        false => "{ isolated: [1] }",
+    };
+    for (tenant, cores) in [("a", "shared"), ("b", own)] {
         spec += &format!(
             "  - name: {tenant}
+    cores: {cores}
     subnets: [{{ name: lan, prefixes: [10.1.1.0/24] }}]
     endpoints:
       - {{ name: from, subnet: lan, addresses: [10.1.1.10], attach: {{ fifo: {{ capacity: 1MiB }} }} }}
@@ -91,10 +96,6 @@ fn isolated(options: &Options) -> Result<Figure, String> {
 ";
     }
     instance.apply(&spec)?;
-    let pins = [("a", 0), ("b", 1)];
-    for (tenant, core) in pins {
-        pin(Some(instance.pid(tenant)?), core)?;
-    }
     let time = Duration::from_millis(if options.smoke { 300 } else { 1000 });
     let (mut worst, mut name) = (Figure::of("", "", &[f64::INFINITY]), "");
     let mut seen = Vec::new();
@@ -143,16 +144,14 @@ fn share(
     std::thread::scope(|scope| {
         let [from, to] = &mut ends;
         let mut threads = vec![
-            scope.spawn(|| pin(None, 1).and_then(|()| pour(from, mine, |_, _| (), &stop))),
-            scope.spawn(|| pin(None, 1).and_then(|()| take(to, &came, &stop))),
+            scope.spawn(|| pin(1).and_then(|()| pour(from, mine, |_, _| (), &stop))),
+            scope.spawn(|| pin(1).and_then(|()| take(to, &came, &stop))),
         ];
         if let (Some((make, core)), [from, to]) = (attack, &mut others[..]) {
             let (stop, ignored) = (&stop, &ignored);
-            threads.push(
-                scope.spawn(move || pin(None, core).and_then(|()| pour(from, theirs, make, stop))),
-            );
             threads
-                .push(scope.spawn(move || pin(None, core).and_then(|()| take(to, ignored, stop))));
+                .push(scope.spawn(move || pin(core).and_then(|()| pour(from, theirs, make, stop))));
+            threads.push(scope.spawn(move || pin(core).and_then(|()| take(to, ignored, stop))));
         }
         std::thread::sleep(Duration::from_millis(100));
         let (first, begun) = (came.load(Ordering::Relaxed), Instant::now());
@@ -227,12 +226,11 @@ fn same_compartment(options: &Options) -> Result<Figure, String> {
         .note("packets of one endpoint's flow beside another's at full rate in the same switch, against half of all"))
 }
 
-/// Pins a process, or this thread.
-fn pin(process: Option<u32>, core: usize) -> Result<(), String> {
+/// Pins this thread.
+fn pin(core: usize) -> Result<(), String> {
     let mut set = CpuSet::new();
     set.set(core);
-    let pid = process.and_then(|pid| Pid::from_raw(pid as i32));
-    sched_setaffinity(pid, &set).map_err(|e| format!("core {core}: {e}"))
+    sched_setaffinity(None, &set).map_err(|e| format!("core {core}: {e}"))
 }
 
 /// As many frames as the ring takes, each made by `make` from a number at random.
