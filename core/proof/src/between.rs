@@ -416,7 +416,7 @@ fn side(
         let packet = more_ports(&installed, &wanted).and_then(|(protocol, port)| {
             let family = agreement.families.iter().flatten().next()?;
             Some(Tuple {
-                source: *of_prefix(&family.pool).first().map(|(first, _)| first)?,
+                source: of_prefix(&family.pool).next()?.0,
                 destination: spec::mapped(if offers {
                     family.service
                 } else {
@@ -461,7 +461,7 @@ fn side(
         let port = agreement.ports.first().map_or(0, |p| p.0);
         let packet = family.and_then(|family| {
             Some(Tuple {
-                source: *of_prefix(&family.pool).first().map(|(first, _)| first)?,
+                source: of_prefix(&family.pool).next()?.0,
                 destination: spec::mapped(if offers {
                     family.service
                 } else {

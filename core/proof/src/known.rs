@@ -222,6 +222,7 @@ impl<'k> Same<'k> {
         Some(Before {
             endpoints: endpoints.map(|(at, e)| (e.id, at)).collect(),
             image,
+            tenants: last.compartments.get(&slot)?,
             meant: &last.meant,
         })
     }
@@ -257,6 +258,8 @@ pub(crate) struct Before<'k> {
     image: CompartmentImage<'k>,
     /// By their ids.
     endpoints: HashMap<u32, u32>,
+    /// Who was in it, by their places.
+    tenants: &'k [usize],
     meant: &'k BTreeMap<usize, Meant>,
 }
 
@@ -271,7 +274,9 @@ pub(crate) struct Changed<'b> {
 impl Before<'_> {
     /// A tenant, by its place; `None`: nothing can be said about its tables.
     pub fn tenant<'b>(&'b self, at: usize, book: &'b Book<'_>) -> Option<Changed<'b>> {
-        let meant = self.meant.get(&at)?;
+        let meant = self
+            .meant
+            .get(self.tenants.iter().find(|was| **was == at)?)?;
         let (old, new) = (meant.lines.as_slice(), book.lines.as_slice());
         let alike = |(a, b): &(&Line, &Line)| a.means(b);
         let first = old.iter().zip(new).take_while(alike).count();

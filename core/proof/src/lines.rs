@@ -12,6 +12,7 @@ use crate::ranges::{Range, common, everything, meets, of_prefix, one, others, ti
 use core::net::IpAddr;
 use image::rules::{Action, MAX_RULES, Region, Rule, RuleTable};
 use spec::{Name, Prefix, Protocol, Selector, Span, Tenant, Traffic};
+use std::collections::HashMap;
 
 /// Which table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +73,8 @@ pub(crate) struct Book<'v> {
     pub is_judged: bool,
     /// Of each member, on each side: what its packets have as their own address.
     pub own: Vec<[Vec<Range>; 2]>,
+    /// Members by their names.
+    names: HashMap<&'v str, u32>,
 }
 
 /// A box of a line: ranges of the five fields.
@@ -94,6 +97,9 @@ impl<'v> Book<'v> {
             is_judged: tenant.is_judged(&host.spec.guardrails),
             own: members
                 .map(|member| [speaks(member, &unspecified), hears(view, member, &groups)])
+                .collect(),
+            names: (view.members.iter().zip(0..))
+                .map(|(member, at)| (member.endpoint.name.as_str(), at))
                 .collect(),
         };
         if !book.is_judged {
@@ -207,24 +213,28 @@ impl<'v> Book<'v> {
 
     fn party(&self, selector: &Selector, offered: &[&Agreement], accepted: &[&Agreement]) -> Party {
         let members = &self.view.members;
-        let these = |is: &dyn Fn(&Member<'_>) -> bool, more: Vec<Range>| {
-            let chosen = (0u32..).zip(members).filter(|(_, m)| is(m));
-            let (own, mut peer): (Vec<u32>, Vec<Range>) = (
-                chosen.clone().map(|(at, _)| at).collect(),
-                chosen.flat_map(|(_, m)| m.own.iter().copied()).collect(),
-            );
-            peer.extend(more);
+        let these = |chosen: Vec<u32>, more: Vec<Range>| {
+            let chosen_members = chosen.iter().filter_map(|at| members.get(*at as usize));
+            let peer = chosen_members.flat_map(|m| m.own.iter().copied());
+            let peer = tidy(peer.chain(more).collect());
             Party {
-                own: Own::These(own),
-                peer: tidy(peer),
+                own: Own::These(chosen),
+                peer,
             }
+        };
+        let all = |is: &dyn Fn(&Member<'_>) -> bool| {
+            let all = (0u32..).zip(members).filter(|(_, m)| is(m));
+            all.map(|(at, _)| at).collect()
         };
         match selector {
             Selector::Any => anybody(),
             Selector::Outside => strangers(others(&self.inside)),
             Selector::Endpoint(names) => {
-                let is = |m: &Member<'_>| among(names, &m.endpoint.name.value);
-                these(&is, Vec::new())
+                let chosen = names.iter().filter_map(|n| self.names.get(n.as_str()));
+                let mut chosen: Vec<u32> = chosen.copied().collect();
+                chosen.sort_unstable();
+                chosen.dedup();
+                these(chosen, Vec::new())
             }
             Selector::Label(labels) => {
                 let has = |m: &Member<'_>| {
@@ -234,14 +244,14 @@ impl<'v> Book<'v> {
                             .any(|(k, v)| k.value == key.value && v.value == value.value)
                     })
                 };
-                these(&has, Vec::new())
+                these(all(&has), Vec::new())
             }
             Selector::Subnet(names) => {
                 let named = self.view.subnets.iter();
                 let named = named.filter(|net| among(names, &net.subnet.name.value));
-                let all = named.flat_map(|net| net.subnet.prefixes.iter());
+                let prefixes = named.flat_map(|net| net.subnet.prefixes.iter());
                 let is = |m: &Member<'_>| among(names, &m.endpoint.subnet.value);
-                these(&is, all.flat_map(|p| of_prefix(p)).collect())
+                these(all(&is), prefixes.flat_map(|p| of_prefix(p)).collect())
             }
             Selector::Prefix(list) => {
                 let all = tidy(list.iter().flat_map(|p| of_prefix(p)).collect());
@@ -580,7 +590,7 @@ fn pools(agreement: &Agreement) -> Vec<Range> {
 fn constant(prefix: &str) -> Vec<Range> {
     prefix
         .parse::<Prefix>()
-        .map_or_else(|_| Vec::new(), |p| of_prefix(&p))
+        .map_or_else(|_| Vec::new(), |p| of_prefix(&p).collect())
 }
 
 fn constants(prefixes: &[&str]) -> Vec<Range> {

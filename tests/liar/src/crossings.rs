@@ -64,7 +64,7 @@ impl Crossings {
 
     /// Numbers that follow from each other (xorshift, Marsaglia, 2003).
     fn random(&mut self) -> u64 {
-        let mut x = self.dice | 1;
+        let mut x = self.dice.max(1);
         x ^= x << 13;
         x ^= x >> 7;
         x ^= x << 17;
