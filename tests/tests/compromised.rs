@@ -3,6 +3,7 @@
 
 use e2e::talk::{Hosts, Talk};
 use e2e::{Ended, Instance, Namespace};
+use serde_json::Value;
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -138,12 +139,15 @@ fn a_switch_that_was_taken_over_reaches_nobody_but_by_its_agreement() {
             .map(|name| (*name, Ear::of(&instance, &hosts, name)))
             .collect();
         instance.apply(&spec(&lies)).unwrap();
+        // The first sum is what differences are taken from.
+        instance.ask(&["usage"]).unwrap();
 
         let proof = instance.ask(&["verify", "--compromised", liar]).unwrap();
         assert_eq!(proof["compromised"], liar, "{proof}");
         assert_eq!(proof["compartments"], 2, "{proof}");
         let all_tags = instance.until(Duration::from_secs(60), |i| to_nowhere(i, liar) > ALL_TAGS);
         assert!(all_tags, "{}", instance.ask(&["status"]).unwrap());
+        the_fabric_is_billed(&instance, liar);
 
         for (name, ear) in ears {
             let heard = ear.of_the_liar();
@@ -166,6 +170,31 @@ fn a_switch_that_was_taken_over_reaches_nobody_but_by_its_agreement() {
             }
         }
     }
+}
+
+/// Its switch says that it sent nothing, and that is said to be no truth; what is billed is
+/// what the fabric counted: of an agreement what went on by it, and nothing else.
+fn the_fabric_is_billed(instance: &Instance, liar: &str) {
+    let usage = instance.ask(&["usage"]).unwrap();
+    let rows = usage["rows"].as_array().unwrap();
+    let sent = |row: &&Value| row["sent_bytes"].as_u64() > Some(0) && row["endpoint"] == "";
+    let whole = |row: &&Value| row["tenant"] == liar && row["agreement"].is_null();
+    assert!(rows.iter().filter(whole).any(|row| sent(&row)), "{usage}");
+    let agreed = |row: &&Value| row["agreement"] == "red/db with blue";
+    let by_it = |row: &&Value| row["tenant"] == liar && agreed(row);
+    let any = rows.iter().filter(by_it).any(|row| sent(&row));
+    assert_eq!(any, liar != "green", "{usage}");
+    let others = rows.iter().filter(|row| !row["agreement"].is_null());
+    assert!(others.into_iter().all(|row| agreed(&row)), "{usage}");
+    let endpoint = TENANTS
+        .iter()
+        .find(|(tenant, _)| *tenant == liar)
+        .unwrap()
+        .1[0];
+    let why = instance
+        .ask(&["why", &format!("{liar}/{endpoint}")])
+        .unwrap();
+    assert!(why.to_string().contains("usage-difference"), "{why}");
 }
 
 /// Frames of a compartment that the fabric had no way for.

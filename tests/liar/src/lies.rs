@@ -170,6 +170,10 @@ impl Liar {
                 let _ = channel.tx.bell.ring();
             }
         }
+        if lie == Lie::Crossing {
+            // Nor does it say how much it was.
+            bytes = 0;
+        }
         post.count(lie as usize, told, bytes);
         if is_full {
             std::thread::sleep(Duration::from_micros(100));

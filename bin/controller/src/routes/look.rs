@@ -181,8 +181,13 @@ pub async fn spec(_: Reader, State(server): From) -> impl IntoResponse {
 #[utoipa::path(get, path = "/metrics", responses((status = 200, content_type = "application/openmetrics-text", body = String)))]
 pub async fn metrics(_: Reader, State(server): From) -> Result<impl IntoResponse, Failure> {
     let (world, survey) = server.survey().await;
-    let text = metrics::render(&survey, &world, &server.world.health())
-        .map_err(|e| Fault::new("bulkhead", Whose::Bulkhead, e.to_string(), ""))?;
+    let text = metrics::render(
+        &survey,
+        &world,
+        &server.world.health(),
+        server.happenings.counts(),
+    )
+    .map_err(|e| Fault::new("bulkhead", Whose::Bulkhead, e.to_string(), ""))?;
     Ok((
         [(
             CONTENT_TYPE,
