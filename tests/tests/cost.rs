@@ -343,6 +343,7 @@ impl Egress<Full<'_>> for Nowhere {
 
 impl Counters for Nowhere {
     fn add(&mut self, _: u32, _: Counter, _: u64) {}
+    fn crossed(&mut self, _: u32, _: u16, _: u64, _: u64) {}
     fn dropped(&mut self, slot: u32, reason: DropReason, _: &Frame) {
         panic!("{slot}: {reason:?}");
     }

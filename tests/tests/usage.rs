@@ -275,6 +275,17 @@ fn what_crosses_to_another_tenant_is_listed_with_both_tuples_and_counted_by_the_
         assert!(sent > 100_000 && got > 100_000, "{tenant}: {sent}, {got}");
         assert!(sent < 200_000 && got < 200_000, "{tenant}: {sent}, {got}");
     }
+    // All of it by their agreement: what one sent the other got.
+    let usage = instance.ask(&["usage"]).unwrap();
+    let agreed = |tenant: &str| {
+        let rows = usage["rows"].as_array().unwrap();
+        let is = |row: &&Value| row["tenant"] == tenant && row["agreement"] == "red/web with blue";
+        let row = rows.iter().find(is).unwrap_or_else(|| panic!("{usage}"));
+        ["sent_bytes", "got_bytes"].map(|name| row[name].as_u64().unwrap())
+    };
+    let [sent, got] = agreed("red");
+    assert!(sent > 100_000 && got > 100_000, "{usage}");
+    assert_eq!(agreed("blue"), [got, sent], "{usage}");
     // An honest switch and the fabric say the same.
     let status = instance.ask(&["why", "red/web1"]).unwrap();
     assert!(!status.to_string().contains("usage-difference"), "{status}");

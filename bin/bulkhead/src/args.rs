@@ -59,7 +59,7 @@ pub enum Verb {
     /// The table image that a compartment forwards by, decoded
     Dump(Dump),
     /// Prove anew that the table images in use are what was applied and keep tenants apart
-    Verify,
+    Verify(Verify),
     /// Run a command inside an endpoint's network namespace
     Run(Run),
     /// Frames as pcapng: live, by endpoint or filter, or drops only with their reason
@@ -229,6 +229,15 @@ pub struct Dump {
     /// A compartment's name or id; `fabric` for the fabric
     #[arg(default_value = "fabric")]
     pub compartment: String,
+}
+
+/// A proof.
+#[derive(Debug, Args)]
+pub struct Verify {
+    /// Prove that tenants are kept apart whatever the switch of this compartment (its name,
+    /// or a tenant's in it) does
+    #[arg(long, value_name = "COMPARTMENT")]
+    pub compromised: Option<String>,
 }
 
 /// A command in a namespace.

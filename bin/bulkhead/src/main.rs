@@ -62,7 +62,7 @@ async fn perform(cli: Cli) -> Result<Exit, Trouble> {
         Verb::Why(endpoint) => verbs::look::why(&endpoint.endpoint, &client, json).await,
         Verb::Explain(explain) => verbs::explain::explain(&explain, &client, json).await,
         Verb::Dump(dump) => verbs::look::dump(&dump, &client, json).await,
-        Verb::Verify => verbs::look::verify(&client, json).await,
+        Verb::Verify(verify) => verbs::look::verify(&verify, &client, json).await,
         Verb::Events(events) => verbs::events::events(&events, &client, json).await,
         Verb::Top(top) => verbs::top::top(&top, &client, json).await,
         Verb::Run(run) => verbs::run::run(&run, &client, &cli.socket).await,

@@ -160,6 +160,31 @@ impl Applier {
         outcome
     }
 
+    /// The same with the switch of a compartment taken for a liar: that tenants are kept
+    /// apart whatever it does. `name`: the compartment's, or a tenant's in it.
+    ///
+    /// # Errors
+    /// What is wrong, or why nobody could look; there is no such compartment.
+    pub async fn verify_despite(&mut self, name: &str) -> Result<Proof, Fault> {
+        let world = self.shown.world();
+        let all = world.compartments();
+        let has = |tenants: &[String]| tenants.iter().any(|tenant| tenant == name);
+        let found =
+            (all.iter().find(|c| c.name == name)).or_else(|| all.iter().find(|c| has(&c.tenants)));
+        let Some(compartment) = found else {
+            return Err(Fault::new(
+                "not-found",
+                Whose::User,
+                format!("there is no compartment or tenant {name}"),
+                "`bulkhead status` lists them",
+            ));
+        };
+        let prover = &mut self.prover;
+        prover
+            .prove_despite(&world, PROVE_INSTALLED, compartment.id)
+            .await
+    }
+
     /// Makes the host as this says.
     ///
     /// # Errors

@@ -31,10 +31,16 @@ struct Kept {
     next: u64,
     count: usize,
     of: BTreeMap<u32, VecDeque<(u64, Happening)>>,
+    /// By kind, those that are no longer kept as well.
+    counts: BTreeMap<String, u64>,
 }
 
 impl Kept {
     fn push(&mut self, target: u32, happening: Happening) {
+        match self.counts.get_mut(&happening.kind) {
+            Some(count) => *count += 1,
+            None => drop(self.counts.insert(happening.kind.clone(), 1)),
+        }
         if self.count >= MOST {
             let longest = if guard!("history-each") {
                 self.of.values_mut().max_by_key(|ring| ring.len())
@@ -123,6 +129,11 @@ impl Happenings {
                 ..Happening::default()
             },
         );
+    }
+
+    /// How many there were of each kind since this process began.
+    pub fn counts(&self) -> BTreeMap<String, u64> {
+        self.kept().counts.clone()
     }
 
     /// Something about a compartment that the controller found out.

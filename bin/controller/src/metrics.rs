@@ -11,7 +11,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -38,6 +38,11 @@ struct OfFabricDrop {
     reason: String,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfEvent {
+    kind: String,
+}
+
 #[derive(Default)]
 struct Families {
     rx_frames: Family<OfEndpoint, Counter>,
@@ -52,6 +57,7 @@ struct Families {
     restarts: Family<OfCompartment, Counter>,
     reports: Family<OfCompartment, Counter>,
     epoch: Family<OfCompartment, Gauge>,
+    events: Family<OfEvent, Counter>,
     applied: Gauge,
     drift: Gauge,
     proved: Gauge,
@@ -61,7 +67,12 @@ struct Families {
 ///
 /// # Errors
 /// None that can happen: a String takes all that is written to it.
-pub fn render(survey: &Survey, world: &World, health: &Health) -> Result<String, fmt::Error> {
+pub fn render(
+    survey: &Survey,
+    world: &World,
+    health: &Health,
+    events: BTreeMap<String, u64>,
+) -> Result<String, fmt::Error> {
     let families = Families::default();
     let mut registry = Registry::with_prefix("bulkhead");
     families.register(&mut registry);
@@ -101,6 +112,12 @@ pub fn render(survey: &Survey, world: &World, health: &Health) -> Result<String,
             families.fabric_drops.get_or_create(&of).inc_by(drop.frames);
         }
     }
+    for (kind, count) in events {
+        families
+            .events
+            .get_or_create(&OfEvent { kind })
+            .inc_by(count);
+    }
     families.applied.set(world.epoch().cast_signed());
     families.drift.set(i64::from(!health.drift.is_empty()));
     families.proved.set(health.proved_s.cast_signed());
@@ -111,6 +128,11 @@ pub fn render(survey: &Survey, world: &World, health: &Health) -> Result<String,
 
 impl Families {
     fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "events",
+            "Events by kind since the controller started, as `bulkhead events` lists them; usage-difference: a switch and the fabric do not say the same",
+            self.events.clone(),
+        );
         registry.register(
             "received_frames",
             "Frames from the workload (uplink: from the wire); a large (GSO) frame is one",

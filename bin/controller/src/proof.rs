@@ -22,6 +22,8 @@ type Sum = [u8; 32];
 
 /// The supervisor refuses what waits 15 s for a verifier, or keeps one busy for 10 s.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// In a compartment's place: no switch is taken for a liar.
+const NOBODY: u32 = 0;
 /// Bytes of a verifier's report, at most.
 const MOST_REPORT: usize = 1 << 20;
 
@@ -64,7 +66,7 @@ impl Prover {
         };
         let supervisor = self.supervisor.clone();
         tokio::spawn(async move {
-            let body = question(PROVE_AHEAD);
+            let body = question(PROVE_AHEAD, NOBODY);
             let _ = supervisor.ask(&body, &[bundle]).await;
         });
         // So that it is sent before the compiler has this thread.
@@ -76,12 +78,25 @@ impl Prover {
     /// # Errors
     /// Why they are not: all breaches, or why nobody could look.
     pub async fn prove(&mut self, world: &World, purpose: u32) -> Result<Proof, Fault> {
-        let outcome = match self.ask(world, purpose).await {
+        self.prove_despite(world, purpose, NOBODY).await
+    }
+
+    /// The same with the switch of a compartment taken for a liar.
+    ///
+    /// # Errors
+    /// Likewise.
+    pub async fn prove_despite(
+        &mut self,
+        world: &World,
+        purpose: u32,
+        compromised: u32,
+    ) -> Result<Proof, Fault> {
+        let outcome = match self.ask(world, purpose, compromised).await {
             // It has been started anew, or remembers another world.
             Err(Failed::Need) => {
                 self.spec = None;
                 self.images.clear();
-                self.ask(world, purpose).await
+                self.ask(world, purpose, compromised).await
             }
             other => other,
         };
@@ -97,7 +112,7 @@ impl Prover {
         }
     }
 
-    async fn ask(&self, world: &World, purpose: u32) -> Result<Proof, Failed> {
+    async fn ask(&self, world: &World, purpose: u32, compromised: u32) -> Result<Proof, Failed> {
         let spec = sum(world.source(), world.text().as_bytes());
         let part = |image: &'_ crate::steps::Image| {
             let known = purpose == PROVE_INSTALLED || self.images.contains(&image.digest);
@@ -123,7 +138,7 @@ impl Prover {
         let bundle = sealed(&bundle).map_err(Failed::NoMemory)?;
         let (message, fds) = self
             .supervisor
-            .ask_within(PATIENCE, &question(purpose), &[bundle])
+            .ask_within(PATIENCE, &question(purpose, compromised), &[bundle])
             .await
             .map_err(Failed::Refused)?;
         let verdict: Verdict = message.body().ok_or(Failed::Refused(Refusal::Garbled))?;
@@ -132,6 +147,8 @@ impl Prover {
             endpoints: verdict.endpoints,
             entries: verdict.entries,
             took_us: verdict.took_us,
+            compromised: (world.compartment(compromised))
+                .map_or_else(String::new, |compartment| compartment.name.clone()),
         };
         match verdict.outcome {
             VERDICT_PROVED => Ok(proof),
@@ -253,10 +270,10 @@ fn place(source: &str, text: &str) -> Option<Where> {
     })
 }
 
-fn question(purpose: u32) -> Prove {
+fn question(purpose: u32, compromised: u32) -> Prove {
     Prove {
         purpose,
-        reserved: 0,
+        compromised,
     }
 }
 

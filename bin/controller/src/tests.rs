@@ -777,6 +777,7 @@ async fn numbers_images_and_the_spec_can_be_looked_at() {
         "{metrics}"
     );
     for line in [
+        "bulkhead_events_total{kind=",
         "bulkhead_compartment_up{compartment=\"red\"} 1",
         "bulkhead_fabric_dropped_frames_total{compartment=\"red\",reason=\"source-ip\"} 4",
         "bulkhead_received_segments_total{tenant=\"red\",endpoint=\"e0\"} 7000",

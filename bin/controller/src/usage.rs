@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::{Seen, SeenTarget};
 use telemetry::counters::Counter;
+use telemetry::crossed;
 use utoipa::IntoParams;
 
 /// Seconds of one sum.
@@ -87,9 +88,9 @@ pub async fn keep(server: &Server, every: Duration) {
 
 /// One row a name, the tenant's own before its endpoints'.
 pub fn summed(rows: impl Iterator<Item = UsageRow>) -> Vec<UsageRow> {
-    let mut all: BTreeMap<(String, String), UsageRow> = BTreeMap::new();
+    let mut all: BTreeMap<[String; 3], UsageRow> = BTreeMap::new();
     for row in rows {
-        let name = (row.tenant.clone(), row.endpoint.clone());
+        let name = [&row.tenant, &row.endpoint, &row.agreement].map(String::clone);
         match all.get_mut(&name) {
             Some(sum) => sum.add(&row),
             None => drop(all.insert(name, row)),
@@ -200,8 +201,68 @@ pub fn since(
         rows.extend(parts);
         now.targets.insert(id, target);
     }
+    rows.extend(agreed(
+        seen,
+        &mut now,
+        world,
+        fabric.zip(fabric_page.as_deref()),
+    ));
     rows.retain(|row| !row.is_nothing());
     (rows, now)
+}
+
+/// What crossed by each agreement, of each of its two tenants.
+fn agreed(
+    seen: &Seen,
+    now: &mut Seen,
+    world: &World,
+    fabric: Option<(&Counters, &str)>,
+) -> Vec<UsageRow> {
+    let Some((fabric, page)) = fabric else {
+        // Not seen: it is as it was.
+        now.fabric_page.clone_from(&seen.fabric_page);
+        now.crossed.clone_from(&seen.crossed);
+        return Vec::new();
+    };
+    now.fabric_page = page.to_owned();
+    let same = seen.fabric_page == page;
+    let all = world.made().map(|(_, _, intent)| &intent.agreements);
+    let mut rows = Vec::new();
+    for (key, [segments, bytes, _]) in fabric.rules() {
+        let is = [segments, bytes];
+        let was = seen.crossed.get(&key).filter(|_| same);
+        let [packets, bytes] = grown(was.copied().unwrap_or_default(), is);
+        now.crossed.insert(key, is);
+        let (from, tag) = crossed::parts(key);
+        let Some(agreement) = all.and_then(|all| all.iter().find(|a| a.tag == tag)) else {
+            continue;
+        };
+        let (offerer, acceptor) = (&agreement.offerer, &agreement.acceptor);
+        let (sender, receiver) = if from == agreement.acceptor_slot {
+            (acceptor, offerer)
+        } else if from == agreement.offerer_slot {
+            (offerer, acceptor)
+        } else {
+            continue;
+        };
+        let name = format!("{offerer}/{} with {acceptor}", agreement.offer);
+        let row = |tenant: &String| UsageRow {
+            tenant: tenant.clone(),
+            agreement: name.clone(),
+            ..UsageRow::default()
+        };
+        rows.push(UsageRow {
+            sent_packets: packets,
+            sent_bytes: bytes,
+            ..row(sender)
+        });
+        rows.push(UsageRow {
+            got_packets: packets,
+            got_bytes: bytes,
+            ..row(receiver)
+        });
+    }
+    rows
 }
 
 /// A compartment's own figures among its tenants: by the packets of their endpoints in
@@ -234,6 +295,7 @@ fn shared(tenants: &[String], whole: &UsageRow, parts: &[UsageRow]) -> Vec<Usage
         rows.push(UsageRow {
             tenant: tenant.clone(),
             endpoint: String::new(),
+            agreement: String::new(),
             sent_packets: part(whole.sent_packets),
             sent_bytes: part(whole.sent_bytes),
             got_packets: part(whole.got_packets),

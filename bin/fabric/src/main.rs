@@ -5,6 +5,7 @@
 //! socket. It asks nothing of anyone, holds no name and opens nothing.
 
 mod control;
+mod crossed;
 mod ports;
 mod tally;
 mod wait;

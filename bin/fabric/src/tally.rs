@@ -1,5 +1,6 @@
 //! Counters, the flight recorder, and what was suspicious in a batch.
 
+use crate::crossed::Crossed;
 use fabric::{Counters, Frame, HEAD};
 use shm::{CountersPage, Recorder};
 use telemetry::counters::{Counter, ProcessWord};
@@ -12,6 +13,7 @@ const DROP_EVENT_NS: u64 = 1_000_000_000;
 /// What this process tells the world.
 pub struct Tally {
     pub counters: CountersPage,
+    crossed: Crossed,
     recorder: Recorder,
     beats: u64,
     recorded: [u64; MAX_REASONS],
@@ -35,6 +37,7 @@ impl Tally {
         let beats = counters.process(ProcessWord::Heartbeat);
         let (recorded, now) = ([0; MAX_REASONS], 0);
         Tally {
+            crossed: Crossed::new(&counters),
             counters,
             recorder,
             beats,
@@ -85,6 +88,12 @@ impl Counters for Tally {
             self.forwarded = true;
             self.counters.set(ProcessWord::FirstFrame, self.now);
         }
+    }
+
+    #[inline]
+    fn crossed(&mut self, ingress: u32, tag: u16, segments: u64, bytes: u64) {
+        let counters = &self.counters;
+        self.crossed.count(counters, ingress, tag, segments, bytes);
     }
 
     fn dropped(&mut self, slot: u32, reason: DropReason, frame: &Frame) {

@@ -70,6 +70,7 @@ struct Question {
     /// Its number there.
     seq: u32,
     purpose: u32,
+    compromised: u32,
     bundle: Shared,
     asked: u64,
     /// When it was sent to the verifier, ns.
@@ -104,6 +105,7 @@ impl Supervisor {
         self.proofs.questions.push_back(Question {
             seq,
             purpose: body.purpose,
+            compromised: body.compromised,
             bundle: Rc::new(bundle),
             asked: self.now(),
             sent: None,
@@ -192,7 +194,7 @@ impl Supervisor {
         self.proofs.serial = self.proofs.serial.wrapping_add(1);
         let body = Prove {
             purpose: question.purpose,
-            reserved: 0,
+            compromised: question.compromised,
         };
         let (serial, bundle) = (self.proofs.serial, question.bundle.clone());
         if body.purpose == PROVE_INSTALLED {

@@ -3,8 +3,8 @@
 use crate::memory::{Image, Images, Specs, Sum};
 use command::bundle::{Bundle, Part};
 use command::verbs::{
-    PROVE_AHEAD, PROVE_INSTALLED, PROVE_TO_INSTALL, PROVE_TO_KNOW, VERDICT_BREACHES, VERDICT_NEED,
-    VERDICT_PROVED, VERDICT_UNREADABLE,
+    PROVE_AHEAD, PROVE_INSTALLED, PROVE_TO_INSTALL, PROVE_TO_KNOW, Prove, VERDICT_BREACHES,
+    VERDICT_NEED, VERDICT_PROVED, VERDICT_UNREADABLE,
 };
 use guard::guard;
 use proof::{Breach, Claim, Class, Known};
@@ -65,11 +65,11 @@ impl Judge {
     /// Answers one.
     pub fn answer(
         &mut self,
-        purpose: u32,
+        question: Prove,
         bundle: &Rc<SealedImage>,
         lying: &BTreeMap<u32, Seat>,
     ) -> Answer {
-        match self.consider(purpose, bundle, lying) {
+        match self.consider(question, bundle, lying) {
             Ok(answer) => answer,
             Err(Stop::Need) => Answer {
                 outcome: VERDICT_NEED,
@@ -86,7 +86,7 @@ impl Judge {
 
     fn consider(
         &mut self,
-        purpose: u32,
+        question: Prove,
         sealed: &Rc<SealedImage>,
         lying: &BTreeMap<u32, Seat>,
     ) -> Result<Answer, Stop> {
@@ -95,26 +95,53 @@ impl Judge {
             Part::Bytes(text) => self.specs.read(bundle.source, text).map_err(unreadable)?,
             Part::Held(sum) => sum,
         };
+        let Prove {
+            purpose,
+            compromised,
+        } = question;
         match purpose {
+            PROVE_TO_INSTALL if compromised != 0 && guard!("proof-install-whole") => {
+                return Err(unreadable("nothing is installed by half a proof"));
+            }
             PROVE_AHEAD => return Ok(Answer::default()),
             PROVE_TO_INSTALL | PROVE_TO_KNOW | PROVE_INSTALLED => {}
             other => return Err(unreadable(format!("purpose {other} is not known"))),
         }
-        let parts = parts(&bundle)?;
+        let mut parts = parts(&bundle)?;
+        if compromised != 0 && parts.remove(&compromised).is_none() {
+            return Err(unreadable("the compartment taken for a liar is not there"));
+        }
         let mut answer = Answer::default();
-        let images = if purpose == PROVE_INSTALLED {
-            let images = seated(lying);
-            answer.breaches = differences(&parts, lying, &images)?;
+        let images: BTreeMap<u32, Image> = if purpose == PROVE_INSTALLED {
+            let mut lying = lying.clone();
+            if compromised != 0 {
+                lying.remove(&compromised);
+            }
+            let images = seated(&lying);
+            answer.breaches = differences(&parts, &lying, &images)?;
             images
         } else {
             let take = |(slot, part)| Ok((slot, self.image(sealed, slot, part)?));
             parts.into_iter().map(take).collect::<Result<_, Stop>>()?
         };
+        // Of what is another than the one before, that one: what is equal is not proved anew.
+        let before = images.iter().filter_map(|(slot, image)| {
+            let last = self
+                .known
+                .proved(*slot)
+                .filter(|last| last.0 != image.digest)?;
+            Some((*slot, self.images.held(&last.0)?.bytes()))
+        });
+        let said = |image: &Image| image::claimed_digest(image.bytes()).map(|said| said.0);
         let claim = Claim {
+            before: before.collect(),
+            counted: images
+                .values()
+                .all(|image| said(image) == Some(image.digest)),
             spec: self.specs.held(&spec).ok_or(Stop::Need)?,
             numbers: bundle.numbers,
             now: bundle.now,
-            compromised: None,
+            compromised: (compromised != 0).then_some(compromised),
             fabric: images.get(&FABRIC_SLOT).map_or(&[], Image::bytes),
             compartments: (images.iter())
                 .filter(|(slot, _)| **slot != FABRIC_SLOT)
@@ -148,7 +175,7 @@ impl Judge {
         answer.outcome = VERDICT_PROVED;
         let proved = images.iter().map(|(slot, image)| (*slot, image.digest));
         answer.proved = proved.collect();
-        if purpose != PROVE_INSTALLED {
+        if purpose != PROVE_INSTALLED && compromised == 0 {
             self.images.keep(images.into_values());
         }
         Ok(answer)

@@ -89,7 +89,7 @@ fn prove(judge: &mut Judge, question: Prove, fds: Fds, lying: BTreeMap<u32, Seat
         return unreadable("no bundle came with the question");
     };
     match SealedImage::map(fd) {
-        Ok(bundle) => judge.answer(question.purpose, &Rc::new(bundle), &lying),
+        Ok(bundle) => judge.answer(question, &Rc::new(bundle), &lying),
         Err(error) => unreadable(&error.to_string()),
     }
 }

@@ -2,21 +2,15 @@
 //! world that it proved last, so that the next question need only bring what changed.
 
 use image::{Aligned, CompartmentImage, FabricImage};
+use proof::Read;
 use sha2::{Digest, Sha256};
 use shm::SealedImage;
-use spec::Spec;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 
 /// SHA-256.
 pub type Sum = [u8; 32];
-
-/// A spec with the digest that names it.
-struct Read {
-    sum: Sum,
-    spec: Spec,
-}
 
 /// The digest by which a bundle names a spec: of the name, a zero and the text.
 fn sum(source: &str, text: &[u8]) -> Sum {
@@ -27,9 +21,9 @@ fn sum(source: &str, text: &[u8]) -> Sum {
     sha.finalize().into()
 }
 
-/// The spec that was read last.
+/// The spec that was read last, with the digest that names it.
 #[derive(Default)]
-pub struct Specs(Option<Read>);
+pub struct Specs(Option<(Sum, Read)>);
 
 impl Specs {
     /// Reads this one, unless it is the last one; its digest.
@@ -38,24 +32,26 @@ impl Specs {
     /// What is wrong with the text, in a sentence.
     pub fn read(&mut self, source: &str, text: &[u8]) -> Result<Sum, String> {
         let sum = sum(source, text);
-        if self.0.as_ref().is_none_or(|read| read.sum != sum) {
-            self.0 = None;
+        if self.held(&sum).is_none() {
+            let before = self.0.take();
             let spec =
                 spec::parse(source, text).map_err(|errors| match errors.findings.first() {
                     Some(first) => format!("{source}:{}: {}", first.line(), first.message),
                     None => format!("{source} is not understood"),
                 })?;
-            self.0 = Some(Read { sum, spec });
+            let read = match before {
+                Some((_, before)) => Read::after(spec, &before),
+                None => Read::new(spec),
+            };
+            self.0 = Some((sum, read));
         }
         Ok(sum)
     }
 
     /// The last one, if this is its digest.
-    pub fn held(&self, sum: &Sum) -> Option<&Spec> {
-        self.0
-            .as_ref()
-            .filter(|read| read.sum == *sum)
-            .map(|read| &read.spec)
+    pub fn held(&self, sum: &Sum) -> Option<&Read> {
+        let (own, read) = self.0.as_ref()?;
+        (own == sum).then_some(read)
     }
 }
 
@@ -100,10 +96,11 @@ impl Image {
     }
 }
 
-/// Endpoints of a compartment's image, entries of the fabric's; 0: not an image.
+/// Endpoints of a compartment's image, entries of the fabric's, as it says itself; 0: not
+/// an image.
 fn count(bytes: &[u8]) -> u32 {
     let count = match image::kind(bytes) {
-        Some(image::Kind::Compartment) => CompartmentImage::map(bytes)
+        Some(image::Kind::Compartment) => CompartmentImage::map_again(bytes)
             .map(|image| image.endpoints().len())
             .unwrap_or(0),
         Some(image::Kind::Fabric) => FabricImage::map(bytes)

@@ -21,6 +21,8 @@ struct Verifier {
     stages: Stages,
     uid: u32,
     seq: u32,
+    /// In questions: whose switch is a liar.
+    compromised: u32,
 }
 
 /// What it said to one question.
@@ -67,6 +69,7 @@ impl Verifier {
             stages: Stages(ready.stages),
             uid,
             seq: 0,
+            compromised: 0,
         }
     }
 
@@ -86,9 +89,15 @@ impl Verifier {
     }
 
     fn ask_fds(&mut self, purpose: u32, fds: &[BorrowedFd<'_>]) -> Said {
+        let compromised = self.compromised;
         self.seq += 1;
-        let reserved = 0;
-        self.send(&Prove { purpose, reserved }, fds);
+        self.send(
+            &Prove {
+                purpose,
+                compromised,
+            },
+            fds,
+        );
         let mut said = Said::default();
         loop {
             let (message, fds) = self
@@ -363,6 +372,38 @@ fn what_lies_in_the_seats_is_judged_and_held_against_what_was_applied() {
     verifier.show(&world.seats());
     let said = verifier.ask(PROVE_INSTALLED, &world.whole());
     assert_eq!(said.verdict.outcome, VERDICT_UNREADABLE);
+}
+
+#[test]
+fn with_one_switch_taken_over_the_rest_is_proved_and_nothing_may_be_installed() {
+    let mut verifier = Verifier::start();
+    let world = World::of(3, 2, 0);
+    let liar = *world.compartments.keys().nth(1).unwrap();
+    let mut seats = world.seats();
+    seats.get_mut(&liar).unwrap()[100] ^= 1;
+    let outcome = |verifier: &mut Verifier, compromised: u32| {
+        verifier.compromised = compromised;
+        verifier.show(&seats);
+        let said = verifier.ask(PROVE_INSTALLED, &world.named());
+        assert!(said.proved.is_empty());
+        (said.verdict.outcome, said.verdict.compartments)
+    };
+    assert_eq!(outcome(&mut verifier, 0).0, VERDICT_BREACHES);
+    // Its image is no evidence, whatever it is; another's, and the fabric's, are.
+    assert_eq!(outcome(&mut verifier, liar), (VERDICT_PROVED, 2));
+    let others = world.compartments.keys().filter(|slot| **slot != liar);
+    for other in others.copied().chain([FABRIC]) {
+        assert_ne!(outcome(&mut verifier, other).0, VERDICT_PROVED, "{other}");
+    }
+    verifier.compromised = liar;
+    let said = verifier.ask(PROVE_TO_INSTALL, &world.whole());
+    assert_eq!(said.verdict.outcome, VERDICT_UNREADABLE);
+    assert!(said.proved.is_empty());
+    // Nothing that such a claim found is known to the next.
+    verifier.compromised = 0;
+    verifier.show(&seats);
+    let said = verifier.ask(PROVE_INSTALLED, &world.named());
+    assert_eq!(said.verdict.outcome, VERDICT_BREACHES);
 }
 
 #[test]

@@ -30,6 +30,11 @@ pub struct Proof {
     pub entries: u32,
     /// Time that it took the verifier, microseconds.
     pub took_us: u64,
+    /// The compartment whose switch was taken for a liar, so that all of it holds whatever
+    /// that one does. None: every switch was taken for honest inside its own compartment;
+    /// between tenants all of it holds with any one of them taken over.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub compromised: String,
 }
 
 /// One step.

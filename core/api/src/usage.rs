@@ -11,8 +11,8 @@ pub struct Usage {
     pub from_s: u64,
     /// Hours that begin from here on are not in it.
     pub to_s: u64,
-    /// By tenant: first what its switch used and what crossed the fabric, then its
-    /// endpoints.
+    /// By tenant: first what its switch used and what crossed the fabric, of that what
+    /// crossed by each agreement, then its endpoints.
     pub rows: Vec<UsageRow>,
 }
 
@@ -24,6 +24,10 @@ pub struct UsageRow {
     pub tenant: String,
     /// The endpoint; empty = the tenant as a whole.
     pub endpoint: String,
+    /// `OFFERER/OFFER with ACCEPTOR`: what of the tenant's crossed by that agreement, by
+    /// the fabric's count; it is in the tenant's own row as well. Empty = all.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub agreement: String,
     /// Packets on the wire that it sent; of a tenant: to the fabric, by the fabric's count.
     pub sent_packets: u64,
     /// Bytes that it sent, likewise.
@@ -61,6 +65,7 @@ impl UsageRow {
         let named = UsageRow {
             tenant: self.tenant.clone(),
             endpoint: self.endpoint.clone(),
+            agreement: self.agreement.clone(),
             ..UsageRow::default()
         };
         *self == named

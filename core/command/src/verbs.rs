@@ -510,8 +510,9 @@ body! {
     Prove: Prove {
         /// `PROVE_*`.
         purpose: u32,
-        /// Zero.
-        reserved: u32,
+        /// The compartment whose switch is taken for a liar: its image is no evidence, and
+        /// nothing may be installed by the answer. 0 = none.
+        compromised: u32,
     }
 }
 /// Images that are to be installed: once proved they may be.

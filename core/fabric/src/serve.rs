@@ -3,7 +3,7 @@
 use crate::forward::{self, Decision, Frame};
 use crate::rounds::Outcome;
 use image::FabricImage;
-use image::fabric::GroupMember;
+use image::fabric::{CHANNEL_COMPARTMENT, GroupMember};
 use telemetry::counters::Counter;
 use telemetry::drops::DropReason;
 use wire::offload::{GSO_NONE, segments};
@@ -47,6 +47,8 @@ pub trait Egress<I: Ingress> {
 pub trait Counters {
     /// Adds to a slot's counter.
     fn add(&mut self, slot: u32, counter: Counter, n: u64);
+    /// What was sent on of what this compartment's channel sent to another with a tag.
+    fn crossed(&mut self, ingress: u32, tag: u16, segments: u64, bytes: u64);
     /// A frame that came from this slot was dropped.
     fn dropped(&mut self, slot: u32, reason: DropReason, frame: &Frame);
 }
@@ -113,7 +115,14 @@ pub fn serve<I: Ingress, E: Egress<I>, C: Counters>(
         let mut copies = 1;
         match decision {
             Decision::Unicast { slot, tag } => match to.send(slot, tag, &frame, &source) {
-                Ok(()) => load.count(counters, slot, Direction::Sent),
+                Ok(()) => {
+                    load.count(counters, slot, Direction::Sent);
+                    let to = image.channel(slot).map(|to| to.kind);
+                    // What an uplink brings has no tag.
+                    if frame.tag != 0 && to == Some(CHANNEL_COMPARTMENT) {
+                        counters.crossed(ingress, frame.tag, load.segments, load.bytes);
+                    }
+                }
                 Err(Refused::Full) if patience => return (cost, Outcome::Parked),
                 Err(refused) => counters.dropped(ingress, refused.reason(), &frame),
             },

@@ -485,7 +485,7 @@ fn side(
 
 /// Addresses of a packet across an agreement, as its sender or its receiver has them.
 fn ends(agreement: &Agreement, offers: bool) -> Option<([u8; 16], [u8; 16])> {
-    let first = |prefix: &spec::Prefix| of_prefix(prefix).first().map(|(first, _)| *first);
+    let first = |prefix: &spec::Prefix| of_prefix(prefix).next().map(|(first, _)| first);
     if let Some(routed) = &agreement.routed {
         let users = routed.users.first()?;
         let alike = |p: &&spec::Prefix| p.is_v4() == users.is_v4();

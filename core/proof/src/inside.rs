@@ -4,6 +4,7 @@
 use crate::breach::{Breach, Class};
 use crate::cube::{Cube, Fuel, OutOfFuel};
 use crate::intend::Host;
+use crate::known::Changed;
 use crate::lines::{Book, Line, Side, same, written};
 use crate::meaning::{Cubes, Witness, difference};
 use crate::space::{Addresses, anywhere, packets};
@@ -31,7 +32,8 @@ impl Scratch {
     }
 }
 
-/// Checks both tables of a member that is in the image as `index`.
+/// Checks both tables of a member that is in the image as `index`, but for one that
+/// was proved and has not `changed`.
 #[expect(clippy::too_many_arguments, reason = "one caller, all of them facts")]
 pub(crate) fn tables(
     host: &Host<'_>,
@@ -40,6 +42,7 @@ pub(crate) fn tables(
     book: &Book<'_>,
     at: usize,
     index: u32,
+    changed: Option<&Changed<'_>>,
     scratch: &mut Scratch,
     breaches: &mut Vec<Breach>,
 ) {
@@ -64,6 +67,9 @@ pub(crate) fn tables(
         if number == NONE {
             continue;
         }
+        if changed.is_some_and(|changed| changed.holds(image, book, at, side, number)) {
+            continue;
+        }
         image.rule_table_into(number, &mut scratch.table);
         let own = book.own(at, side);
         let mut found = Vec::new();
@@ -74,9 +80,9 @@ pub(crate) fn tables(
             at,
             side,
             table: &scratch.table,
-            own: &own,
+            own,
         };
-        if !same(book, at, side, &own, &scratch.table) && guard!("proof-tables-mean") {
+        if !same(book, at, side, own, &scratch.table) && guard!("proof-tables-mean") {
             asked.meaning(&mut found);
         }
         if guard!("proof-guardrails") {

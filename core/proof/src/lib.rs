@@ -7,13 +7,14 @@
 //! `cube` and `space` are about boxes of packets, `meaning` about lists of rules.
 //! `intend` and `lines` say what the spec and the numbers mean, `places` and `inside`
 //! hold a compartment's image against it, `reach` what tenants ask for, `between` what
-//! joins compartments. `prove` asks it all.
+//! joins compartments. `prove` asks it all, but for what `known` says was proved before.
 
 mod between;
 mod breach;
 mod cube;
 mod inside;
 mod intend;
+mod known;
 mod lines;
 mod meaning;
 mod numbers;
@@ -28,6 +29,7 @@ mod tests;
 pub use breach::{Breach, Class, Packet, Written};
 pub use cube::{Cube, Fuel, OutOfFuel};
 pub use inside::TABLE_FUEL;
+pub use known::{Known, Read};
 pub use meaning::{Cubes, Witness, difference, passes, stopped};
-pub use prove::{Claim, Known, prove};
+pub use prove::{Claim, prove};
 pub use space::{Addresses, anywhere, packets};

@@ -11,6 +11,7 @@ use crate::meaning::Cubes;
 use crate::ranges::{Range, common, everything, meets, of_prefix, one, others, tidy};
 use image::rules::{Action, MAX_RULES, Region, Rule, RuleTable};
 use spec::{Name, Prefix, Protocol, Selector, Span, Tenant, Traffic};
+use std::collections::HashMap;
 
 /// Which table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub(crate) enum Side {
     Egress,
     Ingress,
 }
+
+pub(crate) const SIDES: [Side; 2] = [Side::Egress, Side::Ingress];
 
 impl Side {
     pub fn word(self) -> &'static str {
@@ -29,7 +32,7 @@ impl Side {
 }
 
 /// Whom one side of a line means where it is the endpoint itself.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 enum Own {
     Nobody,
     Everybody,
@@ -39,7 +42,7 @@ enum Own {
 }
 
 /// One side of a line.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(crate) struct Party {
     own: Own,
     /// Whom it means at the other end.
@@ -67,10 +70,10 @@ pub(crate) struct Book<'v> {
     /// What `inside` means: tidy.
     pub inside: Vec<Range>,
     pub is_judged: bool,
-    /// The source of a host that has no address yet.
-    unspecified: Vec<Range>,
-    /// What is for several at once.
-    groups: Vec<Range>,
+    /// Of each member, on each side: what its packets have as their own address.
+    pub own: Vec<[Vec<Range>; 2]>,
+    /// Members by their names.
+    names: HashMap<&'v str, u32>,
 }
 
 /// A box of a line: ranges of the five fields.
@@ -82,13 +85,21 @@ impl<'v> Book<'v> {
     /// Of a tenant, by its place in the spec.
     pub fn new(host: &Host<'_>, at: usize, view: &'v View<'v>) -> Book<'v> {
         let tenant = view.tenant;
+        // The source of a host that has no address yet; what is for several at once.
+        let unspecified = constants(&["0.0.0.0/32", "::/128"]);
+        let groups = constants(&["224.0.0.0/4", "255.255.255.255/32", "ff00::/8"]);
+        let members = view.members.iter();
         let mut book = Book {
             view,
             lines: Vec::new(),
             inside: inside(tenant),
             is_judged: tenant.is_judged(&host.spec.guardrails),
-            unspecified: constants(&["0.0.0.0/32", "::/128"]),
-            groups: constants(&["224.0.0.0/4", "255.255.255.255/32", "ff00::/8"]),
+            own: members
+                .map(|member| [speaks(member, &unspecified), hears(view, member, &groups)])
+                .collect(),
+            names: (view.members.iter().zip(0..))
+                .map(|(member, at)| (member.endpoint.name.as_str(), at))
+                .collect(),
         };
         if !book.is_judged {
             return book;
@@ -198,9 +209,9 @@ impl<'v> Book<'v> {
         }
         book.lines = lines;
         // Prefixes that are nobody's here are asked about once, not at each member.
-        for side in [Side::Egress, Side::Ingress] {
+        for side in SIDES {
             let all = (0..view.members.len()).flat_map(|at| book.own(at, side));
-            let all = tidy(all.collect());
+            let all = tidy(all.copied().collect());
             for line in &mut book.lines {
                 let party = match side {
                     Side::Egress => &mut line.from,
@@ -216,24 +227,28 @@ impl<'v> Book<'v> {
 
     fn party(&self, selector: &Selector, offered: &[&Agreement], accepted: &[&Agreement]) -> Party {
         let members = &self.view.members;
-        let these = |is: &dyn Fn(&Member<'_>) -> bool, more: Vec<Range>| {
-            let chosen = (0u32..).zip(members).filter(|(_, m)| is(m));
-            let (own, mut peer): (Vec<u32>, Vec<Range>) = (
-                chosen.clone().map(|(at, _)| at).collect(),
-                chosen.flat_map(|(_, m)| m.own.iter().copied()).collect(),
-            );
-            peer.extend(more);
+        let these = |chosen: Vec<u32>, more: Vec<Range>| {
+            let chosen_members = chosen.iter().filter_map(|at| members.get(*at as usize));
+            let peer = chosen_members.flat_map(|m| m.own.iter().copied());
+            let peer = tidy(peer.chain(more).collect());
             Party {
-                own: Own::These(own),
-                peer: tidy(peer),
+                own: Own::These(chosen),
+                peer,
             }
+        };
+        let all = |is: &dyn Fn(&Member<'_>) -> bool| {
+            let all = (0u32..).zip(members).filter(|(_, m)| is(m));
+            all.map(|(at, _)| at).collect()
         };
         match selector {
             Selector::Any => anybody(),
             Selector::Outside => strangers(others(&self.inside)),
             Selector::Endpoint(names) => {
-                let is = |m: &Member<'_>| among(names, &m.endpoint.name.value);
-                these(&is, Vec::new())
+                let chosen = names.iter().filter_map(|n| self.names.get(n.as_str()));
+                let mut chosen: Vec<u32> = chosen.copied().collect();
+                chosen.sort_unstable();
+                chosen.dedup();
+                these(chosen, Vec::new())
             }
             Selector::Label(labels) => {
                 let has = |m: &Member<'_>| {
@@ -243,14 +258,14 @@ impl<'v> Book<'v> {
                             .any(|(k, v)| k.value == key.value && v.value == value.value)
                     })
                 };
-                these(&has, Vec::new())
+                these(all(&has), Vec::new())
             }
             Selector::Subnet(names) => {
                 let named = self.view.subnets.iter();
                 let named = named.filter(|net| among(names, &net.subnet.name.value));
-                let all = named.flat_map(|net| net.subnet.prefixes.iter());
+                let prefixes = named.flat_map(|net| net.subnet.prefixes.iter());
                 let is = |m: &Member<'_>| among(names, &m.endpoint.subnet.value);
-                these(&is, all.flat_map(|p| of_prefix(p)).collect())
+                these(all(&is), prefixes.flat_map(|p| of_prefix(p)).collect())
             }
             Selector::Prefix(list) => {
                 let all = tidy(list.iter().flat_map(|p| of_prefix(p)).collect());
@@ -277,21 +292,22 @@ impl<'v> Book<'v> {
 
     /// What a member's packets have as their own address: those that it may send from,
     /// or those that what it gets is sent to.
-    pub fn own(&self, at: usize, side: Side) -> Vec<Range> {
-        let Some(member) = self.view.members.get(at) else {
-            return Vec::new();
-        };
-        let mut all = member.own.clone();
-        all.extend_from_slice(match side {
-            Side::Egress => &self.unspecified,
-            Side::Ingress => &self.groups,
-        });
-        let subnet = self.view.subnets.get(member.subnet).map(|n| n.subnet);
-        let prefix4 = subnet.and_then(spec::Subnet::prefix4);
-        if let (Side::Ingress, Some(prefix)) = (side, prefix4) {
-            all.extend(of_prefix(&prefix).last().map(|range| one(range.1)));
+    pub fn own(&self, at: usize, side: Side) -> &[Range] {
+        match (self.own.get(at), side) {
+            (Some([egress, _]), Side::Egress) => egress,
+            (Some([_, ingress]), Side::Ingress) => ingress,
+            (None, _) => &[],
         }
-        tidy(all)
+    }
+
+    /// What holds where no line decides: outbound, inbound, inside.
+    pub fn defaults(&self) -> [Action; 3] {
+        let inside = action(self.view.tenant.defaults().inside, true);
+        [
+            self.default(Side::Egress),
+            self.default(Side::Ingress),
+            inside,
+        ]
     }
 
     /// What holds where no box says otherwise.
@@ -399,6 +415,27 @@ fn cube(piece: &Piece<'_>) -> Cube {
 }
 
 impl Line {
+    /// Whether it means the same packets, at everybody, and does the same with them.
+    pub fn means(&self, other: &Line) -> bool {
+        self.action == other.action
+            && self.is_guardrail == other.is_guardrail
+            && self.protocol == other.protocol
+            && self.source_ports == other.source_ports
+            && self.ports == other.ports
+            && self.from == other.from
+            && self.to == other.to
+    }
+
+    /// Whether it has any box at a member that has these addresses.
+    pub fn concerns(&self, at: usize, side: Side, own: &[Range]) -> bool {
+        let mut any = false;
+        self.pieces(at, side, own, |_| {
+            any = true;
+            false
+        });
+        any
+    }
+
     /// Its boxes at a member that has these addresses; whether all were taken.
     fn pieces<'b>(
         &'b self,
@@ -518,6 +555,21 @@ fn among(names: &spec::OneOrMore<Name>, name: &Name) -> bool {
     names.iter().any(|n| n.value == *name)
 }
 
+/// Where a member's packets may come from.
+fn speaks(member: &Member<'_>, unspecified: &[Range]) -> Vec<Range> {
+    tidy([&member.own, unspecified].concat())
+}
+
+/// Where packets for a member may be sent to.
+fn hears(view: &View<'_>, member: &Member<'_>, groups: &[Range]) -> Vec<Range> {
+    let mut all = [&member.own, groups].concat();
+    let subnet = view.subnets.get(member.subnet).map(|n| n.subnet);
+    if let Some(prefix) = subnet.and_then(spec::Subnet::prefix4) {
+        all.extend(of_prefix(&prefix).last().map(|range| one(range.1)));
+    }
+    tidy(all)
+}
+
 fn anybody() -> Party {
     Party {
         own: Own::Everybody,
@@ -566,7 +618,7 @@ fn served_line(agreement: &Agreement, named: (String, Span), from: Party, to: Pa
 fn constant(prefix: &str) -> Vec<Range> {
     prefix
         .parse::<Prefix>()
-        .map_or_else(|_| Vec::new(), |p| of_prefix(&p))
+        .map_or_else(|_| Vec::new(), |p| of_prefix(&p).collect())
 }
 
 fn constants(prefixes: &[&str]) -> Vec<Range> {

@@ -3,13 +3,13 @@
 use crate::between;
 use crate::breach::{Breach, Class};
 use crate::inside::{self, Scratch};
-use crate::intend::{Agreement, Attachment, Host, Unknown, View};
+use crate::intend::{Host, Unknown, View};
+use crate::known::{Before, Known, Meant, Read, Same};
 use crate::lines::Book;
 use crate::numbers::Numbers;
 use crate::{places, reach};
 use guard::guard;
 use image::{Aligned, CompartmentImage, Digest, FabricImage, MapError};
-use spec::{Guardrail, Spec, Tenant, Uplink};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Claim<'a> {
     /// What the provider and the tenants asked for.
-    pub spec: &'a Spec,
+    pub spec: &'a Read,
     /// The numbers that names were given, as the store has them (JSON).
     pub numbers: &'a [u8],
     /// The time, seconds since 1970: agreements end.
@@ -30,34 +30,17 @@ pub struct Claim<'a> {
     /// image is no evidence, is not looked at and need not be there, and nothing is
     /// claimed about the inside of it.
     pub compromised: Option<u32>,
+    /// Images that were proved last ([`Known::proved`]) of slots that have another now,
+    /// where the caller still has them: with them only tables that differ are looked at.
+    /// That they have the digest that they say is the caller's word.
+    pub before: BTreeMap<u32, &'a [u8]>,
+    /// Whether the caller has counted all images' digests from these very bytes and found
+    /// what they say; else they are counted here.
+    pub counted: bool,
 }
 
 /// Breaches that are told, at most: one is enough to refuse.
 const MAX_BREACHES: usize = 1000;
-
-/// What was proved of images before, so that only what differs is looked at again. It
-/// says nothing about a claim with a compromised compartment.
-#[derive(Debug, Default)]
-pub struct Known {
-    last: Option<Last>,
-    /// The numbers as they were read last.
-    numbers: Option<(Vec<u8>, Arc<Numbers>)>,
-}
-
-/// The last claim that was proved: all that the proof of an image goes by.
-#[derive(Debug)]
-struct Last {
-    host_name: String,
-    uplinks: Vec<Uplink>,
-    guardrails: Vec<Guardrail>,
-    tenants: Vec<Tenant>,
-    numbers: Arc<Numbers>,
-    agreements: Vec<Agreement>,
-    attachments: Vec<Attachment>,
-    compartments: BTreeMap<u32, Vec<usize>>,
-    /// By slot, 0 = the fabric.
-    images: BTreeMap<u32, Digest>,
-}
 
 /// Proves the claim whole: the digests of the images that may be installed, the fabric's
 /// first, then by slot. Those of images that were proved before are what the images
@@ -70,7 +53,8 @@ pub fn prove(claim: &Claim<'_>, known: &mut Known) -> Result<Vec<Digest>, Vec<Br
     let host = Host::new(claim.spec, &numbers, claim.now);
     let host = host.map_err(|unknown| vec![unfit(0, unknown)])?;
     let mut breaches = Vec::new();
-    let same = Same::new(&host, known.last.as_ref());
+    let same = Same::new(claim.spec, &host, known);
+    let mut fresh = Vec::new();
     between::tags(&host, &mut breaches);
     let mut images = BTreeMap::new();
 
@@ -109,12 +93,17 @@ pub fn prove(claim: &Claim<'_>, known: &mut Known) -> Result<Vec<Digest>, Vec<Br
         if breaches.len() >= MAX_BREACHES {
             break;
         }
-        let mapped = with_compartment(bytes, |image| {
-            compartment(&host, *slot, tenants, image, &mut breaches);
-            image.digest()
+        let before = same.before(*slot, claim.before.get(slot).copied());
+        let mapped = with_compartment(bytes, claim.counted, |image| {
+            let before = before.as_ref();
+            let meant = compartment(&host, *slot, tenants, image, before, &mut breaches);
+            (image.digest(), meant)
         });
         match mapped {
-            Ok(digest) => drop(images.insert(*slot, digest)),
+            Ok((digest, meant)) => {
+                images.insert(*slot, digest);
+                fresh.extend(meant);
+            }
             Err(why) => breaches.push(unreadable(*slot, why)),
         }
     }
@@ -124,124 +113,27 @@ pub fn prove(claim: &Claim<'_>, known: &mut Known) -> Result<Vec<Digest>, Vec<Br
     }
     let proved = images.values().copied().collect();
     if claim.compromised.is_none() {
-        let Host {
-            agreements,
-            attachments,
-            compartments,
-            ..
-        } = host;
-        let spec = claim.spec;
-        let unchanged = same.tenants;
-        let before = known.last.take().map(|last| last.tenants);
-        known.last = Some(Last {
-            host_name: spec.host_name().to_owned(),
-            uplinks: spec.uplinks.clone(),
-            guardrails: spec.guardrails.clone(),
-            tenants: kept(&spec.tenants, before, &unchanged),
-            numbers: Arc::clone(&numbers),
-            agreements,
-            attachments,
-            compartments,
-            images,
-        });
+        known.remember(claim.spec, host, Arc::clone(&numbers), images, fresh);
     }
     Ok(proved)
 }
 
-/// The tenants, those that are the same not copied again.
-fn kept(now: &[Tenant], before: Option<Vec<Tenant>>, same: &[bool]) -> Vec<Tenant> {
-    let mut kept = before.unwrap_or_default();
-    kept.truncate(now.len());
-    for (at, tenant) in now.iter().enumerate() {
-        match kept.get_mut(at) {
-            Some(_) if same.get(at) == Some(&true) => {}
-            Some(old) => old.clone_from(tenant),
-            None => kept.push(tenant.clone()),
-        }
-    }
-    kept
-}
-
-/// What is as it was when it was proved last.
-struct Same<'k> {
-    last: Option<&'k Last>,
-    /// By tenant.
-    tenants: Vec<bool>,
-    /// What concerns every tenant.
-    host: bool,
-}
-
-impl<'k> Same<'k> {
-    fn new(host: &Host<'_>, last: Option<&'k Last>) -> Same<'k> {
-        let spec = host.spec;
-        let tenants = spec.tenants.iter().enumerate().map(|(at, tenant)| {
-            let name = tenant.name.as_str();
-            last.is_some_and(|last| {
-                let numbers = core::ptr::eq(&*last.numbers, host.numbers)
-                    || last.numbers.tenants.get(name) == host.numbers.tenants.get(name);
-                numbers && last.tenants.get(at) == Some(tenant)
-            })
-        });
-        let is = last.is_some_and(|last| {
-            last.host_name == spec.host_name()
-                && last.uplinks == spec.uplinks
-                && last.guardrails == spec.guardrails
-                && last.numbers.uplinks == host.numbers.uplinks
-        });
-        Same {
-            last,
-            tenants: tenants.collect(),
-            host: is,
-        }
-    }
-
-    fn fabric(&self, host: &Host<'_>, bytes: &[u8]) -> Option<Digest> {
-        let last = self.last.filter(|_| self.host)?;
-        let digest = image::claimed_digest(bytes)?;
-        let same = last.agreements == host.agreements
-            && last.attachments == host.attachments
-            && last.compartments.keys().eq(host.compartments.keys());
-        let as_proved = last.images.get(&0) == Some(&digest);
-        (as_proved && (same || !guard!("proof-known-fabric"))).then_some(digest)
-    }
-
-    fn compartment(
-        &self,
-        host: &Host<'_>,
-        slot: u32,
-        tenants: &[usize],
-        bytes: &[u8],
-    ) -> Option<Digest> {
-        let last = self.last.filter(|_| self.host)?;
-        let digest = image::claimed_digest(bytes)?;
-        let here = |a: &&Agreement| a.acceptor_slot == slot || a.offerer_slot == slot;
-        let there = |a: &&Attachment| a.slot == slot;
-        let same = last
-            .compartments
-            .get(&slot)
-            .is_some_and(|old| old == tenants)
-            && tenants
-                .iter()
-                .all(|at| self.tenants.get(*at) == Some(&true))
-            && (last.agreements.iter().filter(here)).eq(host.agreements.iter().filter(here))
-            && (last.attachments.iter().filter(there)).eq(host.attachments.iter().filter(there));
-        let as_proved = last.images.get(&slot) == Some(&digest);
-        (as_proved && (same || !guard!("proof-known-spec"))).then_some(digest)
-    }
-}
-
-/// All about one compartment's image.
+/// All about one compartment's image; gives what its tenants' tables are to be.
 fn compartment(
     host: &Host<'_>,
     slot: u32,
     tenants: &[usize],
     image: &CompartmentImage<'_>,
+    before: Option<&Before<'_>>,
     breaches: &mut Vec<Breach>,
-) {
+) -> Vec<(usize, Meant)> {
     let views: Result<Vec<View<'_>>, Unknown> = tenants.iter().map(|at| host.view(*at)).collect();
     let views = match views {
         Ok(views) => views,
-        Err(unknown) => return breaches.push(unfit(slot, unknown)),
+        Err(unknown) => {
+            breaches.push(unfit(slot, unknown));
+            return Vec::new();
+        }
     };
     let books: Vec<Book<'_>> = (tenants.iter().zip(&views))
         .map(|(at, view)| Book::new(host, *at, view))
@@ -251,6 +143,7 @@ fn compartment(
     let mut scratch = Scratch::new();
     for (view, (at, book)) in tenants.iter().zip(&books).enumerate() {
         places::routes(host, slot, image, *at, book, breaches);
+        let changed = before.and_then(|before| before.tenant(*at, book));
         for member in 0..book.view.members.len() {
             if let Some(index) = found.get(&(view, member)) {
                 inside::tables(
@@ -260,12 +153,13 @@ fn compartment(
                     book,
                     member,
                     *index,
+                    changed.as_ref(),
                     &mut scratch,
                     breaches,
                 );
             }
             if breaches.len() >= MAX_BREACHES {
-                return;
+                return Vec::new();
             }
         }
         reach::check(host, slot, image, *at, book, view, &found, breaches);
@@ -277,6 +171,8 @@ fn compartment(
         let what = "it has a table that is nobody's";
         breaches.push(Breach::new(Class::NoTables, slot, what));
     }
+    let books = books.into_iter().map(Meant::of);
+    tenants.iter().copied().zip(books).collect()
 }
 
 /// The numbers, read anew where they are other bytes than last time.
@@ -308,9 +204,14 @@ fn unreadable(slot: u32, why: MapError) -> Breach {
 /// Maps an image where it lies, or in a copy where that is not aligned.
 fn with_compartment<T>(
     bytes: &[u8],
+    counted: bool,
     with: impl FnOnce(&CompartmentImage<'_>) -> T,
 ) -> Result<T, MapError> {
-    match CompartmentImage::map(bytes) {
+    let mapped = match counted {
+        true => CompartmentImage::map_counted(bytes),
+        false => CompartmentImage::map(bytes),
+    };
+    match mapped {
         Err(MapError::Alignment) => {
             CompartmentImage::map(Aligned::copy_of(bytes).as_ref()).map(|image| with(&image))
         }

@@ -22,7 +22,7 @@ pub(crate) const fn one(address: [u8; 16]) -> Range {
 }
 
 /// The addresses of a prefix.
-pub(crate) fn of_prefix(prefix: &Prefix) -> Vec<Range> {
+pub(crate) fn of_prefix(prefix: &Prefix) -> impl Iterator<Item = Range> + use<> {
     let host_bits = (if prefix.is_v4() { 32 } else { 128 }) - u32::from(prefix.len);
     let first = wide(&spec::mapped(prefix.network));
     let last = if host_bits == 128 {
@@ -31,27 +31,30 @@ pub(crate) fn of_prefix(prefix: &Prefix) -> Vec<Range> {
         first | ((1u128 << host_bits) - 1)
     };
     let range = |first: u128, last: u128| (first.to_be_bytes(), last.to_be_bytes());
-    if !prefix.is_v4() && first <= MAPPED.0 && last >= MAPPED.1 {
-        vec![range(first, MAPPED.0 - 1), range(MAPPED.1 + 1, last)]
+    let all = if !prefix.is_v4() && first <= MAPPED.0 && last >= MAPPED.1 {
+        [
+            Some(range(first, MAPPED.0 - 1)),
+            Some(range(MAPPED.1 + 1, last)),
+        ]
     } else {
-        vec![range(first, last)]
-    }
+        [Some(range(first, last)), None]
+    };
+    all.into_iter().flatten()
 }
 
 /// Sorted, and neighbours joined.
 pub(crate) fn tidy(mut ranges: Vec<Range>) -> Vec<Range> {
-    ranges.sort_unstable();
-    let mut out: Vec<Range> = Vec::with_capacity(ranges.len());
-    for range in ranges {
-        if let Some(last) = out.last_mut()
-            && (last.1 >= range.0 || wide(&last.1).wrapping_add(1) == wide(&range.0))
-        {
-            last.1 = last.1.max(range.1);
-            continue;
+    // As numbers: bytes would be compared by calls.
+    ranges.sort_unstable_by_key(|(first, last)| (wide(first), wide(last)));
+    ranges.dedup_by(|next, before| {
+        let (last, first) = (wide(&before.1), wide(&next.0));
+        let joins = last >= first || last.wrapping_add(1) == first;
+        if joins {
+            before.1 = wide(&next.1).max(last).to_be_bytes();
         }
-        out.push(range);
-    }
-    out
+        joins
+    });
+    ranges
 }
 
 /// What is not in these (tidy) ranges.
@@ -86,8 +89,9 @@ pub(crate) fn common(some: &[Range], more: &[Range]) -> Vec<Range> {
 
 /// Whether a range has an address of these (tidy).
 pub(crate) fn meets(ranges: &[Range], range: &Range) -> bool {
-    let at = ranges.partition_point(|r| r.1 < range.0);
-    ranges.get(at).is_some_and(|r| r.0 <= range.1)
+    let (first, last) = (wide(&range.0), wide(&range.1));
+    let at = ranges.partition_point(|r| wide(&r.1) < first);
+    ranges.get(at).is_some_and(|r| wide(&r.0) <= last)
 }
 
 /// Whether an address is in these (tidy).

@@ -3,6 +3,7 @@
 mod guards;
 mod honest;
 mod hosts;
+mod known;
 mod planted;
 mod reach;
 mod referee;

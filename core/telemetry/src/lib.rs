@@ -2,6 +2,7 @@
 //! keeper holds: counters, drop reasons by name, and the flight recorder. Readers
 //! take every value as an allegation.
 pub mod counters;
+pub mod crossed;
 pub mod drops;
 pub mod flows;
 pub mod recorder;

@@ -95,6 +95,10 @@ pub struct HistoryEntry {
 pub struct Seen {
     /// By compartment id.
     pub targets: std::collections::BTreeMap<u32, SeenTarget>,
+    /// The fabric's page.
+    pub fabric_page: String,
+    /// What the fabric said of each compartment and tag (`telemetry::crossed`).
+    pub crossed: std::collections::BTreeMap<u32, [u64; 2]>,
 }
 
 /// One compartment's.

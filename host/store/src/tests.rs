@@ -248,6 +248,7 @@ fn what_was_used_is_added_up_by_the_hour_and_too_old_hours_go() {
             },
         )]
         .into(),
+        ..Seen::default()
     };
     let mut store = open(file(&path)).unwrap();
     assert_eq!(store.seen().unwrap(), Seen::default());

@@ -1,7 +1,8 @@
 //! Lies that are well-formed records: who sends, to whom, about what.
 
+use crate::crossings::Crossings;
 use crate::lies::Lie;
-use image::compartment::{Attachment, Endpoint};
+use crate::post::Post;
 use ring::record::CaptureNote;
 use wire::RawOffload;
 use wire::offload::{GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, MAX_FRAME, NEEDS_CSUM};
@@ -29,11 +30,14 @@ pub struct Forger {
     own_address: [u8; 4],
     /// MACs of its own endpoints: others' look alike.
     macs: Vec<[u8; 6]>,
+    crossings: Crossings,
 }
 
 impl Forger {
     /// Takes what the image says of its own.
-    pub fn learn(&mut self, endpoints: &[Endpoint], attachments: &[Attachment]) {
+    pub fn learn(&mut self, post: &Post) {
+        let (endpoints, attachments) = (&post.endpoints, &post.attachments);
+        self.crossings.learn(&post.crossings);
         if self.macs.len() == endpoints.len() && !self.macs.is_empty() {
             return;
         }
@@ -115,6 +119,7 @@ impl Forger {
                 };
                 forged.frame = ipv4(to, from, address, len);
             }
+            Lie::Crossing => (forged.tag, forged.frame) = self.crossings.forge(from),
             _ => forged.note.endpoint = low.into(),
         }
         forged
@@ -133,13 +138,13 @@ impl Forger {
     }
 }
 
-fn put(frame: &mut [u8], at: usize, bytes: &[u8]) {
+pub fn put(frame: &mut [u8], at: usize, bytes: &[u8]) {
     if let Some(place) = frame.get_mut(at..at + bytes.len()) {
         place.copy_from_slice(bytes);
     }
 }
 
-fn ethernet(to: [u8; 6], from: [u8; 6], kind: u16, len: usize) -> Vec<u8> {
+pub fn ethernet(to: [u8; 6], from: [u8; 6], kind: u16, len: usize) -> Vec<u8> {
     let mut frame = vec![0; len];
     put(&mut frame, 0, &to);
     put(&mut frame, 6, &from);
@@ -158,6 +163,13 @@ fn ipv4(to: [u8; 6], from: [u8; 6], source: [u8; 4], len: usize) -> Vec<u8> {
     );
     put(&mut frame, 26, &source);
     put(&mut frame, 30, &[10, 1, 1, 10]);
+    ipv4_sum(&mut frame);
+    frame
+}
+
+/// Puts in the checksum of an IPv4 header without options (RFC 1071).
+pub fn ipv4_sum(frame: &mut [u8]) {
+    put(frame, 24, &[0; 2]);
     let sum = frame.get(14..34).map_or(0, |header| {
         let words = header
             .chunks_exact(2)
@@ -165,8 +177,7 @@ fn ipv4(to: [u8; 6], from: [u8; 6], source: [u8; 4], len: usize) -> Vec<u8> {
         let sum: u32 = words.sum();
         !((sum & 0xffff) + (sum >> 16)) as u16
     });
-    put(&mut frame, 24, &sum.to_be_bytes());
-    frame
+    put(frame, 24, &sum.to_be_bytes());
 }
 
 fn ipv6(to: [u8; 6], from: [u8; 6], next: u8, len: usize) -> Vec<u8> {

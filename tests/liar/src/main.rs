@@ -9,6 +9,7 @@
 //! It counts what it sent in its counters page: slot 0 `TxFrames` in all, and slot
 //! n `TxFrames` of the n-th kind of lie, where the page has that slot.
 
+mod crossings;
 mod frames;
 mod lies;
 mod memory;

@@ -5,7 +5,7 @@ use command::Message;
 use command::message::Verb;
 use command::verbs::{AddPort, Attach, PORT_CHANNEL, Running, UseImage};
 use image::MappedCompartment;
-use image::compartment::{Attachment, Endpoint};
+use image::compartment::{Attachment, Crossing, Endpoint, ServicePorts};
 use ring::State;
 use seqpacket::{Error, Fds, Socket};
 use shm::{Channel, CountersPage};
@@ -28,6 +28,8 @@ pub struct Post {
     pub endpoints: Vec<Endpoint>,
     /// As in the image.
     pub attachments: Vec<Attachment>,
+    /// As in the image, each with its service's ports.
+    pub crossings: Vec<(Crossing, Vec<ServicePorts>)>,
     /// Starts of this compartment so far, this one included.
     pub starts: u64,
     beats: u64,
@@ -41,6 +43,7 @@ impl Post {
             channel: None,
             endpoints: Vec::new(),
             attachments: Vec::new(),
+            crossings: Vec::new(),
             starts: 0,
             beats: 0,
         }
@@ -106,6 +109,11 @@ impl Post {
         let mapped = worker::image(body, fds, MappedCompartment::map, MappedCompartment::digest)?;
         self.endpoints = mapped.image().endpoints().to_vec();
         self.attachments = mapped.image().attachments().to_vec();
+        let image = mapped.image();
+        let crossings = image.crossings().iter();
+        self.crossings = crossings
+            .map(|crossing| (*crossing, image.service_ports_of(crossing).to_vec()))
+            .collect();
         if let Some(counters) = &self.counters {
             counters.set(ProcessWord::Epoch, body.epoch);
         }

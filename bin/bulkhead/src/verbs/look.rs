@@ -1,7 +1,7 @@
 //! `status`, `why`, `dump`, `verify`.
 
 use super::as_json;
-use crate::args::{Dump, EndpointName};
+use crate::args::{Dump, EndpointName, Verify};
 use crate::client::{Client, encoded};
 use crate::exit::{Exit, Trouble};
 use crate::table::{Table, grouped, nanoseconds, when};
@@ -354,8 +354,12 @@ pub async fn dump(dump: &Dump, client: &Client, json: bool) -> Result<Exit, Trou
 }
 
 /// What is installed, proved just now.
-pub async fn verify(client: &Client, json: bool) -> Result<Exit, Trouble> {
-    let proof: Proof = client.get("/v1/verify").await?;
+pub async fn verify(verify: &Verify, client: &Client, json: bool) -> Result<Exit, Trouble> {
+    let path = match &verify.compromised {
+        Some(name) => format!("/v1/verify?compromised={}", encoded(name)),
+        None => "/v1/verify".into(),
+    };
+    let proof: Proof = client.get(&path).await?;
     if json {
         return as_json(&proof);
     }
@@ -365,7 +369,12 @@ pub async fn verify(client: &Client, json: bool) -> Result<Exit, Trouble> {
             compartments: 0,
             ..
         } => "nothing is applied\n".to_owned(),
-        proof => proved(&proof),
+        proof if proof.compromised.is_empty() => proved(&proof),
+        proof => format!(
+            "{}whatever the switch of {} does: between tenants only what is agreed passes\n",
+            proved(&proof),
+            proof.compromised
+        ),
     };
     crate::print(text.as_bytes())
 }

@@ -41,11 +41,13 @@ fn rendered(usage: &Usage) -> String {
     ]);
     for row in &usage.rows {
         let whole = row.endpoint.is_empty();
-        let of_tenant = |text: String| if whole { text } else { String::new() };
+        let all = whole && row.agreement.is_empty();
+        let of_tenant = |text: String| if all { text } else { String::new() };
         table.row([
-            match whole {
-                true => row.tenant.clone(),
-                false => format!("  {}/{}", row.tenant, row.endpoint),
+            match (whole, row.agreement.as_str()) {
+                (true, "") => row.tenant.clone(),
+                (true, agreement) => format!("  by {agreement}"),
+                (false, _) => format!("  {}/{}", row.tenant, row.endpoint),
             },
             grouped(row.sent_packets),
             bytes(row.sent_bytes),
@@ -69,12 +71,15 @@ fn rendered(usage: &Usage) -> String {
 
 fn csv(usage: &Usage) -> String {
     let mut out = String::from(
-        "from_s,to_s,tenant,endpoint,sent_packets,sent_bytes,got_packets,got_bytes,connections,cpu_ns,memory_byte_seconds\n",
+        "from_s,to_s,tenant,endpoint,agreement,sent_packets,sent_bytes,got_packets,got_bytes,connections,cpu_ns,memory_byte_seconds\n",
     );
     for row in &usage.rows {
-        // Names hold letters, digits and hyphens: nothing to quote.
+        // Names hold letters, digits and hyphens, agreements blanks and slashes: nothing to quote.
         let UsageRow {
-            tenant, endpoint, ..
+            tenant,
+            endpoint,
+            agreement,
+            ..
         } = row;
         let figures = [
             row.sent_packets,
@@ -85,7 +90,11 @@ fn csv(usage: &Usage) -> String {
             row.cpu_ns,
             row.memory_byte_seconds,
         ];
-        let _ = write!(out, "{},{},{tenant},{endpoint}", usage.from_s, usage.to_s);
+        let _ = write!(
+            out,
+            "{},{},{tenant},{endpoint},{agreement}",
+            usage.from_s, usage.to_s
+        );
         for figure in figures {
             let _ = write!(out, ",{figure}");
         }
@@ -110,6 +119,7 @@ mod tests {
             connections: 5,
             cpu_ns: 6,
             memory_byte_seconds: 7,
+            ..UsageRow::default()
         };
         let usage = Usage {
             from_s: 3600,
@@ -118,7 +128,7 @@ mod tests {
         };
         let text = csv(&usage);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[1], "3600,7200,red,web1,1,2,3,4,5,6,7");
+        assert_eq!(lines[1], "3600,7200,red,web1,,1,2,3,4,5,6,7");
         assert_eq!(lines[0].split(',').count(), lines[1].split(',').count());
         let shown = rendered(&usage);
         assert!(

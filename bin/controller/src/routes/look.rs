@@ -187,10 +187,25 @@ pub async fn dump(
     })))
 }
 
+/// What a proof is to hold despite.
+#[derive(Deserialize, IntoParams)]
+pub struct Despite {
+    /// The compartment, or the tenant, whose switch is taken for a liar. Default: none.
+    compromised: Option<String>,
+}
+
 /// Has what is installed just now proved.
-#[utoipa::path(get, path = "/v1/verify", responses((status = 200, body = Proof), (status = 403, body = Fault), (status = 422, body = Fault)))]
-pub async fn verify(_: Reader, State(server): From) -> Result<Json<Proof>, Failure> {
-    Ok(Json(server.applier.lock().await.verify().await?))
+#[utoipa::path(get, path = "/v1/verify", params(Despite), responses((status = 200, body = Proof), (status = 403, body = Fault), (status = 404, body = Fault), (status = 422, body = Fault)))]
+pub async fn verify(
+    _: Reader,
+    State(server): From,
+    Query(despite): Query<Despite>,
+) -> Result<Json<Proof>, Failure> {
+    let mut applier = server.applier.lock().await;
+    Ok(Json(match despite.compromised {
+        Some(name) => applier.verify_despite(&name).await?,
+        None => applier.verify().await?,
+    }))
 }
 
 /// Whose document.
@@ -233,8 +248,13 @@ pub async fn spec(
 #[utoipa::path(get, path = "/metrics", responses((status = 200, content_type = "application/openmetrics-text", body = String)))]
 pub async fn metrics(_: Reader, State(server): From) -> Result<impl IntoResponse, Failure> {
     let (world, survey) = server.survey().await;
-    let text = metrics::render(&survey, &world, &server.world.health())
-        .map_err(|e| Fault::new("bulkhead", Whose::Bulkhead, e.to_string(), ""))?;
+    let text = metrics::render(
+        &survey,
+        &world,
+        &server.world.health(),
+        server.happenings.counts(),
+    )
+    .map_err(|e| Fault::new("bulkhead", Whose::Bulkhead, e.to_string(), ""))?;
     Ok((
         [(
             CONTENT_TYPE,

@@ -554,8 +554,11 @@ pub fn question(how: &str, purpose: u32, images: &[&[u8]]) -> (Prove, OwnedFd) {
         ..Bundle::ahead(how, b"")
     };
     let fd = shm::SealedImage::create("test-bundle", &bundle.write()).unwrap();
-    let reserved = 0;
-    (Prove { purpose, reserved }, fd)
+    let body = Prove {
+        purpose,
+        compromised: 0,
+    };
+    (body, fd)
 }
 
 /// What a fifo's client gets.

@@ -40,6 +40,9 @@ impl Counters for Sums {
     fn add(&mut self, _: u32, _: Counter, n: u64) {
         self.counted += n;
     }
+    fn crossed(&mut self, _: u32, _: u16, segments: u64, bytes: u64) {
+        self.counted += segments + bytes;
+    }
     fn dropped(&mut self, _: u32, reason: DropReason, _: &Frame) {
         self.drops[reason as usize] += 1;
     }

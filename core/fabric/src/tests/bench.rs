@@ -143,11 +143,17 @@ impl Egress<Queue> for Sink {
 pub struct Tally {
     pub drops: BTreeMap<(u32, DropReason), u64>,
     pub counts: BTreeMap<(u32, Counter), u64>,
+    /// By ingress and tag: segments, bytes.
+    pub crossed: BTreeMap<(u32, u16), [u64; 2]>,
 }
 
 impl Counters for Tally {
     fn add(&mut self, slot: u32, counter: Counter, n: u64) {
         *self.counts.entry((slot, counter)).or_default() += n;
+    }
+    fn crossed(&mut self, ingress: u32, tag: u16, segments: u64, bytes: u64) {
+        let sum = self.crossed.entry((ingress, tag)).or_default();
+        *sum = [sum[0] + segments, sum[1] + bytes];
     }
     fn dropped(&mut self, slot: u32, reason: DropReason, _: &Frame) {
         *self.drops.entry((slot, reason)).or_default() += 1;

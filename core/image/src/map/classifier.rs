@@ -7,6 +7,7 @@ use crate::compartment::{
 use crate::rules::{Action, Verdict};
 use guard::guard;
 use wire::Tuple;
+use zerocopy::IntoBytes;
 
 /// The sections of rule tables.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +68,38 @@ impl Classifier<'_> {
             }
         }
         Verdict::by_default(Action::from_number(table.default_action))
+    }
+
+    /// See [`crate::CompartmentImage::same_rules`]. Summaries follow from the rest.
+    pub(super) fn same_rules(&self, table: u32, other: &Classifier<'_>, others: u32) -> bool {
+        let (Some(table), Some(others)) = (
+            self.tables.get(table as usize),
+            other.tables.get(others as usize),
+        ) else {
+            return false;
+        };
+        let pairs = || self.groups_of(table).iter().zip(other.groups_of(others));
+        table.default_action == others.default_action
+            && table.groups_count == others.groups_count
+            && pairs().all(|(a, b)| {
+                self.outcomes_of(a).as_bytes() == other.outcomes_of(b).as_bytes()
+                    && (a.fields.iter().zip(&b.fields).enumerate()).all(|(at, (a, b))| {
+                        let (a, b) = (self.lists(at, a), other.lists(at, b));
+                        a == b
+                    })
+            })
+    }
+
+    /// The lists of a group's field, by its place among the five: boundaries, places, words.
+    fn lists(&self, at: usize, field: &Field) -> [&[u8]; 3] {
+        let count = field.bounds_count.into();
+        let bounds = match at {
+            0 | 1 => part(self.addresses, field.bounds_first, count).as_bytes(),
+            _ => part(self.ports, field.bounds_first, count).as_bytes(),
+        };
+        let places = part(self.places, field.places_first, count);
+        let words = part(self.words, field.words_first, field.words_count.into());
+        [bounds, places.as_bytes(), words.as_bytes()]
     }
 
     /// The groups that may hold a rule that contains the packet.

@@ -74,10 +74,31 @@ impl<'a> CompartmentImage<'a> {
         Ok(image)
     }
 
+    /// The same for who has counted the digest of these very bytes, and found the one that
+    /// the image says it has.
+    ///
+    /// # Errors
+    /// [`MapError`]: nothing of it may be used.
+    pub fn map_counted(bytes: &'a [u8]) -> Result<CompartmentImage<'a>, MapError> {
+        let image = CompartmentImage::map_again(bytes)?;
+        image.check()?;
+        Ok(image)
+    }
+
+    /// An image that was mapped before and has not changed since: only where its sections
+    /// lie is looked at. Of bytes that were never checked nothing that is read means
+    /// anything, though reading it is harmless.
+    ///
+    /// # Errors
+    /// [`MapError`]: no such image.
+    pub fn map_again(bytes: &'a [u8]) -> Result<CompartmentImage<'a>, MapError> {
+        let (sections, digest) = container::open_written(bytes, Kind::Compartment, &RECORDS)?;
+        Ok(CompartmentImage::from_sections(bytes, &sections, digest))
+    }
+
     /// Checks what has just been written, but for its digest.
     pub(crate) fn check_written(bytes: &'a [u8]) -> Result<(), MapError> {
-        let (sections, digest) = container::open_written(bytes, Kind::Compartment, &RECORDS)?;
-        CompartmentImage::from_sections(bytes, &sections, digest).check()
+        CompartmentImage::map_counted(bytes).map(drop)
     }
 
     /// Its SHA-256.
@@ -150,6 +171,13 @@ impl<'a> CompartmentImage<'a> {
     #[inline]
     pub fn judge(&self, table: u32, tuple: &Tuple) -> Verdict {
         self.classifier.judge(table, tuple)
+    }
+
+    /// Whether a table (an index) has the very rules of one of another image, in the same
+    /// words, wherever they lie. Tables of the same rules may say no, if one was written
+    /// otherwise.
+    pub fn same_rules(&self, table: u32, other: &CompartmentImage<'_>, others: u32) -> bool {
+        self.classifier.same_rules(table, &other.classifier, others)
     }
 
     /// The index of the endpoint with this MAC in this subnet (an index). At most

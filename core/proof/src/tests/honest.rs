@@ -22,7 +22,7 @@ fn every_example_is_proved() {
     }
 }
 
-fn selector() -> impl Strategy<Value = &'static str> + Clone {
+pub fn selector() -> impl Strategy<Value = &'static str> + Clone {
     prop::sample::select(vec![
         "any",
         "outside",
@@ -70,7 +70,7 @@ fn traffic() -> impl Strategy<Value = &'static str> {
     ])
 }
 
-fn rule(of: impl Strategy<Value = &'static str> + Clone) -> impl Strategy<Value = String> {
+pub fn rule(of: impl Strategy<Value = &'static str> + Clone) -> impl Strategy<Value = String> {
     let action = prop::sample::select(vec!["allow", "deny", "allow, state: stateless"]);
     let side = || prop::option::of(of.clone());
     (action, side(), side(), traffic()).prop_map(|(action, from, to, traffic)| {
@@ -85,7 +85,7 @@ fn rule(of: impl Strategy<Value = &'static str> + Clone) -> impl Strategy<Value 
 }
 
 /// What of these can stand in a spec.
-fn good(rules: Vec<String>, of: impl Fn(&[String]) -> String) -> Vec<String> {
+pub fn good(rules: Vec<String>, of: impl Fn(&[String]) -> String) -> Vec<String> {
     let alone = |rule: &String| spec::parse("x", of(std::slice::from_ref(rule)).as_bytes()).is_ok();
     rules.into_iter().filter(alone).collect()
 }
@@ -129,7 +129,7 @@ fn what_was_proved_is_not_asked_again_and_what_changed_is() {
     claim.spec = &after.spec;
     assert!(prove(&claim, &mut known).is_err());
     let ids = policy::Ids::assign(&after.spec, &before.ids);
-    let after = Compiled::with(after.spec, &ids);
+    let after = Compiled::with(spec::Spec::clone(&after.spec), &ids);
     let changed = prove(&after.claim(), &mut known).expect("honest");
     let differ = first.iter().zip(&changed).filter(|(a, b)| a != b).count();
     assert_eq!((changed.len(), differ), (first.len(), 1));

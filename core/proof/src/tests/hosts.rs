@@ -1,6 +1,6 @@
 //! Hosts to prove things about: specs, compiled by the compiler whose work is judged.
 
-use crate::{Breach, Claim, Known, prove};
+use crate::{Breach, Claim, Known, Read, prove};
 use policy::{Ids, Intent};
 use spec::Spec;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ pub const NOW: u64 = 1_767_225_600;
 
 /// A host as it would be installed.
 pub struct Compiled {
-    pub spec: Spec,
+    pub spec: Read,
     pub ids: Ids,
     pub numbers: Vec<u8>,
     pub intent: Intent,
@@ -46,7 +46,7 @@ impl Compiled {
         Compiled {
             ids: ids.clone(),
             numbers: serde_json::to_vec(ids).unwrap(),
-            spec,
+            spec: Read::new(spec),
             intent,
             now,
             images,
@@ -63,6 +63,8 @@ impl Compiled {
                 .map(|(slot, bytes)| (*slot, &bytes[..]))
                 .collect(),
             compromised: None,
+            before: BTreeMap::new(),
+            counted: false,
         }
     }
     pub fn breaches(&self) -> Vec<Breach> {

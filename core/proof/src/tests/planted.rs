@@ -2,7 +2,7 @@
 //! built again. Nothing here is the verifier's.
 
 use super::hosts::{Compiled, read, text};
-use crate::{Breach, Class};
+use crate::{Breach, Class, Read};
 use image::compartment::{
     CROSSING_OFFERER, NONE, NextHop, ROUTE_OUTSIDE, ROUTE_VIA, Route, ServicePorts,
 };
@@ -350,7 +350,7 @@ fn a_stale_agreement() {
                     .source
                     .text()
                     .replace("to: [green, blue]", "to: [green]");
-                host.spec = read(&text);
+                host.spec = Read::new(read(&text));
             }
         }
         Some(())
