@@ -28,6 +28,7 @@ mod supervisor;
 mod survey;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod usage;
 mod why;
 mod world;

@@ -7,6 +7,7 @@
 mod control;
 mod ports;
 mod tally;
+mod trace;
 mod wait;
 mod worker;
 

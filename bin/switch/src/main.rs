@@ -11,6 +11,7 @@ mod ports;
 mod readiness;
 mod rules;
 mod telling;
+mod trace;
 mod turn;
 mod worker;
 

@@ -9,6 +9,7 @@ pub mod fault;
 pub mod flows;
 pub mod live;
 pub mod state;
+pub mod trace;
 pub mod usage;
 pub use change::{Applied, Change, Needs, Plan, Proof, Undertaking};
 pub use explain::{Explanation, Judgement, Translation, Way};
@@ -18,4 +19,5 @@ pub use live::{DropCount, EndpointRates, Happening, Sample};
 pub use state::{
     Compartment, Death, Endpoint, HistoryEntry, Recorded, Status, Tenant, Uplink, Why,
 };
+pub use trace::{Names, Passage, Step, Traced, Traces};
 pub use usage::{Usage, UsageRow};

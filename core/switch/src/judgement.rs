@@ -135,7 +135,7 @@ pub(crate) fn known(
     let segment = Segment::read(head, frame.parsed, &frame.offload, frame.total)?;
     let tuple = Tuple::of_connection(ip, head)?;
     let found = live(tracking, image, now, from, to, &tuple)?;
-    match tracking.connections.packet(now, found, &segment) {
+    match tracking.judge(now, found, &segment) {
         Judgement::Pass => {
             let leaving = tracking.leaving(found);
             tracking.remember_first(now, from, to, ip, Some(found), leaving);
@@ -190,7 +190,7 @@ fn related(
     }
     let answers = quote.tuple.reversed();
     let found = live(tracking, image, frame.now, from, to, &answers)?;
-    let segment = Segment::counted(&frame.offload, frame.total);
+    let segment = tracking.counted(found, &frame.offload, frame.total);
     match tracking
         .connections
         .related(found, quote.sequence, &segment)
@@ -238,6 +238,9 @@ fn fresh(
         verdict(passage.egress, &asked),
         verdict(passage.ingress, &delivered),
     );
+    if let Some(watch) = &mut state.tracking.watch {
+        watch.asked([passage.from, passage.to], [&asked, &delivered], [sent, got]);
+    }
     let denied = |verdict: &Option<image::rules::Verdict>| {
         verdict
             .as_ref()
@@ -296,6 +299,9 @@ fn fresh(
     let opened = open(state, image, now, ip, &tuple, passage, &verdict, &segment)?;
     // One that found no place is served packet by packet.
     let (leaving, tracked) = opened;
+    if let Some(watch) = &mut state.tracking.watch {
+        watch.begins(tracked);
+    }
     state.tracking.decided = Some(Decided {
         outcome: match tracked {
             true => Outcome::Connection,
@@ -353,6 +359,9 @@ fn open(
         };
         match tracking.connections.open(now, &a, &b, verdict, segment) {
             Ok(found) => {
+                if let Some(watch) = &mut tracking.watch {
+                    watch.began(found, a, b);
+                }
                 tracking.wake(now);
                 let leaving = tracking.leaving(found);
                 state.deadline = state.deadline.min(tracking.due);
@@ -598,7 +607,7 @@ impl Tracking {
         found: Option<Found>,
         leaving: Leaving,
     ) {
-        if ip.fragment != Fragment::First {
+        if ip.fragment != Fragment::First || self.watch.is_some() {
             return;
         }
         let follows = Follows::new(found, leaving, to);
@@ -636,10 +645,10 @@ impl Tracking {
                     .is_some_and(|t| (t.source, t.destination) == (ip.source, ip.destination)),
                 _ => false,
             };
-            if same {
+            if same && self.watch.is_none() {
                 let segment = Segment::counted(&frame.offload, frame.total);
                 self.connections.follow(now, found, &segment);
-            } else if leaving != Leaving::Same {
+            } else if !same && leaving != Leaving::Same {
                 return Err(DropReason::Fragment);
             }
         }

@@ -6,8 +6,9 @@ use crate::edit::Edit;
 use crate::frame::{Face, Frame, Leaving, Sender};
 use crate::judgement::{End, Passage, pass};
 use crate::state::{Config, State, packet_burst};
+use crate::trace::Watch;
 use crate::translation::Translation;
-use crate::{FABRIC, Ingress, Nanos, Output, Slot, admission, crossing, nd, outside};
+use crate::{FABRIC, Ingress, Nanos, Output, Slot, admission, crossing, nd, outside, trace};
 use flow::{Connection, Cursor};
 use guard::guard;
 use image::CompartmentImage;
@@ -15,6 +16,7 @@ use image::compartment::NONE;
 use telemetry::counters::Counter;
 use telemetry::drops::DropReason;
 use telemetry::rules::Outcome;
+use telemetry::trace::Step;
 use wire::address::{ALL_NODES, MacAddress};
 use wire::offload::{self, Offload};
 use wire::parse::{Parsed, Version, parse};
@@ -22,7 +24,9 @@ use wire::parse::{Parsed, Version, parse};
 /// The pipeline of one compartment: what it remembers beside its image.
 #[derive(Debug)]
 pub struct Switch {
-    state: State,
+    pub(crate) state: State,
+    /// A trace under way, while none of its frames is handled.
+    pub(crate) traced: Option<Box<Watch>>,
 }
 
 impl Switch {
@@ -30,6 +34,7 @@ impl Switch {
     pub fn new(config: Config) -> Switch {
         Switch {
             state: State::new(config),
+            traced: None,
         }
     }
 
@@ -37,6 +42,7 @@ impl Switch {
     /// hops of things that are still there go on. The only call that allocates;
     /// every later call is given this same image.
     pub fn use_image(&mut self, image: &CompartmentImage<'_>, now: Nanos) {
+        self.end_trace(now);
         self.state.adopt(image, Edit::all(), now);
     }
 
@@ -48,6 +54,8 @@ impl Switch {
         image: &CompartmentImage<'_>,
         now: Nanos,
     ) {
+        // Connections may have other numbers then.
+        self.end_trace(now);
         self.state.adopt(image, Edit::between(before, image), now);
     }
 
@@ -149,12 +157,18 @@ impl Switch {
         )
         .map_err(|_| DropReason::BadOffload)?;
         received(&ingress, &offload, out);
+        trace::tell(out, || Step::Parsed);
         admission::admit(image, &sender, &parsed, ingress.head)?;
+        trace::tell(out, || Step::Guarded);
         self.meter(&sender, now, &ingress, &offload)?;
+        trace::tell(out, || Step::Metered);
         let mut frame = self.frame(now, &ingress, &parsed, offload, Face::gateway(&sender));
         let decision = decide(&self.state, image, &sender, &frame, ingress.head);
+        trace::goes(out, image, &decision);
         if let Some(passage) = passage(image, &sender, &frame, &decision)? {
-            frame.leaving = pass(&mut self.state, image, &frame, ingress.head, &passage)?;
+            let leaving = pass(&mut self.state, image, &frame, ingress.head, &passage);
+            trace::judged(out, &mut self.state.tracking, leaving.as_ref());
+            frame.leaving = leaving?;
         }
         act(
             &mut self.state,
@@ -178,6 +192,7 @@ impl Switch {
         let parsed = parse(ingress.head, ingress.total).map_err(admission::malformed)?;
         let offload = outside::check(&ingress, &parsed)?;
         received(&ingress, &offload, out);
+        trace::tell(out, || Step::Parsed);
         let state = &mut self.state;
         match image.crossing_by_tag(ingress.tag) {
             Some((index, _)) => {

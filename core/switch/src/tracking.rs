@@ -4,6 +4,7 @@
 use crate::edit::Edit;
 use crate::frame::Leaving;
 use crate::judgement::{End, again};
+use crate::trace::Watch;
 use crate::{Decided, Nanos};
 use flow::{Connection, Connections, Direction, Found, Fragments, Rejudged, Verdict};
 use guard::guard;
@@ -36,6 +37,8 @@ pub(crate) struct Tracking {
     pub(crate) seed: u64,
     /// What rules decided about the frame being handled.
     pub(crate) decided: Option<Decided>,
+    /// The frame being handled is traced.
+    pub(crate) watch: Option<Box<Watch>>,
     random: u64,
     /// By owner ([`crate::slot_of`]): the endpoint's id, and how many connections.
     owners: Vec<(u32, u32)>,
@@ -68,6 +71,7 @@ impl Tracking {
             edit: Edit::all(),
             seed,
             decided: None,
+            watch: None,
             random: seed | 1,
             owners: Vec::new(),
             full: Vec::new(),
@@ -197,7 +201,8 @@ impl Tracking {
 
     /// A connection of this owner found no place.
     pub(crate) fn is_full(&mut self, now: Nanos, owner: u32) {
-        if let Some(full) = self.full.get_mut(owner as usize) {
+        if self.watch.is_none()
+            && let Some(full) = self.full.get_mut(owner as usize) {
             *full = now.saturating_add(UNSTATED);
         }
     }

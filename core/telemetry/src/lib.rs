@@ -6,3 +6,4 @@ pub mod drops;
 pub mod flows;
 pub mod recorder;
 pub mod rules;
+pub mod trace;
