@@ -12,3 +12,4 @@ mod responders;
 mod services;
 mod simulation;
 mod support;
+mod tracing;
