@@ -59,7 +59,10 @@ impl Two {
     fn trace(&self, words: &str) -> (i32, Value) {
         let said = self.say(&format!("--json trace {words}"));
         let told = serde_json::from_str(&said.out);
-        (said.code, told.unwrap_or_else(|_| panic!("{words}: {said:?}")))
+        (
+            said.code,
+            told.unwrap_or_else(|_| panic!("{words}: {said:?}")),
+        )
     }
 
     fn say(&self, words: &str) -> Said {
@@ -155,9 +158,15 @@ fn what_passes_and_what_a_rule_denies_is_told_with_its_line() {
     let (code, told) = two.trace("blue/app1 blue/web1 udp 9");
     assert_eq!(code, 6);
     let first = &rules(&told["traces"][0]["packet"])[0];
-    assert_eq!((first.1.as_str(), first.2), ("inside", line_of("inside: deny")));
+    assert_eq!(
+        (first.1.as_str(), first.2),
+        ("inside", line_of("inside: deny"))
+    );
     let (code, told) = two.trace("blue/app1 10.1.1.1");
-    assert_eq!((code, &told["traces"][0]["packet"]["outcome"]), (0, &"answered".into()));
+    assert_eq!(
+        (code, &told["traces"][0]["packet"]["outcome"]),
+        (0, &"answered".into())
+    );
     // A frame of one's own, which the guard refuses: another's MAC.
     let frame = format!("ffffffffffff0200000000ff0800{}", "45".repeat(30));
     let said = two.say(&format!("--json trace blue/app1 --packet {frame}"));
@@ -179,7 +188,10 @@ fn across_an_agreement_both_switches_and_the_fabric_tell_both_ways() {
         assert_eq!(code, 0, "{to}: {told}");
         for traced in told["traces"].as_array().unwrap() {
             let (packet, answer) = (&traced["packet"], &traced["answer"]);
-            assert_eq!((&packet["to"], &answer["to"]), (&"red/db1".into(), &"blue/app1".into()));
+            assert_eq!(
+                (&packet["to"], &answer["to"]),
+                (&"red/db1".into(), &"blue/app1".into())
+            );
             let who = |way: &Value| {
                 let mut all: Vec<String> = steps(way).into_iter().map(|step| step.0).collect();
                 all.dedup();
@@ -202,7 +214,10 @@ fn across_an_agreement_both_switches_and_the_fabric_tell_both_ways() {
     // A port that is not the service's does not leave blue.
     let (code, told) = two.trace("blue/app1 10.1.200.10 udp 53");
     assert_eq!(code, 6);
-    assert_eq!(told["traces"][0]["packet"]["reason"], "service-port", "{told}");
+    assert_eq!(
+        told["traces"][0]["packet"]["reason"], "service-port",
+        "{told}"
+    );
     assert_eq!(two.connections(), 0);
     // Nothing was counted anywhere: it was no traffic.
     let status = two.instance.ask(&["status"]).unwrap();
@@ -216,8 +231,9 @@ fn held_back_the_workload_sees_nothing_and_delivered_it_does() {
     let (_web, at_web) = two.talk.start(&two.hosts.at("web1"), "serve udp=53");
     let settled = |from: &str, words: &str| {
         let tries = Duration::from_secs(5);
-        two.instance
-            .until(tries, |_| two.talk.ask(&two.hosts.at(from), words).is_some())
+        two.instance.until(tries, |_| {
+            two.talk.ask(&two.hosts.at(from), words).is_some()
+        })
     };
     assert!(settled("app1", "udp 10.1.2.10 53") && settled("app1", "udp 10.1.200.10 5140"));
     for (words, heard) in [
@@ -226,7 +242,10 @@ fn held_back_the_workload_sees_nothing_and_delivered_it_does() {
     ] {
         let (before, connections) = (lines(heard), two.connections());
         let (code, told) = two.trace(words);
-        assert_eq!((code, &told["traces"][0]["packet"]["outcome"]), (0, &"held".into()));
+        assert_eq!(
+            (code, &told["traces"][0]["packet"]["outcome"]),
+            (0, &"held".into())
+        );
         std::thread::sleep(Duration::from_millis(300));
         assert_eq!(lines(heard), before, "{words}: the workload heard of it");
         let (code, told) = two.trace(&format!("{words} --deliver --answer no"));
@@ -253,7 +272,9 @@ fn live_drops_are_told_with_the_rule_that_denied_them() {
     let seen = |_: &Instance| {
         let _ = two.talk.ask(&two.hosts.at("app1"), "tcp 10.1.2.10 22");
         let text = std::fs::read_to_string(&path).unwrap_or_default();
-        let told = text.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
+        let told = text
+            .lines()
+            .filter_map(|l| serde_json::from_str::<Value>(l).ok());
         told.into_iter().any(|one| {
             assert_eq!(one["verdict"], "dropped", "{one}");
             one["endpoint"] == "blue/app1"

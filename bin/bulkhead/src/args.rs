@@ -255,7 +255,12 @@ pub struct Trace {
     #[arg(long, value_name = "HEX", conflicts_with = "live")]
     pub packet: Option<String>,
     /// Whether what would answer it is sent too
-    #[arg(long, value_name = "YES|NO", default_value = "yes", conflicts_with = "live")]
+    #[arg(
+        long,
+        value_name = "YES|NO",
+        default_value = "yes",
+        conflicts_with = "live"
+    )]
     pub answer: YesNo,
     /// Deliver the packet, and the answer, where they come out
     #[arg(long, conflicts_with = "live")]

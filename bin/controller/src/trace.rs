@@ -168,7 +168,12 @@ impl<'a> Walk<'a> {
             self.touched.insert(target);
         }
         let frame = shm::SealedImage::create("trace", frame).map_err(|error| {
-            Fault::new("host", Whose::Host, format!("memory for a frame: {error}"), "")
+            Fault::new(
+                "host",
+                Whose::Host,
+                format!("memory for a frame: {error}"),
+                "",
+            )
         })?;
         let (_, fds) = self
             .supervisor
@@ -258,8 +263,16 @@ impl<'a> Walk<'a> {
                 plain("entry", format!("leads to {to}{by}"))
             }
             (_, Step::Group { members }) => plain("entry", format!("a group of {members}")),
-            (_, Step::Sent { slot, bytes, real, .. }) => {
-                let to = self.place(At::Fabric { slot: *slot, tag: 0 });
+            (
+                _,
+                Step::Sent {
+                    slot, bytes, real, ..
+                },
+            ) => {
+                let to = self.place(At::Fabric {
+                    slot: *slot,
+                    tag: 0,
+                });
                 plain("send", format!("to {to}, {bytes} bytes{}", held(*real)))
             }
             (_, step) => self.told_by_switch(u32::MAX, step),
@@ -295,7 +308,10 @@ impl<'a> Walk<'a> {
             },
             Step::Resolving { address } => {
                 let hop = at(address, 0, 0);
-                plain("route", format!("to next hop {hop}, whose MAC is asked for"))
+                plain(
+                    "route",
+                    format!("to next hop {hop}, whose MAC is asked for"),
+                )
             }
             Step::Answered(what) => plain("answer", format!("by the switch: {}", answered(what))),
             Step::Absorbed => plain("answer", "it is for the switch, which stays silent".into()),
@@ -327,7 +343,10 @@ impl<'a> Walk<'a> {
                 ..
             } => {
                 let cut = if cut { ", in pieces" } else { "" };
-                plain("send", format!("to the fabric by tag {tag}, {bytes} bytes{cut}"))
+                plain(
+                    "send",
+                    format!("to the fabric by tag {tag}, {bytes} bytes{cut}"),
+                )
             }
             Step::Sent {
                 slot,
@@ -361,8 +380,16 @@ impl<'a> Walk<'a> {
 
     fn connection(&self, state: u8, back: bool, own: bool, rules: [u32; 2]) -> Told {
         let state = flow::State::of(state).map_or("unknown", flow::State::slug);
-        let begun = if own { "that this trace began" } else { "that there is" };
-        let verb = if back { "answers one" } else { "belongs to one" };
+        let begun = if own {
+            "that this trace began"
+        } else {
+            "that there is"
+        };
+        let verb = if back {
+            "answers one"
+        } else {
+            "belongs to one"
+        };
         let [sent, got] = rules.map(|rule| self.names.rule(rule));
         let by = |rule: &RuleName| match rule.name.as_str() {
             "" => rule.kind.clone(),
@@ -399,10 +426,9 @@ impl<'a> Walk<'a> {
             2 => "allow stateless",
             _ => "deny",
         };
-        let decided = self
-            .world
-            .made()
-            .map(|(spec, ids, intent)| policy::decided((spec, ids, intent), tenant, rule, side, peer));
+        let decided = self.world.made().map(|(spec, ids, intent)| {
+            policy::decided((spec, ids, intent), tenant, rule, side, peer)
+        });
         let (by, name, place) = match decided {
             Some(found) => (found.by.to_owned(), found.name, found.place),
             None => (String::new(), String::new(), None),
@@ -493,12 +519,15 @@ fn held(real: bool) -> &'static str {
 }
 
 fn slug(reason: u8) -> String {
-    DropReason::from_number(reason)
-        .map_or_else(|| format!("reason {reason}"), |known| known.slug().to_owned())
+    DropReason::from_number(reason).map_or_else(
+        || format!("reason {reason}"),
+        |known| known.slug().to_owned(),
+    )
 }
 
 fn sentence(reason: u8) -> String {
-    DropReason::from_number(reason).map_or_else(String::new, |known| known.explain().trim().to_owned())
+    DropReason::from_number(reason)
+        .map_or_else(String::new, |known| known.explain().trim().to_owned())
 }
 
 fn answered(what: u8) -> &'static str {
@@ -561,7 +590,12 @@ fn described(frame: &[u8]) -> String {
             (wire::tcp::RST, " rst"),
             (wire::tcp::ACK, " ack"),
         ];
-        text.extend(names.iter().filter(|(bit, _)| flags & bit != 0).map(|n| n.1));
+        text.extend(
+            names
+                .iter()
+                .filter(|(bit, _)| flags & bit != 0)
+                .map(|n| n.1),
+        );
     }
     if ip.fragment != wire::parse::Fragment::Whole {
         text += ", a fragment";

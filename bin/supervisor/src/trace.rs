@@ -31,9 +31,10 @@ impl Supervisor {
             self.tell(worker, &Message::new(0, body), Vec::new());
             return Ok(Vec::new());
         }
-        let frame = fds.into_iter().next().ok_or_else(|| {
-            Refusal::new(ErrorCode::BadMessage, "no frame came with the request")
-        })?;
+        let frame = fds
+            .into_iter()
+            .next()
+            .ok_or_else(|| Refusal::new(ErrorCode::BadMessage, "no frame came with the request"))?;
         let page = shm::memory_file("bulkhead-trace", BYTES)
             .map_err(|e| Refusal::system("make a page for a trace", &e))?;
         let ours =

@@ -669,12 +669,7 @@ fn handle(
     if let Some(capture) = outlet.outlets.capture.as_mut() {
         let endpoint = outlet.outlets.telling.endpoint(frame.slot);
         let rest = |from: usize, into: &mut [u8]| payload.copy(from.max(length), into);
-        capture.came(
-            (frame.slot, endpoint),
-            (reason, rule),
-            frame.total,
-            &rest,
-        );
+        capture.came((frame.slot, endpoint), (reason, rule), frame.total, &rest);
     }
 }
 

@@ -239,7 +239,11 @@ fn fresh(
         verdict(passage.ingress, &delivered),
     );
     if let Some(watch) = &mut state.tracking.watch {
-        watch.asked([passage.from, passage.to], [&asked, &delivered], [sent, got]);
+        watch.asked(
+            [passage.from, passage.to],
+            [&asked, &delivered],
+            [sent, got],
+        );
     }
     let denied = |verdict: &Option<image::rules::Verdict>| {
         verdict

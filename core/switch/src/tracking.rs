@@ -202,7 +202,8 @@ impl Tracking {
     /// A connection of this owner found no place.
     pub(crate) fn is_full(&mut self, now: Nanos, owner: u32) {
         if self.watch.is_none()
-            && let Some(full) = self.full.get_mut(owner as usize) {
+            && let Some(full) = self.full.get_mut(owner as usize)
+        {
             *full = now.saturating_add(UNSTATED);
         }
     }

@@ -2,7 +2,9 @@
 
 use crate::address::{self, MacAddress, unmapped};
 use crate::parse::{Fragment, Transport, Version, parse};
-use crate::{NoRoom, Tuple, build, checksum, ethernet, field, icmpv4, icmpv6, ipv4, ipv6, tcp, udp};
+use crate::{
+    NoRoom, Tuple, build, checksum, ethernet, field, icmpv4, icmpv6, ipv4, ipv6, tcp, udp,
+};
 
 /// A packet to be built; its data are zeroes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,9 +179,7 @@ impl Probe {
 
     fn body(&self, body: &mut [u8]) -> Result<usize, NoRoom> {
         let length = self.header() + self.data;
-        let body = body
-            .get_mut(..length)
-            .ok_or(NoRoom { needed: length })?;
+        let body = body.get_mut(..length).ok_or(NoRoom { needed: length })?;
         body.fill(0);
         let tuple = &self.tuple;
         match (tuple.protocol, unmapped(&tuple.source)) {

@@ -196,10 +196,7 @@ impl Packets {
 }
 
 fn frame_of(block: &[u8], interfaces: &[String]) -> Option<Packet> {
-    let words: Vec<u32> = (8..28)
-        .step_by(4)
-        .map_while(|at| word(block, at))
-        .collect();
+    let words: Vec<u32> = (8..28).step_by(4).map_while(|at| word(block, at)).collect();
     let [interface, high, low, kept, length] = *words.first_chunk()?;
     let bytes = block.get(28..28 + kept as usize)?.to_vec();
     let mut packet = Packet {
@@ -208,17 +205,21 @@ fn frame_of(block: &[u8], interfaces: &[String]) -> Option<Packet> {
         length,
         ..Packet::default()
     };
-    options(block, 28 + bytes.len().next_multiple_of(4), |code, value| {
-        match (code, value.first()) {
-            (COMMENT, _) => {
-                let comment = String::from_utf8_lossy(value).into_owned();
-                packet.comments.push(comment);
+    options(
+        block,
+        28 + bytes.len().next_multiple_of(4),
+        |code, value| {
+            match (code, value.first()) {
+                (COMMENT, _) => {
+                    let comment = String::from_utf8_lossy(value).into_owned();
+                    packet.comments.push(comment);
+                }
+                // Bits 0 and 1: 2 = outbound.
+                (FLAGS, Some(flags)) => packet.outward = flags & 3 == 2,
+                _ => {}
             }
-            // Bits 0 and 1: 2 = outbound.
-            (FLAGS, Some(flags)) => packet.outward = flags & 3 == 2,
-            _ => {}
-        }
-    });
+        },
+    );
     packet.bytes = bytes;
     Some(packet)
 }
@@ -254,11 +255,15 @@ impl Seen {
                 kind: "default".into(),
                 ..RuleName::default()
             },
-            number => names.rules.get(&number).cloned().unwrap_or_else(|| RuleName {
-                kind: "rule".into(),
-                name: format!("number {number}"),
-                place: None,
-            }),
+            number => names
+                .rules
+                .get(&number)
+                .cloned()
+                .unwrap_or_else(|| RuleName {
+                    kind: "rule".into(),
+                    name: format!("number {number}"),
+                    place: None,
+                }),
         });
         let reason = packet.reason().unwrap_or_default().to_owned();
         Seen {
@@ -372,7 +377,9 @@ mod tests {
         };
         let (a, b) = (wire::MacAddress([2; 6]), wire::MacAddress([4; 6]));
         let mut buffer = vec![0; 100];
-        let length = wire::Probe::first(a, b, tuple, 1).emit(&mut buffer).unwrap();
+        let length = wire::Probe::first(a, b, tuple, 1)
+            .emit(&mut buffer)
+            .unwrap();
         buffer.truncate(length);
         buffer
     }
@@ -403,7 +410,10 @@ mod tests {
             ..packet
         };
         let line = Seen::of(&default, &names()).line();
-        assert!(line.ends_with("DROPPED ingress-rule by default\n"), "{line}");
+        assert!(
+            line.ends_with("DROPPED ingress-rule by default\n"),
+            "{line}"
+        );
     }
 
     fn block(kind: u32, body: &[u8]) -> Vec<u8> {

@@ -139,7 +139,12 @@ fn frames(world: &World, asked: &Asked) -> Result<Vec<Vec<u8>>, Fault> {
         return Err(request("to whom? name one, or give the whole frame"));
     };
     let (_, _, intent) = world.made().ok_or_else(|| {
-        Fault::new("not-found", Whose::User, "nothing is applied", "apply a spec first")
+        Fault::new(
+            "not-found",
+            Whose::User,
+            "nothing is applied",
+            "apply a spec first",
+        )
     })?;
     let (compartment, from) = intent.endpoint(&asked.from).ok_or_else(|| {
         let (tenant, name) = asked.from.split_once('/').unwrap_or((&asked.from, ""));
@@ -157,7 +162,14 @@ fn frames(world: &World, asked: &Asked) -> Result<Vec<Vec<u8>>, Fault> {
             let (Some(source), Some(destination)) = (of(&from.addresses), of(&targets)) else {
                 continue;
             };
-            all.push(frame(&image.image(), from, source, destination, (protocol, port), asked)?);
+            all.push(frame(
+                &image.image(),
+                from,
+                source,
+                destination,
+                (protocol, port),
+                asked,
+            )?);
         }
     }
     if all.is_empty() {
@@ -335,7 +347,12 @@ pub async fn names(_: Reader, State(server): State<Arc<Server>>) -> Json<Names> 
     let endpoints = world.tenants().iter().flat_map(|tenant| &tenant.endpoints);
     Json(Names {
         endpoints: endpoints
-            .map(|endpoint| (endpoint.id, format!("{}/{}", endpoint.tenant, endpoint.name)))
+            .map(|endpoint| {
+                (
+                    endpoint.id,
+                    format!("{}/{}", endpoint.tenant, endpoint.name),
+                )
+            })
             .collect(),
         rules: names
             .rules()
@@ -352,7 +369,13 @@ mod tests {
     fn a_frame_in_digits_is_read_as_people_paste_it() {
         let digits = "02:00:00:00:00:02 02:00:00:00:00:01\n0800 45";
         assert_eq!(from_hex(digits).unwrap().len(), 15);
-        for bad in ["", "02", "zz", &"0".repeat(29), &"0".repeat(2 * LONGEST + 2)] {
+        for bad in [
+            "",
+            "02",
+            "zz",
+            &"0".repeat(29),
+            &"0".repeat(2 * LONGEST + 2),
+        ] {
             assert!(from_hex(bad).is_err(), "{bad}");
         }
         assert!(from_hex(&format!("+1{}", "00".repeat(20))).is_err());
