@@ -314,7 +314,9 @@ fn from_hex(digits: &str) -> Result<Vec<u8>, Fault> {
     };
     let bytes: Option<Vec<u8>> = digits.chunks(2).map(byte).collect();
     match bytes {
-        Some(bytes) if digits.len() % 2 == 0 && (ETHERNET..=LONGEST).contains(&bytes.len()) => {
+        Some(bytes)
+            if digits.len().is_multiple_of(2) && (ETHERNET..=LONGEST).contains(&bytes.len()) =>
+        {
             Ok(bytes)
         }
         _ => Err(request(&format!(
