@@ -280,7 +280,7 @@ fn live_drops_are_told_with_the_rule_that_denied_them() {
             one["endpoint"] == "blue/app1"
                 && one["reason"] == "egress-rule"
                 && one["rule"]["name"] == "blue/no-ssh"
-                && one["rule"]["where"]["line"] == line
+                && one["rule"]["place"]["line"] == line
                 && one["packet"].as_str().unwrap().ends_with("> 10.1.2.10:22")
         })
     };

@@ -6,7 +6,7 @@
 //!
 //! `cube` and `space` are about boxes of packets, `meaning` about lists of rules.
 //! `intend` and `lines` say what the spec and the numbers mean, `places` and `inside`
-//! hold a compartment's image against it, `reach` what tenants ask for, `between` what
+//! hold a compartment's image against it, `likely` chooses what shows a breach, `reach` what tenants ask for, `between` what
 //! joins compartments. `prove` asks it all.
 
 mod between;
@@ -14,6 +14,7 @@ mod breach;
 mod cube;
 mod inside;
 mod intend;
+mod likely;
 mod lines;
 mod meaning;
 mod numbers;

@@ -6,6 +6,7 @@ use crate::breach::{Breach, Class, Written};
 use crate::cube::{Cube, Fuel, OutOfFuel};
 use crate::inside::name;
 use crate::intend::{Agreement, Host};
+use crate::likely::between;
 use crate::lines::{Book, Line, Side};
 use crate::meaning::{Cubes, passes, stopped};
 use crate::places::Found;
@@ -250,10 +251,26 @@ impl Asked<'_> {
                 _ => stopped(&lists, &space, &mut fuel)?.map(|(_, packet)| packet),
             }
         } else {
-            passes(&lists, &space, &mut fuel)?
+            let found = passes(&lists, &space, &mut fuel)?;
+            let shown = found.and_then(|_| self.likelier(path, &asked, &lists));
+            shown.or(found)
         };
         self.fuel.set(fuel);
         Ok(found.map(|packet| self.breach(path, service, packet)))
+    }
+
+    /// A packet that can be sent and shows the same, if there is one.
+    fn likelier(
+        &self,
+        path: (Option<usize>, Option<usize>),
+        asked: &[Cube],
+        lists: &[&Cubes],
+    ) -> Option<Tuple> {
+        let parts = between(self.book, path.0?, path.1?);
+        let both =
+            |part: &Cube| -> Vec<Cube> { asked.iter().filter_map(|a| part.and(a)).collect() };
+        let space: Vec<Cube> = parts.iter().flat_map(both).collect();
+        passes(lists, &space, &mut Fuel(FUEL)).ok().flatten()
     }
 
     fn breach(

@@ -6,6 +6,8 @@ mod hosts;
 mod planted;
 mod referee;
 mod tables;
+mod walk;
+mod walked;
 
 use super::*;
 use image::rules::{Action, RuleTable};

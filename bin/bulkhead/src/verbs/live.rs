@@ -404,7 +404,7 @@ mod tests {
         );
         assert!(known(&packet, &names()) && !known(&packet, &Names::default()));
         let told = serde_json::to_value(&seen).unwrap();
-        assert_eq!(told["rule"]["where"]["line"], 12);
+        assert_eq!(told["rule"]["place"]["line"], 12);
         let default = Packet {
             comments: vec!["dropped: ingress-rule: x".into(), "rule default".into()],
             ..packet
