@@ -277,6 +277,9 @@ fn live_drops_are_told_with_the_rule_that_denied_them() {
             .filter_map(|l| serde_json::from_str::<Value>(l).ok());
         told.into_iter().any(|one| {
             assert_eq!(one["verdict"], "dropped", "{one}");
+            if one["reason"] == "egress-rule" && one["endpoint"] != "fabric" {
+                assert!(one["rule"]["place"]["line"].is_u64(), "{one}");
+            }
             one["endpoint"] == "blue/app1"
                 && one["reason"] == "egress-rule"
                 && one["rule"]["name"] == "blue/no-ssh"

@@ -259,6 +259,7 @@ pub struct Trace {
         long,
         value_name = "YES|NO",
         default_value = "yes",
+        hide_possible_values = true,
         conflicts_with = "live"
     )]
     pub answer: YesNo,

@@ -89,4 +89,6 @@ pub struct Names {
     pub endpoints: BTreeMap<u32, String>,
     /// Rules by their numbers.
     pub rules: BTreeMap<u32, RuleName>,
+    /// Each tenant's `default`, where it wrote one.
+    pub defaults: BTreeMap<String, RuleName>,
 }

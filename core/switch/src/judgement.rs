@@ -589,6 +589,24 @@ pub(crate) fn passes_to_many(image: &CompartmentImage<'_>, table: u32, frame: &F
     passes || !guard!("flood-rules")
 }
 
+/// What is told where [`passes_to_many`] does not let a frame leave its sender.
+#[cold]
+pub(crate) fn denied_to_many(
+    image: &CompartmentImage<'_>,
+    table: u32,
+    frame: &Frame<'_>,
+) -> Option<Decided> {
+    let tuple = Tuple::of_rules(frame.parsed.ip()?)?;
+    let verdict = image.judge(table, &tuple);
+    Some(Decided {
+        owner: frame.from,
+        inbound: false,
+        tuple,
+        outcome: Outcome::Denied,
+        rules: [Some((verdict.rule, verdict.log)), None],
+    })
+}
+
 impl Tracking {
     /// How a packet of a connection leaves.
     pub(crate) fn leaving(&self, found: Found) -> Leaving {

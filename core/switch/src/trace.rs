@@ -10,11 +10,11 @@ use crate::frame::Leaving;
 use crate::judgement::End;
 use crate::pipeline::Switch;
 use crate::tracking::Tracking;
-use crate::{FABRIC, Finish, Ingress, Nanos, Outgoing, Output, Slot};
+use crate::{Decided, FABRIC, Finish, Ingress, Nanos, Outgoing, Output, Slot};
 use flow::{Connection, Found, Judgement, Segment, Side};
 use guard::guard;
 use image::CompartmentImage;
-use image::rules::Verdict;
+use image::rules::{Action, Verdict};
 use telemetry::counters::Counter;
 use telemetry::drops::DropReason;
 use telemetry::trace::{Answered, Record, Step};
@@ -273,6 +273,19 @@ pub(crate) fn judged<O: Output>(
         Ok(Leaving::Error { outer, .. }) => out.step(&Step::Leaves(told(outer))),
         Ok(Leaving::Same) if noted == 0 => out.step(&Step::NoRules),
         _ => {}
+    }
+}
+
+/// Tells that a rule denied what was to go to many.
+pub(crate) fn denied<O: Output>(out: &mut O, decided: &Decided) {
+    if let ([Some((rule, _)), _], true) = (decided.rules, O::TRACES) {
+        out.step(&Step::Rule {
+            egress: true,
+            slot: decided.owner,
+            rule,
+            action: Action::Deny as u8,
+            tuple: told(&decided.tuple),
+        });
     }
 }
 

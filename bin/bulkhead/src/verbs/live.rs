@@ -250,11 +250,15 @@ impl Seen {
             .endpoint()
             .and_then(|id| names.endpoints.get(&id))
             .cloned();
+        // Of what comes from beyond, the tenant is not told.
+        let tenant = named.as_deref().and_then(|name| name.split('/').next());
         let rule = packet.rule().map(|number| match number {
-            u32::MAX => RuleName {
-                kind: "default".into(),
-                ..RuleName::default()
-            },
+            u32::MAX => tenant
+                .and_then(|tenant| names.defaults.get(tenant).cloned())
+                .unwrap_or_else(|| RuleName {
+                    kind: "default".into(),
+                    ..RuleName::default()
+                }),
             number => names
                 .rules
                 .get(&number)
@@ -409,11 +413,24 @@ mod tests {
             comments: vec!["dropped: ingress-rule: x".into(), "rule default".into()],
             ..packet
         };
-        let line = Seen::of(&default, &names()).line();
+        let mut names = names();
+        let line = Seen::of(&default, &names).line();
         assert!(
             line.ends_with("DROPPED ingress-rule by default\n"),
             "{line}"
         );
+        let written = RuleName {
+            kind: "default".into(),
+            name: String::new(),
+            place: Some(Where {
+                file: "a.yaml".into(),
+                line: 9,
+                column: 7,
+            }),
+        };
+        names.defaults.insert("red".into(), written);
+        let line = Seen::of(&default, &names).line();
+        assert!(line.ends_with(" by default (a.yaml:9)\n"), "{line}");
     }
 
     fn block(kind: u32, body: &[u8]) -> Vec<u8> {

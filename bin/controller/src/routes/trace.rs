@@ -6,11 +6,12 @@ use crate::refuse::Failure;
 use crate::server::{Server, no_endpoint};
 use crate::trace::{At, Walk};
 use crate::world::World;
+use ::image::rules::DEFAULT_RULE;
 use ::image::{Aligned, CompartmentImage, MappedCompartment};
-use api::{Fault, Names, Traced, Traces, Whose};
+use api::{Fault, Names, RuleName, Traced, Traces, Where, Whose};
 use axum::Json;
 use axum::extract::{Query, State};
-use policy::{Intent, PortIntent};
+use policy::{Intent, PortIntent, Side};
 use serde::Deserialize;
 use spec::{Protocol, mapped};
 use std::net::IpAddr;
@@ -347,7 +348,19 @@ pub async fn names(_: Reader, State(server): State<Arc<Server>>) -> Json<Names> 
     let world = server.world.world();
     let names = crate::names::Names::of(&world);
     let endpoints = world.tenants().iter().flat_map(|tenant| &tenant.endpoints);
+    let default = |tenant: &str| {
+        let at = policy::decided(world.made()?, tenant, DEFAULT_RULE, Side::Egress, [0; 16]);
+        let (file, line, column) = at.place?;
+        Some(RuleName {
+            kind: at.by.to_owned(),
+            name: String::new(),
+            place: Some(Where { file, line, column }),
+        })
+    };
+    let tenants = world.tenants().iter();
+    let defaults = tenants.filter_map(|t| Some((t.name.clone(), default(&t.name)?)));
     Json(Names {
+        defaults: defaults.collect(),
         endpoints: endpoints
             .map(|endpoint| {
                 (

@@ -326,6 +326,25 @@ fn what_goes_to_many_is_told_once_and_held_back() {
 }
 
 #[test]
+fn what_may_not_go_to_many_is_told_with_its_rule() {
+    let mut site = Site::with(web);
+    let to_all = (mac(A1), MacAddress::BROADCAST);
+    let frame = udp4(to_all, (v4(A1), [255; 4]), (1, 2), b"x");
+    let (record, seen) = site.traced(A1, &frame, false);
+    assert_eq!(dropped(&record), Some(DropReason::EgressRule));
+    let told = record.steps().iter().find_map(|step| match step {
+        Step::Rule { slot, rule, .. } => Some((*slot, *rule)),
+        _ => None,
+    });
+    assert_eq!(told, Some((A1, u32::MAX)), "{record:?}");
+    assert!(seen.decided.is_none());
+    // The same of a real one, once.
+    let decided = site.inject(A1, &frame).decided.unwrap();
+    assert_eq!(decided.outcome, telemetry::rules::Outcome::Denied);
+    assert_eq!(decided.rules, [Some((u32::MAX, false)), None]);
+}
+
+#[test]
 fn without_rules_nobody_is_asked_and_nothing_begins() {
     let mut site = Site::new();
     let (record, _) = site.traced(A1, &syn(9), false);
