@@ -8,7 +8,6 @@ use crate::ranges::{Range, common, of_prefix, one, others, tidy};
 use crate::space::{Addresses, packets};
 use core::net::{Ipv4Addr, Ipv6Addr};
 use spec::State;
-
 use wire::{icmpv4, icmpv6, tcp, udp};
 
 /// TCP, UDP and pings of one family between a member's addresses and those of others of
