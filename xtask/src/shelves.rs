@@ -75,6 +75,7 @@ const DATA_PATH: &[&str] = &[
     "host/worker/src/clock.rs",
     "bin/fabric/src/ports.rs",
     "bin/fabric/src/tally.rs",
+    "bin/fabric/src/trace.rs",
     "bin/fabric/src/wait.rs",
     "bin/fabric/src/worker.rs",
     "bin/switch/src/capture.rs",
@@ -85,6 +86,7 @@ const DATA_PATH: &[&str] = &[
     "bin/switch/src/readiness.rs",
     "bin/switch/src/rules.rs",
     "bin/switch/src/telling.rs",
+    "bin/switch/src/trace.rs",
     "bin/switch/src/turn.rs",
     "bin/switch/src/worker.rs",
 ];

@@ -1,6 +1,7 @@
 //! pcapng blocks (draft-ietf-opsawg-pcapng), little-endian: one section; one
 //! interface for each endpoint seen; one enhanced packet block for each frame, with
-//! nanosecond times, its direction, and the reason it was dropped for as its comment;
+//! nanosecond times, its direction, the reason it was dropped for as its comment and the
+//! number of the rule that denied it as another;
 //! one interface statistics block whenever the switch says that it lost more of them.
 
 use ring::record::CaptureNote;
@@ -93,6 +94,14 @@ impl Writer {
                 option(out, OPTION_COMMENT, text.as_bytes());
             } else if note.drop_reason != 0 {
                 let text = format!("dropped: reason {}", note.drop_reason);
+                option(out, OPTION_COMMENT, text.as_bytes());
+            }
+            if note.denied != 0 {
+                // `DEFAULT_RULE`: no rule of the table is about it.
+                let text = match note.rule {
+                    u32::MAX => "rule default".to_owned(),
+                    number => format!("rule {number}"),
+                };
                 option(out, OPTION_COMMENT, text.as_bytes());
             }
             end_of_options(out);

@@ -38,6 +38,8 @@ fn written() -> Vec<u8> {
     let unknown = CaptureNote {
         drop_reason: 9999,
         endpoint: 7,
+        denied: 1,
+        rule: 17,
         ..CaptureNote::default()
     };
     out.packet(&unknown, 0, |into| assert!(into.is_empty()));
@@ -102,7 +104,7 @@ fn tshark_reads_times_lengths_directions_and_reasons() {
         rows[1]
     );
     assert_ne!(rows[0][4], rows[1][4], "directions differ");
-    assert_eq!(rows[2][5], "dropped: reason 9999");
+    assert_eq!(rows[2][5], "dropped: reason 9999,rule 17");
 }
 
 #[test]

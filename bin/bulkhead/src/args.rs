@@ -26,7 +26,7 @@ pub struct Cli {
 }
 
 const EXITS: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage or a spec with errors, 3 the daemon is not running, \
-4 not allowed, 5 this host cannot keep Bulkhead's promises (doctor), 6 the answer is no (explain).";
+4 not allowed, 5 this host cannot keep Bulkhead's promises (doctor), 6 the answer is no (explain, trace).";
 
 /// The verbs.
 #[derive(Debug, Subcommand)]
@@ -62,6 +62,14 @@ pub enum Verb {
     Verify(Verify),
     /// Run a command inside an endpoint's network namespace
     Run(Run),
+    /// Send a packet for real and tell each step of its way, and of its answer's; or follow live traffic
+    ///
+    /// The packet is put in at FROM's port of the running switch as if its workload had sent it, and goes
+    /// the way of any other: guard, rate, route, rules and connections, translation, fabric, the other
+    /// switch. Where it comes out it is held back, unless --deliver is given; what would answer it is then
+    /// sent back the same way. Nothing is counted, and connections that it began are forgotten at the end.
+    /// Exit code 6 = the packet or its answer was dropped.
+    Trace(Trace),
     /// Frames as pcapng: live, by endpoint or filter, or drops only with their reason
     ///
     /// One capture a compartment at a time. Frames are cut to --snap bytes; the filter runs
@@ -249,6 +257,62 @@ pub struct Run {
     /// The command and its arguments
     #[arg(last = true, required = true)]
     pub command: Vec<std::ffi::OsString>,
+}
+
+/// A packet to trace, or live traffic.
+#[derive(Debug, Args)]
+pub struct Trace {
+    /// Who sends it: TENANT/ENDPOINT
+    #[arg(required_unless_present = "live", conflicts_with = "live")]
+    pub from: Option<String>,
+    /// To whom: TENANT/ENDPOINT, TENANT/ACCEPTANCE, an address, or `outside`
+    #[arg(required_unless_present_any = ["live", "packet"], conflicts_with_all = ["live", "packet"])]
+    pub to: Option<String>,
+    /// tcp, udp, icmp, icmp6, sctp or a number; without it a ping
+    #[arg(conflicts_with_all = ["live", "packet"])]
+    pub protocol: Option<String>,
+    /// The destination port; of icmp a name, a type, or type/code
+    #[arg(conflicts_with_all = ["live", "packet"])]
+    pub port: Option<String>,
+    /// The source port of tcp or udp; default: one that no workload has
+    #[arg(long, value_name = "PORT", conflicts_with_all = ["live", "packet"])]
+    pub source_port: Option<u16>,
+    /// Bytes of the IP packet; default: the least
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["live", "packet"])]
+    pub size: Option<u32>,
+    /// Send this whole Ethernet frame instead, in hexadecimal digits
+    #[arg(long, value_name = "HEX", conflicts_with = "live")]
+    pub packet: Option<String>,
+    /// Whether what would answer it is sent too
+    #[arg(
+        long,
+        value_name = "YES|NO",
+        default_value = "yes",
+        hide_possible_values = true,
+        conflicts_with = "live"
+    )]
+    pub answer: YesNo,
+    /// Deliver the packet, and the answer, where they come out
+    #[arg(long, conflicts_with = "live")]
+    pub deliver: bool,
+    /// Follow live traffic instead, one line a frame, until interrupted; --json: one object a line
+    #[arg(long)]
+    pub live: bool,
+    /// Live: only of this TENANT/ENDPOINT, or TENANT for all of its compartment
+    #[arg(long, short, requires = "live")]
+    pub endpoint: Option<String>,
+    /// Live: only what is dropped, with the rule that denied it
+    #[arg(long, requires = "live")]
+    pub drops: bool,
+}
+
+/// A word for yes or no.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum YesNo {
+    /// Yes.
+    Yes,
+    /// No.
+    No,
 }
 
 /// A capture.

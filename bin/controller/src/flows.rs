@@ -225,7 +225,7 @@ fn name_of(world: &World, id: u32) -> String {
 
 /// `10.1.1.10:443`; without a port where the protocol has none. An echo's is its
 /// identifier.
-fn at(address: [u8; 16], port: u16, protocol: u8) -> String {
+pub fn at(address: [u8; 16], port: u16, protocol: u8) -> String {
     let address = IpAddr::V6(Ipv6Addr::from(address)).to_canonical();
     match protocol {
         6 | 17 | 132 | 1 | 58 => SocketAddr::new(address, port).to_string(),

@@ -30,6 +30,7 @@ mod survey;
 #[cfg(test)]
 mod tests;
 mod tokens;
+mod trace;
 mod usage;
 mod view;
 mod why;

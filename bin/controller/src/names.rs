@@ -106,6 +106,11 @@ impl Names {
             })
     }
 
+    /// All rules by their numbers.
+    pub fn rules(&self) -> impl Iterator<Item = (u32, &RuleName)> {
+        self.rules.iter().map(|(number, rule)| (*number, rule))
+    }
+
     /// Numbers of the rules that concern a tenant, in order.
     pub fn rules_of(&self, tenant: &str) -> Vec<u32> {
         let own = self.of_tenants.get(tenant).into_iter().flatten();

@@ -885,6 +885,8 @@ async fn the_api_describes_itself() {
         "/v1/apply",
         "/v1/why/{tenant}/{endpoint}",
         "/v1/capture",
+        "/v1/trace",
+        "/v1/names",
         "/metrics",
     ] {
         assert!(described["paths"][path].is_object(), "{path}");

@@ -7,7 +7,7 @@ use command::Message;
 use command::message::Verb;
 use command::verbs::{
     AddPort, Attach, NeedReplace, PORT_CHANNEL, PORT_PACKET, PortClosed, RemovePort, Running,
-    UseImage,
+    Trace, UseImage,
 };
 use guard::guard;
 use image::MappedFabric;
@@ -112,6 +112,8 @@ impl Worker {
                     reserved: 0,
                 },
             ));
+        } else if let Some(body) = message.body::<Trace>() {
+            self.trace(&body, fds);
         } else if message.verb == Verb::Quit as u16 {
             self.quits = true;
         }

@@ -8,6 +8,7 @@ mod control;
 mod crossed;
 mod ports;
 mod tally;
+mod trace;
 mod wait;
 mod worker;
 

@@ -17,7 +17,7 @@ use command::message::ErrorCode;
 use command::verbs::{
     CreateCompartment, CreatePort, CreateUplink, DestroyCompartment, DestroyPort, DestroyUplink,
     Done, FABRIC, Inspect, Install, Inventory, ListFlows, Prove, RUN_UP, Release, SUPERVISOR,
-    Settle, StartCapture,
+    Settle, StartCapture, Trace,
 };
 use confine::{Cgroup, Limits};
 use seqpacket::Fds;
@@ -127,6 +127,10 @@ impl Supervisor {
         if let Some(body) = message.body::<ListFlows>() {
             let page = self.list_flows(&body)?;
             return Ok(Answer::With(Box::new(Message::new(seq, &body)), vec![page]));
+        }
+        if let Some(body) = message.body::<Trace>() {
+            let page = self.trace(&body, fds)?;
+            return Ok(Answer::With(Box::new(Message::new(seq, &body)), page));
         }
         if message.body::<Inventory>().is_some() {
             for entry in self.inventory() {

@@ -30,6 +30,7 @@ mod settings;
 mod spread;
 mod supervisor;
 mod taps;
+mod trace;
 mod uplinks;
 mod watch;
 mod workers;

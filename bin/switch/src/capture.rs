@@ -53,19 +53,22 @@ impl Capture {
         }
     }
 
-    /// Mirrors the ingress frame: passed on, or dropped.
+    /// Mirrors the ingress frame: passed on, or dropped, for a reason and by a rule.
     pub fn came(
         &mut self,
-        slot: Slot,
-        endpoint: u32,
-        reason: Option<DropReason>,
+        (slot, endpoint): (Slot, u32),
+        (reason, rule): (Option<DropReason>, Option<u32>),
         total: usize,
         rest: &dyn Fn(usize, &mut [u8]) -> usize,
     ) {
         if self.slot.is_some_and(|only| only != slot) || (self.drops_only && reason.is_none()) {
             return;
         }
-        let note = self.note(endpoint, 0, total, reason);
+        let note = CaptureNote {
+            denied: u32::from(rule.is_some()),
+            rule: rule.unwrap_or(0),
+            ..self.note(endpoint, 0, total, reason)
+        };
         let (head, length, offload) = (self.head, self.head_len, self.offload);
         self.write(
             &note,
@@ -113,7 +116,8 @@ impl Capture {
             drop_reason: reason.map_or(0, |r| r as u16),
             direction,
             lost: self.lost,
-            reserved: [0; 2],
+            denied: 0,
+            rule: 0,
         }
     }
 

@@ -12,6 +12,7 @@ mod ports;
 mod readiness;
 mod rules;
 mod telling;
+mod trace;
 mod turn;
 mod worker;
 

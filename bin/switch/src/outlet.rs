@@ -10,6 +10,7 @@ use shm::{ConsumerEnd, Doorbell, PushError};
 use switch::{Decided, Finish, Outgoing, Output, Slot, finish};
 use telemetry::counters::Counter;
 use telemetry::drops::DropReason;
+use telemetry::rules::Outcome;
 use wire::offload::{MAX_FRAME, RawOffload};
 
 /// Where the ingress frame lies.
@@ -203,6 +204,8 @@ pub struct Outlet<'a, 'b> {
     pub parked: Option<&'a mut Parked>,
     /// The first reason this frame was dropped for.
     pub reason: Option<DropReason>,
+    /// The rule that denied it.
+    pub rule: Option<u32>,
 }
 
 impl Output for Outlet<'_, '_> {
@@ -309,6 +312,10 @@ impl Output for Outlet<'_, '_> {
     }
 
     fn decided(&mut self, decided: &Decided) {
+        if decided.outcome == Outcome::Denied {
+            let [sent, got] = decided.rules;
+            self.rule = sent.or(got).map(|(rule, _)| rule);
+        }
         self.outlets.telling.decided(decided, self.outlets.now);
     }
 

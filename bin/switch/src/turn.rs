@@ -59,6 +59,9 @@ impl Attached {
         let unparked = self.retry_parked(now);
         let worked = self.run_active(now) | unparked;
         self.tick(now);
+        if now >= self.traced_until {
+            self.end_trace(now);
+        }
         let worked = worked | self.list(now);
         self.outlets(now).publish();
         if worked {
@@ -529,6 +532,7 @@ impl Attached {
             from: FABRIC,
             parked: None,
             reason: None,
+            rule: None,
         };
         switch.tick(&image, now, &mut outlet);
         self.tell_restored(now);
@@ -551,6 +555,9 @@ impl Attached {
         }
         if !self.settling.is_empty() {
             at_most(ECHO_POLL);
+        }
+        if self.traced_until != u64::MAX {
+            at_most(until(self.traced_until));
         }
         if self.waiting.mode == WAIT_POLL {
             at_most(self.waiting.ns);
@@ -643,6 +650,7 @@ fn handle(
         from: frame.slot,
         parked: Some(parked),
         reason: None,
+        rule: None,
     };
     match image {
         Some(image) if frame.known => {
@@ -658,11 +666,11 @@ fn handle(
         Some(_) => switch::Output::dropped(&mut outlet, frame.slot, DropReason::Malformed),
         None => switch::Output::dropped(&mut outlet, frame.slot, DropReason::NoImage),
     }
-    let reason = outlet.reason;
+    let (reason, rule) = (outlet.reason, outlet.rule);
     if let Some(capture) = outlet.outlets.capture.as_mut() {
         let endpoint = outlet.outlets.telling.endpoint(frame.slot);
         let rest = |from: usize, into: &mut [u8]| payload.copy(from.max(length), into);
-        capture.came(frame.slot, endpoint, reason, frame.total, &rest);
+        capture.came((frame.slot, endpoint), (reason, rule), frame.total, &rest);
     }
 }
 

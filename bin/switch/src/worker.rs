@@ -12,7 +12,8 @@ use command::Message;
 use command::message::Body;
 use command::verbs::{
     AddPort, Attach, Capture as CaptureAsked, ListFlows, NeedReplace, PORT_CHANNEL, PORT_TAP,
-    PortClosed, Quit, RemovePort, Running, START_FRESH, UseImage, WAIT_ADAPTIVE, WAIT_POLL,
+    PortClosed, Quit, RemovePort, Running, START_FRESH, TRACE_END, Trace, UseImage, WAIT_ADAPTIVE,
+    WAIT_POLL,
 };
 use guard::guard;
 use image::MappedCompartment;
@@ -66,6 +67,8 @@ pub struct Attached {
     pub capture: Option<Box<Capture>>,
     /// Connections being listed.
     pub listing: Option<Box<Listing>>,
+    /// When a trace is forgotten that nobody ends; `u64::MAX` = there is none.
+    pub traced_until: u64,
     /// Slots that are looked at each turn; the others are armed.
     pub active: Vec<Slot>,
     /// Slots written to since they were last published.
@@ -212,6 +215,8 @@ impl Worker {
             self.capture(&body, fds);
         } else if let Some(body) = message.body::<ListFlows>() {
             self.list(&body, fds);
+        } else if let Some(body) = message.body::<Trace>() {
+            self.trace(&body, fds);
         } else if message.body::<Quit>().is_some() {
             self.quit = true;
         }
@@ -362,6 +367,18 @@ impl Worker {
         }
     }
 
+    fn trace(&mut self, body: &Trace, fds: Fds) {
+        let Some(attached) = self.attached.as_mut() else {
+            return;
+        };
+        let mut fds = fds.into_iter();
+        if body.flags & TRACE_END != 0 {
+            attached.end_trace(clock::monotonic());
+        } else if let (Some(page), Some(frame)) = (fds.next(), fds.next()) {
+            attached.trace(body, page, frame);
+        }
+    }
+
     /// Closes what misbehaved or vanished in this turn, and says so; the rest goes on.
     fn tell_closed(&mut self) {
         while let Some((slot, reason)) = self.attached.as_mut().and_then(|a| a.closed.pop()) {
@@ -406,6 +423,7 @@ impl Attached {
             workshop: Workshop::new(),
             capture: None,
             listing: None,
+            traced_until: u64::MAX,
             active: Vec::with_capacity(slots),
             touched: Vec::with_capacity(slots),
             settling: Vec::with_capacity(slots),

@@ -10,6 +10,7 @@ pub mod flows;
 pub mod live;
 pub mod state;
 pub mod tenants;
+pub mod trace;
 pub mod usage;
 pub use change::{Applied, Change, Needs, Plan, Proof, Undertaking};
 pub use explain::{Explanation, Judgement, Translation, Way};
@@ -20,4 +21,5 @@ pub use state::{
     Compartment, Death, Endpoint, HistoryEntry, Recorded, Status, Tenant, Uplink, Why,
 };
 pub use tenants::{Audit, AuditCheck, AuditEntry, NewToken, Token, Tokens};
+pub use trace::{Names, Passage, Step, Traced, Traces};
 pub use usage::{Usage, UsageRow};

@@ -172,6 +172,10 @@ verbs! {
     /// controller → supervisor, and on to the switch with the page to write: list
     /// connections; answer with fd: the page (read-only), see `telemetry::flows`.
     ListFlows = 62,
+    /// controller → supervisor, and on to a switch or the fabric with the page to write:
+    /// trace this frame; fd: the frame, sealed; answer with fd: the page (read-only), see
+    /// `telemetry::trace`.
+    Trace = 68,
     /// anyone → keeper: keep this descriptor under this name; fd.
     Keep = 80,
     /// anyone → keeper: give a duplicate of the descriptor.

@@ -418,6 +418,23 @@ body! {
     }
 }
 body! {
+    /// Trace a frame as if it had come by this port. The answer does not wait for it.
+    Trace: Trace {
+        /// Compartment id or [`FABRIC`].
+        target: u32,
+        /// The port: a switch's slot, the fabric's.
+        slot: u32,
+        /// Fabric tag that it comes by, else 0.
+        tag: u32,
+        /// `TRACE_*` bits.
+        flags: u32,
+    }
+}
+/// What comes out goes to the workload, or out by the uplink; else it is held back.
+pub const TRACE_DELIVER: u32 = 1;
+/// No frame: the trace is over, and what it left behind is to be forgotten.
+pub const TRACE_END: u32 = 2;
+body! {
     /// What exists. Request: zeros. Answers: one each, then Done.
     Inventory: Inventory {
         /// 1 = compartment, 2 = port, 3 = uplink.

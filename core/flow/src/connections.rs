@@ -318,6 +318,26 @@ impl Connections {
         Judgement::Pass
     }
 
+    /// What [`Connections::packet`] would say of a packet; nothing changes by it.
+    pub fn would(&self, found: Found, segment: &Segment) -> Judgement {
+        let side = found.direction as usize;
+        let record = self.record(found.id);
+        let Some((record, before)) = record.and_then(|r| Some((r, r.state()?))) else {
+            return Judgement::Anew;
+        };
+        let judged = match (segment.kind, record.protocol() == tcp::PROTOCOL) {
+            (Kind::Tcp(facts), true) => record.track(before).judge(side, &facts),
+            (Kind::Echo { request }, false) if request != (side == 0) => Err(Invalid::Unsolicited),
+            (Kind::Plain | Kind::Echo { .. }, false) => Ok(Step::Pass),
+            _ => Err(Invalid::Kind),
+        };
+        match judged {
+            Ok(Step::Pass) => Judgement::Pass,
+            Ok(Step::Anew) => Judgement::Anew,
+            Err(invalid) => Judgement::Invalid(invalid),
+        }
+    }
+
     /// Judges an ICMP error that is alleged to be about the connection, and counts it.
     /// The error goes `found.direction`, as the answers to what it quotes do: it is
     /// found by the quoted tuple reversed. `sequence` is the quoted TCP sequence number,

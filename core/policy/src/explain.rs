@@ -146,6 +146,22 @@ pub fn explain(
     })
 }
 
+/// What a rule's number stands for in a tenant's table; `peer` is the other end's address,
+/// by which the default that decides is named.
+pub fn decided(
+    (spec, ids, intent): (&Spec, &Ids, &Intent),
+    tenant: &str,
+    rule: u32,
+    side: Side,
+    peer: [u8; 16],
+) -> Decided {
+    let at = At { spec, ids, intent };
+    match spec.tenants.iter().find(|t| t.name.as_str() == tenant) {
+        Some(tenant) => at.decided(tenant, rule, side, peer),
+        None => named("rule", &format!("number {rule}"), None),
+    }
+}
+
 struct At<'a> {
     spec: &'a Spec,
     ids: &'a Ids,

@@ -25,7 +25,9 @@ mod rules;
 mod tests;
 
 pub use agreements::{Agreement, Routed, agreements};
-pub use explain::{Answer, Decided, Peer, Question, Service, Side, Unclear, Verdict, Way, explain};
+pub use explain::{
+    Answer, Decided, Peer, Question, Service, Side, Unclear, Verdict, Way, decided, explain,
+};
 pub use ids::{
     AgreementIds, AttachmentIds, CompartmentIds, EndpointIds, Ids, TenantIds, UplinkIds,
 };

@@ -5,6 +5,7 @@ use crate::breach::{Breach, Class};
 use crate::cube::{Cube, Fuel, OutOfFuel};
 use crate::intend::Host;
 use crate::known::Changed;
+use crate::likely::likely;
 use crate::lines::{Book, Line, Side, same, written};
 use crate::meaning::{Cubes, Witness, difference};
 use crate::space::{Addresses, anywhere, packets};
@@ -155,10 +156,25 @@ impl Question<'_> {
             Ok((None, None)) => {}
             Ok((four, six)) => {
                 let only_six = four.is_none() && self.has_four();
-                for witness in [four, six].into_iter().flatten() {
-                    breaches.push(self.differs(&witness, &lines, only_six));
+                for (witness, v4) in [(four, true), (six, false)] {
+                    if let Some(witness) = witness {
+                        let shown = self.likelier(witness, &installed, &wanted, v4);
+                        breaches.push(self.differs(&shown, &lines, only_six));
+                    }
                 }
             }
+        }
+    }
+
+    /// A packet that can be sent and shows the same, if there is one. What is proved does not
+    /// depend on it.
+    fn likelier(&self, witness: Witness, installed: &Cubes, wanted: &Cubes, v4: bool) -> Witness {
+        let space = likely(self.host, self.book, self.at, self.side, v4);
+        let found = difference(installed, wanted, &space, &mut Fuel(TABLE_FUEL));
+        let kind = |w: &Witness| (w.installed.0, w.wanted.0, w.wanted.1.is_some());
+        match found {
+            Ok(Some(found)) if kind(&found) == kind(&witness) => found,
+            _ => witness,
         }
     }
 
@@ -219,6 +235,7 @@ impl Question<'_> {
             match difference(&installed, &wanted, &space, &mut fuel) {
                 Ok(None) => {}
                 Ok(Some(witness)) => {
+                    let witness = self.likelier(witness, &installed, &wanted, v4);
                     let line = witness.wanted.1.and_then(|at| lines.get(at));
                     let named = line.map_or("a guardrail", |l| l.name.as_str());
                     let (does, wants) = (witness.installed.0, witness.wanted.0);

@@ -6,8 +6,9 @@
 //!
 //! `cube` and `space` are about boxes of packets, `meaning` about lists of rules.
 //! `intend` and `lines` say what the spec and the numbers mean, `places` and `inside`
-//! hold a compartment's image against it, `reach` what tenants ask for, `between` what
-//! joins compartments. `prove` asks it all, but for what `known` says was proved before.
+//! hold a compartment's image against it, `likely` chooses what shows a breach, `reach` is
+//! what tenants ask for, `between` what joins compartments. `prove` asks it all, but for
+//! what `known` says was proved before.
 
 mod between;
 mod breach;
@@ -15,6 +16,7 @@ mod cube;
 mod inside;
 mod intend;
 mod known;
+mod likely;
 mod lines;
 mod meaning;
 mod numbers;

@@ -6,6 +6,7 @@ use crate::breach::{Breach, Class, Written};
 use crate::cube::{Cube, Fuel, OutOfFuel};
 use crate::inside::name;
 use crate::intend::{Agreement, Host};
+use crate::likely::between;
 use crate::lines::{Book, Line, Side};
 use crate::meaning::{Cubes, passes, stopped};
 use crate::places::Found;
@@ -351,7 +352,11 @@ impl Asked<'_> {
             Some(part) if self.allowed && shut => Some(part.packet()),
             _ => self.judge(&space, tables, known)?,
         };
-        Ok(found.map(|packet| self.breach(path, service, packet)))
+        let shown = match (self.allowed, found) {
+            (false, Some(_)) => self.likelier(path, tables, known),
+            _ => None,
+        };
+        Ok(shown.or(found).map(|packet| self.breach(path, service, packet)))
     }
 
     /// The packets that are asked about.
@@ -393,6 +398,24 @@ impl Asked<'_> {
         };
         self.fuel.set(fuel);
         found
+    }
+
+    /// A packet that can be sent and shows the same, if there is one.
+    fn likelier(
+        &self,
+        path: (Option<usize>, Option<usize>),
+        tables: [Option<&u32>; 2],
+        known: &Tables<'_>,
+    ) -> Option<Tuple> {
+        let lists: Vec<&Cubes> = (tables.into_iter().flatten())
+            .filter_map(|table| known.known.get(table))
+            .collect();
+        let parts = between(self.book, path.0?, path.1?);
+        let asked = self.line.packets();
+        let both =
+            |part: &Cube| -> Vec<Cube> { asked.iter().filter_map(|a| part.and(a)).collect() };
+        let space: Vec<Cube> = parts.iter().flat_map(both).collect();
+        passes(&lists, &space, &mut Fuel(FUEL)).ok().flatten()
     }
 
     fn breach(

@@ -9,6 +9,8 @@ mod reach;
 mod referee;
 mod routed;
 mod tables;
+mod walk;
+mod walked;
 
 use super::*;
 use image::rules::{Action, RuleTable};

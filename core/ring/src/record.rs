@@ -46,8 +46,10 @@ pub struct CaptureNote {
     pub direction: u16,
     /// Frames that were to be captured since the start and found no room, before this one.
     pub lost: u32,
-    /// Zero.
-    pub reserved: [u32; 2],
+    /// 1 = a rule denied it: [`CaptureNote::rule`].
+    pub denied: u32,
+    /// That rule's number.
+    pub rule: u32,
 }
 
 impl RawRecord {

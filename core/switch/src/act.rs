@@ -3,9 +3,9 @@
 use crate::decision::{self, Answer, Decision, Egress, Hop, Refusal};
 use crate::finish::{Finish, needed};
 use crate::frame::{Frame, Leaving, Sender};
-use crate::judgement::passes_to_many;
+use crate::judgement::{denied_to_many, passes_to_many};
 use crate::state::{Limits, State};
-use crate::{FABRIC, Outgoing, Output, Slot, admission, dhcp, errors, icmp, nd, outside};
+use crate::{FABRIC, Outgoing, Output, Slot, admission, dhcp, errors, icmp, nd, outside, trace};
 use guard::guard;
 use image::CompartmentImage;
 use image::compartment::{Endpoint, FEATURE_ALL};
@@ -254,6 +254,11 @@ fn flood(
     out: &mut impl Output,
 ) {
     if !passes_to_many(image, sender.endpoint.egress, frame) {
+        let denied = denied_to_many(image, sender.endpoint.egress, frame);
+        if let Some(denied) = &denied {
+            trace::denied(out, denied);
+        }
+        state.tracking.decided = denied;
         return out.dropped(frame.from, DropReason::EgressRule);
     }
     let members = image.members_of(sender.subnet_index);

@@ -14,7 +14,7 @@ use crate::frame::{Face, Frame, Leaving, owner};
 use crate::judgement::{End, Passage, known, pass};
 use crate::state::State;
 use crate::translation::Translation;
-use crate::{FABRIC, Ingress, Nanos, Output, admission};
+use crate::{FABRIC, Ingress, Nanos, Output, admission, trace};
 use guard::guard;
 use image::CompartmentImage;
 use image::compartment::{
@@ -168,13 +168,16 @@ pub(crate) fn receive(
         face: Face::nobody(ingress.tag),
         leaving: Leaving::Same,
     };
-    let decision = match judge(state, image, index, &mut frame, ingress.head) {
+    let judged = judge(state, image, index, &mut frame, ingress.head);
+    trace::judged(out, &mut state.tracking, judged.as_ref().map(|j| &j.1));
+    let decision = match judged {
         Ok((decision, leaving)) => {
             frame.leaving = leaving;
             decision
         }
         Err(reason) => Decision::Drop(reason),
     };
+    trace::goes(out, image, &decision);
     act(state, image, None, &frame, decision, ingress.head, out);
 }
 

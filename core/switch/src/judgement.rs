@@ -136,7 +136,7 @@ pub(crate) fn known(
     let segment = Segment::read(head, frame.parsed, &frame.offload, frame.total)?;
     let tuple = Tuple::of_connection(ip, head)?;
     let found = live(tracking, image, now, from, to, &tuple)?;
-    match tracking.connections.packet(now, found, &segment) {
+    match tracking.judge(now, found, &segment) {
         Judgement::Pass => {
             let leaving = tracking.leaving(found);
             tracking.remember_first(now, from, to, ip, Some(found), leaving);
@@ -191,7 +191,7 @@ fn related(
     }
     let answers = quote.tuple.reversed();
     let found = live(tracking, image, frame.now, from, to, &answers)?;
-    let segment = Segment::counted(&frame.offload, frame.total);
+    let segment = tracking.counted(found, &frame.offload, frame.total);
     match tracking
         .connections
         .related(found, quote.sequence, &segment)
@@ -246,6 +246,13 @@ fn fresh(
         verdict(passage.egress, &asked),
         verdict(passage.ingress, &delivered),
     );
+    if let Some(watch) = &mut state.tracking.watch {
+        watch.asked(
+            [passage.from, passage.to],
+            [&asked, &delivered],
+            [sent, got],
+        );
+    }
     let denied = |verdict: &Option<image::rules::Verdict>| {
         verdict
             .as_ref()
@@ -303,6 +310,9 @@ fn fresh(
     let opened = open(state, image, now, ip, &tuple, passage, &verdict, &segment)?;
     // One that found no place is served packet by packet.
     let (leaving, tracked) = opened;
+    if let Some(watch) = &mut state.tracking.watch {
+        watch.begins(tracked);
+    }
     state.tracking.decided = Some(Decided {
         outcome: match tracked {
             true => Outcome::Connection,
@@ -360,6 +370,9 @@ fn open(
         };
         match tracking.connections.open(now, &a, &b, verdict, segment) {
             Ok(found) => {
+                if let Some(watch) = &mut tracking.watch {
+                    watch.began(found, a, b);
+                }
                 tracking.wake(now);
                 let leaving = tracking.leaving(found);
                 state.deadline = state.deadline.min(tracking.due);
@@ -593,6 +606,24 @@ pub(crate) fn passes_to_many(image: &CompartmentImage<'_>, table: u32, frame: &F
     passes || !guard!("flood-rules")
 }
 
+/// What is told where [`passes_to_many`] does not let a frame leave its sender.
+#[cold]
+pub(crate) fn denied_to_many(
+    image: &CompartmentImage<'_>,
+    table: u32,
+    frame: &Frame<'_>,
+) -> Option<Decided> {
+    let tuple = Tuple::of_rules(frame.parsed.ip()?)?;
+    let verdict = image.judge(table, &tuple);
+    Some(Decided {
+        owner: frame.from,
+        inbound: false,
+        tuple,
+        outcome: Outcome::Denied,
+        rules: [Some((verdict.rule, verdict.log)), None],
+    })
+}
+
 impl Tracking {
     /// How a packet of a connection leaves.
     pub(crate) fn leaving(&self, found: Found) -> Leaving {
@@ -615,7 +646,7 @@ impl Tracking {
         found: Option<Found>,
         leaving: Leaving,
     ) {
-        if ip.fragment != Fragment::First {
+        if ip.fragment != Fragment::First || self.watch.is_some() {
             return;
         }
         let follows = Follows::new(found, leaving, to);
@@ -653,10 +684,10 @@ impl Tracking {
                     .is_some_and(|t| (t.source, t.destination) == (ip.source, ip.destination)),
                 _ => false,
             };
-            if same {
+            if same && self.watch.is_none() {
                 let segment = Segment::counted(&frame.offload, frame.total);
                 self.connections.follow(now, found, &segment);
-            } else if leaving != Leaving::Same {
+            } else if !same && leaving != Leaving::Same {
                 return Err(DropReason::Fragment);
             }
         }

@@ -28,6 +28,7 @@ mod outside;
 mod pipeline;
 mod restoration;
 mod state;
+mod trace;
 mod tracking;
 mod translation;
 
@@ -39,7 +40,7 @@ pub use pipeline::Switch;
 pub use restoration::Restoration;
 pub use state::Config;
 
-use telemetry::{counters::Counter, drops::DropReason, rules::Outcome};
+use telemetry::{counters::Counter, drops::DropReason, rules::Outcome, trace::Step};
 use wire::Tuple;
 use wire::offload::RawOffload;
 
@@ -109,6 +110,8 @@ pub struct Decided {
 /// "The ingress frame" is the one that [`Switch::process`] was called with; in
 /// [`Switch::tick`] there is none, and only [`Output::reply`] is used.
 pub trait Output {
+    /// Whether [`Output::step`] is to be told.
+    const TRACES: bool = false;
     /// Copies bytes of the ingress frame, from `offset`, to `into`; says how many.
     /// Only ever called for bytes beyond the head, once each.
     fn ingress(&mut self, offset: usize, into: &mut [u8]) -> usize;
@@ -125,4 +128,6 @@ pub trait Output {
     fn count(&mut self, slot: Slot, counter: Counter, n: u64);
     /// Rules decided about the ingress frame, which no connection knew.
     fn decided(&mut self, _decided: &Decided) {}
+    /// A step of the ingress frame on its way, where it is traced: see [`Switch::trace`].
+    fn step(&mut self, _step: &Step) {}
 }

@@ -7,7 +7,7 @@ use crate::frame::{Face, Frame, Leaving, is_attachment, unusable_source};
 use crate::judgement::{End, Passage, known, pass, slot_of};
 use crate::state::State;
 use crate::translation::Translation;
-use crate::{FABRIC, Ingress, Nanos, Output, admission, nd};
+use crate::{FABRIC, Ingress, Nanos, Output, admission, nd, trace};
 use guard::guard;
 use image::CompartmentImage;
 use image::compartment::{Attachment, NONE, ROUTE_SUBNET, ROUTE_VIA};
@@ -62,6 +62,7 @@ pub(crate) fn receive(
         Ok(decision) => inward(state, image, attachment, &frame, ingress.head, decision),
         Err(reason) => Err(reason),
     };
+    trace::judged(out, &mut state.tracking, decided.as_ref().map(|d| &d.1));
     let decision = match decided {
         Ok((decision, leaving)) => {
             frame.leaving = leaving;
@@ -69,6 +70,7 @@ pub(crate) fn receive(
         }
         Err(reason) => Decision::Drop(reason),
     };
+    trace::goes(out, image, &decision);
     act(state, image, None, &frame, decision, ingress.head, out);
 }
 

@@ -7,8 +7,9 @@ use crate::frame::{Face, Frame, Leaving, Sender};
 use crate::judgement::{End, Passage, pass};
 use crate::restoration::Restoration;
 use crate::state::{Config, State, packet_burst};
+use crate::trace::Watch;
 use crate::translation::Translation;
-use crate::{FABRIC, Ingress, Nanos, Output, Slot, admission, crossing, nd, outside};
+use crate::{FABRIC, Ingress, Nanos, Output, Slot, admission, crossing, nd, outside, trace};
 use flow::{Connection, Cursor, Memory};
 use guard::guard;
 use image::CompartmentImage;
@@ -16,6 +17,7 @@ use image::compartment::NONE;
 use telemetry::counters::Counter;
 use telemetry::drops::DropReason;
 use telemetry::rules::Outcome;
+use telemetry::trace::Step;
 use wire::address::{ALL_NODES, MacAddress};
 use wire::offload::{self, Offload};
 use wire::parse::{Parsed, Version, parse};
@@ -23,7 +25,9 @@ use wire::parse::{Parsed, Version, parse};
 /// The pipeline of one compartment: what it remembers beside its image.
 #[derive(Debug)]
 pub struct Switch {
-    state: State,
+    pub(crate) state: State,
+    /// A trace under way, while none of its frames is handled.
+    pub(crate) traced: Option<Box<Watch>>,
 }
 
 impl Switch {
@@ -31,6 +35,7 @@ impl Switch {
     pub fn new(config: Config) -> Switch {
         Switch {
             state: State::new(config),
+            traced: None,
         }
     }
 
@@ -50,6 +55,7 @@ impl Switch {
     /// hops of things that are still there go on. The only call that allocates;
     /// every later call is given this same image.
     pub fn use_image(&mut self, image: &CompartmentImage<'_>, now: Nanos) {
+        self.end_trace(now);
         self.state.adopt(image, Edit::all(), now);
         self.state.tracking.restore_first(image, now);
         self.state.plan();
@@ -63,6 +69,8 @@ impl Switch {
         image: &CompartmentImage<'_>,
         now: Nanos,
     ) {
+        // Connections may have other numbers then.
+        self.end_trace(now);
         self.state.adopt(image, Edit::between(before, image), now);
     }
 
@@ -164,12 +172,18 @@ impl Switch {
         )
         .map_err(|_| DropReason::BadOffload)?;
         received(&ingress, &offload, out);
+        trace::tell(out, || Step::Parsed);
         admission::admit(image, &sender, &parsed, ingress.head)?;
+        trace::tell(out, || Step::Guarded);
         self.meter(&sender, now, &ingress, &offload)?;
+        trace::tell(out, || Step::Metered);
         let mut frame = self.frame(now, &ingress, &parsed, offload, Face::gateway(&sender));
         let decision = decide(&self.state, image, &sender, &frame, ingress.head);
+        trace::goes(out, image, &decision);
         if let Some(passage) = passage(image, &sender, &frame, &decision)? {
-            frame.leaving = pass(&mut self.state, image, &frame, ingress.head, &passage)?;
+            let leaving = pass(&mut self.state, image, &frame, ingress.head, &passage);
+            trace::judged(out, &mut self.state.tracking, leaving.as_ref());
+            frame.leaving = leaving?;
         }
         act(
             &mut self.state,
@@ -193,6 +207,7 @@ impl Switch {
         let parsed = parse(ingress.head, ingress.total).map_err(admission::malformed)?;
         let offload = outside::check(&ingress, &parsed)?;
         received(&ingress, &offload, out);
+        trace::tell(out, || Step::Parsed);
         let state = &mut self.state;
         match image.crossing_by_tag(ingress.tag) {
             Some((index, _)) => {

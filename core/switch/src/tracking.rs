@@ -5,6 +5,7 @@ use crate::edit::Edit;
 use crate::frame::Leaving;
 use crate::judgement::{End, again};
 use crate::restoration::Restoration;
+use crate::trace::Watch;
 use crate::{Decided, Nanos};
 use flow::{Connection, Connections, Direction, Found, Fragments, Rejudged, Verdict};
 use guard::guard;
@@ -37,6 +38,8 @@ pub(crate) struct Tracking {
     pub(crate) seed: u64,
     /// What rules decided about the frame being handled.
     pub(crate) decided: Option<Decided>,
+    /// The frame being handled is traced.
+    pub(crate) watch: Option<Box<Watch>>,
     random: u64,
     pub(crate) restoration: Restoration,
     /// By owner ([`crate::slot_of`]): the endpoint's id, and how many connections.
@@ -70,6 +73,7 @@ impl Tracking {
             edit: Edit::all(),
             seed,
             decided: None,
+            watch: None,
             random: seed | 1,
             restoration: Restoration::default(),
             owners: Vec::new(),
@@ -204,7 +208,9 @@ impl Tracking {
 
     /// A connection of this owner found no place.
     pub(crate) fn is_full(&mut self, now: Nanos, owner: u32) {
-        if let Some(full) = self.full.get_mut(owner as usize) {
+        if self.watch.is_none()
+            && let Some(full) = self.full.get_mut(owner as usize)
+        {
             *full = now.saturating_add(UNSTATED);
         }
     }

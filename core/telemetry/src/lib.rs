@@ -7,3 +7,4 @@ pub mod drops;
 pub mod flows;
 pub mod recorder;
 pub mod rules;
+pub mod trace;

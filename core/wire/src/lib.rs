@@ -24,6 +24,7 @@ pub mod ipv6;
 pub mod nd;
 pub mod offload;
 pub mod parse;
+pub mod probe;
 pub mod segment;
 pub mod tcp;
 pub mod translate;
@@ -34,6 +35,7 @@ pub use address::MacAddress;
 pub use inner::Inner;
 pub use offload::{BadOffload, Offload, RawOffload};
 pub use parse::{ParseError, Parsed, parse};
+pub use probe::Probe;
 pub use tuple::Tuple;
 
 /// Why bytes are not the message they are said to be: the sender's fault.

@@ -114,7 +114,8 @@ pub struct Blocks {
     pub packets: u64,
 }
 
-const ENHANCED_PACKET: u32 = 6;
+/// Kind of a block with a frame.
+pub const ENHANCED_PACKET: u32 = 6;
 /// Longest block: a frame of 64 KiB and its options.
 const LONGEST_BLOCK: usize = 128 << 10;
 
@@ -122,28 +123,37 @@ impl Blocks {
     /// The bytes to write for these bytes; at most `most` packets in all. `None` =
     /// the stream is not pcapng.
     pub fn take(&mut self, bytes: &[u8], filter: &Filter, most: u64) -> Option<Vec<u8>> {
-        self.rest.extend_from_slice(bytes);
         let mut out = Vec::new();
-        let mut at = 0;
-        while let (Some(kind), Some(length)) = (word(&self.rest, at), word(&self.rest, at + 4)) {
-            let length = usize::try_from(length).ok()?;
-            if !(12..=LONGEST_BLOCK).contains(&length) || length % 4 != 0 {
-                return None;
-            }
-            let Some(block) = self.rest.get(at..at + length) else {
-                break;
-            };
+        cut(&mut self.rest, bytes, |kind, block| {
             if kind != ENHANCED_PACKET {
                 out.extend_from_slice(block);
             } else if self.packets < most && kept(block, filter) {
                 self.packets += 1;
                 out.extend_from_slice(block);
             }
-            at += length;
-        }
-        self.rest.drain(..at);
+        })?;
         Some(out)
     }
+}
+
+/// Visits the blocks that these bytes complete, and keeps the rest. `None` = the stream is
+/// not pcapng.
+pub fn cut(rest: &mut Vec<u8>, bytes: &[u8], mut visit: impl FnMut(u32, &[u8])) -> Option<()> {
+    rest.extend_from_slice(bytes);
+    let mut at = 0;
+    while let (Some(kind), Some(length)) = (word(rest, at), word(rest, at + 4)) {
+        let length = usize::try_from(length).ok()?;
+        if !(12..=LONGEST_BLOCK).contains(&length) || length % 4 != 0 {
+            return None;
+        }
+        let Some(block) = rest.get(at..at + length) else {
+            break;
+        };
+        visit(kind, block);
+        at += length;
+    }
+    rest.drain(..at);
+    Some(())
 }
 
 fn kept(block: &[u8], filter: &Filter) -> bool {
@@ -154,7 +164,8 @@ fn kept(block: &[u8], filter: &Filter) -> bool {
     filter.keeps(frame, original as usize)
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
+/// A word of a block.
+pub fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 

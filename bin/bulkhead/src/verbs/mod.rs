@@ -6,10 +6,12 @@ pub mod events;
 pub mod explain;
 pub mod filter;
 pub mod flows;
+mod live;
 pub mod look;
 pub mod run;
 pub mod tenants;
 pub mod top;
+pub mod trace;
 pub mod up;
 pub mod usage;
 

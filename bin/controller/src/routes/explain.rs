@@ -20,7 +20,7 @@ use utoipa::IntoParams;
 const DYNAMIC: u16 = 49_152;
 /// What `outside` stands for: two well-known hosts of the internet. Whoever has a rule
 /// about other addresses asks about those.
-const SOMEWHERE: [IpAddr; 2] = [
+pub const SOMEWHERE: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(1, 1, 1, 1)),
     IpAddr::V6(Ipv6Addr::new(0x2606, 0x4700, 0x4700, 0, 0, 0, 0, 0x1111)),
 ];
@@ -60,7 +60,8 @@ pub async fn explain(
         own(name, &asked)?;
     }
     let mut explanation = Explanation::default();
-    for (protocol, port) in packets(&asked)? {
+    let packets = packets(asked.protocol.as_deref(), asked.port.as_deref())?;
+    for (protocol, port) in packets {
         let has_ports = Protocol::Number(protocol).has_ports();
         for from in peers(&asked.from)? {
             for to in peers(&asked.to)? {
@@ -126,9 +127,8 @@ fn peers(word: &str) -> Result<Vec<Peer<'_>>, Fault> {
 }
 
 /// The protocol, and the port or `type << 8 | code`; of a ping those of both families.
-fn packets(asked: &Asked) -> Result<Vec<(u8, u16)>, Fault> {
-    let port = asked.port.as_deref();
-    let Some(word) = asked.protocol.as_deref() else {
+pub fn packets(protocol: Option<&str>, port: Option<&str>) -> Result<Vec<(u8, u16)>, Fault> {
+    let Some(word) = protocol else {
         return match port {
             None => Ok(vec![echo(false), echo(true)]),
             Some(_) => Err(request("a port needs a protocol".into())),
@@ -240,16 +240,7 @@ mod tests {
 
     #[test]
     fn a_question_is_read_as_a_rule_would_be() {
-        let asked = |protocol: Option<&str>, port: Option<&str>| {
-            packets(&Asked {
-                from: String::new(),
-                to: String::new(),
-                protocol: protocol.map(str::to_owned),
-                port: port.map(str::to_owned),
-                source_port: 0,
-            })
-            .ok()
-        };
+        let asked = |protocol, port| packets(protocol, port).ok();
         assert_eq!(asked(None, None), Some(vec![(1, 0x0800), (58, 0x8000)]));
         assert_eq!(asked(Some("tcp"), Some("443")), Some(vec![(6, 443)]));
         assert_eq!(asked(Some("icmp"), Some("3/4")), Some(vec![(1, 0x0304)]));

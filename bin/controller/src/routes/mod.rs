@@ -4,6 +4,7 @@ mod change;
 mod explain;
 mod look;
 mod tenants;
+mod trace;
 mod watch;
 
 pub use change::no_tenant;
@@ -49,6 +50,8 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/v1/rules/{tenant}", get(flows::rules))
         .route("/v1/usage", get(usage::usage))
         .route("/v1/explain", get(explain::explain))
+        .route("/v1/trace", post(trace::trace))
+        .route("/v1/names", get(trace::names))
         .route("/v1/top", get(watch::top))
         .route("/v1/events", get(watch::events))
         .route("/v1/capture", get(watch::capture))
@@ -92,6 +95,8 @@ pub fn router(server: Arc<Server>) -> Router {
         flows::flows,
         flows::rules,
         usage::usage,
+        trace::trace,
+        trace::names,
         watch::top,
         watch::events,
         watch::capture

@@ -128,7 +128,10 @@ impl Switch {
         self.now += SECOND / 100;
         let (this, other) = (self.sides[side], self.sides[1 - side]);
         if let Some(found) = self.find(side) {
-            match self.connections.packet(self.now, found, &segment) {
+            let would = self.connections.would(found, &segment);
+            let judgement = self.connections.packet(self.now, found, &segment);
+            assert_eq!(would, judgement, "asked beforehand: {segment:?}");
+            match judgement {
                 Judgement::Anew => {}
                 judgement => return Ok(judgement),
             }

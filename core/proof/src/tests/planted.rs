@@ -2,6 +2,7 @@
 //! built again. Nothing here is the verifier's.
 
 use super::hosts::{Compiled, read, text};
+use super::walk::{Open, joined, walk};
 use crate::{Breach, Class, Read};
 use image::compartment::{
     CROSSING_OFFERER, NONE, NextHop, ROUTE_OUTSIDE, ROUTE_VIA, Route, ServicePorts,
@@ -72,8 +73,9 @@ fn fabric(host: &Compiled) -> FabricTables {
 
 /// Plants, and says what the verifier found; the packets of its rules are judged by the
 /// planted image itself, which must do with them what was said.
-fn found(host: &Compiled) -> Vec<Breach> {
+fn found(host: &Compiled) -> (Vec<Breach>, u64) {
     let breaches = host.breaches();
+    let mut walked = 0;
     for breach in &breaches {
         let told = breach.to_string();
         assert!(told.len() > 20, "{told}");
@@ -98,8 +100,44 @@ fn found(host: &Compiled) -> Vec<Breach> {
         };
         let does = image.judge(table, &packet).action != Action::Deny;
         assert_eq!(does, verdict, "{told}");
+        // Sent for real it goes the same way. The other end's table is proved by itself:
+        // here it lets everything through.
+        let open = match breach.what.contains("egress") {
+            true => Open::Receiver,
+            false => Open::Sender,
+        };
+        if somebody_sends(host, tenant, &packet) {
+            walked += 1;
+            let end = walk(host, breach.slot, &packet, open);
+            match verdict {
+                true => assert!(end.passed(), "{told}: {end:?}"),
+                false => assert!(end.by_rules(), "{told}: {end:?}"),
+            }
+        }
     }
-    breaches
+    walked += joined(host);
+    (breaches, walked)
+}
+
+/// Whether there is somebody who has the packet's source, and somebody, here or outside,
+/// who gets it.
+fn somebody_sends(host: &Compiled, tenant: &str, packet: &Tuple) -> bool {
+    let has = |address: &[u8; 16]| {
+        let mut all = host
+            .intent
+            .ports()
+            .filter(|(_, port)| port.tenant == tenant);
+        all.any(|(_, port)| port.addresses.iter().any(|a| spec::mapped(*a) == *address))
+    };
+    // Of documentation, and what a box that means all begins with.
+    let v4 = wire::address::unmapped(&packet.destination);
+    let outside = match v4 {
+        Some([first, ..]) => ![0, 10, 192].contains(&first) && first < 224,
+        None => packet.destination[0] >> 4 == 2,
+    };
+    // A switch sends nothing back to who sent it.
+    let other = packet.source != packet.destination;
+    other && has(&packet.source) && (has(&packet.destination) || outside)
 }
 
 fn has(breaches: &[Breach], classes: &[Class]) -> bool {
@@ -108,16 +146,18 @@ fn has(breaches: &[Breach], classes: &[Class]) -> bool {
 
 /// `plant` changes a host by these dice, or says that there is nothing to change (then
 /// the next seed is taken); one of `classes` must be found each time.
-fn planted(classes: &[Class], plant: impl FnMut(&mut Compiled, &mut Dice) -> Option<()>) {
-    planted_in(classes, host, plant);
+/// How many packets that show it went their way for real.
+fn planted(classes: &[Class], plant: impl FnMut(&mut Compiled, &mut Dice) -> Option<()>) -> u64 {
+    planted_in(classes, host, plant)
 }
 
 fn planted_in(
     classes: &[Class],
     host: impl Fn(u64) -> Compiled,
     mut plant: impl FnMut(&mut Compiled, &mut Dice) -> Option<()>,
-) {
+) -> u64 {
     let mut done = 0;
+    let mut walked = 0;
     let mut seed = 0;
     while done < EACH {
         seed += 1;
@@ -127,7 +167,8 @@ fn planted_in(
         if plant(&mut host, &mut dice).is_none() {
             continue;
         }
-        let breaches = found(&host);
+        let (breaches, sent) = found(&host);
+        walked += sent;
         assert!(
             has(&breaches, classes),
             "seed {seed}: {:?}",
@@ -135,6 +176,7 @@ fn planted_in(
         );
         done += 1;
     }
+    walked
 }
 
 /// Changes the tables of an endpoint of red.
@@ -162,7 +204,7 @@ fn denies(rules: &[Rule]) -> Vec<usize> {
 #[test]
 fn a_wider_rule() {
     let classes = [Class::WiderRule, Class::MissingDeny, Class::SixForgotten];
-    planted(&classes, |host, dice| {
+    let walked = planted(&classes, |host, dice| {
         edit_table(host, dice, |rules, dice| {
             let allows: Vec<usize> = (0..rules.len())
                 .filter(|at| {
@@ -176,12 +218,13 @@ fn a_wider_rule() {
             Some(())
         })
     });
+    assert!(walked >= 20, "only {walked} could be sent");
 }
 
 #[test]
 fn a_missing_deny() {
     let host = |seed| host_by(seed, "allow");
-    planted_in(
+    let walked = planted_in(
         &[Class::MissingDeny, Class::Guardrail],
         host,
         |host, dice| {
@@ -203,11 +246,12 @@ fn a_missing_deny() {
             })
         },
     );
+    assert!(walked >= 10, "only {walked} could be sent");
 }
 
 #[test]
 fn six_forgotten() {
-    planted(&[Class::SixForgotten], |host, dice| {
+    let walked = planted(&[Class::SixForgotten], |host, dice| {
         let slot = host.slot_of("red");
         let mut tables = tables(host, slot);
         let both = |a: &Region| {
@@ -279,11 +323,12 @@ fn six_forgotten() {
         host.images.insert(slot, tables.finish().unwrap());
         Some(())
     });
+    assert!(walked >= 10, "only {walked} could be sent");
 }
 
 #[test]
 fn a_wrong_tag() {
-    planted(&[Class::WrongTag], |host, dice| {
+    let walked = planted(&[Class::WrongTag], |host, dice| {
         let other = 20_000 + dice.below(40_000) as u16;
         if dice.below(2) == 0 {
             let slot = host.slot_of(["red", "blue"][dice.below(2)]);
@@ -314,6 +359,7 @@ fn a_wrong_tag() {
         }
         Some(())
     });
+    assert!(walked >= 20, "only {walked} could be sent");
 }
 
 #[test]
@@ -423,7 +469,7 @@ fn a_wrong_service() {
 
 #[test]
 fn an_entry_of_the_fabric() {
-    planted(&[Class::FabricEntry], |host, dice| {
+    let walked = planted(&[Class::FabricEntry], |host, dice| {
         let mut tables = fabric(host);
         let slots: Vec<u32> = tables.channels.iter().map(|c| c.slot).collect();
         match dice.below(5) {
@@ -482,6 +528,7 @@ fn an_entry_of_the_fabric() {
         host.images.insert(0, tables.finish().ok()?);
         Some(())
     });
+    assert!(walked >= 15, "only {walked} could be sent");
 }
 
 #[test]
@@ -607,7 +654,7 @@ fn each_other_class_is_found() {
     let mut plant = |class: Class, edit: &dyn Fn(&mut Compiled)| {
         let mut host = host(3);
         edit(&mut host);
-        classes.insert(class, has(&found(&host), &[class]));
+        classes.insert(class, has(&found(&host).0, &[class]));
     };
     let red = |host: &mut Compiled, edit: &dyn Fn(&mut CompartmentTables)| {
         let slot = host.slot_of("red");

@@ -14,3 +14,4 @@ mod routed;
 mod services;
 mod simulation;
 mod support;
+mod tracing;

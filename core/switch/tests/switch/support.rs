@@ -1,12 +1,16 @@
 //! Two tenants with the same addresses, one of them with a way outside, and an
 //! output that writes everything down.
 
-use core_switch::{Config, Finish, HEAD, Ingress, Nanos, Outgoing, Output, Slot, Switch, finish};
+use core_switch::{
+    Config, Connection, Cursor, Finish, HEAD, Ingress, Nanos, Outgoing, Output, Slot, Switch,
+    finish,
+};
 use image::compartment::*;
 use image::{Aligned, CompartmentTables, MappedCompartment};
 use std::collections::BTreeMap;
 use telemetry::counters::Counter;
 use telemetry::drops::DropReason;
+use telemetry::trace::Record;
 use wire::address::{self, mapped};
 use wire::offload::RawOffload;
 use wire::{MacAddress, build, ethernet, ipv4, ipv6};
@@ -404,6 +408,34 @@ impl Site {
     pub fn process(&mut self, ingress: Ingress<'_>, out: &mut impl Output) {
         let image = self.image.image();
         self.switch.process(&image, self.now, ingress, out);
+    }
+    /// Traces a frame: what was written down, and what went out all the same.
+    pub fn traced(&mut self, from: Slot, frame: &[u8], deliver: bool) -> (Record, Seen) {
+        let mut seen = Seen {
+            ingress: frame.to_vec(),
+            ..Seen::default()
+        };
+        let mut head = frame[..frame.len().min(HEAD)].to_vec();
+        let ingress = Ingress {
+            from,
+            tag: if from == FABRIC { TAG } else { 0 },
+            offload: RawOffload::default(),
+            head: &mut head,
+            total: frame.len(),
+        };
+        let mut record = Record::default();
+        let image = self.image.image();
+        self.switch
+            .trace(&image, self.now, ingress, deliver, &mut record, &mut seen);
+        (record, seen)
+    }
+    /// Ends the trace.
+    pub fn end_trace(&mut self) {
+        self.switch.end_trace(self.now);
+    }
+    /// All connections.
+    pub fn walk(&self, at: &mut Cursor, visit: &mut impl FnMut(&Connection)) {
+        while !self.switch.walk(self.now, at, 1000, visit) {}
     }
     /// What is due by now, into any output.
     pub fn tick(&mut self, out: &mut impl Output) {

@@ -8,6 +8,7 @@ mod dhcp;
 mod frames;
 mod offload;
 mod parse;
+mod probe;
 mod properties;
 mod segment;
 mod translate;
