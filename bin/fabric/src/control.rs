@@ -148,7 +148,7 @@ impl Worker {
     /// Swaps images between two batches. The error is for `Running`; the old one stays.
     fn use_image(&mut self, body: &UseImage, fds: Fds, now: u64) -> Result<(), u32> {
         let mapped = worker::image(body, fds, MappedFabric::map, MappedFabric::digest)?;
-        self.rounds.configure(&mapped.image());
+        self.rounds.configure(fabric::shares(&mapped.image()));
         self.reports.swapped(now);
         let [a, b, c, d, e, f, g, h, ..] = body.digest;
         let mark = u64::from_be_bytes([a, b, c, d, e, f, g, h]);

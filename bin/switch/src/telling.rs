@@ -25,13 +25,16 @@ impl Telling {
     /// Over the pages of this compartment.
     pub fn new(counters: CountersPage, recorder: Recorder) -> Telling {
         let endpoints = vec![0; counters.slots()];
-        // What a predecessor was doing is over.
+        // What a predecessor was doing is over, and what it kept for later gone.
         for word in [
             ProcessWord::Working,
             ProcessWord::Asleep,
             ProcessWord::FirstFrame,
         ] {
             counters.set(word, 0);
+        }
+        for slot in 0..counters.slots() {
+            counters.catch_up(slot, Counter::Released, Counter::Held);
         }
         Telling {
             rules: Rules::new(&counters),

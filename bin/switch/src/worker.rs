@@ -18,11 +18,12 @@ use image::MappedCompartment;
 use image::map::NOT_ATTACHED;
 use port::Tap;
 use ring::State;
+use rounds::Rounds;
 use rustix::io::Errno;
 use seqpacket::{Error, Fds, Socket};
 use shm::{CountersPage, Geometry, ProducerFds, Recorder, SealedImage, Start, attach_producer};
 use std::os::fd::{AsFd, OwnedFd};
-use switch::{Config, Slot, Switch};
+use switch::{Config, Egress, Slot, Switch, UNITS, Work};
 use telemetry::drops::DropReason;
 use telemetry::recorder::EventKind;
 use wire::offload::MAX_FRAME;
@@ -64,8 +65,11 @@ pub struct Attached {
     pub capture: Option<Box<Capture>>,
     /// Connections being listed.
     pub listing: Option<Box<Listing>>,
-    /// Slots that are looked at each turn; the others are armed.
-    pub active: Vec<Slot>,
+    /// Slots that have or may have something, in turns by what they cost; the others are
+    /// armed.
+    pub rounds: Rounds,
+    /// What waits for a rate toward its receiver.
+    pub egress: Egress,
     /// Slots written to since they were last published.
     pub touched: Vec<Slot>,
     /// Slots whose channel is being taken over from a predecessor.
@@ -85,6 +89,7 @@ pub struct Attached {
     pub closed: Vec<(Slot, u32)>,
     pub waiting: Waiting,
     pub turns: u64,
+    pub now: u64,
     pub last_work: u64,
     start: u32,
 }
@@ -286,6 +291,8 @@ impl Worker {
         }
         attached.take_back(slot);
         attached.ports.unplug(slot as usize);
+        attached.rounds.remove(slot);
+        attached.forget(slot);
         attached.settling.retain(|s| *s != slot);
         attached.paused.retain(|s| *s != slot);
     }
@@ -304,6 +311,8 @@ impl Worker {
                     }
                     None => attached.switch.use_image(&image.image(), now),
                 }
+                attached.egress.use_image(&image.image(), now);
+                attached.rounds.configure(switch::shares(&image.image()));
                 attached.telling.place(&image.image());
                 attached
                     .telling
@@ -397,7 +406,8 @@ impl Attached {
             workshop: Workshop::new(),
             capture: None,
             listing: None,
-            active: Vec::with_capacity(slots),
+            rounds: Rounds::new(slots, UNITS),
+            egress: Egress::new(slots),
             touched: Vec::with_capacity(slots),
             settling: Vec::with_capacity(slots),
             parked: Vec::with_capacity(slots),
@@ -409,6 +419,7 @@ impl Attached {
             closed: Vec::with_capacity(2 * slots),
             waiting: Waiting::of(body),
             turns: 0,
+            now: 0,
             last_work: 0,
             start: body.start,
         }
@@ -506,15 +517,13 @@ impl Attached {
         Ok(read == State::Running && written == State::Running)
     }
 
-    /// Puts a slot in the list that is looked at each turn.
+    /// Puts a slot in the line of those that are looked at.
     pub fn activate(&mut self, slot: Slot) {
         if let Some(place) = self.ports.places.get_mut(slot as usize)
-            && !place.active
-            && self.active.len() < self.active.capacity()
+            && !self.rounds.is_active(slot)
         {
-            place.active = true;
             place.idle_turns = 0;
-            self.active.push(slot);
+            self.rounds.activate(slot, self.now);
         }
     }
 
@@ -528,6 +537,8 @@ impl Attached {
             telling: &mut self.telling,
             workshop: &mut self.workshop,
             capture: &mut self.capture,
+            egress: &mut self.egress,
+            work: Work::frame(),
             now,
         }
     }

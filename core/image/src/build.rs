@@ -5,7 +5,7 @@ mod classifier;
 
 use crate::compartment::{
     AddressSlot, Attachment, Crossing, CrossingSlot, Endpoint, MacSlot, Member, NONE, NatBlock,
-    NextHop, OwnPrefix, Route, RouteRange, ServicePorts, SlotEndpoint, Subnet, Tenant,
+    NextHop, OwnPrefix, Route, RouteRange, ServiceClass, ServicePorts, SlotEndpoint, Subnet, Tenant,
 };
 use crate::container::{self, Aligned, Kind, Part};
 use crate::fabric::{Channel, Forward, Group, GroupMember, SlotChannel, Template};
@@ -49,6 +49,8 @@ pub struct CompartmentTables {
     pub service_ports: Vec<(u32, ServicePorts)>,
     /// (attachment, endpoint or NONE): whose each block of ports is, in their order.
     pub nat_blocks: Vec<(u32, u32)>,
+    /// Classes of packets beside best effort, class 1 first.
+    pub classes: Vec<ServiceClass>,
 }
 
 /// The tables of the fabric. Lists as in [`CompartmentTables`].
@@ -252,6 +254,7 @@ impl CompartmentTables {
                 Part::of(&rules.places),
                 Part::of(&rules.words),
                 Part::of(&rules.summaries),
+                Part::of(&self.classes),
             ],
         );
         CompartmentImage::check_written(Aligned::copy_of(&image).as_ref())?;

@@ -143,6 +143,8 @@ sections! {
     Words = 27 "word of rules",
     /// Words of groups.
     Summaries = 28 "word of groups",
+    /// Classes of packets.
+    Classes = 29 "class",
 }
 
 /// Checks one section's records, one after another.

@@ -6,6 +6,7 @@ mod decode;
 mod finding;
 mod model;
 mod policy;
+mod rates;
 mod schema;
 mod selectors;
 mod shapes;
@@ -23,11 +24,12 @@ use std::sync::Arc;
 pub use finding::{Finding, MAX_FINDINGS, SpecErrors};
 pub use model::{
     Configure, Document, Endpoint, Host, Identity, Kind, MIN_MTU4, MIN_MTU6, Offload, Outside, Per,
-    Placement, Rate, Role, Route, Segment, State, Subnet, Tenant, Uplink,
+    Placement, Role, Route, Segment, State, Subnet, Tenant, Uplink,
 };
 pub use policy::{
     Accept, Action, Defaults, Guardrail, Offer, Policy, Reach, Rule, Scope, Tracking, Traffic,
 };
+pub use rates::{BothWays, Dscp, Limit, LongLimit, Rate, ServiceClass};
 pub use schema::json_schema;
 pub use selectors::{Labels, OneOrMore, Selector, TenantList};
 pub use shapes::{
@@ -38,7 +40,7 @@ pub use source::{Located, Position, Source, Span};
 pub use traffic::{IcmpMessage, PortRange, Protocol, Until};
 pub use tree::{MAX_DEPTH, MAX_NODES};
 pub use validate::{
-    FIRST_NAT_PORT, MAX_ACCEPTS, MAX_AGREEMENTS, MAX_CONNECTIONS, MAX_ENDPOINTS, MAX_GUARDRAILS,
+    FIRST_NAT_PORT, MAX_ACCEPTS, MAX_AGREEMENTS, MAX_CLASSES, MAX_CONNECTIONS, MAX_ENDPOINTS, MAX_GUARDRAILS,
     MAX_LABELS, MAX_OFFERS, MAX_PORTS, MAX_PREFIXES, MAX_REACH, MAX_ROUTES, MAX_RULES, MAX_SUBNETS,
     MAX_TENANT_ENDPOINTS, MAX_TENANTS,
 };

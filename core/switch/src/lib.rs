@@ -17,6 +17,7 @@ mod crossing;
 mod decision;
 mod dhcp;
 mod edit;
+mod egress;
 mod errors;
 mod finish;
 mod frame;
@@ -29,13 +30,16 @@ mod pipeline;
 mod state;
 mod tracking;
 mod translation;
+mod work;
 
 pub use decision::{Answer, Decision, Egress, Hop};
+pub use egress::{Egress, Handed};
 pub use finish::{Finish, finish, needed};
 pub use flow::{Connection, Cursor, Side};
 pub use judgement::slot_of;
 pub use pipeline::Switch;
 pub use state::Config;
+pub use work::{UNITS, Work, shares};
 
 use telemetry::{counters::Counter, drops::DropReason, rules::Outcome};
 use wire::Tuple;
@@ -84,6 +88,8 @@ pub struct Outgoing<'a> {
     pub total: usize,
     /// Wire frames it stands for.
     pub segments: u32,
+    /// Bytes of those frames together.
+    pub wire: usize,
 }
 
 /// What rules decided about a packet that no connection knew.

@@ -1,6 +1,7 @@
 //! Token buckets.
 
 use crate::Nanos;
+use image::compartment::Rate;
 
 const SECOND: u128 = 1_000_000_000;
 /// Longest idle time that is credited: beyond it any bucket is full anyway.
@@ -50,6 +51,17 @@ impl Bucket {
             .saturating_add(Nanos::try_from(wait).unwrap_or(HORIZON))
     }
 
+    /// Whether it holds anything, refilled.
+    pub(crate) fn is_free(&mut self, now: Nanos, rate: u64, burst: u64) -> bool {
+        self.refill(now, rate, burst);
+        self.tokens > 0
+    }
+
+    /// Takes `n` tokens, into debt where there are not so many.
+    pub(crate) fn charge(&mut self, n: u64) {
+        self.tokens = self.tokens.saturating_sub(clamp(n));
+    }
+
     fn refill(&mut self, now: Nanos, rate: u64, burst: u64) {
         let elapsed = now.saturating_sub(self.last).min(HORIZON);
         let gain = u128::from(elapsed) * u128::from(rate) / SECOND;
@@ -71,6 +83,61 @@ impl Bucket {
                 .saturating_add(Nanos::try_from(used).unwrap_or(HORIZON));
         }
     }
+}
+
+/// The two buckets of a rate.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Meter {
+    bytes: Bucket,
+    packets: Bucket,
+}
+
+impl Meter {
+    /// Holds nothing yet.
+    pub(crate) const EMPTY: Meter = Meter {
+        bytes: Bucket::EMPTY,
+        packets: Bucket::EMPTY,
+    };
+
+    /// Full buckets.
+    pub(crate) fn full(now: Nanos, rate: &Rate) -> Meter {
+        Meter {
+            bytes: Bucket::full(now, rate.burst),
+            packets: Bucket::full(now, packet_burst(rate.packets)),
+        }
+    }
+
+    /// Whether a frame may go now.
+    pub(crate) fn is_free(&mut self, now: Nanos, rate: &Rate) -> bool {
+        (rate.bytes == 0 || self.bytes.is_free(now, rate.bytes, rate.burst))
+            && (rate.packets == 0
+                || self
+                    .packets
+                    .is_free(now, rate.packets, packet_burst(rate.packets)))
+    }
+
+    /// A frame went that is so many bytes in so many packets on a wire.
+    pub(crate) fn charge(&mut self, rate: &Rate, bytes: u64, packets: u64) {
+        if rate.bytes != 0 {
+            self.bytes.charge(bytes);
+        }
+        if rate.packets != 0 {
+            self.packets.charge(packets);
+        }
+    }
+
+    /// When a frame may go, as [`Bucket::free_at`].
+    pub(crate) fn free_at(&self, rate: &Rate) -> Nanos {
+        self.bytes.free_at(rate.bytes, rate.burst).max(
+            self.packets
+                .free_at(rate.packets, packet_burst(rate.packets)),
+        )
+    }
+}
+
+/// Packets at once for a packet rate: 50 ms' worth, at least 64.
+fn packet_burst(rate: u64) -> u64 {
+    (rate / 20).max(64)
 }
 
 fn clamp(n: u64) -> i64 {

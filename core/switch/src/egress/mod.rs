@@ -1,0 +1,471 @@
+//! What waits on its way out: for the rate toward an endpoint or toward its tenant, and
+//! at the channel to the fabric where there are classes.
+//!
+//! A frame goes at once where nothing waits before it and the buckets hold something.
+//! Else it is copied into the queue of its class, which is bounded and was taken when the
+//! image came; what finds no room is lost, and counted on the receiver. The sender does
+//! not wait: its frames to others are not this receiver's fault. When the buckets hold a
+//! millisecond's worth, the classes that go first do so up to their rate, and the others
+//! in the order of what each had against its weight (start-time fair queueing); among a
+//! tenant's endpoints that wait for its rate likewise.
+
+mod queue;
+#[cfg(test)]
+mod tests;
+
+use crate::meter::{Bucket, Meter};
+use crate::{FABRIC, Nanos, Outgoing, Slot};
+use guard::guard;
+use image::CompartmentImage;
+use image::compartment::{CLASSES, NONE, Rate, ServiceClass};
+use queue::Queue;
+use telemetry::drops::DropReason;
+
+/// How long a receiver without room is left alone.
+const RETRY: Nanos = 1_000_000;
+/// Frames of one port in one go.
+const AT_ONCE: usize = 64;
+/// Memory of each class's queue at the channel to the fabric.
+const FABRIC_QUEUE: usize = 256 << 10;
+
+/// What became of a frame that was handed to its port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handed {
+    /// The port has it.
+    Sent,
+    /// The receiver has no room now.
+    Full,
+    /// It will never be sent.
+    Lost(DropReason),
+}
+
+/// What waits, by slot.
+#[derive(Debug)]
+pub struct Egress {
+    /// Ports where frames may have to wait.
+    ports: Vec<Option<Box<Port>>>,
+    /// By the sender's slot: the DSCP value that its unmarked packets count as.
+    marks: Vec<u8>,
+    tenants: Vec<Tenant>,
+    classes: Vec<ServiceClass>,
+    /// The class of each DSCP value.
+    class_of: [u8; 64],
+    /// Slots where something waits.
+    waiting: Vec<Slot>,
+    /// Nothing is to be done before this.
+    due: Nanos,
+}
+
+impl Default for Egress {
+    fn default() -> Egress {
+        Egress::new(0)
+    }
+}
+
+#[derive(Debug)]
+struct Port {
+    id: u32,
+    tenant: u32,
+    rate: Rate,
+    weight: u64,
+    meter: Meter,
+    /// What it had of its tenant's rate, against its weight.
+    served: u64,
+    /// What whoever of its classes was served last had had before.
+    floor: u64,
+    classes: Vec<Class>,
+    /// Frames that wait.
+    frames: usize,
+    /// All frames go by the queues, and leave them in the same turn.
+    sorts: bool,
+    /// The receiver had no room: left alone until then.
+    retry: Nanos,
+}
+
+#[derive(Debug)]
+struct Class {
+    queue: Queue,
+    first: Bucket,
+    served: u64,
+}
+
+#[derive(Debug)]
+struct Tenant {
+    id: u32,
+    rate: Rate,
+    meter: Meter,
+    floor: u64,
+}
+
+impl Egress {
+    /// For slots below `slots`.
+    pub fn new(slots: usize) -> Egress {
+        Egress {
+            ports: (0..slots).map(|_| None).collect(),
+            marks: vec![0; slots],
+            tenants: Vec::new(),
+            classes: Vec::new(),
+            class_of: [0; 64],
+            waiting: Vec::with_capacity(slots),
+            due: Nanos::MAX,
+        }
+    }
+
+    /// Starts using an image. What waits for endpoints that are still there and still
+    /// limited waits on, where the classes are the same. The only call that allocates.
+    pub fn use_image(&mut self, image: &CompartmentImage<'_>, now: Nanos) {
+        let same = self.classes == image.classes();
+        if !same {
+            self.classes = image.classes().to_vec();
+            self.class_of = [0; 64];
+            for (number, class) in (1..).zip(&self.classes) {
+                for (value, place) in self.class_of.iter_mut().enumerate() {
+                    if class.dscp >> value & 1 == 1 {
+                        *place = number;
+                    }
+                }
+            }
+        }
+        let old = core::mem::take(&mut self.tenants);
+        self.tenants = image
+            .tenants()
+            .iter()
+            .map(|tenant| {
+                let before = old.iter().find(|t| t.id == tenant.id);
+                Tenant {
+                    id: tenant.id,
+                    rate: tenant.to,
+                    meter: before.map_or(Meter::full(now, &tenant.to), |t| t.meter),
+                    floor: before.map_or(0, |t| t.floor),
+                }
+            })
+            .collect();
+        self.marks.fill(0);
+        let slots = self.ports.len();
+        let mut before: Vec<_> = core::mem::take(&mut self.ports);
+        self.ports = (0..slots).map(|_| None).collect();
+        let fabric = before.get_mut(FABRIC as usize).and_then(Option::take);
+        if !self.classes.is_empty() {
+            let wanted = Rate::default();
+            self.put(FABRIC, NONE, NONE, wanted, 1, FABRIC_QUEUE, fabric, same, now);
+        }
+        for endpoint in image.endpoints() {
+            let at = endpoint.slot as usize;
+            if let Some(mark) = self.marks.get_mut(at) {
+                *mark = endpoint.class << 3;
+            }
+            let tenant = image
+                .subnets()
+                .get(endpoint.subnet as usize)
+                .map_or(NONE, |subnet| subnet.tenant);
+            let all = image.tenants().get(tenant as usize).map(|t| t.to);
+            let all = all.unwrap_or_default();
+            let before = before.get_mut(at).and_then(Option::take);
+            if !endpoint.to.is_limited() && !all.is_limited() {
+                continue;
+            }
+            let by = if endpoint.to.is_limited() {
+                endpoint.to
+            } else {
+                all
+            };
+            self.put(
+                endpoint.slot,
+                endpoint.id,
+                tenant,
+                endpoint.to,
+                endpoint.weight,
+                by.queue_bytes() as usize,
+                before,
+                same,
+                now,
+            );
+        }
+        let ports = &self.ports;
+        self.waiting.retain(|slot| {
+            let port = ports.get(*slot as usize).and_then(Option::as_ref);
+            port.is_some_and(|port| port.frames != 0)
+        });
+        self.due = if self.waiting.is_empty() {
+            Nanos::MAX
+        } else {
+            now
+        };
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a port's fields, as they are found")]
+    fn put(
+        &mut self,
+        slot: Slot,
+        id: u32,
+        tenant: u32,
+        rate: Rate,
+        weight: u32,
+        bytes: usize,
+        before: Option<Box<Port>>,
+        same: bool,
+        now: Nanos,
+    ) {
+        let fits = |port: &Port| {
+            let room = port.classes.first().map(|class| class.queue.capacity());
+            port.id == id && same && room == Some(bytes)
+        };
+        let mut port = match before {
+            Some(port) if fits(&port) => port,
+            _ => Box::new(Port {
+                id,
+                tenant,
+                rate,
+                weight: 1,
+                meter: Meter::full(now, &rate),
+                served: 0,
+                floor: 0,
+                classes: (0..=self.classes.len())
+                    .map(|_| Class {
+                        queue: Queue::new(bytes),
+                        first: Bucket::EMPTY,
+                        served: 0,
+                    })
+                    .collect(),
+                frames: 0,
+                sorts: slot == FABRIC,
+                retry: 0,
+            }),
+        };
+        port.tenant = tenant;
+        port.rate = rate;
+        port.weight = u64::from(weight.max(1));
+        if let Some(place) = self.ports.get_mut(slot as usize) {
+            *place = Some(port);
+        }
+    }
+
+    /// Whether frames to a slot may have to wait at all.
+    #[inline]
+    pub fn is_limited(&self, slot: Slot) -> bool {
+        matches!(self.ports.get(slot as usize), Some(Some(_)))
+    }
+
+    /// Whether a frame to a slot may go now: nothing waits before it, and the rates
+    /// allow it. One that goes is to be [charged](Egress::sent).
+    pub fn may_go(&mut self, now: Nanos, slot: Slot) -> bool {
+        let Some(Some(port)) = self.ports.get_mut(slot as usize) else {
+            return true;
+        };
+        port.frames == 0 && !port.sorts && is_free(port, &mut self.tenants, now)
+    }
+
+    /// Charges a frame that went at once.
+    pub fn sent(&mut self, frame: &Outgoing<'_>) {
+        if let Some(Some(port)) = self.ports.get_mut(frame.slot as usize) {
+            charge(port, &mut self.tenants, frame.wire, frame.segments);
+        }
+    }
+
+    /// Keeps a frame, which `from` sent and whose bytes behind the head `rest` copies,
+    /// until it may go. `false`: its class has no room.
+    pub fn hold(
+        &mut self,
+        now: Nanos,
+        from: Slot,
+        frame: &Outgoing<'_>,
+        rest: impl FnMut(usize, &mut [u8]) -> usize,
+    ) -> bool {
+        let mark = self.marks.get(from as usize).copied().unwrap_or(0);
+        let class = match dscp(frame.head) {
+            0 => mark,
+            marked => marked,
+        };
+        let class = self.class_of.get(usize::from(class)).copied().unwrap_or(0);
+        let Some(Some(port)) = self.ports.get_mut(frame.slot as usize) else {
+            return false;
+        };
+        let floor = port.floor;
+        let Some(class) = port.classes.get_mut(usize::from(class)) else {
+            return false;
+        };
+        if class.queue.is_empty() {
+            // Nothing is earned for having been idle.
+            class.served = class.served.max(floor);
+        }
+        if !class.queue.push(frame, rest) {
+            return false;
+        }
+        port.frames += 1;
+        if port.frames == 1 {
+            let at = if port.sorts {
+                now
+            } else {
+                free_at(port, &self.tenants).max(now)
+            };
+            self.due = self.due.min(at);
+            // Each slot is in it at most once: there is room.
+            self.waiting.push(frame.slot);
+        }
+        true
+    }
+
+    /// When [`Egress::release`] has something to do; `Nanos::MAX` = never.
+    pub const fn due(&self) -> Nanos {
+        self.due
+    }
+
+    /// Frames that wait toward a slot.
+    pub fn frames(&self, slot: Slot) -> usize {
+        match self.ports.get(slot as usize) {
+            Some(Some(port)) => port.frames,
+            _ => 0,
+        }
+    }
+
+    /// Hands over what may go, and tells of each frame that left its queue. Bound:
+    /// [`AT_ONCE`] frames of each port where something waits.
+    pub fn release(&mut self, now: Nanos, mut hand: impl FnMut(&Outgoing<'_>) -> Handed) {
+        if now < self.due {
+            return;
+        }
+        let mut waiting = core::mem::take(&mut self.waiting);
+        let ports = &self.ports;
+        let served = |slot: &Slot| match ports.get(*slot as usize) {
+            Some(Some(port)) => port.served,
+            _ => 0,
+        };
+        if guard!("egress-turns") {
+            waiting.sort_unstable_by_key(served);
+        }
+        let mut due = Nanos::MAX;
+        waiting.retain(|slot| {
+            let Some(Some(port)) = self.ports.get_mut(*slot as usize) else {
+                return false;
+            };
+            let next = serve(port, &mut self.tenants, &self.classes, *slot, now, &mut hand);
+            due = due.min(next);
+            port.frames != 0
+        });
+        self.waiting = waiting;
+        self.due = due;
+    }
+
+    /// Forgets what waits toward a slot: its port is gone. How many frames that were.
+    pub fn forget(&mut self, slot: Slot) -> usize {
+        self.waiting.retain(|other| *other != slot);
+        let Some(Some(port)) = self.ports.get_mut(slot as usize) else {
+            return 0;
+        };
+        for class in &mut port.classes {
+            class.queue.clear();
+        }
+        port.retry = 0;
+        core::mem::take(&mut port.frames)
+    }
+}
+
+/// Hands over a port's frames while it may send; when it may again.
+fn serve(
+    port: &mut Port,
+    tenants: &mut [Tenant],
+    kinds: &[ServiceClass],
+    slot: Slot,
+    now: Nanos,
+    hand: &mut impl FnMut(&Outgoing<'_>) -> Handed,
+) -> Nanos {
+    if now < port.retry {
+        return port.retry;
+    }
+    for _ in 0..AT_ONCE {
+        if port.frames == 0 {
+            return Nanos::MAX;
+        }
+        if !is_free(port, tenants, now) {
+            return free_at(port, tenants).max(now + 1);
+        }
+        let Some((number, first)) = next_class(port, kinds, now) else {
+            return Nanos::MAX;
+        };
+        let Some(class) = port.classes.get_mut(number) else {
+            return Nanos::MAX;
+        };
+        let Some(front) = class.queue.front() else {
+            return Nanos::MAX;
+        };
+        let (wire, segments) = (front.wire, front.segments);
+        let handed = hand(&front.outgoing(slot));
+        if handed == Handed::Full {
+            port.retry = now + if port.sorts { 0 } else { RETRY };
+            return now + if port.sorts { RETRY / 20 } else { RETRY };
+        }
+        class.queue.pop();
+        port.frames -= 1;
+        if handed == Handed::Sent {
+            if first {
+                class.first.charge(wire as u64);
+            } else {
+                let weight = match number.checked_sub(1).and_then(|n| kinds.get(n)) {
+                    Some(kind) => u64::from(kind.weight.max(1)),
+                    None => 1,
+                };
+                port.floor = class.served;
+                // In parts, so that heavy classes lose nothing to rounding.
+                class.served += wire as u64 * 256 / weight;
+            }
+            charge(port, tenants, wire, segments);
+        }
+    }
+    now
+}
+
+/// The class whose frame goes next, and whether it goes before its turn.
+fn next_class(port: &mut Port, kinds: &[ServiceClass], now: Nanos) -> Option<(usize, bool)> {
+    for (number, (class, kind)) in (1..).zip(port.classes.iter_mut().skip(1).zip(kinds)) {
+        if kind.strict_bytes != 0
+            && !class.queue.is_empty()
+            && (class
+                .first
+                .is_free(now, kind.strict_bytes, kind.strict_burst)
+                || !guard!("strict-class-rate"))
+        {
+            return Some((number, true));
+        }
+    }
+    let waiting = port.classes.iter().enumerate();
+    waiting
+        .filter(|(_, class)| !class.queue.is_empty())
+        .min_by_key(|(_, class)| class.served)
+        .map(|(number, _)| (number, false))
+}
+
+fn is_free(port: &mut Port, tenants: &mut [Tenant], now: Nanos) -> bool {
+    let own = port.meter.is_free(now, &port.rate) || !guard!("egress-meter");
+    let all = match tenants.get_mut(port.tenant as usize) {
+        Some(tenant) => tenant.meter.is_free(now, &tenant.rate),
+        None => true,
+    };
+    own && (all || !guard!("tenant-egress-meter"))
+}
+
+fn free_at(port: &Port, tenants: &[Tenant]) -> Nanos {
+    let all = tenants
+        .get(port.tenant as usize)
+        .map_or(0, |tenant| tenant.meter.free_at(&tenant.rate));
+    port.meter.free_at(&port.rate).max(all)
+}
+
+fn charge(port: &mut Port, tenants: &mut [Tenant], wire: usize, segments: u32) {
+    let (bytes, packets) = (wire as u64, u64::from(segments));
+    port.meter.charge(&port.rate, bytes, packets);
+    if let Some(tenant) = tenants.get_mut(port.tenant as usize) {
+        tenant.meter.charge(&tenant.rate, bytes, packets);
+        let before = port.served.max(tenant.floor);
+        tenant.floor = before;
+        port.served = before + bytes / port.weight;
+    }
+}
+
+/// The DSCP field of a frame's IP header (RFC 2474); 0 where there is none.
+fn dscp(head: &[u8]) -> u8 {
+    match head.get(12..16) {
+        Some([0x08, 0x00, _, tos]) => tos >> 2,
+        Some([0x86, 0xdd, high, low]) => (high & 0xf) << 2 | low >> 6,
+        _ => 0,
+    }
+}
