@@ -7,7 +7,7 @@ use crate::telling::Telling;
 use port::PortError;
 use ring::Record;
 use shm::{ConsumerEnd, Doorbell, PushError};
-use switch::{Decided, Egress, FABRIC, Finish, Outgoing, Output, Slot, Work, finish};
+use switch::{Decided, Shaper, FABRIC, Finish, Outgoing, Output, Slot, Work, finish};
 use telemetry::counters::Counter;
 use telemetry::drops::DropReason;
 use wire::offload::{MAX_FRAME, RawOffload};
@@ -67,7 +67,7 @@ pub struct Outlets<'a> {
     pub telling: &'a mut Telling,
     pub workshop: &'a mut Workshop,
     pub capture: &'a mut Option<Box<Capture>>,
-    pub egress: &'a mut Egress,
+    pub shaper: &'a mut Shaper,
     /// What is done for the frame that is worked on.
     pub work: Work,
     pub now: u64,
@@ -88,14 +88,14 @@ impl Outlets<'_> {
     /// Sends a frame that `from` sent, whose payload is `payload`, or keeps it until the
     /// rates toward its receiver allow it.
     pub fn send(&mut self, from: Slot, frame: &Outgoing<'_>, payload: Payload<'_>) -> Fate {
-        if !self.egress.is_limited(frame.slot) {
+        if !self.shaper.is_limited(frame.slot) {
             return self.transmit(frame, payload);
         }
-        if self.egress.may_go(self.now, frame.slot) {
+        if self.shaper.may_go(self.now, frame.slot) {
             match self.transmit(frame, payload) {
                 Fate::Full => {}
                 Fate::Sent => {
-                    self.egress.sent(frame);
+                    self.shaper.sent(frame);
                     return Fate::Sent;
                 }
                 lost => return lost,
@@ -105,7 +105,7 @@ impl Outlets<'_> {
             .copied(frame.head.len() + frame.total.saturating_sub(frame.rest_from));
         let at = frame.slot as usize;
         if self
-            .egress
+            .shaper
             .hold(self.now, from, frame, |from, into| payload.copy(from, into))
         {
             self.telling

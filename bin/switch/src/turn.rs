@@ -244,7 +244,7 @@ impl Attached {
             telling,
             workshop,
             capture,
-            egress,
+            shaper,
             touched,
             ..
         } = self;
@@ -279,7 +279,7 @@ impl Attached {
                 telling: &mut *telling,
                 workshop: &mut *workshop,
                 capture: &mut *capture,
-                egress: &mut *egress,
+                shaper: &mut *shaper,
                 work: Work::frame(),
                 now,
             };
@@ -329,7 +329,7 @@ impl Attached {
             telling,
             workshop,
             capture,
-            egress,
+            shaper,
             touched,
             buffer,
             spares,
@@ -385,7 +385,7 @@ impl Attached {
                 telling: &mut *telling,
                 workshop: &mut *workshop,
                 capture: &mut *capture,
-                egress: &mut *egress,
+                shaper: &mut *shaper,
                 work: tapped(),
                 now,
             };
@@ -452,7 +452,7 @@ impl Attached {
             telling,
             workshop,
             capture,
-            egress,
+            shaper,
             touched,
             spares,
             ..
@@ -471,7 +471,7 @@ impl Attached {
             telling: &mut *telling,
             workshop: &mut *workshop,
             capture: &mut *capture,
-            egress: &mut *egress,
+            shaper: &mut *shaper,
             work: Work::frame(),
             now,
         };
@@ -542,14 +542,14 @@ impl Attached {
     /// Hands over what waited for a rate toward its receiver and may go now; whether
     /// anything did.
     fn release(&mut self, now: u64) -> bool {
-        if now < self.egress.due() {
+        if now < self.shaper.due() {
             return false;
         }
         // Apart while the ports are lent; nothing is put into what stands in its place.
-        let mut egress = core::mem::take(&mut self.egress);
+        let mut shaper = core::mem::take(&mut self.shaper);
         let mut outlets = self.outlets(now);
         let mut moved = false;
-        egress.release(now, |frame| {
+        shaper.release(now, |frame| {
             let whole = Payload::Buffer(&[]);
             let fate = match outlets.transmit(frame, whole) {
                 Fate::Full => {
@@ -574,14 +574,14 @@ impl Attached {
                 .count(at, Counter::Released, frame.wire as u64);
             handed
         });
-        self.egress = egress;
+        self.shaper = shaper;
         moved
     }
 
     /// Forgets what waits for a slot, whose port is gone.
     pub fn forget(&mut self, slot: Slot) {
         let at = slot as usize;
-        let frames = self.egress.forget(slot);
+        let frames = self.shaper.forget(slot);
         if frames > 0 {
             let counters = &self.telling.counters;
             counters.dropped(at, DropReason::PortClosed, frames as u64);
@@ -611,7 +611,7 @@ impl Attached {
             telling,
             workshop,
             capture,
-            egress,
+            shaper,
             touched,
             ..
         } = self;
@@ -625,7 +625,7 @@ impl Attached {
             telling,
             workshop,
             capture,
-            egress,
+            shaper,
             work: Work::frame(),
             now,
         };
@@ -654,8 +654,8 @@ impl Attached {
         if !self.paused.is_empty() {
             at_most(until(self.next_resume));
         }
-        if self.egress.due() != u64::MAX {
-            at_most(until(self.egress.due()));
+        if self.shaper.due() != u64::MAX {
+            at_most(until(self.shaper.due()));
         }
         if !self.settling.is_empty() {
             at_most(ECHO_POLL);

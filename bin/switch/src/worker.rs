@@ -23,7 +23,7 @@ use rustix::io::Errno;
 use seqpacket::{Error, Fds, Socket};
 use shm::{CountersPage, Geometry, ProducerFds, Recorder, SealedImage, Start, attach_producer};
 use std::os::fd::{AsFd, OwnedFd};
-use switch::{Config, Egress, Slot, Switch, UNITS, Work};
+use switch::{Config, Shaper, Slot, Switch, UNITS, Work};
 use telemetry::drops::DropReason;
 use telemetry::recorder::EventKind;
 use wire::offload::MAX_FRAME;
@@ -69,7 +69,7 @@ pub struct Attached {
     /// armed.
     pub rounds: Rounds,
     /// What waits for a rate toward its receiver.
-    pub egress: Egress,
+    pub shaper: Shaper,
     /// Slots written to since they were last published.
     pub touched: Vec<Slot>,
     /// Slots whose channel is being taken over from a predecessor.
@@ -311,7 +311,7 @@ impl Worker {
                     }
                     None => attached.switch.use_image(&image.image(), now),
                 }
-                attached.egress.use_image(&image.image(), now);
+                attached.shaper.use_image(&image.image(), now);
                 attached.rounds.configure(switch::shares(&image.image()));
                 attached.telling.place(&image.image());
                 attached
@@ -407,7 +407,7 @@ impl Attached {
             capture: None,
             listing: None,
             rounds: Rounds::new(slots, UNITS),
-            egress: Egress::new(slots),
+            shaper: Shaper::new(slots),
             touched: Vec::with_capacity(slots),
             settling: Vec::with_capacity(slots),
             parked: Vec::with_capacity(slots),
@@ -537,7 +537,7 @@ impl Attached {
             telling: &mut self.telling,
             workshop: &mut self.workshop,
             capture: &mut self.capture,
-            egress: &mut self.egress,
+            shaper: &mut self.shaper,
             work: Work::frame(),
             now,
         }

@@ -17,7 +17,7 @@ mod crossing;
 mod decision;
 mod dhcp;
 mod edit;
-mod egress;
+mod shaper;
 mod errors;
 mod finish;
 mod frame;
@@ -33,7 +33,7 @@ mod translation;
 mod work;
 
 pub use decision::{Answer, Decision, Egress, Hop};
-pub use egress::{Egress, Handed};
+pub use shaper::{Handed, Shaper};
 pub use finish::{Finish, finish, needed};
 pub use flow::{Connection, Cursor, Side};
 pub use judgement::slot_of;

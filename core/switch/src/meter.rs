@@ -44,7 +44,8 @@ impl Bucket {
         if self.tokens > 0 || rate == 0 {
             return 0;
         }
-        let worth = (rate / 1000).clamp(1, burst.max(1));
+        // Half the burst at most: who comes late shall not find it full, and the rest lost.
+        let worth = (rate / 1000).clamp(1, (burst / 2).max(1));
         let lacking = u128::from(worth) + u128::from(self.tokens.unsigned_abs());
         let wait = (lacking * SECOND).div_ceil(u128::from(rate));
         self.last
@@ -84,6 +85,17 @@ impl Bucket {
         }
     }
 }
+
+/// Where an owner stands that shares a rate with others, after a frame: what it had so far
+/// against its weight, but for a turn's worth not less than whoever had its turn last, so
+/// that nothing is saved up by being idle (start-time fair queueing).
+pub(crate) fn served(before: u64, floor: &mut u64, rate: &Rate, bytes: u64, weight: u32) -> u64 {
+    let start = before.max(floor.saturating_sub(TURN + rate.bytes / 500));
+    *floor = start.max(*floor);
+    start + bytes / u64::from(weight.max(1))
+}
+/// The largest frame, as its segments.
+const TURN: u64 = 96 << 10;
 
 /// The two buckets of a rate.
 #[derive(Clone, Copy, Debug, Default)]

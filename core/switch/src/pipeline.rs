@@ -5,6 +5,7 @@ use crate::decision::{Decision, Egress, decide};
 use crate::edit::Edit;
 use crate::frame::{Face, Frame, Leaving, Sender};
 use crate::judgement::{End, Passage, pass};
+use crate::meter::served;
 use crate::state::{Config, State, sends};
 use crate::translation::Translation;
 use crate::{FABRIC, Ingress, Nanos, Output, Slot, admission, crossing, nd, outside};
@@ -245,9 +246,8 @@ impl Switch {
             port.meter.charge(&own, bytes, segments);
             tenant.meter.charge(&all, bytes, segments);
             // Who waits for the tenant's rate goes on in the order of what each had.
-            let before = port.served.max(tenant.floor);
-            tenant.floor = before;
-            port.served = before + bytes / u64::from(sender.endpoint.weight.max(1));
+            let weight = sender.endpoint.weight;
+            port.served = served(port.served, &mut tenant.floor, &all, bytes, weight);
         }
         port.paused = port.meter.free_at(&own);
         tenant.paused = tenant.meter.free_at(&all);

@@ -13,11 +13,11 @@ mod queue;
 #[cfg(test)]
 mod tests;
 
-use crate::meter::{Bucket, Meter};
+use crate::meter::{Bucket, Meter, served};
 use crate::{FABRIC, Nanos, Outgoing, Slot};
 use guard::guard;
 use image::CompartmentImage;
-use image::compartment::{CLASSES, NONE, Rate, ServiceClass};
+use image::compartment::{NONE, Rate, ServiceClass};
 use queue::Queue;
 use telemetry::drops::DropReason;
 
@@ -41,7 +41,7 @@ pub enum Handed {
 
 /// What waits, by slot.
 #[derive(Debug)]
-pub struct Egress {
+pub struct Shaper {
     /// Ports where frames may have to wait.
     ports: Vec<Option<Box<Port>>>,
     /// By the sender's slot: the DSCP value that its unmarked packets count as.
@@ -56,9 +56,9 @@ pub struct Egress {
     due: Nanos,
 }
 
-impl Default for Egress {
-    fn default() -> Egress {
-        Egress::new(0)
+impl Default for Shaper {
+    fn default() -> Shaper {
+        Shaper::new(0)
     }
 }
 
@@ -67,7 +67,7 @@ struct Port {
     id: u32,
     tenant: u32,
     rate: Rate,
-    weight: u64,
+    weight: u32,
     meter: Meter,
     /// What it had of its tenant's rate, against its weight.
     served: u64,
@@ -97,10 +97,10 @@ struct Tenant {
     floor: u64,
 }
 
-impl Egress {
+impl Shaper {
     /// For slots below `slots`.
-    pub fn new(slots: usize) -> Egress {
-        Egress {
+    pub fn new(slots: usize) -> Shaper {
+        Shaper {
             ports: (0..slots).map(|_| None).collect(),
             marks: vec![0; slots],
             tenants: Vec::new(),
@@ -220,10 +220,11 @@ impl Egress {
                 meter: Meter::full(now, &rate),
                 served: 0,
                 floor: 0,
-                classes: (0..=self.classes.len())
-                    .map(|_| Class {
+                classes: core::iter::once(0)
+                    .chain(self.classes.iter().map(|class| class.strict_burst))
+                    .map(|burst| Class {
                         queue: Queue::new(bytes),
-                        first: Bucket::EMPTY,
+                        first: Bucket::full(now, burst),
                         served: 0,
                     })
                     .collect(),
@@ -234,7 +235,7 @@ impl Egress {
         };
         port.tenant = tenant;
         port.rate = rate;
-        port.weight = u64::from(weight.max(1));
+        port.weight = weight;
         if let Some(place) = self.ports.get_mut(slot as usize) {
             *place = Some(port);
         }
@@ -247,7 +248,7 @@ impl Egress {
     }
 
     /// Whether a frame to a slot may go now: nothing waits before it, and the rates
-    /// allow it. One that goes is to be [charged](Egress::sent).
+    /// allow it. One that goes is to be [charged](Shaper::sent).
     pub fn may_go(&mut self, now: Nanos, slot: Slot) -> bool {
         let Some(Some(port)) = self.ports.get_mut(slot as usize) else {
             return true;
@@ -305,7 +306,7 @@ impl Egress {
         true
     }
 
-    /// When [`Egress::release`] has something to do; `Nanos::MAX` = never.
+    /// When [`Shaper::release`] has something to do; `Nanos::MAX` = never.
     pub const fn due(&self) -> Nanos {
         self.due
     }
@@ -455,9 +456,8 @@ fn charge(port: &mut Port, tenants: &mut [Tenant], wire: usize, segments: u32) {
     port.meter.charge(&port.rate, bytes, packets);
     if let Some(tenant) = tenants.get_mut(port.tenant as usize) {
         tenant.meter.charge(&tenant.rate, bytes, packets);
-        let before = port.served.max(tenant.floor);
-        tenant.floor = before;
-        port.served = before + bytes / port.weight;
+        let floor = &mut tenant.floor;
+        port.served = served(port.served, floor, &tenant.rate, bytes, port.weight);
     }
 }
 
