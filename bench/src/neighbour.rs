@@ -1,5 +1,9 @@
 //! `bench neighbour`: what a neighbour that does its worst costs: a tenant on the other
-//! core, and an endpoint of the same switch.
+//! core, an endpoint of the same switch, a switch on the same fabric.
+
+mod fabric;
+mod plain;
+mod same;
 
 use crate::Options;
 use crate::flow::{Attached, PORT, attach, packet, station};
@@ -61,7 +65,8 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
     if cores >= 2 {
         figures.push(isolated(options)?);
     }
-    figures.push(same_compartment(options)?);
+    figures.push(same::run(options)?);
+    figures.extend(fabric::run(options)?);
     Ok(figures)
 }
 
@@ -75,20 +80,9 @@ fn isolated(options: &Options) -> Result<Figure, String> {
     endpoints:
       - {{ name: from, subnet: lan, addresses: [10.1.1.10], attach: {{ fifo: {{ capacity: 1MiB }} }} }}
       - {{ name: to, subnet: lan, addresses: [10.1.1.11], attach: {{ fifo: {{ capacity: 1MiB }} }} }}
-    policy:
-      default: deny
-      rules:
 "
         );
-        for n in 0..248 {
-            spec += &format!(
-                "        - {{ name: r{n}, action: allow, from: {{ prefix: 192.0.2.{n}/32 }}, protocol: tcp, ports: [{}] }}\n",
-                2000 + n
-            );
-        }
-        spec += "        - { name: udp, action: allow, from: { endpoint: from }, to: { endpoint: to }, protocol: udp }
-        - { name: tcp, action: allow, from: { endpoint: from }, to: { endpoint: to }, protocol: tcp }
-";
+        spec += &rules(&[("from", "to")]);
     }
     instance.apply(&spec)?;
     let pins = [("a", 0), ("b", 1)];
@@ -116,6 +110,25 @@ fn isolated(options: &Options) -> Result<Figure, String> {
     Ok(worst
         .ours("by_attack", seen.join("; "))
         .note(format!("packets that b's own receive while a attacks on the other core, against alone; the worst is {name}")))
+}
+
+/// 248 rules that nothing here is in, and TCP and UDP for these.
+fn rules(pairs: &[(&str, &str)]) -> String {
+    let mut text = String::from("    policy:\n      default: deny\n      rules:\n");
+    for n in 0..248 {
+        text += &format!(
+            "        - {{ name: r{n}, action: allow, from: {{ prefix: 192.0.2.{n}/32 }}, protocol: tcp, ports: [{}] }}\n",
+            2000 + n
+        );
+    }
+    for (from, to) in pairs {
+        for protocol in ["udp", "tcp"] {
+            text += &format!(
+                "        - {{ name: {protocol}-{from}, action: allow, from: {{ endpoint: {from} }}, to: {{ endpoint: {to} }}, protocol: {protocol} }}\n"
+            );
+        }
+    }
+    text
 }
 
 /// Packets a second that b's sink gets, with a's attack beside or none.
@@ -167,64 +180,6 @@ fn share(
         }
         Ok((last - first) as f64 / took.as_secs_f64())
     })
-}
-
-fn same_compartment(options: &Options) -> Result<Figure, String> {
-    let instance = Instance::start()?;
-    let mut spec = String::from(
-        "version: 1\ntenants:\n  - name: red\n    subnets: [{ name: lan, prefixes: [10.1.1.0/24] }]\n    endpoints:\n",
-    );
-    for (n, name) in ["a", "b", "c", "d"].into_iter().enumerate() {
-        spec += &format!(
-            "      - {{ name: {name}, subnet: lan, addresses: [10.1.1.1{n}], attach: {{ fifo: {{ capacity: 1MiB }} }} }}\n"
-        );
-    }
-    instance.apply(&spec)?;
-    let time = Duration::from_millis(if options.smoke { 300 } else { 1000 });
-    let mut shares = Vec::new();
-    for _ in 0..options.runs(15, 5) {
-        let stop = AtomicBool::new(false);
-        let (own, flood) = (AtomicU64::new(0), AtomicU64::new(0));
-        let at = |name: &str| attach(&instance.run_dir(), "red", name);
-        let frame = |from: &str, to: &str| -> Result<Vec<u8>, String> {
-            Ok(packet(
-                station(&instance, "red", from)?,
-                station(&instance, "red", to)?,
-            ))
-        };
-        let (one, other) = (frame("a", "b")?, frame("c", "d")?);
-        let mut ends = [at("a")?, at("b")?, at("c")?, at("d")?];
-        // Hindered, it pours only now and then.
-        let slow = options.hindered;
-        let rest = |_: &mut [u8], n: u64| {
-            if slow && n & 63 == 0 {
-                std::thread::sleep(Duration::from_micros(200));
-            }
-        };
-        std::thread::scope(|scope| -> Result<(), String> {
-            let [a, b, c, d] = &mut ends;
-            let threads = [
-                scope.spawn(|| pour(a, one, rest, &stop)),
-                scope.spawn(|| take(b, &own, &stop)),
-                scope.spawn(|| pour(c, other, |_, _| (), &stop)),
-                scope.spawn(|| take(d, &flood, &stop)),
-            ];
-            std::thread::sleep(Duration::from_millis(100));
-            let count = || (own.load(Ordering::Relaxed), flood.load(Ordering::Relaxed));
-            let first = count();
-            std::thread::sleep(time);
-            let last = count();
-            stop.store(true, Ordering::Relaxed);
-            for thread in threads {
-                thread.join().map_err(|_| "a thread panicked")??;
-            }
-            let (own, flood) = ((last.0 - first.0) as f64, (last.1 - first.1) as f64);
-            shares.push(2.0 * own / (own + flood));
-            Ok(())
-        })?;
-    }
-    Ok(Figure::of("neighbour.same_compartment", "ratio", &shares)
-        .note("packets of one endpoint's flow beside another's at full rate in the same switch, against half of all"))
 }
 
 /// Pins a process, or this thread.
