@@ -43,12 +43,20 @@ pub fn attach(run_dir: &Path, tenant: &str, endpoint: &str) -> Result<Attached, 
         .join(tenant)
         .join(format!("{endpoint}.sock"));
     let say = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
-    let socket = Socket::connect(&path).map_err(|e| say(&e))?;
-    let (message, fds) = socket
-        .recv_wait(Duration::from_secs(5))
-        .map_err(|e| say(&e))?
-        .ok_or_else(|| say(&"no answer within 5 s"))?;
-    let body: command::verbs::AddPort = message.body().ok_or_else(|| say(&"refused"))?;
+    let patience = Instant::now() + Duration::from_secs(20);
+    // Attachments are budgeted: eight, then one a second.
+    let (socket, body, fds) = loop {
+        let socket = Socket::connect(&path).map_err(|e| say(&e))?;
+        let (message, fds) = socket
+            .recv_wait(Duration::from_secs(5))
+            .map_err(|e| say(&e))?
+            .ok_or_else(|| say(&"no answer within 5 s"))?;
+        match message.body::<command::verbs::AddPort>() {
+            Some(body) => break (socket, body, fds),
+            None if Instant::now() < patience => std::thread::sleep(Duration::from_millis(200)),
+            None => return Err(say(&"refused")),
+        }
+    };
     let geometry =
         Geometry::records(body.capacity as usize, body.max_record as usize).map_err(|e| say(&e))?;
     let fds = ChannelFds::from_fds(fds).ok_or_else(|| say(&"descriptors are missing"))?;

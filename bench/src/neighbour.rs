@@ -9,7 +9,6 @@ use crate::Options;
 use crate::flow::{Attached, PORT, attach, packet, station};
 use crate::results::Figure;
 use e2e::Instance;
-use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use shm::Doorbell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -73,9 +72,15 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
 fn isolated(options: &Options) -> Result<Figure, String> {
     let instance = Instance::start()?;
     let mut spec = String::from("version: 1\ntenants:\n");
-    for tenant in ["a", "b"] {
+    // Core 1 is b's alone; hindered, it has none of its own.
+    let own = match options.hindered {
+        true => "shared",
+        false => "{ isolated: [1] }",
+    };
+    for (tenant, cores) in [("a", "shared"), ("b", own)] {
         spec += &format!(
             "  - name: {tenant}
+    cores: {cores}
     subnets: [{{ name: lan, prefixes: [10.1.1.0/24] }}]
     endpoints:
       - {{ name: from, subnet: lan, addresses: [10.1.1.10], attach: {{ fifo: {{ capacity: 1MiB }} }} }}
@@ -85,10 +90,6 @@ fn isolated(options: &Options) -> Result<Figure, String> {
         spec += &rules(&[("from", "to")]);
     }
     instance.apply(&spec)?;
-    let pins = [("a", 0), ("b", 1)];
-    for (tenant, core) in pins {
-        pin(Some(instance.pid(tenant)?), core)?;
-    }
     let time = Duration::from_millis(if options.smoke { 300 } else { 1000 });
     let (mut worst, mut name) = (Figure::of("", "", &[f64::INFINITY]), "");
     let mut seen = Vec::new();
@@ -161,11 +162,9 @@ fn share(
         ];
         if let (Some((make, core)), [from, to]) = (attack, &mut others[..]) {
             let (stop, ignored) = (&stop, &ignored);
-            threads.push(
-                scope.spawn(move || pin(None, core).and_then(|()| pour(from, theirs, make, stop))),
-            );
             threads
-                .push(scope.spawn(move || pin(None, core).and_then(|()| take(to, ignored, stop))));
+                .push(scope.spawn(move || pin(None, core).and_then(|()| pour(from, theirs, make, stop))));
+            threads.push(scope.spawn(move || pin(None, core).and_then(|()| take(to, ignored, stop))));
         }
         std::thread::sleep(Duration::from_millis(100));
         let (first, begun) = (came.load(Ordering::Relaxed), Instant::now());

@@ -1,7 +1,7 @@
 //! All connections of a compartment, in storage that is sized once.
 //!
-//! A connection costs 120 bytes of record, 8 of its owner's sets and 4 of the heads of
-//! the answers' chains: 132 bytes, so that a million are 126 MiB. Nothing of it is
+//! A connection costs 120 bytes of record, 8 of its owner's sets and 2 of the heads of
+//! the answers' chains: 130 bytes, so that a million are 124 MiB. Nothing of it is
 //! resident before it is used. A translated one costs 36 bytes more.
 //!
 //! The side of the initiator lies in its owner's sets (`index`), the side of
@@ -29,13 +29,13 @@ pub use told::{
     TooMany, Verdict,
 };
 
-/// Answers under one head at most. With as many heads as records a chain of 32 is less
-/// likely than 10^-35.
+/// Answers under one head at most. With half as many heads as records a chain of 33 is
+/// less likely than 10^-27.
 pub const CHAIN: usize = 32;
 /// Owners at most.
 pub const OWNERS: usize = 1 << 16;
 /// Bytes of memory that a connection takes, index included, translation not.
-pub const BYTES: usize = RECORD + size_of::<u32>() * (index::SLACK as usize + 1);
+pub const BYTES: usize = RECORD + size_of::<u32>() * index::SLACK as usize + size_of::<u32>() / 2;
 
 /// One owner's bounds.
 struct Owner {
@@ -152,7 +152,7 @@ impl<J: Journal> Connections<J> {
             seed,
             owners,
             sets: Sets::new(sets as usize).ok_or(TooMany)?,
-            heads: u32::new_vec_zeroed(size).map_err(|_| TooMany)?,
+            heads: u32::new_vec_zeroed(size.div_ceil(2)).map_err(|_| TooMany)?,
             records: Record::new_vec_zeroed(size).map_err(|_| TooMany)?,
             translations: Translation::new_vec_zeroed(size).map_err(|_| TooMany)?,
             cursor: (0, 0),
