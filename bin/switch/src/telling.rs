@@ -67,6 +67,14 @@ impl Telling {
         }
     }
 
+    /// Counts frames that waited for a slot and are lost: nothing waits for it any longer.
+    pub fn no_longer_wait(&self, slot: Slot, frames: usize, reason: DropReason) {
+        let at = slot as usize;
+        self.counters.dropped(at, reason, frames as u64);
+        self.counters
+            .catch_up(at, Counter::Released, Counter::Held);
+    }
+
     /// Counts what rules decided, and records it where they log.
     pub fn decided(&mut self, decided: &Decided, now: u64) {
         let [sent, got] = decided.rules;

@@ -34,6 +34,8 @@ const ECHO_POLL: u64 = 200_000;
 /// Slots at most that go on at a time with their rate: of those that wait for one rate
 /// together the first use it up, and the rest would have been woken for nothing.
 const RESUMED: usize = 4;
+/// Between two looks at slots that wait for their rate, for each of them, ns.
+const RESUME_SPACING: u64 = 100;
 
 /// What a batch came to.
 #[derive(Default)]
@@ -166,26 +168,35 @@ impl Attached {
         if now < self.next_resume {
             return;
         }
-        self.next_resume = u64::MAX;
         let switch = &self.switch;
-        if guard!("resume-turns") {
-            self.paused
-                .sort_unstable_by_key(|slot| switch.served(*slot));
-        }
-        let (mut at, mut resumed) = (0, 0);
-        while let Some(slot) = self.paused.get(at).copied() {
-            let until = self.switch.paused_until(slot);
-            if until > now || resumed == RESUMED {
-                self.next_resume = self.next_resume.min(until.max(now));
-                at += 1;
-                continue;
+        // Those that may to the front.
+        let mut may = 0;
+        for at in 0..self.paused.len() {
+            let until = self.paused.get(at).map(|slot| switch.paused_until(*slot));
+            if until.is_some_and(|until| until <= now) {
+                self.paused.swap(may, at);
+                may += 1;
             }
-            // In order: who waits behind keeps its place.
-            self.paused.remove(at);
-            resumed += 1;
+        }
+        if let Some(front) = self.paused.get_mut(..may)
+            && guard!("resume-turns")
+        {
+            front.sort_unstable_by_key(|slot| switch.served(*slot));
+        }
+        for _ in 0..may.min(RESUMED) {
+            let slot = self.paused.remove(0);
             self.watch_changed.push((slot, true));
             self.activate(slot);
         }
+        let switch = &self.switch;
+        let next = self.paused.iter().map(|slot| switch.paused_until(*slot));
+        // Looking costs by how many wait: it is done less often where they are many.
+        let spaced = now + RESUME_SPACING * self.paused.len() as u64;
+        self.next_resume = match next.min() {
+            Some(_) if may > RESUMED => now,
+            Some(until) => until.max(spaced),
+            None => u64::MAX,
+        };
     }
 
     /// Whether a slot stays in the line after a batch that ended for want of frames.
@@ -580,12 +591,10 @@ impl Attached {
 
     /// Forgets what waits for a slot, whose port is gone.
     pub fn forget(&mut self, slot: Slot) {
-        let at = slot as usize;
         let frames = self.shaper.forget(slot);
         if frames > 0 {
-            let counters = &self.telling.counters;
-            counters.dropped(at, DropReason::PortClosed, frames as u64);
-            counters.catch_up(at, Counter::Released, Counter::Held);
+            let reason = DropReason::PortClosed;
+            self.telling.no_longer_wait(slot, frames, reason);
         }
     }
 

@@ -311,7 +311,12 @@ impl Worker {
                     }
                     None => attached.switch.use_image(&image.image(), now),
                 }
-                attached.shaper.use_image(&image.image(), now);
+                let Attached {
+                    shaper, telling, ..
+                } = &mut *attached;
+                shaper.use_image(&image.image(), now, |slot, frames| {
+                    telling.no_longer_wait(slot, frames, DropReason::EgressRate);
+                });
                 attached.rounds.configure(switch::shares(&image.image()));
                 attached.telling.place(&image.image());
                 attached

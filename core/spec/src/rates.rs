@@ -42,7 +42,7 @@ model! {
         optional {
             /// Bits on the wire a second.
             bits: Located<BitRate>,
-            /// What passes at once. Default: 10 ms of `bits`, at least 128 KiB.
+            /// What passes at once; less than 5 ms of `bits` counts as that. Default: 10 ms of `bits`, at least 128 KiB.
             burst: Located<Size>,
             /// Packets on the wire a second.
             packets: Located<u64>,

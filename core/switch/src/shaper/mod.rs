@@ -25,6 +25,9 @@ use telemetry::drops::DropReason;
 const RETRY: Nanos = 1_000_000;
 /// Frames of one port in one go.
 const AT_ONCE: usize = 64;
+/// Between two looks at what waits, for each port where something does: so that the cost
+/// of looking is bounded however many wait.
+const SPACING: Nanos = 1_000;
 /// Memory of each class's queue at the channel to the fabric.
 const FABRIC_QUEUE: usize = 256 << 10;
 
@@ -78,8 +81,8 @@ struct Port {
     frames: usize,
     /// All frames go by the queues, and leave them in the same turn.
     sorts: bool,
-    /// The receiver had no room: left alone until then.
-    retry: Nanos,
+    /// It cannot send before: its rates, or its receiver without room.
+    due: Nanos,
 }
 
 #[derive(Debug)]
@@ -95,6 +98,8 @@ struct Tenant {
     rate: Rate,
     meter: Meter,
     floor: u64,
+    /// Ports where something waits.
+    waiting: usize,
 }
 
 impl Shaper {
@@ -112,8 +117,19 @@ impl Shaper {
     }
 
     /// Starts using an image. What waits for endpoints that are still there and still
-    /// limited waits on, where the classes are the same. The only call that allocates.
-    pub fn use_image(&mut self, image: &CompartmentImage<'_>, now: Nanos) {
+    /// limited waits on, where the classes are the same; of what does not `lost` is told
+    /// how many frames that were. The only call that allocates.
+    pub fn use_image(
+        &mut self,
+        image: &CompartmentImage<'_>,
+        now: Nanos,
+        mut lost: impl FnMut(Slot, usize),
+    ) {
+        let waited: Vec<(Slot, usize)> = self
+            .waiting
+            .iter()
+            .map(|slot| (*slot, self.frames(*slot)))
+            .collect();
         let same = self.classes == image.classes();
         if !same {
             self.classes = image.classes().to_vec();
@@ -137,6 +153,7 @@ impl Shaper {
                     rate: tenant.to,
                     meter: before.map_or(Meter::full(now, &tenant.to), |t| t.meter),
                     floor: before.map_or(0, |t| t.floor),
+                    waiting: 0,
                 }
             })
             .collect();
@@ -181,10 +198,22 @@ impl Shaper {
                 now,
             );
         }
-        let ports = &self.ports;
+        for (slot, before) in waited {
+            let still = self.frames(slot);
+            if still < before {
+                lost(slot, before - still);
+            }
+        }
+        let Shaper { ports, tenants, .. } = self;
         self.waiting.retain(|slot| {
             let port = ports.get(*slot as usize).and_then(Option::as_ref);
-            port.is_some_and(|port| port.frames != 0)
+            let Some(port) = port.filter(|port| port.frames != 0) else {
+                return false;
+            };
+            if let Some(tenant) = tenants.get_mut(port.tenant as usize) {
+                tenant.waiting += 1;
+            }
+            true
         });
         self.due = if self.waiting.is_empty() {
             Nanos::MAX
@@ -230,9 +259,10 @@ impl Shaper {
                     .collect(),
                 frames: 0,
                 sorts: slot == FABRIC,
-                retry: 0,
+                due: 0,
             }),
         };
+        port.due = 0;
         port.tenant = tenant;
         port.rate = rate;
         port.weight = weight;
@@ -253,7 +283,13 @@ impl Shaper {
         let Some(Some(port)) = self.ports.get_mut(slot as usize) else {
             return true;
         };
-        port.frames == 0 && !port.sorts && is_free(port, &mut self.tenants, now)
+        let tenant = self.tenants.get(port.tenant as usize);
+        // Who waits for the rate that they share goes first.
+        let waited_for = tenant.is_some_and(|t| t.waiting != 0 && t.rate.is_limited());
+        port.frames == 0
+            && !port.sorts
+            && !(waited_for && guard!("egress-queue-first"))
+            && is_free(port, &mut self.tenants, now)
     }
 
     /// Charges a frame that went at once.
@@ -299,6 +335,10 @@ impl Shaper {
             } else {
                 free_at(port, &self.tenants).max(now)
             };
+            port.due = 0;
+            if let Some(tenant) = self.tenants.get_mut(port.tenant as usize) {
+                tenant.waiting += 1;
+            }
             self.due = self.due.min(at);
             // Each slot is in it at most once: there is room.
             self.waiting.push(frame.slot);
@@ -335,16 +375,36 @@ impl Shaper {
             waiting.sort_unstable_by_key(served);
         }
         let mut due = Nanos::MAX;
+        // A tenant whose rate somebody has not used up in one go: whose turn it is then is
+        // seen the next time, or the others would get what small frames could not use.
+        let mut more = None;
         waiting.retain(|slot| {
             let Some(Some(port)) = self.ports.get_mut(*slot as usize) else {
                 return false;
             };
+            if more == Some(port.tenant) {
+                return true;
+            }
             let next = serve(port, &mut self.tenants, &self.classes, *slot, now, &mut hand);
             due = due.min(next);
+            let shares = |tenant: &Tenant| tenant.rate.is_limited();
+            if next <= now && self.tenants.get(port.tenant as usize).is_some_and(shares) {
+                more = Some(port.tenant);
+            }
+            if port.frames == 0
+                && let Some(tenant) = self.tenants.get_mut(port.tenant as usize)
+            {
+                tenant.waiting = tenant.waiting.saturating_sub(1);
+            }
             port.frames != 0
         });
+        self.due = match due {
+            Nanos::MAX => due,
+            // Some had more than is handed over in one go.
+            due if due <= now => due,
+            due => due.max(now + SPACING * waiting.len() as u64),
+        };
         self.waiting = waiting;
-        self.due = due;
     }
 
     /// Forgets what waits toward a slot: its port is gone. How many frames that were.
@@ -356,7 +416,11 @@ impl Shaper {
         for class in &mut port.classes {
             class.queue.clear();
         }
-        port.retry = 0;
+        if port.frames != 0
+            && let Some(tenant) = self.tenants.get_mut(port.tenant as usize)
+        {
+            tenant.waiting = tenant.waiting.saturating_sub(1);
+        }
         core::mem::take(&mut port.frames)
     }
 }
@@ -370,15 +434,16 @@ fn serve(
     now: Nanos,
     hand: &mut impl FnMut(&Outgoing<'_>) -> Handed,
 ) -> Nanos {
-    if now < port.retry {
-        return port.retry;
+    if now < port.due {
+        return port.due;
     }
     for _ in 0..AT_ONCE {
         if port.frames == 0 {
             return Nanos::MAX;
         }
         if !is_free(port, tenants, now) {
-            return free_at(port, tenants).max(now + 1);
+            port.due = free_at(port, tenants).max(now + 1);
+            return port.due;
         }
         let Some((number, first)) = next_class(port, kinds, now) else {
             return Nanos::MAX;
@@ -392,8 +457,8 @@ fn serve(
         let (wire, segments) = (front.wire, front.segments);
         let handed = hand(&front.outgoing(slot));
         if handed == Handed::Full {
-            port.retry = now + if port.sorts { 0 } else { RETRY };
-            return now + if port.sorts { RETRY / 20 } else { RETRY };
+            port.due = now + if port.sorts { RETRY / 20 } else { RETRY };
+            return port.due;
         }
         class.queue.pop();
         port.frames -= 1;

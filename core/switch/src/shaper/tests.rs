@@ -50,7 +50,7 @@ fn tables(to: &[Rate], all: Rate) -> CompartmentTables {
 fn used(shaper: &mut Shaper, tables: &CompartmentTables, now: Nanos) {
     let bytes = tables.finish().unwrap();
     let mapped = MappedCompartment::map(Aligned::copy_of(&bytes)).unwrap();
-    shaper.use_image(&mapped.image(), now);
+    shaper.use_image(&mapped.image(), now, |_, _| ());
 }
 
 fn shaper(tables: &CompartmentTables) -> Shaper {
@@ -124,11 +124,11 @@ fn the_long_run_rate_is_the_one_asked_for() {
     ] {
         let mut shaper = shaper(&tables(&[rate(bytes, 0)], Rate::default()));
         let came = pour(&mut shaper, &[(1, 0, length)], 0, 4 * SECOND, step);
-        let wanted = 4 * bytes + 20_000;
-        let off = came[&(1, 0)].abs_diff(wanted);
-        // What is owed or saved at the end: a frame, the burst, a millisecond's worth.
+        let burst = 20_000.max(bytes / 200);
+        let off = came[&(1, 0)].abs_diff(4 * bytes + burst);
+        // What is owed or saved at the end: frames, what is waited for.
         let slack = 2 * length as u64 + 20_000 + bytes / 500;
-        assert!(off <= slack, "{bytes}, {length}: {off} of {wanted}");
+        assert!(off <= slack, "{bytes}, {length}: {off}");
     }
 }
 
@@ -225,6 +225,33 @@ fn classes(strict: u64) -> CompartmentTables {
 }
 
 #[test]
+fn who_has_nothing_waiting_does_not_go_before_who_waits_for_the_same_rate() {
+    let all = rate(1_000_000, 0);
+    let mut shaper = shaper(&tables(&[Rate::default(); 2], all));
+    let head = head(0, 1000);
+    let (one, two) = (frame(1, &head), frame(2, &head));
+    while shaper.may_go(0, 1) {
+        shaper.sent(&one);
+    }
+    assert!(shaper.hold(0, 0, &one, |_, _| 0));
+    // The bucket holds something again, but what waits has not gone yet.
+    let now = shaper.due();
+    assert!(!shaper.may_go(now, 2));
+    assert!(shaper.hold(now, 0, &two, |_, _| 0));
+    let mut order = Vec::new();
+    let mut at = now;
+    while shaper.frames(1) + shaper.frames(2) != 0 {
+        shaper.release(at, |frame| {
+            order.push(frame.slot);
+            Handed::Sent
+        });
+        at += 1_000_000;
+    }
+    assert_eq!(order.len(), 2);
+    assert!(shaper.may_go(at + SECOND, 2));
+}
+
+#[test]
 fn classes_share_by_weight() {
     let mut shaper = shaper(&classes(0));
     let senders = [(1, 0, 1000), (1, 46, 300), (1, 10, 1400)];
@@ -313,7 +340,12 @@ fn what_waits_outlives_a_new_image() {
     shaper.hold(0, 0, &frame(1, &head), |_, _| 0);
     used(&mut shaper, &tables(&[rate(2000, 0)], Rate::default()), 5);
     assert_eq!((shaper.frames(1), shaper.due()), (1, 5));
-    used(&mut shaper, &tables(&[Rate::default()], Rate::default()), 6);
+    // What does not is told.
+    let bytes = tables(&[Rate::default()], Rate::default()).finish().unwrap();
+    let mapped = MappedCompartment::map(Aligned::copy_of(&bytes)).unwrap();
+    let mut lost = Vec::new();
+    shaper.use_image(&mapped.image(), 6, |slot, frames| lost.push((slot, frames)));
+    assert_eq!(lost, [(1, 1)]);
     assert_eq!((shaper.frames(1), shaper.due()), (0, Nanos::MAX));
 }
 
