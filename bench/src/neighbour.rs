@@ -9,6 +9,7 @@ use crate::Options;
 use crate::flow::{Attached, PORT, attach, packet, station};
 use crate::results::Figure;
 use e2e::Instance;
+use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use shm::Doorbell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
