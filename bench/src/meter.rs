@@ -119,7 +119,11 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
         }
         let way = if *way == From { "from" } else { "to" };
         let limit = if beyond { " (the machine's limit)" } else { "" };
-        seen.push(format!("{} {way} {mbit}: {:.1}{limit}", load.name(), got / 1e6));
+        seen.push(format!(
+            "{} {way} {mbit}: {:.1}{limit}",
+            load.name(),
+            got / 1e6
+        ));
     }
     let kernel = shaper(&bench)?;
     let carried: Vec<String> = carried
@@ -147,7 +151,11 @@ impl Bench<'_> {
     /// Bits a second on the wire that arrive.
     fn measure(&self, load: Load, mbit: u64) -> Result<f64, String> {
         // What is on its way at the ends weighs more where there is less.
-        let seconds = if mbit < 10 { 2 * self.seconds } else { self.seconds };
+        let seconds = if mbit < 10 {
+            2 * self.seconds
+        } else {
+            self.seconds
+        };
         match load {
             Load::Tcp(mss) => {
                 // iperf3 counts the timestamps in.
@@ -175,8 +183,8 @@ fn spec(names: &[String; 2], limit: Option<(Way, u64)>) -> String {
     let (mut from, mut to) = (String::new(), String::new());
     match limit {
         // The least burst there is.
-        Some((From, mbit)) => from = format!("rate: {{ bits: {mbit}Mbit, burst: 64KiB }}, "),
-        Some((To, mbit)) => to = format!("rate: {{ to: {{ bits: {mbit}Mbit, burst: 64KiB }} }}, "),
+        Some((From, mbit)) => from = format!("rate: {{ bits: {mbit}Mbit, burst: 96KiB }}, "),
+        Some((To, mbit)) => to = format!("rate: {{ to: {{ bits: {mbit}Mbit, burst: 96KiB }} }}, "),
         None => {}
     }
     let tap = |name: &str, host: u32, namespace: &str, more: &str| {
@@ -239,9 +247,7 @@ fn datagrams(names: &[String; 2], size: u32, mbit: u64, seconds: u32) -> Result<
     // Nobody reads it: what it has no room for is counted like the rest.
     let _ear = inside(&names[1], "10.1.1.11:4001")?;
     let mouth = inside(&names[0], "10.1.1.10:0")?;
-    mouth
-        .connect("10.1.1.11:4001")
-        .map_err(|e| e.to_string())?;
+    mouth.connect("10.1.1.11:4001").map_err(|e| e.to_string())?;
     let wire_bits = f64::from(size + 42) * 8.0;
     let a_second = 2.0 * mbit as f64 * 1e6 / wire_bits;
     let stop = AtomicBool::new(false);

@@ -163,9 +163,11 @@ fn share(
         ];
         if let (Some((make, core)), [from, to]) = (attack, &mut others[..]) {
             let (stop, ignored) = (&stop, &ignored);
+            threads.push(
+                scope.spawn(move || pin(None, core).and_then(|()| pour(from, theirs, make, stop))),
+            );
             threads
-                .push(scope.spawn(move || pin(None, core).and_then(|()| pour(from, theirs, make, stop))));
-            threads.push(scope.spawn(move || pin(None, core).and_then(|()| take(to, ignored, stop))));
+                .push(scope.spawn(move || pin(None, core).and_then(|()| take(to, ignored, stop))));
         }
         std::thread::sleep(Duration::from_millis(100));
         let (first, begun) = (came.load(Ordering::Relaxed), Instant::now());

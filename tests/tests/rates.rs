@@ -58,7 +58,10 @@ fn what_is_limited_takes_its_time_and_the_rest_does_not() {
     assert_eq!(instance.drops("red", "slow", "ingress-rate").unwrap(), 0);
     let narrow = instance.endpoint("red", "narrow").unwrap();
     assert_eq!(narrow["to"]["bits"], 16_000_000);
-    assert_eq!((&narrow["weight"], &narrow["counters"]["waiting_bytes"]), (&3.into(), &0.into()));
+    assert_eq!(
+        (&narrow["weight"], &narrow["counters"]["waiting_bytes"]),
+        (&3.into(), &0.into())
+    );
     let why = instance.say(&["why", "red/narrow"]).unwrap();
     assert!(why.out.contains("at most 16.0 Mbit/s to it"), "{why:?}");
 
@@ -88,7 +91,11 @@ fn a_change_of_rates_leaves_connections_alone() {
         };
         assert!(instance.until(Duration::from_secs(5), waits));
         instance
-            .apply(&hosts.other(SPEC).replace("to: {bits: 16Mbit", "to: {bits: 800Mbit"))
+            .apply(
+                &hosts
+                    .other(SPEC)
+                    .replace("to: {bits: 16Mbit", "to: {bits: 800Mbit"),
+            )
             .unwrap();
         sender.join().unwrap()
     });

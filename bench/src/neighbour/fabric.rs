@@ -140,4 +140,3 @@ fn delay(instance: &Instance, outside: &Outside, time: Duration) -> Result<f64, 
     delays.sort_by(f64::total_cmp);
     Ok(quantile(&delays, 0.99))
 }
-

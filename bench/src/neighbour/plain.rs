@@ -40,7 +40,11 @@ pub fn share(options: &Options, meet: Meet) -> Result<f64, String> {
     let [a, b, c, d] = &stations[..] else {
         return Err("four stations were to be made".into());
     };
-    let other = if meet == Meet::Together { (b, 11) } else { (d, 13) };
+    let other = if meet == Meet::Together {
+        (b, 11)
+    } else {
+        (d, 13)
+    };
     let time = Duration::from_millis(if options.smoke { 200 } else { 700 });
     let mut ratios = Vec::new();
     for _ in 0..options.runs(9, 3) {

@@ -63,7 +63,10 @@ fn share(
     let (own, ignored) = (AtomicU64::new(0), AtomicU64::new(0));
     let at = |name: &str| attach(&instance.run_dir(), "red", name);
     let frame = |from: &str, to: &str| -> Result<Vec<u8>, String> {
-        let (from, to) = (station(instance, "red", from)?, station(instance, "red", to)?);
+        let (from, to) = (
+            station(instance, "red", from)?,
+            station(instance, "red", to)?,
+        );
         Ok(packet(from, to))
     };
     let (one, other) = (frame("a", "b")?, frame("c", "d")?);
@@ -87,8 +90,7 @@ fn share(
         ];
         if let (Some(make), Some((c, d))) = (attack, &mut others) {
             let (stop, ignored) = (&stop, &ignored);
-            threads
-                .push(scope.spawn(move || place().and_then(|()| pour(c, other, make, stop))));
+            threads.push(scope.spawn(move || place().and_then(|()| pour(c, other, make, stop))));
             threads.push(scope.spawn(move || place().and_then(|()| take(d, ignored, stop))));
         }
         std::thread::sleep(Duration::from_millis(100));

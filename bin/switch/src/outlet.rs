@@ -7,7 +7,7 @@ use crate::telling::Telling;
 use port::PortError;
 use ring::Record;
 use shm::{ConsumerEnd, Doorbell, PushError};
-use switch::{Decided, Shaper, FABRIC, Finish, Outgoing, Output, Slot, Work, finish};
+use switch::{Decided, FABRIC, Finish, Outgoing, Output, Shaper, Slot, Work, finish};
 use telemetry::counters::Counter;
 use telemetry::drops::DropReason;
 use wire::offload::{MAX_FRAME, RawOffload};

@@ -71,8 +71,7 @@ impl Telling {
     pub fn no_longer_wait(&self, slot: Slot, frames: usize, reason: DropReason) {
         let at = slot as usize;
         self.counters.dropped(at, reason, frames as u64);
-        self.counters
-            .catch_up(at, Counter::Released, Counter::Held);
+        self.counters.catch_up(at, Counter::Released, Counter::Held);
     }
 
     /// Counts what rules decided, and records it where they log.

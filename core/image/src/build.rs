@@ -5,7 +5,8 @@ mod classifier;
 
 use crate::compartment::{
     AddressSlot, Attachment, Crossing, CrossingSlot, Endpoint, MacSlot, Member, NONE, NatBlock,
-    NextHop, OwnPrefix, Route, RouteRange, ServiceClass, ServicePorts, SlotEndpoint, Subnet, Tenant,
+    NextHop, OwnPrefix, Route, RouteRange, ServiceClass, ServicePorts, SlotEndpoint, Subnet,
+    Tenant,
 };
 use crate::container::{self, Aligned, Kind, Part};
 use crate::fabric::{Channel, Forward, Group, GroupMember, SlotChannel, Template};

@@ -178,7 +178,10 @@ impl fmt::Display for CompartmentImage<'_> {
             } = class;
             let values = (0..64).filter(|bit| dscp >> bit & 1 == 1);
             let values: Vec<u32> = values.collect();
-            writeln!(f, "class {index}: dscp {values:?} weight {weight} first up to {strict_bytes} bytes/s")?;
+            writeln!(
+                f,
+                "class {index}: dscp {values:?} weight {weight} first up to {strict_bytes} bytes/s"
+            )?;
         }
         for (index, attachment) in (0..).zip(self.attachments()) {
             let Attachment {
@@ -248,7 +251,10 @@ fn rates(f: &mut fmt::Formatter<'_>, from: &Rate, to: &Rate) -> fmt::Result {
                 burst,
                 packets,
             } = rate;
-            writeln!(f, "  {way} it at most {bytes} bytes/s (burst {burst}) {packets} packets/s, 0 = any")?;
+            writeln!(
+                f,
+                "  {way} it at most {bytes} bytes/s (burst {burst}) {packets} packets/s, 0 = any"
+            )?;
         }
     }
     Ok(())

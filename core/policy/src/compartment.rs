@@ -19,9 +19,9 @@ use core::net::IpAddr;
 use image::CompartmentTables;
 use image::compartment::{
     Endpoint as EndpointRecord, FEATURE_CSUM, FEATURE_TSO4, FEATURE_TSO6, FEATURE_USO, NONE,
-    OwnPrefix, ROLE_DHCP_SERVER, Rate, ROLE_ROUTER, ROUTE_SUBNET, ROUTE_UNREACHABLE, ROUTE_VIA, Route,
-    STATE_OPEN, STATE_QUARANTINED, STATE_UNAUTHORISED, SUBNET_DHCP4, ServiceClass, SUBNET_RA, SUBNET_SLAAC,
-    Subnet as SubnetRecord, Tenant as TenantRecord,
+    OwnPrefix, ROLE_DHCP_SERVER, ROLE_ROUTER, ROUTE_SUBNET, ROUTE_UNREACHABLE, ROUTE_VIA, Rate,
+    Route, STATE_OPEN, STATE_QUARANTINED, STATE_UNAUTHORISED, SUBNET_DHCP4, SUBNET_RA,
+    SUBNET_SLAAC, ServiceClass, Subnet as SubnetRecord, Tenant as TenantRecord,
 };
 use spec::{
     Attach, Configure, Endpoint, Offload, Role, Spec, State, Subnet, Tenant, Via, Wait, mapped,

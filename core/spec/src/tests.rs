@@ -389,7 +389,10 @@ fn what_is_absent_has_its_default() {
         endpoint.tap(&tenant.name),
         Some(("red-a".into(), "eth0".into(), true))
     );
-    assert_eq!((endpoint.min_gso(), endpoint.meter_from()), (536, (0, 0, 0)));
+    assert_eq!(
+        (endpoint.min_gso(), endpoint.meter_from()),
+        (536, (0, 0, 0))
+    );
 }
 
 #[test]

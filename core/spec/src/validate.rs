@@ -225,9 +225,7 @@ impl Check<'_> {
         self.distinct(
             "name",
             "class",
-            classes
-                .iter()
-                .map(|c| (c.name.value.as_str(), c.name.span)),
+            classes.iter().map(|c| (c.name.value.as_str(), c.name.span)),
         );
         let values = classes.iter().flat_map(|c| &c.dscp);
         for (first, second, dscp) in duplicates(values.map(|d| (d.value, d.span))) {

@@ -17,7 +17,6 @@ mod crossing;
 mod decision;
 mod dhcp;
 mod edit;
-mod shaper;
 mod errors;
 mod finish;
 mod frame;
@@ -27,17 +26,18 @@ mod meter;
 mod nd;
 mod outside;
 mod pipeline;
+mod shaper;
 mod state;
 mod tracking;
 mod translation;
 mod work;
 
 pub use decision::{Answer, Decision, Egress, Hop};
-pub use shaper::{Handed, Shaper};
 pub use finish::{Finish, finish, needed};
 pub use flow::{Connection, Cursor, Side};
 pub use judgement::slot_of;
 pub use pipeline::Switch;
+pub use shaper::{Handed, Shaper};
 pub use state::Config;
 pub use work::{UNITS, Work, shares};
 

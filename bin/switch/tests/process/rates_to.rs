@@ -68,10 +68,7 @@ fn toward_an_endpoint_frames_wait_and_neither_sender_nor_others_do() {
     let bytes = all as u64 * limited.len() as u64;
     let least = Duration::from_nanos((bytes - RATE.burst - 2_000) * 1_000);
     assert!(begun.elapsed() >= least, "{:?}", begun.elapsed());
-    assert_eq!(
-        rig.count(2, Counter::Held),
-        rig.count(2, Counter::Released)
-    );
+    assert_eq!(rig.count(2, Counter::Held), rig.count(2, Counter::Released));
     assert_eq!(rig.drops(2, DropReason::EgressRate), 0);
     assert_eq!(rig.count(1, Counter::Paused), 0);
 }

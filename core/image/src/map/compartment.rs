@@ -317,7 +317,10 @@ impl<'a> CompartmentImage<'a> {
         each(Name::Classes, self.classes, |_, class| {
             must(class.dscp & taken == 0, "a DSCP value of another class")?;
             taken |= class.dscp;
-            must((1..=255).contains(&class.weight), "a weight that is not 1 to 255")?;
+            must(
+                (1..=255).contains(&class.weight),
+                "a weight that is not 1 to 255",
+            )?;
             must(class.reserved == 0, "reserved is not zero")
         })
     }

@@ -164,7 +164,17 @@ impl Shaper {
         let fabric = before.get_mut(FABRIC as usize).and_then(Option::take);
         if !self.classes.is_empty() {
             let wanted = Rate::default();
-            self.put(FABRIC, NONE, NONE, wanted, 1, FABRIC_QUEUE, fabric, same, now);
+            self.put(
+                FABRIC,
+                NONE,
+                NONE,
+                wanted,
+                1,
+                FABRIC_QUEUE,
+                fabric,
+                same,
+                now,
+            );
         }
         for endpoint in image.endpoints() {
             let at = endpoint.slot as usize;
@@ -222,7 +232,10 @@ impl Shaper {
         };
     }
 
-    #[expect(clippy::too_many_arguments, reason = "a port's fields, as they are found")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "a port's fields, as they are found"
+    )]
     fn put(
         &mut self,
         slot: Slot,
@@ -385,7 +398,14 @@ impl Shaper {
             if more == Some(port.tenant) {
                 return true;
             }
-            let next = serve(port, &mut self.tenants, &self.classes, *slot, now, &mut hand);
+            let next = serve(
+                port,
+                &mut self.tenants,
+                &self.classes,
+                *slot,
+                now,
+                &mut hand,
+            );
             due = due.min(next);
             let shares = |tenant: &Tenant| tenant.rate.is_limited();
             if next <= now && self.tenants.get(port.tenant as usize).is_some_and(shares) {

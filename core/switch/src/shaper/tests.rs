@@ -150,7 +150,10 @@ fn packets_are_counted_as_the_segments_of_a_large_frame() {
             shaper.hold(now, 0, &large, |_, _| 0);
         }
         shaper.release(now, |frame| {
-            assert_eq!((frame.segments, frame.wire, frame.head.len()), (10, 3540, 3000));
+            assert_eq!(
+                (frame.segments, frame.wire, frame.head.len()),
+                (10, 3540, 3000)
+            );
             packets += 10;
             Handed::Sent
         });
@@ -205,7 +208,13 @@ fn a_tenants_endpoints_share_its_rate_whatever_they_are_sent() {
 fn an_endpoints_rate_holds_inside_its_tenants() {
     let to = [rate(1_000_000, 0), Rate::default()];
     let mut shaper = shaper(&tables(&to, rate(10_000_000, 0)));
-    let came = pour(&mut shaper, &[(1, 0, 1500), (2, 0, 1500)], 0, 4 * SECOND, 200_000);
+    let came = pour(
+        &mut shaper,
+        &[(1, 0, 1500), (2, 0, 1500)],
+        0,
+        4 * SECOND,
+        200_000,
+    );
     assert!(came[&(1, 0)] < 4_100_000, "{came:?}");
     assert!(came[&(2, 0)].abs_diff(36_000_000) < 500_000, "{came:?}");
 }
@@ -341,7 +350,9 @@ fn what_waits_outlives_a_new_image() {
     used(&mut shaper, &tables(&[rate(2000, 0)], Rate::default()), 5);
     assert_eq!((shaper.frames(1), shaper.due()), (1, 5));
     // What does not is told.
-    let bytes = tables(&[Rate::default()], Rate::default()).finish().unwrap();
+    let bytes = tables(&[Rate::default()], Rate::default())
+        .finish()
+        .unwrap();
     let mapped = MappedCompartment::map(Aligned::copy_of(&bytes)).unwrap();
     let mut lost = Vec::new();
     shaper.use_image(&mapped.image(), 6, |slot, frames| lost.push((slot, frames)));
