@@ -183,7 +183,14 @@ impl Attached {
         {
             front.sort_unstable_by_key(|slot| switch.served(*slot));
         }
-        for _ in 0..may.min(RESUMED) {
+        let image = self.image.as_ref().map(|mapped| mapped.image());
+        let first = may.min(RESUMED);
+        if let (Some(image), Some(slots)) = (&image, self.paused.get(..first)) {
+            for slot in slots {
+                self.switch.resumes(image, *slot, now);
+            }
+        }
+        for _ in 0..first {
             let slot = self.paused.remove(0);
             self.watch_changed.push((slot, true));
             self.activate(slot);

@@ -75,9 +75,11 @@ impl Bucket {
         }
         let burst = clamp(burst.max(1));
         let gain = i64::try_from(gain).unwrap_or(i64::MAX);
+        let before = self.tokens;
         self.tokens = self.tokens.saturating_add(gain);
         if self.tokens >= burst || elapsed == HORIZON {
-            self.tokens = self.tokens.min(burst);
+            // What it was given for our being late stays.
+            self.tokens = self.tokens.min(burst.max(before));
             self.last = now;
         } else {
             // Only the time that these whole tokens took is used up, so that slow
@@ -132,6 +134,21 @@ impl Meter {
                     .is_free(now, rate.packets, packet_burst(rate.packets)))
     }
 
+    /// Somebody waited for it, and this is how late it is: what came in meanwhile counts,
+    /// up to a tenth of a second's, where a bucket that nobody waits for would be full.
+    pub(crate) fn late(&mut self, now: Nanos, rate: &Rate) {
+        // Either may be what was waited for, and the other would be full meanwhile.
+        let bytes = rate.bytes != 0 && self.bytes.tokens <= 0;
+        let packets = rate.packets != 0 && self.packets.tokens <= 0;
+        if bytes || packets {
+            let worth = |rate: u64, burst: u64| burst.max(rate / 10);
+            let (byte, packet) = (byte_burst(rate), packet_burst(rate.packets));
+            self.bytes.refill(now, rate.bytes, worth(rate.bytes, byte));
+            self.packets
+                .refill(now, rate.packets, worth(rate.packets, packet));
+        }
+    }
+
     /// A frame went that is so many bytes in so many packets on a wire.
     pub(crate) fn charge(&mut self, rate: &Rate, bytes: u64, packets: u64) {
         if rate.bytes != 0 {
@@ -151,9 +168,8 @@ impl Meter {
     }
 }
 
-/// Bytes at once for a rate. Below [`LEAST_BURST_MS`] of it, a switch that has to wait for
-/// its core would come too late for what the bucket can hold, and the rate would be less
-/// than what was asked for.
+/// Bytes at once for a rate: at least [`LEAST_BURST_MS`] of it, or senders that are
+/// scheduled that late would have less than what was asked for.
 fn byte_burst(rate: &Rate) -> u64 {
     rate.burst.max(rate.bytes / 1000 * LEAST_BURST_MS)
 }
@@ -240,6 +256,44 @@ mod tests {
                 assert!(off <= slack, "{bytes}, {frame}: {off} of {slack}");
             }
         }
+    }
+
+    #[test]
+    fn being_late_costs_who_waited_nothing_and_gives_who_did_not_nothing() {
+        let rate = Rate {
+            bytes: 10_000_000,
+            burst: 1,
+            packets: 10_000,
+        };
+        let mut meter = Meter::full(0, &rate);
+        let (mut now, mut passed) = (0, 0u64);
+        while now < 10 * SECOND as u64 {
+            while meter.is_free(now, &rate) {
+                meter.charge(&rate, 1000, 1);
+                passed += 1000;
+            }
+            now = meter.free_at(&rate) + 60_000_000;
+            meter.late(now, &rate);
+        }
+        let wanted = now / 100;
+        assert!(passed.abs_diff(wanted) < 1_400_000, "{passed} of {wanted}");
+        // Nobody waits for it: it is full, and no more.
+        let mut meter = Meter::full(0, &rate);
+        assert!(meter.is_free(1 << 40, &rate));
+        let mut burst = 0;
+        while meter.is_free(1 << 40, &rate) {
+            meter.charge(&rate, 1000, 1);
+            burst += 1000;
+        }
+        assert!(burst <= 51_000, "{burst}");
+        // Beyond a tenth of a second even who waited is given no more.
+        meter.late(1 << 41, &rate);
+        let mut burst = 0;
+        while meter.is_free(1 << 41, &rate) {
+            meter.charge(&rate, 1000, 1);
+            burst += 1000;
+        }
+        assert!(burst <= 1_001_000, "{burst}");
     }
 
     #[test]

@@ -108,6 +108,27 @@ impl Switch {
         port.paused.max(tenant.map_or(0, |tenant| tenant.paused))
     }
 
+    /// A slot that waited [so long](Switch::paused_until) goes on: that it is later than
+    /// that costs it nothing of its rate.
+    pub fn resumes(&mut self, image: &CompartmentImage<'_>, slot: Slot, now: Nanos) {
+        let Some(index) = self.state.endpoint_at(slot) else {
+            return;
+        };
+        let (Some(endpoint), Some(port)) = (
+            image.endpoints().get(index as usize),
+            self.state.ports.get_mut(slot as usize),
+        ) else {
+            return;
+        };
+        port.meter.late(now, &sends(endpoint));
+        let at = port.tenant as usize;
+        if let (Some(tenant), Some(record)) =
+            (self.state.tenants.get_mut(at), image.tenants().get(at))
+        {
+            tenant.meter.late(now, &record.from);
+        }
+    }
+
     /// What a slot's endpoint had of its tenant's rate, against its weight: of several
     /// that wait for it, the one that had least goes on first.
     pub fn served(&self, slot: Slot) -> u64 {

@@ -457,6 +457,14 @@ fn serve(
     if now < port.due {
         return port.due;
     }
+    if port.due != 0 {
+        // It waited: that it is later than it asked for costs it nothing of its rate.
+        port.meter.late(now, &port.rate);
+        if let Some(tenant) = tenants.get_mut(port.tenant as usize) {
+            tenant.meter.late(now, &tenant.rate);
+        }
+        port.due = 0;
+    }
     for _ in 0..AT_ONCE {
         if port.frames == 0 {
             return Nanos::MAX;
