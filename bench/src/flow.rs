@@ -269,6 +269,14 @@ impl Tally {
         })
     }
 
+    /// From when each packet that came was offered until it came, nanoseconds.
+    pub fn delays(&self) -> Vec<f64> {
+        let both = self.offers.iter().zip(&self.arrivals);
+        both.filter(|(_, came)| **came != 0)
+            .map(|(offered, came)| came.saturating_sub(*offered) as f64)
+            .collect()
+    }
+
     /// When the last packet came, nanoseconds since the start.
     pub fn last_arrival(&self) -> Option<u64> {
         self.arrivals.iter().copied().max().filter(|t| *t != 0)

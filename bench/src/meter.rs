@@ -1,6 +1,8 @@
-//! `bench meter`: what an endpoint's rate lets through, against what was asked: TCP and
-//! UDP over tap, large frames and the smallest segments over FIFO. The plain alternative
-//! is the kernel's own policer on the same tap.
+//! `bench meter`: what the rates of an endpoint, from it and to it, let through, against
+//! what was asked: TCP and UDP over tap, large frames and the smallest segments over FIFO.
+//! What each generator gets through without a rate is measured first, so that a rate that
+//! this machine cannot carry is told from one that is metered wrongly. The plain
+//! alternative is the kernel's own shaper on the same tap.
 
 use crate::Options;
 use crate::flow::{self, Attached};
@@ -8,6 +10,7 @@ use crate::results::Figure;
 use e2e::Instance;
 use serde_json::Value;
 use shm::Doorbell;
+use std::net::UdpSocket;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -15,34 +18,58 @@ use wire::offload::{GSO_TCPV4, NEEDS_CSUM, RawOffload};
 use wire::{build, ethernet, ipv4, tcp};
 
 /// What is sent, and what a byte of it costs on the wire.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Load {
     /// One TCP stream of iperf3, with this maximum segment size.
     Tcp(u32),
-    /// iperf3's UDP, twice the rate, datagrams of this size.
+    /// Twice the rate, in datagrams of this size.
     Udp(u32),
     /// Frames of 64 KiB by a FIFO, to be cut into segments of this size.
     Fifo(u16),
 }
 
-const CASES: &[(Load, u64)] = &[
-    (Load::Tcp(1448), 1),
-    (Load::Udp(1400), 1),
-    (Load::Tcp(1448), 10),
-    (Load::Udp(1400), 10),
-    (Load::Tcp(1448), 100),
-    (Load::Tcp(536), 100),
-    (Load::Udp(1400), 100),
-    (Load::Udp(1400), 400),
-    (Load::Tcp(1448), 1_000),
-    (Load::Tcp(1448), 5_000),
-    (Load::Fifo(1448), 100),
-    (Load::Fifo(536), 1_000),
-    (Load::Fifo(1448), 5_000),
-    (Load::Fifo(1448), 20_000),
+/// Which rate it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Of the endpoint that sends.
+    From,
+    /// Of the endpoint that it is sent to.
+    To,
+}
+use Way::{From, To};
+
+/// With the rate, Mbit/s.
+const CASES: &[(Load, Way, u64)] = &[
+    (Load::Tcp(1448), From, 1),
+    (Load::Udp(1400), From, 1),
+    (Load::Tcp(1448), From, 10),
+    (Load::Udp(1400), From, 10),
+    (Load::Tcp(1448), From, 100),
+    (Load::Tcp(536), From, 100),
+    (Load::Udp(1400), From, 100),
+    (Load::Udp(1400), From, 400),
+    (Load::Tcp(1448), From, 1_000),
+    (Load::Udp(8900), From, 1_000),
+    (Load::Tcp(1448), From, 5_000),
+    (Load::Udp(8900), From, 5_000),
+    (Load::Fifo(1448), From, 100),
+    (Load::Fifo(256), From, 1_000),
+    (Load::Fifo(536), From, 1_000),
+    (Load::Fifo(1448), From, 5_000),
+    (Load::Fifo(1448), From, 20_000),
+    (Load::Tcp(1448), To, 10),
+    (Load::Udp(1400), To, 100),
+    (Load::Tcp(1448), To, 100),
+    (Load::Tcp(1448), To, 1_000),
+    (Load::Fifo(256), To, 1_000),
+    (Load::Fifo(1448), To, 5_000),
 ];
 /// The same for a smoke run.
-const FEW: &[(Load, u64)] = &[(Load::Tcp(1448), 100), (Load::Fifo(536), 1_000)];
+const FEW: &[(Load, Way, u64)] = &[
+    (Load::Tcp(1448), From, 100),
+    (Load::Fifo(536), From, 1_000),
+    (Load::Udp(1400), To, 100),
+];
 
 /// Runs it.
 pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
@@ -51,48 +78,95 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
         format!("bhb{}-ma", std::process::id()),
         format!("bhb{}-mb", std::process::id()),
     ];
-    let seconds = if options.smoke { 1 } else { 4 };
-    let mut errors = Vec::new();
+    let seconds = if options.smoke {
+        1
+    } else if options.quick {
+        2
+    } else {
+        4
+    };
+    let cases = if options.smoke { FEW } else { CASES };
+    let bench = Bench {
+        instance: &instance,
+        names: &names,
+        seconds,
+    };
+    let mut carried: Vec<(Load, f64)> = Vec::new();
+    for (load, ..) in cases {
+        if !carried.iter().any(|(other, _)| other == load) {
+            instance.apply(&spec(&names, None))?;
+            carried.push((*load, bench.measure(*load, 10_000)?));
+        }
+    }
+    let (mut errors, mut metered) = (Vec::new(), 0f64);
     let mut seen = Vec::new();
-    for (load, mbit) in if options.smoke { FEW } else { CASES } {
+    for (load, way, mbit) in cases {
         // Hindered, it is given a tenth more than it is judged by.
         let given = if options.hindered {
             mbit * 11 / 10
         } else {
             *mbit
         };
-        instance.apply(&spec(&names, given))?;
+        instance.apply(&spec(&names, Some((*way, given))))?;
         let asked = *mbit as f64 * 1e6;
-        let got = match load {
-            Load::Tcp(mss) => {
-                let set = if *mss == 1448 {
-                    vec![]
-                } else {
-                    vec!["-M".to_owned(), (mss + 12).to_string()]
-                };
-                let payload = stream(&names, seconds, &set)?;
-                // Ethernet, IPv4, TCP with timestamps.
-                payload * f64::from(mss + 66) / f64::from(*mss)
-            }
-            Load::Udp(size) => {
-                let rate = format!("{}M", mbit * 2);
-                let words = ["-u", "-b", &rate, "-l", &size.to_string()];
-                let payload = stream(&names, seconds, &words.map(str::to_owned))?;
-                payload * f64::from(size + 42) / f64::from(*size)
-            }
-            Load::Fifo(size) => frames(&instance, *size, Duration::from_secs(seconds.into()))?,
-        };
+        let got = bench.measure(*load, *mbit)?;
         let error = (got - asked).abs() / asked * 100.0;
         errors.push(error);
-        seen.push(format!("{} {mbit}: {:.1}", load.name(), got / 1e6));
+        let most = carried.iter().find(|(other, _)| other == load);
+        let beyond = most.is_some_and(|(_, most)| *most < asked * 1.05);
+        if !beyond {
+            metered = metered.max(error);
+        }
+        let way = if *way == From { "from" } else { "to" };
+        let limit = if beyond { " (the machine's limit)" } else { "" };
+        seen.push(format!(
+            "{} {way} {mbit}: {:.1}{limit}",
+            load.name(),
+            got / 1e6
+        ));
     }
-    let kernel = shaper(&names, &instance, seconds)?;
+    let kernel = shaper(&bench)?;
+    let carried: Vec<String> = carried
+        .iter()
+        .map(|(load, most)| format!("{}: {:.0}", load.name(), most / 1e6))
+        .collect();
     let worst = Figure::quantile_of("meter.error_pct", "%", &errors, 1.0)
         .ours("mbit_s_asked_and_got", seen.join("; "))
+        .ours("mbit_s_without_a_rate", carried.join("; "))
+        .ours("worst_of_what_the_machine_carries", metered)
         .peer("name", "tc tbf in the sender's namespace, TCP, 100 Mbit/s")
         .peer("error_pct", kernel)
         .note("the worst of all cases; bits of frames, a GSO frame as its segments; UDP is sent at twice the rate");
     Ok(vec![worst])
+}
+
+/// Where it is measured.
+struct Bench<'a> {
+    instance: &'a Instance,
+    names: &'a [String; 2],
+    seconds: u32,
+}
+
+impl Bench<'_> {
+    /// Bits a second on the wire that arrive.
+    fn measure(&self, load: Load, mbit: u64) -> Result<f64, String> {
+        // What is on its way at the ends weighs more where there is less.
+        let seconds = if mbit < 10 {
+            2 * self.seconds
+        } else {
+            self.seconds
+        };
+        match load {
+            Load::Tcp(mss) => {
+                // iperf3 counts the timestamps in.
+                let payload = stream(self.names, seconds, &(mss + 12).to_string())?;
+                // Ethernet, IPv4, TCP with timestamps.
+                Ok(payload * f64::from(mss + 66) / f64::from(mss))
+            }
+            Load::Udp(size) => datagrams(self.names, size, mbit, seconds),
+            Load::Fifo(size) => frames(self.instance, size, Duration::from_secs(seconds.into())),
+        }
+    }
 }
 
 impl Load {
@@ -105,8 +179,14 @@ impl Load {
     }
 }
 
-fn spec(names: &[String; 2], mbit: u64) -> String {
-    let rate = format!("rate: {{ bits: {mbit}Mbit, burst: 96KiB }}, min_gso: 256");
+fn spec(names: &[String; 2], limit: Option<(Way, u64)>) -> String {
+    let (mut from, mut to) = (String::new(), String::new());
+    match limit {
+        // The least burst there is.
+        Some((From, mbit)) => from = format!("rate: {{ bits: {mbit}Mbit, burst: 96KiB }}, "),
+        Some((To, mbit)) => to = format!("rate: {{ to: {{ bits: {mbit}Mbit, burst: 96KiB }} }}, "),
+        None => {}
+    }
     let tap = |name: &str, host: u32, namespace: &str, more: &str| {
         format!(
             "      - {{ name: {name}, subnet: lan, addresses: [10.1.1.{host}], {more}attach: {{ tap: {{ namespace: {namespace}, interface: eth0, make: true }} }} }}\n"
@@ -114,21 +194,21 @@ fn spec(names: &[String; 2], mbit: u64) -> String {
     };
     let fifo = |name: &str, host: u32, more: &str| {
         format!(
-            "      - {{ name: {name}, subnet: lan, addresses: [10.1.1.{host}], {more}attach: {{ fifo: {{ capacity: 1MiB }} }} }}\n"
+            "      - {{ name: {name}, subnet: lan, addresses: [10.1.1.{host}], {more}min_gso: 256, attach: {{ fifo: {{ capacity: 4MiB }} }} }}\n"
         )
     };
     let mut text = String::from(
-        "version: 1\ntenants:\n  - name: red\n    subnets:\n      - { name: lan, prefixes: [10.1.1.0/24] }\n    endpoints:\n",
+        "version: 1\ntenants:\n  - name: red\n    subnets:\n      - { name: lan, prefixes: [10.1.1.0/24], mtu: 9000 }\n    endpoints:\n",
     );
-    text += &tap("a", 10, &names[0], &format!("{rate}, "));
-    text += &tap("b", 11, &names[1], "");
-    text += &fifo("source", 20, &format!("{rate}, "));
-    text += &fifo("sink", 21, "");
+    text += &tap("a", 10, &names[0], &format!("{from}min_gso: 256, "));
+    text += &tap("b", 11, &names[1], &to);
+    text += &fifo("source", 20, &from);
+    text += &fifo("sink", 21, &to);
     text
 }
 
-/// Bits of payload a second that arrive.
-fn stream(names: &[String; 2], seconds: u32, words: &[String]) -> Result<f64, String> {
+/// Bits of payload a second of one TCP stream that arrive.
+fn stream(names: &[String; 2], seconds: u32, segment: &str) -> Result<f64, String> {
     let mut server = Ended(
         Command::new("ip")
             .args(["netns", "exec", &names[1], "iperf3", "-s", "-1"])
@@ -142,37 +222,78 @@ fn stream(names: &[String; 2], seconds: u32, words: &[String]) -> Result<f64, St
     for _ in 0..50 {
         std::thread::sleep(Duration::from_millis(40));
         let output = Command::new("ip")
-            .args([
-                "netns",
-                "exec",
-                &names[0],
-                "iperf3",
-                "-c",
-                "10.1.1.11",
-                "-J",
-            ])
-            .args(["-t", &seconds.to_string(), "-O", "2"])
-            .args(words)
+            .args(["netns", "exec", &names[0], "iperf3", "-c", "10.1.1.11"])
+            .args(["-J", "-M", segment, "-O", "2", "-t", &seconds.to_string()])
             .output()
             .map_err(|e| format!("iperf3: {e}"))?;
         let json: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        let end = &json["end"];
-        let tcp = end["sum_received"]["bits_per_second"].as_f64();
-        if let Some(bits) = tcp {
-            let sum = &end["sum"];
-            let lost = match words.first().map(String::as_str) {
-                // Of UDP iperf3 says what was sent, and what part of it never came.
-                Some("-u") => sum["lost_percent"]
-                    .as_f64()
-                    .filter(|_| end["sum_received"].is_null()),
-                _ => None,
-            };
+        if let Some(bits) = json["end"]["sum_received"]["bits_per_second"].as_f64() {
             let _ = server.0.wait();
-            return Ok(bits * (1.0 - lost.unwrap_or(0.0) / 100.0));
+            return Ok(bits);
         }
         last = json["error"].as_str().unwrap_or("no answer").to_owned();
     }
     Err(format!("iperf3: {last}"))
+}
+
+/// Bits a second of datagrams' frames that arrive, of twice as many that are sent.
+fn datagrams(names: &[String; 2], size: u32, mbit: u64, seconds: u32) -> Result<f64, String> {
+    let inside = |name: &str, address: &str| {
+        let home = e2e::enter(name)?;
+        let socket = UdpSocket::bind(address).map_err(|e| format!("{address}: {e}"));
+        e2e::leave_to(&home)?;
+        socket
+    };
+    // Nobody reads it: what it has no room for is counted like the rest.
+    let _ear = inside(&names[1], "10.1.1.11:4001")?;
+    let mouth = inside(&names[0], "10.1.1.10:0")?;
+    mouth.connect("10.1.1.11:4001").map_err(|e| e.to_string())?;
+    let wire_bits = f64::from(size + 42) * 8.0;
+    let a_second = 2.0 * mbit as f64 * 1e6 / wire_bits;
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            let payload = vec![7; size as usize];
+            let (begun, mut sent) = (Instant::now(), 0u64);
+            while !stop.load(Ordering::Relaxed) {
+                let due = (begun.elapsed().as_secs_f64() * a_second) as u64;
+                // Not more at once than a queue of the kernel holds, nor what is long past.
+                sent = sent.max(due.saturating_sub(2_000));
+                while sent < due {
+                    let _ = mouth.send(&payload);
+                    sent += 1;
+                }
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        });
+        // Past the burst.
+        std::thread::sleep(Duration::from_millis(1500));
+        let (first, begun) = (datagrams_at(&names[1])?, Instant::now());
+        std::thread::sleep(Duration::from_secs(seconds.into()));
+        let (last, took) = (datagrams_at(&names[1])?, begun.elapsed());
+        stop.store(true, Ordering::Relaxed);
+        sender.join().map_err(|_| "the sender panicked")?;
+        Ok((last - first) as f64 * wire_bits / took.as_secs_f64())
+    })
+}
+
+/// Datagrams that came to a namespace's sockets, whether they found room there or not.
+fn datagrams_at(name: &str) -> Result<u64, String> {
+    let home = e2e::enter(name)?;
+    let text = std::fs::read_to_string("/proc/thread-self/net/snmp").map_err(|e| e.to_string());
+    e2e::leave_to(&home)?;
+    let text = text?;
+    let mut lines = text.lines().filter(|line| line.starts_with("Udp: "));
+    let (Some(heads), Some(values)) = (lines.next(), lines.next()) else {
+        return Err("/proc/net/snmp without UDP".into());
+    };
+    let counted = ["InDatagrams", "InErrors"];
+    let pairs = heads.split(' ').zip(values.split(' '));
+    let mut sum = 0;
+    for (_, value) in pairs.filter(|(head, _)| counted.contains(head)) {
+        sum += value.parse::<u64>().map_err(|e| format!("{value}: {e}"))?;
+    }
+    Ok(sum)
 }
 
 /// Bits a second of frames of 64 KiB that pass, each as its segments.
@@ -279,12 +400,11 @@ fn take(
 
 /// The kernel's shaper inside the sender's namespace, where the sender could remove it:
 /// error in percent at 100 Mbit/s.
-fn shaper(names: &[String; 2], instance: &Instance, seconds: u32) -> Result<f64, String> {
-    let text = spec(names, 1).replace("rate: { bits: 1Mbit, burst: 96KiB }, ", "");
-    instance.apply(&text)?;
+fn shaper(bench: &Bench<'_>) -> Result<f64, String> {
+    bench.instance.apply(&spec(bench.names, None))?;
     let words = "qdisc replace dev eth0 root tbf rate 100mbit burst 96k latency 50ms";
     let output = Command::new("ip")
-        .args(["netns", "exec", &names[0], "tc"])
+        .args(["netns", "exec", &bench.names[0], "tc"])
         .args(words.split(' '))
         .output()
         .map_err(|e| format!("tc: {e}"))?;
@@ -292,7 +412,7 @@ fn shaper(names: &[String; 2], instance: &Instance, seconds: u32) -> Result<f64,
         let said = String::from_utf8_lossy(&output.stderr);
         return Err(format!("tc {words}: {said}"));
     }
-    let got = stream(names, seconds, &[])? * 1514.0 / 1448.0;
+    let got = bench.measure(Load::Tcp(1448), 100)?;
     Ok((got - 100e6).abs() / 1e6)
 }
 

@@ -1,10 +1,15 @@
 //! `bench neighbour`: what a neighbour that does its worst costs: a tenant on the other
-//! core, and an endpoint of the same switch.
+//! core, an endpoint of the same switch, a switch on the same fabric.
+
+mod fabric;
+mod plain;
+mod same;
 
 use crate::Options;
 use crate::flow::{Attached, PORT, attach, packet, station};
 use crate::results::Figure;
 use e2e::Instance;
+use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use shm::Doorbell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -60,7 +65,8 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
     if cores >= 2 {
         figures.push(isolated(options)?);
     }
-    figures.push(same_compartment(options)?);
+    figures.push(same::run(options)?);
+    figures.extend(fabric::run(options)?);
     Ok(figures)
 }
 
@@ -80,20 +86,9 @@ fn isolated(options: &Options) -> Result<Figure, String> {
     endpoints:
       - {{ name: from, subnet: lan, addresses: [10.1.1.10], attach: {{ fifo: {{ capacity: 1MiB }} }} }}
       - {{ name: to, subnet: lan, addresses: [10.1.1.11], attach: {{ fifo: {{ capacity: 1MiB }} }} }}
-    policy:
-      default: deny
-      rules:
 "
         );
-        for n in 0..248 {
-            spec += &format!(
-                "        - {{ name: r{n}, action: allow, from: {{ prefix: 192.0.2.{n}/32 }}, protocol: tcp, ports: [{}] }}\n",
-                2000 + n
-            );
-        }
-        spec += "        - { name: udp, action: allow, from: { endpoint: from }, to: { endpoint: to }, protocol: udp }
-        - { name: tcp, action: allow, from: { endpoint: from }, to: { endpoint: to }, protocol: tcp }
-";
+        spec += &rules(&[("from", "to")]);
     }
     instance.apply(&spec)?;
     let time = Duration::from_millis(if options.smoke { 300 } else { 1000 });
@@ -117,6 +112,25 @@ fn isolated(options: &Options) -> Result<Figure, String> {
     Ok(worst
         .ours("by_attack", seen.join("; "))
         .note(format!("packets that b's own receive while a attacks on the other core, against alone; the worst is {name}")))
+}
+
+/// 248 rules that nothing here is in, and TCP and UDP for these.
+fn rules(pairs: &[(&str, &str)]) -> String {
+    let mut text = String::from("    policy:\n      default: deny\n      rules:\n");
+    for n in 0..248 {
+        text += &format!(
+            "        - {{ name: r{n}, action: allow, from: {{ prefix: 192.0.2.{n}/32 }}, protocol: tcp, ports: [{}] }}\n",
+            2000 + n
+        );
+    }
+    for (from, to) in pairs {
+        for protocol in ["udp", "tcp"] {
+            text += &format!(
+                "        - {{ name: {protocol}-{from}, action: allow, from: {{ endpoint: {from} }}, to: {{ endpoint: {to} }}, protocol: {protocol} }}\n"
+            );
+        }
+    }
+    text
 }
 
 /// Packets a second that b's sink gets, with a's attack beside or none.
@@ -144,14 +158,16 @@ fn share(
     std::thread::scope(|scope| {
         let [from, to] = &mut ends;
         let mut threads = vec![
-            scope.spawn(|| pin(1).and_then(|()| pour(from, mine, |_, _| (), &stop))),
-            scope.spawn(|| pin(1).and_then(|()| take(to, &came, &stop))),
+            scope.spawn(|| pin(None, 1).and_then(|()| pour(from, mine, |_, _| (), &stop))),
+            scope.spawn(|| pin(None, 1).and_then(|()| take(to, &came, &stop))),
         ];
         if let (Some((make, core)), [from, to]) = (attack, &mut others[..]) {
             let (stop, ignored) = (&stop, &ignored);
+            threads.push(
+                scope.spawn(move || pin(None, core).and_then(|()| pour(from, theirs, make, stop))),
+            );
             threads
-                .push(scope.spawn(move || pin(core).and_then(|()| pour(from, theirs, make, stop))));
-            threads.push(scope.spawn(move || pin(core).and_then(|()| take(to, ignored, stop))));
+                .push(scope.spawn(move || pin(None, core).and_then(|()| take(to, ignored, stop))));
         }
         std::thread::sleep(Duration::from_millis(100));
         let (first, begun) = (came.load(Ordering::Relaxed), Instant::now());
@@ -168,69 +184,12 @@ fn share(
     })
 }
 
-fn same_compartment(options: &Options) -> Result<Figure, String> {
-    let instance = Instance::start()?;
-    let mut spec = String::from(
-        "version: 1\ntenants:\n  - name: red\n    subnets: [{ name: lan, prefixes: [10.1.1.0/24] }]\n    endpoints:\n",
-    );
-    for (n, name) in ["a", "b", "c", "d"].into_iter().enumerate() {
-        spec += &format!(
-            "      - {{ name: {name}, subnet: lan, addresses: [10.1.1.1{n}], attach: {{ fifo: {{ capacity: 1MiB }} }} }}\n"
-        );
-    }
-    instance.apply(&spec)?;
-    let time = Duration::from_millis(if options.smoke { 300 } else { 1000 });
-    let mut shares = Vec::new();
-    for _ in 0..options.runs(15, 5) {
-        let stop = AtomicBool::new(false);
-        let (own, flood) = (AtomicU64::new(0), AtomicU64::new(0));
-        let at = |name: &str| attach(&instance.run_dir(), "red", name);
-        let frame = |from: &str, to: &str| -> Result<Vec<u8>, String> {
-            Ok(packet(
-                station(&instance, "red", from)?,
-                station(&instance, "red", to)?,
-            ))
-        };
-        let (one, other) = (frame("a", "b")?, frame("c", "d")?);
-        let mut ends = [at("a")?, at("b")?, at("c")?, at("d")?];
-        // Hindered, it pours only now and then.
-        let slow = options.hindered;
-        let rest = |_: &mut [u8], n: u64| {
-            if slow && n & 63 == 0 {
-                std::thread::sleep(Duration::from_micros(200));
-            }
-        };
-        std::thread::scope(|scope| -> Result<(), String> {
-            let [a, b, c, d] = &mut ends;
-            let threads = [
-                scope.spawn(|| pour(a, one, rest, &stop)),
-                scope.spawn(|| take(b, &own, &stop)),
-                scope.spawn(|| pour(c, other, |_, _| (), &stop)),
-                scope.spawn(|| take(d, &flood, &stop)),
-            ];
-            std::thread::sleep(Duration::from_millis(100));
-            let count = || (own.load(Ordering::Relaxed), flood.load(Ordering::Relaxed));
-            let first = count();
-            std::thread::sleep(time);
-            let last = count();
-            stop.store(true, Ordering::Relaxed);
-            for thread in threads {
-                thread.join().map_err(|_| "a thread panicked")??;
-            }
-            let (own, flood) = ((last.0 - first.0) as f64, (last.1 - first.1) as f64);
-            shares.push(2.0 * own / (own + flood));
-            Ok(())
-        })?;
-    }
-    Ok(Figure::of("neighbour.same_compartment", "ratio", &shares)
-        .note("packets of one endpoint's flow beside another's at full rate in the same switch, against half of all"))
-}
-
-/// Pins this thread.
-fn pin(core: usize) -> Result<(), String> {
+/// Pins a process, or this thread.
+fn pin(process: Option<u32>, core: usize) -> Result<(), String> {
     let mut set = CpuSet::new();
     set.set(core);
-    sched_setaffinity(None, &set).map_err(|e| format!("core {core}: {e}"))
+    let pid = process.and_then(|pid| Pid::from_raw(pid as i32));
+    sched_setaffinity(pid, &set).map_err(|e| format!("core {core}: {e}"))
 }
 
 /// As many frames as the ring takes, each made by `make` from a number at random.

@@ -52,19 +52,51 @@ tenants:
 
     /// Numbered packets from the tenant's endpoint to the far side.
     pub fn flow(&self, instance: &Instance, rate: u64, limit: Duration) -> Result<Flow, String> {
+        let socket = self.ear()?;
+        let (source, packet) = self.source(instance)?;
+        Flow::to_socket(source, packet, rate, limit, socket)
+    }
+
+    /// A socket at the far side, to which the packets go.
+    pub fn ear(&self) -> Result<UdpSocket, String> {
         let home = e2e::enter(&self.far.name)?;
         let socket = UdpSocket::bind(("192.0.2.1", PORT)).map_err(|e| e.to_string());
         e2e::leave_to(&home)?;
+        socket
+    }
+
+    /// The tenant's endpoint, and its packet to the far side.
+    pub fn source(&self, instance: &Instance) -> Result<(Attached, Vec<u8>), String> {
         let from = station(instance, "red", "a")?;
         let mut source = attach(&instance.run_dir(), "red", "a")?;
         let gateway = gateway_mac(&mut source, from)?;
-        Flow::to_socket(
-            source,
-            packet(from, (gateway, [192, 0, 2, 1])),
-            rate,
-            limit,
-            socket?,
-        )
+        Ok((source, packet(from, (gateway, [192, 0, 2, 1]))))
+    }
+
+    /// What found no room in a socket of [`Outside::ear`] that is not read, and the frames
+    /// that came to the far side in all.
+    pub fn came(&self) -> Result<(u64, u64), String> {
+        let home = e2e::enter(&self.far.name)?;
+        let read = |path: &str| std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"));
+        let texts = (
+            read("/proc/thread-self/net/udp"),
+            read("/proc/thread-self/net/dev"),
+        );
+        e2e::leave_to(&home)?;
+        let (sockets, devices) = (texts.0?, texts.1?);
+        let port = format!(":{PORT:04X} ");
+        let own = sockets
+            .lines()
+            .find(|line| line.contains(&port))
+            .and_then(|line| line.split_whitespace().last()?.parse().ok())
+            .ok_or("no socket at the far side")?;
+        // Bytes, then packets.
+        let all = devices
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("eth0:"))
+            .and_then(|line| line.split_whitespace().nth(1)?.parse().ok())
+            .ok_or("no interface at the far side")?;
+        Ok((own, all))
     }
 }
 

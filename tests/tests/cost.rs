@@ -353,8 +353,8 @@ fn through_the_fabric(others: u32) {
     let bytes = fabric_tables(others).finish().expect("legal tables");
     let mapped = MappedFabric::map(Aligned::copy_of(&bytes)).expect("a legal image");
     let image = mapped.image();
-    let mut rounds = Rounds::new(UPLINK as usize + 1);
-    rounds.configure(&image);
+    let mut rounds = Rounds::new(UPLINK as usize + 1, fabric::UNITS);
+    rounds.configure(fabric::shares(&image));
     let frame = |tag, to: [u8; 6], from: [u8; 6]| {
         let mut head = [0; fabric::HEAD];
         head[..6].copy_from_slice(&to);

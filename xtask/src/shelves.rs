@@ -67,7 +67,7 @@ const DATA_PATH: &[&str] = &[
     "core/switch/src",
     "core/fabric/src",
     "core/flow/src",
-    "core/flow/src",
+    "core/rounds/src",
     "core/telemetry/src",
     "core/wire/src",
     "host/port/src",

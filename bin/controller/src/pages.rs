@@ -185,6 +185,10 @@ impl Counters {
             tx_bytes: self.counter(slot, Counter::TxBytes),
             rx_gso_bytes: self.counter(slot, Counter::RxGsoBytes),
             tx_gso_bytes: self.counter(slot, Counter::TxGsoBytes),
+            waiting_bytes: self
+                .counter(slot, Counter::Held)
+                .saturating_sub(self.counter(slot, Counter::Released)),
+            paused: self.counter(slot, Counter::Paused),
             drops: self.drops(slot),
             ..EndpointRates::default()
         }
@@ -205,6 +209,7 @@ impl Counters {
         rates.rx_bps = rate(Counter::RxBytes) * 8.0;
         rates.tx_pps = rate(Counter::TxSegments);
         rates.tx_bps = rate(Counter::TxBytes) * 8.0;
+        rates.paused_ps = rate(Counter::Paused);
         for (drop, reason) in rates.drops.iter_mut().filter_map(|drop| {
             let reason = DropReason::ALL
                 .iter()

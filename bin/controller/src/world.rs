@@ -4,7 +4,7 @@ use crate::steps::{Image, Key, Object, Step};
 use crate::supervisor::Refusal;
 use crate::survey::hex;
 use ::image::{Aligned, MappedCompartment, MappedFabric};
-use api::{Compartment, Endpoint, Fault, Finding, Needs, Tenant, Uplink, Where, Whose};
+use api::{Compartment, Endpoint, Fault, Finding, Limit, Needs, Tenant, Uplink, Where, Whose};
 use command::message::ErrorCode;
 use command::verbs::{ENDPOINT_FIFO, FABRIC};
 use policy::{Answer, Ids, Intent, PortIntent, Unclear};
@@ -466,6 +466,8 @@ impl Views {
                 .into(),
                 kind: "process".into(),
                 sandbox: tenant.sandbox(),
+                from: limit(tenant.meter_from()),
+                to: limit(tenant.meter_to()),
                 endpoints: found,
             });
         }
@@ -554,7 +556,19 @@ fn described(tenant: &str, endpoint: &spec::Endpoint, port: &PortIntent) -> Endp
         }
         .into(),
         port: "open".into(),
+        from: limit(endpoint.meter_from()),
+        to: limit(endpoint.meter_to()),
+        weight: endpoint.weight(),
+        guarantee_bits: endpoint.guarantee_bits(),
         ..Endpoint::default()
+    }
+}
+
+fn limit((bytes, burst, packets): (u64, u64, u64)) -> Limit {
+    Limit {
+        bits: bytes * 8,
+        packets,
+        burst,
     }
 }
 

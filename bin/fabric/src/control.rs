@@ -160,7 +160,7 @@ impl Worker {
             new.filter(|_| guard!("fabric-slot-counters"))
                 .for_each(|c| self.tally.counters.clear(c.slot as usize));
         }
-        self.rounds.configure(&mapped.image());
+        self.rounds.configure(fabric::shares(&mapped.image()));
         self.reports.swapped(now);
         let [a, b, c, d, e, f, g, h, ..] = body.digest;
         let mark = u64::from_be_bytes([a, b, c, d, e, f, g, h]);

@@ -55,7 +55,7 @@ impl Worker {
             pace: Pace::of(attach),
             ports: Ports::new(slots),
             tally,
-            rounds: Rounds::new(slots),
+            rounds: Rounds::new(slots, fabric::UNITS),
             reports: Reports::new(slots),
             image: None,
             busy: vec![0; slots].into(),

@@ -7,7 +7,7 @@ use crate::telling::Telling;
 use port::PortError;
 use ring::Record;
 use shm::{ConsumerEnd, Doorbell, PushError};
-use switch::{Decided, Finish, Outgoing, Output, Slot, finish};
+use switch::{Decided, FABRIC, Finish, Outgoing, Output, Shaper, Slot, Work, finish};
 use telemetry::counters::Counter;
 use telemetry::drops::DropReason;
 use telemetry::rules::Outcome;
@@ -68,6 +68,9 @@ pub struct Outlets<'a> {
     pub telling: &'a mut Telling,
     pub workshop: &'a mut Workshop,
     pub capture: &'a mut Option<Box<Capture>>,
+    pub shaper: &'a mut Shaper,
+    /// What is done for the frame that is worked on.
+    pub work: Work,
     pub now: u64,
 }
 
@@ -83,8 +86,45 @@ pub enum Fate {
 }
 
 impl Outlets<'_> {
-    /// Sends a frame whose payload is `payload`.
-    pub fn send(&mut self, frame: &Outgoing<'_>, payload: Payload<'_>) -> Fate {
+    /// Sends a frame that `from` sent, whose payload is `payload`, or keeps it until the
+    /// rates toward its receiver allow it.
+    pub fn send(&mut self, from: Slot, frame: &Outgoing<'_>, payload: Payload<'_>) -> Fate {
+        if !self.shaper.is_limited(frame.slot) {
+            return self.transmit(frame, payload);
+        }
+        if self.shaper.may_go(self.now, frame.slot) {
+            match self.transmit(frame, payload) {
+                Fate::Full => {}
+                Fate::Sent => {
+                    self.shaper.sent(frame);
+                    return Fate::Sent;
+                }
+                lost => return lost,
+            }
+        }
+        self.work
+            .copied(frame.head.len() + frame.total.saturating_sub(frame.rest_from));
+        let at = frame.slot as usize;
+        if self
+            .shaper
+            .hold(self.now, from, frame, |from, into| payload.copy(from, into))
+        {
+            self.telling
+                .counters
+                .count(at, Counter::Held, frame.wire as u64);
+        } else if frame.slot == FABRIC {
+            // Its own sender waits, as for any channel without room.
+            return Fate::Full;
+        } else {
+            // The receiver's rate, and no fault of the sender's.
+            self.telling
+                .dropped(frame.slot, DropReason::EgressRate, self.now);
+        }
+        Fate::Sent
+    }
+
+    /// Gives a frame to its port.
+    pub fn transmit(&mut self, frame: &Outgoing<'_>, payload: Payload<'_>) -> Fate {
         let slot = frame.slot as usize;
         let fate = match (self.sinks.get_mut(slot), payload) {
             (Some(Sink::Channel(sender)), Payload::Record(record)) => pushed(sender.ring.forward(
@@ -107,6 +147,7 @@ impl Outlets<'_> {
             }
             (Some(Sink::Tap(tap)), payload) => {
                 self.telling.frame_calls(1);
+                self.work.called();
                 let rest = frame.total.saturating_sub(frame.rest_from);
                 let sent = match payload {
                     Payload::Buffer(bytes) => tap.send(
@@ -138,7 +179,9 @@ impl Outlets<'_> {
     }
 
     fn sent(&mut self, frame: &Outgoing<'_>, payload: Payload<'_>) {
-        let bytes = frame.head.len() as u64 + frame.total.saturating_sub(frame.rest_from) as u64;
+        let bytes = frame.head.len() + frame.total.saturating_sub(frame.rest_from);
+        self.work.copied(bytes);
+        let bytes = bytes as u64;
         self.telling.sent(
             frame.slot,
             bytes,
@@ -214,10 +257,10 @@ impl Output for Outlet<'_, '_> {
     }
 
     fn send(&mut self, frame: &Outgoing<'_>) {
-        let fate = match self.outlets.send(frame, self.payload) {
+        let fate = match self.outlets.send(self.from, frame, self.payload) {
             Fate::Full => {
                 self.outlets.publish();
-                self.outlets.send(frame, self.payload)
+                self.outlets.send(self.from, frame, self.payload)
             }
             fate => fate,
         };
@@ -251,6 +294,7 @@ impl Output for Outlet<'_, '_> {
         {
             Some((head, rest)) => {
                 head.copy_from_slice(frame.head);
+                self.outlets.work.copied(length);
                 let n = self.payload.copy(frame.rest_from, rest);
                 if n == rest.len()
                     && let Some(whole) = whole.get_mut(..length)
@@ -262,9 +306,10 @@ impl Output for Outlet<'_, '_> {
                             rest_from: 0,
                             total: 0,
                             segments: 1,
+                            wire: bytes.len(),
                             ..*frame
                         };
-                        match self.outlets.send(&piece, Payload::None) {
+                        match self.outlets.send(self.from, &piece, Payload::None) {
                             Fate::Sent => {}
                             Fate::Full => lost = Some(DropReason::QueueFull),
                             Fate::Lost(reason) => lost = Some(reason),
@@ -293,8 +338,9 @@ impl Output for Outlet<'_, '_> {
             rest_from: 0,
             total: 0,
             segments: 1,
+            wire: frame.len(),
         };
-        match self.outlets.send(&outgoing, Payload::None) {
+        match self.outlets.send(self.from, &outgoing, Payload::None) {
             Fate::Sent => {}
             Fate::Full => {
                 self.outlets
@@ -316,6 +362,7 @@ impl Output for Outlet<'_, '_> {
             let [sent, got] = decided.rules;
             self.rule = sent.or(got).map(|(rule, _)| rule);
         }
+        self.outlets.work.judged();
         self.outlets.telling.decided(decided, self.outlets.now);
     }
 

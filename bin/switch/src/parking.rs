@@ -17,6 +17,7 @@ pub struct Parked {
     pub rest_from: usize,
     pub total: usize,
     pub segments: u32,
+    pub wire: usize,
     /// When it was parked; `None` = nothing is.
     pub since: Option<u64>,
     /// The buffer that holds the frame of a tap.
@@ -35,6 +36,7 @@ impl Parked {
             rest_from: 0,
             total: 0,
             segments: 0,
+            wire: 0,
             since: None,
             buffer: None,
         }
@@ -56,6 +58,7 @@ impl Parked {
         self.rest_from = frame.rest_from;
         self.total = frame.total;
         self.segments = frame.segments;
+        self.wire = frame.wire;
         self.since = Some(now);
         true
     }
@@ -70,6 +73,7 @@ impl Parked {
             rest_from: self.rest_from,
             total: self.total,
             segments: self.segments,
+            wire: self.wire,
         }
     }
 }

@@ -26,8 +26,6 @@ pub enum Sink {
 
 /// One slot's place in the loop.
 pub struct Place {
-    /// In the list of active slots.
-    pub active: bool,
     /// Turns without a frame since the last one.
     pub idle_turns: u32,
     /// Written to since its writing end was last published.
@@ -50,7 +48,6 @@ impl Place {
 
     fn new() -> Place {
         Place {
-            active: false,
             idle_turns: 0,
             touched: false,
             settling: false,
@@ -103,9 +100,7 @@ impl Ports {
             *sink = Sink::None;
         }
         if let Some(place) = self.places.get_mut(slot) {
-            // Whether it is in the active list stays true until that list is walked.
             *place = Place {
-                active: place.active,
                 touched: place.touched,
                 ..Place::new()
             };

@@ -25,7 +25,7 @@ impl Telling {
     /// Over the pages of this compartment.
     pub fn new(counters: CountersPage, recorder: Recorder) -> Telling {
         let endpoints = vec![0; counters.slots()];
-        // What a predecessor was doing is over.
+        // What a predecessor was doing is over, and what it kept for later gone.
         for word in [
             ProcessWord::Working,
             ProcessWord::Asleep,
@@ -34,6 +34,9 @@ impl Telling {
             ProcessWord::NotRestored,
         ] {
             counters.set(word, 0);
+        }
+        for slot in 0..counters.slots() {
+            counters.catch_up(slot, Counter::Released, Counter::Held);
         }
         Telling {
             rules: Rules::new(&counters),
@@ -64,6 +67,13 @@ impl Telling {
             *last = now;
             self.record(now, EventKind::Drop, slot, reason as u64, 0);
         }
+    }
+
+    /// Counts frames that waited for a slot and are lost: nothing waits for it any longer.
+    pub fn no_longer_wait(&self, slot: Slot, frames: usize, reason: DropReason) {
+        let at = slot as usize;
+        self.counters.dropped(at, reason, frames as u64);
+        self.counters.catch_up(at, Counter::Released, Counter::Held);
     }
 
     /// Counts what rules decided, and records it where they log.

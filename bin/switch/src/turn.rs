@@ -11,9 +11,10 @@ use guard::guard;
 use image::CompartmentImage;
 use port::PortError;
 use ring::record::KIND_FRAME;
+use rounds::Outcome;
 use rustix::io::Errno;
-use switch::{FABRIC, HEAD, Ingress, Slot, Switch};
-use telemetry::counters::ProcessWord;
+use switch::{FABRIC, HEAD, Handed, Ingress, Slot, Switch, Work};
+use telemetry::counters::{Counter, ProcessWord};
 use telemetry::drops::DropReason;
 use wire::offload::RawOffload;
 use worker::system;
@@ -22,7 +23,7 @@ use worker::system;
 const BATCH: usize = 64;
 /// And bytes: the answers to what a slot sends wait for the other slots' turns, and
 /// 64 offloaded frames are 4 MiB.
-const BATCH_BYTES: usize = 128 << 10;
+const BATCH_BYTES: u64 = 128 << 10;
 /// Turns without a frame after which a channel is armed and left alone.
 const IDLE_TURNS: u32 = 16;
 /// Turns between looks at the epoll set while there is work.
@@ -30,16 +31,58 @@ const LOOK_EVERY: u64 = 8;
 /// How often a channel is polled whose peer owes its echo, ns: an echo does not ring.
 const ECHO_POLL: u64 = 200_000;
 
+/// Slots at most that go on at a time with their rate: of those that wait for one rate
+/// together the first use it up, and the rest would have been woken for nothing.
+const RESUMED: usize = 4;
+/// Between two looks at slots that wait for their rate, for each of them, ns.
+const RESUME_SPACING: u64 = 100;
+
 /// What a batch came to.
-enum Batch {
-    /// So many frames; fewer than a batch means that there were no more.
-    Frames(usize),
+#[derive(Default)]
+struct Batch {
+    frames: usize,
+    /// Their bytes.
+    bytes: u64,
+    /// What was done for them (`switch::Work`).
+    cost: u64,
+    end: End,
+}
+
+/// How it ended.
+#[derive(Default)]
+enum End {
+    /// There is, or may be, more.
+    #[default]
+    More,
+    /// There is nothing more.
+    Empty,
     /// A frame waits for its receiver.
     Parked,
-    /// So many frames, and the endpoint's rate is used up.
-    Paused(usize),
+    /// The rate of the endpoint or its tenant is used up.
+    Paused,
     /// The slot is over: a reason for `PortClosed`.
     Closed(u32),
+}
+
+impl Batch {
+    fn ended(end: End) -> Batch {
+        Batch {
+            end,
+            ..Batch::default()
+        }
+    }
+
+    /// Whether another frame may be taken.
+    fn goes_on(&self, allowance: u64) -> bool {
+        self.frames < BATCH && self.bytes < BATCH_BYTES && self.cost < allowance
+    }
+
+    /// Counts a frame that was taken in.
+    fn took(&mut self, bytes: usize, cost: u64) {
+        self.frames += 1;
+        self.bytes += bytes as u64;
+        self.cost += cost;
+    }
 }
 
 impl Attached {
@@ -51,6 +94,7 @@ impl Attached {
             .counters
             .set(ProcessWord::Heartbeat, self.turns);
         let now = clock::monotonic();
+        self.now = now;
         if let Some(capture) = self.capture.as_mut() {
             capture.time_ns = clock::realtime();
         }
@@ -62,7 +106,7 @@ impl Attached {
         if now >= self.traced_until {
             self.end_trace(now);
         }
-        let worked = worked | self.list(now);
+        let worked = worked | self.release(now) | self.list(now);
         self.outlets(now).publish();
         if worked {
             self.last_work = now;
@@ -71,41 +115,39 @@ impl Attached {
         Some(self.patience(now))
     }
 
-    /// A batch from each active slot. Slots with nothing to read leave the list.
+    /// As many batches as slots are active, in turns. Slots with nothing to read leave the
+    /// line. Who sends what is dear to handle gets fewer frames, and not more of the time.
     fn run_active(&mut self, now: u64) -> bool {
         let mut worked = false;
-        let mut at = 0;
-        while let Some(slot) = self.active.get(at).copied() {
-            let frames = match self.run_slot(slot, now) {
-                Batch::Frames(frames) => frames,
-                Batch::Parked => {
+        for _ in 0..self.rounds.active() {
+            let Some((slot, allowance)) = self.rounds.next(now) else {
+                break;
+            };
+            let batch = self.run_slot(slot, allowance, now);
+            worked |= batch.frames > 0;
+            let (outcome, stays) = match batch.end {
+                End::More => (Outcome::More, true),
+                // Others go on; this one has its next turn when its frame is gone.
+                End::Parked => {
                     if self.parked.len() < self.parked.capacity() && !self.parked.contains(&slot) {
                         self.parked.push(slot);
                     }
-                    // Others go on; this one has its next turn when its frame is gone.
-                    at += 1;
-                    continue;
+                    (Outcome::Parked, true)
                 }
-                Batch::Paused(frames) => {
-                    worked |= frames > 0;
-                    self.leave(at);
+                End::Paused => {
                     self.pause(slot);
-                    continue;
+                    (Outcome::Empty, false)
                 }
-                Batch::Closed(reason) => {
+                End::Closed(reason) => {
                     if self.closed.len() < self.closed.capacity() {
                         self.closed.push((slot, reason));
                     }
-                    self.leave(at);
-                    continue;
+                    (Outcome::Empty, false)
                 }
+                End::Empty => (Outcome::Empty, self.stays(slot, batch.frames)),
             };
-            worked |= frames > 0;
-            if self.stays(slot, frames) {
-                at += 1;
-            } else {
-                self.leave(at);
-            }
+            self.rounds.price(slot, batch.cost, batch.bytes);
+            self.rounds.settle(slot, batch.cost, outcome, stays);
         }
         worked
     }
@@ -116,38 +158,58 @@ impl Attached {
         if self.paused.len() < self.paused.capacity() && !self.paused.contains(&slot) {
             self.paused.push(slot);
             self.next_resume = self.next_resume.min(self.switch.paused_until(slot));
+            self.telling
+                .counters
+                .count(slot as usize, Counter::Paused, 1);
             self.watch_changed.push((slot, false));
         }
     }
 
-    /// Goes on with slots whose endpoint may send again.
+    /// Goes on with slots whose endpoint may send again: of those that wait for a rate
+    /// together, with the one that had least of it.
     fn resume(&mut self, now: u64) {
         if now < self.next_resume {
             return;
         }
-        self.next_resume = u64::MAX;
-        let mut at = 0;
-        while let Some(slot) = self.paused.get(at).copied() {
-            let until = self.switch.paused_until(slot);
-            if until > now {
-                self.next_resume = self.next_resume.min(until);
-                at += 1;
-                continue;
+        let switch = &self.switch;
+        // Those that may to the front.
+        let mut may = 0;
+        for at in 0..self.paused.len() {
+            let until = self.paused.get(at).map(|slot| switch.paused_until(*slot));
+            if until.is_some_and(|until| until <= now) {
+                self.paused.swap(may, at);
+                may += 1;
             }
-            self.paused.swap_remove(at);
+        }
+        if let Some(front) = self.paused.get_mut(..may)
+            && guard!("resume-turns")
+        {
+            front.sort_unstable_by_key(|slot| switch.served(*slot));
+        }
+        let image = self.image.as_ref().map(|mapped| mapped.image());
+        let first = may.min(RESUMED);
+        if let (Some(image), Some(slots)) = (&image, self.paused.get(..first)) {
+            for slot in slots {
+                self.switch.resumes(image, *slot, now);
+            }
+        }
+        for _ in 0..first {
+            let slot = self.paused.remove(0);
             self.watch_changed.push((slot, true));
             self.activate(slot);
         }
+        let switch = &self.switch;
+        let next = self.paused.iter().map(|slot| switch.paused_until(*slot));
+        // Looking costs by how many wait: it is done less often where they are many.
+        let spaced = now + RESUME_SPACING * self.paused.len() as u64;
+        self.next_resume = match next.min() {
+            Some(_) if may > RESUMED => now,
+            Some(until) => until.max(spaced),
+            None => u64::MAX,
+        };
     }
 
-    fn leave(&mut self, at: usize) {
-        let slot = self.active.swap_remove(at);
-        if let Some(place) = self.ports.places.get_mut(slot as usize) {
-            place.active = false;
-        }
-    }
-
-    /// Whether a slot stays in the list after a batch of so many frames.
+    /// Whether a slot stays in the line after a batch that ended for want of frames.
     fn stays(&mut self, slot: Slot, frames: usize) -> bool {
         let at = slot as usize;
         let polls = self.waiting.mode == WAIT_POLL;
@@ -160,7 +222,7 @@ impl Attached {
         match source {
             Source::None => false,
             // The epoll set tells when a tap has more.
-            Source::Tap => frames == BATCH,
+            Source::Tap => false,
             Source::Channel(_) if frames > 0 => {
                 place.idle_turns = 0;
                 true
@@ -177,24 +239,24 @@ impl Attached {
         }
     }
 
-    fn run_slot(&mut self, slot: Slot, now: u64) -> Batch {
+    fn run_slot(&mut self, slot: Slot, allowance: u64, now: u64) -> Batch {
         let at = slot as usize;
         if self.ports.places.get(at).is_some_and(Place::is_parked) {
-            return Batch::Parked;
+            return Batch::ended(End::Parked);
         }
         self.telling
             .counters
             .set(ProcessWord::Working, u64::from(slot) + 1);
         let batch = match self.ports.sources.get(at) {
-            Some(Source::Channel(_)) => self.run_channel(slot, now),
-            Some(Source::Tap) => self.run_tap(slot, now),
-            _ => Batch::Frames(0),
+            Some(Source::Channel(_)) => self.run_channel(slot, allowance, now),
+            Some(Source::Tap) => self.run_tap(slot, allowance, now),
+            _ => Batch::ended(End::Empty),
         };
         self.telling.counters.set(ProcessWord::Working, 0);
         batch
     }
 
-    fn run_channel(&mut self, slot: Slot, now: u64) -> Batch {
+    fn run_channel(&mut self, slot: Slot, allowance: u64, now: u64) -> Batch {
         let at = slot as usize;
         let Attached {
             ports,
@@ -203,30 +265,31 @@ impl Attached {
             telling,
             workshop,
             capture,
+            shaper,
             touched,
             ..
         } = self;
         let image = image.as_ref().map(|mapped| mapped.image());
         let Some(Source::Channel(receiver)) = ports.sources.get_mut(at) else {
-            return Batch::Frames(0);
+            return Batch::ended(End::Empty);
         };
         let Some(mut parked) = take_parked(&mut ports.places, at) else {
-            return Batch::Frames(0);
+            return Batch::ended(End::Empty);
         };
-        let mut batch = Batch::Frames(BATCH);
-        for frames in 0..BATCH {
+        let mut batch = Batch::default();
+        while batch.goes_on(allowance) {
             if now < switch.paused_until(slot) {
-                batch = Batch::Paused(frames);
+                batch.end = End::Paused;
                 break;
             }
             let record = match receiver.ring.peek() {
                 Ok(Some(record)) => record,
                 Ok(None) => {
-                    batch = Batch::Frames(frames);
+                    batch.end = End::Empty;
                     break;
                 }
                 Err(breach) => {
-                    batch = Batch::Closed(breach as u32);
+                    batch.end = End::Closed(breach as u32);
                     break;
                 }
             };
@@ -237,6 +300,8 @@ impl Attached {
                 telling: &mut *telling,
                 workshop: &mut *workshop,
                 capture: &mut *capture,
+                shaper: &mut *shaper,
+                work: Work::frame(),
                 now,
             };
             let mut head = [0u8; HEAD];
@@ -249,7 +314,7 @@ impl Attached {
                 known: record.kind() == KIND_FRAME,
             };
             let head = head.get_mut(..length).unwrap_or(&mut []);
-            handle(
+            let cost = handle(
                 switch,
                 image.as_ref(),
                 outlets,
@@ -258,13 +323,14 @@ impl Attached {
                 Payload::Record(&record),
                 &mut parked,
             );
+            batch.took(record.len(), cost);
             if parked.since.is_some() {
-                batch = Batch::Parked;
+                batch.end = End::Parked;
                 break;
             }
             receiver.ring.advance();
         }
-        if !matches!(batch, Batch::Parked) {
+        if !matches!(batch.end, End::Parked) {
             receiver.ring.release();
         }
         let lost = receiver.ring.take_lost().records;
@@ -275,7 +341,7 @@ impl Attached {
         batch
     }
 
-    fn run_tap(&mut self, slot: Slot, now: u64) -> Batch {
+    fn run_tap(&mut self, slot: Slot, allowance: u64, now: u64) -> Batch {
         let at = slot as usize;
         let Attached {
             ports,
@@ -284,6 +350,7 @@ impl Attached {
             telling,
             workshop,
             capture,
+            shaper,
             touched,
             buffer,
             spares,
@@ -291,45 +358,42 @@ impl Attached {
         } = self;
         let image = image.as_ref().map(|mapped| mapped.image());
         let Some(mut parked) = take_parked(&mut ports.places, at) else {
-            return Batch::Frames(0);
+            return Batch::ended(End::Empty);
         };
-        let mut batch = Batch::Frames(BATCH);
-        let mut bytes = 0;
-        for frames in 0..BATCH {
-            if bytes >= BATCH_BYTES {
-                break;
-            }
+        let mut batch = Batch::default();
+        while batch.goes_on(allowance) {
             if now < switch.paused_until(slot) {
-                batch = Batch::Paused(frames);
+                batch.end = End::Paused;
                 break;
             }
             let Some(Sink::Tap(tap)) = ports.sinks.get(at) else {
-                batch = Batch::Frames(0);
+                batch.end = End::Empty;
                 break;
             };
             let (offload, total) = match tap.recv(buffer) {
                 Ok(Some(frame)) => frame,
                 Ok(None) => {
-                    batch = Batch::Frames(frames);
+                    batch.end = End::Empty;
                     break;
                 }
                 Err(PortError::Truncated) => {
                     telling.dropped(slot, DropReason::Oversize, now);
+                    batch.took(0, lost_call());
                     continue;
                 }
                 // Reading fails when the interface is gone: one that is down has
                 // nothing to read.
                 Err(PortError::Vanished | PortError::Down) => {
-                    batch = Batch::Closed(system(Errno::NODEV));
+                    batch.end = End::Closed(system(Errno::NODEV));
                     break;
                 }
                 Err(_) => {
                     telling.dropped(slot, DropReason::PortRefused, now);
+                    batch.took(0, lost_call());
                     continue;
                 }
             };
             telling.frame_calls(1);
-            bytes += total;
             let mut head = [0u8; HEAD];
             let length = total.min(HEAD);
             if let (Some(to), Some(from)) = (head.get_mut(..length), buffer.get(..length)) {
@@ -342,6 +406,8 @@ impl Attached {
                 telling: &mut *telling,
                 workshop: &mut *workshop,
                 capture: &mut *capture,
+                shaper: &mut *shaper,
+                work: tapped(),
                 now,
             };
             let frame = Arrived {
@@ -353,7 +419,7 @@ impl Attached {
             };
             let head = head.get_mut(..length).unwrap_or(&mut []);
             let payload = Payload::Buffer(buffer.get(..total).unwrap_or(&[]));
-            handle(
+            let cost = handle(
                 switch,
                 image.as_ref(),
                 outlets,
@@ -362,13 +428,14 @@ impl Attached {
                 payload,
                 &mut parked,
             );
+            batch.took(total, cost);
             if parked.since.is_some() {
                 // More memory for every tap that waits would be the guests' to ask for.
                 let more = (!guard!("switch-spares")).then(|| buffer.clone());
                 match spares.pop().or(more) {
                     Some(spare) => {
                         parked.buffer = Some(core::mem::replace(buffer, spare));
-                        batch = Batch::Parked;
+                        batch.end = End::Parked;
                         break;
                     }
                     None => {
@@ -406,6 +473,7 @@ impl Attached {
             telling,
             workshop,
             capture,
+            shaper,
             touched,
             spares,
             ..
@@ -424,11 +492,14 @@ impl Attached {
             telling: &mut *telling,
             workshop: &mut *workshop,
             capture: &mut *capture,
+            shaper: &mut *shaper,
+            work: Work::frame(),
             now,
         };
         let frame = parked.outgoing();
         let fate = match (parked.buffer.as_deref(), ports.sources.get_mut(at)) {
             (Some(buffer), _) => outlets.send(
+                slot,
                 &frame,
                 Payload::Buffer(buffer.get(..frame.total).unwrap_or(&[])),
             ),
@@ -436,7 +507,7 @@ impl Attached {
                 // Read anew: its writer may have changed it meanwhile, or died.
                 match receiver.ring.peek() {
                     Ok(Some(record)) if record.len() == frame.total => {
-                        outlets.send(&frame, Payload::Record(&record))
+                        outlets.send(slot, &frame, Payload::Record(&record))
                     }
                     _ => Fate::Lost(DropReason::Malformed),
                 }
@@ -489,6 +560,54 @@ impl Attached {
         }
     }
 
+    /// Hands over what waited for a rate toward its receiver and may go now; whether
+    /// anything did.
+    fn release(&mut self, now: u64) -> bool {
+        if now < self.shaper.due() {
+            return false;
+        }
+        // Apart while the ports are lent; nothing is put into what stands in its place.
+        let mut shaper = core::mem::take(&mut self.shaper);
+        let mut outlets = self.outlets(now);
+        let mut moved = false;
+        shaper.release(now, |frame| {
+            let whole = Payload::Buffer(&[]);
+            let fate = match outlets.transmit(frame, whole) {
+                Fate::Full => {
+                    outlets.publish();
+                    outlets.transmit(frame, whole)
+                }
+                fate => fate,
+            };
+            let handed = match fate {
+                Fate::Sent => Handed::Sent,
+                Fate::Full => return Handed::Full,
+                Fate::Lost(reason) => {
+                    outlets.telling.dropped(frame.slot, reason, now);
+                    Handed::Lost(reason)
+                }
+            };
+            moved = true;
+            let at = frame.slot as usize;
+            outlets
+                .telling
+                .counters
+                .count(at, Counter::Released, frame.wire as u64);
+            handed
+        });
+        self.shaper = shaper;
+        moved
+    }
+
+    /// Forgets what waits for a slot, whose port is gone.
+    pub fn forget(&mut self, slot: Slot) {
+        let frames = self.shaper.forget(slot);
+        if frames > 0 {
+            let reason = DropReason::PortClosed;
+            self.telling.no_longer_wait(slot, frames, reason);
+        }
+    }
+
     /// A step of the listing that is under way; whether there was one.
     fn list(&mut self, now: u64) -> bool {
         let Some(listing) = self.listing.as_mut() else {
@@ -511,6 +630,7 @@ impl Attached {
             telling,
             workshop,
             capture,
+            shaper,
             touched,
             ..
         } = self;
@@ -524,6 +644,8 @@ impl Attached {
             telling,
             workshop,
             capture,
+            shaper,
+            work: Work::frame(),
             now,
         };
         let mut outlet = Outlet {
@@ -553,6 +675,9 @@ impl Attached {
         if !self.paused.is_empty() {
             at_most(until(self.next_resume));
         }
+        if self.shaper.due() != u64::MAX {
+            at_most(until(self.shaper.due()));
+        }
         if !self.settling.is_empty() {
             at_most(ECHO_POLL);
         }
@@ -566,22 +691,20 @@ impl Attached {
         if now.saturating_sub(self.last_work) < self.waiting.ns {
             return Some(0);
         }
-        let mut at = 0;
-        while let Some(slot) = self.active.get(at).copied() {
-            let parked = self
-                .ports
-                .places
-                .get(slot as usize)
-                .is_some_and(|p| p.is_parked() || p.settling);
-            let asleep = match self.ports.sources.get_mut(slot as usize) {
-                Some(Source::Channel(receiver)) => receiver.ring.arm().unwrap_or(false),
-                _ => true,
-            };
-            match (parked, asleep) {
-                (true, _) => at += 1,
-                (false, true) => self.leave(at),
-                (false, false) => return Some(0),
+        let Attached { rounds, ports, .. } = self;
+        let mut more = false;
+        rounds.retain(|slot| {
+            let at = slot as usize;
+            let waits = |place: &Place| place.is_parked() || place.settling;
+            let stays = more || ports.places.get(at).is_some_and(waits);
+            if !stays && let Some(Source::Channel(receiver)) = ports.sources.get_mut(at) {
+                // Arming fails where something came meanwhile, or the peer misbehaved.
+                more = !receiver.ring.arm().unwrap_or(false);
             }
+            stays || more
+        });
+        if more {
+            return Some(0);
         }
         limit
     }
@@ -630,6 +753,7 @@ struct Arrived {
     known: bool,
 }
 
+/// Handles a frame; what that cost.
 fn handle(
     switch: &mut Switch,
     image: Option<&CompartmentImage<'_>>,
@@ -638,7 +762,7 @@ fn handle(
     head: &mut [u8],
     payload: Payload<'_>,
     parked: &mut Parked,
-) {
+) -> u64 {
     let now = outlets.now;
     if let Some(capture) = outlets.capture.as_mut() {
         capture.remember(head, frame.offload);
@@ -672,6 +796,19 @@ fn handle(
         let rest = |from: usize, into: &mut [u8]| payload.copy(from.max(length), into);
         capture.came((frame.slot, endpoint), (reason, rule), frame.total, &rest);
     }
+    outlet.outlets.work.cost()
+}
+
+/// A frame read by a system call.
+const fn tapped() -> Work {
+    let mut work = Work::frame();
+    work.called();
+    work
+}
+
+/// What a call cost that gave no frame.
+const fn lost_call() -> u64 {
+    tapped().cost()
 }
 
 fn take_parked(places: &mut [Place], at: usize) -> Option<Box<Parked>> {

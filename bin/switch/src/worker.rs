@@ -20,11 +20,12 @@ use image::MappedCompartment;
 use image::map::NOT_ATTACHED;
 use port::Tap;
 use ring::State;
+use rounds::Rounds;
 use rustix::io::Errno;
 use seqpacket::{Error, Fds, Socket};
 use shm::{CountersPage, Geometry, ProducerFds, Recorder, SealedImage, Start, attach_producer};
 use std::os::fd::{AsFd, OwnedFd};
-use switch::{Config, Restoration, Slot, Switch};
+use switch::{Config, Restoration, Shaper, Slot, Switch, UNITS, Work};
 use telemetry::counters::ProcessWord;
 use telemetry::drops::DropReason;
 use telemetry::recorder::EventKind;
@@ -69,8 +70,11 @@ pub struct Attached {
     pub listing: Option<Box<Listing>>,
     /// When a trace is forgotten that nobody ends; `u64::MAX` = there is none.
     pub traced_until: u64,
-    /// Slots that are looked at each turn; the others are armed.
-    pub active: Vec<Slot>,
+    /// Slots that have or may have something, in turns by what they cost; the others are
+    /// armed.
+    pub rounds: Rounds,
+    /// What waits for a rate toward its receiver.
+    pub shaper: Shaper,
     /// Slots written to since they were last published.
     pub touched: Vec<Slot>,
     /// Slots whose channel is being taken over from a predecessor.
@@ -90,6 +94,7 @@ pub struct Attached {
     pub closed: Vec<(Slot, u32)>,
     pub waiting: Waiting,
     pub turns: u64,
+    pub now: u64,
     pub last_work: u64,
     /// What was said of a predecessor's connections.
     pub restoration: Restoration,
@@ -299,6 +304,8 @@ impl Worker {
         }
         attached.take_back(slot);
         attached.ports.unplug(slot as usize);
+        attached.rounds.remove(slot);
+        attached.forget(slot);
         attached.settling.retain(|s| *s != slot);
         attached.paused.retain(|s| *s != slot);
     }
@@ -317,6 +324,13 @@ impl Worker {
                     }
                     None => attached.switch.use_image(&image.image(), now),
                 }
+                let Attached {
+                    shaper, telling, ..
+                } = &mut *attached;
+                shaper.use_image(&image.image(), now, |slot, frames| {
+                    telling.no_longer_wait(slot, frames, DropReason::EgressRate);
+                });
+                attached.rounds.configure(switch::shares(&image.image()));
                 attached.telling.place(&image.image());
                 attached
                     .telling
@@ -424,7 +438,8 @@ impl Attached {
             capture: None,
             listing: None,
             traced_until: u64::MAX,
-            active: Vec::with_capacity(slots),
+            rounds: Rounds::new(slots, UNITS),
+            shaper: Shaper::new(slots),
             touched: Vec::with_capacity(slots),
             settling: Vec::with_capacity(slots),
             parked: Vec::with_capacity(slots),
@@ -436,6 +451,7 @@ impl Attached {
             closed: Vec::with_capacity(2 * slots),
             waiting: Waiting::of(body),
             turns: 0,
+            now: 0,
             last_work: 0,
             restoration: Restoration::default(),
             start: body.start,
@@ -555,15 +571,13 @@ impl Attached {
         Ok(read == State::Running && written == State::Running)
     }
 
-    /// Puts a slot in the list that is looked at each turn.
+    /// Puts a slot in the line of those that are looked at.
     pub fn activate(&mut self, slot: Slot) {
         if let Some(place) = self.ports.places.get_mut(slot as usize)
-            && !place.active
-            && self.active.len() < self.active.capacity()
+            && !self.rounds.is_active(slot)
         {
-            place.active = true;
             place.idle_turns = 0;
-            self.active.push(slot);
+            self.rounds.activate(slot, self.now);
         }
     }
 
@@ -577,6 +591,8 @@ impl Attached {
             telling: &mut self.telling,
             workshop: &mut self.workshop,
             capture: &mut self.capture,
+            shaper: &mut self.shaper,
+            work: Work::frame(),
             now,
         }
     }

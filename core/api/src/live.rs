@@ -50,6 +50,13 @@ pub struct EndpointRates {
     pub rx_gso_bytes: u64,
     /// Bytes delivered to it in GSO frames.
     pub tx_gso_bytes: u64,
+    /// Wire bytes that wait for a rate toward it, or behind others.
+    pub waiting_bytes: u64,
+    /// Times that its frames were left where they are, its rate or its tenant's being
+    /// used up.
+    pub paused: u64,
+    /// Those a second.
+    pub paused_ps: f64,
     /// Drops by reason, totals, those that are not 0.
     pub drops: Vec<DropCount>,
 }

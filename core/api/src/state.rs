@@ -124,6 +124,10 @@ pub struct Tenant {
     pub kind: String,
     /// Whether its switch is sandboxed.
     pub sandbox: bool,
+    /// What its endpoints may send together, by the spec.
+    pub from: Limit,
+    /// What may be sent to them together, by the spec.
+    pub to: Limit,
     /// Its endpoints.
     pub endpoints: Vec<Endpoint>,
 }
@@ -158,8 +162,28 @@ pub struct Endpoint {
     pub state: String,
     /// `open`, or why its port is closed.
     pub port: String,
+    /// What it may send, by the spec.
+    pub from: Limit,
+    /// What may be sent to it, by the spec.
+    pub to: Limit,
+    /// Its share of its switch's work when all are busy.
+    pub weight: u32,
+    /// What its switch does for it at least, bits a second.
+    pub guarantee_bits: u64,
     /// Totals; rates are 0 here unless asked of `top`.
     pub counters: EndpointRates,
+}
+
+/// A limit by the spec; 0 = none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Limit {
+    /// Bits on the wire a second.
+    pub bits: u64,
+    /// Packets on the wire a second.
+    pub packets: u64,
+    /// Bytes at once.
+    pub burst: u64,
 }
 
 /// An uplink.

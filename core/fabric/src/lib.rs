@@ -2,18 +2,24 @@
 //!
 //! [`forward`] is all it decides: by (ingress channel, tag, destination MAC) and
 //! static tables, in one file. [`serve()`] moves one batch by those decisions,
-//! [`rounds`] says whose turn it is, [`report`] whom to tell on. Sans-IO: memory,
+//! [`rounds`] (its crate) says whose turn it is, [`report`] whom to tell on. Sans-IO: memory,
 //! sockets and time are arguments.
 
 pub mod forward;
 pub mod report;
-pub mod rounds;
 pub mod serve;
 
 pub use forward::{Decision, Frame, HEAD, decide};
 pub use report::Reports;
 pub use rounds::{Outcome, Rounds};
-pub use serve::{BATCH, Counters, Egress, Ingress, Refused, Turn, serve};
+pub use serve::{BATCH, Counters, Egress, Ingress, Refused, Turn, serve, shares};
+
+/// What a unit of a channel's weight earns in a round: bytes.
+pub const UNITS: rounds::Units = rounds::Units {
+    most: 16 << 10,
+    least: 512,
+    round: 64 << 10,
+};
 
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,9 @@
 //! One batch of one channel's frames, moved as [`crate::forward`] decides.
 
 use crate::forward::{self, Decision, Frame};
-use crate::rounds::Outcome;
 use image::FabricImage;
 use image::fabric::{CHANNEL_COMPARTMENT, GroupMember};
+use rounds::{Outcome, Share};
 use telemetry::counters::Counter;
 use telemetry::drops::DropReason;
 use wire::offload::{GSO_NONE, segments};
@@ -77,6 +77,15 @@ pub struct Turn {
     pub parked: u64,
     /// Whether it may wait at all: an uplink may not, many share it.
     pub may_park: bool,
+}
+
+/// What an image says each channel is to get.
+pub fn shares<'a>(image: &FabricImage<'a>) -> impl Iterator<Item = Share> + Clone + 'a {
+    image.channels().iter().map(|channel| Share {
+        slot: channel.slot,
+        weight: channel.weight,
+        min_bytes: channel.min_bytes,
+    })
 }
 
 /// Moves at most [`BATCH`] frames that came from the channel in slot `ingress`.

@@ -5,8 +5,8 @@ mod classifier;
 
 use crate::compartment::{
     AddressSlot, Attachment, Crossing, CrossingSlot, Endpoint, MacSlot, Member, NONE, NatBlock,
-    NextHop, OwnPrefix, Route, RouteRange, RoutedPrefix, ServicePorts, SlotEndpoint, Subnet,
-    Tenant,
+    NextHop, OwnPrefix, Route, RouteRange, RoutedPrefix, ServiceClass, ServicePorts, SlotEndpoint,
+    Subnet, Tenant,
 };
 use crate::container::{self, Aligned, Kind, Part};
 use crate::fabric::{Channel, Forward, Group, GroupMember, SlotChannel, Template};
@@ -52,6 +52,8 @@ pub struct CompartmentTables {
     pub routed_prefixes: Vec<(u32, RoutedPrefix)>,
     /// (attachment, endpoint or NONE): whose each block of ports is, in their order.
     pub nat_blocks: Vec<(u32, u32)>,
+    /// Classes of packets beside best effort, class 1 first.
+    pub classes: Vec<ServiceClass>,
 }
 
 /// The tables of the fabric. Lists as in [`CompartmentTables`].
@@ -263,6 +265,7 @@ impl CompartmentTables {
                 Part::of(&rules.words),
                 Part::of(&rules.summaries),
                 Part::of(&routed),
+                Part::of(&self.classes),
             ],
         );
         CompartmentImage::check_written(Aligned::copy_of(&image).as_ref())?;

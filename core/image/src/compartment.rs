@@ -34,6 +34,38 @@ pub use crossing::{
 };
 
 record! {
+    /// What may go one way, as it would on a wire: each segment with its headers.
+    pub struct Rate {
+        /// Bytes a second, 0 = no limit.
+        pub bytes: u64,
+        /// Bytes at once.
+        pub burst: u64,
+        /// Packets a second, 0 = no limit.
+        pub packets: u64,
+    }
+}
+impl Rate {
+    /// Whether there is a limit.
+    pub const fn is_limited(&self) -> bool {
+        self.bytes != 0 || self.packets != 0
+    }
+
+    /// Bytes of memory for what waits for it, each class: 10 ms of it, so that one TCP
+    /// stream finds enough to fill its rate, at least the largest frame and some.
+    pub const fn queue_bytes(&self) -> u64 {
+        let worth = self.bytes / 100;
+        if worth < LEAST_QUEUE {
+            LEAST_QUEUE
+        } else if worth > MOST_QUEUE {
+            MOST_QUEUE
+        } else {
+            worth.next_multiple_of(4096)
+        }
+    }
+}
+const LEAST_QUEUE: u64 = 96 << 10;
+const MOST_QUEUE: u64 = 4 << 20;
+record! {
     /// A tenant of this compartment.
     pub struct Tenant {
         /// 24-bit tenant id.
@@ -44,8 +76,30 @@ record! {
         pub ranges_count: u32,
         /// Zero.
         pub reserved: u32,
+        /// What its endpoints may send, all together.
+        pub from: Rate,
+        /// What may be sent to its endpoints, all together.
+        pub to: Rate,
     }
 }
+record! {
+    /// A class of packets, by what their DSCP field says. The first of the section is
+    /// class 1; what none lists is class 0, best effort, of weight 1.
+    pub struct ServiceClass {
+        /// The DSCP values that are this class: bit n stands for value n. Disjoint.
+        pub dscp: u64,
+        /// Up to so many wire bytes a second it goes before all others; 0 = it never does.
+        pub strict_bytes: u64,
+        /// And so many at once.
+        pub strict_burst: u64,
+        /// Its part of what the strict ones leave, against the other classes, 1..=255.
+        pub weight: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+}
+/// Classes at most, best effort included.
+pub const CLASSES: usize = 8;
 record! {
     /// A subnet and its always-there gateway.
     pub struct Subnet {
@@ -136,16 +190,25 @@ record! {
         pub connections: u32,
         /// The number of its block of ports behind its tenant's attachments, or NONE.
         pub nat_index: u32,
+        /// What may be sent to it.
+        pub to: Rate,
+        /// The work for it is at least so much: wire bytes a second.
+        pub min_bytes: u64,
+        /// Its part of the switch's work that the minimums leave, 1..=255.
+        pub weight: u32,
+        /// Zero.
+        pub reserved: u32,
     }
 }
 impl Default for Endpoint {
     /// Zeros, but without tables and ports: that is said as everywhere by [`NONE`], and
-    /// not by 0, which is the first of them.
+    /// not by 0, which is the first of them. Its weight is 1.
     fn default() -> Endpoint {
         Endpoint {
             egress: NONE,
             ingress: NONE,
             nat_index: NONE,
+            weight: 1,
             ..Endpoint::new_zeroed()
         }
     }

@@ -20,7 +20,7 @@ use sha2::{Digest as _, Sha256};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Version of the container and its records that this release writes and reads.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// Longest image, bytes: a compartment of 65,535 endpoints is under 20 MiB, and a table
 /// of 250 rules that are usual is about 23 KiB.
 pub const MAX_BYTES: usize = 64 << 20;

@@ -66,6 +66,7 @@ impl CompartmentImage<'_> {
             service_ports: service_ports.collect(),
             routed_prefixes: routed_prefixes.collect(),
             nat_blocks: nat_blocks.collect(),
+            classes: self.classes().to_vec(),
         }
     }
 }
@@ -99,6 +100,7 @@ impl fmt::Display for CompartmentImage<'_> {
         writeln!(f, "image {}", self.digest())?;
         for (index, tenant) in (0..).zip(self.tenants()) {
             writeln!(f, "tenant {index}: id {}", tenant.id)?;
+            rates(f, &tenant.from, &tenant.to)?;
             for range in self.ranges_of(index) {
                 let (start, end) = (Address(range.start), Address(range.end));
                 write!(f, "  {start} to {end}: ")?;
@@ -144,6 +146,16 @@ impl fmt::Display for CompartmentImage<'_> {
                 "endpoint {index}: id {id} slot {slot} subnet {subnet} {mac} mtu {mtu}"
             )?;
             writeln!(f, " state {state} roles {roles:#x}")?;
+            let from = Rate {
+                bytes: endpoint.rate_bytes,
+                burst: endpoint.rate_burst,
+                packets: endpoint.rate_packets,
+            };
+            rates(f, &from, &endpoint.to)?;
+            if endpoint.weight != 1 || endpoint.min_bytes != 0 {
+                let (weight, least) = (endpoint.weight, endpoint.min_bytes);
+                writeln!(f, "  weight {weight} least {least} bytes/s")?;
+            }
             let mut addresses: Vec<[u8; 16]> = self
                 .addresses()
                 .iter()
@@ -162,6 +174,20 @@ impl fmt::Display for CompartmentImage<'_> {
                     writeln!(f, "  {way} by rule table {table}")?;
                 }
             }
+        }
+        for (index, class) in (1..).zip(self.classes()) {
+            let ServiceClass {
+                dscp,
+                weight,
+                strict_bytes,
+                ..
+            } = class;
+            let values = (0..64).filter(|bit| dscp >> bit & 1 == 1);
+            let values: Vec<u32> = values.collect();
+            writeln!(
+                f,
+                "class {index}: dscp {values:?} weight {weight} first up to {strict_bytes} bytes/s"
+            )?;
         }
         for (index, attachment) in (0..).zip(self.attachments()) {
             let Attachment {
@@ -226,6 +252,24 @@ impl fmt::Display for CompartmentImage<'_> {
         }
         Ok(())
     }
+}
+
+/// What limits an owner, where anything does.
+fn rates(f: &mut fmt::Formatter<'_>, from: &Rate, to: &Rate) -> fmt::Result {
+    for (way, rate) in [("from", from), ("to", to)] {
+        if rate.is_limited() {
+            let Rate {
+                bytes,
+                burst,
+                packets,
+            } = rate;
+            writeln!(
+                f,
+                "  {way} it at most {bytes} bytes/s (burst {burst}) {packets} packets/s, 0 = any"
+            )?;
+        }
+    }
+    Ok(())
 }
 
 impl fmt::Display for FabricImage<'_> {

@@ -145,6 +145,8 @@ sections! {
     Summaries = 28 "word of groups",
     /// Prefixes of crossings that are routed.
     RoutedPrefixes = 29 "routed prefix",
+    /// Classes of packets.
+    Classes = 30 "class",
 }
 
 /// Checks one section's records, one after another.

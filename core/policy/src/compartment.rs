@@ -19,9 +19,9 @@ use core::net::IpAddr;
 use image::CompartmentTables;
 use image::compartment::{
     Endpoint as EndpointRecord, FEATURE_CSUM, FEATURE_TSO4, FEATURE_TSO6, FEATURE_USO, NONE,
-    OwnPrefix, ROLE_DHCP_SERVER, ROLE_ROUTER, ROUTE_SUBNET, ROUTE_UNREACHABLE, ROUTE_VIA, Route,
-    STATE_OPEN, STATE_QUARANTINED, STATE_UNAUTHORISED, SUBNET_DHCP4, SUBNET_RA, SUBNET_SLAAC,
-    Subnet as SubnetRecord, Tenant as TenantRecord,
+    OwnPrefix, ROLE_DHCP_SERVER, ROLE_ROUTER, ROUTE_SUBNET, ROUTE_UNREACHABLE, ROUTE_VIA, Rate,
+    Route, STATE_OPEN, STATE_QUARANTINED, STATE_UNAUTHORISED, SUBNET_DHCP4, SUBNET_RA,
+    SUBNET_SLAAC, ServiceClass, Subnet as SubnetRecord, Tenant as TenantRecord,
 };
 use spec::{
     Attach, Configure, Endpoint, Offload, Role, Spec, State, Subnet, Tenant, Via, Wait, mapped,
@@ -50,7 +50,10 @@ pub(crate) fn compile(
         spec,
         ids,
         compartment: compartment.0,
-        tables: CompartmentTables::default(),
+        tables: CompartmentTables {
+            classes: spec.classes.iter().map(class).collect(),
+            ..CompartmentTables::default()
+        },
         ports: BTreeMap::new(),
         attachments: Vec::new(),
         rules: Tables::default(),
@@ -120,6 +123,25 @@ pub(crate) fn compile(
     })
 }
 
+fn rate((bytes, burst, packets): (u64, u64, u64)) -> Rate {
+    Rate {
+        bytes,
+        burst,
+        packets,
+    }
+}
+
+fn class(class: &spec::ServiceClass) -> ServiceClass {
+    let (strict_bytes, strict_burst) = class.strict();
+    ServiceClass {
+        dscp: class.values(),
+        strict_bytes,
+        strict_burst,
+        weight: class.weight(),
+        reserved: 0,
+    }
+}
+
 fn create(
     (id, slots): (u32, u32),
     name: &str,
@@ -185,6 +207,8 @@ impl Work<'_> {
         let index = self.tables.tenants.len() as u32;
         self.tables.tenants.push(TenantRecord {
             id: ids.id,
+            from: rate(tenant.meter_from()),
+            to: rate(tenant.meter_to()),
             ..TenantRecord::default()
         });
 
@@ -329,7 +353,7 @@ impl Work<'_> {
             IpAddr::V4(a) => Some(a.octets()),
             IpAddr::V6(_) => None,
         });
-        let (rate_bytes, rate_burst, rate_packets) = endpoint.meter();
+        let (rate_bytes, rate_burst, rate_packets) = endpoint.meter_from();
         self.tables.endpoints.push(EndpointRecord {
             id: ids.id,
             subnet: placed.index,
@@ -349,6 +373,9 @@ impl Work<'_> {
             rate_bytes,
             rate_burst,
             rate_packets,
+            to: rate(endpoint.meter_to()),
+            weight: endpoint.weight(),
+            min_bytes: endpoint.guarantee_bits() / 8,
             own_first: NONE,
             own_count: 0,
             ..EndpointRecord::default()

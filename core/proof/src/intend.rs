@@ -466,10 +466,7 @@ fn routed(offer: &Offer, accept: &Accept) -> Option<Routed> {
         return None;
     }
     let inside = |inner: &Prefix, outer: &Prefix| {
-        let outer = of_prefix(outer);
-        of_prefix(inner)
-            .iter()
-            .all(|range| outer.iter().any(|o| o.0 <= range.0 && range.1 <= o.1))
+        of_prefix(inner).all(|range| of_prefix(outer).any(|o| o.0 <= range.0 && range.1 <= o.1))
     };
     let both = |ours: &[spec::Located<Prefix>], theirs: &[spec::Located<Prefix>]| {
         let mut all = BTreeSet::new();

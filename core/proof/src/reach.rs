@@ -356,7 +356,9 @@ impl Asked<'_> {
             (false, Some(_)) => self.likelier(path, tables, known),
             _ => None,
         };
-        Ok(shown.or(found).map(|packet| self.breach(path, service, packet)))
+        Ok(shown
+            .or(found)
+            .map(|packet| self.breach(path, service, packet)))
     }
 
     /// The packets that are asked about.

@@ -7,6 +7,7 @@ mod finding;
 mod model;
 mod parts;
 mod policy;
+mod rates;
 mod schema;
 mod selectors;
 mod shapes;
@@ -25,12 +26,13 @@ use std::sync::Arc;
 pub use finding::{Finding, MAX_FINDINGS, SpecErrors};
 pub use model::{
     Configure, Document, Endpoint, Host, Identity, Kind, MIN_MTU4, MIN_MTU6, Offload, Outside, Per,
-    Placement, Rate, Role, Route, Segment, SelfManaged, State, Subnet, Tenant, Uplink,
+    Placement, Role, Route, Segment, SelfManaged, State, Subnet, Tenant, Uplink,
 };
 pub use parts::{MAX_DOCUMENT_BYTES, Parts, Written};
 pub use policy::{
     Accept, Action, Defaults, Guardrail, Offer, Policy, Reach, Rule, Scope, Tracking, Traffic,
 };
+pub use rates::{BothWays, Dscp, Limit, LongLimit, Rate, ServiceClass};
 pub use schema::json_schema;
 pub use selectors::{Labels, OneOrMore, Selector, TenantList};
 pub use shapes::{
@@ -41,9 +43,10 @@ pub use source::{Located, Position, Source, Span};
 pub use traffic::{IcmpMessage, PortRange, Protocol, Until};
 pub use tree::{MAX_DEPTH, MAX_NODES};
 pub use validate::{
-    FIRST_NAT_PORT, MAX_ACCEPTS, MAX_AGREEMENTS, MAX_AGREEMENTS_INSIDE, MAX_CONNECTIONS,
-    MAX_ENDPOINTS, MAX_GUARDRAILS, MAX_LABELS, MAX_OFFERS, MAX_PORTS, MAX_PREFIXES, MAX_REACH,
-    MAX_ROUTED, MAX_ROUTES, MAX_RULES, MAX_SUBNETS, MAX_TENANT_ENDPOINTS, MAX_TENANTS,
+    FIRST_NAT_PORT, MAX_ACCEPTS, MAX_AGREEMENTS, MAX_AGREEMENTS_INSIDE, MAX_CLASSES,
+    MAX_CONNECTIONS, MAX_ENDPOINTS, MAX_GUARDRAILS, MAX_LABELS, MAX_OFFERS, MAX_PORTS,
+    MAX_PREFIXES, MAX_REACH, MAX_ROUTED, MAX_ROUTES, MAX_RULES, MAX_SUBNETS, MAX_TENANT_ENDPOINTS,
+    MAX_TENANTS,
 };
 pub use values::{
     BitRate, Duration, InterfaceAddress, InterfaceName, Ip, Mac, Name, Namespace, Path, Prefix,

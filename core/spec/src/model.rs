@@ -2,6 +2,7 @@
 
 use crate::decode::{model, words};
 use crate::policy::{Accept, Guardrail, Offer, Policy};
+use crate::rates::{Limit, Rate, ServiceClass};
 use crate::selectors::Labels;
 use crate::shapes::{AddressList, Attach, Class, Cores, OutsideRoute, Via, Wait};
 use crate::source::{Located, Span};
@@ -28,6 +29,8 @@ model! {
             uplinks: Uplink,
             /// The provider's rules, before those of every tenant that they concern.
             guardrails: Guardrail,
+            /// Classes of packets beside best effort, at most 7.
+            classes: ServiceClass,
             /// Who owns endpoints.
             tenants: Tenant,
         }
@@ -100,6 +103,8 @@ model! {
             weight: Located<u32>,
             /// What the fabric gives it at least, in bits a second. Default: nothing.
             guarantee: Located<BitRate>,
+            /// What its endpoints may send, and be sent, all together. Default: no limit.
+            rate: Rate,
             /// Each direction of its switch's channel to the fabric: a power of two,
             /// 256KiB to 16MiB. Default: 1MiB.
             channel: Located<Size>,
@@ -288,8 +293,12 @@ model! {
             state: Located<State>,
             /// Service class, 0 to 7 or a name. Default: best-effort.
             class: Located<Class>,
-            /// What it may send. Default: no limit.
+            /// What it may send, and be sent. Default: no limit.
             rate: Rate,
+            /// Its share of its switch's work when all are busy, 1 to 255. Default: 1.
+            weight: Located<u32>,
+            /// What its switch does for it at least, in bits a second. Default: nothing.
+            guarantee: Located<BitRate>,
             /// Smallest segment that it may ask to have its large frames cut into: 256 to 65535 bytes. Default: 536.
             min_gso: Located<u32>,
             /// Bytes of IP packet toward it, at most the subnet's. Default: the subnet's.
@@ -311,20 +320,6 @@ model! {
             roles: Located<Role>,
             /// Role router: the prefixes behind it.
             prefixes: Located<Prefix>,
-        }
-    }
-}
-
-model! {
-    /// What an endpoint may send: a token bucket.
-    pub struct Rate as "a rate" {
-        optional {
-            /// Bits on the wire a second.
-            bits: Located<BitRate>,
-            /// What it may send at once. Default: 10 ms of `bits`, at least 128 KiB.
-            burst: Located<Size>,
-            /// Packets on the wire a second.
-            packets: Located<u64>,
         }
     }
 }
@@ -449,6 +444,14 @@ impl Tenant {
     pub fn guarantee_bits(&self) -> u64 {
         or(&self.guarantee, BitRate(0)).0
     }
+    /// What its endpoints may send together, as [`Limit::meter`] says.
+    pub fn meter_from(&self) -> (u64, u64, u64) {
+        meter(&self.rate, |rate| &rate.from)
+    }
+    /// What may be sent to them together.
+    pub fn meter_to(&self) -> (u64, u64, u64) {
+        meter(&self.rate, |rate| &rate.to)
+    }
     /// Bytes of each direction of its channel to the fabric.
     pub fn channel_bytes(&self) -> u64 {
         or(&self.channel, Size(1 << 20)).0
@@ -502,6 +505,13 @@ impl Subnet {
     pub fn lease_s(&self) -> u32 {
         (or(&self.lease, Duration(3_600_000_000)).0 / 1_000_000).min(u64::from(u32::MAX)) as u32
     }
+}
+
+/// What a direction of a rate says; nothing = no limit.
+fn meter(rate: &Option<Rate>, of: fn(&Rate) -> &Option<Limit>) -> (u64, u64, u64) {
+    rate.as_ref()
+        .and_then(|rate| of(rate).as_ref())
+        .map_or((0, 0, 0), Limit::meter)
 }
 
 impl Endpoint {
@@ -563,19 +573,21 @@ impl Endpoint {
             .as_ref()
             .is_none_or(|list| list.iter().any(|o| o.value == offload))
     }
-    /// Wire bytes a second, burst in bytes, wire packets a second; 0 = no limit.
-    pub fn meter(&self) -> (u64, u64, u64) {
-        let Some(rate) = &self.rate else {
-            return (0, 0, 0);
-        };
-        let bits = or(&rate.bits, BitRate(0)).0;
-        let bytes = bits.div_ceil(8);
-        let burst = or(&rate.burst, Size((bytes / 100).max(128 << 10))).0;
-        (
-            bytes,
-            if bytes == 0 { 0 } else { burst },
-            or(&rate.packets, 0),
-        )
+    /// What it may send, each as [`Limit::meter`] says.
+    pub fn meter_from(&self) -> (u64, u64, u64) {
+        meter(&self.rate, |rate| &rate.from)
+    }
+    /// What may be sent to it.
+    pub fn meter_to(&self) -> (u64, u64, u64) {
+        meter(&self.rate, |rate| &rate.to)
+    }
+    /// Its weight in its switch, 1 to 255.
+    pub fn weight(&self) -> u32 {
+        or(&self.weight, 1)
+    }
+    /// What its switch does for it at least, bits a second.
+    pub fn guarantee_bits(&self) -> u64 {
+        or(&self.guarantee, BitRate(0)).0
     }
     /// Where its name stands.
     pub fn span(&self) -> Span {

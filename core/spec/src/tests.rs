@@ -178,6 +178,8 @@ reports! {
     two_documents: "version: 1\n---\nversion: 1\n";
     another_version: "version: 2\n";
     rate_that_drops_all: tenant(&format!("{WEB}\n    endpoints:\n      - {{name: a, subnet: web, rate: {{bits: 1Mbit, burst: 1500}}}}\n"));
+    rates_that_let_nothing_through: tenant(&format!("    rate: {{to: 1kbit}}\n{WEB}\n    endpoints:\n      - {{name: a, subnet: web, weight: 0, rate: {{from: {{packets: 0}}, to: {{burst: 1MiB}}, bits: 1Mbit}}}}\n"));
+    classes_that_share_a_value: "version: 1\nclasses:\n  - {name: voice, dscp: [ef, 46], strict: 1kbit}\n  - {name: voice, dscp: [af44, 64], weight: 256}\n  - {name: none, dscp: []}\n";
     unit_unknown: tenant("    guarantee: 100MB\n");
     several_at_once: tenant("
     weight: 300
@@ -187,6 +189,52 @@ reports! {
     endpoints:
       - {name: 'a b', subnet: web}
       - {name: b, subnet: app, mac: 02:00}\n");
+}
+
+#[test]
+fn rates_are_one_way_or_both() {
+    let spec = good(&tenant(&format!(
+        "    rate: {{to: 1Gbit}}
+{WEB}
+    endpoints:
+      - {{name: a, subnet: web, rate: {{bits: 8Mbit, packets: 9}}}}
+      - {{name: b, subnet: web, rate: 80Mbit, weight: 7, guarantee: 8Mbit}}
+      - {{name: c, subnet: web, rate: {{from: 8Mbit, to: {{bits: 800Gbit, burst: 1MiB}}}}}}
+"
+    )));
+    let tenant = &spec.tenants[0];
+    let least = 128 << 10;
+    assert_eq!(tenant.meter_from(), (0, 0, 0));
+    assert_eq!(tenant.meter_to(), (125_000_000, 1_250_000, 0));
+    let [a, b, c] = &tenant.endpoints[..] else {
+        panic!("three endpoints");
+    };
+    assert_eq!(a.meter_from(), (1_000_000, least, 9));
+    assert_eq!((a.meter_to(), a.weight()), ((0, 0, 0), 1));
+    assert_eq!(b.meter_from(), (10_000_000, least, 0));
+    assert_eq!((b.weight(), b.guarantee_bits()), (7, 8_000_000));
+    assert_eq!(c.meter_from(), (1_000_000, least, 0));
+    assert_eq!(c.meter_to(), (100_000_000_000, 1 << 20, 0));
+}
+
+#[test]
+fn classes_list_values_by_number_and_by_name() {
+    let text = "version: 1
+classes:
+  - {name: voice, dscp: [ef, cs5], strict: 2Mbit}
+  - {name: bulk, dscp: [8, af11, AF43], weight: 3}
+";
+    let spec = good(text);
+    let [voice, bulk] = &spec.classes[..] else {
+        panic!("two classes");
+    };
+    assert_eq!(voice.values(), 1 << 46 | 1 << 40);
+    assert_eq!((voice.weight(), voice.strict()), (1, (250_000, 16_384)));
+    assert_eq!(bulk.values(), 1 << 8 | 1 << 10 | 1 << 38);
+    assert_eq!((bulk.weight(), bulk.strict()), (3, (0, 0)));
+    for bad in ["64", "cs8", "af10", "af45", "af51", "cs", "-1", "efe"] {
+        assert!(bad.parse::<crate::Dscp>().is_err(), "{bad}");
+    }
 }
 
 #[test]
@@ -347,7 +395,10 @@ fn what_is_absent_has_its_default() {
         endpoint.tap(&tenant.name),
         Some(("red-a".into(), "eth0".into(), true))
     );
-    assert_eq!((endpoint.min_gso(), endpoint.meter()), (536, (0, 0, 0)));
+    assert_eq!(
+        (endpoint.min_gso(), endpoint.meter_from()),
+        (536, (0, 0, 0))
+    );
 }
 
 #[test]

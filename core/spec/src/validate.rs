@@ -61,6 +61,8 @@ const SUGGESTIONS: usize = 16;
 const FABRIC: &str = "fabric";
 /// Most uplinks of a host.
 const MAX_UPLINKS: usize = 16;
+/// Most classes of packets beside best effort.
+pub const MAX_CLASSES: usize = 7;
 
 /// Checks a document whole.
 pub(crate) fn check(document: &Document, findings: &mut Findings) {
@@ -78,6 +80,7 @@ pub(crate) fn check(document: &Document, findings: &mut Findings) {
     at.header();
     at.uplinks();
     at.guardrails();
+    at.classes();
     at.tenants();
     at.placements();
     at.attachments();
@@ -103,6 +106,8 @@ impl Check<'_> {
         let endpoints = document.tenants.iter().flat_map(|t| &t.endpoints);
         self.at_most("endpoints", endpoints.map(|e| e.name.span), MAX_ENDPOINTS);
         let guardrails = document.guardrails.iter().map(|g| g.name.span);
+        let classes = document.classes.iter().map(|c| c.name.span);
+        self.at_most("classes", classes, MAX_CLASSES);
         self.at_most("guardrails", guardrails, MAX_GUARDRAILS);
         let accepts = document.tenants.iter().flat_map(|t| &t.accepts);
         self.at_most("acceptances", accepts.map(|a| a.name.span), MAX_AGREEMENTS);
@@ -228,6 +233,47 @@ impl Check<'_> {
                     "`identity: host` is not in this release",
                 )
                 .help("leave it out: each compartment then has a MAC and addresses of its own");
+        }
+    }
+
+    fn classes(&mut self) {
+        let document = self.document;
+        let classes = &document.classes;
+        self.distinct(
+            "name",
+            "class",
+            classes.iter().map(|c| (c.name.value.as_str(), c.name.span)),
+        );
+        let values = classes.iter().flat_map(|c| &c.dscp);
+        for (first, second, dscp) in duplicates(values.map(|d| (d.value, d.span))) {
+            self.findings
+                .add(
+                    "duplicate-dscp",
+                    second,
+                    format!("packets of DSCP {dscp} would be in two classes"),
+                )
+                .label("again here")
+                .also(first, "first here")
+                .help("list each value once");
+        }
+        for class in classes {
+            if class.dscp.is_empty() {
+                self.findings
+                    .add("range", class.name.span, "no packet is in this class")
+                    .help("list DSCP values, for example `dscp: [ef]`");
+            }
+            if let Some(weight) = class.weight {
+                self.range(weight, 1, 255, "a weight");
+            }
+            if let Some(strict) = class.strict.filter(|s| s.value.0 < 8_000) {
+                self.findings
+                    .add(
+                        "range",
+                        strict.span,
+                        "less than 8kbit before all others helps nobody",
+                    )
+                    .help("leave it out, and give the class a weight");
+            }
         }
     }
 

@@ -27,10 +27,12 @@ mod nd;
 mod outside;
 mod pipeline;
 mod restoration;
+mod shaper;
 mod state;
 mod trace;
 mod tracking;
 mod translation;
+mod work;
 
 pub use decision::{Answer, Decision, Egress, Hop};
 pub use finish::{Finish, finish, needed};
@@ -38,7 +40,9 @@ pub use flow::{Connection, Cursor, Memory, Side, journal::bytes_for};
 pub use judgement::slot_of;
 pub use pipeline::Switch;
 pub use restoration::Restoration;
+pub use shaper::{Handed, Shaper};
 pub use state::Config;
+pub use work::{UNITS, Work, shares};
 
 use telemetry::{counters::Counter, drops::DropReason, rules::Outcome, trace::Step};
 use wire::Tuple;
@@ -87,6 +91,8 @@ pub struct Outgoing<'a> {
     pub total: usize,
     /// Wire frames it stands for.
     pub segments: u32,
+    /// Bytes of those frames together.
+    pub wire: usize,
 }
 
 /// What rules decided about a packet that no connection knew.

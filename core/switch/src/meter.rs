@@ -1,8 +1,11 @@
 //! Token buckets.
 
 use crate::Nanos;
+use image::compartment::Rate;
 
 const SECOND: u128 = 1_000_000_000;
+/// The longest frame.
+const LARGE: u64 = 64 << 10;
 /// Longest idle time that is credited: beyond it any bucket is full anyway.
 const HORIZON: Nanos = 3_600_000_000_000;
 
@@ -37,17 +40,31 @@ impl Bucket {
         true
     }
 
-    /// When it holds a millisecond's worth again, as it was last refilled; at once where
-    /// it is not in debt.
+    /// When it holds enough again that going on is worth while, as it was last refilled;
+    /// at once where it is not in debt: a millisecond's worth, of high rates a large
+    /// frame's, but not less than an eighth of a millisecond's.
     pub(crate) fn free_at(&self, rate: u64, burst: u64) -> Nanos {
         if self.tokens > 0 || rate == 0 {
             return 0;
         }
-        let worth = (rate / 1000).clamp(1, burst.max(1));
+        let worth = (rate / 1000).min(LARGE.max(rate / 8000));
+        // Half the burst at most: who comes late shall not find it full, and the rest lost.
+        let worth = worth.clamp(1, (burst / 2).max(1));
         let lacking = u128::from(worth) + u128::from(self.tokens.unsigned_abs());
         let wait = (lacking * SECOND).div_ceil(u128::from(rate));
         self.last
             .saturating_add(Nanos::try_from(wait).unwrap_or(HORIZON))
+    }
+
+    /// Whether it holds anything, refilled.
+    pub(crate) fn is_free(&mut self, now: Nanos, rate: u64, burst: u64) -> bool {
+        self.refill(now, rate, burst);
+        self.tokens > 0
+    }
+
+    /// Takes `n` tokens, into debt where there are not so many.
+    pub(crate) fn charge(&mut self, n: u64) {
+        self.tokens = self.tokens.saturating_sub(clamp(n));
     }
 
     fn refill(&mut self, now: Nanos, rate: u64, burst: u64) {
@@ -58,9 +75,11 @@ impl Bucket {
         }
         let burst = clamp(burst.max(1));
         let gain = i64::try_from(gain).unwrap_or(i64::MAX);
+        let before = self.tokens;
         self.tokens = self.tokens.saturating_add(gain);
         if self.tokens >= burst || elapsed == HORIZON {
-            self.tokens = self.tokens.min(burst);
+            // What it was given for our being late stays.
+            self.tokens = self.tokens.min(burst.max(before));
             self.last = now;
         } else {
             // Only the time that these whole tokens took is used up, so that slow
@@ -71,6 +90,94 @@ impl Bucket {
                 .saturating_add(Nanos::try_from(used).unwrap_or(HORIZON));
         }
     }
+}
+
+/// Where an owner stands that shares a rate with others, after a frame: what it had so far
+/// against its weight, but for a turn's worth not less than whoever had its turn last, so
+/// that nothing is saved up by being idle (start-time fair queueing).
+pub(crate) fn served(before: u64, floor: &mut u64, rate: &Rate, bytes: u64, weight: u32) -> u64 {
+    let start = before.max(floor.saturating_sub(TURN + rate.bytes / 500));
+    *floor = start.max(*floor);
+    start + bytes / u64::from(weight.max(1))
+}
+/// The largest frame, as its segments.
+const TURN: u64 = 96 << 10;
+
+/// The two buckets of a rate.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Meter {
+    bytes: Bucket,
+    packets: Bucket,
+}
+
+impl Meter {
+    /// Holds nothing yet.
+    pub(crate) const EMPTY: Meter = Meter {
+        bytes: Bucket::EMPTY,
+        packets: Bucket::EMPTY,
+    };
+
+    /// Full buckets.
+    pub(crate) fn full(now: Nanos, rate: &Rate) -> Meter {
+        Meter {
+            bytes: Bucket::full(now, byte_burst(rate)),
+            packets: Bucket::full(now, packet_burst(rate.packets)),
+        }
+    }
+
+    /// Whether a frame may go now.
+    pub(crate) fn is_free(&mut self, now: Nanos, rate: &Rate) -> bool {
+        (rate.bytes == 0 || self.bytes.is_free(now, rate.bytes, byte_burst(rate)))
+            && (rate.packets == 0
+                || self
+                    .packets
+                    .is_free(now, rate.packets, packet_burst(rate.packets)))
+    }
+
+    /// Somebody waited for it, and this is how late it is: what came in meanwhile counts,
+    /// up to a tenth of a second's, where a bucket that nobody waits for would be full.
+    pub(crate) fn late(&mut self, now: Nanos, rate: &Rate) {
+        // Either may be what was waited for, and the other would be full meanwhile.
+        let bytes = rate.bytes != 0 && self.bytes.tokens <= 0;
+        let packets = rate.packets != 0 && self.packets.tokens <= 0;
+        if bytes || packets {
+            let worth = |rate: u64, burst: u64| burst.max(rate / 10);
+            let (byte, packet) = (byte_burst(rate), packet_burst(rate.packets));
+            self.bytes.refill(now, rate.bytes, worth(rate.bytes, byte));
+            self.packets
+                .refill(now, rate.packets, worth(rate.packets, packet));
+        }
+    }
+
+    /// A frame went that is so many bytes in so many packets on a wire.
+    pub(crate) fn charge(&mut self, rate: &Rate, bytes: u64, packets: u64) {
+        if rate.bytes != 0 {
+            self.bytes.charge(bytes);
+        }
+        if rate.packets != 0 {
+            self.packets.charge(packets);
+        }
+    }
+
+    /// When a frame may go, as [`Bucket::free_at`].
+    pub(crate) fn free_at(&self, rate: &Rate) -> Nanos {
+        self.bytes.free_at(rate.bytes, byte_burst(rate)).max(
+            self.packets
+                .free_at(rate.packets, packet_burst(rate.packets)),
+        )
+    }
+}
+
+/// Bytes at once for a rate: at least [`LEAST_BURST_MS`] of it, or senders that are
+/// scheduled that late would have less than what was asked for.
+fn byte_burst(rate: &Rate) -> u64 {
+    rate.burst.max(rate.bytes / 1000 * LEAST_BURST_MS)
+}
+const LEAST_BURST_MS: u64 = 5;
+
+/// Packets at once for a packet rate: 50 ms' worth, at least 64.
+fn packet_burst(rate: u64) -> u64 {
+    (rate / 20).max(64)
 }
 
 fn clamp(n: u64) -> i64 {
@@ -120,6 +227,73 @@ mod tests {
         }
         assert!(passed.abs_diff(10 * rate + burst) <= 2 * 9000, "{passed}");
         assert_eq!(Bucket::full(7, 5).free_at(10, 5), 0);
+    }
+
+    #[test]
+    fn who_comes_milliseconds_late_loses_nothing_at_any_rate() {
+        // 1 Mbit/s to 20 Gbit/s, with the least burst there can be, by the largest frames
+        // and the smallest: as late as 4 ms each time that it waited.
+        for bytes in [125_000, 12_500_000, 625_000_000, 2_500_000_000] {
+            for frame in [64, 1514, 65_000] {
+                let rate = Rate {
+                    bytes,
+                    burst: 1,
+                    packets: 0,
+                };
+                let mut meter = Meter::full(0, &rate);
+                let (mut now, mut passed, mut turn) = (0, 0u64, 0u64);
+                while now < SECOND as u64 {
+                    while meter.is_free(now, &rate) {
+                        meter.charge(&rate, frame, 1);
+                        passed += frame;
+                    }
+                    turn += 1;
+                    now = meter.free_at(&rate) + turn % 5 * 1_000_000;
+                }
+                // What is owed, held or waited for at the end.
+                let slack = 2 * frame + bytes / 1000 * (LEAST_BURST_MS + 6);
+                let off = passed.abs_diff(bytes);
+                assert!(off <= slack, "{bytes}, {frame}: {off} of {slack}");
+            }
+        }
+    }
+
+    #[test]
+    fn being_late_costs_who_waited_nothing_and_gives_who_did_not_nothing() {
+        let rate = Rate {
+            bytes: 10_000_000,
+            burst: 1,
+            packets: 10_000,
+        };
+        let mut meter = Meter::full(0, &rate);
+        let (mut now, mut passed) = (0, 0u64);
+        while now < 10 * SECOND as u64 {
+            while meter.is_free(now, &rate) {
+                meter.charge(&rate, 1000, 1);
+                passed += 1000;
+            }
+            now = meter.free_at(&rate) + 60_000_000;
+            meter.late(now, &rate);
+        }
+        let wanted = now / 100;
+        assert!(passed.abs_diff(wanted) < 1_400_000, "{passed} of {wanted}");
+        // Nobody waits for it: it is full, and no more.
+        let mut meter = Meter::full(0, &rate);
+        assert!(meter.is_free(1 << 40, &rate));
+        let mut burst = 0;
+        while meter.is_free(1 << 40, &rate) {
+            meter.charge(&rate, 1000, 1);
+            burst += 1000;
+        }
+        assert!(burst <= 51_000, "{burst}");
+        // Beyond a tenth of a second even who waited is given no more.
+        meter.late(1 << 41, &rate);
+        let mut burst = 0;
+        while meter.is_free(1 << 41, &rate) {
+            meter.charge(&rate, 1000, 1);
+            burst += 1000;
+        }
+        assert!(burst <= 1_001_000, "{burst}");
     }
 
     #[test]

@@ -5,8 +5,9 @@ use crate::decision::{Decision, Egress, decide};
 use crate::edit::Edit;
 use crate::frame::{Face, Frame, Leaving, Sender};
 use crate::judgement::{End, Passage, pass};
+use crate::meter::served;
 use crate::restoration::Restoration;
-use crate::state::{Config, State, packet_burst};
+use crate::state::{Config, State, sends};
 use crate::trace::Watch;
 use crate::translation::Translation;
 use crate::{FABRIC, Ingress, Nanos, Output, Slot, admission, crossing, nd, outside, trace};
@@ -119,13 +120,43 @@ impl Switch {
         self.state.deadline
     }
 
-    /// Until when nothing need be taken from a slot: its endpoint has used up its rate,
-    /// and what is left where it is makes its sender wait instead of losing it. 0 = now.
+    /// Until when nothing need be taken from a slot: its endpoint or its tenant has used
+    /// up its rate, and what is left where it is makes its sender wait instead of losing
+    /// it. 0 = now.
     pub fn paused_until(&self, slot: Slot) -> Nanos {
-        self.state
-            .ports
-            .get(slot as usize)
-            .map_or(0, |port| port.paused)
+        let Some(port) = self.state.ports.get(slot as usize) else {
+            return 0;
+        };
+        let tenant = self.state.tenants.get(port.tenant as usize);
+        port.paused.max(tenant.map_or(0, |tenant| tenant.paused))
+    }
+
+    /// A slot that waited [so long](Switch::paused_until) goes on: that it is later than
+    /// that costs it nothing of its rate.
+    pub fn resumes(&mut self, image: &CompartmentImage<'_>, slot: Slot, now: Nanos) {
+        let Some(index) = self.state.endpoint_at(slot) else {
+            return;
+        };
+        let (Some(endpoint), Some(port)) = (
+            image.endpoints().get(index as usize),
+            self.state.ports.get_mut(slot as usize),
+        ) else {
+            return;
+        };
+        port.meter.late(now, &sends(endpoint));
+        let at = port.tenant as usize;
+        if let (Some(tenant), Some(record)) =
+            (self.state.tenants.get_mut(at), image.tenants().get(at))
+        {
+            tenant.meter.late(now, &record.from);
+        }
+    }
+
+    /// What a slot's endpoint had of its tenant's rate, against its weight: of several
+    /// that wait for it, the one that had least goes on first.
+    pub fn served(&self, slot: Slot) -> u64 {
+        let port = self.state.ports.get(slot as usize);
+        port.map_or(0, |port| port.served)
     }
 
     /// The endpoint plugged in a slot by the image in use (index into its endpoints).
@@ -175,7 +206,7 @@ impl Switch {
         trace::tell(out, || Step::Parsed);
         admission::admit(image, &sender, &parsed, ingress.head)?;
         trace::tell(out, || Step::Guarded);
-        self.meter(&sender, now, &ingress, &offload)?;
+        self.meter(image, &sender, now, &ingress, &offload)?;
         trace::tell(out, || Step::Metered);
         let mut frame = self.frame(now, &ingress, &parsed, offload, Face::gateway(&sender));
         let decision = decide(&self.state, image, &sender, &frame, ingress.head);
@@ -237,42 +268,44 @@ impl Switch {
         }
     }
 
-    /// The ingress meter counts what the frame stands for on a wire, not records.
+    /// The ingress meters, the endpoint's and its tenant's, count what the frame stands
+    /// for on a wire, not records.
     fn meter(
         &mut self,
+        image: &CompartmentImage<'_>,
         sender: &Sender<'_>,
         now: Nanos,
         ingress: &Ingress<'_>,
         offload: &Offload,
     ) -> Result<(), DropReason> {
-        let endpoint = sender.endpoint;
-        if endpoint.rate_bytes == 0 && endpoint.rate_packets == 0 {
+        let own = sends(sender.endpoint);
+        let tenant = sender.subnet.tenant as usize;
+        let all = image.tenants().get(tenant).map(|tenant| tenant.from);
+        let all = all.unwrap_or_default();
+        if !own.is_limited() && !all.is_limited() {
             return Ok(());
         }
-        let Some(port) = self.state.ports.get_mut(ingress.from as usize) else {
+        let port = self.state.ports.get_mut(ingress.from as usize);
+        let (Some(port), Some(tenant)) = (port, self.state.tenants.get_mut(tenant)) else {
             return Err(DropReason::NoImage);
         };
         let bytes = offload.wire_bytes(ingress.total) as u64;
         let segments = offload.segments() as u64;
-        let paid = (endpoint.rate_bytes == 0
-            || port
-                .bytes
-                .take(now, endpoint.rate_bytes, endpoint.rate_burst, bytes))
-            && (endpoint.rate_packets == 0
-                || port.packets.take(
-                    now,
-                    endpoint.rate_packets,
-                    packet_burst(endpoint.rate_packets),
-                    segments,
-                ));
-        port.paused = port
-            .bytes
-            .free_at(endpoint.rate_bytes, endpoint.rate_burst)
-            .max(
-                port.packets
-                    .free_at(endpoint.rate_packets, packet_burst(endpoint.rate_packets)),
-            );
+        let paid = port.meter.is_free(now, &own);
+        let all_paid = tenant.meter.is_free(now, &all);
+        if paid && all_paid {
+            port.meter.charge(&own, bytes, segments);
+            tenant.meter.charge(&all, bytes, segments);
+            // Who waits for the tenant's rate goes on in the order of what each had.
+            let weight = sender.endpoint.weight;
+            port.served = served(port.served, &mut tenant.floor, &all, bytes, weight);
+        }
+        port.paused = port.meter.free_at(&own);
+        tenant.paused = tenant.meter.free_at(&all);
         if guard!("ingress-meter") && !paid {
+            return Err(DropReason::IngressRate);
+        }
+        if guard!("tenant-meter") && !all_paid {
             return Err(DropReason::IngressRate);
         }
         Ok(())

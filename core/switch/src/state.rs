@@ -2,11 +2,11 @@
 //! All of it is sized by the image, never by traffic.
 
 use crate::edit::Edit;
-use crate::meter::Bucket;
+use crate::meter::{Bucket, Meter};
 use crate::tracking::Tracking;
 use crate::{FABRIC, Nanos, Slot};
 use image::CompartmentImage;
-use image::compartment::{NONE, SUBNET_RA};
+use image::compartment::{Endpoint, NONE, Rate, SUBNET_RA};
 
 /// How a switch is set up.
 #[derive(Clone, Copy, Debug)]
@@ -68,25 +68,40 @@ pub(crate) struct PortState {
     /// Index into the image's endpoints, or NONE.
     pub(crate) endpoint: u32,
     id: u32,
-    pub(crate) bytes: Bucket,
-    pub(crate) packets: Bucket,
+    /// Index into the image's tenants.
+    pub(crate) tenant: u32,
+    pub(crate) meter: Meter,
     /// Its rate is used up until then.
     pub(crate) paused: Nanos,
+    /// What it had of its tenant's rate, against its weight.
+    pub(crate) served: u64,
     pub(crate) limits: Limits,
 }
 
 const UNPLUGGED: PortState = PortState {
     endpoint: NONE,
     id: NONE,
-    bytes: Bucket::EMPTY,
-    packets: Bucket::EMPTY,
+    tenant: 0,
+    meter: Meter::EMPTY,
     paused: 0,
+    served: 0,
     limits: Limits {
         replies: Bucket::EMPTY,
         errors: Bucket::EMPTY,
         floods: Bucket::EMPTY,
     },
 };
+
+/// What a tenant's endpoints may send together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TenantState {
+    id: u32,
+    pub(crate) meter: Meter,
+    /// Its rate is used up until then.
+    pub(crate) paused: Nanos,
+    /// What whoever was served last had had before: who was idle starts from here.
+    pub(crate) floor: u64,
+}
 
 /// One subnet's advertisements.
 #[derive(Clone, Copy, Debug)]
@@ -126,6 +141,7 @@ pub(crate) struct NeighbourState {
 pub(crate) struct State {
     pub(crate) config: Config,
     pub(crate) ports: Vec<PortState>,
+    pub(crate) tenants: Vec<TenantState>,
     pub(crate) subnets: Vec<SubnetState>,
     pub(crate) attachments: Vec<AttachmentState>,
     /// By crossing.
@@ -145,6 +161,7 @@ impl State {
     pub(crate) fn new(config: Config) -> State {
         State {
             ports: vec![UNPLUGGED; config.slots.max(1)],
+            tenants: Vec::new(),
             subnets: Vec::new(),
             attachments: Vec::new(),
             crossings: Vec::new(),
@@ -172,15 +189,35 @@ impl State {
                 _ => PortState {
                     endpoint: 0,
                     id: endpoint.id,
-                    bytes: Bucket::full(now, endpoint.rate_burst),
-                    packets: Bucket::full(now, packet_burst(endpoint.rate_packets)),
+                    tenant: 0,
+                    meter: Meter::full(now, &sends(endpoint)),
                     paused: 0,
+                    served: 0,
                     limits,
                 },
             };
             port.endpoint = u32::try_from(index).unwrap_or(NONE);
+            port.tenant = image
+                .subnets()
+                .get(endpoint.subnet as usize)
+                .map_or(NONE, |subnet| subnet.tenant);
         }
         self.ports = ports;
+
+        let old = core::mem::take(&mut self.tenants);
+        self.tenants = image
+            .tenants()
+            .iter()
+            .map(|tenant| {
+                let kept = old.iter().find(|t| t.id == tenant.id).copied();
+                kept.unwrap_or(TenantState {
+                    id: tenant.id,
+                    meter: Meter::full(now, &tenant.from),
+                    paused: 0,
+                    floor: 0,
+                })
+            })
+            .collect();
 
         let mut old = core::mem::take(&mut self.subnets);
         old.sort_unstable_by_key(|s| s.id);
@@ -309,7 +346,11 @@ impl State {
     }
 }
 
-/// Packets at once for a packet rate: 50 ms' worth, at least 64.
-pub(crate) fn packet_burst(rate: u64) -> u64 {
-    (rate / 20).max(64)
+/// What an endpoint may send.
+pub(crate) fn sends(endpoint: &Endpoint) -> Rate {
+    Rate {
+        bytes: endpoint.rate_bytes,
+        burst: endpoint.rate_burst,
+        packets: endpoint.rate_packets,
+    }
 }

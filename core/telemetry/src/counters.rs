@@ -73,10 +73,17 @@ pub enum Counter {
     Finished = 11,
     /// Switch: connections that began on the endpoint's account.
     Connections = 12,
+    /// Wire bytes that had to wait: for the rate toward the endpoint, or behind others.
+    Held = 13,
+    /// Those of them that wait no longer. What waits is the difference.
+    Released = 14,
+    /// Times that the endpoint's frames were left where they are, its rate or its
+    /// tenant's being used up.
+    Paused = 15,
 }
 
 /// How many [`Counter`]s there are; they are numbered from 0.
-pub const COUNTERS: usize = 13;
+pub const COUNTERS: usize = 16;
 /// First word of the drops-by-reason array inside a slot's block.
 pub const DROPS_AT: usize = 32;
 /// Value of [`ProcessWord::Magic`]: "BHCOUNT1".

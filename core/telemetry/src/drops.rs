@@ -110,6 +110,8 @@ drop_reasons! {
     ServiceUnasked = 44 "service-unasked",
     /// No address and port is left for it, or it cannot be translated.
     NoTranslation = 45 "no-translation",
+    /// Over the rate toward the endpoint, and no room is left where such frames wait.
+    EgressRate = 46 "egress-rate",
     /// Across an agreement of prefixes: one of its addresses takes no part in it.
     RoutedPrefix = 50 "routed-prefix",
 }

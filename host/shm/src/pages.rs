@@ -140,6 +140,14 @@ impl CountersPage {
     pub fn add(&self, word: usize, n: u64) {
         self.words.add(word, n);
     }
+    /// Sets a slot's counter to what another of its counters is.
+    pub fn catch_up(&self, slot: usize, counter: Counter, with: Counter) {
+        if slot < self.slots {
+            let value = self.words.load(counters::counter_word(slot, with));
+            self.words
+                .store(counters::counter_word(slot, counter), value);
+        }
+    }
     /// Adds to a slot's counter.
     #[inline]
     pub fn count(&self, slot: usize, counter: Counter, n: u64) {

@@ -120,6 +120,7 @@ impl Forger {
                 forged.frame = ipv4(to, from, address, len);
             }
             Lie::Crossing => (forged.tag, forged.frame) = self.crossings.forge(from),
+            Lie::Flood => forged.frame = ipv4([2, 0xff, 0, 0, 0, 1], from, address, 64),
             _ => forged.note.endpoint = low.into(),
         }
         forged

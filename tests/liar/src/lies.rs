@@ -65,6 +65,9 @@ lies! {
     Generation = 19 "generation",
     /// A consumer that has read what was never written.
     Consumed = 20 "consumed",
+    /// No lie at all: the smallest frames of its own toward its uplink, as many as the
+    /// channel takes. Only when it is asked for.
+    Flood = 21 "flood",
 }
 
 /// The kind that the program's name or its first argument asks for.
@@ -116,7 +119,9 @@ impl Liar {
         }
         let lie = self.only.unwrap_or_else(|| self.next(post.starts));
         self.turn += 1;
-        if lie <= Lie::Capture {
+        if lie == Lie::Flood {
+            self.flood(post);
+        } else if lie <= Lie::Capture {
             self.frames(lie, post);
         } else {
             memory::attack(lie, post, self.turn);
@@ -131,8 +136,33 @@ impl Liar {
         if self.turn < ROUNDS * frames {
             return pick(self.turn % frames);
         }
-        let attacks = Lie::ALL.len() as u64 - frames;
+        let attacks = Lie::Flood as u64 - 1 - frames;
         pick(frames + starts % attacks)
+    }
+
+    fn flood(&mut self, post: &mut Post) {
+        self.forger.learn(post);
+        let forged = self.forger.forge(Lie::Flood);
+        let (mut told, mut is_full) = (0, false);
+        if let Some(channel) = &mut post.channel {
+            let ring = &mut channel.tx.ring;
+            // Bound: what the ring holds.
+            while ring
+                .push(forged.tag, &forged.offload, &forged.frame, &[])
+                .is_ok()
+                && told < 1 << 14
+            {
+                told += 1;
+            }
+            is_full = told < 1 << 14;
+            if ring.publish() == Doorbell::Ring {
+                let _ = channel.tx.bell.ring();
+            }
+        }
+        post.count(Lie::Flood as usize, told, told * forged.frame.len() as u64);
+        if is_full {
+            std::thread::sleep(Duration::from_micros(50));
+        }
     }
 
     fn frames(&mut self, lie: Lie, post: &mut Post) {

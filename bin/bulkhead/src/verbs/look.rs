@@ -4,7 +4,7 @@ use super::as_json;
 use crate::args::{Dump, EndpointName, Verify};
 use crate::client::{Client, encoded};
 use crate::exit::{Exit, Trouble};
-use crate::table::{Table, grouped, nanoseconds, when};
+use crate::table::{Table, bytes, grouped, nanoseconds, rate, when};
 use api::{Compartment, Endpoint, EndpointRates, Proof, Status, Why};
 use std::fmt::Write;
 
@@ -237,6 +237,18 @@ fn compartment_row(compartment: &Compartment) -> [String; 9] {
     ]
 }
 
+/// `at most 10 Mbit/s and 1.0 k packets/s`.
+fn limited(limit: &api::Limit) -> String {
+    let mut parts = Vec::new();
+    if limit.bits != 0 {
+        parts.push(format!("{}bit/s", rate(limit.bits as f64)));
+    }
+    if limit.packets != 0 {
+        parts.push(format!("{} packets/s", grouped(limit.packets)));
+    }
+    format!("at most {}", parts.join(" and "))
+}
+
 fn drops(counters: &EndpointRates) -> u64 {
     counters.drops.iter().map(|drop| drop.frames).sum()
 }
@@ -299,6 +311,19 @@ fn rendered_why(why: &Why) -> String {
         grouped(counters.rx_frames),
         grouped(counters.tx_frames)
     );
+    for (way, limit) in [("from", &endpoint.from), ("to", &endpoint.to)] {
+        if *limit != api::Limit::default() {
+            let _ = writeln!(out, "rate         {} {way} it", limited(limit));
+        }
+    }
+    if counters.paused != 0 || counters.waiting_bytes != 0 {
+        let _ = writeln!(
+            out,
+            "waits        {} toward it; its own sender was made to wait {} times",
+            bytes(counters.waiting_bytes),
+            grouped(counters.paused)
+        );
+    }
     if !counters.drops.is_empty() {
         let mut table = Table::new(&["DROPPED", ">FRAMES", "BECAUSE"]);
         for drop in &counters.drops {

@@ -4,7 +4,7 @@ use super::as_json;
 use crate::args::Top;
 use crate::client::Client;
 use crate::exit::{Exit, Trouble};
-use crate::table::{Table, rate};
+use crate::table::{Table, bytes, rate};
 use api::Sample;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -85,7 +85,8 @@ fn rendered(sample: &Sample, rows: usize, columns: usize) -> String {
     let mut out = String::new();
     let _ = writeln!(
         out,
-        "over {:.1} s; from = sent by the workload, to = delivered to it",
+        "over {:.1} s; from = sent by the workload, to = delivered to it; pauses: of its sender, \
+         over its rate; waits: for the rate toward it",
         sample.seconds
     );
     let mut table = Table::new(&[
@@ -108,6 +109,8 @@ fn rendered(sample: &Sample, rows: usize, columns: usize) -> String {
         ">TO pps",
         ">TO bit/s",
         ">DROPS/s",
+        ">PAUSES/s",
+        ">WAITS",
     ]);
     for endpoint in &endpoints {
         let name = if endpoint.tenant.is_empty() {
@@ -123,8 +126,11 @@ fn rendered(sample: &Sample, rows: usize, columns: usize) -> String {
                     endpoint.tx_pps,
                     endpoint.tx_bps,
                     endpoint.drops_ps,
+                    endpoint.paused_ps,
                 ]
-                .map(rate),
+                .map(rate)
+                .into_iter()
+                .chain([bytes(endpoint.waiting_bytes)]),
             ),
         );
     }

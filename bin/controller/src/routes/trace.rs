@@ -222,12 +222,26 @@ fn targets(
         .collect();
     // Of several, those that the packet is for.
     let offers = |one: &&policy::Agreement| {
-        one.protocol == protocol && one.ports.iter().any(|ports| ports.contains(&port))
+        one.protocol == Some(protocol) && one.ports.iter().any(|ports| ports.contains(&port))
     };
     if services.iter().any(offers) {
         services.retain(offers);
     }
+    // Where prefixes are routed it is seen as what it is.
+    let routed = |address: &&IpAddr| {
+        let both = |one: &&policy::Agreement| {
+            let sides = [one.offerer.as_str(), one.acceptor.as_str()];
+            one.routed.is_some() && sides.contains(&tenant) && sides.contains(&&*from.tenant)
+        };
+        let agreements = intent.agreements.iter().filter(both);
+        let mut beyond = agreements.flat_map(|one| one.beyond(&from.tenant));
+        beyond.any(|prefix| prefix.contains(**address))
+    };
+    let theirs = found.into_iter().flat_map(|(_, port)| &port.addresses);
+    let routed: Vec<IpAddr> = theirs.filter(routed).copied().collect();
     match (services.first(), found) {
+        (Some(service), _) if !service.addresses.is_empty() => Ok(service.addresses.clone()),
+        _ if !routed.is_empty() => Ok(routed),
         (Some(service), _) => Ok(service.addresses.clone()),
         (None, Some(_)) => Err(request(&format!(
             "no agreement joins {}/{} and {to}",
@@ -409,7 +423,7 @@ mod tests {
             .1;
         let target = |to: &str| {
             let port = *agreement.ports[0].start();
-            targets(intent, user, to, agreement.protocol, port)
+            targets(intent, user, to, agreement.protocol.unwrap(), port)
         };
         let by_endpoint = format!("{}/{}", agreement.offerer, agreement.endpoint);
         let by_name = format!("{}/{}", agreement.acceptor, agreement.acceptance);

@@ -6,6 +6,7 @@ mod listing;
 mod orders;
 mod pace;
 mod rates;
+mod rates_to;
 mod rig;
 mod taps;
 

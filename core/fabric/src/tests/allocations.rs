@@ -52,8 +52,8 @@ impl Counters for Sums {
 fn no_frame_allocates() {
     let bytes = image(&tables());
     let image = FabricImage::map(bytes.as_ref()).unwrap();
-    let mut rounds = Rounds::new(64);
-    rounds.configure(&image);
+    let mut rounds = Rounds::new(64, crate::UNITS);
+    rounds.configure(crate::shares(&image));
     let mut queue = Queue::default();
     let mut to = Quiet::default();
     let mut sums = Sums {

@@ -186,8 +186,8 @@ pub fn pass(tables: &FabricTables, ingress: u32, frame: Frame) -> (Sink, Tally) 
 pub fn contend(tables: &FabricTables, senders: &[(u32, usize)], link: u64) -> BTreeMap<u32, u64> {
     let bytes = image(tables);
     let image = FabricImage::map(bytes.as_ref()).unwrap();
-    let mut rounds = Rounds::new(64);
-    rounds.configure(&image);
+    let mut rounds = Rounds::new(64, crate::UNITS);
+    rounds.configure(crate::shares(&image));
     let mut now = 0u64;
     for (slot, _) in senders {
         rounds.activate(*slot, now);

@@ -57,8 +57,8 @@ fn a_flood_starves_nobody() {
     // most one visit of the flooder: a round's credit and a frame.
     let bytes = image(&tables());
     let image = FabricImage::map(bytes.as_ref()).unwrap();
-    let mut rounds = Rounds::new(64);
-    rounds.configure(&image);
+    let mut rounds = Rounds::new(64, crate::UNITS);
+    rounds.configure(crate::shares(&image));
     rounds.activate(2, 0);
     let mut waited = 0;
     for _ in 0..200 {
@@ -130,7 +130,7 @@ fn a_segment_costs_as_a_record() {
 
 #[test]
 fn an_idle_channel_leaves_and_saves_nothing_up() {
-    let mut rounds = Rounds::new(4);
+    let mut rounds = Rounds::new(4, crate::UNITS);
     rounds.activate(1, 0);
     let (_, first) = rounds.next(0).unwrap();
     rounds.settle(1, 0, Outcome::Empty, false);
@@ -141,7 +141,7 @@ fn an_idle_channel_leaves_and_saves_nothing_up() {
 
 #[test]
 fn a_debtor_pays_before_it_is_served_again() {
-    let mut rounds = Rounds::new(4);
+    let mut rounds = Rounds::new(4, crate::UNITS);
     rounds.activate(1, 0);
     rounds.activate(2, 0);
     let (slot, credit) = rounds.next(0).unwrap();
@@ -220,7 +220,7 @@ proptest! {
 
     #[test]
     fn the_line_is_never_lost(steps in proptest::collection::vec((0u32..6, 0u64..1 << 24, 0u8..4), 1..200)) {
-        let mut rounds = Rounds::new(6);
+        let mut rounds = Rounds::new(6, crate::UNITS);
         let mut active = std::collections::BTreeSet::new();
         for (now, (slot, cost, what)) in (0..).zip(steps) {
             match what {

@@ -9,7 +9,7 @@ use crate::rules::Verdict;
 use guard::guard;
 use wire::Tuple;
 
-const SECTIONS: usize = 25;
+const SECTIONS: usize = 26;
 const RECORDS: [usize; SECTIONS] = [
     size_of::<Tenant>(),
     size_of::<Subnet>(),
@@ -36,6 +36,7 @@ const RECORDS: [usize; SECTIONS] = [
     size_of::<Word>(),
     size_of::<u64>(),
     size_of::<RoutedPrefix>(),
+    size_of::<ServiceClass>(),
 ];
 
 /// A checked compartment image: its tables as they lie in memory.
@@ -56,6 +57,7 @@ pub struct CompartmentImage<'a> {
     pub(super) crossings: Crossings<'a>,
     pub(super) nat_blocks: &'a [NatBlock],
     classifier: Classifier<'a>,
+    classes: &'a [ServiceClass],
     mac_seed: u64,
     address_seed: u64,
     digest: Digest,
@@ -152,6 +154,11 @@ impl<'a> CompartmentImage<'a> {
     /// What is in each slot.
     pub const fn slots(&self) -> &'a [SlotEndpoint] {
         self.slots
+    }
+
+    /// Classes of packets beside best effort; the first is class 1.
+    pub const fn classes(&self) -> &'a [ServiceClass] {
+        self.classes
     }
 
     /// Rule tables; see [`CompartmentImage::judge`] and
@@ -270,6 +277,7 @@ impl<'a> CompartmentImage<'a> {
             words,
             summaries,
             routed_prefixes,
+            classes,
         ] = sections;
         CompartmentImage {
             tenants: tenants.slice(bytes),
@@ -302,6 +310,7 @@ impl<'a> CompartmentImage<'a> {
                 words: words.slice(bytes),
                 summaries: summaries.slice(bytes),
             },
+            classes: classes.slice(bytes),
             mac_seed: macs.seed,
             address_seed: addresses.seed,
             digest,
@@ -316,6 +325,7 @@ impl<'a> CompartmentImage<'a> {
         self.check_crossings()?;
         self.check_nat()?;
         self.classifier.check()?;
+        self.check_classes()?;
         self.check_routes()
     }
 
@@ -323,6 +333,27 @@ impl<'a> CompartmentImage<'a> {
     pub(super) fn tenant_of(&self, endpoint: u32) -> Option<u32> {
         let endpoint = self.endpoints.get(endpoint as usize)?;
         Some(self.subnets.get(endpoint.subnet as usize)?.tenant)
+    }
+
+    fn check_classes(&self) -> Result<(), MapError> {
+        if self.classes.len() >= CLASSES {
+            let what = "too many classes";
+            return Err(MapError::Record {
+                section: Name::Classes,
+                index: CLASSES as u32,
+                what,
+            });
+        }
+        let mut taken = 0;
+        each(Name::Classes, self.classes, |_, class| {
+            must(class.dscp & taken == 0, "a DSCP value of another class")?;
+            taken |= class.dscp;
+            must(
+                (1..=255).contains(&class.weight),
+                "a weight that is not 1 to 255",
+            )?;
+            must(class.reserved == 0, "reserved is not zero")
+        })
     }
 
     fn check_subnets(&self) -> Result<(), MapError> {
@@ -375,6 +406,11 @@ impl<'a> CompartmentImage<'a> {
             )?;
             must(endpoint.state <= STATE_QUARANTINED, "an unknown state")?;
             must(endpoint.class < 8, "an unknown class")?;
+            must(
+                (1..=255).contains(&endpoint.weight),
+                "a weight that is not 1 to 255",
+            )?;
+            must(endpoint.reserved == 0, "reserved is not zero")?;
             must(endpoint.features & !FEATURE_ALL == 0, "unknown features")?;
             must(endpoint.mtu >= 68, "an MTU below 68 (RFC 791)")?;
             let there = |table| table == NONE || (table as usize) < self.classifier.tables.len();

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use super::Check;
 use crate::model::{Endpoint, MIN_MTU4, MIN_MTU6, Offload, Outside, Role, Route, Subnet, Tenant};
+use crate::rates::{Limit, Rate};
 use crate::shapes::{Attach, Via};
 use crate::source::{Located, Span};
 use crate::values::{Mac, Name, Prefix};
@@ -99,6 +100,7 @@ impl Check<'_> {
         if let Some(weight) = tenant.weight {
             self.range(weight, 1, 255, "a weight");
         }
+        self.rate(&tenant.rate, true);
         if let Some(channel) = tenant.channel {
             self.capacity(channel.value.0, channel.span, 256 << 10);
         }
@@ -197,7 +199,13 @@ impl Check<'_> {
                 "an endpoint's connections",
             );
         }
-        self.rate(endpoint);
+        let large = [Offload::Tso4, Offload::Tso6, Offload::Uso]
+            .into_iter()
+            .any(|o| endpoint.takes(o));
+        self.rate(&endpoint.rate, large);
+        if let Some(weight) = endpoint.weight {
+            self.range(weight, 1, 255, "a weight");
+        }
         if let Some(list) = endpoint
             .addresses()
             .filter(|list| list.len() > MAX_ADDRESSES)
@@ -219,8 +227,15 @@ impl Check<'_> {
         }
     }
 
-    fn rate(&mut self, endpoint: &Endpoint) {
-        let Some(rate) = &endpoint.rate else { return };
+    /// Both directions of a rate; `large`: large frames may be sent under it.
+    fn rate(&mut self, rate: &Option<Rate>, large: bool) {
+        let limits = rate.iter().flat_map(|rate| [&rate.from, &rate.to]);
+        for limit in limits.flatten() {
+            self.limit(limit, large);
+        }
+    }
+
+    fn limit(&mut self, rate: &Limit, large: bool) {
         if let Some(bits) = rate.bits.filter(|b| b.value.0 < 8_000) {
             self.findings
                 .add(
@@ -240,9 +255,6 @@ impl Check<'_> {
                 .help("use `state: quarantined` to cut an endpoint off");
         }
         if let Some(burst) = rate.burst {
-            let large = [Offload::Tso4, Offload::Tso6, Offload::Uso]
-                .into_iter()
-                .any(|o| endpoint.takes(o));
             let least = if large { LARGE_FRAME } else { 2048 };
             if rate.bits.is_none() {
                 self.findings

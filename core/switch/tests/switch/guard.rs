@@ -351,6 +351,26 @@ fn ingress_meter_counts_wire_bytes_and_packets() {
 }
 
 #[test]
+fn tenant_meter_is_one_for_all_of_its_endpoints() {
+    let mut site = Site::with(|b| {
+        b.tenants[0].from = image::compartment::Rate {
+            bytes: 10_000,
+            burst: 3_000,
+            packets: 0,
+        };
+    });
+    let there = udp4(to_a2(), (v4(A1), v4(A2)), (1, 2), &[0; 958]);
+    let back = udp4((mac(A2), mac(A1)), (v4(A2), v4(A1)), (1, 2), &[0; 958]);
+    assert!(site.inject(A1, &there).drops.is_empty());
+    assert!(site.inject(A2, &back).drops.is_empty());
+    assert!(site.inject(A1, &there).drops.is_empty());
+    site.refuses(A2, &back, DropReason::IngressRate);
+    site.refuses(A1, &there, DropReason::IngressRate);
+    site.now += SECOND;
+    assert!(site.inject(A2, &back).drops.is_empty());
+}
+
+#[test]
 fn a_gso_record_is_metered_as_its_segments() {
     let mut site = Site::with(|b| b.endpoints[0].rate_packets = 10);
     let (frame, offload) = tcp_gso(60_000, 1000);

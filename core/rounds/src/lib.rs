@@ -1,5 +1,5 @@
 //! Whose turn it is: deficit round robin over the active channels, with weights
-//! and guaranteed minimums.
+//! and guaranteed minimums. The fabric's among channels, a switch's among its ports.
 //!
 //! On coming to the head of the line a channel earns `weight` units, and besides
 //! its guaranteed rate times the time since it was last there. A backlogged channel
@@ -9,18 +9,37 @@
 //! neither saves up nor costs anything.
 
 use guard::guard;
-use image::FabricImage;
 
-/// Credit a unit of weight earns, at most: what small images get.
-const MAX_UNIT: u64 = 16 << 10;
-/// And at least.
-const MIN_UNIT: u64 = 512;
-/// What the heaviest channel earns in a round where the units allow it.
-const ROUND: u64 = 64 << 10;
+/// What a unit of weight earns in a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Units {
+    /// At most: where all weights are small.
+    pub most: u64,
+    /// At least.
+    pub least: u64,
+    /// What the heaviest channel earns where these two allow it.
+    pub round: u64,
+}
+
+/// What a channel is to get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Its slot.
+    pub slot: u32,
+    /// Its part of what the minimums leave, against the others' weights; 0 counts as 1.
+    pub weight: u32,
+    /// Its minimum: bytes a second, each at the price of [`Rounds::price`].
+    pub min_bytes: u64,
+}
+
 /// Time for which a guarantee is earned at once, at most, nanoseconds.
 const MAX_EARNED_NS: u64 = 1_000_000;
 /// Credit that can stand: a visit is bounded whatever the image says.
 const MAX_CREDIT: i64 = 4 << 20;
+/// Parts of a price.
+const PRICE: u64 = 16;
+/// Dearest that a byte can be: a frame of 64 bytes by two system calls.
+const MAX_PRICE: u64 = 512 * PRICE;
 /// Debt that can stand: a group's copies are charged up to this.
 const MAX_DEBT: i64 = 64 << 20;
 
@@ -43,6 +62,7 @@ pub struct Rounds {
     line: Box<[u32]>,
     head: usize,
     len: usize,
+    units: Units,
     unit: u64,
 }
 
@@ -51,6 +71,8 @@ struct Account {
     credit: i64,
     weight: u64,
     min_bytes: u64,
+    /// What a byte of its minimum costs, in parts of [`PRICE`]; 0 = one of them.
+    price: u64,
     /// When it last earned.
     earned: u64,
     in_line: bool,
@@ -60,7 +82,7 @@ struct Account {
 
 impl Rounds {
     /// For slots below `slots`; allocates all it ever needs.
-    pub fn new(slots: usize) -> Rounds {
+    pub fn new(slots: usize, units: Units) -> Rounds {
         let account = Account {
             weight: 1,
             ..Account::default()
@@ -70,18 +92,21 @@ impl Rounds {
             line: vec![0; slots].into(),
             head: 0,
             len: 0,
-            unit: MAX_UNIT,
+            units,
+            unit: units.most,
         }
     }
 
-    /// Takes weights and minimums from an image. Credit and the line stay.
-    pub fn configure(&mut self, image: &FabricImage<'_>) {
-        let heaviest = image.channels().iter().map(|c| c.weight).max().unwrap_or(1);
-        self.unit = (ROUND / u64::from(heaviest.max(1))).clamp(MIN_UNIT, MAX_UNIT);
-        for channel in image.channels() {
-            if let Some(account) = self.channels.get_mut(channel.slot as usize) {
-                account.weight = u64::from(channel.weight.max(1));
-                account.min_bytes = channel.min_bytes;
+    /// Takes weights and minimums. Credit and the line stay, and so do the shares of
+    /// channels that are not among these.
+    pub fn configure(&mut self, shares: impl Iterator<Item = Share> + Clone) {
+        let heaviest = shares.clone().map(|s| s.weight).max().unwrap_or(1);
+        let Units { most, least, round } = self.units;
+        self.unit = (round / u64::from(heaviest.max(1))).clamp(least, most.max(least));
+        for share in shares {
+            if let Some(account) = self.channels.get_mut(share.slot as usize) {
+                account.weight = u64::from(share.weight.max(1));
+                account.min_bytes = share.min_bytes;
             }
         }
     }
@@ -132,6 +157,19 @@ impl Rounds {
         self.channels.get(slot as usize).is_some_and(|a| a.in_line)
     }
 
+    /// Keeps those in the line that are to stay, in their order. Bound: the line.
+    pub fn retain(&mut self, mut stays: impl FnMut(u32) -> bool) {
+        for _ in 0..self.len {
+            let Some(slot) = self.pop() else { return };
+            if stays(slot) {
+                self.push(slot);
+            } else if let Some(account) = self.channels.get_mut(slot as usize) {
+                account.in_line = false;
+                account.visited = false;
+            }
+        }
+    }
+
     /// The channel whose turn it is, and what its batch may cost; `None`: the line
     /// is empty. Each call is to be followed by [`Rounds::settle`]. Bound: two
     /// rounds of the line.
@@ -155,6 +193,16 @@ impl Rounds {
             self.forgive();
         }
         None
+    }
+
+    /// What the channel's last frames cost, which is what its minimum is paid at: bytes are
+    /// promised, and small frames cost more than their bytes.
+    pub fn price(&mut self, slot: u32, cost: u64, bytes: u64) {
+        if let Some(account) = self.channels.get_mut(slot as usize)
+            && bytes != 0
+        {
+            account.price = (cost.saturating_mul(PRICE) / bytes).clamp(PRICE, MAX_PRICE);
+        }
     }
 
     /// After the batch of the channel that [`Rounds::next`] named: charges it and
@@ -257,8 +305,10 @@ impl Account {
         if guard!("fabric-minimum") {
             // Below 2^64: a rate below 2^44 bytes a second for at most 2^20 ns.
             let rate = self.min_bytes.min(1 << 43);
-            earned += rate * elapsed / 1_000_000_000;
+            let bytes = rate * elapsed / 1_000_000_000;
+            earned += bytes.saturating_mul(self.price.max(PRICE)) / PRICE;
         }
-        self.credit = (self.credit + earned as i64).min(MAX_CREDIT);
+        let earned = i64::try_from(earned).unwrap_or(MAX_CREDIT);
+        self.credit = self.credit.saturating_add(earned).min(MAX_CREDIT);
     }
 }

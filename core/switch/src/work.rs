@@ -1,0 +1,90 @@
+//! What a frame costs its switch: by what is done for it, in bytes of copying.
+//!
+//! A sender is charged for it in the rounds among ports, so that who sends what is
+//! expensive (small frames, packets that no connection knows, fragments, what is answered
+//! with errors) gets no more of the switch's time than who does not.
+
+use image::CompartmentImage;
+use rounds::{Share, Units};
+
+use crate::FABRIC;
+
+/// A frame read, or one that is written: headers, tables, counters.
+const FRAME: u64 = 512;
+/// A frame that no connection knew: both sides judged, a connection made.
+const JUDGED: u64 = 4096;
+/// A frame moved by a call of the operating system.
+const CALL: u64 = 8192;
+
+/// What a port earns in a round: some tens of small frames, or one of the largest.
+pub const UNITS: Units = Units {
+    most: 64 << 10,
+    least: 4 << 10,
+    round: 256 << 10,
+};
+
+/// Heaviest that the fabric's channel is, against the heaviest endpoint.
+const FABRIC_WEIGHT: u32 = 4;
+
+/// What one frame cost.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    handling: u64,
+    bytes: u64,
+}
+
+impl Work {
+    /// A frame was read.
+    pub const fn frame() -> Work {
+        Work {
+            handling: FRAME,
+            bytes: 0,
+        }
+    }
+
+    /// A frame of so many bytes was written or copied.
+    pub const fn copied(&mut self, bytes: usize) {
+        self.handling += FRAME;
+        self.bytes += bytes as u64;
+    }
+
+    /// Rules judged it.
+    pub const fn judged(&mut self) {
+        self.handling += JUDGED;
+    }
+
+    /// A system call moved it.
+    pub const fn called(&mut self) {
+        self.handling += CALL;
+    }
+
+    /// Its cost: its bytes, or where that is more what handling it took.
+    pub const fn cost(&self) -> u64 {
+        if self.bytes > self.handling {
+            self.bytes
+        } else {
+            self.handling
+        }
+    }
+}
+
+/// What an image says each port is to get. The fabric's channel carries everybody's, and
+/// weighs as much as all endpoints, but not more than four of the heaviest.
+pub fn shares<'a>(image: &CompartmentImage<'a>) -> impl Iterator<Item = Share> + Clone + 'a {
+    let endpoints = image.endpoints();
+    let all = endpoints
+        .iter()
+        .fold(0u32, |sum, endpoint| sum.saturating_add(endpoint.weight));
+    let heaviest = endpoints.iter().map(|e| e.weight).max().unwrap_or(1);
+    let fabric = Share {
+        slot: FABRIC,
+        weight: all.min(heaviest.saturating_mul(FABRIC_WEIGHT)).max(1),
+        min_bytes: 0,
+    };
+    let ports = endpoints.iter().map(|endpoint| Share {
+        slot: endpoint.slot,
+        weight: endpoint.weight,
+        min_bytes: endpoint.min_bytes,
+    });
+    ports.chain(core::iter::once(fabric))
+}

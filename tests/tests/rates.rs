@@ -1,0 +1,103 @@
+//! Rates and classes between real network stacks, as status and `why` show them.
+
+use e2e::Instance;
+use e2e::talk::{Hosts, Talk};
+use std::time::{Duration, Instant};
+
+/// One may send 16 Mbit/s, the other may be sent as much.
+const SPEC: &str = r#"version: 1
+classes:
+  - {name: voice, dscp: [ef], strict: 2Mbit}
+tenants:
+  - name: red
+    rate: {from: 1Gbit, to: 1Gbit}
+    subnets: [{name: lan, prefixes: [10.1.1.0/24]}]
+    endpoints:
+      - {name: slow, subnet: lan, addresses: [10.1.1.10], rate: {bits: 16Mbit, burst: 100KiB}, attach: {tap: {namespace: "{ns}-slow", interface: eth0, make: true}}}
+      - {name: narrow, subnet: lan, addresses: [10.1.1.11], rate: {to: {bits: 16Mbit, burst: 100KiB}}, weight: 3, attach: {tap: {namespace: "{ns}-narrow", interface: eth0, make: true}}}
+      - {name: free, subnet: lan, addresses: [10.1.1.12], attach: {tap: {namespace: "{ns}-free", interface: eth0, make: true}}}
+"#;
+/// Bytes of a transfer, and what passes at once.
+const BYTES: u64 = 4_000_000;
+const BURST: u64 = 100 << 10;
+/// 16 Mbit/s.
+const A_SECOND: f64 = 2e6;
+
+#[test]
+fn what_is_limited_takes_its_time_and_the_rest_does_not() {
+    let hosts = Hosts::of(SPEC);
+    let instance = Instance::start().unwrap();
+    instance.apply(&hosts.spec).unwrap();
+    let talk = Talk::new(instance.folder());
+    let _free = talk.start(&hosts.at("free"), "serve tcp=5001");
+    let _narrow = talk.start(&hosts.at("narrow"), "serve tcp=5001");
+    let bulk = |from: &str, to: &str| {
+        let begun = Instant::now();
+        let words = format!("bulk {to} 5001 {BYTES}");
+        let said = talk.say(&hosts.at(from), &words);
+        assert_eq!(said.out, format!("go\n{BYTES}\n"), "{from}: {said:?}");
+        begun.elapsed()
+    };
+    assert!(instance.until(Duration::from_secs(5), |_| {
+        talk.ask(&hosts.at("slow"), "tcp 10.1.1.12 5001").is_some()
+    }));
+    // Not before its bytes can have passed; a bucket may owe a large frame.
+    let least = Duration::from_secs_f64((BYTES - BURST - 70_000) as f64 / A_SECOND);
+    for (from, to) in [("slow", "10.1.1.12"), ("free", "10.1.1.11")] {
+        let took = bulk(from, to);
+        assert!(took >= least, "{from}: {took:?} of {least:?}");
+    }
+    // Toward who may send little nothing is limited.
+    let _slow = talk.start(&hosts.at("slow"), "serve tcp=5001");
+    let took = bulk("free", "10.1.1.10");
+    assert!(took < least, "{took:?}");
+
+    let slow = instance.endpoint("red", "slow").unwrap();
+    assert_eq!(slow["from"]["bits"], 16_000_000);
+    assert!(slow["counters"]["paused"].as_u64() > Some(0), "{slow}");
+    assert_eq!(instance.drops("red", "slow", "ingress-rate").unwrap(), 0);
+    let narrow = instance.endpoint("red", "narrow").unwrap();
+    assert_eq!(narrow["to"]["bits"], 16_000_000);
+    assert_eq!(
+        (&narrow["weight"], &narrow["counters"]["waiting_bytes"]),
+        (&3.into(), &0.into())
+    );
+    let why = instance.say(&["why", "red/narrow"]).unwrap();
+    assert!(why.out.contains("at most 16.0 Mbit/s to it"), "{why:?}");
+
+    // Images with rates are proved like any.
+    let proof = instance.say(&["verify"]).unwrap();
+    assert!(proof.ok(), "{proof:?}");
+}
+
+#[test]
+fn a_change_of_rates_leaves_connections_alone() {
+    let hosts = Hosts::of(SPEC);
+    let instance = Instance::start().unwrap();
+    instance.apply(&hosts.spec).unwrap();
+    let talk = Talk::new(instance.folder());
+    let _narrow = talk.start(&hosts.at("narrow"), "serve tcp=5001");
+    assert!(instance.until(Duration::from_secs(5), |_| {
+        talk.ask(&hosts.at("free"), "tcp 10.1.1.11 5001").is_some()
+    }));
+    let words = format!("bulk 10.1.1.11 5001 {}", 10 * BYTES);
+    let free = hosts.at("free");
+    // At 16 Mbit/s it would take longer than its patience.
+    let said = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| talk.say(&free, &words));
+        let waits = |instance: &Instance| {
+            let narrow = instance.endpoint("red", "narrow").unwrap();
+            narrow["counters"]["waiting_bytes"].as_u64() > Some(0)
+        };
+        assert!(instance.until(Duration::from_secs(5), waits));
+        instance
+            .apply(
+                &hosts
+                    .other(SPEC)
+                    .replace("to: {bits: 16Mbit", "to: {bits: 800Mbit"),
+            )
+            .unwrap();
+        sender.join().unwrap()
+    });
+    assert_eq!(said.out, format!("go\n{}\n", 10 * BYTES), "{said:?}");
+}
