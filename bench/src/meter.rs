@@ -120,7 +120,7 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
         let way = if *way == From { "from" } else { "to" };
         let limit = if beyond { " (the machine's limit)" } else { "" };
         seen.push(format!(
-            "{} {way} {mbit}: {:.1}{limit}",
+            "{} {way} {mbit}: {:.2}{limit}",
             load.name(),
             got / 1e6
         ));
@@ -152,7 +152,7 @@ impl Bench<'_> {
     fn measure(&self, load: Load, mbit: u64) -> Result<f64, String> {
         // What is on its way at the ends weighs more where there is less.
         let seconds = if mbit < 10 {
-            2 * self.seconds
+            6 * self.seconds
         } else {
             self.seconds
         };
