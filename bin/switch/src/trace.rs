@@ -8,7 +8,7 @@ use crate::worker::Attached;
 use command::verbs::{TRACE_DELIVER, Trace};
 use shm::{SealedImage, Words};
 use std::os::fd::OwnedFd;
-use switch::{FABRIC, HEAD, Ingress};
+use switch::{FABRIC, HEAD, Ingress, Work};
 use telemetry::drops::DropReason;
 use telemetry::trace::{BYTES, LONGEST, MAGIC, MAGIC_AT, Record, Step};
 use wire::offload::RawOffload;
@@ -86,6 +86,7 @@ impl Attached {
             workshop,
             capture,
             touched,
+            shaper,
             ..
         } = self;
         let Some(image) = image.as_ref().map(|mapped| mapped.image()) else {
@@ -99,6 +100,8 @@ impl Attached {
                 telling,
                 workshop,
                 capture,
+                shaper,
+                work: Work::frame(),
                 now,
             },
             payload: Payload::Buffer(bytes),

@@ -162,6 +162,7 @@ impl Switch {
         let attachment = attachment.filter(|_| from == FABRIC).unwrap_or(u32::MAX) as usize;
         let port = self.state.ports.get(from as usize).copied();
         let limits = self.state.attachments.get(attachment).copied();
+        let (tenants, crossings) = (self.state.tenants.clone(), self.state.crossings.clone());
         let ident = self.state.ident;
         let mut watch = self.traced.take().unwrap_or_default();
         watch.noted = 0;
@@ -175,6 +176,7 @@ impl Switch {
         self.process(image, now, ingress, &mut recorder);
         self.traced = self.state.tracking.watch.take();
         self.state.ident = ident;
+        (self.state.tenants, self.state.crossings) = (tenants, crossings);
         if let (Some(place), Some(port)) = (self.state.ports.get_mut(from as usize), port) {
             *place = port;
         }
