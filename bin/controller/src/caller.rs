@@ -182,7 +182,7 @@ impl Viewer {
 }
 
 /// A caller that may read all of the host.
-pub struct Reader;
+pub struct Reader(pub Viewer);
 /// A caller that may change all of the host.
 #[derive(Clone)]
 pub struct Changer(pub Viewer);
@@ -198,7 +198,7 @@ impl FromRequestParts<Arc<Server>> for Reader {
     ) -> Result<Reader, Failure> {
         let viewer = viewer(parts, server, Wish::Read)?;
         no_tenant(&viewer)?;
-        Ok(Reader)
+        Ok(Reader(viewer))
     }
 }
 

@@ -79,6 +79,7 @@ pub async fn flows(
                 .collect()
         }
     };
+    let _turn = server.looks.turn(&server.rights, &viewer).await?;
     let _alone = LISTING.lock().await;
     let mut found = collected(&server.supervisor, &world, asked, most).await;
     if let Some(name) = viewer.tenant() {

@@ -15,6 +15,7 @@ mod flows;
 mod gate;
 mod happenings;
 mod logs;
+mod looks;
 mod metrics;
 mod names;
 mod pages;
@@ -140,6 +141,7 @@ async fn serve(
         applier: tokio::sync::Mutex::new(applier),
         world: shown,
         tokens,
+        looks: looks::Looks::default(),
     });
 
     let listener = UnixListener::from(api);

@@ -3,6 +3,7 @@
 use crate::applier::Applier;
 use crate::caller::Rights;
 use crate::happenings::Happenings;
+use crate::looks::Looks;
 use crate::pages::port_closed;
 use crate::supervisor::Supervisor;
 use crate::survey::Survey;
@@ -29,6 +30,8 @@ pub struct Server {
     pub world: Arc<Shown>,
     /// Tenants' tokens.
     pub tokens: Arc<Tokens>,
+    /// Turns of those who only look.
+    pub looks: Looks,
 }
 
 /// The world that is applied, swapped whole.

@@ -340,6 +340,7 @@ impl Rig {
             applier: tokio::sync::Mutex::new(applier),
             world: shown,
             tokens,
+            looks: crate::looks::Looks::default(),
         });
         let socket = folder.path().join(format!(
             "api-{}.sock",

@@ -54,10 +54,11 @@ pub async fn usage(
 ) -> Result<Json<Usage>, Failure> {
     let world = server.world.world();
     let survey = Survey::take(&server.supervisor, &world).await;
+    let turn = server.looks.turn(&server.rights, &viewer).await?;
     let mut applier = server.applier.lock().await;
     applier.account(&world, &survey).await?;
     let hours = applier.usage(wanted.from, wanted.to)?;
-    drop(applier);
+    drop((applier, turn));
     let first = hours.first().map_or(wanted.from, |(hour, _)| *hour);
     let last = hours.last().map_or(wanted.from, |(hour, _)| hour + HOUR);
     let rows = hours.into_iter().flat_map(|(_, rows)| rows);

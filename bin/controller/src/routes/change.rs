@@ -56,6 +56,7 @@ pub async fn plan(
     let text = whole(text, &file)?;
     changes(&server, &viewer)?;
     let planned = {
+        let _turn = server.looks.turn(&server.rights, &viewer).await?;
         let mut applier = server.applier.lock().await;
         viewer.still(&server.tokens)?;
         applier.plan(wanted(&viewer, &file, &text)).await

@@ -197,10 +197,11 @@ pub struct Despite {
 /// Has what is installed just now proved.
 #[utoipa::path(get, path = "/v1/verify", params(Despite), responses((status = 200, body = Proof), (status = 403, body = Fault), (status = 404, body = Fault), (status = 422, body = Fault)))]
 pub async fn verify(
-    _: Reader,
+    Reader(viewer): Reader,
     State(server): From,
     Query(despite): Query<Despite>,
 ) -> Result<Json<Proof>, Failure> {
+    let _turn = server.looks.turn(&server.rights, &viewer).await?;
     let mut applier = server.applier.lock().await;
     Ok(Json(match despite.compromised {
         Some(name) => applier.verify_despite(&name).await?,

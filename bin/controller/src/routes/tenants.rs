@@ -160,9 +160,10 @@ pub async fn audit(
             .as_ref()
             .is_none_or(|name| entry.tenants.contains(name))
     };
+    let turn = server.looks.turn(&server.rights, &viewer).await?;
     let mut applier = server.applier.lock().await;
     let mut entries = applier.audit(within, most, concerns).await?;
-    drop(applier);
+    drop((applier, turn));
     if let Some(name) = viewer.tenant() {
         let all = server.tokens.all()?;
         let own: Vec<String> = (all.into_iter())
@@ -179,8 +180,9 @@ pub async fn audit(
 /// Whether the audit log is whole.
 #[utoipa::path(get, path = "/v1/audit/check", responses((status = 200, body = AuditCheck), (status = 403, body = Fault)))]
 pub async fn audit_check(
-    _: Reader,
+    Reader(viewer): Reader,
     State(server): State<Arc<Server>>,
 ) -> Result<Json<AuditCheck>, Failure> {
+    let _turn = server.looks.turn(&server.rights, &viewer).await?;
     Ok(Json(server.applier.lock().await.audit_check().await?))
 }
