@@ -232,7 +232,7 @@ fn named(event: &Event, world: &World) -> Happening {
                 "trip" => {
                     "tried a system call that its sandbox forbids and was killed by the kernel"
                 }
-                "stall" => "burned CPU without progress and was killed",
+                "stall" => "made no progress, or read nothing it was told, and was killed",
                 "report" => {
                     "did what an honest one does not (spoke with what is not its own, or broke its protocol) and was killed"
                 }

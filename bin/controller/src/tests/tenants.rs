@@ -27,7 +27,7 @@ const SECRETS: [&str; 15] = [
 /// that manage themselves.
 const HOST: &str = r#"version: 1
 uplinks: [{name: crimsonuplink, interface: crimsonif}]
-guardrails: [{name: crimsonrail, action: deny, to: outside, protocol: tcp, ports: [25]}]
+guardrails: [{name: crimsonrail, action: deny, protocol: tcp, ports: [25]}]
 tenants:
   - name: crimson
     placement: {per: zone, zone: crimsonzone}
@@ -314,7 +314,7 @@ async fn a_tenant_sees_its_own() {
         .good_as(
             &blue,
             "GET",
-            "/v1/explain?from=blue/e0&to=outside&protocol=tcp&port=25",
+            "/v1/explain?from=blue/e0&to=10.1.1.1&protocol=tcp&port=25",
             "",
         )
         .await;

@@ -373,7 +373,7 @@ impl Shaper {
     }
 
     /// Hands over what may go, and tells of each frame that left its queue. Bound:
-    /// [`AT_ONCE`] frames of each port where something waits.
+    /// `AT_ONCE` frames of each port where something waits.
     pub fn release(&mut self, now: Nanos, mut hand: impl FnMut(&Outgoing<'_>) -> Handed) {
         if now < self.due {
             return;
