@@ -1,7 +1,10 @@
 //! The acts, in order. Each says what is tried, by which command, what came of it,
 //! and whether that is what was expected.
 
+use super::actor::{PAUSE, Pause, monotonic};
 use super::attacks::{ATTACKS, Attack, FRAMES};
+use super::breach::{breach, restored};
+use super::gateway::gateway;
 use super::service::service;
 use super::stage::{Stage, end, ended};
 use super::{SPEC, find, say};
@@ -37,7 +40,11 @@ pub async fn play(place: &mut Option<Stage>) -> Result<bool, Trouble> {
     crash(stage, &mut score).await?;
     liar(stage, &mut score).await?;
     service(stage, &mut score).await?;
-    drop(servers);
+    let beyond = gateway(stage, &mut score).await?;
+    let installed = beyond.as_ref().map(|beyond| beyond.place());
+    breach(stage, &mut score, installed).await?;
+    restored(stage).await?;
+    drop((beyond, servers));
     say(if score.good {
         "\nEverything came out as it should."
     } else {
@@ -382,14 +389,27 @@ impl Ear {
         (self.endpoint, heard)
     }
 
-    /// The longest time between two datagrams, nanoseconds.
-    async fn longest(mut self) -> u64 {
+    /// The longest pause between two datagrams that ended before `then`, and the longest
+    /// that ended later, nanoseconds; 0 = none that was worth telling.
+    async fn longest(mut self, then: u64) -> (u64, u64) {
         end(&mut self.child).await;
-        let mut longest = 0;
+        let (mut before, mut after) = (0, 0);
         while let Ok(Some(line)) = self.lines.next_line().await {
-            longest = longest.max(line.parse().unwrap_or(0));
+            match Pause::read(&line) {
+                Some(pause) if pause.end < then => before = pause.length.max(before),
+                Some(pause) => after = pause.length.max(after),
+                None => {}
+            }
         }
-        longest
+        (before, after)
+    }
+}
+
+/// For people.
+fn pause(length: u64) -> String {
+    match length {
+        0 => format!("less than {}", nanoseconds(PAUSE)),
+        some => nanoseconds(some),
     }
 }
 
@@ -446,29 +466,30 @@ async fn crash(stage: &Stage, score: &mut Score) -> Result<(), Trouble> {
     let blue = ended(stage.at("blue/app1", &client), "iperf3");
     let killing = async {
         tokio::time::sleep(Duration::from_millis(1500)).await;
-        let before = compartment(&stage.status().await?, "red");
-        let pid = rustix::process::Pid::from_raw(before.pid.cast_signed())
+        let status = stage.status().await?;
+        let before = ["red", "blue"].map(|name| compartment(&status, name));
+        let [red, _] = &before;
+        let pid = rustix::process::Pid::from_raw(red.pid.cast_signed())
             .ok_or_else(|| Trouble::new(Exit::Failed, "red has no switch", ""))?;
+        let then = monotonic();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL)
             .map_err(std::io::Error::from)?;
-        say(&format!(
-            "   $ kill -9 {}        (red's switch)",
-            before.pid
-        ));
+        say(&format!("   $ kill -9 {}        (red's switch)", red.pid));
         tokio::time::sleep(Duration::from_millis(500)).await;
-        let after = compartment(&stage.status().await?, "red");
-        Ok::<_, Trouble>((before, after))
+        let status = stage.status().await?;
+        let after = ["red", "blue"].map(|name| compartment(&status, name));
+        Ok::<_, Trouble>((then, before, after))
     };
     let (red, blue, killed) = tokio::join!(red, blue, killing);
-    let (before, after) = killed?;
+    let (then, [before, blue_before], [after, blue_after]) = killed?;
     for server in &mut servers {
         end(server).await;
     }
-    let mut silences = Vec::new();
+    let mut pauses = Vec::new();
     for ear in ears {
-        silences.push(ear.longest().await);
+        pauses.push(ear.longest(then).await);
     }
-    let [silence, others] = silences[..] else {
+    let [(reds, silence), (blues, others)] = pauses[..] else {
         return Ok(());
     };
     let is_back = after.pid != before.pid && after.last_outage_ns > 0;
@@ -484,22 +505,29 @@ async fn crash(stage: &Stage, score: &mut Score) -> Result<(), Trouble> {
     score.line(
         silence <= OUTAGE + others && is_an_outage(lost, silence, sent, seconds),
         &format!(
-            "red's server heard nothing for {} at most; red lost {} of {} datagrams (red's tap keeps what is sent meanwhile)",
-            nanoseconds(silence),
+            "red's server heard nothing for {} at most from then on ({} before); red lost {} of {} datagrams (red's tap keeps what is sent meanwhile)",
+            pause(silence),
+            pause(reds),
             grouped(lost),
             grouped(sent)
         ),
     );
     let (lost, sent, _) = loss(&blue?)?;
+    let same = |c: &api::Compartment| (c.pid, c.restarts);
     score.line(
-        sent > 0 && lost == 0,
+        sent > 0 && lost == 0 && same(&blue_before) == same(&blue_after),
         &format!(
-            "blue's server heard nothing for {} at most; blue lost {} of {} datagrams",
-            nanoseconds(others),
+            "no outage for blue: its switch goes on as process {}, and blue lost {} of {} datagrams",
+            blue_after.pid,
             grouped(lost),
             grouped(sent)
         ),
     );
+    say(&format!(
+        "       (blue's server heard nothing for {} at most from then on, {} before: the pauses that this busy machine gives everybody)",
+        pause(others),
+        pause(blues),
+    ));
     Ok(())
 }
 

@@ -3,6 +3,8 @@
 pub mod actor;
 mod acts;
 mod attacks;
+mod breach;
+mod gateway;
 mod service;
 mod stage;
 
