@@ -146,6 +146,9 @@ pub async fn breach(
     installed: Option<String>,
 ) -> Result<(), Trouble> {
     title("a planted breach: tables are tampered with between compiler and proof");
+    say(
+        "   (asked of the engine that every apply asks; the supervisor installs only what its verifier proved)",
+    );
     let text = spec(installed.as_deref().unwrap_or("outside"));
     let honest = Tables::compile(&text)?.breaches();
     score.line(

@@ -172,7 +172,7 @@ impl Beyond {
         };
         for line in [
             "ip link set lo up",
-            "ip link add up0 addrgenmode none type veth peer name r0 addrgenmode none",
+            "ip link add up0 type veth peer name r0",
             "ip link set up0 up",
             "ip link set r0 up",
             "ip address add 192.0.2.1/24 dev r0",

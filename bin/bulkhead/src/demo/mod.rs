@@ -4,6 +4,7 @@ pub mod actor;
 mod acts;
 mod attacks;
 mod breach;
+mod crash;
 mod gateway;
 mod service;
 mod stage;
