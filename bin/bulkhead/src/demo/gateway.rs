@@ -255,7 +255,7 @@ mod tests {
         let outside: Vec<String> = (spec.tenants.iter())
             .flat_map(|tenant| &tenant.outside)
             .flat_map(|outside| &outside.address)
-            .map(ToString::to_string)
+            .map(|located| located.value.to_string())
             .collect();
         assert_eq!(outside, ["192.0.2.10/24", "192.0.2.11/24"]);
         assert_eq!(spec.tenants[0].policy.iter().count(), 1);
