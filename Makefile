@@ -7,7 +7,7 @@ RUN = export PATH="$$(tools/setup $(1) | tail -n 1):$$PATH"
 .PHONY: help demo build test test-full test-mutants docs install clean
 
 help:
-	@echo "make demo          bring up two tenants, attack, crash, clean up; says what it shows"
+	@echo "make demo          bring up two tenants, attack, crash, share, translate, plant a breach, clean up; says what it shows"
 	@echo "make build         build every program in release form"
 	@echo "make test          formatting, lints, docs, unit, property, model and end-to-end tests"
 	@echo "make test-full     the same and what is long"

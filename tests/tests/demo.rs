@@ -66,12 +66,56 @@ fn all_is_well(said: &Said) {
         assert!(said.out.contains(line), "no {line:?} in {}", said.out);
     }
     assert!(!said.out.contains('✗'), "{}", said.out);
+    for line in CHAPTERS {
+        assert!(said.out.contains(line), "no {line:?} in {}", said.out);
+    }
+}
+
+/// What the chapters of every demo show.
+const CHAPTERS: &[&str] = &[
+    "✓ no outage for blue: its switch goes on as process ",
+    "✓ allowed: blue's switch by acceptance reds-page (line ",
+    "✓ blue was told: packets of 1400 bytes at most",
+    "✓ and a new connection gets no answer",
+    "== a gateway with NAT",
+    "✓ with-gateway.yaml as it was compiled: proved",
+    "✓ refused: missing deny: its ingress table says allow where rule no-ssh says deny",
+    "       packet  tcp 10.1.2.",
+    " to 10.1.1.10:22\n",
+    "       path    to red/web1 by its ingress table",
+    "       spec    rule no-ssh (with-gateway.yaml:",
+    "✓ refused: fabric entry: ",
+];
+
+/// What only a host that makes a network outside can show: root always can.
+const OUTSIDE: &[&str] = &[
+    "✓ the server was asked by 192.0.2.10, port ",
+    "✓ the server was asked by 192.0.2.11, port ",
+    "✓ red/app1 to uplink wan: leaves as tcp 192.0.2.10:",
+    "✓ uplink wan to red/app1: leaves as tcp 198.51.100.2:80 to 10.1.2.10:",
+    "✓ no answer: what nobody of red asked for does not come in",
+    "✓ dropped: from red/app1: deny (rule no-ssh, line ",
+];
+
+fn outside_too(said: &Said) {
+    for line in OUTSIDE {
+        assert!(said.out.contains(line), "no {line:?} in {}", said.out);
+    }
+}
+
+/// All of it, or a line that says why not.
+fn outside_or_named(said: &Said) {
+    if !said.out.contains("skipped: this host makes no network") {
+        outside_too(said);
+    }
 }
 
 #[test]
 fn it_shows_what_it_promises_and_leaves_nothing() {
     let place = Place::new();
-    all_is_well(&Said::of(&mut place.demo(&[])).unwrap());
+    let said = Said::of(&mut place.demo(&[])).unwrap();
+    all_is_well(&said);
+    outside_too(&said);
     assert_eq!(place.left(), Vec::<String>::new());
 }
 
@@ -111,11 +155,13 @@ fn ended(child: &mut Child) -> Option<i32> {
 
 #[test]
 fn ctrl_c_in_the_middle_leaves_nothing() {
-    // While the daemon starts, while everything is up, and while it is attacked.
+    // While the daemon starts, while everything is up, while it is attacked, and while
+    // there is a network outside.
     for sign in [
         "Bulkhead: two tenants",
         "== The same address",
         "attacks red",
+        "the server was asked by",
     ] {
         let place = Place::new();
         let rest = interrupted(&place, sign);
@@ -127,7 +173,9 @@ fn ctrl_c_in_the_middle_leaves_nothing() {
 fn without_root_it_shows_the_same_or_names_what_is_missing() {
     let place = Place::new();
     // In a user namespace of root's.
-    all_is_well(&Said::of(&mut place.demo(&["--rootless"])).unwrap());
+    let said = Said::of(&mut place.demo(&["--rootless"])).unwrap();
+    all_is_well(&said);
+    outside_or_named(&said);
     assert_eq!(place.left(), Vec::<String>::new());
 
     // As an ordinary user, who may not look into the folder of the programs here.
@@ -165,6 +213,7 @@ fn without_root_it_shows_the_same_or_names_what_is_missing() {
     let said = Said::of(as_user(&programs.join("bulkhead")).arg("demo")).unwrap();
     if tun.ok() && namespaces.ok() {
         all_is_well(&said);
+        outside_or_named(&said);
     } else if namespaces.ok() {
         println!("not shown as an ordinary user: /dev/net/tun is not for uid 4242 here");
         assert!(

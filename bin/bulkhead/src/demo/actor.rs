@@ -39,7 +39,7 @@ pub fn attack(attack: &Attack) -> Result<Exit, Trouble> {
 }
 
 /// Says one line for each marked frame that arrives, or for each time between two of
-/// iperf3's datagrams that is longer than all before it, until it is killed.
+/// iperf3's datagrams that is worth telling, until it is killed.
 pub fn listen(listen: &Listen) -> Result<Exit, Trouble> {
     let mut silence = Silence::default();
     let socket = PacketSocket::from_fd(open(&listen.interface)?);
@@ -51,9 +51,10 @@ pub fn listen(listen: &Listen) -> Result<Exit, Trouble> {
                 let frame = buffer.get(place).unwrap_or_default();
                 if let Some(port) = listen.gaps {
                     if is_datagram(frame, port)
-                        && let Some(longest) = silence.heard(Instant::now())
+                        && let Some(pause) = silence.heard(monotonic())
                     {
-                        crate::print(format!("{}\n", longest.as_nanos()).as_bytes())?;
+                        let line = format!("{} {}\n", pause.end, pause.length);
+                        crate::print(line.as_bytes())?;
                     }
                 } else if frame.windows(MARK.len()).any(|part| part == MARK) {
                     crate::print(b"heard\n")?;
@@ -70,20 +71,47 @@ pub fn listen(listen: &Listen) -> Result<Exit, Trouble> {
     }
 }
 
-/// The longest time in which nothing was heard.
+/// The time since the host's start, the same for every process, nanoseconds.
+pub fn monotonic() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+}
+
+/// A shorter time between two datagrams is nothing to tell of, nanoseconds.
+pub const PAUSE: u64 = 1_000_000;
+
+/// A time in which nothing was heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pause {
+    /// When it ended, by [`monotonic`].
+    pub end: u64,
+    /// Nanoseconds.
+    pub length: u64,
+}
+
+impl Pause {
+    /// From a listener's line.
+    pub fn read(line: &str) -> Option<Pause> {
+        let (end, length) = line.split_once(' ')?;
+        Some(Pause {
+            end: end.parse().ok()?,
+            length: length.parse().ok()?,
+        })
+    }
+}
+
+/// When something was heard last.
 #[derive(Default)]
 struct Silence {
-    last: Option<Instant>,
-    longest: Duration,
+    last: Option<u64>,
 }
 
 impl Silence {
-    /// Something is heard now. The time since it last was, where it is the longest so far.
-    fn heard(&mut self, now: Instant) -> Option<Duration> {
-        let since = now - self.last.replace(now)?;
-        let longest = since > self.longest;
-        self.longest = self.longest.max(since);
-        longest.then_some(since)
+    /// Something is heard now. The pause that this ends, where it is one.
+    fn heard(&mut self, now: u64) -> Option<Pause> {
+        let length = now.saturating_sub(self.last.replace(now)?);
+        (length >= PAUSE).then_some(Pause { end: now, length })
     }
 }
 
@@ -145,14 +173,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_silence_is_told_when_it_ends() {
+    fn a_pause_is_told_when_it_ends() {
         let mut silence = Silence::default();
-        let start = Instant::now();
-        let told: Vec<Option<u64>> = [0, 10, 12, 40, 50, 100]
-            .map(|ms| silence.heard(start + Duration::from_millis(ms)))
-            .map(|longest| longest.map(|l| l.as_millis() as u64))
-            .into();
-        assert_eq!(told, [None, Some(10), None, Some(28), None, Some(50)]);
+        let told = [0, 10, 10 + PAUSE - 1, 10 + 3 * PAUSE].map(|now| silence.heard(now));
+        let last = Pause {
+            end: 10 + 3 * PAUSE,
+            length: 2 * PAUSE + 1,
+        };
+        assert_eq!(told, [None, None, None, Some(last)]);
+        assert_eq!(Pause::read("7 5"), Some(Pause { end: 7, length: 5 }));
+        assert_eq!(Pause::read("heard"), None);
     }
 
     #[test]

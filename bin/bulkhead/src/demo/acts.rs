@@ -1,15 +1,18 @@
 //! The acts, in order. Each says what is tried, by which command, what came of it,
 //! and whether that is what was expected.
 
+use super::actor::Pause;
 use super::attacks::{ATTACKS, Attack, FRAMES};
+use super::breach::{breach, restored};
+use super::crash::crash;
+use super::gateway::gateway;
 use super::service::service;
 use super::stage::{Stage, end, ended};
 use super::{SPEC, find, say};
 use crate::exit::{Exit, Trouble};
-use crate::table::{bytes, grouped, nanoseconds};
+use crate::table::{bytes, grouped};
 use crate::verbs::up::beside;
 use api::{Applied, Endpoint, Status};
-use serde_json::Value;
 use std::fs;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -37,7 +40,11 @@ pub async fn play(place: &mut Option<Stage>) -> Result<bool, Trouble> {
     crash(stage, &mut score).await?;
     liar(stage, &mut score).await?;
     service(stage, &mut score).await?;
-    drop(servers);
+    let beyond = gateway(stage, &mut score).await?;
+    let installed = beyond.as_ref().map(|beyond| beyond.place());
+    breach(stage, &mut score, installed).await?;
+    restored(stage).await?;
+    drop((beyond, servers));
     say(if score.good {
         "\nEverything came out as it should."
     } else {
@@ -336,7 +343,7 @@ fn caught(endpoint: &Endpoint, attack: &Attack) -> u64 {
 }
 
 /// A listener at an endpoint.
-struct Ear {
+pub struct Ear {
     endpoint: String,
     child: Child,
     lines: tokio::io::Lines<BufReader<tokio::process::ChildStdout>>,
@@ -347,7 +354,8 @@ impl Ear {
         Ear::with(stage, endpoint, &["listen", "--interface", interface]).await
     }
 
-    async fn with(stage: &Stage, endpoint: &str, listen: &[&str]) -> Result<Ear, Trouble> {
+    /// One that is started with these words.
+    pub async fn with(stage: &Stage, endpoint: &str, listen: &[&str]) -> Result<Ear, Trouble> {
         let mut child = stage
             .self_at(endpoint, listen)
             .stdout(Stdio::piped())
@@ -382,139 +390,20 @@ impl Ear {
         (self.endpoint, heard)
     }
 
-    /// The longest time between two datagrams, nanoseconds.
-    async fn longest(mut self) -> u64 {
+    /// The longest pause between two datagrams that ended before `then`, and the longest
+    /// that ended later, nanoseconds; 0 = none that was worth telling.
+    pub async fn longest(mut self, then: u64) -> (u64, u64) {
         end(&mut self.child).await;
-        let mut longest = 0;
+        let (mut before, mut after) = (0, 0);
         while let Ok(Some(line)) = self.lines.next_line().await {
-            longest = longest.max(line.parse().unwrap_or(0));
+            match Pause::read(&line) {
+                Some(pause) if pause.end < then => before = pause.length.max(before),
+                Some(pause) => after = pause.length.max(after),
+                None => {}
+            }
         }
-        longest
+        (before, after)
     }
-}
-
-/// Datagrams that may be lost besides those due in the outage: what is in the rings and in
-/// the switch when it dies.
-const IN_FLIGHT: u64 = 64;
-/// The longest outage that is as it should be, beside the pauses that a busy machine gives
-/// everybody, nanoseconds.
-const OUTAGE: u64 = 100_000_000;
-
-/// Whether so many lost fit into a silence of so many nanoseconds at this rate.
-fn is_an_outage(lost: u64, silence_ns: u64, sent: u64, seconds: f64) -> bool {
-    let due = sent as f64 / seconds * silence_ns as f64 / 1e9;
-    sent > 0 && lost as f64 <= due + IN_FLIGHT as f64
-}
-
-/// Red's switch is killed while both tenants send numbered datagrams.
-async fn crash(stage: &Stage, score: &mut Score) -> Result<(), Trouble> {
-    title("kill -9 of red's switch in the middle of iperf3; blue runs the same");
-    let mut servers = Vec::new();
-    for tenant in ["red", "blue"] {
-        servers.push(
-            stage
-                .at(&format!("{tenant}/web1"), &["iperf3", "--server"])
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()?,
-        );
-    }
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    let mut ears = Vec::new();
-    for tenant in ["red", "blue"] {
-        let web = named(&stage.status().await?, tenant, "web1")?;
-        let listen = ["listen", "--interface", &web.interface, "--gaps", "5201"];
-        ears.push(Ear::with(stage, &format!("{tenant}/web1"), &listen).await?);
-    }
-    let client = [
-        "iperf3",
-        "--client",
-        "10.1.1.10",
-        "--udp",
-        "--bitrate",
-        "8M",
-        "--length",
-        "200",
-        "--window",
-        "2M",
-        "--time",
-        "3",
-        "--json",
-    ];
-    shown("red/app1", &client[..client.len() - 1].join(" "));
-    let red = ended(stage.at("red/app1", &client), "iperf3");
-    let blue = ended(stage.at("blue/app1", &client), "iperf3");
-    let killing = async {
-        tokio::time::sleep(Duration::from_millis(1500)).await;
-        let before = compartment(&stage.status().await?, "red");
-        let pid = rustix::process::Pid::from_raw(before.pid.cast_signed())
-            .ok_or_else(|| Trouble::new(Exit::Failed, "red has no switch", ""))?;
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL)
-            .map_err(std::io::Error::from)?;
-        say(&format!(
-            "   $ kill -9 {}        (red's switch)",
-            before.pid
-        ));
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        let after = compartment(&stage.status().await?, "red");
-        Ok::<_, Trouble>((before, after))
-    };
-    let (red, blue, killed) = tokio::join!(red, blue, killing);
-    let (before, after) = killed?;
-    for server in &mut servers {
-        end(server).await;
-    }
-    let mut silences = Vec::new();
-    for ear in ears {
-        silences.push(ear.longest().await);
-    }
-    let [silence, others] = silences[..] else {
-        return Ok(());
-    };
-    let is_back = after.pid != before.pid && after.last_outage_ns > 0;
-    score.line(
-        after.restarts > before.restarts && after.state == "up" && is_back,
-        &format!(
-            "red's switch is back as process {}; it says its first frame went {} after the death was seen",
-            after.pid,
-            nanoseconds(after.last_outage_ns),
-        ),
-    );
-    let (lost, sent, seconds) = loss(&red?)?;
-    score.line(
-        silence <= OUTAGE + others && is_an_outage(lost, silence, sent, seconds),
-        &format!(
-            "red's server heard nothing for {} at most; red lost {} of {} datagrams (red's tap keeps what is sent meanwhile)",
-            nanoseconds(silence),
-            grouped(lost),
-            grouped(sent)
-        ),
-    );
-    let (lost, sent, _) = loss(&blue?)?;
-    score.line(
-        sent > 0 && lost == 0,
-        &format!(
-            "blue's server heard nothing for {} at most; blue lost {} of {} datagrams",
-            nanoseconds(others),
-            grouped(lost),
-            grouped(sent)
-        ),
-    );
-    Ok(())
-}
-
-/// Lost, sent, seconds.
-fn loss(output: &std::process::Output) -> Result<(u64, u64, f64), Trouble> {
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-    if let Some(error) = report["error"].as_str() {
-        return Err(Trouble::new(Exit::Failed, format!("iperf3: {error}"), ""));
-    }
-    let sum = &report["end"]["sum"];
-    Ok((
-        sum["lost_packets"].as_u64().unwrap_or(0),
-        sum["packets"].as_u64().unwrap_or(0),
-        sum["seconds"].as_f64().unwrap_or(0.0),
-    ))
 }
 
 /// Blue's switch is replaced by one that lies to the fabric in every way it can.
@@ -628,7 +517,8 @@ fn endpoints<'a>(status: &'a Status, tenant: &'a str) -> impl Iterator<Item = &'
         .flat_map(|tenant| &tenant.endpoints)
 }
 
-fn named(status: &Status, tenant: &str, name: &str) -> Result<Endpoint, Trouble> {
+/// An endpoint by its tenant's name and its own.
+pub fn named(status: &Status, tenant: &str, name: &str) -> Result<Endpoint, Trouble> {
     endpoints(status, tenant)
         .find(|endpoint| endpoint.name == name)
         .cloned()
@@ -641,25 +531,12 @@ fn named(status: &Status, tenant: &str, name: &str) -> Result<Endpoint, Trouble>
         })
 }
 
-fn compartment(status: &Status, name: &str) -> api::Compartment {
+/// A compartment by its name.
+pub fn compartment(status: &Status, name: &str) -> api::Compartment {
     status
         .compartments
         .iter()
         .find(|compartment| compartment.name == name)
         .cloned()
         .unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn loss_without_a_silence_is_no_outage() {
-        // 5,000 a second for three seconds.
-        let judged = |lost: u64, ms: u64| is_an_outage(lost, ms * 1_000_000, 15_000, 3.0);
-        assert!(judged(0, 2) && judged(50, 10) && judged(60, 1));
-        assert!(!judged(1_000, 2), "hidden by a tenth of the traffic");
-        assert!(!is_an_outage(0, 1_000_000, 0, 3.0));
-    }
 }

@@ -3,6 +3,9 @@
 pub mod actor;
 mod acts;
 mod attacks;
+mod breach;
+mod crash;
+mod gateway;
 mod service;
 mod stage;
 

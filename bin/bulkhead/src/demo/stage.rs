@@ -166,7 +166,15 @@ fn private_folder(prefix: &str) -> std::io::Result<PathBuf> {
 /// Runs a command to its end, at most ten seconds.
 pub async fn ended(mut command: Command, name: &str) -> Result<Output, Trouble> {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    match tokio::time::timeout(Duration::from_secs(10), command.output()).await {
+    finished(command.output(), name).await
+}
+
+/// What came of a command, at most ten seconds from now.
+pub async fn finished(
+    output: impl Future<Output = std::io::Result<Output>>,
+    name: &str,
+) -> Result<Output, Trouble> {
+    match tokio::time::timeout(Duration::from_secs(10), output).await {
         Ok(Ok(output)) => Ok(output),
         Ok(Err(error)) => Err(Trouble::new(Exit::Failed, format!("{name}: {error}"), "")),
         Err(_) => Err(Trouble::new(
