@@ -13,13 +13,22 @@ use std::time::{Duration, Instant};
 /// Packets a second whose delays are taken.
 const PACED: u64 = 20_000;
 
+/// The program, while it is needed.
+struct Flood(std::path::PathBuf);
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
 pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
     let outside = Outside::make()?;
     let liar = e2e::program("bulkhead-liar");
-    // What asks it for a flood is its name.
-    let folder = e2e::private_folder("bulkhead-flood-")?;
-    let flood = folder.join("bulkhead-liar-flood");
-    std::os::unix::fs::symlink(&liar, &flood).map_err(|e| format!("{}: {e}", liar.display()))?;
+    // What asks it for a flood is its name; from elsewhere the supervisor starts nothing.
+    let flood = liar.with_file_name("bulkhead-liar-flood");
+    std::fs::copy(&liar, &flood).map_err(|e| format!("{}: {e}", liar.display()))?;
+    let flood = Flood(flood);
     let instance = Instance::start()?;
     let time = Duration::from_millis(if options.smoke { 300 } else { 1000 });
     let (mut shares, mut delays, mut rates) = (Vec::new(), Vec::new(), Vec::new());
@@ -28,7 +37,7 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
         instance.apply(&outside.spec())?;
         let alone = flow(&instance, &outside, time, options.hindered)?;
         let quick = delay(&instance, &outside, time)?;
-        instance.apply(&(outside.spec() + &neighbour(&flood)))?;
+        instance.apply(&(outside.spec() + &neighbour(&flood.0)))?;
         let beside = flow(&instance, &outside, time, options.hindered)?;
         let slow = delay(&instance, &outside, time)?;
         // Half of what the uplink carries, or all that it offers where that is less.
@@ -38,7 +47,7 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
         rates.push((beside.all / 1e6, beside.own / 1e6, alone.own / 1e6));
         told.push(format!("{:.0} us, {:.0} us alone", slow / 1e3, quick / 1e3));
     }
-    let _ = std::fs::remove_dir_all(&folder);
+    drop(flood);
     let kernel = plain::share(options, plain::Meet::Together)?;
     let rates: Vec<String> = rates
         .iter()
