@@ -3,6 +3,7 @@
 use crate::Options;
 use crate::results::Figure;
 use e2e::Instance;
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 /// Hindered: five hundred endpoints more, and a switch that never sleeps.
@@ -58,7 +59,7 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
     Ok(vec![
         Figure::of("footprint.compartment_mib", "MiB", &private).note("private pages of the switch process (smaps)"),
         Figure::of("footprint.total_mib", "MiB", &total)
-            .note("and the whole of every shared-memory file it maps: channels at default size, counters, recorder, image"),
+            .note("and all memory of every file it maps: channels at default size, counters, recorder, image, journal"),
         Figure::of("footprint.idle_core_pct", "%", &idle).note("of one core, adaptive, nothing to do"),
     ])
 }
@@ -68,8 +69,8 @@ struct Memory {
     shared_memory_mib: f64,
 }
 
-/// Private pages, and the size of the memfds mapped (each file once, in whole:
-/// they are allocated before they are handed over).
+/// Private pages, and what the memfds mapped take, each file once: channels are allocated in
+/// whole before they are handed over, the journal is as it is used.
 fn memory(pid: u32) -> Result<Memory, String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps"))
         .map_err(|e| format!("smaps of {pid}: {e}"))?;
@@ -79,17 +80,12 @@ fn memory(pid: u32) -> Result<Memory, String> {
     for line in text.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
-            [range, _, offset, _, inode, path, ..] if range.contains('-') => {
-                of_memfd = path.starts_with("/memfd:").then(|| inode.to_string());
-                if let (Some(inode), Some((from, to)), Ok(offset)) = (
-                    &of_memfd,
-                    range.split_once('-'),
-                    u64::from_str_radix(offset, 16),
-                ) {
-                    let hex = |text| u64::from_str_radix(text, 16).unwrap_or(0);
-                    let end = offset + hex(to) - hex(from);
-                    let size = files.entry(inode.clone()).or_insert(0);
-                    *size = end.max(*size);
+            [range, _, _, _, inode, path, ..] if range.contains('-') => {
+                of_memfd = path.starts_with("/memfd:").then_some(());
+                if of_memfd.is_some() && !files.contains_key(*inode) {
+                    let file = format!("/proc/{pid}/map_files/{range}");
+                    let file = std::fs::metadata(&file).map_err(|e| format!("{file}: {e}"))?;
+                    files.insert(inode.to_string(), file.blocks() * 512);
                 }
             }
             [range, ..] if range.contains('-') && words.len() == 5 => of_memfd = None,
