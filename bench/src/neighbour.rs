@@ -169,19 +169,25 @@ fn share(
             threads
                 .push(scope.spawn(move || pin(None, core).and_then(|()| take(to, ignored, stop))));
         }
-        std::thread::sleep(Duration::from_millis(100));
-        let (first, begun) = (came.load(Ordering::Relaxed), Instant::now());
-        std::thread::sleep(time);
-        let (last, took) = (came.load(Ordering::Relaxed), begun.elapsed());
-        stop.store(true, Ordering::Relaxed);
+        let rate = a_second(&came, &stop, time);
         for thread in threads {
             thread.join().map_err(|_| "a thread panicked")??;
         }
-        if last == first {
-            return Err("nothing came".into());
-        }
-        Ok((last - first) as f64 / took.as_secs_f64())
+        rate
     })
+}
+
+/// How much a second is counted in this time, once it is under way; then all stop.
+fn a_second(counted: &AtomicU64, stop: &AtomicBool, time: Duration) -> Result<f64, String> {
+    std::thread::sleep(Duration::from_millis(100));
+    let (first, begun) = (counted.load(Ordering::Relaxed), Instant::now());
+    std::thread::sleep(time);
+    let (last, took) = (counted.load(Ordering::Relaxed), begun.elapsed());
+    stop.store(true, Ordering::Relaxed);
+    match last - first {
+        0 => Err("nothing came".into()),
+        n => Ok(n as f64 / took.as_secs_f64()),
+    }
 }
 
 /// Pins a process, or this thread.

@@ -12,7 +12,7 @@ use image::{Aligned, CompartmentImage, CompartmentTables, MappedCompartment};
 use std::hint::black_box;
 use std::process::Command;
 use std::time::Duration;
-use switch::{Config, Finish, HEAD, Ingress, Memory, Outgoing, Output, Slot, Switch, bytes_for};
+use switch::{Config, Finish, HEAD, Ingress, Outgoing, Output, Slot, Switch, bytes_for};
 use telemetry::counters::Counter;
 use telemetry::drops::DropReason;
 use wire::address::mapped;
@@ -350,30 +350,11 @@ fn image_of(tables: &CompartmentTables) -> MappedCompartment<Aligned> {
     MappedCompartment::map(bytes).expect("a legal image")
 }
 
-/// A journal as the supervisor makes it.
-struct Journal(shm::Words);
-
-impl Memory for Journal {
-    fn words(&self) -> usize {
-        self.0.len()
-    }
-    fn read(&self, at: usize, words: &mut [u64]) {
-        for (word, at) in words.iter_mut().zip(at..) {
-            *word = self.0.load(at);
-        }
-    }
-    fn write(&mut self, at: usize, words: &[u64]) {
-        for (word, at) in words.iter().zip(at..) {
-            self.0.publish(at, *word);
-        }
-    }
-}
-
 impl Site {
     /// With a journal that has room for so many.
     fn keeping(image: &MappedCompartment<Aligned>, connections: usize) -> Site {
         let file = shm::sparse_file("bench-journal", bytes_for(connections)).expect("memory");
-        let journal = Journal(shm::Words::map_whole(file).expect("a mapping"));
+        let journal = worker::Journal::open(file).expect("a mapping");
         let mut site = Site::new(image);
         site.switch.keep(Box::new(journal));
         site

@@ -79,6 +79,27 @@ impl Instance {
         self.keeper.id()
     }
 
+    /// The process with this program name below the keeper.
+    pub fn child(&self, name: &str) -> Option<u32> {
+        let mut open = vec![self.keeper()];
+        while let Some(parent) = open.pop() {
+            let line = std::fs::read_to_string(format!("/proc/{parent}/cmdline"));
+            let line = line.unwrap_or_default();
+            let program = line.split('\0').next().unwrap_or_default();
+            if program.rsplit('/').next() == Some(name) {
+                return Some(parent);
+            }
+            let children = format!("/proc/{parent}/task/{parent}/children");
+            let children = std::fs::read_to_string(children).unwrap_or_default();
+            open.extend(
+                children
+                    .split_whitespace()
+                    .filter_map(|w| w.parse::<u32>().ok()),
+            );
+        }
+        None
+    }
+
     /// A command of this instance's command line, not yet run.
     pub fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(program("bulkhead"));

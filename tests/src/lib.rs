@@ -5,7 +5,9 @@ pub mod frames;
 mod instance;
 mod namespace;
 pub mod outside;
+mod stage;
 pub mod talk;
 
 pub use instance::{Instance, program};
 pub use namespace::{Ended, Namespace, Said, enter, leave_to, private_folder, unique};
+pub use stage::Stage;

@@ -1,10 +1,10 @@
 //! Services between tenants: one offers, the other accepts, and just that works, for as
 //! long as both want it.
 
-use e2e::talk::{Hosts, Talk, last_heard, monotonic_ns};
-use e2e::{Ended, Instance, Said};
+use e2e::talk::{last_heard, monotonic_ns};
+use e2e::{Ended, Instance, Said, Stage};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -37,68 +37,19 @@ const DB: [&str; 2] = ["10.1.200.10", "fd00:1:200::10"];
 const LOG: [&str; 2] = ["10.1.200.11", "fd00:1:200::11"];
 const SERVES: &str = "serve tcp=5432 tcp=22 udp=5140 udp=5432";
 
-struct Two {
-    instance: Instance,
-    talk: Talk,
-    hosts: Hosts,
-    _servers: Vec<(Ended, PathBuf)>,
+fn two(spec: &str) -> Stage {
+    Stage::of(spec, &["db1", "backup"], SERVES)
 }
 
-fn two(spec: &str) -> Two {
-    let hosts = Hosts::of(spec);
-    let instance = Instance::start().unwrap();
-    instance.apply(&hosts.spec).unwrap();
-    let talk = Talk::new(instance.folder());
-    let servers = ["db1", "backup"].map(|at| talk.start(&hosts.at(at), SERVES));
-    Two {
-        instance,
-        talk,
-        hosts,
-        _servers: servers.into(),
-    }
+/// A stream from the database to blue's application.
+fn stream(two: &Stage, to: &str) -> (Ended, PathBuf) {
+    two.stream("app1", to, 5432)
 }
 
-impl Two {
-    fn asks(&self, from: &str, words: &str) -> Option<String> {
-        let said = self.talk.ask(&self.hosts.at(from), words);
-        said.map(|(address, _)| address)
-    }
-
-    fn comes_to_ask(&self, from: &str, words: &str) -> Option<String> {
-        let mut said = None;
-        self.instance.until(Duration::from_secs(5), |_| {
-            said = self.asks(from, words);
-            said.is_some()
-        });
-        said
-    }
-
-    /// A stream from the database to blue's application.
-    fn stream(&self, to: &str) -> (Ended, PathBuf) {
-        assert!(
-            self.comes_to_ask("app1", &format!("tcp {to} 5432"))
-                .is_some()
-        );
-        let words = format!("stream {to} 5432");
-        let stream = self.talk.start(&self.hosts.at("app1"), &words);
-        assert!(self.is_live(&stream.1), "{to}");
-        stream
-    }
-
-    fn is_live(&self, heard: &Path) -> bool {
-        let fresh = |_: &Instance| monotonic_ns().saturating_sub(last_heard(heard)) < 50_000_000;
-        self.instance.until(Duration::from_secs(5), fresh)
-    }
-
-    fn apply(&self, spec: &str) {
-        self.instance.apply(&self.hosts.other(spec)).unwrap();
-    }
-
-    fn explain(&self, words: &str) -> Said {
-        let mut all = vec!["--json", "explain"];
-        all.extend(words.split_whitespace());
-        self.instance.say(&all).unwrap()
-    }
+fn explain(two: &Stage, words: &str) -> Said {
+    let mut all = vec!["--json", "explain"];
+    all.extend(words.split_whitespace());
+    two.instance.say(&all).unwrap()
 }
 
 /// A spec without the lines of which one begins so.
@@ -186,7 +137,7 @@ fn a_narrower_link_behind_a_service_is_found_out_and_much_gets_through() {
 #[test]
 fn what_crosses_goes_on_when_either_switch_dies() {
     let two = two(SPEC);
-    let streams = DB.map(|to| two.stream(to));
+    let streams = DB.map(|to| stream(&two, to));
     for dies in [&["red"][..], &["blue"], &["red", "blue"]] {
         let pids: Vec<(&str, u32)> = dies.iter().map(|d| (*d, two.instance.kill(d))).collect();
         for (name, pid) in pids {
@@ -228,7 +179,7 @@ fn either_side_ends_it_at_once() {
         };
         for to in DB {
             two.apply(SPEC);
-            let (_stream, heard) = two.stream(to);
+            let (_stream, heard) = stream(&two, to);
             let begun = monotonic_ns();
             two.apply(&revoked);
             let applied = monotonic_ns();
@@ -270,8 +221,8 @@ fn an_agreement_ends_when_it_says_so_and_nobody_has_to_do_anything() {
     let ends = now() + 4;
     two.apply(&until(ends));
     let epoch = two.instance.ask(&["status"]).unwrap()["epoch"].clone();
-    let (_stream, heard) = two.stream(DB[0]);
-    let (_stream6, heard6) = two.stream(DB[1]);
+    let (_stream, heard) = stream(&two, DB[0]);
+    let (_stream6, heard6) = stream(&two, DB[1]);
     assert!(now() < ends, "the machine is too slow for this test");
     let over = |_: &Instance| now() >= ends;
     assert!(two.instance.until(Duration::from_secs(10), over));
@@ -297,7 +248,7 @@ fn an_agreement_ends_when_it_says_so_and_nobody_has_to_do_anything() {
 #[test]
 fn explain_shows_the_translation_and_who_decides_on_both_sides() {
     let two = two(SPEC);
-    let said = two.explain("blue/app1 red/db1 tcp 5432");
+    let said = explain(&two, "blue/app1 red/db1 tcp 5432");
     assert_eq!(said.code, 0, "{said:?}");
     let answer: Value = serde_json::from_str(&said.out).unwrap();
     for (family, there) in answer["there"].as_array().unwrap().iter().enumerate() {
@@ -325,7 +276,7 @@ fn explain_shows_the_translation_and_who_decides_on_both_sides() {
         ("red/db1 blue/app1 tcp 5432", 6),
         ("blue/app1 10.1.200.10", 6),
     ] {
-        assert_eq!(two.explain(words).code, code, "{words}");
+        assert_eq!(explain(&two, words).code, code, "{words}");
     }
     let shown = two
         .instance
@@ -333,5 +284,5 @@ fn explain_shows_the_translation_and_who_decides_on_both_sides() {
         .unwrap();
     assert!(shown.out.contains("the service red/db"), "{}", shown.out);
     two.apply(&without("- {name: reds-db, from"));
-    assert_eq!(two.explain("blue/app1 red/db1 tcp 5432").code, 6);
+    assert_eq!(explain(&two, "blue/app1 red/db1 tcp 5432").code, 6);
 }

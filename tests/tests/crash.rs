@@ -22,29 +22,6 @@ fn pings(tenants: &TwoTenants, tenant: &str) -> bool {
         .ok()
 }
 
-/// The process with this program name below the keeper.
-fn child(instance: &Instance, name: &str) -> Option<u32> {
-    let mut open = vec![instance.keeper()];
-    while let Some(parent) = open.pop() {
-        let line = std::fs::read_to_string(format!("/proc/{parent}/cmdline")).unwrap_or_default();
-        if line
-            .split('\0')
-            .next()
-            .is_some_and(|program| program.rsplit('/').next() == Some(name))
-        {
-            return Some(parent);
-        }
-        let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"))
-            .unwrap_or_default();
-        open.extend(
-            children
-                .split_whitespace()
-                .filter_map(|w| w.parse::<u32>().ok()),
-        );
-    }
-    None
-}
-
 #[test]
 fn a_switch_comes_back_and_the_other_tenant_sees_nothing() {
     let tenants = TwoTenants::default();
@@ -201,11 +178,14 @@ fn the_supervisor_and_the_controller_may_die() {
     instance.apply(&tenants.spec).unwrap();
     let red = instance.pid("red").unwrap();
     for name in ["bulkhead-supervisor", "bulkhead-controller"] {
-        let pid = child(&instance, name).unwrap_or_else(|| panic!("no {name} below the keeper"));
+        let pid = instance
+            .child(name)
+            .unwrap_or_else(|| panic!("no {name} below the keeper"));
         kill(pid);
         assert!(pings(&tenants, "red"), "forwarding needs {name}");
         assert!(
-            instance.until(Duration::from_secs(5), |i| child(i, name)
+            instance.until(Duration::from_secs(5), |i| i
+                .child(name)
                 .is_some_and(|p| p != pid)
                 && i.ask(&["status"]).is_ok()),
             "{name} does not come back; log: {}",

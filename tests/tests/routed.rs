@@ -1,9 +1,8 @@
 //! Prefixes that two tenants route to each other: addresses stay, both tenants' rules
 //! hold, and either ends it.
 
-use e2e::talk::{Hosts, Talk, last_heard, monotonic_ns};
-use e2e::{Ended, Instance};
-use std::path::{Path, PathBuf};
+use e2e::Stage;
+use e2e::talk::{last_heard, monotonic_ns};
 use std::time::Duration;
 
 /// Like examples/routed.yaml; red's links are narrower, and one endpoint's yet more.
@@ -46,51 +45,8 @@ const APP: [&str; 2] = ["10.2.1.10", "fd00:2:1:1::10"];
 const GATEWAY: [&str; 2] = ["10.1.1.1", "fd00:1:1:1::1"];
 const SERVES: &str = "serve tcp=5432 tcp=22 udp=5140";
 
-struct Two {
-    instance: Instance,
-    talk: Talk,
-    hosts: Hosts,
-    _servers: Vec<(Ended, PathBuf)>,
-}
-
-fn two(spec: &str) -> Two {
-    let hosts = Hosts::of(spec);
-    let instance = Instance::start().unwrap();
-    instance.apply(&hosts.spec).unwrap();
-    let talk = Talk::new(instance.folder());
-    let servers = ["db1", "small", "ops", "app1", "other"];
-    let servers = servers.map(|at| talk.start(&hosts.at(at), SERVES));
-    Two {
-        instance,
-        talk,
-        hosts,
-        _servers: servers.into(),
-    }
-}
-
-impl Two {
-    fn asks(&self, from: &str, words: &str) -> Option<String> {
-        let said = self.talk.ask(&self.hosts.at(from), words);
-        said.map(|(address, _)| address)
-    }
-
-    fn comes_to_ask(&self, from: &str, words: &str) -> Option<String> {
-        let mut said = None;
-        self.instance.until(Duration::from_secs(5), |_| {
-            said = self.asks(from, words);
-            said.is_some()
-        });
-        said
-    }
-
-    fn is_live(&self, heard: &Path) -> bool {
-        let fresh = |_: &Instance| monotonic_ns() - last_heard(heard) < 50_000_000;
-        self.instance.until(Duration::from_secs(5), fresh)
-    }
-
-    fn apply(&self, spec: &str) {
-        self.instance.apply(&self.hosts.other(spec)).unwrap();
-    }
+fn two(spec: &str) -> Stage {
+    Stage::of(spec, &["db1", "small", "ops", "app1", "other"], SERVES)
 }
 
 /// Both say that both begin.
@@ -202,10 +158,7 @@ fn the_offerer_begins_where_both_say_so_until_one_takes_it_back() {
         let others = ["10.2.1.11", "fd00:2:1:1::11"][family];
         assert_eq!(two.asks("db1", &format!("tcp {others} 5432")), None);
     }
-    let stream = two
-        .talk
-        .start(&two.hosts.at("db1"), &format!("stream {} 5432", APP[0]));
-    assert!(two.is_live(&stream.1));
+    let stream = two.stream("db1", APP[0], 5432);
     // Blue takes it back.
     two.apply(&both().replace("service: lan\n        both: yes", "service: lan"));
     let applied = monotonic_ns();
@@ -233,14 +186,7 @@ fn either_side_ends_it_at_once() {
     for (side, revoked) in revoked {
         for to in DB {
             two.apply(SPEC);
-            assert!(
-                two.comes_to_ask("app1", &format!("tcp {to} 5432"))
-                    .is_some()
-            );
-            let stream = two
-                .talk
-                .start(&two.hosts.at("app1"), &format!("stream {to} 5432"));
-            assert!(two.is_live(&stream.1), "{to}");
+            let stream = two.stream("app1", to, 5432);
             two.apply(&revoked);
             let applied = monotonic_ns();
             std::thread::sleep(Duration::from_millis(700));
@@ -289,10 +235,7 @@ fn tenants_of_one_switch_agree_by_the_fabric() {
         assert_eq!(said.out, "go\n20000000\n", "{said:?}");
     }
     assert!(two.instance.ask(&["verify"]).is_ok());
-    let stream = two
-        .talk
-        .start(&two.hosts.at("app1"), &format!("stream {} 5432", DB[0]));
-    assert!(two.is_live(&stream.1));
+    let stream = two.stream("app1", DB[0], 5432);
     two.apply(near(SPEC).split("    accepts:").next().unwrap());
     let applied = monotonic_ns();
     std::thread::sleep(Duration::from_millis(700));

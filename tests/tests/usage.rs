@@ -78,29 +78,6 @@ fn kill(pid: u32) {
     assert!(status.unwrap().success());
 }
 
-/// The process with this program name below the keeper.
-fn child(instance: &Instance, name: &str) -> Option<u32> {
-    let mut open = vec![instance.keeper()];
-    while let Some(parent) = open.pop() {
-        let line = std::fs::read_to_string(format!("/proc/{parent}/cmdline")).unwrap_or_default();
-        if line
-            .split('\0')
-            .next()
-            .is_some_and(|program| program.rsplit('/').next() == Some(name))
-        {
-            return Some(parent);
-        }
-        let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"))
-            .unwrap_or_default();
-        open.extend(
-            children
-                .split_whitespace()
-                .filter_map(|w| w.parse::<u32>().ok()),
-        );
-    }
-    None
-}
-
 fn not_less(before: [u64; 4], now: [u64; 4]) {
     for (before, now) in before.into_iter().zip(now) {
         assert!(now >= before, "{now} after {before}");
@@ -192,10 +169,10 @@ fn a_connection_is_listed_with_its_rule_and_both_are_counted_over_a_restart() {
     let once = used(&instance, "red", "app1")[0];
     assert!(once < 2 * first[0], "{once} after {first:?}: counted twice");
     for name in ["bulkhead-supervisor", "bulkhead-controller"] {
-        let pid = child(&instance, name).unwrap();
+        let pid = instance.child(name).unwrap();
         kill(pid);
         let answers = instance.until(Duration::from_secs(20), |i| {
-            child(i, name).is_some_and(|now| now != pid) && i.ask(&["usage"]).is_ok()
+            i.child(name).is_some_and(|now| now != pid) && i.ask(&["usage"]).is_ok()
         });
         assert!(answers, "{name} does not come back: {}", instance.log());
         let after = used(&instance, "red", "app1");

@@ -1,13 +1,13 @@
 //! An endpoint beside one of its own compartment that does its worst: what it gets of the
 //! switch, against half of what it gets alone.
 
-use super::{ATTACKS, Attack, pin, plain, pour, rules, take};
+use super::{ATTACKS, Attack, a_second, pin, plain, pour, rules, take};
 use crate::Options;
 use crate::flow::{attach, packet, station};
 use crate::results::Figure;
 use e2e::Instance;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Duration;
 
 pub fn run(options: &Options) -> Result<Figure, String> {
     let instance = Instance::start()?;
@@ -93,17 +93,10 @@ fn share(
             threads.push(scope.spawn(move || place().and_then(|()| pour(c, other, make, stop))));
             threads.push(scope.spawn(move || place().and_then(|()| take(d, ignored, stop))));
         }
-        std::thread::sleep(Duration::from_millis(100));
-        let (first, begun) = (own.load(Ordering::Relaxed), Instant::now());
-        std::thread::sleep(time);
-        let (last, took) = (own.load(Ordering::Relaxed), begun.elapsed());
-        stop.store(true, Ordering::Relaxed);
+        let rate = a_second(&own, &stop, time);
         for thread in threads {
             thread.join().map_err(|_| "a thread panicked")??;
         }
-        if last == first {
-            return Err("nothing came".into());
-        }
-        Ok((last - first) as f64 / took.as_secs_f64())
+        rate
     })
 }

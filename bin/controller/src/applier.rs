@@ -6,6 +6,7 @@
 //! before it is in the store undoes everything, and so does a controller that comes
 //! back and finds an intent that was not concluded.
 
+mod recovery;
 mod tenants;
 
 use crate::deeds;
@@ -14,9 +15,7 @@ use crate::happenings::{Happenings, now_ms};
 use crate::proof::Prover;
 use crate::refuse::refused;
 use crate::server::Shown;
-use crate::steps::{
-    Batch, Key, Object, Progress, Step, described, perform, perform_all, settle, undoing,
-};
+use crate::steps::{Object, Progress, described, perform, perform_all, settle, undoing};
 use crate::supervisor::{Refusal, Supervisor};
 use crate::survey::Survey;
 use crate::tokens::Tokens;
@@ -24,12 +23,13 @@ use crate::usage;
 use crate::world::{Stated, World, now};
 use api::{Applied, AuditEntry, Fault, Plan, Proof, UsageRow, Whose};
 use command::cores::Cores;
-use command::verbs::{FABRIC, Inspect, PROVE_INSTALLED, PROVE_TO_INSTALL, PROVE_TO_KNOW};
+use command::verbs::{FABRIC, PROVE_INSTALLED, PROVE_TO_INSTALL, PROVE_TO_KNOW};
 use guard::guard;
-use std::collections::{BTreeMap, BTreeSet};
+use recovery::{installed, inventory, reconcile};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
-use store::{Deed, HistoryEntry, Store, StoreError, Token, Undertaking};
+use store::{Deed, HistoryEntry, Store, StoreError, Undertaking};
 
 /// Applies shown by `status`.
 const SHOWN: usize = 10;
@@ -514,150 +514,6 @@ impl Applier {
         }
     }
 
-    /// At the start, and again until it succeeds (a disk that was full gets room):
-    /// finds what is applied and makes the host so, whatever was under way: an apply
-    /// that was not concluded is undone. Gives whether what is applied is known.
-    pub async fn recover(&mut self) -> bool {
-        if self.ready {
-            return true;
-        }
-        let (applied, undertaking, tokens) = match self.remembered() {
-            Ok(remembered) => remembered,
-            Err(error) => {
-                self.degraded(error.to_string());
-                return false;
-            }
-        };
-        self.ready = true;
-        self.shown.tell(|health| health.degraded.clear());
-        if let Err(sentence) = self.resume(applied, undertaking).await {
-            self.happenings.left_behind(sentence.clone());
-            self.degraded(sentence);
-        }
-        self.tokens.set(tokens);
-        self.end_tokens();
-        self.refresh_history();
-        true
-    }
-
-    async fn resume(
-        &mut self,
-        applied: Option<store::Applied>,
-        undertaking: Option<Undertaking>,
-    ) -> Result<(), String> {
-        let new = applied.is_none() && undertaking.is_none();
-        let world = match applied {
-            None => Arc::new(World::default()),
-            Some(applied) => Arc::new(World::recall(&applied).map_err(|fault| {
-                format!(
-                    "the spec that was applied is not understood any more: {}",
-                    fault.message
-                )
-            })?),
-        };
-        self.shown.show(world.clone());
-        if new {
-            // Nobody said that what runs is to go: the file was moved aside, or lost.
-            let running = inventory(&self.supervisor)
-                .await
-                .map_err(|refusal| refusal.to_string())?;
-            return if running.is_empty() {
-                Ok(())
-            } else {
-                Err(
-                    "the state file is new, and what runs goes on running: apply the spec again"
-                        .into(),
-                )
-            };
-        }
-        let again = if guard!("apply-recover") {
-            reconcile(&self.supervisor, &mut self.prover, &world).await
-        } else {
-            Ok(0)
-        };
-        match again {
-            Ok(steps) if steps > 0 => self.happenings.say(
-                "recovered",
-                format!("{steps} steps to be again as the spec says"),
-            ),
-            Ok(_) => {}
-            Err(refusal) => {
-                self.degraded(format!(
-                    "the host is not as the spec says: {refusal}; apply it again"
-                ));
-                self.happenings.left_behind(self.shown.health().degraded);
-            }
-        }
-        if let Some(undertaking) = undertaking {
-            let entry = HistoryEntry {
-                time_s: now_ms() / 1000,
-                uid: undertaking.uid,
-                epoch: undertaking.epoch,
-                digest: undertaking.digest,
-                source: undertaking.source,
-                outcome: "rolled back: the controller was restarted before it was complete".into(),
-                ..HistoryEntry::default()
-            };
-            let ended = self.store().and_then(|store| {
-                let deed = AuditEntry {
-                    time_ms: now_ms(),
-                    uid: Some(entry.uid),
-                    kind: "apply".into(),
-                    object: entry.source.clone(),
-                    outcome: entry.outcome.clone(),
-                    ..AuditEntry::default()
-                };
-                let deeds = [Deed(deed)];
-                store
-                    .abandon(&entry, &deeds)
-                    .map_err(|error| stored(&error))
-            });
-            if let Err(fault) = ended {
-                self.degraded(fault.message);
-            }
-        }
-        Ok(())
-    }
-
-    #[expect(clippy::type_complexity, reason = "three records of the store")]
-    fn remembered(
-        &mut self,
-    ) -> Result<(Option<store::Applied>, Option<Undertaking>, Vec<Token>), StoreError> {
-        let store = match &mut self.store {
-            Some(store) => store,
-            none => none.insert((self.open)()?),
-        };
-        Ok((store.applied()?, store.undertaking()?, store.tokens()?))
-    }
-
-    /// Says it once, however often it is tried again.
-    fn degraded(&self, sentence: String) {
-        if self.shown.health().degraded != sentence {
-            self.happenings.say("degraded", sentence.clone());
-            self.shown.tell(|health| health.degraded = sentence);
-        }
-    }
-
-    async fn recovered(&mut self) -> Result<(), Fault> {
-        if self.recover().await {
-            return Ok(());
-        }
-        let sentence = self.shown.health().degraded;
-        Err(Fault::new(
-            "store",
-            Whose::Host,
-            sentence,
-            "nothing was changed",
-        ))
-    }
-
-    fn store(&mut self) -> Result<&mut Store, Fault> {
-        // INVARIANT: nothing is asked of it before `recover` has opened it.
-        self.store
-            .as_mut()
-            .ok_or_else(|| Fault::new("store", Whose::Bulkhead, "the state file is not open", ""))
-    }
-
     fn refresh_history(&mut self) {
         let Some(store) = &mut self.store else { return };
         let Ok(history) = store.history(SHOWN) else {
@@ -677,111 +533,6 @@ impl Applier {
             .collect();
         self.shown.tell(|health| health.history = history);
     }
-}
-
-/// Makes what exists as this world says, whatever it is. Gives how many steps it took.
-/// Where an image is to be installed, all are proved first: these were compiled anew.
-async fn reconcile(
-    supervisor: &Arc<Supervisor>,
-    prover: &mut Prover,
-    world: &World,
-) -> Result<usize, String> {
-    let objects = inventory(supervisor)
-        .await
-        .map_err(|refusal| refusal.to_string())?;
-    let mut existing = Existing {
-        objects,
-        ..Existing::default()
-    };
-    existing.images = installed(supervisor, &existing.objects)
-        .await
-        .map_err(|refusal| refusal.to_string())?;
-    let difference = Difference::between(
-        &existing,
-        world.objects(),
-        world.digests(),
-        world.images(),
-        world.epoch(),
-    );
-    let batches: Vec<Batch> = difference
-        .prepare
-        .into_iter()
-        .chain(difference.commit)
-        .chain(difference.cleanup)
-        .collect();
-    let steps = batches.iter().map(Vec::len).sum();
-    let mut all = batches.iter().flatten();
-    if all.any(|step| matches!(step, Step::Install(..))) {
-        prover
-            .prove(world, PROVE_TO_INSTALL)
-            .await
-            .map_err(|fault| fault.message)?;
-    }
-    let mut first = None;
-    for batch in batches {
-        let mut progress = Progress::default();
-        perform(supervisor, vec![batch], &mut progress).await;
-        if let Some((step, refusal)) = progress.failed {
-            first.get_or_insert_with(|| format!("{}: {refusal}", described(&step)));
-        }
-    }
-    settle(supervisor).await;
-    first.map_or(Ok(steps), Err)
-}
-
-/// What exists, with the digests of the bodies that made it.
-async fn inventory(supervisor: &Supervisor) -> Result<BTreeMap<Key, [u8; 32]>, Refusal> {
-    let things = supervisor.inventory().await?;
-    let keyed = things.into_iter().filter_map(|thing| {
-        let key = match thing.kind {
-            1 => Key::Compartment(thing.id),
-            2 => Key::Port(thing.id, thing.slot),
-            3 => Key::Uplink(thing.id),
-            _ => return None,
-        };
-        Some((key, thing.created))
-    });
-    Ok(keyed.collect())
-}
-
-/// Digests of the images in use.
-async fn installed(
-    supervisor: &Arc<Supervisor>,
-    objects: &BTreeMap<Key, [u8; 32]>,
-) -> Result<BTreeMap<u32, [u8; 32]>, Refusal> {
-    let mut running = tokio::task::JoinSet::new();
-    let compartments = objects.keys().filter_map(|key| match key {
-        Key::Compartment(id) => Some(*id),
-        _ => None,
-    });
-    for target in compartments.chain([FABRIC]) {
-        let supervisor = supervisor.clone();
-        running.spawn(async move {
-            (
-                target,
-                supervisor
-                    .query(&Inspect {
-                        target,
-                        ..Inspect::default()
-                    })
-                    .await,
-            )
-        });
-    }
-    let mut images = BTreeMap::new();
-    while let Some(ended) = running.join_next().await {
-        let Ok((target, outcome)) = ended else {
-            continue;
-        };
-        match outcome {
-            Ok((inspect, _)) if inspect.digest != [0; 32] => {
-                images.insert(target, inspect.digest);
-            }
-            Ok(_) | Err(Refusal::Refused { .. }) => {}
-            Err(refusal) => return Err(refusal),
-        }
-    }
-    Ok(images)
 }
 
 /// A world as it is, once it has been applied.

@@ -113,7 +113,9 @@ impl Worker {
                 },
             ));
         } else if let Some(body) = message.body::<Trace>() {
-            self.trace(&body, fds);
+            worker::traced(&body, fds, |bytes, record| {
+                self.follow(&body, bytes, record)
+            });
         } else if message.verb == Verb::Quit as u16 {
             self.quits = true;
         }

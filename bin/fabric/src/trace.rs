@@ -3,40 +3,16 @@
 
 use crate::ports::Source;
 use crate::worker::Worker;
-use command::verbs::{TRACE_DELIVER, TRACE_END, Trace};
+use command::verbs::{TRACE_DELIVER, Trace};
 use fabric::forward::{clean, decide, may_join};
 use fabric::{Decision, Egress, Frame, HEAD};
-use seqpacket::Fds;
-use shm::{SealedImage, Words};
 use telemetry::drops::DropReason;
-use telemetry::trace::{BYTES, LONGEST, MAGIC, MAGIC_AT, Record, Step};
+use telemetry::trace::{Record, Step};
 use wire::RawOffload;
 
 impl Worker {
-    /// Traces the frame that came with the message. What is not well-formed is left alone:
-    /// its page stays empty.
-    pub(crate) fn trace(&mut self, body: &Trace, fds: Fds) {
-        let mut fds = fds.into_iter();
-        let (Some(page), Some(frame)) = (fds.next(), fds.next()) else {
-            return;
-        };
-        if body.flags & TRACE_END != 0 {
-            return;
-        }
-        let (Ok(page), Ok(frame)) = (Words::map(page, BYTES), SealedImage::map(frame)) else {
-            return;
-        };
-        let bytes = frame.as_slice();
-        if bytes.len() > LONGEST {
-            return;
-        }
-        let mut record = Record::default();
-        self.follow(body, bytes, &mut record);
-        record.write(|word, value| page.store(word, value));
-        page.publish(MAGIC_AT, MAGIC);
-    }
-
-    fn follow(&mut self, body: &Trace, bytes: &[u8], record: &mut Record) {
+    /// Decides about the frame, and writes what was decided down.
+    pub(crate) fn follow(&mut self, body: &Trace, bytes: &[u8], record: &mut Record) {
         let mut head = [0; HEAD];
         head.iter_mut()
             .zip(bytes)

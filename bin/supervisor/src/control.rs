@@ -7,11 +7,11 @@ use crate::channels::End;
 use crate::events::{Happened, Subject};
 use crate::images;
 use crate::link::Shared;
+use crate::process::{processor_time, resident};
 use crate::refusal::Refusal;
 use crate::registry::{Key, Note, Seat, SeatPart, made, making};
 use crate::seats::{Compartment, FABRIC_SLOTS, SeatState, label};
 use crate::supervisor::Supervisor;
-use crate::workers::{processor_time, resident};
 use command::Message;
 use command::message::ErrorCode;
 use command::verbs::{

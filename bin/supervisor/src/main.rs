@@ -20,6 +20,7 @@ mod link;
 mod namespaces;
 mod poll;
 mod ports;
+mod process;
 mod programs;
 mod proofs;
 mod ranges;

@@ -2,16 +2,17 @@
 
 use crate::link::{Link, Shared};
 use crate::poll::{Source, Token};
+use crate::process::{LAST_WORDS, how_it_ended, last_words, processor_time};
 use crate::registry::{Key, Note, Seat, WorkerPart};
 use crate::seats::label;
 use crate::supervisor::Supervisor;
-use crate::watch::{Bucket, How};
+use crate::watch::Bucket;
 use command::Message;
 use command::verbs::{CAUSE_REPORT, ROLE_AUDITOR, ROLE_FABRIC, ROLE_SWITCH, ROLE_VERIFIER, Ready};
 use confine::{Profile, Spawn, Stages};
 use guard::guard;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
-use rustix::process::{Resource, Rlimit, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
+use rustix::process::{Resource, Rlimit, Signal, pidfd_send_signal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -23,14 +24,6 @@ const SPARE_FABRICS: usize = 1;
 const STARTING: usize = 8;
 /// A process that is not ready by then is killed, ns.
 const START_LIMIT: u64 = 10_000_000_000;
-/// Bytes of a process's standard error that are passed on, when it has died.
-const LAST_WORDS: usize = 512;
-/// Bytes of a page of memory on this architecture.
-const PAGE: u64 = 4096;
-/// How often, and how far apart, the kernel is asked how a process ended that another
-/// reaps: 20 ms in all.
-const REAPED_TRIES: u32 = 80;
-const REAPED_WAIT: std::time::Duration = std::time::Duration::from_micros(250);
 /// After a failure to start one, the next try waits, ns.
 const START_RETRY: u64 = 500_000_000;
 
@@ -728,83 +721,4 @@ fn place_note(role: Role, place: &str, profile: Profile) -> Note {
         .with("role", role.name())
         .with("place", place)
         .with("profile", profile.name())
-}
-
-/// What a process said on its standard error, at most [`LAST_WORDS`] of it and as one
-/// line: it is not to look like a line of ours, nor to speak to a terminal.
-fn last_words(pipe: impl AsFd) -> Option<String> {
-    let mut bytes = [0; LAST_WORDS];
-    let length = rustix::io::read(pipe, &mut bytes).ok()?;
-    let said = String::from_utf8_lossy(bytes.get(..length)?);
-    let said: String = said
-        .trim_end()
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect();
-    (!said.is_empty()).then_some(said)
-}
-
-/// Asks the kernel how it ended, and reaps it if it is ours to reap.
-fn how_it_ended(pidfd: &OwnedFd) -> How {
-    match waitid(
-        WaitId::PidFd(pidfd.as_fd()),
-        WaitIdOptions::EXITED | WaitIdOptions::NOHANG,
-    ) {
-        Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
-            (Some(code), _) => How::Exit(code),
-            (_, Some(signal)) => How::Signal(signal),
-            _ => How::Unknown,
-        },
-        _ => how_another_reaped_it(pidfd),
-    }
-}
-
-/// The same of the keeper's child, which it reaps in a moment; the kernel knows from then
-/// on. Bound: [`REAPED_TRIES`], for a process that a supervisor before us started.
-fn how_another_reaped_it(pidfd: &OwnedFd) -> How {
-    for _ in 0..REAPED_TRIES {
-        match confine::exit_status(pidfd.as_fd()) {
-            Ok(Some(status)) => {
-                return match status & 0x7f {
-                    0 => How::Exit(status >> 8 & 0xff),
-                    signal => How::Signal(signal),
-                };
-            }
-            Ok(None) => std::thread::sleep(REAPED_WAIT),
-            Err(_) => break,
-        }
-    }
-    How::Unknown
-}
-
-/// Processor time of a process, ns; 0 where there is none.
-pub fn processor_time(pid: u32) -> u64 {
-    let time = confine::clock::process_cpu_time(pid).unwrap_or_default();
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// Memory of a process that is resident, bytes; 0 where it cannot be known.
-pub fn resident(pid: u32) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
-    let pages = text
-        .split_whitespace()
-        .nth(1)
-        .and_then(|word| word.parse().ok());
-    pages.map_or(0, |pages: u64| pages.saturating_mul(PAGE))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn last_words_are_one_line_and_not_many() {
-        let (read, write) = pipe_with(PipeFlags::NONBLOCK).unwrap();
-        assert_eq!(last_words(&read), None, "nothing said, and nobody waits");
-        rustix::io::write(&write, b"panicked\nsupervisor: all is well\x1b[2J\n").unwrap();
-        let said = last_words(&read).unwrap();
-        assert_eq!(said, "panicked supervisor: all is well [2J");
-        while rustix::io::write(&write, &[b'x'; 1024]).is_ok() {}
-        assert_eq!(last_words(&read).unwrap().len(), LAST_WORDS);
-    }
 }

@@ -4,7 +4,6 @@
 //! the control socket, with the descriptors, after it has given everything else up.
 
 mod capture;
-mod journal;
 mod listing;
 mod outlet;
 mod parking;

@@ -1,6 +1,10 @@
 //! A frame whose receiver is full waits, and its source with it, for 50 us at most.
 
-use switch::{HEAD, Outgoing, Slot};
+use crate::outlet::{Fate, Outlets, Payload};
+use crate::ports::{Place, Source};
+use crate::worker::Attached;
+use switch::{HEAD, Outgoing, Slot, Work};
+use telemetry::drops::DropReason;
 use wire::offload::RawOffload;
 
 /// How long a source is parked before its frame is dropped, ns.
@@ -75,5 +79,130 @@ impl Parked {
             segments: self.segments,
             wire: self.wire,
         }
+    }
+}
+
+impl Attached {
+    /// Tries parked frames again. Those that have waited long enough are dropped.
+    pub fn retry_parked(&mut self, now: u64) -> bool {
+        let mut moved = false;
+        let mut at = 0;
+        while let Some(slot) = self.parked.get(at).copied() {
+            if self.retry(slot, now) {
+                self.parked.swap_remove(at);
+                self.activate(slot);
+                moved = true;
+            } else {
+                at += 1;
+            }
+        }
+        moved
+    }
+
+    /// Whether a slot's frame is gone: sent, or dropped.
+    fn retry(&mut self, slot: Slot, now: u64) -> bool {
+        let at = slot as usize;
+        let Attached {
+            ports,
+            telling,
+            workshop,
+            capture,
+            shaper,
+            touched,
+            spares,
+            ..
+        } = self;
+        let Some(mut parked) = take_parked(&mut ports.places, at) else {
+            return true;
+        };
+        let Some(since) = parked.since else {
+            put_parked(&mut ports.places, at, parked);
+            return true;
+        };
+        let mut outlets = Outlets {
+            sinks: &mut ports.sinks,
+            places: &mut ports.places,
+            touched: &mut *touched,
+            telling: &mut *telling,
+            workshop: &mut *workshop,
+            capture: &mut *capture,
+            shaper: &mut *shaper,
+            work: Work::frame(),
+            now,
+        };
+        let frame = parked.outgoing();
+        let fate = match (parked.buffer.as_deref(), ports.sources.get_mut(at)) {
+            (Some(buffer), _) => outlets.send(
+                slot,
+                &frame,
+                Payload::Buffer(buffer.get(..frame.total).unwrap_or(&[])),
+            ),
+            (None, Some(Source::Channel(receiver))) => {
+                // Read anew: its writer may have changed it meanwhile, or died.
+                match receiver.ring.peek() {
+                    Ok(Some(record)) if record.len() == frame.total => {
+                        outlets.send(slot, &frame, Payload::Record(&record))
+                    }
+                    _ => Fate::Lost(DropReason::Malformed),
+                }
+            }
+            _ => Fate::Lost(DropReason::PortClosed),
+        };
+        let gone = match fate {
+            Fate::Sent => true,
+            Fate::Lost(reason) => {
+                telling.dropped(slot, reason, now);
+                true
+            }
+            Fate::Full if now.saturating_sub(since) >= PATIENCE => {
+                telling.dropped(slot, DropReason::QueueFull, now);
+                true
+            }
+            Fate::Full => false,
+        };
+        if gone {
+            parked.since = None;
+            match parked.buffer.take() {
+                Some(buffer) => spares.push(buffer),
+                None => {
+                    if let Some(Source::Channel(receiver)) = ports.sources.get_mut(at) {
+                        receiver.ring.advance();
+                        receiver.ring.release();
+                    }
+                }
+            }
+        }
+        put_parked(&mut ports.places, at, parked);
+        gone
+    }
+
+    /// Takes back the buffer that a slot's parked frame holds; the frame is dropped.
+    pub fn take_back(&mut self, slot: Slot) {
+        let Some(place) = self.ports.places.get_mut(slot as usize) else {
+            return;
+        };
+        let Some(parked) = place.parked.as_mut() else {
+            return;
+        };
+        if parked.since.take().is_some() {
+            self.telling
+                .counters
+                .dropped(slot as usize, DropReason::PortClosed, 1);
+        }
+        if let Some(buffer) = parked.buffer.take() {
+            self.spares.push(buffer);
+        }
+    }
+}
+
+/// Out of its slot, to be worked with.
+pub fn take_parked(places: &mut [Place], at: usize) -> Option<Box<Parked>> {
+    places.get_mut(at)?.parked.take()
+}
+
+/// And back.
+pub fn put_parked(places: &mut [Place], at: usize, parked: Box<Parked>) {
+    if let Some(place) = places.get_mut(at) {
+        place.parked = Some(parked);
     }
 }

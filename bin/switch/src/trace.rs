@@ -6,11 +6,9 @@ use crate::outlet::{Outlet, Payload};
 use crate::ports::Sink;
 use crate::worker::Attached;
 use command::verbs::{TRACE_DELIVER, Trace};
-use shm::{SealedImage, Words};
-use std::os::fd::OwnedFd;
-use switch::{FABRIC, HEAD, Ingress, Work};
+use switch::{FABRIC, HEAD, Ingress};
 use telemetry::drops::DropReason;
-use telemetry::trace::{BYTES, LONGEST, MAGIC, MAGIC_AT, Record, Step};
+use telemetry::trace::{Record, Step};
 use wire::offload::RawOffload;
 
 /// What a trace left behind is forgotten after so long, also if nobody says that it is
@@ -18,23 +16,8 @@ use wire::offload::RawOffload;
 const PATIENCE: u64 = 5_000_000_000;
 
 impl Attached {
-    /// Traces the frame, and writes what became of it. What is not well-formed is left
-    /// alone: its page stays empty.
-    pub fn trace(&mut self, body: &Trace, page: OwnedFd, frame: OwnedFd) {
-        let (Ok(page), Ok(frame)) = (Words::map(page, BYTES), SealedImage::map(frame)) else {
-            return;
-        };
-        let bytes = frame.as_slice();
-        if bytes.len() > LONGEST {
-            return;
-        }
-        let mut record = Record::default();
-        self.follow(body, bytes, &mut record);
-        record.write(|word, value| page.store(word, value));
-        page.publish(MAGIC_AT, MAGIC);
-    }
-
-    fn follow(&mut self, body: &Trace, bytes: &[u8], record: &mut Record) {
+    /// Handles the frame, and writes what became of it down.
+    pub fn follow(&mut self, body: &Trace, bytes: &[u8], record: &mut Record) {
         let now = clock::monotonic();
         let deliver = body.flags & TRACE_DELIVER != 0;
         let mut head = [0; HEAD];
@@ -78,32 +61,11 @@ impl Attached {
         deliver: bool,
         record: &mut Record,
     ) -> Option<DropReason> {
-        let Attached {
-            ports,
-            switch,
-            image,
-            telling,
-            workshop,
-            capture,
-            touched,
-            shaper,
-            ..
-        } = self;
-        let Some(image) = image.as_ref().map(|mapped| mapped.image()) else {
+        let (switch, Some(image), outlets) = self.parts(now) else {
             return Some(DropReason::NoImage);
         };
         let mut outlet = Outlet {
-            outlets: crate::outlet::Outlets {
-                sinks: &mut ports.sinks,
-                places: &mut ports.places,
-                touched,
-                telling,
-                workshop,
-                capture,
-                shaper,
-                work: Work::frame(),
-                now,
-            },
+            outlets,
             payload: Payload::Buffer(bytes),
             from: ingress.from,
             parked: None,

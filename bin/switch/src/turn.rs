@@ -3,7 +3,7 @@
 
 use crate::clock;
 use crate::outlet::{Fate, Outlet, Outlets, Payload};
-use crate::parking::{PATIENCE, Parked};
+use crate::parking::{PATIENCE, Parked, put_parked, take_parked};
 use crate::ports::{Place, Sink, Source};
 use crate::worker::Attached;
 use command::verbs::WAIT_POLL;
@@ -449,117 +449,6 @@ impl Attached {
         batch
     }
 
-    /// Tries parked frames again. Those that have waited long enough are dropped.
-    fn retry_parked(&mut self, now: u64) -> bool {
-        let mut moved = false;
-        let mut at = 0;
-        while let Some(slot) = self.parked.get(at).copied() {
-            if self.retry(slot, now) {
-                self.parked.swap_remove(at);
-                self.activate(slot);
-                moved = true;
-            } else {
-                at += 1;
-            }
-        }
-        moved
-    }
-
-    /// Whether a slot's frame is gone: sent, or dropped.
-    fn retry(&mut self, slot: Slot, now: u64) -> bool {
-        let at = slot as usize;
-        let Attached {
-            ports,
-            telling,
-            workshop,
-            capture,
-            shaper,
-            touched,
-            spares,
-            ..
-        } = self;
-        let Some(mut parked) = take_parked(&mut ports.places, at) else {
-            return true;
-        };
-        let Some(since) = parked.since else {
-            put_parked(&mut ports.places, at, parked);
-            return true;
-        };
-        let mut outlets = Outlets {
-            sinks: &mut ports.sinks,
-            places: &mut ports.places,
-            touched: &mut *touched,
-            telling: &mut *telling,
-            workshop: &mut *workshop,
-            capture: &mut *capture,
-            shaper: &mut *shaper,
-            work: Work::frame(),
-            now,
-        };
-        let frame = parked.outgoing();
-        let fate = match (parked.buffer.as_deref(), ports.sources.get_mut(at)) {
-            (Some(buffer), _) => outlets.send(
-                slot,
-                &frame,
-                Payload::Buffer(buffer.get(..frame.total).unwrap_or(&[])),
-            ),
-            (None, Some(Source::Channel(receiver))) => {
-                // Read anew: its writer may have changed it meanwhile, or died.
-                match receiver.ring.peek() {
-                    Ok(Some(record)) if record.len() == frame.total => {
-                        outlets.send(slot, &frame, Payload::Record(&record))
-                    }
-                    _ => Fate::Lost(DropReason::Malformed),
-                }
-            }
-            _ => Fate::Lost(DropReason::PortClosed),
-        };
-        let gone = match fate {
-            Fate::Sent => true,
-            Fate::Lost(reason) => {
-                telling.dropped(slot, reason, now);
-                true
-            }
-            Fate::Full if now.saturating_sub(since) >= PATIENCE => {
-                telling.dropped(slot, DropReason::QueueFull, now);
-                true
-            }
-            Fate::Full => false,
-        };
-        if gone {
-            parked.since = None;
-            match parked.buffer.take() {
-                Some(buffer) => spares.push(buffer),
-                None => {
-                    if let Some(Source::Channel(receiver)) = ports.sources.get_mut(at) {
-                        receiver.ring.advance();
-                        receiver.ring.release();
-                    }
-                }
-            }
-        }
-        put_parked(&mut ports.places, at, parked);
-        gone
-    }
-
-    /// Takes back the buffer that a slot's parked frame holds; the frame is dropped.
-    pub fn take_back(&mut self, slot: Slot) {
-        let Some(place) = self.ports.places.get_mut(slot as usize) else {
-            return;
-        };
-        let Some(parked) = place.parked.as_mut() else {
-            return;
-        };
-        if parked.since.take().is_some() {
-            self.telling
-                .counters
-                .dropped(slot as usize, DropReason::PortClosed, 1);
-        }
-        if let Some(buffer) = parked.buffer.take() {
-            self.spares.push(buffer);
-        }
-    }
-
     /// Hands over what waited for a rate toward its receiver and may go now; whether
     /// anything did.
     fn release(&mut self, now: u64) -> bool {
@@ -623,30 +512,8 @@ impl Attached {
         if now < self.switch.next_deadline() {
             return;
         }
-        let Attached {
-            ports,
-            switch,
-            image,
-            telling,
-            workshop,
-            capture,
-            shaper,
-            touched,
-            ..
-        } = self;
-        let Some(image) = image.as_ref().map(|mapped| mapped.image()) else {
+        let (switch, Some(image), outlets) = self.parts(now) else {
             return;
-        };
-        let outlets = Outlets {
-            sinks: &mut ports.sinks,
-            places: &mut ports.places,
-            touched,
-            telling,
-            workshop,
-            capture,
-            shaper,
-            work: Work::frame(),
-            now,
         };
         let mut outlet = Outlet {
             outlets,
@@ -809,14 +676,4 @@ const fn tapped() -> Work {
 /// What a call cost that gave no frame.
 const fn lost_call() -> u64 {
     tapped().cost()
-}
-
-fn take_parked(places: &mut [Place], at: usize) -> Option<Box<Parked>> {
-    places.get_mut(at)?.parked.take()
-}
-
-fn put_parked(places: &mut [Place], at: usize, parked: Box<Parked>) {
-    if let Some(place) = places.get_mut(at) {
-        place.parked = Some(parked);
-    }
 }

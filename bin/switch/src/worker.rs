@@ -2,10 +2,9 @@
 
 use crate::capture::Capture;
 use crate::clock;
-use crate::journal::Journal;
 use crate::listing::Listing;
 use crate::outlet::{Outlets, Workshop};
-use crate::ports::{Place, Ports, Sink, Source};
+use crate::ports::{Ports, Sink, Source};
 use crate::readiness::{CONTROL, Readiness};
 use crate::telling::Telling;
 use command::Message;
@@ -16,8 +15,8 @@ use command::verbs::{
     WAIT_POLL,
 };
 use guard::guard;
-use image::MappedCompartment;
 use image::map::NOT_ATTACHED;
+use image::{CompartmentImage, MappedCompartment};
 use port::Tap;
 use ring::State;
 use rounds::Rounds;
@@ -30,7 +29,7 @@ use telemetry::counters::ProcessWord;
 use telemetry::drops::DropReason;
 use telemetry::recorder::EventKind;
 use wire::offload::MAX_FRAME;
-use worker::{Outbox, system};
+use worker::{Journal, Outbox, system};
 
 #[cfg(test)]
 mod tests;
@@ -385,12 +384,12 @@ impl Worker {
         let Some(attached) = self.attached.as_mut() else {
             return;
         };
-        let mut fds = fds.into_iter();
         if body.flags & TRACE_END != 0 {
             attached.end_trace(clock::monotonic());
-        } else if let (Some(page), Some(frame)) = (fds.next(), fds.next()) {
-            attached.trace(body, page, frame);
         }
+        worker::traced(body, fds, |bytes, record| {
+            attached.follow(body, bytes, record)
+        });
     }
 
     /// Closes what misbehaved or vanished in this turn, and says so; the rest goes on.
@@ -581,12 +580,11 @@ impl Attached {
         }
     }
 
-    /// The outlets, and the rest of what a batch needs, apart.
-    pub fn outlets(&mut self, now: u64) -> Outlets<'_> {
-        let places: &mut [Place] = &mut self.ports.places;
-        Outlets {
+    /// The switch, its image if there is one, and the outlets, apart.
+    pub fn parts(&mut self, now: u64) -> (&mut Switch, Option<CompartmentImage<'_>>, Outlets<'_>) {
+        let outlets = Outlets {
             sinks: &mut self.ports.sinks,
-            places,
+            places: &mut self.ports.places,
             touched: &mut self.touched,
             telling: &mut self.telling,
             workshop: &mut self.workshop,
@@ -594,7 +592,14 @@ impl Attached {
             shaper: &mut self.shaper,
             work: Work::frame(),
             now,
-        }
+        };
+        let image = self.image.as_ref().map(|mapped| mapped.image());
+        (&mut self.switch, image, outlets)
+    }
+
+    /// The outlets alone.
+    pub fn outlets(&mut self, now: u64) -> Outlets<'_> {
+        self.parts(now).2
     }
 }
 

@@ -82,6 +82,21 @@ impl Connections {
         Connections::named(seed, &owners)
     }
 
+    /// Of nobody: none of it is found, opened or restored.
+    pub const fn of_nobody(seed: [u64; 2]) -> Connections {
+        Connections {
+            seed,
+            owners: Vec::new(),
+            sets: Sets::NONE,
+            heads: Vec::new(),
+            records: Vec::new(),
+            translations: Vec::new(),
+            cursor: (0, 0),
+            journal: None,
+            former: None,
+        }
+    }
+
     /// Room for as many connections of each owner as is said beside its name, by which a
     /// successor knows it again. `seed` is random and told to nobody. The memory is
     /// reserved here, once, and becomes resident as it is used.
@@ -115,15 +130,12 @@ impl Connections {
         }
         let size = records as usize;
         Ok(Connections {
-            seed,
             owners,
             sets: Sets::new(sets as usize).ok_or(TooMany)?,
             heads: u32::new_vec_zeroed(size.div_ceil(2)).map_err(|_| TooMany)?,
             records: Record::new_vec_zeroed(size).map_err(|_| TooMany)?,
             translations: Translation::new_vec_zeroed(size).map_err(|_| TooMany)?,
-            cursor: (0, 0),
-            journal: None,
-            former: None,
+            ..Connections::of_nobody(seed)
         })
     }
 

@@ -80,6 +80,18 @@ pub struct Fragments<T> {
 }
 
 impl<T: Copy + FromZeros> Fragments<T> {
+    /// Of nobody: none is remembered.
+    pub const fn of_nobody(seed: [u64; 2]) -> Fragments<T> {
+        Fragments {
+            seed,
+            owners: 0,
+            each: 0,
+            marks: Vec::new(),
+            packets: Vec::new(),
+            judged: Vec::new(),
+        }
+    }
+
     /// Room for `each` packets of each of `owners`. `seed` is random and told to nobody.
     /// All memory is reserved here and becomes resident as it is used.
     ///

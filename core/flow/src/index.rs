@@ -39,6 +39,12 @@ pub(crate) struct Sets {
 }
 
 impl Sets {
+    /// None.
+    pub(crate) const NONE: Sets = Sets {
+        words: Vec::new(),
+        skip: 0,
+    };
+
     /// `None`: the memory is not to be had.
     pub(crate) fn new(count: usize) -> Option<Sets> {
         let words = u32::new_vec_zeroed((count + 1).checked_mul(WAYS)?).ok()?;

@@ -66,9 +66,8 @@ impl Tracking {
     pub(crate) fn new(seed: u64) -> Tracking {
         let keys = keys(seed);
         Tracking {
-            // INVARIANT: no owners are never too many.
-            connections: Connections::new(keys, &[]).unwrap_or_else(|_| unreachable!()),
-            fragments: Fragments::new(keys, 0, 0).unwrap_or_else(|_| unreachable!()),
+            connections: Connections::of_nobody(keys),
+            fragments: Fragments::of_nobody(keys),
             epoch: 0,
             edit: Edit::all(),
             seed,

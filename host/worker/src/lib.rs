@@ -2,11 +2,15 @@
 //! take channels and images from the supervisor by the same rules.
 
 pub mod clock;
+mod journal;
 mod outbox;
 #[cfg(test)]
 mod tests;
+mod traced;
 
+pub use journal::Journal;
 pub use outbox::Outbox;
+pub use traced::traced;
 
 use command::Message;
 use command::verbs::{AddPort, Ready, UseImage, closed_by};

@@ -4,7 +4,7 @@ use guard::guard;
 use std::collections::HashMap;
 
 use super::Check;
-use crate::model::{Endpoint, MIN_MTU4, MIN_MTU6, Offload, Outside, Role, Route, Subnet, Tenant};
+use crate::model::{Endpoint, MIN_MTU4, MIN_MTU6, Outside, Role, Route, Subnet, Tenant};
 use crate::rates::{Limit, Rate};
 use crate::shapes::{Attach, Via};
 use crate::source::{Located, Span};
@@ -14,8 +14,6 @@ use crate::values::{Mac, Name, Prefix};
 const MAX_ADDRESSES: usize = 16;
 /// No switch takes segments below it (`wire::offload::MIN_GSO_FLOOR`).
 const LEAST_SEGMENT: u32 = 256;
-/// Wire bytes that the largest frame with segmentation offload may stand for.
-const LARGE_FRAME: u64 = 98_304;
 
 impl Check<'_> {
     pub(super) fn tenant(&mut self, tenant: &Tenant) {
@@ -100,7 +98,7 @@ impl Check<'_> {
         if let Some(weight) = tenant.weight {
             self.range(weight, 1, 255, "a weight");
         }
-        self.rate(&tenant.rate, true);
+        self.rate(&tenant.rate);
         if let Some(channel) = tenant.channel {
             self.capacity(channel.value.0, channel.span, 256 << 10);
         }
@@ -199,10 +197,7 @@ impl Check<'_> {
                 "an endpoint's connections",
             );
         }
-        let large = [Offload::Tso4, Offload::Tso6, Offload::Uso]
-            .into_iter()
-            .any(|o| endpoint.takes(o));
-        self.rate(&endpoint.rate, large);
+        self.rate(&endpoint.rate);
         if let Some(weight) = endpoint.weight {
             self.range(weight, 1, 255, "a weight");
         }
@@ -227,15 +222,15 @@ impl Check<'_> {
         }
     }
 
-    /// Both directions of a rate; `large`: large frames may be sent under it.
-    fn rate(&mut self, rate: &Option<Rate>, large: bool) {
+    /// Both directions of a rate.
+    fn rate(&mut self, rate: &Option<Rate>) {
         let limits = rate.iter().flat_map(|rate| [&rate.from, &rate.to]);
         for limit in limits.flatten() {
-            self.limit(limit, large);
+            self.limit(limit);
         }
     }
 
-    fn limit(&mut self, rate: &Limit, large: bool) {
+    fn limit(&mut self, rate: &Limit) {
         if let Some(bits) = rate.bits.filter(|b| b.value.0 < 8_000) {
             self.findings
                 .add(
@@ -254,24 +249,10 @@ impl Check<'_> {
                 )
                 .help("use `state: quarantined` to cut an endpoint off");
         }
-        if let Some(burst) = rate.burst {
-            let least = if large { LARGE_FRAME } else { 2048 };
-            if rate.bits.is_none() {
-                self.findings
-                    .add("rate", burst.span, "a burst is given without a rate")
-                    .help("add `bits: ...`");
-            } else if burst.value.0 < least {
-                self.findings
-                    .add(
-                        "range",
-                        burst.span,
-                        format!("a burst of {} would drop every large frame", burst.value),
-                    )
-                    .help(format!(
-                        "at least {least} bytes{}",
-                        if large { ", or `offloads: [csum]`" } else { "" }
-                    ));
-            }
+        if let Some(burst) = rate.burst.filter(|_| rate.bits.is_none()) {
+            self.findings
+                .add("rate", burst.span, "a burst is given without a rate")
+                .help("add `bits: ...`");
         }
     }
 

@@ -1,10 +1,10 @@
 //! The journal of connections: memory that the keeper holds and that, of all processes,
 //! this one alone has mapped.
 
+use flow::Memory;
 use shm::Words;
 use std::io;
 use std::os::fd::OwnedFd;
-use switch::Memory;
 
 /// It.
 pub struct Journal(Words);

@@ -1,0 +1,267 @@
+//! What is there when the controller comes, or an apply failed: read, and made to be as what
+//! is applied.
+
+use super::{Applier, stored};
+use crate::difference::{Difference, Existing};
+use crate::happenings::now_ms;
+use crate::proof::Prover;
+use crate::steps::{Batch, Key, Progress, Step, described, perform, settle};
+use crate::supervisor::{Refusal, Supervisor};
+use crate::world::World;
+use api::{AuditEntry, Fault, Whose};
+use command::verbs::{FABRIC, Inspect, PROVE_TO_INSTALL};
+use guard::guard;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use store::{Deed, HistoryEntry, Store, StoreError, Token, Undertaking};
+
+impl Applier {
+    /// At the start, and again until it succeeds (a disk that was full gets room):
+    /// finds what is applied and makes the host so, whatever was under way: an apply
+    /// that was not concluded is undone. Gives whether what is applied is known.
+    pub async fn recover(&mut self) -> bool {
+        if self.ready {
+            return true;
+        }
+        let (applied, undertaking, tokens) = match self.remembered() {
+            Ok(remembered) => remembered,
+            Err(error) => {
+                self.degraded(error.to_string());
+                return false;
+            }
+        };
+        self.ready = true;
+        self.shown.tell(|health| health.degraded.clear());
+        if let Err(sentence) = self.resume(applied, undertaking).await {
+            self.happenings.left_behind(sentence.clone());
+            self.degraded(sentence);
+        }
+        self.tokens.set(tokens);
+        self.end_tokens();
+        self.refresh_history();
+        true
+    }
+
+    async fn resume(
+        &mut self,
+        applied: Option<store::Applied>,
+        undertaking: Option<Undertaking>,
+    ) -> Result<(), String> {
+        let new = applied.is_none() && undertaking.is_none();
+        let world = match applied {
+            None => Arc::new(World::default()),
+            Some(applied) => Arc::new(World::recall(&applied).map_err(|fault| {
+                format!(
+                    "the spec that was applied is not understood any more: {}",
+                    fault.message
+                )
+            })?),
+        };
+        self.shown.show(world.clone());
+        if new {
+            // Nobody said that what runs is to go: the file was moved aside, or lost.
+            let running = inventory(&self.supervisor)
+                .await
+                .map_err(|refusal| refusal.to_string())?;
+            return if running.is_empty() {
+                Ok(())
+            } else {
+                Err(
+                    "the state file is new, and what runs goes on running: apply the spec again"
+                        .into(),
+                )
+            };
+        }
+        let again = if guard!("apply-recover") {
+            reconcile(&self.supervisor, &mut self.prover, &world).await
+        } else {
+            Ok(0)
+        };
+        match again {
+            Ok(steps) if steps > 0 => self.happenings.say(
+                "recovered",
+                format!("{steps} steps to be again as the spec says"),
+            ),
+            Ok(_) => {}
+            Err(refusal) => {
+                self.degraded(format!(
+                    "the host is not as the spec says: {refusal}; apply it again"
+                ));
+                self.happenings.left_behind(self.shown.health().degraded);
+            }
+        }
+        if let Some(undertaking) = undertaking {
+            let entry = HistoryEntry {
+                time_s: now_ms() / 1000,
+                uid: undertaking.uid,
+                epoch: undertaking.epoch,
+                digest: undertaking.digest,
+                source: undertaking.source,
+                outcome: "rolled back: the controller was restarted before it was complete".into(),
+                ..HistoryEntry::default()
+            };
+            let ended = self.store().and_then(|store| {
+                let deed = AuditEntry {
+                    time_ms: now_ms(),
+                    uid: Some(entry.uid),
+                    kind: "apply".into(),
+                    object: entry.source.clone(),
+                    outcome: entry.outcome.clone(),
+                    ..AuditEntry::default()
+                };
+                let deeds = [Deed(deed)];
+                store
+                    .abandon(&entry, &deeds)
+                    .map_err(|error| stored(&error))
+            });
+            if let Err(fault) = ended {
+                self.degraded(fault.message);
+            }
+        }
+        Ok(())
+    }
+
+    #[expect(clippy::type_complexity, reason = "three records of the store")]
+    fn remembered(
+        &mut self,
+    ) -> Result<(Option<store::Applied>, Option<Undertaking>, Vec<Token>), StoreError> {
+        let store = match &mut self.store {
+            Some(store) => store,
+            none => none.insert((self.open)()?),
+        };
+        Ok((store.applied()?, store.undertaking()?, store.tokens()?))
+    }
+
+    /// Says it once, however often it is tried again.
+    pub(super) fn degraded(&self, sentence: String) {
+        if self.shown.health().degraded != sentence {
+            self.happenings.say("degraded", sentence.clone());
+            self.shown.tell(|health| health.degraded = sentence);
+        }
+    }
+
+    pub(super) async fn recovered(&mut self) -> Result<(), Fault> {
+        if self.recover().await {
+            return Ok(());
+        }
+        let sentence = self.shown.health().degraded;
+        Err(Fault::new(
+            "store",
+            Whose::Host,
+            sentence,
+            "nothing was changed",
+        ))
+    }
+
+    pub(super) fn store(&mut self) -> Result<&mut Store, Fault> {
+        // INVARIANT: nothing is asked of it before `recover` has opened it.
+        self.store
+            .as_mut()
+            .ok_or_else(|| Fault::new("store", Whose::Bulkhead, "the state file is not open", ""))
+    }
+}
+
+/// Makes what exists as this world says, whatever it is. Gives how many steps it took.
+/// Where an image is to be installed, all are proved first: these were compiled anew.
+pub(super) async fn reconcile(
+    supervisor: &Arc<Supervisor>,
+    prover: &mut Prover,
+    world: &World,
+) -> Result<usize, String> {
+    let objects = inventory(supervisor)
+        .await
+        .map_err(|refusal| refusal.to_string())?;
+    let mut existing = Existing {
+        objects,
+        ..Existing::default()
+    };
+    existing.images = installed(supervisor, &existing.objects)
+        .await
+        .map_err(|refusal| refusal.to_string())?;
+    let difference = Difference::between(
+        &existing,
+        world.objects(),
+        world.digests(),
+        world.images(),
+        world.epoch(),
+    );
+    let batches: Vec<Batch> = difference
+        .prepare
+        .into_iter()
+        .chain(difference.commit)
+        .chain(difference.cleanup)
+        .collect();
+    let steps = batches.iter().map(Vec::len).sum();
+    let mut all = batches.iter().flatten();
+    if all.any(|step| matches!(step, Step::Install(..))) {
+        prover
+            .prove(world, PROVE_TO_INSTALL)
+            .await
+            .map_err(|fault| fault.message)?;
+    }
+    let mut first = None;
+    for batch in batches {
+        let mut progress = Progress::default();
+        perform(supervisor, vec![batch], &mut progress).await;
+        if let Some((step, refusal)) = progress.failed {
+            first.get_or_insert_with(|| format!("{}: {refusal}", described(&step)));
+        }
+    }
+    settle(supervisor).await;
+    first.map_or(Ok(steps), Err)
+}
+
+/// What exists, with the digests of the bodies that made it.
+pub(super) async fn inventory(supervisor: &Supervisor) -> Result<BTreeMap<Key, [u8; 32]>, Refusal> {
+    let things = supervisor.inventory().await?;
+    let keyed = things.into_iter().filter_map(|thing| {
+        let key = match thing.kind {
+            1 => Key::Compartment(thing.id),
+            2 => Key::Port(thing.id, thing.slot),
+            3 => Key::Uplink(thing.id),
+            _ => return None,
+        };
+        Some((key, thing.created))
+    });
+    Ok(keyed.collect())
+}
+
+/// Digests of the images in use.
+pub(super) async fn installed(
+    supervisor: &Arc<Supervisor>,
+    objects: &BTreeMap<Key, [u8; 32]>,
+) -> Result<BTreeMap<u32, [u8; 32]>, Refusal> {
+    let mut running = tokio::task::JoinSet::new();
+    let compartments = objects.keys().filter_map(|key| match key {
+        Key::Compartment(id) => Some(*id),
+        _ => None,
+    });
+    for target in compartments.chain([FABRIC]) {
+        let supervisor = supervisor.clone();
+        running.spawn(async move {
+            (
+                target,
+                supervisor
+                    .query(&Inspect {
+                        target,
+                        ..Inspect::default()
+                    })
+                    .await,
+            )
+        });
+    }
+    let mut images = BTreeMap::new();
+    while let Some(ended) = running.join_next().await {
+        let Ok((target, outcome)) = ended else {
+            continue;
+        };
+        match outcome {
+            Ok((inspect, _)) if inspect.digest != [0; 32] => {
+                images.insert(target, inspect.digest);
+            }
+            Ok(_) | Err(Refusal::Refused { .. }) => {}
+            Err(refusal) => return Err(refusal),
+        }
+    }
+    Ok(images)
+}
