@@ -8,11 +8,16 @@ use crate::known::Changed;
 use crate::likely::likely;
 use crate::lines::{Book, Line, Side, same, written};
 use crate::meaning::{Cubes, Witness, difference};
+use crate::showing::Seat;
 use crate::space::{Addresses, anywhere, packets};
+use crate::way::{Place, Way};
 use guard::guard;
 use image::CompartmentImage;
 use image::compartment::NONE;
 use image::rules::{Action, RuleTable};
+
+/// Why nobody can send a packet that is like no other.
+const NOT_USUAL: &str = "no TCP, UDP or ping between addresses that endpoints were given, or with a host outside, shows just this";
 
 /// What a question about one table may cost: less than 50 ms, with room for a busy core.
 pub const TABLE_FUEL: u64 = 2_000_000;
@@ -77,6 +82,8 @@ pub(crate) fn tables(
         let asked = Question {
             host,
             slot,
+            seat: Seat { host, slot, image },
+            index,
             book,
             at,
             side,
@@ -122,6 +129,9 @@ fn is_six(range: &Addresses) -> bool {
 struct Question<'q> {
     host: &'q Host<'q>,
     slot: u32,
+    seat: Seat<'q>,
+    /// The endpoint's in the image.
+    index: u32,
     book: &'q Book<'q>,
     at: usize,
     side: Side,
@@ -158,23 +168,29 @@ impl Question<'_> {
                 let only_six = four.is_none() && self.has_four();
                 for (witness, v4) in [(four, true), (six, false)] {
                     if let Some(witness) = witness {
-                        let shown = self.likelier(witness, &installed, &wanted, v4);
-                        breaches.push(self.differs(&shown, &lines, only_six));
+                        let (shown, is_likely) = self.likelier(witness, &installed, &wanted, v4);
+                        breaches.push(self.differs(&shown, is_likely, &lines, only_six));
                     }
                 }
             }
         }
     }
 
-    /// A packet that can be sent and shows the same, if there is one. What is proved does not
-    /// depend on it.
-    fn likelier(&self, witness: Witness, installed: &Cubes, wanted: &Cubes, v4: bool) -> Witness {
+    /// A packet that can be sent and shows the same, and whether there is one. What is proved
+    /// does not depend on it.
+    fn likelier(
+        &self,
+        witness: Witness,
+        installed: &Cubes,
+        wanted: &Cubes,
+        v4: bool,
+    ) -> (Witness, bool) {
         let space = likely(self.host, self.book, self.at, self.side, v4);
         let found = difference(installed, wanted, &space, &mut Fuel(TABLE_FUEL));
         let kind = |w: &Witness| (w.installed.0, w.wanted.0, w.wanted.1.is_some());
         match found {
-            Ok(Some(found)) if kind(&found) == kind(&witness) => found,
-            _ => witness,
+            Ok(Some(found)) if kind(&found) == kind(&witness) => (found, true),
+            _ => (witness, false),
         }
     }
 
@@ -183,7 +199,13 @@ impl Question<'_> {
         member.is_some_and(|m| m.given.iter().any(|a| a.is_ipv4()))
     }
 
-    fn differs(&self, witness: &Witness, lines: &[Option<&Line>], only_six: bool) -> Breach {
+    fn differs(
+        &self,
+        witness: &Witness,
+        is_likely: bool,
+        lines: &[Option<&Line>],
+        only_six: bool,
+    ) -> Breach {
         let (does, wants) = (witness.installed.0, witness.wanted.0);
         let by = witness
             .wanted
@@ -208,19 +230,43 @@ impl Question<'_> {
             None => format!("by default it is to be: {wants}"),
         };
         let what = format!("its {word} table says {does} where {wanted}");
-        Breach::new(class, self.slot, what)
-            .at(name(self.book, self.at))
-            .shown(witness.packet, self.path())
+        let breach = Breach::new(class, self.slot, what).at(name(self.book, self.at));
+        self.shown(breach, witness, is_likely)
             .by(by.map(|line| written(self.host, line)))
     }
 
-    fn path(&self) -> String {
-        let name = name(self.book, self.at);
-        let slot = self.slot;
-        match self.side {
-            Side::Egress => format!("from {name} by its egress table in the switch in slot {slot}"),
-            Side::Ingress => format!("to {name} by its ingress table in the switch in slot {slot}"),
+    /// With its packet, and the way that it goes past this table.
+    fn shown(&self, breach: Breach, witness: &Witness, is_likely: bool) -> Breach {
+        let packet = witness.packet;
+        if !is_likely {
+            let breach = breach.nobody(NOT_USUAL);
+            return Breach {
+                packet: Some(packet.into()),
+                ..breach
+            };
         }
+        let tenant = self.image_tenant();
+        let own = self.seat.port(self.index);
+        let (from, to) = match self.side {
+            Side::Egress => (own, self.seat.leads(tenant, &packet.destination)),
+            Side::Ingress => (self.seat.leads(tenant, &packet.source), own),
+        };
+        let to = match witness.installed.0 {
+            Action::Deny => Place::Dropped { slot: self.slot },
+            Action::Allow | Action::AllowStateless => to,
+        };
+        let (name, word) = (name(self.book, self.at), self.side.word());
+        let way = Way {
+            by: format!("the {word} table of {name}"),
+            ..Way::new(from, to)
+        };
+        breach.shown(packet, way)
+    }
+
+    fn image_tenant(&self) -> u32 {
+        let mut all = self.seat.image.tenants().iter();
+        let at = all.position(|t| t.id == self.book.view.id);
+        at.map_or(NONE, |at| at as u32)
     }
 
     fn guardrails(&self, breaches: &mut Vec<Breach>) {
@@ -235,18 +281,16 @@ impl Question<'_> {
             match difference(&installed, &wanted, &space, &mut fuel) {
                 Ok(None) => {}
                 Ok(Some(witness)) => {
-                    let witness = self.likelier(witness, &installed, &wanted, v4);
+                    let (witness, is_likely) = self.likelier(witness, &installed, &wanted, v4);
                     let line = witness.wanted.1.and_then(|at| lines.get(at));
                     let named = line.map_or("a guardrail", |l| l.name.as_str());
                     let (does, wants) = (witness.installed.0, witness.wanted.0);
                     let word = self.side.word();
                     let what = format!("its {word} table says {does} where {named} says {wants}");
-                    breaches.push(
-                        Breach::new(Class::Guardrail, self.slot, what)
-                            .at(name(self.book, self.at))
-                            .shown(witness.packet, self.path())
-                            .by(line.map(|line| written(self.host, line))),
-                    );
+                    let breach = Breach::new(Class::Guardrail, self.slot, what)
+                        .at(name(self.book, self.at))
+                        .by(line.map(|line| written(self.host, line)));
+                    breaches.push(self.shown(breach, &witness, is_likely));
                 }
                 Err(OutOfFuel) => {
                     breaches.push(self.spent());

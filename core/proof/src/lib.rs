@@ -6,8 +6,9 @@
 //!
 //! `cube` and `space` are about boxes of packets, `meaning` about lists of rules.
 //! `intend` and `lines` say what the spec and the numbers mean, `places` and `inside`
-//! hold a compartment's image against it, `likely` chooses what shows a breach, `reach` is
-//! what tenants ask for, `between` what joins compartments. `prove` asks it all, but for
+//! hold a compartment's image against it, `reach` is what tenants ask for, `between` and
+//! `templates` what joins compartments. `likely` and `showing` choose what shows a breach,
+//! and say which `way` it goes; no proof depends on them. `prove` asks it all, but for
 //! what `known` says was proved before.
 
 mod between;
@@ -24,9 +25,12 @@ mod places;
 mod prove;
 mod ranges;
 mod reach;
+mod showing;
 mod space;
+mod templates;
 #[cfg(test)]
 mod tests;
+mod way;
 
 pub use breach::{Breach, Class, Packet, Written};
 pub use cube::{Cube, Fuel, OutOfFuel};
@@ -35,3 +39,4 @@ pub use known::{Known, Read};
 pub use meaning::{Cubes, Witness, difference, passes, stopped};
 pub use prove::{Claim, prove};
 pub use space::{Addresses, anywhere, packets};
+pub use way::{Becomes, Place, Way};

@@ -8,6 +8,7 @@ use crate::ranges::{Range, common, of_prefix, one, others, tidy};
 use crate::space::{Addresses, packets};
 use core::net::{Ipv4Addr, Ipv6Addr};
 use spec::State;
+use wire::address::unmapped;
 use wire::{icmpv4, icmpv6, tcp, udp};
 
 /// TCP, UDP and pings of one family between a member's addresses and those of others of
@@ -42,6 +43,13 @@ pub(crate) fn between(book: &Book<'_>, from: usize, to: usize) -> Vec<Cube> {
         cut(&packets(sources, destinations), v4)
     };
     [of(true), of(false)].concat()
+}
+
+/// The same from one address to another.
+pub(crate) fn usually(source: &[u8; 16], destination: &[u8; 16]) -> Vec<Cube> {
+    let v4 = unmapped(destination).is_some();
+    let of = |address: &[u8; 16]| [*address..=*address];
+    cut(&packets(&of(source), &of(destination)), v4)
 }
 
 /// A member's own addresses of one family, as written or chosen.

@@ -7,7 +7,7 @@ use crate::intend::{Host, Unknown, View};
 use crate::known::{Before, Known, Meant, Read, Same};
 use crate::lines::Book;
 use crate::numbers::Numbers;
-use crate::{places, reach};
+use crate::{places, reach, showing};
 use guard::guard;
 use image::{Aligned, CompartmentImage, Digest, FabricImage, MapError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -109,6 +109,8 @@ pub fn prove(claim: &Claim<'_>, known: &mut Known) -> Result<Vec<Digest>, Vec<Br
     }
     if !breaches.is_empty() {
         breaches.truncate(MAX_BREACHES);
+        // Unreadable, it brings nothing anywhere, and is said to be unreadable.
+        let _ = with_fabric(claim.fabric, |image| showing::brought(image, &mut breaches));
         return Err(breaches);
     }
     let proved = images.values().copied().collect();

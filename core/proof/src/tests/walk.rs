@@ -15,7 +15,7 @@ use wire::offload::RawOffload;
 use wire::{MacAddress, Probe, Tuple};
 
 /// A router outside, whose MAC is known.
-const ROUTER: [u8; 6] = [2, 0, 0, 0, 9, 9];
+pub const ROUTER: [u8; 6] = [2, 0, 0, 0, 9, 9];
 /// A second after the start, ns.
 const SECOND: u64 = 1_000_000_000;
 
@@ -159,7 +159,7 @@ enum Place {
 }
 
 /// What a switch that has just started with this image does with one frame.
-fn handled(
+pub fn handled(
     image: &[u8],
     from: Slot,
     tag: u16,
