@@ -426,14 +426,18 @@ fn gone(seat: Seat<'_>, agreement: &Agreement, role: u16, tenant: usize) -> Show
         let from = Place::Channel { slot, tag };
         return Ok((packet, Way::new(from, Place::Dropped { slot })));
     }
-    let name = host.spec.tenants.get(tenant).map_or("", |t| t.name.as_str());
+    let name = host
+        .spec
+        .tenants
+        .get(tenant)
+        .map_or("", |t| t.name.as_str());
     let id = host.numbers.tenants.get(name).map(|t| t.id);
     let index = image.tenants().iter().position(|t| Some(t.id) == id);
     let index = index.ok_or("the tenant is not in the image")? as u32;
     let v4 = unmapped(&packet.destination).is_some();
     let user = seat.speaker(index, v4, None);
     let (user, source) = user.ok_or("nobody there has an address of its family")?;
-    let to = seat.leads(index, &packet.destination);
+    let to = seat.leads(index, &packet);
     Ok((Tuple { source, ..packet }, Way::new(seat.port(user), to)))
 }
 
@@ -521,7 +525,11 @@ fn side(
     {
         let what = format!("its side of agreement {id} {what}");
         let shown = packet.ok_or("nobody is in the prefixes that differ".to_owned());
-        wrong(Class::WrongPrefix, what, shown.map(|packet| seat.across_prefixes(crossing, packet)));
+        wrong(
+            Class::WrongPrefix,
+            what,
+            shown.map(|packet| seat.across_prefixes(crossing, packet)),
+        );
     }
     let [four, six] = &agreement.families;
     let address = |family: &Option<Family>| {
@@ -581,7 +589,10 @@ fn translated(seat: Seat<'_>, crossing: &Crossing, agreement: &Agreement) -> Sho
             return Ok((packet, way));
         }
     }
-    Err("every address that it translates to is an agreed one, though not all of them are there".into())
+    Err(
+        "every address that it translates to is an agreed one, though not all of them are there"
+            .into(),
+    )
 }
 
 /// Addresses of a packet across an agreement of prefixes.

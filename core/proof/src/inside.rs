@@ -3,21 +3,22 @@
 
 use crate::breach::{Breach, Class};
 use crate::cube::{Cube, Fuel, OutOfFuel};
-use crate::intend::Host;
+use crate::intend::{Agreement, Host};
 use crate::known::Changed;
-use crate::likely::likely;
+use crate::likely::{likely, possible, users};
 use crate::lines::{Book, Line, Side, same, written};
-use crate::meaning::{Cubes, Witness, difference};
-use crate::showing::Seat;
+use crate::meaning::{Cubes, Witness, difference, passes, stopped};
+use crate::showing::{Seat, Shown};
 use crate::space::{Addresses, anywhere, packets};
 use crate::way::{Place, Way};
 use guard::guard;
 use image::CompartmentImage;
-use image::compartment::NONE;
+use image::compartment::{CROSSING_OFFERER, Crossing, NONE};
 use image::rules::{Action, RuleTable};
+use wire::Tuple;
 
 /// Why nobody can send a packet that is like no other.
-const NOT_USUAL: &str = "no TCP, UDP or ping between addresses that endpoints were given, or with a host outside, shows just this";
+const NOBODYS: &str = "no packet that begins anything between addresses that somebody has, here or outside, shows just this";
 
 /// What a question about one table may cost: less than 50 ms, with room for a busy core.
 pub const TABLE_FUEL: u64 = 2_000_000;
@@ -126,6 +127,15 @@ fn is_six(range: &Addresses) -> bool {
     four.is_some_and(|four| range.start() > four.end() || range.end() < four.start())
 }
 
+/// How a packet is sent that shows a difference.
+#[derive(Clone, Copy)]
+enum Sent<'a> {
+    Plainly,
+    /// By an agreement's users.
+    By(&'a Agreement),
+    ByNobody,
+}
+
 struct Question<'q> {
     host: &'q Host<'q>,
     slot: u32,
@@ -168,8 +178,8 @@ impl Question<'_> {
                 let only_six = four.is_none() && self.has_four();
                 for (witness, v4) in [(four, true), (six, false)] {
                     if let Some(witness) = witness {
-                        let (shown, is_likely) = self.likelier(witness, &installed, &wanted, v4);
-                        breaches.push(self.differs(&shown, is_likely, &lines, only_six));
+                        let (shown, sent) = self.likelier(witness, &installed, &wanted, v4);
+                        breaches.push(self.differs(&shown, sent, &lines, only_six));
                     }
                 }
             }
@@ -184,14 +194,50 @@ impl Question<'_> {
         installed: &Cubes,
         wanted: &Cubes,
         v4: bool,
-    ) -> (Witness, bool) {
-        let space = likely(self.host, self.book, self.at, self.side, v4);
-        let found = difference(installed, wanted, &space, &mut Fuel(TABLE_FUEL));
+    ) -> (Witness, Sent<'_>) {
         let kind = |w: &Witness| (w.installed.0, w.wanted.0, w.wanted.1.is_some());
-        match found {
-            Ok(Some(found)) if kind(&found) == kind(&witness) => (found, true),
-            _ => (witness, false),
+        for choose in [likely, possible] {
+            let space = choose(self.host, self.book, self.at, self.side, v4);
+            let found = difference(installed, wanted, &space, &mut Fuel(TABLE_FUEL));
+            if let Ok(Some(found)) = found
+                && kind(&found) == kind(&witness)
+            {
+                return (found, Sent::Plainly);
+            }
         }
+        let id = self.book.view.members.get(self.at).map(|m| m.id);
+        let own = |a: &&Agreement| self.side == Side::Ingress && a.endpoint == id;
+        for agreement in self.host.agreements.iter().filter(own) {
+            let space = users(agreement, v4);
+            let found = difference(installed, wanted, &space, &mut Fuel(TABLE_FUEL));
+            let Ok(Some(found)) = found else {
+                continue;
+            };
+            // Whom of them a user appears as is the switch's to choose.
+            let Tuple {
+                destination_port: port,
+                protocol,
+                ..
+            } = found.packet;
+            let all = [0; 16]..=[0xff; 16];
+            let same = Cube::new(
+                &all,
+                &all,
+                &(1024..=1024),
+                &(port..=port),
+                &(protocol..=protocol),
+            );
+            let space: Vec<Cube> = space.iter().filter_map(|part| part.and(&same)).collect();
+            let fuel = &mut Fuel(TABLE_FUEL);
+            let others = match found.installed.0 {
+                Action::Deny => passes(&[installed], &space, fuel).map(|f| f.is_some()),
+                _ => stopped(&[installed], &space, fuel).map(|f| f.is_some()),
+            };
+            if others == Ok(false) && kind(&found) == kind(&witness) {
+                return (found, Sent::By(agreement));
+            }
+        }
+        (witness, Sent::ByNobody)
     }
 
     fn has_four(&self) -> bool {
@@ -202,7 +248,7 @@ impl Question<'_> {
     fn differs(
         &self,
         witness: &Witness,
-        is_likely: bool,
+        sent: Sent<'_>,
         lines: &[Option<&Line>],
         only_six: bool,
     ) -> Breach {
@@ -231,36 +277,63 @@ impl Question<'_> {
         };
         let what = format!("its {word} table says {does} where {wanted}");
         let breach = Breach::new(class, self.slot, what).at(name(self.book, self.at));
-        self.shown(breach, witness, is_likely)
+        self.shown(breach, witness, sent)
             .by(by.map(|line| written(self.host, line)))
     }
 
     /// With its packet, and the way that it goes past this table.
-    fn shown(&self, breach: Breach, witness: &Witness, is_likely: bool) -> Breach {
+    fn shown(&self, breach: Breach, witness: &Witness, sent: Sent<'_>) -> Breach {
         let packet = witness.packet;
-        if !is_likely {
-            let breach = breach.nobody(NOT_USUAL);
-            return Breach {
-                packet: Some(packet.into()),
-                ..breach
-            };
-        }
-        let tenant = self.image_tenant();
-        let own = self.seat.port(self.index);
-        let (from, to) = match self.side {
-            Side::Egress => (own, self.seat.leads(tenant, &packet.destination)),
-            Side::Ingress => (self.seat.leads(tenant, &packet.source), own),
-        };
-        let to = match witness.installed.0 {
-            Action::Deny => Place::Dropped { slot: self.slot },
-            Action::Allow | Action::AllowStateless => to,
-        };
         let (name, word) = (name(self.book, self.at), self.side.word());
-        let way = Way {
-            by: format!("the {word} table of {name}"),
-            ..Way::new(from, to)
+        let (packet, mut way) = match self.goes(&packet, sent) {
+            Ok(shown) => shown,
+            Err(why) => {
+                return Breach {
+                    packet: Some(packet.into()),
+                    ..breach.nobody(why)
+                };
+            }
         };
+        way.by = format!("the {word} table of {name}");
+        match (witness.installed.0, &way.to) {
+            (Action::Deny, _) => {
+                way.to = Place::Dropped { slot: self.slot };
+                way.becomes = None;
+            }
+            (_, Place::Dropped { .. }) => {
+                return breach.nobody("it passes the table, and no route leads to who gets it");
+            }
+            _ => {}
+        }
         breach.shown(packet, way)
+    }
+
+    /// The packet that is sent, and its way but for this table.
+    fn goes(&self, packet: &Tuple, sent: Sent<'_>) -> Shown {
+        let seat = self.seat;
+        match sent {
+            Sent::ByNobody => Err(NOBODYS.into()),
+            Sent::By(agreement) => {
+                let side =
+                    |c: &&Crossing| (c.agreement, c.role) == (agreement.id, CROSSING_OFFERER);
+                let crossing = seat.image.crossings().iter().find(side);
+                let crossing = crossing.ok_or("the agreement that it comes by is not there")?;
+                let v4 = !is_six(&(packet.destination..=packet.destination));
+                let service = (packet.protocol, packet.destination_port);
+                seat.across(crossing, Some(agreement), v4, service)
+            }
+            Sent::Plainly => {
+                let tenant = self.image_tenant();
+                let own = seat.port(self.index);
+                let way = match self.side {
+                    Side::Egress => {
+                        Way::new(own, seat.near(self.index, tenant, &packet.destination))
+                    }
+                    Side::Ingress => Way::new(seat.near(self.index, tenant, &packet.source), own),
+                };
+                Ok((*packet, way))
+            }
+        }
     }
 
     fn image_tenant(&self) -> u32 {
@@ -281,7 +354,7 @@ impl Question<'_> {
             match difference(&installed, &wanted, &space, &mut fuel) {
                 Ok(None) => {}
                 Ok(Some(witness)) => {
-                    let (witness, is_likely) = self.likelier(witness, &installed, &wanted, v4);
+                    let (witness, sent) = self.likelier(witness, &installed, &wanted, v4);
                     let line = witness.wanted.1.and_then(|at| lines.get(at));
                     let named = line.map_or("a guardrail", |l| l.name.as_str());
                     let (does, wants) = (witness.installed.0, witness.wanted.0);
@@ -290,7 +363,7 @@ impl Question<'_> {
                     let breach = Breach::new(Class::Guardrail, self.slot, what)
                         .at(name(self.book, self.at))
                         .by(line.map(|line| written(self.host, line)));
-                    breaches.push(self.shown(breach, &witness, is_likely));
+                    breaches.push(self.shown(breach, &witness, sent));
                 }
                 Err(OutOfFuel) => {
                     breaches.push(self.spent());

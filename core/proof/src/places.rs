@@ -49,8 +49,7 @@ pub(crate) fn who(
     let installed: BTreeSet<u32> = image.tenants().iter().map(|t| t.id).collect();
     let wanted: BTreeSet<u32> = books.iter().map(|b| b.view.id).collect();
     if guard!("proof-tenants") && (installed != wanted || image.tenants().len() != wanted.len()) {
-        let what =
-            format!("its image is for the tenants {installed:?}, and {wanted:?} are in it");
+        let what = format!("its image is for the tenants {installed:?}, and {wanted:?} are in it");
         let breach = Breach::new(Class::ImageSwapped, slot, what);
         breaches.push(breach.shown_or(Seat { host, slot, image }.as_others()));
         return found;

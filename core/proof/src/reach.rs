@@ -13,8 +13,8 @@ use crate::places::Found;
 use crate::ranges::{Range, common, of_prefix, one, others};
 use crate::showing::Seat;
 use crate::space::{Addresses, packets};
-use core::cell::Cell;
 use crate::way::{Place, Way};
+use core::cell::Cell;
 use guard::guard;
 use image::CompartmentImage;
 use image::compartment::NONE;
@@ -448,14 +448,16 @@ impl Asked<'_> {
         let tenant = tenant.take_while(|t| t.id != self.book.view.id).count() as u32;
         let place = |member: Option<usize>, address: &[u8; 16]| {
             let member = member.and_then(|m| self.book.view.members.get(m));
-            member.map_or_else(|| seat.leads(tenant, address), |m| seat.port_of(m.id))
+            member.map_or_else(|| seat.way(tenant, address), |m| seat.port_of(m.id))
         };
         let to = match self.allowed {
             true => Place::Dropped { slot: self.slot },
             false => place(to_member, &packet.destination),
         };
         let way = Way::new(place(from_member, &packet.source), to);
-        let at = from_member.or(to_member).map_or(String::new(), |m| name(self.book, m));
+        let at = from_member
+            .or(to_member)
+            .map_or(String::new(), |m| name(self.book, m));
         Breach::new(Class::Reach, self.slot, what)
             .at(at)
             .shown(packet, way)

@@ -100,9 +100,30 @@ impl Seat<'_> {
         })
     }
 
-    /// Where a tenant's packet to an address goes by its route, that of an answer also from
-    /// where it comes.
-    pub fn leads(&self, tenant: u32, to: &[u8; 16]) -> Place {
+    /// Where a tenant's first packet of something goes by its route.
+    pub fn leads(&self, tenant: u32, packet: &Tuple) -> Place {
+        let to = &packet.destination;
+        let route = self.image.route(tenant, *to);
+        let service = route.filter(|route| route.kind == ROUTE_SERVICE);
+        let service = service.and_then(|r| self.image.crossings().get(r.via as usize));
+        let begins = service.is_none_or(|crossing| {
+            let any = crossing.is_routed();
+            let serves = |c| {
+                self.image
+                    .serves(c, packet.protocol, packet.destination_port)
+            };
+            crossing.begins() && (any || serves(crossing))
+        });
+        if begins {
+            self.way(tenant, to)
+        } else {
+            self.dropped()
+        }
+    }
+
+    /// Where a tenant's packets to an address go by their route, and where what has it as its
+    /// source comes from.
+    pub fn way(&self, tenant: u32, to: &[u8; 16]) -> Place {
         let Some(route) = self.image.route(tenant, *to) else {
             return self.dropped();
         };
@@ -122,6 +143,20 @@ impl Seat<'_> {
                 self.channel(crossing.map(|crossing| crossing.tag))
             }
             _ => self.dropped(),
+        }
+    }
+
+    /// Where an address is for an endpoint (an index) of a tenant: on its own link, or as its
+    /// route says.
+    pub fn near(&self, endpoint: u32, tenant: u32, address: &[u8; 16]) -> Place {
+        if !is_link_local(address) {
+            return self.way(tenant, address);
+        }
+        let subnet = self.image.endpoints().get(endpoint as usize);
+        let subnet = subnet.map_or(NONE, |e| e.subnet);
+        match self.image.endpoint_by_address(subnet, *address) {
+            Some(at) => self.port(at),
+            None => self.dropped(),
         }
     }
 
@@ -215,7 +250,7 @@ impl Seat<'_> {
         let takes = self.image.is_routed(crossing, true, &packet.source)
             && self.image.is_routed(crossing, false, &packet.destination)
             && crossing.is_begun_with();
-        let to = match self.leads(crossing.tenant, &packet.destination) {
+        let to = match self.way(crossing.tenant, &packet.destination) {
             port @ Place::Port { .. } if takes => port,
             _ => self.dropped(),
         };
@@ -258,15 +293,16 @@ impl Seat<'_> {
             .ok_or_else(|| format!("none of {name} has an address of its family"))?;
         let hop = route.filter(|r| r.kind == ROUTE_OUTSIDE);
         let hop = hop.and_then(|r| self.image.next_hops().get(r.via as usize));
+        let packet = first(source, to, tcp::PROTOCOL, 80);
         let way = Way {
             back: match (via, hop) {
                 (Some(_), _) => Some(self.slot),
                 (None, Some(hop)) => self.own_hop(hop),
                 _ => None,
             },
-            ..Way::new(self.port(user), self.leads(tenant, &to))
+            ..Way::new(self.port(user), self.leads(tenant, &packet))
         };
-        Ok((first(source, to, tcp::PROTOCOL, 80), way))
+        Ok((packet, way))
     }
 
     /// A packet outside by an attachment (an index) of somebody whose ports there are not
@@ -283,7 +319,7 @@ impl Seat<'_> {
             slot: self.slot,
             tag: way.tag,
         };
-        if self.leads(way.tenant, &to) != here {
+        if self.way(way.tenant, &to) != here {
             return Err("no packet goes outside by it".into());
         }
         for (at, endpoint) in (0..).zip(self.image.endpoints()) {
@@ -356,7 +392,7 @@ impl Seat<'_> {
                 let lists: Vec<&Cubes> = egress.iter().chain(&ingress).collect();
                 for source in self.given(*from) {
                     for target in self.given(*to) {
-                        let goes = self.leads(tenant, &target) == self.port(*to);
+                        let goes = self.way(tenant, &target) == self.port(*to);
                         let space = usually(&source, &target);
                         let fuel = &mut Fuel(TABLE_FUEL);
                         let found = passes(&lists, &space, fuel).ok().flatten();

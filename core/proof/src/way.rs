@@ -118,11 +118,16 @@ impl fmt::Display for Way {
             write!(f, ", and its destination {destination}")?;
         }
         if let Some(slot) = self.back {
-            write!(f, ", from where there is no other way than back to the switch in slot {slot}")?;
+            write!(
+                f,
+                ", from where there is no other way than back to the switch in slot {slot}"
+            )?;
         }
         if !self.frame.is_empty() {
             f.write_str(", as a frame that begins ")?;
-            self.frame.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+            self.frame
+                .iter()
+                .try_for_each(|byte| write!(f, "{byte:02x}"))?;
         }
         Ok(())
     }

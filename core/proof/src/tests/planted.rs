@@ -77,10 +77,30 @@ struct Tally {
     shown: u64,
     /// Found, and said that nobody can send what shows it.
     nobodys: u64,
+    /// Of those shown: something of one compartment's ended with somebody of another.
+    crossed: u64,
+}
+
+impl Tally {
+    /// Of [`EACH`] that were shown.
+    const fn of(nobodys: u64, crossed: u64) -> Tally {
+        Tally {
+            shown: EACH,
+            nobodys,
+            crossed,
+        }
+    }
+}
+
+/// What the verifier found, and whether something crossed.
+struct Found {
+    breaches: Vec<Breach>,
+    crossed: bool,
 }
 
 /// What the verifier found. All that can be sent is sent.
-fn found(host: &Compiled) -> Vec<Breach> {
+fn found(host: &Compiled) -> Found {
+    let mut crossed = false;
     let honest = Compiled::at((*host.spec).clone(), &host.ids, host.now);
     let breaches = host.breaches();
     for breach in &breaches {
@@ -89,13 +109,13 @@ fn found(host: &Compiled) -> Vec<Breach> {
         match &breach.way {
             Some(way) => {
                 assert!(told.contains(&way.to_string()), "{told}");
-                sent(host, &honest, breach);
+                crossed |= sent(host, &honest, breach);
             }
-            None if breach.is_nobodys() => nobodys(host, breach),
+            None if breach.is_nobodys() => nobodys(host, &honest, breach),
             None => assert!(NAMELESS.contains(&breach.class), "{told}"),
         }
     }
-    breaches
+    Found { breaches, crossed }
 }
 
 /// Classes about which no packet says anything: whoever reads them knows.
@@ -125,7 +145,7 @@ fn planted_in(
 ) -> Tally {
     let mut tally = Tally::default();
     let mut seed = 0;
-    while tally.shown + tally.nobodys < EACH {
+    while tally.shown < EACH {
         seed += 1;
         assert!(seed < 20 * EACH, "only {tally:?} could be planted");
         let mut host = host(seed);
@@ -133,12 +153,15 @@ fn planted_in(
         if plant(&mut host, &mut dice).is_none() {
             continue;
         }
-        let breaches = found(&host);
+        let Found { breaches, crossed } = found(&host);
         let told = breaches.first().map(ToString::to_string);
         assert!(has(&breaches, classes), "seed {seed}: {told:?}");
         let mut of = breaches.iter().filter(|b| classes.contains(&b.class));
         match of.any(|b| b.way.is_some()) {
-            true => tally.shown += 1,
+            true => {
+                tally.shown += 1;
+                tally.crossed += u64::from(crossed);
+            }
             false => tally.nobodys += 1,
         }
     }

@@ -58,7 +58,7 @@ fn each_other_class_is_found() {
     let mut plant = |class: Class, edit: &dyn Fn(&mut Compiled)| {
         let mut host = host(3);
         edit(&mut host);
-        classes.insert(class, has(&found(&host), &[class]));
+        classes.insert(class, has(&found(&host).breaches, &[class]));
     };
     let red = |host: &mut Compiled, edit: &dyn Fn(&mut CompartmentTables)| {
         let slot = host.slot_of("red");
