@@ -6,13 +6,14 @@
 //!
 //! `cube` and `space` are about boxes of packets, `meaning` about lists of rules.
 //! `intend` and `lines` say what the spec and the numbers mean, `places` and `inside`
-//! hold a compartment's image against it, `reach` is what tenants ask for, `between` and
-//! `templates` what joins compartments. `likely` and `showing` choose what shows a breach,
+//! hold a compartment's image against it, `reach` is what tenants ask for, `between`,
+//! `crossings` and `templates` what joins compartments. `likely` and `showing` choose what shows a breach,
 //! and say which `way` it goes; no proof depends on them. `prove` asks it all, but for
 //! what `known` says was proved before.
 
 mod between;
 mod breach;
+mod crossings;
 mod cube;
 mod inside;
 mod intend;

@@ -7,7 +7,7 @@ use crate::intend::{Host, Unknown, View};
 use crate::known::{Before, Known, Meant, Read, Same};
 use crate::lines::Book;
 use crate::numbers::Numbers;
-use crate::{places, reach, showing};
+use crate::{crossings, places, reach, showing};
 use guard::guard;
 use image::{Aligned, CompartmentImage, Digest, FabricImage, MapError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -141,7 +141,7 @@ fn compartment(
         .map(|(at, view)| Book::new(host, *at, view))
         .collect();
     let found = places::who(host, slot, image, &books, breaches);
-    between::crossings(host, slot, image, breaches);
+    crossings::crossings(host, slot, image, breaches);
     let mut scratch = Scratch::new();
     for (view, (at, book)) in tenants.iter().zip(&books).enumerate() {
         places::routes(host, slot, image, *at, book, breaches);

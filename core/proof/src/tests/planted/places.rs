@@ -13,7 +13,14 @@ fn an_entry_of_the_fabric() {
             // One more that joins two.
             0 => {
                 let green = host.slot_of("green");
-                let (a, b) = (slots[dice.below(slots.len())], dice.below(60_000) as u16);
+                let a = slots[dice.below(slots.len())];
+                // With a tag that nobody has, or one that somebody takes for its own.
+                let own = tables.forwards.iter().filter(|f| f.target == a);
+                let own: Vec<u16> = own.map(|f| f.out_tag).collect();
+                let b = match (dice.below(2), own.get(dice.below(own.len()))) {
+                    (0, Some(tag)) => *tag,
+                    _ => dice.below(60_000) as u16,
+                };
                 let (ingress, target) = if dice.below(2) == 0 {
                     (green, a)
                 } else {
@@ -65,7 +72,7 @@ fn an_entry_of_the_fabric() {
         host.images.insert(0, tables.finish().ok()?);
         Some(())
     });
-    assert_eq!(tally, Tally::of(4, 0));
+    assert_eq!(tally, Tally::of(4, 1));
 }
 
 #[test]
