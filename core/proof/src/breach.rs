@@ -264,6 +264,7 @@ impl fmt::Display for Breach {
         match (&self.packet, self.path.as_str()) {
             (_, "") => {}
             (Some(_), path) if self.way.is_some() => write!(f, ", which goes {path}")?,
+            (None, path) if self.way.is_some() => write!(f, "; what shows it goes {path}")?,
             (_, path) => write!(f, "; {path}")?,
         }
         for (at, rule) in self.rules.iter().enumerate() {

@@ -17,6 +17,9 @@ use image::compartment::{CROSSING_OFFERER, Crossing, NONE};
 use image::rules::{Action, RuleTable};
 use wire::Tuple;
 
+/// Of so many breaches everything that could show them is looked for.
+const SHOWN: usize = 64;
+
 /// Why nobody can send a packet that is like no other.
 const NOBODYS: &str = "no packet that begins anything between addresses that somebody has, here or outside, shows just this";
 
@@ -85,6 +88,7 @@ pub(crate) fn tables(
             slot,
             seat: Seat { host, slot, image },
             index,
+            told: breaches.len(),
             book,
             at,
             side,
@@ -134,6 +138,8 @@ enum Sent<'a> {
     /// By an agreement's users.
     By(&'a Agreement),
     ByNobody,
+    /// That was not found out.
+    Unsaid,
 }
 
 struct Question<'q> {
@@ -142,6 +148,8 @@ struct Question<'q> {
     seat: Seat<'q>,
     /// The endpoint's in the image.
     index: u32,
+    /// Breaches so far.
+    told: usize,
     book: &'q Book<'q>,
     at: usize,
     side: Side,
@@ -196,12 +204,20 @@ impl Question<'_> {
         v4: bool,
     ) -> (Witness, Sent<'_>) {
         let kind = |w: &Witness| (w.installed.0, w.wanted.0, w.wanted.1.is_some());
-        for choose in [likely, possible] {
+        // What is not looked at to its end says nothing.
+        let mut sure = true;
+        let mut ask = |space: &[Cube]| {
+            let found = difference(installed, wanted, space, &mut Fuel(TABLE_FUEL));
+            sure &= found == Ok(None);
+            found
+                .ok()
+                .flatten()
+                .filter(|found| kind(found) == kind(&witness))
+        };
+        let is_first = self.told < SHOWN;
+        for choose in [likely, possible].iter().take(1 + usize::from(is_first)) {
             let space = choose(self.host, self.book, self.at, self.side, v4);
-            let found = difference(installed, wanted, &space, &mut Fuel(TABLE_FUEL));
-            if let Ok(Some(found)) = found
-                && kind(&found) == kind(&witness)
-            {
+            if let Some(found) = ask(&space) {
                 return (found, Sent::Plainly);
             }
         }
@@ -209,8 +225,7 @@ impl Question<'_> {
         let own = |a: &&Agreement| self.side == Side::Ingress && a.endpoint == id;
         for agreement in self.host.agreements.iter().filter(own) {
             let space = users(agreement, v4);
-            let found = difference(installed, wanted, &space, &mut Fuel(TABLE_FUEL));
-            let Ok(Some(found)) = found else {
+            let Some(found) = ask(&space) else {
                 continue;
             };
             // Whom of them a user appears as is the switch's to choose.
@@ -233,11 +248,14 @@ impl Question<'_> {
                 Action::Deny => passes(&[installed], &space, fuel).map(|f| f.is_some()),
                 _ => stopped(&[installed], &space, fuel).map(|f| f.is_some()),
             };
-            if others == Ok(false) && kind(&found) == kind(&witness) {
+            if others == Ok(false) {
                 return (found, Sent::By(agreement));
             }
         }
-        (witness, Sent::ByNobody)
+        match sure && is_first {
+            true => (witness, Sent::ByNobody),
+            false => (witness, Sent::Unsaid),
+        }
     }
 
     fn has_four(&self) -> bool {
@@ -285,14 +303,14 @@ impl Question<'_> {
     fn shown(&self, breach: Breach, witness: &Witness, sent: Sent<'_>) -> Breach {
         let packet = witness.packet;
         let (name, word) = (name(self.book, self.at), self.side.word());
+        let breach = Breach {
+            packet: Some(packet.into()),
+            ..breach
+        };
         let (packet, mut way) = match self.goes(&packet, sent) {
-            Ok(shown) => shown,
-            Err(why) => {
-                return Breach {
-                    packet: Some(packet.into()),
-                    ..breach.nobody(why)
-                };
-            }
+            None => return breach,
+            Some(Ok(shown)) => shown,
+            Some(Err(why)) => return breach.nobody(why),
         };
         way.by = format!("the {word} table of {name}");
         match (witness.installed.0, &way.to) {
@@ -309,18 +327,20 @@ impl Question<'_> {
     }
 
     /// The packet that is sent, and its way but for this table.
-    fn goes(&self, packet: &Tuple, sent: Sent<'_>) -> Shown {
+    fn goes(&self, packet: &Tuple, sent: Sent<'_>) -> Option<Shown> {
         let seat = self.seat;
-        match sent {
+        Some(match sent {
+            Sent::Unsaid => return None,
             Sent::ByNobody => Err(NOBODYS.into()),
             Sent::By(agreement) => {
                 let side =
                     |c: &&Crossing| (c.agreement, c.role) == (agreement.id, CROSSING_OFFERER);
-                let crossing = seat.image.crossings().iter().find(side);
-                let crossing = crossing.ok_or("the agreement that it comes by is not there")?;
                 let v4 = !is_six(&(packet.destination..=packet.destination));
                 let service = (packet.protocol, packet.destination_port);
-                seat.across(crossing, Some(agreement), v4, service)
+                match seat.image.crossings().iter().find(side) {
+                    Some(crossing) => seat.across(crossing, Some(agreement), v4, service),
+                    None => Err("the agreement that it comes by is not there".into()),
+                }
             }
             Sent::Plainly => {
                 let tenant = self.image_tenant();
@@ -333,7 +353,7 @@ impl Question<'_> {
                 };
                 Ok((*packet, way))
             }
-        }
+        })
     }
 
     fn image_tenant(&self) -> u32 {

@@ -2,7 +2,7 @@
 //! send and somebody gets, for `bulkhead trace`, where any such packet shows it.
 
 use crate::cube::Cube;
-use crate::intend::{Agreement, Host};
+use crate::intend::{Agreement, Host, Member};
 use crate::lines::{Book, Side};
 use crate::ranges::{Range, common, of_prefix, one, others, tidy};
 use crate::space::{Addresses, packets};
@@ -76,20 +76,21 @@ pub(crate) fn possible(
         Side::Ingress => packets(&plain(peers), &plain(own)),
     };
     let beyond = |ranges: &[Range]| common(&family(ranges), &others(&[LINK_LOCAL]));
-    let mut parts = Vec::new();
-    for (place, other) in members.iter().enumerate() {
-        if place == at || other.endpoint.state() != State::Open {
-            continue;
+    let (mut near, mut far) = (Vec::new(), Vec::new());
+    let open = |m: &&Member<'_>| m.endpoint.state() == State::Open && m.id != member.id;
+    for other in members.iter().filter(open) {
+        match other.subnet == member.subnet {
+            true => near.extend_from_slice(&other.own),
+            false => far.extend_from_slice(&other.own),
         }
-        parts.extend(match other.subnet == member.subnet {
-            true => both(&family(&member.own), &family(&other.own)),
-            false => both(&beyond(&member.own), &beyond(&other.own)),
-        });
     }
     let own = beyond(&member.own);
+    let mut far = beyond(&tidy(far));
     if way(book, side, v4) {
-        parts.extend(both(&own, &outside(host, book, v4)));
+        far.extend(outside(host, book, v4));
     }
+    let mut parts = both(&family(&member.own), &family(&tidy(near)));
+    parts.extend(both(&own, &far));
     let mut all: Vec<Cube> = Vec::new();
     for kind in protocols(v4) {
         all.extend(parts.iter().filter_map(|part| part.and(&kind)));

@@ -51,7 +51,10 @@ pub(crate) fn who(
     if guard!("proof-tenants") && (installed != wanted || image.tenants().len() != wanted.len()) {
         let what = format!("its image is for the tenants {installed:?}, and {wanted:?} are in it");
         let breach = Breach::new(Class::ImageSwapped, slot, what);
-        breaches.push(breach.shown_or(Seat { host, slot, image }.as_others()));
+        breaches.push(match (Seat { host, slot, image }).as_others() {
+            Some(shown) => breach.shown_or(shown),
+            None => breach,
+        });
         return found;
     }
     let index_of = |id: u32| image.tenants().iter().position(|t| t.id == id);

@@ -4,7 +4,7 @@
 use crate::breach::{Breach, plain};
 use crate::cube::Fuel;
 use crate::inside::TABLE_FUEL;
-use crate::intend::{Agreement, Host};
+use crate::intend::{Agreement, Host, given};
 use crate::likely::usually;
 use crate::meaning::{Cubes, passes};
 use crate::way::{Becomes, Place, Way};
@@ -16,6 +16,9 @@ use image::fabric::FORWARD_GROUP;
 use image::{CompartmentImage, FabricImage};
 use wire::address::{is_link_local, mapped, unmapped};
 use wire::{Tuple, tcp};
+
+/// Of so many endpoints each pair is looked at.
+const FEW: usize = 16;
 
 /// A packet and its way, or why nobody can send one.
 pub(crate) type Shown = Result<(Tuple, Way), String>;
@@ -44,10 +47,14 @@ fn plugged(host: &Host<'_>, slot: u32, port: u32) -> Option<String> {
 
 /// An address of one family of somebody of a tenant, by its place in the spec.
 pub(crate) fn somebody(host: &Host<'_>, tenant: usize, v4: bool) -> Option<[u8; 16]> {
-    let view = host.view(tenant).ok()?;
-    let given = view.members.iter().flat_map(|m| &m.given);
-    let mut all = given.filter(|address| address.is_ipv4() == v4);
-    all.next().map(|address| spec::mapped(*address))
+    let tenant = host.spec.tenants.get(tenant)?;
+    let numbers = host.numbers.tenants.get(tenant.name.as_str())?;
+    tenant.endpoints.iter().find_map(|endpoint| {
+        let own = numbers.endpoints.get(endpoint.name.as_str())?;
+        let mut all = given(endpoint, &own.chosen).into_iter();
+        all.find(|address| address.is_ipv4() == v4)
+            .map(spec::mapped)
+    })
 }
 
 /// Whether a packet can be sent to an address: it is one host's, here or outside.
@@ -162,15 +169,16 @@ impl Seat<'_> {
 
     /// An endpoint of a tenant (indices) with an address of one family to speak from.
     pub fn speaker(&self, tenant: u32, v4: bool, but: Option<u32>) -> Option<(u32, [u8; 16])> {
-        (0..)
-            .zip(self.image.endpoints())
-            .filter(|(at, _)| Some(*at) != but)
-            .find_map(|(at, endpoint)| {
-                let subnet = self.image.subnets().get(endpoint.subnet as usize)?;
-                let is = subnet.tenant == tenant && endpoint.state == STATE_OPEN;
-                let address = self.given(at).find(|a| unmapped(a).is_some() == v4)?;
-                is.then_some((at, address))
-            })
+        let speaks = |at: u32| {
+            let endpoint = self.image.endpoints().get(at as usize);
+            let subnet = endpoint.and_then(|e| self.image.subnets().get(e.subnet as usize));
+            let own = subnet.is_some_and(|subnet| subnet.tenant == tenant);
+            own && Some(at) != but && endpoint.is_some_and(|e| e.state == STATE_OPEN)
+        };
+        let all = self.image.addresses().iter();
+        let all = all.filter(|a| unmapped(&a.address).is_some() == v4);
+        let all = all.filter(|a| !is_link_local(&a.address) && speaks(a.endpoint));
+        all.map(|a| (a.endpoint, a.address)).min()
     }
 
     /// The addresses of an endpoint (an index) but for link-local ones.
@@ -326,15 +334,15 @@ impl Seat<'_> {
             let subnet = self.image.subnets().get(endpoint.subnet as usize);
             let own = subnet.is_some_and(|subnet| subnet.tenant == way.tenant);
             let open = own && endpoint.state == STATE_OPEN;
-            let four = self.given(at).find(|a| unmapped(a).is_some());
-            let (Some(source), Some(ports), true) =
-                (four, self.image.nat_ports(attachment, at), open)
-            else {
+            let Some(ports) = self.image.nat_ports(attachment, at).filter(|_| open) else {
                 continue;
             };
             if are(endpoint.id, &ports) {
                 continue;
             }
+            let Some(source) = self.given(at).find(|a| unmapped(a).is_some()) else {
+                continue;
+            };
             let becomes = Becomes {
                 source: (way.address4.into(), way.address4.into()),
                 source_port: (*ports.start(), *ports.end()),
@@ -357,15 +365,13 @@ impl Seat<'_> {
     }
 
     /// A packet between two who are plugged in here, sent as somebody of the image and
-    /// delivered as to another of it.
-    pub fn as_others(&self) -> Shown {
+    /// delivered as to another of it; `None` = not found among a few, of more.
+    pub fn as_others(&self) -> Option<Shown> {
         let image = self.image;
-        let names = |at: &u32| {
-            let endpoint = image.endpoints().get(*at as usize);
-            endpoint.and_then(|e| plugged(self.host, self.slot, e.slot))
-        };
-        let count = image.endpoints().len() as u32;
-        let here: Vec<u32> = (0..count).filter(|at| names(at).is_some()).collect();
+        let endpoints = (0u32..).zip(image.endpoints());
+        let plugged_in = endpoints.filter(|(_, e)| plugged(self.host, self.slot, e.slot).is_some());
+        let mut plugged_in = plugged_in.map(|(at, _)| at);
+        let here: Vec<u32> = plugged_in.by_ref().take(FEW).collect();
         let table = |number: u32| match number {
             NONE => None,
             _ => {
@@ -397,13 +403,15 @@ impl Seat<'_> {
                         let fuel = &mut Fuel(TABLE_FUEL);
                         let found = passes(&lists, &space, fuel).ok().flatten();
                         if let (Some(packet), true) = (found, goes) {
-                            return Ok((packet, Way::new(self.port(*from), self.port(*to))));
+                            let way = Way::new(self.port(*from), self.port(*to));
+                            return Some(Ok((packet, way)));
                         }
                     }
                 }
             }
         }
-        Err("none of who is plugged in here reaches another by it".into())
+        let why = "none of who is plugged in here reaches another by it";
+        plugged_in.next().is_none().then(|| Err(why.into()))
     }
 }
 
@@ -427,8 +435,7 @@ pub(crate) fn brought(image: &FabricImage<'_>, breaches: &mut [Breach]) {
         });
         if !leads {
             let why = "no entry of the fabric leads to that switch with that tag";
-            let told = core::mem::replace(breach, Breach::new(breach.class, slot, ""));
-            *breach = told.nobody(why);
+            *breach = breach.clone().nobody(why);
         }
     }
 }
