@@ -89,10 +89,8 @@ fn side(
     breaches: &mut Vec<Breach>,
 ) {
     let Seat { host, slot, image } = seat;
-    let mut wrong = |class: Class, what: String, shown: Shown| {
-        let breach = Breach::new(class, slot, what).by(agreed(host, agreement));
-        breaches.push(breach.shown_or(shown));
-    };
+    let wrong =
+        |class: Class, what: String| Breach::new(class, slot, what).by(agreed(host, agreement));
     let id = agreement.id;
     let offers = crossing.role == CROSSING_OFFERER;
     let wants = match offers {
@@ -102,10 +100,12 @@ fn side(
     let any = || seat.across_any(crossing, Some(agreement));
     if crossing.tag != wants && guard!("proof-crossing-tag") {
         let does = crossing.tag;
-        wrong(
-            Class::WrongTag,
-            format!("its side of agreement {id} has tag {does}, and is to have {wants}"),
-            any(),
+        breaches.push(
+            wrong(
+                Class::WrongTag,
+                format!("its side of agreement {id} has tag {does}, and is to have {wants}"),
+            )
+            .shown_or(any()),
         );
     }
     let name = host
@@ -117,7 +117,7 @@ fn side(
     let there = image.tenants().get(crossing.tenant as usize).map(|t| t.id);
     if there != wanted {
         let what = format!("its side of agreement {id} is not {name}'s");
-        wrong(Class::WrongService, what, any());
+        breaches.push(wrong(Class::WrongService, what).shown_or(any()));
     }
     let server = match crossing.endpoint {
         NONE => None,
@@ -125,7 +125,7 @@ fn side(
     };
     if server != agreement.endpoint.filter(|_| offers) && guard!("proof-server") {
         let what = format!("its side of agreement {id} leads to another endpoint");
-        wrong(Class::WrongService, what, any());
+        breaches.push(wrong(Class::WrongService, what).shown_or(any()));
     }
     let ports = image.service_ports_of(crossing);
     let installed: Vec<(u8, u16, u16)> = ports
@@ -143,18 +143,22 @@ fn side(
         let what = format!(
             "its side of agreement {id} is for (protocol, ports) {installed:?}, and is to be for {wanted:?}"
         );
-        wrong(Class::WrongService, what, shown);
+        breaches.push(wrong(Class::WrongService, what).shown_or(shown));
     }
-    if let Some((what, packet)) = other_prefixes(image, crossing, agreement, offers)
+    if let Some((what, packet)) = other_prefixes(seat, crossing, agreement, offers)
         && guard!("proof-prefixes")
     {
         let what = format!("its side of agreement {id} {what}");
-        let shown = packet.ok_or("nobody is in the prefixes that differ".to_owned());
-        wrong(
-            Class::WrongPrefix,
-            what,
-            shown.map(|packet| seat.across_prefixes(crossing, packet)),
-        );
+        let breach = wrong(Class::WrongPrefix, what);
+        let way = packet.map(|packet| (packet, seat.across_prefixes(crossing, &packet)));
+        breaches.push(match way {
+            None => breach.nobody("nobody is in the prefixes that differ"),
+            Some((_, Ok((packet, way)))) => breach.shown(packet, way),
+            Some((packet, Err(why))) => Breach {
+                packet: Some(packet.into()),
+                ..breach.nobody(why)
+            },
+        });
     }
     let [four, six] = &agreement.families;
     let address = |family: &Option<Family>| {
@@ -184,7 +188,7 @@ fn side(
         let shown = translated(seat, crossing, agreement);
         let what =
             format!("its side of agreement {id} is translated to other addresses than agreed");
-        wrong(Class::WrongTranslation, what, shown);
+        breaches.push(wrong(Class::WrongTranslation, what).shown_or(shown));
     }
 }
 
@@ -232,11 +236,12 @@ fn ends(agreement: &Agreement) -> Option<([u8; 16], [u8; 16])> {
 /// What of a crossing's prefixes, and of who may begin, is not as agreed; and a packet
 /// that it wrongly takes, where there is one.
 fn other_prefixes(
-    image: &CompartmentImage<'_>,
+    seat: Seat<'_>,
     crossing: &Crossing,
     agreement: &Agreement,
     offers: bool,
 ) -> Option<(&'static str, Option<Tuple>)> {
+    let image = seat.image;
     let flags = match &agreement.routed {
         None => 0,
         Some(routed) => CROSSING_ROUTED | if routed.both { CROSSING_BOTH } else { 0 },
@@ -270,11 +275,15 @@ fn other_prefixes(
         let mut all = list.iter().map(|range| range.0);
         all.find(|a| unmapped(a).is_some() == v4)
     };
+    // Whoever has one of them gets it.
+    let ours = |list: &[Range], v4: bool| seat.inhabitant(crossing.tenant, list, v4);
+    let is_four = |address: &[u8; 16]| unmapped(address).is_some();
     if other != theirs {
         let more = common(&other, &others(&theirs));
         let shown = more.first().and_then(|range| {
             let from = range.0;
-            Some(packet(from, alike(&own, &from)?))
+            let to = ours(&own, is_four(&from)).or_else(|| alike(&own, &from))?;
+            Some(packet(from, to))
         });
         return Some((
             "takes other addresses for the other tenant's than agreed",
@@ -284,7 +293,7 @@ fn other_prefixes(
     if mine != own {
         let more = common(&mine, &others(&own));
         let shown = more.first().and_then(|range| {
-            let to = range.0;
+            let to = ours(&more, is_four(&range.0)).unwrap_or(range.0);
             Some(packet(alike(&theirs, &to)?, to))
         });
         return Some((
@@ -294,7 +303,10 @@ fn other_prefixes(
     }
     if crossing.flags != flags {
         let from = theirs.first().map(|range| range.0);
-        let shown = from.and_then(|from| Some(packet(from, alike(&own, &from)?)));
+        let shown = from.and_then(|from| {
+            let to = ours(&own, is_four(&from)).or_else(|| alike(&own, &from))?;
+            Some(packet(from, to))
+        });
         return Some(("lets others begin, or others translate, than agreed", shown));
     }
     None

@@ -7,6 +7,7 @@ use crate::inside::TABLE_FUEL;
 use crate::intend::{Agreement, Host, given};
 use crate::likely::usually;
 use crate::meaning::{Cubes, passes};
+use crate::ranges::Range;
 use crate::way::{Becomes, Place, Way};
 use image::compartment::{
     CROSSING_OFFERER, Crossing, NONE, NextHop, ROUTE_OUTSIDE, ROUTE_SERVICE, ROUTE_SUBNET,
@@ -249,20 +250,54 @@ impl Seat<'_> {
         Ok((packet, way))
     }
 
-    /// A packet of the other tenant's by a side of an agreement of prefixes.
-    pub fn across_prefixes(&self, crossing: &Crossing, packet: Tuple) -> (Tuple, Way) {
+    /// The way of a packet of the other tenant's by a side of an agreement of prefixes, or of
+    /// one to it where only answers are let in; else why nobody can send it.
+    pub fn across_prefixes(
+        &self,
+        crossing: &Crossing,
+        packet: &Tuple,
+    ) -> Result<(Tuple, Way), &'static str> {
         let here = Place::Channel {
             slot: self.slot,
             tag: crossing.tag,
         };
-        let takes = self.image.is_routed(crossing, true, &packet.source)
-            && self.image.is_routed(crossing, false, &packet.destination)
-            && crossing.is_begun_with();
-        let to = match self.way(crossing.tenant, &packet.destination) {
-            port @ Place::Port { .. } if takes => port,
-            _ => self.dropped(),
+        let image = self.image;
+        let takes = image.is_routed(crossing, true, &packet.source)
+            && image.is_routed(crossing, false, &packet.destination);
+        let own = match self.way(crossing.tenant, &packet.destination) {
+            port @ Place::Port { .. } => port,
+            _ => return Err("it is let in, and nobody has its destination"),
         };
-        (packet, Way::new(here, to))
+        if crossing.is_begun_with() {
+            let serves = crossing.ports_count == 0
+                || image.serves(crossing, packet.protocol, packet.destination_port);
+            let to = if takes && serves { own } else { self.dropped() };
+            return Ok((*packet, Way::new(here, to)));
+        }
+        let packet = Tuple {
+            source: packet.destination,
+            destination: packet.source,
+            ..*packet
+        };
+        if self.way(crossing.tenant, &packet.destination) != here {
+            return Err("only answers are let in, and no route leads to who would answer");
+        }
+        let to = if takes { here } else { self.dropped() };
+        Ok((packet, Way::new(own, to)))
+    }
+
+    /// Somebody's address of a tenant (an index) that is in one of these ranges.
+    pub fn inhabitant(&self, tenant: u32, ranges: &[Range], v4: bool) -> Option<[u8; 16]> {
+        let all = self.image.addresses().iter();
+        let own = all.filter(|a| {
+            let endpoint = self.image.endpoints().get(a.endpoint as usize);
+            let subnet = endpoint.and_then(|e| self.image.subnets().get(e.subnet as usize));
+            subnet.is_some_and(|subnet| subnet.tenant == tenant)
+        });
+        own.map(|a| a.address)
+            .filter(|a| unmapped(a).is_some() == v4)
+            .filter(|a| ranges.iter().any(|(first, last)| first <= a && a <= last))
+            .min()
     }
 
     /// The first packet that shows what a side of an agreement does, of either family.
