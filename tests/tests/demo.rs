@@ -178,13 +178,14 @@ fn ended(child: &mut Child) -> Option<i32> {
 
 #[test]
 fn ctrl_c_in_the_middle_leaves_nothing() {
-    // While the daemon starts, while everything is up, while it is attacked, and while
-    // there is a network outside.
+    // While the daemon starts, while everything is up, while it is attacked, while there is a
+    // network outside, and while its controller is stopped by who took it over.
     for sign in [
         "Bulkhead: two tenants",
         "== The same address",
         "attacks red",
         "the server was asked by",
+        "the controller, is taken over",
     ] {
         let place = Place::new();
         let rest = interrupted(&place, sign);
