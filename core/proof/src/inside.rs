@@ -6,7 +6,7 @@ use crate::cube::{Cube, Fuel, OutOfFuel};
 use crate::intend::{Agreement, Host};
 use crate::known::Changed;
 use crate::likely::{likely, possible, users};
-use crate::lines::{Book, Line, Side, same, written};
+use crate::lines::{Book, Line, Side, begins_with_guardrails, same, written};
 use crate::meaning::{Cubes, Witness, difference, passes, stopped};
 use crate::showing::{Seat, Shown};
 use crate::space::{Addresses, anywhere, packets};
@@ -98,7 +98,10 @@ pub(crate) fn tables(
         if !same(book, at, side, own, &scratch.table) && guard!("proof-tables-mean") {
             asked.meaning(&mut found);
         }
-        if guard!("proof-guardrails") {
+        // What takes long is asked only where it is not seen at once.
+        if !begins_with_guardrails(book, at, side, own, &scratch.table)
+            && guard!("proof-guardrails")
+        {
             asked.guardrails(&mut found);
         }
         breaches.append(&mut found);

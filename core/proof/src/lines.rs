@@ -539,6 +539,24 @@ pub(crate) fn same(
     alike && (whole || rules.next().is_none() && table.default == book.default(side))
 }
 
+/// Whether a table begins with just the guardrails' boxes, one by one: then they hold,
+/// whatever comes behind them.
+pub(crate) fn begins_with_guardrails(
+    book: &Book<'_>,
+    at: usize,
+    side: Side,
+    own: &[Range],
+    table: &RuleTable,
+) -> bool {
+    let mut rules = table.rules.iter();
+    (book.lines.iter().filter(|line| line.is_guardrail)).all(|line| {
+        line.pieces(at, side, own, |piece| {
+            let found = rules.next();
+            found.is_some_and(|rule| rule.action == line.action && is(rule, &piece))
+        })
+    })
+}
+
 fn is(rule: &Rule, piece: &Piece<'_>) -> bool {
     let (source, destination, source_port, port, protocol) = piece;
     let r = &rule.region;
