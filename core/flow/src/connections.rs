@@ -1,8 +1,9 @@
 //! All connections of a compartment, in storage that is sized once.
 //!
-//! A connection costs 116 bytes of record, 8 of its owner's sets and 2 of the heads of
-//! the answers' chains: 126 bytes, so that a million are 120 MiB. Nothing of it is
-//! resident before it is used. A translated one costs 36 bytes more, and one that both
+//! A connection costs 116 bytes of record, 8 of its owner's sets, 2 of the heads of the
+//! answers' chains and 4 of the counts of half-open ones by zone (`shares`): 130 bytes, so
+//! that a million are 124 MiB. Nothing of it is resident before it is used, of the counts
+//! as much as there are zones that have half-open ones. A translated one costs 36 bytes more, and one that both
 //! sides agreed to 96 in the journal.
 //!
 //! The side of the initiator lies in its owner's sets (`index`), the side of
@@ -23,6 +24,7 @@ use crate::index::{self, MOST, Places, Sets};
 use crate::journal::{Entry, Journal, Memory, Read, Restored};
 use crate::record::{RECORD, Record, TRANSLATED, Translation, WAITS};
 use crate::segment::{Kind, Segment};
+use crate::shares::{self, Shares};
 use crate::state::{Invalid, State};
 use crate::tcp::{Step, Track};
 use moving::Former;
@@ -38,7 +40,8 @@ pub const CHAIN: usize = 32;
 /// Owners at most.
 pub const OWNERS: usize = 1 << 16;
 /// Bytes of memory that a connection takes, index included, translation not.
-pub const BYTES: usize = RECORD + size_of::<u32>() * index::SLACK as usize + size_of::<u32>() / 2;
+pub const BYTES: usize =
+    RECORD + size_of::<u32>() * index::SLACK as usize + size_of::<u32>() / 2 + shares::BYTES / 4;
 
 /// One owner's bounds.
 struct Owner {
@@ -54,6 +57,8 @@ struct Owner {
     free: u32,
     live: u32,
     half_open: u32,
+    /// Zones that have a half-open one.
+    zones: u32,
     hand: u32,
     counters: Counters,
 }
@@ -63,6 +68,7 @@ pub struct Connections {
     seed: [u64; 2],
     owners: Vec<Owner>,
     sets: Sets,
+    shares: Shares,
     heads: Vec<u32>,
     records: Vec<Record>,
     translations: Vec<Translation>,
@@ -88,6 +94,7 @@ impl Connections {
             seed,
             owners: Vec::new(),
             sets: Sets::NONE,
+            shares: Shares::NONE,
             heads: Vec::new(),
             records: Vec::new(),
             translations: Vec::new(),
@@ -108,7 +115,7 @@ impl Connections {
         if all.len() > OWNERS || all.iter().any(|&(_, capacity)| capacity > MOST) {
             return Err(TooMany);
         }
-        let (mut records, mut sets) = (0u32, 0u32);
+        let (mut records, mut sets, mut half_open) = (0u32, 0u32, 0usize);
         let mut owners = Vec::with_capacity(all.len());
         for &(name, capacity) in all {
             let own = index::sets(capacity);
@@ -122,16 +129,19 @@ impl Connections {
                 free: 0,
                 live: 0,
                 half_open: 0,
+                zones: 0,
                 hand: 0,
                 counters: Counters::default(),
             });
             records = records.checked_add(capacity).ok_or(TooMany)?;
             sets = sets.checked_add(own).ok_or(TooMany)?;
+            half_open += places::quarter(capacity) as usize;
         }
         let size = records as usize;
         Ok(Connections {
             owners,
             sets: Sets::new(sets as usize).ok_or(TooMany)?,
+            shares: Shares::new(seed[0], half_open).ok_or(TooMany)?,
             heads: u32::new_vec_zeroed(size.div_ceil(2)).map_err(|_| TooMany)?,
             records: Record::new_vec_zeroed(size).map_err(|_| TooMany)?,
             translations: Translation::new_vec_zeroed(size).map_err(|_| TooMany)?,

@@ -108,6 +108,11 @@ impl Record {
         }
     }
 
+    /// By which zone its initiator comes.
+    pub(crate) const fn zone(&self) -> u16 {
+        self.zones[0]
+    }
+
     /// The initiator's side.
     pub(crate) const fn a(&self) -> Side {
         Side {
