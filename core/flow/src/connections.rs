@@ -157,14 +157,9 @@ impl Connections {
 
     /// The connection that a packet of `owner`'s side in `zone` belongs to.
     pub fn find(&mut self, now: u64, owner: u32, zone: u16, tuple: &Tuple) -> Option<Found> {
-        let side = Side {
-            owner,
-            zone,
-            tuple: *tuple,
-        };
-        let hash = self.hash(&side);
-        self.fetch(now, hash, &side);
-        let found = self.look(hash, &side)?;
+        let hash = index::hash(self.seed, owner, zone, tuple);
+        self.fetch(now, hash, owner, zone, tuple);
+        let found = self.look(hash, owner, zone, tuple)?;
         if self.record(found.id)?.expired(now) {
             self.remove(found.id, |counters| &mut counters.expired);
             return None;
@@ -585,6 +580,19 @@ impl Connections {
         }
     }
 
+    /// Whether this is the responder's side.
+    fn is_b(&self, id: u32, record: &Record, owner: u32, zone: u16, tuple: &Tuple) -> bool {
+        if !record.is_b_of(owner, zone) {
+            return false;
+        }
+        match self.translations.get(id as usize) {
+            Some(translation) if record.is(TRANSLATED) => {
+                translation.tuple(record.protocol()) == *tuple
+            }
+            _ => record.is_answered_by(tuple),
+        }
+    }
+
     fn places(&self, hash: u64, owner: u32) -> Option<Places> {
         let owner = self.owners.get(owner as usize)?;
         Some(Places::of(hash, owner.first_set, owner.sets))
@@ -595,8 +603,9 @@ impl Connections {
     }
 
     /// The connection that has this side.
-    fn look(&self, hash: u64, side: &Side) -> Option<Found> {
-        let owner = self.owners.get(side.owner as usize)?;
+    fn look(&self, hash: u64, owner: u32, zone: u16, tuple: &Tuple) -> Option<Found> {
+        let name = owner;
+        let owner = self.owners.get(owner as usize)?;
         let places = Places::of(hash, owner.first_set, owner.sets);
         // Asked for first, so that this memory comes while the sets are looked through.
         let mut next = *self.heads.get(self.head(hash))?;
@@ -604,7 +613,8 @@ impl Connections {
             for set in places.sets.iter().filter_map(|&at| self.sets.get(at)) {
                 for number in set.tagged(places.tag) {
                     let id = owner.first_record + number;
-                    if self.record(id).is_some_and(|record| record.a() == *side) {
+                    let record = self.record(id);
+                    if record.is_some_and(|record| record.is_a(name, zone, tuple)) {
                         return Some(Found {
                             id,
                             direction: Direction::Forth,
@@ -617,7 +627,7 @@ impl Connections {
         for _ in 0..CHAIN {
             let id = next.checked_sub(1)?;
             let record = self.record(id)?;
-            if self.b(id, record) == *side {
+            if self.is_b(id, record, name, zone, tuple) {
                 return Some(Found {
                     id,
                     direction: Direction::Back,

@@ -133,10 +133,11 @@ pub(crate) fn known(
     if inner::is_error(ip) {
         return related(tracking, image, frame, head, from, to);
     }
-    let segment = Segment::read(head, frame.parsed, &frame.offload, frame.total)?;
-    let tuple = Tuple::of_connection(ip, head)?;
-    let found = live(tracking, image, now, from, to, &tuple)?;
-    match tracking.judge(now, found, &segment) {
+    let segment = &Segment::read(head, frame.parsed, &frame.offload, frame.total);
+    let tuple = &Tuple::of_connection(ip, head);
+    let (segment, tuple) = (segment.as_ref()?, tuple.as_ref()?);
+    let found = live(tracking, image, now, from, to, tuple)?;
+    match tracking.judge(now, found, segment) {
         Judgement::Pass => {
             let leaving = tracking.leaving(found);
             tracking.remember_first(now, from, to, ip, Some(found), leaving);

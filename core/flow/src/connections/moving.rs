@@ -4,6 +4,7 @@
 use super::{Connections, Side};
 use crate::state::State;
 use guard::guard;
+use wire::Tuple;
 
 /// Records moved between two times that memory is given back.
 const GIVE_BACK: usize = 1 << 14;
@@ -87,17 +88,17 @@ impl Connections {
 
     /// Has the connection that a packet's side is of, if it is still on its way.
     #[inline]
-    pub(super) fn fetch(&mut self, now: u64, hash: u64, side: &Side) {
+    pub(super) fn fetch(&mut self, now: u64, hash: u64, owner: u32, zone: u16, tuple: &Tuple) {
         if self.former.is_some() && guard!("flow-moving") {
-            self.fetch_former(now, hash, side);
+            self.fetch_former(now, hash, owner, zone, tuple);
         }
     }
 
     #[cold]
-    fn fetch_former(&mut self, now: u64, hash: u64, side: &Side) {
+    fn fetch_former(&mut self, now: u64, hash: u64, owner: u32, zone: u16, tuple: &Tuple) {
         let found = self.former.as_mut().and_then(|former| {
-            former.connections.fetch(now, hash, side);
-            former.connections.look(hash, side)
+            former.connections.fetch(now, hash, owner, zone, tuple);
+            former.connections.look(hash, owner, zone, tuple)
         });
         if let Some(found) = found {
             self.take_over(now, found.id);

@@ -50,8 +50,9 @@ impl Connections {
         let (forth, back) = (self.hash(a), self.hash(b));
         // An expired one has its sides no longer.
         for (hash, side) in [(forth, a), (back, b)] {
-            self.fetch(now, hash, side);
-            if let Some(found) = self.look(hash, side) {
+            let Side { owner, zone, tuple } = side;
+            self.fetch(now, hash, *owner, *zone, tuple);
+            if let Some(found) = self.look(hash, *owner, *zone, tuple) {
                 let taken = self.record(found.id).is_some_and(|r| !r.expired(now));
                 if guard!("flow-taken") && taken {
                     return Err(Refused::Taken);
