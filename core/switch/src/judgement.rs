@@ -103,6 +103,7 @@ pub(crate) fn pass(
     }
     let (from, to) = (passage.from, Some(passage.to));
     let leaving = match known(&mut state.tracking, image, frame, ip, head, from, to) {
+        Some(Ok((_, Leaving::Same))) => Leaving::Same,
         Some(known) => known?.1,
         None => fresh(state, image, frame, ip, head, passage)?,
     };
@@ -138,6 +139,10 @@ pub(crate) fn known(
     let (segment, tuple) = (segment.as_ref()?, tuple.as_ref()?);
     let found = live(tracking, image, now, from, to, tuple)?;
     match tracking.judge(now, found, segment) {
+        Judgement::Pass if !tracking.connections.is_translated(found) => {
+            tracking.remember_first(now, from, to, ip, Some(found), Leaving::Same);
+            Some(Ok((Some(found), Leaving::Same)))
+        }
         Judgement::Pass => {
             let leaving = tracking.leaving(found);
             tracking.remember_first(now, from, to, ip, Some(found), leaving);

@@ -199,26 +199,29 @@ impl Switch {
         let parsed = parsed
             .as_ref()
             .map_err(|error| admission::malformed(*error))?;
-        let offload = offload::check(
+        let offload = &offload::check(
             ingress.offload,
             parsed,
             ingress.total,
             sender.endpoint.min_gso,
-        )
-        .map_err(|_| DropReason::BadOffload)?;
-        received(&ingress, &offload, out);
+        );
+        let offload = offload.as_ref().map_err(|_| DropReason::BadOffload)?;
+        received(&ingress, offload, out);
         trace::tell(out, || Step::Parsed);
         admission::admit(image, &sender, parsed, ingress.head)?;
         trace::tell(out, || Step::Guarded);
-        self.meter(image, &sender, now, &ingress, &offload)?;
+        self.meter(image, &sender, now, &ingress, offload)?;
         trace::tell(out, || Step::Metered);
-        let mut frame = self.frame(now, &ingress, parsed, offload, Face::gateway(&sender));
+        let mut frame = self.frame(now, &ingress, parsed, *offload, Face::gateway(&sender));
         let decision = decide(&self.state, image, &sender, &frame, ingress.head);
         trace::goes(out, image, &decision);
         if let Some(passage) = passage(image, &sender, &frame, &decision)? {
             let leaving = pass(&mut self.state, image, &frame, ingress.head, &passage);
             trace::judged(out, &mut self.state.tracking, leaving.as_ref());
-            frame.leaving = leaving?;
+            match leaving? {
+                Leaving::Same => {}
+                other => frame.leaving = other,
+            }
         }
         act(
             &mut self.state,
