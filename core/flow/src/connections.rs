@@ -27,7 +27,7 @@ use crate::segment::{Kind, Segment};
 use crate::shares::{self, Shares};
 use crate::state::{Invalid, State};
 use crate::tcp::{Step, Track};
-use moving::Former;
+use moving::{Former, Waiting};
 
 pub use told::{
     Connection, Counters, Cursor, Direction, Found, Judgement, Refused, Rejudged, Resumed, Side,
@@ -76,6 +76,7 @@ pub struct Connections {
     cursor: (usize, u32),
     journal: Option<Journal>,
     former: Option<Box<Former>>,
+    waiting: Option<Box<Waiting>>,
 }
 
 impl Connections {
@@ -101,6 +102,7 @@ impl Connections {
             cursor: (0, 0),
             journal: None,
             former: None,
+            waiting: None,
         }
     }
 
@@ -160,8 +162,13 @@ impl Connections {
         let hash = index::hash(self.seed, owner, zone, tuple);
         self.fetch(now, hash, owner, zone, tuple);
         let found = self.look(hash, owner, zone, tuple)?;
-        if self.record(found.id)?.expired(now) {
+        let record = self.record(found.id)?;
+        if record.expired(now) {
             self.remove(found.id, |counters| &mut counters.expired);
+            return None;
+        }
+        if self.waiting.is_some() && !self.goes_on(record) {
+            self.close(found);
             return None;
         }
         Some(found)
@@ -490,7 +497,8 @@ impl Connections {
             }
             let id = owner.first_record + at.next;
             at.next += 1;
-            let lives = self.record(id).is_some_and(|record| !record.expired(now));
+            let lives = |record: &Record| !record.expired(now) && self.goes_on(record);
+            let lives = self.record(id).is_some_and(lives);
             if lives && let Some(connection) = self.connection(now, id) {
                 visit(&connection);
             }
@@ -567,6 +575,11 @@ impl Connections {
     fn record(&self, id: u32) -> Option<&Record> {
         let record = self.records.get(id as usize)?;
         record.state().is_some().then_some(record)
+    }
+
+    /// Whether both owners stay where another room waits.
+    fn goes_on(&self, record: &Record) -> bool {
+        self.stays(record.a().owner) && self.stays(record.plain_b().owner)
     }
 
     fn b(&self, id: u32, record: &Record) -> Side {

@@ -114,7 +114,7 @@ impl Tracking {
             // without state. The spec bounds what is asked for.
             if let Ok(resized) = Connections::named(keys, &owners) {
                 let before = core::mem::replace(&mut self.connections, resized);
-                self.connections.inherit(before, now, stays);
+                self.connections.inherit(before, stays);
             }
             self.full = vec![0; owners.len()];
             self.owners = owners;

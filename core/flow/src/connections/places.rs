@@ -53,7 +53,8 @@ impl Connections {
             let Side { owner, zone, tuple } = side;
             self.fetch(now, hash, *owner, *zone, tuple);
             if let Some(found) = self.look(hash, *owner, *zone, tuple) {
-                let taken = self.record(found.id).is_some_and(|r| !r.expired(now));
+                let has = |r: &Record| !r.expired(now) && self.goes_on(r);
+                let taken = self.record(found.id).is_some_and(has);
                 if guard!("flow-taken") && taken {
                     return Err(Refused::Taken);
                 }
@@ -62,7 +63,8 @@ impl Connections {
         }
         let head = self.head(back);
         let half_open = record.state().is_some_and(State::is_half_open);
-        let number = match self.chain(head) < CHAIN {
+        let may = self.stays(a.owner) && self.stays(b.owner);
+        let number = match may && self.chain(head) < CHAIN {
             true => self.room_of(now, a, forth, half_open),
             false => None,
         };
