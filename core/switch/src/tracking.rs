@@ -153,18 +153,15 @@ impl Tracking {
         {
             return;
         }
-        let epoch = self.epoch;
-        let swept = self
-            .connections
-            .sweep(now, STEP, epoch, &mut |connection| match again(
-                image,
-                epoch,
-                &connection.a,
-                &connection.b,
-            ) {
-                Some(verdict) => Rejudged::Keep(verdict),
-                None => Rejudged::Cut,
-            });
+        let (epoch, edit) = (self.epoch, &self.edit);
+        let swept =
+            self.connections
+                .sweep(now, STEP, epoch, &mut |connection| match judged(
+                    image, epoch, edit, connection,
+                ) {
+                    Some(verdict) => Rejudged::Keep(verdict),
+                    None => Rejudged::Cut,
+                });
         if swept.ended {
             self.rounds = self.rounds.saturating_sub(1);
             if self.live() == 0 {
