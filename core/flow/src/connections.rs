@@ -15,6 +15,7 @@
 mod moving;
 mod places;
 mod told;
+mod visits;
 
 use guard::guard;
 use wire::{Tuple, tcp};
@@ -143,7 +144,8 @@ impl Connections {
         Ok(Connections {
             owners,
             sets: Sets::new(sets as usize).ok_or(TooMany)?,
-            shares: Shares::new(seed[0], half_open).ok_or(TooMany)?,
+            // A newcomer is counted before another makes way for it.
+            shares: Shares::new(seed[0], half_open + 1).ok_or(TooMany)?,
             heads: u32::new_vec_zeroed(size.div_ceil(2)).map_err(|_| TooMany)?,
             records: Record::new_vec_zeroed(size).map_err(|_| TooMany)?,
             translations: Translation::new_vec_zeroed(size).map_err(|_| TooMany)?,
@@ -446,125 +448,6 @@ impl Connections {
     pub fn is_translated(&self, found: Found) -> bool {
         self.record(found.id)
             .is_some_and(|record| record.is(TRANSLATED))
-    }
-
-    /// The connection of this number, if there is one.
-    pub fn connection(&self, now: u64, id: u32) -> Option<Connection> {
-        let record = self.record(id)?;
-        let [forth, back] = record.counts();
-        Some(Connection {
-            id,
-            a: record.a(),
-            b: self.b(id, record),
-            state: record.state()?,
-            verdict: record.verdict(),
-            packets: [forth.0, back.0],
-            bytes: [forth.1, back.1],
-            silent: record.silent(now),
-        })
-    }
-
-    /// All connections of an owner, those that it began.
-    pub fn of_owner(&self, now: u64, owner: u32) -> impl Iterator<Item = Connection> + '_ {
-        let numbers = self.owners.get(owner as usize).map_or(0..0, |owner| {
-            owner.first_record..owner.first_record + owner.used
-        });
-        numbers.filter_map(move |id| self.connection(now, id))
-    }
-
-    /// Visits connections from where `at` stands, at most `budget` records of them;
-    /// whether that was the last. Those that are silent for too long are passed over.
-    /// What is opened or closed between two calls may be seen or not.
-    pub fn walk(
-        &self,
-        now: u64,
-        at: &mut Cursor,
-        budget: u32,
-        visit: &mut impl FnMut(&Connection),
-    ) -> bool {
-        let mut looked = 0;
-        while looked < budget {
-            let Some(owner) = self.owners.get(at.owner) else {
-                return true;
-            };
-            looked += 1;
-            if at.next >= owner.used {
-                *at = Cursor {
-                    owner: at.owner + 1,
-                    next: 0,
-                };
-                continue;
-            }
-            let id = owner.first_record + at.next;
-            at.next += 1;
-            let lives = |record: &Record| !record.expired(now) && self.goes_on(record);
-            let lives = self.record(id).is_some_and(lives);
-            if lives && let Some(connection) = self.connection(now, id) {
-                visit(&connection);
-            }
-        }
-        false
-    }
-
-    /// How many connections of an owner there are: all, and of them the half-open.
-    pub fn live(&self, owner: u32) -> (u32, u32) {
-        let owner = self.owners.get(owner as usize);
-        owner.map_or((0, 0), |owner| (owner.live, owner.half_open))
-    }
-
-    /// What happened to an owner's connections.
-    pub fn counters(&self, owner: u32) -> Counters {
-        let owner = self.owners.get(owner as usize);
-        owner.map(|owner| owner.counters).unwrap_or_default()
-    }
-
-    /// Goes on with the background pass: looks at up to `budget` records, removes those
-    /// that were silent for too long, and has `judge` judge again those that another
-    /// image than `epoch`'s decided about.
-    pub fn sweep(
-        &mut self,
-        now: u64,
-        budget: u32,
-        epoch: u32,
-        judge: &mut impl FnMut(&Connection) -> Rejudged,
-    ) -> Swept {
-        let mut swept = Swept::default();
-        // Owners that have nothing are passed by: a budget of their own bounds them.
-        let mut passed = 0;
-        while swept.looked < budget && passed <= budget {
-            let (at, next) = self.cursor;
-            let Some(owner) = self.owners.get(at) else {
-                self.cursor = (0, 0);
-                swept.ended = true;
-                break;
-            };
-            if next >= owner.used {
-                self.cursor = (at + 1, 0);
-                passed += 1;
-                continue;
-            }
-            let id = owner.first_record + next;
-            self.cursor = (at, next + 1);
-            swept.looked += 1;
-            let Some(record) = self.record(id) else {
-                continue;
-            };
-            if record.expired(now) {
-                self.remove(id, |counters| &mut counters.expired);
-                swept.expired += 1;
-            } else if record.epoch() != epoch
-                && let Some(connection) = self.connection(now, id)
-            {
-                match (judge(&connection), self.records.get_mut(id as usize)) {
-                    (Rejudged::Keep(verdict), Some(record)) => record.judge(&verdict),
-                    _ => {
-                        self.remove(id, |counters| &mut counters.closed);
-                        swept.cut += 1;
-                    }
-                }
-            }
-        }
-        swept
     }
 
     fn hash(&self, side: &Side) -> u64 {
