@@ -122,7 +122,7 @@ body! {
     UseImage: UseImage {
         /// Its epoch.
         epoch: u64,
-        /// Its SHA-256.
+        /// Its digest (BLAKE3, as the image says it).
         digest: [u8; 32],
     }
 }
@@ -331,7 +331,7 @@ body! {
         must: u32,
         /// Its epoch.
         epoch: u64,
-        /// Its SHA-256.
+        /// Its digest (BLAKE3, as the image says it).
         digest: [u8; 32],
     }
 }
@@ -552,7 +552,7 @@ body! {
         reserved: u32,
         /// For whom: compartment ids, or [`FABRIC`].
         targets: [u32; PROVED_AT_ONCE],
-        /// SHA-256 of each.
+        /// Digest of each.
         digests: [[u8; 32]; PROVED_AT_ONCE],
     }
 }
