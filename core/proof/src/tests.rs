@@ -8,6 +8,7 @@ mod planted;
 mod reach;
 mod referee;
 mod routed;
+mod solver;
 mod tables;
 mod walk;
 mod walked;
