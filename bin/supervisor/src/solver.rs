@@ -7,7 +7,7 @@ use crate::workers::{Purpose, Role};
 use command::Message;
 use command::verbs::{CAUSE_REPORT, SOLVER_ABSENT, SOLVER_ASKED, Solve, Solving as Answer};
 use confine::Profile;
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{Mode, OFlags, SeekFrom, open, seek};
 use rustix::pipe::{PipeFlags, pipe_with};
 use seqpacket::Fds;
 use std::os::fd::OwnedFd;
@@ -41,6 +41,8 @@ impl Supervisor {
             return self.kill(id, Some(CAUSE_REPORT));
         };
         self.end_solver();
+        // Who wrote it stands at its end, and so would who reads it.
+        let _ = seek(&text, SeekFrom::Start(0));
         let pipe = match self.solver_program() {
             Ok(_) => pipe_with(PipeFlags::CLOEXEC).ok(),
             Err(_) => None,

@@ -146,8 +146,14 @@ fn number(action: Action) -> &'static str {
     }
 }
 
+/// First and last of each field.
+type Sides = [(u128, u128); FIELDS.len()];
+
 /// Asks for a packet of the space with which that holds of what the lists say; `None`: longer
 /// than a text may be.
+///
+/// What no packet of the space is in is left out, and so are bounds that all of it keeps: the
+/// solver's time is mostly for reading. Rules side by side that do the same are one choice.
 fn text(space: &[Cube], lists: &[&Cubes], holds: impl Fn(&[String]) -> String) -> Option<String> {
     let mut text = String::from("(set-logic QF_BV)\n");
     for (name, bits) in FIELDS {
@@ -155,22 +161,32 @@ fn text(space: &[Cube], lists: &[&Cubes], holds: impl Fn(&[String]) -> String) -
     }
     text.push_str("(assert (or false");
     for part in space {
-        within(&mut text, part);
+        within(&mut text, part, &FIELDS.map(|(_, bits)| (0, most(bits))));
     }
     text.push_str("))\n");
+    let around = around(space);
     let mut names = Vec::new();
     for (at, list) in lists.iter().enumerate() {
+        let near: Vec<&(Cube, Action)> = (list.rules().iter())
+            .filter(|(cube, _)| space.iter().any(|part| part.meets(cube)))
+            .collect();
         let _ = write!(text, "(define-fun t{at} () (_ BitVec 2) ");
-        for (cube, action) in list.rules() {
-            text.push_str("(ite");
-            within(&mut text, cube);
-            let _ = write!(text, " {} ", number(*action));
-            if text.len() > LONGEST_TEXT {
-                return None;
+        let alike = near.chunk_by(|one, next| one.1 == next.1);
+        let mut choices = 0;
+        for rules in alike {
+            text.push_str("(ite (or false");
+            for (cube, _) in rules {
+                within(&mut text, cube, &around);
+                if text.len() > LONGEST_TEXT {
+                    return None;
+                }
             }
+            let does = rules.first().map_or(SILENT, |(_, action)| number(*action));
+            let _ = write!(text, ") {does} ");
+            choices += 1;
         }
         text.push_str(list.default().map_or(SILENT, number));
-        text.extend(core::iter::repeat_n(')', list.rules().len()));
+        text.extend(core::iter::repeat_n(')', choices));
         text.push_str(")\n");
         names.push(format!("t{at}"));
     }
@@ -179,15 +195,31 @@ fn text(space: &[Cube], lists: &[&Cubes], holds: impl Fn(&[String]) -> String) -
     Some(text)
 }
 
-/// That the packet is in a box.
-fn within(text: &mut String, cube: &Cube) {
+/// The largest number of so many bits.
+fn most(bits: u32) -> u128 {
+    u128::MAX >> (128 - bits)
+}
+
+/// The least box with all of the space in it.
+fn around(space: &[Cube]) -> Sides {
+    let mut around = [(u128::MAX, 0); FIELDS.len()];
+    for part in space {
+        for (side, (first, last)) in around.iter_mut().zip(part.sides()) {
+            *side = (side.0.min(first), side.1.max(last));
+        }
+    }
+    around
+}
+
+/// That the packet, which is within `known`, is in a box.
+fn within(text: &mut String, cube: &Cube, known: &Sides) {
     text.push_str(" (and true");
-    for ((name, bits), (first, last)) in FIELDS.into_iter().zip(cube.sides()) {
+    for ((name, bits), ((first, last), known)) in FIELDS.into_iter().zip(cube.sides().zip(known)) {
         let digits = bits as usize / 4;
-        if first > 0 {
+        if first > known.0 {
             let _ = write!(text, " (bvuge {name} #x{first:0digits$x})");
         }
-        if last < u128::MAX >> (128 - bits) {
+        if last < known.1 {
             let _ = write!(text, " (bvule {name} #x{last:0digits$x})");
         }
     }
