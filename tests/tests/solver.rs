@@ -36,7 +36,8 @@ tenants:
         let first = n * 7919 % 30_000;
         rule(format!("yes{n}"), "allow", first, first + 30_000 + n);
     }
-    text += "    reach:\n    - {from: {endpoint: a}, to: {endpoint: b}, protocol: tcp, allowed: no}\n";
+    text +=
+        "    reach:\n    - {from: {endpoint: a}, to: {endpoint: b}, protocol: tcp, allowed: no}\n";
     text
 }
 
@@ -59,7 +60,10 @@ fn z3_settles_what_the_boxes_leave_open() {
     assert_ne!(said.code, 0);
     let port = |said: &str| -> Option<u32> {
         let (_, rest) = said.split_once("to 10.1.1.11:")?;
-        rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+        rest.split(|c: char| !c.is_ascii_digit())
+            .next()?
+            .parse()
+            .ok()
     };
     let shown = port(&said.err).or_else(|| port(&said.out));
     assert!(

@@ -235,8 +235,6 @@ fn ask(
     let said = solver.solve(&text.ok_or(Unsolved::Undecided)?)?;
     let (verdict, rest) = said.split_once('\n').ok_or(Unsolved::Undecided)?;
     match verdict.trim_end() {
-        // It then says that there is no packet to show, which is no news.
-        "unsat" => Ok(None),
         "sat" => {
             let packet = packet(rest).ok_or(Unsolved::Undecided)?;
             let there = space.iter().any(|part| part.has(&packet));
@@ -246,6 +244,8 @@ fn ask(
                 Err(Unsolved::Undecided)
             }
         }
+        // It then says that there is no packet to show, which is no news.
+        said if said == "unsat" || !guard!("proof-solver-unsat") => Ok(None),
         _ => Err(Unsolved::Undecided),
     }
 }

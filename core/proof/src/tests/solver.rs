@@ -48,7 +48,6 @@ impl Solver for Says {
     }
 }
 
-/// One that takes no part of what it is asked from the boxes agrees with them.
 #[test]
 fn the_texts_mean_what_the_boxes_mean() {
     let mut runner = TestRunner::deterministic();

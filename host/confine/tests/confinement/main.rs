@@ -474,5 +474,6 @@ fn in_user_namespace() -> ExitCode {
     }
     the_kernel_confirms_it();
     the_baseline_is_what_it_says();
+    the_solver_becomes_z3_and_reaches_nothing_else();
     ExitCode::SUCCESS
 }
