@@ -124,7 +124,7 @@ body! {
     UseImage: UseImage {
         /// Its epoch.
         epoch: u64,
-        /// Its SHA-256.
+        /// Its digest (BLAKE3, as the image says it).
         digest: [u8; 32],
     }
 }
@@ -333,7 +333,7 @@ body! {
         must: u32,
         /// Its epoch.
         epoch: u64,
-        /// Its SHA-256.
+        /// Its digest (BLAKE3, as the image says it).
         digest: [u8; 32],
     }
 }
@@ -554,7 +554,7 @@ body! {
         reserved: u32,
         /// For whom: compartment ids, or [`FABRIC`].
         targets: [u32; PROVED_AT_ONCE],
-        /// SHA-256 of each.
+        /// Digest of each.
         digests: [[u8; 32]; PROVED_AT_ONCE],
     }
 }
