@@ -8,7 +8,7 @@ use crate::known::{Before, Known, Meant, Read, Same};
 use crate::lines::Book;
 use crate::numbers::Numbers;
 use crate::solver::{NoSolver, Solver};
-use crate::{places, reach};
+use crate::{crossings, places, reach, showing};
 use guard::guard;
 use image::{Aligned, CompartmentImage, Digest, FabricImage, MapError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -122,6 +122,8 @@ pub fn prove_by(
     }
     if !breaches.is_empty() {
         breaches.truncate(MAX_BREACHES);
+        // Unreadable, it brings nothing anywhere, and is said to be unreadable.
+        let _ = with_fabric(claim.fabric, |image| showing::brought(image, &mut breaches));
         return Err(breaches);
     }
     let proved = images.values().copied().collect();
@@ -153,7 +155,7 @@ fn compartment(
         .map(|(at, view)| Book::new(host, *at, view))
         .collect();
     let found = places::who(host, slot, image, &books, breaches);
-    between::crossings(host, slot, image, breaches);
+    crossings::crossings(host, slot, image, breaches);
     let mut scratch = Scratch::new(solver);
     for (view, (at, book)) in tenants.iter().zip(&books).enumerate() {
         places::routes(host, slot, image, *at, book, breaches);

@@ -11,8 +11,10 @@ use crate::lines::{Book, Line, Side};
 use crate::meaning::{Cubes, passes, stopped};
 use crate::places::Found;
 use crate::ranges::{Range, common, of_prefix, one, others};
+use crate::showing::Seat;
 use crate::solver::{self, Solver, Unsolved};
 use crate::space::{Addresses, packets};
+use crate::way::{Place, Way};
 use core::cell::Cell;
 use guard::guard;
 use image::CompartmentImage;
@@ -359,7 +361,7 @@ impl Asked<'_> {
         };
         Ok(shown
             .or(found)
-            .map(|packet| self.breach(path, service, packet)))
+            .map(|packet| self.breach(path, service, packet, known.image)))
     }
 
     /// The packets that are asked about.
@@ -433,25 +435,43 @@ impl Asked<'_> {
 
     fn breach(
         &self,
-        (from, to): (Option<usize>, Option<usize>),
+        (from_member, to_member): (Option<usize>, Option<usize>),
         service: Option<&Agreement>,
         packet: Tuple,
+        image: &CompartmentImage<'_>,
     ) -> Breach {
         let outer = match service {
             Some(agreement) => format!("the other side of agreement {}", agreement.id),
             None => "outside".to_owned(),
         };
         let who = |member: Option<usize>| member.map_or(outer.clone(), |m| name(self.book, m));
-        let (a, b) = (who(from), who(to));
+        let (a, b) = (who(from_member), who(to_member));
         let what = match self.allowed {
             true => format!("not all passes from {a} to {b} that is to pass"),
             false => format!("something passes from {a} to {b} though none of it may"),
         };
-        let path = format!("from {a} to {b} by the switch in slot {}", self.slot);
-        let at = from.or(to).map_or(String::new(), |m| name(self.book, m));
+        let seat = Seat {
+            host: self.host,
+            slot: self.slot,
+            image,
+        };
+        let tenant = image.tenants().iter();
+        let tenant = tenant.take_while(|t| t.id != self.book.view.id).count() as u32;
+        let place = |member: Option<usize>, address: &[u8; 16]| {
+            let member = member.and_then(|m| self.book.view.members.get(m));
+            member.map_or_else(|| seat.way(tenant, address), |m| seat.port_of(m.id))
+        };
+        let to = match self.allowed {
+            true => Place::Dropped { slot: self.slot },
+            false => place(to_member, &packet.destination),
+        };
+        let way = Way::new(place(from_member, &packet.source), to);
+        let at = from_member
+            .or(to_member)
+            .map_or(String::new(), |m| name(self.book, m));
         Breach::new(Class::Reach, self.slot, what)
             .at(at)
-            .shown(packet, path)
+            .shown(packet, way)
     }
 }
 

@@ -7,6 +7,7 @@ mod known;
 mod planted;
 mod reach;
 mod referee;
+mod replay;
 mod routed;
 mod solver;
 mod tables;
