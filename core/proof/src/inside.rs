@@ -2,13 +2,14 @@
 //! hold in each, whatever else it says.
 
 use crate::breach::{Breach, Class};
-use crate::cube::{Cube, Fuel, OutOfFuel};
+use crate::cube::{Cube, Fuel};
 use crate::intend::{Agreement, Host};
 use crate::known::Changed;
 use crate::likely::{likely, possible, users};
 use crate::lines::{Book, Line, Side, begins_with_guardrails, same, written};
 use crate::meaning::{Cubes, Witness, difference, passes, stopped};
 use crate::showing::{Seat, Shown};
+use crate::solver::{self, Solver, Unsolved};
 use crate::space::{Addresses, anywhere, packets};
 use crate::way::{Place, Way};
 use guard::guard;
@@ -27,13 +28,15 @@ const NOBODYS: &str = "no packet that begins anything between addresses that som
 pub const TABLE_FUEL: u64 = 2_000_000;
 
 /// What does not end between tables.
-pub(crate) struct Scratch {
+pub(crate) struct Scratch<'s> {
     table: RuleTable,
+    solver: &'s dyn Solver,
 }
 
-impl Scratch {
-    pub fn new() -> Scratch {
+impl<'s> Scratch<'s> {
+    pub fn new(solver: &'s dyn Solver) -> Scratch<'s> {
         Scratch {
+            solver,
             table: RuleTable {
                 rules: Vec::new(),
                 default: Action::Deny,
@@ -53,7 +56,7 @@ pub(crate) fn tables(
     at: usize,
     index: u32,
     changed: Option<&Changed<'_>>,
-    scratch: &mut Scratch,
+    scratch: &mut Scratch<'_>,
     breaches: &mut Vec<Breach>,
 ) {
     let Some(installed) = image.endpoints().get(index as usize) else {
@@ -94,6 +97,7 @@ pub(crate) fn tables(
             side,
             table: &scratch.table,
             own,
+            solver: scratch.solver,
         };
         if !same(book, at, side, own, &scratch.table) && guard!("proof-tables-mean") {
             asked.meaning(&mut found);
@@ -158,14 +162,15 @@ struct Question<'q> {
     side: Side,
     table: &'q RuleTable,
     own: &'q [crate::ranges::Range],
+    solver: &'q dyn Solver,
 }
 
 impl Question<'_> {
-    fn spent(&self) -> Breach {
+    fn open(&self, why: Unsolved) -> Breach {
         Breach::new(
             Class::Fuel,
             self.slot,
-            format!("its {} table is not proved", self.side.word()),
+            format!("its {} table is not proved; {why}", self.side.word()),
         )
         .at(name(self.book, self.at))
     }
@@ -173,17 +178,14 @@ impl Question<'_> {
     fn meaning(&self, breaches: &mut Vec<Breach>) {
         let installed = Cubes::of(self.table);
         let Some((wanted, lines)) = self.book.cubes(self.at, self.side, self.own) else {
-            breaches.push(self.spent());
+            breaches.push(self.open(Unsolved::Fuel));
             return;
         };
         let mut fuel = Fuel(TABLE_FUEL);
-        let mut asked = |v4: bool| -> Result<Option<Witness>, OutOfFuel> {
-            let space = space(self.side, self.own, v4);
-            difference(&installed, &wanted, &space, &mut fuel)
-        };
+        let mut asked = |v4: bool| self.difference(&installed, &wanted, v4, &mut fuel);
         let both = asked(true).and_then(|four| Ok((four, asked(false)?)));
         match both {
-            Err(OutOfFuel) => breaches.push(self.spent()),
+            Err(why) => breaches.push(self.open(why)),
             Ok((None, None)) => {}
             Ok((four, six)) => {
                 let only_six = four.is_none() && self.has_four();
@@ -195,6 +197,19 @@ impl Question<'_> {
                 }
             }
         }
+    }
+
+    /// By boxes, and where those cost more than they may by the solver.
+    fn difference(
+        &self,
+        installed: &Cubes,
+        wanted: &Cubes,
+        v4: bool,
+        fuel: &mut Fuel,
+    ) -> Result<Option<Witness>, Unsolved> {
+        let space = space(self.side, self.own, v4);
+        difference(installed, wanted, &space, fuel)
+            .or_else(|_| solver::difference(self.solver, installed, wanted, &space))
     }
 
     /// A packet that can be sent and shows the same, and whether there is one. What is proved
@@ -373,8 +388,7 @@ impl Question<'_> {
         let installed = Cubes::of(self.table);
         let mut fuel = Fuel(TABLE_FUEL);
         for v4 in [true, false] {
-            let space = space(self.side, self.own, v4);
-            match difference(&installed, &wanted, &space, &mut fuel) {
+            match self.difference(&installed, &wanted, v4, &mut fuel) {
                 Ok(None) => {}
                 Ok(Some(witness)) => {
                     let (witness, sent) = self.likelier(witness, &installed, &wanted, v4);
@@ -388,8 +402,8 @@ impl Question<'_> {
                         .by(line.map(|line| written(self.host, line)));
                     breaches.push(self.shown(breach, &witness, sent));
                 }
-                Err(OutOfFuel) => {
-                    breaches.push(self.spent());
+                Err(why) => {
+                    breaches.push(self.open(why));
                     return;
                 }
             }

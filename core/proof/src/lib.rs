@@ -1,10 +1,12 @@
 //! The proof: what finished table images let through, held against what was agreed.
 //!
 //! It reads the images, by the structures that the data path walks, and shares no code
-//! with the compiler that made them. What it cannot prove within its fuel it refuses.
+//! with the compiler that made them. What it cannot prove within its fuel a solver is asked,
+//! where there is one; the rest it refuses.
 //! docs/proof.md says what is claimed, and why it holds.
 //!
-//! `cube` and `space` are about boxes of packets, `meaning` about lists of rules.
+//! `cube` and `space` are about boxes of packets, `meaning` about lists of rules, `solver`
+//! about the same questions as texts.
 //! `intend` and `lines` say what the spec and the numbers mean, `places` and `inside`
 //! hold a compartment's image against it, `reach` is what tenants ask for, `between`,
 //! `crossings` and `templates` what joins compartments. `likely` and `showing` choose what shows a breach,
@@ -27,6 +29,7 @@ mod prove;
 mod ranges;
 mod reach;
 mod showing;
+mod solver;
 mod space;
 mod templates;
 #[cfg(test)]
@@ -38,6 +41,7 @@ pub use cube::{Cube, Fuel, OutOfFuel};
 pub use inside::TABLE_FUEL;
 pub use known::{Known, Read};
 pub use meaning::{Cubes, Witness, difference, passes, stopped};
-pub use prove::{Claim, prove};
+pub use prove::{Claim, prove, prove_by};
+pub use solver::{LONGEST_TEXT, NoSolver, Solver, Unsolved};
 pub use space::{Addresses, anywhere, packets};
 pub use way::{Becomes, Place, Way};

@@ -9,6 +9,7 @@ mod reach;
 mod referee;
 mod replay;
 mod routed;
+mod solver;
 mod tables;
 mod walk;
 mod walked;
