@@ -6,7 +6,7 @@
 //! asked, that answers pass, and that addresses are translated. So the rules are asked
 //! here, and the two sides must be those that a first packet's way would have given them.
 
-use crate::frame::{owner, unusable_destination, unusable_source};
+use crate::frame::{is_attachment, owner, unusable_destination, unusable_source};
 use crate::judgement::{again, opening, own, slot_of};
 use crate::tracking::Tracking;
 use crate::translation::in_pool;
@@ -163,9 +163,12 @@ fn arrives(
     Some(match way {
         Way::Inside => inside(sent, &a.tuple.destination) == to_index,
         Way::Service(index, _) => sent.kind == ROUTE_SERVICE && sent.via == *index,
-        Way::Outside(index, _) if a.zone == 0 => {
+        Way::Outside(index, attachment) if a.zone == 0 => {
             let hop = image.next_hops().get(sent.via as usize)?;
-            sent.kind == ROUTE_OUTSIDE && hop.attachment == *index
+            // What is for the switch itself does not leave it.
+            let ours =
+                guard!("journal-own-address") && is_attachment(attachment, &a.tuple.destination);
+            sent.kind == ROUTE_OUTSIDE && hop.attachment == *index && !ours
         }
         Way::Outside(_, attachment) => {
             outside::source(image, attachment, &a.tuple.source, false).is_ok()

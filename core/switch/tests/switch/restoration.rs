@@ -423,6 +423,11 @@ fn a_forged_port_behind_a_shared_address_is_not_anothers() {
     let [a, mut b] = outward(A1, 1030);
     b.tuple.source = mapped([198, 51, 100, 8]);
     assert_eq!(came([a, b]), (0, 1));
+    // To the shared address itself: that is the switch's, and never leaves it.
+    let [mut a, mut b] = outward(A1, 1030);
+    a.tuple.destination = mapped([192, 0, 2, 10]);
+    b.tuple.source = a.tuple.destination;
+    assert_eq!(came([a, b]), (0, 1));
 }
 
 /// The first packet of a connection whose initiator's side this is: by which slot and tag,
