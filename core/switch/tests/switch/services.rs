@@ -405,6 +405,14 @@ fn the_servers_own_rules_hold_for_the_pool() {
     let question = udp4(GOES, (v4(A1), AS4), (4000, 5432), b"?");
     let seen = cross(&blue.inject(A1, &question), &mut red);
     refused(&seen, DropReason::IngressRule);
+    // What is told of it are addresses of red's own.
+    let told = seen.decided.unwrap().tuple;
+    let host = u128::from_be_bytes(told.source) ^ u128::from_be_bytes(mapped(POOL4));
+    assert!(host >> 4 == 0, "{told:?} is not of the pool");
+    assert_eq!(
+        (told.destination, told.destination_port),
+        (mapped(v4(B1)), 5432)
+    );
     blue.change(|tables| {
         tables.rule_tables.push(RuleTable {
             rules: vec![],
