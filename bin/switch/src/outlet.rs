@@ -339,6 +339,7 @@ impl Output for Outlet<'_, '_> {
             total: 0,
             segments: 1,
             wire: frame.len(),
+            came_by: 0,
         };
         match self.outlets.send(self.from, &outgoing, Payload::None) {
             Fate::Sent => {}

@@ -246,6 +246,7 @@ fn emit(frame: &Frame<'_>, way: &Way, fragment: Option<u16>, head: &[u8], out: &
         total: frame.total,
         segments: u32::try_from(frame.offload.segments()).unwrap_or(1),
         wire: frame.offload.wire_bytes(frame.total),
+        came_by: frame.face.tag,
     };
     if fragment.is_some() || needed(&frame.offload, way.features) {
         out.count(way.slot, Counter::Finished, 1);
@@ -443,6 +444,7 @@ fn echo(frame: &Frame<'_>, head: &mut [u8], out: &mut impl Output) {
         total: frame.total,
         segments: 1,
         wire: frame.total,
+        came_by: 0,
     });
 }
 

@@ -165,6 +165,7 @@ fn went(capture: &mut Capture, tag: u16, frame: &[u8]) {
         total: 0,
         segments: 1,
         wire: frame.len(),
+        came_by: 0,
     };
     capture.went(&outgoing, 0, &|_, _| 0);
 }

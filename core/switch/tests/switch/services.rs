@@ -134,6 +134,8 @@ fn connects(asker: [u8; 16], service: [u8; 16], server: [u8; 16], pool: ([u8; 16
     let syn = tcp(GOES, (asker, service), (4000, 5432), (SYN, 100, 0), b"");
     let came = cross(&blue.inject(A1, &syn), &mut red);
     assert_eq!(came.only().slot, B1);
+    // By whose tag it came says whose part of a rate it takes.
+    assert_eq!(came.came_by, [AGREED]);
     let asked = came.only().tuple();
     assert_eq!((asked.destination, asked.destination_port), (server, 5432));
     let host = u128::from_be_bytes(asked.source) ^ u128::from_be_bytes(pool.0);
