@@ -111,6 +111,42 @@ fn an_accepted_service_works_at_an_address_of_ones_own_and_nothing_else_does() {
 }
 
 #[test]
+fn neither_side_learns_an_address_of_the_other_from_what_it_may_watch() {
+    // Blue's addresses are in no network of red's, and red denies one service with a log.
+    let (red, blue) = SPEC.split_once("  - name: blue").unwrap();
+    let blue = blue.replace("10.1.1.", "172.23.99.");
+    let spy = "rules:\n        - {name: spy, action: deny, from: {agreement: log}, log: on}\n";
+    let red = red.replacen("rules:\n", spy, 1);
+    let two = two(&format!("{red}  - name: blue{blue}"));
+    let file = two.instance.folder().join("red.pcapng");
+    let words = ["capture", "--endpoint", "red", "-w", file.to_str().unwrap()];
+    let mut capture = Ended(two.instance.command(&words).spawn().unwrap());
+    let all = |file: &PathBuf| std::fs::read(file).unwrap_or_default();
+    let has = |file: &PathBuf, address: [u8; 4]| all(file).windows(4).any(|b| b == address);
+    // Denied and delivered packets, until the capture has both.
+    let both = two.instance.until(Duration::from_secs(10), |_| {
+        assert_eq!(two.asks("app1", &format!("udp {} 5140", LOG[0])), None);
+        let user = two.comes_to_ask("app1", &format!("tcp {} 5432", DB[0]));
+        assert!(user.unwrap().starts_with("10.1.250."));
+        let bytes = all(&file);
+        let of = |pool: [u8; 3]| bytes.windows(3).any(|b| b == pool);
+        of([10, 1, 250]) && of([10, 1, 251])
+    });
+    assert!(both, "the capture shows neither");
+    let _ = capture.0.kill();
+    let _ = capture.0.wait();
+    for address in [[172, 23, 99, 10], [10, 1, 200, 10], [10, 1, 200, 11]] {
+        assert!(!has(&file, address), "{address:?} is in red's capture");
+    }
+    let why = two.instance.say(&["why", "red/db1"]).unwrap();
+    assert!(
+        why.out.contains("denied a packet from 10.1.251."),
+        "{why:?}"
+    );
+    assert!(!why.out.contains("172.23.99."), "{why:?}");
+}
+
+#[test]
 fn a_narrower_link_behind_a_service_is_found_out_and_much_gets_through() {
     let two = two(SPEC);
     for family in 0..2 {

@@ -101,3 +101,82 @@ fn a_change_of_rates_leaves_connections_alone() {
     });
     assert_eq!(said.out, format!("go\n{}\n", 10 * BYTES), "{said:?}");
 }
+
+/// Two use a service that may be sent 8 Mbit/s.
+const SHARED: &str = r#"version: 1
+classes:
+  - {name: business, dscp: [af21], weight: 16}
+tenants:
+  - name: red
+    subnets: [{name: data, prefixes: [10.1.1.0/24]}]
+    endpoints: [{name: db1, subnet: data, addresses: [10.1.1.10], rate: {to: 8Mbit}, attach: {tap: {namespace: "{ns}-db1", interface: eth0, make: true}}}]
+    offers: [{name: db, endpoint: db1, protocol: udp, ports: [5000], to: [blue, green], pool: [10.1.250.0/28]}]
+  - name: blue
+    subnets: [{name: apps, prefixes: [10.1.1.0/24]}]
+    endpoints: [{name: app1, subnet: apps, addresses: [10.1.1.10], attach: {tap: {namespace: "{ns}-blue", interface: eth0, make: true}}}]
+    accepts: [{name: db, from: red, service: db, as: [10.1.200.10]}]
+  - name: green
+    subnets: [{name: apps, prefixes: [10.1.1.0/24]}]
+    endpoints: [{name: app1, subnet: apps, addresses: [10.1.1.10], attach: {tap: {namespace: "{ns}-green", interface: eth0, make: true}}}]
+    accepts: [{name: db, from: red, service: db, as: [10.1.200.10]}]
+"#;
+
+#[test]
+fn a_user_that_floods_a_service_leaves_another_its_share() {
+    let hosts = Hosts::of(SHARED);
+    let instance = Instance::start().unwrap();
+    instance.apply(&hosts.spec).unwrap();
+    // Datagrams of each by their first byte, until one says that it is over.
+    let server = "exec python3 -c \"
+import socket
+s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM);s.setsockopt(1,33,16<<20);s.bind(('0.0.0.0',5000))
+s.settimeout(20);n={98:0,103:0}
+while True:
+    d=s.recv(2000)
+    if d[0]==122: break
+    n[d[0]]+=1
+print(n[98],n[103],flush=True)\"";
+    // So many Mbit/s for 4 s, and how many datagrams those were.
+    let user = |name: &str, mbit: u32, tos: u8| {
+        format!(
+            "exec python3 -c \"
+import socket,time
+s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM);s.setsockopt(0,1,{tos});r={mbit}e6/8/1400
+t=time.monotonic();n=0
+while time.monotonic()-t<4:
+    while n<(time.monotonic()-t)*r: s.sendto(b'{name}'*1400,('10.1.200.10',5000));n+=1
+    time.sleep(.001)
+print(n)\""
+        )
+    };
+    for (mbit, tos) in [(80, 0), (8, 0x48), (80, 0x48)] {
+        let begin = |name: &str, line: &str| {
+            let mut command = hosts.at(name).command(line);
+            command.stdout(std::process::Stdio::piped());
+            command.spawn().unwrap()
+        };
+        let serving = begin("db1", server);
+        std::thread::sleep(Duration::from_millis(500));
+        let flood = begin("blue", &user("b", mbit, tos));
+        let sent = hosts.sh("green", &user("g", 3, 0));
+        let sent: u64 = sent.out.trim().parse().unwrap();
+        flood.wait_with_output().unwrap();
+        // What waits is gone by then.
+        std::thread::sleep(Duration::from_millis(500));
+        for _ in 0..3 {
+            hosts.sh("green", "echo z | socat -u - UDP4:10.1.200.10:5000");
+        }
+        let heard = serving.wait_with_output().unwrap().stdout;
+        let heard = String::from_utf8_lossy(&heard).into_owned();
+        let heard: Vec<u64> = heard
+            .split_whitespace()
+            .map(|n| n.parse().unwrap())
+            .collect();
+        println!("{mbit} Mbit/s, {tos:#x}: {heard:?} of {sent}");
+        assert!(
+            heard[1] * 10 >= sent * 9,
+            "{mbit}, {tos}: {heard:?} of {sent}"
+        );
+        assert!(heard[0] > heard[1], "what it leaves: {heard:?}");
+    }
+}

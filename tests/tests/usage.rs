@@ -195,9 +195,9 @@ fn a_connection_is_listed_with_its_rule_and_both_are_counted_over_a_restart() {
     assert_eq!(used(&instance, "red", "app1"), last);
 }
 
-#[test]
-fn what_crosses_to_another_tenant_is_listed_with_both_tuples_and_counted_by_the_fabric() {
-    let mut tenants = TwoTenants::default();
+/// Blue uses red's web1. `more` is put under each tenant.
+fn agreed(more: &str) -> TwoTenants {
+    let mut tenants = TwoTenants::new(more);
     tenants.spec = tenants
         .spec
         .replace(
@@ -208,6 +208,43 @@ fn what_crosses_to_another_tenant_is_listed_with_both_tuples_and_counted_by_the_
             "  - name: blue\n",
             "  - name: blue\n    accepts: [{name: reds, from: red, service: web, as: [10.1.200.10]}]\n",
         );
+    tenants
+}
+
+/// (sent bytes, got bytes) of a tenant's by the agreement.
+fn billed(instance: &Instance, tenant: &str) -> [u64; 2] {
+    let usage = instance.ask(&["usage"]).unwrap();
+    let rows = usage["rows"].as_array().unwrap();
+    let is = |row: &&Value| row["tenant"] == tenant && row["agreement"] == "red/web with blue";
+    rows.iter().find(is).map_or([0; 2], |row| {
+        ["sent_bytes", "got_bytes"].map(|name| row[name].as_u64().unwrap())
+    })
+}
+
+#[test]
+fn tenants_of_one_compartment_are_billed_for_what_either_sends_by_an_agreement() {
+    let tenants = agreed("    placement: {per: zone, zone: z}\n");
+    let instance = Instance::start().unwrap();
+    instance.apply(&tenants.spec).unwrap();
+    used(&instance, "red", "");
+    let _server = Ended(echo(&tenants));
+    let _talking = Ended(talk(&tenants, "blue", "10.1.200.10"));
+    let all = |i: &Instance| billed(i, "red").iter().all(|bytes| *bytes > 100_000);
+    let billed_all = instance.until(Duration::from_secs(20), all);
+    assert!(billed_all, "{:?}", instance.ask(&["usage"]));
+    let [red, blue] = ["red", "blue"].map(|tenant| billed(&instance, tenant));
+    let [sent, got] = red;
+    assert!(sent < 200_000 && got < 200_000, "{red:?}");
+    // What one sent the other got; acknowledgements may come between the two looks.
+    assert!(
+        blue[0].abs_diff(got) < 2000 && blue[1].abs_diff(sent) < 2000,
+        "{red:?}, {blue:?}"
+    );
+}
+
+#[test]
+fn what_crosses_to_another_tenant_is_listed_with_both_tuples_and_counted_by_the_fabric() {
+    let tenants = agreed("");
     let instance = Instance::start().unwrap();
     instance.apply(&tenants.spec).unwrap();
     // The first sum is what differences are taken from.
@@ -253,16 +290,9 @@ fn what_crosses_to_another_tenant_is_listed_with_both_tuples_and_counted_by_the_
         assert!(sent < 200_000 && got < 200_000, "{tenant}: {sent}, {got}");
     }
     // All of it by their agreement: what one sent the other got.
-    let usage = instance.ask(&["usage"]).unwrap();
-    let agreed = |tenant: &str| {
-        let rows = usage["rows"].as_array().unwrap();
-        let is = |row: &&Value| row["tenant"] == tenant && row["agreement"] == "red/web with blue";
-        let row = rows.iter().find(is).unwrap_or_else(|| panic!("{usage}"));
-        ["sent_bytes", "got_bytes"].map(|name| row[name].as_u64().unwrap())
-    };
-    let [sent, got] = agreed("red");
-    assert!(sent > 100_000 && got > 100_000, "{usage}");
-    assert_eq!(agreed("blue"), [got, sent], "{usage}");
+    let [sent, got] = billed(&instance, "red");
+    assert!(sent > 100_000 && got > 100_000, "{sent}, {got}");
+    assert_eq!(billed(&instance, "blue"), [got, sent]);
     // An honest switch and the fabric say the same.
     let status = instance.ask(&["why", "red/web1"]).unwrap();
     assert!(!status.to_string().contains("usage-difference"), "{status}");

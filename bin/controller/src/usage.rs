@@ -16,6 +16,7 @@ use api::{Usage, UsageRow};
 use axum::Json;
 use axum::extract::{Query, State};
 use command::verbs::FABRIC;
+use policy::Agreement;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -235,16 +236,15 @@ fn agreed(
         let [packets, bytes] = grown(was.copied().unwrap_or_default(), is);
         now.crossed.insert(key, is);
         let (from, tag) = crossed::parts(key);
-        let Some(agreement) = all.and_then(|all| all.iter().find(|a| a.tag == tag)) else {
+        let all = all.into_iter().flatten();
+        let mut crossed = all.filter_map(|one| Some((one, sent_by(one, from, tag)?)));
+        let Some((agreement, by_acceptor)) = crossed.next() else {
             continue;
         };
         let (offerer, acceptor) = (&agreement.offerer, &agreement.acceptor);
-        let (sender, receiver) = if from == agreement.acceptor_slot {
-            (acceptor, offerer)
-        } else if from == agreement.offerer_slot {
-            (offerer, acceptor)
-        } else {
-            continue;
+        let (sender, receiver) = match by_acceptor {
+            true => (acceptor, offerer),
+            false => (offerer, acceptor),
         };
         let name = format!("{offerer}/{} with {acceptor}", agreement.offer);
         let row = |tenant: &String| UsageRow {
@@ -264,6 +264,15 @@ fn agreed(
         });
     }
     rows
+}
+
+/// Whether what the fabric takes from a slot by a tag is sent by the agreement's acceptor,
+/// or by its offerer: where both are in one compartment, that has a tag of its own.
+fn sent_by(agreement: &Agreement, slot: u32, tag: u16) -> Option<bool> {
+    if (slot, tag) == (agreement.acceptor_slot, agreement.tag) {
+        return Some(true);
+    }
+    ((slot, tag) == (agreement.offerer_slot, agreement.offerer_tag)).then_some(false)
 }
 
 /// A compartment's own figures among its tenants: by the packets of their endpoints in
@@ -421,6 +430,32 @@ mod tests {
             ..target(1, 130, 5)
         };
         assert_eq!(processor(Some(&before), &other), 135);
+    }
+
+    #[test]
+    fn what_either_side_of_an_agreement_sends_is_its_own() {
+        let zone = "\n    placement: {per: zone, zone: z}";
+        for placement in ["", zone] {
+            let spec = format!(
+                "version: 1\ntenants:\n  - name: red{placement}\n    subnets: [{{name: a, prefixes: [10.1.1.0/24]}}]\n    endpoints: [{{name: x, subnet: a}}]\n    offers: [{{name: db, endpoint: x, protocol: tcp, ports: [1], to: [blue], pool: [10.1.250.0/28]}}]\n  - name: blue{placement}\n    subnets: [{{name: a, prefixes: [10.1.1.0/24]}}]\n    endpoints: [{{name: x, subnet: a}}]\n    accepts: [{{name: db, from: red, service: db, as: [10.1.200.10]}}]\n"
+            );
+            let spec = spec::parse("spec.yaml", spec.as_bytes()).unwrap();
+            let ids = policy::Ids::assign(&spec, &policy::Ids::default());
+            let intent = policy::compile(&spec, &ids, 0).unwrap();
+            let [one] = &intent.agreements[..] else {
+                panic!("{:?}", intent.agreements);
+            };
+            let shared = one.acceptor_slot == one.offerer_slot;
+            assert_eq!(shared, !placement.is_empty());
+            let of = |slot, tag| sent_by(one, slot, tag);
+            assert_eq!(of(one.acceptor_slot, one.tag), Some(true));
+            assert_eq!(of(one.offerer_slot, one.offerer_tag), Some(false));
+            assert_eq!(of(one.offerer_slot + 9, one.tag), None);
+            assert_eq!(
+                of(one.acceptor_slot, one.tag.max(one.offerer_tag) + 1),
+                None
+            );
+        }
     }
 
     #[test]

@@ -1,12 +1,26 @@
 //! Mirroring frames into a capture's channel. It never blocks: what does not fit is
 //! not captured but counted, and nothing waits for it.
 
+//!
+//! What another tenant's endpoint sends to a service here has that tenant's addresses until
+//! it is translated: it is shown where it is delivered, or, where a rule denied it, as that
+//! rule saw it. So are the answers, where the endpoint sent them.
+
 use command::verbs::Capture as Asked;
+use guard::guard;
+use image::CompartmentImage;
+use image::compartment::CROSSING_OFFERER;
 use ring::record::CaptureNote;
 use shm::{Doorbell, Sender};
-use switch::{HEAD, Outgoing, Slot};
+use switch::{Decided, FABRIC, HEAD, Outgoing, Slot};
 use telemetry::drops::DropReason;
-use wire::offload::{MAX_FRAME, RawOffload};
+use wire::Tuple;
+use wire::offload::{self, MAX_FRAME, MIN_GSO_FLOOR, RawOffload};
+use wire::parse::parse;
+use wire::translate::translate;
+
+#[cfg(test)]
+mod tests;
 
 /// A capture under way.
 pub struct Capture {
@@ -20,15 +34,19 @@ pub struct Capture {
     head: [u8; HEAD],
     head_len: usize,
     offload: RawOffload,
+    /// It is as another tenant sent it.
+    foreign: bool,
+    /// Fabric tags whose frames have no addresses of another tenant's, sorted.
+    own: Vec<u16>,
     /// Private memory for what follows a head.
     tail: Vec<u8>,
-    /// Frames that found no room.
+    /// Frames that found no room, or cannot be shown.
     lost: u32,
 }
 
 impl Capture {
     /// Mirrors as asked, into `sender`.
-    pub fn new(sender: Sender, asked: &Asked) -> Capture {
+    pub fn new(sender: Sender, asked: &Asked, image: Option<&CompartmentImage<'_>>) -> Capture {
         Capture {
             sender,
             drops_only: asked.drops_only != 0,
@@ -38,13 +56,27 @@ impl Capture {
             head: [0; HEAD],
             head_len: 0,
             offload: RawOffload::default(),
+            foreign: false,
+            own: image.map_or_else(Vec::new, own),
             tail: vec![0; MAX_FRAME],
             lost: 0,
         }
     }
 
+    /// An image is used from now on. Allocates.
+    pub fn use_image(&mut self, image: &CompartmentImage<'_>) {
+        self.own = own(image);
+    }
+
+    /// Whether frames there have another tenant's addresses.
+    fn is_foreign(&self, slot: Slot, tag: u16) -> bool {
+        let foreign = slot == FABRIC && self.own.binary_search(&tag).is_err();
+        foreign && guard!("capture-foreign")
+    }
+
     /// Takes note of a frame's head before it is rewritten.
-    pub fn remember(&mut self, head: &[u8], offload: RawOffload) {
+    pub fn remember(&mut self, (slot, tag): (Slot, u16), head: &[u8], offload: RawOffload) {
+        self.foreign = self.is_foreign(slot, tag);
         let length = head.len().min(HEAD);
         if let (Some(to), Some(from)) = (self.head.get_mut(..length), head.get(..length)) {
             to.copy_from_slice(from);
@@ -57,13 +89,29 @@ impl Capture {
     pub fn came(
         &mut self,
         (slot, endpoint): (Slot, u32),
-        (reason, rule): (Option<DropReason>, Option<u32>),
+        (reason, denied): (Option<DropReason>, Option<&Decided>),
         total: usize,
         rest: &dyn Fn(usize, &mut [u8]) -> usize,
     ) {
         if self.slot.is_some_and(|only| only != slot) || (self.drops_only && reason.is_none()) {
             return;
         }
+        if self.foreign {
+            if reason.is_none() {
+                return;
+            }
+            if denied
+                .and_then(|by| self.becomes(&by.tuple, total))
+                .is_none()
+            {
+                self.lost = self.lost.wrapping_add(1);
+                return;
+            }
+        }
+        let rule = denied.and_then(|by| {
+            let [sent, got] = by.rules;
+            sent.or(got).map(|(rule, _)| rule)
+        });
         let note = CaptureNote {
             denied: u32::from(rule.is_some()),
             rule: rule.unwrap_or(0),
@@ -80,6 +128,19 @@ impl Capture {
         );
     }
 
+    /// Gives the ingress frame the addresses that rules saw; `None`: it cannot have them.
+    fn becomes(&mut self, seen: &Tuple, total: usize) -> Option<()> {
+        let head = self.head.get_mut(..self.head_len)?;
+        let parsed = parse(head, total).ok()?;
+        let offload = offload::check(self.offload, &parsed, total, MIN_GSO_FLOOR).ok()?;
+        let to = Tuple {
+            source: seen.source,
+            destination: seen.destination,
+            ..Tuple::of_connection(parsed.ip()?, head)?
+        };
+        translate(head, &parsed, &offload, &to)
+    }
+
     /// Mirrors a frame that went out.
     pub fn went(
         &mut self,
@@ -87,7 +148,10 @@ impl Capture {
         endpoint: u32,
         rest: &dyn Fn(usize, &mut [u8]) -> usize,
     ) {
-        if self.slot.is_some_and(|only| only != frame.slot) || self.drops_only {
+        if self.slot.is_some_and(|only| only != frame.slot)
+            || self.drops_only
+            || self.is_foreign(frame.slot, frame.tag)
+        {
             return;
         }
         let total = frame.head.len() + frame.total.saturating_sub(frame.rest_from);
@@ -151,4 +215,15 @@ impl Capture {
             let _ = self.sender.bell.ring();
         }
     }
+}
+
+/// The tags of uplinks, of what is routed from tenant to tenant, and of services that are
+/// used here. What comes by one that the image does not know is another's.
+fn own(image: &CompartmentImage<'_>) -> Vec<u16> {
+    let agreed = image.crossings().iter();
+    let agreed = agreed.filter(|one| one.is_routed() || one.role != CROSSING_OFFERER);
+    let outside = image.attachments().iter().map(|one| one.tag);
+    let mut all: Vec<u16> = agreed.map(|one| one.tag).chain(outside).collect();
+    all.sort_unstable();
+    all
 }

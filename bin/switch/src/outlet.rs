@@ -247,8 +247,8 @@ pub struct Outlet<'a, 'b> {
     pub parked: Option<&'a mut Parked>,
     /// The first reason this frame was dropped for.
     pub reason: Option<DropReason>,
-    /// The rule that denied it.
-    pub rule: Option<u32>,
+    /// What a rule that denied it saw.
+    pub denied: Option<Decided>,
 }
 
 impl Output for Outlet<'_, '_> {
@@ -339,6 +339,7 @@ impl Output for Outlet<'_, '_> {
             total: 0,
             segments: 1,
             wire: frame.len(),
+            came_by: 0,
         };
         match self.outlets.send(self.from, &outgoing, Payload::None) {
             Fate::Sent => {}
@@ -359,8 +360,7 @@ impl Output for Outlet<'_, '_> {
 
     fn decided(&mut self, decided: &Decided) {
         if decided.outcome == Outcome::Denied {
-            let [sent, got] = decided.rules;
-            self.rule = sent.or(got).map(|(rule, _)| rule);
+            self.denied = Some(*decided);
         }
         self.outlets.work.judged();
         self.outlets.telling.decided(decided, self.outlets.now);

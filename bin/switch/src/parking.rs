@@ -22,6 +22,7 @@ pub struct Parked {
     pub total: usize,
     pub segments: u32,
     pub wire: usize,
+    pub came_by: u16,
     /// When it was parked; `None` = nothing is.
     pub since: Option<u64>,
     /// The buffer that holds the frame of a tap.
@@ -41,6 +42,7 @@ impl Parked {
             total: 0,
             segments: 0,
             wire: 0,
+            came_by: 0,
             since: None,
             buffer: None,
         }
@@ -63,6 +65,7 @@ impl Parked {
         self.total = frame.total;
         self.segments = frame.segments;
         self.wire = frame.wire;
+        self.came_by = frame.came_by;
         self.since = Some(now);
         true
     }
@@ -78,6 +81,7 @@ impl Parked {
             total: self.total,
             segments: self.segments,
             wire: self.wire,
+            came_by: self.came_by,
         }
     }
 }

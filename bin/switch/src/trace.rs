@@ -70,7 +70,7 @@ impl Attached {
             from: ingress.from,
             parked: None,
             reason: None,
-            rule: None,
+            denied: None,
         };
         switch.trace(&image, now, ingress, deliver, record, &mut outlet);
         outlet.reason

@@ -521,7 +521,7 @@ impl Attached {
             from: FABRIC,
             parked: None,
             reason: None,
-            rule: None,
+            denied: None,
         };
         switch.tick(&image, now, &mut outlet);
         self.tell_restored(now);
@@ -632,7 +632,7 @@ fn handle(
 ) -> u64 {
     let now = outlets.now;
     if let Some(capture) = outlets.capture.as_mut() {
-        capture.remember(head, frame.offload);
+        capture.remember((frame.slot, frame.tag), head, frame.offload);
     }
     let length = head.len();
     let mut outlet = Outlet {
@@ -641,7 +641,7 @@ fn handle(
         from: frame.slot,
         parked: Some(parked),
         reason: None,
-        rule: None,
+        denied: None,
     };
     match image {
         Some(image) if frame.known => {
@@ -657,11 +657,16 @@ fn handle(
         Some(_) => switch::Output::dropped(&mut outlet, frame.slot, DropReason::Malformed),
         None => switch::Output::dropped(&mut outlet, frame.slot, DropReason::NoImage),
     }
-    let (reason, rule) = (outlet.reason, outlet.rule);
+    let (reason, denied) = (outlet.reason, outlet.denied);
     if let Some(capture) = outlet.outlets.capture.as_mut() {
         let endpoint = outlet.outlets.telling.endpoint(frame.slot);
         let rest = |from: usize, into: &mut [u8]| payload.copy(from.max(length), into);
-        capture.came((frame.slot, endpoint), (reason, rule), frame.total, &rest);
+        capture.came(
+            (frame.slot, endpoint),
+            (reason, denied.as_ref()),
+            frame.total,
+            &rest,
+        );
     }
     outlet.outlets.work.cost()
 }

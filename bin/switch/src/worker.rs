@@ -324,8 +324,14 @@ impl Worker {
                     None => attached.switch.use_image(&image.image(), now),
                 }
                 let Attached {
-                    shaper, telling, ..
+                    shaper,
+                    telling,
+                    capture,
+                    ..
                 } = &mut *attached;
+                if let Some(capture) = capture {
+                    capture.use_image(&image.image());
+                }
                 shaper.use_image(&image.image(), now, |slot, frames| {
                     telling.no_longer_wait(slot, frames, DropReason::EgressRate);
                 });
@@ -369,7 +375,9 @@ impl Worker {
         if let (Ok(geometry), Some(fds)) = (geometry, ProducerFds::from_fds(fds))
             && let Ok(sender) = attach_producer(fds, &geometry, Start::Fresh)
         {
-            attached.capture = Some(Box::new(Capture::new(sender, body)));
+            let image = attached.image.as_ref().map(|mapped| mapped.image());
+            let capture = Capture::new(sender, body, image.as_ref());
+            attached.capture = Some(Box::new(capture));
         }
     }
 

@@ -78,6 +78,8 @@ pub struct Connections {
     journal: Option<Journal>,
     former: Option<Box<Former>>,
     waiting: Option<Box<Waiting>>,
+    /// Nobody gives way to whoever comes.
+    all_stay: bool,
 }
 
 impl Connections {
@@ -104,7 +106,14 @@ impl Connections {
             journal: None,
             former: None,
             waiting: None,
+            all_stay: false,
         }
+    }
+
+    /// Whether no connection gives way to another from now on: one that begins and finds no
+    /// free place gets none.
+    pub const fn let_all_stay(&mut self, stay: bool) {
+        self.all_stay = stay;
     }
 
     /// Room for as many connections of each owner as is said beside its name, by which a

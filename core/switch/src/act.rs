@@ -13,6 +13,7 @@ use telemetry::counters::Counter;
 use telemetry::drops::DropReason;
 use wire::address::{ALL_NODES, MacAddress, is_unspecified};
 use wire::parse::Version;
+use wire::segment::fragments;
 use wire::translate::{translate, translate_error};
 use wire::{build, ethernet, ipv4, ipv6, nd as message};
 
@@ -31,7 +32,7 @@ pub(crate) fn act(
         Decision::Drop(reason) => out.dropped(frame.from, reason),
         Decision::Absorb => {}
         Decision::Bridge(index) => match image.endpoints().get(index as usize) {
-            Some(endpoint) => unicast(state, frame, &Way::to(endpoint), None, head, out),
+            Some(endpoint) => unicast(state, image, frame, &Way::to(endpoint), None, head, out),
             None => out.dropped(frame.from, DropReason::UnknownMac),
         },
         Decision::Flood => {
@@ -123,7 +124,7 @@ fn route(
         }
     };
     match way {
-        Some(way) => unicast(state, frame, &way, Some(hop), head, out),
+        Some(way) => unicast(state, image, frame, &way, Some(hop), head, out),
         None => out.dropped(frame.from, DropReason::NoRoute),
     }
 }
@@ -131,6 +132,7 @@ fn route(
 /// Sends to one receiver; with `hop`, as a router.
 fn unicast(
     state: &mut State,
+    image: &CompartmentImage<'_>,
     frame: &Frame<'_>,
     way: &Way,
     hop: Option<&Hop>,
@@ -170,7 +172,23 @@ fn unicast(
     if translated.is_none() {
         return out.dropped(frame.from, DropReason::NoTranslation);
     }
+    if let Some(mtu) = fragment {
+        cut(state, image, frame, mtu);
+    }
     emit(frame, way, fragment, head, out);
+}
+
+/// A packet leaves in fragments: those beyond the one that it came as, and their headers,
+/// are its sender's as well.
+#[cold]
+fn cut(state: &mut State, image: &CompartmentImage<'_>, frame: &Frame<'_>, mtu: u16) {
+    let Some(ip) = frame.parsed.ip() else { return };
+    let payload = ip.packet_len.saturating_sub(ip.header_len);
+    let more = fragments(ip.header_len, payload, usize::from(mtu)) - 1;
+    let headers = frame.parsed.network_offset + ip.header_len;
+    if guard!("fragments-charged") {
+        state.owes(image, frame.from, (more * headers) as u64, more as u64);
+    }
 }
 
 /// How a frame relates to an MTU.
@@ -228,6 +246,7 @@ fn emit(frame: &Frame<'_>, way: &Way, fragment: Option<u16>, head: &[u8], out: &
         total: frame.total,
         segments: u32::try_from(frame.offload.segments()).unwrap_or(1),
         wire: frame.offload.wire_bytes(frame.total),
+        came_by: frame.face.tag,
     };
     if fragment.is_some() || needed(&frame.offload, way.features) {
         out.count(way.slot, Counter::Finished, 1);
@@ -272,6 +291,7 @@ fn flood(
     if guard!("flood-rate") && !paid {
         return out.dropped(frame.from, DropReason::FloodRate);
     }
+    let mut narrowest = None;
     for member in members.iter().filter(|m| m.endpoint != sender.index) {
         let Some(endpoint) = image.endpoints().get(member.endpoint as usize) else {
             continue;
@@ -287,10 +307,15 @@ fn flood(
             }
             Fit::Fragments => {
                 out.count(way.slot, Counter::TxFlood, 1);
+                narrowest = Some(narrowest.map_or(way.mtu, |mtu: u16| mtu.min(way.mtu)));
                 emit(frame, &way, Some(way.mtu), head, out);
             }
             Fit::TooBig | Fit::Never => out.dropped(frame.from, DropReason::TooBig),
         }
+    }
+    // What goes to many was sent once: as it is to the one that takes most packets.
+    if let Some(mtu) = narrowest {
+        cut(state, image, frame, mtu);
     }
 }
 
@@ -419,6 +444,7 @@ fn echo(frame: &Frame<'_>, head: &mut [u8], out: &mut impl Output) {
         total: frame.total,
         segments: 1,
         wire: frame.total,
+        came_by: 0,
     });
 }
 

@@ -279,7 +279,13 @@ fn fresh(
             Some(sent) => (Some(sent), None),
             None => (None, got),
         };
-        state.tracking.decided = Some(decided(passage, &asked, by, Outcome::Denied));
+        // As the receiver would have got it: the addresses before are another tenant's.
+        let told = if guard!("denied-as-delivered") {
+            &delivered
+        } else {
+            &asked
+        };
+        state.tracking.decided = Some(decided(passage, told, by, Outcome::Denied));
         return Err(reason);
     }
     let stateful = [&sent, &got]

@@ -93,6 +93,9 @@ pub struct Outgoing<'a> {
     pub segments: u32,
     /// Bytes of those frames together.
     pub wire: usize,
+    /// The fabric tag that the ingress frame came by; 0 from any slot but [`FABRIC`], and
+    /// of what the switch made.
+    pub came_by: u16,
 }
 
 /// What rules decided about a packet that no connection knew.

@@ -5,9 +5,8 @@ use crate::decision::{Decision, Egress, decide};
 use crate::edit::Edit;
 use crate::frame::{Face, Frame, Leaving, Sender};
 use crate::judgement::{End, Passage, pass};
-use crate::meter::served;
 use crate::restoration::Restoration;
-use crate::state::{Config, State, sends};
+use crate::state::{Config, State, charge, sends};
 use crate::trace::Watch;
 use crate::translation::Translation;
 use crate::{FABRIC, Ingress, Nanos, Output, Slot, admission, crossing, nd, outside, trace};
@@ -304,11 +303,7 @@ impl Switch {
         let paid = port.meter.is_free(now, &own);
         let all_paid = tenant.meter.is_free(now, &all);
         if paid && all_paid {
-            port.meter.charge(&own, bytes, segments);
-            tenant.meter.charge(&all, bytes, segments);
-            // Who waits for the tenant's rate goes on in the order of what each had.
-            let weight = sender.endpoint.weight;
-            port.served = served(port.served, &mut tenant.floor, &all, bytes, weight);
+            charge(port, tenant, sender.endpoint, &all, bytes, segments);
         }
         port.paused = port.meter.free_at(&own);
         tenant.paused = tenant.meter.free_at(&all);

@@ -2,7 +2,7 @@
 //! All of it is sized by the image, never by traffic.
 
 use crate::edit::Edit;
-use crate::meter::{Bucket, Meter};
+use crate::meter::{Bucket, Meter, served};
 use crate::tracking::Tracking;
 use crate::{FABRIC, Nanos, Slot};
 use image::CompartmentImage;
@@ -318,6 +318,31 @@ impl State {
         self.tags.get(at).map(|t| t.1)
     }
 
+    /// Charges an endpoint with what its frame became behind its meter; who sends from
+    /// elsewhere has none here.
+    pub(crate) fn owes(
+        &mut self,
+        image: &CompartmentImage<'_>,
+        slot: Slot,
+        bytes: u64,
+        packets: u64,
+    ) {
+        let Some(port) = self.ports.get_mut(slot as usize) else {
+            return;
+        };
+        let at = port.tenant as usize;
+        let (Some(endpoint), Some(tenant), Some(record)) = (
+            image.endpoints().get(port.endpoint as usize),
+            self.tenants.get_mut(at),
+            image.tenants().get(at),
+        ) else {
+            return;
+        };
+        charge(port, tenant, endpoint, &record.from, bytes, packets);
+        port.paused = port.meter.free_at(&sends(endpoint));
+        tenant.paused = tenant.meter.free_at(&record.from);
+    }
+
     /// Recomputes the earliest deadline. Cost: subnets + next hops of this compartment.
     pub(crate) fn plan(&mut self) {
         let advertisements = self
@@ -344,6 +369,21 @@ impl State {
         self.random ^= self.random >> 27;
         self.random.wrapping_mul(0x2545_F491_4F6C_DD1D) % n.max(1)
     }
+}
+
+/// Charges what an endpoint sent to its own rate and to its tenant's, which is `all`.
+pub(crate) fn charge(
+    port: &mut PortState,
+    tenant: &mut TenantState,
+    endpoint: &Endpoint,
+    all: &Rate,
+    bytes: u64,
+    packets: u64,
+) {
+    port.meter.charge(&sends(endpoint), bytes, packets);
+    tenant.meter.charge(all, bytes, packets);
+    // Who waits for the tenant's rate goes on in the order of what each had.
+    port.served = served(port.served, &mut tenant.floor, all, bytes, endpoint.weight);
 }
 
 /// What an endpoint may send.

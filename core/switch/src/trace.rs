@@ -1,7 +1,8 @@
 //! A traced frame: it goes the way of any other, each step is written down, nothing of it
 //! leaves unless asked, and what it changed is undone.
 //!
-//! Connections that others began are asked and not touched. Those that a trace begins
+//! Connections that others began are asked and not touched, and none gives way to one of
+//! a trace: where no place is free, that has none. Those that a trace begins
 //! last until its end, so that what answers can be traced as well. What is learnt of
 //! next hops outside stays, and so do the questions for their MACs.
 
@@ -167,6 +168,7 @@ impl Switch {
         let mut watch = self.traced.take().unwrap_or_default();
         watch.noted = 0;
         self.state.tracking.watch = Some(watch);
+        self.state.tracking.connections.let_all_stay(true);
         let mut recorder = Recorder {
             out,
             record,
@@ -174,6 +176,7 @@ impl Switch {
             deliver,
         };
         self.process(image, now, ingress, &mut recorder);
+        self.state.tracking.connections.let_all_stay(false);
         self.traced = self.state.tracking.watch.take();
         self.state.ident = ident;
         (self.state.tenants, self.state.crossings) = (tenants, crossings);

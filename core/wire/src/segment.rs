@@ -231,6 +231,16 @@ pub struct Fragmenter<'a> {
     done: usize,
 }
 
+/// Into how many fragments a [`Fragmenter`] cuts so many bytes of payload behind an IPv4
+/// header of `header_len` bytes, for `mtu` bytes of IP packet. At least 1.
+pub const fn fragments(header_len: usize, payload: usize, mtu: usize) -> usize {
+    match mtu.saturating_sub(header_len) & !7 {
+        0 => 1,
+        size if payload <= size => 1,
+        size => payload.div_ceil(size),
+    }
+}
+
 impl<'a> Fragmenter<'a> {
     /// `headers` runs from the frame's start to the end of the IPv4 header with
     /// its options, `payload` is the rest of the packet without padding, its

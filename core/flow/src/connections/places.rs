@@ -140,6 +140,9 @@ impl Connections {
         }
         let full = guard!("flow-capacity") && own.live >= own.capacity;
         let many = guard!("flow-half-open-quarter") && own.half_open >= quarter(own.capacity);
+        if self.all_stay() && (full || many || !self.has_way(&places)) {
+            return None;
+        }
         if full || many {
             let over = match many {
                 true => None,
@@ -174,6 +177,10 @@ impl Connections {
         }
         own.used += 1;
         Some(own.used - 1)
+    }
+
+    fn all_stay(&self) -> bool {
+        self.all_stay && guard!("trace-evicts-none")
     }
 
     fn has_way(&self, places: &Places) -> bool {
@@ -340,7 +347,7 @@ impl Connections {
                 })
         };
         if full(&self.sets) {
-            if !may {
+            if !may || self.all_stay() {
                 return;
             }
             let Some(victim) = self.idle_victim(now, side.owner, places.sets) else {

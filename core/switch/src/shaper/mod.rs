@@ -7,18 +7,21 @@
 //! not wait: its frames to others are not this receiver's fault. When the buckets hold a
 //! millisecond's worth, the classes that go first do so up to their rate, and the others
 //! in the order of what each had against its weight (start-time fair queueing); among a
-//! tenant's endpoints that wait for its rate likewise.
+//! tenant's endpoints that wait for its rate likewise, and in each class whoever sends to one:
+//! the tenant itself, the outside, each agreement. What comes by an agreement is of no class:
+//! its DSCP field is another tenant's.
 
+mod class;
 mod queue;
 #[cfg(test)]
 mod tests;
 
 use crate::meter::{Bucket, Meter, served};
 use crate::{FABRIC, Nanos, Outgoing, Slot};
+use class::{Class, INSIDE, OUTSIDE};
 use guard::guard;
 use image::CompartmentImage;
-use image::compartment::{NONE, Rate, ServiceClass};
-use queue::Queue;
+use image::compartment::{CROSSING_OFFERER, NONE, Rate, ServiceClass};
 use telemetry::drops::DropReason;
 
 /// How long a receiver without room is left alone.
@@ -50,6 +53,8 @@ pub struct Shaper {
     /// By the sender's slot: the DSCP value that its unmarked packets count as.
     marks: Vec<u8>,
     tenants: Vec<Tenant>,
+    /// Tags of all agreements, sorted.
+    agreed: Vec<u16>,
     classes: Vec<ServiceClass>,
     /// The class of each DSCP value.
     class_of: [u8; 64],
@@ -77,19 +82,14 @@ struct Port {
     /// What whoever of its classes was served last had had before.
     floor: u64,
     classes: Vec<Class>,
+    /// Tags of services that it serves, sorted.
+    offers: Vec<u16>,
     /// Frames that wait.
     frames: usize,
     /// All frames go by the queues, and leave them in the same turn.
     sorts: bool,
     /// It cannot send before: its rates, or its receiver without room.
     due: Nanos,
-}
-
-#[derive(Debug)]
-struct Class {
-    queue: Queue,
-    first: Bucket,
-    served: u64,
 }
 
 #[derive(Debug)]
@@ -100,6 +100,18 @@ struct Tenant {
     floor: u64,
     /// Ports where something waits.
     waiting: usize,
+    /// Something may come from outside.
+    outside: bool,
+    /// Tags of agreements by which something may come to any of its endpoints, sorted.
+    agreed: Vec<u16>,
+}
+
+/// Who may send to a port.
+struct Senders {
+    offers: Vec<u16>,
+    /// Agreements, those included.
+    agreements: usize,
+    outside: bool,
 }
 
 impl Shaper {
@@ -109,6 +121,7 @@ impl Shaper {
             ports: (0..slots).map(|_| None).collect(),
             marks: vec![0; slots],
             tenants: Vec::new(),
+            agreed: Vec::new(),
             classes: Vec::new(),
             class_of: [0; 64],
             waiting: Vec::with_capacity(slots),
@@ -143,10 +156,21 @@ impl Shaper {
             }
         }
         let old = core::mem::take(&mut self.tenants);
-        self.tenants = image
-            .tenants()
-            .iter()
-            .map(|tenant| {
+        let mut offered: Vec<(u32, u16)> = Vec::new();
+        let mut agreed: Vec<(u32, u16)> = Vec::new();
+        for crossing in image.crossings() {
+            match crossing.role == CROSSING_OFFERER && !crossing.is_routed() {
+                true => offered.push((crossing.endpoint, crossing.tag)),
+                false => agreed.push((crossing.tenant, crossing.tag)),
+            }
+        }
+        offered.sort_unstable();
+        agreed.sort_unstable();
+        self.agreed = offered.iter().chain(&agreed).map(|(_, tag)| *tag).collect();
+        self.agreed.sort_unstable();
+        self.tenants = (0..)
+            .zip(image.tenants())
+            .map(|(index, tenant)| {
                 let before = old.iter().find(|t| t.id == tenant.id);
                 Tenant {
                     id: tenant.id,
@@ -154,6 +178,8 @@ impl Shaper {
                     meter: before.map_or(Meter::full(now, &tenant.to), |t| t.meter),
                     floor: before.map_or(0, |t| t.floor),
                     waiting: 0,
+                    outside: image.attachments().iter().any(|a| a.tenant == index),
+                    agreed: tags_of(&agreed, index),
                 }
             })
             .collect();
@@ -171,12 +197,18 @@ impl Shaper {
                 wanted,
                 1,
                 FABRIC_QUEUE,
+                // Who sends there waits where it is.
+                Senders {
+                    offers: Vec::new(),
+                    agreements: 0,
+                    outside: false,
+                },
                 fabric,
                 same,
                 now,
             );
         }
-        for endpoint in image.endpoints() {
+        for (index, endpoint) in (0..).zip(image.endpoints()) {
             let at = endpoint.slot as usize;
             if let Some(mark) = self.marks.get_mut(at) {
                 *mark = endpoint.class << 3;
@@ -196,6 +228,13 @@ impl Shaper {
             } else {
                 all
             };
+            let offers = tags_of(&offered, index);
+            let of_all = self.tenants.get(tenant as usize);
+            let senders = Senders {
+                agreements: offers.len() + of_all.map_or(0, |all| all.agreed.len()),
+                outside: of_all.is_some_and(|all| all.outside),
+                offers,
+            };
             self.put(
                 endpoint.slot,
                 endpoint.id,
@@ -203,6 +242,7 @@ impl Shaper {
                 endpoint.to,
                 endpoint.weight,
                 by.queue_bytes() as usize,
+                senders,
                 before,
                 same,
                 now,
@@ -244,12 +284,13 @@ impl Shaper {
         rate: Rate,
         weight: u32,
         bytes: usize,
+        senders: Senders,
         before: Option<Box<Port>>,
         same: bool,
         now: Nanos,
     ) {
         let fits = |port: &Port| {
-            let room = port.classes.first().map(|class| class.queue.capacity());
+            let room = port.classes.first().map(Class::room);
             port.id == id && same && room == Some(bytes)
         };
         let mut port = match before {
@@ -264,17 +305,20 @@ impl Shaper {
                 floor: 0,
                 classes: core::iter::once(0)
                     .chain(self.classes.iter().map(|class| class.strict_burst))
-                    .map(|burst| Class {
-                        queue: Queue::new(bytes),
-                        first: Bucket::full(now, burst),
-                        served: 0,
-                    })
+                    .map(|burst| Class::new(bytes, Bucket::full(now, burst)))
                     .collect(),
+                offers: Vec::new(),
                 frames: 0,
                 sorts: slot == FABRIC,
                 due: 0,
             }),
         };
+        for (number, class) in port.classes.iter_mut().enumerate() {
+            // What comes by agreements is of none but the first.
+            let agreements = if number == 0 { senders.agreements } else { 0 };
+            class.resize(class::places(senders.outside, agreements));
+        }
+        port.offers = senders.offers;
         port.due = 0;
         port.tenant = tenant;
         port.rate = rate;
@@ -326,19 +370,31 @@ impl Shaper {
             0 => mark,
             marked => marked,
         };
-        let class = self.class_of.get(usize::from(class)).copied().unwrap_or(0);
+        let agreed = self.agreed.binary_search(&frame.came_by).is_ok();
+        let class = match agreed && guard!("agreed-marks") {
+            true => 0,
+            false => self.class_of.get(usize::from(class)).copied().unwrap_or(0),
+        };
         let Some(Some(port)) = self.ports.get_mut(frame.slot as usize) else {
             return false;
+        };
+        let place = match frame.came_by {
+            0 => INSIDE,
+            tag if agreed => {
+                let of_all = self.tenants.get(port.tenant as usize);
+                agreement(&port.offers, of_all, tag).map_or(OUTSIDE, class::agreed)
+            }
+            _ => OUTSIDE,
         };
         let floor = port.floor;
         let Some(class) = port.classes.get_mut(usize::from(class)) else {
             return false;
         };
-        if class.queue.is_empty() {
+        if class.is_empty() {
             // Nothing is earned for having been idle.
             class.served = class.served.max(floor);
         }
-        if !class.queue.push(frame, rest) {
+        if !class.push(place, frame, rest) {
             return false;
         }
         port.frames += 1;
@@ -434,7 +490,7 @@ impl Shaper {
             return 0;
         };
         for class in &mut port.classes {
-            class.queue.clear();
+            class.clear();
         }
         if port.frames != 0
             && let Some(tenant) = self.tenants.get_mut(port.tenant as usize)
@@ -479,7 +535,7 @@ fn serve(
         let Some(class) = port.classes.get_mut(number) else {
             return Nanos::MAX;
         };
-        let Some(front) = class.queue.front() else {
+        let Some((place, front)) = class.front() else {
             return Nanos::MAX;
         };
         let (wire, segments) = (front.wire, front.segments);
@@ -488,7 +544,11 @@ fn serve(
             port.due = now + if port.sorts { RETRY / 20 } else { RETRY };
             return port.due;
         }
-        class.queue.pop();
+        let cost = match handed {
+            Handed::Sent => cost(&port.rate, wire, segments),
+            _ => 0,
+        };
+        class.pop(place, cost);
         port.frames -= 1;
         if handed == Handed::Sent {
             if first {
@@ -508,11 +568,35 @@ fn serve(
     now
 }
 
+/// Of these, sorted by whose they are, the tags of one, sorted.
+fn tags_of(all: &[(u32, u16)], whose: u32) -> Vec<u16> {
+    let from = all.partition_point(|(of, _)| *of < whose);
+    let own = all.iter().skip(from).take_while(|(of, _)| *of == whose);
+    own.map(|(_, tag)| *tag).collect()
+}
+
+/// Which of the agreements, by which something may come to a port, has this tag.
+fn agreement(offers: &[u16], of_all: Option<&Tenant>, tag: u16) -> Option<usize> {
+    let own = offers.binary_search(&tag).ok();
+    own.or_else(|| Some(offers.len() + of_all?.agreed.binary_search(&tag).ok()?))
+}
+
+/// What a frame costs the share of whoever sent it: of what the rate is in.
+fn cost(rate: &Rate, wire: usize, segments: u32) -> u64 {
+    let (wire, segments) = (wire as u64, u64::from(segments));
+    match (rate.bytes, rate.packets) {
+        (_, 0) => wire,
+        (0, _) => segments,
+        // A packet takes as much of its limit as so many bytes of theirs.
+        (bytes, packets) => wire.max(segments.saturating_mul(bytes / packets)),
+    }
+}
+
 /// The class whose frame goes next, and whether it goes before its turn.
 fn next_class(port: &mut Port, kinds: &[ServiceClass], now: Nanos) -> Option<(usize, bool)> {
     for (number, (class, kind)) in (1..).zip(port.classes.iter_mut().skip(1).zip(kinds)) {
         if kind.strict_bytes != 0
-            && !class.queue.is_empty()
+            && !class.is_empty()
             && (class
                 .first
                 .is_free(now, kind.strict_bytes, kind.strict_burst)
@@ -523,7 +607,7 @@ fn next_class(port: &mut Port, kinds: &[ServiceClass], now: Nanos) -> Option<(us
     }
     let waiting = port.classes.iter().enumerate();
     waiting
-        .filter(|(_, class)| !class.queue.is_empty())
+        .filter(|(_, class)| !class.is_empty())
         .min_by_key(|(_, class)| class.served)
         .map(|(number, _)| (number, false))
 }

@@ -39,9 +39,15 @@ impl Queue {
         }
     }
 
-    /// Bytes it has room for when it is empty.
-    pub(super) fn capacity(&self) -> usize {
-        self.bytes.len()
+    /// Bytes in use.
+    pub(super) const fn used(&self) -> usize {
+        self.used
+    }
+
+    /// Bytes that a frame takes.
+    pub(super) const fn need(frame: &Outgoing<'_>) -> usize {
+        let behind = frame.total.saturating_sub(frame.rest_from);
+        HEADER + (frame.head.len() + behind).next_multiple_of(HEADER)
     }
 
     pub(super) const fn is_empty(&self) -> bool {
@@ -56,7 +62,7 @@ impl Queue {
     ) -> bool {
         let behind = frame.total.saturating_sub(frame.rest_from);
         let length = frame.head.len() + behind;
-        let need = HEADER + length.next_multiple_of(HEADER);
+        let need = Queue::need(frame);
         let capacity = self.bytes.len();
         let Some(mut at) = (self.head + self.used).checked_rem(capacity) else {
             return false;
@@ -171,6 +177,7 @@ impl Front<'_> {
             total: 0,
             segments: self.segments,
             wire: self.wire,
+            came_by: 0,
         }
     }
 }

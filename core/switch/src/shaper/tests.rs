@@ -1,11 +1,14 @@
 //! Against simple models: what comes out, how much of it, and in which turns.
 
+use super::queue::Queue;
 use super::*;
 use image::compartment::{Endpoint, Subnet, Tenant as TenantRecord};
 use image::{Aligned, CompartmentTables, MappedCompartment};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 use wire::offload::RawOffload;
+
+mod users;
 
 const SECOND: Nanos = 1_000_000_000;
 
@@ -76,6 +79,7 @@ fn frame(slot: Slot, head: &[u8]) -> Outgoing<'_> {
         total: 0,
         segments: 1,
         wire: head.len(),
+        came_by: 0,
     }
 }
 
@@ -314,7 +318,7 @@ fn unmarked_packets_are_of_their_senders_class() {
     let Some(Some(port)) = shaper.ports.get(1) else {
         panic!("it is limited");
     };
-    let full: Vec<bool> = port.classes.iter().map(|c| !c.queue.is_empty()).collect();
+    let full: Vec<bool> = port.classes.iter().map(|c| !c.is_empty()).collect();
     assert_eq!(full, [true, true, true]);
 }
 

@@ -350,6 +350,49 @@ fn ingress_meter_counts_wire_bytes_and_packets() {
     assert_eq!(passed, 64);
 }
 
+/// Sends a packet of 8,000 bytes for so many seconds, as fast as it may: packets that
+/// came out.
+fn packets_of_large_ones(site: &mut Site, seconds: u64, link: (MacAddress, MacAddress)) -> u64 {
+    let mut header = wire::ipv4::Header::new(v4(A1), v4(A2), 17);
+    header.dont_fragment = false;
+    let frame = udp4_with(link, header, (1, 2), &[7; 7972]);
+    let (mut came, end) = (0, site.now + seconds * SECOND);
+    while site.now < end {
+        if site.switch().1.paused_until(A1) <= site.now {
+            let seen = site.inject(A1, &frame);
+            came += seen.slots().iter().filter(|slot| **slot == A2).count() as u64;
+        }
+        site.now += SECOND / 1000;
+    }
+    came
+}
+
+#[test]
+fn fragments_are_charged_to_who_sent_the_packet() {
+    for (own, mtu, group) in [(true, 1280, false), (false, 1280, false), (true, 576, true)] {
+        let mut site = Site::with(|b| {
+            for subnet in &mut b.subnets {
+                subnet.mtu = 9000;
+            }
+            b.endpoints[0].mtu = 9000;
+            for narrow in &mut b.endpoints[1..] {
+                narrow.mtu = mtu;
+            }
+            match own {
+                true => b.endpoints[0].rate_packets = 100,
+                false => b.tenants[0].from.packets = 100,
+            }
+        });
+        let link = match group {
+            true => (mac(A1), MacAddress([0xff; 6])),
+            false => (mac(A1), mac(A2)),
+        };
+        let came = packets_of_large_ones(&mut site, 10, link);
+        // A rate of 100 a second, 64 at once, and one packet's into debt.
+        assert!((900..=1100).contains(&came), "{came} of {mtu}");
+    }
+}
+
 #[test]
 fn tenant_meter_is_one_for_all_of_its_endpoints() {
     let mut site = Site::with(|b| {

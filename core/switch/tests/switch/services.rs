@@ -134,6 +134,8 @@ fn connects(asker: [u8; 16], service: [u8; 16], server: [u8; 16], pool: ([u8; 16
     let syn = tcp(GOES, (asker, service), (4000, 5432), (SYN, 100, 0), b"");
     let came = cross(&blue.inject(A1, &syn), &mut red);
     assert_eq!(came.only().slot, B1);
+    // By whose tag it came says whose part of a rate it takes.
+    assert_eq!(came.came_by, [AGREED]);
     let asked = came.only().tuple();
     assert_eq!((asked.destination, asked.destination_port), (server, 5432));
     let host = u128::from_be_bytes(asked.source) ^ u128::from_be_bytes(pool.0);
@@ -405,6 +407,14 @@ fn the_servers_own_rules_hold_for_the_pool() {
     let question = udp4(GOES, (v4(A1), AS4), (4000, 5432), b"?");
     let seen = cross(&blue.inject(A1, &question), &mut red);
     refused(&seen, DropReason::IngressRule);
+    // What is told of it are addresses of red's own.
+    let told = seen.decided.unwrap().tuple;
+    let host = u128::from_be_bytes(told.source) ^ u128::from_be_bytes(mapped(POOL4));
+    assert!(host >> 4 == 0, "{told:?} is not of the pool");
+    assert_eq!(
+        (told.destination, told.destination_port),
+        (mapped(v4(B1)), 5432)
+    );
     blue.change(|tables| {
         tables.rule_tables.push(RuleTable {
             rules: vec![],

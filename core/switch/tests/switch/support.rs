@@ -267,6 +267,8 @@ pub struct Seen {
     pub drops: Vec<(Slot, DropReason)>,
     pub counts: BTreeMap<(Slot, Counter), u64>,
     pub decided: Option<core_switch::Decided>,
+    /// By which tag what was sent came, in order.
+    pub came_by: Vec<u16>,
 }
 
 impl Seen {
@@ -300,6 +302,7 @@ impl Output for Seen {
     }
     fn send(&mut self, f: &Outgoing<'_>) {
         let frame = self.whole(f);
+        self.came_by.push(f.came_by);
         self.sent.push(Sent {
             slot: f.slot,
             tag: f.tag,
@@ -310,6 +313,7 @@ impl Output for Seen {
     fn finish(&mut self, f: &Outgoing<'_>, how: &Finish) {
         let mut frame = self.whole(f);
         let mut scratch = [0; 9100];
+        self.came_by.push(f.came_by);
         let sent = &mut self.sent;
         finish(how, &mut frame, &mut scratch, |offload, frame| {
             sent.push(Sent {

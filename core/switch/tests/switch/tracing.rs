@@ -351,3 +351,59 @@ fn without_rules_nobody_is_asked_and_nothing_begins() {
     assert!(record.steps().contains(&Step::NoRules), "{record:?}");
     assert_eq!(connections(&site), []);
 }
+
+#[test]
+fn no_connection_gives_way_to_a_traced_one() {
+    // Half-open ones, established ones that are idle, and some of either.
+    for (established, fresh) in [(0, 64), (16, 64), (64, 64), (12, 0)] {
+        let mut site = Site::with(|tables| {
+            web(tables);
+            for endpoint in &mut tables.endpoints {
+                endpoint.connections = 16;
+            }
+        });
+        let ends = (mapped(v4(A1)), mapped(v4(B1)));
+        let back = (mac(B1), gateway_mac(1));
+        for port in 5000..5000 + established.max(fresh) {
+            let syn = tcp(GATED, ends, (port, 80), (SYN, 100, 0), b"");
+            site.inject(A1, &syn);
+            if port < 5000 + established {
+                let answer = (SYN | ACK, 500, 101);
+                let answer = tcp(back, (ends.1, ends.0), (80, port), answer, b"");
+                site.inject(B1, &answer);
+                let ack = tcp(GATED, ends, (port, 80), (ACK, 101, 501), b"");
+                site.inject(A1, &ack);
+            }
+        }
+        // Established ones are idle by then, half-open ones are over: some are new again.
+        site.now += 400 * SECOND;
+        for port in 6000..6000 + fresh {
+            let syn = tcp(GATED, ends, (port, 80), (SYN, 100, 0), b"");
+            site.inject(A1, &syn);
+        }
+        let before = connections(&site);
+        assert!(before.len() >= 4, "{before:?}");
+        let mut begun = 0;
+        for port in 61_000..61_032 {
+            let syn = tcp(GATED, ends, (port, 80), (SYN, 100, 0), b"");
+            let (record, _) = site.traced(A1, &syn, false);
+            begun += u32::from(record.steps().contains(&Step::Begins { tracked: true }));
+            // Were it let in, an answer would want a place among the established.
+            let answer = tcp(
+                back,
+                (ends.1, ends.0),
+                (80, port),
+                (SYN | ACK, 500, 101),
+                b"",
+            );
+            site.traced(B1, &answer, false);
+            site.end_trace();
+        }
+        let after = connections(&site);
+        for one in &before {
+            assert!(after.iter().any(|o| o.a == one.a), "{one:?} gave way");
+        }
+        // Where no half-open ones are, there is room for one of those.
+        assert_eq!(begun > 0, fresh == 0);
+    }
+}
