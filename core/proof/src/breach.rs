@@ -183,6 +183,8 @@ pub struct Breach {
     pub rules: Vec<Written>,
     /// What is wrong, in a sentence.
     pub what: String,
+    /// What somebody asks for by `reach`, where it is that which does not hold.
+    pub asked: Option<Written>,
 }
 
 impl Breach {
@@ -196,6 +198,7 @@ impl Breach {
             path: String::new(),
             rules: Vec::new(),
             what: what.into(),
+            asked: None,
         }
     }
     pub(crate) fn at(mut self, endpoint: impl Into<String>) -> Breach {
@@ -206,6 +209,10 @@ impl Breach {
         self.packet = Some(packet.into());
         self.path = path.into();
         self
+    }
+    pub(crate) fn asked(mut self, asked: Written) -> Breach {
+        self.asked = Some(asked.clone());
+        self.by([asked])
     }
     pub(crate) fn by(mut self, rules: impl IntoIterator<Item = Written>) -> Breach {
         self.rules.extend(rules);
