@@ -304,6 +304,87 @@ fn a_document_is_held_to_what_is_the_tenants_and_a_bad_one_changes_nothing() {
 }
 
 #[test]
+fn the_providers_word_goes_before_what_a_tenant_asks_for() {
+    let tenants = Tenants::start();
+    let (blue, _) = tenants.token("b", &[]);
+    // The least MTU that IPv4 has: no IPv6 is set up there.
+    let asks = BLUE.replace(
+        "prefixes: [10.1.1.0/24]",
+        "mtu: 576, prefixes: [10.1.1.0/24]",
+    ) + "    policy:\n      rules: [{name: all, action: allow}]\n      reach: [{from: {endpoint: app1}, to: {endpoint: app2}, protocol: tcp, ports: [445], allowed: yes}]\n";
+    let said = tenants.apply(&blue, &asks);
+    assert!(said.ok(), "{said:?}");
+    let _served = tenants
+        .talk
+        .start(&tenants.hosts.at("b-app2"), "serve tcp=445 tcp=80");
+    let passes = |port: u16| {
+        let ask = format!("tcp 10.1.1.11 {port}");
+        tenants
+            .talk
+            .ask(&tenants.hosts.at("b-app1"), &ask)
+            .is_some()
+    };
+    let long = "ping -n -c 1 -W 1 -M do -s 548 10.1.1.11";
+    let within = Duration::from_secs(5);
+    assert!(
+        tenants
+            .instance
+            .until(within, |_| passes(445) && passes(80))
+    );
+    assert!(tenants.hosts.sh("b-app1", long).ok());
+    let aside = || {
+        let status = tenants.good(&blue, &["status"]);
+        status["tenants"][0]["aside"]["what"]
+            .as_str()
+            .map(str::to_owned)
+    };
+    let rail = "tenants:\n";
+    let railed = tenants.hosts.spec.replacen(
+        rail,
+        &format!("guardrails: [{{name: worm, action: deny, protocol: tcp, ports: [445]}}]\n{rail}"),
+        1,
+    );
+    let applied = tenants.instance.apply(&railed).unwrap();
+    let warning = applied["plan"]["warnings"][0]["message"].as_str().unwrap();
+    assert!(
+        warning.contains("asks for by `reach` is not held"),
+        "{warning}"
+    );
+    assert!(!passes(445) && passes(80));
+    assert_eq!(aside().as_deref(), Some("reach"));
+    assert!(tenants.instance.ask(&["verify"]).is_ok());
+    // Of its own apply it is asked.
+    let said = tenants.apply(&blue, &format!("{asks}# again\n"));
+    assert!(!said.ok(), "{said:?}");
+    // With less than it has: its endpoints as far as it may have them, and nothing passes.
+    let name = tenants.name("b");
+    let less = tenants.hosts.spec.replace(
+        &format!("{{name: {name}, self-managed: {{endpoints: 4}}}}"),
+        &format!("{{name: {name}, self-managed: {{endpoints: 1}}}}"),
+    );
+    tenants.instance.apply(&less).unwrap();
+    assert_eq!(aside().as_deref(), Some("closed"));
+    assert!(!passes(80));
+    let status = tenants.good(&blue, &["status"]);
+    assert_eq!(
+        status["tenants"][0]["endpoints"].as_array().unwrap().len(),
+        1
+    );
+    assert!(tenants.instance.ask(&["verify"]).is_ok());
+    // And all of it again.
+    tenants.instance.apply(&tenants.hosts.spec).unwrap();
+    assert_eq!(aside(), None);
+    let _served = tenants
+        .talk
+        .start(&tenants.hosts.at("b-app2"), "serve tcp=445 tcp=80");
+    assert!(
+        tenants
+            .instance
+            .until(within, |_| passes(445) && passes(80))
+    );
+}
+
+#[test]
 fn tokens_end_and_the_log_is_whole_after_a_power_cut() {
     let tenants = Tenants::start();
     let (look, _) = tenants.token("b", &["--read-only"]);

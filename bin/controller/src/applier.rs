@@ -6,6 +6,7 @@
 //! before it is in the store undoes everything, and so does a controller that comes
 //! back and finds an intent that was not concluded.
 
+mod aside;
 mod recovery;
 mod tenants;
 
@@ -15,12 +16,13 @@ use crate::happenings::{Happenings, now_ms};
 use crate::proof::Prover;
 use crate::refuse::refused;
 use crate::server::Shown;
+use crate::stated::{Stated, warnings};
 use crate::steps::{Object, Progress, described, perform, perform_all, settle, undoing};
 use crate::supervisor::{Refusal, Supervisor};
 use crate::survey::Survey;
 use crate::tokens::Tokens;
 use crate::usage;
-use crate::world::{Stated, World, now};
+use crate::world::{World, now};
 use api::{Applied, AuditEntry, Fault, Plan, Proof, UsageRow, Whose};
 use command::cores::Cores;
 use command::verbs::{FABRIC, PROVE_INSTALLED, PROVE_TO_INSTALL, PROVE_TO_KNOW};
@@ -78,7 +80,19 @@ pub enum Wanted<'a> {
         name: &'a str,
         /// To count again.
         undo: bool,
+        /// By the provider: the tenant does not take it back.
+        provider: bool,
     },
+}
+
+impl<'a> Wanted<'a> {
+    /// The tenant whose own document it is.
+    fn by(self) -> Option<&'a str> {
+        match self {
+            Wanted::Own { tenant, .. } => Some(tenant),
+            Wanted::Provider { .. } | Wanted::Revoke { .. } => None,
+        }
+    }
 }
 
 impl Applier {
@@ -117,6 +131,7 @@ impl Applier {
         let old = self.shown.world();
         let new = self.worked_out(&old, wanted).await?;
         self.has_cores_for(&new)?;
+        let (new, proof) = self.proved(&old, new, wanted.by(), PROVE_TO_KNOW).await?;
         let existing = existing(&old);
         let difference = Difference::between(
             &existing,
@@ -126,7 +141,7 @@ impl Applier {
             new.epoch(),
         );
         Ok(Plan {
-            proof: Some(self.prover.prove(&new, PROVE_TO_KNOW).await?),
+            proof: Some(proof),
             ..planned(&difference, &existing, &new)
         })
     }
@@ -196,7 +211,8 @@ impl Applier {
         let new = self.worked_out(&old, wanted).await?;
         self.has_cores_for(&new)?;
         self.account_before(&old, &new).await;
-        self.move_to(&old, new, deed, "applied", begun).await
+        self.move_to(&old, new, deed, wanted.by(), "applied", begun)
+            .await
     }
 
     /// The world that a change leads to.
@@ -205,11 +221,21 @@ impl Applier {
         self.prover
             .ahead(&stated.source, stated.joined().as_bytes())
             .await;
-        let new = World::of(stated, old)?;
-        if let Wanted::Revoke { tenant, name, undo } = wanted {
+        // Only the provider's word moves what others state.
+        let new = match wanted {
+            Wanted::Provider { .. } => World::fitted(stated, old)?,
+            Wanted::Own { .. } | Wanted::Revoke { .. } => World::of(stated, old)?,
+        };
+        if let Wanted::Revoke {
+            tenant, name, undo, ..
+        } = wanted
+        {
             let key = (tenant.to_owned(), name.to_owned());
             let known = new.applied().revoked.contains(&key)
-                || undo && old.applied().revoked.contains(&key);
+                || undo && old.applied().revoked.contains(&key)
+                || undo
+                    && (old.applied().barred.iter())
+                        .any(|one| one.tenant == key.0 && one.name == key.1);
             if !known {
                 return Err(Fault::new(
                     "not-found",
@@ -269,7 +295,7 @@ impl Applier {
         let old = self.shown.world();
         let new = World::nothing(&old)?;
         self.account_before(&old, &new).await;
-        self.move_to(&old, new, deed, "down", begun).await
+        self.move_to(&old, new, deed, None, "down", begun).await
     }
 
     /// Works out what is applied once more, now that an agreement of it has ended.
@@ -303,7 +329,7 @@ impl Applier {
             outcome: "done".into(),
             ..AuditEntry::default()
         };
-        self.move_to(&old, new, deed, "an agreement ended", begun)
+        self.move_to(&old, new, deed, None, "an agreement ended", begun)
             .await
             .map(drop)
     }
@@ -334,7 +360,8 @@ impl Applier {
         &mut self,
         old: &World,
         mut new: World,
-        mut deed: AuditEntry,
+        deed: AuditEntry,
+        by: Option<&str>,
         outcome: &str,
         begun: Instant,
     ) -> Result<Applied, Fault> {
@@ -354,7 +381,9 @@ impl Applier {
             new.epoch(),
         );
         let mut plan = planned(&difference, &existing, &new);
-        if difference.is_empty() && old.text() == new.text() {
+        let (was, is) = (old.applied(), new.applied());
+        let same = old.text() == new.text() && (was.down, &was.barred) == (is.down, &is.barred);
+        if difference.is_empty() && same {
             if old.expires() != new.expires() {
                 new.keep_epoch(old.epoch());
                 self.shown.show(Arc::new(new));
@@ -365,16 +394,20 @@ impl Applier {
                 took_us: micros(begun),
             });
         }
-        if difference.is_empty() {
-            // Another text for the same thing (a comment, the order): remembered, nothing else.
-            new.keep_epoch(old.epoch());
-        }
-        match self.prover.prove(&new, PROVE_TO_INSTALL).await {
-            Ok(proof) => plan.proof = Some(proof),
+        match self.proved(old, new, by, PROVE_TO_INSTALL).await {
+            Ok((proved, proof)) => {
+                new = proved;
+                plan.warnings = warnings(&new.applied().aside);
+                plan.proof = Some(proof);
+            }
             Err(fault) => {
                 self.happenings.say("unproved", fault.message.clone());
                 return Err(fault);
             }
+        }
+        if difference.is_empty() {
+            // Another text for the same thing (a comment, the order): remembered, nothing else.
+            new.keep_epoch(old.epoch());
         }
         let uid = deed.uid.unwrap_or(0);
         let source = match (deed.kind.as_str(), deed.tenants.first()) {
@@ -382,8 +415,8 @@ impl Applier {
             ("revoke" | "restore", _) => format!("{} {}", deed.kind, deed.object),
             _ => new.source().to_owned(),
         };
-        deeds::describe(&mut deed, old, &new, &plan);
-        let mut deeds = vec![Deed(deed)];
+        let said = deeds::entries(deed, old, &new, &plan);
+        let mut deeds: Vec<Deed> = said.into_iter().map(Deed).collect();
         deeds.extend(deeds::shared(old, &new).into_iter().map(Deed));
         let mut entry = HistoryEntry {
             time_s: now_ms() / 1000,
@@ -430,6 +463,7 @@ impl Applier {
             return Err(fault);
         }
         let epoch = new.epoch();
+        self.tell_aside(old, &new);
         self.shown.show(Arc::new(new));
         self.shown.tell(|health| health.degraded.clear());
         self.end_tokens();
@@ -561,6 +595,7 @@ fn planned(difference: &Difference, existing: &Existing<'_>, new: &World) -> Pla
         needs: new.needs(),
         digest: new.digest().into(),
         proof: None,
+        warnings: warnings(&new.applied().aside),
     }
 }
 

@@ -3,28 +3,26 @@
 use crate::happenings::now_ms;
 use crate::survey::hex;
 use crate::world::World;
-use api::{AuditEntry, Change, Plan};
+use api::{Aside, AuditEntry, Change, Plan};
 use guard::guard;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Says of an apply what it was in particular, and whom it concerns.
-pub fn describe(deed: &mut AuditEntry, old: &World, new: &World, plan: &Plan) {
-    let applied = new.applied();
-    let digest = |text: &str| hex(&Sha256::digest(text));
-    let provider = (new.source().to_owned(), applied.spec.as_str());
-    let own = applied.documents.iter();
-    let own = own.map(|(tenant, of)| (format!("{tenant}:{}", of.source), of.text.as_str()));
-    for (name, text) in std::iter::once(provider).chain(own) {
-        let line = format!("document {name} sha256:{}", digest(text));
-        deed.details.push(line);
-    }
+/// Bytes of what one entry says, at most; the store cuts at a little more.
+const LONGEST: usize = 12 << 10;
+
+/// Says of an apply what it was in particular, and whom it concerns: which documents it
+/// changed, what it did to agreements, revocations and what is set aside, and last the
+/// steps. Of these alone the store may cut some and count them: what else does not fit in
+/// one entry is said in more.
+pub fn entries(mut deed: AuditEntry, old: &World, new: &World, plan: &Plan) -> Vec<AuditEntry> {
+    let mut lines = documents(old, new);
     let mut tenants: BTreeSet<String> = deed.tenants.drain(..).collect();
     for (what, before, after) in [("ends", old, new), ("begins", new, old)] {
         let others = agreements(after);
         for agreement in agreements(before).difference(&others) {
             tenants.extend(parties(agreement).map(str::to_owned));
-            deed.details.push(format!("agreement {agreement} {what}"));
+            lines.push(format!("agreement {agreement} {what}"));
         }
     }
     for (what, before, after) in [("no more", old, new), ("from now on", new, old)] {
@@ -32,22 +30,78 @@ pub fn describe(deed: &mut AuditEntry, old: &World, new: &World, plan: &Plan) {
             let key = (tenant.clone(), name.clone());
             if !after.applied().revoked.contains(&key) {
                 tenants.insert(tenant.clone());
-                deed.details.push(format!("revoked {tenant}/{name} {what}"));
+                lines.push(format!("revoked {tenant}/{name} {what}"));
             }
         }
     }
+    let (was, is) = (&old.applied().aside, &new.applied().aside);
+    for tenant in new.tenants().iter().map(|one| &one.name) {
+        let of = |all: &BTreeMap<String, Aside>| all.get(tenant).map(|one| one.what.clone());
+        if of(was) != of(is) {
+            let what = of(is).unwrap_or_else(|| "nothing".into());
+            tenants.insert(tenant.clone());
+            lines.push(format!("aside {tenant}: {what} of its own document"));
+        }
+    }
+    let names: BTreeSet<&str> = (old.tenants().iter().chain(new.tenants()))
+        .map(|tenant| tenant.name.as_str())
+        .collect();
+    let mut steps = Vec::new();
     for change in &plan.changes {
         let Change {
             action,
             object,
             reason,
         } = change;
-        let names = old.tenants().iter().chain(new.tenants());
-        let concerned = names.filter(|tenant| is_own(object, &tenant.name));
-        tenants.extend(concerned.map(|tenant| tenant.name.clone()));
-        deed.details.push(format!("{action} {object}: {reason}"));
+        tenants.extend(
+            owner(object)
+                .filter(|name| names.contains(name))
+                .map(str::to_owned),
+        );
+        steps.push(format!("{action} {object}: {reason}"));
     }
     deed.tenants = tenants.into_iter().collect();
+    let mut entries = vec![deed.clone()];
+    let mut room = LONGEST;
+    for line in lines {
+        let length = line.len() + 1;
+        if length > room && guard!("audit-goes-on") {
+            entries.push(deed.clone());
+            room = LONGEST;
+        }
+        room = room.saturating_sub(length);
+        if let Some(entry) = entries.last_mut() {
+            entry.details.push(line);
+        }
+    }
+    if let Some(entry) = entries.last_mut() {
+        entry.details.extend(steps);
+    }
+    entries
+}
+
+/// The documents that are others than before, with their digests.
+fn documents(old: &World, new: &World) -> Vec<String> {
+    let (old, new) = (old.applied(), new.applied());
+    let line = |name: &str, text: &str| {
+        let digest = hex(&Sha256::digest(text));
+        format!("document {name} sha256:{digest}")
+    };
+    let mut lines = Vec::new();
+    if (&old.source, &old.spec) != (&new.source, &new.spec) {
+        lines.push(line(&new.source, &new.spec));
+    }
+    for (tenant, of) in &new.documents {
+        if old.documents.get(tenant) != Some(of) || !guard!("audit-changed") {
+            lines.push(line(&format!("{tenant}:{}", of.source), &of.text));
+        }
+    }
+    for (tenant, of) in &old.documents {
+        if !new.documents.contains_key(tenant) {
+            lines.push(format!("document {tenant}:{} no more", of.source));
+        }
+    }
+    lines
 }
 
 /// Which tenants share which compartment from now on, where that has changed.
@@ -116,11 +170,28 @@ pub fn told(entry: &AuditEntry, tenant: &str, tokens: &[String]) -> Option<Audit
     if !own {
         (told.uid, told.pid) = (None, None);
         told.token = String::new();
-        if matches!(entry.kind.as_str(), "apply" | "down" | "revoke" | "restore") {
+        if !is_own_deed(entry, tenant) && guard!("audit-object") {
             told.object = String::new();
         }
     }
     Some(told)
+}
+
+/// Whether what somebody else did is named by what is this tenant's own.
+fn is_own_deed(entry: &AuditEntry, tenant: &str) -> bool {
+    let object = entry.object.as_str();
+    let alone = entry.tenants == [tenant];
+    match entry.kind.as_str() {
+        // Its own token.
+        "token-created" | "token-revoked" => alone,
+        "shared" | "ended" => true,
+        "apply" | "down" => false,
+        // Itself, or something in it.
+        _ => {
+            let object = object.strip_prefix("endpoint ").unwrap_or(object);
+            object == tenant && alone || object.split_once('/').is_some_and(|(of, _)| of == tenant)
+        }
+    }
 }
 
 /// Whether a line of an entry is about this tenant.
@@ -132,6 +203,7 @@ fn concerns(line: &str, tenant: &str) -> bool {
         "document" => rest.split_once(':').is_some_and(|(of, _)| of == tenant),
         "agreement" => parties(rest).any(|party| party == tenant),
         "revoked" => rest.split_once('/').is_some_and(|(of, _)| of == tenant),
+        "aside" => rest.split_once(':').is_some_and(|(of, _)| of == tenant),
         _ => {
             let object = rest.split_once(": ").map_or(rest, |(object, _)| object);
             is_own(object, tenant)
@@ -141,12 +213,16 @@ fn concerns(line: &str, tenant: &str) -> bool {
 
 /// Whether what a plan changes is of this tenant alone.
 pub fn is_own(object: &str, tenant: &str) -> bool {
+    owner(object) == Some(tenant)
+}
+
+/// Whose alone something is that a plan changes. What several share goes by no tenant's name.
+fn owner(object: &str) -> Option<&str> {
     if let Some(endpoint) = object.strip_prefix("endpoint ") {
-        return endpoint.split_once('/').is_some_and(|(of, _)| of == tenant);
+        return endpoint.split_once('/').map(|(of, _)| of);
     }
     let object = object.strip_prefix("tables of ").unwrap_or(object);
-    // What several share goes by no tenant's name.
-    object.strip_prefix("compartment ") == Some(tenant)
+    object.strip_prefix("compartment ")
 }
 
 /// The live ones, as `OFFERER/OFFER with ACCEPTOR`.
@@ -240,6 +316,45 @@ mod tests {
                 !both.contains(secret) && !alone.contains(secret),
                 "{both}{alone}"
             );
+        }
+    }
+
+    #[test]
+    fn an_object_is_told_where_it_is_the_tenants_own() {
+        let entry = |kind: &str, object: &str, tenants: &[&str]| AuditEntry {
+            tenants: tenants.iter().map(|one| (*one).to_owned()).collect(),
+            kind: kind.into(),
+            object: object.into(),
+            outcome: "done".into(),
+            ..AuditEntry::default()
+        };
+        let both = ["blue", "crimson"];
+        for (kind, object, tenants) in [
+            ("release", "zone:secret", &both[..]),
+            ("release", "endpoint crimson/a", &both),
+            ("release", "blue", &both),
+            ("capture", "crimson", &both),
+            ("capture", "crimson/a", &both),
+            ("capture", "all", &both),
+            ("capture", "bluer/a", &both),
+            ("revoke", "crimson/db", &both),
+            ("apply", "host.yaml", &both),
+            ("down", "blue/x", &["blue"]),
+            ("token-revoked", "id name", &both),
+            ("of a later release", "crimson", &both),
+        ] {
+            let told = told(&entry(kind, object, tenants), "blue", &[]).unwrap();
+            assert_eq!(told.object, "", "{kind} {object}");
+        }
+        for (kind, object) in [
+            ("release", "blue"),
+            ("release", "endpoint blue/a"),
+            ("capture", "blue/a"),
+            ("revoke", "blue/db"),
+            ("token-created", "id name"),
+        ] {
+            let told = told(&entry(kind, object, &["blue"]), "blue", &[]).unwrap();
+            assert_eq!(told.object, object, "{kind}");
         }
     }
 }

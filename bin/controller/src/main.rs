@@ -24,6 +24,7 @@ mod proof;
 mod refuse;
 mod routes;
 mod server;
+mod stated;
 mod steps;
 mod stream;
 mod supervisor;

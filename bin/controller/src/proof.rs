@@ -14,7 +14,7 @@ use command::verbs::{
 use guard::guard;
 use sha2::{Digest, Sha256};
 use shm::SealedImage;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,6 +42,26 @@ struct Breach {
     slot: u32,
     /// What, in sentences.
     what: String,
+    /// What is asked for by `reach` and does not hold: the document's name, and the line.
+    #[serde(default)]
+    asked: Option<(String, u32)>,
+}
+
+/// Why there is no proof.
+pub enum Unproved {
+    /// Nothing is wrong but that this does not hold, by tenant: what they ask for in their
+    /// own documents by `reach`.
+    Unmet(BTreeMap<String, Vec<Where>>, Fault),
+    /// Something else.
+    Other(Fault),
+}
+
+impl From<Unproved> for Fault {
+    fn from(why: Unproved) -> Fault {
+        match why {
+            Unproved::Unmet(_, fault) | Unproved::Other(fault) => fault,
+        }
+    }
 }
 
 impl Prover {
@@ -81,6 +101,14 @@ impl Prover {
         self.prove_despite(world, purpose, NOBODY).await
     }
 
+    /// The same, telling apart what tenants ask for in their own documents.
+    ///
+    /// # Errors
+    /// Likewise.
+    pub async fn prove_asked(&mut self, world: &World, purpose: u32) -> Result<Proof, Unproved> {
+        self.prove_of(world, purpose, NOBODY).await
+    }
+
     /// The same with the switch of a compartment taken for a liar.
     ///
     /// # Errors
@@ -91,6 +119,15 @@ impl Prover {
         purpose: u32,
         compromised: u32,
     ) -> Result<Proof, Fault> {
+        Ok(self.prove_of(world, purpose, compromised).await?)
+    }
+
+    async fn prove_of(
+        &mut self,
+        world: &World,
+        purpose: u32,
+        compromised: u32,
+    ) -> Result<Proof, Unproved> {
         let outcome = match self.ask(world, purpose, compromised).await {
             // It has been started anew, or remembers another world.
             Err(Failed::Need) => {
@@ -108,7 +145,17 @@ impl Prover {
                 }
                 Ok(proof)
             }
-            Err(failed) => Err(fault(failed, world)),
+            Err(failed) => {
+                let unmet = match &failed {
+                    Failed::Breaches(breaches, _) => unmet(breaches, world),
+                    _ => None,
+                };
+                let fault = fault(failed, world);
+                Err(match unmet {
+                    Some(unmet) => Unproved::Unmet(unmet, fault),
+                    None => Unproved::Other(fault),
+                })
+            }
         }
     }
 
@@ -176,6 +223,25 @@ enum Failed {
     /// It found so many, of which these are the first.
     Breaches(Vec<Breach>, u32),
     NoMemory(std::io::Error),
+}
+
+/// What is not met, where all breaches are of that kind and of tenants' own documents.
+fn unmet(breaches: &[Breach], world: &World) -> Option<BTreeMap<String, Vec<Where>>> {
+    let documents = &world.applied().documents;
+    let mut unmet: BTreeMap<String, Vec<Where>> = BTreeMap::new();
+    for breach in breaches {
+        let (file, line) = breach.asked.clone()?;
+        let (tenant, _) = documents
+            .iter()
+            .find(|(tenant, of)| file == format!("{tenant}:{}", of.source))?;
+        let place = Where {
+            file,
+            line,
+            column: 1,
+        };
+        unmet.entry(tenant.clone()).or_default().push(place);
+    }
+    (!unmet.is_empty()).then_some(unmet)
 }
 
 fn fault(failed: Failed, world: &World) -> Fault {

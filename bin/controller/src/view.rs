@@ -5,7 +5,7 @@
 use crate::deeds::is_own;
 use crate::world::World;
 use api::{
-    Compartment, Endpoint, Explanation, Fault, Flow, Happening, Judgement, Plan, Recorded,
+    Aside, Compartment, Endpoint, Explanation, Fault, Flow, Happening, Judgement, Plan, Recorded,
     RuleName, Status, Tenant, Translation, Way, Whose,
 };
 use guard::guard;
@@ -25,13 +25,29 @@ pub fn endpoint(endpoint: Endpoint) -> Endpoint {
 
 /// Itself, without the host's numbers.
 pub fn tenant(tenant: Tenant) -> Tenant {
+    let begin = format!("{}:", tenant.name);
     Tenant {
         name: tenant.name,
         endpoints: tenant.endpoints.into_iter().map(endpoint).collect(),
         kind: tenant.kind,
         sandbox: tenant.sandbox,
+        aside: tenant.aside.map(|aside| own_aside(aside, &begin)),
         ..Tenant::default()
     }
+}
+
+/// Why its own document is set aside, at places of its own alone.
+fn own_aside(mut aside: Aside, begin: &str) -> Aside {
+    aside
+        .findings
+        .retain_mut(|finding| match finding.place.file.strip_prefix(begin) {
+            Some(file) => {
+                finding.place.file = file.to_owned();
+                true
+            }
+            None => false,
+        });
+    aside
 }
 
 /// What its switch runs in: of one that is shared only whether it runs.

@@ -1,79 +1,20 @@
 //! A spec that has been worked out: what has to exist for it, and what it is called.
 
+use crate::stated::{Stated, Unfit, told};
 use crate::steps::{Image, Key, Object, Step};
 use crate::supervisor::Refusal;
-use crate::survey::hex;
 use ::image::{Aligned, MappedCompartment, MappedFabric};
-use api::{Compartment, Endpoint, Fault, Finding, Limit, Needs, Tenant, Uplink, Where, Whose};
+use api::{
+    Aside, Compartment, Endpoint, Fault, Finding, Limit, Needs, Tenant, Uplink, Where, Whose,
+};
 use command::message::ErrorCode;
 use command::verbs::{ENDPOINT_FIFO, FABRIC};
 use policy::{Answer, Ids, Intent, PortIntent, Unclear};
-use sha2::{Digest, Sha256};
-use spec::{Parts, Per, Span, Spec, State, Written};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use spec::{Per, Span, Spec, State};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
-use store::{Applied, Document};
-
-/// What a world is worked out from.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stated {
-    /// The provider's file name.
-    pub source: String,
-    /// The provider's document.
-    pub text: String,
-    /// Tenants' own, by tenant.
-    pub documents: BTreeMap<String, Document>,
-    /// Offers and acceptances that are revoked, as (tenant, name).
-    pub revoked: BTreeSet<(String, String)>,
-}
-
-impl Stated {
-    /// The provider's document alone.
-    ///
-    /// # Errors
-    /// It is not text.
-    pub fn alone(source: &str, text: &[u8]) -> Result<Stated, Fault> {
-        let Ok(text) = std::str::from_utf8(text) else {
-            let errors = spec::parse(source, text).err();
-            return Err(refused(
-                &errors.map(|errors| errors.findings).unwrap_or_default(),
-            ));
-        };
-        Ok(Stated {
-            source: source.to_owned(),
-            text: text.to_owned(),
-            ..Stated::default()
-        })
-    }
-
-    /// What was stated before.
-    pub fn before(applied: &Applied) -> Stated {
-        Stated {
-            source: applied.source.clone(),
-            text: applied.spec.clone(),
-            documents: applied.documents.clone(),
-            revoked: applied.revoked.clone(),
-        }
-    }
-
-    /// All of it as one text.
-    pub fn joined(&self) -> String {
-        let written = |source: &str, text: &str| Written {
-            file: source.to_owned(),
-            text: text.to_owned(),
-        };
-        let own = self.documents.iter();
-        let parts = Parts {
-            provider: written(&self.source, &self.text),
-            documents: own
-                .map(|(tenant, of)| (tenant.clone(), written(&of.source, &of.text)))
-                .collect(),
-            revoked: self.revoked.clone(),
-        };
-        parts.joined()
-    }
-}
+use store::Applied;
 
 /// Everything about one spec. Never changed once it is shown.
 #[derive(Debug, Default)]
@@ -254,7 +195,7 @@ impl World {
         self.views.get_or_init(|| {
             self.worked_out
                 .as_deref()
-                .map(|made| Views::of(made, &self.compartments, &self.uplinks))
+                .map(|made| Views::of(made, &self.compartments, &self.uplinks, &self.applied.aside))
                 .unwrap_or_default()
         })
     }
@@ -267,37 +208,39 @@ impl World {
     /// All that is wrong with the text, each with its place.
     #[cfg(test)]
     pub fn compile(source: &str, text: &[u8], old: &World) -> Result<World, Fault> {
-        World::of(Stated::alone(source, text)?, old)
+        Ok(World::of(Stated::alone(source, text)?, old)?)
     }
 
-    /// Works out what is to follow another world; what is the same is taken over.
+    /// Works out what is to follow another world; what is the same is taken over. With a
+    /// tenant goes what it stated.
     ///
     /// # Errors
     /// All that is wrong with the documents, each with its place.
-    pub fn of(stated: Stated, old: &World) -> Result<World, Fault> {
-        let spec = spec::parse(&stated.source, stated.joined().as_bytes())
-            .map_err(|errors| refused(&errors.findings))?;
-        let before = old.worked_out.as_deref();
-        let ids = Ids::assign(&spec, before.map_or(&Ids::default(), |before| &before.ids));
-        let mut applied = Applied {
-            epoch: old.epoch() + 1,
-            digest: hex(&Sha256::digest(&stated.text)),
-            spec: stated.text,
-            source: stated.source,
-            ids: String::new(),
-            documents: stated.documents,
-            revoked: stated.revoked,
-        };
-        // With a tenant goes what it stated; a down is no such end.
-        if !spec.tenants.is_empty() {
-            let own = |name: &String| {
-                let mut tenants = spec.tenants.iter();
-                tenants.any(|one| one.name.as_str() == name && one.self_managed.is_some())
-            };
-            applied.documents.retain(|tenant, _| own(tenant));
-            applied.revoked = spec.revoked.clone();
-        }
-        World::build(spec, ids, applied, Some(old))
+    pub fn of(stated: Stated, old: &World) -> Result<World, Unfit> {
+        let spec = stated.read()?;
+        let mut applied = stated.applied();
+        let tenants: HashMap<&str, bool> = (spec.tenants.iter())
+            .map(|one| (one.name.as_str(), one.self_managed.is_some()))
+            .collect();
+        let own = |name: &String| tenants.get(name.as_str()) == Some(&true);
+        applied.documents.retain(|tenant, _| own(tenant));
+        applied.aside.retain(|tenant, _| own(tenant));
+        applied.revoked = spec.revoked.keys().cloned().collect();
+        // The provider's word stands also while the tenant does not state what it is about.
+        applied.barred.retain(|barred| {
+            let key = (barred.tenant.clone(), barred.name.clone());
+            own(&barred.tenant) || spec.revoked.contains_key(&key)
+        });
+        World::follow(spec, applied, old)
+    }
+
+    /// Likewise; of tenants' own documents that do not fit is set aside what does not, so
+    /// that nothing is refused for their sake.
+    ///
+    /// # Errors
+    /// All that is wrong with the provider's document, each with its place.
+    pub fn fitted(stated: Stated, old: &World) -> Result<World, Fault> {
+        stated.fit(|stated| World::of(stated, old))
     }
 
     /// Nothing at all, following another spec. What tenants state themselves is kept.
@@ -310,21 +253,38 @@ impl World {
             text: NOTHING.to_owned(),
             ..Stated::before(&old.applied)
         };
-        World::of(stated, old)
+        let spec = stated.read()?;
+        let applied = Applied {
+            down: true,
+            ..stated.applied()
+        };
+        Ok(World::follow(spec, applied, old)?)
     }
 
-    /// Works out again what the store remembers.
+    /// Works out again what the store remembers. What this release takes of no tenant's own
+    /// document any more is set aside.
     ///
     /// # Errors
     /// When this release no longer understands it.
     pub fn recall(applied: &Applied) -> Result<World, Fault> {
-        let joined = Stated::before(applied).joined();
-        let spec = spec::parse(&applied.source, joined.as_bytes())
-            .map_err(|errors| refused(&errors.findings))?;
         let kept: Ids = serde_json::from_str(&applied.ids)
             .map_err(|e| ours(&format!("the numbers in the store do not read: {e}")))?;
-        let ids = Ids::assign(&spec, &kept);
-        World::build(spec, ids, applied.clone(), None)
+        Stated::before(applied).fit(|stated| {
+            let spec = stated.read()?;
+            let ids = Ids::assign(&spec, &kept);
+            let applied = Applied {
+                aside: stated.aside,
+                ..applied.clone()
+            };
+            World::build(spec, ids, applied, None)
+        })
+    }
+
+    fn follow(spec: Spec, mut applied: Applied, old: &World) -> Result<World, Unfit> {
+        let before = old.worked_out.as_deref();
+        let ids = Ids::assign(&spec, before.map_or(&Ids::default(), |before| &before.ids));
+        applied.epoch = old.epoch() + 1;
+        World::build(spec, ids, applied, Some(old))
     }
 
     fn build(
@@ -332,12 +292,12 @@ impl World {
         ids: Ids,
         mut applied: Applied,
         old: Option<&World>,
-    ) -> Result<World, Fault> {
+    ) -> Result<World, Unfit> {
         applied.ids = serde_json::to_string(&ids).map_err(|e| ours(&e.to_string()))?;
         let before = old.and_then(|old| old.worked_out.as_deref());
         let before = before.map(|before| (&before.spec, &before.ids, &before.intent));
         let intent = policy::compile_after(&spec, &ids, now(), before)
-            .map_err(|findings| refused(&findings))?;
+            .map_err(|findings| Unfit::by(&findings))?;
         let needs = policy::needs(&intent);
         let needs = Needs {
             processes: needs.processes,
@@ -428,7 +388,12 @@ impl World {
 }
 
 impl Views {
-    fn of(made: &WorkedOut, compartments: &[Compartment], uplinks: &[Uplink]) -> Views {
+    fn of(
+        made: &WorkedOut,
+        compartments: &[Compartment],
+        uplinks: &[Uplink],
+        aside: &BTreeMap<String, Aside>,
+    ) -> Views {
         let WorkedOut { spec, ids, intent } = made;
         let mut views = Views::default();
         let endpoints: HashMap<(&str, &str), &PortIntent> = intent
@@ -468,6 +433,7 @@ impl Views {
                 sandbox: tenant.sandbox(),
                 from: limit(tenant.meter_from()),
                 to: limit(tenant.meter_to()),
+                aside: aside.get(name).cloned(),
                 endpoints: found,
             });
         }
@@ -581,19 +547,7 @@ const NOTHING: &str = "version: 1\n";
 
 /// All findings as one fault; the first stands for it.
 pub fn refused(findings: &[spec::Finding]) -> Fault {
-    let findings: Vec<Finding> = findings
-        .iter()
-        .map(|finding| Finding {
-            code: finding.code.into(),
-            message: finding.message.clone(),
-            place: Where {
-                file: finding.file().into(),
-                line: finding.line(),
-                column: finding.column(),
-            },
-            help: finding.help.clone(),
-        })
-        .collect();
+    let findings: Vec<Finding> = findings.iter().map(told).collect();
     let first = findings.first().cloned().unwrap_or_default();
     let message = match findings.len() {
         0 | 1 => first.message.clone(),

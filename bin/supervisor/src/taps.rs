@@ -10,6 +10,9 @@ use port::tap::TapError;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+/// Least MTU of an interface on which the kernel has IPv6, bytes of IP packet.
+const LEAST_MTU6: u32 = 1280;
+
 /// In the endpoint's namespace: the tap, and its address where it is to have one.
 pub fn set_up_tap(body: &CreatePort) -> Result<(OwnedFd, Features), Refusal> {
     let name = body.interface.as_str();
@@ -31,12 +34,15 @@ pub fn set_up_tap(body: &CreatePort) -> Result<(OwnedFd, Features), Refusal> {
     let configured = body.flags & CREATE_UNCONFIGURED == 0;
     let v6 = Ipv6Addr::from(body.address6);
     let link_local = link_local(body.mac);
-    if configured {
+    let six = body.mtu >= LEAST_MTU6;
+    if configured && six {
         batch = batch.without_own_link_local(index);
     }
     batch = batch.set_up(index);
     if configured {
-        batch = batch.add_address(index, link_local.into(), 64);
+        if six {
+            batch = batch.add_address(index, link_local.into(), 64);
+        }
         if body.address4 != [0; 4] {
             batch = batch.add_address(
                 index,

@@ -1,4 +1,5 @@
-//! Breaches as JSON: `[{"slot": 3, "what": "..."}]`.
+//! Breaches as JSON: `[{"slot": 3, "what": "...", "asked": ["FILE", LINE]}]`; `asked` where it
+//! is what somebody asks for by `reach` that does not hold, or cannot be proved.
 
 use proof::Breach;
 use serde_json::json;
@@ -18,7 +19,11 @@ pub fn json(breaches: &[Breach]) -> Vec<u8> {
             end -= 1;
         }
         let what = said.get(..end).unwrap_or("");
-        let one = json!({ "slot": breach.slot, "what": what }).to_string();
+        let mut one = json!({ "slot": breach.slot, "what": what });
+        if let Some(asked) = &breach.asked {
+            one["asked"] = json!([asked.file, asked.line]);
+        }
+        let one = one.to_string();
         if out.len() + one.len() + 2 > MOST {
             break;
         }
@@ -49,5 +54,13 @@ mod tests {
         let short = json(&[breach(3, "so")]);
         let said = br#"[{"slot":3,"what":"unreadable: the switch in slot 3: so"}]"#;
         assert_eq!(short, said);
+        let mut asked = breach(3, "so");
+        asked.asked = Some(proof::Written {
+            name: "reach".into(),
+            file: "blue:own.yaml".into(),
+            line: 7,
+        });
+        let read: Vec<serde_json::Value> = serde_json::from_slice(&json(&[asked])).unwrap();
+        assert_eq!(read[0]["asked"], json!(["blue:own.yaml", 7]));
     }
 }

@@ -1,5 +1,6 @@
 //! Plans and applies.
 
+use crate::fault::Finding;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -16,6 +17,10 @@ pub struct Plan {
     /// What the verifier proved of its tables; none = nothing had to be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proof: Option<Proof>,
+    /// Tenants' own documents, or what they ask for by `reach`, that are set aside because
+    /// they do not fit: what is done is done all the same.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<Finding>,
 }
 
 /// What was proved.

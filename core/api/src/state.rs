@@ -1,6 +1,7 @@
 //! What exists and how it is.
 
 use crate::change::Undertaking;
+use crate::fault::Finding;
 use crate::live::{DropCount, EndpointRates, Happening};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -130,6 +131,21 @@ pub struct Tenant {
     pub to: Limit,
     /// Its endpoints.
     pub endpoints: Vec<Endpoint>,
+    /// What of its own document does not hold any more; none = all of it holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aside: Option<Aside>,
+}
+
+/// What of a tenant's own document is set aside, because it does not fit what the provider
+/// applied after it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Aside {
+    /// `reach`: what it asks for by `reach`, and nothing else; `closed`: all but its subnets
+    /// and endpoints, and nothing passes; `whole`: all of it.
+    pub what: String,
+    /// Why: what does not fit.
+    pub findings: Vec<Finding>,
 }
 
 /// An endpoint.

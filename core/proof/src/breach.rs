@@ -189,6 +189,8 @@ pub struct Breach {
     pub rules: Vec<Written>,
     /// What is wrong, in a sentence.
     pub what: String,
+    /// What somebody asks for by `reach`, where it is that which does not hold.
+    pub asked: Option<Written>,
 }
 
 impl Breach {
@@ -203,6 +205,7 @@ impl Breach {
             path: String::new(),
             rules: Vec::new(),
             what: what.into(),
+            asked: None,
         }
     }
     pub(crate) fn at(mut self, endpoint: impl Into<String>) -> Breach {
@@ -242,6 +245,10 @@ impl Breach {
     /// Whether it is said that nobody can send what shows it.
     pub fn is_nobodys(&self) -> bool {
         self.path.starts_with(NOBODY)
+    }
+    pub(crate) fn asked(mut self, asked: Written) -> Breach {
+        self.asked = Some(asked.clone());
+        self.by([asked])
     }
     pub(crate) fn by(mut self, rules: impl IntoIterator<Item = Written>) -> Breach {
         self.rules.extend(rules);

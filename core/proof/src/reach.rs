@@ -118,7 +118,7 @@ pub(crate) fn check(
             )),
         };
         if guard!("proof-reach") {
-            breaches.extend(breach.map(|b| b.by([asked.written])));
+            breaches.extend(breach.map(|b| b.asked(asked.written)));
         }
     }
 }

@@ -20,7 +20,7 @@ mod validate;
 mod values;
 
 use guard::guard;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use finding::{Finding, MAX_FINDINGS, SpecErrors};
@@ -28,7 +28,7 @@ pub use model::{
     Configure, Document, Endpoint, Host, Identity, Kind, MIN_MTU4, MIN_MTU6, Offload, Outside, Per,
     Placement, Role, Route, Segment, SelfManaged, State, Subnet, Tenant, Uplink,
 };
-pub use parts::{MAX_DOCUMENT_BYTES, Parts, Written};
+pub use parts::{Aside, MAX_DOCUMENT_BYTES, Parts, Written};
 pub use policy::{
     Accept, Action, Defaults, Guardrail, Offer, Policy, Reach, Rule, Scope, Tracking, Traffic,
 };
@@ -63,9 +63,9 @@ pub struct Spec {
     pub document: Document,
     /// Its text, for messages that point into it.
     pub source: Arc<Source>,
-    /// Offers and acceptances that it states and that count as not stated, as (tenant,
-    /// name): see [`Parts`].
-    pub revoked: BTreeSet<(String, String)>,
+    /// Offers and acceptances that it states and that count as not stated, by (tenant,
+    /// name), an acceptance with whose and which service it is: see [`Parts`].
+    pub revoked: BTreeMap<(String, String), (String, String)>,
 }
 
 /// Two specs are equal when they say the same, however they are laid out.
@@ -111,7 +111,7 @@ pub fn parse(file: &str, text: &[u8]) -> Result<Spec, SpecErrors> {
         return Err(SpecErrors::new(findings.list));
     }
     let mut document = parts::read(&source, &mut findings);
-    let mut revoked = BTreeSet::new();
+    let mut revoked = BTreeMap::new();
     if let Some(document) = &mut document {
         validate::check(document, &mut findings);
         revoked = parts::revoke(document, &source);

@@ -9,9 +9,11 @@ use guard::guard;
 
 use crate::decode::{Decode, Findings};
 use crate::model::{Document, Endpoint, Per, SelfManaged, Tenant};
+use crate::policy::{Defaults, Policy};
 use crate::shapes::Attach;
-use crate::source::{Section, Source, Span};
-use crate::tree;
+use crate::source::{Located, Section, Source, Span, Without};
+use crate::tree::{self, Kind, Node};
+use crate::values::Name;
 
 /// Most bytes of a tenant's own document.
 pub const MAX_DOCUMENT_BYTES: usize = 256 << 10;
@@ -44,13 +46,49 @@ pub struct Parts {
     pub documents: BTreeMap<String, Written>,
     /// Offers and acceptances that count as not stated, as (tenant, name).
     pub revoked: BTreeSet<(String, String)>,
+    /// Acceptances that count as not stated whatever they are called, as (tenant, whose
+    /// service, service).
+    pub barred: BTreeSet<(String, String, String)>,
+    /// How much of a tenant's own document is set aside; of all others nothing is.
+    pub aside: BTreeMap<String, Aside>,
+}
+
+/// How much of a tenant's own document counts as not stated, because it does not fit what
+/// the provider states now. Each is less than the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Aside {
+    /// What it asks for by `reach`.
+    Reach,
+    /// All but its subnets and endpoints, as many as it may have; nothing passes.
+    Closed,
+    /// All of it.
+    Whole,
+}
+
+impl Aside {
+    /// All there are.
+    pub const ALL: [Aside; 3] = [Aside::Reach, Aside::Closed, Aside::Whole];
+
+    /// As it is written.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Aside::Reach => "reach",
+            Aside::Closed => "closed",
+            Aside::Whole => "whole",
+        }
+    }
+
+    /// The one that is written so.
+    pub fn of(word: &str) -> Option<Aside> {
+        Aside::ALL.into_iter().find(|one| one.as_str() == word)
+    }
 }
 
 impl Parts {
     /// All of it as one text for [`crate::parse`]; the provider's as it is where there is
     /// nothing else.
     pub fn joined(&self) -> String {
-        let alone = self.documents.is_empty() && self.revoked.is_empty();
+        let alone = self.documents.is_empty() && self.revoked.is_empty() && self.barred.is_empty();
         if alone && !self.provider.text.starts_with(MARK) {
             return self.provider.text.clone();
         }
@@ -65,24 +103,28 @@ impl Parts {
         for (tenant, name) in &self.revoked {
             out += &format!("revoked {tenant} {name}\n");
         }
+        for (tenant, from, service) in &self.barred {
+            out += &format!("barred {tenant} {from} {service}\n");
+        }
+        for (tenant, aside) in &self.aside {
+            out += &format!("aside {tenant} {}\n", aside.as_str());
+        }
         out
     }
 }
 
 /// The text with what stands where in it; as it is where it was not joined.
 pub(crate) fn source(file: &str, text: String) -> Source {
-    let Some((sections, revoked)) = sections(&text) else {
+    let Some((sections, without)) = sections(&text) else {
         return Source::new(file, text);
     };
-    Source::joined(file, text, sections, revoked)
+    Source::joined(file, text, sections, without)
 }
 
-type Revoked = Vec<(String, String)>;
-
 /// Bound: each turn takes a line of the text.
-fn sections(text: &str) -> Option<(Vec<Section>, Revoked)> {
+fn sections(text: &str) -> Option<(Vec<Section>, Without)> {
     let mut rest = text.strip_prefix(MARK)?;
-    let (mut sections, mut revoked) = (Vec::new(), Vec::new());
+    let (mut sections, mut without) = (Vec::new(), Without::default());
     while !rest.is_empty() {
         let (line, after) = rest.split_once('\n')?;
         let mut words = line.splitn(4, ' ');
@@ -107,14 +149,24 @@ fn sections(text: &str) -> Option<(Vec<Section>, Revoked)> {
                 rest = after.get(length..)?.strip_prefix('\n')?;
             }
             ("revoked", tenant, name) => {
-                revoked.push((tenant.to_owned(), name.to_owned()));
+                without.revoked.push((tenant.to_owned(), name.to_owned()));
+                rest = after;
+            }
+            ("barred", tenant, from) => {
+                let service = words.next()?.to_owned();
+                let barred = (tenant.to_owned(), from.to_owned(), service);
+                without.barred.push(barred);
+                rest = after;
+            }
+            ("aside", tenant, word) => {
+                (without.aside).insert(tenant.to_owned(), Aside::of(word)?);
                 rest = after;
             }
             _ => return None,
         }
     }
     let first = sections.first()?;
-    (first.tenant.is_none()).then_some((sections, revoked))
+    (first.tenant.is_none()).then_some((sections, without))
 }
 
 /// Reads all documents into one. `None` = so broken that there is none.
@@ -125,13 +177,13 @@ pub(crate) fn read(source: &Arc<Source>, findings: &mut Findings) -> Option<Docu
         provided(&document, findings);
         return Some(document);
     };
-    let part = |section: &Section, most, findings: &mut Findings| -> Option<Document> {
+    let tree = |section: &Section, most, findings: &mut Findings| -> Option<Node> {
         let Span { start, end } = section.span;
         let text = source.text().get(start as usize..end as usize)?;
-        let root = tree::read(text, start, most, findings)?;
-        Decode::decode(&root, findings)
+        tree::read(text, start, most, findings)
     };
-    let mut document = part(provider, tree::MAX_NODES, findings)?;
+    let root = tree(provider, tree::MAX_NODES, findings)?;
+    let mut document: Document = Decode::decode(&root, findings)?;
     provided(&document, findings);
     // All that is wrong with any of them is said.
     let mut whole = true;
@@ -149,6 +201,10 @@ pub(crate) fn read(source: &Arc<Source>, findings: &mut Findings) -> Option<Docu
         }) else {
             continue;
         };
+        let aside = source.aside(name).filter(|_| guard!("spec-aside"));
+        if aside == Some(Aside::Whole) {
+            continue;
+        }
         let span = section.span;
         if span.end.saturating_sub(span.start) as usize > MAX_DOCUMENT_BYTES {
             findings
@@ -161,8 +217,18 @@ pub(crate) fn read(source: &Arc<Source>, findings: &mut Findings) -> Option<Docu
             whole = false;
             continue;
         }
-        match part(section, MAX_DOCUMENT_NODES, findings) {
-            Some(own) => take(tenant, own, &limits, span, findings),
+        let root = tree(section, MAX_DOCUMENT_NODES, findings);
+        if let Some(root) = root.as_ref().filter(|_| aside != Some(Aside::Closed)) {
+            stated(root, findings);
+        }
+        match root.and_then(|root| Document::decode(&root, findings)) {
+            Some(own) if aside == Some(Aside::Closed) => close(tenant, own, &limits),
+            Some(own) => {
+                take(tenant, own, &limits, findings);
+                if let Some(policy) = tenant.policy.as_mut().filter(|_| aside.is_some()) {
+                    policy.reach.clear();
+                }
+            }
             None => whole = false,
         }
     }
@@ -239,6 +305,54 @@ fn namespaces(document: &Document, findings: &mut Findings) {
     }
 }
 
+/// Finds each key that is not a tenant's to state: all but those that are named here, so
+/// that one that is new to the format is refused until somebody says whose it is.
+fn stated(root: &Node, findings: &mut Findings) {
+    let mut foreign = |node: &Node, known: &[&str], own: &[&str]| {
+        let Kind::Mapping(entries) = &node.kind else {
+            return;
+        };
+        for (key, _) in entries {
+            let (word, is) = (key.text.as_str(), |all: &[&str]| {
+                all.contains(&key.text.as_str())
+            });
+            if is(known) && !is(own) && guard!("spec-own-document") {
+                findings
+                    .add(
+                        "self-managed",
+                        key.span,
+                        format!("`{word}` is not the tenant's to state"),
+                    )
+                    .help("take it out: the provider of this host states it");
+            }
+        }
+    };
+    foreign(root, Document::KEYS, &OWN_DOCUMENT);
+    let Kind::Mapping(entries) = &root.kind else {
+        return;
+    };
+    for (key, tenants) in entries {
+        if let ("tenants", Kind::Sequence(tenants)) = (key.text.as_str(), &tenants.kind) {
+            for tenant in tenants {
+                foreign(tenant, Tenant::KEYS, &OWN_TENANT);
+            }
+        }
+    }
+}
+
+/// The keys that a tenant's own document has.
+const OWN_DOCUMENT: [&str; 2] = ["version", "tenants"];
+/// And of its tenant, beside the name: what it states of itself.
+const OWN_TENANT: [&str; 7] = [
+    "name",
+    "subnets",
+    "endpoints",
+    "routes",
+    "policy",
+    "offers",
+    "accepts",
+];
+
 /// What a tenant that manages itself states, and where it stands.
 fn own_keys(tenant: &Tenant) -> Vec<(&'static str, Span)> {
     let policy = tenant.policy.as_ref().map(|_| tenant.name.span);
@@ -257,31 +371,7 @@ fn own_keys(tenant: &Tenant) -> Vec<(&'static str, Span)> {
 }
 
 /// Puts what a tenant says of itself into what the provider says of it.
-fn take(
-    tenant: &mut Tenant,
-    own: Document,
-    limits: &SelfManaged,
-    whole: Span,
-    findings: &mut Findings,
-) {
-    let head = Span {
-        start: whole.start,
-        end: whole.start,
-    };
-    let mut foreign: Vec<(&str, Span)> = Vec::new();
-    let rail = own.guardrails.first().map_or(head, |rail| rail.name.span);
-    for (is, what, span) in [
-        (own.host.is_some(), "host", head),
-        (!own.hosts.is_empty(), "hosts", head),
-        (!own.uplinks.is_empty(), "uplinks", head),
-        (!own.guardrails.is_empty(), "guardrails", rail),
-    ] {
-        foreign.extend(is.then_some((what, span)));
-    }
-    for other in &own.tenants {
-        let is = other.name.value != tenant.name.value;
-        foreign.extend(is.then_some(("tenants", other.name.span)));
-    }
+fn take(tenant: &mut Tenant, own: Document, limits: &SelfManaged, findings: &mut Findings) {
     let version = own.version;
     let mut tenants = own.tenants.into_iter();
     let (Some(mine), None) = (tenants.next(), tenants.next()) else {
@@ -297,31 +387,14 @@ fn take(
             .help("write it like a spec, with one entry in `tenants`");
         return;
     };
-    let at = mine.name.span;
-    for (is, what) in [
-        (mine.id.is_some(), "id"),
-        (mine.placement.is_some(), "placement"),
-        (mine.cores.is_some(), "cores"),
-        (mine.wait.is_some(), "wait"),
-        (mine.weight.is_some(), "weight"),
-        (mine.guarantee.is_some(), "guarantee"),
-        (mine.channel.is_some(), "channel"),
-        (mine.memory.is_some(), "memory"),
-        (!mine.outside.is_empty(), "outside"),
-        (mine.self_managed.is_some(), "self-managed"),
-    ] {
-        foreign.extend(is.then_some((what, at)));
-    }
-    for (what, span) in foreign {
-        if guard!("spec-own-document") {
-            findings
-                .add(
-                    "self-managed",
-                    span,
-                    format!("`{what}` is not the tenant's to state"),
-                )
-                .help("take it out: the provider of this host states it");
-        }
+    if mine.name.value != tenant.name.value && guard!("spec-own-tenant") {
+        findings
+            .add(
+                "self-managed",
+                mine.name.span,
+                format!("`{}` is not the tenant's to state", mine.name.value),
+            )
+            .help("it states itself alone, by the name that the provider of this host gave it");
     }
     if version.value != 1 {
         findings
@@ -367,9 +440,43 @@ fn take(
     tenant.accepts = mine.accepts;
 }
 
+/// Of a document that is set aside the tenant keeps its endpoints, as many as it may have,
+/// and nothing passes between them or beyond.
+fn close(tenant: &mut Tenant, own: Document, limits: &SelfManaged) {
+    let name = tenant.name.value.clone();
+    let mut tenants = own.tenants.into_iter();
+    let Some(mine) = tenants.find(|one| one.name.value == name) else {
+        return;
+    };
+    tenant.subnets = mine.subnets;
+    tenant.endpoints = mine.endpoints;
+    tenant
+        .endpoints
+        .retain(|endpoint| foreign(endpoint, limits).is_none());
+    tenant.endpoints.truncate(limits.endpoints() as usize);
+    tenant.policy = Some(Policy {
+        default: Some(Located::nowhere(Defaults::CLOSED)),
+        rules: Vec::new(),
+        reach: Vec::new(),
+    });
+}
+
 /// An endpoint of a tenant's own document reaches nothing of the host: its namespace is
 /// one that is made for it, under the tenant's name.
 fn attached(endpoint: &Endpoint, limits: &SelfManaged, findings: &mut Findings) {
+    if let Some((span, what)) = foreign(endpoint, limits) {
+        findings
+            .add(
+                "self-managed",
+                span,
+                format!("{what} is not the tenant's to state"),
+            )
+            .help("leave it out: the endpoint gets a namespace of its own, TENANT-ENDPOINT");
+    }
+}
+
+/// What of an endpoint's attachment is not the tenant's to state.
+fn foreign(endpoint: &Endpoint, limits: &SelfManaged) -> Option<(Span, &'static str)> {
     let wrong = match endpoint.attach() {
         Attach::Tap(tap) => match (tap.namespace, tap.make) {
             (Some(named), _) => Some((named.span, "a namespace")),
@@ -382,33 +489,46 @@ fn attached(endpoint: &Endpoint, limits: &SelfManaged, findings: &mut Findings) 
             Some((span.unwrap_or(endpoint.name.span), "a fifo"))
         }
     };
-    if let Some((span, what)) = wrong.filter(|_| guard!("spec-own-attach")) {
-        findings
-            .add(
-                "self-managed",
-                span,
-                format!("{what} is not the tenant's to state"),
-            )
-            .help("leave it out: the endpoint gets a namespace of its own, TENANT-ENDPOINT");
-    }
+    wrong.filter(|_| guard!("spec-own-attach"))
 }
 
-/// Takes out what was revoked; gives what of it there was. After all checks: what refers
-/// to it is as good as before.
-pub(crate) fn revoke(document: &mut Document, source: &Source) -> BTreeSet<(String, String)> {
-    let mut found = BTreeSet::new();
-    for (tenant, name) in source.revoked() {
-        let of = document.tenants.iter_mut();
-        for one in of.filter(|one| one.name.as_str() == tenant) {
-            let before = one.offers.len() + one.accepts.len();
-            if guard!("spec-revoked") {
-                one.offers.retain(|offer| offer.name.as_str() != name);
-                one.accepts.retain(|accept| accept.name.as_str() != name);
+/// Takes out what was revoked; gives what of it there was: by (tenant, name), of an
+/// acceptance whose which service it is. After all checks: what refers to it is as good as
+/// before.
+pub(crate) fn revoke(document: &mut Document, source: &Source) -> Revoked {
+    let mut found = Revoked::new();
+    let revoked: BTreeSet<(&str, &str)> = (source.revoked().iter())
+        .map(|(tenant, name)| (tenant.as_str(), name.as_str()))
+        .collect();
+    let barred: BTreeSet<(&str, &str, &str)> = (source.barred().iter())
+        .map(|(tenant, from, service)| (tenant.as_str(), from.as_str(), service.as_str()))
+        .collect();
+    if revoked.is_empty() && barred.is_empty() {
+        return found;
+    }
+    for tenant in &mut document.tenants {
+        let of = tenant.name.value.clone();
+        let key = |name: &Located<Name>| (of.as_str().to_owned(), name.as_str().to_owned());
+        let named = |name: &Located<Name>| revoked.contains(&(of.as_str(), name.as_str()));
+        tenant.offers.retain(|offer| {
+            let out = named(&offer.name);
+            if out {
+                found.insert(key(&offer.name), Default::default());
             }
-            if one.offers.len() + one.accepts.len() < before {
-                found.insert((tenant.clone(), name.clone()));
+            !out || !guard!("spec-revoked")
+        });
+        tenant.accepts.retain(|accept| {
+            let (from, service) = (accept.from.as_str(), accept.service.as_str());
+            let out = named(&accept.name);
+            let barred = barred.contains(&(of.as_str(), from, service)) && guard!("spec-barred");
+            if out || barred {
+                found.insert(key(&accept.name), (from.to_owned(), service.to_owned()));
             }
-        }
+            !barred && (!out || !guard!("spec-revoked"))
+        });
     }
     found
 }
+
+/// What is revoked of what is stated: see [`crate::Spec`].
+pub(crate) type Revoked = BTreeMap<(String, String), (String, String)>;

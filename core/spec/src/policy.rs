@@ -66,6 +66,12 @@ impl Defaults {
         inbound: Action::Allow,
         outbound: Action::Allow,
     };
+    /// Nothing passes.
+    pub(crate) const CLOSED: Defaults = Defaults {
+        inside: Action::Deny,
+        inbound: Action::Deny,
+        outbound: Action::Deny,
+    };
     /// A policy that says nothing else.
     pub const OF_POLICY: Defaults = Defaults {
         inbound: Action::Deny,

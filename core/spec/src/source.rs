@@ -2,10 +2,13 @@
 
 use core::ops::Deref;
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use miette::{MietteError, SourceCode, SourceSpan, SpanContents};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Serialize, Serializer};
+
+use crate::parts::Aside;
 
 /// A range of bytes of the spec's text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,8 +92,19 @@ pub struct Source {
     lines: Vec<u32>,
     /// Where each document stands; empty = the text is one.
     sections: Vec<Section>,
-    /// Offers and acceptances that are taken out, as (tenant, name).
-    revoked: Vec<(String, String)>,
+    /// What of them counts as not stated.
+    without: Without,
+}
+
+/// What of several documents counts as not stated: see [`crate::Parts`].
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Without {
+    /// Offers and acceptances, as (tenant, name).
+    pub revoked: Vec<(String, String)>,
+    /// Acceptances, as (tenant, whose service, service).
+    pub barred: Vec<(String, String, String)>,
+    /// How much of a tenant's own document.
+    pub aside: BTreeMap<String, Aside>,
 }
 
 /// One document of several.
@@ -117,7 +131,7 @@ impl Source {
             text,
             lines,
             sections: Vec::new(),
-            revoked: Vec::new(),
+            without: Without::default(),
         }
     }
 
@@ -125,11 +139,11 @@ impl Source {
         name: &str,
         text: String,
         sections: Vec<Section>,
-        revoked: Vec<(String, String)>,
+        without: Without,
     ) -> Source {
         Source {
             sections,
-            revoked,
+            without,
             ..Source::new(name, text)
         }
     }
@@ -139,7 +153,15 @@ impl Source {
     }
 
     pub(crate) fn revoked(&self) -> &[(String, String)] {
-        &self.revoked
+        &self.without.revoked
+    }
+
+    pub(crate) fn barred(&self) -> &[(String, String, String)] {
+        &self.without.barred
+    }
+
+    pub(crate) fn aside(&self, tenant: &str) -> Option<Aside> {
+        self.without.aside.get(tenant).copied()
     }
 
     fn section(&self, byte: u32) -> Option<&Section> {

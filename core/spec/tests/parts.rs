@@ -2,7 +2,7 @@
 
 use core_spec as spec;
 use proptest::prelude::*;
-use spec::{Parts, Spec, Written};
+use spec::{Aside, Parts, Spec, Written};
 
 const HOST: &str = "version: 1
 tenants:
@@ -125,7 +125,7 @@ fn own_document_of_another_or_about_the_host() {
                 "guardrails: [{name: x, action: allow}]\ntenants:",
             ),
         ),
-        ("tenants", BLUE.replace("name: blue", "name: red")),
+        ("red", BLUE.replace("name: blue", "name: red")),
         ("id", BLUE.replace("name: blue", "name: blue\n    id: 7")),
         (
             "placement",
@@ -156,6 +156,144 @@ fn own_document_of_another_or_about_the_host() {
     }
     assert!(!wrong(HOST, &format!("{BLUE}  - name: red\n")).is_empty());
     assert!(!wrong(HOST, "version: 1\ntenants: []\n").is_empty());
+}
+
+#[test]
+fn every_key_is_somebodys_to_state() {
+    // Of the format as it is: who adds a key has to say here whose it is.
+    let schema: serde_json::Value = serde_json::from_str(&spec::json_schema()).unwrap();
+    let keys = |of: &serde_json::Value| -> Vec<String> {
+        let properties = of["properties"].as_object().unwrap();
+        properties.keys().cloned().collect()
+    };
+    let document = keys(&schema);
+    let tenant = keys(&schema["$defs"]["Tenant"]);
+    assert!(
+        document.len() >= 7 && tenant.len() >= 18,
+        "{document:?} {tenant:?}"
+    );
+    let own = |key: &str| {
+        let tenants = [
+            "name",
+            "subnets",
+            "endpoints",
+            "routes",
+            "policy",
+            "offers",
+            "accepts",
+        ];
+        tenants.contains(&key)
+    };
+    for key in document
+        .iter()
+        .filter(|key| !["version", "tenants"].contains(&key.as_str()))
+    {
+        let found = wrong(
+            HOST,
+            &BLUE.replace("tenants:", &format!("{key}: \ntenants:")),
+        );
+        let sentence = format!("`{key}` is not the tenant's to state");
+        assert_eq!(
+            found,
+            [format!("blue:own.yaml:2:1 self-managed {sentence}")]
+        );
+    }
+    for key in tenant.iter().filter(|key| !own(key)) {
+        let found = wrong(
+            HOST,
+            &BLUE.replace("name: blue", &format!("name: blue\n    {key}: ")),
+        );
+        let sentence = format!("`{key}` is not the tenant's to state");
+        assert_eq!(
+            found,
+            [format!("blue:own.yaml:4:5 self-managed {sentence}")]
+        );
+    }
+    for (key, bad) in [("rate", "rate: {from: 1Mbit}"), ("weight", "weight: 3")] {
+        let found = wrong(
+            HOST,
+            &BLUE.replace("name: blue", &format!("name: blue\n    {bad}")),
+        );
+        assert!(found[0].contains(&format!("`{key}` is not")), "{found:?}");
+    }
+}
+
+#[test]
+fn what_is_set_aside_of_a_document() {
+    let blue = BLUE.replace(
+        "policy: {rules:",
+        "policy: {reach: [{from: {endpoint: db1}, to: outside, allowed: no}], rules:",
+    );
+    let with = |aside: Option<Aside>, host: &str, blue: &str| {
+        let mut all = parts(host, &[("blue", blue)]);
+        all.aside
+            .extend(aside.map(|aside| ("blue".to_owned(), aside)));
+        read(&all)
+    };
+    let whole = with(None, HOST, &blue).unwrap();
+    assert_eq!(whole.tenants[1].policy.as_ref().unwrap().reach.len(), 1);
+    let mut reach = with(Some(Aside::Reach), HOST, &blue).unwrap();
+    let policy = reach.document.tenants[1].policy.as_mut().unwrap();
+    assert!(policy.reach.is_empty());
+    policy
+        .reach
+        .clone_from(&whole.tenants[1].policy.as_ref().unwrap().reach);
+    assert!(reach == whole, "and nothing else");
+    // Its endpoints are there, and nothing passes.
+    let closed = with(Some(Aside::Closed), HOST, &blue).unwrap();
+    let tenant = &closed.tenants[1];
+    assert_eq!(tenant.endpoints, whole.tenants[1].endpoints);
+    assert!(tenant.offers.is_empty() && tenant.routes.is_empty());
+    let policy = tenant.policy.as_ref().unwrap();
+    let default = policy.default.unwrap().value;
+    let deny = spec::Action::Deny;
+    assert!(policy.rules.is_empty() && policy.reach.is_empty());
+    assert_eq!(
+        (default.inside, default.inbound, default.outbound),
+        (deny, deny, deny)
+    );
+    // As many as it may have, attached as they may be, whatever else it says.
+    let many = blue.replace(
+        "[{name: db1, subnet: data}]",
+        "[{name: x, subnet: data, attach: {fifo: {}}}, {name: db1, subnet: data}, {name: b, subnet: data}]",
+    );
+    let many = many.replace("name: blue", "name: blue\n    weight: 7");
+    let host = HOST.replace("endpoints: 2", "endpoints: 1");
+    assert!(with(None, &host, &many).is_err());
+    let closed = with(Some(Aside::Closed), &host, &many).unwrap();
+    let names: Vec<&str> = closed.tenants[1]
+        .endpoints
+        .iter()
+        .map(|e| e.name.as_str())
+        .collect();
+    assert_eq!((names, closed.tenants[1].weight), (vec!["db1"], None));
+    // Nothing of it, not even whether it can be read.
+    for text in [blue.as_str(), "{", ""] {
+        let none = with(Some(Aside::Whole), HOST, text).unwrap();
+        assert!(none.tenants[1].endpoints.is_empty() && none.tenants[1].policy.is_none());
+    }
+    for aside in Aside::ALL {
+        assert_eq!(Aside::of(aside.as_str()), Some(aside));
+    }
+}
+
+#[test]
+fn a_barred_service_is_accepted_by_no_name() {
+    let mut stated = parts(HOST, &[("blue", BLUE)]);
+    let barred = ("red".into(), "blue".into(), "db".into());
+    stated.barred.insert(barred);
+    let spec = read(&stated).unwrap();
+    assert!(spec.tenants[0].accepts.is_empty());
+    let of = (
+        ("red".to_owned(), "lent".to_owned()),
+        ("blue".to_owned(), "db".to_owned()),
+    );
+    assert_eq!(spec.revoked.into_iter().collect::<Vec<_>>(), [of]);
+    let mut other = parts(HOST, &[("blue", BLUE)]);
+    other
+        .barred
+        .insert(("red".into(), "blue".into(), "web".into()));
+    assert_eq!(read(&other).unwrap().tenants[0].accepts.len(), 1);
 }
 
 #[test]

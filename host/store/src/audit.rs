@@ -242,7 +242,8 @@ fn digest(entry: &AuditEntry) -> String {
     })
 }
 
-/// Keeps of what an entry says as many lines as there is room for.
+/// Keeps of what an entry says as many lines as there is room for, the first ones: who
+/// writes it puts what matters most first.
 fn shorten(entry: &mut AuditEntry) {
     let all = entry.details.len();
     let mut room = LONGEST;

@@ -13,7 +13,7 @@ mod tests;
 mod usage;
 
 pub use audit::{Bounds, Deed};
-pub use records::{Applied, Document, HistoryEntry, Seen, SeenTarget, Token, Undertaking};
+pub use records::{Applied, Barred, Document, HistoryEntry, Seen, SeenTarget, Token, Undertaking};
 
 use attempts::Attempts;
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};

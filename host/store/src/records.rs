@@ -20,6 +20,26 @@ pub struct Applied {
     pub documents: std::collections::BTreeMap<String, Document>,
     /// Offers and acceptances that were revoked and are still stated, as (tenant, name).
     pub revoked: std::collections::BTreeSet<(String, String)>,
+    /// Those of them that the provider revoked: the tenant does not take them back.
+    pub barred: std::collections::BTreeSet<Barred>,
+    /// What of tenants' own documents is set aside, by tenant.
+    pub aside: std::collections::BTreeMap<String, api::Aside>,
+    /// It is a down: what tenants state and their tokens wait for the next spec.
+    pub down: bool,
+}
+
+/// An offer or an acceptance that the provider revoked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Barred {
+    /// The tenant.
+    pub tenant: String,
+    /// What it calls it.
+    pub name: String,
+    /// Of an acceptance: whose service, by whatever name it is accepted.
+    pub from: String,
+    /// Which service.
+    pub service: String,
 }
 
 /// A tenant's own document.

@@ -28,6 +28,7 @@ pub async fn plan(file: &SpecFile, client: &Client, json: bool) -> Result<Exit, 
         return as_json(&plan);
     }
     let mut out = changes(&plan, "nothing to do: the host is as the spec says\n");
+    out.push_str(&warnings(&plan));
     out.push_str(&needs(&plan.needs));
     out.extend(plan.proof.as_ref().map(proved));
     crate::print(out.as_bytes())
@@ -96,7 +97,27 @@ pub fn done(applied: &Applied) -> String {
             applied.took_us as f64 / 1000.0
         );
     }
+    out.push_str(&warnings(&applied.plan));
     out
+}
+
+/// What is set aside of tenants' own documents, a line each.
+fn warnings(plan: &Plan) -> String {
+    let mut out = String::new();
+    for warning in &plan.warnings {
+        let _ = writeln!(
+            out,
+            "warning: {}: {}",
+            place(&warning.place),
+            warning.message
+        );
+    }
+    out
+}
+
+/// `FILE:LINE`.
+fn place(place: &Where) -> String {
+    format!("{}:{}", place.file, place.line)
 }
 
 fn changes(plan: &Plan, none: &str) -> String {

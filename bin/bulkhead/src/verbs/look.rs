@@ -42,6 +42,7 @@ fn rendered_status(status: &Status) -> String {
         let _ = writeln!(out, "weaker here: {what}");
     }
     weaker_by_the_spec(&mut out, status);
+    aside(&mut out, status);
     if let Some(undertaking) = &status.undertaking {
         let _ = writeln!(
             out,
@@ -139,6 +140,24 @@ fn rendered_status(status: &Status) -> String {
         let _ = write!(out, "\n{table}");
     }
     out
+}
+
+/// What of tenants' own documents does not hold, and why.
+fn aside(out: &mut String, status: &Status) {
+    for tenant in &status.tenants {
+        let Some(aside) = &tenant.aside else { continue };
+        let what = match aside.what.as_str() {
+            "reach" => "what its document asks for by `reach` does not hold",
+            "closed" => "its document is set aside: it keeps its endpoints, and nothing passes",
+            _ => "its document is set aside, its endpoints with it",
+        };
+        let _ = writeln!(out, "{}: {what}", tenant.name);
+        for finding in &aside.findings {
+            let place = &finding.place;
+            let (file, line) = (&place.file, place.line);
+            let _ = writeln!(out, "  {file}:{line}: {}", finding.message);
+        }
+    }
 }
 
 /// Switches without a sandbox, and those that several tenants share.

@@ -3,11 +3,12 @@
 
 use super::{Applier, Wanted, stored};
 use crate::happenings::now_ms;
+use crate::stated::Stated;
 use crate::tokens::{EACH, MOST, Made, make};
-use crate::world::{Stated, World};
+use crate::world::World;
 use api::{AuditCheck, AuditEntry, Fault, Whose};
 use guard::guard;
-use store::{Deed, Document, Token};
+use store::{Barred, Deed, Document, Token};
 
 impl Applier {
     /// Makes a token of a tenant that there is.
@@ -83,12 +84,15 @@ impl Applier {
     }
 
     /// Tokens end with their tenant, also where one of that name is made again; a down
-    /// is no such end.
+    /// is no such end, and neither is a spec that is not understood.
     pub(super) fn end_tokens(&mut self) {
         let world = self.shown.world();
+        if world.applied().down || world.made().is_none() {
+            return;
+        }
         let Ok(all) = self.tokens.all() else { return };
         let exists = |token: &Token| world.tenants().iter().any(|one| one.name == token.tenant);
-        if world.tenants().is_empty() || all.iter().all(exists) || !guard!("token-ends") {
+        if all.iter().all(exists) || !guard!("token-ends") {
             return;
         }
         let (kept, gone): (Vec<Token>, Vec<Token>) = all.into_iter().partition(exists);
@@ -159,15 +163,43 @@ pub(super) fn stated(old: &World, wanted: Wanted<'_>) -> Result<Stated, Fault> {
             return Ok(Stated {
                 documents: before.documents,
                 revoked: before.revoked,
+                barred: before.barred,
                 ..Stated::alone(source, text)?
             });
         }
-        Wanted::Revoke { tenant, name, undo } => {
+        Wanted::Revoke {
+            tenant,
+            name,
+            undo,
+            provider,
+        } => {
             let mut after = before;
             let key = (tenant.to_owned(), name.to_owned());
+            let this = barred(old, tenant, name);
+            let is = |one: &Barred| {
+                let service = (&one.from, &one.service) == (&this.from, &this.service);
+                one.tenant == tenant && (one.name == name || service && !one.from.is_empty())
+            };
             match undo {
-                true => drop(after.revoked.remove(&key)),
-                false => drop(after.revoked.insert(key)),
+                true => {
+                    let barred = after.barred.iter().any(is);
+                    if !provider && barred && guard!("revoked-by-provider") {
+                        return Err(Fault::new(
+                            "denied",
+                            Whose::User,
+                            format!("{tenant}/{name} was revoked by the provider of this host"),
+                            "ask the provider, who alone takes that back",
+                        ));
+                    }
+                    after.barred.retain(|one| !is(one));
+                    after.revoked.remove(&key);
+                }
+                false => {
+                    if provider {
+                        after.barred.insert(this);
+                    }
+                    after.revoked.insert(key);
+                }
             }
             return Ok(after);
         }
@@ -201,7 +233,8 @@ pub(super) fn stated(old: &World, wanted: Wanted<'_>) -> Result<Stated, Fault> {
     let named = format!("{tenant}:{source}");
     let text = Stated::alone(&named, text)?.text;
     let mut after = before;
-    // Who states it anew means it.
+    after.aside.remove(tenant);
+    // Who states it anew means it; what the provider revoked stays so.
     after.revoked.retain(|(of, _)| of != tenant);
     let document = Document {
         source: source.to_owned(),
@@ -209,4 +242,30 @@ pub(super) fn stated(old: &World, wanted: Wanted<'_>) -> Result<Stated, Fault> {
     };
     after.documents.insert(tenant.to_owned(), document);
     Ok(after)
+}
+
+/// What is revoked: of an acceptance also whose service it is, so that it is not accepted
+/// by another name.
+fn barred(old: &World, tenant: &str, name: &str) -> Barred {
+    let spec = old.made().map(|(spec, ..)| spec);
+    let mut tenants = spec.into_iter().flat_map(|spec| &spec.tenants);
+    let of = tenants.find(|one| one.name.as_str() == tenant);
+    let mut accepts = of.into_iter().flat_map(|of| &of.accepts);
+    let accept = accepts.find(|one| one.name.as_str() == name);
+    let key = (tenant.to_owned(), name.to_owned());
+    let (from, service) = match accept {
+        Some(one) => (
+            one.from.as_str().to_owned(),
+            one.service.as_str().to_owned(),
+        ),
+        None => spec
+            .and_then(|spec| spec.revoked.get(&key).cloned())
+            .unwrap_or_default(),
+    };
+    Barred {
+        tenant: key.0,
+        name: key.1,
+        from,
+        service,
+    }
 }

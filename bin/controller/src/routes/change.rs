@@ -158,6 +158,7 @@ pub async fn revoke(
             tenant: &tenant,
             name: &name,
             undo,
+            provider: by.tenant().is_none(),
         };
         let mut applier = server.applier.lock().await;
         by.still(&server.tokens)?;

@@ -21,6 +21,8 @@ pub fn prove(socket: &Socket, books: &mut Books, seq: u32, purpose: u32, bytes: 
             let name = [bundle.source.as_bytes(), &[0]].concat();
             let digest = Sha256::digest([name.as_slice(), text].concat()).into();
             books.held.insert(digest);
+            let text = String::from_utf8(text.to_vec()).unwrap();
+            books.specs.insert(digest, text);
             Some(digest)
         }
     };
@@ -55,6 +57,11 @@ pub fn prove(socket: &Socket, books: &mut Books, seq: u32, purpose: u32, bytes: 
         }
     }
     let needed = (digests.iter().chain(&spec)).any(|digest| !books.held.contains(digest));
+    let asked: Vec<serde_json::Value> = match spec.and_then(|digest| books.specs.get(&digest)) {
+        Some(text) if !books.unmet.is_empty() => asked(bundle.source, text, &books.unmet),
+        _ => Vec::new(),
+    };
+    breaches.extend(asked.iter().map(|_| (1, String::new())));
     let outcome = match (needed && purpose != PROVE_INSTALLED, breaches.is_empty()) {
         (true, _) => VERDICT_NEED,
         (false, true) => VERDICT_PROVED,
@@ -73,11 +80,28 @@ pub fn prove(socket: &Socket, books: &mut Books, seq: u32, purpose: u32, bytes: 
     };
     let report: Vec<serde_json::Value> = breaches
         .iter()
+        .filter(|(_, what)| !what.is_empty())
         .map(|(slot, what)| serde_json::json!({ "slot": slot, "what": what }))
+        .chain(asked)
         .collect();
     let report = serde_json::to_vec(&report).unwrap();
     let report = shm::SealedImage::create("report", &report).unwrap();
     say(verdict, (outcome == VERDICT_BREACHES).then_some(&report));
+}
+
+/// What these tenants ask for, as the verifier says that it does not hold.
+fn asked(source: &str, text: &str, unmet: &[String]) -> Vec<serde_json::Value> {
+    let spec = spec::parse(source, text.as_bytes()).unwrap();
+    let of = spec.tenants.iter();
+    let of = of.filter(|tenant| unmet.contains(&tenant.name.as_str().to_owned()));
+    of.flat_map(|tenant| tenant.policy.iter().flat_map(|policy| &policy.reach))
+        .map(|reach| {
+            let at = reach.allowed.span.start;
+            let (file, line) = (spec.source.name_at(at), spec.source.position(at).line);
+            let what = format!("by secretrail, {file}:{line}");
+            serde_json::json!({ "slot": 1, "what": what, "asked": [file, line] })
+        })
+        .collect()
 }
 
 fn told(rig: &Rig, change: impl FnOnce(&mut Books)) {

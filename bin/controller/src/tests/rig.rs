@@ -55,6 +55,10 @@ pub struct Books {
     pub held: BTreeSet<[u8; 32]>,
     /// Finds these breaches in whatever it is asked.
     pub breaches: Vec<(u32, String)>,
+    /// Tenants of whom nothing is met that they ask for by `reach`.
+    pub unmet: Vec<String>,
+    /// Specs that came whole, by digest.
+    pub specs: BTreeMap<[u8; 32], String>,
     /// Images that came whole, with each proof.
     pub whole: Vec<usize>,
 }

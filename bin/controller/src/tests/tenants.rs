@@ -66,7 +66,7 @@ tenants:
 
 impl Rig {
     /// What comes within a moment of an answer that may have no end.
-    async fn call_as(
+    pub(super) async fn call_as(
         &self,
         token: Option<&str>,
         method: &str,
@@ -100,7 +100,7 @@ impl Rig {
         (status, String::from_utf8_lossy(&said).into_owned())
     }
 
-    async fn good_as<T: DeserializeOwned>(
+    pub(super) async fn good_as<T: DeserializeOwned>(
         &self,
         token: &str,
         method: &str,
@@ -112,19 +112,25 @@ impl Rig {
         serde_json::from_str(&said).unwrap()
     }
 
-    async fn bad_as(&self, token: &str, method: &str, path: &str, body: &str) -> (u16, Fault) {
+    pub(super) async fn bad_as(
+        &self,
+        token: &str,
+        method: &str,
+        path: &str,
+        body: &str,
+    ) -> (u16, Fault) {
         let (status, said) = self.call_as(Some(token), method, path, body).await;
         assert!(!status.is_success(), "{path}: {said}");
         (status.as_u16(), serde_json::from_str(&said).unwrap())
     }
 
-    async fn token(&self, tenant: &str) -> NewToken {
+    pub(super) async fn token(&self, tenant: &str) -> NewToken {
         let path = format!("/v1/tokens?tenant={tenant}&name=ci");
         self.good("POST", &path, "").await
     }
 
     /// With the host's spec, and a token of blue's.
-    async fn with_tenants() -> (Rig, String) {
+    pub(super) async fn with_tenants() -> (Rig, String) {
         let rig = Rig::new().await;
         let path = "/v1/apply?file=secret-host.yaml";
         let _: Applied = rig.good("POST", path, HOST).await;
@@ -132,13 +138,13 @@ impl Rig {
         (rig, token)
     }
 
-    async fn apply_as(&self, token: &str, document: &str) -> Applied {
+    pub(super) async fn apply_as(&self, token: &str, document: &str) -> Applied {
         self.good_as(token, "POST", "/v1/apply?file=own.yaml", document)
             .await
     }
 
     /// The agreements that are live, by what the audit log says of them.
-    async fn audited(&self) -> Vec<String> {
+    pub(super) async fn audited(&self) -> Vec<String> {
         let audit: Audit = self.good("GET", "/v1/audit", "").await;
         let lines = audit.entries.into_iter().flat_map(|entry| entry.details);
         lines

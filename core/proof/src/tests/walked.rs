@@ -72,6 +72,7 @@ proptest! {
         prop_assert!(!breaches.is_empty() || !passed, "proved, and something passes");
         for breach in &breaches {
             prop_assert_eq!(breach.class, Class::Reach);
+            prop_assert!(breach.asked.is_some());
             let packet: Tuple = breach.packet.unwrap().into();
             // Else it is about what nobody is given: link-local addresses, what is behind routers.
             if !(given(from).contains(&packet.source) && given(to).contains(&packet.destination)) {

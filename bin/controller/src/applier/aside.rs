@@ -1,0 +1,63 @@
+//! What of tenants' own documents yields to what others state, and who is told.
+
+use super::Applier;
+use crate::proof::Unproved;
+use crate::stated::Stated;
+use crate::world::World;
+use api::{Fault, Proof};
+use guard::guard;
+
+impl Applier {
+    /// Has a world proved. What tenants ask for by `reach` in documents of their own stops
+    /// nobody but whose document this changes: it is set aside. Gives the world as it then is.
+    pub(super) async fn proved(
+        &mut self,
+        old: &World,
+        mut new: World,
+        by: Option<&str>,
+        purpose: u32,
+    ) -> Result<(World, Proof), Fault> {
+        // Bound: each turn sets aside what one tenant more asks for.
+        loop {
+            let (mut unmet, fault) = match self.prover.prove_asked(&new, purpose).await {
+                Ok(proof) => return Ok((new, proof)),
+                Err(Unproved::Unmet(unmet, fault)) if guard!("reach-of-others") => (unmet, fault),
+                Err(why) => return Err(why.into()),
+            };
+            if by.is_some_and(|by| unmet.remove(by).is_some()) {
+                return Err(fault);
+            }
+            let mut stated = Stated::before(new.applied());
+            if !stated.without_reach(unmet) {
+                return Err(fault);
+            }
+            new = World::of(stated, old)?;
+        }
+    }
+
+    /// Tells each tenant of what is set aside of its own document from now on, or no more.
+    pub(super) fn tell_aside(&self, old: &World, new: &World) {
+        let what = |world: &World, tenant: &str| {
+            let aside = world.applied().aside.get(tenant);
+            aside.map(|aside| aside.what.clone())
+        };
+        for tenant in new.tenants() {
+            let (was, is) = (what(old, &tenant.name), what(new, &tenant.name));
+            let (kind, message) = match is.as_deref() {
+                _ if was == is => continue,
+                Some("reach") => (
+                    "reach-unmet",
+                    "what its document asks for by `reach` does not hold any more, and is not held",
+                ),
+                Some(_) => (
+                    "set-aside",
+                    "its own document does not fit what the provider states now and is set aside: \
+                     `bulkhead status` says what does not fit; apply one that does",
+                ),
+                None => ("set-aside-no-more", "all of its own document holds again"),
+            };
+            self.happenings
+                .told(tenant.compartment, kind, &tenant.name, message.into());
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! The provider's document and tenants' own: whose word goes first, and what ends what.
+
+use super::*;
+use api::{Audit, AuditEntry, Finding, Happening};
+
+/// The provider's: `blue` says what goes with blue's name.
+fn host(blue: &str, more: &str) -> String {
+    format!(
+        "version: 1
+uplinks: [{{name: wan, interface: eth9}}]
+tenants:
+  - {{name: blue, {blue}}}
+  - {{name: lender, self-managed: {{}}}}
+{more}"
+    )
+}
+
+const OUTSIDE: &str = "self-managed: {endpoints: 4}, outside: [{uplink: wan, address: [192.0.2.10/24], gateway: [192.0.2.1]}]";
+
+const BLUE: &str = "version: 1
+tenants:
+  - name: blue
+    subnets: [{name: apps, prefixes: [10.1.1.0/24]}]
+    endpoints: [{name: e0, subnet: apps}, {name: e1, subnet: apps}, {name: e2, subnet: apps}]
+    routes: [{to: 198.51.100.0/24, via: outside}]
+    policy:
+      rules: [{name: all, action: allow}]
+      reach: [{from: {endpoint: e0}, to: {endpoint: e1}, protocol: tcp, ports: [445], allowed: yes}]
+";
+
+const LENDER: &str = "version: 1
+tenants:
+  - name: lender
+    subnets: [{name: data, prefixes: [10.4.4.0/24]}]
+    endpoints: [{name: db1, subnet: data}]
+    offers: [{name: db, endpoint: db1, protocol: tcp, ports: [5432], to: [blue], pool: [10.4.5.0/28]}]
+    policy: {rules: [{name: in, action: allow, to: {endpoint: db1}}], reach: [{from: {endpoint: db1}, to: outside, allowed: no}]}
+";
+
+impl Rig {
+    async fn provide(&self, text: &str) -> Applied {
+        self.good("POST", "/v1/apply?file=host.yaml", text).await
+    }
+
+    /// With this spec, and tokens of blue's and of lender's, whose documents are applied.
+    async fn with_own(text: &str) -> (Rig, String, String) {
+        let rig = Rig::new().await;
+        rig.provide(text).await;
+        let (blue, lender) = (rig.token("blue").await.text, rig.token("lender").await.text);
+        rig.apply_as(&blue, BLUE).await;
+        rig.apply_as(&lender, LENDER).await;
+        (rig, blue, lender)
+    }
+
+    /// What is set aside of a tenant's document, and its endpoints.
+    async fn aside(&self, token: &str) -> (String, Vec<Finding>, usize) {
+        let status: Status = self.good_as(token, "GET", "/v1/status", "").await;
+        let tenant = status.tenants.into_iter().next().unwrap();
+        let aside = tenant.aside.unwrap_or_default();
+        (aside.what, aside.findings, tenant.endpoints.len())
+    }
+
+    fn events(&self, kind: &str) -> Vec<Happening> {
+        self.happenings.last(usize::MAX, |one| one.kind == kind)
+    }
+
+    async fn last_audited(&self, kind: &str) -> AuditEntry {
+        let audit: Audit = self.good("GET", "/v1/audit", "").await;
+        let mut found = audit.entries.into_iter().filter(|one| one.kind == kind);
+        found.next_back().unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_tenants_document_does_not_stop_the_provider() {
+    let (rig, blue, lender) = Rig::with_own(&host(OUTSIDE, "")).await;
+    let plain = "self-managed: {endpoints: 4}";
+    let few = OUTSIDE.replace("endpoints: 4", "endpoints: 2");
+    for (states, code, endpoints) in [(plain, "route", 3), (&few, "too-many", 2)] {
+        // A plan says so before.
+        let plan: Plan = rig.good("POST", "/v1/plan", &host(states, "")).await;
+        assert!(
+            plan.warnings[0]
+                .message
+                .contains("document of blue is set aside")
+        );
+        assert_eq!(rig.aside(&blue).await.0, "");
+        let applied = rig.provide(&host(states, "")).await;
+        let [warning] = &applied.plan.warnings[..] else {
+            panic!("{applied:?}")
+        };
+        assert_eq!(
+            (warning.code.as_str(), warning.place.file.as_str()),
+            ("set-aside", "blue:own.yaml")
+        );
+        let (what, findings, left) = rig.aside(&blue).await;
+        assert_eq!((what.as_str(), left), ("closed", endpoints), "{findings:?}");
+        assert_eq!(findings[0].place.file, "own.yaml");
+        assert_ne!(findings[0].place.line, 0, "{code}");
+        // Nobody else's, and nothing passes of what it alone allowed.
+        assert_eq!(rig.aside(&lender).await.0, "");
+        let path = "/v1/explain?from=blue/e0&to=blue/e1&protocol=tcp&port=80";
+        let explained: api::Explanation = rig.good_as(&blue, "GET", path, "").await;
+        assert!(!explained.allowed);
+        assert_eq!(rig.events("set-aside")[0].target, "blue");
+        let entry = rig.last_audited("apply").await;
+        let said = "aside blue: closed of its own document".to_owned();
+        assert!(entry.details.contains(&said) && entry.tenants.contains(&"blue".into()));
+        // Another's apply does not bring it back; its own is held to what is stated now.
+        rig.apply_as(&lender, &format!("{LENDER}# again\n")).await;
+        assert_eq!(rig.aside(&blue).await.0, "closed");
+        let (status, _) = rig
+            .bad_as(&blue, "POST", "/v1/apply?file=own.yaml", BLUE)
+            .await;
+        assert_eq!(status, 422);
+        // It comes back by itself once it fits again, and is there as it was.
+        let applied = rig.provide(&host(OUTSIDE, "")).await;
+        assert_eq!(applied.plan.warnings, []);
+        assert_eq!(
+            (rig.aside(&blue).await.0.as_str(), rig.aside(&blue).await.2),
+            ("", 3)
+        );
+        assert!(!rig.events("set-aside-no-more").is_empty());
+    }
+    // What is set aside is so after a restart, and until a document that fits comes.
+    rig.provide(&host(plain, "")).await;
+    let before = rig.objects();
+    let rig = rig.restarted().await;
+    assert_eq!(
+        (rig.objects(), rig.aside(&blue).await.0.as_str()),
+        (before, "closed")
+    );
+    let fits = BLUE.replace("    routes: [{to: 198.51.100.0/24, via: outside}]\n", "");
+    rig.apply_as(&blue, &fits).await;
+    assert_eq!(rig.aside(&blue).await.0, "");
+    // The provider's own mistakes are still refused.
+    let bad = host(
+        plain,
+        "  - {name: x, endpoints: [{name: a, subnet: none}]}\n",
+    );
+    let (status, fault) = rig.bad("POST", "/v1/apply?file=host.yaml", &bad).await;
+    assert_eq!(
+        (status.as_u16(), fault.place.unwrap().file.as_str()),
+        (422, "host.yaml")
+    );
+}
+
+#[tokio::test]
+async fn what_a_tenant_asks_for_stops_nobody_else() {
+    let (rig, blue, lender) = Rig::with_own(&host(OUTSIDE, "")).await;
+    rig.books.lock().unwrap().unmet = vec!["blue".into()];
+    let rail = host(
+        OUTSIDE,
+        "guardrails: [{name: secretrail, action: deny, protocol: tcp, ports: [445]}]\n",
+    );
+    let plan: Plan = rig.good("POST", "/v1/plan", &rail).await;
+    assert!(
+        plan.warnings[0]
+            .message
+            .starts_with("what blue asks for by `reach`")
+    );
+    let applied = rig.provide(&rail).await;
+    assert_eq!(
+        (applied.plan.warnings.len(), applied.plan.proof.is_some()),
+        (1, true)
+    );
+    let (what, findings, endpoints) = rig.aside(&blue).await;
+    assert_eq!((what.as_str(), endpoints), ("reach", 3));
+    assert_eq!(
+        (findings[0].place.file.as_str(), findings[0].place.line),
+        ("own.yaml", 9)
+    );
+    let (_, told) = rig.call_as(Some(&blue), "GET", "/v1/status", "").await;
+    assert!(!told.contains("secretrail"), "{told}");
+    assert_eq!(rig.events("reach-unmet")[0].target, "blue");
+    // Another tenant's change, a revocation, a restart.
+    rig.apply_as(&lender, &format!("{LENDER}# again\n")).await;
+    let _: Applied = rig
+        .good_as(&lender, "POST", "/v1/revoke/lender/db", "")
+        .await;
+    let rig = rig.restarted().await;
+    assert_eq!(rig.aside(&blue).await.0, "reach");
+    // To its own apply it is held.
+    let own = format!("{BLUE}# again\n");
+    for path in ["/v1/plan?file=own.yaml", "/v1/apply?file=own.yaml"] {
+        assert_eq!(
+            rig.bad_as(&blue, "POST", path, &own).await.1.code,
+            "unproved"
+        );
+    }
+    rig.books.lock().unwrap().unmet.clear();
+    rig.apply_as(&blue, &own).await;
+    assert_eq!(rig.aside(&blue).await.0, "");
+    // Where it breaks first by another tenant's change.
+    rig.books.lock().unwrap().unmet = vec!["blue".into()];
+    rig.apply_as(&lender, &format!("{LENDER}# more\n")).await;
+    assert_eq!(rig.aside(&blue).await.0, "reach");
+    // A breach beside it is one.
+    rig.books.lock().unwrap().breaches = vec![(1, "wrong".into())];
+    rig.books.lock().unwrap().unmet = vec!["lender".into()];
+    let (_, fault) = rig
+        .bad("POST", "/v1/apply?file=host.yaml", &host(OUTSIDE, ""))
+        .await;
+    assert_eq!(fault.code, "unproved");
+}
+
+#[tokio::test]
+async fn what_a_tenant_states_ends_with_it_and_not_with_a_down() {
+    for nobody in ["version: 1\n", "version: 1\ntenants: []\n"] {
+        let (rig, blue, _) = Rig::with_own(&host(OUTSIDE, "")).await;
+        // A down keeps it, over a restart as well.
+        let _: Applied = rig.good("POST", "/v1/down", "").await;
+        let rig = rig.restarted().await;
+        rig.provide(&host(OUTSIDE, "")).await;
+        assert_eq!(rig.aside(&blue).await.2, 3);
+        // An apply without it ends it, also after a down.
+        let _: Applied = rig.good("POST", "/v1/down", "").await;
+        rig.provide(nobody).await;
+        let entry = rig.last_audited("token-revoked").await;
+        assert_eq!(entry.details, ["its tenant is no more"]);
+        let documents = rig.last_audited("apply").await.details;
+        assert!(
+            documents.contains(&"document blue:own.yaml no more".to_owned()),
+            "{documents:?}"
+        );
+        rig.provide(&host(OUTSIDE, "")).await;
+        assert_eq!(rig.bad_as(&blue, "GET", "/v1/status", "").await.0, 401);
+        let anew = rig.token("blue").await.text;
+        assert_eq!(rig.aside(&anew).await.2, 0, "its document is gone");
+    }
+}
+
+#[tokio::test]
+async fn what_the_provider_revoked_the_tenant_does_not_take_back() {
+    let (rig, blue, lender) = Rig::with_own(&host(OUTSIDE, "")).await;
+    let own = BLUE.replace(
+        "    policy:",
+        "    accepts: [{name: lent, from: lender, service: db, as: [10.1.200.10]}]\n    policy:",
+    );
+    rig.apply_as(&blue, &own).await;
+    let (begins, ends) = (
+        "agreement lender/db with blue begins",
+        "agreement lender/db with blue ends",
+    );
+    let last = async |rig: &Rig| rig.audited().await.pop().unwrap();
+    assert_eq!(last(&rig).await, begins);
+    // Either's, and also where the tenant did so before.
+    for (token, what) in [(&blue, "blue/lent"), (&lender, "lender/db")] {
+        let path = format!("/v1/revoke/{what}");
+        let back = format!("{path}?undo=true");
+        let _: Applied = rig.good_as(token, "POST", &path, "").await;
+        let _: Applied = rig.good("POST", &path, "").await;
+        let (status, fault) = rig.bad_as(token, "POST", &back, "").await;
+        assert_eq!((status, fault.code.as_str()), (403, "denied"), "{fault}");
+        // Not by its document, by another name in it, nor by leaving it out for a while.
+        let document = if what == "blue/lent" { &own } else { LENDER };
+        let without = |name: &str| {
+            let lines = document
+                .lines()
+                .filter(|line| !line.trim_start().starts_with(name));
+            lines.map(|line| format!("{line}\n")).collect::<String>()
+        };
+        let renamed = own.replace("name: lent", "name: other");
+        let mut all = vec![
+            format!("{document}# anew\n"),
+            without("accepts:"),
+            without("offers:"),
+        ];
+        all.push(document.to_owned());
+        if what == "blue/lent" {
+            all.push(renamed);
+            all.push(document.to_owned());
+        }
+        for text in all {
+            rig.apply_as(token, &text).await;
+            assert_eq!(last(&rig).await, ends, "{text}");
+        }
+        assert_eq!(rig.bad_as(token, "POST", &back, "").await.0, 403);
+        rig.provide(&host(OUTSIDE, "")).await;
+        assert_eq!(last(&rig).await, ends);
+        // The provider does.
+        let _: Applied = rig.good("POST", &back, "").await;
+        assert_eq!(last(&rig).await, begins);
+        // What the tenant revoked the provider takes back as well.
+        let _: Applied = rig.good_as(token, "POST", &path, "").await;
+        let _: Applied = rig.good("POST", &back, "").await;
+        assert_eq!(last(&rig).await, begins);
+    }
+}
+
+#[tokio::test]
+async fn an_entry_says_what_was_changed_whatever_others_call_their_files() {
+    let rig = Rig::new().await;
+    let many: String = (0..170)
+        .map(|n| format!("  - {{name: a{n:03}, self-managed: {{}}}}\n"))
+        .collect();
+    rig.provide(&host(OUTSIDE, &many)).await;
+    let (blue, lender) = (rig.token("blue").await.text, rig.token("lender").await.text);
+    let own = |n: usize| {
+        format!(
+            "version: 1\ntenants:\n  - name: a{n:03}\n    subnets: [{{name: s, prefixes: [10.1.1.0/24]}}]\n"
+        )
+    };
+    let long = "%F0%9F%98%80".repeat(255);
+    for n in 0..17 {
+        let token = rig.token(&format!("a{n:03}")).await.text;
+        let path = format!("/v1/apply?file={long}");
+        let _: Applied = rig.good_as(&token, "POST", &path, &own(n)).await;
+    }
+    let accepts = BLUE.replace(
+        "    policy:",
+        "    accepts: [{name: lent, from: lender, service: db, as: [10.1.200.10]}]\n    policy:",
+    );
+    rig.apply_as(&blue, &accepts).await;
+    rig.apply_as(&lender, LENDER).await;
+    let entry = rig.last_audited("apply").await;
+    let begins = "agreement lender/db with blue begins".to_owned();
+    assert!(entry.details[0].starts_with("document lender:own.yaml sha256:"));
+    assert_eq!(entry.details[1], begins);
+    assert!(entry.details.iter().all(|line| !line.contains('\u{1F600}')));
+    // Where all of them change at once, everything is said, in as many entries as it takes.
+    rig.provide(&host(OUTSIDE, "")).await;
+    let audit: Audit = rig.good("GET", "/v1/audit", "").await;
+    let lines = audit.entries.iter().flat_map(|entry| &entry.details);
+    assert_eq!(lines.filter(|line| line.ends_with("own.yaml no more") || line.ends_with("\u{1F600} no more")).count(), 17);
+    let blues: Audit = rig.good_as(&blue, "GET", "/v1/audit", "").await;
+    assert!(
+        blues
+            .entries
+            .iter()
+            .any(|entry| entry.details.contains(&begins))
+    );
+}
