@@ -9,6 +9,8 @@
 mod recovery;
 mod tenants;
 
+pub use tenants::settled;
+
 use crate::deeds;
 use crate::difference::{Difference, Existing};
 use crate::happenings::{Happenings, now_ms};
@@ -193,6 +195,11 @@ impl Applier {
         let begun = Instant::now();
         self.recovered().await?;
         let old = self.shown.world();
+        if let Wanted::Revoke { tenant, name, undo } = wanted
+            && settled(&old, tenant, name, undo)?
+        {
+            return Ok(unchanged(&old, begun));
+        }
         let new = self.worked_out(&old, wanted).await?;
         self.has_cores_for(&new)?;
         self.account_before(&old, &new).await;
@@ -205,24 +212,7 @@ impl Applier {
         self.prover
             .ahead(&stated.source, stated.joined().as_bytes())
             .await;
-        let new = World::of(stated, old)?;
-        if let Wanted::Revoke { tenant, name, undo } = wanted {
-            let key = (tenant.to_owned(), name.to_owned());
-            let known = new.applied().revoked.contains(&key)
-                || undo && old.applied().revoked.contains(&key);
-            if !known {
-                return Err(Fault::new(
-                    "not-found",
-                    Whose::User,
-                    match undo {
-                        true => format!("{tenant}/{name} is not revoked"),
-                        false => format!("there is no offer or acceptance {tenant}/{name}"),
-                    },
-                    "`bulkhead rules TENANT` lists those that there are",
-                ));
-            }
-        }
-        Ok(new)
+        World::of(stated, old)
     }
 
     /// Adds up what was used since the last time, by counters that were just read.
@@ -586,6 +576,15 @@ fn stored(error: &StoreError) -> Fault {
 
 fn outcome_kind(outcome: &str) -> &'static str {
     if outcome == "down" { "down" } else { "applied" }
+}
+
+/// The answer where nothing had to be done.
+pub fn unchanged(world: &World, begun: Instant) -> Applied {
+    Applied {
+        epoch: world.epoch(),
+        took_us: micros(begun),
+        ..Applied::default()
+    }
 }
 
 fn micros(since: Instant) -> u64 {

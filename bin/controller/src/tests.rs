@@ -1,6 +1,7 @@
 //! The controller against a supervisor that keeps books and can be told to refuse.
 
 mod proofs;
+mod queue;
 mod rig;
 mod tenants;
 

@@ -1,126 +1,253 @@
-//! Turns of those who only look at what is costly to look at (plans, proofs, sums,
-//! listings): one after another, and of each caller one at a time, so that of all of them
-//! at most one look is in the way of a change, of an agreement's end, or of who may change.
+//! Turns at what is one for all: who ends something goes first, then the host's own users,
+//! then tenants and who only looks. Of these each has one of a kind at a time, so that they
+//! go round, and who hangs up while it waits leaves the line.
 
-use crate::caller::{Rights, Viewer, Wish};
 use api::{Fault, Whose};
 use guard::guard;
-use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
-use tokio::sync::{Mutex as Turns, MutexGuard};
+use std::collections::{BTreeMap, HashSet};
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{Mutex as Held, OwnedMutexGuard, oneshot};
 
-/// Who waits or has its turn: a uid, or a tenant by its token.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Who {
-    Uid(u32),
-    Tenant(String),
+/// Turns of [`Rank::Ends`] one after another while others wait: agreements whose `until` is
+/// a second apart keep nobody out.
+const ENDS_IN_A_ROW: u32 = 4;
+
+/// Who goes first; in a rank who came first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rank {
+    /// A revocation, an agreement's end.
+    Ends,
+    /// The host's own users, and what the controller does by itself.
+    Host,
+    /// A tenant, or who only looks.
+    Tenant,
 }
 
-/// Whose turn it is.
-#[derive(Debug, Default)]
-pub struct Looks {
-    turns: Turns<()>,
-    waiting: Mutex<HashSet<Who>>,
-}
-
-/// A turn, until it is dropped. Who may change things needs none.
+/// What is waited for, one after another.
 #[derive(Debug)]
-pub struct Turn<'a> {
-    _turn: Option<MutexGuard<'a, ()>>,
-    _place: Option<Place<'a>>,
+pub struct Turns<T> {
+    value: Arc<Held<T>>,
+    line: Mutex<Line<T>>,
 }
 
 #[derive(Debug)]
-struct Place<'a>(&'a Looks, Who);
+struct Line<T> {
+    /// Somebody has the turn.
+    busy: bool,
+    number: u64,
+    ends: u32,
+    waiting: BTreeMap<(Rank, u64), oneshot::Sender<Pass<T>>>,
+}
 
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.0.waiting().remove(&self.1);
+/// A turn, until it is dropped.
+#[derive(Debug)]
+pub struct Turn<T> {
+    // Let go of before the next has the pass.
+    value: OwnedMutexGuard<T>,
+    _pass: Pass<T>,
+}
+
+impl<T> Deref for Turn<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.value
     }
 }
 
-impl Looks {
-    /// Waits for this caller's turn.
-    ///
-    /// # Errors
-    /// It waits, or looks, already.
-    pub async fn turn(&self, rights: &Rights, viewer: &Viewer) -> Result<Turn<'_>, Fault> {
-        let changes =
-            viewer.tenant().is_none() && rights.check(viewer.caller, Wish::Change).is_ok();
-        if changes || !guard!("looks-turn") {
-            return Ok(Turn {
-                _turn: None,
-                _place: None,
-            });
+impl<T> DerefMut for Turn<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.value
+    }
+}
+
+/// The right to what is waited for. Wherever it is dropped, it goes on to the next.
+#[derive(Debug)]
+struct Pass<T>(Arc<Turns<T>>);
+
+impl<T> Drop for Pass<T> {
+    fn drop(&mut self) {
+        let next = self.0.line().next();
+        if let Some(next) = next {
+            // One that has just left drops it again.
+            let _ = next.send(Pass(self.0.clone()));
         }
-        let who = match viewer.tenant() {
-            Some(tenant) => Who::Tenant(tenant.to_owned()),
-            None => Who::Uid(viewer.caller.uid),
+    }
+}
+
+/// A place in the line, left when it is dropped.
+struct Waiting<'a, T>(&'a Turns<T>, (Rank, u64));
+
+impl<T> Drop for Waiting<'_, T> {
+    fn drop(&mut self) {
+        if guard!("turn-leave") {
+            self.0.line().waiting.remove(&self.1);
+        }
+    }
+}
+
+impl<T> Line<T> {
+    /// Whose turn it is next.
+    fn next(&mut self) -> Option<oneshot::Sender<Pass<T>>> {
+        let mut key = self.waiting.keys().next().copied();
+        if self.ends >= ENDS_IN_A_ROW && guard!("turn-row") {
+            let others = (Rank::Host, 0)..;
+            key = (self.waiting.range(others).next())
+                .map(|(key, _)| *key)
+                .or(key);
+        }
+        let Some(key) = key else {
+            self.busy = false;
+            return None;
         };
-        if !self.waiting().insert(who.clone()) {
-            return Err(Fault::new(
-                "limit",
-                Whose::User,
-                "a plan, proof, listing or sum that you asked for before is not done yet",
-                "wait for it: of those who only look each has one at a time",
-            ));
-        }
-        let place = Place(self, who);
-        Ok(Turn {
-            _turn: Some(self.turns.lock().await),
-            _place: Some(place),
+        self.count(key.0);
+        self.waiting.remove(&key)
+    }
+
+    fn count(&mut self, rank: Rank) {
+        self.ends = match rank {
+            Rank::Ends => self.ends.saturating_add(1),
+            _ => 0,
+        };
+    }
+}
+
+impl<T> Turns<T> {
+    /// At this.
+    pub fn new(value: T) -> Arc<Turns<T>> {
+        Arc::new(Turns {
+            value: Arc::new(Held::new(value)),
+            line: Mutex::new(Line {
+                busy: false,
+                number: 0,
+                ends: 0,
+                waiting: BTreeMap::new(),
+            }),
         })
     }
 
-    fn waiting(&self) -> std::sync::MutexGuard<'_, HashSet<Who>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Waits for a turn. Dropped meanwhile, it waits no more.
+    pub async fn turn(self: &Arc<Self>, rank: Rank) -> Turn<T> {
+        let rank = if guard!("turn-first") {
+            rank
+        } else {
+            Rank::Tenant
+        };
+        let (waits, key) = {
+            let mut line = self.line();
+            if line.busy {
+                let (sender, receiver) = oneshot::channel();
+                line.number += 1;
+                let key = (rank, line.number);
+                line.waiting.insert(key, sender);
+                (Some(receiver), key)
+            } else {
+                line.busy = true;
+                line.count(rank);
+                (None, (rank, 0))
+            }
+        };
+        let pass = match waits {
+            None => Pass(self.clone()),
+            Some(receiver) => {
+                let _place = Waiting(self, key);
+                match receiver.await {
+                    Ok(pass) => pass,
+                    // INVARIANT: a sender is in the line until it sends, or we are dropped.
+                    Err(_) => std::future::pending().await,
+                }
+            }
+        };
+        Turn {
+            value: self.value.clone().lock_owned().await,
+            _pass: pass,
+        }
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line<T>> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether somebody has the turn.
+    #[cfg(test)]
+    pub fn busy(&self) -> bool {
+        self.line().busy
+    }
+
+    /// How many wait.
+    #[cfg(test)]
+    pub fn waiting(&self) -> usize {
+        self.line().waiting.len()
+    }
+}
+
+/// Somebody with no right to more than its share.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Who {
+    /// Who only looks.
+    Uid(u32),
+    /// A tenant, by its tokens.
+    Tenant(String),
+}
+
+/// What each has one of at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// An apply, a revocation that is taken back.
+    Change,
+    /// A revocation.
+    Ending,
+    /// A token's.
+    Token,
+    /// A capture that begins.
+    Capture,
+    /// A plan, proof, listing or sum.
+    Look,
+}
+
+/// Who waits for what, or has it.
+#[derive(Debug, Default)]
+pub struct Places(Mutex<HashSet<(Who, Kind)>>);
+
+/// One of these, given back when it is dropped.
+#[derive(Debug)]
+pub struct Place(Arc<Places>, (Who, Kind));
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.all().remove(&self.1);
+    }
+}
+
+impl Places {
+    /// One for this.
+    ///
+    /// # Errors
+    /// It has one.
+    pub fn take(self: &Arc<Self>, who: Who, kind: Kind) -> Result<Place, Fault> {
+        let key = (who, kind);
+        if !self.all().insert(key.clone()) && guard!("turn-each") {
+            let what = match kind {
+                Kind::Look => "a plan, proof, listing or sum that you asked for",
+                Kind::Change => "a change of this tenant",
+                Kind::Ending => "a revocation of this tenant",
+                Kind::Token => "a revocation of a token of this tenant",
+                Kind::Capture => "the start of a capture of this tenant",
+            };
+            return Err(Fault::new(
+                "too-many",
+                Whose::User,
+                format!("{what} is not done yet"),
+                "wait for it, then ask again: of each kind there is one at a time",
+            ));
+        }
+        Ok(Place(self.clone(), key))
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashSet<(Who, Kind)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::caller::Caller;
-    use std::time::Duration;
-
-    fn viewer(uid: u32) -> Viewer {
-        let caller = Caller {
-            uid,
-            gid: 7,
-            pid: None,
-        };
-        Viewer {
-            caller,
-            token: None,
-        }
-    }
-
-    #[tokio::test]
-    async fn who_only_looks_has_one_turn_at_a_time_and_who_changes_needs_none() {
-        guard::stands("");
-        let rights = Rights {
-            owner: Some(5),
-            readers: Some(7),
-            rootless: false,
-        };
-        let looks = Looks::default();
-        let first = looks.turn(&rights, &viewer(100)).await.unwrap();
-        let again = looks.turn(&rights, &viewer(100)).await.unwrap_err();
-        assert_eq!(again.code, "limit");
-        let other = viewer(101);
-        let mut other = Box::pin(looks.turn(&rights, &other));
-        let soon = Duration::from_millis(50);
-        assert!(tokio::time::timeout(soon, &mut other).await.is_err());
-        for uid in [0, 5] {
-            looks.turn(&rights, &viewer(uid)).await.unwrap();
-        }
-        drop(first);
-        drop(other.await.unwrap());
-        // One that hung up while it waited holds no place.
-        let first = looks.turn(&rights, &viewer(100)).await.unwrap();
-        let waits = viewer(101);
-        drop(tokio::time::timeout(soon, looks.turn(&rights, &waits)).await);
-        drop(first);
-        assert!(looks.turn(&rights, &viewer(101)).await.is_ok());
-    }
-}
+mod tests;

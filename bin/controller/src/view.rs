@@ -105,7 +105,8 @@ pub fn fault(fault: Fault, name: &str) -> Fault {
     let begin = format!("{name}:");
     let own = |file: &str| file.strip_prefix(&begin).map(str::to_owned);
     match fault.code.as_str() {
-        "denied" | "not-found" | "too-large" | "request" | "limit" | "store" | "supervisor"
+        "denied" | "not-found" | "too-large" | "request" | "limit" | "too-many" | "store"
+        | "supervisor"
             if fault.place.is_none() =>
         {
             return fault;

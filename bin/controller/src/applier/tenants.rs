@@ -151,6 +151,39 @@ impl Applier {
     }
 }
 
+/// Whether a revocation, or taking one back, would change nothing: found by name in what
+/// was worked out before.
+///
+/// # Errors
+/// There is no such offer or acceptance, or it is not revoked.
+pub fn settled(world: &World, tenant: &str, name: &str, undo: bool) -> Result<bool, Fault> {
+    let key = (tenant.to_owned(), name.to_owned());
+    let revoked = world.applied().revoked.contains(&key);
+    let mut tenants = world
+        .made()
+        .into_iter()
+        .flat_map(|(spec, ..)| &spec.tenants);
+    let stated = tenants.find(|one| one.name.as_str() == tenant);
+    let stands = stated.is_some_and(|one| {
+        one.offers.iter().any(|offer| offer.name.as_str() == name)
+            || (one.accepts.iter()).any(|accept| accept.name.as_str() == name)
+    });
+    let none = match undo {
+        true if revoked => return Ok(false),
+        true => format!("{tenant}/{name} is not revoked"),
+        // Both where another of that name was stated since.
+        false if stands => return Ok(false),
+        false if revoked => return Ok(true),
+        false => format!("there is no offer or acceptance {tenant}/{name}"),
+    };
+    Err(Fault::new(
+        "not-found",
+        Whose::User,
+        none,
+        "`bulkhead rules TENANT` lists those that there are",
+    ))
+}
+
 /// What is stated once a change is made.
 pub(super) fn stated(old: &World, wanted: Wanted<'_>) -> Result<Stated, Fault> {
     let before = Stated::before(old.applied());

@@ -6,6 +6,7 @@ use crate::server::{Server, no_endpoint};
 use crate::stream::stream;
 use crate::survey::Survey;
 use crate::tokens::{Asked, invalid};
+use crate::turns::Kind;
 use crate::view;
 use crate::world::World;
 use api::{Fault, Happening, Sample, Whose};
@@ -162,11 +163,14 @@ pub async fn capture(
         Some((tenant, _)) => vec![tenant.to_owned()],
         None => (world.compartment(compartment)).map_or_else(Vec::new, |one| one.tenants.clone()),
     };
+    let starts = server.place(&viewer, Kind::Capture)?;
     let outcome = server.supervisor.ask(&body, &[]).await;
     if let Err(refusal) = &outcome {
         deed.outcome = refusal.to_string();
     }
-    server.applier.lock().await.note(deed).await?;
+    let rank = viewer.rank();
+    server.applier.turn(rank).await.note(deed).await?;
+    drop(starts);
     let (_, fds) = outcome.map_err(|refusal| refused(&refusal, "starting the capture"))?;
     let pipe = fds.into_iter().next().ok_or_else(|| {
         Fault::new(
