@@ -1,5 +1,6 @@
 //! Processes: spawned, confined, waiting as spares; seated, dead, reaped.
 
+use crate::capture::CaptureOf;
 use crate::link::{Link, Shared};
 use crate::poll::{Source, Token};
 use crate::process::{LAST_WORDS, how_it_ended, last_words, processor_time};
@@ -95,8 +96,8 @@ pub enum Place {
     Spare,
     /// In a seat.
     Seated(Seat),
-    /// Writes the capture of this compartment.
-    Capture(u32),
+    /// Writes this capture.
+    Capture(CaptureOf),
     /// Is the verifier.
     Verifier,
     /// Is the controller.
@@ -112,8 +113,8 @@ pub enum Purpose {
     Spare,
     /// A seat that wants a program or a sandbox of its own.
     Seat(Seat),
-    /// The capture of this compartment.
-    Capture(u32),
+    /// This capture.
+    Capture(CaptureOf),
     /// To be the verifier.
     Verifier,
 }
@@ -505,9 +506,9 @@ impl Supervisor {
                     self.kill(id, None);
                 }
             }
-            Purpose::Capture(compartment) => {
-                worker.place = Place::Capture(compartment);
-                self.capture_ready(id, compartment);
+            Purpose::Capture(of) => {
+                worker.place = Place::Capture(of);
+                self.capture_ready(id, of);
             }
             Purpose::Verifier => {
                 worker.place = Place::Verifier;
@@ -581,12 +582,12 @@ impl Supervisor {
                     Purpose::Seat(seat) if self.seat(seat).is_some() => {
                         self.waiting.insert(seat);
                     }
-                    Purpose::Capture(compartment) => self.end_capture(compartment),
+                    Purpose::Capture(of) => self.end_capture(of),
                     Purpose::Verifier => self.verifier_lost(worker.started, how),
                     _ => {}
                 }
             }
-            Place::Capture(compartment) => self.end_capture(compartment),
+            Place::Capture(of) => self.end_capture(of),
             Place::Verifier => self.verifier_lost(worker.started, how),
             Place::Ending if worker.role == Role::Verifier => {
                 self.verifier_lost(worker.started, how);

@@ -8,6 +8,69 @@ use switch::{HEAD, Outgoing, Slot};
 use telemetry::drops::DropReason;
 use wire::offload::{MAX_FRAME, RawOffload};
 
+/// Captures under way: the provider's and those of tenants whose switch this is.
+/// Bound of each loop: as many as the supervisor lets begin.
+#[derive(Default)]
+pub struct Captures(Vec<(u32, Capture)>);
+
+impl Captures {
+    /// Instead of that of the same owner, if any.
+    pub fn begin(&mut self, owner: u32, capture: Capture) {
+        self.end(owner);
+        self.0.push((owner, capture));
+    }
+
+    /// No more for this owner.
+    pub fn end(&mut self, owner: u32) {
+        self.0.retain(|(one, _)| *one != owner);
+    }
+
+    /// Whether nobody captures.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = &mut Capture> {
+        self.0.iter_mut().map(|(_, capture)| capture)
+    }
+
+    /// A batch begins at this time (CLOCK_REALTIME, ns).
+    pub fn begin_batch(&mut self, time_ns: u64) {
+        self.all().for_each(|one| one.time_ns = time_ns);
+    }
+
+    /// Takes note of a frame's head before it is rewritten.
+    pub fn remember(&mut self, head: &[u8], offload: RawOffload) {
+        self.all().for_each(|one| one.remember(head, offload));
+    }
+
+    /// Mirrors the ingress frame: passed on, or dropped, for a reason and by a rule.
+    pub fn came(
+        &mut self,
+        from: (Slot, u32),
+        why: (Option<DropReason>, Option<u32>),
+        total: usize,
+        rest: &dyn Fn(usize, &mut [u8]) -> usize,
+    ) {
+        self.all().for_each(|one| one.came(from, why, total, rest));
+    }
+
+    /// Mirrors a frame that went out.
+    pub fn went(
+        &mut self,
+        frame: &Outgoing<'_>,
+        endpoint: u32,
+        rest: &dyn Fn(usize, &mut [u8]) -> usize,
+    ) {
+        self.all().for_each(|one| one.went(frame, endpoint, rest));
+    }
+
+    /// Once a batch.
+    pub fn publish(&mut self) {
+        self.all().for_each(Capture::publish);
+    }
+}
+
 /// A capture under way.
 pub struct Capture {
     sender: Sender,
@@ -15,7 +78,7 @@ pub struct Capture {
     slot: Option<Slot>,
     snap: usize,
     /// CLOCK_REALTIME at the start of the batch, ns.
-    pub time_ns: u64,
+    time_ns: u64,
     /// The ingress frame's first bytes, as they came.
     head: [u8; HEAD],
     head_len: usize,
@@ -44,7 +107,7 @@ impl Capture {
     }
 
     /// Takes note of a frame's head before it is rewritten.
-    pub fn remember(&mut self, head: &[u8], offload: RawOffload) {
+    fn remember(&mut self, head: &[u8], offload: RawOffload) {
         let length = head.len().min(HEAD);
         if let (Some(to), Some(from)) = (self.head.get_mut(..length), head.get(..length)) {
             to.copy_from_slice(from);
@@ -54,7 +117,7 @@ impl Capture {
     }
 
     /// Mirrors the ingress frame: passed on, or dropped, for a reason and by a rule.
-    pub fn came(
+    fn came(
         &mut self,
         (slot, endpoint): (Slot, u32),
         (reason, rule): (Option<DropReason>, Option<u32>),
@@ -81,7 +144,7 @@ impl Capture {
     }
 
     /// Mirrors a frame that went out.
-    pub fn went(
+    fn went(
         &mut self,
         frame: &Outgoing<'_>,
         endpoint: u32,
@@ -145,7 +208,7 @@ impl Capture {
     }
 
     /// Once a batch.
-    pub fn publish(&mut self) {
+    fn publish(&mut self) {
         let _ = self.sender.ring.poll();
         if self.sender.ring.publish() == Doorbell::Ring {
             let _ = self.sender.bell.ring();

@@ -152,6 +152,9 @@ pub async fn capture(
         slot,
         drops_only: wanted.drops.into(),
         snap: wanted.snap.clamp(64, 65_535),
+        of: viewer
+            .tenant()
+            .map_or(0, |name| number(&server.world.world(), name)),
     };
     let world = server.world.world();
     let mut deed = viewer.deed("capture", wanted.endpoint.as_deref().unwrap_or("all"));
@@ -212,6 +215,12 @@ pub async fn capture(
         }
     });
     Ok(([(CONTENT_TYPE, "application/x-pcapng")], body).into_response())
+}
+
+/// The number of a tenant, by which its capture is another than the provider's.
+fn number(world: &World, name: &str) -> u32 {
+    let ids = world.made().and_then(|(_, ids, _)| ids.tenants.get(name));
+    ids.map_or(u32::MAX, |ids| ids.id.saturating_add(1))
 }
 
 /// What of its own a tenant captures: an endpoint; all of its compartment where that is
