@@ -353,6 +353,7 @@ impl Applier {
                 epoch: old.epoch(),
                 plan,
                 took_us: micros(begun),
+                already: false,
             });
         }
         if difference.is_empty() {
@@ -435,6 +436,7 @@ impl Applier {
             epoch,
             plan,
             took_us: micros(begun),
+            already: false,
         })
     }
 
@@ -583,6 +585,7 @@ pub fn unchanged(world: &World, begun: Instant) -> Applied {
     Applied {
         epoch: world.epoch(),
         took_us: micros(begun),
+        already: true,
         ..Applied::default()
     }
 }

@@ -316,6 +316,7 @@ fn finished(
                 epoch: 0,
                 plan: view::plan(applied.plan, name),
                 took_us: applied.took_us,
+                already: applied.already,
             }))
         }
         (Err(error), _) => Err(Fault::new(

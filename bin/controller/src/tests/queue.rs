@@ -232,7 +232,7 @@ async fn a_revocation_that_changes_nothing_waits_for_nobody_and_is_counted() {
     let (status, said) = soon("/v1/revoke/t1/o").await;
     assert_eq!(status, 200, "{said}");
     let applied: Applied = serde_json::from_str(&said).unwrap();
-    assert_eq!(applied.plan.changes, []);
+    assert!(applied.already && applied.plan.changes.is_empty());
     assert_eq!(soon("/v1/revoke/t1/nothing").await.0, 404);
     for bad in [
         "/v1/revoke/t1/o%0Arevoked%20t0%20o",
@@ -310,4 +310,35 @@ async fn a_document_is_refused_by_its_length_before_it_is_read() {
     }
     let nobody = answer(asked("bulkhead_0_0", "/v1/apply", 100)).await;
     assert!(nobody.starts_with("HTTP/1.1 401"), "{nobody}");
+}
+
+#[tokio::test]
+async fn who_only_looks_has_one_turn_at_a_time() {
+    let (rig, tokens) = Rig::with_line(4).await;
+    let (stalled, running) = rig.busy(&tokens[0]).await;
+    let path = "/v1/plan?file=own.yaml";
+    let mut looks = Vec::new();
+    for (n, token) in tokens.iter().enumerate().skip(1) {
+        looks.push(rig.asks(token, path, &own(n, 1)));
+        looks.push(rig.asks(token, path, &own(n, 1)));
+    }
+    // Of all of them one waits for the applier, and of each one for that.
+    for _ in 0..2000 {
+        if rig.server.looks.waiting() == 2 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(
+        (rig.server.looks.waiting(), rig.server.applier.waiting()),
+        (2, 1)
+    );
+    drop(stalled);
+    assert_eq!(running.await.unwrap().0, 200);
+    let mut statuses = Vec::new();
+    for look in looks {
+        statuses.push(look.await.unwrap().0);
+    }
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 200, 200, 429, 429, 429]);
 }
