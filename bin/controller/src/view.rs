@@ -108,15 +108,12 @@ pub fn fault(fault: Fault, name: &str) -> Fault {
     let mistake = fault.whose == Whose::User && fault.findings.is_empty();
     let named = fault.place.as_ref().filter(|_| mistake);
     let named = named.and_then(|place| Some((own(&place.file)?, place.clone())));
-    match (fault.code.as_str(), named) {
-        ("host" | "conflict" | "limit", Some((file, place))) => {
-            return Fault {
-                code: "spec".into(),
-                place: Some(api::Where { file, ..place }),
-                ..fault
-            };
-        }
-        _ => {}
+    if let ("host" | "conflict" | "limit", Some((file, place))) = (fault.code.as_str(), named) {
+        return Fault {
+            code: "spec".into(),
+            place: Some(api::Where { file, ..place }),
+            ..fault
+        };
     }
     match fault.code.as_str() {
         "denied" | "not-found" | "too-large" | "request" | "limit" | "too-many" | "store"

@@ -119,7 +119,11 @@ impl Rig {
             format!(
                 "{} {}",
                 one.kind,
-                one.token.is_empty().then_some("host").unwrap_or("tenant")
+                if one.token.is_empty() {
+                    "host"
+                } else {
+                    "tenant"
+                }
             )
         })
         .collect()
@@ -160,8 +164,8 @@ async fn a_revocation_waits_for_one_apply_however_many_flood_the_api() {
     // Each tenant but the last asks for ten changes, and so does the provider.
     let mut floods = Vec::new();
     for mark in 0..10 {
-        for n in 0..TENANTS - 1 {
-            floods.push(rig.asks(&tokens[n], "/v1/apply?file=own.yaml", &own(n, 2 + mark)));
+        for (n, token) in tokens.iter().enumerate().take(TENANTS - 1) {
+            floods.push(rig.asks(token, "/v1/apply?file=own.yaml", &own(n, 2 + mark)));
         }
     }
     let provider = rig.asks("", "/v1/apply?file=h.yaml", &(host(TENANTS) + "# again\n"));
