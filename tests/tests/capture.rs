@@ -1,6 +1,7 @@
 //! `bulkhead capture` through the whole stack, read by tshark.
 
 use e2e::frames::{self, TwoTenants};
+use e2e::talk::Hosts;
 use e2e::{Ended, Instance, Said};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -133,4 +134,74 @@ fn an_endpoints_frames_a_filters_frames_and_dropped_frames_with_their_reason() {
     for reason in ["source-ip", "source-mac"] {
         assert!(lines.iter().any(|line| line.contains(reason)), "{lines:?}");
     }
+}
+
+/// Two tenants that share a switch.
+const SHARED: &str = "version: 1
+tenants:
+  - name: {ns}-r
+    placement: {per: zone, zone: z}
+    subnets: [{name: a, prefixes: [10.1.1.0/24]}]
+    endpoints: [{name: x, subnet: a, addresses: [10.1.1.10]}, {name: y, subnet: a, addresses: [10.1.1.11]}]
+  - name: {ns}-b
+    placement: {per: zone, zone: z}
+    subnets: [{name: a, prefixes: [10.1.1.0/24]}]
+    endpoints: [{name: x, subnet: a, addresses: [10.1.1.10]}, {name: y, subnet: a, addresses: [10.1.1.11]}]
+";
+
+#[test]
+fn a_tenants_capture_is_in_nobody_elses_way() {
+    let hosts = Hosts::of(SHARED);
+    let instance = Instance::start().unwrap();
+    instance.apply(&hosts.spec).unwrap();
+    let (red, blue) = (hosts.other("{ns}-r"), hosts.other("{ns}-b"));
+    let token = |tenant: &str| {
+        let made = instance.ask(&["token", "create", tenant]).unwrap();
+        made["text"].as_str().unwrap().to_owned()
+    };
+    let (reds, blues) = (token(&red), token(&blue));
+    let begin = |token: &str, file: &str, words: &[&str]| {
+        let file = instance.folder().join(file);
+        let mut all = vec!["capture", "-w", file.to_str().unwrap()];
+        all.extend(words);
+        let mut command = instance.command(&all);
+        if !token.is_empty() {
+            command.env("BULKHEAD_TOKEN", token);
+        }
+        Ended(command.stderr(Stdio::piped()).spawn().unwrap())
+    };
+    let endpoint = |tenant: &str| format!("{tenant}/x");
+    let (redx, bluex) = (endpoint(&red), endpoint(&blue));
+    // Red captures its own, without end.
+    let mut long = begin(&reds, "long", &["--endpoint", &redx]);
+    let pings = || {
+        for at in ["r-x", "b-x"] {
+            hosts.sh(at, "ping -n -c 1 -W 1 10.1.1.11");
+        }
+    };
+    let grows = |file: &str| {
+        let length = std::fs::metadata(instance.folder().join(file)).map_or(0, |m| m.len());
+        pings();
+        length
+    };
+    assert!(instance.until(Duration::from_secs(10), |_| grows("long") > 1000));
+    // Its neighbour, and the provider, capture beside it.
+    for (token, words) in [
+        (&blues, ["--endpoint", &bluex, "-c", "1"]),
+        (&String::new(), ["--endpoint", &red, "-c", "1"]),
+        (&String::new(), ["--endpoint", &blue, "-c", "1"]),
+    ] {
+        let mut other = begin(token, "other", &words);
+        let ended = instance.until(Duration::from_secs(10), |_| {
+            pings();
+            matches!(other.0.try_wait(), Ok(Some(_)))
+        });
+        assert!(ended && other.0.wait().unwrap().success(), "{words:?}");
+    }
+    // A second one of its own is not let begin, and the first goes on.
+    let mut second = begin(&reds, "second", &["--endpoint", &redx, "-c", "1"]);
+    assert!(!second.0.wait().unwrap().success());
+    let before = grows("long");
+    assert!(instance.until(Duration::from_secs(10), |_| grows("long") > before));
+    assert!(matches!(long.0.try_wait(), Ok(None)));
 }

@@ -10,6 +10,8 @@ mod aside;
 mod recovery;
 mod tenants;
 
+pub use tenants::settled;
+
 use crate::deeds;
 use crate::difference::{Difference, Existing};
 use crate::happenings::{Happenings, now_ms};
@@ -208,6 +210,16 @@ impl Applier {
         let begun = Instant::now();
         self.recovered().await?;
         let old = self.shown.world();
+        if let Wanted::Revoke {
+            tenant,
+            name,
+            undo,
+            provider,
+        } = wanted
+            && settled(&old, (tenant, name), undo, provider)?
+        {
+            return Ok(unchanged(&old, begun));
+        }
         let new = self.worked_out(&old, wanted).await?;
         self.has_cores_for(&new)?;
         self.account_before(&old, &new).await;
@@ -222,33 +234,10 @@ impl Applier {
             .ahead(&stated.source, stated.joined().as_bytes())
             .await;
         // Only the provider's word moves what others state.
-        let new = match wanted {
-            Wanted::Provider { .. } => World::fitted(stated, old)?,
-            Wanted::Own { .. } | Wanted::Revoke { .. } => World::of(stated, old)?,
-        };
-        if let Wanted::Revoke {
-            tenant, name, undo, ..
-        } = wanted
-        {
-            let key = (tenant.to_owned(), name.to_owned());
-            let known = new.applied().revoked.contains(&key)
-                || undo && old.applied().revoked.contains(&key)
-                || undo
-                    && (old.applied().barred.iter())
-                        .any(|one| one.tenant == key.0 && one.name == key.1);
-            if !known {
-                return Err(Fault::new(
-                    "not-found",
-                    Whose::User,
-                    match undo {
-                        true => format!("{tenant}/{name} is not revoked"),
-                        false => format!("there is no offer or acceptance {tenant}/{name}"),
-                    },
-                    "`bulkhead rules TENANT` lists those that there are",
-                ));
-            }
+        match wanted {
+            Wanted::Provider { .. } => World::fitted(stated, old),
+            Wanted::Own { .. } | Wanted::Revoke { .. } => World::of(stated, old),
         }
-        Ok(new)
     }
 
     /// Adds up what was used since the last time, by counters that were just read.
@@ -392,6 +381,7 @@ impl Applier {
                 epoch: old.epoch(),
                 plan,
                 took_us: micros(begun),
+                already: false,
             });
         }
         match self.proved(old, new, by, PROVE_TO_INSTALL).await {
@@ -479,6 +469,7 @@ impl Applier {
             epoch,
             plan,
             took_us: micros(begun),
+            already: false,
         })
     }
 
@@ -621,6 +612,16 @@ fn stored(error: &StoreError) -> Fault {
 
 fn outcome_kind(outcome: &str) -> &'static str {
     if outcome == "down" { "down" } else { "applied" }
+}
+
+/// The answer where nothing had to be done.
+pub fn unchanged(world: &World, begun: Instant) -> Applied {
+    Applied {
+        epoch: world.epoch(),
+        took_us: micros(begun),
+        already: true,
+        ..Applied::default()
+    }
 }
 
 fn micros(since: Instant) -> u64 {

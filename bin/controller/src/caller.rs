@@ -12,6 +12,7 @@ use crate::happenings::now_ms;
 use crate::refuse::Failure;
 use crate::server::Server;
 use crate::tokens::{Tokens, invalid};
+use crate::turns::Rank;
 use std::sync::Arc;
 use std::time::Duration;
 use store::Token;
@@ -131,6 +132,14 @@ impl Viewer {
     /// Whose token it has; `None` = the host's own user, who sees all.
     pub fn tenant(&self) -> Option<&str> {
         self.token.as_ref().map(|token| token.tenant.as_str())
+    }
+
+    /// When its turn at a change comes.
+    pub fn rank(&self) -> Rank {
+        match self.tenant() {
+            Some(_) => Rank::Tenant,
+            None => Rank::Host,
+        }
     }
 
     /// Whether it may know of this tenant.

@@ -8,6 +8,7 @@ use crate::refuse::Failure;
 use crate::routes::no_tenant;
 use crate::server::{Server, no_endpoint};
 use crate::supervisor::Supervisor;
+use crate::turns::Kind;
 use crate::view;
 use crate::world::World;
 use api::{Fault, Flow, Flows, RuleCount, Rules};
@@ -79,7 +80,8 @@ pub async fn flows(
                 .collect()
         }
     };
-    let _turn = server.looks.turn(&server.rights, &viewer).await?;
+    let place = server.place(&viewer, Kind::Look)?;
+    let _turn = server.alone(place).await;
     let _alone = LISTING.lock().await;
     let mut found = collected(&server.supervisor, &world, asked, most).await;
     if let Some(name) = viewer.tenant() {

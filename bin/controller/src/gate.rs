@@ -1,10 +1,13 @@
 //! The door of the API: everybody may knock, so nobody may fill it.
 
 use crate::caller::{Caller, Rights, Wish};
-use crate::patience::{Slow, Timed};
+use crate::patience::{Kept, Slow, Timed};
+use crate::refuse::Failure;
 use api::{Fault, Whose};
 use axum::Router;
 use axum::extract::connect_info::ConnectInfo;
+use axum::http::Method;
+use axum::response::IntoResponse;
 use guard::guard;
 use hyper::Request;
 use hyper::body::Incoming;
@@ -12,17 +15,22 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 /// Connections at once, of all callers.
 const MOST: usize = 256;
 /// Of these, for none but root and the owner.
 const RESERVED: usize = 32;
+/// Of the others', for requests that are not known yet and for revocations: however many
+/// are served something else, who ends an agreement gets in.
+const KEPT: usize = 16;
 /// Of one user who is neither.
 const EACH: usize = 32;
 /// From the connect, or the answer before, to the end of a request's head.
@@ -77,38 +85,53 @@ struct Patience {
     slow: Option<Duration>,
 }
 
-async fn one(
-    stream: UnixStream,
-    caller: Caller,
-    router: Router,
-    patience: Patience,
-    _place: Place,
-) {
+async fn one(stream: UnixStream, caller: Caller, router: Router, patience: Patience, place: Place) {
     let body = patience.slow.filter(|_| guard!("api-body-timeout"));
     let answer = patience.slow.filter(|_| guard!("api-answer-timeout"));
     let router = TowerToHyperService::new(router);
+    let cut = place.cut.clone();
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(ConnectInfo(caller));
-        router.call(request.map(|incoming| Timed::new(incoming, body)))
+        let ends = *request.method() == Method::POST && request.uri().path().starts_with(ENDS);
+        let served = place.serve(ends);
+        let answer = (served.is_some())
+            .then(|| router.call(request.map(|incoming| Timed::new(incoming, body))));
+        async move {
+            let answer = match answer {
+                Some(answer) => answer.await?,
+                None => Failure(full()).into_response(),
+            };
+            Ok::<_, Infallible>(answer.map(|body| Kept::new(body, served)))
+        }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).max_buf_size(HEAD_BYTES);
     http.header_read_timeout(guard!("api-head-timeout").then_some(patience.head));
     let stream = TokioIo::new(Slow::new(stream, answer));
-    // A caller that breaks off harms itself alone.
-    let _ = http.serve_connection(stream, service).await;
+    tokio::select! {
+        // A caller that breaks off harms itself alone.
+        _ = http.serve_connection(stream, service) => {}
+        // It asked for nothing, and another has come who may.
+        () = cut.notified() => {}
+    }
+}
+
+/// Where revocations are asked for.
+const ENDS: &str = "/v1/revoke/";
+
+fn full() -> Fault {
+    Fault::new(
+        "limit",
+        Whose::User,
+        "too many connections to the daemon are open, by this user or by all",
+        "close some: `ss -x` shows who has them",
+    )
 }
 
 /// Says why to a caller that asks, and waits for it to have read that. An answer before
 /// the question is one that no HTTP client expects.
 async fn refuse(mut stream: UnixStream) -> std::io::Result<()> {
-    let fault = Fault::new(
-        "limit",
-        Whose::User,
-        "too many connections to the daemon are open, by this user or by all",
-        "close some: `ss -x` shows who has them",
-    );
-    let body = serde_json::to_string(&fault).unwrap_or_default();
+    let body = serde_json::to_string(&full()).unwrap_or_default();
     let length = body.len();
     let answer = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
@@ -129,36 +152,79 @@ async fn refuse(mut stream: UnixStream) -> std::io::Result<()> {
 #[derive(Default)]
 struct Gate {
     trusted: usize,
-    others: HashMap<u32, usize>,
+    number: u64,
+    /// In order of their coming.
+    others: BTreeMap<u64, Inside>,
+}
+
+/// A connection of who is neither root nor the owner.
+struct Inside {
+    uid: u32,
+    /// A request is being answered.
+    served: bool,
+    cut: Arc<Notify>,
 }
 
 impl Gate {
-    fn enter(&mut self, uid: u32, trusted: bool) -> bool {
-        let others: usize = self.others.values().sum();
-        let all = self.trusted + others;
-        if guard!("api-most") && all >= MOST {
-            return false;
+    /// The number of who comes in; root's and the owner's is 0.
+    fn enter(&mut self, uid: u32, trusted: bool, cut: &Arc<Notify>) -> Option<u64> {
+        let own = self.others.values().filter(|one| one.uid == uid).count();
+        if !trusted && guard!("api-each") && own >= EACH {
+            return None;
+        }
+        let all = self.trusted + self.others.len() >= MOST && guard!("api-most");
+        let others = self.others.len() >= MOST - RESERVED && guard!("api-reserve");
+        if (all || others && !trusted) && !self.make_room() {
+            return None;
         }
         if trusted {
             self.trusted += 1;
-            return true;
+            return Some(0);
         }
-        let own = self.others.get(&uid).copied().unwrap_or(0);
-        if guard!("api-each") && own >= EACH || guard!("api-reserve") && others >= MOST - RESERVED {
-            return false;
-        }
-        self.others.insert(uid, own + 1);
-        true
+        self.number += 1;
+        let inside = Inside {
+            uid,
+            served: false,
+            cut: cut.clone(),
+        };
+        self.others.insert(self.number, inside);
+        Some(self.number)
     }
 
-    fn leave(&mut self, uid: u32, trusted: bool) {
-        if trusted {
-            self.trusted -= 1;
-        } else if let Some(own) = self.others.get_mut(&uid) {
-            *own -= 1;
-            if *own == 0 {
-                self.others.remove(&uid);
+    /// Hangs up on the oldest connection that asks for nothing, of who has most of these.
+    /// Bound: MOST.
+    fn make_room(&mut self) -> bool {
+        let mut idle: HashMap<u32, (usize, u64)> = HashMap::new();
+        for (number, one) in self.others.iter().filter(|(_, one)| !one.served) {
+            idle.entry(one.uid).or_insert((0, *number)).0 += 1;
+        }
+        let most = idle.into_values();
+        let Some((_, number)) = most.max_by_key(|(many, oldest)| (*many, Reverse(*oldest))) else {
+            return false;
+        };
+        match self.others.remove(&number) {
+            Some(one) if guard!("api-idle") => {
+                one.cut.notify_one();
+                true
             }
+            Some(one) => {
+                self.others.insert(number, one);
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// Whether one who is inside may be answered now. `ends`: it is a revocation.
+    fn serve(&mut self, number: u64, ends: bool) -> bool {
+        let served = self.others.values().filter(|one| one.served).count();
+        let full = served >= MOST - RESERVED - KEPT && guard!("api-kept");
+        match self.others.get_mut(&number) {
+            Some(one) if ends || !full => {
+                one.served = true;
+                true
+            }
+            _ => false,
         }
     }
 }
@@ -166,37 +232,60 @@ impl Gate {
 /// A place inside, given back when the connection ends.
 struct Place {
     gate: Arc<Mutex<Gate>>,
-    uid: u32,
+    number: u64,
     trusted: bool,
+    cut: Arc<Notify>,
 }
 
 impl Place {
     fn take(gate: &Arc<Mutex<Gate>>, uid: u32, trusted: bool) -> Option<Place> {
-        let entered = gate
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .enter(uid, trusted);
-        entered.then(|| Place {
+        let cut = Arc::default();
+        let number = entered(gate).enter(uid, trusted, &cut)?;
+        Some(Place {
             gate: gate.clone(),
-            uid,
+            number,
             trusted,
+            cut,
         })
+    }
+
+    /// As long as its request is answered it is not hung up on.
+    fn serve(&self, ends: bool) -> Option<Served> {
+        let may = self.trusted || entered(&self.gate).serve(self.number, ends);
+        may.then(|| Served(self.gate.clone(), self.number))
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.gate
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .leave(self.uid, self.trusted);
+        let mut gate = entered(&self.gate);
+        match self.trusted {
+            true => gate.trusted -= 1,
+            false => drop(gate.others.remove(&self.number)),
+        }
     }
+}
+
+/// A request that is answered, up to the answer's end.
+struct Served(Arc<Mutex<Gate>>, u64);
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Some(one) = entered(&self.0).others.get_mut(&self.1) {
+            one.served = false;
+        }
+    }
+}
+
+fn entered(gate: &Mutex<Gate>) -> MutexGuard<'_, Gate> {
+    gate.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use axum::routing::{get, post};
+    use std::future::Future;
 
     #[test]
     fn one_user_fills_its_own_share_alone_and_gets_it_back() {
@@ -280,16 +369,69 @@ mod tests {
         assert!(read > 4 << 20, "{read}");
     }
 
+    fn enter(gate: &mut Gate, uid: u32, trusted: bool) -> Option<u64> {
+        gate.enter(uid, trusted, &Arc::default())
+    }
+
     #[test]
     fn all_users_together_leave_the_reserve_to_root_and_the_owner() {
         let mut gate = Gate::default();
-        let others = (0..1000).filter(|&uid| gate.enter(uid, false)).count();
-        assert_eq!(others, MOST - RESERVED);
-        let trusted = (0..1000).filter(|_| gate.enter(0, true)).count();
-        assert_eq!(trusted, RESERVED);
-        for uid in 0..others {
-            gate.leave(u32::try_from(uid).unwrap(), false);
+        let mut others = Vec::new();
+        for uid in 0..1000 {
+            if let Some(number) = enter(&mut gate, uid, false) {
+                assert!(gate.serve(number, true));
+                others.push(number);
+            }
         }
-        assert!(gate.others.is_empty());
+        assert_eq!(others.len(), MOST - RESERVED);
+        let trusted = (0..1000).filter(|_| enter(&mut gate, 0, true).is_some());
+        assert_eq!(trusted.count(), RESERVED);
+    }
+
+    #[test]
+    fn who_asks_for_nothing_makes_room_oldest_first_of_who_has_most() {
+        let mut gate = Gate::default();
+        let quiet = enter(&mut gate, 1, false).unwrap();
+        let served = enter(&mut gate, 2, false).unwrap();
+        assert!(gate.serve(served, false));
+        for _ in 0..EACH {
+            let _ = enter(&mut gate, 2, false);
+        }
+        let mut uid = 3;
+        while gate.others.len() < MOST - RESERVED {
+            assert!(enter(&mut gate, uid, false).is_some());
+            uid += 1;
+        }
+        let cut: Arc<Notify> = gate.others[&(served + 1)].cut.clone();
+        let newcomer = enter(&mut gate, 9999, false).expect("there is room");
+        assert_eq!(gate.others.len(), MOST - RESERVED);
+        assert!(!gate.others.contains_key(&(served + 1)));
+        let told = std::pin::pin!(cut.notified());
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(told.poll(&mut context).is_ready());
+        for number in [quiet, served, newcomer] {
+            assert!(gate.others.contains_key(&number));
+        }
+        // One after another, whoever has most: then each has one, and the oldest goes.
+        for uid in 10_000..10_000 + 1000 {
+            assert!(enter(&mut gate, uid, false).is_some());
+        }
+        assert!(gate.others.contains_key(&served), "it is being answered");
+        assert!(!gate.others.contains_key(&newcomer));
+    }
+
+    #[test]
+    fn a_place_is_kept_for_who_ends_an_agreement() {
+        let mut gate = Gate::default();
+        let mut served = 0;
+        for uid in 0..1000 {
+            let Some(number) = enter(&mut gate, uid, false) else {
+                continue;
+            };
+            served += usize::from(gate.serve(number, false));
+        }
+        assert_eq!(served, MOST - RESERVED - KEPT);
+        let number = enter(&mut gate, 5000, false).expect("it may ask");
+        assert!(!gate.serve(number, false) && gate.serve(number, true));
     }
 }

@@ -15,7 +15,6 @@ mod flows;
 mod gate;
 mod happenings;
 mod logs;
-mod looks;
 mod metrics;
 mod names;
 mod pages;
@@ -33,6 +32,7 @@ mod survey;
 mod tests;
 mod tokens;
 mod trace;
+mod turns;
 mod usage;
 mod view;
 mod why;
@@ -54,6 +54,7 @@ use std::sync::Arc;
 use store::{Bounds, Store, StoreError};
 use supervisor::Supervisor;
 use tokens::Tokens;
+use turns::{Rank, Turns};
 
 const CONTROL: u32 = 3;
 const API: u32 = 4;
@@ -139,10 +140,12 @@ async fn serve(
         weaker,
         supervisor,
         happenings,
-        applier: tokio::sync::Mutex::new(applier),
+        applier: Turns::new(applier),
         world: shown,
         tokens,
-        looks: looks::Looks::default(),
+        looks: Turns::new(()),
+        places: Arc::default(),
+        room: routes::Room::default(),
     });
 
     let listener = UnixListener::from(api);
@@ -164,7 +167,7 @@ async fn serve(
 
 /// Tries again until what is applied is known; then never ends.
 async fn until_recovered(server: &Server) {
-    while !server.applier.lock().await.recover().await {
+    while !server.applier.turn(Rank::Host).await.recover().await {
         tokio::time::sleep(RETRY).await;
     }
     std::future::pending().await
@@ -179,7 +182,14 @@ async fn end_agreements(server: &Server) {
             std::time::Duration::from_millis(left)
         });
         if left == Some(std::time::Duration::ZERO) {
-            if server.applier.lock().await.expire().await.is_err() {
+            if server
+                .applier
+                .turn(Rank::Ends)
+                .await
+                .expire()
+                .await
+                .is_err()
+            {
                 // It has said why itself.
                 tokio::time::sleep(RETRY).await;
             }
@@ -209,7 +219,7 @@ async fn note_refusals(server: &Server) {
             ..api::AuditEntry::default()
         };
         // A store that cannot be written says so where it matters.
-        let _ = server.applier.lock().await.note(deed).await;
+        let _ = server.applier.turn(Rank::Host).await.note(deed).await;
         tokio::time::sleep(NOTE_EVERY).await;
     }
 }
@@ -219,7 +229,7 @@ async fn prove_again(server: &Server, every: std::time::Duration) {
     loop {
         tokio::time::sleep(every).await;
         // What is wrong it says itself, where all look.
-        let _ = server.applier.lock().await.verify().await;
+        let _ = server.applier.turn(Rank::Host).await.verify().await;
     }
 }
 

@@ -128,3 +128,36 @@ impl Body for Timed {
         self.body.size_hint()
     }
 }
+
+/// An answer's body, with what is kept until it has ended.
+pub struct Kept<B, K> {
+    body: B,
+    _kept: K,
+}
+
+impl<B, K> Kept<B, K> {
+    /// Of these.
+    pub fn new(body: B, kept: K) -> Kept<B, K> {
+        Kept { body, _kept: kept }
+    }
+}
+
+impl<B: Body + Unpin, K: Unpin> Body for Kept<B, K> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context,
+    ) -> Poll<Option<std::result::Result<Frame<B::Data>, B::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

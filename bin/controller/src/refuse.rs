@@ -1,9 +1,11 @@
 //! Faults as HTTP answers.
 
 use crate::supervisor::Refusal;
+use crate::tokens::EVERY_S;
 use api::{Fault, Whose};
 use axum::Json;
-use axum::http::StatusCode;
+use axum::http::header::RETRY_AFTER;
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use command::message::ErrorCode;
 use store::StoreError;
@@ -14,7 +16,13 @@ pub struct Failure(pub Fault);
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        (status(&self.0.code), Json(self.0)).into_response()
+        let status = status(&self.0.code);
+        let mut answer = (status, Json(self.0)).into_response();
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            let after = HeaderValue::from(EVERY_S);
+            answer.headers_mut().insert(RETRY_AFTER, after);
+        }
+        answer
     }
 }
 
@@ -49,6 +57,7 @@ fn status(code: &str) -> StatusCode {
         "denied" => StatusCode::FORBIDDEN,
         "not-found" => StatusCode::NOT_FOUND,
         "conflict" => StatusCode::CONFLICT,
+        "too-many" => StatusCode::TOO_MANY_REQUESTS,
         "supervisor" | "verifier" | "store" | "limit" => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }

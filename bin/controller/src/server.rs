@@ -1,17 +1,20 @@
 //! What all requests share.
 
 use crate::applier::Applier;
-use crate::caller::Rights;
+use crate::caller::{Rights, Viewer, Wish};
 use crate::happenings::Happenings;
-use crate::looks::Looks;
 use crate::pages::port_closed;
+use crate::routes::Room;
 use crate::supervisor::Supervisor;
 use crate::survey::Survey;
 use crate::tokens::Tokens;
+use crate::turns::{Kind, Place, Places, Rank, Turn, Turns, Who};
 use crate::world::World;
 use api::Fault;
 use command::verbs::Inventory;
+use guard::guard;
 use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// The controller, as its API sees it.
@@ -25,13 +28,17 @@ pub struct Server {
     /// What happened.
     pub happenings: Arc<Happenings>,
     /// Applies, one at a time; holds the store.
-    pub applier: tokio::sync::Mutex<Applier>,
+    pub applier: Arc<Turns<Applier>>,
     /// What is applied, for everyone who only looks.
     pub world: Arc<Shown>,
     /// Tenants' tokens.
     pub tokens: Arc<Tokens>,
-    /// Turns of those who only look.
-    pub looks: Looks,
+    /// Turns of those who only look: of all of them one waits for the applier.
+    pub looks: Arc<Turns<()>>,
+    /// What of that each has under way.
+    pub places: Arc<Places>,
+    /// For documents on their way.
+    pub room: Room,
 }
 
 /// The world that is applied, swapped whole.
@@ -89,7 +96,68 @@ impl Shown {
     }
 }
 
+/// The turn of one who only looks at what is costly to look at.
+pub struct Alone {
+    place: Option<Place>,
+    _turn: Option<Turn<()>>,
+}
+
+/// The applier, for such a one.
+pub struct Look {
+    applier: Turn<Applier>,
+    _alone: Alone,
+}
+
+impl Deref for Look {
+    type Target = Applier;
+    fn deref(&self) -> &Applier {
+        &self.applier
+    }
+}
+
+impl DerefMut for Look {
+    fn deref_mut(&mut self) -> &mut Applier {
+        &mut self.applier
+    }
+}
+
 impl Server {
+    /// A place for this caller, before anything that it costs; who may change the host
+    /// needs none.
+    ///
+    /// # Errors
+    /// It has one of that kind.
+    pub fn place(&self, viewer: &Viewer, kind: Kind) -> Result<Option<Place>, Fault> {
+        let who = match viewer.tenant() {
+            Some(tenant) => Who::Tenant(tenant.to_owned()),
+            None if self.rights.check(viewer.caller, Wish::Change).is_ok() => return Ok(None),
+            None => Who::Uid(viewer.caller.uid),
+        };
+        self.places.take(who, kind).map(Some)
+    }
+
+    /// Waits until who has this place may look.
+    pub async fn alone(&self, place: Option<Place>) -> Alone {
+        let turn = match &place {
+            Some(_) if guard!("turn-look") => Some(self.looks.turn(Rank::Tenant).await),
+            _ => None,
+        };
+        Alone { place, _turn: turn }
+    }
+
+    /// Waits until who has this place may look at what the applier has.
+    pub async fn look(&self, place: Option<Place>) -> Look {
+        let alone = self.alone(place).await;
+        let rank = match alone.place {
+            None => Rank::Host,
+            Some(_) => Rank::Tenant,
+        };
+        Look {
+            applier: self.applier.turn(rank).await,
+            _alone: alone,
+        }
+    }
+
     /// One look at everything, with the world it was looked at by.
     pub async fn survey(&self) -> (Arc<World>, Survey) {
         let world = self.world.world();

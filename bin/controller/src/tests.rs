@@ -2,6 +2,7 @@
 
 mod documents;
 mod proofs;
+mod queue;
 mod rig;
 mod tenants;
 

@@ -19,7 +19,7 @@ const BEGIN: &str = "bulkhead";
 /// Changes of a tenant that are let through at once, and one more each so many seconds:
 /// each is an entry of the audit log, which nobody may push over its edge alone.
 const BURST: f64 = 60.0;
-const EVERY_S: f64 = 6.0;
+pub const EVERY_S: u32 = 6;
 /// Callers that are told apart in what was refused; the others are counted together.
 const REFUSED: usize = 16;
 
@@ -37,10 +37,22 @@ pub struct Tokens {
 /// What costs the host so much that a tenant's share of it is limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Asked {
-    /// Plans, applies, captures.
+    /// Applies, captures, revocations that change nothing or are taken back.
     Change,
+    /// Plans: who only looks uses up no change.
+    Plan,
     /// The audit log, which is looked through.
     Audit,
+}
+
+impl Asked {
+    fn words(self) -> &'static str {
+        match self {
+            Asked::Change => "changes",
+            Asked::Plan => "plans",
+            Asked::Audit => "looks at the audit log",
+        }
+    }
 }
 
 /// A token that was just made.
@@ -127,15 +139,15 @@ impl Tokens {
         }
         let key = (tenant.to_owned(), what);
         let (at, left) = all.get(&key).copied().unwrap_or((now, BURST));
-        let more = now.saturating_duration_since(at).as_secs_f64() / EVERY_S;
+        let more = now.saturating_duration_since(at).as_secs_f64() / f64::from(EVERY_S);
         let left = (left + more).min(BURST);
         if guard!("token-changes") && left < 1.0 {
             all.insert(key, (now, left));
             return Err(Fault::new(
-                "limit",
+                "too-many",
                 Whose::User,
-                "too many changes by this tenant, or looks at the audit log",
-                "wait a little: one every six seconds is let through, and revocations always",
+                format!("too many {} by this tenant", what.words()),
+                "wait a little: one every six seconds is let through, and what ends an offer or an acceptance always",
             ));
         }
         all.insert(key, (now, left - 1.0));

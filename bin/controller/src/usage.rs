@@ -11,6 +11,7 @@ use crate::refuse::Failure;
 use crate::server::Server;
 use crate::steps::{Key, Object};
 use crate::survey::Survey;
+use crate::turns::{Kind, Rank};
 use crate::world::World;
 use api::{Usage, UsageRow};
 use axum::Json;
@@ -53,13 +54,13 @@ pub async fn usage(
     State(server): State<Arc<Server>>,
     Query(wanted): Query<Wanted>,
 ) -> Result<Json<Usage>, Failure> {
+    let place = server.place(&viewer, Kind::Look)?;
     let world = server.world.world();
     let survey = Survey::take(&server.supervisor, &world).await;
-    let turn = server.looks.turn(&server.rights, &viewer).await?;
-    let mut applier = server.applier.lock().await;
+    let mut applier = server.look(place).await;
     applier.account(&world, &survey).await?;
     let hours = applier.usage(wanted.from, wanted.to)?;
-    drop((applier, turn));
+    drop(applier);
     let first = hours.first().map_or(wanted.from, |(hour, _)| *hour);
     let last = hours.last().map_or(wanted.from, |(hour, _)| hour + HOUR);
     let rows = hours.into_iter().flat_map(|(_, rows)| rows);
@@ -79,7 +80,7 @@ pub async fn keep(server: &Server, every: Duration) {
     loop {
         tokio::time::sleep(every).await;
         let (world, survey) = server.survey().await;
-        let mut applier = server.applier.lock().await;
+        let mut applier = server.applier.turn(Rank::Host).await;
         // An apply went by meanwhile: it has accounted itself.
         if Arc::ptr_eq(&world, &server.world.world()) {
             // A store that cannot be written says so where it matters; the counters wait.

@@ -120,8 +120,20 @@ pub fn plan(plan: Plan, name: &str) -> Plan {
 pub fn fault(fault: Fault, name: &str) -> Fault {
     let begin = format!("{name}:");
     let own = |file: &str| file.strip_prefix(&begin).map(str::to_owned);
+    // What it named itself and the host has not is its own mistake, told in full.
+    let mistake = fault.whose == Whose::User && fault.findings.is_empty();
+    let named = fault.place.as_ref().filter(|_| mistake);
+    let named = named.and_then(|place| Some((own(&place.file)?, place.clone())));
+    if let ("host" | "conflict" | "limit", Some((file, place))) = (fault.code.as_str(), named) {
+        return Fault {
+            code: "spec".into(),
+            place: Some(api::Where { file, ..place }),
+            ..fault
+        };
+    }
     match fault.code.as_str() {
-        "denied" | "not-found" | "too-large" | "request" | "limit" | "store" | "supervisor"
+        "denied" | "not-found" | "too-large" | "request" | "limit" | "too-many" | "store"
+        | "supervisor"
             if fault.place.is_none() =>
         {
             return fault;
@@ -326,6 +338,20 @@ mod tests {
         let told = fault(whole, "green");
         assert_eq!((told.code.as_str(), told.place.clone()), ("host", None));
         assert!(!format!("{told:?}").contains("secret"));
+        // What the host refuses of what is in its own document is told as it is, where it is
+        // its own mistake.
+        for (whose, file, tells) in [
+            (Whose::User, "blue:own.yaml", true),
+            (Whose::Bulkhead, "blue:own.yaml", false),
+            (Whose::User, "bluer:own.yaml", false),
+            (Whose::User, "host.yaml", false),
+        ] {
+            let mut refused = Fault::new("host", whose, "no interface lo", "`ip link`");
+            refused.place = Some(at(file, 5));
+            let told = fault(refused, "blue");
+            assert_eq!(told.message == "no interface lo", tells, "{file}");
+            assert_eq!(told.code == "spec", tells, "{file}");
+        }
         for code in ["unproved", "conflict", "bulkhead", "host", "verifier"] {
             let mut other = Fault::new(code, Whose::Bulkhead, "secret", "secret");
             other.place = Some(at("red:own.yaml", 2));

@@ -379,7 +379,7 @@ impl Supervisor {
         self.happened(died.at(now));
         self.fail_hopeless_installs(seat);
         if let Seat::Compartment(id) = seat {
-            self.end_capture(id);
+            self.end_captures(id);
         }
         self.waiting.insert(seat);
         self.fill_seats();

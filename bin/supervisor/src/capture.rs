@@ -19,6 +19,13 @@ const CAPACITY: usize = 1 << 20;
 /// Longest frame that is kept whole.
 const LONGEST: usize = 65_664;
 
+/// Captures of one compartment at once by tenants; the provider has one more.
+const MOST: usize = 16;
+
+/// Which capture: the compartment, and whose (0 = the provider's, else a tenant's number).
+/// Each has its own channel and auditor, so that nobody's is in the way of another's.
+pub type CaptureOf = (u32, u32);
+
 /// A capture under way.
 #[derive(Debug)]
 pub struct Capture {
@@ -41,14 +48,24 @@ impl Supervisor {
                 format!("compartment {} does not exist", body.compartment),
             ));
         }
-        if let Some(capture) = self.captures.get(&body.compartment) {
+        let of = (body.compartment, body.of);
+        if let Some(capture) = self.captures.get(&of) {
             if self.workers.contains_key(&capture.auditor) {
                 return Err(Refusal::new(
                     ErrorCode::Conflict,
-                    "a capture of this compartment is under way",
+                    "a capture of yours of this compartment is under way",
                 ));
             }
-            self.end_capture(body.compartment);
+            self.end_capture(of);
+        }
+        let tenants = self
+            .captures
+            .range((body.compartment, 1)..=(body.compartment, u32::MAX));
+        if body.of != 0 && tenants.count() >= MOST {
+            return Err(Refusal::new(
+                ErrorCode::Limit,
+                format!("{MOST} tenants capture in this compartment already"),
+            ));
         }
         let geometry = Geometry::records(CAPACITY, Geometry::max_record_for(LONGEST))
             .map_err(|e| Refusal::new(ErrorCode::Limit, e.to_string()))?;
@@ -59,7 +76,7 @@ impl Supervisor {
         // The controller may not change a descriptor's flags itself.
         rustix::fs::fcntl_setfl(&read, rustix::fs::OFlags::NONBLOCK)
             .map_err(|errno| Refusal::errno("make a pipe", errno))?;
-        let purpose = Purpose::Capture(body.compartment);
+        let purpose = Purpose::Capture(of);
         let auditor = self
             .start_worker(Role::Auditor, Profile::Auditor, "bulkhead-auditor", purpose)
             .ok_or_else(|| {
@@ -69,7 +86,7 @@ impl Supervisor {
                 )
             })?;
         self.captures.insert(
-            body.compartment,
+            of,
             Capture {
                 body,
                 channel,
@@ -82,10 +99,10 @@ impl Supervisor {
 
     /// The auditor is confined: it gets the channel and the pipe, then the switch is
     /// told to mirror.
-    pub fn capture_ready(&mut self, id: u64, compartment: u32) {
+    pub fn capture_ready(&mut self, id: u64, of: CaptureOf) {
         let Some(capture) = self
             .captures
-            .get_mut(&compartment)
+            .get_mut(&of)
             .filter(|capture| capture.auditor == id)
         else {
             return self.kill(id, None);
@@ -103,23 +120,19 @@ impl Supervisor {
         };
         fds.push(Rc::new(pipe));
         self.tell(id, &Message::new(0, &plug), fds);
-        self.mirror(compartment);
+        self.mirror(of);
     }
 
-    /// Tells the switch of a compartment to mirror, if a capture is under way.
-    pub fn mirror(&mut self, compartment: u32) {
+    /// Tells the switch of a compartment to mirror, if this capture is under way.
+    fn mirror(&mut self, of: CaptureOf) {
         let Some(capture) = self
             .captures
-            .get(&compartment)
+            .get(&of)
             .filter(|capture| capture.pipe.is_none())
         else {
             return;
         };
-        let Some(worker) = self
-            .compartments
-            .get(&compartment)
-            .and_then(|c| c.seat.worker)
-        else {
+        let Some(worker) = self.compartments.get(&of.0).and_then(|c| c.seat.worker) else {
             return;
         };
         let (capacity, max_record) = capture.channel.shape();
@@ -128,6 +141,7 @@ impl Supervisor {
             drops_only: capture.body.drops_only,
             slot: capture.body.slot,
             snap: capture.body.snap,
+            of: of.1,
             capacity,
             max_record,
         };
@@ -136,22 +150,27 @@ impl Supervisor {
         }
     }
 
-    /// Ends a capture: its reader is gone, its auditor died, or its switch did (whose
-    /// successor cannot go on in the middle of the channel).
-    pub fn end_capture(&mut self, compartment: u32) {
-        let Some(capture) = self.captures.remove(&compartment) else {
+    /// Ends all captures of a compartment: its switch died, whose successor cannot go on in
+    /// the middle of a channel, or it is no more.
+    pub fn end_captures(&mut self, compartment: u32) {
+        let all = self
+            .captures
+            .range((compartment, 0)..=(compartment, u32::MAX));
+        let all: Vec<CaptureOf> = all.map(|(of, _)| *of).collect();
+        all.into_iter().for_each(|of| self.end_capture(of));
+    }
+
+    /// Ends a capture: its reader is gone, or its auditor died.
+    pub fn end_capture(&mut self, of: CaptureOf) {
+        let Some(capture) = self.captures.remove(&of) else {
             return;
         };
-        if let Some(worker) = self
-            .compartments
-            .get(&compartment)
-            .and_then(|c| c.seat.worker)
-        {
-            self.tell(
-                worker,
-                &Message::new(0, &CaptureBody::default()),
-                Vec::new(),
-            );
+        if let Some(worker) = self.compartments.get(&of.0).and_then(|c| c.seat.worker) {
+            let body = CaptureBody {
+                of: of.1,
+                ..CaptureBody::default()
+            };
+            self.tell(worker, &Message::new(0, &body), Vec::new());
         }
         self.kill(capture.auditor, None);
     }

@@ -290,7 +290,7 @@ impl Supervisor {
 
     /// Removes a compartment and all that is in it. One that is not there is no error.
     pub fn destroy_compartment(&mut self, id: u32) {
-        self.end_capture(id);
+        self.end_captures(id);
         let slots: Vec<u32> = self
             .compartments
             .get(&id)

@@ -1,6 +1,6 @@
 //! The supervisor: its state, its start on what the keeper holds, its one loop.
 
-use crate::capture::Capture;
+use crate::capture::{Capture, CaptureOf};
 use crate::channels::Channels;
 use crate::events::{Happened, Subject};
 use crate::keeper::{Keeper, Wish};
@@ -90,8 +90,8 @@ pub struct Supervisor {
     /// Fifos that were connected to too often, by (compartment, slot), and when they are
     /// listened to again, ns.
     pub resting: BTreeMap<(u32, u32), u64>,
-    /// Captures by compartment.
-    pub captures: BTreeMap<u32, Capture>,
+    /// Captures by compartment and owner.
+    pub captures: BTreeMap<CaptureOf, Capture>,
     /// This host's cores, by physical core.
     pub cores: Cores,
     /// Where busy workers run.

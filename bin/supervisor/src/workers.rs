@@ -1,5 +1,6 @@
 //! Processes: spawned, confined, waiting as spares; seated, dead, reaped.
 
+use crate::capture::CaptureOf;
 use crate::link::{Link, Shared};
 use crate::poll::{Source, Token};
 use crate::process::{LAST_WORDS, how_it_ended, last_words, processor_time};
@@ -103,8 +104,8 @@ pub enum Place {
     Spare,
     /// In a seat.
     Seated(Seat),
-    /// Writes the capture of this compartment.
-    Capture(u32),
+    /// Writes this capture.
+    Capture(CaptureOf),
     /// Is the verifier.
     Verifier,
     /// Works on a question of the verifier's.
@@ -122,8 +123,8 @@ pub enum Purpose {
     Spare,
     /// A seat that wants a program or a sandbox of its own.
     Seat(Seat),
-    /// The capture of this compartment.
-    Capture(u32),
+    /// This capture.
+    Capture(CaptureOf),
     /// To be the verifier.
     Verifier,
     /// A question of the verifier's.
@@ -525,9 +526,9 @@ impl Supervisor {
                     self.kill(id, None);
                 }
             }
-            Purpose::Capture(compartment) => {
-                worker.place = Place::Capture(compartment);
-                self.capture_ready(id, compartment);
+            Purpose::Capture(of) => {
+                worker.place = Place::Capture(of);
+                self.capture_ready(id, of);
             }
             Purpose::Verifier => {
                 worker.place = Place::Verifier;
@@ -605,13 +606,13 @@ impl Supervisor {
                     Purpose::Seat(seat) if self.seat(seat).is_some() => {
                         self.waiting.insert(seat);
                     }
-                    Purpose::Capture(compartment) => self.end_capture(compartment),
+                    Purpose::Capture(of) => self.end_capture(of),
                     Purpose::Verifier => self.verifier_lost(worker.started, how),
                     Purpose::Solver => self.solver_lost(id),
                     _ => {}
                 }
             }
-            Place::Capture(compartment) => self.end_capture(compartment),
+            Place::Capture(of) => self.end_capture(of),
             Place::Verifier => self.verifier_lost(worker.started, how),
             Place::Ending if worker.role == Role::Verifier => {
                 self.verifier_lost(worker.started, how);

@@ -1,6 +1,5 @@
 //! Mirroring frames into a capture's channel. It never blocks: what does not fit is
 //! not captured but counted, and nothing waits for it.
-
 //!
 //! What another tenant's endpoint sends to a service here has that tenant's addresses until
 //! it is translated: it is shown where it is delivered, or, where a rule denied it, as that
@@ -22,6 +21,74 @@ use wire::translate::translate;
 #[cfg(test)]
 mod tests;
 
+/// Captures under way: the provider's and those of tenants whose switch this is.
+/// Bound of each loop: as many as the supervisor lets begin.
+#[derive(Default)]
+pub struct Captures(Vec<(u32, Capture)>);
+
+impl Captures {
+    /// Instead of that of the same owner, if any.
+    pub fn begin(&mut self, owner: u32, capture: Capture) {
+        self.end(owner);
+        self.0.push((owner, capture));
+    }
+
+    /// No more for this owner.
+    pub fn end(&mut self, owner: u32) {
+        self.0.retain(|(one, _)| *one != owner);
+    }
+
+    /// Whether nobody captures.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = &mut Capture> {
+        self.0.iter_mut().map(|(_, capture)| capture)
+    }
+
+    /// A batch begins at this time (CLOCK_REALTIME, ns).
+    pub fn begin_batch(&mut self, time_ns: u64) {
+        self.all().for_each(|one| one.time_ns = time_ns);
+    }
+
+    /// Takes note of a frame's head before it is rewritten.
+    pub fn remember(&mut self, from: (Slot, u16), head: &[u8], offload: RawOffload) {
+        self.all().for_each(|one| one.remember(from, head, offload));
+    }
+
+    /// An image is used from now on. Allocates.
+    pub fn use_image(&mut self, image: &CompartmentImage<'_>) {
+        self.all().for_each(|one| one.use_image(image));
+    }
+
+    /// Mirrors the ingress frame: passed on, or dropped, for a reason and by a rule.
+    pub fn came(
+        &mut self,
+        from: (Slot, u32),
+        why: (Option<DropReason>, Option<&Decided>),
+        total: usize,
+        rest: &dyn Fn(usize, &mut [u8]) -> usize,
+    ) {
+        self.all().for_each(|one| one.came(from, why, total, rest));
+    }
+
+    /// Mirrors a frame that went out.
+    pub fn went(
+        &mut self,
+        frame: &Outgoing<'_>,
+        endpoint: u32,
+        rest: &dyn Fn(usize, &mut [u8]) -> usize,
+    ) {
+        self.all().for_each(|one| one.went(frame, endpoint, rest));
+    }
+
+    /// Once a batch.
+    pub fn publish(&mut self) {
+        self.all().for_each(Capture::publish);
+    }
+}
+
 /// A capture under way.
 pub struct Capture {
     sender: Sender,
@@ -29,7 +96,7 @@ pub struct Capture {
     slot: Option<Slot>,
     snap: usize,
     /// CLOCK_REALTIME at the start of the batch, ns.
-    pub time_ns: u64,
+    time_ns: u64,
     /// The ingress frame's first bytes, as they came.
     head: [u8; HEAD],
     head_len: usize,
@@ -63,8 +130,7 @@ impl Capture {
         }
     }
 
-    /// An image is used from now on. Allocates.
-    pub fn use_image(&mut self, image: &CompartmentImage<'_>) {
+    fn use_image(&mut self, image: &CompartmentImage<'_>) {
         self.own = own(image);
     }
 
@@ -75,7 +141,7 @@ impl Capture {
     }
 
     /// Takes note of a frame's head before it is rewritten.
-    pub fn remember(&mut self, (slot, tag): (Slot, u16), head: &[u8], offload: RawOffload) {
+    fn remember(&mut self, (slot, tag): (Slot, u16), head: &[u8], offload: RawOffload) {
         self.foreign = self.is_foreign(slot, tag);
         let length = head.len().min(HEAD);
         if let (Some(to), Some(from)) = (self.head.get_mut(..length), head.get(..length)) {
@@ -86,7 +152,7 @@ impl Capture {
     }
 
     /// Mirrors the ingress frame: passed on, or dropped, for a reason and by a rule.
-    pub fn came(
+    fn came(
         &mut self,
         (slot, endpoint): (Slot, u32),
         (reason, denied): (Option<DropReason>, Option<&Decided>),
@@ -142,7 +208,7 @@ impl Capture {
     }
 
     /// Mirrors a frame that went out.
-    pub fn went(
+    fn went(
         &mut self,
         frame: &Outgoing<'_>,
         endpoint: u32,
@@ -209,7 +275,7 @@ impl Capture {
     }
 
     /// Once a batch.
-    pub fn publish(&mut self) {
+    fn publish(&mut self) {
         let _ = self.sender.ring.poll();
         if self.sender.ring.publish() == Doorbell::Ring {
             let _ = self.sender.bell.ring();

@@ -1,6 +1,6 @@
 //! The switch's output: frames to ports, counts to the counters page.
 
-use crate::capture::Capture;
+use crate::capture::Captures;
 use crate::parking::Parked;
 use crate::ports::{Place, Sink};
 use crate::telling::Telling;
@@ -67,7 +67,7 @@ pub struct Outlets<'a> {
     pub touched: &'a mut Vec<Slot>,
     pub telling: &'a mut Telling,
     pub workshop: &'a mut Workshop,
-    pub capture: &'a mut Option<Box<Capture>>,
+    pub capture: &'a mut Option<Box<Captures>>,
     pub shaper: &'a mut Shaper,
     /// What is done for the frame that is worked on.
     pub work: Work,

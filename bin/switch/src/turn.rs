@@ -96,7 +96,7 @@ impl Attached {
         let now = clock::monotonic();
         self.now = now;
         if let Some(capture) = self.capture.as_mut() {
-            capture.time_ns = clock::realtime();
+            capture.begin_batch(clock::realtime());
         }
         self.settle(now);
         self.resume(now);

@@ -1,6 +1,6 @@
 //! The process: what the supervisor says, and the loop.
 
-use crate::capture::Capture;
+use crate::capture::{Capture, Captures};
 use crate::clock;
 use crate::listing::Listing;
 use crate::outlet::{Outlets, Workshop};
@@ -64,7 +64,7 @@ pub struct Attached {
     pub image: Option<MappedCompartment<SealedImage>>,
     pub telling: Telling,
     pub workshop: Workshop,
-    pub capture: Option<Box<Capture>>,
+    pub capture: Option<Box<Captures>>,
     /// Connections being listed.
     pub listing: Option<Box<Listing>>,
     /// When a trace is forgotten that nobody ends; `u64::MAX` = there is none.
@@ -367,7 +367,10 @@ impl Worker {
         let Some(attached) = self.attached.as_mut() else {
             return;
         };
-        attached.capture = None;
+        if let Some(captures) = attached.capture.as_mut() {
+            captures.end(body.of);
+        }
+        attached.capture = attached.capture.take().filter(|all| !all.is_empty());
         if body.on == 0 {
             return;
         }
@@ -377,7 +380,8 @@ impl Worker {
         {
             let image = attached.image.as_ref().map(|mapped| mapped.image());
             let capture = Capture::new(sender, body, image.as_ref());
-            attached.capture = Some(Box::new(capture));
+            let captures: &mut Captures = attached.capture.get_or_insert_default();
+            captures.begin(body.of, capture);
         }
     }
 

@@ -76,6 +76,8 @@ pub struct Applied {
     pub plan: Plan,
     /// Wall time inside the daemon, microseconds.
     pub took_us: u64,
+    /// A revocation of what was revoked already.
+    pub already: bool,
 }
 
 /// An apply that has been started and not ended.

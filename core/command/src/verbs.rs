@@ -185,6 +185,8 @@ body! {
         slot: u32,
         /// Bytes of each frame to keep.
         snap: u32,
+        /// Whose: 0 = the provider's, else a tenant's number.
+        of: u32,
         /// Channel capacity, as AddPort.
         capacity: u32,
         /// As AddPort.
@@ -404,6 +406,8 @@ body! {
         drops_only: u32,
         /// Bytes of each frame to keep.
         snap: u32,
+        /// Whose: 0 = the provider's, else a tenant's number. Each has one of a compartment.
+        of: u32,
     }
 }
 body! {

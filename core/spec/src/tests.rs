@@ -114,6 +114,7 @@ reports! {
     route_into_a_subnet: tenant(&format!("{WEB}\n    routes:\n      - {{to: 10.1.1.128/25, via: unreachable}}\n"));
     gateway_off_link: tenant("    outside:\n      - {uplink: wan0, address: [192.0.2.10/24], gateway: [198.51.100.1]}\n");
     same_namespace_twice: tenant(&format!("{WEB}\n    endpoints:\n      - {{name: a, subnet: web, attach: {{tap: {{namespace: x}}}}}}\n      - {{name: b, subnet: web, attach: {{tap: {{namespace: x}}}}}}\n"));
+    the_namespaces_own_loopback: tenant(&format!("{WEB}\n    endpoints:\n      - {{name: a, subnet: web, attach: {{tap: {{interface: lo}}}}}}\n"));
     ports_without_a_protocol: policy("- {name: a, action: allow, ports: [80], protocol: icmp}");
     ports_of_any_protocol: policy("- {name: a, action: allow, source-ports: 80}");
     port_that_is_none: policy("- {name: a, action: allow, protocol: tcp, ports: [70000, 9-1, http]}");

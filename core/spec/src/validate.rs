@@ -454,6 +454,12 @@ impl Check<'_> {
                     .attach
                     .as_ref()
                     .map_or(endpoint.name.span, |a| a.span);
+                if interface == "lo" {
+                    let taken = "every namespace has an interface lo of its own";
+                    self.findings
+                        .add("interface", span, taken)
+                        .help("give it another name, or leave `interface` out");
+                }
                 match taps.entry((namespace, interface)) {
                     Entry::Vacant(entry) => {
                         entry.insert(span);

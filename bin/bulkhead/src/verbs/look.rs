@@ -22,9 +22,15 @@ pub async fn status(client: &Client, json: bool) -> Result<Exit, Trouble> {
 
 fn rendered_status(status: &Status) -> String {
     let mut out = String::new();
-    let _ = match status.epoch {
-        0 => writeln!(out, "nothing applied yet"),
-        epoch => writeln!(
+    let _ = match (status.epoch, status.tenants.first()) {
+        (0, None) => writeln!(out, "nothing applied yet"),
+        // By a token: how often the host's spec changes is not told.
+        (0, Some(own)) => match own.endpoints.len() {
+            0 => writeln!(out, "tenant {}: no endpoints", own.name),
+            1 => writeln!(out, "tenant {}: 1 endpoint", own.name),
+            many => writeln!(out, "tenant {}: {many} endpoints", own.name),
+        },
+        (epoch, _) => writeln!(
             out,
             "epoch {epoch} of {} ({:.12})",
             if status.source.is_empty() {

@@ -87,10 +87,10 @@ pub async fn revoke(revoke: &args::Revoke, client: &Client, json: bool) -> Resul
     if json {
         return as_json(&applied);
     }
-    let state = if revoke.undo {
-        "counts again"
-    } else {
-        "is revoked"
+    let state = match (revoke.undo, applied.already) {
+        (true, _) => "counts again",
+        (false, false) => "is revoked",
+        (false, true) => "was revoked already",
     };
     let mut out = format!("{tenant}/{endpoint} {state}\n");
     if !applied.plan.changes.is_empty() {

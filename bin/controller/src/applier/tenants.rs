@@ -155,6 +155,47 @@ impl Applier {
     }
 }
 
+/// Whether a revocation (the `provider`'s, or the tenant's own), or taking one back, would
+/// change nothing: found by name in what was worked out before.
+///
+/// # Errors
+/// There is no such offer or acceptance, or it is not revoked.
+pub fn settled(
+    world: &World,
+    (tenant, name): (&str, &str),
+    undo: bool,
+    provider: bool,
+) -> Result<bool, Fault> {
+    let key = (tenant.to_owned(), name.to_owned());
+    let revoked = world.applied().revoked.contains(&key);
+    let mut barred = world.applied().barred.iter();
+    let barred = barred.any(|one| one.tenant == key.0 && one.name == key.1);
+    let mut tenants = world
+        .made()
+        .into_iter()
+        .flat_map(|(spec, ..)| &spec.tenants);
+    let stated = tenants.find(|one| one.name.as_str() == tenant);
+    let stands = stated.is_some_and(|one| {
+        one.offers.iter().any(|offer| offer.name.as_str() == name)
+            || (one.accepts.iter()).any(|accept| accept.name.as_str() == name)
+    });
+    let none = match undo {
+        true if revoked || barred => return Ok(false),
+        true => format!("{tenant}/{name} is not revoked"),
+        // Both where another of that name was stated since.
+        false if stands => return Ok(false),
+        // What its tenant revoked, the provider may make last.
+        false if revoked => return Ok(barred || !provider),
+        false => format!("there is no offer or acceptance {tenant}/{name}"),
+    };
+    Err(Fault::new(
+        "not-found",
+        Whose::User,
+        none,
+        "`bulkhead rules TENANT` lists those that there are",
+    ))
+}
+
 /// What is stated once a change is made.
 pub(super) fn stated(old: &World, wanted: Wanted<'_>) -> Result<Stated, Fault> {
     let before = Stated::before(old.applied());

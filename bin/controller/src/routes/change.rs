@@ -1,18 +1,18 @@
 //! To change: plans, applies, downs, releases.
 
-use crate::applier::Wanted;
+use super::document::Document;
+use crate::applier::{Wanted, settled, unchanged};
 use crate::caller::{Changer, Editor, Viewer};
 use crate::refuse::{Failure, refused};
 use crate::server::{Server, no_endpoint};
 use crate::tokens::Asked;
+use crate::turns::{Kind, Rank};
 use crate::view;
 use api::{Applied, AuditEntry, Fault, Plan, Whose};
 use axum::Json;
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{Path, Query, State};
-use axum::http::StatusCode;
+use axum::extract::{Path, Query, Request, State};
 use command::verbs::{FABRIC, Release};
-use hyper::body::Bytes;
+use guard::guard;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -50,16 +50,16 @@ pub async fn plan(
     viewer: Viewer,
     State(server): State<Arc<Server>>,
     Query(named): Query<Named>,
-    text: Result<Bytes, BytesRejection>,
+    request: Request,
 ) -> Result<Json<Plan>, Failure> {
     let file = named.clean();
-    let text = whole(text, &file)?;
-    changes(&server, &viewer)?;
+    let place = server.place(&viewer, Kind::Look)?;
+    let document = Document::read(&server, &viewer, request, &file).await?;
+    share(&server, &viewer, Asked::Plan)?;
     let planned = {
-        let _turn = server.looks.turn(&server.rights, &viewer).await?;
-        let mut applier = server.applier.lock().await;
+        let mut applier = server.look(place).await;
         viewer.still(&server.tokens)?;
-        applier.plan(wanted(&viewer, &file, &text)).await
+        applier.plan(wanted(&viewer, &file, &document.text)).await
     };
     Ok(Json(match viewer.tenant() {
         None => planned?,
@@ -75,18 +75,23 @@ pub async fn apply(
     Editor(viewer): Editor,
     State(server): State<Arc<Server>>,
     Query(named): Query<Named>,
-    text: Result<Bytes, BytesRejection>,
+    request: Request,
 ) -> Result<Json<Applied>, Failure> {
     let file = named.clean();
-    let text = whole(text, &file)?;
-    changes(&server, &viewer)?;
+    let place = server.place(&viewer, Kind::Change)?;
+    let document = Document::read(&server, &viewer, request, &file).await?;
+    share(&server, &viewer, Asked::Change)?;
     let by = viewer.clone();
-    // In a task of its own: a caller that hangs up does not stop it half way.
+    // Who hangs up before its turn has left the line; then it goes on in a task of its own,
+    // so that who hangs up does not stop it half way.
+    let mut applier = server.applier.turn(by.rank()).await;
     let applied = tokio::spawn(async move {
+        let _place = place;
         let deed = by.deed("apply", &file);
-        let mut applier = server.applier.lock().await;
         by.still(&server.tokens)?;
-        let outcome = applier.apply(wanted(&by, &file, &text), deed).await;
+        let outcome = applier
+            .apply(wanted(&by, &file, &document.text), deed)
+            .await;
         note(&server, &by, "apply", &outcome);
         outcome
     });
@@ -105,10 +110,10 @@ fn wanted<'a>(viewer: &'a Viewer, source: &'a str, text: &'a [u8]) -> Wanted<'a>
     }
 }
 
-/// Whether a tenant may change something once more just now.
-fn changes(server: &Server, viewer: &Viewer) -> Result<(), Fault> {
+/// Whether a tenant may have this once more just now.
+fn share(server: &Server, viewer: &Viewer, what: Asked) -> Result<(), Fault> {
     match viewer.tenant() {
-        Some(tenant) => (server.tokens).share(tenant, Asked::Change, Instant::now()),
+        Some(tenant) => (server.tokens).share(tenant, what, Instant::now()),
         None => Ok(()),
     }
 }
@@ -143,14 +148,33 @@ pub async fn revoke(
     Path((tenant, name)): Path<(String, String)>,
     Query(Undo { undo }): Query<Undo>,
 ) -> Result<Json<Applied>, Failure> {
+    for part in [&tenant, &name] {
+        named(part)?;
+    }
     if !viewer.sees(&tenant) {
         return Err(no_tenant(&tenant).into());
     }
-    if undo {
-        changes(&server, &viewer)?;
+    let kind = if undo { Kind::Change } else { Kind::Ending };
+    let place = server.place(&viewer, kind)?;
+    // What can be said by what is applied costs nobody else a turn; only a revocation that
+    // ends something is always let through.
+    let begun = Instant::now();
+    let world = server.world.world();
+    let provider = viewer.tenant().is_none();
+    let known = world
+        .made()
+        .map(|_| settled(&world, (&tenant, &name), undo, provider));
+    if undo || !matches!(known, Some(Ok(false))) {
+        share(&server, &viewer, Asked::Change)?;
+    }
+    if known.transpose()?.unwrap_or(false) {
+        return finished(Ok(Ok(unchanged(&world, begun))), &viewer);
     }
     let by = viewer.clone();
+    let rank = if undo { by.rank() } else { Rank::Ends };
+    let mut applier = server.applier.turn(rank).await;
     let applied = tokio::spawn(async move {
+        let _place = place;
         let kind = if undo { "restore" } else { "revoke" };
         let mut deed = by.deed(kind, format!("{tenant}/{name}"));
         deed.tenants = vec![tenant.clone()];
@@ -160,13 +184,27 @@ pub async fn revoke(
             undo,
             provider: by.tenant().is_none(),
         };
-        let mut applier = server.applier.lock().await;
         by.still(&server.tokens)?;
         let outcome = applier.apply(wanted, deed).await;
         note(&server, &by, kind, &outcome);
         outcome
     });
     finished(applied.await, &viewer)
+}
+
+/// Whether this could name anything in a spec: what is kept of a revocation is read again
+/// as text.
+fn named(part: &str) -> Result<(), Fault> {
+    let checked: Result<spec::Name, String> = part.parse();
+    match checked {
+        Err(why) if guard!("revoke-name") => Err(Fault::new(
+            "request",
+            Whose::User,
+            format!("{part:?} is not a name: {why}"),
+            "for example: bulkhead revoke red/db",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// A tenant that is not there, or not the caller's.
@@ -186,7 +224,8 @@ pub async fn down(
     State(server): State<Arc<Server>>,
 ) -> Result<Json<Applied>, Failure> {
     let deed = viewer.deed("down", "");
-    let applied = tokio::spawn(async move { server.applier.lock().await.down(deed).await });
+    let mut applier = server.applier.turn(Rank::Host).await;
+    let applied = tokio::spawn(async move { applier.down(deed).await });
     finished(applied.await, &viewer)
 }
 
@@ -262,7 +301,8 @@ async fn release(
     if let Err(refusal) = &outcome {
         deed.outcome = refusal.to_string();
     }
-    server.applier.lock().await.note(deed).await?;
+    let mut applier = server.applier.turn(Rank::Host).await;
+    applier.note(deed).await?;
     outcome.map_err(|refusal| refused(&refusal, "lifting the quarantine"))?;
     Ok(Json(json!({ "released": true })))
 }
@@ -280,6 +320,7 @@ fn finished(
                 epoch: 0,
                 plan: view::plan(applied.plan, name),
                 took_us: applied.took_us,
+                already: applied.already,
             }))
         }
         (Err(error), _) => Err(Fault::new(
@@ -290,27 +331,4 @@ fn finished(
         )
         .into()),
     }
-}
-
-fn whole(text: Result<Bytes, BytesRejection>, file: &str) -> Result<Bytes, Fault> {
-    text.map_err(|rejection| {
-        if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
-            Fault::new(
-                "too-large",
-                Whose::User,
-                format!(
-                    "{file} is larger than the limit of {} bytes",
-                    spec::MAX_BYTES
-                ),
-                "1,000 endpoints take about 200 KiB: is this the right file?",
-            )
-        } else {
-            Fault::new(
-                "request",
-                Whose::User,
-                format!("the spec did not arrive whole: {rejection}"),
-                "send it again",
-            )
-        }
-    })
 }

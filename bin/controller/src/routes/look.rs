@@ -5,6 +5,7 @@ use crate::metrics;
 use crate::refuse::Failure;
 use crate::server::{Server, no_endpoint};
 use crate::survey::hex;
+use crate::turns::Kind;
 use crate::view;
 use crate::why::{Known, judge};
 use api::{Endpoint, Fault, Proof, Status, Whose, Why};
@@ -201,8 +202,8 @@ pub async fn verify(
     State(server): From,
     Query(despite): Query<Despite>,
 ) -> Result<Json<Proof>, Failure> {
-    let _turn = server.looks.turn(&server.rights, &viewer).await?;
-    let mut applier = server.applier.lock().await;
+    let place = server.place(&viewer, Kind::Look)?;
+    let mut applier = server.look(place).await;
     Ok(Json(match despite.compromised {
         Some(name) => applier.verify_despite(&name).await?,
         None => applier.verify().await?,

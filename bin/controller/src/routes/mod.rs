@@ -1,6 +1,7 @@
 //! The HTTP API, version 1. Described for machines at /openapi.json.
 
 mod change;
+mod document;
 mod explain;
 mod look;
 mod tenants;
@@ -8,6 +9,7 @@ mod trace;
 mod watch;
 
 pub use change::no_tenant;
+pub use document::Room;
 pub use look::now_ns;
 
 use crate::flows;
@@ -15,7 +17,6 @@ use crate::refuse::Failure;
 use crate::server::Server;
 use crate::usage;
 use api::{Fault, Whose};
-use axum::extract::DefaultBodyLimit;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use std::sync::Arc;
@@ -59,8 +60,6 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/healthz", get(look::healthz))
         .route("/openapi.json", get(openapi))
         .fallback(unknown)
-        // A spec, and a little for what counts it: the real limit is the parser's.
-        .layer(DefaultBodyLimit::max(spec::MAX_BYTES + 1))
         .with_state(server)
 }
 

@@ -6,6 +6,7 @@ use crate::happenings::now_ms;
 use crate::refuse::Failure;
 use crate::server::Server;
 use crate::tokens::Asked;
+use crate::turns::{Kind, Rank};
 use api::{Audit, AuditCheck, Fault, NewToken, Token, Tokens, Whose};
 use axum::Json;
 use axum::extract::{Path, Query, State};
@@ -64,12 +65,9 @@ pub async fn create(
         ..store::Token::default()
     };
     let deed = viewer.deed("token-created", "");
-    let made = server
-        .applier
-        .lock()
-        .await
-        .create_token(wanted, deed)
-        .await?;
+    let mut applier = server.applier.turn(Rank::Host).await;
+    let made = applier.create_token(wanted, deed).await?;
+    drop(applier);
     Ok(Json(NewToken {
         token: shown(made.token),
         text: made.text,
@@ -98,7 +96,8 @@ pub async fn revoke_token(
     Path(id): Path<String>,
 ) -> Result<Json<Token>, Failure> {
     let deed = viewer.deed("token-revoked", "");
-    let mut applier = server.applier.lock().await;
+    let _place = server.place(&viewer, Kind::Token)?;
+    let mut applier = server.applier.turn(Rank::Ends).await;
     viewer.still(&server.tokens)?;
     let token = applier.revoke_token(&id, viewer.tenant(), deed).await?;
     Ok(Json(shown(token)))
@@ -160,10 +159,10 @@ pub async fn audit(
             .as_ref()
             .is_none_or(|name| entry.tenants.contains(name))
     };
-    let turn = server.looks.turn(&server.rights, &viewer).await?;
-    let mut applier = server.applier.lock().await;
+    let place = server.place(&viewer, Kind::Look)?;
+    let mut applier = server.look(place).await;
     let mut entries = applier.audit(within, most, concerns).await?;
-    drop((applier, turn));
+    drop(applier);
     if let Some(name) = viewer.tenant() {
         let all = server.tokens.all()?;
         let own: Vec<String> = (all.into_iter())
@@ -183,6 +182,6 @@ pub async fn audit_check(
     Reader(viewer): Reader,
     State(server): State<Arc<Server>>,
 ) -> Result<Json<AuditCheck>, Failure> {
-    let _turn = server.looks.turn(&server.rights, &viewer).await?;
-    Ok(Json(server.applier.lock().await.audit_check().await?))
+    let place = server.place(&viewer, Kind::Look)?;
+    Ok(Json(server.look(place).await.audit_check().await?))
 }

@@ -6,6 +6,7 @@ use crate::server::{Server, no_endpoint};
 use crate::stream::stream;
 use crate::survey::Survey;
 use crate::tokens::{Asked, invalid};
+use crate::turns::Kind;
 use crate::view;
 use crate::world::World;
 use api::{Fault, Happening, Sample, Whose};
@@ -151,6 +152,9 @@ pub async fn capture(
         slot,
         drops_only: wanted.drops.into(),
         snap: wanted.snap.clamp(64, 65_535),
+        of: viewer
+            .tenant()
+            .map_or(0, |name| number(&server.world.world(), name)),
     };
     let world = server.world.world();
     let mut deed = viewer.deed("capture", wanted.endpoint.as_deref().unwrap_or("all"));
@@ -162,11 +166,14 @@ pub async fn capture(
         Some((tenant, _)) => vec![tenant.to_owned()],
         None => (world.compartment(compartment)).map_or_else(Vec::new, |one| one.tenants.clone()),
     };
+    let starts = server.place(&viewer, Kind::Capture)?;
     let outcome = server.supervisor.ask(&body, &[]).await;
     if let Err(refusal) = &outcome {
         deed.outcome = refusal.to_string();
     }
-    server.applier.lock().await.note(deed).await?;
+    let rank = viewer.rank();
+    server.applier.turn(rank).await.note(deed).await?;
+    drop(starts);
     let (_, fds) = outcome.map_err(|refusal| refused(&refusal, "starting the capture"))?;
     let pipe = fds.into_iter().next().ok_or_else(|| {
         Fault::new(
@@ -208,6 +215,12 @@ pub async fn capture(
         }
     });
     Ok(([(CONTENT_TYPE, "application/x-pcapng")], body).into_response())
+}
+
+/// The number of a tenant, by which its capture is another than the provider's.
+fn number(world: &World, name: &str) -> u32 {
+    let ids = world.made().and_then(|(_, ids, _)| ids.tenants.get(name));
+    ids.map_or(u32::MAX, |ids| ids.id.saturating_add(1))
 }
 
 /// What of its own a tenant captures: an endpoint; all of its compartment where that is

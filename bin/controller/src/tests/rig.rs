@@ -274,6 +274,7 @@ pub struct Rig {
     pub books: Shared,
     pub socket: PathBuf,
     pub happenings: Arc<Happenings>,
+    pub server: Arc<Server>,
     pub serving: tokio::task::JoinHandle<()>,
 }
 
@@ -339,10 +340,12 @@ impl Rig {
             weaker: vec!["no such control: said".into()],
             supervisor,
             happenings,
-            applier: tokio::sync::Mutex::new(applier),
+            applier: crate::turns::Turns::new(applier),
             world: shown,
             tokens,
-            looks: crate::looks::Looks::default(),
+            looks: crate::turns::Turns::new(()),
+            places: Arc::default(),
+            room: routes::Room::default(),
         });
         let socket = folder.path().join(format!(
             "api-{}.sock",
@@ -350,6 +353,7 @@ impl Rig {
         ));
         let listener = tokio::net::UnixListener::bind(&socket).unwrap();
         let happenings = server.happenings.clone();
+        let shared = server.clone();
         let serving = tokio::spawn(async move {
             tokio::select! {
                 _ = crate::gate::serve(listener, routes::router(server), rights) => {}
@@ -361,6 +365,7 @@ impl Rig {
             books,
             socket,
             happenings,
+            server: shared,
             serving,
         }
     }
@@ -369,6 +374,8 @@ impl Rig {
     pub async fn restarted(self) -> Rig {
         self.serving.abort();
         let _ = self.serving.await;
+        // It has the store open.
+        drop(self.server);
         Rig::on(self.folder, self.books, Rights::default()).await
     }
 

@@ -126,6 +126,7 @@ fn mirrored(play: impl FnOnce(&mut Capture)) -> Vec<(CaptureNote, Vec<u8>)> {
     let asked = Asked {
         on: 1,
         drops_only: 0,
+        of: 0,
         slot: u32::MAX,
         snap: 256,
         capacity: geometry.capacity() as u32,

@@ -266,6 +266,7 @@ impl Bench {
         let body = CaptureAsked {
             on: 1,
             drops_only: 0,
+            of: 0,
             slot: u32::MAX,
             snap: 1000,
             capacity: self.geometry.capacity() as u32,

@@ -180,9 +180,17 @@ impl Work<'_> {
             && let Some(tenant) = tenants.first()
         {
             let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+            // Of a tenant that is alone there it is what it wrote, perhaps in a document of
+            // its own; of several it is the provider's to sort out.
+            let most = match tenants {
+                [_] => (tenant.endpoints.iter())
+                    .filter_map(|endpoint| endpoint.connections.as_ref())
+                    .max_by_key(|written| written.value),
+                _ => None,
+            };
             self.errors.push(self.spec.finding(
                 "memory",
-                tenant.name.span,
+                most.map_or(tenant.name.span, |written| written.span),
                 format!(
                     "the connections of {name} need {} MiB, more than half of its switch's {} MiB",
                     mib(needed),

@@ -32,4 +32,6 @@ fn what_memory_does_not_hold_is_told_with_what_would() {
     let errors = capacities(2, written).unwrap_err();
     let text = errors[0].to_string();
     assert!(text.contains("need 500 MiB"), "{text}");
+    // At what is too much, which a tenant may have written in a document of its own.
+    assert_eq!(errors[0].line(), 9, "{text}");
 }
