@@ -236,7 +236,7 @@ impl Applier {
         // Only the provider's word moves what others state.
         match wanted {
             Wanted::Provider { .. } => World::fitted(stated, old),
-            Wanted::Own { .. } | Wanted::Revoke { .. } => World::of(stated, old),
+            Wanted::Own { .. } | Wanted::Revoke { .. } => Ok(World::of(stated, old)?),
         }
     }
 
