@@ -316,6 +316,7 @@ fn captures_mirror_what_passes_and_what_is_dropped() {
         of: 0,
         slot: u32::MAX,
         snap: 60,
+        of: 0,
         capacity: rig.geometry.capacity() as u32,
         max_record: rig.geometry.max_record() as u32,
     };
@@ -378,6 +379,7 @@ fn what_a_capture_lost_is_counted_in_what_comes_after() {
         of: 0,
         slot: 1,
         snap: 60,
+        of: 0,
         capacity: 4096,
         max_record: 128,
     };
