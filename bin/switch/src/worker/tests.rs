@@ -269,7 +269,6 @@ impl Bench {
             of: 0,
             slot: u32::MAX,
             snap: 1000,
-            of: 0,
             capacity: self.geometry.capacity() as u32,
             max_record: self.geometry.max_record() as u32,
         };

@@ -313,7 +313,6 @@ fn captures_mirror_what_passes_and_what_is_dropped() {
     let body = Capture {
         on: 1,
         drops_only: 0,
-        of: 0,
         slot: u32::MAX,
         snap: 60,
         of: 0,
@@ -376,7 +375,6 @@ fn what_a_capture_lost_is_counted_in_what_comes_after() {
     let body = Capture {
         on: 1,
         drops_only: 0,
-        of: 0,
         slot: 1,
         snap: 60,
         of: 0,
