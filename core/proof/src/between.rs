@@ -4,6 +4,7 @@
 use crate::breach::{Breach, Class, Packet, Written};
 use crate::intend::{Agreement, Attachment, Family, Host};
 use crate::ranges::{Range, common, of_prefix, others, tidy};
+use crate::uplinks;
 use core::net::IpAddr;
 use guard::guard;
 use image::compartment::{
@@ -11,11 +12,10 @@ use image::compartment::{
 };
 use image::fabric::{
     CHANNEL_COMPARTMENT, CHANNEL_UPLINK, FORWARD_GROUP, FORWARD_UNICAST, Forward, GroupMember,
-    Template,
 };
 use image::{CompartmentImage, FabricImage};
 use std::collections::{BTreeMap, BTreeSet};
-use wire::address::{ALL_NODES, link_local, solicited_node, unmapped};
+use wire::address::unmapped;
 use wire::{MacAddress, Tuple};
 
 /// That no tag is two things'.
@@ -53,9 +53,11 @@ pub(crate) fn fabric(host: &Host<'_>, image: &FabricImage<'_>, breaches: &mut Ve
     let fabric = Fabric { host, kinds };
     for channel in image.channels() {
         for template in image.templates(channel) {
-            if !fabric.template_holds(channel.slot, template) && guard!("proof-templates") {
+            let own = fabric.attachment(channel.slot, template.tag, template.egress);
+            let holds = own.is_some_and(|own| uplinks::holds(own, template));
+            if !holds && guard!("proof-templates") {
                 let what = format!(
-                    "toward slot {} with tag {} it lets slot {} speak as another than itself",
+                    "toward slot {} with tag {} it lets slot {} say what is not its own to say",
                     template.egress, template.tag, channel.slot
                 );
                 breaches.push(Breach::new(Class::FabricEntry, 0, what));
@@ -118,6 +120,10 @@ impl Fabric<'_> {
                 if entry.kind != FORWARD_UNICAST || member.out_tag != 0 {
                     return Err((Class::FabricEntry, "what goes to an uplink has no tag"));
                 }
+                let asks = station || own.is_none_or(|own| uplinks::may_ask(own, &entry.mac));
+                if !asks && guard!("proof-uplink-groups") {
+                    return Err((Class::FabricEntry, "it needs no such group"));
+                }
                 Ok(())
             }
             (Some(CHANNEL_UPLINK), Some(CHANNEL_COMPARTMENT)) => {
@@ -126,7 +132,7 @@ impl Fabric<'_> {
                 };
                 let own_mac = match entry.kind {
                     FORWARD_UNICAST => station && entry.mac == own.mac,
-                    _ => groups(own).contains(&entry.mac),
+                    _ => uplinks::groups(own).contains(&entry.mac),
                 };
                 if entry.tag != 0 || !own_mac && guard!("proof-uplink-mac") {
                     return Err((Class::FabricEntry, "the MAC is another's"));
@@ -199,116 +205,6 @@ impl Fabric<'_> {
             },
         }
     }
-
-    /// Whether a template demands at least what one of those demands that its attachment
-    /// may have: the full source MAC, and a source of its own.
-    fn template_holds(&self, slot: u32, template: &Template) -> bool {
-        if self.kinds.get(&slot) != Some(&CHANNEL_COMPARTMENT) {
-            return false;
-        }
-        let Some(own) = self.attachment(slot, template.tag, template.egress) else {
-            return false;
-        };
-        let mut may: Vec<Demand> = Vec::new();
-        let v4 = |address: &[u8; 16]| unmapped(address);
-        for address in &own.addresses {
-            match v4(address) {
-                Some(four) => {
-                    may.push(Demand::four(own.mac, &four, 32));
-                    may.push(Demand::arp(own.mac, &four));
-                }
-                None => {
-                    may.push(Demand::six(own.mac, address, 128));
-                    may.push(Demand::six(own.mac, &link_local(MacAddress(own.mac)), 128));
-                }
-            }
-        }
-        for prefix in &own.sources {
-            may.push(match prefix.network {
-                IpAddr::V4(a) => Demand::four(own.mac, &a.octets(), prefix.len),
-                IpAddr::V6(a) => Demand::six(own.mac, &a.octets(), prefix.len),
-            });
-        }
-        may.iter().any(|demand| demand.is_met_by(template))
-    }
-}
-
-/// Bits of a frame that must have values.
-struct Demand {
-    /// (place, mask, value).
-    bytes: Vec<(usize, u8, u8)>,
-}
-
-impl Demand {
-    fn speak(mac: [u8; 6], ethertype: [u8; 2]) -> Demand {
-        let mut demand = Demand { bytes: Vec::new() };
-        demand.all(6, &mac);
-        demand.all(12, &ethertype);
-        demand
-    }
-    fn all(&mut self, at: usize, value: &[u8]) {
-        self.first(at, value, value.len() * 8);
-    }
-    fn first(&mut self, at: usize, value: &[u8], bits: usize) {
-        for (byte, value) in value.iter().enumerate() {
-            let mask = match bits.saturating_sub(byte * 8) {
-                0 => continue,
-                left @ 1..8 => !(0xffu8 >> left),
-                _ => 0xff,
-            };
-            self.bytes.push((at + byte, mask, value & mask));
-        }
-    }
-    /// IPv4 has its source behind 12 bytes of its header (RFC 791), IPv6 behind 8 (RFC
-    /// 8200), ARP its sender's behind 8 (RFC 826).
-    fn four(mac: [u8; 6], source: &[u8; 4], len: u8) -> Demand {
-        let mut demand = Demand::speak(mac, [8, 0]);
-        demand.first(14, &[0x40], 4);
-        demand.first(26, source, len.into());
-        demand
-    }
-    fn six(mac: [u8; 6], source: &[u8; 16], len: u8) -> Demand {
-        let mut demand = Demand::speak(mac, [0x86, 0xdd]);
-        demand.first(14, &[0x60], 4);
-        demand.first(22, source, len.into());
-        demand
-    }
-    fn arp(mac: [u8; 6], sender: &[u8; 4]) -> Demand {
-        let mut demand = Demand::speak(mac, [8, 6]);
-        demand.all(14, &[0, 1, 8, 0, 6, 4]);
-        demand.all(22, &mac);
-        demand.all(28, sender);
-        demand
-    }
-    fn is_met_by(&self, template: &Template) -> bool {
-        self.bytes.iter().all(|(at, mask, value)| {
-            let (Some(own_mask), Some(own)) = (template.mask.get(*at), template.value.get(*at))
-            else {
-                return false;
-            };
-            *at < usize::from(template.len) && own_mask & mask == *mask && own & mask == *value
-        })
-    }
-}
-
-/// The groups on an uplink that an attachment listens to.
-fn groups(own: &Attachment) -> BTreeSet<[u8; 6]> {
-    let mut all = BTreeSet::new();
-    for address in &own.addresses {
-        if unmapped(address).is_some() {
-            all.insert([0xff; 6]);
-            continue;
-        }
-        for group in [
-            ALL_NODES,
-            solicited_node(address),
-            solicited_node(&link_local(MacAddress(own.mac))),
-        ] {
-            let [.., a, b, c, d] = group;
-            all.insert([0x33, 0x33, a, b, c, d]);
-        }
-    }
-    all
 }
 
 /// Where an agreement is written.

@@ -7,7 +7,8 @@
 //! `cube` and `space` are about boxes of packets, `meaning` about lists of rules.
 //! `intend` and `lines` say what the spec and the numbers mean, `places` and `inside`
 //! hold a compartment's image against it, `likely` chooses what shows a breach, `reach` is
-//! what tenants ask for, `between` what joins compartments. `prove` asks it all, but for
+//! what tenants ask for, `between` what joins compartments, `uplinks`
+//! what they may say outside. `prove` asks it all, but for
 //! what `known` says was proved before.
 
 mod between;
@@ -27,6 +28,7 @@ mod reach;
 mod space;
 #[cfg(test)]
 mod tests;
+mod uplinks;
 
 pub use breach::{Breach, Class, Packet, Written};
 pub use cube::{Cube, Fuel, OutOfFuel};

@@ -9,6 +9,7 @@ mod reach;
 mod referee;
 mod routed;
 mod tables;
+mod uplinks;
 mod walk;
 mod walked;
 
