@@ -209,7 +209,7 @@ fn templates(uplink: u32, attachment: &AttachmentIntent) -> Vec<Template> {
                 let writer = speak(0x0800).station().bytes(14, &[0x45]);
                 writer.bits(26, &v4, from).but(server, |not| {
                     let unfragmented = not.field(20, [0x1f, 0xff], [0, 0]);
-                    unfragmented.bytes(23, &[UDP]).bytes(34, &DHCP4_SERVER)
+                    unfragmented.bytes(23, &[UDP]).bytes(36, &DHCP4_CLIENT)
                 })
             }
             None => {
@@ -217,7 +217,7 @@ fn templates(uplink: u32, attachment: &AttachmentIntent) -> Vec<Template> {
                 writer
                     .bits(22, address, len)
                     .routed6()
-                    .but(server, |not| not.bytes(20, &[UDP]).bytes(54, &DHCP6_SERVER))
+                    .but(server, |not| not.bytes(20, &[UDP]).bytes(56, &DHCP6_CLIENT))
             }
         }
     };
@@ -273,10 +273,11 @@ fn templates(uplink: u32, attachment: &AttachmentIntent) -> Vec<Template> {
 
 /// UDP (RFC 768).
 const UDP: u8 = 17;
-/// The port that a DHCPv4 server sends from (RFC 2131, 4.1).
-const DHCP4_SERVER: [u8; 2] = 67u16.to_be_bytes();
-/// The port that a DHCPv6 server or relay sends from (RFC 8415, 7.2).
-const DHCP6_SERVER: [u8; 2] = 547u16.to_be_bytes();
+/// The port that a DHCPv4 server speaks to (RFC 2131, 4.1). Many clients do not look at
+/// the one that it speaks from.
+const DHCP4_CLIENT: [u8; 2] = 68u16.to_be_bytes();
+/// The same of DHCPv6 (RFC 8415, 7.2).
+const DHCP6_CLIENT: [u8; 2] = 546u16.to_be_bytes();
 
 struct Writer {
     template: Template,

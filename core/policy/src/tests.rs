@@ -359,10 +359,10 @@ fn routed(source: &str) -> Head {
 #[test]
 fn toward_the_uplink_nobody_is_a_dhcp_server() {
     let four = [routed("10.1.1.200"), routed("192.0.2.10")];
-    let offer = [(23, 17), (34, 0), (35, 67)];
+    let offer = [(23, 17), (36, 0), (37, 68)];
     assert_eq!(changed(&four, &offer), 0);
-    assert_eq!(changed(&four, &[(23, 17), (34, 0), (35, 68)]), 2);
-    assert_eq!(changed(&four, &[(23, 6), (34, 0), (35, 67)]), 2);
+    assert_eq!(changed(&four, &[(23, 17), (36, 0), (37, 67)]), 2);
+    assert_eq!(changed(&four, &[(23, 6), (36, 0), (37, 68)]), 2);
     // In a first fragment too; behind options there are no ports to be seen.
     let first = [&offer[..], &[(20, 0x20)]].concat();
     assert_eq!(changed(&four, &first), 0);
@@ -370,8 +370,8 @@ fn toward_the_uplink_nobody_is_a_dhcp_server() {
     assert_eq!(changed(&four, &later), 2);
     assert_eq!(changed(&four, &[(14, 0x46)]), 0);
     let six = [routed("fd00:1::abcd")];
-    assert_eq!(changed(&six, &[(20, 17), (54, 2), (55, 35)]), 0);
-    assert_eq!(changed(&six, &[(20, 17), (54, 2), (55, 34)]), 1);
+    assert_eq!(changed(&six, &[(20, 17), (56, 2), (57, 34)]), 0);
+    assert_eq!(changed(&six, &[(20, 17), (56, 2), (57, 35)]), 1);
 }
 
 #[test]

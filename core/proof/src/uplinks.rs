@@ -63,7 +63,7 @@ pub(crate) fn groups(own: &Attachment) -> BTreeSet<[u8; 6]> {
 }
 
 /// IPv4 from there, as a router forwards it: its source behind 12 bytes of its header (RFC
-/// 791), to one station, and no message of a DHCP server, which is UDP from port 67 (RFC
+/// 791), to one station, and no message to a DHCP client, which is UDP to port 68 (RFC
 /// 2131). Ports are in a packet's first fragment, and there where no option moves them.
 fn routed4(mac: [u8; 6], source: &[u8; 4], len: u8) -> Demand {
     let mut demand = Demand::speak(mac, [8, 0]);
@@ -74,8 +74,8 @@ fn routed4(mac: [u8; 6], source: &[u8; 4], len: u8) -> Demand {
         (20, 0x1f, 0),
         (21, 0xff, 0),
         (23, 0xff, 17),
-        (34, 0xff, 0),
-        (35, 0xff, 67),
+        (36, 0xff, 0),
+        (37, 0xff, 68),
     ];
     demand
 }
@@ -83,15 +83,15 @@ fn routed4(mac: [u8; 6], source: &[u8; 4], len: u8) -> Demand {
 /// IPv6 from there, as a router forwards it: its source behind 8 bytes of its header (RFC
 /// 8200), to one station. A hop limit of 255 is neighbour discovery's, in whatever it is
 /// wrapped (RFC 4861, 6.1 and 7.1); who gets an address from a DHCP server is spoken to
-/// by its address of the link or a group (RFC 8415), fe00::/7; and no message comes from
-/// that server's port.
+/// by its address of the link or a group (RFC 8415), fe00::/7; and no message goes to
+/// such a client's port.
 fn routed6(mac: [u8; 6], source: &[u8; 16], len: u8) -> Demand {
     let mut demand = Demand::speak(mac, [0x86, 0xdd]);
     demand.station();
     demand.first(14, &[0x60], 4);
     demand.first(22, source, len.into());
     demand.most = vec![(21, 254), (38, 0xfd)];
-    demand.never = vec![(20, 0xff, 17), (54, 0xff, 2), (55, 0xff, 35)];
+    demand.never = vec![(20, 0xff, 17), (56, 0xff, 2), (57, 0xff, 34)];
     demand
 }
 

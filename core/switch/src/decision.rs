@@ -295,7 +295,7 @@ fn outside(
         return Decision::Drop(DropReason::NoRoute);
     }
     if guard!("outside-words")
-        && let Err(reason) = may_leave(attachment, ip)
+        && let Err(reason) = may_leave(ip)
     {
         return Decision::Drop(reason);
     }
@@ -314,19 +314,17 @@ fn outside(
 }
 
 /// What the fabric lets nobody say to an uplink, and would report this switch for.
-fn may_leave(attachment: &image::compartment::Attachment, ip: &Ip) -> Result<(), DropReason> {
-    let server = match ip.transport {
-        Transport::Udp { source, .. } => Some(source),
+fn may_leave(ip: &Ip) -> Result<(), DropReason> {
+    let udp_to = match ip.transport {
+        Transport::Udp { destination, .. } => Some(destination),
         _ => None,
     };
     match ip.version {
         // Behind them the ports lie elsewhere.
         Version::V4 if ip.options => Err(DropReason::SourceRoute),
-        // Where blocks of ports are, it gets another.
-        Version::V4 if server == Some(67) && attachment.nat_block == 0 => {
-            Err(DropReason::DhcpServer)
-        }
-        Version::V6 if server == Some(547) => Err(DropReason::DhcpServer),
+        // What is for DHCP clients, whoever it is from.
+        Version::V4 if udp_to == Some(68) => Err(DropReason::DhcpServer),
+        Version::V6 if udp_to == Some(546) => Err(DropReason::DhcpServer),
         // Addresses of the link, of a site (RFC 3879), and what nobody assigned there.
         Version::V6 if ip.destination.first() >= Some(&0xfe) => Err(DropReason::Martian),
         _ => Ok(()),

@@ -71,12 +71,12 @@ fn a_dhcp_server() {
         (template.except_mask, template.except_value) = ([0; 80], [0; 80]);
     };
     let narrower = |template: &mut Template| {
-        template.except_mask[36] = 255;
+        template.except_mask[34] = 255;
         template.looked = 80;
     };
     for of in [four, six] {
         assert!(wider(of, none) > 0);
-        // What it excepts it does to one destination port alone, or for another source port.
+        // What it excepts it does from one port alone, or to another port.
         assert!(wider(of, narrower) > 0);
         assert!(
             wider(of, |t| {
