@@ -82,7 +82,8 @@ const CHAPTERS: &[&str] = &[
     "✓ refused: missing deny: its ingress table says allow where rule no-ssh says deny",
     "       packet  tcp 10.1.2.",
     " to 10.1.1.10:22\n",
-    "       path    to red/web1 by its ingress table",
+    "       path    from red/app",
+    " by the ingress table of red/web1\n",
     "       spec    rule no-ssh (with-gateway.yaml:",
     "✓ refused: fabric entry: ",
 ];
@@ -97,6 +98,24 @@ const OUTSIDE: &[&str] = &[
     "✓ dropped: from red/app1: deny (rule no-ssh, line ",
 ];
 
+/// What only a host shows that lends root the descriptors of its own processes.
+const TAKEN_OVER: &[&str] = &[
+    "✓ it hands them to the supervisor: not proved: the verifier has not proved this image",
+    "✓ it asks this host's verifier, whose verdict is: breaches: ",
+    "✓ it hands them over once more: not proved: the verifier has not proved this image",
+    "✓ it says in the verifier's name that they are proved: bad message: ",
+    "✓ and hands them over again: not proved: the verifier has not proved this image",
+    "✓ nothing of it was started: red's switch is process ",
+];
+
+/// Of each table that is tampered with: a compartment's and the fabric's.
+fn taken_over_too(said: &Said) {
+    for line in TAKEN_OVER {
+        let times = said.out.matches(line).count();
+        assert_eq!(times, 2, "{line:?} in {}", said.out);
+    }
+}
+
 fn outside_too(said: &Said) {
     for line in OUTSIDE {
         assert!(said.out.contains(line), "no {line:?} in {}", said.out);
@@ -108,6 +127,9 @@ fn outside_or_named(said: &Said) {
     if !said.out.contains("skipped: this host makes no network") {
         outside_too(said);
     }
+    if !said.out.contains("skipped: this host lends nobody") {
+        taken_over_too(said);
+    }
 }
 
 #[test]
@@ -116,6 +138,7 @@ fn it_shows_what_it_promises_and_leaves_nothing() {
     let said = Said::of(&mut place.demo(&[])).unwrap();
     all_is_well(&said);
     outside_too(&said);
+    taken_over_too(&said);
     assert_eq!(place.left(), Vec::<String>::new());
 }
 
@@ -155,13 +178,14 @@ fn ended(child: &mut Child) -> Option<i32> {
 
 #[test]
 fn ctrl_c_in_the_middle_leaves_nothing() {
-    // While the daemon starts, while everything is up, while it is attacked, and while
-    // there is a network outside.
+    // While the daemon starts, while everything is up, while it is attacked, while there is a
+    // network outside, and while its controller is stopped by who took it over.
     for sign in [
         "Bulkhead: two tenants",
         "== The same address",
         "attacks red",
         "the server was asked by",
+        "the controller, is taken over",
     ] {
         let place = Place::new();
         let rest = interrupted(&place, sign);

@@ -22,6 +22,7 @@ const BLIND: &[(&str, &[&str])] = &[
     ("bin-switch", PLAIN),
     ("bin-fabric", PLAIN),
     ("bin-auditor", PLAIN),
+    ("bin-solver", PLAIN),
     ("bin-keeper", PLAIN),
     ("bin-supervisor", PLAIN),
     ("bin-verifier", NO_COMPILER),

@@ -135,6 +135,9 @@ pub struct Up {
     /// In a user namespace, without root; says what is weaker
     #[arg(long)]
     pub rootless: bool,
+    /// The z3 that is asked what the proof's own engine does not settle; default: /usr/bin/z3
+    #[arg(long, value_name = "FILE")]
+    pub solver: Option<PathBuf>,
     /// This user may change things too, beside root
     #[arg(long, value_name = "UID", value_parser = numbered)]
     pub owner: Option<u32>,

@@ -68,7 +68,7 @@ impl Object {
 pub struct Image {
     /// Compartment id or [`FABRIC`].
     pub target: u32,
-    /// SHA-256 of the bytes.
+    /// Its digest, as the image says it.
     pub digest: [u8; 32],
     /// The bytes.
     pub bytes: Arc<[u8]>,

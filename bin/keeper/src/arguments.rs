@@ -16,11 +16,11 @@ pub struct Arguments {
     /// Words for the controller, passed on as they are: who may change
     /// (`--owner UID`), who may look (`--readers GID`), how often what is installed
     /// is proved (`--prove-every SECONDS`), and how much of the audit log is kept
-    /// (`--audit-days`, `--audit-entries`).
+    /// (`--audit-days`, `--audit-entries`); for the supervisor, where z3 is (`--solver FILE`).
     pub rights: Vec<String>,
 }
 
-const USAGE: &str = "usage: bulkhead-keeper [--run-dir DIR] [--state-dir DIR] [--rootless] [--log] [--owner UID] [--readers GID] [--prove-every SECONDS] [--audit-days DAYS] [--audit-entries N]";
+const USAGE: &str = "usage: bulkhead-keeper [--run-dir DIR] [--state-dir DIR] [--rootless] [--log] [--owner UID] [--readers GID] [--prove-every SECONDS] [--solver FILE] [--audit-days DAYS] [--audit-entries N]";
 
 impl Arguments {
     /// From the words after the program's name.
@@ -37,14 +37,18 @@ impl Arguments {
         };
         let mut words = words;
         while let Some(word) = words.next() {
-            let mut directory = || match words.next() {
+            let mut path = || match words.next() {
                 Some(path) if path.starts_with('/') => Ok(PathBuf::from(path)),
                 Some(path) => Err(format!("{word} {path}: must be an absolute path\n{USAGE}")),
-                None => Err(format!("{word} needs a directory\n{USAGE}")),
+                None => Err(format!("{word} needs a path\n{USAGE}")),
             };
             match word.as_str() {
-                "--run-dir" => parsed.run_dir = directory()?,
-                "--state-dir" => parsed.state_dir = directory()?,
+                "--run-dir" => parsed.run_dir = path()?,
+                "--state-dir" => parsed.state_dir = path()?,
+                "--solver" => {
+                    let file = path()?.to_string_lossy().into_owned();
+                    parsed.rights.extend([word, file]);
+                }
                 "--rootless" => parsed.rootless = true,
                 "--log" => parsed.log = true,
                 "--owner" | "--readers" | "--prove-every" | "--audit-days" | "--audit-entries" => {

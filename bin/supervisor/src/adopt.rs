@@ -45,7 +45,7 @@ impl Supervisor {
             Some("controller") => Some(Place::Controller),
             // It knows nothing that a new one could not be told, and what it was asked
             // is forgotten.
-            Some("verifier") => None,
+            Some("verifier" | "solver") => None,
             Some(word) => attach::seat_of(word).map(Place::Seated),
             None => None,
         };

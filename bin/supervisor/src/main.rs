@@ -28,6 +28,7 @@ mod refusal;
 mod registry;
 mod seats;
 mod settings;
+mod solver;
 mod spread;
 mod supervisor;
 mod taps;

@@ -6,6 +6,7 @@ use crate::link::Shared;
 use crate::refusal::Refusal;
 use crate::registry::Seat;
 use crate::seats::FABRIC_SLOTS;
+use crate::solver::Solving;
 use crate::supervisor::Supervisor;
 use crate::watch::{Backoff, Death, How};
 use crate::workers::{Purpose, Role};
@@ -49,6 +50,8 @@ pub struct Proofs {
     backoff: Backoff,
     /// Of the last question sent.
     serial: u32,
+    /// What the verifier asked a solver.
+    pub solving: Option<Solving>,
 }
 
 impl Default for Proofs {
@@ -60,6 +63,7 @@ impl Default for Proofs {
             due: Some(0),
             backoff: Backoff::default(),
             serial: 0,
+            solving: None,
         }
     }
 }
@@ -165,6 +169,7 @@ impl Supervisor {
             .died(Death::Fault, now.saturating_sub(started));
         self.proofs.due = Some(now + wait);
         self.proofs.verifier = None;
+        self.end_solver();
         self.refuse_question("the verifier died while it proved; nothing was installed");
     }
 
@@ -225,7 +230,7 @@ impl Supervisor {
     }
 
     /// Whether a process may speak of proofs. Anybody else who does is killed.
-    fn may_judge(&mut self, id: u64) -> bool {
+    pub fn may_judge(&mut self, id: u64) -> bool {
         let role = self.workers.get(&id).map(|worker| worker.role);
         if guard!("proved-by-verifier")
             && !(role == Some(Role::Verifier) && self.proofs.verifier == Some(id))
@@ -265,6 +270,7 @@ impl Supervisor {
         if serial != self.proofs.serial || under_way.is_none_or(|q| q.sent.is_none()) {
             return self.kill(id, Some(CAUSE_REPORT));
         }
+        self.end_solver();
         let Some(question) = self.proofs.questions.pop_front() else {
             return;
         };

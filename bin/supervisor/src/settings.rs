@@ -31,6 +31,8 @@ pub struct Settings {
     pub state_dir: PathBuf,
     /// Inside a user namespace with one uid.
     pub rootless: bool,
+    /// The solver that the verifier's questions go to, where it is there.
+    pub solver: PathBuf,
     /// Words for the controller: who may change (`--owner UID`), who may look
     /// (`--readers GID`), how often it proves (`--prove-every SECONDS`), how much of the
     /// audit log is kept (`--audit-days`, `--audit-entries`).
@@ -47,19 +49,21 @@ impl Settings {
             run_dir: RUN_DIR.into(),
             state_dir: "/var/lib/bulkhead".into(),
             rootless: false,
+            solver: "/usr/bin/z3".into(),
             rights: Vec::new(),
         };
         let mut words = words.into_iter();
         while let Some(word) = words.next() {
-            let mut directory = || {
+            let mut path = || {
                 words
                     .next()
                     .map(PathBuf::from)
-                    .ok_or(format!("{word} needs a directory"))
+                    .ok_or(format!("{word} needs a path"))
             };
             match word.as_str() {
-                "--run-dir" => settings.run_dir = directory()?,
-                "--state-dir" => settings.state_dir = directory()?,
+                "--run-dir" => settings.run_dir = path()?,
+                "--state-dir" => settings.state_dir = path()?,
+                "--solver" => settings.solver = path()?,
                 "--rootless" => settings.rootless = true,
                 "--owner" | "--readers" | "--prove-every" | "--audit-days" | "--audit-entries" => {
                     let number = words.next().filter(|number| number.parse::<u32>().is_ok());
@@ -186,13 +190,15 @@ mod tests {
     #[test]
     fn words_are_read_and_unknown_ones_refused() {
         let words = |line: &str| Settings::parse(line.split_whitespace().map(str::to_owned));
-        let settings = words("--run-dir /r --state-dir /s --rootless --readers 50").unwrap();
+        let settings =
+            words("--run-dir /r --state-dir /s --rootless --solver /z --readers 50").unwrap();
         assert_eq!(
             settings,
             Settings {
                 run_dir: "/r".into(),
                 state_dir: "/s".into(),
                 rootless: true,
+                solver: "/z".into(),
                 rights: vec!["--readers".into(), "50".into()],
             }
         );
@@ -208,6 +214,7 @@ mod tests {
                 run_dir: dir.into(),
                 state_dir: "/s".into(),
                 rootless: false,
+                solver: PathBuf::new(),
                 rights: Vec::new(),
             }
             .first_uid()
@@ -230,6 +237,7 @@ mod tests {
             run_dir: folder.join("run"),
             state_dir: folder.join("state"),
             rootless: false,
+            solver: PathBuf::new(),
             rights: Vec::new(),
         }
     }

@@ -135,6 +135,10 @@ impl Supervisor {
             // Of one that idles nothing more is looked at: there may be thousands.
             if own < BUSY && is_free {
                 state.placing.seen = Some((worker, cpu, 0));
+                if own < BUSY / 2.0 {
+                    // What a trial showed was of a load that is no more.
+                    state.placing.hold = 0;
+                }
                 continue;
             }
             let slots = 0..state.slots as usize;

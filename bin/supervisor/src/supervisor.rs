@@ -22,7 +22,7 @@ use command::cores::Cores;
 use command::message::ErrorCode;
 use command::verbs::{
     CAUSE_REPORT, CAUSE_STALL, CLOSED_BY_SYSTEM, NeedReplace, PortClosed, Proved, Ready, Report,
-    Running, Verdict,
+    Running, Solve, Verdict,
 };
 use confine::Cgroup;
 use confine::cgroup::Hierarchy;
@@ -460,6 +460,10 @@ impl Supervisor {
                     if let Some(token) = worker.tokens.1.take() {
                         self.poll.unwatch(link, token);
                     }
+                    // The solver becomes z3, which has none.
+                    if worker.place == Place::Solver && error == seqpacket::Error::Closed {
+                        return;
+                    }
                     // A process that closes its socket and lives is ended all the same.
                     let _ = rustix::process::pidfd_send_signal(
                         &worker.pidfd,
@@ -490,6 +494,9 @@ impl Supervisor {
         }
         if let Some(body) = message.body::<Verdict>() {
             return self.verdict(id, message.seq, body, fds);
+        }
+        if message.body::<Solve>().is_some() {
+            return self.solve(id, message.seq, fds);
         }
         let Place::Seated(seat) = place else {
             return;

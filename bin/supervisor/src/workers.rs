@@ -8,7 +8,9 @@ use crate::seats::label;
 use crate::supervisor::Supervisor;
 use crate::watch::Bucket;
 use command::Message;
-use command::verbs::{CAUSE_REPORT, ROLE_AUDITOR, ROLE_FABRIC, ROLE_SWITCH, ROLE_VERIFIER, Ready};
+use command::verbs::{
+    CAUSE_REPORT, ROLE_AUDITOR, ROLE_FABRIC, ROLE_SOLVER, ROLE_SWITCH, ROLE_VERIFIER, Ready,
+};
 use confine::{Profile, Spawn, Stages};
 use guard::guard;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
@@ -38,6 +40,8 @@ pub enum Role {
     Auditor,
     /// Who proves images.
     Verifier,
+    /// Whom the verifier asks.
+    Solver,
     /// The controller.
     Controller,
 }
@@ -50,6 +54,7 @@ impl Role {
             Role::Fabric => "fabric",
             Role::Auditor => "auditor",
             Role::Verifier => "verifier",
+            Role::Solver => "solver",
             Role::Controller => "controller",
         }
     }
@@ -60,6 +65,7 @@ impl Role {
             Role::Fabric,
             Role::Auditor,
             Role::Verifier,
+            Role::Solver,
             Role::Controller,
         ];
         all.into_iter().find(|role| role.name() == name)
@@ -70,6 +76,7 @@ impl Role {
             Role::Fabric => Profile::Fabric,
             Role::Auditor => Profile::Auditor,
             Role::Verifier => Profile::Verifier,
+            Role::Solver => Profile::Solver,
             Role::Controller => Profile::Controller,
         }
     }
@@ -80,6 +87,7 @@ impl Role {
             Role::Fabric => ROLE_FABRIC,
             Role::Auditor => ROLE_AUDITOR,
             Role::Verifier => ROLE_VERIFIER,
+            Role::Solver => ROLE_SOLVER,
             // It is no worker, and says no `Ready`.
             Role::Controller => 0,
         }
@@ -99,6 +107,8 @@ pub enum Place {
     Capture(u32),
     /// Is the verifier.
     Verifier,
+    /// Works on a question of the verifier's.
+    Solver,
     /// Is the controller.
     Controller,
     /// Killed; only its death is awaited.
@@ -116,6 +126,8 @@ pub enum Purpose {
     Capture(u32),
     /// To be the verifier.
     Verifier,
+    /// A question of the verifier's.
+    Solver,
 }
 
 /// A process.
@@ -223,8 +235,8 @@ impl Supervisor {
                 }
             }
             Purpose::Spare => self.start_again = next,
-            // The verifier has its own times.
-            Purpose::Capture(_) | Purpose::Verifier => {}
+            // The verifier has its own times, and its question no second try.
+            Purpose::Capture(_) | Purpose::Verifier | Purpose::Solver => {}
         }
     }
 
@@ -270,7 +282,15 @@ impl Supervisor {
             &place_note(role, "starting", profile),
             ours.as_fd(),
         );
-        let started = self.spawn(profile, &file, program, uid, &[theirs.as_fd()], &[]);
+        let more = match role {
+            Role::Solver => Some(self.solver_program().map_err(|e| e.to_string())?),
+            _ => None,
+        };
+        let given: Vec<BorrowedFd<'_>> = [theirs.as_fd()]
+            .into_iter()
+            .chain(more.as_ref().map(AsFd::as_fd))
+            .collect();
+        let started = self.spawn(profile, &file, program, uid, &given, &[]);
         drop(theirs);
         match started.and_then(|(child, words)| {
             self.enrol(
@@ -513,6 +533,10 @@ impl Supervisor {
                 worker.place = Place::Verifier;
                 self.verifier_ready(id);
             }
+            Purpose::Solver => {
+                worker.place = Place::Solver;
+                self.solver_ready(id);
+            }
         }
     }
 
@@ -583,6 +607,7 @@ impl Supervisor {
                     }
                     Purpose::Capture(compartment) => self.end_capture(compartment),
                     Purpose::Verifier => self.verifier_lost(worker.started, how),
+                    Purpose::Solver => self.solver_lost(id),
                     _ => {}
                 }
             }
@@ -592,6 +617,7 @@ impl Supervisor {
                 self.verifier_lost(worker.started, how);
             }
             Place::Controller => self.controller_lost(worker.started, how),
+            Place::Solver => self.solver_lost(id),
             Place::Spare | Place::Ending => {}
         }
         self.uids.release(worker.uid);

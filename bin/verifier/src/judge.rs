@@ -7,7 +7,7 @@ use command::verbs::{
     VERDICT_NEED, VERDICT_PROVED, VERDICT_UNREADABLE,
 };
 use guard::guard;
-use proof::{Breach, Claim, Class, Known};
+use proof::{Breach, Claim, Class, Known, Solver};
 use shm::SealedImage;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -62,14 +62,15 @@ enum Stop {
 }
 
 impl Judge {
-    /// Answers one.
+    /// Answers one; what the boxes do not settle the solver is asked.
     pub fn answer(
         &mut self,
         question: Prove,
         bundle: &Rc<SealedImage>,
         lying: &BTreeMap<u32, Seat>,
+        solver: &dyn Solver,
     ) -> Answer {
-        match self.consider(question, bundle, lying) {
+        match self.consider(question, bundle, lying, solver) {
             Ok(answer) => answer,
             Err(Stop::Need) => Answer {
                 outcome: VERDICT_NEED,
@@ -89,6 +90,7 @@ impl Judge {
         question: Prove,
         sealed: &Rc<SealedImage>,
         lying: &BTreeMap<u32, Seat>,
+        solver: &dyn Solver,
     ) -> Result<Answer, Stop> {
         let bundle = Bundle::read(sealed.as_slice()).map_err(|e| unreadable(e.to_string()))?;
         let spec = match bundle.spec {
@@ -155,7 +157,7 @@ impl Judge {
                 _ => answer.endpoints = answer.endpoints.saturating_add(image.count),
             }
         }
-        match proof::prove(&claim, &mut self.known) {
+        match proof::prove_by(&claim, &mut self.known, solver) {
             Ok(proved) => {
                 let proved: BTreeSet<Sum> = proved.into_iter().map(|digest| digest.0).collect();
                 // What is said is our own sum over the bytes, never only what was returned.

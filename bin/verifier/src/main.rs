@@ -1,12 +1,13 @@
 //! `bulkhead-verifier`: proves table images before they are installed.
 //!
-//! Confine, receive, prove, answer. It has its control socket and nothing else; what it
-//! is asked comes in sealed memory, and what it says of a digest it worked out from the
+//! Confine, receive, prove, answer. It has its control socket and nothing else (while it waits
+//! for a solver, that one's pipe); what it is asked comes in sealed memory, and what it says of a digest it worked out from the
 //! bytes themselves. The supervisor installs no image whose digest was not said here.
 
 mod judge;
 mod memory;
 mod report;
+mod solver;
 
 use command::Message;
 use command::message::Verb;
@@ -19,6 +20,7 @@ use judge::{Answer, FABRIC_SLOT, Judge, Seat};
 use rustix::event::{PollFd, PollFlags, poll};
 use seqpacket::{Fds, Socket};
 use shm::SealedImage;
+use solver::Asked;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::os::fd::AsFd;
@@ -60,10 +62,14 @@ fn run() -> Result<(), Box<dyn Error>> {
         } else if let Some(question) = message.body::<Prove>() {
             let begun = clock::monotonic();
             let lying = std::mem::take(&mut lying);
-            let answer = prove(&mut judge, question, fds, lying);
+            let solver = Asked::new(&control);
+            let answer = prove(&mut judge, question, fds, lying, &solver);
             let took_us = clock::monotonic().saturating_sub(begun) / 1000;
             say(&control, message.seq, question.purpose, &answer, took_us)?;
             judge.tidy();
+            if solver.is_over() {
+                return Ok(());
+            }
         } else if Verb::from_number(message.verb) == Some(Verb::Quit) {
             return Ok(());
         }
@@ -83,13 +89,19 @@ fn take(body: &Lying, fds: Fds, lying: &mut BTreeMap<u32, Seat>) {
     }
 }
 
-fn prove(judge: &mut Judge, question: Prove, fds: Fds, lying: BTreeMap<u32, Seat>) -> Answer {
+fn prove(
+    judge: &mut Judge,
+    question: Prove,
+    fds: Fds,
+    lying: BTreeMap<u32, Seat>,
+    solver: &Asked<'_>,
+) -> Answer {
     let unreadable = |why: &str| Answer::refused(VERDICT_UNREADABLE, why);
     let Some(fd) = fds.into_iter().next() else {
         return unreadable("no bundle came with the question");
     };
     match SealedImage::map(fd) {
-        Ok(bundle) => judge.answer(question, &Rc::new(bundle), &lying),
+        Ok(bundle) => judge.answer(question, &Rc::new(bundle), &lying, solver),
         Err(error) => unreadable(&error.to_string()),
     }
 }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// SHA-256.
+/// A digest: BLAKE3 of an image, SHA-256 of a spec.
 pub type Sum = [u8; 32];
 
 /// The digest by which a bundle names a spec: of the name, a zero and the text.

@@ -141,6 +141,11 @@ verbs! {
     Verdict = 28,
     /// supervisor → verifier: what lies in these seats; fds: their images.
     Lying = 29,
+    /// verifier → supervisor, and on to a solver with where its answer goes: solve this; fd:
+    /// the text.
+    Solve = 30,
+    /// supervisor → verifier: what comes of that; fd: where the answer comes from.
+    Solving = 31,
     /// controller → supervisor: make a compartment.
     CreateCompartment = 48,
     /// controller → supervisor: remove it.

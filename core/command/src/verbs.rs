@@ -42,6 +42,8 @@ pub const ROLE_FABRIC: u32 = 2;
 pub const ROLE_AUDITOR: u32 = 3;
 /// The verifier.
 pub const ROLE_VERIFIER: u32 = 4;
+/// The solver that the verifier has asked.
+pub const ROLE_SOLVER: u32 = 5;
 
 body! {
     /// You are this compartment now.
@@ -122,7 +124,7 @@ body! {
     UseImage: UseImage {
         /// Its epoch.
         epoch: u64,
-        /// Its SHA-256.
+        /// Its digest (BLAKE3, as the image says it).
         digest: [u8; 32],
     }
 }
@@ -331,7 +333,7 @@ body! {
         must: u32,
         /// Its epoch.
         epoch: u64,
-        /// Its SHA-256.
+        /// Its digest (BLAKE3, as the image says it).
         digest: [u8; 32],
     }
 }
@@ -552,7 +554,7 @@ body! {
         reserved: u32,
         /// For whom: compartment ids, or [`FABRIC`].
         targets: [u32; PROVED_AT_ONCE],
-        /// SHA-256 of each.
+        /// Digest of each.
         digests: [[u8; 32]; PROVED_AT_ONCE],
     }
 }
@@ -596,3 +598,21 @@ body! {
         targets: [u32; LYING_AT_ONCE],
     }
 }
+body! {
+    /// Solve this: a text in SMT-LIB 2, in a sealed memfd beside it.
+    Solve: Solve {
+        /// Zero.
+        reserved: u32,
+    }
+}
+body! {
+    /// What comes of [`Solve`].
+    Solving: Solving {
+        /// `SOLVER_*`.
+        state: u32,
+    }
+}
+/// The answer comes by the pipe beside this, and ends where it ends.
+pub const SOLVER_ASKED: u32 = 0;
+/// There is no solver on this host.
+pub const SOLVER_ABSENT: u32 = 1;

@@ -1,8 +1,9 @@
 //! All connections of a compartment, in storage that is sized once.
 //!
-//! A connection costs 116 bytes of record, 8 of its owner's sets and 2 of the heads of
-//! the answers' chains: 126 bytes, so that a million are 120 MiB. Nothing of it is
-//! resident before it is used. A translated one costs 36 bytes more, and one that both
+//! A connection costs 116 bytes of record, 8 of its owner's sets, 2 of the heads of the
+//! answers' chains and 4 of the counts of half-open ones by zone (`shares`): 130 bytes, so
+//! that a million are 124 MiB. Nothing of it is resident before it is used, of the counts
+//! as much as there are zones that have half-open ones. A translated one costs 36 bytes more, and one that both
 //! sides agreed to 96 in the journal.
 //!
 //! The side of the initiator lies in its owner's sets (`index`), the side of
@@ -14,6 +15,7 @@
 mod moving;
 mod places;
 mod told;
+mod visits;
 
 use guard::guard;
 use wire::{Tuple, tcp};
@@ -23,9 +25,10 @@ use crate::index::{self, MOST, Places, Sets};
 use crate::journal::{Entry, Journal, Memory, Read, Restored};
 use crate::record::{RECORD, Record, TRANSLATED, Translation, WAITS};
 use crate::segment::{Kind, Segment};
+use crate::shares::{self, Shares};
 use crate::state::{Invalid, State};
 use crate::tcp::{Step, Track};
-use moving::Former;
+use moving::{Former, Waiting};
 
 pub use told::{
     Connection, Counters, Cursor, Direction, Found, Judgement, Refused, Rejudged, Resumed, Side,
@@ -38,7 +41,8 @@ pub const CHAIN: usize = 32;
 /// Owners at most.
 pub const OWNERS: usize = 1 << 16;
 /// Bytes of memory that a connection takes, index included, translation not.
-pub const BYTES: usize = RECORD + size_of::<u32>() * index::SLACK as usize + size_of::<u32>() / 2;
+pub const BYTES: usize =
+    RECORD + size_of::<u32>() * index::SLACK as usize + size_of::<u32>() / 2 + shares::BYTES / 4;
 
 /// One owner's bounds.
 struct Owner {
@@ -54,6 +58,8 @@ struct Owner {
     free: u32,
     live: u32,
     half_open: u32,
+    /// Zones that have a half-open one.
+    zones: u32,
     hand: u32,
     counters: Counters,
 }
@@ -63,6 +69,7 @@ pub struct Connections {
     seed: [u64; 2],
     owners: Vec<Owner>,
     sets: Sets,
+    shares: Shares,
     heads: Vec<u32>,
     records: Vec<Record>,
     translations: Vec<Translation>,
@@ -70,6 +77,7 @@ pub struct Connections {
     cursor: (usize, u32),
     journal: Option<Journal>,
     former: Option<Box<Former>>,
+    waiting: Option<Box<Waiting>>,
 }
 
 impl Connections {
@@ -88,12 +96,14 @@ impl Connections {
             seed,
             owners: Vec::new(),
             sets: Sets::NONE,
+            shares: Shares::NONE,
             heads: Vec::new(),
             records: Vec::new(),
             translations: Vec::new(),
             cursor: (0, 0),
             journal: None,
             former: None,
+            waiting: None,
         }
     }
 
@@ -108,7 +118,7 @@ impl Connections {
         if all.len() > OWNERS || all.iter().any(|&(_, capacity)| capacity > MOST) {
             return Err(TooMany);
         }
-        let (mut records, mut sets) = (0u32, 0u32);
+        let (mut records, mut sets, mut half_open) = (0u32, 0u32, 0usize);
         let mut owners = Vec::with_capacity(all.len());
         for &(name, capacity) in all {
             let own = index::sets(capacity);
@@ -122,16 +132,20 @@ impl Connections {
                 free: 0,
                 live: 0,
                 half_open: 0,
+                zones: 0,
                 hand: 0,
                 counters: Counters::default(),
             });
             records = records.checked_add(capacity).ok_or(TooMany)?;
             sets = sets.checked_add(own).ok_or(TooMany)?;
+            half_open += places::quarter(capacity) as usize;
         }
         let size = records as usize;
         Ok(Connections {
             owners,
             sets: Sets::new(sets as usize).ok_or(TooMany)?,
+            // A newcomer is counted before another makes way for it.
+            shares: Shares::new(seed[0], half_open + 1).ok_or(TooMany)?,
             heads: u32::new_vec_zeroed(size.div_ceil(2)).map_err(|_| TooMany)?,
             records: Record::new_vec_zeroed(size).map_err(|_| TooMany)?,
             translations: Translation::new_vec_zeroed(size).map_err(|_| TooMany)?,
@@ -147,16 +161,16 @@ impl Connections {
 
     /// The connection that a packet of `owner`'s side in `zone` belongs to.
     pub fn find(&mut self, now: u64, owner: u32, zone: u16, tuple: &Tuple) -> Option<Found> {
-        let side = Side {
-            owner,
-            zone,
-            tuple: *tuple,
-        };
-        let hash = self.hash(&side);
-        self.fetch(now, hash, &side);
-        let found = self.look(hash, &side)?;
-        if self.record(found.id)?.expired(now) {
+        let hash = index::hash(self.seed, owner, zone, tuple);
+        self.fetch(now, hash, owner, zone, tuple);
+        let found = self.look(hash, owner, zone, tuple)?;
+        let record = self.record(found.id)?;
+        if record.expired(now) {
             self.remove(found.id, |counters| &mut counters.expired);
+            return None;
+        }
+        if self.waiting.is_some() && !self.goes_on(record) {
+            self.close(found);
             return None;
         }
         Some(found)
@@ -436,124 +450,6 @@ impl Connections {
             .is_some_and(|record| record.is(TRANSLATED))
     }
 
-    /// The connection of this number, if there is one.
-    pub fn connection(&self, now: u64, id: u32) -> Option<Connection> {
-        let record = self.record(id)?;
-        let [forth, back] = record.counts();
-        Some(Connection {
-            id,
-            a: record.a(),
-            b: self.b(id, record),
-            state: record.state()?,
-            verdict: record.verdict(),
-            packets: [forth.0, back.0],
-            bytes: [forth.1, back.1],
-            silent: record.silent(now),
-        })
-    }
-
-    /// All connections of an owner, those that it began.
-    pub fn of_owner(&self, now: u64, owner: u32) -> impl Iterator<Item = Connection> + '_ {
-        let numbers = self.owners.get(owner as usize).map_or(0..0, |owner| {
-            owner.first_record..owner.first_record + owner.used
-        });
-        numbers.filter_map(move |id| self.connection(now, id))
-    }
-
-    /// Visits connections from where `at` stands, at most `budget` records of them;
-    /// whether that was the last. Those that are silent for too long are passed over.
-    /// What is opened or closed between two calls may be seen or not.
-    pub fn walk(
-        &self,
-        now: u64,
-        at: &mut Cursor,
-        budget: u32,
-        visit: &mut impl FnMut(&Connection),
-    ) -> bool {
-        let mut looked = 0;
-        while looked < budget {
-            let Some(owner) = self.owners.get(at.owner) else {
-                return true;
-            };
-            looked += 1;
-            if at.next >= owner.used {
-                *at = Cursor {
-                    owner: at.owner + 1,
-                    next: 0,
-                };
-                continue;
-            }
-            let id = owner.first_record + at.next;
-            at.next += 1;
-            let lives = self.record(id).is_some_and(|record| !record.expired(now));
-            if lives && let Some(connection) = self.connection(now, id) {
-                visit(&connection);
-            }
-        }
-        false
-    }
-
-    /// How many connections of an owner there are: all, and of them the half-open.
-    pub fn live(&self, owner: u32) -> (u32, u32) {
-        let owner = self.owners.get(owner as usize);
-        owner.map_or((0, 0), |owner| (owner.live, owner.half_open))
-    }
-
-    /// What happened to an owner's connections.
-    pub fn counters(&self, owner: u32) -> Counters {
-        let owner = self.owners.get(owner as usize);
-        owner.map(|owner| owner.counters).unwrap_or_default()
-    }
-
-    /// Goes on with the background pass: looks at up to `budget` records, removes those
-    /// that were silent for too long, and has `judge` judge again those that another
-    /// image than `epoch`'s decided about.
-    pub fn sweep(
-        &mut self,
-        now: u64,
-        budget: u32,
-        epoch: u32,
-        judge: &mut impl FnMut(&Connection) -> Rejudged,
-    ) -> Swept {
-        let mut swept = Swept::default();
-        // Owners that have nothing are passed by: a budget of their own bounds them.
-        let mut passed = 0;
-        while swept.looked < budget && passed <= budget {
-            let (at, next) = self.cursor;
-            let Some(owner) = self.owners.get(at) else {
-                self.cursor = (0, 0);
-                swept.ended = true;
-                break;
-            };
-            if next >= owner.used {
-                self.cursor = (at + 1, 0);
-                passed += 1;
-                continue;
-            }
-            let id = owner.first_record + next;
-            self.cursor = (at, next + 1);
-            swept.looked += 1;
-            let Some(record) = self.record(id) else {
-                continue;
-            };
-            if record.expired(now) {
-                self.remove(id, |counters| &mut counters.expired);
-                swept.expired += 1;
-            } else if record.epoch() != epoch
-                && let Some(connection) = self.connection(now, id)
-            {
-                match (judge(&connection), self.records.get_mut(id as usize)) {
-                    (Rejudged::Keep(verdict), Some(record)) => record.judge(&verdict),
-                    _ => {
-                        self.remove(id, |counters| &mut counters.closed);
-                        swept.cut += 1;
-                    }
-                }
-            }
-        }
-        swept
-    }
-
     fn hash(&self, side: &Side) -> u64 {
         index::hash(self.seed, side.owner, side.zone, &side.tuple)
     }
@@ -562,6 +458,11 @@ impl Connections {
     fn record(&self, id: u32) -> Option<&Record> {
         let record = self.records.get(id as usize)?;
         record.state().is_some().then_some(record)
+    }
+
+    /// Whether both owners stay where another room waits.
+    fn goes_on(&self, record: &Record) -> bool {
+        self.stays(record.a().owner) && self.stays(record.plain_b().owner)
     }
 
     fn b(&self, id: u32, record: &Record) -> Side {
@@ -575,6 +476,19 @@ impl Connections {
         }
     }
 
+    /// Whether this is the responder's side.
+    fn is_b(&self, id: u32, record: &Record, owner: u32, zone: u16, tuple: &Tuple) -> bool {
+        if !record.is_b_of(owner, zone) {
+            return false;
+        }
+        match self.translations.get(id as usize) {
+            Some(translation) if record.is(TRANSLATED) => {
+                translation.tuple(record.protocol()) == *tuple
+            }
+            _ => record.is_answered_by(tuple),
+        }
+    }
+
     fn places(&self, hash: u64, owner: u32) -> Option<Places> {
         let owner = self.owners.get(owner as usize)?;
         Some(Places::of(hash, owner.first_set, owner.sets))
@@ -585,8 +499,9 @@ impl Connections {
     }
 
     /// The connection that has this side.
-    fn look(&self, hash: u64, side: &Side) -> Option<Found> {
-        let owner = self.owners.get(side.owner as usize)?;
+    fn look(&self, hash: u64, owner: u32, zone: u16, tuple: &Tuple) -> Option<Found> {
+        let name = owner;
+        let owner = self.owners.get(owner as usize)?;
         let places = Places::of(hash, owner.first_set, owner.sets);
         // Asked for first, so that this memory comes while the sets are looked through.
         let mut next = *self.heads.get(self.head(hash))?;
@@ -594,7 +509,8 @@ impl Connections {
             for set in places.sets.iter().filter_map(|&at| self.sets.get(at)) {
                 for number in set.tagged(places.tag) {
                     let id = owner.first_record + number;
-                    if self.record(id).is_some_and(|record| record.a() == *side) {
+                    let record = self.record(id);
+                    if record.is_some_and(|record| record.is_a(name, zone, tuple)) {
                         return Some(Found {
                             id,
                             direction: Direction::Forth,
@@ -607,7 +523,7 @@ impl Connections {
         for _ in 0..CHAIN {
             let id = next.checked_sub(1)?;
             let record = self.record(id)?;
-            if self.b(id, record) == *side {
+            if self.is_b(id, record, name, zone, tuple) {
                 return Some(Found {
                     id,
                     direction: Direction::Back,

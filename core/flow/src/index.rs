@@ -186,19 +186,27 @@ pub(crate) const fn sets(capacity: u32) -> u32 {
     (capacity as u64 * SLACK).div_ceil(WAYS as u64) as u32
 }
 
-/// The hash of a side.
+/// The hash of a side: of 41 bytes, or where both addresses are IPv4's of the 17 in which
+/// these differ, so that no two sides are one message.
 #[inline]
 pub(crate) fn hash(seed: [u64; 2], owner: u32, zone: u16, tuple: &Tuple) -> u64 {
     let [a, b] = halves(&tuple.source);
     let [c, d] = halves(&tuple.destination);
+    // Owners have 16 bits.
     let rest = u64::from(tuple.source_port) << 48
         | u64::from(tuple.destination_port) << 32
         | u64::from(zone) << 16
         | u64::from(owner as u16);
-    // 41 bytes; owners have 16 bits.
-    let last = 41 << 56 | u64::from(tuple.protocol);
-    sip::hash(seed, [a, b, c, d, rest], last)
+    let protocol = u64::from(tuple.protocol);
+    if (a | c, b as u32, d as u32) == (0, MAPPED, MAPPED) {
+        let both = b >> 32 | d & !u64::from(u32::MAX);
+        return sip::hash(seed, [both, rest], 17 << 56 | protocol);
+    }
+    sip::hash(seed, [a, b, c, d, rest], 41 << 56 | protocol)
 }
+
+/// What comes before the IPv4 address in the second half of its ::ffff: form.
+const MAPPED: u32 = u32::from_le_bytes([0, 0, 0xff, 0xff]);
 
 fn halves(address: &[u8; 16]) -> [u64; 2] {
     let all = u128::from_le_bytes(*address);

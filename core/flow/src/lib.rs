@@ -15,6 +15,7 @@ mod index;
 pub mod journal;
 mod record;
 pub mod segment;
+mod shares;
 mod sip;
 pub mod state;
 mod tcp;

@@ -108,6 +108,11 @@ impl Record {
         }
     }
 
+    /// By which zone its initiator comes.
+    pub(crate) const fn zone(&self) -> u16 {
+        self.zones[0]
+    }
+
     /// The initiator's side.
     pub(crate) const fn a(&self) -> Side {
         Side {
@@ -121,6 +126,31 @@ impl Record {
                 protocol: self.protocol,
             },
         }
+    }
+
+    /// Whether this is the initiator's side. The ports come first: most others differ there.
+    #[inline]
+    pub(crate) fn is_a(&self, owner: u32, zone: u16, tuple: &Tuple) -> bool {
+        (self.source_port, self.destination_port) == (tuple.source_port, tuple.destination_port)
+            && (u32::from(self.owners[0]), self.zones[0]) == (owner, zone)
+            && self.protocol == tuple.protocol
+            && self.source == tuple.source
+            && self.destination == tuple.destination
+    }
+
+    /// Whether the responder's side is found there.
+    #[inline]
+    pub(crate) fn is_b_of(&self, owner: u32, zone: u16) -> bool {
+        (u32::from(self.owners[1]), self.zones[1]) == (owner, zone)
+    }
+
+    /// Whether this is the responder's tuple, where nothing is translated.
+    #[inline]
+    pub(crate) fn is_answered_by(&self, tuple: &Tuple) -> bool {
+        (self.source_port, self.destination_port) == (tuple.destination_port, tuple.source_port)
+            && self.protocol == tuple.protocol
+            && self.source == tuple.destination
+            && self.destination == tuple.source
     }
 
     /// The responder's, where nothing is translated.

@@ -50,10 +50,10 @@ impl Rate {
         self.bytes != 0 || self.packets != 0
     }
 
-    /// Bytes of memory for what waits for it, each class: 10 ms of it, so that one TCP
-    /// stream finds enough to fill its rate, at least the largest frame and some.
+    /// Bytes of memory for what waits for it, each class: 25 ms of it, so that one TCP
+    /// stream (BBR too) finds enough to fill its rate, at least the largest frame and some.
     pub const fn queue_bytes(&self) -> u64 {
-        let worth = self.bytes / 100;
+        let worth = self.bytes / 40;
         if worth < LEAST_QUEUE {
             LEAST_QUEUE
         } else if worth > MOST_QUEUE {

@@ -6,7 +6,7 @@
 //! | 8..10, 10..12 | version, [`Kind`] |
 //! | 12..16 | sections |
 //! | 16..24 | length of the whole |
-//! | 24..56 | SHA-256 over the whole with these 32 bytes as zeros |
+//! | 24..56 | BLAKE3 over the whole with these 32 bytes as zeros |
 //! | 56..64 | zero |
 //! | 64.. | one 32-byte entry a section: bytes a record, zero, offset, records, seed |
 //!
@@ -16,11 +16,10 @@
 
 use crate::map::MapError;
 use guard::guard;
-use sha2::{Digest as _, Sha256};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Version of the container and its records that this release writes and reads.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// Longest image, bytes: a compartment of 65,535 endpoints is under 20 MiB, and a table
 /// of 250 rules that are usual is about 23 KiB.
 pub const MAX_BYTES: usize = 64 << 20;
@@ -42,7 +41,7 @@ pub enum Kind {
     Fabric = 2,
 }
 
-/// SHA-256 of an image: what stands in its header, and in `Install` and `UseImage`.
+/// BLAKE3 (256 bits) of an image: what stands in its header, and in `Install` and `UseImage`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digest(pub [u8; 32]);
 
@@ -60,11 +59,11 @@ impl core::fmt::Debug for Digest {
 /// Computes an image's digest from its bytes, whatever its header claims. Zeros
 /// stand in for the digest's own place. `None`: too short to be an image.
 pub fn digest(bytes: &[u8]) -> Option<Digest> {
-    let mut sha = Sha256::new();
-    sha.update(bytes.get(..DIGEST_AT)?);
-    sha.update([0; 32]);
-    sha.update(bytes.get(DIGEST_END..)?);
-    Some(Digest(sha.finalize().into()))
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(bytes.get(..DIGEST_AT)?);
+    hasher.update(&[0; 32]);
+    hasher.update(bytes.get(DIGEST_END..)?);
+    Some(Digest(hasher.finalize().into()))
 }
 
 /// The digest that an image's header claims, unchecked: for who has just built it.

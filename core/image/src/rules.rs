@@ -32,11 +32,12 @@ impl Region {
 
     /// Whether a packet is in it.
     pub fn contains(&self, tuple: &Tuple) -> bool {
-        self.source.contains(&tuple.source)
-            && self.destination.contains(&tuple.destination)
-            && self.source_port.contains(&tuple.source_port)
-            && self.destination_port.contains(&tuple.destination_port)
+        // What decides most often and costs least comes first.
+        self.destination_port.contains(&tuple.destination_port)
             && self.protocol.contains(&tuple.protocol)
+            && self.source_port.contains(&tuple.source_port)
+            && self.source.contains(&tuple.source)
+            && self.destination.contains(&tuple.destination)
     }
 
     /// Whether no packet is in it.

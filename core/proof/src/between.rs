@@ -1,21 +1,21 @@
-//! Between tenants: the fabric's entries and the sides of agreements in each image, from
-//! what is trusted alone: who is in which compartment, by the spec and its numbers.
+//! Between tenants: the fabric's entries, from what is trusted alone: who is in which
+//! compartment, by the spec and its numbers.
 
-use crate::breach::{Breach, Class, Packet, Written};
-use crate::intend::{Agreement, Attachment, Family, Host};
-use crate::ranges::{Range, common, of_prefix, others, tidy};
-use crate::uplinks;
-use core::net::IpAddr;
+use crate::breach::{Breach, Class};
+use crate::crossings::{agreed, users};
+use crate::intend::{Agreement, Attachment, Host};
+use crate::showing::{first, somebody};
+use crate::templates::{STATION, forged, link, packet};
+use crate::uplinks::{self, demands};
+use crate::way::{Place, Way};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use guard::guard;
-use image::compartment::{
-    CROSSING_ACCEPTOR, CROSSING_BOTH, CROSSING_OFFERER, CROSSING_ROUTED, Crossing, NONE,
-};
+use image::FabricImage;
 use image::fabric::{
     CHANNEL_COMPARTMENT, CHANNEL_UPLINK, FORWARD_GROUP, FORWARD_UNICAST, Forward, GroupMember,
+    Template,
 };
-use image::{CompartmentImage, FabricImage};
 use std::collections::{BTreeMap, BTreeSet};
-use wire::address::unmapped;
 use wire::{MacAddress, Tuple};
 
 /// That no tag is two things'.
@@ -60,7 +60,8 @@ pub(crate) fn fabric(host: &Host<'_>, image: &FabricImage<'_>, breaches: &mut Ve
                     "toward slot {} with tag {} it lets slot {} say what is not its own to say",
                     template.egress, template.tag, channel.slot
                 );
-                breaches.push(Breach::new(Class::FabricEntry, 0, what));
+                let breach = Breach::new(Class::FabricEntry, 0, what);
+                breaches.push(fabric.lets_out(image, channel.slot, template, breach));
             }
         }
     }
@@ -77,7 +78,7 @@ pub(crate) fn fabric(host: &Host<'_>, image: &FabricImage<'_>, breaches: &mut Ve
         };
         for member in members {
             if let Err((class, why)) = fabric.holds(entry, member) {
-                breaches.push(fabric.wrong(class, entry, member, why));
+                breaches.push(fabric.wrong(class, image, entry, member, why));
             }
         }
         ways.insert((entry.ingress, entry.target, entry.tag));
@@ -89,7 +90,8 @@ pub(crate) fn fabric(host: &Host<'_>, image: &FabricImage<'_>, breaches: &mut Ve
                     "the agreement {} has no way from slot {from} to slot {to} by its tag {tag}",
                     agreement.id
                 );
-                breaches.push(Breach::new(Class::FabricEntry, 0, what).by(agreed(host, agreement)));
+                let breach = Breach::new(Class::FabricEntry, 0, what).by(agreed(host, agreement));
+                breaches.push(fabric.has_no_way(image, agreement, (from, tag), breach));
             }
         }
     }
@@ -171,7 +173,14 @@ impl Fabric<'_> {
         }
     }
 
-    fn wrong(&self, class: Class, entry: &Forward, member: &GroupMember, why: &str) -> Breach {
+    fn wrong(
+        &self,
+        class: Class,
+        image: &FabricImage<'_>,
+        entry: &Forward,
+        member: &GroupMember,
+        why: &str,
+    ) -> Breach {
         let Forward {
             ingress, tag, mac, ..
         } = entry;
@@ -181,310 +190,152 @@ impl Fabric<'_> {
             "what comes from slot {ingress} with tag {tag} for station {mac} goes to slot {slot} with tag {out_tag}: {why}"
         );
         let breach = Breach::new(class, 0, what);
-        // Whatever the sender's switch likes to say: for example this.
-        let packet = self
-            .host
-            .attachments
-            .iter()
-            .find(|a| a.slot == *slot || a.slot == *ingress);
-        let packet = packet.and_then(|a| a.addresses.first()).copied();
-        match packet {
-            Some(address) => breach.shown(
-                Tuple {
-                    source: address,
-                    destination: address,
-                    source_port: 1024,
-                    destination_port: 80,
-                    protocol: 6,
-                },
-                format!("from slot {ingress} by the fabric to slot {slot}"),
-            ),
-            None => Breach {
-                path: format!("from slot {ingress} by the fabric to slot {slot}"),
-                ..breach
-            },
+        match self.sent(image, entry, member) {
+            Ok((Some(packet), way)) => breach.shown(packet, way),
+            Ok((None, way)) => breach.goes(way),
+            Err(why) => breach.nobody(why),
         }
     }
-}
 
-/// Where an agreement is written.
-fn agreed(host: &Host<'_>, agreement: &Agreement) -> Vec<Written> {
-    let spec = host.spec;
-    let offer = spec
-        .tenants
-        .get(agreement.offerer)
-        .and_then(|t| t.offers.get(agreement.offer));
-    let accept =
-        (spec.tenants.get(agreement.acceptor)).and_then(|t| t.accepts.get(agreement.accept));
-    let offer = offer.map(|o| Written::new(spec, format!("offer {}", o.name.value), o.name.span));
-    let accept =
-        accept.map(|a| Written::new(spec, format!("acceptance {}", a.name.value), a.name.span));
-    offer.into_iter().chain(accept).collect()
-}
-
-/// An image's crossings: each a side of a live agreement, and each live side there.
-pub(crate) fn crossings(
-    host: &Host<'_>,
-    slot: u32,
-    image: &CompartmentImage<'_>,
-    breaches: &mut Vec<Breach>,
-) {
-    let mut sides: Vec<(&Agreement, u16, usize)> = Vec::new();
-    for agreement in &host.agreements {
-        if agreement.acceptor_slot == slot {
-            sides.push((agreement, CROSSING_ACCEPTOR, agreement.acceptor));
-        }
-        if agreement.offerer_slot == slot {
-            sides.push((agreement, CROSSING_OFFERER, agreement.offerer));
-        }
-    }
-    for crossing in image.crossings() {
-        let live = |(a, role, _): &(&Agreement, u16, usize)| {
-            a.id == crossing.agreement && *role == crossing.role
+    /// What goes by an entry: whatever a switch that was taken over likes to say, or anybody
+    /// on the uplink.
+    fn sent(
+        &self,
+        image: &FabricImage<'_>,
+        entry: &Forward,
+        member: &GroupMember,
+    ) -> Result<(Option<Tuple>, Way), &'static str> {
+        let kind = |slot: u32| image.channel(slot).map(|channel| channel.kind);
+        let place = |slot: u32, tag: u16| match kind(slot) {
+            Some(CHANNEL_UPLINK) => Place::Uplink { slot },
+            _ => Place::Channel { slot, tag },
         };
-        let Some(at) = sides.iter().position(live) else {
-            if guard!("proof-stale") {
-                let id = crossing.agreement;
-                let what = format!("it has a side of agreement {id}, which is not live here");
-                breaches.push(Breach::new(Class::StaleAgreement, slot, what));
-            }
-            continue;
-        };
-        let (agreement, _, tenant) = sides.swap_remove(at);
-        side(host, slot, image, crossing, agreement, tenant, breaches);
-    }
-    for (agreement, ..) in sides {
-        let what = format!("its side of agreement {} is missing", agreement.id);
-        let breach = Breach::new(Class::StaleAgreement, slot, what);
-        breaches.push(breach.by(agreed(host, agreement)));
-    }
-}
-
-fn side(
-    host: &Host<'_>,
-    slot: u32,
-    image: &CompartmentImage<'_>,
-    crossing: &Crossing,
-    agreement: &Agreement,
-    tenant: usize,
-    breaches: &mut Vec<Breach>,
-) {
-    let mut wrong = |class: Class, what: String, packet: Option<Tuple>| {
-        let mut breach = Breach::new(class, slot, what).by(agreed(host, agreement));
-        if let Some(packet) = packet {
-            let path = format!("by the fabric with tag {} to slot {slot}", crossing.tag);
-            breach.packet = Some(Packet::from(packet));
-            breach.path = path;
+        let channel = image.channel(entry.ingress);
+        let channel = channel.ok_or("no channel is in the slot that it would come from")?;
+        if channel.kind == CHANNEL_UPLINK && entry.tag != 0 {
+            return Err("what comes from an uplink has no tag");
         }
-        breaches.push(breach);
-    };
-    let id = agreement.id;
-    let offers = crossing.role == CROSSING_OFFERER;
-    let wants = match offers {
-        true => agreement.offerer_tag,
-        false => agreement.tag,
-    };
-    if crossing.tag != wants && guard!("proof-crossing-tag") {
-        let does = crossing.tag;
-        wrong(
-            Class::WrongTag,
-            format!("its side of agreement {id} has tag {does}, and is to have {wants}"),
-            None,
+        if entry.kind == FORWARD_GROUP && member.slot == entry.ingress {
+            return Err("nothing goes back to its sender by a group");
+        }
+        let mut way = Way::new(
+            place(entry.ingress, entry.tag),
+            place(member.slot, member.out_tag),
         );
-    }
-    let name = host
-        .spec
-        .tenants
-        .get(tenant)
-        .map_or("", |t| t.name.as_str());
-    let wanted = host.numbers.tenants.get(name).map(|t| t.id);
-    let there = image.tenants().get(crossing.tenant as usize).map(|t| t.id);
-    if there != wanted {
-        let what = format!("its side of agreement {id} is not {name}'s");
-        wrong(Class::WrongService, what, None);
-    }
-    let server = match crossing.endpoint {
-        NONE => None,
-        at => Some(image.endpoints().get(at as usize).map_or(0, |e| e.id)),
-    };
-    if server != agreement.endpoint.filter(|_| offers) && guard!("proof-server") {
-        let what = format!("its side of agreement {id} leads to another endpoint");
-        wrong(Class::WrongService, what, None);
-    }
-    let ports = image.service_ports_of(crossing);
-    let installed: Vec<(u8, u16, u16)> = ports
-        .iter()
-        .map(|p| (p.protocol, p.first, p.last))
-        .collect();
-    let ports = agreement.ports.iter();
-    let protocol = agreement.protocol.unwrap_or(0);
-    let wanted: Vec<(u8, u16, u16)> = ports.map(|p| (protocol, p.0, p.1)).collect();
-    if installed != wanted && guard!("proof-service-ports") {
-        let packet = more_ports(&installed, &wanted).and_then(|(protocol, port)| {
-            let (source, destination) = ends(agreement, offers)?;
-            Some(Tuple {
-                source,
-                destination,
-                source_port: 1024,
-                destination_port: port,
-                protocol,
-            })
-        });
-        let what = format!(
-            "its side of agreement {id} is for (protocol, ports) {installed:?}, and is to be for {wanted:?}"
-        );
-        wrong(Class::WrongService, what, packet);
-    }
-    if let Some((what, packet)) = other_prefixes(image, crossing, agreement, offers)
-        && guard!("proof-prefixes")
-    {
-        let what = format!("its side of agreement {id} {what}");
-        wrong(Class::WrongPrefix, what, packet);
-    }
-    let [four, six] = &agreement.families;
-    let address = |family: &Option<Family>| {
-        let family = family.as_ref()?;
-        Some(if offers {
-            family.service
-        } else {
-            family.stands
-        })
-    };
-    let pool = |family: &Option<Family>| family.as_ref().filter(|_| offers).map(|f| f.pool);
-    let v4 = |a: Option<IpAddr>| match a {
-        Some(IpAddr::V4(a)) => a.octets(),
-        _ => [0; 4],
-    };
-    let v6 = |a: Option<IpAddr>| match a {
-        Some(IpAddr::V6(a)) => a.octets(),
-        _ => [0; 16],
-    };
-    let right = crossing.address4 == v4(address(four))
-        && crossing.address6 == v6(address(six))
-        && crossing.pool4 == v4(pool(four).map(|p| p.network))
-        && crossing.pool6 == v6(pool(six).map(|p| p.network))
-        && crossing.pool4_len == pool(four).map_or(0, |p| p.len)
-        && crossing.pool6_len == pool(six).map_or(0, |p| p.len);
-    if !right && guard!("proof-translation") {
-        let packet = ends(agreement, offers).map(|(source, destination)| Tuple {
-            source,
-            destination,
-            source_port: 1024,
-            destination_port: agreement.ports.first().map_or(0, |p| p.0),
-            protocol,
-        });
-        let what =
-            format!("its side of agreement {id} is translated to other addresses than agreed");
-        wrong(Class::WrongTranslation, what, packet);
-    }
-}
-
-/// Addresses of a packet across an agreement, as its sender or its receiver has them.
-fn ends(agreement: &Agreement, offers: bool) -> Option<([u8; 16], [u8; 16])> {
-    let first = |prefix: &spec::Prefix| of_prefix(prefix).next().map(|(first, _)| first);
-    if let Some(routed) = &agreement.routed {
-        let users = routed.users.first()?;
-        let alike = |p: &&spec::Prefix| p.is_v4() == users.is_v4();
-        return Some((first(users)?, first(routed.offered.iter().find(alike)?)?));
-    }
-    let family = agreement.families.iter().flatten().next()?;
-    let to = if offers {
-        family.service
-    } else {
-        family.stands
-    };
-    Some((first(&family.pool)?, spec::mapped(to)))
-}
-
-/// What of a crossing's prefixes, and of who may begin, is not as agreed; and a packet
-/// that it wrongly takes, where there is one.
-fn other_prefixes(
-    image: &CompartmentImage<'_>,
-    crossing: &Crossing,
-    agreement: &Agreement,
-    offers: bool,
-) -> Option<(&'static str, Option<Tuple>)> {
-    let flags = match &agreement.routed {
-        None => 0,
-        Some(routed) => CROSSING_ROUTED | if routed.both { CROSSING_BOTH } else { 0 },
-    };
-    let (own, theirs) = match &agreement.routed {
-        None => (Vec::new(), Vec::new()),
-        Some(routed) if offers => (ranges(&routed.offered), ranges(&routed.users)),
-        Some(routed) => (ranges(&routed.users), ranges(&routed.offered)),
-    };
-    let installed = |theirs: u32| {
-        let prefixes = image.routed_prefixes_of(crossing).iter();
-        let prefixes = prefixes.filter(|p| p.theirs == theirs);
-        // By the bits that the data path compares.
-        let range = |p: &image::compartment::RoutedPrefix| {
-            let host = u128::MAX.checked_shr(p.len).unwrap_or(0);
-            let first = u128::from_be_bytes(p.prefix) & !host;
-            (first.to_be_bytes(), (first | host).to_be_bytes())
-        };
-        tidy(prefixes.map(range).collect())
-    };
-    let (mine, other) = (installed(0), installed(1));
-    let packet = |source: [u8; 16], destination: [u8; 16]| Tuple {
-        source,
-        destination,
-        source_port: 1024,
-        destination_port: agreement.ports.first().map_or(80, |p| p.0),
-        protocol: agreement.protocol.unwrap_or(6),
-    };
-    let alike = |list: &[Range], to: &[u8; 16]| {
-        let v4 = unmapped(to).is_some();
-        let mut all = list.iter().map(|range| range.0);
-        all.find(|a| unmapped(a).is_some() == v4)
-    };
-    if other != theirs {
-        let more = common(&other, &others(&theirs));
-        let shown = more.first().and_then(|range| {
-            let from = range.0;
-            Some(packet(from, alike(&own, &from)?))
-        });
-        return Some((
-            "takes other addresses for the other tenant's than agreed",
-            shown,
-        ));
-    }
-    if mine != own {
-        let more = common(&mine, &others(&own));
-        let shown = more.first().and_then(|range| {
-            let to = range.0;
-            Some(packet(alike(&theirs, &to)?, to))
-        });
-        return Some((
-            "has other addresses of its own taking part than agreed",
-            shown,
-        ));
-    }
-    if crossing.flags != flags {
-        let from = theirs.first().map(|range| range.0);
-        let shown = from.and_then(|from| Some(packet(from, alike(&own, &from)?)));
-        return Some(("lets others begin, or others translate, than agreed", shown));
-    }
-    None
-}
-
-fn ranges(prefixes: &[spec::Prefix]) -> Vec<Range> {
-    tidy(prefixes.iter().flat_map(of_prefix).collect())
-}
-
-/// A port that is in the first and not in the second.
-fn more_ports(some: &[(u8, u16, u16)], others: &[(u8, u16, u16)]) -> Option<(u8, u16)> {
-    for (protocol, first, last) in some {
-        let mut edges = vec![*first];
-        edges.extend(others.iter().filter_map(|o| o.2.checked_add(1)));
-        for port in edges {
-            let is = |list: &[(u8, u16, u16)]| {
-                list.iter()
-                    .any(|(p, a, b)| p == protocol && *a <= port && port <= *b)
+        let to_uplink = kind(member.slot) == Some(CHANNEL_UPLINK);
+        if channel.kind == CHANNEL_COMPARTMENT && to_uplink {
+            let mut own = image.templates(channel).iter();
+            let to = station(entry);
+            let of = |t: &&Template| {
+                let mut bits = t.mask.iter().zip(&t.value).zip(to);
+                (t.egress, t.tag) == (member.slot, entry.tag)
+                    && bits.all(|((mask, value), to)| to & mask == *value)
             };
-            if port >= *first && port <= *last && is(some) && !is(others) {
-                return Some((*protocol, port));
-            }
+            let mut head = own.find(of).ok_or("no template lets it out there")?.value;
+            let station = head.iter_mut().zip(to);
+            station.for_each(|(to, from)| *to = from);
+            way.frame = head.to_vec();
+            return Ok((packet(&head), way));
+        }
+        if entry.mac != [0; 6] {
+            way.frame = link(entry.mac, STATION, [0x88, 0xb5]).to_vec();
+            return Ok((None, way));
+        }
+        let by = |v4: bool| {
+            let of = |slot: u32| {
+                let mut all = self.host.compartments.get(&slot)?.iter();
+                all.find_map(|at| somebody(self.host, *at, v4))
+            };
+            let outside: IpAddr = if v4 {
+                Ipv4Addr::new(198, 51, 100, 1).into()
+            } else {
+                Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()
+            };
+            let beyond = |slot: u32| match kind(slot) {
+                Some(CHANNEL_UPLINK) => Some(spec::mapped(outside)),
+                _ => of(slot),
+            };
+            Some(first(beyond(entry.ingress)?, beyond(member.slot)?, 6, 80))
+        };
+        Ok((by(true).or_else(|| by(false)), way))
+    }
+
+    /// What a template lets out that the attachment may not say.
+    fn lets_out(
+        &self,
+        image: &FabricImage<'_>,
+        slot: u32,
+        template: &Template,
+        breach: Breach,
+    ) -> Breach {
+        let Template { egress, tag, .. } = *template;
+        let head = match self.attachment(slot, tag, egress) {
+            Some(own) => forged(own, template, &demands(own)),
+            None => Some(template.value),
+        };
+        let Some(mut head) = head else {
+            return breach;
+        };
+        let mut entries = image.forwards().iter();
+        let leads = |e: &&Forward| {
+            let key = (e.ingress, e.tag, e.target);
+            let to = station(e);
+            let mut bits = template.mask.iter().zip(&template.value).zip(to);
+            let group = |mac: &[u8]| mac.first().is_some_and(|first| first & 1 == 1);
+            e.kind == FORWARD_UNICAST
+                && key == (slot, tag, egress)
+                && group(&to) == group(&head)
+                && bits.all(|((mask, value), to)| to & mask == *value)
+        };
+        let Some(entry) = entries.find(leads) else {
+            return breach.nobody("no entry of the fabric leads there");
+        };
+        head.iter_mut()
+            .zip(station(entry))
+            .for_each(|(to, from)| *to = from);
+        let way = Way {
+            frame: head.to_vec(),
+            ..Way::new(Place::Channel { slot, tag }, Place::Uplink { slot: egress })
+        };
+        match packet(&head) {
+            Some(packet) => breach.shown(packet, way),
+            None => breach.goes(way),
         }
     }
-    None
+
+    /// What becomes of a packet across an agreement that has no way of its own.
+    fn has_no_way(
+        &self,
+        image: &FabricImage<'_>,
+        agreement: &Agreement,
+        (slot, tag): (u32, u16),
+        breach: Breach,
+    ) -> Breach {
+        let entry = image.default(slot, tag);
+        let to = match entry.filter(|entry| entry.kind == FORWARD_UNICAST) {
+            None => Place::Dropped { slot: 0 },
+            Some(entry) => Place::Channel {
+                slot: entry.target,
+                tag: entry.out_tag,
+            },
+        };
+        let way = Way::new(Place::Channel { slot, tag }, to);
+        let offers = slot == agreement.offerer_slot && tag == agreement.offerer_tag;
+        let packet = users(self.host, agreement).map(|packet| match offers {
+            false => packet,
+            true => packet.reversed(),
+        });
+        match packet {
+            Some(packet) => breach.shown(packet, way),
+            None => breach.goes(way),
+        }
+    }
+}
+
+/// The station that a frame is for that goes by an entry.
+const fn station(entry: &Forward) -> [u8; 6] {
+    match entry.mac {
+        [0, 0, 0, 0, 0, 0] => STATION,
+        mac => mac,
+    }
 }

@@ -1,5 +1,6 @@
 //! What is wrong with images, for people and for the report.
 
+use crate::way::Way;
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
 use serde::Serialize;
@@ -166,6 +167,9 @@ impl fmt::Display for Written {
     }
 }
 
+/// Begins a path that nobody can send anything on.
+const NOBODY: &str = "nobody can send what shows it: ";
+
 /// Why images may not be installed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Breach {
@@ -177,7 +181,9 @@ pub struct Breach {
     pub endpoint: Option<String>,
     /// A packet that shows it, where there is one.
     pub packet: Option<Packet>,
-    /// The packet's way, in words; empty where there is no packet.
+    /// Its way through what is wrong; `None`: nobody can send it, or there is none.
+    pub way: Option<Way>,
+    /// The way in words, or why nobody can send what shows it; empty where nothing is said.
     pub path: String,
     /// What the spec says about it, and where.
     pub rules: Vec<Written>,
@@ -193,6 +199,7 @@ impl Breach {
             slot,
             endpoint: None,
             packet: None,
+            way: None,
             path: String::new(),
             rules: Vec::new(),
             what: what.into(),
@@ -202,10 +209,39 @@ impl Breach {
         self.endpoint = Some(endpoint.into());
         self
     }
-    pub(crate) fn shown(mut self, packet: Tuple, path: impl Into<String>) -> Breach {
-        self.packet = Some(packet.into());
-        self.path = path.into();
-        self
+    /// Shown by this packet, which goes this way.
+    pub(crate) fn shown(self, packet: Tuple, way: Way) -> Breach {
+        Breach {
+            packet: Some(packet.into()),
+            ..self.goes(way)
+        }
+    }
+    /// Shown by what goes this way.
+    pub(crate) fn goes(self, way: Way) -> Breach {
+        Breach {
+            path: way.to_string(),
+            way: Some(way),
+            ..self
+        }
+    }
+    /// Nobody can send what shows it, and why.
+    pub(crate) fn nobody(self, why: impl fmt::Display) -> Breach {
+        Breach {
+            way: None,
+            path: format!("{NOBODY}{why}"),
+            ..self
+        }
+    }
+    /// By this packet and way, or nobody can send one, and why.
+    pub(crate) fn shown_or(self, shown: Result<(Tuple, Way), String>) -> Breach {
+        match shown {
+            Ok((packet, way)) => self.shown(packet, way),
+            Err(why) => self.nobody(why),
+        }
+    }
+    /// Whether it is said that nobody can send what shows it.
+    pub fn is_nobodys(&self) -> bool {
+        self.path.starts_with(NOBODY)
     }
     pub(crate) fn by(mut self, rules: impl IntoIterator<Item = Written>) -> Breach {
         self.rules.extend(rules);
@@ -225,8 +261,11 @@ impl fmt::Display for Breach {
         if let Some(packet) = &self.packet {
             write!(f, "; for example {packet}")?;
         }
-        if !self.path.is_empty() {
-            write!(f, ", which goes {}", self.path)?;
+        match (&self.packet, self.path.as_str()) {
+            (_, "") => {}
+            (Some(_), path) if self.way.is_some() => write!(f, ", which goes {path}")?,
+            (None, path) if self.way.is_some() => write!(f, "; what shows it goes {path}")?,
+            (_, path) => write!(f, "; {path}")?,
         }
         for (at, rule) in self.rules.iter().enumerate() {
             let word = if at == 0 { "; the spec: " } else { ", " };

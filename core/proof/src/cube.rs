@@ -88,6 +88,26 @@ impl Cube {
         Some(both)
     }
 
+    /// First and last of each field: source, destination, source port, destination port,
+    /// protocol.
+    pub(crate) fn sides(&self) -> impl Iterator<Item = (u128, u128)> {
+        self.first.into_iter().zip(self.last)
+    }
+
+    /// Whether a packet is in it.
+    pub(crate) fn has(&self, packet: &Tuple) -> bool {
+        let address = u128::from_be_bytes;
+        let values: [u128; FIELDS] = [
+            address(packet.source),
+            address(packet.destination),
+            packet.source_port.into(),
+            packet.destination_port.into(),
+            packet.protocol.into(),
+        ];
+        let mut sides = self.sides().zip(values);
+        sides.all(|((first, last), value)| (first..=last).contains(&value))
+    }
+
     /// A packet of it.
     pub fn packet(&self) -> Tuple {
         let [source, destination, source_port, destination_port, protocol] = self.first;

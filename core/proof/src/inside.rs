@@ -2,29 +2,41 @@
 //! hold in each, whatever else it says.
 
 use crate::breach::{Breach, Class};
-use crate::cube::{Cube, Fuel, OutOfFuel};
-use crate::intend::Host;
+use crate::cube::{Cube, Fuel};
+use crate::intend::{Agreement, Host};
 use crate::known::Changed;
-use crate::likely::likely;
+use crate::likely::{likely, possible, users};
 use crate::lines::{Book, Line, Side, same, written};
-use crate::meaning::{Cubes, Witness, difference};
+use crate::meaning::{Cubes, Witness, difference, passes, stopped};
+use crate::showing::{Seat, Shown};
+use crate::solver::{self, Solver, Unsolved};
 use crate::space::{Addresses, anywhere, packets};
+use crate::way::{Place, Way};
 use guard::guard;
 use image::CompartmentImage;
-use image::compartment::NONE;
+use image::compartment::{CROSSING_OFFERER, Crossing, NONE};
 use image::rules::{Action, RuleTable};
+use wire::Tuple;
+
+/// Of so many breaches everything that could show them is looked for.
+const SHOWN: usize = 64;
+
+/// Why nobody can send a packet that is like no other.
+const NOBODYS: &str = "no packet that begins anything between addresses that somebody has, here or outside, shows just this";
 
 /// What a question about one table may cost: less than 50 ms, with room for a busy core.
 pub const TABLE_FUEL: u64 = 2_000_000;
 
 /// What does not end between tables.
-pub(crate) struct Scratch {
+pub(crate) struct Scratch<'s> {
     table: RuleTable,
+    solver: &'s dyn Solver,
 }
 
-impl Scratch {
-    pub fn new() -> Scratch {
+impl<'s> Scratch<'s> {
+    pub fn new(solver: &'s dyn Solver) -> Scratch<'s> {
         Scratch {
+            solver,
             table: RuleTable {
                 rules: Vec::new(),
                 default: Action::Deny,
@@ -44,7 +56,7 @@ pub(crate) fn tables(
     at: usize,
     index: u32,
     changed: Option<&Changed<'_>>,
-    scratch: &mut Scratch,
+    scratch: &mut Scratch<'_>,
     breaches: &mut Vec<Breach>,
 ) {
     let Some(installed) = image.endpoints().get(index as usize) else {
@@ -77,11 +89,15 @@ pub(crate) fn tables(
         let asked = Question {
             host,
             slot,
+            seat: Seat { host, slot, image },
+            index,
+            told: breaches.len(),
             book,
             at,
             side,
             table: &scratch.table,
             own,
+            solver: scratch.solver,
         };
         if !same(book, at, side, own, &scratch.table) && guard!("proof-tables-mean") {
             asked.meaning(&mut found);
@@ -119,22 +135,39 @@ fn is_six(range: &Addresses) -> bool {
     four.is_some_and(|four| range.start() > four.end() || range.end() < four.start())
 }
 
+/// How a packet is sent that shows a difference.
+#[derive(Clone, Copy)]
+enum Sent<'a> {
+    Plainly,
+    /// By an agreement's users.
+    By(&'a Agreement),
+    ByNobody,
+    /// That was not found out.
+    Unsaid,
+}
+
 struct Question<'q> {
     host: &'q Host<'q>,
     slot: u32,
+    seat: Seat<'q>,
+    /// The endpoint's in the image.
+    index: u32,
+    /// Breaches so far.
+    told: usize,
     book: &'q Book<'q>,
     at: usize,
     side: Side,
     table: &'q RuleTable,
     own: &'q [crate::ranges::Range],
+    solver: &'q dyn Solver,
 }
 
 impl Question<'_> {
-    fn spent(&self) -> Breach {
+    fn open(&self, why: Unsolved) -> Breach {
         Breach::new(
             Class::Fuel,
             self.slot,
-            format!("its {} table is not proved", self.side.word()),
+            format!("its {} table is not proved; {why}", self.side.word()),
         )
         .at(name(self.book, self.at))
     }
@@ -142,39 +175,101 @@ impl Question<'_> {
     fn meaning(&self, breaches: &mut Vec<Breach>) {
         let installed = Cubes::of(self.table);
         let Some((wanted, lines)) = self.book.cubes(self.at, self.side, self.own) else {
-            breaches.push(self.spent());
+            breaches.push(self.open(Unsolved::Fuel));
             return;
         };
         let mut fuel = Fuel(TABLE_FUEL);
-        let mut asked = |v4: bool| -> Result<Option<Witness>, OutOfFuel> {
-            let space = space(self.side, self.own, v4);
-            difference(&installed, &wanted, &space, &mut fuel)
-        };
+        let mut asked = |v4: bool| self.difference(&installed, &wanted, v4, &mut fuel);
         let both = asked(true).and_then(|four| Ok((four, asked(false)?)));
         match both {
-            Err(OutOfFuel) => breaches.push(self.spent()),
+            Err(why) => breaches.push(self.open(why)),
             Ok((None, None)) => {}
             Ok((four, six)) => {
                 let only_six = four.is_none() && self.has_four();
                 for (witness, v4) in [(four, true), (six, false)] {
                     if let Some(witness) = witness {
-                        let shown = self.likelier(witness, &installed, &wanted, v4);
-                        breaches.push(self.differs(&shown, &lines, only_six));
+                        let (shown, sent) = self.likelier(witness, &installed, &wanted, v4);
+                        breaches.push(self.differs(&shown, sent, &lines, only_six));
                     }
                 }
             }
         }
     }
 
-    /// A packet that can be sent and shows the same, if there is one. What is proved does not
-    /// depend on it.
-    fn likelier(&self, witness: Witness, installed: &Cubes, wanted: &Cubes, v4: bool) -> Witness {
-        let space = likely(self.host, self.book, self.at, self.side, v4);
-        let found = difference(installed, wanted, &space, &mut Fuel(TABLE_FUEL));
+    /// By boxes, and where those cost more than they may by the solver.
+    fn difference(
+        &self,
+        installed: &Cubes,
+        wanted: &Cubes,
+        v4: bool,
+        fuel: &mut Fuel,
+    ) -> Result<Option<Witness>, Unsolved> {
+        let space = space(self.side, self.own, v4);
+        difference(installed, wanted, &space, fuel)
+            .or_else(|_| solver::difference(self.solver, installed, wanted, &space))
+    }
+
+    /// A packet that can be sent and shows the same, and whether there is one. What is proved
+    /// does not depend on it.
+    fn likelier(
+        &self,
+        witness: Witness,
+        installed: &Cubes,
+        wanted: &Cubes,
+        v4: bool,
+    ) -> (Witness, Sent<'_>) {
         let kind = |w: &Witness| (w.installed.0, w.wanted.0, w.wanted.1.is_some());
-        match found {
-            Ok(Some(found)) if kind(&found) == kind(&witness) => found,
-            _ => witness,
+        // What is not looked at to its end says nothing.
+        let mut sure = true;
+        let mut ask = |space: &[Cube]| {
+            let found = difference(installed, wanted, space, &mut Fuel(TABLE_FUEL));
+            sure &= found == Ok(None);
+            found
+                .ok()
+                .flatten()
+                .filter(|found| kind(found) == kind(&witness))
+        };
+        let is_first = self.told < SHOWN;
+        for choose in [likely, possible].iter().take(1 + usize::from(is_first)) {
+            let space = choose(self.host, self.book, self.at, self.side, v4);
+            if let Some(found) = ask(&space) {
+                return (found, Sent::Plainly);
+            }
+        }
+        let id = self.book.view.members.get(self.at).map(|m| m.id);
+        let own = |a: &&Agreement| self.side == Side::Ingress && a.endpoint == id;
+        for agreement in self.host.agreements.iter().filter(own) {
+            let space = users(agreement, v4);
+            let Some(found) = ask(&space) else {
+                continue;
+            };
+            // Whom of them a user appears as is the switch's to choose.
+            let Tuple {
+                destination_port: port,
+                protocol,
+                ..
+            } = found.packet;
+            let all = [0; 16]..=[0xff; 16];
+            let same = Cube::new(
+                &all,
+                &all,
+                &(1024..=1024),
+                &(port..=port),
+                &(protocol..=protocol),
+            );
+            let space: Vec<Cube> = space.iter().filter_map(|part| part.and(&same)).collect();
+            let fuel = &mut Fuel(TABLE_FUEL);
+            let others = match found.installed.0 {
+                Action::Deny => passes(&[installed], &space, fuel).map(|f| f.is_some()),
+                _ => stopped(&[installed], &space, fuel).map(|f| f.is_some()),
+            };
+            if others == Ok(false) {
+                return (found, Sent::By(agreement));
+            }
+        }
+        match sure && is_first {
+            true => (witness, Sent::ByNobody),
+            false => (witness, Sent::Unsaid),
         }
     }
 
@@ -183,7 +278,13 @@ impl Question<'_> {
         member.is_some_and(|m| m.given.iter().any(|a| a.is_ipv4()))
     }
 
-    fn differs(&self, witness: &Witness, lines: &[Option<&Line>], only_six: bool) -> Breach {
+    fn differs(
+        &self,
+        witness: &Witness,
+        sent: Sent<'_>,
+        lines: &[Option<&Line>],
+        only_six: bool,
+    ) -> Breach {
         let (does, wants) = (witness.installed.0, witness.wanted.0);
         let by = witness
             .wanted
@@ -208,19 +309,72 @@ impl Question<'_> {
             None => format!("by default it is to be: {wants}"),
         };
         let what = format!("its {word} table says {does} where {wanted}");
-        Breach::new(class, self.slot, what)
-            .at(name(self.book, self.at))
-            .shown(witness.packet, self.path())
+        let breach = Breach::new(class, self.slot, what).at(name(self.book, self.at));
+        self.shown(breach, witness, sent)
             .by(by.map(|line| written(self.host, line)))
     }
 
-    fn path(&self) -> String {
-        let name = name(self.book, self.at);
-        let slot = self.slot;
-        match self.side {
-            Side::Egress => format!("from {name} by its egress table in the switch in slot {slot}"),
-            Side::Ingress => format!("to {name} by its ingress table in the switch in slot {slot}"),
+    /// With its packet, and the way that it goes past this table.
+    fn shown(&self, breach: Breach, witness: &Witness, sent: Sent<'_>) -> Breach {
+        let packet = witness.packet;
+        let (name, word) = (name(self.book, self.at), self.side.word());
+        let breach = Breach {
+            packet: Some(packet.into()),
+            ..breach
+        };
+        let (packet, mut way) = match self.goes(&packet, sent) {
+            None => return breach,
+            Some(Ok(shown)) => shown,
+            Some(Err(why)) => return breach.nobody(why),
+        };
+        way.by = format!("the {word} table of {name}");
+        match (witness.installed.0, &way.to) {
+            (Action::Deny, _) => {
+                way.to = Place::Dropped { slot: self.slot };
+                way.becomes = None;
+            }
+            (_, Place::Dropped { .. }) => {
+                return breach.nobody("it passes the table, and no route leads to who gets it");
+            }
+            _ => {}
         }
+        breach.shown(packet, way)
+    }
+
+    /// The packet that is sent, and its way but for this table.
+    fn goes(&self, packet: &Tuple, sent: Sent<'_>) -> Option<Shown> {
+        let seat = self.seat;
+        Some(match sent {
+            Sent::Unsaid => return None,
+            Sent::ByNobody => Err(NOBODYS.into()),
+            Sent::By(agreement) => {
+                let side =
+                    |c: &&Crossing| (c.agreement, c.role) == (agreement.id, CROSSING_OFFERER);
+                let v4 = !is_six(&(packet.destination..=packet.destination));
+                let service = (packet.protocol, packet.destination_port);
+                match seat.image.crossings().iter().find(side) {
+                    Some(crossing) => seat.across(crossing, Some(agreement), v4, service),
+                    None => Err("the agreement that it comes by is not there".into()),
+                }
+            }
+            Sent::Plainly => {
+                let tenant = self.image_tenant();
+                let own = seat.port(self.index);
+                let way = match self.side {
+                    Side::Egress => {
+                        Way::new(own, seat.near(self.index, tenant, &packet.destination))
+                    }
+                    Side::Ingress => Way::new(seat.near(self.index, tenant, &packet.source), own),
+                };
+                Ok((*packet, way))
+            }
+        })
+    }
+
+    fn image_tenant(&self) -> u32 {
+        let mut all = self.seat.image.tenants().iter();
+        let at = all.position(|t| t.id == self.book.view.id);
+        at.map_or(NONE, |at| at as u32)
     }
 
     fn guardrails(&self, breaches: &mut Vec<Breach>) {
@@ -231,25 +385,22 @@ impl Question<'_> {
         let installed = Cubes::of(self.table);
         let mut fuel = Fuel(TABLE_FUEL);
         for v4 in [true, false] {
-            let space = space(self.side, self.own, v4);
-            match difference(&installed, &wanted, &space, &mut fuel) {
+            match self.difference(&installed, &wanted, v4, &mut fuel) {
                 Ok(None) => {}
                 Ok(Some(witness)) => {
-                    let witness = self.likelier(witness, &installed, &wanted, v4);
+                    let (witness, sent) = self.likelier(witness, &installed, &wanted, v4);
                     let line = witness.wanted.1.and_then(|at| lines.get(at));
                     let named = line.map_or("a guardrail", |l| l.name.as_str());
                     let (does, wants) = (witness.installed.0, witness.wanted.0);
                     let word = self.side.word();
                     let what = format!("its {word} table says {does} where {named} says {wants}");
-                    breaches.push(
-                        Breach::new(Class::Guardrail, self.slot, what)
-                            .at(name(self.book, self.at))
-                            .shown(witness.packet, self.path())
-                            .by(line.map(|line| written(self.host, line))),
-                    );
+                    let breach = Breach::new(Class::Guardrail, self.slot, what)
+                        .at(name(self.book, self.at))
+                        .by(line.map(|line| written(self.host, line)));
+                    breaches.push(self.shown(breach, &witness, sent));
                 }
-                Err(OutOfFuel) => {
-                    breaches.push(self.spent());
+                Err(why) => {
+                    breaches.push(self.open(why));
                     return;
                 }
             }

@@ -423,7 +423,7 @@ fn own_addresses(subnets: &[Net<'_>], members: &mut [Member<'_>]) {
 }
 
 /// An endpoint's addresses, written or chosen.
-fn given(endpoint: &Endpoint, chosen: &[IpAddr]) -> Vec<IpAddr> {
+pub(crate) fn given(endpoint: &Endpoint, chosen: &[IpAddr]) -> Vec<IpAddr> {
     match endpoint.addresses() {
         Some(written) => written.iter().map(|a| a.value.0).collect(),
         None => chosen.to_vec(),

@@ -268,7 +268,10 @@ impl<'v> Book<'v> {
                 these(all(&is), prefixes.flat_map(|p| of_prefix(p)).collect())
             }
             Selector::Prefix(list) => {
-                let all = tidy(list.iter().flat_map(|p| of_prefix(p)).collect());
+                // Lists are long and many: room once, for one range each.
+                let mut all = Vec::with_capacity(list.len());
+                all.extend(list.iter().flat_map(|p| of_prefix(p)));
+                let all = tidy(all);
                 Party {
                     own: Own::Addresses(all.clone()),
                     peer: all,

@@ -46,6 +46,28 @@ impl Cubes {
         }
     }
 
+    pub(crate) fn rules(&self) -> &[(Cube, Action)] {
+        &self.rules
+    }
+
+    pub(crate) fn default(&self) -> Option<Action> {
+        self.default
+    }
+
+    /// What it does with a packet, and by which of its rules (`None`: its default); `None`:
+    /// it says nothing about it.
+    pub(crate) fn decide(&self, packet: &Tuple) -> Option<(Action, Option<usize>)> {
+        let by = self.rules.iter().position(|(cube, _)| cube.has(packet));
+        let rule = by.and_then(|at| self.rules.get(at));
+        let action = rule.map(|(_, action)| *action).or(self.default)?;
+        Some((action, by))
+    }
+
+    pub(crate) fn lets_through(&self, packet: &Tuple) -> bool {
+        self.decide(packet)
+            .is_some_and(|(action, _)| action != Action::Deny)
+    }
+
     fn actions(&self) -> impl Iterator<Item = (usize, Option<Cube>, Action)> {
         let rules = self
             .rules

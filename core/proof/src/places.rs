@@ -1,10 +1,11 @@
 //! Inside a compartment: who is there, with which addresses, and where routes lead.
 
-use crate::breach::{Breach, Class, Packet, plain};
+use crate::breach::{Breach, Class, plain};
 use crate::inside::name;
 use crate::intend::{Attachment, Host, View};
 use crate::lines::Book;
 use crate::ranges::{holds, of_prefix};
+use crate::showing::Seat;
 use core::net::IpAddr;
 use guard::guard;
 use image::CompartmentImage;
@@ -14,8 +15,7 @@ use image::compartment::{
 };
 use spec::{Prefix, Role, State, Via};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use wire::Tuple;
-use wire::address::{mapped, unmapped};
+use wire::address::mapped;
 
 /// Where a destination goes, in numbers of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,10 +49,12 @@ pub(crate) fn who(
     let installed: BTreeSet<u32> = image.tenants().iter().map(|t| t.id).collect();
     let wanted: BTreeSet<u32> = books.iter().map(|b| b.view.id).collect();
     if guard!("proof-tenants") && (installed != wanted || image.tenants().len() != wanted.len()) {
-        wrong(
-            Class::ImageSwapped,
-            format!("its image is for the tenants {installed:?}, and {wanted:?} are in it"),
-        );
+        let what = format!("its image is for the tenants {installed:?}, and {wanted:?} are in it");
+        let breach = Breach::new(Class::ImageSwapped, slot, what);
+        breaches.push(match (Seat { host, slot, image }).as_others() {
+            Some(shown) => breach.shown_or(shown),
+            None => breach,
+        });
         return found;
     }
     let index_of = |id: u32| image.tenants().iter().position(|t| t.id == id);
@@ -262,7 +264,13 @@ fn attached(
             && blocks == installed;
         if !right && guard!("proof-blocks") {
             let what = format!("blocks of ports behind attachment {index} are not whose they are");
-            breaches.push(Breach::new(Class::WrongTranslation, slot, what));
+            let seat = Seat { host, slot, image };
+            let shown = seat.behind(index, |id, ports| {
+                let own = blocks.iter().find(|(_, of)| **of == id);
+                own.and_then(|(number, _)| 1024u32.checked_add(number.checked_mul(size)?))
+                    == Some(u32::from(*ports.start()))
+            });
+            breaches.push(Breach::new(Class::WrongTranslation, slot, what).shown_or(shown));
         }
     }
     if image.attachments().len() != own.len() {
@@ -286,13 +294,16 @@ pub(crate) fn routes(
     };
     let wanted = intended(host, at, view);
     let ranges = image.ranges_of(index as u32);
+    let seat = Seat { host, slot, image };
     let mut edges: BTreeSet<u128> = wanted.keys().copied().collect();
     for range in ranges {
         edges.insert(u128::from_be_bytes(range.start));
         edges.extend(u128::from_be_bytes(range.end).checked_add(1));
     }
+    let ends = edges.iter().skip(1).map(|next| next - 1);
+    let ends: Vec<u128> = ends.chain([u128::MAX]).collect();
     let mut told = 0;
-    for edge in edges {
+    for (edge, end) in edges.into_iter().zip(ends) {
         let wants = wanted
             .range(..=edge)
             .next_back()
@@ -313,33 +324,15 @@ pub(crate) fn routes(
             does.map_or("where nobody is".to_owned(), |does| words(host, view, does)),
             words(host, view, wants),
         );
-        let path = match class {
-            Class::Loop => "to a machine that has no other way for it than back to this switch",
-            _ => "by the route of its destination alone",
-        };
-        breaches.push(Breach {
-            packet: Some(Packet::from(sample(view, &address))),
-            path: path.into(),
-            ..Breach::new(class, slot, what)
-        });
+        let mut shown = seat.routed(index as u32, view.tenant.name.as_str(), edge, end);
+        if let (Ok((_, way)), true) = (&mut shown, class != Class::Loop) {
+            way.back = None;
+        }
+        breaches.push(Breach::new(class, slot, what).shown_or(shown));
         told += 1;
         if told == 8 {
             break;
         }
-    }
-}
-
-/// A packet of the tenant's to an address.
-fn sample(view: &View<'_>, to: &[u8; 16]) -> Tuple {
-    let v4 = unmapped(to).is_some();
-    let all = view.members.iter().flat_map(|m| &m.all);
-    let own = all.copied().find(|a| unmapped(a).is_some() == v4);
-    Tuple {
-        source: own.unwrap_or(if v4 { mapped([0; 4]) } else { [0; 16] }),
-        destination: *to,
-        source_port: 1024,
-        destination_port: 80,
-        protocol: 6,
     }
 }
 

@@ -7,7 +7,8 @@ use crate::intend::{Host, Unknown, View};
 use crate::known::{Before, Known, Meant, Read, Same};
 use crate::lines::Book;
 use crate::numbers::Numbers;
-use crate::{places, reach};
+use crate::solver::{NoSolver, Solver};
+use crate::{crossings, places, reach, showing};
 use guard::guard;
 use image::{Aligned, CompartmentImage, Digest, FabricImage, MapError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,6 +50,18 @@ const MAX_BREACHES: usize = 1000;
 /// # Errors
 /// Every breach that was found, at least one; nothing of it may be installed.
 pub fn prove(claim: &Claim<'_>, known: &mut Known) -> Result<Vec<Digest>, Vec<Breach>> {
+    prove_by(claim, known, &NoSolver)
+}
+
+/// As [`prove`]; what the boxes do not settle within their fuel this solver is asked.
+///
+/// # Errors
+/// As [`prove`].
+pub fn prove_by(
+    claim: &Claim<'_>,
+    known: &mut Known,
+    solver: &dyn Solver,
+) -> Result<Vec<Digest>, Vec<Breach>> {
     let numbers = read(claim.numbers, known).map_err(|breach| vec![*breach])?;
     let host = Host::new(claim.spec, &numbers, claim.now);
     let host = host.map_err(|unknown| vec![unfit(0, unknown)])?;
@@ -96,7 +109,7 @@ pub fn prove(claim: &Claim<'_>, known: &mut Known) -> Result<Vec<Digest>, Vec<Br
         let before = same.before(*slot, claim.before.get(slot).copied());
         let mapped = with_compartment(bytes, claim.counted, |image| {
             let before = before.as_ref();
-            let meant = compartment(&host, *slot, tenants, image, before, &mut breaches);
+            let meant = compartment(&host, *slot, tenants, image, before, solver, &mut breaches);
             (image.digest(), meant)
         });
         match mapped {
@@ -109,6 +122,8 @@ pub fn prove(claim: &Claim<'_>, known: &mut Known) -> Result<Vec<Digest>, Vec<Br
     }
     if !breaches.is_empty() {
         breaches.truncate(MAX_BREACHES);
+        // Unreadable, it brings nothing anywhere, and is said to be unreadable.
+        let _ = with_fabric(claim.fabric, |image| showing::brought(image, &mut breaches));
         return Err(breaches);
     }
     let proved = images.values().copied().collect();
@@ -125,6 +140,7 @@ fn compartment(
     tenants: &[usize],
     image: &CompartmentImage<'_>,
     before: Option<&Before<'_>>,
+    solver: &dyn Solver,
     breaches: &mut Vec<Breach>,
 ) -> Vec<(usize, Meant)> {
     let views: Result<Vec<View<'_>>, Unknown> = tenants.iter().map(|at| host.view(*at)).collect();
@@ -139,8 +155,8 @@ fn compartment(
         .map(|(at, view)| Book::new(host, *at, view))
         .collect();
     let found = places::who(host, slot, image, &books, breaches);
-    between::crossings(host, slot, image, breaches);
-    let mut scratch = Scratch::new();
+    crossings::crossings(host, slot, image, breaches);
+    let mut scratch = Scratch::new(solver);
     for (view, (at, book)) in tenants.iter().zip(&books).enumerate() {
         places::routes(host, slot, image, *at, book, breaches);
         let changed = before.and_then(|before| before.tenant(*at, book));
@@ -162,7 +178,7 @@ fn compartment(
                 return Vec::new();
             }
         }
-        reach::check(host, slot, image, *at, book, view, &found, breaches);
+        reach::check(host, slot, image, *at, book, view, &found, solver, breaches);
     }
     let named: BTreeSet<u32> = (image.endpoints().iter())
         .flat_map(|e| [e.egress, e.ingress])

@@ -3,7 +3,7 @@
 //! It is about first packets: what answers a connection passes by the connection.
 
 use crate::breach::{Breach, Class, Written};
-use crate::cube::{Cube, Fuel, OutOfFuel};
+use crate::cube::{Cube, Fuel};
 use crate::inside::name;
 use crate::intend::{Agreement, Host};
 use crate::likely::between;
@@ -11,7 +11,10 @@ use crate::lines::{Book, Line, Side};
 use crate::meaning::{Cubes, passes, stopped};
 use crate::places::Found;
 use crate::ranges::{Range, common, of_prefix, one, others};
+use crate::showing::Seat;
+use crate::solver::{self, Solver, Unsolved};
 use crate::space::{Addresses, packets};
+use crate::way::{Place, Way};
 use core::cell::Cell;
 use guard::guard;
 use image::CompartmentImage;
@@ -40,6 +43,7 @@ struct Asked<'q> {
     line: Line,
     written: Written,
     fuel: &'q Cell<Fuel>,
+    solver: &'q dyn Solver,
     ways: Cell<u64>,
 }
 
@@ -70,6 +74,7 @@ pub(crate) fn check(
     book: &Book<'_>,
     view: usize,
     found: &Found,
+    solver: &dyn Solver,
     breaches: &mut Vec<Breach>,
 ) {
     let tenant = book.view.tenant;
@@ -93,6 +98,7 @@ pub(crate) fn check(
             line,
             written: Written::new(host.spec, "reach", reach.allowed.span),
             fuel: &fuel,
+            solver,
             ways: Cell::new(0),
         };
         let answer = asked.answer(at, view, found, &mut tables);
@@ -105,13 +111,10 @@ pub(crate) fn check(
                 format!("{} asks for a way that there is not", tenant.name.value),
             )),
             Ok(breach) => breach,
-            Err(OutOfFuel) => Some(Breach::new(
+            Err(why) => Some(Breach::new(
                 Class::Fuel,
                 slot,
-                format!(
-                    "what {} asks for takes too long to prove: ask for less, or in fewer words",
-                    tenant.name.value
-                ),
+                format!("what {} asks for is not proved; {why}", tenant.name.value),
             )),
         };
         if guard!("proof-reach") {
@@ -142,7 +145,7 @@ impl Asked<'_> {
         view: usize,
         found: &Found,
         tables: &mut Tables<'_>,
-    ) -> Result<Option<Breach>, OutOfFuel> {
+    ) -> Result<Option<Breach>, Unsolved> {
         let members = self.book.view.members.len();
         let index = |member: usize| found.get(&(view, member)).copied();
         let table = |member: usize, side: Side| {
@@ -203,7 +206,7 @@ impl Asked<'_> {
 
     /// All pairs of members: those with the same two tables together where that shows it,
     /// else one by one.
-    fn inside(&self, pairs: &Pairs<'_, '_>) -> Result<Option<Breach>, OutOfFuel> {
+    fn inside(&self, pairs: &Pairs<'_, '_>) -> Result<Option<Breach>, Unsolved> {
         let [senders, receivers] = pairs.sides.map(|(ranges, tables)| {
             let mut by_table: BTreeMap<(u32, bool), Vec<usize>> = BTreeMap::new();
             for (member, table) in tables.iter().enumerate() {
@@ -259,7 +262,7 @@ impl Asked<'_> {
         targets: &[Range],
         lists: [Option<&u32>; 2],
         known: &Tables<'_>,
-    ) -> Result<bool, OutOfFuel> {
+    ) -> Result<bool, Unsolved> {
         let hull = |of: &[Range]| match of {
             [] => None,
             [first, .., last] | [first @ last] => Some((first.0, last.1)),
@@ -341,7 +344,7 @@ impl Asked<'_> {
         tables: [Option<&u32>; 2],
         service: Option<&Agreement>,
         known: &Tables<'_>,
-    ) -> Result<Option<Breach>, OutOfFuel> {
+    ) -> Result<Option<Breach>, Unsolved> {
         let space = self.space(sources, targets, service);
         if space.is_empty() {
             return Ok(None);
@@ -358,7 +361,7 @@ impl Asked<'_> {
         };
         Ok(shown
             .or(found)
-            .map(|packet| self.breach(path, service, packet)))
+            .map(|packet| self.breach(path, service, packet, known.image)))
     }
 
     /// The packets that are asked about.
@@ -389,17 +392,27 @@ impl Asked<'_> {
         space: &[Cube],
         tables: [Option<&u32>; 2],
         known: &Tables<'_>,
-    ) -> Result<Option<Tuple>, OutOfFuel> {
+    ) -> Result<Option<Tuple>, Unsolved> {
         let lists: Vec<&Cubes> = (tables.into_iter().flatten())
             .filter_map(|table| known.known.get(table))
             .collect();
-        let mut fuel = self.fuel.get();
+        let before = self.fuel.get();
+        let mut fuel = before;
         let found = match self.allowed {
             true => stopped(&lists, space, &mut fuel).map(|f| f.map(|(_, packet)| packet)),
             false => passes(&lists, space, &mut fuel),
         };
-        self.fuel.set(fuel);
-        found
+        if let Ok(found) = found {
+            self.fuel.set(fuel);
+            return Ok(found);
+        }
+        // What is easy is not to go to the solver because one question before was hard: half
+        // is left, so that all together cost at most twice the whole.
+        self.fuel.set(Fuel(before.0 / 2));
+        match self.allowed {
+            true => solver::stopped(self.solver, &lists, space),
+            false => solver::passes(self.solver, &lists, space),
+        }
     }
 
     /// A packet that can be sent and shows the same, if there is one.
@@ -422,25 +435,43 @@ impl Asked<'_> {
 
     fn breach(
         &self,
-        (from, to): (Option<usize>, Option<usize>),
+        (from_member, to_member): (Option<usize>, Option<usize>),
         service: Option<&Agreement>,
         packet: Tuple,
+        image: &CompartmentImage<'_>,
     ) -> Breach {
         let outer = match service {
             Some(agreement) => format!("the other side of agreement {}", agreement.id),
             None => "outside".to_owned(),
         };
         let who = |member: Option<usize>| member.map_or(outer.clone(), |m| name(self.book, m));
-        let (a, b) = (who(from), who(to));
+        let (a, b) = (who(from_member), who(to_member));
         let what = match self.allowed {
             true => format!("not all passes from {a} to {b} that is to pass"),
             false => format!("something passes from {a} to {b} though none of it may"),
         };
-        let path = format!("from {a} to {b} by the switch in slot {}", self.slot);
-        let at = from.or(to).map_or(String::new(), |m| name(self.book, m));
+        let seat = Seat {
+            host: self.host,
+            slot: self.slot,
+            image,
+        };
+        let tenant = image.tenants().iter();
+        let tenant = tenant.take_while(|t| t.id != self.book.view.id).count() as u32;
+        let place = |member: Option<usize>, address: &[u8; 16]| {
+            let member = member.and_then(|m| self.book.view.members.get(m));
+            member.map_or_else(|| seat.way(tenant, address), |m| seat.port_of(m.id))
+        };
+        let to = match self.allowed {
+            true => Place::Dropped { slot: self.slot },
+            false => place(to_member, &packet.destination),
+        };
+        let way = Way::new(place(from_member, &packet.source), to);
+        let at = from_member
+            .or(to_member)
+            .map_or(String::new(), |m| name(self.book, m));
         Breach::new(Class::Reach, self.slot, what)
             .at(at)
-            .shown(packet, path)
+            .shown(packet, way)
     }
 }
 

@@ -2,7 +2,7 @@
 //! the standards write them.
 
 use crate::intend::Attachment;
-use image::fabric::Template;
+use image::fabric::{TEMPLATE_BYTES, Template};
 use std::collections::BTreeSet;
 use wire::MacAddress;
 use wire::address::{ALL_NODES, link_local, solicited_node, unmapped};
@@ -10,6 +10,12 @@ use wire::address::{ALL_NODES, link_local, solicited_node, unmapped};
 /// Whether what a template lets pass, one of those demands does that the attachment may
 /// have.
 pub(crate) fn holds(own: &Attachment, template: &Template) -> bool {
+    let may = demands(own);
+    may.iter().any(|demand| demand.is_met_by(template))
+}
+
+/// Each way to speak that an attachment has.
+pub(crate) fn demands(own: &Attachment) -> Vec<Demand> {
     let mut may: Vec<Demand> = Vec::new();
     for address in &own.addresses {
         match unmapped(address) {
@@ -27,7 +33,7 @@ pub(crate) fn holds(own: &Attachment, template: &Template) -> bool {
             core::net::IpAddr::V6(a) => routed6(own.mac, &a.octets(), prefix.len),
         });
     }
-    may.iter().any(|demand| demand.is_met_by(template))
+    may
 }
 
 /// Whether an attachment may send to this group on its uplink: ARP asks everybody
@@ -131,13 +137,13 @@ fn icmp6(mac: [u8; 6], own: &[u8; 16]) -> [Demand; 4] {
 }
 
 /// What a frame must have and must not.
-struct Demand {
+pub(crate) struct Demand {
     /// Bits that must have values: (place, mask, value).
-    bytes: Vec<(usize, u8, u8)>,
+    pub bytes: Vec<(usize, u8, u8)>,
     /// The most that a byte may be.
-    most: Vec<(u8, u8)>,
+    pub most: Vec<(u8, u8)>,
     /// Bits that must not all have these values; none: nothing is refused.
-    never: Vec<(usize, u8, u8)>,
+    pub never: Vec<(usize, u8, u8)>,
 }
 
 impl Demand {
@@ -167,6 +173,15 @@ impl Demand {
             };
             self.bytes.push((at + byte, mask, value & mask));
         }
+    }
+    /// Whether a frame is what is meant.
+    pub fn is_said_in(&self, head: &[u8; TEMPLATE_BYTES]) -> bool {
+        let byte = |at: usize| head.get(at).copied().unwrap_or(0);
+        let is = |bits: &[(usize, u8, u8)]| bits.iter().all(|(at, mask, v)| byte(*at) & mask == *v);
+        let mut most = self.most.iter();
+        is(&self.bytes)
+            && most.all(|(at, most)| byte(usize::from(*at)) <= *most)
+            && (self.never.is_empty() || !is(&self.never))
     }
     fn is_met_by(&self, template: &Template) -> bool {
         let demanded = self.bytes.iter().all(|(at, mask, value)| {

@@ -34,9 +34,14 @@ enum Changed {
 }
 
 impl Changed {
+    /// Whether the first packet of a connection is among these.
     fn concerns(&self, tuple: &Tuple) -> bool {
         match self {
-            Changed::In(regions) => regions.iter().any(|region| region.contains(tuple)),
+            Changed::In(regions) if regions.is_empty() => false,
+            Changed::In(regions) => {
+                let opening = opening(tuple);
+                regions.iter().any(|region| region.contains(&opening))
+            }
             Changed::All => true,
         }
     }
@@ -91,7 +96,7 @@ impl Edit {
                     .ends
                     .get(slot_of(side.owner) as usize)
                     .and_then(|end| end.get(which))
-                    .is_none_or(|changed| changed.concerns(&opening(tuple))))
+                    .is_none_or(|changed| changed.concerns(tuple)))
         };
         end(a, 0, &a.tuple) || end(b, 1, &b.tuple.reversed())
     }

@@ -103,6 +103,7 @@ pub(crate) fn pass(
     }
     let (from, to) = (passage.from, Some(passage.to));
     let leaving = match known(&mut state.tracking, image, frame, ip, head, from, to) {
+        Some(Ok((_, Leaving::Same))) => Leaving::Same,
         Some(known) => known?.1,
         None => fresh(state, image, frame, ip, head, passage)?,
     };
@@ -133,10 +134,15 @@ pub(crate) fn known(
     if inner::is_error(ip) {
         return related(tracking, image, frame, head, from, to);
     }
-    let segment = Segment::read(head, frame.parsed, &frame.offload, frame.total)?;
-    let tuple = Tuple::of_connection(ip, head)?;
-    let found = live(tracking, image, now, from, to, &tuple)?;
-    match tracking.judge(now, found, &segment) {
+    let segment = &Segment::read(head, frame.parsed, &frame.offload, frame.total);
+    let tuple = &Tuple::of_connection(ip, head);
+    let (segment, tuple) = (segment.as_ref()?, tuple.as_ref()?);
+    let found = live(tracking, image, now, from, to, tuple)?;
+    match tracking.judge(now, found, segment) {
+        Judgement::Pass if !tracking.connections.is_translated(found) => {
+            tracking.remember_first(now, from, to, ip, Some(found), Leaving::Same);
+            Some(Ok((Some(found), Leaving::Same)))
+        }
         Judgement::Pass => {
             let leaving = tracking.leaving(found);
             tracking.remember_first(now, from, to, ip, Some(found), leaving);

@@ -194,27 +194,34 @@ impl Switch {
             .ok_or(DropReason::NoImage)?;
         let sender = Sender::of(image, index).ok_or(DropReason::NoImage)?;
         admission::state(sender.endpoint)?;
-        let parsed = parse(ingress.head, ingress.total).map_err(admission::malformed)?;
-        let offload = offload::check(
+        // Where it was written it stays: a copy would wait for what was just stored.
+        let parsed = &parse(ingress.head, ingress.total);
+        let parsed = parsed
+            .as_ref()
+            .map_err(|error| admission::malformed(*error))?;
+        let offload = &offload::check(
             ingress.offload,
-            &parsed,
+            parsed,
             ingress.total,
             sender.endpoint.min_gso,
-        )
-        .map_err(|_| DropReason::BadOffload)?;
-        received(&ingress, &offload, out);
+        );
+        let offload = offload.as_ref().map_err(|_| DropReason::BadOffload)?;
+        received(&ingress, offload, out);
         trace::tell(out, || Step::Parsed);
-        admission::admit(image, &sender, &parsed, ingress.head)?;
+        admission::admit(image, &sender, parsed, ingress.head)?;
         trace::tell(out, || Step::Guarded);
-        self.meter(image, &sender, now, &ingress, &offload)?;
+        self.meter(image, &sender, now, &ingress, offload)?;
         trace::tell(out, || Step::Metered);
-        let mut frame = self.frame(now, &ingress, &parsed, offload, Face::gateway(&sender));
+        let mut frame = self.frame(now, &ingress, parsed, *offload, Face::gateway(&sender));
         let decision = decide(&self.state, image, &sender, &frame, ingress.head);
         trace::goes(out, image, &decision);
         if let Some(passage) = passage(image, &sender, &frame, &decision)? {
             let leaving = pass(&mut self.state, image, &frame, ingress.head, &passage);
             trace::judged(out, &mut self.state.tracking, leaving.as_ref());
-            frame.leaving = leaving?;
+            match leaving? {
+                Leaving::Same => {}
+                other => frame.leaving = other,
+            }
         }
         act(
             &mut self.state,
@@ -235,16 +242,19 @@ impl Switch {
         ingress: Ingress<'_>,
         out: &mut impl Output,
     ) -> Result<(), DropReason> {
-        let parsed = parse(ingress.head, ingress.total).map_err(admission::malformed)?;
-        let offload = outside::check(&ingress, &parsed)?;
+        let parsed = &parse(ingress.head, ingress.total);
+        let parsed = parsed
+            .as_ref()
+            .map_err(|error| admission::malformed(*error))?;
+        let offload = outside::check(&ingress, parsed)?;
         received(&ingress, &offload, out);
         trace::tell(out, || Step::Parsed);
         let state = &mut self.state;
         match image.crossing_by_tag(ingress.tag) {
             Some((index, _)) => {
-                crossing::receive(state, image, now, index, ingress, &parsed, offload, out);
+                crossing::receive(state, image, now, index, ingress, parsed, offload, out);
             }
-            None => outside::receive(state, image, now, ingress, &parsed, offload, out),
+            None => outside::receive(state, image, now, ingress, parsed, offload, out),
         }
         Ok(())
     }

@@ -114,7 +114,7 @@ impl Tracking {
             // without state. The spec bounds what is asked for.
             if let Ok(resized) = Connections::named(keys, &owners) {
                 let before = core::mem::replace(&mut self.connections, resized);
-                self.connections.inherit(before, now, stays);
+                self.connections.inherit(before, stays);
             }
             self.full = vec![0; owners.len()];
             self.owners = owners;
@@ -153,18 +153,15 @@ impl Tracking {
         {
             return;
         }
-        let epoch = self.epoch;
-        let swept = self
-            .connections
-            .sweep(now, STEP, epoch, &mut |connection| match again(
-                image,
-                epoch,
-                &connection.a,
-                &connection.b,
-            ) {
-                Some(verdict) => Rejudged::Keep(verdict),
-                None => Rejudged::Cut,
-            });
+        let (epoch, edit) = (self.epoch, &self.edit);
+        let swept =
+            self.connections
+                .sweep(now, STEP, epoch, &mut |connection| match judged(
+                    image, epoch, edit, connection,
+                ) {
+                    Some(verdict) => Rejudged::Keep(verdict),
+                    None => Rejudged::Cut,
+                });
         if swept.ended {
             self.rounds = self.rounds.saturating_sub(1);
             if self.live() == 0 {

@@ -183,7 +183,8 @@ const fn ports(protocol: u8, at: usize, partial: bool) -> Option<Ports> {
     })
 }
 
-/// The same of a quote that ends at `end`: its ports are there, its checksum may not be.
+/// The same of a quote that ends at `end`: its ports are there, its checksum may not be,
+/// and half of one is left as it is.
 fn quoted_ports(head: &[u8], quote: &Inner, end: usize) -> Option<Ports> {
     let at = quote.transport_offset;
     let found = match quote.tuple.protocol {

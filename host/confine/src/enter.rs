@@ -75,7 +75,7 @@ fn perform(stage: Stage, profile: Profile) -> Outcome {
         Stage::Limits => limits(profile),
         Stage::Speculation => speculation(),
         Stage::CoreScheduling => core_scheduling(),
-        Stage::Root => new_root(),
+        Stage::Root => new_root(profile),
         Stage::Identity => identity(profile),
         Stage::Capabilities => capabilities(),
         Stage::NoNewPrivileges => no_new_privileges(),
@@ -170,8 +170,12 @@ fn is_innate(name: &str) -> bool {
 
 /// Open files: each channel takes up to 8, and SCM_RIGHTS counts against it.
 const FILES: u64 = 65_536;
-/// The verifier's report, sealed memory, may have so many; a larger one is cut.
-const REPORT_BYTES: u64 = 1 << 20;
+/// The verifier's report and its texts for the solver, sealed memory, may each have so many.
+const REPORT_BYTES: u64 = 16 << 20;
+/// The solver may have so much memory, its program included.
+const SOLVER_BYTES: u64 = 1 << 30;
+/// And so much processor time, seconds.
+const SOLVER_SECONDS: u64 = 5;
 /// The controller's store may grow to this.
 const STORE_BYTES: u64 = 4 << 30;
 /// tokio's blocking pool and redb.
@@ -179,6 +183,7 @@ const CONTROLLER_THREADS: u64 = 64;
 
 fn limits(profile: Profile) -> Outcome {
     let controller = profile == Profile::Controller;
+    let solver = profile == Profile::Solver;
     let file_bytes = match profile {
         Profile::Controller => STORE_BYTES,
         Profile::Verifier => REPORT_BYTES,
@@ -199,6 +204,14 @@ fn limits(profile: Profile) -> Outcome {
         (libc::RLIMIT_MSGQUEUE, 0),
         (libc::RLIMIT_MEMLOCK, 0),
         (libc::RLIMIT_RTPRIO, 0),
+        (
+            libc::RLIMIT_AS,
+            if solver { SOLVER_BYTES } else { u64::MAX },
+        ),
+        (
+            libc::RLIMIT_CPU,
+            if solver { SOLVER_SECONDS } else { u64::MAX },
+        ),
     ] {
         // The baseline shares its uid's count with others in the same namespace.
         if resource == libc::RLIMIT_NPROC && profile == Profile::Baseline {
@@ -264,12 +277,13 @@ fn core_scheduling() -> Outcome {
     }
 }
 
-fn new_root() -> Outcome {
+fn new_root(profile: Profile) -> Outcome {
     if !guard!("confine-root") {
         return Ok(());
     }
-    root::replace().map_err(says)?;
-    root::verify()
+    let libraries = profile == Profile::Solver;
+    root::replace(libraries).map_err(says)?;
+    root::verify(libraries)
 }
 
 fn identity(profile: Profile) -> Outcome {
@@ -355,7 +369,8 @@ fn dumpable() -> Outcome {
 }
 
 /// Denies every file, network and scope right of the ABI that the kernel has; the
-/// controller alone keeps files below its state directory (descriptor 5).
+/// controller alone keeps files below its state directory (descriptor 5), and the solver
+/// reads libraries, and may execute its program (descriptor 4) and the loader.
 fn deny_files_and_network(profile: Profile) -> Outcome {
     if !guard!("confine-landlock") {
         return Ok(());
@@ -391,6 +406,28 @@ fn deny_files_and_network(profile: Profile) -> Outcome {
             .add_rule(PathBeneath::new(kernel::borrow(STATE_DIRECTORY), allowed))
             .map_err(says)?;
     }
+    if profile == Profile::Solver {
+        let file = AccessFs::ReadFile | AccessFs::Execute;
+        created = created
+            .add_rule(PathBeneath::new(kernel::borrow(SOLVER_PROGRAM), file))
+            .map_err(says)?;
+        for (path, allowed) in [(root::LOADER, file)]
+            .into_iter()
+            .chain(root::LIBRARIES.map(|path| (path, AccessFs::ReadFile.into())))
+        {
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            match rustix::fs::open(path, flags, Mode::empty()) {
+                Ok(fd) => {
+                    created = created
+                        .add_rule(PathBeneath::new(fd, allowed))
+                        .map_err(says)?;
+                }
+                // Not every host has each of them.
+                Err(Errno::NOENT) => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
     let status = created.restrict_self().map_err(says)?;
     if status.ruleset != landlock::RulesetStatus::FullyEnforced || !status.no_new_privs {
         return Err(format!("enforced only in part: {:?}", status.ruleset));
@@ -400,6 +437,8 @@ fn deny_files_and_network(profile: Profile) -> Outcome {
 
 /// The controller's state directory.
 const STATE_DIRECTORY: u32 = 5;
+/// What the solver becomes.
+pub(crate) const SOLVER_PROGRAM: u32 = 4;
 
 #[cfg(test)]
 mod tests {

@@ -32,4 +32,4 @@ pub use inherited::descriptor;
 pub use observe::{Observed, exit_status, observe};
 pub use profile::{Profile, Stage, Stages};
 pub use say::say;
-pub use spawn::{Child, HOST_ROOT, Spawn, SpawnError, spawn};
+pub use spawn::{Child, HOST_ROOT, Spawn, SpawnError, become_solver, spawn};

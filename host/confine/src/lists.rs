@@ -2,6 +2,7 @@
 //! process. Every entry is exercised by `tests/confinement/exercises.rs`; a test
 //! fails on an entry without an exercise: an unused rule does not stay.
 
+use crate::enter::SOLVER_PROGRAM;
 use crate::profile::Profile;
 
 /// One system call that a profile keeps.
@@ -71,6 +72,9 @@ macro_rules! entry {
     }};
 }
 const EXEC: i64 = libc::PROT_EXEC as i64;
+const WRITE_EXEC: i64 = (libc::PROT_WRITE | libc::PROT_EXEC) as i64;
+/// ARCH_SET_FS (arch_prctl(2)).
+const SET_FS: i64 = 0x1002;
 /// What a thread is: everything shared.
 const THREAD: i64 = (libc::CLONE_VM | libc::CLONE_THREAD | libc::CLONE_SIGHAND) as i64;
 /// No namespace is made by the way.
@@ -296,13 +300,64 @@ const STORING: &[Entry] = &[
 /// What the verifier says beside its messages.
 const REPORTING: &[Entry] = &[
     entry!(SYS_write, "its report, into memory; a panic's last words"),
-    entry!(SYS_memfd_create, "its report"),
+    entry!(SYS_read, "the solver's answer, from its pipe"),
+    entry!(SYS_memfd_create, "its report; texts for the solver"),
     entry!(SYS_fchmod, "the report's file is its maker's alone"),
     entry!(
         SYS_fcntl,
         [[is(1, libc::F_ADD_SEALS as i64)]],
         "seal the report"
     ),
+];
+
+/// Becoming the host's z3, which the loader puts together; and what that does. What may be
+/// opened and executed at all Landlock says.
+const SOLVING: &[Entry] = &[
+    entry!(
+        SYS_dup2,
+        [[is(1, 0)], [is(1, 1)]],
+        "the text becomes its input, the pipe its output"
+    ),
+    entry!(
+        SYS_execveat,
+        [[is(0, SOLVER_PROGRAM as i64), is(4, EMPTY_PATH)]],
+        "the program at its descriptor, which is closed by that"
+    ),
+    entry!(SYS_openat, "libraries; Landlock keeps it to them"),
+    entry!(
+        SYS_newfstatat,
+        [[is(3, 0)]],
+        "which of the libraries' folders there are"
+    ),
+    entry!(SYS_access, "whether there is a list of what to load first"),
+    entry!(SYS_read, "a library's head; the text"),
+    entry!(SYS_pread64, "a library's head"),
+    entry!(
+        SYS_mmap,
+        [[
+            bits(2, WRITE_EXEC, EXEC),
+            bits(3, libc::MAP_ANONYMOUS as i64, 0)
+        ]],
+        "a library's code, from its file"
+    ),
+    entry!(
+        SYS_arch_prctl,
+        [[is(0, SET_FS)]],
+        "start of a program: where its thread's own data is"
+    ),
+    entry!(SYS_set_tid_address, "start of a program"),
+    entry!(SYS_set_robust_list, "start of a program"),
+    entry!(SYS_rseq, "start of a program"),
+    entry!(
+        SYS_prlimit64,
+        [[is(0, 0), bits(2, -1, 0)]],
+        "start of a program: how large its stack is (not to change it)"
+    ),
+    entry!(
+        SYS_sched_getaffinity,
+        "how many cores there are, where no file says it"
+    ),
+    entry!(SYS_write, "its answer; last words"),
 ];
 
 /// The list of a profile, in groups. A call may stand in several with different
@@ -312,6 +367,7 @@ pub fn groups(profile: Profile) -> &'static [&'static [Entry]] {
         Profile::Switch | Profile::Fabric => &[RUNTIME, CONTROL, WAITING, PORTS, PRECISE_WAITING],
         Profile::Auditor => &[RUNTIME, CONTROL, WAITING, PORTS, PRECISE_WAITING],
         Profile::Verifier => &[RUNTIME, CONTROL, REPORTING],
+        Profile::Solver => &[RUNTIME, CONTROL, SOLVING],
         Profile::Controller => &[RUNTIME, CONTROL, WAITING, PORTS, THREADS, SERVING, STORING],
         Profile::Supervisor | Profile::Baseline => &[],
     }

@@ -15,6 +15,8 @@ pub enum Profile {
     Auditor,
     /// The verifier: its control socket; it reads sealed memory and writes its report.
     Verifier,
+    /// The solver: a text in, a pipe out; becomes the host's z3, whose libraries it reads.
+    Solver,
     /// The controller: threads, an accepted unix socket, files below one directory.
     Controller,
     /// The supervisor: keeps its privilege; no stage applies.
@@ -34,6 +36,7 @@ impl Profile {
             Profile::Fabric => "fabric",
             Profile::Auditor => "auditor",
             Profile::Verifier => "verifier",
+            Profile::Solver => "solver",
             Profile::Controller => "controller",
             Profile::Supervisor => "supervisor",
             Profile::Baseline => "baseline",
@@ -48,11 +51,12 @@ impl Profile {
     }
 
     /// Every profile.
-    pub const ALL: [Profile; 7] = [
+    pub const ALL: [Profile; 8] = [
         Profile::Switch,
         Profile::Fabric,
         Profile::Auditor,
         Profile::Verifier,
+        Profile::Solver,
         Profile::Controller,
         Profile::Supervisor,
         Profile::Baseline,
@@ -60,7 +64,8 @@ impl Profile {
 
     /// Descriptors that it starts with, from 3 on. Switch, fabric, auditor,
     /// verifier and baseline: the control socket. Controller: the control socket, the listening
-    /// API socket, its state directory. Others: whatever they were given.
+    /// API socket, its state directory. Solver: the control socket, the program that it
+    /// becomes. Others: whatever they were given.
     pub const fn descriptors(self) -> u32 {
         match self {
             Profile::Switch
@@ -68,6 +73,7 @@ impl Profile {
             | Profile::Auditor
             | Profile::Verifier
             | Profile::Baseline => 1,
+            Profile::Solver => 2,
             Profile::Controller => 3,
             Profile::Supervisor => 0,
         }
@@ -111,7 +117,8 @@ pub enum Stage {
     Speculation = 3,
     /// A core-scheduling cookie of its own, where the kernel has that.
     CoreScheduling = 4,
-    /// The root is an empty read-only directory; the old tree is gone.
+    /// The root is an empty read-only directory; the old tree is gone. The solver's holds
+    /// the host's libraries, read-only.
     Root = 5,
     /// No supplementary group; real, effective and saved ids the same.
     Identity = 6,

@@ -8,7 +8,7 @@ use crate::cgroup::{Cgroup, CgroupError};
 use crate::kernel;
 use crate::profile::{PROFILE_VARIABLE, Profile};
 use rustix::io::Errno;
-use std::ffi::{CString, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
@@ -412,6 +412,38 @@ fn place(fd: RawFd, target: RawFd) -> Result<(), Errno> {
     } else {
         Ok(())
     }
+}
+
+/// Becomes a program, with input and output from and to there, and no environment: what the
+/// solver does once it is confined, whose filter wants the program to be descriptor 4.
+/// Returns only if it fails.
+pub fn become_solver(
+    program: BorrowedFd<'_>,
+    input: OwnedFd,
+    output: OwnedFd,
+    arguments: &[&CStr],
+) -> Errno {
+    for (fd, target) in [(input, 0), (output, 1)] {
+        if let Err(error) = place(fd.as_raw_fd(), target) {
+            return error;
+        }
+    }
+    let ends = [core::ptr::null::<c_char>()];
+    let arguments: Vec<_> = (arguments.iter().map(|word| word.as_ptr()))
+        .chain(ends)
+        .collect();
+    // SAFETY: both arrays end in null and hold C strings that outlive the call.
+    unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            program.as_raw_fd(),
+            c"".as_ptr(),
+            arguments.as_ptr(),
+            ends.as_ptr(),
+            libc::AT_EMPTY_PATH,
+        );
+    }
+    kernel::errno()
 }
 
 fn pipe() -> Result<(OwnedFd, OwnedFd), SpawnError> {

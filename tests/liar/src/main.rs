@@ -6,9 +6,12 @@
 //! all of it, `bulkhead-liar-tag` (a link to it) or `bulkhead-liar tag` tells lies
 //! about tags only; [`lies::Lie`] lists them.
 //!
+//! `bulkhead-liar controller` is no switch but whoever took a controller over; see there.
+//!
 //! It counts what it sent in its counters page: slot 0 `TxFrames` in all, and slot
 //! n `TxFrames` of the n-th kind of lie, where the page has that slot.
 
+mod controller;
 mod crossings;
 mod frames;
 mod lies;
@@ -22,6 +25,10 @@ use lies::Liar;
 use post::Post;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut words = std::env::args().skip(1);
+    if words.next().is_some_and(|word| word == "controller") {
+        return controller::run(words);
+    }
     let only = lies::chosen(std::env::args())?;
     let control = worker::start(Profile::Switch, ROLE_SWITCH)?;
     let mut post = Post::new(control);

@@ -5,9 +5,11 @@ use super::acts::{Score, title};
 use super::gateway::{FILE, spec};
 use super::say;
 use super::stage::Stage;
+use super::takeover::taken_over;
 use crate::client::encoded;
 use crate::exit::{Exit, Trouble};
 use api::{Applied, Traces};
+use command::bundle::{Bundle, Part};
 use image::compartment::NONE;
 use image::fabric::{FORWARD_UNICAST, Forward};
 use image::rules::Action;
@@ -73,6 +75,23 @@ impl Tables {
         proof::prove(&claim, &mut Known::default())
             .err()
             .unwrap_or_default()
+    }
+
+    /// The same question for a verifier's process.
+    fn question(&self) -> Vec<u8> {
+        let part = |slot: &u32| self.images.get(slot).map(|bytes| Part::Bytes(bytes));
+        let slots = self.images.keys().filter(|slot| **slot != FABRIC);
+        let bundle = Bundle {
+            now: self.now,
+            source: FILE,
+            spec: Part::Bytes(self.spec.source.text().as_bytes()),
+            numbers: &self.numbers,
+            fabric: part(&FABRIC),
+            compartments: slots
+                .filter_map(|slot| Some((*slot, part(slot)?)))
+                .collect(),
+        };
+        bundle.write()
     }
 
     fn slot(&self, tenant: &str) -> Option<u32> {
@@ -146,9 +165,7 @@ pub async fn breach(
     installed: Option<String>,
 ) -> Result<(), Trouble> {
     title("a planted breach: tables are tampered with between compiler and proof");
-    say(
-        "   (asked of the engine that every apply asks; the supervisor installs only what its verifier proved)",
-    );
+    say("   (asked of the engine that every apply asks; then handed to this host's own daemons)");
     let text = spec(installed.as_deref().unwrap_or("outside"));
     let honest = Tables::compile(&text)?.breaches();
     score.line(
@@ -176,6 +193,11 @@ pub async fn breach(
         if class == Class::MissingDeny {
             shown = found.packet;
         }
+        let target = match found.slot {
+            FABRIC => command::verbs::FABRIC,
+            slot => slot,
+        };
+        taken_over(stage, score, target, &tables.question()).await?;
     }
     if let (Some(packet), true) = (shown, installed.is_some()) {
         dropped(stage, score, &packet).await?;

@@ -8,6 +8,7 @@ mod crash;
 mod gateway;
 mod service;
 mod stage;
+mod takeover;
 
 use crate::args::Demo;
 use crate::exit::{Exit, Trouble};

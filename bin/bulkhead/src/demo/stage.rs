@@ -52,6 +52,37 @@ impl Stage {
         Ok(stage)
     }
 
+    /// Waits for a controller that was started anew, at most 15 seconds.
+    pub async fn answers_again(&self) -> Result<(), Trouble> {
+        let end = Instant::now() + Duration::from_secs(15);
+        // Bound: 15 seconds.
+        while Instant::now() < end {
+            if self.client.answers().await {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let what = format!("the daemon does not answer any more:\n{}", self.log());
+        Err(Trouble::new(Exit::Failed, what, ""))
+    }
+
+    /// A process below the keeper, by its program's name.
+    pub fn child(&self, name: &str) -> Option<u32> {
+        let mut open = vec![self.keeper.as_ref()?.id()?];
+        while let Some(process) = open.pop() {
+            let line = fs::read_to_string(format!("/proc/{process}/cmdline"));
+            let line = line.unwrap_or_default();
+            let program = line.split('\0').next().unwrap_or_default();
+            if program.rsplit('/').next() == Some(name) {
+                return Some(process);
+            }
+            let below = format!("/proc/{process}/task/{process}/children");
+            let below = fs::read_to_string(below).unwrap_or_default();
+            open.extend(below.split_whitespace().flat_map(str::parse::<u32>));
+        }
+        None
+    }
+
     async fn wait_for_answer(&mut self) -> Result<(), Trouble> {
         let end = Instant::now() + Duration::from_secs(15);
         // Bound: 15 seconds.

@@ -23,6 +23,9 @@ pub async fn up(up: &Up, json: bool) -> Result<Exit, Trouble> {
     let run_dir = std::path::absolute(&up.run_dir)?;
     let state_dir = std::path::absolute(&up.state_dir)?;
     let mut command = keeper(&run_dir, &state_dir, up.rootless)?;
+    if let Some(solver) = &up.solver {
+        command.arg("--solver").arg(std::path::absolute(solver)?);
+    }
     for (word, number) in [
         ("--owner", up.owner),
         ("--readers", up.readers),

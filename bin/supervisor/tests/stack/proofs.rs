@@ -22,6 +22,10 @@ pub const TESTS: &[(&str, fn())] = &[
         a_switch_or_a_controller_that_speaks_of_proofs_counts_for_nothing,
     ),
     (
+        "a_switch_that_asks_for_a_solver_is_killed",
+        a_switch_that_asks_for_a_solver_is_killed,
+    ),
+    (
         "a_verifier_that_dies_at_its_work_is_replaced_and_proves_nothing",
         a_verifier_that_dies_at_its_work_is_replaced_and_proves_nothing,
     ),
@@ -142,6 +146,16 @@ fn a_switch_or_a_controller_that_speaks_of_proofs_counts_for_nothing() {
     assert_eq!(unasked(&mut host, 4, NEVER_PROVED), Err(NOT_PROVED));
     // Not by their word: the verifier was killed for its silence.
     assert_eq!(host.answer(asked).0.error, NOT_PROVED);
+}
+
+fn a_switch_that_asks_for_a_solver_is_killed() {
+    let mut host = Host::start();
+    host.ok(&red(3, 118));
+    proved(&mut host, &[1]);
+    let (fd, install) = epoch_image(3, 1);
+    host.send_with(&install, &[&fd]);
+    let died = host.event(EventKind::Died);
+    assert_eq!((died.target, died.cause), (3, CAUSE_REPORT));
 }
 
 fn a_verifier_that_dies_at_its_work_is_replaced_and_proves_nothing() {

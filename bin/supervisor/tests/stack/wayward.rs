@@ -11,13 +11,14 @@ use command::bundle::{Bundle, Part};
 use command::verbs::{
     AddPort, Attach, CAUSE_EXIT, FABRIC, Lying, NeedReplace, PROVE_TO_INSTALL, PROVED_AT_ONCE,
     PortClosed, Prove, Proved, ROLE_FABRIC, ROLE_SWITCH, ROLE_VERIFIER, Ready, RemovePort, Report,
-    Running, START_FRESH, UseImage, VERDICT_BREACHES, Verdict,
+    Running, START_FRESH, Solve, UseImage, VERDICT_BREACHES, Verdict,
 };
 use confine::Profile;
 use rustix::event::{PollFd, PollFlags, poll};
 use seqpacket::Socket;
 use shm::{CountersPage, SealedImage, Words};
 use std::io::Write;
+use std::os::fd::AsFd;
 use telemetry::counters::{Counter, ProcessWord};
 
 /// Exits with a code while working on slot 1, when it gets its image.
@@ -58,6 +59,8 @@ const SILENT_FIRST: u32 = 115;
 const BREACH: u32 = 116;
 /// Says that it proved the image of [`NEVER_PROVED`], and a verdict, when it gets its image.
 const JUDGES: u32 = 117;
+/// Asks for a solver, when it gets its image.
+const ASKS: u32 = 118;
 /// A word that it writes in its journal.
 const WRITTEN: usize = 100;
 /// The epoch of an image that no verifier is asked about.
@@ -212,6 +215,10 @@ fn act(mode: u32, control: &Socket, page: &CountersPage, image: &UseImage) {
                 say(Message::new(serial, &body));
             }
             say(Message::new(serial, &Verdict::default()));
+        }
+        ASKS => {
+            let error = std::io::stderr();
+            let _ = control.send(&Message::new(0, &Solve::default()), &[error.as_fd()]);
         }
         REPLACE => say(Message::new(0, &NeedReplace { slot: 0 })),
         _ => {}

@@ -4,10 +4,12 @@
 use super::{Connections, Side};
 use crate::state::State;
 use guard::guard;
+use wire::Tuple;
 
 /// Records moved between two times that memory is given back.
 const GIVE_BACK: usize = 1 << 14;
-/// Changes of room of which connections are on their way at once. One more, and all come.
+/// Changes of room of which connections are on their way at once. One more waits until
+/// all have come.
 const CHANGES: u32 = 4;
 
 /// The room of before.
@@ -19,13 +21,28 @@ pub(super) struct Former {
     stays: Box<[bool]>,
 }
 
+/// A room that waits until the connections of former ones have come. Until then the present
+/// one is used, and whoever has no room there has no connections.
+pub(super) struct Waiting {
+    room: Connections,
+    /// By owner in the present room: whether its connections go on. Those that do not are
+    /// gone at once.
+    stays: Box<[bool]>,
+}
+
 impl Connections {
     /// Takes over from other connections, those between owners that `stays` names, as far
     /// as they find a place; and their journal. They come by [`Connections::move_some`],
-    /// and where they are asked for before.
-    pub fn inherit(&mut self, mut before: Connections, now: u64, stays: impl Fn(u32) -> bool) {
-        if before.changes() >= CHANGES {
-            while before.move_some(now, u32::MAX) {}
+    /// and where they are asked for before; no call takes longer for how many there are. While
+    /// those of some changes before are still on their way, this one waits.
+    pub fn inherit(&mut self, mut before: Connections, stays: impl Fn(u32) -> bool) {
+        if before.changes() >= CHANGES || before.waiting.is_some() {
+            let room = core::mem::replace(self, before);
+            let stays =
+                (0..self.owners.len() as u32).map(|owner| self.stays(owner) && stays(owner));
+            let stays = stays.collect();
+            self.waiting = Some(Box::new(Waiting { room, stays }));
+            return;
         }
         self.journal = before.journal.take();
         for (owner, own) in before.owners.iter().zip(&mut self.owners) {
@@ -43,21 +60,35 @@ impl Connections {
 
     /// Whether connections of before a change of room are still on their way.
     pub fn is_moving(&self) -> bool {
-        self.former.is_some()
+        self.former.is_some() || self.waiting.is_some()
+    }
+
+    /// Whether an owner's connections go on in the room that waits, if one does.
+    pub(super) fn stays(&self, owner: u32) -> bool {
+        let Some(waiting) = self.waiting.as_ref().filter(|_| guard!("flow-waiting")) else {
+            return true;
+        };
+        waiting.stays.get(owner as usize) == Some(&true)
     }
 
     /// Moves some of them, at most `budget` records; whether there are more.
     pub fn move_some(&mut self, now: u64, budget: u32) -> bool {
         for _ in 0..budget {
             let Some(former) = &mut self.former else {
-                return false;
+                let Some(waiting) = self.waiting.take() else {
+                    return false;
+                };
+                let Waiting { room, stays } = *waiting;
+                let before = core::mem::replace(self, room);
+                self.inherit(before, |owner| stays.get(owner as usize) == Some(&true));
+                continue;
             };
             if former.connections.move_some(now, 1) {
                 continue;
             }
             let Some(at) = former.owners.checked_sub(1) else {
                 self.former = None;
-                return false;
+                continue;
             };
             let before = &mut former.connections;
             let owner = before.owners.get_mut(at).filter(|owner| owner.used != 0);
@@ -72,7 +103,7 @@ impl Connections {
                 former.connections.give_back(number as usize);
             }
         }
-        self.former.is_some()
+        self.is_moving()
     }
 
     /// Does without the records from here on.
@@ -87,17 +118,17 @@ impl Connections {
 
     /// Has the connection that a packet's side is of, if it is still on its way.
     #[inline]
-    pub(super) fn fetch(&mut self, now: u64, hash: u64, side: &Side) {
+    pub(super) fn fetch(&mut self, now: u64, hash: u64, owner: u32, zone: u16, tuple: &Tuple) {
         if self.former.is_some() && guard!("flow-moving") {
-            self.fetch_former(now, hash, side);
+            self.fetch_former(now, hash, owner, zone, tuple);
         }
     }
 
     #[cold]
-    fn fetch_former(&mut self, now: u64, hash: u64, side: &Side) {
+    fn fetch_former(&mut self, now: u64, hash: u64, owner: u32, zone: u16, tuple: &Tuple) {
         let found = self.former.as_mut().and_then(|former| {
-            former.connections.fetch(now, hash, side);
-            former.connections.look(hash, side)
+            former.connections.fetch(now, hash, owner, zone, tuple);
+            former.connections.look(hash, owner, zone, tuple)
         });
         if let Some(found) = found {
             self.take_over(now, found.id);

@@ -11,6 +11,16 @@ use crate::state::State;
 /// Sets beside its own two in which a new connection looks for a half-open one to evict.
 const LOOK: u32 = 8;
 
+/// Whom a newcomer may take a place of.
+#[derive(Clone, Copy)]
+pub(super) struct Claim {
+    zone: u16,
+    /// Half-open connections that its zone has, without it.
+    has: u32,
+    /// What each zone may have of them where others want as much.
+    share: u32,
+}
+
 impl Connections {
     /// Links of the chain under a head.
     pub(super) fn chain(&self, head: usize) -> usize {
@@ -40,9 +50,11 @@ impl Connections {
         let (forth, back) = (self.hash(a), self.hash(b));
         // An expired one has its sides no longer.
         for (hash, side) in [(forth, a), (back, b)] {
-            self.fetch(now, hash, side);
-            if let Some(found) = self.look(hash, side) {
-                let taken = self.record(found.id).is_some_and(|r| !r.expired(now));
+            let Side { owner, zone, tuple } = side;
+            self.fetch(now, hash, *owner, *zone, tuple);
+            if let Some(found) = self.look(hash, *owner, *zone, tuple) {
+                let has = |r: &Record| !r.expired(now) && self.goes_on(r);
+                let taken = self.record(found.id).is_some_and(has);
                 if guard!("flow-taken") && taken {
                     return Err(Refused::Taken);
                 }
@@ -50,9 +62,10 @@ impl Connections {
             }
         }
         let head = self.head(back);
-        let room = self.chain(head) < CHAIN;
-        let number = match room {
-            true => self.room(now, a.owner, forth),
+        let half_open = record.state().is_some_and(State::is_half_open);
+        let may = self.stays(a.owner) && self.stays(b.owner);
+        let number = match may && self.chain(head) < CHAIN {
+            true => self.room_of(now, a, forth, half_open),
             false => None,
         };
         let (Some(number), Some(places)) = (number, self.places(forth, a.owner)) else {
@@ -63,13 +76,11 @@ impl Connections {
         };
         let placed = index::insert(&mut self.sets, &places, Ways::HalfOpen, number);
         debug_assert!(placed, "room made one");
-        let state = record.state();
         let Some(owner) = self.owners.get_mut(a.owner as usize) else {
             return Err(Refused::Sides);
         };
         let id = owner.first_record + number;
         owner.live += 1;
-        owner.half_open += u32::from(state.is_some_and(State::is_half_open));
         record.set(WAITS, true);
         if let Some(slot) = self.heads.get_mut(head) {
             record.next = core::mem::replace(slot, id + 1);
@@ -86,9 +97,42 @@ impl Connections {
         Ok(id)
     }
 
+    /// As [`Connections::room`], for a connection that `a` begins; it is counted if it is
+    /// half-open and got one.
+    fn room_of(&mut self, now: u64, a: &Side, hash: u64, half_open: bool) -> Option<u32> {
+        if !half_open {
+            return self.room(now, a.owner, hash, None);
+        }
+        let has = self.shares.add(a.owner, a.zone)?;
+        let own = self.owners.get_mut(a.owner as usize)?;
+        own.zones += u32::from(has == 0);
+        let claim = Claim {
+            zone: a.zone,
+            has,
+            share: quarter(own.capacity) / own.zones.max(1),
+        };
+        let number = self.room(now, a.owner, hash, Some(&claim));
+        let own = self.owners.get_mut(a.owner as usize)?;
+        own.half_open += 1;
+        if number.is_none() {
+            self.no_longer_half_open(a.owner, a.zone);
+        }
+        number
+    }
+
+    /// A half-open connection of this zone is gone, or no longer half-open.
+    fn no_longer_half_open(&mut self, owner: u32, zone: u16) {
+        let left = self.shares.take(owner, zone);
+        if let Some(own) = self.owners.get_mut(owner as usize) {
+            own.half_open = own.half_open.saturating_sub(1);
+            own.zones = own.zones.saturating_sub(u32::from(left == 0));
+        }
+    }
+
     /// A free record of the owner, as its number there, and a free way for it: evicts
-    /// as it must. `None`: none may be evicted.
-    pub(super) fn room(&mut self, now: u64, owner: u32, hash: u64) -> Option<u32> {
+    /// as it must, half-open ones by their share if it has a claim. `None`: none may be
+    /// evicted.
+    fn room(&mut self, now: u64, owner: u32, hash: u64, claim: Option<&Claim>) -> Option<u32> {
         let places = self.places(hash, owner)?;
         let own = self.owners.get(owner as usize)?;
         if own.sets == 0 {
@@ -102,21 +146,21 @@ impl Connections {
                 false => self.over_victim(now, owner, places.sets),
             };
             let victim = over
-                .or_else(|| self.half_open_victim(now, owner, places.sets, true))
-                .or_else(|| self.nearby(now, owner));
+                .or_else(|| self.half_open_victim(now, owner, places.sets, claim))
+                .or_else(|| self.nearby(now, owner, claim));
             let victim = match many {
                 true => victim,
                 // Of the established first who has no place of its own.
                 false => victim
-                    .or_else(|| self.half_open_victim(now, owner, places.sets, false))
+                    .or_else(|| self.waiting_victim(now, owner, places.sets))
                     .or_else(|| self.idle_victim(now, owner, places.sets)),
             };
             self.evict(victim?);
         }
         if !self.has_way(&places) {
             let victim = self
-                .half_open_victim(now, owner, places.sets, true)
-                .or_else(|| self.half_open_victim(now, owner, places.sets, false))?;
+                .half_open_victim(now, owner, places.sets, claim)
+                .or_else(|| self.waiting_victim(now, owner, places.sets))?;
             self.evict(victim);
         }
         let own = self.owners.get_mut(owner as usize)?;
@@ -132,7 +176,7 @@ impl Connections {
         Some(own.used - 1)
     }
 
-    pub(super) fn has_way(&self, places: &Places) -> bool {
+    fn has_way(&self, places: &Places) -> bool {
         places
             .sets
             .iter()
@@ -140,39 +184,77 @@ impl Connections {
             .any(|set| set.numbers(Ways::HalfOpen).count() < index::HALF_OPEN_WAYS)
     }
 
-    /// Of the connections in these sets' half-open ways the one that was silent
-    /// longest: of those that are half-open, else of those that wait for a place.
-    pub(super) fn half_open_victim(
+    /// The records in these sets' half-open ways.
+    fn half_open_ways(&self, owner: u32, sets: [usize; 2]) -> impl Iterator<Item = (u32, &Record)> {
+        let first = self.owners.get(owner as usize).map(|own| own.first_record);
+        sets.into_iter()
+            .filter_map(|at| self.sets.get(at))
+            .flat_map(|set| set.numbers(Ways::HalfOpen))
+            .filter_map(move |number| {
+                let id = first? + number;
+                Some((id, self.record(id)?))
+            })
+    }
+
+    /// Of the half-open connections in these sets the one that gives way to a newcomer
+    /// first.
+    fn half_open_victim(
         &self,
         now: u64,
         owner: u32,
         sets: [usize; 2],
-        half_open: bool,
+        claim: Option<&Claim>,
     ) -> Option<u32> {
-        let first = self.owners.get(owner as usize)?.first_record;
-        sets.iter()
-            .filter_map(|&at| self.sets.get(at))
-            .flat_map(|set| set.numbers(Ways::HalfOpen))
-            .map(|number| first + number)
-            .filter(|&id| {
-                let state = self.record(id).and_then(Record::state);
-                state.is_some_and(|state| state.is_half_open() == half_open)
+        self.half_open_ways(owner, sets)
+            .filter(|(_, record)| record.state().is_some_and(State::is_half_open))
+            .filter_map(|(id, record)| {
+                let turn = self.turn(now, owner, record, claim)?;
+                Some((turn, record.age(now), id))
             })
-            .max_by_key(|&id| self.record(id).map_or(0, |record| record.age(now)))
+            .max_by_key(|&(turn, age, _)| (turn, age))
+            .map(|(.., id)| id)
+    }
+
+    /// Whether a half-open connection gives way to a newcomer with this claim, the highest
+    /// first: what is expired to anyone, of zones that have more than their share to one that
+    /// has less, else of its own zone alone.
+    fn turn(&self, now: u64, owner: u32, record: &Record, claim: Option<&Claim>) -> Option<u8> {
+        let Some(&Claim { zone, has, share }) = claim else {
+            return Some(0);
+        };
+        if record.expired(now) {
+            return Some(2);
+        }
+        if record.zone() == zone || !guard!("flow-zone-share") {
+            return Some(0);
+        }
+        // Where there are more zones than places, one that has none is below its share.
+        let below = has < share || has == 0;
+        let over = || self.shares.count(owner, record.zone()) > share.max(has);
+        (below && over()).then_some(1)
+    }
+
+    /// Of the established connections in these sets that wait for a place the one that was
+    /// silent longest.
+    fn waiting_victim(&self, now: u64, owner: u32, sets: [usize; 2]) -> Option<u32> {
+        self.half_open_ways(owner, sets)
+            .filter(|(_, record)| record.state().is_some_and(|state| !state.is_half_open()))
+            .max_by_key(|(_, record)| record.age(now))
+            .map(|(id, _)| id)
     }
 
     /// A half-open one in the sets where the owner's hand stands. Bound: [`LOOK`] sets.
-    pub(super) fn nearby(&mut self, now: u64, owner: u32) -> Option<u32> {
+    fn nearby(&mut self, now: u64, owner: u32, claim: Option<&Claim>) -> Option<u32> {
         let own = self.owners.get_mut(owner as usize)?;
         let (first, count, hand) = (own.first_set, own.sets, own.hand);
         own.hand = (hand + LOOK) % count.max(1);
         (0..LOOK.min(count))
             .map(|step| (first + (hand + step) % count) as usize)
-            .find_map(|set| self.half_open_victim(now, owner, [set, set], true))
+            .find_map(|set| self.half_open_victim(now, owner, [set, set], claim))
     }
 
     /// A connection in these sets that is over, or was silent for too long.
-    pub(super) fn over_victim(&self, now: u64, owner: u32, sets: [usize; 2]) -> Option<u32> {
+    fn over_victim(&self, now: u64, owner: u32, sets: [usize; 2]) -> Option<u32> {
         let first = self.owners.get(owner as usize)?.first_record;
         sets.iter()
             .filter_map(|&at| self.sets.get(at))
@@ -190,7 +272,7 @@ impl Connections {
 
     /// Of the established connections in these sets the idle one that was silent
     /// longest.
-    pub(super) fn idle_victim(&self, now: u64, owner: u32, sets: [usize; 2]) -> Option<u32> {
+    fn idle_victim(&self, now: u64, owner: u32, sets: [usize; 2]) -> Option<u32> {
         let first = self.owners.get(owner as usize)?.first_record;
         sets.iter()
             .filter_map(|&at| self.sets.get(at))
@@ -219,9 +301,11 @@ impl Connections {
     /// A connection changed its state.
     pub(super) fn changed(&mut self, now: u64, id: u32, before: State, state: State) {
         if before.is_half_open() && !state.is_half_open() {
-            let owner = self.record(id).map(|record| record.a().owner);
-            if let Some(owner) = owner.and_then(|o| self.owners.get_mut(o as usize)) {
-                owner.half_open = owner.half_open.saturating_sub(1);
+            let Some(a) = self.record(id).map(Record::a) else {
+                return;
+            };
+            self.no_longer_half_open(a.owner, a.zone);
+            if let Some(owner) = self.owners.get_mut(a.owner as usize) {
                 // What ended before it was established needs no place.
                 owner.counters.established += u64::from(!state.is_over());
             }
@@ -293,17 +377,18 @@ impl Connections {
             return;
         };
         owner.live = owner.live.saturating_sub(1);
-        let half_open = record.state().is_some_and(State::is_half_open);
-        owner.half_open = owner.half_open.saturating_sub(u32::from(half_open));
         *counter(&mut owner.counters) += 1;
         if let Some(slot) = self.records.get_mut(id as usize) {
             slot.zero();
             slot.next = core::mem::replace(&mut owner.free, id - owner.first_record + 1);
         }
         self.unwrite(record.place);
+        if record.state().is_some_and(State::is_half_open) {
+            self.no_longer_half_open(a.owner, a.zone);
+        }
     }
 
-    pub(super) fn unchain(&mut self, id: u32, head: usize, after: u32) {
+    fn unchain(&mut self, id: u32, head: usize, after: u32) {
         let Some(slot) = self.heads.get_mut(head) else {
             return;
         };
@@ -329,6 +414,6 @@ impl Connections {
 }
 
 /// The half-open connections that an owner may have at once.
-const fn quarter(capacity: u32) -> u32 {
+pub(super) const fn quarter(capacity: u32) -> u32 {
     capacity.div_ceil(4)
 }

@@ -355,7 +355,7 @@ fn a_change_of_room_keeps_the_journal() {
     let mut c = keeping(&page);
     let (one, two) = (answered(&mut c, 1), answered(&mut c, 2));
     let mut next = Connections::named(SEED, &[(7, 8), (9, 4)]).unwrap();
-    next.inherit(c, 0, |_| true);
+    next.inherit(c, |_| true);
     assert!(next.move_some(0, 1));
     assert_eq!(ports(&page), [1, 2].into());
     close(&mut next, &two);
@@ -363,7 +363,7 @@ fn a_change_of_room_keeps_the_journal() {
     assert_eq!(ports(&page), [1, 3].into());
     // Another in that place: what was is over.
     let mut last = Connections::named(SEED, &[(7, 8), (8, 4)]).unwrap();
-    last.inherit(next, 0, |owner| owner == 0);
+    last.inherit(next, |owner| owner == 0);
     assert!(!last.move_some(0, 1000));
     assert_eq!(ports(&page), BTreeSet::new());
     assert_eq!(last.find(0, 0, 0, &one.tuple), None);

@@ -6,6 +6,7 @@ mod fragments;
 mod journal;
 mod model;
 mod segment;
+mod shares;
 mod tcp;
 mod udp;
 

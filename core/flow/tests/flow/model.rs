@@ -90,7 +90,7 @@ proptest! {
                 Step::Resize(capacity) => {
                     let room = Connections::new(seed, &[capacity; 3]).unwrap();
                     let before = std::mem::replace(&mut connections, room);
-                    connections.inherit(before, 0, |_| true);
+                    connections.inherit(before, |_| true);
                     continue;
                 }
                 Step::Move(budget) => {
@@ -132,33 +132,30 @@ proptest! {
     }
 }
 
-#[test]
-fn a_full_room_is_changed_in_bounded_steps() {
-    const FULL: u32 = 20_000;
-    let port = |n: u32| {
-        tuple(
-            17,
-            (1, 1 + (n % 50_000) as u16),
-            (2, 1 + (n / 50_000) as u16),
-        )
-    };
-    let sides = |n| {
-        let (owner, zone, tuple) = (0, 0, port(n));
-        let b = Side {
-            owner: 1,
-            zone,
-            tuple: tuple.reversed(),
-        };
-        [Side { owner, zone, tuple }, b]
-    };
+const FULL: u32 = 20_000;
+
+/// Connection `n` that owner 0 begins with owner 1.
+fn nth(n: u32) -> [Side; 2] {
+    let ends = ((1, 1 + (n % 50_000) as u16), (2, 1 + (n / 50_000) as u16));
+    crate::sides(tuple(17, ends.0, ends.1), 0, 1)
+}
+
+/// As many as are half-open at most of so many.
+fn full() -> Connections {
     let mut c = Connections::new(SEED, &[2 * FULL, 8]).unwrap();
-    for [a, b] in (0..FULL).map(sides) {
+    for [a, b] in (0..FULL).map(nth) {
         c.open(0, &a, &b, &crate::VERDICT, &plain(60)).ok();
     }
+    assert!(c.live(0).0 > FULL / 4, "{:?}", c.live(0));
+    c
+}
+
+#[test]
+fn a_full_room_is_changed_in_bounded_steps() {
+    let c = full();
     let live = c.live(0).0;
-    assert!(live > FULL / 4, "{live}");
     let mut next = Connections::new(SEED, &[2 * FULL, 16]).unwrap();
-    next.inherit(c, 0, |_| true);
+    next.inherit(c, |_| true);
     assert_eq!(next.live(0).0, 0, "nothing has been moved yet");
     let mut steps = 0;
     while next.move_some(0, 512) {
@@ -167,6 +164,77 @@ fn a_full_room_is_changed_in_bounded_steps() {
     }
     assert_eq!(next.live(0).0, live);
     assert!(!next.is_moving());
+}
+
+#[test]
+fn many_changes_one_after_another_move_nobody_at_once() {
+    let mut c = full();
+    let live = c.live(0).0;
+    // None of them has ended when the next comes.
+    for more in 1..=10 {
+        let third = if more > 8 { 8 } else { 0 };
+        let room = Connections::new(SEED, &[2 * FULL + more, 8, third]).unwrap();
+        let before = std::mem::replace(&mut c, room);
+        c.inherit(before, |_| true);
+        assert!(c.move_some(0, 1));
+    }
+    // Each is found, where it is, and some more come.
+    let found = |c: &mut Connections, n| c.find(0, 0, 0, &nth(n)[0].tuple).is_some();
+    let there = (0..FULL).step_by(100).filter(|&n| found(&mut c, n)).count();
+    assert!(there > 40, "{there}");
+    let [mut a, mut b] = nth(FULL);
+    assert!(c.open(0, &a, &b, &crate::VERDICT, &plain(60)).is_ok());
+    // In the last room alone there is a third.
+    (a.owner, b.owner) = (2, 2);
+    assert!(c.open(0, &a, &b, &crate::VERDICT, &plain(60)).is_err());
+    // What was not moved yet is nearly all of it.
+    let mut steps = 0;
+    while c.move_some(0, 1) {
+        steps += 1;
+    }
+    assert!(steps > live - 500, "{steps} of {live}");
+    assert!(!c.is_moving());
+    assert!(c.live(0).0 + 1 >= live, "{:?} of {live}", c.live(0));
+    assert!(c.open(0, &a, &b, &crate::VERDICT, &plain(60)).is_ok());
+}
+
+#[test]
+fn who_goes_is_gone_at_once_though_its_room_waits() {
+    let mut c = full();
+    for round in 0..6u32 {
+        let room = Connections::new(SEED, &[2 * FULL + 1 + round, 8]).unwrap();
+        let before = std::mem::replace(&mut c, room);
+        c.inherit(before, |_| true);
+    }
+    let found: Vec<u32> = (0..FULL)
+        .filter(|&n| c.find(0, 0, 0, &nth(n)[0].tuple).is_some())
+        .take(3)
+        .collect();
+    // Another is in the first's place, and then in the second's; both changes wait.
+    for (round, gone) in [(7, 0u32), (8, 1)] {
+        let room = Connections::new(SEED, &[2 * FULL + round, 8]).unwrap();
+        let before = std::mem::replace(&mut c, room);
+        c.inherit(before, |owner| owner != gone);
+        let told = |c: &Connections| {
+            let mut told = 0;
+            while !c.walk(0, &mut flow::Cursor::default(), u32::MAX, &mut |_| {
+                told += 1
+            }) {}
+            told
+        };
+        assert_eq!(told(&c), 0);
+        let [a, b] = nth(found[(round - 7) as usize]);
+        assert_eq!(c.find(0, b.owner, b.zone, &b.tuple), None);
+        assert_eq!(c.find(0, a.owner, a.zone, &a.tuple), None);
+        // Nor does one begin meanwhile: it would be lost with the room.
+        let [a, b] = nth(FULL + round);
+        let opened = c.open(0, &a, &b, &crate::VERDICT, &plain(60));
+        assert_eq!(opened, Err(Refused::Full));
+    }
+    while c.move_some(0, 1000) {}
+    assert_eq!(c.live(0), (0, 0));
+    let [a, b] = nth(found[2]);
+    assert!(c.open(0, &a, &b, &crate::VERDICT, &plain(60)).is_ok());
 }
 
 #[test]

@@ -103,7 +103,7 @@ impl<'a> CompartmentImage<'a> {
         CompartmentImage::map_counted(bytes).map(drop)
     }
 
-    /// Its SHA-256.
+    /// Its digest.
     pub const fn digest(&self) -> Digest {
         self.digest
     }
@@ -653,7 +653,7 @@ impl<O: AsRef<[u8]>> MappedCompartment<O> {
     pub fn image(&self) -> CompartmentImage<'_> {
         CompartmentImage::from_sections(self.owner.as_ref(), &self.sections, self.digest)
     }
-    /// Its SHA-256.
+    /// Its digest.
     pub const fn digest(&self) -> Digest {
         self.digest
     }

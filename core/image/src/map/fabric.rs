@@ -48,7 +48,7 @@ impl<'a> FabricImage<'a> {
         FabricImage::from_sections(bytes, &sections, digest).check()
     }
 
-    /// Its SHA-256.
+    /// Its digest.
     pub const fn digest(&self) -> Digest {
         self.digest
     }
@@ -297,7 +297,7 @@ impl<O: AsRef<[u8]>> MappedFabric<O> {
     pub fn image(&self) -> FabricImage<'_> {
         FabricImage::from_sections(self.owner.as_ref(), &self.sections, self.digest)
     }
-    /// Its SHA-256.
+    /// Its digest.
     pub const fn digest(&self) -> Digest {
         self.digest
     }

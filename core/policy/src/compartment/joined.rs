@@ -201,7 +201,7 @@ impl Work<'_> {
 const UNWRITTEN: u32 = u32::MAX;
 /// Bytes of a switch's memory that a connection takes, translated and in the journal
 /// (core/flow): as many are for strangers as for the endpoint's own.
-const CONNECTION_BYTES: u64 = 2 * (162 + 96);
+const CONNECTION_BYTES: u64 = 2 * (166 + 96);
 /// What an endpoint has room for where memory is no matter.
 const MOST_CONNECTIONS: u64 = 8192;
 

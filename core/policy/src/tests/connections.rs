@@ -31,5 +31,5 @@ fn what_memory_does_not_hold_is_told_with_what_would() {
     let written = "      - {name: big, subnet: web, connections: 1000000}\n";
     let errors = capacities(2, written).unwrap_err();
     let text = errors[0].to_string();
-    assert!(text.contains("need 493 MiB"), "{text}");
+    assert!(text.contains("need 500 MiB"), "{text}");
 }

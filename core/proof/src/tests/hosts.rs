@@ -144,7 +144,7 @@ uplinks: [{{name: wan0, interface: eth1}}]
       - {{name: reds, from: red, service: mine, as: [10.1.200.9, 'fd00:1:200::9']}}
   - name: green
     subnets: [{{name: web, prefixes: [10.1.1.0/24]}}]
-    endpoints: [{{name: z, subnet: web}}]
+    endpoints: [{{name: z, subnet: web}}, {{name: w, subnet: web}}]
 "
     )
 }

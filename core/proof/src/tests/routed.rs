@@ -1,6 +1,7 @@
 //! Agreements of prefixes: honest ones hold, and what is planted in their sides is found.
 
 use super::hosts::{Compiled, NOW, read};
+use super::replay::sent;
 use crate::{Breach, Class};
 use image::compartment::{CROSSING_BOTH, CROSSING_ROUTED, RoutedPrefix};
 use image::{Aligned, CompartmentImage, CompartmentTables};
@@ -67,7 +68,7 @@ fn honest_ones_hold_with_either_switch_taken_over() {
 
 #[test]
 fn wider_prefixes_are_found_with_a_packet() {
-    let mut planted = 0;
+    let (mut planted, mut delivered) = (0, 0);
     for seed in 0..64usize {
         let mut host = host(if seed % 2 == 0 { plain } else { both });
         let tenant = ["red", "blue"][seed / 2 % 2];
@@ -100,17 +101,17 @@ fn wider_prefixes_are_found_with_a_packet() {
         );
         // Its packet is one that this image takes, and the agreed one does not.
         let packet: wire::Tuple = breach.packet.expect("a packet").into();
-        let address = if wider.theirs == 1 {
-            packet.source
-        } else {
-            packet.destination
-        };
-        let is = |p: &RoutedPrefix| in_prefix(&address, &p.prefix, p.len);
         let agreed = wanted.iter().filter(|(_, p)| p.theirs == wider.theirs);
-        assert!(
-            is(&wider) && !agreed.clone().any(|(_, p)| is(p)),
-            "{breach}"
-        );
+        let ends = [packet.source, packet.destination].into_iter();
+        let mut others = ends.filter(|address| {
+            let is = |p: &RoutedPrefix| in_prefix(address, &p.prefix, p.len);
+            is(&wider) && !agreed.clone().any(|(_, p)| is(p))
+        });
+        assert!(others.next().is_some(), "{breach}");
+        let honest = self::host(if seed % 2 == 0 { plain } else { both });
+        if breach.way.is_some() {
+            delivered += u64::from(sent(&host, &honest, breach));
+        }
         // The receiver alone says so, also with the other switch taken over.
         let other = if tenant == "red" { "blue" } else { "red" };
         class(&host.but_for(Some(host.slot_of(other))), Class::WrongPrefix);
@@ -119,7 +120,7 @@ fn wider_prefixes_are_found_with_a_packet() {
         assert!(liar.is_empty(), "{liar:?}");
         planted += 1;
     }
-    assert_eq!(planted, 64);
+    assert_eq!((planted, delivered), (64, 28));
 }
 
 #[test]

@@ -4,8 +4,6 @@
 use super::hosts::Compiled;
 use ::switch::{Config, FABRIC, Finish, HEAD, Ingress, Outgoing, Output, Slot, Switch};
 use fabric::forward::{clean, decide};
-use image::fabric::FORWARD_UNICAST;
-use image::rules::{Action, RuleTable};
 use image::{Aligned, CompartmentImage, CompartmentTables, FabricImage, MappedCompartment};
 use telemetry::counters::Counter;
 use telemetry::drops::DropReason;
@@ -15,7 +13,7 @@ use wire::offload::RawOffload;
 use wire::{MacAddress, Probe, Tuple};
 
 /// A router outside, whose MAC is known.
-const ROUTER: [u8; 6] = [2, 0, 0, 0, 9, 9];
+pub const ROUTER: [u8; 6] = [2, 0, 0, 0, 9, 9];
 /// A second after the start, ns.
 const SECOND: u64 = 1_000_000_000;
 
@@ -41,14 +39,6 @@ impl End {
     }
 }
 
-/// Whose table is opened, so that it lets everything through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Open {
-    Nobody,
-    Sender,
-    Receiver,
-}
-
 fn tables(host: &Compiled, slot: u32) -> CompartmentTables {
     let memory = Aligned::copy_of(&host.images[&slot]);
     let mut tables = CompartmentImage::map(memory.as_ref()).unwrap().decode();
@@ -57,8 +47,8 @@ fn tables(host: &Compiled, slot: u32) -> CompartmentTables {
 }
 
 /// What the images do with a first packet to or from somebody of this compartment.
-pub fn walk(host: &Compiled, compartment: u32, packet: &Tuple, open: Open) -> End {
-    let mut own = tables(host, compartment);
+pub fn walk(host: &Compiled, compartment: u32, packet: &Tuple) -> End {
+    let own = tables(host, compartment);
     let whose = |tables: &CompartmentTables, address: &[u8; 16]| {
         let found = tables.addresses.iter().find(|(_, a)| a == address);
         found.map(|(endpoint, _)| *endpoint as usize)
@@ -67,16 +57,6 @@ pub fn walk(host: &Compiled, compartment: u32, packet: &Tuple, open: Open) -> En
         whose(&own, &packet.source),
         whose(&own, &packet.destination),
     );
-    let anything = own.rule_tables.len() as u32;
-    own.rule_tables.push(RuleTable {
-        rules: vec![],
-        default: Action::Allow,
-    });
-    match (open, sender, receiver) {
-        (Open::Sender, Some(sender), _) => own.endpoints[sender].egress = anything,
-        (Open::Receiver, _, Some(receiver)) => own.endpoints[receiver].ingress = anything,
-        _ => {}
-    }
     let fabric_memory = Aligned::copy_of(&host.images[&0]);
     let fabric = FabricImage::map(fabric_memory.as_ref()).unwrap();
     let probe = |from: [u8; 6], to: [u8; 6]| {
@@ -159,7 +139,7 @@ enum Place {
 }
 
 /// What a switch that has just started with this image does with one frame.
-fn handled(
+pub fn handled(
     image: &[u8],
     from: Slot,
     tag: u16,
@@ -204,41 +184,4 @@ impl Output for Beyond<'_> {
     fn reply(&mut self, _: Slot, _: u16, _: &[u8]) {}
     fn dropped(&mut self, _: Slot, _: DropReason) {}
     fn count(&mut self, _: Slot, _: Counter, _: u64) {}
-}
-
-/// Entries of the fabric that lead to a compartment and are not the compiler's: frames
-/// really go by them, and did not before. How many there are.
-pub fn joined(host: &Compiled) -> u64 {
-    let planted = Aligned::copy_of(&host.images[&0]);
-    let honest = Aligned::copy_of(&host.intent.fabric.bytes);
-    let images = [&planted, &honest].map(|memory| FabricImage::map(memory.as_ref()).unwrap());
-    let [tables, before] = images.map(|image| image.decode());
-    let new = tables.forwards.iter().filter(|entry| {
-        let leads = host.intent.compartments.contains_key(&entry.target);
-        leads && entry.kind == FORWARD_UNICAST && !before.forwards.contains(entry)
-    });
-    let mut walked = 0;
-    for entry in new {
-        let mut head = [0; fabric::HEAD];
-        let station = match entry.mac {
-            // Any station.
-            [0, 0, 0, 0, 0, 0] => [2, 0, 0, 0, 0, 0x77],
-            mac => mac,
-        };
-        head[..6].copy_from_slice(&station);
-        let frame = fabric::Frame {
-            tag: entry.tag,
-            offload: clean(RawOffload::default()),
-            len: 60,
-            head,
-        };
-        let goes = fabric::Decision::Unicast {
-            slot: entry.target,
-            tag: entry.out_tag,
-        };
-        let [now, then] = images.map(|image| decide(&image, entry.ingress, &frame) == goes);
-        assert!(now && !then, "{entry:?}");
-        walked += 1;
-    }
-    walked
 }

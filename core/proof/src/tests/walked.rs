@@ -2,7 +2,7 @@
 //! it is proved, and where it is not, the packet that shows it passes.
 
 use super::hosts::{Compiled, read, text};
-use super::walk::{Open, walk};
+use super::walk::walk;
 use crate::Class;
 use proptest::prelude::*;
 use wire::Tuple;
@@ -64,7 +64,7 @@ proptest! {
                 }
                 let source_port = if protocol == 6 || protocol == 17 { 40_000 } else { 0 };
                 let packet = Tuple { source, destination, source_port, destination_port: port, protocol };
-                let end = walk(&host, red, &packet, Open::Nobody);
+                let end = walk(&host, red, &packet);
                 prop_assert!(end.passed() || end.by_rules(), "{packet:?}: {end:?}");
                 passed |= end.passed();
             }
@@ -78,7 +78,7 @@ proptest! {
                 prop_assert!(!passed, "{breach}");
                 continue;
             }
-            let end = walk(&host, red, &packet, Open::Nobody);
+            let end = walk(&host, red, &packet);
             prop_assert!(end.passed(), "{breach}: {end:?}");
         }
     }

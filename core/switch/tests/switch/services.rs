@@ -449,3 +449,65 @@ fn answers_follow_the_agreement_that_the_pool_is_of() {
     let reply = udp4(link, (v4(B1), source), (5432, asked.source_port), b"!");
     red.refuses(B1, &reply, DropReason::ServiceUnasked);
 }
+
+#[test]
+fn a_user_that_floods_a_service_takes_no_beginning_of_another_user() {
+    const OTHER: u16 = AGREED + 1;
+    let mut red = red();
+    red.change(|tables| {
+        let mut pool4 = POOL4;
+        pool4[3] = 16;
+        tables.crossings.push(Crossing {
+            agreement: 6,
+            tag: OTHER,
+            pool4,
+            pool6: [0; 16],
+            pool6_len: 0,
+            ..tables.crossings[0]
+        });
+        let ports: Vec<_> = tables.service_ports.iter().map(|(_, p)| (1, *p)).collect();
+        tables.service_ports.extend(ports);
+        let route = tables.routes.len() as u32;
+        tables.routes.push(Route {
+            kind: ROUTE_SERVICE,
+            via: 1,
+            ..Route::default()
+        });
+        let (start, mut end) = (mapped(pool4), mapped(pool4));
+        end[15] |= 15;
+        let reserved = [0; 3];
+        let range = RouteRange {
+            start,
+            end,
+            route,
+            reserved,
+        };
+        tables.ranges.push((0, range));
+        tables.ranges.sort_by_key(|(tenant, r)| (*tenant, r.start));
+    });
+    let ask = |red: &mut Site, tag, from: [u8; 4], port, flags, (seq, ack)| {
+        let ends = (mapped(from), mapped(v4(B1)));
+        let frame = tcp(GOES, ends, (port, 5432), (flags, seq, ack), b"");
+        red.inject_raw(FABRIC, tag, Default::default(), &frame)
+    };
+    for round in 0..20u16 {
+        let came = ask(&mut red, OTHER, v4(A2), round, SYN, (100, 0));
+        let asked = came.only().tuple();
+        // Blue's switch taken over, or an endpoint of blue's that may.
+        for port in 0..200 {
+            ask(&mut red, AGREED, v4(A1), 200 * round + port, SYN, (7, 0));
+        }
+        let back = tcp(
+            (mac(B1), gateway_mac(1)),
+            (asked.destination, asked.source),
+            (5432, asked.source_port),
+            (SYN | ACK, 500, 101),
+            b"",
+        );
+        let sent = red.inject(B1, &back);
+        let answer = sent.only();
+        assert_eq!((answer.slot, answer.tag), (FABRIC, OTHER), "{round}");
+        let done = ask(&mut red, OTHER, v4(A2), round, ACK, (101, 501));
+        assert_eq!(done.only().tuple(), asked);
+    }
+}

@@ -203,6 +203,16 @@ fn kinds() -> impl Strategy<Value = (bool, What)> {
     (any::<bool>(), prop::sample::select(&ALL[..]))
 }
 
+/// What leaves its sender finished, as what is quoted or in fragments is.
+const WHOLE: [What; 6] = [
+    What::Tcp,
+    What::Udp,
+    What::UdpWithout,
+    What::Request,
+    What::Reply,
+    What::Sctp,
+];
+
 type Ends = ((u128, u128), (u16, u16));
 
 fn ends() -> impl Strategy<Value = Ends> {
@@ -241,22 +251,29 @@ proptest! {
         prop_assert_eq!(&now, &before);
     }
 
-    /// The same of an error and its quote, however short that is.
+    /// The same of an error and its quote, however short that is. Of a checksum that is
+    /// quoted by half nobody can say what it would be, since the other half's carry is not
+    /// known: it stays, and the error's own checksum is over it.
     #[test]
-    fn a_translated_error_is_as_built((v6, what) in kinds(), from in ends(), to in ends(),
+    fn a_translated_error_is_as_built(v6: bool, what in prop::sample::select(&WHOLE[..]),
+        from in ends(), to in ends(),
         outer in ends(), outer_to in ends(), body in prop::collection::vec(any::<u8>(), 0..300),
-        cut in 0usize..300) {
-        prop_assume!(what != What::TcpPartial && what != What::UdpPartial);
+        cut in prop_oneof![0usize..12, 0usize..300]) {
         let (from, to) = (tuple(v6, what, from.0, from.1), tuple(v6, what, to.0, to.1));
         let outer = tuple(v6, What::Request, outer.0, (0, 0));
         let outer_to = tuple(v6, What::Request, outer_to.0, (0, 0));
+        let transport = if v6 { 40 } else { 20 };
         let quote = |of: &Tuple| {
             let packet = frame(what, of, &body);
-            let ports = 14 + if v6 { 40 } else { 20 } + 8;
-            packet[14..packet.len().min(ports + cut)].to_vec()
+            packet[14..packet.len().min(14 + transport + 8 + cut)].to_vec()
         };
-        let before = error(&outer, &quote(&from));
-        let expected = error(&outer_to, &quote(&to));
+        let (quoted, mut translated) = (quote(&from), quote(&to));
+        let half = transport + tcp::CHECKSUM;
+        if what == What::Tcp && quoted.len() == half + 1 {
+            translated[half] = quoted[half];
+        }
+        let before = error(&outer, &quoted);
+        let expected = error(&outer_to, &translated);
         let parsed = parse(&before, before.len()).unwrap();
         prop_assert_eq!(inner::parse(&before, &parsed).unwrap().tuple, from);
         // `translate` leaves errors to this.
@@ -273,9 +290,8 @@ proptest! {
     /// A datagram cut into fragments, each translated for itself, is the translated
     /// datagram cut: the first fragment's checksum is the whole's.
     #[test]
-    fn fragments_add_up(from in ends(), to in ends(), what in prop::sample::select(&ALL[..4]),
+    fn fragments_add_up(from in ends(), to in ends(), what in prop::sample::select(&WHOLE[..3]),
         body in prop::collection::vec(any::<u8>(), 64..200)) {
-        prop_assume!(what != What::TcpPartial);
         let (from, to) = (tuple(false, what, from.0, from.1), tuple(false, what, to.0, to.1));
         let cut = |packet: &[u8]| -> Vec<Vec<u8>> {
             let data = &packet[34..];

@@ -41,6 +41,9 @@ pub const CONTROLLER_MAY: &[&str] = &["openat", "memfd_create", "add_seals", "cl
 /// Allowed to the verifier, by its list: its report.
 pub const VERIFIER_MAY: &[&str] = &["memfd_create", "add_seals"];
 
+/// Allowed to the solver, by its list: libraries, and what its own limits are.
+pub const SOLVER_MAY: &[&str] = &["openat", "stat_by_path", "prlimit"];
+
 /// Each kills every sandboxed process (controller and verifier: but for what they may).
 pub const ALL: &[(&str, Probe)] = &[
     // Files.
@@ -167,7 +170,7 @@ pub const ALL: &[(&str, Probe)] = &[
     ("execve", || {
         call!(libc::SYS_execve, c"/bin/sh".as_ptr(), NONE, NONE)
     }),
-    ("execveat", || {
+    ("execveat_control", || {
         call!(
             libc::SYS_execveat,
             3,
@@ -203,6 +206,10 @@ pub const ALL: &[(&str, Probe)] = &[
     }),
     ("prlimit", || {
         call!(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, NONE, NONE)
+    }),
+    ("prlimit_set", || {
+        let nowhere = 8;
+        call!(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, nowhere, NONE)
     }),
     ("sched_setaffinity", || {
         call!(libc::SYS_sched_setaffinity, 0, 8, NONE)

@@ -2,6 +2,7 @@
 //! call filter, say, had a hole.
 
 use std::ffi::{c_int, c_long};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 
 /// One thing tried by a switch that stopped before a stage.
 pub struct Layer {
@@ -207,6 +208,65 @@ const OTHERS: &[(&str, Probe)] = &[
             revents: 0,
         };
         call!(libc::SYS_ppoll, &raw mut nothing, 1, NONE, NONE, 0)
+    }),
+    ("become_z3", || {
+        let control = |_| {
+            // SAFETY: a copy; touches no memory.
+            let copy = unsafe { libc::fcntl(3, libc::F_DUPFD_CLOEXEC, 3) };
+            // SAFETY: a new descriptor, owned by nobody else.
+            unsafe { OwnedFd::from_raw_fd(copy) }
+        };
+        let [input, output] = [0, 1].map(control);
+        // SAFETY: it was given to this program, which closes nothing.
+        let program = unsafe { BorrowedFd::borrow_raw(4) };
+        let words = [c"z3", c"-in", c"-smt2"];
+        host_confine::become_solver(program, input, output, &words).raw_os_error()
+    }),
+    ("no_other_program", || {
+        // SAFETY: C strings and null. That it may be read is what this is about.
+        unsafe {
+            let file = libc::open(c"/usr/lib/os-release".as_ptr(), libc::O_RDONLY);
+            assert!(file > 4, "libraries can be read");
+            libc::dup2(file, 4);
+        }
+        call!(
+            libc::SYS_execveat,
+            4,
+            c"".as_ptr(),
+            NONE,
+            NONE,
+            libc::AT_EMPTY_PATH
+        )
+    }),
+    ("no_other_file", || {
+        call!(libc::SYS_open, c"/etc/passwd".as_ptr(), libc::O_RDONLY)
+    }),
+    ("no_file_is_written", || {
+        call!(
+            libc::SYS_open,
+            c"/usr/lib/new".as_ptr(),
+            libc::O_CREAT | libc::O_WRONLY,
+            0o600
+        )
+    }),
+    ("little_memory", || {
+        // SAFETY: a mapping of its own, if any.
+        let map = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            libc::mmap(
+                core::ptr::null_mut(),
+                1 << 30,
+                libc::PROT_READ,
+                flags,
+                -1,
+                0,
+            )
+        };
+        if map == libc::MAP_FAILED {
+            libc::ENOMEM
+        } else {
+            0
+        }
     }),
     ("burn", || {
         let byte = [1_u8];

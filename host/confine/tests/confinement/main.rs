@@ -23,11 +23,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
 /// The profiles with a filter.
-const SANDBOXED: [Profile; 5] = [
+const SANDBOXED: [Profile; 6] = [
     Profile::Switch,
     Profile::Fabric,
     Profile::Auditor,
     Profile::Verifier,
+    Profile::Solver,
     Profile::Controller,
 ];
 /// Exit status of a probe whose `enter` failed.
@@ -46,6 +47,10 @@ const TESTS: &[(&str, fn())] = &[
     ),
     ("what_is_forbidden_kills", what_is_forbidden_kills),
     ("each_layer_holds_on_its_own", each_layer_holds_on_its_own),
+    (
+        "the_solver_becomes_z3_and_reaches_nothing_else",
+        the_solver_becomes_z3_and_reaches_nothing_else,
+    ),
     (
         "only_the_expected_descriptors_are_left",
         only_the_expected_descriptors_are_left,
@@ -176,9 +181,13 @@ impl Place {
         rustix::io::ioctl_fionbio(&self.theirs, tries).unwrap();
         let own = std::env::current_exe().unwrap();
         let program = rustix::fs::open(own, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let z3 = (asked == Profile::Solver).then(|| {
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            rustix::fs::open("/usr/bin/z3", flags, Mode::empty()).expect("z3 (tools/setup test)")
+        });
         let all: [BorrowedFd<'_>; 3] = [
             self.theirs.as_fd(),
-            self.listener.as_fd(),
+            z3.as_ref().map_or(self.listener.as_fd(), AsFd::as_fd),
             self.state.as_fd(),
         ];
         let given = if what == "extra_descriptor" {
@@ -284,6 +293,7 @@ fn what_is_forbidden_kills() {
             let may = match profile {
                 Profile::Controller => forbidden::CONTROLLER_MAY,
                 Profile::Verifier => forbidden::VERIFIER_MAY,
+                Profile::Solver => forbidden::SOLVER_MAY,
                 _ => &[],
             };
             if may.contains(name) {
@@ -316,6 +326,33 @@ fn each_layer_holds_on_its_own() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn the_solver_becomes_z3_and_reaches_nothing_else() {
+    let place = Place::new();
+    let child = place.start(Profile::Solver, Profile::Solver, "-", "become_z3");
+    let text = b"(declare-const p (_ BitVec 8)) (assert (= p #x2a)) (check-sat) (get-value (p))\n";
+    rustix::io::write(&place.ours, text).unwrap();
+    rustix::net::shutdown(&place.ours, rustix::net::Shutdown::Write).unwrap();
+    assert_eq!(wait(&child), End::Status(0));
+    let mut said = [0; 256];
+    let mut all = Vec::new();
+    rustix::io::ioctl_fionbio(&place.ours, true).unwrap();
+    while let Ok(count @ 1..) = rustix::io::read(&place.ours, &mut said) {
+        all.extend_from_slice(&said[..count]);
+    }
+    assert_eq!(String::from_utf8_lossy(&all), "sat\n((p #x2a))\n");
+    // Each layer without the filter in front of it.
+    for (what, before, expected) in [
+        ("no_other_program", "seccomp", libc::EACCES),
+        ("no_other_file", "landlock", libc::ENOENT),
+        ("no_file_is_written", "landlock", libc::EROFS),
+        ("ports_are_denied_by_landlock", "seccomp", libc::EACCES),
+        ("little_memory", "seccomp", libc::ENOMEM),
+    ] {
+        let end = probe(Profile::Solver, before, what);
+        assert_eq!(end, End::Status(expected), "{what} before {before}");
+    }
 }
 
 fn only_the_expected_descriptors_are_left() {
@@ -437,5 +474,6 @@ fn in_user_namespace() -> ExitCode {
     }
     the_kernel_confirms_it();
     the_baseline_is_what_it_says();
+    the_solver_becomes_z3_and_reaches_nothing_else();
     ExitCode::SUCCESS
 }
