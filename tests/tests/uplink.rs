@@ -245,3 +245,43 @@ fn a_taken_over_switch_says_nothing_on_the_uplink_that_is_not_its_own() {
         assert_eq!(fields.next(), Some("02:00:00:00:09:10"), "{line}");
     }
 }
+
+#[test]
+fn a_taken_over_switch_is_no_router_no_dhcp_server_and_nobody_else_on_the_uplink() {
+    let outside = Outside::make().unwrap();
+    let instance = Instance::start().unwrap();
+    let heard = instance.folder().join("heard.pcapng");
+    let line = format!("exec tshark -q -i r0 -w {} 2>/dev/null", heard.display());
+    let mut ear = Ended(outside.router.command(&line).spawn().unwrap());
+    assert!(instance.until(Duration::from_secs(10), |_| heard.exists()));
+    let liar = e2e::program("bulkhead-liar");
+    let program = liar.with_file_name("bulkhead-liar-uplink");
+    std::fs::copy(&liar, &program).unwrap();
+    let placement = format!("placement: {{ program: {} }}", program.display());
+    instance.apply(&spec(&outside, &placement)).unwrap();
+    let caught = |i: &Instance| {
+        let drops = i.ask(&["status"]).unwrap()["compartments"][0]["fabric_drops"].clone();
+        dropped(&serde_json::json!({ "drops": drops }), "fabric-source")
+    };
+    // More than once through all its lies.
+    let all = instance.until(Duration::from_secs(20), |i| caught(i) > 3000);
+    std::fs::remove_file(&program).unwrap();
+    assert!(all, "{}", instance.ask(&["status"]).unwrap());
+    // What was heard is written by then.
+    let _ = outside.router.sh("ping -n -c 1 -W 1 192.0.2.77");
+    ear.end();
+    let said = outside.router.sh(&format!(
+        "tshark -r {} -Y \"frame contains 6c:69:61:72\" -T fields -e udp.srcport -e eth.dst -e ipv6.src -e icmpv6.type -e ipv6.nxt",
+        heard.display()
+    ));
+    let said = said.unwrap();
+    assert!(said.ok(), "{}", said.err);
+    assert!(
+        said.out.contains("1024"),
+        "nothing true was heard: {}",
+        said.out
+    );
+    // Of port 1024 from its own address, which is the truth, and nothing else.
+    let other = said.out.lines().find(|line| !line.starts_with("1024\t"));
+    assert_eq!(other, None);
+}

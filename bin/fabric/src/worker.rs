@@ -262,7 +262,7 @@ impl Worker {
             &Report {
                 slot,
                 reason: reason as u32,
-                head,
+                head: head.first_chunk().copied().unwrap_or([0; 64]),
             },
         ));
     }

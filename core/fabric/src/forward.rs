@@ -3,14 +3,14 @@
 //! The key is (ingress slot, tag, destination MAC). The ingress is where the frame
 //! came from, which nobody can forge; so a channel reaches only what the image
 //! names for it, whatever it writes. Toward an uplink one of the channel's own
-//! templates must match besides. Nothing is parsed: the first 64 bytes are compared
+//! templates must match besides. Nothing is parsed: the first 80 bytes are compared
 //! at fixed places, in a private copy, and that copy is what is sent on.
 
 use guard::guard;
 use image::FabricImage;
 use image::fabric::{
     CHANNEL_COMPARTMENT, CHANNEL_UPLINK, Channel, FORWARD_GROUP, FORWARD_UNICAST, GroupMember,
-    Template,
+    TEMPLATE_BYTES, Template,
 };
 use telemetry::drops::DropReason;
 use wire::RawOffload;
@@ -19,7 +19,7 @@ use wire::offload::{
 };
 
 /// Bytes of a frame that are copied and looked at.
-pub const HEAD: usize = 64;
+pub const HEAD: usize = TEMPLATE_BYTES;
 /// Bytes of an Ethernet header, the least that can be a frame.
 const ETHERNET: usize = 14;
 
@@ -138,29 +138,42 @@ fn judge(
     let to_uplink = image
         .channel(egress)
         .is_some_and(|to| to.kind == CHANNEL_UPLINK);
-    let mut compared = ETHERNET;
+    let (mut compared, mut looked) = (ETHERNET, ETHERNET);
     if to_uplink && guard!("fabric-template") {
         // Bound: the templates of one channel, as the image has them.
         let mut own = image.templates(from).iter();
         let template = own.find(|t| t.egress == egress && t.tag == frame.tag && matches(t, frame));
-        compared = template.ok_or(DropReason::FabricSource)?.len.into();
+        let template = template.ok_or(DropReason::FabricSource)?;
+        (compared, looked) = (template.len.into(), template.reach().into());
     }
-    judge_offload(&frame.offload, frame.len, compared)
+    judge_offload(&frame.offload, frame.len, compared, looked)
 }
 
-/// `frame[i] & mask[i] == value[i]` for all of the template.
+/// Whether the frame has what the template demands, and nothing that it excepts.
 #[inline]
 fn matches(template: &Template, frame: &Frame) -> bool {
+    let head = &frame.head;
     // The mask is zero behind `len`, so whole words can be compared.
-    let words = template
-        .mask
-        .chunks_exact(8)
-        .zip(template.value.chunks_exact(8));
-    let mut differ = 0;
-    for ((mask, value), head) in words.zip(frame.head.chunks_exact(8)) {
-        differ |= (word(head) & word(mask)) ^ word(value);
-    }
-    differ == 0 && frame.len >= template.len.into()
+    differ(head, &template.mask, &template.value) == 0
+        && frame.len >= template.len.into()
+        && template.bounds.iter().all(|bound| {
+            let byte = head.get(usize::from(bound.at)).unwrap_or(&u8::MAX);
+            bound.at == 0 || *byte <= bound.most || !guard!("fabric-bound")
+        })
+        && !(differ(head, &template.except_mask, &template.except_value) == 0
+            && template.except_mask != [0; TEMPLATE_BYTES]
+            && guard!("fabric-exception"))
+}
+
+/// Bits under the mask that are not the value's; 0: there are none.
+#[inline]
+fn differ(head: &[u8; HEAD], mask: &[u8; HEAD], value: &[u8; HEAD]) -> u64 {
+    let words = mask.chunks_exact(8).zip(value.chunks_exact(8));
+    words
+        .zip(head.chunks_exact(8))
+        .fold(0, |differ, ((mask, value), head)| {
+            differ | ((word(head) & word(mask)) ^ word(value))
+        })
 }
 
 #[inline]
@@ -169,10 +182,15 @@ fn word(bytes: &[u8]) -> u64 {
 }
 
 /// Offload fields that the next kernel or switch can be given: it is told to write
-/// nothing into the `compared` bytes that were just judged, and to make no storm of
-/// tiny segments.
+/// nothing into what was just `looked` at, to sum up nothing of what was `compared`,
+/// and to make no storm of tiny segments.
 #[inline]
-fn judge_offload(raw: &RawOffload, len: usize, compared: usize) -> Result<(), DropReason> {
+fn judge_offload(
+    raw: &RawOffload,
+    len: usize,
+    compared: usize,
+    looked: usize,
+) -> Result<(), DropReason> {
     let bad = Err(DropReason::BadOffload);
     if raw.flags & !(NEEDS_CSUM | DATA_VALID) != 0 {
         return bad;
@@ -180,10 +198,14 @@ fn judge_offload(raw: &RawOffload, len: usize, compared: usize) -> Result<(), Dr
     let partial = raw.flags & NEEDS_CSUM != 0;
     if partial {
         let start = usize::from(raw.csum_start);
-        let end = start + usize::from(raw.csum_offset) + 2;
+        let stored = start + usize::from(raw.csum_offset);
         // The checksum is stored after the comparison: inside what was compared it
         // would forge a source.
-        if (start < compared || end > len) && guard!("fabric-offload-window") {
+        if (start < compared || stored + 2 > len) && guard!("fabric-offload-window") {
+            return bad;
+        }
+        // And inside what was only looked at, a port or a type that is excepted.
+        if stored < looked && guard!("fabric-offload-looked") {
             return bad;
         }
     }

@@ -294,17 +294,15 @@ impl fmt::Display for FabricImage<'_> {
             )?;
             for template in self.templates(channel) {
                 write!(f, "  to slot {} tag {}: ", template.egress, template.tag)?;
-                for (mask, value) in template
-                    .mask
-                    .iter()
-                    .zip(&template.value)
-                    .take(template.len.into())
-                {
-                    match mask {
-                        0 => write!(f, "..")?,
-                        255 => write!(f, "{value:02x}")?,
-                        mask => write!(f, "[{value:02x}&{mask:02x}]")?,
-                    }
+                let len = template.len.into();
+                compared(f, &template.mask, &template.value, len)?;
+                for bound in template.bounds.iter().filter(|b| b.at != 0) {
+                    write!(f, ", byte {} at most {:02x}", bound.at, bound.most)?;
+                }
+                if template.except_mask.iter().any(|m| *m != 0) {
+                    f.write_str(", but not ")?;
+                    let reach = template.reach().into();
+                    compared(f, &template.except_mask, &template.except_value, reach)?;
                 }
                 writeln!(f)?;
             }
@@ -337,6 +335,18 @@ impl fmt::Display for FabricImage<'_> {
         }
         Ok(())
     }
+}
+
+/// The bytes of a mask-compare.
+fn compared(f: &mut fmt::Formatter<'_>, mask: &[u8], value: &[u8], len: usize) -> fmt::Result {
+    for (mask, value) in mask.iter().zip(value).take(len) {
+        match mask {
+            0 => f.write_str("..")?,
+            255 => write!(f, "{value:02x}")?,
+            mask => write!(f, "[{value:02x}&{mask:02x}]")?,
+        }
+    }
+    Ok(())
 }
 
 struct Mac([u8; 6]);

@@ -83,18 +83,52 @@ record! {
 record! {
     /// A mask-compare over the first bytes of a frame toward an uplink. A frame
     /// passes when at least one template of its ingress channel for that egress
-    /// and tag matches: `frame[i] & mask[i] == value[i]` for all i.
+    /// and tag matches: `frame[i] & mask[i] == value[i]` for all i, no byte is over
+    /// its bound, and the same compare with the exception does not hold.
     pub struct Template {
         /// Egress slot it speaks for.
         pub egress: u32,
         /// Ingress tag it speaks for.
         pub tag: u16,
-        /// Bytes compared, 14..=64.
+        /// Bytes compared, 14..=80; a shorter frame does not match.
         pub len: u16,
+        /// Bytes looked at by bounds and exception, up to 80, where these are more than `len`.
+        pub looked: u16,
+        /// Zero.
+        pub reserved: u16,
+        /// Most that some bytes may be.
+        pub bounds: [Bound; BOUNDS],
         /// Mask over the frame from its first byte.
-        pub mask: [u8; 64],
+        pub mask: [u8; TEMPLATE_BYTES],
         /// Expected value; zero where the mask is.
-        pub value: [u8; 64],
+        pub value: [u8; TEMPLATE_BYTES],
+        /// Mask of the exception; all zeros: there is none.
+        pub except_mask: [u8; TEMPLATE_BYTES],
+        /// Value of the exception; zero where its mask is.
+        pub except_value: [u8; TEMPLATE_BYTES],
+    }
+}
+record! {
+    /// The most that a byte of a frame may be.
+    pub struct Bound {
+        /// Its place in the frame; 0: nothing is bounded.
+        pub at: u8,
+        /// The most.
+        pub most: u8,
+    }
+}
+/// Bounds of a template.
+pub const BOUNDS: usize = 2;
+
+impl Template {
+    /// Bytes of a frame that are looked at.
+    #[inline]
+    pub const fn reach(&self) -> u16 {
+        if self.looked > self.len {
+            self.looked
+        } else {
+            self.len
+        }
     }
 }
 
@@ -107,5 +141,6 @@ record! {
 }
 /// Slots are below this.
 pub const MAX_SLOTS: u32 = 1 << 16;
-/// Bytes from a frame's start that a template can look at.
-pub const TEMPLATE_BYTES: usize = 64;
+/// Bytes from a frame's start that a template can look at: to the end of a neighbour
+/// advertisement's target (RFC 4861, 4.4), in whole words.
+pub const TEMPLATE_BYTES: usize = 80;

@@ -10,15 +10,16 @@ use command::Name;
 use command::verbs::CreateUplink;
 use guard::guard;
 use image::fabric::{
-    CHANNEL_COMPARTMENT, CHANNEL_UPLINK, Channel, FORWARD_GROUP, FORWARD_UNICAST, Forward,
+    Bound, CHANNEL_COMPARTMENT, CHANNEL_UPLINK, Channel, FORWARD_GROUP, FORWARD_UNICAST, Forward,
     GroupMember, TEMPLATE_BYTES, Template,
 };
 use image::{BuildError, FabricTables};
 use spec::{Prefix, Spec};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use wire::MacAddress;
-use wire::address::{ALL_NODES, ALL_ROUTERS, link_local, solicited_node, unmapped};
+use wire::address::{ALL_NODES, link_local, solicited_node, unmapped};
+use wire::nd::{NEIGHBOUR_ADVERT, NEIGHBOUR_SOLICIT};
+use wire::{MacAddress, icmpv6};
 
 pub(crate) fn uplinks(spec: &Spec, ids: &Ids) -> BTreeMap<u32, UplinkIntent> {
     let one = |uplink: &spec::Uplink| {
@@ -149,7 +150,8 @@ fn outward(tables: &mut FabricTables, slot: u32, uplink: u32, attachment: &Attac
         macs.insert(MacAddress::BROADCAST.0);
     }
     if attachment.addresses.iter().any(|a| unmapped(a).is_none()) {
-        macs.extend([ALL_NODES, ALL_ROUTERS].map(|group| MacAddress::of_group6(group).0));
+        // Who asks for an address without having one is answered there (RFC 4861, 7.2.4).
+        macs.insert(MacAddress::of_group6(ALL_NODES).0);
         let hops = hops.iter().filter(|hop| unmapped(hop).is_none());
         macs.extend(hops.map(|hop| MacAddress::of_group6(solicited_node(hop)).0));
     }
@@ -184,25 +186,47 @@ fn groups_of(attachment: &AttachmentIntent) -> BTreeSet<[u8; 6]> {
     macs
 }
 
-/// What an attachment may say to its uplink: ARP as itself, IP from its own
-/// addresses and its tenant's prefixes, always with its own source MAC.
+/// What an attachment may say to its uplink, always with its own source MAC: ARP as
+/// itself; of ICMPv6 from its own addresses errors, echo replies and what asks and answers
+/// for neighbours, in clear; and its tenant's packets, as a router sends them on that is
+/// neither a DHCP server nor the neighbour of their destination.
 fn templates(uplink: u32, attachment: &AttachmentIntent) -> Vec<Template> {
     let speak = |ethertype: u16| {
-        Writer {
-            template: Template {
-                egress: uplink,
-                tag: attachment.tag,
-                ..Template::default()
-            },
-        }
-        .bytes(6, &attachment.mac)
-        .bytes(12, &ethertype.to_be_bytes())
+        let template = Template {
+            egress: uplink,
+            tag: attachment.tag,
+            ..Template::default()
+        };
+        let writer = Writer { template }.bytes(6, &attachment.mac);
+        writer.bytes(12, &ethertype.to_be_bytes())
     };
-    let ip = |address: &[u8; 16], len: u32| match unmapped(address) {
-        Some(v4) => speak(0x0800)
-            .bits(14, &[0x40], 4)
-            .bits(26, &v4, len.saturating_sub(96)),
-        None => speak(0x86dd).bits(14, &[0x60], 4).bits(22, address, len),
+    let packets = |address: &[u8; 16], len: u32| {
+        let server = guard!("uplink-server");
+        match unmapped(address) {
+            // Without options, behind which the ports would lie elsewhere.
+            Some(v4) => {
+                let from = len.saturating_sub(96);
+                let writer = speak(0x0800).station().bytes(14, &[0x45]);
+                writer.bits(26, &v4, from).but(server, |not| {
+                    let unfragmented = not.field(20, [0x1f, 0xff], [0, 0]);
+                    unfragmented.bytes(23, &[UDP]).bytes(36, &DHCP4_CLIENT)
+                })
+            }
+            None => {
+                let writer = speak(0x86dd).station().bits(14, &[0x60], 4);
+                writer
+                    .bits(22, address, len)
+                    .routed6()
+                    .but(server, |not| not.bytes(20, &[UDP]).bytes(56, &DHCP6_CLIENT))
+            }
+        }
+    };
+    let icmp6 = |address: &[u8; 16]| {
+        let writer = speak(0x86dd).bits(14, &[0x60], 4).bytes(22, address);
+        match guard!("uplink-icmp6") {
+            true => writer.bytes(20, &[icmpv6::PROTOCOL]),
+            false => writer,
+        }
     };
     let mut out = Vec::new();
     // The tenant's packets first: they are the many.
@@ -213,25 +237,47 @@ fn templates(uplink: u32, attachment: &AttachmentIntent) -> Vec<Template> {
         } else {
             0
         };
-        out.push(ip(&first, len));
+        out.push(packets(&first, len));
     }
     for address in &attachment.addresses {
-        out.push(ip(address, 128));
-        if let Some(v4) = unmapped(address) {
-            // Ethernet and IPv4, then sender MAC and address (RFC 826).
-            out.push(
-                speak(0x0806)
-                    .bytes(14, &[0, 1, 8, 0, 6, 4])
-                    .bytes(22, &attachment.mac)
-                    .bytes(28, &v4),
-            );
+        match unmapped(address) {
+            Some(v4) => {
+                out.push(packets(address, 128));
+                // Ethernet and IPv4, then sender MAC and address (RFC 826).
+                out.push(
+                    speak(0x0806)
+                        .bytes(14, &[0, 1, 8, 0, 6, 4])
+                        .bytes(22, &attachment.mac)
+                        .bytes(28, &v4),
+                );
+            }
+            None => {
+                // Errors are types 0 to 127 (RFC 4443, 2.1); of these the first eight.
+                out.push(icmp6(address).station().field(54, [0xf8], [0]));
+                let link_local = link_local(MacAddress(attachment.mac));
+                for own in [address, &link_local] {
+                    let reply = icmp6(own).station();
+                    out.push(reply.bytes(54, &[icmpv6::ECHO_REPLY]));
+                    out.push(icmp6(own).bytes(54, &[NEIGHBOUR_SOLICIT]));
+                    let advert = icmp6(own).bytes(54, &[NEIGHBOUR_ADVERT]);
+                    out.push(match guard!("uplink-target") {
+                        true => advert.bytes(62, own),
+                        false => advert,
+                    });
+                }
+            }
         }
-    }
-    if attachment.addresses.iter().any(|a| unmapped(a).is_none()) {
-        out.push(ip(&link_local(MacAddress(attachment.mac)), 128));
     }
     out.into_iter().map(|writer| writer.template).collect()
 }
+
+/// UDP (RFC 768).
+const UDP: u8 = 17;
+/// The port that a DHCPv4 server speaks to (RFC 2131, 4.1). Many clients do not look at
+/// the one that it speaks from.
+const DHCP4_CLIENT: [u8; 2] = 68u16.to_be_bytes();
+/// The same of DHCPv6 (RFC 8415, 7.2).
+const DHCP6_CLIENT: [u8; 2] = 546u16.to_be_bytes();
 
 struct Writer {
     template: Template,
@@ -246,20 +292,65 @@ impl Writer {
     fn bits(mut self, at: usize, value: &[u8], bits: u32) -> Writer {
         for (i, byte) in value.iter().enumerate() {
             let left = bits.saturating_sub(i as u32 * 8).min(8);
-            let mask = (0xff00u16 >> left) as u8;
-            let (Some(m), Some(v)) = (
-                self.template.mask.get_mut(at + i),
-                self.template.value.get_mut(at + i),
-            ) else {
-                break;
-            };
+            self.byte(at + i, (0xff00u16 >> left) as u8, *byte);
+        }
+        self.upto(at + value.len())
+    }
+
+    /// `value` must stand at `at` where `mask` has bits.
+    fn field<const N: usize>(mut self, at: usize, mask: [u8; N], value: [u8; N]) -> Writer {
+        for (i, (mask, value)) in mask.into_iter().zip(value).enumerate() {
+            self.byte(at + i, mask, value);
+        }
+        self.upto(at + N)
+    }
+
+    fn byte(&mut self, at: usize, mask: u8, byte: u8) {
+        let Template {
+            mask: masks, value, ..
+        } = &mut self.template;
+        if let (Some(m), Some(v)) = (masks.get_mut(at), value.get_mut(at)) {
             *m |= mask;
             *v = *v & !mask | byte & mask;
         }
-        self.template.len = self
-            .template
-            .len
-            .max((at + value.len()).min(TEMPLATE_BYTES) as u16);
+    }
+
+    fn upto(mut self, end: usize) -> Writer {
+        let len = &mut self.template.len;
+        *len = end.min(TEMPLATE_BYTES).max((*len).into()) as u16;
+        self
+    }
+
+    /// To one station, and no group.
+    fn station(self) -> Writer {
+        match guard!("uplink-station") {
+            true => self.field(0, [1], [0]),
+            false => self,
+        }
+    }
+
+    /// IPv6 as a router sends it on: its hop limit has gone down, and where it goes is
+    /// neither a group nor an address of the link. Neighbour discovery has 255 (RFC 4861).
+    fn routed6(mut self) -> Writer {
+        if guard!("uplink-routed") {
+            self.template.bounds = [Bound { at: 21, most: 254 }, Bound { at: 38, most: 0xfd }];
+            self.template.looked = self.template.looked.max(39);
+        }
+        self
+    }
+
+    /// But not what is written here.
+    fn but(mut self, there: bool, not: impl FnOnce(Writer) -> Writer) -> Writer {
+        if there {
+            let not = not(Writer {
+                template: Template::default(),
+            });
+            let Template {
+                mask, value, len, ..
+            } = not.template;
+            (self.template.except_mask, self.template.except_value) = (mask, value);
+            self.template.looked = self.template.looked.max(len);
+        }
         self
     }
 }

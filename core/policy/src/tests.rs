@@ -10,6 +10,7 @@ mod rules;
 
 use crate::{Ids, Intent, compile};
 use image::compartment::{ROUTE_OUTSIDE, ROUTE_SUBNET, ROUTE_UNREACHABLE, ROUTE_VIA};
+use image::fabric::TEMPLATE_BYTES;
 use image::{Aligned, FabricImage, MappedCompartment, MappedFabric};
 use spec::Spec;
 
@@ -207,9 +208,11 @@ fn everything_goes_outside_where_nothing_else_is_said() {
     }
 }
 
+type Head = [u8; TEMPLATE_BYTES];
+
 /// A frame toward the uplink with these fields.
-fn frame(source: [u8; 6], ethertype: u16, at: usize, bytes: &[u8], version: u8) -> [u8; 64] {
-    let mut frame = [0; 64];
+fn frame(source: [u8; 6], ethertype: u16, at: usize, bytes: &[u8], version: u8) -> Head {
+    let mut frame = [0; TEMPLATE_BYTES];
     frame[6..12].copy_from_slice(&source);
     frame[12..14].copy_from_slice(&ethertype.to_be_bytes());
     frame[14] = version;
@@ -217,12 +220,19 @@ fn frame(source: [u8; 6], ethertype: u16, at: usize, bytes: &[u8], version: u8) 
     frame
 }
 
-fn passes(image: &FabricImage<'_>, slot: u32, frame: &[u8; 64]) -> bool {
+fn passes(image: &FabricImage<'_>, slot: u32, frame: &Head) -> bool {
     let channel = image.channel(slot).expect("channel");
-    image
-        .templates(channel)
-        .iter()
-        .any(|t| (0..64).all(|i| frame[i] & t.mask[i] == t.value[i]))
+    let is =
+        |mask: &Head, value: &Head| (0..TEMPLATE_BYTES).all(|i| frame[i] & mask[i] == value[i]);
+    image.templates(channel).iter().any(|t| {
+        let bounded = t.bounds.iter().filter(|b| b.at != 0);
+        let but = t.except_mask.iter().any(|m| *m != 0) && is(&t.except_mask, &t.except_value);
+        is(&t.mask, &t.value)
+            && !but
+            && bounded
+                .into_iter()
+                .all(|b| frame[usize::from(b.at)] <= b.most)
+    })
 }
 
 #[test]
@@ -232,7 +242,18 @@ fn toward_the_uplink_a_tenant_speaks_as_itself_only() {
     let image = mapped.image();
     let own = intent.compartments[&1].attachments[0].mac;
     let v4 = |source: [u8; 4]| frame(own, 0x0800, 26, &source, 0x45);
-    let v6 = |source: &str| frame(own, 0x86dd, 22, &address(source), 0x60);
+    let v6 = |source: &str| {
+        let mut six = frame(own, 0x86dd, 22, &address(source), 0x60);
+        six[38] = 0x20;
+        six
+    };
+    let says = |source: &[u8; 16], kind: u8| {
+        let mut six = frame(own, 0x86dd, 22, source, 0x60);
+        (six[20], six[21], six[54]) = (58, 255, kind);
+        (six[38..40]).copy_from_slice(&[0xff, 2]);
+        six[62..78].copy_from_slice(source);
+        six
+    };
     let arp = |mac: [u8; 6], ip: [u8; 4]| {
         let mut arp = frame(own, 0x0806, 28, &ip, 0);
         arp[14..20].copy_from_slice(&[0, 1, 8, 0, 6, 4]);
@@ -244,9 +265,15 @@ fn toward_the_uplink_a_tenant_speaks_as_itself_only() {
         v4([192, 0, 2, 10]),
         v4([10, 1, 1, 200]),
         v4([10, 9, 200, 1]),
-        v6("2001:db8::10"),
         v6("fd00:1::abcd"),
-        frame(own, 0x86dd, 22, &link_local, 0x6f),
+        says(&address("2001:db8::10"), 1),
+        says(&address("2001:db8::10"), 4),
+        says(&address("2001:db8::10"), 129),
+        says(&address("2001:db8::10"), 135),
+        says(&address("2001:db8::10"), 136),
+        says(&link_local, 129),
+        says(&link_local, 135),
+        says(&link_local, 136),
         arp(own, [192, 0, 2, 10]),
     ] {
         assert!(passes(&image, 1, &good), "refused {good:02x?}");
@@ -255,7 +282,9 @@ fn toward_the_uplink_a_tenant_speaks_as_itself_only() {
         v4([192, 0, 2, 11]),
         v4([10, 1, 2, 1]),
         v4([10, 8, 0, 1]),
+        v6("2001:db8::10"),
         v6("2001:db8::11"),
+        frame(own, 0x86dd, 22, &link_local, 0x6f),
         v6("fe80::1"),
         v6("::"),
         arp(own, [192, 0, 2, 1]),
@@ -291,6 +320,110 @@ fn toward_the_uplink_a_tenant_speaks_as_itself_only() {
             .collect::<Vec<_>>(),
         [(1, tag)]
     );
+}
+
+/// How many of red's frames, all of which pass, do when they are changed.
+fn changed(frames: &[Head], change: &[(usize, u8)]) -> usize {
+    let (_, intent) = intent(&read(ROUTED));
+    let mapped = fabric(&intent);
+    let image = mapped.image();
+    let own = intent.compartments[&1].attachments[0].mac;
+    let with = |frame: &Head, change: &[(usize, u8)]| {
+        let mut frame = *frame;
+        frame[6..12].copy_from_slice(&own);
+        for (at, byte) in change {
+            frame[*at] = *byte;
+        }
+        frame
+    };
+    for frame in frames {
+        assert!(passes(&image, 1, &with(frame, &[])), "{frame:02x?}");
+    }
+    let changed = frames.iter().map(|frame| with(frame, change));
+    changed.filter(|frame| passes(&image, 1, frame)).count()
+}
+
+/// Of the tenant's address, as a router sends it on.
+fn routed(source: &str) -> Head {
+    let source = address(source);
+    match wire::address::unmapped(&source) {
+        Some(v4) => frame([0; 6], 0x0800, 26, &v4, 0x45),
+        None => {
+            let mut six = frame([0; 6], 0x86dd, 22, &source, 0x60);
+            (six[21], six[38]) = (63, 0x20);
+            six
+        }
+    }
+}
+
+#[test]
+fn toward_the_uplink_nobody_is_a_dhcp_server() {
+    let four = [routed("10.1.1.200"), routed("192.0.2.10")];
+    let offer = [(23, 17), (36, 0), (37, 68)];
+    assert_eq!(changed(&four, &offer), 0);
+    assert_eq!(changed(&four, &[(23, 17), (36, 0), (37, 67)]), 2);
+    assert_eq!(changed(&four, &[(23, 6), (36, 0), (37, 68)]), 2);
+    // In a first fragment too; behind options there are no ports to be seen.
+    let first = [&offer[..], &[(20, 0x20)]].concat();
+    assert_eq!(changed(&four, &first), 0);
+    let later = [&offer[..], &[(20, 0x20), (21, 9)]].concat();
+    assert_eq!(changed(&four, &later), 2);
+    assert_eq!(changed(&four, &[(14, 0x46)]), 0);
+    let six = [routed("fd00:1::abcd")];
+    assert_eq!(changed(&six, &[(20, 17), (56, 2), (57, 34)]), 0);
+    assert_eq!(changed(&six, &[(20, 17), (56, 2), (57, 35)]), 1);
+}
+
+#[test]
+fn toward_the_uplink_a_tenants_packets_are_those_of_a_router() {
+    let six = [routed("fd00:1::abcd")];
+    // Neighbour discovery has this hop limit, whatever it is wrapped in.
+    assert_eq!(changed(&six, &[(21, 255)]), 0);
+    assert_eq!(changed(&six, &[(21, 254)]), 1);
+    // To the link, and to groups.
+    assert_eq!(changed(&six, &[(38, 0xfe), (39, 0x80)]), 0);
+    assert_eq!(changed(&six, &[(38, 0xff), (39, 2)]), 0);
+    assert_eq!(changed(&six, &[(38, 0xfd)]), 1);
+}
+
+#[test]
+fn toward_the_uplink_packets_go_to_stations() {
+    let all = [
+        routed("10.1.1.200"),
+        routed("192.0.2.10"),
+        routed("fd00:1::abcd"),
+    ];
+    assert_eq!(changed(&all, &[(0, 0xff)]), 0);
+    assert_eq!(changed(&all, &[(0, 0x33)]), 0);
+    assert_eq!(changed(&all, &[(0, 2)]), 3);
+}
+
+#[test]
+fn toward_the_uplink_of_icmp6_only_what_a_host_says_of_itself() {
+    let (_, intent) = intent(&read(ROUTED));
+    let own = intent.compartments[&1].attachments[0].mac;
+    for source in [
+        address("2001:db8::10"),
+        wire::address::link_local(wire::MacAddress(own)),
+    ] {
+        let mut advert = frame(own, 0x86dd, 22, &source, 0x60);
+        (advert[20], advert[21], advert[54]) = (58, 255, 136);
+        advert[62..78].copy_from_slice(&source);
+        let advert = [advert];
+        assert_eq!(changed(&advert, &[(54, 136)]), 1);
+        for kind in (0..=255).filter(|kind| !matches!(kind, 0..8 | 129 | 135 | 136)) {
+            assert_eq!(changed(&advert, &[(54, kind)]), 0, "type {kind}");
+        }
+        // A header in front, a fragment, or what is no ICMPv6 at all.
+        for header in [0, 6, 17, 43, 44, 50, 51, 59, 60, 135] {
+            assert_eq!(changed(&advert, &[(20, header)]), 0, "header {header}");
+        }
+        // Whose neighbour another would be: each byte of it is looked at.
+        for at in 62..78 {
+            let other = advert[0][at] ^ 1;
+            assert_eq!(changed(&advert, &[(at, other)]), 0, "byte {at}");
+        }
+    }
 }
 
 #[test]

@@ -5,7 +5,8 @@ use crate::breach::{Breach, Class};
 use crate::crossings::{agreed, users};
 use crate::intend::{Agreement, Attachment, Host};
 use crate::showing::{first, somebody};
-use crate::templates::{STATION, demands, forged, link, packet};
+use crate::templates::{STATION, forged, link, packet};
+use crate::uplinks::{self, demands};
 use crate::way::{Place, Way};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use guard::guard;
@@ -15,7 +16,6 @@ use image::fabric::{
     Template,
 };
 use std::collections::{BTreeMap, BTreeSet};
-use wire::address::{ALL_NODES, link_local, solicited_node, unmapped};
 use wire::{MacAddress, Tuple};
 
 /// That no tag is two things'.
@@ -53,9 +53,11 @@ pub(crate) fn fabric(host: &Host<'_>, image: &FabricImage<'_>, breaches: &mut Ve
     let fabric = Fabric { host, kinds };
     for channel in image.channels() {
         for template in image.templates(channel) {
-            if !fabric.template_holds(channel.slot, template) && guard!("proof-templates") {
+            let own = fabric.attachment(channel.slot, template.tag, template.egress);
+            let holds = own.is_some_and(|own| uplinks::holds(own, template));
+            if !holds && guard!("proof-templates") {
                 let what = format!(
-                    "toward slot {} with tag {} it lets slot {} speak as another than itself",
+                    "toward slot {} with tag {} it lets slot {} say what is not its own to say",
                     template.egress, template.tag, channel.slot
                 );
                 let breach = Breach::new(Class::FabricEntry, 0, what);
@@ -120,6 +122,10 @@ impl Fabric<'_> {
                 if entry.kind != FORWARD_UNICAST || member.out_tag != 0 {
                     return Err((Class::FabricEntry, "what goes to an uplink has no tag"));
                 }
+                let asks = station || own.is_none_or(|own| uplinks::may_ask(own, &entry.mac));
+                if !asks && guard!("proof-uplink-groups") {
+                    return Err((Class::FabricEntry, "it needs no such group"));
+                }
                 Ok(())
             }
             (Some(CHANNEL_UPLINK), Some(CHANNEL_COMPARTMENT)) => {
@@ -128,7 +134,7 @@ impl Fabric<'_> {
                 };
                 let own_mac = match entry.kind {
                     FORWARD_UNICAST => station && entry.mac == own.mac,
-                    _ => groups(own).contains(&entry.mac),
+                    _ => uplinks::groups(own).contains(&entry.mac),
                 };
                 if entry.tag != 0 || !own_mac && guard!("proof-uplink-mac") {
                     return Err((Class::FabricEntry, "the MAC is another's"));
@@ -219,9 +225,14 @@ impl Fabric<'_> {
         let to_uplink = kind(member.slot) == Some(CHANNEL_UPLINK);
         if channel.kind == CHANNEL_COMPARTMENT && to_uplink {
             let mut own = image.templates(channel).iter();
-            let own = own.find(|t| (t.egress, t.tag) == (member.slot, entry.tag));
-            let mut head = own.ok_or("no template lets it out there")?.value;
-            let station = head.iter_mut().zip(station(entry));
+            let to = station(entry);
+            let of = |t: &&Template| {
+                let mut bits = t.mask.iter().zip(&t.value).zip(to);
+                (t.egress, t.tag) == (member.slot, entry.tag)
+                    && bits.all(|((mask, value), to)| to & mask == *value)
+            };
+            let mut head = own.find(of).ok_or("no template lets it out there")?.value;
+            let station = head.iter_mut().zip(to);
             station.for_each(|(to, from)| *to = from);
             way.frame = head.to_vec();
             return Ok((packet(&head), way));
@@ -268,7 +279,13 @@ impl Fabric<'_> {
         let mut entries = image.forwards().iter();
         let leads = |e: &&Forward| {
             let key = (e.ingress, e.tag, e.target);
-            e.kind == FORWARD_UNICAST && key == (slot, tag, egress)
+            let to = station(e);
+            let mut bits = template.mask.iter().zip(&template.value).zip(to);
+            let group = |mac: &[u8]| mac.first().is_some_and(|first| first & 1 == 1);
+            e.kind == FORWARD_UNICAST
+                && key == (slot, tag, egress)
+                && group(&to) == group(&head)
+                && bits.all(|((mask, value), to)| to & mask == *value)
         };
         let Some(entry) = entries.find(leads) else {
             return breach.nobody("no entry of the fabric leads there");
@@ -313,19 +330,6 @@ impl Fabric<'_> {
             None => breach.goes(way),
         }
     }
-
-    /// Whether a template demands at least what one of those demands that its attachment
-    /// may have: the full source MAC, and a source of its own.
-    fn template_holds(&self, slot: u32, template: &Template) -> bool {
-        if self.kinds.get(&slot) != Some(&CHANNEL_COMPARTMENT) {
-            return false;
-        }
-        let Some(own) = self.attachment(slot, template.tag, template.egress) else {
-            return false;
-        };
-        let may = demands(own);
-        may.iter().any(|demand| demand.is_met_by(template))
-    }
 }
 
 /// The station that a frame is for that goes by an entry.
@@ -334,24 +338,4 @@ const fn station(entry: &Forward) -> [u8; 6] {
         [0, 0, 0, 0, 0, 0] => STATION,
         mac => mac,
     }
-}
-
-/// The groups on an uplink that an attachment listens to.
-fn groups(own: &Attachment) -> BTreeSet<[u8; 6]> {
-    let mut all = BTreeSet::new();
-    for address in &own.addresses {
-        if unmapped(address).is_some() {
-            all.insert([0xff; 6]);
-            continue;
-        }
-        for group in [
-            ALL_NODES,
-            solicited_node(address),
-            solicited_node(&link_local(MacAddress(own.mac))),
-        ] {
-            let [.., a, b, c, d] = group;
-            all.insert([0x33, 0x33, a, b, c, d]);
-        }
-    }
-    all
 }

@@ -9,8 +9,9 @@
 //! about the same questions as texts.
 //! `intend` and `lines` say what the spec and the numbers mean, `places` and `inside`
 //! hold a compartment's image against it, `reach` is what tenants ask for, `between`,
-//! `crossings` and `templates` what joins compartments. `likely` and `showing` choose what shows a breach,
-//! and say which `way` it goes; no proof depends on them. `prove` asks it all, but for
+//! `crossings` and `templates` what joins compartments, `uplinks` what they may say outside.
+//! `likely` and `showing` choose what shows a breach, and say which `way` it goes; no proof
+//! depends on them. `prove` asks it all, but for
 //! what `known` says was proved before.
 
 mod between;
@@ -34,6 +35,7 @@ mod space;
 mod templates;
 #[cfg(test)]
 mod tests;
+mod uplinks;
 mod way;
 
 pub use breach::{Breach, Class, Packet, Written};

@@ -1,11 +1,10 @@
-//! What a compartment's frames must say to leave by an uplink, and a frame that gets past a
-//! template that demands less.
+//! A frame that gets past a template toward an uplink that demands too little.
 
 use crate::intend::Attachment;
-use core::net::IpAddr;
+use crate::uplinks::Demand;
 use image::fabric::{TEMPLATE_BYTES, Template};
-use wire::address::{link_local, unmapped};
-use wire::{MacAddress, Tuple};
+use wire::Tuple;
+use wire::address::unmapped;
 
 /// A frame's first bytes.
 pub(crate) type Head = [u8; TEMPLATE_BYTES];
@@ -13,95 +12,8 @@ pub(crate) type Head = [u8; TEMPLATE_BYTES];
 /// A station that nobody is asked about.
 pub(crate) const STATION: [u8; 6] = [2, 0, 0, 0, 0, 0x77];
 
-/// Each way to speak that an attachment has: a template demands at least one of these whole,
-/// the full source MAC and a source of its own.
-pub(crate) fn demands(own: &Attachment) -> Vec<Demand> {
-    let mut may: Vec<Demand> = Vec::new();
-    for address in &own.addresses {
-        match unmapped(address) {
-            Some(four) => {
-                may.push(Demand::four(own.mac, &four, 32));
-                may.push(Demand::arp(own.mac, &four));
-            }
-            None => {
-                may.push(Demand::six(own.mac, address, 128));
-                may.push(Demand::six(own.mac, &link_local(MacAddress(own.mac)), 128));
-            }
-        }
-    }
-    for prefix in &own.sources {
-        may.push(match prefix.network {
-            IpAddr::V4(a) => Demand::four(own.mac, &a.octets(), prefix.len),
-            IpAddr::V6(a) => Demand::six(own.mac, &a.octets(), prefix.len),
-        });
-    }
-    may
-}
-
-/// Bits of a frame that must have values.
-pub(crate) struct Demand {
-    /// (place, mask, value).
-    bytes: Vec<(usize, u8, u8)>,
-}
-
-impl Demand {
-    fn speak(mac: [u8; 6], ethertype: [u8; 2]) -> Demand {
-        let mut demand = Demand { bytes: Vec::new() };
-        demand.all(6, &mac);
-        demand.all(12, &ethertype);
-        demand
-    }
-    fn all(&mut self, at: usize, value: &[u8]) {
-        self.first(at, value, value.len() * 8);
-    }
-    fn first(&mut self, at: usize, value: &[u8], bits: usize) {
-        for (byte, value) in value.iter().enumerate() {
-            let mask = match bits.saturating_sub(byte * 8) {
-                0 => continue,
-                left @ 1..8 => !(0xffu8 >> left),
-                _ => 0xff,
-            };
-            self.bytes.push((at + byte, mask, value & mask));
-        }
-    }
-    /// IPv4 has its source behind 12 bytes of its header (RFC 791), IPv6 behind 8 (RFC
-    /// 8200), ARP its sender's behind 8 (RFC 826).
-    fn four(mac: [u8; 6], source: &[u8; 4], len: u8) -> Demand {
-        let mut demand = Demand::speak(mac, [8, 0]);
-        demand.first(14, &[0x40], 4);
-        demand.first(26, source, len.into());
-        demand
-    }
-    fn six(mac: [u8; 6], source: &[u8; 16], len: u8) -> Demand {
-        let mut demand = Demand::speak(mac, [0x86, 0xdd]);
-        demand.first(14, &[0x60], 4);
-        demand.first(22, source, len.into());
-        demand
-    }
-    fn arp(mac: [u8; 6], sender: &[u8; 4]) -> Demand {
-        let mut demand = Demand::speak(mac, [8, 6]);
-        demand.all(14, &[0, 1, 8, 0, 6, 4]);
-        demand.all(22, &mac);
-        demand.all(28, sender);
-        demand
-    }
-    pub fn is_met_by(&self, template: &Template) -> bool {
-        self.bytes.iter().all(|(at, mask, value)| {
-            let (Some(own_mask), Some(own)) = (template.mask.get(*at), template.value.get(*at))
-            else {
-                return false;
-            };
-            *at < usize::from(template.len) && own_mask & mask == *mask && own & mask == *value
-        })
-    }
-    fn is_said_in(&self, head: &Head) -> bool {
-        let mut all = self.bytes.iter();
-        all.all(|(at, mask, value)| head.get(*at).is_some_and(|byte| byte & mask == *value))
-    }
-}
-
 /// A frame that a template lets out and none of these demands does; `None`: there is none
-/// that differs by one bit from what the attachment itself says.
+/// that differs by one thing from what the attachment itself says.
 pub(crate) fn forged(own: &Attachment, template: &Template, demands: &[Demand]) -> Option<Head> {
     let mut head = said(own, template);
     let len = usize::from(template.len);
@@ -109,19 +21,54 @@ pub(crate) fn forged(own: &Attachment, template: &Template, demands: &[Demand]) 
     for (byte, (mask, value)) in head.iter_mut().zip(bits) {
         *byte = *byte & !mask | value;
     }
-    let is_forged = |head: &Head| !demands.iter().any(|demand| demand.is_said_in(head));
+    let is_forged = |head: &Head| {
+        lets_out(template, head) && !demands.iter().any(|demand| demand.is_said_in(head))
+    };
     if is_forged(&head) {
         return Some(head);
     }
-    let free = demands.iter().flat_map(|demand| &demand.bytes);
-    free.filter_map(|(at, mask, _)| {
+    let all = || demands.iter();
+    let bit = all().flat_map(|demand| &demand.bytes);
+    let bit = bit.filter_map(|(at, mask, _)| {
         let demanded = template.mask.get(*at).filter(|_| *at < len);
         let bits = mask & !demanded.copied().unwrap_or(0);
         let mut other = head;
         *other.get_mut(*at)? ^= bits & bits.wrapping_neg();
         Some(other)
-    })
-    .find(is_forged)
+    });
+    let over = all().flat_map(|demand| &demand.most);
+    let over = over.filter_map(|(at, most)| {
+        let mut other = head;
+        *other.get_mut(usize::from(*at))? = most.checked_add(1)?;
+        Some(other)
+    });
+    let never = all().filter_map(|demand| {
+        let mut other = head;
+        for (at, mask, value) in &demand.never {
+            let byte = other.get_mut(*at)?;
+            *byte = *byte & !mask | value;
+        }
+        Some(other)
+    });
+    bit.chain(over).chain(never).find(is_forged)
+}
+
+/// Whether a frame gets past a template, as the fabric looks at it.
+fn lets_out(template: &Template, head: &Head) -> bool {
+    let is = |mask: &Head, value: &Head| {
+        let mut bits = head.iter().zip(mask.iter().zip(value));
+        bits.all(|(byte, (mask, value))| byte & mask == *value)
+    };
+    let Template {
+        bounds,
+        except_mask,
+        except_value,
+        ..
+    } = template;
+    let over = |at: u8, most: u8| head.get(usize::from(at)).is_none_or(|byte| *byte > most);
+    is(&template.mask, &template.value)
+        && !bounds.iter().any(|b| b.at != 0 && over(b.at, b.most))
+        && !(except_mask.iter().any(|mask| *mask != 0) && is(except_mask, except_value))
 }
 
 /// What the attachment itself says, of the kind of packet that the template is for.

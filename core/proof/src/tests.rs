@@ -11,6 +11,7 @@ mod replay;
 mod routed;
 mod solver;
 mod tables;
+mod uplinks;
 mod walk;
 mod walked;
 

@@ -165,23 +165,24 @@ fn roles(sender: &Sender<'_>, ip: &Ip) -> Result<(), DropReason> {
     if guard!("router-role") && routes && roles & ROLE_ROUTER == 0 {
         return Err(DropReason::RouterAdvert);
     }
+    // Many clients do not look at the port that an answer comes from.
     let serves = match (ip.version, ip.transport) {
         (
             Version::V4,
             Transport::Udp {
-                source: 67,
+                source,
                 destination,
                 ..
             },
-        ) => matches!(destination, 67 | 68),
+        ) => destination == 68 || (source, destination) == (67, 67),
         (
             Version::V6,
             Transport::Udp {
-                source: 547,
+                source,
                 destination,
                 ..
             },
-        ) => matches!(destination, 546 | 547),
+        ) => destination == 546 || (source, destination) == (547, 547),
         _ => false,
     };
     if guard!("dhcp-server") && serves && roles & ROLE_DHCP_SERVER == 0 {

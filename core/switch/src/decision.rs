@@ -210,7 +210,7 @@ pub(crate) fn route(state: &State, image: &CompartmentImage<'_>, tenant: u32, ip
     match route.kind {
         ROUTE_SUBNET => on_link(image, route.subnet, ip),
         ROUTE_VIA => to_endpoint(image, route.via),
-        ROUTE_OUTSIDE => outside(state, image, tenant, route.via),
+        ROUTE_OUTSIDE => outside(state, image, tenant, route.via, ip),
         ROUTE_SERVICE => crossing::hop(image, tenant, route.via),
         ROUTE_UNREACHABLE => refuse(ip, DropReason::NoRoute, Refusal::Prohibited),
         _ => refuse(ip, DropReason::NoRoute, Refusal::NoRoute),
@@ -277,7 +277,13 @@ pub(crate) fn to_endpoint(image: &CompartmentImage<'_>, index: u32) -> Decision 
     })
 }
 
-fn outside(state: &State, image: &CompartmentImage<'_>, tenant: u32, via: u32) -> Decision {
+fn outside(
+    state: &State,
+    image: &CompartmentImage<'_>,
+    tenant: u32,
+    via: u32,
+    ip: &Ip,
+) -> Decision {
     let next = image.next_hops().get(via as usize);
     let attachment = next.and_then(|n| image.attachments().get(n.attachment as usize));
     let (Some(next), Some(attachment), Some(neighbour)) =
@@ -287,6 +293,11 @@ fn outside(state: &State, image: &CompartmentImage<'_>, tenant: u32, via: u32) -
     };
     if attachment.tenant != tenant {
         return Decision::Drop(DropReason::NoRoute);
+    }
+    if guard!("outside-words")
+        && let Err(reason) = may_leave(ip)
+    {
+        return Decision::Drop(reason);
     }
     if !neighbour.known {
         return Decision::Resolve { next_hop: via };
@@ -300,6 +311,36 @@ fn outside(state: &State, image: &CompartmentImage<'_>, tenant: u32, via: u32) -
         source: MacAddress(attachment.mac),
         mtu: attachment.mtu,
     })
+}
+
+/// What the fabric lets nobody say to an uplink, and would report this switch for.
+fn may_leave(ip: &Ip) -> Result<(), DropReason> {
+    let udp_to = match ip.transport {
+        Transport::Udp { destination, .. } => Some(destination),
+        _ => None,
+    };
+    match ip.version {
+        // Behind them the ports lie elsewhere.
+        Version::V4 if ip.options => Err(DropReason::SourceRoute),
+        // What is for DHCP clients, whoever it is from.
+        Version::V4 if udp_to == Some(68) => Err(DropReason::DhcpServer),
+        Version::V6 if udp_to == Some(546) => Err(DropReason::DhcpServer),
+        // Addresses of the link, of a site (RFC 3879), and what nobody assigned there.
+        Version::V6 if ip.destination.first() >= Some(&0xfe) => Err(DropReason::Martian),
+        _ => Ok(()),
+    }
+}
+
+/// The same for what comes from outside: an echo with its options or extension headers
+/// would be an answer that the fabric does not let us say.
+pub(crate) fn local_outside(ip: &Ip) -> Decision {
+    let plain = !ip.options && ip.extension_headers == 0;
+    match local(ip) {
+        Decision::Answer(_) if !plain && guard!("outside-echo") => {
+            Decision::Drop(DropReason::ExtensionChain)
+        }
+        decision => decision,
+    }
 }
 
 /// For a packet to one of the switch's own addresses.
@@ -360,7 +401,7 @@ pub(crate) fn decide_outside(
     ip: &Ip,
 ) -> Decision {
     if is_attachment(attachment, &ip.destination) {
-        return local(ip);
+        return local_outside(ip);
     }
     match route(state, image, tenant, ip) {
         // Nobody passes through a tenant from uplink to uplink.

@@ -181,7 +181,7 @@ fn translated(
     head: &[u8],
 ) -> Result<(Decision, Leaving), DropReason> {
     let ip = frame.parsed.ip().ok_or(DropReason::EtherType)?;
-    let own = || Ok((crate::decision::local(ip), Leaving::Same));
+    let own = || Ok((crate::decision::local_outside(ip), Leaving::Same));
     let shared = End {
         owner: FABRIC,
         zone: attachment.tag,

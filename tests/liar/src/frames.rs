@@ -3,6 +3,7 @@
 use crate::crossings::Crossings;
 use crate::lies::Lie;
 use crate::post::Post;
+use image::compartment::Attachment;
 use ring::record::CaptureNote;
 use wire::RawOffload;
 use wire::offload::{GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, MAX_FRAME, NEEDS_CSUM};
@@ -28,6 +29,8 @@ pub struct Forger {
     own_mac: [u8; 6],
     own_tag: u16,
     own_address: [u8; 4],
+    /// All of that.
+    own: Attachment,
     /// MACs of its own endpoints: others' look alike.
     macs: Vec<[u8; 6]>,
     crossings: Crossings,
@@ -45,6 +48,7 @@ impl Forger {
         self.own_mac = self.macs.first().copied().unwrap_or([2, 0, 0, 0, 0, 1]);
         if let Some(own) = attachments.first() {
             (self.own_mac, self.own_tag, self.own_address) = (own.mac, own.tag, own.address4);
+            self.own = *own;
         }
     }
 
@@ -120,6 +124,7 @@ impl Forger {
                 forged.frame = ipv4(to, from, address, len);
             }
             Lie::Crossing => (forged.tag, forged.frame) = self.crossings.forge(from),
+            Lie::Uplink => forged.frame = crate::uplink::forge(&self.own, n),
             Lie::Flood => forged.frame = ipv4([2, 0xff, 0, 0, 0, 1], from, address, 64),
             _ => forged.note.endpoint = low.into(),
         }

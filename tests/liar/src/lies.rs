@@ -68,6 +68,9 @@ lies! {
     /// No lie at all: the smallest frames of its own toward its uplink, as many as the
     /// channel takes. Only when it is asked for.
     Flood = 21 "flood",
+    /// A router, a DHCP server, another's neighbour on its uplink, from its own MAC and
+    /// addresses. Only when it is asked for.
+    Uplink = 22 "uplink",
 }
 
 /// The kind that the program's name or its first argument asks for.
@@ -121,7 +124,7 @@ impl Liar {
         self.turn += 1;
         if lie == Lie::Flood {
             self.flood(post);
-        } else if lie <= Lie::Capture {
+        } else if lie <= Lie::Capture || lie == Lie::Uplink {
             self.frames(lie, post);
         } else {
             memory::attack(lie, post, self.turn);

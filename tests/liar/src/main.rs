@@ -17,6 +17,7 @@ mod frames;
 mod lies;
 mod memory;
 mod post;
+mod uplink;
 
 use command::verbs::ROLE_SWITCH;
 use confine::Profile;

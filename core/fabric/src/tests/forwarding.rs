@@ -153,6 +153,76 @@ fn a_checksum_cannot_be_written_over_the_source() {
     assert_eq!(reached(1, forged), [(UPLINK, 0)]);
 }
 
+/// The tables where compartment 1 may not speak UDP from port 67, nor with a TTL of 255.
+fn excepting() -> image::FabricTables {
+    let mut tables = tables();
+    let template = &mut tables.templates[0].1;
+    for (at, mask, value) in [(20, 0x1f, 0), (23, 255, 17), (34, 255, 0), (35, 255, 67)] {
+        (template.except_mask[at], template.except_value[at]) = (mask, value);
+    }
+    template.looked = 36;
+    template.bounds[1] = Bound { at: 22, most: 254 };
+    tables
+}
+
+#[test]
+fn what_a_template_excepts_does_not_pass() {
+    let tables = excepting();
+    let passes = |change: &[(usize, u8)]| {
+        let mut frame = honest(200);
+        for (at, byte) in [(22, 64), (23, 17), (35, 67)].iter().chain(change) {
+            frame.head[*at] = *byte;
+        }
+        let (sink, tally) = pass(&tables, 1, frame);
+        let refused = tally.drops.contains_key(&(1, DropReason::FabricSource));
+        assert_ne!(refused, sink.sent.len() == 1);
+        !refused
+    };
+    assert!(!passes(&[]), "the exception, whole");
+    assert!(passes(&[(35, 68)]), "another port");
+    assert!(passes(&[(23, 6)]), "another protocol");
+    assert!(passes(&[(20, 1)]), "a later fragment");
+    assert!(!passes(&[(20, 0x20)]), "a first fragment");
+    assert!(!passes(&[(0, 4)]), "what it does not look at is not asked");
+}
+
+#[test]
+fn a_byte_over_its_bound_does_not_pass() {
+    let tables = excepting();
+    for (limit, reached) in [(0, true), (254, true), (255, false)] {
+        let mut frame = honest(200);
+        frame.head[22] = limit;
+        let (sink, _) = pass(&tables, 1, frame);
+        assert_eq!(sink.sent.len() == 1, reached, "{limit}");
+    }
+}
+
+#[test]
+fn a_checksum_cannot_be_written_over_what_was_excepted() {
+    let tables = excepting();
+    let stored = |start, offset| {
+        let mut forged = honest(200);
+        forged.offload = RawOffload {
+            flags: NEEDS_CSUM,
+            csum_start: start,
+            csum_offset: offset,
+            ..RawOffload::default()
+        };
+        let (sink, tally) = pass(&tables, 1, forged);
+        let refused = tally.drops.contains_key(&(1, DropReason::BadOffload));
+        assert_ne!(refused, sink.sent.len() == 1);
+        !refused
+    };
+    // The port would be the checksum: 67, if the sender likes.
+    for (start, offset) in [(34, 0), (30, 4), (30, 5), (34, 1)] {
+        assert!(!stored(start, offset), "{start} + {offset}");
+    }
+    // UDP, TCP, and ICMP.
+    for offset in [6, 16, 2] {
+        assert!(stored(34, offset), "34 + {offset}");
+    }
+}
+
 #[test]
 fn a_storm_of_tiny_segments_is_refused() {
     let mut large = honest(32_000);
@@ -261,13 +331,11 @@ proptest! {
     }
 
     #[test]
-    fn any_head_is_decided(ingress in 0u32..12, tag: u16, head in any::<[[u8; 32]; 2]>(), len in 0usize..2000) {
+    fn any_head_is_decided(ingress in 0u32..12, tag: u16, head in any::<[[u8; 16]; HEAD / 16]>(), len in 0usize..2000) {
         let bytes = image(&tables());
         let image = FabricImage::map(bytes.as_ref()).unwrap();
-        let mut whole = [0; HEAD];
-        whole[..32].copy_from_slice(&head[0]);
-        whole[32..].copy_from_slice(&head[1]);
-        let frame = Frame { tag, offload: RawOffload::default(), len, head: whole };
+        let head = head.as_flattened().try_into().unwrap();
+        let frame = Frame { tag, offload: RawOffload::default(), len, head };
         if let Decision::Unicast { slot, .. } = decide(&image, ingress, &frame) {
             prop_assert_ne!(slot, ingress);
         }

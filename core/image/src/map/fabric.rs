@@ -189,7 +189,19 @@ impl<'a> FabricImage<'a> {
                 .get(len..)
                 .is_some_and(|m| m.iter().any(|b| *b != 0));
             must(!beyond, "compares beyond its length")?;
-            let mut bytes = template.mask.iter().zip(&template.value);
+            let reach = usize::from(template.reach());
+            let unseen = template.except_mask.get(reach..);
+            let beyond = unseen.is_none_or(|m| m.iter().any(|b| *b != 0))
+                || template.bounds.iter().any(|b| usize::from(b.at) >= reach);
+            // A checksum is stored behind what is looked at: into what was not counted as
+            // that it could be stored after the look.
+            must(
+                !beyond || !guard!("image-template-reach"),
+                "looks beyond what it says",
+            )?;
+            must(template.reserved == 0, "reserved is not zero")?;
+            let own = template.mask.iter().zip(&template.value);
+            let mut bytes = own.chain(template.except_mask.iter().zip(&template.except_value));
             must(
                 bytes.all(|(mask, value)| value & !mask == 0),
                 "expects what it does not compare",

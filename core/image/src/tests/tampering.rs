@@ -248,6 +248,31 @@ fn a_template_must_compare_a_whole_ethernet_header() {
         fabric_refusal(|t| t.templates[0].1.egress = 2),
         Section::Templates
     );
+    assert_eq!(
+        fabric_refusal(|t| t.templates[0].1.except_value[0] = 1),
+        Section::Templates
+    );
+    assert_eq!(
+        fabric_refusal(|t| t.templates[0].1.reserved = 1),
+        Section::Templates
+    );
+}
+
+#[test]
+fn a_template_says_how_far_it_looks() {
+    // Where it looks at more, a checksum could be stored after the look.
+    assert_eq!(
+        fabric_refusal(|t| t.templates[0].1.except_mask[35] = 255),
+        Section::Templates
+    );
+    assert_eq!(
+        fabric_refusal(|t| t.templates[0].1.bounds[1].at = 14),
+        Section::Templates
+    );
+    assert_eq!(
+        fabric_refusal(|t| t.templates[0].1.looked = 81),
+        Section::Templates
+    );
 }
 
 /// Byte offset in an image of these bytes' first occurrence.

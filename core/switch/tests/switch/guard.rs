@@ -248,6 +248,11 @@ fn dhcp_server() {
     Site::new().refuses(A1, &frame, DropReason::DhcpServer);
     let frame = udp6(to_a2(), (v6(A1), v6(A2)), (547, 546), &[7; 30]);
     Site::new().refuses(A1, &frame, DropReason::DhcpServer);
+    // Nor from a port that is not a server's.
+    let frame = udp4(to_a2(), (v4(A1), v4(A2)), (1025, 68), &[2; 300]);
+    Site::new().refuses(A1, &frame, DropReason::DhcpServer);
+    let frame = udp6(to_a2(), (v6(A1), v6(A2)), (1025, 546), &[7; 30]);
+    Site::new().refuses(A1, &frame, DropReason::DhcpServer);
     let mut site = Site::with(|b| b.endpoints[0].roles = ROLE_DHCP_SERVER);
     let frame = udp4(to_a2(), (v4(A1), v4(A2)), (67, 68), &[2; 300]);
     assert_eq!(site.inject(A1, &frame).only().slot, A2);

@@ -3,6 +3,7 @@
 use super::*;
 use image::compartment::{NONE, NextHop, ROUTE_OUTSIDE, ROUTE_VIA, Route};
 use image::fabric::{FORWARD_UNICAST, Forward};
+use std::collections::BTreeSet;
 
 #[test]
 fn an_entry_of_the_fabric() {
@@ -16,9 +17,14 @@ fn an_entry_of_the_fabric() {
                 let a = slots[dice.below(slots.len())];
                 // With a tag that nobody has, or one that somebody takes for its own.
                 let own = tables.forwards.iter().filter(|f| f.target == a);
-                let own: Vec<u16> = own.map(|f| f.out_tag).collect();
-                let b = match (dice.below(2), own.get(dice.below(own.len()))) {
-                    (0, Some(tag)) => *tag,
+                // In an order of their own, which is not the table's.
+                let own: Vec<u16> = own
+                    .map(|f| f.out_tag)
+                    .collect::<BTreeSet<_>>()
+                    .into_iter()
+                    .collect();
+                let b = match (dice.below(4), own.get(dice.below(own.len()))) {
+                    (0..3, Some(tag)) => *tag,
                     _ => dice.below(60_000) as u16,
                 };
                 let (ingress, target) = if dice.below(2) == 0 {
