@@ -138,6 +138,9 @@ pub struct Up {
     /// The z3 that is asked what the proof's own engine does not settle; default: /usr/bin/z3
     #[arg(long, value_name = "FILE")]
     pub solver: Option<PathBuf>,
+    /// What is installed is proved anew so often; default: 60
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub prove_every: Option<u32>,
     /// This user may change things too, beside root
     #[arg(long, value_name = "UID", value_parser = numbered)]
     pub owner: Option<u32>,

@@ -8,8 +8,8 @@ use crate::world::World;
 use api::{Fault, Finding, Proof, Where, Whose};
 use command::bundle::{Bundle, Part};
 use command::verbs::{
-    FABRIC, PROVE_AHEAD, PROVE_INSTALLED, Prove, VERDICT_BREACHES, VERDICT_NEED, VERDICT_PROVED,
-    Verdict,
+    FABRIC, PROVE_AHEAD, PROVE_INSTALLED, PROVE_TO_KNOW, Prove, VERDICT_BREACHES, VERDICT_NEED,
+    VERDICT_PROVED, Verdict,
 };
 use guard::guard;
 use sha2::{Digest, Sha256};
@@ -101,12 +101,19 @@ impl Prover {
         self.prove_despite(world, purpose, NOBODY).await
     }
 
-    /// The same, telling apart what tenants ask for in their own documents.
+    /// The same, telling apart what tenants ask for in their own documents. Where a tenant
+    /// changes what it has, the verifier is first shown the world as it was `accepted`: so it
+    /// looks at what this one asks for, whatever all the others' take.
     ///
     /// # Errors
     /// Likewise.
-    pub async fn prove_asked(&mut self, world: &World, purpose: u32) -> Result<Proof, Unproved> {
-        self.prove_of(world, purpose, NOBODY).await
+    pub async fn prove_asked(
+        &mut self,
+        accepted: Option<&World>,
+        world: &World,
+        purpose: u32,
+    ) -> Result<Proof, Unproved> {
+        self.prove_of(accepted, world, purpose, NOBODY).await
     }
 
     /// The same with the switch of a compartment taken for a liar.
@@ -119,20 +126,25 @@ impl Prover {
         purpose: u32,
         compromised: u32,
     ) -> Result<Proof, Fault> {
-        Ok(self.prove_of(world, purpose, compromised).await?)
+        Ok(self.prove_of(None, world, purpose, compromised).await?)
     }
 
     async fn prove_of(
         &mut self,
+        accepted: Option<&World>,
         world: &World,
         purpose: u32,
         compromised: u32,
     ) -> Result<Proof, Unproved> {
+        if self.images.is_empty() {
+            self.show(accepted).await;
+        }
         let outcome = match self.ask(world, purpose, compromised).await {
             // It has been started anew, or remembers another world.
             Err(Failed::Need) => {
                 self.spec = None;
                 self.images.clear();
+                self.show(accepted).await;
                 self.ask(world, purpose, compromised).await
             }
             other => other,
@@ -156,6 +168,17 @@ impl Prover {
                     None => Unproved::Other(fault),
                 })
             }
+        }
+    }
+
+    /// Lets a verifier that knows nothing prove a world that was accepted before.
+    async fn show(&mut self, accepted: Option<&World>) {
+        let Some(world) = accepted.filter(|world| !world.images().is_empty()) else {
+            return;
+        };
+        self.spec = None;
+        if self.ask(world, PROVE_TO_KNOW, NOBODY).await.is_ok() {
+            self.images = world.images().values().map(|image| image.digest).collect();
         }
     }
 

@@ -157,7 +157,13 @@ impl Judge {
                 _ => answer.endpoints = answer.endpoints.saturating_add(image.count),
             }
         }
-        match proof::prove_by(&claim, &mut self.known, solver) {
+        // What is installed is looked at whole, as if nothing had been proved.
+        let mut nothing = Known::default();
+        let known = match purpose == PROVE_INSTALLED {
+            true => &mut nothing,
+            false => &mut self.known,
+        };
+        match proof::prove_by(&claim, known, solver) {
             Ok(proved) => {
                 let proved: BTreeSet<Sum> = proved.into_iter().map(|digest| digest.0).collect();
                 // What is said is our own sum over the bytes, never only what was returned.

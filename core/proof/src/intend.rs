@@ -3,6 +3,8 @@
 
 use crate::numbers::{Numbers, OfTenant};
 use crate::ranges::{Range, of_prefix, one, tidy};
+use crate::reach::OWN_FUEL;
+use core::cell::Cell;
 use core::net::IpAddr;
 use sha2::{Digest, Sha256};
 use spec::{Accept, Endpoint, Name, Offer, Outside, Prefix, Protocol, Spec, Subnet, Tenant};
@@ -18,6 +20,11 @@ pub(crate) struct Host<'a> {
     pub attachments: Vec<Attachment>,
     /// Tenants by place in the spec, of each compartment by its slot.
     pub compartments: BTreeMap<u32, Vec<usize>>,
+    /// Fuel that is left for what tenants ask for in documents of their own, all together.
+    pub own_fuel: Cell<u64>,
+    /// Whether what concerns every tenant is as it was proved last: then what is looked at
+    /// is what somebody changed.
+    pub is_warm: Cell<bool>,
 }
 
 /// A live agreement.
@@ -175,6 +182,8 @@ impl<'a> Host<'a> {
             agreements: Vec::new(),
             attachments: Vec::new(),
             compartments: BTreeMap::new(),
+            own_fuel: Cell::new(OWN_FUEL),
+            is_warm: Cell::new(false),
         };
         for (at, tenant) in spec.tenants.iter().enumerate() {
             let slot = host.slot(tenant)?;

@@ -174,6 +174,11 @@ impl<'k> Same<'k> {
         }
     }
 
+    /// Whether what concerns every tenant is as it was.
+    pub fn is_host(&self) -> bool {
+        self.host
+    }
+
     pub fn fabric(&self, host: &Host<'_>, bytes: &[u8]) -> Option<Digest> {
         let last = self.last.filter(|_| self.host)?;
         let digest = image::claimed_digest(bytes)?;

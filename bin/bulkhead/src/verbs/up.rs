@@ -29,6 +29,7 @@ pub async fn up(up: &Up, json: bool) -> Result<Exit, Trouble> {
     for (word, number) in [
         ("--owner", up.owner),
         ("--readers", up.readers),
+        ("--prove-every", up.prove_every),
         ("--audit-days", up.audit_days),
         ("--audit-entries", up.audit_entries),
     ] {

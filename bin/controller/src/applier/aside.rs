@@ -17,9 +17,10 @@ impl Applier {
         by: Option<&str>,
         purpose: u32,
     ) -> Result<(World, Proof), Fault> {
+        let accepted = by.map(|_| old);
         // Bound: each turn sets aside what one tenant more asks for.
         loop {
-            let (mut unmet, fault) = match self.prover.prove_asked(&new, purpose).await {
+            let (mut unmet, fault) = match self.prover.prove_asked(accepted, &new, purpose).await {
                 Ok(proof) => return Ok((new, proof)),
                 Err(Unproved::Unmet(unmet, fault)) if guard!("reach-of-others") => (unmet, fault),
                 Err(why) => return Err(why.into()),

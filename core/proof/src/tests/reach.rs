@@ -1,6 +1,7 @@
 //! What tenants ask for, of many endpoints and rules.
 
 use super::hosts::{Compiled, read};
+use crate::{Known, Read, prove};
 use std::fmt::Write;
 
 /// So many endpoints in one subnet, these rules, and what is asked for.
@@ -102,6 +103,54 @@ fn too_much_is_refused_at_its_line() {
     let said: Vec<String> = host.breaches().iter().map(ToString::to_string).collect();
     assert!(
         said.iter().any(|s| s.contains("asks for is not proved")),
+        "{said:?}"
+    );
+}
+
+/// So many tenants that state themselves what they ask for; `greedy` of them so much that
+/// it takes all of their fuel.
+fn own(tenants: usize, greedy: usize) -> Compiled {
+    let mut rules = rules(400, "protocol: tcp, ports: [443]");
+    for n in 0..40 {
+        rules.push(format!(
+            "action: deny, from: {{endpoint: e{n}}}, to: {{endpoint: e{n}}}, priority: 0"
+        ));
+    }
+    let mut host = String::from("version: 1\ntenants:\n");
+    let mut parts = spec::Parts::default();
+    for n in 0..tenants {
+        let _ = writeln!(
+            host,
+            "  - {{name: t{n}, self-managed: {{endpoints: 120, rules: 500}}}}"
+        );
+        let asked = vec![ASKED[0]; if n < greedy { 100 } else { 1 }];
+        let document = spec::Written {
+            file: "own.yaml".into(),
+            text: text(120, &rules, &asked).replace("name: red", &format!("name: t{n}")),
+        };
+        parts.documents.insert(format!("t{n}"), document);
+    }
+    parts.provider = spec::Written {
+        file: "host.yaml".into(),
+        text: host,
+    };
+    Compiled::new(read(&parts.joined()))
+}
+
+#[test]
+fn what_many_tenants_ask_for_themselves_does_not_keep_a_host_from_starting() {
+    let mut known = Known::default();
+    assert!(prove(&own(6, 6).claim(), &mut known).is_ok(), "all anew");
+    // The one who asks waits for its own, and is told.
+    let mut known = Known::default();
+    let before = own(3, 0);
+    assert!(prove(&before.claim(), &mut known).is_ok());
+    let mut after = own(3, 1);
+    after.spec = Read::after(spec::Spec::clone(&after.spec), &before.spec);
+    let said = prove(&after.claim(), &mut known).unwrap_err();
+    let said: Vec<String> = said.iter().map(ToString::to_string).collect();
+    assert!(
+        (said.iter()).all(|one| one.contains("what t0 asks for is not proved")),
         "{said:?}"
     );
 }
