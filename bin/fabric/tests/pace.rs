@@ -132,6 +132,8 @@ fn a_frame_on_an_uplink_costs_one_system_call() {
     one.send(5, &frame(router, mac(1), 0, 200));
     assert!(wire.receive(LONG).is_some());
     let ours = || host.process(ProcessWord::FrameSyscalls);
+    // That first one is counted once its batch is over.
+    until("it sleeps", || host.process(ProcessWord::Asleep) == 1);
     let before = ours();
     let calls = traced(host.fabric.pid, || {
         for n in 0..500 {
