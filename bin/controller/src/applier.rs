@@ -362,13 +362,11 @@ impl Applier {
                 .await
                 .map_err(asking)?;
         }
-        let difference = Difference::between(
-            &existing,
-            new.objects(),
-            new.digests(),
-            new.images(),
-            new.epoch(),
-        );
+        let steps = |new: &World| {
+            let (objects, digests) = (new.objects(), new.digests());
+            Difference::between(&existing, objects, digests, new.images(), new.epoch())
+        };
+        let mut difference = steps(&new);
         let mut plan = planned(&difference, &existing, &new);
         let (was, is) = (old.applied(), new.applied());
         let same = old.text() == new.text() && (was.down, &was.barred) == (is.down, &is.barred);
@@ -384,8 +382,14 @@ impl Applier {
                 already: false,
             });
         }
+        let text = new.digest().to_owned();
         match self.proved(old, new, by, PROVE_TO_INSTALL).await {
             Ok((proved, proof)) => {
+                if proved.digest() != text {
+                    // Something was set aside, and all was worked out once more.
+                    difference = steps(&proved);
+                    plan = planned(&difference, &existing, &proved);
+                }
                 new = proved;
                 plan.warnings = warnings(&new.applied().aside);
                 plan.proof = Some(proof);

@@ -9,6 +9,7 @@ use api::{
 };
 use command::message::ErrorCode;
 use command::verbs::{ENDPOINT_FIFO, FABRIC};
+use guard::guard;
 use policy::{Answer, Ids, Intent, PortIntent, Unclear};
 use spec::{Per, Span, Spec, State};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -225,7 +226,16 @@ impl World {
         let own = |name: &String| tenants.get(name.as_str()) == Some(&true);
         applied.documents.retain(|tenant, _| own(tenant));
         applied.aside.retain(|tenant, _| own(tenant));
-        applied.revoked = spec.revoked.keys().cloned().collect();
+        // What is set aside comes back as it was, what its tenant revoked of it too.
+        let aside = |tenant: &str| {
+            let aside = applied.aside.get(tenant);
+            aside.is_some_and(|aside| aside.what != spec::Aside::Reach.as_str())
+        };
+        let kept = applied
+            .revoked
+            .iter()
+            .filter(|(tenant, _)| guard!("revoked-though-aside") && aside(tenant));
+        applied.revoked = kept.chain(spec.revoked.keys()).cloned().collect();
         // The provider's word stands also while the tenant does not state what it is about.
         applied.barred.retain(|barred| {
             let key = (barred.tenant.clone(), barred.name.clone());

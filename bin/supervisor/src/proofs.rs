@@ -229,6 +229,12 @@ impl Supervisor {
         }
     }
 
+    /// Whether a question is with the verifier.
+    pub fn is_proving(&self) -> bool {
+        let under_way = self.proofs.questions.front();
+        under_way.is_some_and(|question| question.sent.is_some())
+    }
+
     /// Whether a process may speak of proofs. Anybody else who does is killed.
     pub fn may_judge(&mut self, id: u64) -> bool {
         let role = self.workers.get(&id).map(|worker| worker.role);

@@ -37,7 +37,8 @@ impl Supervisor {
         if !self.may_judge(id) {
             return;
         }
-        let Some(text) = fds.into_iter().next() else {
+        let text = fds.into_iter().next().filter(|_| self.is_proving());
+        let Some(text) = text else {
             return self.kill(id, Some(CAUSE_REPORT));
         };
         self.end_solver();

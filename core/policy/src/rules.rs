@@ -119,7 +119,7 @@ pub(crate) fn compile(
             }
             let made = book
                 .table(&lines, side, &mine)
-                .and_then(|table| tables.add(table).ok_or((Trouble::Boxes, tenant.name.span)))
+                .and_then(|table| tables.add(table).ok_or((Trouble::Boxes, stated(tenant))))
                 .map_err(|(trouble, span)| Box::new(trouble.finding(spec, member, side, span)))?;
             seen.insert((side, key), made);
             Ok(made)
@@ -529,10 +529,20 @@ impl<'a> Book<'a> {
             }
         }
         if table.rules.len() > MAX_RULES {
-            return Err((Trouble::Table, self.tenant.name.span));
+            return Err((Trouble::Table, stated(self.tenant)));
         }
         Ok(table)
     }
+}
+
+/// Where a tenant's part stands that makes its tables long: of one that states itself in its
+/// own document, not where the provider names it.
+fn stated(tenant: &Tenant) -> Span {
+    let rules = tenant.policy.iter().flat_map(|policy| &policy.rules);
+    let rule = rules.last().map(|rule| rule.name.span);
+    let first = tenant.endpoints.first().map(|one| one.name.span);
+    let own = rule.or(first).filter(|_| tenant.self_managed.is_some());
+    own.unwrap_or(tenant.name.span)
 }
 
 impl Line {

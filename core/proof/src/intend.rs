@@ -25,6 +25,8 @@ pub(crate) struct Host<'a> {
     /// Whether what concerns every tenant is as it was proved last: then what is looked at
     /// is what somebody changed.
     pub is_warm: Cell<bool>,
+    /// Whether nothing was proved before.
+    pub is_cold: Cell<bool>,
 }
 
 /// A live agreement.
@@ -184,6 +186,7 @@ impl<'a> Host<'a> {
             compartments: BTreeMap::new(),
             own_fuel: Cell::new(OWN_FUEL),
             is_warm: Cell::new(false),
+            is_cold: Cell::new(true),
         };
         for (at, tenant) in spec.tenants.iter().enumerate() {
             let slot = host.slot(tenant)?;

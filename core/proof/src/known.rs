@@ -174,6 +174,11 @@ impl<'k> Same<'k> {
         }
     }
 
+    /// Whether nothing was proved before.
+    pub fn is_cold(&self) -> bool {
+        self.last.is_none()
+    }
+
     /// Whether what concerns every tenant is as it was.
     pub fn is_host(&self) -> bool {
         self.host

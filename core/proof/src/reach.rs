@@ -25,11 +25,10 @@ use wire::Tuple;
 
 /// What all questions of one tenant may cost: about a second. Tests have less.
 const FUEL: u64 = if cfg!(test) { 5_000_000 } else { 50_000_000 };
-/// And those of all tenants' own documents, in one proof: however many they are, nobody's
-/// change waits for them longer, nor the host's start. What is not asked any more then, and
-/// what is not settled by boxes where everything is looked at, was settled when its document
-/// was applied.
-pub(crate) const OWN_FUEL: u64 = 3 * FUEL;
+/// And those of all tenants' own documents, where what concerns all has changed: however
+/// many they are, the provider's change waits for them no longer. What is not asked then, or
+/// not settled, was settled when its document was applied.
+pub(crate) const OWN_FUEL: u64 = FUEL;
 
 /// By member: the addresses of who sends and who is sent to, and their tables.
 struct Pairs<'a, 'i> {
@@ -91,11 +90,13 @@ pub(crate) fn check(
     for reach in tenant.policy.iter().flat_map(|p| &p.reach) {
         let place = reach.allowed.span.start;
         let is_own = host.spec.source.tenant_at(place).is_some() && guard!("reach-own-fuel");
-        if is_own && host.own_fuel.get() == 0 {
+        let is_others = is_own && !host.is_warm.get();
+        // Nobody's wishes keep a host from starting: where nothing is known yet, what tenants
+        // ask for themselves was asked before.
+        if is_others && (host.is_cold.get() || host.own_fuel.get() == 0) {
             continue;
         }
         let before = fuel.get();
-        let is_others = is_own && !host.is_warm.get();
         let allowed = reach.allowed.value.0;
         let line = book.asked(host, at, &reach.traffic());
         let asked = Asked {
@@ -114,10 +115,11 @@ pub(crate) fn check(
             ways: Cell::new(0),
         };
         let answer = asked.answer(at, view, found, &mut tables);
-        if is_own {
+        if is_others {
             let spent = before.0.saturating_sub(fuel.get().0);
             host.own_fuel.set(host.own_fuel.get().saturating_sub(spent));
         }
+        let is_open = answer.is_err();
         let breach = match answer {
             // An agreement's end is not for the other side's wishes to stop.
             Ok(None) if asked.ways.get() == 0 && guard!("reach-ends") && asked.may_cross() => None,
@@ -136,6 +138,10 @@ pub(crate) fn check(
         };
         if guard!("proof-reach") {
             breaches.extend(breach.map(|b| b.asked(asked.written)));
+        }
+        if is_open {
+            // Its fuel is spent: each further one would cost a text for the solver.
+            return;
         }
     }
 }

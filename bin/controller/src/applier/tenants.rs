@@ -179,6 +179,8 @@ pub fn settled(
         one.offers.iter().any(|offer| offer.name.as_str() == name)
             || (one.accepts.iter()).any(|accept| accept.name.as_str() == name)
     });
+    let aside = world.applied().aside.get(tenant);
+    let is_aside = aside.is_some_and(|aside| aside.what != spec::Aside::Reach.as_str());
     let none = match undo {
         true if revoked || barred => return Ok(false),
         true => format!("{tenant}/{name} is not revoked"),
@@ -186,6 +188,8 @@ pub fn settled(
         false if stands => return Ok(false),
         // What its tenant revoked, the provider may make last.
         false if revoked => return Ok(barred || !provider),
+        // Nobody looks into what is set aside: it is revoked for when it comes back.
+        false if is_aside => return Ok(false),
         false => format!("there is no offer or acceptance {tenant}/{name}"),
     };
     Err(Fault::new(

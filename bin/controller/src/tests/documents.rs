@@ -331,3 +331,29 @@ async fn an_entry_says_what_was_changed_whatever_others_call_their_files() {
             .any(|entry| entry.details.contains(&begins))
     );
 }
+
+#[tokio::test]
+async fn what_is_revoked_stays_so_while_its_document_is_set_aside() {
+    let (rig, blue, _) = Rig::with_own(&host(OUTSIDE, "")).await;
+    let accepts = "    accepts: [{name: d, from: lender, service: db, as: [10.1.9.9]}, {name: f, from: lender, service: other, as: [10.1.9.8]}]\n    policy:\n";
+    rig.apply_as(&blue, &BLUE.replace("    policy:\n", accepts))
+        .await;
+    let revoke = async |name: &str, undo: bool| -> Applied {
+        let path = format!("/v1/revoke/blue/{name}?undo={undo}");
+        rig.good_as(&blue, "POST", &path, "").await
+    };
+    assert!(!revoke("d", false).await.already);
+    let plain = host("self-managed: {endpoints: 4}", "");
+    rig.provide(&plain).await;
+    assert_eq!(rig.aside(&blue).await.0, "closed");
+    assert!(revoke("d", false).await.already);
+    // Also what nobody looks into just now.
+    assert!(!revoke("f", false).await.already);
+    rig.provide(&format!("{plain}# again\n")).await;
+    rig.provide(&host(OUTSIDE, "")).await;
+    assert_eq!(rig.aside(&blue).await.0, "");
+    for name in ["d", "f"] {
+        assert!(revoke(name, false).await.already, "{name}");
+        assert!(!revoke(name, true).await.already, "{name}");
+    }
+}
