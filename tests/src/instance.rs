@@ -177,16 +177,23 @@ impl Instance {
     /// # Panics
     /// There is none.
     pub fn kill_program(&self, program: &str) {
-        let keeper = self.keeper();
-        let list = format!("/proc/{keeper}/task/{keeper}/children");
-        let children = std::fs::read_to_string(list).unwrap_or_default();
+        let below = |pid: u32| -> Vec<u32> {
+            let list = format!("/proc/{pid}/task/{pid}/children");
+            let children = std::fs::read_to_string(list).unwrap_or_default();
+            children.split_whitespace().flat_map(str::parse).collect()
+        };
+        // What a supervisor has started is below it, and below the keeper when it has died.
+        let own = below(self.keeper());
+        let all = own
+            .iter()
+            .copied()
+            .chain(own.iter().flat_map(|pid| below(*pid)));
         let runs = |pid: &u32| {
             let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
             String::from_utf8_lossy(first).rsplit('/').next() == Some(program)
         };
-        let mut pids = children.split_whitespace().flat_map(str::parse::<u32>);
-        let pid = pids.find(runs);
+        let pid = all.collect::<Vec<u32>>().into_iter().find(runs);
         signal_kill(pid.unwrap_or_else(|| panic!("no {program} below the keeper")));
     }
 

@@ -3,6 +3,7 @@
 
 pub mod frames;
 mod instance;
+pub mod machine;
 mod namespace;
 pub mod outside;
 mod stage;

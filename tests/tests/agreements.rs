@@ -322,3 +322,34 @@ fn explain_shows_the_translation_and_who_decides_on_both_sides() {
     two.apply(&without("- {name: reds-db, from"));
     assert_eq!(explain(&two, "blue/app1 red/db1 tcp 5432").code, 6);
 }
+
+#[test]
+fn a_controller_that_hangs_is_replaced_and_the_agreement_ends_all_the_same() {
+    let ends = now() + 6;
+    let two = two(&until(ends));
+    let (stream, _heard) = stream(&two, DB[0]);
+    assert!(now() < ends, "the machine is too slow for this test");
+    let controller = |i: &Instance| i.child("bulkhead-controller");
+    let pid = controller(&two.instance).unwrap();
+    let stop = Said::of(Command::new("kill").args(["-STOP", &pid.to_string()])).unwrap();
+    assert!(stop.ok(), "{stop:?}");
+    let replaced = two.instance.until(Duration::from_secs(60), |i| {
+        controller(i).is_some_and(|now| now != pid)
+    });
+    assert!(
+        replaced,
+        "a controller that is stopped goes on being the controller"
+    );
+    // The successor finds at its start that it is over.
+    let db = format!("tcp {} 5432", DB[0]);
+    let over = two.instance.until(Duration::from_secs(30), |_| {
+        now() >= ends && two.asks("app1", &db).is_none()
+    });
+    assert!(over, "{:?}", two.instance.ask(&["status"]));
+    assert!(
+        two.comes_to_ask("app1", &format!("udp {} 5140", LOG[0]))
+            .is_some()
+    );
+    assert!(two.instance.ask(&["verify"]).is_ok());
+    drop(stream);
+}

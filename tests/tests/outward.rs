@@ -355,6 +355,7 @@ fn an_honest_switch_says_nothing_that_the_fabric_refuses() {
     }
     for reason in [
         DropReason::DhcpServer,
+        DropReason::RouterAdvert,
         DropReason::SourceRoute,
         DropReason::Martian,
         DropReason::ExtensionChain,

@@ -268,6 +268,92 @@ fn a_tenant_is_told_nothing_of_another_by_any_route() {
 }
 
 #[test]
+fn a_tenant_traces_from_its_own_and_beyond_is_told_only_whether_it_came_out() {
+    let tenants = Tenants::start();
+    let (red, _) = tenants.token("r", &[]);
+    let (blue, _) = tenants.token("b", &[]);
+    let (look, _) = tenants.token("b", &["--read-only"]);
+    assert!(tenants.apply(&red, RED).ok() && tenants.apply(&blue, BLUE).ok());
+    let _served = tenants.serve();
+    assert!(tenants.comes_to_ask());
+    let [red_name, blue_name] = ["r", "b"].map(|tenant| tenants.name(tenant));
+    let [app1, app2, lent] = ["app1", "app2", "lent"].map(|name| format!("{blue_name}/{name}"));
+    let db = format!("{red_name}/crimsondb");
+    let trace = |token, words: &[&str]| {
+        let said = tenants.say(token, &[&["--json", "trace"], words].concat());
+        let told: Value = serde_json::from_str(&said.out).unwrap_or_default();
+        (said, told)
+    };
+    let silent = |said: &Said| {
+        let text = format!("{} {}", said.out, said.err);
+        for secret in SECRETS {
+            assert!(!text.contains(secret), "{secret}: {text}");
+        }
+    };
+    let steps = |way: &Value| way["steps"].as_array().unwrap().clone();
+
+    // Inside: all of it, at its own switch.
+    let (said, told) = trace(&blue, &[&app1, &app2, "tcp", "80", "--answer", "no"]);
+    silent(&said);
+    let inside = steps(&told["traces"][0]["packet"]);
+    assert!(inside.len() > 3, "{told}");
+    assert!(inside.iter().all(|step| step["at"] == *blue_name), "{told}");
+
+    // Across: what its own switch did, which agreement, and that it came out.
+    let (said, told) = trace(&blue, &[&app1, &lent, "tcp", "5432"]);
+    assert_eq!((said.code, &told["passed"]), (0, &true.into()), "{said:?}");
+    silent(&said);
+    let way = &told["traces"][0];
+    assert_eq!(way["packet"]["outcome"], "held", "{told}");
+    assert_eq!(way["packet"]["to"], "the other tenant of the agreement");
+    assert_eq!(way["answer"], Value::Null, "{told}");
+    let across = steps(&way["packet"]);
+    let places: Vec<_> = across
+        .iter()
+        .map(|step| step["at"].as_str().unwrap())
+        .collect();
+    assert_eq!(places.last(), Some(&"fabric"), "{told}");
+    let says = across.last().unwrap()["says"].as_str().unwrap();
+    let agreement = format!("{red_name}/db with {blue_name}");
+    assert!(says.contains(&agreement), "{says}");
+    assert!(
+        across
+            .iter()
+            .any(|step| step["by"] == "acceptance" && step["name"] != ""),
+        "its own acceptance lets it: {told}"
+    );
+    assert!(!said.out.contains("by tag"), "the host's numbers: {told}");
+
+    // The host's own user is told all of it.
+    let whole = tenants
+        .instance
+        .ask(&["trace", &app1, &lent, "tcp", "5432"])
+        .unwrap();
+    assert!(whole.to_string().contains("crimsonrule"), "{whole}");
+
+    // From another's endpoint, or to one by its name: as if there were none.
+    for words in [[&db, &app1], [&app1, &db]] {
+        let none = words.map(|word| word.replace("crimsondb", "nothing"));
+        let (there, _) = trace(&blue, &[words[0], words[1]]);
+        let (nowhere, _) = trace(&blue, &[&none[0], &none[1]]);
+        assert!(there.code != 0 && there.code == nowhere.code, "{there:?}");
+        assert_eq!(there.out.replace("crimsondb", "nothing"), nowhere.out);
+    }
+    // A broken packet is told what is wrong with it; who may only look sends none.
+    let (short, _) = trace(&blue, &[&app1, "--packet", "00"]);
+    assert!(short.out.contains("after 1 of the 14 bytes"), "{short:?}");
+    assert_eq!(trace(&look, &[&app1, &app2]).0.code, 4);
+    // As many as other changes, then it waits.
+    let end = (0..70).find(|_| {
+        trace(&blue, &[&app1, "--packet", "00"])
+            .0
+            .out
+            .contains("too-many")
+    });
+    assert!(end.is_some(), "no end of it");
+}
+
+#[test]
 fn a_document_is_held_to_what_is_the_tenants_and_a_bad_one_changes_nothing() {
     let tenants = Tenants::start();
     let (blue, _) = tenants.token("b", &[]);

@@ -23,6 +23,7 @@ const BLIND: &[(&str, &[&str])] = &[
     ("bin-fabric", PLAIN),
     ("bin-auditor", PLAIN),
     ("bin-solver", PLAIN),
+    ("bin-vhost", PLAIN),
     ("bin-keeper", PLAIN),
     ("bin-supervisor", PLAIN),
     ("bin-verifier", NO_COMPILER),

@@ -68,7 +68,8 @@ pub enum Verb {
     /// the way of any other: guard, rate, route, rules and connections, translation, fabric, the other
     /// switch. Where it comes out it is held back, unless --deliver is given; what would answer it is then
     /// sent back the same way. Nothing is counted, and connections that it began are forgotten at the end.
-    /// Exit code 6 = the packet or its answer was dropped.
+    /// Exit code 6 = the packet or its answer was dropped. With a token from the tenant's own
+    /// endpoints, and of what crosses to another tenant only whether it came out.
     Trace(Trace),
     /// Frames as pcapng: live, by endpoint or filter, or drops only with their reason
     ///

@@ -10,7 +10,7 @@ mod aside;
 mod recovery;
 mod tenants;
 
-pub use tenants::settled;
+pub use tenants::{ends_one, settled};
 
 use crate::deeds;
 use crate::difference::{Difference, Existing};
@@ -29,7 +29,7 @@ use api::{Applied, AuditEntry, Fault, Plan, Proof, UsageRow, Whose};
 use command::cores::Cores;
 use command::verbs::{FABRIC, PROVE_INSTALLED, PROVE_TO_INSTALL, PROVE_TO_KNOW};
 use guard::guard;
-use recovery::{installed, inventory, reconcile};
+use recovery::{installed, inventory};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
@@ -459,7 +459,10 @@ impl Applier {
         let epoch = new.epoch();
         self.tell_aside(old, &new);
         self.shown.show(Arc::new(new));
-        self.shown.tell(|health| health.degraded.clear());
+        self.shown.tell(|health| {
+            health.degraded.clear();
+            health.behind = false;
+        });
         self.end_tokens();
         self.refresh_history();
         self.happenings.say(
@@ -538,8 +541,8 @@ impl Applier {
                     .left_behind(format!("undoing: {}: {refusal}", described(&step)));
             }
         }
-        if let Err(refusal) = reconcile(&self.supervisor, &mut self.prover, old).await {
-            self.happenings.left_behind(format!("undoing: {refusal}"));
+        if let Err(refusal) = self.reconcile(old, false).await {
+            self.behind(&format!("undoing: {refusal}"));
         }
     }
 

@@ -181,6 +181,7 @@ impl Viewer {
                 .token
                 .as_ref()
                 .map_or_else(String::new, |token| format!("{} {}", token.id, token.name)),
+            by: self.tenant().unwrap_or_default().to_owned(),
             tenants: self.tenant().map(str::to_owned).into_iter().collect(),
             kind: kind.into(),
             object: object.into(),

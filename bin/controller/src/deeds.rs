@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes of what one entry says, at most; the store cuts at a little more.
 const LONGEST: usize = 12 << 10;
+/// Of what a document's new statement takes back, so many are named; the rest is counted.
+const NAMED: usize = 8;
 
 /// Says of an apply what it was in particular, and whom it concerns: which documents it
 /// changed, what it did to agreements, revocations and what is set aside, and last the
@@ -26,12 +28,17 @@ pub fn entries(mut deed: AuditEntry, old: &World, new: &World, plan: &Plan) -> V
         }
     }
     for (what, before, after) in [("no more", old, new), ("from now on", new, old)] {
-        for (tenant, name) in &before.applied().revoked {
-            let key = (tenant.clone(), name.clone());
-            if !after.applied().revoked.contains(&key) {
-                tenants.insert(tenant.clone());
-                lines.push(format!("revoked {tenant}/{name} {what}"));
-            }
+        let gone = before
+            .applied()
+            .revoked
+            .difference(&after.applied().revoked);
+        let mut of: BTreeMap<&String, Vec<&str>> = BTreeMap::new();
+        for (tenant, name) in gone {
+            of.entry(tenant).or_default().push(name);
+        }
+        for (tenant, names) in of {
+            tenants.insert(tenant.clone());
+            lines.extend(revoked(tenant, &names, what));
         }
     }
     let (was, is) = (&old.applied().aside, &new.applied().aside);
@@ -78,6 +85,19 @@ pub fn entries(mut deed: AuditEntry, old: &World, new: &World, plan: &Plan) -> V
         entry.details.extend(steps);
     }
     entries
+}
+
+/// A line each for the first of these, and one for how many more there are.
+fn revoked(tenant: &str, names: &[&str], what: &str) -> Vec<String> {
+    let first = names.iter().take(NAMED);
+    let mut lines: Vec<String> = first
+        .map(|name| format!("revoked {tenant}/{name} {what}"))
+        .collect();
+    if names.len() > NAMED {
+        let more = names.len() - NAMED;
+        lines.push(format!("revoked {tenant}/ {more} more {what}"));
+    }
+    lines
 }
 
 /// The documents that are others than before, with their digests.
@@ -169,7 +189,7 @@ pub fn told(entry: &AuditEntry, tenant: &str, tokens: &[String]) -> Option<Audit
     }
     if !own {
         (told.uid, told.pid) = (None, None);
-        told.token = String::new();
+        (told.token, told.by) = (String::new(), String::new());
         if !is_own_deed(entry, tenant) && guard!("audit-object") {
             told.object = String::new();
         }
@@ -295,6 +315,22 @@ mod tests {
             (own.uid, own.object.as_str()),
             (Some(4711), "hosts-secret.yaml")
         );
+    }
+
+    #[test]
+    fn of_many_that_are_taken_back_at_once_the_first_are_named_and_all_counted() {
+        let names: Vec<String> = (10..210).map(|n| format!("d{n}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let lines = revoked("red", &names, "no more");
+        assert_eq!(lines.len(), NAMED + 1);
+        assert_eq!(lines[0], "revoked red/d10 no more");
+        assert_eq!(lines[NAMED], "revoked red/ 192 more no more");
+        assert!(
+            lines
+                .iter()
+                .all(|line| concerns(line, "red") && !concerns(line, "blue"))
+        );
+        assert_eq!(revoked("red", &names[..NAMED], "no more").len(), NAMED);
     }
 
     #[test]

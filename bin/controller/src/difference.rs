@@ -3,7 +3,7 @@
 
 use crate::steps::{Batch, Image, Key, Object, Step};
 use api::Change;
-use command::verbs::{CreatePort, FABRIC};
+use command::verbs::{CreatePort, ENDPOINT_FIFO, ENDPOINT_VHOST, FABRIC};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is, as far as it is known.
@@ -180,10 +180,10 @@ fn in_the_way(
         .collect()
 }
 
-/// What only one port can hold at a time: a tap's namespace and interface, a fifo's name.
+/// What only one port can hold at a time: a tap's namespace and interface, a socket's name.
 fn held(object: &Object) -> Option<(&str, &str)> {
     match object {
-        Object::Port(body) if body.kind == command::verbs::ENDPOINT_FIFO => {
+        Object::Port(body) if matches!(body.kind, ENDPOINT_FIFO | ENDPOINT_VHOST) => {
             Some(("", body.name.as_str()))
         }
         Object::Port(body) => Some((body.namespace.as_str(), body.interface.as_str())),
@@ -239,8 +239,10 @@ fn about(object: &Object) -> String {
 }
 
 fn place(body: &CreatePort) -> String {
-    if body.kind == command::verbs::ENDPOINT_FIFO {
-        return format!("fifo for uid {}", body.owner);
+    match body.kind {
+        ENDPOINT_FIFO => return format!("fifo for uid {}", body.owner),
+        ENDPOINT_VHOST => return format!("vhost-user for uid {}", body.owner),
+        _ => {}
     }
     let made = if body.flags & command::verbs::CREATE_NAMESPACE != 0 {
         " (made)"

@@ -268,12 +268,16 @@ pub async fn rules(
         .map(|counters| counters.rules())
         .unwrap_or_default();
     let rules = names.rules_of(&tenant).into_iter().map(|number| {
-        let [connections, packets, denied] = counts.get(&number).copied().unwrap_or_default();
+        let counts = counts.get(&number).copied().unwrap_or_default();
+        let [connections, packets, denied, bytes, carried, denied_bytes] = counts;
         RuleCount {
             rule: names.rule(number),
             connections,
             packets,
             denied,
+            carried,
+            bytes,
+            denied_bytes,
         }
     });
     let mut rules = Rules {
@@ -289,7 +293,10 @@ pub async fn rules(
             count.rule = view::rule(std::mem::take(&mut count.rule), name);
             // These count for all whom the switch serves.
             if !alone && matches!(count.rule.kind.as_str(), "guardrail" | "default") {
-                (count.connections, count.packets, count.denied) = (0, 0, 0);
+                *count = RuleCount {
+                    rule: std::mem::take(&mut count.rule),
+                    ..RuleCount::default()
+                };
             }
         }
         name.clone_into(&mut rules.compartment);

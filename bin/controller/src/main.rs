@@ -123,6 +123,8 @@ async fn serve(
             (supervisor.clone(), shown.clone(), happenings.clone());
         tokio::spawn(supervisor.listen(move |event| happenings.heard(event, &shown.world())))
     };
+    // Of the one thread that ends agreements, too; from now on, as to recover takes its time.
+    tokio::spawn(supervisor.clone().beat());
     let tokens = Arc::new(Tokens::default());
     let mut applier = Applier::new(
         open,
@@ -153,7 +155,7 @@ async fn serve(
     let listener = tokio::net::UnixListener::from_std(listener)?;
     tokio::select! {
         () = gate::serve(listener, routes::router(server.clone()), rights) => {}
-        () = until_recovered(&server) => {}
+        () = catch_up(&server) => {}
         () = prove_again(&server, words.prove_every) => {}
         () = usage::keep(&server, USAGE_EVERY) => {}
         () = logs::tell(&server) => {}
@@ -165,12 +167,16 @@ async fn serve(
     Ok(())
 }
 
-/// Tries again until what is applied is known; then never ends.
-async fn until_recovered(server: &Server) {
-    while !server.applier.turn(Rank::Host).await.recover().await {
+/// Tries again until what is applied is known and the host is so, whenever it is not: what
+/// ended meanwhile is live until then, so it waits for nobody else. Never ends.
+async fn catch_up(server: &Server) {
+    let mut known = false;
+    loop {
+        if !known || server.world.health().behind {
+            known = server.applier.turn(Rank::Ends).await.catch_up().await;
+        }
         tokio::time::sleep(RETRY).await;
     }
-    std::future::pending().await
 }
 
 /// Has agreements end when they do; never ends.

@@ -1,5 +1,6 @@
 //! What numbers that switches tell of are called in the spec.
 
+use crate::view;
 use crate::world::World;
 use api::{RuleName, Where};
 use image::rules::DEFAULT_RULE;
@@ -83,6 +84,21 @@ impl Names {
             );
             for tag in [agreement.tag, agreement.offerer_tag] {
                 names.tags.insert(tag, name.clone());
+            }
+        }
+        names
+    }
+
+    /// As a tenant may know them: of others' rules and of guardrails that they are some, and
+    /// not by which uplink it goes outside.
+    pub fn of_tenant(world: &World, tenant: &str) -> Names {
+        let mut names = Names::of(world);
+        for rule in names.rules.values_mut() {
+            *rule = view::rule(std::mem::take(rule), tenant);
+        }
+        for name in names.tags.values_mut() {
+            if name.starts_with("outside (") {
+                "outside".clone_into(name);
             }
         }
         names

@@ -160,8 +160,9 @@ impl Counters {
             .collect()
     }
 
-    /// What each rule decided, by its number: connections, packets, packets denied.
-    pub fn rules(&self) -> HashMap<u32, [u64; 3]> {
+    /// What each rule decided, by its number: connections, packets, packets denied; and of
+    /// what passed and did not bytes let pass, packets of connections, bytes denied.
+    pub fn rules(&self) -> HashMap<u32, [u64; 6]> {
         let slots = self.slots;
         let word = |at: usize| self.words.get(at).copied().unwrap_or(0);
         let used = usize::try_from(word(rules::used_word(slots))).unwrap_or(usize::MAX);
@@ -169,7 +170,17 @@ impl Counters {
         entries
             .map(|entry| {
                 let at = rules::entry_word(slots, entry);
-                (word(at) as u32, [word(at + 1), word(at + 2), word(at + 3)])
+                let passed = rules::passed_word(slots, entry);
+                let passed = |which: rules::Passed| word(passed + which as usize);
+                let counts = [
+                    word(at + 1),
+                    word(at + 2),
+                    word(at + 3),
+                    passed(rules::Passed::Bytes),
+                    passed(rules::Passed::Packets),
+                    passed(rules::Passed::Denied),
+                ];
+                (word(at) as u32, counts)
             })
             .collect()
     }

@@ -136,19 +136,23 @@ impl Prover {
         purpose: u32,
         compromised: u32,
     ) -> Result<Proof, Unproved> {
+        let mut shown = Ok(());
         if self.images.is_empty() {
-            self.show(accepted).await;
+            shown = self.show(accepted).await;
         }
-        let outcome = match self.ask(world, purpose, compromised).await {
-            // It has been started anew, or remembers another world.
-            Err(Failed::Need) => {
-                self.spec = None;
-                self.images.clear();
-                self.show(accepted).await;
-                self.ask(world, purpose, compromised).await
-            }
-            other => other,
+        let mut outcome = match shown {
+            Ok(()) => self.ask(world, purpose, compromised).await,
+            Err(failed) => Err(failed),
         };
+        // It has been started anew, or remembers another world.
+        if let Err(Failed::Need) = outcome {
+            self.spec = None;
+            self.images.clear();
+            outcome = match self.show(accepted).await {
+                Ok(()) => self.ask(world, purpose, compromised).await,
+                Err(failed) => Err(failed),
+            };
+        }
         match outcome {
             Ok(proof) => {
                 self.spec = Some(sum(world.source(), world.text().as_bytes()));
@@ -171,14 +175,30 @@ impl Prover {
         }
     }
 
-    /// Lets a verifier that knows nothing prove a world that was accepted before.
-    async fn show(&mut self, accepted: Option<&World>) {
+    /// Lets a verifier that knows nothing prove a world that was accepted before. One that
+    /// does not would not look at what is asked for by `reach` in the next one's changes, and
+    /// take it for asked from then on: so nothing is proved to it, and the next time it is
+    /// shown again.
+    async fn show(&mut self, accepted: Option<&World>) -> Result<(), Failed> {
         let Some(world) = accepted.filter(|world| !world.images().is_empty()) else {
-            return;
+            return Ok(());
         };
         self.spec = None;
-        if self.ask(world, PROVE_TO_KNOW, NOBODY).await.is_ok() {
-            self.images = world.images().values().map(|image| image.digest).collect();
+        match self.ask(world, PROVE_TO_KNOW, NOBODY).await {
+            Err(failed) if guard!("reach-shown") => Err(match failed {
+                // What is wrong is not of this change.
+                Failed::Breaches(breaches, _) | Failed::Unreadable(breaches) => {
+                    Failed::Unshown(breaches)
+                }
+                other => other,
+            }),
+            outcome => {
+                if outcome.is_ok() {
+                    let images = world.images().values();
+                    self.images = images.map(|image| image.digest).collect();
+                }
+                Ok(())
+            }
         }
     }
 
@@ -243,6 +263,8 @@ enum Failed {
     Need,
     /// It does not understand the question.
     Unreadable(Vec<Breach>),
+    /// It does not prove what was accepted before.
+    Unshown(Vec<Breach>),
     /// It found so many, of which these are the first.
     Breaches(Vec<Breach>, u32),
     NoMemory(std::io::Error),
@@ -257,12 +279,9 @@ fn unmet(breaches: &[Breach], world: &World) -> Option<BTreeMap<String, Vec<Wher
         let (tenant, _) = documents
             .iter()
             .find(|(tenant, of)| file == format!("{tenant}:{}", of.source))?;
-        let place = Where {
-            file,
-            line,
-            column: 1,
-        };
-        unmet.entry(tenant.clone()).or_default().push(place);
+        let tenant = tenant.clone();
+        let place = asked_at(world, file, line);
+        unmet.entry(tenant).or_default().push(place);
     }
     (!unmet.is_empty()).then_some(unmet)
 }
@@ -285,6 +304,12 @@ fn fault(failed: Failed, world: &World) -> Fault {
                 "the verifier does not understand the question: {why}"
             ))
         }
+        Failed::Unshown(why) => {
+            let why = why.first().map_or("", |breach| breach.what.as_str());
+            unanswered(format!(
+                "what is applied already is not proved, so no change of a tenant's can be: {why}"
+            ))
+        }
         Failed::Breaches(breaches, count) => {
             let findings: Vec<Finding> = breaches.iter().map(|b| found(b, world)).collect();
             let first = findings.first().cloned().unwrap_or_default();
@@ -298,7 +323,7 @@ fn fault(failed: Failed, world: &World) -> Fault {
                 fault.place = Some(first.place);
                 fault.whose = Whose::User;
             }
-            if findings.len() > 1 {
+            if findings.len() > 1 || breaches.iter().any(|one| one.asked.is_some()) {
                 fault.findings = findings;
             }
             fault
@@ -306,8 +331,76 @@ fn fault(failed: Failed, world: &World) -> Fault {
     }
 }
 
+/// Where it is asked for, with the column.
+fn asked_at(world: &World, file: String, line: u32) -> Where {
+    let spec = world.made().map(|(spec, ..)| spec);
+    let positions = spec.into_iter().flat_map(|spec| {
+        let all = (spec.tenants.iter()).flat_map(|tenant| tenant.policy.iter());
+        let all = all.flat_map(|policy| &policy.reach);
+        all.map(|reach| reach.allowed.span.start)
+            .map(|at| (spec.source.name_at(at), spec.source.position(at)))
+    });
+    let column = positions
+        .filter(|(name, at)| *name == file && at.line == line)
+        .map(|(_, at)| at.column)
+        .min();
+    Where {
+        file,
+        line,
+        column: column.unwrap_or(1),
+    }
+}
+
+/// Whether a text about what a document asks for names nothing that is another's, so that
+/// it may be told the document's tenant: no other tenant, no other document (where a
+/// guardrail is written), nothing across an agreement, no uplink. Rather too much is taken
+/// for another's.
+fn is_own<'a>(text: &str, document: &str, mut others: impl Iterator<Item = &'a str>) -> bool {
+    let text = text.replace(&format!("{document}:"), " ");
+    let is_of_a_name = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    let has = |word: &str| {
+        text.match_indices(word).any(|(at, _)| {
+            let before = text.get(..at).and_then(|text| text.chars().next_back());
+            let after = text.get(at + word.len()..);
+            let after = after.and_then(|text| text.chars().next());
+            !before.is_some_and(is_of_a_name) && !after.is_some_and(is_of_a_name)
+        })
+    };
+    let shared = [
+        "agreement",
+        "uplink",
+        "guardrail",
+        "outside (",
+        ".yaml",
+        ".yml",
+    ];
+    !shared.iter().any(|word| text.contains(word))
+        && !others.any(|word| !word.is_empty() && has(word))
+}
+
 /// A breach for people: whose, what, and the first place in the spec that it names.
 fn found(breach: &Breach, world: &World) -> Finding {
+    let mut documents = world.applied().documents.iter();
+    let own = breach.asked.as_ref().and_then(|(file, line)| {
+        let is = |of: &store::Document, tenant: &str| *file == format!("{tenant}:{}", of.source);
+        let (tenant, _) = documents.find(|(tenant, of)| is(of, tenant))?;
+        Some((tenant, file, *line))
+    });
+    if let Some((tenant, file, line)) = own {
+        let others = world.tenants().iter().map(|one| one.name.as_str());
+        let others = others.filter(|name| name != tenant);
+        let spec = world.made().map(|(spec, ..)| spec);
+        let rails = spec.into_iter().flat_map(|spec| &spec.guardrails);
+        let rails = rails.map(|one| one.name.as_str());
+        let others = others.chain(rails).chain([world.source()]);
+        let is_own = !guard!("tenant-reach") || is_own(&breach.what, file, others);
+        return Finding {
+            code: if is_own { "reach" } else { "reach-others" }.into(),
+            message: breach.what.clone(),
+            place: asked_at(world, file.clone(), line),
+            help: String::new(),
+        };
+    }
     let whose = match (breach.slot, world.compartment(breach.slot)) {
         (0, _) => "the fabric".to_owned(),
         (_, Some(compartment)) => format!("compartment {}", compartment.name),
@@ -391,6 +484,29 @@ fn sum(source: &str, text: &[u8]) -> Sum {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_names_anothers_is_not_the_tenants_own() {
+        let own = |text: &str| {
+            let others = ["red", "green", "host.yaml"];
+            is_own(text, "blue:own.yaml", others.into_iter())
+        };
+        assert!(own(
+            "blue/x: not all passes from blue/x to blue/y, for example tcp 10.1.1.1:0 \
+             to 10.1.1.2:80; the spec: r (blue:own.yaml:7), reach (blue:own.yaml:10)"
+        ));
+        assert!(own("blue/reddish to blue/x-green"));
+        for text in [
+            "blue/x to red/y",
+            "the other side of agreement 7",
+            "from green: blue/x",
+            "rule g (host.yaml:3)",
+            "rule g (red:own.yaml:3)",
+            "blue/x to outside (wan)",
+        ] {
+            assert!(!own(text), "{text}");
+        }
+    }
 
     #[test]
     fn a_breach_names_its_place_in_the_spec() {

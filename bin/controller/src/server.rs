@@ -50,6 +50,8 @@ pub struct Shown(RwLock<(Arc<World>, Health)>, tokio::sync::Notify);
 pub struct Health {
     /// What is degraded; empty = nothing.
     pub degraded: String,
+    /// What exists is not as what is applied says, and is to be made so.
+    pub behind: bool,
     /// What is installed that was not applied, or cannot be proved; empty = nothing.
     pub drift: String,
     /// When what is installed was proved last, seconds since 1970; 0 = not yet.

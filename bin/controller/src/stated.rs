@@ -57,7 +57,10 @@ impl Unfit {
         let mut own: BTreeMap<String, Vec<Finding>> = BTreeMap::new();
         for finding in findings {
             if let Some(tenant) = finding.source.tenant_at(finding.span.start) {
-                let (own, found) = (own.entry(tenant.into()).or_default(), told(finding));
+                let (own, found) = (
+                    own.entry(tenant.into()).or_default(),
+                    Finding::from(finding),
+                );
                 own.extend((own.len() < MOST_FINDINGS).then_some(found));
             }
         }
@@ -93,20 +96,6 @@ impl Unfit {
 
 /// Findings that are kept of a document that is set aside.
 const MOST_FINDINGS: usize = 8;
-
-/// A finding as it is told.
-pub fn told(finding: &spec::Finding) -> Finding {
-    Finding {
-        code: finding.code.into(),
-        message: finding.message.clone(),
-        place: Where {
-            file: finding.file().into(),
-            line: finding.line(),
-            column: finding.column(),
-        },
-        help: finding.help.clone(),
-    }
-}
 
 impl Stated {
     /// The provider's document alone.
@@ -232,14 +221,31 @@ impl Stated {
         true
     }
 
-    /// Sets aside what these tenants ask for by `reach`, at these places; `false` = there is
+    /// Sets aside what these tenants ask for by `reach`, at these places (none: it was not
+    /// asked for); `false` = there is
     /// nothing more of it to set aside.
     pub fn without_reach(&mut self, unmet: BTreeMap<String, Vec<Where>>) -> bool {
         let mut more = false;
         for (tenant, places) in unmet {
-            if self.aside.contains_key(&tenant) || !self.documents.contains_key(&tenant) {
+            let Some(document) = self.documents.get(&tenant) else {
+                continue;
+            };
+            if self.aside.contains_key(&tenant) {
                 continue;
             }
+            let unasked = Finding {
+                code: "reach".into(),
+                message: "what is asked for here is not held: of what tenants ask for too much \
+                          does not hold any more to ask for all of it"
+                    .into(),
+                place: Where {
+                    file: format!("{tenant}:{}", document.source),
+                    line: 1,
+                    column: 1,
+                },
+                help: "apply the document again".into(),
+            };
+            let unasked = places.is_empty().then_some(unasked);
             let found = |place: Where| Finding {
                 code: "reach".into(),
                 message: "what is asked for here does not hold: what others state stands \
@@ -252,7 +258,10 @@ impl Stated {
             };
             let aside = Aside {
                 what: spec::Aside::Reach.as_str().into(),
-                findings: places.into_iter().take(MOST_FINDINGS).map(found).collect(),
+                findings: (places.into_iter().take(MOST_FINDINGS))
+                    .map(found)
+                    .chain(unasked)
+                    .collect(),
             };
             self.aside.insert(tenant, aside);
             more = true;

@@ -2,7 +2,7 @@
 //! number, events as they come.
 
 use command::message::{ErrorCode, MAX_FDS};
-use command::verbs::{Done, Event, Inventory};
+use command::verbs::{Beat, Done, Event, Inventory};
 use command::{Body, Message, Verb};
 use seqpacket::{Error, Fds, Socket};
 use std::collections::HashMap;
@@ -15,6 +15,8 @@ use tokio::sync::{Semaphore, mpsc};
 /// Longest wait for an answer. The supervisor's own limit for a worker is 100 ms;
 /// what takes longer here is many requests in front of this one.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Between two beats; the supervisor has patience for several.
+const BEAT: Duration = Duration::from_secs(2);
 /// Requests in flight at most: bounds the memory of both sides.
 const IN_FLIGHT: usize = 256;
 
@@ -158,6 +160,19 @@ impl Supervisor {
         self.pending().waiting.remove(&seq);
         let (message, fds) = answer.map_err(|_| Refusal::Silent)??;
         checked(message).map(|message| (message, fds))
+    }
+
+    /// Says again and again that this process goes on, so that it is not taken for hung;
+    /// never ends.
+    pub async fn beat(self: Arc<Self>) {
+        loop {
+            // What finds no room there comes again.
+            let _ = self
+                .socket
+                .get_ref()
+                .send(&Message::new(0, &Beat::default()), &[]);
+            tokio::time::sleep(BEAT).await;
+        }
     }
 
     /// All that exists.

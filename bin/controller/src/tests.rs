@@ -48,10 +48,14 @@ async fn where_a_switch_and_the_fabric_differ_the_fabric_is_billed_and_it_is_sai
     assert_eq!((sent(&usage), differs(&rig)), (1 << 40, 1));
     // Once; and another controller goes on with the same sum.
     let rig = rig.restarted().await;
+    for (path, code) in [
+        ("/v1/usage?tenant=nope", "not-found"),
+        ("/v1/usage?from=7200&to=3600", "request"),
+    ] {
+        assert_eq!(rig.bad("GET", path, "").await.1.code, code, "{path}");
+    }
     let usage: api::Usage = rig.good("GET", "/v1/usage?tenant=red", "").await;
     assert_eq!((sent(&usage), differs(&rig)), (1 << 40, 0));
-    let none: api::Usage = rig.good("GET", "/v1/usage?tenant=blue", "").await;
-    assert_eq!(none.rows, []);
     let before: api::Usage = rig.good("GET", "/v1/usage?to=3600", "").await;
     assert_eq!(before.rows, []);
 }
@@ -482,4 +486,45 @@ async fn the_api_describes_itself() {
         (status, fault.code.as_str()),
         (StatusCode::NOT_FOUND, "not-found")
     );
+}
+
+#[tokio::test]
+async fn what_the_host_refused_at_a_restart_is_tried_until_it_holds() {
+    let rig = Rig::new().await;
+    let text = spec(&[("red", 1), ("blue", 1)]);
+    rig.apply(&text).await;
+    let applied = rig.books.lock().unwrap().images.clone();
+    // What lies in blue's seat is of before, and neither it nor the verifier yields.
+    rig.books.lock().unwrap().images.get_mut(&2).unwrap().0 = [7; 32];
+    rig.refuse(Some("install 2"));
+    let rig = rig.restarted().await;
+    let health = async |rig: &Rig| rig.good::<Status>("GET", "/v1/status", "").await.health;
+    assert!(health(&rig).await.contains("tried again"));
+    let server = rig.server.clone();
+    let trying = tokio::spawn(async move { crate::catch_up(&server).await });
+    let tries = || async {
+        rig.log();
+        while !rig.log().contains(&"install 2".to_owned()) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let bound = Duration::from_secs(60);
+    tokio::time::timeout(bound, tries()).await.expect("a try");
+    tokio::time::timeout(bound, tries()).await.expect("another");
+    assert_eq!(rig.books.lock().unwrap().images[&2].0, [7; 32]);
+    rig.books.lock().unwrap().breaches = vec![(1, "it leaks".to_owned())];
+    rig.refuse(None);
+    while !health(&rig).await.contains("it leaks") {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    rig.books.lock().unwrap().breaches.clear();
+    let holds = async {
+        while health(&rig).await != "ok" {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(bound, holds).await.expect("it holds");
+    assert_eq!(rig.books.lock().unwrap().images, applied);
+    rig.log();
+    trying.abort();
 }

@@ -14,6 +14,7 @@ use crate::supervisor::Supervisor;
 use crate::world::World;
 use api::{Fault, Passage, Whose};
 use command::verbs::{FABRIC, TRACE_DELIVER, TRACE_END, Trace};
+use guard::guard;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -61,22 +62,36 @@ pub struct Walk<'a> {
     world: &'a World,
     names: Names,
     deliver: bool,
+    /// Whose token asks; `None` = the host's own user.
+    tenant: Option<&'a str>,
     touched: BTreeSet<u32>,
 }
 
 impl<'a> Walk<'a> {
     /// Over what is applied. `deliver`: what comes out goes to the workload or by the uplink.
-    pub fn new(supervisor: &'a Supervisor, world: &'a World, deliver: bool) -> Walk<'a> {
+    /// `tenant`: it is told what that one may know.
+    pub fn new(
+        supervisor: &'a Supervisor,
+        world: &'a World,
+        deliver: bool,
+        tenant: Option<&'a str>,
+    ) -> Walk<'a> {
         Walk {
             supervisor,
             world,
-            names: Names::of(world),
+            names: match tenant {
+                Some(tenant) => Names::of_tenant(world, tenant),
+                None => Names::of(world),
+            },
             deliver,
+            tenant,
             touched: BTreeSet::new(),
         }
     }
 
-    /// Sends a frame; its way, and where it came out with which bytes.
+    /// Sends a frame; its way, and where it came out with which bytes. A tenant is told what
+    /// its own switch did, that the packet crossed by which agreement, and there only whether
+    /// it came out: what comes out of another's switch is that one's.
     ///
     /// # Errors
     /// A process is not there, or says nothing.
@@ -92,14 +107,41 @@ impl<'a> Walk<'a> {
             ..Passage::default()
         };
         let (mut place, mut frame) = (start, frame);
+        let mut beyond = false;
         for _ in 0..HOPS {
-            let record = self.ask(place, &frame).await?;
+            let record = match self.ask(place, &frame).await {
+                Ok(record) => record,
+                Err(fault) => return Err(told_fault(self.tenant, fault)),
+            };
             let steps = record.steps();
-            way.steps
-                .extend(steps.iter().map(|step| self.told(place, step)));
+            match self.tenant {
+                Some(_) if beyond => {}
+                Some(tenant) => way.steps.extend(
+                    steps
+                        .iter()
+                        .filter_map(|s| self.told_tenant(tenant, place, s)),
+                ),
+                None => way
+                    .steps
+                    .extend(steps.iter().map(|step| self.told(place, step))),
+            }
             let left = record.left().map(|(slot, tag, f)| (slot, tag, f.to_vec()));
             match next(place, steps, left) {
-                Next::Goes(to, bytes) => (place, frame) = (to, bytes),
+                Next::Goes(to, bytes) => {
+                    beyond |= self.tenant.is_some() && is_anothers(start, place, to);
+                    (place, frame) = (to, bytes);
+                }
+                Next::Out(_, _) if beyond => {
+                    way.to = "the other tenant of the agreement".into();
+                    way.outcome = if self.deliver { "delivered" } else { "held" }.into();
+                    return Ok((way, None));
+                }
+                Next::Dropped(_) if beyond => {
+                    way.outcome = "dropped".into();
+                    way.explain =
+                        "by the other tenant of the agreement, whose matter it is why".into();
+                    return Ok((way, None));
+                }
                 Next::Out(to, bytes) => {
                     way.to = self.place(to);
                     way.outcome = if self.deliver { "delivered" } else { "held" }.into();
@@ -121,6 +163,11 @@ impl<'a> Walk<'a> {
         way.outcome = "dropped".into();
         way.explain = "it goes on and on".into();
         Ok((way, None))
+    }
+
+    /// Whether a tenant asks.
+    pub fn is_tenants(&self) -> bool {
+        self.tenant.is_some()
     }
 
     /// Has all forget what the trace left behind.
@@ -201,6 +248,27 @@ impl<'a> Walk<'a> {
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
+    }
+}
+
+/// Whether a packet comes to another tenant's switch: inside a tenant nothing crosses the
+/// fabric to a switch. What began outside comes to the tenant's own.
+fn is_anothers(start: At, place: At, to: At) -> bool {
+    let inside = matches!(start, At::Switch { .. });
+    let arrives = matches!((place, to), (At::Fabric { .. }, At::Switch { .. }));
+    inside && arrives && guard!("tenant-trace-beyond")
+}
+
+/// A fault as it may be told: a tenant is not told which process was at fault.
+fn told_fault(tenant: Option<&str>, fault: Fault) -> Fault {
+    match tenant {
+        Some(_) if guard!("tenant-trace-fault") => Fault::new(
+            "supervisor",
+            Whose::Bulkhead,
+            "the packet's way could not be followed to its end",
+            "try again; if it stays so, ask the provider of this host",
+        ),
+        _ => fault,
     }
 }
 
@@ -328,6 +396,34 @@ mod tests {
         let echo = Step::Answered(Answered::Echo as u8);
         assert_eq!(next(RED, &[echo], sent(5)), Next::Over("answered"));
         assert_eq!(next(RED, &[Step::Absorbed], None), Next::Over("absorbed"));
+    }
+
+    #[test]
+    fn beyond_an_agreement_is_anothers_and_whose_fault_it_is_no_tenants_matter() {
+        let fabric = At::Fabric { slot: 3, tag: 7 };
+        let there = At::Switch {
+            compartment: 4,
+            slot: 0,
+            tag: 7,
+        };
+        assert!(is_anothers(RED, fabric, there));
+        // Also where both are in one compartment.
+        let same = At::Switch {
+            compartment: 3,
+            slot: 0,
+            tag: 7,
+        };
+        assert!(is_anothers(RED, fabric, same));
+        assert!(!is_anothers(RED, RED, fabric));
+        let uplink = At::Fabric { slot: 9, tag: 0 };
+        assert!(!is_anothers(uplink, uplink, same));
+        let fault = Fault::new("supervisor", Whose::Host, "the switch of zone:secret", "");
+        assert!(
+            !told_fault(Some("red"), fault.clone())
+                .message
+                .contains("secret")
+        );
+        assert_eq!(told_fault(None, fault.clone()), fault);
     }
 
     #[test]

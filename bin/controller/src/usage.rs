@@ -6,14 +6,16 @@
 
 use crate::caller::Viewer;
 use crate::happenings::{Happenings, now_ms};
+use crate::names::Names;
 use crate::pages::Counters;
 use crate::refuse::Failure;
 use crate::server::Server;
 use crate::steps::{Key, Object};
 use crate::survey::Survey;
 use crate::turns::{Kind, Rank};
+use crate::view;
 use crate::world::World;
-use api::{Usage, UsageRow};
+use api::{Fault, Usage, UsageRow, Whose};
 use axum::Json;
 use axum::extract::{Query, State};
 use command::verbs::FABRIC;
@@ -27,6 +29,8 @@ use telemetry::counters::Counter;
 use telemetry::crossed;
 use utoipa::IntoParams;
 
+/// A switch's slot toward the fabric.
+const CHANNEL: u32 = 0;
 /// Seconds of one sum.
 const HOUR: u64 = 3600;
 
@@ -48,12 +52,20 @@ fn for_ever() -> u64 {
 }
 
 /// What was used, by tenant and endpoint.
-#[utoipa::path(get, path = "/v1/usage", params(Wanted), responses((status = 200, body = Usage)))]
+#[utoipa::path(get, path = "/v1/usage", params(Wanted), responses((status = 200, body = Usage), (status = 404, body = Fault), (status = 422, body = Fault)))]
 pub async fn usage(
     viewer: Viewer,
     State(server): State<Arc<Server>>,
     Query(wanted): Query<Wanted>,
 ) -> Result<Json<Usage>, Failure> {
+    if wanted.from > wanted.to {
+        return Err(Failure(Fault::new(
+            "request",
+            Whose::User,
+            "the span of time ends before it begins",
+            "`from` is the earlier one, `to` the later",
+        )));
+    }
     let place = server.place(&viewer, Kind::Look)?;
     let world = server.world.world();
     let survey = Survey::take(&server.supervisor, &world).await;
@@ -61,12 +73,30 @@ pub async fn usage(
     applier.account(&world, &survey).await?;
     let hours = applier.usage(wanted.from, wanted.to)?;
     drop(applier);
+    if let Some(name) = &wanted.tenant {
+        // One that is no more has its sums.
+        let mut used = hours.iter().flat_map(|(_, rows)| rows);
+        let is = world.tenants().iter().any(|one| one.name == *name)
+            || used.any(|row| row.tenant == *name);
+        if !(is && viewer.sees(name)) {
+            return Err(Failure(Fault::new(
+                "not-found",
+                Whose::User,
+                format!("there is no tenant {name}, and nothing of it is kept of that time"),
+                "`bulkhead status` lists them",
+            )));
+        }
+    }
     let first = hours.first().map_or(wanted.from, |(hour, _)| *hour);
     let last = hours.last().map_or(wanted.from, |(hour, _)| hour + HOUR);
     let rows = hours.into_iter().flat_map(|(_, rows)| rows);
     let rows = rows.filter(|row| {
         let wanted = wanted.tenant.as_ref();
         wanted.is_none_or(|name| *name == row.tenant) && viewer.sees(&row.tenant)
+    });
+    let rows = rows.map(|row| match viewer.tenant() {
+        Some(_) => view::usage(row),
+        None => row,
     });
     Ok(Json(Usage {
         from_s: first,
@@ -91,9 +121,9 @@ pub async fn keep(server: &Server, every: Duration) {
 
 /// One row a name, the tenant's own before its endpoints'.
 pub fn summed(rows: impl Iterator<Item = UsageRow>) -> Vec<UsageRow> {
-    let mut all: BTreeMap<[String; 3], UsageRow> = BTreeMap::new();
+    let mut all: BTreeMap<[String; 4], UsageRow> = BTreeMap::new();
     for row in rows {
-        let name = [&row.tenant, &row.endpoint, &row.agreement].map(String::clone);
+        let name = row.name();
         match all.get_mut(&name) {
             Some(sum) => sum.add(&row),
             None => drop(all.insert(name, row)),
@@ -116,6 +146,7 @@ pub fn since(
 ) -> (Vec<UsageRow>, Seen) {
     let mut now = Seen::default();
     let mut rows = Vec::new();
+    let names = Names::of(world);
     let fabric = survey.counters(FABRIC);
     let fabric_page = survey.pages(FABRIC).map(|pages| pages.identity());
     for compartment in world.compartments() {
@@ -139,10 +170,20 @@ pub fn since(
             own: crossing(counters, 0),
             crossed: fabric.map_or([0; 4], |fabric| crossing(fabric, id)),
             slots: BTreeMap::new(),
+            work: BTreeMap::new(),
+            rules: counters.rules().into_iter().collect(),
         };
         let same = before.filter(|before| before.page == target.page);
         let endpoints = world.tenants().iter().flat_map(|tenant| &tenant.endpoints);
-        let mut parts = Vec::new();
+        let (mut parts, mut work, mut room) = (Vec::new(), Vec::new(), Vec::new());
+        let worked = |slot, target: &mut SeenTarget| {
+            let is = counters.counter(slot, Counter::Work);
+            target.work.insert(slot, is);
+            let was = same.and_then(|same| same.work.get(&slot));
+            let [more] = grown([was.copied().unwrap_or_default()], [is]);
+            more
+        };
+        let of_fabric = worked(CHANNEL, &mut target);
         for endpoint in endpoints.filter(|endpoint| endpoint.compartment == id) {
             let slot = endpoint.slot;
             let is = of_slot(counters, slot);
@@ -155,6 +196,8 @@ pub fn since(
                 connections,
             ] = grown(was.copied().unwrap_or_default(), is);
             target.slots.insert(slot, is);
+            work.push((worked(slot, &mut target), got_packets));
+            room.push(reserved(world, id, slot));
             parts.push(UsageRow {
                 tenant: endpoint.tenant.clone(),
                 endpoint: endpoint.name.clone(),
@@ -200,8 +243,16 @@ pub fn since(
             memory_byte_seconds: inspect.memory.saturating_mul(held),
             ..UsageRow::default()
         };
+        let cpu = divided(cpu_ns, &weights(&work, of_fabric));
+        let memory = divided(whole.memory_byte_seconds, &room);
+        for ((part, cpu), memory) in parts.iter_mut().zip(cpu).zip(memory) {
+            (part.cpu_ns, part.memory_byte_seconds) = (cpu, memory);
+        }
         rows.extend(shared(&compartment.tenants, &whole, &parts));
         rows.extend(parts);
+        let was = same.map(|same| &same.rules);
+        let compartment = (compartment.name.as_str(), &compartment.tenants[..]);
+        rows.extend(by_rule(compartment, &names, was, &target.rules));
         now.targets.insert(id, target);
     }
     rows.extend(agreed(
@@ -231,7 +282,7 @@ fn agreed(
     let same = seen.fabric_page == page;
     let all = world.made().map(|(_, _, intent)| &intent.agreements);
     let mut rows = Vec::new();
-    for (key, [segments, bytes, _]) in fabric.rules() {
+    for (key, [segments, bytes, ..]) in fabric.rules() {
         let is = [segments, bytes];
         let was = seen.crossed.get(&key).filter(|_| same);
         let [packets, bytes] = grown(was.copied().unwrap_or_default(), is);
@@ -267,6 +318,90 @@ fn agreed(
     rows
 }
 
+/// What each rule let pass and denied since then.
+fn by_rule(
+    (compartment, tenants): (&str, &[String]),
+    names: &Names,
+    was: Option<&BTreeMap<u32, [u64; 6]>>,
+    is: &BTreeMap<u32, [u64; 6]>,
+) -> Vec<UsageRow> {
+    let of_all = match tenants {
+        [one] => one,
+        _ => compartment,
+    };
+    let row = |(number, is): (&u32, &[u64; 6])| {
+        let was = was.and_then(|was| was.get(number)).copied();
+        let [
+            connections,
+            alone,
+            denied_packets,
+            bytes,
+            carried,
+            denied_bytes,
+        ] = grown(was.unwrap_or_default(), *is);
+        let rule = names.rule(*number);
+        let (tenant, name) = match (rule.name.split_once('/'), rule.kind.as_str()) {
+            (Some((tenant, name)), _) => (tenant, format!("{} {name}", rule.kind)),
+            (None, "guardrail") => (of_all, format!("guardrail {}", rule.name)),
+            (None, "default") => (of_all, "default".to_owned()),
+            // Its last connections end after it.
+            (None, _) => (of_all, "rules that are no more".to_owned()),
+        };
+        UsageRow {
+            tenant: tenant.to_owned(),
+            rule: name,
+            sent_packets: alone.saturating_add(carried),
+            sent_bytes: bytes,
+            connections,
+            denied_packets,
+            denied_bytes,
+            ..UsageRow::default()
+        }
+    };
+    is.iter().map(row).collect()
+}
+
+/// Parts of a switch's processor time: what it took to handle what each endpoint sent, and
+/// of what it took to handle what came from the fabric by the packets that each got.
+fn weights(work: &[(u64, u64)], of_fabric: u64) -> Vec<u128> {
+    let got: u128 = work.iter().map(|(_, got)| u128::from(*got)).sum();
+    let all = work.iter().map(|(own, to)| {
+        let of_fabric = u128::from(of_fabric) * u128::from(*to);
+        u128::from(*own) + of_fabric.checked_div(got).unwrap_or(0)
+    });
+    all.collect()
+}
+
+/// Bytes that an endpoint may take of its switch's memory: its ring, its connections, and a
+/// page of tables and counters.
+fn reserved(world: &World, compartment: u32, slot: u32) -> u128 {
+    const PAGE: u128 = 4096;
+    let ports = world.made().map(|(_, _, intent)| intent.ports());
+    let mut ports = ports.into_iter().flatten();
+    let found =
+        ports.find(|(_, port)| (port.create.compartment, port.create.slot) == (compartment, slot));
+    found.map_or(PAGE, |(_, port)| {
+        let connections = u128::from(port.connections) * flow::connections::BYTES as u128;
+        PAGE + u128::from(port.create.capacity) + connections
+    })
+}
+
+/// A figure in parts by their weights, equal ones where none weighs anything. Nothing is
+/// lost by rounding.
+fn divided(figure: u64, weights: &[u128]) -> Vec<u64> {
+    let equal = weights.iter().all(|weight| *weight == 0);
+    let weight = |weight: &u128| if equal { 1 } else { *weight };
+    let all: u128 = weights.iter().map(weight).sum();
+    let upto = |n: u128| u128::from(figure) * n / all.max(1);
+    let mut before: u128 = 0;
+    let parts = weights.iter().map(|one| {
+        let from = upto(before);
+        before += weight(one);
+        u64::try_from(upto(before) - from).unwrap_or(u64::MAX)
+    });
+    parts.collect()
+}
+
 /// Whether what the fabric takes from a slot by a tag is sent by the agreement's acceptor,
 /// or by its offerer: where both are in one compartment, that has a tag of its own.
 fn sent_by(agreement: &Agreement, slot: u32, tag: u16) -> Option<bool> {
@@ -276,49 +411,56 @@ fn sent_by(agreement: &Agreement, slot: u32, tag: u16) -> Option<bool> {
     ((slot, tag) == (agreement.offerer_slot, agreement.offerer_tag)).then_some(false)
 }
 
-/// A compartment's own figures among its tenants: by the packets of their endpoints in
-/// this time, equally where there were none. Nothing is lost by rounding.
+/// A compartment's own figures among its tenants: what crossed the fabric by the packets of
+/// their endpoints in this time, equally where there were none; time and memory as their
+/// endpoints have them, equally where there are none.
 fn shared(tenants: &[String], whole: &UsageRow, parts: &[UsageRow]) -> Vec<UsageRow> {
     fn of<'a>(parts: &'a [UsageRow], tenant: &'a str) -> impl Iterator<Item = &'a UsageRow> {
         parts.iter().filter(move |part| part.tenant == tenant)
     }
-    let packets: Vec<u128> = tenants
-        .iter()
-        .map(|tenant| {
-            of(parts, tenant)
-                .map(|part| u128::from(part.sent_packets) + u128::from(part.got_packets))
-                .sum()
-        })
-        .collect();
-    let all: u128 = packets.iter().sum();
-    let mut before: u128 = 0;
-    let mut rows = Vec::new();
-    for (at, (tenant, packets)) in tenants.iter().zip(packets).enumerate() {
-        let (from, to, of_all) = match all {
-            0 => (at as u128, at as u128 + 1, tenants.len() as u128),
-            _ => (before, before + packets, all),
-        };
-        before += packets;
-        let part = |figure: u64| {
-            let upto = |n: u128| u128::from(figure) * n / of_all.max(1);
-            u64::try_from(upto(to) - upto(from)).unwrap_or(u64::MAX)
-        };
-        rows.push(UsageRow {
+    let sums = |figure: fn(&UsageRow) -> u64| -> Vec<u128> {
+        let sum = |tenant: &String| of(parts, tenant).map(|part| u128::from(figure(part))).sum();
+        tenants.iter().map(sum).collect()
+    };
+    let packets = sums(|part| part.sent_packets.saturating_add(part.got_packets));
+    let by_packets = |figure: u64| divided(figure, &packets);
+    let columns = [
+        by_packets(whole.sent_packets),
+        by_packets(whole.sent_bytes),
+        by_packets(whole.got_packets),
+        by_packets(whole.got_bytes),
+        divided(whole.cpu_ns, &sums(|part| part.cpu_ns)),
+        divided(
+            whole.memory_byte_seconds,
+            &sums(|part| part.memory_byte_seconds),
+        ),
+    ];
+    let row = |(at, tenant): (usize, &String)| {
+        let [
+            sent_packets,
+            sent_bytes,
+            got_packets,
+            got_bytes,
+            cpu_ns,
+            memory_byte_seconds,
+        ] = columns
+            .each_ref()
+            .map(|column| column.get(at).copied().unwrap_or_default());
+        UsageRow {
             tenant: tenant.clone(),
-            endpoint: String::new(),
-            agreement: String::new(),
-            sent_packets: part(whole.sent_packets),
-            sent_bytes: part(whole.sent_bytes),
-            got_packets: part(whole.got_packets),
-            got_bytes: part(whole.got_bytes),
+            sent_packets,
+            sent_bytes,
+            got_packets,
+            got_bytes,
             connections: of(parts, tenant)
                 .map(|part| part.connections)
                 .fold(0, u64::saturating_add),
-            cpu_ns: part(whole.cpu_ns),
-            memory_byte_seconds: part(whole.memory_byte_seconds),
-        });
-    }
-    rows
+            cpu_ns,
+            memory_byte_seconds,
+            ..UsageRow::default()
+        }
+    };
+    tenants.iter().enumerate().map(row).collect()
 }
 
 /// What each counter grew by. One that went back began anew.
@@ -460,6 +602,36 @@ mod tests {
     }
 
     #[test]
+    fn a_rules_row_is_its_tenants_and_one_of_several_tenants_nobodys() {
+        let spec = include_bytes!("../../../examples/policy.yaml");
+        let world = World::compile("a.yaml", spec, &World::default()).unwrap();
+        let names = Names::of(&world);
+        let (number, rule) = names.rules().find(|(_, rule)| rule.kind == "rule").unwrap();
+        let (tenant, name) = rule.name.split_once('/').unwrap();
+        let default = ::image::rules::DEFAULT_RULE;
+        let is = BTreeMap::from([
+            (number, [9, 8, 7, 6000, 5, 400]),
+            (default, [1, 0, 0, 0, 0, 0]),
+            (default - 1, [1, 0, 0, 0, 0, 0]),
+        ]);
+        let was = BTreeMap::from([(number, [1, 1, 1, 1000, 1, 100])]);
+        let both = [tenant.to_owned(), "other".to_owned()];
+        let rows = by_rule(("zone:z", &both), &names, Some(&was), &is);
+        let find = |name: &str| rows.iter().find(|row| row.rule == name).unwrap();
+        let own = find(&format!("rule {name}"));
+        assert_eq!((own.tenant.as_str(), own.endpoint.as_str()), (tenant, ""));
+        assert_eq!((own.sent_packets, own.sent_bytes), (7 + 4, 5000));
+        assert_eq!(
+            (own.connections, own.denied_packets, own.denied_bytes),
+            (8, 6, 300)
+        );
+        assert_eq!(find("default").tenant, "zone:z");
+        assert_eq!(find("rules that are no more").tenant, "zone:z");
+        let rows = by_rule((tenant, &both[..1]), &names, None, &is);
+        assert!(rows.iter().all(|row| row.tenant == tenant), "{rows:?}");
+    }
+
+    #[test]
     fn what_is_on_the_way_is_no_difference() {
         assert_eq!(
             difference([0, 5000, 0, 0], [0, 1000, 0, 4000], 1000, false),
@@ -473,23 +645,30 @@ mod tests {
     proptest! {
         #[test]
         fn shares_add_up(
-            packets in proptest::collection::vec(0_u64..1 << 40, 1..6),
+            work in proptest::collection::vec((0_u64..1 << 40, 0_u64..1 << 40), 1..6),
+            of_fabric in 0_u64..1 << 50,
             cpu_ns in any::<u64>(),
         ) {
-            let tenants: Vec<String> = (0..packets.len()).map(|n| format!("t{n}")).collect();
-            let parts: Vec<UsageRow> = tenants.iter().zip(&packets).map(|(tenant, packets)| UsageRow {
+            let tenants: Vec<String> = (0..work.len()).map(|n| format!("t{n}")).collect();
+            let cpu = divided(cpu_ns, &weights(&work, of_fabric));
+            let parts: Vec<UsageRow> = tenants.iter().zip(&work).zip(cpu).map(|((tenant, (_, got)), cpu_ns)| UsageRow {
                 tenant: tenant.clone(),
                 endpoint: "e".into(),
-                sent_packets: *packets,
+                got_packets: *got,
                 connections: 1,
+                cpu_ns,
                 ..UsageRow::default()
             }).collect();
-            let whole = UsageRow { cpu_ns, ..UsageRow::default() };
+            let whole = UsageRow { cpu_ns, got_bytes: 77, ..UsageRow::default() };
             let rows = shared(&tenants, &whole, &parts);
-            prop_assert_eq!(rows.iter().map(|row| u128::from(row.cpu_ns)).sum::<u128>(), u128::from(cpu_ns));
-            prop_assert!(rows.iter().all(|row| row.connections == 1));
-            let idle = packets.iter().zip(&rows).filter(|(packets, _)| **packets == 0);
-            let any = packets.iter().any(|packets| *packets > 0);
+            let all = |of: fn(&UsageRow) -> u64, rows: &[UsageRow]| rows.iter().map(|row| u128::from(of(row))).sum::<u128>();
+            prop_assert_eq!(all(|row| row.cpu_ns, &parts), u128::from(cpu_ns));
+            prop_assert_eq!(all(|row| row.cpu_ns, &rows), u128::from(cpu_ns));
+            prop_assert_eq!(all(|row| row.got_bytes, &rows), 77);
+            // Each tenant has what its one endpoint has.
+            prop_assert!(cpu_ns == 0 || rows.iter().zip(&parts).all(|(row, part)| row.cpu_ns == part.cpu_ns && row.connections == 1));
+            let any = work.iter().any(|(own, _)| *own > 0);
+            let idle = work.iter().zip(&parts).filter(|(work, _)| **work == (0, 0));
             prop_assert!(!any || idle.into_iter().all(|(_, row)| row.cpu_ns == 0));
         }
 

@@ -6,7 +6,7 @@ use crate::deeds::is_own;
 use crate::world::World;
 use api::{
     Aside, Compartment, Endpoint, Explanation, Fault, Flow, Happening, Judgement, Plan, Recorded,
-    RuleName, Status, Tenant, Translation, Way, Whose,
+    RuleName, Status, Tenant, Translation, UsageRow, Way, Whose,
 };
 use guard::guard;
 
@@ -173,6 +173,22 @@ pub fn fault(fault: Fault, name: &str) -> Fault {
                 };
             }
         }
+        "unproved" => {
+            let mine = (fault.findings.iter()).filter_map(|finding| unmet(finding, &begin));
+            let mine: Vec<api::Finding> = mine.collect();
+            if let Some(first) = mine.first() {
+                return Fault {
+                    message: match mine.len() {
+                        1 => first.message.clone(),
+                        many => format!("{} (and {} more)", first.message, many - 1),
+                    },
+                    place: Some(first.place.clone()),
+                    whose: Whose::User,
+                    findings: if mine.len() > 1 { mine } else { Vec::new() },
+                    ..fault
+                };
+            }
+        }
         _ => {}
     }
     let place = fault.place.and_then(|place| {
@@ -193,6 +209,54 @@ pub fn fault(fault: Fault, name: &str) -> Fault {
     }
 }
 
+/// What its own document asks for by `reach` and is not so: whole where nothing of others
+/// is in it, but for the host's numbers.
+fn unmet(finding: &api::Finding, begin: &str) -> Option<api::Finding> {
+    let file = finding.place.file.strip_prefix(begin)?.to_owned();
+    let place = api::Where {
+        file,
+        ..finding.place.clone()
+    };
+    let message = match finding.code.as_str() {
+        "reach" => without_slots(&finding.message.replace(begin, "")),
+        "reach-others" => format!(
+            "your reach at line {} is not met, by what is not yours alone to say",
+            place.line
+        ),
+        _ => return None,
+    };
+    Some(api::Finding {
+        code: "reach".into(),
+        message,
+        place,
+        help: String::new(),
+    })
+}
+
+/// A text about a path without the numbers of slots and ports.
+fn without_slots(text: &str) -> String {
+    const SWITCH: &str = "the switch in slot ";
+    let digits = |text: &str| {
+        let end = text.find(|c: char| !c.is_ascii_digit());
+        end.unwrap_or(text.len())
+    };
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once(SWITCH) {
+        let kept = before.rsplit_once("port ").filter(|(_, number)| {
+            let number = number.strip_suffix(" of ");
+            number.is_some_and(|number| digits(number) == number.len())
+        });
+        out += match kept {
+            Some((kept, _)) => kept,
+            None => before,
+        };
+        out += "its switch";
+        rest = after.get(digits(after)..).unwrap_or_default();
+    }
+    out + rest
+}
+
 /// A rule, of the provider's only that it is one.
 pub fn rule(mut rule: RuleName, name: &str) -> RuleName {
     let others = rule.name.split_once('/').is_some_and(|(of, _)| of != name);
@@ -206,6 +270,14 @@ pub fn rule(mut rule: RuleName, name: &str) -> RuleName {
         Some(api::Where { file, ..place })
     });
     rule
+}
+
+/// What was used of what is its own: of the provider's rules only that they are some.
+pub fn usage(mut row: UsageRow) -> UsageRow {
+    if row.rule.starts_with("guardrail ") && guard!("tenant-usage-rules") {
+        "guardrail".clone_into(&mut row.rule);
+    }
+    row
 }
 
 /// A connection that an endpoint of its own has a side of, as that side sees it.
@@ -266,20 +338,40 @@ pub fn recorded(mut event: Recorded, slot: u32) -> Option<Recorded> {
 /// An answer to whether its own may talk: what its own switch says, and of a service of
 /// another tenant what it has accepted.
 pub fn explanation(explanation: Explanation, name: &str) -> Explanation {
-    let way = |way: Way| Way {
-        verdicts: (way.verdicts.into_iter())
+    let way = |way: Way| {
+        let verdicts = way.verdicts.into_iter();
+        let verdicts: Vec<Judgement> = verdicts
             .filter_map(|verdict| judgement(verdict, name))
-            .collect(),
-        service: way.service.map(|service| Translation {
-            offer: service.offer,
-            offered: service.offered,
-            ..Translation::default()
-        }),
-        ..way
+            .collect();
+        // Of a way across an agreement the other side's rules are the other tenant's: what is
+        // told of it is the own half.
+        let half = way.service.is_some() && guard!("tenant-explain-half");
+        let offered = way.service.as_ref().is_some_and(|service| service.offered);
+        let own = |stateful: bool| {
+            let passes = |one: &Judgement| match one.action.as_str() {
+                "allow" => true,
+                "deny" => false,
+                _ => !stateful,
+            };
+            offered && verdicts.iter().all(passes)
+        };
+        Way {
+            allowed: if half { own(false) } else { way.allowed },
+            answers: if half { own(true) } else { way.answers },
+            half,
+            service: way.service.map(|service| Translation {
+                offer: service.offer,
+                offered: service.offered,
+                ..Translation::default()
+            }),
+            verdicts,
+            ..way
+        }
     };
+    let there: Vec<Way> = explanation.there.into_iter().map(way).collect();
     Explanation {
-        allowed: explanation.allowed,
-        there: explanation.there.into_iter().map(way).collect(),
+        allowed: !there.is_empty() && there.iter().all(|way| way.allowed),
+        there,
         back: explanation.back.into_iter().map(way).collect(),
     }
 }
@@ -358,6 +450,105 @@ mod tests {
             let told = format!("{:?}", fault(other, "blue"));
             assert!(!told.contains("secret") && !told.contains("red"), "{told}");
         }
+    }
+
+    #[test]
+    fn of_its_own_reach_a_tenant_is_told_all_that_is_its_own() {
+        let found = |code: &str, file: &str, message: &str| Finding {
+            code: code.into(),
+            message: message.into(),
+            place: Where {
+                column: 9,
+                ..at(file, 8)
+            },
+            ..Finding::default()
+        };
+        let mine = "reach: blue/x (the switch in slot 3): goes from blue/x (port 1 of the switch \
+                    in slot 3) to nobody: the switch in slot 3 drops it; reach (blue:own.yaml:8)";
+        let others = found("reach-others", "blue:own.yaml", "secret");
+        let told_of = |findings: &[Finding]| {
+            let mut whole = Fault::new("unproved", Whose::User, "not proved: secret", "help");
+            whole.place = Some(at("red:own.yaml", 7));
+            whole.findings = findings.to_vec();
+            fault(whole, "blue")
+        };
+        let reds = [
+            found("reach", "red:own.yaml", "secret"),
+            found("breach", "blue:own.yaml", "secret"),
+        ];
+        let mut all = vec![found("reach", "blue:own.yaml", mine)];
+        all.extend(reds.clone());
+        let told = told_of(&all);
+        assert_eq!(
+            told.message,
+            "reach: blue/x (its switch): goes from blue/x (its switch) to nobody: its switch \
+             drops it; reach (own.yaml:8)"
+        );
+        let place = told.place.clone().unwrap();
+        assert_eq!(
+            (place.file.as_str(), place.line, place.column),
+            ("own.yaml", 8, 9)
+        );
+        assert!(!format!("{told:?}").contains("secret"), "{told:?}");
+        let told = told_of(&[others]);
+        assert!(told.message.starts_with("your reach at line 8 is not met"));
+        assert!(!format!("{told:?}").contains("secret"), "{told:?}");
+        assert!(!format!("{:?}", told_of(&reds)).contains("secret"));
+    }
+
+    #[test]
+    fn across_an_agreement_a_tenant_is_told_its_own_half() {
+        let verdict = |endpoint: &str, action: &str| Judgement {
+            endpoint: endpoint.into(),
+            action: action.into(),
+            by: "rule".into(),
+            ..Judgement::default()
+        };
+        let asked = |mine: &str, theirs: &str, offered: bool, between: Option<()>| {
+            let passes = mine != "deny" && theirs != "deny" && offered;
+            let whole = Explanation {
+                allowed: passes,
+                there: vec![Way {
+                    allowed: passes,
+                    answers: passes && theirs == "allow",
+                    verdicts: vec![verdict("red/a", mine), verdict("blue/b", theirs)],
+                    service: between.map(|()| Translation {
+                        offered,
+                        ..Translation::default()
+                    }),
+                    ..Way::default()
+                }],
+                back: vec![],
+            };
+            explanation(whole, "red")
+        };
+        // Whatever the other side says.
+        let whole = asked("allow", "allow", true, Some(()));
+        for theirs in ["deny", "allow stateless"] {
+            assert_eq!(asked("allow", theirs, true, Some(())), whole);
+        }
+        let way = &whole.there[0];
+        assert!(whole.allowed && way.allowed && way.answers && way.half);
+        assert_eq!(way.verdicts.len(), 1);
+        assert!(!asked("deny", "allow", true, Some(())).allowed);
+        assert!(!asked("allow", "allow", false, Some(())).allowed);
+        assert!(!asked("allow stateless", "allow", true, Some(())).there[0].answers);
+        // What is its own alone is known whole.
+        assert!(!asked("allow", "deny", true, None).there[0].half);
+    }
+
+    #[test]
+    fn of_what_guardrails_did_a_tenant_is_told_no_name() {
+        let row = |rule: &str| UsageRow {
+            tenant: "blue".into(),
+            rule: rule.into(),
+            sent_bytes: 7,
+            ..UsageRow::default()
+        };
+        let told = ["guardrail secret", "rule guardrail", "default"].map(|rule| usage(row(rule)));
+        let names = told.each_ref().map(|row| row.rule.as_str());
+        assert_eq!(names, ["guardrail", "rule guardrail", "default"]);
+        assert!(told.iter().all(|row| row.sent_bytes == 7));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The verdict of `why`: everything known of an endpoint, joined into plain sentences.
 
-use api::{Compartment, Death, Endpoint, Happening, Recorded, Why};
+use api::{Compartment, Death, Endpoint, Happening, Recorded, RuleName, Why};
 
 /// What is known, before it is judged.
 pub struct Known {
@@ -16,7 +16,14 @@ pub struct Known {
     pub recorded: Vec<Recorded>,
     /// Happenings of it and of its compartment, newest first.
     pub happenings: Vec<Happening>,
+    /// By drop reason: the rule of the last such drop that its switch recorded.
+    pub last_denials: Vec<(String, RuleName)>,
+    /// Rules that denied packets of its tenant's endpoints, and how many, most first.
+    pub denials: Vec<(RuleName, u64)>,
 }
+
+/// Rules that are named for what was denied, at most.
+const MOST_RULES: usize = 3;
 
 /// Judges. Worst first; a healthy endpoint gets one sentence that says so.
 pub fn judge(known: Known) -> Why {
@@ -27,6 +34,8 @@ pub fn judge(known: Known) -> Why {
         deaths,
         recorded,
         happenings,
+        last_denials,
+        denials,
     } = known;
     let name = format!("{}/{}", endpoint.tenant, endpoint.name);
     let mut findings: Vec<(String, String)> = Vec::new();
@@ -109,10 +118,11 @@ pub fn judge(known: Known) -> Why {
         let frames = grouped(drop.frames);
         find(
             format!(
-                "{name} lost {frames} {} to {}: {}",
+                "{name} lost {frames} {} to {}: {}{}",
                 if drop.frames == 1 { "frame" } else { "frames" },
                 drop.reason,
-                sentence(&drop.explain)
+                sentence(&drop.explain),
+                by_rules(&endpoint.tenant, &drop.reason, &last_denials, &denials)
             ),
             advice_for(&drop.reason),
         );
@@ -187,6 +197,44 @@ pub fn judge(known: Known) -> Why {
     }
 }
 
+/// Which rules were at it: the last one as its switch recorded it, and those of the tenant
+/// that denied most, for any of its endpoints.
+fn by_rules(
+    tenant: &str,
+    reason: &str,
+    last: &[(String, RuleName)],
+    all: &[(RuleName, u64)],
+) -> String {
+    if !matches!(reason, "egress-rule" | "ingress-rule") {
+        return String::new();
+    }
+    let mut text = String::new();
+    if let Some((_, rule)) = last.iter().find(|(of, _)| of == reason) {
+        text += &format!("; the last by {}", called(rule));
+    }
+    let denied = all.iter().take(MOST_RULES);
+    let denied: Vec<String> = denied
+        .map(|(rule, packets)| format!("{} {}", called(rule), grouped(*packets)))
+        .collect();
+    if !denied.is_empty() {
+        text += &format!(
+            "; packets that {tenant}'s rules denied, at any endpoint: {}",
+            denied.join(", ")
+        );
+    }
+    text
+}
+
+/// `rule red/no-ssh (spec.yaml:12)`.
+fn called(rule: &RuleName) -> String {
+    let place = rule.place.as_ref();
+    let place = place.map_or_else(String::new, |at| format!(" ({}:{})", at.file, at.line));
+    match rule.name.as_str() {
+        "" => format!("{}{place}", rule.kind),
+        name => format!("{} {name}{place}", rule.kind),
+    }
+}
+
 fn healthy(name: &str, endpoint: &Endpoint) -> String {
     let counters = &endpoint.counters;
     match (counters.rx_frames, counters.tx_frames) {
@@ -252,6 +300,9 @@ fn advice_for(reason: &str) -> &'static str {
         }
         "vlan-tag" | "ethertype" => "only untagged IPv4, IPv6 and ARP are carried",
         "port-refused" | "port-closed" => "the receiving interface is down or gone",
+        "egress-rule" | "ingress-rule" => {
+            "`bulkhead explain A B PROTOCOL PORT` says which rule decides about a packet, `bulkhead trace --live --drops` what is denied just now"
+        }
         _ => "",
     }
 }
@@ -285,6 +336,8 @@ mod tests {
             deaths: Vec::new(),
             recorded: Vec::new(),
             happenings: Vec::new(),
+            last_denials: Vec::new(),
+            denials: Vec::new(),
         }
     }
 
@@ -319,6 +372,40 @@ mod tests {
             ]
         );
         assert!(why.advice[0].contains("addresses its spec lists"));
+    }
+
+    #[test]
+    fn what_a_rule_denied_comes_with_the_rule_and_its_line() {
+        let rule = |kind: &str, name: &str, line| RuleName {
+            kind: kind.into(),
+            name: name.into(),
+            place: Some(api::Where {
+                file: "a.yaml".into(),
+                line,
+                column: 3,
+            }),
+        };
+        let mut known = known();
+        known.endpoint.counters.drops = ["egress-rule", "queue-full"]
+            .map(|reason| DropCount {
+                reason: reason.into(),
+                frames: 5,
+                explain: "Denied.".into(),
+                ..DropCount::default()
+            })
+            .into();
+        known.last_denials = vec![
+            ("ingress-rule".into(), rule("rule", "red/other", 1)),
+            ("egress-rule".into(), rule("rule", "red/no-ssh", 12)),
+        ];
+        known.denials = vec![(rule("default", "", 4), 1200)];
+        let why = judge(known);
+        assert_eq!(
+            why.verdict[0],
+            "red/web1 lost 5 frames to egress-rule: Denied; the last by rule red/no-ssh (a.yaml:12); packets that red's rules denied, at any endpoint: default (a.yaml:4) 1,200"
+        );
+        assert!(!why.verdict[1].contains("rule"), "{:?}", why.verdict);
+        assert!(why.advice[0].contains("bulkhead explain"));
     }
 
     #[test]

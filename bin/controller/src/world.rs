@@ -1,6 +1,6 @@
 //! A spec that has been worked out: what has to exist for it, and what it is called.
 
-use crate::stated::{Stated, Unfit, told};
+use crate::stated::{Stated, Unfit};
 use crate::steps::{Image, Key, Object, Step};
 use crate::supervisor::Refusal;
 use ::image::{Aligned, MappedCompartment, MappedFabric};
@@ -8,7 +8,7 @@ use api::{
     Aside, Compartment, Endpoint, Fault, Finding, Limit, Needs, Tenant, Uplink, Where, Whose,
 };
 use command::message::ErrorCode;
-use command::verbs::{ENDPOINT_FIFO, FABRIC};
+use command::verbs::{ENDPOINT_FIFO, ENDPOINT_VHOST, FABRIC};
 use guard::guard;
 use policy::{Answer, Ids, Intent, PortIntent, Unclear};
 use spec::{Per, Span, Spec, State};
@@ -515,10 +515,10 @@ fn described(tenant: &str, endpoint: &spec::Endpoint, port: &PortIntent) -> Endp
         subnet: port.subnet.clone(),
         compartment: body.compartment,
         slot: body.slot,
-        kind: if body.kind == ENDPOINT_FIFO {
-            "fifo"
-        } else {
-            "tap"
+        kind: match body.kind {
+            ENDPOINT_FIFO => "fifo",
+            ENDPOINT_VHOST => "vhost",
+            _ => "tap",
         }
         .into(),
         namespace: body.namespace.as_str().into(),
@@ -557,7 +557,7 @@ const NOTHING: &str = "version: 1\n";
 
 /// All findings as one fault; the first stands for it.
 pub fn refused(findings: &[spec::Finding]) -> Fault {
-    let findings: Vec<Finding> = findings.iter().map(told).collect();
+    let findings: Vec<Finding> = findings.iter().map(api::Finding::from).collect();
     let first = findings.first().cloned().unwrap_or_default();
     let message = match findings.len() {
         0 | 1 => first.message.clone(),

@@ -8,12 +8,11 @@
 use command::message::Verb;
 use command::verbs::{ROLE_SOLVER, Solve};
 use confine::{Profile, descriptor};
-use rustix::event::{PollFd, PollFlags, poll};
 use std::error::Error;
 use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
-use worker::start;
+use worker::{next, start};
 
 /// z3, where the supervisor placed it.
 const PROGRAM: u32 = 4;
@@ -35,17 +34,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     let program = descriptor(PROGRAM)
         .ok_or("descriptor 4 is not open: bulkhead-supervisor starts this program")?;
     let control = start(Profile::Solver, ROLE_SOLVER)?;
-    loop {
-        match poll(&mut [PollFd::new(&control.as_fd(), PollFlags::IN)], None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let (message, fds) = match control.recv() {
-            Ok(Some(got)) => got,
-            Ok(None) => continue,
-            Err(seqpacket::Error::Closed) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
+    while let Some((message, fds)) = next(&control)? {
         if message.body::<Solve>().is_some() {
             let mut fds = fds.into_iter();
             let (Some(text), Some(answer)) = (fds.next(), fds.next()) else {
@@ -58,4 +47,5 @@ fn run() -> Result<(), Box<dyn Error>> {
             return Ok(());
         }
     }
+    Ok(())
 }

@@ -1,6 +1,7 @@
 //! What a supervisor that starts takes over from the one before it.
 
 use crate::channels::Channel;
+use crate::ports::guests;
 use crate::registry::{KeptSeat, KeptWorker};
 use crate::seats::{Compartment, FABRIC_SLOTS, SeatState};
 use crate::supervisor::Supervisor;
@@ -46,13 +47,16 @@ impl Supervisor {
             // It knows nothing that a new one could not be told, and what it was asked
             // is forgotten.
             Some("verifier" | "solver") => None,
-            Some(word) => attach::seat_of(word).map(Place::Seated),
+            Some(word) => attach::seat_of(word)
+                .map(Place::Seated)
+                .or(guests::place_of(word).map(Place::Guest)),
             None => None,
         };
         let free = match place {
             Some(Place::Seated(seat)) => {
                 self.seat(seat).is_some_and(|state| state.worker.is_none())
             }
+            Some(Place::Guest(place)) => self.adopt_helper(id, place),
             Some(_) => true,
             None => false,
         };

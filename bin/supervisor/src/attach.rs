@@ -58,6 +58,9 @@ impl Supervisor {
         for (body, fds) in self.ports_of(seat) {
             self.tell(id, &Message::new(0, &body), fds);
         }
+        if let Seat::Compartment(compartment) = seat {
+            self.link_helpers(compartment);
+        }
         self.tell_image(id, seat);
         self.note_place(id, &place_of(seat));
         if let Seat::Compartment(compartment) = seat {

@@ -15,9 +15,9 @@ use crate::supervisor::Supervisor;
 use command::Message;
 use command::message::ErrorCode;
 use command::verbs::{
-    CreateCompartment, CreatePort, CreateUplink, DestroyCompartment, DestroyPort, DestroyUplink,
-    Done, FABRIC, Inspect, Install, Inventory, ListFlows, Prove, RUN_UP, Release, SUPERVISOR,
-    Settle, StartCapture, Trace,
+    Beat, CreateCompartment, CreatePort, CreateUplink, DestroyCompartment, DestroyPort,
+    DestroyUplink, Done, FABRIC, Inspect, Install, Inventory, ListFlows, Prove, RUN_UP, Release,
+    SUPERVISOR, Settle, StartCapture, Trace,
 };
 use confine::{Cgroup, Limits};
 use seqpacket::Fds;
@@ -140,6 +140,10 @@ impl Supervisor {
         }
         if let Some(body) = message.body::<Release>() {
             return self.release(body).map(|()| Answer::Done);
+        }
+        if message.body::<Beat>().is_some() {
+            self.controller_silence.heard();
+            return Ok(Answer::Later);
         }
         Err(Refusal::new(
             ErrorCode::BadMessage,

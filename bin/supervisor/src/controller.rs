@@ -1,10 +1,13 @@
 //! The controller's process: unprivileged, started again when it dies.
 
+use crate::process::processor_time;
 use crate::registry::{Key, Note, WorkerPart};
 use crate::supervisor::Supervisor;
 use crate::watch::{Death, How};
-use crate::workers::{Place, Role};
+use crate::workers::{Place, Role, Worker};
+use command::verbs::CAUSE_STALL;
 use confine::Profile;
+use rustix::process::{Signal, pidfd_send_signal};
 use std::os::fd::AsFd;
 
 /// After a failure to start it the next try waits, ns.
@@ -92,6 +95,27 @@ impl Supervisor {
             self.controller_end.as_fd(),
         );
         Ok(())
+    }
+
+    /// Kills a controller that hangs: nobody else would end agreements when they do. When to
+    /// look again; `None`: there is none, or its death is under way.
+    pub fn listen_for_controller(&mut self, now: u64) -> Option<u64> {
+        let controller = |worker: &&mut Worker| worker.place == Place::Controller;
+        let Some(worker) = self.workers.values_mut().find(controller) else {
+            self.controller_silence.heard();
+            return None;
+        };
+        if worker.killed.is_some() {
+            return None;
+        }
+        let pid = worker.pid;
+        let (hangs, next) = self.controller_silence.look(now, || processor_time(pid));
+        if hangs {
+            confine::say!("supervisor: the controller, process {pid}, hangs; it is killed");
+            worker.killed = Some(CAUSE_STALL);
+            let _ = pidfd_send_signal(&worker.pidfd, Signal::KILL);
+        }
+        Some(next)
     }
 
     /// The controller died: what runs, runs; it comes back.

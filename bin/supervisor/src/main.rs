@@ -26,6 +26,7 @@ mod proofs;
 mod ranges;
 mod refusal;
 mod registry;
+mod role;
 mod seats;
 mod settings;
 mod solver;

@@ -1,5 +1,8 @@
 //! Endpoints' ports: taps in namespaces, and fifos that processes attach to.
 
+mod clients;
+pub mod guests;
+
 use crate::bodies;
 use crate::channels::{Channel, End, each_part};
 use crate::events::{Happened, Subject};
@@ -13,10 +16,11 @@ use crate::watch::Bucket;
 use command::Message;
 use command::message::ErrorCode;
 use command::verbs::{
-    AddPort, CREATE_NAMESPACE, CreatePort, ENDPOINT_FIFO, ENDPOINT_TAP, NeedReplace, PORT_TAP,
-    PortClosed, RemovePort, closed_by,
+    AddPort, CREATE_NAMESPACE, CreatePort, ENDPOINT_FIFO, ENDPOINT_TAP, ENDPOINT_VHOST,
+    NeedReplace, PORT_TAP, PortClosed, RemovePort, closed_by,
 };
 use guard::guard;
+use guests::GuestPort;
 use netlink::namespace;
 use port::Features;
 use rustix::io::Errno;
@@ -77,6 +81,8 @@ pub enum Kind {
         /// Who is attached.
         client: Option<Client>,
     },
+    /// A virtual machine's interface.
+    Guest(Box<GuestPort>),
 }
 
 /// A process attached to a fifo.
@@ -110,6 +116,7 @@ impl Port {
                 .channel
                 .hand(End::Switch, slot, mtu, features)
                 .ok(),
+            Kind::Guest(guest) => guest.plug(slot, mtu),
         }
     }
 }
@@ -167,6 +174,7 @@ impl Supervisor {
         let kind = match body.kind {
             ENDPOINT_TAP => self.create_tap(&body),
             ENDPOINT_FIFO => self.create_fifo(&body),
+            ENDPOINT_VHOST => self.create_guest(&body),
             other => Err(Refusal::new(
                 ErrorCode::BadMessage,
                 format!("no port is of kind {other}"),
@@ -199,6 +207,7 @@ impl Supervisor {
         if let (Some(worker), Some((body, fds))) = (worker, plug) {
             self.tell(worker, &Message::new(0, &body), fds);
         }
+        self.link_helpers(body.compartment);
         self.note_port(body.compartment, body.slot);
         let subject = Subject::Seat(Seat::Compartment(body.compartment));
         self.happened(Happened::new(EventKind::PortAdded, subject).slot(body.slot));
@@ -246,32 +255,27 @@ impl Supervisor {
 
     fn create_fifo(&mut self, body: &CreatePort) -> Result<Kind, Refusal> {
         fifo_geometry(body)?;
-        let path = fifo_path(&self.settings.run_dir, body.name.as_str()).ok_or_else(|| {
-            Refusal::new(
-                ErrorCode::BadMessage,
-                "the endpoint's name cannot name a socket",
-            )
-        })?;
+        let path =
+            socket_path(&self.settings.run_dir, "fifo", body.name.as_str()).ok_or_else(|| {
+                Refusal::new(
+                    ErrorCode::BadMessage,
+                    "the endpoint's name cannot name a socket",
+                )
+            })?;
         let refuse = |what: &str, error: seqpacket::Error| match error {
             seqpacket::Error::System(errno) => Refusal::errno(what, errno),
             other => Refusal::new(ErrorCode::System, format!("cannot {what}: {other}")),
         };
-        make_fifo_folder(&path)
+        make_folder(&path)
             .map_err(|error| Refusal::system("make the folder of the fifo's socket", &error))?;
         let listener =
             Listener::bind(&path, 0o600).map_err(|e| refuse("listen for the fifo's owner", e))?;
-        if !self.settings.rootless && body.owner != 0 {
-            let owner = rustix::fs::Uid::from_raw(body.owner);
-            if let Err(errno) = rustix::fs::chownat(
-                rustix::fs::CWD,
-                &path,
-                Some(owner),
-                None,
-                rustix::fs::AtFlags::SYMLINK_NOFOLLOW,
-            ) {
-                remove_fifo_socket(&path);
-                return Err(Refusal::errno("give the fifo's socket to its owner", errno));
-            }
+        if !self.settings.rootless
+            && body.owner != 0
+            && let Err(errno) = give_to(&path, body.owner)
+        {
+            remove_socket(&path);
+            return Err(Refusal::errno("give the fifo's socket to its owner", errno));
         }
         let source = Source::Listener(body.compartment, body.slot);
         let token = self.poll.watch(&listener, source).ok();
@@ -299,7 +303,7 @@ impl Supervisor {
         };
         let features = match port.kind {
             Kind::Tap { features, .. } => features,
-            Kind::Fifo { .. } => 0,
+            Kind::Fifo { .. } | Kind::Guest(_) => 0,
         };
         let note = made()
             .with("features", features)
@@ -345,7 +349,7 @@ impl Supervisor {
             return;
         };
         let worker = home.seat.worker;
-        if let (Some(worker), Kind::Tap { .. }) = (worker, &port.kind) {
+        if let (Some(worker), Kind::Tap { .. } | Kind::Guest(_)) = (worker, &port.kind) {
             self.tell(worker, &Message::new(0, &RemovePort { slot }), Vec::new());
         }
         if let Kind::Fifo {
@@ -358,7 +362,13 @@ impl Supervisor {
             if let Some(token) = token {
                 self.poll.unwatch(listener, *token);
             }
-            remove_fifo_socket(path);
+            remove_socket(path);
+        }
+        if let Kind::Guest(guest) = &port.kind {
+            remove_socket(&guest.path);
+            if let Some(helper) = guest.helper {
+                self.kill(helper, None);
+            }
         }
         if let Kind::Tap { fd, namespace, .. } = &port.kind {
             let name = port.body.namespace.as_str();
@@ -378,221 +388,6 @@ impl Supervisor {
         self.keeper.forget(&format!("port/{compartment}/{slot}/"));
     }
 
-    /// Somebody connects to a fifo.
-    pub fn accept(&mut self, compartment: u32, slot: u32) {
-        let now = self.now();
-        let Some(port) = self
-            .compartments
-            .get_mut(&compartment)
-            .and_then(|c| c.ports.get_mut(&slot))
-        else {
-            return;
-        };
-        let Kind::Fifo {
-            listener,
-            client,
-            token,
-            ..
-        } = &mut port.kind
-        else {
-            return;
-        };
-        if let Err(wait) = port.knocks.spend(now)
-            && guard!("fifo-knocks")
-        {
-            // They wait where they cost us nothing.
-            if let Some(token) = token.take() {
-                self.poll.unwatch(listener, token);
-            }
-            self.resting.insert((compartment, slot), now + wait);
-            return;
-        }
-        let Ok(Some(socket)) = listener.accept() else {
-            return;
-        };
-        let owner = port.body.owner;
-        let allowed = socket
-            .peer_credentials()
-            .is_ok_and(|peer| peer.uid == 0 || peer.uid == owner);
-        let refuse = |code, detail: &str| {
-            let refusal = Refusal::new(code, detail);
-            let _ = socket.send(&Message::new(0, &refusal.body()).failed(code), &[]);
-        };
-        if guard!("fifo-owner") && !allowed {
-            return refuse(ErrorCode::Denied, "this fifo belongs to another user");
-        }
-        if port.quarantined {
-            return refuse(
-                ErrorCode::Quarantined,
-                "this endpoint is quarantined: it killed its switch",
-            );
-        }
-        if client.is_some() {
-            return refuse(
-                ErrorCode::Conflict,
-                "another process is attached to this fifo",
-            );
-        }
-        let wait = port.attaches.spend(now).err();
-        if let Some(wait) = wait.filter(|_| guard!("fifo-attaches")) {
-            let detail = format!(
-                "this fifo is attached to too often: each time costs this host memory; try again in {} ms",
-                wait.div_ceil(1_000_000)
-            );
-            return refuse(ErrorCode::Limit, &detail);
-        }
-        if let Err(refusal) = spare_descriptors(&socket) {
-            return refuse(refusal.code, &refusal.detail);
-        }
-        let body = port.body;
-        let channel = match fifo_geometry(&body).map(|geometry| self.channels.take(geometry)) {
-            Ok(Ok(channel)) => channel,
-            Ok(Err(error)) => {
-                return refuse(
-                    ErrorCode::System,
-                    &format!("no channel can be made: {error}"),
-                );
-            }
-            Err(refusal) => return refuse(refusal.code, &refusal.detail),
-        };
-        let was_closed = std::mem::take(&mut port.closed) != 0;
-        if let Err(reason) = self.join(&body, socket, channel) {
-            confine::say!("supervisor: {}: {reason}", body.name.as_str());
-            self.drop_client(compartment, slot);
-        }
-        if was_closed {
-            self.note_port(compartment, slot);
-            let subject = Subject::Seat(Seat::Compartment(compartment));
-            self.happened(Happened::new(EventKind::PortAdded, subject).slot(slot));
-        }
-    }
-
-    /// Listens again to fifos that were knocked at too often; when the next is due, ns.
-    pub fn wake_listeners(&mut self, now: u64) -> Option<u64> {
-        let due: Vec<(u32, u32)> = self
-            .resting
-            .iter()
-            .filter(|(_, due)| **due <= now)
-            .map(|(place, _)| *place)
-            .collect();
-        for place in due {
-            self.resting.remove(&place);
-            let home = self.compartments.get_mut(&place.0);
-            let port = home.and_then(|home| home.ports.get_mut(&place.1));
-            if let Some(Port {
-                kind: Kind::Fifo {
-                    listener, token, ..
-                },
-                ..
-            }) = port
-                && token.is_none()
-            {
-                let source = Source::Listener(place.0, place.1);
-                *token = self.poll.watch(&*listener, source).ok();
-            }
-        }
-        self.resting.values().min().copied()
-    }
-
-    /// Gives both ends of a fresh channel to the switch and the client.
-    fn join(
-        &mut self,
-        body: &CreatePort,
-        socket: Socket,
-        mut channel: Channel,
-    ) -> Result<(), String> {
-        let (compartment, slot) = (body.compartment, body.slot);
-        let key = |part| Key::Port(compartment, slot, part);
-        let note = Note::default().with("pair", channel.serial());
-        let keeper = &mut self.keeper;
-        each_part(&channel, |n, part| {
-            keeper.keep(key(PortPart::Channel(n)), &note, part)
-        });
-        self.keeper
-            .keep(key(PortPart::Client), &note, socket.as_fd());
-        let (far, fds) = channel
-            .hand(End::Far, slot, body.mtu, fifo_features(body))
-            .map_err(|e| format!("the channel's end: {e}"))?;
-        let token = self
-            .poll
-            .watch(&socket, Source::Client(compartment, slot))
-            .ok();
-        let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
-        let sent = socket.send(&Message::new(0, &far), &borrowed);
-        let Some(home) = self.compartments.get_mut(&compartment) else {
-            return Ok(());
-        };
-        let Some(port) = home.ports.get_mut(&slot) else {
-            return Ok(());
-        };
-        if let Kind::Fifo { client, .. } = &mut port.kind {
-            *client = Some(Client {
-                socket,
-                token,
-                channel,
-            });
-        }
-        sent.map_err(|e| e.to_string())?;
-        let plug = port.plug();
-        if let (Some(worker), Some((body, fds))) = (home.seat.worker, plug) {
-            self.tell(worker, &Message::new(0, &body), fds);
-        }
-        Ok(())
-    }
-
-    /// The client of a fifo says something, or is gone.
-    pub fn hear_client(&mut self, compartment: u32, slot: u32) {
-        let Some(port) = self
-            .compartments
-            .get(&compartment)
-            .and_then(|c| c.ports.get(&slot))
-        else {
-            return;
-        };
-        let Kind::Fifo {
-            client: Some(client),
-            ..
-        } = &port.kind
-        else {
-            return;
-        };
-        match client.socket.recv() {
-            Ok(None) => {}
-            // The switch did not answer the client's resume: a new channel, by a new
-            // connection. Anything else is nothing a client has to say.
-            Ok(Some((message, _))) if message.body::<NeedReplace>().is_some() => {
-                self.drop_client(compartment, slot)
-            }
-            Ok(Some(_)) | Err(_) => self.drop_client(compartment, slot),
-        }
-    }
-
-    /// Ends a fifo's connection. Its channel is destroyed: a tenant had it mapped.
-    pub fn drop_client(&mut self, compartment: u32, slot: u32) {
-        let Some(home) = self.compartments.get_mut(&compartment) else {
-            return;
-        };
-        let Some(port) = home.ports.get_mut(&slot) else {
-            return;
-        };
-        let Kind::Fifo { client, .. } = &mut port.kind else {
-            return;
-        };
-        let Some(client) = client.take() else { return };
-        if let Some(token) = client.token {
-            self.poll.unwatch(&client.socket, token);
-        }
-        if let Some(worker) = home.seat.worker {
-            self.tell(worker, &Message::new(0, &RemovePort { slot }), Vec::new());
-        }
-        let place = (compartment, slot);
-        self.channels.retire(place, client.channel, self.now());
-        let prefix = format!("port/{compartment}/{slot}");
-        self.keeper
-            .forget_one(Key::Port(compartment, slot, PortPart::Client));
-        self.keeper.forget(&format!("{prefix}/channel/"));
-    }
-
     /// A port of before, taken over.
     pub fn adopt_port(&mut self, kept: crate::registry::KeptPort<OwnedFd>) -> Option<Port> {
         let (fd, note) = kept.body;
@@ -608,13 +403,17 @@ impl Supervisor {
                     features: note.number("features") as u32,
                 }
             }
+            (_, _, Some(listener)) if body.kind == ENDPOINT_VHOST => {
+                let path = socket_path(&self.settings.run_dir, "vhost", body.name.as_str())?;
+                Kind::Guest(Box::new(GuestPort::adopted(listener, path, kept.page?)))
+            }
             (_, _, Some(listener)) => {
                 let listener = Listener::from_fd(listener);
                 let token = self
                     .poll
                     .watch(&listener, Source::Listener(body.compartment, body.slot))
                     .ok();
-                let path = fifo_path(&self.settings.run_dir, body.name.as_str())?;
+                let path = socket_path(&self.settings.run_dir, "fifo", body.name.as_str())?;
                 let client = kept.client.and_then(|(socket, parts)| {
                     let channel = Channel::from_parts(parts, fifo_geometry(&body).ok()?, 0)?;
                     let socket = Socket::from_fd(socket);
@@ -655,10 +454,13 @@ impl Supervisor {
         let Some(body) = bodies::load::<CreatePort>(&body) else {
             return;
         };
-        if body.kind == ENDPOINT_FIFO
-            && let Some(path) = fifo_path(&self.settings.run_dir, body.name.as_str())
-        {
-            remove_fifo_socket(&path);
+        let folder = match body.kind {
+            ENDPOINT_FIFO => "fifo",
+            ENDPOINT_VHOST => "vhost",
+            _ => return,
+        };
+        if let Some(path) = socket_path(&self.settings.run_dir, folder, body.name.as_str()) {
+            remove_socket(&path);
         }
     }
 }
@@ -674,6 +476,7 @@ impl Port {
         match &self.kind {
             Kind::Tap { .. } => self.closed != 0,
             Kind::Fifo { client, .. } => client.is_none(),
+            Kind::Guest(_) => self.closed != 0,
         }
     }
 
@@ -684,7 +487,7 @@ impl Port {
                 self.closed != 0
                     || !namespace::is_at(namespace.as_fd(), self.body.namespace.as_str())
             }
-            Kind::Fifo { .. } => false,
+            Kind::Fifo { .. } | Kind::Guest(_) => false,
         }
     }
 }
@@ -712,9 +515,9 @@ fn fifo_geometry(body: &CreatePort) -> Result<Geometry, Refusal> {
         .map_err(|error| Refusal::new(ErrorCode::Limit, error.to_string()))
 }
 
-/// The socket of the fifo called `tenant/endpoint`, in a folder of the tenant's own: no
-/// part of the name leads out of the directory, and no two names to one socket.
-fn fifo_path(run_dir: &Path, name: &str) -> Option<PathBuf> {
+/// The socket of the fifo or guest called `tenant/endpoint`, in a folder of the tenant's
+/// own: no part of the name leads out of the directory, and no two names to one socket.
+fn socket_path(run_dir: &Path, kind: &str, name: &str) -> Option<PathBuf> {
     let (tenant, endpoint) = name.split_once('/')?;
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     let is_plain =
@@ -722,13 +525,13 @@ fn fifo_path(run_dir: &Path, name: &str) -> Option<PathBuf> {
     if !is_plain(tenant) || !is_plain(endpoint) {
         return None;
     }
-    let folder = run_dir.join("fifo").join(tenant);
+    let folder = run_dir.join(kind).join(tenant);
     Some(folder.join(format!("{endpoint}.sock")))
 }
 
-/// Makes the folder that a fifo's socket is in. Others may pass through it to their
-/// own, whose mode says who connects.
-fn make_fifo_folder(socket: &Path) -> std::io::Result<()> {
+/// Makes the folder that a socket is in. Others may pass through it to their own, whose
+/// mode says who connects.
+fn make_folder(socket: &Path) -> std::io::Result<()> {
     let Some(folder) = socket.parent() else {
         return Ok(());
     };
@@ -743,8 +546,15 @@ fn make_fifo_folder(socket: &Path) -> std::io::Result<()> {
     )?)
 }
 
-/// Removes a fifo's socket, and the tenant's folder with the last one.
-fn remove_fifo_socket(socket: &Path) {
+/// Gives a socket to who may connect.
+fn give_to(path: &Path, owner: u32) -> Result<(), Errno> {
+    let owner = rustix::fs::Uid::from_raw(owner);
+    let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+    rustix::fs::chownat(rustix::fs::CWD, path, Some(owner), None, flags)
+}
+
+/// Removes a socket, and the tenant's folder with the last one.
+fn remove_socket(socket: &Path) {
     let _ = std::fs::remove_file(socket);
     if let Some(folder) = socket.parent() {
         // Not empty: another endpoint's is in it.
@@ -758,7 +568,7 @@ mod tests {
 
     #[test]
     fn a_fifos_socket_stays_in_its_directory() {
-        let path = |name| fifo_path(Path::new("/run/b"), name);
+        let path = |name| socket_path(Path::new("/run/b"), "fifo", name);
         assert_eq!(
             path("red/web1"),
             Some(PathBuf::from("/run/b/fifo/red/web1.sock"))

@@ -104,6 +104,8 @@ parts! {
         Listener = "listener",
         /// The owner's connection.
         Client = "client",
+        /// Where a guest's queues are.
+        Page = "page",
     }
 }
 parts! {
@@ -272,6 +274,8 @@ pub struct KeptPort<D> {
     pub listener: Option<D>,
     /// A fifo's client and its channel's parts.
     pub client: Option<(D, Vec<D>)>,
+    /// Where a guest's queues are.
+    pub page: Option<D>,
 }
 
 /// An uplink of before.
@@ -422,7 +426,7 @@ pub fn rebuild<D>(kept: impl IntoIterator<Item = (String, Note, D)>) -> Rebuilt<
             take(PortPart::Tap),
             take(PortPart::Listener),
         );
-        let connection = take(PortPart::Client);
+        let (connection, page) = (take(PortPart::Client), take(PortPart::Page));
         let channel = channel_parts(|n| parts.remove(&PortPart::Channel(n)));
         let client = match (connection, channel) {
             (Some(connection), Some(channel)) => Some((connection, channel)),
@@ -442,6 +446,7 @@ pub fn rebuild<D>(kept: impl IntoIterator<Item = (String, Note, D)>) -> Rebuilt<
                 tap,
                 listener,
                 client,
+                page,
             },
         );
     }

@@ -39,6 +39,9 @@ pub struct Settings {
     pub rights: Vec<String>,
 }
 
+/// Folders of the run directory that tenants' sockets are in.
+const SOCKETS: [&str; 2] = ["fifo", "vhost"];
+
 impl Settings {
     /// From the words after the program's name.
     ///
@@ -103,12 +106,13 @@ impl Settings {
     /// # Errors
     /// What the operating system refused.
     pub fn prepare(&self) -> std::io::Result<()> {
-        let fifos = self.run_dir.join("fifo");
-        std::fs::create_dir_all(&fifos)?;
-        // Others may look for their own socket, whose own mode says who connects.
-        chmod(&self.run_dir, Mode::from_raw_mode(0o755))?;
-        chmod(&fifos, Mode::from_raw_mode(0o711))?;
-        Ok(())
+        for kind in SOCKETS {
+            let folder = self.run_dir.join(kind);
+            std::fs::create_dir_all(&folder)?;
+            // Others may look for their own socket, whose own mode says who connects.
+            chmod(&folder, Mode::from_raw_mode(0o711))?;
+        }
+        Ok(chmod(&self.run_dir, Mode::from_raw_mode(0o755))?)
     }
 
     /// Where the API listens.
@@ -179,7 +183,9 @@ impl Settings {
     /// Removes what is in the run directory by this program's doing.
     pub fn clear(&self) {
         let _ = std::fs::remove_file(self.api_path());
-        let _ = std::fs::remove_dir_all(self.run_dir.join("fifo"));
+        for kind in SOCKETS {
+            let _ = std::fs::remove_dir_all(self.run_dir.join(kind));
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::registry::{Key, Note, Rebuilt, Seat, SeatPart, rebuild};
 use crate::seats::{Compartment, FABRIC_SLOTS, SeatState, Uplink};
 use crate::settings::{RANGE, Settings};
 use crate::spread::Spread;
-use crate::watch::{Bucket, Seen, limits_are_due};
+use crate::watch::{Bucket, Seen, Silence, limits_are_due};
 use crate::workers::{Place, Worker};
 use crate::{accounts, adopt, cores, ranges, uplinks};
 use command::Message;
@@ -63,6 +63,8 @@ pub struct Supervisor {
     pub controller_due: Option<u64>,
     /// Its waits between restarts.
     pub controller_backoff: crate::watch::Backoff,
+    /// How long it has said nothing.
+    pub controller_silence: Silence,
     /// Processes by serial number.
     pub workers: BTreeMap<u64, Worker>,
     /// The next serial number.
@@ -224,6 +226,7 @@ impl Supervisor {
             api,
             controller_due: Some(0),
             controller_backoff: Default::default(),
+            controller_silence: Silence::default(),
             workers: BTreeMap::new(),
             next_worker: found.workers.keys().next_back().map_or(1, |last| last + 1),
             start_again: 0,
@@ -354,12 +357,14 @@ impl Supervisor {
         let backlog = self.flush(now);
         let mut next = vec![
             self.wake_listeners(now),
+            self.next_helper(now),
             self.expire_installs(now),
             self.expire_starts(now),
             self.expire_proofs(now),
             self.proofs.due,
             self.next_watch,
             self.controller_due,
+            self.listen_for_controller(now),
             self.channels.reclaim(now),
         ];
         next.extend(backlog.then_some(Some(now + 1_000_000)));

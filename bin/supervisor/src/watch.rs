@@ -15,6 +15,12 @@ pub const STALL: Duration = Duration::from_millis(50);
 const UNLIMITED: u64 = 50_000_000;
 /// CPU time without a heartbeat that is believed of one that says it sleeps.
 const DOZING: Duration = Duration::from_millis(1);
+/// Between two looks for a sign that a process goes on, ns.
+const LISTEN: u64 = 2_000_000_000;
+/// Looks in a row without one, nor any processor time of its own, after which it hangs.
+const SILENT_IDLE: u32 = 7;
+/// The same of one that uses its processor: its longest piece of work is shorter.
+const SILENT_BUSY: u32 = 60;
 /// Deaths attributed to one endpoint's slot before it is quarantined.
 pub const ENDPOINT_DEATHS: usize = 3;
 /// Deaths of the fabric attributed to one channel before it is quarantined.
@@ -247,6 +253,44 @@ impl Progress {
         } else {
             Seen::Awake
         }
+    }
+}
+
+/// Looks at a process that is to say again and again that it goes on. Looks are counted, not
+/// time: while we ourselves stood still, nobody was heard.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silence {
+    next: u64,
+    /// Its processor time at the last look, ns.
+    spent: u64,
+    idle: u32,
+    busy: u32,
+}
+
+impl Silence {
+    /// It goes on.
+    pub fn heard(&mut self) {
+        (self.idle, self.busy) = (0, 0);
+    }
+
+    /// One look, where one is due: whether it hangs, and when the next is due. Who has
+    /// work, or too little of a processor for it, has more patience than who does nothing.
+    pub fn look(&mut self, now: u64, spent: impl FnOnce() -> u64) -> (bool, u64) {
+        if now < self.next {
+            return (false, self.next);
+        }
+        self.next = now.saturating_add(LISTEN);
+        let spent = spent();
+        match spent == self.spent {
+            true => self.idle += 1,
+            false => (self.idle, self.busy) = (0, self.busy + 1),
+        }
+        self.spent = spent;
+        let hangs = self.idle >= SILENT_IDLE || self.busy >= SILENT_BUSY;
+        if hangs {
+            self.heard();
+        }
+        (hangs && guard!("controller-hangs"), self.next)
     }
 }
 

@@ -1,17 +1,15 @@
 //! Processes: spawned, confined, waiting as spares; seated, dead, reaped.
 
-use crate::capture::CaptureOf;
 use crate::link::{Link, Shared};
 use crate::poll::{Source, Token};
 use crate::process::{LAST_WORDS, how_it_ended, last_words, processor_time};
 use crate::registry::{Key, Note, Seat, WorkerPart};
+pub use crate::role::{Place, Purpose, Role};
 use crate::seats::label;
 use crate::supervisor::Supervisor;
 use crate::watch::Bucket;
 use command::Message;
-use command::verbs::{
-    CAUSE_REPORT, ROLE_AUDITOR, ROLE_FABRIC, ROLE_SOLVER, ROLE_SWITCH, ROLE_VERIFIER, Ready,
-};
+use command::verbs::{CAUSE_REPORT, Ready};
 use confine::{Profile, Spawn, Stages};
 use guard::guard;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
@@ -29,107 +27,6 @@ const STARTING: usize = 8;
 const START_LIMIT: u64 = 10_000_000_000;
 /// After a failure to start one, the next try waits, ns.
 const START_RETRY: u64 = 500_000_000;
-
-/// What a process is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// A tenant's switch.
-    Switch,
-    /// The fabric.
-    Fabric,
-    /// A capture's writer.
-    Auditor,
-    /// Who proves images.
-    Verifier,
-    /// Whom the verifier asks.
-    Solver,
-    /// The controller.
-    Controller,
-}
-
-impl Role {
-    /// Its name in notes and of its program.
-    pub fn name(self) -> &'static str {
-        match self {
-            Role::Switch => "switch",
-            Role::Fabric => "fabric",
-            Role::Auditor => "auditor",
-            Role::Verifier => "verifier",
-            Role::Solver => "solver",
-            Role::Controller => "controller",
-        }
-    }
-    /// From its name.
-    pub fn from_name(name: &str) -> Option<Role> {
-        let all = [
-            Role::Switch,
-            Role::Fabric,
-            Role::Auditor,
-            Role::Verifier,
-            Role::Solver,
-            Role::Controller,
-        ];
-        all.into_iter().find(|role| role.name() == name)
-    }
-    fn profile(self) -> Profile {
-        match self {
-            Role::Switch => Profile::Switch,
-            Role::Fabric => Profile::Fabric,
-            Role::Auditor => Profile::Auditor,
-            Role::Verifier => Profile::Verifier,
-            Role::Solver => Profile::Solver,
-            Role::Controller => Profile::Controller,
-        }
-    }
-    /// `Ready::role`.
-    fn number(self) -> u32 {
-        match self {
-            Role::Switch => ROLE_SWITCH,
-            Role::Fabric => ROLE_FABRIC,
-            Role::Auditor => ROLE_AUDITOR,
-            Role::Verifier => ROLE_VERIFIER,
-            Role::Solver => ROLE_SOLVER,
-            // It is no worker, and says no `Ready`.
-            Role::Controller => 0,
-        }
-    }
-}
-
-/// Where a process is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// Confining itself; once ready it goes to the purpose.
-    Starting(Purpose),
-    /// Confined, and knows no tenant.
-    Spare,
-    /// In a seat.
-    Seated(Seat),
-    /// Writes this capture.
-    Capture(CaptureOf),
-    /// Is the verifier.
-    Verifier,
-    /// Works on a question of the verifier's.
-    Solver,
-    /// Is the controller.
-    Controller,
-    /// Killed; only its death is awaited.
-    Ending,
-}
-
-/// What a process was started for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
-    /// Whatever comes.
-    Spare,
-    /// A seat that wants a program or a sandbox of its own.
-    Seat(Seat),
-    /// This capture.
-    Capture(CaptureOf),
-    /// To be the verifier.
-    Verifier,
-    /// A question of the verifier's.
-    Solver,
-}
 
 /// A process.
 #[derive(Debug)]
@@ -194,6 +91,9 @@ impl Supervisor {
             }
             return true;
         }
+        if self.start_helper(now) {
+            return true;
+        }
         for (role, spares) in [
             (Role::Fabric, SPARE_FABRICS),
             (Role::Switch, SPARE_SWITCHES),
@@ -237,7 +137,7 @@ impl Supervisor {
             }
             Purpose::Spare => self.start_again = next,
             // The verifier has its own times, and its question no second try.
-            Purpose::Capture(_) | Purpose::Verifier | Purpose::Solver => {}
+            Purpose::Capture(_) | Purpose::Verifier | Purpose::Solver | Purpose::Guest(_) => {}
         }
     }
 
@@ -538,6 +438,10 @@ impl Supervisor {
                 worker.place = Place::Solver;
                 self.solver_ready(id);
             }
+            Purpose::Guest(place) => {
+                worker.place = Place::Guest(place);
+                self.helper_ready(id, place);
+            }
         }
     }
 
@@ -609,6 +513,7 @@ impl Supervisor {
                     Purpose::Capture(of) => self.end_capture(of),
                     Purpose::Verifier => self.verifier_lost(worker.started, how),
                     Purpose::Solver => self.solver_lost(id),
+                    Purpose::Guest(place) => self.helper_lost(id, place),
                     _ => {}
                 }
             }
@@ -619,6 +524,7 @@ impl Supervisor {
             }
             Place::Controller => self.controller_lost(worker.started, how),
             Place::Solver => self.solver_lost(id),
+            Place::Guest(place) => self.helper_lost(id, place),
             Place::Spare | Place::Ending => {}
         }
         self.uids.release(worker.uid);

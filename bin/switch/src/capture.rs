@@ -24,27 +24,50 @@ mod tests;
 /// Captures under way: the provider's and those of tenants whose switch this is.
 /// Bound of each loop: as many as the supervisor lets begin.
 #[derive(Default)]
-pub struct Captures(Vec<(u32, Capture)>);
+pub struct Captures {
+    all: Vec<(u32, Capture)>,
+    /// Bits of slots, modulo 64, whose frames somebody captures.
+    slots: u64,
+}
 
 impl Captures {
     /// Instead of that of the same owner, if any.
     pub fn begin(&mut self, owner: u32, capture: Capture) {
-        self.end(owner);
-        self.0.push((owner, capture));
+        self.all.retain(|(one, _)| *one != owner);
+        self.all.push((owner, capture));
+        self.changed();
     }
 
     /// No more for this owner.
     pub fn end(&mut self, owner: u32) {
-        self.0.retain(|(one, _)| *one != owner);
+        self.all.retain(|(one, _)| *one != owner);
+        self.changed();
+    }
+
+    fn changed(&mut self) {
+        let slots = self
+            .all
+            .iter()
+            .map(|(_, one)| one.slot.map_or(u64::MAX, bit));
+        self.slots = slots.fold(0, |all, one| all | one);
     }
 
     /// Whether nobody captures.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.all.is_empty()
     }
 
     fn all(&mut self) -> impl Iterator<Item = &mut Capture> {
-        self.0.iter_mut().map(|(_, capture)| capture)
+        self.all.iter_mut().map(|(_, capture)| capture)
+    }
+
+    /// Those of a slot's frames. One compare, where there are none.
+    #[inline]
+    fn of(&mut self, slot: Slot) -> impl Iterator<Item = &mut Capture> {
+        let any = self.slots & bit(slot) != 0;
+        let all: &mut [_] = if any { &mut self.all } else { &mut [] };
+        let all = all.iter_mut().map(|(_, capture)| capture);
+        all.filter(move |one| one.slot.is_none_or(|only| only == slot))
     }
 
     /// A batch begins at this time (CLOCK_REALTIME, ns).
@@ -54,7 +77,8 @@ impl Captures {
 
     /// Takes note of a frame's head before it is rewritten.
     pub fn remember(&mut self, from: (Slot, u16), head: &[u8], offload: RawOffload) {
-        self.all().for_each(|one| one.remember(from, head, offload));
+        self.of(from.0)
+            .for_each(|one| one.remember(from, head, offload));
     }
 
     /// An image is used from now on. Allocates.
@@ -70,7 +94,8 @@ impl Captures {
         total: usize,
         rest: &dyn Fn(usize, &mut [u8]) -> usize,
     ) {
-        self.all().for_each(|one| one.came(from, why, total, rest));
+        self.of(from.0)
+            .for_each(|one| one.came(from, why, total, rest));
     }
 
     /// Mirrors a frame that went out.
@@ -80,13 +105,18 @@ impl Captures {
         endpoint: u32,
         rest: &dyn Fn(usize, &mut [u8]) -> usize,
     ) {
-        self.all().for_each(|one| one.went(frame, endpoint, rest));
+        self.of(frame.slot)
+            .for_each(|one| one.went(frame, endpoint, rest));
     }
 
     /// Once a batch.
     pub fn publish(&mut self) {
         self.all().for_each(Capture::publish);
     }
+}
+
+const fn bit(slot: Slot) -> u64 {
+    1 << (slot % 64)
 }
 
 /// A capture under way.
@@ -154,12 +184,12 @@ impl Capture {
     /// Mirrors the ingress frame: passed on, or dropped, for a reason and by a rule.
     fn came(
         &mut self,
-        (slot, endpoint): (Slot, u32),
+        (_, endpoint): (Slot, u32),
         (reason, denied): (Option<DropReason>, Option<&Decided>),
         total: usize,
         rest: &dyn Fn(usize, &mut [u8]) -> usize,
     ) {
-        if self.slot.is_some_and(|only| only != slot) || (self.drops_only && reason.is_none()) {
+        if self.drops_only && reason.is_none() {
             return;
         }
         if self.foreign {
@@ -214,10 +244,7 @@ impl Capture {
         endpoint: u32,
         rest: &dyn Fn(usize, &mut [u8]) -> usize,
     ) {
-        if self.slot.is_some_and(|only| only != frame.slot)
-            || self.drops_only
-            || self.is_foreign(frame.slot, frame.tag)
-        {
+        if self.drops_only || self.is_foreign(frame.slot, frame.tag) {
             return;
         }
         let total = frame.head.len() + frame.total.saturating_sub(frame.rest_from);

@@ -3,7 +3,9 @@
 //! It starts as a spare that knows nobody; `Attach`, `AddPort` and `UseImage` come by
 //! the control socket, with the descriptors, after it has given everything else up.
 
+mod batch;
 mod capture;
+mod guest;
 mod listing;
 mod outlet;
 mod parking;

@@ -6,11 +6,13 @@ use crate::ports::{Place, Sink};
 use crate::telling::Telling;
 use port::PortError;
 use ring::Record;
-use shm::{ConsumerEnd, Doorbell, PushError};
-use switch::{Decided, FABRIC, Finish, Outgoing, Output, Shaper, Slot, Work, finish};
+use shm::{ConsumerEnd, Doorbell, Guest, PushError};
+use switch::{Decided, FABRIC, Finish, Outgoing, Output, Shaper, Slot, Tally, Work, finish};
 use telemetry::counters::Counter;
 use telemetry::drops::DropReason;
 use telemetry::rules::Outcome;
+use virtqueue::GuestMemory;
+use virtqueue::net::{GuestFrame, PutError};
 use wire::offload::{MAX_FRAME, RawOffload};
 
 /// Where the ingress frame lies.
@@ -18,6 +20,8 @@ use wire::offload::{MAX_FRAME, RawOffload};
 pub enum Payload<'a> {
     /// In a ring, where its writer can still change it.
     Record(&'a Record<'a, ConsumerEnd>),
+    /// In a guest's memory, where the guest can still change it.
+    Guest(&'a GuestFrame<'a, Guest>),
     /// In private memory.
     Buffer(&'a [u8]),
     /// There is none: a timer.
@@ -29,6 +33,7 @@ impl Payload<'_> {
     pub fn copy(&self, from: usize, into: &mut [u8]) -> usize {
         match self {
             Payload::Record(record) => record.copy(from, into),
+            Payload::Guest(frame) => frame.copy(from, into),
             Payload::Buffer(frame) => {
                 let rest = frame.get(from..).unwrap_or(&[]);
                 let n = rest.len().min(into.len());
@@ -38,6 +43,24 @@ impl Payload<'_> {
                 n
             }
             Payload::None => 0,
+        }
+    }
+
+    /// Copies bytes from `from` on into a guest's memory.
+    fn copy_to_guest(&self, from: usize, memory: &Guest, at: usize, len: usize) {
+        match self {
+            Payload::Record(record) => record.place(from, len, |ring, place| {
+                memory.copy_from_ring(ring, place, at, len);
+            }),
+            Payload::Guest(frame) => frame.pieces(from, len, |other, place, done, n| {
+                other.copy_to_guest(place, memory, at + done, n);
+            }),
+            Payload::Buffer(frame) => {
+                if let Some(bytes) = frame.get(from..).and_then(|rest| rest.get(..len)) {
+                    memory.write(at, bytes);
+                }
+            }
+            Payload::None => {}
         }
     }
 }
@@ -145,6 +168,29 @@ impl Outlets<'_> {
             (Some(Sink::Channel(sender)), Payload::None) => {
                 pushed(sender.ring.push(frame.tag, &frame.offload, frame.head, &[]))
             }
+            (Some(Sink::Channel(sender)), Payload::Guest(from)) => {
+                let rest = frame.total.saturating_sub(frame.rest_from);
+                let (tag, offload) = (frame.tag, &frame.offload);
+                pushed(
+                    sender
+                        .ring
+                        .push_with(tag, offload, frame.head, rest, |ring, at| {
+                            from.pieces(frame.rest_from, rest, |memory, place, done, n| {
+                                memory.copy_to_ring(place, ring, at + done, n);
+                            });
+                        }),
+                )
+            }
+            (Some(Sink::Guest(port)), payload) => match &mut port.to {
+                Some(to) => {
+                    let rest = frame.total.saturating_sub(frame.rest_from);
+                    let fill = |memory: &Guest, at, from, n| {
+                        payload.copy_to_guest(frame.rest_from + from, memory, at, n);
+                    };
+                    put(to.send(flow_of(frame.head), &frame.offload, frame.head, rest, fill))
+                }
+                None => Fate::Lost(DropReason::PortClosed),
+            },
             (Some(Sink::Tap(tap)), payload) => {
                 self.telling.frame_calls(1);
                 self.work.called();
@@ -211,7 +257,10 @@ impl Outlets<'_> {
             if let Some(place) = self.places.get_mut(slot as usize) {
                 place.touched = false;
             }
-            if let Some(Sink::Channel(sender)) = self.sinks.get_mut(slot as usize)
+            let sink = self.sinks.get_mut(slot as usize);
+            if let Some(Sink::Guest(port)) = sink {
+                port.publish();
+            } else if let Some(Sink::Channel(sender)) = sink
                 && sender.ring.publish() == Doorbell::Ring
             {
                 let _ = sender.bell.ring();
@@ -231,6 +280,30 @@ fn pushed(result: Result<(), PushError>) -> Fate {
         // The slot is closed when its turn comes.
         Err(PushError::Breach(_)) => Fate::Lost(DropReason::PortClosed),
     }
+}
+
+fn put(result: Result<(), PutError>) -> Fate {
+    match result {
+        Ok(()) => Fate::Sent,
+        Err(PutError::Full) => Fate::Full,
+        Err(PutError::TooLong) => Fate::Lost(DropReason::Oversize),
+        Err(PutError::NoQueue) => Fate::Lost(DropReason::PortClosed),
+        // Its own next batch says what it did.
+        Err(PutError::Breach(_)) => Fate::Lost(DropReason::PortClosed),
+    }
+}
+
+/// A number of the flow that a frame belongs to, to choose a guest's queue by: of its
+/// addresses and ports, wherever these are in the first bytes behind the MACs.
+fn flow_of(head: &[u8]) -> u32 {
+    let words = head.get(14..54).unwrap_or(head).chunks_exact(4);
+    let fold = |all: u32, word: &[u8]| {
+        let word = word
+            .first_chunk()
+            .map_or(0, |bytes| u32::from_ne_bytes(*bytes));
+        all.rotate_left(5) ^ word
+    };
+    words.skip(2).fold(0, fold).wrapping_mul(0x9e37_79b1) >> 16
 }
 
 /// Whether a frame's destination is broadcast or multicast.
@@ -355,7 +428,14 @@ impl Output for Outlet<'_, '_> {
 
     fn dropped(&mut self, slot: Slot, reason: DropReason) {
         self.reason.get_or_insert(reason);
-        self.outlets.telling.dropped(slot, reason, self.outlets.now);
+        let rule = match reason {
+            DropReason::EgressRule | DropReason::IngressRule => self.denied,
+            _ => None,
+        };
+        let rule = rule.and_then(|denied| denied.rules.into_iter().flatten().next());
+        self.outlets
+            .telling
+            .dropped_by(slot, reason, rule.map(|(rule, _)| rule), self.outlets.now);
     }
 
     fn decided(&mut self, decided: &Decided) {
@@ -364,6 +444,10 @@ impl Output for Outlet<'_, '_> {
         }
         self.outlets.work.judged();
         self.outlets.telling.decided(decided, self.outlets.now);
+    }
+
+    fn tallied(&mut self, tally: &Tally) {
+        self.outlets.telling.tallied(tally);
     }
 
     fn count(&mut self, slot: Slot, counter: Counter, n: u64) {

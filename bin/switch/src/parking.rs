@@ -1,7 +1,7 @@
 //! A frame whose receiver is full waits, and its source with it, for 50 us at most.
 
 use crate::outlet::{Fate, Outlets, Payload};
-use crate::ports::{Place, Source};
+use crate::ports::{Place, Sink, Source};
 use crate::worker::Attached;
 use switch::{HEAD, Outgoing, Slot, Work};
 use telemetry::drops::DropReason;
@@ -150,6 +150,12 @@ impl Attached {
                     _ => Fate::Lost(DropReason::Malformed),
                 }
             }
+            (None, Some(Source::Guest(Some(from)))) => match from.peek() {
+                Ok(Some(held)) if held.len() == frame.total => {
+                    outlets.send(slot, &frame, Payload::Guest(&held))
+                }
+                _ => Fate::Lost(DropReason::Malformed),
+            },
             _ => Fate::Lost(DropReason::PortClosed),
         };
         let gone = match fate {
@@ -168,12 +174,17 @@ impl Attached {
             parked.since = None;
             match parked.buffer.take() {
                 Some(buffer) => spares.push(buffer),
-                None => {
-                    if let Some(Source::Channel(receiver)) = ports.sources.get_mut(at) {
+                None => match (ports.sources.get_mut(at), ports.sinks.get_mut(at)) {
+                    (Some(Source::Channel(receiver)), _) => {
                         receiver.ring.advance();
                         receiver.ring.release();
                     }
-                }
+                    (Some(Source::Guest(Some(from))), Some(Sink::Guest(port))) => {
+                        from.advance();
+                        port.done(from);
+                    }
+                    _ => {}
+                },
             }
         }
         put_parked(&mut ports.places, at, parked);

@@ -1,8 +1,11 @@
 //! The ports of a switch, by slot.
 
+use crate::guest::GuestPort;
 use crate::parking::Parked;
 use port::Tap;
+use shm::Guest;
 use std::os::fd::{AsFd, BorrowedFd};
+use virtqueue::net::FromGuest;
 
 /// Where a slot's frames come from.
 pub enum Source {
@@ -12,6 +15,8 @@ pub enum Source {
     Channel(Box<shm::Receiver>),
     /// The tap, which [`Sink`] holds.
     Tap,
+    /// What a virtual machine sends, while its memory is mapped; [`Sink`] holds the rest.
+    Guest(Option<Box<FromGuest<Guest>>>),
 }
 
 /// Where a slot's frames go.
@@ -22,6 +27,8 @@ pub enum Sink {
     Channel(Box<shm::Sender>),
     /// A tap, for both directions.
     Tap(Tap),
+    /// A virtual machine's interface.
+    Guest(Box<GuestPort>),
 }
 
 /// One slot's place in the loop.
@@ -79,6 +86,7 @@ impl Ports {
         match (self.sources.get(slot)?, self.sinks.get(slot)?) {
             (Source::Channel(receiver), _) => Some(receiver.bell.as_fd()),
             (Source::Tap, Sink::Tap(tap)) => Some(tap.as_fd()),
+            (_, Sink::Guest(port)) => Some(port.link.as_fd()),
             _ => None,
         }
     }

@@ -30,6 +30,13 @@ impl Readiness {
         epoll::add(&self.epoll, fd, EventData::new_u64(name), EventFlags::IN)
     }
 
+    /// Joins the set, to be named once for each time that it becomes ready: it need not be
+    /// read for that.
+    pub fn join_edge(&self, fd: BorrowedFd<'_>, name: u64) -> Result<(), Errno> {
+        let flags = EventFlags::IN | EventFlags::ET;
+        epoll::add(&self.epoll, fd, EventData::new_u64(name), flags)
+    }
+
     /// Leaves the set. To be done before the descriptor is closed: the supervisor
     /// holds another to the same thing, which would keep it in.
     pub fn leave(&self, fd: BorrowedFd<'_>) {

@@ -1,7 +1,7 @@
 //! Counts by rule, in the counters page; a log of the packets that log rules decide.
 
 use shm::CountersPage;
-use telemetry::rules::{ENTRY_WORDS, MOST, Outcome, entry_word, used_word};
+use telemetry::rules::{ENTRY_WORDS, MOST, Outcome, Passed, entry_word, passed_word, used_word};
 
 /// Logged packets at once, and a second: more would wash all else out of the recorder.
 const LOG_BURST: u64 = 50;
@@ -36,17 +36,43 @@ impl Rules {
         }
     }
 
-    /// Counts what a rule did. Bound: a binary search; for a rule that is new, a move of
-    /// the places behind it.
-    pub fn count(&mut self, counters: &CountersPage, rule: u32, outcome: Outcome) {
+    /// Counts what a rule did about so many packets and bytes; of a connection that they
+    /// begin it is one, and they are [passed](Rules::passed) with its others.
+    pub fn count(
+        &mut self,
+        counters: &CountersPage,
+        rule: u32,
+        outcome: Outcome,
+        (packets, bytes): (u64, u64),
+    ) {
         let slots = counters.slots();
+        let entry = self.entry(counters, rule);
+        const { assert!((Outcome::Denied as usize) < ENTRY_WORDS) };
+        let at = entry_word(slots, entry) + outcome as usize;
+        let which = match outcome {
+            Outcome::Connection => return counters.add(at, 1),
+            Outcome::Packet => Passed::Bytes,
+            Outcome::Denied => Passed::Denied,
+        };
+        counters.add(at, packets);
+        counters.add(passed_word(slots, entry) + which as usize, bytes);
+    }
+
+    /// Counts what passed of connections that a rule let begin.
+    pub fn passed(&mut self, counters: &CountersPage, rule: u32, packets: u64, bytes: u64) {
+        let at = passed_word(counters.slots(), self.entry(counters, rule));
+        counters.add(at + Passed::Packets as usize, packets);
+        counters.add(at + Passed::Bytes as usize, bytes);
+    }
+
+    /// A rule's entry. Bound: a binary search; for a rule that is new, a move of the places
+    /// behind it.
+    fn entry(&mut self, counters: &CountersPage, rule: u32) -> usize {
         let found = self.places.binary_search_by_key(&rule, |(rule, _)| *rule);
-        let entry = match found {
+        match found {
             Ok(at) => self.places.get(at).map_or(MOST, |(_, entry)| *entry),
             Err(at) => self.claim(counters, at, rule),
-        };
-        const { assert!((Outcome::Denied as usize) < ENTRY_WORDS) };
-        counters.add(entry_word(slots, entry) + outcome as usize, 1);
+        }
     }
 
     fn claim(&mut self, counters: &CountersPage, at: usize, rule: u32) -> usize {
@@ -98,14 +124,14 @@ mod tests {
     fn each_rule_has_its_counts_and_a_successor_goes_on() {
         let (file, page) = page();
         let mut rules = Rules::new(&page);
-        rules.count(&page, 9, Outcome::Connection);
-        rules.count(&page, 4, Outcome::Denied);
-        rules.count(&page, 9, Outcome::Packet);
+        rules.count(&page, 9, Outcome::Connection, (1, 60));
+        rules.count(&page, 4, Outcome::Denied, (1, 60));
+        rules.count(&page, 9, Outcome::Packet, (1, 60));
         drop(page);
         let page = CountersPage::open(&file, SLOTS).unwrap();
         let mut rules = Rules::new(&page);
-        rules.count(&page, 9, Outcome::Connection);
-        rules.count(&page, u32::MAX, Outcome::Denied);
+        rules.count(&page, 9, Outcome::Connection, (1, 60));
+        rules.count(&page, u32::MAX, Outcome::Denied, (1, 60));
         assert_eq!(counted(&page, 0), [9, 2, 1, 0]);
         assert_eq!(counted(&page, 1), [4, 0, 0, 1]);
         assert_eq!(counted(&page, 2), [u64::from(u32::MAX), 0, 0, 1]);
@@ -113,11 +139,28 @@ mod tests {
     }
 
     #[test]
+    fn bytes_are_those_that_pass_by_themselves_and_those_of_connections() {
+        let (_file, page) = page();
+        let mut rules = Rules::new(&page);
+        rules.count(&page, 9, Outcome::Connection, (1, 60));
+        rules.count(&page, 9, Outcome::Packet, (2, 3000));
+        rules.count(&page, 9, Outcome::Denied, (3, 180));
+        rules.passed(&page, 9, 10, 5060);
+        rules.passed(&page, 4, 1, 60);
+        let passed = |entry: usize| {
+            core::array::from_fn(|word| page.words().load(passed_word(SLOTS, entry) + word))
+        };
+        assert_eq!(counted(&page, 0), [9, 1, 2, 3]);
+        assert_eq!(passed(0), [8060, 10, 180, 0]);
+        assert_eq!(passed(1), [60, 1, 0, 0]);
+    }
+
+    #[test]
     fn more_rules_than_entries_are_counted_together() {
         let (_file, page) = page();
         let mut rules = Rules::new(&page);
         for rule in (0..MOST as u32 + 5).rev() {
-            rules.count(&page, rule, Outcome::Connection);
+            rules.count(&page, rule, Outcome::Connection, (1, 60));
         }
         assert_eq!(counted(&page, MOST), [0, 5, 0, 0]);
         assert_eq!(counted(&page, MOST - 1), [5, 1, 0, 0]);
@@ -128,7 +171,7 @@ mod tests {
         let (_file, page) = page();
         page.words().store(used_word(SLOTS), u64::MAX);
         let mut rules = Rules::new(&page);
-        rules.count(&page, 7, Outcome::Connection);
+        rules.count(&page, 7, Outcome::Connection, (1, 60));
         assert_eq!(page.words().load(used_word(SLOTS)), MOST as u64);
     }
 

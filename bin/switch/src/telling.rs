@@ -2,14 +2,16 @@
 
 use crate::rules::Rules;
 use shm::{CountersPage, Recorder};
-use switch::{Decided, Slot};
+use switch::{Decided, Slot, Tally};
 use telemetry::counters::{Counter, ProcessWord};
 use telemetry::drops::{DropReason, MAX_REASONS};
 use telemetry::recorder::{Event, EventKind};
 use telemetry::rules::Logged;
 
-/// At most one drop event a reason in this time, ns.
+/// At most one drop event a reason in this time, ns; of what rules deny one a rule, of which
+/// those of the same number modulo [`RULES`] count as one.
 const SAMPLE: u64 = 1_000_000_000;
+const RULES: usize = 16;
 
 /// Counters and flight recorder.
 pub struct Telling {
@@ -17,6 +19,8 @@ pub struct Telling {
     recorder: Recorder,
     rules: Rules,
     sampled: [u64; MAX_REASONS],
+    /// The same of what rules denied, so that one rule does not hide another.
+    denied: [u64; RULES],
     /// Host-wide endpoint ids by slot, for captures; 0 = none.
     endpoints: Vec<u32>,
 }
@@ -43,6 +47,7 @@ impl Telling {
             counters,
             recorder,
             sampled: [0; MAX_REASONS],
+            denied: [0; RULES],
             endpoints,
         }
     }
@@ -60,12 +65,22 @@ impl Telling {
 
     /// Counts a drop, and records one now and then.
     pub fn dropped(&mut self, slot: Slot, reason: DropReason, now: u64) {
+        self.dropped_by(slot, reason, None, now);
+    }
+
+    /// The same, with the rule that denied it.
+    pub fn dropped_by(&mut self, slot: Slot, reason: DropReason, rule: Option<u32>, now: u64) {
         self.counters.dropped(slot as usize, reason, 1);
-        if let Some(last) = self.sampled.get_mut(reason as usize)
+        let last = match rule {
+            Some(rule) => self.denied.get_mut(rule as usize % RULES),
+            None => self.sampled.get_mut(reason as usize),
+        };
+        if let Some(last) = last
             && (*last == 0 || now.saturating_sub(*last) >= SAMPLE)
         {
             *last = now;
-            self.record(now, EventKind::Drop, slot, reason as u64, 0);
+            let rule = rule.map_or(0, |rule| u64::from(rule) + 1);
+            self.record(now, EventKind::Drop, slot, reason as u64, rule);
         }
     }
 
@@ -81,7 +96,8 @@ impl Telling {
         let [sent, got] = decided.rules;
         // One rule at both ends is one decision.
         for (rule, log) in [sent, got.filter(|_| got != sent)].into_iter().flatten() {
-            self.rules.count(&self.counters, rule, decided.outcome);
+            let sum = (decided.packets.into(), decided.bytes.into());
+            self.rules.count(&self.counters, rule, decided.outcome, sum);
             if !log {
                 continue;
             }
@@ -91,6 +107,19 @@ impl Telling {
             }
             let [a, b] = logged(decided, rule).words();
             self.record(now, EventKind::Rule, decided.owner, a, b);
+        }
+    }
+
+    /// Counts what passed of a connection, for its rules.
+    pub fn tallied(&mut self, tally: &Tally) {
+        let [sent, got] = tally.rules;
+        // A side that has no rules is the default's, as where connections are listed.
+        for rule in [Some(sent), (got != sent).then_some(got)]
+            .into_iter()
+            .flatten()
+        {
+            self.rules
+                .passed(&self.counters, rule, tally.packets, tally.bytes);
         }
     }
 

@@ -1,29 +1,21 @@
 //! One turn of the loop: a batch from each active slot, then timers, then the
 //! question how long to wait.
 
+use crate::batch::End;
 use crate::clock;
-use crate::outlet::{Fate, Outlet, Outlets, Payload};
-use crate::parking::{PATIENCE, Parked, put_parked, take_parked};
+use crate::outlet::{Fate, Outlet, Payload};
+use crate::parking::PATIENCE;
 use crate::ports::{Place, Sink, Source};
 use crate::worker::Attached;
 use command::verbs::WAIT_POLL;
 use guard::guard;
-use image::CompartmentImage;
-use port::PortError;
-use ring::record::KIND_FRAME;
 use rounds::Outcome;
 use rustix::io::Errno;
-use switch::{FABRIC, HEAD, Handed, Ingress, Slot, Switch, Work};
+use switch::{FABRIC, Handed, Slot};
 use telemetry::counters::{Counter, ProcessWord};
 use telemetry::drops::DropReason;
-use wire::offload::RawOffload;
 use worker::system;
 
-/// Frames of one slot at most before the next slot's turn.
-const BATCH: usize = 64;
-/// And bytes: the answers to what a slot sends wait for the other slots' turns, and
-/// 64 offloaded frames are 4 MiB.
-const BATCH_BYTES: u64 = 128 << 10;
 /// Turns without a frame after which a channel is armed and left alone.
 const IDLE_TURNS: u32 = 16;
 /// Turns between looks at the epoll set while there is work.
@@ -36,54 +28,6 @@ const ECHO_POLL: u64 = 200_000;
 const RESUMED: usize = 4;
 /// Between two looks at slots that wait for their rate, for each of them, ns.
 const RESUME_SPACING: u64 = 100;
-
-/// What a batch came to.
-#[derive(Default)]
-struct Batch {
-    frames: usize,
-    /// Their bytes.
-    bytes: u64,
-    /// What was done for them (`switch::Work`).
-    cost: u64,
-    end: End,
-}
-
-/// How it ended.
-#[derive(Default)]
-enum End {
-    /// There is, or may be, more.
-    #[default]
-    More,
-    /// There is nothing more.
-    Empty,
-    /// A frame waits for its receiver.
-    Parked,
-    /// The rate of the endpoint or its tenant is used up.
-    Paused,
-    /// The slot is over: a reason for `PortClosed`.
-    Closed(u32),
-}
-
-impl Batch {
-    fn ended(end: End) -> Batch {
-        Batch {
-            end,
-            ..Batch::default()
-        }
-    }
-
-    /// Whether another frame may be taken.
-    fn goes_on(&self, allowance: u64) -> bool {
-        self.frames < BATCH && self.bytes < BATCH_BYTES && self.cost < allowance
-    }
-
-    /// Counts a frame that was taken in.
-    fn took(&mut self, bytes: usize, cost: u64) {
-        self.frames += 1;
-        self.bytes += bytes as u64;
-        self.cost += cost;
-    }
-}
 
 impl Attached {
     /// One turn. Then: `None` = go on at once; else look at the epoll set and wait at
@@ -146,6 +90,9 @@ impl Attached {
                 }
                 End::Empty => (Outcome::Empty, self.stays(slot, batch.frames)),
             };
+            self.telling
+                .counters
+                .count(slot as usize, Counter::Work, batch.cost);
             self.rounds.price(slot, batch.cost, batch.bytes);
             self.rounds.settle(slot, batch.cost, outcome, stays);
         }
@@ -222,7 +169,17 @@ impl Attached {
         match source {
             Source::None => false,
             // The epoll set tells when a tap has more.
-            Source::Tap => false,
+            Source::Tap | Source::Guest(None) => false,
+            Source::Guest(Some(_)) if frames > 0 => {
+                place.idle_turns = 0;
+                true
+            }
+            Source::Guest(Some(_)) if polls => true,
+            Source::Guest(Some(from)) => {
+                place.idle_turns += 1;
+                // A breach shows in the next batch.
+                place.idle_turns < IDLE_TURNS || !from.arm().unwrap_or(false)
+            }
             Source::Channel(_) if frames > 0 => {
                 place.idle_turns = 0;
                 true
@@ -237,216 +194,6 @@ impl Attached {
                 !receiver.ring.arm().unwrap_or(false)
             }
         }
-    }
-
-    fn run_slot(&mut self, slot: Slot, allowance: u64, now: u64) -> Batch {
-        let at = slot as usize;
-        if self.ports.places.get(at).is_some_and(Place::is_parked) {
-            return Batch::ended(End::Parked);
-        }
-        self.telling
-            .counters
-            .set(ProcessWord::Working, u64::from(slot) + 1);
-        let batch = match self.ports.sources.get(at) {
-            Some(Source::Channel(_)) => self.run_channel(slot, allowance, now),
-            Some(Source::Tap) => self.run_tap(slot, allowance, now),
-            _ => Batch::ended(End::Empty),
-        };
-        self.telling.counters.set(ProcessWord::Working, 0);
-        batch
-    }
-
-    fn run_channel(&mut self, slot: Slot, allowance: u64, now: u64) -> Batch {
-        let at = slot as usize;
-        let Attached {
-            ports,
-            switch,
-            image,
-            telling,
-            workshop,
-            capture,
-            shaper,
-            touched,
-            ..
-        } = self;
-        let image = image.as_ref().map(|mapped| mapped.image());
-        let Some(Source::Channel(receiver)) = ports.sources.get_mut(at) else {
-            return Batch::ended(End::Empty);
-        };
-        let Some(mut parked) = take_parked(&mut ports.places, at) else {
-            return Batch::ended(End::Empty);
-        };
-        let mut batch = Batch::default();
-        while batch.goes_on(allowance) {
-            if now < switch.paused_until(slot) {
-                batch.end = End::Paused;
-                break;
-            }
-            let record = match receiver.ring.peek() {
-                Ok(Some(record)) => record,
-                Ok(None) => {
-                    batch.end = End::Empty;
-                    break;
-                }
-                Err(breach) => {
-                    batch.end = End::Closed(breach as u32);
-                    break;
-                }
-            };
-            let outlets = Outlets {
-                sinks: &mut ports.sinks,
-                places: &mut ports.places,
-                touched: &mut *touched,
-                telling: &mut *telling,
-                workshop: &mut *workshop,
-                capture: &mut *capture,
-                shaper: &mut *shaper,
-                work: Work::frame(),
-                now,
-            };
-            let mut head = [0u8; HEAD];
-            let length = record.copy(0, &mut head);
-            let frame = Arrived {
-                slot,
-                tag: if slot == FABRIC { record.tag() } else { 0 },
-                offload: record.offload(),
-                total: record.len(),
-                known: record.kind() == KIND_FRAME,
-            };
-            let head = head.get_mut(..length).unwrap_or(&mut []);
-            let cost = handle(
-                switch,
-                image.as_ref(),
-                outlets,
-                frame,
-                head,
-                Payload::Record(&record),
-                &mut parked,
-            );
-            batch.took(record.len(), cost);
-            if parked.since.is_some() {
-                batch.end = End::Parked;
-                break;
-            }
-            receiver.ring.advance();
-        }
-        if !matches!(batch.end, End::Parked) {
-            receiver.ring.release();
-        }
-        let lost = receiver.ring.take_lost().records;
-        if lost > 0 {
-            telling.counters.dropped(at, DropReason::Restart, lost);
-        }
-        put_parked(&mut ports.places, at, parked);
-        batch
-    }
-
-    fn run_tap(&mut self, slot: Slot, allowance: u64, now: u64) -> Batch {
-        let at = slot as usize;
-        let Attached {
-            ports,
-            switch,
-            image,
-            telling,
-            workshop,
-            capture,
-            shaper,
-            touched,
-            buffer,
-            spares,
-            ..
-        } = self;
-        let image = image.as_ref().map(|mapped| mapped.image());
-        let Some(mut parked) = take_parked(&mut ports.places, at) else {
-            return Batch::ended(End::Empty);
-        };
-        let mut batch = Batch::default();
-        while batch.goes_on(allowance) {
-            if now < switch.paused_until(slot) {
-                batch.end = End::Paused;
-                break;
-            }
-            let Some(Sink::Tap(tap)) = ports.sinks.get(at) else {
-                batch.end = End::Empty;
-                break;
-            };
-            let (offload, total) = match tap.recv(buffer) {
-                Ok(Some(frame)) => frame,
-                Ok(None) => {
-                    batch.end = End::Empty;
-                    break;
-                }
-                Err(PortError::Truncated) => {
-                    telling.dropped(slot, DropReason::Oversize, now);
-                    batch.took(0, lost_call());
-                    continue;
-                }
-                // Reading fails when the interface is gone: one that is down has
-                // nothing to read.
-                Err(PortError::Vanished | PortError::Down) => {
-                    batch.end = End::Closed(system(Errno::NODEV));
-                    break;
-                }
-                Err(_) => {
-                    telling.dropped(slot, DropReason::PortRefused, now);
-                    batch.took(0, lost_call());
-                    continue;
-                }
-            };
-            telling.frame_calls(1);
-            let mut head = [0u8; HEAD];
-            let length = total.min(HEAD);
-            if let (Some(to), Some(from)) = (head.get_mut(..length), buffer.get(..length)) {
-                to.copy_from_slice(from);
-            }
-            let outlets = Outlets {
-                sinks: &mut ports.sinks,
-                places: &mut ports.places,
-                touched: &mut *touched,
-                telling: &mut *telling,
-                workshop: &mut *workshop,
-                capture: &mut *capture,
-                shaper: &mut *shaper,
-                work: tapped(),
-                now,
-            };
-            let frame = Arrived {
-                slot,
-                tag: 0,
-                offload,
-                total,
-                known: true,
-            };
-            let head = head.get_mut(..length).unwrap_or(&mut []);
-            let payload = Payload::Buffer(buffer.get(..total).unwrap_or(&[]));
-            let cost = handle(
-                switch,
-                image.as_ref(),
-                outlets,
-                frame,
-                head,
-                payload,
-                &mut parked,
-            );
-            batch.took(total, cost);
-            if parked.since.is_some() {
-                // More memory for every tap that waits would be the guests' to ask for.
-                let more = (!guard!("switch-spares")).then(|| buffer.clone());
-                match spares.pop().or(more) {
-                    Some(spare) => {
-                        parked.buffer = Some(core::mem::replace(buffer, spare));
-                        batch.end = End::Parked;
-                        break;
-                    }
-                    None => {
-                        parked.since = None;
-                        telling.dropped(slot, DropReason::QueueFull, now);
-                    }
-                }
-            }
-        }
-        put_parked(&mut ports.places, at, parked);
-        batch
     }
 
     /// Hands over what waited for a rate toward its receiver and may go now; whether
@@ -564,9 +311,14 @@ impl Attached {
             let at = slot as usize;
             let waits = |place: &Place| place.is_parked() || place.settling;
             let stays = more || ports.places.get(at).is_some_and(waits);
-            if !stays && let Some(Source::Channel(receiver)) = ports.sources.get_mut(at) {
-                // Arming fails where something came meanwhile, or the peer misbehaved.
-                more = !receiver.ring.arm().unwrap_or(false);
+            // Arming fails where something came meanwhile, or the peer misbehaved.
+            match ports.sources.get_mut(at) {
+                _ if stays => {}
+                Some(Source::Channel(receiver)) => {
+                    more = !receiver.ring.arm().unwrap_or(false);
+                }
+                Some(Source::Guest(Some(from))) => more = !from.arm().unwrap_or(false),
+                _ => {}
             }
             stays || more
         });
@@ -591,6 +343,10 @@ impl Attached {
     pub fn wake(&mut self, slot: Slot) {
         let at = slot as usize;
         let mut closed = None;
+        if let Some(Source::Guest(Some(from))) = self.ports.sources.get_mut(at) {
+            self.telling.counters.add_process(ProcessWord::Doorbells, 1);
+            from.disarm();
+        }
         if let Some(Source::Channel(receiver)) = self.ports.sources.get_mut(at) {
             self.telling.counters.add_process(ProcessWord::Doorbells, 1);
             match receiver.bell.drain() {
@@ -608,77 +364,4 @@ impl Attached {
             None => self.activate(slot),
         }
     }
-}
-
-/// A frame that arrived.
-struct Arrived {
-    slot: Slot,
-    tag: u16,
-    offload: RawOffload,
-    total: usize,
-    /// It is of a kind that a switch takes.
-    known: bool,
-}
-
-/// Handles a frame; what that cost.
-fn handle(
-    switch: &mut Switch,
-    image: Option<&CompartmentImage<'_>>,
-    outlets: Outlets<'_>,
-    frame: Arrived,
-    head: &mut [u8],
-    payload: Payload<'_>,
-    parked: &mut Parked,
-) -> u64 {
-    let now = outlets.now;
-    if let Some(capture) = outlets.capture.as_mut() {
-        capture.remember((frame.slot, frame.tag), head, frame.offload);
-    }
-    let length = head.len();
-    let mut outlet = Outlet {
-        outlets,
-        payload,
-        from: frame.slot,
-        parked: Some(parked),
-        reason: None,
-        denied: None,
-    };
-    match image {
-        Some(image) if frame.known => {
-            let ingress = Ingress {
-                from: frame.slot,
-                tag: frame.tag,
-                offload: frame.offload,
-                head,
-                total: frame.total,
-            };
-            switch.process(image, now, ingress, &mut outlet);
-        }
-        Some(_) => switch::Output::dropped(&mut outlet, frame.slot, DropReason::Malformed),
-        None => switch::Output::dropped(&mut outlet, frame.slot, DropReason::NoImage),
-    }
-    let (reason, denied) = (outlet.reason, outlet.denied);
-    if let Some(capture) = outlet.outlets.capture.as_mut() {
-        let endpoint = outlet.outlets.telling.endpoint(frame.slot);
-        let rest = |from: usize, into: &mut [u8]| payload.copy(from.max(length), into);
-        capture.came(
-            (frame.slot, endpoint),
-            (reason, denied.as_ref()),
-            frame.total,
-            &rest,
-        );
-    }
-    outlet.outlets.work.cost()
-}
-
-/// A frame read by a system call.
-const fn tapped() -> Work {
-    let mut work = Work::frame();
-    work.called();
-    work
-}
-
-/// What a call cost that gave no frame.
-const fn lost_call() -> u64 {
-    tapped().cost()
 }

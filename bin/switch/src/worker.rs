@@ -2,6 +2,7 @@
 
 use crate::capture::{Capture, Captures};
 use crate::clock;
+use crate::guest::LINK;
 use crate::listing::Listing;
 use crate::outlet::{Outlets, Workshop};
 use crate::ports::{Ports, Sink, Source};
@@ -11,8 +12,8 @@ use command::Message;
 use command::message::Body;
 use command::verbs::{
     AddPort, Attach, Capture as CaptureAsked, ListFlows, NeedReplace, PORT_CHANNEL, PORT_TAP,
-    PortClosed, Quit, RemovePort, Running, START_FRESH, TRACE_END, Trace, UseImage, WAIT_ADAPTIVE,
-    WAIT_POLL,
+    PORT_VHOST, PortClosed, Quit, RemovePort, Running, START_FRESH, TRACE_END, Trace, UseImage,
+    WAIT_ADAPTIVE, WAIT_POLL,
 };
 use guard::guard;
 use image::map::NOT_ATTACHED;
@@ -91,6 +92,9 @@ pub struct Attached {
     pub spares: Vec<Box<[u8]>>,
     /// Closed in this turn: (slot, breach or errno).
     pub closed: Vec<(Slot, u32)>,
+    /// Guests that ended in this turn, and why; and those whose helper has said something.
+    pub ended: Vec<(Slot, u32)>,
+    pub told: Vec<Slot>,
     pub waiting: Waiting,
     pub turns: u64,
     pub now: u64,
@@ -169,15 +173,28 @@ impl Worker {
         self.readiness
             .wait(limit, |name| match (name, attached.as_mut()) {
                 (CONTROL, _) => told = true,
+                (name, Some(attached)) if name & LINK != 0 => {
+                    attached.told.push((name & !LINK) as Slot);
+                }
                 (slot, Some(attached)) => attached.wake(slot as Slot),
                 _ => {}
             });
         if let Some(attached) = self.attached.as_mut().filter(|_| sleeps) {
             attached.wakes_up();
         }
+        self.hear_guests();
         self.tell_closed();
         if told {
             self.hear();
+        }
+    }
+
+    /// Does what vhost helpers say.
+    fn hear_guests(&mut self) {
+        while let Some(attached) = self.attached.as_mut()
+            && let Some(slot) = attached.told.pop()
+        {
+            attached.hear_guest(slot, &self.readiness);
         }
     }
 
@@ -270,10 +287,15 @@ impl Worker {
         let plugged = match body.kind {
             PORT_CHANNEL => attached.plug_channel(slot, body, fds),
             PORT_TAP => attached.plug_tap(slot, fds),
+            PORT_VHOST => attached.plug_guest(slot, fds),
             _ => Err(system(Errno::INVAL)),
         };
+        let name = match body.kind {
+            PORT_VHOST => LINK | slot as u64,
+            _ => slot as u64,
+        };
         let joined = plugged.and_then(|()| match attached.ports.waker(slot) {
-            Some(fd) => self.readiness.join(fd, slot as u64).map_err(system),
+            Some(fd) => self.readiness.join(fd, name).map_err(system),
             None => Err(system(Errno::INVAL)),
         });
         let now = clock::monotonic();
@@ -301,6 +323,7 @@ impl Worker {
         if let Some(fd) = attached.ports.waker(slot as usize) {
             self.readiness.leave(fd);
         }
+        attached.unmap_guest(slot, &self.readiness);
         attached.take_back(slot);
         attached.ports.unplug(slot as usize);
         attached.rounds.remove(slot);
@@ -406,6 +429,11 @@ impl Worker {
 
     /// Closes what misbehaved or vanished in this turn, and says so; the rest goes on.
     fn tell_closed(&mut self) {
+        while let Some(attached) = self.attached.as_mut()
+            && let Some((slot, reason)) = attached.ended.pop()
+        {
+            attached.end_guest(slot, reason, &self.readiness);
+        }
         while let Some((slot, reason)) = self.attached.as_mut().and_then(|a| a.closed.pop()) {
             self.unplug(slot);
             self.say(0, &PortClosed { slot, reason });
@@ -460,6 +488,8 @@ impl Attached {
             buffer: vec![0; BUFFER].into(),
             spares: (0..SPARE_BUFFERS).map(|_| vec![0; BUFFER].into()).collect(),
             closed: Vec::with_capacity(2 * slots),
+            ended: Vec::with_capacity(slots),
+            told: Vec::with_capacity(slots),
             waiting: Waiting::of(body),
             turns: 0,
             now: 0,

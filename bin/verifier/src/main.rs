@@ -17,7 +17,6 @@ use command::verbs::{
 };
 use confine::Profile;
 use judge::{Answer, FABRIC_SLOT, Judge, Seat};
-use rustix::event::{PollFd, PollFlags, poll};
 use seqpacket::{Fds, Socket};
 use shm::SealedImage;
 use solver::Asked;
@@ -27,7 +26,7 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
-use worker::{clock, start};
+use worker::{clock, next, start};
 
 /// The supervisor reads at once, or is gone.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -46,17 +45,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     let control = start(Profile::Verifier, ROLE_VERIFIER)?;
     let mut judge = Judge::default();
     let mut lying = BTreeMap::new();
-    loop {
-        match poll(&mut [PollFd::new(&control.as_fd(), PollFlags::IN)], None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let (message, fds) = match control.recv() {
-            Ok(Some(got)) => got,
-            Ok(None) => continue,
-            Err(seqpacket::Error::Closed) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
+    while let Some((message, fds)) = next(&control)? {
         if let Some(body) = message.body::<Lying>() {
             take(&body, fds, &mut lying);
         } else if let Some(question) = message.body::<Prove>() {
@@ -74,6 +63,7 @@ fn run() -> Result<(), Box<dyn Error>> {
             return Ok(());
         }
     }
+    Ok(())
 }
 
 /// What lies in seats, by what the supervisor handed over of each.

@@ -32,6 +32,10 @@ pub struct Way {
     pub allowed: bool,
     /// Whether what answers it passes because of it.
     pub answers: bool,
+    /// Whether the other side's half is not known here, as to a tenant of a way across an
+    /// agreement: `allowed` and `answers` are this side's alone.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub half: bool,
     /// Who judges it, in order; those after a refusal would not be asked.
     pub verdicts: Vec<Judgement>,
     /// The service of another tenant that it goes to.
@@ -72,9 +76,13 @@ pub struct Translation {
     pub offer: String,
     /// Whether protocol and port are the service's; routed: addresses and direction too.
     pub offered: bool,
-    /// The source that the serving endpoint sees: the first address of its pool's part,
-    /// or routed the packet's own.
+    /// The source that the serving endpoint sees: an address of `pool`, its first here, or
+    /// routed the packet's own.
     pub source: String,
+    /// The pool's part of which the serving switch gives each connection an address, as a
+    /// prefix; empty: it is routed.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub pool: String,
     /// The serving endpoint's address.
     pub destination: String,
 }

@@ -65,6 +65,21 @@ pub struct Finding {
     pub help: String,
 }
 
+impl From<&spec::Finding> for Finding {
+    fn from(finding: &spec::Finding) -> Finding {
+        Finding {
+            code: finding.code.into(),
+            message: finding.message.clone(),
+            place: Where {
+                file: finding.file().into(),
+                line: finding.line(),
+                column: finding.column(),
+            },
+            help: finding.help.clone(),
+        }
+    }
+}
+
 impl Fault {
     /// A fault without a position.
     pub fn new(

@@ -91,4 +91,11 @@ pub struct RuleCount {
     pub packets: u64,
     /// Packets that it denied.
     pub denied: u64,
+    /// Packets on the wire of connections that it let begin, both ways: told when one ends,
+    /// and of those that live as the switch comes by.
+    pub carried: u64,
+    /// Bytes on the wire that it let pass: of those packets, and of those by themselves.
+    pub bytes: u64,
+    /// Bytes on the wire that it denied.
+    pub denied_bytes: u64,
 }

@@ -43,7 +43,7 @@ pub struct Tokens {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct AuditEntry {
-    /// Number, from 0, without gaps. 0 in what a tenant is told.
+    /// Number, from 0, each one more than the one before; what was cut is missing. 0 in what a tenant is told.
     pub number: u64,
     /// Unix time, milliseconds.
     pub time_ms: u64,
@@ -55,6 +55,9 @@ pub struct AuditEntry {
     pub pid: Option<i32>,
     /// With which token: its id and name; empty = by its uid alone.
     pub token: String,
+    /// The tenant whose token that is; empty = the provider or the host.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub by: String,
     /// Whom it concerns.
     pub tenants: Vec<String>,
     /// `apply`, `down`, `token-created`, `token-revoked`, `capture`, `release`, `revoke`,

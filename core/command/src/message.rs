@@ -181,6 +181,8 @@ verbs! {
     /// trace this frame; fd: the frame, sealed; answer with fd: the page (read-only), see
     /// `telemetry::trace`.
     Trace = 68,
+    /// controller → supervisor: it goes on; without an answer.
+    Beat = 69,
     /// anyone → keeper: keep this descriptor under this name; fd.
     Keep = 80,
     /// anyone → keeper: give a duplicate of the descriptor.
@@ -191,6 +193,25 @@ verbs! {
     List = 83,
     /// supervisor → keeper: end everything.
     Shutdown = 84,
+    /// supervisor → vhost helper: serve a front end; fd: where it connects.
+    ServeGuest = 95,
+    /// vhost helper → switch: map a guest's memory, in place of what is mapped; fds: its
+    /// regions' files.
+    GuestMap = 96,
+    /// vhost helper → switch: unmap it; queues that run are halted.
+    GuestUnmap = 97,
+    /// vhost helper → switch: run a queue; fd: what its driver kicks, where it has that.
+    GuestRun = 98,
+    /// vhost helper → switch: halt a queue.
+    GuestHalt = 99,
+    /// vhost helper → switch: note pages that are written, or no longer; fd: the bitmap.
+    GuestLog = 100,
+    /// switch → vhost helper: answer to each of these.
+    GuestDone = 101,
+    /// switch → vhost helper: call the drivers of these queues.
+    GuestCall = 102,
+    /// switch → vhost helper: the guest's side broke the protocol, or its memory is gone.
+    GuestBroken = 103,
 }
 
 /// Why a request failed. `detail` in the answer's Done body says more.

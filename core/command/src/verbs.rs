@@ -14,6 +14,9 @@ macro_rules! body {
     };
 }
 
+mod guest;
+pub use guest::*;
+
 body! {
     /// Plain answer.
     Done: Done {
@@ -44,6 +47,8 @@ pub const ROLE_AUDITOR: u32 = 3;
 pub const ROLE_VERIFIER: u32 = 4;
 /// The solver that the verifier has asked.
 pub const ROLE_SOLVER: u32 = 5;
+/// A virtual machine's interface.
+pub const ROLE_VHOST: u32 = 6;
 
 body! {
     /// You are this compartment now.
@@ -111,6 +116,10 @@ pub const PORT_CHANNEL: u32 = 1;
 pub const PORT_TAP: u32 = 2;
 /// fd: bound AF_PACKET socket with PACKET_VNET_HDR.
 pub const PORT_PACKET: u32 = 3;
+
+/// fds: the link to the port's vhost helper ([`GuestMap`] and what follows it), the page
+/// that says how far its queues got (`rw`).
+pub const PORT_VHOST: u32 = 4;
 
 body! {
     /// Unplug the slot.
@@ -253,8 +262,10 @@ body! {
         capacity: u32,
         /// Longest record (fifo).
         max_record: u32,
-        /// uid that may attach a fifo.
+        /// uid that may attach a fifo, or a front end.
         owner: u32,
+        /// Pairs of queues (vhost).
+        pairs: u32,
         /// IPv4 address to set inside; zero = none.
         address4: [u8; 4],
         /// IPv4 gateway to set as default route; zero = none.
@@ -273,7 +284,7 @@ body! {
         interface: Name<16>,
         /// Network namespace: a name under /run/netns or an absolute path (tap).
         namespace: Name<128>,
-        /// `tenant/endpoint`, for people and for the fifo's socket name.
+        /// `tenant/endpoint`, for people and for the name of a fifo's or guest's socket.
         name: Name<128>,
     }
 }
@@ -281,6 +292,8 @@ body! {
 pub const ENDPOINT_TAP: u32 = 1;
 /// A FIFO channel for a process that attaches.
 pub const ENDPOINT_FIFO: u32 = 2;
+/// A virtual machine's interface, by vhost-user.
+pub const ENDPOINT_VHOST: u32 = 3;
 /// The namespace is made (and removed with the port) rather than expected to exist.
 pub const CREATE_NAMESPACE: u32 = 1;
 /// The interface is left without addresses: the workload uses DHCP or SLAAC.
@@ -301,6 +314,13 @@ body! {
 body! {
     /// A change is over: namespaces that were made, and that no port came into, go.
     Settle: Settle {
+        /// Zero.
+        reserved: u32,
+    }
+}
+body! {
+    /// The controller goes on.
+    Beat: Beat {
         /// Zero.
         reserved: u32,
     }

@@ -22,6 +22,8 @@ use wire::offload::{
 pub const HEAD: usize = TEMPLATE_BYTES;
 /// Bytes of an Ethernet header, the least that can be a frame.
 const ETHERNET: usize = 14;
+/// Where what an IPv4 packet carries begins at the earliest.
+const TRANSPORT4: usize = ETHERNET + 20;
 
 /// A frame as it is known here: all of it is a private copy.
 #[derive(Clone, Copy, Debug)]
@@ -200,8 +202,12 @@ fn judge_offload(
         let start = usize::from(raw.csum_start);
         let stored = start + usize::from(raw.csum_offset);
         // The checksum is stored after the comparison: inside what was compared it
-        // would forge a source.
-        if (start < compared || stored + 2 > len) && guard!("fabric-offload-window") {
+        // would forge a source. What is summed up begins behind the IP header; ports may
+        // have been compared, and belong to it.
+        let begins = compared.min(TRANSPORT4);
+        if (start < begins || stored < compared || stored + 2 > len)
+            && guard!("fabric-offload-window")
+        {
             return bad;
         }
         // And inside what was only looked at, a port or a type that is excepted.

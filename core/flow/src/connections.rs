@@ -1,8 +1,8 @@
 //! All connections of a compartment, in storage that is sized once.
 //!
-//! A connection costs 116 bytes of record, 8 of its owner's sets, 2 of the heads of the
-//! answers' chains and 4 of the counts of half-open ones by zone (`shares`): 130 bytes, so
-//! that a million are 124 MiB. Nothing of it is resident before it is used, of the counts
+//! A connection costs 120 bytes of record, 8 of its owner's sets, 2 of the heads of the
+//! answers' chains and 4 of the counts of half-open ones by zone (`shares`): 134 bytes, so
+//! that a million are 127.8 MiB. Nothing of it is resident before it is used, of the counts
 //! as much as there are zones that have half-open ones. A translated one costs 36 bytes more, and one that both
 //! sides agreed to 96 in the journal.
 //!
@@ -27,6 +27,7 @@ use crate::record::{RECORD, Record, TRANSLATED, Translation, WAITS};
 use crate::segment::{Kind, Segment};
 use crate::shares::{self, Shares};
 use crate::state::{Invalid, State};
+use crate::tally::{Tally, WAITING};
 use crate::tcp::{Step, Track};
 use moving::{Former, Waiting};
 
@@ -80,6 +81,8 @@ pub struct Connections {
     waiting: Option<Box<Waiting>>,
     /// Nobody gives way to whoever comes.
     all_stay: bool,
+    /// What passed of connections and is to be told.
+    tallies: Vec<Tally>,
 }
 
 impl Connections {
@@ -107,6 +110,7 @@ impl Connections {
             former: None,
             waiting: None,
             all_stay: false,
+            tallies: Vec::new(),
         }
     }
 
@@ -158,6 +162,7 @@ impl Connections {
             heads: u32::new_vec_zeroed(size.div_ceil(2)).map_err(|_| TooMany)?,
             records: Record::new_vec_zeroed(size).map_err(|_| TooMany)?,
             translations: Translation::new_vec_zeroed(size).map_err(|_| TooMany)?,
+            tallies: Vec::with_capacity(WAITING),
             ..Connections::of_nobody(seed)
         })
     }
@@ -422,8 +427,29 @@ impl Connections {
     /// Notes a new judgement: the connection stays under it, or is closed.
     pub fn rejudged(&mut self, found: Found, rejudged: Rejudged) {
         match (rejudged, self.records.get_mut(found.id as usize)) {
-            (Rejudged::Keep(verdict), Some(record)) => record.judge(&verdict),
+            (Rejudged::Keep(verdict), Some(record)) => {
+                let tally = record.tell();
+                record.judge(&verdict);
+                self.note_tally(tally);
+            }
             _ => self.close(found),
+        }
+    }
+
+    /// What passed of connections by the rules that let them begin, in no order, each once:
+    /// to be asked after every packet and every step of the sweep until there is no more.
+    #[inline]
+    pub fn tallied(&mut self) -> Option<Tally> {
+        match (self.tallies.pop(), &mut self.former) {
+            (None, Some(former)) => former.connections.tallied(),
+            (tally, _) => tally,
+        }
+    }
+
+    /// Without room, which who asks in time leaves, it is not told.
+    fn note_tally(&mut self, tally: Tally) {
+        if (tally.packets, tally.bytes) != (0, 0) && self.tallies.len() < self.tallies.capacity() {
+            self.tallies.push(tally);
         }
     }
 

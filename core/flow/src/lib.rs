@@ -18,6 +18,7 @@ pub mod segment;
 mod shares;
 mod sip;
 pub mod state;
+mod tally;
 mod tcp;
 
 pub use connections::{
@@ -28,3 +29,4 @@ pub use fragments::{Fragments, Unfollowed};
 pub use journal::{Entry, Memory, Restored};
 pub use segment::Segment;
 pub use state::{Invalid, State};
+pub use tally::Tally;

@@ -1,10 +1,11 @@
-//! One connection in memory: 116 bytes, all zero where there is none.
+//! One connection in memory: 120 bytes, all zero where there is none.
 
 use wire::Tuple;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use crate::connections::{Side, Verdict};
 use crate::state::State;
+use crate::tally::{Tally, exact, rounded};
 use crate::tcp::Track;
 
 /// A connection. Pairs are (initiator, responder).
@@ -36,11 +37,13 @@ pub(crate) struct Record {
     limits: [u32; 2],
     windows: [u16; 2],
     counts: [Count; 2],
+    /// Packets and bytes of them that were told, [`rounded`].
+    told: [u16; 2],
 }
 
 /// Bytes of a record.
 pub(crate) const RECORD: usize = size_of::<Record>();
-const _: () = assert!(RECORD == 116);
+const _: () = assert!(RECORD == 120);
 
 /// Flag: the side of the responder is not the initiator's reversed.
 pub(crate) const TRANSLATED: u8 = 0x40;
@@ -79,6 +82,7 @@ impl Record {
             limits: [0; 2],
             windows: [0; 2],
             counts: [Count([0; 3]); 2],
+            told: [0; 2],
         };
         record.judge(verdict);
         record
@@ -234,6 +238,35 @@ impl Record {
 
     pub(crate) const fn counts(&self) -> [(u64, u64); 2] {
         [self.counts[0].both(), self.counts[1].both()]
+    }
+
+    /// All that passed and was not told yet: of a connection that ends.
+    pub(crate) const fn untold(&self) -> Tally {
+        let [packets, bytes] = self.passed();
+        self.beyond(packets, bytes)
+    }
+
+    /// The same of one that goes on, as far as its record can say that it was told; that is
+    /// noted.
+    pub(crate) const fn tell(&mut self) -> Tally {
+        let [packets, bytes] = self.passed();
+        let told = [rounded(packets), rounded(bytes)];
+        let tally = self.beyond(exact(told[0]), exact(told[1]));
+        self.told = told;
+        tally
+    }
+
+    const fn passed(&self) -> [u64; 2] {
+        let [forth, back] = self.counts();
+        [forth.0 + back.0, forth.1 + back.1]
+    }
+
+    const fn beyond(&self, packets: u64, bytes: u64) -> Tally {
+        Tally {
+            rules: self.rules,
+            packets: packets.saturating_sub(exact(self.told[0])),
+            bytes: bytes.saturating_sub(exact(self.told[1])),
+        }
     }
 }
 

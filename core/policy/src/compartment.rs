@@ -13,7 +13,7 @@ use crate::rules::{self, Member, Tables};
 use command::Name;
 use command::verbs::{
     CREATE_NAMESPACE, CREATE_UNCONFIGURED, CreateCompartment, CreatePort, ENDPOINT_FIFO,
-    ENDPOINT_TAP, WAIT_ADAPTIVE, WAIT_POLL, WAIT_SLEEP,
+    ENDPOINT_TAP, ENDPOINT_VHOST, WAIT_ADAPTIVE, WAIT_POLL, WAIT_SLEEP,
 };
 use core::net::IpAddr;
 use image::CompartmentTables;
@@ -562,6 +562,13 @@ fn port(
         port.capacity = fifo.capacity_bytes() as u32;
         port.max_record = fifo.max_record() as u32;
         port.owner = fifo.owner.map_or(0, |o| o.value);
+        port.flags = CREATE_UNCONFIGURED;
+        return port;
+    }
+    if let Attach::Vhost(vhost) = endpoint.attach() {
+        port.kind = ENDPOINT_VHOST;
+        port.pairs = vhost.queues();
+        port.owner = vhost.owner.map_or(0, |o| o.value);
         port.flags = CREATE_UNCONFIGURED;
         return port;
     }

@@ -108,9 +108,11 @@ pub struct Service {
     pub offer: String,
     /// Whether protocol and port are the service's; routed: addresses and direction too.
     pub offered: bool,
-    /// The source that the serving endpoint sees: the first address of the pool's part, or
-    /// routed the packet's own.
+    /// The source that the serving endpoint sees: for `pool` its first address, or routed
+    /// the packet's own.
     pub source: IpAddr,
+    /// The pool's part of which each connection gets an address; `None`: it is routed.
+    pub pool: Option<Prefix>,
     /// The serving endpoint's address.
     pub destination: IpAddr,
 }
@@ -317,6 +319,7 @@ impl<'a> At<'a> {
         let begins = agreement.acceptor == ours || agreement.both();
         let own = agreement.beyond(theirs).iter().any(|p| p.contains(a));
         let service = Service {
+            pool: None,
             agreement: agreement.id,
             tag: agreement.tag,
             offer: format!("{}/{}", agreement.offerer, agreement.offer),
@@ -368,6 +371,7 @@ impl<'a> At<'a> {
             offer: format!("{}/{}", agreement.offerer, agreement.offer),
             offered: offers(agreement, question),
             source: pool.network,
+            pool: Some(*pool),
             destination: of(&agreement.service)?,
         };
         let (source, destination) = (service.source, service.destination);

@@ -10,8 +10,8 @@ use command::Name;
 use command::verbs::CreateUplink;
 use guard::guard;
 use image::fabric::{
-    Bound, CHANNEL_COMPARTMENT, CHANNEL_UPLINK, Channel, FORWARD_GROUP, FORWARD_UNICAST, Forward,
-    GroupMember, TEMPLATE_BYTES, Template,
+    BOUNDS, Bound, CHANNEL_COMPARTMENT, CHANNEL_UPLINK, Channel, FORWARD_GROUP, FORWARD_UNICAST,
+    Forward, GroupMember, TEMPLATE_BYTES, Template,
 };
 use image::{BuildError, FabricTables};
 use spec::{Prefix, Spec};
@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use wire::address::{ALL_NODES, link_local, solicited_node, unmapped};
 use wire::nd::{NEIGHBOUR_ADVERT, NEIGHBOUR_SOLICIT};
-use wire::{MacAddress, icmpv6};
+use wire::{MacAddress, icmpv4, icmpv6};
 
 pub(crate) fn uplinks(spec: &Spec, ids: &Ids) -> BTreeMap<u32, UplinkIntent> {
     let one = |uplink: &spec::Uplink| {
@@ -200,25 +200,25 @@ fn templates(uplink: u32, attachment: &AttachmentIntent) -> Vec<Template> {
         let writer = Writer { template }.bytes(6, &attachment.mac);
         writer.bytes(12, &ethertype.to_be_bytes())
     };
-    let packets = |address: &[u8; 16], len: u32| {
-        let server = guard!("uplink-server");
-        match unmapped(address) {
-            // Without options, behind which the ports would lie elsewhere.
-            Some(v4) => {
-                let from = len.saturating_sub(96);
+    let packets = |address: &[u8; 16], len: u32| match unmapped(address) {
+        // Without options, behind which ports and types would lie elsewhere.
+        Some(v4) => {
+            let from = len.saturating_sub(96);
+            let writer = || {
                 let writer = speak(0x0800).station().bytes(14, &[0x45]);
-                writer.bits(26, &v4, from).but(server, |not| {
-                    let unfragmented = not.field(20, [0x1f, 0xff], [0, 0]);
-                    unfragmented.bytes(23, &[UDP]).bytes(36, &DHCP4_CLIENT)
-                })
-            }
-            None => {
-                let writer = speak(0x86dd).station().bits(14, &[0x60], 4);
-                writer
-                    .bits(22, address, len)
-                    .routed6()
-                    .but(server, |not| not.bytes(20, &[UDP]).bytes(56, &DHCP6_CLIENT))
-            }
+                writer.bits(26, &v4, from).routed4()
+            };
+            packets4(writer)
+        }
+        None => {
+            let writer = speak(0x86dd).station().bits(14, &[0x60], 4);
+            let writer = writer.bits(22, address, len).routed6();
+            let not = |not: Writer| {
+                let [high, low] = DHCP6_CLIENT;
+                let udp = not.bytes(20, &[UDP]).bytes(56, &[high]);
+                udp.field(57, [0xfe], [low])
+            };
+            vec![writer.but(guard!("uplink-server"), not)]
         }
     };
     let icmp6 = |address: &[u8; 16]| {
@@ -229,7 +229,7 @@ fn templates(uplink: u32, attachment: &AttachmentIntent) -> Vec<Template> {
         }
     };
     let mut out = Vec::new();
-    // The tenant's packets first: they are the many.
+    let mut many = Vec::new();
     for source in &attachment.sources {
         let (first, _) = Prefix::range(source);
         let len = if guard!("uplink-source") {
@@ -237,12 +237,12 @@ fn templates(uplink: u32, attachment: &AttachmentIntent) -> Vec<Template> {
         } else {
             0
         };
-        out.push(packets(&first, len));
+        many.push(packets(&first, len));
     }
     for address in &attachment.addresses {
         match unmapped(address) {
             Some(v4) => {
-                out.push(packets(address, 128));
+                many.push(packets(address, 128));
                 // Ethernet and IPv4, then sender MAC and address (RFC 826).
                 out.push(
                     speak(0x0806)
@@ -268,7 +268,40 @@ fn templates(uplink: u32, attachment: &AttachmentIntent) -> Vec<Template> {
             }
         }
     }
-    out.into_iter().map(|writer| writer.template).collect()
+    // The tenant's packets first, of these TCP's: they are the many.
+    let rank = many.iter().map(Vec::len).max().unwrap_or(0);
+    let mut many: Vec<_> = many.into_iter().map(Vec::into_iter).collect();
+    let ranked = (0..rank).flat_map(|_| {
+        many.iter_mut()
+            .filter_map(Iterator::next)
+            .collect::<Vec<_>>()
+    });
+    let all: Vec<_> = ranked.chain(out).collect();
+    all.into_iter().map(|writer| writer.template).collect()
+}
+
+/// The tenant's IPv4 packets but a DHCP server's, a redirect and a router's advertisement.
+/// A template excepts one thing, so that each kind has its own by a bit in which what it
+/// excepts differs from what the next does. Later fragments have neither ports nor a type.
+fn packets4(writer: impl Fn() -> Writer) -> Vec<Writer> {
+    let first = |not: Writer| not.field(20, [0x1f, 0xff], [0, 0]);
+    let (server, router) = (guard!("uplink-server"), guard!("uplink-redirect"));
+    // ICMP and UDP, 1 and 17, differ by one bit.
+    let others = |not| first(not).field(23, [!(icmpv4::PROTOCOL ^ UDP)], [icmpv4::PROTOCOL & UDP]);
+    let mut all = vec![writer().but(true, others)];
+    for port @ [_, low] in [DHCP4_CLIENT, DHCP4_SERVER] {
+        let to = writer().bytes(23, &[UDP]).field(37, [1], [low & 1]);
+        all.push(to.but(server, |not| first(not).bytes(23, &[UDP]).bytes(36, &port)));
+    }
+    for kind in [icmpv4::REDIRECT, icmpv4::ROUTER_ADVERT] {
+        let of = writer()
+            .bytes(23, &[icmpv4::PROTOCOL])
+            .field(34, [4], [kind & 4]);
+        all.push(of.but(router, |not| {
+            first(not).bytes(23, &[icmpv4::PROTOCOL]).bytes(34, &[kind])
+        }));
+    }
+    all
 }
 
 /// UDP (RFC 768).
@@ -276,7 +309,9 @@ const UDP: u8 = 17;
 /// The port that a DHCPv4 server speaks to (RFC 2131, 4.1). Many clients do not look at
 /// the one that it speaks from.
 const DHCP4_CLIENT: [u8; 2] = 68u16.to_be_bytes();
-/// The same of DHCPv6 (RFC 8415, 7.2).
+/// The port of DHCPv4 servers, to which they answer relays (RFC 2131, 4.1).
+const DHCP4_SERVER: [u8; 2] = 67u16.to_be_bytes();
+/// The same of DHCPv6's clients; its servers' and relays' is the next (RFC 8415, 7.2).
 const DHCP6_CLIENT: [u8; 2] = 546u16.to_be_bytes();
 
 struct Writer {
@@ -329,13 +364,29 @@ impl Writer {
         }
     }
 
+    /// IPv4 as a router sends it on: its time to live has gone down, and where it goes is
+    /// neither a group, which 224 and above begin, nor everybody (RFC 1112, 4; RFC 1812,
+    /// 5.2.1). VRRP has 255 (RFC 5798).
+    fn routed4(self) -> Writer {
+        match guard!("uplink-routed4") {
+            true => self.at_most([Bound { at: 22, most: 254 }, Bound { at: 30, most: 223 }]),
+            false => self,
+        }
+    }
+
     /// IPv6 as a router sends it on: its hop limit has gone down, and where it goes is
     /// neither a group nor an address of the link. Neighbour discovery has 255 (RFC 4861).
-    fn routed6(mut self) -> Writer {
-        if guard!("uplink-routed") {
-            self.template.bounds = [Bound { at: 21, most: 254 }, Bound { at: 38, most: 0xfd }];
-            self.template.looked = self.template.looked.max(39);
+    fn routed6(self) -> Writer {
+        match guard!("uplink-routed") {
+            true => self.at_most([Bound { at: 21, most: 254 }, Bound { at: 38, most: 0xfd }]),
+            false => self,
         }
+    }
+
+    fn at_most(mut self, bounds: [Bound; BOUNDS]) -> Writer {
+        let looked = bounds.iter().map(|bound| u16::from(bound.at) + 1);
+        self.template.looked = looked.fold(self.template.looked, u16::max);
+        self.template.bounds = bounds;
         self
     }
 

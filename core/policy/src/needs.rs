@@ -1,12 +1,13 @@
 //! What an intent asks of the host.
 
 use crate::intent::{CompartmentIntent, Intent};
+use command::verbs::ENDPOINT_VHOST;
 use std::collections::BTreeSet;
 
 /// What an intent asks of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// Processes: one a compartment, the fabric, keeper, supervisor, controller and spares.
+    /// Processes: one a compartment, one a virtual machine's interface, the fabric, keeper, supervisor, controller and spares.
     pub processes: u32,
     /// Bytes of memory: channels, tables, counters and what processes keep for themselves.
     pub memory_bytes: u64,
@@ -21,6 +22,8 @@ const FIXED_PROCESSES: u32 = 8;
 const FIXED_MEMORY: u64 = 48 << 20;
 /// Private memory of a switch, bytes.
 const SWITCH_MEMORY: u64 = 3 << 20;
+/// Private memory of a virtual machine's helper, bytes.
+const HELPER_MEMORY: u64 = 1 << 20;
 /// Header, producer and consumer pages of a direction, and a flight recorder, bytes.
 const PAGES: u64 = 3 * 4096;
 const RECORDER: u64 = 256 << 10;
@@ -67,9 +70,12 @@ pub fn needs(intent: &Intent) -> Needs {
         .collect();
     cores.sort_unstable();
     cores.dedup();
+    let ports = intent.compartments.values().flat_map(|c| c.ports.values());
+    let guests = ports.filter(|p| p.create.kind == ENDPOINT_VHOST).count() as u32;
     Needs {
-        processes: FIXED_PROCESSES + intent.compartments.len() as u32,
+        processes: FIXED_PROCESSES + intent.compartments.len() as u32 + guests,
         memory_bytes: FIXED_MEMORY
+            + u64::from(guests) * HELPER_MEMORY
             + intent.fabric.bytes.len() as u64
             + ahead
             + intent.compartments.values().map(|c| one(c)).sum::<u64>(),

@@ -361,7 +361,12 @@ fn toward_the_uplink_nobody_is_a_dhcp_server() {
     let four = [routed("10.1.1.200"), routed("192.0.2.10")];
     let offer = [(23, 17), (36, 0), (37, 68)];
     assert_eq!(changed(&four, &offer), 0);
-    assert_eq!(changed(&four, &[(23, 17), (36, 0), (37, 67)]), 2);
+    // Nor to a relay; every other port is anybody's, whatever it shares with those.
+    for port in 0..=1024u16 {
+        let [high, low] = port.to_be_bytes();
+        let said = changed(&four, &[(23, 17), (36, high), (37, low)]);
+        assert_eq!(said, if matches!(port, 67 | 68) { 0 } else { 2 }, "{port}");
+    }
     assert_eq!(changed(&four, &[(23, 6), (36, 0), (37, 68)]), 2);
     // In a first fragment too; behind options there are no ports to be seen.
     let first = [&offer[..], &[(20, 0x20)]].concat();
@@ -370,8 +375,27 @@ fn toward_the_uplink_nobody_is_a_dhcp_server() {
     assert_eq!(changed(&four, &later), 2);
     assert_eq!(changed(&four, &[(14, 0x46)]), 0);
     let six = [routed("fd00:1::abcd")];
-    assert_eq!(changed(&six, &[(20, 17), (56, 2), (57, 34)]), 0);
-    assert_eq!(changed(&six, &[(20, 17), (56, 2), (57, 35)]), 1);
+    for port in 0..=1024u16 {
+        let [high, low] = port.to_be_bytes();
+        let said = changed(&six, &[(20, 17), (56, high), (57, low)]);
+        assert_eq!(said, usize::from(!matches!(port, 546 | 547)), "{port}");
+    }
+}
+
+#[test]
+fn toward_the_uplink_nobody_redirects_or_is_a_router_by_icmp() {
+    let four = [routed("10.1.1.200"), routed("192.0.2.10")];
+    for kind in 0..=255 {
+        let said = changed(&four, &[(23, 1), (34, kind)]);
+        assert_eq!(said, if matches!(kind, 5 | 9) { 0 } else { 2 }, "{kind}");
+        // A later fragment has no type, and what is no ICMP neither.
+        assert_eq!(changed(&four, &[(23, 1), (21, 9), (34, kind)]), 2);
+        assert_eq!(changed(&four, &[(23, 1), (20, 0x1f), (34, kind)]), 2);
+        assert_eq!(changed(&four, &[(23, kind | 2), (34, 5)]), 2);
+        assert_eq!(changed(&four, &[(23, kind | 2), (34, 9)]), 2);
+    }
+    // In a first fragment it has one.
+    assert_eq!(changed(&four, &[(23, 1), (20, 0x20), (34, 5)]), 0);
 }
 
 #[test]
@@ -384,6 +408,20 @@ fn toward_the_uplink_a_tenants_packets_are_those_of_a_router() {
     assert_eq!(changed(&six, &[(38, 0xfe), (39, 0x80)]), 0);
     assert_eq!(changed(&six, &[(38, 0xff), (39, 2)]), 0);
     assert_eq!(changed(&six, &[(38, 0xfd)]), 1);
+
+    // The same of IPv4, whose protocols of the link have the highest time to live, whatever
+    // their protocol and type are.
+    let four = [routed("10.1.1.200"), routed("192.0.2.10")];
+    for protocol in [1, 2, 6, 17, 112] {
+        let of = |change: &[(usize, u8)]| changed(&four, &[&[(23, protocol)], change].concat());
+        for ttl in 0..=255 {
+            assert_eq!(of(&[(22, ttl)]), if ttl < 255 { 2 } else { 0 }, "{ttl}");
+        }
+        for first in 0..=255 {
+            let said = of(&[(30, first)]);
+            assert_eq!(said, if first < 224 { 2 } else { 0 }, "{first}");
+        }
+    }
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! Inside a tenant: the tables of each endpoint mean what the spec says, and guardrails
 //! hold in each, whatever else it says.
 
+use crate::alike::{begins_with_guardrails, same};
 use crate::breach::{Breach, Class};
 use crate::cube::{Cube, Fuel};
 use crate::intend::{Agreement, Host};
 use crate::known::Changed;
 use crate::likely::{likely, possible, users};
-use crate::lines::{Book, Line, Side, begins_with_guardrails, same, written};
+use crate::lines::{Book, Line, Side, written};
 use crate::meaning::{Cubes, Witness, difference, passes, stopped};
 use crate::showing::{Seat, Shown};
 use crate::solver::{self, Solver, Unsolved};

@@ -1,6 +1,7 @@
 //! What the spec and the numbers say that there is: who is where, with which MACs and
 //! addresses, and which agreements are live.
 
+use crate::cube::Fuel;
 use crate::numbers::{Numbers, OfTenant};
 use crate::ranges::{Range, of_prefix, one, tidy};
 use crate::reach::OWN_FUEL;
@@ -21,12 +22,20 @@ pub(crate) struct Host<'a> {
     /// Tenants by place in the spec, of each compartment by its slot.
     pub compartments: BTreeMap<u32, Vec<usize>>,
     /// Fuel that is left for what tenants ask for in documents of their own, all together.
-    pub own_fuel: Cell<u64>,
-    /// Whether what concerns every tenant is as it was proved last: then what is looked at
-    /// is what somebody changed.
-    pub is_warm: Cell<bool>,
-    /// Whether nothing was proved before.
-    pub is_cold: Cell<bool>,
+    pub own_fuel: Cell<Fuel>,
+    /// How much is looked at.
+    pub looked: Cell<Looked>,
+}
+
+/// How much a proof looks at, by what was proved before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Looked {
+    /// Everything: nothing was.
+    All,
+    /// What concerns every tenant has changed.
+    Shared,
+    /// What somebody changed.
+    Changed,
 }
 
 /// A live agreement.
@@ -185,8 +194,7 @@ impl<'a> Host<'a> {
             attachments: Vec::new(),
             compartments: BTreeMap::new(),
             own_fuel: Cell::new(OWN_FUEL),
-            is_warm: Cell::new(false),
-            is_cold: Cell::new(true),
+            looked: Cell::new(Looked::All),
         };
         for (at, tenant) in spec.tenants.iter().enumerate() {
             let slot = host.slot(tenant)?;

@@ -4,7 +4,7 @@
 //! to be where the spec's part and every line that concerns it are. docs/proof.md says why
 //! that is enough.
 
-use crate::intend::{Agreement, Attachment, Host};
+use crate::intend::{Agreement, Attachment, Host, Looked};
 use crate::lines::{Book, Line, Side};
 use crate::numbers::Numbers;
 use crate::ranges::Range;
@@ -174,14 +174,12 @@ impl<'k> Same<'k> {
         }
     }
 
-    /// Whether nothing was proved before.
-    pub fn is_cold(&self) -> bool {
-        self.last.is_none()
-    }
-
-    /// Whether what concerns every tenant is as it was.
-    pub fn is_host(&self) -> bool {
-        self.host
+    pub fn looked(&self) -> Looked {
+        match (self.last, self.host) {
+            (None, _) => Looked::All,
+            (Some(_), false) => Looked::Shared,
+            (Some(_), true) => Looked::Changed,
+        }
     }
 
     pub fn fabric(&self, host: &Host<'_>, bytes: &[u8]) -> Option<Digest> {

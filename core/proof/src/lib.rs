@@ -14,6 +14,7 @@
 //! depends on them. `prove` asks it all, but for
 //! what `known` says was proved before.
 
+mod alike;
 mod between;
 mod breach;
 mod crossings;

@@ -67,8 +67,7 @@ pub fn prove_by(
     let host = host.map_err(|unknown| vec![unfit(0, unknown)])?;
     let mut breaches = Vec::new();
     let same = Same::new(claim.spec, &host, known);
-    host.is_warm.set(same.is_host());
-    host.is_cold.set(same.is_cold());
+    host.looked.set(same.looked());
     let mut fresh = Vec::new();
     between::tags(&host, &mut breaches);
     let mut images = BTreeMap::new();

@@ -5,7 +5,7 @@
 use crate::breach::{Breach, Class, Written};
 use crate::cube::{Cube, Fuel};
 use crate::inside::name;
-use crate::intend::{Agreement, Host};
+use crate::intend::{Agreement, Host, Looked};
 use crate::likely::between;
 use crate::lines::{Book, Line, Side};
 use crate::meaning::{Cubes, passes, stopped};
@@ -28,7 +28,7 @@ const FUEL: u64 = if cfg!(test) { 5_000_000 } else { 50_000_000 };
 /// And those of all tenants' own documents, where what concerns all has changed: however
 /// many they are, the provider's change waits for them no longer. What is not asked then, or
 /// not settled, was settled when its document was applied.
-pub(crate) const OWN_FUEL: u64 = FUEL;
+pub(crate) const OWN_FUEL: Fuel = Fuel(FUEL);
 
 /// By member: the addresses of who sends and who is sent to, and their tables.
 struct Pairs<'a, 'i> {
@@ -90,13 +90,13 @@ pub(crate) fn check(
     for reach in tenant.policy.iter().flat_map(|p| &p.reach) {
         let place = reach.allowed.span.start;
         let is_own = host.spec.source.tenant_at(place).is_some() && guard!("reach-own-fuel");
-        let is_others = is_own && !host.is_warm.get();
+        let is_others = is_own && host.looked.get() != Looked::Changed;
         // Nobody's wishes keep a host from starting: where nothing is known yet, what tenants
         // ask for themselves was asked before.
-        if is_others && (host.is_cold.get() || host.own_fuel.get() == 0) {
+        let is_over = host.looked.get() == Looked::All || host.own_fuel.get().0 == 0;
+        if is_others && is_over {
             continue;
         }
-        let before = fuel.get();
         let allowed = reach.allowed.value.0;
         let line = book.asked(host, at, &reach.traffic());
         let asked = Asked {
@@ -110,15 +110,11 @@ pub(crate) fn check(
             ),
             line,
             written: Written::new(host.spec, "reach", reach.allowed.span),
-            fuel: &fuel,
+            fuel: if is_others { &host.own_fuel } else { &fuel },
             solver: if is_others { &NoSolver } else { solver },
             ways: Cell::new(0),
         };
         let answer = asked.answer(at, view, found, &mut tables);
-        if is_others {
-            let spent = before.0.saturating_sub(fuel.get().0);
-            host.own_fuel.set(host.own_fuel.get().saturating_sub(spent));
-        }
         let is_open = answer.is_err();
         let breach = match answer {
             // An agreement's end is not for the other side's wishes to stop.
@@ -139,9 +135,11 @@ pub(crate) fn check(
         if guard!("proof-reach") {
             breaches.extend(breach.map(|b| b.asked(asked.written)));
         }
-        if is_open {
-            // Its fuel is spent: each further one would cost a text for the solver.
-            return;
+        // Where fuel is spent each further one would cost a text for the solver.
+        match is_open {
+            true if is_others => host.own_fuel.set(Fuel(0)),
+            true => return,
+            false => {}
         }
     }
 }

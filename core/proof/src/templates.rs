@@ -42,9 +42,10 @@ pub(crate) fn forged(own: &Attachment, template: &Template, demands: &[Demand]) 
         *other.get_mut(usize::from(*at))? = most.checked_add(1)?;
         Some(other)
     });
-    let never = all().filter_map(|demand| {
+    let never = all().flat_map(|demand| &demand.never);
+    let never = never.filter_map(|never| {
         let mut other = head;
-        for (at, mask, value) in &demand.never {
+        for (at, mask, value) in never {
             let byte = other.get_mut(*at)?;
             *byte = *byte & !mask | value;
         }

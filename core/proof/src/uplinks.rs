@@ -69,19 +69,26 @@ pub(crate) fn groups(own: &Attachment) -> BTreeSet<[u8; 6]> {
 }
 
 /// IPv4 from there, as a router forwards it: its source behind 12 bytes of its header (RFC
-/// 791), to one station, and no message to a DHCP client, which is UDP to port 68 (RFC
-/// 2131). Ports are in a packet's first fragment, and there where no option moves them.
+/// 791), to one station. A time to live of 255 is that of protocols of the link, such as
+/// VRRP (RFC 5798), and groups and everybody are from 224 on (RFC 1112, RFC 919): neither is
+/// sent on. Nothing of DHCP's, which is UDP to port 67 or 68 (RFC 2131), and no
+/// ICMP redirect or router's advertisement, types 5 (RFC 792) and 9 (RFC 1256). Ports and
+/// types are in a packet's first fragment, and there where no option moves them.
 fn routed4(mac: [u8; 6], source: &[u8; 4], len: u8) -> Demand {
     let mut demand = Demand::speak(mac, [8, 0]);
     demand.station();
     demand.all(14, &[0x45]);
     demand.first(26, source, len.into());
+    demand.most = vec![(22, 254), (30, 223)];
+    let first = |protocol, kind: &[(usize, u8, u8)]| {
+        let first = [(20, 0x1f, 0), (21, 0xff, 0), (23, 0xff, protocol)];
+        [&first, kind].concat()
+    };
     demand.never = vec![
-        (20, 0x1f, 0),
-        (21, 0xff, 0),
-        (23, 0xff, 17),
-        (36, 0xff, 0),
-        (37, 0xff, 68),
+        first(17, &[(36, 0xff, 0), (37, 0xff, 67)]),
+        first(17, &[(36, 0xff, 0), (37, 0xff, 68)]),
+        first(1, &[(34, 0xff, 5)]),
+        first(1, &[(34, 0xff, 9)]),
     ];
     demand
 }
@@ -90,14 +97,16 @@ fn routed4(mac: [u8; 6], source: &[u8; 4], len: u8) -> Demand {
 /// 8200), to one station. A hop limit of 255 is neighbour discovery's, in whatever it is
 /// wrapped (RFC 4861, 6.1 and 7.1); who gets an address from a DHCP server is spoken to
 /// by its address of the link or a group (RFC 8415), fe00::/7; and no message goes to
-/// such a client's port.
+/// such a client's port, 546, or to a relay's, 547.
 fn routed6(mac: [u8; 6], source: &[u8; 16], len: u8) -> Demand {
     let mut demand = Demand::speak(mac, [0x86, 0xdd]);
     demand.station();
     demand.first(14, &[0x60], 4);
     demand.first(22, source, len.into());
     demand.most = vec![(21, 254), (38, 0xfd)];
-    demand.never = vec![(20, 0xff, 17), (56, 0xff, 2), (57, 0xff, 34)];
+    demand.never = [34, 35]
+        .map(|port| vec![(20, 0xff, 17), (56, 0xff, 2), (57, 0xff, port)])
+        .into();
     demand
 }
 
@@ -142,8 +151,8 @@ pub(crate) struct Demand {
     pub bytes: Vec<(usize, u8, u8)>,
     /// The most that a byte may be.
     pub most: Vec<(u8, u8)>,
-    /// Bits that must not all have these values; none: nothing is refused.
-    pub never: Vec<(usize, u8, u8)>,
+    /// Things that must not be: each by bits that must not all have these values.
+    pub never: Vec<Vec<(usize, u8, u8)>>,
 }
 
 impl Demand {
@@ -181,7 +190,7 @@ impl Demand {
         let mut most = self.most.iter();
         is(&self.bytes)
             && most.all(|(at, most)| byte(usize::from(*at)) <= *most)
-            && (self.never.is_empty() || !is(&self.never))
+            && !self.never.iter().any(|never| is(never))
     }
     fn is_met_by(&self, template: &Template) -> bool {
         let demanded = self.bytes.iter().all(|(at, mask, value)| {
@@ -197,21 +206,38 @@ impl Demand {
         });
         demanded && bounded && self.excepts(template)
     }
-    /// Whether the template's exception has at least what must never be: where all of that
-    /// is, all that the exception asks for is.
+    /// Whether the template passes nothing that must never be: what it demands is something
+    /// else, or, where all of that is, all that its exception asks for is.
     fn excepts(&self, template: &Template) -> bool {
-        if self.never.is_empty() {
-            return true;
-        }
-        let there = |at: usize| {
-            let mut never = self.never.iter();
-            never.find(|n| n.0 == at).map_or((0, 0), |n| (n.1, n.2))
+        let own = |at: usize| {
+            let bytes = template.mask.iter().zip(&template.value);
+            let mut bytes = bytes.take(template.len.into());
+            bytes
+                .nth(at)
+                .map_or((0, 0), |(mask, value)| (*mask, *value))
         };
-        let asked = template.except_mask.iter().zip(&template.except_value);
-        template.except_mask.iter().any(|mask| *mask != 0)
-            && asked.enumerate().all(|(at, (mask, value))| {
-                let (known, is) = there(at);
-                mask & !known == 0 && is & mask == *value
+        let other = |never: &[(usize, u8, u8)]| {
+            never.iter().any(|(at, mask, value)| {
+                let (own_mask, is) = own(*at);
+                (is ^ value) & own_mask & mask != 0
             })
+        };
+        let excepted = |never: &[(usize, u8, u8)]| {
+            let there = |at: usize| {
+                let (own_mask, is) = own(at);
+                let known = never.iter().find(|never| never.0 == at);
+                known.map_or((own_mask, is), |(_, mask, value)| {
+                    (own_mask | mask, is & !mask | value & mask)
+                })
+            };
+            let asked = template.except_mask.iter().zip(&template.except_value);
+            template.except_mask.iter().any(|mask| *mask != 0)
+                && asked.enumerate().all(|(at, (mask, value))| {
+                    let (known, is) = there(at);
+                    mask & !known == 0 && is & mask == *value
+                })
+        };
+        let mut never = self.never.iter();
+        never.all(|never| other(never) || excepted(never))
     }
 }

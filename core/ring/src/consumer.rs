@@ -537,6 +537,14 @@ impl<M: ConsumerMemory> Record<'_, M> {
             .read((self.at + UNIT).saturating_sub(head), note.as_mut_bytes());
         Some(note)
     }
+    /// Where `len` bytes of the frame from `from` on lie in the ring's memory, for a copy to
+    /// somewhere else; nothing where there are not as many.
+    #[inline]
+    pub fn place(&self, from: usize, len: usize, copy: impl FnOnce(&M, usize)) {
+        if len != 0 && from <= self.len() && len <= self.len() - from {
+            copy(self.memory, self.at + from);
+        }
+    }
     /// Copies `len` frame bytes from byte `from` on straight to another ring.
     #[inline]
     pub(crate) fn copy_to<P: ProducerMemory>(&self, from: usize, to: &P, to_at: usize, len: usize)

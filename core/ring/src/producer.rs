@@ -116,6 +116,28 @@ impl<M: ProducerMemory> Producer<M> {
         Ok(())
     }
 
+    /// Writes one frame record: `head`, then `rest` bytes that `fill` copies to an offset of
+    /// the data area.
+    #[inline]
+    pub fn push_with(
+        &mut self,
+        tag: u16,
+        offload: &RawOffload,
+        head: &[u8],
+        rest: usize,
+        fill: impl FnOnce(&M, usize),
+    ) -> Result<(), PushError> {
+        let len = head.len() + rest;
+        let at = self.reserve(UNIT, len)?;
+        self.memory
+            .write_header(at, frame_header(len, tag, offload));
+        if !head.is_empty() {
+            self.memory.write(at + UNIT, head);
+        }
+        fill(&self.memory, at + UNIT + head.len());
+        Ok(())
+    }
+
     /// Writes one frame record: `head`, then the source record's frame from byte
     /// `from` on, copied straight from ring to ring.
     #[inline]
@@ -128,15 +150,9 @@ impl<M: ProducerMemory> Producer<M> {
         from: usize,
     ) -> Result<(), PushError> {
         let rest = source.len().saturating_sub(from);
-        let len = head.len() + rest;
-        let at = self.reserve(UNIT, len)?;
-        self.memory
-            .write_header(at, frame_header(len, tag, offload));
-        if !head.is_empty() {
-            self.memory.write(at + UNIT, head);
-        }
-        source.copy_to(from, &self.memory, at + UNIT + head.len(), rest);
-        Ok(())
+        self.push_with(tag, offload, head, rest, |memory, at| {
+            source.copy_to(from, memory, at, rest);
+        })
     }
 
     /// Writes one capture record: the note, then `head`, then `tail`.

@@ -3,6 +3,8 @@
 use core::fmt;
 use std::sync::Arc;
 
+use guard::guard;
+
 use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, SourceCode};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
@@ -98,7 +100,7 @@ impl Diagnostic for Finding {
 /// Everything found wrong in one spec, in order of place. Never empty.
 #[derive(Clone, Debug)]
 pub struct SpecErrors {
-    /// The findings, at most [`MAX_FINDINGS`].
+    /// The findings, at most [`MAX_FINDINGS`] and one of each tenant's own document.
     pub findings: Vec<Finding>,
     /// How many more there were.
     pub more: usize,
@@ -107,8 +109,21 @@ pub struct SpecErrors {
 impl SpecErrors {
     pub(crate) fn new(mut findings: Vec<Finding>) -> SpecErrors {
         findings.sort_by_key(|f| (f.span.start, f.code));
-        let more = findings.len().saturating_sub(MAX_FINDINGS);
-        findings.truncate(MAX_FINDINGS);
+        // Of each tenant's own document the first in any case: whatever one says, who is at
+        // fault is known at once.
+        let (mut kept, mut before) = (0, None);
+        let all = findings.len();
+        findings.retain(|finding| {
+            let whose = finding
+                .source
+                .tenant_at(finding.span.start)
+                .map(str::to_owned);
+            let is_first = whose.is_some() && whose != before && guard!("spec-each-at-fault");
+            before = whose;
+            kept += 1;
+            kept <= MAX_FINDINGS || is_first
+        });
+        let more = all - findings.len();
         SpecErrors { findings, more }
     }
 

@@ -11,6 +11,7 @@ mod rates;
 mod schema;
 mod selectors;
 mod shapes;
+mod shares;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -28,7 +29,7 @@ pub use model::{
     Configure, Document, Endpoint, Host, Identity, Kind, MIN_MTU4, MIN_MTU6, Offload, Outside, Per,
     Placement, Role, Route, Segment, SelfManaged, State, Subnet, Tenant, Uplink,
 };
-pub use parts::{Aside, MAX_DOCUMENT_BYTES, Parts, Written};
+pub use parts::{Aside, MAX_DOCUMENT_BYTES, Parts, Written, offered_or_accepted};
 pub use policy::{
     Accept, Action, Defaults, Guardrail, Offer, Policy, Reach, Rule, Scope, Tracking, Traffic,
 };
@@ -36,7 +37,7 @@ pub use rates::{BothWays, Dscp, Limit, LongLimit, Rate, ServiceClass};
 pub use schema::json_schema;
 pub use selectors::{Labels, OneOrMore, Selector, TenantList};
 pub use shapes::{
-    AddressList, Attach, Class, Cores, Fifo, LongOutsideRoute, OutsideRoute, Tap, Via, Wait,
+    AddressList, Attach, Class, Cores, Fifo, LongOutsideRoute, OutsideRoute, Tap, Vhost, Via, Wait,
     max_record,
 };
 pub use source::{Located, Position, Source, Span};
@@ -53,8 +54,11 @@ pub use values::{
     Size, Toggle, mapped,
 };
 
-/// Most bytes of a spec. A larger file is refused by its size, before it is read.
+/// Most bytes of a spec, tenants' own documents included. A larger file is refused by its
+/// size, before it is read; of these each has its share of what the provider's leaves.
 pub const MAX_BYTES: usize = 16 << 20;
+/// Most bytes of documents that were joined: those, and what is said about them.
+const MAX_JOINED: usize = 128 << 20;
 
 /// A spec that was read and found good.
 #[derive(Clone, Debug)]
@@ -88,7 +92,7 @@ impl core::ops::Deref for Spec {
 /// # Errors
 /// Everything that is wrong with it, in order of place: always the fault of who wrote it.
 pub fn parse(file: &str, text: &[u8]) -> Result<Spec, SpecErrors> {
-    if guard!("spec-size") && text.len() > MAX_BYTES {
+    if guard!("spec-size") && text.len() > parts::most_bytes(text) {
         return Err(too_large(file, text.len() as u64));
     }
     let (text, bad) = match core::str::from_utf8(text) {
@@ -99,6 +103,10 @@ pub fn parse(file: &str, text: &[u8]) -> Result<Spec, SpecErrors> {
         ),
     };
     let source = Arc::new(parts::source(file, text));
+    let provided = source.sections().first().map_or(0, |one| one.bytes());
+    if guard!("spec-size-joined") && provided > MAX_BYTES {
+        return Err(too_large(file, provided as u64));
+    }
     let mut findings = decode::Findings::new(source.clone());
     if let Some(at) = bad {
         findings

@@ -143,6 +143,8 @@ model! {
             rules: Located<u32>,
             /// Whether it may attach by fifo. Default: off.
             fifo: Located<Toggle>,
+            /// Whether it may attach virtual machines by vhost-user. Default: off.
+            vhost: Located<Toggle>,
         }
     }
 }
@@ -392,6 +394,10 @@ impl SelfManaged {
     /// Rules, at most.
     pub fn rules(&self) -> u32 {
         or(&self.rules, 200)
+    }
+    /// Whether it may attach virtual machines.
+    pub fn vhost(&self) -> bool {
+        or(&self.vhost, Toggle(false)).0
     }
     /// Whether it may attach by fifo.
     pub fn fifo(&self) -> bool {

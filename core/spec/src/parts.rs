@@ -11,15 +11,17 @@ use crate::decode::{Decode, Findings};
 use crate::model::{Document, Endpoint, Per, SelfManaged, Tenant};
 use crate::policy::{Defaults, Policy};
 use crate::shapes::Attach;
+use crate::shares::Shares;
 use crate::source::{Located, Section, Source, Span, Without};
 use crate::tree::{self, Kind, Node};
+use crate::validate::{MAX_ACCEPTS, MAX_AGREEMENTS, MAX_ENDPOINTS};
 use crate::values::Name;
+use crate::{MAX_BYTES, MAX_JOINED};
 
 /// Most bytes of a tenant's own document.
 pub const MAX_DOCUMENT_BYTES: usize = 256 << 10;
-/// Most values in one, its aliases written out: of all together as much is held as of
-/// the provider's.
-const MAX_DOCUMENT_NODES: usize = 1 << 16;
+/// Most values in one, its aliases written out.
+pub(crate) const MAX_DOCUMENT_NODES: usize = 1 << 16;
 /// What a joined text begins with; to YAML a comment.
 const MARK: &str = "#!bulkhead-parts\n";
 /// Stands for the provider where a tenant's name would; no name is that.
@@ -98,7 +100,10 @@ impl Parts {
             // A line's end in a file's name would begin a line of ours.
             let file: String = of.file.chars().take(MAX_FILE).collect();
             let file = file.replace(|c: char| c.is_control(), "?");
-            out += &format!("part {} {name} {file}\n{}\n", of.text.len(), of.text);
+            // Of what is set aside as a whole nothing is read.
+            let whole = self.aside.get(name) == Some(&Aside::Whole);
+            let text = if whole { "" } else { of.text.as_str() };
+            out += &format!("part {} {name} {file}\n{text}\n", text.len());
         }
         for (tenant, name) in &self.revoked {
             out += &format!("revoked {tenant} {name}\n");
@@ -110,6 +115,14 @@ impl Parts {
             out += &format!("aside {tenant} {}\n", aside.as_str());
         }
         out
+    }
+}
+
+/// Most bytes of this text.
+pub(crate) fn most_bytes(text: &[u8]) -> usize {
+    match text.starts_with(MARK.as_bytes()) {
+        true => MAX_JOINED,
+        false => MAX_BYTES,
     }
 }
 
@@ -185,6 +198,7 @@ pub(crate) fn read(source: &Arc<Source>, findings: &mut Findings) -> Option<Docu
     let root = tree(provider, tree::MAX_NODES, findings)?;
     let mut document: Document = Decode::decode(&root, findings)?;
     provided(&document, findings);
+    let shares = Shares::of(&document, provider.bytes());
     // All that is wrong with any of them is said.
     let mut whole = true;
     for section in own {
@@ -206,25 +220,31 @@ pub(crate) fn read(source: &Arc<Source>, findings: &mut Findings) -> Option<Docu
             continue;
         }
         let span = section.span;
-        if span.end.saturating_sub(span.start) as usize > MAX_DOCUMENT_BYTES {
+        let (bytes, most) = (section.bytes(), shares.bytes);
+        if bytes > most {
+            let of = match most {
+                MAX_DOCUMENT_BYTES => String::new(),
+                _ => format!(", its share of the {MAX_BYTES} of a host"),
+            };
+            let what = format!("a tenant's own document of {bytes} bytes has more than {most}{of}");
+            let span = Span {
+                start: span.start,
+                end: span.start,
+            };
             findings
-                .add(
-                    "too-large",
-                    Span { start: span.start, end: span.start },
-                    format!("a tenant's own document has more than the limit of {MAX_DOCUMENT_BYTES} bytes"),
-                )
-                .help("is this the right file?");
+                .add("too-large", span, what)
+                .help("is this the right file? The provider of this host may let fewer tenants state themselves");
             whole = false;
             continue;
         }
-        let root = tree(section, MAX_DOCUMENT_NODES, findings);
+        let root = tree(section, shares.nodes, findings);
         if let Some(root) = root.as_ref().filter(|_| aside != Some(Aside::Closed)) {
             stated(root, findings);
         }
         match root.and_then(|root| Document::decode(&root, findings)) {
-            Some(own) if aside == Some(Aside::Closed) => close(tenant, own, &limits),
+            Some(own) if aside == Some(Aside::Closed) => close(tenant, own, &limits, &shares),
             Some(own) => {
-                take(tenant, own, &limits, findings);
+                take(tenant, own, &limits, &shares, findings);
                 if let Some(policy) = tenant.policy.as_mut().filter(|_| aside.is_some()) {
                     policy.reach.clear();
                 }
@@ -233,6 +253,19 @@ pub(crate) fn read(source: &Arc<Source>, findings: &mut Findings) -> Option<Docu
         }
     }
     whole.then_some(document)
+}
+
+/// The names of the offers and acceptances in a tenant's own document; `None` = it does not
+/// read at all.
+pub fn offered_or_accepted(text: &str) -> Option<BTreeSet<String>> {
+    let mut findings = Findings::new(Arc::new(Source::new("", text.to_owned())));
+    let root = tree::read(text, 0, MAX_DOCUMENT_NODES, &mut findings)?;
+    let document = Document::decode(&root, &mut findings)?;
+    let names = document.tenants.iter().flat_map(|tenant| {
+        let offers = tenant.offers.iter().map(|offer| &offer.name);
+        offers.chain(tenant.accepts.iter().map(|accept| &accept.name))
+    });
+    Some(names.map(|name| name.as_str().to_owned()).collect())
 }
 
 /// What the provider says of tenants that manage themselves.
@@ -371,7 +404,13 @@ fn own_keys(tenant: &Tenant) -> Vec<(&'static str, Span)> {
 }
 
 /// Puts what a tenant says of itself into what the provider says of it.
-fn take(tenant: &mut Tenant, own: Document, limits: &SelfManaged, findings: &mut Findings) {
+fn take(
+    tenant: &mut Tenant,
+    own: Document,
+    limits: &SelfManaged,
+    shares: &Shares,
+    findings: &mut Findings,
+) {
     let version = own.version;
     let mut tenants = own.tenants.into_iter();
     let (Some(mine), None) = (tenants.next(), tenants.next()) else {
@@ -408,20 +447,34 @@ fn take(tenant: &mut Tenant, own: Document, limits: &SelfManaged, findings: &mut
     let rules = mine.policy.iter().flat_map(|policy| &policy.rules);
     let rules: Vec<Span> = rules.map(|rule| rule.name.span).collect();
     let endpoints: Vec<Span> = mine.endpoints.iter().map(|e| e.name.span).collect();
-    for (what, spans, most) in [
-        ("endpoints", endpoints, limits.endpoints()),
-        ("rules", rules, limits.rules()),
+    let accepts: Vec<Span> = mine.accepts.iter().map(|a| a.name.span).collect();
+    // What it may have, and of what that is a share.
+    let own =
+        |own: usize, share: usize, host: usize| (own.min(share), (share < own).then_some(host));
+    let endpoints_most = own(
+        limits.endpoints() as usize,
+        shares.endpoints(limits),
+        MAX_ENDPOINTS,
+    );
+    for (what, spans, (most, share)) in [
+        ("endpoints", endpoints, endpoints_most),
+        ("rules", rules, (limits.rules() as usize, None)),
+        (
+            "acceptances",
+            accepts,
+            own(MAX_ACCEPTS, shares.accepts, MAX_AGREEMENTS),
+        ),
     ] {
-        if let Some(span) = spans
-            .get(most as usize)
-            .filter(|_| guard!("spec-own-limits"))
-        {
+        if let Some(span) = spans.get(most).filter(|_| guard!("spec-own-limits")) {
+            let share = share.map_or_else(String::new, |host| {
+                format!(", its share of the {host} of a host")
+            });
             findings
                 .add(
                     "too-many",
                     *span,
                     format!(
-                        "{} {what}, more than the {most} that this tenant may have",
+                        "{} {what}, more than the {most} that this tenant may have{share}",
                         spans.len()
                     ),
                 )
@@ -442,7 +495,7 @@ fn take(tenant: &mut Tenant, own: Document, limits: &SelfManaged, findings: &mut
 
 /// Of a document that is set aside the tenant keeps its endpoints, as many as it may have,
 /// and nothing passes between them or beyond.
-fn close(tenant: &mut Tenant, own: Document, limits: &SelfManaged) {
+fn close(tenant: &mut Tenant, own: Document, limits: &SelfManaged, shares: &Shares) {
     let name = tenant.name.value.clone();
     let mut tenants = own.tenants.into_iter();
     let Some(mine) = tenants.find(|one| one.name.value == name) else {
@@ -453,7 +506,7 @@ fn close(tenant: &mut Tenant, own: Document, limits: &SelfManaged) {
     tenant
         .endpoints
         .retain(|endpoint| foreign(endpoint, limits).is_none());
-    tenant.endpoints.truncate(limits.endpoints() as usize);
+    tenant.endpoints.truncate(shares.endpoints(limits));
     tenant.policy = Some(Policy {
         default: Some(Located::nowhere(Defaults::CLOSED)),
         rules: Vec::new(),
@@ -484,9 +537,14 @@ fn foreign(endpoint: &Endpoint, limits: &SelfManaged) -> Option<(Span, &'static 
             (None, None) => None,
         },
         Attach::Fifo(_) if limits.fifo() => None,
-        Attach::Fifo(_) => {
+        Attach::Vhost(_) if limits.vhost() => None,
+        attach => {
             let span = endpoint.attach.as_ref().map(|attach| attach.span);
-            Some((span.unwrap_or(endpoint.name.span), "a fifo"))
+            let what = match attach {
+                Attach::Fifo(_) => "a fifo",
+                _ => "a virtual machine's interface",
+            };
+            Some((span.unwrap_or(endpoint.name.span), what))
         }
     };
     wrong.filter(|_| guard!("spec-own-attach"))

@@ -162,6 +162,8 @@ pub enum Attach {
     Tap(Tap),
     /// By a channel in shared memory.
     Fifo(Fifo),
+    /// As a virtual machine's interface, by vhost-user.
+    Vhost(Vhost),
 }
 
 model! {
@@ -187,6 +189,25 @@ model! {
             /// Bytes of each direction: a power of two, 16KiB to 16MiB. Default: 1MiB.
             capacity: Located<Size>,
         }
+    }
+}
+
+model! {
+    /// A virtual machine's interface: a socket that a vhost-user front end connects to.
+    pub struct Vhost as "a virtual machine's interface" {
+        optional {
+            /// The user id that may connect, beside root. Default: 0.
+            owner: Located<u32>,
+            /// Pairs of queues, 1 to 16. Default: 1.
+            queues: Located<u32>,
+        }
+    }
+}
+
+impl Vhost {
+    /// Pairs of queues.
+    pub fn queues(&self) -> u32 {
+        self.queues.map_or(1, |q| q.value)
     }
 }
 
@@ -226,20 +247,26 @@ impl Decode for Attach {
                 capacity: None,
             }));
         }
+        if word(node, "vhost") {
+            return Some(Attach::Vhost(Vhost {
+                owner: None,
+                queues: None,
+            }));
+        }
         if not_word(
             node,
             "`attach`",
-            &["tap", "fifo"],
+            &["tap", "fifo", "vhost"],
             "{tap: {namespace: red-web1}}",
             findings,
         ) {
             return None;
         }
-        let (key, value) = choice(node, "`attach`", &["tap", "fifo"], findings)?;
-        if key == "tap" {
-            Decode::decode(value, findings).map(Attach::Tap)
-        } else {
-            Decode::decode(value, findings).map(Attach::Fifo)
+        let (key, value) = choice(node, "`attach`", &["tap", "fifo", "vhost"], findings)?;
+        match key {
+            "tap" => Decode::decode(value, findings).map(Attach::Tap),
+            "fifo" => Decode::decode(value, findings).map(Attach::Fifo),
+            _ => Decode::decode(value, findings).map(Attach::Vhost),
         }
     }
 }
@@ -248,6 +275,7 @@ impl Serialize for Attach {
         match self {
             Attach::Tap(tap) => one(serializer, "tap", tap),
             Attach::Fifo(fifo) => one(serializer, "fifo", fifo),
+            Attach::Vhost(vhost) => one(serializer, "vhost", vhost),
         }
     }
 }
@@ -257,11 +285,12 @@ impl JsonSchema for Attach {
     }
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "description": "`tap`, `fifo`, or either with its settings: `{tap: {...}}`, `{fifo: {...}}`",
+            "description": "`tap`, `fifo`, `vhost`, or one with its settings: `{tap: {...}}`, `{fifo: {...}}`, `{vhost: {...}}`",
             "anyOf": [
-                { "enum": ["tap", "fifo"] },
+                { "enum": ["tap", "fifo", "vhost"] },
                 keyed("tap", generator.subschema_for::<Tap>()),
                 keyed("fifo", generator.subschema_for::<Fifo>()),
+                keyed("vhost", generator.subschema_for::<Vhost>()),
             ]
         })
     }

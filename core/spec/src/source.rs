@@ -118,6 +118,13 @@ pub(crate) struct Section {
     pub span: Span,
 }
 
+impl Section {
+    /// How many bytes it has.
+    pub(crate) fn bytes(&self) -> usize {
+        self.span.end.saturating_sub(self.span.start) as usize
+    }
+}
+
 impl Source {
     pub(crate) fn new(name: &str, text: String) -> Source {
         let starts = text

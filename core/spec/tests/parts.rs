@@ -456,3 +456,131 @@ proptest! {
         let _ = spec::parse("x", text.as_bytes());
     }
 }
+
+/// The provider's: so many that manage themselves beside blue, each with these limits.
+fn many(tenants: usize, limits: &str) -> String {
+    let mut text = HOST.replace("{endpoints: 2, rules: 1}", limits);
+    for n in 0..tenants - 1 {
+        text += &format!("  - {{name: t{n}, self-managed: {limits}}}\n");
+    }
+    text
+}
+
+#[test]
+fn of_what_a_host_has_each_document_has_a_share_whatever_others_state() {
+    let endpoints = |count: usize| {
+        let all: Vec<String> = (0..count)
+            .map(|n| format!("{{name: e{n}, subnet: data}}"))
+            .collect();
+        BLUE.replace("10.1.1.0/24", "10.3.0.0/16")
+            .replace("endpoint: db1", "endpoint: e0")
+            .replace("{name: db1, subnet: data}", &all.join(", "))
+    };
+    // Promised are 40,000, and one of 16,384 is the provider's.
+    let host = many(100, "{endpoints: 400, rules: 1}");
+    assert!(read(&parts(&host, &[("blue", &endpoints(163))])).is_ok());
+    let over = parts(&host, &[("blue", &endpoints(164))]);
+    let found = read(&over).err().unwrap();
+    assert_eq!(found.len(), 1, "{found:?}");
+    let told = "164 endpoints, more than the 163 that this tenant may have, its share of the 16384";
+    assert!(
+        found[0].starts_with("blue:own.yaml:5:") && found[0].contains(told),
+        "{found:?}"
+    );
+    let closed = Parts {
+        aside: [("blue".to_owned(), Aside::Closed)].into(),
+        ..over
+    };
+    assert_eq!(read(&closed).unwrap().tenants[1].endpoints.len(), 163);
+    // Where all that was promised is there, it is had.
+    let few = many(40, "{endpoints: 400, rules: 1}");
+    assert!(read(&parts(&few, &[("blue", &endpoints(400))])).is_ok());
+
+    let accepts = |count: usize| {
+        let all: Vec<String> = (0..count)
+            .map(|n| {
+                format!(
+                    "{{name: a{n}, from: red, service: s{n}, as: [10.2.0.{}]}}",
+                    n + 1
+                )
+            })
+            .collect();
+        format!("{BLUE}    accepts: [{}]\n", all.join(", "))
+    };
+    let host = many(200, "{endpoints: 2, rules: 1}");
+    assert!(read(&parts(&host, &[("blue", &accepts(163))])).is_ok());
+    let found = wrong(&host, &accepts(164));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(
+        found[0].contains("164 acceptances, more than the 163"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn all_documents_together_leave_room_for_the_providers_and_each_other() {
+    let host = many(80, "{}");
+    let own = |name: &str, bytes: usize| {
+        let text = BLUE.replace("name: blue", &format!("name: {name}"));
+        format!("{text}#{}\n", "x".repeat(bytes - text.len() - 2))
+    };
+    let share = ((16 << 20) - host.len()) / 80;
+    let names: Vec<String> = (0..79)
+        .map(|n| format!("t{n}"))
+        .chain(["blue".into()])
+        .collect();
+    let all = |bytes: usize| {
+        let texts: Vec<String> = names.iter().map(|name| own(name, bytes)).collect();
+        let documents = names
+            .iter()
+            .map(String::as_str)
+            .zip(texts.iter().map(String::as_str));
+        parts(&host, &documents.collect::<Vec<_>>())
+    };
+    assert_eq!(read(&all(share)).err(), None);
+    // Who goes beyond its share is at fault, however many, and nobody else.
+    let mut over = all(share);
+    over.documents.get_mut("t7").unwrap().text = own("t7", share + 1);
+    let found = read(&over).err().unwrap();
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(
+        found[0].starts_with("t7:own.yaml:1:1 too-large")
+            && found[0].contains("its share of the 16777216"),
+        "{found:?}"
+    );
+    over.aside = [("t7".to_owned(), Aside::Whole)].into();
+    assert!(read(&over).is_ok());
+    // The provider's may have all of it, and no more.
+    let whole = |bytes: usize| format!("{HOST}#{}\n", "x".repeat(bytes - HOST.len() - 2));
+    let mut all = parts(&whole(16 << 20), &[("blue", BLUE)]);
+    all.aside = [("blue".to_owned(), Aside::Whole)].into();
+    assert!(read(&all).is_ok());
+    all.provider.text = whole((16 << 20) + 1);
+    let found = read(&all).err().unwrap();
+    assert!(found[0].starts_with("host.yaml:1:1 too-large"), "{found:?}");
+}
+
+#[test]
+fn who_is_at_fault_is_found_however_much_is_wrong_with_another() {
+    let host = many(4, "{}");
+    let own = |name: &str, wrong: usize| {
+        let text = BLUE.replace("name: blue", &format!("name: {name}"));
+        let keys: String = (0..wrong).map(|n| format!("wrong{n}: 1\n")).collect();
+        text + &keys
+    };
+    let texts =
+        [("blue", 150), ("t0", 2), ("t1", 0), ("t2", 1)].map(|(name, n)| (name, own(name, n)));
+    let documents: Vec<(&str, &str)> = texts.iter().map(|(n, t)| (*n, t.as_str())).collect();
+    let text = parts(&host, &documents).joined();
+    let errors = spec::parse("host.yaml", text.as_bytes()).unwrap_err();
+    let of = |name: &str| {
+        let file = format!("{name}:own.yaml");
+        errors
+            .findings
+            .iter()
+            .filter(|one| one.file() == file)
+            .count()
+    };
+    assert_eq!(["blue", "t0", "t1", "t2"].map(of), [100, 1, 0, 1]);
+    assert_eq!(errors.findings.len() + errors.more, 153);
+}

@@ -32,7 +32,15 @@ pub(crate) fn act(
         Decision::Drop(reason) => out.dropped(frame.from, reason),
         Decision::Absorb => {}
         Decision::Bridge(index) => match image.endpoints().get(index as usize) {
-            Some(endpoint) => unicast(state, image, frame, &Way::to(endpoint), None, head, out),
+            Some(endpoint) => unicast(
+                state,
+                image,
+                frame,
+                &Way::to(state, endpoint),
+                None,
+                head,
+                out,
+            ),
             None => out.dropped(frame.from, DropReason::UnknownMac),
         },
         Decision::Flood => {
@@ -73,12 +81,12 @@ struct Way {
 }
 
 impl Way {
-    fn to(endpoint: &Endpoint) -> Way {
+    fn to(state: &State, endpoint: &Endpoint) -> Way {
         Way {
             slot: endpoint.slot,
             tag: 0,
             mtu: endpoint.mtu,
-            features: endpoint.features,
+            features: endpoint.features & state.taken(endpoint.slot),
             admitted: admission::state(endpoint),
         }
     }
@@ -93,7 +101,10 @@ fn route(
     out: &mut impl Output,
 ) {
     let way = match hop.egress {
-        Egress::Endpoint(index) => image.endpoints().get(index as usize).map(Way::to),
+        Egress::Endpoint(index) => image
+            .endpoints()
+            .get(index as usize)
+            .map(|endpoint| Way::to(state, endpoint)),
         Egress::Outside {
             attachment,
             next_hop,
@@ -277,8 +288,8 @@ fn flood(
         let denied = denied_to_many(image, sender.endpoint.egress, frame);
         if let Some(denied) = &denied {
             trace::denied(out, denied);
+            out.decided(denied);
         }
-        state.tracking.decided = denied;
         return out.dropped(frame.from, DropReason::EgressRule);
     }
     let members = image.members_of(sender.subnet_index);
@@ -296,7 +307,7 @@ fn flood(
         let Some(endpoint) = image.endpoints().get(member.endpoint as usize) else {
             continue;
         };
-        let way = Way::to(endpoint);
+        let way = Way::to(state, endpoint);
         if way.admitted.is_err() || !passes_to_many(image, endpoint.ingress, frame) {
             continue;
         }

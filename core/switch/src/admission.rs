@@ -155,7 +155,7 @@ fn roles(sender: &Sender<'_>, ip: &Ip) -> Result<(), DropReason> {
     let roles = sender.endpoint.roles;
     let routes = match (ip.version, ip.transport) {
         (Version::V4, Transport::Icmp { kind, .. }) => {
-            matches!(kind, icmpv4::REDIRECT | ROUTER_ADVERT4)
+            matches!(kind, icmpv4::REDIRECT | icmpv4::ROUTER_ADVERT)
         }
         (Version::V6, Transport::Icmp { kind, .. }) => {
             matches!(kind, wire::nd::ROUTER_ADVERT | wire::nd::REDIRECT)
@@ -193,8 +193,6 @@ fn roles(sender: &Sender<'_>, ip: &Ip) -> Result<(), DropReason> {
 
 /// IGMP (RFC 3376).
 const IGMP: u8 = 2;
-/// ICMP router advertisement (RFC 1256).
-const ROUTER_ADVERT4: u8 = 9;
 
 /// Whether an address belongs to another endpoint of the sender's subnet, or to
 /// its gateway.

@@ -322,9 +322,16 @@ fn may_leave(ip: &Ip) -> Result<(), DropReason> {
     match ip.version {
         // Behind them the ports lie elsewhere.
         Version::V4 if ip.options => Err(DropReason::SourceRoute),
-        // What is for DHCP clients, whoever it is from.
-        Version::V4 if udp_to == Some(68) => Err(DropReason::DhcpServer),
-        Version::V6 if udp_to == Some(546) => Err(DropReason::DhcpServer),
+        // What is for DHCP clients and relays, whoever it is from.
+        Version::V4 if matches!(udp_to, Some(67 | 68)) => Err(DropReason::DhcpServer),
+        Version::V6 if matches!(udp_to, Some(546 | 547)) => Err(DropReason::DhcpServer),
+        // What a router alone says: where else to send, and that it is one.
+        Version::V4
+            if matches!(ip.transport, Transport::Icmp { kind, .. }
+                if matches!(kind, icmpv4::REDIRECT | icmpv4::ROUTER_ADVERT)) =>
+        {
+            Err(DropReason::RouterAdvert)
+        }
         // Addresses of the link, of a site (RFC 3879), and what nobody assigned there.
         Version::V6 if ip.destination.first() >= Some(&0xfe) => Err(DropReason::Martian),
         _ => Ok(()),

@@ -74,14 +74,15 @@ pub(crate) fn unusable_source(address: &[u8; 16]) -> bool {
     address::is_unspecified(address)
         || address::is_loopback(address)
         || address::is_multicast(address)
-        || *address == address::BROADCAST4
         || address::is_link_local(address)
-        || unmapped(address).is_some_and(|v4| v4[0] == 0)
+        // "This network", and what is reserved, with everybody at its end (RFC 1112, 4): the
+        // fabric lets no answer to those out.
+        || unmapped(address).is_some_and(|v4| v4[0] == 0 || v4[0] >= 0xf0)
 }
 
 /// Addresses that no packet may be routed to.
 pub(crate) fn unusable_destination(address: &[u8; 16]) -> bool {
-    unusable_source(address) || unmapped(address).is_some_and(|v4| v4[0] >= 0xf0)
+    unusable_source(address)
 }
 
 /// Who asks, and in whose name the switch answers.

@@ -36,7 +36,7 @@ mod work;
 
 pub use decision::{Answer, Decision, Egress, Hop};
 pub use finish::{Finish, finish, needed};
-pub use flow::{Connection, Cursor, Memory, Side, journal::bytes_for};
+pub use flow::{Connection, Cursor, Memory, Side, Tally, journal::bytes_for};
 pub use judgement::slot_of;
 pub use pipeline::Switch;
 pub use restoration::Restoration;
@@ -112,6 +112,10 @@ pub struct Decided {
     /// The sender's rule and the receiver's, and whether they log. No table: no rule; of
     /// a packet that is denied there is only the rule that does it.
     pub rules: [Option<(u32, bool)>; 2],
+    /// Packets on the wire that it is.
+    pub packets: u32,
+    /// Bytes of them.
+    pub bytes: u32,
 }
 
 /// What the switch does with frames: the caller's side of the ports.
@@ -137,6 +141,9 @@ pub trait Output {
     fn count(&mut self, slot: Slot, counter: Counter, n: u64);
     /// Rules decided about the ingress frame, which no connection knew.
     fn decided(&mut self, _decided: &Decided) {}
+    /// What passed of a connection by the rules that let it begin, and was not told before:
+    /// when it ends, and while it lives when the sweep comes by.
+    fn tallied(&mut self, _tally: &Tally) {}
     /// A step of the ingress frame on its way, where it is traced: see [`Switch::trace`].
     fn step(&mut self, _step: &Step) {}
 }

@@ -96,6 +96,7 @@ impl Switch {
             }
             out.decided(&decided);
         }
+        self.tell_tallies(out);
         if let Err(reason) = done {
             out.dropped(from, reason);
         }
@@ -111,12 +112,26 @@ impl Switch {
         }
         outside::tick(&mut self.state, image, now, out);
         self.state.tracking.sweep(image, now);
+        self.tell_tallies(out);
         self.state.plan();
+    }
+
+    /// Bound: connections that one frame, or one step of the sweep, ended or came by.
+    fn tell_tallies(&mut self, out: &mut impl Output) {
+        while let Some(tally) = self.state.tracking.connections.tallied() {
+            out.tallied(&tally);
+        }
     }
 
     /// When [`Switch::tick`] has something to do; `Nanos::MAX` = never.
     pub fn next_deadline(&self) -> Nanos {
         self.state.deadline
+    }
+
+    /// What a slot's port takes unfinished, `FEATURE_*`: as much of it as the image says too
+    /// is used. Everything, until this says otherwise.
+    pub fn takes(&mut self, slot: Slot, features: u16) {
+        self.state.take(slot, features);
     }
 
     /// Until when nothing need be taken from a slot: its endpoint or its tenant has used

@@ -6,7 +6,7 @@ use crate::meter::{Bucket, Meter, served};
 use crate::tracking::Tracking;
 use crate::{FABRIC, Nanos, Slot};
 use image::CompartmentImage;
-use image::compartment::{Endpoint, NONE, Rate, SUBNET_RA};
+use image::compartment::{Endpoint, FEATURE_ALL, NONE, Rate, SUBNET_RA};
 
 /// How a switch is set up.
 #[derive(Clone, Copy, Debug)]
@@ -141,6 +141,9 @@ pub(crate) struct NeighbourState {
 pub(crate) struct State {
     pub(crate) config: Config,
     pub(crate) ports: Vec<PortState>,
+    /// By slot: what its port takes unfinished, of what the image says it does. A guest says
+    /// that when it starts.
+    takes: Vec<u16>,
     pub(crate) tenants: Vec<TenantState>,
     pub(crate) subnets: Vec<SubnetState>,
     pub(crate) attachments: Vec<AttachmentState>,
@@ -161,6 +164,7 @@ impl State {
     pub(crate) fn new(config: Config) -> State {
         State {
             ports: vec![UNPLUGGED; config.slots.max(1)],
+            takes: vec![FEATURE_ALL; config.slots.max(1)],
             tenants: Vec::new(),
             subnets: Vec::new(),
             attachments: Vec::new(),
@@ -172,6 +176,19 @@ impl State {
             deadline: Nanos::MAX,
             ident: (config.seed >> 32) as u16,
             config,
+        }
+    }
+
+    /// `FEATURE_*` that a slot's port takes.
+    #[inline]
+    pub(crate) fn taken(&self, slot: Slot) -> u16 {
+        self.takes.get(slot as usize).copied().unwrap_or(0)
+    }
+
+    /// Says what it takes.
+    pub(crate) fn take(&mut self, slot: Slot, features: u16) {
+        if let Some(place) = self.takes.get_mut(slot as usize) {
+            *place = features;
         }
     }
 

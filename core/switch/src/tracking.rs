@@ -104,6 +104,15 @@ impl Tracking {
                 *owner = (endpoint.id, endpoint.connections);
             }
         }
+        if !owners.is_empty() {
+            // Who is not judged has the other side of connections, and no room of its own.
+            let slots = image
+                .endpoints()
+                .iter()
+                .map(|endpoint| endpoint.slot as usize);
+            let last = slots.max().unwrap_or_default();
+            owners.resize(owners.len().max(2 * last + 2), (NONE, 0));
+        }
         let keys = keys(self.seed);
         if owners != self.owners {
             let stays = |owner: u32| {

@@ -80,10 +80,12 @@ pub enum Counter {
     /// Times that the endpoint's frames were left where they are, its rate or its
     /// tenant's being used up.
     Paused = 15,
+    /// Switch: what handling the slot's frames took, by its price list, in bytes of copying.
+    Work = 16,
 }
 
 /// How many [`Counter`]s there are; they are numbered from 0.
-pub const COUNTERS: usize = 16;
+pub const COUNTERS: usize = 17;
 /// First word of the drops-by-reason array inside a slot's block.
 pub const DROPS_AT: usize = 32;
 /// Value of [`ProcessWord::Magic`]: "BHCOUNT1".

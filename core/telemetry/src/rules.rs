@@ -2,7 +2,9 @@
 //!
 //! Its first word says how many entries are used; entries of [`ENTRY_WORDS`] follow:
 //! the rule's number, connections that it let begin, packets that it let pass by
-//! themselves, packets that it denied. Entries only ever grow, also over restarts.
+//! themselves, packets that it denied. Entries only ever grow, also over restarts. Behind
+//! it, entry by entry ([`passed_word`]), is what passed and what did not: bytes let pass,
+//! packets of connections, bytes denied, zero. A page of a release before has no such part.
 
 use crate::counters::{PROCESS_WORDS, SLOT_WORDS};
 
@@ -10,8 +12,10 @@ use crate::counters::{PROCESS_WORDS, SLOT_WORDS};
 pub const MOST: usize = 1023;
 /// Words of an entry.
 pub const ENTRY_WORDS: usize = 4;
-/// Words of the table.
-pub const WORDS: usize = 8 + (MOST + 1) * ENTRY_WORDS;
+/// Words of the table of decisions.
+pub const DECIDED_WORDS: usize = 8 + (MOST + 1) * ENTRY_WORDS;
+/// Words of all of it.
+pub const WORDS: usize = DECIDED_WORDS + (MOST + 1) * ENTRY_WORDS;
 
 /// What a rule did about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,6 +49,23 @@ pub const fn used_word(slots: usize) -> usize {
 /// First word of an entry; the last one ([`MOST`]) is that of the others.
 pub const fn entry_word(slots: usize, entry: usize) -> usize {
     used_word(slots) + 8 + entry * ENTRY_WORDS
+}
+
+/// First word of what an entry's rule let pass or denied: see [`Passed`].
+pub const fn passed_word(slots: usize, entry: usize) -> usize {
+    used_word(slots) + DECIDED_WORDS + entry * ENTRY_WORDS
+}
+
+/// What is counted there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Passed {
+    /// Bytes on the wire that it let pass: by themselves, and of connections.
+    Bytes = 0,
+    /// Packets on the wire of connections that it let begin.
+    Packets = 1,
+    /// Bytes on the wire that it denied.
+    Denied = 2,
 }
 
 /// A logged packet, as it lies in the flight recorder's two words.

@@ -16,6 +16,8 @@ pub const UNREACHABLE: u8 = 3;
 pub const SOURCE_QUENCH: u8 = 4;
 /// Type: redirect.
 pub const REDIRECT: u8 = 5;
+/// Type: router advertisement (RFC 1256).
+pub const ROUTER_ADVERT: u8 = 9;
 /// Type: echo request.
 pub const ECHO_REQUEST: u8 = 8;
 /// Type: time exceeded.

@@ -136,6 +136,27 @@ pub(crate) fn pivot_to_working_directory() -> Result<()> {
     checked(unsafe { libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()) }).map(drop)
 }
 
+/// mount_setattr(2) of a mount and all below it: read-only, no set-user-id, no devices.
+/// From Linux 5.12, else `ENOSYS`.
+pub(crate) fn only_read_below(target: &CStr) -> Result<()> {
+    const RDONLY_NOSUID_NODEV: u64 = 1 | 2 | 4;
+    const RECURSIVE: libc::c_uint = 0x8000;
+    // struct mount_attr: what to set, to clear, propagation, a user namespace.
+    let attributes: [u64; 4] = [RDONLY_NOSUID_NODEV, 0, 0, 0];
+    // SAFETY: a C string, and so many bytes that the kernel reads.
+    checked(unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            libc::AT_FDCWD,
+            target.as_ptr(),
+            RECURSIVE,
+            attributes.as_ptr(),
+            size_of_val(&attributes),
+        )
+    })
+    .map(drop)
+}
+
 /// umount2(2).
 pub(crate) fn unmount(target: &CStr, flags: i32) -> Result<()> {
     // SAFETY: a C string and a number.

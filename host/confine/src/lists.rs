@@ -360,6 +360,12 @@ const SOLVING: &[Entry] = &[
     entry!(SYS_write, "its answer; last words"),
 ];
 
+/// A front end's connection and what calls its driver.
+const GUEST: &[Entry] = &[
+    entry!(SYS_accept4, "a front end"),
+    entry!(SYS_write, "a call to a guest's driver; last words"),
+];
+
 /// The list of a profile, in groups. A call may stand in several with different
 /// forms. Empty = no filter (supervisor, baseline).
 pub fn groups(profile: Profile) -> &'static [&'static [Entry]] {
@@ -368,6 +374,7 @@ pub fn groups(profile: Profile) -> &'static [&'static [Entry]] {
         Profile::Auditor => &[RUNTIME, CONTROL, WAITING, PORTS, PRECISE_WAITING],
         Profile::Verifier => &[RUNTIME, CONTROL, REPORTING],
         Profile::Solver => &[RUNTIME, CONTROL, SOLVING],
+        Profile::Vhost => &[RUNTIME, CONTROL, GUEST],
         Profile::Controller => &[RUNTIME, CONTROL, WAITING, PORTS, THREADS, SERVING, STORING],
         Profile::Supervisor | Profile::Baseline => &[],
     }

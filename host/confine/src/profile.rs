@@ -17,6 +17,8 @@ pub enum Profile {
     Verifier,
     /// The solver: a text in, a pipe out; becomes the host's z3, whose libraries it reads.
     Solver,
+    /// A virtual machine's interface: a front end's socket and descriptors, a switch's socket.
+    Vhost,
     /// The controller: threads, an accepted unix socket, files below one directory.
     Controller,
     /// The supervisor: keeps its privilege; no stage applies.
@@ -37,6 +39,7 @@ impl Profile {
             Profile::Auditor => "auditor",
             Profile::Verifier => "verifier",
             Profile::Solver => "solver",
+            Profile::Vhost => "vhost",
             Profile::Controller => "controller",
             Profile::Supervisor => "supervisor",
             Profile::Baseline => "baseline",
@@ -51,19 +54,20 @@ impl Profile {
     }
 
     /// Every profile.
-    pub const ALL: [Profile; 8] = [
+    pub const ALL: [Profile; 9] = [
         Profile::Switch,
         Profile::Fabric,
         Profile::Auditor,
         Profile::Verifier,
         Profile::Solver,
+        Profile::Vhost,
         Profile::Controller,
         Profile::Supervisor,
         Profile::Baseline,
     ];
 
     /// Descriptors that it starts with, from 3 on. Switch, fabric, auditor,
-    /// verifier and baseline: the control socket. Controller: the control socket, the listening
+    /// verifier, vhost helper and baseline: the control socket. Controller: the control socket, the listening
     /// API socket, its state directory. Solver: the control socket, the program that it
     /// becomes. Others: whatever they were given.
     pub const fn descriptors(self) -> u32 {
@@ -72,6 +76,7 @@ impl Profile {
             | Profile::Fabric
             | Profile::Auditor
             | Profile::Verifier
+            | Profile::Vhost
             | Profile::Baseline => 1,
             Profile::Solver => 2,
             Profile::Controller => 3,

@@ -1,6 +1,7 @@
 //! The root stage: an empty, read-only directory in place of the host's tree.
 
-use crate::kernel::{mount, pivot_to_working_directory, unmount};
+use crate::kernel::{mount, only_read_below, pivot_to_working_directory, unmount};
+use guard::guard;
 use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 use std::ffi::CStr;
@@ -64,9 +65,16 @@ fn show_libraries() -> Result<(), Errno> {
         rustix::fs::mkdir(here, mode)?;
         let bind = libc::MS_BIND | libc::MS_REC;
         mount(Some(path), here, None, bind, None)?;
-        let strict = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV;
-        let again = libc::MS_REMOUNT | libc::MS_BIND | strict;
-        mount(None, here, None, again, None)?;
+        match guard!("libraries-below").then(|| only_read_below(here)) {
+            Some(Ok(())) => {}
+            // An older kernel, or not looked at: what is mounted below stays as it is.
+            Some(Err(Errno::NOSYS)) | None => {
+                let strict = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV;
+                let again = libc::MS_REMOUNT | libc::MS_BIND | strict;
+                mount(None, here, None, again, None)?;
+            }
+            Some(Err(error)) => return Err(error),
+        }
     }
     Ok(())
 }

@@ -38,6 +38,12 @@ impl ProducerEnd {
     pub(crate) fn header(&self) -> [u64; HEADER_WORDS] {
         header(&self.own)
     }
+
+    /// Copies bytes from another mapping to offset `at` of the data.
+    #[inline]
+    pub(crate) fn copy_from(&self, from: &Mapping, from_at: usize, at: usize, len: usize) {
+        from.copy_to(from_at, &self.own, DATA_AT + at, len);
+    }
 }
 
 impl ConsumerEnd {
@@ -56,6 +62,12 @@ impl ConsumerEnd {
     }
     pub(crate) fn header(&self) -> [u64; HEADER_WORDS] {
         header(&self.peer)
+    }
+
+    /// Copies bytes from offset `at` of the data into another mapping.
+    #[inline]
+    pub(crate) fn copy_out_to(&self, at: usize, to: &WritableMapping, to_at: usize, len: usize) {
+        self.peer.copy_to(DATA_AT + at, to, to_at, len);
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! - [`Direction`], [`Pool`], [`attach`]: channels (`docs/fifo.md`) over memory files.
 //! - [`Words`], [`PeerWords`], [`CountersPage`], [`Recorder`]: pages of counters.
+//! - [`Guest`]: the memory of a virtual machine, as its vhost-user front end shares it.
 //! - [`SealedImage`]: table images that nobody can write any more.
 //!
 //! No type here gives a reference to memory that another process can write: bytes
@@ -11,7 +12,9 @@
 mod bell;
 mod channel;
 mod end;
+mod fault;
 mod file;
+mod guest;
 mod mapping;
 mod pages;
 mod pool;
@@ -25,6 +28,7 @@ pub use channel::{
 };
 pub use end::{ConsumerEnd, ProducerEnd};
 pub use file::{is_sealed_shape, memory_file, read_only, sparse_file};
+pub use guest::{Guest, GuestError, MAX_REGIONS, Region};
 pub use pages::{CountersPage, PeerWords, Recorder, Words};
 pub use pool::{Direction, Pair, Pool};
 pub use ring::{Breach, Doorbell, Geometry, PushError, State};

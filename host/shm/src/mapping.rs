@@ -75,7 +75,8 @@ impl Mapping {
         Ok(mapping)
     }
 
-    fn own(base: *mut c_void, len: usize) -> io::Result<Mapping> {
+    /// What was mapped already.
+    pub(crate) fn own(base: *mut c_void, len: usize) -> io::Result<Mapping> {
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Mapping { base, len })
     }
@@ -172,6 +173,17 @@ impl Mapping {
 }
 
 impl WritableMapping {
+    /// One that was made to be written.
+    pub(crate) fn adopt(mapping: Mapping) -> WritableMapping {
+        WritableMapping(mapping)
+    }
+
+    /// Where it begins.
+    #[inline]
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.0.base.as_ptr()
+    }
+
     /// As [`Mapping::new`].
     pub(crate) fn new(fd: BorrowedFd<'_>, len: usize) -> io::Result<WritableMapping> {
         Ok(WritableMapping(Mapping::map(fd, len, WRITE)?))

@@ -115,12 +115,15 @@ impl CountersPage {
     /// # Errors
     /// As [`Words::map`].
     pub fn open(fd: impl AsFd, slots: usize) -> io::Result<CountersPage> {
-        // A release before made pages without room for rules: stores there do nothing.
+        // Releases before made pages without room for rules, or for their bytes: stores
+        // there do nothing.
         let bytes = counters::bytes_for(slots);
         let without = bytes - telemetry::rules::WORDS * 8;
+        let before = [without, without + telemetry::rules::DECIDED_WORDS * 8];
         let size = rustix::fs::fstat(fd.as_fd())?.st_size;
-        let words = match usize::try_from(size) == Ok(without) {
-            true => Words::map(fd, without)?,
+        let size = usize::try_from(size).unwrap_or(0);
+        let words = match before.contains(&size) {
+            true => Words::map(fd, size)?,
             false => Words::map(fd, bytes)?,
         };
         words.store(ProcessWord::Slots as usize, slots as u64);

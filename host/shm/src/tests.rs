@@ -388,6 +388,22 @@ fn a_counters_page_of_before_has_no_room_for_rules_and_serves() {
     let peer = PeerWords::map(&fd).expect("maps");
     assert_eq!(peer.load(counters::counter_word(3, Counter::RxFrames)), 5);
     assert_eq!(page.words().load(telemetry::rules::used_word(4)), 0);
+    // One that was made before their bytes were counted has them, and no bytes.
+    let before = before + telemetry::rules::DECIDED_WORDS * 8;
+    let fd = memory_file("counters", before).expect("memory");
+    let page = CountersPage::open(&fd, 4).expect("maps");
+    for word in [
+        telemetry::rules::entry_word(4, telemetry::rules::MOST),
+        telemetry::rules::passed_word(4, 0),
+    ] {
+        page.add(word, 1);
+    }
+    let load = |word| page.words().load(word);
+    assert_eq!(
+        load(telemetry::rules::entry_word(4, telemetry::rules::MOST)),
+        1
+    );
+    assert_eq!(load(telemetry::rules::passed_word(4, 0)), 0);
 }
 
 #[test]

@@ -1,16 +1,23 @@
 //! Who did what, when, and what came of it: appended, never changed.
 //!
 //! Each entry has the digest of the one before, so that none can be changed, taken out or
-//! put in between unnoticed. What grows too old or too much goes from the oldest on, and
-//! an entry of its own says up to where. Who can write the file can still write the whole
-//! chain anew, or cut its end: against that, keep the digest of the last one elsewhere.
+//! put in between unnoticed. What grows too old goes, and of what grows too much the
+//! oldest of whoever has most; an entry of its own says so (`cut`). Who can write the file
+//! can still write the whole chain anew, or cut its end: against that, keep the digest of
+//! the last one elsewhere.
 
 use crate::{Store, StoreError, decode, encode, wrong};
 use api::{AuditCheck, AuditEntry};
+use cut::Gap;
 use guard::guard;
-use redb::{ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
+use redb::{
+    ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransaction,
+};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use std::fmt::Write;
+
+mod cut;
 
 const AUDIT: TableDefinition<'static, u64, &[u8]> = TableDefinition::new("audit");
 /// Bytes of what one entry says, at most; the rest is counted.
@@ -84,17 +91,20 @@ impl Store {
             whole: true,
             ..AuditCheck::default()
         };
+        let mut gaps = self.gaps()?;
         // From the newest to the oldest: (its number, what it says of the one before).
         let mut later: Option<(u64, String)> = None;
-        // Where the newest entry about a cut says that the log begins, after what digest.
-        let mut cut: Option<(u64, String)> = None;
+        // What the newest entry about a cut says of what is gone.
+        let mut cut: Option<String> = None;
         let mut broken = Vec::new();
+        let of_gaps = cut::digest(&gaps);
         self.each_audited(|entry| {
             check.entries += 1;
+            let after = |(number, previous): &(u64, String)| {
+                entry.number.checked_add(1) == Some(*number) && *previous == entry.digest
+            };
             let follows = match &later {
-                Some((number, previous)) => {
-                    entry.number.checked_add(1) == Some(*number) && *previous == entry.digest
-                }
+                Some(one) => after(one) || cut::before(&gaps, one).is_some_and(|one| after(&one)),
                 None => {
                     check.last = entry.number;
                     check.head = entry.digest.clone();
@@ -105,20 +115,49 @@ impl Store {
                 broken.push(entry.number);
             }
             if entry.kind == CUT && cut.is_none() {
-                cut = begins(&entry);
+                // One of an earlier release says where the log begins.
+                gaps.extend(cut::beginning(&entry.object));
+                cut = Some(entry.object);
             }
-            later = Some((entry.number, entry.previous.clone()));
+            later = Some((entry.number, entry.previous));
             true
         })?;
-        let (first, previous) = later.unwrap_or_default();
-        check.first = first;
-        let began = cut.unwrap_or((0, NOTHING.to_owned()));
-        if check.entries > 0 && guard!("audit-begin") && (first, previous) != began {
-            broken.push(first);
+        if let Some(oldest) = later {
+            check.first = oldest.0;
+            let first_of_all = (0, NOTHING.to_owned());
+            let begins = oldest == first_of_all
+                || cut::before(&gaps, &oldest).is_some_and(|one| one == first_of_all);
+            if guard!("audit-begin") && !begins {
+                broken.push(oldest.0);
+            }
+            // What is gone is what the newest cut, in the chain, says that it is.
+            let said = match cut {
+                Some(said) => cut::beginning(&said).is_some() || said == of_gaps,
+                None => gaps.is_empty(),
+            };
+            if guard!("audit-gaps") && !said {
+                broken.push(oldest.0);
+            }
         }
         check.whole = broken.is_empty();
         check.broken = broken.iter().rev().take(16).copied().collect();
         Ok(check)
+    }
+
+    /// What is gone, by the number it begins with.
+    fn gaps(&mut self) -> Result<BTreeMap<u64, Gap>, StoreError> {
+        let read = self.database()?.begin_read().map_err(|e| wrong(e.into()))?;
+        let table = match read.open_table(cut::GAPS) {
+            Ok(table) => table,
+            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(BTreeMap::new()),
+            Err(error) => return Err(wrong(error.into())),
+        };
+        let mut gaps = BTreeMap::new();
+        for row in table.iter().map_err(|e| wrong(e.into()))? {
+            let (from, value) = row.map_err(|e| wrong(e.into()))?;
+            gaps.insert(from.value(), decode(value.value())?);
+        }
+        Ok(gaps)
     }
 
     /// Reads all bytes of it once.
@@ -173,59 +212,27 @@ pub fn append(write: &WriteTransaction, deeds: &[Deed], bounds: Bounds) -> Resul
         table.insert(number, encode(&entry).as_slice())?;
         previous = entry.digest;
         number += 1;
-        Ok::<u64, redb::Error>(number)
+        Ok::<(), redb::Error>(())
     };
-    let mut next = 0;
     for deed in deeds {
-        next = add(&mut table, deed.0.clone())?;
+        add(&mut table, deed.0.clone())?;
     }
     // Cut now and then, some at a time: a cut is an entry too.
-    let oldest = |table: &redb::Table<'_, u64, &[u8]>| {
-        let bytes = table.first()?.map(|(_, value)| value.value().to_vec());
-        Ok::<_, redb::Error>(bytes.and_then(|bytes| decode::<AuditEntry>(&bytes).ok()))
-    };
-    let beyond = |entry: &AuditEntry, most: u64, age_s: u64| {
-        let old = newest.saturating_sub(age_s.saturating_mul(1000)) > entry.time_ms;
-        next - entry.number > most || old
-    };
-    let (most, age_s) = (bounds.entries.max(deeds.len() as u64), bounds.age_s);
-    let due = oldest(&table)?
-        .is_some_and(|entry| beyond(&entry, most + most / 16, age_s.saturating_add(age_s / 16)));
+    let most = bounds.entries.max(deeds.len() as u64);
+    let old_ms = |age_s: u64| newest.saturating_sub(age_s.saturating_mul(1000));
+    let oldest = table.first()?.map(|(_, value)| value.value().to_vec());
+    let oldest = oldest.and_then(|bytes| decode::<AuditEntry>(&bytes).ok());
+    let age_s = bounds.age_s.saturating_add(bounds.age_s / 16);
+    let due = table.len()? > most + most / 16
+        || oldest.is_some_and(|entry| entry.time_ms < old_ms(age_s));
     if !due {
         return Ok(());
     }
-    let mut went: Option<AuditEntry> = None;
-    let mut count = 0_u64;
-    // Bound: each turn takes one out, and the newest stays.
-    while let Some(entry) = oldest(&table)?
-        && entry.number + 1 < next
-        && beyond(&entry, most, age_s)
-    {
-        table.remove(entry.number)?;
-        went = Some(entry);
-        count += 1;
-    }
-    if let Some(went) = went {
-        let cut = AuditEntry {
-            time_ms: newest,
-            kind: CUT.into(),
-            object: format!("{} {}", went.number + 1, went.digest),
-            details: vec![format!(
-                "{count} entries up to number {} were too old or too many and are gone",
-                went.number
-            )],
-            outcome: "done".into(),
-            ..AuditEntry::default()
-        };
-        add(&mut table, cut)?;
+    if let Some(mut gone) = cut::cut(write, &mut table, most, old_ms(bounds.age_s))? {
+        gone.time_ms = newest;
+        add(&mut table, gone)?;
     }
     Ok(())
-}
-
-/// The number that the log begins with since this cut, and the digest before it.
-fn begins(cut: &AuditEntry) -> Option<(u64, String)> {
-    let (number, digest) = cut.object.split_once(' ')?;
-    Some((number.parse().ok()?, digest.to_owned()))
 }
 
 /// SHA-256 of all of an entry but its digest, hex.

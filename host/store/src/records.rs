@@ -145,4 +145,8 @@ pub struct SeenTarget {
     pub crossed: [u64; 4],
     /// What its switch said of each slot.
     pub slots: std::collections::BTreeMap<u32, [u64; 5]>,
+    /// What handling each slot's frames took, by what it said.
+    pub work: std::collections::BTreeMap<u32, u64>,
+    /// What it said of each rule, by its number.
+    pub rules: std::collections::BTreeMap<u32, [u64; 6]>,
 }

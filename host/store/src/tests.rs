@@ -381,6 +381,105 @@ fn the_audit_log_is_bounded_and_says_what_went() {
 }
 
 #[test]
+fn who_does_much_pushes_nobody_elses_history_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let bounds = Bounds {
+        age_s: 1000,
+        entries: 40,
+    };
+    let mut store = open(file(&folder.path().join("s")))
+        .unwrap()
+        .bounded(bounds);
+    let by = |tenant: &str, kind: &str, time_ms| {
+        let mut deed = deed(time_ms, tenant);
+        (deed.0.by, deed.0.kind) = (tenant.into(), kind.into());
+        deed
+    };
+    for time in 0..3 {
+        for (tenant, kind) in [("", "apply"), ("", "shared"), ("green", "apply")] {
+            store.note(&[by(tenant, kind, time)]).unwrap();
+        }
+    }
+    for time in 3..300 {
+        let tenant = ["red", "blue"][time as usize % 2];
+        store.note(&[by(tenant, "revoke", time)]).unwrap();
+        // What follows from what they state is nobody else's loss either.
+        store.note(&[by("", "ended", time)]).unwrap();
+        let check = store.audit_check().unwrap();
+        assert!(check.whole && check.entries <= 43, "{check:?}");
+    }
+    let left = store.audit(0, u64::MAX, usize::MAX, |_| true).unwrap();
+    let of = |by: &str, kind: &str| {
+        let all = left.iter();
+        all.filter(|one| one.by == by && one.kind == kind).count()
+    };
+    assert_eq!(of("green", "apply"), 3);
+    assert_eq!((of("", "apply"), of("", "shared")), (3, 3));
+    assert!(of("red", "revoke") > 5 && of("blue", "revoke") > 5);
+    let mut said = left.iter().filter(|one| one.kind == "cut");
+    let said = said.any(|one| {
+        one.details
+            .iter()
+            .any(|line| line.ends_with("of tenant red"))
+    });
+    assert!(said);
+    // What is taken out is missed, also where what is remembered is made to fit.
+    let one = left.iter().find(|one| one.by == "green").unwrap();
+    let bytes = encode(one);
+    tamper(&mut store, one.number, None);
+    assert!(!store.audit_check().unwrap().whole);
+    forget(&mut store, one);
+    let check = store.audit_check().unwrap();
+    assert_eq!((check.whole, check.broken.len()), (false, 1), "{check:?}");
+    tamper(&mut store, one.number, Some(&bytes));
+    assert!(!store.audit_check().unwrap().whole);
+}
+
+/// Makes one that is missing one of those that a cut took.
+fn forget(store: &mut Store, entry: &api::AuditEntry) {
+    let table: TableDefinition<'static, u64, &[u8]> = TableDefinition::new("audit-gaps");
+    let write = store.database().unwrap().begin_write().unwrap();
+    {
+        let mut table = write.open_table(table).unwrap();
+        let gap = serde_json::json!({
+            "to": entry.number, "previous": entry.previous, "digest": entry.digest,
+        });
+        table
+            .insert(entry.number, gap.to_string().as_bytes())
+            .unwrap();
+    }
+    write.commit().unwrap();
+}
+
+#[test]
+fn a_log_that_an_earlier_release_cut_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let bounds = Bounds {
+        age_s: 1000,
+        entries: 10,
+    };
+    let mut store = open(file(&folder.path().join("s")))
+        .unwrap()
+        .bounded(bounds);
+    for time in 0..6 {
+        store.note(&[deed(time, "a")]).unwrap();
+    }
+    let all = store.audit(0, u64::MAX, usize::MAX, |_| true).unwrap();
+    let mut cut = deed(6, &format!("3 {}", all[2].digest));
+    cut.0.kind = "cut".into();
+    store.note(&[cut]).unwrap();
+    assert!(store.audit_check().unwrap().whole);
+    for number in 0..3 {
+        tamper(&mut store, number, None);
+    }
+    for time in 7..40 {
+        let check = store.audit_check().unwrap();
+        assert!(check.whole && check.first > 2, "{check:?}");
+        store.note(&[deed(time, "a")]).unwrap();
+    }
+}
+
+#[test]
 fn a_long_entry_is_cut_to_its_first_lines() {
     let folder = tempfile::tempdir().unwrap();
     let mut store = open(file(&folder.path().join("s"))).unwrap();

@@ -46,10 +46,7 @@ impl Store {
             let before = before.map(|bytes| decode(bytes.value())).transpose()?;
             let mut sum: Vec<UsageRow> = before.unwrap_or_default();
             for row in rows {
-                let name = |row: &UsageRow| {
-                    [&row.tenant, &row.endpoint, &row.agreement].map(String::clone)
-                };
-                let is = |one: &&mut UsageRow| name(one) == name(row);
+                let is = |one: &&mut UsageRow| one.name() == row.name();
                 match sum.iter_mut().find(is) {
                     Some(one) => one.add(row),
                     None => sum.push(row.clone()),

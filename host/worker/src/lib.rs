@@ -18,9 +18,11 @@ use confine::{Profile, descriptor, enter};
 use guard::guard;
 use image::map::{MapError, NOT_SEALED};
 use ring::{Breach, Geometry};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use seqpacket::{Fds, Socket};
 use shm::{AttachError, Channel, ChannelFds, SealedImage, Start};
+use std::os::fd::AsFd;
 
 /// The control socket's descriptor, where the supervisor placed it.
 const CONTROL: u32 = 3;
@@ -43,6 +45,25 @@ pub fn start(profile: Profile, role: u32) -> Result<Socket, Box<dyn std::error::
     };
     control.send(&Message::new(0, &ready), &[])?;
     Ok(control)
+}
+
+/// Waits for what the supervisor says next; `None`: it is gone.
+///
+/// # Errors
+/// The kernel's, or what came is no message.
+pub fn next(control: &Socket) -> Result<Option<(Message, Fds)>, Box<dyn std::error::Error>> {
+    loop {
+        match poll(&mut [PollFd::new(&control.as_fd(), PollFlags::IN)], None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        match control.recv() {
+            Ok(None) => {}
+            Ok(got) => return Ok(got),
+            Err(seqpacket::Error::Closed) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// The channel that was handed over with this message.

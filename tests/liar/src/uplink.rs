@@ -12,6 +12,8 @@ const EVERYBODY: [u8; 6] = [0xff; 6];
 /// Addresses that its tenant has inside.
 const INSIDE4: [u8; 4] = [10, 9, 0, 10];
 const INSIDE6: [u8; 16] = [0xfd, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10];
+/// Where a packet may go.
+const BEYOND4: [u8; 4] = [198, 51, 100, 2];
 /// Who is somebody else there.
 const OTHER6: [u8; 16] = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x99];
 const NODES6: [u8; 16] = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
@@ -26,7 +28,42 @@ pub fn forge(own: &Attachment, n: u64) -> Vec<u8> {
     let pick = |n: u64, of: usize| (n % of as u64) as usize;
     let to = [ALL_NODES, ROUTER, EVERYBODY][pick(n / 2, 3)];
     if n.is_multiple_of(100) {
-        return udp4(ROUTER, own.mac, own.address4, (1024, 53), 0x45);
+        let mut frame = udp4(ROUTER, own.mac, own.address4, (1024, 53), 0x45);
+        put(&mut frame, 30, &BEYOND4);
+        ipv4_sum(&mut frame);
+        return frame;
+    }
+    // To one station and from where it may, as its tenant's packets go: an answer to a relay
+    // of DHCP's, a redirect or a router's advertisement, and what no router sends on.
+    match n % 12 {
+        4 => {
+            let mut frame = udp4(ROUTER, own.mac, own.address4, (67, 67), 0x45);
+            put(&mut frame, 30, &BEYOND4);
+            ipv4_sum(&mut frame);
+            return frame;
+        }
+        7 => {
+            let relayed = [&[2, 35, 2, 35, 0, 12, 0, 0][..], MARK].concat();
+            let mut frame = six(ROUTER, own.mac, (own.address6, OTHER6), 58, 17, &relayed);
+            put(&mut frame, 21, &[64]);
+            return frame;
+        }
+        8 => {
+            let mut frame = udp4(ROUTER, own.mac, own.address4, (0, 0), 0x45);
+            put(&mut frame, 23, &[1]);
+            put(
+                &mut frame,
+                34,
+                &[[5, 9][pick(n / 12, 2)], 1, 0, 0, 0, 0, 0, 0],
+            );
+            let sum = frame.get(34..60).map(wire::checksum::internet);
+            put(&mut frame, 36, &sum.unwrap_or(0).to_be_bytes());
+            put(&mut frame, 30, &BEYOND4);
+            ipv4_sum(&mut frame);
+            return frame;
+        }
+        10 => return not_sent_on(own, pick(n / 12, 4)),
+        _ => {}
     }
     if n.is_multiple_of(2) {
         let from = [own.address4, INSIDE4][pick(n / 6, 2)];
@@ -71,6 +108,22 @@ pub fn forge(own: &Attachment, n: u64) -> Vec<u8> {
     };
     let destination = if protocol == 17 { CLIENT6 } else { NODES6 };
     six(to, own.mac, (from, destination), header, protocol, &message)
+}
+
+/// VRRP as its routers say it, with the highest time to live, to their group and to a host;
+/// IGMP to all nodes' group, and UDP to everybody.
+fn not_sent_on(own: &Attachment, nth: usize) -> Vec<u8> {
+    let (to, protocol, ttl) = [
+        ([224, 0, 0, 18], 112, 255),
+        ([192, 0, 2, 1], 112, 255),
+        ([224, 0, 0, 1], 2, 1),
+        ([255; 4], 17, 64),
+    ][nth];
+    let mut frame = udp4(ROUTER, own.mac, own.address4, (1025, 1025), 0x45);
+    put(&mut frame, 22, &[ttl, protocol]);
+    put(&mut frame, 30, &to);
+    ipv4_sum(&mut frame);
+    frame
 }
 
 fn udp4(to: [u8; 6], from: [u8; 6], source: [u8; 4], ports: (u16, u16), version: u8) -> Vec<u8> {

@@ -90,12 +90,13 @@ pub fn done(applied: &Applied) -> String {
         "nothing to do: the host is as the spec says\n",
     );
     if !applied.plan.changes.is_empty() {
-        let _ = writeln!(
-            out,
-            "epoch {} runs, in {:.1} ms",
-            applied.epoch,
-            applied.took_us as f64 / 1000.0
-        );
+        // A token is not told which epoch of the host that is.
+        let what = match applied.epoch {
+            0 => "it runs".to_owned(),
+            epoch => format!("epoch {epoch} runs"),
+        };
+        let took = applied.took_us as f64 / 1000.0;
+        let _ = writeln!(out, "{what}, in {took:.1} ms");
     }
     out.push_str(&warnings(&applied.plan));
     out
@@ -218,20 +219,7 @@ impl SpecText {
 
 /// All that is wrong with a spec: for programs as one fault, for people with snippets.
 fn refused(errors: &SpecErrors) -> Trouble {
-    let findings: Vec<Finding> = errors
-        .findings
-        .iter()
-        .map(|finding| Finding {
-            code: finding.code.into(),
-            message: finding.message.clone(),
-            place: Where {
-                file: finding.file().into(),
-                line: finding.line(),
-                column: finding.column(),
-            },
-            help: finding.help.clone(),
-        })
-        .collect();
+    let findings: Vec<Finding> = errors.findings.iter().map(Finding::from).collect();
     let first = findings.first().cloned().unwrap_or_default();
     let mut fault = Fault::new("spec", Whose::User, first.message, first.help);
     fault.place = Some(first.place);

@@ -46,6 +46,7 @@ fn rendered(asked: &Explain, answer: &Explanation) -> String {
             (_, 0) => "no way: nothing joins the two",
             (0, _) => "NOT allowed",
             (yes, all) if yes < all => "allowed over one family only",
+            _ if ways.iter().any(|way| way.half) => "allowed on this side",
             _ => "allowed",
         };
         let _ = writeln!(out, "{from} to {to}, {what}: {word}");
@@ -106,6 +107,16 @@ fn note(way: &Way) -> Option<String> {
         _ => "",
     };
     match &way.service {
+        Some(service) if way.half => {
+            let is = match service.offered {
+                true => "",
+                false => ", which does not offer that",
+            };
+            Some(format!(
+                "{} to {}: by the agreement on {}{is}; what the other side's rules say is not known here{answers}",
+                way.source, way.destination, service.offer
+            ))
+        }
         Some(service)
             if (&service.source, &service.destination) == (&way.source, &way.destination) =>
         {
@@ -125,14 +136,15 @@ fn note(way: &Way) -> Option<String> {
             } else {
                 ", which does not offer that port"
             };
+            let source = match service.pool.as_str() {
+                "" => service.source.clone(),
+                one if one == format!("{}/32", service.source) => service.source.clone(),
+                one if one == format!("{}/128", service.source) => service.source.clone(),
+                pool => format!("one of {pool}"),
+            };
             Some(format!(
-                "{} to {}: the service {} (tag {}){is}; there it is {} to {}{answers}",
-                way.source,
-                way.destination,
-                service.offer,
-                service.tag,
-                service.source,
-                service.destination
+                "{} to {}: the service {} (tag {}){is}; there it is {source} to {}{answers}",
+                way.source, way.destination, service.offer, service.tag, service.destination
             ))
         }
         None if answers.is_empty() => None,
@@ -173,6 +185,8 @@ mod tests {
                 ],
                 service: Some(api::Translation {
                     offer: "red/db".into(),
+                    source: "10.9.0.0".into(),
+                    pool: "10.9.0.0/28".into(),
                     ..Default::default()
                 }),
                 ..Way::default()
@@ -184,11 +198,38 @@ mod tests {
             "blue/app1 to red/db1, tcp 22: NOT allowed\n",
             "from blue/x v4  deny  rule r",
             "the service red/db (tag 0), which does not offer that port",
+            "there it is one of 10.9.0.0/28 to",
             "red/db1 to blue/app1, tcp 22: no way: nothing joins the two\n",
         ] {
             assert!(shown.contains(part), "{part}: {shown}");
         }
         // Red's switch never sees it.
         assert!(!shown.contains("to red/x"), "{shown}");
+        // A tenant's token is told its own half.
+        let half = Explanation {
+            allowed: true,
+            there: vec![Way {
+                source: "10.1.1.1".into(),
+                destination: "10.1.2.1".into(),
+                allowed: true,
+                answers: true,
+                half: true,
+                verdicts: vec![verdict("blue", "egress", "allow")],
+                service: Some(api::Translation {
+                    offer: "red/db".into(),
+                    offered: true,
+                    ..Default::default()
+                }),
+                ..Way::default()
+            }],
+            back: vec![],
+        };
+        let shown = rendered(&asked, &half);
+        for part in [
+            "tcp 22: allowed on this side\n",
+            "10.1.1.1 to 10.1.2.1: by the agreement on red/db; what the other side's rules say is not known here\n",
+        ] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
     }
 }

@@ -96,15 +96,25 @@ pub async fn rules(wanted: &args::Rules, client: &Client, json: bool) -> Result<
 }
 
 fn rendered_rules(rules: &Rules) -> String {
-    let mut table = Table::new(&["RULE", "AT", ">CONNECTIONS", ">PACKETS", ">DENIED"]);
+    let mut table = Table::new(&[
+        "RULE",
+        "AT",
+        ">CONNECTIONS",
+        ">PACKETS",
+        ">BYTES",
+        ">DENIED",
+        ">BYTES",
+    ]);
     for count in &rules.rules {
         let place = count.rule.place.as_ref();
         table.row([
             named(&count.rule),
             place.map_or_else(String::new, |at| format!("{}:{}", at.file, at.line)),
             grouped(count.connections),
-            grouped(count.packets),
+            grouped(count.packets.saturating_add(count.carried)),
+            bytes(count.bytes),
             grouped(count.denied),
+            bytes(count.denied_bytes),
         ]);
     }
     let mut out = table.to_string();
@@ -166,7 +176,10 @@ mod tests {
             rule: rule("rule", "red/web"),
             connections: 1234,
             denied: 5,
-            ..RuleCount::default()
+            packets: 2,
+            carried: 10,
+            bytes: 7 << 10,
+            denied_bytes: 300,
         };
         count.rule.place = Some(Where {
             file: "a.yaml".into(),
@@ -179,10 +192,17 @@ mod tests {
             ..Rules::default()
         };
         let text = rendered_rules(&rules);
-        assert!(
-            text.contains("red/web  a.yaml:7        1,234        0       5"),
+        let line = text
+            .lines()
+            .find(|line| line.starts_with("red/web"))
+            .unwrap();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(
+            (words[1], words[2], words[3], words[words.len() - 3]),
+            ("a.yaml:7", "1,234", "12", "5"),
             "{text}"
         );
+        assert!(line.contains("KiB") && line.ends_with("300 B"), "{text}");
         assert!(text.contains("2 packets of rules that log"), "{text}");
     }
 }

@@ -59,7 +59,9 @@ fn rendered_status(status: &Status) -> String {
     if !status.compartments.is_empty() {
         let _ = writeln!(out, "{}", summary(status));
     }
-    let mut table = Table::new(&[
+    // A token is not told the host's numbers: those columns go.
+    let host = status.epoch != 0 || status.tenants.is_empty();
+    let columns = [
         "COMPARTMENT",
         "STATE",
         ">PID",
@@ -69,14 +71,18 @@ fn rendered_status(status: &Status) -> String {
         "LAST",
         ">OUTAGE",
         ">KEPT",
-    ]);
+    ];
+    let shown = |at: usize| host || !OF_HOST.contains(&at);
+    let columns = (columns.iter().enumerate()).filter(|(at, _)| shown(*at));
+    let mut table = Table::new(&columns.map(|(_, title)| *title).collect::<Vec<_>>());
     // What is not well first: a full host has hundreds of rows.
     let mut compartments: Vec<_> = std::iter::once(&status.fabric)
         .chain(&status.compartments)
         .collect();
     compartments.sort_by_key(|compartment| compartment.state == "up");
     for compartment in compartments {
-        table.row(compartment_row(compartment));
+        let row = compartment_row(compartment).into_iter().enumerate();
+        table.row(row.filter(|(at, _)| shown(*at)).map(|(_, cell)| cell));
     }
     let _ = write!(out, "\n{table}");
     let mut table = Table::new(&[
@@ -226,6 +232,9 @@ fn summary(status: &Status) -> String {
     )
 }
 
+/// The columns of a compartment's row that are the host's numbers: PID, UID, epoch.
+const OF_HOST: std::ops::Range<usize> = 2..5;
+
 fn compartment_row(compartment: &Compartment) -> [String; 9] {
     let epoch = if compartment.alleged_epoch == compartment.epoch {
         compartment.epoch.to_string()
@@ -320,15 +329,18 @@ fn rendered_why(why: &Why) -> String {
         ),
         kind => writeln!(out, "port         {kind}, {}", endpoint.port),
     };
+    // A token is not told the host's numbers.
+    let numbers = match (compartment.pid, compartment.epoch) {
+        (0, 0) => String::new(),
+        (pid, epoch) => format!(
+            "pid {pid}, image epoch {epoch} installed, {} alleged, ",
+            compartment.alleged_epoch
+        ),
+    };
     let _ = writeln!(
         out,
-        "compartment  {} ({}), pid {}, image epoch {} installed, {} alleged, {} restarts",
-        compartment.name,
-        compartment.state,
-        compartment.pid,
-        compartment.epoch,
-        compartment.alleged_epoch,
-        compartment.restarts
+        "compartment  {} ({}), {numbers}{} restarts",
+        compartment.name, compartment.state, compartment.restarts
     );
     let _ = writeln!(
         out,

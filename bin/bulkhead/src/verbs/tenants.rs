@@ -88,7 +88,7 @@ pub async fn revoke(revoke: &args::Revoke, client: &Client, json: bool) -> Resul
         return as_json(&applied);
     }
     let state = match (revoke.undo, applied.already) {
-        (true, _) => "counts again",
+        (true, _) => "is revoked no more",
         (false, false) => "is revoked",
         (false, true) => "was revoked already",
     };

@@ -38,24 +38,30 @@ fn rendered(usage: &Usage) -> String {
         ">CONNECTIONS",
         ">CPU s",
         ">MEMORY",
+        ">DENIED",
+        ">BYTES",
     ]);
     for row in &usage.rows {
-        let whole = row.endpoint.is_empty();
-        let all = whole && row.agreement.is_empty();
-        let of_tenant = |text: String| if all { text } else { String::new() };
+        let by_rule = !row.rule.is_empty();
+        let held = !by_rule && row.agreement.is_empty();
+        let of_switch = |text: String| if held { text } else { String::new() };
+        let of_rule = |text: String| if by_rule { text } else { String::new() };
         table.row([
-            match (whole, row.agreement.as_str()) {
-                (true, "") => row.tenant.clone(),
-                (true, agreement) => format!("  by {agreement}"),
-                (false, _) => format!("  {}/{}", row.tenant, row.endpoint),
+            match (&*row.endpoint, &*row.agreement, &*row.rule) {
+                ("", "", "") => row.tenant.clone(),
+                ("", "", rule) => format!("  {}: {rule}", row.tenant),
+                ("", agreement, _) => format!("  by {agreement}"),
+                (endpoint, ..) => format!("  {}/{endpoint}", row.tenant),
             },
             grouped(row.sent_packets),
             bytes(row.sent_bytes),
             grouped(row.got_packets),
             bytes(row.got_bytes),
             grouped(row.connections),
-            of_tenant(format!("{:.1}", row.cpu_ns as f64 / 1e9)),
-            of_tenant(format!("{} h", bytes(row.memory_byte_seconds / 3600))),
+            of_switch(format!("{:.1}", row.cpu_ns as f64 / 1e9)),
+            of_switch(format!("{} h", bytes(row.memory_byte_seconds / 3600))),
+            of_rule(grouped(row.denied_packets)),
+            of_rule(bytes(row.denied_bytes)),
         ]);
     }
     if table.is_empty() {
@@ -63,7 +69,7 @@ fn rendered(usage: &Usage) -> String {
     }
     let span = |at: u64| when(at * 1000).replace(":00.000", "");
     format!(
-        "{} to {} (UTC); a tenant's own row: what crossed the fabric\n\n{table}",
+        "{} to {} (UTC); a tenant's own row: what crossed the fabric; a rule's: what it let pass\n\n{table}",
         span(usage.from_s),
         span(usage.to_s)
     )
@@ -71,10 +77,11 @@ fn rendered(usage: &Usage) -> String {
 
 fn csv(usage: &Usage) -> String {
     let mut out = String::from(
-        "from_s,to_s,tenant,endpoint,agreement,sent_packets,sent_bytes,got_packets,got_bytes,connections,cpu_ns,memory_byte_seconds\n",
+        "from_s,to_s,tenant,endpoint,agreement,sent_packets,sent_bytes,got_packets,got_bytes,connections,cpu_ns,memory_byte_seconds,rule,denied_packets,denied_bytes\n",
     );
     for row in &usage.rows {
-        // Names hold letters, digits and hyphens, agreements blanks and slashes: nothing to quote.
+        // Names hold letters, digits and hyphens, agreements and rules blanks and slashes as
+        // well: nothing to quote.
         let UsageRow {
             tenant,
             endpoint,
@@ -98,6 +105,11 @@ fn csv(usage: &Usage) -> String {
         for figure in figures {
             let _ = write!(out, ",{figure}");
         }
+        let _ = write!(
+            out,
+            ",{},{},{}",
+            row.rule, row.denied_packets, row.denied_bytes
+        );
         out.push('\n');
     }
     out
@@ -128,7 +140,7 @@ mod tests {
         };
         let text = csv(&usage);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[1], "3600,7200,red,web1,,1,2,3,4,5,6,7");
+        assert_eq!(lines[1], "3600,7200,red,web1,,1,2,3,4,5,6,7,,0,0");
         assert_eq!(lines[0].split(',').count(), lines[1].split(',').count());
         let shown = rendered(&usage);
         assert!(

@@ -4,8 +4,7 @@
 use super::{Applier, stored};
 use crate::difference::{Difference, Existing};
 use crate::happenings::now_ms;
-use crate::proof::Prover;
-use crate::steps::{Batch, Key, Progress, Step, described, perform, settle};
+use crate::steps::{Batch, Key, Progress, Step, described, perform_all, settle};
 use crate::supervisor::{Refusal, Supervisor};
 use crate::world::World;
 use api::{AuditEntry, Fault, Whose};
@@ -42,6 +41,50 @@ impl Applier {
         true
     }
 
+    /// Recovers; and where the host could not be made as what is applied says, tries it
+    /// again: an agreement that ended meanwhile is live until then. Gives whether it is so.
+    pub async fn catch_up(&mut self) -> bool {
+        if !self.recover().await {
+            return false;
+        }
+        let shown = self.shown.clone();
+        let behind = || shown.health().behind && guard!("recover-again");
+        if behind() {
+            self.catch_up_with(self.shown.world()).await;
+        }
+        !behind()
+    }
+
+    async fn catch_up_with(&mut self, world: Arc<World>) {
+        match self.reconcile(&world, true).await {
+            Ok(steps) => {
+                self.shown.tell(|health| {
+                    if std::mem::take(&mut health.behind) {
+                        health.degraded.clear();
+                    }
+                });
+                if steps > 0 {
+                    let said = format!("{steps} steps to be again as the spec says");
+                    self.happenings.say("recovered", said);
+                }
+            }
+            Err(refusal) => self.behind(&refusal),
+        }
+    }
+
+    /// What exists is not what is applied; it is tried again.
+    pub(super) fn behind(&self, refusal: &str) {
+        self.shown.tell(|health| health.behind = true);
+        let sentence = format!(
+            "the host is not as the spec says: {refusal}; it is tried again, and applying it \
+             tries as well"
+        );
+        if self.shown.health().degraded != sentence {
+            self.happenings.left_behind(sentence.clone());
+        }
+        self.degraded(sentence);
+    }
+
     async fn resume(
         &mut self,
         applied: Option<store::Applied>,
@@ -72,23 +115,8 @@ impl Applier {
                 )
             };
         }
-        let again = if guard!("apply-recover") {
-            reconcile(&self.supervisor, &mut self.prover, &world).await
-        } else {
-            Ok(0)
-        };
-        match again {
-            Ok(steps) if steps > 0 => self.happenings.say(
-                "recovered",
-                format!("{steps} steps to be again as the spec says"),
-            ),
-            Ok(_) => {}
-            Err(refusal) => {
-                self.degraded(format!(
-                    "the host is not as the spec says: {refusal}; apply it again"
-                ));
-                self.happenings.left_behind(self.shown.health().degraded);
-            }
+        if guard!("apply-recover") {
+            self.catch_up_with(world).await;
         }
         if let Some(undertaking) = undertaking {
             let entry = HistoryEntry {
@@ -159,56 +187,74 @@ impl Applier {
             .as_mut()
             .ok_or_else(|| Fault::new("store", Whose::Bulkhead, "the state file is not open", ""))
     }
-}
 
-/// Makes what exists as this world says, whatever it is. Gives how many steps it took.
-/// Where an image is to be installed, all are proved first: these were compiled anew.
-pub(super) async fn reconcile(
-    supervisor: &Arc<Supervisor>,
-    prover: &mut Prover,
-    world: &World,
-) -> Result<usize, String> {
-    let objects = inventory(supervisor)
-        .await
-        .map_err(|refusal| refusal.to_string())?;
-    let mut existing = Existing {
-        objects,
-        ..Existing::default()
-    };
-    existing.images = installed(supervisor, &existing.objects)
-        .await
-        .map_err(|refusal| refusal.to_string())?;
-    let difference = Difference::between(
-        &existing,
-        world.objects(),
-        world.digests(),
-        world.images(),
-        world.epoch(),
-    );
-    let batches: Vec<Batch> = difference
-        .prepare
-        .into_iter()
-        .chain(difference.commit)
-        .chain(difference.cleanup)
-        .collect();
-    let steps = batches.iter().map(Vec::len).sum();
-    let mut all = batches.iter().flatten();
-    if all.any(|step| matches!(step, Step::Install(..))) {
-        prover
-            .prove(world, PROVE_TO_INSTALL)
-            .await
-            .map_err(|fault| fault.message)?;
-    }
-    let mut first = None;
-    for batch in batches {
-        let mut progress = Progress::default();
-        perform(supervisor, vec![batch], &mut progress).await;
-        if let Some((step, refusal)) = progress.failed {
-            first.get_or_insert_with(|| format!("{}: {refusal}", described(&step)));
+    /// Makes what exists as this world says, whatever it is. Gives how many steps it took.
+    /// Where an image is to be installed, all are proved first: these were compiled anew.
+    /// `must`: no switch is in the way of its image.
+    pub(super) async fn reconcile(&mut self, world: &World, must: bool) -> Result<usize, String> {
+        let said = |refusal: Refusal| refusal.to_string();
+        let objects = inventory(&self.supervisor).await.map_err(said)?;
+        let images = installed(&self.supervisor, &objects).await.map_err(said)?;
+        let existing = Existing {
+            objects,
+            images,
+            ..Existing::default()
+        };
+        let steps = |world: &World| -> Vec<Batch> {
+            let (objects, digests) = (world.objects(), world.digests());
+            let images = world.images();
+            let all = Difference::between(&existing, objects, digests, images, world.epoch());
+            let made = all.prepare.into_iter().chain(all.commit);
+            made.chain(all.cleanup).collect()
+        };
+        let mut batches = steps(world);
+        let mut all = batches.iter().flatten();
+        if all.any(|step| matches!(step, Step::Install(..))) {
+            let proved = self.proved_less(world, world, None, PROVE_TO_INSTALL).await;
+            // What tenants ask for by `reach` stops this no more than an apply.
+            if let (Some(mut less), _) = proved.map_err(|fault| fault.message)? {
+                less.keep_epoch(world.epoch());
+                batches = steps(&less);
+                self.keep_less(world, less).map_err(|fault| fault.message)?;
+            }
         }
+        let count = batches.iter().map(Vec::len).sum();
+        let mut first = None;
+        for batch in batches {
+            let mut progress = Progress::default();
+            perform_all(&self.supervisor, vec![batch], must, &mut progress).await;
+            if let Some((step, refusal)) = progress.failed {
+                first.get_or_insert_with(|| format!("{}: {refusal}", described(&step)));
+            }
+        }
+        settle(&self.supervisor).await;
+        first.map_or(Ok(count), Err)
     }
-    settle(supervisor).await;
-    first.map_or(Ok(steps), Err)
+
+    /// From now on this is applied: what was, with less of what tenants ask for.
+    fn keep_less(&mut self, was: &World, less: World) -> Result<(), Fault> {
+        let outcome = "done: what tenants ask for by `reach` does not hold".to_owned();
+        let deed = AuditEntry {
+            time_ms: now_ms(),
+            kind: "recovered".into(),
+            object: less.source().to_owned(),
+            outcome: outcome.clone(),
+            ..AuditEntry::default()
+        };
+        let entry = HistoryEntry {
+            time_s: now_ms() / 1000,
+            epoch: less.epoch(),
+            digest: less.digest().into(),
+            source: less.source().into(),
+            outcome,
+            ..HistoryEntry::default()
+        };
+        let kept = (self.store()?).conclude(less.applied(), &entry, &[Deed(deed)]);
+        kept.map_err(|error| stored(&error))?;
+        self.tell_aside(was, &less);
+        self.shown.show(Arc::new(less));
+        Ok(())
+    }
 }
 
 /// What exists, with the digests of the bodies that made it.

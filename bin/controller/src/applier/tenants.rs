@@ -188,8 +188,8 @@ pub fn settled(
         false if stands => return Ok(false),
         // What its tenant revoked, the provider may make last.
         false if revoked => return Ok(barred || !provider),
-        // Nobody looks into what is set aside: it is revoked for when it comes back.
-        false if is_aside => return Ok(false),
+        // It is revoked for when it comes back.
+        false if is_aside && aside_states(world, &key) => return Ok(false),
         false => format!("there is no offer or acceptance {tenant}/{name}"),
     };
     Err(Fault::new(
@@ -198,6 +198,30 @@ pub fn settled(
         none,
         "`bulkhead rules TENANT` lists those that there are",
     ))
+}
+
+/// Whether the document that is set aside has an offer or an acceptance of this name. One
+/// that does not read any more may have any, so many at most.
+fn aside_states(world: &World, (tenant, name): &(String, String)) -> bool {
+    let applied = world.applied();
+    let document = applied.documents.get(tenant);
+    match document.and_then(|document| spec::offered_or_accepted(&document.text)) {
+        _ if !guard!("revoke-stated") => true,
+        Some(names) => names.contains(name.as_str()),
+        None => {
+            let revoked = applied.revoked.iter().filter(|(of, _)| of == tenant);
+            revoked.count() < spec::MAX_OFFERS + spec::MAX_ACCEPTS
+        }
+    }
+}
+
+/// Whether a revocation of this ends an agreement that is live.
+pub fn ends_one(world: &World, (tenant, name): (&str, &str)) -> bool {
+    let live = (world.made().into_iter()).flat_map(|(_, _, intent)| &intent.agreements);
+    live.into_iter().any(|one| {
+        (one.offerer == tenant && one.offer == name)
+            || (one.acceptor == tenant && one.acceptance == name)
+    })
 }
 
 /// What is stated once a change is made.
@@ -236,7 +260,26 @@ pub(super) fn stated(old: &World, wanted: Wanted<'_>) -> Result<Stated, Fault> {
                             "ask the provider, who alone takes that back",
                         ));
                     }
-                    after.barred.retain(|one| !is(one));
+                    // By its service too, where the tenant gave the acceptance another name.
+                    let named = after
+                        .barred
+                        .iter()
+                        .find(|one| is(one) && !one.from.is_empty());
+                    let service = named.map(|one| (one.from.clone(), one.service.clone()));
+                    let of_service = |from: &String, name: &String| {
+                        let it = service.as_ref().filter(|_| guard!("undo-by-service"));
+                        it.is_some_and(|(of, service)| (of, service) == (from, name))
+                    };
+                    let spec = old.made().map(|(spec, ..)| spec);
+                    let renamed = spec.into_iter().flat_map(|spec| &spec.revoked);
+                    for (renamed, (from, service)) in renamed {
+                        if renamed.0 == tenant && of_service(from, service) {
+                            after.revoked.remove(renamed);
+                        }
+                    }
+                    (after.barred).retain(|one| {
+                        !(is(one) || one.tenant == tenant && of_service(&one.from, &one.service))
+                    });
                     after.revoked.remove(&key);
                 }
                 false => {

@@ -1,7 +1,7 @@
 //! To change: plans, applies, downs, releases.
 
 use super::document::Document;
-use crate::applier::{Wanted, settled, unchanged};
+use crate::applier::{Wanted, ends_one, settled, unchanged};
 use crate::caller::{Changer, Editor, Viewer};
 use crate::refuse::{Failure, refused};
 use crate::server::{Server, no_endpoint};
@@ -157,21 +157,22 @@ pub async fn revoke(
     let kind = if undo { Kind::Change } else { Kind::Ending };
     let place = server.place(&viewer, kind)?;
     // What can be said by what is applied costs nobody else a turn; only a revocation that
-    // ends something is always let through.
+    // ends what is live is always let through, and first.
     let begun = Instant::now();
     let world = server.world.world();
     let provider = viewer.tenant().is_none();
+    let ends = !undo && (ends_one(&world, (&tenant, &name)) || !guard!("revoke-live"));
+    if !ends {
+        share(&server, &viewer, Asked::Change)?;
+    }
     let known = world
         .made()
         .map(|_| settled(&world, (&tenant, &name), undo, provider));
-    if undo || !matches!(known, Some(Ok(false))) {
-        share(&server, &viewer, Asked::Change)?;
-    }
     if known.transpose()?.unwrap_or(false) {
         return finished(Ok(Ok(unchanged(&world, begun))), &viewer);
     }
     let by = viewer.clone();
-    let rank = if undo { by.rank() } else { Rank::Ends };
+    let rank = if ends { Rank::Ends } else { by.rank() };
     let mut applier = server.applier.turn(rank).await;
     let applied = tokio::spawn(async move {
         let _place = place;

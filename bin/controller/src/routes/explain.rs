@@ -200,6 +200,7 @@ fn way(way: &policy::Way, question: &Question<'_>) -> Way {
         port: question.port,
         allowed: way.allowed,
         answers: way.answers,
+        half: false,
         verdicts: way.verdicts.iter().map(judgement).collect(),
         service: way.service.as_ref().map(|service| Translation {
             agreement: service.agreement,
@@ -207,6 +208,7 @@ fn way(way: &policy::Way, question: &Question<'_>) -> Way {
             offer: service.offer.clone(),
             offered: service.offered,
             source: service.source.to_string(),
+            pool: (service.pool).map_or_else(String::new, |pool| pool.to_string()),
             destination: service.destination.to_string(),
         }),
     }

@@ -2,13 +2,15 @@
 
 use crate::caller::{Reader, Viewer};
 use crate::metrics;
+use crate::names::Names;
 use crate::refuse::Failure;
 use crate::server::{Server, no_endpoint};
-use crate::survey::hex;
+use crate::survey::{Survey, hex};
 use crate::turns::Kind;
 use crate::view;
 use crate::why::{Known, judge};
-use api::{Endpoint, Fault, Proof, Status, Whose, Why};
+use crate::world::World;
+use api::{Endpoint, Fault, Proof, RuleName, Status, Where, Whose, Why};
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::header::CONTENT_TYPE;
@@ -16,7 +18,10 @@ use axum::response::IntoResponse;
 use command::verbs::FABRIC;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use telemetry::drops::DropReason;
+use telemetry::recorder::EventKind;
 use utoipa::IntoParams;
 
 type From = State<Arc<Server>>;
@@ -108,12 +113,15 @@ pub async fn why(
             || (happening.endpoint.is_empty() && happening.target == compartment.name)
     });
     let alone = compartment.tenants.len() == 1;
+    let names = Names::of(&world);
     let mut known = Known {
         compartment: survey.compartment(&compartment),
         fabric: survey.fabric(),
         deaths: server.happenings.deaths(id, &compartment.name, 16),
         recorded,
         happenings,
+        last_denials: last_denials(&world, &survey, &names, &endpoint),
+        denials: denials(&world, &survey, &names, &endpoint),
         endpoint,
     };
     // Before it is judged: the verdict's sentences say no more than what it is made of.
@@ -133,6 +141,14 @@ pub async fn why(
             happenings: (known.happenings.into_iter())
                 .filter(|one| view::happened(one, name, &world))
                 .collect(),
+            last_denials: (known.last_denials.into_iter())
+                .map(|(reason, rule)| (reason, view::rule(rule, name)))
+                .collect(),
+            // The provider's and the default count for all whom the switch serves.
+            denials: (known.denials.into_iter())
+                .filter(|(rule, _)| alone || !matches!(&*rule.kind, "guardrail" | "default"))
+                .map(|(rule, packets)| (view::rule(rule, name), packets))
+                .collect(),
             endpoint: view::endpoint(known.endpoint),
         };
         // Of two that differ only that they do is told.
@@ -141,6 +157,71 @@ pub async fn why(
         known.compartment.alleged_epoch = 0;
     }
     Ok(Json(judge(known)))
+}
+
+/// By reason the rule of the newest drop that the endpoint's switch recorded with one.
+fn last_denials(
+    world: &World,
+    survey: &Survey,
+    names: &Names,
+    endpoint: &Endpoint,
+) -> Vec<(String, RuleName)> {
+    let pages = survey.pages(endpoint.compartment);
+    let events = pages.map(|pages| pages.recorded_since(EventKind::Drop, 0, 0).0);
+    let own = events.into_iter().flatten();
+    let own = own.filter(|event| event.slot == endpoint.slot && event.b != 0);
+    let mut last: BTreeMap<String, (u64, RuleName)> = BTreeMap::new();
+    for event in own {
+        let reason = u8::try_from(event.a).ok();
+        let (Some(reason), Ok(rule)) = (
+            reason.and_then(DropReason::from_number),
+            u32::try_from(event.b - 1),
+        ) else {
+            continue;
+        };
+        let named = (event.time_ns, rule_of(world, names, &endpoint.tenant, rule));
+        let before = last.get(reason.slug());
+        if before.is_none_or(|(when, _)| *when <= event.time_ns) {
+            last.insert(reason.slug().to_owned(), named);
+        }
+    }
+    let last = last.into_iter();
+    last.map(|(reason, (_, rule))| (reason, rule)).collect()
+}
+
+/// Rules of the endpoint's tenant that denied something, most first.
+fn denials(
+    world: &World,
+    survey: &Survey,
+    names: &Names,
+    endpoint: &Endpoint,
+) -> Vec<(RuleName, u64)> {
+    let counters = survey.counters(endpoint.compartment);
+    let counts = counters
+        .map(|counters| counters.rules())
+        .unwrap_or_default();
+    let denied = names.rules_of(&endpoint.tenant).into_iter();
+    let denied = denied.filter_map(|number| Some((number, counts.get(&number)?[2])));
+    let mut denied: Vec<_> = denied
+        .filter(|(_, packets)| *packets != 0)
+        .map(|(number, packets)| (rule_of(world, names, &endpoint.tenant, number), packets))
+        .collect();
+    denied.sort_by_key(|(_, packets)| std::cmp::Reverse(*packets));
+    denied
+}
+
+/// A rule by its number; of a default where the tenant wrote it.
+fn rule_of(world: &World, names: &Names, tenant: &str, number: u32) -> RuleName {
+    let rule = names.rule(number);
+    let made = world.made().filter(|_| rule.kind == "default");
+    let decided = made.and_then(|made| {
+        policy::decided(made, tenant, number, policy::Side::Egress, [0; 16]).place
+    });
+    let place = decided.map(|(file, line, column)| Where { file, line, column });
+    RuleName {
+        place: rule.place.or(place),
+        ..rule
+    }
 }
 
 /// The table image that a compartment (or `fabric`) forwards by, decoded.

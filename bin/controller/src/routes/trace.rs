@@ -1,22 +1,26 @@
 //! A packet sent for real, its way and its answer's told step by step.
 
 use super::explain::{SOMEWHERE, packets};
-use crate::caller::{Changer, Reader};
+use crate::caller::{Editor, Viewer};
 use crate::refuse::Failure;
 use crate::server::{Server, no_endpoint};
+use crate::tokens::Asked as Limited;
 use crate::trace::{At, Walk};
+use crate::turns::Kind;
+use crate::view;
 use crate::world::World;
 use ::image::rules::DEFAULT_RULE;
 use ::image::{Aligned, CompartmentImage, MappedCompartment};
 use api::{Fault, Names, RuleName, Traced, Traces, Where, Whose};
 use axum::Json;
 use axum::extract::{Query, State};
+use guard::guard;
 use policy::{Intent, PortIntent, Side};
 use serde::Deserialize;
 use spec::{Protocol, mapped};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use telemetry::trace::LONGEST;
 use utoipa::IntoParams;
 use wire::address::{MacAddress, is_multicast, unmapped};
@@ -63,16 +67,22 @@ fn yes() -> bool {
     true
 }
 
-/// Sends a packet for real, and says what became of it. Needs the right to change.
+/// Sends a packet for real, and says what became of it. Needs the right to change; a tenant
+/// sends from its own endpoints, and is told what is its own.
 #[utoipa::path(post, path = "/v1/trace", params(Asked),
     responses((status = 200, body = Traces), (status = 403, body = Fault), (status = 404, body = Fault), (status = 422, body = Fault)))]
 pub async fn trace(
-    _: Changer,
+    Editor(viewer): Editor,
     State(server): State<Arc<Server>>,
     Query(asked): Query<Asked>,
 ) -> Result<Json<Traces>, Failure> {
-    let world = server.world.world();
     let (tenant, name) = asked.from.split_once('/').unwrap_or((&asked.from, ""));
+    if let Some(own) = viewer.tenant() {
+        within(own, &asked)?;
+        (server.tokens).share(own, Limited::Change, Instant::now())?;
+    }
+    let place = server.place(&viewer, Kind::Look)?;
+    let world = server.world.world();
     let found = world
         .endpoint(tenant, name)
         .ok_or_else(|| no_endpoint(tenant, name))?;
@@ -83,7 +93,8 @@ pub async fn trace(
     };
     let frames = frames(&world, &asked)?;
     let _alone = TRACING.lock().await;
-    let mut walk = Walk::new(&server.supervisor, &world, asked.deliver);
+    viewer.still(&server.tokens)?;
+    let mut walk = Walk::new(&server.supervisor, &world, asked.deliver, viewer.tenant());
     let mut traces = Vec::new();
     let mut failed = None;
     for frame in frames {
@@ -93,6 +104,7 @@ pub async fn trace(
         }
     }
     walk.end().await;
+    drop(place);
     if let Some(fault) = failed {
         return Err(fault.into());
     }
@@ -103,6 +115,20 @@ pub async fn trace(
         passed: !traces.is_empty() && traces.iter().all(passed),
         traces,
     }))
+}
+
+/// A tenant asks from its own endpoint, and by names for what is its own: an endpoint, or
+/// what it accepted.
+fn within(own: &str, asked: &Asked) -> Result<(), Fault> {
+    for word in [Some(asked.from.as_str()), asked.to.as_deref()] {
+        if let Some((tenant, name)) = word.and_then(|word| word.split_once('/'))
+            && tenant != own
+            && guard!("tenant-trace")
+        {
+            return Err(no_endpoint(tenant, name));
+        }
+    }
+    Ok(())
 }
 
 /// A packet's way, and its answer's.
@@ -118,6 +144,9 @@ async fn both(
         ..Traced::default()
     };
     let Some((place, frame)) = out.filter(|_| answers) else {
+        if answers && traced.packet.passed() && walk.is_tenants() {
+            "only its receiver can answer it".clone_into(&mut traced.unanswered);
+        }
         return Ok(traced);
     };
     let mut buffer = vec![0; LONGEST];
@@ -156,7 +185,7 @@ fn frames(world: &World, asked: &Asked) -> Result<Vec<Vec<u8>>, Fault> {
         .and_then(|image| MappedCompartment::map(Aligned::copy_of(&image.bytes)).ok())
         .ok_or_else(|| Fault::new("bulkhead", Whose::Bulkhead, "its image does not read", ""))?;
     let mut all = Vec::new();
-    for (protocol, port) in packets(asked.protocol.as_deref(), asked.port.as_deref())? {
+    for (protocol, port) in words(packets(asked.protocol.as_deref(), asked.port.as_deref()))? {
         let targets = targets(intent, from, to, protocol, port)?;
         for v4 in families(protocol) {
             let of = |list: &[IpAddr]| list.iter().find(|a| a.is_ipv4() == *v4).copied();
@@ -321,23 +350,43 @@ fn from_hex(digits: &str) -> Result<Vec<u8>, Fault> {
         .bytes()
         .filter(|b| !b.is_ascii_whitespace() && *b != b':')
         .collect();
-    let byte = |pair: &[u8]| {
-        let text = core::str::from_utf8(pair).ok()?;
-        // `from_str_radix` takes a sign.
-        let plain = pair.iter().all(u8::is_ascii_hexdigit);
-        u8::from_str_radix(text, 16).ok().filter(|_| plain)
-    };
+    if let Some(at) = digits.iter().position(|digit| !digit.is_ascii_hexdigit()) {
+        let digit = digits.get(at).copied().unwrap_or_default();
+        return Err(packet(&format!(
+            "digit {} of the packet, `{}`, is not hexadecimal",
+            at + 1,
+            digit.escape_ascii()
+        )));
+    }
+    if !digits.len().is_multiple_of(2) {
+        return Err(packet(&format!(
+            "the packet has {} hexadecimal digits, and half a byte at its end",
+            digits.len()
+        )));
+    }
+    let byte = |pair: &[u8]| u8::from_str_radix(core::str::from_utf8(pair).ok()?, 16).ok();
     let bytes: Option<Vec<u8>> = digits.chunks(2).map(byte).collect();
-    match bytes {
-        Some(bytes)
-            if digits.len().is_multiple_of(2) && (ETHERNET..=LONGEST).contains(&bytes.len()) =>
-        {
-            Ok(bytes)
-        }
-        _ => Err(request(&format!(
-            "the packet is not an Ethernet frame of {ETHERNET} to {LONGEST} bytes in hexadecimal digits"
+    let bytes = bytes.unwrap_or_default();
+    match bytes.len() {
+        0..ETHERNET => Err(packet(&format!(
+            "the packet ends after {} of the {ETHERNET} bytes of an Ethernet header: six of the destination's MAC, six of the source's, two of the type",
+            bytes.len()
+        ))),
+        ETHERNET..=LONGEST => Ok(bytes),
+        length => Err(packet(&format!(
+            "the packet has {length} bytes, and {LONGEST} is the most"
         ))),
     }
+}
+
+/// What is wrong with a frame in digits, and what one looks like.
+fn packet(sentence: &str) -> Fault {
+    Fault::new(
+        "request",
+        Whose::User,
+        sentence,
+        "give the whole Ethernet frame from its destination MAC on, without the checksum at its end, as in 02:00:00:00:00:02 02:00:00:00:00:01 0800 45...; `bulkhead capture` shows some; or name protocol and port instead: bulkhead trace red/app1 red/web1 tcp 443",
+    )
 }
 
 /// A number that the trace before had not: it need not be secret.
@@ -358,21 +407,32 @@ fn request(sentence: &str) -> Fault {
 
 /// What the numbers in captures are called.
 #[utoipa::path(get, path = "/v1/names", responses((status = 200, body = Names), (status = 403, body = Fault)))]
-pub async fn names(_: Reader, State(server): State<Arc<Server>>) -> Json<Names> {
+pub async fn names(viewer: Viewer, State(server): State<Arc<Server>>) -> Json<Names> {
     let world = server.world.world();
-    let names = crate::names::Names::of(&world);
-    let endpoints = world.tenants().iter().flat_map(|tenant| &tenant.endpoints);
+    let own = viewer.tenant();
+    let names = match own {
+        Some(own) => crate::names::Names::of_tenant(&world, own),
+        None => crate::names::Names::of(&world),
+    };
+    // Of others' rules no more is told than that the number is none of its own.
+    let is_own =
+        |rule: &RuleName| own.is_none() || !rule.name.is_empty() || rule.kind == "guardrail";
+    let seen = || world.tenants().iter().filter(|one| viewer.sees(&one.name));
+    let endpoints = seen().flat_map(|tenant| &tenant.endpoints);
     let default = |tenant: &str| {
         let at = policy::decided(world.made()?, tenant, DEFAULT_RULE, Side::Egress, [0; 16]);
         let (file, line, column) = at.place?;
-        Some(RuleName {
+        let rule = RuleName {
             kind: at.by.to_owned(),
             name: String::new(),
             place: Some(Where { file, line, column }),
+        };
+        Some(match own {
+            Some(own) => view::rule(rule, own),
+            None => rule,
         })
     };
-    let tenants = world.tenants().iter();
-    let defaults = tenants.filter_map(|t| Some((t.name.clone(), default(&t.name)?)));
+    let defaults = seen().filter_map(|t| Some((t.name.clone(), default(&t.name)?)));
     Json(Names {
         defaults: defaults.collect(),
         endpoints: endpoints
@@ -385,8 +445,17 @@ pub async fn names(_: Reader, State(server): State<Arc<Server>>) -> Json<Names> 
             .collect(),
         rules: names
             .rules()
+            .filter(|(_, rule)| is_own(rule))
             .map(|(number, rule)| (number, rule.clone()))
             .collect(),
+    })
+}
+
+/// What is wrong with how it is asked, with an example of this verb.
+fn words<T>(read: Result<T, Fault>) -> Result<T, Fault> {
+    read.map_err(|fault| Fault {
+        help: "for example: bulkhead trace red/app1 red/web1 tcp 443".into(),
+        ..fault
     })
 }
 
@@ -407,7 +476,41 @@ mod tests {
         ] {
             assert!(from_hex(bad).is_err(), "{bad}");
         }
-        assert!(from_hex(&format!("+1{}", "00".repeat(20))).is_err());
+        for (bad, says) in [
+            ("00", "after 1 of the 14 bytes"),
+            ("", "after 0 of"),
+            ("0", "half a byte"),
+            (
+                &format!("+1{}", "00".repeat(20)),
+                "digit 1 of the packet, `+`",
+            ),
+            (&"00".repeat(LONGEST + 1), "is the most"),
+        ] {
+            let fault = from_hex(bad).unwrap_err();
+            assert!(fault.message.contains(says), "{}", fault.message);
+            assert!(fault.help.contains("whole Ethernet frame"));
+        }
+    }
+
+    #[test]
+    fn a_tenant_asks_from_and_for_what_is_its_own() {
+        let asked = |from: &str, to: Option<&str>| Asked {
+            from: from.to_owned(),
+            to: to.map(str::to_owned),
+            protocol: None,
+            port: None,
+            source_port: None,
+            size: None,
+            packet: None,
+            answer: true,
+            deliver: false,
+        };
+        for to in [None, Some("red/b"), Some("10.0.0.1"), Some("outside")] {
+            assert!(within("red", &asked("red/a", to)).is_ok());
+        }
+        for (from, to) in [("blue/a", None), ("red/a", Some("blue/a"))] {
+            assert!(within("red", &asked(from, to)).is_err());
+        }
     }
 
     #[test]

@@ -146,6 +146,42 @@ async fn a_tenants_document_does_not_stop_the_provider() {
 }
 
 #[tokio::test]
+async fn its_own_reach_is_told_whole_or_without_others() {
+    let (rig, blue, _) = Rig::with_own(&host(OUTSIDE, "")).await;
+    rig.books.lock().unwrap().unmet = vec!["blue".into()];
+    let own = format!("{BLUE}# again\n");
+    let place = |fault: &api::Fault| {
+        let place = fault.place.clone().unwrap();
+        (place.file, place.line, place.column > 1)
+    };
+    let reach = ("own.yaml".to_owned(), 9, true);
+    for path in ["/v1/plan?file=own.yaml", "/v1/apply?file=own.yaml"] {
+        let fault = rig.bad_as(&blue, "POST", path, &own).await.1;
+        assert!(
+            fault.message.contains("by secretrail, own.yaml:9"),
+            "{fault}"
+        );
+        assert_eq!(
+            (fault.code.as_str(), place(&fault)),
+            ("unproved", reach.clone())
+        );
+    }
+    // Where that is the name of a guardrail, it is not told.
+    rig.books.lock().unwrap().unmet.clear();
+    rig.provide(&host(
+        OUTSIDE,
+        "guardrails: [{name: secretrail, action: deny, protocol: tcp, ports: [445]}]\n",
+    ))
+    .await;
+    rig.books.lock().unwrap().unmet = vec!["blue".into()];
+    let path = "/v1/apply?file=own.yaml";
+    let fault = rig.bad_as(&blue, "POST", path, &own).await.1;
+    assert!(!format!("{fault:?}").contains("secretrail"), "{fault:?}");
+    assert!(fault.message.starts_with("your reach at line 9 is not met"));
+    assert_eq!(place(&fault), reach);
+}
+
+#[tokio::test]
 async fn what_a_tenant_asks_for_stops_nobody_else() {
     let (rig, blue, lender) = Rig::with_own(&host(OUTSIDE, "")).await;
     rig.books.lock().unwrap().unmet = vec!["blue".into()];
@@ -281,6 +317,16 @@ async fn what_the_provider_revoked_the_tenant_does_not_take_back() {
         // The provider does.
         let _: Applied = rig.good("POST", &back, "").await;
         assert_eq!(last(&rig).await, begins);
+        // Also where the tenant has given it another name meanwhile.
+        if what == "blue/lent" {
+            let _: Applied = rig.good("POST", &path, "").await;
+            rig.apply_as(token, &own.replace("name: lent", "name: other"))
+                .await;
+            assert_eq!(last(&rig).await, ends);
+            let _: Applied = rig.good("POST", &back, "").await;
+            assert_eq!(last(&rig).await, begins);
+            rig.apply_as(token, &own).await;
+        }
         // What the tenant revoked the provider takes back as well.
         let _: Applied = rig.good_as(token, "POST", &path, "").await;
         let _: Applied = rig.good("POST", &back, "").await;
@@ -347,8 +393,11 @@ async fn what_is_revoked_stays_so_while_its_document_is_set_aside() {
     rig.provide(&plain).await;
     assert_eq!(rig.aside(&blue).await.0, "closed");
     assert!(revoke("d", false).await.already);
-    // Also what nobody looks into just now.
+    // Also what nobody looks into just now, but nothing that it does not state.
     assert!(!revoke("f", false).await.already);
+    let path = "/v1/revoke/blue/nothing";
+    let (status, fault) = rig.bad_as(&blue, "POST", path, "").await;
+    assert_eq!((status, fault.code.as_str()), (404, "not-found"));
     rig.provide(&format!("{plain}# again\n")).await;
     rig.provide(&host(OUTSIDE, "")).await;
     assert_eq!(rig.aside(&blue).await.0, "");
@@ -356,4 +405,134 @@ async fn what_is_revoked_stays_so_while_its_document_is_set_aside() {
         assert!(revoke(name, false).await.already, "{name}");
         assert!(!revoke(name, true).await.already, "{name}");
     }
+}
+
+#[tokio::test]
+async fn what_a_tenant_asks_for_does_not_stop_a_restart() {
+    let (rig, blue, _) = Rig::with_own(&host(OUTSIDE, "")).await;
+    let digests = |rig: &Rig| -> Vec<[u8; 32]> {
+        let books = rig.books.lock().unwrap();
+        books.images.values().map(|(digest, _)| *digest).collect()
+    };
+    let applied = digests(&rig);
+    // Something else lies in blue's seat, and what blue asks for does not hold any more.
+    rig.books.lock().unwrap().images.get_mut(&1).unwrap().0 = [7; 32];
+    rig.books.lock().unwrap().unmet = vec!["blue".into()];
+    let rig = rig.restarted().await;
+    assert_eq!(digests(&rig), applied);
+    assert_eq!(rig.aside(&blue).await.0, "reach");
+    assert_eq!(rig.events("reach-unmet")[0].target, "blue");
+    let status: Status = rig.good("GET", "/v1/status", "").await;
+    assert_eq!(status.health, "ok");
+    // It is known from then on.
+    rig.books.lock().unwrap().unmet.clear();
+    let rig = rig.restarted().await;
+    assert_eq!(rig.aside(&blue).await.0, "reach");
+}
+
+#[tokio::test]
+async fn who_has_more_than_its_share_is_set_aside_and_stops_nobody() {
+    let (rig, blue, lender) = Rig::with_own(&host(OUTSIDE, "")).await;
+    let long = format!("{BLUE}#{}\n", "x".repeat(200 << 10));
+    rig.apply_as(&blue, &long).await;
+    let many: String = (0..200)
+        .map(|n| format!("  - {{name: a{n:03}, self-managed: {{}}}}\n"))
+        .collect();
+    let applied = rig.provide(&host(OUTSIDE, &many)).await;
+    let [warning] = &applied.plan.warnings[..] else {
+        panic!("{applied:?}")
+    };
+    assert!(warning.message.contains("its share"), "{warning:?}");
+    assert_eq!(rig.aside(&blue).await.0, "whole");
+    rig.apply_as(&lender, &format!("{LENDER}# again\n")).await;
+    // To its own apply the share is held; what is within it takes its place.
+    let (status, fault) = rig
+        .bad_as(&blue, "POST", "/v1/apply?file=own.yaml", &long)
+        .await;
+    assert_eq!((status, fault.code.as_str()), (422, "spec"));
+    assert!(fault.message.contains("its share"), "{fault}");
+    rig.apply_as(&blue, BLUE).await;
+    assert_eq!(rig.aside(&blue).await.0, "");
+}
+
+#[tokio::test]
+async fn what_tenants_ask_for_costs_a_change_a_few_proofs_whatever_they_are() {
+    const TENANTS: usize = 7;
+    let many = |more: &str| -> String {
+        let all = (0..TENANTS).map(|n| format!("  - {{name: t{n}, self-managed: {{}}}}\n"));
+        format!(
+            "version: 1\ntenants:\n  - {{name: plain, self-managed: {{}}}}\n{}{more}",
+            all.collect::<String>()
+        )
+    };
+    let rig = Rig::new().await;
+    rig.provide(&many("")).await;
+    let own = |name: &str, reach: &str| {
+        format!(
+            "version: 1\ntenants:\n  - name: {name}\n    subnets: [{{name: s, prefixes: [10.1.1.0/24]}}]\n    \
+             endpoints: [{{name: a, subnet: s}}, {{name: b, subnet: s}}]\n    policy: {{rules: []{reach}}}\n"
+        )
+    };
+    let reach = ", reach: [{from: {endpoint: a}, to: {endpoint: b}, allowed: no}]";
+    let mut tokens = Vec::new();
+    for n in 0..TENANTS {
+        let name = format!("t{n}");
+        tokens.push(rig.token(&name).await.text);
+        rig.apply_as(&tokens[n], &own(&name, reach)).await;
+    }
+    let plain = rig.token("plain").await.text;
+    rig.apply_as(&plain, &own("plain", "")).await;
+    // A report names one at a time of those that are not met.
+    {
+        let mut books = rig.books.lock().unwrap();
+        books.unmet = (1..TENANTS).map(|n| format!("t{n}")).collect();
+        books.named = 1;
+    }
+    rig.log();
+    let applied = rig.provide(&many("# again\n")).await;
+    let proofs = rig.log().into_iter().filter(|what| what == "prove").count();
+    assert_eq!((proofs, applied.plan.warnings.len()), (3, TENANTS));
+    // Also those that nobody looked at are told so, but not who asks for nothing.
+    for token in &tokens {
+        let (what, findings, _) = rig.aside(token).await;
+        assert_eq!((what.as_str(), findings.len()), ("reach", 1));
+    }
+    assert_eq!(rig.aside(&plain).await.0, "");
+    // A tenant's own change does so to others' at most, never to its own.
+    rig.books.lock().unwrap().unmet.clear();
+    for (n, token) in tokens.iter().enumerate() {
+        rig.apply_as(token, &own(&format!("t{n}"), reach)).await;
+    }
+    rig.books.lock().unwrap().unmet = (1..TENANTS).map(|n| format!("t{n}")).collect();
+    rig.log();
+    rig.apply_as(&tokens[0], &(own("t0", reach) + "# again\n"))
+        .await;
+    let proofs = rig.log().into_iter().filter(|what| what == "prove").count();
+    assert_eq!((proofs, rig.aside(&tokens[0]).await.0.as_str()), (3, ""));
+    assert_eq!(rig.aside(&tokens[1]).await.0, "reach");
+}
+
+#[tokio::test]
+async fn what_a_tenant_asks_for_is_not_taken_from_a_verifier_that_knows_nothing() {
+    let (rig, blue, _) = Rig::with_own(&host(OUTSIDE, "")).await;
+    // The controller has been started anew and knows nothing of the verifier, which does not
+    // answer when it is shown what is applied.
+    let rig = rig.restarted().await;
+    rig.log();
+    rig.books.lock().unwrap().lost = 1;
+    let apply = "/v1/apply?file=own.yaml";
+    let own = BLUE.replace(", {name: e2, subnet: apps}", "");
+    let (_, fault) = rig.bad_as(&blue, "POST", apply, &own).await;
+    assert_eq!(fault.code, "verifier", "{fault}");
+    assert_eq!(rig.log(), ["prove"]);
+    // The next one shows it again.
+    rig.apply_as(&blue, &own).await;
+    let proofs = rig.log().into_iter().filter(|what| what == "prove").count();
+    assert_eq!(proofs, 2);
+    // No change of the provider's waits for it.
+    let rig = rig.restarted().await;
+    rig.log();
+    rig.provide(&host(OUTSIDE, "# more\n")).await;
+    let proofs = rig.log().into_iter().filter(|what| what == "prove").count();
+    assert_eq!(proofs, 1);
 }

@@ -30,6 +30,14 @@ pub fn prove(socket: &Socket, books: &mut Books, seq: u32, purpose: u32, bytes: 
         return say(Verdict::default(), None);
     }
     books.log.push("prove".into());
+    if books.lost > 0 {
+        books.lost -= 1;
+        let verdict = Verdict {
+            outcome: VERDICT_UNREADABLE,
+            ..Verdict::default()
+        };
+        return say(verdict, None);
+    }
     assert!(bundle.now > 1_700_000_000 && !bundle.numbers.is_empty());
     let fabric = bundle.fabric.map(|part| (0, part)).expect("a fabric");
     let parts = bundle
@@ -61,6 +69,11 @@ pub fn prove(socket: &Socket, books: &mut Books, seq: u32, purpose: u32, bytes: 
         Some(text) if !books.unmet.is_empty() => asked(bundle.source, text, &books.unmet),
         _ => Vec::new(),
     };
+    let named = match books.named {
+        0 => asked.len(),
+        few => few,
+    };
+    let asked: Vec<serde_json::Value> = asked.into_iter().take(named).collect();
     breaches.extend(asked.iter().map(|_| (1, String::new())));
     let outcome = match (needed && purpose != PROVE_INSTALLED, breaches.is_empty()) {
         (true, _) => VERDICT_NEED,

@@ -11,7 +11,15 @@ fn host(tenants: usize) -> String {
     for n in 0..tenants {
         text += &format!("  - {{name: t{n}, self-managed: {{}}}}\n");
     }
-    text + "  - {name: user, self-managed: {}}\n"
+    text += "  - name: user\n    placement: {per: tenant}\n    subnets: [{name: s, prefixes: [10.1.1.0/24]}]\n    \
+             endpoints: [{name: e, subnet: s}]\n    accepts:\n";
+    for n in 0..tenants {
+        text += &format!(
+            "      - {{name: a{n}, from: t{n}, service: o, as: [10.2.9.{}]}}\n",
+            n + 1
+        );
+    }
+    text
 }
 
 /// A document of one of these, with something to revoke.
@@ -345,4 +353,30 @@ async fn who_only_looks_has_one_turn_at_a_time() {
     }
     statuses.sort_unstable();
     assert_eq!(statuses, [200, 200, 200, 429, 429, 429]);
+}
+
+#[tokio::test]
+async fn only_what_ends_something_live_is_let_through_without_end() {
+    let (rig, tokens) = Rig::with_line(2).await;
+    let two = own(0, 1).replace(
+        "offers: [",
+        "offers: [{name: alone, endpoint: e, protocol: tcp, ports: [81], to: [user], pool: [10.9.1.0/28]}, ",
+    );
+    assert_eq!(
+        rig.said(&tokens[0], "/v1/apply?file=own.yaml", &two)
+            .await
+            .0,
+        200
+    );
+    // Nobody accepts it.
+    let (path, back) = ("/v1/revoke/t0/alone", "/v1/revoke/t0/alone?undo=true");
+    assert_eq!(rig.said(&tokens[0], path, "").await.0, 200);
+    assert_eq!(rig.said(&tokens[0], back, "").await.0, 200);
+    let mut last = 0;
+    for _ in 0..70 {
+        last = rig.said(&tokens[0], "/v1/revoke/t0/nothing", "").await.0;
+    }
+    assert_eq!(last, 429);
+    assert_eq!(rig.said(&tokens[0], path, "").await.0, 429);
+    assert_eq!(rig.said(&tokens[0], "/v1/revoke/t0/o", "").await.0, 200);
 }

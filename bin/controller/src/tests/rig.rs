@@ -57,6 +57,10 @@ pub struct Books {
     pub breaches: Vec<(u32, String)>,
     /// Tenants of whom nothing is met that they ask for by `reach`.
     pub unmet: Vec<String>,
+    /// Names only so many of these at a time; 0 = all.
+    pub named: usize,
+    /// Loses the next so many questions.
+    pub lost: usize,
     /// Specs that came whole, by digest.
     pub specs: BTreeMap<[u8; 32], String>,
     /// Images that came whole, with each proof.

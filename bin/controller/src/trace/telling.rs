@@ -2,6 +2,7 @@
 
 use super::{At, CHANNEL, Walk};
 use crate::flows::{at, protocol};
+use crate::view;
 use api::{RuleName, Step as Told, Where};
 use policy::Side;
 use telemetry::drops::DropReason;
@@ -25,7 +26,11 @@ impl Walk<'_> {
 
     fn uplink(&self, slot: u32) -> Option<String> {
         let found = self.world.uplinks().iter().find(|up| up.slot == slot)?;
-        Some(format!("uplink {}", found.name))
+        // By which one is the host's matter.
+        Some(match self.tenant {
+            Some(_) => "outside".into(),
+            None => format!("uplink {}", found.name),
+        })
     }
 
     pub(super) fn place(&self, place: At) -> String {
@@ -90,6 +95,63 @@ impl Walk<'_> {
             },
             ..told
         }
+    }
+
+    /// A step of a tenant's packet at its own switch, or at the fabric, as that tenant may
+    /// know it. `None`: it says nothing that is the tenant's.
+    pub(super) fn told_tenant(&self, tenant: &str, place: At, step: &Step) -> Option<Told> {
+        let plain = |kind: &str, says: String| {
+            Some(Told {
+                step: kind.into(),
+                says,
+                ..Told::default()
+            })
+        };
+        let told = match (place, step) {
+            (At::Fabric { .. }, Step::Entry { uplink: true, .. }) => {
+                plain("entry", "leads outside".into())?
+            }
+            // From outside it leads to the tenant's own switch.
+            (At::Fabric { tag: 0, .. }, Step::Entry { .. }) => {
+                plain("entry", "leads to the tenant's switch".into())?
+            }
+            (At::Fabric { tag, .. }, Step::Entry { .. }) => plain(
+                "entry",
+                format!(
+                    "leads across by {}; what comes of it there is the other tenant's matter",
+                    self.names.tag(tag)
+                ),
+            )?,
+            (At::Fabric { .. }, Step::Dropped { .. }) => self.told(place, step),
+            (At::Fabric { .. }, _) => return None,
+            (
+                _,
+                Step::Sent {
+                    slot: CHANNEL,
+                    bytes,
+                    ..
+                },
+            ) => plain("send", format!("to the fabric, {bytes} bytes"))?,
+            _ => self.told(place, step),
+        };
+        let rule = view::rule(
+            RuleName {
+                kind: told.by.clone(),
+                name: told.name.clone(),
+                place: told.place.clone(),
+            },
+            tenant,
+        );
+        Some(Told {
+            at: match place {
+                At::Switch { .. } => tenant.to_owned(),
+                At::Fabric { .. } => "fabric".into(),
+            },
+            by: rule.kind,
+            name: rule.name,
+            place: rule.place,
+            ..told
+        })
     }
 
     fn told_by_switch(&self, compartment: u32, step: &Step) -> Told {

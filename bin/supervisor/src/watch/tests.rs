@@ -181,3 +181,33 @@ fn limits_wait_for_a_quiet_moment_but_not_long() {
     assert!(!limits_are_due(false, S, S + 49 * MS));
     assert!(limits_are_due(false, S, S + 50 * MS));
 }
+
+/// Looks each 10 ms until it hangs, at most 10 minutes: when, ns.
+fn silent(silence: &mut Silence, from: u64, spent: impl Fn(u64) -> u64) -> Option<u64> {
+    let mut times = (0..60_000).map(|n| from + n * 10 * MS);
+    times.find(|now| silence.look(*now, || spent(*now)).0)
+}
+
+#[test]
+fn who_says_nothing_hangs_soon_without_work_and_late_with() {
+    let stopped = silent(&mut Silence::default(), 3 * S, |_| 7).unwrap();
+    assert!((14 * S..=18 * S).contains(&(stopped - 3 * S)), "{stopped}");
+    let busy = silent(&mut Silence::default(), 3 * S, |now| now / 1000).unwrap();
+    assert!((100 * S..=140 * S).contains(&(busy - 3 * S)), "{busy}");
+}
+
+#[test]
+fn who_goes_on_does_not_hang_and_neither_does_who_was_not_looked_at() {
+    let mut silence = Silence::default();
+    for n in 0..1000 {
+        assert!(!silence.look(n * 5 * S, || 7).0);
+        silence.heard();
+    }
+    // We ourselves stood still for an hour: what came meanwhile is heard in the next turn.
+    let now = 5000 * S;
+    assert!(!silence.look(now, || 7).0 && !silence.look(now + 3600 * S, || 7).0);
+    // Killed once, its successor has as long.
+    let first = silent(&mut silence, now + 3601 * S, |_| 7).unwrap();
+    let second = silent(&mut silence, first + MS, |_| 7).unwrap();
+    assert!(second - first >= 12 * S, "{first} {second}");
+}

@@ -117,6 +117,11 @@ fn packet(from: [u8; 4], to: [u8; 4]) -> Vec<u8> {
 
 /// What a capture mirrors of these, in order: frames with their notes.
 fn mirrored(play: impl FnOnce(&mut Capture)) -> Vec<(CaptureNote, Vec<u8>)> {
+    mirrored_of(u32::MAX, |captures| play(&mut captures.all[0].1))
+}
+
+/// The same of one slot.
+fn mirrored_of(slot: u32, play: impl FnOnce(&mut Captures)) -> Vec<(CaptureNote, Vec<u8>)> {
     let geometry = Geometry::records(1 << 16, 2048).unwrap();
     let mirror = Direction::create(&geometry).unwrap();
     let producer = mirror.producer_end().unwrap();
@@ -127,16 +132,17 @@ fn mirrored(play: impl FnOnce(&mut Capture)) -> Vec<(CaptureNote, Vec<u8>)> {
         on: 1,
         drops_only: 0,
         of: 0,
-        slot: u32::MAX,
+        slot,
         snap: 256,
         capacity: geometry.capacity() as u32,
         max_record: geometry.max_record() as u32,
     };
     let bytes = tables().finish().unwrap();
     let image = MappedCompartment::map(Aligned::copy_of(&bytes)).unwrap();
-    let mut capture = Capture::new(sender, &asked, Some(&image.image()));
-    play(&mut capture);
-    capture.publish();
+    let mut captures = Captures::default();
+    captures.begin(7, Capture::new(sender, &asked, Some(&image.image())));
+    play(&mut captures);
+    captures.publish();
     let mut all = Vec::new();
     while let Some(record) = reader.ring.next().unwrap() {
         let mut frame = vec![0; record.len()];
@@ -173,6 +179,8 @@ fn went(capture: &mut Capture, tag: u16, frame: &[u8]) {
 
 fn denied() -> Decided {
     Decided {
+        packets: 1,
+        bytes: 60,
         owner: 1,
         inbound: true,
         tuple: Tuple {
@@ -232,4 +240,20 @@ fn what_a_tenant_asks_others_for_is_shown_as_it_goes_and_comes() {
     });
     let frames: Vec<_> = all.into_iter().map(|(_, frame)| frame).collect();
     assert_eq!(frames, [asks, answers.clone(), answers]);
+}
+
+#[test]
+fn a_capture_takes_note_of_its_own_slots_frames_alone() {
+    let frame = packet(SERVER, USER);
+    let all = mirrored_of(3, |captures| {
+        // 67 has the same bit as 3.
+        for slot in [2, 67, FABRIC, 3] {
+            captures.remember((slot, 0), &frame, RawOffload::default());
+            captures.came((slot, slot), (None, None), frame.len(), &|_, _| 0);
+            let of = captures.all[0].1.head_len;
+            assert_eq!(of, if slot == 3 { frame.len() } else { 0 }, "slot {slot}");
+        }
+    });
+    let of: Vec<u32> = all.iter().map(|(note, _)| note.endpoint).collect();
+    assert_eq!(of, [3]);
 }

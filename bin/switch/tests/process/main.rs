@@ -2,6 +2,7 @@
 //! with a test at the other end of its channels.
 
 mod calls;
+mod guests;
 mod listing;
 mod orders;
 mod pace;

@@ -224,6 +224,29 @@ fn a_checksum_cannot_be_written_over_what_was_excepted() {
 }
 
 #[test]
+fn a_checksum_may_begin_before_a_port_that_was_compared() {
+    let mut tables = tables();
+    let template = &mut tables.templates[0].1;
+    // An odd port, as one of the templates for UDP demands.
+    (template.mask[37], template.value[37], template.len) = (1, 1, 38);
+    let mut udp = honest(200);
+    udp.head[37] = 53;
+    let mut passes = |start, offset| {
+        udp.offload = RawOffload {
+            flags: NEEDS_CSUM,
+            csum_start: start,
+            csum_offset: offset,
+            ..RawOffload::default()
+        };
+        pass(&tables, 1, udp).0.sent.len() == 1
+    };
+    assert!(passes(34, 6), "a UDP checksum that is not finished");
+    for (start, offset) in [(34, 3), (36, 0), (33, 7)] {
+        assert!(!passes(start, offset), "{start} + {offset}");
+    }
+}
+
+#[test]
 fn a_storm_of_tiny_segments_is_refused() {
     let mut large = honest(32_000);
     large.offload = RawOffload {

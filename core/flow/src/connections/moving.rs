@@ -14,7 +14,7 @@ const CHANGES: u32 = 4;
 
 /// The room of before.
 pub(super) struct Former {
-    connections: Connections,
+    pub(super) connections: Connections,
     /// Owners whose connections have not all come.
     owners: usize,
     /// By owner: whether its connections go on.
@@ -45,6 +45,9 @@ impl Connections {
             return;
         }
         self.journal = before.journal.take();
+        while let Some(tally) = before.tallies.pop() {
+            self.note_tally(tally);
+        }
         for (owner, own) in before.owners.iter().zip(&mut self.owners) {
             own.counters = owner.counters;
         }
@@ -87,7 +90,11 @@ impl Connections {
                 continue;
             }
             let Some(at) = former.owners.checked_sub(1) else {
-                self.former = None;
+                if let Some(mut former) = self.former.take() {
+                    while let Some(tally) = former.connections.tallies.pop() {
+                        self.note_tally(tally);
+                    }
+                }
                 continue;
             };
             let before = &mut former.connections;
@@ -147,7 +154,8 @@ impl Connections {
         let (a, b) = (record.a(), before.b(number, &record));
         let goes_on = |side: &Side| former.stays.get(side.owner as usize) == Some(&true);
         let goes_on = !record.expired(now) && goes_on(&a) && goes_on(&b);
-        before.remove(number, |counters| &mut counters.closed);
+        // What passed of it goes with it.
+        before.take_out(number, |counters| &mut counters.closed);
         let installed = match goes_on {
             true => self.install(now, &a, &b, record).ok(),
             false => None,
@@ -157,7 +165,10 @@ impl Connections {
                 self.promote(now, id, false);
             }
             Some(_) => {}
-            None => self.unwrite(record.place),
+            None => {
+                self.note_tally(record.untold());
+                self.unwrite(record.place);
+            }
         }
     }
 

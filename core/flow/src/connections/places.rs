@@ -162,7 +162,8 @@ impl Connections {
         }
         if !self.has_way(&places) {
             let victim = self
-                .half_open_victim(now, owner, places.sets, claim)
+                .dead_victim(now, owner, places.sets)
+                .or_else(|| self.half_open_victim(now, owner, places.sets, claim))
                 .or_else(|| self.waiting_victim(now, owner, places.sets))?;
             self.evict(victim);
         }
@@ -203,6 +204,14 @@ impl Connections {
             })
     }
 
+    /// A connection in these sets' half-open ways that is over, or was silent for too long:
+    /// anybody takes its place before that of one that lives.
+    fn dead_victim(&self, now: u64, owner: u32, sets: [usize; 2]) -> Option<u32> {
+        self.half_open_ways(owner, sets)
+            .find(|(_, record)| is_dead(record, now))
+            .map(|(id, _)| id)
+    }
+
     /// Of the half-open connections in these sets the one that gives way to a newcomer
     /// first.
     fn half_open_victim(
@@ -226,12 +235,12 @@ impl Connections {
     /// first: what is expired to anyone, of zones that have more than their share to one that
     /// has less, else of its own zone alone.
     fn turn(&self, now: u64, owner: u32, record: &Record, claim: Option<&Claim>) -> Option<u8> {
-        let Some(&Claim { zone, has, share }) = claim else {
-            return Some(0);
-        };
         if record.expired(now) {
             return Some(2);
         }
+        let Some(&Claim { zone, has, share }) = claim else {
+            return Some(0);
+        };
         if record.zone() == zone || !guard!("flow-zone-share") {
             return Some(0);
         }
@@ -270,11 +279,7 @@ impl Connections {
                 set.numbers(Ways::Established).chain(waiting)
             })
             .map(|number| first + number)
-            .find(|&id| {
-                let over = |record: &Record| record.state().is_some_and(State::is_over);
-                self.record(id)
-                    .is_some_and(|record| over(record) || record.expired(now))
-            })
+            .find(|&id| self.record(id).is_some_and(|record| is_dead(record, now)))
     }
 
     /// Of the established connections in these sets the idle one that was silent
@@ -366,8 +371,16 @@ impl Connections {
         }
     }
 
-    /// Takes a connection out of everything.
+    /// Takes a connection out of everything, and tells what passed of it.
     pub(super) fn remove(&mut self, id: u32, counter: impl FnOnce(&mut Counters) -> &mut u64) {
+        if let Some(tally) = self.record(id).map(Record::untold) {
+            self.note_tally(tally);
+        }
+        self.take_out(id, counter);
+    }
+
+    /// Takes a connection out of everything.
+    pub(super) fn take_out(&mut self, id: u32, counter: impl FnOnce(&mut Counters) -> &mut u64) {
         let Some(record) = self.record(id).copied() else {
             return;
         };
@@ -418,6 +431,11 @@ impl Connections {
             next = record.next;
         }
     }
+}
+
+/// Whether a connection is over, or was silent for too long.
+fn is_dead(record: &Record, now: u64) -> bool {
+    record.state().is_some_and(State::is_over) || record.expired(now)
 }
 
 /// The half-open connections that an owner may have at once.

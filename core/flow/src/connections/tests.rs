@@ -136,3 +136,36 @@ fn who_waits_gets_the_next_free_place() {
     assert!(!connections.records[last.id as usize].is(WAITS));
     assert!(there(&mut connections, 0, first.last().unwrap()));
 }
+
+#[test]
+fn the_dead_give_way_before_the_living_whoever_they_are_of() {
+    // Half-open ways full of one zone's, and an established one that waits among them and
+    // was silent for too long.
+    let (mut connections, first, sides) = crowded();
+    let dead = first.last().unwrap();
+    let later = 10 * OTHER_IDLE;
+    let zoned = |side: Side| Side { zone: 7, ..side };
+    let seed = connections.seed;
+    let sets = connections.owners[0].sets;
+    let own: Vec<Side> = sides
+        .map(zoned)
+        .filter(|side| {
+            let hash = index::hash(seed, 0, 7, &side.tuple);
+            Places::of(hash, 0, sets).sets == [0, 0]
+        })
+        .take(index::HALF_OPEN_WAYS)
+        .collect();
+    for side in &own[..index::HALF_OPEN_WAYS - 1] {
+        open(&mut connections, later, side).unwrap();
+    }
+    assert_eq!(
+        connections.owners[0].live as usize,
+        first.len() + own.len() - 1
+    );
+    open(&mut connections, later, own.last().unwrap()).unwrap();
+    let lives = |connections: &mut Connections, side: &Side| {
+        connections.find(later, 0, side.zone, &side.tuple).is_some()
+    };
+    assert!(own.iter().all(|side| lives(&mut connections, side)));
+    assert!(!lives(&mut connections, dead));
+}

@@ -113,12 +113,19 @@ impl Connections {
                 && let Some(connection) = self.connection(now, id)
             {
                 match (judge(&connection), self.records.get_mut(id as usize)) {
-                    (Rejudged::Keep(verdict), Some(record)) => record.judge(&verdict),
+                    (Rejudged::Keep(verdict), Some(record)) => {
+                        let tally = record.tell();
+                        record.judge(&verdict);
+                        self.note_tally(tally);
+                    }
                     _ => {
                         self.remove(id, |counters| &mut counters.closed);
                         swept.cut += 1;
                     }
                 }
+            } else if let Some(record) = self.records.get_mut(id as usize) {
+                let tally = record.tell();
+                self.note_tally(tally);
             }
         }
         swept

@@ -7,6 +7,7 @@ mod journal;
 mod model;
 mod segment;
 mod shares;
+mod tally;
 mod tcp;
 mod udp;
 

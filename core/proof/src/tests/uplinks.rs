@@ -46,6 +46,12 @@ fn kind(template: &Template) -> (u16, u8) {
 fn four(template: &Template) -> bool {
     kind(template).0 == 0x0800
 }
+fn udp(template: &Template) -> bool {
+    four(template) && template.value[23] == 17
+}
+fn icmp(template: &Template) -> bool {
+    four(template) && template.value[23] == 1
+}
 fn six(template: &Template) -> bool {
     kind(template).0 == 0x86dd && template.mask[20] == 0
 }
@@ -71,7 +77,7 @@ fn a_dhcp_server() {
         (template.except_mask, template.except_value) = ([0; 80], [0; 80]);
     };
     let narrower = |template: &mut Template| {
-        template.except_mask[34] = 255;
+        template.except_mask[40] = 255;
         template.looked = 80;
     };
     for of in [four, six] {
@@ -81,10 +87,21 @@ fn a_dhcp_server() {
         assert!(
             wider(of, |t| {
                 let last = t.except_mask.iter().rposition(|m| *m != 0).unwrap();
-                t.except_value[last] ^= 1;
+                let mask = t.except_mask[last];
+                t.except_value[last] ^= mask & mask.wrapping_neg();
             }) > 0
         );
     }
+    // To a relay, 547, as to a client.
+    let one = |t: &mut Template| (t.except_mask[57], t.except_value[57]) = (255, 34);
+    assert!(wider(six, one) > 0);
+    // What tells apart the templates of which each excepts another port or type.
+    assert!(wider(udp, |t| open(t, 37)) > 0);
+    assert!(wider(icmp, |t| open(t, 34)) > 0);
+    assert!(wider(udp, |t| open(t, 23)) > 0);
+    assert!(wider(icmp, |t| open(t, 23)) > 0);
+    assert!(wider(udp, |t| t.value[37] ^= 1) > 0);
+    assert!(wider(icmp, |t| t.value[34] ^= 4) > 0);
     // Ports that options move.
     assert!(wider(four, |t| (t.mask[14], t.value[14]) = (0xf0, 0x40)) > 0);
 }
@@ -92,10 +109,14 @@ fn a_dhcp_server() {
 #[test]
 fn another_than_a_router() {
     let bound = |nth: usize| move |template: &mut Template| template.bounds[nth] = Bound::default();
-    assert!(wider(six, bound(0)) > 0);
-    assert!(wider(six, bound(1)) > 0);
-    assert!(wider(six, |t| t.bounds[0].most = 255) > 0);
-    assert!(wider(six, |t| t.bounds[1].most = 254) > 0);
+    for (of, most) in [(four as fn(&Template) -> bool, 224), (six, 254)] {
+        assert!(wider(of, bound(0)) > 0);
+        assert!(wider(of, bound(1)) > 0);
+        assert!(wider(of, |t| t.bounds[0].most = 255) > 0);
+        assert!(wider(of, |t| t.bounds[1].most = most) > 0);
+        // Another byte than the one that counts.
+        assert!(wider(of, |t| t.bounds[0].at += 1) > 0);
+    }
 }
 
 #[test]

@@ -150,6 +150,17 @@ impl Check<'_> {
                 }
             }
         }
+        if let Attach::Vhost(vhost) = endpoint.attach()
+            && let Some(queues) = vhost.queues.filter(|q| !(1..=16).contains(&q.value))
+        {
+            self.findings
+                .add(
+                    "range",
+                    queues.span,
+                    format!("{} pairs of queues", queues.value),
+                )
+                .help("1 to 16: as many as the machine has processors is enough");
+        }
         if let Attach::Tap(tap) = endpoint.attach() {
             let namespace = tap.namespace.as_ref().filter(|n| n.is_path());
             if let (Some(_), Some(make)) = (namespace, tap.make.filter(|m| m.value.0)) {

@@ -77,6 +77,12 @@ impl Class {
         }
     }
 
+    /// Nobody had anything yet: what they had was counted in another unit.
+    pub(super) fn count_anew(&mut self) {
+        self.floor = 0;
+        self.places.iter_mut().for_each(|place| place.served = 0);
+    }
+
     /// Places that it has.
     #[cfg(test)]
     pub(super) const fn places(&self) -> usize {

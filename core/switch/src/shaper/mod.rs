@@ -313,7 +313,11 @@ impl Shaper {
                 due: 0,
             }),
         };
+        let other_unit = in_packets(&port.rate) != in_packets(&rate);
         for (number, class) in port.classes.iter_mut().enumerate() {
+            if other_unit {
+                class.count_anew();
+            }
             // What comes by agreements is of none but the first.
             let agreements = if number == 0 { senders.agreements } else { 0 };
             class.resize(class::places(senders.outside, agreements));
@@ -581,12 +585,17 @@ fn agreement(offers: &[u16], of_all: Option<&Tenant>, tag: u16) -> Option<usize>
     own.or_else(|| Some(offers.len() + of_all?.agreed.binary_search(&tag).ok()?))
 }
 
+/// Whether shares of a rate are counted in packets, else in bytes.
+const fn in_packets(rate: &Rate) -> bool {
+    rate.bytes == 0 && rate.packets != 0
+}
+
 /// What a frame costs the share of whoever sent it: of what the rate is in.
 fn cost(rate: &Rate, wire: usize, segments: u32) -> u64 {
     let (wire, segments) = (wire as u64, u64::from(segments));
     match (rate.bytes, rate.packets) {
+        _ if in_packets(rate) => segments,
         (_, 0) => wire,
-        (0, _) => segments,
         // A packet takes as much of its limit as so many bytes of theirs.
         (bytes, packets) => wire.max(segments.saturating_mul(bytes / packets)),
     }

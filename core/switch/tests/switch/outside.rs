@@ -150,6 +150,8 @@ fn outside_source_inside_the_tenant_is_a_martian() {
         [192, 0, 2, 10],
         [127, 0, 0, 1],
         [224, 0, 0, 1],
+        [240, 0, 0, 1],
+        [255; 4],
         [0; 4],
     ] {
         Site::new().refuses(FABRIC, &inward(source, v4(B1)), DropReason::Martian);

@@ -377,6 +377,49 @@ fn who_has_no_room_for_connections_is_served_without() {
 }
 
 #[test]
+fn what_has_no_rules_answers_who_has_whatever_its_slot() {
+    let mut site = Site::with(|tables| {
+        servers()(tables);
+        for endpoint in tables.endpoints.iter_mut().filter(|e| e.slot != A1) {
+            (endpoint.egress, endpoint.ingress) = (NONE, NONE);
+        }
+    });
+    site.refuses(B1, &reply((53, 1000)), DropReason::IngressRule);
+    assert_eq!(site.inject(A1, &question((1000, 53))).only().slot, B1);
+    assert_eq!(site.inject(B1, &reply((53, 1000))).only().slot, A1);
+}
+
+#[test]
+fn who_comes_while_rooms_change_is_served_without_until_its_own_is_there() {
+    const NEW: u32 = 9;
+    let mut site = Site::with(|tables| {
+        servers()(tables);
+        tables.endpoints[0].connections = 8192;
+    });
+    // So many that they are not moved at once.
+    for port in 2000..6000 {
+        site.inject(A1, &question((port, 53)));
+        site.inject(B1, &reply((53, port)));
+    }
+    // More changes of room than can be under way, and in the last another comes for B1.
+    for round in 1..=6u32 {
+        site.change(|tables| {
+            tables.endpoints[0].connections += round;
+            if round == 6 {
+                let other = tables.endpoints.iter_mut().find(|e| e.slot == B1).unwrap();
+                (other.slot, other.id) = (NEW, 7777);
+            }
+        });
+    }
+    let ip = (mapped(v4(B1)), mapped(v4(A1)));
+    let asks = tcp((mac(B1), gateway_mac(1)), ip, (1000, 80), (SYN, 1, 2), b"");
+    let answer = tcp(ASKS, (ip.1, ip.0), (80, 1000), (SYN | ACK, 1, 2), b"");
+    site.refuses(A1, &answer, DropReason::EgressRule);
+    assert_eq!(site.inject(NEW, &asks).only().slot, A1);
+    assert_eq!(site.inject(A1, &answer).only().slot, NEW);
+}
+
+#[test]
 fn a_connection_leads_to_its_other_end_alone() {
     let mut site = Site::with(judged(
         table(vec![], Action::Allow),

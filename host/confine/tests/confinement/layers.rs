@@ -249,6 +249,15 @@ const OTHERS: &[(&str, Probe)] = &[
             0o600
         )
     }),
+    ("nothing_below_is_written", || {
+        let path = std::ffi::CString::new(format!("{}/new", below())).unwrap();
+        call!(
+            libc::SYS_open,
+            path.as_ptr(),
+            libc::O_CREAT | libc::O_WRONLY,
+            0o600
+        )
+    }),
     ("little_memory", || {
         // SAFETY: a mapping of its own, if any.
         let map = unsafe {
@@ -276,3 +285,16 @@ const OTHERS: &[(&str, Probe)] = &[
         }
     }),
 ];
+
+/// A folder among the libraries, the same each time.
+pub fn below() -> &'static str {
+    let all = [
+        "/usr/lib/tmpfiles.d",
+        "/usr/lib/terminfo",
+        "/usr/lib/systemd",
+    ];
+    let mut there = all
+        .into_iter()
+        .filter(|path| std::path::Path::new(path).is_dir());
+    there.next().expect("a folder among the libraries")
+}

@@ -52,6 +52,10 @@ const TESTS: &[(&str, fn())] = &[
         the_solver_becomes_z3_and_reaches_nothing_else,
     ),
     (
+        "what_is_mounted_below_the_libraries_is_read_only",
+        what_is_mounted_below_the_libraries_is_read_only,
+    ),
+    (
         "only_the_expected_descriptors_are_left",
         only_the_expected_descriptors_are_left,
     ),
@@ -353,6 +357,25 @@ fn the_solver_becomes_z3_and_reaches_nothing_else() {
         let end = probe(Profile::Solver, before, what);
         assert_eq!(end, End::Status(expected), "{what} before {before}");
     }
+}
+
+/// In a mount namespace of its own, where a file system is mounted below a library folder.
+fn what_is_mounted_below_the_libraries_is_read_only() {
+    if std::env::var_os("BELOW").is_some() {
+        let end = probe(Profile::Solver, "landlock", "nothing_below_is_written");
+        assert_eq!(end, End::Status(libc::EROFS));
+        return;
+    }
+    if !confine::rootless::is_root() {
+        return;
+    }
+    let line = "mount -t tmpfs none $0 && exec $1 what_is_mounted_below_the_libraries_is_read_only";
+    let status = std::process::Command::new("unshare")
+        .args(["-m", "sh", "-c", line, layers::below()])
+        .arg(std::env::current_exe().unwrap())
+        .env("BELOW", "1")
+        .status();
+    assert!(status.unwrap().success());
 }
 
 fn only_the_expected_descriptors_are_left() {

@@ -249,3 +249,44 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_each_had_is_counted_anew_where_the_unit_is_another() {
+    let mut shaper = shaper(&serving(2, rate(1_000_000, 0)));
+    let user = |came_by: u16, length: usize| User {
+        came_by,
+        dscp: 0,
+        length,
+        bytes: 2_000_000,
+    };
+    // One alone has a frame's bytes more than who comes next, which is no thousand packets.
+    came(&mut shaper, &[user(FIRST, 1000)]);
+    let mut now = 2 * SECOND;
+    while shaper.due() != Nanos::MAX {
+        shaper.release(now, |_| Handed::Sent);
+        now += 1_000_000;
+    }
+    used(&mut shaper, &serving(2, rate(0, 1000)), now);
+    let mut order = Vec::new();
+    for number in 0..20u8 {
+        for tag in [FIRST, FIRST + 1] {
+            let mut bytes = head(0, 100);
+            bytes[0] = tag as u8;
+            bytes[1] = number;
+            let frame = Outgoing {
+                came_by: tag,
+                ..frame(1, &bytes)
+            };
+            assert!(shaper.hold(now, 0, &frame, |_, _| 0));
+        }
+    }
+    while shaper.due() != Nanos::MAX {
+        shaper.release(now, |frame| {
+            order.push(u16::from(frame.head[0]));
+            Handed::Sent
+        });
+        now += 1_000_000;
+    }
+    let of_first = order[..20].iter().filter(|tag| **tag == FIRST);
+    assert_eq!((order.len(), of_first.count()), (40, 10), "{order:?}");
+}

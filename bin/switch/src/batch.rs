@@ -1,0 +1,437 @@
+//! A batch of frames from one slot: from a channel, a guest or a tap.
+
+use crate::outlet::{Outlet, Outlets, Payload};
+use crate::parking::{Parked, put_parked, take_parked};
+use crate::ports::{Place, Sink, Source};
+use crate::worker::Attached;
+use guard::guard;
+use image::CompartmentImage;
+use port::PortError;
+use ring::record::KIND_FRAME;
+use rustix::io::Errno;
+use switch::{FABRIC, HEAD, Ingress, Slot, Switch, Work};
+use telemetry::counters::ProcessWord;
+use telemetry::drops::DropReason;
+use wire::offload::RawOffload;
+use worker::system;
+
+/// Frames of one slot at most before the next slot's turn.
+const BATCH: usize = 64;
+/// And bytes: the answers to what a slot sends wait for the other slots' turns, and
+/// 64 offloaded frames are 4 MiB.
+const BATCH_BYTES: u64 = 128 << 10;
+
+/// What a batch came to.
+#[derive(Default)]
+pub struct Batch {
+    pub frames: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// What was done for them (`switch::Work`).
+    pub cost: u64,
+    pub end: End,
+}
+
+/// How it ended.
+#[derive(Default)]
+pub enum End {
+    /// There is, or may be, more.
+    #[default]
+    More,
+    /// There is nothing more.
+    Empty,
+    /// A frame waits for its receiver.
+    Parked,
+    /// The rate of the endpoint or its tenant is used up.
+    Paused,
+    /// The slot is over: a reason for `PortClosed`.
+    Closed(u32),
+}
+
+impl Batch {
+    fn ended(end: End) -> Batch {
+        Batch {
+            end,
+            ..Batch::default()
+        }
+    }
+
+    /// Whether another frame may be taken.
+    fn goes_on(&self, allowance: u64) -> bool {
+        self.frames < BATCH && self.bytes < BATCH_BYTES && self.cost < allowance
+    }
+
+    /// Counts a frame that was taken in.
+    fn took(&mut self, bytes: usize, cost: u64) {
+        self.frames += 1;
+        self.bytes += bytes as u64;
+        self.cost += cost;
+    }
+}
+
+impl Attached {
+    /// One slot's batch, of so much work at most.
+    pub fn run_slot(&mut self, slot: Slot, allowance: u64, now: u64) -> Batch {
+        let at = slot as usize;
+        if self.ports.places.get(at).is_some_and(Place::is_parked) {
+            return Batch::ended(End::Parked);
+        }
+        self.telling
+            .counters
+            .set(ProcessWord::Working, u64::from(slot) + 1);
+        let batch = match self.ports.sources.get(at) {
+            Some(Source::Channel(_)) => self.run_channel(slot, allowance, now),
+            Some(Source::Tap) => self.run_tap(slot, allowance, now),
+            Some(Source::Guest(Some(_))) => self.run_guest(slot, allowance, now),
+            _ => Batch::ended(End::Empty),
+        };
+        self.telling.counters.set(ProcessWord::Working, 0);
+        batch
+    }
+
+    fn run_channel(&mut self, slot: Slot, allowance: u64, now: u64) -> Batch {
+        let at = slot as usize;
+        let Attached {
+            ports,
+            switch,
+            image,
+            telling,
+            workshop,
+            capture,
+            shaper,
+            touched,
+            ..
+        } = self;
+        let image = image.as_ref().map(|mapped| mapped.image());
+        let Some(Source::Channel(receiver)) = ports.sources.get_mut(at) else {
+            return Batch::ended(End::Empty);
+        };
+        let Some(mut parked) = take_parked(&mut ports.places, at) else {
+            return Batch::ended(End::Empty);
+        };
+        let mut batch = Batch::default();
+        while batch.goes_on(allowance) {
+            if now < switch.paused_until(slot) {
+                batch.end = End::Paused;
+                break;
+            }
+            let record = match receiver.ring.peek() {
+                Ok(Some(record)) => record,
+                Ok(None) => {
+                    batch.end = End::Empty;
+                    break;
+                }
+                Err(breach) => {
+                    batch.end = End::Closed(breach as u32);
+                    break;
+                }
+            };
+            let outlets = Outlets {
+                sinks: &mut ports.sinks,
+                places: &mut ports.places,
+                touched: &mut *touched,
+                telling: &mut *telling,
+                workshop: &mut *workshop,
+                capture: &mut *capture,
+                shaper: &mut *shaper,
+                work: Work::frame(),
+                now,
+            };
+            let frame = Arrived {
+                slot,
+                tag: if slot == FABRIC { record.tag() } else { 0 },
+                offload: record.offload(),
+                total: record.len(),
+                known: record.kind() == KIND_FRAME,
+            };
+            let cost = handle(
+                switch,
+                image.as_ref(),
+                outlets,
+                frame,
+                Payload::Record(&record),
+                &mut parked,
+            );
+            batch.took(record.len(), cost);
+            if parked.since.is_some() {
+                batch.end = End::Parked;
+                break;
+            }
+            receiver.ring.advance();
+        }
+        if !matches!(batch.end, End::Parked) {
+            receiver.ring.release();
+        }
+        let lost = receiver.ring.take_lost().records;
+        if lost > 0 {
+            telling.counters.dropped(at, DropReason::Restart, lost);
+        }
+        put_parked(&mut ports.places, at, parked);
+        batch
+    }
+
+    fn run_guest(&mut self, slot: Slot, allowance: u64, now: u64) -> Batch {
+        let at = slot as usize;
+        let Attached {
+            ports,
+            switch,
+            image,
+            telling,
+            workshop,
+            capture,
+            shaper,
+            touched,
+            ended,
+            ..
+        } = self;
+        let image = image.as_ref().map(|mapped| mapped.image());
+        let Some(Source::Guest(Some(from))) = ports.sources.get_mut(at) else {
+            return Batch::ended(End::Empty);
+        };
+        let Some(mut parked) = take_parked(&mut ports.places, at) else {
+            return Batch::ended(End::Empty);
+        };
+        let mut batch = Batch::default();
+        let mut breach = None;
+        while batch.goes_on(allowance) {
+            if now < switch.paused_until(slot) {
+                batch.end = End::Paused;
+                break;
+            }
+            let frame = match from.peek() {
+                Ok(Some(frame)) => frame,
+                Ok(None) => {
+                    batch.end = End::Empty;
+                    break;
+                }
+                Err(found) => {
+                    breach = Some(found as u32);
+                    batch.end = End::Empty;
+                    break;
+                }
+            };
+            let total = frame.len();
+            if frame.is_over() {
+                telling.dropped(slot, DropReason::Oversize, now);
+                batch.took(0, Work::frame().cost());
+                from.advance();
+                continue;
+            }
+            let outlets = Outlets {
+                sinks: &mut ports.sinks,
+                places: &mut ports.places,
+                touched: &mut *touched,
+                telling: &mut *telling,
+                workshop: &mut *workshop,
+                capture: &mut *capture,
+                shaper: &mut *shaper,
+                work: Work::frame(),
+                now,
+            };
+            let arrived = Arrived {
+                slot,
+                tag: 0,
+                offload: frame.offload(),
+                total,
+                known: true,
+            };
+            let payload = Payload::Guest(&frame);
+            let cost = handle(
+                switch,
+                image.as_ref(),
+                outlets,
+                arrived,
+                payload,
+                &mut parked,
+            );
+            batch.took(total, cost);
+            if parked.since.is_some() {
+                batch.end = End::Parked;
+                break;
+            }
+            from.advance();
+        }
+        if let Some(Sink::Guest(port)) = ports.sinks.get_mut(at) {
+            port.done(from);
+            // What is read where its owner cut it off is zeroes.
+            if port.is_broken() {
+                breach = breach.or(Some(system(Errno::FAULT)));
+            }
+        }
+        if let Some(reason) = breach
+            && ended.len() < ended.capacity()
+        {
+            ended.push((slot, reason));
+        }
+        put_parked(&mut ports.places, at, parked);
+        batch
+    }
+
+    fn run_tap(&mut self, slot: Slot, allowance: u64, now: u64) -> Batch {
+        let at = slot as usize;
+        let Attached {
+            ports,
+            switch,
+            image,
+            telling,
+            workshop,
+            capture,
+            shaper,
+            touched,
+            buffer,
+            spares,
+            ..
+        } = self;
+        let image = image.as_ref().map(|mapped| mapped.image());
+        let Some(mut parked) = take_parked(&mut ports.places, at) else {
+            return Batch::ended(End::Empty);
+        };
+        let mut batch = Batch::default();
+        while batch.goes_on(allowance) {
+            if now < switch.paused_until(slot) {
+                batch.end = End::Paused;
+                break;
+            }
+            let Some(Sink::Tap(tap)) = ports.sinks.get(at) else {
+                batch.end = End::Empty;
+                break;
+            };
+            let (offload, total) = match tap.recv(buffer) {
+                Ok(Some(frame)) => frame,
+                Ok(None) => {
+                    batch.end = End::Empty;
+                    break;
+                }
+                Err(PortError::Truncated) => {
+                    telling.dropped(slot, DropReason::Oversize, now);
+                    batch.took(0, lost_call());
+                    continue;
+                }
+                // Reading fails when the interface is gone: one that is down has
+                // nothing to read.
+                Err(PortError::Vanished | PortError::Down) => {
+                    batch.end = End::Closed(system(Errno::NODEV));
+                    break;
+                }
+                Err(_) => {
+                    telling.dropped(slot, DropReason::PortRefused, now);
+                    batch.took(0, lost_call());
+                    continue;
+                }
+            };
+            telling.frame_calls(1);
+            let outlets = Outlets {
+                sinks: &mut ports.sinks,
+                places: &mut ports.places,
+                touched: &mut *touched,
+                telling: &mut *telling,
+                workshop: &mut *workshop,
+                capture: &mut *capture,
+                shaper: &mut *shaper,
+                work: tapped(),
+                now,
+            };
+            let frame = Arrived {
+                slot,
+                tag: 0,
+                offload,
+                total,
+                known: true,
+            };
+            let payload = Payload::Buffer(buffer.get(..total).unwrap_or(&[]));
+            let cost = handle(switch, image.as_ref(), outlets, frame, payload, &mut parked);
+            batch.took(total, cost);
+            if parked.since.is_some() {
+                // More memory for every tap that waits would be the guests' to ask for.
+                let more = (!guard!("switch-spares")).then(|| buffer.clone());
+                match spares.pop().or(more) {
+                    Some(spare) => {
+                        parked.buffer = Some(core::mem::replace(buffer, spare));
+                        batch.end = End::Parked;
+                        break;
+                    }
+                    None => {
+                        parked.since = None;
+                        telling.dropped(slot, DropReason::QueueFull, now);
+                    }
+                }
+            }
+        }
+        put_parked(&mut ports.places, at, parked);
+        batch
+    }
+}
+
+/// A frame that arrived.
+struct Arrived {
+    slot: Slot,
+    tag: u16,
+    offload: RawOffload,
+    total: usize,
+    /// It is of a kind that a switch takes.
+    known: bool,
+}
+
+/// Handles a frame; what that cost.
+fn handle(
+    switch: &mut Switch,
+    image: Option<&CompartmentImage<'_>>,
+    outlets: Outlets<'_>,
+    frame: Arrived,
+    payload: Payload<'_>,
+    parked: &mut Parked,
+) -> u64 {
+    let now = outlets.now;
+    let mut head = [0u8; HEAD];
+    let length = payload.copy(0, &mut head);
+    let head = head.get_mut(..length).unwrap_or(&mut []);
+    if let Some(capture) = outlets.capture.as_mut() {
+        capture.remember((frame.slot, frame.tag), head, frame.offload);
+    }
+    let mut outlet = Outlet {
+        outlets,
+        payload,
+        from: frame.slot,
+        parked: Some(parked),
+        reason: None,
+        denied: None,
+    };
+    match image {
+        Some(image) if frame.known => {
+            let ingress = Ingress {
+                from: frame.slot,
+                tag: frame.tag,
+                offload: frame.offload,
+                head,
+                total: frame.total,
+            };
+            switch.process(image, now, ingress, &mut outlet);
+        }
+        Some(_) => switch::Output::dropped(&mut outlet, frame.slot, DropReason::Malformed),
+        None => switch::Output::dropped(&mut outlet, frame.slot, DropReason::NoImage),
+    }
+    let (reason, denied) = (outlet.reason, outlet.denied);
+    if let Some(capture) = outlet.outlets.capture.as_mut() {
+        let endpoint = outlet.outlets.telling.endpoint(frame.slot);
+        let rest = |from: usize, into: &mut [u8]| payload.copy(from.max(length), into);
+        capture.came(
+            (frame.slot, endpoint),
+            (reason, denied.as_ref()),
+            frame.total,
+            &rest,
+        );
+    }
+    outlet.outlets.work.cost()
+}
+
+/// A frame read by a system call.
+const fn tapped() -> Work {
+    let mut work = Work::frame();
+    work.called();
+    work
+}
+
+/// What a call cost that gave no frame.
+const fn lost_call() -> u64 {
+    tapped().cost()
+}

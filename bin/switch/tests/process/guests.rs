@@ -1,0 +1,340 @@
+//! A virtual machine's interface, the test being its vhost helper and its driver.
+
+use crate::rig::{PATIENCE, Rig};
+use crate::{PLAIN, frame, receive, send, tables};
+use command::Message;
+use command::message::Body;
+use command::verbs::*;
+use rustix::fs::ftruncate;
+use seqpacket::Socket;
+use shm::{Guest, Region, memory_file};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+use telemetry::counters::{Counter, ProcessWord};
+use virtqueue::GuestMemory;
+
+/// Where the guest has its memory, and in it: two queues' rings, and their buffers.
+const BASE: u64 = 0x4000_0000;
+const BYTES: u64 = 1 << 20;
+const SIZE: u16 = 64;
+const VERSION_1: u64 = 1 << 32;
+const MERGED: u64 = 1 << 15;
+
+/// Of queue `n`: descriptors, what the driver writes, what the device writes, buffers.
+fn rings(n: u64) -> [u64; 4] {
+    let at = BASE + n * 0x4000;
+    [at, at + 0x1000, at + 0x2000, BASE + 0x10_000 + n * 0x40_000]
+}
+
+struct Machine {
+    link: Socket,
+    file: OwnedFd,
+    page: OwnedFd,
+    memory: Guest,
+    /// What the driver of queue 1 kicks.
+    kick: OwnedFd,
+    /// What each driver has made available.
+    available: [u16; 2],
+    seq: u32,
+}
+
+impl Machine {
+    /// One in slot 1 whose queues do not run yet.
+    fn plugged(rig: &Rig) -> Machine {
+        let (link, theirs) = Socket::pair().unwrap();
+        let machine = Machine::plugged_to(link, 0);
+        let port = AddPort {
+            slot: 1,
+            kind: PORT_VHOST,
+            mtu: 9000,
+            ..AddPort::default()
+        };
+        rig.tell(&port, &[&theirs.into_fd(), &machine.page]);
+        machine
+    }
+
+    /// One whose helper has this link already.
+    fn plugged_to(link: Socket, seq: u32) -> Machine {
+        // Not sealed against shrinking: as front ends have it.
+        let file = rustix::fs::memfd_create("vm", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, BYTES).unwrap();
+        let page = memory_file("page", 4096).unwrap();
+        let region = Region {
+            guest: BASE,
+            size: BYTES,
+            offset: 0,
+        };
+        let memory = Guest::map(&[(region, file.as_fd())]).unwrap();
+        // One that blocks whoever reads it: the driver's side can make it so at any time.
+        let kick = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
+        Machine {
+            link,
+            file,
+            page,
+            memory,
+            kick,
+            available: [0; 2],
+            seq,
+        }
+    }
+
+    fn ask<B: Body>(&mut self, body: &B, fds: &[&OwnedFd]) -> GuestDone {
+        self.seq += 1;
+        let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
+        let message = Message::new(self.seq, body);
+        let (answer, _) = self.link.ask(&message, &fds, PATIENCE).unwrap();
+        answer.body().unwrap()
+    }
+
+    fn map(&mut self) -> u32 {
+        let mut body = GuestMap {
+            features: VERSION_1 | MERGED,
+            count: 1,
+            ..GuestMap::default()
+        };
+        (body.guest[0], body.size[0]) = (BASE, BYTES);
+        let file = self.file.try_clone().unwrap();
+        self.ask(&body, &[&file]).error
+    }
+
+    fn run(&mut self, queue: u64) -> u32 {
+        let [descriptors, driver, device, _] = rings(queue);
+        let body = GuestRun {
+            descriptors,
+            driver,
+            device,
+            queue: queue as u32,
+            size: SIZE.into(),
+        };
+        let kick = self.kick.try_clone().unwrap();
+        let kicks: &[&OwnedFd] = if queue == 1 { &[&kick] } else { &[] };
+        self.ask(&body, kicks).error
+    }
+
+    fn kick(&self) {
+        rustix::io::write(&self.kick, &1u64.to_ne_bytes()).unwrap();
+    }
+
+    fn start(&mut self) {
+        assert_eq!(self.map(), 0);
+        assert_eq!((self.run(0), self.run(1)), (0, 0));
+    }
+
+    fn at(&self, address: u64) -> usize {
+        self.memory.locate(address, 1).unwrap().0
+    }
+
+    /// Makes one buffer of a queue available: what the device reads, or writes.
+    fn offer(&mut self, queue: u64, bytes: &[u8], room: u32) {
+        let [table, driver, _, buffers] = rings(queue);
+        let next = self.available[queue as usize];
+        let slot = u64::from(next % SIZE);
+        let buffer = buffers + slot * 0x1000;
+        self.memory.write(self.at(buffer), bytes);
+        let writes = u64::from(room > 0) << 1;
+        let length = u64::from(room.max(bytes.len() as u32));
+        let at = self.at(table + 16 * slot);
+        self.memory.store64(at, buffer);
+        self.memory.store64(at + 8, length | writes << 32);
+        self.memory
+            .store16(self.at(driver + 4 + 2 * slot), slot as u16);
+        let next = next.wrapping_add(1);
+        self.available[queue as usize] = next;
+        self.memory.store16(self.at(driver + 2), next);
+    }
+
+    /// Sends a frame.
+    fn send(&mut self, frame: &[u8]) {
+        let mut bytes = vec![0; 12];
+        bytes.extend_from_slice(frame);
+        self.offer(1, &bytes, 0);
+        self.kick();
+    }
+
+    fn used(&self, queue: u64) -> u16 {
+        self.memory.load16(self.at(rings(queue)[2] + 2))
+    }
+
+    /// Waits until the device has used so many buffers.
+    fn wait(&self, queue: u64, used: u16) {
+        let end = std::time::Instant::now() + PATIENCE;
+        while self.used(queue) != used {
+            assert!(std::time::Instant::now() < end, "{}", self.used(queue));
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    /// The `n`th frame that came.
+    fn came(&self, n: u16) -> Vec<u8> {
+        let [_, _, device, buffers] = rings(0);
+        let slot = u64::from(n % SIZE);
+        let mut bytes = [0; 8];
+        self.memory.read(self.at(device + 4 + 8 * slot), &mut bytes);
+        let length = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
+        let mut frame = vec![0; length as usize];
+        self.memory
+            .read(self.at(buffers + slot * 0x1000), &mut frame);
+        frame.split_off(12)
+    }
+
+    /// Whether the switch says that it is over.
+    fn is_broken(&self) -> bool {
+        let end = std::time::Instant::now() + PATIENCE;
+        while std::time::Instant::now() < end {
+            match self.link.recv_wait(Duration::from_millis(100)) {
+                Ok(Some((message, _))) if message.body::<GuestBroken>().is_some() => return true,
+                Ok(_) => {}
+                Err(_) => return false,
+            }
+        }
+        false
+    }
+}
+
+fn rig() -> Rig {
+    let rig = Rig::new();
+    for slot in [2, 3] {
+        rig.plug_one(&rig.pairs[slot as usize - 1], slot, 0);
+    }
+    rig.install(&tables(), 1);
+    rig
+}
+
+#[test]
+fn frames_cross_between_a_machine_and_a_fifo() {
+    let rig = rig();
+    let mut machine = Machine::plugged(&rig);
+    machine.start();
+    let mut two = rig.guest(2);
+    for n in 0..200u16 {
+        let out = frame(1, 2, &vec![n as u8; usize::from(n) * 10]);
+        machine.send(&out);
+        machine.offer(0, &[], 0x1000);
+        let back = frame(2, 1, &vec![n as u8; usize::from(n) * 15]);
+        send(&mut two, &PLAIN, &back);
+        assert_eq!(receive(&mut two), out);
+        machine.wait(1, n + 1);
+        machine.wait(0, n + 1);
+        assert_eq!(machine.came(n), back);
+    }
+    assert_eq!(rig.count(1, Counter::RxFrames), 200);
+    assert_eq!(rig.words().load(ProcessWord::FrameSyscalls as usize), 0);
+}
+
+#[test]
+fn a_kick_wakes_the_switch_and_is_never_read() {
+    let rig = rig();
+    let mut machine = Machine::plugged(&rig);
+    assert_eq!(machine.map(), 0);
+    assert_eq!(machine.run(1), 0);
+    let mut two = rig.guest(2);
+    for n in 0..5u8 {
+        // Past any spinning.
+        std::thread::sleep(Duration::from_millis(20));
+        let out = frame(1, 2, &[n; 40]);
+        machine.send(&out);
+        assert_eq!(receive(&mut two), out);
+    }
+    let mut count = [0; 8];
+    rustix::io::read(&machine.kick, &mut count).unwrap();
+    assert_eq!(u64::from_ne_bytes(count), 5, "nobody has read it");
+    // What cannot be waited for is refused.
+    let file = memory_file("kick", 4096).unwrap();
+    machine.kick = file;
+    assert_ne!(machine.run(1), 0);
+}
+
+#[test]
+fn a_guest_that_misbehaves_ends_alone() {
+    type Misdeed = fn(&mut Machine);
+    let misdeeds: [(&str, Misdeed); 4] = [
+        ("an index beyond the ring", |machine| {
+            let driver = rings(1)[1];
+            machine.memory.store16(machine.at(driver + 2), 5000);
+        }),
+        ("a chain that leaves the ring", |machine| {
+            let at = machine.at(rings(1)[0]);
+            machine.memory.store64(at, BASE + 0x10_000);
+            machine.memory.store64(at + 8, 72 | 1 << 32 | 0x4000 << 48);
+            let driver = rings(1)[1];
+            machine.memory.store16(machine.at(driver + 2), 1);
+        }),
+        ("a buffer outside of its memory", |machine| {
+            let at = machine.at(rings(1)[0]);
+            machine.memory.store64(at, 1);
+            machine.memory.store64(at + 8, 100);
+            let driver = rings(1)[1];
+            machine.memory.store16(machine.at(driver + 2), 1);
+        }),
+        ("memory that is cut off", |machine| {
+            machine.send(&[0; 60]);
+            ftruncate(&machine.file, 0).unwrap();
+        }),
+    ];
+    for (what, misdeed) in misdeeds {
+        let rig = rig();
+        let mut machine = Machine::plugged(&rig);
+        machine.start();
+        let (mut two, mut three) = (rig.guest(2), rig.guest(3));
+        misdeed(&mut machine);
+        machine.kick();
+        // Something else wakes the switch, and goes on.
+        let sent = frame(2, 3, b"on");
+        send(&mut two, &PLAIN, &sent);
+        assert_eq!(receive(&mut three), sent, "{what}");
+        assert!(machine.is_broken(), "{what}");
+        send(&mut two, &PLAIN, &sent);
+        assert_eq!(receive(&mut three), sent, "{what}");
+        // The next front end begins anew, by the same link.
+        let link = std::mem::replace(&mut machine.link, Socket::pair().unwrap().0);
+        let mut next = Machine::plugged_to(link, machine.seq);
+        next.start();
+        next.send(&frame(1, 2, b"again"));
+        next.offer(0, &[], 0x1000);
+        send(&mut two, &PLAIN, &frame(2, 1, b"hello"));
+        assert_eq!(receive(&mut two), frame(1, 2, b"again"), "{what}");
+        next.wait(0, 1);
+    }
+}
+
+#[test]
+fn memory_is_unmapped_when_that_is_said_and_queues_tell_where_they_were() {
+    let rig = rig();
+    let mut machine = Machine::plugged(&rig);
+    machine.start();
+    let mut two = rig.guest(2);
+    for _ in 0..3 {
+        machine.send(&frame(1, 2, b"x"));
+    }
+    send(&mut two, &PLAIN, &frame(2, 3, b""));
+    for _ in 0..3 {
+        receive(&mut two);
+    }
+    let halted = machine.ask(
+        &GuestHalt {
+            queue: 1,
+            reserved: 0,
+        },
+        &[],
+    );
+    assert_eq!((halted.error, halted.available, halted.used), (0, 3, 3));
+    let maps = || {
+        let path = format!("/proc/{}/maps", rig.pid.as_raw_nonzero());
+        std::fs::read_to_string(path).unwrap_or_default()
+    };
+    assert!(maps().contains("memfd:vm"));
+    machine.ask(&GuestUnmap { reserved: 0 }, &[]);
+    assert!(
+        !maps().contains("memfd:vm"),
+        "it answers when it is unmapped"
+    );
+    // A shorter file than is said, and a descriptor too few.
+    ftruncate(&machine.file, BYTES / 2).unwrap();
+    assert_ne!(machine.map(), 0);
+    let none = GuestMap {
+        count: 1,
+        ..GuestMap::default()
+    };
+    assert_ne!(machine.ask(&none, &[]).error, 0);
+    assert_ne!(machine.run(0), 0, "no memory");
+}

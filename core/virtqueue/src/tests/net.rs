@@ -1,0 +1,246 @@
+//! Frames over queues: whole, in order, behind the right header.
+
+use super::driver::{BUFFERS, Buffer, Driver, memory, start};
+use crate::net::{Form, FromGuest, PutError, ToGuest};
+use crate::{Breach, Features, GuestMemory, Heap, Queue};
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use wire::offload::RawOffload;
+
+fn offload(n: u16) -> RawOffload {
+    RawOffload {
+        flags: 1,
+        gso_type: 4,
+        gso_size: n,
+        csum_start: 34,
+        csum_offset: 16,
+    }
+}
+
+fn pair(features: Features, size: u16) -> (Driver, Queue, Rc<Heap>) {
+    let driver = Driver::new(size, features);
+    let memory = Rc::new(driver.memory.clone());
+    let queue = driver.queue();
+    (driver, queue, memory)
+}
+
+fn kinds() -> impl Strategy<Value = (Features, Form)> {
+    any::<(bool, bool, bool, bool)>().prop_map(|(packed, event_index, merged, modern)| {
+        let features = Features {
+            packed,
+            event_index,
+            indirect: true,
+        };
+        (features, Form { merged, modern })
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn frames_for_a_guest_come_whole_over_as_many_buffers_as_it_takes(
+        (features, form) in kinds(), room in 20u32..300, buffers in 1usize..3,
+        frames in prop::collection::vec((1usize..900, 0usize..100), 1..40))
+    {
+        let (mut driver, queue, memory) = pair(features, 16);
+        let mut to = ToGuest::new(Rc::clone(&memory), form);
+        to.put(0, Some(queue));
+        let header = if form.merged || form.modern { 12 } else { 10 };
+        let mut places = std::collections::HashMap::new();
+        let mut free: Vec<u64> = (0..16).collect();
+        let (mut offered, mut sent) = (VecDeque::new(), VecDeque::new());
+        for (n, (length, head)) in frames.into_iter().enumerate() {
+            while let Some(place) = free.pop() {
+                let at = BUFFERS + place * 1024;
+                let pieces: Vec<Buffer> = (0..buffers as u64).map(|i| (at + i * 400, room, true)).collect();
+                match driver.offer(&pieces, None) {
+                    Some(name) => { places.insert(name, place); offered.push_back(name); }
+                    None => { free.push(place); break; }
+                }
+            }
+            let frame: Vec<u8> = (0..length).map(|i| (n * 7 + i) as u8).collect();
+            let (front, rest) = frame.split_at(head.min(length));
+            let got = to.send(n as u32, &offload(n as u16), front, rest.len(), |memory, at, from, n| {
+                memory.write(at, &rest[from..from + n]);
+            });
+            let each = room as usize * buffers;
+            let needs = (header + length).div_ceil(each);
+            let fits = needs == 1 || form.merged;
+            let expected = if !fits { Err(PutError::TooLong) }
+                else if needs > offered.len() { Err(PutError::Full) } else { Ok(()) };
+            prop_assert_eq!(got, expected);
+            if got.is_ok() {
+                offered.drain(..needs);
+                sent.push_back((frame, needs, n));
+            }
+            if n % 3 == 0 {
+                to.publish(|_, _, _| {});
+                let mut came = VecDeque::new();
+                while let Some((name, written)) = driver.reclaim() {
+                    let place = places.remove(&name).unwrap();
+                    let mut bytes = Vec::new();
+                    for i in 0..buffers as u64 {
+                        let mut part = vec![0; room as usize];
+                        driver.get(BUFFERS + place * 1024 + i * 400, &mut part);
+                        bytes.extend(part);
+                    }
+                    bytes.truncate(written as usize);
+                    came.push_back(bytes);
+                    free.push(place);
+                }
+                while let Some((frame, needs, n)) = sent.pop_front() {
+                    let parts: Vec<Vec<u8>> = came.drain(..needs).collect();
+                    let all = parts.concat();
+                    prop_assert_eq!(&all[header..], &frame[..]);
+                    prop_assert_eq!(&all[..10], &[1, 4, 0, 0, n as u8, (n >> 8) as u8, 34, 0, 16, 0]);
+                    if header == 12 {
+                        prop_assert_eq!(usize::from(all[10]), needs);
+                    }
+                }
+                prop_assert!(came.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn frames_of_a_guest_come_whole_and_wait_where_they_are(
+        (features, form) in kinds(), frames in prop::collection::vec((1usize..500, 1usize..4, any::<bool>()), 1..30))
+    {
+        let (mut driver, queue, memory) = pair(features, 16);
+        let mut from = FromGuest::new(Rc::clone(&memory), form);
+        from.put(0, Some(queue));
+        let header = if form.merged || form.modern { 12 } else { 10 };
+        for (n, (length, pieces, waits)) in frames.into_iter().enumerate() {
+            prop_assert!(from.peek().unwrap().is_none());
+            let mut bytes = vec![1, 1, 99, 0, n as u8, 0, 34, 0, 16, 0, 0, 0];
+            bytes.truncate(header);
+            bytes.extend((0..length).map(|i| (n + i) as u8));
+            let size = bytes.len().div_ceil(pieces);
+            let mut buffers: Vec<Buffer> = Vec::new();
+            for (i, part) in bytes.chunks(size).enumerate() {
+                let at = BUFFERS + i as u64 * 1024;
+                driver.put(at, part);
+                buffers.push((at, part.len() as u32, false));
+            }
+            driver.offer(&buffers, None).unwrap();
+            for _ in 0..1 + usize::from(waits) {
+                let frame = from.peek().unwrap().unwrap();
+                prop_assert_eq!((frame.len(), frame.is_over()), (length, false));
+                prop_assert_eq!(frame.offload(), RawOffload { gso_type: 1, ..offload(n as u16) });
+                let mut got = vec![0; length + 5];
+                prop_assert_eq!(frame.copy(0, &mut got), length);
+                prop_assert_eq!(&got[..length], &bytes[header..]);
+                let mut again = vec![0; length];
+                frame.pieces(length / 2, length, |memory, at, done, n| {
+                    memory.read(at, &mut again[done..done + n]);
+                });
+                prop_assert_eq!(&again[..length - length / 2], &bytes[header + length / 2..]);
+                from.publish(|_, _, _| {});
+                prop_assert!(driver.reclaim().is_none(), "it waits");
+                if waits && n % 2 == 0 {
+                    // Who goes on from here takes it as well.
+                    let stand = from.stand(0).unwrap();
+                    let queue = Queue::new(&*memory, &driver.layout, features, stand).unwrap();
+                    from.put(0, Some(queue));
+                }
+            }
+            from.peek().unwrap();
+            from.advance();
+            from.publish(|_, _, _| {});
+            prop_assert!(driver.reclaim().is_some());
+        }
+    }
+}
+
+#[test]
+fn a_chain_without_room_for_the_header_is_a_breach() {
+    for (modern, length, is_short) in [(true, 11, true), (false, 11, false), (false, 9, true)] {
+        let form = Form {
+            merged: false,
+            modern,
+        };
+        let (mut driver, queue, memory) = pair(Features::default(), 8);
+        driver.offer(&[(BUFFERS, length, false)], None);
+        let mut from = FromGuest::new(memory, form);
+        from.put(0, Some(queue));
+        assert_eq!(from.peek().err(), is_short.then_some(Breach::Short));
+        let (mut driver, queue, memory) = pair(Features::default(), 8);
+        driver.offer(&[(BUFFERS, length, true)], None);
+        let mut to = ToGuest::new(memory, form);
+        to.put(0, Some(queue));
+        let got = to.send(0, &offload(0), &[1], 0, |_, _, _, _| {});
+        assert_eq!(got == Err(PutError::Breach(Breach::Short)), is_short);
+    }
+}
+
+#[test]
+fn a_flow_keeps_to_its_pair_and_pairs_have_their_turns() {
+    let features = Features::default();
+    let form = Form {
+        merged: true,
+        modern: true,
+    };
+    // Two rings in one memory: the second 4 KiB behind the first.
+    let heap = memory();
+    let mut drivers: Vec<Driver> = (0..2).map(|_| Driver::new(8, features)).collect();
+    for (n, driver) in drivers.iter_mut().enumerate() {
+        driver.memory = heap.clone();
+        let by = n as u64 * 1024;
+        driver.layout.descriptors += by;
+        driver.layout.driver += by;
+        driver.layout.device += by;
+    }
+    let make = |driver: &Driver| {
+        Queue::new(&driver.memory, &driver.layout, features, start(features)).unwrap()
+    };
+    let memory = Rc::new(heap);
+    let mut to = ToGuest::new(Rc::clone(&memory), form);
+    assert_eq!(
+        to.send(0, &offload(0), &[1], 0, |_, _, _, _| {}),
+        Err(PutError::NoQueue)
+    );
+    for (pair, driver) in drivers.iter_mut().enumerate() {
+        for i in 0..4 {
+            driver.offer(&[(BUFFERS + pair as u64 * 8192 + i * 256, 200, true)], None);
+        }
+        to.put(pair, Some(make(driver)));
+    }
+    for flow in [1, 0, 3, 5] {
+        to.send(flow, &offload(0), &[1; 60], 0, |_, _, _, _| {})
+            .unwrap();
+    }
+    to.publish(|_, _, _| {});
+    let count = |driver: &mut Driver| std::iter::from_fn(|| driver.reclaim()).count();
+    assert_eq!(drivers.iter_mut().map(count).collect::<Vec<_>>(), [1, 3]);
+    // Of frames from both, a batch of each in turn.
+    let mut drivers: Vec<Driver> = drivers;
+    let mut from = FromGuest::new(memory, form);
+    for (pair, driver) in drivers.iter_mut().enumerate() {
+        let mut fresh = Driver::new(8, features);
+        (fresh.memory, fresh.layout) = (driver.memory.clone(), driver.layout);
+        fresh.put(fresh.layout.driver, &[0; 40]);
+        fresh.put(fresh.layout.device, &[0; 80]);
+        *driver = fresh;
+        for i in 0..3 {
+            let at = BUFFERS + 20_000 + pair as u64 * 8192 + i * 256;
+            driver.put(at + 12, &[pair as u8]);
+            driver.offer(&[(at, 80, false)], None);
+        }
+        from.put(pair, Some(make(driver)));
+    }
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        for _ in 0..2 {
+            if let Some(frame) = from.peek().unwrap() {
+                let mut byte = [9];
+                frame.copy(0, &mut byte);
+                seen.push(byte[0]);
+                from.advance();
+            }
+        }
+        from.publish(|_, _, _| {});
+    }
+    assert_eq!(seen, [0, 0, 1, 1, 0, 1]);
+}

@@ -1,0 +1,232 @@
+//! Real virtual machines: QEMU, emulated where there is no KVM for it, with a Debian
+//! kernel and a busybox that runs one script.
+
+use crate::namespace::Ended;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// Modules of the guest kernel, in the order in which they are loaded.
+const MODULES: [&str; 8] = [
+    "virtio_ring",
+    "virtio",
+    "virtio_pci_legacy_dev",
+    "virtio_pci_modern_dev",
+    "virtio_pci",
+    "failover",
+    "net_failover",
+    "virtio_net",
+];
+/// What runs first: the script is the test's.
+const INIT: &str = r#"#!/bin/busybox sh
+/bin/busybox --install -s /bin
+mount -t devtmpfs d /dev; mount -t proc p /proc; mount -t sysfs s /sys
+for m in MODULES; do insmod /m/$m.ko || echo "no module $m"; done
+ip link set lo up; ip link set eth0 up
+for n in 1 2 3 4 5 6 7 8 9 10; do [ "$(cat /sys/class/net/eth0/carrier)" = 1 ] && break; sleep 0.1; done
+echo BOOTED
+. /script
+echo ENDED
+poweroff -f
+"#;
+/// Sets what a DHCP server offers.
+const DHCP: &str = r#"#!/bin/busybox sh
+[ "$1" = bound ] || exit 0
+ip addr add $ip/$mask dev $interface
+[ -n "$router" ] && ip route add default via $router
+echo "DHCP $ip/$mask via $router mtu $mtu"
+"#;
+
+/// One machine, ended on drop.
+pub struct Machine {
+    process: Ended,
+    console: PathBuf,
+}
+
+impl Machine {
+    /// Boots one whose network interface is this vhost-user socket. `device`: more for
+    /// QEMU's virtio-net-pci, as `,packed=on`. `folder` is the caller's own.
+    pub fn boot(
+        folder: &Path,
+        name: &str,
+        (socket, mac): (&Path, &str),
+        device: &str,
+        script: &str,
+    ) -> Result<Machine, String> {
+        let kernel = kernel()?;
+        let image = folder.join(format!("{name}.cpio"));
+        pack(folder, name, script, &image)?;
+        let console = folder.join(format!("{name}.console"));
+        let mut qemu = Command::new("qemu-system-x86_64");
+        qemu.args(["-accel", "tcg,tb-size=64", "-cpu", "max", "-M", "pc"])
+            .args([
+                "-m",
+                "128M",
+                "-smp",
+                "1",
+                "-display",
+                "none",
+                "-nodefaults",
+                "-no-reboot",
+            ])
+            .args([Path::new("-kernel"), kernel, Path::new("-initrd"), &image])
+            .args(["-object", "memory-backend-memfd,id=mem,size=128M,share=on"])
+            .args(["-numa", "node,memdev=mem", "-chardev"])
+            .arg(format!(
+                "socket,id=c0,path={},reconnect=1",
+                socket.display()
+            ))
+            .args([
+                "-netdev",
+                "vhost-user,id=n0,chardev=c0,vhostforce=on",
+                "-device",
+            ])
+            // With MSI-X this QEMU dies when the driver starts a vhost-user device.
+            .arg(format!(
+                "virtio-net-pci,netdev=n0,mac={mac},romfile=,vectors=0{device}"
+            ))
+            .arg("-serial")
+            .arg(format!("file:{}", console.display()))
+            .args([
+                "-append",
+                "console=ttyS0 quiet panic=-1 nokaslr mitigations=off",
+            ])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        let process = qemu
+            .spawn()
+            .map_err(|e| format!("qemu-system-x86_64: {e}"))?;
+        Ok(Machine {
+            process: Ended(process),
+            console,
+        })
+    }
+
+    /// What it has written on its console.
+    pub fn console(&self) -> String {
+        let bytes = std::fs::read(&self.console).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).replace('\r', "")
+    }
+
+    /// Waits until its console has a text; the console.
+    ///
+    /// # Errors
+    /// Not in this time, or the machine ended without it; with the console.
+    pub fn wait_for(&mut self, text: &str, time: Duration) -> Result<String, String> {
+        let end = Instant::now() + time;
+        loop {
+            let over = !matches!(self.process.0.try_wait(), Ok(None)) || Instant::now() > end;
+            let console = self.console();
+            if console.contains(text) {
+                return Ok(console);
+            }
+            if over {
+                return Err(format!("no {text:?} on the console:\n{console}"));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// The newest cloud kernel that is installed, unpacked once.
+fn kernel() -> Result<&'static Path, String> {
+    static UNPACKED: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let unpacked = UNPACKED.get_or_init(|| {
+        let (packed, _) = installed()?;
+        let bytes = std::fs::read(&packed).map_err(|e| format!("{}: {e}", packed.display()))?;
+        // What boots fast under emulation is not what unpacks itself: lz4 from its magic on.
+        let magic = [0x02, 0x21, 0x4c, 0x18];
+        let at = bytes.windows(4).position(|w| w == magic);
+        let at = at.ok_or_else(|| format!("{}: not packed by lz4", packed.display()))?;
+        let folder = crate::private_folder("bulkhead-kernel-")?;
+        let path = folder.join("vmlinux");
+        let target = std::fs::File::create(&path).map_err(|e| e.to_string())?;
+        let mut lz4 = Command::new("lz4")
+            .arg("-dc")
+            .stdin(Stdio::piped())
+            .stdout(target)
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|e| format!("lz4: {e}"))?;
+        let rest = bytes.get(at..).unwrap_or(&[]);
+        // What lies behind the packed kernel makes it complain, after all is written.
+        let _ = lz4.stdin.take().map(|mut stdin| stdin.write_all(rest));
+        let _ = lz4.wait();
+        Ok(path)
+    });
+    unpacked.as_deref().map_err(Clone::clone)
+}
+
+/// The packed kernel and its modules.
+fn installed() -> Result<(PathBuf, PathBuf), String> {
+    let mut found: Vec<PathBuf> = std::fs::read_dir("/boot")
+        .map_err(|e| format!("/boot: {e}"))?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.to_string_lossy().ends_with("-cloud-amd64"))
+        .filter(|path| path.to_string_lossy().contains("/vmlinuz-"))
+        .collect();
+    found.sort();
+    let kernel = found
+        .pop()
+        .ok_or("no kernel: apt-get install linux-image-cloud-amd64")?;
+    let name = kernel.to_string_lossy().replace("/boot/vmlinuz-", "");
+    let modules = Path::new("/lib/modules").join(name);
+    Ok((kernel, modules))
+}
+
+/// Packs what the machine boots into.
+fn pack(folder: &Path, name: &str, script: &str, image: &Path) -> Result<(), String> {
+    let says = |what: &str| {
+        let what = what.to_owned();
+        move |error: std::io::Error| format!("{what}: {error}")
+    };
+    let root = folder.join(format!("{name}.root"));
+    for part in ["bin", "m", "dev", "proc", "sys", "tmp"] {
+        std::fs::create_dir_all(root.join(part)).map_err(says(part))?;
+    }
+    let busybox = ["/bin/busybox", "/usr/bin/busybox"];
+    let busybox = busybox.iter().find(|path| Path::new(path).exists());
+    let busybox = busybox.ok_or("no busybox: apt-get install busybox-static")?;
+    std::fs::copy(busybox, root.join("bin/busybox")).map_err(says("busybox"))?;
+    let (_, modules) = installed()?;
+    for module in MODULES {
+        let file = format!("{module}.ko");
+        let from = find(&modules, &file).ok_or_else(|| format!("no module {file}"))?;
+        std::fs::copy(from, root.join("m").join(&file)).map_err(says(&file))?;
+    }
+    let init = INIT.replace("MODULES", &MODULES.join(" "));
+    for (file, text) in [("init", init.as_str()), ("dhcp", DHCP), ("script", script)] {
+        let path = root.join(file);
+        std::fs::write(&path, text).map_err(says(file))?;
+        let mode = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(path, mode).map_err(says(file))?;
+    }
+    let target = std::fs::File::create(image).map_err(says("the image"))?;
+    let packed = Command::new("sh")
+        .args(["-c", "find . | cpio --quiet -o -H newc"])
+        .current_dir(&root)
+        .stdout(target)
+        .status()
+        .map_err(says("cpio"))?;
+    match packed.success() {
+        true => Ok(()),
+        false => Err("cpio failed: apt-get install cpio".into()),
+    }
+}
+
+fn find(folder: &Path, name: &str) -> Option<PathBuf> {
+    for entry in std::fs::read_dir(folder).ok()?.flatten() {
+        let path = entry.path();
+        if path.is_dir() && !path.is_symlink() {
+            if let Some(found) = find(&path, name) {
+                return Some(found);
+            }
+        } else if path.file_name().is_some_and(|n| n == name) {
+            return Some(path);
+        }
+    }
+    None
+}

@@ -1,0 +1,228 @@
+//! Virtual machines as tenants' endpoints: real QEMU guests.
+
+use e2e::machine::Machine;
+use e2e::{Instance, Namespace, unique};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// An emulated machine is slow where others compile.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+const MACS: [&str; 2] = ["52:54:00:00:00:01", "52:54:00:00:00:02"];
+
+fn spec(app: &str) -> String {
+    format!(
+        r#"version: 1
+tenants:
+  - name: red
+    subnets:
+      - {{name: lan, prefixes: [10.1.1.0/24, "fd00:1::/64"]}}
+    endpoints:
+      - {{name: vm1, subnet: lan, addresses: [10.1.1.10, "fd00:1::10"], mac: "{}", attach: vhost}}
+      - {{name: vm2, subnet: lan, addresses: [10.1.1.11, "fd00:1::11"], mac: "{}", attach: {{vhost: {{queues: 2}}}}}}
+      - {{name: app, subnet: lan, addresses: [10.1.1.12, "fd00:1::12"], attach: {{tap: {{namespace: {app}, interface: eth0, make: true}}}}}}
+"#,
+        MACS[0], MACS[1]
+    )
+}
+
+/// Takes what comes to port 5001 and says how much it was.
+const TAKE: &str = "nc -l -p 5001 > /tmp/got; echo TOOK $(stat -c %s /tmp/got)";
+
+struct Home {
+    instance: Instance,
+    app: Namespace,
+}
+
+fn home() -> Home {
+    let app = Namespace::named(unique("bht-vm"));
+    let instance = Instance::start().unwrap();
+    instance.apply(&spec(&app.name)).unwrap();
+    Home { instance, app }
+}
+
+impl Home {
+    fn boot(&self, name: &str, device: &str, script: &str) -> Machine {
+        let socket = self.instance.run_dir().join("vhost/red");
+        let socket = socket.join(format!("{name}.sock"));
+        let mac = if name == "vm1" { MACS[0] } else { MACS[1] };
+        let folder = self.instance.folder();
+        Machine::boot(folder, name, (&socket, mac), device, script).unwrap()
+    }
+
+    fn restarts(&self) -> u64 {
+        let status = self.instance.ask(&["status"]).unwrap();
+        let all = status["compartments"].as_array().unwrap();
+        let red = all.iter().find(|one| one["name"] == "red").unwrap();
+        red["restarts"].as_u64().unwrap_or(0)
+    }
+}
+
+#[test]
+fn machines_get_an_address_and_talk_to_each_other_and_to_a_namespace() {
+    let home = home();
+    let dhcp = "udhcpc -i eth0 -n -q -t 20 -T 1 -s /dhcp > /tmp/dhcp; grep DHCP /tmp/dhcp\n";
+    let mut server = home.boot("vm2", ",packed=on", &format!("{dhcp}{TAKE}\n{TAKE}\n"));
+    server.wait_for("BOOTED", PATIENCE).unwrap();
+    let mut taker = home
+        .app
+        .command("timeout 120 socat -u TCP-LISTEN:5001,reuseaddr - | wc -c")
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    server.wait_for("DHCP", PATIENCE).unwrap();
+    let script = [
+        dhcp,
+        "ping -c 3 -i 0.2 10.1.1.12\nping -c 3 -i 0.2 10.1.1.11\n",
+        "echo 0 > /proc/sys/net/ipv6/conf/eth0/accept_dad\n",
+        "ip -6 addr add fd00:1::10/64 dev eth0\n",
+        "ping -6 -c 3 -i 0.2 fd00:1::12\n",
+        // To the namespace and to the other machine, each as its kernel offers it.
+        "dd if=/dev/zero bs=64k count=64 2>/dev/null | nc 10.1.1.12 5001\n",
+        "dd if=/dev/zero bs=64k count=64 2>/dev/null | nc 10.1.1.11 5001\n",
+    ];
+    let mut client = home.boot("vm1", "", &script.concat());
+    let console = client.wait_for("ENDED", PATIENCE).unwrap();
+    assert!(
+        console.contains("DHCP 10.1.1.10/24 via 10.1.1.1"),
+        "{console}"
+    );
+    let whole = console.matches(" 0% packet loss").count();
+    assert_eq!(whole, 3, "{console}");
+    let bytes = 64 << 16;
+    let mut out = String::new();
+    taker
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut out)
+        .unwrap();
+    assert!(taker.wait().unwrap().success());
+    assert_eq!(out.trim(), bytes.to_string());
+    let took = format!("TOOK {bytes}");
+    server.wait_for(&took, PATIENCE).unwrap();
+    // From the namespace: large frames that the guest's kernel takes unfinished.
+    let line = format!("head -c {bytes} /dev/zero | timeout 60 socat -u - TCP:10.1.1.11:5001");
+    assert!(home.app.sh(&line).unwrap().ok());
+    let console = server.wait_for("ENDED", PATIENCE).unwrap();
+    assert_eq!(console.matches(&took).count(), 2, "{console}");
+    assert_eq!(home.restarts(), 0, "no switch died");
+}
+
+#[test]
+fn a_switch_that_dies_costs_a_machine_no_link_and_no_connection() {
+    let home = home();
+    for (device, features) in [("", "split"), (",packed=on", "packed")] {
+        let mut taker = home
+            .app
+            .command("timeout 120 socat -u TCP-LISTEN:5001,reuseaddr - | wc -c")
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let script = "ip addr add 10.1.1.10/24 dev eth0\n\
+             cp /sys/class/net/eth0/carrier_changes /tmp/before\n\
+             (dd if=/dev/zero bs=64k count=256 2>/dev/null | nc 10.1.1.12 5001; echo SENT) &\n\
+             ping -c 60 -i 0.1 10.1.1.12; wait\n\
+             cmp /tmp/before /sys/class/net/eth0/carrier_changes && echo STEADY\n";
+        let mut machine = home.boot("vm1", device, script);
+        machine.wait_for("bytes from", PATIENCE).unwrap();
+        for _ in 0..3 {
+            let restarts = home.restarts();
+            home.instance.kill("red");
+            let end = std::time::Instant::now() + PATIENCE;
+            while home.restarts() == restarts {
+                assert!(std::time::Instant::now() < end, "it was not restarted");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        let console = machine.wait_for("ENDED", PATIENCE).unwrap();
+        assert!(console.contains("STEADY"), "{features}: {console}");
+        assert!(console.contains("SENT"), "{features}: {console}");
+        let line = console.lines().find(|l| l.contains("packets transmitted"));
+        let received: u32 = line
+            .and_then(|l| l.split(", ").nth(1)?.split(' ').next()?.parse().ok())
+            .unwrap();
+        // What was in a ring at a death may be lost, and what came during the outage.
+        assert!(received >= 54, "{features}: {console}");
+        let mut out = String::new();
+        taker
+            .stdout
+            .take()
+            .unwrap()
+            .read_to_string(&mut out)
+            .unwrap();
+        taker.wait().unwrap();
+        assert_eq!(out.trim(), (256 << 16).to_string(), "{features}");
+    }
+}
+
+/// A front end's request, and what is answered: `None`, it was disconnected.
+fn asked(socket: &mut UnixStream, request: u32, flags: u32, payload: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    for word in [request, flags, payload.len() as u32] {
+        bytes.extend_from_slice(&word.to_ne_bytes());
+    }
+    bytes.extend_from_slice(payload);
+    socket.write_all(&bytes).ok()?;
+    let mut answer = vec![0; 20];
+    socket.read_exact(&mut answer).ok()?;
+    Some(answer.split_off(12))
+}
+
+#[test]
+fn a_front_end_that_talks_nonsense_is_disconnected_and_the_next_is_served() {
+    let home = home();
+    let path = home.instance.run_dir().join("vhost/red/vm1.sock");
+    let connect = || {
+        let end = std::time::Instant::now() + PATIENCE;
+        loop {
+            let socket = UnixStream::connect(&path);
+            if let Ok(mut socket) = socket {
+                socket.set_read_timeout(Some(PATIENCE)).unwrap();
+                // GET_FEATURES: version 1 and packed rings are among them.
+                if let Some(answer) = asked(&mut socket, 1, 1, &[]) {
+                    let features = u64::from_ne_bytes(answer.try_into().unwrap());
+                    assert_eq!(features >> 32 & 5, 5, "{features:#x}");
+                    return socket;
+                }
+            }
+            assert!(std::time::Instant::now() < end, "nobody serves it");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let nonsense: [(u32, u32, &[u8]); 5] = [
+        (1, 2, &[]),
+        (77, 1, &[]),
+        (2, 1, &u64::MAX.to_ne_bytes()),
+        (8, 1, &[9, 0, 0, 0, 0, 1, 0, 0]),
+        (5, 1, &[1, 0, 0, 0, 0, 0, 0, 0]),
+    ];
+    for (request, flags, payload) in nonsense {
+        let mut socket = connect();
+        assert_eq!(
+            asked(&mut socket, request, flags, payload),
+            None,
+            "{request}"
+        );
+    }
+    let log = home.instance.log();
+    for said in [
+        "which is not offered",
+        "which are not offered",
+        "queue 9, which there is not",
+    ] {
+        assert!(log.contains(said), "{said}: {log}");
+    }
+    // One that says half and waits holds up itself; when it is gone the next is served.
+    let mut half = connect();
+    half.write_all(&[1, 0, 0]).unwrap();
+    drop(half);
+    let held = connect();
+    home.instance.kill_program("bulkhead-vhost");
+    home.instance.kill_program("bulkhead-vhost");
+    drop(held);
+    connect();
+    assert_eq!(home.restarts(), 0, "no switch died");
+}
