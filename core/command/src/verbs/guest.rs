@@ -79,7 +79,7 @@ body! {
 body! {
     /// It is done, or cannot be.
     GuestDone: GuestDone {
-        /// 0, or as [`PortClosed::reason`].
+        /// 0, or as [`crate::verbs::PortClosed::reason`].
         error: u32,
         /// Of [`GuestHalt`]: the next to be taken.
         available: u32,
@@ -101,7 +101,7 @@ body! {
 body! {
     /// What the guest's side did.
     GuestBroken: GuestBroken {
-        /// As [`PortClosed::reason`].
+        /// As [`crate::verbs::PortClosed::reason`].
         reason: u32,
         /// Zero.
         reserved: u32,
