@@ -1,6 +1,6 @@
 //! A batch of frames from one slot: from a channel, a guest or a tap.
 
-use crate::outlet::{Outlet, Outlets, Payload};
+use crate::outlet::{Fate, Outlet, Outlets, Payload};
 use crate::parking::{Parked, put_parked, take_parked};
 use crate::ports::{Place, Sink, Source};
 use crate::worker::Attached;
@@ -9,7 +9,7 @@ use image::CompartmentImage;
 use port::PortError;
 use ring::record::KIND_FRAME;
 use rustix::io::Errno;
-use switch::{FABRIC, HEAD, Ingress, Slot, Switch, Work};
+use switch::{FABRIC, HEAD, Hit, Ingress, Slot, Switch, Work};
 use telemetry::counters::ProcessWord;
 use telemetry::drops::DropReason;
 use wire::offload::RawOffload;
@@ -20,6 +20,8 @@ const BATCH: usize = 64;
 /// And bytes: the answers to what a slot sends wait for the other slots' turns, and
 /// 64 offloaded frames are 4 MiB.
 const BATCH_BYTES: u64 = 128 << 10;
+/// First bytes that are copied of a frame that may be like one before: a whole small one.
+const SHORT: usize = 64;
 
 /// What a batch came to.
 #[derive(Default)]
@@ -106,12 +108,24 @@ impl Attached {
         let Some(Source::Channel(receiver)) = ports.sources.get_mut(at) else {
             return Batch::ended(End::Empty);
         };
-        let Some(mut parked) = take_parked(&mut ports.places, at) else {
+        let Some(parked) = take_parked(&mut ports.places, at) else {
             return Batch::ended(End::Empty);
         };
+        let outlets = Outlets {
+            sinks: &mut ports.sinks,
+            places: &mut ports.places,
+            touched,
+            telling,
+            workshop,
+            capture,
+            shaper,
+            work: Work::frame(),
+            now,
+        };
         let mut batch = Batch::default();
+        let mut handling = Handling::new(switch, image.as_ref(), outlets, slot, parked);
         while batch.goes_on(allowance) {
-            if now < switch.paused_until(slot) {
+            if handling.is_paused() {
                 batch.end = End::Paused;
                 break;
             }
@@ -126,34 +140,15 @@ impl Attached {
                     break;
                 }
             };
-            let outlets = Outlets {
-                sinks: &mut ports.sinks,
-                places: &mut ports.places,
-                touched: &mut *touched,
-                telling: &mut *telling,
-                workshop: &mut *workshop,
-                capture: &mut *capture,
-                shaper: &mut *shaper,
-                work: Work::frame(),
-                now,
-            };
-            let frame = Arrived {
-                slot,
+            let arrived = Arrived {
                 tag: if slot == FABRIC { record.tag() } else { 0 },
                 offload: record.offload(),
                 total: record.len(),
                 known: record.kind() == KIND_FRAME,
             };
-            let cost = handle(
-                switch,
-                image.as_ref(),
-                outlets,
-                frame,
-                Payload::Record(&record),
-                &mut parked,
-            );
+            let cost = handling.frame(Work::frame(), arrived, Payload::Record(&record));
             batch.took(record.len(), cost);
-            if parked.since.is_some() {
+            if handling.parked.since.is_some() {
                 batch.end = End::Parked;
                 break;
             }
@@ -162,6 +157,7 @@ impl Attached {
         if !matches!(batch.end, End::Parked) {
             receiver.ring.release();
         }
+        let parked = handling.parked;
         let lost = receiver.ring.take_lost().records;
         if lost > 0 {
             telling.counters.dropped(at, DropReason::Restart, lost);
@@ -188,13 +184,25 @@ impl Attached {
         let Some(Source::Guest(Some(from))) = ports.sources.get_mut(at) else {
             return Batch::ended(End::Empty);
         };
-        let Some(mut parked) = take_parked(&mut ports.places, at) else {
+        let Some(parked) = take_parked(&mut ports.places, at) else {
             return Batch::ended(End::Empty);
+        };
+        let outlets = Outlets {
+            sinks: &mut ports.sinks,
+            places: &mut ports.places,
+            touched,
+            telling,
+            workshop,
+            capture,
+            shaper,
+            work: Work::frame(),
+            now,
         };
         let mut batch = Batch::default();
         let mut breach = None;
+        let mut handling = Handling::new(switch, image.as_ref(), outlets, slot, parked);
         while batch.goes_on(allowance) {
-            if now < switch.paused_until(slot) {
+            if handling.is_paused() {
                 batch.end = End::Paused;
                 break;
             }
@@ -212,45 +220,27 @@ impl Attached {
             };
             let total = frame.len();
             if frame.is_over() {
+                let telling = &mut handling.outlets.telling;
                 telling.dropped(slot, DropReason::Oversize, now);
                 batch.took(0, Work::frame().cost());
                 from.advance();
                 continue;
             }
-            let outlets = Outlets {
-                sinks: &mut ports.sinks,
-                places: &mut ports.places,
-                touched: &mut *touched,
-                telling: &mut *telling,
-                workshop: &mut *workshop,
-                capture: &mut *capture,
-                shaper: &mut *shaper,
-                work: Work::frame(),
-                now,
-            };
             let arrived = Arrived {
-                slot,
                 tag: 0,
                 offload: frame.offload(),
                 total,
                 known: true,
             };
-            let payload = Payload::Guest(&frame);
-            let cost = handle(
-                switch,
-                image.as_ref(),
-                outlets,
-                arrived,
-                payload,
-                &mut parked,
-            );
+            let cost = handling.frame(Work::frame(), arrived, Payload::Guest(&frame));
             batch.took(total, cost);
-            if parked.since.is_some() {
+            if handling.parked.since.is_some() {
                 batch.end = End::Parked;
                 break;
             }
             from.advance();
         }
+        let parked = handling.parked;
         if let Some(Sink::Guest(port)) = ports.sinks.get_mut(at) {
             port.done(from);
             // What is read where its owner cut it off is zeroes.
@@ -283,20 +273,34 @@ impl Attached {
             ..
         } = self;
         let image = image.as_ref().map(|mapped| mapped.image());
-        let Some(mut parked) = take_parked(&mut ports.places, at) else {
+        let Some(parked) = take_parked(&mut ports.places, at) else {
             return Batch::ended(End::Empty);
         };
+        let outlets = Outlets {
+            sinks: &mut ports.sinks,
+            places: &mut ports.places,
+            touched,
+            telling,
+            workshop,
+            capture,
+            shaper,
+            work: tapped(),
+            now,
+        };
         let mut batch = Batch::default();
+        let mut handling = Handling::new(switch, image.as_ref(), outlets, slot, parked);
         while batch.goes_on(allowance) {
-            if now < switch.paused_until(slot) {
+            if handling.is_paused() {
                 batch.end = End::Paused;
                 break;
             }
-            let Some(Sink::Tap(tap)) = ports.sinks.get(at) else {
+            let Some(Sink::Tap(tap)) = handling.outlets.sinks.get(at) else {
                 batch.end = End::Empty;
                 break;
             };
-            let (offload, total) = match tap.recv(buffer) {
+            let read = tap.recv(buffer);
+            let telling = &mut *handling.outlets.telling;
+            let (offload, total) = match read {
                 Ok(Some(frame)) => frame,
                 Ok(None) => {
                     batch.end = End::Empty;
@@ -320,43 +324,33 @@ impl Attached {
                 }
             };
             telling.frame_calls(1);
-            let outlets = Outlets {
-                sinks: &mut ports.sinks,
-                places: &mut ports.places,
-                touched: &mut *touched,
-                telling: &mut *telling,
-                workshop: &mut *workshop,
-                capture: &mut *capture,
-                shaper: &mut *shaper,
-                work: tapped(),
-                now,
-            };
-            let frame = Arrived {
-                slot,
+            let arrived = Arrived {
                 tag: 0,
                 offload,
                 total,
                 known: true,
             };
             let payload = Payload::Buffer(buffer.get(..total).unwrap_or(&[]));
-            let cost = handle(switch, image.as_ref(), outlets, frame, payload, &mut parked);
+            let cost = handling.frame(tapped(), arrived, payload);
             batch.took(total, cost);
-            if parked.since.is_some() {
+            if handling.parked.since.is_some() {
                 // More memory for every tap that waits would be the guests' to ask for.
                 let more = (!guard!("switch-spares")).then(|| buffer.clone());
                 match spares.pop().or(more) {
                     Some(spare) => {
-                        parked.buffer = Some(core::mem::replace(buffer, spare));
+                        handling.parked.buffer = Some(core::mem::replace(buffer, spare));
                         batch.end = End::Parked;
                         break;
                     }
                     None => {
-                        parked.since = None;
+                        handling.parked.since = None;
+                        let telling = &mut handling.outlets.telling;
                         telling.dropped(slot, DropReason::QueueFull, now);
                     }
                 }
             }
         }
+        let parked = handling.parked;
         put_parked(&mut ports.places, at, parked);
         batch
     }
@@ -364,7 +358,6 @@ impl Attached {
 
 /// A frame that arrived.
 struct Arrived {
-    slot: Slot,
     tag: u16,
     offload: RawOffload,
     total: usize,
@@ -372,56 +365,133 @@ struct Arrived {
     known: bool,
 }
 
-/// Handles a frame; what that cost.
-fn handle(
-    switch: &mut Switch,
-    image: Option<&CompartmentImage<'_>>,
-    outlets: Outlets<'_>,
-    frame: Arrived,
-    payload: Payload<'_>,
-    parked: &mut Parked,
-) -> u64 {
-    let now = outlets.now;
-    let mut head = [0u8; HEAD];
-    let length = payload.copy(0, &mut head);
-    let head = head.get_mut(..length).unwrap_or(&mut []);
-    if let Some(capture) = outlets.capture.as_mut() {
-        capture.remember((frame.slot, frame.tag), head, frame.offload);
-    }
-    let mut outlet = Outlet {
-        outlets,
-        payload,
-        from: frame.slot,
-        parked: Some(parked),
-        reason: None,
-        denied: None,
-    };
-    match image {
-        Some(image) if frame.known => {
-            let ingress = Ingress {
-                from: frame.slot,
-                tag: frame.tag,
-                offload: frame.offload,
-                head,
-                total: frame.total,
-            };
-            switch.process(image, now, ingress, &mut outlet);
+/// What the frames of one batch are handled with.
+struct Handling<'a, 'b> {
+    switch: &'a mut Switch,
+    image: Option<&'a CompartmentImage<'a>>,
+    outlets: Outlets<'b>,
+    slot: Slot,
+    parked: Box<Parked>,
+    /// Frames like ones before go the short way: nobody captures, and they come from an
+    /// endpoint.
+    short: bool,
+    /// The rate of the slot may have been used up by the last frame.
+    pauses: bool,
+    head: [u8; SHORT],
+}
+
+impl<'a, 'b> Handling<'a, 'b> {
+    fn new(
+        switch: &'a mut Switch,
+        image: Option<&'a CompartmentImage<'a>>,
+        outlets: Outlets<'b>,
+        slot: Slot,
+        parked: Box<Parked>,
+    ) -> Handling<'a, 'b> {
+        Handling {
+            short: slot != FABRIC && image.is_some() && outlets.capture.is_none(),
+            switch,
+            image,
+            outlets,
+            slot,
+            parked,
+            pauses: true,
+            head: [0; SHORT],
         }
-        Some(_) => switch::Output::dropped(&mut outlet, frame.slot, DropReason::Malformed),
-        None => switch::Output::dropped(&mut outlet, frame.slot, DropReason::NoImage),
     }
-    let (reason, denied) = (outlet.reason, outlet.denied);
-    if let Some(capture) = outlet.outlets.capture.as_mut() {
-        let endpoint = outlet.outlets.telling.endpoint(frame.slot);
-        let rest = |from: usize, into: &mut [u8]| payload.copy(from.max(length), into);
-        capture.came(
-            (frame.slot, endpoint),
-            (reason, denied.as_ref()),
-            frame.total,
-            &rest,
-        );
+
+    /// Whether the slot's frames are to be left where they are.
+    #[inline(always)]
+    fn is_paused(&self) -> bool {
+        self.pauses && self.outlets.now < self.switch.paused_until(self.slot)
     }
-    outlet.outlets.work.cost()
+
+    /// Handles a frame, of which `begun` was done already; what it cost.
+    #[inline(always)]
+    fn frame(&mut self, begun: Work, frame: Arrived, payload: Payload<'_>) -> u64 {
+        self.outlets.work = begun;
+        if self.short && frame.known {
+            let length = payload.copy(0, &mut self.head);
+            let head = self.head.get_mut(..length).unwrap_or(&mut []);
+            let now = self.outlets.now;
+            let hit = self
+                .switch
+                .hit(now, self.slot, &frame.offload, head, frame.total);
+            if let Some(hit) = hit {
+                self.pauses = hit.pauses;
+                self.outlets.telling.came(self.slot, frame.total as u64);
+                let outgoing = hit.outgoing(head, frame.total);
+                if self.outlets.send(self.slot, &outgoing, payload) != Fate::Sent {
+                    self.send_again(&hit, frame.total, length, payload);
+                }
+                return self.outlets.work.cost();
+            }
+        }
+        self.judge(frame, payload)
+    }
+
+    /// One that its receiver did not take at once.
+    #[cold]
+    fn send_again(&mut self, hit: &Hit, total: usize, length: usize, payload: Payload<'_>) {
+        let head = self.head.get(..length).unwrap_or(&[]);
+        let outgoing = hit.outgoing(head, total);
+        let mut outlet = Outlet {
+            outlets: &mut self.outlets,
+            payload,
+            from: self.slot,
+            parked: Some(&mut self.parked),
+            reason: None,
+            denied: None,
+        };
+        switch::Output::send(&mut outlet, &outgoing);
+    }
+
+    /// Handles a frame of which nothing is known.
+    #[inline(never)]
+    fn judge(&mut self, frame: Arrived, payload: Payload<'_>) -> u64 {
+        self.pauses = true;
+        let now = self.outlets.now;
+        let mut head = [0u8; HEAD];
+        let length = payload.copy(0, &mut head);
+        let head = head.get_mut(..length).unwrap_or(&mut []);
+        if let Some(capture) = self.outlets.capture.as_mut() {
+            capture.remember((self.slot, frame.tag), head, frame.offload);
+        }
+        let mut outlet = Outlet {
+            outlets: &mut self.outlets,
+            payload,
+            from: self.slot,
+            parked: Some(&mut self.parked),
+            reason: None,
+            denied: None,
+        };
+        match self.image {
+            Some(image) if frame.known => {
+                let ingress = Ingress {
+                    from: self.slot,
+                    tag: frame.tag,
+                    offload: frame.offload,
+                    head,
+                    total: frame.total,
+                };
+                self.switch.judge(image, now, ingress, &mut outlet);
+            }
+            Some(_) => switch::Output::dropped(&mut outlet, self.slot, DropReason::Malformed),
+            None => switch::Output::dropped(&mut outlet, self.slot, DropReason::NoImage),
+        }
+        let (reason, denied) = (outlet.reason, outlet.denied);
+        if let Some(capture) = self.outlets.capture.as_mut() {
+            let endpoint = self.outlets.telling.endpoint(self.slot);
+            let rest = |from: usize, into: &mut [u8]| payload.copy(from.max(length), into);
+            capture.came(
+                (self.slot, endpoint),
+                (reason, denied.as_ref()),
+                frame.total,
+                &rest,
+            );
+        }
+        self.outlets.work.cost()
+    }
 }
 
 /// A frame read by a system call.

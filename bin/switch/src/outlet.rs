@@ -227,32 +227,41 @@ impl Outlets<'_> {
     fn sent(&mut self, frame: &Outgoing<'_>, payload: Payload<'_>) {
         let bytes = frame.head.len() + frame.total.saturating_sub(frame.rest_from);
         self.work.copied(bytes);
-        let bytes = bytes as u64;
-        self.telling.sent(
-            frame.slot,
-            bytes,
-            frame.segments,
-            frame.offload.gso_type != 0,
-        );
+        if self.telling.going.slot != frame.slot {
+            self.settle(frame.slot);
+        }
+        let sum = &mut self.telling.going;
+        sum.frames += 1;
+        sum.bytes += bytes as u64;
+        sum.segments += u64::from(frame.segments);
+        if frame.offload.gso_type != 0 {
+            sum.gso_bytes += bytes as u64;
+        }
         // An answer or advertisement of our own is nothing forwarded.
-        if !matches!(payload, Payload::None) {
-            self.telling.forwarded(self.now);
-        }
-        if let Some(place) = self.places.get_mut(frame.slot as usize)
-            && !place.touched
-            && self.touched.len() < self.touched.capacity()
-        {
-            place.touched = true;
-            self.touched.push(frame.slot);
-        }
+        sum.forwarded |= !matches!(payload, Payload::None);
         if let Some(capture) = self.capture.as_mut() {
             let endpoint = self.telling.endpoint(frame.slot);
             capture.went(frame, endpoint, &|from, into| payload.copy(from, into));
         }
     }
 
+    /// Counts what was sent to one slot in a row, and goes on with another.
+    #[inline(never)]
+    fn settle(&mut self, next: Slot) {
+        if let Some(slot) = self.telling.settle_going(next, self.now)
+            && let Some(place) = self.places.get_mut(slot as usize)
+            && !place.touched
+            && self.touched.len() < self.touched.capacity()
+        {
+            place.touched = true;
+            self.touched.push(slot);
+        }
+    }
+
     /// Lets receivers see what was sent, and wakes those that sleep. Once a batch.
     pub fn publish(&mut self) {
+        self.telling.settle_came(FABRIC);
+        self.settle(FABRIC);
         while let Some(slot) = self.touched.pop() {
             if let Some(place) = self.places.get_mut(slot as usize) {
                 place.touched = false;
@@ -313,7 +322,7 @@ fn to_group(head: &[u8]) -> bool {
 
 /// The output while one frame is processed.
 pub struct Outlet<'a, 'b> {
-    pub outlets: Outlets<'b>,
+    pub outlets: &'a mut Outlets<'b>,
     pub payload: Payload<'a>,
     pub from: Slot,
     /// Where a frame of this source waits; absent for timers.

@@ -23,6 +23,21 @@ pub struct Telling {
     denied: [u64; RULES],
     /// Host-wide endpoint ids by slot, for captures; 0 = none.
     endpoints: Vec<u32>,
+    /// What came the short way from one slot, and what went to one, since they were counted.
+    came: Sum,
+    pub going: Sum,
+}
+
+/// Frames of one slot in a row: counted together, at another slot's or when the turn ends.
+#[derive(Clone, Copy, Default)]
+pub struct Sum {
+    pub slot: Slot,
+    pub frames: u64,
+    pub bytes: u64,
+    pub segments: u64,
+    pub gso_bytes: u64,
+    /// Some of them were not our own.
+    pub forwarded: bool,
 }
 
 impl Telling {
@@ -49,6 +64,8 @@ impl Telling {
             sampled: [0; MAX_REASONS],
             denied: [0; RULES],
             endpoints,
+            came: Sum::default(),
+            going: Sum::default(),
         }
     }
 
@@ -123,23 +140,56 @@ impl Telling {
         }
     }
 
-    /// Counts a frame that went out.
-    pub fn sent(&mut self, slot: Slot, bytes: u64, segments: u32, gso: bool) {
-        let at = slot as usize;
-        self.counters.count(at, Counter::TxFrames, 1);
-        self.counters.count(at, Counter::TxBytes, bytes);
-        self.counters
-            .count(at, Counter::TxSegments, u64::from(segments));
-        if gso {
-            self.counters.count(at, Counter::TxGsoBytes, bytes);
+    /// Counts a frame that came the short way: one frame on a wire.
+    #[inline(always)]
+    pub fn came(&mut self, slot: Slot, bytes: u64) {
+        if self.came.slot != slot {
+            self.settle_came(slot);
+        }
+        self.came.frames += 1;
+        self.came.bytes += bytes;
+    }
+
+    /// Counts what came so from one slot, and goes on with another.
+    #[inline(never)]
+    pub fn settle_came(&mut self, next: Slot) {
+        let sum = core::mem::replace(
+            &mut self.came,
+            Sum {
+                slot: next,
+                ..Sum::default()
+            },
+        );
+        if sum.frames != 0 {
+            let at = sum.slot as usize;
+            self.counters.count(at, Counter::RxFrames, sum.frames);
+            self.counters.count(at, Counter::RxBytes, sum.bytes);
+            self.counters.count(at, Counter::RxSegments, sum.frames);
         }
     }
 
-    /// Says when the first frame went on its way.
-    pub fn forwarded(&mut self, now: u64) {
-        if self.counters.process(ProcessWord::FirstFrame) == 0 {
+    /// Counts what went to one slot, if anything did, and goes on with another; which slot
+    /// that was.
+    pub fn settle_going(&mut self, next: Slot, now: u64) -> Option<Slot> {
+        let sum = core::mem::replace(
+            &mut self.going,
+            Sum {
+                slot: next,
+                ..Sum::default()
+            },
+        );
+        if sum.frames == 0 {
+            return None;
+        }
+        let at = sum.slot as usize;
+        self.counters.count(at, Counter::TxFrames, sum.frames);
+        self.counters.count(at, Counter::TxBytes, sum.bytes);
+        self.counters.count(at, Counter::TxSegments, sum.segments);
+        self.counters.count(at, Counter::TxGsoBytes, sum.gso_bytes);
+        if sum.forwarded && self.counters.process(ProcessWord::FirstFrame) == 0 {
             self.counters.set(ProcessWord::FirstFrame, now);
         }
+        Some(sum.slot)
     }
 
     /// Counts system calls that each move one frame.

@@ -61,11 +61,11 @@ impl Attached {
         deliver: bool,
         record: &mut Record,
     ) -> Option<DropReason> {
-        let (switch, Some(image), outlets) = self.parts(now) else {
+        let (switch, Some(image), mut outlets) = self.parts(now) else {
             return Some(DropReason::NoImage);
         };
         let mut outlet = Outlet {
-            outlets,
+            outlets: &mut outlets,
             payload: Payload::Buffer(bytes),
             from: ingress.from,
             parked: None,

@@ -133,12 +133,9 @@ impl Attached {
         {
             front.sort_unstable_by_key(|slot| switch.served(*slot));
         }
-        let image = self.image.as_ref().map(|mapped| mapped.image());
         let first = may.min(RESUMED);
-        if let (Some(image), Some(slots)) = (&image, self.paused.get(..first)) {
-            for slot in slots {
-                self.switch.resumes(image, *slot, now);
-            }
+        for slot in self.paused.get(..first).unwrap_or_default() {
+            self.switch.resumes(*slot, now);
         }
         for _ in 0..first {
             let slot = self.paused.remove(0);
@@ -259,11 +256,11 @@ impl Attached {
         if now < self.switch.next_deadline() {
             return;
         }
-        let (switch, Some(image), outlets) = self.parts(now) else {
+        let (switch, Some(image), mut outlets) = self.parts(now) else {
             return;
         };
         let mut outlet = Outlet {
-            outlets,
+            outlets: &mut outlets,
             payload: Payload::None,
             from: FABRIC,
             parked: None,

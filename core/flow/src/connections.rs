@@ -24,7 +24,7 @@ use zerocopy::FromZeros;
 use crate::index::{self, MOST, Places, Sets};
 use crate::journal::{Entry, Journal, Memory, Read, Restored};
 use crate::record::{RECORD, Record, TRANSLATED, Translation, WAITS};
-use crate::segment::{Kind, Segment};
+use crate::segment::{Kind, Segment, Tcp as TcpFacts};
 use crate::shares::{self, Shares};
 use crate::state::{Invalid, State};
 use crate::tally::{Tally, WAITING};
@@ -83,7 +83,13 @@ pub struct Connections {
     all_stay: bool,
     /// What passed of connections and is to be told.
     tallies: Vec<Tally>,
+    /// How many connections ended that had this number, modulo [`GENERATIONS`]: who keeps
+    /// one's number sees whether it may be another's now.
+    generations: Vec<u32>,
 }
+
+/// Numbers whose ends are counted apart.
+const GENERATIONS: usize = 4096;
 
 impl Connections {
     /// As [`Connections::named`], of owners that are called nothing.
@@ -111,6 +117,7 @@ impl Connections {
             waiting: None,
             all_stay: false,
             tallies: Vec::new(),
+            generations: Vec::new(),
         }
     }
 
@@ -163,6 +170,7 @@ impl Connections {
             records: Record::new_vec_zeroed(size).map_err(|_| TooMany)?,
             translations: Translation::new_vec_zeroed(size).map_err(|_| TooMany)?,
             tallies: Vec::with_capacity(WAITING),
+            generations: vec![0; GENERATIONS],
             ..Connections::of_nobody(seed)
         })
     }
@@ -356,6 +364,37 @@ impl Connections {
             self.promote(now, found.id, false);
         }
         Judgement::Pass
+    }
+
+    /// What [`Connections::hit`] knows a connection by, beside its number, until it ends.
+    #[inline]
+    pub fn generation(&self, found: Found) -> u32 {
+        let at = found.id as usize % GENERATIONS;
+        self.generations.get(at).copied().unwrap_or_default()
+    }
+
+    /// [`Connections::packet`] in short, for one packet on a wire of a connection that was
+    /// found when its generation was this: where nothing changes but counts, windows and the
+    /// time of the last packet. `false`: nothing changed; it is to be found and judged.
+    #[inline]
+    pub fn hit(
+        &mut self,
+        now: u64,
+        found: Found,
+        generation: u32,
+        segment: Option<&TcpFacts>,
+        bytes: u32,
+    ) -> bool {
+        if self.generation(found) != generation && guard!("flow-generation") {
+            return false;
+        }
+        if self.waiting.is_some() {
+            return false;
+        }
+        match self.records.get_mut(found.id as usize) {
+            Some(record) => record.hit(now, found.direction as usize, segment, bytes),
+            None => false,
+        }
     }
 
     /// What [`Connections::packet`] would say of a packet; nothing changes by it.

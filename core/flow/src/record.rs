@@ -4,9 +4,11 @@ use wire::Tuple;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use crate::connections::{Side, Verdict};
+use crate::segment::Tcp;
 use crate::state::State;
 use crate::tally::{Tally, exact, rounded};
-use crate::tcp::Track;
+use crate::tcp::{Step, Track};
+use guard::guard;
 
 /// A connection. Pairs are (initiator, responder).
 #[derive(Clone, Copy, FromBytes, KnownLayout, Immutable)]
@@ -230,6 +232,46 @@ impl Record {
         self.scales = track.scales[0] & 15 | track.scales[1] << 4;
     }
 
+    /// Judges and counts a packet of `side` that changes nothing but counts, windows and the
+    /// time of the last packet; `false`: it may change more, and nothing changed.
+    #[inline]
+    pub(crate) fn hit(&mut self, now: u64, side: usize, tcp: Option<&Tcp>, bytes: u32) -> bool {
+        let Some(state) = self.state() else {
+            return false;
+        };
+        let steady = match (state, side) {
+            (State::Established, _) => tcp.is_some(),
+            (State::Stream, _) | (State::Replied, 1) | (State::Unreplied, 0) => tcp.is_none(),
+            _ => false,
+        };
+        // Who waits for a place of its own asks for it with each packet.
+        if !steady || self.is(WAITS) && !state.is_half_open() {
+            return false;
+        }
+        let tick = tick(now);
+        if tick != self.last && self.expired(now) && guard!("flow-hit-expires") {
+            return false;
+        }
+        let Some(count) = self.counts.get_mut(side) else {
+            return false;
+        };
+        let Some(counted) = count.plus(bytes) else {
+            return false;
+        };
+        if let Some(facts) = tcp {
+            let mut track = self.track(state);
+            if track.judge(side, facts) != Ok(Step::Pass) || track.state != state {
+                return false;
+            }
+            self.set_track(&track);
+        }
+        if let Some(count) = self.counts.get_mut(side) {
+            *count = counted;
+        }
+        self.last = tick;
+        true
+    }
+
     pub(crate) fn count(&mut self, side: usize, packets: u32, bytes: u32) {
         if let Some(count) = self.counts.get_mut(side) {
             count.add(packets, bytes);
@@ -281,6 +323,23 @@ impl Count {
         let [low, middle, high] = self.0;
         let all = low as u128 | (middle as u128) << 32 | (high as u128) << 64;
         ((all >> 52) as u64, all as u64 & ((1 << 52) - 1))
+    }
+
+    /// With one packet more; `None`: near an end.
+    #[inline]
+    fn plus(self, bytes: u32) -> Option<Count> {
+        let [low, middle, high] = self.0;
+        let all = u64::from(middle) << 32 | u64::from(low);
+        let held = (all & ((1 << 52) - 1)) + u64::from(bytes);
+        if held >> 52 != 0 || high == u32::MAX {
+            return None;
+        }
+        let (all, carries) = all.overflowing_add(1 << 52 | u64::from(bytes));
+        Some(Count([
+            all as u32,
+            (all >> 32) as u32,
+            high + u32::from(carries),
+        ]))
     }
 
     fn add(&mut self, packets: u32, bytes: u32) {

@@ -32,15 +32,7 @@ pub(crate) fn act(
         Decision::Drop(reason) => out.dropped(frame.from, reason),
         Decision::Absorb => {}
         Decision::Bridge(index) => match image.endpoints().get(index as usize) {
-            Some(endpoint) => unicast(
-                state,
-                image,
-                frame,
-                &Way::to(state, endpoint),
-                None,
-                head,
-                out,
-            ),
+            Some(endpoint) => unicast(state, frame, &Way::to(state, endpoint), None, head, out),
             None => out.dropped(frame.from, DropReason::UnknownMac),
         },
         Decision::Flood => {
@@ -135,7 +127,7 @@ fn route(
         }
     };
     match way {
-        Some(way) => unicast(state, image, frame, &way, Some(hop), head, out),
+        Some(way) => unicast(state, frame, &way, Some(hop), head, out),
         None => out.dropped(frame.from, DropReason::NoRoute),
     }
 }
@@ -143,7 +135,6 @@ fn route(
 /// Sends to one receiver; with `hop`, as a router.
 fn unicast(
     state: &mut State,
-    image: &CompartmentImage<'_>,
     frame: &Frame<'_>,
     way: &Way,
     hop: Option<&Hop>,
@@ -184,7 +175,7 @@ fn unicast(
         return out.dropped(frame.from, DropReason::NoTranslation);
     }
     if let Some(mtu) = fragment {
-        cut(state, image, frame, mtu);
+        cut(state, frame, mtu);
     }
     emit(frame, way, fragment, head, out);
 }
@@ -192,13 +183,13 @@ fn unicast(
 /// A packet leaves in fragments: those beyond the one that it came as, and their headers,
 /// are its sender's as well.
 #[cold]
-fn cut(state: &mut State, image: &CompartmentImage<'_>, frame: &Frame<'_>, mtu: u16) {
+fn cut(state: &mut State, frame: &Frame<'_>, mtu: u16) {
     let Some(ip) = frame.parsed.ip() else { return };
     let payload = ip.packet_len.saturating_sub(ip.header_len);
     let more = fragments(ip.header_len, payload, usize::from(mtu)) - 1;
     let headers = frame.parsed.network_offset + ip.header_len;
     if guard!("fragments-charged") {
-        state.owes(image, frame.from, (more * headers) as u64, more as u64);
+        state.charge(frame.from, (more * headers) as u64, more as u64);
     }
 }
 
@@ -326,7 +317,7 @@ fn flood(
     }
     // What goes to many was sent once: as it is to the one that takes most packets.
     if let Some(mtu) = narrowest {
-        cut(state, image, frame, mtu);
+        cut(state, frame, mtu);
     }
 }
 

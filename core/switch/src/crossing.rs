@@ -244,7 +244,7 @@ fn to_service(
         ingress: endpoint.ingress,
         translation: Translation::Pool { crossing: index },
     };
-    let leaving = pass(state, image, frame, head, &passage)?;
+    let (_, leaving) = pass(state, image, frame, head, &passage)?;
     Ok((to_endpoint(image, crossing.endpoint), leaving))
 }
 
@@ -301,7 +301,7 @@ fn routed(
         ingress: endpoint.ingress,
         translation: Translation::Routed { crossing: index },
     };
-    let leaving = pass(state, image, frame, head, &passage)?;
+    let (_, leaving) = pass(state, image, frame, head, &passage)?;
     Ok((to_endpoint(image, at), leaving))
 }
 

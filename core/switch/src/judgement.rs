@@ -90,6 +90,17 @@ impl Passage {
     }
 }
 
+/// By what a packet passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Met {
+    /// Nobody asks.
+    Nobody,
+    /// A connection that was there.
+    Known(Found),
+    /// Something else: the next one like it may not.
+    Anew,
+}
+
 /// Judges a packet that knows its way; what it does to state is about this packet's
 /// connection alone. `head` is as it came.
 pub(crate) fn pass(
@@ -98,24 +109,24 @@ pub(crate) fn pass(
     frame: &Frame<'_>,
     head: &[u8],
     passage: &Passage,
-) -> Result<Leaving, DropReason> {
+) -> Result<(Met, Leaving), DropReason> {
     let Some(ip) = frame.parsed.ip() else {
-        return Ok(Leaving::Same);
+        return Ok((Met::Anew, Leaving::Same));
     };
     if passage.is_free() || ip.is_nd() {
-        return Ok(Leaving::Same);
+        return Ok((Met::Nobody, Leaving::Same));
     }
     let (from, to) = (passage.from, Some(passage.to));
-    let leaving = match known(&mut state.tracking, image, frame, ip, head, from, to) {
-        Some(Ok((_, Leaving::Same))) => Leaving::Same,
-        Some(known) => known?.1,
-        None => fresh(state, image, frame, ip, head, passage)?,
+    let (met, leaving) = match known(&mut state.tracking, image, frame, ip, head, from, to) {
+        Some(Ok((Some(found), leaving))) => (Met::Known(found), leaving),
+        Some(known) => (Met::Anew, known?.1),
+        None => (Met::Anew, fresh(state, image, frame, ip, head, passage)?),
     };
     if passage.translation.chooses() && leaving == Leaving::Same {
         // Inside addresses never leave where others stand for them.
         return Err(DropReason::NoTranslation);
     }
-    Ok(leaving)
+    Ok((met, leaving))
 }
 
 /// What is known of the packet without asking a rule: `None` = nothing, it is to be

@@ -8,11 +8,12 @@
 //!
 //! docs/design.md §5: parse → `admission` (what this endpoint may say) → `decision`
 //! (where it goes) → `judgement` (whether it may pass: rules, connections) → `act`
-//! (rewrite, answer, copy).
+//! (rewrite, answer, copy). A packet like one that passed takes the short way (`cache`).
 
 mod act;
 mod admission;
 mod arp;
+mod cache;
 mod crossing;
 mod decision;
 mod dhcp;
@@ -34,6 +35,7 @@ mod tracking;
 mod translation;
 mod work;
 
+pub use cache::Hit;
 pub use decision::{Answer, Decision, Egress, Hop};
 pub use finish::{Finish, finish, needed};
 pub use flow::{Connection, Cursor, Memory, Side, Tally, journal::bytes_for};

@@ -15,17 +15,24 @@ const HORIZON: Nanos = 3_600_000_000_000;
 pub(crate) struct Bucket {
     tokens: i64,
     last: Nanos,
+    /// When it was refilled last, whether that gave anything or not.
+    seen: Nanos,
 }
 
 impl Bucket {
     /// Holds nothing yet.
-    pub(crate) const EMPTY: Bucket = Bucket { tokens: 0, last: 0 };
+    pub(crate) const EMPTY: Bucket = Bucket {
+        tokens: 0,
+        last: 0,
+        seen: 0,
+    };
 
     /// A full bucket.
     pub(crate) fn full(now: Nanos, burst: u64) -> Bucket {
         Bucket {
             tokens: clamp(burst),
             last: now,
+            seen: now,
         }
     }
 
@@ -67,7 +74,16 @@ impl Bucket {
         self.tokens = self.tokens.saturating_sub(clamp(n));
     }
 
+    #[inline]
     fn refill(&mut self, now: Nanos, rate: u64, burst: u64) {
+        // One clock for a batch: all frames but its first have nothing to gain.
+        if now != self.seen {
+            self.seen = now;
+            self.gain(now, rate, burst);
+        }
+    }
+
+    fn gain(&mut self, now: Nanos, rate: u64, burst: u64) {
         let elapsed = now.saturating_sub(self.last).min(HORIZON);
         let gain = u128::from(elapsed) * u128::from(rate) / SECOND;
         if gain == 0 {

@@ -166,7 +166,7 @@ fn inward(
         ingress: endpoint.ingress,
         translation: Translation::None,
     };
-    let leaving = pass(state, image, frame, head, &passage)?;
+    let (_, leaving) = pass(state, image, frame, head, &passage)?;
     Ok((decision, leaving))
 }
 

@@ -6,10 +6,12 @@ use crate::edit::Edit;
 use crate::frame::{Face, Frame, Leaving, Sender};
 use crate::judgement::{End, Passage, pass};
 use crate::restoration::Restoration;
-use crate::state::{Config, State, charge, sends};
+use crate::state::{Config, Paid, State};
 use crate::trace::Watch;
 use crate::translation::Translation;
-use crate::{FABRIC, Ingress, Nanos, Output, Slot, admission, crossing, nd, outside, trace};
+use crate::{
+    FABRIC, Hit, Ingress, Nanos, Output, Slot, admission, cache, crossing, nd, outside, trace,
+};
 use flow::{Connection, Cursor, Memory};
 use guard::guard;
 use image::CompartmentImage;
@@ -19,7 +21,7 @@ use telemetry::drops::DropReason;
 use telemetry::rules::Outcome;
 use telemetry::trace::Step;
 use wire::address::{ALL_NODES, MacAddress};
-use wire::offload::{self, Offload};
+use wire::offload::{self, Offload, RawOffload};
 use wire::parse::{Parsed, Version, parse};
 
 /// The pipeline of one compartment: what it remembers beside its image.
@@ -75,7 +77,45 @@ impl Switch {
     }
 
     /// Handles one frame to its end.
-    pub fn process(
+    pub fn process<O: Output>(
+        &mut self,
+        image: &CompartmentImage<'_>,
+        now: Nanos,
+        ingress: Ingress<'_>,
+        out: &mut O,
+    ) {
+        let (from, total) = (ingress.from, ingress.total);
+        let hit = match O::TRACES {
+            true => None,
+            false => self.hit(now, from, &ingress.offload, ingress.head, total),
+        };
+        let Some(hit) = hit else {
+            return self.judge(image, now, ingress, out);
+        };
+        out.count(from, Counter::RxFrames, 1);
+        out.count(from, Counter::RxBytes, total as u64);
+        out.count(from, Counter::RxSegments, 1);
+        out.send(&hit.outgoing(ingress.head, total));
+    }
+
+    /// The first half of [`Switch::process`]: a frame like one that passed goes the same
+    /// way, and has been metered, judged by its connection, counted there and rewritten;
+    /// what is left is to count it as received, and to send it. `None`: nothing has happened,
+    /// and [`Switch::judge`] is to be asked.
+    #[inline]
+    pub fn hit(
+        &mut self,
+        now: Nanos,
+        from: Slot,
+        offload: &RawOffload,
+        head: &mut [u8],
+        total: usize,
+    ) -> Option<Hit> {
+        cache::hit(&mut self.state, now, from, offload, head, total)
+    }
+
+    /// The second half: a frame of which nothing is known.
+    pub fn judge(
         &mut self,
         image: &CompartmentImage<'_>,
         now: Nanos,
@@ -147,22 +187,13 @@ impl Switch {
 
     /// A slot that waited [so long](Switch::paused_until) goes on: that it is later than
     /// that costs it nothing of its rate.
-    pub fn resumes(&mut self, image: &CompartmentImage<'_>, slot: Slot, now: Nanos) {
-        let Some(index) = self.state.endpoint_at(slot) else {
+    pub fn resumes(&mut self, slot: Slot, now: Nanos) {
+        let Some(port) = self.state.ports.get_mut(slot as usize) else {
             return;
         };
-        let (Some(endpoint), Some(port)) = (
-            image.endpoints().get(index as usize),
-            self.state.ports.get_mut(slot as usize),
-        ) else {
-            return;
-        };
-        port.meter.late(now, &sends(endpoint));
-        let at = port.tenant as usize;
-        if let (Some(tenant), Some(record)) =
-            (self.state.tenants.get_mut(at), image.tenants().get(at))
-        {
-            tenant.meter.late(now, &record.from);
+        port.meter.late(now, &port.rate);
+        if let Some(tenant) = self.state.tenants.get_mut(port.tenant as usize) {
+            tenant.meter.late(now, &tenant.rate);
         }
     }
 
@@ -224,18 +255,22 @@ impl Switch {
         trace::tell(out, || Step::Parsed);
         admission::admit(image, &sender, parsed, ingress.head)?;
         trace::tell(out, || Step::Guarded);
-        self.meter(image, &sender, now, &ingress, offload)?;
+        self.meter(now, &ingress, offload)?;
         trace::tell(out, || Step::Metered);
         let mut frame = self.frame(now, &ingress, parsed, *offload, Face::gateway(&sender));
         let decision = decide(&self.state, image, &sender, &frame, ingress.head);
         trace::goes(out, image, &decision);
         if let Some(passage) = passage(image, &sender, &frame, &decision)? {
-            let leaving = pass(&mut self.state, image, &frame, ingress.head, &passage);
-            trace::judged(out, &mut self.state.tracking, leaving.as_ref());
-            match leaving? {
+            let passed = pass(&mut self.state, image, &frame, ingress.head, &passage);
+            let leaving = passed.as_ref().map(|(_, leaving)| leaving);
+            trace::judged(out, &mut self.state.tracking, leaving);
+            let (met, leaving) = passed?;
+            match leaving {
                 Leaving::Same => {}
                 other => frame.leaving = other,
             }
+            let (state, head) = (&mut self.state, &*ingress.head);
+            cache::remember(state, image, &sender, &frame, &decision, met, head);
         }
         act(
             &mut self.state,
@@ -296,39 +331,21 @@ impl Switch {
     /// for on a wire, not records.
     fn meter(
         &mut self,
-        image: &CompartmentImage<'_>,
-        sender: &Sender<'_>,
         now: Nanos,
         ingress: &Ingress<'_>,
         offload: &Offload,
     ) -> Result<(), DropReason> {
-        let own = sends(sender.endpoint);
-        let tenant = sender.subnet.tenant as usize;
-        let all = image.tenants().get(tenant).map(|tenant| tenant.from);
-        let all = all.unwrap_or_default();
-        if !own.is_limited() && !all.is_limited() {
-            return Ok(());
-        }
-        let port = self.state.ports.get_mut(ingress.from as usize);
-        let (Some(port), Some(tenant)) = (port, self.state.tenants.get_mut(tenant)) else {
-            return Err(DropReason::NoImage);
-        };
         let bytes = offload.wire_bytes(ingress.total) as u64;
         let segments = offload.segments() as u64;
-        let paid = port.meter.is_free(now, &own);
-        let all_paid = tenant.meter.is_free(now, &all);
-        if paid && all_paid {
-            charge(port, tenant, sender.endpoint, &all, bytes, segments);
+        match self.state.free(now, ingress.from) {
+            Paid::Nobody => Err(DropReason::NoImage),
+            Paid::NotOwn if guard!("ingress-meter") => Err(DropReason::IngressRate),
+            Paid::NotTenant if guard!("tenant-meter") => Err(DropReason::IngressRate),
+            _ => {
+                self.state.charge(ingress.from, bytes, segments);
+                Ok(())
+            }
         }
-        port.paused = port.meter.free_at(&own);
-        tenant.paused = tenant.meter.free_at(&all);
-        if guard!("ingress-meter") && !paid {
-            return Err(DropReason::IngressRate);
-        }
-        if guard!("tenant-meter") && !all_paid {
-            return Err(DropReason::IngressRate);
-        }
-        Ok(())
     }
 
     /// An unsolicited advertisement to every member, if it is due. Bound: members.

@@ -1,9 +1,10 @@
 //! What a switch remembers beside its image: meters, timers, neighbours outside.
 //! All of it is sized by the image, never by traffic.
 
+use crate::cache::Cache;
 use crate::edit::Edit;
 use crate::meter::{Bucket, Meter, served};
-use crate::tracking::Tracking;
+use crate::tracking::{Tracking, keys};
 use crate::{FABRIC, Nanos, Slot};
 use image::CompartmentImage;
 use image::compartment::{Endpoint, FEATURE_ALL, NONE, Rate, SUBNET_RA};
@@ -71,6 +72,12 @@ pub(crate) struct PortState {
     /// Index into the image's tenants.
     pub(crate) tenant: u32,
     pub(crate) meter: Meter,
+    /// What it may send.
+    pub(crate) rate: Rate,
+    /// That or its tenant's rate is limited.
+    limited: bool,
+    /// Its share of its tenant's rate.
+    weight: u32,
     /// Its rate is used up until then.
     pub(crate) paused: Nanos,
     /// What it had of its tenant's rate, against its weight.
@@ -83,6 +90,13 @@ const UNPLUGGED: PortState = PortState {
     id: NONE,
     tenant: 0,
     meter: Meter::EMPTY,
+    rate: Rate {
+        bytes: 0,
+        burst: 0,
+        packets: 0,
+    },
+    limited: false,
+    weight: 1,
     paused: 0,
     served: 0,
     limits: Limits {
@@ -97,6 +111,7 @@ const UNPLUGGED: PortState = PortState {
 pub(crate) struct TenantState {
     id: u32,
     pub(crate) meter: Meter,
+    pub(crate) rate: Rate,
     /// Its rate is used up until then.
     pub(crate) paused: Nanos,
     /// What whoever was served last had had before: who was idle starts from here.
@@ -153,6 +168,7 @@ pub(crate) struct State {
     /// (tag, attachment), sorted by tag.
     tags: Vec<(u16, u32)>,
     pub(crate) tracking: Tracking,
+    pub(crate) cache: Cache,
     random: u64,
     /// Nothing falls due before this.
     pub(crate) deadline: Nanos,
@@ -172,6 +188,7 @@ impl State {
             neighbours: Vec::new(),
             tags: Vec::new(),
             tracking: Tracking::new(config.seed),
+            cache: Cache::new(keys(!config.seed)),
             random: config.seed | 1,
             deadline: Nanos::MAX,
             ident: (config.seed >> 32) as u16,
@@ -189,6 +206,7 @@ impl State {
     pub(crate) fn take(&mut self, slot: Slot, features: u16) {
         if let Some(place) = self.takes.get_mut(slot as usize) {
             *place = features;
+            self.cache.forget();
         }
     }
 
@@ -208,9 +226,8 @@ impl State {
                     id: endpoint.id,
                     tenant: 0,
                     meter: Meter::full(now, &sends(endpoint)),
-                    paused: 0,
-                    served: 0,
                     limits,
+                    ..UNPLUGGED
                 },
             };
             port.endpoint = u32::try_from(index).unwrap_or(NONE);
@@ -218,6 +235,10 @@ impl State {
                 .subnets()
                 .get(endpoint.subnet as usize)
                 .map_or(NONE, |subnet| subnet.tenant);
+            port.rate = sends(endpoint);
+            port.weight = endpoint.weight;
+            let all = image.tenants().get(port.tenant as usize);
+            port.limited = port.rate.is_limited() || all.is_some_and(|all| all.from.is_limited());
         }
         self.ports = ports;
 
@@ -227,12 +248,17 @@ impl State {
             .iter()
             .map(|tenant| {
                 let kept = old.iter().find(|t| t.id == tenant.id).copied();
-                kept.unwrap_or(TenantState {
+                let state = kept.unwrap_or(TenantState {
                     id: tenant.id,
                     meter: Meter::full(now, &tenant.from),
+                    rate: tenant.from,
                     paused: 0,
                     floor: 0,
-                })
+                });
+                TenantState {
+                    rate: tenant.from,
+                    ..state
+                }
             })
             .collect();
 
@@ -315,6 +341,7 @@ impl State {
             self.neighbours.push(state);
         }
         self.tracking.adopt(image, edit, now);
+        self.cache.forget();
         self.plan();
     }
 
@@ -335,29 +362,53 @@ impl State {
         self.tags.get(at).map(|t| t.1)
     }
 
-    /// Charges an endpoint with what its frame became behind its meter; who sends from
-    /// elsewhere has none here.
-    pub(crate) fn owes(
-        &mut self,
-        image: &CompartmentImage<'_>,
-        slot: Slot,
-        bytes: u64,
-        packets: u64,
-    ) {
+    /// Whether an endpoint's rate and its tenant's have room for a frame.
+    #[inline]
+    pub(crate) fn free(&mut self, now: Nanos, slot: Slot) -> Paid {
         let Some(port) = self.ports.get_mut(slot as usize) else {
-            return;
+            return Paid::Nobody;
         };
-        let at = port.tenant as usize;
-        let (Some(endpoint), Some(tenant), Some(record)) = (
-            image.endpoints().get(port.endpoint as usize),
-            self.tenants.get_mut(at),
-            image.tenants().get(at),
-        ) else {
-            return;
+        if !port.limited {
+            return Paid::Yes;
+        }
+        let Some(tenant) = self.tenants.get_mut(port.tenant as usize) else {
+            return Paid::Nobody;
         };
-        charge(port, tenant, endpoint, &record.from, bytes, packets);
-        port.paused = port.meter.free_at(&sends(endpoint));
-        tenant.paused = tenant.meter.free_at(&record.from);
+        let own = port.meter.is_free(now, &port.rate);
+        let all = tenant.meter.is_free(now, &tenant.rate);
+        match (own, all) {
+            (true, true) => Paid::Yes,
+            (false, _) => Paid::NotOwn,
+            (true, false) => Paid::NotTenant,
+        }
+    }
+
+    /// Charges both with what a frame of the endpoint's is on a wire; whether it waits now
+    /// until they have room again.
+    #[inline]
+    pub(crate) fn charge(&mut self, slot: Slot, bytes: u64, packets: u64) -> bool {
+        let Some(port) = self.ports.get_mut(slot as usize) else {
+            return false;
+        };
+        if !port.limited {
+            return false;
+        }
+        let Some(tenant) = self.tenants.get_mut(port.tenant as usize) else {
+            return false;
+        };
+        port.meter.charge(&port.rate, bytes, packets);
+        tenant.meter.charge(&tenant.rate, bytes, packets);
+        // Who waits for the tenant's rate goes on in the order of what each had.
+        port.served = served(
+            port.served,
+            &mut tenant.floor,
+            &tenant.rate,
+            bytes,
+            port.weight,
+        );
+        port.paused = port.meter.free_at(&port.rate);
+        tenant.paused = tenant.meter.free_at(&tenant.rate);
+        port.paused | tenant.paused != 0
     }
 
     /// Recomputes the earliest deadline. Cost: subnets + next hops of this compartment.
@@ -388,19 +439,17 @@ impl State {
     }
 }
 
-/// Charges what an endpoint sent to its own rate and to its tenant's, which is `all`.
-pub(crate) fn charge(
-    port: &mut PortState,
-    tenant: &mut TenantState,
-    endpoint: &Endpoint,
-    all: &Rate,
-    bytes: u64,
-    packets: u64,
-) {
-    port.meter.charge(&sends(endpoint), bytes, packets);
-    tenant.meter.charge(all, bytes, packets);
-    // Who waits for the tenant's rate goes on in the order of what each had.
-    port.served = served(port.served, &mut tenant.floor, all, bytes, endpoint.weight);
+/// Whether a frame's rates had room for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Paid {
+    /// They had, or there are none.
+    Yes,
+    /// The endpoint's had not.
+    NotOwn,
+    /// The tenant's had not.
+    NotTenant,
+    /// No image plugs the slot.
+    Nobody,
 }
 
 /// What an endpoint may send.

@@ -254,7 +254,7 @@ fn judged(
 }
 
 /// Two keys of one secret (splitmix64).
-fn keys(seed: u64) -> [u64; 2] {
+pub(crate) fn keys(seed: u64) -> [u64; 2] {
     let mut state = seed;
     [(); 2].map(|()| {
         state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);

@@ -3,7 +3,7 @@
 use guard::guard;
 use zerocopy::FromZeros;
 
-use super::{CHAIN, Connections, Counters, Refused, Side};
+use super::{CHAIN, Connections, Counters, GENERATIONS, Refused, Side};
 use crate::index::{self, Places, Sets, Ways};
 use crate::record::{Record, TRANSLATED, Translation, WAITS};
 use crate::state::State;
@@ -398,6 +398,9 @@ impl Connections {
         };
         owner.live = owner.live.saturating_sub(1);
         *counter(&mut owner.counters) += 1;
+        if let Some(ended) = self.generations.get_mut(id as usize % GENERATIONS) {
+            *ended = ended.wrapping_add(1);
+        }
         if let Some(slot) = self.records.get_mut(id as usize) {
             slot.zero();
             slot.next = core::mem::replace(&mut owner.free, id - owner.first_record + 1);

@@ -1,0 +1,573 @@
+//! What was decided about a packet is done again with the next one like it: the guard, the
+//! way and the rules see only what two packets of one flow have in common, so a packet
+//! whose first bytes are those of one that passed passes as that did. What differs from
+//! packet to packet is looked at each time: lengths, checksum, hop limit, meters, the state
+//! of the connection.
+//!
+//! Two tables, both bounded and overwritten where they are full: flows, by addresses and
+//! ports, name the connection as well; ways, by addresses alone, serve packets whose flow
+//! is not there, and their connection is looked up. A packet that finds nothing, or is in
+//! any way odd, is judged anew and nothing is lost but time. Who fills the tables wins
+//! nothing: the hash is keyed, so nobody knows whom he overwrites, and what is
+//! overwritten costs a look-up.
+
+use crate::decision::{Decision, Egress};
+use crate::frame::{Frame, Leaving, Sender};
+use crate::judgement::{End, Met};
+use crate::state::{Paid, State};
+use crate::{Nanos, Outgoing, Slot};
+use flow::segment::Tcp;
+use flow::{Direction, Found};
+use guard::guard;
+use image::CompartmentImage;
+use image::compartment::FEATURE_CSUM;
+use wire::address::mapped;
+use wire::offload::{DATA_VALID, NEEDS_CSUM, RawOffload};
+use wire::parse::{Fragment, Transport, Version};
+use wire::{Tuple, ethernet, ipv4, tcp, udp};
+use zerocopy::{FromBytes, FromZeros, Immutable, KnownLayout};
+
+/// Flows at most, a power of two.
+const FLOWS: usize = 8192;
+/// Ways at most, a power of two.
+const WAYS: usize = 512;
+/// Bytes that a packet has at least to be looked for: Ethernet, IPv4 and TCP headers.
+const LEAST: usize = ethernet::HEADER + ipv4::HEADER + tcp::HEADER;
+const TRANSPORT: usize = ethernet::HEADER + ipv4::HEADER;
+/// Of those that take the place of another, one in so many does.
+const REPLACES: u64 = 16;
+
+/// A packet that is sent as one before it was.
+#[derive(Clone, Copy, Debug)]
+pub struct Hit {
+    /// Where to.
+    pub slot: Slot,
+    /// Fabric tag.
+    pub tag: u16,
+    /// Offload fields, built anew.
+    pub offload: RawOffload,
+    /// The sender's rate or its tenant's may be used up now.
+    pub pauses: bool,
+}
+
+impl Hit {
+    /// What is to be sent, of a frame of so many bytes whose first are `head`.
+    #[inline(always)]
+    pub fn outgoing<'a>(&self, head: &'a [u8], total: usize) -> Outgoing<'a> {
+        Outgoing {
+            slot: self.slot,
+            tag: self.tag,
+            offload: self.offload,
+            head,
+            rest_from: head.len(),
+            total,
+            segments: 1,
+            wire: total,
+            came_by: 0,
+        }
+    }
+}
+
+/// What is common to packets of one flow, out of their first 40 bytes; where that leaves
+/// bytes free, the slot.
+type Key = [u64; 5];
+
+/// Bytes 16..24: of IPv4 the fragment field but for DF, and the protocol.
+const COMMON_2: u64 = u64::from_le_bytes([0, 0, 0, 0, 0xbf, 0xff, 0, 0xff]);
+/// Bytes 24..32: source and half the destination.
+const COMMON_3: u64 = u64::from_le_bytes([0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
+/// Bytes 32..40: the other half, and ports.
+const COMMON_4: u64 = u64::from_le_bytes([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0]);
+/// Without ports.
+const WAY_4: u64 = u64::from_le_bytes([0xff, 0xff, 0, 0, 0, 0, 0, 0]);
+
+/// A packet as it is looked for.
+struct Plain<'a> {
+    bytes: &'a [u8; LEAST],
+    words: Key,
+    key: Key,
+}
+
+/// The little-endian word at a place.
+#[inline(always)]
+fn word<const AT: usize>(bytes: &[u8; LEAST]) -> u64 {
+    match bytes.get(AT..).and_then(<[u8]>::first_chunk) {
+        Some(word) => u64::from_le_bytes(*word),
+        None => 0,
+    }
+}
+
+impl<'a> Plain<'a> {
+    #[inline(always)]
+    fn of(slot: Slot, head: &'a [u8]) -> Option<Plain<'a>> {
+        let bytes: &[u8; LEAST] = head.first_chunk()?;
+        let words = [
+            word::<0>(bytes),
+            word::<8>(bytes),
+            word::<16>(bytes),
+            word::<24>(bytes),
+            word::<32>(bytes),
+        ];
+        let key = [
+            words[0],
+            words[1],
+            words[2] & COMMON_2,
+            words[3] & COMMON_3 | u64::from(slot as u16),
+            words[4] & COMMON_4,
+        ];
+        Some(Plain { bytes, words, key })
+    }
+
+    /// Untagged IPv4 without options, whole, with TCP or UDP.
+    fn is_plain(&self) -> bool {
+        let protocol = (self.words[2] >> 56) as u8;
+        self.words[1] >> 32 & 0xff_ffff == u64::from_le_bytes([8, 0, 0x45, 0, 0, 0, 0, 0])
+            && self.words[2] & COMMON_2 & !(0xff << 56) == 0
+            && matches!(protocol, tcp::PROTOCOL | udp::PROTOCOL)
+    }
+
+    #[inline(always)]
+    fn packet_len(&self) -> usize {
+        usize::from((self.words[2] as u16).swap_bytes())
+    }
+
+    #[inline(always)]
+    fn hop_limit(&self) -> u8 {
+        (self.words[2] >> 48) as u8
+    }
+
+    #[inline(always)]
+    fn is_tcp(&self) -> bool {
+        (self.words[2] >> 56) as u8 == tcp::PROTOCOL
+    }
+
+    fn ports(&self) -> (u16, u16) {
+        let ports = self.words[4] >> 16;
+        (
+            (ports as u16).swap_bytes(),
+            ((ports >> 16) as u16).swap_bytes(),
+        )
+    }
+
+    /// Whether the header's one's complement sum is all ones (RFC 1071): in words of 32
+    /// bits, whose carries are folded in at the end.
+    #[inline(always)]
+    fn is_summed(&self) -> bool {
+        let half = |word: u64| (word & 0xffff_ffff) + (word >> 32);
+        let sum = (self.words[1] >> 48)
+            + half(self.words[2])
+            + half(self.words[3])
+            + (self.words[4] & 0xffff);
+        let sum = (sum & 0xffff_ffff) + (sum >> 32);
+        let sum = (sum & 0xffff) + (sum >> 16);
+        let sum = (sum & 0xffff) + (sum >> 16);
+        sum == 0xffff || !guard!("hit-checksum")
+    }
+
+    /// Whether the packet lies in a frame of so many bytes, and its datagram or segment in
+    /// it.
+    #[inline(always)]
+    fn fits(&self, total: usize) -> bool {
+        let packet = self.packet_len();
+        let payload = packet.wrapping_sub(ipv4::HEADER);
+        let inside = if self.is_tcp() {
+            let header = usize::from(self.bytes[TRANSPORT + 12] >> 4) * 4;
+            header >= tcp::HEADER && header <= payload
+        } else {
+            let length = usize::from(((self.words[4] >> 48) as u16).swap_bytes());
+            length >= udp::HEADER && length <= payload
+        };
+        packet >= ipv4::HEADER && packet + ethernet::HEADER <= total && inside
+            || !guard!("hit-length")
+    }
+
+    /// The facts of a segment that is neither the first nor the last of anything.
+    #[inline(always)]
+    fn segment(&self) -> Option<Tcp> {
+        let at = |n: usize| self.bytes.get(TRANSPORT + n).copied().unwrap_or(0);
+        let four = |n| u32::from_be_bytes([at(n), at(n + 1), at(n + 2), at(n + 3)]);
+        let flags = at(13);
+        let header = usize::from(at(12) >> 4) * 4;
+        (flags & !tcp::PSH == tcp::ACK).then(|| Tcp {
+            flags,
+            sequence: four(4),
+            acknowledgement: four(8),
+            window: u16::from_be_bytes([at(14), at(15)]),
+            payload: (self.packet_len() - ipv4::HEADER).saturating_sub(header) as u32,
+            scale: None,
+            more: false,
+        })
+    }
+
+    fn tuple(&self) -> Tuple {
+        let (source_port, destination_port) = self.ports();
+        let at = |n: usize| self.bytes.get(n).copied().unwrap_or(0);
+        let four = |n| mapped([at(n), at(n + 1), at(n + 2), at(n + 3)]);
+        Tuple {
+            source: four(26),
+            destination: four(30),
+            source_port,
+            destination_port,
+            protocol: (self.words[2] >> 56) as u8,
+        }
+    }
+
+    /// Asks for an address or gives one: who may is not said by addresses alone.
+    fn is_dhcp(&self) -> bool {
+        let (source, destination) = self.ports();
+        !self.is_tcp()
+            && [source, destination]
+                .iter()
+                .any(|port| matches!(port, 67 | 68))
+    }
+
+    /// The offload fields with which it goes on, where they ask for nothing but a checksum
+    /// that whoever gets it finishes, if `finishes`.
+    #[inline(always)]
+    fn offload(&self, raw: &RawOffload, total: usize, finishes: bool) -> Option<RawOffload> {
+        if raw.gso_type != 0 || raw.gso_size != 0 {
+            return None;
+        }
+        match raw.flags & !DATA_VALID {
+            0 => Some(RawOffload::default()),
+            NEEDS_CSUM => {
+                let offset = match self.is_tcp() {
+                    true => tcp::CHECKSUM,
+                    false => udp::CHECKSUM,
+                };
+                let own = RawOffload {
+                    flags: NEEDS_CSUM,
+                    csum_start: TRANSPORT as u16,
+                    csum_offset: offset as u16,
+                    ..RawOffload::default()
+                };
+                let same = (raw.csum_start, raw.csum_offset) == (own.csum_start, own.csum_offset);
+                let fills = self.packet_len() + ethernet::HEADER == total;
+                (finishes && same && fills).then_some(own)
+            }
+            _ => None,
+        }
+    }
+}
+
+const ROUTED: u8 = 1;
+/// Whoever gets it finishes checksums.
+const FINISHES: u8 = 2;
+/// No rule is asked, and no connection remembered.
+const FREE: u8 = 4;
+/// The connection's responder sent it.
+const BACK: u8 = 8;
+
+/// A flow or a way, and what is done with its packets. All zeroes: nothing.
+#[derive(Clone, Copy, FromBytes, KnownLayout, Immutable)]
+#[repr(C)]
+struct Entry {
+    key: Key,
+    /// Of the cache when this was written; another says nothing.
+    version: u32,
+    to: Slot,
+    /// Of a flow.
+    connection: u32,
+    generation: u32,
+    mtu: u16,
+    tag: u16,
+    /// Destination and source behind the gateway.
+    macs: [u8; 12],
+    flags: u8,
+    reserved: [u8; 7],
+}
+
+impl Entry {
+    #[inline(always)]
+    fn is(&self, version: u32, key: &Key) -> bool {
+        let differs = self
+            .key
+            .iter()
+            .zip(key)
+            .fold(0, |all, (a, b)| all | (a ^ b));
+        differs == 0 && self.version == version
+    }
+
+    #[inline(always)]
+    fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    #[inline(always)]
+    fn found(&self) -> Found {
+        Found {
+            id: self.connection,
+            direction: match self.has(BACK) {
+                true => Direction::Back,
+                false => Direction::Forth,
+            },
+        }
+    }
+}
+
+/// Both tables.
+pub(crate) struct Cache {
+    flows: Vec<Entry>,
+    ways: Vec<Entry>,
+    /// What was written under another is not believed.
+    version: u32,
+    keys: [u64; 2],
+    random: u64,
+}
+
+impl core::fmt::Debug for Cache {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Cache")
+            .field("version", &self.version)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Cache {
+    /// Empty; `keys` are secret. Its memory is touched as it is used.
+    pub(crate) fn new(keys: [u64; 2]) -> Cache {
+        let table = |entries| Entry::new_vec_zeroed(entries).unwrap_or_default();
+        Cache {
+            flows: table(FLOWS),
+            ways: table(WAYS),
+            version: 1,
+            keys,
+            random: keys[0] | 1,
+        }
+    }
+
+    /// Forgets everything: what was decided may be decided otherwise now.
+    pub(crate) fn forget(&mut self) {
+        self.version = self.version.wrapping_add(1).max(1);
+    }
+
+    /// A keyed hash by one long multiplication of what differs most between flows (as in
+    /// wyhash; W. Yi). Collisions cost time alone.
+    #[inline(always)]
+    fn hash(&self, key: &Key) -> usize {
+        let a = u128::from(key[3] ^ self.keys[0]);
+        let b = u128::from(key[4] ^ key[0].rotate_left(48) ^ self.keys[1]);
+        let product = a * b;
+        (product as u64 ^ (product >> 64) as u64 ^ key[2] >> 56) as usize
+    }
+
+    #[inline(always)]
+    fn flow(&self, hash: usize, key: &Key) -> Option<&Entry> {
+        let first = hash & (FLOWS - 2);
+        let pair = self.flows.get(first..first + 2)?;
+        pair.iter().find(|entry| entry.is(self.version, key))
+    }
+
+    fn way(&self, key: &Key) -> Option<&Entry> {
+        let entry = self.ways.get(self.hash(key) & (WAYS - 1))?;
+        entry.is(self.version, key).then_some(entry)
+    }
+
+    /// Writes a flow where there is none of this version, else in one of some cases.
+    fn put_flow(&mut self, entry: Entry) {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let (random, version) = (self.random, self.version);
+        let first = self.hash(&entry.key) & (FLOWS - 2);
+        let Some(pair) = self.flows.get_mut(first..first + 2) else {
+            return;
+        };
+        let free = pair
+            .iter_mut()
+            .find(|old| old.version != version || old.key == entry.key);
+        if let Some(place) = free {
+            *place = entry;
+        } else if random % REPLACES == 0
+            && let Some(place) = pair.get_mut((random >> 32) as usize & 1)
+        {
+            *place = entry;
+        }
+    }
+
+    fn put_way(&mut self, entry: Entry) {
+        let at = self.hash(&entry.key) & (WAYS - 1);
+        if let Some(place) = self.ways.get_mut(at) {
+            *place = entry;
+        }
+    }
+}
+
+const fn way_key(key: &Key) -> Key {
+    [key[0], key[1], key[2], key[3], key[4] & WAY_4]
+}
+
+/// Sends a packet the way of one that was like it, if there was one: its head is rewritten
+/// and it is counted and paid for. `None`: nothing happened, and it is to be judged.
+#[inline(always)]
+pub(crate) fn hit(
+    state: &mut State,
+    now: Nanos,
+    from: Slot,
+    raw: &RawOffload,
+    head: &mut [u8],
+    total: usize,
+) -> Option<Hit> {
+    let packet = Plain::of(from, head)?;
+    let hash = state.cache.hash(&packet.key);
+    let entry = match state.cache.flow(hash, &packet.key) {
+        Some(entry) => *entry,
+        None => connect(state, now, from, &packet)?,
+    };
+    if !packet.is_summed() || !packet.fits(total) {
+        return None;
+    }
+    let too_long = total - ethernet::HEADER > usize::from(entry.mtu);
+    if too_long && guard!("hit-mtu") {
+        return None;
+    }
+    let routed = entry.has(ROUTED);
+    if routed && packet.hop_limit() <= 1 && guard!("hit-hop-limit") {
+        return None;
+    }
+    let offload = packet.offload(raw, total, entry.has(FINISHES))?;
+    if state.free(now, from) != Paid::Yes {
+        return None;
+    }
+    if !entry.has(FREE) {
+        let segment = match packet.is_tcp() {
+            true => Some(packet.segment()?),
+            false => None,
+        };
+        let (found, generation) = (entry.found(), entry.generation);
+        let connections = &mut state.tracking.connections;
+        if !connections.hit(now, found, generation, segment.as_ref(), total as u32) {
+            return None;
+        }
+    }
+    let pauses = state.charge(from, total as u64, 1);
+    if routed {
+        let (link, rest) = head.split_first_chunk_mut::<12>()?;
+        *link = entry.macs;
+        ipv4::decrement_ttl(rest.get_mut(ethernet::HEADER - 12..)?)?;
+    }
+    Some(Hit {
+        slot: entry.to,
+        tag: entry.tag,
+        offload,
+        pauses,
+    })
+}
+
+/// A packet whose way is known and whose flow is not: the connection is looked up, and the
+/// flow known from now on.
+#[inline(never)]
+fn connect(state: &mut State, now: Nanos, from: Slot, packet: &Plain<'_>) -> Option<Entry> {
+    let way = *state.cache.way(&way_key(&packet.key))?;
+    if packet.is_dhcp() || state.tracking.watch.is_some() {
+        return None;
+    }
+    let mut entry = Entry {
+        key: packet.key,
+        ..way
+    };
+    if !way.has(FREE) {
+        let tracking = &mut state.tracking;
+        let found = tracking.find(now, End::at(from), &packet.tuple())?;
+        if tracking.connections.stale(found, tracking.epoch) {
+            return None;
+        }
+        let far = tracking.connections.far(found);
+        let leads = far.is_some_and(|(owner, zone)| {
+            (crate::slot_of(owner), zone) == (way.to, 0)
+                && !tracking.connections.is_translated(found)
+        });
+        if !leads {
+            return None;
+        }
+        entry.connection = found.id;
+        entry.generation = tracking.connections.generation(found);
+        if found.direction == Direction::Back {
+            entry.flags |= BACK;
+        }
+    }
+    state.cache.put_flow(entry);
+    Some(entry)
+}
+
+/// Remembers what was decided about a frame that passes.
+pub(crate) fn remember(
+    state: &mut State,
+    image: &CompartmentImage<'_>,
+    sender: &Sender<'_>,
+    frame: &Frame<'_>,
+    decision: &Decision,
+    met: Met,
+    head: &[u8],
+) {
+    let (index, hop) = match decision {
+        Decision::Bridge(index) => (*index, None),
+        Decision::Route(hop) => match hop.egress {
+            Egress::Endpoint(index) => (index, Some(hop)),
+            _ => return,
+        },
+        _ => return,
+    };
+    let Some(ip) = frame.parsed.ip() else { return };
+    let whole = ip.fragment == Fragment::Whole && ip.version == Version::V4;
+    let known = matches!(ip.transport, Transport::Tcp { .. } | Transport::Udp { .. });
+    let Some(packet) = Plain::of(frame.from, head) else {
+        return;
+    };
+    if !(whole && known && packet.is_plain())
+        || packet.is_dhcp()
+        || frame.leaving != Leaving::Same
+        || frame.offload.gso().is_some()
+        || state.tracking.watch.is_some()
+        || sender.endpoint.slot != frame.from
+    {
+        return;
+    }
+    let Some(to) = image.endpoints().get(index as usize) else {
+        return;
+    };
+    if crate::admission::state(to).is_err() {
+        return;
+    }
+    let mut flags = 0;
+    if to.features & state.taken(to.slot) & FEATURE_CSUM != 0 {
+        flags |= FINISHES;
+    }
+    let mut macs = [0; 12];
+    if let Some(hop) = hop {
+        flags |= ROUTED;
+        let (destination, source) = macs.split_at_mut(6);
+        destination.copy_from_slice(&hop.destination.0);
+        source.copy_from_slice(&hop.source.0);
+    }
+    let way = Entry {
+        key: way_key(&packet.key),
+        version: state.cache.version,
+        to: to.slot,
+        connection: 0,
+        generation: 0,
+        mtu: to.mtu,
+        tag: 0,
+        macs,
+        flags: flags | if matches!(met, Met::Nobody) { FREE } else { 0 },
+        reserved: [0; 7],
+    };
+    match met {
+        Met::Anew => return,
+        Met::Nobody => {}
+        Met::Known(found) => {
+            let back = match found.direction {
+                Direction::Forth => 0,
+                Direction::Back => BACK,
+            };
+            state.cache.put_flow(Entry {
+                key: packet.key,
+                connection: found.id,
+                generation: state.tracking.connections.generation(found),
+                flags: way.flags | back,
+                ..way
+            });
+        }
+    }
+    state.cache.put_way(way);
+}
