@@ -4,6 +4,7 @@ mod apply;
 mod boot;
 mod flow;
 mod footprint;
+mod forward;
 mod hinder;
 mod meter;
 mod neighbour;
@@ -52,6 +53,13 @@ enum What {
     Meter(Options),
     /// The proof of 10,000 endpoints' rules, of one that changed, of an adversary's.
     Verify(Options),
+    /// Packets through one compartment, against what users would pick instead.
+    Forward(Options),
+    /// Count instructions and allocations a packet; fails over what is committed.
+    Gate(forward::Gate),
+    /// For valgrind: the switch's loop in this process.
+    #[command(hide = true)]
+    Inside(forward::inside::Inside),
     /// Every bench for about a second: does it still give its figures?
     Smoke,
     /// Hold the committed results against bench/reach.toml.
@@ -124,6 +132,7 @@ const BENCHES: &[(&str, Bench)] = &[
     ("policy", policy::run),
     ("neighbour", neighbour::run),
     ("verify", verify::run),
+    ("forward", forward::run),
 ];
 
 fn main() -> ExitCode {
@@ -139,6 +148,9 @@ fn main() -> ExitCode {
         What::Policy(o) => ("policy", o),
         What::Neighbour(o) => ("neighbour", o),
         What::Verify(o) => ("verify", o),
+        What::Forward(o) => ("forward", o),
+        What::Gate(asked) => return ended(forward::gate(&asked)),
+        What::Inside(asked) => return ended(forward::inside::run(&asked)),
         What::Smoke => return smoke(),
         What::Check { folder } => {
             return match results::check(&folder.join("reach.toml"), &folder.join("results")) {
@@ -226,6 +238,13 @@ fn smoke() -> ExitCode {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
+    }
+}
+
+fn ended(result: Result<(), String>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => fail(&message),
     }
 }
 

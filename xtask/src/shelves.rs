@@ -10,7 +10,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("core", &["core"]),
     ("host", &["core", "host"]),
     ("bin", &["core", "host"]),
-    ("bench", &["core", "host", "tests"]),
+    ("bench", &["core", "host", "bin", "tests"]),
     ("tests", &["core", "host"]),
     ("xtask", &[]),
 ];

@@ -133,6 +133,11 @@ const STEPS: &[Step] = &[
         work: Work::Own(bench_smoke),
     },
     Step {
+        name: "bench gate",
+        long: false,
+        work: Work::Own(bench_gate),
+    },
+    Step {
         name: "mutants",
         long: true,
         work: Work::Own(|root| crate::mutants::run(root, None)),
@@ -210,15 +215,23 @@ fn target(root: &Path) -> std::path::PathBuf {
 
 /// Each bench for about a second: it runs, and gives every figure it promises.
 fn bench_smoke(root: &Path) -> Result<(), String> {
+    bench(root, "smoke")
+}
+
+/// Instructions and allocations a packet, against what is committed.
+fn bench_gate(root: &Path) -> Result<(), String> {
+    bench(root, "gate")
+}
+
+fn bench(root: &Path, verb: &str) -> Result<(), String> {
     let program = target(root).join("x86_64-unknown-linux-gnu/release/bulkhead-bench");
     let status = Command::new(program)
-        .args(["smoke"])
+        .arg(verb)
         .current_dir(root)
         .status()
         .map_err(|e| format!("bulkhead-bench: {e}"))?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err("bulkhead-bench smoke failed".into())
+    match status.success() {
+        true => Ok(()),
+        false => Err(format!("bulkhead-bench {verb} failed")),
     }
 }

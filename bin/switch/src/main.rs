@@ -3,21 +3,7 @@
 //! It starts as a spare that knows nobody; `Attach`, `AddPort` and `UseImage` come by
 //! the control socket, with the descriptors, after it has given everything else up.
 
-mod batch;
-mod capture;
-mod guest;
-mod listing;
-mod outlet;
-mod parking;
-mod ports;
-mod readiness;
-mod rules;
-mod telling;
-mod trace;
-mod turn;
-mod worker;
-
-use ::worker::{clock, start};
+use ::worker::start;
 use command::verbs::ROLE_SWITCH;
 use confine::Profile;
 use std::error::Error;
@@ -35,6 +21,6 @@ fn main() -> ExitCode {
 
 fn run() -> Result<(), Box<dyn Error>> {
     let control = start(Profile::Switch, ROLE_SWITCH)?;
-    worker::Worker::new(control)?.run();
+    bin_switch::Worker::new(control)?.run();
     Ok(())
 }

@@ -122,17 +122,22 @@ impl Worker {
     pub fn run(&mut self) {
         // Bound: none; this is the process's loop.
         while !self.quit {
-            match self.attached.as_mut() {
-                Some(attached) => {
-                    let patience = attached.turn();
-                    self.change_watch();
-                    self.tell_closed();
-                    if let Some(limit) = patience {
-                        self.look(limit);
-                    }
+            self.step();
+        }
+    }
+
+    /// Once through the loop: a turn, and a look at who is ready where it is time for one.
+    pub fn step(&mut self) {
+        match self.attached.as_mut() {
+            Some(attached) => {
+                let patience = attached.turn();
+                self.change_watch();
+                self.tell_closed();
+                if let Some(limit) = patience {
+                    self.look(limit);
                 }
-                None => self.look(None),
             }
+            None => self.look(None),
         }
     }
 
@@ -199,7 +204,7 @@ impl Worker {
     }
 
     /// Does what the supervisor says. Bound: what is in the socket.
-    fn hear(&mut self) {
+    pub fn hear(&mut self) {
         loop {
             match self.control.recv() {
                 Ok(Some((message, fds))) => self.obey(&message, fds),
