@@ -5,10 +5,11 @@ use crate::parking::{Parked, put_parked, take_parked};
 use crate::ports::{Place, Sink, Source};
 use crate::worker::Attached;
 use guard::guard;
-use image::CompartmentImage;
+use image::MappedCompartment;
 use port::PortError;
 use ring::record::KIND_FRAME;
 use rustix::io::Errno;
+use shm::SealedImage;
 use switch::{FABRIC, HEAD, Hit, Ingress, Slot, Switch, Work};
 use telemetry::counters::ProcessWord;
 use telemetry::drops::DropReason;
@@ -104,7 +105,6 @@ impl Attached {
             touched,
             ..
         } = self;
-        let image = image.as_ref().map(|mapped| mapped.image());
         let Some(Source::Channel(receiver)) = ports.sources.get_mut(at) else {
             return Batch::ended(End::Empty);
         };
@@ -123,7 +123,7 @@ impl Attached {
             now,
         };
         let mut batch = Batch::default();
-        let mut handling = Handling::new(switch, image.as_ref(), outlets, slot, parked);
+        let mut handling = Handling::new(switch, image, outlets, slot, parked);
         while batch.goes_on(allowance) {
             if handling.is_paused() {
                 batch.end = End::Paused;
@@ -180,7 +180,6 @@ impl Attached {
             ended,
             ..
         } = self;
-        let image = image.as_ref().map(|mapped| mapped.image());
         let Some(Source::Guest(Some(from))) = ports.sources.get_mut(at) else {
             return Batch::ended(End::Empty);
         };
@@ -200,7 +199,7 @@ impl Attached {
         };
         let mut batch = Batch::default();
         let mut breach = None;
-        let mut handling = Handling::new(switch, image.as_ref(), outlets, slot, parked);
+        let mut handling = Handling::new(switch, image, outlets, slot, parked);
         while batch.goes_on(allowance) {
             if handling.is_paused() {
                 batch.end = End::Paused;
@@ -272,7 +271,6 @@ impl Attached {
             spares,
             ..
         } = self;
-        let image = image.as_ref().map(|mapped| mapped.image());
         let Some(parked) = take_parked(&mut ports.places, at) else {
             return Batch::ended(End::Empty);
         };
@@ -288,7 +286,7 @@ impl Attached {
             now,
         };
         let mut batch = Batch::default();
-        let mut handling = Handling::new(switch, image.as_ref(), outlets, slot, parked);
+        let mut handling = Handling::new(switch, image, outlets, slot, parked);
         while batch.goes_on(allowance) {
             if handling.is_paused() {
                 batch.end = End::Paused;
@@ -368,7 +366,7 @@ struct Arrived {
 /// What the frames of one batch are handled with.
 struct Handling<'a, 'b> {
     switch: &'a mut Switch,
-    image: Option<&'a CompartmentImage<'a>>,
+    image: &'a Option<MappedCompartment<SealedImage>>,
     outlets: Outlets<'b>,
     slot: Slot,
     parked: Box<Parked>,
@@ -383,7 +381,7 @@ struct Handling<'a, 'b> {
 impl<'a, 'b> Handling<'a, 'b> {
     fn new(
         switch: &'a mut Switch,
-        image: Option<&'a CompartmentImage<'a>>,
+        image: &'a Option<MappedCompartment<SealedImage>>,
         outlets: Outlets<'b>,
         slot: Slot,
         parked: Box<Parked>,
@@ -465,7 +463,7 @@ impl<'a, 'b> Handling<'a, 'b> {
             reason: None,
             denied: None,
         };
-        match self.image {
+        match self.image.as_ref().map(MappedCompartment::image) {
             Some(image) if frame.known => {
                 let ingress = Ingress {
                     from: self.slot,
@@ -474,7 +472,7 @@ impl<'a, 'b> Handling<'a, 'b> {
                     head,
                     total: frame.total,
                 };
-                self.switch.judge(image, now, ingress, &mut outlet);
+                self.switch.judge(&image, now, ingress, &mut outlet);
             }
             Some(_) => switch::Output::dropped(&mut outlet, self.slot, DropReason::Malformed),
             None => switch::Output::dropped(&mut outlet, self.slot, DropReason::NoImage),

@@ -30,6 +30,7 @@ pub enum Payload<'a> {
 
 impl Payload<'_> {
     /// Copies bytes from `from` on; says how many there were.
+    #[inline(always)]
     pub fn copy(&self, from: usize, into: &mut [u8]) -> usize {
         match self {
             Payload::Record(record) => record.copy(from, into),

@@ -64,26 +64,23 @@ impl Bucket {
     }
 
     /// Whether it holds anything, refilled.
-    pub(crate) fn is_free(&mut self, now: Nanos, rate: u64, burst: u64) -> bool {
-        self.refill(now, rate, burst);
+    #[inline]
+    pub(crate) fn is_free(&mut self, now: Nanos, rate: u64, burst: impl FnOnce() -> u64) -> bool {
+        // One clock for a batch: all frames but its first have nothing to gain.
+        if now != self.seen {
+            self.refill(now, rate, burst());
+        }
         self.tokens > 0
     }
 
     /// Takes `n` tokens, into debt where there are not so many.
+    #[inline]
     pub(crate) fn charge(&mut self, n: u64) {
         self.tokens = self.tokens.saturating_sub(clamp(n));
     }
 
-    #[inline]
     fn refill(&mut self, now: Nanos, rate: u64, burst: u64) {
-        // One clock for a batch: all frames but its first have nothing to gain.
-        if now != self.seen {
-            self.seen = now;
-            self.gain(now, rate, burst);
-        }
-    }
-
-    fn gain(&mut self, now: Nanos, rate: u64, burst: u64) {
+        self.seen = now;
         let elapsed = now.saturating_sub(self.last).min(HORIZON);
         let gain = u128::from(elapsed) * u128::from(rate) / SECOND;
         if gain == 0 {
@@ -111,6 +108,7 @@ impl Bucket {
 /// Where an owner stands that shares a rate with others, after a frame: what it had so far
 /// against its weight, but for a turn's worth not less than whoever had its turn last, so
 /// that nothing is saved up by being idle (start-time fair queueing).
+#[inline]
 pub(crate) fn served(before: u64, floor: &mut u64, rate: &Rate, bytes: u64, weight: u32) -> u64 {
     let start = before.max(floor.saturating_sub(TURN + rate.bytes / 500));
     *floor = start.max(*floor);
@@ -142,12 +140,13 @@ impl Meter {
     }
 
     /// Whether a frame may go now.
+    #[inline]
     pub(crate) fn is_free(&mut self, now: Nanos, rate: &Rate) -> bool {
-        (rate.bytes == 0 || self.bytes.is_free(now, rate.bytes, byte_burst(rate)))
+        let bytes = &mut self.bytes;
+        let packets = &mut self.packets;
+        (rate.bytes == 0 || bytes.is_free(now, rate.bytes, || byte_burst(rate)))
             && (rate.packets == 0
-                || self
-                    .packets
-                    .is_free(now, rate.packets, packet_burst(rate.packets)))
+                || packets.is_free(now, rate.packets, || packet_burst(rate.packets)))
     }
 
     /// Somebody waited for it, and this is how late it is: what came in meanwhile counts,
@@ -166,6 +165,7 @@ impl Meter {
     }
 
     /// A frame went that is so many bytes in so many packets on a wire.
+    #[inline]
     pub(crate) fn charge(&mut self, rate: &Rate, bytes: u64, packets: u64) {
         if rate.bytes != 0 {
             self.bytes.charge(bytes);
@@ -176,7 +176,17 @@ impl Meter {
     }
 
     /// When a frame may go, as [`Bucket::free_at`].
+    #[inline]
     pub(crate) fn free_at(&self, rate: &Rate) -> Nanos {
+        if (rate.bytes == 0 || self.bytes.tokens > 0)
+            && (rate.packets == 0 || self.packets.tokens > 0)
+        {
+            return 0;
+        }
+        self.waits(rate)
+    }
+
+    fn waits(&self, rate: &Rate) -> Nanos {
         self.bytes.free_at(rate.bytes, byte_burst(rate)).max(
             self.packets
                 .free_at(rate.packets, packet_burst(rate.packets)),

@@ -340,6 +340,7 @@ impl Shaper {
 
     /// Whether a frame to a slot may go now: nothing waits before it, and the rates
     /// allow it. One that goes is to be [charged](Shaper::sent).
+    #[inline]
     pub fn may_go(&mut self, now: Nanos, slot: Slot) -> bool {
         let Some(Some(port)) = self.ports.get_mut(slot as usize) else {
             return true;
@@ -354,6 +355,7 @@ impl Shaper {
     }
 
     /// Charges a frame that went at once.
+    #[inline]
     pub fn sent(&mut self, frame: &Outgoing<'_>) {
         if let Some(Some(port)) = self.ports.get_mut(frame.slot as usize) {
             charge(port, &mut self.tenants, frame.wire, frame.segments);
@@ -608,7 +610,7 @@ fn next_class(port: &mut Port, kinds: &[ServiceClass], now: Nanos) -> Option<(us
             && !class.is_empty()
             && (class
                 .first
-                .is_free(now, kind.strict_bytes, kind.strict_burst)
+                .is_free(now, kind.strict_bytes, || kind.strict_burst)
                 || !guard!("strict-class-rate"))
         {
             return Some((number, true));
@@ -621,6 +623,7 @@ fn next_class(port: &mut Port, kinds: &[ServiceClass], now: Nanos) -> Option<(us
         .map(|(number, _)| (number, false))
 }
 
+#[inline]
 fn is_free(port: &mut Port, tenants: &mut [Tenant], now: Nanos) -> bool {
     let own = port.meter.is_free(now, &port.rate) || !guard!("egress-meter");
     let all = match tenants.get_mut(port.tenant as usize) {
@@ -637,6 +640,7 @@ fn free_at(port: &Port, tenants: &[Tenant]) -> Nanos {
     port.meter.free_at(&port.rate).max(all)
 }
 
+#[inline]
 fn charge(port: &mut Port, tenants: &mut [Tenant], wire: usize, segments: u32) {
     let (bytes, packets) = (wire as u64, u64::from(segments));
     port.meter.charge(&port.rate, bytes, packets);
