@@ -1,6 +1,6 @@
 //! A batch of frames from one slot: from a channel, a guest or a tap.
 
-use crate::outlet::{Fate, Outlet, Outlets, Payload};
+use crate::outlet::{Outlet, Outlets, Payload, Run};
 use crate::parking::{Parked, put_parked, take_parked};
 use crate::ports::{Place, Sink, Source};
 use crate::worker::Attached;
@@ -10,7 +10,7 @@ use port::PortError;
 use ring::record::KIND_FRAME;
 use rustix::io::Errno;
 use shm::SealedImage;
-use switch::{FABRIC, HEAD, Hit, Ingress, Slot, Switch, Work};
+use switch::{Credit, FABRIC, HEAD, Hit, Ingress, Slot, Switch, Work};
 use telemetry::counters::ProcessWord;
 use telemetry::drops::DropReason;
 use wire::offload::RawOffload;
@@ -120,6 +120,7 @@ impl Attached {
             capture,
             shaper,
             work: Work::frame(),
+            run: Run::NONE,
             now,
         };
         let mut batch = Batch::default();
@@ -157,7 +158,7 @@ impl Attached {
         if !matches!(batch.end, End::Parked) {
             receiver.ring.release();
         }
-        let parked = handling.parked;
+        let parked = handling.end();
         let lost = receiver.ring.take_lost().records;
         if lost > 0 {
             telling.counters.dropped(at, DropReason::Restart, lost);
@@ -195,6 +196,7 @@ impl Attached {
             capture,
             shaper,
             work: Work::frame(),
+            run: Run::NONE,
             now,
         };
         let mut batch = Batch::default();
@@ -239,7 +241,7 @@ impl Attached {
             }
             from.advance();
         }
-        let parked = handling.parked;
+        let parked = handling.end();
         if let Some(Sink::Guest(port)) = ports.sinks.get_mut(at) {
             port.done(from);
             // What is read where its owner cut it off is zeroes.
@@ -283,6 +285,7 @@ impl Attached {
             capture,
             shaper,
             work: tapped(),
+            run: Run::NONE,
             now,
         };
         let mut batch = Batch::default();
@@ -348,7 +351,7 @@ impl Attached {
                 }
             }
         }
-        let parked = handling.parked;
+        let parked = handling.end();
         put_parked(&mut ports.places, at, parked);
         batch
     }
@@ -373,8 +376,11 @@ struct Handling<'a, 'b> {
     /// Frames like ones before go the short way: nobody captures, and they come from an
     /// endpoint.
     short: bool,
-    /// The rate of the slot may have been used up by the last frame.
-    pauses: bool,
+    /// What the sender may still send so before its rates are asked again, and what it did
+    /// since they were charged.
+    credit: Credit,
+    frames: u64,
+    bytes: u64,
     head: [u8; SHORT],
 }
 
@@ -393,44 +399,85 @@ impl<'a, 'b> Handling<'a, 'b> {
             outlets,
             slot,
             parked,
-            pauses: true,
+            credit: Credit::NONE,
+            frames: 0,
+            bytes: 0,
             head: [0; SHORT],
         }
     }
 
     /// Whether the slot's frames are to be left where they are.
     #[inline(always)]
-    fn is_paused(&self) -> bool {
-        self.pauses && self.outlets.now < self.switch.paused_until(self.slot)
+    fn is_paused(&mut self) -> bool {
+        !self.credit.is_left() && self.asks()
+    }
+
+    /// Asks the sender's rates, after what it sent was charged.
+    #[inline(never)]
+    fn asks(&mut self) -> bool {
+        self.settle();
+        let now = self.outlets.now;
+        if now < self.switch.paused_until(self.slot) {
+            return true;
+        }
+        if self.short {
+            self.credit = self.switch.credit(now, self.slot);
+        }
+        false
+    }
+
+    /// Counts and charges what went the short way.
+    fn settle(&mut self) {
+        if self.frames != 0 {
+            self.switch.charge(self.slot, self.bytes, self.frames);
+            let telling = &mut self.outlets.telling;
+            telling.came(self.slot, self.frames, self.bytes);
+            (self.frames, self.bytes) = (0, 0);
+        }
+        self.credit = Credit::NONE;
+    }
+
+    /// The end of the batch.
+    fn end(mut self) -> Box<Parked> {
+        self.settle();
+        self.outlets.end_run();
+        self.parked
     }
 
     /// Handles a frame, of which `begun` was done already; what it cost.
     #[inline(always)]
     fn frame(&mut self, begun: Work, frame: Arrived, payload: Payload<'_>) -> u64 {
-        self.outlets.work = begun;
-        if self.short && frame.known {
+        if self.credit.is_left() && frame.known {
             let length = payload.copy(0, &mut self.head);
             let head = self.head.get_mut(..length).unwrap_or(&mut []);
-            let now = self.outlets.now;
-            let hit = self
-                .switch
-                .hit(now, self.slot, &frame.offload, head, frame.total);
-            if let Some(hit) = hit {
-                self.pauses = hit.pauses;
-                self.outlets.telling.came(self.slot, frame.total as u64);
-                let outgoing = hit.outgoing(head, frame.total);
-                if self.outlets.send(self.slot, &outgoing, payload) != Fate::Sent {
-                    self.send_again(&hit, frame.total, length, payload);
+            let (now, slot, total) = (self.outlets.now, self.slot, frame.total);
+            if let Some(hit) = self.switch.hit(now, slot, &frame.offload, head, total) {
+                self.credit.take(total);
+                self.frames += 1;
+                self.bytes += total as u64;
+                self.outlets.work = begun;
+                if !self.outlets.forward(&hit, head, total, payload) {
+                    return self.send(begun, &hit, total, length, payload);
                 }
-                return self.outlets.work.cost();
+                return self.outlets.work.passed(total);
             }
         }
-        self.judge(frame, payload)
+        self.judge(begun, frame, payload)
     }
 
-    /// One that its receiver did not take at once.
+    /// Sends one that its receiver did not take at once.
     #[cold]
-    fn send_again(&mut self, hit: &Hit, total: usize, length: usize, payload: Payload<'_>) {
+    #[inline(never)]
+    fn send(
+        &mut self,
+        begun: Work,
+        hit: &Hit,
+        total: usize,
+        length: usize,
+        payload: Payload<'_>,
+    ) -> u64 {
+        self.outlets.end_run();
+        self.outlets.work = begun;
         let head = self.head.get(..length).unwrap_or(&[]);
         let outgoing = hit.outgoing(head, total);
         let mut outlet = Outlet {
@@ -442,12 +489,15 @@ impl<'a, 'b> Handling<'a, 'b> {
             denied: None,
         };
         switch::Output::send(&mut outlet, &outgoing);
+        self.outlets.work.cost()
     }
 
     /// Handles a frame of which nothing is known.
     #[inline(never)]
-    fn judge(&mut self, frame: Arrived, payload: Payload<'_>) -> u64 {
-        self.pauses = true;
+    fn judge(&mut self, begun: Work, frame: Arrived, payload: Payload<'_>) -> u64 {
+        self.settle();
+        self.outlets.end_run();
+        self.outlets.work = begun;
         let now = self.outlets.now;
         let mut head = [0u8; HEAD];
         let length = payload.copy(0, &mut head);

@@ -7,7 +7,9 @@ use crate::telling::Telling;
 use port::PortError;
 use ring::Record;
 use shm::{ConsumerEnd, Doorbell, Guest, PushError};
-use switch::{Decided, FABRIC, Finish, Outgoing, Output, Shaper, Slot, Tally, Work, finish};
+use switch::{
+    Credit, Decided, FABRIC, Finish, Hit, Outgoing, Output, Shaper, Slot, Tally, Work, finish,
+};
 use telemetry::counters::Counter;
 use telemetry::drops::DropReason;
 use telemetry::rules::Outcome;
@@ -95,7 +97,27 @@ pub struct Outlets<'a> {
     pub shaper: &'a mut Shaper,
     /// What is done for the frame that is worked on.
     pub work: Work,
+    /// Frames that go the short way to one slot.
+    pub run: Run,
     pub now: u64,
+}
+
+/// Frames in a row that go to one slot the short way: counted and charged together.
+pub struct Run {
+    slot: Slot,
+    credit: Credit,
+    frames: u64,
+    bytes: u64,
+}
+
+impl Run {
+    /// There are none.
+    pub const NONE: Run = Run {
+        slot: FABRIC,
+        credit: Credit::NONE,
+        frames: 0,
+        bytes: 0,
+    };
 }
 
 /// What became of one frame that was to be sent.
@@ -147,8 +169,56 @@ impl Outlets<'_> {
         Fate::Sent
     }
 
-    /// Gives a frame to its port.
+    /// Sends a frame the short way, if its receiver takes it at once; whether it did.
+    #[inline(always)]
+    pub fn forward(&mut self, hit: &Hit, head: &[u8], total: usize, payload: Payload<'_>) -> bool {
+        if (self.run.slot != hit.slot || !self.run.credit.is_left()) && !self.begin_run(hit.slot) {
+            return false;
+        }
+        let sent = match (self.sinks.get_mut(hit.slot as usize), payload) {
+            (Some(Sink::Channel(sender)), Payload::Record(record)) => {
+                let (ring, from) = (&mut sender.ring, head.len());
+                ring.forward(hit.tag, &hit.offload, head, record, from)
+                    .is_ok()
+            }
+            _ => self.give(&hit.outgoing(head, total), payload) == Fate::Sent,
+        };
+        self.run.credit.take(total);
+        self.run.frames += u64::from(sent);
+        self.run.bytes += if sent { total as u64 } else { 0 };
+        sent
+    }
+
+    /// Goes on with another slot, or with the same when its rates were asked again; whether
+    /// anything may go there.
+    #[inline(never)]
+    fn begin_run(&mut self, slot: Slot) -> bool {
+        self.end_run();
+        self.run.slot = slot;
+        self.run.credit = self.shaper.credit(self.now, slot);
+        self.run.credit.is_left()
+    }
+
+    /// Counts and charges what went the short way.
+    pub fn end_run(&mut self) {
+        let run = core::mem::replace(&mut self.run, Run::NONE);
+        if run.frames != 0 {
+            self.shaper.charge(run.slot, run.bytes, run.frames);
+            self.went(run.slot, run.frames, run.bytes, run.frames, 0, true);
+        }
+    }
+
+    /// Gives a frame to its port, and notes that it did.
     pub fn transmit(&mut self, frame: &Outgoing<'_>, payload: Payload<'_>) -> Fate {
+        let fate = self.give(frame, payload);
+        if fate == Fate::Sent {
+            self.sent(frame, payload);
+        }
+        fate
+    }
+
+    /// Gives a frame to its port.
+    fn give(&mut self, frame: &Outgoing<'_>, payload: Payload<'_>) -> Fate {
         let slot = frame.slot as usize;
         let fate = match (self.sinks.get_mut(slot), payload) {
             (Some(Sink::Channel(sender)), Payload::Record(record)) => pushed(sender.ring.forward(
@@ -219,31 +289,45 @@ impl Outlets<'_> {
             }
             _ => Fate::Lost(DropReason::PortClosed),
         };
-        if fate == Fate::Sent {
-            self.sent(frame, payload);
-        }
         fate
     }
 
     fn sent(&mut self, frame: &Outgoing<'_>, payload: Payload<'_>) {
         let bytes = frame.head.len() + frame.total.saturating_sub(frame.rest_from);
         self.work.copied(bytes);
-        if self.telling.going.slot != frame.slot {
-            self.settle(frame.slot);
-        }
-        let sum = &mut self.telling.going;
-        sum.frames += 1;
-        sum.bytes += bytes as u64;
-        sum.segments += u64::from(frame.segments);
-        if frame.offload.gso_type != 0 {
-            sum.gso_bytes += bytes as u64;
-        }
+        let gso = match frame.offload.gso_type {
+            0 => 0,
+            _ => bytes as u64,
+        };
         // An answer or advertisement of our own is nothing forwarded.
-        sum.forwarded |= !matches!(payload, Payload::None);
+        let forwarded = !matches!(payload, Payload::None);
+        let segments = frame.segments.into();
+        self.went(frame.slot, 1, bytes as u64, segments, gso, forwarded);
         if let Some(capture) = self.capture.as_mut() {
             let endpoint = self.telling.endpoint(frame.slot);
             capture.went(frame, endpoint, &|from, into| payload.copy(from, into));
         }
+    }
+
+    /// Counts what went to a slot, for the end of the turn.
+    fn went(
+        &mut self,
+        slot: Slot,
+        frames: u64,
+        bytes: u64,
+        segments: u64,
+        gso_bytes: u64,
+        forwarded: bool,
+    ) {
+        if self.telling.going.slot != slot {
+            self.settle(slot);
+        }
+        let sum = &mut self.telling.going;
+        sum.frames += frames;
+        sum.bytes += bytes;
+        sum.segments += segments;
+        sum.gso_bytes += gso_bytes;
+        sum.forwarded |= forwarded;
     }
 
     /// Counts what was sent to one slot in a row, and goes on with another.
@@ -261,7 +345,6 @@ impl Outlets<'_> {
 
     /// Lets receivers see what was sent, and wakes those that sleep. Once a batch.
     pub fn publish(&mut self) {
-        self.telling.settle_came(FABRIC);
         self.settle(FABRIC);
         while let Some(slot) = self.touched.pop() {
             if let Some(place) = self.places.get_mut(slot as usize) {

@@ -1,6 +1,6 @@
 //! A frame whose receiver is full waits, and its source with it, for 50 us at most.
 
-use crate::outlet::{Fate, Outlets, Payload};
+use crate::outlet::{Fate, Outlets, Payload, Run};
 use crate::ports::{Place, Sink, Source};
 use crate::worker::Attached;
 use switch::{HEAD, Outgoing, Slot, Work};
@@ -132,6 +132,7 @@ impl Attached {
             capture: &mut *capture,
             shaper: &mut *shaper,
             work: Work::frame(),
+            run: Run::NONE,
             now,
         };
         let frame = parked.outgoing();

@@ -23,8 +23,7 @@ pub struct Telling {
     denied: [u64; RULES],
     /// Host-wide endpoint ids by slot, for captures; 0 = none.
     endpoints: Vec<u32>,
-    /// What came the short way from one slot, and what went to one, since they were counted.
-    came: Sum,
+    /// What went to one slot since that was counted.
     pub going: Sum,
 }
 
@@ -64,7 +63,6 @@ impl Telling {
             sampled: [0; MAX_REASONS],
             denied: [0; RULES],
             endpoints,
-            came: Sum::default(),
             going: Sum::default(),
         }
     }
@@ -140,32 +138,12 @@ impl Telling {
         }
     }
 
-    /// Counts a frame that came the short way: one frame on a wire.
-    #[inline(always)]
-    pub fn came(&mut self, slot: Slot, bytes: u64) {
-        if self.came.slot != slot {
-            self.settle_came(slot);
-        }
-        self.came.frames += 1;
-        self.came.bytes += bytes;
-    }
-
-    /// Counts what came so from one slot, and goes on with another.
-    #[inline(never)]
-    pub fn settle_came(&mut self, next: Slot) {
-        let sum = core::mem::replace(
-            &mut self.came,
-            Sum {
-                slot: next,
-                ..Sum::default()
-            },
-        );
-        if sum.frames != 0 {
-            let at = sum.slot as usize;
-            self.counters.count(at, Counter::RxFrames, sum.frames);
-            self.counters.count(at, Counter::RxBytes, sum.bytes);
-            self.counters.count(at, Counter::RxSegments, sum.frames);
-        }
+    /// Counts frames that came the short way, each one frame on a wire.
+    pub fn came(&mut self, slot: Slot, frames: u64, bytes: u64) {
+        let at = slot as usize;
+        self.counters.count(at, Counter::RxFrames, frames);
+        self.counters.count(at, Counter::RxBytes, bytes);
+        self.counters.count(at, Counter::RxSegments, frames);
     }
 
     /// Counts what went to one slot, if anything did, and goes on with another; which slot

@@ -4,7 +4,7 @@ use crate::capture::{Capture, Captures};
 use crate::clock;
 use crate::guest::LINK;
 use crate::listing::Listing;
-use crate::outlet::{Outlets, Workshop};
+use crate::outlet::{Outlets, Run, Workshop};
 use crate::ports::{Ports, Sink, Source};
 use crate::readiness::{CONTROL, Readiness};
 use crate::telling::Telling;
@@ -638,6 +638,7 @@ impl Attached {
             capture: &mut self.capture,
             shaper: &mut self.shaper,
             work: Work::frame(),
+            run: Run::NONE,
             now,
         };
         let image = self.image.as_ref().map(|mapped| mapped.image());

@@ -367,7 +367,7 @@ impl Connections {
     }
 
     /// What [`Connections::hit`] knows a connection by, beside its number, until it ends.
-    #[inline]
+    #[inline(always)]
     pub fn generation(&self, found: Found) -> u32 {
         let at = found.id as usize % GENERATIONS;
         self.generations.get(at).copied().unwrap_or_default()
@@ -376,7 +376,7 @@ impl Connections {
     /// [`Connections::packet`] in short, for one packet on a wire of a connection that was
     /// found when its generation was this: where nothing changes but counts, windows and the
     /// time of the last packet. `false`: nothing changed; it is to be found and judged.
-    #[inline]
+    #[inline(always)]
     pub fn hit(
         &mut self,
         now: u64,
@@ -388,12 +388,11 @@ impl Connections {
         if self.generation(found) != generation && guard!("flow-generation") {
             return false;
         }
-        if self.waiting.is_some() {
-            return false;
-        }
         match self.records.get_mut(found.id as usize) {
-            Some(record) => record.hit(now, found.direction as usize, segment, bytes),
-            None => false,
+            Some(record) if self.waiting.is_none() => {
+                record.hit(now, found.direction as usize, segment, bytes)
+            }
+            _ => false,
         }
     }
 

@@ -200,6 +200,7 @@ impl Record {
     }
 
     /// Silent for longer than its state allows.
+    #[inline(never)]
     pub(crate) fn expired(&self, now: u64) -> bool {
         self.state()
             .is_none_or(|state| self.silent(now) > state.timeout(self.protocol))
@@ -234,42 +235,52 @@ impl Record {
 
     /// Judges and counts a packet of `side` that changes nothing but counts, windows and the
     /// time of the last packet; `false`: it may change more, and nothing changed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn hit(&mut self, now: u64, side: usize, tcp: Option<&Tcp>, bytes: u32) -> bool {
-        let Some(state) = self.state() else {
-            return false;
-        };
-        let steady = match (state, side) {
-            (State::Established, _) => tcp.is_some(),
-            (State::Stream, _) | (State::Replied, 1) | (State::Unreplied, 0) => tcp.is_none(),
+        const STREAM: u8 = State::Stream as u8;
+        const REPLIED: u8 = State::Replied as u8;
+        const UNREPLIED: u8 = State::Unreplied as u8;
+        // Who waits for a place of its own asks for it with each packet, unless it is half
+        // open still.
+        let waits = self.is(WAITS);
+        let steady = match (self.state, side) {
+            (STREAM, _) | (REPLIED, 1) => tcp.is_none() && !waits,
+            (UNREPLIED, 0) => tcp.is_none(),
             _ => false,
         };
-        // Who waits for a place of its own asks for it with each packet.
-        if !steady || self.is(WAITS) && !state.is_half_open() {
-            return false;
-        }
         let tick = tick(now);
         if tick != self.last && self.expired(now) && guard!("flow-hit-expires") {
             return false;
         }
-        let Some(count) = self.counts.get_mut(side) else {
+        let Some(counted) = self.counts.get(side).and_then(|count| count.plus(bytes)) else {
             return false;
         };
-        let Some(counted) = count.plus(bytes) else {
+        if !steady && !self.hit_tcp(side, tcp) {
             return false;
-        };
-        if let Some(facts) = tcp {
-            let mut track = self.track(state);
-            if track.judge(side, facts) != Ok(Step::Pass) || track.state != state {
-                return false;
-            }
-            self.set_track(&track);
         }
         if let Some(count) = self.counts.get_mut(side) {
             *count = counted;
         }
         self.last = tick;
         true
+    }
+
+    /// A segment of an established connection that changes no more than its windows.
+    #[inline(never)]
+    fn hit_tcp(&mut self, side: usize, tcp: Option<&Tcp>) -> bool {
+        let Some(facts) = tcp.filter(|_| !self.is(WAITS)) else {
+            return false;
+        };
+        if self.state() != Some(State::Established) {
+            return false;
+        }
+        let mut track = self.track(State::Established);
+        let steady =
+            track.judge(side, facts) == Ok(Step::Pass) && track.state == State::Established;
+        if steady {
+            self.set_track(&track);
+        }
+        steady
     }
 
     pub(crate) fn count(&mut self, side: usize, packets: u32, bytes: u32) {
@@ -326,7 +337,7 @@ impl Count {
     }
 
     /// With one packet more; `None`: near an end.
-    #[inline]
+    #[inline(always)]
     fn plus(self, bytes: u32) -> Option<Count> {
         let [low, middle, high] = self.0;
         let all = u64::from(middle) << 32 | u64::from(low);

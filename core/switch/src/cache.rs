@@ -14,7 +14,7 @@
 use crate::decision::{Decision, Egress};
 use crate::frame::{Frame, Leaving, Sender};
 use crate::judgement::{End, Met};
-use crate::state::{Paid, State};
+use crate::state::State;
 use crate::{Nanos, Outgoing, Slot};
 use flow::segment::Tcp;
 use flow::{Direction, Found};
@@ -46,8 +46,6 @@ pub struct Hit {
     pub tag: u16,
     /// Offload fields, built anew.
     pub offload: RawOffload,
-    /// The sender's rate or its tenant's may be used up now.
-    pub pauses: bool,
 }
 
 impl Hit {
@@ -224,7 +222,14 @@ impl<'a> Plain<'a> {
     /// The offload fields with which it goes on, where they ask for nothing but a checksum
     /// that whoever gets it finishes, if `finishes`.
     #[inline(always)]
-    fn offload(&self, raw: &RawOffload, total: usize, finishes: bool) -> Option<RawOffload> {
+    fn offload(&self, raw: &RawOffload, total: usize, entry: &Entry) -> Option<RawOffload> {
+        if *raw == RawOffload::default() {
+            return Some(*raw);
+        }
+        self.partial(raw, total, entry.has(FINISHES))
+    }
+
+    fn partial(&self, raw: &RawOffload, total: usize, finishes: bool) -> Option<RawOffload> {
         if raw.gso_type != 0 || raw.gso_size != 0 {
             return None;
         }
@@ -328,7 +333,8 @@ impl Cache {
     pub(crate) fn new(keys: [u64; 2]) -> Cache {
         let table = |entries| Entry::new_vec_zeroed(entries).unwrap_or_default();
         Cache {
-            flows: table(FLOWS),
+            // One more than are looked through.
+            flows: table(FLOWS + 1),
             ways: table(WAYS),
             version: 1,
             keys,
@@ -351,11 +357,17 @@ impl Cache {
         (product as u64 ^ (product >> 64) as u64 ^ key[2] >> 56) as usize
     }
 
+    /// Where a flow is, in the set that begins at `first`.
     #[inline(always)]
-    fn flow(&self, hash: usize, key: &Key) -> Option<&Entry> {
-        let first = hash & (FLOWS - 2);
-        let pair = self.flows.get(first..first + 2)?;
-        pair.iter().find(|entry| entry.is(self.version, key))
+    fn flow(&self, first: usize, key: &Key) -> Option<usize> {
+        let is = |at: usize| self.flows.get(at).is_some_and(|e| e.is(self.version, key));
+        if is(first) {
+            Some(first)
+        } else if is(first + 1) {
+            Some(first + 1)
+        } else {
+            None
+        }
     }
 
     fn way(&self, key: &Key) -> Option<&Entry> {
@@ -363,26 +375,26 @@ impl Cache {
         entry.is(self.version, key).then_some(entry)
     }
 
-    /// Writes a flow where there is none of this version, else in one of some cases.
-    fn put_flow(&mut self, entry: Entry) {
+    /// Writes a flow where there is none of this version, else over another in some cases;
+    /// where it is: for this once behind the others, where it took nobody's place.
+    fn put_flow(&mut self, entry: Entry) -> usize {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        let (random, version) = (self.random, self.version);
         let first = self.hash(&entry.key) & (FLOWS - 2);
-        let Some(pair) = self.flows.get_mut(first..first + 2) else {
-            return;
+        let free = |at: &usize| {
+            let old = self.flows.get(*at);
+            old.is_some_and(|old| old.version != self.version || old.key == entry.key)
         };
-        let free = pair
-            .iter_mut()
-            .find(|old| old.version != version || old.key == entry.key);
-        if let Some(place) = free {
-            *place = entry;
-        } else if random % REPLACES == 0
-            && let Some(place) = pair.get_mut((random >> 32) as usize & 1)
-        {
+        let at = match [first, first + 1].iter().find(|at| free(at)) {
+            Some(at) => *at,
+            None if self.random % REPLACES == 0 => first + (self.random >> 32 & 1) as usize,
+            None => FLOWS,
+        };
+        if let Some(place) = self.flows.get_mut(at) {
             *place = entry;
         }
+        at
     }
 
     fn put_way(&mut self, entry: Entry) {
@@ -398,7 +410,7 @@ const fn way_key(key: &Key) -> Key {
 }
 
 /// Sends a packet the way of one that was like it, if there was one: its head is rewritten
-/// and it is counted and paid for. `None`: nothing happened, and it is to be judged.
+/// and it is counted by its connection. `None`: nothing happened, and it is to be judged.
 #[inline(always)]
 pub(crate) fn hit(
     state: &mut State,
@@ -409,55 +421,64 @@ pub(crate) fn hit(
     total: usize,
 ) -> Option<Hit> {
     let packet = Plain::of(from, head)?;
-    let hash = state.cache.hash(&packet.key);
-    let entry = match state.cache.flow(hash, &packet.key) {
-        Some(entry) => *entry,
+    let first = state.cache.hash(&packet.key) & (FLOWS - 2);
+    let at = match state.cache.flow(first, &packet.key) {
+        Some(at) => at,
         None => connect(state, now, from, &packet)?,
     };
+    let State {
+        cache, tracking, ..
+    } = state;
+    let entry = cache.flows.get(at)?;
     if !packet.is_summed() || !packet.fits(total) {
         return None;
     }
-    let too_long = total - ethernet::HEADER > usize::from(entry.mtu);
-    if too_long && guard!("hit-mtu") {
+    if total - ethernet::HEADER > usize::from(entry.mtu) && guard!("hit-mtu") {
         return None;
     }
     let routed = entry.has(ROUTED);
     if routed && packet.hop_limit() <= 1 && guard!("hit-hop-limit") {
         return None;
     }
-    let offload = packet.offload(raw, total, entry.has(FINISHES))?;
-    if state.free(now, from) != Paid::Yes {
-        return None;
-    }
+    let offload = packet.offload(raw, total, entry)?;
     if !entry.has(FREE) {
-        let segment = match packet.is_tcp() {
-            true => Some(packet.segment()?),
-            false => None,
+        let segment;
+        let facts = if packet.is_tcp() {
+            segment = packet.segment()?;
+            Some(&segment)
+        } else {
+            None
         };
         let (found, generation) = (entry.found(), entry.generation);
-        let connections = &mut state.tracking.connections;
-        if !connections.hit(now, found, generation, segment.as_ref(), total as u32) {
+        let connections = &mut tracking.connections;
+        if !connections.hit(now, found, generation, facts, total as u32) {
             return None;
         }
     }
-    let pauses = state.charge(from, total as u64, 1);
-    if routed {
-        let (link, rest) = head.split_first_chunk_mut::<12>()?;
-        *link = entry.macs;
-        ipv4::decrement_ttl(rest.get_mut(ethernet::HEADER - 12..)?)?;
-    }
-    Some(Hit {
+    let hit = Hit {
         slot: entry.to,
         tag: entry.tag,
         offload,
-        pauses,
-    })
+    };
+    if routed {
+        readdress(head, &entry.macs)?;
+    }
+    Some(hit)
+}
+
+/// Puts the gateway's MAC and the receiver's in, and counts the hop.
+#[inline(never)]
+fn readdress(head: &mut [u8], macs: &[u8; 12]) -> Option<()> {
+    let (link, rest) = head.split_first_chunk_mut::<12>()?;
+    *link = *macs;
+    ipv4::decrement_ttl(rest.get_mut(ethernet::HEADER - 12..)?)?;
+    Some(())
 }
 
 /// A packet whose way is known and whose flow is not: the connection is looked up, and the
 /// flow known from now on.
 #[inline(never)]
-fn connect(state: &mut State, now: Nanos, from: Slot, packet: &Plain<'_>) -> Option<Entry> {
+fn connect(state: &mut State, now: Nanos, from: Slot, packet: &Plain<'_>) -> Option<usize> {
     let way = *state.cache.way(&way_key(&packet.key))?;
     if packet.is_dhcp() || state.tracking.watch.is_some() {
         return None;
@@ -486,8 +507,7 @@ fn connect(state: &mut State, now: Nanos, from: Slot, packet: &Plain<'_>) -> Opt
             entry.flags |= BACK;
         }
     }
-    state.cache.put_flow(entry);
-    Some(entry)
+    Some(state.cache.put_flow(entry))
 }
 
 /// Remembers what was decided about a frame that passes.

@@ -40,6 +40,7 @@ pub use decision::{Answer, Decision, Egress, Hop};
 pub use finish::{Finish, finish, needed};
 pub use flow::{Connection, Cursor, Memory, Side, Tally, journal::bytes_for};
 pub use judgement::slot_of;
+pub use meter::Credit;
 pub use pipeline::Switch;
 pub use restoration::Restoration;
 pub use shaper::{Handed, Shaper};

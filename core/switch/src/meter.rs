@@ -117,6 +117,48 @@ pub(crate) fn served(before: u64, floor: &mut u64, rate: &Rate, bytes: u64, weig
 /// The largest frame, as its segments.
 const TURN: u64 = 96 << 10;
 
+/// What may go before a rate is asked again: a frame may where both are above zero, into
+/// debt. What went is to be charged then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credit {
+    bytes: i64,
+    packets: i64,
+}
+
+impl Credit {
+    /// Nothing.
+    pub const NONE: Credit = Credit {
+        bytes: 0,
+        packets: 0,
+    };
+    /// No rate.
+    pub(crate) const UNLIMITED: Credit = Credit {
+        bytes: i64::MAX,
+        packets: i64::MAX,
+    };
+
+    /// Whether a frame may go.
+    #[inline(always)]
+    pub const fn is_left(&self) -> bool {
+        self.bytes > 0 && self.packets > 0
+    }
+
+    /// One frame went, of so many bytes.
+    #[inline(always)]
+    pub const fn take(&mut self, bytes: usize) {
+        self.bytes -= bytes as i64;
+        self.packets -= 1;
+    }
+
+    /// What both allow.
+    pub(crate) fn and(self, other: Credit) -> Credit {
+        Credit {
+            bytes: self.bytes.min(other.bytes),
+            packets: self.packets.min(other.packets),
+        }
+    }
+}
+
 /// The two buckets of a rate.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Meter {
@@ -162,6 +204,21 @@ impl Meter {
             self.packets
                 .refill(now, rate.packets, worth(rate.packets, packet));
         }
+    }
+
+    /// What may go now before it is asked again.
+    pub(crate) fn credit(&mut self, now: Nanos, rate: &Rate) -> Credit {
+        let mut credit = Credit::UNLIMITED;
+        if rate.bytes != 0 {
+            self.bytes.is_free(now, rate.bytes, || byte_burst(rate));
+            credit.bytes = self.bytes.tokens;
+        }
+        if rate.packets != 0 {
+            let burst = || packet_burst(rate.packets);
+            self.packets.is_free(now, rate.packets, burst);
+            credit.packets = self.packets.tokens;
+        }
+        credit
     }
 
     /// A frame went that is so many bytes in so many packets on a wire.

@@ -10,7 +10,8 @@ use crate::state::{Config, Paid, State};
 use crate::trace::Watch;
 use crate::translation::Translation;
 use crate::{
-    FABRIC, Hit, Ingress, Nanos, Output, Slot, admission, cache, crossing, nd, outside, trace,
+    Credit, FABRIC, Hit, Ingress, Nanos, Output, Slot, admission, cache, crossing, nd, outside,
+    trace,
 };
 use flow::{Connection, Cursor, Memory};
 use guard::guard;
@@ -85,13 +86,14 @@ impl Switch {
         out: &mut O,
     ) {
         let (from, total) = (ingress.from, ingress.total);
-        let hit = match O::TRACES {
-            true => None,
-            false => self.hit(now, from, &ingress.offload, ingress.head, total),
+        let hit = match !O::TRACES && self.credit(now, from).is_left() {
+            true => self.hit(now, from, &ingress.offload, ingress.head, total),
+            false => None,
         };
         let Some(hit) = hit else {
             return self.judge(image, now, ingress, out);
         };
+        self.charge(from, total as u64, 1);
         out.count(from, Counter::RxFrames, 1);
         out.count(from, Counter::RxBytes, total as u64);
         out.count(from, Counter::RxSegments, 1);
@@ -99,10 +101,11 @@ impl Switch {
     }
 
     /// The first half of [`Switch::process`]: a frame like one that passed goes the same
-    /// way, and has been metered, judged by its connection, counted there and rewritten;
-    /// what is left is to count it as received, and to send it. `None`: nothing has happened,
-    /// and [`Switch::judge`] is to be asked.
-    #[inline]
+    /// way, and has been judged by its connection, counted there and rewritten. What is left
+    /// is to count it as received, to [charge](Switch::charge) it, and to send it. `None`:
+    /// nothing has happened, and [`Switch::judge`] is to be asked. Only to be called while
+    /// its sender has [credit](Switch::credit).
+    #[inline(always)]
     pub fn hit(
         &mut self,
         now: Nanos,
@@ -112,6 +115,16 @@ impl Switch {
         total: usize,
     ) -> Option<Hit> {
         cache::hit(&mut self.state, now, from, offload, head, total)
+    }
+
+    /// What a slot may send now by [`Switch::hit`] before this is asked again.
+    pub fn credit(&mut self, now: Nanos, from: Slot) -> Credit {
+        self.state.credit(now, from)
+    }
+
+    /// Charges what went on such a credit: so many frames of so many bytes.
+    pub fn charge(&mut self, from: Slot, bytes: u64, packets: u64) {
+        self.state.charge(from, bytes, packets);
     }
 
     /// The second half: a frame of which nothing is known.

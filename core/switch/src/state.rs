@@ -3,7 +3,7 @@
 
 use crate::cache::Cache;
 use crate::edit::Edit;
-use crate::meter::{Bucket, Meter, served};
+use crate::meter::{Bucket, Credit, Meter, served};
 use crate::tracking::{Tracking, keys};
 use crate::{FABRIC, Nanos, Slot};
 use image::CompartmentImage;
@@ -381,6 +381,21 @@ impl State {
             (false, _) => Paid::NotOwn,
             (true, false) => Paid::NotTenant,
         }
+    }
+
+    /// What an endpoint may send now before its rates are asked again.
+    pub(crate) fn credit(&mut self, now: Nanos, slot: Slot) -> Credit {
+        let Some(port) = self.ports.get_mut(slot as usize) else {
+            return Credit::NONE;
+        };
+        if !port.limited {
+            return Credit::UNLIMITED;
+        }
+        let Some(tenant) = self.tenants.get_mut(port.tenant as usize) else {
+            return Credit::NONE;
+        };
+        let own = port.meter.credit(now, &port.rate);
+        own.and(tenant.meter.credit(now, &tenant.rate))
     }
 
     /// Charges both with what a frame of the endpoint's is on a wire; whether it waits now

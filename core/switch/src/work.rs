@@ -42,6 +42,13 @@ impl Work {
         }
     }
 
+    /// What it cost in all, sent on as it is with nothing judged.
+    #[inline(always)]
+    pub const fn passed(mut self, bytes: usize) -> u64 {
+        self.copied(bytes);
+        self.cost()
+    }
+
     /// A frame of so many bytes was written or copied.
     pub const fn copied(&mut self, bytes: usize) {
         self.handling += FRAME;

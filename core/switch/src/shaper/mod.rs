@@ -16,7 +16,7 @@ mod queue;
 #[cfg(test)]
 mod tests;
 
-use crate::meter::{Bucket, Meter, served};
+use crate::meter::{Bucket, Credit, Meter, served};
 use crate::{FABRIC, Nanos, Outgoing, Slot};
 use class::{Class, INSIDE, OUTSIDE};
 use guard::guard;
@@ -354,11 +354,35 @@ impl Shaper {
             && is_free(port, &mut self.tenants, now)
     }
 
+    /// What may go to a slot now before this is asked again, as [`Shaper::may_go`]. What
+    /// went is to be [charged](Shaper::charge).
+    pub fn credit(&mut self, now: Nanos, slot: Slot) -> Credit {
+        if !self.may_go(now, slot) {
+            return Credit::NONE;
+        }
+        let Some(Some(port)) = self.ports.get_mut(slot as usize) else {
+            return Credit::UNLIMITED;
+        };
+        let own = port.meter.credit(now, &port.rate);
+        match self.tenants.get_mut(port.tenant as usize) {
+            Some(tenant) => own.and(tenant.meter.credit(now, &tenant.rate)),
+            None => own,
+        }
+    }
+
+    /// Charges what went to a slot on such a credit.
+    pub fn charge(&mut self, slot: Slot, bytes: u64, packets: u64) {
+        if let Some(Some(port)) = self.ports.get_mut(slot as usize) {
+            charge(port, &mut self.tenants, bytes, packets);
+        }
+    }
+
     /// Charges a frame that went at once.
     #[inline]
     pub fn sent(&mut self, frame: &Outgoing<'_>) {
         if let Some(Some(port)) = self.ports.get_mut(frame.slot as usize) {
-            charge(port, &mut self.tenants, frame.wire, frame.segments);
+            let (bytes, packets) = (frame.wire as u64, u64::from(frame.segments));
+            charge(port, &mut self.tenants, bytes, packets);
         }
     }
 
@@ -568,7 +592,7 @@ fn serve(
                 // In parts, so that heavy classes lose nothing to rounding.
                 class.served += wire as u64 * 256 / weight;
             }
-            charge(port, tenants, wire, segments);
+            charge(port, tenants, wire as u64, u64::from(segments));
         }
     }
     now
@@ -641,8 +665,7 @@ fn free_at(port: &Port, tenants: &[Tenant]) -> Nanos {
 }
 
 #[inline]
-fn charge(port: &mut Port, tenants: &mut [Tenant], wire: usize, segments: u32) {
-    let (bytes, packets) = (wire as u64, u64::from(segments));
+fn charge(port: &mut Port, tenants: &mut [Tenant], bytes: u64, packets: u64) {
     port.meter.charge(&port.rate, bytes, packets);
     if let Some(tenant) = tenants.get_mut(port.tenant as usize) {
         tenant.meter.charge(&tenant.rate, bytes, packets);
