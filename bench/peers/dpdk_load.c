@@ -4,9 +4,10 @@
 //   stations MAC0 IP0 MAC1 IP1      who the ports are          -> ok
 //   learn                           a few frames each way      -> ok
 //   converse FLOWS                  a packet of each flow each way -> ok | failed
-//   run SIZE FLOWS PPS MS PID       from port 0 to port 1; PPS 0 = what the port takes
+//   links                           how many ports are up      -> 0 to 2
+//   run SIZE FLOWS PPS MS PID       from port 0 to port 1; PPS 0 = what the port takes;
+//                                   PID 0 = none, -1 = every window is clean
 //     -> offered got seconds clean windows p50_ns p99_ns p999_ns taken
-//   bounce SIZE COUNT               one packet in flight       -> p50_ns p99_ns p999_ns
 // Every packet's bytes are written before it is sent and read after it came. A run is cut
 // into windows of 4 ms. A window counts as clean where this thread and the process PID had
 // their processors to themselves in it and in the one before; offered, got, seconds and the
@@ -168,10 +169,11 @@ static void run(unsigned size, uint32_t n, double pps, double ms, int pid, doubl
     make(0, size), run_number++;
     memset(offered, 0, sizeof offered), memset(got, 0, sizeof got), memset(delays, 0, sizeof delays), memset(recent, 0, sizeof recent);
     static uint8_t own[WINDOWS];
+    static double width_s[WINDOWS];
     memset(own, 0, sizeof own);
     uint64_t t0 = rte_rdtsc(), end = t0 + ms * 1e-3 * hz, now, due_count = 0, taken = 0;
     uint64_t width = WINDOW_S * hz, edge = t0 + width;
-    double mine = processor(0), its = pid ? processor(pid) : 0;
+    double mine = processor(0), its = pid > 0 ? processor(pid) : 0;
     unsigned w = 0;
     double gap = pps > 0 ? hz / pps : 0;
     do {
@@ -191,11 +193,11 @@ static void run(unsigned size, uint32_t n, double pps, double ms, int pid, doubl
         take(1);
         take(0);
         if (now >= edge) {
-            double a = processor(0), b = pid ? processor(pid) : 0, d = WINDOW_S + (now - edge) / hz;
-            own[w] = a - mine > 0.97 * d && (!pid || b - its > 0.97 * d);
+            double a = processor(0), b = pid > 0 ? processor(pid) : 0, d = WINDOW_S + (now - edge) / hz;
+            own[w] = pid < 0 || (a - mine > 0.97 * d && (!pid || b - its > 0.97 * d));
             if (own[w] && w && own[w - 1]) for (unsigned i = 0; i < BUCKETS; i++) delays[i] += recent[i];
             memset(recent, 0, sizeof recent);
-            mine = a, its = b, edge = now + width;
+            width_s[w] = d, mine = a, its = b, edge = now + width;
             if (++w >= WINDOWS - 1) break;
         }
     } while (now < end);
@@ -203,21 +205,10 @@ static void run(unsigned size, uint32_t n, double pps, double ms, int pid, doubl
     while (rte_rdtsc() < patience) take(1);
     uint64_t all = 0, came = 0;
     unsigned clean = 0;
-    for (unsigned i = 1; i < w; i++) if (own[i] && own[i - 1]) clean++, all += offered[i], came += got[i];
-    // The queues fill in the first window of a flood, and only what is taken is offered.
-    printf("%lu %lu %.6f %u %u %.0f %.0f %.0f %lu\n", all, came, clean * WINDOW_S, clean, w,
+    double seconds = 0;
+    for (unsigned i = 1; i < w; i++) if (own[i] && own[i - 1]) clean++, all += offered[i], came += got[i], seconds += width_s[i];
+    printf("%lu %lu %.6f %u %u %.0f %.0f %.0f %lu\n", all, came, seconds, clean, w,
            quantile(delays, 0.5, hz), quantile(delays, 0.99, hz), quantile(delays, 0.999, hz), taken);
-}
-
-static void bounce(unsigned size, unsigned count, double hz) {
-    make(0, size), run_number++;
-    memset(delays, 0, sizeof delays), memset(recent, 0, sizeof recent);
-    for (unsigned i = 0; i < count; i++) {
-        uint64_t t = rte_rdtsc(), limit = t + hz / 100;
-        if (!offer(0, 1, size, WINDOWS, t, 0)) continue;
-        while (!take(1) && rte_rdtsc() < limit) ;
-    }
-    printf("%.0f %.0f %.0f\n", quantile(recent, 0.5, hz), quantile(recent, 0.99, hz), quantile(recent, 0.999, hz));
 }
 
 static int mac(const char *text, uint8_t *m) {
@@ -267,7 +258,6 @@ int main(int c, char **v) {
             printf("%s %u %u\n", came[0] && came[1] ? "ok" : "failed", came[0], came[1]);
         } else if (sscanf(line, "converse %u", &n) == 1 && n) converse(n, hz);
         else if (sscanf(line, "run %u %u %lf %lf %d", &size, &n, &pps, &ms, &pid) == 5 && size >= 60 && size <= 2000 && n) run(size, n, pps, ms, pid, hz);
-        else if (sscanf(line, "bounce %u %u", &size, &n) == 2 && size >= 60 && size <= 2000) bounce(size, n, hz);
         else printf("what\n");
     }
     return 0;

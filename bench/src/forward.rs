@@ -3,13 +3,210 @@
 
 mod count;
 pub mod inside;
-mod site;
+mod ours;
+pub mod site;
 
-use crate::Options;
-use crate::results::Figure;
 pub use count::{Gate, gate};
+use crate::Options;
+use crate::load::dpdk::{self, HugePages, Testpmd, Wire};
+use crate::load::{Found, Load, Pair, Shape, Turns, alone, fifo, ovs, search};
+use crate::peer::{cluster, cluster_of, round_trip_ns};
+use crate::results::Figure;
+use ours::Ours;
+use site::FLOWS;
+use std::time::Duration;
+
+/// Flows of the larger number.
+const MANY: u32 = 1_000_000;
+/// Megabytes of huge pages that all that run at a time need.
+const MB: u64 = 1280;
 
 /// Runs it.
 pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
-    count::figures(options)
+    let mut figures = count::figures(options)?;
+    let pages = HugePages::take(MB);
+    let peers = pages.as_ref().map(|_| ()).map_err(Clone::clone);
+    let shape = |size| Shape {
+        size,
+        flows: FLOWS,
+        time: Duration::from_millis(if options.smoke { 20 } else { 60 }),
+        every: options.hindered || options.smoke,
+    };
+    let turns = options.runs(15, 3);
+    figures.extend(vhost(options, &peers, &shape(64), turns)?);
+    figures.extend(fifos(&peers, &shape(64), &shape(1500), turns)?);
+    figures.push(flows(options, &shape(64), turns)?);
+    figures.push(gso(&shape(fifo::GSO_FRAME), turns)?);
+    figures.push(Figure::missing(
+        "forward.workers2_ratio",
+        "not measured: a compartment has one worker",
+    ));
+    Ok(figures)
+}
+
+/// 64 B over vhost-user, against OVS-DPDK and against testpmd.
+fn vhost(
+    options: &Options,
+    peers: &Result<(), String>,
+    shape: &Shape,
+    turns: usize,
+) -> Result<Vec<Figure>, String> {
+    const IDS: [&str; 2] = ["forward.vhost64_vs_ovsdpdk", "forward.vhost64_vs_testpmd"];
+    if let Err(why) = peers {
+        return Ok(IDS.map(|id| Figure::missing(id, why)).into());
+    }
+    let mut ours = match Ours::vhost(FLOWS) {
+        // The generator is DPDK's as well.
+        Err(why) if why.starts_with("peer missing") => {
+            return Ok(IDS.map(|id| Figure::missing(id, &why)).into());
+        }
+        ours => ours?,
+    };
+    let mut figures = Vec::new();
+    match ovs::Vhost::start() {
+        Ok(mut peer) => {
+            let pair = Pair { ours: &mut ours, peer: &mut peer };
+            let name = format!("OVS-DPDK {}, NORMAL, vhost-user", ovs::version()?);
+            figures.push(compare(IDS[0], pair, shape, turns, &name)?);
+        }
+        Err(why) => figures.push(Figure::missing(IDS[0], &why)),
+    }
+    match Testpmd::start(Wire::Vhost) {
+        Ok(mut peer) => {
+            let pair = Pair { ours: &mut ours, peer: &mut peer };
+            let name = format!("testpmd {}, io forwarding, vhost-user", dpdk::version()?);
+            figures.push(compare(IDS[1], pair, shape, turns, &name)?);
+        }
+        Err(why) => figures.push(Figure::missing(IDS[1], &why)),
+    }
+    proven(&mut figures, &mut ours, options)?;
+    Ok(figures)
+}
+
+/// 64 B and 1500 B over FIFOs, against testpmd over memif.
+fn fifos(
+    peers: &Result<(), String>,
+    small: &Shape,
+    large: &Shape,
+    turns: usize,
+) -> Result<Vec<Figure>, String> {
+    const IDS: [&str; 2] = ["forward.fifo64_vs_memif", "forward.fifo1500_vs_memif"];
+    let peer = match peers {
+        Ok(()) => Testpmd::start(Wire::Memif),
+        Err(why) => Err(why.clone()),
+    };
+    let mut peer = match peer {
+        Ok(peer) => peer,
+        Err(why) => return Ok(IDS.map(|id| Figure::missing(id, &why)).into()),
+    };
+    let mut ours = Ours::fifo("1MiB", FLOWS)?;
+    let name = format!("testpmd {}, io forwarding, memif", dpdk::version()?);
+    let mut figures = Vec::new();
+    for (id, shape) in IDS.into_iter().zip([small, large]) {
+        let pair = Pair { ours: &mut ours, peer: &mut peer };
+        figures.push(compare(id, pair, shape, turns, &name)?);
+    }
+    let proof = ours.proof()?;
+    for figure in &mut figures {
+        figure.ours.insert("counted".into(), proof.clone());
+    }
+    Ok(figures)
+}
+
+/// 1,000,000 flows against 1,000, over FIFOs, both ours.
+fn flows(options: &Options, shape: &Shape, turns: usize) -> Result<Figure, String> {
+    let many = if options.smoke { 20_000 } else { MANY };
+    let mut one = Ours::fifo("1MiB", many)?;
+    let mut ratios = Vec::new();
+    let (mut clusters, mut few_mpps, mut many_mpps) = (Vec::new(), Vec::new(), Vec::new());
+    let large = Shape { flows: many, ..*shape };
+    for _ in 0..turns {
+        let before = round_trip_ns()?;
+        let a = alone(&mut one, &mut |load| search(load, &large))?;
+        let b = alone(&mut one, &mut |load| search(load, shape))?;
+        clusters.push(cluster(before, round_trip_ns()?));
+        ratios.push(a.mpps / b.mpps);
+        many_mpps.push(a.mpps);
+        few_mpps.push(b.mpps);
+    }
+    let proof = one.proof()?;
+    let median = |all: &[f64]| Figure::of("", "", all).value;
+    Ok(Figure::of("forward.mflow_ratio", "ratio", &ratios)
+        .cluster(cluster_of(&clusters))
+        .ours("mpps_many", median(&many_mpps))
+        .ours("mpps_few", median(&few_mpps))
+        .ours("counted", proof)
+        .note(format!("{many} flows against {FLOWS} in random order, 64 B over FIFOs, the same switch")))
+}
+
+/// 64 KiB frames that stand for datagrams of 1,472 bytes.
+fn gso(shape: &Shape, turns: usize) -> Result<Figure, String> {
+    let mut ours = Ours::fifo("1MiB", FLOWS)?;
+    let bits = (shape.size * 8) as f64 / 1e9;
+    let (mut all, mut clusters) = (Vec::new(), Vec::new());
+    let mut last = Found::default();
+    for _ in 0..turns {
+        let before = round_trip_ns()?;
+        last = alone(&mut ours, &mut |load| search(load, shape))?;
+        clusters.push(cluster(before, round_trip_ns()?));
+        all.push(last.mpps * 1e6 * bits);
+    }
+    let proof = ours.proof()?;
+    let near = all.iter().zip(&clusters).filter(|(_, c)| **c == "near");
+    let near: Vec<f64> = near.map(|(v, _)| *v).collect();
+    let mut figure = Figure::of("forward.gso_gbps", "Gbit/s", if near.is_empty() { &all } else { &near })
+        .cluster(if near.is_empty() { cluster_of(&clusters) } else { "near" })
+        .ours("cpu_s_per_gb", last.cpu_s / 1e6 / shape.size as f64 * 1e9)
+        .ours("cores", 2)
+        .ours("counted", proof)
+        .note("64 KiB USO frames over FIFOs of 1 MiB, payload written and read, searched at a loss of at most 0.1 %");
+    if near.len() < all.len() {
+        figure = figure.ours("gbit_s_all_clusters", Figure::of("", "", &all).value);
+    }
+    Ok(figure)
+}
+
+/// One comparison.
+fn compare(
+    id: &str,
+    mut pair: Pair<'_>,
+    shape: &Shape,
+    turns: usize,
+    name: &str,
+) -> Result<Figure, String> {
+    let turns: Turns<Found> = pair.turns(turns, |load: &mut dyn Load| search(load, shape))?;
+    let of = |what: fn(&Found) -> f64| turns.medians(what);
+    let (mpps, cpu) = (of(|f| f.mpps), of(|f| f.cpu_s));
+    let (loss, flood) = (of(|f| f.loss), of(|f| f.flood_mpps));
+    let offered = of(|f| f.offered_mpps);
+    let gbps = |mpps: f64| mpps * 1e6 * (shape.size * 8) as f64 / 1e9;
+    Ok(turns
+        .ratio(id, |found| found.mpps)
+        .ours("mpps", mpps.0)
+        .ours("offered_mpps", offered.0)
+        .ours("loss", loss.0)
+        .ours("flood_mpps", flood.0)
+        .ours("gbit_s", gbps(mpps.0))
+        .ours("cpu_s_per_mpkt", cpu.0)
+        .ours("cores", 2)
+        .peer("name", name)
+        .peer("mpps", mpps.1)
+        .peer("offered_mpps", offered.1)
+        .peer("loss", loss.1)
+        .peer("flood_mpps", flood.1)
+        .peer("gbit_s", gbps(mpps.1))
+        .peer("cpu_s_per_mpkt", cpu.1)
+        .peer("cores", 2)
+        .note(format!(
+            "{} B, {} flows in random order, searched at a loss of at most 0.1 %; the switch on core 0, generator and sink on core 1, both poll; ours under {} rules with connections, rates and accounting",
+            shape.size, shape.flows, site::RULES
+        )))
+}
+
+fn proven(figures: &mut [Figure], ours: &mut Ours, _: &Options) -> Result<(), String> {
+    let proof = ours.proof()?;
+    for figure in figures {
+        figure.ours.insert("counted".into(), proof.clone());
+    }
+    Ok(())
 }

@@ -136,6 +136,10 @@ pub fn check(bench: Bench, options: &Options, reach: &Path) -> Result<bool, Stri
     let mut all = true;
     for figure in &free {
         let id = figure.id.as_str();
+        if figure.is_missing() {
+            println!("{id:<32} {}", figure.note);
+            continue;
+        }
         let reach = reaches
             .get(id)
             .ok_or_else(|| format!("reach.toml has no {id}"))?;

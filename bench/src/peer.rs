@@ -1,30 +1,32 @@
 //! The distance of the two cores, and peers that are built here.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 const PLAIN_RING: &str = include_str!("../peers/plain_ring.c");
 
-/// Builds the plain C ring once and gives its path.
-pub fn plain_ring() -> Result<PathBuf, String> {
-    static BUILT: Mutex<Option<PathBuf>> = Mutex::new(None);
+/// Builds a program of C once in this run and gives its path.
+pub fn built(name: &str, source: &str, flags: &[&str]) -> Result<PathBuf, String> {
+    static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(program) = &*built {
+    if let Some(program) = built.get(name) {
         return Ok(program.clone());
     }
-    let folder = e2e::private_folder("bulkhead-plain-ring-")?;
-    let program = folder.join("plain_ring");
-    let source = folder.join("plain_ring.c");
-    std::fs::write(&source, PLAIN_RING).map_err(|e| e.to_string())?;
+    let folder = e2e::private_folder("bulkhead-peer-")?;
+    let program = folder.join(name);
+    let text = folder.join(format!("{name}.c"));
+    std::fs::write(&text, source).map_err(|e| e.to_string())?;
     let output = Command::new("gcc")
-        .args(["-O3", "-march=native", "-o"])
+        .args(["-O3", "-march=native", "-Wno-deprecated-declarations", "-o"])
         .arg(&program)
-        .arg(&source)
+        .arg(&text)
+        .args(flags)
         .output()
         .map_err(|e| format!("peer missing: gcc: {e}"))?;
     if output.status.success() {
-        *built = Some(program.clone());
+        built.insert(name.into(), program.clone());
         Ok(program)
     } else {
         Err(format!(
@@ -32,6 +34,11 @@ pub fn plain_ring() -> Result<PathBuf, String> {
             String::from_utf8_lossy(&output.stderr)
         ))
     }
+}
+
+/// The plain C ring.
+pub fn plain_ring() -> Result<PathBuf, String> {
+    built("plain_ring", PLAIN_RING, &[])
 }
 
 /// Round trip of a cache line between cores 0 and 1, nanoseconds.

@@ -38,12 +38,15 @@ pub struct Figure {
     /// Id, as in `reach.toml`.
     pub id: String,
     /// The median.
+    #[serde(deserialize_with = "number")]
     pub value: f64,
     /// Unit; "ratio" for ratios.
     pub unit: String,
     /// Least run.
+    #[serde(deserialize_with = "number")]
     pub min: f64,
     /// Greatest run.
+    #[serde(deserialize_with = "number")]
     pub max: f64,
     /// How many runs.
     pub runs: usize,
@@ -83,6 +86,16 @@ impl Figure {
         }
     }
 
+    /// One that could not be taken here, and why.
+    pub fn missing(id: &str, why: &str) -> Figure {
+        Figure::of(id, "", &[]).note(why)
+    }
+
+    /// Whether it could not be taken.
+    pub fn is_missing(&self) -> bool {
+        self.runs == 0
+    }
+
     /// A quantile of `samples` instead of their median.
     pub fn quantile_of(id: &str, unit: &str, samples: &[f64], q: f64) -> Figure {
         let mut figure = Figure::of(id, unit, samples);
@@ -115,6 +128,11 @@ impl Figure {
         self.cluster = cluster.into();
         self
     }
+}
+
+/// JSON has no number for what was not measured: it is null there.
+fn number<'de, D: serde::Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
 /// The `q` quantile (0..=1) of sorted values, nearest rank.
@@ -217,14 +235,15 @@ pub fn check(reach: &Path, folder: &Path) -> Result<bool, String> {
     }
     let mut all = true;
     for (id, reach) in &reaches {
-        let (asked, met) = match (reach.at_least, reach.at_most, have.get(id)) {
+        let found = have.get(id).filter(|f| !f.is_missing());
+        let (asked, met) = match (reach.at_least, reach.at_most, found) {
             (Some(least), _, Some(f)) => (format!("≥ {least}"), Some(f.value >= least)),
             (_, Some(most), Some(f)) => (format!("≤ {most}"), Some(f.value <= most)),
             (Some(least), _, None) => (format!("≥ {least}"), None),
             (_, Some(most), None) => (format!("≤ {most}"), None),
             (None, None, _) => return Err(format!("{}: {id} asks nothing", reach_name(id))),
         };
-        let (ours, unit) = have.get(id).map_or(("not measured".into(), ""), |f| {
+        let (ours, unit) = found.map_or(("not measured".into(), ""), |f| {
             (format!("{:.4}", f.value), f.unit.as_str())
         });
         let verdict = match met {
@@ -232,7 +251,9 @@ pub fn check(reach: &Path, folder: &Path) -> Result<bool, String> {
             Some(false) => "short",
             None => "missing",
         };
-        println!("{id:<32} {ours:>14} {unit:<8} {asked:<10} {verdict}");
+        let why = have.get(id).filter(|f| f.is_missing());
+        let why = why.map_or("", |f| f.note.as_str());
+        println!("{id:<32} {ours:>14} {unit:<8} {asked:<10} {verdict} {why}");
         all &= met == Some(true);
     }
     Ok(all)

@@ -94,7 +94,7 @@ fn rule(n: usize, middle: usize) -> String {
         1 => format!("from: {{ prefix: 10.1.1.{}/32 }}, ", 1 + n % 250),
         _ => format!("from: {{ prefix: 172.{}.{}.0/24 }}, ", 16 + n % 16, n % 256),
     };
-    let protocol = if n % 2 == 0 { "tcp" } else { "udp" };
+    let protocol = if n.is_multiple_of(2) { "tcp" } else { "udp" };
     format!(
         "        - {{ name: r{n}, action: allow, {from}protocol: {protocol}, ports: [{port}-{}] }}\n",
         port + n % 8
