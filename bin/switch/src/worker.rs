@@ -641,13 +641,24 @@ impl Attached {
             run: Run::NONE,
             now,
         };
-        let image = self.image.as_ref().map(|mapped| mapped.image());
+        let image = self.image.as_ref().map(MappedCompartment::image);
         (&mut self.switch, image, outlets)
     }
 
     /// The outlets alone.
     pub fn outlets(&mut self, now: u64) -> Outlets<'_> {
-        self.parts(now).2
+        Outlets {
+            sinks: &mut self.ports.sinks,
+            places: &mut self.ports.places,
+            touched: &mut self.touched,
+            telling: &mut self.telling,
+            workshop: &mut self.workshop,
+            capture: &mut self.capture,
+            shaper: &mut self.shaper,
+            work: Work::frame(),
+            run: Run::NONE,
+            now,
+        }
     }
 }
 

@@ -249,7 +249,9 @@ impl Record {
             _ => false,
         };
         let tick = tick(now);
-        if tick != self.last && self.expired(now) && guard!("flow-hit-expires") {
+        // No state here lasts less than that.
+        let lately = tick.wrapping_sub(self.last) < LATELY;
+        if !lately && self.expired(now) && guard!("flow-hit-expires") {
             return false;
         }
         let Some(counted) = self.counts.get(side).and_then(|count| count.plus(bytes)) else {
@@ -361,6 +363,9 @@ impl Count {
         self.0 = [all as u32, (all >> 32) as u32, (all >> 64) as u32];
     }
 }
+
+/// Ticks of silence that end nothing: half the shortest timeout of what is answered.
+const LATELY: u32 = (crate::state::ECHO / 2 >> 24) as u32;
 
 /// A window in 16 bits: 11 of its leading bits and where they are, rounded up, so that
 /// a window is never taken for less than it is, nor for a two-thousandth more.

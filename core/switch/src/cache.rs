@@ -285,12 +285,9 @@ struct Entry {
 impl Entry {
     #[inline(always)]
     fn is(&self, version: u32, key: &Key) -> bool {
-        let differs = self
-            .key
-            .iter()
-            .zip(key)
-            .fold(0, |all, (a, b)| all | (a ^ b));
-        differs == 0 && self.version == version
+        let [a, b, c, d, e] = self.key;
+        let differs = a ^ key[0] | b ^ key[1] | c ^ key[2] | d ^ key[3] | e ^ key[4];
+        differs | u64::from(self.version ^ version) == 0
     }
 
     #[inline(always)]
@@ -424,7 +421,7 @@ pub(crate) fn hit(
     let first = state.cache.hash(&packet.key) & (FLOWS - 2);
     let at = match state.cache.flow(first, &packet.key) {
         Some(at) => at,
-        None => connect(state, now, from, &packet)?,
+        None => connect(state, now, from, head)?,
     };
     let State {
         cache, tracking, ..
@@ -478,7 +475,8 @@ fn readdress(head: &mut [u8], macs: &[u8; 12]) -> Option<()> {
 /// A packet whose way is known and whose flow is not: the connection is looked up, and the
 /// flow known from now on.
 #[inline(never)]
-fn connect(state: &mut State, now: Nanos, from: Slot, packet: &Plain<'_>) -> Option<usize> {
+fn connect(state: &mut State, now: Nanos, from: Slot, head: &[u8]) -> Option<usize> {
+    let packet = Plain::of(from, head)?;
     let way = *state.cache.way(&way_key(&packet.key))?;
     if packet.is_dhcp() || state.tracking.watch.is_some() {
         return None;
