@@ -92,6 +92,7 @@ impl Attached {
         batch
     }
 
+    #[inline(never)]
     fn run_channel(&mut self, slot: Slot, allowance: u64, now: u64) -> Batch {
         let at = slot as usize;
         let Attached {
@@ -167,6 +168,7 @@ impl Attached {
         batch
     }
 
+    #[inline(never)]
     fn run_guest(&mut self, slot: Slot, allowance: u64, now: u64) -> Batch {
         let at = slot as usize;
         let Attached {
@@ -258,6 +260,7 @@ impl Attached {
         batch
     }
 
+    #[inline(never)]
     fn run_tap(&mut self, slot: Slot, allowance: u64, now: u64) -> Batch {
         let at = slot as usize;
         let Attached {
@@ -422,6 +425,7 @@ impl<'a, 'b> Handling<'a, 'b> {
         }
         if self.short {
             self.credit = self.switch.credit(now, self.slot);
+            self.short = self.credit.is_left();
         }
         false
     }
@@ -447,7 +451,7 @@ impl<'a, 'b> Handling<'a, 'b> {
     /// Handles a frame, of which `begun` was done already; what it cost.
     #[inline(always)]
     fn frame(&mut self, begun: Work, frame: Arrived, payload: Payload<'_>) -> u64 {
-        if self.credit.is_left() && frame.known {
+        if self.short && frame.known {
             let length = payload.copy(0, &mut self.head);
             let head = self.head.get_mut(..length).unwrap_or(&mut []);
             let (now, slot, total) = (self.outlets.now, self.slot, frame.total);

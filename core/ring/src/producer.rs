@@ -118,7 +118,7 @@ impl<M: ProducerMemory> Producer<M> {
 
     /// Writes one frame record: `head`, then `rest` bytes that `fill` copies to an offset of
     /// the data area.
-    #[inline]
+    #[inline(always)]
     pub fn push_with(
         &mut self,
         tag: u16,
@@ -140,7 +140,7 @@ impl<M: ProducerMemory> Producer<M> {
 
     /// Writes one frame record: `head`, then the source record's frame from byte
     /// `from` on, copied straight from ring to ring.
-    #[inline]
+    #[inline(always)]
     pub fn forward<C: CopyTo<M>>(
         &mut self,
         tag: u16,
@@ -273,7 +273,7 @@ impl<M: ProducerMemory> Producer<M> {
 
     /// Room for a record, padding the ring's end where it does not fit before it.
     /// Returns the record's offset.
-    #[inline]
+    #[inline(always)]
     fn reserve(&mut self, header: usize, frame: usize) -> Result<usize, PushError> {
         let total = (header + frame).next_multiple_of(UNIT) as u64;
         if total > self.max_record {

@@ -223,7 +223,8 @@ impl<'a> Plain<'a> {
     /// that whoever gets it finishes, if `finishes`.
     #[inline(always)]
     fn offload(&self, raw: &RawOffload, total: usize, entry: &Entry) -> Option<RawOffload> {
-        if *raw == RawOffload::default() {
+        let words: u64 = zerocopy::transmute!(*raw);
+        if words == 0 {
             return Some(*raw);
         }
         self.partial(raw, total, entry.has(FINISHES))

@@ -137,10 +137,10 @@ impl Credit {
         packets: i64::MAX,
     };
 
-    /// Whether a frame may go.
+    /// Whether a frame may go: neither is zero or below.
     #[inline(always)]
     pub const fn is_left(&self) -> bool {
-        self.bytes > 0 && self.packets > 0
+        self.bytes.wrapping_sub(1) | self.packets.wrapping_sub(1) >= 0
     }
 
     /// One frame went, of so many bytes.

@@ -3,6 +3,7 @@ mod allocations;
 mod gateway;
 mod guard;
 mod guest;
+mod hits;
 mod inside;
 mod nat;
 mod outside;

@@ -408,6 +408,57 @@ impl Site {
         self.process(ingress, &mut seen);
         seen
     }
+    /// The same, and whether it took the short way.
+    pub fn inject_short(&mut self, from: Slot, offload: RawOffload, frame: &[u8]) -> (bool, Seen) {
+        let mut seen = Seen {
+            ingress: frame.to_vec(),
+            ..Seen::default()
+        };
+        let mut head = frame[..frame.len().min(HEAD)].to_vec();
+        let hit = match self.switch.credit(self.now, from).is_left() {
+            true => self
+                .switch
+                .hit(self.now, from, &offload, &mut head, frame.len()),
+            false => None,
+        };
+        let Some(hit) = hit else {
+            assert_eq!(head, frame[..head.len()], "nothing happened");
+            return (false, self.judge(from, offload, frame));
+        };
+        let total = frame.len() as u64;
+        self.switch.charge(from, total, 1);
+        for (counter, n) in [
+            (Counter::RxFrames, 1),
+            (Counter::RxBytes, total),
+            (Counter::RxSegments, 1),
+        ] {
+            Output::count(&mut seen, from, counter, n);
+        }
+        seen.send(&hit.outgoing(&head, frame.len()));
+        (true, seen)
+    }
+    /// A frame that never takes the short way.
+    pub fn judge(&mut self, from: Slot, offload: RawOffload, frame: &[u8]) -> Seen {
+        let mut seen = Seen {
+            ingress: frame.to_vec(),
+            ..Seen::default()
+        };
+        let mut head = frame[..frame.len().min(HEAD)].to_vec();
+        let ingress = Ingress {
+            from,
+            tag: if from == FABRIC { TAG } else { 0 },
+            offload,
+            head: &mut head,
+            total: frame.len(),
+        };
+        let image = self.image.image();
+        self.switch.judge(&image, self.now, ingress, &mut seen);
+        seen
+    }
+    /// What a slot's port takes unfinished.
+    pub fn takes(&mut self, slot: Slot, features: u16) {
+        self.switch.takes(slot, features);
+    }
     /// The same into any output.
     pub fn process(&mut self, ingress: Ingress<'_>, out: &mut impl Output) {
         let image = self.image.image();
