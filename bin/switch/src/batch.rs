@@ -92,7 +92,6 @@ impl Attached {
         batch
     }
 
-    #[inline(never)]
     fn run_channel(&mut self, slot: Slot, allowance: u64, now: u64) -> Batch {
         let at = slot as usize;
         let Attached {
@@ -168,7 +167,6 @@ impl Attached {
         batch
     }
 
-    #[inline(never)]
     fn run_guest(&mut self, slot: Slot, allowance: u64, now: u64) -> Batch {
         let at = slot as usize;
         let Attached {
@@ -260,7 +258,6 @@ impl Attached {
         batch
     }
 
-    #[inline(never)]
     fn run_tap(&mut self, slot: Slot, allowance: u64, now: u64) -> Batch {
         let at = slot as usize;
         let Attached {

@@ -178,8 +178,11 @@ impl Outlets<'_> {
         let sent = match (self.sinks.get_mut(hit.slot as usize), payload) {
             (Some(Sink::Channel(sender)), Payload::Record(record)) => {
                 let (ring, from) = (&mut sender.ring, head.len());
-                ring.forward(hit.tag, &hit.offload, head, record, from)
-                    .is_ok()
+                let pushed = match from < total {
+                    true => ring.forward(hit.tag, &hit.offload, head, record, from),
+                    false => ring.push(hit.tag, &hit.offload, head, &[]),
+                };
+                pushed.is_ok()
             }
             _ => self.give(&hit.outgoing(head, total), payload) == Fate::Sent,
         };
