@@ -342,7 +342,9 @@ impl Cache {
 
     /// Forgets everything: what was decided may be decided otherwise now.
     pub(crate) fn forget(&mut self) {
-        self.version = self.version.wrapping_add(1).max(1);
+        if guard!("hits-forget") {
+            self.version = self.version.wrapping_add(1).max(1);
+        }
     }
 
     /// A keyed hash by one long multiplication of what differs most between flows (as in
@@ -497,7 +499,7 @@ fn connect(state: &mut State, now: Nanos, from: Slot, head: &[u8]) -> Option<usi
             (crate::slot_of(owner), zone) == (way.to, 0)
                 && !tracking.connections.is_translated(found)
         });
-        if !leads {
+        if !leads && guard!("hit-leads") {
             return None;
         }
         entry.connection = found.id;

@@ -337,6 +337,23 @@ fn an_edit_and_what_a_port_takes_are_seen_at_once() {
 }
 
 #[test]
+fn a_connection_that_leads_elsewhere_is_judged() {
+    // Through the router's MAC, to the same address.
+    let around = |port| {
+        let link = (mac(A1), mac(R));
+        udp4(link, (v4(A1), v4(B1)), (port, 2000), &[7; 30])
+    };
+    let mut twins = Twins::begun();
+    for _ in 0..3 {
+        assert_eq!(twins.plain(A1, &around(1001)).only().slot, R);
+    }
+    assert_eq!(twins.hits, 2);
+    twins.plain(A1, &around(1000));
+    assert_eq!(twins.hits, 2);
+    twins.same_connections();
+}
+
+#[test]
 fn whose_rate_is_used_up_is_refused_as_before() {
     let mut twins = Twins::new();
     twins.plain(A1, &asks(1000));
