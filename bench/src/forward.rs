@@ -6,14 +6,14 @@ pub mod inside;
 mod ours;
 pub mod site;
 
-pub use count::{Gate, gate};
+pub use count::{Gate, count, gate};
+pub use ours::Ours;
+pub use site::FLOWS;
 use crate::Options;
 use crate::load::dpdk::{self, HugePages, Testpmd, Wire};
 use crate::load::{Found, Load, Pair, Shape, Turns, alone, fifo, ovs, search};
 use crate::peer::{cluster, cluster_of, round_trip_ns};
 use crate::results::Figure;
-use ours::Ours;
-use site::FLOWS;
 use std::time::Duration;
 
 /// Flows of the larger number.
@@ -32,7 +32,7 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
         time: Duration::from_millis(if options.smoke { 20 } else { 60 }),
         every: options.hindered || options.smoke,
     };
-    let turns = options.runs(15, 3);
+    let turns = options.runs(15, 2);
     figures.extend(vhost(options, &peers, &shape(64), turns)?);
     figures.extend(fifos(&peers, &shape(64), &shape(1500), turns)?);
     figures.push(flows(options, &shape(64), turns)?);
@@ -179,9 +179,11 @@ fn compare(
     let (mpps, cpu) = (of(|f| f.mpps), of(|f| f.cpu_s));
     let (loss, flood) = (of(|f| f.loss), of(|f| f.flood_mpps));
     let offered = of(|f| f.offered_mpps);
+    let disturbed: u32 = turns.each.iter().map(|(a, b)| a.disturbed + b.disturbed).sum();
     let gbps = |mpps: f64| mpps * 1e6 * (shape.size * 8) as f64 / 1e9;
     Ok(turns
         .ratio(id, |found| found.mpps)
+        .ours("disturbed_runs", disturbed)
         .ours("mpps", mpps.0)
         .ours("offered_mpps", offered.0)
         .ours("loss", loss.0)

@@ -86,3 +86,13 @@ pub fn cluster_of(each: &[&'static str]) -> &'static str {
         _ => "mixed",
     }
 }
+
+/// CPU seconds that everything on this machine has had, kernel threads included: where
+/// nothing else runs, what is measured and all that it causes.
+pub fn busy_s() -> f64 {
+    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let line = text.lines().next().unwrap_or_default();
+    let all: Vec<f64> = line.split_whitespace().flat_map(str::parse).collect();
+    // user, nice, system; not idle and iowait; irq, softirq. Hundredths of a second.
+    [0, 1, 2, 5, 6].iter().filter_map(|at| all.get(*at)).sum::<f64>() / 100.0
+}

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use wire::offload::{GSO_UDP_L4, NEEDS_CSUM, RawOffload};
 
 const BATCH: usize = 32;
+/// Bytes at most that are sent before the sink has its turn: less than a ring holds.
+const BATCH_BYTES: usize = 192 << 10;
 const WINDOW: u64 = 4_000_000;
 const WINDOWS: usize = 4096;
 const MARK: u32 = 0x6265_6e63;
@@ -103,6 +105,7 @@ impl Fifo {
         let (mut offered, mut own) = (vec![0_u64; WINDOWS], vec![false; WINDOWS]);
         let (mut widths, mut delays) = (vec![0_u64; WINDOWS], vec![0_u64; BUCKETS]);
         let (mut at, mut due_count, mut taken, mut window) = (0, 0_u64, 0_u64, 0_usize);
+        let batch = (BATCH_BYTES / shape.size).min(BATCH) as u64;
         let start = Instant::now();
         let end = shape.time.as_nanos() as u64;
         let gap = if pps > 0.0 { 1e9 / pps } else { 0.0 };
@@ -115,9 +118,9 @@ impl Fifo {
                 let due = if pps > 0.0 {
                     (now as f64 / gap) as u64
                 } else {
-                    due_count + BATCH as u64
+                    due_count + batch
                 };
-                let k = (due - due_count).min(BATCH as u64);
+                let k = (due - due_count).min(batch);
                 if k == 0 {
                     break;
                 }
