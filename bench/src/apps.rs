@@ -14,7 +14,11 @@ use std::time::Duration;
 /// Bytes of the page.
 const PAGE: usize = 11_300;
 /// The loads: its name, requests at a time (0 = memcached).
-const LOADS: [(&str, u32); 3] = [("nginx c=100", 100), ("nginx c=1000", 1000), ("memcached", 0)];
+const LOADS: [(&str, u32); 3] = [
+    ("nginx c=100", 100),
+    ("nginx c=1000", 1000),
+    ("memcached", 0),
+];
 
 /// Runs it.
 pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
@@ -50,7 +54,14 @@ fn measured(options: &Options, folder: &Path) -> Result<Vec<Figure>, String> {
     if options.hindered {
         crate::hinder::without_offloads(&ours.a.name, "eth0")?;
     }
-    let mut figures = vec![worst("apps.vs_bridge", turns, folder, &ours, &Pair::bridge()?, requests)?];
+    let mut figures = vec![worst(
+        "apps.vs_bridge",
+        turns,
+        folder,
+        &ours,
+        &Pair::bridge()?,
+        requests,
+    )?];
     let load = |pair: &Pair| once(pair, folder, 100, requests);
     // Which of its configurations is the better one shows in a run of each.
     let mut best: Option<(f64, Pair)> = None;
@@ -140,7 +151,14 @@ http {{ access_log off; sendfile on; tcp_nopush on; default_type text/html;
     std::thread::sleep(Duration::from_millis(300));
     let before = busy_s();
     let mut ab = pair.command(false, 1, "ab");
-    ab.args(["-q", "-r", "-c", &at_a_time.to_string(), "-n", &requests.to_string()]);
+    ab.args([
+        "-q",
+        "-r",
+        "-c",
+        &at_a_time.to_string(),
+        "-n",
+        &requests.to_string(),
+    ]);
     ab.arg(format!("http://{}/index.html", pair.address));
     let output = ab.output().map_err(|e| format!("ab: {e}"))?;
     let cpu = busy_s() - before;
@@ -149,7 +167,10 @@ http {{ access_log off; sendfile on; tcp_nopush on; default_type text/html;
     let number = |after: &str| number_after(&text, after);
     let (Some(rate), Some(done)) = (number("Requests per second:"), number("Complete requests:"))
     else {
-        return Err(format!("ab: {text}{}", String::from_utf8_lossy(&output.stderr)));
+        return Err(format!(
+            "ab: {text}{}",
+            String::from_utf8_lossy(&output.stderr)
+        ));
     };
     match number("Failed requests:") {
         Some(failed) if failed > done / 1000.0 => Err(format!("ab: {failed} of {done} failed")),
@@ -171,14 +192,26 @@ fn memcached(pair: &Pair, requests: u32) -> Result<Came, String> {
     let before = busy_s();
     let mut client = pair.command(false, 1, "memcaslap");
     let seconds = if requests > 10_000 { "2s" } else { "1s" };
-    client.args(["-s", &format!("{}:11211", pair.address), "-t", seconds, "-T", "1", "-c", "16"]);
+    client.args([
+        "-s",
+        &format!("{}:11211", pair.address),
+        "-t",
+        seconds,
+        "-T",
+        "1",
+        "-c",
+        "16",
+    ]);
     let output = client.output().map_err(|e| format!("memcaslap: {e}"))?;
     let cpu = busy_s() - before;
     server.end();
     let text = String::from_utf8_lossy(&output.stdout);
     let (Some(rate), Some(done)) = (number_after(&text, "TPS:"), number_after(&text, "Ops:"))
     else {
-        return Err(format!("memcaslap: {text}{}", String::from_utf8_lossy(&output.stderr)));
+        return Err(format!(
+            "memcaslap: {text}{}",
+            String::from_utf8_lossy(&output.stderr)
+        ));
     };
     Ok(Came {
         value: rate,
@@ -201,7 +234,10 @@ mod tests {
         let ab = "Complete requests:      8000\nFailed requests:        0\nRequests per second:    12178.40 [#/sec] (mean)\n";
         assert_eq!(number_after(ab, "Requests per second:"), Some(12178.4));
         let line = "Run time: 2.0s Ops: 169422 TPS: 84700 Net_rate: 88.1M/s";
-        assert_eq!((number_after(line, "TPS:"), number_after(line, "Ops:")), (Some(84700.0), Some(169422.0)));
+        assert_eq!(
+            (number_after(line, "TPS:"), number_after(line, "Ops:")),
+            (Some(84700.0), Some(169422.0))
+        );
         assert_eq!(number_after(line, "nothing"), None);
     }
 }

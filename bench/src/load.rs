@@ -9,6 +9,7 @@ use crate::footprint::cpu_ns;
 use crate::peer::{cluster, round_trip_ns};
 use crate::results::Figure;
 use rustix::process::{Pid, Signal, kill_process};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Most of what is offered that may be lost.
@@ -204,9 +205,9 @@ pub fn alone<T>(
     let switch = load.switch();
     let first: Vec<u32> = switch.iter().copied().chain(load.generator()).collect();
     signal(&switch, Signal::CONT);
-    boost(&first, true);
+    let first = First::are(&first);
     let measured = measure(load);
-    boost(&first, false);
+    drop(first);
     signal(&switch, Signal::STOP);
     measured
 }
@@ -220,12 +221,59 @@ pub fn signal(processes: &[u32], signal: Signal) {
     }
 }
 
-/// Puts these processes, and this one, before other work on the machine, as long as a run
-/// lasts. Where the kernel has no autogroups, or this is not root, windows are fewer.
-fn boost(processes: &[u32], on: bool) {
-    let priority = if on { "-20" } else { "0" };
-    for pid in processes.iter().copied().chain([std::process::id()]) {
-        let _ = std::fs::write(format!("/proc/{pid}/autogroup"), priority);
+/// What was written elsewhere before these processes, and this one, were put before other
+/// work on the machine, as long as a run lasts. Where the kernel has neither autogroups nor
+/// control groups, or this is not root, fewer windows count.
+struct First(Vec<(PathBuf, String)>);
+
+impl First {
+    fn are(processes: &[u32]) -> First {
+        let mut before = Vec::new();
+        for pid in processes.iter().copied().chain([std::process::id()]) {
+            before.push((format!("/proc/{pid}/autogroup").into(), "0".to_owned()));
+            let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup"));
+            for line in groups.unwrap_or_default().lines() {
+                before.extend(weights(line));
+            }
+        }
+        before.retain(|(file, _): &(PathBuf, String)| {
+            let most = match file.file_name().and_then(|name| name.to_str()) {
+                Some("autogroup") => "-20",
+                Some("cpu.shares") => "262144",
+                _ => "10000",
+            };
+            std::fs::write(file, most).is_ok()
+        });
+        First(before)
+    }
+}
+
+/// The files, with what is in them, that say how much of a processor the control group of
+/// a line of /proc/PID/cgroup has, and those above it.
+fn weights(line: &str) -> Vec<(PathBuf, String)> {
+    let mut words = line.splitn(3, ':').skip(1);
+    let (controllers, path) = (words.next().unwrap_or(""), words.next().unwrap_or("/"));
+    let (root, name) = match controllers {
+        "" => ("/sys/fs/cgroup", "cpu.weight"),
+        some if some.split(',').any(|c| c == "cpu") => ("/sys/fs/cgroup/cpu", "cpu.shares"),
+        _ => return Vec::new(),
+    };
+    let below = Path::new(path).ancestors().filter(|p| *p != Path::new("/"));
+    let files = below.map(|p| {
+        Path::new(root)
+            .join(p.strip_prefix("/").unwrap_or(p))
+            .join(name)
+    });
+    files
+        .filter_map(|file| Some((file.clone(), std::fs::read_to_string(file).ok()?)))
+        .collect()
+}
+
+impl Drop for First {
+    fn drop(&mut self) {
+        for (file, text) in self.0.iter().rev() {
+            let _ = std::fs::write(file, text.trim());
+        }
     }
 }
 
@@ -234,8 +282,8 @@ impl<T> Turns<T> {
     /// the near ones and the far ones apart as well.
     pub fn ratio(&self, id: &str, of: impl Fn(&T) -> f64) -> Figure {
         let ratios: Vec<f64> = self.each.iter().map(|(a, b)| of(a) / of(b)).collect();
-        let mut figure = Figure::of(id, "ratio", &ratios)
-            .cluster(crate::peer::cluster_of(&self.clusters));
+        let mut figure =
+            Figure::of(id, "ratio", &ratios).cluster(crate::peer::cluster_of(&self.clusters));
         for kind in ["near", "far"] {
             let both = ratios.iter().zip(&self.clusters);
             let some: Vec<f64> = both.filter(|(_, c)| **c == kind).map(|(r, _)| *r).collect();

@@ -158,7 +158,12 @@ const BENCHES: &[(&str, Bench)] = &[
 ];
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let code = run(Arguments::parse());
+    peer::remove_built();
+    code
+}
+
+fn run(arguments: Arguments) -> ExitCode {
     let (name, options) = match arguments.what {
         What::Reboot(o) => ("reboot", o),
         What::Apply(o) => ("apply", o),

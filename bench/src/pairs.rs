@@ -58,10 +58,13 @@ impl Pair {
             a,
             b,
             address: "10.9.0.2",
-            name: format!("bulkhead, tap, {}", match tenant {
-                [] => "adaptive".to_owned(),
-                words => words.join(", "),
-            }),
+            name: format!(
+                "bulkhead, tap, {}",
+                match tenant {
+                    [] => "adaptive".to_owned(),
+                    words => words.join(", "),
+                }
+            ),
             _joined: Joined::Ours(Box::new(instance)),
         })
     }

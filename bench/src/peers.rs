@@ -34,7 +34,7 @@ const KERNEL: [(&str, Joined); 3] = [
 /// Runs it.
 pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
     let mut figures = Vec::new();
-    let pages = HugePages::take(1024);
+    let pages = HugePages::take();
     for (id, name, start) in SWITCHES {
         let ids = [format!("{id}_64_mpps"), format!("{id}_1500_mpps")];
         let started = match &pages {
@@ -50,7 +50,11 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
             Err(why) => figures.extend(ids.iter().map(|id| Figure::missing(id, &why))),
         }
     }
-    let seconds = if options.smoke || options.quick { "1" } else { "2" };
+    let seconds = if options.smoke || options.quick {
+        "1"
+    } else {
+        "2"
+    };
     for (id, make) in KERNEL {
         let ids = [format!("{id}_tcp_gbps"), format!("{id}_udp64_kpps")];
         let pair = match make().and_then(|pair| pair.reaches().map(|()| pair)) {

@@ -17,7 +17,11 @@ const SMALL: &str = "22";
 /// Runs it.
 pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
     // iperf3 takes whole seconds.
-    let seconds = if options.smoke || options.quick { "1" } else { "3" };
+    let seconds = if options.smoke || options.quick {
+        "1"
+    } else {
+        "3"
+    };
     let ours = Pair::ours(&[])?;
     if options.hindered {
         crate::hinder::without_offloads(&ours.a.name, "eth0")?;
@@ -42,8 +46,20 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
         Ok(ovs) => told(against("tcp.vs_ovs_tso", &ours, ovs, turns, stream)?),
         Err(why) => Figure::missing("tcp.vs_ovs_tso", why),
     });
-    figures.push(told(against("tcp.vs_bridge", &ours, &bridge, turns, stream)?));
-    figures.push(told(against("tcp.udp64_vs_bridge", &ours, &bridge, turns, small)?));
+    figures.push(told(against(
+        "tcp.vs_bridge",
+        &ours,
+        &bridge,
+        turns,
+        stream,
+    )?));
+    figures.push(told(against(
+        "tcp.udp64_vs_bridge",
+        &ours,
+        &bridge,
+        turns,
+        small,
+    )?));
     Ok(figures)
 }
 
@@ -90,14 +106,19 @@ pub fn against(
 /// One run of iperf3.
 pub fn iperf(pair: &Pair, seconds: &str, words: &[&str]) -> Result<Came, String> {
     let mut server = pair.command(true, 0, "iperf3");
-    server.args(["-s", "-1"]).stdout(Stdio::null()).stderr(Stdio::null());
+    server
+        .args(["-s", "-1"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     let mut server = Ended(server.spawn().map_err(|e| format!("iperf3: {e}"))?);
     let mut last = String::new();
     for _ in 0..50 {
         std::thread::sleep(Duration::from_millis(40));
         let before = busy_s();
         let mut client = pair.command(false, 1, "iperf3");
-        client.args(["-c", pair.address, "-J", "-t", seconds]).args(words);
+        client
+            .args(["-c", pair.address, "-J", "-t", seconds])
+            .args(words);
         let output = client.output().map_err(|e| format!("iperf3: {e}"))?;
         let json: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         let Some(came) = read(&json["end"], busy_s() - before) else {

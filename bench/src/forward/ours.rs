@@ -54,7 +54,10 @@ impl Ours {
         let attach = format!("{{ fifo: {{ capacity: {capacity} }} }}");
         let instance = started(&attach, flows)?;
         let run = instance.run_dir();
-        let ends = [self::attach(&run, "red", "a")?, self::attach(&run, "red", "b")?];
+        let ends = [
+            self::attach(&run, "red", "a")?,
+            self::attach(&run, "red", "b")?,
+        ];
         let stations = stations(&instance)?;
         let drive = Drive::Fifo(Box::new(Fifo::new(ends, stations)));
         Ours::joined(drive, instance, flows)
@@ -171,7 +174,9 @@ impl Ours {
             .filter_map(|row| row[of].as_u64())
             .sum()
         };
-        let flows = self.instance.ask(&["flows", "red/a", "--most", &LISTED.to_string()])?;
+        let flows = self
+            .instance
+            .ask(&["flows", "red/a", "--most", &LISTED.to_string()])?;
         let listed = flows["flows"].as_array().into_iter().flatten();
         let missing = || format!("status has no such counters: {a}");
         Ok(Seen {
@@ -221,7 +226,11 @@ fn started(attach: &str, flows: u32) -> Result<Instance, String> {
         tenant: &[
             "cores: { isolated: [0] }",
             "wait: poll",
-            if flows > 10_000 { "memory: 2GiB" } else { "memory: 64MiB" },
+            if flows > 10_000 {
+                "memory: 2GiB"
+            } else {
+                "memory: 64MiB"
+            },
         ],
         connections: flows + flows / 50 + 64,
         rules: RULES,
@@ -232,5 +241,8 @@ fn started(attach: &str, flows: u32) -> Result<Instance, String> {
 }
 
 fn stations(instance: &Instance) -> Result<[Station; 2], String> {
-    Ok([station(instance, "red", "a")?, station(instance, "red", "b")?])
+    Ok([
+        station(instance, "red", "a")?,
+        station(instance, "red", "b")?,
+    ])
 }

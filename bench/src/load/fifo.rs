@@ -87,7 +87,8 @@ impl Fifo {
                 pin(1)?;
                 self.run_here(shape, pps, switch)
             });
-            run.join().map_err(|_| "the generator panicked".to_owned())?
+            run.join()
+                .map_err(|_| "the generator panicked".to_owned())?
         })
     }
 
@@ -139,7 +140,11 @@ impl Fifo {
                     if !took && pps == 0.0 {
                         break;
                     }
-                    at = if at + 1 == self.order.len() { 0 } else { at + 1 };
+                    at = if at + 1 == self.order.len() {
+                        0
+                    } else {
+                        at + 1
+                    };
                     taken += u64::from(took);
                     offered[window] += 1;
                 }
@@ -158,7 +163,10 @@ impl Fifo {
                 own[window] =
                     shape.every || (mine - mine_before > least && theirs - its_before > least);
                 if own[window] && window > 0 && own[window - 1] {
-                    delays.iter_mut().zip(&sink.recent).for_each(|(a, b)| *a += b);
+                    delays
+                        .iter_mut()
+                        .zip(&sink.recent)
+                        .for_each(|(a, b)| *a += b);
                 }
                 sink.recent.fill(0);
                 widths[window] = width;
@@ -276,7 +284,12 @@ fn marked(frame: &[u8], number: u16) -> Option<(usize, u64)> {
     let bytes: &[u8; 16] = frame.get(MARK_AT..)?.first_chunk()?;
     let [a, b, c, d, e, f, g, h, due @ ..] = *bytes;
     let mine = u32::from_ne_bytes([a, b, c, d]) == MARK && u16::from_ne_bytes([e, f]) == number;
-    mine.then(|| (usize::from(u16::from_ne_bytes([g, h])), u64::from_ne_bytes(due)))
+    mine.then(|| {
+        (
+            usize::from(u16::from_ne_bytes([g, h])),
+            u64::from_ne_bytes(due),
+        )
+    })
 }
 
 const BUCKETS: usize = 64 * SUBS as usize;
@@ -316,7 +329,9 @@ struct Processor(File);
 impl Processor {
     fn of(pid: u32) -> Result<Processor, String> {
         let path = format!("/proc/{pid}/schedstat");
-        File::open(&path).map(Processor).map_err(|e| format!("{path}: {e}"))
+        File::open(&path)
+            .map(Processor)
+            .map_err(|e| format!("{path}: {e}"))
     }
 
     fn ns(&mut self) -> u64 {
