@@ -29,6 +29,7 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
         flows: FLOWS,
         time: Duration::from_millis(if options.smoke { 20 } else { 60 }),
         every: options.hindered || options.smoke,
+        hindered: options.hindered,
     };
     let turns = options.runs(15, 2);
     figures.extend(vhost(&peers, &shape(64), turns)?);
@@ -130,7 +131,8 @@ fn flows(options: &Options, shape: &Shape, turns: usize) -> Result<Figure, Strin
     };
     // Hindered, only the larger number is: the smaller is taken where the switch runs.
     let shape = &Shape {
-        every: options.smoke && !options.hindered,
+        every: options.smoke,
+        hindered: false,
         ..*shape
     };
     for _ in 0..turns {

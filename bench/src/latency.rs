@@ -6,7 +6,7 @@ use crate::Options;
 use crate::forward::Ours;
 use crate::load::dpdk::HugePages;
 use crate::load::fifo::pin;
-use crate::load::{Load, Pair as Switches, Shape, ovs, run as once, search};
+use crate::load::{Load, Pair as Switches, Shape, Slowed, ovs, run as once, search};
 use crate::pairs::Pair;
 use crate::results::Figure;
 use std::io::{Read, Write};
@@ -45,6 +45,7 @@ fn crossing(options: &Options) -> Result<Vec<Figure>, String> {
         flows: crate::forward::FLOWS,
         time: Duration::from_millis(if options.smoke { 20 } else { 100 }),
         every: options.hindered || options.smoke,
+        hindered: options.hindered,
     };
     let delays = |load: &mut dyn Load| -> Result<Delays, String> {
         let found = search(load, &shape)?;
@@ -102,9 +103,10 @@ fn round_trips(options: &Options) -> Result<Vec<Figure>, String> {
             "TCP, 22 bytes each way, p50; server core 0, client core 1; our switch polls on core 0, which it has for itself but for the server",
         ),
     ] {
-        // One that sleeps and is not woken.
-        let slow = &["wait: { poll: 500us }"][..];
-        let ours = Pair::ours(if options.hindered { slow } else { tenant })?;
+        let ours = Pair::ours(tenant)?;
+        // Shorter than a round trip, so that it is in the way of each.
+        let slowed = ours.switch.filter(|_| options.hindered);
+        let _slowed = slowed.map(|process| Slowed::start(process, 300, 30));
         for pair in [&ours, &bridge] {
             pair.reaches()?;
         }

@@ -10,6 +10,9 @@ use crate::peer::{cluster, round_trip_ns};
 use crate::results::Figure;
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Most of what is offered that may be lost.
@@ -30,6 +33,8 @@ pub struct Shape {
     pub time: Duration,
     /// Every window of a run counts, whoever had the processors.
     pub every: bool,
+    /// Ours stands still three quarters of the time: the self-check's.
+    pub hindered: bool,
 }
 
 /// What became of a run; of its windows in which generator and switch had their
@@ -221,13 +226,50 @@ pub fn signal(processes: &[u32], signal: Signal) {
     }
 }
 
+/// A process that is stopped again and again, for shorter than a run: what the self-check
+/// hinders by.
+pub struct Slowed {
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Slowed {
+    /// Stands still for so many us, then goes for so many, until dropped.
+    pub fn start(process: u32, stands: u64, goes: u64) -> Slowed {
+        let over = Arc::new(AtomicBool::new(false));
+        let ended = over.clone();
+        let thread = std::thread::spawn(move || {
+            while !ended.load(Relaxed) {
+                signal(&[process], Signal::STOP);
+                std::thread::sleep(Duration::from_micros(stands));
+                signal(&[process], Signal::CONT);
+                std::thread::sleep(Duration::from_micros(goes));
+            }
+        });
+        Slowed {
+            over,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Slowed {
+    fn drop(&mut self) {
+        self.over.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
 /// What was written elsewhere before these processes, and this one, were put before other
 /// work on the machine, as long as a run lasts. Where the kernel has neither autogroups nor
 /// control groups, or this is not root, fewer windows count.
-struct First(Vec<(PathBuf, String)>);
+pub struct First(Vec<(PathBuf, String)>);
 
 impl First {
-    fn are(processes: &[u32]) -> First {
+    /// These, and this one.
+    pub fn are(processes: &[u32]) -> First {
         let mut before = Vec::new();
         for pid in processes.iter().copied().chain([std::process::id()]) {
             before.push((format!("/proc/{pid}/autogroup").into(), "0".to_owned()));
@@ -337,6 +379,7 @@ mod tests {
         flows: 1,
         time: Duration::from_millis(100),
         every: false,
+        hindered: false,
     };
 
     #[test]

@@ -21,6 +21,7 @@ mod report;
 mod results;
 mod ring_bench;
 mod scale;
+mod shape;
 mod tap;
 mod tcp;
 mod verify;
@@ -72,6 +73,8 @@ enum What {
     Peers(Options),
     /// What a thousand idle tenants beside cost a packet.
     Scale(Options),
+    /// The FIFO's size and number, and a ring of descriptors instead.
+    Shape(Options),
     /// Count instructions and allocations a packet; fails over what is committed.
     Gate(forward::Gate),
     /// For valgrind: the switch's loop in this process.
@@ -155,6 +158,7 @@ const BENCHES: &[(&str, Bench)] = &[
     ("apps", apps::run),
     ("peers", peers::run),
     ("scale", scale::run),
+    ("shape", shape::run),
 ];
 
 fn main() -> ExitCode {
@@ -181,6 +185,7 @@ fn run(arguments: Arguments) -> ExitCode {
         What::Apps(o) => ("apps", o),
         What::Peers(o) => ("peers", o),
         What::Scale(o) => ("scale", o),
+        What::Shape(o) => ("shape", o),
         What::Gate(asked) => return ended(forward::gate(&asked)),
         What::Inside(asked) => return ended(forward::inside::run(&asked)),
         What::Smoke => return smoke(),

@@ -16,6 +16,8 @@ pub struct Pair {
     pub address: &'static str,
     /// What joins them, with its version.
     pub name: String,
+    /// Our switch's process.
+    pub switch: Option<u32>,
     // Dropped behind the namespaces.
     _joined: Joined,
 }
@@ -53,7 +55,7 @@ impl Pair {
             );
         }
         instance.apply(&text)?;
-        instance.pid("red")?;
+        let switch = Some(instance.pid("red")?);
         Ok(Pair {
             a,
             b,
@@ -65,6 +67,7 @@ impl Pair {
                     words => words.join(", "),
                 }
             ),
+            switch,
             _joined: Joined::Ours(Box::new(instance)),
         })
     }
@@ -84,6 +87,7 @@ impl Pair {
             b,
             address: "10.9.0.2",
             name: format!("Linux {} bridge, veth", kernel.trim()),
+            switch: None,
             _joined: Joined::Bridge(middle),
         })
     }
@@ -120,6 +124,7 @@ impl Pair {
             b,
             address: "10.9.0.2",
             name,
+            switch: None,
             _joined: Joined::Ovs(Box::new(ovs)),
         })
     }

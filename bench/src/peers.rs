@@ -96,6 +96,7 @@ fn forwards(
         flows: crate::forward::FLOWS,
         time: Duration::from_millis(if options.smoke { 20 } else { 60 }),
         every: options.hindered || options.smoke,
+        hindered: options.hindered,
     };
     let (mut all, mut clusters, mut cpu) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..options.runs(9, 2) {

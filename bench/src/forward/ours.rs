@@ -5,7 +5,7 @@ use super::site::{RULES, Site, Station};
 use crate::flow::{attach, station};
 use crate::load::dpdk::{Generator, Wire};
 use crate::load::fifo::Fifo;
-use crate::load::{Load, Shape, Trial, signal};
+use crate::load::{Load, Shape, Slowed, Trial, signal};
 use e2e::Instance;
 use rustix::process::Signal;
 use std::time::Duration;
@@ -194,6 +194,9 @@ impl Ours {
 
 impl Load for Ours {
     fn run(&mut self, shape: &Shape, pps: f64) -> Result<Trial, String> {
+        let _slowed = shape
+            .hindered
+            .then(|| Slowed::start(self.switch, 3_000, 1_000));
         let trial = match &mut self.drive {
             Drive::Fifo(fifo) => fifo.run(shape, pps, self.switch),
             Drive::Vhost(generator) => generator.run(shape, pps),

@@ -186,7 +186,7 @@ impl Generator {
         let ([a, b], [x, y]) = (macs, addresses);
         self.program.ask(&format!("stations {a} {x} {b} {y}"))?;
         let mut said = String::new();
-        for _ in 0..10 {
+        for _ in 0..25 {
             if !learn {
                 return Ok(());
             }

@@ -342,7 +342,8 @@ impl Processor {
     }
 }
 
-fn thread_ns() -> u64 {
+/// CPU time of this thread.
+pub fn thread_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
