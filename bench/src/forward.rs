@@ -6,34 +6,33 @@ pub mod inside;
 mod ours;
 pub mod site;
 
-pub use count::{Gate, gate};
 use crate::Options;
 use crate::load::dpdk::{self, HugePages, Testpmd, Wire};
 use crate::load::{Found, Load, Pair, Shape, Turns, alone, fifo, ovs, search};
 use crate::peer::{cluster, cluster_of, round_trip_ns};
 use crate::results::Figure;
-use ours::Ours;
-use site::FLOWS;
+pub use count::{Gate, count, gate};
+pub use ours::Ours;
+pub use site::FLOWS;
 use std::time::Duration;
 
 /// Flows of the larger number.
 const MANY: u32 = 1_000_000;
-/// Megabytes of huge pages that all that run at a time need.
-const MB: u64 = 1280;
 
 /// Runs it.
 pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
     let mut figures = count::figures(options)?;
-    let pages = HugePages::take(MB);
+    let pages = HugePages::take();
     let peers = pages.as_ref().map(|_| ()).map_err(Clone::clone);
     let shape = |size| Shape {
         size,
         flows: FLOWS,
         time: Duration::from_millis(if options.smoke { 20 } else { 60 }),
         every: options.hindered || options.smoke,
+        hindered: options.hindered,
     };
-    let turns = options.runs(15, 3);
-    figures.extend(vhost(options, &peers, &shape(64), turns)?);
+    let turns = options.runs(15, 2);
+    figures.extend(vhost(&peers, &shape(64), turns)?);
     figures.extend(fifos(&peers, &shape(64), &shape(1500), turns)?);
     figures.push(flows(options, &shape(64), turns)?);
     figures.push(gso(&shape(fifo::GSO_FRAME), turns)?);
@@ -45,12 +44,7 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
 }
 
 /// 64 B over vhost-user, against OVS-DPDK and against testpmd.
-fn vhost(
-    options: &Options,
-    peers: &Result<(), String>,
-    shape: &Shape,
-    turns: usize,
-) -> Result<Vec<Figure>, String> {
+fn vhost(peers: &Result<(), String>, shape: &Shape, turns: usize) -> Result<Vec<Figure>, String> {
     const IDS: [&str; 2] = ["forward.vhost64_vs_ovsdpdk", "forward.vhost64_vs_testpmd"];
     if let Err(why) = peers {
         return Ok(IDS.map(|id| Figure::missing(id, why)).into());
@@ -65,7 +59,10 @@ fn vhost(
     let mut figures = Vec::new();
     match ovs::Vhost::start() {
         Ok(mut peer) => {
-            let pair = Pair { ours: &mut ours, peer: &mut peer };
+            let pair = Pair {
+                ours: &mut ours,
+                peer: &mut peer,
+            };
             let name = format!("OVS-DPDK {}, NORMAL, vhost-user", ovs::version()?);
             figures.push(compare(IDS[0], pair, shape, turns, &name)?);
         }
@@ -73,13 +70,19 @@ fn vhost(
     }
     match Testpmd::start(Wire::Vhost) {
         Ok(mut peer) => {
-            let pair = Pair { ours: &mut ours, peer: &mut peer };
+            let pair = Pair {
+                ours: &mut ours,
+                peer: &mut peer,
+            };
             let name = format!("testpmd {}, io forwarding, vhost-user", dpdk::version()?);
             figures.push(compare(IDS[1], pair, shape, turns, &name)?);
         }
         Err(why) => figures.push(Figure::missing(IDS[1], &why)),
     }
-    proven(&mut figures, &mut ours, options)?;
+    let proof = ours.proof()?;
+    for figure in &mut figures {
+        figure.ours.insert("counted".into(), proof.clone());
+    }
     Ok(figures)
 }
 
@@ -103,7 +106,10 @@ fn fifos(
     let name = format!("testpmd {}, io forwarding, memif", dpdk::version()?);
     let mut figures = Vec::new();
     for (id, shape) in IDS.into_iter().zip([small, large]) {
-        let pair = Pair { ours: &mut ours, peer: &mut peer };
+        let pair = Pair {
+            ours: &mut ours,
+            peer: &mut peer,
+        };
         figures.push(compare(id, pair, shape, turns, &name)?);
     }
     let proof = ours.proof()?;
@@ -119,7 +125,16 @@ fn flows(options: &Options, shape: &Shape, turns: usize) -> Result<Figure, Strin
     let mut one = Ours::fifo("1MiB", many)?;
     let mut ratios = Vec::new();
     let (mut clusters, mut few_mpps, mut many_mpps) = (Vec::new(), Vec::new(), Vec::new());
-    let large = Shape { flows: many, ..*shape };
+    let large = Shape {
+        flows: many,
+        ..*shape
+    };
+    // Hindered, only the larger number is: the smaller is taken where the switch runs.
+    let shape = &Shape {
+        every: options.smoke,
+        hindered: false,
+        ..*shape
+    };
     for _ in 0..turns {
         let before = round_trip_ns()?;
         let a = alone(&mut one, &mut |load| search(load, &large))?;
@@ -136,7 +151,9 @@ fn flows(options: &Options, shape: &Shape, turns: usize) -> Result<Figure, Strin
         .ours("mpps_many", median(&many_mpps))
         .ours("mpps_few", median(&few_mpps))
         .ours("counted", proof)
-        .note(format!("{many} flows against {FLOWS} in random order, 64 B over FIFOs, the same switch")))
+        .note(format!(
+            "{many} flows against {FLOWS} in random order, 64 B over FIFOs, the same switch"
+        )))
 }
 
 /// 64 KiB frames that stand for datagrams of 1,472 bytes.
@@ -179,9 +196,15 @@ fn compare(
     let (mpps, cpu) = (of(|f| f.mpps), of(|f| f.cpu_s));
     let (loss, flood) = (of(|f| f.loss), of(|f| f.flood_mpps));
     let offered = of(|f| f.offered_mpps);
+    let disturbed: u32 = turns
+        .each
+        .iter()
+        .map(|(a, b)| a.disturbed + b.disturbed)
+        .sum();
     let gbps = |mpps: f64| mpps * 1e6 * (shape.size * 8) as f64 / 1e9;
     Ok(turns
         .ratio(id, |found| found.mpps)
+        .ours("disturbed_runs", disturbed)
         .ours("mpps", mpps.0)
         .ours("offered_mpps", offered.0)
         .ours("loss", loss.0)
@@ -201,12 +224,4 @@ fn compare(
             "{} B, {} flows in random order, searched at a loss of at most 0.1 %; the switch on core 0, generator and sink on core 1, both poll; ours under {} rules with connections, rates and accounting",
             shape.size, shape.flows, site::RULES
         )))
-}
-
-fn proven(figures: &mut [Figure], ours: &mut Ours, _: &Options) -> Result<(), String> {
-    let proof = ours.proof()?;
-    for figure in figures {
-        figure.ours.insert("counted".into(), proof.clone());
-    }
-    Ok(())
 }

@@ -1,22 +1,29 @@
 //! `bulkhead bench`: figures, taken as docs/benching.md says.
 
 mod apply;
+mod apps;
 mod boot;
 mod flow;
 mod footprint;
 mod forward;
 mod hinder;
+mod latency;
 mod load;
 mod meter;
 mod neighbour;
 mod outside;
+mod pairs;
 mod peer;
+mod peers;
 mod policy;
 mod reboot;
 mod report;
 mod results;
 mod ring_bench;
+mod scale;
+mod shape;
 mod tap;
+mod tcp;
 mod verify;
 
 use clap::{Parser, Subcommand};
@@ -56,6 +63,18 @@ enum What {
     Verify(Options),
     /// Packets through one compartment, against what users would pick instead.
     Forward(Options),
+    /// TCP and small UDP packets between namespaces, against a bridge and Open vSwitch.
+    Tcp(Options),
+    /// One crossing over vhost-user, and round trips of TCP.
+    Latency(Options),
+    /// nginx and memcached between namespaces, against a bridge and Open vSwitch.
+    Apps(Options),
+    /// What users would pick instead, on this machine now.
+    Peers(Options),
+    /// What a thousand idle tenants beside cost a packet.
+    Scale(Options),
+    /// The FIFO's size and number, and a ring of descriptors instead.
+    Shape(Options),
     /// Count instructions and allocations a packet; fails over what is committed.
     Gate(forward::Gate),
     /// For valgrind: the switch's loop in this process.
@@ -134,10 +153,21 @@ const BENCHES: &[(&str, Bench)] = &[
     ("neighbour", neighbour::run),
     ("verify", verify::run),
     ("forward", forward::run),
+    ("tcp", tcp::run),
+    ("latency", latency::run),
+    ("apps", apps::run),
+    ("peers", peers::run),
+    ("scale", scale::run),
+    ("shape", shape::run),
 ];
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let code = run(Arguments::parse());
+    peer::remove_built();
+    code
+}
+
+fn run(arguments: Arguments) -> ExitCode {
     let (name, options) = match arguments.what {
         What::Reboot(o) => ("reboot", o),
         What::Apply(o) => ("apply", o),
@@ -150,6 +180,12 @@ fn main() -> ExitCode {
         What::Neighbour(o) => ("neighbour", o),
         What::Verify(o) => ("verify", o),
         What::Forward(o) => ("forward", o),
+        What::Tcp(o) => ("tcp", o),
+        What::Latency(o) => ("latency", o),
+        What::Apps(o) => ("apps", o),
+        What::Peers(o) => ("peers", o),
+        What::Scale(o) => ("scale", o),
+        What::Shape(o) => ("shape", o),
         What::Gate(asked) => return ended(forward::gate(&asked)),
         What::Inside(asked) => return ended(forward::inside::run(&asked)),
         What::Smoke => return smoke(),

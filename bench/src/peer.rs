@@ -7,9 +7,21 @@ use std::sync::{Mutex, PoisonError};
 
 const PLAIN_RING: &str = include_str!("../peers/plain_ring.c");
 
+static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+
+/// Removes what was built in this run.
+pub fn remove_built() {
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    for folder in std::mem::take(&mut *built)
+        .values()
+        .filter_map(|p| p.parent())
+    {
+        let _ = std::fs::remove_dir_all(folder);
+    }
+}
+
 /// Builds a program of C once in this run and gives its path.
 pub fn built(name: &str, source: &str, flags: &[&str]) -> Result<PathBuf, String> {
-    static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(program) = built.get(name) {
         return Ok(program.clone());
@@ -29,6 +41,7 @@ pub fn built(name: &str, source: &str, flags: &[&str]) -> Result<PathBuf, String
         built.insert(name.into(), program.clone());
         Ok(program)
     } else {
+        let _ = std::fs::remove_dir_all(&folder);
         Err(format!(
             "peer missing: {}",
             String::from_utf8_lossy(&output.stderr)
@@ -85,4 +98,18 @@ pub fn cluster_of(each: &[&'static str]) -> &'static str {
         Some(first) if each.iter().all(|c| c == first) => first,
         _ => "mixed",
     }
+}
+
+/// CPU seconds that everything on this machine has had, kernel threads included: where
+/// nothing else runs, what is measured and all that it causes.
+pub fn busy_s() -> f64 {
+    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let line = text.lines().next().unwrap_or_default();
+    let all: Vec<f64> = line.split_whitespace().flat_map(str::parse).collect();
+    // user, nice, system; not idle and iowait; irq, softirq. Hundredths of a second.
+    [0, 1, 2, 5, 6]
+        .iter()
+        .filter_map(|at| all.get(*at))
+        .sum::<f64>()
+        / 100.0
 }

@@ -35,6 +35,9 @@ pub struct Inside {
     /// Tenants beside in the same switch, idle.
     #[arg(long, default_value_t = 0)]
     pub beside: usize,
+    /// Wait as by default: idle channels leave the line, which they do not where it polls.
+    #[arg(long)]
+    pub adaptive: bool,
     /// Make it dearer: copies of each frame are captured, and something is allocated.
     #[arg(long)]
     pub hinder: bool,
@@ -42,7 +45,7 @@ pub struct Inside {
 
 /// Passes packets of [`FLOWS`] connections in random order and says how many.
 pub fn run(asked: &Inside) -> Result<(), String> {
-    let mut loop_ = Loop::new(asked.beside)?;
+    let mut loop_ = Loop::new(asked)?;
     let flows = shuffled(FLOWS);
     loop_.converse(&flows)?;
     let steps = loop_.steps_for(&flows)?;
@@ -92,13 +95,13 @@ struct Loop {
 }
 
 impl Loop {
-    fn new(beside: usize) -> Result<Loop, String> {
+    fn new(asked: &Inside) -> Result<Loop, String> {
         let site = Site {
             attach: "fifo",
             tenant: &[],
             connections: 8192,
             rules: super::site::RULES,
-            beside,
+            beside: asked.beside,
         };
         let compartment = compiled(&site.spec())?;
         let say = |e: std::io::Error| e.to_string();
@@ -136,11 +139,9 @@ impl Loop {
         let attach = Attach {
             compartment: compartment.create.id,
             slots,
-            // Idle channels leave the line only where it does not poll.
-            wait: if beside == 0 {
-                WAIT_POLL
-            } else {
-                WAIT_ADAPTIVE
+            wait: match asked.adaptive {
+                true => WAIT_ADAPTIVE,
+                false => WAIT_POLL,
             },
             wait_us: 0,
             start: START_FRESH,
@@ -236,6 +237,7 @@ impl Loop {
             .map_err(|e| format!("{e:?}"))?;
         if tx.ring.publish() == Doorbell::Ring {
             let _ = tx.bell.ring();
+            self.worker.wake(self.slots[side] as u32);
         }
         Ok(())
     }

@@ -27,18 +27,22 @@ pub enum Wire {
 /// Huge pages, so many more than there were; given back at the end.
 pub struct HugePages(u64);
 
+/// Open vSwitch 1 GB at most, testpmd and two generators.
+const MEGABYTES: u64 = 2048;
 const PAGES: &str = "/proc/sys/vm/nr_hugepages";
 
 impl HugePages {
-    /// Asks for so many megabytes.
-    pub fn take(megabytes: u64) -> Result<HugePages, String> {
-        let pages = megabytes / 2;
+    /// Asks for what the DPDK programs of one bench need together.
+    pub fn take() -> Result<HugePages, String> {
+        let pages = MEGABYTES / 2;
         let now = read_pages()?;
         std::fs::write(PAGES, (now + pages).to_string()).map_err(|e| format!("{PAGES}: {e}"))?;
         let taken = HugePages(pages);
         match read_pages()? >= now + pages {
             true => Ok(taken),
-            false => Err(format!("peer missing: no {megabytes} MB of huge pages here")),
+            false => Err(format!(
+                "peer missing: no {MEGABYTES} MB of huge pages here"
+            )),
         }
     }
 }
@@ -182,7 +186,7 @@ impl Generator {
         let ([a, b], [x, y]) = (macs, addresses);
         self.program.ask(&format!("stations {a} {x} {b} {y}"))?;
         let mut said = String::new();
-        for _ in 0..10 {
+        for _ in 0..25 {
             if !learn {
                 return Ok(());
             }
@@ -214,7 +218,11 @@ impl Generator {
             shape.size,
             shape.flows,
             shape.time.as_secs_f64() * 1e3,
-            if shape.every { -1 } else { i64::from(self.switch) }
+            if shape.every {
+                -1
+            } else {
+                i64::from(self.switch)
+            }
         );
         let said = self.program.ask(&words)?;
         let all = numbers(&said)?;
@@ -249,7 +257,9 @@ fn said(program: &str, words: &[&str]) -> Result<String, String> {
 
 /// The version of DPDK here.
 pub fn version() -> Result<String, String> {
-    Ok(said("pkg-config", &["--modversion", "libdpdk"])?.trim().to_owned())
+    Ok(said("pkg-config", &["--modversion", "libdpdk"])?
+        .trim()
+        .to_owned())
 }
 
 fn memif(role: &str, n: usize, socket: &Path) -> String {

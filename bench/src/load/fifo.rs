@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use wire::offload::{GSO_UDP_L4, NEEDS_CSUM, RawOffload};
 
 const BATCH: usize = 32;
+/// Bytes at most that are sent before the sink has its turn: less than a ring holds.
+const BATCH_BYTES: usize = 192 << 10;
 const WINDOW: u64 = 4_000_000;
 const WINDOWS: usize = 4096;
 const MARK: u32 = 0x6265_6e63;
@@ -85,7 +87,8 @@ impl Fifo {
                 pin(1)?;
                 self.run_here(shape, pps, switch)
             });
-            run.join().map_err(|_| "the generator panicked".to_owned())?
+            run.join()
+                .map_err(|_| "the generator panicked".to_owned())?
         })
     }
 
@@ -103,6 +106,7 @@ impl Fifo {
         let (mut offered, mut own) = (vec![0_u64; WINDOWS], vec![false; WINDOWS]);
         let (mut widths, mut delays) = (vec![0_u64; WINDOWS], vec![0_u64; BUCKETS]);
         let (mut at, mut due_count, mut taken, mut window) = (0, 0_u64, 0_u64, 0_usize);
+        let batch = (BATCH_BYTES / shape.size).min(BATCH) as u64;
         let start = Instant::now();
         let end = shape.time.as_nanos() as u64;
         let gap = if pps > 0.0 { 1e9 / pps } else { 0.0 };
@@ -115,9 +119,9 @@ impl Fifo {
                 let due = if pps > 0.0 {
                     (now as f64 / gap) as u64
                 } else {
-                    due_count + BATCH as u64
+                    due_count + batch
                 };
-                let k = (due - due_count).min(BATCH as u64);
+                let k = (due - due_count).min(batch);
                 if k == 0 {
                     break;
                 }
@@ -136,7 +140,11 @@ impl Fifo {
                     if !took && pps == 0.0 {
                         break;
                     }
-                    at = if at + 1 == self.order.len() { 0 } else { at + 1 };
+                    at = if at + 1 == self.order.len() {
+                        0
+                    } else {
+                        at + 1
+                    };
                     taken += u64::from(took);
                     offered[window] += 1;
                 }
@@ -155,7 +163,10 @@ impl Fifo {
                 own[window] =
                     shape.every || (mine - mine_before > least && theirs - its_before > least);
                 if own[window] && window > 0 && own[window - 1] {
-                    delays.iter_mut().zip(&sink.recent).for_each(|(a, b)| *a += b);
+                    delays
+                        .iter_mut()
+                        .zip(&sink.recent)
+                        .for_each(|(a, b)| *a += b);
                 }
                 sink.recent.fill(0);
                 widths[window] = width;
@@ -273,7 +284,12 @@ fn marked(frame: &[u8], number: u16) -> Option<(usize, u64)> {
     let bytes: &[u8; 16] = frame.get(MARK_AT..)?.first_chunk()?;
     let [a, b, c, d, e, f, g, h, due @ ..] = *bytes;
     let mine = u32::from_ne_bytes([a, b, c, d]) == MARK && u16::from_ne_bytes([e, f]) == number;
-    mine.then(|| (usize::from(u16::from_ne_bytes([g, h])), u64::from_ne_bytes(due)))
+    mine.then(|| {
+        (
+            usize::from(u16::from_ne_bytes([g, h])),
+            u64::from_ne_bytes(due),
+        )
+    })
 }
 
 const BUCKETS: usize = 64 * SUBS as usize;
@@ -313,7 +329,9 @@ struct Processor(File);
 impl Processor {
     fn of(pid: u32) -> Result<Processor, String> {
         let path = format!("/proc/{pid}/schedstat");
-        File::open(&path).map(Processor).map_err(|e| format!("{path}: {e}"))
+        File::open(&path)
+            .map(Processor)
+            .map_err(|e| format!("{path}: {e}"))
     }
 
     fn ns(&mut self) -> u64 {
@@ -324,7 +342,8 @@ impl Processor {
     }
 }
 
-fn thread_ns() -> u64 {
+/// CPU time of this thread.
+pub fn thread_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -32,7 +32,10 @@ impl Ovs {
         ran(&mut made)?;
         let mut server = with(&folder, "ovsdb-server");
         server
-            .arg(format!("--remote=punix:{}", folder.join("db.sock").display()))
+            .arg(format!(
+                "--remote=punix:{}",
+                folder.join("db.sock").display()
+            ))
             .arg(format!("--unixctl={}", folder.join("db.ctl").display()))
             .arg(&database);
         let server = Program::start(server, &folder, "ovsdb")?;
@@ -58,7 +61,15 @@ impl Ovs {
             folder,
         };
         until(&ovs.folder.join("ovs.ctl"))?;
-        ovs.vsctl(&["add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=netdev"])?;
+        ovs.vsctl(&[
+            "add-br",
+            "br0",
+            "--",
+            "set",
+            "bridge",
+            "br0",
+            "datapath_type=netdev",
+        ])?;
         Ok(ovs)
     }
 
@@ -99,7 +110,9 @@ impl Ovs {
 
     fn log(&self) -> String {
         let text = std::fs::read_to_string(self.folder.join("ovs.log")).unwrap_or_default();
-        let worst = text.lines().filter(|l| l.contains("|ERR|") || l.contains("|WARN|"));
+        let worst = text
+            .lines()
+            .filter(|l| l.contains("|ERR|") || l.contains("|WARN|"));
         worst.collect::<Vec<_>>().join("\n")
     }
 }
@@ -117,7 +130,9 @@ impl Drop for Ovs {
 /// The version of Open vSwitch here.
 pub fn version() -> Result<String, String> {
     let text = ran(Command::new(DAEMON).arg("--version"))?;
-    let word = text.split_whitespace().find(|w| w.starts_with(|c: char| c.is_ascii_digit()));
+    let word = text
+        .split_whitespace()
+        .find(|w| w.starts_with(|c: char| c.is_ascii_digit()));
     Ok(word.unwrap_or("unknown").to_owned())
 }
 

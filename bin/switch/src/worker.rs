@@ -194,6 +194,13 @@ impl Worker {
         }
     }
 
+    /// Looks at a slot again, as when the epoll set names it.
+    pub fn wake(&mut self, slot: Slot) {
+        if let Some(attached) = self.attached.as_mut() {
+            attached.wake(slot);
+        }
+    }
+
     /// Does what vhost helpers say.
     fn hear_guests(&mut self) {
         while let Some(attached) = self.attached.as_mut()

@@ -164,10 +164,11 @@ pub fn attach_producer(
     Ok(Sender { ring, bell })
 }
 
-pub(crate) fn consumer_end(
-    fds: &ConsumerFds,
-    geometry: &Geometry,
-) -> Result<ConsumerEnd, AttachError> {
+/// The reading end's memory alone, for a ring of another shape to be tried in.
+///
+/// # Errors
+/// [`AttachError`].
+pub fn consumer_end(fds: &ConsumerFds, geometry: &Geometry) -> Result<ConsumerEnd, AttachError> {
     check_shape(fds.data.as_fd(), fds.consumer.as_fd(), geometry)?;
     let end = ConsumerEnd::map(fds.data.as_fd(), fds.consumer.as_fd(), geometry)?;
     if !geometry.agrees_with(&end.header()) && guard!("channel-header") {
@@ -176,10 +177,11 @@ pub(crate) fn consumer_end(
     Ok(end)
 }
 
-pub(crate) fn producer_end(
-    fds: &ProducerFds,
-    geometry: &Geometry,
-) -> Result<ProducerEnd, AttachError> {
+/// The writing end's memory alone, for a ring of another shape to be tried in.
+///
+/// # Errors
+/// [`AttachError`].
+pub fn producer_end(fds: &ProducerFds, geometry: &Geometry) -> Result<ProducerEnd, AttachError> {
     check_shape(fds.data.as_fd(), fds.consumer.as_fd(), geometry)?;
     let end = ProducerEnd::map(fds.data.as_fd(), fds.consumer.as_fd(), geometry)?;
     if !geometry.agrees_with(&end.header()) && guard!("channel-header") {

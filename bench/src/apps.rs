@@ -1,0 +1,243 @@
+//! `bench apps`: nginx with a page of 11.3 KB and memcached between two namespaces, ours by
+//! taps, against a Linux bridge and Open vSwitch in user space in its best configuration.
+
+use crate::Options;
+use crate::pairs::{Kind, Pair};
+use crate::peer::busy_s;
+use crate::results::Figure;
+use crate::tcp::{Came, against};
+use e2e::Ended;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+/// Bytes of the page.
+const PAGE: usize = 11_300;
+/// The loads: its name, requests at a time (0 = memcached).
+const LOADS: [(&str, u32); 3] = [
+    ("nginx c=100", 100),
+    ("nginx c=1000", 1000),
+    ("memcached", 0),
+];
+
+/// Runs it.
+pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
+    for program in ["nginx", "ab", "memcached", "memcaslap"] {
+        if !is_there(program) {
+            let why = format!("peer missing: {program}");
+            return Ok(["apps.vs_bridge", "apps.vs_ovs"]
+                .map(|id| Figure::missing(id, &why))
+                .into());
+        }
+    }
+    let folder = e2e::private_folder("bulkhead-apps-")?;
+    let figures = measured(options, &folder);
+    let _ = std::fs::remove_dir_all(&folder);
+    figures
+}
+
+fn is_there(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin".into()])
+        .any(|folder| folder.join(program).is_file())
+}
+
+fn measured(options: &Options, folder: &Path) -> Result<Vec<Figure>, String> {
+    let requests = match (options.smoke, options.quick) {
+        (true, _) => 1_000,
+        (_, true) => 2_000,
+        _ => 16_000,
+    };
+    let turns = options.runs(9, 2);
+    let ours = Pair::ours(&[])?;
+    if options.hindered {
+        crate::hinder::without_offloads(&ours.a.name, "eth0")?;
+    }
+    let mut figures = vec![worst(
+        "apps.vs_bridge",
+        turns,
+        folder,
+        &ours,
+        &Pair::bridge()?,
+        requests,
+    )?];
+    let load = |pair: &Pair| once(pair, folder, 100, requests);
+    // Which of its configurations is the better one shows in a run of each.
+    let mut best: Option<(f64, Pair)> = None;
+    let mut why = String::new();
+    for kind in [Kind::Tso, Kind::Afxdp] {
+        let tried = Pair::ovs(kind).and_then(|pair| {
+            pair.reaches()?;
+            Ok((load(&pair)?.value, pair))
+        });
+        match tried {
+            Ok(tried) if best.as_ref().is_none_or(|(value, _)| tried.0 > *value) => {
+                best = Some(tried);
+            }
+            Ok(_) => {}
+            Err(error) => why = error,
+        }
+    }
+    figures.push(match best {
+        Some((_, ovs)) => worst("apps.vs_ovs", turns, folder, &ours, &ovs, requests)?,
+        None => Figure::missing("apps.vs_ovs", &why),
+    });
+    Ok(figures)
+}
+
+/// The figure of the load at which ours is worst, and what each came to.
+fn worst(
+    id: &str,
+    turns: usize,
+    folder: &Path,
+    ours: &Pair,
+    peer: &Pair,
+    requests: u32,
+) -> Result<Figure, String> {
+    ours.reaches()?;
+    peer.reaches()?;
+    let mut all = Vec::new();
+    for (name, at_a_time) in LOADS {
+        let load = |pair: &Pair| once(pair, folder, at_a_time, requests);
+        all.push((name, against(id, ours, peer, turns, load)?));
+    }
+    let least = all.iter().min_by(|a, b| a.1.value.total_cmp(&b.1.value));
+    let (name, figure) = least.ok_or("no load")?;
+    let mut figure = figure.clone().note(format!(
+        "the worst of nginx ({PAGE} B) at c=100 and c=1000 by ab, and memcached by memcaslap, which is {name}; servers core 0, clients core 1; requests or transactions a second, CPU of the whole machine a million"
+    ));
+    for (name, one) in &all {
+        let key = name.replace([' ', '='], "_");
+        figure = figure
+            .ours(&format!("ratio_{key}"), one.value)
+            .ours(&key, one.ours["per_s"].clone())
+            .ours(&format!("cpu_s_{key}"), one.ours["cpu_s"].clone())
+            .peer(&key, one.peer["per_s"].clone())
+            .peer(&format!("cpu_s_{key}"), one.peer["cpu_s"].clone());
+    }
+    Ok(figure)
+}
+
+/// One run of a load.
+fn once(pair: &Pair, folder: &Path, at_a_time: u32, requests: u32) -> Result<Came, String> {
+    match at_a_time {
+        0 => memcached(pair, requests),
+        n => nginx(pair, folder, n, requests),
+    }
+}
+
+fn nginx(pair: &Pair, folder: &Path, at_a_time: u32, requests: u32) -> Result<Came, String> {
+    let here = folder.display();
+    let conf = format!(
+        "worker_processes 1; worker_rlimit_nofile 8192; pid {here}/pid; error_log {here}/err; daemon off; user root;
+events {{ worker_connections 4096; }}
+http {{ access_log off; sendfile on; tcp_nopush on; default_type text/html;
+ client_body_temp_path {here}/1; proxy_temp_path {here}/2; fastcgi_temp_path {here}/3; uwsgi_temp_path {here}/4; scgi_temp_path {here}/5;
+ server {{ listen {}:80 backlog=4096; root {here}/www; }} }}
+",
+        pair.address
+    );
+    std::fs::create_dir_all(folder.join("www"))
+        .and_then(|()| std::fs::write(folder.join("www/index.html"), vec![b'x'; PAGE]))
+        .and_then(|()| std::fs::write(folder.join("conf"), conf))
+        .map_err(|e| e.to_string())?;
+    pair.b.sh("sysctl -qw net.core.somaxconn=4096")?;
+    let mut server = pair.command(true, 0, "nginx");
+    server.arg("-c").arg(folder.join("conf"));
+    server.stdout(Stdio::null()).stderr(Stdio::null());
+    // `ip`, `taskset` and nginx become each other: the child is nginx's master.
+    let mut server = Ended(server.spawn().map_err(|e| format!("nginx: {e}"))?);
+    std::thread::sleep(Duration::from_millis(300));
+    let before = busy_s();
+    let mut ab = pair.command(false, 1, "ab");
+    ab.args([
+        "-q",
+        "-r",
+        "-c",
+        &at_a_time.to_string(),
+        "-n",
+        &requests.to_string(),
+    ]);
+    ab.arg(format!("http://{}/index.html", pair.address));
+    let output = ab.output().map_err(|e| format!("ab: {e}"))?;
+    let cpu = busy_s() - before;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    server.end();
+    let number = |after: &str| number_after(&text, after);
+    let (Some(rate), Some(done)) = (number("Requests per second:"), number("Complete requests:"))
+    else {
+        return Err(format!(
+            "ab: {text}{}",
+            String::from_utf8_lossy(&output.stderr)
+        ));
+    };
+    match number("Failed requests:") {
+        Some(failed) if failed > done / 1000.0 => Err(format!("ab: {failed} of {done} failed")),
+        _ => Ok(Came {
+            value: rate,
+            unit: "per_s",
+            cpu: cpu / done * 1e6,
+        }),
+    }
+}
+
+fn memcached(pair: &Pair, requests: u32) -> Result<Came, String> {
+    let mut server = pair.command(true, 0, "memcached");
+    server.args(["-u", "nobody", "-t", "1", "-m", "256", "-l", pair.address]);
+    server.args(["-p", "11211", "-U", "0"]);
+    server.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut server = Ended(server.spawn().map_err(|e| format!("memcached: {e}"))?);
+    std::thread::sleep(Duration::from_millis(300));
+    let before = busy_s();
+    let mut client = pair.command(false, 1, "memcaslap");
+    let seconds = if requests > 10_000 { "2s" } else { "1s" };
+    client.args([
+        "-s",
+        &format!("{}:11211", pair.address),
+        "-t",
+        seconds,
+        "-T",
+        "1",
+        "-c",
+        "16",
+    ]);
+    let output = client.output().map_err(|e| format!("memcaslap: {e}"))?;
+    let cpu = busy_s() - before;
+    server.end();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let (Some(rate), Some(done)) = (number_after(&text, "TPS:"), number_after(&text, "Ops:"))
+    else {
+        return Err(format!(
+            "memcaslap: {text}{}",
+            String::from_utf8_lossy(&output.stderr)
+        ));
+    };
+    Ok(Came {
+        value: rate,
+        unit: "per_s",
+        cpu: cpu / done * 1e6,
+    })
+}
+
+fn number_after(text: &str, after: &str) -> Option<f64> {
+    let rest = text.split(after).nth(1)?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_as_the_programs_print_them() {
+        let ab = "Complete requests:      8000\nFailed requests:        0\nRequests per second:    12178.40 [#/sec] (mean)\n";
+        assert_eq!(number_after(ab, "Requests per second:"), Some(12178.4));
+        let line = "Run time: 2.0s Ops: 169422 TPS: 84700 Net_rate: 88.1M/s";
+        assert_eq!(
+            (number_after(line, "TPS:"), number_after(line, "Ops:")),
+            (Some(84700.0), Some(169422.0))
+        );
+        assert_eq!(number_after(line, "nothing"), None);
+    }
+}

@@ -1,0 +1,181 @@
+//! Two namespaces and what joins them: our switch, a Linux bridge, Open vSwitch in user
+//! space. What is measured between them runs with its server on core 0 and its client on
+//! core 1 unless said otherwise.
+
+use crate::load::ovs::{self, Ovs, ran};
+use e2e::{Instance, Namespace};
+use std::process::{Command, Stdio};
+
+/// Two of them.
+pub struct Pair {
+    /// The client's namespace.
+    pub a: Namespace,
+    /// The server's.
+    pub b: Namespace,
+    /// The server's address.
+    pub address: &'static str,
+    /// What joins them, with its version.
+    pub name: String,
+    /// Our switch's process.
+    pub switch: Option<u32>,
+    // Dropped behind the namespaces.
+    _joined: Joined,
+}
+
+#[expect(dead_code, reason = "they are kept for as long as the pair is")]
+enum Joined {
+    Ours(Box<Instance>),
+    Bridge(Namespace),
+    Ovs(Box<Ovs>),
+}
+
+/// How Open vSwitch has its ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `userspace-tso-enable`, the namespaces' offloads left on.
+    Tso,
+    /// AF_XDP ports; offloads off, which it has not.
+    Afxdp,
+}
+
+impl Pair {
+    /// Joined by our switch, by a tap each; `tenant` are more settings of the tenant.
+    pub fn ours(tenant: &[&str]) -> Result<Pair, String> {
+        let (a, b) = (Namespace::make()?, Namespace::make()?);
+        let instance = Instance::start()?;
+        let mut text = String::from("version: 1\ntenants:\n  - name: red\n");
+        for line in tenant {
+            text += &format!("    {line}\n");
+        }
+        text += "    subnets: [{ name: lan, prefixes: [10.9.0.0/24], gateway: [10.9.0.254] }]\n    endpoints:\n";
+        for (name, host, at) in [("a", 1, &a), ("b", 2, &b)] {
+            text += &format!(
+                "      - {{ name: {name}, subnet: lan, addresses: [10.9.0.{host}], attach: {{ tap: {{ namespace: {}, interface: eth0 }} }} }}\n",
+                at.name
+            );
+        }
+        instance.apply(&text)?;
+        let switch = Some(instance.pid("red")?);
+        Ok(Pair {
+            a,
+            b,
+            address: "10.9.0.2",
+            name: format!(
+                "bulkhead, tap, {}",
+                match tenant {
+                    [] => "adaptive".to_owned(),
+                    words => words.join(", "),
+                }
+            ),
+            switch,
+            _joined: Joined::Ours(Box::new(instance)),
+        })
+    }
+
+    /// Joined by veth and a bridge in a third namespace.
+    pub fn bridge() -> Result<Pair, String> {
+        let middle = Namespace::make()?;
+        middle.ip("link add br0 type bridge")?;
+        middle.ip("link set br0 up")?;
+        let (a, b) = veths(&middle)?;
+        for port in ["pa", "pb"] {
+            middle.ip(&format!("link set {port} master br0"))?;
+        }
+        let kernel = ran(Command::new("uname").arg("-r"))?;
+        Ok(Pair {
+            a,
+            b,
+            address: "10.9.0.2",
+            name: format!("Linux {} bridge, veth", kernel.trim()),
+            switch: None,
+            _joined: Joined::Bridge(middle),
+        })
+    }
+
+    /// Joined by veth and Open vSwitch in user space.
+    pub fn ovs(kind: Kind) -> Result<Pair, String> {
+        let mut settings = vec!["other_config:pmd-cpu-mask=0x1"];
+        if kind == Kind::Tso {
+            settings.push("other_config:userspace-tso-enable=true");
+        }
+        let ovs = Ovs::start(&settings)?;
+        let (a, b) = veths(&ovs.namespace)?;
+        for (port, at) in [("pa", &a), ("pb", &b)] {
+            let mut words = vec!["add-port", "br0", port];
+            if kind == Kind::Afxdp {
+                without_offloads(at)?;
+                words.extend(["--", "set", "Interface", port, "type=afxdp"]);
+                words.push("options:xdp-mode=best-effort");
+            }
+            ovs.vsctl(&words)?;
+            let error = ovs.vsctl(&["get", "Interface", port, "error"])?;
+            if error.trim() != "[]" {
+                return Err(format!("peer missing: Open vSwitch, {kind:?}: {error}"));
+            }
+        }
+        // As the peers' notes have it: its main thread on the server's core.
+        ran(Command::new("taskset").args(["-a", "-p", "-c", "0", &ovs.id().to_string()]))?;
+        let name = match kind {
+            Kind::Tso => format!("OVS {} userspace-tso, veth", ovs::version()?),
+            Kind::Afxdp => format!("OVS {} afxdp, veth", ovs::version()?),
+        };
+        Ok(Pair {
+            a,
+            b,
+            address: "10.9.0.2",
+            name,
+            switch: None,
+            _joined: Joined::Ovs(Box::new(ovs)),
+        })
+    }
+
+    /// A command in the client's (`false`) or server's namespace on a core.
+    pub fn command(&self, server: bool, core: usize, program: &str) -> Command {
+        let at = if server { &self.b } else { &self.a };
+        let mut command = Command::new("ip");
+        command
+            .args(["netns", "exec", &at.name, "taskset", "-c"])
+            .arg(core.to_string())
+            .arg(program)
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Waits until a ping is answered.
+    pub fn reaches(&self) -> Result<(), String> {
+        for _ in 0..40 {
+            let mut ping = self.command(false, 1, "ping");
+            ping.args(["-c", "1", "-W", "1", "-q", self.address]);
+            let done = ping.stdout(Stdio::null()).stderr(Stdio::null()).status();
+            if done.is_ok_and(|status| status.success()) {
+                return Ok(());
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        Err(format!("{}: no ping is answered", self.name))
+    }
+}
+
+fn without_offloads(at: &Namespace) -> Result<(), String> {
+    let said = at.sh("ethtool -K eth0 tx off tso off gso off gro off sg off")?;
+    // It complains of those that follow from others, and of itself where it is not there.
+    match said.code {
+        126 | 127 => Err(format!("peer missing: ethtool: {}", said.err)),
+        _ => Ok(()),
+    }
+}
+
+/// The two namespaces, a veth each whose other end, `pa` or `pb`, is in the middle.
+fn veths(middle: &Namespace) -> Result<(Namespace, Namespace), String> {
+    let (a, b) = (Namespace::make()?, Namespace::make()?);
+    for (at, port, host) in [(&a, "pa", 1), (&b, "pb", 2)] {
+        at.ip(&format!(
+            "link add eth0 type veth peer name {port} netns {}",
+            middle.name
+        ))?;
+        at.ip(&format!("addr add 10.9.0.{host}/24 dev eth0"))?;
+        at.ip("link set eth0 up")?;
+        middle.ip(&format!("link set {port} up"))?;
+    }
+    Ok((a, b))
+}
