@@ -1,6 +1,7 @@
-//! Virtual machines as tenants' endpoints: real QEMU guests.
+//! Virtual machines as tenants' endpoints: real QEMU guests, and DPDK's virtio-user.
 
 use e2e::machine::Machine;
+use e2e::virtio_user::{Reflector, reflected};
 use e2e::{Instance, Namespace, unique};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -30,6 +31,10 @@ tenants:
 /// Takes what comes to port 5001 and says how much it was.
 const TAKE: &str = "nc -l -p 5001 > /tmp/got; echo TOOK $(stat -c %s /tmp/got)";
 
+fn mac(name: &str) -> &'static str {
+    if name == "vm1" { MACS[0] } else { MACS[1] }
+}
+
 struct Home {
     instance: Instance,
     app: Namespace,
@@ -44,11 +49,21 @@ fn home() -> Home {
 
 impl Home {
     fn boot(&self, name: &str, device: &str, script: &str) -> Machine {
-        let socket = self.instance.run_dir().join("vhost/red");
-        let socket = socket.join(format!("{name}.sock"));
-        let mac = if name == "vm1" { MACS[0] } else { MACS[1] };
+        let (socket, mac) = (self.socket(name), mac(name));
         let folder = self.instance.folder();
         Machine::boot(folder, name, (&socket, mac), device, script).unwrap()
+    }
+
+    fn socket(&self, name: &str) -> std::path::PathBuf {
+        let folder = self.instance.run_dir().join("vhost/red");
+        folder.join(format!("{name}.sock"))
+    }
+
+    /// Frames that an endpoint has received, and sent.
+    fn counted(&self, name: &str) -> (u64, u64) {
+        let endpoint = self.instance.endpoint("red", name).unwrap();
+        let count = |which: &str| endpoint["counters"][which].as_u64().unwrap_or(0);
+        (count("tx_frames"), count("rx_frames"))
     }
 
     fn restarts(&self) -> u64 {
@@ -156,6 +171,51 @@ fn a_switch_that_dies_costs_a_machine_no_link_and_no_connection() {
         taker.wait().unwrap();
         assert_eq!(out.trim(), (256 << 16).to_string(), "{features}");
     }
+}
+
+#[test]
+fn virtio_user_passes_frames_both_ways_by_every_kind_and_number_of_queues() {
+    let home = home();
+    let kinds = [
+        ("vm1", 1, ""),
+        ("vm1", 1, ",packed_vq=1"),
+        ("vm1", 1, ",in_order=0,mrg_rxbuf=0"),
+        ("vm2", 2, ""),
+        ("vm2", 2, ",packed_vq=1"),
+        // Fewer than there may be.
+        ("vm2", 1, ",packed_vq=1,in_order=0"),
+    ];
+    for (name, queues, device) in kinds {
+        let what = format!("{name} {queues} {device}");
+        let address = if name == "vm1" {
+            "10.1.1.10"
+        } else {
+            "10.1.1.11"
+        };
+        let six = address.replace("10.1.1.", "fd00:1::");
+        let card = (&*home.socket(name), mac(name));
+        let before = home.counted(name);
+        let reflector = Reflector::start(card, queues, device).unwrap();
+        let (flows, rounds) = (16, 10);
+        for target in [address, &six] {
+            let back = reflected(&home.app.name, target, flows, rounds).unwrap();
+            assert_eq!(back, usize::from(flows) * rounds, "{what} {target}");
+        }
+        let counted = reflector.end().unwrap();
+        let after = home.counted(name);
+        let count = |what: &str| counted.get(what).copied().unwrap_or(0);
+        let (mut received, mut sent) = (0, 0);
+        for queue in 0..queues {
+            let of = |way: &str| count(&format!("{way}_q{queue}_good_packets"));
+            // Each flow keeps to its queue, and they are spread.
+            assert!(of("rx") >= 2 * rounds as u64, "{what}: {counted:?}");
+            (received, sent) = (received + of("rx"), sent + of("tx"));
+        }
+        assert!(received >= 320 && sent >= 320, "{what}: {counted:?}");
+        assert_eq!(after.0 - before.0, received, "{what}: all that it got");
+        assert_eq!(after.1 - before.1, sent, "{what}: all that it sent");
+    }
+    assert_eq!(home.restarts(), 0, "no switch died");
 }
 
 /// A front end's request, and what is answered: `None`, it was disconnected.

@@ -7,3 +7,4 @@ mod honest;
 mod hostile;
 mod net;
 mod recovery;
+mod steering;
