@@ -1,9 +1,10 @@
 //! Virtual machines as tenants' endpoints: real QEMU guests, and DPDK's virtio-user.
 
-use e2e::machine::Machine;
+use e2e::machine::{Machine, Setup};
 use e2e::virtio_user::{Reflector, reflected};
-use e2e::{Instance, Namespace, unique};
+use e2e::{Instance, Namespace, enter, leave_to, unique};
 use std::io::{Read, Write};
+use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -214,6 +215,77 @@ fn virtio_user_passes_frames_both_ways_by_every_kind_and_number_of_queues() {
         assert!(received >= 320 && sent >= 320, "{what}: {counted:?}");
         assert_eq!(after.0 - before.0, received, "{what}: all that it got");
         assert_eq!(after.1 - before.1, sent, "{what}: all that it sent");
+    }
+    assert_eq!(home.restarts(), 0, "no switch died");
+}
+
+/// Sends datagrams from so many ports of a namespace, in so many rounds.
+fn send_to(namespace: &str, target: &str, ports: usize, rounds: usize) -> Result<(), String> {
+    let home = enter(namespace)?;
+    let sockets: Result<Vec<_>, _> = (0..ports).map(|_| UdpSocket::bind("0.0.0.0:0")).collect();
+    leave_to(&home)?;
+    for socket in sockets.iter().flatten().cycle().take(ports * rounds) {
+        let sent = socket.send_to(b"here", target);
+        sent.map_err(|error| error.to_string())?;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    sockets.map(|_| ()).map_err(|error| error.to_string())
+}
+
+/// Frames by queue that `ethtool -S` told between two marks of a console.
+fn by_queue(console: &str, from: &str, to: &str) -> Vec<u64> {
+    let part = console.split(from).nth(1).and_then(|c| c.split(to).next());
+    let lines = part.unwrap_or_default().lines();
+    let count = |line: &str| line.trim().split_once("_packets: ")?.1.parse().ok();
+    lines.filter_map(count).collect()
+}
+
+#[test]
+fn a_machine_of_two_processors_uses_two_pairs_of_queues_or_one() {
+    let home = home();
+    let script = "ip addr add 10.1.1.11/24 dev eth0\n\
+        got() { cat /sys/class/net/eth0/statistics/rx_packets; }\n\
+        more() { was=$(got); echo $1; n=0; while [ $(($(got) - was)) -lt $2 ] && [ $n -lt 300 ]; \
+        do sleep 0.1; n=$((n+1)); done; [ $n -lt 300 ] && echo CAME $1; }\n\
+        told() { ethtool -S eth0 | grep '[01]_packets'; echo $1; }\n\
+        for cpu in 1 2; do taskset $cpu ping -q -c 20 -i 0.05 10.1.1.12; done\n\
+        more BOTH 320; told TOLD\n\
+        ethtool -L eth0 combined 1 && more ONE 320; told AGAIN\n\
+        ethtool -L eth0 combined 2; more TWO 320\n\
+        for cpu in 1 2; do taskset $cpu ping -q -c 20 -i 0.05 10.1.1.12; done; told LAST\n";
+    for device in ["", ",packed=on"] {
+        let mut machine = Machine::start(&Setup {
+            folder: home.instance.folder(),
+            name: "vm2",
+            socket: &home.socket("vm2"),
+            mac: MACS[1],
+            device,
+            queues: 2,
+            modules: &[],
+            programs: &["ethtool"],
+            arguments: &[],
+            script,
+        })
+        .unwrap();
+        for mark in ["BOTH", "ONE", "TWO"] {
+            machine.wait_for(&format!("\n{mark}\n"), PATIENCE).unwrap();
+            send_to(&home.app.name, "10.1.1.11:9", 64, 5).unwrap();
+        }
+        let console = machine.wait_for("ENDED", PATIENCE).unwrap();
+        for mark in ["CAME BOTH", "CAME ONE", "CAME TWO"] {
+            assert!(console.contains(mark), "{device} {mark}: {console}");
+        }
+        assert_eq!(console.matches(" 0% packet loss").count(), 4, "{console}");
+        let all = [
+            ("CAME BOTH", "TOLD"),
+            ("CAME ONE", "AGAIN"),
+            ("CAME TWO", "LAST"),
+        ];
+        let [both, one, two] = all.map(|(from, to)| by_queue(&console, from, to));
+        // Received by the first and the second, sent by the first and the second.
+        assert!(both.iter().all(|n| *n >= 20) && both.len() == 4, "{both:?}");
+        assert_eq!(one.len(), 2, "there is no second: {one:?}");
+        assert!(two[1] >= both[1] + 50 && two[3] >= both[3] + 15, "{two:?}");
     }
     assert_eq!(home.restarts(), 0, "no switch died");
 }

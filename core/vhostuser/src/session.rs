@@ -216,21 +216,28 @@ impl<Fd> Session<Fd> {
                 let regions = table(request, payload, fds)?;
                 Answer::Done(self.set_memory(device, regions)?)
             }
+            // QEMU says each region once for every pair of queues.
             Request::AddMemReg => {
                 descriptors(fds.len() == 1)?;
                 let region = shaped::<SingleRegion>(request, payload)?.region;
+                let is_there = self.regions.iter().any(|(r, _)| *r == region);
+                if is_there && guard!("vhost-region-twice") {
+                    return Ok(Answer::Done(Ok(())));
+                }
                 let mut regions = core::mem::take(&mut self.regions);
                 regions.extend(fds.pop().map(|fd| (region, fd)));
                 Answer::Done(self.set_memory(device, regions)?)
             }
             Request::RemMemReg => {
                 let region = shaped::<SingleRegion>(request, payload)?.region;
-                let mut regions = core::mem::take(&mut self.regions);
-                let same = |r: &MemoryRegion| {
+                let same = |(r, _): &(MemoryRegion, Fd)| {
                     (r.guest, r.size, r.user) == (region.guest, region.size, region.user)
                 };
-                let at = regions.iter().position(|(r, _)| same(r));
-                regions.remove(at.ok_or(Fault::Memory)?);
+                let Some(at) = self.regions.iter().position(same) else {
+                    return Ok(Answer::Done(Ok(())));
+                };
+                let mut regions = core::mem::take(&mut self.regions);
+                regions.remove(at);
                 Answer::Done(self.set_memory(device, regions)?)
             }
             Request::SetLogBase => {

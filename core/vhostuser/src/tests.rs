@@ -253,11 +253,18 @@ fn regions_come_and_go_one_by_one() {
     assert!(front.told.running.contains_key(&1));
     front.say(Request::RemMemReg, &one(&HIGH), &[]).unwrap();
     assert_eq!(front.told.mapped.as_ref().unwrap().1, [LOW]);
-    let twice = front.say(Request::AddMemReg, &one(&LOW), &[3]);
-    assert_eq!(twice, Err(Fault::Memory));
-    let mut front = Front::new(1);
-    let gone = front.say(Request::RemMemReg, &one(&HIGH), &[]);
-    assert_eq!(gone, Err(Fault::Memory));
+    // QEMU says both once for every pair of queues: nothing stops for it.
+    front.told.stand = 9;
+    front.say(Request::AddMemReg, &one(&LOW), &[3]).unwrap();
+    front.say(Request::RemMemReg, &one(&HIGH), &[]).unwrap();
+    assert_eq!(front.told.mapped.as_ref().unwrap().1, [LOW]);
+    assert_eq!(front.told.running[&1].stand.unwrap().used, 0);
+    let other = MemoryRegion {
+        size: LOW.size / 2,
+        ..LOW
+    };
+    let overlaps = front.say(Request::AddMemReg, &one(&other), &[3]);
+    assert_eq!(overlaps, Err(Fault::Memory));
 }
 
 #[test]
