@@ -4,6 +4,7 @@
 pub mod frames;
 mod instance;
 pub mod machine;
+pub mod monitor;
 mod namespace;
 pub mod outside;
 mod stage;

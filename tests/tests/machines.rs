@@ -1,10 +1,13 @@
 //! Virtual machines as tenants' endpoints: real QEMU guests, and DPDK's virtio-user.
 
 use e2e::machine::{Machine, Setup};
+use e2e::monitor::Monitor;
 use e2e::virtio_user::{Reflector, reflected};
 use e2e::{Instance, Namespace, enter, leave_to, unique};
-use std::io::{Read, Write};
+use serde_json::json;
+use std::io::{IoSlice, Read, Write};
 use std::net::UdpSocket;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -130,7 +133,7 @@ fn machines_get_an_address_and_talk_to_each_other_and_to_a_namespace() {
 fn a_switch_that_dies_costs_a_machine_no_link_and_no_connection() {
     let home = home();
     for (device, features) in [("", "split"), (",packed=on", "packed")] {
-        let mut taker = home
+        let taker = home
             .app
             .command("timeout 120 socat -u TCP-LISTEN:5001,reuseaddr - | wc -c")
             .stdout(std::process::Stdio::piped())
@@ -156,22 +159,153 @@ fn a_switch_that_dies_costs_a_machine_no_link_and_no_connection() {
         let console = machine.wait_for("ENDED", PATIENCE).unwrap();
         assert!(console.contains("STEADY"), "{features}: {console}");
         assert!(console.contains("SENT"), "{features}: {console}");
-        let line = console.lines().find(|l| l.contains("packets transmitted"));
-        let received: u32 = line
-            .and_then(|l| l.split(", ").nth(1)?.split(' ').next()?.parse().ok())
-            .unwrap();
         // What was in a ring at a death may be lost, and what came during the outage.
-        assert!(received >= 54, "{features}: {console}");
-        let mut out = String::new();
-        taker
-            .stdout
-            .take()
-            .unwrap()
-            .read_to_string(&mut out)
-            .unwrap();
-        taker.wait().unwrap();
-        assert_eq!(out.trim(), (256 << 16).to_string(), "{features}");
+        assert!(received(&console) >= 54, "{features}: {console}");
+        assert_eq!(printed(taker).trim(), (256 << 16).to_string(), "{features}");
     }
+}
+
+/// How many answers a `ping` got, of its line of sums.
+fn received(console: &str) -> u32 {
+    let line = console.lines().find(|l| l.contains("packets transmitted"));
+    line.and_then(|l| l.split(", ").nth(1)?.split(' ').next()?.parse().ok())
+        .unwrap_or(0)
+}
+
+/// What a command printed, once it has ended.
+fn printed(mut child: std::process::Child) -> String {
+    let mut out = String::new();
+    if let Some(mut pipe) = child.stdout.take() {
+        pipe.read_to_string(&mut out).unwrap();
+    }
+    assert!(child.wait().unwrap().success());
+    out
+}
+
+#[test]
+fn a_helper_that_dies_costs_a_machine_a_moment_and_no_connection() {
+    let home = home();
+    for (device, kind) in [("", "split"), (",packed=on", "packed")] {
+        let taker = home
+            .app
+            .command("timeout 120 socat -u TCP-LISTEN:5001,reuseaddr - | sha256sum")
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let script = "ip addr add 10.1.1.10/24 dev eth0\n\
+             cp /sys/class/net/eth0/carrier_changes /tmp/before\n\
+             dd if=/dev/urandom bs=64k count=200 of=/tmp/sent 2>/dev/null\n\
+             (nc 10.1.1.12 5001 < /tmp/sent; echo SENT) &\n\
+             ping -c 120 -i 0.1 10.1.1.12; wait; sha256sum /tmp/sent\n\
+             echo CHANGES $(($(cat /sys/class/net/eth0/carrier_changes) - $(cat /tmp/before)))\n";
+        let mut machine = home.boot("vm1", device, script);
+        for seq in ["seq=5 ", "seq=55 "] {
+            machine.wait_for(seq, PATIENCE).unwrap();
+            // That of the other endpoint too: which is which, nobody says.
+            home.instance.kill_all("bulkhead-vhost");
+        }
+        let console = machine.wait_for("ENDED", PATIENCE).unwrap();
+        // The link is down until QEMU has connected again, once each time.
+        assert!(console.contains("CHANGES 4\n"), "{kind}: {console}");
+        assert!(console.contains("SENT"), "{kind}: {console}");
+        assert!(
+            !console.contains("DUP!"),
+            "{kind}: nothing twice: {console}"
+        );
+        assert!(received(&console) >= 70, "{kind}: {console}");
+        let whole = printed(taker);
+        let sum = whole.split(' ').next().unwrap();
+        assert!(console.contains(sum), "{kind}: {whole} {console}");
+    }
+    assert_eq!(home.restarts(), 0, "no switch died");
+}
+
+#[test]
+fn a_machine_moves_while_it_talks_and_keeps_its_connections() {
+    let home = home();
+    let folder = home.instance.folder();
+    for (device, kind) in [("", "split"), (",packed=on", "packed")] {
+        // Both ways at once: what comes is written into the guest's memory by the switch,
+        // and is wrong there if it does not know of it.
+        let taker = home
+            .app
+            .command("timeout 120 socat -u TCP-LISTEN:5001,reuseaddr - | sha256sum")
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let source = "head -c 13107200 /dev/urandom > $T; sha256sum < $T; \
+             for n in $(seq 800); do dd bs=16k count=1 2>/dev/null; sleep 0.015; done \
+             < $T | timeout 120 socat -u - TCP-LISTEN:5002,reuseaddr; rm $T";
+        let source = source.replace("$T", &folder.join("sent").display().to_string());
+        let giver = home
+            .app
+            .command(&source)
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let script = "ip addr add 10.1.1.10/24 dev eth0\n\
+             dd if=/dev/urandom bs=16k count=800 of=/tmp/sent 2>/dev/null\n\
+             ping -c 200 -i 0.1 10.1.1.12 > /tmp/ping &\n\
+             (for n in $(seq 800); do dd bs=16k count=1 2>/dev/null; sleep 0.01; done \
+              < /tmp/sent | nc 10.1.1.12 5001; echo SENT) &\n\
+             nc 10.1.1.12 5002 | sha256sum\n\
+             wait; sha256sum /tmp/sent; tail -3 /tmp/ping\n";
+        let files = ["source.qmp", "target.qmp", "moves"].map(|name| folder.join(name));
+        let [source_qmp, target_qmp, moves] = &files;
+        let monitor =
+            |path: &std::path::Path| format!("unix:{},server=on,wait=off", path.display());
+        let setup = Setup {
+            folder,
+            name: "vm1",
+            socket: &home.socket("vm1"),
+            mac: MACS[0],
+            device,
+            queues: 1,
+            modules: &[],
+            programs: &[],
+            arguments: &["-qmp", &monitor(source_qmp)],
+            script,
+        };
+        let mut machine = Machine::start(&setup).unwrap();
+        machine.wait_for("BOOTED", PATIENCE).unwrap();
+        let incoming = format!("unix:{}", moves.display());
+        let mut target = Machine::start(&Setup {
+            name: "vm1-there",
+            arguments: &["-qmp", &monitor(target_qmp), "-incoming", &incoming],
+            ..setup
+        })
+        .unwrap();
+        drop(Monitor::connect(target_qmp).unwrap());
+        let mut monitor = Monitor::connect(source_qmp).unwrap();
+        // Once it is there it says so to its subnet.
+        let hears =
+            "timeout 100 tcpdump -n -i eth0 -c 3 'arp[6:2]=1 and arp[14:4]=arp[24:4]' 2>/dev/null";
+        let mut hears = home.app.command(hears).spawn().unwrap();
+        let said = monitor.migrate(moves, 10 << 20, PATIENCE).unwrap();
+        // It was written to while it was copied, more than once.
+        assert!(said["ram"]["dirty-sync-count"].as_u64() > Some(2), "{said}");
+        let _ = monitor.ask("quit", json!({}));
+        let there = target.wait_for("ENDED", PATIENCE).unwrap();
+        let here = machine.console();
+        let (taken, given) = (printed(taker), printed(giver));
+        for (way, whole) in [("out", taken), ("in", given)] {
+            let sum = whole.split(' ').next().unwrap();
+            assert!(
+                there.contains(sum) && !here.contains(sum),
+                "{kind} {way}: {whole} {there}"
+            );
+        }
+        assert!(there.contains("SENT"), "{kind}: {there}");
+        assert!(
+            received(&there) >= 180 && !there.contains("DUP!"),
+            "{kind}: {there}"
+        );
+        assert!(hears.wait().unwrap().success(), "{kind}: no announcement");
+        for file in files {
+            let _ = std::fs::remove_file(file);
+        }
+    }
+    assert_eq!(home.restarts(), 0, "no switch died");
 }
 
 #[test]
@@ -356,5 +490,58 @@ fn a_front_end_that_talks_nonsense_is_disconnected_and_the_next_is_served() {
     home.instance.kill_program("bulkhead-vhost");
     drop(held);
     connect();
+    assert_eq!(home.restarts(), 0, "no switch died");
+}
+
+/// A table of one region of memory, said by a front end.
+fn says_its_memory(socket: &UnixStream) {
+    let memory = rustix::fs::memfd_create("vm", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&memory, 1 << 20).unwrap();
+    let mut bytes = Vec::new();
+    for word in [5u32, 1, 40, 1, 0] {
+        bytes.extend_from_slice(&word.to_ne_bytes());
+    }
+    for word in [0u64, 1 << 20, 1 << 40, 0] {
+        bytes.extend_from_slice(&word.to_ne_bytes());
+    }
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
+    let fds = [memory.as_fd()];
+    control.push(rustix::net::SendAncillaryMessage::ScmRights(&fds));
+    let flags = rustix::net::SendFlags::empty();
+    rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, flags).unwrap();
+}
+
+#[test]
+fn a_second_front_end_takes_nothing_from_the_first() {
+    let home = home();
+    let card = (&*home.socket("vm1"), MACS[0]);
+    let reflector = Reflector::start(card, 1, "").unwrap();
+    let passes = || reflected(&home.app.name, "10.1.1.10", 2, 5).unwrap() == 10;
+    assert!(passes());
+    let connect = || {
+        let mut socket = UnixStream::connect(home.socket("vm1")).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert!(asked(&mut socket, 1, 1, &[]).is_some(), "it is answered");
+        socket
+    };
+    for _ in 0..3 {
+        let mut second = connect();
+        says_its_memory(&second);
+        assert_eq!(asked(&mut second, 1, 1, &[]), None, "it is turned away");
+        let mut second = connect();
+        assert_eq!(asked(&mut second, 77, 1, &[]), None, "so is nonsense");
+        assert!(passes());
+    }
+    let said = "a second front end wanted the guest's interface";
+    let counted = reflector.end().unwrap();
+    assert_eq!(counted["rx_errors"], 0);
+    // Now there is nobody else.
+    let mut next = connect();
+    says_its_memory(&next);
+    assert!(asked(&mut next, 1, 1, &[]).is_some());
+    home.instance.kill_all("bulkhead-vhost");
+    home.instance.until(PATIENCE, |i| i.log().contains(said));
+    assert!(home.instance.log().contains(said));
     assert_eq!(home.restarts(), 0, "no switch died");
 }
