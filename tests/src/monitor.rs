@@ -68,30 +68,47 @@ impl Monitor {
         }
     }
 
-    /// Moves the machine to whoever waits there, at so many bytes a second; what it says
-    /// of that when it is done.
+    /// Begins to move the machine to whoever waits there, at so many bytes a second.
+    ///
+    /// # Errors
+    /// It refuses.
+    pub fn migrate(&mut self, to: &Path, bandwidth: u64) -> Result<(), String> {
+        let limit = json!({"max-bandwidth": bandwidth});
+        self.ask("migrate-set-parameters", limit)?;
+        let to = json!({"uri": format!("unix:{}", to.display())});
+        self.ask("migrate", to).map(|_| ())
+    }
+
+    /// Waits until memory is being copied.
+    ///
+    /// # Errors
+    /// It is not within 20 s.
+    pub fn copies(&mut self) -> Result<(), String> {
+        let begun = |said: &Value| said["ram"]["transferred"].as_u64() > Some(1 << 20);
+        self.until(Duration::from_secs(20), begun).map(|_| ())
+    }
+
+    /// Waits until it has moved; what it says of that.
     ///
     /// # Errors
     /// It failed, or takes longer than `patience`.
-    pub fn migrate(
+    pub fn migrated(&mut self, patience: Duration) -> Result<Value, String> {
+        self.until(patience, |said| said["status"] == "completed")
+    }
+
+    fn until(
         &mut self,
-        to: &Path,
-        bandwidth: u64,
         patience: Duration,
+        holds: impl Fn(&Value) -> bool,
     ) -> Result<Value, String> {
-        self.ask(
-            "migrate-set-parameters",
-            json!({"max-bandwidth": bandwidth}),
-        )?;
-        self.ask("migrate", json!({"uri": format!("unix:{}", to.display())}))?;
         let end = Instant::now() + patience;
         loop {
             let said = self.ask("query-migrate", json!({}))?;
-            match said["status"].as_str() {
-                Some("completed") => return Ok(said),
-                Some("failed" | "cancelled") => return Err(said.to_string()),
-                _ if Instant::now() > end => return Err(said.to_string()),
-                _ => std::thread::sleep(Duration::from_millis(50)),
+            let over = matches!(said["status"].as_str(), Some("failed" | "cancelled"));
+            match holds(&said) {
+                true => return Ok(said),
+                false if over || Instant::now() > end => return Err(said.to_string()),
+                false => std::thread::sleep(Duration::from_millis(50)),
             }
         }
     }

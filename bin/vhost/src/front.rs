@@ -39,6 +39,12 @@ pub enum Over {
     /// It wanted an interface that another front end has.
     #[error("a second front end wanted the guest's interface while the first one's queues run")]
     Second,
+    /// Its memory is a file that can make who reads it wait.
+    #[error("the guest's memory or log is no memfd, nor a file of tmpfs or of huge pages")]
+    Memory,
+    /// What its driver kicks can make who waits for it wait longer.
+    #[error("the guest's driver kicks what is neither an eventfd nor a pipe")]
+    Kick,
     /// The switch ended its queues.
     #[error("the guest's driver made {0}")]
     Driver(Breach),

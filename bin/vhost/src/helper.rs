@@ -4,7 +4,8 @@ use crate::front::{Asked, Front, Over};
 use crate::link::{Line, Link, Own};
 use command::verbs::{AddPort, GuestBroken, GuestCall, PORT_VHOST, Quit, ServeGuest};
 use command::{Message, verbs::GUEST_QUEUES};
-use rustix::event::{PollFd, PollFlags, poll};
+use guard::guard;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use seqpacket::{Fds, Socket};
@@ -45,15 +46,16 @@ struct Ready {
 
 impl Helper {
     /// One that knows nobody but the supervisor.
-    pub fn new(control: Socket) -> Helper {
-        Helper {
+    pub fn new(control: Socket) -> std::io::Result<Helper> {
+        let ours = control.as_fd().try_clone_to_owned()?;
+        Ok(Helper {
             control,
             listener: None,
             serve: ServeGuest::default(),
             fronts: [const { None }; FRONTS],
-            link: Link::new(),
+            link: Link::new(ours),
             said: false,
-        }
+        })
     }
 
     /// Runs until it is told to end, or nobody is left to tell it.
@@ -266,8 +268,7 @@ impl Helper {
         }
     }
 
-    /// Calls drivers: writes a one to what they handed over. Where that waits, this
-    /// process does, and nobody else's.
+    /// Calls the drivers of queues.
     fn call(&self, queues: u32) {
         let holder = self.link.holder().and_then(|place| self.fronts.get(place));
         let Some(Some(served)) = holder else {
@@ -275,9 +276,23 @@ impl Helper {
         };
         for queue in (0..GUEST_QUEUES).filter(|n| queues >> n & 1 == 1) {
             if let Some(fd) = served.own.caller(queue) {
-                let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+                call(fd);
             }
         }
+    }
+}
+
+/// Calls a driver: writes a one to what it handed over. What is full has a call in it that
+/// nobody has heard yet. Who fills it in between makes this process wait, and nobody else's.
+fn call(fd: BorrowedFd<'_>) {
+    let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let has_room = poll(&mut polled, Some(&now)).is_ok_and(|n| n > 0);
+    if has_room || !guard!("vhost-full-call") {
+        let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
     }
 }
 
@@ -287,12 +302,37 @@ fn answer(
     line: &mut Line<'_>,
     asked: Asked,
 ) -> Result<(), Over> {
-    let reply = session.handle(line, asked.header, &asked.payload, asked.fds)?;
-    if line.own.refused {
-        return Err(Over::Second);
+    let reply = session.handle(line, asked.header, &asked.payload, asked.fds);
+    if let Some(over) = line.own.over.take() {
+        return Err(over);
     }
-    match reply {
+    match reply? {
         Some(reply) => front.answer(&reply.bytes, reply.fd.as_ref().map(AsFd::as_fd)),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{EventfdFlags, eventfd};
+    use std::time::Duration;
+
+    #[test]
+    fn a_call_that_nobody_hears_makes_nobody_wait() {
+        // Full, and who writes more waits.
+        let full = eventfd(0, EventfdFlags::empty()).unwrap();
+        rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        let (done, waits) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            call(full.as_fd());
+            let _ = done.send(());
+        });
+        assert_eq!(waits.recv_timeout(Duration::from_secs(5)), Ok(()));
+        let heard = eventfd(0, EventfdFlags::empty()).unwrap();
+        call(heard.as_fd());
+        let mut count = [0; 8];
+        rustix::io::read(&heard, &mut count).unwrap();
+        assert_eq!(u64::from_ne_bytes(count), 1);
     }
 }

@@ -1,12 +1,14 @@
 //! The switch that runs the queues, or the place where the next one will be; and which
 //! front end it runs them for.
 
+use crate::front::Over;
 use command::Message;
 use command::message::Body;
 use command::verbs::{
     GUEST_QUEUES, GUEST_REGIONS, GuestDone, GuestHalt, GuestLog, GuestMap, GuestRun, GuestUnmap,
 };
 use guard::guard;
+use rustix::io::Errno;
 use seqpacket::{Error, Socket};
 use shm::{Words, sparse_file};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,6 +20,13 @@ use virtqueue::Stand;
 /// that does neither is killed by the supervisor in this time.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// What `fstatfs` says of files that are memory.
+const TMPFS: i64 = 0x0102_1994;
+const HUGETLBFS: i64 = 0x9584_58f6;
+/// And of eventfds and the like, and of pipes.
+const ANONYMOUS: i64 = 0x0904_1934;
+const PIPEFS: i64 = 0x5049_5045;
+
 /// The switch.
 pub struct Link {
     socket: Option<Socket>,
@@ -25,6 +34,8 @@ pub struct Link {
     /// as its own tenant's guest goes. Behind them a word each of ours: which ring that is.
     page: Option<Words>,
     seq: u32,
+    /// Something of our own that can be waited for.
+    ours: OwnedFd,
     /// The place of the front end whose memory is mapped.
     holder: Option<usize>,
 }
@@ -37,8 +48,8 @@ pub struct Own {
     files: Vec<(u64, u64, [u64; 3])>,
     /// The file that it has kept for us.
     keepsake: Option<[u64; 2]>,
-    /// It wanted the interface while another had it.
-    pub refused: bool,
+    /// Why it is to be cut off, where its session does not say that.
+    pub over: Option<Over>,
 }
 
 impl Own {
@@ -78,12 +89,13 @@ impl Own {
 }
 
 impl Link {
-    /// Nobody yet.
-    pub fn new() -> Link {
+    /// Nobody yet. `ours`: something of our own that can be waited for.
+    pub fn new(ours: OwnedFd) -> Link {
         Link {
             socket: None,
             page: None,
             seq: 0,
+            ours,
             holder: None,
         }
     }
@@ -187,6 +199,25 @@ pub struct Line<'a> {
     pub is_taken: bool,
 }
 
+/// Whether what a driver kicks can be waited for at once, whatever is behind it: an eventfd
+/// or a pipe. Others may ask somebody first, who need not answer; and so may what a set of
+/// them (epoll) holds.
+fn is_doorbell(fd: &OwnedFd, ours: &OwnedFd) -> bool {
+    match rustix::fs::fstatfs(fd).map(|stat| stat.f_type) {
+        Ok(PIPEFS) => true,
+        // Only a set can be told to forget what never was in it.
+        Ok(ANONYMOUS) => rustix::event::epoll::delete(fd, ours) == Err(Errno::INVAL),
+        _ => false,
+    }
+}
+
+/// Whether a file is memory: a page of any other may come from somebody who does not give
+/// it, and the switch would wait for it.
+fn is_memory(fd: &OwnedFd) -> bool {
+    let kind = rustix::fs::fstatfs(fd).map(|stat| stat.f_type);
+    kind.is_ok_and(|kind| kind == TMPFS || kind == HUGETLBFS)
+}
+
 fn file(fd: &OwnedFd) -> [u64; 2] {
     rustix::fs::fstat(fd).map_or([0, 0], |stat| [stat.st_dev, stat.st_ino])
 }
@@ -200,7 +231,11 @@ impl Device for Line<'_> {
 
     fn map(&mut self, features: u64, regions: &[(MemoryRegion, OwnedFd)]) -> Result<(), Failed> {
         if self.is_taken && guard!("vhost-one-runs") {
-            self.own.refused = true;
+            self.own.over = Some(Over::Second);
+            return Err(Failed);
+        }
+        if !regions.iter().all(|(_, fd)| is_memory(fd)) && guard!("vhost-memory-waits") {
+            self.own.over = Some(Over::Memory);
             return Err(Failed);
         }
         let mut body = GuestMap {
@@ -236,6 +271,11 @@ impl Device for Line<'_> {
     }
 
     fn run(&mut self, setup: &QueueSetup, kick: Option<&OwnedFd>) -> Result<(), Failed> {
+        let waits = kick.is_some_and(|kick| !is_doorbell(kick, &self.link.ours));
+        if waits && guard!("vhost-kick-waits") {
+            self.own.over = Some(Over::Kick);
+            return Err(Failed);
+        }
         if let Some(stand) = setup.stand {
             let ring = self.own.ring(setup);
             // One that runs on was left so by a helper that died, or a connection that
@@ -271,6 +311,10 @@ impl Device for Line<'_> {
     }
 
     fn log(&mut self, size: u64, offset: u64, fd: Option<&OwnedFd>) -> Result<(), Failed> {
+        if !fd.is_none_or(is_memory) && guard!("vhost-log-waits") {
+            self.own.over = Some(Over::Memory);
+            return Err(Failed);
+        }
         if !self.is_mapped() {
             return Ok(());
         }

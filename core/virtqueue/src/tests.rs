@@ -3,6 +3,7 @@
 
 mod driver;
 mod fences;
+mod fickle;
 mod honest;
 mod hostile;
 mod net;

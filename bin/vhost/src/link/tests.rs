@@ -38,7 +38,7 @@ impl Rig {
         Rig {
             memory: sparse_file("memory", 1 << 16).unwrap(),
             page: memory_file("page", 4096).unwrap(),
-            link: Link::new(),
+            link: Link::new(rustix::pipe::pipe().unwrap().0),
             own: Own::default(),
         }
         .helper()
@@ -46,7 +46,7 @@ impl Rig {
 
     /// Another helper, that knows what is in the page.
     fn helper(mut self) -> Rig {
-        self.link = Link::new();
+        self.link = Link::new(rustix::pipe::pipe().unwrap().0);
         let page = self.page.try_clone().unwrap();
         self.link.page = Some(Words::map_whole(page).unwrap());
         self.own = Own::default();
@@ -157,7 +157,7 @@ fn the_interface_is_one_front_ends_at_a_time() {
         };
         let mapped = line.map(0, &[(region, file.try_clone().unwrap())]);
         assert_eq!(mapped.is_err(), is_taken);
-        assert!(line.own.refused);
+        assert!(matches!(line.own.over, Some(Over::Second)));
         assert_eq!(line.is_mapped(), !is_taken);
         // What only the other one is to hear is not said for this one.
         assert_eq!(line.log(4096, 0, None), Ok(()));
@@ -168,4 +168,50 @@ fn the_interface_is_one_front_ends_at_a_time() {
     assert_eq!(rig.link.holder(), Some(1));
     rig.link.leave(1);
     assert_eq!(rig.link.holder(), None);
+}
+
+#[test]
+fn memory_that_could_make_the_switch_wait_is_refused() {
+    let mut rig = Rig::new();
+    let region = MemoryRegion {
+        guest: 0,
+        size: 4096,
+        user: 0,
+        offset: 0,
+    };
+    // Of no file system of memory: what is behind it may be anybody's.
+    let file = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
+    let memory = rig.memory.try_clone().unwrap();
+    let mut line = rig.line();
+    assert_eq!(
+        line.map(0, &[(region, memory), (region, file)]),
+        Err(Failed)
+    );
+    assert!(matches!(line.own.over, Some(Over::Memory)));
+    assert!(!line.is_mapped());
+}
+
+#[test]
+fn what_could_make_the_switch_wait_is_not_kicked_nor_noted_in() {
+    use rustix::event::{EventfdFlags, epoll, eventfd};
+    let mut rig = Rig::new();
+    rig.run(&setup(7, 7));
+    let bell = eventfd(0, EventfdFlags::empty()).unwrap();
+    let (pipe, _end) = rustix::pipe::pipe().unwrap();
+    for good in [&bell, &pipe] {
+        assert_eq!(rig.line().run(&setup(7, 7), Some(good)), Ok(()));
+    }
+    // A set of bells says of itself what the least of them says.
+    let set = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let file = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
+    let memory = rig.memory.try_clone().unwrap();
+    for bad in [&set, &file, &memory] {
+        let mut line = rig.line();
+        assert_eq!(line.run(&setup(7, 7), Some(bad)), Err(Failed));
+        assert!(matches!(line.own.over, Some(Over::Kick)));
+    }
+    let mut line = rig.line();
+    assert_eq!(line.log(4096, 0, Some(&file)), Err(Failed));
+    assert!(matches!(line.own.over, Some(Over::Memory)));
+    assert_eq!(line.log(4096, 0, Some(&memory)), Ok(()));
 }
