@@ -177,6 +177,16 @@ impl Instance {
     /// # Panics
     /// There is none.
     pub fn kill_program(&self, program: &str) {
+        let first = self.running(program).into_iter().next();
+        signal_kill(first.unwrap_or_else(|| panic!("no {program} below the keeper")));
+    }
+
+    /// Kills all of a program's processes.
+    pub fn kill_all(&self, program: &str) {
+        self.running(program).into_iter().for_each(signal_kill);
+    }
+
+    fn running(&self, program: &str) -> Vec<u32> {
         let below = |pid: u32| -> Vec<u32> {
             let list = format!("/proc/{pid}/task/{pid}/children");
             let children = std::fs::read_to_string(list).unwrap_or_default();
@@ -193,8 +203,7 @@ impl Instance {
             let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
             String::from_utf8_lossy(first).rsplit('/').next() == Some(program)
         };
-        let pid = all.collect::<Vec<u32>>().into_iter().find(runs);
-        signal_kill(pid.unwrap_or_else(|| panic!("no {program} below the keeper")));
+        all.collect::<Vec<u32>>().into_iter().filter(runs).collect()
     }
 
     /// What `status` says of an endpoint.

@@ -4,10 +4,12 @@
 pub mod frames;
 mod instance;
 pub mod machine;
+pub mod monitor;
 mod namespace;
 pub mod outside;
 mod stage;
 pub mod talk;
+pub mod virtio_user;
 
 pub use instance::{Instance, program};
 pub use namespace::{Ended, Namespace, Said, enter, leave_to, private_folder, unique};

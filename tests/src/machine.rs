@@ -32,6 +32,8 @@ echo BOOTED
 echo ENDED
 poweroff -f
 "#;
+/// What its kernel is told.
+const APPENDED: &str = "console=ttyS0 quiet panic=-1 nokaslr mitigations=off";
 /// Sets what a DHCP server offers.
 const DHCP: &str = r#"#!/bin/busybox sh
 [ "$1" = bound ] || exit 0
@@ -46,6 +48,31 @@ pub struct Machine {
     console: PathBuf,
 }
 
+/// What a machine is like.
+#[derive(Clone, Copy)]
+pub struct Setup<'a> {
+    /// Where its files go, and their names' beginning.
+    pub folder: &'a Path,
+    /// Its name.
+    pub name: &'a str,
+    /// The vhost-user socket that its network interface is.
+    pub socket: &'a Path,
+    /// The interface's MAC.
+    pub mac: &'a str,
+    /// More for QEMU's virtio-net-pci, as `,packed=on`.
+    pub device: &'a str,
+    /// Pairs of queues; it has as many processors.
+    pub queues: u32,
+    /// Modules of its kernel besides those for the interface.
+    pub modules: &'a [&'a str],
+    /// Programs of this host that it has.
+    pub programs: &'a [&'a str],
+    /// More for QEMU.
+    pub arguments: &'a [&'a str],
+    /// What it runs once its interface is up.
+    pub script: &'a str,
+}
+
 impl Machine {
     /// Boots one whose network interface is this vhost-user socket. `device`: more for
     /// QEMU's virtio-net-pci, as `,packed=on`. `folder` is the caller's own.
@@ -56,44 +83,62 @@ impl Machine {
         device: &str,
         script: &str,
     ) -> Result<Machine, String> {
+        Machine::start(&Setup {
+            folder,
+            name,
+            socket,
+            mac,
+            device,
+            queues: 1,
+            modules: &[],
+            programs: &[],
+            arguments: &[],
+            script,
+        })
+    }
+
+    /// Boots one.
+    ///
+    /// # Errors
+    /// A program, the kernel or a module is not there.
+    pub fn start(setup: &Setup<'_>) -> Result<Machine, String> {
         let kernel = kernel()?;
-        let image = folder.join(format!("{name}.cpio"));
-        pack(folder, name, script, &image)?;
-        let console = folder.join(format!("{name}.console"));
+        let file = |kind: &str| setup.folder.join(format!("{}.{kind}", setup.name));
+        let image = file("cpio");
+        pack(setup, &file("root"), &image)?;
+        let console = file("console");
+        // One of the same name that was there before has said what it has said.
+        let _ = std::fs::remove_file(&console);
+        let (queues, mac) = (setup.queues, setup.mac);
+        let several = match queues {
+            1 => "",
+            _ => ",mq=on",
+        };
         let mut qemu = Command::new("qemu-system-x86_64");
         qemu.args(["-accel", "tcg,tb-size=64", "-cpu", "max", "-M", "pc"])
-            .args([
-                "-m",
-                "128M",
-                "-smp",
-                "1",
-                "-display",
-                "none",
-                "-nodefaults",
-                "-no-reboot",
-            ])
+            .args(["-m", "128M", "-display", "none", "-nodefaults"])
+            .args(["-no-reboot", "-smp", &queues.to_string()])
             .args([Path::new("-kernel"), kernel, Path::new("-initrd"), &image])
             .args(["-object", "memory-backend-memfd,id=mem,size=128M,share=on"])
             .args(["-numa", "node,memdev=mem", "-chardev"])
             .arg(format!(
                 "socket,id=c0,path={},reconnect=1",
-                socket.display()
+                setup.socket.display()
             ))
-            .args([
-                "-netdev",
-                "vhost-user,id=n0,chardev=c0,vhostforce=on",
-                "-device",
-            ])
-            // With MSI-X this QEMU dies when the driver starts a vhost-user device.
+            .arg("-netdev")
             .arg(format!(
-                "virtio-net-pci,netdev=n0,mac={mac},romfile=,vectors=0{device}"
+                "vhost-user,id=n0,chardev=c0,vhostforce=on,queues={queues}"
+            ))
+            // With MSI-X this QEMU dies when the driver starts a vhost-user device.
+            .arg("-device")
+            .arg(format!(
+                "virtio-net-pci,netdev=n0,mac={mac},romfile=,vectors=0{several}{}",
+                setup.device
             ))
             .arg("-serial")
             .arg(format!("file:{}", console.display()))
-            .args([
-                "-append",
-                "console=ttyS0 quiet panic=-1 nokaslr mitigations=off",
-            ])
+            .args(["-append", APPENDED])
+            .args(setup.arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::null());
         let process = qemu
@@ -178,12 +223,11 @@ fn installed() -> Result<(PathBuf, PathBuf), String> {
 }
 
 /// Packs what the machine boots into.
-fn pack(folder: &Path, name: &str, script: &str, image: &Path) -> Result<(), String> {
+fn pack(setup: &Setup<'_>, root: &Path, image: &Path) -> Result<(), String> {
     let says = |what: &str| {
         let what = what.to_owned();
         move |error: std::io::Error| format!("{what}: {error}")
     };
-    let root = folder.join(format!("{name}.root"));
     for part in ["bin", "m", "dev", "proc", "sys", "tmp"] {
         std::fs::create_dir_all(root.join(part)).map_err(says(part))?;
     }
@@ -191,13 +235,18 @@ fn pack(folder: &Path, name: &str, script: &str, image: &Path) -> Result<(), Str
     let busybox = busybox.iter().find(|path| Path::new(path).exists());
     let busybox = busybox.ok_or("no busybox: apt-get install busybox-static")?;
     std::fs::copy(busybox, root.join("bin/busybox")).map_err(says("busybox"))?;
+    for program in setup.programs {
+        copy_program(program, root)?;
+    }
     let (_, modules) = installed()?;
-    for module in MODULES {
+    let wanted: Vec<&str> = MODULES.iter().chain(setup.modules).copied().collect();
+    for module in &wanted {
         let file = format!("{module}.ko");
         let from = find(&modules, &file).ok_or_else(|| format!("no module {file}"))?;
         std::fs::copy(from, root.join("m").join(&file)).map_err(says(&file))?;
     }
-    let init = INIT.replace("MODULES", &MODULES.join(" "));
+    let init = INIT.replace("MODULES", &wanted.join(" "));
+    let script = setup.script;
     for (file, text) in [("init", init.as_str()), ("dhcp", DHCP), ("script", script)] {
         let path = root.join(file);
         std::fs::write(&path, text).map_err(says(file))?;
@@ -207,13 +256,32 @@ fn pack(folder: &Path, name: &str, script: &str, image: &Path) -> Result<(), Str
     let target = std::fs::File::create(image).map_err(says("the image"))?;
     let packed = Command::new("sh")
         .args(["-c", "find . | cpio --quiet -o -H newc"])
-        .current_dir(&root)
+        .current_dir(root)
         .stdout(target)
         .status()
         .map_err(says("cpio"))?;
     match packed.success() {
         true => Ok(()),
         false => Err("cpio failed: apt-get install cpio".into()),
+    }
+}
+
+/// Copies a program of this host, with the libraries that it names.
+fn copy_program(program: &str, root: &Path) -> Result<(), String> {
+    // Each where it is looked for.
+    let line = format!(
+        "set -e; p=$(command -v {program}); cp $p bin/; \
+         ldd $p | grep -o '/[^ ]*' | while read lib; do \
+         mkdir -p .$(dirname $lib); cp -L $lib .$lib; done"
+    );
+    let copied = Command::new("sh")
+        .args(["-c", &line])
+        .current_dir(root)
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .status();
+    match copied {
+        Ok(status) if status.success() => Ok(()),
+        _ => Err(format!("{program} is not installed")),
     }
 }
 

@@ -13,8 +13,8 @@ use switch::{
 use telemetry::counters::Counter;
 use telemetry::drops::DropReason;
 use telemetry::rules::Outcome;
-use virtqueue::GuestMemory;
 use virtqueue::net::{GuestFrame, PutError};
+use virtqueue::{GuestMemory, flow_of};
 use wire::offload::{MAX_FRAME, RawOffload};
 
 /// Where the ingress frame lies.
@@ -387,19 +387,6 @@ fn put(result: Result<(), PutError>) -> Fate {
         // Its own next batch says what it did.
         Err(PutError::Breach(_)) => Fate::Lost(DropReason::PortClosed),
     }
-}
-
-/// A number of the flow that a frame belongs to, to choose a guest's queue by: of its
-/// addresses and ports, wherever these are in the first bytes behind the MACs.
-fn flow_of(head: &[u8]) -> u32 {
-    let words = head.get(14..54).unwrap_or(head).chunks_exact(4);
-    let fold = |all: u32, word: &[u8]| {
-        let word = word
-            .first_chunk()
-            .map_or(0, |bytes| u32::from_ne_bytes(*bytes));
-        all.rotate_left(5) ^ word
-    };
-    words.skip(2).fold(0, fold).wrapping_mul(0x9e37_79b1) >> 16
 }
 
 /// Whether a frame's destination is broadcast or multicast.

@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendFlags, recvmsg, sendmsg,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -36,6 +36,15 @@ pub enum Over {
     /// What its memory and rings were, a new switch cannot use.
     #[error("the guest's memory or a ring cannot be used any more")]
     Unusable,
+    /// It wanted an interface that another front end has.
+    #[error("a second front end wanted the guest's interface while the first one's queues run")]
+    Second,
+    /// Its memory is a file that can make who reads it wait.
+    #[error("the guest's memory or log is no memfd, nor a file of tmpfs or of huge pages")]
+    Memory,
+    /// What its driver kicks can make who waits for it wait longer.
+    #[error("the guest's driver kicks what is neither an eventfd nor a pipe")]
+    Kick,
     /// The switch ended its queues.
     #[error("the guest's driver made {0}")]
     Driver(Breach),
@@ -146,8 +155,13 @@ impl Front {
     }
 
     /// Answers. One that does not read has no use for its answers.
-    pub fn answer(&self, bytes: &[u8]) -> Result<(), Over> {
-        let mut control = SendAncillaryBuffer::default();
+    pub fn answer(&self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<(), Over> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fds: Vec<BorrowedFd<'_>> = fd.into_iter().collect();
+        if !fds.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(&fds));
+        }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         loop {
             match sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut control, flags) {

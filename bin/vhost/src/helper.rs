@@ -1,10 +1,11 @@
 //! The process: the supervisor, a front end, a switch, and what goes between them.
 
 use crate::front::{Asked, Front, Over};
-use crate::link::Link;
+use crate::link::{Line, Link, Own};
 use command::verbs::{AddPort, GuestBroken, GuestCall, PORT_VHOST, Quit, ServeGuest};
 use command::{Message, verbs::GUEST_QUEUES};
-use rustix::event::{PollFd, PollFlags, poll};
+use guard::guard;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use seqpacket::{Fds, Socket};
@@ -13,33 +14,48 @@ use std::error::Error;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use vhostuser::Session;
 
+/// Front ends that are connected at a time: one whose queues run, and the one that takes
+/// them over, as at a machine's move from one process of its hypervisor to another.
+const FRONTS: usize = 2;
+
 /// One NIC's helper.
 pub struct Helper {
     control: Socket,
     listener: Option<OwnedFd>,
     serve: ServeGuest,
-    front: Option<(Front, Session<OwnedFd>)>,
+    fronts: [Option<Served>; FRONTS],
     link: Link,
+    /// A front end that was turned away has been spoken of.
+    said: bool,
+}
+
+/// A front end.
+struct Served {
+    front: Front,
+    session: Session<OwnedFd>,
+    own: Own,
 }
 
 /// Who has something to say.
 struct Ready {
     control: bool,
     listener: bool,
-    front: bool,
+    fronts: [bool; FRONTS],
     switch: bool,
 }
 
 impl Helper {
     /// One that knows nobody but the supervisor.
-    pub fn new(control: Socket) -> Helper {
-        Helper {
+    pub fn new(control: Socket) -> std::io::Result<Helper> {
+        let ours = control.as_fd().try_clone_to_owned()?;
+        Ok(Helper {
             control,
             listener: None,
             serve: ServeGuest::default(),
-            front: None,
-            link: Link::new(),
-        }
+            fronts: [const { None }; FRONTS],
+            link: Link::new(ours),
+            said: false,
+        })
     }
 
     /// Runs until it is told to end, or nobody is left to tell it.
@@ -53,8 +69,10 @@ impl Helper {
             if ready.switch {
                 self.hear_switch()?;
             }
-            if ready.front {
-                self.hear_front()?;
+            for place in 0..FRONTS {
+                if ready.fronts.get(place) == Some(&true) {
+                    self.hear_front(place)?;
+                }
             }
             if ready.listener {
                 self.accept();
@@ -63,11 +81,17 @@ impl Helper {
     }
 
     fn wait(&self) -> Result<Ready, Errno> {
-        let listener = self.listener.as_ref().filter(|_| self.front.is_none());
-        let watched: [Option<BorrowedFd<'_>>; 4] = [
+        let has_room = self.fronts.iter().any(Option::is_none);
+        let listener = self.listener.as_ref().filter(|_| has_room);
+        let front = |place: usize| {
+            let served = self.fronts.get(place)?.as_ref();
+            served.map(|served| served.front.as_fd())
+        };
+        let watched: [Option<BorrowedFd<'_>>; 5] = [
             Some(self.control.as_fd()),
             listener.map(AsFd::as_fd),
-            self.front.as_ref().map(|(front, _)| front.as_fd()),
+            front(0),
+            front(1),
             self.link.socket().map(AsFd::as_fd),
         ];
         let mut polled: Vec<PollFd<'_>> = watched
@@ -80,12 +104,12 @@ impl Helper {
             Err(errno) => return Err(errno),
         }
         let mut answers = polled.iter().map(|fd| !fd.revents().is_empty());
-        let [control, listener, front, switch] =
+        let [control, listener, first, second, switch] =
             watched.map(|fd| fd.is_some() && answers.next().unwrap_or(false));
         Ok(Ready {
             control,
             listener,
-            front,
+            fronts: [first, second],
             switch,
         })
     }
@@ -114,60 +138,109 @@ impl Helper {
         {
             let page = fds.next().and_then(|fd| Words::map_whole(fd).ok());
             self.link.join(Socket::from_fd(socket), page);
-            if let Some((_, session)) = &mut self.front
-                && session.again(&mut self.link).is_err()
-            {
-                return Err(self.end(Over::Unusable));
-            }
+            self.tell_again()?;
         }
         Ok(())
     }
 
+    /// Tells a new switch what the one before it knew.
+    fn tell_again(&mut self) -> Result<(), Over> {
+        let Some(place) = self.link.holder() else {
+            return Ok(());
+        };
+        let Some(Some(served)) = self.fronts.get_mut(place) else {
+            return Ok(());
+        };
+        let mut line = Line {
+            link: &mut self.link,
+            own: &mut served.own,
+            place,
+            is_taken: false,
+        };
+        match served.session.again(&mut line) {
+            Ok(()) => Ok(()),
+            Err(_) => Err(self.end(place, Over::Unusable)),
+        }
+    }
+
     fn accept(&mut self) {
-        let Some(listener) = &self.listener else {
+        let place = self.fronts.iter_mut().find(|front| front.is_none());
+        let (Some(listener), Some(place)) = (&self.listener, place) else {
             return;
         };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         if let Ok(socket) = accept_with(listener, flags) {
-            let session = Session::new(self.serve.pairs.max(1), self.serve.features);
-            self.front = Some((Front::new(socket), session));
+            *place = Some(Served {
+                front: Front::new(socket),
+                session: Session::new(self.serve.pairs.max(1), self.serve.features),
+                own: Own::default(),
+            });
         }
     }
 
     /// Requests that have come whole. Bound: what the socket holds.
-    fn hear_front(&mut self) -> Result<(), Over> {
+    fn hear_front(&mut self, place: usize) -> Result<(), Over> {
         loop {
-            let Some((front, session)) = &mut self.front else {
+            let others = self.fronts.iter().enumerate();
+            let runs = |(at, front): (usize, &Option<Served>)| {
+                at != place && front.as_ref().is_some_and(|served| served.session.runs())
+            };
+            let is_taken = others.into_iter().any(runs);
+            let Some(Some(served)) = self.fronts.get_mut(place) else {
                 return Ok(());
             };
-            let heard = match front.next() {
+            let mut line = Line {
+                link: &mut self.link,
+                own: &mut served.own,
+                place,
+                is_taken,
+            };
+            let heard = match served.front.next() {
                 Ok(None) => return Ok(()),
-                Ok(Some(asked)) => answer(front, session, &mut self.link, asked),
+                Ok(Some(asked)) => answer(&served.front, &mut served.session, &mut line, asked),
                 Err(over) => Err(over),
             };
             match heard {
                 Ok(()) => {}
                 Err(Over::Closed) => {
-                    self.leave();
+                    self.leave(place);
                     return Ok(());
                 }
-                Err(over) => return Err(self.end(over)),
+                Err(over) => return self.cut(place, over),
             }
         }
     }
 
-    /// Cuts the front end off. This process ends with it: what it says then stands in the
-    /// supervisor's log, and the next front end waits for the next helper.
-    fn end(&mut self, over: Over) -> Over {
-        self.leave();
+    /// Cuts a front end off. Where another has the interface, that one stays.
+    fn cut(&mut self, place: usize, over: Over) -> Result<(), Over> {
+        let holder = self.link.holder();
+        if holder.is_none_or(|holder| holder == place) {
+            return Err(self.end(place, over));
+        }
+        // Once is enough: what nobody reads would make us wait.
+        if !std::mem::replace(&mut self.said, true) {
+            confine::say!("bulkhead-vhost: {over}");
+        }
+        self.leave(place);
+        Ok(())
+    }
+
+    /// Cuts the front end off that has the interface, or nobody has. This process ends with
+    /// it: what it says then stands in the supervisor's log, and the next front end waits
+    /// for the next helper.
+    fn end(&mut self, place: usize, over: Over) -> Over {
+        self.leave(place);
+        self.link.forget();
         over
     }
 
     /// Forgets a front end.
-    fn leave(&mut self) {
+    fn leave(&mut self, place: usize) {
         // The switch unmaps before the front end can see that it is disconnected.
-        self.link.forget();
-        self.front = None;
+        self.link.leave(place);
+        if let Some(front) = self.fronts.get_mut(place) {
+            *front = None;
+        }
     }
 
     /// What the switch says unasked. Bound: what the socket holds.
@@ -182,7 +255,8 @@ impl Helper {
                     if let Some(body) = message.body::<GuestCall>() {
                         self.call(body.queues);
                     } else if let Some(body) = message.body::<GuestBroken>() {
-                        return Err(self.end(Over::broken(body.reason)));
+                        let place = self.link.holder().unwrap_or(0);
+                        return Err(self.end(place, Over::broken(body.reason)));
                     }
                 }
                 Err(seqpacket::Error::Malformed(_)) => {}
@@ -194,26 +268,71 @@ impl Helper {
         }
     }
 
-    /// Calls drivers: writes a one to what they handed over. Where that waits, this
-    /// process does, and nobody else's.
+    /// Calls the drivers of queues.
     fn call(&self, queues: u32) {
+        let holder = self.link.holder().and_then(|place| self.fronts.get(place));
+        let Some(Some(served)) = holder else {
+            return;
+        };
         for queue in (0..GUEST_QUEUES).filter(|n| queues >> n & 1 == 1) {
-            if let Some(fd) = self.link.caller(queue) {
-                let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+            if let Some(fd) = served.own.caller(queue) {
+                call(fd);
             }
         }
+    }
+}
+
+/// Calls a driver: writes a one to what it handed over. What is full has a call in it that
+/// nobody has heard yet. Who fills it in between makes this process wait, and nobody else's.
+fn call(fd: BorrowedFd<'_>) {
+    let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let has_room = poll(&mut polled, Some(&now)).is_ok_and(|n| n > 0);
+    if has_room || !guard!("vhost-full-call") {
+        let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
     }
 }
 
 fn answer(
     front: &Front,
     session: &mut Session<OwnedFd>,
-    link: &mut Link,
+    line: &mut Line<'_>,
     asked: Asked,
 ) -> Result<(), Over> {
-    let bytes = session.handle(link, asked.header, &asked.payload, asked.fds)?;
-    match bytes {
-        Some(bytes) => front.answer(&bytes),
+    let reply = session.handle(line, asked.header, &asked.payload, asked.fds);
+    if let Some(over) = line.own.over.take() {
+        return Err(over);
+    }
+    match reply? {
+        Some(reply) => front.answer(&reply.bytes, reply.fd.as_ref().map(AsFd::as_fd)),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{EventfdFlags, eventfd};
+    use std::time::Duration;
+
+    #[test]
+    fn a_call_that_nobody_hears_makes_nobody_wait() {
+        // Full, and who writes more waits.
+        let full = eventfd(0, EventfdFlags::empty()).unwrap();
+        rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        let (done, waits) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            call(full.as_fd());
+            let _ = done.send(());
+        });
+        assert_eq!(waits.recv_timeout(Duration::from_secs(5)), Ok(()));
+        let heard = eventfd(0, EventfdFlags::empty()).unwrap();
+        call(heard.as_fd());
+        let mut count = [0; 8];
+        rustix::io::read(&heard, &mut count).unwrap();
+        assert_eq!(u64::from_ne_bytes(count), 1);
     }
 }

@@ -29,5 +29,5 @@ fn main() -> ExitCode {
 
 fn run() -> Result<(), Box<dyn Error>> {
     let control = start(Profile::Vhost, ROLE_VHOST)?;
-    Helper::new(control).run()
+    Helper::new(control)?.run()
 }

@@ -14,7 +14,7 @@ mod tests;
 pub use request::{
     Fault, HEADER_BYTES, Header, MAX_PAYLOAD, MemoryRegion, REPLY, Request, VERSION,
 };
-pub use session::{Device, Failed, QueueSetup, Session};
+pub use session::{Device, Failed, QueueSetup, Reply, Session};
 
 /// Virtio features of the ring and the network device that are offered (Virtio 1.2, 5.1.3
 /// and 6).
@@ -37,6 +37,8 @@ pub mod features {
     pub const HOST_ECN: u64 = 1 << 13;
     /// Frames over several buffers.
     pub const MRG_RXBUF: u64 = 1 << 15;
+    /// The guest says where it is when it has moved.
+    pub const GUEST_ANNOUNCE: u64 = 1 << 21;
     /// Several pairs of queues.
     pub const MQ: u64 = 1 << 22;
     /// Written pages are noted.
@@ -68,6 +70,7 @@ pub mod features {
         | HOST_TSO6
         | HOST_ECN
         | MRG_RXBUF
+        | GUEST_ANNOUNCE
         | MQ
         | LOG_ALL
         | INDIRECT_DESC
@@ -88,6 +91,8 @@ pub mod protocol {
     pub const LOG_SHMFD: u64 = 1 << 1;
     /// Requests are acknowledged.
     pub const REPLY_ACK: u64 = 1 << 3;
+    /// The front end keeps what says which of its queues are under way.
+    pub const INFLIGHT_SHMFD: u64 = 1 << 12;
     /// The device can be reset.
     pub const RESET_DEVICE: u64 = 1 << 13;
     /// Regions of memory come and go one by one.
@@ -97,5 +102,5 @@ pub mod protocol {
 
     /// All that is offered.
     pub const OFFERED: u64 =
-        MQ | LOG_SHMFD | REPLY_ACK | RESET_DEVICE | CONFIGURE_MEM_SLOTS | STATUS;
+        MQ | LOG_SHMFD | REPLY_ACK | INFLIGHT_SHMFD | RESET_DEVICE | CONFIGURE_MEM_SLOTS | STATUS;
 }

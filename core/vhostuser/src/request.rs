@@ -149,6 +149,10 @@ requests! {
     GetQueueNum = 17,
     /// A queue may run, or not.
     SetVringEnable = 18,
+    /// Something to keep what is under way in.
+    GetInflightFd = 31,
+    /// This is what was kept.
+    SetInflightFd = 32,
     /// Everything as at first.
     ResetDevice = 34,
     /// How many regions?
@@ -213,6 +217,17 @@ pub(crate) struct VringAddress {
 pub(crate) struct Log {
     pub size: u64,
     pub offset: u64,
+}
+
+/// Where what is under way is kept.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct Inflight {
+    pub size: u64,
+    pub offset: u64,
+    pub queues: u16,
+    pub entries: u16,
+    pub padding: u32,
 }
 
 /// Reads a payload that has just this shape.

@@ -3,8 +3,8 @@
 use crate::features;
 use crate::protocol;
 use crate::request::{
-    Fault, Header, Log, MemoryRegion, REPLY, Request, SingleRegion, VERSION, VringAddress,
-    VringState, shaped,
+    Fault, Header, Inflight, Log, MemoryRegion, REPLY, Request, SingleRegion, VERSION,
+    VringAddress, VringState, shaped,
 };
 use guard::guard;
 use virtqueue::{Layout, MAX_SIZE, Stand};
@@ -16,6 +16,10 @@ const REGIONS: usize = 8;
 const NO_DESCRIPTOR: u64 = 1 << 8;
 /// And the queue's number.
 const QUEUE: u64 = 0xff;
+/// Bytes of what a front end keeps for its next connection: that it has it is what counts.
+const KEPT_BYTES: u64 = 4096;
+/// Of QEMU's request for that, bytes: it leaves the padding out.
+const INFLIGHT_BYTES: usize = 20;
 
 /// It could not be done: the reason is the device's to tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,12 +34,26 @@ pub struct QueueSetup {
     pub layout: Layout,
     /// Where it goes on; `None`: where it was, which the device itself has noted.
     pub stand: Option<Stand>,
+    /// Where the front end has said that it begins. One that has lost its connection may
+    /// not know better and say the same again.
+    pub said: Stand,
+}
+
+/// What is answered, header and all, and the descriptor beside it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Reply<Fd> {
+    /// All of it.
+    pub bytes: Vec<u8>,
+    /// Most have none.
+    pub fd: Option<Fd>,
 }
 
 /// Who maps the memory and runs the queues. When a method returns, it is done.
 pub trait Device {
     /// A descriptor.
     type Fd;
+    /// Whether this connection's memory is mapped: another's may have come in its place.
+    fn is_mapped(&self) -> bool;
     /// Maps this memory, in place of what is mapped. No queue runs.
     ///
     /// # Errors
@@ -54,9 +72,16 @@ pub trait Device {
     ///
     /// # Errors
     /// The file cannot be mapped.
-    fn log(&mut self, size: u64, offset: u64, fd: Option<Self::Fd>) -> Result<(), Failed>;
+    fn log(&mut self, size: u64, offset: u64, fd: Option<&Self::Fd>) -> Result<(), Failed>;
     /// What calls a queue's driver from now on.
     fn call(&mut self, queue: u32, fd: Option<Self::Fd>);
+    /// A new file of so many bytes, by which its front end is known when it comes again.
+    ///
+    /// # Errors
+    /// There is none.
+    fn keepsake(&mut self, bytes: u64) -> Result<Self::Fd, Failed>;
+    /// The front end has this one.
+    fn knows(&mut self, keepsake: &Self::Fd);
 }
 
 /// A queue as the front end set it up.
@@ -65,6 +90,7 @@ struct Queue<Fd> {
     /// In the front end's own addresses.
     rings: Option<VringAddress>,
     stand: Option<Stand>,
+    said: Option<Stand>,
     kick: Option<Fd>,
     /// A kick was said, be it that there is none.
     started: bool,
@@ -78,6 +104,7 @@ impl<Fd> Default for Queue<Fd> {
             size: 0,
             rings: None,
             stand: None,
+            said: None,
             kick: None,
             started: false,
             enabled: false,
@@ -94,10 +121,12 @@ pub struct Session<Fd> {
     status: u64,
     regions: Vec<(MemoryRegion, Fd)>,
     queues: Vec<Queue<Fd>>,
+    /// Where written pages are noted: size, offset.
+    log: Option<(u64, u64, Fd)>,
 }
 
 /// What is answered.
-enum Answer {
+enum Answer<Fd> {
     /// Nothing, unless it was asked for: then whether it could be done.
     Done(Result<(), Failed>),
     /// A number.
@@ -106,6 +135,8 @@ enum Answer {
     Vring(VringState),
     /// Nothing: the request's own answer is that it was understood.
     Log,
+    /// Something to keep.
+    Keepsake(Inflight, Fd),
 }
 
 impl<Fd> Session<Fd> {
@@ -119,7 +150,13 @@ impl<Fd> Session<Fd> {
             status: 0,
             regions: Vec::new(),
             queues: (0..2 * pairs).map(|_| Queue::default()).collect(),
+            log: None,
         }
+    }
+
+    /// Whether one of its queues runs.
+    pub fn runs(&self) -> bool {
+        self.queues.iter().any(|queue| queue.running)
     }
 
     /// Does what a request asks; what is to be answered, header and all.
@@ -132,10 +169,10 @@ impl<Fd> Session<Fd> {
         header: Header,
         payload: &[u8],
         fds: Vec<Fd>,
-    ) -> Result<Option<Vec<u8>>, Fault> {
+    ) -> Result<Option<Reply<Fd>>, Fault> {
         let request = Request::from_number(header.request).ok_or(Fault::Unknown(header.request))?;
         let answer = self.answer(device, request, payload, fds)?;
-        let reply = |payload: &[u8]| {
+        let reply = |payload: &[u8], fd: Option<Fd>| {
             let header = Header {
                 request: header.request,
                 flags: VERSION | REPLY,
@@ -143,15 +180,20 @@ impl<Fd> Session<Fd> {
             };
             let mut bytes = header.as_bytes().to_vec();
             bytes.extend_from_slice(payload);
-            bytes
+            Some(Reply { bytes, fd })
         };
         let acknowledges = self.protocol & protocol::REPLY_ACK != 0 && header.wants_reply();
         Ok(match answer {
-            Answer::Number(number) => Some(reply(&number.to_ne_bytes())),
-            Answer::Vring(state) => Some(reply(state.as_bytes())),
-            Answer::Log => Some(reply(&[])),
+            Answer::Number(number) => reply(&number.to_ne_bytes(), None),
+            Answer::Vring(state) => reply(state.as_bytes(), None),
+            Answer::Log => reply(&[], None),
+            // As long as it was asked.
+            Answer::Keepsake(kept, fd) => reply(
+                kept.as_bytes().get(..payload.len()).unwrap_or(&[]),
+                Some(fd),
+            ),
             Answer::Done(done) if acknowledges => {
-                Some(reply(&u64::from(done.is_err()).to_ne_bytes()))
+                reply(&u64::from(done.is_err()).to_ne_bytes(), None)
             }
             Answer::Done(_) => None,
         })
@@ -163,7 +205,7 @@ impl<Fd> Session<Fd> {
         request: Request,
         payload: &[u8],
         mut fds: Vec<Fd>,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<Answer<Fd>, Fault> {
         let descriptors = |wanted: bool| match wanted {
             true => Ok(()),
             false => Err(Fault::Descriptors {
@@ -178,6 +220,7 @@ impl<Fd> Session<Fd> {
             | Request::RemMemReg
             | Request::SetLogBase
             | Request::SetLogFd
+            | Request::SetInflightFd
             | Request::SetVringKick
             | Request::SetVringCall
             | Request::SetVringErr => {}
@@ -216,30 +259,58 @@ impl<Fd> Session<Fd> {
                 let regions = table(request, payload, fds)?;
                 Answer::Done(self.set_memory(device, regions)?)
             }
+            // QEMU says each region once for every pair of queues.
             Request::AddMemReg => {
                 descriptors(fds.len() == 1)?;
                 let region = shaped::<SingleRegion>(request, payload)?.region;
+                let is_there = self.regions.iter().any(|(r, _)| *r == region);
+                if is_there && guard!("vhost-region-twice") {
+                    return Ok(Answer::Done(Ok(())));
+                }
                 let mut regions = core::mem::take(&mut self.regions);
                 regions.extend(fds.pop().map(|fd| (region, fd)));
                 Answer::Done(self.set_memory(device, regions)?)
             }
             Request::RemMemReg => {
                 let region = shaped::<SingleRegion>(request, payload)?.region;
-                let mut regions = core::mem::take(&mut self.regions);
-                let same = |r: &MemoryRegion| {
+                let same = |(r, _): &(MemoryRegion, Fd)| {
                     (r.guest, r.size, r.user) == (region.guest, region.size, region.user)
                 };
-                let at = regions.iter().position(|(r, _)| same(r));
-                regions.remove(at.ok_or(Fault::Memory)?);
+                let Some(at) = self.regions.iter().position(same) else {
+                    return Ok(Answer::Done(Ok(())));
+                };
+                let mut regions = core::mem::take(&mut self.regions);
+                regions.remove(at);
                 Answer::Done(self.set_memory(device, regions)?)
             }
             Request::SetLogBase => {
                 descriptors(fds.len() == 1)?;
                 let log = shaped::<Log>(request, payload)?;
-                match device.log(log.size, log.offset, fds.pop()) {
+                self.log = fds.pop().map(|fd| (log.size, log.offset, fd));
+                match self.log_again(device) {
                     Ok(()) => Answer::Log,
                     Err(Failed) => return Err(Fault::Memory),
                 }
+            }
+            Request::GetInflightFd => {
+                let asked = inflight(request, payload)?;
+                let kept = Inflight {
+                    size: KEPT_BYTES,
+                    offset: 0,
+                    ..asked
+                };
+                match device.keepsake(KEPT_BYTES) {
+                    Ok(fd) => Answer::Keepsake(kept, fd),
+                    Err(Failed) => return Err(Fault::Memory),
+                }
+            }
+            Request::SetInflightFd => {
+                descriptors(fds.len() == 1)?;
+                inflight(request, payload)?;
+                if let Some(keepsake) = fds.first() {
+                    device.knows(keepsake);
+                }
+                Answer::Done(Ok(()))
             }
             // Nobody is told of written pages: the bitmap is read in its own time.
             Request::SetLogFd => {
@@ -264,7 +335,8 @@ impl<Fd> Session<Fd> {
             Request::SetVringBase => {
                 let state = vring()?;
                 let stand = self.stand(state)?;
-                self.stopped(device, state.queue)?.stand = Some(stand);
+                let queue = self.stopped(device, state.queue)?;
+                (queue.stand, queue.said) = (Some(stand), Some(stand));
                 Answer::Done(Ok(()))
             }
             Request::GetVringBase => {
@@ -360,6 +432,7 @@ impl<Fd> Session<Fd> {
         let changed = taken ^ self.features;
         self.features = taken;
         if taken & features::LOG_ALL == 0 && changed & features::LOG_ALL != 0 {
+            self.log = None;
             let _ = device.log(0, 0, None);
         }
         // Whether pages are noted changes nothing in how rings are run.
@@ -385,7 +458,7 @@ impl<Fd> Session<Fd> {
         if self.regions.is_empty() {
             return Ok(Ok(()));
         }
-        if device.map(self.features, &self.regions).is_err() {
+        if self.map(device).is_err() {
             self.regions.clear();
             return Ok(Err(Failed));
         }
@@ -397,6 +470,22 @@ impl<Fd> Session<Fd> {
         Ok(Ok(()))
     }
 
+    /// Maps the memory, whose written pages are noted if they were before.
+    fn map<D: Device<Fd = Fd>>(&mut self, device: &mut D) -> Result<(), Failed> {
+        device.map(self.features, &self.regions)?;
+        match guard!("vhost-log-stays") {
+            true => self.log_again(device),
+            false => Ok(()),
+        }
+    }
+
+    fn log_again<D: Device<Fd = Fd>>(&mut self, device: &mut D) -> Result<(), Failed> {
+        match &self.log {
+            Some((size, offset, fd)) if device.is_mapped() => device.log(*size, *offset, Some(fd)),
+            _ => Ok(()),
+        }
+    }
+
     /// Says everything again to a device that knows nothing of it: where queues got, it
     /// knows itself.
     ///
@@ -406,7 +495,7 @@ impl<Fd> Session<Fd> {
         if self.regions.is_empty() {
             return Ok(());
         }
-        device.map(self.features, &self.regions)?;
+        self.map(device)?;
         for n in 0..self.queues.len() as u32 {
             let queue = self.queues.get_mut(n as usize);
             if queue.is_some_and(|queue| core::mem::take(&mut queue.running)) {
@@ -438,10 +527,14 @@ impl<Fd> Session<Fd> {
         let (Some(rings), true) = (queue.rings, ready) else {
             return Ok(Ok(()));
         };
-        let size = queue.size;
+        let (size, said) = (queue.size, queue.said);
         if self.regions.is_empty() {
             return Ok(Ok(()));
         }
+        if !device.is_mapped() && self.map(device).is_err() {
+            return Ok(Err(Failed));
+        }
+        let packed = self.features & features::RING_PACKED != 0;
         let setup = QueueSetup {
             queue: n,
             layout: Layout {
@@ -451,6 +544,7 @@ impl<Fd> Session<Fd> {
                 device: self.physical(n, rings.used)?,
             },
             stand,
+            said: said.unwrap_or(first(packed)),
         };
         let Some(queue) = self.queues.get_mut(n as usize) else {
             return Ok(Ok(()));
@@ -516,6 +610,22 @@ impl<Fd> Session<Fd> {
         }
         Ok((n, fds.pop()))
     }
+}
+
+/// What a front end says of what it keeps: the padding at its end is left out by some.
+fn inflight(request: Request, payload: &[u8]) -> Result<Inflight, Fault> {
+    let mut whole = [0; size_of::<Inflight>()];
+    let fits = payload.len() == INFLIGHT_BYTES || payload.len() == whole.len();
+    match whole.get_mut(..payload.len()) {
+        Some(part) if fits => part.copy_from_slice(payload),
+        _ => {
+            return Err(Fault::Payload {
+                request: request as u32,
+                bytes: payload.len(),
+            });
+        }
+    }
+    shaped(request, &whole)
 }
 
 /// Where a queue begins.

@@ -17,6 +17,7 @@ pub mod net;
 mod packed;
 mod queue;
 mod split;
+mod steering;
 #[cfg(test)]
 mod tests;
 
@@ -26,3 +27,4 @@ pub use chain::{Chain, Direction, MAX_PIECES, Token};
 pub(crate) use heap::Heap;
 pub use memory::GuestMemory;
 pub use queue::{Features, Layout, MAX_BATCH, MAX_SIZE, Queue, Stand};
+pub use steering::flow_of;

@@ -55,6 +55,23 @@ impl<M: GuestMemory> Queues<M> {
         if let Some(place) = self.list.get_mut(pair) {
             *place = queue;
         }
+        // Those that the guest no longer uses are most often the last ones.
+        while let Some(None) = self.list.last() {
+            self.list.pop();
+        }
+    }
+
+    /// The pair for a flow: one that is set up, and the same one as long as these are.
+    #[inline]
+    fn of(&self, flow: u32) -> usize {
+        let pairs = self.list.len().max(1);
+        let first = if pairs == 1 { 0 } else { flow as usize % pairs };
+        let is_up = |pair: &usize| matches!(self.list.get(*pair), Some(Some(_)));
+        if is_up(&first) || !guard!("virtqueue-pair-is-up") {
+            return first;
+        }
+        // Bound: pairs. The last one is set up, so that there is one.
+        (0..pairs).find(is_up).unwrap_or(first)
     }
 
     /// Shows guests what was given back; the pairs whose driver is to be called, as bits.
@@ -324,8 +341,7 @@ impl<M: GuestMemory> ToGuest<M> {
         rest: usize,
         mut fill: impl FnMut(&M, usize, usize, usize),
     ) -> Result<(), PutError> {
-        let pairs = self.queues.list.len().max(1);
-        let pair = if pairs == 1 { 0 } else { flow as usize % pairs };
+        let pair = self.queues.of(flow);
         let form = self.queues.form;
         let memory = &*self.queues.memory;
         let Some(Some(queue)) = self.queues.list.get_mut(pair) else {

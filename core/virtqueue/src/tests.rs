@@ -3,7 +3,9 @@
 
 mod driver;
 mod fences;
+mod fickle;
 mod honest;
 mod hostile;
 mod net;
 mod recovery;
+mod steering;

@@ -364,6 +364,19 @@ const SOLVING: &[Entry] = &[
 const GUEST: &[Entry] = &[
     entry!(SYS_accept4, "a front end"),
     entry!(SYS_write, "a call to a guest's driver; last words"),
+    entry!(
+        SYS_fstatfs,
+        "whether a guest's memory is memory, and a bell a bell"
+    ),
+    entry!(
+        SYS_epoll_ctl,
+        [[is(1, libc::EPOLL_CTL_DEL as i64)]],
+        "whether a bell is a set of others: nothing ever joins one here"
+    ),
+    entry!(SYS_memfd_create, "what a front end is known again by"),
+    entry!(SYS_ftruncate, "its size"),
+    entry!(SYS_fchmod, "it is its maker's alone"),
+    entry!(SYS_fcntl, [[is(1, libc::F_ADD_SEALS as i64)]], "seal it"),
 ];
 
 /// The list of a profile, in groups. A call may stand in several with different

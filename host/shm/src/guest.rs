@@ -80,7 +80,7 @@ pub struct Guest {
     /// The region that an address was found in last.
     recent: Cell<usize>,
     /// Where pages that are written are noted, for a migration; and whether they are.
-    log: RefCell<Option<WritableMapping>>,
+    log: RefCell<Option<(Watch, WritableMapping)>>,
     logs: Cell<bool>,
 }
 
@@ -140,7 +140,8 @@ impl Guest {
         let span = Span::of(&region, fd)?;
         let all = WritableMapping::reserve(span.size as usize, span.align as usize)?;
         all.place(0, span.size as usize, fd, span.offset)?;
-        self.log.replace(Some(all));
+        let watch = watch(all.base(), all.len()).ok_or(GuestError::Guests)?;
+        self.log.replace(Some((watch, all)));
         self.logs.set(true);
         Ok(())
     }
@@ -151,10 +152,18 @@ impl Guest {
         self.log.replace(None);
     }
 
-    /// Whether a part of it was cut off: then what is read is worth nothing.
+    /// Whether a part of it was cut off, or of what its writes are noted in: then what is
+    /// read is worth nothing.
     #[inline]
     pub fn is_broken(&self) -> bool {
-        self.watch.was_hit()
+        self.watch.was_hit() || self.logs.get() && self.has_lost_notes()
+    }
+
+    #[cold]
+    fn has_lost_notes(&self) -> bool {
+        let log = self.log.borrow();
+        log.as_ref()
+            .is_some_and(|(watch, _)| watch.was_hit() && guard!("guest-notes-lost"))
     }
 
     /// Copies bytes from here into another guest's memory.
@@ -179,7 +188,7 @@ impl Guest {
 
     #[inline]
     fn written(&self, at: usize, len: usize) {
-        if self.logs.get() {
+        if self.logs.get() && guard!("guest-noted") {
             self.mark(at, len);
         }
     }
@@ -191,7 +200,7 @@ impl Guest {
             return;
         };
         let log = self.log.borrow();
-        let Some(log) = log.as_ref() else {
+        let Some((_, log)) = log.as_ref() else {
             return;
         };
         let begin = region.guest + (at - region.at) as u64;

@@ -5,10 +5,11 @@ use crate::{PLAIN, frame, receive, send, tables};
 use command::Message;
 use command::message::Body;
 use command::verbs::*;
-use rustix::fs::ftruncate;
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, ftruncate};
 use seqpacket::Socket;
 use shm::{Guest, Region, memory_file};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use telemetry::counters::{Counter, ProcessWord};
 use virtqueue::GuestMemory;
@@ -247,7 +248,26 @@ fn a_kick_wakes_the_switch_and_is_never_read() {
 #[test]
 fn a_guest_that_misbehaves_ends_alone() {
     type Misdeed = fn(&mut Machine);
-    let misdeeds: [(&str, Misdeed); 4] = [
+    // One descriptor of queue 1, made available: its second word.
+    fn one(machine: &Machine, address: u64, high: u64) {
+        let at = machine.at(rings(1)[0]);
+        machine.memory.store64(at, address);
+        machine.memory.store64(at + 8, high);
+        machine.memory.store16(machine.at(rings(1)[1] + 2), 1);
+    }
+    let misdeeds: [(&str, Misdeed); 8] = [
+        ("a chain that loops", |machine| {
+            one(machine, BASE + 0x10_000, 72 | 1 << 32);
+        }),
+        ("a table that was not agreed to", |machine| {
+            one(machine, BASE + 0x10_000, 64 | 4 << 32);
+        }),
+        ("a buffer that is to be written", |machine| {
+            one(machine, BASE + 0x10_000, 72 | 2 << 32);
+        }),
+        ("no room for a header", |machine| {
+            one(machine, BASE + 0x10_000, 11);
+        }),
         ("an index beyond the ring", |machine| {
             let driver = rings(1)[1];
             machine.memory.store16(machine.at(driver + 2), 5000);
@@ -337,4 +357,174 @@ fn memory_is_unmapped_when_that_is_said_and_queues_tell_where_they_were() {
     };
     assert_ne!(machine.ask(&none, &[]).error, 0);
     assert_ne!(machine.run(0), 0, "no memory");
+}
+
+/// Writes what looks like descriptors, indices, headers and frames, everywhere in a
+/// guest's memory, until it is told to stop; `holes`: takes pages away as well.
+fn scribble(file: &OwnedFd, stop: &AtomicBool, holes: bool) {
+    let region = Region {
+        guest: BASE,
+        size: BYTES,
+        offset: 0,
+    };
+    let memory = Guest::map(&[(region, file.as_fd())]).unwrap();
+    let mut seed = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = move || {
+        seed ^= seed >> 12;
+        seed ^= seed << 25;
+        seed ^= seed >> 27;
+        seed.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    };
+    let at = |address: u64| memory.locate(address, 1).unwrap().0;
+    while !stop.load(Ordering::Relaxed) {
+        let queue = random() % 2;
+        let [table, driver, device, buffers] = rings(queue);
+        let slot = random() % u64::from(SIZE);
+        let descriptor = at(table + 16 * slot);
+        let buffer = buffers + slot * 0x1000;
+        // What the device reads in queue 1, and writes in queue 0.
+        let direction = (1 - queue) << 33;
+        let used = memory.load16(at(device + 2));
+        // Most of it could be so, at another time; some of it never.
+        match random() % 4096 {
+            0 => memory.store64(descriptor, random()),
+            1 => memory.store64(descriptor + 8, random()),
+            2 => memory.store64(descriptor + 8, 80 | 1 << 32 | direction),
+            3 => memory.store16(at(device + 2), random() as u16),
+            4 => memory.store16(at(driver + 2), random() as u16),
+            5..500 => memory.store64(descriptor, buffer),
+            500..1500 => memory.store64(descriptor + 8, 54 + random() % 2000 | direction),
+            1500..2500 => memory.store16(at(driver + 2), used.wrapping_add(random() as u16 & 63)),
+            2500..2800 => memory.store16(at(driver + 4 + 2 * slot), slot as u16),
+            2800..3000 => memory.write(at(buffer), &random().to_ne_bytes()),
+            3000..3500 => memory.write(at(buffer), &[0; 12]),
+            _ => {
+                let frame = frame(1, 2 + (slot % 2) as u32, &random().to_ne_bytes());
+                memory.write(at(buffer + 12), &frame);
+            }
+        }
+        if holes && random() % 64 == 0 {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let page = random() % (BYTES / 4096) * 4096;
+            fallocate(file, flags, page, 4096).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_guest_that_rewrites_what_is_read_harms_itself_alone() {
+    for holes in [false, true] {
+        let rig = rig();
+        let mut machine = Machine::plugged(&rig);
+        machine.start();
+        let (mut two, mut three) = (rig.guest(2), rig.guest(3));
+        let (stop, file) = (AtomicBool::new(false), machine.file.try_clone().unwrap());
+        let mut ended = 0;
+        std::thread::scope(|scope| {
+            scope.spawn(|| scribble(&file, &stop, holes));
+            for n in 0..2000u32 {
+                machine.kick();
+                // Its neighbours talk, and to it as well; what it sends may come between.
+                let sent = frame(2, 3, &n.to_ne_bytes());
+                send(&mut two, &PLAIN, &frame(2, 1, &n.to_ne_bytes()));
+                send(&mut two, &PLAIN, &sent);
+                while receive(&mut three) != sent {}
+                while let Ok(Some((message, _))) = machine.link.recv() {
+                    ended += u32::from(message.body::<GuestBroken>().is_some());
+                }
+                // A new front end with the same memory, which goes on like that.
+                if n % 50 == 49 {
+                    machine.start();
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert!(ended > 0, "it was never ended");
+        assert!(
+            rig.count(1, Counter::RxFrames) > 0,
+            "it never sent anything"
+        );
+        // Cut off in the midst of it, it is over, and the others are not.
+        machine.start();
+        ftruncate(&machine.file, 4096).unwrap();
+        machine.kick();
+        send(&mut two, &PLAIN, &frame(2, 1, b"gone?"));
+        let sent = frame(2, 3, b"on");
+        send(&mut two, &PLAIN, &sent);
+        while receive(&mut three) != sent {}
+        assert!(machine.is_broken());
+    }
+}
+
+#[test]
+fn memory_that_cannot_be_is_refused_and_nothing_else_stops() {
+    let rig = rig();
+    let mut machine = Machine::plugged(&rig);
+    let (mut two, mut three) = (rig.guest(2), rig.guest(3));
+    let (pipe, _other) = rustix::pipe::pipe().unwrap();
+    let (socket, _far) = Socket::pair().unwrap();
+    let short = memory_file("short", 4096).unwrap();
+    let whole = machine.file.try_clone().unwrap();
+    let path = format!("/proc/self/fd/{}", whole.as_raw_fd());
+    let reads = rustix::fs::open(path, OFlags::RDONLY, Mode::empty()).unwrap();
+    let folder = rustix::fs::open("/", OFlags::RDONLY, Mode::empty()).unwrap();
+    let socket = socket.into_fd();
+    let lies: [(&str, u32, [(u64, u64, u64); 2], &[&OwnedFd]); 12] = [
+        ("none", 0, [(0, 0, 0); 2], &[]),
+        (
+            "more than there are places",
+            9,
+            [(BASE, BYTES, 0); 2],
+            &[&whole],
+        ),
+        ("no descriptor", 1, [(BASE, BYTES, 0); 2], &[]),
+        ("no size", 1, [(BASE, 0, 0); 2], &[&whole]),
+        ("beyond the file", 1, [(BASE, BYTES, 4096); 2], &[&whole]),
+        (
+            "a file that ends before",
+            1,
+            [(BASE, BYTES, 0); 2],
+            &[&short],
+        ),
+        (
+            "beyond all addresses",
+            1,
+            [(u64::MAX - 4096, BYTES, 0); 2],
+            &[&whole],
+        ),
+        (
+            "beyond all files",
+            1,
+            [(BASE, BYTES, u64::MAX - 4096); 2],
+            &[&whole],
+        ),
+        ("a pipe", 1, [(BASE, BYTES, 0); 2], &[&pipe]),
+        ("a socket", 1, [(BASE, BYTES, 0); 2], &[&socket]),
+        ("a folder", 1, [(BASE, 4096, 0); 2], &[&folder]),
+        ("not to be written", 1, [(BASE, BYTES, 0); 2], &[&reads]),
+    ];
+    let twice = [(BASE, BYTES, 0), (BASE + 4096, 4096, 0)];
+    let overlap = (
+        "an address twice",
+        2,
+        twice,
+        &[&whole, &whole] as &[&OwnedFd],
+    );
+    for (what, count, regions, fds) in lies.into_iter().chain([overlap]) {
+        let mut body = GuestMap {
+            features: VERSION_1,
+            count,
+            ..GuestMap::default()
+        };
+        for (n, (guest, size, offset)) in regions.into_iter().enumerate() {
+            (body.guest[n], body.size[n], body.offset[n]) = (guest, size, offset);
+        }
+        assert_ne!(machine.ask(&body, fds).error, 0, "{what}");
+        let sent = frame(2, 3, what.as_bytes());
+        send(&mut two, &PLAIN, &sent);
+        assert_eq!(receive(&mut three), sent, "{what}");
+    }
+    machine.start();
+    machine.send(&frame(1, 2, b"honest"));
+    assert_eq!(receive(&mut two), frame(1, 2, b"honest"));
 }

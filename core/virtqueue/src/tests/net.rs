@@ -244,3 +244,49 @@ fn a_flow_keeps_to_its_pair_and_pairs_have_their_turns() {
     }
     assert_eq!(seen, [0, 0, 1, 1, 0, 1]);
 }
+
+#[test]
+fn frames_go_by_the_queues_that_are_set_up() {
+    let form = Form {
+        merged: true,
+        modern: true,
+    };
+    let features = Features::default();
+    let mut drivers: Vec<Driver> = (0..3).map(|_| Driver::new(8, features)).collect();
+    let heap = memory();
+    for (n, driver) in drivers.iter_mut().enumerate() {
+        driver.memory = heap.clone();
+        let by = n as u64 * 1024;
+        driver.layout.descriptors += by;
+        driver.layout.driver += by;
+        driver.layout.device += by;
+        for i in 0..8 {
+            driver.offer(&[(BUFFERS + by * 4 + i * 256, 200, true)], None);
+        }
+    }
+    let memory = Rc::new(heap);
+    let make =
+        |driver: &Driver| Queue::new(&*memory, &driver.layout, features, start(features)).unwrap();
+    let mut to = ToGuest::new(Rc::clone(&memory), form);
+    for (pair, driver) in drivers.iter().enumerate() {
+        to.put(pair, Some(make(driver)));
+    }
+    // One in the middle goes, then the last one: what was theirs goes by another.
+    let mut came = Vec::new();
+    for gone in [None, Some(1), Some(2)] {
+        if let Some(pair) = gone {
+            to.put(pair, None);
+        }
+        for flow in 0..3 {
+            let sent = to.send(flow, &offload(0), &[1; 60], 0, |_, _, _, _| {});
+            assert_eq!(sent, Ok(()), "{gone:?} {flow}");
+        }
+        to.publish(|_, _, _| {});
+        let count = |driver: &mut Driver| std::iter::from_fn(|| driver.reclaim()).count();
+        came.push(drivers.iter_mut().map(count).collect::<Vec<_>>());
+    }
+    assert_eq!(came, [[1, 1, 1], [2, 0, 1], [3, 0, 0]]);
+    to.put(0, None);
+    let none = to.send(0, &offload(0), &[1; 60], 0, |_, _, _, _| {});
+    assert_eq!(none, Err(PutError::NoQueue));
+}

@@ -187,3 +187,17 @@ fn pages_that_are_written_are_noted() {
     guest.store16(page(31), 1);
     assert!(guest.log(log.as_fd(), 0, 2 * PAGE).is_err());
 }
+
+#[test]
+fn notes_that_are_cut_off_end_their_guest_and_no_other() {
+    let (fd, log, other) = (file(4 * PAGE), file(PAGE), file(PAGE));
+    let map = |fd: &OwnedFd, size| Guest::map(&[(region(0, size, 0), fd.as_fd())]).unwrap();
+    let (guest, others) = (map(&fd, 4 * PAGE), map(&other, PAGE));
+    guest.log(log.as_fd(), 0, PAGE).unwrap();
+    guest.store16(0, 1);
+    assert!(!guest.is_broken());
+    ftruncate(&log, 0).unwrap();
+    guest.store16(PAGE as usize, 1);
+    assert!(guest.is_broken());
+    assert_eq!((others.load16(0), others.is_broken()), (0, false));
+}
