@@ -172,12 +172,22 @@ pub struct Gate {
 /// A figure may rise by so much over what is committed.
 const MARGIN: f64 = 1.03;
 
+/// Counts, of which the least is taken.
+const COUNTS: usize = 3;
+
 /// Counts, and holds the counts against those committed.
 ///
 /// # Errors
 /// Nothing could be counted, or one is more than 3 % over what is committed.
 pub fn gate(asked: &Gate) -> Result<(), String> {
-    let count = count(&[])?;
+    let mut count = self::count(&[])?;
+    // What falls due by the clock meanwhile, a step of a sweep, is no packet's.
+    for _ in 1..COUNTS {
+        let again = self::count(&[])?;
+        if again.instructions < count.instructions {
+            count = again;
+        }
+    }
     if asked.profile {
         print!("{}", annotated(&count.profile)?);
     }
