@@ -223,7 +223,7 @@ impl Outlets<'_> {
     /// Gives a frame to its port.
     fn give(&mut self, frame: &Outgoing<'_>, payload: Payload<'_>) -> Fate {
         let slot = frame.slot as usize;
-        let fate = match (self.sinks.get_mut(slot), payload) {
+        match (self.sinks.get_mut(slot), payload) {
             (Some(Sink::Channel(sender)), Payload::Record(record)) => pushed(sender.ring.forward(
                 frame.tag,
                 &frame.offload,
@@ -291,8 +291,7 @@ impl Outlets<'_> {
                 }
             }
             _ => Fate::Lost(DropReason::PortClosed),
-        };
-        fate
+        }
     }
 
     fn sent(&mut self, frame: &Outgoing<'_>, payload: Payload<'_>) {

@@ -365,7 +365,7 @@ impl Count {
 }
 
 /// Ticks of silence that end nothing: half the shortest timeout of what is answered.
-const LATELY: u32 = (crate::state::ECHO / 2 >> 24) as u32;
+const LATELY: u32 = ((crate::state::ECHO / 2) >> 24) as u32;
 
 /// A window in 16 bits: 11 of its leading bits and where they are, rounded up, so that
 /// a window is never taken for less than it is, nor for a two-thousandth more.

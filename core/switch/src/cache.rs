@@ -388,7 +388,9 @@ impl Cache {
         };
         let at = match [first, first + 1].iter().find(|at| free(at)) {
             Some(at) => *at,
-            None if self.random % REPLACES == 0 => first + (self.random >> 32 & 1) as usize,
+            None if self.random.is_multiple_of(REPLACES) => {
+                first + (self.random >> 32 & 1) as usize
+            }
             None => FLOWS,
         };
         if let Some(place) = self.flows.get_mut(at) {
