@@ -229,13 +229,13 @@ fn a_machine_moves_while_it_talks_and_keeps_its_connections() {
         // and is wrong there if it does not know of it.
         let taker = home
             .app
-            .command("timeout 120 socat -u TCP-LISTEN:5001,reuseaddr - | sha256sum")
+            .command("timeout 400 socat -u TCP-LISTEN:5001,reuseaddr - | sha256sum")
             .stdout(std::process::Stdio::piped())
             .spawn()
             .unwrap();
         let source = "head -c 6553600 /dev/urandom > $T; sha256sum < $T; \
              for n in $(seq 400); do dd bs=16k count=1 2>/dev/null; sleep 0.03; done \
-             < $T | timeout 120 socat -u - TCP-LISTEN:5002,reuseaddr; rm $T";
+             < $T | timeout 400 socat -u - TCP-LISTEN:5002,reuseaddr; rm $T";
         let source = source.replace("$T", &folder.join("sent").display().to_string());
         let giver = home
             .app
@@ -278,7 +278,7 @@ fn a_machine_moves_while_it_talks_and_keeps_its_connections() {
         drop(Monitor::connect(target_qmp).unwrap());
         let mut monitor = Monitor::connect(source_qmp).unwrap();
         // Once it is there it says so to its subnet.
-        let hears = "timeout 100 tcpdump -n -i eth0 -c 3 'arp[6:2]=1 and arp[14:4]=arp[24:4]' >/dev/null 2>&1";
+        let hears = "timeout 400 tcpdump -n -i eth0 -c 3 'arp[6:2]=1 and arp[14:4]=arp[24:4]' >/dev/null 2>&1";
         let mut hears = home.app.command(hears).spawn().unwrap();
         monitor.migrate(moves, 10 << 20).unwrap();
         if kind == "split" {
