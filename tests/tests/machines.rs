@@ -229,13 +229,13 @@ fn a_machine_moves_while_it_talks_and_keeps_its_connections() {
         // and is wrong there if it does not know of it.
         let taker = home
             .app
-            .command("timeout 120 socat -u TCP-LISTEN:5001,reuseaddr - | sha256sum")
+            .command("timeout 400 socat -u TCP-LISTEN:5001,reuseaddr - | sha256sum")
             .stdout(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        let source = "head -c 13107200 /dev/urandom > $T; sha256sum < $T; \
-             for n in $(seq 800); do dd bs=16k count=1 2>/dev/null; sleep 0.015; done \
-             < $T | timeout 120 socat -u - TCP-LISTEN:5002,reuseaddr; rm $T";
+        let source = "head -c 6553600 /dev/urandom > $T; sha256sum < $T; \
+             for n in $(seq 400); do dd bs=16k count=1 2>/dev/null; sleep 0.03; done \
+             < $T | timeout 400 socat -u - TCP-LISTEN:5002,reuseaddr; rm $T";
         let source = source.replace("$T", &folder.join("sent").display().to_string());
         let giver = home
             .app
@@ -244,9 +244,9 @@ fn a_machine_moves_while_it_talks_and_keeps_its_connections() {
             .spawn()
             .unwrap();
         let script = "ip addr add 10.1.1.10/24 dev eth0\n\
-             dd if=/dev/urandom bs=16k count=800 of=/tmp/sent 2>/dev/null\n\
+             dd if=/dev/urandom bs=16k count=400 of=/tmp/sent 2>/dev/null\n\
              ping -c 200 -i 0.1 10.1.1.12 > /tmp/ping &\n\
-             (for n in $(seq 800); do dd bs=16k count=1 2>/dev/null; sleep 0.01; done \
+             (for n in $(seq 400); do dd bs=16k count=1 2>/dev/null; sleep 0.03; done \
               < /tmp/sent | nc 10.1.1.12 5001; echo SENT) &\n\
              nc 10.1.1.12 5002 | sha256sum\n\
              wait; sha256sum /tmp/sent; tail -3 /tmp/ping\n";
@@ -278,7 +278,7 @@ fn a_machine_moves_while_it_talks_and_keeps_its_connections() {
         drop(Monitor::connect(target_qmp).unwrap());
         let mut monitor = Monitor::connect(source_qmp).unwrap();
         // Once it is there it says so to its subnet.
-        let hears = "timeout 100 tcpdump -n -i eth0 -c 3 'arp[6:2]=1 and arp[14:4]=arp[24:4]' >/dev/null 2>&1";
+        let hears = "timeout 400 tcpdump -n -i eth0 -c 3 'arp[6:2]=1 and arp[14:4]=arp[24:4]' >/dev/null 2>&1";
         let mut hears = home.app.command(hears).spawn().unwrap();
         monitor.migrate(moves, 10 << 20).unwrap();
         if kind == "split" {
@@ -290,7 +290,7 @@ fn a_machine_moves_while_it_talks_and_keeps_its_connections() {
         // It was written to while it was copied, more than once.
         assert!(said["ram"]["dirty-sync-count"].as_u64() > Some(2), "{said}");
         let _ = monitor.ask("quit", json!({}));
-        let there = target.wait_for("ENDED", PATIENCE).unwrap();
+        let there = target.wait_for("ENDED", 2 * PATIENCE).unwrap();
         let here = machine.console();
         let (taken, given) = (printed(taker), printed(giver));
         for (way, whole) in [("out", taken), ("in", given)] {

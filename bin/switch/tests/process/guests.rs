@@ -359,6 +359,55 @@ fn memory_is_unmapped_when_that_is_said_and_queues_tell_where_they_were() {
     assert_ne!(machine.run(0), 0, "no memory");
 }
 
+#[test]
+fn pages_that_a_switch_writes_are_noted_and_no_others() {
+    let rig = rig();
+    let mut machine = Machine::plugged(&rig);
+    machine.start();
+    let mut two = rig.guest(2);
+    // Bits by guest-physical page, from address 0 on.
+    let bytes = (BASE + BYTES) / 4096 / 8;
+    let log = memory_file("log", bytes as usize).unwrap();
+    let body = GuestLog {
+        size: bytes,
+        offset: 0,
+    };
+    assert_eq!(machine.ask(&body, &[&log]).error, 0);
+    let noted = || -> Vec<u64> {
+        let mut bits = vec![0; bytes as usize];
+        rustix::io::pread(&log, &mut bits, 0).unwrap();
+        let page = |n: &u64| bits[*n as usize / 8] >> (n % 8) & 1 == 1;
+        let first = BASE / 4096;
+        let all = (first..first + BYTES / 4096).filter(page);
+        all.map(|n| n - first).collect()
+    };
+    // Nothing is written but where it is to be said: one frame to the guest, in the second
+    // buffer's pages too, and one from it.
+    machine.offer(0, &[], 0x1000);
+    machine.offer(0, &[], 0x1000);
+    for _ in 0..2 {
+        send(&mut two, &PLAIN, &frame(2, 1, &[7; 1400]));
+    }
+    machine.wait(0, 2);
+    machine.send(&frame(1, 2, b"x"));
+    receive(&mut two);
+    machine.wait(1, 1);
+    let place = |address: u64| (address - BASE) / 4096;
+    let [_, _, used, buffers] = rings(0);
+    let [_, _, used_1, _] = rings(1);
+    let expected = [used, used_1, buffers, buffers + 0x1000].map(place);
+    let mut expected = expected.to_vec();
+    expected.sort_unstable();
+    assert_eq!(noted(), expected);
+    // No longer, once that is said.
+    let none = GuestLog { size: 0, offset: 0 };
+    assert_eq!(machine.ask(&none, &[]).error, 0);
+    machine.offer(0, &[], 0x1000);
+    send(&mut two, &PLAIN, &frame(2, 1, b"y"));
+    machine.wait(0, 3);
+    assert_eq!(noted(), expected);
+}
+
 /// Writes what looks like descriptors, indices, headers and frames, everywhere in a
 /// guest's memory, until it is told to stop; `holes`: takes pages away as well.
 fn scribble(file: &OwnedFd, stop: &AtomicBool, holes: bool) {
