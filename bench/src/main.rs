@@ -81,7 +81,10 @@ enum What {
     #[command(hide = true)]
     Inside(forward::inside::Inside),
     /// Every bench for about a second: does it still give its figures?
-    Smoke,
+    Smoke {
+        /// These alone.
+        only: Vec<String>,
+    },
     /// Hold the committed results against bench/reach.toml.
     Check {
         /// Folder of bench/, with reach.toml and results/.
@@ -188,7 +191,7 @@ fn run(arguments: Arguments) -> ExitCode {
         What::Shape(o) => ("shape", o),
         What::Gate(asked) => return ended(forward::gate(&asked)),
         What::Inside(asked) => return ended(forward::inside::run(&asked)),
-        What::Smoke => return smoke(),
+        What::Smoke { only } => return smoke(&only),
         What::Check { folder } => {
             return match results::check(&folder.join("reach.toml"), &folder.join("results")) {
                 Ok(true) => ExitCode::SUCCESS,
@@ -224,7 +227,11 @@ fn run(arguments: Arguments) -> ExitCode {
         }
     }
     if let Some(file) = &options.html
-        && let Err(e) = report::write(&results, file)
+        && let Err(e) = report::write(
+            &results,
+            &results::reaches(std::path::Path::new("bench/reach.toml")).unwrap_or_default(),
+            file,
+        )
     {
         return fail(&format!("{}: {e}", file.display()));
     }
@@ -252,7 +259,7 @@ fn is_taken_or_said(figure: &Figure) -> bool {
     }
 }
 
-fn smoke() -> ExitCode {
+fn smoke(only: &[String]) -> ExitCode {
     let options = Options {
         quick: true,
         json: false,
@@ -263,7 +270,9 @@ fn smoke() -> ExitCode {
         hindered: false,
     };
     let mut failed = 0;
-    for (name, bench) in BENCHES {
+    let asked = |name: &str| only.is_empty() || only.iter().any(|one| one == name);
+    let benches: Vec<_> = BENCHES.iter().filter(|(name, _)| asked(name)).collect();
+    for (name, bench) in &benches {
         match bench(&options) {
             Ok(figures) if !figures.is_empty() && figures.iter().all(is_taken_or_said) => {
                 println!("smoke {name}: {} figures", figures.len());
@@ -281,7 +290,7 @@ fn smoke() -> ExitCode {
             }
         }
     }
-    println!("{} passed, {failed} failed", BENCHES.len() - failed);
+    println!("{} passed, {failed} failed", benches.len() - failed);
     if failed == 0 {
         ExitCode::SUCCESS
     } else {

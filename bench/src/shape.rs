@@ -145,53 +145,57 @@ fn direction(bytes: usize) -> Result<(Direction, Geometry), String> {
     Ok((direction, geometry))
 }
 
-/// Runs it.
-pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
-    let window = Duration::from_millis(if options.smoke { 5 } else { 60 });
-    let mut figures = Vec::new();
-    for size in SIZES {
-        for kib in KIB {
-            for active in ACTIVE {
-                // A moment's run tries each shape, not each cell.
-                if options.smoke && (kib != 64 || active > 10) {
-                    continue;
-                }
-                figures.push(cell(size, kib, active, window, options)?);
-            }
-        }
-    }
-    Ok(figures)
+/// A size, a capacity in KiB, a number of rings; and its runs: of bytes, of descriptors.
+struct Cell {
+    of: (usize, usize, usize),
+    runs: Vec<(f64, f64)>,
+    clusters: Vec<&'static str>,
 }
 
-fn cell(
-    size: usize,
-    kib: usize,
-    active: usize,
-    window: Duration,
-    options: &Options,
-) -> Result<Figure, String> {
-    let (mut ratios, mut bytes, mut descriptors) = (vec![], vec![], vec![]);
-    let mut clusters = Vec::new();
-    for _ in 0..options.runs(7, 1) {
-        let before = round_trip_ns()?;
-        let first = First::are(&[]);
-        let a = hop::<Bytes>(size, kib << 10, active, window)?;
-        let b = hop::<Descriptors>(size, kib << 10, active, window)?;
-        drop(first);
-        clusters.push(cluster(before, round_trip_ns()?));
-        ratios.push(a / b);
-        bytes.push(a);
-        descriptors.push(b);
+/// Runs it: all cells in turns, so that they can be held against each other as well.
+pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
+    let window = Duration::from_millis(if options.smoke { 5 } else { 30 });
+    let mut cells = Vec::new();
+    for size in SIZES {
+        for kib in KIB {
+            // A moment's run tries each shape, not each cell.
+            let tried = ACTIVE
+                .into_iter()
+                .filter(|n| !options.smoke || (kib == 64 && *n <= 10));
+            cells.extend(tried.map(|active| Cell {
+                of: (size, kib, active),
+                runs: Vec::new(),
+                clusters: Vec::new(),
+            }));
+        }
     }
-    let median = |all: &[f64]| Figure::of("", "", all).value;
-    Ok(
-        Figure::of(&format!("shape.{size}_{kib}k_{active}"), "ratio", &ratios)
-            .cluster(cluster_of(&clusters))
-            .ours("mrec_s", median(&bytes))
+    for _ in 0..options.runs(9, 1) {
+        for cell in &mut cells {
+            let (size, kib, active) = cell.of;
+            let before = round_trip_ns()?;
+            let first = First::are(&[]);
+            let a = hop::<Bytes>(size, kib << 10, active, window)?;
+            let b = hop::<Descriptors>(size, kib << 10, active, window)?;
+            drop(first);
+            cell.runs.push((a, b));
+            cell.clusters.push(cluster(before, round_trip_ns()?));
+        }
+    }
+    Ok(cells.iter().map(Cell::figure).collect())
+}
+
+impl Cell {
+    fn figure(&self) -> Figure {
+        let (size, kib, active) = self.of;
+        let of = |what: fn(&(f64, f64)) -> f64| self.runs.iter().map(what).collect::<Vec<_>>();
+        let median = |all: Vec<f64>| Figure::of("", "", &all).value;
+        Figure::of(&format!("shape.{size}_{kib}k_{active}"), "ratio", &of(|(a, b)| a / b))
+            .cluster(cluster_of(&self.clusters))
+            .ours("mrec_s", median(of(|run| run.0)))
             .peer("name", "a ring of descriptors in the same memory, buffers of 2 KiB, the one freed last taken first")
-            .peer("mrec_s", median(&descriptors))
-            .note(format!("{size} B, {active} rings of {kib} KiB each way in turns, a hop from core 1 over core 0 back to core 1")),
-    )
+            .peer("mrec_s", median(of(|run| run.1)))
+            .note(format!("{size} B, {active} rings of {kib} KiB each way in turns, a hop from core 1 over core 0 back to core 1"))
+    }
 }
 
 /// Millions of records a second over one hop.

@@ -35,32 +35,25 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
         .map_err(|e| format!("congestion control: {e}"))?;
     let turns = options.runs(12, 4);
     let stream = |pair: &Pair| iperf(pair, seconds, &[]);
-    let small = |pair: &Pair| iperf(pair, seconds, &["-u", "-l", SMALL, "-b", "0"]);
     let told = |figure: Figure| {
         figure.ours("congestion_control", congestion.trim()).note(
             "iperf3, server core 0, client core 1; ours with its ports as taps, a peer as veth; CPU of the whole machine a GB or a million packets",
         )
     };
-    let mut figures = Vec::new();
-    figures.push(match &ovs {
+    let vs_ovs = match &ovs {
         Ok(ovs) => told(against("tcp.vs_ovs_tso", &ours, ovs, turns, stream)?),
         Err(why) => Figure::missing("tcp.vs_ovs_tso", why),
-    });
-    figures.push(told(against(
-        "tcp.vs_bridge",
-        &ours,
-        &bridge,
-        turns,
-        stream,
-    )?));
-    figures.push(told(against(
-        "tcp.udp64_vs_bridge",
-        &ours,
-        &bridge,
-        turns,
-        small,
-    )?));
-    Ok(figures)
+    };
+    let vs_bridge = |id, measure: fn(&Pair, &str) -> Result<Came, String>| {
+        against(id, &ours, &bridge, turns, |pair| measure(pair, seconds)).map(told)
+    };
+    Ok(vec![
+        vs_ovs,
+        vs_bridge("tcp.vs_bridge", |pair, seconds| iperf(pair, seconds, &[]))?,
+        vs_bridge("tcp.udp64_vs_bridge", |pair, seconds| {
+            iperf(pair, seconds, &["-u", "-l", SMALL, "-b", "0"])
+        })?,
+    ])
 }
 
 /// What came.
