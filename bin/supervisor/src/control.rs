@@ -390,7 +390,7 @@ impl Supervisor {
             for (slot, port) in &compartment.ports {
                 let endpoint = port.body.endpoint;
                 // A port whose interface is gone is not what was asked for.
-                let created = if port.is_tap() && port.closed != 0 {
+                let created = if port.is_interface() && port.closed != 0 {
                     [0; 32]
                 } else {
                     port.created

@@ -96,10 +96,10 @@ parts! {
     PortPart {
         /// The body that created it, in a memfd.
         Body = "body",
-        /// The namespace that its tap is in.
+        /// The namespace that its interface is in.
         Namespace = "netns",
-        /// The tap.
-        Tap = "tap",
+        /// The descriptor of its interface: a tap, or the socket at a veth's outer end.
+        Interface = "tap",
         /// The socket that a fifo's owner connects to.
         Listener = "listener",
         /// The owner's connection.
@@ -266,10 +266,10 @@ pub struct KeptSeat<D> {
 pub struct KeptPort<D> {
     /// The body.
     pub body: (D, Note),
-    /// The namespace its tap is in.
+    /// The namespace its interface is in.
     pub namespace: Option<D>,
-    /// The tap.
-    pub tap: Option<D>,
+    /// The descriptor of its interface.
+    pub interface: Option<D>,
     /// A fifo's listening socket.
     pub listener: Option<D>,
     /// A fifo's client and its channel's parts.
@@ -414,16 +414,17 @@ pub fn rebuild<D>(kept: impl IntoIterator<Item = (String, Note, D)>) -> Rebuilt<
         };
         let whole = note.is_made()
             && out.compartments.contains_key(&compartment)
-            && (parts.contains_key(&PortPart::Tap) || parts.contains_key(&PortPart::Listener));
+            && (parts.contains_key(&PortPart::Interface)
+                || parts.contains_key(&PortPart::Listener));
         if !whole {
             out.half_ports.push(body);
             out.forget.insert(prefix);
             continue;
         }
         let mut take = |part| parts.remove(&part).map(|(descriptor, _)| descriptor);
-        let (namespace, tap, listener) = (
+        let (namespace, interface, listener) = (
             take(PortPart::Namespace),
-            take(PortPart::Tap),
+            take(PortPart::Interface),
             take(PortPart::Listener),
         );
         let (connection, page) = (take(PortPart::Client), take(PortPart::Page));
@@ -443,7 +444,7 @@ pub fn rebuild<D>(kept: impl IntoIterator<Item = (String, Note, D)>) -> Rebuilt<
             KeptPort {
                 body: (body, note),
                 namespace,
-                tap,
+                interface,
                 listener,
                 client,
                 page,

@@ -6,7 +6,7 @@ use crate::refusal::Refusal;
 use crate::registry::{KeptUplink, Key, Note, UplinkPart, made, making};
 use crate::seats::{FABRIC_SLOTS, Uplink};
 use crate::supervisor::Supervisor;
-use crate::taps::refuse_namespace;
+use crate::taps::{refuse_namespace, refuse_socket};
 use command::Message;
 use command::message::ErrorCode;
 use command::verbs::CreateUplink;
@@ -92,17 +92,7 @@ pub fn adopt(kept: KeptUplink<OwnedFd>) -> Option<Uplink> {
 
 fn open(body: &CreateUplink) -> Result<OwnedFd, Refusal> {
     let name = body.interface.as_str();
-    let refuse = |error: UplinkError| match error {
-        UplinkError::NoInterface(_) => Refusal::new(
-            ErrorCode::NoInterface,
-            format!("there is no interface {name:?}"),
-        ),
-        UplinkError::Socket(errno) | UplinkError::Setup { errno, .. } => Refusal {
-            code: ErrorCode::System,
-            errno: errno.raw_os_error().unsigned_abs(),
-            detail: error.to_string(),
-        },
-    };
+    let refuse = |error: UplinkError| refuse_socket(&error);
     if body.namespace.as_str().is_empty() {
         return port::packet::open(name).map_err(refuse);
     }

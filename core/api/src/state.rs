@@ -164,11 +164,11 @@ pub struct Endpoint {
     pub compartment: u32,
     /// Slot in its switch.
     pub slot: u32,
-    /// `tap` or `fifo`.
+    /// `tap`, `veth`, `fifo` or `vhost`.
     pub kind: String,
-    /// Network namespace (tap): a name below /run/netns, or an absolute path.
+    /// Network namespace (tap, veth): a name below /run/netns, or an absolute path.
     pub namespace: String,
-    /// Interface inside it (tap).
+    /// Interface inside it (tap, veth).
     pub interface: String,
     /// MAC.
     pub mac: String,

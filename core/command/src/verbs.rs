@@ -114,7 +114,8 @@ body! {
 pub const PORT_CHANNEL: u32 = 1;
 /// fd: tap with VNET_HDR set up.
 pub const PORT_TAP: u32 = 2;
-/// fd: bound AF_PACKET socket with PACKET_VNET_HDR.
+/// fd: bound AF_PACKET socket with PACKET_VNET_HDR: an uplink's, or that of the outer
+/// end of an endpoint's veth.
 pub const PORT_PACKET: u32 = 3;
 
 /// fds: the link to the port's vhost helper ([`GuestMap`] and what follows it), the page
@@ -280,9 +281,9 @@ body! {
         prefix6_len: u8,
         /// MAC of the workload's interface.
         mac: [u8; 6],
-        /// Interface name inside the namespace (tap).
+        /// Interface name inside the namespace (tap, veth).
         interface: Name<16>,
-        /// Network namespace: a name under /run/netns or an absolute path (tap).
+        /// Network namespace: a name under /run/netns or an absolute path (tap, veth).
         namespace: Name<128>,
         /// `tenant/endpoint`, for people and for the name of a fifo's or guest's socket.
         name: Name<128>,
@@ -294,6 +295,8 @@ pub const ENDPOINT_TAP: u32 = 1;
 pub const ENDPOINT_FIFO: u32 = 2;
 /// A virtual machine's interface, by vhost-user.
 pub const ENDPOINT_VHOST: u32 = 3;
+/// A veth in a namespace.
+pub const ENDPOINT_VETH: u32 = 4;
 /// The namespace is made (and removed with the port) rather than expected to exist.
 pub const CREATE_NAMESPACE: u32 = 1;
 /// The interface is left without addresses: the workload uses DHCP or SLAAC.

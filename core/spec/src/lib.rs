@@ -37,8 +37,8 @@ pub use rates::{BothWays, Dscp, Limit, LongLimit, Rate, ServiceClass};
 pub use schema::json_schema;
 pub use selectors::{Labels, OneOrMore, Selector, TenantList};
 pub use shapes::{
-    AddressList, Attach, Class, Cores, Fifo, LongOutsideRoute, OutsideRoute, Tap, Vhost, Via, Wait,
-    max_record,
+    AddressList, Attach, Class, Cores, Fifo, Interface, LongOutsideRoute, OutsideRoute, Vhost, Via,
+    Wait, max_record,
 };
 pub use source::{Located, Position, Source, Span};
 pub use traffic::{IcmpMessage, PortRange, Protocol, Until};

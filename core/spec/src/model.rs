@@ -527,23 +527,22 @@ impl Endpoint {
             .as_ref()
             .map_or_else(Attach::default, |a| a.value.clone())
     }
-    /// Its namespace and interface, where it is a tap.
-    pub fn tap(&self, tenant: &Name) -> Option<(String, String, bool)> {
-        let Attach::Tap(tap) = self.attach() else {
-            return None;
-        };
+    /// Its namespace and interface, where it has one, and whether the namespace is made.
+    pub fn interface(&self, tenant: &Name) -> Option<(String, String, bool)> {
+        let attach = self.attach();
+        let named = attach.interface()?;
         let default = || format!("{tenant}-{}", self.name.value);
-        let namespace = tap
+        let namespace = named
             .namespace
             .as_ref()
             .map_or_else(default, |n| n.as_str().to_owned());
-        let interface = tap
+        let interface = named
             .interface
             .as_ref()
             .map_or("eth0", |i| i.as_str())
             .to_owned();
         // A namespace that the spec names is expected to be there; its own is made.
-        let make = or(&tap.make, Toggle(tap.namespace.is_none())).0;
+        let make = or(&named.make, Toggle(named.namespace.is_none())).0;
         Some((namespace, interface, make))
     }
     /// The addresses written; `None` = automatic.

@@ -392,7 +392,7 @@ fn what_is_absent_has_its_default() {
     assert_eq!(subnet.gateway_in(&prefix).to_string(), "10.1.1.1");
     let endpoint = &tenant.endpoints[0];
     assert_eq!(
-        endpoint.tap(&tenant.name),
+        endpoint.interface(&tenant.name),
         Some(("red-a".into(), "eth0".into(), true))
     );
     assert_eq!(

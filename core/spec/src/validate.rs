@@ -450,7 +450,7 @@ impl Check<'_> {
         let mut addresses: HashMap<(&str, IpAddr), Span> = HashMap::new();
         for tenant in &document.tenants {
             for endpoint in &tenant.endpoints {
-                let Some((namespace, interface, _)) = endpoint.tap(&tenant.name.value) else {
+                let Some((namespace, interface, _)) = endpoint.interface(&tenant.name.value) else {
                     continue;
                 };
                 let span = endpoint

@@ -98,7 +98,7 @@ fn rendered_status(status: &Status) -> String {
     endpoints.sort_by_key(|endpoint| speaks(endpoint));
     for endpoint in endpoints {
         let port = match endpoint.kind.as_str() {
-            "tap" => format!("{} in {}", endpoint.interface, endpoint.namespace),
+            "tap" | "veth" => format!("{} in {}", endpoint.interface, endpoint.namespace),
             kind => kind.to_owned(),
         };
         // Why is said below: a sentence would widen every row.
@@ -322,9 +322,9 @@ fn rendered_why(why: &Why) -> String {
         endpoint.addresses.join(" ")
     );
     let _ = match endpoint.kind.as_str() {
-        "tap" => writeln!(
+        kind @ ("tap" | "veth") => writeln!(
             out,
-            "port         tap {} in namespace {}, {}",
+            "port         {kind} {} in namespace {}, {}",
             endpoint.interface, endpoint.namespace, endpoint.port
         ),
         kind => writeln!(out, "port         {kind}, {}", endpoint.port),
