@@ -115,6 +115,10 @@ parts! {
         Body = "body",
         /// Its packet socket.
         Socket = "socket",
+        /// What keeps its XDP program attached.
+        Link = "link",
+        /// The memory of its frames. `Channel` is the socket of one of its queues.
+        Memory = "memory",
     }
 }
 
@@ -285,6 +289,8 @@ pub struct KeptUplink<D> {
     pub body: (D, Note),
     /// Its packet socket.
     pub socket: D,
+    /// By AF_XDP: what keeps the program attached, the memory, the queues' sockets.
+    pub xdp: Option<(D, D, Vec<D>)>,
 }
 
 /// What exists, and what does not deserve to.
@@ -457,7 +463,16 @@ pub fn rebuild<D>(kept: impl IntoIterator<Item = (String, Note, D)>) -> Rebuilt<
             parts.remove(&UplinkPart::Socket),
         ) {
             (Some(body), Some((socket, _))) if body.1.is_made() => {
-                out.uplinks.insert(n, KeptUplink { body, socket });
+                let mut take = |part| parts.remove(&part).map(|(descriptor, _)| descriptor);
+                let (link, memory) = (take(UplinkPart::Link), take(UplinkPart::Memory));
+                // As many as there are: it is noted as made when all were kept.
+                let queues: Vec<D> = (0..u8::MAX)
+                    .map_while(|n| take(UplinkPart::Channel(n)))
+                    .collect();
+                let xdp = link
+                    .zip(memory)
+                    .map(|(link, memory)| (link, memory, queues));
+                out.uplinks.insert(n, KeptUplink { body, socket, xdp });
             }
             _ => {
                 out.forget.insert(format!("uplink/{n}/"));

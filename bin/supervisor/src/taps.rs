@@ -238,7 +238,8 @@ pub fn refuse_socket(error: &UplinkError) -> Refusal {
     }
 }
 
-fn refuse_netlink(error: &NetlinkError) -> Refusal {
+/// A netlink error as a refusal.
+pub fn refuse_netlink(error: &NetlinkError) -> Refusal {
     let code = if matches!(error, NetlinkError::NoLink(_)) {
         ErrorCode::NoInterface
     } else {

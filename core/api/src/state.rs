@@ -214,6 +214,8 @@ pub struct Uplink {
     pub interface: String,
     /// The fabric's slot.
     pub slot: u32,
+    /// How frames are read and written there, and why not otherwise; empty = it is not open.
+    pub how: String,
     /// Totals as the fabric counts them.
     pub counters: EndpointRates,
 }

@@ -118,6 +118,12 @@ pub const PORT_TAP: u32 = 2;
 /// end of an endpoint's veth.
 pub const PORT_PACKET: u32 = 3;
 
+/// fds: the packet socket of an uplink, which receives nothing, the memory of its frames,
+/// and an AF_XDP socket for each of its `capacity` queues. Those that find no room in a
+/// message follow alone in others, in which `resume` is the number of the first. `mtu` is the
+/// interface's.
+pub const PORT_XDP: u32 = 5;
+
 /// fds: the link to the port's vhost helper ([`GuestMap`] and what follows it), the page
 /// that says how far its queues got (`rw`).
 pub const PORT_VHOST: u32 = 4;
@@ -339,8 +345,16 @@ body! {
         interface: Name<16>,
         /// Namespace it is in; empty = the host's.
         namespace: Name<128>,
+        /// `DRIVER_*`.
+        driver: u32,
     }
 }
+/// AF_XDP where that loses nothing, else AF_PACKET.
+pub const DRIVER_AUTO: u32 = 0;
+/// AF_XDP or nothing.
+pub const DRIVER_XDP: u32 = 1;
+/// AF_PACKET.
+pub const DRIVER_AF_PACKET: u32 = 2;
 body! {
     /// Close an uplink.
     DestroyUplink: DestroyUplink {
@@ -480,6 +494,8 @@ body! {
         quarantined: u32,
         /// SHA-256 over the body that created it: tells the controller whether it is the same.
         created: [u8; 32],
+        /// Of an uplink: how it is read and written, and why so.
+        how: Name<160>,
     }
 }
 body! {

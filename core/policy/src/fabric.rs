@@ -7,7 +7,7 @@ use crate::agreements::Agreement;
 use crate::ids::Ids;
 use crate::intent::{AttachmentIntent, CompartmentIntent, Image, UplinkIntent};
 use command::Name;
-use command::verbs::CreateUplink;
+use command::verbs::{CreateUplink, DRIVER_AF_PACKET, DRIVER_AUTO, DRIVER_XDP};
 use guard::guard;
 use image::fabric::{
     BOUNDS, Bound, CHANNEL_COMPARTMENT, CHANNEL_UPLINK, Channel, FORWARD_GROUP, FORWARD_UNICAST,
@@ -33,6 +33,11 @@ pub(crate) fn uplinks(spec: &Spec, ids: &Ids) -> BTreeMap<u32, UplinkIntent> {
                 .as_ref()
                 .and_then(|n| Name::new(n.as_str()))
                 .unwrap_or_default(),
+            driver: match uplink.driver() {
+                spec::Driver::Auto => DRIVER_AUTO,
+                spec::Driver::Xdp => DRIVER_XDP,
+                spec::Driver::AfPacket => DRIVER_AF_PACKET,
+            },
         };
         Some((
             ids.number,

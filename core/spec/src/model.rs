@@ -61,6 +61,18 @@ words! {
     }
 }
 
+words! {
+    /// How the fabric reads and writes an uplink.
+    pub enum Driver as "a driver" {
+        /// AF_XDP where that loses nothing, else AF_PACKET.
+        Auto = "auto",
+        /// AF_XDP, or it is refused.
+        Xdp = "xdp",
+        /// AF_PACKET.
+        AfPacket = "af_packet",
+    }
+}
+
 model! {
     /// An interface of the host to the world.
     pub struct Uplink as "an uplink" {
@@ -79,6 +91,8 @@ model! {
             overhead: Located<u32>,
             /// As whom compartments appear on it. Default: compartment.
             identity: Located<Identity>,
+            /// How frames are read and written. Default: auto.
+            driver: Located<Driver>,
         }
     }
 }
@@ -376,6 +390,10 @@ fn or<T: Copy>(written: &Option<Located<T>>, default: T) -> T {
 }
 
 impl Uplink {
+    /// How frames are read and written.
+    pub fn driver(&self) -> Driver {
+        self.driver.map_or(Driver::Auto, |driver| driver.value)
+    }
     /// Bytes of IP packet that it carries.
     pub fn mtu(&self) -> u32 {
         or(&self.mtu, 1500)

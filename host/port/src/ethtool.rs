@@ -89,12 +89,7 @@ struct State {
 /// No such interface, or we lack CAP_NET_ADMIN; a kernel that has no features to set
 /// says `OPNOTSUPP`.
 pub fn turn_off<'a>(interface: &str, names: &[&'a str]) -> Result<Vec<&'a str>, Errno> {
-    let socket = socket_with(
-        AddressFamily::INET,
-        SocketType::DGRAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
+    let socket = plain_socket()?;
     let mut info = SetInfo {
         command: GET_SET_INFO,
         reserved: 0,
@@ -139,6 +134,64 @@ pub fn turn_off<'a>(interface: &str, names: &[&'a str]) -> Result<Vec<&'a str>, 
             .is_some_and(|(state, bit)| state.active & (1 << bit) != 0)
     };
     Ok(names.iter().filter(is_on).copied().collect())
+}
+
+/// `struct ethtool_drvinfo`.
+#[repr(C)]
+struct DriverInfo {
+    command: u32,
+    driver: [u8; NAME],
+    rest: [u8; 160],
+}
+
+/// The name of an interface's driver.
+///
+/// # Errors
+/// No such interface, or it has none.
+pub fn driver(interface: &str) -> Result<String, Errno> {
+    const GET_DRIVER: u32 = 3;
+    let mut info = DriverInfo {
+        command: GET_DRIVER,
+        driver: [0; NAME],
+        rest: [0; 160],
+    };
+    ask(&plain_socket()?, interface, &mut info)?;
+    Ok(text(&info.driver).to_owned())
+}
+
+/// `struct ethtool_channels`.
+#[repr(C)]
+#[derive(Default)]
+struct Channels {
+    command: u32,
+    most: [u32; 4],
+    receive: u32,
+    transmit: u32,
+    other: u32,
+    combined: u32,
+}
+
+/// How many queues an interface receives by.
+///
+/// # Errors
+/// No such interface, or its driver does not say: `OPNOTSUPP`.
+pub fn queues(interface: &str) -> Result<u32, Errno> {
+    const GET_CHANNELS: u32 = 0x3c;
+    let mut channels = Channels {
+        command: GET_CHANNELS,
+        ..Channels::default()
+    };
+    ask(&plain_socket()?, interface, &mut channels)?;
+    Ok(channels.receive.saturating_add(channels.combined))
+}
+
+fn plain_socket() -> Result<OwnedFd, Errno> {
+    socket_with(
+        AddressFamily::INET,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )
 }
 
 fn text(name: &[u8; NAME]) -> &str {

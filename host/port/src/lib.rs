@@ -11,6 +11,7 @@ pub mod ethtool;
 pub mod packet;
 pub mod tap;
 mod vnet;
+pub mod xdp;
 
 pub use device::Device;
 pub use packet::PacketSocket;

@@ -125,6 +125,16 @@ fn socket(name: &str, buffer: libc::c_int) -> Result<(OwnedFd, libc::c_int), Upl
     Ok((fd, index))
 }
 
+/// Throws away what a socket holds. Bound: as much as its buffer takes.
+pub(crate) fn drain(socket: BorrowedFd<'_>) {
+    let mut header = [0; vnet::LEN];
+    for _ in 0..1 << 16 {
+        if matches!(recvmsg(socket, &mut header, &mut []), Ok(None)) {
+            return;
+        }
+    }
+}
+
 fn bind(fd: &OwnedFd, index: libc::c_int) -> Result<(), UplinkError> {
     // SAFETY: `sockaddr_ll` is plain data, for which all zeros is a value.
     let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };

@@ -126,13 +126,14 @@ fn rendered_status(status: &Status) -> String {
         let _ = writeln!(out, "{tenant}/{name}: the port is {port}");
     }
     if !status.uplinks.is_empty() {
-        let mut table = Table::new(&["UPLINK", "INTERFACE", ">IN", ">OUT"]);
+        let mut table = Table::new(&["UPLINK", "INTERFACE", ">IN", ">OUT", "BY"]);
         for uplink in &status.uplinks {
             table.row([
                 uplink.name.clone(),
                 uplink.interface.clone(),
                 grouped(uplink.counters.rx_frames),
                 grouped(uplink.counters.tx_frames),
+                uplink.how.clone(),
             ]);
         }
         let _ = write!(out, "\n{table}");

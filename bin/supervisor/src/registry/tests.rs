@@ -59,6 +59,9 @@ fn names_read_back_as_they_are_written() {
         Key::Port(3, 1, PortPart::Interface),
         Key::Port(3, 1, PortPart::Channel(0)),
         Key::Uplink(0, UplinkPart::Socket),
+        Key::Uplink(0, UplinkPart::Memory),
+        Key::Uplink(0, UplinkPart::Link),
+        Key::Uplink(0, UplinkPart::Channel(7)),
     ];
     for key in keys {
         assert_eq!(Key::parse(&key.to_string()), Some(key));
