@@ -11,6 +11,7 @@ mod ports;
 mod tally;
 mod trace;
 mod uplink;
+mod vlan;
 mod wait;
 mod worker;
 

@@ -2,6 +2,7 @@
 
 use crate::tally::Tally;
 use crate::uplink::Xdp;
+use crate::vlan;
 use command::verbs::closed_by;
 use fabric::{Egress, Frame, HEAD, Ingress, Refused};
 use guard::guard;
@@ -89,8 +90,23 @@ enum Rx {
 
 /// An uplink's frame that was read and not dealt with yet.
 struct Held {
+    /// Its VLAN; 0 = it has no tag.
+    vlan: u16,
     offload: RawOffload,
     at: Range<usize>,
+}
+
+impl Held {
+    /// A frame in a buffer, out of which its tag is taken.
+    fn new(mut offload: RawOffload, mut at: Range<usize>, buffer: &mut [u8]) -> Held {
+        let vlan = buffer.get(at.clone()).map_or(0, vlan::of);
+        if vlan != 0 {
+            vlan::take_off(&mut offload, &mut at, buffer);
+        }
+        // Without it in the key a frame of any VLAN would pass as one of none.
+        let vlan = if guard!("vlan-key") { vlan } else { 0 };
+        Held { vlan, offload, at }
+    }
 }
 
 enum Tx {
@@ -505,7 +521,9 @@ impl Ingress for From<'_> {
                     let received = socket.recv(self.buffer);
                     self.calls.count(u64::from(matches!(received, Ok(Some(_)))));
                     match received {
-                        Ok(Some((offload, at))) => *held = Some(Held { offload, at }),
+                        Ok(Some((offload, at))) => {
+                            *held = Some(Held::new(offload, at, self.buffer));
+                        }
                         Ok(None) => return None,
                         // One frame lost, or nothing to come: the next call tells.
                         Err(error) => {
@@ -524,10 +542,8 @@ impl Ingress for From<'_> {
                     match uplink.recv(next, self.buffer) {
                         Ok(Some(length)) => {
                             self.calls.frames.set(self.calls.frames.get() + 1);
-                            *held = Some(Held {
-                                offload: RawOffload::default(),
-                                at: 0..length,
-                            });
+                            let offload = RawOffload::default();
+                            *held = Some(Held::new(offload, 0..length, self.buffer));
                         }
                         Ok(None) => return None,
                         Err(error) => {
@@ -559,7 +575,7 @@ fn from_wire<'a>(held: &Held, buffer: &'a [u8]) -> Option<(Frame, Source<'a>)> {
         .zip(bytes)
         .for_each(|(to, from)| *to = *from);
     let frame = Frame {
-        tag: 0,
+        tag: held.vlan,
         offload: held.offload,
         len: bytes.len(),
         head,
@@ -627,7 +643,11 @@ impl Egress<From<'_>> for To<'_> {
                         rest.len().min(into.len())
                     }
                 };
-                let sent = uplink.send(self.from, frame, copy, self.buffer, self.part);
+                let mut tagged = [0; HEAD + vlan::TAG];
+                let (head, offload) = vlan::put_on(tag, head, frame.offload, &mut tagged);
+                let rest = frame.len.saturating_sub(HEAD);
+                let parts = (head, rest, offload);
+                let sent = uplink.send(self.from, parts, copy, self.buffer, self.part);
                 if sent.is_ok() {
                     self.calls.frames.set(self.calls.frames.get() + 1);
                 }
@@ -648,7 +668,9 @@ impl Egress<From<'_>> for To<'_> {
                     }
                     Source::Bytes(bytes) => bytes.get(head.len()..).unwrap_or(&[]),
                 };
-                let sent = socket.send(&frame.offload, head, rest);
+                let mut tagged = [0; HEAD + vlan::TAG];
+                let (head, offload) = vlan::put_on(tag, head, frame.offload, &mut tagged);
+                let sent = socket.send(&offload, head, rest);
                 self.calls.count(u64::from(sent.is_ok()));
                 match sent {
                     Ok(()) => Ok(()),

@@ -1,11 +1,12 @@
 //! An uplink by AF_XDP: the queues of its interface, and the socket that holds it open.
 
 use crate::finish::{finish, is_needed};
-use fabric::{Frame, Refused};
+use fabric::Refused;
 use port::xdp::Queue;
 use port::{PacketSocket, PortError};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use wire::RawOffload;
 use wire::offload::segments;
 
 /// An uplink's queues.
@@ -100,33 +101,32 @@ impl Xdp {
     }
 
     /// Puts a frame of the channel `from` into a queue, always the same for that channel: so
-    /// its frames keep their order. `copy` gives the bytes behind the head. What is not
-    /// finished is finished in `whole`, by way of `part`.
+    /// its frames keep their order. It is a head, so many bytes behind it, which `copy` gives,
+    /// and its offload fields. What is not finished is finished in `whole`, by way of `part`.
     #[inline]
     pub fn send(
         &self,
         from: u32,
-        frame: &Frame,
+        (head, rest, offload): (&[u8], usize, RawOffload),
         copy: impl Fn(&mut [u8]) -> usize,
         whole: &mut [u8],
         part: &mut [u8],
     ) -> Result<(), Refused> {
         let queue = from as usize % self.queues.len().max(1);
         let queue = self.queues.get(queue).ok_or(Refused::Gone)?;
-        let head = frame.head.get(..frame.len).unwrap_or(&frame.head);
-        let rest = frame.len - head.len();
-        if !is_needed(&frame.offload) {
+        let length = head.len().saturating_add(rest);
+        if !is_needed(&offload) {
             let sent = queue.send(head, rest, |into| {
                 copy(into);
             });
             return sent.map_err(refused);
         }
         // All of its segments or none.
-        let count = segments(frame.len, frame.offload.gso_size.max(1));
-        if frame.offload.gso_type != 0 && (queue.room() as usize) < count {
+        let count = segments(length, offload.gso_size.max(1));
+        if offload.gso_type != 0 && (queue.room() as usize) < count {
             return Err(Refused::Full);
         }
-        let whole = whole.get_mut(..frame.len).ok_or(Refused::TooLong)?;
+        let whole = whole.get_mut(..length).ok_or(Refused::TooLong)?;
         let (start, behind) = whole
             .split_at_mut_checked(head.len())
             .ok_or(Refused::TooLong)?;
@@ -134,9 +134,7 @@ impl Xdp {
         if copy(behind) != rest {
             return Err(Refused::System);
         }
-        let sent = finish(whole, &frame.offload, part, |bytes| {
-            queue.send(bytes, 0, |_| {})
-        });
+        let sent = finish(whole, &offload, part, |bytes| queue.send(bytes, 0, |_| {}));
         match sent {
             Ok(sent) => sent.map_err(refused),
             Err(_) => Err(Refused::System),

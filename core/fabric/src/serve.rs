@@ -126,9 +126,10 @@ pub fn serve<I: Ingress, E: Egress<I>, C: Counters>(
             Decision::Unicast { slot, tag } => match to.send(slot, tag, &frame, &source) {
                 Ok(()) => {
                     load.count(counters, slot, Direction::Sent);
-                    let to = image.channel(slot).map(|to| to.kind);
-                    // What an uplink brings has no tag.
-                    if frame.tag != 0 && to == Some(CHANNEL_COMPARTMENT) {
+                    let kind = |slot| image.channel(slot).map(|channel| channel.kind);
+                    // What an uplink brings is no tenant's: its tag is a VLAN.
+                    let between = [ingress, slot].map(kind) == [Some(CHANNEL_COMPARTMENT); 2];
+                    if frame.tag != 0 && between {
                         counters.crossed(ingress, frame.tag, load.segments, load.bytes);
                     }
                 }

@@ -363,6 +363,9 @@ model! {
             address: Vec<Located<InterfaceAddress>>,
         }
         optional {
+            /// The 802.1Q VLAN of the uplink that it is in, 1 to 4094, which no other tenant is
+            /// in. Default: none, its frames there have no tag.
+            vlan: Located<u32>,
             /// Its own MAC there. Default: made from the host's, tenant's and uplink's names.
             mac: Located<Mac>,
             /// What goes out here. Default: everything, in each family that has a gateway.
@@ -387,6 +390,13 @@ pub const MIN_MTU4: u32 = 576;
 /// The value where one was written, else the default.
 fn or<T: Copy>(written: &Option<Located<T>>, default: T) -> T {
     written.as_ref().map_or(default, |w| w.value)
+}
+
+impl Outside {
+    /// The VLAN that it is in; 0 = none.
+    pub fn vlan(&self) -> u16 {
+        self.vlan.map_or(0, |vlan| vlan.value as u16)
+    }
 }
 
 impl Uplink {
