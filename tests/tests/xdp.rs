@@ -108,6 +108,66 @@ fn a_tenant_behind_af_xdp_talks_and_goes_on_through_every_death() {
 }
 
 #[test]
+fn all_queues_of_an_interface_are_served_and_handed_on() {
+    // More than descriptors go with one message.
+    const QUEUES: usize = 16;
+    let outside = finished();
+    let mac = outside
+        .router
+        .sh("cat /sys/class/net/r0/address")
+        .unwrap()
+        .out;
+    outside.wire.ip("link del up0").unwrap();
+    let many = format!("numrxqueues {QUEUES} numtxqueues {QUEUES}");
+    outside
+        .wire
+        .ip(&format!(
+            "link add up0 {many} type veth peer name r0 address {} netns {} {many}",
+            mac.trim(),
+            outside.router.name
+        ))
+        .unwrap();
+    outside.wire.ip("link set up0 up").unwrap();
+    for line in [
+        "link set r0 up",
+        "addr add 192.0.2.1/24 dev r0",
+        "route add 10.9.0.0/24 via 192.0.2.10",
+    ] {
+        outside.router.ip(line).unwrap();
+    }
+    let off = outside.router.sh("ethtool -K r0 tx off txvlan off gso off");
+    assert!(off.unwrap().ok());
+    let instance = Instance::start().unwrap();
+    instance.apply(&spec(&outside, ", driver: xdp")).unwrap();
+    assert_eq!(how(&instance), format!("AF_XDP, copy, queues: {QUEUES}"));
+    for died in ["", "fabric", "supervisor", "fabric"] {
+        if !died.is_empty() {
+            instance.kill_program(&format!("bulkhead-{died}"));
+        }
+        assert!(reaches(&instance, &outside, "192.0.2.1"), "after {died:?}");
+        // Of many flows, which come by many queues.
+        let flows = "python3 -c \"
+import socket
+for n in range(200):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.bind(('192.0.2.1', 3000 + n))
+    s.sendto(b'x', ('10.9.0.10', 4000 + n))
+\"";
+        let count = |i: &Instance| {
+            let web1 = i.endpoint("green", "web1").unwrap();
+            web1["counters"]["tx_frames"].as_u64().unwrap()
+        };
+        let before = count(&instance);
+        assert!(outside.router.sh(flows).unwrap().ok());
+        let came = |i: &Instance| count(i) >= before + 200;
+        assert!(
+            instance.until(Duration::from_secs(10), came),
+            "after {died:?}"
+        );
+    }
+}
+
+#[test]
 fn why_an_uplink_is_not_by_af_xdp_is_shown_and_af_xdp_alone_is_refused() {
     let outside = Outside::make().unwrap();
     let instance = Instance::start().unwrap();

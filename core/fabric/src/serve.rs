@@ -126,10 +126,13 @@ pub fn serve<I: Ingress, E: Egress<I>, C: Counters>(
             Decision::Unicast { slot, tag } => match to.send(slot, tag, &frame, &source) {
                 Ok(()) => {
                     load.count(counters, slot, Direction::Sent);
-                    let kind = |slot| image.channel(slot).map(|channel| channel.kind);
+                    let is_compartment = |slot| {
+                        image
+                            .channel(slot)
+                            .is_some_and(|channel| channel.kind == CHANNEL_COMPARTMENT)
+                    };
                     // What an uplink brings is no tenant's: its tag is a VLAN.
-                    let between = [ingress, slot].map(kind) == [Some(CHANNEL_COMPARTMENT); 2];
-                    if frame.tag != 0 && between {
+                    if frame.tag != 0 && is_compartment(slot) && is_compartment(ingress) {
                         counters.crossed(ingress, frame.tag, load.segments, load.bytes);
                     }
                 }

@@ -169,6 +169,29 @@ fn a_full_ring_says_so_and_drains() {
 }
 
 #[test]
+fn a_batch_costs_a_call_for_32_frames_and_no_memory() {
+    let pair = Pair::new(1);
+    let opened = pair.open(true).unwrap();
+    let queue = attach(&opened, 0);
+    let peer = pair.peer();
+    let mut buffer = vec![0; MAX_FRAME];
+    let sent = frame(1, 100);
+    for _ in 0..64 {
+        peer.send(&RawOffload::default(), &sent, &[]).unwrap();
+    }
+    let mut calls = 0;
+    let memory = allocation_counter::measure(|| {
+        for _ in 0..64 {
+            until(|| queue.recv(&mut buffer).unwrap());
+            queue.send(&sent, 0, |_| {}).unwrap();
+        }
+        calls = queue.kick().unwrap();
+    });
+    assert_eq!(memory.count_total, 0);
+    assert!((1..=4).contains(&calls), "{calls} calls for 64 frames");
+}
+
+#[test]
 fn every_queue_is_read_and_what_has_no_socket_passes() {
     let pair = Pair::new(2);
     let opened = pair.open(true).unwrap();
