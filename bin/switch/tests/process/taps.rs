@@ -216,7 +216,17 @@ impl Relay {
                     let Ok(Some((offload, length))) = tap.recv(&mut buffer) else {
                         break;
                     };
-                    let _ = channel.tx.ring.push(0, &offload, &buffer[..length], &[]);
+                    let frame = &buffer[..length];
+                    // What finds no room waits: nothing is lost here.
+                    while channel.tx.ring.push(0, &offload, frame, &[]).is_err()
+                        && !stopped.load(Ordering::Relaxed)
+                    {
+                        if channel.tx.ring.publish() == Doorbell::Ring {
+                            let _ = channel.tx.bell.ring();
+                        }
+                        std::thread::sleep(Duration::from_micros(20));
+                        channel.tx.ring.poll().unwrap();
+                    }
                     moved = true;
                 }
                 if channel.tx.ring.publish() == Doorbell::Ring {
@@ -352,13 +362,24 @@ fn talk(kinds: [Kind; 2]) {
         "-c 10.1.2.10 -u -b 50M -t 1",
     ]
     .into_iter()
-    .map(|arguments| one.run(&format!("iperf3 -f m {}", arguments.replace("SIX", &six))))
+    .map(|arguments| {
+        let line = format!("iperf3 -f m {}", arguments.replace("SIX", &six));
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let output = one.run(&line);
+            // The server closes the run before in its own time.
+            let busy = String::from_utf8_lossy(&output.stderr).contains("server is busy");
+            if !busy || Instant::now() > end {
+                return output;
+            }
+        }
+    })
     .collect();
     let _ = server.kill();
     let _ = server.wait();
     for output in runs {
         let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{text}");
+        assert!(output.status.success(), "{kinds:?}: {output:?}");
         println!(
             "{}",
             text.lines()
@@ -396,11 +417,13 @@ fn an_interface_that_vanishes_closes_its_slot_alone() {
 
 #[test]
 fn what_a_veth_sends_tagged_is_dropped_as_what_it_is() {
-    let Some((rig, one, _two, _)) = pair_by(&tables(), [Kind::Veth, Kind::Tap]) else {
+    let Some((rig, one, two, _)) = pair_by(&tables(), [Kind::Veth, Kind::Tap]) else {
         return;
     };
     one.must("ping -c 1 -W 5 10.1.2.10");
-    let received = rig.count(2, Counter::TxFrames);
+    // Datagrams that came, whoever was there for them.
+    let datagrams = || two.must("grep ^Udp: /proc/net/snmp");
+    let before = datagrams();
     // From the endpoint's own addresses: without its tag it would pass.
     let mut frame = vec![2, 9, 9, 9, 9, 1];
     frame.extend(MACS[0]);
@@ -422,7 +445,7 @@ fn what_a_veth_sends_tagged_is_dropped_as_what_it_is() {
         assert!(Instant::now() < end, "the tag was not seen");
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert_eq!(rig.count(2, Counter::TxFrames), received);
+    assert_eq!(datagrams(), before);
 }
 
 #[test]
