@@ -125,19 +125,22 @@ fn what_is_not_allowed_at_the_uplink_is_dropped_and_counted_in_both_directions()
     let tenant = outside.tenant();
     assert!(instance.until(Duration::from_secs(5), |_| ping(&tenant, "192.0.2.1").ok()));
 
-    // In: another's MAC ends at the fabric; a tag, or an address that the tenant does
-    // not have, at the tenant's switch. Nothing of it reaches an endpoint.
+    // In: another's MAC, or a VLAN, ends at the fabric; a tag that names none, or an address
+    // that the tenant does not have, at the tenant's switch. Nothing of it reaches an endpoint.
     let router = [0x02, 0xaa, 0, 0, 0, 1];
     let compartment = [0x02, 0, 0, 0, 0x09, 0x10];
     let packet = |to| frames::ipv4([198, 51, 100, 2], to, 17, &frames::udp(7, 7777, b"x"));
     let own = packet([10, 9, 0, 10]);
     let stranger = frames::ethernet([0x02, 0xee, 0, 0, 0, 7], router, 0x0800, &own);
     let tag = [&[0, 5, 8, 0], &own[..]].concat();
+    let of_vlan = frames::ethernet(compartment, router, 0x8100, &tag);
+    let tag = [&[0x60, 0, 8, 0], &own[..]].concat();
     let tagged = frames::ethernet(compartment, router, 0x8100, &tag);
     let elsewhere = frames::ethernet(compartment, router, 0x0800, &packet([10, 250, 0, 1]));
     let had = instance.endpoint("green", "web1").unwrap()["counters"]["tx_frames"].clone();
     for (reason, frame) in [
         ("fabric-no-entry", stranger),
+        ("fabric-no-entry", of_vlan),
         ("vlan-tag", tagged),
         ("martian", elsewhere),
     ] {

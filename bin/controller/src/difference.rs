@@ -3,7 +3,7 @@
 
 use crate::steps::{Batch, Image, Key, Object, Step};
 use api::Change;
-use command::verbs::{CreatePort, ENDPOINT_FIFO, ENDPOINT_VHOST, FABRIC};
+use command::verbs::{CreatePort, ENDPOINT_FIFO, ENDPOINT_VETH, ENDPOINT_VHOST, FABRIC};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is, as far as it is known.
@@ -180,7 +180,7 @@ fn in_the_way(
         .collect()
 }
 
-/// What only one port can hold at a time: a tap's namespace and interface, a socket's name.
+/// What only one port can hold at a time: its namespace and interface, a socket's name.
 fn held(object: &Object) -> Option<(&str, &str)> {
     match object {
         Object::Port(body) if matches!(body.kind, ENDPOINT_FIFO | ENDPOINT_VHOST) => {
@@ -239,18 +239,19 @@ fn about(object: &Object) -> String {
 }
 
 fn place(body: &CreatePort) -> String {
-    match body.kind {
+    let kind = match body.kind {
         ENDPOINT_FIFO => return format!("fifo for uid {}", body.owner),
         ENDPOINT_VHOST => return format!("vhost-user for uid {}", body.owner),
-        _ => {}
-    }
+        ENDPOINT_VETH => "veth",
+        _ => "tap",
+    };
     let made = if body.flags & command::verbs::CREATE_NAMESPACE != 0 {
         " (made)"
     } else {
         ""
     };
     format!(
-        "tap {} in namespace {}{made}",
+        "{kind} {} in namespace {}{made}",
         body.interface.as_str(),
         body.namespace.as_str()
     )

@@ -171,10 +171,11 @@ impl Server {
     /// supervisor's word of what exists now, not by what was heard of it.
     pub async fn ports(&self) -> (Arc<World>, Survey, HashMap<String, String>) {
         let world = self.world.world();
-        let (survey, things) = tokio::join!(
+        let (mut survey, things) = tokio::join!(
             Survey::take(&self.supervisor, &world),
             self.supervisor.inventory()
         );
+        survey.note_uplinks(things.as_deref().unwrap_or(&[]));
         let ports: Option<HashMap<(u32, u32), Inventory>> = things.ok().map(|things| {
             let ports = things.into_iter().filter(|thing| thing.kind == 2);
             ports.map(|port| ((port.id, port.slot), port)).collect()

@@ -5,7 +5,9 @@ use crate::pages::{Counters, Pages, cause};
 use crate::supervisor::Supervisor;
 use crate::world::World;
 use api::{Compartment, Endpoint, EndpointRates, Sample, Tenant, Uplink};
-use command::verbs::{FABRIC, Inspect, RUN_BACKOFF, RUN_QUARANTINED, RUN_STARTING, RUN_UP};
+use command::verbs::{
+    FABRIC, Inspect, Inventory, RUN_BACKOFF, RUN_QUARANTINED, RUN_STARTING, RUN_UP,
+};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -17,6 +19,8 @@ use tokio::task::JoinSet;
 pub struct Survey {
     taken: Instant,
     looks: BTreeMap<u32, Look>,
+    /// How each uplink is read and written, by its number.
+    hows: BTreeMap<u32, String>,
 }
 
 struct Look {
@@ -45,6 +49,7 @@ impl Survey {
             }
         }
         Survey {
+            hows: BTreeMap::new(),
             taken: Instant::now(),
             looks,
         }
@@ -113,6 +118,14 @@ impl Survey {
         name_it(&mut endpoint.counters, &endpoint.tenant, &endpoint.name);
     }
 
+    /// Notes how each uplink is read and written.
+    pub fn note_uplinks(&mut self, things: &[Inventory]) {
+        let uplinks = things.iter().filter(|thing| thing.kind == 3);
+        self.hows = uplinks
+            .map(|uplink| (uplink.id, uplink.how.as_str().to_owned()))
+            .collect();
+    }
+
     /// The uplinks of this world, filled in.
     pub fn uplinks(&self, world: &World) -> Vec<Uplink> {
         let mut uplinks = world.uplinks().to_vec();
@@ -122,6 +135,7 @@ impl Survey {
                 .map(|counters| counters.totals(uplink.slot))
                 .unwrap_or_default();
             name_it(&mut uplink.counters, "", &uplink.name);
+            uplink.how = self.hows.get(&uplink.number).cloned().unwrap_or_default();
         }
         uplinks
     }

@@ -71,7 +71,7 @@ pub fn judge(known: Known) -> Why {
     }
     if endpoint.port != "open" {
         let advice = match endpoint.kind.as_str() {
-            "tap" => {
+            "tap" | "veth" => {
                 "is the namespace still there, and the interface in it? If so apply the spec again, which makes the port anew"
             }
             _ => {

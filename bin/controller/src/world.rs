@@ -8,7 +8,7 @@ use api::{
     Aside, Compartment, Endpoint, Fault, Finding, Limit, Needs, Tenant, Uplink, Where, Whose,
 };
 use command::message::ErrorCode;
-use command::verbs::{ENDPOINT_FIFO, ENDPOINT_VHOST, FABRIC};
+use command::verbs::{ENDPOINT_FIFO, ENDPOINT_VETH, ENDPOINT_VHOST, FABRIC};
 use guard::guard;
 use policy::{Answer, Ids, Intent, PortIntent, Unclear};
 use spec::{Per, Span, Spec, State};
@@ -476,11 +476,11 @@ impl Views {
                 let (compartment, slot) = (known.compartment, known.slot);
                 let key = Key::Port(compartment, slot);
                 self.places.insert(key, at(endpoint.span()));
-                if let spec::Attach::Tap(tap) = endpoint.attach() {
-                    if let Some(namespace) = tap.namespace {
+                if let Some(named) = endpoint.attach().interface() {
+                    if let Some(namespace) = &named.namespace {
                         self.namespaces.insert(key, at(namespace.span));
                     }
-                    if let Some(interface) = tap.interface {
+                    if let Some(interface) = &named.interface {
                         self.interfaces.insert(key, at(interface.span));
                     }
                 }
@@ -518,6 +518,7 @@ fn described(tenant: &str, endpoint: &spec::Endpoint, port: &PortIntent) -> Endp
         kind: match body.kind {
             ENDPOINT_FIFO => "fifo",
             ENDPOINT_VHOST => "vhost",
+            ENDPOINT_VETH => "veth",
             _ => "tap",
         }
         .into(),

@@ -1,13 +1,14 @@
 //! What the supervisor says, and what it is told.
 
 use crate::tally::Tally;
+use crate::uplink::{Partial, Xdp};
 use crate::wait::now;
 use crate::worker::Worker;
 use command::Message;
 use command::message::Verb;
 use command::verbs::{
-    AddPort, Attach, NeedReplace, PORT_CHANNEL, PORT_PACKET, PortClosed, RemovePort, Running,
-    Trace, UseImage,
+    AddPort, Attach, NeedReplace, PORT_CHANNEL, PORT_PACKET, PORT_XDP, PortClosed, RemovePort,
+    Running, Trace, UseImage,
 };
 use guard::guard;
 use image::MappedFabric;
@@ -84,7 +85,10 @@ impl Worker {
 
     fn obey(&mut self, message: &Message, fds: Fds, now: u64) {
         if let Some(body) = message.body::<AddPort>() {
-            self.unplug(body.slot);
+            // What follows a message belongs to what that one plugs in.
+            if body.kind != PORT_XDP || body.resume == 0 {
+                self.unplug(body.slot);
+            }
             match self.plug(&body, fds, now) {
                 Ok(()) => {
                     self.tally
@@ -133,6 +137,11 @@ impl Worker {
                 let socket = fds.into_iter().next().ok_or(system(Errno::BADF))?;
                 self.ports.add_uplink(slot, PacketSocket::from_fd(socket))
             }
+            PORT_XDP => match self.gather(body, fds).map_err(system)? {
+                Some(uplink) => self.ports.add_xdp(slot, uplink),
+                // The rest is on its way.
+                None => return Ok(()),
+            },
             _ => false,
         };
         let descriptor = self
@@ -140,13 +149,32 @@ impl Worker {
             .descriptor(slot)
             .filter(|_| plugged)
             .ok_or(system(Errno::INVAL))?;
-        self.waiting
-            .add(descriptor, slot)
-            .map_err(|error| by(&error))?;
+        let queues = body.kind == PORT_XDP;
+        let added = match queues {
+            true => self.waiting.add_guard(descriptor, slot),
+            false => self.waiting.add(descriptor, slot),
+        };
+        added.map_err(|error| by(&error))?;
+        for queue in self.ports.queues(slot) {
+            self.waiting.add(queue, slot).map_err(|error| by(&error))?;
+        }
         self.settling_again(slot);
         // Whatever came before it was plugged in rang no bell that we heard.
         self.rounds.activate(slot, now);
         Ok(())
+    }
+
+    /// Descriptors of an uplink by AF_XDP; the uplink, once all have come.
+    fn gather(&mut self, body: &AddPort, fds: Fds) -> Result<Option<Xdp>, Errno> {
+        match &mut self.partial {
+            Some(partial) if body.resume != 0 && partial.slot == body.slot => {
+                partial.add(body.resume, fds)?;
+            }
+            _ if body.resume != 0 => return Err(Errno::INVAL),
+            partial => *partial = Some(Partial::new(body.slot, body.mtu, body.capacity, fds)?),
+        }
+        let whole = self.partial.take_if(|partial| partial.is_whole());
+        whole.map(Partial::attach).transpose()
     }
 
     /// Swaps images between two batches. The error is for `Running`; the old one stays.

@@ -1,14 +1,17 @@
 //! `bulkhead-fabric`: the mediator between compartments and uplinks.
 //!
 //! Confine, receive, loop. What may pass is decided in `core/fabric/src/forward.rs`;
-//! here are the descriptors: channels, packet sockets, doorbells and the control
-//! socket. It asks nothing of anyone, holds no name and opens nothing.
+//! here are the descriptors: channels, packet sockets, queues of uplinks, doorbells and the
+//! control socket. It asks nothing of anyone, holds no name and opens nothing.
 
 mod control;
 mod crossed;
+mod finish;
 mod ports;
 mod tally;
 mod trace;
+mod uplink;
+mod vlan;
 mod wait;
 mod worker;
 

@@ -16,6 +16,8 @@ const SHARED_SPIN_NS: u64 = 5_000;
 const EVENTS: usize = 64;
 /// The control socket among the slots.
 const CONTROL: u64 = u64::MAX;
+/// Beside a slot's number: what tells of its interface, and brings no frame.
+const GUARD: u64 = 1 << 32;
 
 /// How long to stay awake without work.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +71,8 @@ impl Pace {
 pub enum Woken {
     Control,
     Port(u32),
+    /// What tells of an uplink's interface.
+    Guard(u32),
 }
 
 /// The set of descriptors that wake us: control, doorbells, uplinks.
@@ -108,17 +112,23 @@ impl Waiting {
     pub fn event(&self, index: usize) -> Option<Woken> {
         match *self.woken.get(index)? {
             CONTROL => Some(Woken::Control),
+            name if name & GUARD != 0 => Some(Woken::Guard((name & !GUARD) as u32)),
             slot => Some(Woken::Port(u32::try_from(slot).ok()?)),
         }
     }
 
     pub fn add(&self, fd: BorrowedFd<'_>, slot: u32) -> io::Result<()> {
-        Ok(epoll::add(
-            &self.set,
-            fd,
-            EventData::new_u64(slot.into()),
-            EventFlags::IN,
-        )?)
+        self.put(fd, slot.into())
+    }
+
+    /// What tells of an uplink's interface.
+    pub fn add_guard(&self, fd: BorrowedFd<'_>, slot: u32) -> io::Result<()> {
+        self.put(fd, GUARD | u64::from(slot))
+    }
+
+    fn put(&self, fd: BorrowedFd<'_>, name: u64) -> io::Result<()> {
+        let data = EventData::new_u64(name);
+        Ok(epoll::add(&self.set, fd, data, EventFlags::IN)?)
     }
 
     /// Takes a descriptor out of the set; others may hold its description, so that

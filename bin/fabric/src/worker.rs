@@ -2,6 +2,7 @@
 
 use crate::ports::Ports;
 use crate::tally::Tally;
+use crate::uplink::Partial;
 use crate::wait::{Pace, Waiting, Woken, now};
 use command::Message;
 use command::verbs::{Attach, Report};
@@ -20,6 +21,8 @@ const VISITS: usize = 16;
 const LOOK_NS: u64 = 20_000;
 /// How often a peer's echo is looked for: it does not ring, ns.
 const ECHO_NS: u64 = 200_000;
+/// How often it is looked for whether an interface that is down is gone, ns.
+const DOUBT_NS: u64 = 20_000_000;
 
 #[cfg(test)]
 mod tests;
@@ -41,6 +44,8 @@ pub struct Worker {
     parked: Box<[u64]>,
     /// Slots whose handshake is under way.
     pub(crate) settling: Vec<u32>,
+    /// An uplink that is not plugged in yet.
+    pub(crate) partial: Option<Partial>,
     looked: u64,
     pub(crate) quits: bool,
 }
@@ -61,6 +66,7 @@ impl Worker {
             busy: vec![0; slots].into(),
             parked: vec![0; slots].into(),
             settling: Vec::with_capacity(slots),
+            partial: None,
             looked: 0,
             quits: false,
         })
@@ -89,6 +95,16 @@ impl Worker {
             }
             self.image = Some(image);
         }
+        // The kernel tells nobody when it would take what waits, or that an interface which
+        // is down goes.
+        let soon = match (
+            self.ports.kick_waiting(&mut self.tally),
+            self.ports.look_again(now),
+        ) {
+            (true, _) => fabric::serve::PARK_NS,
+            (false, true) => DOUBT_NS,
+            (false, false) => u64::MAX,
+        };
         self.settle_channels(now);
         self.close_broken(now);
         self.report(now);
@@ -105,7 +121,8 @@ impl Worker {
         } else {
             Some(if worked { 0 } else { self.pace.period_ns() })
         };
-        self.look(timeout)?;
+        let soonest = timeout.unwrap_or(u64::MAX).min(soon);
+        self.look((soonest != u64::MAX).then_some(soonest))?;
         Ok(!self.quits)
     }
 
@@ -189,6 +206,7 @@ impl Worker {
                     self.settling_again(slot);
                     self.rounds.activate(slot, now);
                 }
+                Some(Woken::Guard(slot)) => self.ports.look_after(slot, now),
                 _ => {}
             }
         }
@@ -236,7 +254,11 @@ impl Worker {
 
     pub(crate) fn unplug(&mut self, slot: u32) {
         self.waiting.forget(self.ports.descriptor(slot));
+        for queue in self.ports.queues(slot) {
+            self.waiting.forget(Some(queue));
+        }
         self.ports.remove(slot);
+        self.partial.take_if(|partial| partial.slot == slot);
         self.rounds.remove(slot);
         self.settling.retain(|other| *other != slot);
         if let Some(parked) = self.parked.get_mut(slot as usize) {

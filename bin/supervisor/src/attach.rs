@@ -9,8 +9,10 @@ use crate::supervisor::Supervisor;
 use crate::watch::{CHANNEL_DEATHS, ENDPOINT_DEATHS, Ending, How, ending, restart_wait};
 use crate::workers::Place;
 use command::Message;
+use command::message::MAX_FDS;
 use command::verbs::{
-    AddPort, Attach, CAUSE_REPORT, PORT_PACKET, RemovePort, START_FAULT, UseImage, WAIT_ADAPTIVE,
+    AddPort, Attach, CAUSE_REPORT, PORT_PACKET, PORT_XDP, RemovePort, START_FAULT, UseImage,
+    WAIT_ADAPTIVE,
 };
 use guard::guard;
 use port::Features;
@@ -139,7 +141,7 @@ impl Supervisor {
                     self.uplinks
                         .values()
                         .filter(|uplink| !uplink.closed)
-                        .map(uplink_port),
+                        .flat_map(uplink_ports),
                 );
                 ports
             }
@@ -441,8 +443,8 @@ impl Supervisor {
     }
 }
 
-/// The message that plugs an uplink into the fabric.
-pub fn uplink_port(uplink: &crate::seats::Uplink) -> (AddPort, Vec<Shared>) {
+/// The messages that plug an uplink into the fabric.
+pub fn uplink_ports(uplink: &crate::seats::Uplink) -> Vec<(AddPort, Vec<Shared>)> {
     let body = AddPort {
         slot: uplink.body.slot,
         kind: PORT_PACKET,
@@ -450,7 +452,35 @@ pub fn uplink_port(uplink: &crate::seats::Uplink) -> (AddPort, Vec<Shared>) {
         features: u32::from(Features::ALL.bits()),
         ..AddPort::default()
     };
-    (body, vec![Rc::clone(&uplink.socket)])
+    let Some(xdp) = &uplink.xdp else {
+        return vec![(body, vec![Rc::clone(&uplink.socket)])];
+    };
+    let body = AddPort {
+        kind: PORT_XDP,
+        mtu: xdp.mtu,
+        features: u32::from(Features::NONE.bits()),
+        capacity: xdp.queues.len() as u32,
+        ..body
+    };
+    let mut messages = Vec::new();
+    let mut fds = vec![Rc::clone(&uplink.socket), Rc::clone(&xdp.memory)];
+    let mut first = 0;
+    for (queue, number) in xdp.queues.iter().zip(0..) {
+        if fds.len() == MAX_FDS {
+            let resume = first;
+            messages.push((AddPort { resume, ..body }, std::mem::take(&mut fds)));
+            first = number;
+        }
+        fds.push(Rc::clone(queue));
+    }
+    messages.push((
+        AddPort {
+            resume: first,
+            ..body
+        },
+        fds,
+    ));
+    messages
 }
 
 /// A seat as a word of a note.

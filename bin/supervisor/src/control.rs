@@ -13,7 +13,7 @@ use crate::registry::{Key, Note, Seat, SeatPart, made, making};
 use crate::seats::{Compartment, FABRIC_SLOTS, SeatState, label};
 use crate::supervisor::Supervisor;
 use command::Message;
-use command::message::ErrorCode;
+use command::message::{ErrorCode, Name};
 use command::verbs::{
     Beat, CreateCompartment, CreatePort, CreateUplink, DestroyCompartment, DestroyPort,
     DestroyUplink, Done, FABRIC, Inspect, Install, Inventory, ListFlows, Prove, RUN_UP, Release,
@@ -390,7 +390,7 @@ impl Supervisor {
             for (slot, port) in &compartment.ports {
                 let endpoint = port.body.endpoint;
                 // A port whose interface is gone is not what was asked for.
-                let created = if port.is_tap() && port.closed != 0 {
+                let created = if port.is_interface() && port.closed != 0 {
                     [0; 32]
                 } else {
                     port.created
@@ -403,6 +403,7 @@ impl Supervisor {
                     closed: port.closed,
                     quarantined: u32::from(port.quarantined),
                     created,
+                    ..Inventory::default()
                 });
             }
         }
@@ -417,6 +418,7 @@ impl Supervisor {
                 id: *number,
                 slot: uplink.body.slot,
                 created,
+                how: Name::new(&uplink.how).unwrap_or_default(),
                 ..Inventory::default()
             });
         }

@@ -1,4 +1,4 @@
-//! Endpoints' ports: taps in namespaces, and fifos that processes attach to.
+//! Endpoints' ports: interfaces in namespaces, and fifos that processes attach to.
 
 mod clients;
 pub mod guests;
@@ -11,13 +11,13 @@ use crate::poll::{Source, Token};
 use crate::refusal::Refusal;
 use crate::registry::{Key, Note, PortPart, Seat, made, making};
 use crate::supervisor::Supervisor;
-use crate::taps::{delete_interface, refuse_namespace, set_up_tap};
+use crate::taps::{delete_interface, refuse_namespace, set_up_interface};
 use crate::watch::Bucket;
 use command::Message;
 use command::message::ErrorCode;
 use command::verbs::{
-    AddPort, CREATE_NAMESPACE, CreatePort, ENDPOINT_FIFO, ENDPOINT_TAP, ENDPOINT_VHOST,
-    NeedReplace, PORT_TAP, PortClosed, RemovePort, closed_by,
+    AddPort, CREATE_NAMESPACE, CreatePort, ENDPOINT_FIFO, ENDPOINT_TAP, ENDPOINT_VETH,
+    ENDPOINT_VHOST, NeedReplace, PORT_PACKET, PORT_TAP, PortClosed, RemovePort, closed_by,
 };
 use guard::guard;
 use guests::GuestPort;
@@ -61,8 +61,8 @@ pub struct Port {
 
 /// What a port is made of.
 pub enum Kind {
-    /// A tap.
-    Tap {
+    /// An interface in a namespace: a tap or a veth, as the request says.
+    Interface {
         /// The descriptor of frames.
         fd: Shared,
         /// The namespace it is in.
@@ -101,10 +101,13 @@ impl Port {
         let (slot, mtu) = (self.body.slot, self.body.mtu);
         let features = fifo_features(&self.body);
         match &mut self.kind {
-            Kind::Tap { fd, features, .. } => {
+            Kind::Interface { fd, features, .. } => {
                 let body = AddPort {
                     slot,
-                    kind: PORT_TAP,
+                    kind: match self.body.kind {
+                        ENDPOINT_VETH => PORT_PACKET,
+                        _ => PORT_TAP,
+                    },
                     mtu,
                     features: *features,
                     ..AddPort::default()
@@ -172,7 +175,7 @@ impl Supervisor {
         self.keeper
             .keep(key(PortPart::Body), &making(), kept.as_fd());
         let kind = match body.kind {
-            ENDPOINT_TAP => self.create_tap(&body),
+            ENDPOINT_TAP | ENDPOINT_VETH => self.create_interface(&body),
             ENDPOINT_FIFO => self.create_fifo(&body),
             ENDPOINT_VHOST => self.create_guest(&body),
             other => Err(Refusal::new(
@@ -214,7 +217,7 @@ impl Supervisor {
         Ok(())
     }
 
-    fn create_tap(&mut self, body: &CreatePort) -> Result<Kind, Refusal> {
+    fn create_interface(&mut self, body: &CreatePort) -> Result<Kind, Refusal> {
         let name = body.namespace.as_str();
         let made_here = body.flags & CREATE_NAMESPACE != 0;
         let (namespace, is_fresh) = if made_here {
@@ -231,11 +234,11 @@ impl Supervisor {
             &Note::default(),
             namespace.as_fd(),
         );
-        let result = namespace::within(namespace.as_fd(), || set_up_tap(body))
+        let result = namespace::within(namespace.as_fd(), || set_up_interface(body))
             .map_err(|error| refuse_namespace(&error))
             .and_then(|made| made);
         let (fd, features) = match result {
-            Ok(tap) => tap,
+            Ok(interface) => interface,
             Err(refusal) => {
                 if made_here {
                     self.namespaces.leave(name, !is_fresh);
@@ -244,9 +247,9 @@ impl Supervisor {
             }
         };
         self.keeper
-            .keep(key(PortPart::Tap), &Note::default(), fd.as_fd());
+            .keep(key(PortPart::Interface), &Note::default(), fd.as_fd());
         let features = u32::from(features.bits());
-        Ok(Kind::Tap {
+        Ok(Kind::Interface {
             fd: Rc::new(fd),
             namespace: Rc::new(namespace),
             features,
@@ -302,7 +305,7 @@ impl Supervisor {
             return;
         };
         let features = match port.kind {
-            Kind::Tap { features, .. } => features,
+            Kind::Interface { features, .. } => features,
             Kind::Fifo { .. } | Kind::Guest(_) => 0,
         };
         let note = made()
@@ -349,7 +352,7 @@ impl Supervisor {
             return;
         };
         let worker = home.seat.worker;
-        if let (Some(worker), Kind::Tap { .. } | Kind::Guest(_)) = (worker, &port.kind) {
+        if let (Some(worker), Kind::Interface { .. } | Kind::Guest(_)) = (worker, &port.kind) {
             self.tell(worker, &Message::new(0, &RemovePort { slot }), Vec::new());
         }
         if let Kind::Fifo {
@@ -370,14 +373,17 @@ impl Supervisor {
                 self.kill(helper, None);
             }
         }
-        if let Kind::Tap { fd, namespace, .. } = &port.kind {
+        if let Kind::Interface { fd, namespace, .. } = &port.kind {
             let name = port.body.namespace.as_str();
             let made_here = port.body.flags & CREATE_NAMESPACE != 0;
             match fd.try_clone() {
                 // It goes with the namespace, which the kernel does behind our back:
                 // deleting an interface holds up everybody for some 30 ms.
                 Ok(fd) if made_here && !stays && self.namespaces.has_one_port(name) => {
-                    port::tap::leave_to_namespace(fd)
+                    // A veth's end is left to its namespace as it is.
+                    if port.body.kind == ENDPOINT_TAP {
+                        port::tap::leave_to_namespace(fd);
+                    }
                 }
                 _ => delete_interface(namespace.as_fd(), port.body.interface.as_str()),
             }
@@ -392,13 +398,13 @@ impl Supervisor {
     pub fn adopt_port(&mut self, kept: crate::registry::KeptPort<OwnedFd>) -> Option<Port> {
         let (fd, note) = kept.body;
         let body: CreatePort = bodies::load(&fd)?;
-        let kind = match (kept.tap, kept.namespace, kept.listener) {
-            (Some(tap), Some(namespace), _) => {
+        let kind = match (kept.interface, kept.namespace, kept.listener) {
+            (Some(interface), Some(namespace), _) => {
                 if body.flags & CREATE_NAMESPACE != 0 {
                     self.namespaces.adopt(body.namespace.as_str());
                 }
-                Kind::Tap {
-                    fd: Rc::new(tap),
+                Kind::Interface {
+                    fd: Rc::new(interface),
                     namespace: Rc::new(namespace),
                     features: note.number("features") as u32,
                 }
@@ -467,14 +473,14 @@ impl Supervisor {
 
 impl Port {
     /// Whether it is an interface.
-    pub fn is_tap(&self) -> bool {
-        matches!(self.kind, Kind::Tap { .. })
+    pub fn is_interface(&self) -> bool {
+        matches!(self.kind, Kind::Interface { .. })
     }
 
     /// Whether there is nothing left of it to close.
     pub fn is_closed(&self) -> bool {
         match &self.kind {
-            Kind::Tap { .. } => self.closed != 0,
+            Kind::Interface { .. } => self.closed != 0,
             Kind::Fifo { client, .. } => client.is_none(),
             Kind::Guest(_) => self.closed != 0,
         }
@@ -483,7 +489,7 @@ impl Port {
     /// Whether the interface went away under it (deleted, or its namespace was).
     fn is_gone(&self) -> bool {
         match &self.kind {
-            Kind::Tap { namespace, .. } => {
+            Kind::Interface { namespace, .. } => {
                 self.closed != 0
                     || !namespace::is_at(namespace.as_fd(), self.body.namespace.as_str())
             }

@@ -96,10 +96,10 @@ parts! {
     PortPart {
         /// The body that created it, in a memfd.
         Body = "body",
-        /// The namespace that its tap is in.
+        /// The namespace that its interface is in.
         Namespace = "netns",
-        /// The tap.
-        Tap = "tap",
+        /// The descriptor of its interface: a tap, or the socket at a veth's outer end.
+        Interface = "tap",
         /// The socket that a fifo's owner connects to.
         Listener = "listener",
         /// The owner's connection.
@@ -115,6 +115,10 @@ parts! {
         Body = "body",
         /// Its packet socket.
         Socket = "socket",
+        /// What keeps its XDP program attached.
+        Link = "link",
+        /// The memory of its frames. `Channel` is the socket of one of its queues.
+        Memory = "memory",
     }
 }
 
@@ -266,10 +270,10 @@ pub struct KeptSeat<D> {
 pub struct KeptPort<D> {
     /// The body.
     pub body: (D, Note),
-    /// The namespace its tap is in.
+    /// The namespace its interface is in.
     pub namespace: Option<D>,
-    /// The tap.
-    pub tap: Option<D>,
+    /// The descriptor of its interface.
+    pub interface: Option<D>,
     /// A fifo's listening socket.
     pub listener: Option<D>,
     /// A fifo's client and its channel's parts.
@@ -285,6 +289,8 @@ pub struct KeptUplink<D> {
     pub body: (D, Note),
     /// Its packet socket.
     pub socket: D,
+    /// By AF_XDP: what keeps the program attached, the memory, the queues' sockets.
+    pub xdp: Option<(D, D, Vec<D>)>,
 }
 
 /// What exists, and what does not deserve to.
@@ -414,16 +420,17 @@ pub fn rebuild<D>(kept: impl IntoIterator<Item = (String, Note, D)>) -> Rebuilt<
         };
         let whole = note.is_made()
             && out.compartments.contains_key(&compartment)
-            && (parts.contains_key(&PortPart::Tap) || parts.contains_key(&PortPart::Listener));
+            && (parts.contains_key(&PortPart::Interface)
+                || parts.contains_key(&PortPart::Listener));
         if !whole {
             out.half_ports.push(body);
             out.forget.insert(prefix);
             continue;
         }
         let mut take = |part| parts.remove(&part).map(|(descriptor, _)| descriptor);
-        let (namespace, tap, listener) = (
+        let (namespace, interface, listener) = (
             take(PortPart::Namespace),
-            take(PortPart::Tap),
+            take(PortPart::Interface),
             take(PortPart::Listener),
         );
         let (connection, page) = (take(PortPart::Client), take(PortPart::Page));
@@ -443,7 +450,7 @@ pub fn rebuild<D>(kept: impl IntoIterator<Item = (String, Note, D)>) -> Rebuilt<
             KeptPort {
                 body: (body, note),
                 namespace,
-                tap,
+                interface,
                 listener,
                 client,
                 page,
@@ -456,7 +463,16 @@ pub fn rebuild<D>(kept: impl IntoIterator<Item = (String, Note, D)>) -> Rebuilt<
             parts.remove(&UplinkPart::Socket),
         ) {
             (Some(body), Some((socket, _))) if body.1.is_made() => {
-                out.uplinks.insert(n, KeptUplink { body, socket });
+                let mut take = |part| parts.remove(&part).map(|(descriptor, _)| descriptor);
+                let (link, memory) = (take(UplinkPart::Link), take(UplinkPart::Memory));
+                // As many as there are: it is noted as made when all were kept.
+                let queues: Vec<D> = (0..u8::MAX)
+                    .map_while(|n| take(UplinkPart::Channel(n)))
+                    .collect();
+                let xdp = link
+                    .zip(memory)
+                    .map(|(link, memory)| (link, memory, queues));
+                out.uplinks.insert(n, KeptUplink { body, socket, xdp });
             }
             _ => {
                 out.forget.insert(format!("uplink/{n}/"));

@@ -193,8 +193,24 @@ pub struct Uplink {
     pub created: [u8; 32],
     /// Its packet socket.
     pub socket: Shared,
+    /// By AF_XDP, beside that.
+    pub xdp: Option<Xdp>,
+    /// How it is read and written and why so, for people.
+    pub how: String,
     /// The fabric closed it: its interface is gone.
     pub closed: bool,
+}
+
+/// What an uplink by AF_XDP is made of.
+pub struct Xdp {
+    /// Keeps the program attached.
+    pub link: Shared,
+    /// The memory of its frames.
+    pub memory: Shared,
+    /// A socket for each queue.
+    pub queues: Vec<Shared>,
+    /// The interface's MTU.
+    pub mtu: u32,
 }
 
 /// For messages: `compartment 3`, `the fabric`.

@@ -565,7 +565,7 @@ impl Supervisor {
                 else {
                     return;
                 };
-                if port.is_tap() {
+                if port.is_interface() {
                     confine::say!(
                         "supervisor: the interface or the namespace of {} is gone",
                         port.body.name.as_str()

@@ -1,22 +1,105 @@
-//! Taps: what is done inside an endpoint's namespace, and what is said when it fails.
+//! Interfaces of endpoints, taps and veths: what is done inside an endpoint's namespace,
+//! and what is said when it fails.
 
 use crate::refusal::Refusal;
 use command::message::ErrorCode;
-use command::verbs::{CREATE_UNCONFIGURED, CreatePort};
+use command::verbs::{CREATE_UNCONFIGURED, CreatePort, ENDPOINT_VETH};
+use guard::guard;
 use netlink::namespace::{self, NamespaceError};
 use netlink::{Netlink, NetlinkError};
 use port::Features;
+use port::packet::UplinkError;
 use port::tap::TapError;
+use rustix::io::Errno;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Least MTU of an interface on which the kernel has IPv6, bytes of IP packet.
 const LEAST_MTU6: u32 = 1280;
 
-/// In the endpoint's namespace: the tap, and its address where it is to have one.
-pub fn set_up_tap(body: &CreatePort) -> Result<(OwnedFd, Features), Refusal> {
+/// Name of a veth's outer end, which is alone where it is.
+const OUTER: &str = "outer";
+
+/// In the endpoint's namespace: the interface, and its address where it is to have one.
+pub fn set_up_interface(body: &CreatePort) -> Result<(OwnedFd, Features), Refusal> {
+    if body.kind != ENDPOINT_VETH {
+        let tap = port::tap::create(body.interface.as_str()).map_err(|e| refuse_tap(&e))?;
+        configure(body)?;
+        return Ok(tap);
+    }
     let name = body.interface.as_str();
-    let (fd, features) = port::tap::create(name).map_err(|error| refuse_tap(&error))?;
+    // A switch that was taken over may send by its socket to any interface of the
+    // namespace that the socket is of: so each has one of its own, with nothing else in
+    // it. It lives as long as the socket, and the veth as long as it.
+    let outside = if guard!("veth-apart") {
+        namespace::create()
+    } else {
+        namespace::open_current()
+    };
+    let outside = outside.map_err(|error| refuse_namespace(&error))?;
+    make_pair(name, outside.as_fd())?;
+    let made = set_up_veth(body, outside.as_fd());
+    if made.is_err() {
+        // At once: the same request may come again.
+        let _ = delete_here(name);
+    }
+    made
+}
+
+/// In the endpoint's namespace: a veth whose other end is `outside`.
+fn make_pair(name: &str, outside: BorrowedFd<'_>) -> Result<(), Refusal> {
+    let mut socket = Netlink::open().map_err(|error| refuse_netlink(&error))?;
+    let batch = socket.batch().create_veth(name, OUTER, Some(outside));
+    batch.commit().map_err(|error| {
+        let mut refusal = refuse_netlink(&error);
+        if error.errno() == Some(Errno::EXIST) {
+            refusal
+                .detail
+                .push_str(": an interface of that name is there already");
+        }
+        refusal
+    })
+}
+
+fn set_up_veth(body: &CreatePort, outside: BorrowedFd<'_>) -> Result<(OwnedFd, Features), Refusal> {
+    // What the socket could not say would be lost.
+    match port::ethtool::turn_off(body.interface.as_str(), port::ethtool::UNSAID) {
+        Ok(stay) if stay.is_empty() => {}
+        Ok(stay) => {
+            return Err(Refusal::new(
+                ErrorCode::System,
+                format!("a veth does not let go of {}", stay.join(", ")),
+            ));
+        }
+        Err(errno) => return Err(Refusal::errno("set a veth's offloads", errno)),
+    }
+    let fd = namespace::within(outside, || open_outer(body.mtu))
+        .map_err(|error| refuse_namespace(&error))??;
+    configure(body)?;
+    Ok((fd, Features::ALL))
+}
+
+/// In a namespace of nobody's: the outer end, up, and known to no stack.
+fn open_outer(mtu: u32) -> Result<OwnedFd, Refusal> {
+    for group in ["default", "all"] {
+        match std::fs::write(format!("/proc/sys/net/ipv6/conf/{group}/disable_ipv6"), "1") {
+            // A kernel without IPv6.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            other => other.map_err(|e| Refusal::system("keep IPv6 from a veth's outer end", &e))?,
+        }
+    }
+    let mut socket = Netlink::open().map_err(|error| refuse_netlink(&error))?;
+    let link = socket.link(OUTER).map_err(|error| refuse_netlink(&error))?;
+    let batch = socket.batch().set_mtu(link.index, mtu).set_up(link.index);
+    batch.commit().map_err(|error| refuse_netlink(&error))?;
+    // Up before it is bound: a socket of an interface that is down begins with that error.
+    // Nothing is lost, for the inner end is still down.
+    port::packet::open_outer(OUTER).map_err(|error| refuse_socket(&error))
+}
+
+/// In the endpoint's namespace: what an interface is to be like.
+fn configure(body: &CreatePort) -> Result<(), Refusal> {
+    let name = body.interface.as_str();
     let mut socket = Netlink::open().map_err(|error| refuse_netlink(&error))?;
     let index = socket
         .link(name)
@@ -60,8 +143,7 @@ pub fn set_up_tap(body: &CreatePort) -> Result<(OwnedFd, Features), Refusal> {
             batch = batch.add_default_route(index, Ipv6Addr::from(body.gateway6).into());
         }
     }
-    batch.commit().map_err(|error| refuse_netlink(&error))?;
-    Ok((fd, features))
+    batch.commit().map_err(|error| refuse_netlink(&error))
 }
 
 /// fe80::/64 with the modified EUI-64 of the MAC (RFC 4291, appendix A).
@@ -90,11 +172,13 @@ fn link_local(mac: [u8; 6]) -> Ipv6Addr {
 /// Deletes the interface at once: the switch has it open for a moment longer.
 pub fn delete_interface(namespace: BorrowedFd<'_>, name: &str) {
     // Gone already is as good.
-    let _ = namespace::within(namespace, || {
-        let mut socket = Netlink::open()?;
-        let index = socket.link(name)?.index;
-        socket.batch().delete(index).commit()
-    });
+    let _ = namespace::within(namespace, || delete_here(name));
+}
+
+fn delete_here(name: &str) -> Result<(), NetlinkError> {
+    let mut socket = Netlink::open()?;
+    let index = socket.link(name)?.index;
+    socket.batch().delete(index).commit()
 }
 
 /// A namespace's error as a refusal.
@@ -129,7 +213,7 @@ fn refuse_tap(error: &TapError) -> Refusal {
         ErrorCode::System
     };
     let mut detail = error.to_string();
-    if errno == Some(rustix::io::Errno::BUSY) {
+    if errno == Some(Errno::BUSY) {
         detail.push_str(": an interface of that name is there already and in use");
     }
     Refusal {
@@ -139,7 +223,23 @@ fn refuse_tap(error: &TapError) -> Refusal {
     }
 }
 
-fn refuse_netlink(error: &NetlinkError) -> Refusal {
+/// A packet socket's error as a refusal.
+pub fn refuse_socket(error: &UplinkError) -> Refusal {
+    match error {
+        UplinkError::NoInterface(name) => Refusal::new(
+            ErrorCode::NoInterface,
+            format!("there is no interface {name:?}"),
+        ),
+        UplinkError::Socket(errno) | UplinkError::Setup { errno, .. } => Refusal {
+            code: ErrorCode::System,
+            errno: errno.raw_os_error().unsigned_abs(),
+            detail: error.to_string(),
+        },
+    }
+}
+
+/// A netlink error as a refusal.
+pub fn refuse_netlink(error: &NetlinkError) -> Refusal {
     let code = if matches!(error, NetlinkError::NoLink(_)) {
         ErrorCode::NoInterface
     } else {

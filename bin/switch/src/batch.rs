@@ -1,4 +1,4 @@
-//! A batch of frames from one slot: from a channel, a guest or a tap.
+//! A batch of frames from one slot: from a channel, a guest, a tap or a veth.
 
 use crate::outlet::{Outlet, Outlets, Payload, Run};
 use crate::parking::{Parked, put_parked, take_parked};
@@ -84,7 +84,7 @@ impl Attached {
             .set(ProcessWord::Working, u64::from(slot) + 1);
         let batch = match self.ports.sources.get(at) {
             Some(Source::Channel(_)) => self.run_channel(slot, allowance, now),
-            Some(Source::Tap) => self.run_tap(slot, allowance, now),
+            Some(Source::Device) => self.run_device(slot, allowance, now),
             Some(Source::Guest(Some(_))) => self.run_guest(slot, allowance, now),
             _ => Batch::ended(End::Empty),
         };
@@ -258,7 +258,7 @@ impl Attached {
         batch
     }
 
-    fn run_tap(&mut self, slot: Slot, allowance: u64, now: u64) -> Batch {
+    fn run_device(&mut self, slot: Slot, allowance: u64, now: u64) -> Batch {
         let at = slot as usize;
         let Attached {
             ports,
@@ -295,13 +295,17 @@ impl Attached {
                 batch.end = End::Paused;
                 break;
             }
-            let Some(Sink::Tap(tap)) = handling.outlets.sinks.get(at) else {
+            let Some(Sink::Device(device)) = handling.outlets.sinks.get(at) else {
                 batch.end = End::Empty;
                 break;
             };
-            let read = tap.recv(buffer);
+            let (read, lost) = (device.recv(buffer), device.take_lost());
             let telling = &mut *handling.outlets.telling;
-            let (offload, total) = match read {
+            if lost > 0 {
+                let counters = &telling.counters;
+                counters.dropped(at, DropReason::QueueFull, lost.into());
+            }
+            let (offload, place) = match read {
                 Ok(Some(frame)) => frame,
                 Ok(None) => {
                     batch.end = End::Empty;
@@ -328,18 +332,19 @@ impl Attached {
             let arrived = Arrived {
                 tag: 0,
                 offload,
-                total,
+                total: place.len(),
                 known: true,
             };
-            let payload = Payload::Buffer(buffer.get(..total).unwrap_or(&[]));
+            let payload = Payload::Buffer(buffer.get(place.clone()).unwrap_or(&[]));
             let cost = handling.frame(tapped(), arrived, payload);
-            batch.took(total, cost);
+            batch.took(place.len(), cost);
             if handling.parked.since.is_some() {
                 // More memory for every tap that waits would be the guests' to ask for.
                 let more = (!guard!("switch-spares")).then(|| buffer.clone());
                 match spares.pop().or(more) {
                     Some(spare) => {
                         handling.parked.buffer = Some(core::mem::replace(buffer, spare));
+                        handling.parked.at = place.start;
                         batch.end = End::Parked;
                         break;
                     }

@@ -265,12 +265,12 @@ impl Outlets<'_> {
                 }
                 None => Fate::Lost(DropReason::PortClosed),
             },
-            (Some(Sink::Tap(tap)), payload) => {
+            (Some(Sink::Device(device)), payload) => {
                 self.telling.frame_calls(1);
                 self.work.called();
                 let rest = frame.total.saturating_sub(frame.rest_from);
                 let sent = match payload {
-                    Payload::Buffer(bytes) => tap.send(
+                    Payload::Buffer(bytes) => device.send(
                         &frame.offload,
                         frame.head,
                         bytes.get(frame.rest_from..).unwrap_or(&[]),
@@ -280,7 +280,7 @@ impl Outlets<'_> {
                             return Fate::Lost(DropReason::Oversize);
                         };
                         let n = payload.copy(frame.rest_from, tail);
-                        tap.send(&frame.offload, frame.head, tail.get(..n).unwrap_or(&[]))
+                        device.send(&frame.offload, frame.head, tail.get(..n).unwrap_or(&[]))
                     }
                 };
                 match sent {

@@ -25,8 +25,9 @@ pub struct Parked {
     pub came_by: u16,
     /// When it was parked; `None` = nothing is.
     pub since: Option<u64>,
-    /// The buffer that holds the frame of a tap.
+    /// The buffer that holds the frame of a tap or veth, and where in it.
     pub buffer: Option<Box<[u8]>>,
+    pub at: usize,
 }
 
 impl Parked {
@@ -45,6 +46,7 @@ impl Parked {
             came_by: 0,
             since: None,
             buffer: None,
+            at: 0,
         }
     }
 
@@ -140,7 +142,11 @@ impl Attached {
             (Some(buffer), _) => outlets.send(
                 slot,
                 &frame,
-                Payload::Buffer(buffer.get(..frame.total).unwrap_or(&[])),
+                Payload::Buffer(
+                    buffer
+                        .get(parked.at..parked.at + frame.total)
+                        .unwrap_or(&[]),
+                ),
             ),
             (None, Some(Source::Channel(receiver))) => {
                 // Read anew: its writer may have changed it meanwhile, or died.

@@ -2,7 +2,7 @@
 
 use crate::guest::GuestPort;
 use crate::parking::Parked;
-use port::Tap;
+use port::Device;
 use shm::Guest;
 use std::os::fd::{AsFd, BorrowedFd};
 use virtqueue::net::FromGuest;
@@ -13,8 +13,8 @@ pub enum Source {
     None,
     /// A channel's reading end.
     Channel(Box<shm::Receiver>),
-    /// The tap, which [`Sink`] holds.
-    Tap,
+    /// The tap or veth, which [`Sink`] holds.
+    Device,
     /// What a virtual machine sends, while its memory is mapped; [`Sink`] holds the rest.
     Guest(Option<Box<FromGuest<Guest>>>),
 }
@@ -25,8 +25,8 @@ pub enum Sink {
     None,
     /// A channel's writing end.
     Channel(Box<shm::Sender>),
-    /// A tap, for both directions.
-    Tap(Tap),
+    /// A tap or veth, for both directions.
+    Device(Device),
     /// A virtual machine's interface.
     Guest(Box<GuestPort>),
 }
@@ -85,16 +85,16 @@ impl Ports {
     pub fn waker(&self, slot: usize) -> Option<BorrowedFd<'_>> {
         match (self.sources.get(slot)?, self.sinks.get(slot)?) {
             (Source::Channel(receiver), _) => Some(receiver.bell.as_fd()),
-            (Source::Tap, Sink::Tap(tap)) => Some(tap.as_fd()),
+            (Source::Device, Sink::Device(device)) => Some(device.as_fd()),
             (_, Sink::Guest(port)) => Some(port.link.as_fd()),
             _ => None,
         }
     }
 
-    /// The descriptor of a slot's tap, which is readable as long as it holds a frame.
-    pub fn tap(&self, slot: usize) -> Option<BorrowedFd<'_>> {
+    /// The descriptor of a slot's tap or veth, which is readable as long as it holds a frame.
+    pub fn device(&self, slot: usize) -> Option<BorrowedFd<'_>> {
         match self.sinks.get(slot)? {
-            Sink::Tap(tap) => Some(tap.as_fd()),
+            Sink::Device(device) => Some(device.as_fd()),
             _ => None,
         }
     }

@@ -165,8 +165,8 @@ impl Attached {
         };
         match source {
             Source::None => false,
-            // The epoll set tells when a tap has more.
-            Source::Tap | Source::Guest(None) => false,
+            // The epoll set tells when a tap or veth has more.
+            Source::Device | Source::Guest(None) => false,
             Source::Guest(Some(_)) if frames > 0 => {
                 place.idle_turns = 0;
                 true

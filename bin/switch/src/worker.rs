@@ -11,14 +11,14 @@ use crate::telling::Telling;
 use command::Message;
 use command::message::Body;
 use command::verbs::{
-    AddPort, Attach, Capture as CaptureAsked, ListFlows, NeedReplace, PORT_CHANNEL, PORT_TAP,
-    PORT_VHOST, PortClosed, Quit, RemovePort, Running, START_FRESH, TRACE_END, Trace, UseImage,
-    WAIT_ADAPTIVE, WAIT_POLL,
+    AddPort, Attach, Capture as CaptureAsked, ListFlows, NeedReplace, PORT_CHANNEL, PORT_PACKET,
+    PORT_TAP, PORT_VHOST, PortClosed, Quit, RemovePort, Running, START_FRESH, TRACE_END, Trace,
+    UseImage, WAIT_ADAPTIVE, WAIT_POLL,
 };
 use guard::guard;
 use image::map::NOT_ATTACHED;
 use image::{CompartmentImage, MappedCompartment};
-use port::Tap;
+use port::{Device, PacketSocket, Tap};
 use ring::State;
 use rounds::Rounds;
 use rustix::io::Errno;
@@ -150,7 +150,7 @@ impl Worker {
             let Some((slot, watched)) = attached.watch_changed.get(at).copied() else {
                 break;
             };
-            let Some(fd) = attached.ports.tap(slot as usize) else {
+            let Some(fd) = attached.ports.device(slot as usize) else {
                 continue;
             };
             if !watched {
@@ -298,7 +298,7 @@ impl Worker {
         }
         let plugged = match body.kind {
             PORT_CHANNEL => attached.plug_channel(slot, body, fds),
-            PORT_TAP => attached.plug_tap(slot, fds),
+            PORT_TAP | PORT_PACKET => attached.plug_device(slot, body.kind, fds),
             PORT_VHOST => attached.plug_guest(slot, fds),
             _ => Err(system(Errno::INVAL)),
         };
@@ -550,14 +550,18 @@ impl Attached {
         Ok(())
     }
 
-    fn plug_tap(&mut self, slot: usize, fds: Vec<OwnedFd>) -> Result<(), u32> {
+    fn plug_device(&mut self, slot: usize, kind: u32, fds: Vec<OwnedFd>) -> Result<(), u32> {
         let fd = fds.into_iter().next().ok_or(system(Errno::BADF))?;
+        let device = match kind {
+            PORT_PACKET => Device::Veth(PacketSocket::from_fd(fd)),
+            _ => Device::Tap(Tap::from_fd(fd)),
+        };
         if let (Some(source), Some(sink)) = (
             self.ports.sources.get_mut(slot),
             self.ports.sinks.get_mut(slot),
         ) {
-            *source = Source::Tap;
-            *sink = Sink::Tap(Tap::from_fd(fd));
+            *source = Source::Device;
+            *sink = Sink::Device(device);
         }
         Ok(())
     }

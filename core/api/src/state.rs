@@ -164,11 +164,11 @@ pub struct Endpoint {
     pub compartment: u32,
     /// Slot in its switch.
     pub slot: u32,
-    /// `tap` or `fifo`.
+    /// `tap`, `veth`, `fifo` or `vhost`.
     pub kind: String,
-    /// Network namespace (tap): a name below /run/netns, or an absolute path.
+    /// Network namespace (tap, veth): a name below /run/netns, or an absolute path.
     pub namespace: String,
-    /// Interface inside it (tap).
+    /// Interface inside it (tap, veth).
     pub interface: String,
     /// MAC.
     pub mac: String,
@@ -214,6 +214,8 @@ pub struct Uplink {
     pub interface: String,
     /// The fabric's slot.
     pub slot: u32,
+    /// How frames are read and written there, and why not otherwise; empty = it is not open.
+    pub how: String,
     /// Totals as the fabric counts them.
     pub counters: EndpointRates,
 }

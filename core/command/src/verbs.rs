@@ -114,8 +114,15 @@ body! {
 pub const PORT_CHANNEL: u32 = 1;
 /// fd: tap with VNET_HDR set up.
 pub const PORT_TAP: u32 = 2;
-/// fd: bound AF_PACKET socket with PACKET_VNET_HDR.
+/// fd: bound AF_PACKET socket with PACKET_VNET_HDR: an uplink's, or that of the outer
+/// end of an endpoint's veth.
 pub const PORT_PACKET: u32 = 3;
+
+/// fds: the packet socket of an uplink, which receives nothing, the memory of its frames,
+/// and an AF_XDP socket for each of its `capacity` queues. Those that find no room in a
+/// message follow alone in others, in which `resume` is the number of the first. `mtu` is the
+/// interface's.
+pub const PORT_XDP: u32 = 5;
 
 /// fds: the link to the port's vhost helper ([`GuestMap`] and what follows it), the page
 /// that says how far its queues got (`rw`).
@@ -280,9 +287,9 @@ body! {
         prefix6_len: u8,
         /// MAC of the workload's interface.
         mac: [u8; 6],
-        /// Interface name inside the namespace (tap).
+        /// Interface name inside the namespace (tap, veth).
         interface: Name<16>,
-        /// Network namespace: a name under /run/netns or an absolute path (tap).
+        /// Network namespace: a name under /run/netns or an absolute path (tap, veth).
         namespace: Name<128>,
         /// `tenant/endpoint`, for people and for the name of a fifo's or guest's socket.
         name: Name<128>,
@@ -294,6 +301,8 @@ pub const ENDPOINT_TAP: u32 = 1;
 pub const ENDPOINT_FIFO: u32 = 2;
 /// A virtual machine's interface, by vhost-user.
 pub const ENDPOINT_VHOST: u32 = 3;
+/// A veth in a namespace.
+pub const ENDPOINT_VETH: u32 = 4;
 /// The namespace is made (and removed with the port) rather than expected to exist.
 pub const CREATE_NAMESPACE: u32 = 1;
 /// The interface is left without addresses: the workload uses DHCP or SLAAC.
@@ -336,8 +345,16 @@ body! {
         interface: Name<16>,
         /// Namespace it is in; empty = the host's.
         namespace: Name<128>,
+        /// `DRIVER_*`.
+        driver: u32,
     }
 }
+/// AF_XDP where that loses nothing, else AF_PACKET.
+pub const DRIVER_AUTO: u32 = 0;
+/// AF_XDP or nothing.
+pub const DRIVER_XDP: u32 = 1;
+/// AF_PACKET.
+pub const DRIVER_AF_PACKET: u32 = 2;
 body! {
     /// Close an uplink.
     DestroyUplink: DestroyUplink {
@@ -477,6 +494,8 @@ body! {
         quarantined: u32,
         /// SHA-256 over the body that created it: tells the controller whether it is the same.
         created: [u8; 32],
+        /// Of an uplink: how it is read and written, and why so.
+        how: Name<160>,
     }
 }
 body! {

@@ -28,7 +28,8 @@ const TRANSPORT4: usize = ETHERNET + 20;
 /// A frame as it is known here: all of it is a private copy.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
-    /// Tag, as alleged by who wrote the record. 0 from an uplink.
+    /// Tag, as alleged by who wrote the record. From an uplink the VLAN of its 802.1Q tag,
+    /// which is taken out of the frame; 0: it has none.
     pub tag: u16,
     /// Offload fields, as alleged.
     pub offload: RawOffload,

@@ -126,9 +126,13 @@ pub fn serve<I: Ingress, E: Egress<I>, C: Counters>(
             Decision::Unicast { slot, tag } => match to.send(slot, tag, &frame, &source) {
                 Ok(()) => {
                     load.count(counters, slot, Direction::Sent);
-                    let to = image.channel(slot).map(|to| to.kind);
-                    // What an uplink brings has no tag.
-                    if frame.tag != 0 && to == Some(CHANNEL_COMPARTMENT) {
+                    let is_compartment = |slot| {
+                        image
+                            .channel(slot)
+                            .is_some_and(|channel| channel.kind == CHANNEL_COMPARTMENT)
+                    };
+                    // What an uplink brings is no tenant's: its tag is a VLAN.
+                    if frame.tag != 0 && is_compartment(slot) && is_compartment(ingress) {
                         counters.crossed(ingress, frame.tag, load.segments, load.bytes);
                     }
                 }

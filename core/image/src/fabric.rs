@@ -37,7 +37,8 @@ pub const CHANNEL_COMPARTMENT: u32 = 1;
 pub const CHANNEL_UPLINK: u32 = 2;
 
 record! {
-    /// Hash slot: (ingress slot, tag, destination MAC) to where it goes.
+    /// Hash slot: (ingress slot, tag, destination MAC) to where it goes. On an uplink the
+    /// tag is the VLAN of a frame, which is put on and taken off there; 0 = it has no tag.
     /// A zero MAC is the entry for every other unicast MAC of that (ingress, tag).
     /// Empty when `kind` is 0.
     pub struct Forward {

@@ -13,7 +13,7 @@ use crate::rules::{self, Member, Tables};
 use command::Name;
 use command::verbs::{
     CREATE_NAMESPACE, CREATE_UNCONFIGURED, CreateCompartment, CreatePort, ENDPOINT_FIFO,
-    ENDPOINT_TAP, ENDPOINT_VHOST, WAIT_ADAPTIVE, WAIT_POLL, WAIT_SLEEP,
+    ENDPOINT_TAP, ENDPOINT_VETH, ENDPOINT_VHOST, WAIT_ADAPTIVE, WAIT_POLL, WAIT_SLEEP,
 };
 use core::net::IpAddr;
 use image::CompartmentTables;
@@ -572,8 +572,11 @@ fn port(
         port.flags = CREATE_UNCONFIGURED;
         return port;
     }
-    if let Some((namespace, interface, make)) = endpoint.tap(&tenant.name.value) {
-        port.kind = ENDPOINT_TAP;
+    if let Some((namespace, interface, make)) = endpoint.interface(&tenant.name.value) {
+        port.kind = match endpoint.attach() {
+            Attach::Veth(_) => ENDPOINT_VETH,
+            _ => ENDPOINT_TAP,
+        };
         port.namespace = Name::new(&namespace).unwrap_or_default();
         port.interface = Name::new(&interface).unwrap_or_default();
         port.flags = if make { CREATE_NAMESPACE } else { 0 };

@@ -7,7 +7,7 @@ use crate::agreements::Agreement;
 use crate::ids::Ids;
 use crate::intent::{AttachmentIntent, CompartmentIntent, Image, UplinkIntent};
 use command::Name;
-use command::verbs::CreateUplink;
+use command::verbs::{CreateUplink, DRIVER_AF_PACKET, DRIVER_AUTO, DRIVER_XDP};
 use guard::guard;
 use image::fabric::{
     BOUNDS, Bound, CHANNEL_COMPARTMENT, CHANNEL_UPLINK, Channel, FORWARD_GROUP, FORWARD_UNICAST,
@@ -33,6 +33,11 @@ pub(crate) fn uplinks(spec: &Spec, ids: &Ids) -> BTreeMap<u32, UplinkIntent> {
                 .as_ref()
                 .and_then(|n| Name::new(n.as_str()))
                 .unwrap_or_default(),
+            driver: match uplink.driver() {
+                spec::Driver::Auto => DRIVER_AUTO,
+                spec::Driver::Xdp => DRIVER_XDP,
+                spec::Driver::AfPacket => DRIVER_AF_PACKET,
+            },
         };
         Some((
             ids.number,
@@ -51,8 +56,8 @@ pub(crate) fn compile(
     agreements: &[Agreement],
 ) -> Result<Image, BuildError> {
     let mut tables = FabricTables::default();
-    // Groups of each uplink: destination MAC to members.
-    let mut groups: BTreeMap<(u32, [u8; 6]), Vec<GroupMember>> = BTreeMap::new();
+    // Groups of each uplink and VLAN: destination MAC to members.
+    let mut groups: BTreeMap<(u32, u16, [u8; 6]), Vec<GroupMember>> = BTreeMap::new();
     for compartment in compartments.values() {
         let slot = compartment.create.id;
         let channel = tables.channels.len() as u32;
@@ -78,7 +83,7 @@ pub(crate) fn compile(
             );
             tables.forwards.push(Forward {
                 ingress: uplink,
-                tag: 0,
+                tag: attachment.vlan,
                 mac: attachment.mac,
                 target: slot,
                 out_tag: attachment.tag,
@@ -90,7 +95,8 @@ pub(crate) fn compile(
                     out_tag: attachment.tag,
                     reserved: 0,
                 };
-                groups.entry((uplink, mac)).or_default().push(member);
+                let group = (uplink, attachment.vlan, mac);
+                groups.entry(group).or_default().push(member);
             }
         }
     }
@@ -105,11 +111,11 @@ pub(crate) fn compile(
             templates_count: 0,
         });
     }
-    for ((uplink, mac), members) in groups {
+    for ((uplink, vlan, mac), members) in groups {
         let target = tables.groups.len() as u32;
         tables.forwards.push(Forward {
             ingress: uplink,
-            tag: 0,
+            tag: vlan,
             mac,
             target,
             out_tag: 0,
@@ -137,7 +143,8 @@ pub(crate) fn compile(
 /// A MAC of all zeros stands for every other station.
 const EVERY_STATION: [u8; 6] = [0; 6];
 
-/// Toward the uplink: every station, and the groups that neighbour discovery needs.
+/// Toward the uplink: every station, and the groups that neighbour discovery needs, in the
+/// attachment's VLAN alone.
 fn outward(tables: &mut FabricTables, slot: u32, uplink: u32, attachment: &AttachmentIntent) {
     let mut macs: BTreeSet<[u8; 6]> = BTreeSet::from([EVERY_STATION]);
     let hops = &attachment.next_hops;
@@ -161,7 +168,7 @@ fn outward(tables: &mut FabricTables, slot: u32, uplink: u32, attachment: &Attac
             tag: attachment.tag,
             mac,
             target: uplink,
-            out_tag: 0,
+            out_tag: attachment.vlan,
             kind: FORWARD_UNICAST,
         });
     }

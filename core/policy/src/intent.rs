@@ -131,6 +131,8 @@ pub struct AttachmentIntent {
     pub uplink: u32,
     /// Tag between its compartment and the fabric.
     pub tag: u16,
+    /// The uplink's VLAN that it is in; 0 = none.
+    pub vlan: u16,
     /// Its MAC there.
     pub mac: [u8; 6],
     /// Its own addresses there, IPv4 in its ::ffff: form, the link-local one not included.

@@ -119,8 +119,14 @@ impl Fabric<'_> {
                 if own.is_none() && guard!("proof-uplink-tag") {
                     return Err((Class::FabricEntry, "the tag is no attachment of it there"));
                 }
-                if entry.kind != FORWARD_UNICAST || member.out_tag != 0 {
-                    return Err((Class::FabricEntry, "what goes to an uplink has no tag"));
+                let vlan = own.map_or(0, |own| own.vlan);
+                if entry.kind != FORWARD_UNICAST
+                    || member.out_tag != vlan && guard!("proof-vlan-out")
+                {
+                    return Err((
+                        Class::FabricEntry,
+                        "it goes into a VLAN that is not its own",
+                    ));
                 }
                 let asks = station || own.is_none_or(|own| uplinks::may_ask(own, &entry.mac));
                 if !asks && guard!("proof-uplink-groups") {
@@ -136,8 +142,11 @@ impl Fabric<'_> {
                     FORWARD_UNICAST => station && entry.mac == own.mac,
                     _ => uplinks::groups(own).contains(&entry.mac),
                 };
-                if entry.tag != 0 || !own_mac && guard!("proof-uplink-mac") {
+                if !own_mac && guard!("proof-uplink-mac") {
                     return Err((Class::FabricEntry, "the MAC is another's"));
+                }
+                if entry.tag != own.vlan && guard!("proof-vlan-in") {
+                    return Err((Class::FabricEntry, "it is of a VLAN that is not its own"));
                 }
                 Ok(())
             }
@@ -213,7 +222,7 @@ impl Fabric<'_> {
         let channel = image.channel(entry.ingress);
         let channel = channel.ok_or("no channel is in the slot that it would come from")?;
         if channel.kind == CHANNEL_UPLINK && entry.tag != 0 {
-            return Err("what comes from an uplink has no tag");
+            return Err("it takes a frame of that VLAN, which is not shown");
         }
         if entry.kind == FORWARD_GROUP && member.slot == entry.ingress {
             return Err("nothing goes back to its sender by a group");

@@ -146,6 +146,8 @@ pub(crate) struct Attachment {
     /// Uplink number.
     pub uplink: u32,
     pub tag: u16,
+    /// The uplink's VLAN; 0 = none.
+    pub vlan: u16,
     pub mac: [u8; 6],
     /// Own addresses there.
     pub addresses: Vec<[u8; 16]>,
@@ -329,6 +331,7 @@ impl<'a> Host<'a> {
                     uplink_slot: uplink.slot,
                     uplink: uplink.number,
                     tag: own.tag,
+                    vlan: way.vlan(),
                     mac,
                     addresses: [way.address4(), way.address6()]
                         .into_iter()

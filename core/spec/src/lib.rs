@@ -26,8 +26,8 @@ use std::sync::Arc;
 
 pub use finding::{Finding, MAX_FINDINGS, SpecErrors};
 pub use model::{
-    Configure, Document, Endpoint, Host, Identity, Kind, MIN_MTU4, MIN_MTU6, Offload, Outside, Per,
-    Placement, Role, Route, Segment, SelfManaged, State, Subnet, Tenant, Uplink,
+    Configure, Document, Driver, Endpoint, Host, Identity, Kind, MIN_MTU4, MIN_MTU6, Offload,
+    Outside, Per, Placement, Role, Route, Segment, SelfManaged, State, Subnet, Tenant, Uplink,
 };
 pub use parts::{Aside, MAX_DOCUMENT_BYTES, Parts, Written, offered_or_accepted};
 pub use policy::{
@@ -37,8 +37,8 @@ pub use rates::{BothWays, Dscp, Limit, LongLimit, Rate, ServiceClass};
 pub use schema::json_schema;
 pub use selectors::{Labels, OneOrMore, Selector, TenantList};
 pub use shapes::{
-    AddressList, Attach, Class, Cores, Fifo, LongOutsideRoute, OutsideRoute, Tap, Vhost, Via, Wait,
-    max_record,
+    AddressList, Attach, Class, Cores, Fifo, Interface, LongOutsideRoute, OutsideRoute, Vhost, Via,
+    Wait, max_record,
 };
 pub use source::{Located, Position, Source, Span};
 pub use traffic::{IcmpMessage, PortRange, Protocol, Until};

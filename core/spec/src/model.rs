@@ -61,6 +61,18 @@ words! {
     }
 }
 
+words! {
+    /// How the fabric reads and writes an uplink.
+    pub enum Driver as "a driver" {
+        /// AF_XDP where that loses nothing, else AF_PACKET.
+        Auto = "auto",
+        /// AF_XDP, or it is refused.
+        Xdp = "xdp",
+        /// AF_PACKET.
+        AfPacket = "af_packet",
+    }
+}
+
 model! {
     /// An interface of the host to the world.
     pub struct Uplink as "an uplink" {
@@ -79,6 +91,8 @@ model! {
             overhead: Located<u32>,
             /// As whom compartments appear on it. Default: compartment.
             identity: Located<Identity>,
+            /// How frames are read and written. Default: auto.
+            driver: Located<Driver>,
         }
     }
 }
@@ -349,6 +363,9 @@ model! {
             address: Vec<Located<InterfaceAddress>>,
         }
         optional {
+            /// The 802.1Q VLAN of the uplink that it is in, 1 to 4094, which no other tenant is
+            /// in. Default: none, its frames there have no tag.
+            vlan: Located<u32>,
             /// Its own MAC there. Default: made from the host's, tenant's and uplink's names.
             mac: Located<Mac>,
             /// What goes out here. Default: everything, in each family that has a gateway.
@@ -375,7 +392,18 @@ fn or<T: Copy>(written: &Option<Located<T>>, default: T) -> T {
     written.as_ref().map_or(default, |w| w.value)
 }
 
+impl Outside {
+    /// The VLAN that it is in; 0 = none.
+    pub fn vlan(&self) -> u16 {
+        self.vlan.map_or(0, |vlan| vlan.value as u16)
+    }
+}
+
 impl Uplink {
+    /// How frames are read and written.
+    pub fn driver(&self) -> Driver {
+        self.driver.map_or(Driver::Auto, |driver| driver.value)
+    }
     /// Bytes of IP packet that it carries.
     pub fn mtu(&self) -> u32 {
         or(&self.mtu, 1500)
@@ -527,23 +555,22 @@ impl Endpoint {
             .as_ref()
             .map_or_else(Attach::default, |a| a.value.clone())
     }
-    /// Its namespace and interface, where it is a tap.
-    pub fn tap(&self, tenant: &Name) -> Option<(String, String, bool)> {
-        let Attach::Tap(tap) = self.attach() else {
-            return None;
-        };
+    /// Its namespace and interface, where it has one, and whether the namespace is made.
+    pub fn interface(&self, tenant: &Name) -> Option<(String, String, bool)> {
+        let attach = self.attach();
+        let named = attach.interface()?;
         let default = || format!("{tenant}-{}", self.name.value);
-        let namespace = tap
+        let namespace = named
             .namespace
             .as_ref()
             .map_or_else(default, |n| n.as_str().to_owned());
-        let interface = tap
+        let interface = named
             .interface
             .as_ref()
             .map_or("eth0", |i| i.as_str())
             .to_owned();
         // A namespace that the spec names is expected to be there; its own is made.
-        let make = or(&tap.make, Toggle(tap.namespace.is_none())).0;
+        let make = or(&named.make, Toggle(named.namespace.is_none())).0;
         Some((namespace, interface, make))
     }
     /// The addresses written; `None` = automatic.

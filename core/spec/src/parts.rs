@@ -317,7 +317,7 @@ fn namespaces(document: &Document, findings: &mut Findings) {
         let whose = tenant.name.as_str();
         let named = taken(whose, whose).map(|by| (by, tenant.name.span, whose.to_owned()));
         let attached = tenant.endpoints.iter().filter_map(|endpoint| {
-            let (namespace, ..) = endpoint.tap(&tenant.name.value)?;
+            let (namespace, ..) = endpoint.interface(&tenant.name.value)?;
             let by = taken(&namespace, whose)?;
             Some((by, endpoint.name.span, namespace))
         });
@@ -531,7 +531,7 @@ fn attached(endpoint: &Endpoint, limits: &SelfManaged, findings: &mut Findings) 
 /// What of an endpoint's attachment is not the tenant's to state.
 fn foreign(endpoint: &Endpoint, limits: &SelfManaged) -> Option<(Span, &'static str)> {
     let wrong = match endpoint.attach() {
-        Attach::Tap(tap) => match (tap.namespace, tap.make) {
+        Attach::Tap(named) | Attach::Veth(named) => match (named.namespace, named.make) {
             (Some(named), _) => Some((named.span, "a namespace")),
             (None, Some(make)) => Some((make.span, "whether its namespace is made")),
             (None, None) => None,

@@ -159,7 +159,9 @@ impl JsonSchema for Wait {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Attach {
     /// By a tap interface in a network namespace.
-    Tap(Tap),
+    Tap(Interface),
+    /// By a veth in a network namespace, whose other end the switch has.
+    Veth(Interface),
     /// By a channel in shared memory.
     Fifo(Fifo),
     /// As a virtual machine's interface, by vhost-user.
@@ -167,8 +169,8 @@ pub enum Attach {
 }
 
 model! {
-    /// A tap interface in a network namespace.
-    pub struct Tap as "a tap" {
+    /// An interface in a network namespace.
+    pub struct Interface as "an interface" {
         optional {
             /// The namespace. Default: TENANT-ENDPOINT.
             namespace: Located<Namespace>,
@@ -213,11 +215,26 @@ impl Vhost {
 
 impl Default for Attach {
     fn default() -> Self {
-        Attach::Tap(Tap {
+        Attach::Tap(Interface::unnamed())
+    }
+}
+impl Interface {
+    /// In a namespace of the endpoint's own.
+    const fn unnamed() -> Interface {
+        Interface {
             namespace: None,
             interface: None,
             make: None,
-        })
+        }
+    }
+}
+impl Attach {
+    /// Its settings, where it is an interface in a namespace.
+    pub fn interface(&self) -> Option<&Interface> {
+        match self {
+            Attach::Tap(interface) | Attach::Veth(interface) => Some(interface),
+            Attach::Fifo(_) | Attach::Vhost(_) => None,
+        }
     }
 }
 impl Fifo {
@@ -236,10 +253,15 @@ pub fn max_record(capacity: u64) -> u64 {
     (capacity / 4).min(65_664)
 }
 
+const ATTACHMENTS: &[&str] = &["tap", "veth", "fifo", "vhost"];
+
 impl Decode for Attach {
     fn decode(node: &Node, findings: &mut Findings) -> Option<Self> {
         if word(node, "tap") {
             return Some(Attach::default());
+        }
+        if word(node, "veth") {
+            return Some(Attach::Veth(Interface::unnamed()));
         }
         if word(node, "fifo") {
             return Some(Attach::Fifo(Fifo {
@@ -256,15 +278,16 @@ impl Decode for Attach {
         if not_word(
             node,
             "`attach`",
-            &["tap", "fifo", "vhost"],
+            ATTACHMENTS,
             "{tap: {namespace: red-web1}}",
             findings,
         ) {
             return None;
         }
-        let (key, value) = choice(node, "`attach`", &["tap", "fifo", "vhost"], findings)?;
+        let (key, value) = choice(node, "`attach`", ATTACHMENTS, findings)?;
         match key {
             "tap" => Decode::decode(value, findings).map(Attach::Tap),
+            "veth" => Decode::decode(value, findings).map(Attach::Veth),
             "fifo" => Decode::decode(value, findings).map(Attach::Fifo),
             _ => Decode::decode(value, findings).map(Attach::Vhost),
         }
@@ -274,6 +297,7 @@ impl Serialize for Attach {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Attach::Tap(tap) => one(serializer, "tap", tap),
+            Attach::Veth(veth) => one(serializer, "veth", veth),
             Attach::Fifo(fifo) => one(serializer, "fifo", fifo),
             Attach::Vhost(vhost) => one(serializer, "vhost", vhost),
         }
@@ -285,10 +309,11 @@ impl JsonSchema for Attach {
     }
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "description": "`tap`, `fifo`, `vhost`, or one with its settings: `{tap: {...}}`, `{fifo: {...}}`, `{vhost: {...}}`",
+            "description": "`tap`, `veth`, `fifo`, `vhost`, or one with its settings: `{tap: {...}}`, `{veth: {...}}`, `{fifo: {...}}`, `{vhost: {...}}`",
             "anyOf": [
-                { "enum": ["tap", "fifo", "vhost"] },
-                keyed("tap", generator.subschema_for::<Tap>()),
+                { "enum": ATTACHMENTS },
+                keyed("tap", generator.subschema_for::<Interface>()),
+                keyed("veth", generator.subschema_for::<Interface>()),
                 keyed("fifo", generator.subschema_for::<Fifo>()),
                 keyed("vhost", generator.subschema_for::<Vhost>()),
             ]

@@ -171,6 +171,8 @@ reports! {
     route_where_one_has_something_oneself: offered("{name: lan, route: [10.1.1.0/24], users: [10.1.0.0/16, 10.3.0.0/16], to: [blue]}, {name: wan, route: [10.1.1.0/24], users: [10.3.1.0/24], to: [green]}, {name: db, endpoint: db1, protocol: tcp, ports: [1], to: [blue], pool: [10.3.250.0/28]}", "{name: x, from: red, service: lan, route: [10.1.1.128/25], users: [10.1.1.0/24]}");
     route_that_is_a_service_there: offered(&format!("{DB}, {{name: lan, route: [10.1.1.0/24], users: [10.2.0.0/16], to: [blue]}}"), "{name: x, from: red, service: db, route: [10.5.0.0/16], users: [10.1.1.0/24]}, {name: y, from: red, service: lan, as: 10.1.200.11}");
     route_that_both_name_nothing_of: offered("{name: lan, route: [10.1.1.0/24], users: [10.2.0.0/16], to: [blue]}", "{name: x, from: red, service: lan, route: [10.5.0.0/16], users: [10.1.1.0/24]}");
+    vlan_that_is_none: tenant("    outside:\n      - {uplink: wan0, vlan: 4095, address: [192.0.2.1/24]}\n");
+    vlan_of_two: format!("{}\n  - name: blue\n    outside:\n      - {{uplink: wan0, vlan: 7, address: [192.0.2.1/24]}}\n", tenant("    outside:\n      - {uplink: wan0, vlan: 7, address: [192.0.2.2/24]}\n"));
     nat_without_ipv4: tenant("    outside:\n      - {uplink: wan0, address: ['2001:db8::1/64'], nat: on}\n");
     nat_blocks_that_do_not_fit: tenant(&format!("{POLICED}\n    outside:\n      - {{uplink: wan0, address: [192.0.2.1/24], nat: on, ports-per-endpoint: 32257}}\n"));
     nat_ports_without_nat: tenant("    outside:\n      - {uplink: wan0, address: [192.0.2.1/24], ports-per-endpoint: 1024}\n");
@@ -392,7 +394,7 @@ fn what_is_absent_has_its_default() {
     assert_eq!(subnet.gateway_in(&prefix).to_string(), "10.1.1.1");
     let endpoint = &tenant.endpoints[0];
     assert_eq!(
-        endpoint.tap(&tenant.name),
+        endpoint.interface(&tenant.name),
         Some(("red-a".into(), "eth0".into(), true))
     );
     assert_eq!(

@@ -447,10 +447,11 @@ impl Check<'_> {
         let document = self.document;
         let mut taps = HashMap::new();
         let mut stations = HashMap::new();
-        let mut addresses: HashMap<(&str, IpAddr), Span> = HashMap::new();
+        let mut addresses: HashMap<(&str, u16, IpAddr), Span> = HashMap::new();
+        let mut vlans: HashMap<(&str, u16), Span> = HashMap::new();
         for tenant in &document.tenants {
             for endpoint in &tenant.endpoints {
-                let Some((namespace, interface, _)) = endpoint.tap(&tenant.name.value) else {
+                let Some((namespace, interface, _)) = endpoint.interface(&tenant.name.value) else {
                     continue;
                 };
                 let span = endpoint
@@ -479,6 +480,19 @@ impl Check<'_> {
             }
             for outside in &tenant.outside {
                 let uplink = outside.uplink.value.as_str();
+                if let Some(vlan) = outside.vlan {
+                    self.range(vlan, 1, 4094, "a VLAN");
+                    let first = vlans.insert((uplink, outside.vlan()), vlan.span);
+                    if let Some(first) = first {
+                        let what =
+                            format!("VLAN {} of the uplink {uplink} is used twice", vlan.value);
+                        self.findings
+                            .add("duplicate-vlan", vlan.span, what)
+                            .label("again here")
+                            .also(first, "first here")
+                            .help("a VLAN is one tenant's alone");
+                    }
+                }
                 let first = outside
                     .mac
                     .and_then(|m| stations.insert((uplink, m.value), m.span));
@@ -494,9 +508,9 @@ impl Check<'_> {
                         .help("leave it out: it is then made");
                 }
                 for address in &outside.address {
-                    if let Some(first) =
-                        addresses.insert((uplink, address.value.address), address.span)
-                    {
+                    // In another VLAN it is another network's.
+                    let place = (uplink, outside.vlan(), address.value.address);
+                    if let Some(first) = addresses.insert(place, address.span) {
                         self.findings
                             .add(
                                 "duplicate-address",

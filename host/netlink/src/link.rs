@@ -21,6 +21,8 @@ pub struct Link {
     pub up: bool,
     /// It has a carrier and the kernel has taken note: what is sent now leaves.
     pub running: bool,
+    /// Index of the interface that it is a part of (a bridge, a bond), if it is.
+    pub master: Option<u32>,
 }
 
 impl Link {
@@ -35,12 +37,14 @@ impl Link {
             mtu: 0,
             up: message.header.flags.contains(LinkFlags::Up),
             running: message.header.flags.contains(LinkFlags::Running),
+            master: None,
         };
         for attribute in &message.attributes {
             match attribute {
                 LinkAttribute::IfName(name) => link.name.clone_from(name),
                 LinkAttribute::Address(mac) => link.mac = mac.as_slice().try_into().ok(),
                 LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+                LinkAttribute::Controller(index) => link.master = Some(*index),
                 _ => {}
             }
         }

@@ -1,4 +1,4 @@
-//! Ports to devices of the kernel: taps in a tenant's namespace, AF_PACKET
+//! Ports to devices of the kernel: taps and veths in a tenant's namespace, AF_PACKET
 //! sockets on an uplink.
 //!
 //! Opening is the supervisor's: it needs privilege and happens in the namespace
@@ -6,10 +6,14 @@
 //! descriptor and makes no system call but `readv`, `writev`, `recvmsg` and
 //! `sendmsg`, one per frame. Nothing on that path allocates.
 
+mod device;
+pub mod ethtool;
 pub mod packet;
 pub mod tap;
 mod vnet;
+pub mod xdp;
 
+pub use device::Device;
 pub use packet::PacketSocket;
 pub use tap::Tap;
 

@@ -1,15 +1,17 @@
-//! AF_PACKET sockets on an uplink: whole frames with their VLAN tags, offloads
-//! unfinished in both directions.
+//! AF_PACKET sockets, on an uplink and at the other end of an endpoint's veth: whole
+//! frames with their VLAN tags, offloads unfinished in both directions.
 #![expect(
     unsafe_code,
     reason = "packet socket options and auxiliary data have no safe wrapper"
 )]
 
+use std::cell::Cell;
 use std::io::IoSlice;
 use std::mem::{self, MaybeUninit};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use guard::guard;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use wire::RawOffload;
@@ -36,9 +38,12 @@ pub enum UplinkError {
     },
 }
 
-/// Bytes of receive buffer: 4 MiB hold 64 of the longest frames, or some 2,000
-/// ordinary ones, over a pause of the fabric.
+/// Bytes of an uplink's receive buffer: 4 MiB hold 64 of the longest frames, or some
+/// 2,000 ordinary ones, over a pause of the fabric.
 const RECEIVE_BUFFER: libc::c_int = 4 << 20;
+/// And of an endpoint's: what waits there while its rate is used up was sent already, as
+/// its own stack sees it, and is to be no more than a stack's own queues.
+const ENDPOINT_BUFFER: libc::c_int = 2 << 20;
 
 /// Opens an interface of the current network namespace by name: every frame that
 /// arrives, also for other stations' MACs (our compartments have their own), none
@@ -47,6 +52,36 @@ const RECEIVE_BUFFER: libc::c_int = 4 << 20;
 /// # Errors
 /// [`UplinkError`]: no such interface (the spec's fault), or the kernel refuses (the host's).
 pub fn open(name: &str) -> Result<OwnedFd, UplinkError> {
+    let (fd, index) = socket(name, RECEIVE_BUFFER)?;
+    let member = libc::packet_mreq {
+        mr_ifindex: index,
+        mr_type: libc::PACKET_MR_PROMISC as libc::c_ushort,
+        mr_alen: 0,
+        mr_address: [0; 8],
+    };
+    set(
+        &fd,
+        libc::SOL_PACKET,
+        libc::PACKET_ADD_MEMBERSHIP,
+        &member,
+        "promiscuous mode",
+    )?;
+    bind(&fd, index)?;
+    Ok(fd)
+}
+
+/// The same for the outer end of an endpoint's veth, which gives every frame unasked.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_outer(name: &str) -> Result<OwnedFd, UplinkError> {
+    let (fd, index) = socket(name, ENDPOINT_BUFFER)?;
+    bind(&fd, index)?;
+    Ok(fd)
+}
+
+/// A socket that hears nothing yet, and the interface's index.
+fn socket(name: &str, buffer: libc::c_int) -> Result<(OwnedFd, libc::c_int), UplinkError> {
     // Protocol 0: nothing is received before the socket is bound to one interface.
     let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: no memory is passed.
@@ -77,30 +112,27 @@ pub fn open(name: &str) -> Result<OwnedFd, UplinkError> {
         "ignoring what leaves",
     )?;
     let socket = libc::SOL_SOCKET;
-    if set(&fd, socket, libc::SO_RCVBUFFORCE, &RECEIVE_BUFFER, "").is_err() {
-        set(
-            &fd,
-            socket,
-            libc::SO_RCVBUF,
-            &RECEIVE_BUFFER,
-            "a receive buffer",
-        )?;
-    }
-    let member = libc::packet_mreq {
-        mr_ifindex: index,
-        mr_type: libc::PACKET_MR_PROMISC as libc::c_ushort,
-        mr_alen: 0,
-        mr_address: [0; 8],
-    };
     set(
         &fd,
-        packet,
-        libc::PACKET_ADD_MEMBERSHIP,
-        &member,
-        "promiscuous mode",
+        socket,
+        libc::SO_RXQ_OVFL,
+        &on,
+        "counting what found no room",
     )?;
-    bind(&fd, index)?;
-    Ok(fd)
+    if set(&fd, socket, libc::SO_RCVBUFFORCE, &buffer, "").is_err() {
+        set(&fd, socket, libc::SO_RCVBUF, &buffer, "a receive buffer")?;
+    }
+    Ok((fd, index))
+}
+
+/// Throws away what a socket holds. Bound: as much as its buffer takes.
+pub(crate) fn drain(socket: BorrowedFd<'_>) {
+    let mut header = [0; vnet::LEN];
+    for _ in 0..1 << 16 {
+        if matches!(recvmsg(socket, &mut header, &mut []), Ok(None)) {
+            return;
+        }
+    }
 }
 
 fn bind(fd: &OwnedFd, index: libc::c_int) -> Result<(), UplinkError> {
@@ -149,16 +181,30 @@ const TAG: usize = 4;
 /// Bytes of the two MAC addresses, after which a tag stands.
 const ADDRESSES: usize = 12;
 
-/// The data side of an uplink.
+/// The data side of such a socket.
 #[derive(Debug)]
 pub struct PacketSocket {
     fd: OwnedFd,
+    /// What the kernel has counted as lost, as of the last frame; `None` = none came yet,
+    /// and what is counted before is a predecessor's.
+    overflowed: Cell<Option<u32>>,
+    lost: Cell<u32>,
 }
 
 impl PacketSocket {
-    /// Wraps a descriptor that [`open`] made; it is non-blocking already.
+    /// Wraps a descriptor that [`open`] or [`open_outer`] made; it is non-blocking already.
     pub fn from_fd(fd: OwnedFd) -> PacketSocket {
-        PacketSocket { fd }
+        PacketSocket {
+            fd,
+            overflowed: Cell::new(None),
+            lost: Cell::new(0),
+        }
+    }
+
+    /// Frames that found no room in the socket's buffer since the last call, as far as
+    /// the frames received since tell.
+    pub fn take_lost(&self) -> u32 {
+        self.lost.take()
     }
 
     /// Reads one frame into `buffer`, which holds [`wire::offload::MAX_FRAME`]
@@ -178,9 +224,17 @@ impl PacketSocket {
             return Err(PortError::Truncated);
         };
         let mut header = [0u8; vnet::LEN];
-        let Some((length, tag)) = recvmsg(self.fd.as_fd(), &mut header, frame)? else {
+        let Some(message) = recvmsg(self.fd.as_fd(), &mut header, frame)? else {
             return Ok(None);
         };
+        let Message {
+            length,
+            tag,
+            overflowed,
+        } = message;
+        let before = self.overflowed.replace(Some(overflowed));
+        let lost = overflowed.wrapping_sub(before.unwrap_or(overflowed));
+        self.lost.set(self.lost.get().saturating_add(lost));
         let mut offload = vnet::read(&header);
         let end = TAG + length;
         let Some(tag) = tag.filter(|_| length >= ADDRESSES) else {
@@ -226,12 +280,20 @@ impl AsFd for PacketSocket {
     }
 }
 
-/// One message: its frame's length and the tag kept beside it, as it stands in a frame.
-type Message = (usize, Option<[u8; TAG]>);
+/// One message.
+struct Message {
+    /// Its frame's length.
+    length: usize,
+    /// The tag kept beside it, as it stands in a frame.
+    tag: Option<[u8; TAG]>,
+    /// How many before it, in the socket's life, found no room.
+    overflowed: u32,
+}
 
-/// `struct tpacket_auxdata` is 20 bytes and its control header 16.
+/// `struct tpacket_auxdata` is 20 bytes, the count of what found no room 4; each has a
+/// control header of 16.
 #[repr(C, align(8))]
-struct Control([u8; 64]);
+struct Control([u8; 96]);
 
 fn recvmsg(
     fd: BorrowedFd<'_>,
@@ -248,7 +310,7 @@ fn recvmsg(
             iov_len: frame.len(),
         },
     ];
-    let mut control = Control([0; 64]);
+    let mut control = Control([0; 96]);
     // SAFETY: `msghdr` is plain data, for which all zeros is a value.
     let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
     message.msg_iov = parts.as_mut_ptr();
@@ -273,42 +335,63 @@ fn recvmsg(
         return Err(PortError::Truncated);
     }
     match read.checked_sub(vnet::LEN) {
-        Some(length) => Ok(Some((length, tag(&message)))),
+        Some(length) => {
+            let (tag, overflowed) = beside(&message);
+            Ok(Some(Message {
+                length,
+                tag,
+                overflowed,
+            }))
+        }
         None => Err(PortError::Refused(Errno::PROTO)),
     }
 }
 
-/// The tag among a message's auxiliary data.
-fn tag(message: &libc::msghdr) -> Option<[u8; TAG]> {
-    const VALID: u32 = libc::TP_STATUS_VLAN_VALID;
-    const TPID_VALID: u32 = libc::TP_STATUS_VLAN_TPID_VALID;
+/// What is said beside a message: the tag, and how many found no room before it.
+fn beside(message: &libc::msghdr) -> (Option<[u8; TAG]>, u32) {
+    let (mut tag, mut overflowed) = (None, 0);
     // SAFETY: the kernel filled `msg_control` and `msg_controllen`; the macros walk
-    // within those. Bound: the 64 bytes of `Control`.
+    // within those. Bound: the 96 bytes of `Control`.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(message) };
     while !next.is_null() {
         // SAFETY: not null, so it is a whole control header within the buffer.
         let head = unsafe { next.read_unaligned() };
-        if head.cmsg_level == libc::SOL_PACKET && head.cmsg_type == libc::PACKET_AUXDATA {
-            // SAFETY: the kernel put a `tpacket_auxdata` there, 20 bytes of plain data.
-            let aux: libc::tpacket_auxdata = unsafe {
-                libc::CMSG_DATA(next)
-                    .cast::<libc::tpacket_auxdata>()
-                    .read_unaligned()
-            };
-            if aux.tp_status & VALID == 0 {
-                return None;
+        match (head.cmsg_level, head.cmsg_type) {
+            (libc::SOL_PACKET, libc::PACKET_AUXDATA) => {
+                // SAFETY: the kernel put a `tpacket_auxdata` there, 20 bytes of plain data.
+                let aux: libc::tpacket_auxdata = unsafe {
+                    libc::CMSG_DATA(next)
+                        .cast::<libc::tpacket_auxdata>()
+                        .read_unaligned()
+                };
+                tag = tag_of(&aux);
             }
-            let tpid = if aux.tp_status & TPID_VALID != 0 {
-                aux.tp_vlan_tpid
-            } else {
-                wire::ethernet::VLAN
-            };
-            let [a, b] = tpid.to_be_bytes();
-            let [c, d] = aux.tp_vlan_tci.to_be_bytes();
-            return Some([a, b, c, d]);
+            (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
+                // SAFETY: the kernel put a `u32` there.
+                overflowed = unsafe { libc::CMSG_DATA(next).cast::<u32>().read_unaligned() };
+            }
+            _ => {}
         }
         // SAFETY: as for CMSG_FIRSTHDR.
         next = unsafe { libc::CMSG_NXTHDR(message, next) };
     }
-    None
+    (tag, overflowed)
+}
+
+/// The tag that the kernel took out of a frame.
+fn tag_of(aux: &libc::tpacket_auxdata) -> Option<[u8; TAG]> {
+    const VALID: u32 = libc::TP_STATUS_VLAN_VALID;
+    const TPID_VALID: u32 = libc::TP_STATUS_VLAN_TPID_VALID;
+    // Without the tag a frame of somebody else's segment would pass as one of none.
+    if aux.tp_status & VALID == 0 || !guard!("packet-tag") {
+        return None;
+    }
+    let tpid = if aux.tp_status & TPID_VALID != 0 {
+        aux.tp_vlan_tpid
+    } else {
+        wire::ethernet::VLAN
+    };
+    let [a, b] = tpid.to_be_bytes();
+    let [c, d] = aux.tp_vlan_tci.to_be_bytes();
+    Some([a, b, c, d])
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use host_port::{Features, PacketSocket, PortError, Tap, packet, tap};
+use host_port::{Features, PacketSocket, PortError, Tap, ethtool, packet, tap};
 use netlink::{Netlink, namespace};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wire::offload::{MAX_FRAME, MIN_GSO, NEEDS_CSUM};
@@ -428,4 +428,51 @@ fn names_that_are_taken_or_missing_are_said() {
             "{error}"
         );
     });
+}
+
+#[test]
+fn what_finds_no_room_in_a_packet_socket_is_counted() {
+    let (_red, _middle, far, _tap, socket) = uplink();
+    let peer = PacketSocket::from_fd(far.within(|| packet::open("eth0").unwrap()));
+    let mut buffer = vec![0; MAX_FRAME];
+    // The first frame says how many were lost before it: none that this reader lost.
+    let frame = tagged(1400);
+    let plain = RawOffload::default();
+    peer.send(&plain, &frame, &[]).unwrap();
+    next(&socket, &mut buffer);
+    assert_eq!(socket.take_lost(), 0);
+    let sent = 8000;
+    for _ in 0..sent {
+        peer.send(&plain, &frame, &[]).unwrap();
+    }
+    // What came since, and one more, which knows of those that found no room.
+    let mut came = 0;
+    while socket.recv(&mut buffer).unwrap().is_some() {
+        came += 1;
+    }
+    peer.send(&plain, &frame, &[]).unwrap();
+    next(&socket, &mut buffer);
+    let lost = socket.take_lost();
+    assert!(came < sent && lost > 0, "{came} came, {lost} lost");
+    assert!(came + lost >= sent, "{came} came, {lost} lost");
+    assert_eq!(socket.take_lost(), 0);
+}
+
+#[test]
+fn what_a_packet_socket_could_not_say_is_done_before() {
+    let (_red, middle, _far, _tap, _socket) = uplink();
+    let on = || {
+        let shown = std::process::Command::new("ip")
+            .args(["netns", "exec", &middle.name, "ethtool", "-k", "up"])
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&shown.stdout).into_owned();
+        let is_on = |name: &&&str| text.contains(&format!("{name}: on"));
+        ethtool::UNSAID.iter().filter(is_on).count()
+    };
+    assert!(on() >= 5, "a veth has them at first");
+    let stay = middle.within(|| ethtool::turn_off("up", ethtool::UNSAID).unwrap());
+    assert_eq!((stay, on()), (vec![], 0));
+    let missing = middle.within(|| ethtool::turn_off("no-such-if", ethtool::UNSAID));
+    assert!(missing.is_err());
 }

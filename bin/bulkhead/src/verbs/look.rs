@@ -98,7 +98,7 @@ fn rendered_status(status: &Status) -> String {
     endpoints.sort_by_key(|endpoint| speaks(endpoint));
     for endpoint in endpoints {
         let port = match endpoint.kind.as_str() {
-            "tap" => format!("{} in {}", endpoint.interface, endpoint.namespace),
+            "tap" | "veth" => format!("{} in {}", endpoint.interface, endpoint.namespace),
             kind => kind.to_owned(),
         };
         // Why is said below: a sentence would widen every row.
@@ -126,13 +126,14 @@ fn rendered_status(status: &Status) -> String {
         let _ = writeln!(out, "{tenant}/{name}: the port is {port}");
     }
     if !status.uplinks.is_empty() {
-        let mut table = Table::new(&["UPLINK", "INTERFACE", ">IN", ">OUT"]);
+        let mut table = Table::new(&["UPLINK", "INTERFACE", ">IN", ">OUT", "BY"]);
         for uplink in &status.uplinks {
             table.row([
                 uplink.name.clone(),
                 uplink.interface.clone(),
                 grouped(uplink.counters.rx_frames),
                 grouped(uplink.counters.tx_frames),
+                uplink.how.clone(),
             ]);
         }
         let _ = write!(out, "\n{table}");
@@ -322,9 +323,9 @@ fn rendered_why(why: &Why) -> String {
         endpoint.addresses.join(" ")
     );
     let _ = match endpoint.kind.as_str() {
-        "tap" => writeln!(
+        kind @ ("tap" | "veth") => writeln!(
             out,
-            "port         tap {} in namespace {}, {}",
+            "port         {kind} {} in namespace {}, {}",
             endpoint.interface, endpoint.namespace, endpoint.port
         ),
         kind => writeln!(out, "port         {kind}, {}", endpoint.port),

@@ -27,7 +27,7 @@ pub async fn run(run: &Run, client: &Client, socket: &Path) -> Result<Exit, Trou
                 "{} is a {} endpoint and has no network namespace",
                 run.endpoint, endpoint.kind
             ),
-            "only endpoints attached by tap have one",
+            "only endpoints attached by tap or veth have one",
         ));
     }
     if let Ok(daemon) = Daemon::of(socket) {

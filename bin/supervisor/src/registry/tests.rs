@@ -56,9 +56,12 @@ fn names_read_back_as_they_are_written() {
         Key::Seat(Seat::Fabric, SeatPart::Image),
         Key::Seat(Seat::Compartment(3), SeatPart::Journal),
         Key::Seat(Seat::Compartment(3), SeatPart::Channel(5)),
-        Key::Port(3, 1, PortPart::Tap),
+        Key::Port(3, 1, PortPart::Interface),
         Key::Port(3, 1, PortPart::Channel(0)),
         Key::Uplink(0, UplinkPart::Socket),
+        Key::Uplink(0, UplinkPart::Memory),
+        Key::Uplink(0, UplinkPart::Link),
+        Key::Uplink(0, UplinkPart::Channel(7)),
     ];
     for key in keys {
         assert_eq!(Key::parse(&key.to_string()), Some(key));
@@ -94,7 +97,7 @@ fn what_is_complete_comes_back_whole() {
         seat.image.as_ref().map(|(_, note)| note.number("epoch")),
         Some(9)
     );
-    assert_eq!(found.ports[&(3, 1)].tap, Some(12));
+    assert_eq!(found.ports[&(3, 1)].interface, Some(12));
     assert_eq!(found.uplinks[&0].socket, 31);
     assert!(found.forget.is_empty() && found.half_ports.is_empty());
 }

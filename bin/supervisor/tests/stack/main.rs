@@ -613,6 +613,7 @@ fn uplinks_are_opened_and_handed_to_the_fabric_over_its_deaths() {
         slot: 900,
         interface: command::Name::new("up0").unwrap(),
         namespace: command::Name::new(&name).unwrap(),
+        ..CreateUplink::default()
     };
     host.ok(&body);
     host.ok(&body);

@@ -73,8 +73,13 @@ fn a_frame_on_a_channel_costs_no_system_call() {
 }
 
 #[test]
-fn a_frame_on_a_tap_costs_one_system_call() {
-    let Some((rig, one, _two)) = taps::pair() else {
+fn a_frame_on_a_tap_or_veth_costs_one_system_call() {
+    one_call_a_frame(taps::Kind::Tap, ["readv", "writev"]);
+    one_call_a_frame(taps::Kind::Veth, ["recvmsg", "sendmsg"]);
+}
+
+fn one_call_a_frame(kind: taps::Kind, [reading, writing]: [&str; 2]) {
+    let Some((rig, one, _two, _)) = taps::pair_by(&taps::tables(), [kind; 2]) else {
         return;
     };
     one.must("ping -c 1 -W 5 10.1.2.10");
@@ -103,7 +108,7 @@ fn a_frame_on_a_tap_costs_one_system_call() {
         last.0 - first.0
     );
     let of = |name: &str| calls.get(name).copied().unwrap_or_default();
-    let ((reads, empty), (writes, refused)) = (of("readv"), of("writev"));
+    let ((reads, empty), (writes, refused)) = (of(reading), of(writing));
     let moved = reads - empty + writes - refused;
     // Whatever a guest's kernel says meanwhile is in one of them or the other.
     assert!(

@@ -78,3 +78,46 @@ fn a_tap_over_its_rate_waits_and_the_switch_sleeps_meanwhile() {
     let slept = rig.words().load(ProcessWord::Sleeps as usize) - slept;
     assert!(slept < 3_000, "{slept} times awake");
 }
+
+#[test]
+fn a_veth_over_its_rate_waits_in_its_socket_and_what_finds_no_room_is_counted() {
+    let mut limited = taps::tables();
+    (
+        limited.endpoints[0].rate_bytes,
+        limited.endpoints[0].rate_burst,
+    ) = (250_000, 20_000);
+    let kinds = [taps::Kind::Veth, taps::Kind::Tap];
+    let Some((rig, one, _two, _)) = taps::pair_by(&limited, kinds) else {
+        return;
+    };
+    one.must("ping -c 1 -W 5 10.1.2.10");
+    let before = rig.count(1, Counter::RxFrames);
+    let flood = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/process/flood.py");
+    let mut sent = 0;
+    // More than its socket holds: a frame takes some 2.3 kB of it.
+    while sent < 4_000 {
+        let more = one.must(&format!("python3 {flood} 10.1.2.10"));
+        sent += more.trim().parse::<u64>().unwrap();
+    }
+    let waited = rig.count(1, Counter::RxFrames) - before;
+    assert!(waited < sent / 2, "{waited} of {sent} were taken at once");
+    // Without the rate what waited comes, and the last of it tells what was lost.
+    rig.install(&taps::tables(), 2);
+    let end = Instant::now() + Duration::from_secs(10);
+    let done = || {
+        let came = rig.count(1, Counter::RxFrames) - before;
+        let lost = rig.drops(1, DropReason::QueueFull);
+        lost > 0 && came > waited && came + lost + 200 >= sent
+    };
+    while !done() {
+        // A frame more knows of those before it.
+        one.must("ping -c 1 -W 5 10.1.2.10");
+        assert!(
+            Instant::now() < end,
+            "of {sent} {} came, {} found no room",
+            rig.count(1, Counter::RxFrames) - before,
+            rig.drops(1, DropReason::QueueFull)
+        );
+    }
+    assert_eq!(rig.drops(1, DropReason::IngressRate), 0);
+}

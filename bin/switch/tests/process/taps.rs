@@ -1,15 +1,21 @@
-//! Real stacks behind taps, with every offload on: what a young datapath breaks first.
+//! Real stacks behind taps, veths and channels, with every offload on: what a young
+//! datapath breaks first.
 
 use crate::rig::{PATIENCE, Rig};
-use command::verbs::{AddPort, PORT_TAP};
+use command::verbs::{AddPort, PORT_PACKET, PORT_TAP};
 use image::CompartmentTables;
 use image::compartment::*;
-use netlink::namespace;
+use netlink::{Netlink, namespace};
+use port::Tap;
+use shm::{Channel, Doorbell};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use telemetry::counters::{Counter, ProcessWord};
+use telemetry::drops::DropReason;
 use wire::MacAddress;
 use wire::address::{link_local, mapped};
 
@@ -90,7 +96,16 @@ pub fn tables() -> CompartmentTables {
 
 static GUESTS: AtomicU32 = AtomicU32::new(0);
 
-/// A namespace with a tap in it, gone at the end.
+/// What a guest is attached by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Tap,
+    Veth,
+    /// A channel, which [`Relay`] carries to a tap.
+    Fifo,
+}
+
+/// A namespace with an interface in it, gone at the end.
 pub struct Guest {
     namespace: String,
 }
@@ -102,14 +117,16 @@ impl Drop for Guest {
 }
 
 impl Guest {
-    fn new(index: usize) -> (Guest, OwnedFd) {
+    fn new(index: usize, kind: Kind) -> (Guest, OwnedFd) {
         let number = GUESTS.fetch_add(1, Ordering::Relaxed);
         let name = format!("bhsw-{}-{number}", std::process::id());
         let fd = namespace::create_named(&name).expect("a namespace");
         let guest = Guest { namespace: name };
-        let (tap, _) = namespace::within(fd.as_fd(), || port::tap::create("eth0"))
-            .unwrap()
-            .unwrap();
+        let make = || match kind {
+            Kind::Veth => veth(),
+            Kind::Tap | Kind::Fifo => port::tap::create("eth0").unwrap().0,
+        };
+        let end = namespace::within(fd.as_fd(), make).unwrap();
         let [a, b, c, d, e, f] = MACS[index];
         let mac = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
         let third = index + 1;
@@ -124,10 +141,10 @@ impl Guest {
             let output = guest.run(&format!("ip {line}"));
             assert!(output.status.success(), "{line}: {output:?}");
         }
-        (guest, tap)
+        (guest, end)
     }
 
-    fn run(&self, line: &str) -> Output {
+    pub fn run(&self, line: &str) -> Output {
         let words = ["netns", "exec", &self.namespace];
         Command::new("ip")
             .args(words)
@@ -152,39 +169,167 @@ fn address(subnet: usize, host: u8) -> String {
     std::net::Ipv6Addr::from(v6(subnet as u8, host)).to_string()
 }
 
-/// Two namespaces and a switch between them; `None` where this user cannot make them.
+/// In the current namespace: a veth whose other end is alone in a namespace that lives as
+/// long as its socket.
+fn veth() -> OwnedFd {
+    let outside = namespace::create().unwrap();
+    let mut netlink = Netlink::open().unwrap();
+    let batch = netlink
+        .batch()
+        .create_veth("eth0", "outer", Some(outside.as_fd()));
+    batch.commit().unwrap();
+    let stay = port::ethtool::turn_off("eth0", port::ethtool::UNSAID).unwrap();
+    assert_eq!(stay, [] as [&str; 0]);
+    let open = || {
+        let mut netlink = Netlink::open().unwrap();
+        let index = netlink.link("outer").unwrap().index;
+        let batch = netlink.batch().without_own_link_local(index);
+        batch.set_up(index).commit().unwrap();
+        port::packet::open_outer("outer").unwrap()
+    };
+    namespace::within(outside.as_fd(), open).unwrap()
+}
+
+/// Carries what comes by a channel to a tap, and back, until it is dropped.
+pub struct Relay {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Relay {
+    fn new(mut channel: Channel, tap: Tap) -> Relay {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let mut buffer = vec![0; wire::offload::MAX_FRAME + 16];
+            while !stopped.load(Ordering::Relaxed) {
+                let mut moved = false;
+                channel.tx.ring.poll().unwrap();
+                while let Some(record) = channel.rx.ring.next().unwrap() {
+                    let length = record.copy(0, &mut buffer);
+                    let _ = tap.send(&record.offload(), &buffer[..length], &[]);
+                    moved = true;
+                }
+                channel.rx.ring.release();
+                // Bound: as a switch's, so that the other way has its turn.
+                for _ in 0..64 {
+                    let Ok(Some((offload, length))) = tap.recv(&mut buffer) else {
+                        break;
+                    };
+                    let frame = &buffer[..length];
+                    // What finds no room waits: nothing is lost here.
+                    while channel.tx.ring.push(0, &offload, frame, &[]).is_err()
+                        && !stopped.load(Ordering::Relaxed)
+                    {
+                        if channel.tx.ring.publish() == Doorbell::Ring {
+                            let _ = channel.tx.bell.ring();
+                        }
+                        std::thread::sleep(Duration::from_micros(20));
+                        channel.tx.ring.poll().unwrap();
+                    }
+                    moved = true;
+                }
+                if channel.tx.ring.publish() == Doorbell::Ring {
+                    let _ = channel.tx.bell.ring();
+                }
+                if !moved {
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+            }
+        });
+        Relay {
+            stop,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Two namespaces with taps and a switch between them; `None` where this user cannot make
+/// them.
 pub fn pair() -> Option<(Rig, Guest, Guest)> {
     pair_of(&tables())
 }
 
 /// The same under other tables.
 pub fn pair_of(tables: &CompartmentTables) -> Option<(Rig, Guest, Guest)> {
+    let (rig, one, two, _) = pair_by(tables, [Kind::Tap; 2])?;
+    Some((rig, one, two))
+}
+
+/// The same by these kinds.
+pub fn pair_by(
+    tables: &CompartmentTables,
+    kinds: [Kind; 2],
+) -> Option<(Rig, Guest, Guest, Vec<Relay>)> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: namespaces and taps need root");
         return None;
     }
     let rig = Rig::new();
-    let (one, tap1) = Guest::new(0);
-    let (two, tap2) = Guest::new(1);
-    for (slot, tap) in [(1, &tap1), (2, &tap2)] {
+    let (mut guests, mut relays) = (Vec::new(), Vec::new());
+    for ((index, kind), slot) in kinds.into_iter().enumerate().zip(1..) {
+        let (guest, end) = Guest::new(index, kind);
+        guests.push(guest);
+        if kind == Kind::Fifo {
+            rig.plug_one(&rig.pairs[index], slot, 0);
+            relays.push(Relay::new(rig.guest(slot), Tap::from_fd(end)));
+            continue;
+        }
         let body = AddPort {
             slot,
-            kind: PORT_TAP,
+            kind: if kind == Kind::Veth {
+                PORT_PACKET
+            } else {
+                PORT_TAP
+            },
             mtu: 1500,
             features: u32::from(FEATURE_ALL),
             ..AddPort::default()
         };
-        rig.tell(&body, &[tap]);
+        rig.tell(&body, &[&end]);
     }
     rig.install(tables, 1);
-    Some((rig, one, two))
+    let two = guests.pop()?;
+    Some((rig, guests.pop()?, two, relays))
 }
 
 #[test]
 fn kernels_ping_and_talk_tcp_with_every_offload_on() {
-    let Some((rig, one, two)) = pair() else {
+    talk([Kind::Tap, Kind::Tap]);
+}
+
+#[test]
+fn kernels_talk_by_veths_with_every_offload_on() {
+    talk([Kind::Veth, Kind::Veth]);
+}
+
+#[test]
+fn kernels_talk_between_veths_taps_and_channels() {
+    talk([Kind::Veth, Kind::Tap]);
+    talk([Kind::Fifo, Kind::Veth]);
+}
+
+fn talk(kinds: [Kind; 2]) {
+    let Some((rig, one, two, _relays)) = pair_by(&tables(), kinds) else {
         return;
     };
+    for (guest, own) in [(&one, "10.1.1.10"), (&two, "10.1.2.10")] {
+        let asked = guest.run("busybox udhcpc -n -q -f -t 5 -i eth0 -s /bin/true");
+        let said = String::from_utf8_lossy(&asked.stderr);
+        assert!(
+            said.contains(&format!("lease of {own} obtained")),
+            "{kinds:?}: {said}"
+        );
+    }
     one.must("ping -c 1 -W 5 10.1.1.1");
     one.must("ping -c 1 -W 5 10.1.2.10");
     one.must(&format!("ping -6 -c 1 -W 5 {}", address(1, 1)));
@@ -217,13 +362,24 @@ fn kernels_ping_and_talk_tcp_with_every_offload_on() {
         "-c 10.1.2.10 -u -b 50M -t 1",
     ]
     .into_iter()
-    .map(|arguments| one.run(&format!("iperf3 -f m {}", arguments.replace("SIX", &six))))
+    .map(|arguments| {
+        let line = format!("iperf3 -f m {}", arguments.replace("SIX", &six));
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let output = one.run(&line);
+            // The server closes the run before in its own time.
+            let busy = String::from_utf8_lossy(&output.stderr).contains("server is busy");
+            if !busy || Instant::now() > end {
+                return output;
+            }
+        }
+    })
     .collect();
     let _ = server.kill();
     let _ = server.wait();
     for output in runs {
         let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{text}");
+        assert!(output.status.success(), "{kinds:?}: {output:?}");
         println!(
             "{}",
             text.lines()
@@ -233,7 +389,7 @@ fn kernels_ping_and_talk_tcp_with_every_offload_on() {
     }
     let bytes = rig.count(1, Counter::RxBytes) + rig.count(2, Counter::RxBytes);
     let gso = rig.count(1, Counter::RxGsoBytes) + rig.count(2, Counter::RxGsoBytes);
-    println!("bytes {bytes}, in GSO frames {gso}");
+    println!("{kinds:?}: bytes {bytes}, in GSO frames {gso}");
     assert!(gso * 2 > bytes, "GSO frames cross whole");
     // At most one system call a frame.
     let words = rig.words();
@@ -246,15 +402,50 @@ fn kernels_ping_and_talk_tcp_with_every_offload_on() {
 
 #[test]
 fn an_interface_that_vanishes_closes_its_slot_alone() {
-    let Some((rig, one, two)) = pair() else {
+    for kind in [Kind::Tap, Kind::Veth] {
+        let Some((rig, one, two, _)) = pair_by(&tables(), [Kind::Tap, kind]) else {
+            return;
+        };
+        one.must("ping -c 1 -W 5 10.1.1.1");
+        two.must("ip link delete eth0");
+        let closed: command::verbs::PortClosed = rig.hear();
+        assert_eq!(closed.slot, 2);
+        assert!(closed.reason > 1000);
+        one.must("ping -c 1 -W 5 10.1.1.1");
+    }
+}
+
+#[test]
+fn what_a_veth_sends_tagged_is_dropped_as_what_it_is() {
+    let Some((rig, one, two, _)) = pair_by(&tables(), [Kind::Veth, Kind::Tap]) else {
         return;
     };
-    one.must("ping -c 1 -W 5 10.1.1.1");
-    two.must("ip link delete eth0");
-    let closed: command::verbs::PortClosed = rig.hear();
-    assert_eq!(closed.slot, 2);
-    assert!(closed.reason > 1000);
-    one.must("ping -c 1 -W 5 10.1.1.1");
+    one.must("ping -c 1 -W 5 10.1.2.10");
+    // Datagrams that came, whoever was there for them.
+    let datagrams = || two.must("grep ^Udp: /proc/net/snmp");
+    let before = datagrams();
+    // From the endpoint's own addresses: without its tag it would pass.
+    let mut frame = vec![2, 9, 9, 9, 9, 1];
+    frame.extend(MACS[0]);
+    frame.extend([0x81, 0, 0, 7, 8, 0]);
+    let packet = wire::ipv4::Header::new([10, 1, 1, 10], [10, 1, 2, 10], 17);
+    let mut bytes = vec![0; 100];
+    let link = wire::ethernet::Header::new(MacAddress(MACS[1]), MacAddress(MACS[0]), 0x800);
+    let end = wire::build::udp4(&mut bytes, &link, &packet, (9, 9), |_| Ok(0)).unwrap();
+    frame.extend(&bytes[14..end]);
+    let hex: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
+    let line = "import socket,sys;s=socket.socket(17,3);s.bind(('eth0',0));[s.send(bytes.fromhex(sys.argv[1])) for _ in range(10)]";
+    let sent = Command::new("ip")
+        .args(["netns", "exec", &one.namespace, "python3", "-c", line, &hex])
+        .output()
+        .unwrap();
+    assert!(sent.status.success(), "{sent:?}");
+    let end = Instant::now() + PATIENCE;
+    while rig.drops(1, DropReason::VlanTag) < 10 {
+        assert!(Instant::now() < end, "the tag was not seen");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(datagrams(), before);
 }
 
 #[test]

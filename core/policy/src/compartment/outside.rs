@@ -77,6 +77,7 @@ impl Work<'_> {
                 tenant: tenant.name.to_string(),
                 uplink: number,
                 tag,
+                vlan: outside.vlan(),
                 mac,
                 addresses: v4
                     .into_iter()

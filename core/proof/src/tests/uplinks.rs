@@ -177,3 +177,61 @@ fn groups_that_nobody_needs() {
         );
     }
 }
+
+/// The hosts' spec with its ways outside in VLANs.
+fn in_vlans() -> Compiled {
+    let text = text(&[], &[], "deny", "2027-01-01");
+    let first = "{uplink: wan0, address: [192.0.2.10/24";
+    let second = "{uplink: wan0, address: [192.0.2.11/24";
+    assert!(text.contains(first) && text.contains(second));
+    let text = text.replace(first, "{uplink: wan0, vlan: 100, address: [192.0.2.10/24");
+    Compiled::new(read(&text.replace(
+        second,
+        "{uplink: wan0, vlan: 4094, address: [192.0.2.11/24",
+    )))
+}
+
+#[test]
+fn another_vlan_in_either_direction() {
+    let host = in_vlans();
+    assert!(host.breaches().is_empty(), "{:?}", host.breaches());
+    let memory = Aligned::copy_of(&host.images[&0]);
+    let tables = FabricImage::map(memory.as_ref()).unwrap().decode();
+    let uplinks: Vec<u32> = (tables.channels.iter())
+        .filter(|c| c.kind == image::fabric::CHANNEL_UPLINK)
+        .map(|c| c.slot)
+        .collect();
+    let is_uplink = |slot: u32| uplinks.contains(&slot);
+    let mut tried = [0, 0];
+    for (at, entry) in tables.forwards.iter().enumerate() {
+        let (inward, tag) = match (is_uplink(entry.ingress), is_uplink(entry.target)) {
+            (true, _) => (true, entry.tag),
+            (false, true) if entry.kind == FORWARD_UNICAST => (false, entry.out_tag),
+            _ => continue,
+        };
+        assert!([100, 4094].contains(&tag), "{entry:?}");
+        // The other's, one that nobody has, and none.
+        for other in [if tag == 100 { 4094 } else { 100 }, 7, 0] {
+            let mut changed = tables.clone();
+            let place = &mut changed.forwards[at];
+            *if inward {
+                &mut place.tag
+            } else {
+                &mut place.out_tag
+            } = other;
+            let Ok(bytes) = changed.finish() else {
+                // Two entries for one key: no table at all.
+                continue;
+            };
+            let mut host = in_vlans();
+            host.images.insert(0, bytes);
+            let said = host.breaches();
+            let found = said
+                .iter()
+                .any(|b| b.class == Class::FabricEntry && b.what.contains("VLAN"));
+            assert!(found, "{entry:?} with {other}: {said:?}");
+            tried[usize::from(inward)] += 1;
+        }
+    }
+    assert!(tried.iter().all(|tried| *tried > 5), "{tried:?}");
+}

@@ -161,9 +161,9 @@ impl Check<'_> {
                 )
                 .help("1 to 16: as many as the machine has processors is enough");
         }
-        if let Attach::Tap(tap) = endpoint.attach() {
-            let namespace = tap.namespace.as_ref().filter(|n| n.is_path());
-            if let (Some(_), Some(make)) = (namespace, tap.make.filter(|m| m.value.0)) {
+        if let Some(named) = endpoint.attach().interface() {
+            let namespace = named.namespace.as_ref().filter(|n| n.is_path());
+            if let (Some(_), Some(make)) = (namespace, named.make.filter(|m| m.value.0)) {
                 self.findings
                     .add(
                         "namespace",

@@ -1,0 +1,280 @@
+//! Tenants whose ways outside are VLANs of one uplink. The far end is a foreign one: frames
+//! with tags, from packet sockets, and a kernel's own stack behind each VLAN.
+
+use e2e::frames;
+use e2e::talk::Hosts;
+use e2e::{Ended, Instance, Namespace};
+use serde_json::Value;
+use std::process::Stdio;
+use std::time::Duration;
+
+const VLANS: [u16; 2] = [10, 4094];
+
+/// Takes tags off what comes by the trunk and hands it to the port of its VLAN, and back. A
+/// tag that the kernel has taken off already stands beside the frame.
+const TRUNK: &str = "
+import select, socket, struct, sys
+def opened(name):
+    s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+    s.setsockopt(263, 8, 1)
+    s.setsockopt(263, 23, 1)
+    s.bind((name, 0))
+    return s
+trunk, ports = opened('r0'), {int(v): opened('p' + v) for v in sys.argv[1:]}
+print('on', flush=True)
+while True:
+    for s in select.select([trunk, *ports.values()], [], [])[0]:
+        frame, beside, _, _ = s.recvmsg(65536, 256)
+        if s is trunk:
+            vlan = 0
+            for level, kind, data in beside:
+                status, _, _, _, _, tci, tpid = struct.unpack('=IIIHHHH', data)
+                if status & 0x10: vlan = tci & 0xfff
+            if vlan in ports: ports[vlan].send(frame)
+        else:
+            vlan = next(v for v, p in ports.items() if p is s)
+            trunk.send(frame[:12] + struct.pack('!HH', 0x8100, vlan) + frame[12:])
+";
+
+/// An uplink's other end, and a network behind each VLAN: 192.0.2.1 in both.
+struct Far {
+    // First: it ends before what it reads goes.
+    _relay: Ended,
+    wire: Namespace,
+    trunk: Namespace,
+    behind: [Namespace; 2],
+}
+
+impl Far {
+    fn make() -> Far {
+        let wire = Namespace::make().unwrap();
+        let trunk = Namespace::make().unwrap();
+        let behind = [(); 2].map(|()| Namespace::make().unwrap());
+        for space in [&wire, &trunk] {
+            let off =
+                "sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1";
+            assert!(space.sh(off).unwrap().ok());
+        }
+        let pair = |near: &Namespace, name: &str, far: &Namespace, peer: &str| {
+            near.ip(&format!(
+                "link add {name} type veth peer name {peer} netns {}",
+                far.name
+            ))
+            .unwrap();
+            // Plain frames between them: the relay knows of nothing else.
+            for (at, name) in [(near, name), (far, peer)] {
+                at.ip(&format!("link set {name} up")).unwrap();
+                let off = format!("ethtool -K {name} tx off tso off gso off txvlan off");
+                assert!(at.sh(&off).unwrap().ok());
+            }
+        };
+        pair(&wire, "up0", &trunk, "r0");
+        for (vlan, net) in VLANS.iter().zip(&behind) {
+            pair(&trunk, &format!("p{vlan}"), net, "n0");
+            for line in [
+                "addr add 192.0.2.1/24 dev n0",
+                "addr add 2001:db8::1/64 dev n0 nodad",
+                "route add 10.9.0.0/24 via 192.0.2.10",
+                "route add fd00:9::/64 via 2001:db8::10",
+            ] {
+                net.ip(line).unwrap();
+            }
+        }
+        let words = VLANS.map(|vlan| vlan.to_string()).join(" ");
+        let mut command = trunk.command(&format!("exec python3 -c \"$TRUNK\" {words}"));
+        let relay = command.env("TRUNK", TRUNK).stdout(Stdio::null()).spawn();
+        Far {
+            _relay: Ended(relay.unwrap()),
+            wire,
+            trunk,
+            behind,
+        }
+    }
+}
+
+/// Red and blue have the same addresses, inside and outside, each in its own VLAN.
+fn hosts(far: &Far, driver: &str, placement: &str) -> Hosts {
+    let mut spec = format!(
+        "version: 1\nuplinks: [{{ name: wan, interface: up0, namespace: {}, driver: {driver} }}]\ntenants:\n",
+        far.wire.name
+    );
+    for (tenant, vlan) in ["red", "blue"].iter().zip(VLANS) {
+        let low = vlan & 0xff;
+        spec += &format!(
+            "  - name: {tenant}
+    {placement}
+    subnets: [{{ name: lan, prefixes: [10.9.0.0/24, \"fd00:9::/64\"] }}]
+    endpoints:
+      - {{ name: web1, subnet: lan, addresses: [10.9.0.10, \"fd00:9::10\"], attach: {{ tap: {{ namespace: {{ns}}-{tenant}, make: true }} }} }}
+    outside:
+      - {{ uplink: wan, vlan: {vlan}, address: [192.0.2.10/24, \"2001:db8::10/64\"], gateway: [192.0.2.1, \"2001:db8::1\"], mac: \"02:00:00:00:09:{low:02x}\" }}
+"
+        );
+    }
+    Hosts::of(&spec)
+}
+
+fn mac(vlan: u16) -> [u8; 6] {
+    [2, 0, 0, 0, 9, (vlan & 0xff) as u8]
+}
+
+fn status(instance: &Instance) -> Value {
+    instance.ask(&["status"]).unwrap()
+}
+
+fn no_entry(instance: &Instance) -> u64 {
+    let status = status(instance);
+    let drops = status["uplinks"][0]["counters"]["drops"]
+        .as_array()
+        .cloned();
+    let mut drops = drops.unwrap_or_default().into_iter();
+    let found = drops.find(|drop| drop["reason"] == "fabric-no-entry");
+    found.map_or(0, |drop| drop["frames"].as_u64().unwrap_or(0))
+}
+
+/// Each tenant and the network behind its VLAN talk, and are who they are.
+fn talk(instance: &Instance, far: &Far, hosts: &Hosts) {
+    let mut servers = Vec::new();
+    for (net, vlan) in far.behind.iter().zip(VLANS) {
+        let folder = instance.folder().join(format!("behind-{vlan}"));
+        std::fs::create_dir(&folder).unwrap();
+        let page = format!("behind {vlan}\n").repeat(20_000);
+        std::fs::write(folder.join("index.html"), page).unwrap();
+        let serve = format!(
+            "cd {}; exec python3 -m http.server --bind :: 80 >/dev/null 2>&1",
+            folder.display()
+        );
+        servers.push(Ended(net.command(&serve).spawn().unwrap()));
+    }
+    for (tenant, (net, vlan)) in ["red", "blue"].iter().zip(far.behind.iter().zip(VLANS)) {
+        for host in ["192.0.2.1", "[2001:db8::1]"] {
+            let want = format!("behind {vlan}\n").repeat(20_000);
+            let got = instance.until(Duration::from_secs(20), |_| {
+                let line = format!("curl -sg --max-time 5 http://{host}/");
+                hosts.sh(tenant, &line).out == want
+            });
+            assert!(
+                got,
+                "{tenant} does not get the page of {host} in VLAN {vlan}"
+            );
+        }
+        for inside in ["10.9.0.10", "fd00:9::10"] {
+            let said = net
+                .sh(&format!("ping -n -c 2 -i 0.1 -W 2 {inside}"))
+                .unwrap();
+            assert!(said.ok(), "VLAN {vlan} to {inside}: {}", said.out);
+        }
+    }
+}
+
+#[test]
+fn a_vlan_is_its_tenants_alone() {
+    let far = Far::make();
+    let hosts = hosts(&far, "af_packet", "weight: 1");
+    let instance = Instance::start().unwrap();
+    instance.apply(&hosts.spec).unwrap();
+    talk(&instance, &far, &hosts);
+
+    // Of another VLAN, of one that nobody has, of none: for red's own MAC and address.
+    let packet = frames::ipv4(
+        [192, 0, 2, 1],
+        [10, 9, 0, 10],
+        17,
+        &frames::udp(7, 7777, b"x"),
+    );
+    let router = [2, 0xaa, 0, 0, 0, 1];
+    // Datagrams that came to red's endpoint, whoever was there for them.
+    let received = || {
+        let text = hosts.sh("red", "grep ^Udp: /proc/net/snmp").out;
+        let numbers = text.lines().last().unwrap_or_default();
+        let numbers = numbers.split_whitespace().skip(1).take(2);
+        numbers.map(|n| n.parse::<u64>().unwrap()).sum::<u64>()
+    };
+    let own = |vlan: u16| {
+        let tagged = [&vlan.to_be_bytes()[..], &[8, 0], &packet].concat();
+        frames::ethernet(mac(VLANS[0]), router, 0x8100, &tagged)
+    };
+    let before = (no_entry(&instance), received());
+    let none = frames::ethernet(mac(VLANS[0]), router, 0x0800, &packet);
+    for frame in [own(VLANS[1]), own(7), none] {
+        frames::send(&far.trunk.name, "r0", &vec![frame; 10]).unwrap();
+    }
+    let counted = |i: &Instance| no_entry(i) >= before.0 + 30;
+    assert!(
+        instance.until(Duration::from_secs(5), counted),
+        "{}",
+        status(&instance)
+    );
+    assert_eq!(received(), before.1, "a frame came through");
+    // Of its own it comes.
+    frames::send(&far.trunk.name, "r0", &vec![own(VLANS[0]); 10]).unwrap();
+    let came = |_: &Instance| received() >= before.1 + 10;
+    assert!(
+        instance.until(Duration::from_secs(5), came),
+        "{}",
+        status(&instance)
+    );
+}
+
+#[test]
+fn vlans_of_an_uplink_by_af_xdp_are_the_same() {
+    let far = Far::make();
+    let hosts = hosts(&far, "xdp", "weight: 1");
+    let instance = Instance::start().unwrap();
+    instance.apply(&hosts.spec).unwrap();
+    assert_eq!(
+        status(&instance)["uplinks"][0]["how"],
+        "AF_XDP, copy, queues: 1"
+    );
+    talk(&instance, &far, &hosts);
+}
+
+#[test]
+fn a_taken_over_switch_speaks_in_no_vlan_but_its_own() {
+    let far = Far::make();
+    let heard = std::env::temp_dir().join(format!("{}.pcapng", far.trunk.name));
+    let line = format!("exec tshark -q -i r0 -w {} 2>/dev/null", heard.display());
+    let mut ear = Ended(far.trunk.command(&line).spawn().unwrap());
+    let instance = Instance::start().unwrap();
+    assert!(instance.until(Duration::from_secs(10), |_| heard.exists()));
+    let liar = e2e::program("bulkhead-liar");
+    let placement = format!("placement: {{ program: {} }}", liar.display());
+    let hosts = hosts(&far, "af_packet", &placement);
+    instance.apply(&hosts.spec).unwrap();
+    let caught = |i: &Instance| {
+        let all = status(i)["compartments"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let of = |c: &Value| c["fabric_drops"].as_array().cloned().unwrap_or_default();
+        let drops = all.iter().flat_map(of);
+        drops
+            .map(|drop| drop["frames"].as_u64().unwrap_or(0))
+            .sum::<u64>()
+    };
+    let all = instance.until(Duration::from_secs(20), |i| caught(i) > 400);
+    assert!(all, "{}", status(&instance));
+    // So that it is known to hear: somebody asks, in a VLAN.
+    let _ = far.behind[0].sh("ping -n -c 1 -W 1 192.0.2.77");
+    ear.end();
+    let said = far.trunk.sh(&format!(
+        "tshark -r {} -T fields -e vlan.id -e eth.src",
+        heard.display()
+    ));
+    let _ = std::fs::remove_file(&heard);
+    let said = said.unwrap();
+    let mut spoke = 0;
+    for line in said.out.lines() {
+        let (tag, from) = line.split_once('\t').unwrap();
+        let Some(low) = from.strip_prefix("02:00:00:00:09:") else {
+            continue;
+        };
+        let own = VLANS
+            .iter()
+            .find(|vlan| format!("{:02x}", **vlan & 0xff) == low);
+        assert_eq!(Some(tag), own.map(u16::to_string).as_deref(), "{line}");
+        spoke += 1;
+    }
+    let others = said.out.lines().count() - spoke;
+    assert!(others > 0, "the ear is deaf: {}{}", said.out, said.err);
+}
