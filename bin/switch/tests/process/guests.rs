@@ -438,11 +438,11 @@ fn scribble(file: &OwnedFd, stop: &AtomicBool, holes: bool) {
         match random() % 4096 {
             0 => memory.store64(descriptor, random()),
             1 => memory.store64(descriptor + 8, random()),
-            2 => memory.store64(descriptor + 8, 80 | 1 << 32 | direction),
+            2 => memory.store64(descriptor + 8, 80 | (1 << 32) | direction),
             3 => memory.store16(at(device + 2), random() as u16),
             4 => memory.store16(at(driver + 2), random() as u16),
             5..500 => memory.store64(descriptor, buffer),
-            500..1500 => memory.store64(descriptor + 8, 54 + random() % 2000 | direction),
+            500..1500 => memory.store64(descriptor + 8, (54 + random() % 2000) | direction),
             1500..2500 => memory.store16(at(driver + 2), used.wrapping_add(random() as u16 & 63)),
             2500..2800 => memory.store16(at(driver + 4 + 2 * slot), slot as u16),
             2800..3000 => memory.write(at(buffer), &random().to_ne_bytes()),
@@ -518,7 +518,8 @@ fn memory_that_cannot_be_is_refused_and_nothing_else_stops() {
     let reads = rustix::fs::open(path, OFlags::RDONLY, Mode::empty()).unwrap();
     let folder = rustix::fs::open("/", OFlags::RDONLY, Mode::empty()).unwrap();
     let socket = socket.into_fd();
-    let lies: [(&str, u32, [(u64, u64, u64); 2], &[&OwnedFd]); 12] = [
+    type Lie<'a> = (&'a str, u32, [(u64, u64, u64); 2], &'a [&'a OwnedFd]);
+    let lies: [Lie<'_>; 12] = [
         ("none", 0, [(0, 0, 0); 2], &[]),
         (
             "more than there are places",
