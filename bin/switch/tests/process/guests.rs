@@ -438,7 +438,7 @@ fn scribble(file: &OwnedFd, stop: &AtomicBool, holes: bool) {
         match random() % 4096 {
             0 => memory.store64(descriptor, random()),
             1 => memory.store64(descriptor + 8, random()),
-            2 => memory.store64(descriptor + 8, 80 | 1 << 32 | direction),
+            2 => memory.store64(descriptor + 8, 80 | (1 << 32) | direction),
             3 => memory.store16(at(device + 2), random() as u16),
             4 => memory.store16(at(driver + 2), random() as u16),
             5..500 => memory.store64(descriptor, buffer),
@@ -518,7 +518,6 @@ fn memory_that_cannot_be_is_refused_and_nothing_else_stops() {
     let reads = rustix::fs::open(path, OFlags::RDONLY, Mode::empty()).unwrap();
     let folder = rustix::fs::open("/", OFlags::RDONLY, Mode::empty()).unwrap();
     let socket = socket.into_fd();
-    /// What is wrong with it, how many regions, their places, and their files.
     type Lie<'a> = (&'a str, u32, [(u64, u64, u64); 2], &'a [&'a OwnedFd]);
     let lies: [Lie<'_>; 12] = [
         ("none", 0, [(0, 0, 0); 2], &[]),
