@@ -27,7 +27,11 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
     let shape = |size| Shape {
         size,
         flows: FLOWS,
-        time: Duration::from_millis(if options.smoke { 20 } else { 60 }),
+        time: Duration::from_millis(match (options.smoke, options.quick) {
+            (true, _) => 20,
+            (_, true) => 40,
+            _ => 60,
+        }),
         every: options.hindered || options.smoke,
         hindered: options.hindered,
     };
@@ -123,7 +127,7 @@ fn fifos(
 fn flows(options: &Options, shape: &Shape, turns: usize) -> Result<Figure, String> {
     let many = if options.smoke { 20_000 } else { MANY };
     let mut one = Ours::fifo("1MiB", many)?;
-    let mut ratios = Vec::new();
+    let (mut ratios, mut disturbed) = (Vec::new(), 0);
     let (mut clusters, mut few_mpps, mut many_mpps) = (Vec::new(), Vec::new(), Vec::new());
     let large = Shape {
         flows: many,
@@ -141,6 +145,7 @@ fn flows(options: &Options, shape: &Shape, turns: usize) -> Result<Figure, Strin
         let b = alone(&mut one, &mut |load| search(load, shape))?;
         clusters.push(cluster(before, round_trip_ns()?));
         ratios.push(a.mpps / b.mpps);
+        disturbed += a.disturbed + b.disturbed;
         many_mpps.push(a.mpps);
         few_mpps.push(b.mpps);
     }
@@ -148,6 +153,7 @@ fn flows(options: &Options, shape: &Shape, turns: usize) -> Result<Figure, Strin
     let median = |all: &[f64]| Figure::of("", "", all).value;
     Ok(Figure::of("forward.mflow_ratio", "ratio", &ratios)
         .cluster(cluster_of(&clusters))
+        .ours("disturbed_runs", disturbed)
         .ours("mpps_many", median(&many_mpps))
         .ours("mpps_few", median(&few_mpps))
         .ours("counted", proof)
