@@ -60,6 +60,29 @@ fn read_pages() -> Result<u64, String> {
     text.trim().parse().map_err(|_| format!("{PAGES}: {text}"))
 }
 
+/// A folder for a peer's files: the last of it that goes.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// Makes it.
+    pub fn make(prefix: &str) -> Result<Folder, String> {
+        e2e::private_folder(prefix).map(Folder)
+    }
+}
+
+impl std::ops::Deref for Folder {
+    type Target = Path;
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 /// A process with words in and lines out; ends with this.
 pub struct Program {
     child: Child,
@@ -303,13 +326,13 @@ pub struct Testpmd {
     // The generator first: it lets go of the sockets.
     generator: Generator,
     testpmd: Program,
-    folder: PathBuf,
+    _folder: Folder,
 }
 
 impl Testpmd {
     /// Starts both.
     pub fn start(wire: Wire) -> Result<Testpmd, String> {
-        let folder = e2e::private_folder("bulkhead-testpmd-")?;
+        let folder = Folder::make("bulkhead-testpmd-")?;
         let sockets = match wire {
             Wire::Memif => [folder.join("m"), folder.join("m")],
             _ => [folder.join("0"), folder.join("1")],
@@ -349,7 +372,7 @@ impl Testpmd {
         Ok(Testpmd {
             generator,
             testpmd,
-            folder,
+            _folder: folder,
         })
     }
 }
@@ -369,6 +392,5 @@ impl Load for Testpmd {
 impl Drop for Testpmd {
     fn drop(&mut self) {
         super::signal(&[self.testpmd.id()], rustix::process::Signal::CONT);
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

@@ -1,7 +1,7 @@
 //! Open vSwitch with its datapath in user space: a database, a daemon and sockets of its
 //! own, in a namespace of its own.
 
-use super::dpdk::{Generator, Program, Wire, stations};
+use super::dpdk::{Folder, Generator, Program, Wire, stations};
 use super::{Load, Shape, Trial};
 use e2e::Namespace;
 use std::path::{Path, PathBuf};
@@ -19,13 +19,13 @@ pub struct Ovs {
     _database: Program,
     /// Where it runs: interfaces that it is to have are moved here.
     pub namespace: Namespace,
-    folder: PathBuf,
+    folder: Folder,
 }
 
 impl Ovs {
     /// Starts one with a bridge `br0`; `settings` are of its `other_config`.
     pub fn start(settings: &[&str]) -> Result<Ovs, String> {
-        let folder = e2e::private_folder("bulkhead-ovs-")?;
+        let folder = Folder::make("bulkhead-ovs-")?;
         let database = folder.join("conf.db");
         let mut made = Command::new("ovsdb-tool");
         made.arg("create").arg(&database).arg(SCHEMA);
@@ -123,7 +123,6 @@ impl Drop for Ovs {
             super::signal(&[process], rustix::process::Signal::CONT);
             super::signal(&[process], rustix::process::Signal::TERM);
         }
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -206,7 +205,7 @@ impl Vhost {
         }
         ovs.normal()?;
         let (macs, addresses) = stations();
-        let folder = ovs.folder.clone();
+        let folder = ovs.path("");
         let mut generator = Generator::start(Wire::VhostClient, &folder, &sockets, &macs)?;
         generator.join(&macs, &addresses, ovs.id(), true)?;
         super::signal(&[ovs.id()], rustix::process::Signal::STOP);
