@@ -1,6 +1,6 @@
 //! A batch of frames from one slot: from a channel, a guest, a tap or a veth.
 
-use crate::outlet::{Outlet, Outlets, Payload, Run};
+use crate::outlet::{Fate, Outlet, Outlets, Payload, Run};
 use crate::parking::{Parked, put_parked, take_parked};
 use crate::ports::{Place, Sink, Source};
 use crate::worker::Attached;
@@ -155,10 +155,11 @@ impl Attached {
             }
             receiver.ring.advance();
         }
+        // Counted before it is given back, and so before its sender can know that it came.
+        let parked = handling.end();
         if !matches!(batch.end, End::Parked) {
             receiver.ring.release();
         }
-        let parked = handling.end();
         let lost = receiver.ring.take_lost().records;
         if lost > 0 {
             telling.counters.dropped(at, DropReason::Restart, lost);
@@ -462,28 +463,21 @@ impl<'a, 'b> Handling<'a, 'b> {
                 self.frames += 1;
                 self.bytes += total as u64;
                 self.outlets.work = begun;
-                if !self.outlets.forward(&hit, head, total, payload) {
-                    return self.send(begun, &hit, total, length, payload);
-                }
-                return self.outlets.work.passed(total);
+                return match self.outlets.forward(&hit, head, total, payload) {
+                    Fate::Sent => self.outlets.work.passed(total),
+                    Fate::Full => self.send(&hit, total, length, payload),
+                    Fate::Lost(reason) => self.lost(reason),
+                };
             }
         }
         self.judge(begun, frame, payload)
     }
 
-    /// Sends one that its receiver did not take at once.
+    /// Sends one that its receiver, or its rate, did not take at once.
     #[cold]
     #[inline(never)]
-    fn send(
-        &mut self,
-        begun: Work,
-        hit: &Hit,
-        total: usize,
-        length: usize,
-        payload: Payload<'_>,
-    ) -> u64 {
+    fn send(&mut self, hit: &Hit, total: usize, length: usize, payload: Payload<'_>) -> u64 {
         self.outlets.end_run();
-        self.outlets.work = begun;
         let head = self.head.get(..length).unwrap_or(&[]);
         let outgoing = hit.outgoing(head, total);
         let mut outlet = Outlet {
@@ -496,6 +490,15 @@ impl<'a, 'b> Handling<'a, 'b> {
         };
         switch::Output::send(&mut outlet, &outgoing);
         self.outlets.work.cost()
+    }
+
+    /// One that its port will never take.
+    #[cold]
+    #[inline(never)]
+    fn lost(&mut self, reason: DropReason) -> u64 {
+        let outlets = &mut self.outlets;
+        outlets.telling.dropped(self.slot, reason, outlets.now);
+        outlets.work.cost()
     }
 
     /// Handles a frame of which nothing is known.

@@ -169,27 +169,29 @@ impl Outlets<'_> {
         Fate::Sent
     }
 
-    /// Sends a frame the short way, if its receiver takes it at once; whether it did.
+    /// Sends a frame the short way, if its receiver takes it at once. Where its rate has
+    /// nothing left it is full.
     #[inline(always)]
-    pub fn forward(&mut self, hit: &Hit, head: &[u8], total: usize, payload: Payload<'_>) -> bool {
+    pub fn forward(&mut self, hit: &Hit, head: &[u8], total: usize, payload: Payload<'_>) -> Fate {
         if (self.run.slot != hit.slot || !self.run.credit.is_left()) && !self.begin_run(hit.slot) {
-            return false;
+            return Fate::Full;
         }
-        let sent = match (self.sinks.get_mut(hit.slot as usize), payload) {
+        let fate = match (self.sinks.get_mut(hit.slot as usize), payload) {
             (Some(Sink::Channel(sender)), Payload::Record(record)) => {
                 let (ring, from) = (&mut sender.ring, head.len());
-                let pushed = match from < total {
+                pushed(match from < total {
                     true => ring.forward(hit.tag, &hit.offload, head, record, from),
                     false => ring.push(hit.tag, &hit.offload, head, &[]),
-                };
-                pushed.is_ok()
+                })
             }
-            _ => self.give(&hit.outgoing(head, total), payload) == Fate::Sent,
+            _ => self.give(&hit.outgoing(head, total), payload),
         };
-        self.run.credit.take(total);
-        self.run.frames += u64::from(sent);
-        self.run.bytes += if sent { total as u64 } else { 0 };
-        sent
+        if fate == Fate::Sent {
+            self.run.credit.take(total);
+            self.run.frames += 1;
+            self.run.bytes += total as u64;
+        }
+        fate
     }
 
     /// Goes on with another slot, or with the same when its rates were asked again; whether

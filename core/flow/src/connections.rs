@@ -385,7 +385,9 @@ impl Connections {
         segment: Option<&TcpFacts>,
         bytes: u32,
     ) -> bool {
-        if self.generation(found) != generation && guard!("flow-generation") {
+        let now_is = self.generation(found);
+        // The last one is never known again.
+        if (now_is != generation || now_is == u32::MAX) && guard!("flow-generation") {
             return false;
         }
         match self.records.get_mut(found.id as usize) {

@@ -204,7 +204,9 @@ impl State {
 
     /// Says what it takes.
     pub(crate) fn take(&mut self, slot: Slot, features: u16) {
-        if let Some(place) = self.takes.get_mut(slot as usize) {
+        if let Some(place) = self.takes.get_mut(slot as usize)
+            && *place != features
+        {
             *place = features;
             self.cache.forget();
         }

@@ -44,6 +44,12 @@ impl Connections {
             self.waiting = Some(Box::new(Waiting { room, stays }));
             return;
         }
+        // Who kept a number of before does not find it here.
+        for (own, of) in self.generations.iter_mut().zip(&before.generations) {
+            if guard!("flow-rooms-apart") {
+                *own = of.saturating_add(1);
+            }
+        }
         self.journal = before.journal.take();
         while let Some(tally) = before.tallies.pop() {
             self.note_tally(tally);

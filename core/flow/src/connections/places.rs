@@ -399,7 +399,7 @@ impl Connections {
         owner.live = owner.live.saturating_sub(1);
         *counter(&mut owner.counters) += 1;
         if let Some(ended) = self.generations.get_mut(id as usize % GENERATIONS) {
-            *ended = ended.wrapping_add(1);
+            *ended = ended.saturating_add(1);
         }
         if let Some(slot) = self.records.get_mut(id as usize) {
             slot.zero();

@@ -304,6 +304,29 @@ fn a_connections_number_that_is_anothers_now_is_not_its_own() {
 }
 
 #[test]
+fn a_number_of_a_former_room_is_not_believed_in_the_next() {
+    let mut twins = Twins::new();
+    let ports = 1000..1003;
+    for port in ports.clone() {
+        twins.plain(A1, &asks(port));
+    }
+    // More changes of room than may be under way: the last one waits.
+    for n in 0..5 {
+        for site in [&mut twins.short, &mut twins.long] {
+            site.change(|tables| tables.endpoints[4].connections = 80 + n);
+        }
+    }
+    for port in ports.clone() {
+        twins.plain(A1, &asks(port));
+    }
+    twins.after(SECOND);
+    for port in ports.rev().chain([1000]) {
+        twins.plain(A1, &asks(port));
+        twins.same_connections();
+    }
+}
+
+#[test]
 fn one_that_was_silent_for_too_long_begins_anew() {
     let mut twins = Twins::begun();
     twins.later(121 * SECOND);
@@ -423,6 +446,12 @@ proptest! {
     ) {
         let mut twins = Twins::new();
         for (n, (from, frame, offload, time)) in steps.into_iter().enumerate() {
+            if n % 7 == 3 && n > edit {
+                // Rooms change, one behind another.
+                for site in [&mut twins.short, &mut twins.long] {
+                    site.change(|tables| tables.endpoints[4].connections += 1);
+                }
+            }
             if n == edit {
                 for site in [&mut twins.short, &mut twins.long] {
                     site.change(|tables| tables.rule_tables[0].rules.retain(|rule| rule.id != 1));
