@@ -13,21 +13,31 @@ mod link;
 use command::verbs::ROLE_VHOST;
 use confine::Profile;
 use helper::Helper;
-use std::error::Error;
+use seqpacket::Socket;
+use std::fmt::Display;
 use std::process::ExitCode;
 use worker::start;
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            confine::say!("bulkhead-vhost: {error}");
-            ExitCode::FAILURE
-        }
+    match start(Profile::Vhost, ROLE_VHOST) {
+        Ok(control) => serve(control),
+        Err(error) => said(error),
     }
 }
 
-fn run() -> Result<(), Box<dyn Error>> {
-    let control = start(Profile::Vhost, ROLE_VHOST)?;
-    Helper::new(control)?.run()
+fn serve(control: Socket) -> ExitCode {
+    let mut helper = match Helper::new(control) {
+        Ok(helper) => helper,
+        Err(error) => return said(error),
+    };
+    // Said while the supervisor is still listened to: it kills who hangs up.
+    match helper.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => said(error),
+    }
+}
+
+fn said(error: impl Display) -> ExitCode {
+    confine::say!("bulkhead-vhost: {error}");
+    ExitCode::FAILURE
 }
