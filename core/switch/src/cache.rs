@@ -179,14 +179,21 @@ impl<'a> Plain<'a> {
             || !guard!("hit-length")
     }
 
-    /// The facts of a segment that is neither the first nor the last of anything.
+    /// Whether a segment is neither the first nor the last of anything.
+    #[inline(always)]
+    fn goes_on(&self) -> bool {
+        let flags = self.bytes.get(TRANSPORT + 13).copied().unwrap_or(0);
+        flags & !tcp::PSH == tcp::ACK
+    }
+
+    /// The facts of such a segment.
     #[inline(always)]
     fn segment(&self) -> Option<Tcp> {
         let at = |n: usize| self.bytes.get(TRANSPORT + n).copied().unwrap_or(0);
         let four = |n| u32::from_be_bytes([at(n), at(n + 1), at(n + 2), at(n + 3)]);
         let flags = at(13);
         let header = usize::from(at(12) >> 4) * 4;
-        (flags & !tcp::PSH == tcp::ACK).then(|| Tcp {
+        self.goes_on().then(|| Tcp {
             flags,
             sequence: four(4),
             acknowledgement: four(8),
@@ -423,6 +430,10 @@ pub(crate) fn hit(
     total: usize,
 ) -> Option<Hit> {
     let packet = Plain::of(from, head)?;
+    // What begins or ends a connection is not looked for.
+    if packet.is_tcp() && !packet.goes_on() {
+        return None;
+    }
     let first = state.cache.hash(&packet.key) & (FLOWS - 2);
     let at = match state.cache.flow(first, &packet.key) {
         Some(at) => at,
@@ -483,7 +494,9 @@ fn readdress(head: &mut [u8], macs: &[u8; 12]) -> Option<()> {
 fn connect(state: &mut State, now: Nanos, from: Slot, head: &[u8]) -> Option<usize> {
     let packet = Plain::of(from, head)?;
     let way = *state.cache.way(&way_key(&packet.key))?;
-    if packet.is_dhcp() || state.tracking.watch.is_some() {
+    // Of TCP what is not there mostly begins or ends, and would be looked up twice.
+    let begins = packet.is_tcp() && !way.has(FREE);
+    if begins || packet.is_dhcp() || state.tracking.watch.is_some() {
         return None;
     }
     let mut entry = Entry {
@@ -538,6 +551,7 @@ pub(crate) fn remember(
         return;
     };
     if !(whole && known && packet.is_plain())
+        || packet.is_tcp() && !packet.goes_on()
         || packet.is_dhcp()
         || frame.leaving != Leaving::Same
         || frame.offload.gso().is_some()
