@@ -1,6 +1,6 @@
 //! A batch of frames from one slot: from a channel, a guest, a tap or a veth.
 
-use crate::outlet::{Fate, Outlet, Outlets, Payload, Run};
+use crate::outlet::{Fate, Outlet, Outlets, Payload, outlets};
 use crate::parking::{Parked, put_parked, take_parked};
 use crate::ports::{Place, Sink, Source};
 use crate::worker::Attached;
@@ -94,37 +94,15 @@ impl Attached {
 
     fn run_channel(&mut self, slot: Slot, allowance: u64, now: u64) -> Batch {
         let at = slot as usize;
-        let Attached {
-            ports,
-            switch,
-            image,
-            telling,
-            workshop,
-            capture,
-            shaper,
-            touched,
-            ..
-        } = self;
-        let Some(Source::Channel(receiver)) = ports.sources.get_mut(at) else {
+        let Some(Source::Channel(receiver)) = self.ports.sources.get_mut(at) else {
             return Batch::ended(End::Empty);
         };
-        let Some(parked) = take_parked(&mut ports.places, at) else {
+        let Some(parked) = take_parked(&mut self.ports.places, at) else {
             return Batch::ended(End::Empty);
         };
-        let outlets = Outlets {
-            sinks: &mut ports.sinks,
-            places: &mut ports.places,
-            touched,
-            telling,
-            workshop,
-            capture,
-            shaper,
-            work: Work::frame(),
-            run: Run::NONE,
-            now,
-        };
+        let outlets = outlets!(self, now);
         let mut batch = Batch::default();
-        let mut handling = Handling::new(switch, image, outlets, slot, parked);
+        let mut handling = Handling::new(&mut self.switch, &self.image, outlets, slot, parked);
         while batch.goes_on(allowance) {
             if handling.is_paused() {
                 batch.end = End::Paused;
@@ -162,47 +140,24 @@ impl Attached {
         }
         let lost = receiver.ring.take_lost().records;
         if lost > 0 {
-            telling.counters.dropped(at, DropReason::Restart, lost);
+            self.telling.counters.dropped(at, DropReason::Restart, lost);
         }
-        put_parked(&mut ports.places, at, parked);
+        put_parked(&mut self.ports.places, at, parked);
         batch
     }
 
     fn run_guest(&mut self, slot: Slot, allowance: u64, now: u64) -> Batch {
         let at = slot as usize;
-        let Attached {
-            ports,
-            switch,
-            image,
-            telling,
-            workshop,
-            capture,
-            shaper,
-            touched,
-            ended,
-            ..
-        } = self;
-        let Some(Source::Guest(Some(from))) = ports.sources.get_mut(at) else {
+        let Some(Source::Guest(Some(from))) = self.ports.sources.get_mut(at) else {
             return Batch::ended(End::Empty);
         };
-        let Some(parked) = take_parked(&mut ports.places, at) else {
+        let Some(parked) = take_parked(&mut self.ports.places, at) else {
             return Batch::ended(End::Empty);
         };
-        let outlets = Outlets {
-            sinks: &mut ports.sinks,
-            places: &mut ports.places,
-            touched,
-            telling,
-            workshop,
-            capture,
-            shaper,
-            work: Work::frame(),
-            run: Run::NONE,
-            now,
-        };
+        let outlets = outlets!(self, now);
         let mut batch = Batch::default();
         let mut breach = None;
-        let mut handling = Handling::new(switch, image, outlets, slot, parked);
+        let mut handling = Handling::new(&mut self.switch, &self.image, outlets, slot, parked);
         while batch.goes_on(allowance) {
             if handling.is_paused() {
                 batch.end = End::Paused;
@@ -243,7 +198,7 @@ impl Attached {
             from.advance();
         }
         let parked = handling.end();
-        if let Some(Sink::Guest(port)) = ports.sinks.get_mut(at) {
+        if let Some(Sink::Guest(port)) = self.ports.sinks.get_mut(at) {
             port.done(from);
             // What is read where its owner cut it off is zeroes.
             if port.is_broken() {
@@ -251,46 +206,22 @@ impl Attached {
             }
         }
         if let Some(reason) = breach
-            && ended.len() < ended.capacity()
+            && self.ended.len() < self.ended.capacity()
         {
-            ended.push((slot, reason));
+            self.ended.push((slot, reason));
         }
-        put_parked(&mut ports.places, at, parked);
+        put_parked(&mut self.ports.places, at, parked);
         batch
     }
 
     fn run_device(&mut self, slot: Slot, allowance: u64, now: u64) -> Batch {
         let at = slot as usize;
-        let Attached {
-            ports,
-            switch,
-            image,
-            telling,
-            workshop,
-            capture,
-            shaper,
-            touched,
-            buffer,
-            spares,
-            ..
-        } = self;
-        let Some(parked) = take_parked(&mut ports.places, at) else {
+        let Some(parked) = take_parked(&mut self.ports.places, at) else {
             return Batch::ended(End::Empty);
         };
-        let outlets = Outlets {
-            sinks: &mut ports.sinks,
-            places: &mut ports.places,
-            touched,
-            telling,
-            workshop,
-            capture,
-            shaper,
-            work: tapped(),
-            run: Run::NONE,
-            now,
-        };
+        let outlets = outlets!(self, now);
         let mut batch = Batch::default();
-        let mut handling = Handling::new(switch, image, outlets, slot, parked);
+        let mut handling = Handling::new(&mut self.switch, &self.image, outlets, slot, parked);
         while batch.goes_on(allowance) {
             if handling.is_paused() {
                 batch.end = End::Paused;
@@ -300,7 +231,7 @@ impl Attached {
                 batch.end = End::Empty;
                 break;
             };
-            let (read, lost) = (device.recv(buffer), device.take_lost());
+            let (read, lost) = (device.recv(&mut self.buffer), device.take_lost());
             let telling = &mut *handling.outlets.telling;
             if lost > 0 {
                 let counters = &telling.counters;
@@ -336,15 +267,15 @@ impl Attached {
                 total: place.len(),
                 known: true,
             };
-            let payload = Payload::Buffer(buffer.get(place.clone()).unwrap_or(&[]));
+            let payload = Payload::Buffer(self.buffer.get(place.clone()).unwrap_or(&[]));
             let cost = handling.frame(tapped(), arrived, payload);
             batch.took(place.len(), cost);
             if handling.parked.since.is_some() {
                 // More memory for every tap that waits would be the guests' to ask for.
-                let more = (!guard!("switch-spares")).then(|| buffer.clone());
-                match spares.pop().or(more) {
+                let more = (!guard!("switch-spares")).then(|| self.buffer.clone());
+                match self.spares.pop().or(more) {
                     Some(spare) => {
-                        handling.parked.buffer = Some(core::mem::replace(buffer, spare));
+                        handling.parked.buffer = Some(core::mem::replace(&mut self.buffer, spare));
                         handling.parked.at = place.start;
                         batch.end = End::Parked;
                         break;
@@ -358,7 +289,7 @@ impl Attached {
             }
         }
         let parked = handling.end();
-        put_parked(&mut ports.places, at, parked);
+        put_parked(&mut self.ports.places, at, parked);
         batch
     }
 }

@@ -102,6 +102,26 @@ pub struct Outlets<'a> {
     pub now: u64,
 }
 
+/// The outlets of an [`Attached`](crate::worker::Attached): only its own fields are borrowed,
+/// so that the rest of it can be used beside them.
+macro_rules! outlets {
+    ($of:expr, $now:expr) => {
+        $crate::outlet::Outlets {
+            sinks: &mut $of.ports.sinks,
+            places: &mut $of.ports.places,
+            touched: &mut $of.touched,
+            telling: &mut $of.telling,
+            workshop: &mut $of.workshop,
+            capture: &mut $of.capture,
+            shaper: &mut $of.shaper,
+            work: switch::Work::frame(),
+            run: $crate::outlet::Run::NONE,
+            now: $now,
+        }
+    };
+}
+pub(crate) use outlets;
+
 /// Frames in a row that go to one slot the short way: counted and charged together.
 pub struct Run {
     slot: Slot,

@@ -1,9 +1,9 @@
 //! A frame whose receiver is full waits, and its source with it, for 50 us at most.
 
-use crate::outlet::{Fate, Outlets, Payload, Run};
+use crate::outlet::{Fate, Payload, outlets};
 use crate::ports::{Place, Sink, Source};
 use crate::worker::Attached;
-use switch::{HEAD, Outgoing, Slot, Work};
+use switch::{HEAD, Outgoing, Slot};
 use telemetry::drops::DropReason;
 use wire::offload::RawOffload;
 
@@ -108,37 +108,16 @@ impl Attached {
     /// Whether a slot's frame is gone: sent, or dropped.
     fn retry(&mut self, slot: Slot, now: u64) -> bool {
         let at = slot as usize;
-        let Attached {
-            ports,
-            telling,
-            workshop,
-            capture,
-            shaper,
-            touched,
-            spares,
-            ..
-        } = self;
-        let Some(mut parked) = take_parked(&mut ports.places, at) else {
+        let Some(mut parked) = take_parked(&mut self.ports.places, at) else {
             return true;
         };
         let Some(since) = parked.since else {
-            put_parked(&mut ports.places, at, parked);
+            put_parked(&mut self.ports.places, at, parked);
             return true;
         };
-        let mut outlets = Outlets {
-            sinks: &mut ports.sinks,
-            places: &mut ports.places,
-            touched: &mut *touched,
-            telling: &mut *telling,
-            workshop: &mut *workshop,
-            capture: &mut *capture,
-            shaper: &mut *shaper,
-            work: Work::frame(),
-            run: Run::NONE,
-            now,
-        };
+        let mut outlets = outlets!(self, now);
         let frame = parked.outgoing();
-        let fate = match (parked.buffer.as_deref(), ports.sources.get_mut(at)) {
+        let fate = match (parked.buffer.as_deref(), self.ports.sources.get_mut(at)) {
             (Some(buffer), _) => outlets.send(
                 slot,
                 &frame,
@@ -168,11 +147,11 @@ impl Attached {
         let gone = match fate {
             Fate::Sent => true,
             Fate::Lost(reason) => {
-                telling.dropped(slot, reason, now);
+                self.telling.dropped(slot, reason, now);
                 true
             }
             Fate::Full if now.saturating_sub(since) >= PATIENCE => {
-                telling.dropped(slot, DropReason::QueueFull, now);
+                self.telling.dropped(slot, DropReason::QueueFull, now);
                 true
             }
             Fate::Full => false,
@@ -180,8 +159,8 @@ impl Attached {
         if gone {
             parked.since = None;
             match parked.buffer.take() {
-                Some(buffer) => spares.push(buffer),
-                None => match (ports.sources.get_mut(at), ports.sinks.get_mut(at)) {
+                Some(buffer) => self.spares.push(buffer),
+                None => match (self.ports.sources.get_mut(at), self.ports.sinks.get_mut(at)) {
                     (Some(Source::Channel(receiver)), _) => {
                         receiver.ring.advance();
                         receiver.ring.release();
@@ -194,7 +173,7 @@ impl Attached {
                 },
             }
         }
-        put_parked(&mut ports.places, at, parked);
+        put_parked(&mut self.ports.places, at, parked);
         gone
     }
 

@@ -4,7 +4,7 @@ use crate::capture::{Capture, Captures};
 use crate::clock;
 use crate::guest::LINK;
 use crate::listing::Listing;
-use crate::outlet::{Outlets, Run, Workshop};
+use crate::outlet::{Outlets, Workshop, outlets};
 use crate::ports::{Ports, Sink, Source};
 use crate::readiness::{CONTROL, Readiness};
 use crate::telling::Telling;
@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use seqpacket::{Error, Fds, Socket};
 use shm::{CountersPage, Geometry, ProducerFds, Recorder, SealedImage, Start, attach_producer};
 use std::os::fd::{AsFd, OwnedFd};
-use switch::{Config, Restoration, Shaper, Slot, Switch, UNITS, Work};
+use switch::{Config, Restoration, Shaper, Slot, Switch, UNITS};
 use telemetry::counters::ProcessWord;
 use telemetry::drops::DropReason;
 use telemetry::recorder::EventKind;
@@ -640,36 +640,14 @@ impl Attached {
 
     /// The switch, its image if there is one, and the outlets, apart.
     pub fn parts(&mut self, now: u64) -> (&mut Switch, Option<CompartmentImage<'_>>, Outlets<'_>) {
-        let outlets = Outlets {
-            sinks: &mut self.ports.sinks,
-            places: &mut self.ports.places,
-            touched: &mut self.touched,
-            telling: &mut self.telling,
-            workshop: &mut self.workshop,
-            capture: &mut self.capture,
-            shaper: &mut self.shaper,
-            work: Work::frame(),
-            run: Run::NONE,
-            now,
-        };
+        let outlets = outlets!(self, now);
         let image = self.image.as_ref().map(MappedCompartment::image);
         (&mut self.switch, image, outlets)
     }
 
     /// The outlets alone.
     pub fn outlets(&mut self, now: u64) -> Outlets<'_> {
-        Outlets {
-            sinks: &mut self.ports.sinks,
-            places: &mut self.ports.places,
-            touched: &mut self.touched,
-            telling: &mut self.telling,
-            workshop: &mut self.workshop,
-            capture: &mut self.capture,
-            shaper: &mut self.shaper,
-            work: Work::frame(),
-            run: Run::NONE,
-            now,
-        }
+        outlets!(self, now)
     }
 }
 

@@ -134,3 +134,26 @@ fn one_call_a_frame(kind: taps::Kind, [reading, writing]: [&str; 2]) {
         "{empty} reads found nothing in {waits} wakes"
     );
 }
+
+#[test]
+fn a_frame_that_its_port_refuses_is_given_to_it_once() {
+    let Some((rig, one, two, _)) = taps::pair_by(&taps::tables(), [taps::Kind::Tap; 2]) else {
+        return;
+    };
+    one.must("ping -c 1 -W 5 10.1.2.10");
+    two.must("ip link set eth0 down");
+    let counts = || {
+        let calls = rig.words().load(ProcessWord::FrameSyscalls as usize);
+        (calls, rig.count(1, Counter::RxFrames))
+    };
+    let before = counts();
+    let flood = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/process/flood.py");
+    one.must(&format!("python3 {flood} 10.1.2.10"));
+    let (calls, frames) = (counts().0 - before.0, counts().1 - before.1);
+    assert!(frames > 500, "{frames} frames of one flow");
+    // Read once and written once; a neighbour's last words may be written back.
+    assert!(
+        calls <= 2 * frames + 20,
+        "{calls} calls for {frames} frames"
+    );
+}
