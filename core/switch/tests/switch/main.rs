@@ -12,6 +12,7 @@ mod properties;
 mod responders;
 mod restoration;
 mod routed;
+mod seen;
 mod services;
 mod simulation;
 mod support;

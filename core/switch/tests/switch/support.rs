@@ -1,13 +1,10 @@
-//! Two tenants with the same addresses, one of them with a way outside, and an
-//! output that writes everything down.
+//! Two tenants with the same addresses, one of them with a way outside.
 
-use core_switch::{
-    Config, Connection, Cursor, Finish, HEAD, Ingress, Nanos, Outgoing, Output, Slot, Switch,
-    finish,
-};
+pub use crate::seen::{Seen, Sent};
+
+use core_switch::{Config, Connection, Cursor, Ingress, Nanos, Output, Slot, Switch};
 use image::compartment::*;
 use image::{Aligned, CompartmentTables, MappedCompartment};
-use std::collections::BTreeMap;
 use telemetry::counters::Counter;
 use telemetry::drops::DropReason;
 use telemetry::trace::Record;
@@ -239,120 +236,24 @@ pub fn outside(host: u8) -> [u8; 16] {
     [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, host]
 }
 
-/// A frame that came out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sent {
-    pub slot: Slot,
-    pub tag: u16,
-    pub offload: RawOffload,
-    pub frame: Vec<u8>,
+/// By which tag what a slot sends comes.
+fn tag_of(from: Slot) -> u16 {
+    if from == FABRIC { TAG } else { 0 }
 }
 
-impl Sent {
-    pub fn parsed(&self) -> wire::Parsed {
-        wire::parse(&self.frame, self.frame.len()).expect("what comes out parses")
-    }
-    /// Bytes of layer 4 and above.
-    pub fn transport(&self) -> &[u8] {
-        let parsed = self.parsed();
-        &self.frame[parsed.transport_offset().expect("IP")..parsed.packet_end]
-    }
-}
-
-/// All that one frame caused.
-#[derive(Debug, Default)]
-pub struct Seen {
-    ingress: Vec<u8>,
-    pub sent: Vec<Sent>,
-    pub drops: Vec<(Slot, DropReason)>,
-    pub counts: BTreeMap<(Slot, Counter), u64>,
-    pub decided: Option<core_switch::Decided>,
-    /// By which tag what was sent came, in order.
-    pub came_by: Vec<u16>,
-}
-
-impl Seen {
-    /// The slots that got something, in order.
-    pub fn slots(&self) -> Vec<Slot> {
-        self.sent.iter().map(|s| s.slot).collect()
-    }
-    pub fn reasons(&self) -> Vec<DropReason> {
-        self.drops.iter().map(|d| d.1).collect()
-    }
-    /// The one frame that came out.
-    pub fn only(&self) -> &Sent {
-        assert_eq!((self.sent.len(), self.reasons()), (1, vec![]), "{self:?}");
-        &self.sent[0]
-    }
-    pub fn count(&self, slot: Slot, counter: Counter) -> u64 {
-        self.counts.get(&(slot, counter)).copied().unwrap_or(0)
-    }
-}
-
-impl Output for Seen {
-    fn ingress(&mut self, offset: usize, into: &mut [u8]) -> usize {
-        assert!(
-            offset >= HEAD.min(self.ingress.len()),
-            "the head is read once"
-        );
-        let rest = self.ingress.get(offset..).unwrap_or(&[]);
-        let n = rest.len().min(into.len());
-        into[..n].copy_from_slice(&rest[..n]);
-        n
-    }
-    fn send(&mut self, f: &Outgoing<'_>) {
-        let frame = self.whole(f);
-        self.came_by.push(f.came_by);
-        self.sent.push(Sent {
-            slot: f.slot,
-            tag: f.tag,
-            offload: f.offload,
-            frame,
-        });
-    }
-    fn finish(&mut self, f: &Outgoing<'_>, how: &Finish) {
-        let mut frame = self.whole(f);
-        let mut scratch = [0; 9100];
-        self.came_by.push(f.came_by);
-        let sent = &mut self.sent;
-        finish(how, &mut frame, &mut scratch, |offload, frame| {
-            sent.push(Sent {
-                slot: f.slot,
-                tag: f.tag,
-                offload: *offload,
-                frame: frame.to_vec(),
-            });
-        })
-        .expect("finishes");
-    }
-    fn reply(&mut self, slot: Slot, tag: u16, frame: &[u8]) {
-        self.sent.push(Sent {
-            slot,
-            tag,
-            offload: RawOffload::default(),
-            frame: frame.to_vec(),
-        });
-    }
-    fn dropped(&mut self, slot: Slot, reason: DropReason) {
-        self.drops.push((slot, reason));
-    }
-    fn count(&mut self, slot: Slot, counter: Counter, n: u64) {
-        *self.counts.entry((slot, counter)).or_default() += n;
-    }
-    fn decided(&mut self, decided: &core_switch::Decided) {
-        assert!(self.decided.replace(*decided).is_none(), "told twice");
-    }
-}
-
-impl Seen {
-    fn whole(&self, f: &Outgoing<'_>) -> Vec<u8> {
-        let mut frame = f.head.to_vec();
-        frame.extend_from_slice(self.ingress.get(f.rest_from..f.total).unwrap_or(&[]));
-        assert_eq!(
-            frame.len(),
-            f.head.len() + f.total.saturating_sub(f.rest_from)
-        );
-        frame
+fn ingress<'a>(
+    from: Slot,
+    tag: u16,
+    offload: RawOffload,
+    head: &'a mut [u8],
+    frame: &[u8],
+) -> Ingress<'a> {
+    Ingress {
+        from,
+        tag,
+        offload,
+        head,
+        total: frame.len(),
     }
 }
 
@@ -385,36 +286,17 @@ impl Site {
     }
     /// Sends a frame in and tells what came of it.
     pub fn inject(&mut self, from: Slot, frame: &[u8]) -> Seen {
-        self.inject_raw(
-            from,
-            if from == FABRIC { TAG } else { 0 },
-            RawOffload::default(),
-            frame,
-        )
+        self.inject_raw(from, tag_of(from), RawOffload::default(), frame)
     }
     pub fn inject_raw(&mut self, from: Slot, tag: u16, offload: RawOffload, frame: &[u8]) -> Seen {
-        let mut seen = Seen {
-            ingress: frame.to_vec(),
-            ..Seen::default()
-        };
-        let mut head = frame[..frame.len().min(HEAD)].to_vec();
-        let ingress = Ingress {
-            from,
-            tag,
-            offload,
-            head: &mut head,
-            total: frame.len(),
-        };
+        let (mut head, mut seen) = Seen::of(frame);
+        let ingress = ingress(from, tag, offload, &mut head, frame);
         self.process(ingress, &mut seen);
         seen
     }
     /// The same, and whether it took the short way.
     pub fn inject_short(&mut self, from: Slot, offload: RawOffload, frame: &[u8]) -> (bool, Seen) {
-        let mut seen = Seen {
-            ingress: frame.to_vec(),
-            ..Seen::default()
-        };
-        let mut head = frame[..frame.len().min(HEAD)].to_vec();
+        let (mut head, mut seen) = Seen::of(frame);
         let hit = match self.switch.credit(self.now, from).is_left() {
             true => self
                 .switch
@@ -427,30 +309,16 @@ impl Site {
         };
         let total = frame.len() as u64;
         self.switch.charge(from, total, 1);
-        for (counter, n) in [
-            (Counter::RxFrames, 1),
-            (Counter::RxBytes, total),
-            (Counter::RxSegments, 1),
-        ] {
-            Output::count(&mut seen, from, counter, n);
-        }
+        Output::count(&mut seen, from, Counter::RxFrames, 1);
+        Output::count(&mut seen, from, Counter::RxBytes, total);
+        Output::count(&mut seen, from, Counter::RxSegments, 1);
         seen.send(&hit.outgoing(&head, frame.len()));
         (true, seen)
     }
     /// A frame that never takes the short way.
     pub fn judge(&mut self, from: Slot, offload: RawOffload, frame: &[u8]) -> Seen {
-        let mut seen = Seen {
-            ingress: frame.to_vec(),
-            ..Seen::default()
-        };
-        let mut head = frame[..frame.len().min(HEAD)].to_vec();
-        let ingress = Ingress {
-            from,
-            tag: if from == FABRIC { TAG } else { 0 },
-            offload,
-            head: &mut head,
-            total: frame.len(),
-        };
+        let (mut head, mut seen) = Seen::of(frame);
+        let ingress = ingress(from, tag_of(from), offload, &mut head, frame);
         let image = self.image.image();
         self.switch.judge(&image, self.now, ingress, &mut seen);
         seen
@@ -466,18 +334,8 @@ impl Site {
     }
     /// Traces a frame: what was written down, and what went out all the same.
     pub fn traced(&mut self, from: Slot, frame: &[u8], deliver: bool) -> (Record, Seen) {
-        let mut seen = Seen {
-            ingress: frame.to_vec(),
-            ..Seen::default()
-        };
-        let mut head = frame[..frame.len().min(HEAD)].to_vec();
-        let ingress = Ingress {
-            from,
-            tag: if from == FABRIC { TAG } else { 0 },
-            offload: RawOffload::default(),
-            head: &mut head,
-            total: frame.len(),
-        };
+        let (mut head, mut seen) = Seen::of(frame);
+        let ingress = ingress(from, tag_of(from), RawOffload::default(), &mut head, frame);
         let mut record = Record::default();
         let image = self.image.image();
         self.switch
