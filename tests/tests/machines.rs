@@ -487,6 +487,12 @@ fn a_front_end_that_talks_nonsense_is_disconnected_and_the_next_is_served() {
         let is_said = |i: &Instance| i.log().contains(said);
         assert!(home.instance.until(PATIENCE, is_said), "{said}");
     }
+    // Nonsense that waits for a helper ends it while it is still told what to serve.
+    for _ in 0..30 {
+        let mut socket = UnixStream::connect(&path).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert_eq!(asked(&mut socket, 77, 1, &[]), None, "nonsense is ended");
+    }
     // One that says half and waits holds up itself; when it is gone the next is served.
     let mut half = connect();
     half.write_all(&[1, 0, 0]).unwrap();

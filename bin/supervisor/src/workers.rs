@@ -392,7 +392,8 @@ impl Supervisor {
                 "supervisor: process {} says it is of another role",
                 worker.pid
             );
-            self.kill(id, None);
+            // Its place stays: its death says what to start again.
+            self.end_process(id);
             return;
         }
         // Not the worker's word alone: the kernel's.
@@ -408,8 +409,7 @@ impl Supervisor {
                 "supervisor: process {} is not confined (missing {missing:?}, seen {observed:?})",
                 worker.pid
             );
-            // Its place stays: its death says what to start again.
-            let _ = pidfd_send_signal(&worker.pidfd, Signal::KILL);
+            self.end_process(id);
             return;
         }
         worker.stages = body.stages;
@@ -553,13 +553,22 @@ impl Supervisor {
         }
     }
 
-    /// Kills a process; in a seat, for this `CAUSE_*`.
+    /// Kills a process; in a seat, for this `CAUSE_*`. Its place stays: its death says what
+    /// to start again. A spare has none.
     pub fn kill_seated(&mut self, id: u64, cause: u32) {
-        let seated = self
-            .workers
-            .get(&id)
-            .is_some_and(|w| matches!(w.place, Place::Seated(_)));
-        self.kill(id, seated.then_some(cause));
+        match self.workers.get(&id).map(|worker| worker.place) {
+            Some(Place::Seated(_)) => self.kill(id, Some(cause)),
+            Some(Place::Spare) => self.kill(id, None),
+            Some(_) => self.end_process(id),
+            None => {}
+        }
+    }
+
+    /// Ends a process where it is.
+    fn end_process(&self, id: u64) {
+        if let Some(worker) = self.workers.get(&id) {
+            let _ = pidfd_send_signal(&worker.pidfd, Signal::KILL);
+        }
     }
 
     /// Kills what should long be ready; when to look again.
@@ -575,10 +584,8 @@ impl Supervisor {
             .collect();
         for id in late {
             confine::say!("supervisor: a process does not get ready");
-            if let Some(worker) = self.workers.get(&id) {
-                // Its place stays: its death says what to start again.
-                let _ = pidfd_send_signal(&worker.pidfd, Signal::KILL);
-            }
+            // Its place stays: its death says what to start again.
+            self.end_process(id);
         }
         let starts = self
             .workers
