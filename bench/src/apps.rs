@@ -1,5 +1,6 @@
-//! `bench apps`: nginx with a page of 11.3 KB and memcached between two namespaces, ours by
-//! taps, against a Linux bridge and Open vSwitch in user space in its best configuration.
+//! `bench apps`: nginx with a page of 11.3 KB and memcached between two namespaces: ours
+//! against a Linux bridge and Open vSwitch in user space in its best configuration, every
+//! port a veth.
 
 use crate::Options;
 use crate::pairs::{Kind, Pair};

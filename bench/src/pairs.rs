@@ -39,7 +39,7 @@ pub enum Kind {
 }
 
 impl Pair {
-    /// Joined by our switch, by a tap each; `tenant` are more settings of the tenant.
+    /// Joined by our switch, by a veth each as the peers are; `tenant` are more settings of the tenant.
     pub fn ours(tenant: &[&str]) -> Result<Pair, String> {
         let (a, b) = (Namespace::make()?, Namespace::make()?);
         let instance = Instance::start()?;
@@ -50,7 +50,7 @@ impl Pair {
         text += "    subnets: [{ name: lan, prefixes: [10.9.0.0/24], gateway: [10.9.0.254] }]\n    endpoints:\n";
         for (name, host, at) in [("a", 1, &a), ("b", 2, &b)] {
             text += &format!(
-                "      - {{ name: {name}, subnet: lan, addresses: [10.9.0.{host}], attach: {{ tap: {{ namespace: {}, interface: eth0 }} }} }}\n",
+                "      - {{ name: {name}, subnet: lan, addresses: [10.9.0.{host}], attach: {{ veth: {{ namespace: {}, interface: eth0 }} }} }}\n",
                 at.name
             );
         }
@@ -61,7 +61,7 @@ impl Pair {
             b,
             address: "10.9.0.2",
             name: format!(
-                "bulkhead, tap, {}",
+                "bulkhead, veth, {}",
                 match tenant {
                     [] => "adaptive".to_owned(),
                     words => words.join(", "),

@@ -1,6 +1,6 @@
-//! `bench tcp`: one TCP stream, and small UDP packets, between two namespaces; ours by taps,
-//! against a Linux bridge and Open vSwitch with userspace-tso. One congestion control for
-//! all, runs in turns.
+//! `bench tcp`: one TCP stream, and small UDP packets, between two namespaces: ours against a
+//! Linux bridge and Open vSwitch with userspace-tso. Every port is a veth, one congestion
+//! control for all, runs in turns.
 
 use crate::Options;
 use crate::pairs::{Kind, Pair};
@@ -37,7 +37,7 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
     let stream = |pair: &Pair| iperf(pair, seconds, &[]);
     let told = |figure: Figure| {
         figure.ours("congestion_control", congestion.trim()).note(
-            "iperf3, server core 0, client core 1; ours with its ports as taps, a peer as veth; CPU of the whole machine a GB or a million packets",
+            "iperf3, server core 0, client core 1; every port a veth; CPU of the whole machine a GB or a million packets",
         )
     };
     let vs_ovs = match &ovs {

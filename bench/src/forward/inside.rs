@@ -41,13 +41,22 @@ pub struct Inside {
     /// Make it dearer: copies of each frame are captured, and something is allocated.
     #[arg(long)]
     pub hinder: bool,
+    /// Instead of letting packets be counted: time so many times as many, without valgrind.
+    #[arg(long)]
+    pub timed: Option<u32>,
+    /// Flows that they are of.
+    #[arg(long, default_value_t = FLOWS)]
+    pub flows: u32,
 }
 
 /// Passes packets of [`FLOWS`] connections in random order and says how many.
 pub fn run(asked: &Inside) -> Result<(), String> {
     let mut loop_ = Loop::new(asked)?;
-    let flows = shuffled(FLOWS);
+    let flows = shuffled(asked.flows);
     loop_.converse(&flows)?;
+    if let Some(rounds) = asked.timed {
+        return loop_.timed(&flows, rounds);
+    }
     let steps = loop_.steps_for(&flows)?;
     let before = loop_.seen();
     loop_.fill(&flows)?;
@@ -98,8 +107,11 @@ impl Loop {
     fn new(asked: &Inside) -> Result<Loop, String> {
         let site = Site {
             attach: "fifo",
-            tenant: &[],
-            connections: 8192,
+            tenant: match asked.flows {
+                0..10_000 => &[],
+                _ => &["memory: 2GiB"],
+            },
+            connections: (asked.flows + asked.flows / 50 + 64).max(8192),
             rules: super::site::RULES,
             beside: asked.beside,
         };
@@ -216,6 +228,30 @@ impl Loop {
                 black_box(came);
             }
         }
+        Ok(())
+    }
+
+    /// Says how many nanoseconds of this processor the loop takes a packet.
+    fn timed(&mut self, flows: &[u32], rounds: u32) -> Result<(), String> {
+        let spent = || {
+            let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+            time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+        };
+        let (mut all, mut steps) = (Vec::new(), self.steps_for(flows)?);
+        for round in 0..rounds as usize {
+            let first = round * COUNTED as usize % flows.len();
+            self.fill(&flows[first..])?;
+            let before = spent();
+            measured_steps(&mut self.worker, steps, false);
+            all.push((spent() - before) as f64 / f64::from(COUNTED));
+            let came = self.drain(1)?;
+            if came < COUNTED {
+                steps += self.steps_until(1, COUNTED - came)?;
+            }
+        }
+        all.sort_by(f64::total_cmp);
+        let at = |part: usize| all.get(all.len() * part / 20).copied().unwrap_or(f64::NAN);
+        println!("ns a packet: {:.1} p5, {:.1} p50", at(1), at(10));
         Ok(())
     }
 

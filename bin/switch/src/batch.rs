@@ -10,7 +10,7 @@ use port::PortError;
 use ring::record::KIND_FRAME;
 use rustix::io::Errno;
 use shm::SealedImage;
-use switch::{Credit, FABRIC, HEAD, Hit, Ingress, Slot, Switch, Work};
+use switch::{AHEAD, Credit, FABRIC, FORESEEN, HEAD, Hit, Ingress, Slot, Switch, Work};
 use telemetry::counters::ProcessWord;
 use telemetry::drops::DropReason;
 use wire::offload::RawOffload;
@@ -107,6 +107,15 @@ impl Attached {
             if handling.is_paused() {
                 batch.end = End::Paused;
                 break;
+            }
+            if batch.frames.is_multiple_of(AHEAD) && handling.misses(batch.frames) {
+                let mut heads = [[0; FORESEEN]; AHEAD];
+                let n = receiver.ring.ahead(AHEAD, |at, record| {
+                    if let Some(head) = heads.get_mut(at) {
+                        record.copy(0, head);
+                    }
+                });
+                handling.foresee(heads.get(..n).unwrap_or(&[]));
             }
             let record = match receiver.ring.peek() {
                 Ok(Some(record)) => record,
@@ -341,6 +350,17 @@ impl<'a, 'b> Handling<'a, 'b> {
             bytes: 0,
             head: [0; SHORT],
         }
+    }
+
+    /// Whether most of the last frames were not like ones before, after so many of this batch.
+    #[inline(always)]
+    fn misses(&mut self, frames: usize) -> bool {
+        self.short && self.switch.misses(frames.min(AHEAD))
+    }
+
+    /// Looks up together what the next frames begin with.
+    fn foresee(&mut self, heads: &[[u8; FORESEEN]]) {
+        self.switch.foresee(self.slot, heads);
     }
 
     /// Whether the slot's frames are to be left where they are.

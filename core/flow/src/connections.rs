@@ -12,6 +12,7 @@
 //! records is each owner's own matter. Its chains are short since the hash is keyed;
 //! one longer than [`CHAIN`] takes no more.
 
+mod ahead;
 mod moving;
 mod places;
 mod told;
@@ -31,6 +32,7 @@ use crate::tally::{Tally, WAITING};
 use crate::tcp::{Step, Track};
 use moving::{Former, Waiting};
 
+pub use ahead::AHEAD;
 pub use told::{
     Connection, Counters, Cursor, Direction, Found, Judgement, Refused, Rejudged, Resumed, Side,
     Swept, TooMany, Verdict,

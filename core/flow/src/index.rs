@@ -104,6 +104,13 @@ impl Set {
         .filter_map(|number| number.checked_sub(1))
     }
 
+    /// Its first way, whatever that is: with it comes the rest.
+    #[inline]
+    pub(crate) fn first(&self) -> u32 {
+        let [first, ..] = self.0;
+        first
+    }
+
     /// Numbers in some ways.
     pub(crate) fn numbers(&self, ways: Ways) -> impl Iterator<Item = u32> + '_ {
         self.0
@@ -188,7 +195,7 @@ pub(crate) const fn sets(capacity: u32) -> u32 {
 
 /// The hash of a side: of 41 bytes, or where both addresses are IPv4's of the 17 in which
 /// these differ, so that no two sides are one message.
-#[inline]
+#[inline(always)]
 pub(crate) fn hash(seed: [u64; 2], owner: u32, zone: u16, tuple: &Tuple) -> u64 {
     let [a, b] = halves(&tuple.source);
     let [c, d] = halves(&tuple.destination);

@@ -22,8 +22,8 @@ mod tally;
 mod tcp;
 
 pub use connections::{
-    Connection, Connections, Counters, Cursor, Direction, Found, Judgement, Refused, Rejudged,
-    Resumed, Side, Swept, TooMany, Verdict,
+    AHEAD, Connection, Connections, Counters, Cursor, Direction, Found, Judgement, Refused,
+    Rejudged, Resumed, Side, Swept, TooMany, Verdict,
 };
 pub use fragments::{Fragments, Unfollowed};
 pub use journal::{Entry, Memory, Restored};

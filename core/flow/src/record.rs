@@ -10,6 +10,12 @@ use crate::tally::{Tally, exact, rounded};
 use crate::tcp::{Step, Track};
 use guard::guard;
 
+/// Whether two addresses are one: as numbers, for which nobody is called.
+#[inline(always)]
+const fn same(a: &[u8; 16], b: &[u8; 16]) -> bool {
+    u128::from_ne_bytes(*a) == u128::from_ne_bytes(*b)
+}
+
 /// A connection. Pairs are (initiator, responder).
 #[derive(Clone, Copy, FromBytes, KnownLayout, Immutable)]
 #[repr(C)]
@@ -90,6 +96,14 @@ impl Record {
         record
     }
 
+    /// Words out of all its cache lines, whatever they are.
+    #[inline]
+    pub(crate) const fn pull(&self) -> u32 {
+        let [first, ..] = self.source;
+        let [.., last] = self.told;
+        first as u32 ^ self.epoch ^ last as u32
+    }
+
     pub(crate) const fn state(&self) -> Option<State> {
         State::of(self.state)
     }
@@ -140,8 +154,8 @@ impl Record {
         (self.source_port, self.destination_port) == (tuple.source_port, tuple.destination_port)
             && (u32::from(self.owners[0]), self.zones[0]) == (owner, zone)
             && self.protocol == tuple.protocol
-            && self.source == tuple.source
-            && self.destination == tuple.destination
+            && same(&self.source, &tuple.source)
+            && same(&self.destination, &tuple.destination)
     }
 
     /// Whether the responder's side is found there.
@@ -155,8 +169,8 @@ impl Record {
     pub(crate) fn is_answered_by(&self, tuple: &Tuple) -> bool {
         (self.source_port, self.destination_port) == (tuple.destination_port, tuple.source_port)
             && self.protocol == tuple.protocol
-            && self.source == tuple.destination
-            && self.destination == tuple.source
+            && same(&self.source, &tuple.destination)
+            && same(&self.destination, &tuple.source)
     }
 
     /// The responder's, where nothing is translated.

@@ -171,6 +171,41 @@ impl<M: ConsumerMemory> Consumer<M> {
         self.position = self.peeked;
     }
 
+    /// Up to `most` of the records that come next, from the one that [`Consumer::peek`] gives
+    /// on, without going on; fewer where one is not plain. Each is looked at again, and judged,
+    /// when its turn comes.
+    pub fn ahead(&self, most: usize, mut look: impl FnMut(usize, &Record<'_, M>)) -> usize {
+        let mut position = self.position;
+        for count in 0..most {
+            let available = self.limit.wrapping_sub(position);
+            let at = position & self.mask;
+            if available == 0 {
+                return count;
+            }
+            let words = self.memory.read_header(at as usize);
+            let Some(total) = self.plain(at, words, available) else {
+                return count;
+            };
+            let record = Record {
+                memory: &self.memory,
+                words,
+                at: at as usize + UNIT,
+            };
+            look(count, &record);
+            position = position.wrapping_add(total);
+        }
+        most
+    }
+
+    /// The whole size of a frame with a plain header, inside all bounds.
+    #[inline(always)]
+    fn plain(&self, at: u64, words: [u64; 2], available: u64) -> Option<u64> {
+        let total = (u64::from(u64::from_le(words[0]) as u32) + 2 * UNIT as u64 - 1) & !15;
+        let bound = available.min(self.mask + 1 - at).min(self.max_record);
+        let is_plain = (u64::from_le(words[0]) >> 32) as u16 == PLAIN_FRAME;
+        (is_plain && total <= bound).then_some(total)
+    }
+
     /// Gives what was read back to the producer. Once a batch, after the copies.
     #[inline]
     pub fn release(&mut self) {
@@ -269,9 +304,7 @@ impl<M: ConsumerMemory> Consumer<M> {
             if available > AHEAD {
                 self.memory.will_read(((at + AHEAD) & self.mask) as usize);
             }
-            let total = (u64::from(u64::from_le(words[0]) as u32) + 2 * UNIT as u64 - 1) & !15;
-            let bound = available.min(self.mask + 1 - at).min(self.max_record);
-            if (u64::from_le(words[0]) >> 32) as u16 == PLAIN_FRAME && total <= bound {
+            if let Some(total) = self.plain(at, words, available) {
                 self.words = words;
                 self.frame_at = at as usize + UNIT;
                 self.peeked = self.position.wrapping_add(total);

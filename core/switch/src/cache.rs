@@ -17,7 +17,7 @@ use crate::judgement::{End, Met};
 use crate::state::State;
 use crate::{Nanos, Outgoing, Slot};
 use flow::segment::Tcp;
-use flow::{Direction, Found};
+use flow::{AHEAD, Direction, Found};
 use guard::guard;
 use image::CompartmentImage;
 use image::compartment::FEATURE_CSUM;
@@ -31,8 +31,8 @@ use zerocopy::{FromBytes, FromZeros, Immutable, KnownLayout};
 const FLOWS: usize = 8192;
 /// Ways at most, a power of two.
 const WAYS: usize = 512;
-/// Bytes that a packet has at least to be looked for: Ethernet, IPv4 and TCP headers.
-const LEAST: usize = ethernet::HEADER + ipv4::HEADER + tcp::HEADER;
+/// Bytes that a packet has at least to be looked for, and that [`crate::Switch::foresee`] sees: Ethernet, IPv4 and TCP headers.
+pub const LEAST: usize = ethernet::HEADER + ipv4::HEADER + tcp::HEADER;
 const TRANSPORT: usize = ethernet::HEADER + ipv4::HEADER;
 /// Of those that take the place of another, one in so many does.
 const REPLACES: u64 = 16;
@@ -69,6 +69,12 @@ impl Hit {
 /// What is common to packets of one flow, out of their first 40 bytes; where that leaves
 /// bytes free, the slot.
 type Key = [u64; 5];
+
+/// 0: they are the same.
+#[inline(always)]
+const fn differ([a, b, c, d, e]: &Key, key: &Key) -> u64 {
+    *a ^ key[0] | *b ^ key[1] | *c ^ key[2] | *d ^ key[3] | *e ^ key[4]
+}
 
 /// Bytes 16..24: of IPv4 the fragment field but for DF, and the protocol.
 const COMMON_2: u64 = u64::from_le_bytes([0, 0, 0, 0, 0xbf, 0xff, 0, 0xff]);
@@ -293,9 +299,7 @@ struct Entry {
 impl Entry {
     #[inline(always)]
     fn is(&self, version: u32, key: &Key) -> bool {
-        let [a, b, c, d, e] = self.key;
-        let differs = a ^ key[0] | b ^ key[1] | c ^ key[2] | d ^ key[3] | e ^ key[4];
-        differs | u64::from(self.version ^ version) == 0
+        differ(&self.key, key) | u64::from(self.version ^ version) == 0
     }
 
     #[inline(always)]
@@ -315,6 +319,30 @@ impl Entry {
     }
 }
 
+/// What the next packets of one slot will most likely find.
+struct Ahead {
+    keys: [Key; AHEAD],
+    found: [Option<Found>; AHEAD],
+    /// The next of them.
+    next: usize,
+}
+
+impl Ahead {
+    const NONE: Ahead = Ahead {
+        keys: [[0; 5]; AHEAD],
+        found: [None; AHEAD],
+        next: AHEAD,
+    };
+
+    /// What was foreseen of a packet, and of none before it any more.
+    fn of(&mut self, key: &Key) -> Option<Found> {
+        let at = (self.next..AHEAD)
+            .find(|at| self.keys.get(*at).is_some_and(|it| differ(it, key) == 0))?;
+        self.next = at + 1;
+        *self.found.get(at)?
+    }
+}
+
 /// Both tables.
 pub(crate) struct Cache {
     flows: Vec<Entry>,
@@ -323,6 +351,10 @@ pub(crate) struct Cache {
     version: u32,
     keys: [u64; 2],
     random: u64,
+    ahead: Ahead,
+    /// Packets since this was last asked whose flow was not there; and whether most were.
+    missed: usize,
+    misses: bool,
 }
 
 impl core::fmt::Debug for Cache {
@@ -344,6 +376,9 @@ impl Cache {
             version: 1,
             keys,
             random: keys[0] | 1,
+            ahead: Ahead::NONE,
+            missed: 0,
+            misses: false,
         }
     }
 
@@ -488,11 +523,56 @@ fn readdress(head: &mut [u8], macs: &[u8; 12]) -> Option<()> {
     Some(())
 }
 
+/// Whether more than half of the last packets were of flows that are not there: of those
+/// since this was last asked, where there were [`AHEAD`] of them.
+#[inline(always)]
+pub(crate) fn misses(state: &mut State, packets: usize) -> bool {
+    let missed = core::mem::take(&mut state.cache.missed);
+    if packets >= AHEAD {
+        state.cache.misses = missed * 2 > packets;
+    }
+    state.cache.misses
+}
+
+/// Looks the next packets of a slot up together, of which the first bytes are these.
+#[inline(never)]
+pub(crate) fn foresee(state: &mut State, from: Slot, heads: &[[u8; LEAST]]) {
+    let State {
+        cache, tracking, ..
+    } = state;
+    let heads = heads.get(..heads.len().min(AHEAD)).unwrap_or(&[]);
+    let mut tuples = [Tuple::default(); AHEAD];
+    cache.ahead.keys = [[0; 5]; AHEAD];
+    let places = cache.ahead.keys.iter_mut().zip(&mut tuples);
+    for (head, (key, tuple)) in heads.iter().zip(places) {
+        if let Some(packet) = Plain::of(from, head) {
+            (*key, *tuple) = (packet.key, packet.tuple());
+        }
+    }
+    // Theirs among the flows, too, is asked for here.
+    let mut pulled = 0;
+    for key in &cache.ahead.keys {
+        let first = cache.hash(key) & (FLOWS - 2);
+        for at in [first, first + 1] {
+            let entry = cache.flows.get(at);
+            pulled ^= entry.map_or(0, |entry| entry.key[0] as u32 ^ entry.version);
+        }
+    }
+    core::hint::black_box(pulled);
+    let End { owner, zone } = End::at(from);
+    let tuples = tuples.get(..heads.len()).unwrap_or(&[]);
+    let found = &mut cache.ahead.found;
+    tracking.connections.foresee(owner, zone, tuples, found);
+    cache.ahead.next = 0;
+}
+
 /// A packet whose way is known and whose flow is not: the connection is looked up, and the
 /// flow known from now on.
 #[inline(never)]
 fn connect(state: &mut State, now: Nanos, from: Slot, head: &[u8]) -> Option<usize> {
     let packet = Plain::of(from, head)?;
+    state.cache.missed += 1;
+    let foreseen = state.cache.ahead.of(&packet.key);
     let way = *state.cache.way(&way_key(&packet.key))?;
     // Of TCP what is not there mostly begins or ends, and would be looked up twice.
     let begins = packet.is_tcp() && !way.has(FREE);
@@ -505,7 +585,13 @@ fn connect(state: &mut State, now: Nanos, from: Slot, head: &[u8]) -> Option<usi
     };
     if !way.has(FREE) {
         let tracking = &mut state.tracking;
-        let found = tracking.find(now, End::at(from), &packet.tuple())?;
+        let (End { owner, zone }, tuple) = (End::at(from), packet.tuple());
+        let connections = &tracking.connections;
+        let found = foreseen.and_then(|it| connections.confirm(now, it, owner, zone, &tuple));
+        let found = match found {
+            Some(found) => found,
+            None => tracking.find(now, End::at(from), &tuple)?,
+        };
         if tracking.connections.stale(found, tracking.epoch) {
             return None;
         }

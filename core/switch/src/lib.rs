@@ -35,9 +35,10 @@ mod tracking;
 mod translation;
 mod work;
 
-pub use cache::Hit;
+pub use cache::{Hit, LEAST as FORESEEN};
 pub use decision::{Answer, Decision, Egress, Hop};
 pub use finish::{Finish, finish, needed};
+pub use flow::AHEAD;
 pub use flow::{Connection, Cursor, Memory, Side, Tally, journal::bytes_for};
 pub use judgement::slot_of;
 pub use meter::Credit;

@@ -10,8 +10,8 @@ use crate::state::{Config, Paid, State};
 use crate::trace::Watch;
 use crate::translation::Translation;
 use crate::{
-    Credit, FABRIC, Hit, Ingress, Nanos, Output, Slot, admission, cache, crossing, nd, outside,
-    trace,
+    Credit, FABRIC, FORESEEN, Hit, Ingress, Nanos, Output, Slot, admission, cache, crossing, nd,
+    outside, trace,
 };
 use flow::{Connection, Cursor, Memory};
 use guard::guard;
@@ -115,6 +115,19 @@ impl Switch {
         total: usize,
     ) -> Option<Hit> {
         cache::hit(&mut self.state, now, from, offload, head, total)
+    }
+
+    /// Whether most of the last packets, so many since this was last asked, were of flows that
+    /// [`Switch::hit`] did not know: then [`Switch::foresee`] is worth its while.
+    #[inline(always)]
+    pub fn misses(&mut self, packets: usize) -> bool {
+        cache::misses(&mut self.state, packets)
+    }
+
+    /// Looks the next packets of a slot up together, of which the first bytes are these, for
+    /// [`Switch::hit`]; nothing else changes by it.
+    pub fn foresee(&mut self, from: Slot, heads: &[[u8; FORESEEN]]) {
+        cache::foresee(&mut self.state, from, heads);
     }
 
     /// What a slot may send now by [`Switch::hit`] before this is asked again.

@@ -326,6 +326,60 @@ fn a_number_of_a_former_room_is_not_believed_in_the_next() {
     }
 }
 
+/// Three connections' flows are not there, and their way is.
+fn foreseen() -> Twins {
+    let mut twins = Twins::new();
+    for port in [1001, 1002, 1003, 1000, 1000] {
+        twins.plain(A1, &asks(port));
+    }
+    let frames = [asks(1001), asks(1002), asks(1003)];
+    let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+    twins.short.foresee(A1, &frames);
+    twins
+}
+
+#[test]
+fn packets_are_looked_up_together() {
+    let mut twins = foreseen();
+    // One of them is not the next after all.
+    for port in [1001, 1003, 1002, 1001] {
+        twins.hits(A1, &asks(port));
+    }
+    let frames = [answers(1003), answers(1001)];
+    for port in [1000, 1001, 1003] {
+        twins.plain(B1, &answers(port));
+    }
+    // All is forgotten, and then one way is known again.
+    twins.short.takes(A2, 0);
+    twins.long.takes(A2, 0);
+    twins.plain(B1, &answers(1000));
+    let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+    twins.short.foresee(B1, &frames);
+    for frame in frames {
+        twins.hits(B1, frame);
+    }
+    twins.same_connections();
+}
+
+#[test]
+fn what_was_foreseen_of_a_connection_is_not_believed_of_another() {
+    for others in [0, 3] {
+        let mut twins = foreseen();
+        // They end, and others may have their places.
+        for _ in 0..3 {
+            twins.after(400 * SECOND);
+        }
+        assert_eq!(all(&twins.short), []);
+        for port in 1010..1010 + others {
+            twins.plain(A1, &asks(port));
+        }
+        for port in [1001, 1002, 1003] {
+            twins.plain(A1, &asks(port));
+            twins.same_connections();
+        }
+    }
+}
+
 #[test]
 fn one_that_was_silent_for_too_long_begins_anew() {
     let mut twins = Twins::begun();
@@ -442,10 +496,16 @@ proptest! {
 
     #[test]
     fn the_short_way_and_the_long_one_come_to_the_same(
-        steps in prop::collection::vec(step(), 1..120), edit in 0usize..120
+        steps in prop::collection::vec(step(), 1..120), edit in 0usize..120, ahead in 1usize..9
     ) {
         let mut twins = Twins::new();
-        for (n, (from, frame, offload, time)) in steps.into_iter().enumerate() {
+        for (n, (from, frame, offload, time)) in steps.iter().enumerate() {
+            let (from, offload, time) = (*from, *offload, *time);
+            if n.is_multiple_of(ahead) {
+                let next = steps[n..].iter().filter(|step| step.0 == from);
+                let next: Vec<&[u8]> = next.map(|step| step.1.as_slice()).collect();
+                twins.short.foresee(from, &next);
+            }
             if n % 7 == 3 && n > edit {
                 // Rooms change, one behind another.
                 for site in [&mut twins.short, &mut twins.long] {
@@ -457,7 +517,7 @@ proptest! {
                     site.change(|tables| tables.rule_tables[0].rules.retain(|rule| rule.id != 1));
                 }
             }
-            twins.both(from, offload, &frame);
+            twins.both(from, offload, frame);
             twins.after(time);
         }
         twins.same_connections();

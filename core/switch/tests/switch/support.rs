@@ -2,7 +2,9 @@
 
 pub use crate::seen::{Seen, Sent};
 
-use core_switch::{Config, Connection, Cursor, Ingress, Nanos, Output, Slot, Switch};
+use core_switch::{
+    AHEAD, Config, Connection, Cursor, FORESEEN, Ingress, Nanos, Output, Slot, Switch,
+};
 use image::compartment::*;
 use image::{Aligned, CompartmentTables, MappedCompartment};
 use telemetry::counters::Counter;
@@ -314,6 +316,20 @@ impl Site {
         Output::count(&mut seen, from, Counter::RxSegments, 1);
         seen.send(&hit.outgoing(&head, frame.len()));
         (true, seen)
+    }
+    /// What frames begin with, looked up together before they come.
+    pub fn foresee(&mut self, from: Slot, frames: &[&[u8]]) {
+        let heads = frames
+            .iter()
+            .take(AHEAD)
+            .map(|frame| {
+                let mut head = [0; FORESEEN];
+                let length = frame.len().min(head.len());
+                head[..length].copy_from_slice(&frame[..length]);
+                head
+            })
+            .collect::<Vec<_>>();
+        self.switch.foresee(from, &heads);
     }
     /// A frame that never takes the short way.
     pub fn judge(&mut self, from: Slot, offload: RawOffload, frame: &[u8]) -> Seen {
