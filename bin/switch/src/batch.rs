@@ -9,7 +9,7 @@ use image::MappedCompartment;
 use port::PortError;
 use ring::record::KIND_FRAME;
 use rustix::io::Errno;
-use shm::SealedImage;
+use shm::{Receiver, SealedImage};
 use switch::{AHEAD, Credit, FABRIC, FORESEEN, HEAD, Hit, Ingress, Slot, Switch, Work};
 use telemetry::counters::ProcessWord;
 use telemetry::drops::DropReason;
@@ -108,14 +108,8 @@ impl Attached {
                 batch.end = End::Paused;
                 break;
             }
-            if batch.frames.is_multiple_of(AHEAD) && handling.misses(batch.frames) {
-                let mut heads = [[0; FORESEEN]; AHEAD];
-                let n = receiver.ring.ahead(AHEAD, |at, record| {
-                    if let Some(head) = heads.get_mut(at) {
-                        record.copy(0, head);
-                    }
-                });
-                handling.foresee(heads.get(..n).unwrap_or(&[]));
+            if batch.frames.is_multiple_of(AHEAD) {
+                handling.foresee(receiver, batch.frames);
             }
             let record = match receiver.ring.peek() {
                 Ok(Some(record)) => record,
@@ -352,15 +346,21 @@ impl<'a, 'b> Handling<'a, 'b> {
         }
     }
 
-    /// Whether most of the last frames were not like ones before, after so many of this batch.
-    #[inline(always)]
-    fn misses(&mut self, frames: usize) -> bool {
-        self.short && self.switch.misses(frames.min(AHEAD))
-    }
-
-    /// Looks up together what the next frames begin with.
-    fn foresee(&mut self, heads: &[[u8; FORESEEN]]) {
-        self.switch.foresee(self.slot, heads);
+    /// Looks up together what the next frames begin with, where most of the last ones, so many
+    /// of this batch, were not like ones before.
+    #[inline(never)]
+    fn foresee(&mut self, receiver: &Receiver, frames: usize) {
+        if !self.short || !self.switch.misses(frames.min(AHEAD)) {
+            return;
+        }
+        let mut heads = [[0; FORESEEN]; AHEAD];
+        let n = receiver.ring.ahead(AHEAD, |at, record| {
+            if let Some(head) = heads.get_mut(at) {
+                record.copy(0, head);
+            }
+        });
+        self.switch
+            .foresee(self.slot, heads.get(..n).unwrap_or(&[]));
     }
 
     /// Whether the slot's frames are to be left where they are.
