@@ -26,6 +26,24 @@ pub enum Direction {
     Both,
 }
 
+/// Chains ahead of the one that is taken whose descriptors, and whose buffers, are asked for:
+/// who wrote them has them in his cache still.
+pub(crate) const DESCRIPTOR_AHEAD: u16 = 16;
+pub(crate) const BUFFER_AHEAD: u16 = 8;
+/// Bytes of a buffer that are asked for: a header and a small frame.
+const ASKED: [usize; 2] = [0, 64];
+
+/// Asks for what the buffer at a guest's address begins with, which is an allegation like any
+/// other: where it lies nowhere, nothing is.
+#[inline(always)]
+pub(crate) fn ask<M: GuestMemory>(memory: &M, address: u64, want: Direction) {
+    if let Some((at, _)) = memory.locate(address, 1) {
+        for offset in ASKED {
+            memory.will_use(at + offset, want == Direction::Write);
+        }
+    }
+}
+
 /// One chain. Made once and used again for each.
 pub struct Chain {
     pieces: [(usize, u32); MAX_PIECES],

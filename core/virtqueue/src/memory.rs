@@ -25,6 +25,10 @@ pub trait GuestMemory {
     /// A sequentially consistent fence.
     fn fence(&self);
 
+    /// A hint that the cache line at an offset will be read, or written, soon.
+    #[inline]
+    fn will_use(&self, _at: usize, _writes: bool) {}
+
     /// Where all of a range lies, if in one piece.
     #[inline]
     fn whole(&self, address: u64, len: usize) -> Option<usize> {

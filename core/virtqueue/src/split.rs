@@ -2,7 +2,7 @@
 //! a ring of what the device has used.
 
 use crate::breach::Breach;
-use crate::chain::{Chain, Direction, Token, read};
+use crate::chain::{BUFFER_AHEAD, Chain, DESCRIPTOR_AHEAD, Direction, Token, ask, read};
 use crate::memory::GuestMemory;
 use crate::queue::{Features, Layout, Stand};
 use guard::guard;
@@ -117,6 +117,23 @@ impl Split {
         Ok(self.next != seen)
     }
 
+    /// Asks for the memory of chains that are taken later.
+    #[inline(always)]
+    fn look_ahead<M: GuestMemory>(&self, memory: &M, want: Direction) {
+        let left = self.seen.wrapping_sub(self.next);
+        let descriptor = |ahead| {
+            let position = self.next.wrapping_add(ahead);
+            let head = memory.load16(self.available + 4 + 2 * self.slot(position));
+            self.table + 16 * self.slot(head)
+        };
+        if left > DESCRIPTOR_AHEAD {
+            memory.will_use(descriptor(DESCRIPTOR_AHEAD), false);
+        }
+        if left > BUFFER_AHEAD {
+            ask(memory, memory.load64(descriptor(BUFFER_AHEAD)), want);
+        }
+    }
+
     #[inline]
     pub fn next<M: GuestMemory>(
         &mut self,
@@ -128,6 +145,7 @@ impl Split {
             return Ok(false);
         }
         let head = memory.load16(self.available + 4 + 2 * self.slot(self.next));
+        self.look_ahead(memory, want);
         chain.clear();
         chain.token = Token {
             id: head,

@@ -316,6 +316,13 @@ impl GuestMemory for Guest {
     fn fence(&self) {
         fence(Ordering::SeqCst);
     }
+    #[inline]
+    fn will_use(&self, at: usize, writes: bool) {
+        match writes {
+            true => self.all.prefetch_to_write(at),
+            false => self.all.prefetch(at),
+        }
+    }
 }
 
 impl WritableMapping {

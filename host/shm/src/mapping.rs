@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "mapping memory and touching it by address")]
 
 use rustix::mm::{MapFlags, ProtFlags};
-use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
 use std::ffi::c_void;
 use std::io;
 use std::ops::Deref;
@@ -140,6 +140,13 @@ impl Mapping {
     pub(crate) fn prefetch(&self, at: usize) {
         // SAFETY: a hint, which faults nowhere; and the address is computed, not used.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(self.base.as_ptr().wrapping_add(at).cast()) }
+    }
+
+    /// The same, of one that will be written.
+    #[inline]
+    pub(crate) fn prefetch_to_write(&self, at: usize) {
+        // SAFETY: as in `prefetch`.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(self.base.as_ptr().wrapping_add(at).cast()) }
     }
 
     /// The mapped bytes as a slice.
