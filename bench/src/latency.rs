@@ -8,6 +8,7 @@ use crate::load::dpdk::HugePages;
 use crate::load::fifo::pin;
 use crate::load::{Load, Pair as Switches, Shape, Slowed, ovs, run as once, search};
 use crate::pairs::Pair;
+use crate::peer::busy_s;
 use crate::results::Figure;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -25,8 +26,13 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
     Ok(figures)
 }
 
-/// p50 and p99 at each load, us.
-type Delays = [[f64; 2]; 3];
+/// p50 and p99 at each load, us; and what a packet costs at each, CPU microseconds of the
+/// whole machine.
+#[derive(Clone, Copy, Default)]
+struct Delays {
+    us: [[f64; 2]; 3],
+    cpu: [f64; 3],
+}
 
 fn crossing(options: &Options) -> Result<Vec<Figure>, String> {
     const IDS: [&str; 2] = ["latency.p50_vs_ovsdpdk", "latency.p99_vs_ovsdpdk"];
@@ -49,12 +55,14 @@ fn crossing(options: &Options) -> Result<Vec<Figure>, String> {
     };
     let delays = |load: &mut dyn Load| -> Result<Delays, String> {
         let found = search(load, &shape)?;
-        let mut all = [[0.0; 2]; 3];
-        for (part, delays) in LOADS.iter().zip(&mut all) {
+        let mut all = Delays::default();
+        for (at, part) in LOADS.iter().enumerate() {
             // Where nothing passes at all there is still a delay.
             let pps = (found.mpps * 1e6 * part).max(1000.0);
-            let (trial, _) = once(load, &shape, pps, &mut 0)?;
-            *delays = [trial.delays[0] / 1e3, trial.delays[1] / 1e3];
+            let before = busy_s();
+            let (trial, taken) = once(load, &shape, pps, &mut 0)?;
+            all.cpu[at] = (busy_s() - before) * 1e6 / taken.max(1) as f64;
+            all.us[at] = [trial.delays[0] / 1e3, trial.delays[1] / 1e3];
         }
         Ok(all)
     };
@@ -67,17 +75,18 @@ fn crossing(options: &Options) -> Result<Vec<Figure>, String> {
     let mut figures = Vec::new();
     for (which, id) in IDS.iter().enumerate() {
         // The load at which we are worst.
-        let at = |load: usize| turns.ratio(id, |d: &Delays| d[load][which]);
+        let at = |load: usize| turns.ratio(id, |d: &Delays| d.us[load][which]);
         let worst = (0..LOADS.len()).max_by(|a, b| at(*a).value.total_cmp(&at(*b).value));
         let mut figure = at(worst.unwrap_or(0)).ours("counted", proof.clone());
         for (load, part) in LOADS.iter().enumerate() {
-            let (mine, its) = turns.medians(|d| d[load][which]);
-            let key = format!("us_at_{:.0}_percent", part * 100.0);
+            let percent = format!("at_{:.0}_percent", part * 100.0);
+            let (mine, its) = turns.medians(|d| d.us[load][which]);
+            let key = format!("us_{percent}");
             figure = figure.ours(&key, mine).peer(&key, its);
-            figure = figure.ours(
-                &format!("ratio_at_{:.0}_percent", part * 100.0),
-                at(load).value,
-            );
+            let (mine, its) = turns.medians(|d| d.cpu[load]);
+            let key = format!("cpu_us_a_packet_{percent}");
+            figure = figure.ours(&key, mine).peer(&key, its);
+            figure = figure.ours(&format!("ratio_{percent}"), at(load).value);
         }
         let name = format!("OVS-DPDK {}, NORMAL, vhost-user", ovs::version()?);
         figures.push(figure.peer("name", name).ours("cores", 2).peer("cores", 2).note(
@@ -112,6 +121,7 @@ fn round_trips(options: &Options) -> Result<Vec<Figure>, String> {
         }
         let (mut ratios, mut p99s) = (Vec::new(), [Vec::new(), Vec::new()]);
         let (mut mine, mut its) = (Vec::new(), Vec::new());
+        let mut cpu = [Vec::new(), Vec::new()];
         for _ in 0..options.runs(15, 3) {
             let a = round_trip(&ours, 0, time)?;
             let b = round_trip(&bridge, 0, time)?;
@@ -120,6 +130,8 @@ fn round_trips(options: &Options) -> Result<Vec<Figure>, String> {
             its.push(b[0]);
             p99s[0].push(a[1]);
             p99s[1].push(b[1]);
+            cpu[0].push(a[2]);
+            cpu[1].push(b[2]);
         }
         // The same with both ends on one core.
         let together = [round_trip(&ours, 1, time)?, round_trip(&bridge, 1, time)?];
@@ -132,6 +144,8 @@ fn round_trips(options: &Options) -> Result<Vec<Figure>, String> {
                 .peer("name", bridge.name.clone())
                 .peer("p50_us", median(&its))
                 .peer("p99_us", median(&p99s[1]))
+                .ours("cpu_us", median(&cpu[0]))
+                .peer("cpu_us", median(&cpu[1]))
                 .ours("p50_us_both_ends_on_core_1", together[0][0])
                 .peer("p50_us_both_ends_on_core_1", together[1][0])
                 .note(note),
@@ -140,8 +154,8 @@ fn round_trips(options: &Options) -> Result<Vec<Figure>, String> {
     Ok(figures)
 }
 
-/// p50 and p99 of round trips, us.
-fn round_trip(pair: &Pair, server_core: usize, time: Duration) -> Result<[f64; 2], String> {
+/// p50 and p99 of round trips, us; and what one costs, CPU microseconds of the whole machine.
+fn round_trip(pair: &Pair, server_core: usize, time: Duration) -> Result<[f64; 3], String> {
     let listener = inside(&pair.b.name, || TcpListener::bind((pair.address, 0)))?;
     let place = listener.local_addr().map_err(|e| e.to_string())?;
     let client = inside(&pair.a.name, || TcpStream::connect(place))?;
@@ -149,6 +163,7 @@ fn round_trip(pair: &Pair, server_core: usize, time: Duration) -> Result<[f64; 2
     for stream in [&client, &server] {
         stream.set_nodelay(true).map_err(|e| e.to_string())?;
     }
+    let before = busy_s();
     std::thread::scope(|scope| {
         let server = scope.spawn(move || -> Result<(), String> {
             pin(server_core)?;
@@ -173,8 +188,10 @@ fn round_trip(pair: &Pair, server_core: usize, time: Duration) -> Result<[f64; 2
         let all = client.join().map_err(|_| "the client panicked")?;
         server.join().map_err(|_| "the server panicked")??;
         let mut all = all?;
+        let cpu = (busy_s() - before) * 1e6 / all.len().max(1) as f64;
         all.sort_by(f64::total_cmp);
-        Ok([0.5, 0.99].map(|q| crate::results::quantile(&all, q)))
+        let at = |q| crate::results::quantile(&all, q);
+        Ok([at(0.5), at(0.99), cpu])
     })
 }
 
