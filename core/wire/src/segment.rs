@@ -202,7 +202,11 @@ impl<'a> Segmenter<'a> {
         let sum = checksum::pseudo(&self.source, &self.destination, protocol, message.len())
             .bytes(message)
             .finish();
-        let sum = if sum == 0 { 0xffff } else { sum };
+        // In UDP alone zero says that there is none (RFC 768).
+        let sum = match (sum, self.gso.kind) {
+            (0, GsoKind::Udp) => 0xffff,
+            _ => sum,
+        };
         field::put(message, at, &sum.to_be_bytes())
     }
 }
