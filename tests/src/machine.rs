@@ -34,8 +34,8 @@ poweroff -f
 "#;
 /// What its kernel is told. On a busy machine its timer is too slow for the check of it.
 const APPENDED: &str = "console=ttyS0 quiet panic=-1 nokaslr mitigations=off no_timer_check";
-/// Sets what a DHCP server offers.
-const DHCP: &str = r#"#!/bin/busybox sh
+/// A client's script, which sets what a DHCP server offers and prints it.
+pub const DHCP: &str = r#"#!/bin/busybox sh
 [ "$1" = bound ] || exit 0
 ip addr add $ip/$mask dev $interface
 [ -n "$router" ] && ip route add default via $router

@@ -59,6 +59,13 @@ impl Outside {
         said.ok().then_some(outside).ok_or(said.err)
     }
 
+    /// From now on the far end leaves nothing of its frames to others: no checksum and no
+    /// tag beside them, as AF_XDP wants them.
+    pub fn finish(&self) -> Result<(), String> {
+        let said = self.router.sh("ethtool -K r0 tx off txvlan off gso off")?;
+        said.ok().then_some(()).ok_or(said.err)
+    }
+
     /// The tenant's namespace.
     pub fn tenant(&self) -> ManuallyDrop<Namespace> {
         ManuallyDrop::new(Namespace::named(&self.tenant))

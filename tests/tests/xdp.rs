@@ -45,9 +45,7 @@ fn reaches(instance: &Instance, outside: &Outside, to: &str) -> bool {
 /// A far end that leaves nothing of its frames to others.
 fn finished() -> Outside {
     let outside = Outside::make().unwrap();
-    let line = "ethtool -K r0 tx off txvlan off gso off";
-    let said = outside.router.sh(line).unwrap();
-    assert!(said.ok(), "{}", said.err);
+    outside.finish().unwrap();
     outside
 }
 
@@ -135,8 +133,7 @@ fn all_queues_of_an_interface_are_served_and_handed_on() {
     ] {
         outside.router.ip(line).unwrap();
     }
-    let off = outside.router.sh("ethtool -K r0 tx off txvlan off gso off");
-    assert!(off.unwrap().ok());
+    outside.finish().unwrap();
     let instance = Instance::start().unwrap();
     instance.apply(&spec(&outside, ", driver: xdp")).unwrap();
     assert_eq!(how(&instance), format!("AF_XDP, copy, queues: {QUEUES}"));
@@ -234,11 +231,7 @@ fn an_uplink_by_af_xdp_that_vanished_is_made_again() {
     ] {
         outside.router.ip(line).unwrap();
     }
-    let said = outside
-        .router
-        .sh("ethtool -K r0 tx off txvlan off")
-        .unwrap();
-    assert!(said.ok());
+    outside.finish().unwrap();
     instance.apply(&spec).unwrap();
     assert!(reaches(&instance, &outside, "192.0.2.1"));
 }
