@@ -1,6 +1,6 @@
 //! Virtual machines as tenants' endpoints: real QEMU guests, and DPDK's virtio-user.
 
-use e2e::machine::{Machine, Setup};
+use e2e::machine::{Card, Machine, Setup};
 use e2e::monitor::Monitor;
 use e2e::virtio_user::{Reflector, reflected};
 use e2e::{Ended, Instance, Namespace, enter, leave_to, unique};
@@ -203,7 +203,7 @@ fn a_machine_moves_while_it_talks_and_keeps_its_connections() {
         let setup = Setup {
             folder,
             name: "vm1",
-            socket: &home.socket("vm1"),
+            card: Card::Vhost(&home.socket("vm1")),
             mac: MACS[0],
             device,
             queues: 1,
@@ -342,7 +342,7 @@ fn a_machine_of_two_processors_uses_two_pairs_of_queues_or_one() {
         let mut machine = Machine::start(&Setup {
             folder: home.instance.folder(),
             name: "vm2",
-            socket: &home.socket("vm2"),
+            card: Card::Vhost(&home.socket("vm2")),
             mac: MACS[1],
             device,
             queues: 2,
@@ -529,7 +529,7 @@ fn what_a_machine_tags_is_dropped_and_counted_and_the_rest_goes_on() {
     let mut machine = Machine::start(&Setup {
         folder: home.instance.folder(),
         name: "vm1",
-        socket: &home.socket("vm1"),
+        card: Card::Vhost(&home.socket("vm1")),
         mac: MACS[0],
         device: "",
         queues: 1,

@@ -2,7 +2,7 @@
 //! two kinds of ports, and between each kind and a network beyond an uplink.
 
 use e2e::fifo::{Relay, attach};
-use e2e::machine::{DHCP, Machine, Setup};
+use e2e::machine::{Card, DHCP, Machine, Setup, TAKES, talks};
 use e2e::outside::Outside;
 use e2e::talk::Hosts;
 use e2e::{Ended, Instance, Namespace, enter, leave_to};
@@ -92,9 +92,6 @@ struct Lan {
     digests: BTreeMap<String, String>,
 }
 
-/// Takes what comes to port 5001 and answers with its digest.
-const TAKES: &str = "socat -t 60 TCP6-LISTEN:5001,fork,reuseaddr,ipv6only=0 EXEC:sha256sum";
-
 impl Lan {
     fn start() -> Lan {
         let hosts = Hosts::of(&spec("", ""));
@@ -151,21 +148,15 @@ impl Lan {
              echo 0 > /proc/sys/net/ipv6/conf/eth0/accept_dad\n\
              ip -6 addr add fd00:9:{subnet}::{host}/64 dev eth0\n\
              ip -6 route add default via fd00:9:{subnet}::1\n\
-             dd if=/dev/urandom of=/data bs=64k count={} 2>/dev/null\n\
-             echo SUM $(sha256sum < /data)\n\
-             printf '#!/bin/busybox sh\\nread to\\nexec socat -t 60 - $to < /data\\n' > /bin/sends\n\
-             chmod +x /bin/sends\n\
-             {TAKES} &\n\
-             socat -t 60 TCP4-LISTEN:5002,fork,reuseaddr EXEC:sends &\n\
-             echo SERVES; sleep 1000\n",
-            BYTES >> 16
+             {}sleep 1000\n",
+            talks(BYTES)
         );
         let name = place.name();
         let socket = self.instance.run_dir().join("vhost/red");
         Machine::start(&Setup {
             folder: self.instance.folder(),
             name: &name,
-            socket: &socket.join(format!("{name}.sock")),
+            card: Card::Vhost(&socket.join(format!("{name}.sock"))),
             mac: &place.mac(),
             device: ["", ",packed=on"][usize::from(*subnet) - 1],
             queues: 1,
