@@ -190,7 +190,7 @@ fn any(random: &mut Random) -> Unfinished {
     for tag in tags {
         frame.extend(tag.to_be_bytes());
         // Neither of VLAN 0 nor of 4095.
-        let tci = 1 + random.below(4000) as u16 | (random.below(8) as u16) << 13;
+        let tci = (1 + random.below(4000) as u16) | ((random.below(8) as u16) << 13);
         frame.extend(tci.to_be_bytes());
     }
     let protocol = if is_tcp { tcp::PROTOCOL } else { udp::PROTOCOL };
@@ -278,7 +278,7 @@ fn transport(random: &mut Random, is_tcp: bool) -> Vec<u8> {
     };
     let words = (20 + options.len()) / 4;
     // With the bit that accurate ECN uses, or not.
-    head.push((words as u8) << 4 | random.below(2) as u8);
+    head.push(((words as u8) << 4) | random.below(2) as u8);
     let flags = tcp::ACK
         | random.one_of(&[0, tcp::PSH])
         | random.one_of(&[0, 0, tcp::FIN])
