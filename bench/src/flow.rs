@@ -2,12 +2,11 @@
 //! `fifo` endpoint to another, every one accounted for.
 
 use e2e::Instance;
+pub use e2e::fifo::{Attached, attach};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use seqpacket::Socket;
-use shm::{Channel, ChannelFds, Doorbell, Geometry, Start, State};
+use shm::{Channel, Doorbell, State};
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -27,45 +26,6 @@ const MARK: &[u8; 14] = b"bulkhead bench";
 const SOON: u64 = 20_000_000;
 /// UDP port the packets go to.
 pub const PORT: u16 = 4001;
-
-/// A process's end of a `fifo` endpoint.
-pub struct Attached {
-    /// The endpoint is ours while this is open.
-    _socket: Socket,
-    /// Rings and doorbells.
-    pub channel: Channel,
-}
-
-/// Attaches to a `fifo` endpoint.
-pub fn attach(run_dir: &Path, tenant: &str, endpoint: &str) -> Result<Attached, String> {
-    let path = run_dir
-        .join("fifo")
-        .join(tenant)
-        .join(format!("{endpoint}.sock"));
-    let say = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
-    let patience = Instant::now() + Duration::from_secs(20);
-    // Attachments are budgeted: eight, then one a second.
-    let (socket, body, fds) = loop {
-        let socket = Socket::connect(&path).map_err(|e| say(&e))?;
-        let (message, fds) = socket
-            .recv_wait(Duration::from_secs(5))
-            .map_err(|e| say(&e))?
-            .ok_or_else(|| say(&"no answer within 5 s"))?;
-        match message.body::<command::verbs::AddPort>() {
-            Some(body) => break (socket, body, fds),
-            None if Instant::now() < patience => std::thread::sleep(Duration::from_millis(200)),
-            None => return Err(say(&"refused")),
-        }
-    };
-    let geometry =
-        Geometry::records(body.capacity as usize, body.max_record as usize).map_err(|e| say(&e))?;
-    let fds = ChannelFds::from_fds(fds).ok_or_else(|| say(&"descriptors are missing"))?;
-    let channel = shm::attach(fds, &geometry, Start::Fresh).map_err(|e| say(&e))?;
-    Ok(Attached {
-        _socket: socket,
-        channel,
-    })
-}
 
 /// A flow of numbered packets.
 pub struct Flow {

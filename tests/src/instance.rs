@@ -177,8 +177,10 @@ impl Instance {
     /// # Panics
     /// There is none.
     pub fn kill_program(&self, program: &str) {
-        let first = self.running(program).into_iter().next();
-        signal_kill(first.unwrap_or_else(|| panic!("no {program} below the keeper")));
+        // Who has ended by itself since it was found is none.
+        let kills = |i: &Instance| i.running(program).into_iter().next().is_some_and(killed);
+        let done = self.until(Duration::from_secs(5), kills);
+        assert!(done, "no {program} below the keeper");
     }
 
     /// Kills all of a program's processes.
@@ -299,10 +301,15 @@ impl Drop for Instance {
 }
 
 fn signal_kill(pid: u32) {
-    let killed = Command::new("kill")
+    assert!(killed(pid), "{pid}");
+}
+
+/// Whether there was a process of this id to kill.
+fn killed(pid: u32) -> bool {
+    let done = Command::new("kill")
         .args(["-KILL", &pid.to_string()])
         .status();
-    assert!(killed.is_ok_and(|status| status.success()), "{pid}");
+    done.is_ok_and(|status| status.success())
 }
 
 /// A program of the build under test: in `BULKHEAD_BIN_DIR`, or beside this one.

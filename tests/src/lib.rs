@@ -1,6 +1,7 @@
 //! A Bulkhead to try things on: started in private directories, ended on drop.
 //! Used by the end-to-end tests in `tests/tests/` and by the bench.
 
+pub mod fifo;
 pub mod frames;
 mod instance;
 pub mod machine;

@@ -34,13 +34,41 @@ poweroff -f
 "#;
 /// What its kernel is told. On a busy machine its timer is too slow for the check of it.
 const APPENDED: &str = "console=ttyS0 quiet panic=-1 nokaslr mitigations=off no_timer_check";
-/// Sets what a DHCP server offers.
-const DHCP: &str = r#"#!/bin/busybox sh
+/// A client's script, which sets what a DHCP server offers and prints it.
+pub const DHCP: &str = r#"#!/bin/busybox sh
 [ "$1" = bound ] || exit 0
 ip addr add $ip/$mask dev $interface
 [ -n "$router" ] && ip route add default via $router
 echo "DHCP $ip/$mask via $router mtu $mtu"
 "#;
+
+/// Takes what comes to port 5001 and answers with its digest.
+pub const TAKES: &str = "socat -t 60 TCP6-LISTEN:5001,fork,reuseaddr,ipv6only=0 EXEC:sha256sum";
+/// The same in a machine that has `socat`, which also sends to whom port 5002 is told, and
+/// has printed the digest of that.
+const TALKS: &str = r#"dd if=/dev/urandom of=/data bs=64k count=UNITS 2>/dev/null
+echo SUM $(sha256sum < /data)
+printf '#!/bin/busybox sh\nread to\nexec socat -t 60 - $to < /data\n' > /bin/sends
+chmod +x /bin/sends
+TAKES &
+socat -t 60 TCP6-LISTEN:5002,fork,reuseaddr,ipv6only=0 EXEC:sends &
+echo SERVES
+"#;
+
+/// Lines of a script that let a machine take, and send so many bytes, a multiple of 64 KiB.
+pub fn talks(bytes: u64) -> String {
+    let units = (bytes >> 16).to_string();
+    TALKS.replace("UNITS", &units).replace("TAKES", TAKES)
+}
+
+/// What its network interface is.
+#[derive(Clone, Copy)]
+pub enum Card<'a> {
+    /// A vhost-user socket.
+    Vhost(&'a Path),
+    /// A tap of this name in a namespace: what is on the other side is that tap.
+    Tap(&'a str, &'a str),
+}
 
 /// One machine, ended on drop.
 pub struct Machine {
@@ -55,8 +83,8 @@ pub struct Setup<'a> {
     pub folder: &'a Path,
     /// Its name.
     pub name: &'a str,
-    /// The vhost-user socket that its network interface is.
-    pub socket: &'a Path,
+    /// Its network interface.
+    pub card: Card<'a>,
     /// The interface's MAC.
     pub mac: &'a str,
     /// More for QEMU's virtio-net-pci, as `,packed=on`.
@@ -86,7 +114,7 @@ impl Machine {
         Machine::start(&Setup {
             folder,
             name,
-            socket,
+            card: Card::Vhost(socket),
             mac,
             device,
             queues: 1,
@@ -114,21 +142,35 @@ impl Machine {
             1 => "",
             _ => ",mq=on",
         };
-        let mut qemu = Command::new("qemu-system-x86_64");
+        let mut qemu = match setup.card {
+            Card::Vhost(_) => Command::new("qemu-system-x86_64"),
+            Card::Tap(namespace, _) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", namespace, "qemu-system-x86_64"]);
+                command
+            }
+        };
         qemu.args(["-accel", "tcg,tb-size=64", "-cpu", "max", "-M", "pc"])
             .args(["-m", "128M", "-display", "none", "-nodefaults"])
             .args(["-no-reboot", "-smp", &queues.to_string()])
             .args([Path::new("-kernel"), kernel, Path::new("-initrd"), &image])
             .args(["-object", "memory-backend-memfd,id=mem,size=128M,share=on"])
-            .args(["-numa", "node,memdev=mem", "-chardev"])
-            .arg(format!(
-                "socket,id=c0,path={},reconnect=1",
-                setup.socket.display()
-            ))
-            .arg("-netdev")
-            .arg(format!(
-                "vhost-user,id=n0,chardev=c0,vhostforce=on,queues={queues}"
-            ))
+            .args(["-numa", "node,memdev=mem"]);
+        match setup.card {
+            Card::Vhost(socket) => {
+                let path = socket.display();
+                qemu.arg("-chardev")
+                    .arg(format!("socket,id=c0,path={path},reconnect=1"))
+                    .arg("-netdev")
+                    .arg(format!(
+                        "vhost-user,id=n0,chardev=c0,vhostforce=on,queues={queues}"
+                    ))
+            }
+            Card::Tap(_, interface) => qemu.arg("-netdev").arg(format!(
+                "tap,id=n0,ifname={interface},script=no,downscript=no,vhost=off"
+            )),
+        };
+        qemu
             // With MSI-X this QEMU dies when the driver starts a vhost-user device.
             .arg("-device")
             .arg(format!(

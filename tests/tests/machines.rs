@@ -1,6 +1,6 @@
 //! Virtual machines as tenants' endpoints: real QEMU guests, and DPDK's virtio-user.
 
-use e2e::machine::{Machine, Setup};
+use e2e::machine::{Card, Machine, Setup};
 use e2e::monitor::Monitor;
 use e2e::virtio_user::{Reflector, reflected};
 use e2e::{Ended, Instance, Namespace, enter, leave_to, unique};
@@ -31,9 +31,6 @@ tenants:
         MACS[0], MACS[1]
     )
 }
-
-/// Takes what comes to port 5001 and says how much it was.
-const TAKE: &str = "nc -l -p 5001 > /tmp/got; echo TOOK $(stat -c %s /tmp/got)";
 
 fn mac(name: &str) -> &'static str {
     if name == "vm1" { MACS[0] } else { MACS[1] }
@@ -76,57 +73,6 @@ impl Home {
         let red = all.iter().find(|one| one["name"] == "red").unwrap();
         red["restarts"].as_u64().unwrap_or(0)
     }
-}
-
-#[test]
-fn machines_get_an_address_and_talk_to_each_other_and_to_a_namespace() {
-    let home = home();
-    let dhcp = "udhcpc -i eth0 -n -q -t 20 -T 1 -s /dhcp > /tmp/dhcp; grep DHCP /tmp/dhcp\n";
-    let mut server = home.boot("vm2", ",packed=on", &format!("{dhcp}{TAKE}\n{TAKE}\n"));
-    server.wait_for("BOOTED", PATIENCE).unwrap();
-    let mut taker = home
-        .app
-        .command("timeout 120 socat -u TCP-LISTEN:5001,reuseaddr - | wc -c")
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    server.wait_for("DHCP", PATIENCE).unwrap();
-    let script = [
-        dhcp,
-        "ping -c 3 -i 0.2 10.1.1.12\nping -c 3 -i 0.2 10.1.1.11\n",
-        "echo 0 > /proc/sys/net/ipv6/conf/eth0/accept_dad\n",
-        "ip -6 addr add fd00:1::10/64 dev eth0\n",
-        "ping -6 -c 3 -i 0.2 fd00:1::12\n",
-        // To the namespace and to the other machine, each as its kernel offers it.
-        "dd if=/dev/zero bs=64k count=64 2>/dev/null | nc 10.1.1.12 5001\n",
-        "dd if=/dev/zero bs=64k count=64 2>/dev/null | nc 10.1.1.11 5001\n",
-    ];
-    let mut client = home.boot("vm1", "", &script.concat());
-    let console = client.wait_for("ENDED", PATIENCE).unwrap();
-    assert!(
-        console.contains("DHCP 10.1.1.10/24 via 10.1.1.1"),
-        "{console}"
-    );
-    let whole = console.matches(" 0% packet loss").count();
-    assert_eq!(whole, 3, "{console}");
-    let bytes = 64 << 16;
-    let mut out = String::new();
-    taker
-        .stdout
-        .take()
-        .unwrap()
-        .read_to_string(&mut out)
-        .unwrap();
-    assert!(taker.wait().unwrap().success());
-    assert_eq!(out.trim(), bytes.to_string());
-    let took = format!("TOOK {bytes}");
-    server.wait_for(&took, PATIENCE).unwrap();
-    // From the namespace: large frames that the guest's kernel takes unfinished.
-    let line = format!("head -c {bytes} /dev/zero | timeout 60 socat -u - TCP:10.1.1.11:5001");
-    assert!(home.app.sh(&line).unwrap().ok());
-    let console = server.wait_for("ENDED", PATIENCE).unwrap();
-    assert_eq!(console.matches(&took).count(), 2, "{console}");
-    assert_eq!(home.restarts(), 0, "no switch died");
 }
 
 #[test]
@@ -257,7 +203,7 @@ fn a_machine_moves_while_it_talks_and_keeps_its_connections() {
         let setup = Setup {
             folder,
             name: "vm1",
-            socket: &home.socket("vm1"),
+            card: Card::Vhost(&home.socket("vm1")),
             mac: MACS[0],
             device,
             queues: 1,
@@ -396,7 +342,7 @@ fn a_machine_of_two_processors_uses_two_pairs_of_queues_or_one() {
         let mut machine = Machine::start(&Setup {
             folder: home.instance.folder(),
             name: "vm2",
-            socket: &home.socket("vm2"),
+            card: Card::Vhost(&home.socket("vm2")),
             mac: MACS[1],
             device,
             queues: 2,
@@ -583,7 +529,7 @@ fn what_a_machine_tags_is_dropped_and_counted_and_the_rest_goes_on() {
     let mut machine = Machine::start(&Setup {
         folder: home.instance.folder(),
         name: "vm1",
-        socket: &home.socket("vm1"),
+        card: Card::Vhost(&home.socket("vm1")),
         mac: MACS[0],
         device: "",
         queues: 1,

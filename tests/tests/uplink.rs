@@ -2,39 +2,10 @@
 //! server beyond it, all by the kernel's own network stack.
 
 use e2e::frames;
-use e2e::outside::Outside;
+use e2e::outside::{Outside, Page};
 use e2e::{Ended, Instance, Namespace, Said};
 use serde_json::Value;
 use std::time::Duration;
-
-fn spec(outside: &Outside, placement: &str) -> String {
-    format!(
-        "version: 1
-uplinks:
-  - {{ name: wan, interface: up0, namespace: {} }}
-tenants:
-  - name: green
-    {placement}
-    subnets:
-      - {{ name: lan, prefixes: [10.9.0.0/24, \"fd00:9::/64\"] }}
-    endpoints:
-      - name: web1
-        subnet: lan
-        addresses: [10.9.0.10, \"fd00:9::10\"]
-        attach: {{ tap: {{ namespace: {}, interface: eth0, make: true }} }}
-    outside:
-      - uplink: wan
-        address: [192.0.2.10/24, \"2001:db8::10/64\"]
-        gateway: [192.0.2.1, \"2001:db8::1\"]
-        mac: 02:00:00:00:09:10
-        routes:
-          - 0.0.0.0/0
-          - ::/0
-          - {{ to: 203.0.113.2/32, gateway: 192.0.2.9 }}
-",
-        outside.wire.name, outside.tenant
-    )
-}
 
 fn ping(from: &Namespace, to: &str) -> Said {
     from.sh(&format!("ping -n -c 2 -i 0.1 -W 2 {to}")).unwrap()
@@ -64,7 +35,7 @@ fn dropped_outside(instance: &Instance, reason: &str) -> u64 {
 fn a_tenant_and_a_server_beyond_a_router_reach_each_other() {
     let outside = Outside::make().unwrap();
     let instance = Instance::start().unwrap();
-    instance.apply(&spec(&outside, "weight: 1")).unwrap();
+    instance.apply(&outside.spec("", "weight: 1")).unwrap();
     let tenant = outside.tenant();
     let reached = instance.until(Duration::from_secs(5), |_| ping(&tenant, "192.0.2.1").ok());
     assert!(reached, "{:?}", ping(&tenant, "192.0.2.1"));
@@ -85,12 +56,7 @@ fn a_tenant_and_a_server_beyond_a_router_reach_each_other() {
 
     // Pages of 300 kB, over both families and in both directions.
     let folder = instance.folder().join("page");
-    std::fs::create_dir(&folder).unwrap();
-    std::fs::write(folder.join("index.html"), "from beyond\n".repeat(25_000)).unwrap();
-    let serve = format!(
-        "cd {}; exec python3 -m http.server --bind :: 80 >/dev/null 2>&1",
-        folder.display()
-    );
+    let page = Page::new(&folder, &"from beyond\n".repeat(25_000)).unwrap();
     for (from, at, hosts) in [
         (
             &*tenant,
@@ -99,14 +65,9 @@ fn a_tenant_and_a_server_beyond_a_router_reach_each_other() {
         ),
         (&outside.server, &*tenant, ["10.9.0.10", "[fd00:9::10]"]),
     ] {
-        let _server = Ended(at.command(&serve).spawn().unwrap());
+        let _server = page.serve(at).unwrap();
         for host in hosts {
-            let got = instance.until(Duration::from_secs(5), |_| {
-                let said = from
-                    .sh(&format!("curl -sg --max-time 3 http://{host}/"))
-                    .unwrap();
-                said.out.len() == 300_000
-            });
+            let got = page.comes(&instance, from, host);
             assert!(got, "the page of {host} does not arrive whole");
         }
     }
@@ -121,7 +82,7 @@ fn a_tenant_and_a_server_beyond_a_router_reach_each_other() {
 fn what_is_not_allowed_at_the_uplink_is_dropped_and_counted_in_both_directions() {
     let outside = Outside::make().unwrap();
     let instance = Instance::start().unwrap();
-    instance.apply(&spec(&outside, "weight: 1")).unwrap();
+    instance.apply(&outside.spec("", "weight: 1")).unwrap();
     let tenant = outside.tenant();
     assert!(instance.until(Duration::from_secs(5), |_| ping(&tenant, "192.0.2.1").ok()));
 
@@ -207,10 +168,8 @@ fn a_taken_over_switch_says_nothing_on_the_uplink_that_is_not_its_own() {
     );
     assert!(instance.until(Duration::from_secs(10), |_| heard.exists()));
     let liar = e2e::program("bulkhead-liar");
-    let spec = spec(
-        &outside,
-        &format!("placement: {{ program: {} }}", liar.display()),
-    );
+    let placement = format!("placement: {{ program: {} }}", liar.display());
+    let spec = outside.spec("", &placement);
     instance.apply(&spec).unwrap();
     let caught = |i: &Instance| {
         let status = i.ask(&["status"]).unwrap();
@@ -261,7 +220,7 @@ fn a_taken_over_switch_is_no_router_no_dhcp_server_and_nobody_else_on_the_uplink
     let program = liar.with_file_name("bulkhead-liar-uplink");
     std::fs::copy(&liar, &program).unwrap();
     let placement = format!("placement: {{ program: {} }}", program.display());
-    instance.apply(&spec(&outside, &placement)).unwrap();
+    instance.apply(&outside.spec("", &placement)).unwrap();
     let caught = |i: &Instance| {
         let drops = i.ask(&["status"]).unwrap()["compartments"][0]["fabric_drops"].clone();
         dropped(&serde_json::json!({ "drops": drops }), "fabric-source")

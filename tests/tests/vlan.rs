@@ -2,6 +2,7 @@
 //! with tags, from packet sockets, and a kernel's own stack behind each VLAN.
 
 use e2e::frames;
+use e2e::outside::Page;
 use e2e::talk::Hosts;
 use e2e::{Ended, Instance, Namespace};
 use serde_json::Value;
@@ -135,26 +136,18 @@ fn no_entry(instance: &Instance) -> u64 {
 /// Each tenant and the network behind its VLAN talk, and are who they are.
 fn talk(instance: &Instance, far: &Far, hosts: &Hosts) {
     let mut servers = Vec::new();
+    let mut pages = Vec::new();
     for (net, vlan) in far.behind.iter().zip(VLANS) {
         let folder = instance.folder().join(format!("behind-{vlan}"));
-        std::fs::create_dir(&folder).unwrap();
-        let page = format!("behind {vlan}\n").repeat(20_000);
-        std::fs::write(folder.join("index.html"), page).unwrap();
-        let serve = format!(
-            "cd {}; exec python3 -m http.server --bind :: 80 >/dev/null 2>&1",
-            folder.display()
-        );
-        servers.push(Ended(net.command(&serve).spawn().unwrap()));
+        let page = Page::new(&folder, &format!("behind {vlan}\n").repeat(20_000)).unwrap();
+        servers.push(page.serve(net).unwrap());
+        pages.push(page);
     }
-    for (tenant, (net, vlan)) in ["red", "blue"].iter().zip(far.behind.iter().zip(VLANS)) {
+    let behind = far.behind.iter().zip(VLANS).zip(&pages);
+    for (tenant, ((net, vlan), page)) in ["red", "blue"].iter().zip(behind) {
         for host in ["192.0.2.1", "[2001:db8::1]"] {
-            let want = format!("behind {vlan}\n").repeat(20_000);
-            let got = instance.until(Duration::from_secs(20), |_| {
-                let line = format!("curl -sg --max-time 5 http://{host}/");
-                hosts.sh(tenant, &line).out == want
-            });
             assert!(
-                got,
+                page.comes(instance, &hosts.at(tenant), host),
                 "{tenant} does not get the page of {host} in VLAN {vlan}"
             );
         }

@@ -1,32 +1,8 @@
 //! A tenant behind an uplink by AF_XDP, and what is said where that cannot be.
 
-use e2e::outside::Outside;
-use e2e::{Ended, Instance};
+use e2e::Instance;
+use e2e::outside::{Outside, Page};
 use std::time::Duration;
-
-fn spec(outside: &Outside, driver: &str) -> String {
-    format!(
-        "version: 1
-uplinks:
-  - {{ name: wan, interface: up0, namespace: {}{driver} }}
-tenants:
-  - name: green
-    subnets:
-      - {{ name: lan, prefixes: [10.9.0.0/24, \"fd00:9::/64\"] }}
-    endpoints:
-      - name: web1
-        subnet: lan
-        addresses: [10.9.0.10, \"fd00:9::10\"]
-        attach: {{ tap: {{ namespace: {}, interface: eth0, make: true }} }}
-    outside:
-      - uplink: wan
-        address: [192.0.2.10/24, \"2001:db8::10/64\"]
-        gateway: [192.0.2.1, \"2001:db8::1\"]
-        mac: 02:00:00:00:09:10
-",
-        outside.wire.name, outside.tenant
-    )
-}
 
 /// What `status` says of the uplink.
 fn how(instance: &Instance) -> String {
@@ -45,9 +21,7 @@ fn reaches(instance: &Instance, outside: &Outside, to: &str) -> bool {
 /// A far end that leaves nothing of its frames to others.
 fn finished() -> Outside {
     let outside = Outside::make().unwrap();
-    let line = "ethtool -K r0 tx off txvlan off gso off";
-    let said = outside.router.sh(line).unwrap();
-    assert!(said.ok(), "{}", said.err);
+    outside.finish().unwrap();
     outside
 }
 
@@ -55,22 +29,19 @@ fn finished() -> Outside {
 fn a_tenant_behind_af_xdp_talks_and_goes_on_through_every_death() {
     let outside = finished();
     let instance = Instance::start().unwrap();
-    instance.apply(&spec(&outside, ", driver: xdp")).unwrap();
+    instance
+        .apply(&outside.spec(", driver: xdp", "weight: 1"))
+        .unwrap();
     assert_eq!(how(&instance), "AF_XDP, copy, queues: 1");
     let log = instance.log();
     assert!(log.contains("the uplink up0: AF_XDP, copy"), "{log}");
 
     let folder = instance.folder().join("page");
-    std::fs::create_dir(&folder).unwrap();
-    std::fs::write(folder.join("index.html"), "from beyond\n".repeat(250_000)).unwrap();
-    let serve = format!(
-        "cd {}; exec python3 -m http.server --bind :: 80 >/dev/null 2>&1",
-        folder.display()
-    );
+    let page = Page::new(&folder, &"from beyond\n".repeat(250_000)).unwrap();
     let tenant = outside.tenant();
     let _servers = [
-        Ended(tenant.command(&serve).spawn().unwrap()),
-        Ended(outside.server.command(&serve).spawn().unwrap()),
+        page.serve(&tenant).unwrap(),
+        page.serve(&outside.server).unwrap(),
     ];
     for died in ["", "fabric", "supervisor", "switch", "fabric"] {
         match died {
@@ -87,10 +58,7 @@ fn a_tenant_behind_af_xdp_talks_and_goes_on_through_every_death() {
             (&outside.server, ["10.9.0.10", "[fd00:9::10]"]),
         ] {
             for host in hosts {
-                let got = instance.until(Duration::from_secs(10), |_| {
-                    let line = format!("curl -sg --max-time 5 http://{host}/");
-                    from.sh(&line).unwrap().out.len() == 3_000_000
-                });
+                let got = page.comes(&instance, from, host);
                 assert!(got, "the page of {host} does not arrive after {died:?}");
             }
         }
@@ -112,33 +80,14 @@ fn all_queues_of_an_interface_are_served_and_handed_on() {
     // More than descriptors go with one message.
     const QUEUES: usize = 16;
     let outside = finished();
-    let mac = outside
-        .router
-        .sh("cat /sys/class/net/r0/address")
-        .unwrap()
-        .out;
-    outside.wire.ip("link del up0").unwrap();
+    let mac = outside.unplug().unwrap();
     let many = format!("numrxqueues {QUEUES} numtxqueues {QUEUES}");
-    outside
-        .wire
-        .ip(&format!(
-            "link add up0 {many} type veth peer name r0 address {} netns {} {many}",
-            mac.trim(),
-            outside.router.name
-        ))
-        .unwrap();
-    outside.wire.ip("link set up0 up").unwrap();
-    for line in [
-        "link set r0 up",
-        "addr add 192.0.2.1/24 dev r0",
-        "route add 10.9.0.0/24 via 192.0.2.10",
-    ] {
-        outside.router.ip(line).unwrap();
-    }
-    let off = outside.router.sh("ethtool -K r0 tx off txvlan off gso off");
-    assert!(off.unwrap().ok());
+    outside.plug(&mac, &many).unwrap();
+    outside.finish().unwrap();
     let instance = Instance::start().unwrap();
-    instance.apply(&spec(&outside, ", driver: xdp")).unwrap();
+    instance
+        .apply(&outside.spec(", driver: xdp", "weight: 1"))
+        .unwrap();
     assert_eq!(how(&instance), format!("AF_XDP, copy, queues: {QUEUES}"));
     for died in ["", "fabric", "supervisor", "fabric"] {
         if !died.is_empty() {
@@ -171,7 +120,7 @@ for n in range(200):
 fn why_an_uplink_is_not_by_af_xdp_is_shown_and_af_xdp_alone_is_refused() {
     let outside = Outside::make().unwrap();
     let instance = Instance::start().unwrap();
-    instance.apply(&spec(&outside, "")).unwrap();
+    instance.apply(&outside.spec("", "weight: 1")).unwrap();
     assert_eq!(
         how(&instance),
         "AF_PACKET: frames of a veth come without the checksums that its other end left out"
@@ -184,7 +133,7 @@ fn why_an_uplink_is_not_by_af_xdp_is_shown_and_af_xdp_alone_is_refused() {
         shown.out
     );
     instance
-        .apply(&spec(&outside, ", driver: af_packet"))
+        .apply(&outside.spec(", driver: af_packet", "weight: 1"))
         .unwrap();
     assert_eq!(how(&instance), "AF_PACKET, as the spec says");
     assert!(reaches(&instance, &outside, "192.0.2.1"));
@@ -192,12 +141,14 @@ fn why_an_uplink_is_not_by_af_xdp_is_shown_and_af_xdp_alone_is_refused() {
     // The host would be cut off from what it has there.
     outside.wire.ip("addr add 192.0.2.200/24 dev up0").unwrap();
     let refused = instance
-        .apply(&spec(&outside, ", driver: xdp"))
+        .apply(&outside.spec(", driver: xdp", "weight: 1"))
         .unwrap_err();
     assert!(refused.contains("192.0.2.200"), "{refused}");
     assert!(reaches(&instance, &outside, "192.0.2.1"), "what ran runs");
     outside.wire.ip("addr del 192.0.2.200/24 dev up0").unwrap();
-    instance.apply(&spec(&outside, ", driver: xdp")).unwrap();
+    instance
+        .apply(&outside.spec(", driver: xdp", "weight: 1"))
+        .unwrap();
     assert_eq!(how(&instance), "AF_XDP, copy, queues: 1");
 }
 
@@ -205,40 +156,14 @@ fn why_an_uplink_is_not_by_af_xdp_is_shown_and_af_xdp_alone_is_refused() {
 fn an_uplink_by_af_xdp_that_vanished_is_made_again() {
     let outside = finished();
     let instance = Instance::start().unwrap();
-    let spec = spec(&outside, ", driver: xdp");
+    let spec = outside.spec(", driver: xdp", "weight: 1");
     instance.apply(&spec).unwrap();
     assert!(reaches(&instance, &outside, "192.0.2.1"));
-    // The same station afterwards: who has another MAC is asked for anew only in time.
-    let mac = outside
-        .router
-        .sh("cat /sys/class/net/r0/address")
-        .unwrap()
-        .out;
-    outside.wire.ip("link del up0").unwrap();
+    let mac = outside.unplug().unwrap();
     let noticed = |i: &Instance| i.log().contains("the uplink up0 is gone");
     assert!(instance.until(Duration::from_secs(5), noticed));
-    outside
-        .wire
-        .ip(&format!(
-            "link add up0 type veth peer name r0 netns {}",
-            outside.router.name
-        ))
-        .unwrap();
-    outside.wire.ip("link set up0 up").unwrap();
-    let line = format!("link set r0 address {}", mac.trim());
-    outside.router.ip(&line).unwrap();
-    for line in [
-        "link set r0 up",
-        "addr add 192.0.2.1/24 dev r0",
-        "route add 10.9.0.0/24 via 192.0.2.10",
-    ] {
-        outside.router.ip(line).unwrap();
-    }
-    let said = outside
-        .router
-        .sh("ethtool -K r0 tx off txvlan off")
-        .unwrap();
-    assert!(said.ok());
+    outside.plug(&mac, "").unwrap();
+    outside.finish().unwrap();
     instance.apply(&spec).unwrap();
     assert!(reaches(&instance, &outside, "192.0.2.1"));
 }

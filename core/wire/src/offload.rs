@@ -98,7 +98,8 @@ pub enum BadOffload {
     Unknown,
     /// The type does not match the frame's layer 4.
     Type,
-    /// A segmentation request on a fragment, or a partial checksum on one.
+    /// A segmentation request on a fragment, or a partial checksum on one; or the request
+    /// behind a header that is one packet's alone (IPv6 fragment, authentication).
     Fragment,
     /// `gso_size` is below the least allowed, or set without a type, or zero with one.
     Size,
@@ -117,7 +118,7 @@ impl core::fmt::Display for BadOffload {
         f.write_str(match self {
             BadOffload::Unknown => "an unknown offload flag or type",
             BadOffload::Type => "the segmentation type does not match the frame",
-            BadOffload::Fragment => "an offload asked for a fragment",
+            BadOffload::Fragment => "an offload asked for a fragment or a signed packet",
             BadOffload::Size => "a segment size that is not allowed",
             BadOffload::Segments => "too many segments",
             BadOffload::Checksum => "the checksum position is not the frame's",
@@ -226,7 +227,8 @@ fn checked_gso(raw: RawOffload, parsed: &Parsed) -> Result<Option<Gso>, BadOfflo
         return Err(BadOffload::Size);
     }
     let ip = parsed.ip().ok_or(BadOffload::Type)?;
-    if ip.fragment != Fragment::Whole {
+    let alone = guard!("offload-alone") && (ip.fragment_header || ip.authenticated);
+    if ip.fragment != Fragment::Whole || alone {
         return Err(BadOffload::Fragment);
     }
     let matches = matches!(

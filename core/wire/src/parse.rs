@@ -190,6 +190,8 @@ pub struct Ip {
     pub source_route: bool,
     /// Type of the IPv6 routing header, if there is one.
     pub routing_header: Option<u8>,
+    /// An IPv6 authentication header is there: it signs this one packet.
+    pub authenticated: bool,
     /// IPv6 extension headers walked.
     pub extension_headers: u8,
     /// Bytes of them.
@@ -376,6 +378,7 @@ fn parse_ipv4(bytes: Bytes<'_>, at: usize) -> Result<Ip, ParseError> {
         options: header_len > ipv4::HEADER,
         source_route,
         routing_header: None,
+        authenticated: false,
         extension_headers: 0,
         extension_len: 0,
         transport: parse_transport(
@@ -436,6 +439,7 @@ fn parse_ipv6(bytes: Bytes<'_>, at: usize) -> Result<Ip, ParseError> {
         options: false,
         source_route: false,
         routing_header: None,
+        authenticated: false,
         extension_headers: 0,
         extension_len: 0,
         transport: Transport::Other,
@@ -490,6 +494,7 @@ fn walk_extensions(bytes: Bytes<'_>, ip: &mut Ip) -> Result<usize, ParseError> {
         let [next, _, third, fourth] = bytes.array(start)?;
         match ip.protocol {
             ipv6::ROUTING => ip.routing_header = Some(third),
+            ipv6::AUTHENTICATION => ip.authenticated = true,
             ipv6::FRAGMENT => {
                 let field = u16::from_be_bytes([third, fourth]);
                 place = usize::from(field & 0xfff8);

@@ -202,7 +202,11 @@ impl<'a> Segmenter<'a> {
         let sum = checksum::pseudo(&self.source, &self.destination, protocol, message.len())
             .bytes(message)
             .finish();
-        let sum = if sum == 0 { 0xffff } else { sum };
+        // In UDP alone zero says that there is none (RFC 768).
+        let sum = match (sum, self.gso.kind) {
+            (0, GsoKind::Udp) => 0xffff,
+            _ => sum,
+        };
         field::put(message, at, &sum.to_be_bytes())
     }
 }
@@ -224,8 +228,9 @@ pub struct Fragmenter<'a> {
     headers: &'a [u8],
     payload: &'a [u8],
     network_offset: usize,
-    /// Payload bytes of every fragment but the last, a multiple of 8.
-    size: usize,
+    /// Payload bytes of the last fragment at most; of every other what is a multiple of 8
+    /// in them.
+    room: usize,
     /// Flags and offset as the packet came.
     field: u16,
     done: usize,
@@ -234,10 +239,10 @@ pub struct Fragmenter<'a> {
 /// Into how many fragments a [`Fragmenter`] cuts so many bytes of payload behind an IPv4
 /// header of `header_len` bytes, for `mtu` bytes of IP packet. At least 1.
 pub const fn fragments(header_len: usize, payload: usize, mtu: usize) -> usize {
-    match mtu.saturating_sub(header_len) & !7 {
+    let room = mtu.saturating_sub(header_len);
+    match room & !7 {
         0 => 1,
-        size if payload <= size => 1,
-        size => payload.div_ceil(size),
+        size => 1 + payload.saturating_sub(room).div_ceil(size),
     }
 }
 
@@ -262,15 +267,15 @@ impl<'a> Fragmenter<'a> {
             .filter(|&length| length >= ipv4::HEADER)
             .ok_or(SegmentError::Layout)?;
         let field = field::word(headers, network_offset + 6).ok_or(SegmentError::Layout)?;
-        let size = mtu.saturating_sub(header_len) & !7;
-        if size == 0 || field & ipv4::DONT_FRAGMENT != 0 {
+        let room = mtu.saturating_sub(header_len);
+        if room < 8 || field & ipv4::DONT_FRAGMENT != 0 {
             return Err(SegmentError::Indivisible);
         }
         Ok(Fragmenter {
             headers,
             payload,
             network_offset,
-            size,
+            room,
             field,
             done: 0,
         })
@@ -287,7 +292,10 @@ impl<'a> Fragmenter<'a> {
             return Ok(None);
         }
         let rest = self.payload.get(self.done..).ok_or(SegmentError::Layout)?;
-        let part = rest.get(..self.size).unwrap_or(rest);
+        let part = match rest.len() > self.room {
+            true => rest.get(..self.room & !7).ok_or(SegmentError::Layout)?,
+            false => rest,
+        };
         let total = self.headers.len() + part.len();
         let frame = buffer.get_mut(..total).ok_or(NoRoom { needed: total })?;
         let (headers, body) = frame.split_at_mut(self.headers.len());
@@ -311,7 +319,8 @@ impl<'a> Fragmenter<'a> {
         }
         field::put(header, 2, &total.to_be_bytes())?;
         field::put(header, 6, &field.to_be_bytes())?;
-        if self.done > 0 {
+        // In a part of something longer, who cut that has done it.
+        if self.done > 0 && self.field & 0x1fff == 0 {
             blank_uncopied_options(header.get_mut(ipv4::HEADER..)?);
         }
         field::put(header, 10, &[0, 0])?;

@@ -2,6 +2,7 @@
 //! keeper and its controller, and a worker that moves no frame plays switch and fabric.
 //! Needs root.
 
+mod deaths;
 mod floods;
 mod host;
 mod journals;
@@ -17,28 +18,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use telemetry::counters::Counter;
 use telemetry::recorder::EventKind;
-use wayward::FORWARDS;
 
 const TESTS: &[(&str, fn())] = &[
     (
         "a_compartment_comes_up_confined_and_runs_its_image",
         a_compartment_comes_up_confined_and_runs_its_image,
-    ),
-    (
-        "a_killed_switch_is_replaced_by_a_spare_on_the_same_channel_and_image",
-        a_killed_switch_is_replaced_by_a_spare_on_the_same_channel_and_image,
-    ),
-    (
-        "an_outage_lasts_until_the_successor_says_that_it_forwarded_a_frame",
-        an_outage_lasts_until_the_successor_says_that_it_forwarded_a_frame,
-    ),
-    (
-        "the_fabric_is_replaced_and_resumes_every_channel",
-        the_fabric_is_replaced_and_resumes_every_channel,
-    ),
-    (
-        "a_supervisor_killed_at_any_time_comes_back_and_the_switches_do_not_notice",
-        a_supervisor_killed_at_any_time_comes_back_and_the_switches_do_not_notice,
     ),
     (
         "a_tap_is_made_configured_and_removed_with_its_namespace",
@@ -47,22 +31,6 @@ const TESTS: &[(&str, fn())] = &[
     (
         "an_interface_that_vanishes_is_said_and_made_again_by_the_next_apply",
         an_interface_that_vanishes_is_said_and_made_again_by_the_next_apply,
-    ),
-    (
-        "a_fabric_that_waits_out_its_backoff_starts_at_once_when_released",
-        a_fabric_that_waits_out_its_backoff_starts_at_once_when_released,
-    ),
-    (
-        "a_switch_that_hangs_is_killed_after_50_ms_of_its_own_cpu",
-        a_switch_that_hangs_is_killed_after_50_ms_of_its_own_cpu,
-    ),
-    (
-        "a_switch_that_does_what_it_may_not_trips_and_backs_off",
-        a_switch_that_does_what_it_may_not_trips_and_backs_off,
-    ),
-    (
-        "three_crashes_by_one_endpoint_quarantine_it_until_it_is_released",
-        three_crashes_by_one_endpoint_quarantine_it_until_it_is_released,
     ),
     (
         "an_image_is_refused_unsealed_of_another_digest_or_by_the_switch_and_the_old_one_stays",
@@ -111,6 +79,7 @@ fn main() -> ExitCode {
     let mut count = 0;
     let more = surroundings::TESTS
         .iter()
+        .chain(deaths::TESTS)
         .chain(floods::TESTS)
         .chain(misers::TESTS)
         .chain(journals::TESTS)
@@ -200,143 +169,6 @@ fn a_compartment_comes_up_confined_and_runs_its_image() {
     });
 }
 
-fn a_killed_switch_is_replaced_by_a_spare_on_the_same_channel_and_image() {
-    let mut host = Host::start();
-    host.ok(&red(3, 0));
-    host.install(3, 7).unwrap();
-    let before = host.inspect(3);
-    host.settle();
-    kill(before.pid);
-    let after = host.wait_for(3, |now| now.pid != before.pid && now.pid != 0);
-    assert_eq!(
-        (after.restarts, after.cause, after.epoch),
-        (1, CAUSE_EXIT, 7)
-    );
-    assert_eq!(after.digest, before.digest);
-    // Its fabric's end did not change: this side resumes.
-    host.until("it resumed", |h| h.count(3, 0, Counter::RxBytes) == 1);
-    assert_eq!(host.count(FABRIC, 3, Counter::RxFrames), 1);
-    host.until("it has the image", |h| h.count(3, 0, Counter::Replies) == 2);
-    let died = host.event(EventKind::Died);
-    assert_eq!((died.target, died.cause), (3, CAUSE_EXIT));
-    assert_eq!(host.event(EventKind::Attached).target, 3);
-    // Kills from outside blame nobody, however many: each endpoint stays plugged in.
-    for _ in 0..4 {
-        let pid = host.wait_for(3, |now| now.pid != 0).pid;
-        std::thread::sleep(Duration::from_millis(150));
-        kill(pid);
-        host.wait_for(3, |now| now.pid != pid && now.pid != 0);
-    }
-    assert_eq!(host.inspect(3).state, RUN_UP);
-}
-
-fn an_outage_lasts_until_the_successor_says_that_it_forwarded_a_frame() {
-    let mut host = Host::start();
-    host.ok(&red(3, 0));
-    // Its word stays in the page when it dies, and is no word of its successor's.
-    host.install(3, FORWARDS).unwrap();
-    host.install(3, 7).unwrap();
-    let before = host.inspect(3);
-    host.settle();
-    kill(before.pid);
-    host.wait_for(3, |now| now.pid != before.pid && now.pid != 0);
-    let seated = host.event(EventKind::Attached).value;
-    // Several looks of the watch.
-    std::thread::sleep(Duration::from_millis(200));
-    assert_eq!(host.inspect(3).outage_ns, 0, "it has forwarded nothing");
-    host.install(3, FORWARDS).unwrap();
-    let after = host.wait_for(3, |now| now.outage_ns != 0);
-    assert!(after.outage_ns > seated + 200_000_000, "{after:?}");
-    assert_eq!(host.event(EventKind::Restarted).value, after.outage_ns);
-}
-
-fn the_fabric_is_replaced_and_resumes_every_channel() {
-    let mut host = Host::start();
-    host.ok(&red(3, 0));
-    host.ok(&red(4, 0));
-    host.install(3, 1).unwrap();
-    host.install(FABRIC, 5).unwrap();
-    host.settle();
-    let before = host.inspect(FABRIC);
-    kill(before.pid);
-    let after = host.wait_for(FABRIC, |now| now.pid != before.pid && now.pid != 0);
-    assert_eq!((after.restarts, after.epoch), (1, 5));
-    host.until("both channels resumed", |h| {
-        h.count(FABRIC, 3, Counter::RxBytes) == 1 && h.count(FABRIC, 4, Counter::RxBytes) == 1
-    });
-    assert_eq!(
-        host.count(3, 0, Counter::RxFrames),
-        1,
-        "the switches heard nothing of it"
-    );
-}
-
-fn a_supervisor_killed_at_any_time_comes_back_and_the_switches_do_not_notice() {
-    let mut host = Host::start();
-    host.ok(&red(3, 0));
-    host.ok(&tap(3, 1, &host.namespace("a")));
-    host.install(3, FORWARDS).unwrap();
-    let before = (host.inspect(3).pid, host.inspect(FABRIC).pid);
-    for round in 0..3 {
-        host.kill_supervisor();
-        host.restart_supervisor();
-        let ready = host.event(EventKind::Ready);
-        assert_eq!(ready.target, SUPERVISOR);
-        assert_eq!(
-            (host.inspect(3).pid, host.inspect(FABRIC).pid),
-            before,
-            "round {round}"
-        );
-    }
-    assert_eq!(host.inspect(3).epoch, FORWARDS);
-    // It heard nothing: one fabric channel, one tap.
-    assert_eq!(host.count(3, 0, Counter::RxFrames), 1);
-    assert_eq!(host.count(3, 1, Counter::RxFrames), 1);
-    assert_eq!(host.inventory().len(), 2);
-    // What happened before is remembered.
-    kill(before.0);
-    let after = host.wait_for(3, |now| now.pid != before.0 && now.outage_ns != 0);
-    host.settle();
-    host.kill_supervisor();
-    host.restart_supervisor();
-    let seen = host.inspect(3);
-    assert_eq!(
-        (seen.pid, seen.restarts, seen.cause, seen.outage_ns),
-        (after.pid, 1, CAUSE_EXIT, after.outage_ns)
-    );
-    let before = (after.pid, before.1);
-    // All is known again: the same requests change nothing, and a death is seen.
-    host.ok(&red(3, 0));
-    host.ok(&tap(3, 1, &host.namespace("a")));
-    kill(before.0);
-    host.wait_for(3, |now| now.pid != before.0 && now.pid != 0);
-    // In the middle of an apply, at whatever instruction it is.
-    for delay in [0, 1, 2, 5, 10, 20] {
-        for id in 10..20 {
-            host.send(&red(id, 0));
-        }
-        host.send(&tap(3, 2, &host.namespace("b")));
-        std::thread::sleep(Duration::from_millis(delay));
-        host.kill_supervisor();
-        host.restart_supervisor();
-        host.drain();
-        for id in 10..20 {
-            host.ok(&red(id, 0));
-        }
-        host.ok(&tap(3, 2, &host.namespace("b")));
-        for id in 10..20 {
-            host.install(id, 1).unwrap();
-            host.ok(&DestroyCompartment { id });
-        }
-        host.ok(&DestroyPort {
-            compartment: 3,
-            slot: 2,
-            keep_namespace: 0,
-        });
-    }
-    host.until("no process is left over", |h| h.children() <= 8);
-}
-
 fn a_tap_is_made_configured_and_removed_with_its_namespace() {
     let mut host = Host::start();
     let name = host.namespace("t");
@@ -403,82 +235,6 @@ fn an_interface_that_vanishes_is_said_and_made_again_by_the_next_apply() {
         h.count(3, 1, Counter::RxFrames) == 2
     });
     assert!(host.inventory().iter().all(|e| e.created != [0; 32]));
-}
-
-fn a_switch_that_hangs_is_killed_after_50_ms_of_its_own_cpu() {
-    let mut host = Host::start();
-    host.ok(&red(3, 102));
-    let asked = Instant::now();
-    host.send_install(3, 1);
-    let died = host.event(EventKind::Died);
-    assert_eq!((died.target, died.cause), (3, CAUSE_STALL));
-    assert!(asked.elapsed() < Duration::from_secs(5));
-}
-
-fn a_switch_that_does_what_it_may_not_trips_and_backs_off() {
-    let mut host = Host::start();
-    host.ok(&red(3, 103));
-    assert_eq!(host.install(3, 1).unwrap_err(), ErrorCode::BadImage as u32);
-    let died = host.event(EventKind::Died);
-    assert_eq!((died.target, died.cause), (3, CAUSE_TRIP));
-    // The image under which it died twice is not tried again: it lives without.
-    let now = host.wait_for(3, |now| now.state == RUN_UP);
-    assert_eq!((now.epoch, now.restarts), (0, 2));
-}
-
-fn three_crashes_by_one_endpoint_quarantine_it_until_it_is_released() {
-    let mut host = Host::start();
-    host.ok(&red(3, 101));
-    host.ok(&tap(3, 1, &host.namespace("q")));
-    for _ in 0..2 {
-        assert_eq!(host.install(3, 1).unwrap_err(), ErrorCode::BadImage as u32);
-    }
-    let quarantine = host.event(EventKind::Quarantine);
-    assert_eq!((quarantine.target, quarantine.slot), (3, 1));
-    host.wait_for(3, |now| now.state == RUN_UP);
-    host.settle();
-    let before = host.count(3, 1, Counter::RxFrames);
-    // Over a supervisor's death as well.
-    host.kill_supervisor();
-    host.restart_supervisor();
-    let pid = host.inspect(3).pid;
-    kill(pid);
-    host.wait_for(3, |now| now.pid != pid && now.pid != 0);
-    host.settle();
-    assert_eq!(
-        host.count(3, 1, Counter::RxFrames),
-        before,
-        "it is not plugged in"
-    );
-    host.ok(&Release { target: 3, slot: 1 });
-    host.until("plugged in again", |h| {
-        h.count(3, 1, Counter::RxFrames) == before + 1
-    });
-}
-
-fn a_fabric_that_waits_out_its_backoff_starts_at_once_when_released() {
-    let mut host = Host::start();
-    let mut waits = 0;
-    // The waits double up to a second; the first of them are too short to be seen.
-    for _ in 0..9 {
-        let pid = host.wait_for(FABRIC, |now| now.state == RUN_UP).pid;
-        kill(pid);
-        host.wait_for(FABRIC, |now| now.pid != pid);
-        if host.inspect(FABRIC).state == RUN_BACKOFF {
-            waits += 1;
-        }
-    }
-    assert!(waits > 0, "it never waited");
-    let pid = host.wait_for(FABRIC, |now| now.state == RUN_UP).pid;
-    kill(pid);
-    host.wait_for(FABRIC, |now| now.state == RUN_BACKOFF);
-    let asked = Instant::now();
-    host.ok(&Release {
-        target: FABRIC,
-        slot: u32::MAX,
-    });
-    host.wait_for(FABRIC, |now| now.state == RUN_UP);
-    assert!(asked.elapsed() < Duration::from_millis(500));
 }
 
 fn an_image_is_refused_unsealed_of_another_digest_or_by_the_switch_and_the_old_one_stays() {

@@ -87,7 +87,7 @@ fn a_veth_over_its_rate_waits_in_its_socket_and_what_finds_no_room_is_counted() 
         limited.endpoints[0].rate_burst,
     ) = (250_000, 20_000);
     let kinds = [taps::Kind::Veth, taps::Kind::Tap];
-    let Some((rig, one, _two, _)) = taps::pair_by(&limited, kinds) else {
+    let Some((rig, one, _two)) = taps::pair_by(&limited, kinds) else {
         return;
     };
     one.must("ping -c 1 -W 5 10.1.2.10");

@@ -1,4 +1,4 @@
-//! Real stacks behind taps, veths and channels, with every offload on: what a young
+//! Real stacks behind taps and veths, with every offload on: what a young
 //! datapath breaks first.
 
 use crate::rig::{PATIENCE, Rig};
@@ -6,13 +6,9 @@ use command::verbs::{AddPort, PORT_PACKET, PORT_TAP};
 use image::CompartmentTables;
 use image::compartment::*;
 use netlink::{Netlink, namespace};
-use port::Tap;
-use shm::{Channel, Doorbell};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Output};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use telemetry::counters::{Counter, ProcessWord};
 use telemetry::drops::DropReason;
@@ -101,8 +97,6 @@ static GUESTS: AtomicU32 = AtomicU32::new(0);
 pub enum Kind {
     Tap,
     Veth,
-    /// A channel, which [`Relay`] carries to a tap.
-    Fifo,
 }
 
 /// A namespace with an interface in it, gone at the end.
@@ -124,7 +118,7 @@ impl Guest {
         let guest = Guest { namespace: name };
         let make = || match kind {
             Kind::Veth => veth(),
-            Kind::Tap | Kind::Fifo => port::tap::create("eth0").unwrap().0,
+            Kind::Tap => port::tap::create("eth0").unwrap().0,
         };
         let end = namespace::within(fd.as_fd(), make).unwrap();
         let [a, b, c, d, e, f] = MACS[index];
@@ -190,69 +184,6 @@ fn veth() -> OwnedFd {
     namespace::within(outside.as_fd(), open).unwrap()
 }
 
-/// Carries what comes by a channel to a tap, and back, until it is dropped.
-pub struct Relay {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Relay {
-    fn new(mut channel: Channel, tap: Tap) -> Relay {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || {
-            let mut buffer = vec![0; wire::offload::MAX_FRAME + 16];
-            while !stopped.load(Ordering::Relaxed) {
-                let mut moved = false;
-                channel.tx.ring.poll().unwrap();
-                while let Some(record) = channel.rx.ring.next().unwrap() {
-                    let length = record.copy(0, &mut buffer);
-                    let _ = tap.send(&record.offload(), &buffer[..length], &[]);
-                    moved = true;
-                }
-                channel.rx.ring.release();
-                // Bound: as a switch's, so that the other way has its turn.
-                for _ in 0..64 {
-                    let Ok(Some((offload, length))) = tap.recv(&mut buffer) else {
-                        break;
-                    };
-                    let frame = &buffer[..length];
-                    // What finds no room waits: nothing is lost here.
-                    while channel.tx.ring.push(0, &offload, frame, &[]).is_err()
-                        && !stopped.load(Ordering::Relaxed)
-                    {
-                        if channel.tx.ring.publish() == Doorbell::Ring {
-                            let _ = channel.tx.bell.ring();
-                        }
-                        std::thread::sleep(Duration::from_micros(20));
-                        channel.tx.ring.poll().unwrap();
-                    }
-                    moved = true;
-                }
-                if channel.tx.ring.publish() == Doorbell::Ring {
-                    let _ = channel.tx.bell.ring();
-                }
-                if !moved {
-                    std::thread::sleep(Duration::from_micros(50));
-                }
-            }
-        });
-        Relay {
-            stop,
-            thread: Some(thread),
-        }
-    }
-}
-
-impl Drop for Relay {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
 /// Two namespaces with taps and a switch between them; `None` where this user cannot make
 /// them.
 pub fn pair() -> Option<(Rig, Guest, Guest)> {
@@ -261,29 +192,20 @@ pub fn pair() -> Option<(Rig, Guest, Guest)> {
 
 /// The same under other tables.
 pub fn pair_of(tables: &CompartmentTables) -> Option<(Rig, Guest, Guest)> {
-    let (rig, one, two, _) = pair_by(tables, [Kind::Tap; 2])?;
-    Some((rig, one, two))
+    pair_by(tables, [Kind::Tap; 2])
 }
 
 /// The same by these kinds.
-pub fn pair_by(
-    tables: &CompartmentTables,
-    kinds: [Kind; 2],
-) -> Option<(Rig, Guest, Guest, Vec<Relay>)> {
+pub fn pair_by(tables: &CompartmentTables, kinds: [Kind; 2]) -> Option<(Rig, Guest, Guest)> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: namespaces and taps need root");
         return None;
     }
     let rig = Rig::new();
-    let (mut guests, mut relays) = (Vec::new(), Vec::new());
+    let mut guests = Vec::new();
     for ((index, kind), slot) in kinds.into_iter().enumerate().zip(1..) {
         let (guest, end) = Guest::new(index, kind);
         guests.push(guest);
-        if kind == Kind::Fifo {
-            rig.plug_one(&rig.pairs[index], slot, 0);
-            relays.push(Relay::new(rig.guest(slot), Tap::from_fd(end)));
-            continue;
-        }
         let body = AddPort {
             slot,
             kind: if kind == Kind::Veth {
@@ -299,7 +221,7 @@ pub fn pair_by(
     }
     rig.install(tables, 1);
     let two = guests.pop()?;
-    Some((rig, guests.pop()?, two, relays))
+    Some((rig, guests.pop()?, two))
 }
 
 #[test]
@@ -312,14 +234,8 @@ fn kernels_talk_by_veths_with_every_offload_on() {
     talk([Kind::Veth, Kind::Veth]);
 }
 
-#[test]
-fn kernels_talk_between_veths_taps_and_channels() {
-    talk([Kind::Veth, Kind::Tap]);
-    talk([Kind::Fifo, Kind::Veth]);
-}
-
 fn talk(kinds: [Kind; 2]) {
-    let Some((rig, one, two, _relays)) = pair_by(&tables(), kinds) else {
+    let Some((rig, one, two)) = pair_by(&tables(), kinds) else {
         return;
     };
     for (guest, own) in [(&one, "10.1.1.10"), (&two, "10.1.2.10")] {
@@ -403,7 +319,7 @@ fn talk(kinds: [Kind; 2]) {
 #[test]
 fn an_interface_that_vanishes_closes_its_slot_alone() {
     for kind in [Kind::Tap, Kind::Veth] {
-        let Some((rig, one, two, _)) = pair_by(&tables(), [Kind::Tap, kind]) else {
+        let Some((rig, one, two)) = pair_by(&tables(), [Kind::Tap, kind]) else {
             return;
         };
         one.must("ping -c 1 -W 5 10.1.1.1");
@@ -417,7 +333,7 @@ fn an_interface_that_vanishes_closes_its_slot_alone() {
 
 #[test]
 fn what_a_veth_sends_tagged_is_dropped_as_what_it_is() {
-    let Some((rig, one, two, _)) = pair_by(&tables(), [Kind::Veth, Kind::Tap]) else {
+    let Some((rig, one, two)) = pair_by(&tables(), [Kind::Veth, Kind::Tap]) else {
         return;
     };
     one.must("ping -c 1 -W 5 10.1.2.10");
