@@ -179,6 +179,23 @@ fn two_attachments_of_one_tag_are_refused() {
 }
 
 #[test]
+fn a_segment_with_anothers_tag_is_refused() {
+    for change in [
+        |t: &mut CompartmentTables| t.subnets[0].segment = 5,
+        |t: &mut CompartmentTables| {
+            t.subnets[0].segment = 6;
+            t.subnets[1].segment = 6;
+        },
+    ] {
+        assert_eq!(refusal(change), Section::Subnets);
+    }
+    let mut tables = crate::tests::fixture::compartment(2, 1);
+    tables.subnets[0].segment = 6;
+    tables.subnets[1].segment = 7;
+    assert!(tables.finish().is_ok());
+}
+
+#[test]
 fn routes_that_lead_nowhere_are_refused() {
     for change in [
         |t: &mut CompartmentTables| t.routes[0].subnet = 9,
