@@ -1,6 +1,7 @@
 //! A subnet that goes on beyond this host.
 
 use crate::policy::rule;
+use crate::restoration::{came, keeping};
 use crate::support::*;
 use core_switch::{Config, Cursor, Slot};
 use image::CompartmentTables;
@@ -10,7 +11,7 @@ use telemetry::drops::DropReason;
 use wire::MacAddress;
 use wire::address::{link_local, mapped, solicited_node};
 use wire::arp::{Message, Operation};
-use wire::nd::{NeighbourAdvert, NeighbourSolicit, Options};
+use wire::nd::{NeighbourAdvert, NeighbourSolicit};
 use wire::offload::{GSO_TCPV4, NEEDS_CSUM, RawOffload};
 use wire::parse::Network;
 use wire::tcp::{ACK, SYN};
@@ -454,7 +455,6 @@ fn neighbours_are_solicited_beyond_in_the_askers_name() {
     for sent in site.after(20 * SECOND).sent {
         assert_ne!((sent.slot, sent.tag), (FABRIC, SEGMENT), "{sent:?}");
     }
-    let _ = Options::default();
 }
 
 /// Everybody sends what they like; of what comes only TCP to port 80 is let in, and that
@@ -549,6 +549,27 @@ fn connections_end_when_who_is_beyond_is_here() {
     let (_, switch) = site.switch();
     while !switch.walk(site.now, &mut Cursor::default(), 1000, &mut |_| count += 1) {}
     assert_eq!(count, 0);
+}
+
+#[test]
+fn connections_outlive_their_switch_while_who_is_beyond_is_not_here() {
+    let (mut site, page) = keeping(Site::with(judged));
+    site.inject(A1, &segment_of(true, (1000, 443), (SYN, 100, 0)))
+        .only();
+    let frame = segment_of(false, (443, 1000), (SYN | ACK, 500, 101));
+    come(&mut site, &frame).only();
+    let frame = segment_of(false, (2000, 80), (SYN, 100, 0));
+    come(&mut site, &frame).only();
+    let before = page.left();
+    site.crash(Some(&page));
+    assert_eq!(came(&site), (2, 0));
+    let frame = segment_of(false, (443, 1000), (ACK, 501, 101));
+    assert_eq!(come(&mut site, &frame).only().slot, A1);
+    let frame = segment_of(true, (80, 2000), (SYN | ACK, 500, 101));
+    assert_eq!(site.inject(A1, &frame).only().tag, SEGMENT);
+    site.change(|tables| tables.addresses.push((1, mapped(FAR4))));
+    site.crash(Some(&before));
+    assert_eq!(came(&site), (0, 2));
 }
 
 proptest! {
