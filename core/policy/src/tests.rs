@@ -7,6 +7,7 @@ mod interpret;
 mod numbers;
 mod routed;
 mod rules;
+mod segments;
 
 use crate::{Ids, Intent, compile};
 use image::compartment::{ROUTE_OUTSIDE, ROUTE_SUBNET, ROUTE_UNREACHABLE, ROUTE_VIA};

@@ -123,7 +123,7 @@ fn source(image: &CompartmentImage<'_>, sender: &Sender<'_>, ip: &Ip) -> Result<
 
 /// Who has no address yet asks for one (RFC 2131), checks it (RFC 4862), looks
 /// for routers (RFC 4861) or says which groups it listens to (RFC 3376, RFC 3590).
-fn may_be_unspecified(ip: &Ip) -> bool {
+pub(crate) fn may_be_unspecified(ip: &Ip) -> bool {
     match (ip.version, ip.transport) {
         (
             Version::V4,

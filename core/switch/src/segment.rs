@@ -98,7 +98,7 @@ fn judge(
         Network::Arp(message) => on_arp(image, there, frame, message, out),
         Network::Ip(ip) => {
             admission::headers(ip)?;
-            let nameless = address::is_unspecified(&ip.source) && ip.is_nd();
+            let nameless = address::is_unspecified(&ip.source) && admission::may_be_unspecified(ip);
             let stranger = is_beyond(image, there.index, &ip.source);
             if guard!("segment-source-ip") && !stranger && !nameless {
                 return Err(DropReason::SourceIp);
