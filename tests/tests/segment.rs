@@ -131,6 +131,21 @@ fn a_subnet_goes_on_in_its_vlan() {
     let instance = Instance::start().unwrap();
     instance.apply(&hosts.spec).unwrap();
     talk(&instance, &far, &hosts);
+    let vlans = &status(&instance)["uplinks"][0]["vlans"];
+    let shown = |n: usize| (vlans[n]["vlan"].as_u64(), vlans[n]["tenant"].as_str());
+    assert_eq!(shown(0), (Some(10), Some("red")), "{vlans}");
+    assert_eq!(shown(1), (Some(4094), Some("blue")), "{vlans}");
+    assert_eq!(vlans[0]["subnet"], "lan");
+    // What each sent and got there, by the fabric's count: two pages and more.
+    let usage = instance.ask(&["usage"]).unwrap();
+    for tenant in TENANTS {
+        let mut rows = usage["rows"].as_array().unwrap().iter();
+        let own = rows.find(|row| row["tenant"] == tenant && row["endpoint"] == "");
+        for (kind, least) in [("sent_bytes", 400_000), ("got_bytes", 400_000)] {
+            let bytes = own.and_then(|row| row[kind].as_u64()).unwrap_or(0);
+            assert!(bytes > least, "{tenant} {kind} {bytes}: {usage}");
+        }
+    }
     let said = instance
         .say(&["explain", "red/web1", "10.9.0.77", "tcp", "80"])
         .unwrap();

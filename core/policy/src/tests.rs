@@ -85,6 +85,7 @@ fn every_example_compiles() {
         "policy.yaml",
         "agreement.yaml",
         "routed.yaml",
+        "segment.yaml",
         "reference.yaml",
     ] {
         let (_, intent) = intent(&example(name));
