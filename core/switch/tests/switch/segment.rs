@@ -16,7 +16,7 @@ use wire::offload::{GSO_TCPV4, NEEDS_CSUM, RawOffload};
 use wire::parse::Network;
 use wire::tcp::{ACK, SYN};
 
-const SEGMENT: u16 = 9;
+pub const SEGMENT: u16 = 9;
 /// Somebody beyond.
 const FAR: MacAddress = MacAddress([2, 0x66, 0, 0, 0, 1]);
 const FAR4: [u8; 4] = [10, 1, 1, 77];
@@ -26,6 +26,29 @@ const ZERO: MacAddress = MacAddress::ZERO;
 /// A1, A2 and R are in it.
 pub fn segment() -> Site {
     Site::with(|tables| tables.subnets[0].segment = SEGMENT)
+}
+
+/// Frames of each kind, by slot and tag.
+pub fn traffic() -> Vec<(Slot, u16, Vec<u8>)> {
+    let everybody = MacAddress::BROADCAST;
+    let ask = asked(Operation::Request, (FAR, FAR4), (ZERO, v4(A2)));
+    let answer = asked(Operation::Reply, (FAR, FAR4), (mac(A1), v4(A1)));
+    let out = udp4((mac(A1), FAR), (v4(A1), FAR4), (1, 2), b"out");
+    let all = udp4((mac(A1), everybody), (v4(A1), [255; 4]), (1, 2), b"");
+    let in_all = udp4((FAR, everybody), (FAR4, [255; 4]), (1, 2), b"");
+    let forged = udp4((FAR, mac(A1)), (v4(A2), v4(A1)), (1, 2), b"");
+    vec![
+        (A1, 0, out),
+        (A1, 0, all),
+        (A1, 0, arp_request(A1, v4(A1), FAR4)),
+        (FABRIC, SEGMENT, inward(A1, (2, 1))),
+        (FABRIC, SEGMENT, in_all),
+        (FABRIC, SEGMENT, forged),
+        (FABRIC, SEGMENT, arp((FAR, everybody), ask)),
+        (FABRIC, SEGMENT, arp((FAR, mac(A1)), answer)),
+        (FABRIC, SEGMENT, solicit(FAR6, v6(A2), Some(FAR))),
+        (FABRIC, SEGMENT, advert((mac(A1), v6(A1)), FAR6, FAR)),
+    ]
 }
 
 fn come(site: &mut Site, frame: &[u8]) -> crate::seen::Seen {
