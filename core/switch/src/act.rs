@@ -313,9 +313,9 @@ fn flood(
         return out.dropped(frame.from, DropReason::EgressRule);
     }
     let beyond = sender
-        .map(|sender| sender.subnet)
-        .filter(|subnet| subnet.segment != 0 && segment::may_leave(frame).is_ok())
-        .map(Way::beyond);
+        .filter(|sender| sender.subnet.segment != 0)
+        .filter(|sender| segment::may_leave(image, sender, frame).is_ok())
+        .map(|sender| Way::beyond(sender.subnet));
     let members = image.members_of(index);
     let copies = members.len() as u64 + u64::from(beyond.is_some());
     let paid = allowed(state, frame, |config, limits, now| {

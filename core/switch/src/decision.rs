@@ -136,7 +136,7 @@ pub(crate) fn decide(
     head: &[u8],
 ) -> Decision {
     let parsed = frame.parsed;
-    match &parsed.network {
+    let decision = match &parsed.network {
         Network::Arp(message) => arp::decide(image, sender, parsed.destination, message),
         Network::Ip(ip) if ip.is_nd() => nd::decide(image, sender, parsed, ip, head),
         Network::Ip(ip) if asks_dhcp(sender, parsed, ip) => Decision::Answer(Answer::Dhcp),
@@ -144,13 +144,14 @@ pub(crate) fn decide(
             route_inside(state, image, sender, ip)
         }
         _ if parsed.destination.is_group() => Decision::Flood,
-        _ => match bridge(image, sender, parsed.destination) {
-            Decision::Beyond(subnet) => match segment::may_leave(frame) {
-                Ok(()) => Decision::Beyond(subnet),
-                Err(reason) => Decision::Drop(reason),
-            },
-            decision => decision,
+        _ => bridge(image, sender, parsed.destination),
+    };
+    match decision {
+        Decision::Beyond(_) => match segment::may_leave(image, sender, frame) {
+            Ok(()) => decision,
+            Err(reason) => Decision::Drop(reason),
         },
+        decision => decision,
     }
 }
 

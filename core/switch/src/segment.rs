@@ -113,9 +113,7 @@ fn judge(
                 return on_nd(image, there, frame, ip, head, out);
             }
             if parsed.destination.is_group() {
-                let many = address::is_multicast(&ip.destination)
-                    || ip.destination == address::BROADCAST4
-                    || is_edge(there.subnet, &ip.destination);
+                let many = is_many(there.subnet, &ip.destination);
                 return match many || !guard!("segment-group") {
                     true => Ok(Decision::Flood),
                     false => Err(DropReason::Martian),
@@ -198,12 +196,41 @@ fn is_dhcp(ip: &Ip) -> bool {
     }
 }
 
-/// Whether an endpoint's frame may leave for beyond.
-pub(crate) fn may_leave(frame: &Frame<'_>) -> Result<(), DropReason> {
-    match frame.parsed.ip() {
-        Some(ip) if is_dhcp(ip) && guard!("segment-dhcp-out") => Err(DropReason::DhcpServer),
-        _ => Ok(()),
+/// Whether an endpoint's frame may leave for beyond. What is for a group that is not IP's the
+/// fabric lets nobody say, and would report this switch for. And a packet goes to somebody who
+/// may be there, or to many: by no router out there is it outside.
+pub(crate) fn may_leave(
+    image: &CompartmentImage<'_>,
+    sender: &Sender<'_>,
+    frame: &Frame<'_>,
+) -> Result<(), DropReason> {
+    let to = frame.parsed.destination;
+    let spoken = matches!(to.0, [1, 0, 0x5e, ..] | [0x33, 0x33, ..]) || to.is_broadcast();
+    if to.is_group() && !spoken && guard!("segment-words") {
+        return Err(DropReason::ReservedMac);
     }
+    let Some(ip) = frame.parsed.ip() else {
+        return Ok(());
+    };
+    if is_dhcp(ip) && guard!("segment-dhcp-out") {
+        return Err(DropReason::DhcpServer);
+    }
+    let there = match to.is_group() {
+        true => is_many(sender.subnet, &ip.destination),
+        false => {
+            address::is_multicast(&ip.destination)
+                || is_beyond(image, sender.subnet_index, &ip.destination)
+        }
+    };
+    match there || !guard!("segment-on-link") {
+        true => Ok(()),
+        false => Err(DropReason::NoNeighbour),
+    }
+}
+
+/// Whether an address is that of many at once.
+fn is_many(subnet: &Subnet, address: &[u8; 16]) -> bool {
+    address::is_multicast(address) || *address == address::BROADCAST4 || is_edge(subnet, address)
 }
 
 /// Answers for endpoints, as an endpoint would, and hands answers to who asked.

@@ -87,15 +87,15 @@ fn beyond(
                 _ => false,
             };
     }
-    let segment = |s: &&image::compartment::Subnet| s.segment == side.zone;
-    if image.subnets().iter().any(|s| segment(&s)) {
+    if image.subnets().iter().any(|s| s.segment == side.zone) {
         let (own, theirs) = match sends {
             true => (&tuple.destination, &tuple.source),
             false => (&tuple.source, &tuple.destination),
         };
-        let there = sender.subnet.segment == side.zone
-            && segment::is_beyond(image, sender.subnet_index, theirs);
-        return owns(image, sender, own) && (there || !guard!("again-segment"));
+        let there = segment::is_beyond(image, sender.subnet_index, theirs);
+        return sender.subnet.segment == side.zone
+            && owns(image, sender, own)
+            && (there || !guard!("again-segment"));
     }
     let mut attachments = (0..).zip(image.attachments());
     let Some((at, attachment)) = attachments.find(|(_, a)| a.tag == side.zone) else {

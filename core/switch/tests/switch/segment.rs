@@ -3,7 +3,7 @@
 use crate::policy::rule;
 use crate::restoration::{came, keeping};
 use crate::support::*;
-use core_switch::{Config, Cursor, Slot};
+use core_switch::{Config, Slot};
 use image::CompartmentTables;
 use image::rules::{Action, RuleTable};
 use proptest::prelude::*;
@@ -124,6 +124,15 @@ fn who_is_not_here_is_beyond_and_comes_from_there() {
     assert_eq!(site.inject(A1, &frame).only().slot, A2);
     let frame = udp4((mac(B1), FAR), (v4(B1), FAR4), (1, 2), b"");
     site.refuses(B1, &frame, DropReason::UnknownMac);
+    // By no router out there does it leave, nor in a frame for all.
+    for far in [[8, 8, 8, 8], [10, 1, 2, 77], [10, 9, 0, 1]] {
+        let frame = udp4((mac(A1), FAR), (v4(A1), far), (1, 2), b"");
+        site.refuses(A1, &frame, DropReason::NoNeighbour);
+        let all = udp4((mac(A1), MacAddress::BROADCAST), (v4(A1), far), (1, 2), b"");
+        assert!(!site.inject(A1, &all).slots().contains(&FABRIC));
+    }
+    let frame = udp6((mac(A1), FAR), (v6(A1), outside(1)), (1, 2), b"");
+    site.refuses(A1, &frame, DropReason::NoNeighbour);
     // Nobody is routed there: who is beyond has no other way back.
     let frame = udp4((mac(B1), gateway_mac(1)), (v4(B1), FAR4), (1, 2), b"");
     let seen = site.inject(B1, &frame);
@@ -567,11 +576,10 @@ fn connections_end_when_who_is_beyond_is_here() {
     assert_eq!(site.inject(A1, &on).only().tag, SEGMENT);
     // Now A2 has that address.
     site.change(|tables| tables.addresses.push((1, mapped(FAR4))));
-    let mut count = 0;
-    site.inject(A1, &segment_of(true, (1000, 443), (ACK, 101, 501)));
-    let (_, switch) = site.switch();
-    while !switch.walk(site.now, &mut Cursor::default(), 1000, &mut |_| count += 1) {}
-    assert_eq!(count, 0);
+    let frame = segment_of(true, (1000, 443), (ACK, 101, 501));
+    site.refuses(A1, &frame, DropReason::NoNeighbour);
+    let frame = segment_of(false, (443, 1000), (ACK, 501, 101));
+    refuses(&mut site, &frame, DropReason::SourceIp);
 }
 
 #[test]
@@ -602,6 +610,44 @@ fn connections_outlive_their_switch_while_who_is_beyond_is_not_here() {
 }
 
 proptest! {
+    /// Whatever an endpoint sends: an honest switch says nothing in the VLAN that the fabric
+    /// would report it for, nor as anybody but its endpoints.
+    #[test]
+    fn what_leaves_is_what_the_fabric_lets_out(
+        frame in crate::properties::frame(),
+        offload in crate::properties::offload(),
+        to in prop_oneof![
+            Just(FAR),
+            Just(MacAddress([3, 0, 0, 0, 0, 1])),
+            Just(MacAddress([1, 0, 0, 0, 0, 0])),
+            Just(MacAddress([1, 0, 0x5e, 1, 2, 3])),
+            Just(MacAddress([0x33, 0x33, 0, 0, 0, 7])),
+            Just(MacAddress::BROADCAST),
+            any::<[u8; 6]>().prop_map(MacAddress),
+        ],
+        kept in any::<bool>(),
+    ) {
+        let mut site = segment();
+        let mut frame = frame;
+        if !kept && frame.len() >= 12 {
+            frame[..6].copy_from_slice(&to.0);
+            frame[6..12].copy_from_slice(&mac(A1).0);
+        }
+        let plain = udp4((mac(A1), to), (v4(A1), [239, 1, 2, 3]), (1, 2), b"");
+        for (offload, frame) in [(offload, &frame), (RawOffload::default(), &plain)] {
+            for sent in site.inject_raw(A1, 0, offload, frame).sent {
+                if (sent.slot, sent.tag) != (FABRIC, SEGMENT) {
+                    continue;
+                }
+                let head = &sent.frame[..14];
+                prop_assert_eq!(&head[6..12], &mac(A1).0);
+                prop_assert!(matches!(head[12..14], [8, 0] | [8, 6] | [0x86, 0xdd]), "{head:x?}");
+                let group = matches!(head[..6], [0xff, 0xff, 0xff, 0xff, 0xff, 0xff] | [1, 0, 0x5e, ..] | [0x33, 0x33, ..]);
+                prop_assert!(group || head[0] & 1 == 0, "{head:x?}");
+            }
+        }
+    }
+
     /// Whatever comes: it reaches endpoints of the subnet alone, from MACs and addresses that
     /// are nobody's here.
     #[test]
