@@ -228,7 +228,14 @@ impl Asked<'_> {
                 continue;
             }
             let sources = senders.get(member).map_or(&[][..], Vec::as_slice);
-            let targets = common(self.line.destinations(), &there);
+            let mut heard = there.clone();
+            if !self.allowed {
+                // What is for a group goes there as well.
+                let groups = ["224.0.0.0/4", "255.255.255.255/32", "ff00::/8"];
+                let groups = groups.iter().filter_map(|g| g.parse::<spec::Prefix>().ok());
+                heard.extend(groups.flat_map(|group| of_prefix(&group)));
+            }
+            let targets = common(self.line.destinations(), &heard);
             let (path, lists) = ((Some(member), None), [egress.get(member), None]);
             let found = self.one(path, sources, &targets, lists, None, tables)?;
             if found.is_some() {
@@ -276,6 +283,14 @@ impl Asked<'_> {
             );
         }
         common(&all, &others(&here))
+    }
+
+    /// Whether a packet between a member and somebody who is none is on its link.
+    fn is_on_link(&self, member: Option<usize>, packet: &Tuple) -> bool {
+        let member = member.and_then(|m| self.book.view.members.get(m));
+        let there = member.map_or_else(Vec::new, |m| self.on_link(m.subnet));
+        let ends = [packet.source, packet.destination];
+        ends.iter().any(|end| crate::ranges::holds(&there, end))
     }
 
     /// All pairs of members: those with the same two tables together where that shows it,
@@ -516,6 +531,9 @@ impl Asked<'_> {
     ) -> Breach {
         let outer = match service {
             Some(agreement) => format!("the other side of agreement {}", agreement.id),
+            None if self.is_on_link(from_member.or(to_member), &packet) => {
+                "whoever is beyond its subnet".to_owned()
+            }
             None => "outside".to_owned(),
         };
         let who = |member: Option<usize>| member.map_or(outer.clone(), |m| name(self.book, m));

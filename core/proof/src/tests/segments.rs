@@ -24,7 +24,7 @@ tenants:
     outside: [{{uplink: wan0, vlan: 100, address: [192.0.2.10/24], gateway: [192.0.2.1]}}]
     policy:
       default: {{inside: deny}}
-      rules: [{{name: there, action: allow, from: {{endpoint: a}}, to: {{prefix: [10.1.1.64/26]}}, protocol: tcp, ports: [80]}}]
+      rules: [{{name: mdns, action: allow, from: {{endpoint: b}}, to: {{prefix: [224.0.0.251/32]}}, protocol: udp, ports: [5353]}}, {{name: there, action: allow, from: {{endpoint: a}}, to: {{prefix: [10.1.1.64/26]}}, protocol: tcp, ports: [80]}}]
       {reach}
   - name: blue
     subnets: [{{name: web, prefixes: [10.1.1.0/24, 'fd00:1:1::/64'], segment: {{technology: vlan, uplink: wan0, vlan: 121}}}}]
@@ -279,6 +279,15 @@ fn what_is_asked_to_reach_nobody_beyond_reaches_nobody() {
         (
             false,
             "{from: {prefix: [10.1.1.64/26]}, to: {endpoint: a}, protocol: tcp, ports: [80], allowed: yes}",
+        ),
+        // What is for a group is heard there.
+        (
+            false,
+            "{from: {endpoint: b}, to: {prefix: [224.0.0.0/4]}, allowed: no}",
+        ),
+        (
+            true,
+            "{from: {endpoint: b}, to: {prefix: [224.0.0.0/4]}, protocol: tcp, allowed: no}",
         ),
         // There is no way from another subnet.
         (
