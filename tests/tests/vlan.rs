@@ -4,7 +4,7 @@
 use e2e::frames;
 use e2e::talk::Hosts;
 use e2e::trunk::Trunk;
-use e2e::{Ended, Instance, Namespace};
+use e2e::{Ended, Instance};
 use serde_json::Value;
 use std::time::Duration;
 
