@@ -10,6 +10,7 @@ mod namespace;
 pub mod outside;
 mod stage;
 pub mod talk;
+pub mod trunk;
 pub mod virtio_user;
 
 pub use instance::{Instance, program};

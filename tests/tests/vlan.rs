@@ -4,97 +4,23 @@
 use e2e::frames;
 use e2e::outside::Page;
 use e2e::talk::Hosts;
-use e2e::{Ended, Instance, Namespace};
+use e2e::trunk::Trunk;
+use e2e::{Ended, Instance};
 use serde_json::Value;
-use std::process::Stdio;
 use std::time::Duration;
 
 const VLANS: [u16; 2] = [10, 4094];
 
-/// Takes tags off what comes by the trunk and hands it to the port of its VLAN, and back. A
-/// tag that the kernel has taken off already stands beside the frame.
-const TRUNK: &str = "
-import select, socket, struct, sys
-def opened(name):
-    s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
-    s.setsockopt(263, 8, 1)
-    s.setsockopt(263, 23, 1)
-    s.bind((name, 0))
-    return s
-trunk, ports = opened('r0'), {int(v): opened('p' + v) for v in sys.argv[1:]}
-print('on', flush=True)
-while True:
-    for s in select.select([trunk, *ports.values()], [], [])[0]:
-        frame, beside, _, _ = s.recvmsg(65536, 256)
-        if s is trunk:
-            vlan = 0
-            for level, kind, data in beside:
-                status, _, _, _, _, tci, tpid = struct.unpack('=IIIHHHH', data)
-                if status & 0x10: vlan = tci & 0xfff
-            if vlan in ports: ports[vlan].send(frame)
-        else:
-            vlan = next(v for v, p in ports.items() if p is s)
-            trunk.send(frame[:12] + struct.pack('!HH', 0x8100, vlan) + frame[12:])
-";
-
-/// An uplink's other end, and a network behind each VLAN: 192.0.2.1 in both.
-struct Far {
-    // First: it ends before what it reads goes.
-    _relay: Ended,
-    wire: Namespace,
-    trunk: Namespace,
-    behind: [Namespace; 2],
-}
-
-impl Far {
-    fn make() -> Far {
-        let wire = Namespace::make().unwrap();
-        let trunk = Namespace::make().unwrap();
-        let behind = [(); 2].map(|()| Namespace::make().unwrap());
-        for space in [&wire, &trunk] {
-            let off =
-                "sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1";
-            assert!(space.sh(off).unwrap().ok());
-        }
-        let pair = |near: &Namespace, name: &str, far: &Namespace, peer: &str| {
-            near.ip(&format!(
-                "link add {name} type veth peer name {peer} netns {}",
-                far.name
-            ))
-            .unwrap();
-            // Plain frames between them: the relay knows of nothing else.
-            for (at, name) in [(near, name), (far, peer)] {
-                at.ip(&format!("link set {name} up")).unwrap();
-                let off = format!("ethtool -K {name} tx off tso off gso off txvlan off");
-                assert!(at.sh(&off).unwrap().ok());
-            }
-        };
-        pair(&wire, "up0", &trunk, "r0");
-        for (vlan, net) in VLANS.iter().zip(&behind) {
-            pair(&trunk, &format!("p{vlan}"), net, "n0");
-            for line in [
-                "addr add 192.0.2.1/24 dev n0",
-                "addr add 2001:db8::1/64 dev n0 nodad",
-                "route add 10.9.0.0/24 via 192.0.2.10",
-                "route add fd00:9::/64 via 2001:db8::10",
-            ] {
-                net.ip(line).unwrap();
-            }
-        }
-        let words = VLANS.map(|vlan| vlan.to_string()).join(" ");
-        let mut command = trunk.command(&format!("exec python3 -c \"$TRUNK\" {words}"));
-        let relay = command.env("TRUNK", TRUNK).stdout(Stdio::null()).spawn();
-        Far {
-            _relay: Ended(relay.unwrap()),
-            wire,
-            trunk,
-            behind,
-        }
-    }
-}
+/// Behind each VLAN 192.0.2.1, with a way to whom it serves.
+const BEHIND: [&str; 4] = [
+    "addr add 192.0.2.1/24 dev n0",
+    "addr add 2001:db8::1/64 dev n0 nodad",
+    "route add 10.9.0.0/24 via 192.0.2.10",
+    "route add fd00:9::/64 via 2001:db8::10",
+];
 
 /// Red and blue have the same addresses, inside and outside, each in its own VLAN.
-fn hosts(far: &Far, driver: &str, placement: &str) -> Hosts {
+fn hosts(far: &Trunk, driver: &str, placement: &str) -> Hosts {
     let mut spec = format!(
         "version: 1\nuplinks: [{{ name: wan, interface: up0, namespace: {}, driver: {driver} }}]\ntenants:\n",
         far.wire.name
@@ -134,7 +60,7 @@ fn no_entry(instance: &Instance) -> u64 {
 }
 
 /// Each tenant and the network behind its VLAN talk, and are who they are.
-fn talk(instance: &Instance, far: &Far, hosts: &Hosts) {
+fn talk(instance: &Instance, far: &Trunk, hosts: &Hosts) {
     let mut servers = Vec::new();
     let mut pages = Vec::new();
     for (net, vlan) in far.behind.iter().zip(VLANS) {
@@ -162,7 +88,7 @@ fn talk(instance: &Instance, far: &Far, hosts: &Hosts) {
 
 #[test]
 fn a_vlan_is_its_tenants_alone() {
-    let far = Far::make();
+    let far = Trunk::make(&VLANS, &BEHIND);
     let hosts = hosts(&far, "af_packet", "weight: 1");
     let instance = Instance::start().unwrap();
     instance.apply(&hosts.spec).unwrap();
@@ -211,7 +137,7 @@ fn a_vlan_is_its_tenants_alone() {
 
 #[test]
 fn vlans_of_an_uplink_by_af_xdp_are_the_same() {
-    let far = Far::make();
+    let far = Trunk::make(&VLANS, &BEHIND);
     let hosts = hosts(&far, "xdp", "weight: 1");
     let instance = Instance::start().unwrap();
     instance.apply(&hosts.spec).unwrap();
@@ -224,7 +150,7 @@ fn vlans_of_an_uplink_by_af_xdp_are_the_same() {
 
 #[test]
 fn a_taken_over_switch_speaks_in_no_vlan_but_its_own() {
-    let far = Far::make();
+    let far = Trunk::make(&VLANS, &BEHIND);
     let heard = std::env::temp_dir().join(format!("{}.pcapng", far.trunk.name));
     let line = format!("exec tshark -q -i r0 -w {} 2>/dev/null", heard.display());
     let mut ear = Ended(far.trunk.command(&line).spawn().unwrap());

@@ -7,6 +7,9 @@ use image::rules::DEFAULT_RULE;
 use spec::Span;
 use std::collections::{BTreeMap, HashMap};
 
+/// How the name begins of who is beyond a subnet, in its VLAN.
+pub const SEGMENT: &str = "segment (";
+
 /// Names of one world.
 #[derive(Default)]
 pub struct Names {
@@ -75,6 +78,10 @@ impl Names {
                 names
                     .tags
                     .insert(attachment.tag, format!("outside ({uplink})"));
+            }
+            for (subnet, segment) in &own.segments {
+                let name = format!("{SEGMENT}{subnet})");
+                names.tags.insert(segment.tag, name);
             }
         }
         for agreement in &intent.agreements {

@@ -5,7 +5,7 @@ use crate::steps::{Image, Key, Object, Step};
 use crate::supervisor::Refusal;
 use ::image::{Aligned, MappedCompartment, MappedFabric};
 use api::{
-    Aside, Compartment, Endpoint, Fault, Finding, Limit, Needs, Tenant, Uplink, Where, Whose,
+    Aside, Compartment, Endpoint, Fault, Finding, Limit, Needs, Tenant, Uplink, Vlan, Where, Whose,
 };
 use command::message::ErrorCode;
 use command::verbs::{ENDPOINT_FIFO, ENDPOINT_VETH, ENDPOINT_VHOST, FABRIC};
@@ -348,6 +348,7 @@ impl World {
                 number: body.uplink,
                 interface: body.interface.as_str().into(),
                 slot: body.slot,
+                vlans: vlans(intent, body.uplink),
                 ..Uplink::default()
             });
         }
@@ -594,4 +595,26 @@ pub fn now() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
+}
+
+/// The VLANs of an uplink, and whose each is.
+fn vlans(intent: &Intent, uplink: u32) -> Vec<Vlan> {
+    let mut all = Vec::new();
+    for compartment in intent.compartments.values() {
+        let outside = compartment.attachments.iter();
+        let outside = outside.filter(|way| way.uplink == uplink && way.vlan != 0);
+        all.extend(outside.map(|way| Vlan {
+            vlan: way.vlan,
+            tenant: way.tenant.clone(),
+            subnet: String::new(),
+        }));
+        let segments = compartment.segments.iter().filter(|s| s.uplink == uplink);
+        all.extend(segments.map(|segment| Vlan {
+            vlan: segment.vlan,
+            tenant: segment.tenant.clone(),
+            subnet: segment.subnet.clone(),
+        }));
+    }
+    all.sort_by_key(|vlan| vlan.vlan);
+    all
 }

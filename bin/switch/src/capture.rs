@@ -310,12 +310,14 @@ impl Capture {
     }
 }
 
-/// The tags of uplinks, of what is routed from tenant to tenant, and of services that are
+/// The tags of uplinks, of segments, of what is routed from tenant to tenant, and of services that are
 /// used here. What comes by one that the image does not know is another's.
 fn own(image: &CompartmentImage<'_>) -> Vec<u16> {
     let agreed = image.crossings().iter();
     let agreed = agreed.filter(|one| one.is_routed() || one.role != CROSSING_OFFERER);
     let outside = image.attachments().iter().map(|one| one.tag);
+    let segments = image.subnets().iter().map(|one| one.segment);
+    let outside = outside.chain(segments.filter(|tag| *tag != 0));
     let mut all: Vec<u16> = agreed.map(|one| one.tag).chain(outside).collect();
     all.sort_unstable();
     all

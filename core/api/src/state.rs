@@ -216,8 +216,22 @@ pub struct Uplink {
     pub slot: u32,
     /// How frames are read and written there, and why not otherwise; empty = it is not open.
     pub how: String,
+    /// Its VLANs, in order, and whose each is.
+    pub vlans: Vec<Vlan>,
     /// Totals as the fabric counts them.
     pub counters: EndpointRates,
+}
+
+/// A VLAN of an uplink.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Vlan {
+    /// Its number, 1 to 4094.
+    pub vlan: u16,
+    /// Whose it is.
+    pub tenant: String,
+    /// The subnet that goes on in it; empty = the tenant's way outside is in it.
+    pub subnet: String,
 }
 
 /// An answer to "why does this endpoint not work (or: is it all right)?".

@@ -3,14 +3,15 @@
 //! The key is (ingress slot, tag, destination MAC). The ingress is where the frame
 //! came from, which nobody can forge; so a channel reaches only what the image
 //! names for it, whatever it writes. Toward an uplink one of the channel's own
-//! templates must match besides. Nothing is parsed: the first 80 bytes are compared
-//! at fixed places, in a private copy, and that copy is what is sent on.
+//! templates must match besides, or for a segment the source's MAC be one that the
+//! segment's own frames come to by this channel. Nothing is parsed: the first 80 bytes are
+//! compared at fixed places, in a private copy, and that copy is what is sent on.
 
 use guard::guard;
 use image::FabricImage;
 use image::fabric::{
-    CHANNEL_COMPARTMENT, CHANNEL_UPLINK, Channel, FORWARD_GROUP, FORWARD_UNICAST, GroupMember,
-    TEMPLATE_BYTES, Template,
+    CHANNEL_COMPARTMENT, CHANNEL_UPLINK, Channel, FORWARD_GROUP, FORWARD_SEGMENT, FORWARD_UNICAST,
+    Forward, GroupMember, TEMPLATE_BYTES, Template,
 };
 use telemetry::drops::DropReason;
 use wire::RawOffload;
@@ -72,6 +73,7 @@ pub fn decide<'a>(image: &FabricImage<'a>, ingress: u32, frame: &Frame) -> Decis
     };
     let entry = match image.forward(key, frame.tag, mac) {
         None if !is_group => image.default(key, frame.tag),
+        None => image.every_group(key, frame.tag),
         entry => entry,
     };
     let (Some(entry), Some(channel)) = (entry, image.channel(ingress)) else {
@@ -79,6 +81,13 @@ pub fn decide<'a>(image: &FabricImage<'a>, ingress: u32, frame: &Frame) -> Decis
     };
     match entry.kind {
         FORWARD_UNICAST => match judge(image, channel, entry.target, frame) {
+            Ok(()) => Decision::Unicast {
+                slot: entry.target,
+                tag: entry.out_tag,
+            },
+            Err(reason) => Decision::Drop(reason),
+        },
+        FORWARD_SEGMENT => match judge_segment(image, entry, frame) {
             Ok(()) => Decision::Unicast {
                 slot: entry.target,
                 tag: entry.out_tag,
@@ -150,6 +159,39 @@ fn judge(
         (compared, looked) = (template.len.into(), template.reach().into());
     }
     judge_offload(&frame.offload, frame.len, compared, looked)
+}
+
+/// A compartment's frame toward a segment: a station of its own, and ARP or IP, so that no
+/// tag stands in it, and nothing that bridges say to each other. One look-up, however many
+/// stations there are.
+#[inline]
+fn judge_segment(
+    image: &FabricImage<'_>,
+    entry: &Forward,
+    frame: &Frame,
+) -> Result<(), DropReason> {
+    let [a, b, c, d, e, f, rest @ ..] = &frame.head;
+    let Some((source, [high, low, ..])) = rest.split_first_chunk::<6>() else {
+        return Err(DropReason::FabricSource);
+    };
+    let spoken = matches!([*high, *low], [8, 0] | [8, 6] | [0x86, 0xdd]);
+    let heard = match [*a, *b, *c, *d, *e, *f] {
+        [0xff, 0xff, 0xff, 0xff, 0xff, 0xff] | [1, 0, 0x5e, ..] | [0x33, 0x33, ..] => true,
+        [first, ..] => first & 1 == 0,
+    };
+    if !(spoken && heard) && guard!("fabric-segment-words") {
+        return Err(DropReason::FabricSource);
+    }
+    let comes = image.forward(entry.target, entry.out_tag, *source);
+    let own = comes.is_some_and(|back| {
+        (back.kind, back.target, back.out_tag) == (FORWARD_UNICAST, entry.ingress, entry.tag)
+    });
+    let [first, ..] = source;
+    // An honest switch may know of an endpoint a moment before this table does: no lie.
+    if !(own && first & 1 == 0) && guard!("fabric-segment-source") {
+        return Err(DropReason::FabricNoEntry);
+    }
+    judge_offload(&frame.offload, frame.len, ETHERNET, ETHERNET)
 }
 
 /// Whether the frame has what the template demands, and nothing that it excepts.

@@ -4,3 +4,4 @@ mod allocations;
 mod bench;
 mod fairness;
 mod forwarding;
+mod segment;

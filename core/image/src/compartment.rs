@@ -135,8 +135,10 @@ record! {
         pub flags: u16,
         /// DHCP lease time, seconds.
         pub lease_s: u32,
+        /// Host-local fabric tag by which it goes on beyond this host; 0 = it does not.
+        pub segment: u16,
         /// Zero.
-        pub reserved: u32,
+        pub reserved: u16,
     }
 }
 /// [`Subnet::flags`]: answer DHCPv4.

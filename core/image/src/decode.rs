@@ -126,7 +126,11 @@ impl fmt::Display for CompartmentImage<'_> {
                 write!(f, " {prefix}/{} gateway {gateway}", subnet.prefix6_len)?;
             }
             let (mac, mtu) = (Mac(subnet.gateway_mac), subnet.mtu);
-            writeln!(f, " {mac} mtu {mtu} flags {:#x}", subnet.flags)?;
+            write!(f, " {mac} mtu {mtu} flags {:#x}", subnet.flags)?;
+            match subnet.segment {
+                0 => writeln!(f)?,
+                tag => writeln!(f, " segment tag {tag}")?,
+            }
             let members = self.members_of(index).iter().map(|m| m.endpoint);
             writeln!(f, "  members {:?}", members.collect::<Vec<_>>())?;
         }
@@ -321,10 +325,16 @@ impl fmt::Display for FabricImage<'_> {
             write!(f, "from slot {ingress} tag {tag} to ")?;
             match entry.mac {
                 [0, 0, 0, 0, 0, 0] => write!(f, "any other station")?,
+                EVERY_GROUP => write!(f, "any other group")?,
                 mac => write!(f, "{}", Mac(mac))?,
             }
-            if entry.kind == FORWARD_UNICAST {
-                writeln!(f, ": slot {target} tag {out_tag}")?;
+            let alone = match entry.kind {
+                FORWARD_UNICAST => "",
+                FORWARD_SEGMENT => " of its segment",
+                _ => "group",
+            };
+            if alone != "group" {
+                writeln!(f, ": slot {target} tag {out_tag}{alone}")?;
                 continue;
             }
             write!(f, ": group {target}:")?;

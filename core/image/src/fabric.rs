@@ -39,7 +39,8 @@ pub const CHANNEL_UPLINK: u32 = 2;
 record! {
     /// Hash slot: (ingress slot, tag, destination MAC) to where it goes. On an uplink the
     /// tag is the VLAN of a frame, which is put on and taken off there; 0 = it has no tag.
-    /// A zero MAC is the entry for every other unicast MAC of that (ingress, tag).
+    /// A zero MAC is the entry for every other unicast MAC of that (ingress, tag),
+    /// [`EVERY_GROUP`] that for every other group.
     /// Empty when `kind` is 0.
     pub struct Forward {
         /// Ingress slot.
@@ -60,6 +61,13 @@ record! {
 pub const FORWARD_UNICAST: u16 = 1;
 /// To each member of a group but the ingress.
 pub const FORWARD_GROUP: u16 = 2;
+/// From a compartment to one uplink as part of a segment: by no template, but only from
+/// MACs for which what comes from there with that tag on egress comes to this very
+/// (ingress, tag), and only ARP and IP.
+pub const FORWARD_SEGMENT: u16 = 3;
+/// The MAC that stands for every group without an entry of its own. Nobody's: of an
+/// identifier (00-00-00) whose groups are not used.
+pub const EVERY_GROUP: [u8; 6] = [1, 0, 0, 0, 0, 0];
 
 record! {
     /// A group of channels.

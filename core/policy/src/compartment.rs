@@ -6,7 +6,7 @@ mod outside;
 use crate::CompileError;
 use crate::agreements::Agreement;
 use crate::ids::{EndpointIds, Ids, TenantIds};
-use crate::intent::{AttachmentIntent, CompartmentIntent, Image, PortIntent};
+use crate::intent::{AttachmentIntent, CompartmentIntent, Image, PortIntent, SegmentIntent};
 use crate::mac::made;
 use crate::routes::Prefixes;
 use crate::rules::{self, Member, Tables};
@@ -56,6 +56,7 @@ pub(crate) fn compile(
         },
         ports: BTreeMap::new(),
         attachments: Vec::new(),
+        segments: Vec::new(),
         rules: Tables::default(),
         agreements: &agreements,
         errors: Vec::new(),
@@ -69,6 +70,7 @@ pub(crate) fn compile(
         tables,
         ports,
         attachments,
+        segments,
         rules,
         mut errors,
         ..
@@ -117,6 +119,7 @@ pub(crate) fn compile(
         min_bytes: sum(Tenant::guarantee_bits) / 8,
         ports,
         attachments,
+        segments,
         tables: rules.list,
         agreements,
         image,
@@ -186,6 +189,7 @@ struct Work<'a> {
     tables: CompartmentTables,
     ports: BTreeMap<u32, PortIntent>,
     attachments: Vec<AttachmentIntent>,
+    segments: Vec<SegmentIntent>,
     rules: Tables,
     /// Those of this compartment.
     agreements: &'a [Agreement],
@@ -230,7 +234,9 @@ impl Work<'_> {
                 subnet,
                 gateway_mac,
             };
-            self.tables.subnets.push(subnet_record(index, id, &placed));
+            let segment = self.segment(tenant, subnet, ids);
+            let record = subnet_record(index, id, &placed);
+            self.tables.subnets.push(SubnetRecord { segment, ..record });
             subnets.insert(subnet.name.as_str(), placed);
         }
 
@@ -257,6 +263,13 @@ impl Work<'_> {
                 |m| m.value.0,
             );
             let at = self.endpoint(tenant, endpoint, ids, placed, mac);
+            let of = (&tenant.name.value, &endpoint.subnet.value);
+            let segment = self.segments.iter_mut().rev();
+            let mut segment =
+                segment.filter(|s| (&*s.tenant, &*s.subnet) == (of.0.as_str(), of.1.as_str()));
+            if let Some(segment) = segment.next() {
+                segment.stations.push(mac);
+            }
             endpoints.insert(endpoint.name.as_str(), (at, placed.index));
             for address in addresses(endpoint, ids) {
                 if own.insert((placed.index, mapped(address))) {
@@ -303,6 +316,28 @@ impl Work<'_> {
         }
         self.routes(tenant, index, &subnets, &endpoints);
         self.judge(tenant, &members, &slots);
+    }
+
+    /// The tag of a subnet that goes on beyond the host, which is noted; 0 = it does not.
+    fn segment(&mut self, tenant: &Tenant, subnet: &Subnet, ids: &TenantIds) -> u16 {
+        let Some(segment) = subnet.vlan() else {
+            return 0;
+        };
+        let (Some(own), Some(uplink)) = (
+            ids.segments.get(subnet.name.as_str()),
+            self.ids.uplinks.get(segment.uplink.as_str()),
+        ) else {
+            return 0;
+        };
+        self.segments.push(SegmentIntent {
+            tenant: tenant.name.to_string(),
+            subnet: subnet.name.to_string(),
+            uplink: uplink.number,
+            tag: own.tag,
+            vlan: segment.vlan.value as u16,
+            stations: Vec::new(),
+        });
+        own.tag
     }
 
     /// The rule tables of a tenant's endpoints, which are in these slots.

@@ -6,7 +6,7 @@ use crate::ids::Ids;
 use crate::intent::{CompartmentIntent, Intent, PortIntent};
 use crate::rules;
 use core::net::{IpAddr, Ipv4Addr};
-use image::compartment::{ROUTE_OUTSIDE, ROUTE_VIA};
+use image::compartment::{ROUTE_OUTSIDE, ROUTE_SUBNET, ROUTE_VIA};
 use image::rules::{Action, DEFAULT_RULE, RuleTable};
 use image::{Aligned, CompartmentImage};
 use spec::{Prefix, Protocol, Span, Spec, Tenant, mapped};
@@ -473,7 +473,8 @@ fn named(by: &'static str, name: &str, place: Option<(String, u32, u32)>) -> Dec
 }
 
 /// Whether the tables lead from an endpoint to an address that is no endpoint's nor a
-/// service's, or from there to it: behind a router, outside, the gateway, or a group.
+/// service's, or from there to it: behind a router, outside, beyond its subnet in a VLAN,
+/// the gateway, or a group.
 fn leads((compartment, port): Placed<'_>, address: IpAddr) -> bool {
     let memory = Aligned::copy_of(&compartment.image.bytes);
     let Ok(image) = CompartmentImage::map(memory.as_ref()) else {
@@ -489,7 +490,13 @@ fn leads((compartment, port): Placed<'_>, address: IpAddr) -> bool {
         IpAddr::V6(address) => subnet.gateway6 == address.octets(),
     };
     let route = image.route(subnet.tenant, mapped(address));
-    of_all || gateway || route.is_some_and(|r| matches!(r.kind, ROUTE_VIA | ROUTE_OUTSIDE))
+    let own = endpoint.map(|e| e.subnet);
+    let beyond = subnet.segment != 0
+        && route.is_some_and(|r| r.kind == ROUTE_SUBNET && Some(r.subnet) == own);
+    beyond
+        || of_all
+        || gateway
+        || route.is_some_and(|r| matches!(r.kind, ROUTE_VIA | ROUTE_OUTSIDE))
 }
 
 fn way(a: IpAddr, b: IpAddr, verdicts: Vec<Verdict>, service: Option<Service>) -> Way {

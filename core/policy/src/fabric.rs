@@ -5,13 +5,13 @@
 
 use crate::agreements::Agreement;
 use crate::ids::Ids;
-use crate::intent::{AttachmentIntent, CompartmentIntent, Image, UplinkIntent};
+use crate::intent::{AttachmentIntent, CompartmentIntent, Image, SegmentIntent, UplinkIntent};
 use command::Name;
 use command::verbs::{CreateUplink, DRIVER_AF_PACKET, DRIVER_AUTO, DRIVER_XDP};
 use guard::guard;
 use image::fabric::{
-    BOUNDS, Bound, CHANNEL_COMPARTMENT, CHANNEL_UPLINK, Channel, FORWARD_GROUP, FORWARD_UNICAST,
-    Forward, GroupMember, TEMPLATE_BYTES, Template,
+    BOUNDS, Bound, CHANNEL_COMPARTMENT, CHANNEL_UPLINK, Channel, EVERY_GROUP, FORWARD_GROUP,
+    FORWARD_SEGMENT, FORWARD_UNICAST, Forward, GroupMember, TEMPLATE_BYTES, Template,
 };
 use image::{BuildError, FabricTables};
 use spec::{Prefix, Spec};
@@ -100,6 +100,18 @@ pub(crate) fn compile(
             }
         }
     }
+    for compartment in compartments.values() {
+        for segment in &compartment.segments {
+            if let Some(uplink) = uplinks.get(&segment.uplink) {
+                joined(
+                    &mut tables,
+                    compartment.create.id,
+                    uplink.create.slot,
+                    segment,
+                );
+            }
+        }
+    }
     for uplink in uplinks.values() {
         tables.channels.push(Channel {
             id: uplink.create.uplink,
@@ -142,6 +154,30 @@ pub(crate) fn compile(
 
 /// A MAC of all zeros stands for every other station.
 const EVERY_STATION: [u8; 6] = [0; 6];
+
+/// A subnet and its VLAN: out goes what is for any station or group, in comes what is for
+/// its endpoints' MACs, by which the fabric knows who may speak there as well, and what is
+/// for any group.
+fn joined(tables: &mut FabricTables, slot: u32, uplink: u32, segment: &SegmentIntent) {
+    let out = [EVERY_STATION, EVERY_GROUP].map(|mac| Forward {
+        ingress: slot,
+        tag: segment.tag,
+        mac,
+        target: uplink,
+        out_tag: segment.vlan,
+        kind: FORWARD_SEGMENT,
+    });
+    let stations = segment.stations.iter().copied();
+    let back = stations.chain([EVERY_GROUP]).map(|mac| Forward {
+        ingress: uplink,
+        tag: segment.vlan,
+        mac,
+        target: slot,
+        out_tag: segment.tag,
+        kind: FORWARD_UNICAST,
+    });
+    tables.forwards.extend(out.into_iter().chain(back));
+}
 
 /// Toward the uplink: every station, and the groups that neighbour discovery needs, in the
 /// attachment's VLAN alone.

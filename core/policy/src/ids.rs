@@ -45,6 +45,8 @@ pub struct TenantIds {
     pub endpoints: BTreeMap<String, EndpointIds>,
     /// By uplink.
     pub attachments: BTreeMap<String, AttachmentIds>,
+    /// Of subnets that go on beyond the host, by name.
+    pub segments: BTreeMap<String, SegmentIds>,
     /// Host-wide rule numbers by the names of rules, from 1.
     pub rules: BTreeMap<String, u32>,
     /// Rule numbers, of the same space, that offers stand for.
@@ -114,6 +116,17 @@ pub struct AttachmentIds {
     pub blocks: BTreeMap<String, u32>,
 }
 
+/// A segment's numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SegmentIds {
+    /// Host-local tag on the fabric, of one space with the attachments'.
+    pub tag: u16,
+    /// What the tag stood for: the compartment, the uplink and the VLAN. See
+    /// [`AttachmentIds::meaning`].
+    pub meaning: u64,
+}
+
 impl Ids {
     /// The numbers for a spec: those of `before` for what goes on, new ones for the rest.
     pub fn assign(spec: &Spec, before: &Ids) -> Ids {
@@ -128,11 +141,16 @@ impl Ids {
         ids.guardrails = kept_or_next(rails, Some(&before.guardrails), &mut ids.next_rule);
         ids.fabric_slots(spec, before);
         ids.tenant_ids(spec, before);
+        let of_tenant = |t: &TenantIds| -> Vec<u16> {
+            let attachments = t.attachments.values().map(|a| a.tag);
+            attachments
+                .chain(t.segments.values().map(|s| s.tag))
+                .collect()
+        };
         let mut tags: BTreeSet<u16> = before
             .tenants
             .values()
-            .flat_map(|t| t.attachments.values())
-            .map(|a| a.tag)
+            .flat_map(of_tenant)
             .chain(before.agreements.values().flat_map(|a| [a.tag, a.back]))
             .collect();
         let mut cursor = 1;
@@ -185,6 +203,22 @@ impl Ids {
                     blocks,
                 };
                 new.attachments.insert(name.to_owned(), made);
+            }
+            for subnet in &tenant.subnets {
+                let Some(segment) = subnet.vlan() else {
+                    continue;
+                };
+                let name = subnet.name.as_str();
+                let meaning = short_hash(&[
+                    tenant.compartment(),
+                    segment.uplink.to_string(),
+                    segment.vlan.value.to_string(),
+                ]);
+                let was = old.and_then(|o| o.segments.get(name));
+                let kept = was.filter(|s| s.meaning == meaning || !guard!("segment-tag-meaning"));
+                let tag = kept.map_or_else(|| free(&mut tags, &mut cursor), |s| s.tag);
+                let made = SegmentIds { tag, meaning };
+                new.segments.insert(name.to_owned(), made);
             }
             let rules = tenant.policy.iter().flat_map(|p| &p.rules);
             let names = rules.map(|r| r.name.as_str());

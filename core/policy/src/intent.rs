@@ -82,6 +82,8 @@ pub struct CompartmentIntent {
     pub ports: BTreeMap<u32, PortIntent>,
     /// Its places on uplinks.
     pub attachments: Vec<AttachmentIntent>,
+    /// Its subnets that go on beyond the host.
+    pub segments: Vec<SegmentIntent>,
     /// Its rule tables, which its ports name by their place.
     pub tables: Vec<RuleTable>,
     /// The live agreements that one of its tenants has, by id.
@@ -146,6 +148,23 @@ pub struct AttachmentIntent {
     /// Which endpoint has which block of them, by number: block `n` begins at port
     /// `FIRST_NAT_PORT + n * nat_ports`.
     pub nat: Vec<NatBlock>,
+}
+
+/// A subnet that goes on in a VLAN, as the fabric knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentIntent {
+    /// Its tenant.
+    pub tenant: String,
+    /// Its name.
+    pub subnet: String,
+    /// Uplink number.
+    pub uplink: u32,
+    /// Tag between its compartment and the fabric.
+    pub tag: u16,
+    /// The uplink's VLAN.
+    pub vlan: u16,
+    /// The MACs of its endpoints.
+    pub stations: Vec<[u8; 6]>,
 }
 
 /// An endpoint's block of ports behind an IPv4 address outside.

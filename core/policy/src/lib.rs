@@ -29,10 +29,11 @@ pub use explain::{
     Answer, Decided, Peer, Question, Service, Side, Unclear, Verdict, Way, decided, explain,
 };
 pub use ids::{
-    AgreementIds, AttachmentIds, CompartmentIds, EndpointIds, Ids, TenantIds, UplinkIds,
+    AgreementIds, AttachmentIds, CompartmentIds, EndpointIds, Ids, SegmentIds, TenantIds, UplinkIds,
 };
 pub use intent::{
-    AttachmentIntent, CompartmentIntent, Image, Intent, NatBlock, PortIntent, UplinkIntent,
+    AttachmentIntent, CompartmentIntent, Image, Intent, NatBlock, PortIntent, SegmentIntent,
+    UplinkIntent,
 };
 pub use needs::{Needs, needs};
 pub use rules::MAX_BOXES;

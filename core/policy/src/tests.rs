@@ -7,6 +7,7 @@ mod interpret;
 mod numbers;
 mod routed;
 mod rules;
+mod segments;
 
 use crate::{Ids, Intent, compile};
 use image::compartment::{ROUTE_OUTSIDE, ROUTE_SUBNET, ROUTE_UNREACHABLE, ROUTE_VIA};
@@ -84,6 +85,7 @@ fn every_example_compiles() {
         "policy.yaml",
         "agreement.yaml",
         "routed.yaml",
+        "segment.yaml",
         "reference.yaml",
     ] {
         let (_, intent) = intent(&example(name));

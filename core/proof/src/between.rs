@@ -3,7 +3,7 @@
 
 use crate::breach::{Breach, Class};
 use crate::crossings::{agreed, users};
-use crate::intend::{Agreement, Attachment, Host};
+use crate::intend::{Agreement, Attachment, Host, Segment};
 use crate::showing::{first, somebody};
 use crate::templates::{STATION, forged, link, packet};
 use crate::uplinks::{self, demands};
@@ -12,8 +12,8 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use guard::guard;
 use image::FabricImage;
 use image::fabric::{
-    CHANNEL_COMPARTMENT, CHANNEL_UPLINK, FORWARD_GROUP, FORWARD_UNICAST, Forward, GroupMember,
-    Template,
+    CHANNEL_COMPARTMENT, CHANNEL_UPLINK, EVERY_GROUP, FORWARD_GROUP, FORWARD_SEGMENT,
+    FORWARD_UNICAST, Forward, GroupMember, Template,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use wire::{MacAddress, Tuple};
@@ -21,12 +21,25 @@ use wire::{MacAddress, Tuple};
 /// That no tag is two things'.
 pub(crate) fn tags(host: &Host<'_>, breaches: &mut Vec<Breach>) {
     let attachments = host.attachments.iter().map(|a| a.tag);
-    let all = attachments.chain(host.agreements.iter().flat_map(Agreement::tags));
+    let segments = host.segments.iter().map(|s| s.tag);
+    let all = attachments
+        .chain(segments)
+        .chain(host.agreements.iter().flat_map(Agreement::tags));
     let mut seen = BTreeSet::new();
     for tag in all {
         if (tag == 0 || !seen.insert(tag)) && guard!("proof-tag-shared") {
             let what = format!("the tag {tag} stands for two things");
             breaches.push(Breach::new(Class::WrongTag, 0, what));
+        }
+    }
+    let attachments = host.attachments.iter().filter(|a| a.vlan != 0);
+    let attachments = attachments.map(|a| (a.uplink_slot, a.vlan));
+    let segments = host.segments.iter().map(|s| (s.uplink_slot, s.vlan));
+    let mut seen = BTreeSet::new();
+    for (uplink, vlan) in attachments.chain(segments) {
+        if !seen.insert((uplink, vlan)) && guard!("proof-vlan-shared") {
+            let what = format!("VLAN {vlan} of the uplink in slot {uplink} stands for two things");
+            breaches.push(Breach::new(Class::FabricEntry, 0, what));
         }
     }
 }
@@ -110,11 +123,49 @@ impl Fabric<'_> {
         all.find(|a| a.slot == slot && a.tag == tag && a.uplink_slot == uplink)
     }
 
+    fn segment(&self, slot: u32, tag: u16, uplink: u32) -> Option<&Segment> {
+        let mut all = self.host.segments.iter();
+        all.find(|s| s.slot == slot && s.tag == tag && s.uplink_slot == uplink)
+    }
+
+    /// A segment's entry. Who may speak is said by what comes in: the fabric lets out only
+    /// what is from a MAC for which it has an entry back to that very place.
+    fn of_segment(
+        own: &Segment,
+        outward: bool,
+        entry: &Forward,
+        member: &GroupMember,
+    ) -> Result<(), Wrong> {
+        let wrong = |why| Err((Class::FabricEntry, why));
+        let (kind, vlan) = match outward {
+            true => (FORWARD_SEGMENT, member.out_tag),
+            false => (FORWARD_UNICAST, entry.tag),
+        };
+        if entry.kind != kind && guard!("proof-segment-kind") {
+            return wrong("it is no entry of a segment");
+        }
+        if vlan != own.vlan && guard!("proof-segment-vlan") {
+            return wrong("it is of a VLAN that is not its own");
+        }
+        let known = match entry.mac {
+            EVERY_GROUP => true,
+            [0, 0, 0, 0, 0, 0] => outward,
+            mac => !outward && own.stations.contains(&mac),
+        };
+        if !known && guard!("proof-segment-mac") {
+            return wrong("the MAC is another's");
+        }
+        Ok(())
+    }
+
     fn holds(&self, entry: &Forward, member: &GroupMember) -> Result<(), Wrong> {
         let kind = |slot: u32| self.kinds.get(&slot).copied();
         let station = entry.mac.first().is_some_and(|first| first & 1 == 0);
         match (kind(entry.ingress), kind(member.slot)) {
             (Some(CHANNEL_COMPARTMENT), Some(CHANNEL_UPLINK)) => {
+                if let Some(own) = self.segment(entry.ingress, entry.tag, member.slot) {
+                    return Self::of_segment(own, true, entry, member);
+                }
                 let own = self.attachment(entry.ingress, entry.tag, member.slot);
                 if own.is_none() && guard!("proof-uplink-tag") {
                     return Err((Class::FabricEntry, "the tag is no attachment of it there"));
@@ -135,12 +186,16 @@ impl Fabric<'_> {
                 Ok(())
             }
             (Some(CHANNEL_UPLINK), Some(CHANNEL_COMPARTMENT)) => {
+                if let Some(own) = self.segment(member.slot, member.out_tag, entry.ingress) {
+                    return Self::of_segment(own, false, entry, member);
+                }
                 let Some(own) = self.attachment(member.slot, member.out_tag, entry.ingress) else {
                     return Err((Class::FabricEntry, "the tag is no attachment of it there"));
                 };
                 let own_mac = match entry.kind {
                     FORWARD_UNICAST => station && entry.mac == own.mac,
-                    _ => uplinks::groups(own).contains(&entry.mac),
+                    FORWARD_GROUP => uplinks::groups(own).contains(&entry.mac),
+                    _ => false,
                 };
                 if !own_mac && guard!("proof-uplink-mac") {
                     return Err((Class::FabricEntry, "the MAC is another's"));
@@ -223,6 +278,9 @@ impl Fabric<'_> {
         let channel = channel.ok_or("no channel is in the slot that it would come from")?;
         if channel.kind == CHANNEL_UPLINK && entry.tag != 0 {
             return Err("it takes a frame of that VLAN, which is not shown");
+        }
+        if entry.kind == FORWARD_SEGMENT {
+            return Err("who may speak by it is said by other entries, and is not shown");
         }
         if entry.kind == FORWARD_GROUP && member.slot == entry.ingress {
             return Err("nothing goes back to its sender by a group");

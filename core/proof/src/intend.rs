@@ -19,6 +19,7 @@ pub(crate) struct Host<'a> {
     pub numbers: &'a Numbers,
     pub agreements: Vec<Agreement>,
     pub attachments: Vec<Attachment>,
+    pub segments: Vec<Segment>,
     /// Tenants by place in the spec, of each compartment by its slot.
     pub compartments: BTreeMap<u32, Vec<usize>>,
     /// Fuel that is left for what tenants ask for in documents of their own, all together.
@@ -155,6 +156,20 @@ pub(crate) struct Attachment {
     pub sources: Vec<Prefix>,
 }
 
+/// A subnet that goes on in a VLAN of an uplink.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Segment {
+    /// The fabric's slot of the compartment, and of the uplink.
+    pub slot: u32,
+    pub uplink_slot: u32,
+    pub tag: u16,
+    pub vlan: u16,
+    /// Host-wide id of the subnet.
+    pub subnet: u32,
+    /// The MACs of its endpoints.
+    pub stations: BTreeSet<[u8; 6]>,
+}
+
 /// A tenant with its parts.
 pub(crate) struct View<'a> {
     pub tenant: &'a Tenant,
@@ -194,6 +209,7 @@ impl<'a> Host<'a> {
             numbers,
             agreements: Vec::new(),
             attachments: Vec::new(),
+            segments: Vec::new(),
             compartments: BTreeMap::new(),
             own_fuel: Cell::new(OWN_FUEL),
             looked: Cell::new(Looked::All),
@@ -204,6 +220,7 @@ impl<'a> Host<'a> {
         }
         host.live(now)?;
         host.outside()?;
+        host.beyond()?;
         Ok(host)
     }
 
@@ -343,6 +360,43 @@ impl<'a> Host<'a> {
             }
         }
         Ok(())
+    }
+
+    fn beyond(&mut self) -> Result<(), Unknown> {
+        for (at, tenant) in self.spec.tenants.iter().enumerate() {
+            if tenant.subnets.iter().all(|subnet| subnet.vlan().is_none()) {
+                continue;
+            }
+            let (slot, of) = (self.slot(tenant)?, self.of(tenant)?);
+            let view = self.view(at)?;
+            for (place, net) in view.subnets.iter().enumerate() {
+                let Some(vlan) = net.subnet.vlan() else {
+                    continue;
+                };
+                let (uplink, name) = (vlan.uplink.as_str(), net.subnet.name.as_str());
+                let (Some(uplink), Some(own)) =
+                    (self.numbers.uplinks.get(uplink), of.segments.get(name))
+                else {
+                    return Err(Unknown(format!("the segment {name} has no number")));
+                };
+                let members = view.members.iter().filter(|m| m.subnet == place);
+                self.segments.push(Segment {
+                    slot,
+                    uplink_slot: uplink.slot,
+                    tag: own.tag,
+                    vlan: vlan.vlan.value as u16,
+                    subnet: net.id,
+                    stations: members.map(|m| m.mac).collect(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The tag of a subnet's segment; 0 = it is on this host only.
+    pub fn segment_tag(&self, subnet: u32) -> u16 {
+        let mut all = self.segments.iter();
+        all.find(|s| s.subnet == subnet).map_or(0, |s| s.tag)
     }
 
     /// A tenant's parts, by its place in the spec.

@@ -4,7 +4,7 @@
 //! to be where the spec's part and every line that concerns it are. docs/proof.md says why
 //! that is enough.
 
-use crate::intend::{Agreement, Attachment, Host, Looked};
+use crate::intend::{Agreement, Attachment, Host, Looked, Segment};
 use crate::lines::{Book, Line, Side};
 use crate::numbers::Numbers;
 use crate::ranges::Range;
@@ -91,6 +91,7 @@ struct Last {
     numbers: Arc<Numbers>,
     agreements: Vec<Agreement>,
     attachments: Vec<Attachment>,
+    segments: Vec<Segment>,
     compartments: BTreeMap<u32, Vec<usize>>,
     /// By slot, 0 = the fabric.
     images: BTreeMap<u32, Digest>,
@@ -136,6 +137,7 @@ impl Known {
             numbers,
             agreements: host.agreements,
             attachments: host.attachments,
+            segments: host.segments,
             compartments: host.compartments,
             images,
             meant,
@@ -187,6 +189,7 @@ impl<'k> Same<'k> {
         let digest = image::claimed_digest(bytes)?;
         let same = last.agreements == host.agreements
             && last.attachments == host.attachments
+            && last.segments == host.segments
             && last.compartments.keys().eq(host.compartments.keys());
         let as_proved = last.images.get(&0) == Some(&digest);
         (as_proved && (same || !guard!("proof-known-fabric"))).then_some(digest)
@@ -214,7 +217,9 @@ impl<'k> Same<'k> {
                 .iter()
                 .all(|at| self.tenants.get(*at) == Some(&true))
             && (last.agreements.iter().filter(here)).eq(host.agreements.iter().filter(here))
-            && (last.attachments.iter().filter(there)).eq(host.attachments.iter().filter(there));
+            && (last.attachments.iter().filter(there)).eq(host.attachments.iter().filter(there))
+            && (last.segments.iter().filter(|s| s.slot == slot))
+                .eq(host.segments.iter().filter(|s| s.slot == slot));
         (same || !guard!("proof-known-spec")).then_some(digest)
     }
 

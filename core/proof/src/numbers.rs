@@ -23,6 +23,8 @@ pub(crate) struct OfTenant {
     pub subnets: BTreeMap<String, u32>,
     pub endpoints: BTreeMap<String, OfEndpoint>,
     pub attachments: BTreeMap<String, OfAttachment>,
+    /// By subnet.
+    pub segments: BTreeMap<String, OfSegment>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -53,6 +55,12 @@ pub(crate) struct OfAgreement {
     pub tag: u16,
     /// The offerer's side's; 0 = `tag` is both's.
     pub back: u16,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct OfSegment {
+    pub tag: u16,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]

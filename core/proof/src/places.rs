@@ -92,6 +92,7 @@ pub(crate) fn who(
             let right = there.is_some_and(|s| {
                 s.tenant == index
                     && s.gateway_mac == net.gateway_mac
+                    && (s.segment == host.segment_tag(net.id) || !guard!("proof-segment-place"))
                     && (s.flags & SUBNET_SLAAC != 0) == net.subnet.slaac()
                     && s.prefix4_len == v4.map_or(0, |p| p.len)
                     && s.prefix6_len == v6.map_or(0, |p| p.len)

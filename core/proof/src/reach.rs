@@ -222,7 +222,75 @@ impl Asked<'_> {
                 }
             }
         }
+        for (member, place) in self.book.view.members.iter().map(|m| m.subnet).enumerate() {
+            let there = self.on_link(place);
+            if there.is_empty() || !guard!("proof-reach-segment") {
+                continue;
+            }
+            let sources = senders.get(member).map_or(&[][..], Vec::as_slice);
+            let mut heard = there.clone();
+            if !self.allowed {
+                // What is for a group goes there as well.
+                let groups = ["224.0.0.0/4", "255.255.255.255/32", "ff00::/8"];
+                let groups = groups.iter().filter_map(|g| g.parse::<spec::Prefix>().ok());
+                heard.extend(groups.flat_map(|group| of_prefix(&group)));
+            }
+            let targets = common(self.line.destinations(), &heard);
+            let (path, lists) = ((Some(member), None), [egress.get(member), None]);
+            let found = self.one(path, sources, &targets, lists, None, tables)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+            let sources = common(self.line.sources(), &there);
+            let targets = receivers.get(member).map_or(&[][..], Vec::as_slice);
+            let (path, lists) = ((None, Some(member)), [None, ingress.get(member)]);
+            let found = self.one(path, &sources, targets, lists, None, tables)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
         Ok(None)
+    }
+
+    /// Who may be beyond a subnet, by its place, in its VLAN: the rest of its prefixes, and
+    /// where nothing may pass the rest of its link. None where it is on this host only.
+    fn on_link(&self, place: usize) -> Vec<Range> {
+        let view = self.book.view;
+        let net = view
+            .subnets
+            .get(place)
+            .filter(|n| n.subnet.vlan().is_some());
+        let Some(net) = net else {
+            return Vec::new();
+        };
+        let members = view.members.iter().filter(|m| m.subnet == place);
+        let here = members.flat_map(|m| &m.all).map(|a| one(*a));
+        let gateways = net.subnet.prefixes.iter();
+        let gateways = gateways.map(|p| one(spec::mapped(net.subnet.gateway_in(p))));
+        let here = crate::ranges::tidy(here.chain(gateways).collect());
+        let mut all: Vec<Range> = net
+            .subnet
+            .prefixes
+            .iter()
+            .flat_map(|p| of_prefix(p))
+            .collect();
+        if !self.allowed {
+            all.extend(
+                "fe80::/10"
+                    .parse::<spec::Prefix>()
+                    .iter()
+                    .flat_map(of_prefix),
+            );
+        }
+        common(&all, &others(&here))
+    }
+
+    /// Whether a packet between a member and somebody who is none is on its link.
+    fn is_on_link(&self, member: Option<usize>, packet: &Tuple) -> bool {
+        let member = member.and_then(|m| self.book.view.members.get(m));
+        let there = member.map_or_else(Vec::new, |m| self.on_link(m.subnet));
+        let ends = [packet.source, packet.destination];
+        ends.iter().any(|end| crate::ranges::holds(&there, end))
     }
 
     /// All pairs of members: those with the same two tables together where that shows it,
@@ -463,6 +531,9 @@ impl Asked<'_> {
     ) -> Breach {
         let outer = match service {
             Some(agreement) => format!("the other side of agreement {}", agreement.id),
+            None if self.is_on_link(from_member.or(to_member), &packet) => {
+                "whoever is beyond its subnet".to_owned()
+            }
             None => "outside".to_owned(),
         };
         let who = |member: Option<usize>| member.map_or(outer.clone(), |m| name(self.book, m));
@@ -478,15 +549,19 @@ impl Asked<'_> {
         };
         let tenant = image.tenants().iter();
         let tenant = tenant.take_while(|t| t.id != self.book.view.id).count() as u32;
-        let place = |member: Option<usize>, address: &[u8; 16]| {
-            let member = member.and_then(|m| self.book.view.members.get(m));
-            member.map_or_else(|| seat.way(tenant, address), |m| seat.port_of(m.id))
+        let place = |member: Option<usize>, other: Option<usize>, address: &[u8; 16]| {
+            let id = |m: Option<usize>| m.and_then(|m| self.book.view.members.get(m)).map(|m| m.id);
+            match (id(member), id(other)) {
+                (Some(id), _) => seat.port_of(id),
+                (None, Some(other)) => seat.near_to(other, tenant, address),
+                (None, None) => seat.way(tenant, address),
+            }
         };
         let to = match self.allowed {
             true => Place::Dropped { slot: self.slot },
-            false => place(to_member, &packet.destination),
+            false => place(to_member, from_member, &packet.destination),
         };
-        let way = Way::new(place(from_member, &packet.source), to);
+        let way = Way::new(place(from_member, to_member, &packet.source), to);
         let at = from_member
             .or(to_member)
             .map_or(String::new(), |m| name(self.book, m));

@@ -157,14 +157,28 @@ impl Seat<'_> {
     /// Where an address is for an endpoint (an index) of a tenant: on its own link, or as its
     /// route says.
     pub fn near(&self, endpoint: u32, tenant: u32, address: &[u8; 16]) -> Place {
-        if !is_link_local(address) {
-            return self.way(tenant, address);
-        }
         let subnet = self.image.endpoints().get(endpoint as usize);
         let subnet = subnet.map_or(NONE, |e| e.subnet);
+        let route = self.image.route(tenant, *address);
+        let own = route.is_some_and(|r| r.kind == ROUTE_SUBNET && r.subnet == subnet);
+        if !is_link_local(address) && !own {
+            return self.way(tenant, address);
+        }
+        let segment = self.image.subnets().get(subnet as usize);
+        let segment = segment.map_or(0, |subnet| subnet.segment);
         match self.image.endpoint_by_address(subnet, *address) {
             Some(at) => self.port(at),
-            None => self.dropped(),
+            // In its VLAN, whoever has it there.
+            None => self.channel(Some(segment).filter(|tag| *tag != 0)),
+        }
+    }
+
+    /// The same for the endpoint with this host-wide id.
+    pub fn near_to(&self, id: u32, tenant: u32, address: &[u8; 16]) -> Place {
+        let mut all = (0..).zip(self.image.endpoints());
+        match all.find(|(_, e)| e.id == id) {
+            Some((at, _)) => self.near(at, tenant, address),
+            None => self.way(tenant, address),
         }
     }
 

@@ -9,6 +9,7 @@ mod reach;
 mod referee;
 mod replay;
 mod routed;
+mod segments;
 mod solver;
 mod tables;
 mod uplinks;

@@ -9,6 +9,7 @@ mod parts;
 mod policy;
 mod rates;
 mod schema;
+mod segment;
 mod selectors;
 mod shapes;
 mod shares;
@@ -27,7 +28,7 @@ use std::sync::Arc;
 pub use finding::{Finding, MAX_FINDINGS, SpecErrors};
 pub use model::{
     Configure, Document, Driver, Endpoint, Host, Identity, Kind, MIN_MTU4, MIN_MTU6, Offload,
-    Outside, Per, Placement, Role, Route, Segment, SelfManaged, State, Subnet, Tenant, Uplink,
+    Outside, Per, Placement, Role, Route, SelfManaged, State, Subnet, Tenant, Uplink,
 };
 pub use parts::{Aside, MAX_DOCUMENT_BYTES, Parts, Written, offered_or_accepted};
 pub use policy::{
@@ -35,6 +36,7 @@ pub use policy::{
 };
 pub use rates::{BothWays, Dscp, Limit, LongLimit, Rate, ServiceClass};
 pub use schema::json_schema;
+pub use segment::{Segment, Technology, VlanSegment};
 pub use selectors::{Labels, OneOrMore, Selector, TenantList};
 pub use shapes::{
     AddressList, Attach, Class, Cores, Fifo, Interface, LongOutsideRoute, OutsideRoute, Vhost, Via,

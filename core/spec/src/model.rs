@@ -3,6 +3,7 @@
 use crate::decode::{model, words};
 use crate::policy::{Accept, Guardrail, Offer, Policy};
 use crate::rates::{Limit, Rate, ServiceClass};
+use crate::segment::{Segment, VlanSegment};
 use crate::selectors::Labels;
 use crate::shapes::{AddressList, Attach, Class, Cores, OutsideRoute, Via, Wait};
 use crate::source::{Located, Span};
@@ -200,14 +201,6 @@ model! {
             /// Run this program in place of the switch (tests: one that has been taken over).
             program: Located<Path>,
         }
-    }
-}
-
-words! {
-    /// How a subnet's frames cross between hosts.
-    pub enum Segment as "a segment" {
-        /// They do not: the subnet is on this host only.
-        Local = "local",
     }
 }
 
@@ -526,6 +519,13 @@ impl Subnet {
     /// Whether the gateway answers DHCPv4.
     pub fn dhcp(&self) -> bool {
         or(&self.dhcp, Toggle(true)).0 && self.prefix4().is_some()
+    }
+    /// The VLAN that it goes on in; `None`: it is on this host only.
+    pub fn vlan(&self) -> Option<&VlanSegment> {
+        match self.segment.as_ref().map(|segment| &segment.value) {
+            Some(Segment::Vlan(vlan)) => Some(vlan),
+            Some(Segment::Local) | None => None,
+        }
     }
     /// Whether the gateway sends router advertisements.
     pub fn ra(&self) -> bool {

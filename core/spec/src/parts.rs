@@ -413,7 +413,7 @@ fn take(
 ) {
     let version = own.version;
     let mut tenants = own.tenants.into_iter();
-    let (Some(mine), None) = (tenants.next(), tenants.next()) else {
+    let (Some(mut mine), None) = (tenants.next(), tenants.next()) else {
         findings
             .add(
                 "self-managed",
@@ -485,6 +485,19 @@ fn take(
     for endpoint in &mine.endpoints {
         attached(endpoint, limits, findings);
     }
+    for subnet in &mut mine.subnets {
+        if let Some(segment) = subnet.vlan().filter(|_| guard!("spec-own-segment")) {
+            findings
+                .add(
+                    "self-managed",
+                    segment.uplink.span,
+                    "a VLAN of an uplink is not the tenant's to state",
+                )
+                .help("leave `segment` out: the subnet is on this host only");
+            // Which uplinks there are is not said to it either.
+            subnet.segment = None;
+        }
+    }
     tenant.subnets = mine.subnets;
     tenant.endpoints = mine.endpoints;
     tenant.routes = mine.routes;
@@ -502,6 +515,9 @@ fn close(tenant: &mut Tenant, own: Document, limits: &SelfManaged, shares: &Shar
         return;
     };
     tenant.subnets = mine.subnets;
+    for subnet in &mut tenant.subnets {
+        subnet.segment = None;
+    }
     tenant.endpoints = mine.endpoints;
     tenant
         .endpoints

@@ -173,6 +173,9 @@ reports! {
     route_that_both_name_nothing_of: offered("{name: lan, route: [10.1.1.0/24], users: [10.2.0.0/16], to: [blue]}", "{name: x, from: red, service: lan, route: [10.5.0.0/16], users: [10.1.1.0/24]}");
     vlan_that_is_none: tenant("    outside:\n      - {uplink: wan0, vlan: 4095, address: [192.0.2.1/24]}\n");
     vlan_of_two: format!("{}\n  - name: blue\n    outside:\n      - {{uplink: wan0, vlan: 7, address: [192.0.2.1/24]}}\n", tenant("    outside:\n      - {uplink: wan0, vlan: 7, address: [192.0.2.2/24]}\n"));
+    vlan_of_a_subnet_and_a_way_outside: tenant("    outside:\n      - {uplink: wan0, vlan: 7, address: [192.0.2.1/24]}\n    subnets:\n      - {name: a, prefixes: [10.1.1.0/24], segment: {technology: vlan, uplink: wan0, vlan: 7}}\n");
+    segment_of_no_kind: tenant("    subnets:\n      - {name: a, prefixes: [10.1.1.0/24], segment: remote}\n      - {name: b, prefixes: [10.1.2.0/24], segment: {technology: vxlan, uplink: wan0, vlan: 7}}\n      - {name: c, prefixes: [10.1.3.0/24], segment: {technology: vlan, uplink: wan0}}\n");
+    segment_that_its_uplink_does_not_carry: tenant("    subnets:\n      - {name: a, prefixes: [10.1.1.0/24], mtu: 9000, segment: {technology: vlan, uplink: wan0, vlan: 7}}\n      - {name: b, prefixes: [10.1.2.0/24], segment: {technology: vlan, uplink: wan9, vlan: 0}}\n");
     nat_without_ipv4: tenant("    outside:\n      - {uplink: wan0, address: ['2001:db8::1/64'], nat: on}\n");
     nat_blocks_that_do_not_fit: tenant(&format!("{POLICED}\n    outside:\n      - {{uplink: wan0, address: [192.0.2.1/24], nat: on, ports-per-endpoint: 32257}}\n"));
     nat_ports_without_nat: tenant("    outside:\n      - {uplink: wan0, address: [192.0.2.1/24], ports-per-endpoint: 1024}\n");

@@ -448,7 +448,7 @@ impl Check<'_> {
         let mut taps = HashMap::new();
         let mut stations = HashMap::new();
         let mut addresses: HashMap<(&str, u16, IpAddr), Span> = HashMap::new();
-        let mut vlans: HashMap<(&str, u16), Span> = HashMap::new();
+        let mut vlans: HashMap<(&str, u32), Span> = HashMap::new();
         for tenant in &document.tenants {
             for endpoint in &tenant.endpoints {
                 let Some((namespace, interface, _)) = endpoint.interface(&tenant.name.value) else {
@@ -478,20 +478,13 @@ impl Check<'_> {
                     }
                 }
             }
+            for segment in tenant.subnets.iter().filter_map(|subnet| subnet.vlan()) {
+                self.vlan(segment.uplink.value.as_str(), segment.vlan, &mut vlans);
+            }
             for outside in &tenant.outside {
                 let uplink = outside.uplink.value.as_str();
                 if let Some(vlan) = outside.vlan {
-                    self.range(vlan, 1, 4094, "a VLAN");
-                    let first = vlans.insert((uplink, outside.vlan()), vlan.span);
-                    if let Some(first) = first {
-                        let what =
-                            format!("VLAN {} of the uplink {uplink} is used twice", vlan.value);
-                        self.findings
-                            .add("duplicate-vlan", vlan.span, what)
-                            .label("again here")
-                            .also(first, "first here")
-                            .help("a VLAN is one tenant's alone");
-                    }
+                    self.vlan(uplink, vlan, &mut vlans);
                 }
                 let first = outside
                     .mac
@@ -526,6 +519,25 @@ impl Check<'_> {
                     }
                 }
             }
+        }
+    }
+
+    /// A VLAN of an uplink is one way outside's or one subnet's.
+    fn vlan<'n>(
+        &mut self,
+        uplink: &'n str,
+        vlan: Located<u32>,
+        taken: &mut HashMap<(&'n str, u32), Span>,
+    ) {
+        self.range(vlan, 1, 4094, "a VLAN");
+        let first = taken.insert((uplink, vlan.value), vlan.span);
+        if let Some(first) = first {
+            let what = format!("VLAN {} of the uplink {uplink} is used twice", vlan.value);
+            self.findings
+                .add("duplicate-vlan", vlan.span, what)
+                .label("again here")
+                .also(first, "first here")
+                .help("a VLAN is one tenant's alone, for its way outside or one of its subnets");
         }
     }
 

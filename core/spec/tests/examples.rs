@@ -81,6 +81,7 @@ fn a_spec_written_out_again_says_the_same() {
         "policy.yaml",
         "agreement.yaml",
         "routed.yaml",
+        "segment.yaml",
     ] {
         let spec = read(name);
         let json = serde_json::to_string(&spec.document).expect("json");

@@ -324,6 +324,22 @@ fn own_attachment_to_the_host() {
 }
 
 #[test]
+fn own_subnet_in_a_vlan() {
+    let segment = "segment: {technology: vlan, uplink: wan0, vlan: 7}";
+    let own = |segment: &str| BLUE.replacen("prefixes: ", &format!("{segment}, prefixes: "), 1);
+    let found = wrong(HOST, &own(segment));
+    let [only] = &found[..] else {
+        panic!("{found:?}")
+    };
+    // Which uplinks there are is not said.
+    assert!(
+        only.contains("a VLAN of an uplink is not the tenant's to state"),
+        "{only}"
+    );
+    assert_eq!(wrong(HOST, &own("segment: local")), Vec::<String>::new());
+}
+
+#[test]
 fn own_limits() {
     let many = BLUE.replace(
         "[{name: db1, subnet: data}]",

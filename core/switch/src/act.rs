@@ -5,10 +5,12 @@ use crate::finish::{Finish, needed};
 use crate::frame::{Frame, Leaving, Sender};
 use crate::judgement::{denied_to_many, passes_to_many};
 use crate::state::{Limits, State};
-use crate::{FABRIC, Outgoing, Output, Slot, admission, dhcp, errors, icmp, nd, outside, trace};
+use crate::{
+    FABRIC, Outgoing, Output, Slot, admission, dhcp, errors, icmp, nd, outside, segment, trace,
+};
 use guard::guard;
 use image::CompartmentImage;
-use image::compartment::{Endpoint, FEATURE_ALL};
+use image::compartment::{Endpoint, FEATURE_ALL, Subnet};
 use telemetry::counters::Counter;
 use telemetry::drops::DropReason;
 use wire::address::{ALL_NODES, MacAddress, is_unspecified};
@@ -35,10 +37,20 @@ pub(crate) fn act(
             Some(endpoint) => unicast(state, frame, &Way::to(state, endpoint), None, head, out),
             None => out.dropped(frame.from, DropReason::UnknownMac),
         },
-        Decision::Flood => {
-            if let Some(sender) = sender {
-                flood(state, image, sender, frame, head, out);
+        Decision::Flood => flood(state, image, sender, frame, head, out),
+        Decision::Beyond(subnet) => match image.subnets().get(subnet as usize) {
+            Some(subnet) => unicast(state, frame, &Way::beyond(subnet), None, head, out),
+            None => out.dropped(frame.from, DropReason::UnknownMac),
+        },
+        Decision::Ask { target } => {
+            let Some(sender) = sender else { return };
+            let paid = allowed(state, frame, |config, limits, now| {
+                limits.asks.take(now, config.ask_rate, config.ask_burst, 1)
+            });
+            if !paid && guard!("segment-asks") {
+                return out.dropped(frame.from, DropReason::FloodRate);
             }
+            segment::ask(sender, frame, &target, out);
         }
         Decision::Route(hop) => route(state, image, frame, &hop, head, out),
         Decision::Resolve { next_hop } => {
@@ -80,6 +92,17 @@ impl Way {
             mtu: endpoint.mtu,
             features: endpoint.features & state.taken(endpoint.slot),
             admitted: admission::state(endpoint),
+        }
+    }
+
+    /// To whoever is beyond a subnet: the uplink is as wide as the subnet.
+    fn beyond(subnet: &Subnet) -> Way {
+        Way {
+            slot: FABRIC,
+            tag: subnet.segment,
+            mtu: subnet.mtu,
+            features: FEATURE_ALL,
+            admitted: Ok(()),
         }
     }
 }
@@ -265,17 +288,23 @@ fn emit(frame: &Frame<'_>, way: &Way, fragment: Option<u16>, head: &[u8], out: &
     }
 }
 
-/// Copies to every member of the sender's subnet but the sender, within the
-/// sender's budget. Bound: the subnet's members.
+/// Copies to every member of the sender's subnet but the sender, and beyond where it goes
+/// on there, within the sender's budget; what comes from beyond goes to every member.
+/// Bound: the subnet's members.
 fn flood(
     state: &mut State,
     image: &CompartmentImage<'_>,
-    sender: &Sender<'_>,
+    sender: Option<&Sender<'_>>,
     frame: &Frame<'_>,
     head: &[u8],
     out: &mut impl Output,
 ) {
-    if !passes_to_many(image, sender.endpoint.egress, frame) {
+    let Some(index) = sender.map(|s| s.subnet_index).or(frame.face.segment) else {
+        return;
+    };
+    if let Some(sender) = sender
+        && !passes_to_many(image, sender.endpoint.egress, frame)
+    {
         let denied = denied_to_many(image, sender.endpoint.egress, frame);
         if let Some(denied) = &denied {
             trace::denied(out, denied);
@@ -283,8 +312,12 @@ fn flood(
         }
         return out.dropped(frame.from, DropReason::EgressRule);
     }
-    let members = image.members_of(sender.subnet_index);
-    let copies = members.len() as u64;
+    let beyond = sender
+        .filter(|sender| sender.subnet.segment != 0)
+        .filter(|sender| segment::may_leave(image, sender, frame).is_ok())
+        .map(|sender| Way::beyond(sender.subnet));
+    let members = image.members_of(index);
+    let copies = members.len() as u64 + u64::from(beyond.is_some());
     let paid = allowed(state, frame, |config, limits, now| {
         limits
             .floods
@@ -294,7 +327,20 @@ fn flood(
         return out.dropped(frame.from, DropReason::FloodRate);
     }
     let mut narrowest = None;
-    for member in members.iter().filter(|m| m.endpoint != sender.index) {
+    let mut copy = |way: &Way| match fits(frame, way.mtu) {
+        Fit::Whole => {
+            out.count(way.slot, Counter::TxFlood, 1);
+            emit(frame, way, None, head, out);
+        }
+        Fit::Fragments => {
+            out.count(way.slot, Counter::TxFlood, 1);
+            narrowest = Some(narrowest.map_or(way.mtu, |mtu: u16| mtu.min(way.mtu)));
+            emit(frame, way, Some(way.mtu), head, out);
+        }
+        Fit::TooBig | Fit::Never => out.dropped(frame.from, DropReason::TooBig),
+    };
+    let from = sender.map(|s| s.index);
+    for member in members.iter().filter(|m| Some(m.endpoint) != from) {
         let Some(endpoint) = image.endpoints().get(member.endpoint as usize) else {
             continue;
         };
@@ -302,18 +348,10 @@ fn flood(
         if way.admitted.is_err() || !passes_to_many(image, endpoint.ingress, frame) {
             continue;
         }
-        match fits(frame, way.mtu) {
-            Fit::Whole => {
-                out.count(way.slot, Counter::TxFlood, 1);
-                emit(frame, &way, None, head, out);
-            }
-            Fit::Fragments => {
-                out.count(way.slot, Counter::TxFlood, 1);
-                narrowest = Some(narrowest.map_or(way.mtu, |mtu: u16| mtu.min(way.mtu)));
-                emit(frame, &way, Some(way.mtu), head, out);
-            }
-            Fit::TooBig | Fit::Never => out.dropped(frame.from, DropReason::TooBig),
-        }
+        copy(&way);
+    }
+    if let Some(way) = &beyond {
+        copy(way);
     }
     // What goes to many was sent once: as it is to the one that takes most packets.
     if let Some(mtu) = narrowest {
@@ -355,6 +393,10 @@ fn allowed(
 ) -> bool {
     let face = &frame.face;
     let limits = match (face.attachment, face.crossing) {
+        _ if face.segment.is_some() => face
+            .segment
+            .and_then(|index| state.subnets.get_mut(index as usize))
+            .map(|s| &mut s.limits),
         (Some(index), _) => state
             .attachments
             .get_mut(index as usize)

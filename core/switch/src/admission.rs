@@ -123,7 +123,7 @@ fn source(image: &CompartmentImage<'_>, sender: &Sender<'_>, ip: &Ip) -> Result<
 
 /// Who has no address yet asks for one (RFC 2131), checks it (RFC 4862), looks
 /// for routers (RFC 4861) or says which groups it listens to (RFC 3376, RFC 3590).
-fn may_be_unspecified(ip: &Ip) -> bool {
+pub(crate) fn may_be_unspecified(ip: &Ip) -> bool {
     match (ip.version, ip.transport) {
         (
             Version::V4,
@@ -153,16 +153,7 @@ fn may_be_unspecified(ip: &Ip) -> bool {
 
 fn roles(sender: &Sender<'_>, ip: &Ip) -> Result<(), DropReason> {
     let roles = sender.endpoint.roles;
-    let routes = match (ip.version, ip.transport) {
-        (Version::V4, Transport::Icmp { kind, .. }) => {
-            matches!(kind, icmpv4::REDIRECT | icmpv4::ROUTER_ADVERT)
-        }
-        (Version::V6, Transport::Icmp { kind, .. }) => {
-            matches!(kind, wire::nd::ROUTER_ADVERT | wire::nd::REDIRECT)
-        }
-        _ => false,
-    };
-    if guard!("router-role") && routes && roles & ROLE_ROUTER == 0 {
+    if guard!("router-role") && is_routers(ip) && roles & ROLE_ROUTER == 0 {
         return Err(DropReason::RouterAdvert);
     }
     // Many clients do not look at the port that an answer comes from.
@@ -189,6 +180,19 @@ fn roles(sender: &Sender<'_>, ip: &Ip) -> Result<(), DropReason> {
         return Err(DropReason::DhcpServer);
     }
     Ok(())
+}
+
+/// Whether a packet says what a router alone says: where else to send, and that it is one.
+pub(crate) fn is_routers(ip: &Ip) -> bool {
+    match (ip.version, ip.transport) {
+        (Version::V4, Transport::Icmp { kind, .. }) => {
+            matches!(kind, icmpv4::REDIRECT | icmpv4::ROUTER_ADVERT)
+        }
+        (Version::V6, Transport::Icmp { kind, .. }) => {
+            matches!(kind, wire::nd::ROUTER_ADVERT | wire::nd::REDIRECT)
+        }
+        _ => false,
+    }
 }
 
 /// IGMP (RFC 3376).

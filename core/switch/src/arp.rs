@@ -4,6 +4,7 @@ use crate::admission::taken;
 use crate::crossing::is_service;
 use crate::decision::{Answer, Decision};
 use crate::frame::{Sender, owner};
+use crate::segment::is_asked;
 use guard::guard;
 use image::CompartmentImage;
 use image::compartment::NONE;
@@ -12,7 +13,7 @@ use wire::address::{MacAddress, mapped};
 use wire::arp::{Message, Operation};
 
 /// Where an admitted ARP message goes. Requests are never flooded: the table knows
-/// every address of the subnet.
+/// every address of the subnet that is here, and beyond is one place.
 pub(crate) fn decide(
     image: &CompartmentImage<'_>,
     sender: &Sender<'_>,
@@ -56,6 +57,7 @@ pub(crate) fn decide(
                 }
                 // Its own address, or a probe for one that nobody has: silence says it is free.
                 Some(_) => Decision::Absorb,
+                None if is_asked(image, sender, &target) => Decision::Ask { target },
                 None if probe => Decision::Absorb,
                 None => Decision::Drop(DropReason::NoNeighbour),
             }

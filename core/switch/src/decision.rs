@@ -5,7 +5,7 @@ use crate::frame::{
     self, Frame, Sender, is_attachment, owner, unusable_destination, unusable_source,
 };
 use crate::state::State;
-use crate::{arp, crossing, nd};
+use crate::{arp, crossing, nd, segment};
 use guard::guard;
 use image::CompartmentImage;
 use image::compartment::{
@@ -26,8 +26,16 @@ pub enum Decision {
     Absorb,
     /// To one endpoint of the same subnet, unchanged.
     Bridge(u32),
-    /// To every other endpoint of the same subnet, unchanged.
+    /// To every other endpoint of the same subnet, and where it goes on beyond this host
+    /// there, unchanged.
     Flood,
+    /// To beyond this host in the same subnet (an index), unchanged.
+    Beyond(u32),
+    /// Asked beyond this host in the same subnet, in the sender's name.
+    Ask {
+        /// The address whose MAC is asked for.
+        target: [u8; 16],
+    },
     /// Through the gateway.
     Route(Hop),
     /// Through the gateway to a next hop outside whose MAC is not known yet.
@@ -128,7 +136,7 @@ pub(crate) fn decide(
     head: &[u8],
 ) -> Decision {
     let parsed = frame.parsed;
-    match &parsed.network {
+    let decision = match &parsed.network {
         Network::Arp(message) => arp::decide(image, sender, parsed.destination, message),
         Network::Ip(ip) if ip.is_nd() => nd::decide(image, sender, parsed, ip, head),
         Network::Ip(ip) if asks_dhcp(sender, parsed, ip) => Decision::Answer(Answer::Dhcp),
@@ -137,6 +145,13 @@ pub(crate) fn decide(
         }
         _ if parsed.destination.is_group() => Decision::Flood,
         _ => bridge(image, sender, parsed.destination),
+    };
+    match decision {
+        Decision::Beyond(_) => match segment::may_leave(image, sender, frame) {
+            Ok(()) => decision,
+            Err(reason) => Decision::Drop(reason),
+        },
+        decision => decision,
     }
 }
 
@@ -150,6 +165,7 @@ pub(crate) fn bridge(
         Some(index) if index == sender.index => Decision::Drop(DropReason::Hairpin),
         Some(index) => Decision::Bridge(index),
         None if mac.0 == sender.subnet.gateway_mac => Decision::Absorb,
+        None if sender.subnet.segment != 0 => Decision::Beyond(sender.subnet_index),
         None => Decision::Drop(DropReason::UnknownMac),
     }
 }
@@ -250,7 +266,7 @@ fn on_link(image: &CompartmentImage<'_>, subnet_index: u32, ip: &Ip) -> Decision
 }
 
 /// A subnet's IPv4 network or broadcast address (RFC 2644: not forwarded).
-fn names_network(subnet: &Subnet, address: &[u8; 16]) -> bool {
+pub(crate) fn names_network(subnet: &Subnet, address: &[u8; 16]) -> bool {
     let Some(v4) = unmapped(address) else {
         return false;
     };

@@ -92,6 +92,8 @@ pub(crate) struct Face {
     pub(crate) tag: u16,
     /// Index of the attachment, for what came from outside.
     pub(crate) attachment: Option<u32>,
+    /// Index of the subnet, for what came from beyond it.
+    pub(crate) segment: Option<u32>,
     /// Index of the crossing, for what came from another tenant and is answered.
     pub(crate) crossing: Option<u32>,
     /// Our MAC there.
@@ -111,6 +113,7 @@ impl Face {
             slot: sender.endpoint.slot,
             tag: 0,
             attachment: None,
+            segment: None,
             crossing: None,
             mac,
             address4: sender.subnet.gateway4,
@@ -128,10 +131,19 @@ impl Face {
             slot: FABRIC,
             tag,
             attachment: None,
+            segment: None,
             crossing: None,
             mac: MacAddress::ZERO,
             address4: [0; 4],
             address6: [0; 16],
+        }
+    }
+
+    /// For what comes from beyond a subnet: endpoints are answered for, and nobody else.
+    pub(crate) fn segment(subnet: &Subnet, index: u32) -> Face {
+        Face {
+            segment: Some(index),
+            ..Face::nobody(subnet.segment)
         }
     }
 
@@ -148,6 +160,7 @@ impl Face {
             slot: FABRIC,
             tag: attachment.tag,
             attachment: Some(index),
+            segment: None,
             crossing: None,
             mac,
             address4: attachment.address4,

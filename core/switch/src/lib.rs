@@ -28,6 +28,7 @@ mod nd;
 mod outside;
 mod pipeline;
 mod restoration;
+mod segment;
 mod shaper;
 mod state;
 mod trace;

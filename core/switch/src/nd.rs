@@ -4,6 +4,7 @@ use crate::admission::taken;
 use crate::crossing::is_service;
 use crate::decision::{Answer, Decision, bridge};
 use crate::frame::{Sender, owner, owns};
+use crate::segment::is_asked;
 use guard::guard;
 use image::CompartmentImage;
 use image::compartment::{NONE, ROLE_ROUTER, SUBNET_RA, Subnet};
@@ -125,6 +126,7 @@ fn solicited(
             None => Decision::Drop(DropReason::NoNeighbour),
         },
         Some(_) => Decision::Absorb,
+        None if is_asked(image, sender, &target) => Decision::Ask { target },
         None if address::is_unspecified(&ip.source) => Decision::Absorb,
         None => Decision::Drop(DropReason::NoNeighbour),
     }

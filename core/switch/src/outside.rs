@@ -59,7 +59,7 @@ pub(crate) fn receive(
         Ok(_) if frame.is_shared(attachment) => {
             translated(state, image, index, attachment, &frame, ingress.head)
         }
-        Ok(decision) => inward(state, image, attachment, &frame, ingress.head, decision),
+        Ok(decision) => inward(state, image, attachment.tag, &frame, ingress.head, decision),
         Err(reason) => Err(reason),
     };
     trace::judged(out, &mut state.tracking, decided.as_ref().map(|d| &d.1));
@@ -128,28 +128,29 @@ fn judge(
     }
 }
 
-/// Whether a packet from outside may reach the endpoint that it goes to.
-fn inward(
+/// Whether a packet from outside, by a tag, may reach the endpoint that it goes to.
+pub(crate) fn inward(
     state: &mut State,
     image: &CompartmentImage<'_>,
-    attachment: &Attachment,
+    tag: u16,
     frame: &Frame<'_>,
     head: &[u8],
     decision: Decision,
 ) -> Result<(Decision, Leaving), DropReason> {
-    let Decision::Route(Hop {
-        egress: Egress::Endpoint(index),
-        ..
-    }) = decision
-    else {
-        return Ok((decision, Leaving::Same));
+    let index = match decision {
+        Decision::Bridge(index)
+        | Decision::Route(Hop {
+            egress: Egress::Endpoint(index),
+            ..
+        }) => index,
+        _ => return Ok((decision, Leaving::Same)),
     };
     let endpoint = image
         .endpoints()
         .get(index as usize)
         .ok_or(DropReason::NoNeighbour)?;
     // Answers to what the endpoint began, before strangers' own.
-    let answers = End::beyond(endpoint.slot, attachment.tag);
+    let answers = End::beyond(endpoint.slot, tag);
     let to = Some(End::at(endpoint.slot));
     if let Some(ip) = frame.parsed.ip()
         && let Some(known) = known(&mut state.tracking, image, frame, ip, head, answers, to)
@@ -158,7 +159,7 @@ fn inward(
     {
         return known.map(|(_, leaving)| (decision, leaving));
     }
-    let from = End::strangers(endpoint.slot, attachment.tag);
+    let from = End::strangers(endpoint.slot, tag);
     let passage = Passage {
         from,
         to: End::at(endpoint.slot),

@@ -11,7 +11,7 @@ use crate::trace::Watch;
 use crate::translation::Translation;
 use crate::{
     Credit, FABRIC, FORESEEN, Hit, Ingress, Nanos, Output, Slot, admission, cache, crossing, nd,
-    outside, trace,
+    outside, segment, trace,
 };
 use flow::{Connection, Cursor, Memory};
 use guard::guard;
@@ -329,7 +329,12 @@ impl Switch {
             Some((index, _)) => {
                 crossing::receive(state, image, now, index, ingress, parsed, offload, out);
             }
-            None => outside::receive(state, image, now, ingress, parsed, offload, out),
+            None => match state.segment_of(ingress.tag) {
+                Some(index) => {
+                    segment::receive(state, image, now, index, ingress, parsed, offload, out);
+                }
+                None => outside::receive(state, image, now, ingress, parsed, offload, out),
+            },
         }
         Ok(())
     }
@@ -434,6 +439,15 @@ fn passage(
     let egress = match decision {
         Decision::Bridge(index) => Egress::Endpoint(*index),
         Decision::Route(hop) => hop.egress,
+        Decision::Beyond(_) => {
+            return Ok(Some(Passage {
+                from,
+                to: End::beyond(endpoint.slot, sender.subnet.segment),
+                egress: endpoint.egress,
+                ingress: NONE,
+                translation: Translation::None,
+            }));
+        }
         _ => return Ok(None),
     };
     let passage = match egress {

@@ -93,6 +93,8 @@ enum Way<'a> {
     Inside,
     /// From an endpoint to the uplink of this attachment, or back.
     Outside(u32, &'a Attachment),
+    /// From an endpoint of this subnet to beyond it, or back.
+    Segment(u32),
     /// From a user to a service, or from its users.
     Service(u32, &'a Crossing),
 }
@@ -105,6 +107,10 @@ fn way<'a>(image: &CompartmentImage<'a>, a: &Side, b: &Side) -> Option<Way<'a>> 
     };
     if let Some((index, crossing)) = image.crossing_by_tag(zone) {
         return Some(Way::Service(index, crossing));
+    }
+    let mut subnets = (0..).zip(image.subnets());
+    if let Some((index, _)) = subnets.find(|(_, s)| s.segment == zone) {
+        return Some(Way::Segment(index));
     }
     let mut attachments = (0..).zip(image.attachments());
     let (index, attachment) = attachments.find(|(_, a)| a.tag == zone)?;
@@ -145,6 +151,10 @@ fn arrives(
         // By its MAC.
         return Some(true);
     }
+    if let Way::Segment(subnet) = way {
+        // By its MAC; who may be beyond, its rules' judge asks.
+        return Some(from.subnet == *subnet);
+    }
     if unusable_source(&a.tuple.source) || unusable_destination(&a.tuple.destination) {
         return Some(false);
     }
@@ -162,6 +172,7 @@ fn arrives(
     let sent = route(a.tuple.destination)?;
     Some(match way {
         Way::Inside => inside(sent, &a.tuple.destination) == to_index,
+        Way::Segment(_) => false,
         Way::Service(index, _) => sent.kind == ROUTE_SERVICE && sent.via == *index,
         Way::Outside(index, attachment) if a.zone == 0 => {
             let hop = image.next_hops().get(sent.via as usize)?;
@@ -215,7 +226,7 @@ fn translated(way: &Way<'_>, a: &Side, delivered: &Tuple) -> Tuple {
 /// pass does not, nor what nobody judges.
 fn is_tracked(image: &CompartmentImage<'_>, way: &Way<'_>, a: &Side, b: &Side) -> bool {
     let translates = match way {
-        Way::Inside => false,
+        Way::Inside | Way::Segment(_) => false,
         Way::Outside(_, attachment) => {
             attachment.nat_block != 0 && unmapped(&a.tuple.source).is_some()
         }

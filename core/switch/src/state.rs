@@ -28,6 +28,10 @@ pub struct Config {
     pub error_rate: u64,
     /// Errors at once.
     pub error_burst: u64,
+    /// Questions a second that one endpoint may have asked beyond its subnet.
+    pub ask_rate: u64,
+    /// Questions at once.
+    pub ask_burst: u64,
 }
 
 impl Default for Config {
@@ -41,6 +45,8 @@ impl Default for Config {
             reply_burst: 2_000,
             error_rate: 1_000,
             error_burst: 100,
+            ask_rate: 500,
+            ask_burst: 200,
         }
     }
 }
@@ -51,6 +57,7 @@ pub(crate) struct Limits {
     pub(crate) replies: Bucket,
     pub(crate) errors: Bucket,
     pub(crate) floods: Bucket,
+    pub(crate) asks: Bucket,
 }
 
 impl Limits {
@@ -59,6 +66,7 @@ impl Limits {
             replies: Bucket::full(now, config.reply_burst),
             errors: Bucket::full(now, config.error_burst),
             floods: Bucket::full(now, config.flood_burst),
+            asks: Bucket::full(now, config.ask_burst),
         }
     }
 }
@@ -103,6 +111,7 @@ const UNPLUGGED: PortState = PortState {
         replies: Bucket::EMPTY,
         errors: Bucket::EMPTY,
         floods: Bucket::EMPTY,
+        asks: Bucket::EMPTY,
     },
 };
 
@@ -118,7 +127,7 @@ pub(crate) struct TenantState {
     pub(crate) floor: u64,
 }
 
-/// One subnet's advertisements.
+/// One subnet's advertisements, and what is answered to who is beyond it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SubnetState {
     id: u32,
@@ -126,6 +135,7 @@ pub(crate) struct SubnetState {
     pub(crate) next_ra: Nanos,
     /// Advertisements still to be sent at the initial, shorter interval.
     pub(crate) initial: u8,
+    pub(crate) limits: Limits,
 }
 
 /// One attachment on an uplink, or one side of an agreement.
@@ -167,6 +177,8 @@ pub(crate) struct State {
     pub(crate) neighbours: Vec<NeighbourState>,
     /// (tag, attachment), sorted by tag.
     tags: Vec<(u16, u32)>,
+    /// (tag, subnet) of those that go on beyond this host, sorted by tag.
+    segments: Vec<(u16, u32)>,
     pub(crate) tracking: Tracking,
     pub(crate) cache: Cache,
     random: u64,
@@ -187,6 +199,7 @@ impl State {
             crossings: Vec::new(),
             neighbours: Vec::new(),
             tags: Vec::new(),
+            segments: Vec::new(),
             tracking: Tracking::new(config.seed),
             cache: Cache::new(keys(!config.seed)),
             random: config.seed | 1,
@@ -283,10 +296,16 @@ impl State {
                         Nanos::MAX
                     },
                     initial: 3,
+                    limits,
                 },
             };
             self.subnets.push(state);
         }
+
+        let segments = (0..).zip(image.subnets());
+        let segments = segments.filter(|(_, subnet)| subnet.segment != 0);
+        self.segments = segments.map(|(at, subnet)| (subnet.segment, at)).collect();
+        self.segments.sort_unstable();
 
         let old = core::mem::take(&mut self.attachments);
         self.tags.clear();
@@ -362,6 +381,12 @@ impl State {
     pub(crate) fn attachment_of(&self, tag: u16) -> Option<u32> {
         let at = self.tags.binary_search_by_key(&tag, |t| t.0).ok()?;
         self.tags.get(at).map(|t| t.1)
+    }
+
+    /// The subnet that a fabric tag names.
+    pub(crate) fn segment_of(&self, tag: u16) -> Option<u32> {
+        let at = self.segments.binary_search_by_key(&tag, |t| t.0).ok()?;
+        self.segments.get(at).map(|t| t.1)
     }
 
     /// Whether an endpoint's rate and its tenant's have room for a frame.

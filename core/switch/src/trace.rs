@@ -163,6 +163,7 @@ impl Switch {
         let attachment = attachment.filter(|_| from == FABRIC).unwrap_or(u32::MAX) as usize;
         let port = self.state.ports.get(from as usize).copied();
         let limits = self.state.attachments.get(attachment).copied();
+        let subnets = self.state.subnets.clone();
         let (tenants, crossings) = (self.state.tenants.clone(), self.state.crossings.clone());
         let ident = self.state.ident;
         let mut watch = self.traced.take().unwrap_or_default();
@@ -180,6 +181,7 @@ impl Switch {
         self.traced = self.state.tracking.watch.take();
         self.state.ident = ident;
         (self.state.tenants, self.state.crossings) = (tenants, crossings);
+        self.state.subnets = subnets;
         if let (Some(place), Some(port)) = (self.state.ports.get_mut(from as usize), port) {
             *place = port;
         }
@@ -230,6 +232,11 @@ fn way(image: &CompartmentImage<'_>, decision: &Decision) -> Option<Step> {
             slot: slot(*index)?,
         },
         Decision::Flood => Step::Flooded,
+        Decision::Beyond(subnet) => Step::Routed {
+            slot: FABRIC,
+            tag: image.subnets().get(*subnet as usize)?.segment,
+        },
+        Decision::Ask { target } => Step::Resolving { address: *target },
         Decision::Route(hop) => match hop.egress {
             Egress::Endpoint(index) => Step::Routed {
                 slot: slot(index)?,

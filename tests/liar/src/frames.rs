@@ -25,7 +25,8 @@ pub struct Forged {
 #[derive(Default)]
 pub struct Forger {
     step: u64,
-    /// Its own MAC and tag on the uplink, where it has one: lies next to the truth.
+    /// Its own MAC and tag on the uplink, or in a segment, where it has one: lies next to the
+    /// truth.
     own_mac: [u8; 6],
     own_tag: u16,
     own_address: [u8; 4],
@@ -46,6 +47,7 @@ impl Forger {
         }
         self.macs = endpoints.iter().map(|endpoint| endpoint.mac).collect();
         self.own_mac = self.macs.first().copied().unwrap_or([2, 0, 0, 0, 0, 1]);
+        self.own_tag = post.segment;
         if let Some(own) = attachments.first() {
             (self.own_mac, self.own_tag, self.own_address) = (own.mac, own.tag, own.address4);
             self.own = *own;

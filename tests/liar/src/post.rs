@@ -28,6 +28,8 @@ pub struct Post {
     pub endpoints: Vec<Endpoint>,
     /// As in the image.
     pub attachments: Vec<Attachment>,
+    /// The tag of the first subnet that goes on beyond the host; 0 = none does.
+    pub segment: u16,
     /// As in the image, each with its service's ports.
     pub crossings: Vec<(Crossing, Vec<ServicePorts>)>,
     /// Starts of this compartment so far, this one included.
@@ -43,6 +45,7 @@ impl Post {
             channel: None,
             endpoints: Vec::new(),
             attachments: Vec::new(),
+            segment: 0,
             crossings: Vec::new(),
             starts: 0,
             beats: 0,
@@ -110,6 +113,8 @@ impl Post {
         self.endpoints = mapped.image().endpoints().to_vec();
         self.attachments = mapped.image().attachments().to_vec();
         let image = mapped.image();
+        let mut segments = image.subnets().iter().map(|subnet| subnet.segment);
+        self.segment = segments.find(|tag| *tag != 0).unwrap_or(0);
         let crossings = image.crossings().iter();
         self.crossings = crossings
             .map(|crossing| (*crossing, image.service_ports_of(crossing).to_vec()))

@@ -137,6 +137,23 @@ fn rendered_status(status: &Status) -> String {
             ]);
         }
         let _ = write!(out, "\n{table}");
+        let mut table = Table::new(&["UPLINK", ">VLAN", "TENANT", "SUBNET"]);
+        for (uplink, vlan) in (status.uplinks.iter())
+            .flat_map(|uplink| uplink.vlans.iter().map(move |vlan| (uplink, vlan)))
+        {
+            table.row([
+                uplink.name.clone(),
+                vlan.vlan.to_string(),
+                vlan.tenant.clone(),
+                match vlan.subnet.as_str() {
+                    "" => "(outside)".into(),
+                    subnet => subnet.into(),
+                },
+            ]);
+        }
+        if !table.is_empty() {
+            let _ = write!(out, "\n{table}");
+        }
     }
     let mut table = Table::new(&["WHEN (UTC)", ">EPOCH", ">UID", ">STEPS", "SPEC", "OUTCOME"]);
     for entry in status.history.iter().take(FEW) {

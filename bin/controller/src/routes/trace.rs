@@ -9,6 +9,7 @@ use crate::trace::{At, Walk};
 use crate::turns::Kind;
 use crate::view;
 use crate::world::World;
+use ::image::compartment::ROUTE_SUBNET;
 use ::image::rules::DEFAULT_RULE;
 use ::image::{Aligned, CompartmentImage, MappedCompartment};
 use api::{Fault, Names, RuleName, Traced, Traces, Where, Whose};
@@ -322,6 +323,9 @@ fn frame(
     Ok(buffer)
 }
 
+/// A MAC that nobody has: of those for documents (RFC 7042, 2.1.2), made a local one.
+const BEYOND: MacAddress = MacAddress([0x02, 0x00, 0x5e, 0x00, 0x53, 0x01]);
+
 /// The MAC that the workload would send to: a neighbour's of its subnet, else the gateway's.
 fn station(image: &CompartmentImage<'_>, from: &PortIntent, to: &[u8; 16]) -> MacAddress {
     if is_multicast(to) {
@@ -339,9 +343,16 @@ fn station(image: &CompartmentImage<'_>, from: &PortIntent, to: &[u8; 16]) -> Ma
     if let Some(neighbour) = neighbour.and_then(|index| endpoints.get(index as usize)) {
         return MacAddress(neighbour.mac);
     }
-    match image.subnets().get(own.subnet as usize) {
-        Some(subnet) => MacAddress(subnet.gateway_mac),
-        None => MacAddress::BROADCAST,
+    let Some(subnet) = image.subnets().get(own.subnet as usize) else {
+        return MacAddress::BROADCAST;
+    };
+    let gateways = [mapped(IpAddr::from(subnet.gateway4)), subnet.gateway6];
+    let route = image.route(subnet.tenant, *to);
+    let on_link = route.is_some_and(|r| r.kind == ROUTE_SUBNET && r.subnet == own.subnet);
+    match subnet.segment != 0 && on_link && !gateways.contains(to) {
+        // Somebody beyond, in its VLAN: whose MAC is which there, workloads alone know.
+        true => BEYOND,
+        false => MacAddress(subnet.gateway_mac),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{At, CHANNEL, Walk};
 use crate::flows::{at, protocol};
+use crate::names::SEGMENT;
 use crate::view;
 use api::{RuleName, Step as Told, Where};
 use policy::Side;
@@ -168,10 +169,13 @@ impl Walk<'_> {
             Step::Bridged { slot } => plain("route", format!("to {}, on its subnet", port(slot))),
             Step::Flooded => plain("route", "to all of the subnet".into()),
             Step::Routed { slot, tag } => match slot {
-                CHANNEL => plain(
-                    "route",
-                    format!("by the gateway to {}", self.names.tag(tag)),
-                ),
+                CHANNEL => {
+                    let to = self.names.tag(tag);
+                    match to.starts_with(SEGMENT) {
+                        true => plain("route", format!("to {to}, on its subnet")),
+                        false => plain("route", format!("by the gateway to {to}")),
+                    }
+                }
                 slot => plain("route", format!("by the gateway to {}", port(slot))),
             },
             Step::Resolving { address } => {

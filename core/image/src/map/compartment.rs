@@ -358,6 +358,7 @@ impl<'a> CompartmentImage<'a> {
 
     fn check_subnets(&self) -> Result<(), MapError> {
         let mut members = Lists { next: 0 };
+        let tags = self.tags();
         each(Name::Subnets, self.subnets, |index, subnet| {
             must(
                 (subnet.tenant as usize) < self.tenants.len(),
@@ -377,6 +378,12 @@ impl<'a> CompartmentImage<'a> {
             )?;
             must(subnet.mtu >= 68, "an MTU below 68 (RFC 791)")?;
             must(subnet.reserved == 0, "reserved is not zero")?;
+            must(
+                subnet.segment == 0
+                    || is_once(&tags, subnet.segment)
+                    || !guard!("image-segment-tag"),
+                "its segment's tag is another's too",
+            )?;
             members.take(subnet.members_first, subnet.members_count)?;
             // Bound: the lists are disjoint, so all of this is one pass.
             for member in part(self.members, subnet.members_first, subnet.members_count) {

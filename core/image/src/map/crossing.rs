@@ -118,7 +118,9 @@ impl<'a> CompartmentImage<'a> {
     pub(super) fn tags(&self) -> Vec<u16> {
         let attachments = self.attachments.iter().map(|a| a.tag);
         let crossings = self.crossings.crossings.iter().map(|c| c.tag);
-        let mut tags: Vec<u16> = attachments.chain(crossings).collect();
+        let segments = self.subnets().iter().map(|s| s.segment);
+        let segments = segments.filter(|tag| *tag != 0);
+        let mut tags: Vec<u16> = attachments.chain(crossings).chain(segments).collect();
         tags.sort_unstable();
         tags
     }

@@ -95,6 +95,16 @@ impl<'a> FabricImage<'a> {
         )
     }
 
+    /// The entry for every other group of this (ingress slot, tag).
+    #[inline]
+    pub fn every_group(&self, ingress: u32, tag: u16) -> Option<&'a Forward> {
+        hash::find(
+            self.forwards,
+            self.seed,
+            hash::forward_key(ingress, tag, EVERY_GROUP),
+        )
+    }
+
     /// The members of a group; none where there is no such group.
     #[inline]
     pub fn group(&self, group: u32) -> &'a [GroupMember] {
@@ -237,6 +247,19 @@ impl<'a> FabricImage<'a> {
                     must(
                         !back || !guard!("image-forward-back"),
                         "leads back to its ingress",
+                    )?;
+                }
+                FORWARD_SEGMENT => {
+                    let kind = |slot| self.channel(slot).map(|channel| channel.kind);
+                    let joins = kind(entry.ingress) == Some(CHANNEL_COMPARTMENT)
+                        && kind(entry.target) == Some(CHANNEL_UPLINK);
+                    must(
+                        joins || !guard!("image-segment-uplink"),
+                        "a segment that leads to no uplink",
+                    )?;
+                    must(
+                        entry.tag != 0 && entry.out_tag != 0,
+                        "a segment without a tag",
                     )?;
                 }
                 FORWARD_GROUP => {

@@ -3,6 +3,7 @@
 
 use super::fixture::{compartment, fabric, v4};
 use crate::compartment::*;
+use crate::fabric::{EVERY_GROUP, FORWARD_SEGMENT, Forward};
 use crate::map::Section;
 use crate::{
     Aligned, BuildError, CompartmentImage, CompartmentTables, FabricImage, FabricTables, MapError,
@@ -176,6 +177,23 @@ fn two_attachments_of_one_tag_are_refused() {
         refusal(|t| t.attachments.push(t.attachments[0])),
         Section::Attachments
     );
+}
+
+#[test]
+fn a_segment_with_anothers_tag_is_refused() {
+    for change in [
+        |t: &mut CompartmentTables| t.subnets[0].segment = 5,
+        |t: &mut CompartmentTables| {
+            t.subnets[0].segment = 6;
+            t.subnets[1].segment = 6;
+        },
+    ] {
+        assert_eq!(refusal(change), Section::Subnets);
+    }
+    let mut tables = compartment(2, 1);
+    tables.subnets[0].segment = 6;
+    tables.subnets[1].segment = 7;
+    assert!(tables.finish().is_ok());
 }
 
 #[test]
@@ -377,4 +395,29 @@ proptest! {
         prop_assert!(CompartmentImage::map(bytes.as_ref()).is_err());
         prop_assert!(FabricImage::map(bytes.as_ref()).is_err());
     }
+}
+
+#[test]
+fn a_segment_joins_a_compartment_to_an_uplink_by_tags() {
+    let entry = |tables: &mut FabricTables, ingress, tag, target, out_tag| {
+        tables.forwards.push(Forward {
+            ingress,
+            tag,
+            mac: EVERY_GROUP,
+            target,
+            out_tag,
+            kind: FORWARD_SEGMENT,
+        });
+    };
+    for (ingress, tag, target, out_tag) in [(1, 8, 2, 7), (9, 7, 1, 8), (1, 0, 9, 7), (1, 8, 9, 0)]
+    {
+        assert_eq!(
+            fabric_refusal(|t| entry(t, ingress, tag, target, out_tag)),
+            Section::Forwards,
+            "{ingress} {target}"
+        );
+    }
+    let mut told = fabric();
+    entry(&mut told, 1, 8, 9, 7);
+    assert!(told.finish().is_ok());
 }

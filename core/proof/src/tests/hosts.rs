@@ -92,6 +92,7 @@ pub const EXAMPLES: &[&str] = &[
     "policy.yaml",
     "agreement.yaml",
     "routed.yaml",
+    "segment.yaml",
     "reference.yaml",
 ];
 

@@ -394,6 +394,28 @@ impl Check<'_> {
         }
     }
 
+    /// A subnet in a VLAN: its uplink is there, and carries its packets.
+    pub(super) fn segment(&mut self, subnet: &Subnet) {
+        let Some(vlan) = subnet.vlan() else { return };
+        let uplinks = &self.document.uplinks;
+        let names: Vec<&str> = uplinks.iter().map(|u| u.name.as_str()).collect();
+        let uplink = uplinks.iter().find(|u| u.name.value == vlan.uplink.value);
+        match uplink.map(|uplink| uplink.effective_mtu()) {
+            None => self.missing(&vlan.uplink, "uplink", &names),
+            Some(carries) if carries < subnet.mtu() => {
+                let what = format!(
+                    "the uplink carries {carries} bytes, the subnet `{}` has packets of {}",
+                    subnet.name.value,
+                    subnet.mtu()
+                );
+                self.findings
+                    .add("mtu", vlan.uplink.span, what)
+                    .help("raise the uplink's mtu, or lower the subnet's");
+            }
+            Some(_) => {}
+        }
+    }
+
     pub(super) fn outside(&mut self, tenant: &Tenant, outside: &Outside) {
         self.translation(tenant, outside);
         let names: Vec<&str> = self

@@ -67,6 +67,9 @@ impl Check<'_> {
             }
         }
         self.router_prefixes(tenant);
+        for subnet in &tenant.subnets {
+            self.segment(subnet);
+        }
         for outside in &tenant.outside {
             self.outside(tenant, outside);
         }

@@ -1,8 +1,8 @@
 //! Connections that are there, judged anew: after an edit of the rules, after a restart.
 
 use super::{opening, slot_of};
-use crate::crossing;
 use crate::frame::{Sender, owns};
+use crate::{crossing, segment};
 use flow::{Side, Verdict};
 use guard::guard;
 use image::CompartmentImage;
@@ -86,6 +86,16 @@ fn beyond(
                 }
                 _ => false,
             };
+    }
+    if image.subnets().iter().any(|s| s.segment == side.zone) {
+        let (own, theirs) = match sends {
+            true => (&tuple.destination, &tuple.source),
+            false => (&tuple.source, &tuple.destination),
+        };
+        let there = segment::is_beyond(image, sender.subnet_index, theirs);
+        return sender.subnet.segment == side.zone
+            && owns(image, sender, own)
+            && (there || !guard!("again-segment"));
     }
     let mut attachments = (0..).zip(image.attachments());
     let Some((at, attachment)) = attachments.find(|(_, a)| a.tag == side.zone) else {

@@ -76,6 +76,18 @@ pub fn cost(site: &mut Site, from: Slot, frame: &[u8]) -> u64 {
 
 /// One frame, and the next tick; how often either allocated or freed.
 fn pass(site: &mut Site, out: &mut Quiet, from: Slot, offload: RawOffload, frame: &[u8]) -> u64 {
+    let tag = if from == FABRIC { TAG } else { 0 };
+    pass_by(site, out, (from, tag), offload, frame)
+}
+
+/// The same by a tag.
+fn pass_by(
+    site: &mut Site,
+    out: &mut Quiet,
+    (from, tag): (Slot, u16),
+    offload: RawOffload,
+    frame: &[u8],
+) -> u64 {
     out.ingress.clear();
     out.ingress.extend_from_slice(frame);
     let mut head = [0; HEAD];
@@ -83,7 +95,7 @@ fn pass(site: &mut Site, out: &mut Quiet, from: Slot, offload: RawOffload, frame
     head[..length].copy_from_slice(&frame[..length]);
     let ingress = Ingress {
         from,
-        tag: if from == FABRIC { TAG } else { 0 },
+        tag,
         offload,
         head: &mut head[..length],
         total: frame.len(),
@@ -201,4 +213,36 @@ fn no_frame_and_no_timer_allocates() {
         out.sent, out.finished, out.replies
     );
     assert!(out.sent > 500 && out.finished > 1000 && out.replies > 500 && reasons >= 12);
+}
+
+#[test]
+fn nothing_to_or_from_beyond_allocates() {
+    let mut site = crate::segment::segment();
+    let mut out = Quiet::new();
+    guard::stands("");
+    let (sent, replies) = (out.sent, out.replies);
+    for (from, tag, frame) in crate::segment::traffic() {
+        let seen = pass_by(
+            &mut site,
+            &mut out,
+            (from, tag),
+            RawOffload::default(),
+            &frame,
+        );
+        assert_eq!(seen, 0, "{frame:x?}");
+    }
+    assert!(out.sent > sent + 3 && out.replies > replies + 3);
+    assert!(out.drops[DropReason::SourceIp as usize] > 0);
+    let mut runner = TestRunner::deterministic();
+    let frames = (properties::frame(), properties::offload());
+    for _ in 0..3000 {
+        let (frame, offload) = frames.new_tree(&mut runner).unwrap().current();
+        for port in [(FABRIC, crate::segment::SEGMENT), (A1, 0)] {
+            assert_eq!(
+                pass_by(&mut site, &mut out, port, offload, &frame),
+                0,
+                "{frame:x?}"
+            );
+        }
+    }
 }

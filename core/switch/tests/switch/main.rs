@@ -13,6 +13,7 @@ mod responders;
 mod restoration;
 mod routed;
 mod seen;
+mod segment;
 mod services;
 mod simulation;
 mod support;

@@ -29,7 +29,7 @@ impl Page {
     }
 
     /// As it is now.
-    fn left(&self) -> Page {
+    pub(crate) fn left(&self) -> Page {
         Page(Rc::new(RefCell::new(self.0.borrow().clone())))
     }
 }
@@ -49,13 +49,13 @@ impl Memory for Page {
 }
 
 /// A switch with a journal.
-fn keeping(mut site: Site) -> (Site, Page) {
+pub(crate) fn keeping(mut site: Site) -> (Site, Page) {
     let page = Page::new(256);
     site.keep(&page);
     (site, page)
 }
 
-fn came(site: &Site) -> (u64, u64) {
+pub(crate) fn came(site: &Site) -> (u64, u64) {
     let Restoration {
         restored,
         refused,
