@@ -258,7 +258,11 @@ impl Attached {
         port.to = Some(Box::new(ToGuest::new(Rc::clone(&memory), form)));
         port.memory = Some(memory);
         port.features = body.features;
-        self.switch.takes(slot, taken(body.features));
+        let takes = taken(body.features);
+        self.switch.takes(slot, takes);
+        if let Some(peers) = &self.peers {
+            peers.takes(slot, takes);
+        }
         Ok(GuestDone::default())
     }
 

@@ -5,10 +5,12 @@
 
 mod batch;
 mod capture;
+mod crew;
 mod guest;
 mod listing;
 mod outlet;
 mod parking;
+mod peers;
 mod ports;
 mod readiness;
 mod rules;

@@ -145,13 +145,13 @@ impl Attached {
             _ => Fate::Lost(DropReason::PortClosed),
         };
         let gone = match fate {
-            Fate::Sent => true,
+            Fate::Sent | Fate::Handed | Fate::Relayed => true,
             Fate::Lost(reason) => {
                 self.telling.dropped(slot, reason, now);
                 true
             }
             Fate::Full if now.saturating_sub(since) >= PATIENCE => {
-                self.telling.dropped(slot, DropReason::QueueFull, now);
+                outlets.lost_waiting(slot, frame.slot, frame.total);
                 true
             }
             Fate::Full => false,

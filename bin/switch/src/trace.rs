@@ -3,7 +3,6 @@
 
 use crate::clock;
 use crate::outlet::{Outlet, Payload};
-use crate::ports::Sink;
 use crate::worker::Attached;
 use command::verbs::{TRACE_DELIVER, Trace};
 use switch::{FABRIC, HEAD, Ingress};
@@ -40,8 +39,7 @@ impl Attached {
         self.outlets(now).publish();
         self.traced_until = now.saturating_add(PATIENCE);
         let closed = record.left().is_some_and(|(slot, ..)| {
-            let sink = self.ports.sinks.get(slot as usize);
-            matches!(sink, None | Some(Sink::None))
+            !self.is_plugged(slot)
         });
         // What was to be delivered says itself why it was not.
         let reason = reason.or((closed && !deliver).then_some(DropReason::PortClosed));

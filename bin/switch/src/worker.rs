@@ -2,16 +2,19 @@
 
 use crate::capture::{Capture, Captures};
 use crate::clock;
+use crate::crew::{self, Crew, Desk, Member};
 use crate::guest::LINK;
-use crate::listing::Listing;
+use crate::listing::{self, Listed, Listing};
 use crate::outlet::{Outlets, Workshop, outlets};
+use crate::parking::Parked;
+use crate::peers::{Inbox, PEER, Peers, unparked};
 use crate::ports::{Ports, Sink, Source};
 use crate::readiness::{CONTROL, Readiness};
 use crate::telling::Telling;
 use command::Message;
 use command::message::Body;
 use command::verbs::{
-    AddPort, Attach, Capture as CaptureAsked, ListFlows, NeedReplace, PORT_CHANNEL, PORT_PACKET,
+    AddPort, Attach, Capture as CaptureAsked, Done, ListFlows, NeedReplace, PORT_CHANNEL, PORT_PACKET,
     PORT_TAP, PORT_VHOST, PortClosed, Quit, RemovePort, Running, START_FRESH, TRACE_END, Trace,
     UseImage, WAIT_ADAPTIVE, WAIT_POLL,
 };
@@ -23,9 +26,12 @@ use ring::State;
 use rounds::Rounds;
 use rustix::io::Errno;
 use seqpacket::{Error, Fds, Socket};
-use shm::{CountersPage, Geometry, ProducerFds, Recorder, SealedImage, Start, attach_producer};
+use shm::{
+    CountersPage, Geometry, ProducerFds, Recorder, SealedImage, Start, Words, attach_producer,
+};
 use std::os::fd::{AsFd, OwnedFd};
-use switch::{Config, Restoration, Shaper, Slot, Switch, UNITS};
+use std::sync::mpsc::Sender;
+use switch::{Config, FABRIC, Restoration, Shaper, Slot, Switch, UNITS, Workers};
 use telemetry::counters::ProcessWord;
 use telemetry::drops::DropReason;
 use telemetry::recorder::EventKind;
@@ -39,6 +45,8 @@ mod tests;
 const SPARE_BUFFERS: usize = 4;
 /// Room for a frame and the byte that shows that it was too long.
 const BUFFER: usize = MAX_FRAME + 16;
+/// Between the secrets of two workers.
+const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The process.
 pub struct Worker {
@@ -46,6 +54,12 @@ pub struct Worker {
     pub(crate) readiness: Readiness,
     pub(crate) attached: Option<Attached>,
     outbox: Outbox,
+    /// Of one of several workers: its ends of the rings between them, until it is attached;
+    /// and what it has with the others beside frames.
+    rings: Option<(Peers, Inbox)>,
+    desk: Option<Desk>,
+    /// Of a process that has become several workers: who speaks for them.
+    crew: Option<Box<Crew>>,
     quit: bool,
 }
 
@@ -66,8 +80,15 @@ pub struct Attached {
     pub telling: Telling,
     pub workshop: Workshop,
     pub capture: Option<Box<Captures>>,
-    /// Connections being listed.
-    pub listing: Option<Box<Listing>>,
+    /// Connections being listed, and where to.
+    pub listing: Option<Box<(Listing, Lists)>>,
+    /// The other workers of this switch, what they have handed over, and what holds a frame
+    /// of theirs while it is handled.
+    pub peers: Option<Box<Peers>>,
+    pub inbox: Inbox,
+    /// The number of a listing that was just made for all workers together.
+    pub has_listed: Option<u32>,
+    pub unparked: Option<Box<Parked>>,
     /// When a trace is forgotten that nobody ends; `u64::MAX` = there is none.
     pub traced_until: u64,
     /// Slots that have or may have something, in turns by what they cost; the others are
@@ -104,7 +125,25 @@ pub struct Attached {
     start: u32,
 }
 
+/// Where a listing goes.
+pub enum Lists {
+    /// Into the page that came with the request.
+    Page(Words),
+    /// To the one who speaks for all workers.
+    Crew(u32, Sender<Listed>),
+}
+
 impl Worker {
+    /// One of several workers.
+    pub fn member(control: Socket, member: Member) -> Result<Worker, Errno> {
+        let Member { peers, inbox, desk } = member;
+        Ok(Worker {
+            rings: Some((peers, inbox)),
+            desk: Some(desk),
+            ..Worker::new(control)?
+        })
+    }
+
     /// A spare that knows nobody.
     pub fn new(control: Socket) -> Result<Worker, Errno> {
         let readiness = Readiness::new()?;
@@ -114,6 +153,9 @@ impl Worker {
             readiness,
             attached: None,
             outbox: Outbox::new(0),
+            rings: None,
+            desk: None,
+            crew: None,
             quit: false,
         })
     }
@@ -123,6 +165,9 @@ impl Worker {
         // Bound: none; this is the process's loop.
         while !self.quit {
             self.step();
+            if let Some(crew) = &mut self.crew {
+                return crew.run();
+            }
         }
     }
 
@@ -133,6 +178,7 @@ impl Worker {
                 let patience = attached.turn();
                 self.change_watch();
                 self.tell_closed();
+                self.tell_listed();
                 if let Some(limit) = patience {
                     self.look(limit);
                 }
@@ -181,6 +227,9 @@ impl Worker {
                 (name, Some(attached)) if name & LINK != 0 => {
                     attached.told.push((name & !LINK) as Slot);
                 }
+                (name, Some(attached)) if name & PEER != 0 => {
+                    attached.rung((name & !PEER) as u32);
+                }
                 (slot, Some(attached)) => attached.wake(slot as Slot),
                 _ => {}
             });
@@ -213,6 +262,10 @@ impl Worker {
     /// Does what the supervisor says. Bound: what is in the socket.
     pub fn hear(&mut self) {
         loop {
+            // What comes after it is for the one who speaks for all.
+            if self.crew.is_some() {
+                return;
+            }
             match self.control.recv() {
                 Ok(Some((message, fds))) => self.obey(&message, fds),
                 Ok(None) => return,
@@ -247,9 +300,9 @@ impl Worker {
         } else if let Some(body) = message.body::<CaptureAsked>() {
             self.capture(&body, fds);
         } else if let Some(body) = message.body::<ListFlows>() {
-            self.list(&body, fds);
+            self.list(message.seq, &body, fds);
         } else if let Some(body) = message.body::<Trace>() {
-            self.trace(&body, fds);
+            self.trace(message, &body, fds);
         } else if message.body::<Quit>().is_some() {
             self.quit = true;
         }
@@ -260,6 +313,10 @@ impl Worker {
     }
 
     fn attach(&mut self, body: &Attach, fds: Fds) {
+        if body.workers > 1 && self.desk.is_none() {
+            return self.become_several(body, &fds);
+        }
+        let workers = self.desk.as_ref().map_or(Workers::ALONE, |d| d.workers);
         let mut fds = fds.into_iter();
         let (Some(counters), Some(recorder)) = (fds.next(), fds.next()) else {
             return;
@@ -271,9 +328,24 @@ impl Worker {
         ) else {
             return;
         };
-        let mut attached = Attached::new(body, Telling::new(counters, recorder));
+        if self.desk.is_none() {
+            Telling::begin(&counters);
+        }
+        let (counters, recorder) = crew::pages(counters, recorder, workers);
+        let telling = Telling::new(counters, recorder);
+        let rings = self.rings.take();
+        for (from, receiver) in rings.iter().flat_map(|(_, inbox)| inbox) {
+            let name = PEER | u64::from(*from);
+            if let Err(errno) = self.readiness.join(receiver.bell.as_fd(), name) {
+                confine::say!("bulkhead-switch: a doorbell between workers: {errno}");
+                std::process::abort();
+            }
+        }
+        let mut attached = Attached::new(body, workers, rings, telling);
         // Without one connections end with the process.
-        if let Some(journal) = fds.next().and_then(|fd| Journal::open(fd).ok()) {
+        let (this, count) = (workers.this() as usize, workers.count() as usize);
+        let journal = fds.next().map(|fd| Journal::part(fd, this, count));
+        if let Some(Ok(journal)) = journal {
             attached.switch.keep(Box::new(journal));
         }
         attached.telling.record(
@@ -285,6 +357,25 @@ impl Worker {
         );
         self.attached = Some(attached);
         self.outbox.allow(slots);
+        if let Some(desk) = &self.desk {
+            desk.meet();
+        }
+    }
+
+    /// Starts the workers, of which this is none: it speaks for them from now on.
+    fn become_several(&mut self, body: &Attach, fds: &Fds) {
+        self.readiness.leave(self.control.as_fd());
+        let control = self.control.as_fd().try_clone_to_owned();
+        let crew = control
+            .map_err(|error| error.to_string())
+            .and_then(|control| Crew::start(Socket::from_fd(control), body, fds));
+        match crew {
+            Ok(crew) => self.crew = Some(Box::new(crew)),
+            Err(error) => {
+                confine::say!("bulkhead-switch: no workers: {error}");
+                self.quit = true;
+            }
+        }
     }
 
     fn add_port(&mut self, body: &AddPort, fds: Fds) {
@@ -321,6 +412,9 @@ impl Worker {
                     0,
                 );
                 attached.activate(body.slot);
+                if let Some(peers) = &attached.peers {
+                    peers.plugged(body.slot, true);
+                }
             }
             Err(reason) => attached.closed.push((body.slot, reason)),
         }
@@ -338,6 +432,9 @@ impl Worker {
         attached.unmap_guest(slot, &self.readiness);
         attached.take_back(slot);
         attached.ports.unplug(slot as usize);
+        if let Some(peers) = &attached.peers {
+            peers.plugged(slot, false);
+        }
         attached.rounds.remove(slot);
         attached.forget(slot);
         attached.settling.retain(|s| *s != slot);
@@ -372,10 +469,11 @@ impl Worker {
                 });
                 attached.rounds.configure(switch::shares(&image.image()));
                 attached.telling.place(&image.image());
-                attached
-                    .telling
-                    .counters
-                    .set(telemetry::counters::ProcessWord::Epoch, body.epoch);
+                // Of several workers all must run it before that is said.
+                if attached.peers.is_none() {
+                    let counters = &attached.telling.counters;
+                    counters.set(ProcessWord::Epoch, body.epoch);
+                }
                 attached.image = Some(image);
                 let [a, b, c, d, e, f, g, h, ..] = body.digest;
                 let digits = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
@@ -421,16 +519,45 @@ impl Worker {
     }
 
     /// Begins a listing of connections; one under way is given up for it.
-    fn list(&mut self, body: &ListFlows, fds: Fds) {
-        if let (Some(attached), Some(page)) = (self.attached.as_mut(), fds.into_iter().next()) {
-            attached.listing = Listing::new(page, body.slot, body.most).map(Box::new);
-        }
-    }
-
-    fn trace(&mut self, body: &Trace, fds: Fds) {
+    fn list(&mut self, seq: u32, body: &ListFlows, fds: Fds) {
         let Some(attached) = self.attached.as_mut() else {
             return;
         };
+        let lists = match &self.desk {
+            Some(desk) => Some(Lists::Crew(seq, desk.listed.clone())),
+            None => fds
+                .into_iter()
+                .next()
+                .and_then(|page| listing::page(page, listing::most(body)))
+                .map(Lists::Page),
+        };
+        attached.listing = lists.map(|lists| Box::new((Listing::new(body), lists)));
+    }
+
+    /// Says that a listing is with the one who speaks for all workers.
+    fn tell_listed(&mut self) {
+        if let Some(attached) = self.attached.as_mut()
+            && let Some(number) = attached.has_listed.take()
+        {
+            self.say(number, &Done::default());
+        }
+    }
+
+    fn trace(&mut self, message: &Message, body: &Trace, fds: Fds) {
+        let Some(attached) = self.attached.as_mut() else {
+            return;
+        };
+        if let (Some(desk), Some(frame)) = (&self.desk, fds.get(1))
+            && body.slot != FABRIC
+            && attached.ports.is_home(body.slot)
+            && let Ok(frame) = frame.try_clone().map(SealedImage::map)
+            && let Ok(frame) = frame
+            && let Some(worker) =
+                attached.another(body.slot, frame.as_slice(), clock::monotonic())
+        {
+            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            return desk.pass_on(worker, message, &fds);
+        }
         if body.flags & TRACE_END != 0 {
             attached.end_trace(clock::monotonic());
         }
@@ -471,26 +598,47 @@ impl Worker {
     }
 }
 
+/// The counters page as one of so many workers has it.
+pub fn counters_of(counters: CountersPage, workers: Workers) -> CountersPage {
+    match workers.count() {
+        1 => counters,
+        _ => counters.of_worker(workers.this() as usize),
+    }
+}
+
 impl Attached {
-    fn new(body: &Attach, telling: Telling) -> Attached {
+    fn new(
+        body: &Attach,
+        workers: Workers,
+        rings: Option<(Peers, Inbox)>,
+        telling: Telling,
+    ) -> Attached {
         let slots = body.slots as usize;
+        let (peers, inbox) = rings.unzip();
         let [a, b, c, d, e, f, g, h, ..] = body.seed;
         let config = Config {
             slots,
-            seed: u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+            // Another for each worker.
+            seed: u64::from_le_bytes([a, b, c, d, e, f, g, h])
+                ^ u64::from(workers.this()).wrapping_mul(SEED_STEP),
+            workers,
             ..Config::default()
         };
         Attached {
-            ports: Ports::new(slots),
+            ports: Ports::new(slots, workers),
             switch: Switch::new(config),
             image: None,
             telling,
             workshop: Workshop::new(),
             capture: None,
             listing: None,
+            has_listed: None,
+            peers: peers.map(Box::new),
+            inbox: inbox.unwrap_or_default(),
+            unparked: unparked(),
             traced_until: u64::MAX,
             rounds: Rounds::new(slots, UNITS),
-            shaper: Shaper::new(slots),
+            shaper: Shaper::new(slots, workers),
             touched: Vec::with_capacity(slots),
             settling: Vec::with_capacity(slots),
             parked: Vec::with_capacity(slots),
@@ -522,10 +670,12 @@ impl Attached {
         if self.restoration == self.switch.restoration() {
             return;
         }
-        self.restoration = self.switch.restoration();
+        let before = core::mem::replace(&mut self.restoration, self.switch.restoration());
         let counters = &self.telling.counters;
-        counters.set(ProcessWord::Restored, restored);
-        counters.set(ProcessWord::NotRestored, refused);
+        let more = restored.wrapping_sub(before.restored);
+        counters.add_process(ProcessWord::Restored, more);
+        let more = refused.wrapping_sub(before.refused);
+        counters.add_process(ProcessWord::NotRestored, more);
         if unread == 0 {
             let kind = EventKind::ConnectionsRestored;
             self.telling.record(now, kind, 0, restored, refused);

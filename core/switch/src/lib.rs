@@ -34,6 +34,7 @@ mod trace;
 mod tracking;
 mod translation;
 mod work;
+mod workers;
 
 pub use cache::Hit;
 pub use decision::{Answer, Decision, Egress, Hop};
@@ -46,6 +47,7 @@ pub use restoration::Restoration;
 pub use shaper::{Handed, Shaper};
 pub use state::Config;
 pub use work::{UNITS, Work, shares};
+pub use workers::Workers;
 
 use telemetry::{counters::Counter, drops::DropReason, rules::Outcome, trace::Step};
 use wire::Tuple;

@@ -180,9 +180,11 @@ const SOLVER_SECONDS: u64 = 5;
 const STORE_BYTES: u64 = 4 << 30;
 /// tokio's blocking pool and redb.
 const CONTROLLER_THREADS: u64 = 64;
+/// The most workers that a switch has, and who speaks for them. The supervisor takes from it
+/// what its compartment does not need, before it learns which that is.
+const SWITCH_THREADS: u64 = 9;
 
 fn limits(profile: Profile) -> Outcome {
-    let controller = profile == Profile::Controller;
     let solver = profile == Profile::Solver;
     let file_bytes = match profile {
         Profile::Controller => STORE_BYTES,
@@ -199,7 +201,11 @@ fn limits(profile: Profile) -> Outcome {
         // Itself, and no more.
         (
             libc::RLIMIT_NPROC,
-            if controller { CONTROLLER_THREADS } else { 1 },
+            match profile {
+                Profile::Controller => CONTROLLER_THREADS,
+                Profile::Switch => SWITCH_THREADS,
+                _ => 1,
+            },
         ),
         (libc::RLIMIT_MSGQUEUE, 0),
         (libc::RLIMIT_MEMLOCK, 0),
