@@ -8,7 +8,10 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::UNIX_EPOCH;
-use telemetry::counters::{COUNTERS, Counter, MAGIC, PROCESS_WORDS, ProcessWord, SLOT_WORDS, bytes_for, counter_word, drop_word, MOST_WORKERS, worker_word};
+use telemetry::counters::{
+    COUNTERS, Counter, MAGIC, MOST_WORKERS, PROCESS_WORDS, ProcessWord, SLOT_WORDS, bytes_for,
+    counter_word, drop_word, worker_word,
+};
 use telemetry::drops::DropReason;
 use telemetry::recorder::{BYTES, EVENTS, Event, EventKind};
 use telemetry::rules;

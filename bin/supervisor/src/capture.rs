@@ -4,7 +4,6 @@
 use crate::channels::OneWay;
 use crate::link::Shared;
 use crate::refusal::Refusal;
-use crate::registry::Seat;
 use crate::supervisor::Supervisor;
 use crate::workers::{Purpose, Role};
 use command::Message;
@@ -47,18 +46,6 @@ impl Supervisor {
             return Err(Refusal::new(
                 ErrorCode::NotFound,
                 format!("compartment {} does not exist", body.compartment),
-            ));
-        }
-        let workers = self.workers_of(Seat::Compartment(body.compartment));
-        if workers > 1 {
-            return Err(Refusal::new(
-                ErrorCode::Conflict,
-                format!(
-                    "compartment {} has {workers} workers, which see each a part of its frames: \
-                     what they see cannot be captured as one yet; give its tenants \
-                     `workers: 1` while you capture",
-                    body.compartment
-                ),
             ));
         }
         let of = (body.compartment, body.of);

@@ -218,12 +218,7 @@ impl Supervisor {
                 .open(body.program.as_str())
                 .map_err(|e| Refusal::system("start that program", &e))?;
         }
-        if body.workers > MOST_WORKERS as u32 {
-            return Err(limit(format!(
-                "{} workers are out of range (1 to {MOST_WORKERS})",
-                body.workers
-            )));
-        }
+        self.has_workers(&body)?;
         self.has_core(body.core)?;
         let place = Seat::Compartment(body.id);
         let kept = bodies::store(&body).map_err(|e| Refusal::system("keep a request", &e))?;

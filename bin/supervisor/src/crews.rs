@@ -1,9 +1,12 @@
 //! Switches with several workers: threads of one process, each watched by itself.
 
+use crate::refusal::Refusal;
 use crate::registry::Seat;
 use crate::seats::SeatState;
 use crate::supervisor::Supervisor;
 use crate::watch::Seen;
+use command::message::ErrorCode;
+use command::verbs::CreateCompartment;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use std::time::Duration;
 use telemetry::counters::{MOST_WORKERS, ProcessWord};
@@ -18,24 +21,39 @@ impl Supervisor {
         compartment.map_or(1, |c| c.body.workers.clamp(1, MOST_WORKERS as u32))
     }
 
-    /// Lets a process have the threads that its seat has workers for, beside its first. A
-    /// spare may have as many as any seat: here it loses those that it does not need.
+    /// Whether a compartment may have so many workers.
+    ///
+    /// # Errors
+    /// [`Refusal`] that says why not.
+    pub fn has_workers(&self, body: &CreateCompartment) -> Result<(), Refusal> {
+        if body.workers <= MOST_WORKERS as u32 {
+            return Ok(());
+        }
+        let workers = body.workers;
+        let why = format!("{workers} workers are out of range (1 to {MOST_WORKERS})");
+        Err(Refusal::new(ErrorCode::Limit, why))
+    }
+
+    /// Lets a process have the threads that its seat has workers for, beside its first. All
+    /// others may have none.
     pub fn allow_threads(&self, id: u64, workers: u32) {
         let Some(worker) = self.workers.get(&id) else {
             return;
         };
-        let threads = match workers {
-            0 | 1 => 1,
-            several => u64::from(several) + 1,
-        };
+        // What is not sandboxed has no such limit.
+        if workers < 2 || worker.profile != worker.role.profile() {
+            return;
+        }
+        let threads = Some(u64::from(workers) + 1);
         let limit = Rlimit {
-            current: Some(threads),
-            maximum: Some(threads),
+            current: threads,
+            maximum: Some(MOST_WORKERS as u64 + 1),
         };
-        let pid = Pid::from_raw(worker.pid.cast_signed());
-        // What is not sandboxed shares its user's count.
-        if pid.is_some() && worker.profile == worker.role.profile() {
-            let _ = prlimit(pid, Resource::Nproc, limit);
+        let Some(pid) = Pid::from_raw(worker.pid.cast_signed()) else {
+            return;
+        };
+        if let Err(errno) = prlimit(Some(pid), Resource::Nproc, limit) {
+            confine::say!("supervisor: {workers} workers cannot be allowed: {errno}");
         }
     }
 }
@@ -45,7 +63,7 @@ impl SeatState {
     pub fn look_at_workers(&mut self, workers: u32, pid: u32) -> Seen {
         // The first thread speaks for them.
         let spent = threads(pid).into_iter().skip(1);
-        let mut spent: Vec<Option<Duration>> = spent.map(Some).collect();
+        let mut spent: Vec<Option<Duration>> = spent.map(|(_, cpu)| Some(cpu)).collect();
         spent.resize(workers as usize, None);
         let mut seen = Seen::Asleep;
         for (worker, cpu) in (0..workers).zip(spent) {
@@ -67,40 +85,58 @@ impl SeatState {
     }
 }
 
-/// Processor time of each thread of a process, in the order in which they were started.
-fn threads(pid: u32) -> Vec<Duration> {
+/// Each thread of a process and its processor time, in the order in which they were started.
+fn threads(pid: u32) -> Vec<(u32, Duration)> {
     let listed = std::fs::read_dir(format!("/proc/{pid}/task"));
-    let spent = |path: std::path::PathBuf| {
-        let text = std::fs::read_to_string(path.join("schedstat")).ok()?;
+    let spent = |entry: std::fs::DirEntry| {
+        let number = entry.file_name().to_str()?.parse().ok()?;
+        let text = std::fs::read_to_string(entry.path().join("schedstat")).ok()?;
         let ns = text.split_ascii_whitespace().next()?.parse().ok()?;
-        Some(Duration::from_nanos(ns))
+        Some((number, Duration::from_nanos(ns)))
     };
     let entries = listed.into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| spent(entry.path()))
-        .collect()
+    entries.filter_map(spent).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::mpsc;
+    use std::time::Instant;
 
     #[test]
-    fn threads_are_seen_in_the_order_of_their_start() {
-        let before = threads(std::process::id()).len();
-        let (sender, receiver) = std::sync::mpsc::channel::<()>();
-        let busy = std::thread::spawn(move || {
-            let began = std::time::Instant::now();
-            while began.elapsed() < Duration::from_millis(60) {
-                std::hint::spin_loop();
-            }
-            let _ = receiver.recv();
-        });
-        std::thread::sleep(Duration::from_millis(200));
-        let all = threads(std::process::id());
-        assert!(all.len() > before);
-        assert!(all.last().is_some_and(|last| *last >= Duration::from_millis(20)));
-        drop(sender);
-        let _ = busy.join();
+    fn threads_are_seen_in_the_order_of_their_start_with_what_each_has_spent() {
+        let (tell, told) = mpsc::channel();
+        let mut running = Vec::new();
+        for busy in [Duration::ZERO, Duration::from_millis(60)] {
+            let (end, ended) = mpsc::channel::<()>();
+            let tell = tell.clone();
+            let thread = std::thread::spawn(move || {
+                let began = Instant::now();
+                while began.elapsed() < busy {
+                    std::hint::spin_loop();
+                }
+                let own = rustix::thread::gettid().as_raw_nonzero().get();
+                tell.send(own.cast_unsigned()).unwrap();
+                let _ = ended.recv();
+            });
+            running.push((thread, end));
+            let own = told.recv().unwrap();
+            let all = threads(std::process::id());
+            let (last, spent) = all.iter().rev().find(|(one, _)| *one == own).unwrap();
+            assert_eq!(*last, own);
+            assert!(*spent >= busy / 4, "{spent:?} of {busy:?}");
+        }
+        let order: Vec<u32> = threads(std::process::id())
+            .iter()
+            .map(|(n, _)| *n)
+            .collect();
+        let mut sorted = order.clone();
+        sorted.sort_unstable();
+        assert_eq!(order, sorted, "numbers rise as threads are started");
+        for (thread, end) in running {
+            drop(end);
+            thread.join().unwrap();
+        }
     }
 }

@@ -10,10 +10,11 @@ use crate::worker::{Worker, counters_of};
 use command::Message;
 use command::message::Body;
 use command::verbs::{
-    AddPort, Attach, Done, ListFlows, Quit, RemovePort, Running, TRACE_END, Trace, UseImage,
+    AddPort, Attach, Capture, Done, ListFlows, Quit, RemovePort, Running, TRACE_END, Trace,
+    UseImage,
 };
 use seqpacket::{Error, Fds, Socket};
-use shm::{CountersPage, Words};
+use shm::{CountersPage, Geometry, Words};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{self, Receiver};
@@ -41,6 +42,8 @@ pub struct Desk {
     posts: Arc<Vec<Socket>>,
     /// Listings of connections go back this way.
     pub listed: mpsc::Sender<Listed>,
+    /// What comes with the request for a capture.
+    pub lent: Receiver<Lent>,
     /// All begin when all have mapped their pages.
     begin: Arc<Barrier>,
 }
@@ -57,6 +60,13 @@ impl Desk {
             let _ = post.send(message, fds);
         }
     }
+}
+
+/// The rings of a capture between workers: all but the first mirror into one, and the first
+/// puts what comes out into the capture's own channel.
+pub enum Lent {
+    Mirror(shm::Sender),
+    Mirrors(Vec<shm::Receiver>),
 }
 
 /// An image that not all have answered for.
@@ -82,6 +92,7 @@ pub struct Crew {
     control: Socket,
     workers: Workers,
     posts: Arc<Vec<Socket>>,
+    lends: Vec<mpsc::Sender<Lent>>,
     readiness: Readiness,
     outbox: Outbox,
     counters: CountersPage,
@@ -122,8 +133,12 @@ impl Crew {
         let posts = Arc::new(posts);
         let begin = Arc::new(Barrier::new(count as usize));
         let (sender, listed) = mpsc::channel();
+        let mut lends = Vec::new();
         for (number, (end, (peers, inbox))) in (0..).zip(ends.into_iter().zip(rings)) {
+            let (lend, lent) = mpsc::channel();
+            lends.push(lend);
             let desk = Desk {
+                lent,
                 workers: Workers::new(count, number),
                 posts: Arc::clone(&posts),
                 listed: sender.clone(),
@@ -145,6 +160,7 @@ impl Crew {
             control,
             workers: Workers::new(count, 0),
             posts,
+            lends,
             readiness,
             outbox: Outbox::new(slots),
             counters,
@@ -210,6 +226,8 @@ impl Crew {
                 ran: false,
             });
             self.to_all(message, &fds);
+        } else if let Some(body) = message.body::<Capture>() {
+            self.capture(message, &body, &fds);
         } else if let Some(body) = message.body::<ListFlows>() {
             self.list(&body, fds);
         } else if message.body::<Quit>().is_some() {
@@ -287,6 +305,39 @@ impl Crew {
 
     fn say<B: Body>(&mut self, seq: u32, body: &B) {
         self.outbox.say(&self.control, Message::new(seq, body));
+    }
+
+    /// Has each mirror what it sees of a capture, or none any more.
+    fn capture(&mut self, message: &Message, body: &Capture, fds: &Fds) {
+        if body.on == 0 {
+            return self.to_all(message, &Fds::new());
+        }
+        let geometry = Geometry::records(body.capacity as usize, body.max_record as usize);
+        let Ok(geometry) = geometry else { return };
+        let (mut mirrors, mut into) = (Vec::new(), Vec::new());
+        for _ in 1..self.workers.count() {
+            match shm::between(&geometry) {
+                Ok((sender, receiver)) => {
+                    into.push(sender);
+                    mirrors.push(receiver);
+                }
+                // Better none than one that shows a part as the whole: its channel closes,
+                // and whoever reads it is told that it has ended.
+                Err(error) => {
+                    confine::say!("bulkhead-switch: no memory for a capture: {error}");
+                    return;
+                }
+            }
+        }
+        let lent = [Lent::Mirrors(mirrors)].into_iter();
+        let lent = lent.chain(into.into_iter().map(Lent::Mirror));
+        for (lend, lent) in self.lends.iter().zip(lent) {
+            let _ = lend.send(lent);
+        }
+        self.to(0, message, fds);
+        for worker in 1..self.workers.count() {
+            self.to(worker, message, &Fds::new());
+        }
     }
 
     /// Has each list its connections; a listing under way is given up for it.

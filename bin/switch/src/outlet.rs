@@ -374,8 +374,7 @@ impl Outlets<'_> {
             counters.count(from as usize, Counter::RxFrames, 1);
             counters.count(from as usize, Counter::RxBytes, bytes as u64);
         }
-        self.telling
-            .dropped(from, DropReason::QueueFull, self.now);
+        self.telling.dropped(from, DropReason::QueueFull, self.now);
     }
 
     /// Counts what went to a slot, for the end of the turn.

@@ -20,6 +20,10 @@ use wire::offload::{MAX_FRAME, RawOffload};
 
 /// Added to a worker's number: the name of its ring's doorbell in the set of what can wake us.
 pub const PEER: u64 = 1 << 33;
+/// What the doorbells of captures' rings are called there.
+pub const MIRROR: u64 = 1 << 34;
+/// Captured frames taken from one worker in one turn.
+const MIRRORED: usize = 256;
 /// Bytes of each ring: some of the largest frames, and a batch of all others.
 const CAPACITY: usize = 512 << 10;
 
@@ -193,37 +197,38 @@ impl Peers {
         let Some(Some(outbound)) = self.to.get_mut(worker as usize) else {
             return Fate::Lost(DropReason::PortClosed);
         };
-        let (first, rest) = (
-            frame.rest_from,
-            frame.total.saturating_sub(frame.rest_from),
-        );
+        let (first, rest) = (frame.rest_from, frame.total.saturating_sub(frame.rest_from));
         let what = (frame.tag, &frame.offload);
-        let pushed = outbound.sender.ring.push_beside(
-            note.words(),
-            what,
-            frame.head,
-            rest,
-            |ring, at| match payload {
-                Payload::Record(record) => {
-                    record.place(first, rest, |from, place| {
-                        from.copy_to(place, ring, at, rest);
-                    });
-                }
-                Payload::Guest(guest) => {
-                    guest.pieces(first, rest, |memory, place, done, n| {
-                        memory.copy_to_ring(place, ring, at + done, n);
-                    });
-                }
-                Payload::Buffer(bytes) => {
-                    if let Some(tail) = bytes.get(first..).and_then(|b| b.get(..rest))
-                        && !tail.is_empty()
-                    {
-                        ring.write(at, tail);
-                    }
-                }
-                Payload::None => {}
-            },
-        );
+        let pushed =
+            outbound
+                .sender
+                .ring
+                .push_beside(
+                    note.words(),
+                    what,
+                    frame.head,
+                    rest,
+                    |ring, at| match payload {
+                        Payload::Record(record) => {
+                            record.place(first, rest, |from, place| {
+                                from.copy_to(place, ring, at, rest);
+                            });
+                        }
+                        Payload::Guest(guest) => {
+                            guest.pieces(first, rest, |memory, place, done, n| {
+                                memory.copy_to_ring(place, ring, at + done, n);
+                            });
+                        }
+                        Payload::Buffer(bytes) => {
+                            if let Some(tail) = bytes.get(first..).and_then(|b| b.get(..rest))
+                                && !tail.is_empty()
+                            {
+                                ring.write(at, tail);
+                            }
+                        }
+                        Payload::None => {}
+                    },
+                );
         match pushed {
             Ok(()) => {
                 outbound.touched = true;
@@ -369,11 +374,45 @@ impl Attached {
 
     /// Announces to the other workers that this one is about to sleep; whether it may.
     pub fn arm_inbox(&mut self) -> bool {
-        let mut inbox = self.inbox.iter_mut();
-        inbox.all(|(_, receiver)| match receiver.ring.arm() {
+        let inbox = self.inbox.iter_mut().map(|(_, receiver)| receiver);
+        let mirrors = self.mirrors.iter_mut().flat_map(|(_, all)| all);
+        let mut all = inbox.chain(mirrors);
+        all.all(|receiver| match receiver.ring.arm() {
             Ok(may) => may,
             Err(breach) => broken(breach as u32),
         })
+    }
+
+    /// Puts what the others mirrored into the captures' channels; whether there was anything.
+    pub fn run_mirrors(&mut self) -> bool {
+        let Some(captures) = self.capture.as_mut() else {
+            return false;
+        };
+        let mut worked = false;
+        for (owner, mirrors) in &mut self.mirrors {
+            for (receiver, mirror) in mirrors.iter_mut().zip(0..) {
+                for _ in 0..MIRRORED {
+                    match receiver.ring.next() {
+                        Ok(Some(record)) => captures.copy(*owner, mirror, &record),
+                        Ok(None) => break,
+                        Err(breach) => broken(breach as u32),
+                    }
+                    worked = true;
+                }
+                receiver.ring.release();
+            }
+        }
+        worked
+    }
+
+    /// Some of the others rang for a capture.
+    pub fn mirrors_rung(&mut self) {
+        for receiver in self.mirrors.iter_mut().flat_map(|(_, all)| all) {
+            let rings = receiver.bell.drain().unwrap_or_default();
+            if let Err(breach) = receiver.ring.rung(rings) {
+                broken(breach as u32)
+            }
+        }
     }
 
     /// One of the others rang.

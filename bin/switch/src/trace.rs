@@ -38,9 +38,9 @@ impl Attached {
         let reason = self.handle_traced(ingress, bytes, now, deliver, record);
         self.outlets(now).publish();
         self.traced_until = now.saturating_add(PATIENCE);
-        let closed = record.left().is_some_and(|(slot, ..)| {
-            !self.is_plugged(slot)
-        });
+        let closed = record
+            .left()
+            .is_some_and(|(slot, ..)| !self.is_plugged(slot));
         // What was to be delivered says itself why it was not.
         let reason = reason.or((closed && !deliver).then_some(DropReason::PortClosed));
         if let Some(reason) = reason {

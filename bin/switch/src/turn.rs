@@ -52,7 +52,7 @@ impl Attached {
         if now >= self.traced_until {
             self.end_trace(now);
         }
-        let worked = worked | self.release(now) | self.list(now);
+        let worked = worked | self.release(now) | self.list(now) | self.run_mirrors();
         self.outlets(now).publish();
         if worked {
             self.last_work = now;

@@ -2,21 +2,21 @@
 
 use crate::capture::{Capture, Captures};
 use crate::clock;
-use crate::crew::{self, Crew, Desk, Member};
+use crate::crew::{self, Crew, Desk, Lent, Member};
 use crate::guest::LINK;
 use crate::listing::{self, Listed, Listing};
 use crate::outlet::{Outlets, Workshop, outlets};
 use crate::parking::Parked;
-use crate::peers::{Inbox, PEER, Peers, unparked};
+use crate::peers::{Inbox, MIRROR, PEER, Peers, unparked};
 use crate::ports::{Ports, Sink, Source};
 use crate::readiness::{CONTROL, Readiness};
 use crate::telling::Telling;
 use command::Message;
 use command::message::Body;
 use command::verbs::{
-    AddPort, Attach, Capture as CaptureAsked, Done, ListFlows, NeedReplace, PORT_CHANNEL, PORT_PACKET,
-    PORT_TAP, PORT_VHOST, PortClosed, Quit, RemovePort, Running, START_FRESH, TRACE_END, Trace,
-    UseImage, WAIT_ADAPTIVE, WAIT_POLL,
+    AddPort, Attach, Capture as CaptureAsked, Done, ListFlows, NeedReplace, PORT_CHANNEL,
+    PORT_PACKET, PORT_TAP, PORT_VHOST, PortClosed, Quit, RemovePort, Running, START_FRESH,
+    TRACE_END, Trace, UseImage, WAIT_ADAPTIVE, WAIT_POLL,
 };
 use guard::guard;
 use image::map::NOT_ATTACHED;
@@ -86,6 +86,8 @@ pub struct Attached {
     /// of theirs while it is handled.
     pub peers: Option<Box<Peers>>,
     pub inbox: Inbox,
+    /// What the others mirror for captures, by owner.
+    pub mirrors: Vec<(u32, Vec<shm::Receiver>)>,
     /// The number of a listing that was just made for all workers together.
     pub has_listed: Option<u32>,
     pub unparked: Option<Box<Parked>>,
@@ -227,6 +229,7 @@ impl Worker {
                 (name, Some(attached)) if name & LINK != 0 => {
                     attached.told.push((name & !LINK) as Slot);
                 }
+                (MIRROR, Some(attached)) => attached.mirrors_rung(),
                 (name, Some(attached)) if name & PEER != 0 => {
                     attached.rung((name & !PEER) as u32);
                 }
@@ -503,14 +506,28 @@ impl Worker {
         if let Some(captures) = attached.capture.as_mut() {
             captures.end(body.of);
         }
+        attached.mirrors.retain(|(of, _)| *of != body.of);
         attached.capture = attached.capture.take().filter(|all| !all.is_empty());
         if body.on == 0 {
             return;
         }
         let geometry = Geometry::records(body.capacity as usize, body.max_record as usize);
-        if let (Ok(geometry), Some(fds)) = (geometry, ProducerFds::from_fds(fds))
-            && let Ok(sender) = attach_producer(fds, &geometry, Start::Fresh)
-        {
+        let channel = geometry.ok().zip(ProducerFds::from_fds(fds));
+        let channel = channel.map(|(geometry, fds)| attach_producer(fds, &geometry, Start::Fresh));
+        let lent = self.desk.as_ref().map(|desk| desk.lent.try_recv());
+        let sender = match lent {
+            Some(Ok(Lent::Mirror(sender))) => Some(sender),
+            Some(Ok(Lent::Mirrors(mirrors))) => {
+                for mirror in &mirrors {
+                    // What does not wake us is read when something else does.
+                    let _ = self.readiness.join(mirror.bell.as_fd(), MIRROR);
+                }
+                attached.mirrors.push((body.of, mirrors));
+                channel.and_then(Result::ok)
+            }
+            _ => channel.and_then(Result::ok),
+        };
+        if let Some(sender) = sender {
             let image = attached.image.as_ref().map(|mapped| mapped.image());
             let capture = Capture::new(sender, body, image.as_ref());
             let captures: &mut Captures = attached.capture.get_or_insert_default();
@@ -552,8 +569,7 @@ impl Worker {
             && attached.ports.is_home(body.slot)
             && let Ok(frame) = frame.try_clone().map(SealedImage::map)
             && let Ok(frame) = frame
-            && let Some(worker) =
-                attached.another(body.slot, frame.as_slice(), clock::monotonic())
+            && let Some(worker) = attached.another(body.slot, frame.as_slice(), clock::monotonic())
         {
             let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
             return desk.pass_on(worker, message, &fds);
@@ -635,6 +651,7 @@ impl Attached {
             has_listed: None,
             peers: peers.map(Box::new),
             inbox: inbox.unwrap_or_default(),
+            mirrors: Vec::new(),
             unparked: unparked(),
             traced_until: u64::MAX,
             rounds: Rounds::new(slots, UNITS),

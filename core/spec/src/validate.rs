@@ -401,7 +401,10 @@ impl Check<'_> {
                 .help("write `cores: shared`, or leave `workers` out");
         }
         let limited = [tenant.meter_from(), tenant.meter_to()];
-        if limited.iter().any(|(bytes, _, packets)| bytes | packets != 0) {
+        if limited
+            .iter()
+            .any(|(bytes, _, packets)| bytes | packets != 0)
+        {
             self.findings
                 .add(
                     "workers",

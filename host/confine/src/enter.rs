@@ -180,8 +180,9 @@ const SOLVER_SECONDS: u64 = 5;
 const STORE_BYTES: u64 = 4 << 30;
 /// tokio's blocking pool and redb.
 const CONTROLLER_THREADS: u64 = 64;
-/// The most workers that a switch has, and who speaks for them. The supervisor takes from it
-/// what its compartment does not need, before it learns which that is.
+
+/// The most workers that a switch may be given, and who speaks for them: the supervisor may
+/// raise its limit so far, before it learns that it has them.
 const SWITCH_THREADS: u64 = 9;
 
 fn limits(profile: Profile) -> Outcome {
@@ -203,7 +204,6 @@ fn limits(profile: Profile) -> Outcome {
             libc::RLIMIT_NPROC,
             match profile {
                 Profile::Controller => CONTROLLER_THREADS,
-                Profile::Switch => SWITCH_THREADS,
                 _ => 1,
             },
         ),
@@ -225,9 +225,14 @@ fn limits(profile: Profile) -> Outcome {
         }
         let (_, hard) = kernel::limits(resource).map_err(says)?;
         let value = value.min(hard);
+        // It cannot raise it itself: no filter lets it set a limit.
+        let most = match (profile, resource) {
+            (Profile::Switch, libc::RLIMIT_NPROC) => SWITCH_THREADS.min(hard),
+            _ => value,
+        };
         if guard!("confine-limits") {
-            kernel::limit(resource, value).map_err(says)?;
-            if kernel::limits(resource) != Ok((value, value)) {
+            kernel::limit(resource, value, most).map_err(says)?;
+            if kernel::limits(resource) != Ok((value, most)) {
                 return Err(format!("limit {resource} did not take"));
             }
         }

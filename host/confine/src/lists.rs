@@ -222,8 +222,8 @@ const THREADS: &[Entry] = &[
     ),
 ];
 
-/// Several workers in one switch, started when it learns that it has them: how many threads
-/// there may be its limits say.
+/// Several workers in one switch, started when it learns that it has them. Its limits allow
+/// no thread more than it is, until the supervisor raises them for one that has.
 const WORKERS: &[Entry] = &[
     entry!(
         SYS_clone3,
@@ -406,14 +406,7 @@ const GUEST: &[Entry] = &[
 /// forms. Empty = no filter (supervisor, baseline).
 pub fn groups(profile: Profile) -> &'static [&'static [Entry]] {
     match profile {
-        Profile::Switch => &[
-            RUNTIME,
-            CONTROL,
-            WAITING,
-            PORTS,
-            PRECISE_WAITING,
-            WORKERS,
-        ],
+        Profile::Switch => &[RUNTIME, CONTROL, WAITING, PORTS, PRECISE_WAITING, WORKERS],
         Profile::Fabric => &[RUNTIME, CONTROL, WAITING, PORTS, PRECISE_WAITING],
         Profile::Auditor => &[RUNTIME, CONTROL, WAITING, PORTS, PRECISE_WAITING],
         Profile::Verifier => &[RUNTIME, CONTROL, REPORTING],

@@ -64,7 +64,8 @@ impl Words {
     /// Adds to a word that other threads add to as well; what it was before.
     #[inline]
     pub fn fetch_add(&self, word: usize, n: u64) -> u64 {
-        self.0.fetch_add(word.saturating_mul(8), n, Ordering::Relaxed)
+        self.0
+            .fetch_add(word.saturating_mul(8), n, Ordering::Relaxed)
     }
 }
 

@@ -96,6 +96,15 @@ impl Rig {
             workers: self.workers,
             ..Attach::default()
         };
+        if self.workers > 1 {
+            let threads = Some(u64::from(self.workers) + 1);
+            let limit = rustix::process::Rlimit {
+                current: threads,
+                maximum: Some(9),
+            };
+            let which = rustix::process::Resource::Nproc;
+            rustix::process::prlimit(Some(self.pid), which, limit).unwrap();
+        }
         self.tell(&body, &[&self.counters, &self.recorder]);
     }
 

@@ -297,7 +297,10 @@ fn broadcasts_reach_everybody_and_are_answered_once() {
     }
     std::thread::sleep(Duration::from_millis(50));
     assert!(guests.iter_mut().all(|guest| come(guest).is_none()));
-    assert_eq!(rig.count(1, Counter::TxFlood) + sum(&rig, Counter::TxFlood), 2);
+    assert_eq!(
+        rig.count(1, Counter::TxFlood) + sum(&rig, Counter::TxFlood),
+        2
+    );
 }
 
 #[test]
@@ -378,7 +381,10 @@ fn idle_workers_sleep_and_any_frame_wakes_those_it_needs() {
     for n in 1..50 {
         asleep();
         for (from, to) in PAIRS {
-            assert!(push(&mut guests[from as usize - 1], &numbered(from, to, 1, n)));
+            assert!(push(
+                &mut guests[from as usize - 1],
+                &numbered(from, to, 1, n)
+            ));
             crate::receive(&mut guests[to as usize - 1]);
         }
     }
@@ -399,7 +405,10 @@ fn they_die_together_and_their_successors_go_on() {
     let mut guests = guests(&rig);
     for round in 0..3 {
         for (from, to) in PAIRS {
-            assert!(push(&mut guests[from as usize - 1], &numbered(from, to, 1, 1)));
+            assert!(push(
+                &mut guests[from as usize - 1],
+                &numbered(from, to, 1, 1)
+            ));
             crate::receive(&mut guests[to as usize - 1]);
         }
         rig.restart();
@@ -434,7 +443,10 @@ fn an_image_that_is_none_is_refused_by_all_and_one_that_changes_is_used_by_all()
     denied.rule_tables[0].rules[0].action = Action::Deny;
     rig.install(&denied, 3);
     for (from, to) in PAIRS {
-        assert!(push(&mut guests[from as usize - 1], &numbered(from, to, 1, 1)));
+        assert!(push(
+            &mut guests[from as usize - 1],
+            &numbered(from, to, 1, 1)
+        ));
     }
     let end = Instant::now() + PATIENCE;
     while lost(&rig, DropReason::EgressRule) < 6 {
