@@ -1,9 +1,9 @@
 //! A batch of frames from one slot: from a channel, a guest, a tap or a veth.
 
+use crate::attached::Attached;
 use crate::outlet::{Fate, Outlet, Outlets, Payload, outlets, to_group};
 use crate::parking::{Parked, put_parked, take_parked};
 use crate::ports::{Place, Sink, Source};
-use crate::worker::Attached;
 use guard::guard;
 use image::MappedCompartment;
 use port::PortError;

@@ -2,11 +2,12 @@
 //! other, and this, which speaks with the supervisor for them. Each message goes to whom it
 //! concerns, and their answers become one. No frame ever comes by here.
 
+use crate::attached::counters_of;
 use crate::listing::{self, Listed};
 use crate::peers::{self, Inbox, Peers};
 use crate::readiness::{CONTROL, Readiness};
 use crate::telling::Telling;
-use crate::worker::{Worker, counters_of};
+use crate::worker::Worker;
 use command::Message;
 use command::message::Body;
 use command::verbs::{
@@ -170,7 +171,7 @@ impl Crew {
             listings: 0,
             quit: false,
         };
-        crew.to_all(&Message::new(0, body), fds);
+        crew.tell_all(&Message::new(0, body), fds);
         Ok(crew)
     }
 
@@ -209,13 +210,13 @@ impl Crew {
 
     fn obey(&mut self, message: &Message, fds: Fds) {
         if let Some(body) = message.body::<AddPort>() {
-            self.to_home(body.slot, message, &fds);
+            self.tell_home(body.slot, message, &fds);
         } else if let Some(body) = message.body::<RemovePort>() {
-            self.to_home(body.slot, message, &fds);
+            self.tell_home(body.slot, message, &fds);
         } else if let Some(body) = message.body::<Trace>() {
             match body.flags & TRACE_END {
-                0 => self.to_home(body.slot, message, &fds),
-                _ => self.to_all(message, &fds),
+                0 => self.tell_home(body.slot, message, &fds),
+                _ => self.tell_all(message, &fds),
             }
         } else if let Some(body) = message.body::<UseImage>() {
             self.asked.push_back(Asked {
@@ -225,7 +226,7 @@ impl Crew {
                 refused: None,
                 ran: false,
             });
-            self.to_all(message, &fds);
+            self.tell_all(message, &fds);
         } else if let Some(body) = message.body::<Capture>() {
             self.capture(message, &body, &fds);
         } else if let Some(body) = message.body::<ListFlows>() {
@@ -235,17 +236,17 @@ impl Crew {
         }
     }
 
-    fn to_home(&mut self, slot: Slot, message: &Message, fds: &Fds) {
-        self.to(self.workers.home(slot), message, fds);
+    fn tell_home(&mut self, slot: Slot, message: &Message, fds: &Fds) {
+        self.tell(self.workers.home(slot), message, fds);
     }
 
-    fn to_all(&mut self, message: &Message, fds: &Fds) {
+    fn tell_all(&mut self, message: &Message, fds: &Fds) {
         for worker in 0..self.workers.count() {
-            self.to(worker, message, fds);
+            self.tell(worker, message, fds);
         }
     }
 
-    fn to(&mut self, worker: u32, message: &Message, fds: &Fds) {
+    fn tell(&mut self, worker: u32, message: &Message, fds: &Fds) {
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         let Some(post) = self.posts.get(worker as usize) else {
             return;
@@ -310,7 +311,7 @@ impl Crew {
     /// Has each mirror what it sees of a capture, or none any more.
     fn capture(&mut self, message: &Message, body: &Capture, fds: &Fds) {
         if body.on == 0 {
-            return self.to_all(message, &Fds::new());
+            return self.tell_all(message, &Fds::new());
         }
         let geometry = Geometry::records(body.capacity as usize, body.max_record as usize);
         let Ok(geometry) = geometry else { return };
@@ -334,9 +335,9 @@ impl Crew {
         for (lend, lent) in self.lends.iter().zip(lent) {
             let _ = lend.send(lent);
         }
-        self.to(0, message, fds);
+        self.tell(0, message, fds);
         for worker in 1..self.workers.count() {
-            self.to(worker, message, &Fds::new());
+            self.tell(worker, message, &Fds::new());
         }
     }
 
@@ -357,7 +358,7 @@ impl Crew {
             most,
             parts: Vec::new(),
         });
-        self.to_all(&Message::new(self.listings, body), &Fds::new());
+        self.tell_all(&Message::new(self.listings, body), &Fds::new());
     }
 
     /// Takes what they listed, and writes it when all have.

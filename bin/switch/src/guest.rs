@@ -1,9 +1,9 @@
 //! A virtual machine's interface: its queues, run in its own memory, as its vhost helper
 //! says (`bin/vhost`). What its driver does wrong ends its queues, and nobody else's.
 
+use crate::attached::Attached;
 use crate::ports::{Sink, Source};
 use crate::readiness::Readiness;
-use crate::worker::Attached;
 use command::Message;
 use command::message::Body;
 use command::verbs::{

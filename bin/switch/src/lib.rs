@@ -3,6 +3,7 @@
 //! A library so that what is measured of it is the program itself; nothing else takes
 //! it up.
 
+mod attached;
 mod batch;
 mod capture;
 mod crew;

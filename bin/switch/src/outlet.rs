@@ -105,7 +105,7 @@ pub struct Outlets<'a> {
     pub now: u64,
 }
 
-/// The outlets of an [`Attached`](crate::worker::Attached): only its own fields are borrowed,
+/// The outlets of an [`Attached`](crate::attached::Attached): only its own fields are borrowed,
 /// so that the rest of it can be used beside them.
 macro_rules! outlets {
     ($of:expr, $now:expr) => {

@@ -1,8 +1,8 @@
 //! A frame whose receiver is full waits, and its source with it, for 50 us at most.
 
+use crate::attached::Attached;
 use crate::outlet::{Fate, Payload, outlets};
 use crate::ports::{Place, Sink, Source};
-use crate::worker::Attached;
 use switch::{HEAD, Outgoing, Slot};
 use telemetry::drops::DropReason;
 use wire::offload::RawOffload;

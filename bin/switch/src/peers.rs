@@ -3,11 +3,12 @@
 //! another's. A ring for each pair and direction, of `core/ring` like any other; nothing here
 //! locks, and a sleeper is rung once a batch.
 
+use crate::attached::Attached;
 use crate::batch::{Arrived, Batch, End, Handling};
 use crate::outlet::{Fate, Payload, outlets};
 use crate::parking::Parked;
 use crate::ports::Sink;
-use crate::worker::Attached;
+use image::compartment::FEATURE_ALL;
 use image::map::MappedCompartment;
 use ring::{CopyTo, ProducerMemory};
 use shm::{Doorbell, Geometry, PushError, Receiver, Sender};
@@ -43,7 +44,7 @@ impl Common {
     pub fn new(slots: usize) -> Common {
         Common {
             plugged: (0..slots).map(|_| AtomicBool::new(false)).collect(),
-            takes: (0..slots).map(|_| AtomicU16::new(u16::MAX)).collect(),
+            takes: (0..slots).map(|_| AtomicU16::new(FEATURE_ALL)).collect(),
             changes: AtomicU64::new(0),
         }
     }

@@ -1,9 +1,9 @@
 //! A frame that is traced for the supervisor: handled as if it had come by a port, written
 //! down, and held back unless it is to be delivered.
 
+use crate::attached::Attached;
 use crate::clock;
 use crate::outlet::{Outlet, Payload};
-use crate::worker::Attached;
 use command::verbs::{TRACE_DELIVER, Trace};
 use switch::{FABRIC, HEAD, Ingress};
 use telemetry::drops::DropReason;

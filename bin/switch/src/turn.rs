@@ -1,13 +1,13 @@
 //! One turn of the loop: a batch from each active slot, then timers, then the
 //! question how long to wait.
 
+use crate::attached::{Attached, Lists};
 use crate::batch::End;
 use crate::clock;
 use crate::listing::{self, Listed};
 use crate::outlet::{Fate, Outlet, Payload};
 use crate::parking::PATIENCE;
 use crate::ports::{Place, Sink, Source};
-use crate::worker::{Attached, Lists};
 use command::verbs::WAIT_POLL;
 use guard::guard;
 use rounds::Outcome;

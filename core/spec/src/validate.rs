@@ -400,6 +400,23 @@ impl Check<'_> {
                 .also(cores.span, "the cores that it is to have")
                 .help("write `cores: shared`, or leave `workers` out");
         }
+        // Rings between them, of half a MiB each way (bin/switch/src/peers.rs).
+        let rings = u64::from(workers.value.min(MOST_WORKERS)).pow(2) << 19;
+        let least = rings * 8;
+        if tenant.memory_bytes() < least {
+            self.findings
+                .add(
+                    "workers",
+                    workers.span,
+                    format!(
+                        "{} workers need at least {} MiB of memory: the rings between them take \
+                         an eighth of it",
+                        workers.value,
+                        least >> 20
+                    ),
+                )
+                .help(format!("add `memory: {}MiB`, or choose fewer", least >> 20));
+        }
         let limited = [tenant.meter_from(), tenant.meter_to()];
         if limited
             .iter()

@@ -484,7 +484,7 @@ pub(crate) fn hit(
 /// Where it is another worker's: as it came, and all is its owner's to look at.
 #[inline(never)]
 fn elsewhere(entry: &Entry, raw: &RawOffload) -> Option<Hit> {
-    entry.has(ELSEWHERE).then(|| Hit {
+    entry.has(ELSEWHERE).then_some(Hit {
         slot: entry.to,
         tag: 0,
         offload: *raw,

@@ -359,7 +359,7 @@ fn a_receivers_rate_holds_whoever_sends() {
     }
     let most = burst + rate * begun.elapsed().as_millis() as u64 / 1_000 + 5_000;
     assert!(bytes <= most, "{bytes} came, {most} may");
-    assert!(bytes > most / 2, "{bytes} came of {most}");
+    assert!(bytes > burst, "{bytes} came of {most}");
     assert!(rig.drops(2, DropReason::EgressRate) > 0);
 }
 
