@@ -332,6 +332,10 @@ impl<'a, 'b> Handling<'a, 'b> {
         slot: Slot,
         parked: Box<Parked>,
     ) -> Handling<'a, 'b> {
+        let outlets = Outlets {
+            from: slot,
+            ..outlets
+        };
         Handling {
             short: slot != FABRIC && image.is_some() && outlets.capture.is_none(),
             switch,
@@ -398,11 +402,9 @@ impl<'a, 'b> Handling<'a, 'b> {
                 self.frames += 1;
                 self.bytes += total as u64;
                 self.outlets.work = begun;
-                return match self.outlets.forward(slot, &hit, head, total, payload) {
-                    Fate::Sent | Fate::Handed => self.outlets.work.passed(total),
-                    Fate::Relayed => self.relayed(total),
-                    Fate::Full => self.send(&hit, total, length, payload),
-                    Fate::Lost(reason) => self.lost(reason),
+                return match self.outlets.forward(&hit, head, total, payload) {
+                    Fate::Sent => self.outlets.work.passed(total),
+                    fate => self.otherwise(fate, &hit, total, length, payload),
                 };
             }
         }
@@ -414,6 +416,7 @@ impl<'a, 'b> Handling<'a, 'b> {
         if self.slot != slot {
             self.settle();
             self.slot = slot;
+            self.outlets.from = slot;
             self.short = self.image.is_some() && self.outlets.capture.is_none();
         }
         // Its home has it pay: here it has all it wants.
@@ -467,8 +470,6 @@ impl<'a, 'b> Handling<'a, 'b> {
     }
 
     /// One that another worker has now, which counts it.
-    #[cold]
-    #[inline(never)]
     fn relayed(&mut self, total: usize) -> u64 {
         self.frames -= 1;
         self.bytes -= total as u64;
@@ -528,6 +529,24 @@ impl<'a, 'b> Handling<'a, 'b> {
                 telling.dropped(self.slot, reason, now);
                 true
             }
+        }
+    }
+
+    /// One that did not go to a port of this worker's at once.
+    #[inline(never)]
+    fn otherwise(
+        &mut self,
+        fate: Fate,
+        hit: &Hit,
+        total: usize,
+        length: usize,
+        payload: Payload<'_>,
+    ) -> u64 {
+        match fate {
+            Fate::Sent | Fate::Handed => self.outlets.work.passed(total),
+            Fate::Relayed => self.relayed(total),
+            Fate::Full => self.send(hit, total, length, payload),
+            Fate::Lost(reason) => self.lost(reason),
         }
     }
 

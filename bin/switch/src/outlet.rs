@@ -98,6 +98,8 @@ pub struct Outlets<'a> {
     pub shaper: &'a mut Shaper,
     /// The other workers, where there are some.
     pub peers: &'a mut Option<Box<Peers>>,
+    /// Who sent what goes the short way.
+    pub from: Slot,
     /// What is done for the frame that is worked on.
     pub work: Work,
     /// Frames that go the short way to one slot.
@@ -118,6 +120,7 @@ macro_rules! outlets {
             capture: &mut $of.capture,
             shaper: &mut $of.shaper,
             peers: &mut $of.peers,
+            from: switch::FABRIC,
             work: switch::Work::frame(),
             run: $crate::outlet::Run::NONE,
             now: $now,
@@ -200,14 +203,7 @@ impl Outlets<'_> {
     /// Sends a frame the short way, if its receiver takes it at once. Where its rate has
     /// nothing left it is full.
     #[inline(always)]
-    pub fn forward(
-        &mut self,
-        from: Slot,
-        hit: &Hit,
-        head: &[u8],
-        total: usize,
-        payload: Payload<'_>,
-    ) -> Fate {
+    pub fn forward(&mut self, hit: &Hit, head: &[u8], total: usize, payload: Payload<'_>) -> Fate {
         if (self.run.slot != hit.slot || !self.run.credit.is_left()) && !self.begin_run(hit.slot) {
             return Fate::Full;
         }
@@ -219,7 +215,7 @@ impl Outlets<'_> {
                     false => ring.push(hit.tag, &hit.offload, head, &[]),
                 })
             }
-            _ => self.give(from, &hit.outgoing(head, total), payload),
+            _ => self.give(self.from, &hit.outgoing(head, total), payload),
         };
         if fate == Fate::Sent {
             self.run.credit.take(total);
