@@ -5,6 +5,7 @@ mod count;
 pub mod inside;
 mod ours;
 pub mod site;
+mod workers;
 
 use crate::Options;
 use crate::load::dpdk::{self, HugePages, Testpmd, Wire};
@@ -43,10 +44,7 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
     figures.extend(fifos(&peers, &shape(64), &shape(1500), turns)?);
     figures.push(flows(options, &shape(64), turns)?);
     figures.push(gso(&shape(fifo::GSO_FRAME), turns)?);
-    figures.push(Figure::missing(
-        "forward.workers2_ratio",
-        "not measured: a compartment has one worker",
-    ));
+    figures.push(workers::figure(options, turns)?);
     Ok(figures)
 }
 

@@ -9,8 +9,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::UNIX_EPOCH;
 use telemetry::counters::{
-    COUNTERS, Counter, MAGIC, PROCESS_WORDS, ProcessWord, SLOT_WORDS, bytes_for, counter_word,
-    drop_word,
+    COUNTERS, Counter, MAGIC, MOST_WORKERS, PROCESS_WORDS, ProcessWord, SLOT_WORDS, bytes_for,
+    counter_word, drop_word, worker_word,
 };
 use telemetry::drops::DropReason;
 use telemetry::recorder::{BYTES, EVENTS, Event, EventKind};
@@ -166,23 +166,43 @@ impl Counters {
         let slots = self.slots;
         let word = |at: usize| self.words.get(at).copied().unwrap_or(0);
         let used = usize::try_from(word(rules::used_word(slots))).unwrap_or(usize::MAX);
-        let entries = 0..used.min(rules::MOST);
-        entries
-            .map(|entry| {
-                let at = rules::entry_word(slots, entry);
-                let passed = rules::passed_word(slots, entry);
-                let passed = |which: rules::Passed| word(passed + which as usize);
-                let counts = [
-                    word(at + 1),
-                    word(at + 2),
-                    word(at + 3),
-                    passed(rules::Passed::Bytes),
-                    passed(rules::Passed::Packets),
-                    passed(rules::Passed::Denied),
-                ];
-                (word(at) as u32, counts)
-            })
-            .collect()
+        let mut all: HashMap<u32, [u64; 6]> = HashMap::new();
+        for entry in 0..used.min(rules::MOST) {
+            let at = rules::entry_word(slots, entry);
+            let passed = rules::passed_word(slots, entry);
+            let passed = |which: rules::Passed| word(passed + which as usize);
+            let counts = [
+                word(at + 1),
+                word(at + 2),
+                word(at + 3),
+                passed(rules::Passed::Bytes),
+                passed(rules::Passed::Packets),
+                passed(rules::Passed::Denied),
+            ];
+            // Two workers of a switch may have an entry each for one rule.
+            let sums = all.entry(word(at) as u32).or_default();
+            for (sum, count) in sums.iter_mut().zip(counts) {
+                *sum = sum.wrapping_add(count);
+            }
+        }
+        all
+    }
+
+    /// How often a process has looked for work, and whether it sleeps: of a switch with
+    /// several workers all together.
+    pub fn liveliness(&self) -> (u64, bool) {
+        let several = usize::try_from(self.process(ProcessWord::Workers)).unwrap_or(usize::MAX);
+        if several == 0 {
+            let asleep = self.process(ProcessWord::Asleep) == 1;
+            return (self.process(ProcessWord::Heartbeat), asleep);
+        }
+        let words = |word: ProcessWord| {
+            let at = move |worker| worker_word(worker, word as usize);
+            let of = move |worker| self.words.get(at(worker)).copied().unwrap_or(0);
+            (0..several.min(MOST_WORKERS)).map(of)
+        };
+        let beats = words(ProcessWord::Heartbeat).fold(0, u64::wrapping_add);
+        (beats, words(ProcessWord::Asleep).all(|word| word == 1))
     }
 
     /// All of a slot, as totals.

@@ -200,8 +200,7 @@ impl Survey {
         compartment.stages = inspect.stages;
         if let Some(counters) = &look.counters {
             compartment.alleged_epoch = counters.process(ProcessWord::Epoch);
-            compartment.heartbeat = counters.process(ProcessWord::Heartbeat);
-            compartment.asleep = counters.process(ProcessWord::Asleep) == 1;
+            (compartment.heartbeat, compartment.asleep) = counters.liveliness();
             compartment.frame_syscalls = counters.process(ProcessWord::FrameSyscalls);
             compartment.frame_syscall_frames = counters.process(ProcessWord::FrameSyscallFrames);
             compartment.restored = counters.process(ProcessWord::Restored);

@@ -52,10 +52,12 @@ impl Supervisor {
         state.outage = 0;
         state.awaits_frame = state.died != 0;
         state.progress = Default::default();
+        state.stuck = None;
         state.has_refused = false;
         let (restarts, seated) = (state.restarts, now.saturating_sub(state.died));
         let mut pages = vec![Rc::clone(&state.counters), Rc::clone(&state.recorder)];
         pages.extend(self.journal(seat));
+        self.allow_threads(id, attach.workers);
         self.tell(id, &Message::new(0, &attach), pages);
         for (body, fds) in self.ports_of(seat) {
             self.tell(id, &Message::new(0, &body), fds);
@@ -101,6 +103,7 @@ impl Supervisor {
     }
 
     fn attach_body(&mut self, seat: Seat) -> Option<Attach> {
+        let workers = self.workers_of(seat);
         let (wait, wait_us, core) = match seat {
             Seat::Fabric => (WAIT_ADAPTIVE, FABRIC_SPIN, u32::MAX),
             Seat::Compartment(id) => self
@@ -124,7 +127,7 @@ impl Supervisor {
             start: state.start,
             seed,
             suspect: state.suspect,
-            reserved: 0,
+            workers,
         })
     }
 
@@ -334,6 +337,7 @@ impl Supervisor {
             blames,
         } = ending(killed, how);
         let mut host = self.limit;
+        let workers = self.workers_of(seat);
         let Some(state) = self.seat_mut(seat) else {
             return;
         };
@@ -352,12 +356,7 @@ impl Supervisor {
             .died(death, now.saturating_sub(state.attached));
         state.due = now + wait.max(limit);
         // An allegation, which can only blame a port of its own.
-        let working = state.word(ProcessWord::Working);
-        let slot = u32::try_from(working)
-            .ok()
-            .and_then(|w| w.checked_sub(1))
-            .filter(|slot| *slot < state.slots);
-        let slot = slot.filter(|_| blames);
+        let slot = state.worked_on(workers).filter(|_| blames);
         state.suspect = slot.map_or(0, |slot| slot + 1);
         self.limit = host;
         if !is_clean {

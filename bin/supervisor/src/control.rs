@@ -25,6 +25,7 @@ use shm::Geometry;
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::rc::Rc;
+use telemetry::counters::MOST_WORKERS;
 use telemetry::recorder::EventKind;
 
 /// Requests taken in one turn.
@@ -217,6 +218,7 @@ impl Supervisor {
                 .open(body.program.as_str())
                 .map_err(|e| Refusal::system("start that program", &e))?;
         }
+        self.has_workers(&body)?;
         self.has_core(body.core)?;
         let place = Seat::Compartment(body.id);
         let kept = bodies::store(&body).map_err(|e| Refusal::system("keep a request", &e))?;
@@ -278,7 +280,7 @@ impl Supervisor {
         let hierarchy = self.hierarchy.as_ref()?;
         let limits = Limits {
             memory: (body.memory != 0).then_some(body.memory),
-            processes: Some(4),
+            processes: Some(4 + body.workers.min(MOST_WORKERS as u32)),
             weight: None,
         };
         match Cgroup::create(hierarchy, &format!("compartment-{}", body.id), &limits) {

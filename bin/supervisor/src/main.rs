@@ -11,6 +11,7 @@ mod channels;
 mod control;
 mod controller;
 mod cores;
+mod crews;
 mod events;
 mod flows;
 mod images;

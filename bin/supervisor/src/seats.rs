@@ -16,7 +16,7 @@ use shm::PeerWords;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::rc::Rc;
-use telemetry::counters::{ProcessWord, bytes_for};
+use telemetry::counters::{MOST_WORKERS, ProcessWord, bytes_for, worker_word};
 
 /// Slots of the fabric's counters page: compartment ids and uplink slots are below.
 pub const FABRIC_SLOTS: u32 = 2048;
@@ -69,8 +69,10 @@ pub struct SeatState {
     pub backoff: Backoff,
     /// Whose frames were being worked on at each death.
     pub blame: Blame,
-    /// What the watch saw last.
-    pub progress: Progress,
+    /// What the watch saw last; of several workers, of each.
+    pub progress: [Progress; MOST_WORKERS],
+    /// The one of several workers that got nowhere.
+    pub stuck: Option<u32>,
     /// Its process has refused the image that its predecessor ran, and said so.
     pub has_refused: bool,
     /// What is known of where its process runs.
@@ -117,10 +119,34 @@ impl SeatState {
             replaced: Bucket::of_replacements(),
             backoff: Backoff::default(),
             blame: Blame::default(),
-            progress: Progress::default(),
+            progress: Default::default(),
+            stuck: None,
             has_refused: false,
             placing: Placing::default(),
         })
+    }
+
+    /// The slot whose frames its process was working on when it died, as alleged. Of several
+    /// workers only one is blamed: the one that was stuck, else the only one that worked.
+    pub fn worked_on(&self, workers: u32) -> Option<u32> {
+        let slot = |word: u64| {
+            let slot = u32::try_from(word).ok()?.checked_sub(1)?;
+            (slot < self.slots).then_some(slot)
+        };
+        if workers < 2 {
+            return slot(self.word(ProcessWord::Working));
+        }
+        let working = |worker: u32| self.word_of(worker, ProcessWord::Working);
+        if let Some(worker) = self.stuck {
+            return slot(working(worker));
+        }
+        let mut all = (0..workers).filter_map(|worker| slot(working(worker)));
+        all.next().filter(|_| all.next().is_none())
+    }
+
+    /// A word that one of several workers writes of itself, as alleged.
+    pub fn word_of(&self, worker: u32, word: ProcessWord) -> u64 {
+        self.words.load(worker_word(worker as usize, word as usize))
     }
 
     /// A word of its counters page, as alleged.

@@ -616,15 +616,25 @@ impl Supervisor {
             let Some(pid) = self.workers.get(&id).map(|worker| worker.pid) else {
                 continue;
             };
+            let workers = self.workers_of(seat);
             let Some(state) = self.seat_mut(seat) else {
                 continue;
             };
             any = true;
+            if workers > 1 {
+                match state.look_at_workers(workers, pid) {
+                    Seen::Asleep => {}
+                    Seen::Awake => awake = true,
+                    Seen::Stalled => stalled.push(id),
+                }
+                continue;
+            }
             let (heartbeat, asleep) = (
                 state.word(ProcessWord::Heartbeat),
                 state.word(ProcessWord::Asleep) == 1,
             );
-            match state.progress.look(heartbeat, asleep, || {
+            let [progress, ..] = &mut state.progress;
+            match progress.look(heartbeat, asleep, || {
                 let cpu = confine::clock::process_cpu_time(pid).ok();
                 spent.extend(cpu.map(|cpu| (seat, id, pid, cpu)));
                 cpu

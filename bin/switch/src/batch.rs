@@ -1,17 +1,17 @@
 //! A batch of frames from one slot: from a channel, a guest, a tap or a veth.
 
-use crate::outlet::{Fate, Outlet, Outlets, Payload, outlets};
+use crate::attached::Attached;
+use crate::outlet::{Fate, Outlet, Outlets, Payload, outlets, to_group};
 use crate::parking::{Parked, put_parked, take_parked};
 use crate::ports::{Place, Sink, Source};
-use crate::worker::Attached;
 use guard::guard;
 use image::MappedCompartment;
 use port::PortError;
 use ring::record::KIND_FRAME;
 use rustix::io::Errno;
 use shm::{Receiver, SealedImage};
-use switch::{AHEAD, Credit, FABRIC, FORESEEN, HEAD, Hit, Ingress, Slot, Switch, Work};
-use telemetry::counters::ProcessWord;
+use switch::{AHEAD, Credit, FABRIC, FORESEEN, HEAD, Hit, Ingress, Outgoing, Slot, Switch, Work};
+use telemetry::counters::{Counter, ProcessWord};
 use telemetry::drops::DropReason;
 use wire::offload::RawOffload;
 use worker::system;
@@ -60,12 +60,12 @@ impl Batch {
     }
 
     /// Whether another frame may be taken.
-    fn goes_on(&self, allowance: u64) -> bool {
+    pub fn goes_on(&self, allowance: u64) -> bool {
         self.frames < BATCH && self.bytes < BATCH_BYTES && self.cost < allowance
     }
 
     /// Counts a frame that was taken in.
-    fn took(&mut self, bytes: usize, cost: u64) {
+    pub fn took(&mut self, bytes: usize, cost: u64) {
         self.frames += 1;
         self.bytes += bytes as u64;
         self.cost += cost;
@@ -81,14 +81,14 @@ impl Attached {
         }
         self.telling
             .counters
-            .set(ProcessWord::Working, u64::from(slot) + 1);
+            .set_own(ProcessWord::Working, u64::from(slot) + 1);
         let batch = match self.ports.sources.get(at) {
             Some(Source::Channel(_)) => self.run_channel(slot, allowance, now),
             Some(Source::Device) => self.run_device(slot, allowance, now),
             Some(Source::Guest(Some(_))) => self.run_guest(slot, allowance, now),
             _ => Batch::ended(End::Empty),
         };
-        self.telling.counters.set(ProcessWord::Working, 0);
+        self.telling.counters.set_own(ProcessWord::Working, 0);
         batch
     }
 
@@ -270,6 +270,7 @@ impl Attached {
                 total: place.len(),
                 known: true,
             };
+            let arrived_bytes = place.len();
             let payload = Payload::Buffer(self.buffer.get(place.clone()).unwrap_or(&[]));
             let cost = handling.frame(tapped(), arrived, payload);
             batch.took(place.len(), cost);
@@ -285,8 +286,8 @@ impl Attached {
                     }
                     None => {
                         handling.parked.since = None;
-                        let telling = &mut handling.outlets.telling;
-                        telling.dropped(slot, DropReason::QueueFull, now);
+                        let to = handling.parked.slot;
+                        handling.outlets.lost_waiting(slot, to, arrived_bytes);
                     }
                 }
             }
@@ -298,21 +299,23 @@ impl Attached {
 }
 
 /// A frame that arrived.
-struct Arrived {
-    tag: u16,
-    offload: RawOffload,
-    total: usize,
+pub struct Arrived {
+    pub tag: u16,
+    pub offload: RawOffload,
+    pub total: usize,
     /// It is of a kind that a switch takes.
-    known: bool,
+    pub known: bool,
 }
 
 /// What the frames of one batch are handled with.
-struct Handling<'a, 'b> {
+pub struct Handling<'a, 'b> {
     switch: &'a mut Switch,
     image: &'a Option<MappedCompartment<SealedImage>>,
-    outlets: Outlets<'b>,
+    pub outlets: Outlets<'b>,
     slot: Slot,
-    parked: Box<Parked>,
+    pub parked: Box<Parked>,
+    /// Other workers' slots sent them, and they are this one's to handle.
+    pub is_relayed: bool,
     /// Frames like ones before go the short way: nobody captures, and they come from an
     /// endpoint.
     short: bool,
@@ -325,13 +328,17 @@ struct Handling<'a, 'b> {
 }
 
 impl<'a, 'b> Handling<'a, 'b> {
-    fn new(
+    pub fn new(
         switch: &'a mut Switch,
         image: &'a Option<MappedCompartment<SealedImage>>,
         outlets: Outlets<'b>,
         slot: Slot,
         parked: Box<Parked>,
     ) -> Handling<'a, 'b> {
+        let outlets = Outlets {
+            from: slot,
+            ..outlets
+        };
         Handling {
             short: slot != FABRIC && image.is_some() && outlets.capture.is_none(),
             switch,
@@ -339,6 +346,7 @@ impl<'a, 'b> Handling<'a, 'b> {
             outlets,
             slot,
             parked,
+            is_relayed: false,
             credit: Credit::NONE,
             frames: 0,
             bytes: 0,
@@ -396,7 +404,7 @@ impl<'a, 'b> Handling<'a, 'b> {
     }
 
     /// The end of the batch.
-    fn end(mut self) -> Box<Parked> {
+    pub fn end(mut self) -> Box<Parked> {
         self.settle();
         self.outlets.end_run();
         self.parked
@@ -404,7 +412,7 @@ impl<'a, 'b> Handling<'a, 'b> {
 
     /// Handles a frame, of which `begun` was done already; what it cost.
     #[inline(always)]
-    fn frame(&mut self, begun: Work, frame: Arrived, payload: Payload<'_>) -> u64 {
+    pub fn frame(&mut self, begun: Work, frame: Arrived, payload: Payload<'_>) -> u64 {
         if self.short && frame.known {
             let length = payload.copy(0, &mut self.head);
             let head = self.head.get_mut(..length).unwrap_or(&mut []);
@@ -416,18 +424,160 @@ impl<'a, 'b> Handling<'a, 'b> {
                 self.outlets.work = begun;
                 return match self.outlets.forward(&hit, head, total, payload) {
                     Fate::Sent => self.outlets.work.passed(total),
-                    Fate::Full => self.send(&hit, total, length, payload),
-                    Fate::Lost(reason) => self.lost(reason),
+                    fate => self.otherwise(fate, &hit, total, length, payload),
                 };
             }
         }
         self.judge(begun, frame, payload)
     }
 
+    /// Goes on with what another slot of another worker's sent.
+    pub fn turn_to(&mut self, slot: Slot) {
+        if self.slot != slot {
+            self.settle();
+            self.slot = slot;
+            self.outlets.from = slot;
+            self.short = self.image.is_some() && self.outlets.capture.is_none();
+        }
+        // Its home has it pay: here it has all it wants.
+        let _ = self.is_paused();
+    }
+
+    /// Sends what another worker has handled to a port of this one's; what it cost.
+    pub fn deliver(
+        &mut self,
+        from: Slot,
+        frame: &Outgoing<'_>,
+        payload: Payload<'_>,
+        ours: bool,
+    ) -> u64 {
+        self.outlets.end_run();
+        self.outlets.work = Work::frame();
+        let mut head = [0u8; HEAD];
+        let length = payload.copy(0, &mut head);
+        let head = head.get(..length).unwrap_or(&[]);
+        // What the switch made itself is nothing forwarded.
+        let payload = match ours && length == frame.total {
+            true => Payload::None,
+            false => payload,
+        };
+        let frame = Outgoing {
+            head,
+            rest_from: length,
+            ..*frame
+        };
+        let takes = self.switch.may_take(frame.slot, &frame.offload);
+        let outlets = &mut self.outlets;
+        let fate = match takes {
+            true => outlets.send(from, &frame, payload),
+            false => Fate::Lost(DropReason::PortRefused),
+        };
+        let fate = match fate {
+            Fate::Full => {
+                outlets.publish();
+                outlets.send(from, &frame, payload)
+            }
+            fate => fate,
+        };
+        let (telling, now) = (&mut outlets.telling, outlets.now);
+        match fate {
+            Fate::Sent | Fate::Handed | Fate::Relayed => {}
+            Fate::Full => telling.dropped(from, DropReason::QueueFull, now),
+            Fate::Lost(DropReason::PortClosed) if to_group(head) => {}
+            Fate::Lost(reason) => telling.dropped(from, reason, now),
+        }
+        outlets.work.cost()
+    }
+
+    /// One that another worker has now, which counts it.
+    fn relayed(&mut self, total: usize) -> u64 {
+        self.frames -= 1;
+        self.bytes -= total as u64;
+        self.outlets.work.passed(total)
+    }
+
+    /// Gives a frame to the worker that owns its flow; whether it is done with here.
+    fn relay(&mut self, frame: &Arrived, head: &mut [u8], payload: Payload<'_>) -> bool {
+        let Some(workers) = self.outlets.peers.as_ref().map(|peers| peers.workers) else {
+            return false;
+        };
+        let Some(image) = self.image.as_ref().map(MappedCompartment::image) else {
+            return false;
+        };
+        if self.is_relayed || self.slot == FABRIC || !frame.known {
+            return false;
+        }
+        let length = head.len();
+        let ingress = Ingress {
+            from: self.slot,
+            tag: frame.tag,
+            offload: frame.offload,
+            head,
+            total: frame.total,
+        };
+        let now = self.outlets.now;
+        match self.switch.owner(&image, now, &ingress) {
+            Ok(owner) if owner == workers.this() => false,
+            Ok(owner) => {
+                let whole = Outgoing {
+                    slot: workers.relay(self.outlets.places.len(), owner),
+                    tag: 0,
+                    offload: frame.offload,
+                    head: ingress.head,
+                    rest_from: length,
+                    total: frame.total,
+                    segments: 1,
+                    wire: frame.total,
+                    came_by: 0,
+                };
+                let mut outlet = Outlet {
+                    outlets: &mut self.outlets,
+                    payload,
+                    from: self.slot,
+                    parked: Some(&mut self.parked),
+                    reason: None,
+                    denied: None,
+                };
+                switch::Output::send(&mut outlet, &whole);
+                true
+            }
+            Err(reason) => {
+                let (at, telling) = (self.slot as usize, &mut self.outlets.telling);
+                telling.counters.count(at, Counter::RxFrames, 1);
+                let bytes = frame.total as u64;
+                telling.counters.count(at, Counter::RxBytes, bytes);
+                telling.dropped(self.slot, reason, now);
+                true
+            }
+        }
+    }
+
+    /// One that did not go to a port of this worker's at once.
+    #[inline(never)]
+    fn otherwise(
+        &mut self,
+        fate: Fate,
+        hit: &Hit,
+        total: usize,
+        length: usize,
+        payload: Payload<'_>,
+    ) -> u64 {
+        match fate {
+            Fate::Sent | Fate::Handed => self.outlets.work.passed(total),
+            Fate::Relayed => self.relayed(total),
+            Fate::Full => self.send(hit, total, length, payload),
+            Fate::Lost(reason) => self.lost(reason),
+        }
+    }
+
     /// Sends one that its receiver, or its rate, did not take at once.
     #[cold]
     #[inline(never)]
     fn send(&mut self, hit: &Hit, total: usize, length: usize, payload: Payload<'_>) -> u64 {
+        if self.outlets.is_relay(hit.slot) {
+            self.frames -= 1;
+            self.bytes -= total as u64;
+        }
         self.outlets.end_run();
         let head = self.head.get(..length).unwrap_or(&[]);
         let outgoing = hit.outgoing(head, total);
@@ -462,6 +612,9 @@ impl<'a, 'b> Handling<'a, 'b> {
         let mut head = [0u8; HEAD];
         let length = payload.copy(0, &mut head);
         let head = head.get_mut(..length).unwrap_or(&mut []);
+        if self.relay(&frame, head, payload) {
+            return self.outlets.work.cost();
+        }
         if let Some(capture) = self.outlets.capture.as_mut() {
             capture.remember((self.slot, frame.tag), head, frame.offload);
         }

@@ -10,8 +10,9 @@ use guard::guard;
 use image::CompartmentImage;
 use image::compartment::CROSSING_OFFERER;
 use ring::record::CaptureNote;
-use shm::{Doorbell, Sender};
+use shm::{ConsumerEnd, Doorbell, Sender};
 use switch::{Decided, FABRIC, HEAD, Outgoing, Slot};
+use telemetry::counters::MOST_WORKERS;
 use telemetry::drops::DropReason;
 use wire::Tuple;
 use wire::offload::{self, MAX_FRAME, MIN_GSO_FLOOR, RawOffload};
@@ -50,6 +51,14 @@ impl Captures {
             .iter()
             .map(|(_, one)| one.slot.map_or(u64::MAX, bit));
         self.slots = slots.fold(0, |all, one| all | one);
+    }
+
+    /// Takes what another worker mirrored for an owner; `mirror` counts that one's ring among
+    /// those of the capture. It has no room: counted with what was lost there.
+    pub fn copy(&mut self, owner: u32, mirror: usize, record: &ring::Record<'_, ConsumerEnd>) {
+        if let Some((_, capture)) = self.all.iter_mut().find(|(one, _)| *one == owner) {
+            capture.copy(mirror, record);
+        }
     }
 
     /// Whether nobody captures.
@@ -137,8 +146,9 @@ pub struct Capture {
     own: Vec<u16>,
     /// Private memory for what follows a head.
     tail: Vec<u8>,
-    /// Frames that found no room, or cannot be shown.
+    /// Frames that found no room, or cannot be shown; and those of other workers, by ring.
     lost: u32,
+    lost_elsewhere: [u32; MOST_WORKERS],
 }
 
 impl Capture {
@@ -157,7 +167,27 @@ impl Capture {
             own: image.map_or_else(Vec::new, own),
             tail: vec![0; MAX_FRAME],
             lost: 0,
+            lost_elsewhere: [0; MOST_WORKERS],
         }
+    }
+
+    fn copy(&mut self, mirror: usize, record: &ring::Record<'_, ConsumerEnd>) {
+        let Some(note) = record.note() else { return };
+        if let Some(lost) = self.lost_elsewhere.get_mut(mirror) {
+            *lost = note.lost;
+        }
+        let note = CaptureNote {
+            lost: self.all_lost(),
+            ..note
+        };
+        let (ring, offload) = (&mut self.sender.ring, record.offload());
+        let pushed = ring.forward_capture(&offload, &note, &[], record, 0, usize::MAX);
+        self.lost = self.lost.wrapping_add(pushed.is_err().into());
+    }
+
+    fn all_lost(&self) -> u32 {
+        let elsewhere = self.lost_elsewhere.iter();
+        elsewhere.fold(self.lost, |all, one| all.wrapping_add(*one))
     }
 
     fn use_image(&mut self, image: &CompartmentImage<'_>) {
@@ -272,7 +302,7 @@ impl Capture {
             original_len: u32::try_from(total).unwrap_or(u32::MAX),
             drop_reason: reason.map_or(0, |r| r as u16),
             direction,
-            lost: self.lost,
+            lost: self.all_lost(),
             denied: 0,
             rule: 0,
         }

@@ -1,9 +1,9 @@
 //! A virtual machine's interface: its queues, run in its own memory, as its vhost helper
 //! says (`bin/vhost`). What its driver does wrong ends its queues, and nobody else's.
 
+use crate::attached::Attached;
 use crate::ports::{Sink, Source};
 use crate::readiness::Readiness;
-use crate::worker::Attached;
 use command::Message;
 use command::message::Body;
 use command::verbs::{
@@ -258,7 +258,11 @@ impl Attached {
         port.to = Some(Box::new(ToGuest::new(Rc::clone(&memory), form)));
         port.memory = Some(memory);
         port.features = body.features;
-        self.switch.takes(slot, taken(body.features));
+        let takes = taken(body.features);
+        self.switch.takes(slot, takes);
+        if let Some(peers) = &self.peers {
+            peers.takes(slot, takes);
+        }
         Ok(GuestDone::default())
     }
 

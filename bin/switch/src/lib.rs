@@ -3,12 +3,15 @@
 //! A library so that what is measured of it is the program itself; nothing else takes
 //! it up.
 
+mod attached;
 mod batch;
 mod capture;
+mod crew;
 mod guest;
 mod listing;
 mod outlet;
 mod parking;
+mod peers;
 mod ports;
 mod readiness;
 mod rules;

@@ -1,5 +1,6 @@
 //! A listing of connections, made in small steps between batches.
 
+use command::verbs::ListFlows;
 use core::cmp::Reverse;
 use shm::Words;
 use std::collections::BinaryHeap;
@@ -12,9 +13,16 @@ use telemetry::flows::{
 /// Records looked at in one turn of the loop.
 const STEP: u32 = 512;
 
+/// What one of several workers has listed: the busiest first.
+pub struct Listed {
+    /// Of which listing.
+    pub number: u32,
+    pub rows: Vec<Row>,
+    pub seen: u64,
+}
+
 /// One that is under way.
 pub struct Listing {
-    page: Words,
     /// Only of this slot; `u32::MAX` = of all.
     slot: u32,
     most: usize,
@@ -22,24 +30,53 @@ pub struct Listing {
     seen: u64,
     /// The busiest so far, the least of them on top; room for all of them from the start.
     busiest: BinaryHeap<Reverse<(u64, u32)>>,
+    /// And their rows, when they are known.
+    rows: Vec<Row>,
+}
+
+/// Rows at most.
+pub fn most(asked: &ListFlows) -> usize {
+    (asked.most as usize).min(MOST)
+}
+
+/// The page that came with a request; `None` where it is too small or can be cut.
+pub fn page(page: OwnedFd, most: usize) -> Option<Words> {
+    Words::map(page, bytes_for(most)).ok()
+}
+
+/// Writes a listing.
+pub fn write(page: &Words, rows: &[Row], seen: u64) {
+    for (row, at) in rows.iter().zip(0..) {
+        for (word, value) in row.words().into_iter().enumerate() {
+            page.store(ROWS_AT + at * ROW_WORDS + word, value);
+        }
+    }
+    page.store(COUNT_AT, rows.len() as u64);
+    page.store(SEEN_AT, seen);
+    page.publish(MAGIC_AT, MAGIC);
+}
+
+/// What rows are sorted by.
+pub fn busy(row: &Row) -> u64 {
+    let [forth, back] = row.bytes;
+    forth.saturating_add(back)
 }
 
 impl Listing {
-    /// Of at most so many rows, into the page that came with the request; `None` where
-    /// it is too small or can be cut.
-    pub fn new(page: OwnedFd, slot: u32, most: u32) -> Option<Listing> {
-        let most = (most as usize).min(MOST);
-        Some(Listing {
-            page: Words::map(page, bytes_for(most)).ok()?,
-            slot,
+    /// Of at most so many rows.
+    pub fn new(asked: &ListFlows) -> Listing {
+        let most = most(asked);
+        Listing {
+            slot: asked.slot,
             most,
             at: Cursor::default(),
             seen: 0,
             busiest: BinaryHeap::with_capacity(most + 1),
-        })
+            rows: Vec::with_capacity(most),
+        }
     }
 
-    /// A step; whether the listing is written. Bound: [`STEP`] records, and the rows.
+    /// A step; whether all were looked at. Bound: [`STEP`] records, and the rows.
     pub fn step(&mut self, switch: &Switch, now: u64) -> bool {
         let (slot, most) = (self.slot, self.most);
         let (seen, busiest) = (&mut self.seen, &mut self.busiest);
@@ -58,34 +95,31 @@ impl Listing {
             }
         });
         if ended {
-            self.write(switch, now);
+            self.read(switch, now);
         }
         ended
     }
 
-    /// Writes the rows, the busiest first; what is gone by now is left out.
-    fn write(&mut self, switch: &Switch, now: u64) {
-        let rows = self.busiest.len();
-        let mut left = rows;
-        let mut gone = 0;
-        // The least comes first out of the heap, and goes to the end.
+    /// Reads the rows, the busiest first; of what is gone by now the place stays empty: a row
+    /// without a state is none.
+    fn read(&mut self, switch: &Switch, now: u64) {
         while let Some(Reverse((_, id))) = self.busiest.pop() {
-            left -= 1;
             let row = match switch.connection(now, id) {
                 Some(connection) => row(&connection),
                 None => {
-                    gone += 1;
-                    // Its place stays empty: a row without a state is none.
+                    self.seen = self.seen.saturating_sub(1);
                     Row::default()
                 }
             };
-            for (word, value) in row.words().into_iter().enumerate() {
-                self.page.store(ROWS_AT + left * ROW_WORDS + word, value);
-            }
+            self.rows.push(row);
         }
-        self.page.store(COUNT_AT, rows as u64);
-        self.page.store(SEEN_AT, self.seen.saturating_sub(gone));
-        self.page.publish(MAGIC_AT, MAGIC);
+        // The least comes first out of the heap.
+        self.rows.reverse();
+    }
+
+    /// The rows, and how many connections were looked at.
+    pub fn rows(&self) -> (&[Row], u64) {
+        (&self.rows, self.seen)
     }
 }
 

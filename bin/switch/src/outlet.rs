@@ -2,6 +2,7 @@
 
 use crate::capture::Captures;
 use crate::parking::Parked;
+use crate::peers::Peers;
 use crate::ports::{Place, Sink};
 use crate::telling::Telling;
 use port::PortError;
@@ -95,6 +96,10 @@ pub struct Outlets<'a> {
     pub workshop: &'a mut Workshop,
     pub capture: &'a mut Option<Box<Captures>>,
     pub shaper: &'a mut Shaper,
+    /// The other workers, where there are some.
+    pub peers: &'a mut Option<Box<Peers>>,
+    /// Who sent what goes the short way.
+    pub from: Slot,
     /// What is done for the frame that is worked on.
     pub work: Work,
     /// Frames that go the short way to one slot.
@@ -102,7 +107,7 @@ pub struct Outlets<'a> {
     pub now: u64,
 }
 
-/// The outlets of an [`Attached`](crate::worker::Attached): only its own fields are borrowed,
+/// The outlets of an [`Attached`](crate::attached::Attached): only its own fields are borrowed,
 /// so that the rest of it can be used beside them.
 macro_rules! outlets {
     ($of:expr, $now:expr) => {
@@ -114,6 +119,8 @@ macro_rules! outlets {
             workshop: &mut $of.workshop,
             capture: &mut $of.capture,
             shaper: &mut $of.shaper,
+            peers: &mut $of.peers,
+            from: switch::FABRIC,
             work: switch::Work::frame(),
             run: $crate::outlet::Run::NONE,
             now: $now,
@@ -149,6 +156,10 @@ pub enum Fate {
     Full,
     /// It will never be sent.
     Lost(DropReason),
+    /// Its port's worker has it, and counts it when it is sent.
+    Handed,
+    /// Its flow's worker has it, and counts it as received.
+    Relayed,
 }
 
 impl Outlets<'_> {
@@ -156,16 +167,16 @@ impl Outlets<'_> {
     /// rates toward its receiver allow it.
     pub fn send(&mut self, from: Slot, frame: &Outgoing<'_>, payload: Payload<'_>) -> Fate {
         if !self.shaper.is_limited(frame.slot) {
-            return self.transmit(frame, payload);
+            return self.transmit(from, frame, payload);
         }
         if self.shaper.may_go(self.now, frame.slot) {
-            match self.transmit(frame, payload) {
+            match self.transmit(from, frame, payload) {
                 Fate::Full => {}
                 Fate::Sent => {
                     self.shaper.sent(frame);
                     return Fate::Sent;
                 }
-                lost => return lost,
+                other => return other,
             }
         }
         self.work
@@ -198,13 +209,13 @@ impl Outlets<'_> {
         }
         let fate = match (self.sinks.get_mut(hit.slot as usize), payload) {
             (Some(Sink::Channel(sender)), Payload::Record(record)) => {
-                let (ring, from) = (&mut sender.ring, head.len());
-                pushed(match from < total {
-                    true => ring.forward(hit.tag, &hit.offload, head, record, from),
+                let (ring, rest) = (&mut sender.ring, head.len());
+                pushed(match rest < total {
+                    true => ring.forward(hit.tag, &hit.offload, head, record, rest),
                     false => ring.push(hit.tag, &hit.offload, head, &[]),
                 })
             }
-            _ => self.give(&hit.outgoing(head, total), payload),
+            _ => self.give(self.from, &hit.outgoing(head, total), payload),
         };
         if fate == Fate::Sent {
             self.run.credit.take(total);
@@ -234,16 +245,21 @@ impl Outlets<'_> {
     }
 
     /// Gives a frame to its port, and notes that it did.
-    pub fn transmit(&mut self, frame: &Outgoing<'_>, payload: Payload<'_>) -> Fate {
-        let fate = self.give(frame, payload);
-        if fate == Fate::Sent {
-            self.sent(frame, payload);
+    pub fn transmit(&mut self, from: Slot, frame: &Outgoing<'_>, payload: Payload<'_>) -> Fate {
+        let fate = self.give(from, frame, payload);
+        match fate {
+            Fate::Sent => self.sent(frame, payload),
+            Fate::Handed | Fate::Relayed => {
+                let rest = frame.total.saturating_sub(frame.rest_from);
+                self.work.copied(frame.head.len() + rest);
+            }
+            _ => {}
         }
         fate
     }
 
-    /// Gives a frame to its port.
-    fn give(&mut self, frame: &Outgoing<'_>, payload: Payload<'_>) -> Fate {
+    /// Gives a frame to its port, or to the worker that has it.
+    fn give(&mut self, from: Slot, frame: &Outgoing<'_>, payload: Payload<'_>) -> Fate {
         let slot = frame.slot as usize;
         match (self.sinks.get_mut(slot), payload) {
             (Some(Sink::Channel(sender)), Payload::Record(record)) => pushed(sender.ring.forward(
@@ -312,6 +328,14 @@ impl Outlets<'_> {
                     Err(_) => Fate::Lost(DropReason::PortRefused),
                 }
             }
+            (Some(Sink::Elsewhere(worker)), payload) => match self.peers {
+                Some(peers) => peers.hand(*worker, from, frame, payload),
+                None => Fate::Lost(DropReason::PortClosed),
+            },
+            (Some(Sink::Relay(worker)), payload) => match self.peers {
+                Some(peers) => peers.relay(*worker, from, frame, payload),
+                None => Fate::Lost(DropReason::PortClosed),
+            },
             _ => Fate::Lost(DropReason::PortClosed),
         }
     }
@@ -331,6 +355,22 @@ impl Outlets<'_> {
             let endpoint = self.telling.endpoint(frame.slot);
             capture.went(frame, endpoint, &|from, into| payload.copy(from, into));
         }
+    }
+
+    /// Whether this stands for another worker.
+    pub fn is_relay(&self, slot: Slot) -> bool {
+        slot as usize >= self.places.len()
+    }
+
+    /// Counts a frame of `from` that waited in vain; of one that waited for another worker,
+    /// which would have counted it, also that it came.
+    pub fn lost_waiting(&mut self, from: Slot, to: Slot, bytes: usize) {
+        if self.is_relay(to) {
+            let counters = &self.telling.counters;
+            counters.count(from as usize, Counter::RxFrames, 1);
+            counters.count(from as usize, Counter::RxBytes, bytes as u64);
+        }
+        self.telling.dropped(from, DropReason::QueueFull, self.now);
     }
 
     /// Counts what went to a slot, for the end of the turn.
@@ -383,6 +423,9 @@ impl Outlets<'_> {
                 let _ = sender.bell.ring();
             }
         }
+        if let Some(peers) = self.peers {
+            peers.publish();
+        }
         if let Some(capture) = self.capture.as_mut() {
             capture.publish();
         }
@@ -411,7 +454,7 @@ fn put(result: Result<(), PutError>) -> Fate {
 }
 
 /// Whether a frame's destination is broadcast or multicast.
-fn to_group(head: &[u8]) -> bool {
+pub fn to_group(head: &[u8]) -> bool {
     head.first().is_some_and(|first| first & 1 == 1)
 }
 
@@ -442,7 +485,7 @@ impl Output for Outlet<'_, '_> {
             fate => fate,
         };
         match fate {
-            Fate::Sent => {}
+            Fate::Sent | Fate::Handed | Fate::Relayed => {}
             Fate::Full => {
                 let now = self.outlets.now;
                 let kept = self
@@ -487,7 +530,7 @@ impl Output for Outlet<'_, '_> {
                             ..*frame
                         };
                         match self.outlets.send(self.from, &piece, Payload::None) {
-                            Fate::Sent => {}
+                            Fate::Sent | Fate::Handed | Fate::Relayed => {}
                             Fate::Full => lost = Some(DropReason::QueueFull),
                             Fate::Lost(reason) => lost = Some(reason),
                         }
@@ -519,7 +562,7 @@ impl Output for Outlet<'_, '_> {
             came_by: 0,
         };
         match self.outlets.send(self.from, &outgoing, Payload::None) {
-            Fate::Sent => {}
+            Fate::Sent | Fate::Handed | Fate::Relayed => {}
             Fate::Full => {
                 self.outlets
                     .telling

@@ -1,14 +1,18 @@
 //! A frame whose receiver is full waits, and its source with it, for 50 us at most.
 
+use crate::attached::Attached;
 use crate::outlet::{Fate, Payload, outlets};
 use crate::ports::{Place, Sink, Source};
-use crate::worker::Attached;
 use switch::{HEAD, Outgoing, Slot};
 use telemetry::drops::DropReason;
 use wire::offload::RawOffload;
 
 /// How long a source is parked before its frame is dropped, ns.
 pub const PATIENCE: u64 = 50_000;
+
+/// The same where it waits for another worker of this switch, which goes on whatever its
+/// receivers do, once it has a core; one that does not is killed.
+const PEER_PATIENCE: u64 = 20_000_000;
 
 /// What was to be sent, while it waits. Its payload stays where it came from: in the
 /// source's ring, not released, or in a buffer that is lent to it.
@@ -117,6 +121,10 @@ impl Attached {
         };
         let mut outlets = outlets!(self, now);
         let frame = parked.outgoing();
+        let patience = match outlets.sinks.get(frame.slot as usize) {
+            Some(Sink::Elsewhere(_) | Sink::Relay(_)) => PEER_PATIENCE,
+            _ => PATIENCE,
+        };
         let fate = match (parked.buffer.as_deref(), self.ports.sources.get_mut(at)) {
             (Some(buffer), _) => outlets.send(
                 slot,
@@ -145,13 +153,13 @@ impl Attached {
             _ => Fate::Lost(DropReason::PortClosed),
         };
         let gone = match fate {
-            Fate::Sent => true,
+            Fate::Sent | Fate::Handed | Fate::Relayed => true,
             Fate::Lost(reason) => {
                 self.telling.dropped(slot, reason, now);
                 true
             }
-            Fate::Full if now.saturating_sub(since) >= PATIENCE => {
-                self.telling.dropped(slot, DropReason::QueueFull, now);
+            Fate::Full if now.saturating_sub(since) >= patience => {
+                outlets.lost_waiting(slot, frame.slot, frame.total);
                 true
             }
             Fate::Full => false,

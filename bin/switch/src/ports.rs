@@ -5,6 +5,7 @@ use crate::parking::Parked;
 use port::Device;
 use shm::Guest;
 use std::os::fd::{AsFd, BorrowedFd};
+use switch::{Slot, Workers};
 use virtqueue::net::FromGuest;
 
 /// Where a slot's frames come from.
@@ -29,6 +30,10 @@ pub enum Sink {
     Device(Device),
     /// A virtual machine's interface.
     Guest(Box<GuestPort>),
+    /// Another worker writes to it.
+    Elsewhere(u32),
+    /// Not a slot at all, but another worker, which handles what is given to it.
+    Relay(u32),
 }
 
 /// One slot's place in the loop.
@@ -72,13 +77,29 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// So many empty slots.
-    pub fn new(slots: usize) -> Ports {
+    /// So many empty slots, of which some are another worker's.
+    pub fn new(slots: usize, workers: Workers) -> Ports {
+        let place = |slot| match workers.is_home(slot) {
+            true => Sink::None,
+            false => Sink::Elsewhere(workers.home(slot)),
+        };
+        let relays = match workers.count() {
+            1 => 0,
+            count => count,
+        };
         Ports {
             sources: (0..slots).map(|_| Source::None).collect(),
-            sinks: (0..slots).map(|_| Sink::None).collect(),
+            sinks: (0..slots as Slot)
+                .map(place)
+                .chain((0..relays).map(Sink::Relay))
+                .collect(),
             places: (0..slots).map(|_| Place::new()).collect(),
         }
+    }
+
+    /// Whether a slot is at home at this worker.
+    pub fn is_home(&self, slot: Slot) -> bool {
+        !matches!(self.sinks.get(slot as usize), Some(Sink::Elsewhere(_)))
     }
 
     /// The descriptor that says that a slot has something to read.

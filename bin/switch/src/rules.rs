@@ -20,7 +20,8 @@ impl Rules {
     /// Goes on with the entries that a predecessor left, as far as they are some.
     pub fn new(counters: &CountersPage) -> Rules {
         let slots = counters.slots();
-        let used = (counters.words().load(used_word(slots)) as usize).min(MOST);
+        let said = counters.words().load(used_word(slots));
+        let used = (said as usize).min(MOST);
         let mut places: Vec<(u32, usize)> = Vec::with_capacity(MOST);
         for entry in 0..used {
             let rule = counters.words().load(entry_word(slots, entry)) as u32;
@@ -28,7 +29,9 @@ impl Rules {
                 places.insert(at, (rule, entry));
             }
         }
-        counters.words().store(used_word(slots), used as u64);
+        if said != used as u64 {
+            counters.words().store(used_word(slots), used as u64);
+        }
         Rules {
             places,
             tokens: LOG_BURST,
@@ -75,17 +78,45 @@ impl Rules {
         }
     }
 
+    /// The entry that another worker has for a rule. Bound: the entries, once for each rule.
+    fn of_another(&self, counters: &CountersPage, rule: u32) -> Option<usize> {
+        let slots = counters.slots();
+        let used = counters.words().load(used_word(slots)) as usize;
+        // One that was only just begun has no number yet, and looks like 0.
+        (0..used.min(MOST))
+            .find(|entry| counters.words().load(entry_word(slots, *entry)) == u64::from(rule))
+            .filter(|_| rule != 0)
+    }
+
     fn claim(&mut self, counters: &CountersPage, at: usize, rule: u32) -> usize {
         let slots = counters.slots();
-        let entry = counters.words().load(used_word(slots)) as usize;
-        if entry >= MOST || self.places.len() >= self.places.capacity() {
+        let used = used_word(slots);
+        let free = |entry: usize| entry < MOST && self.places.len() < self.places.capacity();
+        if !free(counters.words().load(used) as usize) {
+            return MOST;
+        }
+        // Of several workers two may begin an entry for the same rule: their sum is the rule's.
+        let others = || self.of_another(counters, rule);
+        let entry = match counters.is_shared() {
+            true => match others() {
+                Some(entry) => {
+                    self.places.insert(at, (rule, entry));
+                    return entry;
+                }
+                None => counters.words().fetch_add(used, 1) as usize,
+            },
+            false => counters.words().load(used) as usize,
+        };
+        if !free(entry) {
             return MOST;
         }
         self.places.insert(at, (rule, entry));
         counters
             .words()
             .store(entry_word(slots, entry), u64::from(rule));
-        counters.words().store(used_word(slots), entry as u64 + 1);
+        if !counters.is_shared() {
+            counters.words().store(used, entry as u64 + 1);
+        }
         entry
     }
 

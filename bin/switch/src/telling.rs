@@ -3,7 +3,7 @@
 use crate::rules::Rules;
 use shm::{CountersPage, Recorder};
 use switch::{Decided, Slot, Tally};
-use telemetry::counters::{Counter, ProcessWord};
+use telemetry::counters::{Counter, MOST_WORKERS, ProcessWord, worker_word};
 use telemetry::drops::{DropReason, MAX_REASONS};
 use telemetry::recorder::{Event, EventKind};
 use telemetry::rules::Logged;
@@ -40,22 +40,9 @@ pub struct Sum {
 }
 
 impl Telling {
-    /// Over the pages of this compartment.
+    /// Over the pages of this compartment, which were [begun](Telling::begin).
     pub fn new(counters: CountersPage, recorder: Recorder) -> Telling {
         let endpoints = vec![0; counters.slots()];
-        // What a predecessor was doing is over, and what it kept for later gone.
-        for word in [
-            ProcessWord::Working,
-            ProcessWord::Asleep,
-            ProcessWord::FirstFrame,
-            ProcessWord::Restored,
-            ProcessWord::NotRestored,
-        ] {
-            counters.set(word, 0);
-        }
-        for slot in 0..counters.slots() {
-            counters.catch_up(slot, Counter::Released, Counter::Held);
-        }
         Telling {
             rules: Rules::new(&counters),
             counters,
@@ -64,6 +51,30 @@ impl Telling {
             denied: [0; RULES],
             endpoints,
             going: Sum::default(),
+        }
+    }
+
+    /// What a predecessor was doing is over, and what it kept for later gone.
+    pub fn begin(counters: &CountersPage) {
+        for word in [
+            ProcessWord::Working,
+            ProcessWord::Asleep,
+            ProcessWord::FirstFrame,
+            ProcessWord::Restored,
+            ProcessWord::NotRestored,
+            ProcessWord::Workers,
+        ] {
+            counters.set(word, 0);
+        }
+        for slot in 0..counters.slots() {
+            counters.catch_up(slot, Counter::Released, Counter::Held);
+        }
+        for worker in 0..MOST_WORKERS {
+            for word in [ProcessWord::Working, ProcessWord::Asleep] {
+                counters
+                    .words()
+                    .store(worker_word(worker, word as usize), 0);
+            }
         }
     }
 

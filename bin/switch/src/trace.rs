@@ -1,10 +1,9 @@
 //! A frame that is traced for the supervisor: handled as if it had come by a port, written
 //! down, and held back unless it is to be delivered.
 
+use crate::attached::Attached;
 use crate::clock;
 use crate::outlet::{Outlet, Payload};
-use crate::ports::Sink;
-use crate::worker::Attached;
 use command::verbs::{TRACE_DELIVER, Trace};
 use switch::{FABRIC, HEAD, Ingress};
 use telemetry::drops::DropReason;
@@ -39,10 +38,9 @@ impl Attached {
         let reason = self.handle_traced(ingress, bytes, now, deliver, record);
         self.outlets(now).publish();
         self.traced_until = now.saturating_add(PATIENCE);
-        let closed = record.left().is_some_and(|(slot, ..)| {
-            let sink = self.ports.sinks.get(slot as usize);
-            matches!(sink, None | Some(Sink::None))
-        });
+        let closed = record
+            .left()
+            .is_some_and(|(slot, ..)| !self.is_plugged(slot));
         // What was to be delivered says itself why it was not.
         let reason = reason.or((closed && !deliver).then_some(DropReason::PortClosed));
         if let Some(reason) = reason {

@@ -1,12 +1,13 @@
 //! One turn of the loop: a batch from each active slot, then timers, then the
 //! question how long to wait.
 
+use crate::attached::{Attached, Lists};
 use crate::batch::End;
 use crate::clock;
+use crate::listing::{self, Listed};
 use crate::outlet::{Fate, Outlet, Payload};
 use crate::parking::PATIENCE;
 use crate::ports::{Place, Sink, Source};
-use crate::worker::Attached;
 use command::verbs::WAIT_POLL;
 use guard::guard;
 use rounds::Outcome;
@@ -36,7 +37,7 @@ impl Attached {
         self.turns = self.turns.wrapping_add(1);
         self.telling
             .counters
-            .set(ProcessWord::Heartbeat, self.turns);
+            .set_own(ProcessWord::Heartbeat, self.turns);
         let now = clock::monotonic();
         self.now = now;
         if let Some(capture) = self.capture.as_mut() {
@@ -45,12 +46,13 @@ impl Attached {
         self.settle(now);
         self.resume(now);
         let unparked = self.retry_parked(now);
-        let worked = self.run_active(now) | unparked;
+        self.follow_guests();
+        let worked = self.run_active(now) | self.run_inbox(now) | unparked;
         self.tick(now);
         if now >= self.traced_until {
             self.end_trace(now);
         }
-        let worked = worked | self.release(now) | self.list(now);
+        let worked = worked | self.release(now) | self.list(now) | self.run_mirrors();
         self.outlets(now).publish();
         if worked {
             self.last_work = now;
@@ -205,15 +207,16 @@ impl Attached {
         let mut moved = false;
         shaper.release(now, |frame| {
             let whole = Payload::Buffer(&[]);
-            let fate = match outlets.transmit(frame, whole) {
+            let fate = match outlets.transmit(FABRIC, frame, whole) {
                 Fate::Full => {
                     outlets.publish();
-                    outlets.transmit(frame, whole)
+                    outlets.transmit(FABRIC, frame, whole)
                 }
                 fate => fate,
             };
             let handed = match fate {
-                Fate::Sent => Handed::Sent,
+                // What waits does so at its port's worker.
+                Fate::Sent | Fate::Handed | Fate::Relayed => Handed::Sent,
                 Fate::Full => return Handed::Full,
                 Fate::Lost(reason) => {
                     outlets.telling.dropped(frame.slot, reason, now);
@@ -243,10 +246,24 @@ impl Attached {
 
     /// A step of the listing that is under way; whether there was one.
     fn list(&mut self, now: u64) -> bool {
-        let Some(listing) = self.listing.as_mut() else {
+        let Some(under_way) = self.listing.as_mut() else {
             return false;
         };
+        let (listing, to) = &mut **under_way;
         if listing.step(&self.switch, now) {
+            let (rows, seen) = listing.rows();
+            match to {
+                Lists::Page(page) => listing::write(page, rows, seen),
+                Lists::Crew(number, crew) => {
+                    let listed = Listed {
+                        number: *number,
+                        rows: rows.to_vec(),
+                        seen,
+                    };
+                    let _ = crew.send(listed);
+                    self.has_listed = Some(*number);
+                }
+            }
             self.listing = None;
         }
         true
@@ -319,7 +336,7 @@ impl Attached {
             }
             stays || more
         });
-        if more {
+        if more || !self.arm_inbox() {
             return Some(0);
         }
         limit
@@ -327,13 +344,13 @@ impl Attached {
 
     /// Before sleeping.
     pub fn falls_asleep(&mut self) {
-        self.telling.counters.set(ProcessWord::Asleep, 1);
+        self.telling.counters.set_own(ProcessWord::Asleep, 1);
         self.telling.counters.add_process(ProcessWord::Sleeps, 1);
     }
 
     /// After it.
     pub fn wakes_up(&mut self) {
-        self.telling.counters.set(ProcessWord::Asleep, 0);
+        self.telling.counters.set_own(ProcessWord::Asleep, 0);
     }
 
     /// A slot has something to read: its doorbell rang, or its tap is readable.

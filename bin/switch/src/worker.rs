@@ -1,44 +1,35 @@
 //! The process: what the supervisor says, and the loop.
 
+use crate::attached::{Attached, Lists};
 use crate::capture::{Capture, Captures};
 use crate::clock;
+use crate::crew::{self, Crew, Desk, Lent, Member};
 use crate::guest::LINK;
-use crate::listing::Listing;
-use crate::outlet::{Outlets, Workshop, outlets};
-use crate::ports::{Ports, Sink, Source};
+use crate::listing::{self, Listing};
+use crate::peers::{Inbox, MIRROR, PEER, Peers};
 use crate::readiness::{CONTROL, Readiness};
 use crate::telling::Telling;
 use command::Message;
 use command::message::Body;
 use command::verbs::{
-    AddPort, Attach, Capture as CaptureAsked, ListFlows, NeedReplace, PORT_CHANNEL, PORT_PACKET,
-    PORT_TAP, PORT_VHOST, PortClosed, Quit, RemovePort, Running, START_FRESH, TRACE_END, Trace,
-    UseImage, WAIT_ADAPTIVE, WAIT_POLL,
+    AddPort, Attach, Capture as CaptureAsked, Done, ListFlows, NeedReplace, PORT_CHANNEL,
+    PORT_PACKET, PORT_TAP, PORT_VHOST, PortClosed, Quit, RemovePort, Running, TRACE_END, Trace,
+    UseImage,
 };
-use guard::guard;
+use image::MappedCompartment;
 use image::map::NOT_ATTACHED;
-use image::{CompartmentImage, MappedCompartment};
-use port::{Device, PacketSocket, Tap};
-use ring::State;
-use rounds::Rounds;
 use rustix::io::Errno;
 use seqpacket::{Error, Fds, Socket};
 use shm::{CountersPage, Geometry, ProducerFds, Recorder, SealedImage, Start, attach_producer};
-use std::os::fd::{AsFd, OwnedFd};
-use switch::{Config, Restoration, Shaper, Slot, Switch, UNITS};
+use std::os::fd::AsFd;
+use switch::{FABRIC, Slot, Workers};
 use telemetry::counters::ProcessWord;
 use telemetry::drops::DropReason;
 use telemetry::recorder::EventKind;
-use wire::offload::MAX_FRAME;
 use worker::{Journal, Outbox, system};
 
 #[cfg(test)]
 mod tests;
-
-/// Buffers that parked frames of taps may hold at once.
-const SPARE_BUFFERS: usize = 4;
-/// Room for a frame and the byte that shows that it was too long.
-const BUFFER: usize = MAX_FRAME + 16;
 
 /// The process.
 pub struct Worker {
@@ -46,65 +37,26 @@ pub struct Worker {
     pub(crate) readiness: Readiness,
     pub(crate) attached: Option<Attached>,
     outbox: Outbox,
+    /// Of one of several workers: its ends of the rings between them, until it is attached;
+    /// and what it has with the others beside frames.
+    rings: Option<(Peers, Inbox)>,
+    desk: Option<Desk>,
+    /// Of a process that has become several workers: who speaks for them.
+    crew: Option<Box<Crew>>,
     quit: bool,
 }
 
-/// How it waits.
-#[derive(Clone, Copy, Debug)]
-pub struct Waiting {
-    /// `WAIT_*`.
-    pub mode: u32,
-    /// Poll period, or how long to spin after the last work, ns.
-    pub ns: u64,
-}
-
-/// All that it has once it knows its compartment.
-pub struct Attached {
-    pub ports: Ports,
-    pub switch: Switch,
-    pub image: Option<MappedCompartment<SealedImage>>,
-    pub telling: Telling,
-    pub workshop: Workshop,
-    pub capture: Option<Box<Captures>>,
-    /// Connections being listed.
-    pub listing: Option<Box<Listing>>,
-    /// When a trace is forgotten that nobody ends; `u64::MAX` = there is none.
-    pub traced_until: u64,
-    /// Slots that have or may have something, in turns by what they cost; the others are
-    /// armed.
-    pub rounds: Rounds,
-    /// What waits for a rate toward its receiver.
-    pub shaper: Shaper,
-    /// Slots written to since they were last published.
-    pub touched: Vec<Slot>,
-    /// Slots whose channel is being taken over from a predecessor.
-    pub settling: Vec<Slot>,
-    /// Slots with a parked frame.
-    pub parked: Vec<Slot>,
-    /// Slots whose endpoint has used up its rate.
-    pub paused: Vec<Slot>,
-    /// When the first of them may go on; `u64::MAX` = there is none.
-    pub next_resume: u64,
-    /// Slots to be watched again (`true`) or no longer, since the epoll set was told.
-    pub watch_changed: Vec<(Slot, bool)>,
-    /// The buffer that taps are read into, and spares for it.
-    pub buffer: Box<[u8]>,
-    pub spares: Vec<Box<[u8]>>,
-    /// Closed in this turn: (slot, breach or errno).
-    pub closed: Vec<(Slot, u32)>,
-    /// Guests that ended in this turn, and why; and those whose helper has said something.
-    pub ended: Vec<(Slot, u32)>,
-    pub told: Vec<Slot>,
-    pub waiting: Waiting,
-    pub turns: u64,
-    pub now: u64,
-    pub last_work: u64,
-    /// What was said of a predecessor's connections.
-    pub restoration: Restoration,
-    start: u32,
-}
-
 impl Worker {
+    /// One of several workers.
+    pub fn member(control: Socket, member: Member) -> Result<Worker, Errno> {
+        let Member { peers, inbox, desk } = member;
+        Ok(Worker {
+            rings: Some((peers, inbox)),
+            desk: Some(desk),
+            ..Worker::new(control)?
+        })
+    }
+
     /// A spare that knows nobody.
     pub fn new(control: Socket) -> Result<Worker, Errno> {
         let readiness = Readiness::new()?;
@@ -114,6 +66,9 @@ impl Worker {
             readiness,
             attached: None,
             outbox: Outbox::new(0),
+            rings: None,
+            desk: None,
+            crew: None,
             quit: false,
         })
     }
@@ -123,6 +78,9 @@ impl Worker {
         // Bound: none; this is the process's loop.
         while !self.quit {
             self.step();
+            if let Some(crew) = &mut self.crew {
+                return crew.run();
+            }
         }
     }
 
@@ -133,6 +91,7 @@ impl Worker {
                 let patience = attached.turn();
                 self.change_watch();
                 self.tell_closed();
+                self.tell_listed();
                 if let Some(limit) = patience {
                     self.look(limit);
                 }
@@ -181,6 +140,10 @@ impl Worker {
                 (name, Some(attached)) if name & LINK != 0 => {
                     attached.told.push((name & !LINK) as Slot);
                 }
+                (MIRROR, Some(attached)) => attached.mirrors_rung(),
+                (name, Some(attached)) if name & PEER != 0 => {
+                    attached.rung((name & !PEER) as u32);
+                }
                 (slot, Some(attached)) => attached.wake(slot as Slot),
                 _ => {}
             });
@@ -213,6 +176,10 @@ impl Worker {
     /// Does what the supervisor says. Bound: what is in the socket.
     pub fn hear(&mut self) {
         loop {
+            // What comes after it is for the one who speaks for all.
+            if self.crew.is_some() {
+                return;
+            }
             match self.control.recv() {
                 Ok(Some((message, fds))) => self.obey(&message, fds),
                 Ok(None) => return,
@@ -247,9 +214,9 @@ impl Worker {
         } else if let Some(body) = message.body::<CaptureAsked>() {
             self.capture(&body, fds);
         } else if let Some(body) = message.body::<ListFlows>() {
-            self.list(&body, fds);
+            self.list(message.seq, &body, fds);
         } else if let Some(body) = message.body::<Trace>() {
-            self.trace(&body, fds);
+            self.trace(message, &body, fds);
         } else if message.body::<Quit>().is_some() {
             self.quit = true;
         }
@@ -260,6 +227,10 @@ impl Worker {
     }
 
     fn attach(&mut self, body: &Attach, fds: Fds) {
+        if body.workers > 1 && self.desk.is_none() {
+            return self.become_several(body, &fds);
+        }
+        let workers = self.desk.as_ref().map_or(Workers::ALONE, |d| d.workers);
         let mut fds = fds.into_iter();
         let (Some(counters), Some(recorder)) = (fds.next(), fds.next()) else {
             return;
@@ -271,9 +242,24 @@ impl Worker {
         ) else {
             return;
         };
-        let mut attached = Attached::new(body, Telling::new(counters, recorder));
+        if self.desk.is_none() {
+            Telling::begin(&counters);
+        }
+        let (counters, recorder) = crew::pages(counters, recorder, workers);
+        let telling = Telling::new(counters, recorder);
+        let rings = self.rings.take();
+        for (from, receiver) in rings.iter().flat_map(|(_, inbox)| inbox) {
+            let name = PEER | u64::from(*from);
+            if let Err(errno) = self.readiness.join(receiver.bell.as_fd(), name) {
+                confine::say!("bulkhead-switch: a doorbell between workers: {errno}");
+                std::process::abort();
+            }
+        }
+        let mut attached = Attached::new(body, workers, rings, telling);
         // Without one connections end with the process.
-        if let Some(journal) = fds.next().and_then(|fd| Journal::open(fd).ok()) {
+        let (this, count) = (workers.this() as usize, workers.count() as usize);
+        let journal = fds.next().map(|fd| Journal::part(fd, this, count));
+        if let Some(Ok(journal)) = journal {
             attached.switch.keep(Box::new(journal));
         }
         attached.telling.record(
@@ -285,6 +271,25 @@ impl Worker {
         );
         self.attached = Some(attached);
         self.outbox.allow(slots);
+        if let Some(desk) = &self.desk {
+            desk.meet();
+        }
+    }
+
+    /// Starts the workers, of which this is none: it speaks for them from now on.
+    fn become_several(&mut self, body: &Attach, fds: &Fds) {
+        self.readiness.leave(self.control.as_fd());
+        let control = self.control.as_fd().try_clone_to_owned();
+        let crew = control
+            .map_err(|error| error.to_string())
+            .and_then(|control| Crew::start(Socket::from_fd(control), body, fds));
+        match crew {
+            Ok(crew) => self.crew = Some(Box::new(crew)),
+            Err(error) => {
+                confine::say!("bulkhead-switch: no workers: {error}");
+                self.quit = true;
+            }
+        }
     }
 
     fn add_port(&mut self, body: &AddPort, fds: Fds) {
@@ -321,6 +326,9 @@ impl Worker {
                     0,
                 );
                 attached.activate(body.slot);
+                if let Some(peers) = &attached.peers {
+                    peers.plugged(body.slot, true);
+                }
             }
             Err(reason) => attached.closed.push((body.slot, reason)),
         }
@@ -338,6 +346,9 @@ impl Worker {
         attached.unmap_guest(slot, &self.readiness);
         attached.take_back(slot);
         attached.ports.unplug(slot as usize);
+        if let Some(peers) = &attached.peers {
+            peers.plugged(slot, false);
+        }
         attached.rounds.remove(slot);
         attached.forget(slot);
         attached.settling.retain(|s| *s != slot);
@@ -372,10 +383,11 @@ impl Worker {
                 });
                 attached.rounds.configure(switch::shares(&image.image()));
                 attached.telling.place(&image.image());
-                attached
-                    .telling
-                    .counters
-                    .set(telemetry::counters::ProcessWord::Epoch, body.epoch);
+                // Of several workers all must run it before that is said.
+                if attached.peers.is_none() {
+                    let counters = &attached.telling.counters;
+                    counters.set(ProcessWord::Epoch, body.epoch);
+                }
                 attached.image = Some(image);
                 let [a, b, c, d, e, f, g, h, ..] = body.digest;
                 let digits = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
@@ -405,14 +417,28 @@ impl Worker {
         if let Some(captures) = attached.capture.as_mut() {
             captures.end(body.of);
         }
+        attached.mirrors.retain(|(of, _)| *of != body.of);
         attached.capture = attached.capture.take().filter(|all| !all.is_empty());
         if body.on == 0 {
             return;
         }
         let geometry = Geometry::records(body.capacity as usize, body.max_record as usize);
-        if let (Ok(geometry), Some(fds)) = (geometry, ProducerFds::from_fds(fds))
-            && let Ok(sender) = attach_producer(fds, &geometry, Start::Fresh)
-        {
+        let channel = geometry.ok().zip(ProducerFds::from_fds(fds));
+        let channel = channel.map(|(geometry, fds)| attach_producer(fds, &geometry, Start::Fresh));
+        let lent = self.desk.as_ref().map(|desk| desk.lent.try_recv());
+        let sender = match lent {
+            Some(Ok(Lent::Mirror(sender))) => Some(sender),
+            Some(Ok(Lent::Mirrors(mirrors))) => {
+                for mirror in &mirrors {
+                    // What does not wake us is read when something else does.
+                    let _ = self.readiness.join(mirror.bell.as_fd(), MIRROR);
+                }
+                attached.mirrors.push((body.of, mirrors));
+                channel.and_then(Result::ok)
+            }
+            _ => channel.and_then(Result::ok),
+        };
+        if let Some(sender) = sender {
             let image = attached.image.as_ref().map(|mapped| mapped.image());
             let capture = Capture::new(sender, body, image.as_ref());
             let captures: &mut Captures = attached.capture.get_or_insert_default();
@@ -421,16 +447,44 @@ impl Worker {
     }
 
     /// Begins a listing of connections; one under way is given up for it.
-    fn list(&mut self, body: &ListFlows, fds: Fds) {
-        if let (Some(attached), Some(page)) = (self.attached.as_mut(), fds.into_iter().next()) {
-            attached.listing = Listing::new(page, body.slot, body.most).map(Box::new);
-        }
-    }
-
-    fn trace(&mut self, body: &Trace, fds: Fds) {
+    fn list(&mut self, seq: u32, body: &ListFlows, fds: Fds) {
         let Some(attached) = self.attached.as_mut() else {
             return;
         };
+        let lists = match &self.desk {
+            Some(desk) => Some(Lists::Crew(seq, desk.listed.clone())),
+            None => fds
+                .into_iter()
+                .next()
+                .and_then(|page| listing::page(page, listing::most(body)))
+                .map(Lists::Page),
+        };
+        attached.listing = lists.map(|lists| Box::new((Listing::new(body), lists)));
+    }
+
+    /// Says that a listing is with the one who speaks for all workers.
+    fn tell_listed(&mut self) {
+        if let Some(attached) = self.attached.as_mut()
+            && let Some(number) = attached.has_listed.take()
+        {
+            self.say(number, &Done::default());
+        }
+    }
+
+    fn trace(&mut self, message: &Message, body: &Trace, fds: Fds) {
+        let Some(attached) = self.attached.as_mut() else {
+            return;
+        };
+        if let (Some(desk), Some(frame)) = (&self.desk, fds.get(1))
+            && body.slot != FABRIC
+            && attached.ports.is_home(body.slot)
+            && let Ok(frame) = frame.try_clone().map(SealedImage::map)
+            && let Ok(frame) = frame
+            && let Some(worker) = attached.another(body.slot, frame.as_slice(), clock::monotonic())
+        {
+            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            return desk.pass_on(worker, message, &fds);
+        }
         if body.flags & TRACE_END != 0 {
             attached.end_trace(clock::monotonic());
         }
@@ -467,204 +521,6 @@ impl Worker {
                 let message = Message::new(0, &NeedReplace { slot });
                 self.outbox.say(&self.control, message);
             }
-        }
-    }
-}
-
-impl Attached {
-    fn new(body: &Attach, telling: Telling) -> Attached {
-        let slots = body.slots as usize;
-        let [a, b, c, d, e, f, g, h, ..] = body.seed;
-        let config = Config {
-            slots,
-            seed: u64::from_le_bytes([a, b, c, d, e, f, g, h]),
-            ..Config::default()
-        };
-        Attached {
-            ports: Ports::new(slots),
-            switch: Switch::new(config),
-            image: None,
-            telling,
-            workshop: Workshop::new(),
-            capture: None,
-            listing: None,
-            traced_until: u64::MAX,
-            rounds: Rounds::new(slots, UNITS),
-            shaper: Shaper::new(slots),
-            touched: Vec::with_capacity(slots),
-            settling: Vec::with_capacity(slots),
-            parked: Vec::with_capacity(slots),
-            paused: Vec::with_capacity(slots),
-            next_resume: u64::MAX,
-            watch_changed: Vec::with_capacity(2 * slots),
-            buffer: vec![0; BUFFER].into(),
-            spares: (0..SPARE_BUFFERS).map(|_| vec![0; BUFFER].into()).collect(),
-            closed: Vec::with_capacity(2 * slots),
-            ended: Vec::with_capacity(slots),
-            told: Vec::with_capacity(slots),
-            waiting: Waiting::of(body),
-            turns: 0,
-            now: 0,
-            last_work: 0,
-            restoration: Restoration::default(),
-            start: body.start,
-        }
-    }
-
-    /// Says what came of a predecessor's connections, where there is news; and once that all
-    /// were looked at.
-    pub fn tell_restored(&mut self, now: u64) {
-        let Restoration {
-            restored,
-            refused,
-            unread,
-        } = self.switch.restoration();
-        if self.restoration == self.switch.restoration() {
-            return;
-        }
-        self.restoration = self.switch.restoration();
-        let counters = &self.telling.counters;
-        counters.set(ProcessWord::Restored, restored);
-        counters.set(ProcessWord::NotRestored, refused);
-        if unread == 0 {
-            let kind = EventKind::ConnectionsRestored;
-            self.telling.record(now, kind, 0, restored, refused);
-        }
-    }
-
-    fn plug_channel(&mut self, slot: usize, body: &AddPort, fds: Fds) -> Result<(), u32> {
-        let channel = worker::channel(body, fds, clock::monotonic())?;
-        let resumes = body.resume != 0;
-        if let (Some(source), Some(sink), Some(place)) = (
-            self.ports.sources.get_mut(slot),
-            self.ports.sinks.get_mut(slot),
-            self.ports.places.get_mut(slot),
-        ) {
-            *source = Source::Channel(Box::new(channel.rx));
-            *sink = Sink::Channel(Box::new(channel.tx));
-            place.settling = resumes;
-        }
-        if resumes {
-            self.settling.push(slot as Slot);
-        }
-        Ok(())
-    }
-
-    fn plug_device(&mut self, slot: usize, kind: u32, fds: Vec<OwnedFd>) -> Result<(), u32> {
-        let fd = fds.into_iter().next().ok_or(system(Errno::BADF))?;
-        let device = match kind {
-            PORT_PACKET => Device::Veth(PacketSocket::from_fd(fd)),
-            _ => Device::Tap(Tap::from_fd(fd)),
-        };
-        if let (Some(source), Some(sink)) = (
-            self.ports.sources.get_mut(slot),
-            self.ports.sinks.get_mut(slot),
-        ) {
-            *source = Source::Device;
-            *sink = Sink::Device(device);
-        }
-        Ok(())
-    }
-
-    /// Whether a slot's peer has owed its echo too long and this is to be said now.
-    fn wants_replacing(&mut self, slot: Slot) -> bool {
-        let at = slot as usize;
-        let now = clock::monotonic();
-        let overdue = match (self.ports.sources.get(at), self.ports.sinks.get(at)) {
-            (Some(Source::Channel(rx)), Some(Sink::Channel(tx))) => {
-                rx.ring.overdue(now) || tx.ring.overdue(now)
-            }
-            _ => false,
-        };
-        match self.ports.places.get_mut(at) {
-            Some(place) if overdue && !place.replacing => {
-                place.replacing = true;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// Polls both ends of the channels that are being taken over, until both agree.
-    pub fn settle(&mut self, now: u64) {
-        let mut at = 0;
-        while let Some(slot) = self.settling.get(at).copied() {
-            match self.settled(slot) {
-                Ok(true) => {
-                    self.settling.swap_remove(at);
-                    if let Some(place) = self.ports.places.get_mut(slot as usize) {
-                        place.settling = false;
-                    }
-                    self.telling.record(
-                        now,
-                        EventKind::Resynced,
-                        slot,
-                        u64::from(self.start != START_FRESH),
-                        0,
-                    );
-                }
-                Ok(false) => at += 1,
-                Err(breach) => {
-                    self.settling.swap_remove(at);
-                    self.closed.push((slot, breach));
-                }
-            }
-        }
-    }
-
-    fn settled(&mut self, slot: Slot) -> Result<bool, u32> {
-        let at = slot as usize;
-        let (Some(Source::Channel(rx)), Some(Sink::Channel(tx))) =
-            (self.ports.sources.get_mut(at), self.ports.sinks.get_mut(at))
-        else {
-            return Ok(true);
-        };
-        let read = rx.ring.poll().map_err(|breach| breach as u32)?;
-        let written = tx.ring.poll().map_err(|breach| breach as u32)?;
-        let lost = rx.ring.take_lost().records + tx.ring.take_lost().records;
-        if lost > 0 {
-            self.telling.counters.dropped(at, DropReason::Restart, lost);
-        }
-        Ok(read == State::Running && written == State::Running)
-    }
-
-    /// Puts a slot in the line of those that are looked at.
-    pub fn activate(&mut self, slot: Slot) {
-        if let Some(place) = self.ports.places.get_mut(slot as usize)
-            && !self.rounds.is_active(slot)
-        {
-            place.idle_turns = 0;
-            self.rounds.activate(slot, self.now);
-        }
-    }
-
-    /// The switch, its image if there is one, and the outlets, apart.
-    pub fn parts(&mut self, now: u64) -> (&mut Switch, Option<CompartmentImage<'_>>, Outlets<'_>) {
-        let outlets = outlets!(self, now);
-        let image = self.image.as_ref().map(MappedCompartment::image);
-        (&mut self.switch, image, outlets)
-    }
-
-    /// The outlets alone.
-    pub fn outlets(&mut self, now: u64) -> Outlets<'_> {
-        outlets!(self, now)
-    }
-}
-
-impl Waiting {
-    /// Cores that are shared are never spun on for more than 5 us.
-    fn of(body: &Attach) -> Waiting {
-        let asked = u64::from(body.wait_us) * 1000;
-        let shared = body.shared_cores != 0;
-        let ns = match body.wait {
-            WAIT_ADAPTIVE if shared && guard!("switch-shared-spin") => asked.min(5_000),
-            WAIT_POLL if shared => asked.max(50_000),
-            WAIT_ADAPTIVE | WAIT_POLL => asked,
-            _ => 0,
-        };
-        Waiting {
-            mode: body.wait,
-            ns,
         }
     }
 }

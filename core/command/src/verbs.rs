@@ -69,8 +69,8 @@ body! {
         seed: [u8; 16],
         /// Fabric: slot + 1 on which the predecessor died, 0 = none.
         suspect: u32,
-        /// Zero.
-        reserved: u32,
+        /// Switch: its workers; 0 and 1 = one.
+        workers: u32,
     }
 }
 /// Poll with a period (`wait_us`; 0 = always).
@@ -241,6 +241,10 @@ body! {
         name: Name<64>,
         /// Program to run instead of the usual switch; empty = the usual (tests: a switch that lies).
         program: Name<192>,
+        /// Workers of its switch, at most `MOST_WORKERS`; 0 and 1 = one.
+        workers: u32,
+        /// Zero.
+        reserved: u32,
     }
 }
 body! {

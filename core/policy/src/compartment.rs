@@ -178,6 +178,11 @@ fn create(
             .program()
             .and_then(|p| Name::new(p.as_str()))
             .unwrap_or_default(),
+        workers: match tenant.workers() {
+            1 => 0,
+            several => several,
+        },
+        reserved: 0,
     }
 }
 

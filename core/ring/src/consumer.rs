@@ -570,6 +570,13 @@ impl<M: ConsumerMemory> Record<'_, M> {
             .read((self.at + UNIT).saturating_sub(head), note.as_mut_bytes());
         Some(note)
     }
+    /// The 16 bytes beside a frame ([`Producer::push_beside`](crate::Producer::push_beside)),
+    /// where its header has room for them.
+    #[inline]
+    pub fn beside(&self) -> Option<[u64; 2]> {
+        (self.kind() == KIND_FRAME && self.header().header_units == 2)
+            .then(|| self.memory.read_header(self.at - UNIT))
+    }
     /// Where `len` bytes of the frame from `from` on lie in the ring's memory, for a copy to
     /// somewhere else; nothing where there are not as many.
     #[inline]

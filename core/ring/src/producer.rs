@@ -155,6 +155,32 @@ impl<M: ProducerMemory> Producer<M> {
         })
     }
 
+    /// As [`Producer::push_with`], with 16 bytes in the header that its reader finds by
+    /// [`Record::beside`]; who does not look for them reads a frame like any other.
+    #[inline(always)]
+    pub fn push_beside(
+        &mut self,
+        beside: [u64; 2],
+        (tag, offload): (u16, &RawOffload),
+        head: &[u8],
+        rest: usize,
+        fill: impl FnOnce(&M, usize),
+    ) -> Result<(), PushError> {
+        let len = head.len() + rest;
+        let at = self.reserve(2 * UNIT, len)?;
+        let header = RawRecord {
+            header_units: 2,
+            ..frame_record(len, tag, offload)
+        };
+        self.memory.write_header(at, header.to_words());
+        self.memory.write_header(at + UNIT, beside);
+        if !head.is_empty() {
+            self.memory.write(at + 2 * UNIT, head);
+        }
+        fill(&self.memory, at + 2 * UNIT + head.len());
+        Ok(())
+    }
+
     /// Writes one capture record: the note, then `head`, then `tail`.
     pub fn push_capture(
         &mut self,
@@ -406,6 +432,11 @@ pub(crate) fn pick(generation: u64, standing: u64, step: u64) -> u64 {
 
 #[inline]
 fn frame_header(len: usize, tag: u16, offload: &RawOffload) -> [u64; 2] {
+    frame_record(len, tag, offload).to_words()
+}
+
+#[inline]
+fn frame_record(len: usize, tag: u16, offload: &RawOffload) -> RawRecord {
     RawRecord {
         len: len as u32,
         kind: KIND_FRAME,
@@ -413,7 +444,6 @@ fn frame_header(len: usize, tag: u16, offload: &RawOffload) -> [u64; 2] {
         tag,
         offload: *offload,
     }
-    .to_words()
 }
 
 fn capture_header(len: usize, tag: u16, offload: &RawOffload) -> [u64; 2] {

@@ -127,6 +127,25 @@ fn a_capture_note_travels_beside_its_frame() {
 }
 
 #[test]
+fn what_is_beside_a_frame_is_there_for_who_looks() {
+    let (mut tx, mut rx, _) = ring();
+    let plain = RawOffload::default();
+    tx.push(3, &plain, b"without", &[]).unwrap();
+    tx.push_beside([7, u64::MAX], (5, &plain), b"he", 2, |ring, at| {
+        ProducerMemory::write(ring, at, b"ad");
+    })
+    .unwrap();
+    let _ = tx.publish();
+    let record = rx.next().unwrap().unwrap();
+    assert_eq!(record.beside(), None);
+    let record = rx.next().unwrap().unwrap();
+    let mut frame = [0; 8];
+    assert_eq!(record.copy(0, &mut frame), 4);
+    assert_eq!((&frame[..4], record.tag()), (&b"head"[..], 5));
+    assert_eq!(record.beside(), Some([7, u64::MAX]));
+}
+
+#[test]
 fn forwarding_copies_from_ring_to_ring() {
     let (mut tx, mut rx, _) = ring();
     let (mut tx2, mut rx2, _) = ring();

@@ -114,6 +114,9 @@ model! {
             cores: Located<Cores>,
             /// How its switch waits for work. Default: adaptive.
             wait: Located<Wait>,
+            /// How many workers its switch has, 1 to 8, each on a core of its own where there
+            /// are as many. Default: 1.
+            workers: Located<u32>,
             /// Its share of the fabric when all are busy, 1 to 255. Default: 1.
             weight: Located<u32>,
             /// What the fabric gives it at least, in bits a second. Default: nothing.
@@ -462,6 +465,10 @@ impl Tenant {
     /// How its switch waits.
     pub fn wait(&self) -> Wait {
         or(&self.wait, Wait::Adaptive(None))
+    }
+    /// Workers of its switch, 1 to 8.
+    pub fn workers(&self) -> u32 {
+        or(&self.workers, 1)
     }
     /// Its weight, 1 to 255.
     pub fn weight(&self) -> u32 {

@@ -57,6 +57,8 @@ pub const MAX_CONNECTIONS: u32 = 1 << 20;
 pub const FIRST_NAT_PORT: u32 = 1024;
 /// Findings after which no more names are suggested: that takes time.
 const SUGGESTIONS: usize = 16;
+/// Most workers of one switch.
+pub const MOST_WORKERS: u32 = 8;
 /// What commands and events call what is between the compartments.
 const FABRIC: &str = "fabric";
 /// Most uplinks of a host.
@@ -367,6 +369,73 @@ impl Check<'_> {
         }
     }
 
+    /// Several workers share nothing: what they would have to share is refused.
+    fn workers(&mut self, tenant: &Tenant) {
+        let Some(workers) = tenant.workers else {
+            return;
+        };
+        if !(1..=MOST_WORKERS).contains(&workers.value) {
+            self.findings
+                .add(
+                    "workers",
+                    workers.span,
+                    format!("a switch has 1 to {MOST_WORKERS} workers"),
+                )
+                .help("choose a number between");
+        }
+        if workers.value < 2 {
+            return;
+        }
+        if let Some(cores) = tenant
+            .cores
+            .as_ref()
+            .filter(|_| !tenant.isolated_cores().is_empty())
+        {
+            self.findings
+                .add(
+                    "workers",
+                    workers.span,
+                    "several workers cannot have isolated cores yet: all would run on one",
+                )
+                .also(cores.span, "the cores that it is to have")
+                .help("write `cores: shared`, or leave `workers` out");
+        }
+        // Rings between them, of half a MiB each way (bin/switch/src/peers.rs).
+        let rings = u64::from(workers.value.min(MOST_WORKERS)).pow(2) << 19;
+        let least = rings * 8;
+        if tenant.memory_bytes() < least {
+            self.findings
+                .add(
+                    "workers",
+                    workers.span,
+                    format!(
+                        "{} workers need at least {} MiB of memory: the rings between them take \
+                         an eighth of it",
+                        workers.value,
+                        least >> 20
+                    ),
+                )
+                .help(format!("add `memory: {}MiB`, or choose fewer", least >> 20));
+        }
+        let limited = [tenant.meter_from(), tenant.meter_to()];
+        if limited
+            .iter()
+            .any(|(bytes, _, packets)| bytes | packets != 0)
+        {
+            self.findings
+                .add(
+                    "workers",
+                    workers.span,
+                    "several workers cannot keep a rate of the whole tenant: each sees a part \
+                     of what counts against it",
+                )
+                .help(
+                    "leave `workers` out, or give its endpoints rates of their own instead of \
+                     the tenant's",
+                );
+        }
+    }
+
     fn placement(&mut self, tenant: &Tenant) {
         let known = self
             .document
@@ -410,6 +479,7 @@ impl Check<'_> {
                 )
                 .help("add `cores: {isolated: [N]}`, or give a period: `wait: {poll: 50us}`");
         }
+        self.workers(tenant);
         let Some(placement) = &tenant.placement else {
             return;
         };
@@ -646,6 +716,7 @@ fn disagreement(a: &Tenant, b: &Tenant) -> Option<&'static str> {
         (a.program() != b.program(), "placement.program"),
         (a.isolated_cores() != b.isolated_cores(), "cores"),
         (a.wait() != b.wait(), "wait"),
+        (a.workers() != b.workers(), "workers"),
         (a.channel_bytes() != b.channel_bytes(), "channel"),
         (a.memory_bytes() != b.memory_bytes(), "memory"),
     ];

@@ -276,6 +276,8 @@ const FINISHES: u8 = 2;
 const FREE: u8 = 4;
 /// The connection's responder sent it.
 const BACK: u8 = 8;
+/// Another worker handles it, and `to` stands for that one.
+const ELSEWHERE: u8 = 16;
 
 /// A flow or a way, and what is done with its packets. All zeroes: nothing.
 #[derive(Clone, Copy, FromBytes, KnownLayout, Immutable)]
@@ -482,7 +484,7 @@ pub(crate) fn hit(
         return None;
     }
     if total - ethernet::HEADER > usize::from(entry.mtu) && guard!("hit-mtu") {
-        return None;
+        return elsewhere(entry, raw);
     }
     let routed = entry.has(ROUTED);
     if routed && packet.hop_limit() <= 1 && guard!("hit-hop-limit") {
@@ -512,6 +514,46 @@ pub(crate) fn hit(
         readdress(head, &entry.macs)?;
     }
     Some(hit)
+}
+
+/// Where it is another worker's: as it came, and all is its owner's to look at.
+#[inline(never)]
+fn elsewhere(entry: &Entry, raw: &RawOffload) -> Option<Hit> {
+    entry.has(ELSEWHERE).then_some(Hit {
+        slot: entry.to,
+        tag: 0,
+        offload: *raw,
+    })
+}
+
+/// Remembers that frames like this are another worker's, and what stands for that one.
+pub(crate) fn remember_owner(state: &mut State, from: Slot, head: &[u8], to: Slot) {
+    let Some(packet) = Plain::of(from, head) else {
+        return;
+    };
+    if !packet.is_plain() || packet.is_dhcp() {
+        return;
+    }
+    let entry = Entry {
+        key: packet.key,
+        version: state.cache.version,
+        to,
+        connection: 0,
+        generation: 0,
+        // Every frame is longer.
+        mtu: 0,
+        tag: 0,
+        macs: [0; 12],
+        flags: ELSEWHERE | FREE,
+        reserved: [0; 7],
+    };
+    if !packet.is_tcp() || packet.goes_on() {
+        state.cache.put_flow(entry);
+    }
+    state.cache.put_way(Entry {
+        key: way_key(&packet.key),
+        ..entry
+    });
 }
 
 /// Puts the gateway's MAC and the receiver's in, and counts the hop.

@@ -35,6 +35,7 @@ mod trace;
 mod tracking;
 mod translation;
 mod work;
+mod workers;
 
 pub use cache::{Hit, LEAST as FORESEEN};
 pub use decision::{Answer, Decision, Egress, Hop};
@@ -48,6 +49,7 @@ pub use restoration::Restoration;
 pub use shaper::{Handed, Shaper};
 pub use state::Config;
 pub use work::{UNITS, Work, shares};
+pub use workers::Workers;
 
 use telemetry::{counters::Counter, drops::DropReason, rules::Outcome, trace::Step};
 use wire::Tuple;

@@ -16,7 +16,7 @@ use crate::{
 use flow::{Connection, Cursor, Memory};
 use guard::guard;
 use image::CompartmentImage;
-use image::compartment::NONE;
+use image::compartment::{FEATURE_CSUM, FEATURE_TSO4, FEATURE_TSO6, FEATURE_USO, NONE};
 use telemetry::counters::Counter;
 use telemetry::drops::DropReason;
 use telemetry::rules::Outcome;
@@ -198,6 +198,20 @@ impl Switch {
     /// is used. Everything, until this says otherwise.
     pub fn takes(&mut self, slot: Slot, features: u16) {
         self.state.take(slot, features);
+    }
+
+    /// Whether a slot's port takes a frame with these offload fields, as it last said: who
+    /// finished it, if another worker did, may not have heard.
+    pub fn may_take(&self, slot: Slot, offload: &RawOffload) -> bool {
+        let gso = match offload.gso_type & !offload::GSO_ECN {
+            offload::GSO_NONE => 0,
+            offload::GSO_TCPV4 => FEATURE_TSO4,
+            offload::GSO_TCPV6 => FEATURE_TSO6,
+            _ => FEATURE_USO,
+        };
+        let partial = offload.flags & offload::NEEDS_CSUM != 0;
+        let wants = gso | if partial { FEATURE_CSUM } else { 0 };
+        self.state.taken(slot) & wants == wants
     }
 
     /// Until when nothing need be taken from a slot: its endpoint or its tenant has used

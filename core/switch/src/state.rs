@@ -5,7 +5,7 @@ use crate::cache::Cache;
 use crate::edit::Edit;
 use crate::meter::{Bucket, Credit, Meter, served};
 use crate::tracking::{Tracking, keys};
-use crate::{FABRIC, Nanos, Slot};
+use crate::{FABRIC, Nanos, Slot, Workers};
 use image::CompartmentImage;
 use image::compartment::{Endpoint, FEATURE_ALL, NONE, Rate, SUBNET_RA};
 
@@ -32,6 +32,8 @@ pub struct Config {
     pub ask_rate: u64,
     /// Questions at once.
     pub ask_burst: u64,
+    /// Which worker of how many this is.
+    pub workers: Workers,
 }
 
 impl Default for Config {
@@ -47,6 +49,7 @@ impl Default for Config {
             error_burst: 100,
             ask_rate: 500,
             ask_burst: 200,
+            workers: Workers::ALONE,
         }
     }
 }
@@ -253,7 +256,9 @@ impl State {
             port.rate = sends(endpoint);
             port.weight = endpoint.weight;
             let all = image.tenants().get(port.tenant as usize);
-            port.limited = port.rate.is_limited() || all.is_some_and(|all| all.from.is_limited());
+            // Elsewhere its home has it pay.
+            port.limited = self.config.workers.is_home(endpoint.slot)
+                && (port.rate.is_limited() || all.is_some_and(|all| all.from.is_limited()));
         }
         self.ports = ports;
 
@@ -280,7 +285,9 @@ impl State {
         let mut old = core::mem::take(&mut self.subnets);
         old.sort_unstable_by_key(|s| s.id);
         for subnet in image.subnets() {
-            let advertises = subnet.flags & SUBNET_RA != 0 && subnet.prefix6_len != 0;
+            let advertises = subnet.flags & SUBNET_RA != 0
+                && subnet.prefix6_len != 0
+                && self.config.workers.this() == 0;
             let kept = old
                 .binary_search_by_key(&subnet.id, |s| s.id)
                 .ok()
@@ -361,7 +368,8 @@ impl State {
             }
             self.neighbours.push(state);
         }
-        self.tracking.adopt(image, edit, now);
+        let workers = self.config.workers.count();
+        self.tracking.adopt(image, workers, edit, now);
         self.cache.forget();
         self.plan();
     }
@@ -387,6 +395,12 @@ impl State {
     pub(crate) fn segment_of(&self, tag: u16) -> Option<u32> {
         let at = self.segments.binary_search_by_key(&tag, |t| t.0).ok()?;
         self.segments.get(at).map(|t| t.1)
+    }
+
+    /// Whether what a slot sends is paid for here.
+    pub(crate) fn is_limited(&self, slot: Slot) -> bool {
+        let port = self.ports.get(slot as usize);
+        port.is_some_and(|port| port.limited)
     }
 
     /// Whether an endpoint's rate and its tenant's have room for a frame.

@@ -83,8 +83,15 @@ impl Tracking {
     }
 
     /// Takes over the connections of endpoints that are still there. What was let begin
-    /// by another image is judged again: at its next packet, or by the sweep.
-    pub(crate) fn adopt(&mut self, image: &CompartmentImage<'_>, edit: Edit, now: Nanos) {
+    /// by another image is judged again: at its next packet, or by the sweep. An endpoint's
+    /// connections are in equal shares with so many workers.
+    pub(crate) fn adopt(
+        &mut self,
+        image: &CompartmentImage<'_>,
+        workers: u32,
+        edit: Edit,
+        now: Nanos,
+    ) {
         self.edit = edit;
         self.epoch = self.epoch.wrapping_add(1);
         let mut owners = Vec::new();
@@ -101,7 +108,7 @@ impl Tracking {
                 owners.resize(first + 2, (NONE, 0));
             }
             for owner in owners.iter_mut().skip(first).take(2) {
-                *owner = (endpoint.id, endpoint.connections);
+                *owner = (endpoint.id, endpoint.connections.div_ceil(workers));
             }
         }
         if !owners.is_empty() {

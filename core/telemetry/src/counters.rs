@@ -41,6 +41,21 @@ pub enum ProcessWord {
     Restored = 12,
     /// Those that do not: torn, or not let begin now.
     NotRestored = 13,
+    /// A switch: how many workers it has, where it has several; else 0.
+    Workers = 14,
+}
+
+/// Workers that a switch has at most.
+pub const MOST_WORKERS: usize = 8;
+/// Where the words are that each of several workers writes of itself.
+const WORKERS_AT: usize = 64;
+/// Words of each.
+const WORKER_WORDS: usize = 8;
+
+/// Word index of what one of several workers says of itself: [`ProcessWord::Heartbeat`],
+/// [`ProcessWord::Asleep`] or [`ProcessWord::Working`].
+pub const fn worker_word(worker: usize, word: usize) -> usize {
+    WORKERS_AT + worker * WORKER_WORDS + word
 }
 
 /// Counters of a slot, words 0..32 of its block. rx = from the slot into us.

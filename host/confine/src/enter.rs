@@ -181,8 +181,11 @@ const STORE_BYTES: u64 = 4 << 30;
 /// tokio's blocking pool and redb.
 const CONTROLLER_THREADS: u64 = 64;
 
+/// The most workers that a switch may be given, and who speaks for them: the supervisor may
+/// raise its limit so far, before it learns that it has them.
+const SWITCH_THREADS: u64 = 9;
+
 fn limits(profile: Profile) -> Outcome {
-    let controller = profile == Profile::Controller;
     let solver = profile == Profile::Solver;
     let file_bytes = match profile {
         Profile::Controller => STORE_BYTES,
@@ -199,7 +202,10 @@ fn limits(profile: Profile) -> Outcome {
         // Itself, and no more.
         (
             libc::RLIMIT_NPROC,
-            if controller { CONTROLLER_THREADS } else { 1 },
+            match profile {
+                Profile::Controller => CONTROLLER_THREADS,
+                _ => 1,
+            },
         ),
         (libc::RLIMIT_MSGQUEUE, 0),
         (libc::RLIMIT_MEMLOCK, 0),
@@ -219,9 +225,14 @@ fn limits(profile: Profile) -> Outcome {
         }
         let (_, hard) = kernel::limits(resource).map_err(says)?;
         let value = value.min(hard);
+        // It cannot raise it itself: no filter lets it set a limit.
+        let most = match (profile, resource) {
+            (Profile::Switch, libc::RLIMIT_NPROC) => SWITCH_THREADS.min(hard),
+            _ => value,
+        };
         if guard!("confine-limits") {
-            kernel::limit(resource, value).map_err(says)?;
-            if kernel::limits(resource) != Ok((value, value)) {
+            kernel::limit(resource, value, most).map_err(says)?;
+            if kernel::limits(resource) != Ok((value, most)) {
                 return Err(format!("limit {resource} did not take"));
             }
         }

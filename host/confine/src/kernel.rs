@@ -163,11 +163,11 @@ pub(crate) fn unmount(target: &CStr, flags: i32) -> Result<()> {
     checked(unsafe { libc::umount2(target.as_ptr(), flags) }.into()).map(drop)
 }
 
-/// setrlimit(2) of this process, soft and hard alike.
-pub(crate) fn limit(resource: u32, value: u64) -> Result<()> {
+/// setrlimit(2) of this process, soft and hard.
+pub(crate) fn limit(resource: u32, soft: u64, hard: u64) -> Result<()> {
     let limit = libc::rlimit {
-        rlim_cur: value,
-        rlim_max: value,
+        rlim_cur: soft,
+        rlim_max: hard,
     };
     // SAFETY: the kernel reads one rlimit.
     checked(unsafe { libc::setrlimit(resource, &raw const limit) }.into()).map(drop)

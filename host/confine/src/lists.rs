@@ -222,6 +222,29 @@ const THREADS: &[Entry] = &[
     ),
 ];
 
+/// Several workers in one switch, started when it learns that it has them. Its limits allow
+/// no thread more than it is, until the supervisor raises them for one that has.
+const WORKERS: &[Entry] = &[
+    entry!(
+        SYS_clone3,
+        "a worker, as glibc asks first: its flags cannot be filtered, so a second filter \
+         answers ENOSYS and glibc takes clone"
+    ),
+    entry!(
+        SYS_clone,
+        [[bits(0, THREAD | NAMESPACES, THREAD)]],
+        "a worker: a thread, never a process"
+    ),
+    entry!(SYS_set_robust_list, "start of a worker"),
+    entry!(SYS_rseq, "start of a worker"),
+    entry!(SYS_sched_getaffinity, "start of a worker"),
+    entry!(
+        SYS_socketpair,
+        [[is(0, libc::AF_UNIX as i64)]],
+        "workers speak with who speaks for them, and wake each other"
+    ),
+];
+
 /// The API: an already listening unix socket, its connections, the event loop.
 const SERVING: &[Entry] = &[
     entry!(SYS_accept4, "a client of the API"),
@@ -383,7 +406,8 @@ const GUEST: &[Entry] = &[
 /// forms. Empty = no filter (supervisor, baseline).
 pub fn groups(profile: Profile) -> &'static [&'static [Entry]] {
     match profile {
-        Profile::Switch | Profile::Fabric => &[RUNTIME, CONTROL, WAITING, PORTS, PRECISE_WAITING],
+        Profile::Switch => &[RUNTIME, CONTROL, WAITING, PORTS, PRECISE_WAITING, WORKERS],
+        Profile::Fabric => &[RUNTIME, CONTROL, WAITING, PORTS, PRECISE_WAITING],
         Profile::Auditor => &[RUNTIME, CONTROL, WAITING, PORTS, PRECISE_WAITING],
         Profile::Verifier => &[RUNTIME, CONTROL, REPORTING],
         Profile::Solver => &[RUNTIME, CONTROL, SOLVING],
@@ -401,7 +425,7 @@ pub fn entries(profile: Profile) -> impl Iterator<Item = &'static Entry> {
 /// Calls of a profile that are answered ENOSYS instead of being carried out.
 pub fn refused(profile: Profile) -> &'static [i64] {
     match profile {
-        Profile::Controller => &[libc::SYS_clone3],
+        Profile::Controller | Profile::Switch => &[libc::SYS_clone3],
         _ => &[],
     }
 }

@@ -1,10 +1,11 @@
 //! What a process does with the descriptors of a channel: attach, and use both ends.
 
 use crate::bell::{Listener, Ringer};
-use crate::end::{ConsumerEnd, ProducerEnd};
+use crate::end::{ConsumerEnd, ProducerEnd, between_threads};
 use crate::file::is_sealed_shape;
 use guard::guard;
 use ring::{Consumer, Geometry, PAGE, Producer};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use thiserror::Error;
@@ -108,6 +109,31 @@ pub struct Channel {
     pub rx: Receiver,
     /// What we write.
     pub tx: Sender,
+}
+
+/// A direction between two threads of this process: nobody else has its memory or its
+/// doorbell.
+///
+/// # Errors
+/// Descriptors or memory ran out.
+pub fn between(geometry: &Geometry) -> io::Result<(Sender, Receiver)> {
+    let (producer, consumer) = between_threads(geometry)?;
+    // Of this process's own making alone: a pair of sockets does what a pipe does.
+    let (write, read) = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
+        None,
+    )?;
+    let sender = Sender {
+        ring: Producer::fresh(producer, geometry),
+        bell: Ringer::from(write),
+    };
+    let receiver = Receiver {
+        ring: Consumer::fresh(consumer, geometry),
+        bell: Listener::from(read),
+    };
+    Ok((sender, receiver))
 }
 
 /// Attaches to both directions. Asks nothing of anyone; where it resumes, it rings

@@ -7,6 +7,7 @@ use ring::{
 };
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 /// The producer's end: its file mapped for writing, the consumer's page for reading.
@@ -19,6 +20,22 @@ pub struct ProducerEnd {
 pub struct ConsumerEnd {
     peer: Mapping,
     own: WritableMapping,
+}
+
+/// Both ends of a ring in memory that this process's threads share.
+pub(crate) fn between_threads(geometry: &Geometry) -> io::Result<(ProducerEnd, ConsumerEnd)> {
+    let data = geometry.data_file_bytes();
+    let memory: Arc<Mapping> = Mapping::of_threads(data + PAGE)?;
+    let part = |at, len| Mapping::part(&memory, at, len);
+    let producer = ProducerEnd {
+        own: WritableMapping::adopt(part(0, data)?),
+        peer: part(data, PAGE)?,
+    };
+    let consumer = ConsumerEnd {
+        peer: part(0, data)?,
+        own: WritableMapping::adopt(part(data, PAGE)?),
+    };
+    Ok((producer, consumer))
 }
 
 impl ProducerEnd {

@@ -24,7 +24,7 @@ mod stream;
 pub use bell::{Listener, Ringer};
 pub use channel::{
     AttachError, Channel, ChannelFds, ConsumerFds, ProducerFds, Receiver, Sender, Start, attach,
-    attach_consumer, attach_producer, consumer_end, producer_end,
+    attach_consumer, attach_producer, between, consumer_end, producer_end,
 };
 pub use end::{ConsumerEnd, ProducerEnd};
 pub use file::{is_sealed_shape, memory_file, read_only, sparse_file};

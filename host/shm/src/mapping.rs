@@ -8,12 +8,15 @@ use std::io;
 use std::ops::Deref;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
 /// A shared mapping, to be read. Stays mapped, at its whole length, until dropped.
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
+    /// What it is a part of, where it is one: that stays mapped as long.
+    whole: Option<Arc<Mapping>>,
 }
 
 /// A shared mapping that can be written too.
@@ -21,6 +24,9 @@ pub(crate) struct WritableMapping(Mapping);
 
 // SAFETY: the mapping belongs to the value, whichever thread holds it.
 unsafe impl Send for Mapping {}
+// SAFETY: what a shared reference allows is loads and copies out of memory that others
+// write in any case: a mixture of bytes is what they may get, and no more.
+unsafe impl Sync for Mapping {}
 
 const READ: ProtFlags = ProtFlags::READ;
 const WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
@@ -78,7 +84,35 @@ impl Mapping {
     /// What was mapped already.
     pub(crate) fn own(base: *mut c_void, len: usize) -> io::Result<Mapping> {
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Mapping { base, len })
+        Ok(Mapping {
+            base,
+            len,
+            whole: None,
+        })
+    }
+
+    /// New zeroed memory that this process's threads share, and nobody else.
+    pub(crate) fn of_threads(len: usize) -> io::Result<Arc<Mapping>> {
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory
+        // that exists.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, WRITE, MapFlags::SHARED)?
+        };
+        Ok(Arc::new(Mapping::own(base, len)?))
+    }
+
+    /// So many bytes of it, from `at` on, a multiple of the page size.
+    pub(crate) fn part(whole: &Arc<Mapping>, at: usize, len: usize) -> io::Result<Mapping> {
+        if !whole.holds(at, len) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // SAFETY: in bounds of what `whole` keeps mapped.
+        let base = unsafe { whole.base.add(at) };
+        Ok(Mapping {
+            base,
+            len,
+            whole: Some(Arc::clone(whole)),
+        })
     }
 
     /// Bytes mapped.
@@ -214,6 +248,17 @@ impl WritableMapping {
         }
     }
 
+    /// Adds to the word at byte offset `at`, which others add to as well; what it was
+    /// before. Nothing, and 0, where there is none.
+    #[inline]
+    pub(crate) fn fetch_add(&self, at: usize, n: u64, order: Ordering) -> u64 {
+        if !self.holds_words(at, 8) {
+            return 0;
+        }
+        // SAFETY: in bounds, aligned and writable.
+        unsafe { self.word(at).fetch_add(n, order) }
+    }
+
     /// Stores two words in a row, relaxed; nothing where there are none.
     #[inline]
     pub(crate) fn store_pair(&self, at: usize, words: [u64; 2]) {
@@ -248,7 +293,11 @@ impl Deref for WritableMapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: exactly what `new` or `twice` mapped, and nothing borrows it now.
+        if self.whole.is_some() {
+            return;
+        }
+        // SAFETY: exactly what `new`, `twice` or `of_threads` mapped, and nothing borrows it
+        // or has a part of it now.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

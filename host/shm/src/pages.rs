@@ -3,6 +3,7 @@
 
 use crate::file::is_sealed_shape;
 use crate::mapping::{Mapping, WritableMapping};
+use guard::guard;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -60,6 +61,12 @@ impl Words {
     pub fn add(&self, word: usize, n: u64) {
         self.store(word, self.load(word).wrapping_add(n));
     }
+    /// Adds to a word that other threads add to as well; what it was before.
+    #[inline]
+    pub fn fetch_add(&self, word: usize, n: u64) -> u64 {
+        self.0
+            .fetch_add(word.saturating_mul(8), n, Ordering::Relaxed)
+    }
 }
 
 /// Another process's page of words, read-only.
@@ -107,6 +114,10 @@ impl PeerWords {
 pub struct CountersPage {
     words: Words,
     slots: usize,
+    /// Several threads of this process count in it.
+    shared: bool,
+    /// Where the words are that this thread alone writes.
+    own: usize,
 }
 
 impl CountersPage {
@@ -128,7 +139,24 @@ impl CountersPage {
         };
         words.store(ProcessWord::Slots as usize, slots as u64);
         words.store(ProcessWord::Magic as usize, counters::MAGIC);
-        Ok(CountersPage { words, slots })
+        Ok(CountersPage {
+            words,
+            slots,
+            shared: false,
+            own: 0,
+        })
+    }
+    /// It is one worker's of several: others count in it at the same time, and what is said
+    /// of this one ([`CountersPage::set_own`]) has its own words.
+    #[must_use]
+    pub fn of_worker(mut self, worker: usize) -> CountersPage {
+        self.shared = true;
+        self.own = counters::worker_word(worker, 0);
+        self
+    }
+    /// Whether other threads count in it as well.
+    pub fn is_shared(&self) -> bool {
+        self.shared
     }
     /// Slots in the page.
     pub fn slots(&self) -> usize {
@@ -141,7 +169,11 @@ impl CountersPage {
     /// Adds to a word by index.
     #[inline]
     pub fn add(&self, word: usize, n: u64) {
-        self.words.add(word, n);
+        if self.shared && guard!("workers-count") {
+            self.words.fetch_add(word, n);
+        } else {
+            self.words.add(word, n);
+        }
     }
     /// Sets a slot's counter to what another of its counters is.
     pub fn catch_up(&self, slot: usize, counter: Counter, with: Counter) {
@@ -155,14 +187,14 @@ impl CountersPage {
     #[inline]
     pub fn count(&self, slot: usize, counter: Counter, n: u64) {
         if slot < self.slots {
-            self.words.add(counters::counter_word(slot, counter), n);
+            self.add(counters::counter_word(slot, counter), n);
         }
     }
     /// Adds to a slot's drops for a reason.
     #[inline]
     pub fn dropped(&self, slot: usize, reason: DropReason, n: u64) {
         if slot < self.slots {
-            self.words.add(counters::drop_word(slot, reason), n);
+            self.add(counters::drop_word(slot, reason), n);
         }
     }
     /// Begins a slot's counters anew: it is another's from now on.
@@ -180,7 +212,13 @@ impl CountersPage {
     /// Adds to a word of the process block.
     #[inline]
     pub fn add_process(&self, word: ProcessWord, n: u64) {
-        self.words.add(word as usize, n);
+        self.add(word as usize, n);
+    }
+    /// Sets a word that says something of this thread: of the process block where it is the
+    /// only one, else of its worker's.
+    #[inline]
+    pub fn set_own(&self, word: ProcessWord, value: u64) {
+        self.words.store(self.own + word as usize, value);
     }
     /// A word of the process block.
     pub fn process(&self, word: ProcessWord) -> u64 {
@@ -192,6 +230,8 @@ impl CountersPage {
 pub struct Recorder {
     page: WritableMapping,
     next: u64,
+    /// Several threads of this process record in it.
+    shared: bool,
 }
 
 impl Recorder {
@@ -204,11 +244,24 @@ impl Recorder {
         let page = WritableMapping::new(fd.as_fd(), recorder::BYTES)?;
         // An allegation of the predecessor's, used only as a number of a slot.
         let next = page.load(0, Ordering::Relaxed) & (u64::MAX >> 1);
-        Ok(Recorder { page, next })
+        Ok(Recorder {
+            page,
+            next,
+            shared: false,
+        })
+    }
+    /// Other threads record in it at the same time: each event has a place of its own.
+    #[must_use]
+    pub fn shared(mut self) -> Recorder {
+        self.shared = true;
+        self
     }
     /// Records one event, over the oldest.
     #[inline]
     pub fn record(&mut self, event: Event) {
+        if self.shared {
+            self.next = self.page.fetch_add(0, 1, Ordering::AcqRel);
+        }
         let at = event_at(self.next);
         let words = [
             event.time_ns,
@@ -219,8 +272,10 @@ impl Recorder {
         for (i, word) in words.into_iter().enumerate() {
             self.page.store(at + i * 8, word, Ordering::Relaxed);
         }
-        self.next += 1;
-        self.page.store(0, self.next, Ordering::Release);
+        if !self.shared {
+            self.next += 1;
+            self.page.store(0, self.next, Ordering::Release);
+        }
     }
 }
 

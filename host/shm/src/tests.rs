@@ -357,6 +357,110 @@ fn an_unsealed_image_is_refused() {
 }
 
 #[test]
+fn several_workers_count_in_one_page_and_lose_nothing() {
+    const EACH: u64 = 300_000;
+    let fd = memory_file("counters", counters::bytes_for(4)).expect("memory");
+    for round in 1..=3 {
+        std::thread::scope(|scope| {
+            for worker in 0..2 {
+                let page = CountersPage::open(&fd, 4).expect("maps").of_worker(worker);
+                assert!(page.is_shared());
+                scope.spawn(move || {
+                    page.set_own(ProcessWord::Heartbeat, 7 + worker as u64);
+                    for _ in 0..EACH {
+                        page.count(2, Counter::RxFrames, 1);
+                        page.dropped(2, DropReason::QueueFull, 1);
+                    }
+                });
+            }
+        });
+        let peer = PeerWords::map(&fd).expect("maps");
+        let all = 2 * EACH * round;
+        assert_eq!(peer.load(counters::counter_word(2, Counter::RxFrames)), all);
+        let dropped = counters::drop_word(2, DropReason::QueueFull);
+        assert_eq!(peer.load(dropped), all);
+        for worker in 0..2 {
+            let own = counters::worker_word(worker, ProcessWord::Heartbeat as usize);
+            assert_eq!(peer.load(own), 7 + worker as u64);
+        }
+        assert_eq!(peer.load(ProcessWord::Heartbeat as usize), 0);
+    }
+}
+
+#[test]
+fn several_workers_record_each_event_in_a_place_of_its_own() {
+    let fd = memory_file("recorder", telemetry::recorder::BYTES).expect("memory");
+    std::thread::scope(|scope| {
+        for worker in 0..2u64 {
+            let mut recorder = Recorder::open(&fd).expect("maps").shared();
+            scope.spawn(move || {
+                for n in 0..1000 {
+                    recorder.record(telemetry::recorder::Event {
+                        time_ns: n,
+                        kind: 1,
+                        slot: 0,
+                        a: worker,
+                        b: n,
+                    });
+                }
+            });
+        }
+    });
+    let events = PeerWords::map(&fd).expect("maps").events();
+    for worker in 0..2 {
+        let own = events.iter().filter(|event| event.a == worker);
+        assert!(own.map(|event| event.b).eq(0..1000), "{worker}");
+    }
+}
+
+#[test]
+fn a_direction_between_threads_carries_frames_and_rings() {
+    let geometry = Geometry::records(1 << 16, Geometry::max_record_for(4000)).expect("shape");
+    let (mut tx, mut rx) = crate::between(&geometry).expect("memory");
+    let sender = std::thread::spawn(move || {
+        let plain = wire::offload::RawOffload::default();
+        for n in 0..20_000u64 {
+            let head = n.to_le_bytes();
+            let rest = (n % 900) as usize;
+            let note = [n, !n];
+            while tx
+                .ring
+                .push_beside(note, (0, &plain), &head, rest, |_, _| {})
+                .is_err()
+            {
+                std::thread::yield_now();
+            }
+            if tx.ring.publish() == Doorbell::Ring {
+                tx.bell.ring().expect("rings");
+            }
+        }
+    });
+    let mut n = 0u64;
+    while n < 20_000 {
+        if let Some(record) = rx.ring.next().expect("no breach") {
+            let mut head = [0; 8];
+            record.copy(0, &mut head);
+            assert_eq!(
+                (u64::from_le_bytes(head), record.beside()),
+                (n, Some([n, !n]))
+            );
+            assert_eq!(record.len() as u64, 8 + n % 900);
+            n += 1;
+            rx.ring.release();
+        } else if rx.ring.arm().expect("no breach") {
+            let mut bell = [rustix::event::PollFd::new(
+                &rx.bell,
+                rustix::event::PollFlags::IN,
+            )];
+            rustix::event::poll(&mut bell, None).expect("waits");
+            let rings = rx.bell.drain().expect("the sender lives");
+            rx.ring.rung(rings).expect("once an arming");
+        }
+    }
+    sender.join().expect("it ends");
+}
+
+#[test]
 fn counters_are_counted_and_read_by_another() {
     let fd = memory_file("counters", counters::bytes_for(4)).expect("memory");
     let page = CountersPage::open(&fd, 4).expect("maps");

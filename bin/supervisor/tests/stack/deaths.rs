@@ -36,6 +36,10 @@ pub const TESTS: &[(&str, fn())] = &[
         a_switch_that_hangs_is_killed_after_50_ms_of_its_own_cpu,
     ),
     (
+        "one_of_several_workers_that_hangs_is_seen_and_its_slot_blamed",
+        one_of_several_workers_that_hangs_is_seen_and_its_slot_blamed,
+    ),
+    (
         "a_switch_that_does_what_it_may_not_trips_and_backs_off",
         a_switch_that_does_what_it_may_not_trips_and_backs_off,
     ),
@@ -190,6 +194,17 @@ fn a_switch_that_hangs_is_killed_after_50_ms_of_its_own_cpu() {
     let died = host.event(EventKind::Died);
     assert_eq!((died.target, died.cause), (3, CAUSE_STALL));
     assert!(asked.elapsed() < Duration::from_secs(5));
+}
+
+fn one_of_several_workers_that_hangs_is_seen_and_its_slot_blamed() {
+    let mut host = Host::start();
+    host.ok(&CreateCompartment {
+        workers: 2,
+        ..red(3, 120)
+    });
+    host.send_install(3, 1);
+    let died = host.event(EventKind::Died);
+    assert_eq!((died.target, died.cause, died.slot), (3, CAUSE_STALL, 1));
 }
 
 fn a_switch_that_does_what_it_may_not_trips_and_backs_off() {

@@ -475,6 +475,8 @@ fn reap(pid: u32) {
 /// A compartment whose stand-in misbehaves by `mode`.
 pub fn red(id: u32, mode: u32) -> CreateCompartment {
     CreateCompartment {
+        workers: 0,
+        reserved: 0,
         id,
         wait: WAIT_ADAPTIVE,
         wait_us: mode,

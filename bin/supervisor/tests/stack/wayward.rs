@@ -19,12 +19,15 @@ use seqpacket::Socket;
 use shm::{CountersPage, SealedImage, Words};
 use std::io::Write;
 use std::os::fd::AsFd;
-use telemetry::counters::{Counter, ProcessWord};
+use telemetry::counters::{Counter, ProcessWord, worker_word};
 
 /// Exits with a code while working on slot 1, when it gets its image.
 const CRASH: u32 = 101;
 /// Spins for ever, when it gets its image.
 const SPIN: u32 = 102;
+/// Has two workers, when it gets its image: one goes on, the other spins for ever over what
+/// slot 1 sent.
+const ONE_SPINS: u32 = 120;
 /// Opens a file, which its filter forbids, when it gets its image.
 const TRIP: u32 = 103;
 /// Refuses every image.
@@ -175,6 +178,21 @@ fn act(mode: u32, control: &Socket, page: &CountersPage, image: &UseImage) {
                 std::hint::spin_loop();
             }
         }
+        ONE_SPINS => std::thread::scope(|scope| {
+            let own = |worker, word: ProcessWord| worker_word(worker, word as usize);
+            scope.spawn(move || {
+                for beat in 1.. {
+                    page.words().store(own(0, ProcessWord::Heartbeat), beat);
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
+            });
+            scope.spawn(move || {
+                page.words().store(own(1, ProcessWord::Working), 2);
+                loop {
+                    std::hint::spin_loop();
+                }
+            });
+        }),
         SHOUTS => {
             let line = [b'!'; 1024];
             (0..1024).for_each(|_| drop(std::io::stderr().write(&line)));

@@ -1,6 +1,7 @@
 //! The loop itself, in this process: no turn of it allocates.
 
 use super::*;
+use crate::attached::SPARE_BUFFERS;
 use allocation_counter::measure;
 use command::verbs::{START_FRESH, WAIT_SLEEP};
 use image::CompartmentTables;
@@ -9,7 +10,7 @@ use shm::{Channel, Direction, Pair};
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 use telemetry::counters::Counter;
-use wire::offload::{GSO_TCPV4, NEEDS_CSUM, RawOffload};
+use wire::offload::{GSO_TCPV4, MAX_FRAME, NEEDS_CSUM, RawOffload};
 use wire::{MacAddress, arp, build, ethernet, ipv4};
 
 const SLOTS: u32 = 12;

@@ -13,7 +13,7 @@ use telemetry::rules;
 
 const ALL: u32 = u32::MAX;
 
-fn judged() -> CompartmentTables {
+pub fn judged() -> CompartmentTables {
     let rule = Rule {
         region: Region::ALL,
         action: Action::Allow,
@@ -32,7 +32,7 @@ fn judged() -> CompartmentTables {
     tables
 }
 
-fn list(rig: &Rig, slot: u32, most: u32) -> OwnedFd {
+pub fn list(rig: &Rig, slot: u32, most: u32) -> OwnedFd {
     let page = shm::memory_file("flows", bytes_for(most as usize)).unwrap();
     let body = ListFlows {
         slot,
@@ -43,7 +43,7 @@ fn list(rig: &Rig, slot: u32, most: u32) -> OwnedFd {
     page
 }
 
-fn rows(page: &OwnedFd) -> (u64, Vec<Row>) {
+pub fn rows(page: &OwnedFd) -> (u64, Vec<Row>) {
     let words = PeerWords::map(page).unwrap();
     let end = Instant::now() + PATIENCE;
     while words.load(MAGIC_AT) != MAGIC {

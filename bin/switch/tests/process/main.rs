@@ -9,6 +9,7 @@ mod pace;
 mod rates;
 mod rates_to;
 mod rig;
+mod several;
 mod taps;
 
 use crate::rig::{PATIENCE, Rig, SLOTS};

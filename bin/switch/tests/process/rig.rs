@@ -27,6 +27,7 @@ pub struct Rig {
     pub pairs: Vec<Pair>,
     /// `WAIT_*`, microseconds, whether the cores are shared.
     pub waiting: (u32, u32, u32),
+    pub workers: u32,
 }
 
 impl Drop for Rig {
@@ -41,6 +42,17 @@ impl Rig {
     }
 
     pub fn that_waits(waiting: (u32, u32, u32)) -> Rig {
+        Rig::of(waiting, 1)
+    }
+
+    /// With channels in all its slots, and so many workers.
+    pub fn of_several(workers: u32) -> Rig {
+        let rig = Rig::of((WAIT_ADAPTIVE, 5, 1), workers);
+        rig.plug(0);
+        rig
+    }
+
+    fn of(waiting: (u32, u32, u32), workers: u32) -> Rig {
         let bytes = counters::bytes_for(SLOTS as usize);
         let geometry = Geometry::records(1 << 19, Geometry::max_record_for(65_664)).unwrap();
         let counters = shm::memory_file("counters", bytes).unwrap();
@@ -58,6 +70,7 @@ impl Rig {
             geometry,
             pairs,
             waiting,
+            workers,
         };
         rig.attach(START_FRESH);
         rig
@@ -80,8 +93,18 @@ impl Rig {
             shared_cores,
             start: how,
             seed: if how == START_FRESH { [5; 16] } else { [6; 16] },
+            workers: self.workers,
             ..Attach::default()
         };
+        if self.workers > 1 {
+            let threads = Some(u64::from(self.workers) + 1);
+            let limit = rustix::process::Rlimit {
+                current: threads,
+                maximum: Some(9),
+            };
+            let which = rustix::process::Resource::Nproc;
+            rustix::process::prlimit(Some(self.pid), which, limit).unwrap();
+        }
         self.tell(&body, &[&self.counters, &self.recorder]);
     }
 

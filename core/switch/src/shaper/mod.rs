@@ -17,7 +17,7 @@ mod queue;
 mod tests;
 
 use crate::meter::{Bucket, Credit, Meter, served};
-use crate::{FABRIC, Nanos, Outgoing, Slot};
+use crate::{FABRIC, Nanos, Outgoing, Slot, Workers};
 use class::{Class, INSIDE, OUTSIDE};
 use guard::guard;
 use image::CompartmentImage;
@@ -48,6 +48,7 @@ pub enum Handed {
 /// What waits, by slot.
 #[derive(Debug)]
 pub struct Shaper {
+    workers: Workers,
     /// Ports where frames may have to wait.
     ports: Vec<Option<Box<Port>>>,
     /// By the sender's slot: the DSCP value that its unmarked packets count as.
@@ -66,7 +67,7 @@ pub struct Shaper {
 
 impl Default for Shaper {
     fn default() -> Shaper {
-        Shaper::new(0)
+        Shaper::new(0, Workers::ALONE)
     }
 }
 
@@ -115,9 +116,10 @@ struct Senders {
 }
 
 impl Shaper {
-    /// For slots below `slots`.
-    pub fn new(slots: usize) -> Shaper {
+    /// For slots below `slots`, of which it looks after those that are at home at this worker.
+    pub fn new(slots: usize, workers: Workers) -> Shaper {
         Shaper {
+            workers,
             ports: (0..slots).map(|_| None).collect(),
             marks: vec![0; slots],
             tenants: Vec::new(),
@@ -289,6 +291,9 @@ impl Shaper {
         same: bool,
         now: Nanos,
     ) {
+        if !self.workers.is_home(slot) {
+            return;
+        }
         let fits = |port: &Port| {
             let room = port.classes.first().map(Class::room);
             port.id == id && same && room == Some(bytes)

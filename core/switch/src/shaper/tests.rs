@@ -57,7 +57,7 @@ fn used(shaper: &mut Shaper, tables: &CompartmentTables, now: Nanos) {
 }
 
 fn shaper(tables: &CompartmentTables) -> Shaper {
-    let mut shaper = Shaper::new(16);
+    let mut shaper = Shaper::new(16, crate::Workers::ALONE);
     used(&mut shaper, tables, 0);
     shaper
 }

@@ -41,6 +41,8 @@ pub const CONTROLLER_MAY: &[&str] = &["openat", "memfd_create", "add_seals", "cl
 /// Allowed to the verifier, by its list: its report.
 pub const VERIFIER_MAY: &[&str] = &["memfd_create", "add_seals"];
 
+/// Answered to a switch with ENOSYS, as by a kernel without it.
+pub const SWITCH_MAY: &[&str] = &["clone3_process"];
 /// Allowed to the solver, by its list: libraries, and what its own limits are.
 pub const SOLVER_MAY: &[&str] = &["openat", "stat_by_path", "prlimit"];
 

@@ -296,6 +296,7 @@ fn what_is_forbidden_kills() {
         for (name, _) in forbidden::ALL {
             let may = match profile {
                 Profile::Controller => forbidden::CONTROLLER_MAY,
+                Profile::Switch => forbidden::SWITCH_MAY,
                 Profile::Verifier => forbidden::VERIFIER_MAY,
                 Profile::Solver => forbidden::SOLVER_MAY,
                 _ => &[],
@@ -314,6 +315,10 @@ fn what_is_forbidden_kills() {
         if end != End::Status(*errno) {
             wrong.push(format!("controller {name}: {end:?}"));
         }
+    }
+    let end = probe(Profile::Switch, "-", "clone3_process");
+    if end != End::Status(libc::ENOSYS) {
+        wrong.push(format!("switch clone3_process: {end:?}"));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
@@ -402,7 +407,8 @@ fn the_kernel_confirms_it() {
         assert!(seen.is_confined(), "{} {seen:?}", profile.name());
         assert_eq!(seen.uids, [place.id; 4]);
         assert_eq!((seen.pid_depth, seen.threads), (1, 1));
-        assert_eq!(seen.filters, 1 + u32::from(profile == Profile::Controller));
+        let two = matches!(profile, Profile::Controller | Profile::Switch);
+        assert_eq!(seen.filters, 1 + u32::from(two));
         assert!(std::fs::read_link(format!("/proc/{}/exe", child.pid)).is_ok());
         pidfd_send_signal(&child.pidfd, Signal::KILL).unwrap();
         assert_eq!(wait(&child), End::Signal(libc::SIGKILL));
