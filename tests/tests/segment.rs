@@ -173,9 +173,9 @@ fn a_subnet_goes_on_in_its_vlan() {
 }
 
 #[test]
-fn a_segment_by_af_xdp_is_the_same() {
+fn a_segment_by_af_xdp_is_the_same_and_with_two_workers() {
     let far = Trunk::make(&VLANS, &BEHIND);
-    let hosts = hosts(&far, "xdp", "weight: 1");
+    let hosts = hosts(&far, "xdp", "workers: 2");
     let instance = Instance::start().unwrap();
     instance.apply(&hosts.spec).unwrap();
     assert_eq!(
