@@ -43,17 +43,21 @@ const STRANGERS: [(&str, &str); 6] = [
     ("twice", "link v10 type vlan protocol 802.1q id 10"),
 ];
 
-/// What the machine does: its end of the VLAN, and then, when it is told, a ping by each
-/// stranger to the tenant's endpoint, from the same address and to the same MAC as by the
-/// VLAN itself. The second time it leaves nothing of its frames to others.
+/// What the machine does: its end of the VLAN, and then, each time that it is told, a ping by
+/// the next stranger to the tenant's endpoint, from the same address and to the same MAC as
+/// by the VLAN itself. The second time it leaves nothing of its frames to others.
 fn script() -> String {
     let mut script = format!(
         "echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad\n\
          ip link add link eth0 name v10 type vlan protocol 802.1q id {VLAN}; ip link set v10 up\n\
          ip addr add 192.0.2.1/24 dev v10; ip -6 addr add 2001:db8::1/64 dev v10\n\
-         ip route add 10.9.0.0/24 via 192.0.2.10; ip -6 route add fd00:9::/64 via 2001:db8::10\n"
+         ip route add 10.9.0.0/24 via 192.0.2.10; ip -6 route add fd00:9::/64 via 2001:db8::10\n\
+         told() {{ rm -f /tmp/on; until [ -s /tmp/on ]; do nc -l -p 5003 > /tmp/on; done; }}\n"
     );
-    let mut strangers = String::from("strangers() {\n");
+    let mut pings = String::from(
+        "pings() {\n\
+         told; ping -q -c 3 -i 0.2 10.9.0.10; ping -6 -q -c 3 -i 0.2 fd00:9::10; echo WENT $1\n",
+    );
     for (number, (name, link)) in STRANGERS.iter().enumerate() {
         let by = match *link {
             "" => "eth0",
@@ -65,21 +69,18 @@ fn script() -> String {
         script += &format!(
             "ip addr add 10.66.{number}.1/24 dev {by}; arp -i {by} -s 10.66.{number}.10 {MAC}\n"
         );
-        strangers += &format!(
-            // A moment, in which what was sent before is counted.
-            "ip route add 10.9.0.10/32 via 10.66.{number}.10 dev {by}\n\
-             sleep 0.4; timeout -s INT 1 ping -q -c {PINGS} -i 0.1 -I 192.0.2.1 10.9.0.10\n\
+        pings += &format!(
+            "told; ip route add 10.9.0.10/32 via 10.66.{number}.10 dev {by}\n\
+             timeout -s INT 1 ping -q -c {PINGS} -i 0.1 -I 192.0.2.1 10.9.0.10\n\
              ip route del 10.9.0.10/32; echo WENT {name} $1\n"
         );
     }
-    script += &strangers;
-    script += "}\n\
-         told() { rm -f /tmp/on; until [ -s /tmp/on ]; do nc -l -p 5003 > /tmp/on; done\n\
-         ping -q -c 3 -i 0.2 10.9.0.10; ping -6 -q -c 3 -i 0.2 fd00:9::10; echo WENT $1; }\n";
+    script += &pings;
+    script += "}\n";
     script += &talks(BYTES);
     script
-        + "told af_packet; strangers af_packet; ethtool -K eth0 tx off\n\
-         told xdp; strangers xdp; sleep 1; ping -q -c 3 -i 0.2 10.9.0.10\n"
+        + "pings af_packet; ethtool -K eth0 tx off; pings xdp; told\n\
+         ping -q -c 3 -i 0.2 10.9.0.10\n"
 }
 
 fn status(instance: &Instance) -> Value {
@@ -137,6 +138,7 @@ fn a_machines_kernel_is_a_peer_in_a_vlan_and_in_no_other() {
         talk(&instance, &hosts, &machine, driver);
         strangers(&instance, &hosts, &mut machine, driver);
     }
+    tell(&instance, &hosts);
     let console = machine.wait_for("ENDED", PATIENCE).unwrap();
     assert_eq!(console.matches(" 0% packet loss").count(), 5, "{console}");
     let lost = console.matches(" 100% packet loss").count();
@@ -181,6 +183,13 @@ fn talk(instance: &Instance, hosts: &Hosts, machine: &Machine, driver: &str) {
     assert!(whole && left > BYTES, "{driver}: {came} {left}");
 }
 
+/// Tells the machine to go on.
+fn tell(instance: &Instance, hosts: &Hosts) {
+    let line = "echo on | timeout 5 socat - TCP4:192.0.2.1:5003";
+    let told = |_: &Instance| hosts.sh("web1", line).ok();
+    assert!(instance.until(Duration::from_secs(20), told));
+}
+
 /// By other tags nothing comes to the endpoint, and it is counted where it ends.
 fn strangers(instance: &Instance, hosts: &Hosts, machine: &mut Machine, driver: &str) {
     let counted = || {
@@ -191,28 +200,28 @@ fn strangers(instance: &Instance, hosts: &Hosts, machine: &mut Machine, driver: 
         (no_entry, dropped(inside, "vlan-tag"))
     };
     let before = asked(hosts);
-    let told = "echo on | timeout 20 socat - TCP4:192.0.2.1:5003";
-    assert!(hosts.sh("web1", told).ok());
+    tell(instance, hosts);
     machine
         .wait_for(&format!("WENT {driver}\n"), PATIENCE)
         .unwrap();
     let came = asked(hosts);
     assert_eq!(came, before + 3, "those by the VLAN itself");
-    let mut before = counted();
     for (name, _) in STRANGERS {
+        let before = counted();
+        tell(instance, hosts);
         let went = format!("WENT {name} {driver}\n");
         let console = machine.wait_for(&went, PATIENCE).unwrap();
         // A tag in the tenant's own ends at the tenant's switch, any other at the fabric.
-        let after = counted();
-        let ended = match name {
+        let ended = |after: (u64, u64)| match name {
             "twice" => after.1 - before.1,
             _ => after.0 - before.0,
         };
+        let all = instance.until(Duration::from_secs(5), |_| ended(counted()) >= PINGS);
         assert!(
-            ended >= PINGS,
-            "{driver}, {name}: {before:?} {after:?} {console}"
+            all,
+            "{driver}, {name}: {before:?} {:?} {console}",
+            counted()
         );
         assert_eq!(asked(hosts), came, "{driver}, {name}: it came through");
-        before = after;
     }
 }
