@@ -334,6 +334,59 @@ fn what_the_wire_says_of_who_is_here_is_dropped() {
 }
 
 #[test]
+fn a_change_costs_nobody_a_switch_and_a_switch_that_dies_comes_back() {
+    let far = Trunk::make(&VLANS, &BEHIND);
+    let hosts = hosts(&far, "af_packet", "weight: 1");
+    let instance = Instance::start().unwrap();
+    // At first red's is on this host only.
+    let segment = ", segment: { technology: vlan, uplink: wan, vlan: 10 }";
+    let local = hosts.spec.replace(segment, "");
+    assert_ne!(local, hosts.spec);
+    instance.apply(&local).unwrap();
+    assert!(!hosts.sh("red1", "ping -n -c 1 -W 1 10.9.0.77").ok());
+    let talks = |ping: &str| {
+        let talks = |_: &Instance| hosts.sh("red1", ping).ok();
+        instance.until(Duration::from_secs(10), talks)
+    };
+    let once = "ping -n -c 1 -W 1 10.9.0.77";
+    instance.apply(&hosts.spec).unwrap();
+    assert!(talks(once));
+    // Somebody talks while somebody else comes and goes.
+    let more = hosts.spec.replacen(
+        "      - { name: web2",
+        "      - { name: web3, subnet: lan }\n      - { name: web2",
+        1,
+    );
+    let flood = "ping -n -q -i 0.002 -c 1500 -W 1 10.9.0.77";
+    let at = hosts.at("red1");
+    let mut command = at.command(flood);
+    let pinging = command
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    for _ in 0..3 {
+        instance.apply(&more).unwrap();
+        instance.apply(&hosts.spec).unwrap();
+    }
+    let said = pinging.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    let received = said.split(" received").next().unwrap_or_default();
+    let received: u32 = received.rsplit(' ').next().unwrap().parse().unwrap();
+    assert!(received > 1400, "{said}");
+    let status = status(&instance);
+    for compartment in status["compartments"].as_array().unwrap() {
+        assert_eq!(compartment["reports"], 0, "{compartment}");
+        assert_eq!(compartment["restarts"], 0, "{compartment}");
+    }
+    instance.kill("red");
+    assert!(talks(once));
+    // And in another VLAN it is not there.
+    let moved = hosts.spec.replace("vlan: 10 }", "vlan: 11 }");
+    instance.apply(&moved).unwrap();
+    assert!(!hosts.sh("red1", once).ok());
+}
+
+#[test]
 fn dhcp_does_not_leave_the_host() {
     let far = Trunk::make(&VLANS, &BEHIND);
     let heard = std::env::temp_dir().join(format!("{}.pcapng", far.trunk.name));

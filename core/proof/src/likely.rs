@@ -43,12 +43,25 @@ pub(crate) fn likely(
     if way(book, side, v4) {
         peers.extend(outside(host, book, v4));
     }
+    if let Some(member) = book.view.members.get(at) {
+        let family = if v4 { FOUR } else { SIX };
+        let there = common(&book.beyond(member.subnet), &family);
+        // Not a subnet's first, which is nobody's.
+        peers.extend(there.into_iter().map(|(first, last)| match first.last() {
+            Some(0) if first != last => (next(first), last),
+            _ => (first, last),
+        }));
+    }
     let peers = plain(&peers);
     let all = match side {
         Side::Egress => packets(&own, &peers),
         Side::Ingress => packets(&peers, &own),
     };
     cut(&all, v4)
+}
+
+fn next(address: [u8; 16]) -> [u8; 16] {
+    u128::from_be_bytes(address).saturating_add(1).to_be_bytes()
 }
 
 /// Whatever else of one family somebody can send and somebody gets: between all addresses of

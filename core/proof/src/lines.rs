@@ -303,6 +303,28 @@ impl<'v> Book<'v> {
         }
     }
 
+    /// The addresses of who is here in a subnet, by its place, and of its gateway: tidy.
+    pub fn here(&self, place: usize) -> Vec<Range> {
+        let members = self.view.members.iter().filter(|m| m.subnet == place);
+        let own = members.flat_map(|m| &m.all).map(|address| one(*address));
+        let net = self.view.subnets.get(place);
+        let gateways = net.into_iter().flat_map(|net| {
+            let prefixes = net.subnet.prefixes.iter();
+            prefixes.map(|p| one(spec::mapped(net.subnet.gateway_in(p))))
+        });
+        tidy(own.chain(gateways).collect())
+    }
+
+    /// The addresses of a subnet that somebody may have beyond it, in its VLAN: none where it
+    /// is on this host only.
+    pub fn beyond(&self, place: usize) -> Vec<Range> {
+        let net = self.view.subnets.get(place);
+        let net = net.filter(|net| net.subnet.vlan().is_some());
+        let prefixes = net.into_iter().flat_map(|net| &net.subnet.prefixes);
+        let all: Vec<Range> = prefixes.flat_map(|prefix| of_prefix(prefix)).collect();
+        common(&all, &others(&self.here(place)))
+    }
+
     /// What holds where no line decides: outbound, inbound, inside.
     pub fn defaults(&self) -> [Action; 3] {
         let inside = action(self.view.tenant.defaults().inside, true);

@@ -255,26 +255,8 @@ impl Asked<'_> {
     /// Who may be beyond a subnet, by its place, in its VLAN: the rest of its prefixes, and
     /// where nothing may pass the rest of its link. None where it is on this host only.
     fn on_link(&self, place: usize) -> Vec<Range> {
-        let view = self.book.view;
-        let net = view
-            .subnets
-            .get(place)
-            .filter(|n| n.subnet.vlan().is_some());
-        let Some(net) = net else {
-            return Vec::new();
-        };
-        let members = view.members.iter().filter(|m| m.subnet == place);
-        let here = members.flat_map(|m| &m.all).map(|a| one(*a));
-        let gateways = net.subnet.prefixes.iter();
-        let gateways = gateways.map(|p| one(spec::mapped(net.subnet.gateway_in(p))));
-        let here = crate::ranges::tidy(here.chain(gateways).collect());
-        let mut all: Vec<Range> = net
-            .subnet
-            .prefixes
-            .iter()
-            .flat_map(|p| of_prefix(p))
-            .collect();
-        if !self.allowed {
+        let mut all = self.book.beyond(place);
+        if !self.allowed && !all.is_empty() {
             all.extend(
                 "fe80::/10"
                     .parse::<spec::Prefix>()
@@ -282,7 +264,7 @@ impl Asked<'_> {
                     .flat_map(of_prefix),
             );
         }
-        common(&all, &others(&here))
+        common(&all, &others(&self.book.here(place)))
     }
 
     /// Whether a packet between a member and somebody who is none is on its link.

@@ -165,6 +165,10 @@ impl Seat<'_> {
             return self.way(tenant, address);
         }
         let segment = self.image.subnets().get(subnet as usize);
+        let gateway = |s: &&image::compartment::Subnet| {
+            *address == mapped(s.gateway4) || *address == s.gateway6
+        };
+        let segment = segment.filter(|subnet| !gateway(subnet));
         let segment = segment.map_or(0, |subnet| subnet.segment);
         match self.image.endpoint_by_address(subnet, *address) {
             Some(at) => self.port(at),

@@ -136,11 +136,25 @@ fn arriving(tables: &CompartmentTables, from: &Place, packet: &Tuple) -> Vec<u8>
                 .find(|(_, a)| *a == packet.destination && *a != packet.source);
             let near = near.map(|(at, _)| &tables.endpoints[*at as usize]);
             let near = near.filter(|e| e.subnet == sender.subnet);
-            let to = near.map_or(subnet.gateway_mac, |e| e.mac);
+            let four = unmapped(&packet.destination);
+            let on_link = match four {
+                Some(four) => subnet.prefix4_len == 24 && four[..3] == subnet.prefix4[..3],
+                None => subnet.prefix6_len == 64 && packet.destination[..8] == subnet.prefix6[..8],
+            };
+            let gateway = match subnet.segment != 0 && on_link {
+                true => ROUTER,
+                false => subnet.gateway_mac,
+            };
+            let to = near.map_or(gateway, |e| e.mac);
             frame(sender.mac, to, packet)
         }
         Place::Channel { tag, .. } => match tables.attachments.iter().find(|a| a.tag == *tag) {
             Some(own) => frame(ROUTER, own.mac, packet),
+            None if tables.subnets.iter().any(|s| s.segment == *tag) => {
+                let mut all = tables.addresses.iter();
+                let (at, _) = all.find(|(_, a)| *a == packet.destination).unwrap();
+                frame(ROUTER, tables.endpoints[*at as usize].mac, packet)
+            }
             None => frame(SWITCHES[1], SWITCHES[0], packet),
         },
         _ => panic!("no frame comes to a switch from {from}"),

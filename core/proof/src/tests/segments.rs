@@ -300,3 +300,56 @@ fn what_is_asked_to_reach_nobody_beyond_reaches_nobody() {
         assert!(said.iter().all(|b| b.class == Class::Reach), "{said:?}");
     }
 }
+
+#[test]
+fn what_passes_beyond_against_the_rules_is_found_and_passes() {
+    let rule = "action: allow, from: {endpoint: a}, to: {prefix: [10.1.1.64/26]}";
+    let honest = host();
+    let wider = [
+        // To more of them, to another port, and from there.
+        (
+            rule,
+            "action: allow, from: {endpoint: a}, to: {prefix: [10.1.1.64/26, 10.1.1.128/25]}",
+        ),
+        (
+            "protocol: tcp, ports: [80]}]",
+            "protocol: tcp, ports: [80-81]}]",
+        ),
+        (
+            rule,
+            "action: allow, to: {endpoint: a}, from: {prefix: [10.1.1.64/26]}",
+        ),
+    ];
+    for (was, is) in wider {
+        let text = text("");
+        assert!(text.contains(was), "{was}");
+        let mut planted = Compiled::with(read(&text.replace(was, is)), &honest.ids);
+        planted.spec = crate::Read::new(read(&text));
+        let said = planted.breaches();
+        let wide = said.iter().find(|b| b.class == Class::WiderRule);
+        let wide = wide.unwrap_or_else(|| panic!("{is}: {said:?}"));
+        assert!(wide.way.is_some(), "{wide}");
+        super::replay::sent(&planted, &honest, wide);
+    }
+}
+
+#[test]
+fn what_reach_finds_beyond_comes_out_there() {
+    let reach = "reach: [{from: {endpoint: a}, to: {prefix: [10.1.1.64/26]}, allowed: no}]";
+    let host = Compiled::new(read(&text(reach)));
+    let said = host.breaches();
+    let [only] = &said[..] else {
+        panic!("{said:?}")
+    };
+    assert!(
+        only.what.contains("to whoever is beyond its subnet"),
+        "{only}"
+    );
+    // By tables that let nothing pass it does not.
+    let none = text("").replace(
+        "action: allow, from: {endpoint: a}",
+        "action: deny, from: {endpoint: a}",
+    );
+    let closed = Compiled::with(read(&none), &host.ids);
+    super::replay::sent(&host, &closed, only);
+}

@@ -610,6 +610,8 @@ fn connections_outlive_their_switch_while_who_is_beyond_is_not_here() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     /// Whatever an endpoint sends: an honest switch says nothing in the VLAN that the fabric
     /// would report it for, nor as anybody but its endpoints.
     #[test]
