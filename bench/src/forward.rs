@@ -25,6 +25,9 @@ const CAPACITY: &str = "2MiB";
 
 /// Runs it.
 pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
+    let turns = options.runs(15, 2);
+    // First, while this process may use all cores: what comes after keeps to some.
+    let workers = workers::figure(options, turns)?;
     let mut figures = count::figures(options)?;
     let pages = HugePages::take();
     let peers = pages.as_ref().map(|_| ()).map_err(Clone::clone);
@@ -39,12 +42,11 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
         every: options.hindered || options.smoke,
         hindered: options.hindered,
     };
-    let turns = options.runs(15, 2);
     figures.extend(vhost(&peers, &shape(64), turns)?);
     figures.extend(fifos(&peers, &shape(64), &shape(1500), turns)?);
     figures.push(flows(options, &shape(64), turns)?);
     figures.push(gso(&shape(fifo::GSO_FRAME), turns)?);
-    figures.push(workers::figure(options, turns)?);
+    figures.push(workers);
     Ok(figures)
 }
 

@@ -286,8 +286,10 @@ fn smoke(only: &[String]) -> ExitCode {
                     println!("smoke {name}: {}: {}", figure.id, figure.note);
                 }
             }
-            Ok(_) => {
-                eprintln!("smoke {name}: a figure is missing");
+            Ok(figures) => {
+                let missing = figures.iter().filter(|f| !is_taken_or_said(f));
+                let missing: Vec<&str> = missing.map(|f| f.id.as_str()).collect();
+                eprintln!("smoke {name}: a figure is missing: {}", missing.join(" "));
                 failed += 1;
             }
             Err(message) => {
