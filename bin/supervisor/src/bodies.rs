@@ -31,3 +31,30 @@ pub fn load<B: Body>(fd: impl AsFd) -> Option<B> {
 pub fn digest<B: Body>(body: &B) -> [u8; 32] {
     Sha256::digest(body.as_bytes()).into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use command::verbs::CreateCompartment;
+
+    #[test]
+    fn a_body_of_a_release_before_is_read_and_zeroes_are_what_it_did_not_say() {
+        let body = CreateCompartment {
+            id: 7,
+            memory: 1 << 20,
+            workers: 3,
+            ..CreateCompartment::default()
+        };
+        assert_eq!(load(store(&body).unwrap()), Some(body));
+        let whole = store(&body).unwrap();
+        let whole = SealedImage::map(whole).unwrap();
+        let bytes = whole.as_slice();
+        let before = &bytes[..bytes.len() - 8];
+        let kept = SealedImage::create("bulkhead-body", before).unwrap();
+        let read: CreateCompartment = load(kept).unwrap();
+        assert_eq!((read.id, read.memory, read.workers), (7, 1 << 20, 0));
+        let to_come = [bytes, &[0; 8]].concat();
+        let kept = SealedImage::create("bulkhead-body", &to_come).unwrap();
+        assert_eq!(load::<CreateCompartment>(kept), None);
+    }
+}
