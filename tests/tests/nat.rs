@@ -40,9 +40,12 @@ struct Home {
     _servers: Vec<(Ended, PathBuf)>,
 }
 
-fn home(policy: &str) -> Home {
+/// With one worker in the tenant's switch, or several.
+fn home(policy: &str, workers: u32) -> Home {
     let outside = Outside::make().unwrap();
     let spec = SPEC.replace("{wire}", &outside.wire.name) + policy;
+    let green = "name: green\n";
+    let spec = spec.replace(green, &format!("{green}    workers: {workers}\n"));
     let hosts = Hosts::of(&spec);
     let instance = Instance::start().unwrap();
     instance.apply(&hosts.spec).unwrap();
@@ -100,87 +103,93 @@ impl Home {
 
 #[test]
 fn what_endpoints_begin_has_the_tenants_address_and_ports_of_their_own() {
-    let home = home(POLICY);
-    let mut ports = Vec::new();
-    for kind in ["tcp", "udp"] {
-        // The same source port at both.
-        for (from, block) in [("web1", 0), ("web2", 1)] {
-            let port = if kind == "tcp" { 80 } else { 53 };
-            let words = format!("{kind} {SERVER} {port} 40000");
-            let (address, port) = home.asks(from, &words).unwrap();
-            assert_eq!(address, "192.0.2.10", "{from} {kind}");
-            ports.push((kind, block, port));
-            // IPv6 is never translated.
-            let own = ["fd00:9::10", "fd00:9::11"][block];
-            let (address, port) = home.asks(from, "udp 2001:db8:1::2 53 40000").unwrap();
-            assert_eq!((address.as_str(), port), (own, 40_000));
+    for workers in [1, 2] {
+        let home = home(POLICY, workers);
+        let mut ports = Vec::new();
+        for kind in ["tcp", "udp"] {
+            // The same source port at both.
+            for (from, block) in [("web1", 0), ("web2", 1)] {
+                let port = if kind == "tcp" { 80 } else { 53 };
+                let words = format!("{kind} {SERVER} {port} 40000");
+                let (address, port) = home.asks(from, &words).unwrap();
+                assert_eq!(address, "192.0.2.10", "{from} {kind}");
+                ports.push((kind, block, port));
+                // IPv6 is never translated.
+                let own = ["fd00:9::10", "fd00:9::11"][block];
+                let (address, port) = home.asks(from, "udp 2001:db8:1::2 53 40000").unwrap();
+                assert_eq!((address.as_str(), port), (own, 40_000));
+            }
         }
-    }
-    // 1,024 ports each, from 1024 on.
-    let blocks: Vec<usize> = ports
-        .iter()
-        .map(|(_, _, port)| usize::from(*port) / 1024)
-        .collect();
-    assert!(blocks.iter().all(|block| *block >= 1), "{ports:?}");
-    assert_eq!((blocks[0], blocks[1]), (blocks[2], blocks[3]), "{ports:?}");
-    assert_ne!(blocks[0], blocks[1], "{ports:?}");
-    for from in ["web1", "web2"] {
-        let line = format!("ping -n -c 3 -i 0.1 -W 1 {SERVER}");
-        let said = home.hosts.sh(from, &line);
-        assert!(said.out.contains(" 0% packet loss"), "{said:?}");
+        // 1,024 ports each, from 1024 on.
+        let blocks: Vec<usize> = ports
+            .iter()
+            .map(|(_, _, port)| usize::from(*port) / 1024)
+            .collect();
+        assert!(blocks.iter().all(|block| *block >= 1), "{ports:?}");
+        assert_eq!((blocks[0], blocks[1]), (blocks[2], blocks[3]), "{ports:?}");
+        assert_ne!(blocks[0], blocks[1], "{ports:?}");
+        for from in ["web1", "web2"] {
+            let line = format!("ping -n -c 3 -i 0.1 -W 1 {SERVER}");
+            let said = home.hosts.sh(from, &line);
+            assert!(said.out.contains(" 0% packet loss"), "{said:?}");
+        }
     }
 }
 
 #[test]
 fn what_is_said_outside_about_a_translated_packet_comes_home() {
-    let home = home(POLICY);
-    // Two hops: the tenant's own gateway, and the router out there.
-    let line = format!("ping -n -c 1 -t 2 -W 1 {SERVER}");
-    let said = home.hosts.sh("web1", &line);
-    assert!(said.out.contains("Time to live exceeded"), "{said:?}");
-    // Nobody there.
-    let said = home
-        .talk
-        .say(&home.hosts.at("web1"), &format!("udp {SERVER} 9"));
-    assert!(said.err.contains("ConnectionRefusedError"), "{said:?}");
-    // A narrower link out there.
-    for at in [(&home.outside.router, "r1"), (&home.outside.server, "s0")] {
-        at.0.ip(&format!("link set {} mtu 1300", at.1)).unwrap();
+    for workers in [1, 2] {
+        let home = home(POLICY, workers);
+        // Two hops: the tenant's own gateway, and the router out there.
+        let line = format!("ping -n -c 1 -t 2 -W 1 {SERVER}");
+        let said = home.hosts.sh("web1", &line);
+        assert!(said.out.contains("Time to live exceeded"), "{said:?}");
+        // Nobody there.
+        let said = home
+            .talk
+            .say(&home.hosts.at("web1"), &format!("udp {SERVER} 9"));
+        assert!(said.err.contains("ConnectionRefusedError"), "{said:?}");
+        // A narrower link out there.
+        for at in [(&home.outside.router, "r1"), (&home.outside.server, "s0")] {
+            at.0.ip(&format!("link set {} mtu 1300", at.1)).unwrap();
+        }
+        for to in [SERVER, "2001:db8:1::2"] {
+            let words = format!("mtu {to} 53");
+            let said = home.talk.say(&home.hosts.at("web2"), &words);
+            assert_eq!(said.out.trim(), "1300", "{to}: {said:?}");
+        }
+        let words = format!("bulk {SERVER} 80 20000000");
+        let said = home.talk.say(&home.hosts.at("web1"), &words);
+        assert_eq!(said.out, "go\n20000000\n", "{said:?}");
     }
-    for to in [SERVER, "2001:db8:1::2"] {
-        let words = format!("mtu {to} 53");
-        let said = home.talk.say(&home.hosts.at("web2"), &words);
-        assert_eq!(said.out.trim(), "1300", "{to}: {said:?}");
-    }
-    let words = format!("bulk {SERVER} 80 20000000");
-    let said = home.talk.say(&home.hosts.at("web1"), &words);
-    assert_eq!(said.out, "go\n20000000\n", "{said:?}");
 }
 
 #[test]
 fn what_is_translated_goes_on_over_a_restart() {
-    let home = home(POLICY);
-    let words = format!("stream {SERVER} 80");
-    let streams = ["web1", "web2"].map(|from| home.talk.start(&home.hosts.at(from), &words));
-    let are_live = |home: &Home| {
-        let live = |(_, heard): &(Ended, PathBuf)| {
-            let fresh =
-                |_: &Instance| monotonic_ns().saturating_sub(last_heard(heard)) < 50_000_000;
-            home.instance.until(Duration::from_secs(5), fresh)
+    for workers in [1, 2] {
+        let home = home(POLICY, workers);
+        let words = format!("stream {SERVER} 80");
+        let streams = ["web1", "web2"].map(|from| home.talk.start(&home.hosts.at(from), &words));
+        let are_live = |home: &Home| {
+            let live = |(_, heard): &(Ended, PathBuf)| {
+                let fresh =
+                    |_: &Instance| monotonic_ns().saturating_sub(last_heard(heard)) < 50_000_000;
+                home.instance.until(Duration::from_secs(5), fresh)
+            };
+            streams.iter().all(live)
         };
-        streams.iter().all(live)
-    };
-    assert!(are_live(&home));
-    for _ in 0..3 {
-        let pid = home.instance.kill("green");
-        let back = |i: &Instance| i.pid("green").is_ok_and(|now| now != pid);
-        assert!(home.instance.until(Duration::from_secs(5), back));
         assert!(are_live(&home));
-        let status = home.instance.ask(&["status"]).unwrap();
-        let restored = status["compartments"][0]["restored"].as_u64().unwrap();
-        assert!(restored >= 2, "{restored}");
+        for _ in 0..3 {
+            let pid = home.instance.kill("green");
+            let back = |i: &Instance| i.pid("green").is_ok_and(|now| now != pid);
+            assert!(home.instance.until(Duration::from_secs(5), back));
+            assert!(are_live(&home));
+            let status = home.instance.ask(&["status"]).unwrap();
+            let restored = status["compartments"][0]["restored"].as_u64().unwrap();
+            assert!(restored >= 2, "{restored}");
+        }
+        assert!(!home.server_reaches("tcp 192.0.2.10 80"));
     }
-    assert!(!home.server_reaches("tcp 192.0.2.10 80"));
 }
 
 #[test]
@@ -195,7 +204,7 @@ fn what_nobody_asked_for_is_refused_without_a_policy_as_well() {
 
 fn unasked(policy: &str) {
     let open = policy.is_empty();
-    let home = home(policy);
+    let home = home(policy, 1);
     // The server has just spoken with both, from port 80: other ports are strangers.
     for words in [
         "tcp 192.0.2.10 80",

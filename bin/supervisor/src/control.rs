@@ -284,7 +284,11 @@ impl Supervisor {
             weight: None,
         };
         match Cgroup::create(hierarchy, &format!("compartment-{}", body.id), &limits) {
-            Ok(group) => Some(group),
+            Ok(group) => {
+                // One of before that was to be removed, and is this one now.
+                self.old_cgroups.retain(|old| *old != group);
+                Some(group)
+            }
             Err(error) => {
                 // Said once: the next would be refused as well.
                 self.hierarchy = None;

@@ -127,7 +127,7 @@ impl SeatState {
     }
 
     /// The slot whose frames its process was working on when it died, as alleged. Of several
-    /// workers only one is blamed: the one that was stuck, else the only one that worked.
+    /// workers only that is believed of which was stuck, or which said that it panicked.
     pub fn worked_on(&self, workers: u32) -> Option<u32> {
         let slot = |word: u64| {
             let slot = u32::try_from(word).ok()?.checked_sub(1)?;
@@ -140,8 +140,9 @@ impl SeatState {
         if let Some(worker) = self.stuck {
             return slot(working(worker));
         }
-        let mut all = (0..workers).filter_map(|worker| slot(working(worker)));
-        all.next().filter(|_| all.next().is_none())
+        let died = u32::try_from(self.word(ProcessWord::Died)).ok()?;
+        let died = died.checked_sub(1).filter(|worker| *worker < workers)?;
+        slot(working(died))
     }
 
     /// A word that one of several workers writes of itself, as alleged.

@@ -629,14 +629,17 @@ impl Supervisor {
             else {
                 continue;
             };
-            if let Some(cgroup) = &compartment.cgroup {
-                if let Err(error) = cgroup.add(worker.pid) {
-                    confine::say!(
-                        "supervisor: {}: {error}",
-                        label(Seat::Compartment(compartment.body.id))
-                    );
-                }
-                continue;
+            match compartment
+                .cgroup
+                .as_ref()
+                .map(|group| group.add(worker.pid))
+            {
+                Some(Ok(())) => continue,
+                Some(Err(error)) => confine::say!(
+                    "supervisor: {}: {error}",
+                    label(Seat::Compartment(compartment.body.id))
+                ),
+                None => {}
             }
             let pid = rustix::process::Pid::from_raw(worker.pid.cast_signed());
             if compartment.body.memory != 0 && pid.is_some() {

@@ -16,6 +16,7 @@ use command::verbs::{
 };
 use seqpacket::{Error, Fds, Socket};
 use shm::{CountersPage, Geometry, Words};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{self, Receiver};
@@ -131,6 +132,7 @@ impl Crew {
             posts.push(ours);
             ends.push(theirs);
         }
+        name_the_dying(CountersPage::open(page, slots).map_err(|e| say("counters", &e))?);
         let posts = Arc::new(posts);
         let begin = Arc::new(Barrier::new(count as usize));
         let (sender, listed) = mpsc::channel();
@@ -148,12 +150,11 @@ impl Crew {
             let member = Member { peers, inbox, desk };
             std::thread::Builder::new()
                 .spawn(move || {
+                    let _last = Last(number);
+                    NUMBER.set(Some(number));
                     if let Ok(mut worker) = Worker::member(end, member) {
                         worker.run();
                     }
-                    // None of them ends alone.
-                    confine::say!("bulkhead-switch: worker {number} has ended");
-                    std::process::abort()
                 })
                 .map_err(|e| say("a thread", &e))?;
         }
@@ -313,7 +314,10 @@ impl Crew {
         if body.on == 0 {
             return self.tell_all(message, &Fds::new());
         }
-        let geometry = Geometry::records(body.capacity as usize, body.max_record as usize);
+        // Each turn empties them: they need hold little, and are in the compartment's memory.
+        let capacity = (4 * body.max_record as usize).next_power_of_two();
+        let capacity = capacity.min(body.capacity as usize);
+        let geometry = Geometry::records(capacity, body.max_record as usize);
         let Ok(geometry) = geometry else { return };
         let (mut mirrors, mut into) = (Vec::new(), Vec::new());
         for _ in 1..self.workers.count() {
@@ -380,6 +384,33 @@ impl Crew {
             listing::write(&merging.page, &rows, seen);
         }
     }
+}
+
+thread_local! {
+    /// Which worker this thread is.
+    static NUMBER: Cell<Option<u32>> = const { Cell::new(None) };
+}
+
+/// None of the workers ends alone, however it ends.
+struct Last(u32);
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        confine::say!("bulkhead-switch: worker {} has ended", self.0);
+        std::process::abort()
+    }
+}
+
+/// Has a worker that panics say which it was: what it worked on is to blame, and not what the
+/// others did meanwhile.
+fn name_the_dying(page: CountersPage) {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if let Some(number) = NUMBER.get() {
+            page.set(ProcessWord::Died, u64::from(number) + 1);
+        }
+        before(panic);
+    }));
 }
 
 /// The pages of one worker of several.

@@ -25,6 +25,9 @@ pub const PEER: u64 = 1 << 33;
 pub const MIRROR: u64 = 1 << 34;
 /// Captured frames taken from one worker in one turn.
 const MIRRORED: usize = 256;
+/// Work of one turn for what another worker sends, priced as a port's is: as much as a port has
+/// that waited longest, so that what comes by here is dear to those who send it, too.
+const ALLOWANCE: u64 = 64 << 10;
 /// Bytes of each ring: some of the largest frames, and a batch of all others.
 const CAPACITY: usize = 512 << 10;
 
@@ -313,7 +316,7 @@ impl Attached {
         let first = switch::FABRIC;
         let mut handling = Handling::new(&mut self.switch, &self.image, outlets, first, parked);
         handling.is_relayed = true;
-        while batch.goes_on(u64::MAX) {
+        while batch.goes_on(ALLOWANCE) {
             let record = match receiver.ring.peek() {
                 Ok(Some(record)) => record,
                 Ok(None) => {

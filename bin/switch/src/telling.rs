@@ -63,6 +63,7 @@ impl Telling {
             ProcessWord::Restored,
             ProcessWord::NotRestored,
             ProcessWord::Workers,
+            ProcessWord::Died,
         ] {
             counters.set(word, 0);
         }

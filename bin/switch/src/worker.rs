@@ -232,14 +232,14 @@ impl Worker {
         }
         let workers = self.desk.as_ref().map_or(Workers::ALONE, |d| d.workers);
         let mut fds = fds.into_iter();
-        let (Some(counters), Some(recorder)) = (fds.next(), fds.next()) else {
-            return;
-        };
         let slots = body.slots as usize;
-        let (Ok(counters), Ok(recorder)) = (
-            CountersPage::open(counters, slots),
-            Recorder::open(recorder),
-        ) else {
+        let pages = fds.next().zip(fds.next()).and_then(|(counters, recorder)| {
+            let counters = CountersPage::open(counters, slots).ok()?;
+            Some((counters, Recorder::open(recorder).ok()?))
+        });
+        let Some((counters, recorder)) = pages else {
+            // One of several would leave the others waiting for it.
+            self.quit |= self.desk.is_some();
             return;
         };
         if self.desk.is_none() {

@@ -50,7 +50,7 @@ pub(crate) fn act(
             if !paid && guard!("segment-asks") {
                 return out.dropped(frame.from, DropReason::FloodRate);
             }
-            segment::ask(sender, frame, &target, out);
+            segment::ask(image, sender, frame, &target, out);
         }
         Decision::Route(hop) => route(state, image, frame, &hop, head, out),
         Decision::Resolve { next_hop } => {
@@ -213,6 +213,13 @@ fn cut(state: &mut State, frame: &Frame<'_>, mtu: u16) {
     let headers = frame.parsed.network_offset + ip.header_len;
     if guard!("fragments-charged") {
         state.charge(frame.from, (more * headers) as u64, more as u64);
+    }
+}
+
+/// The same where another worker cuts it.
+pub(crate) fn pay_for_fragments(state: &mut State, frame: &Frame<'_>, mtu: u16) {
+    if let Fit::Fragments = fits(frame, mtu) {
+        cut(state, frame, mtu);
     }
 }
 

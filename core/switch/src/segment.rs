@@ -7,7 +7,7 @@
 
 use crate::act::act;
 use crate::crossing;
-use crate::decision::Decision;
+use crate::decision::{Decision, bridge};
 use crate::frame::{Face, Frame, Leaving, Sender, is_gateway, owner, owns};
 use crate::outside::inward;
 use crate::state::State;
@@ -362,6 +362,7 @@ pub(crate) fn is_asked(
 /// Asks beyond in a sender's name for the MAC of an address, and says nothing besides: the
 /// question is made anew.
 pub(crate) fn ask(
+    image: &CompartmentImage<'_>,
     sender: &Sender<'_>,
     frame: &Frame<'_>,
     target: &[u8; 16],
@@ -369,8 +370,11 @@ pub(crate) fn ask(
 ) {
     let mac = MacAddress(sender.endpoint.mac);
     let mut buffer = [0u8; 128];
-    // One station is asked whether it is still there.
-    let alone = Some(frame.parsed.destination).filter(|to| !to.is_group());
+    // One station out there is asked whether it is still there. Whoever is here is not named.
+    let station = frame.parsed.destination;
+    let is_there = bridge(image, sender, station) == Decision::Beyond(sender.subnet_index);
+    let alone =
+        (!station.is_group() && (is_there || !guard!("segment-asked-alone"))).then_some(station);
     let length = match (&frame.parsed.network, unmapped(target)) {
         (Network::Arp(asked), Some(target)) => {
             let message = arp::Message {

@@ -10,7 +10,7 @@
 use crate::decision::{Decision, Egress, decide};
 use crate::frame::{Face, Frame, Leaving, Sender};
 use crate::state::Paid;
-use crate::{FABRIC, Ingress, Nanos, Slot, Switch, cache};
+use crate::{FABRIC, Ingress, Nanos, Slot, Switch, act, cache};
 use guard::guard;
 use image::CompartmentImage;
 use telemetry::drops::DropReason;
@@ -117,11 +117,12 @@ impl Switch {
             face: Face::gateway(&sender),
             leaving: Leaving::Same,
         };
-        let endpoint = |index: u32| image.endpoints().get(index as usize).map(|to| to.slot);
-        let to = match decide(&self.state, image, &sender, &frame, ingress.head) {
-            Decision::Bridge(index) => endpoint(index),
+        let endpoint = |index: u32| image.endpoints().get(index as usize);
+        let decision = decide(&self.state, image, &sender, &frame, ingress.head);
+        let to = match decision {
+            Decision::Bridge(index) => endpoint(index).map(|to| to.slot),
             Decision::Route(hop) => match hop.egress {
-                Egress::Endpoint(index) => endpoint(index),
+                Egress::Endpoint(index) => endpoint(index).map(|to| to.slot),
                 Egress::Outside { .. } | Egress::Service { .. } => Some(FABRIC),
             },
             // Who asks for next hops outside is the one who sends there.
@@ -150,6 +151,16 @@ impl Switch {
             _ => {}
         }
         self.state.charge(from, bytes, offload.segments() as u64);
+        // What its owner makes more of it is paid for here as well.
+        let mtu = match decision {
+            Decision::Bridge(index) => endpoint(index).map(|to| to.mtu),
+            Decision::Route(hop) => Some(hop.mtu),
+            Decision::Beyond(_) | Decision::Flood => Some(sender.subnet.mtu),
+            _ => None,
+        };
+        if let Some(mtu) = mtu {
+            act::pay_for_fragments(&mut self.state, &frame, mtu);
+        }
         Ok(owner)
     }
 }

@@ -43,6 +43,8 @@ pub enum ProcessWord {
     NotRestored = 13,
     /// A switch: how many workers it has, where it has several; else 0.
     Workers = 14,
+    /// The worker, and 1, that panicked, where there are several; 0: none that could say so.
+    Died = 15,
 }
 
 /// Workers that a switch has at most.

@@ -160,7 +160,7 @@ const PARENT: &str = "bulkhead";
 const LEAF: &str = "bulkhead-control";
 
 /// A group. It stays when this value goes; remove it with [`Cgroup::remove`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cgroup {
     /// One directory (v2) or one per controller (v1).
     directories: Vec<PathBuf>,

@@ -40,6 +40,10 @@ pub const TESTS: &[(&str, fn())] = &[
         one_of_several_workers_that_hangs_is_seen_and_its_slot_blamed,
     ),
     (
+        "of_several_workers_the_one_that_says_it_panicked_is_believed",
+        of_several_workers_the_one_that_says_it_panicked_is_believed,
+    ),
+    (
         "a_switch_that_does_what_it_may_not_trips_and_backs_off",
         a_switch_that_does_what_it_may_not_trips_and_backs_off,
     ),
@@ -205,6 +209,19 @@ fn one_of_several_workers_that_hangs_is_seen_and_its_slot_blamed() {
     host.send_install(3, 1);
     let died = host.event(EventKind::Died);
     assert_eq!((died.target, died.cause, died.slot), (3, CAUSE_STALL, 1));
+}
+
+fn of_several_workers_the_one_that_says_it_panicked_is_believed() {
+    for (mode, blamed) in [(121, 1), (122, 0)] {
+        let mut host = Host::start();
+        host.ok(&CreateCompartment {
+            workers: 2,
+            ..red(3, mode)
+        });
+        host.send_install(3, 1);
+        let died = host.event(EventKind::Died);
+        assert_eq!((died.target, died.slot), (3, blamed), "{mode}");
+    }
 }
 
 fn a_switch_that_does_what_it_may_not_trips_and_backs_off() {

@@ -28,6 +28,11 @@ const SPIN: u32 = 102;
 /// Has two workers, when it gets its image: one goes on, the other spins for ever over what
 /// slot 1 sent.
 const ONE_SPINS: u32 = 120;
+/// Has two workers, when it gets its image: one says that it panicked over what slot 1 sent,
+/// while the other worked on slot 2.
+const ONE_PANICS: u32 = 121;
+/// The same, and neither says so.
+const ONE_DIES: u32 = 122;
 /// Opens a file, which its filter forbids, when it gets its image.
 const TRIP: u32 = 103;
 /// Refuses every image.
@@ -193,6 +198,14 @@ fn act(mode: u32, control: &Socket, page: &CountersPage, image: &UseImage) {
                 }
             });
         }),
+        ONE_PANICS | ONE_DIES => {
+            for (worker, slot) in [(0, 2), (1, 1)] {
+                let word = worker_word(worker, ProcessWord::Working as usize);
+                page.words().store(word, slot + 1);
+            }
+            page.set(ProcessWord::Died, if mode == ONE_PANICS { 2 } else { 0 });
+            std::process::exit(101);
+        }
         SHOUTS => {
             let line = [b'!'; 1024];
             (0..1024).for_each(|_| drop(std::io::stderr().write(&line)));

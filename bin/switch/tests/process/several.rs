@@ -334,6 +334,33 @@ fn a_senders_rate_holds_wherever_its_frames_go() {
 }
 
 #[test]
+fn what_a_sender_has_cut_by_another_worker_is_paid_for() {
+    let rig = Rig::of_several(2);
+    let mut tables = tables();
+    tables.endpoints[0].mtu = 256;
+    let rate = 1_000;
+    tables.endpoints[1].rate_packets = rate;
+    rig.install(&tables, 1);
+    let mut guests = guests(&rig);
+    let mut frame = numbered(2, 1, 1, 24);
+    // It may be cut, and comes in five parts.
+    frame[20] = 0;
+    frame[24..26].fill(0);
+    let sum = wire::checksum::internet(&frame[14..34]);
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    let begun = Instant::now();
+    let (mut sent, mut came) = (0, 0u64);
+    while begun.elapsed() < Duration::from_secs(1) {
+        sent += u64::from(push(&mut guests[1], &frame));
+        came += u64::from(come(&mut guests[0]).is_some());
+    }
+    let most = rate * begun.elapsed().as_millis() as u64 / 1_000;
+    assert!(sent > 0 && came >= most / 3, "{came} of {most} came");
+    // What it may send at once comes besides.
+    assert!(came <= most + most / 2, "{came} of {most} came");
+}
+
+#[test]
 fn a_receivers_rate_holds_whoever_sends() {
     let rig = Rig::of_several(2);
     let mut tables = tables();

@@ -317,6 +317,14 @@ fn arp_is_asked_beyond_in_the_askers_name_and_says_no_more() {
         asked(Operation::Request, (mac(A1), v4(A1)), (ZERO, FAR4))
     );
     assert!(!sent.frame.windows(4).any(|w| w == b"what"));
+    // A station there may be asked alone; no station here is named to them.
+    for (to, as_said) in [(FAR, true), (mac(A2), false), (GATEWAY, false)] {
+        let message = asked(Operation::Request, (mac(A1), v4(A1)), (ZERO, FAR4));
+        let seen = site.inject(A1, &arp((mac(A1), to), message));
+        let destination = seen.only().parsed().destination;
+        let all = MacAddress::BROADCAST;
+        assert_eq!(destination, if as_said { to } else { all });
+    }
     // A probe as well; who is here is answered for here; what is elsewhere nobody asks for.
     let probe = site.inject(A1, &arp_request(A1, [0; 4], FAR4));
     assert_eq!(probe.only().slot, FABRIC);
