@@ -150,7 +150,8 @@ fn forged_frames_reach_nobody() {
             }
             liar.told(number) > 500
         });
-        assert_eq!(liar.told(0), liar.told(number), "{kind} alone");
+        // It counts each lie twice, and may be between the two.
+        until("no other kind", || liar.told(0) == liar.told(number));
         assert!(liar.process.is_alive() && host.fabric.is_alive(), "{kind}");
         // Whatever it sent reached neither of the two: not even uncounted.
         assert!(
