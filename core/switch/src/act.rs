@@ -19,6 +19,27 @@ use wire::segment::fragments;
 use wire::translate::{translate, translate_error};
 use wire::{build, ethernet, ipv4, ipv6, nd as message};
 
+/// Does with a frame from beyond this switch what was decided, and lets it leave as was.
+pub(crate) fn conclude(
+    state: &mut State,
+    image: &CompartmentImage<'_>,
+    mut frame: Frame<'_>,
+    decided: Result<(Decision, Leaving), DropReason>,
+    head: &mut [u8],
+    out: &mut impl Output,
+) {
+    trace::judged(out, &mut state.tracking, decided.as_ref().map(|d| &d.1));
+    let decision = match decided {
+        Ok((decision, leaving)) => {
+            frame.leaving = leaving;
+            decision
+        }
+        Err(reason) => Decision::Drop(reason),
+    };
+    trace::goes(out, image, &decision);
+    act(state, image, None, &frame, decision, head, out);
+}
+
 /// Acts on a decision about the frame whose private head is `head`. `sender` is
 /// absent for frames from outside.
 pub(crate) fn act(

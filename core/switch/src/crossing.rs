@@ -8,13 +8,13 @@
 //! other tenant's prefixes, the destination in its own, and who may begin with what is
 //! judged as for a service. The switch tells the other side of errors there.
 
-use crate::act::act;
+use crate::act::conclude;
 use crate::decision::{Decision, Egress, Hop, Refusal, refuse, to_endpoint};
 use crate::frame::{Face, Frame, Leaving, owner};
 use crate::judgement::{End, Passage, known, pass};
 use crate::state::State;
 use crate::translation::Translation;
-use crate::{FABRIC, Ingress, Nanos, Output, admission, trace};
+use crate::{FABRIC, Ingress, Nanos, Output, admission};
 use guard::guard;
 use image::CompartmentImage;
 use image::compartment::{
@@ -169,16 +169,7 @@ pub(crate) fn receive(
         leaving: Leaving::Same,
     };
     let judged = judge(state, image, index, &mut frame, ingress.head);
-    trace::judged(out, &mut state.tracking, judged.as_ref().map(|j| &j.1));
-    let decision = match judged {
-        Ok((decision, leaving)) => {
-            frame.leaving = leaving;
-            decision
-        }
-        Err(reason) => Decision::Drop(reason),
-    };
-    trace::goes(out, image, &decision);
-    act(state, image, None, &frame, decision, ingress.head, out);
+    conclude(state, image, frame, judged, ingress.head, out);
 }
 
 fn judge(

@@ -1,13 +1,13 @@
 //! The compartment as a machine of its own on an uplink: what comes from there,
 //! and finding the MACs of next hops there.
 
-use crate::act::{act, advertise_neighbour};
+use crate::act::{advertise_neighbour, conclude};
 use crate::decision::{Decision, Egress, Hop, Refusal, decide_outside, refuse, to_endpoint};
 use crate::frame::{Face, Frame, Leaving, is_attachment, unusable_source};
 use crate::judgement::{End, Passage, known, pass, slot_of};
 use crate::state::State;
 use crate::translation::Translation;
-use crate::{FABRIC, Ingress, Nanos, Output, admission, nd, trace};
+use crate::{FABRIC, Ingress, Nanos, Output, admission, nd};
 use guard::guard;
 use image::CompartmentImage;
 use image::compartment::{Attachment, NONE, ROUTE_SUBNET, ROUTE_VIA};
@@ -45,7 +45,7 @@ pub(crate) fn receive(
     let Some(attachment) = image.attachments().get(index as usize) else {
         return out.dropped(FABRIC, DropReason::UnknownMac);
     };
-    let mut frame = Frame {
+    let frame = Frame {
         now,
         from: FABRIC,
         parsed,
@@ -62,16 +62,7 @@ pub(crate) fn receive(
         Ok(decision) => inward(state, image, attachment.tag, &frame, ingress.head, decision),
         Err(reason) => Err(reason),
     };
-    trace::judged(out, &mut state.tracking, decided.as_ref().map(|d| &d.1));
-    let decision = match decided {
-        Ok((decision, leaving)) => {
-            frame.leaving = leaving;
-            decision
-        }
-        Err(reason) => Decision::Drop(reason),
-    };
-    trace::goes(out, image, &decision);
-    act(state, image, None, &frame, decision, ingress.head, out);
+    conclude(state, image, frame, decided, ingress.head, out);
 }
 
 fn judge(

@@ -5,13 +5,13 @@
 //! one way there. Frames from there are believed as far as they speak for somebody who is
 //! not here.
 
-use crate::act::act;
+use crate::act::conclude;
 use crate::crossing;
 use crate::decision::{Decision, bridge};
 use crate::frame::{Face, Frame, Leaving, Sender, is_gateway, owner, owns};
 use crate::outside::inward;
 use crate::state::State;
-use crate::{FABRIC, Ingress, Nanos, Output, admission, nd, trace};
+use crate::{FABRIC, Ingress, Nanos, Output, admission, nd};
 use guard::guard;
 use image::CompartmentImage;
 use image::compartment::{Endpoint, ROUTE_SUBNET, Subnet};
@@ -46,7 +46,7 @@ pub(crate) fn receive(
         return out.dropped(FABRIC, DropReason::UnknownMac);
     };
     let there = There { index, subnet };
-    let mut frame = Frame {
+    let frame = Frame {
         now,
         from: FABRIC,
         parsed,
@@ -58,16 +58,7 @@ pub(crate) fn receive(
     let decided = judge(image, &there, &frame, ingress.head, out);
     let decided = decided
         .and_then(|decision| inward(state, image, subnet.segment, &frame, ingress.head, decision));
-    trace::judged(out, &mut state.tracking, decided.as_ref().map(|d| &d.1));
-    let decision = match decided {
-        Ok((decision, leaving)) => {
-            frame.leaving = leaving;
-            decision
-        }
-        Err(reason) => Decision::Drop(reason),
-    };
-    trace::goes(out, image, &decision);
-    act(state, image, None, &frame, decision, ingress.head, out);
+    conclude(state, image, frame, decided, ingress.head, out);
 }
 
 fn judge(

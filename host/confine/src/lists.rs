@@ -197,7 +197,8 @@ const PRECISE_WAITING: &[Entry] = &[entry!(
     "sleep with a timeout shorter than a millisecond"
 )];
 
-/// Threads of tokio's blocking pool.
+/// A thread: of tokio's blocking pool, or one of several workers in a switch. A switch's limits
+/// allow it none until the supervisor raises them for one that has workers.
 const THREADS: &[Entry] = &[
     entry!(
         SYS_clone3,
@@ -215,35 +216,21 @@ const THREADS: &[Entry] = &[
         SYS_sched_getaffinity,
         "start of a thread; how many cores there are"
     ),
-    entry!(
-        SYS_prctl,
-        [[is(0, libc::PR_SET_NAME as i64)]],
-        "a thread's name"
-    ),
 ];
 
-/// Several workers in one switch, started when it learns that it has them. Its limits allow
-/// no thread more than it is, until the supervisor raises them for one that has.
-const WORKERS: &[Entry] = &[
-    entry!(
-        SYS_clone3,
-        "a worker, as glibc asks first: its flags cannot be filtered, so a second filter \
-         answers ENOSYS and glibc takes clone"
-    ),
-    entry!(
-        SYS_clone,
-        [[bits(0, THREAD | NAMESPACES, THREAD)]],
-        "a worker: a thread, never a process"
-    ),
-    entry!(SYS_set_robust_list, "start of a worker"),
-    entry!(SYS_rseq, "start of a worker"),
-    entry!(SYS_sched_getaffinity, "start of a worker"),
-    entry!(
-        SYS_socketpair,
-        [[is(0, libc::AF_UNIX as i64)]],
-        "workers speak with who speaks for them, and wake each other"
-    ),
-];
+/// What tokio's threads are called.
+const NAMED: &[Entry] = &[entry!(
+    SYS_prctl,
+    [[is(0, libc::PR_SET_NAME as i64)]],
+    "a thread's name"
+)];
+
+/// How workers of one switch speak with who speaks for them.
+const WORKERS: &[Entry] = &[entry!(
+    SYS_socketpair,
+    [[is(0, libc::AF_UNIX as i64)]],
+    "workers speak with who speaks for them, and wake each other"
+)];
 
 /// The API: an already listening unix socket, its connections, the event loop.
 const SERVING: &[Entry] = &[
@@ -406,13 +393,23 @@ const GUEST: &[Entry] = &[
 /// forms. Empty = no filter (supervisor, baseline).
 pub fn groups(profile: Profile) -> &'static [&'static [Entry]] {
     match profile {
-        Profile::Switch => &[RUNTIME, CONTROL, WAITING, PORTS, PRECISE_WAITING, WORKERS],
+        Profile::Switch => &[
+            RUNTIME,
+            CONTROL,
+            WAITING,
+            PORTS,
+            PRECISE_WAITING,
+            THREADS,
+            WORKERS,
+        ],
         Profile::Fabric => &[RUNTIME, CONTROL, WAITING, PORTS, PRECISE_WAITING],
         Profile::Auditor => &[RUNTIME, CONTROL, WAITING, PORTS, PRECISE_WAITING],
         Profile::Verifier => &[RUNTIME, CONTROL, REPORTING],
         Profile::Solver => &[RUNTIME, CONTROL, SOLVING],
         Profile::Vhost => &[RUNTIME, CONTROL, GUEST],
-        Profile::Controller => &[RUNTIME, CONTROL, WAITING, PORTS, THREADS, SERVING, STORING],
+        Profile::Controller => &[
+            RUNTIME, CONTROL, WAITING, PORTS, THREADS, NAMED, SERVING, STORING,
+        ],
         Profile::Supervisor | Profile::Baseline => &[],
     }
 }
