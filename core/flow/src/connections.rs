@@ -478,6 +478,19 @@ impl Connections {
         }
     }
 
+    /// Notes that the connection stands under another image as it stood before.
+    pub fn renew(&mut self, found: Found, epoch: u32) {
+        if let Some(record) = self.records.get_mut(found.id as usize) {
+            record.renew(epoch);
+        }
+    }
+
+    /// Both sides, the initiator's first.
+    pub fn sides(&self, found: Found) -> Option<[Side; 2]> {
+        let record = self.record(found.id)?;
+        Some([record.a(), self.b(found.id, record)])
+    }
+
     /// What passed of connections by the rules that let them begin, in no order, each once:
     /// to be asked after every packet and every step of the sweep until there is no more.
     #[inline]

@@ -193,6 +193,10 @@ impl Record {
         self.epoch
     }
 
+    pub(crate) const fn renew(&mut self, epoch: u32) {
+        self.epoch = epoch;
+    }
+
     pub(crate) const fn judge(&mut self, verdict: &Verdict) {
         self.epoch = verdict.epoch;
         self.rules = verdict.rules;

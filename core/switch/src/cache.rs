@@ -431,7 +431,7 @@ fn connect(state: &mut State, now: Nanos, from: Slot, head: &[u8]) -> Option<usi
             Some(found) => found,
             None => tracking.find(now, End::at(from), &tuple)?,
         };
-        if tracking.connections.stale(found, tracking.epoch) {
+        if !tracking.stays(found) {
             return None;
         }
         let far = tracking.connections.far(found);

@@ -7,7 +7,7 @@ use crate::judgement::{End, again};
 use crate::restoration::Restoration;
 use crate::trace::Watch;
 use crate::{Decided, Nanos};
-use flow::{Connection, Connections, Direction, Found, Fragments, Rejudged, Verdict};
+use flow::{Connection, Connections, Direction, Found, Fragments, Rejudged, Side, Verdict};
 use guard::guard;
 use image::CompartmentImage;
 use image::compartment::NONE;
@@ -212,6 +212,25 @@ impl Tracking {
         }
     }
 
+    /// Whether a connection stands without a look at any rule: this image let it begin, or the
+    /// one before, and what differs does not concern it.
+    pub(crate) fn stays(&mut self, found: Found) -> bool {
+        if !self.connections.stale(found, self.epoch) {
+            return true;
+        }
+        let (verdict, sides) = (
+            self.connections.verdict(found),
+            self.connections.sides(found),
+        );
+        let kept = verdict
+            .zip(sides)
+            .and_then(|(verdict, [a, b])| kept(self.epoch, &self.edit, verdict, &a, &b));
+        if kept.is_some() {
+            self.connections.renew(found, self.epoch);
+        }
+        kept.is_some()
+    }
+
     /// The connection of a tuple; an endpoint's side may be its own or that of one who
     /// came as a stranger.
     pub(crate) fn find(&mut self, now: Nanos, from: End, tuple: &Tuple) -> Option<Found> {
@@ -252,12 +271,15 @@ fn judged(
     edit: &Edit,
     connection: &Connection,
 ) -> Option<Verdict> {
-    let (verdict, a, b) = (connection.verdict, &connection.a, &connection.b);
+    let (a, b) = (&connection.a, &connection.b);
+    kept(epoch, edit, connection.verdict, a, b).or_else(|| again(image, epoch, a, b))
+}
+
+/// The verdict of the image before, where the change does not concern the connection.
+fn kept(epoch: u32, edit: &Edit, verdict: Verdict, a: &Side, b: &Side) -> Option<Verdict> {
     let concerned = guard!("edit-concerns") && edit.concerns(a, b);
-    if verdict.epoch.wrapping_add(1) == epoch && !concerned {
-        return Some(Verdict { epoch, ..verdict });
-    }
-    again(image, epoch, a, b)
+    let last = verdict.epoch.wrapping_add(1) == epoch || !guard!("edit-last");
+    (last && !concerned).then_some(Verdict { epoch, ..verdict })
 }
 
 /// Two keys of one secret (splitmix64).

@@ -413,6 +413,38 @@ fn an_edit_and_what_a_port_takes_are_seen_at_once() {
     assert_eq!(seen.only().offload, RawOffload::default());
 }
 
+/// Denies what goes to this port.
+fn deny(twins: &mut Twins, port: u16) {
+    for site in [&mut twins.short, &mut twins.long] {
+        site.change(|tables| {
+            let deny = rule(17, port..=port, Action::Deny, 90);
+            tables.rule_tables[0].rules.insert(0, deny);
+        });
+    }
+}
+
+#[test]
+fn an_edit_leaves_what_it_does_not_concern_on_the_short_way() {
+    let to = |port| udp4(ROUTED, (v4(A1), v4(B1)), (1000, port), &[7; 30]);
+    let mut twins = Twins::new();
+    for port in [2000, 2001, 2002, 2003] {
+        twins.plain(A1, &to(port));
+    }
+    deny(&mut twins, 2001);
+    twins.plain(A1, &to(2000));
+    // The way is known again, and nobody looks at a rule for this one.
+    twins.hits(A1, &to(2002));
+    assert_eq!(twins.plain(A1, &to(2001)).sent, []);
+    deny(&mut twins, 2003);
+    deny(&mut twins, 2010);
+    twins.plain(A1, &to(2000));
+    // What the edit before the last one changed is looked at.
+    assert_eq!(twins.plain(A1, &to(2003)).sent, []);
+    twins.plain(A1, &to(2002));
+    twins.hits(A1, &to(2002));
+    twins.same_connections();
+}
+
 #[test]
 fn a_connection_that_leads_elsewhere_is_judged() {
     // Through the router's MAC, to the same address.
