@@ -315,6 +315,24 @@ impl Connections {
     /// Judges a packet that [`Connections::find`] found a connection for, and counts it
     /// if it passes.
     pub fn packet(&mut self, now: u64, found: Found, segment: &Segment) -> Judgement {
+        let judgement = self.admit(now, found, segment);
+        match judgement {
+            Judgement::Pass => {}
+            Judgement::Anew => self.remove(found.id, |counters| &mut counters.closed),
+            Judgement::Invalid(_) => {
+                let owner = self.record(found.id).map(|record| record.a().owner);
+                let owner = owner.and_then(|owner| self.owners.get_mut(owner as usize));
+                if let Some(owner) = owner {
+                    owner.counters.invalid += 1;
+                }
+            }
+        }
+        judgement
+    }
+
+    /// The same, but that nothing changes if it does not pass.
+    #[inline]
+    fn admit(&mut self, now: u64, found: Found, segment: &Segment) -> Judgement {
         let side = found.direction as usize;
         let Some(record) = self.records.get_mut(found.id as usize) else {
             return Judgement::Anew;
@@ -322,39 +340,24 @@ impl Connections {
         let Some(before) = record.state() else {
             return Judgement::Anew;
         };
-        let judged = match (segment.kind, record.protocol() == tcp::PROTOCOL) {
+        match (segment.kind, record.protocol() == tcp::PROTOCOL) {
             (Kind::Tcp(facts), true) => {
                 let mut track = record.track(before);
-                let judged = track.judge(side, &facts);
-                if judged == Ok(Step::Pass) {
-                    record.set_track(&track);
+                match track.judge(side, &facts) {
+                    Ok(Step::Pass) => record.set_track(&track),
+                    Ok(Step::Anew) => return Judgement::Anew,
+                    Err(invalid) => return Judgement::Invalid(invalid),
                 }
-                judged
             }
-            (Kind::Echo { request }, false) if request != (side == 0) => Err(Invalid::Unsolicited),
-            (Kind::Plain | Kind::Echo { .. }, false) => {
-                match (before, found.direction) {
-                    (State::Unreplied, Direction::Back) => record.set_state(State::Replied),
-                    (State::Replied, Direction::Forth) => record.set_state(State::Stream),
-                    _ => {}
-                }
-                Ok(Step::Pass)
+            (Kind::Echo { request }, false) if request != (side == 0) => {
+                return Judgement::Invalid(Invalid::Unsolicited);
             }
-            _ => Err(Invalid::Kind),
-        };
-        match judged {
-            Ok(Step::Pass) => {}
-            Ok(Step::Anew) => {
-                self.remove(found.id, |counters| &mut counters.closed);
-                return Judgement::Anew;
-            }
-            Err(invalid) => {
-                let owner = record.a().owner;
-                if let Some(owner) = self.owners.get_mut(owner as usize) {
-                    owner.counters.invalid += 1;
-                }
-                return Judgement::Invalid(invalid);
-            }
+            (Kind::Plain | Kind::Echo { .. }, false) => match (before, found.direction) {
+                (State::Unreplied, Direction::Back) => record.set_state(State::Replied),
+                (State::Replied, Direction::Forth) => record.set_state(State::Stream),
+                _ => {}
+            },
+            _ => return Judgement::Invalid(Invalid::Kind),
         }
         record.touch(now);
         record.count(side, segment.packets, segment.bytes);
@@ -398,6 +401,39 @@ impl Connections {
             }
             _ => false,
         }
+    }
+
+    /// The same where more may change: a connection is established by the packet, or begins to
+    /// end. `false`: nothing changed.
+    #[inline(never)]
+    pub fn step(
+        &mut self,
+        now: u64,
+        found: Found,
+        generation: u32,
+        segment: Option<&TcpFacts>,
+        bytes: u32,
+    ) -> bool {
+        let segment = Segment {
+            packets: 1,
+            bytes,
+            kind: segment.map_or(Kind::Plain, |facts| Kind::Tcp(*facts)),
+        };
+        let expired = |record: &Record| record.expired(now) && guard!("flow-step-expires");
+        self.is_still(found, generation)
+            && self.record(found.id).is_some_and(|it| !expired(it))
+            // What this ends is told by who judges, who has to come by then.
+            && self.tallies.len() < WAITING / 2
+            && self.admit(now, found, &segment) == Judgement::Pass
+    }
+
+    /// Whether the number is the connection's that had it at this generation.
+    #[inline(always)]
+    fn is_still(&self, found: Found, generation: u32) -> bool {
+        let now_is = self.generation(found);
+        // The last one is never known again.
+        let same = now_is == generation && now_is != u32::MAX;
+        (same || !guard!("flow-generation")) && self.waiting.is_none()
     }
 
     /// What [`Connections::packet`] would say of a packet; nothing changes by it.

@@ -1,6 +1,6 @@
 //! One connection in memory: 120 bytes, all zero where there is none.
 
-use wire::Tuple;
+use wire::{Tuple, tcp};
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use crate::connections::{Side, Verdict};
@@ -291,7 +291,8 @@ impl Record {
         let Some(facts) = tcp.filter(|_| !self.is(WAITS)) else {
             return false;
         };
-        if self.state() != Some(State::Established) {
+        let ends = facts.flags & (tcp::FIN | tcp::RST) != 0;
+        if ends || self.state() != Some(State::Established) {
             return false;
         }
         let mut track = self.track(State::Established);

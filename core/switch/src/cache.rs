@@ -20,6 +20,7 @@ use crate::decision::{Decision, Egress};
 use crate::frame::{Frame, Leaving, Sender};
 use crate::judgement::{End, Met};
 use crate::state::State;
+use crate::tracking::Tracking;
 use crate::{Nanos, Outgoing, Slot};
 use flow::{AHEAD, Direction, Found};
 use guard::guard;
@@ -264,10 +265,6 @@ pub(crate) fn hit(
     total: usize,
 ) -> Option<Hit> {
     let packet = Plain::of(from, head)?;
-    // What begins or ends a connection is not looked for.
-    if packet.is_tcp() && !packet.goes_on() {
-        return None;
-    }
     let first = state.cache.hash(&packet.key) & (FLOWS - 2);
     let at = match state.cache.flow(first, &packet.key) {
         Some(at) => at,
@@ -283,34 +280,46 @@ pub(crate) fn hit(
     if total - ethernet::HEADER > usize::from(entry.mtu) && guard!("hit-mtu") {
         return elsewhere(entry, raw);
     }
-    let routed = entry.has(ROUTED);
-    if routed && packet.hop_limit() <= 1 && guard!("hit-hop-limit") {
+    if entry.has(ROUTED) && packet.hop_limit() <= 1 && guard!("hit-hop-limit") {
         return None;
     }
     let offload = packet.offload(raw, total, entry)?;
     if !entry.has(FREE) {
-        let segment;
-        let facts = if packet.is_tcp() {
-            segment = packet.segment()?;
-            Some(&segment)
-        } else {
-            None
-        };
         let (found, generation) = (entry.found(), entry.generation);
         let connections = &mut tracking.connections;
-        if !connections.hit(now, found, generation, facts, total as u32) {
-            return None;
+        if packet.is_tcp() || !connections.hit(now, found, generation, None, total as u32) {
+            step(tracking, now, entry, head, total as u32)?;
         }
     }
-    let hit = Hit {
+    leaves(entry, head, offload)
+}
+
+/// A segment, or a packet that changes more of its connection than counts.
+#[inline(never)]
+fn step(tracking: &mut Tracking, now: Nanos, entry: &Entry, head: &[u8], bytes: u32) -> Option<()> {
+    let packet = Plain::of(0, head)?;
+    if packet.begins() {
+        return None;
+    }
+    let segment = packet.segment();
+    let facts = packet.is_tcp().then_some(&segment);
+    let (found, generation) = (entry.found(), entry.generation);
+    let connections = &mut tracking.connections;
+    let passes = facts.is_some() && connections.hit(now, found, generation, facts, bytes)
+        || connections.step(now, found, generation, facts, bytes);
+    passes.then_some(())
+}
+
+#[inline(always)]
+fn leaves(entry: &Entry, head: &mut [u8], offload: RawOffload) -> Option<Hit> {
+    if entry.has(ROUTED) {
+        readdress(head, &entry.macs)?;
+    }
+    Some(Hit {
         slot: entry.to,
         tag: entry.tag,
         offload,
-    };
-    if routed {
-        readdress(head, &entry.macs)?;
-    }
-    Some(hit)
+    })
 }
 
 /// Where it is another worker's: as it came, and all is its owner's to look at.
@@ -344,7 +353,7 @@ pub(crate) fn remember_owner(state: &mut State, from: Slot, head: &[u8], to: Slo
         flags: ELSEWHERE | FREE,
         reserved: [0; 7],
     };
-    if !packet.is_tcp() || packet.goes_on() {
+    if !packet.begins() {
         state.cache.put_flow(entry);
     }
     state.cache.put_way(Entry {
@@ -413,9 +422,8 @@ fn connect(state: &mut State, now: Nanos, from: Slot, head: &[u8]) -> Option<usi
     state.cache.missed += 1;
     let foreseen = state.cache.ahead.of(&packet.key);
     let way = *state.cache.way(&way_key(&packet.key))?;
-    // Of TCP what is not there mostly begins or ends, and would be looked up twice.
-    let begins = packet.is_tcp() && !way.has(FREE);
-    if begins || packet.is_dhcp() || state.tracking.watch.is_some() {
+    // What begins a connection is not looked for.
+    if packet.begins() || packet.is_dhcp() || state.tracking.watch.is_some() {
         return None;
     }
     let mut entry = Entry {
@@ -476,7 +484,7 @@ pub(crate) fn remember(
         return;
     };
     if !(whole && known && packet.is_plain())
-        || packet.is_tcp() && !packet.goes_on()
+        || packet.begins()
         || packet.is_dhcp()
         || frame.leaving != Leaving::Same
         || frame.offload.gso().is_some()

@@ -133,21 +133,21 @@ impl<'a> Plain<'a> {
             || !guard!("hit-length")
     }
 
-    /// Whether a segment is neither the first nor the last of anything.
+    /// Whether this is the first segment of either side.
     #[inline(always)]
-    pub(super) fn goes_on(&self) -> bool {
+    pub(super) fn begins(&self) -> bool {
         let flags = self.bytes.get(TRANSPORT + 13).copied().unwrap_or(0);
-        flags & !tcp::PSH == tcp::ACK
+        self.is_tcp() && flags & tcp::SYN != 0
     }
 
-    /// The facts of such a segment.
+    /// The facts of another one.
     #[inline(always)]
-    pub(super) fn segment(&self) -> Option<Tcp> {
+    pub(super) fn segment(&self) -> Tcp {
         let at = |n: usize| self.bytes.get(TRANSPORT + n).copied().unwrap_or(0);
         let four = |n| u32::from_be_bytes([at(n), at(n + 1), at(n + 2), at(n + 3)]);
         let flags = at(13);
         let header = usize::from(at(12) >> 4) * 4;
-        self.goes_on().then(|| Tcp {
+        Tcp {
             flags,
             sequence: four(4),
             acknowledgement: four(8),
@@ -155,7 +155,7 @@ impl<'a> Plain<'a> {
             payload: (self.packet_len() - ipv4::HEADER).saturating_sub(header) as u32,
             scale: None,
             more: false,
-        })
+        }
     }
 
     pub(super) fn tuple(&self) -> Tuple {

@@ -133,9 +133,9 @@ fn summed(mut frame: Vec<u8>) -> Vec<u8> {
 fn a_packet_like_one_before_takes_the_short_way_both_ways() {
     let mut twins = Twins::begun();
     twins.plain(B1, &answers(1000));
-    // The first answer changed the connection, and the next one from A1 does too.
+    // The first packet of either side makes a way known, and the others go it.
     twins.hits(B1, &answers(1000));
-    twins.plain(A1, &asks(1000));
+    twins.hits(A1, &asks(1000));
     let seen = twins.hits(A1, &asks(1000));
     let sent = seen.only();
     assert_eq!((sent.slot, &sent.frame[0..6]), (B1, &mac(B1).0[..]));
@@ -151,33 +151,49 @@ fn a_packet_like_one_before_takes_the_short_way_both_ways() {
 }
 
 #[test]
-fn an_established_connection_takes_it_and_its_beginning_and_end_do_not() {
+fn what_follows_the_first_segments_takes_it_to_the_end() {
     let mut twins = Twins::new();
-    let forth = |flags, seq, ack, data: &[u8]| {
+    let forth = |port, flags, seq, ack, data: &[u8]| {
         let ip = (mapped(v4(A1)), mapped(v4(B1)));
-        tcp(ROUTED, ip, (1000, 80), (flags, seq, ack), data)
+        tcp(ROUTED, ip, (port, 80), (flags, seq, ack), data)
     };
-    let back = |flags, seq, ack, data: &[u8]| {
+    let back = |port, flags, seq, ack, data: &[u8]| {
         let ip = (mapped(v4(B1)), mapped(v4(A1)));
-        tcp(BACK, ip, (80, 1000), (flags, seq, ack), data)
+        tcp(BACK, ip, (80, port), (flags, seq, ack), data)
     };
-    twins.plain(A1, &forth(SYN, 100, 0, b""));
-    twins.plain(B1, &back(SYN | ACK, 500, 101, b""));
-    twins.plain(A1, &forth(ACK, 101, 501, b""));
-    twins.plain(A1, &forth(ACK, 101, 501, b""));
-    assert_eq!(twins.hits, 1);
-    twins.hits(A1, &forth(ACK | PSH, 101, 501, b"GET"));
-    twins.plain(B1, &back(ACK, 501, 104, b"page"));
-    twins.hits(B1, &back(ACK, 505, 104, b"and more"));
-    // Windows are watched all the same.
-    twins.plain(A1, &forth(ACK, 800_000_000, 501, b"x"));
-    twins.plain(B1, &back(ACK, 505, 900_000_000, b""));
-    twins.plain(B1, &back(RST, 900_000_000, 0, b""));
-    let before = twins.hits;
-    twins.plain(A1, &forth(ACK | FIN, 104, 513, b""));
-    twins.plain(B1, &back(ACK, 513, 105, b""));
-    assert_eq!(twins.hits, before);
-    twins.same_connections();
+    for port in [1000, 1001, 1002] {
+        let short = port != 1000;
+        let before = twins.hits;
+        twins.plain(A1, &forth(port, SYN, 100, 0, b""));
+        twins.plain(B1, &back(port, SYN | ACK, 500, 101, b""));
+        assert_eq!(twins.hits, before);
+        // By the first connection the ways become known.
+        twins.plain(A1, &forth(port, ACK, 101, 501, b""));
+        assert_eq!(twins.hits, before + u32::from(short));
+        twins.hits(A1, &forth(port, ACK | PSH, 101, 501, b"GET"));
+        let before = twins.hits;
+        twins.plain(B1, &back(port, ACK, 501, 104, b"page"));
+        assert_eq!(twins.hits, before + u32::from(short));
+        twins.hits(B1, &back(port, ACK, 505, 104, b"and more"));
+        // Windows are watched all the same.
+        let before = twins.hits;
+        twins.plain(A1, &forth(port, ACK, 800_000_000, 501, b"x"));
+        twins.plain(B1, &back(port, ACK, 505, 900_000_000, b""));
+        twins.plain(B1, &back(port, RST, 900_000_000, 0, b""));
+        twins.plain(B1, &back(port, FIN | ACK, 900_000_000, 104, b""));
+        assert_eq!(twins.hits, before);
+        twins.same_connections();
+        match port {
+            1002 => twins.hits(A1, &forth(port, RST, 104, 0, b"")),
+            _ => {
+                twins.hits(A1, &forth(port, ACK | FIN, 104, 513, b""));
+                twins.hits(B1, &back(port, ACK, 513, 105, b""));
+                twins.hits(B1, &back(port, ACK | FIN, 513, 105, b""));
+                twins.hits(A1, &forth(port, ACK, 105, 514, b""))
+            }
+        };
+        twins.same_connections();
+    }
 }
 
 /// A flow that takes the short way, and a change that keeps it from that.
