@@ -28,6 +28,9 @@ const HITS: &str = "BULKHEAD_BENCH_HITS";
 /// Hits that are counted.
 const COUNTED: u32 = 4096;
 
+/// Edits of one table of live connections.
+const EDITS: u16 = 5;
+
 /// Runs it.
 pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
     if let Ok(rules) = std::env::var(HITS) {
@@ -67,10 +70,12 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
         );
     }
     let (mut rates, mut dips, mut mib) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..options.runs(7, 3) {
+    for _ in 0..options.runs(15, 5) {
         rates.push(connections(size / 4, options.hindered));
-        let (dip, grown) = edit(size);
-        dips.push(dip);
+    }
+    for _ in 0..options.runs(7, 3) {
+        let (some, grown) = edit(size);
+        dips.extend(some);
         mib.push(grown);
     }
     figures.push(
@@ -467,9 +472,9 @@ fn connections(count: usize, hindered: bool) -> f64 {
     passed as f64 / took.as_secs_f64()
 }
 
-/// Throughput in the 100 ms after an edit against before, with `live` connections; and
-/// MiB that these added.
-fn edit(live: usize) -> (f64, f64) {
+/// Throughput in the 100 ms after an edit against the 100 ms before, with `live` connections,
+/// for one edit after another; and MiB that these connections added.
+fn edit(live: usize) -> (Vec<f64>, f64) {
     let before = resident_mib();
     let mapped = open_image(RULES, live as u32 * 51 / 50);
     let image = mapped.image();
@@ -503,14 +508,26 @@ fn edit(live: usize) -> (f64, f64) {
         done as f64 / (cpu() - begun).as_secs_f64()
     };
     rate(&mut site, &image, Duration::from_millis(100));
-    let calm = rate(&mut site, &image, Duration::from_millis(300));
-    // One more rule, before all others.
-    let mut rules = open_table(RULES);
-    rules.rules[0].region.destination_port = 7..=7;
-    let edited = image_of(&compartment(vec![rules], live as u32 * 51 / 50));
-    site.switch.swap_image(&image, &edited.image(), site.now);
-    let after = rate(&mut site, &edited.image(), Duration::from_millis(100));
-    (after / calm, grown)
+    let mut dips = Vec::new();
+    let mut now = mapped;
+    for n in 0..EDITS {
+        let before = rate(&mut site, &now.image(), Duration::from_millis(100));
+        // One rule, before all others, is another.
+        let mut rules = open_table(RULES);
+        rules.rules[0].region.destination_port = n..=n;
+        let edited = image_of(&compartment(vec![rules], live as u32 * 51 / 50));
+        site.switch
+            .swap_image(&now.image(), &edited.image(), site.now);
+        now = edited;
+        let after = rate(&mut site, &now.image(), Duration::from_millis(100));
+        dips.push(after / before);
+        // All were judged again before the next.
+        for _ in 0..3000 {
+            site.now += 2_000_000;
+            site.switch.tick(&now.image(), site.now, &mut site.out);
+        }
+    }
+    (dips, grown)
 }
 
 fn resident_mib() -> f64 {

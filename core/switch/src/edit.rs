@@ -6,16 +6,44 @@
 //! the same in both: its verdict is what it was.
 
 use flow::Side;
+use guard::guard;
 use image::CompartmentImage;
 use image::compartment::{Endpoint, NONE};
 use image::rules::{Region, RuleTable};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use wire::Tuple;
 
 use crate::judgement::{opening, slot_of};
 
 /// Rules that differ, at most, for the difference to be worth looking at.
 const MOST: usize = 16;
+/// Edits that are remembered: connections that are older are judged again.
+const EDITS: usize = 4;
+
+/// The last edits, the newest last.
+#[derive(Debug, Default)]
+pub(crate) struct Edits(Vec<Edit>);
+
+impl Edits {
+    pub(crate) fn push(&mut self, edit: Edit) {
+        if self.0.len() == EDITS {
+            self.0.remove(0);
+        }
+        self.0.push(edit);
+    }
+
+    /// Whether a connection that was let begin so many edits ago is concerned by none of them.
+    pub(crate) fn leave(&self, ago: u32, a: &Side, b: &Side) -> bool {
+        let ago = ago as usize;
+        let looked_at = match guard!("edit-each") {
+            true => ago,
+            false => 1,
+        };
+        let concerns = |edit: &Edit| edit.concerns(a, b) && guard!("edit-concerns");
+        ago <= self.0.len() && !self.0.iter().rev().take(looked_at).any(concerns)
+    }
+}
 
 /// What differs between two images.
 #[derive(Debug)]
@@ -28,7 +56,7 @@ pub(crate) struct Edit {
 #[derive(Clone, Debug)]
 enum Changed {
     /// The verdicts of packets in these.
-    In(Vec<Region>),
+    In(Arc<[Region]>),
     /// Any verdict.
     All,
 }
@@ -87,7 +115,7 @@ impl Edit {
 
     /// Whether a connection that the image before let begin is to be judged again.
     /// Bound: the rules that differ, a few.
-    pub(crate) fn concerns(&self, a: &Side, b: &Side) -> bool {
+    fn concerns(&self, a: &Side, b: &Side) -> bool {
         let end = |side: &Side, which: usize, tuple: &Tuple| {
             // Beyond a tag nothing changed, or all did.
             let all = self.ends.is_empty();
@@ -132,7 +160,7 @@ fn is_rules_alone(before: &CompartmentImage<'_>, after: &CompartmentImage<'_>) -
 
 fn compare(before: Option<RuleTable>, after: Option<RuleTable>) -> Changed {
     let (before, after) = match (before, after) {
-        (None, None) => return Changed::In(Vec::new()),
+        (None, None) => return Changed::In(Arc::default()),
         (Some(before), Some(after)) if before.default == after.default => (before, after),
         _ => return Changed::All,
     };
@@ -157,5 +185,5 @@ fn compare(before: Option<RuleTable>, after: Option<RuleTable>) -> Changed {
     if regions.len() > MOST {
         return Changed::All;
     }
-    Changed::In(regions)
+    Changed::In(regions.into())
 }

@@ -1,14 +1,13 @@
 //! Connections and fragments of a compartment: sized by its image, swept in the
 //! background, judged again after a change.
 
-use crate::edit::Edit;
+use crate::edit::{Edit, Edits};
 use crate::frame::Leaving;
 use crate::judgement::{End, again};
 use crate::restoration::Restoration;
 use crate::trace::Watch;
 use crate::{Decided, Nanos};
 use flow::{Connection, Connections, Direction, Found, Fragments, Rejudged, Side, Verdict};
-use guard::guard;
 use image::CompartmentImage;
 use image::compartment::NONE;
 use wire::Tuple;
@@ -33,8 +32,8 @@ pub(crate) struct Tracking {
     pub(crate) fragments: Fragments<Follows>,
     /// Number of the image in use, of this process's own counting.
     pub(crate) epoch: u32,
-    /// What it changed.
-    edit: Edit,
+    /// What it and those before it changed.
+    edits: Edits,
     pub(crate) seed: u64,
     /// What rules decided about the frame being handled.
     pub(crate) decided: Option<Decided>,
@@ -69,7 +68,7 @@ impl Tracking {
             connections: Connections::of_nobody(keys),
             fragments: Fragments::of_nobody(keys),
             epoch: 0,
-            edit: Edit::all(),
+            edits: Edits::default(),
             seed,
             decided: None,
             watch: None,
@@ -92,7 +91,7 @@ impl Tracking {
         edit: Edit,
         now: Nanos,
     ) {
-        self.edit = edit;
+        self.edits.push(edit);
         self.epoch = self.epoch.wrapping_add(1);
         let mut owners = Vec::new();
         for endpoint in image.endpoints() {
@@ -169,11 +168,11 @@ impl Tracking {
         {
             return;
         }
-        let (epoch, edit) = (self.epoch, &self.edit);
+        let (epoch, edits) = (self.epoch, &self.edits);
         let swept =
             self.connections
                 .sweep(now, STEP, epoch, &mut |connection| match judged(
-                    image, epoch, edit, connection,
+                    image, epoch, edits, connection,
                 ) {
                     Some(verdict) => Rejudged::Keep(verdict),
                     None => Rejudged::Cut,
@@ -200,7 +199,7 @@ impl Tracking {
             return true;
         }
         let connection = self.connections.connection(now, found.id);
-        match connection.and_then(|c| judged(image, self.epoch, &self.edit, &c)) {
+        match connection.and_then(|c| judged(image, self.epoch, &self.edits, &c)) {
             Some(verdict) => {
                 self.connections.rejudged(found, Rejudged::Keep(verdict));
                 true
@@ -212,8 +211,8 @@ impl Tracking {
         }
     }
 
-    /// Whether a connection stands without a look at any rule: this image let it begin, or the
-    /// one before, and what differs does not concern it.
+    /// Whether a connection stands without a look at any rule: this image let it begin, or
+    /// one lately, and nothing that changed since concerns it.
     pub(crate) fn stays(&mut self, found: Found) -> bool {
         if !self.connections.stale(found, self.epoch) {
             return true;
@@ -224,7 +223,7 @@ impl Tracking {
         );
         let kept = verdict
             .zip(sides)
-            .and_then(|(verdict, [a, b])| kept(self.epoch, &self.edit, verdict, &a, &b));
+            .and_then(|(verdict, [a, b])| kept(self.epoch, &self.edits, verdict, &a, &b));
         if kept.is_some() {
             self.connections.renew(found, self.epoch);
         }
@@ -263,23 +262,23 @@ impl Tracking {
     }
 }
 
-/// The verdict of a connection that another image let begin: what it was, where the
-/// change does not concern it.
+/// The verdict of a connection that another image let begin.
 fn judged(
     image: &CompartmentImage<'_>,
     epoch: u32,
-    edit: &Edit,
+    edits: &Edits,
     connection: &Connection,
 ) -> Option<Verdict> {
     let (a, b) = (&connection.a, &connection.b);
-    kept(epoch, edit, connection.verdict, a, b).or_else(|| again(image, epoch, a, b))
+    kept(epoch, edits, connection.verdict, a, b).or_else(|| again(image, epoch, a, b))
 }
 
-/// The verdict of the image before, where the change does not concern the connection.
-fn kept(epoch: u32, edit: &Edit, verdict: Verdict, a: &Side, b: &Side) -> Option<Verdict> {
-    let concerned = guard!("edit-concerns") && edit.concerns(a, b);
-    let last = verdict.epoch.wrapping_add(1) == epoch || !guard!("edit-last");
-    (last && !concerned).then_some(Verdict { epoch, ..verdict })
+/// What it was, where nothing that changed since concerns the connection.
+fn kept(epoch: u32, edits: &Edits, verdict: Verdict, a: &Side, b: &Side) -> Option<Verdict> {
+    let ago = epoch.wrapping_sub(verdict.epoch);
+    edits
+        .leave(ago, a, b)
+        .then_some(Verdict { epoch, ..verdict })
 }
 
 /// Two keys of one secret (splitmix64).

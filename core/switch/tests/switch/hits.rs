@@ -450,13 +450,23 @@ fn an_edit_leaves_what_it_does_not_concern_on_the_short_way() {
     twins.plain(A1, &to(2000));
     // The way is known again, and nobody looks at a rule for this one.
     twins.hits(A1, &to(2002));
+    twins.hits(A1, &to(2003));
     assert_eq!(twins.plain(A1, &to(2001)).sent, []);
+    // Of several edits each is looked at, and of more than are remembered the rules.
     deny(&mut twins, 2003);
-    deny(&mut twins, 2010);
+    for port in [2010, 2011, 2012] {
+        deny(&mut twins, port);
+    }
     twins.plain(A1, &to(2000));
-    // What the edit before the last one changed is looked at.
+    twins.hits(A1, &to(2002));
     assert_eq!(twins.plain(A1, &to(2003)).sent, []);
+    for port in 2013..2018 {
+        deny(&mut twins, port);
+    }
+    twins.plain(A1, &to(2000));
+    let before = twins.hits;
     twins.plain(A1, &to(2002));
+    assert_eq!(twins.hits, before);
     twins.hits(A1, &to(2002));
     twins.same_connections();
 }
