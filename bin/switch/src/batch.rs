@@ -82,12 +82,13 @@ impl Attached {
         self.telling
             .counters
             .set_own(ProcessWord::Working, u64::from(slot) + 1);
-        let batch = match self.ports.sources.get(at) {
+        let mut batch = match self.ports.sources.get(at) {
             Some(Source::Channel(_)) => self.run_channel(slot, allowance, now),
             Some(Source::Device) => self.run_device(slot, allowance, now),
             Some(Source::Guest(Some(_))) => self.run_guest(slot, allowance, now),
             _ => Batch::ended(End::Empty),
         };
+        batch.cost += Work::sought(self.switch.sought());
         self.telling.counters.set_own(ProcessWord::Working, 0);
         batch
     }
@@ -608,6 +609,9 @@ impl<'a, 'b> Handling<'a, 'b> {
         self.settle();
         self.outlets.end_run();
         self.outlets.work = begun;
+        if guard!("work-handled") {
+            self.outlets.work.handled();
+        }
         let now = self.outlets.now;
         let mut head = [0u8; HEAD];
         let length = payload.copy(0, &mut head);

@@ -589,7 +589,8 @@ impl Output for Outlet<'_, '_> {
         if decided.outcome == Outcome::Denied {
             self.denied = Some(*decided);
         }
-        self.outlets.work.judged();
+        let opened = decided.outcome == Outcome::Connection;
+        self.outlets.work.judged(opened);
         self.outlets.telling.decided(decided, self.outlets.now);
     }
 

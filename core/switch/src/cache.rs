@@ -152,7 +152,9 @@ pub(crate) struct Cache {
     keys: [u64; 2],
     random: u64,
     ahead: Ahead,
-    /// Packets since this was last asked whose flow was not there; and whether most were.
+    /// Packets since this was last asked that were looked up in the tables of connections.
+    sought: usize,
+    /// Those whose flow was not there; and whether most were.
     missed: usize,
     misses: bool,
 }
@@ -177,6 +179,7 @@ impl Cache {
             keys,
             random: keys[0] | 1,
             ahead: Ahead::NONE,
+            sought: 0,
             missed: 0,
             misses: false,
         }
@@ -371,6 +374,11 @@ fn readdress(head: &mut [u8], macs: &[u8; 12]) -> Option<()> {
     Some(())
 }
 
+/// How many packets were looked up since this was last asked.
+pub(crate) fn sought(state: &mut State) -> usize {
+    core::mem::take(&mut state.cache.sought)
+}
+
 /// Whether more than half of the last packets were of flows that are not there: of those
 /// since this was last asked, where there were [`AHEAD`] of them.
 #[inline(always)]
@@ -420,6 +428,7 @@ pub(crate) fn foresee(state: &mut State, from: Slot, heads: &[[u8; LEAST]]) {
 fn connect(state: &mut State, now: Nanos, from: Slot, head: &[u8]) -> Option<usize> {
     let packet = Plain::of(from, head)?;
     state.cache.missed += 1;
+    state.cache.sought += 1;
     let foreseen = state.cache.ahead.of(&packet.key);
     let way = *state.cache.way(&way_key(&packet.key))?;
     // What begins a connection is not looked for.

@@ -124,6 +124,13 @@ impl Switch {
         cache::misses(&mut self.state, packets)
     }
 
+    /// How many packets since this was last asked had to be looked up by [`Switch::hit`], which
+    /// takes longer than to send them: part of what a sender's frames [cost](crate::Work).
+    #[inline(never)]
+    pub fn sought(&mut self) -> usize {
+        cache::sought(&mut self.state)
+    }
+
     /// Looks the next packets of a slot up together, of which the first bytes are these, for
     /// [`Switch::hit`]; nothing else changes by it.
     pub fn foresee(&mut self, from: Slot, heads: &[[u8; FORESEEN]]) {

@@ -11,8 +11,14 @@ use crate::FABRIC;
 
 /// A frame read, or one that is written: headers, tables, counters.
 const FRAME: u64 = 512;
-/// A frame that no connection knew: both sides judged, a connection made.
-const JUDGED: u64 = 4096;
+/// A frame's flow that was not at hand, looked up in the tables of connections.
+const SOUGHT: u64 = 2048;
+/// A frame that was taken apart and went through the whole pipeline.
+const HANDLED: u64 = 7168;
+/// And that rules judged.
+const JUDGED: u64 = 2048;
+/// And that a connection was made of, mostly in place of another.
+const OPENED: u64 = 12 << 10;
 /// A frame moved by a call of the operating system.
 const CALL: u64 = 8192;
 
@@ -55,9 +61,19 @@ impl Work {
         self.bytes += bytes as u64;
     }
 
-    /// Rules judged it.
-    pub const fn judged(&mut self) {
-        self.handling += JUDGED;
+    /// So many frames were looked up before they were sent on.
+    pub const fn sought(frames: usize) -> u64 {
+        SOUGHT * frames as u64
+    }
+
+    /// It was not like one before it.
+    pub const fn handled(&mut self) {
+        self.handling += HANDLED;
+    }
+
+    /// Rules judged it, and a connection may have begun with it.
+    pub const fn judged(&mut self, opened: bool) {
+        self.handling += if opened { OPENED } else { JUDGED };
     }
 
     /// A system call moved it.

@@ -45,6 +45,42 @@ fn a_fifo_over_its_rate_waits_and_delays_nobody_else() {
 }
 
 #[test]
+fn what_is_dear_to_handle_is_charged_for() {
+    let rig = Rig::with_channels();
+    rig.install(&tables(), 1);
+    let (mut one, mut two) = (rig.guest(1), rig.guest(2));
+    let plain = frame(1, 2, &[7; 24]);
+    let mut piece = plain.clone();
+    // The first part of a packet (RFC 791, section 3.1).
+    piece[20] = 0x20;
+    piece[24..26].fill(0);
+    let sum = wire::checksum::internet(&piece[14..34]);
+    piece[24..26].copy_from_slice(&sum.to_be_bytes());
+    let mut work = |frame: &[u8]| {
+        let before = rig.count(1, Counter::Work);
+        for _ in 0..100 {
+            send(&mut one, &PLAIN, frame);
+            receive(&mut two);
+        }
+        // It is counted at the end of its batch.
+        let end = Instant::now() + Duration::from_secs(5);
+        let mut seen = 0;
+        while Instant::now() < end {
+            let now = rig.count(1, Counter::Work) - before;
+            if now == seen && now != 0 {
+                break;
+            }
+            seen = now;
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        seen
+    };
+    work(&plain);
+    let (cheap, dear) = (work(&plain), work(&piece));
+    assert!(dear > 6 * cheap, "{dear} against {cheap}");
+}
+
+#[test]
 fn a_tap_over_its_rate_waits_and_the_switch_sleeps_meanwhile() {
     let mut limited = taps::tables();
     let (rate, burst) = (250_000, 20_000);

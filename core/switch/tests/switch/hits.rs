@@ -357,10 +357,13 @@ fn foreseen() -> Twins {
 #[test]
 fn packets_are_looked_up_together() {
     let mut twins = foreseen();
+    twins.short.sought();
     // One of them is not the next after all.
     for port in [1001, 1003, 1002, 1001] {
         twins.hits(A1, &asks(port));
     }
+    // Who sent them pays for that, once each.
+    assert_eq!(twins.short.sought(), 3);
     let frames = [answers(1003), answers(1001)];
     for port in [1000, 1001, 1003] {
         twins.plain(B1, &answers(port));

@@ -317,6 +317,10 @@ impl Site {
         seen.send(&hit.outgoing(&head, frame.len()));
         (true, seen)
     }
+    /// Frames that were looked up since this was last asked.
+    pub fn sought(&mut self) -> usize {
+        self.switch.sought()
+    }
     /// What frames begin with, looked up together before they come.
     pub fn foresee(&mut self, from: Slot, frames: &[&[u8]]) {
         let heads = frames
