@@ -4,6 +4,7 @@
 
 use crate::load::ovs::{self, Ovs, ran};
 use e2e::{Instance, Namespace};
+use rustix::process::{Pid, Signal};
 use std::process::{Command, Stdio};
 
 /// Two of them.
@@ -19,13 +20,12 @@ pub struct Pair {
     /// Our switch's process.
     pub switch: Option<u32>,
     // Dropped behind the namespaces.
-    _joined: Joined,
+    joined: Joined,
 }
 
-#[expect(dead_code, reason = "they are kept for as long as the pair is")]
 enum Joined {
-    Ours(Box<Instance>),
-    Bridge(Namespace),
+    Ours(#[expect(dead_code, reason = "kept for as long as the pair is")] Box<Instance>),
+    Bridge(#[expect(dead_code, reason = "likewise")] Namespace),
     Ovs(Box<Ovs>),
 }
 
@@ -68,7 +68,7 @@ impl Pair {
                 }
             ),
             switch,
-            _joined: Joined::Ours(Box::new(instance)),
+            joined: Joined::Ours(Box::new(instance)),
         })
     }
 
@@ -88,7 +88,7 @@ impl Pair {
             address: "10.9.0.2",
             name: format!("Linux {} bridge, veth", kernel.trim()),
             switch: None,
-            _joined: Joined::Bridge(middle),
+            joined: Joined::Bridge(middle),
         })
     }
 
@@ -125,8 +125,22 @@ impl Pair {
             address: "10.9.0.2",
             name,
             switch: None,
-            _joined: Joined::Ovs(Box::new(ovs)),
+            joined: Joined::Ovs(Box::new(ovs)),
         })
+    }
+
+    /// Stops what joins them while another pair is measured, or lets it go on: what polls a
+    /// core would take it from the other.
+    pub fn rest(&self, rests: bool) -> Result<(), String> {
+        let Joined::Ovs(ovs) = &self.joined else {
+            return Ok(());
+        };
+        let signal = match rests {
+            true => Signal::STOP,
+            false => Signal::CONT,
+        };
+        let pid = i32::try_from(ovs.id()).ok().and_then(Pid::from_raw);
+        rustix::process::kill_process(pid.ok_or("no process")?, signal).map_err(|e| e.to_string())
     }
 
     /// A command in the client's (`false`) or server's namespace on a core.

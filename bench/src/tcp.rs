@@ -78,6 +78,7 @@ pub fn against(
     let mut unit = "";
     for _ in 0..turns {
         for (side, pair) in [ours, peer].into_iter().enumerate() {
+            peer.rest(side == 0)?;
             let came = measure(pair).map_err(|e| format!("{}: {e}", pair.name))?;
             values[side].push(came.value);
             cpu[side].push(came.cpu);
