@@ -132,7 +132,7 @@ impl Switch {
         if let Some(found) = self.find(side) {
             let would = self.connections.would(found, &segment);
             // Every other packet tries the short way first.
-            if self.now % (SECOND / 50) == 0 && self.step(found, &segment) {
+            if self.now.is_multiple_of(SECOND / 50) && self.step(found, &segment) {
                 assert_eq!(would, Judgement::Pass, "in one step: {segment:?}");
                 return Ok(would);
             }
