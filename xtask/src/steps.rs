@@ -123,6 +123,7 @@ const STEPS: &[Step] = &[
             "e2e",
             "--locked",
             "--quiet",
+            "--no-fail-fast",
             "--",
             "--test-threads=1",
         ],
