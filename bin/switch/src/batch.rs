@@ -110,6 +110,7 @@ impl Attached {
                 break;
             }
             if batch.frames.is_multiple_of(AHEAD) {
+                batch.cost += handling.sought();
                 handling.foresee(receiver, batch.frames);
             }
             let record = match receiver.ring.peek() {
@@ -402,6 +403,11 @@ impl<'a, 'b> Handling<'a, 'b> {
             (self.frames, self.bytes) = (0, 0);
         }
         self.credit = Credit::NONE;
+    }
+
+    /// What was looked up since this was last asked cost.
+    pub fn sought(&mut self) -> u64 {
+        Work::sought(self.switch.sought())
     }
 
     /// The end of the batch.

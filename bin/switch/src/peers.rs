@@ -27,7 +27,7 @@ pub const MIRROR: u64 = 1 << 34;
 const MIRRORED: usize = 256;
 /// Work of one turn for what another worker sends, priced as a port's is: as much as a port has
 /// that waited longest, so that what comes by here is dear to those who send it, too.
-const ALLOWANCE: u64 = 64 << 10;
+const ALLOWANCE: u64 = 256 << 10;
 /// Bytes of each ring: some of the largest frames, and a batch of all others.
 const CAPACITY: usize = 512 << 10;
 
@@ -359,6 +359,7 @@ impl Attached {
                     handling.deliver(from, &frame, payload, note.ours)
                 }
             };
+            let cost = cost + handling.sought();
             batch.took(total, cost);
             // Nobody waits here: others' frames come by the same ring.
             if handling.parked.since.take().is_some() {

@@ -422,9 +422,15 @@ impl Connections {
         let expired = |record: &Record| record.expired(now) && guard!("flow-step-expires");
         self.is_still(found, generation)
             && self.record(found.id).is_some_and(|it| !expired(it))
-            // What this ends is told by who judges, who has to come by then.
-            && self.tallies.len() < WAITING / 2
+            && self.may_end()
             && self.admit(now, found, &segment) == Judgement::Pass
+    }
+
+    /// Whether there is room to tell of connections that end: what waits is told by who judges
+    /// packets, who has to come by first.
+    #[inline]
+    pub fn may_end(&self) -> bool {
+        self.tallies.len() < WAITING / 2
     }
 
     /// Whether the number is the connection's that had it at this generation.

@@ -38,8 +38,8 @@ const MAX_EARNED_NS: u64 = 1_000_000;
 const MAX_CREDIT: i64 = 4 << 20;
 /// Parts of a price.
 const PRICE: u64 = 16;
-/// Dearest that a byte can be: a frame of 64 bytes by two system calls.
-const MAX_PRICE: u64 = 512 * PRICE;
+/// Dearest that a byte can be: a frame of 60 bytes by two system calls that begins a connection.
+const MAX_PRICE: u64 = 1024 * PRICE;
 /// Debt that can stand: a group's copies are charged up to this.
 const MAX_DEBT: i64 = 64 << 20;
 

@@ -152,8 +152,8 @@ pub(crate) struct Cache {
     keys: [u64; 2],
     random: u64,
     ahead: Ahead,
-    /// Packets since this was last asked that were looked up in the tables of connections.
-    sought: usize,
+    /// Look-ups in the tables of connections since this was last asked, and attempts at one.
+    pub(crate) sought: usize,
     /// Those whose flow was not there; and whether most were.
     missed: usize,
     misses: bool,
@@ -427,14 +427,22 @@ pub(crate) fn foresee(state: &mut State, from: Slot, heads: &[[u8; LEAST]]) {
 #[inline(never)]
 fn connect(state: &mut State, now: Nanos, from: Slot, head: &[u8]) -> Option<usize> {
     let packet = Plain::of(from, head)?;
-    state.cache.missed += 1;
-    state.cache.sought += 1;
     let foreseen = state.cache.ahead.of(&packet.key);
     let way = *state.cache.way(&way_key(&packet.key))?;
     // What begins a connection is not looked for.
     if packet.begins() || packet.is_dhcp() || state.tracking.watch.is_some() {
         return None;
     }
+    // Connections may end by this, and what passed of them has to be told first.
+    if !state.tracking.connections.may_end() {
+        return None;
+    }
+    state.cache.missed += 1;
+    state.cache.sought += match way.has(ELSEWHERE) {
+        // Most of what another worker does for a flow that begins.
+        true => 8,
+        false => usize::from(!way.has(FREE)),
+    };
     let mut entry = Entry {
         key: packet.key,
         ..way

@@ -389,6 +389,7 @@ fn open(
     };
     let tracking = &mut state.tracking;
     for attempt in 0..TRIES {
+        state.cache.sought += 1;
         let leaves = passage
             .translation
             .leaves_as(image, tracking, tuple, attempt)

@@ -124,8 +124,8 @@ impl Switch {
         cache::misses(&mut self.state, packets)
     }
 
-    /// How many packets since this was last asked had to be looked up by [`Switch::hit`], which
-    /// takes longer than to send them: part of what a sender's frames [cost](crate::Work).
+    /// How many look-ups of connections the last frames took since this was last asked, and
+    /// attempts to begin one: part of what a sender's frames [cost](crate::Work).
     #[inline(never)]
     pub fn sought(&mut self) -> usize {
         cache::sought(&mut self.state)

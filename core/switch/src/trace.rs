@@ -11,7 +11,7 @@ use crate::frame::Leaving;
 use crate::judgement::End;
 use crate::pipeline::Switch;
 use crate::tracking::Tracking;
-use crate::{Decided, FABRIC, Finish, Ingress, Nanos, Outgoing, Output, Slot};
+use crate::{Decided, FABRIC, Finish, Ingress, Nanos, Outgoing, Output, Slot, Tally};
 use flow::{Connection, Found, Judgement, Segment, Side};
 use guard::guard;
 use image::CompartmentImage;
@@ -381,6 +381,10 @@ impl<O: Output> Output for Recorder<'_, O> {
         });
     }
     fn count(&mut self, _: Slot, _: Counter, _: u64) {}
+    // Of others, that waited to be told.
+    fn tallied(&mut self, tally: &Tally) {
+        self.out.tallied(tally);
+    }
     fn step(&mut self, step: &Step) {
         self.record.push(*step);
     }

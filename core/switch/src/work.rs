@@ -11,7 +11,8 @@ use crate::FABRIC;
 
 /// A frame read, or one that is written: headers, tables, counters.
 const FRAME: u64 = 512;
-/// A frame's flow that was not at hand, looked up in the tables of connections.
+/// A look-up in the tables of connections by a frame whose flow was not at hand, or an attempt
+/// to begin one.
 const SOUGHT: u64 = 2048;
 /// A frame that was taken apart and went through the whole pipeline.
 const HANDLED: u64 = 7168;
@@ -22,7 +23,7 @@ const OPENED: u64 = 12 << 10;
 /// A frame moved by a call of the operating system.
 const CALL: u64 = 8192;
 
-/// What a port earns in a round: some tens of small frames, or one of the largest.
+/// What a port earns in a round: some tens of small known frames, or one of the largest.
 pub const UNITS: Units = Units {
     most: 64 << 10,
     least: 4 << 10,
@@ -30,7 +31,7 @@ pub const UNITS: Units = Units {
 };
 
 /// Heaviest that the fabric's channel is, against the heaviest endpoint.
-const FABRIC_WEIGHT: u32 = 4;
+const FABRIC_WEIGHT: u32 = 16;
 
 /// What one frame cost.
 #[derive(Clone, Copy, Debug)]
@@ -61,9 +62,9 @@ impl Work {
         self.bytes += bytes as u64;
     }
 
-    /// So many frames were looked up before they were sent on.
-    pub const fn sought(frames: usize) -> u64 {
-        SOUGHT * frames as u64
+    /// So many look-ups.
+    pub const fn sought(number: usize) -> u64 {
+        SOUGHT * number as u64
     }
 
     /// It was not like one before it.
@@ -92,7 +93,7 @@ impl Work {
 }
 
 /// What an image says each port is to get. The fabric's channel carries everybody's, and
-/// weighs as much as all endpoints, but not more than four of the heaviest.
+/// weighs as much as all endpoints, but not more than sixteen of the heaviest.
 pub fn shares<'a>(image: &CompartmentImage<'a>) -> impl Iterator<Item = Share> + Clone + 'a {
     let endpoints = image.endpoints();
     let all = endpoints
