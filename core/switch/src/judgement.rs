@@ -334,9 +334,13 @@ fn fresh(
         epoch: state.tracking.epoch,
         rules: [rule(sent), rule(got)],
     };
-    let opened = open(state, image, now, ip, &tuple, passage, &verdict, &segment)?;
+    let opened = open(state, image, now, ip, &tuple, passage, &verdict, &segment);
+    if opened.is_err() {
+        // Both sides were asked for nothing, and nobody is told of it.
+        state.cache.sought += 2;
+    }
     // One that found no place is served packet by packet.
-    let (leaving, tracked) = opened;
+    let (leaving, tracked) = opened?;
     if let Some(watch) = &mut state.tracking.watch {
         watch.begins(tracked);
     }
