@@ -3,10 +3,13 @@
 
 use e2e::Instance;
 pub use e2e::fifo::{Attached, attach};
+use nix::sys::socket::sockopt::ReceiveTimestampns;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt};
+use nix::sys::time::TimeSpec;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shm::{Channel, Doorbell, State};
 use std::net::UdpSocket;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -415,7 +418,7 @@ fn listen(
             any = true;
             let len = record.copy(0, &mut buffer);
             match number(&buffer[..len], expected) {
-                Some(number) => heard.note(number, start, delivered),
+                Some(number) => heard.note(number, start.elapsed(), delivered),
                 // What the switch sends by itself (router advertisements) is no misreading.
                 None if len >= 14 && buffer[..6] != expected[..6] => {}
                 None => heard.misread += 1,
@@ -479,14 +482,20 @@ fn receive(
     socket
         .set_read_timeout(Some(Duration::from_millis(50)))
         .map_err(|e| e.to_string())?;
+    let system = |e: nix::Error| e.to_string();
+    // When the kernel got it, not when this thread had its turn on a core.
+    setsockopt(socket, ReceiveTimestampns, &true).map_err(system)?;
+    let (wall, begun) = (realtime()?, start.elapsed());
     let mut buffer = [0; 2048];
+    let mut control = nix::cmsg_space!(TimeSpec);
     loop {
-        match socket.recv(&mut buffer) {
-            Ok(len) => {
+        match stamped(socket, &mut buffer, &mut control) {
+            Ok((len, came)) => {
                 let digits = buffer[..len].first_chunk::<8>();
                 let right = len == FRAME - NUMBER_AT && &buffer[8..len] == MARK;
+                let since = (came + begun).saturating_sub(wall);
                 match digits.map(|d| u64::from_be_bytes(*d)).filter(|_| right) {
-                    Some(number) => heard.note(number, start, delivered),
+                    Some(number) => heard.note(number, since, delivered),
                     None => heard.misread += 1,
                 }
             }
@@ -496,11 +505,34 @@ fn receive(
     }
 }
 
+/// A datagram's length, and when the kernel got it, by the clock of the day.
+fn stamped(
+    socket: &UdpSocket,
+    buffer: &mut [u8],
+    control: &mut Vec<u8>,
+) -> Result<(usize, Duration), nix::Error> {
+    let mut parts = [std::io::IoSliceMut::new(buffer)];
+    let fd = socket.as_raw_fd();
+    let message = recvmsg::<()>(fd, &mut parts, Some(control), MsgFlags::empty())?;
+    let came = message.cmsgs()?.find_map(|c| match c {
+        ControlMessageOwned::ScmTimestampns(at) => Some(Duration::from(at)),
+        _ => None,
+    });
+    Ok((message.bytes, came.ok_or(nix::Error::ENODATA)?))
+}
+
+/// The clock of the day.
+fn realtime() -> Result<Duration, String> {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_err(|e| e.to_string())
+}
+
 impl Heard {
-    fn note(&mut self, number: u64, start: Instant, delivered: &AtomicU64) {
+    fn note(&mut self, number: u64, since: Duration, delivered: &AtomicU64) {
         match self.arrivals.get_mut(number as usize) {
             Some(arrival) if *arrival == 0 => {
-                *arrival = (start.elapsed().as_nanos() as u64).max(1);
+                *arrival = (since.as_nanos() as u64).max(1);
                 delivered.fetch_add(1, Ordering::Relaxed);
             }
             Some(_) => self.duplicated += 1,

@@ -595,6 +595,10 @@ pub struct To<'p> {
 }
 
 impl Egress<From<'_>> for To<'_> {
+    fn calls(&self) -> u64 {
+        self.calls.made.get()
+    }
+
     #[inline]
     fn send(
         &mut self,

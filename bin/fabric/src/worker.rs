@@ -6,7 +6,7 @@ use crate::uplink::Partial;
 use crate::wait::{Pace, Waiting, Woken, now};
 use command::Message;
 use command::verbs::{Attach, Report};
-use fabric::{Outcome, Reports, Rounds, Turn, serve};
+use fabric::{Batch, Outcome, Reports, Rounds, Turn, serve};
 use image::MappedFabric;
 use ring::State;
 use seqpacket::Socket;
@@ -147,7 +147,11 @@ impl Worker {
         self.tally
             .counters
             .set(ProcessWord::Working, u64::from(slot) + 1);
-        let (cost, outcome) = {
+        let Batch {
+            cost,
+            bytes,
+            outcome,
+        } = {
             let (mut from, mut to) = self.ports.ends(slot);
             serve(
                 &image.image(),
@@ -180,6 +184,7 @@ impl Worker {
             // Arming fails where something came meanwhile: then it stays.
             stay |= !stay && !self.ports.arm(slot);
         }
+        self.rounds.price(slot, cost, bytes);
         self.rounds.settle(slot, cost, outcome, stay);
         (cost != 0, outcome)
     }

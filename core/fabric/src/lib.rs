@@ -12,7 +12,7 @@ pub mod serve;
 pub use forward::{Decision, Frame, HEAD, decide};
 pub use report::Reports;
 pub use rounds::{Outcome, Rounds};
-pub use serve::{BATCH, Counters, Egress, Ingress, Refused, Turn, serve, shares};
+pub use serve::{BATCH, Batch, CALL_COST, Counters, Egress, Ingress, Refused, Turn, serve, shares};
 
 /// What a unit of a channel's weight earns in a round: bytes.
 pub const UNITS: rounds::Units = rounds::Units {

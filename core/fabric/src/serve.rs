@@ -1,6 +1,7 @@
 //! One batch of one channel's frames, moved as [`crate::forward`] decides.
 
 use crate::forward::{self, Decision, Frame};
+use guard::guard;
 use image::FabricImage;
 use image::fabric::{CHANNEL_COMPARTMENT, GroupMember};
 use rounds::{Outcome, Share};
@@ -12,6 +13,9 @@ use wire::offload::{GSO_NONE, segments};
 pub const BATCH: usize = 64;
 /// What a record costs beside its bytes, so that small ones pay for their handling.
 pub const RECORD_COST: u64 = 256;
+/// What a system call costs beside: a frame that needs one takes some twenty times the time
+/// of one between two rings, and others wait as long for their turn.
+pub const CALL_COST: u64 = 4096;
 /// How long a sender waits for a receiver without room, nanoseconds (docs/design.md §4).
 pub const PARK_NS: u64 = 50_000;
 
@@ -41,6 +45,8 @@ pub trait Egress<I: Ingress> {
         frame: &Frame,
         source: &I::Source<'_>,
     ) -> Result<(), Refused>;
+    /// System calls made so far in this batch to read frames and to send them.
+    fn calls(&self) -> u64;
 }
 
 /// What is told to the world.
@@ -79,6 +85,18 @@ pub struct Turn {
     pub may_park: bool,
 }
 
+/// What a batch came to.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch {
+    /// Bytes, [`RECORD_COST`] a wire segment, once for each copy, and [`CALL_COST`] a system
+    /// call; a dropped frame costs as one sent.
+    pub cost: u64,
+    /// Bytes taken.
+    pub bytes: u64,
+    /// How the channel stands.
+    pub outcome: Outcome,
+}
+
 /// What an image says each channel is to get.
 pub fn shares<'a>(image: &FabricImage<'a>) -> impl Iterator<Item = Share> + Clone + 'a {
     image.channels().iter().map(|channel| Share {
@@ -89,8 +107,6 @@ pub fn shares<'a>(image: &FabricImage<'a>) -> impl Iterator<Item = Share> + Clon
 }
 
 /// Moves at most [`BATCH`] frames that came from the channel in slot `ingress`.
-/// Returns what it cost (bytes, and [`RECORD_COST`] a wire segment, once for each
-/// copy; a dropped frame costs as one sent), and how the channel stands.
 pub fn serve<I: Ingress, E: Egress<I>, C: Counters>(
     image: &FabricImage<'_>,
     ingress: u32,
@@ -98,17 +114,23 @@ pub fn serve<I: Ingress, E: Egress<I>, C: Counters>(
     to: &mut E,
     counters: &mut C,
     turn: Turn,
-) -> (u64, Outcome) {
-    let mut cost = 0;
+) -> Batch {
+    let (mut cost, mut bytes) = (0, 0);
+    let end = |cost, bytes, outcome| Batch {
+        cost,
+        bytes,
+        outcome,
+    };
     // After the time is over, what does not fit is dropped for the whole batch.
     let patience =
         turn.may_park && (turn.parked == 0 || turn.now.saturating_sub(turn.parked) < PARK_NS);
     for _ in 0..BATCH {
         if cost >= turn.allowance {
-            return (cost, Outcome::More);
+            return end(cost, bytes, Outcome::More);
         }
+        let before = to.calls();
         let Some((mut frame, source)) = from.peek() else {
-            return (cost, Outcome::Empty);
+            return end(cost, bytes, Outcome::Empty);
         };
         let decision = forward::decide(image, ingress, &frame);
         frame.offload = forward::clean(frame.offload);
@@ -136,7 +158,7 @@ pub fn serve<I: Ingress, E: Egress<I>, C: Counters>(
                         counters.crossed(ingress, frame.tag, load.segments, load.bytes);
                     }
                 }
-                Err(Refused::Full) if patience => return (cost, Outcome::Parked),
+                Err(Refused::Full) if patience => return end(cost, bytes, Outcome::Parked),
                 Err(refused) => counters.dropped(ingress, refused.reason(), &frame),
             },
             Decision::Group(members) => {
@@ -148,10 +170,14 @@ pub fn serve<I: Ingress, E: Egress<I>, C: Counters>(
         }
         load.count(counters, ingress, Direction::Received);
         cost += load.cost() * copies;
+        if guard!("fabric-calls") {
+            cost += CALL_COST * to.calls().saturating_sub(before);
+        }
+        bytes += load.bytes;
         drop(source);
         from.advance();
     }
-    (cost, Outcome::More)
+    end(cost, bytes, Outcome::More)
 }
 
 /// Copies to a group, and how many there were, at least one. Bound: the members.

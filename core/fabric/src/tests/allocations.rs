@@ -3,7 +3,7 @@
 use super::bench::{
     EVERYBODY, IP_ONE, ONE, Queue, ROUTER, TWO, UPLINK, frame, honest, image, tables,
 };
-use crate::serve::{BATCH, Counters, Egress, PARK_NS, Refused, Turn, serve};
+use crate::serve::{BATCH, Batch, Counters, Egress, PARK_NS, Refused, Turn, serve};
 use crate::{Frame, Outcome, Rounds};
 use allocation_counter::measure;
 use image::FabricImage;
@@ -28,6 +28,9 @@ impl Egress<Queue> for Quiet {
                 Ok(())
             }
         }
+    }
+    fn calls(&self) -> u64 {
+        self.sent / 64
     }
 }
 
@@ -117,7 +120,8 @@ fn no_frame_allocates() {
                         parked: since,
                         may_park: slot != UPLINK,
                     };
-                    let (cost, outcome) = serve(&image, slot, &mut queue, &mut to, &mut sums, turn);
+                    let Batch { cost, outcome, .. } =
+                        serve(&image, slot, &mut queue, &mut to, &mut sums, turn);
                     if outcome == Outcome::Parked {
                         parked += 1;
                         since = now;

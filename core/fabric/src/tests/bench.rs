@@ -1,7 +1,7 @@
 //! Queues, tables and frames to test with.
 
 use crate::forward::{Frame, HEAD};
-use crate::serve::{Counters, Egress, Ingress, Refused, Turn, serve};
+use crate::serve::{Batch, Counters, Egress, Ingress, Refused, Turn, serve};
 use crate::{Outcome, Rounds};
 use image::fabric::*;
 use image::{Aligned, FabricImage, FabricTables};
@@ -127,6 +127,9 @@ impl Ingress for Queue {
 pub struct Sink {
     pub sent: Vec<(u32, u16, Frame)>,
     pub full: Vec<u32>,
+    /// To which each frame is a system call.
+    pub called: Vec<u32>,
+    pub calls: u64,
 }
 
 impl Egress<Queue> for Sink {
@@ -134,8 +137,12 @@ impl Egress<Queue> for Sink {
         if self.full.contains(&slot) {
             return Err(Refused::Full);
         }
+        self.calls += u64::from(self.called.contains(&slot));
         self.sent.push((slot, tag, *frame));
         Ok(())
+    }
+    fn calls(&self) -> u64 {
+        self.calls
     }
 }
 
@@ -176,7 +183,7 @@ pub fn pass(tables: &FabricTables, ingress: u32, frame: Frame) -> (Sink, Tally) 
     let image = FabricImage::map(bytes.as_ref()).unwrap();
     let (mut from, mut to, mut tally) = (Queue::default(), Sink::default(), Tally::default());
     from.0.push_back(frame);
-    let (_, outcome) = serve(&image, ingress, &mut from, &mut to, &mut tally, turn());
+    let outcome = serve(&image, ingress, &mut from, &mut to, &mut tally, turn()).outcome;
     assert_eq!(outcome, Outcome::Empty);
     (to, tally)
 }
@@ -184,6 +191,19 @@ pub fn pass(tables: &FabricTables, ingress: u32, frame: Frame) -> (Sink, Tally) 
 /// Senders that always have more, each of frames of a size of its own, on a link of
 /// so many bytes a second; what each got through in a second of that, in bytes.
 pub fn contend(tables: &FabricTables, senders: &[(u32, usize)], link: u64) -> BTreeMap<u32, u64> {
+    let got = contend_by(tables, senders, link, &[]);
+    got.into_iter()
+        .map(|(slot, (cost, _))| (slot, cost))
+        .collect()
+}
+
+/// The same where each frame to some slots is a system call: what each cost, and its bytes.
+pub fn contend_by(
+    tables: &FabricTables,
+    senders: &[(u32, usize)],
+    link: u64,
+    called: &[u32],
+) -> BTreeMap<u32, (u64, u64)> {
     let bytes = image(tables);
     let image = FabricImage::map(bytes.as_ref()).unwrap();
     let mut rounds = Rounds::new(64, crate::UNITS);
@@ -192,7 +212,7 @@ pub fn contend(tables: &FabricTables, senders: &[(u32, usize)], link: u64) -> BT
     for (slot, _) in senders {
         rounds.activate(*slot, now);
     }
-    let mut got = BTreeMap::new();
+    let mut got = BTreeMap::<u32, (u64, u64)>::new();
     while now < 1_000_000_000 {
         let (slot, allowance) = rounds.next(now).unwrap();
         let (_, len) = senders.iter().find(|(s, _)| *s == slot).unwrap();
@@ -204,16 +224,22 @@ pub fn contend(tables: &FabricTables, senders: &[(u32, usize)], link: u64) -> BT
         };
         from.0
             .extend((0..crate::BATCH).map(|_| frame(tag, ROUTER, mac, source, *len)));
-        let (mut to, mut tally) = (Sink::default(), Tally::default());
+        let mut tally = Tally::default();
+        let mut to = Sink {
+            called: called.to_vec(),
+            ..Sink::default()
+        };
         let turn = Turn {
             allowance,
             now,
             parked: 0,
             may_park: true,
         };
-        let (cost, _) = serve(&image, slot, &mut from, &mut to, &mut tally, turn);
+        let Batch { cost, bytes, .. } = serve(&image, slot, &mut from, &mut to, &mut tally, turn);
+        rounds.price(slot, cost, bytes);
         now += (cost as u128 * 1_000_000_000 / u128::from(link)) as u64 + 1;
-        *got.entry(slot).or_default() += cost;
+        let sums = got.entry(slot).or_default();
+        *sums = (sums.0 + cost, sums.1 + bytes);
         rounds.settle(slot, cost, Outcome::More, true);
     }
     got

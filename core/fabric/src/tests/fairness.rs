@@ -1,7 +1,7 @@
 //! Who gets how much.
 
 use super::bench::*;
-use crate::serve::{Turn, serve};
+use crate::serve::{Batch, Turn, serve};
 use crate::{Outcome, Rounds};
 use image::{FabricImage, FabricTables};
 use proptest::prelude::*;
@@ -81,7 +81,8 @@ fn a_flood_starves_nobody() {
                 parked: 0,
                 may_park: true,
             };
-            let (cost, outcome) = serve(&image, 2, &mut from, &mut to, &mut tally, turn);
+            let Batch { cost, outcome, .. } =
+                serve(&image, 2, &mut from, &mut to, &mut tally, turn);
             before += cost;
             rounds.settle(2, cost, outcome, true);
             assert!(before < 1 << 20, "starved behind {before} bytes");
@@ -95,13 +96,52 @@ fn a_flood_starves_nobody() {
 }
 
 #[test]
+fn who_sends_by_system_calls_has_few_of_them_in_a_visit() {
+    let bytes = image(&tables());
+    let image = FabricImage::map(bytes.as_ref()).unwrap();
+    let mut rounds = Rounds::new(64, crate::UNITS);
+    rounds.configure(crate::shares(&image));
+    rounds.activate(2, 0);
+    let mut visit = |called: Vec<u32>| {
+        let (_, allowance) = rounds.next(0).unwrap();
+        let (mut from, mut tally) = (Queue::default(), Tally::default());
+        let mut to = Sink {
+            called,
+            ..Sink::default()
+        };
+        from.0
+            .extend((0..64).map(|_| frame(6, ROUTER, TWO, IP_ONE, 64)));
+        let turn = Turn {
+            allowance,
+            ..turn()
+        };
+        let batch = serve(&image, 2, &mut from, &mut to, &mut tally, turn);
+        rounds.settle(2, batch.cost, batch.outcome, true);
+        (to.sent.len(), batch.cost)
+    };
+    let (frames, cost) = visit(vec![UPLINK]);
+    assert_eq!((frames, cost), (4, 4 * (64 + 256 + 4096)));
+    assert!(visit(Vec::new()).0 > 40);
+}
+
+#[test]
+fn a_guarantee_is_of_bytes_whatever_they_cost() {
+    // 1500 bytes cost 5,852 to where each frame is a call: 256 MB/s in all.
+    let mut tables = weighted(1, 250);
+    tables.channels[0].min_bytes = 150_000_000;
+    let got = contend_by(&tables, &[(1, 1500), (2, 1500)], LINK, &[UPLINK]);
+    assert!(got[&1].1 >= 148_000_000, "{:?}", got[&1]);
+    assert!(got[&2].1 >= 90_000_000, "{:?}", got[&2]);
+}
+
+#[test]
 fn copies_to_a_group_are_charged_to_the_sender() {
     let bytes = image(&tables());
     let image = FabricImage::map(bytes.as_ref()).unwrap();
     let cost = |to| {
         let (mut from, mut out, mut tally) = (Queue::default(), Sink::default(), Tally::default());
         from.0.push_back(frame(0, to, ROUTER, IP_ONE, 1000));
-        serve(&image, UPLINK, &mut from, &mut out, &mut tally, turn()).0
+        serve(&image, UPLINK, &mut from, &mut out, &mut tally, turn()).cost
     };
     assert_eq!(cost(ONE), 1256);
     assert_eq!(cost(EVERYBODY), 2 * 1256);
@@ -124,7 +164,7 @@ fn a_segment_costs_as_a_record() {
     large.offload.csum_offset = 16;
     let (mut from, mut out, mut tally) = (Queue::default(), Sink::default(), Tally::default());
     from.0.push_back(large);
-    let (cost, _) = serve(&image, 1, &mut from, &mut out, &mut tally, turn());
+    let cost = serve(&image, 1, &mut from, &mut out, &mut tally, turn()).cost;
     assert_eq!((out.sent.len(), cost), (1, 14_600 + 10 * 256));
 }
 
@@ -169,14 +209,14 @@ fn a_full_receiver_parks_its_sender_alone_and_not_for_long() {
     from.0.push_back(honest(100));
     to.full.push(UPLINK);
     let served = serve(&image, 1, &mut from, &mut to, &mut tally, turn());
-    assert_eq!(served, (0, Outcome::Parked));
+    assert_eq!((served.cost, served.outcome), (0, Outcome::Parked));
     assert_eq!(from.0.len(), 1, "the frame stays");
     let late = Turn {
         now: 60_000,
         parked: 1,
         ..turn()
     };
-    let (_, outcome) = serve(&image, 1, &mut from, &mut to, &mut tally, late);
+    let outcome = serve(&image, 1, &mut from, &mut to, &mut tally, late).outcome;
     assert_eq!(outcome, Outcome::Empty);
     assert_eq!(
         tally.drops[&(1, telemetry::drops::DropReason::QueueFull)],
@@ -192,7 +232,7 @@ fn a_full_receiver_parks_its_sender_alone_and_not_for_long() {
     );
     from.0.push_back(frame(0, ONE, ROUTER, IP_ONE, 100));
     from.0.push_back(frame(0, TWO, ROUTER, IP_ONE, 100));
-    let (_, outcome) = serve(
+    let served = serve(
         &image,
         UPLINK,
         &mut from,
@@ -203,7 +243,7 @@ fn a_full_receiver_parks_its_sender_alone_and_not_for_long() {
             ..turn()
         },
     );
-    assert_eq!((outcome, to.sent.len()), (Outcome::Empty, 1));
+    assert_eq!((served.outcome, to.sent.len()), (Outcome::Empty, 1));
 }
 
 proptest! {
