@@ -509,7 +509,7 @@ fn receive(
 fn stamped(
     socket: &UdpSocket,
     buffer: &mut [u8],
-    control: &mut Vec<u8>,
+    control: &mut [u8],
 ) -> Result<(usize, Duration), nix::Error> {
     let mut parts = [std::io::IoSliceMut::new(buffer)];
     let fd = socket.as_raw_fd();
