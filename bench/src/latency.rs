@@ -124,7 +124,9 @@ fn round_trips(options: &Options) -> Result<Vec<Figure>, String> {
         let mut cpu = [Vec::new(), Vec::new()];
         for _ in 0..options.runs(15, 3) {
             let a = round_trip(&ours, 0, time)?;
+            ours.rest(true)?;
             let b = round_trip(&bridge, 0, time)?;
+            ours.rest(false)?;
             ratios.push(a[0] / b[0]);
             mine.push(a[0]);
             its.push(b[0]);
@@ -134,7 +136,10 @@ fn round_trips(options: &Options) -> Result<Vec<Figure>, String> {
             cpu[1].push(b[2]);
         }
         // The same with both ends on one core.
-        let together = [round_trip(&ours, 1, time)?, round_trip(&bridge, 1, time)?];
+        let a = round_trip(&ours, 1, time)?;
+        ours.rest(true)?;
+        let together = [a, round_trip(&bridge, 1, time)?];
+        ours.rest(false)?;
         let median = |all: &[f64]| Figure::of("", "", all).value;
         figures.push(
             Figure::of(id, "ratio", &ratios)

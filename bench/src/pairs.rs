@@ -6,6 +6,7 @@ use crate::load::ovs::{self, Ovs, ran};
 use e2e::{Instance, Namespace};
 use rustix::process::{Pid, Signal};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Two of them.
 pub struct Pair {
@@ -24,8 +25,8 @@ pub struct Pair {
 }
 
 enum Joined {
-    Ours(#[expect(dead_code, reason = "kept for as long as the pair is")] Box<Instance>),
-    Bridge(#[expect(dead_code, reason = "likewise")] Namespace),
+    Ours(Box<Instance>),
+    Bridge(#[expect(dead_code, reason = "kept for as long as the pair is")] Namespace),
     Ovs(Box<Ovs>),
 }
 
@@ -130,17 +131,33 @@ impl Pair {
     }
 
     /// Stops what joins them while another pair is measured, or lets it go on: what polls a
-    /// core would take it from the other.
+    /// core would take it from the other, or keep it awake for it.
     pub fn rest(&self, rests: bool) -> Result<(), String> {
-        let Joined::Ovs(ovs) = &self.joined else {
-            return Ok(());
+        let mut processes = match &self.joined {
+            Joined::Bridge(_) => return Ok(()),
+            Joined::Ovs(ovs) => vec![ovs.id()],
+            // Who watches over the switch first, and last again.
+            Joined::Ours(instance) => {
+                let watches = instance
+                    .child("bulkhead-supervisor")
+                    .ok_or("no supervisor")?;
+                vec![watches, self.switch.ok_or("no switch")?]
+            }
         };
         let signal = match rests {
             true => Signal::STOP,
-            false => Signal::CONT,
+            false => {
+                processes.reverse();
+                Signal::CONT
+            }
         };
-        let pid = i32::try_from(ovs.id()).ok().and_then(Pid::from_raw);
-        rustix::process::kill_process(pid.ok_or("no process")?, signal).map_err(|e| e.to_string())
+        for id in processes {
+            let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
+            rustix::process::kill_process(pid.ok_or("no process")?, signal)
+                .map_err(|e| e.to_string())?;
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
     }
 
     /// A command in the client's (`false`) or server's namespace on a core.
@@ -164,7 +181,7 @@ impl Pair {
             if done.is_ok_and(|status| status.success()) {
                 return Ok(());
             }
-            std::thread::sleep(std::time::Duration::from_millis(50));
+            std::thread::sleep(Duration::from_millis(50));
         }
         Err(format!("{}: no ping is answered", self.name))
     }

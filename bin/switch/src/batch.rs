@@ -18,6 +18,9 @@ use worker::system;
 
 /// Frames of one slot at most before the next slot's turn.
 const BATCH: usize = 64;
+/// Frames of a batch after which those who receive them may see them: a guest at whose back
+/// the next are due would wait for a whole batch.
+const SEEN: usize = 16;
 /// And bytes: the answers to what a slot sends wait for the other slots' turns, and
 /// 64 offloaded frames are 4 MiB.
 const BATCH_BYTES: u64 = 128 << 10;
@@ -167,6 +170,9 @@ impl Attached {
             if handling.is_paused() {
                 batch.end = End::Paused;
                 break;
+            }
+            if batch.frames.is_multiple_of(SEEN) && batch.frames != 0 {
+                handling.publish();
             }
             let frame = match from.peek() {
                 Ok(Some(frame)) => frame,
@@ -408,6 +414,13 @@ impl<'a, 'b> Handling<'a, 'b> {
     /// What was looked up since this was last asked cost.
     pub fn sought(&mut self) -> u64 {
         Work::sought(self.switch.sought())
+    }
+
+    /// Lets receivers see what was sent, before the batch is over.
+    #[inline(never)]
+    fn publish(&mut self) {
+        self.outlets.end_run();
+        self.outlets.publish();
     }
 
     /// The end of the batch.

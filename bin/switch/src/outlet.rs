@@ -407,7 +407,8 @@ impl Outlets<'_> {
         }
     }
 
-    /// Lets receivers see what was sent, and wakes those that sleep. Once a batch.
+    /// Lets receivers see what was sent, and wakes those that sleep. Once a batch, or a few times of a long one.
+    #[inline(always)]
     pub fn publish(&mut self) {
         self.settle(FABRIC);
         while let Some(slot) = self.touched.pop() {
