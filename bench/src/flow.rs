@@ -232,11 +232,15 @@ impl Tally {
         })
     }
 
-    /// From when each packet that came was offered until it came, nanoseconds.
-    pub fn delays(&self) -> Vec<f64> {
+    /// From when each packet that was offered after so many ns was, until it came, nanoseconds;
+    /// without end where it never did.
+    pub fn delays_after(&self, begun: u64) -> Vec<f64> {
         let both = self.offers.iter().zip(&self.arrivals);
-        both.filter(|(_, came)| **came != 0)
-            .map(|(offered, came)| came.saturating_sub(*offered) as f64)
+        both.filter(|(offered, _)| **offered >= begun)
+            .map(|(offered, came)| match came {
+                0 => f64::INFINITY,
+                came => came.saturating_sub(*offered) as f64,
+            })
             .collect()
     }
 
@@ -485,7 +489,7 @@ fn receive(
     let system = |e: nix::Error| e.to_string();
     // When the kernel got it, not when this thread had its turn on a core.
     setsockopt(socket, ReceiveTimestampns, &true).map_err(system)?;
-    let (wall, begun) = (realtime()?, start.elapsed());
+    let (wall, begun) = same_moment(start)?;
     let mut buffer = [0; 2048];
     let mut control = nix::cmsg_space!(TimeSpec);
     loop {
@@ -519,6 +523,22 @@ fn stamped(
         _ => None,
     });
     Ok((message.bytes, came.ok_or(nix::Error::ENODATA)?))
+}
+
+/// One moment by the clock of the day, and since the start: of several tries the one between
+/// whose two looks at the other clock least time passed.
+fn same_moment(start: Instant) -> Result<(Duration, Duration), String> {
+    let mut best: Option<(Duration, Duration, Duration)> = None;
+    for _ in 0..16 {
+        let before = start.elapsed();
+        let wall = realtime()?;
+        let took = start.elapsed().saturating_sub(before);
+        if best.is_none_or(|(least, ..)| took < least) {
+            best = Some((took, wall, before + took / 2));
+        }
+    }
+    best.map(|(_, wall, begun)| (wall, begun))
+        .ok_or_else(|| "no clock".into())
 }
 
 /// The clock of the day.

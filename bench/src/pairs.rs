@@ -39,6 +39,15 @@ pub enum Kind {
     Afxdp,
 }
 
+/// What joins a pair rests.
+pub struct Resting<'a>(&'a Pair);
+
+impl Drop for Resting<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.rest(false);
+    }
+}
+
 impl Pair {
     /// Joined by our switch, by a veth each as the peers are; `tenant` are more settings of the tenant.
     pub fn ours(tenant: &[&str]) -> Result<Pair, String> {
@@ -158,6 +167,13 @@ impl Pair {
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(())
+    }
+
+    /// Stops it until what this gives is dropped.
+    pub fn resting(&self) -> Result<Resting<'_>, String> {
+        let resting = Resting(self);
+        self.rest(true)?;
+        Ok(resting)
     }
 
     /// A command in the client's (`false`) or server's namespace on a core.

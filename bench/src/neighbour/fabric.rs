@@ -4,6 +4,7 @@
 use super::{pin, plain, pour};
 use crate::Options;
 use crate::flow::Attached;
+use crate::load::Slowed;
 use crate::outside::Outside;
 use crate::results::{Figure, quantile};
 use e2e::Instance;
@@ -42,7 +43,11 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
         let quick = delay(&instance, &outside, time)?;
         instance.apply(&(outside.spec() + &neighbour(&flood.0)))?;
         let beside = flow(&instance, &outside, time, options.hindered)?;
+        // Hindered, the fabric stands still half of the time.
+        let process = instance.pid("fabric")?;
+        let slowed = options.hindered.then(|| Slowed::start(process, 300, 300));
         let slow = delay(&instance, &outside, time)?;
+        drop(slowed);
         // Half of what the uplink carries, or all that it offers where that is less.
         let fair = (beside.all / 2.0).min(alone.own);
         shares.push(beside.own / fair);
@@ -150,11 +155,9 @@ fn delay(instance: &Instance, outside: &Outside, time: Duration) -> Result<f64, 
     let flow = outside.flow(instance, PACED, time + Duration::from_secs(5))?;
     flow.running()?;
     std::thread::sleep(WARM + time);
-    let delays = flow.end()?.delays();
-    let first = (PACED as f64 * WARM.as_secs_f64()) as usize;
-    let mut delays = delays.get(first..).unwrap_or_default().to_vec();
+    let mut delays = flow.end()?.delays_after(WARM.as_nanos() as u64);
     if delays.is_empty() {
-        return Err("nothing came".into());
+        return Err("nothing was sent".into());
     }
     delays.sort_by(f64::total_cmp);
     Ok(quantile(&delays, 0.99))

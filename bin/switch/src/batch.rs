@@ -167,12 +167,18 @@ impl Attached {
         let mut breach = None;
         let mut handling = Handling::new(&mut self.switch, &self.image, outlets, slot, parked);
         while batch.goes_on(allowance) {
+            if batch.frames.is_multiple_of(SEEN) && batch.frames != 0 {
+                // Given back before it is seen, as at the batch's end: who dies between the two
+                // loses frames, and sends none twice.
+                handling.settle();
+                if let Some(Sink::Guest(port)) = handling.outlets.sinks.get_mut(at) {
+                    port.done(from);
+                }
+                handling.publish();
+            }
             if handling.is_paused() {
                 batch.end = End::Paused;
                 break;
-            }
-            if batch.frames.is_multiple_of(SEEN) && batch.frames != 0 {
-                handling.publish();
             }
             let frame = match from.peek() {
                 Ok(Some(frame)) => frame,

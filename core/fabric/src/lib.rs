@@ -19,6 +19,8 @@ pub const UNITS: rounds::Units = rounds::Units {
     most: 16 << 10,
     least: 512,
     round: 64 << 10,
+    // A frame of 1,000 bytes by a system call.
+    dearest: 6,
 };
 
 #[cfg(test)]

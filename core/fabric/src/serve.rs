@@ -128,12 +128,13 @@ pub fn serve<I: Ingress, E: Egress<I>, C: Counters>(
         if cost >= turn.allowance {
             return end(cost, bytes, Outcome::More);
         }
-        let before = to.calls();
         let Some((mut frame, source)) = from.peek() else {
             return end(cost, bytes, Outcome::Empty);
         };
         let decision = forward::decide(image, ingress, &frame);
         frame.offload = forward::clean(frame.offload);
+        // To read is not charged: what an uplink brings is for all.
+        let before = to.calls();
         let load = match decision {
             // Its offload fields were not judged, and count for nothing.
             Decision::Drop(_) => Load {

@@ -19,6 +19,9 @@ pub struct Units {
     pub least: u64,
     /// What the heaviest channel earns where these two allow it.
     pub round: u64,
+    /// Dearest that a byte of a guarantee can be: what beyond this small frames cost more than
+    /// their bytes is not promised.
+    pub dearest: u64,
 }
 
 /// What a channel is to get.
@@ -38,8 +41,6 @@ const MAX_EARNED_NS: u64 = 1_000_000;
 const MAX_CREDIT: i64 = 4 << 20;
 /// Parts of a price.
 const PRICE: u64 = 16;
-/// Dearest that a byte can be: a frame of 60 bytes by two system calls that begins a connection.
-const MAX_PRICE: u64 = 1024 * PRICE;
 /// Debt that can stand: a group's copies are charged up to this.
 const MAX_DEBT: i64 = 64 << 20;
 
@@ -101,7 +102,9 @@ impl Rounds {
     /// channels that are not among these.
     pub fn configure(&mut self, shares: impl Iterator<Item = Share> + Clone) {
         let heaviest = shares.clone().map(|s| s.weight).max().unwrap_or(1);
-        let Units { most, least, round } = self.units;
+        let Units {
+            most, least, round, ..
+        } = self.units;
         self.unit = (round / u64::from(heaviest.max(1))).clamp(least, most.max(least));
         for share in shares {
             if let Some(account) = self.channels.get_mut(share.slot as usize) {
@@ -201,7 +204,8 @@ impl Rounds {
         if let Some(account) = self.channels.get_mut(slot as usize)
             && bytes != 0
         {
-            account.price = (cost.saturating_mul(PRICE) / bytes).clamp(PRICE, MAX_PRICE);
+            let dearest = self.units.dearest.max(1) * PRICE;
+            account.price = (cost.saturating_mul(PRICE) / bytes).clamp(PRICE, dearest);
         }
     }
 

@@ -28,6 +28,8 @@ pub const UNITS: Units = Units {
     most: 64 << 10,
     least: 4 << 10,
     round: 256 << 10,
+    // A frame of 60 bytes by two system calls that begins a connection.
+    dearest: 1024,
 };
 
 /// Heaviest that the fabric's channel is, against the heaviest endpoint.

@@ -42,8 +42,9 @@ pub enum UplinkError {
 /// 2,000 ordinary ones, over a pause of the fabric.
 const RECEIVE_BUFFER: libc::c_int = 4 << 20;
 /// And of an endpoint's: what waits there while its rate is used up was sent already, as
-/// its own stack sees it, and is to be no more than a stack's own queues.
-const ENDPOINT_BUFFER: libc::c_int = 2 << 20;
+/// its own stack sees it, and is to be no more than a tap's queue; a thousand connections that
+/// send a page each at once find room.
+const ENDPOINT_BUFFER: libc::c_int = 8 << 20;
 
 /// Opens an interface of the current network namespace by name: every frame that
 /// arrives, also for other stations' MACs (our compartments have their own), none

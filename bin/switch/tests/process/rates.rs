@@ -131,7 +131,7 @@ fn a_veth_over_its_rate_waits_in_its_socket_and_what_finds_no_room_is_counted() 
     let flood = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/process/flood.py");
     let mut sent = 0;
     // More than its socket holds: a frame takes some 2.3 kB of it.
-    while sent < 4_000 {
+    while sent < 12_000 {
         let more = one.must(&format!("python3 {flood} 10.1.2.10"));
         sent += more.trim().parse::<u64>().unwrap();
     }

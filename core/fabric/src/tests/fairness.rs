@@ -135,6 +135,15 @@ fn a_guarantee_is_of_bytes_whatever_they_cost() {
 }
 
 #[test]
+fn a_guarantee_does_not_buy_the_fabric_with_small_frames() {
+    // 60 bytes cost 4,412: at what they cost 50 MB/s would be 3.7 of the 1 GB/s there are.
+    let mut tables = weighted(1, 1);
+    tables.channels[0].min_bytes = 50_000_000;
+    let got = contend_by(&tables, &[(1, 60), (2, 1500)], LINK, &[UPLINK]);
+    assert!(got[&2].0 >= 300_000_000, "{:?}", got[&2]);
+}
+
+#[test]
 fn copies_to_a_group_are_charged_to_the_sender() {
     let bytes = image(&tables());
     let image = FabricImage::map(bytes.as_ref()).unwrap();
