@@ -1,7 +1,7 @@
 //! What a packet costs, in instructions as valgrind counts them: it does not depend on
 //! tenants, endpoints, subnets or routes that the packet does not touch.
 
-use fabric::{Counters, Egress, Frame, Ingress as From, Refused, Rounds, Turn, serve};
+use fabric::{Batch, Counters, Egress, Frame, Ingress as From, Refused, Rounds, Turn, serve};
 use image::compartment::*;
 use image::fabric::{
     CHANNEL_COMPARTMENT, CHANNEL_UPLINK, Channel, FORWARD_UNICAST, Forward, Template,
@@ -401,7 +401,7 @@ fn through_the_fabric(others: u32) {
                         parked: 0,
                         may_park: true,
                     };
-                    let (cost, outcome) =
+                    let Batch { cost, outcome, .. } =
                         serve(&image, next, &mut from, &mut out, &mut tally, turn);
                     rounds.settle(next, cost, outcome, true);
                     now += 1_000_000;
