@@ -5,7 +5,7 @@ pub mod dpdk;
 pub mod fifo;
 pub mod ovs;
 
-use crate::footprint::cpu_ns;
+use crate::footprint::cpu_ended_too_ns;
 use crate::peer::{cluster, round_trip_ns};
 use crate::results::Figure;
 use rustix::process::{Pid, Signal, kill_process};
@@ -123,7 +123,12 @@ pub fn run(
 pub fn search(load: &mut dyn Load, shape: &Shape) -> Result<Found, String> {
     let generator = load.generator().unwrap_or(std::process::id());
     let processes: Vec<u32> = load.switch().into_iter().chain([generator]).collect();
-    let spent = || -> u64 { processes.iter().filter_map(|p| cpu_ns(*p).ok()).sum() };
+    let spent = || -> u64 {
+        processes
+            .iter()
+            .filter_map(|p| cpu_ended_too_ns(*p).ok())
+            .sum()
+    };
     let before = spent();
     let mut disturbed = 0;
     let (flood, mut taken) = run(load, shape, 0.0, &mut disturbed)?;
@@ -158,7 +163,7 @@ pub fn search(load: &mut dyn Load, shape: &Shape) -> Result<Found, String> {
         offered_mpps: best.offered / seconds / 1e6,
         loss: best.loss().max(0.0),
         flood_mpps: flood.rate() / 1e6,
-        cpu_s: (spent() - before) as f64 / 1e9 / (taken as f64 / 1e6),
+        cpu_s: spent().saturating_sub(before) as f64 / 1e9 / (taken as f64 / 1e6),
         disturbed,
     })
 }
