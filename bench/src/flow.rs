@@ -3,7 +3,7 @@
 
 use e2e::Instance;
 pub use e2e::fifo::{Attached, attach};
-use nix::sys::socket::sockopt::ReceiveTimestampns;
+use nix::sys::socket::sockopt::{RcvBufForce, ReceiveTimestampns};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt};
 use nix::sys::time::TimeSpec;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -233,12 +233,13 @@ impl Tally {
     }
 
     /// From when each packet that was offered after so many ns was, until it came, nanoseconds;
-    /// without end where it never did.
+    /// as long as all of it took where it never did.
     pub fn delays_after(&self, begun: u64) -> Vec<f64> {
         let both = self.offers.iter().zip(&self.arrivals);
+        let whole = self.offers.last().copied().unwrap_or(0);
         both.filter(|(offered, _)| **offered >= begun)
             .map(|(offered, came)| match came {
-                0 => f64::INFINITY,
+                0 => whole as f64,
                 came => came.saturating_sub(*offered) as f64,
             })
             .collect()
@@ -489,6 +490,8 @@ fn receive(
     let system = |e: nix::Error| e.to_string();
     // When the kernel got it, not when this thread had its turn on a core.
     setsockopt(socket, ReceiveTimestampns, &true).map_err(system)?;
+    // What came while it waited for one is not lost. Where this is not root, less is kept.
+    let _ = setsockopt(socket, RcvBufForce, &(16 << 20));
     let (wall, begun) = same_moment(start)?;
     let mut buffer = [0; 2048];
     let mut control = nix::cmsg_space!(TimeSpec);

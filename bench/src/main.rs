@@ -270,7 +270,7 @@ fn smoke(only: &[String]) -> ExitCode {
         smoke: true,
         hindered: false,
     };
-    let mut failed = 0;
+    let mut failed = Vec::new();
     let asked = |name: &str| only.is_empty() || only.iter().any(|one| one == name);
     let benches: Vec<_> = BENCHES.iter().filter(|(name, _)| asked(name)).collect();
     let cores = sched_getaffinity(None).ok();
@@ -289,20 +289,25 @@ fn smoke(only: &[String]) -> ExitCode {
             Ok(figures) => {
                 let missing = figures.iter().filter(|f| !is_taken_or_said(f));
                 let missing: Vec<&str> = missing.map(|f| f.id.as_str()).collect();
-                eprintln!("smoke {name}: a figure is missing: {}", missing.join(" "));
-                failed += 1;
+                failed.push(format!(
+                    "{name}: a figure is missing: {}",
+                    missing.join(" ")
+                ));
             }
-            Err(message) => {
-                eprintln!("smoke {name}: {message}");
-                failed += 1;
-            }
+            Err(message) => failed.push(format!("{name}: {message}")),
         }
     }
-    println!("{} passed, {failed} failed", benches.len() - failed);
-    if failed == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
+    println!(
+        "{} passed, {} failed",
+        benches.len() - failed.len(),
+        failed.len()
+    );
+    for message in &failed {
+        eprintln!("failed: {message}");
+    }
+    match failed.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
     }
 }
 

@@ -87,9 +87,14 @@ impl Ours {
             connections: flows,
             before: Seen::default(),
         };
-        match &mut ours.drive {
-            Drive::Fifo(fifo) => fifo.converse(flows)?,
-            Drive::Vhost(generator) => generator.converse(flows)?,
+        let conversed = match &mut ours.drive {
+            Drive::Fifo(fifo) => fifo.converse(flows),
+            Drive::Vhost(generator) => generator.converse(flows),
+        };
+        if let Err(why) = conversed {
+            let of = |name: &str| ours.instance.endpoint("red", name);
+            let (a, b) = (of("a")?, of("b")?);
+            return Err(format!("{why}: a {}, b {}", a["counters"], b["counters"]));
         }
         ours.before = ours.seen()?;
         if ours.before.connections < u64::from(flows) {
