@@ -3,7 +3,9 @@
 
 use crate::steps::{Batch, Image, Key, Object, Step};
 use api::Change;
-use command::verbs::{CreatePort, ENDPOINT_FIFO, ENDPOINT_VETH, ENDPOINT_VHOST, FABRIC};
+use command::verbs::{
+    CreatePort, ENDPOINT_CIRCUITS, ENDPOINT_FIFO, ENDPOINT_VETH, ENDPOINT_VHOST, FABRIC,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is, as far as it is known.
@@ -183,7 +185,12 @@ fn in_the_way(
 /// What only one port can hold at a time: its namespace and interface, a socket's name.
 fn held(object: &Object) -> Option<(&str, &str)> {
     match object {
-        Object::Port(body) if matches!(body.kind, ENDPOINT_FIFO | ENDPOINT_VHOST) => {
+        Object::Port(body)
+            if matches!(
+                body.kind,
+                ENDPOINT_FIFO | ENDPOINT_VHOST | ENDPOINT_CIRCUITS
+            ) =>
+        {
             Some(("", body.name.as_str()))
         }
         Object::Port(body) => Some((body.namespace.as_str(), body.interface.as_str())),
@@ -242,6 +249,7 @@ fn place(body: &CreatePort) -> String {
     let kind = match body.kind {
         ENDPOINT_FIFO => return format!("fifo for uid {}", body.owner),
         ENDPOINT_VHOST => return format!("vhost-user for uid {}", body.owner),
+        ENDPOINT_CIRCUITS => return "circuits".to_owned(),
         ENDPOINT_VETH => "veth",
         _ => "tap",
     };

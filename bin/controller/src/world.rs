@@ -8,7 +8,7 @@ use api::{
     Aside, Compartment, Endpoint, Fault, Finding, Limit, Needs, Tenant, Uplink, Vlan, Where, Whose,
 };
 use command::message::ErrorCode;
-use command::verbs::{ENDPOINT_FIFO, ENDPOINT_VETH, ENDPOINT_VHOST, FABRIC};
+use command::verbs::{ENDPOINT_CIRCUITS, ENDPOINT_FIFO, ENDPOINT_VETH, ENDPOINT_VHOST, FABRIC};
 use guard::guard;
 use policy::{Answer, Ids, Intent, PortIntent, Unclear};
 use spec::{Per, Span, Spec, State};
@@ -520,6 +520,7 @@ fn described(tenant: &str, endpoint: &spec::Endpoint, port: &PortIntent) -> Endp
             ENDPOINT_FIFO => "fifo",
             ENDPOINT_VHOST => "vhost",
             ENDPOINT_VETH => "veth",
+            ENDPOINT_CIRCUITS => "circuits",
             _ => "tap",
         }
         .into(),

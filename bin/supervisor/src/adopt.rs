@@ -1,6 +1,7 @@
 //! What a supervisor that starts takes over from the one before it.
 
 use crate::channels::Channel;
+use crate::ports::circuits::{self, Circuits};
 use crate::ports::guests;
 use crate::registry::{KeptSeat, KeptWorker};
 use crate::seats::{Compartment, FABRIC_SLOTS, SeatState};
@@ -49,7 +50,8 @@ impl Supervisor {
             Some("verifier" | "solver") => None,
             Some(word) => attach::seat_of(word)
                 .map(Place::Seated)
-                .or(guests::place_of(word).map(Place::Guest)),
+                .or(guests::place_of(word).map(Place::Guest))
+                .or(circuits::place_of(word).map(Place::Circuits)),
             None => None,
         };
         let free = match place {
@@ -57,6 +59,7 @@ impl Supervisor {
                 self.seat(seat).is_some_and(|state| state.worker.is_none())
             }
             Some(Place::Guest(place)) => self.adopt_helper(id, place),
+            Some(Place::Circuits(compartment)) => self.adopt_operator(id, compartment),
             Some(_) => true,
             None => false,
         };
@@ -167,6 +170,7 @@ fn compartment(mut kept: KeptSeat<OwnedFd>) -> Option<Compartment> {
     let body: CreateCompartment = bodies::load(&body)?;
     let geometry = Geometry::records(body.capacity as usize, body.max_record as usize).ok()?;
     let channel = std::mem::take(&mut kept.channel);
+    let circuits = kept.circuits.take();
     Some(Compartment {
         created: bodies::digest(&body),
         seat: seat(kept, body.slots)?,
@@ -174,6 +178,7 @@ fn compartment(mut kept: KeptSeat<OwnedFd>) -> Option<Compartment> {
         quarantined: false,
         ports: BTreeMap::new(),
         cgroup: None,
+        circuits: circuits.map(|(page, network)| Box::new(Circuits::adopted(page, network))),
         body,
     })
 }

@@ -250,6 +250,7 @@ impl Supervisor {
             quarantined: false,
             ports: BTreeMap::new(),
             cgroup,
+            circuits: None,
         };
         self.compartments.insert(body.id, compartment);
         if body.core != u32::MAX {

@@ -91,6 +91,7 @@ impl Supervisor {
         if let Some(state) = self.seat_mut(seat) {
             state.image = Some(image.clone());
         }
+        self.image_for_operator(seat, image);
         let note = image_note(image);
         let key = Key::Seat(seat, SeatPart::Image);
         self.keeper.keep(key, &note, image.fd.as_fd());

@@ -1,5 +1,6 @@
 //! Endpoints' ports: interfaces in namespaces, and fifos that processes attach to.
 
+pub mod circuits;
 mod clients;
 pub mod guests;
 
@@ -16,8 +17,9 @@ use crate::watch::Bucket;
 use command::Message;
 use command::message::ErrorCode;
 use command::verbs::{
-    AddPort, CREATE_NAMESPACE, CreatePort, ENDPOINT_FIFO, ENDPOINT_TAP, ENDPOINT_VETH,
-    ENDPOINT_VHOST, NeedReplace, PORT_PACKET, PORT_TAP, PortClosed, RemovePort, closed_by,
+    AddPort, CREATE_NAMESPACE, CreatePort, ENDPOINT_CIRCUITS, ENDPOINT_FIFO, ENDPOINT_TAP,
+    ENDPOINT_VETH, ENDPOINT_VHOST, NeedReplace, PORT_PACKET, PORT_TAP, PortClosed, RemovePort,
+    closed_by,
 };
 use guard::guard;
 use guests::GuestPort;
@@ -83,6 +85,13 @@ pub enum Kind {
     },
     /// A virtual machine's interface.
     Guest(Box<GuestPort>),
+    /// Programs whose sockets are circuits.
+    Circuits {
+        /// Who starts programs says so here.
+        listener: Shared,
+        /// Where the socket is.
+        path: PathBuf,
+    },
 }
 
 /// A process attached to a fifo.
@@ -120,6 +129,8 @@ impl Port {
                 .hand(End::Switch, slot, mtu, features)
                 .ok(),
             Kind::Guest(guest) => guest.plug(slot, mtu),
+            // Its switch has no port for it.
+            Kind::Circuits { .. } => None,
         }
     }
 }
@@ -178,6 +189,7 @@ impl Supervisor {
             ENDPOINT_TAP | ENDPOINT_VETH => self.create_interface(&body),
             ENDPOINT_FIFO => self.create_fifo(&body),
             ENDPOINT_VHOST => self.create_guest(&body),
+            ENDPOINT_CIRCUITS => self.create_circuits(&body),
             other => Err(Refusal::new(
                 ErrorCode::BadMessage,
                 format!("no port is of kind {other}"),
@@ -211,6 +223,7 @@ impl Supervisor {
             self.tell(worker, &Message::new(0, &body), fds);
         }
         self.link_helpers(body.compartment);
+        self.plug_circuits(body.compartment, body.slot);
         self.note_port(body.compartment, body.slot);
         let subject = Subject::Seat(Seat::Compartment(body.compartment));
         self.happened(Happened::new(EventKind::PortAdded, subject).slot(body.slot));
@@ -306,7 +319,7 @@ impl Supervisor {
         };
         let features = match port.kind {
             Kind::Interface { features, .. } => features,
-            Kind::Fifo { .. } | Kind::Guest(_) => 0,
+            Kind::Fifo { .. } | Kind::Guest(_) | Kind::Circuits { .. } => 0,
         };
         let note = made()
             .with("features", features)
@@ -373,6 +386,10 @@ impl Supervisor {
                 self.kill(helper, None);
             }
         }
+        if let Kind::Circuits { path, .. } = &port.kind {
+            remove_socket(path);
+            self.end_circuits(compartment, slot);
+        }
         if let Kind::Interface { fd, namespace, .. } = &port.kind {
             let name = port.body.namespace.as_str();
             let made_here = port.body.flags & CREATE_NAMESPACE != 0;
@@ -412,6 +429,13 @@ impl Supervisor {
             (_, _, Some(listener)) if body.kind == ENDPOINT_VHOST => {
                 let path = socket_path(&self.settings.run_dir, "vhost", body.name.as_str())?;
                 Kind::Guest(Box::new(GuestPort::adopted(listener, path, kept.page?)))
+            }
+            (_, _, Some(listener)) if body.kind == ENDPOINT_CIRCUITS => {
+                let path = socket_path(&self.settings.run_dir, "circuits", body.name.as_str())?;
+                Kind::Circuits {
+                    listener: Rc::new(listener),
+                    path,
+                }
             }
             (_, _, Some(listener)) => {
                 let listener = Listener::from_fd(listener);
@@ -463,6 +487,7 @@ impl Supervisor {
         let folder = match body.kind {
             ENDPOINT_FIFO => "fifo",
             ENDPOINT_VHOST => "vhost",
+            ENDPOINT_CIRCUITS => "circuits",
             _ => return,
         };
         if let Some(path) = socket_path(&self.settings.run_dir, folder, body.name.as_str()) {
@@ -482,7 +507,7 @@ impl Port {
         match &self.kind {
             Kind::Interface { .. } => self.closed != 0,
             Kind::Fifo { client, .. } => client.is_none(),
-            Kind::Guest(_) => self.closed != 0,
+            Kind::Guest(_) | Kind::Circuits { .. } => self.closed != 0,
         }
     }
 
@@ -493,7 +518,7 @@ impl Port {
                 self.closed != 0
                     || !namespace::is_at(namespace.as_fd(), self.body.namespace.as_str())
             }
-            Kind::Fifo { .. } | Kind::Guest(_) => false,
+            Kind::Fifo { .. } | Kind::Guest(_) | Kind::Circuits { .. } => false,
         }
     }
 }

@@ -33,6 +33,9 @@ pub enum Key {
     Seat(Seat, SeatPart),
     /// A part of the port at (compartment, slot).
     Port(u32, u32, PortPart),
+    /// Where the calls of a program come that this compartment's operator mediates, by its
+    /// number.
+    Program(u32, u32),
     /// A part of an uplink.
     Uplink(u32, UplinkPart),
 }
@@ -89,6 +92,10 @@ parts! {
         Image = "image",
         /// The journal of its connections.
         Journal = "journal",
+        /// Where its operator notes circuits' sockets.
+        Circuits = "circuits",
+        /// The network namespace in which these are made.
+        Network = "network",
     }
 }
 parts! {
@@ -134,6 +141,7 @@ impl fmt::Display for Key {
             Key::Seat(Seat::Fabric, part) => write!(f, "fabric/{part}"),
             Key::Seat(Seat::Compartment(n), part) => write!(f, "compartment/{n}/{part}"),
             Key::Port(c, s, part) => write!(f, "port/{c}/{s}/{part}"),
+            Key::Program(c, n) => write!(f, "program/{c}/{n}"),
             Key::Uplink(n, part) => write!(f, "uplink/{n}/{part}"),
         }
     }
@@ -169,6 +177,10 @@ impl Key {
                     s.parse().ok()?,
                     PortPart::parse(part)?,
                 ))
+            }
+            ("program", rest) => {
+                let (c, n) = rest.split_once('/')?;
+                Some(Key::Program(c.parse().ok()?, n.parse().ok()?))
             }
             ("uplink", rest) => {
                 let (n, part) = rest.split_once('/')?;
@@ -260,6 +272,8 @@ pub struct KeptSeat<D> {
     pub image: Option<(D, Note)>,
     /// The journal of its connections; none of a process that is not trusted any more.
     pub journal: Option<D>,
+    /// Its circuits: the page, with the operator's uid, and their network namespace.
+    pub circuits: Option<((D, Note), D)>,
     /// Its channel's parts, in order. Empty for the fabric, and where a crash came in
     /// the middle of replacing the channel: a new one is due.
     pub channel: Vec<D>,
@@ -316,6 +330,8 @@ pub struct Rebuilt<D> {
     pub ports: BTreeMap<(u32, u32), KeptPort<D>>,
     /// Uplinks by number.
     pub uplinks: BTreeMap<u32, KeptUplink<D>>,
+    /// Where programs' calls come, by (compartment, number), with the slot.
+    pub programs: BTreeMap<(u32, u32), (D, Note)>,
     /// Bodies of half-made ports: what they left outside the keeper is to be removed.
     pub half_ports: Vec<D>,
     /// Prefixes of names to forget.
@@ -335,6 +351,7 @@ pub fn rebuild<D>(kept: impl IntoIterator<Item = (String, Note, D)>) -> Rebuilt<
         compartments: BTreeMap::new(),
         ports: BTreeMap::new(),
         uplinks: BTreeMap::new(),
+        programs: BTreeMap::new(),
         half_ports: Vec::new(),
         forget: BTreeSet::new(),
     };
@@ -366,6 +383,9 @@ pub fn rebuild<D>(kept: impl IntoIterator<Item = (String, Note, D)>) -> Rebuilt<
                     .entry((c, s))
                     .or_default()
                     .insert(part, (descriptor, note));
+            }
+            Some(Key::Program(c, n)) => {
+                out.programs.insert((c, n), (descriptor, note));
             }
             Some(Key::Uplink(n, part)) => {
                 uplinks
@@ -499,6 +519,9 @@ fn complete_seat<D>(seat: Seat, mut parts: BTreeMap<SeatPart, (D, Note)>) -> Opt
         recorder: parts.remove(&SeatPart::Recorder)?.0,
         image: parts.remove(&SeatPart::Image),
         journal: parts.remove(&SeatPart::Journal).map(|(d, _)| d),
+        circuits: parts
+            .remove(&SeatPart::Circuits)
+            .zip(parts.remove(&SeatPart::Network).map(|(d, _)| d)),
         channel,
     })
 }

@@ -3,7 +3,7 @@
 use crate::capture::CaptureOf;
 use crate::registry::Seat;
 use command::verbs::{
-    ROLE_AUDITOR, ROLE_FABRIC, ROLE_SOLVER, ROLE_SWITCH, ROLE_VERIFIER, ROLE_VHOST,
+    ROLE_AUDITOR, ROLE_FABRIC, ROLE_OPERATOR, ROLE_SOLVER, ROLE_SWITCH, ROLE_VERIFIER, ROLE_VHOST,
 };
 use confine::Profile;
 
@@ -22,6 +22,8 @@ pub enum Role {
     Solver,
     /// A virtual machine's interface.
     Vhost,
+    /// A compartment's circuits.
+    Operator,
     /// The controller.
     Controller,
 }
@@ -36,6 +38,7 @@ impl Role {
             Role::Verifier => "verifier",
             Role::Solver => "solver",
             Role::Vhost => "vhost",
+            Role::Operator => "operator",
             Role::Controller => "controller",
         }
     }
@@ -48,6 +51,7 @@ impl Role {
             Role::Verifier,
             Role::Solver,
             Role::Vhost,
+            Role::Operator,
             Role::Controller,
         ];
         all.into_iter().find(|role| role.name() == name)
@@ -61,6 +65,7 @@ impl Role {
             Role::Verifier => Profile::Verifier,
             Role::Solver => Profile::Solver,
             Role::Vhost => Profile::Vhost,
+            Role::Operator => Profile::Operator,
             Role::Controller => Profile::Controller,
         }
     }
@@ -73,6 +78,7 @@ impl Role {
             Role::Verifier => ROLE_VERIFIER,
             Role::Solver => ROLE_SOLVER,
             Role::Vhost => ROLE_VHOST,
+            Role::Operator => ROLE_OPERATOR,
             // It is no worker, and says no `Ready`.
             Role::Controller => 0,
         }
@@ -96,6 +102,8 @@ pub enum Place {
     Solver,
     /// Serves the guest at (compartment, slot).
     Guest((u32, u32)),
+    /// Mediates the circuits of this compartment.
+    Circuits(u32),
     /// Is the controller.
     Controller,
     /// Killed; only its death is awaited.
@@ -117,4 +125,6 @@ pub enum Purpose {
     Solver,
     /// The guest at (compartment, slot).
     Guest((u32, u32)),
+    /// The circuits of this compartment.
+    Circuits(u32),
 }

@@ -4,6 +4,7 @@
 use crate::channels::Channel;
 use crate::link::Shared;
 use crate::ports::Port;
+use crate::ports::circuits::Circuits;
 use crate::registry::Seat;
 use crate::spread::Placing;
 use crate::watch::{Backoff, Blame, Bucket, Progress};
@@ -210,6 +211,8 @@ pub struct Compartment {
     pub ports: BTreeMap<u32, Port>,
     /// Its limits, where the host has cgroups.
     pub cgroup: Option<Cgroup>,
+    /// Its circuits, once it has an endpoint of them.
+    pub circuits: Option<Box<Circuits>>,
 }
 
 /// An uplink.

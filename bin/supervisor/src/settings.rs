@@ -40,7 +40,7 @@ pub struct Settings {
 }
 
 /// Folders of the run directory that tenants' sockets are in.
-const SOCKETS: [&str; 2] = ["fifo", "vhost"];
+const SOCKETS: [&str; 3] = ["fifo", "vhost", "circuits"];
 
 impl Settings {
     /// From the words after the program's name.

@@ -255,6 +255,9 @@ impl Supervisor {
         for (id, kept) in found.compartments {
             this.adopt_compartment(id, kept);
         }
+        for (key, (fd, note)) in found.programs {
+            this.adopt_program(key, fd, &note);
+        }
         for ((compartment, slot), kept) in found.ports {
             let port = this.adopt_port(kept);
             if let (Some(port), Some(home)) = (port, this.compartments.get_mut(&compartment)) {
@@ -358,6 +361,7 @@ impl Supervisor {
         let mut next = vec![
             self.wake_listeners(now),
             self.next_helper(now),
+            self.next_operator(now),
             self.expire_installs(now),
             self.expire_starts(now),
             self.expire_proofs(now),
@@ -502,6 +506,9 @@ impl Supervisor {
         }
         if message.body::<Solve>().is_some() {
             return self.solve(id, message.seq, fds);
+        }
+        if let Place::Circuits(compartment) = place {
+            return self.operator_says(compartment, message, fds);
         }
         let Place::Seated(seat) = place else {
             return;

@@ -91,7 +91,7 @@ impl Supervisor {
             }
             return true;
         }
-        if self.start_helper(now) {
+        if self.start_helper(now) || self.start_operator(now) {
             return true;
         }
         for (role, spares) in [
@@ -137,7 +137,11 @@ impl Supervisor {
             }
             Purpose::Spare => self.start_again = next,
             // The verifier has its own times, and its question no second try.
-            Purpose::Capture(_) | Purpose::Verifier | Purpose::Solver | Purpose::Guest(_) => {}
+            Purpose::Capture(_)
+            | Purpose::Verifier
+            | Purpose::Solver
+            | Purpose::Guest(_)
+            | Purpose::Circuits(_) => {}
         }
     }
 
@@ -173,7 +177,14 @@ impl Supervisor {
         let (ours, theirs) = seqpacket::Socket::pair().map_err(|e| e.to_string())?;
         // Room for the ports of a large tenant at once.
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&ours, 1 << 20);
-        let uid = self.uid_for_worker().ok_or("no uid is left")?;
+        let circuits = match purpose {
+            Purpose::Circuits(compartment) => self.network_of(compartment),
+            _ => None,
+        };
+        let uid = match &circuits {
+            Some((uid, _)) => *uid,
+            None => self.uid_for_worker().ok_or("no uid is left")?,
+        };
         let id = self.next_worker;
         self.next_worker += 1;
         // First the intent: without the pidfd this is a half-made process, and a
@@ -191,7 +202,14 @@ impl Supervisor {
             .into_iter()
             .chain(more.as_ref().map(AsFd::as_fd))
             .collect();
-        let started = self.spawn(profile, &file, program, uid, &given, &[]);
+        let start = || self.spawn(profile, &file, program, uid, &given, &[]);
+        let started = match &circuits {
+            Some((_, network)) => {
+                let within = netlink::namespace::within(network.as_fd(), start);
+                within.unwrap_or_else(|error| Err(error.to_string()))
+            }
+            None => start(),
+        };
         drop(theirs);
         match started.and_then(|(child, words)| {
             self.enrol(
@@ -207,7 +225,9 @@ impl Supervisor {
         }) {
             Ok(()) => Ok(id),
             Err(reason) => {
-                self.uids.release(uid);
+                if circuits.is_none() {
+                    self.uids.release(uid);
+                }
                 self.keeper.forget(&format!("worker/{id}/"));
                 Err(reason)
             }
@@ -442,6 +462,10 @@ impl Supervisor {
                 worker.place = Place::Guest(place);
                 self.helper_ready(id, place);
             }
+            Purpose::Circuits(compartment) => {
+                worker.place = Place::Circuits(compartment);
+                self.operator_ready(id, compartment);
+            }
         }
     }
 
@@ -514,6 +538,7 @@ impl Supervisor {
                     Purpose::Verifier => self.verifier_lost(worker.started, how),
                     Purpose::Solver => self.solver_lost(id),
                     Purpose::Guest(place) => self.helper_lost(id, place),
+                    Purpose::Circuits(compartment) => self.operator_lost(id, compartment),
                     _ => {}
                 }
             }
@@ -525,9 +550,13 @@ impl Supervisor {
             Place::Controller => self.controller_lost(worker.started, how),
             Place::Solver => self.solver_lost(id),
             Place::Guest(place) => self.helper_lost(id, place),
+            Place::Circuits(compartment) => self.operator_lost(id, compartment),
             Place::Spare | Place::Ending => {}
         }
-        self.uids.release(worker.uid);
+        // An operator's is its successor's.
+        if !self.is_operators(worker.uid) {
+            self.uids.release(worker.uid);
+        }
         self.keeper.forget(&format!("worker/{id}/"));
     }
 

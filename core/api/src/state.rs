@@ -164,7 +164,7 @@ pub struct Endpoint {
     pub compartment: u32,
     /// Slot in its switch.
     pub slot: u32,
-    /// `tap`, `veth`, `fifo` or `vhost`.
+    /// `tap`, `veth`, `fifo`, `vhost` or `circuits`.
     pub kind: String,
     /// Network namespace (tap, veth): a name below /run/netns, or an absolute path.
     pub namespace: String,

@@ -212,6 +212,18 @@ verbs! {
     GuestCall = 102,
     /// switch → vhost helper: the guest's side broke the protocol, or its memory is gone.
     GuestBroken = 103,
+    /// supervisor → operator: you mediate this compartment's circuits now; fd: the page in
+    /// which their sockets are noted.
+    Operate = 104,
+    /// operator → supervisor, to be kept, and back to its successor: a program's calls come
+    /// here; fd: its seccomp listener.
+    Program = 105,
+    /// operator → supervisor: nobody is left who could call there.
+    ProgramGone = 106,
+    /// operator → `bulkhead run`: what a program in this endpoint is to be like.
+    Circuits = 107,
+    /// `bulkhead run` → operator: mediate this program, and answer; fd: its seccomp listener.
+    Mediate = 108,
 }
 
 /// Why a request failed. `detail` in the answer's Done body says more.

@@ -14,7 +14,9 @@ macro_rules! body {
     };
 }
 
+mod circuits;
 mod guest;
+pub use circuits::*;
 pub use guest::*;
 
 body! {
@@ -49,6 +51,8 @@ pub const ROLE_VERIFIER: u32 = 4;
 pub const ROLE_SOLVER: u32 = 5;
 /// A virtual machine's interface.
 pub const ROLE_VHOST: u32 = 6;
+/// A compartment's circuits.
+pub const ROLE_OPERATOR: u32 = 7;
 
 body! {
     /// You are this compartment now.
@@ -127,6 +131,9 @@ pub const PORT_XDP: u32 = 5;
 /// fds: the link to the port's vhost helper ([`GuestMap`] and what follows it), the page
 /// that says how far its queues got (`rw`).
 pub const PORT_VHOST: u32 = 4;
+
+/// fd: the socket at which programs of a circuits endpoint are announced (to the operator).
+pub const PORT_CIRCUITS: u32 = 6;
 
 body! {
     /// Unplug the slot.
@@ -275,7 +282,7 @@ body! {
         max_record: u32,
         /// uid that may attach a fifo, or a front end.
         owner: u32,
-        /// Pairs of queues (vhost).
+        /// Pairs of queues (vhost); sockets at most (circuits).
         pairs: u32,
         /// IPv4 address to set inside; zero = none.
         address4: [u8; 4],
@@ -307,6 +314,8 @@ pub const ENDPOINT_FIFO: u32 = 2;
 pub const ENDPOINT_VHOST: u32 = 3;
 /// A veth in a namespace.
 pub const ENDPOINT_VETH: u32 = 4;
+/// Programs whose sockets are circuits: no packet interface.
+pub const ENDPOINT_CIRCUITS: u32 = 5;
 /// The namespace is made (and removed with the port) rather than expected to exist.
 pub const CREATE_NAMESPACE: u32 = 1;
 /// The interface is left without addresses: the workload uses DHCP or SLAAC.

@@ -12,8 +12,9 @@ use crate::routes::Prefixes;
 use crate::rules::{self, Member, Tables};
 use command::Name;
 use command::verbs::{
-    CREATE_NAMESPACE, CREATE_UNCONFIGURED, CreateCompartment, CreatePort, ENDPOINT_FIFO,
-    ENDPOINT_TAP, ENDPOINT_VETH, ENDPOINT_VHOST, WAIT_ADAPTIVE, WAIT_POLL, WAIT_SLEEP,
+    CREATE_NAMESPACE, CREATE_UNCONFIGURED, CreateCompartment, CreatePort, ENDPOINT_CIRCUITS,
+    ENDPOINT_FIFO, ENDPOINT_TAP, ENDPOINT_VETH, ENDPOINT_VHOST, WAIT_ADAPTIVE, WAIT_POLL,
+    WAIT_SLEEP,
 };
 use core::net::IpAddr;
 use image::CompartmentTables;
@@ -609,6 +610,12 @@ fn port(
         port.kind = ENDPOINT_VHOST;
         port.pairs = vhost.queues();
         port.owner = vhost.owner.map_or(0, |o| o.value);
+        port.flags = CREATE_UNCONFIGURED;
+        return port;
+    }
+    if let Attach::Circuits(circuits) = endpoint.attach() {
+        port.kind = ENDPOINT_CIRCUITS;
+        port.pairs = circuits.sockets();
         port.flags = CREATE_UNCONFIGURED;
         return port;
     }

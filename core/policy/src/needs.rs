@@ -1,7 +1,7 @@
 //! What an intent asks of the host.
 
 use crate::intent::{CompartmentIntent, Intent};
-use command::verbs::ENDPOINT_VHOST;
+use command::verbs::{ENDPOINT_CIRCUITS, ENDPOINT_VHOST};
 use std::collections::BTreeSet;
 
 /// What an intent asks of the host.
@@ -72,10 +72,17 @@ pub fn needs(intent: &Intent) -> Needs {
     cores.dedup();
     let ports = intent.compartments.values().flat_map(|c| c.ports.values());
     let guests = ports.filter(|p| p.create.kind == ENDPOINT_VHOST).count() as u32;
+    let has_circuits = |c: &CompartmentIntent| {
+        let mut ports = c.ports.values();
+        ports.any(|p| p.create.kind == ENDPOINT_CIRCUITS)
+    };
+    let compartments = intent.compartments.values();
+    let operators = compartments.filter(|c| has_circuits(c)).count() as u32;
+    let helpers = guests + operators;
     Needs {
-        processes: FIXED_PROCESSES + intent.compartments.len() as u32 + guests,
+        processes: FIXED_PROCESSES + intent.compartments.len() as u32 + helpers,
         memory_bytes: FIXED_MEMORY
-            + u64::from(guests) * HELPER_MEMORY
+            + u64::from(helpers) * HELPER_MEMORY
             + intent.fabric.bytes.len() as u64
             + ahead
             + intent.compartments.values().map(|c| one(c)).sum::<u64>(),

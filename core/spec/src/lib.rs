@@ -39,8 +39,8 @@ pub use schema::json_schema;
 pub use segment::{Segment, Technology, VlanSegment};
 pub use selectors::{Labels, OneOrMore, Selector, TenantList};
 pub use shapes::{
-    AddressList, Attach, Class, Cores, Fifo, Interface, LongOutsideRoute, OutsideRoute, Vhost, Via,
-    Wait, max_record,
+    AddressList, Attach, Circuits, Class, Cores, Fifo, Interface, LongOutsideRoute, OutsideRoute,
+    Vhost, Via, Wait, max_record,
 };
 pub use source::{Located, Position, Source, Span};
 pub use traffic::{IcmpMessage, PortRange, Protocol, Until};

@@ -558,6 +558,7 @@ fn foreign(endpoint: &Endpoint, limits: &SelfManaged) -> Option<(Span, &'static 
             let span = endpoint.attach.as_ref().map(|attach| attach.span);
             let what = match attach {
                 Attach::Fifo(_) => "a fifo",
+                Attach::Circuits(_) => "an endpoint of circuits",
                 _ => "a virtual machine's interface",
             };
             Some((span.unwrap_or(endpoint.name.span), what))

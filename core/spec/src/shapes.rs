@@ -166,6 +166,8 @@ pub enum Attach {
     Fifo(Fifo),
     /// As a virtual machine's interface, by vhost-user.
     Vhost(Vhost),
+    /// By no packet interface: the sockets of its programs are circuits.
+    Circuits(Circuits),
 }
 
 model! {
@@ -206,10 +208,27 @@ model! {
     }
 }
 
+model! {
+    /// An endpoint without packets: programs that `bulkhead run` starts in it.
+    pub struct Circuits as "a circuits endpoint" {
+        optional {
+            /// Sockets of its programs at most, 1 to 65536. Default: 4096.
+            sockets: Located<u32>,
+        }
+    }
+}
+
 impl Vhost {
     /// Pairs of queues.
     pub fn queues(&self) -> u32 {
         self.queues.map_or(1, |q| q.value)
+    }
+}
+
+impl Circuits {
+    /// Sockets at most.
+    pub fn sockets(&self) -> u32 {
+        self.sockets.map_or(4096, |s| s.value)
     }
 }
 
@@ -233,7 +252,7 @@ impl Attach {
     pub fn interface(&self) -> Option<&Interface> {
         match self {
             Attach::Tap(interface) | Attach::Veth(interface) => Some(interface),
-            Attach::Fifo(_) | Attach::Vhost(_) => None,
+            Attach::Fifo(_) | Attach::Vhost(_) | Attach::Circuits(_) => None,
         }
     }
 }
@@ -253,7 +272,7 @@ pub fn max_record(capacity: u64) -> u64 {
     (capacity / 4).min(65_664)
 }
 
-const ATTACHMENTS: &[&str] = &["tap", "veth", "fifo", "vhost"];
+const ATTACHMENTS: &[&str] = &["tap", "veth", "fifo", "vhost", "circuits"];
 
 impl Decode for Attach {
     fn decode(node: &Node, findings: &mut Findings) -> Option<Self> {
@@ -275,6 +294,9 @@ impl Decode for Attach {
                 queues: None,
             }));
         }
+        if word(node, "circuits") {
+            return Some(Attach::Circuits(Circuits { sockets: None }));
+        }
         if not_word(
             node,
             "`attach`",
@@ -289,6 +311,7 @@ impl Decode for Attach {
             "tap" => Decode::decode(value, findings).map(Attach::Tap),
             "veth" => Decode::decode(value, findings).map(Attach::Veth),
             "fifo" => Decode::decode(value, findings).map(Attach::Fifo),
+            "circuits" => Decode::decode(value, findings).map(Attach::Circuits),
             _ => Decode::decode(value, findings).map(Attach::Vhost),
         }
     }
@@ -300,6 +323,7 @@ impl Serialize for Attach {
             Attach::Veth(veth) => one(serializer, "veth", veth),
             Attach::Fifo(fifo) => one(serializer, "fifo", fifo),
             Attach::Vhost(vhost) => one(serializer, "vhost", vhost),
+            Attach::Circuits(circuits) => one(serializer, "circuits", circuits),
         }
     }
 }
@@ -309,13 +333,14 @@ impl JsonSchema for Attach {
     }
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "description": "`tap`, `veth`, `fifo`, `vhost`, or one with its settings: `{tap: {...}}`, `{veth: {...}}`, `{fifo: {...}}`, `{vhost: {...}}`",
+            "description": "`tap`, `veth`, `fifo`, `vhost`, `circuits`, or one with its settings: `{tap: {...}}`, `{veth: {...}}`, `{fifo: {...}}`, `{vhost: {...}}`, `{circuits: {...}}`",
             "anyOf": [
                 { "enum": ATTACHMENTS },
                 keyed("tap", generator.subschema_for::<Interface>()),
                 keyed("veth", generator.subschema_for::<Interface>()),
                 keyed("fifo", generator.subschema_for::<Fifo>()),
                 keyed("vhost", generator.subschema_for::<Vhost>()),
+                keyed("circuits", generator.subschema_for::<Circuits>()),
             ]
         })
     }

@@ -3,8 +3,9 @@
 
 use crate::filter;
 use crate::kernel;
-use crate::profile::{PROFILE_VARIABLE, Profile, Stage, Stages};
+use crate::profile::{PROFILE_VARIABLE, Profile, Stage, Stages, UID_VARIABLE};
 use crate::root;
+use crate::spawn::drop_bounding_set;
 use guard::guard;
 use landlock::{
     ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr,
@@ -133,6 +134,13 @@ fn descriptors(profile: Profile) -> Outcome {
 
 /// Made by `spawn`; here only looked at. Reads /proc, so it comes before the root.
 fn namespaces(profile: Profile) -> Outcome {
+    if profile != Profile::Operator {
+        alone(profile)?;
+    }
+    no_interface()
+}
+
+fn alone(profile: Profile) -> Outcome {
     if std::process::id() != 1 {
         return Err("not the first process of a pid namespace".into());
     }
@@ -144,6 +152,10 @@ fn namespaces(profile: Profile) -> Outcome {
     if inside != Some("0") || length != Some("1") || more {
         return Err("the user namespace maps more than one uid".into());
     }
+    Ok(())
+}
+
+fn no_interface() -> Outcome {
     let devices = fs::read_to_string("/proc/self/net/dev").map_err(|e| format!("net/dev: {e}"))?;
     let foreign = devices
         .lines()
@@ -299,7 +311,14 @@ fn new_root(profile: Profile) -> Outcome {
 
 fn identity(profile: Profile) -> Outcome {
     use rustix::process::{getegid, geteuid, getgid, getgroups, getuid};
-    if profile != Profile::Baseline {
+    if profile == Profile::Operator {
+        let uid = std::env::var(UID_VARIABLE)
+            .ok()
+            .and_then(|uid| uid.parse().ok());
+        let uid: u32 = uid.filter(|uid| *uid != 0).ok_or("no uid was given")?;
+        drop_bounding_set();
+        kernel::become_identity(uid, uid).map_err(says)?;
+    } else if profile != Profile::Baseline {
         kernel::become_identity(0, 0).map_err(says)?;
     }
     if getuid() != geteuid() || getgid() != getegid() {

@@ -389,6 +389,47 @@ const GUEST: &[Entry] = &[
     entry!(SYS_fcntl, [[is(1, libc::F_ADD_SEALS as i64)]], "seal it"),
 ];
 
+/// SECCOMP_IOCTL_NOTIF_* (linux/seccomp.h).
+const NOTIFICATION: [i64; 5] = [
+    0xc050_2100,
+    0xc018_2101,
+    0x4008_2102,
+    0x4018_2103,
+    0x4008_2104,
+];
+const UNIX: i64 = libc::AF_UNIX as i64;
+
+/// Programs' calls, and the sockets that are made for them.
+const OPERATING: &[Entry] = &[
+    entry!(SYS_accept4, "who starts a program; a program's connection"),
+    entry!(
+        SYS_ioctl,
+        [
+            [is(1, NOTIFICATION[0])],
+            [is(1, NOTIFICATION[1])],
+            [is(1, NOTIFICATION[2])],
+            [is(1, NOTIFICATION[3])],
+            [is(1, NOTIFICATION[4])]
+        ],
+        "a call, its answer, whether it still waits, a socket put into its place"
+    ),
+    entry!(SYS_pidfd_open, "the program that calls"),
+    entry!(SYS_pidfd_getfd, "its socket"),
+    entry!(SYS_process_vm_readv, "an address, an option"),
+    entry!(SYS_process_vm_writev, "the same, answered"),
+    entry!(SYS_socket, [[is(0, UNIX)]], "a program's socket"),
+    entry!(SYS_socketpair, [[is(0, UNIX)]], "a program's socket pair"),
+    entry!(SYS_bind, "a program's socket listens"),
+    entry!(SYS_listen, "a program's socket listens"),
+    entry!(SYS_connect, "a program's socket connects"),
+    entry!(SYS_getsockopt, "which socket it is, and its options"),
+    entry!(
+        SYS_setsockopt,
+        "its options; no descriptor comes through it"
+    ),
+    entry!(SYS_write, "last words"),
+];
+
 /// The list of a profile, in groups. A call may stand in several with different
 /// forms. Empty = no filter (supervisor, baseline).
 pub fn groups(profile: Profile) -> &'static [&'static [Entry]] {
@@ -407,6 +448,7 @@ pub fn groups(profile: Profile) -> &'static [&'static [Entry]] {
         Profile::Verifier => &[RUNTIME, CONTROL, REPORTING],
         Profile::Solver => &[RUNTIME, CONTROL, SOLVING],
         Profile::Vhost => &[RUNTIME, CONTROL, GUEST],
+        Profile::Operator => &[RUNTIME, CONTROL, OPERATING],
         Profile::Controller => &[
             RUNTIME, CONTROL, WAITING, PORTS, THREADS, NAMED, SERVING, STORING,
         ],

@@ -4,6 +4,9 @@
 /// the unsandboxed baseline; set by the trusted parent only.
 pub(crate) const PROFILE_VARIABLE: &str = "BULKHEAD_PROFILE";
 
+/// The environment variable by which [`crate::spawn`] tells an operator its user id.
+pub(crate) const UID_VARIABLE: &str = "BULKHEAD_UID";
+
 /// What kind of process is confined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
@@ -19,6 +22,10 @@ pub enum Profile {
     Solver,
     /// A virtual machine's interface: a front end's socket and descriptors, a switch's socket.
     Vhost,
+    /// A compartment's operator: programs' seccomp listeners, sockets that it makes for them.
+    /// It owns the user namespaces of these programs, which it could not from inside another
+    /// one, and sees them as the host does; Landlock would forbid it to look at any.
+    Operator,
     /// The controller: threads, an accepted unix socket, files below one directory.
     Controller,
     /// The supervisor: keeps its privilege; no stage applies.
@@ -40,6 +47,7 @@ impl Profile {
             Profile::Verifier => "verifier",
             Profile::Solver => "solver",
             Profile::Vhost => "vhost",
+            Profile::Operator => "operator",
             Profile::Controller => "controller",
             Profile::Supervisor => "supervisor",
             Profile::Baseline => "baseline",
@@ -54,13 +62,14 @@ impl Profile {
     }
 
     /// Every profile.
-    pub const ALL: [Profile; 9] = [
+    pub const ALL: [Profile; 10] = [
         Profile::Switch,
         Profile::Fabric,
         Profile::Auditor,
         Profile::Verifier,
         Profile::Solver,
         Profile::Vhost,
+        Profile::Operator,
         Profile::Controller,
         Profile::Supervisor,
         Profile::Baseline,
@@ -77,6 +86,7 @@ impl Profile {
             | Profile::Auditor
             | Profile::Verifier
             | Profile::Vhost
+            | Profile::Operator
             | Profile::Baseline => 1,
             Profile::Solver => 2,
             Profile::Controller => 3,
@@ -84,9 +94,14 @@ impl Profile {
         }
     }
 
-    /// Whether it lives in user, mount, pid, net, ipc and uts namespaces of its own.
+    /// Whether it lives in user, mount, pid, net, ipc and uts namespaces of its own. The
+    /// operator has mount, ipc and uts namespaces, and the network namespace that it was
+    /// started in.
     pub const fn is_namespaced(self) -> bool {
-        !matches!(self, Profile::Supervisor | Profile::Baseline)
+        !matches!(
+            self,
+            Profile::Supervisor | Profile::Baseline | Profile::Operator
+        )
     }
 
     /// The stages without which it must not run. Core scheduling is done where the
@@ -102,6 +117,10 @@ impl Profile {
                     | 1 << Stage::Capabilities as u32
                     | 1 << Stage::NoNewPrivileges as u32
                     | 1 << Stage::Dumpable as u32,
+            ),
+            Profile::Operator => Stages(
+                ((1 << Stage::ALL.len()) - 1)
+                    & !(1 << Stage::CoreScheduling as u32 | 1 << Stage::Landlock as u32),
             ),
             _ => Stages(((1 << Stage::ALL.len()) - 1) & !(1 << Stage::CoreScheduling as u32)),
         }

@@ -6,7 +6,7 @@
 
 use crate::cgroup::{Cgroup, CgroupError};
 use crate::kernel;
-use crate::profile::{PROFILE_VARIABLE, Profile};
+use crate::profile::{PROFILE_VARIABLE, Profile, UID_VARIABLE};
 use rustix::io::Errno;
 use std::ffi::{CStr, CString, c_char};
 use std::fs;
@@ -130,6 +130,9 @@ pub fn spawn(spawn: &Spawn<'_>) -> Result<Child, SpawnError> {
 }
 
 fn namespaces(profile: Profile) -> u64 {
+    if profile == Profile::Operator {
+        return (libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS) as u64;
+    }
     if !profile.is_namespaced() {
         return 0;
     }
@@ -248,6 +251,10 @@ impl Prepared {
             "{PROFILE_VARIABLE}={}",
             spawn.profile.name()
         ))?);
+        // It gives up being root once its root directory is replaced.
+        if spawn.profile == Profile::Operator {
+            texts.push(text(&format!("{UID_VARIABLE}={}", spawn.uid))?);
+        }
         #[cfg(mutants)]
         for name in ["BULKHEAD_MUTANT"] {
             if let Ok(value) = std::env::var(name) {
@@ -270,7 +277,7 @@ impl Prepared {
         )
         .map_err(SpawnError::Prepare)?;
         let identity = match spawn.profile {
-            Profile::Supervisor => None,
+            Profile::Supervisor | Profile::Operator => None,
             Profile::Baseline => Some((spawn.uid, spawn.gid)),
             _ => Some((0, 0)),
         };
@@ -386,7 +393,7 @@ impl Prepared {
 }
 
 /// Bounded by the 64 capabilities that there can be.
-fn drop_bounding_set() {
+pub(crate) fn drop_bounding_set() {
     for capability in 0..64 {
         if kernel::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0).is_err() {
             return;

@@ -164,6 +164,15 @@ impl Check<'_> {
                 )
                 .help("1 to 16: as many as the machine has processors is enough");
         }
+        if let Attach::Circuits(circuits) = endpoint.attach()
+            && let Some(sockets) = circuits
+                .sockets
+                .filter(|s| !(1..=65_536).contains(&s.value))
+        {
+            self.findings
+                .add("range", sockets.span, format!("{} sockets", sockets.value))
+                .help("1 to 65536: each listening, connecting or connected socket is one");
+        }
         if let Some(named) = endpoint.attach().interface() {
             let namespace = named.namespace.as_ref().filter(|n| n.is_path());
             if let (Some(_), Some(make)) = (namespace, named.make.filter(|m| m.value.0)) {

@@ -1,0 +1,376 @@
+//! Circuits: endpoints without packets. What their programs do with sockets is mediated by
+//! one operator a compartment, which holds nothing that its successor would lack: the page in
+//! which it notes sockets, the network namespace in which it makes them, its uid, and where
+//! programs' calls come are kept here.
+
+use super::*;
+use crate::registry::SeatPart;
+use crate::role::{Purpose, Role};
+use crate::seats::Image;
+use crate::watch::{Backoff, Death};
+use command::verbs::{Operate, PORT_CIRCUITS, Program, ProgramGone, UseImage};
+use seqpacket::Fds;
+use std::collections::BTreeMap;
+
+/// Bytes of the page: nothing of it is there before it is used.
+const PAGE: usize = 32 << 20;
+/// Programs of a compartment at most.
+const PROGRAMS: usize = 4096;
+
+/// A compartment's circuits.
+pub struct Circuits {
+    /// Who mediates them.
+    operator: Option<u64>,
+    /// It is confined, and may be told.
+    is_ready: bool,
+    /// When one is started, ns.
+    due: u64,
+    /// When the last one was, ns.
+    started: u64,
+    backoff: Backoff,
+    /// Every operator's here: owner of the programs' user namespaces.
+    uid: u32,
+    page: Shared,
+    network: Shared,
+    /// Where programs' calls come, by number, with their slot.
+    programs: BTreeMap<u32, (u32, Shared)>,
+}
+
+impl Circuits {
+    fn new(uid: u32, page: OwnedFd, network: OwnedFd) -> Circuits {
+        Circuits {
+            operator: None,
+            is_ready: false,
+            due: 0,
+            started: 0,
+            backoff: Backoff::default(),
+            uid,
+            page: Rc::new(page),
+            network: Rc::new(network),
+            programs: BTreeMap::new(),
+        }
+    }
+
+    /// Those of before.
+    pub fn adopted((page, note): (OwnedFd, Note), network: OwnedFd) -> Circuits {
+        Circuits::new(note.number("uid") as u32, page, network)
+    }
+}
+
+impl Supervisor {
+    pub(super) fn create_circuits(&mut self, body: &CreatePort) -> Result<Kind, Refusal> {
+        if self.settings.rootless {
+            return Err(Refusal::new(
+                ErrorCode::Denied,
+                "circuits need a supervisor that is root: their programs get user namespaces of another's",
+            ));
+        }
+        let path = socket_path(&self.settings.run_dir, "circuits", body.name.as_str()).ok_or_else(
+            || {
+                Refusal::new(
+                    ErrorCode::BadMessage,
+                    "the endpoint's name cannot name a socket",
+                )
+            },
+        )?;
+        self.prepare_circuits(body.compartment)?;
+        make_folder(&path)
+            .map_err(|error| Refusal::system("make the folder of the circuits' socket", &error))?;
+        let listener = Listener::bind(&path, 0o600).map_err(|error| {
+            Refusal::new(
+                ErrorCode::System,
+                format!("cannot listen for programs: {error}"),
+            )
+        })?;
+        let listener = listener
+            .as_fd()
+            .try_clone_to_owned()
+            .map_err(|error| Refusal::system("listen for programs", &error))?;
+        let key = Key::Port(body.compartment, body.slot, PortPart::Listener);
+        self.keeper.keep(key, &Note::default(), listener.as_fd());
+        Ok(Kind::Circuits {
+            listener: Rc::new(listener),
+            path,
+        })
+    }
+
+    /// What all operators of a compartment have in common.
+    fn prepare_circuits(&mut self, compartment: u32) -> Result<(), Refusal> {
+        let has = |home: &crate::seats::Compartment| home.circuits.is_some();
+        if self.compartments.get(&compartment).is_some_and(has) {
+            return Ok(());
+        }
+        let page = shm::sparse_file("bulkhead-circuits", PAGE)
+            .map_err(|error| Refusal::system("make the circuits' page", &error))?;
+        let network = namespace::create().map_err(|error| refuse_namespace(&error))?;
+        let uid = self
+            .uids
+            .take()
+            .ok_or_else(|| Refusal::new(ErrorCode::Limit, "no uid is left for an operator"))?;
+        let key = |part| Key::Seat(Seat::Compartment(compartment), part);
+        let note = Note::default().with("uid", uid);
+        self.keeper
+            .keep(key(SeatPart::Circuits), &note, page.as_fd());
+        self.keeper
+            .keep(key(SeatPart::Network), &Note::default(), network.as_fd());
+        if let Some(home) = self.compartments.get_mut(&compartment) {
+            home.circuits = Some(Box::new(Circuits::new(uid, page, network)));
+        }
+        Ok(())
+    }
+
+    fn circuits(&mut self, compartment: u32) -> Option<&mut Circuits> {
+        let home = self.compartments.get_mut(&compartment)?;
+        home.circuits.as_deref_mut()
+    }
+
+    /// The uid and network namespace of a compartment's operator.
+    pub fn network_of(&self, compartment: u32) -> Option<(u32, Shared)> {
+        let circuits = self.compartments.get(&compartment)?.circuits.as_ref()?;
+        Some((circuits.uid, Rc::clone(&circuits.network)))
+    }
+
+    /// Whether this uid is one that operators have after each other.
+    pub fn is_operators(&self, uid: u32) -> bool {
+        let circuits = self
+            .compartments
+            .values()
+            .filter_map(|c| c.circuits.as_ref());
+        circuits.into_iter().any(|c| c.uid == uid)
+    }
+
+    /// Starts an operator for a compartment that has circuits and none; whether there was one.
+    pub fn start_operator(&mut self, now: u64) -> bool {
+        let wants = |home: &crate::seats::Compartment| {
+            let circuits = home.circuits.as_ref();
+            circuits.is_some_and(|c| c.operator.is_none() && c.due <= now)
+                && home.ports.values().any(Port::is_circuits)
+        };
+        let mut all = self.compartments.iter();
+        let Some(compartment) = all.find(|(_, home)| wants(home)).map(|(id, _)| *id) else {
+            return false;
+        };
+        let (role, profile) = (Role::Operator, Role::Operator.profile());
+        let purpose = Purpose::Circuits(compartment);
+        let started = self.start_worker(role, profile, "bulkhead-operator", purpose);
+        if let Some(circuits) = self.circuits(compartment) {
+            circuits.operator = started;
+            circuits.started = now;
+            if started.is_none() {
+                circuits.due = now + circuits.backoff.died(Death::Breakout, 0);
+            }
+        }
+        true
+    }
+
+    /// When the next operator is due that is not yet, ns.
+    pub fn next_operator(&self, now: u64) -> Option<u64> {
+        let circuits = self
+            .compartments
+            .values()
+            .filter_map(|c| c.circuits.as_ref());
+        let due = circuits.filter(|c| c.operator.is_none() && c.due > now);
+        due.map(|c| c.due).min()
+    }
+
+    /// An operator is confined and waits: it is told all that the one before knew.
+    pub fn operator_ready(&mut self, id: u64, compartment: u32) {
+        let Some(circuits) = self
+            .circuits(compartment)
+            .filter(|c| c.operator == Some(id))
+        else {
+            return self.kill(id, None);
+        };
+        circuits.is_ready = true;
+        let operate = Operate {
+            uid: circuits.uid,
+            reserved: 0,
+        };
+        let page = Rc::clone(&circuits.page);
+        let programs: Vec<(Message, Shared)> = circuits
+            .programs
+            .iter()
+            .map(|(&number, (slot, fd))| {
+                let body = Program {
+                    slot: *slot,
+                    number,
+                };
+                (Message::new(0, &body), Rc::clone(fd))
+            })
+            .collect();
+        self.note_place(id, &format!("circuits-{compartment}"));
+        let image = self
+            .compartments
+            .get(&compartment)
+            .and_then(|home| home.seat.image.clone());
+        if let Some(image) = image {
+            self.tell(id, &use_image(&image), vec![image.fd]);
+        }
+        self.tell(id, &Message::new(0, &operate), vec![page]);
+        let slots: Vec<u32> = self
+            .compartments
+            .get(&compartment)
+            .map(|home| home.ports.keys().copied().collect())
+            .unwrap_or_default();
+        for slot in slots {
+            self.plug_circuits(compartment, slot);
+        }
+        for (message, fd) in programs {
+            self.tell(id, &message, vec![fd]);
+        }
+    }
+
+    /// Tells an operator of an endpoint, if both are there.
+    pub(super) fn plug_circuits(&mut self, compartment: u32, slot: u32) {
+        let Some(home) = self.compartments.get(&compartment) else {
+            return;
+        };
+        let operator = home.circuits.as_ref().filter(|c| c.is_ready);
+        let (Some(operator), Some(port)) =
+            (operator.and_then(|c| c.operator), home.ports.get(&slot))
+        else {
+            return;
+        };
+        if let Kind::Circuits { listener, .. } = &port.kind {
+            let body = AddPort {
+                slot,
+                kind: PORT_CIRCUITS,
+                capacity: port.body.pairs,
+                mtu: port.body.mtu,
+                ..AddPort::default()
+            };
+            let fds = vec![Rc::clone(listener)];
+            self.tell(operator, &Message::new(0, &body), fds);
+        }
+    }
+
+    /// The compartment has another image: its operator decides by it from now on.
+    pub fn image_for_operator(&mut self, seat: Seat, image: &Image) {
+        let Seat::Compartment(compartment) = seat else {
+            return;
+        };
+        let ready = self.circuits(compartment).filter(|c| c.is_ready);
+        if let Some(operator) = ready.and_then(|c| c.operator) {
+            self.tell(operator, &use_image(image), vec![Rc::clone(&image.fd)]);
+        }
+    }
+
+    /// What an operator says.
+    pub fn operator_says(&mut self, compartment: u32, message: &Message, fds: Fds) {
+        let fd = fds.into_iter().next();
+        if let (Some(body), Some(fd)) = (message.body::<Program>(), fd) {
+            let Some(circuits) = self.circuits(compartment) else {
+                return;
+            };
+            if guard!("circuits-programs") && circuits.programs.len() >= PROGRAMS {
+                return;
+            }
+            let fd = Rc::new(fd);
+            circuits
+                .programs
+                .insert(body.number, (body.slot, Rc::clone(&fd)));
+            let note = Note::default().with("slot", body.slot);
+            let key = Key::Program(compartment, body.number);
+            self.keeper.keep(key, &note, fd.as_fd());
+        } else if let Some(body) = message.body::<ProgramGone>()
+            && let Some(circuits) = self.circuits(compartment)
+            && circuits.programs.remove(&body.number).is_some()
+        {
+            self.keeper
+                .forget_one(Key::Program(compartment, body.number));
+        }
+    }
+
+    /// An operator is dead. The next one comes at once, unless this one did not live long.
+    pub fn operator_lost(&mut self, id: u64, compartment: u32) {
+        let now = self.now();
+        if let Some(circuits) = self.circuits(compartment)
+            && circuits.operator == Some(id)
+        {
+            circuits.operator = None;
+            circuits.is_ready = false;
+            let lived = now.saturating_sub(circuits.started);
+            circuits.due = now + circuits.backoff.died(Death::Fault, lived);
+        }
+    }
+
+    /// An operator of before goes on; whether there is such a place.
+    pub fn adopt_operator(&mut self, id: u64, compartment: u32) -> bool {
+        match self.circuits(compartment) {
+            Some(circuits) if circuits.operator.is_none() => {
+                circuits.operator = Some(id);
+                circuits.is_ready = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Where the calls of a program of before come.
+    pub fn adopt_program(&mut self, (compartment, number): (u32, u32), fd: OwnedFd, note: &Note) {
+        let slot = note.number("slot") as u32;
+        match self.circuits(compartment) {
+            Some(circuits) => {
+                circuits.programs.insert(number, (slot, Rc::new(fd)));
+            }
+            None => self.keeper.forget_one(Key::Program(compartment, number)),
+        }
+    }
+
+    /// An endpoint of circuits goes: what its programs ask from now on is answered by nobody,
+    /// and so refused by the kernel. With the last one its operator ends.
+    pub(super) fn end_circuits(&mut self, compartment: u32, slot: u32) {
+        let Some(circuits) = self.circuits(compartment) else {
+            return;
+        };
+        let its = circuits.programs.iter().filter(|(_, (of, _))| *of == slot);
+        let gone: Vec<u32> = its.map(|(number, _)| *number).collect();
+        for number in &gone {
+            circuits.programs.remove(number);
+        }
+        let operator = circuits.operator;
+        for number in gone {
+            self.keeper.forget_one(Key::Program(compartment, number));
+        }
+        let Some(home) = self.compartments.get_mut(&compartment) else {
+            return;
+        };
+        if home.ports.values().any(Port::is_circuits) {
+            if let Some(operator) = operator {
+                self.tell(operator, &Message::new(0, &RemovePort { slot }), Vec::new());
+            }
+            return;
+        }
+        let uid = home.circuits.take().map(|circuits| circuits.uid);
+        for part in [SeatPart::Circuits, SeatPart::Network] {
+            let key = Key::Seat(Seat::Compartment(compartment), part);
+            self.keeper.forget_one(key);
+        }
+        match (operator, uid) {
+            // Its uid is free once it is dead.
+            (Some(operator), _) => self.kill(operator, None),
+            (None, Some(uid)) => self.uids.release(uid),
+            (None, None) => {}
+        }
+    }
+}
+
+impl Port {
+    /// Whether its programs' sockets are circuits.
+    pub fn is_circuits(&self) -> bool {
+        matches!(self.kind, Kind::Circuits { .. })
+    }
+}
+
+fn use_image(image: &Image) -> Message {
+    let body = UseImage {
+        epoch: image.epoch,
+        digest: image.digest,
+    };
+    Message::new(0, &body)
+}
+
+/// A compartment from its word.
+pub fn place_of(word: &str) -> Option<u32> {
+    word.strip_prefix("circuits-")?.parse().ok()
+}
