@@ -60,7 +60,10 @@ pub enum Verb {
     Dump(Dump),
     /// Prove anew that the table images in use are what was applied and keep tenants apart
     Verify(Verify),
-    /// Run a command inside an endpoint's network namespace
+    /// Run a command inside an endpoint: in its network namespace, or with circuits for its sockets
+    ///
+    /// In an endpoint of circuits the command, and all that it starts, has no packets: what it
+    /// does with sockets is answered by the tenant's operator. See docs/circuits.md.
     Run(Run),
     /// Send a packet for real and tell each step of its way, and of its answer's; or follow live traffic
     ///
@@ -261,6 +264,9 @@ pub struct Run {
     /// TENANT/ENDPOINT
     #[arg(long, short)]
     pub endpoint: EndpointName,
+    /// With circuits: the user that the command is to run as, by name or number
+    #[arg(long, short)]
+    pub user: Option<String>,
     /// The command and its arguments
     #[arg(last = true, required = true)]
     pub command: Vec<std::ffi::OsString>,

@@ -1,6 +1,7 @@
 //! The verbs, by what they do.
 pub mod capture;
 pub mod change;
+pub mod circuits;
 pub mod doctor;
 pub mod events;
 pub mod explain;

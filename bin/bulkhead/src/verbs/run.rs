@@ -1,4 +1,4 @@
-//! `run`: a command inside an endpoint's network namespace.
+//! `run`: a command inside an endpoint: in its network namespace, or with its circuits.
 
 use crate::args::Run;
 use crate::client::{Client, encoded};
@@ -20,6 +20,16 @@ pub async fn run(run: &Run, client: &Client, socket: &Path) -> Result<Exit, Trou
         encoded(&run.endpoint.endpoint)
     );
     let endpoint: Endpoint = client.get(&path).await?;
+    if endpoint.kind == "circuits" {
+        return super::circuits::run(run, socket).await;
+    }
+    if run.user.is_some() {
+        return Err(Trouble::new(
+            Exit::Usage,
+            format!("--user, and {} is a {} endpoint", run.endpoint, endpoint.kind),
+            "use `setpriv` or `runuser` inside: bulkhead run --endpoint E -- runuser -u USER -- CMD",
+        ));
+    }
     if endpoint.namespace.is_empty() {
         return Err(Trouble::new(
             Exit::Usage,
@@ -27,7 +37,7 @@ pub async fn run(run: &Run, client: &Client, socket: &Path) -> Result<Exit, Trou
                 "{} is a {} endpoint and has no network namespace",
                 run.endpoint, endpoint.kind
             ),
-            "only endpoints attached by tap or veth have one",
+            "endpoints attached by tap or veth have one; in those of circuits programs are started",
         ));
     }
     if let Ok(daemon) = Daemon::of(socket) {

@@ -1,0 +1,205 @@
+//! `run` in an endpoint of circuits: a program whose sockets are answered by the operator.
+
+use crate::args::Run;
+use crate::exit::{Exit, Trouble};
+use command::Message;
+use command::verbs::{Circuits, Done, Mediate};
+use notify::{Plan, User};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Signal, pidfd_send_signal};
+use seqpacket::Socket;
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tokio::io::unix::AsyncFd;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// How long an operator may take to answer: it may have to be started anew.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Starts the program, and ends as it ends.
+pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
+    let Some((program, arguments)) = run.command.split_first() else {
+        return Err(Trouble::new(
+            Exit::Usage,
+            "no command",
+            "bulkhead run --endpoint red/web1 -- curl http://10.1.1.11/",
+        ));
+    };
+    let user = run.user.as_deref().map(user).transpose()?;
+    let place = api.parent().unwrap_or(Path::new("/run/bulkhead"));
+    let name = format!("{}.sock", run.endpoint.endpoint);
+    let path = place
+        .join("circuits")
+        .join(&run.endpoint.tenant)
+        .join(name);
+    let (socket, circuits) = meet(&path)?;
+    let addresses = circuits.addresses.iter().take(circuits.count as usize);
+    let started = notify::start(&Plan {
+        program: program.clone(),
+        arguments: arguments.to_vec(),
+        owner: circuits.uid,
+        user,
+        addresses: addresses.map(shown).collect(),
+    })
+    .map_err(|error| Trouble::new(Exit::Failed, error.to_string(), ""))?;
+    let mediate = Message::new(0, &Mediate::default());
+    socket
+        .send(&mediate, &[started.listener()])
+        .map_err(|error| lost(&error.to_string()))?;
+    let done: Done = hear(&socket)?;
+    if done.errno != 0 {
+        return Err(Trouble::new(
+            Exit::Failed,
+            format!("the operator does not take the program: error {}", done.errno),
+            "a tenant may have 4096 programs at a time",
+        ));
+    }
+    // Whoever this process is told to end, it is the program that is meant.
+    let mut signals = Signals::new().map_err(|e| Trouble::new(Exit::Failed, e.to_string(), ""))?;
+    let (running, _listener) = started
+        .go()
+        .map_err(|error| Trouble::new(Exit::Failed, error.to_string(), ""))?;
+    let pidfd = running.as_fd().try_clone_to_owned();
+    let ended = pidfd.and_then(|fd| AsyncFd::with_interest(fd, tokio::io::Interest::READABLE));
+    let ended = ended.map_err(|e| Trouble::new(Exit::Failed, e.to_string(), ""))?;
+    loop {
+        tokio::select! {
+            _ = ended.readable() => break,
+            which = signals.next() => {
+                if let Some(which) = which {
+                    let _ = pidfd_send_signal(running.as_fd(), which);
+                }
+            }
+        }
+    }
+    let status = running
+        .wait()
+        .map_err(|e| Trouble::new(Exit::Failed, e.to_string(), ""))?;
+    // As a shell says it.
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    std::process::exit(code)
+}
+
+/// What is passed on, and what a terminal sends to the program itself.
+struct Signals {
+    passed: [(tokio::signal::unix::Signal, Signal); 4],
+    _ignored: [tokio::signal::unix::Signal; 2],
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        let one = |kind, is| signal(kind).map(|of| (of, is));
+        Ok(Signals {
+            passed: [
+                one(SignalKind::terminate(), Signal::TERM)?,
+                one(SignalKind::hangup(), Signal::HUP)?,
+                one(SignalKind::user_defined1(), Signal::USR1)?,
+                one(SignalKind::user_defined2(), Signal::USR2)?,
+            ],
+            _ignored: [signal(SignalKind::interrupt())?, signal(SignalKind::quit())?],
+        })
+    }
+
+    async fn next(&mut self) -> Option<Signal> {
+        let [(a, term), (b, hup), (c, one), (d, two)] = &mut self.passed;
+        tokio::select! {
+            came = a.recv() => came.map(|()| *term),
+            came = b.recv() => came.map(|()| *hup),
+            came = c.recv() => came.map(|()| *one),
+            came = d.recv() => came.map(|()| *two),
+        }
+    }
+}
+
+/// Connects to the operator, and hears what the program is to be like.
+fn meet(path: &Path) -> Result<(Socket, Circuits), Trouble> {
+    let socket = Socket::connect(path).map_err(|error| {
+        Trouble::new(
+            Exit::Denied,
+            format!("{}: {error}", path.display()),
+            "starting programs in an endpoint of circuits takes root on its host",
+        )
+    })?;
+    let circuits = hear(&socket)?;
+    Ok((socket, circuits))
+}
+
+fn hear<B: command::Body>(socket: &Socket) -> Result<B, Trouble> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match socket.recv() {
+            Ok(Some((message, _))) => {
+                return message
+                    .body::<B>()
+                    .ok_or_else(|| lost("it speaks another version"));
+            }
+            Ok(None) => {}
+            Err(error) => return Err(lost(&error.to_string())),
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).unwrap_or_default();
+        let mut fds = [PollFd::new(socket, PollFlags::IN)];
+        if let Ok(0) = poll(&mut fds, Some(&left)) {
+            return Err(lost("it does not answer"));
+        }
+    }
+}
+
+fn lost(what: &str) -> Trouble {
+    Trouble::new(
+        Exit::Failed,
+        format!("the tenant's operator: {what}"),
+        "it is started again by itself: try once more; `bulkhead events` says what it died of",
+    )
+}
+
+fn shown(address: &[u8; 16]) -> (IpAddr, u8) {
+    match Ipv6Addr::from(*address).to_canonical() {
+        four @ IpAddr::V4(_) => (four, 32),
+        six @ IpAddr::V6(_) => (six, 128),
+    }
+}
+
+/// A user by name or number, with its groups as the host has them.
+fn user(text: &str) -> Result<User, Trouble> {
+    let unknown = || {
+        Trouble::new(
+            Exit::Usage,
+            format!("--user {text}: there is no such user"),
+            "a name of /etc/passwd, or UID:GID",
+        )
+    };
+    if let Some((uid, gid)) = text.split_once(':') {
+        let (uid, gid) = (uid.parse().ok(), gid.parse().ok());
+        return uid
+            .zip(gid)
+            .map(|(uid, gid)| User {
+                uid,
+                gid,
+                groups: Vec::new(),
+            })
+            .ok_or_else(unknown);
+    }
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let (people, groups) = (read("/etc/passwd"), read("/etc/group"));
+    let person = people
+        .lines()
+        .map(|line| line.split(':').collect::<Vec<_>>())
+        .find(|words| words.first() == Some(&text) || words.get(2) == Some(&text))
+        .ok_or_else(unknown)?;
+    let number = |at: usize| person.get(at).and_then(|word| word.parse().ok());
+    let name = person.first().copied().unwrap_or_default();
+    let of = groups.lines().filter_map(|line| {
+        let words: Vec<&str> = line.split(':').collect();
+        let is = words.get(3)?.split(',').any(|member| member == name);
+        is.then(|| words.get(2)?.parse().ok()).flatten()
+    });
+    Ok(User {
+        uid: number(2).ok_or_else(unknown)?,
+        gid: number(3).ok_or_else(unknown)?,
+        groups: of.collect(),
+    })
+}

@@ -1,0 +1,40 @@
+//! `bulkhead-operator`: a compartment's circuits.
+//!
+//! Programs in endpoints of circuits use ordinary sockets. What they do with them before data
+//! flows (make, connect, bind, listen, accept, names, options) comes here as seccomp
+//! notifications; it is judged by the same table image as packets are, and done by this
+//! process itself, on copies: no other thread of the program can change what was judged. Data
+//! never comes here. What this process knows of sockets is in a page that its successor reads.
+
+mod decide;
+mod mediate;
+mod operator;
+mod sockets;
+
+use command::verbs::ROLE_OPERATOR;
+use confine::Profile;
+use notify::Sizes;
+use operator::Operator;
+use std::fmt::Display;
+use std::process::ExitCode;
+use worker::start;
+
+fn main() -> ExitCode {
+    // Its filter does not let it ask later.
+    let sizes = match Sizes::of_kernel() {
+        Ok(sizes) => sizes,
+        Err(error) => return said(error),
+    };
+    match start(Profile::Operator, ROLE_OPERATOR) {
+        Ok(control) => match Operator::new(control, sizes).run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => said(error),
+        },
+        Err(error) => said(error),
+    }
+}
+
+fn said(error: impl Display) -> ExitCode {
+    confine::say!("bulkhead-operator: {error}");
+    ExitCode::FAILURE
+}

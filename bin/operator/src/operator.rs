@@ -1,0 +1,277 @@
+//! The process: the supervisor, who starts programs, and programs' calls.
+
+use crate::decide;
+use crate::mediate::{Mediator, Told};
+use command::verbs::{
+    AddPort, CIRCUITS_ADDRESSES, Circuits, Done, Mediate, Operate, PORT_CIRCUITS, Program,
+    ProgramGone, Quit, RemovePort, UseImage,
+};
+use command::Message;
+use guard::guard;
+use image::MappedCompartment;
+use notify::{Listener, Sizes};
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use seqpacket::{Fds, Socket};
+use shm::Words;
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Programs at most: a call costs no more where there are many.
+const PROGRAMS: usize = 4096;
+/// Who starts a program and has not said which, at most.
+const ANNOUNCED: usize = 64;
+/// Calls of one program before others have their turn.
+const BATCH: usize = 16;
+/// Events at a time.
+const EVENTS: usize = 64;
+
+/// What an event is about: the upper half of its number says the kind.
+const CONTROL: u64 = 0;
+const SLOT: u64 = 1 << 32;
+const ANNOUNCE: u64 = 2 << 32;
+const PROGRAM: u64 = 3 << 32;
+
+/// A compartment's operator.
+pub struct Operator {
+    control: Socket,
+    sizes: Sizes,
+    epoll: Option<OwnedFd>,
+    uid: u32,
+    /// Where programs of a slot's endpoint are announced.
+    slots: BTreeMap<u32, seqpacket::Listener>,
+    announced: BTreeMap<u32, (u32, Socket)>,
+    next: u32,
+    programs: BTreeMap<u32, (u32, Listener)>,
+    mediator: Mediator,
+}
+
+impl Operator {
+    /// One that knows nobody but the supervisor.
+    pub fn new(control: Socket, sizes: Sizes) -> Operator {
+        Operator {
+            control,
+            sizes,
+            epoll: None,
+            uid: 0,
+            slots: BTreeMap::new(),
+            announced: BTreeMap::new(),
+            next: 1,
+            programs: BTreeMap::new(),
+            mediator: Mediator::default(),
+        }
+    }
+
+    /// Runs until it is told to end, or nobody is left to tell it.
+    pub fn run(&mut self) -> Result<(), Box<dyn Error>> {
+        self.epoll = Some(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let control = self.control.as_fd().try_clone_to_owned()?;
+        self.watch(&control, CONTROL)?;
+        let mut events = Vec::with_capacity(EVENTS);
+        // Bound: none; this is the process's loop.
+        loop {
+            events.clear();
+            let epoll = self.epoll.as_ref().ok_or("no set of descriptors")?;
+            match epoll::wait(epoll, spare_capacity(&mut events), None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            for event in &events {
+                let (kind, number) = (event.data.u64() >> 32 << 32, event.data.u64() as u32);
+                match kind {
+                    CONTROL if !self.obey()? => return Ok(()),
+                    CONTROL => {}
+                    SLOT => self.meet(number),
+                    ANNOUNCE => self.hear(number),
+                    _ => self.serve(number, event.flags.contains(EventFlags::HUP))?,
+                }
+            }
+        }
+    }
+
+    fn watch(&self, fd: impl AsFd, data: u64) -> Result<(), Errno> {
+        let epoll = self.epoll.as_ref().ok_or(Errno::BADF)?;
+        epoll::add(epoll, fd, EventData::new_u64(data), EventFlags::IN)
+    }
+
+    fn unwatch(&self, fd: impl AsFd) {
+        if let Some(epoll) = &self.epoll {
+            // The description lives on with who else has it: the set would go on to tell of it.
+            let _ = epoll::delete(epoll, fd);
+        }
+    }
+
+    /// What the supervisor says; `false`: the end.
+    fn obey(&mut self) -> Result<bool, Box<dyn Error>> {
+        loop {
+            match self.control.recv() {
+                Ok(None) => return Ok(true),
+                Ok(Some((message, _))) if message.body::<Quit>().is_some() => return Ok(false),
+                Ok(Some((message, fds))) => self.take(&message, fds)?,
+                Err(seqpacket::Error::Closed) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn take(&mut self, message: &Message, fds: Fds) -> Result<(), Box<dyn Error>> {
+        if let Some(body) = message.body::<UseImage>() {
+            let mapped =
+                worker::image(&body, fds, MappedCompartment::map, MappedCompartment::digest);
+            match mapped {
+                Ok(image) => {
+                    self.mediator.use_image(image);
+                }
+                // The one before decides on: the supervisor had the switch take this one.
+                Err(why) => confine::say!("bulkhead-operator: no image: {why}"),
+            }
+            return Ok(());
+        }
+        let fd = fds.into_iter().next();
+        if let (Some(body), Some(fd)) = (message.body::<Operate>(), fd) {
+            self.uid = body.uid;
+            self.mediator.recall(Words::map_whole(fd)?);
+            return Ok(());
+        }
+        self.take_place(message, None)
+    }
+
+    fn take_place(&mut self, message: &Message, fd: Option<OwnedFd>) -> Result<(), Box<dyn Error>> {
+        if let Some(body) = message.body::<AddPort>().filter(|b| b.kind == PORT_CIRCUITS)
+            && let Some(fd) = fd
+        {
+            let listener = seqpacket::Listener::from_fd(fd);
+            self.watch(&listener, SLOT | u64::from(body.slot))?;
+            self.slots.insert(body.slot, listener);
+            self.mediator.opens(body.slot, body.capacity);
+        } else if let Some(body) = message.body::<Program>()
+            && let Some(fd) = fd
+        {
+            self.next = self.next.max(body.number.saturating_add(1));
+            self.add(body.slot, body.number, fd)?;
+        } else if let Some(body) = message.body::<RemovePort>() {
+            if let Some(listener) = self.slots.remove(&body.slot) {
+                self.unwatch(&listener);
+            }
+            let of: Vec<u32> = self
+                .programs
+                .iter()
+                .filter(|(_, (slot, _))| *slot == body.slot)
+                .map(|(number, _)| *number)
+                .collect();
+            for number in of {
+                self.forget(number);
+            }
+            self.mediator.closes(body.slot);
+        }
+        Ok(())
+    }
+
+    /// Who starts a program in this endpoint connects, and is told what it is to be like.
+    fn meet(&mut self, slot: u32) {
+        let Some(listener) = self.slots.get(&slot) else {
+            return;
+        };
+        let Ok(Some(socket)) = listener.accept() else {
+            return;
+        };
+        if self.announced.len() >= ANNOUNCED {
+            // Who waits longest is who never said what it starts.
+            self.announced.pop_first();
+        }
+        let mut circuits = Circuits {
+            uid: self.uid,
+            ..Circuits::default()
+        };
+        for (place, address) in circuits
+            .addresses
+            .iter_mut()
+            .zip(self.mediator.addresses(slot))
+        {
+            *place = address;
+            circuits.count += 1;
+        }
+        debug_assert!(circuits.count as usize <= CIRCUITS_ADDRESSES);
+        let number = self.next;
+        self.next += 1;
+        if socket.send(&Message::new(0, &circuits), &[]).is_ok()
+            && self.watch(&socket, ANNOUNCE | u64::from(number)).is_ok()
+        {
+            self.announced.insert(number, (slot, socket));
+        }
+    }
+
+    /// It hands over where the program's calls come.
+    fn hear(&mut self, number: u32) {
+        let Some((slot, socket)) = self.announced.remove(&number) else {
+            return;
+        };
+        let Ok(Some((message, fds))) = socket.recv() else {
+            return;
+        };
+        let fd = fds.into_iter().next();
+        let (Some(_), Some(fd)) = (message.body::<Mediate>(), fd) else {
+            return;
+        };
+        let done = self.adopt(slot, number, fd);
+        let answer = Done {
+            errno: done.err().map_or(0, |errno| errno.raw_os_error().unsigned_abs()),
+            ..Done::default()
+        };
+        let _ = socket.send(&Message::new(0, &answer), &[]);
+    }
+
+    fn adopt(&mut self, slot: u32, number: u32, fd: OwnedFd) -> Result<(), Errno> {
+        if self.programs.len() >= PROGRAMS && guard!("circuits-programs") {
+            return Err(Errno::NOMEM);
+        }
+        let told = Message::new(0, &Program { slot, number });
+        // First kept: nobody's call is lost with this process.
+        self.control
+            .send(&told, &[fd.as_fd()])
+            .map_err(|_| Errno::PIPE)?;
+        self.add(slot, number, fd)
+    }
+
+    fn add(&mut self, slot: u32, number: u32, fd: OwnedFd) -> Result<(), Errno> {
+        let listener = Listener::new(fd, self.sizes);
+        listener.set_flags();
+        self.watch(&listener, PROGRAM | u64::from(number))?;
+        self.programs.insert(number, (slot, listener));
+        Ok(())
+    }
+
+    /// Calls of a program, and those of others that go on by them.
+    fn serve(&mut self, number: u32, is_over: bool) -> Result<(), Box<dyn Error>> {
+        for _ in 0..BATCH {
+            let Some((slot, listener)) = self.programs.get(&number) else {
+                return Ok(());
+            };
+            let told = match Told::next(listener) {
+                Ok(Some(told)) => told,
+                Ok(None) if is_over => {
+                    self.forget(number);
+                    let gone = Message::new(0, &ProgramGone { number, reserved: 0 });
+                    self.control.send(&gone, &[])?;
+                    return Ok(());
+                }
+                Ok(None) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            };
+            self.mediator
+                .mediate(*slot, number, told, &|number| {
+                    self.programs.get(&number).map(|(_, listener)| listener)
+                });
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, number: u32) {
+        if let Some((_, listener)) = self.programs.remove(&number) {
+            self.unwatch(&listener);
+        }
+        self.mediator.program_gone(number);
+    }
+}
