@@ -133,11 +133,7 @@ impl Operator {
     /// With no capability, and this uid.
     fn new(what: &str, listener: OwnedFd, uid: u32) -> Operator {
         let mut command = Command::new("/proc/self/exe");
-        command
-            .args(["operator", what])
-            .uid(uid)
-            .gid(uid)
-            .groups_(&[]);
+        command.args(["operator", what]).uid(uid).gid(uid);
         command.stdin(Stdio::from(listener)).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let said = BufReader::new(child.stdout.take().unwrap());
@@ -153,16 +149,6 @@ impl Operator {
     fn end(mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// `Command::groups` is not stable; root's own groups are given up by `uid` already.
-trait Groups {
-    fn groups_(&mut self, groups: &[u32]) -> &mut Self;
-}
-impl Groups for Command {
-    fn groups_(&mut self, _: &[u32]) -> &mut Self {
-        self
     }
 }
 
@@ -382,9 +368,13 @@ fn probe_of_surroundings() {
     // SAFETY: no other thread of this program reads the environment.
     unsafe { std::env::set_var("NOTIFY_TEST", "seen") };
     let directory = std::env::current_dir().unwrap();
-    let command = "test \"$NOTIFY_TEST\" = seen && test \"$PWD\" = \"$0\" && \
-        grep -q 'SigIgn:.*0000$' /proc/self/status && grep -q 'SigBlk:.*0000$' /proc/self/status \
-        && test $(ls /proc/self/fd | wc -l) -le 4";
+    let command = "set -e
+        test \"$NOTIFY_TEST\" = seen
+        test \"$(pwd -P)\" = \"$0\"
+        # Not SIGPIPE, and nothing blocked.
+        grep -q 'SigIgn:.*[02468ace]...$' /proc/self/status
+        grep -q 'SigBlk:.*0000000000000000$' /proc/self/status
+        if ls -l /proc/$$/fd | grep -q -e 'seccomp notify' -e pidfd; then exit 9; fi";
     let arguments = ["-c", command, directory.to_str().unwrap()];
     assert_eq!(finish(&plan("sh", &arguments, None)), Some(0));
     let running: Running = start(&plan("sleep", &["60"], None))
