@@ -11,8 +11,7 @@ pub enum Error {
     /// Not root.
     #[error("a program's circuits are prepared by root: run this as root (sudo)")]
     NotRoot,
-    /// A word has a NUL in it, or there are too many descriptors open to go on: the
-    /// user's fault.
+    /// A word has a NUL in it: the user's fault.
     #[error("an argument of the program has a NUL byte in it")]
     Argument,
     /// The host refused what every program needs.

@@ -28,7 +28,9 @@ pub enum When {
     Refused,
 }
 
-/// What is done with the calls of x86_64; all others are allowed. The often made ones
+/// What is done with the calls of x86_64; all others are allowed. That it is an AF_UNIX
+/// socket (the C library asks nscd by one) a filter cannot see: the operator lets those
+/// proceed. The often made ones
 /// first: those that depend on arguments the kernel cannot decide once for all.
 pub const CALLS: &[(i64, When)] = &[
     (libc::SYS_sendto, When::MediatedWithDestination),

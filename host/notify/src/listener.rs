@@ -249,8 +249,9 @@ impl Listener {
     /// returned. The call goes on waiting.
     ///
     /// The kernel has the caller's thread do it and waits for that: for as long as the
-    /// caller gets no processor. While it waits no signal handler may run in the operator:
-    /// block signals and take them by signalfd.
+    /// caller gets no processor (4 ms where it runs SCHED_IDLE beside a busy thread), which
+    /// an operator of several programs takes from the others. A signal meanwhile is no
+    /// harm: nothing was installed, and it is tried again.
     ///
     /// # Errors
     /// What the kernel says to the caller's table: EMFILE where the program's own limit
@@ -275,9 +276,12 @@ impl Listener {
 
     /// As [`Listener::install`], and the number is the call's answer: both or neither.
     ///
-    /// A signal handler that interrupts this leaves the call answered with 0 and nothing
-    /// installed (the kernel marks it as answered first): the program would take its
-    /// standard input for the socket. Hence no handlers, as said there.
+    /// Any signal that interrupts this leaves the call answered with 0 and nothing
+    /// installed, for the kernel marks it as answered first: the program takes its standard
+    /// input for the socket. Seen on Linux 6.18 with a handler (EINTR here) and with
+    /// SIGSTOP and SIGCONT ([`Outcome::Gone`] here, since the request is made again). So
+    /// the operator has all signals blocked; who must bear being stopped or traced uses
+    /// [`Listener::install`] and then [`Listener::answer`], one more switch to the caller.
     ///
     /// # Errors
     /// As for [`Listener::install`].
@@ -325,15 +329,21 @@ impl Listener {
             newfd: number.unwrap_or(0),
             newfd_flags: if cloexec { libc::O_CLOEXEC as u32 } else { 0 },
         };
-        // SAFETY: the kernel reads one `seccomp_notif_addfd`, whose size is in the request.
-        let result = unsafe {
-            libc::ioctl(
-                self.fd.as_raw_fd(),
-                libc::SECCOMP_IOCTL_NOTIF_ADDFD,
-                &raw const request,
-            )
-        };
-        outcome(result)
+        loop {
+            // SAFETY: the kernel reads one `seccomp_notif_addfd`, whose size is in the
+            // request.
+            let result = unsafe {
+                libc::ioctl(
+                    self.fd.as_raw_fd(),
+                    libc::SECCOMP_IOCTL_NOTIF_ADDFD,
+                    &raw const request,
+                )
+            };
+            match outcome(result) {
+                Err(error) if !answers && error.kind() == io::ErrorKind::Interrupted => {}
+                outcome => return outcome,
+            }
+        }
     }
 }
 
