@@ -1,0 +1,196 @@
+//! Between fork and exec: from a copy of the launcher to the program. Nothing here
+//! allocates or takes a lock: the launcher may have had other threads, and theirs.
+#![expect(
+    unsafe_code,
+    reason = "clone3, unshare and exec have no safe form; signals are put back by raw calls"
+)]
+
+use crate::fault::Step;
+use crate::filter;
+use core::convert::Infallible;
+use core::ffi::c_char;
+use core::mem::MaybeUninit;
+use rustix::io::Errno;
+use rustix::net::{
+    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, send, sendmsg,
+};
+use rustix::process::{Gid, Uid};
+use rustix::thread::{CapabilitiesSecureBits, UnshareFlags};
+use std::ffi::CString;
+use std::io::IoSlice;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Bytes of a report: the step, three of nothing, the error number (0: it is done).
+pub(crate) const REPORT: usize = 8;
+
+/// All that the child needs, made before the fork.
+pub(crate) struct Prepared {
+    pub(crate) owner: Uid,
+    pub(crate) identity: Option<(Uid, Gid, Vec<Gid>)>,
+    filter: Vec<libc::sock_filter>,
+    /// Ends in null.
+    words: Vec<*const c_char>,
+    _texts: Vec<CString>,
+}
+
+impl Prepared {
+    pub(crate) fn new(
+        owner: Uid,
+        identity: Option<(Uid, Gid, Vec<Gid>)>,
+        texts: Vec<CString>,
+    ) -> Prepared {
+        let words = texts.iter().map(|text| text.as_ptr());
+        Prepared {
+            owner,
+            identity,
+            filter: filter::program(),
+            words: words.chain([core::ptr::null()]).collect(),
+            _texts: texts,
+        }
+    }
+
+    /// Forks a child that becomes the program, in step with who holds the other end of
+    /// `line`. `parent` is that end, which the child closes. Returns the child and its
+    /// pidfd.
+    pub(crate) fn fork(&self, line: &OwnedFd, parent: &OwnedFd) -> Result<(u32, OwnedFd), Errno> {
+        let mut pidfd = -1_i32;
+        // SAFETY: all zeros is a valid clone_args.
+        let mut arguments: libc::clone_args = unsafe { core::mem::zeroed() };
+        arguments.flags = libc::CLONE_PIDFD as u64;
+        arguments.pidfd = (&raw mut pidfd).addr() as u64;
+        arguments.exit_signal = libc::SIGCHLD as u64;
+        // SAFETY: without CLONE_VM the child has its own copy of everything; the kernel
+        // reads `arguments` and writes `pidfd`, which live on in both. The child does
+        // only what needs neither memory nor locks (the module's rule) and never returns.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_clone3,
+                &raw mut arguments,
+                size_of::<libc::clone_args>(),
+            )
+        };
+        match result {
+            0 => self.run(line.as_fd(), parent),
+            pid if pid > 0 => {
+                // SAFETY: the kernel has just made this descriptor for us.
+                Ok((pid as u32, unsafe { OwnedFd::from_raw_fd(pidfd) }))
+            }
+            _ => Err(errno()),
+        }
+    }
+
+    fn run(&self, line: BorrowedFd<'_>, parent: &OwnedFd) -> ! {
+        // The parent's death must show as the end of the line.
+        // SAFETY: in the child nobody uses or drops `parent` any more.
+        unsafe { rustix::io::close(std::os::fd::AsRawFd::as_raw_fd(parent)) };
+        let mut step = Step::Owner;
+        let Err(errno) = self.attempt(line, &mut step);
+        let _ = send(
+            line,
+            &report(step, errno.raw_os_error()),
+            SendFlags::NOSIGNAL,
+        );
+        // SAFETY: ends this process without anything of the parent's being run.
+        unsafe { libc::_exit(127) }
+    }
+
+    fn attempt(&self, line: BorrowedFd<'_>, step: &mut Step) -> Result<Infallible, Errno> {
+        // A new user namespace belongs to the effective uid. The capabilities are kept
+        // where they can be, for hosts that refuse namespaces to who has none; the
+        // kernel forgets this bit in the new namespace.
+        let _ =
+            rustix::thread::set_capabilities_secure_bits(CapabilitiesSecureBits::NO_SETUID_FIXUP);
+        rustix::thread::set_thread_res_uid(None, self.owner, None)?;
+
+        *step = Step::Namespaces;
+        // SAFETY: none of the flags unshares the descriptor table.
+        unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNET) }?;
+        say(line, *step)?;
+        wait(line)?;
+
+        // Here there is CAP_SYS_ADMIN over the new namespace, whoever the program will
+        // be: so no_new_privs is not set, and set-user-id programs work inside.
+        *step = Step::Filter;
+        let listener = filter::install(&self.filter)?;
+
+        // From here on what the filter notifies would wait for an operator that is not
+        // there yet. Messages on low descriptors are not notified.
+        *step = Step::Hand;
+        hand(line, *step, listener)?;
+
+        *step = Step::Identity;
+        match &self.identity {
+            Some((uid, gid, groups)) => {
+                rustix::thread::set_thread_groups(groups)?;
+                rustix::thread::set_thread_res_gid(*gid, *gid, *gid)?;
+                rustix::thread::set_thread_res_uid(*uid, *uid, *uid)?;
+            }
+            None => rustix::thread::set_thread_res_uid(None, Uid::ROOT, None)?,
+        }
+        say(line, *step)?;
+        wait(line)?;
+
+        *step = Step::Execute;
+        restore_signals();
+        if let [program, ..] = self.words[..] {
+            // SAFETY: the words are C strings that live in `_texts`, with a null after
+            // them. The C library searches PATH on the stack.
+            unsafe { libc::execvp(program, self.words.as_ptr()) };
+        }
+        Err(errno())
+    }
+}
+
+fn report(step: Step, errno: i32) -> [u8; REPORT] {
+    let [a, b, c, d] = errno.to_ne_bytes();
+    [step as u8, 0, 0, 0, a, b, c, d]
+}
+
+fn say(line: BorrowedFd<'_>, step: Step) -> Result<(), Errno> {
+    send(line, &report(step, 0), SendFlags::NOSIGNAL).map(drop)
+}
+
+/// Waits for the parent's word. If it dies instead, the line ends, and so does the child.
+fn wait(line: BorrowedFd<'_>) -> Result<(), Errno> {
+    let mut word = [0_u8; 1];
+    loop {
+        match recv(line, &mut word, RecvFlags::empty()) {
+            Ok((1, _)) => return Ok(()),
+            Ok(_) => return Err(Errno::PIPE),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+fn hand(line: BorrowedFd<'_>, step: Step, listener: OwnedFd) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds = [listener.as_fd()];
+    control.push(SendAncillaryMessage::ScmRights(&fds));
+    let report = report(step, 0);
+    let data = [IoSlice::new(&report)];
+    sendmsg(line, &data, &mut control, SendFlags::NOSIGNAL).map(drop)
+}
+
+/// As a shell would start it: Rust ignores SIGPIPE, and a launcher blocks signals that it
+/// takes by signalfd. What the user has had ignored (nohup) stays so.
+fn restore_signals() {
+    let none = 0_u64;
+    // SAFETY: the default action is no function of ours; the kernel reads one 64-bit set.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const none,
+            core::ptr::null::<u64>(),
+            size_of_val(&none),
+        );
+    }
+}
+
+fn errno() -> Errno {
+    let number = std::io::Error::last_os_error().raw_os_error();
+    Errno::from_raw_os_error(number.unwrap_or(libc::EIO))
+}

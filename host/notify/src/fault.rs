@@ -1,0 +1,134 @@
+//! Why a program could not be started, and what to do about it.
+
+use core::fmt;
+use netlink::NetlinkError;
+use netlink::namespace::NamespaceError;
+use rustix::io::Errno;
+
+/// What went wrong before the program ran.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Not root.
+    #[error("a program's circuits are prepared by root: run this as root (sudo)")]
+    NotRoot,
+    /// A word has a NUL in it: the user's fault.
+    #[error("an argument of the program has a NUL byte in it")]
+    Argument,
+    /// The host refused what every program needs.
+    #[error("cannot {what}: {errno}")]
+    Host {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// The ids could not be mapped.
+    #[error(
+        "cannot write {file} of the program's user namespace: {error} (it takes a mounted /proc, \
+         and CAP_SETUID, CAP_SETGID and CAP_SETFCAP over this user namespace: run this as root, \
+         outside of containers without them)"
+    )]
+    Mapping {
+        /// `uid_map` or `gid_map`.
+        file: &'static str,
+        /// What the kernel said.
+        error: std::io::Error,
+    },
+    /// The program's network namespace could not be entered.
+    #[error(
+        "cannot prepare the program's network: {0} (it takes CAP_SYS_ADMIN and CAP_SYS_PTRACE)"
+    )]
+    Namespace(#[from] NamespaceError),
+    /// `lo` did not take an address: the user's fault where it is not an address of a host.
+    #[error("cannot prepare the program's loopback: {0}")]
+    Address(#[from] NetlinkError),
+    /// The child could not become what the program is to be.
+    #[error("cannot {step}: {errno}{}", advice(*step, *errno))]
+    Child {
+        /// What it was at.
+        step: Step,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// The program does not execute: the user's fault.
+    #[error("cannot execute {program}: {errno}")]
+    Program {
+        /// As it was named.
+        program: String,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// The child was killed before it could say anything.
+    #[error("the program's process was killed before the program ran")]
+    Ended,
+}
+
+/// What a child does before it is the program, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Step {
+    /// Takes the owner's uid, so that the namespaces will be the owner's.
+    Owner,
+    /// Makes the user and the network namespace.
+    Namespaces,
+    /// Installs the filter.
+    Filter,
+    /// Hands the listener to the parent.
+    Hand,
+    /// Takes the identity that the program is to have.
+    Identity,
+    /// Executes.
+    Execute,
+}
+
+impl Step {
+    const ALL: [Step; 6] = [
+        Step::Owner,
+        Step::Namespaces,
+        Step::Filter,
+        Step::Hand,
+        Step::Identity,
+        Step::Execute,
+    ];
+
+    pub(crate) fn of(number: u8) -> Option<Step> {
+        Step::ALL.into_iter().find(|step| *step as u8 == number)
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Step::Owner => "take the operator's uid",
+            Step::Namespaces => "make a user and a network namespace",
+            Step::Filter => "install the filter of circuits",
+            Step::Hand => "hand over the filter's listener",
+            Step::Identity => "take the program's identity",
+            Step::Execute => "execute the program",
+        })
+    }
+}
+
+fn advice(step: Step, errno: Errno) -> &'static str {
+    match (step, errno) {
+        (Step::Namespaces, Errno::PERM | Errno::ACCESS) => {
+            " (this host refuses user namespaces: allow them by the sysctls \
+             kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)"
+        }
+        (Step::Namespaces, Errno::NOSPC | Errno::USERS) => {
+            " (too many for the operator's uid: raise the sysctls user.max_user_namespaces and \
+             user.max_net_namespaces)"
+        }
+        (Step::Namespaces, Errno::INVAL | Errno::NOSYS) => {
+            " (this kernel is built without user or network namespaces)"
+        }
+        (Step::Filter, Errno::INVAL | Errno::NOSYS) => {
+            " (Linux 5.19 or later is needed, built with CONFIG_SECCOMP_FILTER)"
+        }
+        (Step::Filter, Errno::BUSY) => {
+            " (another supervisor's seccomp listener is over this process already: run this \
+             outside of its container)"
+        }
+        _ => "",
+    }
+}

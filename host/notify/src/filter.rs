@@ -1,0 +1,233 @@
+//! The filter that notifies, as a table and as the kernel's program.
+#![expect(
+    unsafe_code,
+    reason = "seccomp(2) has no safe wrapper that makes a listener"
+)]
+
+use rustix::io::Errno;
+use std::os::fd::{FromRawFd, OwnedFd};
+
+/// Descriptors from this number on are ones whose messages the operator takes too (UDP):
+/// a filter cannot see what a descriptor is, only its number. Below it sending and
+/// receiving are never notified.
+pub const MEDIATED_FROM: u32 = 1 << 16;
+
+/// When a listed call is notified. Only 32 bits of a descriptor or a domain count, as in
+/// the kernel, which takes them for an `int`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// Whatever its arguments.
+    Always,
+    /// Unless the first argument, a domain, is one of these.
+    DomainOtherThan(&'static [i32]),
+    /// If the first argument is a descriptor from [`MEDIATED_FROM`] on.
+    Mediated,
+    /// The same, and the fifth, a destination, is not null.
+    MediatedWithDestination,
+    /// Never: it does not exist (ENOSYS).
+    Refused,
+}
+
+/// What is done with the calls of x86_64; all others are allowed. That it is an AF_UNIX
+/// socket (the C library asks nscd by one) a filter cannot see: the operator lets those
+/// proceed. The often made ones
+/// first: those that depend on arguments the kernel cannot decide once for all.
+pub const CALLS: &[(i64, When)] = &[
+    (libc::SYS_sendto, When::MediatedWithDestination),
+    (libc::SYS_recvfrom, When::Mediated),
+    (libc::SYS_sendmsg, When::Mediated),
+    (libc::SYS_recvmsg, When::Mediated),
+    (libc::SYS_sendmmsg, When::Mediated),
+    (libc::SYS_recvmmsg, When::Mediated),
+    (
+        libc::SYS_socket,
+        When::DomainOtherThan(&[libc::AF_UNIX, libc::AF_NETLINK]),
+    ),
+    (
+        libc::SYS_socketpair,
+        When::DomainOtherThan(&[libc::AF_UNIX]),
+    ),
+    (libc::SYS_accept4, When::Always),
+    (libc::SYS_accept, When::Always),
+    (libc::SYS_connect, When::Always),
+    (libc::SYS_bind, When::Always),
+    (libc::SYS_listen, When::Always),
+    (libc::SYS_getsockname, When::Always),
+    (libc::SYS_getpeername, When::Always),
+    (libc::SYS_setsockopt, When::Always),
+    (libc::SYS_getsockopt, When::Always),
+    // Its requests make sockets past every filter.
+    (libc::SYS_io_uring_setup, When::Refused),
+    (libc::SYS_io_uring_enter, When::Refused),
+    (libc::SYS_io_uring_register, When::Refused),
+];
+
+/// The calls of i386 that do not exist, first to last: all about sockets and io_uring.
+/// A 32-bit program runs, without a network.
+pub const REFUSED_I386: &[(u32, u32)] = &[
+    // socketcall
+    (102, 102),
+    // recvmmsg, sendmmsg
+    (337, 337),
+    (345, 345),
+    // socket to shutdown
+    (359, 373),
+    // recvmmsg with 64-bit time
+    (417, 417),
+    // io_uring
+    (425, 427),
+];
+
+/// Set in the number of every call by the x32 convention: refused altogether.
+const X32: u32 = 0x4000_0000;
+const ARCH_X86_64: u32 = 0xc000_003e;
+const ARCH_I386: u32 = 0x4000_0003;
+
+/// What the kernel says when it executes one.
+const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
+const NOTIFY: u32 = libc::SECCOMP_RET_USER_NOTIF;
+const NO_SUCH_CALL: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+
+// Offsets in struct seccomp_data.
+const NUMBER: u32 = 0;
+const ARCH: u32 = 4;
+const fn low(argument: u32) -> u32 {
+    16 + 8 * argument
+}
+const fn high(argument: u32) -> u32 {
+    low(argument) + 4
+}
+
+type Instruction = libc::sock_filter;
+
+/// BPF_LD | BPF_W | BPF_ABS
+const fn load(offset: u32) -> Instruction {
+    instruction(0x20, 0, 0, offset)
+}
+/// BPF_RET | BPF_K
+const fn end(with: u32) -> Instruction {
+    instruction(0x06, 0, 0, with)
+}
+/// BPF_JMP | BPF_JEQ | BPF_K: over so many where it is, over so many where not.
+const fn equal(to: u32, yes: u8, no: u8) -> Instruction {
+    instruction(0x15, yes, no, to)
+}
+/// BPF_JMP | BPF_JGE | BPF_K
+const fn at_least(least: u32, yes: u8, no: u8) -> Instruction {
+    instruction(0x35, yes, no, least)
+}
+/// BPF_JMP | BPF_JSET | BPF_K
+const fn has_bit(bit: u32, yes: u8, no: u8) -> Instruction {
+    instruction(0x45, yes, no, bit)
+}
+const fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> Instruction {
+    Instruction { code, jt, jf, k }
+}
+
+/// The table as the kernel's program. No argument is loaded before the number is known:
+/// the kernel then finds out by itself which calls are always allowed and does not run
+/// the program for them.
+pub fn program() -> Vec<Instruction> {
+    let mut program = vec![load(ARCH), equal(ARCH_X86_64, 0, 0)];
+    let mut foreign = vec![equal(ARCH_I386, 1, 0), end(NO_SUCH_CALL), load(NUMBER)];
+    for &(first, last) in REFUSED_I386 {
+        foreign.extend([
+            at_least(first, 0, 2),
+            at_least(last + 1, 1, 0),
+            end(NO_SUCH_CALL),
+        ]);
+    }
+    foreign.push(end(ALLOW));
+    // x86_64 is over what follows for the others.
+    if let Some(is_x86_64) = program.last_mut() {
+        is_x86_64.jt = short(foreign.len());
+    }
+    program.extend(foreign);
+    program.extend([load(NUMBER), has_bit(X32, 0, 1), end(NO_SUCH_CALL)]);
+    for &(number, when) in CALLS {
+        let body = body(when);
+        program.push(equal(number as u32, 0, short(body.len())));
+        program.extend(body);
+    }
+    program.push(end(ALLOW));
+    program
+}
+
+/// What decides about one call; ends in every case.
+fn body(when: When) -> Vec<Instruction> {
+    // A negative descriptor is none: the kernel says EBADF without us.
+    let mediated = [
+        load(low(0)),
+        has_bit(1 << 31, 1, 0),
+        at_least(MEDIATED_FROM, 1, 0),
+        end(ALLOW),
+    ];
+    match when {
+        When::Always => vec![end(NOTIFY)],
+        When::Refused => vec![end(NO_SUCH_CALL)],
+        When::DomainOtherThan(domains) => {
+            let mut body = vec![load(low(0))];
+            for domain in domains {
+                body.extend([equal(domain.cast_unsigned(), 0, 1), end(ALLOW)]);
+            }
+            body.push(end(NOTIFY));
+            body
+        }
+        When::Mediated => [&mediated[..], &[end(NOTIFY)]].concat(),
+        When::MediatedWithDestination => {
+            let destination = [
+                load(low(4)),
+                equal(0, 0, 2),
+                load(high(4)),
+                equal(0, 1, 0),
+                end(NOTIFY),
+                end(ALLOW),
+            ];
+            [&mediated[..], &destination].concat()
+        }
+    }
+}
+
+/// INVARIANT: the tables are constants and a body is a dozen instructions, so a jump is
+/// less than 256; the tests make the program.
+fn short(length: usize) -> u8 {
+    assert!(length < 256, "a jump too far");
+    length as u8
+}
+
+/// Installs the filter on the calling thread, for good and for all that comes of it, and
+/// returns the listener (close-on-exec). The thread needs CAP_SYS_ADMIN in its user
+/// namespace, or no_new_privs.
+///
+/// The wait for an answer can only be ended by a fatal signal once the call was received
+/// (WAIT_KILLABLE_RECV): a program whose timer ticks faster than the operator answers
+/// would otherwise start its calls over and over.
+///
+/// # Errors
+/// INVAL: Linux 5.19 is needed. BUSY: there is a listener already, as inside another
+/// supervisor's container. ACCES: neither the capability nor no_new_privs.
+pub fn install(program: &[Instruction]) -> Result<OwnedFd, Errno> {
+    const FLAGS: libc::c_ulong =
+        libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
+    let program = libc::sock_fprog {
+        len: u16::try_from(program.len()).map_err(|_| Errno::INVAL)?,
+        filter: program.as_ptr().cast_mut(),
+    };
+    // SAFETY: the kernel reads `len` instructions, writes none, and checks them.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            FLAGS,
+            &raw const program,
+        )
+    };
+    match i32::try_from(result) {
+        // SAFETY: the kernel has just made this descriptor for us.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => {
+            let number = std::io::Error::last_os_error().raw_os_error();
+            Err(Errno::from_raw_os_error(number.unwrap_or(libc::EIO)))
+        }
+    }
+}

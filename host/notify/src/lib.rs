@@ -1,0 +1,29 @@
+//! Seccomp user notification: an unmodified program's socket calls, answered by
+//! another process.
+//!
+//! The launcher [`start`]s the program: a user namespace that the operator's uid owns, a
+//! network namespace with nothing but `lo`, and the [`filter`] that notifies. The
+//! operator takes the descriptor that comes of it as a [`Listener`], reads what a call
+//! points to by a [`Target`], and answers. What it has read is a copy: the program can
+//! change its own memory meanwhile, so the operator acts on the copy and answers the
+//! call itself; [`Listener::proceed`] is not for decisions.
+//!
+//! Linux 5.19 and x86_64 only.
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+compile_error!("the filter names the system calls of Linux on x86_64");
+
+mod child;
+mod fault;
+pub mod filter;
+mod listener;
+mod run;
+mod target;
+
+pub use fault::{Error, Step};
+pub use listener::{Listener, Notification, Outcome, Sizes};
+pub use run::{Plan, Running, Started, User, start};
+pub use target::{OpenError, Target};
+
+/// The kernel's error numbers, as answered to programs.
+pub use rustix::io::Errno;

@@ -1,0 +1,172 @@
+//! Who answers: with the owner's uid and no capability.
+
+use host_notify::{Errno, Listener, Notification, Outcome, Sizes, Target};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::io::{Read, Write};
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+
+pub(crate) fn run(what: &str) -> ExitCode {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    assert!(
+        status.contains("CapPrm:\t0000000000000000"),
+        "no capability"
+    );
+    assert!(
+        status.contains("CapEff:\t0000000000000000"),
+        "no capability"
+    );
+    let fd: OwnedFd = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+    // Ours alone: the last copy is to go when this process does.
+    let listener = Listener::new(fd, Sizes::of_kernel().unwrap());
+    listener.set_flags();
+    match what {
+        "circuits" => circuits(&listener),
+        "says-eio" => says_eio(&listener),
+        "kills" => kills(&listener),
+        "receives-one" => receives_one(&listener),
+        "succeeds" => succeeds(&listener),
+        _ => return ExitCode::FAILURE,
+    }
+    ExitCode::SUCCESS
+}
+
+fn say(line: &str) {
+    println!("{line}");
+    std::io::stdout().flush().unwrap();
+}
+
+/// The next call; `None` when the program has ended.
+fn next(listener: &Listener) -> Option<Notification> {
+    loop {
+        let mut ready = [PollFd::new(listener, PollFlags::IN)];
+        poll(&mut ready, None).unwrap();
+        let events = ready[0].revents();
+        if events.contains(PollFlags::IN) {
+            if let Some(notification) = listener.receive().unwrap() {
+                return Some(notification);
+            }
+        } else if events.contains(PollFlags::HUP) {
+            return None;
+        }
+    }
+}
+
+/// Answers socket with one end of a pair, and connect by echoing on the other, once.
+fn circuits(listener: &Listener) {
+    let mut ends = Vec::new();
+    while let Some(call) = next(listener) {
+        let target = Target::open(call.thread).unwrap();
+        assert!(listener.is_live(call.id));
+        let [fd, address, length, ..] = call.arguments;
+        match i64::from(call.number) {
+            libc::SYS_socket => {
+                let (own, theirs) = UnixStream::pair().unwrap();
+                ends.push(own);
+                let cloexec = address & libc::SOCK_CLOEXEC as u64 != 0;
+                let done = listener
+                    .install_and_answer(call.id, theirs.as_fd(), cloexec)
+                    .unwrap();
+                assert!(matches!(done, Outcome::Done(number) if number > 2));
+            }
+            libc::SYS_connect => {
+                let mut bytes = [0; 16];
+                assert_eq!(length, 16);
+                let read = target.read(address, &mut bytes);
+                let taken = target.take(fd as i32);
+                if let (Err(read), Err(taken)) = (&read, &taken) {
+                    let name = |errno: &Errno| if *errno == Errno::PERM { "EPERM" } else { "?" };
+                    say(&format!("refused: {} {}", name(read), name(taken)));
+                    let _ = listener.answer(call.id, Err(Errno::ACCESS)).unwrap();
+                    continue;
+                }
+                // All of it or nothing; and nothing of ours can be meant.
+                assert_eq!(target.read(8, &mut [0; 4]), Err(Errno::FAULT));
+                assert_eq!(target.take(9_999).err(), Some(Errno::BADF));
+                assert_eq!(target.write(address, &bytes), Ok(()));
+                assert!(listener.is_live(call.id));
+                let [_, _, high, low, a, b, c, d, ..] = bytes;
+                let port = u16::from_be_bytes([high, low]);
+                say(&format!("connect to {}:{port}", Ipv4Addr::new(a, b, c, d)));
+                // The descriptor is the very socket: what is sent there comes here.
+                let own = ends.last_mut().unwrap();
+                UnixStream::from(taken.unwrap()).write_all(b"!").unwrap();
+                own.read_exact(&mut [0]).unwrap();
+                assert_eq!(listener.answer(call.id, Ok(0)).unwrap(), Outcome::Done(()));
+                let mut heard = [0; 5];
+                own.read_exact(&mut heard).unwrap();
+                own.write_all(&heard).unwrap();
+            }
+            // An interpreter asks what it has; a socket of AF_UNIX answers for itself.
+            _ => assert_eq!(listener.proceed(call.id).unwrap(), Outcome::Done(())),
+        }
+    }
+}
+
+fn says_eio(listener: &Listener) {
+    while let Some(call) = next(listener) {
+        let _ = listener.answer(call.id, Err(Errno::IO)).unwrap();
+    }
+}
+
+/// The caller dies while its call is looked at.
+fn kills(listener: &Listener) {
+    let call = next(listener).unwrap();
+    let before = listener.is_live(call.id);
+    let target = Target::open(call.thread).unwrap();
+    // The owner has every capability over the program, CAP_KILL too.
+    rustix::process::pidfd_send_signal(&target, rustix::process::Signal::KILL).unwrap();
+    let mut ended = [PollFd::new(&target, PollFlags::IN)];
+    poll(&mut ended, None).unwrap();
+    let name = |outcome: Outcome<()>| match outcome {
+        Outcome::Done(()) => "live",
+        Outcome::Gone => "gone",
+    };
+    let number = |outcome: Outcome<u32>| match outcome {
+        Outcome::Done(_) => "live",
+        Outcome::Gone => "gone",
+    };
+    let (fd, _other) = UnixStream::pair().unwrap();
+    let after = listener.is_live(call.id);
+    say(&format!(
+        "{}, {}, {}, {}, {}",
+        if before { "live" } else { "gone" },
+        if after { "live" } else { "gone" },
+        name(listener.answer(call.id, Ok(0)).unwrap()),
+        number(listener.install(call.id, fd.as_fd(), true).unwrap()),
+        number(
+            listener
+                .install_and_answer(call.id, fd.as_fd(), true)
+                .unwrap()
+        ),
+    ));
+    assert!(Target::open(0).is_err());
+}
+
+fn receives_one(listener: &Listener) {
+    let call = next(listener).unwrap();
+    assert!(listener.is_live(call.id));
+    say("received");
+    std::thread::park();
+}
+
+fn succeeds(listener: &Listener) {
+    // What was received already is not delivered again: this is the next call.
+    let call = next(listener).unwrap();
+    let left = listener.unanswered(call.id, 100);
+    for id in &left {
+        let _ = listener.answer(*id, Err(Errno::CANCELED)).unwrap();
+    }
+    let (fd, _other) = UnixStream::pair().unwrap();
+    // Twice: once beside the call, once as its answer, at numbers of ours.
+    let lowest = listener.install(call.id, fd.as_fd(), true).unwrap();
+    assert!(matches!(lowest, Outcome::Done(number) if number > 2));
+    let done = listener
+        .install_at_and_answer(call.id, fd.as_fd(), 77, false)
+        .unwrap();
+    assert_eq!(done, Outcome::Done(77));
+    say(&format!("{} was left", left.len()));
+    std::thread::park();
+}
