@@ -1,0 +1,166 @@
+//! Listeners: who is found, what waits, what is accepted; and the end of sockets.
+
+use crate::address::is_v4;
+use crate::binding::fit;
+use crate::queue::Queued;
+use crate::record::Slot;
+use crate::{Endpoint, Errno, Family, Listener, Pending, Socket, State, Table};
+
+impl Table {
+    /// Who listens at `to`, an address of `endpoint`. Of a group that shares a port, `hash`
+    /// picks. `None`: the connection is refused.
+    #[must_use]
+    pub fn find_listener(&self, endpoint: u32, to: Endpoint, hash: u32) -> Option<Listener> {
+        if !self.endpoints.get(endpoint as usize)?.local(&to.ip) {
+            return None;
+        }
+        let fitting = || {
+            let all = self.sockets.listeners(endpoint, to.port);
+            all.filter_map(|(at, it)| Some((fit(it, &to.ip)?, at, it)))
+        };
+        let best = fitting().map(|(fit, ..)| fit).max()?;
+        let group = fitting().filter(|(fit, ..)| *fit == best).count();
+        let pick = hash as usize % group.max(1);
+        let (_, at, socket) = fitting().filter(|(fit, ..)| *fit == best).nth(pick)?;
+        Some(Listener {
+            cookie: socket.cookie,
+            name: socket.name,
+            full: self.full(at, socket),
+        })
+    }
+
+    /// Whether as many wait as may: Linux's queue takes one more than the backlog.
+    fn full(&self, at: u32, socket: &Socket) -> bool {
+        match socket.state {
+            State::Listening { backlog } => self.sockets.queue(at).count() > backlog as usize,
+            _ => true,
+        }
+    }
+
+    /// A connection goes to the end of a listener's queue.
+    ///
+    /// # Errors
+    /// `ECONNREFUSED`: it does not listen. `EINVAL`: not where it listens. `EAGAIN`: its queue is full, and who connects
+    /// waits. `ENOBUFS`: the tenant has as many waiting as it may.
+    pub fn enqueue(&mut self, listener: u64, pending: Pending) -> Result<(), Errno> {
+        let (at, socket) = self.find(listener).map_err(|_| Errno::ECONNREFUSED)?;
+        if !matches!(socket.state, State::Listening { .. }) {
+            return Err(Errno::ECONNREFUSED);
+        }
+        if !self.may_wait(&socket, &pending) {
+            return Err(Errno::EINVAL);
+        }
+        if self.full(at, &socket) {
+            return Err(Errno::EAGAIN);
+        }
+        let slot = self.sockets.free_pending().ok_or(Errno::ENOBUFS)?;
+        let last = self.sockets.queue(at).next_back();
+        // From what waits alone, so that it is the same after a crash.
+        let sequence = match last {
+            Some((_, it)) => it.sequence.checked_add(1).ok_or(Errno::ENOBUFS)?,
+            None => 0,
+        };
+        let queued = Queued {
+            listener: at,
+            cookie: listener,
+            sequence,
+            pending,
+        };
+        self.sockets.put(slot, Slot::Pending(queued));
+        Ok(())
+    }
+
+    /// Whether a connection can be one to this listener.
+    pub(crate) fn may_wait(&self, listener: &Socket, pending: &Pending) -> bool {
+        let fits = |ip| listener.family == Family::V6 || is_v4(ip);
+        self.own(listener.endpoint)
+            .is_ok_and(|own| own.local(&pending.local.ip))
+            && pending.local.port == listener.local.port
+            && fits(&pending.local.ip)
+            && fits(&pending.client.ip)
+    }
+
+    /// What waits at a listener, the first first.
+    pub fn waiting(&self, listener: u64) -> impl Iterator<Item = &Pending> {
+        let at = self.sockets.find(listener).map(|(at, _)| at);
+        at.into_iter()
+            .flat_map(|at| self.sockets.queue(at).map(|(_, it)| &it.pending))
+    }
+
+    /// A connection that waited does no more: its AF_UNIX socket could not be connected.
+    ///
+    /// # Errors
+    /// `EBADF`: no such listener. `ENOENT`: nothing of this token waits there.
+    pub fn withdraw(&mut self, listener: u64, token: u64) -> Result<(), Errno> {
+        let (at, _) = self.find(listener)?;
+        let (slot, _) = self.waiting_at(at, Some(token)).ok_or(Errno::ENOENT)?;
+        self.sockets.put(slot, Slot::Empty);
+        Ok(())
+    }
+
+    fn waiting_at(&self, at: u32, token: Option<u64>) -> Option<(u32, Pending)> {
+        let mut queue = self.sockets.queue(at).map(|(slot, it)| (slot, it.pending));
+        queue.find(|(_, it)| token.is_none_or(|token| token == it.token))
+    }
+
+    /// A socket was accepted: what waited first, or with this token, is it. It has the
+    /// listener's options, family and user.
+    ///
+    /// # Errors
+    /// `EINVAL`: it does not listen, or the new cookie is known. `EAGAIN`: nothing of that
+    /// kind waits. `ENFILE`: as many sockets as may be; it waits on.
+    pub fn accepted(
+        &mut self,
+        listener: u64,
+        cookie: u64,
+        token: Option<u64>,
+    ) -> Result<Pending, Errno> {
+        let (at, parent) = self.find(listener)?;
+        if !matches!(parent.state, State::Listening { .. }) {
+            return Err(Errno::EINVAL);
+        }
+        let (slot, pending) = self.waiting_at(at, token).ok_or(Errno::EAGAIN)?;
+        let mut child = Socket::new(cookie, parent.endpoint, parent.family, parent.uid);
+        child.options = parent.options;
+        // The address is as chosen as the listener's, the port is not.
+        child.address_locked = parent.address_locked;
+        child.local = pending.local;
+        child.remote = pending.client;
+        child.state = State::Connected;
+        let new = self.sockets.free_socket().ok_or(Errno::ENFILE)?;
+        if !self.sockets.fits(new, &Slot::Socket(child)) {
+            return Err(Errno::EINVAL);
+        }
+        // The socket first: who stops between the two has it twice rather than not at all.
+        self.sockets.put(new, Slot::Socket(child));
+        self.sockets.put(slot, Slot::Empty);
+        Ok(pending)
+    }
+
+    /// A socket is gone, with its port and what waited at it.
+    ///
+    /// # Errors
+    /// `EBADF`: no such socket.
+    pub fn closed(&mut self, cookie: u64) -> Result<(), Errno> {
+        let (at, _) = self.find(cookie)?;
+        self.forget_queue(at);
+        self.sockets.put(at, Slot::Empty);
+        Ok(())
+    }
+
+    /// Those that are not `live` are gone.
+    pub fn retain(&mut self, mut live: impl FnMut(u64) -> bool) {
+        let gone: Vec<u64> = self.sockets.cookies().filter(|it| !live(*it)).collect();
+        for cookie in gone {
+            // It was found a moment ago.
+            let _ = self.closed(cookie);
+        }
+    }
+
+    pub(crate) fn forget_queue(&mut self, at: u32) {
+        let waiting: Vec<u32> = self.sockets.queue(at).map(|(slot, _)| slot).collect();
+        for slot in waiting {
+            self.sockets.put(slot, Slot::Empty);
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! What a socket's options follow from besides themselves.
+
+use crate::{Endpoint, Family, State};
+
+/// A socket as its options see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Of which addresses.
+    pub family: Family,
+    /// Where it stands.
+    pub state: State,
+    /// Whether it holds a port.
+    pub held: bool,
+    /// The other end, where it is connected.
+    pub peer: Option<Endpoint>,
+}
+
+impl Facts {
+    /// The number of its state as `TCP_INFO` has it.
+    #[must_use]
+    pub(crate) const fn tcp_state(&self) -> u8 {
+        match self.state {
+            State::Connected => 1,
+            State::Connecting => 2,
+            State::Fresh | State::Bound => 7,
+            State::Listening { .. } => 10,
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! What is kept of a socket, and its bytes.
+
+use crate::address::{is_any, is_v4};
+use crate::option::KEPT;
+use crate::options::SOMAXCONN;
+use crate::queue::Queued;
+use crate::{Endpoint, Facts, Family, Options, Pending};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+/// Where a socket stands. One whose connection failed or was given up is fresh again, or
+/// bound where it had bound a port itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It has no port.
+    Fresh,
+    /// It has one.
+    Bound,
+    /// It listens; Linux queues one more than `backlog`.
+    Listening {
+        /// At most so many and one wait.
+        backlog: u32,
+    },
+    /// It is being connected.
+    Connecting,
+    /// It is connected.
+    Connected,
+}
+
+/// One socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Socket {
+    pub(crate) cookie: u64,
+    pub(crate) endpoint: u32,
+    pub(crate) uid: u32,
+    /// Which attempt to connect this is.
+    pub(crate) generation: u32,
+    pub(crate) family: Family,
+    pub(crate) state: State,
+    /// Its address is its own choice, and stays when it is disconnected.
+    pub(crate) address_locked: bool,
+    /// So is its port.
+    pub(crate) port_locked: bool,
+    pub(crate) local: Endpoint,
+    pub(crate) remote: Endpoint,
+    pub(crate) name: [u8; 16],
+    pub(crate) options: Options,
+}
+
+impl Socket {
+    /// The AF_UNIX socket's cookie.
+    #[must_use]
+    pub const fn cookie(&self) -> u64 {
+        self.cookie
+    }
+
+    /// The endpoint that it is of.
+    #[must_use]
+    pub const fn endpoint(&self) -> u32 {
+        self.endpoint
+    }
+
+    /// Of which addresses it is.
+    #[must_use]
+    pub const fn family(&self) -> Family {
+        self.family
+    }
+
+    /// Where it stands.
+    #[must_use]
+    pub const fn state(&self) -> State {
+        self.state
+    }
+
+    /// Its own end, as `getsockname` tells it. A port that was given up is still told.
+    #[must_use]
+    pub const fn local(&self) -> Endpoint {
+        self.local
+    }
+
+    /// The other end, while connected or being so.
+    #[must_use]
+    pub const fn remote(&self) -> Option<Endpoint> {
+        match self.state {
+            State::Connecting | State::Connected => Some(self.remote),
+            _ => None,
+        }
+    }
+
+    /// Under which name its AF_UNIX socket listens.
+    #[must_use]
+    pub const fn name(&self) -> [u8; 16] {
+        self.name
+    }
+
+    /// Which attempt to connect this is: an answer to another is stale.
+    #[must_use]
+    pub const fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// Its options.
+    #[must_use]
+    pub const fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Whether it has a port.
+    pub(crate) const fn held(&self) -> bool {
+        !matches!(self.state, State::Fresh)
+    }
+
+    pub(crate) fn facts(&self) -> Facts {
+        let peer = (self.state == State::Connected).then_some(self.remote);
+        Facts {
+            family: self.family,
+            state: self.state,
+            held: self.held(),
+            peer,
+        }
+    }
+}
+
+/// Bytes of a record.
+pub const RECORD: usize = 384;
+
+const SOCKET: u8 = 1;
+const PENDING: u8 = 2;
+const ADDRESS_LOCKED: u8 = 1;
+const PORT_LOCKED: u8 = 2;
+const NONE: Endpoint = Endpoint {
+    ip: [0; 16],
+    port: 0,
+};
+/// So many numbers fit a record.
+const ROOM: usize = 70;
+
+/// What one slot holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "both are records of one size")]
+pub(crate) enum Slot {
+    Empty,
+    Socket(Socket),
+    Pending(Queued),
+}
+
+/// A record's bytes: an allegation until [`decode`] has checked it. All zero: nothing.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+struct Raw {
+    kind: u8,
+    family: u8,
+    state: u8,
+    flags: u8,
+    /// Of a pending one, the listener's slot.
+    endpoint: u32,
+    cookie: u64,
+    /// Of a pending one alone.
+    sequence: u64,
+    token: u64,
+    uid: u32,
+    generation: u32,
+    backlog: u32,
+    local_port: u16,
+    remote_port: u16,
+    local: [u8; 16],
+    remote: [u8; 16],
+    name: [u8; 16],
+    options: [i32; ROOM],
+    spare: [u8; 8],
+}
+
+const _: () = assert!(size_of::<Raw>() == RECORD && KEPT <= ROOM);
+
+pub(crate) fn encode(slot: &Slot) -> [u8; RECORD] {
+    let mut raw = Raw::new_zeroed();
+    match slot {
+        Slot::Empty => {}
+        Slot::Socket(it) => {
+            raw.kind = SOCKET;
+            raw.family = if it.family == Family::V4 { 4 } else { 6 };
+            (raw.state, raw.backlog) = match it.state {
+                State::Fresh => (1, 0),
+                State::Bound => (2, 0),
+                State::Listening { backlog } => (3, backlog),
+                State::Connecting => (4, 0),
+                State::Connected => (5, 0),
+            };
+            raw.flags = u8::from(it.address_locked) * ADDRESS_LOCKED
+                + u8::from(it.port_locked) * PORT_LOCKED;
+            (raw.endpoint, raw.cookie) = (it.endpoint, it.cookie);
+            (raw.uid, raw.generation, raw.name) = (it.uid, it.generation, it.name);
+            (raw.local, raw.local_port) = (it.local.ip, it.local.port);
+            (raw.remote, raw.remote_port) = (it.remote.ip, it.remote.port);
+            raw.options[..KEPT].copy_from_slice(it.options.values());
+        }
+        Slot::Pending(it) => {
+            raw.kind = PENDING;
+            (raw.endpoint, raw.cookie, raw.sequence) = (it.listener, it.cookie, it.sequence);
+            raw.token = it.pending.token;
+            (raw.local, raw.local_port) = (it.pending.local.ip, it.pending.local.port);
+            (raw.remote, raw.remote_port) = (it.pending.client.ip, it.pending.client.port);
+        }
+    }
+    zerocopy::transmute!(raw)
+}
+
+/// What a record says; `None`: nothing that [`encode`] writes.
+pub(crate) fn decode(bytes: &[u8; RECORD]) -> Option<Slot> {
+    let raw: Raw = zerocopy::transmute!(*bytes);
+    let slot = match raw.kind {
+        0 => Slot::Empty,
+        SOCKET => Slot::Socket(socket(&raw)?),
+        PENDING => Slot::Pending(Queued {
+            listener: raw.endpoint,
+            cookie: raw.cookie,
+            sequence: raw.sequence,
+            pending: Pending {
+                client: Endpoint {
+                    ip: raw.remote,
+                    port: raw.remote_port,
+                },
+                local: Endpoint {
+                    ip: raw.local,
+                    port: raw.local_port,
+                },
+                token: raw.token,
+            },
+        }),
+        _ => return None,
+    };
+    // What is not looked at is zero: one value has one record.
+    (encode(&slot) == *bytes).then_some(slot)
+}
+
+fn socket(raw: &Raw) -> Option<Socket> {
+    let family = match raw.family {
+        4 => Family::V4,
+        6 => Family::V6,
+        _ => return None,
+    };
+    let state = match raw.state {
+        1 => State::Fresh,
+        2 => State::Bound,
+        3 if raw.backlog <= SOMAXCONN.unsigned_abs() => State::Listening {
+            backlog: raw.backlog,
+        },
+        4 => State::Connecting,
+        5 => State::Connected,
+        _ => return None,
+    };
+    let local = Endpoint {
+        ip: raw.local,
+        port: raw.local_port,
+    };
+    let remote = Endpoint {
+        ip: raw.remote,
+        port: raw.remote_port,
+    };
+    let open = matches!(state, State::Connecting | State::Connected);
+    let fits = |ip| family == Family::V6 || is_v4(ip);
+    let legal = fits(&local.ip)
+        && (state == State::Fresh || local.port != 0)
+        && (if open {
+            fits(&remote.ip) && !is_any(&local.ip)
+        } else {
+            remote == NONE
+        });
+    if !legal {
+        return None;
+    }
+    let (options, _) = raw.options.split_first_chunk::<KEPT>()?;
+    Some(Socket {
+        cookie: raw.cookie,
+        endpoint: raw.endpoint,
+        uid: raw.uid,
+        generation: raw.generation,
+        family,
+        state,
+        address_locked: raw.flags & ADDRESS_LOCKED != 0,
+        port_locked: raw.flags & PORT_LOCKED != 0,
+        local,
+        remote,
+        name: raw.name,
+        options: Options::restored(*options)?,
+    })
+}
+
+impl Socket {
+    /// A new one.
+    pub(crate) fn new(cookie: u64, endpoint: u32, family: Family, uid: u32) -> Self {
+        Self {
+            cookie,
+            endpoint,
+            uid,
+            generation: 0,
+            family,
+            state: State::Fresh,
+            address_locked: false,
+            port_locked: false,
+            local: Endpoint {
+                ip: family.any(),
+                port: 0,
+            },
+            remote: NONE,
+            name: [0; 16],
+            options: Options::default(),
+        }
+    }
+
+    /// Takes its connection or its listening from it, as Linux's `tcp_disconnect`: what it
+    /// had not bound itself is given up, though the port is still told.
+    pub(crate) fn release(&mut self) {
+        if self.held() && self.state != State::Bound {
+            self.state = if self.port_locked {
+                State::Bound
+            } else {
+                State::Fresh
+            };
+        }
+        if !self.address_locked {
+            self.local.ip = self.family.any();
+        }
+        self.remote = NONE;
+        self.name = [0; 16];
+    }
+}

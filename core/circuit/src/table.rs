@@ -1,0 +1,470 @@
+//! The sockets of one tenant.
+
+use crate::address::{parse_bind, parse_connect};
+use crate::binding::conflicts;
+use crate::options::{ADDRESS_NO_PORT, SOMAXCONN};
+use crate::record::{RECORD, Slot, decode, encode};
+use crate::route::route;
+use crate::sockets::Sockets;
+use crate::{Addresses, Endpoint, Errno, Family, Ip, Named, Outcome, Socket, State};
+
+/// Ports that are given out, as Linux's `ip_local_port_range`.
+const EPHEMERAL: u16 = 32768;
+/// How many.
+const EPHEMERALS: u16 = 60999 - EPHEMERAL + 1;
+/// The first port that needs no privilege.
+const UNPRIVILEGED: u16 = 1024;
+
+/// How much a tenant may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Sockets; more are `ENFILE`, as where the whole system is out of them.
+    pub sockets: u32,
+    /// Connections that wait to be accepted; more are `ENOBUFS`.
+    pub pending: u32,
+}
+
+/// What `connect` comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connect {
+    /// `AF_UNSPEC`: the socket is disconnected, which is all.
+    Disconnected,
+    /// It is being connected: [`Table::connected`] or [`Table::connect_failed`] follows.
+    To {
+        /// Its own end.
+        local: Endpoint,
+        /// The other.
+        remote: Endpoint,
+        /// Which attempt this is.
+        generation: u32,
+    },
+}
+
+/// Who listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// Its cookie.
+    pub cookie: u64,
+    /// The name of its AF_UNIX socket.
+    pub name: [u8; 16],
+    /// Its queue is full: who connects waits.
+    pub full: bool,
+}
+
+/// The sockets of one tenant.
+#[derive(Debug, PartialEq)]
+pub struct Table {
+    pub(crate) limits: Limits,
+    pub(crate) endpoints: Vec<Addresses>,
+    pub(crate) sockets: Sockets,
+}
+
+impl Table {
+    /// An empty one, of these endpoints.
+    #[must_use]
+    pub fn new(limits: Limits, endpoints: Vec<Addresses>) -> Self {
+        Self {
+            limits,
+            endpoints,
+            sockets: Sockets::new(limits.sockets, limits.pending),
+        }
+    }
+
+    /// One from the records of another, and the slots whose records are nonsense. Those are
+    /// empty now, and [`changed`](Self::changed) says so.
+    pub fn restore<'a>(
+        limits: Limits,
+        endpoints: Vec<Addresses>,
+        records: impl IntoIterator<Item = (u32, &'a [u8; RECORD])>,
+    ) -> (Self, Vec<u32>) {
+        let mut table = Self::new(limits, endpoints);
+        let (mut pending, mut rejected) = (Vec::new(), Vec::new());
+        let slots = limits.sockets.saturating_add(limits.pending) as usize;
+        for (at, bytes) in records.into_iter().take(slots) {
+            match decode(bytes) {
+                Some(Slot::Empty) => {}
+                // After the listeners at which they wait.
+                Some(Slot::Pending(it)) => pending.push((at, it)),
+                Some(slot @ Slot::Socket(it))
+                    if table.admits(&it) && table.sockets.fits(at, &slot) =>
+                {
+                    table.sockets.put(at, slot);
+                }
+                _ => rejected.push(at),
+            }
+        }
+        for (at, it) in pending {
+            let slot = Slot::Pending(it);
+            let listener = table.sockets.socket(it.listener);
+            let may = listener.is_some_and(|socket| table.may_wait(socket, &it.pending));
+            if may && table.sockets.fits(at, &slot) {
+                table.sockets.put(at, slot);
+            } else {
+                rejected.push(at);
+            }
+        }
+        table.sockets.unchanged();
+        for at in &rejected {
+            // What another record has put there stays.
+            let slot = *table.sockets.slot(*at);
+            table.sockets.put(*at, slot);
+        }
+        (table, rejected)
+    }
+
+    /// Whether a record's socket can be among those that are here.
+    fn admits(&self, socket: &Socket) -> bool {
+        let Some(own) = self.endpoints.get(socket.endpoint as usize) else {
+            return false;
+        };
+        let listens = matches!(socket.state, State::Listening { .. });
+        let clash = listens
+            && self
+                .sockets
+                .listeners(socket.endpoint, socket.local.port)
+                .any(|(_, other)| conflicts(socket, &socket.local.ip, other));
+        own.bindable(&socket.local.ip) && !clash
+    }
+
+    /// The next slot that has changed, once each: its [`record`](Self::record) is to be
+    /// written to the page.
+    pub fn changed(&mut self) -> Option<u32> {
+        self.sockets.changed()
+    }
+
+    /// The record of a slot; all zero where there is nothing.
+    #[must_use]
+    pub fn record(&self, slot: u32) -> [u8; RECORD] {
+        encode(self.sockets.slot(slot))
+    }
+
+    /// How many slots there are.
+    #[must_use]
+    pub const fn slots(&self) -> u32 {
+        self.limits.sockets.saturating_add(self.limits.pending)
+    }
+
+    /// A socket.
+    #[must_use]
+    pub fn socket(&self, cookie: u64) -> Option<&Socket> {
+        self.sockets.find(cookie).map(|(_, it)| it)
+    }
+
+    /// How many sockets there are, and how many connections wait.
+    #[must_use]
+    pub fn counts(&self) -> (usize, usize) {
+        (self.sockets.count(), self.sockets.pending())
+    }
+
+    /// How many sockets an endpoint has. It counts them.
+    #[must_use]
+    pub fn count_of(&self, endpoint: u32) -> usize {
+        let all = self.sockets.cookies().filter_map(|it| self.socket(it));
+        all.filter(|it| it.endpoint == endpoint).count()
+    }
+
+    /// The endpoint that has `ip`, as `from` sees it: what is loopback's is its own.
+    #[must_use]
+    pub fn destination(&self, from: u32, ip: &Ip) -> Option<u32> {
+        if self.endpoints.get(from as usize)?.local(ip) {
+            return Some(from);
+        }
+        let at = self.endpoints.iter().position(|it| it.own(ip))?;
+        u32::try_from(at).ok()
+    }
+
+    pub(crate) fn find(&self, cookie: u64) -> Result<(u32, Socket), Errno> {
+        self.sockets
+            .find(cookie)
+            .map(|(at, it)| (at, *it))
+            .ok_or(Errno::EBADF)
+    }
+
+    pub(crate) fn own(&self, endpoint: u32) -> Result<&Addresses, Errno> {
+        self.endpoints.get(endpoint as usize).ok_or(Errno::EINVAL)
+    }
+
+    /// A new socket of an endpoint, of a user.
+    ///
+    /// # Errors
+    /// `ENFILE`: as many as may be. `EINVAL`: no such endpoint, or the cookie is known.
+    pub fn create(
+        &mut self,
+        cookie: u64,
+        endpoint: u32,
+        family: Family,
+        uid: u32,
+    ) -> Result<(), Errno> {
+        self.own(endpoint)?;
+        let slot = Slot::Socket(Socket::new(cookie, endpoint, family, uid));
+        let at = self.sockets.free_socket().ok_or(Errno::ENFILE)?;
+        if !self.sockets.fits(at, &slot) {
+            return Err(Errno::EINVAL);
+        }
+        self.sockets.put(at, slot);
+        Ok(())
+    }
+
+    /// `bind` to the address in these bytes. `privileged`: ports below 1024 are allowed;
+    /// `chance`: a random number, for port 0.
+    ///
+    /// # Errors
+    /// As Linux's, in its order: the address, the privilege, a second time, the port.
+    pub fn bind(
+        &mut self,
+        cookie: u64,
+        address: &[u8],
+        privileged: bool,
+        chance: u32,
+    ) -> Result<(), Errno> {
+        let (at, mut socket) = self.find(cookie)?;
+        let Endpoint { ip, port } = parse_bind(socket.family, socket.options.v6only(), address)?;
+        if !self.own(socket.endpoint)?.bindable(&ip) {
+            return Err(Errno::EADDRNOTAVAIL);
+        }
+        if (1..UNPRIVILEGED).contains(&port) && !privileged {
+            return Err(Errno::EACCES);
+        }
+        if socket.held() {
+            return Err(Errno::EINVAL);
+        }
+        // IP_BIND_ADDRESS_NO_PORT: connect chooses.
+        let later = port == 0 && socket.options.flag(ADDRESS_NO_PORT);
+        let port = match port {
+            0 if later => 0,
+            0 => self
+                .ephemeral(&socket, &ip, chance)
+                .ok_or(Errno::EADDRINUSE)?,
+            _ if self.conflict(at, &socket, &ip, port) => return Err(Errno::EADDRINUSE),
+            _ => {
+                socket.port_locked = true;
+                port
+            }
+        };
+        socket.address_locked |= ip != socket.family.any();
+        socket.local = Endpoint { ip, port };
+        socket.state = if later { State::Fresh } else { State::Bound };
+        self.sockets.put(at, Slot::Socket(socket));
+        Ok(())
+    }
+
+    /// Whether another has the port.
+    fn conflict(&self, at: u32, socket: &Socket, ip: &Ip, port: u16) -> bool {
+        let mut holders = self.sockets.holders(socket.endpoint, port);
+        holders.any(|(other, it)| other != at && conflicts(socket, ip, it))
+    }
+
+    /// A port for a socket that binds to `ip`: that nobody has whose address overlaps, nor
+    /// would share it. Looks at each of them once at most.
+    fn ephemeral(&self, socket: &Socket, ip: &Ip, chance: u32) -> Option<u16> {
+        let mut alone = *socket;
+        alone.options = socket.options.only_v6only();
+        ports(chance).find(|port| !self.conflict(u32::MAX, &alone, ip, *port))
+    }
+
+    /// A port for a connection: another's may be shared whose connection goes elsewhere,
+    /// but not one that was bound.
+    fn connecting(
+        &self,
+        socket: &Socket,
+        from: &Ip,
+        remote: &Endpoint,
+        chance: u32,
+    ) -> Option<u16> {
+        ports(chance).find(|port| {
+            self.sockets.holders(socket.endpoint, *port).all(|(_, it)| {
+                let open = matches!(it.state, State::Connecting | State::Connected);
+                open && !it.port_locked && !(it.local.ip == *from && it.remote == *remote)
+            })
+        })
+    }
+
+    /// `listen`. `name`: under which its AF_UNIX socket listens, if it did not yet.
+    ///
+    /// # Errors
+    /// `EINVAL`: it is connected. `EADDRINUSE`: another listens there, or no port is left.
+    pub fn listen(
+        &mut self,
+        cookie: u64,
+        backlog: i32,
+        name: [u8; 16],
+        chance: u32,
+    ) -> Result<(), Errno> {
+        let (at, mut socket) = self.find(cookie)?;
+        let backlog = backlog.cast_unsigned().min(SOMAXCONN.unsigned_abs());
+        match socket.state {
+            State::Connecting | State::Connected => return Err(Errno::EINVAL),
+            State::Listening { .. } => {}
+            State::Bound => {
+                if self.conflict(at, &socket, &socket.local.ip, socket.local.port) {
+                    return Err(Errno::EADDRINUSE);
+                }
+                socket.name = name;
+            }
+            State::Fresh => {
+                let port = self.ephemeral(&socket, &socket.local.ip, chance);
+                socket.local.port = port.ok_or(Errno::EADDRINUSE)?;
+                socket.name = name;
+            }
+        }
+        socket.state = State::Listening { backlog };
+        self.sockets.put(at, Slot::Socket(socket));
+        Ok(())
+    }
+
+    /// `connect` to the address in these bytes. `chance`: a random number, for its port.
+    /// Who may be connected to is the caller's to judge; a port 0 has no listener.
+    ///
+    /// # Errors
+    /// As Linux's, in its order: the state before the address before the way.
+    pub fn connect_begin(
+        &mut self,
+        cookie: u64,
+        address: &[u8],
+        chance: u32,
+    ) -> Result<Connect, Errno> {
+        let (at, mut socket) = self.find(cookie)?;
+        let named = parse_connect(socket.family, socket.options.v6only(), address);
+        match (named, socket.state) {
+            (Ok(Named::Disconnect), _) => {
+                self.disconnect(cookie)?;
+                return Ok(Connect::Disconnected);
+            }
+            // Too short to have a family: that is seen before the state.
+            (Err(errno), _) if address.len() < 2 || address.len() > 128 => return Err(errno),
+            (_, State::Connecting) => return Err(Errno::EALREADY),
+            // A listener too, as measured.
+            (_, State::Connected | State::Listening { .. }) => return Err(Errno::EISCONN),
+            _ => {}
+        }
+        let Named::At(target) = named? else {
+            return Err(Errno::EINVAL);
+        };
+        let own = self.own(socket.endpoint)?;
+        let (from, to) = route(&socket.local.ip, own, &target.ip)?;
+        let remote = Endpoint {
+            ip: to,
+            port: target.port,
+        };
+        if socket.held() {
+            let port = socket.local.port;
+            let same = |(other, it): (u32, &Socket)| {
+                other != at && it.local.ip == from && it.remote() == Some(remote)
+            };
+            if self.sockets.holders(socket.endpoint, port).any(same) {
+                return Err(Errno::EADDRNOTAVAIL);
+            }
+        } else {
+            let port = self.connecting(&socket, &from, &remote, chance);
+            socket.local.port = port.ok_or(Errno::EADDRNOTAVAIL)?;
+        }
+        socket.local.ip = from;
+        socket.remote = remote;
+        socket.state = State::Connecting;
+        socket.generation = socket.generation.wrapping_add(1);
+        self.sockets.put(at, Slot::Socket(socket));
+        Ok(Connect::To {
+            local: socket.local,
+            remote,
+            generation: socket.generation,
+        })
+    }
+
+    /// The connection is there.
+    ///
+    /// # Errors
+    /// `EINVAL`: it was not being connected.
+    pub fn connected(&mut self, cookie: u64) -> Result<(), Errno> {
+        let (at, mut socket) = self.find(cookie)?;
+        if socket.state != State::Connecting {
+            return Err(Errno::EINVAL);
+        }
+        socket.state = State::Connected;
+        self.sockets.put(at, Slot::Socket(socket));
+        Ok(())
+    }
+
+    /// There is no connection: the socket can be bound, listen or be connected again.
+    ///
+    /// # Errors
+    /// `EINVAL`: it was not being connected.
+    pub fn connect_failed(&mut self, cookie: u64) -> Result<(), Errno> {
+        let (_, socket) = self.find(cookie)?;
+        if socket.state != State::Connecting {
+            return Err(Errno::EINVAL);
+        }
+        self.disconnect(cookie)
+    }
+
+    /// `connect` to `AF_UNSPEC`, of a socket in any state. What waits at a listener is lost.
+    ///
+    /// # Errors
+    /// `EBADF`: no such socket.
+    pub fn disconnect(&mut self, cookie: u64) -> Result<(), Errno> {
+        let (at, mut socket) = self.find(cookie)?;
+        self.forget_queue(at);
+        socket.release();
+        self.sockets.put(at, Slot::Socket(socket));
+        Ok(())
+    }
+
+    /// `getsockname`.
+    ///
+    /// # Errors
+    /// `EBADF`: no such socket.
+    pub fn getsockname(&self, cookie: u64) -> Result<(Family, Endpoint), Errno> {
+        let (_, socket) = self.find(cookie)?;
+        Ok((socket.family, socket.local))
+    }
+
+    /// `getpeername`.
+    ///
+    /// # Errors
+    /// `ENOTCONN`: it is not connected yet, or no more.
+    pub fn getpeername(&self, cookie: u64) -> Result<(Family, Endpoint), Errno> {
+        let (_, socket) = self.find(cookie)?;
+        let peer = socket.facts().peer.ok_or(Errno::ENOTCONN)?;
+        Ok((socket.family, peer))
+    }
+
+    /// `setsockopt`.
+    ///
+    /// # Errors
+    /// `EBADF`: no such socket.
+    pub fn set_option(
+        &mut self,
+        cookie: u64,
+        level: i32,
+        name: i32,
+        value: &[u8],
+    ) -> Result<Outcome, Errno> {
+        let (at, mut socket) = self.find(cookie)?;
+        let facts = socket.facts();
+        let outcome = socket.options.set(&facts, level, name, value);
+        if outcome == Outcome::Accepted {
+            self.sockets.put(at, Slot::Socket(socket));
+        }
+        Ok(outcome)
+    }
+
+    /// `getsockopt`.
+    ///
+    /// # Errors
+    /// `EBADF`: no such socket.
+    pub fn read_option(
+        &self,
+        cookie: u64,
+        level: i32,
+        name: i32,
+        room: i32,
+    ) -> Result<Outcome, Errno> {
+        let (_, socket) = self.find(cookie)?;
+        Ok(socket.options.read(&socket.facts(), level, name, room))
+    }
+}
+
+/// The ephemeral ports, from one that chance picks.
+fn ports(chance: u32) -> impl Iterator<Item = u16> {
+    let first = (chance % u32::from(EPHEMERALS)) as u16;
+    (first..EPHEMERALS).chain(0..first).map(|it| EPHEMERAL + it)
+}

@@ -1,0 +1,73 @@
+use super::*;
+
+fn listening(backlog: i32) -> Table {
+    let mut table = table();
+    table.create(1, 0, Family::V6, 0).unwrap();
+    table.bind(1, &bytes(Family::V6, ANY6, 5000), false, 0).unwrap();
+    table.listen(1, backlog, [1; 16], 0).unwrap();
+    table
+}
+
+fn waiting(token: u64) -> Pending {
+    Pending { client: at(LO4, 40000 + token as u16), local: at(LO4, 5000), token }
+}
+
+/// -1 is by the kernel's source: Python made 0 of it.
+#[test]
+fn a_queue_takes_one_more_than_its_backlog() {
+    for (backlog, room) in [(0, 1), (1, 2), (5, 6), (-1, 16), (100_000, 16)] {
+        let mut table = listening(backlog);
+        let all = (0..20).map(|it| table.enqueue(1, waiting(it)));
+        let results: Vec<_> = all.collect();
+        assert_eq!(results.iter().filter(|it| it.is_ok()).count(), room, "{backlog}");
+        let full = if room == 16 { Errno::ENOBUFS } else { Errno::EAGAIN };
+        assert_eq!(results[room], Err(full));
+        let found = table.find_listener(0, at(LO4, 5000), 0).unwrap();
+        assert_eq!(found.full, room != 16);
+    }
+}
+
+#[test]
+fn who_came_first_is_accepted_first() {
+    let mut table = listening(5);
+    for token in 0..4 {
+        table.enqueue(1, waiting(token)).unwrap();
+    }
+    assert_eq!(table.accepted(1, 10, None), Ok(waiting(0)));
+    assert_eq!(table.accepted(1, 11, Some(2)), Ok(waiting(2)));
+    table.withdraw(1, 1).unwrap();
+    assert_eq!(table.accepted(1, 10, None), Err(Errno::EINVAL));
+    assert_eq!(table.accepted(1, 12, None), Ok(waiting(3)));
+    assert_eq!(table.accepted(1, 13, None), Err(Errno::EAGAIN));
+    assert_eq!(table.getsockname(11), Ok((Family::V6, at(LO4, 5000))));
+    assert_eq!(table.getpeername(11), Ok((Family::V6, at(LO4, 40002))));
+    // The listener's port is its own: with it closed, those accepted keep others out.
+    table.closed(1).unwrap();
+    table.create(2, 0, Family::V4, 0).unwrap();
+    let taken = table.bind(2, &bytes(Family::V4, LO4, 5000), false, 0);
+    assert_eq!(taken, Err(Errno::EADDRINUSE));
+    assert_eq!(table.find_listener(0, at(LO4, 5000), 0), None);
+    table.retain(|cookie| cookie == 2);
+    assert_eq!(table.counts(), (1, 0));
+    assert_eq!(table.bind(2, &bytes(Family::V4, LO4, 5000), false, 0), Ok(()));
+}
+
+#[test]
+fn the_closest_listener_is_found() {
+    let mut table = table();
+    let group = [(1, ANY4), (2, ANY4), (3, LO4)];
+    for (cookie, ip) in group {
+        table.create(cookie, 0, Family::V4, 0).unwrap();
+        table.set_option(cookie, 1, 15, &[1, 0, 0, 0]).unwrap();
+        table.bind(cookie, &bytes(Family::V4, ip, 80), true, 0).unwrap();
+        table.listen(cookie, 1, [cookie as u8; 16], 0).unwrap();
+    }
+    let found = |ip, hash| table.find_listener(0, at(ip, 80), hash).map(|it| it.cookie);
+    assert_eq!(found(LO4, 0), Some(3));
+    assert_eq!((found(OWN4, 0), found(OWN4, 1), found(OWN4, 2)), (Some(1), Some(2), Some(1)));
+    assert_eq!(found(LO6, 0), None);
+    assert_eq!(found(v4([10, 0, 0, 9]), 0), None);
+    assert_eq!(table.destination(0, &v4([10, 0, 0, 6])), Some(1));
+    assert_eq!(table.destination(1, &LO4), Some(1));
+    assert_eq!(table.destination(1, &v4([10, 0, 0, 9])), None);
+}
