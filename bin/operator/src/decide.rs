@@ -67,7 +67,10 @@ pub fn decide(image: &CompartmentImage<'_>, asked: &Asked) -> Result<Decided, Er
             to.ok_or(Errno::HOSTUNREACH)?
         }
     };
-    let to = image.endpoints().get(to as usize).ok_or(Errno::HOSTUNREACH)?;
+    let to = image
+        .endpoints()
+        .get(to as usize)
+        .ok_or(Errno::HOSTUNREACH)?;
     let tuple = Tuple {
         source: asked.from,
         destination: asked.to,
@@ -75,18 +78,17 @@ pub fn decide(image: &CompartmentImage<'_>, asked: &Asked) -> Result<Decided, Er
         destination_port: asked.to_port,
         protocol: TCP,
     };
-    let rules = [judge(image, from.egress, &tuple)?, judge(image, to.ingress, &tuple)?];
+    let rules = [
+        judge(image, from.egress, &tuple)?,
+        judge(image, to.ingress, &tuple)?,
+    ];
     Ok(Decided {
         slot: to.slot,
         rules,
     })
 }
 
-fn judge(
-    image: &CompartmentImage<'_>,
-    table: u32,
-    tuple: &Tuple,
-) -> Result<Option<u32>, Errno> {
+fn judge(image: &CompartmentImage<'_>, table: u32, tuple: &Tuple) -> Result<Option<u32>, Errno> {
     if table == NONE {
         return Ok(None);
     }

@@ -45,9 +45,12 @@ impl Live {
                     DONE => return Ok(all),
                     ERROR => return Err(Errno::IO),
                     // struct unix_diag_msg: four bytes, the inode, the cookie.
-                    _ => all.extend(word(body, 8).map(|low| u64::from(low)).zip(word(body, 12)).map(
-                        |(low, high)| low | u64::from(high) << 32,
-                    )),
+                    _ => all.extend(
+                        word(body, 8)
+                            .map(|low| u64::from(low))
+                            .zip(word(body, 12))
+                            .map(|(low, high)| low | u64::from(high) << 32),
+                    ),
                 }
                 rest = after;
             }

@@ -6,8 +6,11 @@
 //! process itself, on copies: no other thread of the program can change what was judged. Data
 //! never comes here. What this process knows of sockets is in a page that its successor reads.
 
+mod call;
 mod decide;
+mod live;
 mod mediate;
+mod notes;
 mod operator;
 mod sockets;
 

@@ -1,17 +1,17 @@
 //! The process: the supervisor, who starts programs, and programs' calls.
 
-use crate::decide;
-use crate::mediate::{Mediator, Told};
+use crate::mediate::Mediator;
+use command::Message;
 use command::verbs::{
     AddPort, CIRCUITS_ADDRESSES, Circuits, Done, Mediate, Operate, PORT_CIRCUITS, Program,
     ProgramGone, Quit, RemovePort, UseImage,
 };
-use command::Message;
 use guard::guard;
 use image::MappedCompartment;
-use notify::{Listener, Sizes};
+use notify::{Listener, Notification, Sizes};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use seqpacket::{Fds, Socket};
 use shm::Words;
@@ -79,13 +79,14 @@ impl Operator {
                 Err(errno) => return Err(errno.into()),
             }
             for event in &events {
-                let (kind, number) = (event.data.u64() >> 32 << 32, event.data.u64() as u32);
+                let (data, flags) = (event.data.u64(), event.flags);
+                let (kind, number) = (data >> 32 << 32, data as u32);
                 match kind {
                     CONTROL if !self.obey()? => return Ok(()),
                     CONTROL => {}
                     SLOT => self.meet(number),
                     ANNOUNCE => self.hear(number),
-                    _ => self.serve(number, event.flags.contains(EventFlags::HUP))?,
+                    _ => self.serve(number, flags.contains(EventFlags::HUP))?,
                 }
             }
         }
@@ -118,8 +119,12 @@ impl Operator {
 
     fn take(&mut self, message: &Message, fds: Fds) -> Result<(), Box<dyn Error>> {
         if let Some(body) = message.body::<UseImage>() {
-            let mapped =
-                worker::image(&body, fds, MappedCompartment::map, MappedCompartment::digest);
+            let mapped = worker::image(
+                &body,
+                fds,
+                MappedCompartment::map,
+                MappedCompartment::digest,
+            );
             match mapped {
                 Ok(image) => {
                     self.mediator.use_image(image);
@@ -130,16 +135,20 @@ impl Operator {
             return Ok(());
         }
         let fd = fds.into_iter().next();
-        if let (Some(body), Some(fd)) = (message.body::<Operate>(), fd) {
-            self.uid = body.uid;
-            self.mediator.recall(Words::map_whole(fd)?);
-            return Ok(());
+        match (message.body::<Operate>(), fd) {
+            (Some(body), Some(fd)) => {
+                self.uid = body.uid;
+                self.mediator.recall(Words::map_whole(fd)?);
+                Ok(())
+            }
+            (_, fd) => self.take_place(message, fd),
         }
-        self.take_place(message, None)
     }
 
     fn take_place(&mut self, message: &Message, fd: Option<OwnedFd>) -> Result<(), Box<dyn Error>> {
-        if let Some(body) = message.body::<AddPort>().filter(|b| b.kind == PORT_CIRCUITS)
+        if let Some(body) = message
+            .body::<AddPort>()
+            .filter(|b| b.kind == PORT_CIRCUITS)
             && let Some(fd) = fd
         {
             let listener = seqpacket::Listener::from_fd(fd);
@@ -151,6 +160,10 @@ impl Operator {
         {
             self.next = self.next.max(body.number.saturating_add(1));
             self.add(body.slot, body.number, fd)?;
+            let programs = &self.programs;
+            self.mediator.resume(body.number, &|number| {
+                programs.get(&number).map(|(slot, it)| (*slot, it))
+            });
         } else if let Some(body) = message.body::<RemovePort>() {
             if let Some(listener) = self.slots.remove(&body.slot) {
                 self.unwatch(&listener);
@@ -217,7 +230,9 @@ impl Operator {
         };
         let done = self.adopt(slot, number, fd);
         let answer = Done {
-            errno: done.err().map_or(0, |errno| errno.raw_os_error().unsigned_abs()),
+            errno: done
+                .err()
+                .map_or(0, |errno| errno.raw_os_error().unsigned_abs()),
             ..Done::default()
         };
         let _ = socket.send(&Message::new(0, &answer), &[]);
@@ -246,14 +261,21 @@ impl Operator {
     /// Calls of a program, and those of others that go on by them.
     fn serve(&mut self, number: u32, is_over: bool) -> Result<(), Box<dyn Error>> {
         for _ in 0..BATCH {
-            let Some((slot, listener)) = self.programs.get(&number) else {
+            let programs = &self.programs;
+            let Some((slot, listener)) = programs.get(&number) else {
                 return Ok(());
             };
-            let told = match Told::next(listener) {
-                Ok(Some(told)) => told,
+            let call = match next(listener) {
+                Ok(Some(call)) => call,
                 Ok(None) if is_over => {
                     self.forget(number);
-                    let gone = Message::new(0, &ProgramGone { number, reserved: 0 });
+                    let gone = Message::new(
+                        0,
+                        &ProgramGone {
+                            number,
+                            reserved: 0,
+                        },
+                    );
                     self.control.send(&gone, &[])?;
                     return Ok(());
                 }
@@ -261,8 +283,8 @@ impl Operator {
                 Err(error) => return Err(error.into()),
             };
             self.mediator
-                .mediate(*slot, number, told, &|number| {
-                    self.programs.get(&number).map(|(_, listener)| listener)
+                .mediate(*slot, number, call, listener, &|number| {
+                    programs.get(&number).map(|(slot, it)| (*slot, it))
                 });
         }
         Ok(())
@@ -273,5 +295,15 @@ impl Operator {
             self.unwatch(&listener);
         }
         self.mediator.program_gone(number);
+    }
+}
+
+/// The next call that waits, if there is one.
+fn next(listener: &Listener) -> std::io::Result<Option<Notification>> {
+    let mut fds = [PollFd::new(listener, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default()))?;
+    match fds[0].revents().contains(PollFlags::IN) {
+        true => listener.receive(),
+        false => Ok(None),
     }
 }

@@ -1,5 +1,6 @@
 //! The sockets that programs get for those they asked for.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_cookie;
 use rustix::net::{
@@ -56,9 +57,14 @@ pub fn connects(fd: &OwnedFd, name: [u8; 16]) -> Result<(), Errno> {
     connect(fd, &SocketAddrUnix::new_abstract_name(&name)?)
 }
 
-/// The connection that waits longest. Only to be called where one does.
-pub fn accepts(fd: &OwnedFd, nonblocking: bool) -> Result<Made, Errno> {
+/// The connection that waits longest; `None`: none does. Nobody else accepts here, so that one
+/// that waited still does.
+pub fn accepts(fd: &OwnedFd, nonblocking: bool) -> Result<Option<Made>, Errno> {
+    let now = Timespec::default();
+    if poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now))? == 0 {
+        return Ok(None);
+    }
     let mut flags = SocketFlags::CLOEXEC;
     flags.set(SocketFlags::NONBLOCK, nonblocking);
-    made(accept_with(fd, flags)?)
+    made(accept_with(fd, flags)?).map(Some)
 }

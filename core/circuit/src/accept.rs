@@ -80,6 +80,21 @@ impl Table {
             && fits(&pending.client.ip)
     }
 
+    /// Whether as many wait at a socket as may; of one that does not listen it is said too.
+    #[must_use]
+    pub fn is_full(&self, listener: u64) -> bool {
+        self.sockets
+            .find(listener)
+            .is_none_or(|(at, socket)| self.full(at, socket))
+    }
+
+    /// Nothing waits at a listener any more: its AF_UNIX socket has nothing.
+    pub fn forget_waiting(&mut self, listener: u64) {
+        if let Ok((at, _)) = self.find(listener) {
+            self.forget_queue(at);
+        }
+    }
+
     /// What waits at a listener, the first first.
     pub fn waiting(&self, listener: u64) -> impl Iterator<Item = &Pending> {
         let at = self.sockets.find(listener).map(|(at, _)| at);

@@ -398,6 +398,8 @@ const NOTIFICATION: [i64; 5] = [
     0x4008_2104,
 ];
 const UNIX: i64 = libc::AF_UNIX as i64;
+/// NETLINK_SOCK_DIAG.
+const SOCK_DIAG: i64 = 4;
 
 /// Programs' calls, and the sockets that are made for them.
 const OPERATING: &[Entry] = &[
@@ -417,8 +419,18 @@ const OPERATING: &[Entry] = &[
     entry!(SYS_pidfd_getfd, "its socket"),
     entry!(SYS_process_vm_readv, "an address, an option"),
     entry!(SYS_process_vm_writev, "the same, answered"),
-    entry!(SYS_socket, [[is(0, UNIX)]], "a program's socket"),
-    entry!(SYS_socketpair, [[is(0, UNIX)]], "a program's socket pair"),
+    entry!(
+        SYS_socket,
+        [
+            [is(0, UNIX)],
+            [is(0, libc::AF_NETLINK as i64), is(2, SOCK_DIAG)]
+        ],
+        "a program's socket; which of them live"
+    ),
+    entry!(SYS_sendto, "which sockets live"),
+    entry!(SYS_recvfrom, "the same, answered"),
+    entry!(SYS_getsockname, "the name of a socket that is no circuit"),
+    entry!(SYS_getpeername, "the same"),
     entry!(SYS_bind, "a program's socket listens"),
     entry!(SYS_listen, "a program's socket listens"),
     entry!(SYS_connect, "a program's socket connects"),
@@ -448,7 +460,7 @@ pub fn groups(profile: Profile) -> &'static [&'static [Entry]] {
         Profile::Verifier => &[RUNTIME, CONTROL, REPORTING],
         Profile::Solver => &[RUNTIME, CONTROL, SOLVING],
         Profile::Vhost => &[RUNTIME, CONTROL, GUEST],
-        Profile::Operator => &[RUNTIME, CONTROL, OPERATING],
+        Profile::Operator => &[RUNTIME, CONTROL, WAITING, OPERATING],
         Profile::Controller => &[
             RUNTIME, CONTROL, WAITING, PORTS, THREADS, NAMED, SERVING, STORING,
         ],

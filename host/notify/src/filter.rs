@@ -199,16 +199,15 @@ fn short(length: usize) -> u8 {
 /// returns the listener (close-on-exec). The thread needs CAP_SYS_ADMIN in its user
 /// namespace, or no_new_privs.
 ///
-/// The wait for an answer can only be ended by a fatal signal once the call was received
-/// (WAIT_KILLABLE_RECV): a program whose timer ticks faster than the operator answers
-/// would otherwise start its calls over and over.
+/// A signal ends the wait for an answer, as it ends a blocking accept(2) or connect(2): with
+/// EINTR, or the call is made anew. The operator finds the answer refused then, and knows the
+/// call when it comes again (docs/decisions/0023).
 ///
 /// # Errors
-/// INVAL: Linux 5.19 is needed. BUSY: there is a listener already, as inside another
+/// INVAL: Linux 5.0 is needed. BUSY: there is a listener already, as inside another
 /// supervisor's container. ACCES: neither the capability nor no_new_privs.
 pub fn install(program: &[Instruction]) -> Result<OwnedFd, Errno> {
-    const FLAGS: libc::c_ulong =
-        libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
+    const FLAGS: libc::c_ulong = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
     let program = libc::sock_fprog {
         len: u16::try_from(program.len()).map_err(|_| Errno::INVAL)?,
         filter: program.as_ptr().cast_mut(),

@@ -17,11 +17,13 @@ mod child;
 mod fault;
 pub mod filter;
 mod listener;
+mod option;
 mod run;
 mod target;
 
 pub use fault::{Error, Step};
 pub use listener::{Listener, Notification, Outcome, Sizes};
+pub use option::{name_of, option, refuse_descriptors, set_option};
 pub use run::{Plan, Running, Started, User, start};
 pub use target::{OpenError, Target};
 

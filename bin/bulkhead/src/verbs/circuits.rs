@@ -31,10 +31,7 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
     let user = run.user.as_deref().map(user).transpose()?;
     let place = api.parent().unwrap_or(Path::new("/run/bulkhead"));
     let name = format!("{}.sock", run.endpoint.endpoint);
-    let path = place
-        .join("circuits")
-        .join(&run.endpoint.tenant)
-        .join(name);
+    let path = place.join("circuits").join(&run.endpoint.tenant).join(name);
     let (socket, circuits) = meet(&path)?;
     let addresses = circuits.addresses.iter().take(circuits.count as usize);
     let started = notify::start(&Plan {
@@ -53,7 +50,10 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
     if done.errno != 0 {
         return Err(Trouble::new(
             Exit::Failed,
-            format!("the operator does not take the program: error {}", done.errno),
+            format!(
+                "the operator does not take the program: error {}",
+                done.errno
+            ),
             "a tenant may have 4096 programs at a time",
         ));
     }
@@ -79,7 +79,9 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
         .wait()
         .map_err(|e| Trouble::new(Exit::Failed, e.to_string(), ""))?;
     // As a shell says it.
-    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    let code = status
+        .code()
+        .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     std::process::exit(code)
 }
 
@@ -99,7 +101,10 @@ impl Signals {
                 one(SignalKind::user_defined1(), Signal::USR1)?,
                 one(SignalKind::user_defined2(), Signal::USR2)?,
             ],
-            _ignored: [signal(SignalKind::interrupt())?, signal(SignalKind::quit())?],
+            _ignored: [
+                signal(SignalKind::interrupt())?,
+                signal(SignalKind::quit())?,
+            ],
         })
     }
 

@@ -26,7 +26,10 @@ pub async fn run(run: &Run, client: &Client, socket: &Path) -> Result<Exit, Trou
     if run.user.is_some() {
         return Err(Trouble::new(
             Exit::Usage,
-            format!("--user, and {} is a {} endpoint", run.endpoint, endpoint.kind),
+            format!(
+                "--user, and {} is a {} endpoint",
+                run.endpoint, endpoint.kind
+            ),
             "use `setpriv` or `runuser` inside: bulkhead run --endpoint E -- runuser -u USER -- CMD",
         ));
     }

@@ -1,0 +1,237 @@
+//! One call of a program: its arguments copied, its descriptor taken.
+
+use circuit::{Endpoint, Family};
+use guard::guard;
+use notify::{Listener, Notification, OpenError, Target};
+use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_domain;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// AUDIT_ARCH_X86_64: the filter notifies of no other.
+const ARCH: u32 = 0xc000_003e;
+/// The longest address (struct sockaddr_storage), and the longest value of an option that is
+/// looked at.
+const LONGEST: usize = 128;
+/// Options of any socket by which descriptors or names get from one process to another: they
+/// are set and read by this process, on the very socket that it looked at.
+const OWN: [i32; 5] = [16, 28, 34, 76, 83];
+
+/// Why there is no call to look at.
+pub enum Ended {
+    /// Nobody waits for it any more.
+    Gone,
+    /// It has this answer.
+    With(Errno),
+    /// The kernel answers it.
+    Native,
+}
+
+/// A call.
+pub struct Call<'a> {
+    call: &'a Notification,
+    listener: &'a Listener,
+    target: Target,
+    fd: Option<OwnedFd>,
+}
+
+impl<'a> Call<'a> {
+    /// Copies what it needs of the program.
+    pub fn of(call: &'a Notification, listener: &'a Listener) -> Result<Call<'a>, Ended> {
+        if call.arch != ARCH {
+            return Err(Ended::With(Errno::NOSYS));
+        }
+        let target = match Target::open(call.thread) {
+            Ok(target) => target,
+            Err(OpenError::Gone) => return Err(Ended::Gone),
+            Err(OpenError::Thread) => return Err(Ended::With(Errno::NOSYS)),
+            Err(OpenError::Refused(errno)) => return Err(Ended::With(errno)),
+        };
+        // Only if it still waits it is its thread that was opened.
+        if !listener.is_live(call.id) {
+            return Err(Ended::Gone);
+        }
+        let makes = [libc::SYS_socket, libc::SYS_socketpair];
+        let fd = match makes.contains(&i64::from(call.number)) {
+            true => None,
+            false => match target.take(call.arguments[0] as i32) {
+                Ok(fd) => Some(fd),
+                // The kernel's answer is the same, and says more of what it is.
+                Err(Errno::BADF) => return Err(Ended::With(Errno::BADF)),
+                Err(errno) => return Err(Ended::With(errno)),
+            },
+        };
+        Ok(Call {
+            call,
+            listener,
+            target,
+            fd,
+        })
+    }
+
+    /// Whether it is this system call.
+    pub fn is(&self, number: i64) -> bool {
+        i64::from(self.call.number) == number
+    }
+
+    /// The first three arguments, as ints.
+    pub fn numbers(&self) -> [i32; 3] {
+        let [a, b, c, ..] = self.call.arguments;
+        [a as i32, b as i32, c as i32]
+    }
+
+    /// A copy of its descriptor.
+    pub fn fd(&self) -> Result<&OwnedFd, Errno> {
+        self.fd.as_ref().ok_or(Errno::BADF)
+    }
+
+    /// What the kernel knows its socket by.
+    pub fn cookie(&self) -> Result<u64, Errno> {
+        crate::sockets::cookie(self.fd()?)
+    }
+
+    /// Whether its socket does not block.
+    pub fn is_nonblocking(&self) -> Result<bool, Errno> {
+        Ok(fcntl_getfl(self.fd()?)?.contains(OFlags::NONBLOCK))
+    }
+
+    /// The address of connect and bind, a copy.
+    pub fn address(&self) -> Result<Vec<u8>, Errno> {
+        let length = self.call.arguments[2] as i32;
+        let length = usize::try_from(length).map_err(|_| Errno::INVAL)?;
+        if length > LONGEST {
+            return Err(Errno::INVAL);
+        }
+        self.copy(self.call.arguments[1], length)
+    }
+
+    /// The value that an option is set to, a copy.
+    pub fn value(&self) -> Result<Vec<u8>, Errno> {
+        let length = self.call.arguments[4] as i32;
+        let length = usize::try_from(length).map_err(|_| Errno::INVAL)?;
+        self.copy(self.call.arguments[3], length.min(LONGEST))
+    }
+
+    /// Level and name of an option.
+    pub fn option(&self) -> (i32, i32) {
+        let [_, level, name, ..] = self.call.arguments;
+        (level as i32, name as i32)
+    }
+
+    /// How much room there is for an option's value.
+    pub fn room(&self) -> Result<i32, Errno> {
+        self.int(self.call.arguments[4])
+    }
+
+    /// accept4's: whether the new socket does not block, and whether it closes on exec.
+    pub fn accept_flags(&self) -> Result<(bool, bool), Errno> {
+        if self.is(libc::SYS_accept) {
+            return Ok((false, false));
+        }
+        let flags = self.call.arguments[3] as i32;
+        if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
+            return Err(Errno::INVAL);
+        }
+        Ok((
+            flags & libc::SOCK_NONBLOCK != 0,
+            flags & libc::SOCK_CLOEXEC != 0,
+        ))
+    }
+
+    /// Writes a name where accept, getsockname and getpeername want it, as much as there is
+    /// room for, and how long it is.
+    pub fn tell_name(&self, family: Family, name: Endpoint) -> Result<(), Errno> {
+        let (bytes, length) = circuit::write(family, name);
+        self.tell(bytes.get(..length).unwrap_or_default())
+    }
+
+    fn tell(&self, name: &[u8]) -> Result<(), Errno> {
+        let [_, at, length_at, ..] = self.call.arguments;
+        let accepts = self.is(libc::SYS_accept) || self.is(libc::SYS_accept4);
+        if at == 0 && accepts {
+            return Ok(());
+        }
+        let room = usize::try_from(self.int(length_at)?).map_err(|_| Errno::INVAL)?;
+        self.put(at, name.get(..room).unwrap_or(name))?;
+        self.put(length_at, &(name.len() as u32).to_ne_bytes())
+    }
+
+    /// Writes an option's value.
+    pub fn tell_option(&self, value: &[u8]) -> Result<(), Errno> {
+        let [_, _, _, at, length_at, _] = self.call.arguments;
+        self.put(at, value)?;
+        self.put(length_at, &(value.len() as u32).to_ne_bytes())
+    }
+
+    /// A call about a socket that is no circuit: the kernel does it, but for what could tell
+    /// it of a circuit if another thread put one in its place meanwhile, which is done here,
+    /// on the socket that was looked at.
+    pub fn foreign(&mut self) -> Result<Option<i64>, Errno> {
+        let fd = self.fd()?;
+        let names = self.is(libc::SYS_getsockname) || self.is(libc::SYS_getpeername);
+        if names && guard!("circuits-foreign") {
+            let peer = self.is(libc::SYS_getpeername);
+            self.tell(&notify::name_of(fd.as_fd(), peer)?)?;
+            return Ok(Some(0));
+        }
+        let (level, name) = self.option();
+        let own = level == libc::SOL_SOCKET && OWN.contains(&name) && guard!("circuits-foreign");
+        if own && self.is(libc::SYS_setsockopt) {
+            notify::set_option(fd.as_fd(), level, name, &self.value()?)?;
+            return Ok(Some(0));
+        }
+        if own && self.is(libc::SYS_getsockopt) {
+            let mut value = vec![
+                0;
+                usize::try_from(self.room()?)
+                    .map_err(|_| Errno::INVAL)?
+                    .min(LONGEST)
+            ];
+            let length = notify::option(fd.as_fd(), level, name, &mut value)?;
+            self.tell_option(value.get(..length).unwrap_or_default())?;
+            return Ok(Some(0));
+        }
+        // A circuit that nobody knows any more is no native socket.
+        let internet = socket_domain(fd).is_ok_and(|domain| {
+            matches!(
+                domain,
+                rustix::net::AddressFamily::INET | rustix::net::AddressFamily::INET6
+            )
+        });
+        match internet {
+            true => Err(Errno::AFNOSUPPORT),
+            false => Ok(None),
+        }
+    }
+
+    fn int(&self, at: u64) -> Result<i32, Errno> {
+        let mut bytes = [0; 4];
+        self.target.read(at, &mut bytes)?;
+        Ok(i32::from_ne_bytes(bytes))
+    }
+
+    fn copy(&self, at: u64, length: usize) -> Result<Vec<u8>, Errno> {
+        let mut bytes = vec![0; length];
+        if length > 0 {
+            self.target.read(at, &mut bytes)?;
+        }
+        self.still_waits()?;
+        Ok(bytes)
+    }
+
+    fn put(&self, at: u64, bytes: &[u8]) -> Result<(), Errno> {
+        self.still_waits()?;
+        match bytes {
+            [] => Ok(()),
+            bytes => self.target.write(at, bytes),
+        }
+    }
+
+    /// Its thread is the one that was opened for as long as it waits.
+    fn still_waits(&self) -> Result<(), Errno> {
+        match self.listener.is_live(self.call.id) {
+            true => Ok(()),
+            false => Err(Errno::INTR),
+        }
+    }
+}

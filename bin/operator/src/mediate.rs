@@ -1,0 +1,652 @@
+//! Programs' calls, one by one: judged, done, answered.
+//!
+//! A call that comes again, because a signal ended its first wait or because the operator died
+//! between doing it and answering, finds done what it asks for.
+
+use crate::call::{Call, Ended};
+use crate::decide::{self, Asked as Wish};
+use crate::live::Live;
+use crate::notes::Notes;
+use crate::sockets::{self, Made};
+use circuit::{Addresses, Asked, Connect, Endpoint, Limits, Outcome, Pending, Table};
+use guard::guard;
+use image::MappedCompartment;
+use notify::{Listener, Notification};
+use rustix::io::Errno;
+use shm::{SealedImage, Words};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Sockets of a compartment at most, and connections that wait to be accepted.
+const LIMITS: Limits = Limits {
+    sockets: 16_384,
+    pending: 8_192,
+};
+/// Slots that can have an endpoint of circuits.
+const SLOTS: usize = 4096;
+
+/// Looks a program's listener up.
+pub type Find<'a> = &'a dyn Fn(u32) -> Option<(u32, &'a Listener)>;
+
+/// A call that waits for another's.
+#[derive(Clone, Copy)]
+struct Waits {
+    program: u32,
+    note: u16,
+    call: Notification,
+    /// The cookie of the listening socket that it waits at.
+    at: u64,
+    /// It wants to accept there; else to connect.
+    accepts: bool,
+}
+
+/// A compartment's circuits.
+pub struct Mediator {
+    image: Option<MappedCompartment<SealedImage>>,
+    notes: Option<Notes>,
+    table: Table,
+    /// Sockets of each slot's programs at most.
+    limits: BTreeMap<u32, u32>,
+    counts: BTreeMap<u32, u32>,
+    live: Option<Live>,
+    waits: Vec<Waits>,
+    /// Calls that the operator before left without an answer, until their program is known.
+    left: Vec<(u32, u16, Notification)>,
+    /// Connected, and nobody heard that it is.
+    unheard: BTreeSet<u64>,
+    /// Accepted for one who was gone by then: for the next.
+    orphans: Vec<(u64, Made)>,
+}
+
+impl Default for Mediator {
+    fn default() -> Mediator {
+        Mediator {
+            image: None,
+            notes: None,
+            table: Table::new(LIMITS, Vec::new()),
+            limits: BTreeMap::new(),
+            counts: BTreeMap::new(),
+            live: None,
+            waits: Vec::new(),
+            left: Vec::new(),
+            unheard: BTreeSet::new(),
+            orphans: Vec::new(),
+        }
+    }
+}
+
+/// What a call comes to.
+enum Came {
+    /// This is its answer.
+    To(Result<i64, Errno>),
+    /// The kernel does it: it is none of a circuit, or nothing that a circuit differs in.
+    Native,
+    /// A socket is put into the program, and is the answer.
+    Socket(OwnedFd, bool),
+    /// The same, of a connection that was accepted at this listening socket.
+    Accepted { at: u64, made: Made, closes: bool },
+    /// It waits.
+    Waits { at: u64, accepts: bool },
+}
+
+impl Mediator {
+    /// Decides by this image from now on.
+    pub fn use_image(&mut self, image: MappedCompartment<SealedImage>) {
+        self.image = Some(image);
+        self.settle();
+    }
+
+    /// Goes on with what the operator before noted.
+    pub fn recall(&mut self, words: Words) {
+        let (notes, left) = Notes::recall(words);
+        self.notes = Some(notes);
+        self.left = left;
+        self.live = Live::new().ok();
+        self.settle();
+        self.sweep();
+    }
+
+    /// An endpoint of circuits.
+    pub fn opens(&mut self, slot: u32, sockets: u32) {
+        self.limits.insert(slot, sockets);
+    }
+
+    /// It is none any more.
+    pub fn closes(&mut self, slot: u32) {
+        self.limits.remove(&slot);
+    }
+
+    /// The addresses of a slot's endpoint.
+    pub fn addresses(&self, slot: u32) -> Vec<[u8; 16]> {
+        let image = self.image.as_ref().map(MappedCompartment::image);
+        image.map_or_else(Vec::new, |image| decide::addresses(&image, slot))
+    }
+
+    /// The table with the endpoints of the image: sockets go on whose addresses are still
+    /// there.
+    fn settle(&mut self) {
+        let Some(notes) = &self.notes else { return };
+        let last = self.image.as_ref().map_or(0, |mapped| {
+            mapped
+                .image()
+                .endpoints()
+                .iter()
+                .map(|e| e.slot)
+                .max()
+                .unwrap_or(0)
+        });
+        let endpoints: Vec<Addresses> = (0..=last.min(SLOTS as u32))
+            .map(|slot| {
+                let all = self.addresses(slot);
+                // A spec has no endpoint of more.
+                Addresses::new(all.get(..16).unwrap_or(&all))
+            })
+            .map_while(|addresses| addresses)
+            .collect();
+        let records = notes.records(self.table.slots());
+        let records = records.iter().map(|(slot, record)| (*slot, record));
+        let (table, _) = Table::restore(LIMITS, endpoints, records);
+        self.table = table;
+        self.write();
+        self.count();
+    }
+
+    /// What changed goes to the page.
+    fn write(&mut self) {
+        if let Some(notes) = &self.notes {
+            while let Some(slot) = self.table.changed() {
+                notes.write(slot, &self.table.record(slot));
+            }
+        }
+    }
+
+    /// Forgets sockets that no program has any more.
+    fn sweep(&mut self) {
+        let Some(Ok(live)) = self.live.as_ref().map(Live::cookies) else {
+            return;
+        };
+        self.table.retain(|cookie| live.contains(&cookie));
+        self.unheard.retain(|cookie| live.contains(cookie));
+        self.orphans.retain(|(at, _)| live.contains(at));
+        self.write();
+        self.count();
+    }
+
+    fn count(&mut self) {
+        for slot in self.limits.keys() {
+            self.counts.insert(*slot, self.table.count_of(*slot) as u32);
+        }
+    }
+
+    /// A program with all that it started is gone.
+    pub fn program_gone(&mut self, program: u32) {
+        let gone: Vec<u16> = self
+            .waits
+            .iter()
+            .filter(|waits| waits.program == program)
+            .map(|waits| waits.note)
+            .collect();
+        self.waits.retain(|waits| waits.program != program);
+        for note in gone {
+            self.done_with(note);
+        }
+        self.sweep();
+    }
+
+    /// Calls of a program of before: those that were noted are done now, and one that was
+    /// received and not yet noted is told to come again.
+    pub fn resume(&mut self, program: u32, find: Find<'_>) {
+        /// How far the kernel may have numbered beyond the last noted: interrupted ones.
+        const BEYOND: u64 = 64;
+        let Some((slot, listener)) = find(program) else {
+            return;
+        };
+        let last = self.notes.as_ref().map_or(0, |notes| notes.last(program));
+        if last != 0 {
+            for id in (1..=BEYOND).map(|n| last.wrapping_add(n)) {
+                if listener.is_live(id) {
+                    let _ = listener.answer(id, Err(Errno::INTR));
+                }
+            }
+        }
+        let mine: Vec<(u16, Notification)> = self
+            .left
+            .extract_if(.., |(of, ..)| *of == program)
+            .map(|(_, note, call)| (note, call))
+            .collect();
+        for (note, call) in mine {
+            self.handle(slot, program, note, call, listener, find);
+        }
+    }
+
+    /// A call: noted, then done.
+    pub fn mediate(
+        &mut self,
+        slot: u32,
+        program: u32,
+        call: Notification,
+        listener: &Listener,
+        find: Find<'_>,
+    ) {
+        let Some(note) = self.notes.as_mut().and_then(|n| n.note(program, &call)) else {
+            let _ = listener.answer(call.id, Err(Errno::NOBUFS));
+            return;
+        };
+        self.handle(slot, program, note, call, listener, find);
+    }
+
+    fn handle(
+        &mut self,
+        slot: u32,
+        program: u32,
+        note: u16,
+        call: Notification,
+        listener: &Listener,
+        find: Find<'_>,
+    ) {
+        let came = self.attempt(slot, &call, listener);
+        self.write();
+        self.finish(program, note, call, listener, came);
+        self.wake(find);
+    }
+
+    fn attempt(&mut self, slot: u32, call: &Notification, listener: &Listener) -> Came {
+        match Call::of(call, listener) {
+            Ok(mut call) => match self.perform(slot, &mut call) {
+                Ok(came) => came,
+                Err(errno) => Came::To(Err(errno)),
+            },
+            Err(Ended::Gone) => Came::To(Err(Errno::INTR)),
+            Err(Ended::With(errno)) => Came::To(Err(errno)),
+            Err(Ended::Native) => Came::Native,
+        }
+    }
+
+    /// Answers, or lets it wait.
+    fn finish(
+        &mut self,
+        program: u32,
+        note: u16,
+        call: Notification,
+        listener: &Listener,
+        came: Came,
+    ) {
+        let heard = match came {
+            Came::To(result) => heard(listener.answer(call.id, result)),
+            Came::Native => heard(listener.proceed(call.id)),
+            Came::Socket(fd, closes) => install(listener, call.id, &fd, closes),
+            Came::Accepted { at, made, closes } => {
+                let heard = install(listener, call.id, &made.fd, closes);
+                if !heard {
+                    self.orphans.push((at, made));
+                }
+                heard
+            }
+            Came::Waits { at, accepts } => {
+                self.waits.push(Waits {
+                    program,
+                    note,
+                    call,
+                    at,
+                    accepts,
+                });
+                return;
+            }
+        };
+        if !heard && call.number == libc::SYS_connect as i32 {
+            // Its thread's next connect of the same socket is this one again.
+            if let Ok(call) = Call::of(&call, listener)
+                && let Ok(cookie) = call.cookie()
+            {
+                self.unheard.insert(cookie);
+            }
+        }
+        self.done_with(note);
+    }
+
+    fn done_with(&mut self, note: u16) {
+        if let Some(notes) = &mut self.notes {
+            notes.answered(note);
+        }
+    }
+
+    /// Calls that waited for what has come meanwhile. Bound: each once for every one that
+    /// goes on.
+    fn wake(&mut self, find: Find<'_>) {
+        loop {
+            let ready = self.waits.iter().position(|waits| {
+                let queued = self.table.waiting(waits.at).next().is_some();
+                let listens = self.table.socket(waits.at);
+                match (listens, waits.accepts) {
+                    (None, _) => true,
+                    (Some(_), true) => queued || self.orphans.iter().any(|(at, _)| *at == waits.at),
+                    (Some(listening), false) => !self.table.is_full(listening.cookie()),
+                }
+            });
+            let Some(waits) = ready.map(|at| self.waits.remove(at)) else {
+                return;
+            };
+            let Some((slot, listener)) = find(waits.program) else {
+                self.done_with(waits.note);
+                continue;
+            };
+            if !listener.is_live(waits.call.id) {
+                self.done_with(waits.note);
+                continue;
+            }
+            let came = self.attempt(slot, &waits.call, listener);
+            self.write();
+            let again = matches!(came, Came::Waits { .. });
+            self.finish(waits.program, waits.note, waits.call, listener, came);
+            if again {
+                return;
+            }
+        }
+    }
+
+    fn perform(&mut self, slot: u32, call: &mut Call<'_>) -> Result<Came, Errno> {
+        if call.is(libc::SYS_socket) {
+            return self.socket(slot, call);
+        }
+        if call.is(libc::SYS_socketpair) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let cookie = call.cookie()?;
+        if self.table.socket(cookie).is_none() {
+            return call
+                .foreign()
+                .map(|done| done.map_or(Came::Native, |v| Came::To(Ok(v))));
+        }
+        let nothing = Came::To(Ok(0));
+        if call.is(libc::SYS_connect) {
+            self.connect(slot, cookie, call)
+        } else if call.is(libc::SYS_bind) {
+            self.bind(cookie, &call.address()?)?;
+            Ok(nothing)
+        } else if call.is(libc::SYS_listen) {
+            self.listen(cookie, call)?;
+            Ok(nothing)
+        } else if call.is(libc::SYS_accept) || call.is(libc::SYS_accept4) {
+            self.accept(cookie, call)
+        } else if call.is(libc::SYS_getsockname) {
+            let (family, name) = self.table.getsockname(cookie).map_err(number)?;
+            call.tell_name(family, name)?;
+            Ok(nothing)
+        } else if call.is(libc::SYS_getpeername) {
+            let (family, name) = self.table.getpeername(cookie).map_err(number)?;
+            call.tell_name(family, name)?;
+            Ok(nothing)
+        } else if call.is(libc::SYS_setsockopt) {
+            let value = call.value()?;
+            let (level, name) = call.option();
+            let outcome = self.table.set_option(cookie, level, name, &value);
+            said(outcome.map_err(number)?, call)
+        } else if call.is(libc::SYS_getsockopt) {
+            let (level, name) = call.option();
+            let room = call.room()?;
+            let outcome = self.table.read_option(cookie, level, name, room);
+            said(outcome.map_err(number)?, call)
+        } else {
+            Ok(Came::Native)
+        }
+    }
+
+    fn socket(&mut self, slot: u32, call: &Call<'_>) -> Result<Came, Errno> {
+        let [domain, kind, protocol] = call.numbers();
+        let (family, nonblock, cloexec) = match circuit::asked(domain, kind, protocol) {
+            Asked::Stream {
+                family,
+                nonblock,
+                cloexec,
+            } => (family, nonblock, cloexec),
+            // Not made yet: said at once, not where the first packet is lost.
+            Asked::Datagram { .. } => return Err(Errno::PROTONOSUPPORT),
+            Asked::Refused(errno) => return Err(number(errno)),
+        };
+        self.room_for(slot)?;
+        let made = sockets::stream(nonblock)?;
+        let created = self.table.create(made.cookie, slot, family, 0);
+        created.map_err(number)?;
+        *self.counts.entry(slot).or_default() += 1;
+        Ok(Came::Socket(made.fd, cloexec))
+    }
+
+    /// Whether an endpoint may have one more socket.
+    fn room_for(&mut self, slot: u32) -> Result<(), Errno> {
+        let most = self.limits.get(&slot).copied().unwrap_or(0);
+        let has = |this: &Mediator| this.counts.get(&slot).copied().unwrap_or(0);
+        let all = |this: &Mediator| this.table.counts().0 >= LIMITS.sockets as usize;
+        if has(self) >= most || all(self) {
+            self.sweep();
+        }
+        if (has(self) >= most || all(self)) && guard!("circuits-sockets") {
+            return Err(Errno::NFILE);
+        }
+        Ok(())
+    }
+
+    fn bind(&mut self, cookie: u64, address: &[u8]) -> Result<(), Errno> {
+        let chance = chance();
+        let bind = |this: &mut Mediator| this.table.bind(cookie, address, true, chance);
+        match bind(self) {
+            // Whose port it was may be gone.
+            Err(circuit::Errno::EADDRINUSE) => {
+                self.sweep();
+                bind(self)
+            }
+            done => done,
+        }
+        .map_err(number)
+    }
+
+    fn listen(&mut self, cookie: u64, call: &Call<'_>) -> Result<(), Errno> {
+        let [_, backlog, _] = call.numbers();
+        let (name, chance) = (secret()?, chance());
+        let listen = |this: &mut Mediator| this.table.listen(cookie, backlog, name, chance);
+        match listen(self) {
+            Err(circuit::Errno::EADDRINUSE) => {
+                self.sweep();
+                listen(self)
+            }
+            done => done,
+        }
+        .map_err(number)?;
+        let socket = self.table.socket(cookie).ok_or(Errno::BADF)?;
+        sockets::listens(call.fd()?, socket.name())
+    }
+
+    fn connect(&mut self, slot: u32, cookie: u64, call: &Call<'_>) -> Result<Came, Errno> {
+        let address = call.address()?;
+        if self.unheard.remove(&cookie) {
+            return Ok(Came::To(Ok(0)));
+        }
+        let begun = self.table.connect_begin(cookie, &address, chance());
+        let (local, remote) = match begun.map_err(number)? {
+            Connect::Disconnected => return Ok(Came::To(Ok(0))),
+            Connect::To { local, remote, .. } => (local, remote),
+        };
+        let came = self.reach(slot, cookie, local, remote, call);
+        match came {
+            Ok(Came::To(Ok(_))) => {
+                self.table.connected(cookie).map_err(number)?;
+            }
+            _ => {
+                let _ = self.table.connect_failed(cookie);
+            }
+        }
+        came
+    }
+
+    /// Connects a socket to whoever listens there, if it may.
+    fn reach(
+        &mut self,
+        slot: u32,
+        cookie: u64,
+        local: Endpoint,
+        remote: Endpoint,
+        call: &Call<'_>,
+    ) -> Result<Came, Errno> {
+        let to = self.destination(slot, local, remote)?;
+        // Bound: each listener that turns out to be gone is forgotten.
+        for _ in 0..LIMITS.sockets {
+            let listener = self
+                .table
+                .find_listener(to, remote, chance())
+                .ok_or(Errno::CONNREFUSED)?;
+            let waits = Came::Waits {
+                at: listener.cookie,
+                accepts: false,
+            };
+            if listener.full {
+                return Ok(waits);
+            }
+            let pending = Pending {
+                client: local,
+                local: remote,
+                token: cookie,
+            };
+            let queued = self.table.enqueue(listener.cookie, pending);
+            queued.map_err(number)?;
+            self.write();
+            match sockets::connects(call.fd()?, listener.name) {
+                Ok(()) | Err(Errno::ISCONN) => return Ok(Came::To(Ok(0))),
+                Err(Errno::CONNREFUSED | Errno::NOENT) => {
+                    let _ = self.table.closed(listener.cookie);
+                }
+                Err(errno) => {
+                    let _ = self.table.withdraw(listener.cookie, cookie);
+                    return match errno {
+                        Errno::AGAIN => Ok(waits),
+                        errno => Err(errno),
+                    };
+                }
+            }
+        }
+        Err(Errno::CONNREFUSED)
+    }
+
+    /// The slot of the endpoint that a connection goes to.
+    fn destination(&self, slot: u32, local: Endpoint, remote: Endpoint) -> Result<u32, Errno> {
+        if self.table.destination(slot, &remote.ip) == Some(slot) {
+            return Ok(slot);
+        }
+        let image = self.image.as_ref().map(MappedCompartment::image);
+        let image = image.ok_or(Errno::NETDOWN)?;
+        let wish = Wish {
+            slot,
+            from: local.ip,
+            from_port: local.port,
+            to: remote.ip,
+            to_port: remote.port,
+        };
+        let decided = decide::decide(&image, &wish)?;
+        match self.limits.contains_key(&decided.slot) {
+            true => Ok(decided.slot),
+            false => Err(Errno::HOSTUNREACH),
+        }
+    }
+
+    fn accept(&mut self, cookie: u64, call: &mut Call<'_>) -> Result<Came, Errno> {
+        let socket = self.table.socket(cookie).ok_or(Errno::BADF)?;
+        if !matches!(socket.state(), circuit::State::Listening { .. }) {
+            return Err(Errno::INVAL);
+        }
+        let (slot, family) = (socket.endpoint(), socket.family());
+        let (nonblock, closes) = call.accept_flags()?;
+        let orphan = self.orphans.iter().position(|(at, _)| *at == cookie);
+        let made = match orphan.map(|at| self.orphans.remove(at)) {
+            Some((_, made)) => made,
+            None => {
+                if self.table.waiting(cookie).next().is_none() {
+                    return match call.is_nonblocking()? {
+                        true => Err(Errno::AGAIN),
+                        false => Ok(Came::Waits {
+                            at: cookie,
+                            accepts: true,
+                        }),
+                    };
+                }
+                self.room_for(slot)?;
+                let Some(made) = sockets::accepts(call.fd()?, nonblock)? else {
+                    // The note of it is older than the socket's queue: a death between the two.
+                    self.table.forget_waiting(cookie);
+                    return match call.is_nonblocking()? {
+                        true => Err(Errno::AGAIN),
+                        false => Ok(Came::Waits {
+                            at: cookie,
+                            accepts: true,
+                        }),
+                    };
+                };
+                let accepted = self.table.accepted(cookie, made.cookie, None);
+                accepted.map_err(number)?;
+                *self.counts.entry(slot).or_default() += 1;
+                made
+            }
+        };
+        let peer = self.table.getpeername(made.cookie).map(|(_, peer)| peer);
+        if let Err(errno) = call.tell_name(family, peer.unwrap_or(NOBODY)) {
+            self.orphans.push((cookie, made));
+            return Err(errno);
+        }
+        Ok(Came::Accepted {
+            at: cookie,
+            made,
+            closes,
+        })
+    }
+}
+
+const NOBODY: Endpoint = Endpoint {
+    ip: [0; 16],
+    port: 0,
+};
+
+/// What came of an option.
+fn said(outcome: Outcome, call: &mut Call<'_>) -> Result<Came, Errno> {
+    match outcome {
+        Outcome::Native => Ok(Came::Native),
+        Outcome::Accepted => Ok(Came::To(Ok(0))),
+        Outcome::Fails(errno) => Err(number(errno)),
+        Outcome::Answer(bytes) => {
+            call.tell_option(&bytes)?;
+            Ok(Came::To(Ok(0)))
+        }
+    }
+}
+
+/// A descriptor, and its number as the answer. In two steps: of one, the kernel answers first
+/// and installs then, and a death between the two would answer with another descriptor's number.
+fn install(listener: &Listener, id: u64, fd: &OwnedFd, closes: bool) -> bool {
+    let number = match listener.install(id, fd.as_fd(), closes) {
+        Ok(notify::Outcome::Done(number)) => Ok(i64::from(number)),
+        Ok(notify::Outcome::Gone) => return false,
+        Err(error) => Err(error
+            .raw_os_error()
+            .map_or(Errno::NFILE, Errno::from_raw_os_error)),
+    };
+    heard(listener.answer(id, number))
+}
+
+fn heard(outcome: std::io::Result<notify::Outcome>) -> bool {
+    matches!(outcome, Ok(notify::Outcome::Done(())))
+}
+
+fn number(errno: circuit::Errno) -> Errno {
+    Errno::from_raw_os_error(errno as i32)
+}
+
+fn chance() -> u32 {
+    let mut bytes = [0; 4];
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    u32::from_ne_bytes(bytes)
+}
+
+/// A name that nobody guesses.
+fn secret() -> Result<[u8; 16], Errno> {
+    let mut bytes = [0; 16];
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())? {
+        16 => Ok(bytes),
+        _ => Err(Errno::AGAIN),
+    }
+}
