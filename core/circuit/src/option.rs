@@ -159,15 +159,21 @@ fn has_level(at: &Facts, level: i32) -> bool {
     matches!(level, SOL_SOCKET | SOL_TCP | SOL_IP) || (level == SOL_IPV6 && at.family == Family::V6)
 }
 
-/// The number that is set. IPv4's options may be one byte, or no byte, which is 0.
+/// The number that is set. Most of IPv4's options may be one byte, some no byte, which is 0.
 fn number(option: &Int, value: &[u8]) -> Result<i32, Errno> {
     if let Some(bytes) = value.first_chunk() {
         return Ok(i32::from_ne_bytes(*bytes));
     }
-    if option.level != SOL_IP {
-        return Err(Errno::EINVAL);
+    match (option.level, option.name, value) {
+        // UNICAST_IF, LOCAL_PORT_RANGE
+        (SOL_IP, 50 | 51, _) => Err(Errno::EINVAL),
+        // TTL, FREEBIND, TRANSPARENT, MINTTL, MULTICAST_LOOP
+        (SOL_IP, 2 | 15 | 19 | 21 | 34, []) => Err(Errno::EINVAL),
+        (SOL_IP, _, [first, ..]) => Ok(i32::from(*first)),
+        // DONTFRAG, AUTOFLOWLABEL
+        (SOL_IP, ..) | (SOL_IPV6, 62 | 70, _) => Ok(0),
+        _ => Err(Errno::EINVAL),
     }
-    Ok(value.first().copied().map_or(0, i32::from))
 }
 
 /// What a socket's state forbids.
@@ -336,7 +342,7 @@ fn set_ip6(name: i32, value: &[u8]) -> Result<Outcome, Errno> {
         6 => return Ok(Outcome::Accepted),
         17 | 18 => Errno::ENOPROTOOPT,
         34 | 35 | 54 | 55 | 59 => Errno::EPERM,
-        1 | 20 | 21 | 24 | 27 | 28 | 32 | 42..=48 => Errno::EINVAL,
+        1 | 20 | 21 | 24 | 27 | 28 | 32 | 42..=48 | 50 => Errno::EINVAL,
         22 if value.len() < 4 => Errno::EINVAL,
         _ => Errno::ENOPROTOOPT,
     })

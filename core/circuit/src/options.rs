@@ -64,7 +64,7 @@ pub(crate) const REUSE_PORT: usize = 1;
 pub(crate) const V6ONLY: usize = 2;
 pub(crate) const ADDRESS_NO_PORT: usize = 3;
 
-pub(crate) const INTS: [Int; 58] = [
+pub(crate) const INTS: [Int; 59] = [
     int(SOL_SOCKET, 2, 0, Rule::Flag),  // SO_REUSEADDR
     int(SOL_SOCKET, 15, 0, Rule::Flag), // SO_REUSEPORT
     int(SOL_IPV6, 26, 0, Rule::Flag),   // IPV6_V6ONLY
@@ -123,6 +123,7 @@ pub(crate) const INTS: [Int; 58] = [
     int(SOL_IPV6, 78, 0, Rule::Flag),   // IPV6_FREEBIND
     int(SOL_IP, 51, 0, Rule::Any),      // IP_LOCAL_PORT_RANGE
     int(SOL_IP, 23, 0, Rule::Flag),     // IP_CHECKSUM
+    int(SOL_IPV6, 30, 0, Rule::Flag),   // IPV6_ROUTER_ALERT_ISOLATE
 ];
 
 /// Half of `SOCK_MIN_RCVBUF`.

@@ -15,12 +15,19 @@ fn differs(level: i32, name: i32) -> bool {
         6 => matches!(name, 11 | 13 | 24 | 26 | 31 | 36 | 37 | 42 | 44 | 45),
         // IP_OPTIONS that are set, and IPsec, PKTINFO of multicast, ranges and routes.
         0 => matches!(name, 4 | 26 | 48 | 49 | 51 | 64 | 80 | 41),
-        _ => matches!(name, 3..=5 | 11 | 18 | 22 | 24 | 31 | 52..=61 | 64 | 65 | 68 | 69 | 72 | 76 | 77 | 80),
+        _ => {
+            matches!(name, 3..=5 | 11 | 18 | 22 | 24 | 31 | 52..=61 | 64 | 65 | 68 | 69 | 72 | 76 | 77 | 80)
+        }
     }
 }
 
 fn facts(family: Family, state: State) -> Facts {
-    Facts { family, state, held: state != State::Fresh, peer: None }
+    Facts {
+        family,
+        state,
+        held: state != State::Fresh,
+        peer: None,
+    }
 }
 
 fn told(outcome: &Outcome) -> String {
@@ -84,23 +91,49 @@ fn what_circuits_answer_themselves() {
     let at = facts(Family::V4, State::Connected);
     let mut options = Options::default();
     let read = |options: &Options, name, room| told(&options.read(&at, 6, name, room));
-    assert_eq!(read(&options, 13, 16), "16:63756269630000000000000000000000");
+    assert_eq!(
+        read(&options, 13, 16),
+        "16:63756269630000000000000000000000"
+    );
     assert_eq!(read(&options, 13, 3), "3:637562");
     assert_eq!(read(&options, 11, -1), "EINVAL");
-    let Outcome::Answer(info) = options.read(&at, 6, 11, 104) else { panic!("no TCP_INFO") };
+    let Outcome::Answer(info) = options.read(&at, 6, 11, 104) else {
+        panic!("no TCP_INFO")
+    };
     assert_eq!((info.len(), info[0]), (104, 1));
     assert_eq!(options.set(&at, 6, 13, b"cubic"), Outcome::Accepted);
-    assert_eq!(options.set(&at, 6, 13, b"reno"), Outcome::Fails(Errno::ENOENT));
+    assert_eq!(
+        options.set(&at, 6, 13, b"reno"),
+        Outcome::Fails(Errno::ENOENT)
+    );
     assert_eq!(options.set(&at, 1, 25, b"lo\0"), Outcome::Accepted);
-    assert_eq!(options.set(&at, 1, 25, b"eth0"), Outcome::Fails(Errno::ENODEV));
-    assert_eq!(told(&options.read(&at, 1, 17, 64)), "12:00000000ffffffffffffffff");
-    assert_eq!(options.read(&at, 41, 26, 4), Outcome::Fails(Errno::EOPNOTSUPP));
+    assert_eq!(
+        options.set(&at, 1, 25, b"eth0"),
+        Outcome::Fails(Errno::ENODEV)
+    );
+    assert_eq!(
+        told(&options.read(&at, 1, 17, 64)),
+        "12:00000000ffffffffffffffff"
+    );
+    assert_eq!(
+        options.read(&at, 41, 26, 4),
+        Outcome::Fails(Errno::EOPNOTSUPP)
+    );
     // IPv6 sockets: the family is decided with the port.
     let bound = facts(Family::V6, State::Bound);
-    assert_eq!(options.set(&bound, 41, 26, &[1, 0, 0, 0]), Outcome::Fails(Errno::EINVAL));
-    let peer = Facts { peer: Some(at_peer()), ..at };
+    assert_eq!(
+        options.set(&bound, 41, 26, &[1, 0, 0, 0]),
+        Outcome::Fails(Errno::EINVAL)
+    );
+    let peer = Facts {
+        peer: Some(at_peer()),
+        ..at
+    };
     let whole = told(&options.read(&peer, 1, 28, 16));
-    assert_eq!(whole, "16:0200138810000005".replace("10000005", "0a000005") + "0000000000000000");
+    assert_eq!(
+        whole,
+        "16:0200138810000005".replace("10000005", "0a000005") + "0000000000000000"
+    );
 }
 
 fn at_peer() -> Endpoint {

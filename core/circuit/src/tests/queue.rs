@@ -3,13 +3,19 @@ use super::*;
 fn listening(backlog: i32) -> Table {
     let mut table = table();
     table.create(1, 0, Family::V6, 0).unwrap();
-    table.bind(1, &bytes(Family::V6, ANY6, 5000), false, 0).unwrap();
+    table
+        .bind(1, &bytes(Family::V6, ANY6, 5000), false, 0)
+        .unwrap();
     table.listen(1, backlog, [1; 16], 0).unwrap();
     table
 }
 
 fn waiting(token: u64) -> Pending {
-    Pending { client: at(LO4, 40000 + token as u16), local: at(LO4, 5000), token }
+    Pending {
+        client: at(LO4, 40000 + token as u16),
+        local: at(LO4, 5000),
+        token,
+    }
 }
 
 /// -1 is by the kernel's source: Python made 0 of it.
@@ -19,8 +25,16 @@ fn a_queue_takes_one_more_than_its_backlog() {
         let mut table = listening(backlog);
         let all = (0..20).map(|it| table.enqueue(1, waiting(it)));
         let results: Vec<_> = all.collect();
-        assert_eq!(results.iter().filter(|it| it.is_ok()).count(), room, "{backlog}");
-        let full = if room == 16 { Errno::ENOBUFS } else { Errno::EAGAIN };
+        assert_eq!(
+            results.iter().filter(|it| it.is_ok()).count(),
+            room,
+            "{backlog}"
+        );
+        let full = if room == 16 {
+            Errno::ENOBUFS
+        } else {
+            Errno::EAGAIN
+        };
         assert_eq!(results[room], Err(full));
         let found = table.find_listener(0, at(LO4, 5000), 0).unwrap();
         assert_eq!(found.full, room != 16);
@@ -49,7 +63,10 @@ fn who_came_first_is_accepted_first() {
     assert_eq!(table.find_listener(0, at(LO4, 5000), 0), None);
     table.retain(|cookie| cookie == 2);
     assert_eq!(table.counts(), (1, 0));
-    assert_eq!(table.bind(2, &bytes(Family::V4, LO4, 5000), false, 0), Ok(()));
+    assert_eq!(
+        table.bind(2, &bytes(Family::V4, LO4, 5000), false, 0),
+        Ok(())
+    );
 }
 
 #[test]
@@ -59,12 +76,17 @@ fn the_closest_listener_is_found() {
     for (cookie, ip) in group {
         table.create(cookie, 0, Family::V4, 0).unwrap();
         table.set_option(cookie, 1, 15, &[1, 0, 0, 0]).unwrap();
-        table.bind(cookie, &bytes(Family::V4, ip, 80), true, 0).unwrap();
+        table
+            .bind(cookie, &bytes(Family::V4, ip, 80), true, 0)
+            .unwrap();
         table.listen(cookie, 1, [cookie as u8; 16], 0).unwrap();
     }
     let found = |ip, hash| table.find_listener(0, at(ip, 80), hash).map(|it| it.cookie);
     assert_eq!(found(LO4, 0), Some(3));
-    assert_eq!((found(OWN4, 0), found(OWN4, 1), found(OWN4, 2)), (Some(1), Some(2), Some(1)));
+    assert_eq!(
+        (found(OWN4, 0), found(OWN4, 1), found(OWN4, 2)),
+        (Some(1), Some(2), Some(1))
+    );
     assert_eq!(found(LO6, 0), None);
     assert_eq!(found(v4([10, 0, 0, 9]), 0), None);
     assert_eq!(table.destination(0, &v4([10, 0, 0, 6])), Some(1));

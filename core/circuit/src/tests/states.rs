@@ -10,7 +10,9 @@ fn come_to(way: &str) -> Table {
         match step {
             "fresh" => {}
             "bound" => table.bind(1, &bytes(Family::V4, LO4, 0), false, 1).unwrap(),
-            "anyport" => table.bind(1, &bytes(Family::V4, ANY4, 33333), false, 1).unwrap(),
+            "anyport" => table
+                .bind(1, &bytes(Family::V4, ANY4, 33333), false, 1)
+                .unwrap(),
             "listening" => table.listen(1, 5, [1; 16], 2).unwrap(),
             "connecting" => {
                 table.connect_begin(1, &target, 3).unwrap();
@@ -34,16 +36,51 @@ fn come_to(way: &str) -> Table {
 /// and whether the port that it had stays through listen.
 #[test]
 fn each_transition() {
-    type Row = (&'static str, Ip, Option<Errno>, Option<Errno>, Option<Errno>, bool);
+    type Row = (
+        &'static str,
+        Ip,
+        Option<Errno>,
+        Option<Errno>,
+        Option<Errno>,
+        bool,
+    );
     let rows: [Row; 14] = [
         ("fresh", ANY4, None, None, None, false),
         ("bound", LO4, Some(EINVAL), None, None, true),
         ("bound gone", LO4, Some(EINVAL), None, None, true),
         ("listening", ANY4, Some(EINVAL), None, Some(EISCONN), true),
-        ("bound listening", LO4, Some(EINVAL), None, Some(EISCONN), true),
-        ("connecting", LO4, Some(EINVAL), Some(EINVAL), Some(EALREADY), true),
-        ("connected", LO4, Some(EINVAL), Some(EINVAL), Some(EISCONN), true),
-        ("bound connected", LO4, Some(EINVAL), Some(EINVAL), Some(EISCONN), true),
+        (
+            "bound listening",
+            LO4,
+            Some(EINVAL),
+            None,
+            Some(EISCONN),
+            true,
+        ),
+        (
+            "connecting",
+            LO4,
+            Some(EINVAL),
+            Some(EINVAL),
+            Some(EALREADY),
+            true,
+        ),
+        (
+            "connected",
+            LO4,
+            Some(EINVAL),
+            Some(EINVAL),
+            Some(EISCONN),
+            true,
+        ),
+        (
+            "bound connected",
+            LO4,
+            Some(EINVAL),
+            Some(EINVAL),
+            Some(EISCONN),
+            true,
+        ),
         ("failed", ANY4, None, None, None, false),
         ("bound failed", LO4, None, None, None, false),
         ("connected gone", ANY4, None, None, None, false),
@@ -58,23 +95,48 @@ fn each_transition() {
         // What was given up is still told.
         assert_eq!(local.port == 0, way == "fresh", "{way}");
         let any = bytes(Family::V4, ANY4, 0);
-        assert_eq!(come_to(way).bind(1, &any, false, 77).err(), bind, "bind {way}");
+        assert_eq!(
+            come_to(way).bind(1, &any, false, 77).err(),
+            bind,
+            "bind {way}"
+        );
         let foreign = bytes(Family::V4, v4([10, 1, 1, 1]), 0);
         let got = come_to(way).bind(1, &foreign, false, 7).err();
         assert_eq!(got, Some(EADDRNOTAVAIL), "bind to a foreign address {way}");
         let mut table = come_to(way);
-        assert_eq!(table.listen(1, 5, [1; 16], 99).err(), listen, "listen {way}");
+        assert_eq!(
+            table.listen(1, 5, [1; 16], 99).err(),
+            listen,
+            "listen {way}"
+        );
         let port = table.socket(1).unwrap().local().port;
         assert_eq!(port == local.port, stays, "{way}");
         let target = bytes(Family::V4, LO4, 5001);
-        assert_eq!(come_to(way).connect_begin(1, &target, 9).err(), connect, "connect {way}");
+        assert_eq!(
+            come_to(way).connect_begin(1, &target, 9).err(),
+            connect,
+            "connect {way}"
+        );
         // The state is looked at before the address, but after its first two bytes.
-        let got = come_to(way).connect_begin(1, &bytes(Family::V6, LO6, 1), 9).err();
+        let got = come_to(way)
+            .connect_begin(1, &bytes(Family::V6, LO6, 1), 9)
+            .err();
         assert_eq!(got, connect.or(Some(EAFNOSUPPORT)), "connect to IPv6 {way}");
-        assert_eq!(come_to(way).connect_begin(1, &[2], 9).err(), Some(EINVAL), "{way}");
-        assert_eq!(come_to(way).connect_begin(1, &[0; 2], 9), Ok(Connect::Disconnected));
+        assert_eq!(
+            come_to(way).connect_begin(1, &[2], 9).err(),
+            Some(EINVAL),
+            "{way}"
+        );
+        assert_eq!(
+            come_to(way).connect_begin(1, &[0; 2], 9),
+            Ok(Connect::Disconnected)
+        );
         let peer = come_to(way).getpeername(1).err();
-        assert_eq!(peer, (!way.ends_with("connected")).then_some(ENOTCONN), "{way}");
+        assert_eq!(
+            peer,
+            (!way.ends_with("connected")).then_some(ENOTCONN),
+            "{way}"
+        );
     }
 }
 
@@ -86,7 +148,12 @@ fn the_way_of_a_connection() {
     let far4 = v4([10, 0, 0, 9]);
     let rows: [Row; 19] = [
         (four, None, LO4, Ok((LO4, LO4))),
-        (four, None, v4([127, 0, 0, 9]), Ok((LO4, v4([127, 0, 0, 9])))),
+        (
+            four,
+            None,
+            v4([127, 0, 0, 9]),
+            Ok((LO4, v4([127, 0, 0, 9]))),
+        ),
         (four, None, ANY4, Ok((LO4, LO4))),
         (four, Some(LO4B), ANY4, Ok((LO4B, LO4B))),
         (four, Some(ANY4), LO4, Ok((LO4, LO4))),
@@ -112,10 +179,12 @@ fn the_way_of_a_connection() {
         if let Some(ip) = bound {
             table.bind(1, &bytes(family, ip, 0), false, 0).unwrap();
         }
-        let got = table.connect_begin(1, &bytes(family, to, 80), 0).map(|it| match it {
-            Connect::To { local, remote, .. } => (local.ip, remote.ip),
-            Connect::Disconnected => panic!("disconnected"),
-        });
+        let got = table
+            .connect_begin(1, &bytes(family, to, 80), 0)
+            .map(|it| match it {
+                Connect::To { local, remote, .. } => (local.ip, remote.ip),
+                Connect::Disconnected => panic!("disconnected"),
+            });
         assert_eq!(got, expected, "{family:?} {bound:?} {to:?}");
     }
 }
@@ -126,7 +195,9 @@ fn two_connections_differ() {
     for cookie in [1, 2] {
         table.create(cookie, 0, Family::V4, 0).unwrap();
         table.set_option(cookie, 1, 2, &[1, 0, 0, 0]).unwrap();
-        table.bind(cookie, &bytes(Family::V4, LO4, 5200), false, 0).unwrap();
+        table
+            .bind(cookie, &bytes(Family::V4, LO4, 5200), false, 0)
+            .unwrap();
     }
     let target = bytes(Family::V4, LO4, 5000);
     assert!(table.connect_begin(1, &target, 0).is_ok());
