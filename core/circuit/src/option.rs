@@ -41,10 +41,12 @@ impl Default for Options {
 /// DONTROUTE, SNDBUF, RCVBUF, KEEPALIVE, OOBINLINE, NO_CHECK, PRIORITY, LINGER, BSDCOMPAT,
 /// RCVLOWAT, SNDLOWAT, both timeouts, TIMESTAMP and its kin in both widths, both buffers by
 /// force and MARK (which want a privilege), RXQ_OVFL, PEEK_OFF, LOCK_FILTER, BUSY_POLL,
-/// MAX_PACING_RATE, INCOMING_CPU, MEMINFO, COOKIE, BUF_LOCK, BROADCAST, ERROR, TYPE.
-const NATIVE: [i32; 37] = [
+/// MAX_PACING_RATE, INCOMING_CPU, MEMINFO, COOKIE, BUF_LOCK, BROADCAST, ERROR, TYPE, and
+/// what bears on devices alone: NOFCS, SELECT_ERR_QUEUE, BPF_EXTENSIONS, INCOMING_NAPI_ID,
+/// TXTIME, PREFER_BUSY_POLL, BUSY_POLL_BUDGET, RESERVE_MEM, RCVMARK, RCVPRIORITY.
+const NATIVE: [i32; 48] = [
     1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 18, 19, 20, 21, 29, 32, 33, 35, 36, 37, 40, 41, 42,
-    44, 46, 47, 49, 55, 57, 63, 64, 65, 66, 67,
+    43, 44, 45, 46, 47, 48, 49, 55, 56, 57, 61, 63, 64, 65, 66, 67, 69, 70, 72, 73, 75, 82,
 ];
 
 const CUBIC: &[u8] = b"cubic";
@@ -213,6 +215,9 @@ fn set_socket(name: i32, value: &[u8]) -> Result<Outcome, Errno> {
         16 | 34 | 76 | 83 | 60 => Errno::EOPNOTSUPP,
         // No filters: they would see the socket under the circuit.
         26 => Errno::EPERM,
+        // BINDTOIFINDEX: to none.
+        62 if value.iter().all(|it| *it == 0) => return Ok(Outcome::Accepted),
+        62 => Errno::ENODEV,
         27 => Errno::ENOENT,
         50..=52 | 68 => Errno::EINVAL,
         _ => Errno::ENOPROTOOPT,
@@ -248,7 +253,7 @@ fn read_socket(at: &Facts, name: i32, room: usize) -> Result<Outcome, Errno> {
         38 => int(SOL_SOCKET, SOL_TCP, room),
         // DOMAIN
         39 => int(SOL_SOCKET, i32::from(at.family.number()), room),
-        60 => int(SOL_SOCKET, 0, room),
+        60 | 62 => int(SOL_SOCKET, 0, room),
         // PEERGROUPS, PEERPIDFD
         59 | 77 => return Err(Errno::ENODATA),
         _ => return Err(Errno::ENOPROTOOPT),
