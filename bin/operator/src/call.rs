@@ -23,8 +23,6 @@ pub enum Ended {
     Gone,
     /// It has this answer.
     With(Errno),
-    /// The kernel answers it.
-    Native,
 }
 
 /// A call.

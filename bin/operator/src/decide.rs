@@ -35,12 +35,6 @@ pub struct Decided {
     pub rules: [Option<u32>; 2],
 }
 
-/// Whether an address stays inside its endpoint, whatever the image says.
-pub fn is_loopback(address: &[u8; 16]) -> bool {
-    matches!(address, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, ..])
-        || *address == 1_u128.to_be_bytes()
-}
-
 /// Decides.
 ///
 /// # Errors

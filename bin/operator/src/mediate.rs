@@ -258,7 +258,6 @@ impl Mediator {
             },
             Err(Ended::Gone) => Came::To(Err(Errno::INTR)),
             Err(Ended::With(errno)) => Came::To(Err(errno)),
-            Err(Ended::Native) => Came::Native,
         }
     }
 

@@ -10,6 +10,7 @@ mod accept;
 mod address;
 mod asked;
 mod binding;
+mod connect;
 mod errno;
 mod facts;
 mod option;
@@ -17,7 +18,6 @@ mod options;
 mod queue;
 mod record;
 mod route;
-
 mod sockets;
 mod table;
 #[cfg(test)]
@@ -26,9 +26,10 @@ mod tests;
 pub use address::{Endpoint, Family, Ip, Named, SOCKADDR_BYTES, parse_bind, parse_connect, write};
 pub use asked::{Asked, asked};
 pub use binding::Addresses;
+pub use connect::Connect;
 pub use errno::Errno;
 pub use facts::Facts;
 pub use option::{Options, Outcome};
 pub use queue::Pending;
 pub use record::{RECORD, Socket, State};
-pub use table::{Connect, Limits, Listener, Table};
+pub use table::{Limits, Listener, Table};

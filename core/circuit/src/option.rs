@@ -41,10 +41,12 @@ impl Default for Options {
 /// DONTROUTE, SNDBUF, RCVBUF, KEEPALIVE, OOBINLINE, NO_CHECK, PRIORITY, LINGER, BSDCOMPAT,
 /// RCVLOWAT, SNDLOWAT, both timeouts, TIMESTAMP and its kin in both widths, both buffers by
 /// force and MARK (which want a privilege), RXQ_OVFL, PEEK_OFF, LOCK_FILTER, BUSY_POLL,
-/// MAX_PACING_RATE, INCOMING_CPU, MEMINFO, COOKIE, BUF_LOCK, BROADCAST, ERROR, TYPE.
-const NATIVE: [i32; 37] = [
+/// MAX_PACING_RATE, INCOMING_CPU, MEMINFO, COOKIE, BUF_LOCK, BROADCAST, ERROR, TYPE, and
+/// what bears on devices alone: NOFCS, SELECT_ERR_QUEUE, BPF_EXTENSIONS, INCOMING_NAPI_ID,
+/// TXTIME, PREFER_BUSY_POLL, BUSY_POLL_BUDGET, RESERVE_MEM, RCVMARK, RCVPRIORITY.
+const NATIVE: [i32; 48] = [
     1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 18, 19, 20, 21, 29, 32, 33, 35, 36, 37, 40, 41, 42,
-    44, 46, 47, 49, 55, 57, 63, 64, 65, 66, 67,
+    43, 44, 45, 46, 47, 48, 49, 55, 56, 57, 61, 63, 64, 65, 66, 67, 69, 70, 72, 73, 75, 82,
 ];
 
 const CUBIC: &[u8] = b"cubic";
@@ -159,15 +161,21 @@ fn has_level(at: &Facts, level: i32) -> bool {
     matches!(level, SOL_SOCKET | SOL_TCP | SOL_IP) || (level == SOL_IPV6 && at.family == Family::V6)
 }
 
-/// The number that is set. IPv4's options may be one byte, or no byte, which is 0.
+/// The number that is set. Most of IPv4's options may be one byte, some no byte, which is 0.
 fn number(option: &Int, value: &[u8]) -> Result<i32, Errno> {
     if let Some(bytes) = value.first_chunk() {
         return Ok(i32::from_ne_bytes(*bytes));
     }
-    if option.level != SOL_IP {
-        return Err(Errno::EINVAL);
+    match (option.level, option.name, value) {
+        // UNICAST_IF, LOCAL_PORT_RANGE
+        (SOL_IP, 50 | 51, _) => Err(Errno::EINVAL),
+        // TTL, FREEBIND, TRANSPARENT, MINTTL, MULTICAST_LOOP
+        (SOL_IP, 2 | 15 | 19 | 21 | 34, []) => Err(Errno::EINVAL),
+        (SOL_IP, _, [first, ..]) => Ok(i32::from(*first)),
+        // DONTFRAG, AUTOFLOWLABEL
+        (SOL_IP, ..) | (SOL_IPV6, 62 | 70, _) => Ok(0),
+        _ => Err(Errno::EINVAL),
     }
-    Ok(value.first().copied().map_or(0, i32::from))
 }
 
 /// What a socket's state forbids.
@@ -207,6 +215,9 @@ fn set_socket(name: i32, value: &[u8]) -> Result<Outcome, Errno> {
         16 | 34 | 76 | 83 | 60 => Errno::EOPNOTSUPP,
         // No filters: they would see the socket under the circuit.
         26 => Errno::EPERM,
+        // BINDTOIFINDEX: to none.
+        62 if value.iter().all(|it| *it == 0) => return Ok(Outcome::Accepted),
+        62 => Errno::ENODEV,
         27 => Errno::ENOENT,
         50..=52 | 68 => Errno::EINVAL,
         _ => Errno::ENOPROTOOPT,
@@ -242,7 +253,7 @@ fn read_socket(at: &Facts, name: i32, room: usize) -> Result<Outcome, Errno> {
         38 => int(SOL_SOCKET, SOL_TCP, room),
         // DOMAIN
         39 => int(SOL_SOCKET, i32::from(at.family.number()), room),
-        60 => int(SOL_SOCKET, 0, room),
+        60 | 62 => int(SOL_SOCKET, 0, room),
         // PEERGROUPS, PEERPIDFD
         59 | 77 => return Err(Errno::ENODATA),
         _ => return Err(Errno::ENOPROTOOPT),
@@ -336,7 +347,7 @@ fn set_ip6(name: i32, value: &[u8]) -> Result<Outcome, Errno> {
         6 => return Ok(Outcome::Accepted),
         17 | 18 => Errno::ENOPROTOOPT,
         34 | 35 | 54 | 55 | 59 => Errno::EPERM,
-        1 | 20 | 21 | 24 | 27 | 28 | 32 | 42..=48 => Errno::EINVAL,
+        1 | 20 | 21 | 24 | 27 | 28 | 32 | 42..=48 | 50 => Errno::EINVAL,
         22 if value.len() < 4 => Errno::EINVAL,
         _ => Errno::ENOPROTOOPT,
     })

@@ -64,7 +64,7 @@ pub(crate) const REUSE_PORT: usize = 1;
 pub(crate) const V6ONLY: usize = 2;
 pub(crate) const ADDRESS_NO_PORT: usize = 3;
 
-pub(crate) const INTS: [Int; 58] = [
+pub(crate) const INTS: [Int; 68] = [
     int(SOL_SOCKET, 2, 0, Rule::Flag),  // SO_REUSEADDR
     int(SOL_SOCKET, 15, 0, Rule::Flag), // SO_REUSEPORT
     int(SOL_IPV6, 26, 0, Rule::Flag),   // IPV6_V6ONLY
@@ -123,6 +123,16 @@ pub(crate) const INTS: [Int; 58] = [
     int(SOL_IPV6, 78, 0, Rule::Flag),   // IPV6_FREEBIND
     int(SOL_IP, 51, 0, Rule::Any),      // IP_LOCAL_PORT_RANGE
     int(SOL_IP, 23, 0, Rule::Flag),     // IP_CHECKSUM
+    int(SOL_IPV6, 30, 0, Rule::Flag),   // IPV6_ROUTER_ALERT_ISOLATE
+    int(SOL_IPV6, 3, 0, Rule::Flag),    // IPV6_2292HOPOPTS
+    int(SOL_IPV6, 4, 0, Rule::Flag),    // IPV6_2292DSTOPTS
+    int(SOL_IPV6, 5, 0, Rule::Flag),    // IPV6_2292RTHDR
+    int(SOL_IPV6, 11, 0, Rule::Flag),   // IPV6_FLOWINFO
+    int(SOL_IPV6, 53, 0, Rule::Flag),   // IPV6_RECVHOPOPTS
+    int(SOL_IPV6, 56, 0, Rule::Flag),   // IPV6_RECVRTHDR
+    int(SOL_IPV6, 58, 0, Rule::Flag),   // IPV6_RECVDSTOPTS
+    int(SOL_IPV6, 60, 0, Rule::Flag),   // IPV6_RECVPATHMTU
+    int(SOL_IPV6, 76, 0, Rule::NoDevice), // IPV6_UNICAST_IF
 ];
 
 /// Half of `SOCK_MIN_RCVBUF`.

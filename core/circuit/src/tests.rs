@@ -7,7 +7,6 @@ mod bindings;
 mod model;
 mod options;
 mod queue;
-mod record;
 mod states;
 
 use crate::address::v4;

@@ -63,7 +63,7 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
         .go()
         .map_err(|error| Trouble::new(Exit::Failed, error.to_string(), ""))?;
     let pidfd = running.as_fd().try_clone_to_owned();
-    let ended = pidfd.and_then(|fd| AsyncFd::with_interest(fd, tokio::io::Interest::READABLE));
+    let ended = pidfd.and_then(|fd| AsyncFd::register_with_interest(fd, tokio::io::Interest::READABLE).map_err(Into::into));
     let ended = ended.map_err(|e| Trouble::new(Exit::Failed, e.to_string(), ""))?;
     loop {
         tokio::select! {

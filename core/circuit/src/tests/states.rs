@@ -203,3 +203,19 @@ fn two_connections_differ() {
     assert!(table.connect_begin(1, &target, 0).is_ok());
     assert_eq!(table.connect_begin(2, &target, 0), Err(EADDRNOTAVAIL));
 }
+
+/// By the kernel's source: with `IP_BIND_ADDRESS_NO_PORT` connect chooses the port.
+#[test]
+fn an_address_without_a_port() {
+    let mut table = table();
+    table.create(1, 0, Family::V4, 0).unwrap();
+    table.set_option(1, 0, 24, &[1]).unwrap();
+    table
+        .bind(1, &bytes(Family::V4, LO4B, 0), false, 0)
+        .unwrap();
+    assert_eq!(table.getsockname(1), Ok((Family::V4, at(LO4B, 0))));
+    table
+        .connect_begin(1, &bytes(Family::V4, LO4, 80), 5)
+        .unwrap();
+    assert_eq!(table.getsockname(1), Ok((Family::V4, at(LO4B, 32773))));
+}
