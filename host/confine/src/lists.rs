@@ -460,7 +460,7 @@ pub fn groups(profile: Profile) -> &'static [&'static [Entry]] {
         Profile::Verifier => &[RUNTIME, CONTROL, REPORTING],
         Profile::Solver => &[RUNTIME, CONTROL, SOLVING],
         Profile::Vhost => &[RUNTIME, CONTROL, GUEST],
-        Profile::Operator => &[RUNTIME, CONTROL, WAITING, OPERATING],
+        Profile::Operator => &[RUNTIME, CONTROL, WAITING, PRECISE_WAITING, OPERATING],
         Profile::Controller => &[
             RUNTIME, CONTROL, WAITING, PORTS, THREADS, NAMED, SERVING, STORING,
         ],

@@ -13,7 +13,6 @@ use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// How long an operator may take to answer: it may have to be started anew.
@@ -62,22 +61,21 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
     let (running, _listener) = started
         .go()
         .map_err(|error| Trouble::new(Exit::Failed, error.to_string(), ""))?;
-    let pidfd = running.as_fd().try_clone_to_owned();
-    let ended = pidfd.and_then(|fd| AsyncFd::register_with_interest(fd, tokio::io::Interest::READABLE).map_err(Into::into));
-    let ended = ended.map_err(|e| Trouble::new(Exit::Failed, e.to_string(), ""))?;
-    loop {
+    let failed = |e: std::io::Error| Trouble::new(Exit::Failed, e.to_string(), "");
+    let pidfd = running.as_fd().try_clone_to_owned().map_err(failed)?;
+    let mut ended = tokio::task::spawn_blocking(move || running.wait());
+    let status = loop {
         tokio::select! {
-            _ = ended.readable() => break,
+            status = &mut ended => break status,
             which = signals.next() => {
                 if let Some(which) = which {
-                    let _ = pidfd_send_signal(running.as_fd(), which);
+                    let _ = pidfd_send_signal(&pidfd, which);
                 }
             }
         }
-    }
-    let status = running
-        .wait()
-        .map_err(|e| Trouble::new(Exit::Failed, e.to_string(), ""))?;
+    };
+    let status = status.map_err(std::io::Error::other).and_then(|s| s);
+    let status = status.map_err(failed)?;
     // As a shell says it.
     let code = status
         .code()
