@@ -41,9 +41,7 @@ pub struct Decided {
 /// What connect(2) answers: ENETUNREACH, EHOSTUNREACH, EACCES.
 pub fn decide(image: &CompartmentImage<'_>, asked: &Asked) -> Result<Decided, Errno> {
     let from = endpoint(image, asked.slot).ok_or(Errno::NETDOWN)?;
-    if from.state != STATE_OPEN && guard!("circuits-state") {
-        return Err(Errno::ACCESS);
-    }
+    admitted(from)?;
     let subnet = image.subnets().get(from.subnet as usize);
     let tenant = subnet.map(|subnet| subnet.tenant).ok_or(Errno::NETDOWN)?;
     let own = image.endpoint_by_address(from.subnet, asked.from);
@@ -65,6 +63,7 @@ pub fn decide(image: &CompartmentImage<'_>, asked: &Asked) -> Result<Decided, Er
         .endpoints()
         .get(to as usize)
         .ok_or(Errno::HOSTUNREACH)?;
+    admitted(to)?;
     let tuple = Tuple {
         source: asked.from,
         destination: asked.to,
@@ -80,6 +79,15 @@ pub fn decide(image: &CompartmentImage<'_>, asked: &Asked) -> Result<Decided, Er
         slot: to.slot,
         rules,
     })
+}
+
+/// Who is not admitted, or in quarantine, neither sends nor receives.
+fn admitted(endpoint: &Endpoint) -> Result<(), Errno> {
+    match endpoint.state {
+        STATE_OPEN => Ok(()),
+        _ if guard!("circuits-state") => Err(Errno::ACCESS),
+        _ => Ok(()),
+    }
 }
 
 fn judge(image: &CompartmentImage<'_>, table: u32, tuple: &Tuple) -> Result<Option<u32>, Errno> {
