@@ -649,3 +649,35 @@ fn secret() -> Result<[u8; 16], Errno> {
         _ => Err(Errno::AGAIN),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_has_as_many_sockets_as_it_may() {
+        let mut mediator = Mediator::default();
+        assert_eq!(mediator.room_for(1), Err(Errno::NFILE), "none of circuits");
+        mediator.opens(1, 2);
+        mediator.opens(2, 2);
+        for _ in 0..2 {
+            assert_eq!(mediator.room_for(1), Ok(()));
+            *mediator.counts.entry(1).or_default() += 1;
+        }
+        assert_eq!(mediator.room_for(1), Err(Errno::NFILE));
+        assert_eq!(mediator.room_for(2), Ok(()), "another's are its own");
+    }
+
+    #[test]
+    fn all_together_have_as_many_as_the_table() {
+        let mut mediator = Mediator::default();
+        mediator.opens(1, u32::MAX);
+        let nowhere = Addresses::new(&[]).unwrap();
+        mediator.table = Table::new(LIMITS, vec![nowhere; 2]);
+        for cookie in 1..=u64::from(LIMITS.sockets) {
+            let made = mediator.table.create(cookie, 1, circuit::Family::V4, 0);
+            made.unwrap_or_else(|errno| panic!("{cookie}: {errno:?}"));
+        }
+        assert_eq!(mediator.room_for(1), Err(Errno::NFILE));
+    }
+}
