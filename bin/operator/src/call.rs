@@ -83,6 +83,11 @@ impl<'a> Call<'a> {
         self.fd.as_ref().ok_or(Errno::BADF)
     }
 
+    /// Which thread it is of, and the number that its descriptor has there.
+    pub fn place(&self, number: u32) -> u64 {
+        u64::from(self.call.thread) << 32 | u64::from(number)
+    }
+
     /// What the kernel knows its socket by.
     pub fn cookie(&self) -> Result<u64, Errno> {
         crate::sockets::cookie(self.fd()?)

@@ -4,11 +4,13 @@
 //! between doing it and answering, finds done what it asks for.
 
 use crate::call::{Call, Ended};
+use crate::circuits;
 use crate::decide::{self, Asked as Wish};
 use crate::live::Live;
 use crate::notes::Notes;
 use crate::sockets::{self, Made};
 use circuit::{Addresses, Asked, Connect, Endpoint, Limits, Outcome, Pending, Table};
+use command::verbs::ListFlows;
 use guard::guard;
 use image::MappedCompartment;
 use notify::{Listener, Notification};
@@ -94,6 +96,7 @@ impl Mediator {
     pub fn use_image(&mut self, image: MappedCompartment<SealedImage>) {
         self.image = Some(image);
         self.settle();
+        self.review();
     }
 
     /// Goes on with what the operator before noted.
@@ -104,6 +107,7 @@ impl Mediator {
         self.live = Live::new().ok();
         self.settle();
         self.sweep();
+        self.review();
     }
 
     /// An endpoint of circuits.
@@ -158,6 +162,28 @@ impl Mediator {
                 notes.write(slot, &self.table.record(slot));
             }
         }
+    }
+
+    /// Cuts the circuits that the image lets nobody begin any more. Bound: sockets.
+    fn review(&mut self) {
+        let begun: Vec<(u64, u32, Endpoint, Endpoint)> = self
+            .table
+            .all()
+            .filter(|socket| socket.is_initiator())
+            .filter_map(|s| Some((s.cookie(), s.endpoint(), s.local(), s.remote()?)))
+            .collect();
+        for (cookie, slot, local, remote) in begun {
+            if self.destination(slot, local, remote).is_err() && guard!("circuits-cut") {
+                circuits::cut(&mut self.table, cookie, local, remote);
+            }
+        }
+        self.write();
+    }
+
+    /// Writes a listing of circuits.
+    pub fn list(&self, asked: &ListFlows, page: OwnedFd) {
+        let image = self.image.as_ref().map(MappedCompartment::image);
+        circuits::list(&self.table, image.as_ref(), asked, page);
     }
 
     /// Forgets sockets that no program has any more.
@@ -273,9 +299,15 @@ impl Mediator {
         let heard = match came {
             Came::To(result) => heard(listener.answer(call.id, result)),
             Came::Native => heard(listener.proceed(call.id)),
-            Came::Socket(fd, closes) => install(listener, call.id, &fd, closes),
+            Came::Socket(fd, closes) => install(listener, call.id, &fd, closes).is_some(),
             Came::Accepted { at, made, closes } => {
                 let heard = install(listener, call.id, &made.fd, closes);
+                if let Some(number) = heard {
+                    let place = u64::from(call.thread) << 32 | u64::from(number);
+                    self.table.place(made.cookie, place);
+                    self.write();
+                }
+                let heard = heard.is_some();
                 if !heard {
                     self.orphans.push((at, made));
                 }
@@ -486,6 +518,8 @@ impl Mediator {
         call: &Call<'_>,
     ) -> Result<Came, Errno> {
         let to = self.destination(slot, local, remote)?;
+        self.table
+            .place(cookie, call.place(call.numbers()[0].cast_unsigned()));
         // Bound: each listener that turns out to be gone is forgotten.
         for _ in 0..LIMITS.sockets {
             let listener = self
@@ -614,17 +648,18 @@ fn said(outcome: Outcome, call: &mut Call<'_>) -> Result<Came, Errno> {
     }
 }
 
-/// A descriptor, and its number as the answer. In two steps: of one, the kernel answers first
+/// A descriptor, and its number as the answer; the number, if it was heard. In two steps: of one, the kernel answers first
 /// and installs then, and a death between the two would answer with another descriptor's number.
-fn install(listener: &Listener, id: u64, fd: &OwnedFd, closes: bool) -> bool {
+fn install(listener: &Listener, id: u64, fd: &OwnedFd, closes: bool) -> Option<u32> {
     let number = match listener.install(id, fd.as_fd(), closes) {
-        Ok(notify::Outcome::Done(number)) => Ok(i64::from(number)),
-        Ok(notify::Outcome::Gone) => return false,
+        Ok(notify::Outcome::Done(number)) => Ok(number),
+        Ok(notify::Outcome::Gone) => return None,
         Err(error) => Err(error
             .raw_os_error()
             .map_or(Errno::NFILE, Errno::from_raw_os_error)),
     };
-    heard(listener.answer(id, number))
+    let answered = listener.answer(id, number.map(i64::from));
+    heard(answered).then(|| number.unwrap_or(u32::MAX))
 }
 
 fn heard(outcome: std::io::Result<notify::Outcome>) -> bool {

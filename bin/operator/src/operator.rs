@@ -3,8 +3,8 @@
 use crate::mediate::Mediator;
 use command::Message;
 use command::verbs::{
-    AddPort, CIRCUITS_ADDRESSES, Circuits, Done, Mediate, Operate, PORT_CIRCUITS, Program,
-    ProgramGone, Quit, RemovePort, UseImage,
+    AddPort, CIRCUITS_ADDRESSES, Circuits, Done, ListFlows, Mediate, Operate, PORT_CIRCUITS,
+    Program, ProgramGone, Quit, RemovePort, UseImage,
 };
 use guard::guard;
 use image::MappedCompartment;
@@ -164,6 +164,10 @@ impl Operator {
             self.mediator.resume(body.number, &|number| {
                 programs.get(&number).map(|(slot, it)| (*slot, it))
             });
+        } else if let Some(body) = message.body::<ListFlows>()
+            && let Some(fd) = fd
+        {
+            self.mediator.list(&body, fd);
         } else if let Some(body) = message.body::<RemovePort>() {
             if let Some(listener) = self.slots.remove(&body.slot) {
                 self.unwatch(&listener);

@@ -439,6 +439,7 @@ const OPERATING: &[Entry] = &[
         "a program's socket; which of them live"
     ),
     entry!(SYS_sendto, "which sockets live"),
+    entry!(SYS_shutdown, "a circuit that is allowed no more"),
     entry!(SYS_recvfrom, "the same, answered"),
     entry!(SYS_getsockname, "the name of a socket that is no circuit"),
     entry!(SYS_getpeername, "the same"),

@@ -135,6 +135,14 @@ impl Supervisor {
         Some((circuits.uid, Rc::clone(&circuits.network)))
     }
 
+    /// Who mediates the circuits of this slot's endpoint, if it has circuits.
+    pub fn operator_of(&self, compartment: u32, slot: u32) -> Option<Option<u64>> {
+        let home = self.compartments.get(&compartment)?;
+        home.ports.get(&slot).filter(|port| port.is_circuits())?;
+        let circuits = home.circuits.as_ref().filter(|c| c.is_ready);
+        Some(circuits.and_then(|c| c.operator))
+    }
+
     /// Whether this uid is one that operators have after each other.
     pub fn is_operators(&self, uid: u32) -> bool {
         let circuits = self
