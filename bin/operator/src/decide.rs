@@ -42,8 +42,7 @@ pub struct Decided {
 pub fn decide(image: &CompartmentImage<'_>, asked: &Asked) -> Result<Decided, Errno> {
     let from = endpoint(image, asked.slot).ok_or(Errno::NETDOWN)?;
     admitted(from)?;
-    let subnet = image.subnets().get(from.subnet as usize);
-    let tenant = subnet.map(|subnet| subnet.tenant).ok_or(Errno::NETDOWN)?;
+    let tenant = tenant(image, asked.slot).ok_or(Errno::NETDOWN)?;
     let own = image.endpoint_by_address(from.subnet, asked.from);
     if own != image.endpoint_by_slot(asked.slot) && guard!("circuits-source") {
         return Err(Errno::ADDRNOTAVAIL);
@@ -109,6 +108,15 @@ fn endpoint<'a>(image: &CompartmentImage<'a>, slot: u32) -> Option<&'a Endpoint>
     image.endpoints().get(index as usize)
 }
 
+/// The tenant of the endpoint in a slot.
+pub fn tenant(image: &CompartmentImage<'_>, slot: u32) -> Option<u32> {
+    let subnet = endpoint(image, slot)?.subnet;
+    image
+        .subnets()
+        .get(subnet as usize)
+        .map(|subnet| subnet.tenant)
+}
+
 /// The addresses of the endpoint in a slot.
 pub fn addresses(image: &CompartmentImage<'_>, slot: u32) -> Vec<[u8; 16]> {
     let Some(index) = image.endpoint_by_slot(slot) else {
@@ -125,7 +133,7 @@ pub fn addresses(image: &CompartmentImage<'_>, slot: u32) -> Vec<[u8; 16]> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use image::compartment::{
         ROUTE_UNREACHABLE, Route, RouteRange, STATE_QUARANTINED, STATE_UNAUTHORISED, Subnet, Tenant,
@@ -133,10 +141,10 @@ mod tests {
     use image::rules::{Region, Rule, RuleTable};
     use image::{Aligned, CompartmentTables};
 
-    const WEB: u32 = 1;
-    const NEAR: u32 = 2;
-    const FAR: u32 = 3;
-    const OTHER: u32 = 4;
+    pub const WEB: u32 = 1;
+    pub const NEAR: u32 = 2;
+    pub const FAR: u32 = 3;
+    pub const OTHER: u32 = 4;
 
     fn v4(address: [u8; 4]) -> [u8; 16] {
         let [a, b, c, d] = address;
@@ -144,7 +152,7 @@ mod tests {
     }
 
     /// 10.0.0.1 and .2 in one subnet, 10.0.1.3 in another; another tenant's 10.0.2.4.
-    fn tables() -> CompartmentTables {
+    pub fn tables() -> CompartmentTables {
         let mut tables = CompartmentTables {
             tenants: vec![
                 Tenant {
@@ -200,7 +208,7 @@ mod tests {
         tables
     }
 
-    fn of(slot: u32) -> [u8; 16] {
+    pub fn of(slot: u32) -> [u8; 16] {
         let net = [0, 0, 0, 1, 2].get(slot as usize).copied();
         v4([10, 0, net.unwrap_or(9), slot as u8])
     }
@@ -221,7 +229,7 @@ mod tests {
     }
 
     /// Port 80 by this, else denied.
-    fn judged(action: Action, id: u32) -> RuleTable {
+    pub fn judged(action: Action, id: u32) -> RuleTable {
         let region = Region {
             destination_port: 80..=80,
             protocol: TCP..=TCP,

@@ -635,6 +635,9 @@ const OPERATOR: &[(&str, Exercise)] = &[
     ("listen", || ok(listening(&mut [0; 128]).0)),
     ("connect", || ok(connected()[0])),
     ("accept4", || ok(connected()[1])),
+    ("shutdown", || {
+        ok(call!(SYS_shutdown, connected()[0], libc::SHUT_RDWR))
+    }),
     ("setsockopt", || {
         let off: c_int = 0;
         ok(call!(
