@@ -561,7 +561,7 @@ fn listening(name: &mut [u8; 128]) -> (c_long, libc::socklen_t) {
     (fd, length)
 }
 
-/// A connection to this process's own, accepted.
+/// What connecting to this process's own came to, and the end that was accepted.
 fn connected() -> [c_long; 2] {
     let mut name = [0; 128];
     let (at, length) = listening(&mut name);
@@ -636,7 +636,7 @@ const OPERATOR: &[(&str, Exercise)] = &[
     ("connect", || ok(connected()[0])),
     ("accept4", || ok(connected()[1])),
     ("shutdown", || {
-        ok(call!(SYS_shutdown, connected()[0], libc::SHUT_RDWR))
+        ok(call!(SYS_shutdown, connected()[1], libc::SHUT_RDWR))
     }),
     ("setsockopt", || {
         let off: c_int = 0;
