@@ -47,7 +47,7 @@ impl Live {
                     // struct unix_diag_msg: four bytes, the inode, the cookie.
                     _ => all.extend(
                         word(body, 8)
-                            .map(|low| u64::from(low))
+                            .map(u64::from)
                             .zip(word(body, 12))
                             .map(|(low, high)| low | u64::from(high) << 32),
                     ),

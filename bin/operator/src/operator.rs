@@ -334,10 +334,7 @@ mod tests {
             assert_eq!(operator.adopt(7, number, one()), Ok(()));
             let (told, fds) = supervisor.recv().unwrap().unwrap();
             let told = told.body::<Program>().unwrap();
-            assert_eq!(
-                (told.slot, told.number, fds.into_iter().count()),
-                (7, number, 1)
-            );
+            assert_eq!((told.slot, told.number, fds.len()), (7, number, 1));
         }
         assert_eq!(operator.adopt(7, 9_999, one()), Err(Errno::NOMEM));
         operator.forget(3);
