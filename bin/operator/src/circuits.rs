@@ -77,11 +77,18 @@ fn row(socket: &Socket, image: Option<&CompartmentImage<'_>>) -> Row {
 
 /// Ends a circuit: both its programs find it closed. A program that hid both ends where they
 /// are not found (a descriptor beyond [`NUMBERS`], a process that never called) is said.
-pub fn cut(table: &mut Table, cookie: u64, local: Endpoint, remote: Endpoint) {
-    let other = table
-        .all()
-        .find(|socket| socket.local() == remote && socket.remote() == Some(local));
-    let ends = [table.socket(cookie), other];
+pub fn cut(table: &mut Table, image: &CompartmentImage<'_>, cookie: u64) {
+    let own = table.socket(cookie);
+    // Other tenants of the compartment may have the same addresses.
+    let tenant = |socket: &Socket| decide::tenant(image, socket.endpoint());
+    let other = own.and_then(|own| {
+        table.all().find(|socket| {
+            Some(socket.local()) == own.remote()
+                && socket.remote() == Some(own.local())
+                && tenant(socket) == tenant(own)
+        })
+    });
+    let ends = [own, other];
     let ended = ends.into_iter().flatten().any(|socket| {
         let Some(fd) = found(socket) else {
             return false;

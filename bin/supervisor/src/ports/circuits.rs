@@ -51,6 +51,11 @@ impl Circuits {
         }
     }
 
+    /// Every operator's, one after another.
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
     /// Those of before.
     pub fn adopted((page, note): (OwnedFd, Note), network: OwnedFd) -> Circuits {
         Circuits::new(note.number("uid") as u32, page, network)
