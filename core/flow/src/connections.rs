@@ -30,7 +30,7 @@ use crate::segment::{Kind, Segment, Tcp as TcpFacts};
 use crate::shares::{self, Shares};
 use crate::state::{Invalid, State};
 use crate::tally::{Tally, WAITING};
-use crate::tcp::{Step, Track};
+use crate::tcp::Step;
 use moving::{Former, Waiting};
 
 pub use ahead::AHEAD;
