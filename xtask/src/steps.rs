@@ -194,7 +194,10 @@ fn run(root: &Path, words: &[&str], variables: &[(&str, &str)]) -> Result<(), St
         .args(words)
         .current_dir(root)
         .stdin(Stdio::null())
-        .env("RUSTFLAGS", STATIC);
+        .env("RUSTFLAGS", STATIC)
+        // Nobody debugs what is built here, and without it that takes a sixth less.
+        .env("CARGO_PROFILE_DEV_DEBUG", "0")
+        .env("CARGO_PROFILE_TEST_DEBUG", "0");
     command.envs(variables.iter().copied());
     // `cargo xtask` runs us with the package's own variables set: not for those below.
     command.env_remove("CARGO_MANIFEST_DIR");

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 use seqpacket::Socket;
 use std::net::{IpAddr, Ipv6Addr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -41,11 +41,7 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
         addresses: addresses.map(shown).collect(),
     })
     .map_err(|error| Trouble::new(Exit::Failed, error.to_string(), ""))?;
-    let mediate = Message::new(0, &Mediate::default());
-    socket
-        .send(&mediate, &[started.listener()])
-        .map_err(|error| lost(&error.to_string()))?;
-    let done: Done = hear(&socket)?;
+    let done = announced(&path, socket, started.listener())?;
     if done.errno != 0 {
         return Err(Trouble::new(
             Exit::Failed,
@@ -117,8 +113,37 @@ impl Signals {
     }
 }
 
+/// Hands the program's calls to the operator. Nothing of the program runs yet: where the operator
+/// ends meanwhile, its successor is asked.
+fn announced(path: &Path, mut socket: Socket, listener: BorrowedFd<'_>) -> Result<Done, Trouble> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let mediate = Message::new(0, &Mediate::default());
+        let sent = socket.send(&mediate, &[listener]);
+        let sent = sent.map_err(|error| lost(&error.to_string()));
+        match sent.and_then(|()| hear(&socket)) {
+            Ok(done) => return Ok(done),
+            Err(trouble) if Instant::now() > end => return Err(trouble),
+            Err(_) => socket = meet(path)?.0,
+        }
+    }
+}
+
 /// Connects to the operator, and hears what the program is to be like.
 fn meet(path: &Path) -> Result<(Socket, Circuits), Trouble> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match met(path) {
+            // Who listens ended before it said anything: the next one is on its way.
+            Err(trouble) if trouble.exit == Exit::Failed && Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            met => return met,
+        }
+    }
+}
+
+fn met(path: &Path) -> Result<(Socket, Circuits), Trouble> {
     let socket = Socket::connect(path).map_err(|error| {
         Trouble::new(
             Exit::Denied,
