@@ -14,13 +14,14 @@ fn last(follow: &crate::scene::Program) -> u64 {
         .unwrap_or(0)
 }
 
-fn goes_on(scene: &Scene, follow: &crate::scene::Program) {
+fn goes_on(scene: &Scene, follow: &crate::scene::Program, when: &str) {
     let from = last(follow);
     let more = |_: &e2e::Instance| last(follow) >= from + 500;
     let limit = Duration::from_secs(10);
     assert!(
         scene.instance.until(limit, more),
-        "stands at {from}: {}",
+        "{when}: stands at {from}: {} {}",
+        last(follow),
         follow.err()
     );
 }
@@ -33,14 +34,14 @@ fn connections_go_on_through_the_death_of_operator_and_supervisor() {
         scene.start("app", "{peer} follow 10.1.1.10 9000", "100\n"),
         scene.start("few", "{peer} follow fd00:1::10 9000", "100\n"),
     ];
-    for died in ["operator", "supervisor", "operator", "switch"] {
+    for (round, died) in ["operator", "supervisor", "operator", "switch"].into_iter().enumerate() {
         match died {
             "operator" => scene.kill_operator(),
             "switch" => drop(scene.instance.kill("red")),
             _ => scene.instance.kill_program("bulkhead-supervisor"),
         }
         for follow in &follows {
-            goes_on(&scene, follow);
+            goes_on(&scene, follow, &format!("{round} {died}"));
         }
         // And new ones are made, by programs that run and by new ones.
         let line = "{peer} follow 10.1.1.10 9000";
@@ -48,7 +49,7 @@ fn connections_go_on_through_the_death_of_operator_and_supervisor() {
         let starts = |_: &e2e::Instance| scene.sh("few", "true").ok();
         assert!(scene.instance.until(limit, starts), "after {died}");
         let follow = scene.start("app", line, "100\n");
-        goes_on(&scene, &follow);
+        goes_on(&scene, &follow, "new");
     }
 }
 
@@ -89,9 +90,9 @@ import socket, threading
 s = socket.socket(); s.bind(('10.1.1.10', 7000)); s.listen(64)
 def serve():
     while True:
-        c, _ = s.accept()
+        c, who = s.accept()
         c.settimeout(10)
-        try: c.sendall(c.recv(100))
+        try: c.sendall(b'%s %d %s' % (who[0].encode(), who[1], c.recv(100)))
         except OSError: pass
         c.close()
 for _ in range(4): threading.Thread(target=serve).start()
@@ -112,8 +113,10 @@ while asked < 400 or not os.path.exists(stop):
             if s.getpeername() != ('10.1.1.10', 7000): sys.exit('another')
             word = b'%d of %d' % (asked, os.getpid())
             s.sendall(word)
+            # Its listener sees it as what it is.
+            own = b'%s %d %s' % (s.getsockname()[0].encode(), s.getsockname()[1], word)
             came = s.recv(100)
-            ended['right' if came == word else repr(came)] += 1
+            ended['right' if came == own else 'nothing' if not came else f'{came} for {own}'] += 1
     except OSError as error: ended[errno.errorcode[error.errno]] += 1
     signal.alarm(0)
 print(asked, dict(ended), flush=True)
@@ -140,7 +143,7 @@ print(asked, dict(ended), flush=True)
         println!("{out}");
         assert_eq!(code, Some(0), "{out}{}", client.err());
         let asked: u64 = out.split_whitespace().next().unwrap().parse().unwrap();
-        assert!(out.contains("'right'"), "{out}");
+        assert!(out.contains("'right'") && !out.contains(" for "), "{out}");
         total += asked;
     }
     assert!(total >= 1_000, "{total}");

@@ -272,6 +272,11 @@ impl Program {
         }
     }
 
+    /// Lets one go on that reads its input (a pipe).
+    pub fn go_on(&mut self) {
+        drop(self.child.stdin.take());
+    }
+
     /// Its exit code, if it ends in time.
     pub fn wait(&mut self, limit: Duration) -> Option<i32> {
         let limit = Instant::now() + limit;
