@@ -33,7 +33,7 @@ test-mutants:
 docs:
 	@$(call RUN,test) && cargo xtask book
 
-PROGRAMS = bulkhead $(addprefix bulkhead-,keeper supervisor controller switch fabric auditor verifier solver vhost)
+PROGRAMS = bulkhead $(addprefix bulkhead-,keeper supervisor controller switch fabric auditor verifier solver vhost operator)
 
 # Builds nothing, for it runs as root: `make build` comes first, as whoever you are.
 install:

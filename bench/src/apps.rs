@@ -55,14 +55,18 @@ fn measured(options: &Options, folder: &Path) -> Result<Vec<Figure>, String> {
     if options.hindered {
         crate::hinder::without_offloads(&ours.a.name, "eth0")?;
     }
+    ours.reaches()?;
+    let bridge = Pair::bridge()?;
+    bridge.reaches()?;
     let mut figures = vec![worst(
         "apps.vs_bridge",
         turns,
         folder,
         &ours,
-        &Pair::bridge()?,
+        &bridge,
         requests,
     )?];
+    drop(bridge);
     let load = |pair: &Pair| once(pair, folder, 100, requests);
     // Which of its configurations is the better one shows in a run of each.
     let mut best: Option<(f64, Pair)> = None;
@@ -87,6 +91,24 @@ fn measured(options: &Options, folder: &Path) -> Result<Vec<Figure>, String> {
     Ok(figures)
 }
 
+/// The same of another pair than a switch's, which answers no ping.
+pub fn against_bridge(
+    options: &Options,
+    id: &str,
+    ours: &Pair,
+    bridge: &Pair,
+) -> Result<Figure, String> {
+    let requests = if options.smoke || options.quick {
+        2_000
+    } else {
+        16_000
+    };
+    let folder = e2e::private_folder("bulkhead-apps-")?;
+    let figure = worst(id, options.runs(9, 2), &folder, ours, bridge, requests);
+    let _ = std::fs::remove_dir_all(&folder);
+    figure
+}
+
 /// The figure of the load at which ours is worst, and what each came to.
 fn worst(
     id: &str,
@@ -96,8 +118,6 @@ fn worst(
     peer: &Pair,
     requests: u32,
 ) -> Result<Figure, String> {
-    ours.reaches()?;
-    peer.reaches()?;
     let mut all = Vec::new();
     for (name, at_a_time) in LOADS {
         let load = |pair: &Pair| once(pair, folder, at_a_time, requests);

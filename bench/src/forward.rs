@@ -205,6 +205,9 @@ fn compare(
     let (mpps, cpu) = (of(|f| f.mpps), of(|f| f.cpu_s));
     let (loss, flood) = (of(|f| f.loss), of(|f| f.flood_mpps));
     let offered = of(|f| f.offered_mpps);
+    let floods = turns.each.iter().map(|(a, b)| a.flood_mpps / b.flood_mpps);
+    let floods: Vec<f64> = floods.collect();
+    let count = |each: &dyn Fn(&(Found, Found)) -> f64| turns.each.iter().map(each).sum::<f64>();
     let disturbed: u32 = turns
         .each
         .iter()
@@ -218,6 +221,8 @@ fn compare(
         .ours("offered_mpps", offered.0)
         .ours("loss", loss.0)
         .ours("flood_mpps", flood.0)
+        .ours("ratio_flood", Figure::of("", "", &floods).value)
+        .ours("turns_at_the_generators_end", count(&|(ours, _)| ours.generator))
         .ours("gbit_s", gbps(mpps.0))
         .ours("cpu_s_per_mpkt", cpu.0)
         .ours("cores", 2)
@@ -226,11 +231,12 @@ fn compare(
         .peer("offered_mpps", offered.1)
         .peer("loss", loss.1)
         .peer("flood_mpps", flood.1)
+        .peer("turns_at_the_generators_end", count(&|(_, peer)| peer.generator))
         .peer("gbit_s", gbps(mpps.1))
         .peer("cpu_s_per_mpkt", cpu.1)
         .peer("cores", 2)
         .note(format!(
-            "{} B, {} flows in random order, searched at a loss of at most 0.1 %; the switch on core 0, generator and sink on core 1, both poll; ours under {} rules with connections, rates and accounting",
+            "{} B, {} flows in random order, FIFOs of {CAPACITY}, searched at a loss of at most 0.1 %; the switch on core 0, generator and sink on core 1, both poll; ours under {} rules with connections, rates and accounting",
             shape.size, shape.flows, site::RULES
         )))
 }

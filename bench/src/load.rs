@@ -91,6 +91,8 @@ pub struct Found {
     pub cpu_s: f64,
     /// Runs of the search in which other work had the processors all the time.
     pub disturbed: u32,
+    /// 1: the generator came to its end before the switch did.
+    pub generator: f64,
 }
 
 /// A run that says something: repeated where others had the processors. `disturbed` is
@@ -136,6 +138,7 @@ pub fn search(load: &mut dyn Load, shape: &Shape) -> Result<Found, String> {
     let (mut low, mut high) = (0.0, flood.rate() * 1.15);
     let mut best: Option<Trial> = None;
     let mut rate = flood.rate() * 0.95;
+    let mut generator = 0.0;
     for step in 1..=20 {
         let (trial, more) = run(load, shape, rate, &mut disturbed)?;
         taken += more;
@@ -148,6 +151,9 @@ pub fn search(load: &mut dyn Load, shape: &Shape) -> Result<Found, String> {
             }
         } else {
             high = rate;
+            if !offered && trial.loss() <= LOSS {
+                generator = 1.0;
+            }
         }
         rate = match best {
             Some(_) => (low + high) / 2.0,
@@ -167,6 +173,7 @@ pub fn search(load: &mut dyn Load, shape: &Shape) -> Result<Found, String> {
         flood_mpps: flood.rate() / 1e6,
         cpu_s: spent().saturating_sub(before) as f64 / 1e9 / (taken as f64 / 1e6),
         disturbed,
+        generator,
     })
 }
 

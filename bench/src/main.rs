@@ -3,6 +3,7 @@
 mod apply;
 mod apps;
 mod boot;
+mod circuits;
 mod flow;
 mod footprint;
 mod forward;
@@ -22,6 +23,7 @@ mod results;
 mod ring_bench;
 mod scale;
 mod shape;
+mod talk;
 mod tap;
 mod tcp;
 mod verify;
@@ -76,6 +78,11 @@ enum What {
     Scale(Options),
     /// The FIFO's size and number, and a ring of descriptors instead.
     Shape(Options),
+    /// Unmodified programs over circuits, against TCP over a bridge.
+    Circuits(Options),
+    /// What `circuits` runs.
+    #[command(hide = true)]
+    Talk(talk::Talk),
     /// Count instructions and allocations a packet; fails over what is committed.
     Gate(forward::Gate),
     /// For valgrind: the switch's loop in this process.
@@ -161,6 +168,7 @@ const BENCHES: &[(&str, Bench)] = &[
     ("latency", latency::run),
     ("apps", apps::run),
     ("peers", peers::run),
+    ("circuits", circuits::run),
     ("scale", scale::run),
     ("shape", shape::run),
 ];
@@ -190,6 +198,8 @@ fn run(arguments: Arguments) -> ExitCode {
         What::Peers(o) => ("peers", o),
         What::Scale(o) => ("scale", o),
         What::Shape(o) => ("shape", o),
+        What::Circuits(o) => ("circuits", o),
+        What::Talk(asked) => return ended(talk::run(&asked)),
         What::Gate(asked) => return ended(forward::gate(&asked)),
         What::Inside(asked) => return ended(forward::inside::run(&asked)),
         What::Smoke { only } => return smoke(&only),

@@ -18,7 +18,7 @@ pub struct Pair {
     pub address: &'static str,
     /// What joins them, with its version.
     pub name: String,
-    /// Our switch's process.
+    /// Our switch's process, or the operator's.
     pub switch: Option<u32>,
     // Dropped behind the namespaces.
     joined: Joined,
@@ -26,6 +26,7 @@ pub struct Pair {
 
 enum Joined {
     Ours(Box<Instance>),
+    Circuits(Box<Instance>),
     Bridge(#[expect(dead_code, reason = "kept for as long as the pair is")] Namespace),
     Ovs(Box<Ovs>),
 }
@@ -79,6 +80,31 @@ impl Pair {
             ),
             switch,
             joined: Joined::Ours(Box::new(instance)),
+        })
+    }
+
+    /// Endpoints of circuits: the namespaces are not used.
+    pub fn circuits() -> Result<Pair, String> {
+        let (a, b) = (Namespace::make()?, Namespace::make()?);
+        let instance = Instance::start()?;
+        instance.apply(
+            "version: 1
+tenants:
+  - name: red
+    subnets: [{ name: lan, prefixes: [10.9.0.0/24], gateway: [10.9.0.254] }]
+    endpoints:
+      - { name: a, subnet: lan, addresses: [10.9.0.1], attach: circuits }
+      - { name: b, subnet: lan, addresses: [10.9.0.2], attach: { circuits: { sockets: 8192 } } }
+",
+        )?;
+        let switch = instance.child("bulkhead-operator");
+        Ok(Pair {
+            a,
+            b,
+            address: "10.9.0.2",
+            name: "bulkhead, kernel circuits".to_owned(),
+            switch,
+            joined: Joined::Circuits(Box::new(instance)),
         })
     }
 
@@ -143,7 +169,7 @@ impl Pair {
     /// core would take it from the other, or keep it awake for it.
     pub fn rest(&self, rests: bool) -> Result<(), String> {
         let mut processes = match &self.joined {
-            Joined::Bridge(_) => return Ok(()),
+            Joined::Bridge(_) | Joined::Circuits(_) => return Ok(()),
             Joined::Ovs(ovs) => vec![ovs.id()],
             // Who watches over the switch first, and last again.
             Joined::Ours(instance) => {
@@ -178,6 +204,16 @@ impl Pair {
 
     /// A command in the client's (`false`) or server's namespace on a core.
     pub fn command(&self, server: bool, core: usize, program: &str) -> Command {
+        if let Joined::Circuits(instance) = &self.joined {
+            let mut command = Command::new(e2e::program("bulkhead"));
+            let socket = instance.run_dir().join("api.sock");
+            let endpoint = if server { "red/b" } else { "red/a" };
+            command.arg("--socket").arg(socket);
+            command.args(["run", "--endpoint", endpoint, "--", "taskset", "-c"]);
+            command.arg(core.to_string()).arg(program);
+            command.stdin(Stdio::null());
+            return command;
+        }
         let at = if server { &self.b } else { &self.a };
         let mut command = Command::new("ip");
         command

@@ -4,10 +4,12 @@ use e2e::machine::{Card, Machine, Setup};
 use e2e::monitor::Monitor;
 use e2e::virtio_user::{Reflector, reflected};
 use e2e::{Ended, Instance, Namespace, enter, leave_to, unique};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use serde_json::json;
-use std::io::{IoSlice, Read, Write};
+use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
 use std::net::UdpSocket;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -302,6 +304,70 @@ fn virtio_user_passes_frames_both_ways_by_every_kind_and_number_of_queues() {
         assert_eq!(after.1 - before.1, sent, "{what}: all that it sent");
     }
     assert_eq!(home.restarts(), 0, "no switch died");
+}
+
+/// Says one thing as a front end does; what is answered, and the file beside it.
+fn say(
+    front: &UnixStream,
+    request: u32,
+    payload: &[u8],
+    answers: bool,
+) -> (Vec<u8>, Option<OwnedFd>) {
+    let mut message = Vec::new();
+    for word in [request, 1, payload.len() as u32] {
+        message.extend(word.to_ne_bytes());
+    }
+    message.extend(payload);
+    (&*front).write_all(&message).unwrap();
+    if !answers {
+        return (Vec::new(), None);
+    }
+    let (mut bytes, mut space) = (vec![0; 64], [MaybeUninit::uninit(); 64]);
+    let mut beside = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(&mut bytes)];
+    let got = recvmsg(front, &mut parts, &mut beside, RecvFlags::CMSG_CLOEXEC).unwrap();
+    let file = beside.drain().find_map(|one| match one {
+        RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+        _ => None,
+    });
+    bytes.truncate(got.bytes);
+    (bytes, file)
+}
+
+#[test]
+fn a_front_end_that_asks_for_something_to_keep_gets_it_from_a_confined_helper() {
+    const PROTOCOL_FEATURES: u64 = 1 << 30;
+    const INFLIGHT: u64 = 1 << 12;
+    let home = home();
+    let connects = || {
+        let front = UnixStream::connect(home.socket("vm1")).unwrap();
+        front
+            .set_read_timeout(Some(Duration::from_secs(5)))
+            .unwrap();
+        let (features, _) = say(&front, 1, &[], true);
+        assert_eq!(features.len(), 20, "{features:?}");
+        say(&front, 2, &PROTOCOL_FEATURES.to_ne_bytes(), false);
+        say(&front, 16, &INFLIGHT.to_ne_bytes(), false);
+        front
+    };
+    let front = connects();
+    // struct VhostUserInflight: size and place of what is to be kept, queues, their length.
+    let mut asked = [0; 20];
+    asked[16] = 2;
+    asked[18..].copy_from_slice(&256_u16.to_ne_bytes());
+    let (kept, file) = say(&front, 31, &asked, true);
+    assert_eq!(
+        kept.get(12..20),
+        Some(&4096_u64.to_ne_bytes()[..]),
+        "{kept:?}"
+    );
+    let file = file.expect("a file to keep");
+    assert_eq!(rustix::fs::fstat(&file).unwrap().st_size, 4096);
+    drop(front);
+    // Who comes again with it is served.
+    let front = connects();
+    let (again, _) = say(&front, 31, &asked, true);
+    assert_eq!(again.len(), kept.len());
 }
 
 /// Sends datagrams from so many ports of a namespace, in so many rounds.

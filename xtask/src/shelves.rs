@@ -24,6 +24,7 @@ const BLIND: &[(&str, &[&str])] = &[
     ("bin-auditor", PLAIN),
     ("bin-solver", PLAIN),
     ("bin-vhost", PLAIN),
+    ("bin-operator", PLAIN),
     ("bin-keeper", PLAIN),
     ("bin-supervisor", PLAIN),
     ("bin-verifier", NO_COMPILER),

@@ -83,6 +83,11 @@ impl<'a> Call<'a> {
         self.fd.as_ref().ok_or(Errno::BADF)
     }
 
+    /// Which thread it is of, and the number that its descriptor has there.
+    pub fn place(&self, number: u32) -> u64 {
+        u64::from(self.call.thread) << 32 | u64::from(number)
+    }
+
     /// What the kernel knows its socket by.
     pub fn cookie(&self) -> Result<u64, Errno> {
         crate::sockets::cookie(self.fd()?)
@@ -231,5 +236,74 @@ impl<'a> Call<'a> {
             true => Ok(()),
             false => Err(Errno::INTR),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::thread::gettid;
+
+    /// What a call of this thread comes to that nobody waits for: whatever is said of it goes
+    /// nowhere.
+    fn foreign(number: i64, arguments: [u64; 6], fd: OwnedFd) -> Result<Option<i64>, Errno> {
+        let call = Notification {
+            id: 1,
+            thread: gettid().as_raw_nonzero().get().cast_unsigned(),
+            number: number as i32,
+            arch: ARCH,
+            arguments,
+        };
+        let sizes = notify::Sizes::of_kernel().unwrap();
+        let nowhere = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::empty());
+        let listener = Listener::new(nowhere.unwrap(), sizes);
+        let target = Target::open(call.thread).unwrap();
+        let fd = Some(fd);
+        let mut call = Call {
+            call: &call,
+            listener: &listener,
+            target,
+            fd,
+        };
+        call.foreign()
+    }
+
+    fn unix() -> OwnedFd {
+        let (one, _) = std::os::unix::net::UnixStream::pair().unwrap();
+        one.into()
+    }
+
+    #[test]
+    fn what_could_tell_of_a_circuit_is_never_left_to_the_kernel() {
+        let name = [0_u8; 128];
+        let length = 128_u32;
+        let at = core::ptr::from_ref(&name).expose_provenance() as u64;
+        let length_at = core::ptr::from_ref(&length).expose_provenance() as u64;
+        for number in [libc::SYS_getsockname, libc::SYS_getpeername] {
+            let done = foreign(number, [0, at, length_at, 0, 0, 0], unix());
+            assert_eq!(done, Err(Errno::INTR), "{number}");
+        }
+        let level = libc::SOL_SOCKET as u64;
+        for name in OWN {
+            let name = name as u64;
+            let set = foreign(libc::SYS_setsockopt, [0, level, name, at, 4, 0], unix());
+            assert_eq!(set, Err(Errno::INTR), "{name}");
+            let read = [0, level, name, at, length_at, 0];
+            assert_ne!(
+                foreign(libc::SYS_getsockopt, read, unix()),
+                Ok(None),
+                "{name}"
+            );
+        }
+        let other = [0, level, libc::SO_KEEPALIVE as u64, at, 4, 0];
+        assert_eq!(foreign(libc::SYS_setsockopt, other, unix()), Ok(None));
+    }
+
+    #[test]
+    fn an_unknown_socket_of_the_internet_is_not_used() {
+        let native = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let done = foreign(libc::SYS_connect, [0; 6], native.into());
+        assert_eq!(done, Err(Errno::AFNOSUPPORT));
+        assert_eq!(foreign(libc::SYS_connect, [0; 6], unix()), Ok(None));
     }
 }

@@ -41,11 +41,8 @@ pub struct Decided {
 /// What connect(2) answers: ENETUNREACH, EHOSTUNREACH, EACCES.
 pub fn decide(image: &CompartmentImage<'_>, asked: &Asked) -> Result<Decided, Errno> {
     let from = endpoint(image, asked.slot).ok_or(Errno::NETDOWN)?;
-    if from.state != STATE_OPEN && guard!("circuits-state") {
-        return Err(Errno::ACCESS);
-    }
-    let subnet = image.subnets().get(from.subnet as usize);
-    let tenant = subnet.map(|subnet| subnet.tenant).ok_or(Errno::NETDOWN)?;
+    admitted(from)?;
+    let tenant = tenant(image, asked.slot).ok_or(Errno::NETDOWN)?;
     let own = image.endpoint_by_address(from.subnet, asked.from);
     if own != image.endpoint_by_slot(asked.slot) && guard!("circuits-source") {
         return Err(Errno::ADDRNOTAVAIL);
@@ -65,6 +62,7 @@ pub fn decide(image: &CompartmentImage<'_>, asked: &Asked) -> Result<Decided, Er
         .endpoints()
         .get(to as usize)
         .ok_or(Errno::HOSTUNREACH)?;
+    admitted(to)?;
     let tuple = Tuple {
         source: asked.from,
         destination: asked.to,
@@ -80,6 +78,15 @@ pub fn decide(image: &CompartmentImage<'_>, asked: &Asked) -> Result<Decided, Er
         slot: to.slot,
         rules,
     })
+}
+
+/// Who is not admitted, or in quarantine, neither sends nor receives.
+fn admitted(endpoint: &Endpoint) -> Result<(), Errno> {
+    match endpoint.state {
+        STATE_OPEN => Ok(()),
+        _ if guard!("circuits-state") => Err(Errno::ACCESS),
+        _ => Ok(()),
+    }
 }
 
 fn judge(image: &CompartmentImage<'_>, table: u32, tuple: &Tuple) -> Result<Option<u32>, Errno> {
@@ -101,6 +108,15 @@ fn endpoint<'a>(image: &CompartmentImage<'a>, slot: u32) -> Option<&'a Endpoint>
     image.endpoints().get(index as usize)
 }
 
+/// The tenant of the endpoint in a slot.
+pub fn tenant(image: &CompartmentImage<'_>, slot: u32) -> Option<u32> {
+    let subnet = endpoint(image, slot)?.subnet;
+    image
+        .subnets()
+        .get(subnet as usize)
+        .map(|subnet| subnet.tenant)
+}
+
 /// The addresses of the endpoint in a slot.
 pub fn addresses(image: &CompartmentImage<'_>, slot: u32) -> Vec<[u8; 16]> {
     let Some(index) = image.endpoint_by_slot(slot) else {
@@ -114,4 +130,253 @@ pub fn addresses(image: &CompartmentImage<'_>, slot: u32) -> Vec<[u8; 16]> {
     // The one that others are shown does not depend on where a table has it.
     all.sort_unstable();
     all
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use image::compartment::{
+        ROUTE_UNREACHABLE, Route, RouteRange, STATE_QUARANTINED, STATE_UNAUTHORISED, Subnet, Tenant,
+    };
+    use image::rules::{Region, Rule, RuleTable};
+    use image::{Aligned, CompartmentTables};
+
+    pub const WEB: u32 = 1;
+    pub const NEAR: u32 = 2;
+    pub const FAR: u32 = 3;
+    pub const OTHER: u32 = 4;
+
+    fn v4(address: [u8; 4]) -> [u8; 16] {
+        let [a, b, c, d] = address;
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, a, b, c, d]
+    }
+
+    /// 10.0.0.1 and .2 in one subnet, 10.0.1.3 in another; another tenant's 10.0.2.4.
+    pub fn tables() -> CompartmentTables {
+        let mut tables = CompartmentTables {
+            tenants: vec![
+                Tenant {
+                    id: 7,
+                    ..Tenant::default()
+                },
+                Tenant {
+                    id: 8,
+                    ..Tenant::default()
+                },
+            ],
+            ..CompartmentTables::default()
+        };
+        for (subnet, tenant) in [(0, 0), (1, 0), (2, 1)] {
+            let net = subnet as u8;
+            tables.subnets.push(Subnet {
+                id: 50 + subnet,
+                tenant,
+                prefix4: [10, 0, net, 0],
+                prefix4_len: 24,
+                gateway4: [10, 0, net, 254],
+                gateway_mac: [2, 9, 0, 0, 0, net],
+                mtu: 1500,
+                ..Subnet::default()
+            });
+            tables.routes.push(Route {
+                kind: ROUTE_SUBNET,
+                subnet,
+                ..Route::default()
+            });
+            let range = RouteRange {
+                start: v4([10, 0, net, 0]),
+                end: v4([10, 0, net, 255]),
+                route: subnet,
+                reserved: [0; 3],
+            };
+            tables.ranges.push((tenant, range));
+        }
+        let places = [(WEB, 0), (NEAR, 0), (FAR, 1), (OTHER, 2)];
+        for (index, (slot, subnet)) in (0..).zip(places) {
+            tables.endpoints.push(Endpoint {
+                id: 100 + slot,
+                subnet,
+                slot,
+                mac: [2, 0, 0, 0, 0, slot as u8],
+                mtu: 1500,
+                own_first: NONE,
+                ..Endpoint::default()
+            });
+            tables.members.push((subnet, index));
+            tables.addresses.push((index, of(slot)));
+        }
+        tables
+    }
+
+    pub fn of(slot: u32) -> [u8; 16] {
+        let net = [0, 0, 0, 1, 2].get(slot as usize).copied();
+        v4([10, 0, net.unwrap_or(9), slot as u8])
+    }
+
+    fn ask(tables: &CompartmentTables, asked: &Asked) -> Result<Decided, Errno> {
+        let bytes = Aligned::copy_of(&tables.finish().unwrap());
+        decide(&CompartmentImage::map(bytes.as_ref()).unwrap(), asked)
+    }
+
+    fn from_to(from: u32, to: u32) -> Asked {
+        Asked {
+            slot: from,
+            from: of(from),
+            from_port: 40_000,
+            to: of(to),
+            to_port: 80,
+        }
+    }
+
+    /// Port 80 by this, else denied.
+    pub fn judged(action: Action, id: u32) -> RuleTable {
+        let region = Region {
+            destination_port: 80..=80,
+            protocol: TCP..=TCP,
+            ..Region::ALL
+        };
+        let rules = vec![Rule {
+            region,
+            action,
+            log: false,
+            id,
+        }];
+        RuleTable {
+            rules,
+            default: Action::Deny,
+        }
+    }
+
+    #[test]
+    fn a_tenants_own_are_reached_in_any_of_its_subnets() {
+        for to in [NEAR, FAR] {
+            let decided = ask(&tables(), &from_to(WEB, to));
+            assert_eq!(
+                decided,
+                Ok(Decided {
+                    slot: to,
+                    rules: [None; 2]
+                })
+            );
+        }
+    }
+
+    #[test]
+    fn rules_of_both_sides_decide() {
+        let allows = Decided {
+            slot: NEAR,
+            rules: [Some(5), Some(6)],
+        };
+        for (out, into, expected) in [
+            (Action::Allow, Action::Allow, Ok(allows)),
+            (Action::Deny, Action::Allow, Err(Errno::ACCESS)),
+            (Action::Allow, Action::Deny, Err(Errno::ACCESS)),
+            (Action::AllowStateless, Action::Allow, Err(Errno::ACCESS)),
+            (Action::Allow, Action::AllowStateless, Err(Errno::ACCESS)),
+        ] {
+            let mut tables = tables();
+            tables.rule_tables = vec![judged(out, 5), judged(into, 6)];
+            tables.endpoints[0].egress = 0;
+            tables.endpoints[1].ingress = 1;
+            for endpoint in &mut tables.endpoints {
+                endpoint.connections = 64;
+            }
+            assert_eq!(
+                ask(&tables, &from_to(WEB, NEAR)),
+                expected,
+                "{out:?} {into:?}"
+            );
+            let elsewhere = Asked {
+                to_port: 81,
+                ..from_to(WEB, NEAR)
+            };
+            assert_eq!(ask(&tables, &elsewhere), Err(Errno::ACCESS));
+            let back = ask(&tables, &from_to(NEAR, WEB));
+            assert!(back.is_ok(), "neither asks about this way: {back:?}");
+        }
+    }
+
+    #[test]
+    fn nobody_asks_as_another() {
+        for from in [NEAR, FAR, OTHER] {
+            let asked = Asked {
+                from: of(from),
+                ..from_to(WEB, FAR)
+            };
+            assert_eq!(ask(&tables(), &asked), Err(Errno::ADDRNOTAVAIL));
+        }
+        let nobody = Asked {
+            from: v4([10, 0, 0, 77]),
+            ..from_to(WEB, FAR)
+        };
+        assert_eq!(ask(&tables(), &nobody), Err(Errno::ADDRNOTAVAIL));
+    }
+
+    #[test]
+    fn who_is_not_admitted_neither_connects_nor_is_connected_to() {
+        for state in [STATE_UNAUTHORISED, STATE_QUARANTINED] {
+            let mut tables = tables();
+            tables.endpoints[0].state = state;
+            assert_eq!(ask(&tables, &from_to(WEB, NEAR)), Err(Errno::ACCESS));
+            assert_eq!(ask(&tables, &from_to(FAR, WEB)), Err(Errno::ACCESS));
+            assert!(ask(&tables, &from_to(FAR, NEAR)).is_ok());
+        }
+    }
+
+    #[test]
+    fn where_no_route_leads_nobody_is_reached() {
+        assert_eq!(
+            ask(&tables(), &from_to(WEB, OTHER)),
+            Err(Errno::NETUNREACH),
+            "another tenant's"
+        );
+        let to = v4([192, 0, 2, 1]);
+        assert_eq!(
+            ask(
+                &tables(),
+                &Asked {
+                    to,
+                    ..from_to(WEB, FAR)
+                }
+            ),
+            Err(Errno::NETUNREACH)
+        );
+        let to = v4([10, 0, 1, 99]);
+        assert_eq!(
+            ask(
+                &tables(),
+                &Asked {
+                    to,
+                    ..from_to(WEB, FAR)
+                }
+            ),
+            Err(Errno::HOSTUNREACH)
+        );
+        assert_eq!(
+            ask(
+                &tables(),
+                &Asked {
+                    slot: 9,
+                    ..from_to(WEB, FAR)
+                }
+            ),
+            Err(Errno::NETDOWN)
+        );
+        let mut tables = tables();
+        tables.routes[1].kind = ROUTE_UNREACHABLE;
+        assert_eq!(ask(&tables, &from_to(WEB, FAR)), Err(Errno::HOSTUNREACH));
+    }
+
+    #[test]
+    fn addresses_come_in_one_order() {
+        let mut tables = tables();
+        for last in [90, 9, 50] {
+            tables.addresses.push((0, v4([10, 0, 0, last])));
+        }
+        let bytes = Aligned::copy_of(&tables.finish().unwrap());
+        let image = CompartmentImage::map(bytes.as_ref()).unwrap();
+        let all = [1, 9, 50, 90].map(|last| v4([10, 0, 0, last]));
+        assert_eq!(addresses(&image, WEB), all);
+        assert_eq!(addresses(&image, 77), Vec::<[u8; 16]>::new());
+    }
 }

@@ -47,7 +47,7 @@ impl Live {
                     // struct unix_diag_msg: four bytes, the inode, the cookie.
                     _ => all.extend(
                         word(body, 8)
-                            .map(|low| u64::from(low))
+                            .map(u64::from)
                             .zip(word(body, 12))
                             .map(|(low, high)| low | u64::from(high) << 32),
                     ),
@@ -87,4 +87,72 @@ fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
     let four = bytes.get(at..at + 4)?.first_chunk::<4>()?;
     Some(u32::from_ne_bytes(*four))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_asks_for_all_of_the_family_in_any_state() {
+        let bytes = request();
+        assert_eq!(bytes.len(), 40);
+        assert_eq!(bytes[..4], 40_u32.to_ne_bytes());
+        assert_eq!(bytes[4..8], [20, 0, 1, 3], "SOCK_DIAG_BY_FAMILY, a dump");
+        assert_eq!((bytes[16], bytes[17]), (1, 0), "AF_UNIX, no protocol");
+        assert_eq!(bytes[20..24], [0xff; 4], "every state");
+        assert_eq!(
+            bytes[24..32],
+            [0; 8],
+            "whatever inode; nothing but its number"
+        );
+        assert_eq!(bytes[32..], [0xff; 8], "whatever cookie");
+    }
+
+    #[test]
+    fn messages_are_taken_one_by_one() {
+        let mut bytes = vec![0; 48];
+        bytes[..4].copy_from_slice(&21_u32.to_ne_bytes());
+        bytes[4] = 20;
+        bytes[24..28].copy_from_slice(&24_u32.to_ne_bytes());
+        bytes[28] = 3;
+        let (kind, body, rest) = message(&bytes).unwrap();
+        assert_eq!(
+            (kind, body.len(), rest.len()),
+            (20, 5, 24),
+            "aligned by four"
+        );
+        let (kind, body, rest) = message(rest).unwrap();
+        assert_eq!((kind, body.len(), rest.len()), (3, 8, 0));
+        assert!(message(rest).is_none());
+    }
+
+    #[test]
+    fn no_answer_whatsoever_ends_in_a_panic_or_in_no_end() {
+        for length in [0, 1, 15, 16, 17, 39, 40, u32::MAX - 2, u32::MAX] {
+            for size in 0..64 {
+                let mut bytes = vec![0xa5; size];
+                if let Some(place) = bytes.get_mut(..4) {
+                    place.copy_from_slice(&length.to_ne_bytes());
+                }
+                let (mut rest, mut count) = (bytes.as_slice(), 0);
+                while let Some((_, body, after)) = message(rest) {
+                    assert!(after.len() < rest.len() && body.len() <= rest.len());
+                    (rest, count) = (after, count + 1);
+                    let _ = (word(body, 8), word(body, 12));
+                }
+                assert!(count <= 4);
+            }
+        }
+    }
+
+    #[test]
+    fn a_socket_is_listed_for_as_long_as_it_lives() {
+        let live = Live::new().unwrap();
+        let made = crate::sockets::stream(false).unwrap();
+        assert!(live.cookies().unwrap().contains(&made.cookie));
+        let gone = made.cookie;
+        drop(made);
+        assert!(!live.cookies().unwrap().contains(&gone));
+    }
 }

@@ -7,6 +7,7 @@
 //! never comes here. What this process knows of sockets is in a page that its successor reads.
 
 mod call;
+mod circuits;
 mod decide;
 mod live;
 mod mediate;

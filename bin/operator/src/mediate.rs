@@ -4,13 +4,15 @@
 //! between doing it and answering, finds done what it asks for.
 
 use crate::call::{Call, Ended};
+use crate::circuits;
 use crate::decide::{self, Asked as Wish};
 use crate::live::Live;
 use crate::notes::Notes;
 use crate::sockets::{self, Made};
 use circuit::{Addresses, Asked, Connect, Endpoint, Limits, Outcome, Pending, Table};
+use command::verbs::ListFlows;
 use guard::guard;
-use image::MappedCompartment;
+use image::{CompartmentImage, MappedCompartment};
 use notify::{Listener, Notification};
 use rustix::io::Errno;
 use shm::{SealedImage, Words};
@@ -94,6 +96,7 @@ impl Mediator {
     pub fn use_image(&mut self, image: MappedCompartment<SealedImage>) {
         self.image = Some(image);
         self.settle();
+        self.review();
     }
 
     /// Goes on with what the operator before noted.
@@ -104,11 +107,13 @@ impl Mediator {
         self.live = Live::new().ok();
         self.settle();
         self.sweep();
+        self.review();
     }
 
     /// An endpoint of circuits.
     pub fn opens(&mut self, slot: u32, sockets: u32) {
         self.limits.insert(slot, sockets);
+        self.count();
     }
 
     /// It is none any more.
@@ -158,6 +163,34 @@ impl Mediator {
                 notes.write(slot, &self.table.record(slot));
             }
         }
+    }
+
+    /// Cuts the circuits that the image lets nobody begin any more. Bound: sockets.
+    fn review(&mut self) {
+        // Without one it is not known what is allowed, and nothing new begins.
+        let Some(image) = self.image.as_ref().map(MappedCompartment::image) else {
+            return;
+        };
+        let begun: Vec<(u64, u32, Endpoint, Endpoint)> = self
+            .table
+            .all()
+            .filter(|socket| socket.is_initiator())
+            .filter_map(|s| Some((s.cookie(), s.endpoint(), s.local(), s.remote()?)))
+            .collect();
+        for (cookie, slot, local, remote) in begun {
+            // Whether the other end is of circuits is not asked: an operator that starts is told
+            // of its endpoints one by one.
+            if self.decided(&image, slot, local, remote).is_err() && guard!("circuits-cut") {
+                circuits::cut(&mut self.table, &image, cookie);
+            }
+        }
+        self.write();
+    }
+
+    /// Writes a listing of circuits.
+    pub fn list(&self, asked: &ListFlows, page: OwnedFd) {
+        let image = self.image.as_ref().map(MappedCompartment::image);
+        circuits::list(&self.table, image.as_ref(), asked, page);
     }
 
     /// Forgets sockets that no program has any more.
@@ -273,9 +306,15 @@ impl Mediator {
         let heard = match came {
             Came::To(result) => heard(listener.answer(call.id, result)),
             Came::Native => heard(listener.proceed(call.id)),
-            Came::Socket(fd, closes) => install(listener, call.id, &fd, closes),
+            Came::Socket(fd, closes) => install(listener, call.id, &fd, closes).is_some(),
             Came::Accepted { at, made, closes } => {
                 let heard = install(listener, call.id, &made.fd, closes);
+                if let Some(number) = heard {
+                    let place = u64::from(call.thread) << 32 | u64::from(number);
+                    self.table.place(made.cookie, place);
+                    self.write();
+                }
+                let heard = heard.is_some();
                 if !heard {
                     self.orphans.push((at, made));
                 }
@@ -498,6 +537,8 @@ impl Mediator {
         call: &Call<'_>,
     ) -> Result<Came, Errno> {
         let to = self.destination(slot, local, remote)?;
+        self.table
+            .place(cookie, call.place(call.numbers()[0].cast_unsigned()));
         // Bound: each listener that turns out to be gone is forgotten.
         for _ in 0..LIMITS.sockets {
             let listener = self
@@ -538,11 +579,25 @@ impl Mediator {
 
     /// The slot of the endpoint that a connection goes to.
     fn destination(&self, slot: u32, local: Endpoint, remote: Endpoint) -> Result<u32, Errno> {
+        let image = self.image.as_ref().map(MappedCompartment::image);
+        let to = self.decided(&image.ok_or(Errno::NETDOWN)?, slot, local, remote)?;
+        match to == slot || self.limits.contains_key(&to) {
+            true => Ok(to),
+            false => Err(Errno::HOSTUNREACH),
+        }
+    }
+
+    /// The same, whatever endpoint that is.
+    fn decided(
+        &self,
+        image: &CompartmentImage<'_>,
+        slot: u32,
+        local: Endpoint,
+        remote: Endpoint,
+    ) -> Result<u32, Errno> {
         if self.table.destination(slot, &remote.ip) == Some(slot) {
             return Ok(slot);
         }
-        let image = self.image.as_ref().map(MappedCompartment::image);
-        let image = image.ok_or(Errno::NETDOWN)?;
         let wish = Wish {
             slot,
             from: local.ip,
@@ -550,11 +605,7 @@ impl Mediator {
             to: remote.ip,
             to_port: remote.port,
         };
-        let decided = decide::decide(&image, &wish)?;
-        match self.limits.contains_key(&decided.slot) {
-            true => Ok(decided.slot),
-            false => Err(Errno::HOSTUNREACH),
-        }
+        decide::decide(image, &wish).map(|decided| decided.slot)
     }
 
     fn accept(&mut self, cookie: u64, call: &mut Call<'_>) -> Result<Came, Errno> {
@@ -626,17 +677,18 @@ fn said(outcome: Outcome, call: &mut Call<'_>) -> Result<Came, Errno> {
     }
 }
 
-/// A descriptor, and its number as the answer. In two steps: of one, the kernel answers first
+/// A descriptor, and its number as the answer; the number, if it was heard. In two steps: of one, the kernel answers first
 /// and installs then, and a death between the two would answer with another descriptor's number.
-fn install(listener: &Listener, id: u64, fd: &OwnedFd, closes: bool) -> bool {
+fn install(listener: &Listener, id: u64, fd: &OwnedFd, closes: bool) -> Option<u32> {
     let number = match listener.install(id, fd.as_fd(), closes) {
-        Ok(notify::Outcome::Done(number)) => Ok(i64::from(number)),
-        Ok(notify::Outcome::Gone) => return false,
+        Ok(notify::Outcome::Done(number)) => Ok(number),
+        Ok(notify::Outcome::Gone) => return None,
         Err(error) => Err(error
             .raw_os_error()
             .map_or(Errno::NFILE, Errno::from_raw_os_error)),
     };
-    heard(listener.answer(id, number))
+    let answered = listener.answer(id, number.map(i64::from));
+    heard(answered).then(|| number.unwrap_or(u32::MAX))
 }
 
 fn heard(outcome: std::io::Result<notify::Outcome>) -> bool {
@@ -659,5 +711,108 @@ fn secret() -> Result<[u8; 16], Errno> {
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())? {
         16 => Ok(bytes),
         _ => Err(Errno::AGAIN),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::tests::{NEAR, WEB, judged, of, tables};
+    use image::CompartmentTables;
+
+    #[test]
+    fn an_endpoint_has_as_many_sockets_as_it_may() {
+        let mut mediator = Mediator::default();
+        assert_eq!(mediator.room_for(1), Err(Errno::NFILE), "none of circuits");
+        mediator.opens(1, 2);
+        mediator.opens(2, 2);
+        for _ in 0..2 {
+            assert_eq!(mediator.room_for(1), Ok(()));
+            *mediator.counts.entry(1).or_default() += 1;
+        }
+        assert_eq!(mediator.room_for(1), Err(Errno::NFILE));
+        assert_eq!(mediator.room_for(2), Ok(()), "another's are its own");
+    }
+
+    #[test]
+    fn all_together_have_as_many_as_the_table() {
+        let mut mediator = Mediator::default();
+        mediator.opens(1, u32::MAX);
+        let nowhere = Addresses::new(&[]).unwrap();
+        mediator.table = Table::new(LIMITS, vec![nowhere; 2]);
+        for cookie in 1..=u64::from(LIMITS.sockets) {
+            let made = mediator.table.create(cookie, 1, circuit::Family::V4, 0);
+            made.unwrap_or_else(|errno| panic!("{cookie}: {errno:?}"));
+        }
+        assert_eq!(mediator.room_for(1), Err(Errno::NFILE));
+    }
+
+    /// One that decides by these tables and has circuits from WEB to NEAR, and to itself.
+    fn with_circuits(tables: &CompartmentTables) -> Mediator {
+        let mut mediator = Mediator::default();
+        let page = shm::sparse_file("notes", 32 << 20).unwrap();
+        mediator.recall(Words::map_whole(page).unwrap());
+        mediator.use_image(mapped(tables));
+        for (cookie, to) in [(1, NEAR), (2, WEB)] {
+            let table = &mut mediator.table;
+            table.create(cookie, WEB, circuit::Family::V4, 0).unwrap();
+            let (bytes, length) = circuit::write(
+                circuit::Family::V4,
+                Endpoint {
+                    ip: of(to),
+                    port: 80,
+                },
+            );
+            table.connect_begin(cookie, &bytes[..length], 7).unwrap();
+            table.connected(cookie).unwrap();
+        }
+        mediator.write();
+        mediator
+    }
+
+    fn mapped(tables: &CompartmentTables) -> MappedCompartment<SealedImage> {
+        let sealed = SealedImage::create("image", &tables.finish().unwrap()).unwrap();
+        MappedCompartment::map(SealedImage::map(sealed).unwrap()).unwrap()
+    }
+
+    fn begun(mediator: &Mediator) -> Vec<u64> {
+        let all = mediator.table.all().filter(|socket| socket.is_initiator());
+        let mut all: Vec<u64> = all.map(circuit::Socket::cookie).collect();
+        all.sort_unstable();
+        all
+    }
+
+    #[test]
+    fn circuits_that_nobody_may_begin_any_more_are_cut() {
+        let mut tables = tables();
+        let mut mediator = with_circuits(&tables);
+        mediator.use_image(mapped(&tables));
+        assert_eq!(begun(&mediator), [1, 2]);
+        tables.rule_tables = vec![judged(image::rules::Action::Deny, 1)];
+        tables.endpoints[0].egress = 0;
+        for endpoint in &mut tables.endpoints {
+            endpoint.connections = 64;
+        }
+        mediator.use_image(mapped(&tables));
+        assert_eq!(begun(&mediator), [2], "no rule is asked inside an endpoint");
+    }
+
+    #[test]
+    fn an_operator_that_starts_cuts_nothing_before_it_is_told_of_its_endpoints() {
+        let tables = tables();
+        let mut mediator = with_circuits(&tables);
+        assert!(mediator.limits.is_empty(), "endpoints are told of last");
+        mediator.review();
+        mediator.image = None;
+        mediator.review();
+        assert_eq!(begun(&mediator), [1, 2]);
+    }
+
+    #[test]
+    fn sockets_of_before_count() {
+        let mut mediator = with_circuits(&tables());
+        mediator.live = None;
+        mediator.opens(WEB, 2);
+        assert_eq!(mediator.room_for(WEB), Err(Errno::NFILE));
     }
 }

@@ -113,3 +113,96 @@ impl Notes {
             .collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::{AsFd, OwnedFd};
+
+    fn page() -> OwnedFd {
+        shm::sparse_file("notes", 32 << 20).unwrap()
+    }
+
+    fn notes(page: &OwnedFd) -> (Notes, Vec<(u32, u16, Notification)>) {
+        Notes::recall(Words::map_whole(page.as_fd()).unwrap())
+    }
+
+    fn call(id: u64) -> Notification {
+        Notification {
+            id,
+            thread: 77,
+            number: -42,
+            arch: 0xc000_003e,
+            arguments: [1, u64::MAX, 3, 4, 5, id],
+        }
+    }
+
+    #[test]
+    fn what_was_noted_is_recalled_until_it_is_answered() {
+        let page = page();
+        let (mut first, left) = notes(&page);
+        assert!(left.is_empty());
+        let places = [1, 2, 3].map(|id| first.note(9, &call(id)).unwrap());
+        first.answered(places[1]);
+        let (second, mut left) = notes(&page);
+        left.sort_unstable_by_key(|(_, _, call)| call.id);
+        assert_eq!(left, [(9, places[0], call(1)), (9, places[2], call(3))]);
+        assert_eq!(second.last(9), 3);
+        assert_eq!((second.last(8), second.free.len()), (0, CALLS - 2));
+    }
+
+    #[test]
+    fn as_many_wait_as_may_and_a_place_is_given_again() {
+        let page = page();
+        let (mut notes, _) = notes(&page);
+        let all: Vec<u16> = (0..CALLS as u64)
+            .map(|id| notes.note(1, &call(id)).unwrap())
+            .collect();
+        assert_eq!(notes.note(1, &call(0)), None);
+        notes.answered(all[7]);
+        assert_eq!(notes.note(2, &call(0)), Some(all[7]));
+    }
+
+    #[test]
+    fn records_come_back_as_they_were_written() {
+        let page = page();
+        let (first, _) = notes(&page);
+        let record = |n: u8| core::array::from_fn(|at| n ^ at as u8);
+        for (slot, n) in [(0, 1), (3, 2), (0, 3)] {
+            first.write(slot, &record(n));
+        }
+        let (second, _) = notes(&page);
+        let zero = [0; RECORD];
+        let all = [(0, record(3)), (1, zero), (2, zero), (3, record(2))];
+        assert_eq!(second.records(100), all);
+        assert_eq!(second.records(1), all[..1], "no more than the table has");
+    }
+
+    #[test]
+    fn garbage_is_recalled_within_bounds() {
+        let page = page();
+        let words = Words::map_whole(page.as_fd()).unwrap();
+        for at in 0..FIRST_RECORD + 4 * RECORD_WORDS {
+            words.store(at, 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(at as u64 + 1));
+        }
+        let (mut notes, left) = notes(&page);
+        assert!(left.len() <= CALLS && notes.free.len() + left.len() == CALLS);
+        assert_eq!(notes.records(64).len(), 64);
+        // What was left is answered once its program is told of, or not at all.
+        for (_, at, _) in left {
+            notes.answered(at);
+        }
+        assert_eq!(notes.free.len(), CALLS);
+    }
+
+    #[test]
+    fn a_page_that_is_too_small_holds_nothing_and_is_no_fault() {
+        let page = shm::sparse_file("notes", 4096).unwrap();
+        let (mut notes, _) = notes(&page);
+        for id in 0..CALLS as u64 {
+            notes.note(1, &call(id));
+        }
+        notes.write(16_000, &[7; RECORD]);
+        assert_eq!(notes.records(16_001).last(), Some(&(16_000, [0; RECORD])));
+    }
+}

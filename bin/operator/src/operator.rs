@@ -3,8 +3,8 @@
 use crate::mediate::Mediator;
 use command::Message;
 use command::verbs::{
-    AddPort, CIRCUITS_ADDRESSES, Circuits, Done, Mediate, Operate, PORT_CIRCUITS, Program,
-    ProgramGone, Quit, RemovePort, UseImage,
+    AddPort, CIRCUITS_ADDRESSES, Circuits, Done, ListFlows, Mediate, Operate, PORT_CIRCUITS,
+    Program, ProgramGone, Quit, RemovePort, UseImage,
 };
 use guard::guard;
 use image::MappedCompartment;
@@ -164,6 +164,10 @@ impl Operator {
             self.mediator.resume(body.number, &|number| {
                 programs.get(&number).map(|(slot, it)| (*slot, it))
             });
+        } else if let Some(body) = message.body::<ListFlows>()
+            && let Some(fd) = fd
+        {
+            self.mediator.list(&body, fd);
         } else if let Some(body) = message.body::<RemovePort>() {
             if let Some(listener) = self.slots.remove(&body.slot) {
                 self.unwatch(&listener);
@@ -305,5 +309,46 @@ fn next(listener: &Listener) -> std::io::Result<Option<Notification>> {
     match fds[0].revents().contains(PollFlags::IN) {
         true => listener.receive(),
         false => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+    #[test]
+    fn programs_are_bounded_and_each_is_told_before_it_counts() {
+        let most = getrlimit(Resource::Nofile).maximum;
+        let limit = Rlimit {
+            current: most,
+            maximum: most,
+        };
+        setrlimit(Resource::Nofile, limit).unwrap();
+        let (control, supervisor) = Socket::pair().unwrap();
+        let mut operator = Operator::new(control, Sizes::of_kernel().unwrap());
+        operator.epoll = Some(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
+        let (any, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let one = || OwnedFd::from(any.try_clone().unwrap());
+        for number in 1..=PROGRAMS as u32 {
+            assert_eq!(operator.adopt(7, number, one()), Ok(()));
+            let (told, fds) = supervisor.recv().unwrap().unwrap();
+            let told = told.body::<Program>().unwrap();
+            assert_eq!((told.slot, told.number, fds.len()), (7, number, 1));
+        }
+        assert_eq!(operator.adopt(7, 9_999, one()), Err(Errno::NOMEM));
+        operator.forget(3);
+        assert_eq!(operator.adopt(7, 9_999, one()), Ok(()));
+    }
+
+    #[test]
+    fn a_program_that_the_supervisor_does_not_hear_of_is_not_mediated() {
+        let (control, supervisor) = Socket::pair().unwrap();
+        let mut operator = Operator::new(control, Sizes::of_kernel().unwrap());
+        operator.epoll = Some(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
+        drop(supervisor);
+        let (any, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert_eq!(operator.adopt(7, 1, any.into()), Err(Errno::PIPE));
+        assert!(operator.programs.is_empty());
     }
 }

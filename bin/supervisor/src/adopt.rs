@@ -23,6 +23,10 @@ impl Supervisor {
             return;
         };
         let cgroup = self.cgroup_for(&compartment.body);
+        // It is its operators', whether one lives just now or not.
+        if let Some(circuits) = &compartment.circuits {
+            self.uids.adopt(circuits.uid());
+        }
         self.compartments.insert(
             id,
             Compartment {

@@ -22,7 +22,10 @@ impl Supervisor {
         let nobody =
             |what: &str| Refusal::new(ErrorCode::NotFound, format!("{} {what}", label(seat)));
         let state = self.seat(seat).ok_or_else(|| nobody("does not exist"))?;
-        let worker = state.worker.ok_or_else(|| nobody("has no process now"))?;
+        let worker = match self.operator_of(body.compartment, body.slot) {
+            Some(operator) => operator.ok_or_else(|| nobody("has no operator now"))?,
+            None => state.worker.ok_or_else(|| nobody("has no process now"))?,
+        };
         let asked = ListFlows {
             most: body.most.min(MOST as u32),
             ..*body

@@ -5,8 +5,10 @@ use crate::parking::Parked;
 use crate::peers::Peers;
 use crate::ports::{Place, Sink};
 use crate::telling::Telling;
+use guard::guard;
 use port::PortError;
 use ring::Record;
+use rustix::io::Errno;
 use shm::{ConsumerEnd, Doorbell, Guest, PushError};
 use switch::{
     Credit, Decided, FABRIC, Finish, Hit, Outgoing, Output, Shaper, Slot, Tally, Work, finish,
@@ -17,6 +19,7 @@ use telemetry::rules::Outcome;
 use virtqueue::net::{GuestFrame, PutError};
 use virtqueue::{GuestMemory, flow_of};
 use wire::offload::{MAX_FRAME, RawOffload};
+use worker::system;
 
 /// Where the ingress frame lies.
 #[derive(Clone, Copy)]
@@ -98,6 +101,8 @@ pub struct Outlets<'a> {
     pub shaper: &'a mut Shaper,
     /// The other workers, where there are some.
     pub peers: &'a mut Option<Box<Peers>>,
+    /// Guests that ended, and why.
+    pub ended: &'a mut Vec<(Slot, u32)>,
     /// Who sent what goes the short way.
     pub from: Slot,
     /// What is done for the frame that is worked on.
@@ -120,6 +125,7 @@ macro_rules! outlets {
             capture: &mut $of.capture,
             shaper: &mut $of.shaper,
             peers: &mut $of.peers,
+            ended: &mut $of.ended,
             from: switch::FABRIC,
             work: switch::Work::frame(),
             run: $crate::outlet::Run::NONE,
@@ -299,7 +305,18 @@ impl Outlets<'_> {
                     let fill = |memory: &Guest, at, from, n| {
                         payload.copy_to_guest(frame.rest_from + from, memory, at, n);
                     };
-                    put(to.send(flow_of(frame.head), &frame.offload, frame.head, rest, fill))
+                    let sent = to.send(flow_of(frame.head), &frame.offload, frame.head, rest, fill);
+                    match sent {
+                        Err(PutError::Breach(breach)) => {
+                            ends(self.ended, frame.slot, breach as u32);
+                        }
+                        // Rings that were cut off are zeroes: there is never room.
+                        Err(PutError::Full) if port.is_broken() => {
+                            ends(self.ended, frame.slot, system(Errno::FAULT));
+                        }
+                        _ => {}
+                    }
+                    put(sent)
                 }
                 None => Fate::Lost(DropReason::PortClosed),
             },
@@ -418,6 +435,10 @@ impl Outlets<'_> {
             let sink = self.sinks.get_mut(slot as usize);
             if let Some(Sink::Guest(port)) = sink {
                 port.publish();
+                // What is written where its owner cut it off is lost.
+                if port.is_broken() {
+                    ends(self.ended, slot, system(Errno::FAULT));
+                }
             } else if let Some(Sink::Channel(sender)) = sink
                 && sender.ring.publish() == Doorbell::Ring
             {
@@ -430,6 +451,15 @@ impl Outlets<'_> {
         if let Some(capture) = self.capture.as_mut() {
             capture.publish();
         }
+    }
+}
+
+/// A guest's side of its queues is worth nothing, whoever found that: it ends alone, once.
+#[cold]
+fn ends(ended: &mut Vec<(Slot, u32)>, slot: Slot, reason: u32) {
+    let known = ended.iter().any(|(of, _)| *of == slot);
+    if guard!("guest-receives-alone") && !known && ended.len() < ended.capacity() {
+        ended.push((slot, reason));
     }
 }
 
@@ -449,7 +479,6 @@ fn put(result: Result<(), PutError>) -> Fate {
         Err(PutError::Full) => Fate::Full,
         Err(PutError::TooLong) => Fate::Lost(DropReason::Oversize),
         Err(PutError::NoQueue) => Fate::Lost(DropReason::PortClosed),
-        // Its own next batch says what it did.
         Err(PutError::Breach(_)) => Fate::Lost(DropReason::PortClosed),
     }
 }

@@ -43,6 +43,8 @@ pub struct Socket {
     pub(crate) local: Endpoint,
     pub(crate) remote: Endpoint,
     pub(crate) name: [u8; 16],
+    /// See [`Table::place`](crate::Table::place).
+    pub(crate) place: u64,
     pub(crate) options: Options,
 }
 
@@ -57,6 +59,18 @@ impl Socket {
     #[must_use]
     pub const fn endpoint(&self) -> u32 {
         self.endpoint
+    }
+
+    /// Where the operator found it last.
+    #[must_use]
+    pub const fn place(&self) -> u64 {
+        self.place
+    }
+
+    /// Whether it began the connection that it has.
+    #[must_use]
+    pub fn is_initiator(&self) -> bool {
+        self.state == State::Connected && self.generation != 0
     }
 
     /// Of which addresses it is.
@@ -166,7 +180,7 @@ struct Raw {
     remote: [u8; 16],
     name: [u8; 16],
     options: [i32; ROOM],
-    spare: [u8; 8],
+    place: u64,
 }
 
 const _: () = assert!(size_of::<Raw>() == RECORD && KEPT <= ROOM);
@@ -191,6 +205,7 @@ pub(crate) fn encode(slot: &Slot) -> [u8; RECORD] {
             (raw.uid, raw.generation, raw.name) = (it.uid, it.generation, it.name);
             (raw.local, raw.local_port) = (it.local.ip, it.local.port);
             (raw.remote, raw.remote_port) = (it.remote.ip, it.remote.port);
+            raw.place = it.place;
             raw.options[..KEPT].copy_from_slice(it.options.values());
         }
         Slot::Pending(it) => {
@@ -281,6 +296,7 @@ fn socket(raw: &Raw) -> Option<Socket> {
         local,
         remote,
         name: raw.name,
+        place: raw.place,
         options: Options::restored(*options)?,
     })
 }
@@ -303,6 +319,7 @@ impl Socket {
             },
             remote: NONE,
             name: [0; 16],
+            place: 0,
             options: Options::default(),
         }
     }

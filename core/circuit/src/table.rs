@@ -133,6 +133,23 @@ impl Table {
         self.sockets.find(cookie).map(|(_, it)| it)
     }
 
+    /// All sockets.
+    pub fn all(&self) -> impl Iterator<Item = &Socket> {
+        self.sockets
+            .cookies()
+            .filter_map(|cookie| self.socket(cookie))
+    }
+
+    /// Notes where the operator found a socket: which thread had it at which number, say.
+    pub fn place(&mut self, cookie: u64, place: u64) {
+        if let Ok((at, mut socket)) = self.find(cookie)
+            && socket.place != place
+        {
+            socket.place = place;
+            self.sockets.put(at, Slot::Socket(socket));
+        }
+    }
+
     /// How many sockets there are, and how many connections wait.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 /// What an intent asks of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// Processes: one a compartment, one a virtual machine's interface, the fabric, keeper, supervisor, controller and spares.
+    /// Processes: one a compartment and one more where it has circuits, one a virtual machine's interface, the fabric, keeper, supervisor, controller and spares.
     pub processes: u32,
     /// Bytes of memory: channels, tables, counters and what processes keep for themselves.
     pub memory_bytes: u64,

@@ -184,6 +184,8 @@ fn is_innate(name: &str) -> bool {
 const FILES: u64 = 65_536;
 /// The verifier's report and its texts for the solver, sealed memory, may each have so many.
 const REPORT_BYTES: u64 = 16 << 20;
+/// What a front end is known again by is a page of memory, a file to this limit.
+const KEEPSAKE_BYTES: u64 = 4096;
 /// The solver may have so much memory, its program included.
 const SOLVER_BYTES: u64 = 1 << 30;
 /// And so much processor time, seconds.
@@ -202,6 +204,7 @@ fn limits(profile: Profile) -> Outcome {
     let file_bytes = match profile {
         Profile::Controller => STORE_BYTES,
         Profile::Verifier => REPORT_BYTES,
+        Profile::Vhost => KEEPSAKE_BYTES,
         _ => 0,
     };
     let (_, most) = kernel::limits(libc::RLIMIT_NOFILE).map_err(says)?;

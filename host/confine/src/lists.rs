@@ -398,11 +398,22 @@ const NOTIFICATION: [i64; 5] = [
     0x4008_2104,
 ];
 const UNIX: i64 = libc::AF_UNIX as i64;
+const SOCKET: i64 = libc::SOL_SOCKET as i64;
 /// NETLINK_SOCK_DIAG.
 const SOCK_DIAG: i64 = 4;
 
 /// Programs' calls, and the sockets that are made for them.
 const OPERATING: &[Entry] = &[
+    entry!(SYS_epoll_create1, "one set for programs' calls and control"),
+    entry!(
+        SYS_epoll_ctl,
+        [
+            [is(1, libc::EPOLL_CTL_ADD as i64)],
+            [is(1, libc::EPOLL_CTL_DEL as i64)]
+        ],
+        "a program comes or goes"
+    ),
+    entry!(SYS_epoll_pwait2, "sleep until somebody calls"),
     entry!(SYS_accept4, "who starts a program; a program's connection"),
     entry!(
         SYS_ioctl,
@@ -428,15 +439,21 @@ const OPERATING: &[Entry] = &[
         "a program's socket; which of them live"
     ),
     entry!(SYS_sendto, "which sockets live"),
+    entry!(SYS_shutdown, "a circuit that is allowed no more"),
     entry!(SYS_recvfrom, "the same, answered"),
     entry!(SYS_getsockname, "the name of a socket that is no circuit"),
     entry!(SYS_getpeername, "the same"),
     entry!(SYS_bind, "a program's socket listens"),
     entry!(SYS_listen, "a program's socket listens"),
     entry!(SYS_connect, "a program's socket connects"),
-    entry!(SYS_getsockopt, "which socket it is, and its options"),
+    entry!(
+        SYS_getsockopt,
+        [[is(1, SOCKET)]],
+        "which socket it is, and its options"
+    ),
     entry!(
         SYS_setsockopt,
+        [[is(1, SOCKET)]],
         "its options; no descriptor comes through it"
     ),
     entry!(SYS_write, "last words"),
@@ -460,7 +477,7 @@ pub fn groups(profile: Profile) -> &'static [&'static [Entry]] {
         Profile::Verifier => &[RUNTIME, CONTROL, REPORTING],
         Profile::Solver => &[RUNTIME, CONTROL, SOLVING],
         Profile::Vhost => &[RUNTIME, CONTROL, GUEST],
-        Profile::Operator => &[RUNTIME, CONTROL, WAITING, PRECISE_WAITING, OPERATING],
+        Profile::Operator => &[RUNTIME, CONTROL, OPERATING],
         Profile::Controller => &[
             RUNTIME, CONTROL, WAITING, PORTS, THREADS, NAMED, SERVING, STORING,
         ],

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{
     RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, send, sendmsg,
 };
-use rustix::process::{Gid, Uid};
+use rustix::process::{Gid, Signal, Uid};
 use rustix::thread::{CapabilitiesSecureBits, UnshareFlags};
 use std::ffi::CString;
 use std::io::IoSlice;
@@ -127,6 +127,8 @@ impl Prepared {
             }
             None => rustix::thread::set_thread_res_uid(None, Uid::ROOT, None)?,
         }
+        // Who ends the launcher for good means the program; set-user-id programs go on.
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         say(line, *step)?;
         wait(line)?;
 

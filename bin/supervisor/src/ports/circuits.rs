@@ -51,6 +51,11 @@ impl Circuits {
         }
     }
 
+    /// Every operator's, one after another.
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
     /// Those of before.
     pub fn adopted((page, note): (OwnedFd, Note), network: OwnedFd) -> Circuits {
         Circuits::new(note.number("uid") as u32, page, network)
@@ -128,6 +133,14 @@ impl Supervisor {
     pub fn network_of(&self, compartment: u32) -> Option<(u32, Shared)> {
         let circuits = self.compartments.get(&compartment)?.circuits.as_ref()?;
         Some((circuits.uid, Rc::clone(&circuits.network)))
+    }
+
+    /// Who mediates the circuits of this slot's endpoint, if it has circuits.
+    pub fn operator_of(&self, compartment: u32, slot: u32) -> Option<Option<u64>> {
+        let home = self.compartments.get(&compartment)?;
+        home.ports.get(&slot).filter(|port| port.is_circuits())?;
+        let circuits = home.circuits.as_ref().filter(|c| c.is_ready);
+        Some(circuits.and_then(|c| c.operator))
     }
 
     /// Whether this uid is one that operators have after each other.

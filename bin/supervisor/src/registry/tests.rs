@@ -56,6 +56,9 @@ fn names_read_back_as_they_are_written() {
         Key::Seat(Seat::Fabric, SeatPart::Image),
         Key::Seat(Seat::Compartment(3), SeatPart::Journal),
         Key::Seat(Seat::Compartment(3), SeatPart::Channel(5)),
+        Key::Seat(Seat::Compartment(3), SeatPart::Circuits),
+        Key::Seat(Seat::Compartment(3), SeatPart::Network),
+        Key::Program(3, 4_000_000_000),
         Key::Port(3, 1, PortPart::Interface),
         Key::Port(3, 1, PortPart::Channel(0)),
         Key::Uplink(0, UplinkPart::Socket),
@@ -72,6 +75,9 @@ fn names_read_back_as_they_are_written() {
         "compartment/x/image",
         "port/1/image",
         "worker/1/thing",
+        "program/1",
+        "program/1/x",
+        "program/1/2/3",
         "channel/1",
     ] {
         assert_eq!(Key::parse(other), None, "{other}");
@@ -194,4 +200,39 @@ fn notes_keep_words() {
     assert_eq!(Note::from_text(note.as_str()).number("epoch"), 7);
     assert_eq!(note.value("digest"), Some("ab"));
     assert_eq!(note.number("nothing"), 0);
+}
+
+#[test]
+fn circuits_come_back_with_their_page_and_network_and_programs_by_number() {
+    let mut kept = compartment(3);
+    let uid = Note::default().with("uid", 4242);
+    kept.push(("compartment/3/circuits".into(), uid, 50));
+    kept.push(("compartment/3/network".into(), Note::default(), 51));
+    for number in [1, 9] {
+        let slot = Note::default().with("slot", number + 1);
+        kept.push((format!("program/3/{number}"), slot, 60 + number));
+    }
+    let found = rebuild(kept);
+    let circuits = found.compartments[&3].circuits.as_ref();
+    let circuits = circuits.map(|((page, note), network)| (*page, note.number("uid"), *network));
+    assert_eq!(circuits, Some((50, 4242, 51)));
+    let programs: Vec<_> = found
+        .programs
+        .iter()
+        .map(|(key, (fd, note))| (*key, *fd, note.number("slot")))
+        .collect();
+    assert_eq!(programs, [((3, 1), 61, 2), ((3, 9), 69, 10)]);
+    assert!(found.forget.is_empty());
+}
+
+#[test]
+fn circuits_without_both_their_parts_are_made_anew() {
+    for name in ["compartment/3/circuits", "compartment/3/network"] {
+        let mut kept = compartment(3);
+        kept.push((name.into(), Note::default().with("uid", 1), 50));
+        let found = rebuild(kept);
+        let seat = &found.compartments[&3];
+        assert!(seat.circuits.is_none(), "{name}");
+        assert_eq!(seat.channel.len(), CHANNEL_PARTS, "the rest is as it was");
+    }
 }

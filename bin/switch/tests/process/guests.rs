@@ -318,6 +318,47 @@ fn a_guest_that_misbehaves_ends_alone() {
 }
 
 #[test]
+fn a_guest_that_misbehaves_where_it_receives_ends_alone() {
+    type Misdeed = fn(&mut Machine);
+    fn one(machine: &Machine, address: u64, high: u64) {
+        let at = machine.at(rings(0)[0]);
+        machine.memory.store64(at, address);
+        machine.memory.store64(at + 8, high);
+        machine.memory.store16(machine.at(rings(0)[1] + 2), 1);
+    }
+    let misdeeds: [(&str, Misdeed); 4] = [
+        ("a buffer outside of its memory", |machine| {
+            one(machine, 1, 2000 | 2 << 32);
+        }),
+        ("a buffer that is to be read", |machine| {
+            one(machine, BASE + 0x10_000, 2000);
+        }),
+        ("an index beyond the ring", |machine| {
+            let driver = rings(0)[1];
+            machine.memory.store16(machine.at(driver + 2), 40_000);
+        }),
+        ("memory that is cut off", |machine| {
+            ftruncate(&machine.file, 0).unwrap();
+        }),
+    ];
+    for (what, misdeed) in misdeeds {
+        let rig = rig();
+        let mut machine = Machine::plugged(&rig);
+        machine.start();
+        let (mut two, mut three) = (rig.guest(2), rig.guest(3));
+        misdeed(&mut machine);
+        // It says nothing itself, and nobody kicks: who sends to it finds out.
+        for _ in 0..3 {
+            send(&mut two, &PLAIN, &frame(2, 1, b"hello"));
+        }
+        let sent = frame(2, 3, b"on");
+        send(&mut two, &PLAIN, &sent);
+        assert_eq!(receive(&mut three), sent, "{what}");
+        assert!(machine.is_broken(), "{what}");
+    }
+}
+
+#[test]
 fn memory_is_unmapped_when_that_is_said_and_queues_tell_where_they_were() {
     let rig = rig();
     let mut machine = Machine::plugged(&rig);

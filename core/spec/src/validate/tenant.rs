@@ -102,6 +102,10 @@ impl Check<'_> {
             self.range(weight, 1, 255, "a weight");
         }
         self.rate(&tenant.rate);
+        let mut endpoints = tenant.endpoints.iter();
+        if endpoints.any(|endpoint| matches!(endpoint.attach(), Attach::Circuits(_))) {
+            self.no_rate(&tenant.rate, "its tenant's");
+        }
         if let Some(channel) = tenant.channel {
             self.capacity(channel.value.0, channel.span, 256 << 10);
         }
@@ -221,6 +225,9 @@ impl Check<'_> {
             );
         }
         self.rate(&endpoint.rate);
+        if matches!(endpoint.attach(), Attach::Circuits(_)) {
+            self.no_rate(&endpoint.rate, "its own");
+        }
         if let Some(weight) = endpoint.weight {
             self.range(weight, 1, 255, "a weight");
         }
@@ -242,6 +249,22 @@ impl Check<'_> {
                     "only an endpoint with the role router has prefixes behind it",
                 )
                 .help("add `roles: [router]`, or remove the prefixes");
+        }
+    }
+
+    /// No rate is promised that nobody keeps.
+    fn no_rate(&mut self, rate: &Option<Rate>, whose: &str) {
+        let limits = rate.iter().flat_map(|rate| [&rate.from, &rate.to]);
+        let span = |limit: &Limit| {
+            let bits = limit.bits.map(|b| b.span);
+            bits.or(limit.packets.map(|p| p.span))
+        };
+        if let Some(span) = limits.flatten().find_map(span) {
+            let what =
+                format!("an endpoint of circuits with a rate, {whose}: no rate is kept there");
+            self.findings
+                .add("rate", span, what)
+                .help("attach it by tap or veth, or leave the rate out");
         }
     }
 

@@ -1,21 +1,27 @@
 //! One use of every system call that some profile keeps, in each of its forms.
 //! 0 = it did what it should.
 
+use host_confine::Profile;
 use std::ffi::{c_int, c_long};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 type Exercise = fn() -> i32;
 
-/// The exercise of the call with this name.
-pub fn find(name: &str) -> Option<Exercise> {
-    ALL.iter()
+/// The exercise of the call with this name, as this profile may make it.
+pub fn find(profile: Profile, name: &str) -> Option<Exercise> {
+    let own: &[_] = match profile {
+        Profile::Operator => OPERATOR,
+        _ => &[],
+    };
+    own.iter()
+        .chain(ALL)
         .find(|(n, _)| *n == name)
         .map(|(_, exercise)| *exercise)
 }
 
 /// The calls that are exercised.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    ALL.iter().map(|(name, _)| *name)
+    ALL.iter().chain(OPERATOR).map(|(name, _)| *name)
 }
 
 /// The socket to the test, the listener, the state directory.
@@ -236,8 +242,10 @@ const ALL: &[(&str, Exercise)] = &[
     ("restart_syscall", || {
         fails(call!(SYS_restart_syscall), libc::EINTR)
     }),
-    ("getpid", || i32::from(call!(SYS_getpid) != 1)),
-    ("gettid", || i32::from(call!(SYS_gettid) != 1)),
+    ("getpid", || i32::from(call!(SYS_getpid) <= 0)),
+    ("gettid", || {
+        i32::from(call!(SYS_gettid) != call!(SYS_getpid))
+    }),
     ("tgkill", signal_and_return),
     ("exit", || ok(call!(SYS_exit, 0))),
     ("exit_group", || ok(call!(SYS_exit_group, 0))),
@@ -533,5 +541,112 @@ const ALL: &[(&str, Exercise)] = &[
     }),
     ("prlimit64", || {
         ok(call!(SYS_prlimit64, 0, libc::RLIMIT_STACK, NONE, memory()))
+    }),
+];
+
+/// A socket as programs get them.
+fn unix() -> c_long {
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    call!(SYS_socket, libc::AF_UNIX, kind, 0)
+}
+
+/// One that has a name of the kernel's choice and listens under it, and how long that is.
+fn listening(name: &mut [u8; 128]) -> (c_long, libc::socklen_t) {
+    let fd = unix();
+    let family = libc::AF_UNIX as u16;
+    call!(SYS_bind, fd, core::ptr::from_ref(&family), size_of::<u16>());
+    call!(SYS_listen, fd, 1);
+    let mut length = name.len() as libc::socklen_t;
+    call!(SYS_getsockname, fd, name.as_mut_ptr(), &raw mut length);
+    (fd, length)
+}
+
+/// What connecting to this process's own came to, and the end that was accepted.
+fn connected() -> [c_long; 2] {
+    let mut name = [0; 128];
+    let (at, length) = listening(&mut name);
+    let to = unix();
+    let connected = call!(SYS_connect, to, name.as_ptr(), length);
+    let accepted = call!(SYS_accept4, at, NONE, NONE, libc::SOCK_CLOEXEC);
+    [connected, accepted]
+}
+
+/// Requests about notifications, of a descriptor at which there are none.
+fn requests() -> i32 {
+    [
+        libc::SECCOMP_IOCTL_NOTIF_RECV,
+        libc::SECCOMP_IOCTL_NOTIF_SEND,
+        libc::SECCOMP_IOCTL_NOTIF_ID_VALID,
+        libc::SECCOMP_IOCTL_NOTIF_ADDFD,
+        libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS,
+    ]
+    .into_iter()
+    .map(|request| fails(call!(SYS_ioctl, CONTROL, request, memory()), libc::ENOTTY))
+    .sum()
+}
+
+fn itself() -> c_long {
+    let own = call!(SYS_getpid);
+    call!(SYS_pidfd_open, own, libc::PIDFD_THREAD)
+}
+
+/// Bytes between two places of this process's own memory; how many got there wrong.
+fn moved(number: c_long) -> i32 {
+    let (mut local, mut remote) = (*b"local", *b"other");
+    let own = call!(SYS_getpid);
+    // SAFETY: the kernel copies between two arrays of this function.
+    let moved = unsafe {
+        libc::syscall(
+            number,
+            own,
+            core::ptr::from_ref(&vector(&mut local)),
+            1_u64,
+            core::ptr::from_ref(&vector(&mut remote)),
+            1_u64,
+            0_u64,
+        )
+    };
+    i32::from(moved != 5 || local != remote)
+}
+
+/// What an operator may do otherwise than others, or alone.
+const OPERATOR: &[(&str, Exercise)] = &[
+    ("epoll_ctl", || {
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        let set = epoll();
+        [libc::EPOLL_CTL_ADD, libc::EPOLL_CTL_DEL]
+            .into_iter()
+            .map(|what| ok(call!(SYS_epoll_ctl, set, what, CONTROL, &raw mut event)))
+            .sum()
+    }),
+    ("ioctl", requests),
+    ("pidfd_open", || ok(itself())),
+    ("pidfd_getfd", || {
+        ok(call!(SYS_pidfd_getfd, itself(), CONTROL, 0))
+    }),
+    ("process_vm_readv", || moved(libc::SYS_process_vm_readv)),
+    ("process_vm_writev", || moved(libc::SYS_process_vm_writev)),
+    ("socket", || {
+        const SOCK_DIAG: c_int = 4;
+        let lists = call!(SYS_socket, libc::AF_NETLINK, libc::SOCK_RAW, SOCK_DIAG);
+        ok(unix()) + ok(lists)
+    }),
+    ("bind", || i32::from(listening(&mut [0; 128]).1 <= 2)),
+    ("listen", || ok(listening(&mut [0; 128]).0)),
+    ("connect", || ok(connected()[0])),
+    ("accept4", || ok(connected()[1])),
+    ("shutdown", || {
+        ok(call!(SYS_shutdown, connected()[1], libc::SHUT_RDWR))
+    }),
+    ("setsockopt", || {
+        let off: c_int = 0;
+        ok(call!(
+            SYS_setsockopt,
+            unix(),
+            libc::SOL_SOCKET,
+            libc::SO_PASSCRED,
+            &raw const off,
+            size_of::<c_int>()
+        ))
     }),
 ];

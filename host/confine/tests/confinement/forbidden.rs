@@ -45,6 +45,16 @@ pub const VERIFIER_MAY: &[&str] = &["memfd_create", "add_seals"];
 pub const SWITCH_MAY: &[&str] = &["clone3_process"];
 /// Allowed to the solver, by its list: libraries, and what its own limits are.
 pub const SOLVER_MAY: &[&str] = &["openat", "stat_by_path", "prlimit"];
+/// Allowed to an operator, by its list: of a program that calls, and of its socket.
+pub const OPERATOR_MAY: &[&str] = &[
+    "connect",
+    "bind",
+    "listen",
+    "setsockopt",
+    "pidfd_open",
+    "pidfd_getfd",
+    "process_vm_readv",
+];
 
 /// Each kills every sandboxed process (controller and verifier: but for what they may).
 pub const ALL: &[(&str, Probe)] = &[
@@ -125,7 +135,7 @@ pub const ALL: &[(&str, Probe)] = &[
         call!(libc::SYS_fcntl, 3, libc::F_SETPIPE_SZ, 1 << 20)
     }),
     // Network.
-    ("socket", || {
+    ("socket_internet", || {
         call!(libc::SYS_socket, libc::AF_INET, libc::SOCK_STREAM, 0)
     }),
     ("socket_netlink", || {
@@ -154,6 +164,13 @@ pub const ALL: &[(&str, Probe)] = &[
     }),
     ("ioctl_tunsetiff", || {
         call!(libc::SYS_ioctl, 3, 0x4004_54ca_u64, NONE)
+    }),
+    ("setsockopt_of_packets", || {
+        call!(libc::SYS_setsockopt, 3, libc::SOL_PACKET, 1, NONE, 0)
+    }),
+    ("socket_diagnosis_of_others", || {
+        let (kind, generic) = (libc::SOCK_RAW, 16);
+        call!(libc::SYS_socket, libc::AF_NETLINK, kind, generic)
     }),
     ("ioctl_tiocsti", || {
         call!(libc::SYS_ioctl, 0, libc::TIOCSTI, NONE)

@@ -18,6 +18,7 @@ pub struct Layer {
 pub fn find(name: &str) -> Option<Probe> {
     let layer = ALL
         .iter()
+        .chain(OPERATOR)
         .find(|layer| layer.name == name)
         .map(|layer| layer.probe);
     layer.or_else(|| {
@@ -191,11 +192,60 @@ pub const ALL: &[Layer] = &[
     }),
 ];
 
+/// An operator is in the host's user and pid namespaces, and without Landlock: its own uid, an
+/// empty root and no capability hold, and an empty network.
+pub const OPERATOR: &[Layer] = &[
+    layer!(the_root_has_no_proc before "seccomp" is libc::ENOENT, || {
+        call!(libc::SYS_open, c"/proc".as_ptr(), libc::O_PATH)
+    }),
+    layer!(the_root_has_no_host_file before "seccomp" is libc::ENOENT, || {
+        call!(libc::SYS_open, c"/etc/passwd".as_ptr(), libc::O_RDONLY)
+    }),
+    layer!(the_root_is_read_only before "seccomp" is libc::EROFS, || {
+        call!(libc::SYS_open, c"/new".as_ptr(), libc::O_CREAT | libc::O_WRONLY, 0o600)
+    }),
+    layer!(a_namespace_gives_nothing_back before "seccomp" is libc::EPERM, || {
+        call!(libc::SYS_mount, c"x".as_ptr(), c"/".as_ptr(), c"tmpfs".as_ptr(), 0, NONE)
+    }),
+    layer!(no_capability_is_left before "seccomp" is 0, capability_sets),
+    layer!(no_new_privilege_can_come before "seccomp" is 1, || {
+        prctl(libc::PR_GET_NO_NEW_PRIVS, 0)
+    }),
+    layer!(nobody_dumps_it before "seccomp" is 0, || prctl(libc::PR_GET_DUMPABLE, 0)),
+    layer!(speculation_is_off before "seccomp" is 0, speculation),
+    layer!(limits_are_set before "seccomp" is 0, limits),
+    layer!(no_process_can_be_made before "seccomp" is libc::EAGAIN, fork),
+    layer!(it_is_root_no_more before "seccomp" is libc::EPERM, || {
+        call!(libc::SYS_setresuid, 0, 0, 0)
+    }),
+    layer!(the_hosts_processes_are_not_its_own before "seccomp" is libc::EPERM, || {
+        call!(libc::SYS_kill, 1, 0)
+    }),
+    layer!(the_hosts_processes_are_not_looked_into before "seccomp" is libc::EPERM, || {
+        let mut into = 0_u64;
+        let mut part = libc::iovec { iov_base: (&raw mut into).cast(), iov_len: 8 };
+        call!(libc::SYS_process_vm_readv, 1, &raw mut part, 1_u64, &raw mut part, 1_u64, 0_u64)
+    }),
+    layer!(its_network_leads_nowhere before "seccomp" is libc::ENETUNREACH, || {
+        // SAFETY: an all-zero sockaddr_in is valid, and its size is passed.
+        unsafe {
+            let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM, 0);
+            let mut address: libc::sockaddr_in = core::mem::zeroed();
+            address.sin_family = libc::AF_INET as u16;
+            address.sin_port = 53_u16.to_be();
+            address.sin_addr.s_addr = 0x0100_0009;
+            let length = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+            status(libc::connect(socket, (&raw const address).cast(), length).into())
+        }
+    }),
+];
+
 /// Not tied to a layer.
 const OTHERS: &[(&str, Probe)] = &[
     ("extra_descriptor", || {
         call!(libc::SYS_fcntl, 4, libc::F_GETFD)
     }),
+    ("among_interfaces", || 0),
     ("control_descriptor", || {
         call!(libc::SYS_fcntl, 3, libc::F_GETFD)
     }),

@@ -23,14 +23,23 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
 /// The profiles with a filter.
-const SANDBOXED: [Profile; 6] = [
+const SANDBOXED: [Profile; 7] = [
     Profile::Switch,
     Profile::Fabric,
     Profile::Auditor,
     Profile::Verifier,
     Profile::Solver,
+    Profile::Operator,
     Profile::Controller,
 ];
+
+/// Those that there can be here: an operator has a uid of its own, which one who is alone in a
+/// user namespace has not to give.
+fn sandboxed() -> impl Iterator<Item = Profile> {
+    let alone = confine::rootless::has_single_uid();
+    let all = SANDBOXED.into_iter();
+    all.filter(move |profile| !alone || *profile != Profile::Operator)
+}
 /// Exit status of a probe whose `enter` failed.
 const NOT_ENTERED: i32 = 250;
 /// Exit status of a probe that does not exist.
@@ -103,7 +112,7 @@ fn main() -> ExitCode {
 fn run_probe(profile: &str, stage: &str, what: &str) -> ! {
     let profile = Profile::from_name(profile).expect("a profile");
     let before = Stage::ALL.into_iter().find(|s| s.name() == stage);
-    let probe = exercises::find(what)
+    let probe = exercises::find(profile, what)
         .or_else(|| forbidden::find(what))
         .or_else(|| layers::find(what));
     let status = match (probe, enter_until(profile, before)) {
@@ -199,18 +208,31 @@ impl Place {
         } else {
             asked.descriptors() as usize
         };
-        spawn(&Spawn {
+        let arguments = ["probe", asked.name(), before, what];
+        let errors = std::io::stderr();
+        let plan = Spawn {
             profile: spawned,
             program: program.as_fd(),
             name: "confined",
-            arguments: &["probe", asked.name(), before, what],
+            arguments: &arguments,
             uid: self.id,
             gid: self.id,
             descriptors: &all[..given],
-            stderr: Some(std::io::stderr().as_fd()),
+            stderr: Some(errors.as_fd()),
             cgroup: None,
+        };
+        let among_others = what == "among_interfaces";
+        if spawned != Profile::Operator {
+            return spawn(&plan).unwrap();
+        }
+        without_interface(|| {
+            if among_others {
+                let line = ["link", "add", "other", "type", "bridge"];
+                let added = std::process::Command::new("ip").args(line).status();
+                assert!(added.unwrap().success());
+            }
+            spawn(&plan).unwrap()
         })
-        .unwrap()
     }
 }
 
@@ -243,14 +265,27 @@ fn probe(profile: Profile, before: &str, what: &str) -> End {
     wait(&Place::new().start(profile, profile, before, what))
 }
 
+/// Does it where there is no interface, as the supervisor does for an operator.
+fn without_interface<T: Send>(then: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let apart = || {
+            // SAFETY: this thread alone, which does nothing else.
+            unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }
+                .unwrap();
+            then()
+        };
+        scope.spawn(apart).join().unwrap()
+    })
+}
+
 fn every_entry_is_exercised_and_allowed() {
     let mut wrong = Vec::new();
-    for profile in SANDBOXED {
+    for profile in sandboxed() {
         let names: BTreeSet<_> = confine::lists::entries(profile)
             .map(|entry| entry.name)
             .collect();
         for name in names {
-            let end = match exercises::find(name) {
+            let end = match exercises::find(profile, name) {
                 None => format!("{} has {name}, which no test exercises", profile.name()),
                 Some(_) => match probe(profile, "-", name) {
                     End::Status(0) => continue,
@@ -275,7 +310,7 @@ fn every_entry_is_exercised_and_allowed() {
 }
 
 fn every_entry_has_a_reason_and_is_listed_once() {
-    for profile in SANDBOXED {
+    for profile in sandboxed() {
         let mut seen = BTreeSet::new();
         for entry in confine::lists::entries(profile) {
             assert!(entry.reason.len() > 3, "{}", entry.name);
@@ -292,13 +327,14 @@ fn every_entry_has_a_reason_and_is_listed_once() {
 
 fn what_is_forbidden_kills() {
     let mut wrong = Vec::new();
-    for profile in SANDBOXED {
+    for profile in sandboxed() {
         for (name, _) in forbidden::ALL {
             let may = match profile {
                 Profile::Controller => forbidden::CONTROLLER_MAY,
                 Profile::Switch => forbidden::SWITCH_MAY,
                 Profile::Verifier => forbidden::VERIFIER_MAY,
                 Profile::Solver => forbidden::SOLVER_MAY,
+                Profile::Operator => forbidden::OPERATOR_MAY,
                 _ => &[],
             };
             if may.contains(name) {
@@ -325,8 +361,11 @@ fn what_is_forbidden_kills() {
 
 fn each_layer_holds_on_its_own() {
     let mut wrong = Vec::new();
-    for layer in layers::ALL {
-        let end = probe(Profile::Switch, layer.before, layer.name);
+    let operator = sandboxed().any(|profile| profile == Profile::Operator);
+    let of_operator = layers::OPERATOR.iter().filter(|_| operator);
+    let all = layers::ALL.iter().map(|layer| (Profile::Switch, layer));
+    for (profile, layer) in all.chain(of_operator.map(|layer| (Profile::Operator, layer))) {
+        let end = probe(profile, layer.before, layer.name);
         if end != End::Status(layer.expected) {
             wrong.push(format!(
                 "{}: {end:?} instead of {}",
@@ -399,14 +438,16 @@ fn only_the_expected_descriptors_are_left() {
 }
 
 fn the_kernel_confirms_it() {
-    for profile in SANDBOXED {
+    for profile in sandboxed() {
         let place = Place::new();
         let child = place.start(profile, profile, "-", "wait_for_a_word");
         place.hear_from(&child);
         let seen = observe(child.pid).unwrap();
         assert!(seen.is_confined(), "{} {seen:?}", profile.name());
         assert_eq!(seen.uids, [place.id; 4]);
-        assert_eq!((seen.pid_depth, seen.threads), (1, 1));
+        // An operator sees programs by the host's numbers.
+        let depth = u32::from(profile != Profile::Operator);
+        assert_eq!((seen.pid_depth, seen.threads), (depth, 1));
         let two = matches!(profile, Profile::Controller | Profile::Switch);
         assert_eq!(seen.filters, 1 + u32::from(two));
         assert!(std::fs::read_link(format!("/proc/{}/exe", child.pid)).is_ok());
@@ -435,7 +476,7 @@ fn the_baseline_is_what_it_says() {
 
 fn outside_its_place_nothing_is_entered() {
     let own = std::env::current_exe().unwrap();
-    for profile in SANDBOXED {
+    for profile in sandboxed() {
         let status = std::process::Command::new(&own)
             .args(["probe", profile.name(), "-", "getpid"])
             .stdin(std::process::Stdio::null())
@@ -443,6 +484,10 @@ fn outside_its_place_nothing_is_entered() {
             .status()
             .unwrap();
         assert_eq!(status.code(), Some(NOT_ENTERED), "{}", profile.name());
+    }
+    if sandboxed().any(|profile| profile == Profile::Operator) {
+        let end = probe(Profile::Operator, "-", "among_interfaces");
+        assert_eq!(end, End::Status(NOT_ENTERED));
     }
     // In namespaces, but as another profile expects its descriptors.
     let place = Place::new();
@@ -497,9 +542,9 @@ fn in_user_namespace() -> ExitCode {
     confine::rootless::enter_user_namespace().unwrap();
     assert!(confine::rootless::is_root() && confine::rootless::has_single_uid());
     assert_eq!(std::fs::read_dir("/run/netns").unwrap().count(), 0);
-    for profile in SANDBOXED {
+    for profile in sandboxed() {
         assert_eq!(probe(profile, "-", "getpid"), End::Status(0));
-        assert_eq!(probe(profile, "-", "socket"), KILLED);
+        assert_eq!(probe(profile, "-", "socket_internet"), KILLED);
     }
     the_kernel_confirms_it();
     the_baseline_is_what_it_says();

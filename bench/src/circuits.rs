@@ -1,0 +1,91 @@
+//! `bench circuits`: unmodified programs over kernel circuits, against TCP over veth and a Linux
+//! bridge, in turns.
+
+use crate::pairs::Pair;
+use crate::results::Figure;
+use crate::tcp::{Came, against, iperf};
+use crate::{Options, apps};
+use e2e::Ended;
+use std::process::Stdio;
+use std::time::Duration;
+
+/// Where the talking program listens.
+const PORT: u16 = 7007;
+
+/// Runs it.
+pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
+    let (seconds, time) = match options.smoke || options.quick {
+        true => ("1", 300),
+        false => ("2", 1000),
+    };
+    let turns = options.runs(9, 2);
+    let (ours, bridge) = (Pair::circuits()?, Pair::bridge()?);
+    bridge.reaches()?;
+    let told = |figure: Figure, what: &str| {
+        figure.note(format!(
+            "{what}; server core 0, client core 1, both unmodified; the bridge with a veth each"
+        ))
+    };
+    let stream = against("circuits.iperf3_vs_bridge", &ours, &bridge, turns, |pair| {
+        iperf(pair, seconds, &["-l", "128K"])
+    })?;
+    let setup = against("circuits.setup_vs_bridge", &ours, &bridge, turns, |pair| {
+        talk(pair, "setup", time, 0)
+    })?;
+    let rtt = against(
+        "circuits.rtt_asleep_vs_bridge",
+        &ours,
+        &bridge,
+        turns,
+        // Asleep on one core, as the figure is meant.
+        |pair| talk(pair, "rtt", time, 0),
+    )?;
+    let worst = apps::against_bridge(options, "circuits.apps_vs_bridge", &ours, &bridge)?;
+    Ok(vec![
+        told(stream, "iperf3 with 128 KiB writes, one stream"),
+        told(
+            setup,
+            "connect, accept, a byte and its answer, close, one after the other",
+        ),
+        told(
+            rtt,
+            "a byte there and back, median; both programs on core 0",
+        )
+        .clone(),
+        worst,
+    ])
+}
+
+/// One run of the talking program: connections a second, or microseconds.
+fn talk(pair: &Pair, what: &str, time: u64, core: usize) -> Result<Came, String> {
+    let program = std::env::current_exe().map_err(|e| e.to_string())?;
+    let program = program.to_str().ok_or("own path")?.to_owned();
+    let address = format!("{}:{PORT}", pair.address);
+    let mut server = pair.command(true, 0, &program);
+    server
+        .args(["talk", "serve", &address])
+        .stderr(Stdio::null());
+    let mut server = Ended(server.spawn().map_err(|e| format!("talk: {e}"))?);
+    let client_core = if what == "rtt" { core } else { 1 };
+    let mut last = String::new();
+    for _ in 0..50 {
+        std::thread::sleep(Duration::from_millis(40));
+        let before = crate::peer::busy_s();
+        let mut client = pair.command(false, client_core, &program);
+        client.args(["talk", what, &address, &time.to_string()]);
+        let output = client.output().map_err(|e| format!("talk: {e}"))?;
+        let busy = crate::peer::busy_s() - before;
+        let text = String::from_utf8_lossy(&output.stdout);
+        if let Ok(value) = text.trim().parse::<f64>() {
+            server.end();
+            let unit = if what == "rtt" { "us" } else { "per_s" };
+            return Ok(Came {
+                value,
+                unit,
+                cpu: busy,
+            });
+        }
+        last = String::from_utf8_lossy(&output.stderr).into_owned();
+    }
+    Err(format!("talk: {last}"))
+}

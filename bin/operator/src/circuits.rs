@@ -1,0 +1,114 @@
+//! Circuits that are there: listed, and cut.
+
+use circuit::{Endpoint, Socket, Table};
+use command::verbs::ListFlows;
+use image::CompartmentImage;
+use notify::Target;
+use rustix::fd::OwnedFd;
+use rustix::net::{Shutdown, shutdown};
+use shm::Words;
+use telemetry::flows::{
+    COUNT_AT, End, MAGIC, MAGIC_AT, MOST, ROW_WORDS, ROWS_AT, Row, SEEN_AT, bytes_for,
+};
+
+use crate::decide::{self, Asked, TCP};
+use crate::sockets;
+
+/// Numbers of descriptors that are looked at for a socket that is no longer where it was.
+const NUMBERS: i32 = 4096;
+
+/// Writes the circuits of a slot, or of all, as a switch lists connections. What passed by them
+/// nobody counts.
+pub fn list(table: &Table, image: Option<&CompartmentImage<'_>>, asked: &ListFlows, page: OwnedFd) {
+    let most = (asked.most as usize).min(MOST);
+    let Ok(page) = Words::map(page, bytes_for(most)) else {
+        return;
+    };
+    let (mut seen, mut rows) = (0, 0);
+    for socket in table.all().filter(|socket| socket.is_initiator()) {
+        let row = row(socket, image);
+        if asked.slot != u32::MAX && asked.slot != row.a.slot && asked.slot != row.b.slot {
+            continue;
+        }
+        seen += 1;
+        if rows == most {
+            continue;
+        }
+        for (word, value) in row.words().into_iter().enumerate() {
+            page.store(ROWS_AT + rows * ROW_WORDS + word, value);
+        }
+        rows += 1;
+    }
+    page.store(COUNT_AT, rows as u64);
+    page.store(SEEN_AT, seen);
+    page.publish(MAGIC_AT, MAGIC);
+}
+
+fn row(socket: &Socket, image: Option<&CompartmentImage<'_>>) -> Row {
+    let (local, remote) = (socket.local(), socket.remote().unwrap_or(socket.local()));
+    let asked = Asked {
+        slot: socket.endpoint(),
+        from: local.ip,
+        from_port: local.port,
+        to: remote.ip,
+        to_port: remote.port,
+    };
+    // Inside one endpoint no rule is asked.
+    let decided = image.and_then(|image| decide::decide(image, &asked).ok());
+    let rules = decided.map_or([None, None], |decided| decided.rules);
+    let end = |slot, source: Endpoint, destination: Endpoint| End {
+        slot,
+        zone: 0,
+        source: source.ip,
+        destination: destination.ip,
+        source_port: source.port,
+        destination_port: destination.port,
+    };
+    let to = decided.map_or(socket.endpoint(), |decided| decided.slot);
+    Row {
+        a: end(socket.endpoint(), local, remote),
+        b: end(to, remote, local),
+        protocol: TCP,
+        state: flow::State::Established as u8,
+        rules: rules.map(|rule| rule.unwrap_or(u32::MAX)),
+        ..Row::default()
+    }
+}
+
+/// Ends a circuit: both its programs find it closed. A program that hid both ends where they
+/// are not found (a descriptor beyond [`NUMBERS`], a process that never called) is said.
+pub fn cut(table: &mut Table, image: &CompartmentImage<'_>, cookie: u64) {
+    let own = table.socket(cookie);
+    // Other tenants of the compartment may have the same addresses.
+    let tenant = |socket: &Socket| decide::tenant(image, socket.endpoint());
+    let other = own.and_then(|own| {
+        table.all().find(|socket| {
+            Some(socket.local()) == own.remote()
+                && socket.remote() == Some(own.local())
+                && tenant(socket) == tenant(own)
+        })
+    });
+    let ends = [own, other];
+    let ended = ends.into_iter().flatten().any(|socket| {
+        let Some(fd) = found(socket) else {
+            return false;
+        };
+        shutdown(&fd, Shutdown::Both).is_ok()
+    });
+    if !ended {
+        confine::say!("bulkhead-operator: a circuit that is allowed no more is not found");
+    }
+    let _ = table.disconnect(cookie);
+}
+
+/// The socket, taken from the program that was seen with it: at its number, or at another.
+fn found(socket: &Socket) -> Option<OwnedFd> {
+    let (thread, number) = ((socket.place() >> 32) as u32, socket.place() as u32);
+    let target = Target::open(thread).ok()?;
+    let is = |number: i32| {
+        let fd = target.take(number).ok()?;
+        let same = sockets::cookie(&fd) == Ok(socket.cookie());
+        same.then_some(fd)
+    };
+    is(number.cast_signed()).or_else(|| (0..NUMBERS).find_map(is))
+}
