@@ -498,6 +498,18 @@ impl Mediator {
         if self.unheard.remove(&cookie) {
             return Ok(Came::To(Ok(0)));
         }
+        // An AF_UNIX socket stays connected, and what waits at one that listens stays there: the
+        // table would say otherwise, and the next connections would have others' names.
+        let open = self.table.socket(cookie).is_some_and(|socket| {
+            matches!(
+                socket.state(),
+                circuit::State::Connected | circuit::State::Listening { .. }
+            )
+        });
+        let unspecified = (libc::AF_UNSPEC as u16).to_ne_bytes();
+        if open && address.starts_with(&unspecified) {
+            return Err(Errno::OPNOTSUPP);
+        }
         let begun = self.table.connect_begin(cookie, &address, chance());
         let (local, remote) = match begun.map_err(number)? {
             Connect::Disconnected => return Ok(Came::To(Ok(0))),

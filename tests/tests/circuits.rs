@@ -1,0 +1,16 @@
+//! Unmodified programs in endpoints of circuits: what they do, what they may, how their
+//! sockets are like the kernel's, and what becomes of them when processes die or when they
+//! are hostile.
+
+#[path = "circuits/death.rs"]
+mod death;
+#[path = "circuits/hostile.rs"]
+mod hostile;
+#[path = "circuits/policy.rs"]
+mod policy;
+#[path = "circuits/programs.rs"]
+mod programs;
+#[path = "circuits/scene.rs"]
+mod scene;
+#[path = "circuits/sockets.rs"]
+mod sockets;

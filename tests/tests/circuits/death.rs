@@ -1,0 +1,158 @@
+//! Processes die while circuits are in use.
+
+use crate::scene::{OPEN, Scene};
+use std::time::Duration;
+
+/// The last number that a `follow` has printed.
+fn last(follow: &crate::scene::Program) -> u64 {
+    let out = follow.out();
+    let whole = out.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    whole
+        .lines()
+        .last()
+        .and_then(|l| l.parse().ok())
+        .unwrap_or(0)
+}
+
+fn goes_on(scene: &Scene, follow: &crate::scene::Program, when: &str) {
+    let from = last(follow);
+    let more = |_: &e2e::Instance| last(follow) >= from + 500;
+    let limit = Duration::from_secs(10);
+    assert!(
+        scene.instance.until(limit, more),
+        "{when}: stands at {from}: {} {}",
+        last(follow),
+        follow.err()
+    );
+}
+
+#[test]
+fn connections_go_on_through_the_death_of_operator_and_supervisor() {
+    let scene = Scene::of(OPEN);
+    let _server = scene.start("web", "{peer} stream 9000", "serving");
+    let follows = [
+        scene.start("app", "{peer} follow 10.1.1.10 9000", "100\n"),
+        scene.start("few", "{peer} follow fd00:1::10 9000", "100\n"),
+    ];
+    for (round, died) in ["operator", "supervisor", "operator", "switch"].into_iter().enumerate() {
+        match died {
+            "operator" => scene.kill_operator(),
+            "switch" => drop(scene.instance.kill("red")),
+            _ => scene.instance.kill_program("bulkhead-supervisor"),
+        }
+        for follow in &follows {
+            goes_on(&scene, follow, &format!("{round} {died}"));
+        }
+        // And new ones are made, by programs that run and by new ones.
+        let line = "{peer} follow 10.1.1.10 9000";
+        let limit = Duration::from_secs(10);
+        let starts = |_: &e2e::Instance| scene.sh("few", "true").ok();
+        assert!(scene.instance.until(limit, starts), "after {died}");
+        let follow = scene.start("app", line, "100\n");
+        goes_on(&scene, &follow, "new");
+    }
+}
+
+#[test]
+fn who_waits_for_a_connection_gets_it_after_the_operators_death() {
+    const WAITS: &str = "
+import socket
+s = socket.socket(); s.bind(('10.1.1.10', 7000)); s.listen()
+while True:
+    print('waits', flush=True)
+    c, who = s.accept()
+    print('got', who[0], c.recv(100).decode(), flush=True)
+    c.sendall(b'yes')
+";
+    let scene = Scene::of(OPEN);
+    scene.file("waits.py", WAITS);
+    let waits = scene.start("web", "exec python3 {f}/waits.py", "waits");
+    let asks = "python3 -c 'import socket; s = socket.create_connection((\"10.1.1.10\", 7000), 20); s.sendall(b\"asked\"); print(s.recv(100).decode())'";
+    for round in 1..=3 {
+        // It is in its accept by then.
+        std::thread::sleep(Duration::from_millis(100));
+        scene.kill_operator();
+        if round == 3 {
+            scene.instance.kill_program("bulkhead-supervisor");
+        }
+        let limit = Duration::from_secs(10);
+        let starts = |_: &e2e::Instance| scene.sh("app", "true").ok();
+        assert!(scene.instance.until(limit, starts));
+        assert_eq!(scene.says("app", asks), "yes\n", "{}", waits.err());
+        assert_eq!(waits.out().matches("got 10.1.1.11 asked").count(), round);
+    }
+}
+
+#[test]
+fn every_connect_ends_while_the_operator_dies_thirty_times() {
+    const SERVER: &str = "
+import socket, threading
+s = socket.socket(); s.bind(('10.1.1.10', 7000)); s.listen(64)
+def serve():
+    while True:
+        c, who = s.accept()
+        c.settimeout(10)
+        try: c.sendall(b'%s %d %s' % (who[0].encode(), who[1], c.recv(100)))
+        except OSError: pass
+        c.close()
+for _ in range(4): threading.Thread(target=serve).start()
+print('serving', flush=True)
+";
+    // It asks until it is told to stop, and 400 times at least; SIGALRM ends what hangs, and
+    // the program with it.
+    const CLIENT: &str = "
+import collections, errno, os, signal, socket, sys
+ended, asked, stop = collections.Counter(), 0, sys.argv[1]
+while asked < 400 or not os.path.exists(stop):
+    asked += 1
+    signal.alarm(20)
+    try:
+        with socket.socket() as s:
+            s.settimeout(None)
+            s.connect(('10.1.1.10', 7000))
+            if s.getpeername() != ('10.1.1.10', 7000): sys.exit('another')
+            word = b'%d of %d' % (asked, os.getpid())
+            s.sendall(word)
+            # Its listener sees it as what it is.
+            own = b'%s %d %s' % (s.getsockname()[0].encode(), s.getsockname()[1], word)
+            came = s.recv(100)
+            ended['right' if came == own else 'nothing' if not came else f'{came} for {own}'] += 1
+    except OSError as error: ended[errno.errorcode[error.errno]] += 1
+    signal.alarm(0)
+print(asked, dict(ended), flush=True)
+";
+    let scene = Scene::of(OPEN);
+    scene.file("server.py", SERVER);
+    scene.file("client.py", CLIENT);
+    let server = scene.start("web", "exec python3 {f}/server.py", "serving");
+    let line = "exec python3 {f}/client.py {f}/stop";
+    let mut clients: Vec<_> = ["app", "app", "few", "web"]
+        .iter()
+        .map(|at| scene.spawn(scene.command(at, line)))
+        .collect();
+    for _ in 0..30 {
+        // Long enough for calls to be under way at any point.
+        std::thread::sleep(Duration::from_millis(60));
+        scene.kill_operator();
+    }
+    scene.file("stop", "");
+    let mut total = 0;
+    for client in &mut clients {
+        let code = client.wait(Duration::from_secs(60));
+        let out = client.out();
+        println!("{out}");
+        assert_eq!(code, Some(0), "{out}{}", client.err());
+        let asked: u64 = out.split_whitespace().next().unwrap().parse().unwrap();
+        assert!(out.contains("'right'") && !out.contains(" for "), "{out}");
+        total += asked;
+    }
+    assert!(total >= 1_000, "{total}");
+    // Listeners and all of their threads are as before.
+    assert!(server.err().is_empty(), "{}", server.err());
+    scene.file("again", "");
+    let line = "exec python3 {f}/client.py {f}/again";
+    for at in ["app", "few"] {
+        let said = scene.says(at, line);
+        assert_eq!(said, "400 {'right': 400}\n");
+    }
+}

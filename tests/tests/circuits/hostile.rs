@@ -1,0 +1,214 @@
+//! Programs that try what they should not.
+
+use crate::scene::{GUARDED, OPEN, Scene};
+use e2e::Said;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const C: &str = include_str!("hostile.c");
+const PYTHON: &str = include_str!("hostile.py");
+
+/// Runs this spec; `{c}` and `{py}` in lines are the two programs.
+fn scene(spec: &str) -> Scene {
+    let scene = Scene::of(spec);
+    scene.compile("hostile", C);
+    scene.file("hostile.py", PYTHON);
+    scene
+}
+
+fn says(scene: &Scene, at: &str, line: &str) -> String {
+    scene.says(at, &line_of(line))
+}
+
+fn line_of(line: &str) -> String {
+    line.replace("{c}", "{f}/hostile")
+        .replace("{py}", "/usr/bin/python3 {f}/hostile.py")
+}
+
+#[test]
+fn there_is_no_way_to_a_network_but_circuits() {
+    let scene = scene(OPEN);
+    for user in ["root", "nobody"] {
+        let said = scene.sh_as("app", user, &line_of("{py} families"));
+        assert_eq!(said.out.lines().count(), 15, "{said:?}");
+        for line in said.out.lines() {
+            assert!(!line.contains("MADE"), "{user}: {line}");
+        }
+    }
+    let said = says(&scene, "app", "{c} conventions");
+    assert_eq!(said.lines().count(), 9, "{said}");
+    for line in said.lines() {
+        assert!(line.ends_with(": ENOSYS"), "{line}");
+    }
+}
+
+#[test]
+fn its_own_namespace_leads_nowhere() {
+    let scene = scene(&format!("{OPEN}{GUARDED}"));
+    let _web = scene.start("web", "{peer} serve 80 81", "serving");
+    let said = says(&scene, "app", "{py} network");
+    let expected = "as another: EADDRNOTAVAIL
+as nobody: EADDRNOTAVAIL
+outside: ENETUNREACH
+nobody: EHOSTUNREACH
+denied: EACCES
+denied from elsewhere: EACCES
+allowed from elsewhere: DONE
+host: refused
+listener of its own: EBUSY
+";
+    assert_eq!(said, expected);
+}
+
+#[test]
+fn an_address_that_changes_meanwhile_reaches_nothing_denied() {
+    let scene = scene(&format!("{OPEN}{GUARDED}"));
+    const SERVER: &str = "
+import socket, threading
+def serve(port):
+    s = socket.socket(); s.bind(('10.1.1.10', port)); s.listen(64)
+    while True:
+        c, _ = s.accept(); c.sendall(b'%d' % port); c.close(); print(port, flush=True)
+for port in 80, 81: threading.Thread(target=serve, args=(port,)).start()
+print('serving', flush=True)
+";
+    scene.file("server.py", SERVER);
+    let server = scene.start("web", "exec python3 {f}/server.py", "serving");
+    let said = says(&scene, "app", "{c} flip");
+    let counts: Vec<u32> = said.split_whitespace().flat_map(str::parse).collect();
+    let [done, denied, 0] = counts[..] else {
+        panic!("{said}");
+    };
+    // Both were asked for.
+    assert!(done > 0 && denied > 0 && done + denied == 400, "{said}");
+    assert!(!server.out().contains("81"), "{}", server.out());
+}
+
+#[test]
+fn nothing_but_bytes_crosses_a_circuit() {
+    let scene = scene(OPEN);
+    let hears = scene.start("web", &line_of("exec {py} hears"), "hears");
+    let said = says(&scene, "app", "{py} passes");
+    for line in said.lines().take(2) {
+        assert!(line.ends_with(": EPERM"), "{said}");
+    }
+    hears.until("heard");
+    let heard = hears.out();
+    assert!(heard.contains("heard True []"), "{heard}");
+    // A peer is nobody, as with TCP, and has no name of another family.
+    assert!(
+        heard.contains("SO_PEERCRED: (0, -1, -1)"),
+        "{heard}"
+    );
+    // Its name by an option is the one that TCP has: family 2, and 10.1.1.11.
+    assert!(heard.contains(r"gets 28: b'\x02\x00"), "{heard}");
+    assert!(heard.contains(r"\n\x01\x01\x0b\x00"), "{heard}");
+    for option in ["59", "77"] {
+        let gets = format!("gets {option}: E");
+        assert!(heard.contains(&gets), "{heard}");
+    }
+    // Who sets what has descriptors passed: it is not set.
+    for option in ["16", "34", "76", "83"] {
+        for whose in ["listener", "sets"] {
+            let sets = format!("{whose} {option}: E");
+            assert!(heard.contains(&sets), "{option}: {heard}");
+        }
+    }
+}
+
+#[test]
+fn the_names_behind_circuits_are_never_seen_or_used() {
+    let scene = scene(OPEN);
+    let said = says(&scene, "app", "{py} names");
+    for line in said.lines().take(6) {
+        assert!(!line.contains("DONE"), "{said}");
+    }
+    assert!(said.contains("path: False\nlisted: 0\n"), "{said}");
+    assert!(said.ends_with("named: 127.0.0.1 named: 127.0.0.1 named: 127.0.0.1 \n"));
+    for _ in 0..3 {
+        let said = says(&scene, "app", "{c} swap");
+        assert_eq!(said, "found 0 passing 0 both seen\n");
+    }
+}
+
+#[test]
+fn a_flood_of_sockets_ends_at_the_limit_and_harms_nobody() {
+    let scene = scene(OPEN);
+    let _web = scene.start("web", "{peer} serve 80", "serving");
+    let mut command = scene.command("few", &line_of("exec {py} flood"));
+    command.stdin(Stdio::piped());
+    let mut flood = scene.spawn(command);
+    flood.until("full");
+    // Another endpoint works, this one does not.
+    assert_eq!(scene.tries("app", "10.1.1.10,80"), ["10.1.1.11"]);
+    assert_eq!(scene.tries("few", "10.1.1.10,80"), ["ENFILE"]);
+    flood.go_on();
+    assert_eq!(flood.wait(Duration::from_secs(30)), Some(0));
+    let out = flood.out();
+    assert_eq!(
+        out,
+        "100 ENFILE\nfull\n100 ENFILE\n100 ENFILE\n100 ENFILE\n"
+    );
+    // With its program the sockets are gone.
+    assert_eq!(scene.tries("few", "10.1.1.10,80"), ["10.1.1.12"]);
+}
+
+#[test]
+fn descriptors_of_high_numbers_are_like_others() {
+    let scene = scene(OPEN);
+    // More than a shell may have by default, where this machine lets it.
+    let run = scene.command("app", &line_of("exec {py} high"));
+    let raised = |limit: &str| {
+        let mut command = Command::new("prlimit");
+        command.arg(limit).arg(run.get_program()).args(run.get_args());
+        Said::of(command.stdin(Stdio::null())).unwrap()
+    };
+    let mut said = raised("--nofile=100000:100000");
+    if said.err.starts_with("prlimit") {
+        eprintln!("NOT RUN with mediated numbers: {}", said.err);
+        said = scene.sh("app", &line_of("exec {py} high"));
+    }
+    let expected = "sends: (3, b'one')
+sendto: (3, b'two')
+sendmsg: (5, b'three')
+recvfrom: (4, (b'four', None))
+descriptor: EPERM
+accepts: True
+name: True
+unix: (3, b'six')
+unix descriptor: (1, 1)
+";
+    assert_eq!(said.out, expected, "{}", said.err);
+}
+
+#[test]
+fn a_set_user_id_program_is_under_the_same_rules() {
+    let scene = scene(&format!("{OPEN}{GUARDED}"));
+    let _web = scene.start("web", "{peer} serve 80 81", "serving");
+    let path = format!("{}/hostile", scene.files());
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o4755)).unwrap();
+    let said = scene.sh_as("app", "nobody", &line_of("id -u; {c} rights"));
+    assert_eq!(said.out, "65534\n0 denied: EACCES\nallowed: DONE\n", "{said:?}");
+}
+
+#[test]
+fn nobody_gets_the_name_of_another() {
+    let scene = scene(OPEN);
+    let mut command = scene.command("web", &line_of("exec {py} order"));
+    command.stdin(Stdio::piped());
+    let mut order = scene.spawn(command);
+    order.until("listens");
+    let _spoofs = scene.start("app", &line_of("exec {py} spoofs"), "connected");
+    let line = "exec python3 -c 'import socket; s = socket.create_connection((\"10.1.1.10\", 80)); s.sendall(b\"few\"); s.recv(1)'";
+    let few = scene.spawn(scene.command("few", line));
+    let line = "python3 -c 'import socket; s = socket.create_connection((\"10.1.1.10\", 80)); s.sendall(b\"web\")'";
+    std::thread::sleep(Duration::from_millis(300));
+    scene.says("web", line);
+    order.go_on();
+    order.until("web");
+    drop(few);
+    let out = order.out();
+    assert!(out.contains("10.1.1.12 few\n"), "{out}");
+    assert!(out.contains("10.1.1.10 web\n"), "{out}");
+}

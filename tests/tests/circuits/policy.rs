@@ -1,0 +1,101 @@
+//! Who may connect to whom.
+
+use crate::scene::{GUARDED, OPEN, Scene};
+
+fn guarded() -> String {
+    format!("{OPEN}{GUARDED}")
+}
+
+const WEB: &str = "10.1.1.10,80 fd00:1::10,80 10.1.1.10,81 fd00:1::10,81 10.1.1.10,82";
+
+#[test]
+fn what_no_rule_allows_is_refused_and_the_rest_connects() {
+    let scene = Scene::of(&guarded());
+    let _web = scene.start("web", "{peer} serve 80 81", "serving");
+    let _app = scene.start("app", "{peer} serve 80", "serving");
+    // Nobody is told whether somebody listens where they may not go (port 82: nobody).
+    assert_eq!(
+        scene.tries("app", WEB),
+        ["10.1.1.11", "fd00:1::11", "EACCES", "EACCES", "EACCES"]
+    );
+    assert_eq!(scene.tries("few", WEB), ["EACCES"; 5]);
+    assert_eq!(
+        scene.tries("web", "10.1.1.11,80 fd00:1::11,80 10.1.1.12,80"),
+        ["EACCES"; 3]
+    );
+    // Nobody is there, and no way.
+    let nowhere = scene.tries("app", "10.1.1.77,80 fd00:1::77,80 192.0.2.1,80");
+    assert_eq!(nowhere, ["EHOSTUNREACH", "EHOSTUNREACH", "ENETUNREACH"]);
+    // Programs of other users are under the same rules.
+    let said = scene.sh_as("app", "nobody", "{peer} try 10.1.1.10,80 10.1.1.10,81");
+    assert_eq!(said.out, "10.1.1.11\nEACCES\n", "{said:?}");
+}
+
+#[test]
+fn a_closed_port_that_is_allowed_is_refused_as_by_a_host() {
+    let scene = Scene::of(OPEN);
+    assert_eq!(
+        scene.tries("app", "10.1.1.10,80 fd00:1::10,80"),
+        ["ECONNREFUSED"; 2]
+    );
+    let web = scene.start("web", "{peer} serve 80", "serving");
+    assert_eq!(scene.tries("app", "10.1.1.10,80"), ["10.1.1.11"]);
+    // Its port is closed with its program.
+    drop(web);
+    assert_eq!(scene.tries("app", "10.1.1.10,80"), ["ECONNREFUSED"]);
+}
+
+#[test]
+fn a_rule_that_is_removed_allows_nothing_from_then_on() {
+    let scene = Scene::of(&guarded());
+    let _web = scene.start("web", "{peer} serve 80", "serving");
+    let denied = guarded().replace("ports: [80]", "ports: [99]");
+    // At once: what `apply` has returned for holds.
+    for round in 0..5 {
+        assert_eq!(scene.tries("app", "10.1.1.10,80"), ["10.1.1.11"], "{round}");
+        scene.apply(&denied);
+        assert_eq!(scene.tries("app", "10.1.1.10,80"), ["EACCES"], "{round}");
+        scene.apply(&guarded());
+    }
+    // For a program that has run all the time too.
+    let line = "python3 -uc '
+import socket, time
+while True:
+    s = socket.socket()
+    try: s.connect((\"10.1.1.10\", 80)); print(\"in\", end=\" \")
+    except OSError as e: print(e.errno, end=\" \")
+    s.close(); time.sleep(0.01)
+'";
+    let asks = scene.start("app", line, "in");
+    scene.apply(&denied);
+    asks.until(" 13 13 13");
+    let after = asks.out();
+    let (_, after) = after.split_once("13").unwrap();
+    assert!(!after.contains("in"), "{after}");
+}
+
+#[test]
+fn loopback_is_the_endpoints_own() {
+    let scene = Scene::of(&guarded());
+    let web = scene.start("web", "{peer} serve 80", "serving");
+    let app = scene.start("app", "{peer} serve 80", "serving");
+    let own = "127.0.0.1,80 127.1.2.3,80 ::1,80";
+    for at in ["web", "app"] {
+        // No rule allows it; none is needed.
+        assert_eq!(
+            scene.tries(at, own),
+            ["127.0.0.1", "127.0.0.1", "::1"],
+            "{at}"
+        );
+    }
+    assert_eq!(scene.tries("few", own), ["ECONNREFUSED"; 3]);
+    // Its own addresses are, as well.
+    assert_eq!(
+        scene.tries("app", "10.1.1.11,80 fd00:1::11,80"),
+        ["10.1.1.11", "fd00:1::11"]
+    );
+    for (server, count) in [(web, 3), (app, 5)] {
+        let heard = server.out();
+        assert_eq!(heard.lines().count(), 1 + count, "{heard}");
+    }
+}
