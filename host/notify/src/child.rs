@@ -111,6 +111,7 @@ impl Prepared {
         // Here there is CAP_SYS_ADMIN over the new namespace, whoever the program will
         // be: so no_new_privs is not set, and set-user-id programs work inside.
         *step = Step::Filter;
+        scope()?;
         let listener = filter::install(&self.filter)?;
 
         // From here on what the filter notifies would wait for an operator that is not
@@ -140,6 +141,34 @@ impl Prepared {
             unsafe { libc::execvp(program, self.words.as_ptr()) };
         }
         Err(errno())
+    }
+}
+
+/// Nothing of the program connects to an abstract AF_UNIX name that is bound outside of it
+/// (landlock(7), Linux 6.12). Of a circuit that is all there is between it and a listener whose
+/// name it has seen: recvfrom(2) shows it.
+fn scope() -> Result<(), Errno> {
+    /// struct landlock_ruleset_attr: files, ports, scopes.
+    const ABSTRACT: [u64; 3] = [0, 0, 1];
+    // SAFETY: the kernel reads the attributes, whose size is beside them; the descriptor is new
+    // and ours.
+    unsafe {
+        let rules = libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            ABSTRACT.as_ptr(),
+            size_of_val(&ABSTRACT),
+            0_u32,
+        );
+        if rules < 0 {
+            return Err(errno());
+        }
+        let restricted = libc::syscall(libc::SYS_landlock_restrict_self, rules, 0_u32);
+        let why = errno();
+        libc::close(rules as i32);
+        match restricted {
+            0 => Ok(()),
+            _ => Err(why),
+        }
     }
 }
 
