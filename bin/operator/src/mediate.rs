@@ -24,6 +24,9 @@ const LIMITS: Limits = Limits {
     sockets: 16_384,
     pending: 8_192,
 };
+/// How many connections more than a listener's backlog may wait there of those that must not
+/// block; the next is told EAGAIN.
+const BEYOND_BACKLOG: usize = 256;
 /// Slots that can have an endpoint of circuits.
 const SLOTS: usize = 4096;
 
@@ -549,15 +552,19 @@ impl Mediator {
                 at: listener.cookie,
                 accepts: false,
             };
-            if listener.full {
-                return Ok(waits);
-            }
+            // Who must not wait is let in beyond the backlog: it could not be told later that it
+            // is connected.
+            let more = match call.is_nonblocking()? {
+                true => BEYOND_BACKLOG,
+                false if listener.full => return Ok(waits),
+                false => 0,
+            };
             let pending = Pending {
                 client: local,
                 local: remote,
                 token: cookie,
             };
-            let queued = self.table.enqueue(listener.cookie, pending);
+            let queued = self.table.enqueue_beyond(listener.cookie, pending, more);
             queued.map_err(number)?;
             self.write();
             match sockets::connects(call.fd()?, listener.name) {

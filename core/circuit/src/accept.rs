@@ -31,8 +31,14 @@ impl Table {
 
     /// Whether as many wait as may: Linux's queue takes one more than the backlog.
     fn full(&self, at: u32, socket: &Socket) -> bool {
+        self.full_beyond(at, socket, 0)
+    }
+
+    fn full_beyond(&self, at: u32, socket: &Socket, more: usize) -> bool {
         match socket.state {
-            State::Listening { backlog } => self.sockets.queue(at).count() > backlog as usize,
+            State::Listening { backlog } => {
+                self.sockets.queue(at).count() > (backlog as usize).saturating_add(more)
+            }
             _ => true,
         }
     }
@@ -43,6 +49,19 @@ impl Table {
     /// `ECONNREFUSED`: it does not listen. `EINVAL`: not where it listens. `EAGAIN`: its queue is full, and who connects
     /// waits. `ENOBUFS`: the tenant has as many waiting as it may.
     pub fn enqueue(&mut self, listener: u64, pending: Pending) -> Result<(), Errno> {
+        self.enqueue_beyond(listener, pending, 0)
+    }
+
+    /// The same, of one that cannot wait: so many more than the backlog have a place.
+    ///
+    /// # Errors
+    /// As for [`enqueue`](Self::enqueue).
+    pub fn enqueue_beyond(
+        &mut self,
+        listener: u64,
+        pending: Pending,
+        more: usize,
+    ) -> Result<(), Errno> {
         let (at, socket) = self.find(listener).map_err(|_| Errno::ECONNREFUSED)?;
         if !matches!(socket.state, State::Listening { .. }) {
             return Err(Errno::ECONNREFUSED);
@@ -50,7 +69,7 @@ impl Table {
         if !self.may_wait(&socket, &pending) {
             return Err(Errno::EINVAL);
         }
-        if self.full(at, &socket) {
+        if self.full_beyond(at, &socket, more) {
             return Err(Errno::EAGAIN);
         }
         let slot = self.sockets.free_pending().ok_or(Errno::ENOBUFS)?;

@@ -48,6 +48,23 @@ def hears():
         print('heard', whole.endswith(b'end'), ancillary, flush=True)
         c.sendall(b'done'); c.close()
 
+def told():
+    """Whose data comes: TCP names nobody, and the name of the listener is not for a client."""
+    lib = ctypes.CDLL(None, use_errno=True)
+    for which, (s, other) in enumerate([(a, b) for pair_ in [pair()] for a, b in [pair_, pair_[::-1]]]):
+        other.sendall(b'12345'); time.sleep(0.05)
+        for call in 'recvfrom', 'recvmsg':
+            name = ctypes.create_string_buffer(128)
+            data = ctypes.create_string_buffer(2)
+            if call == 'recvfrom':
+                length = ctypes.c_int(128)
+                lib.recvfrom(s.fileno(), data, 2, 0, name, ctypes.byref(length)); said = length.value
+            else:
+                piece = ctypes.create_string_buffer(struct.pack('QQ', ctypes.addressof(data), 2))
+                message = ctypes.create_string_buffer(struct.pack('QIxxxxQQQQQ', ctypes.addressof(name), 128, ctypes.addressof(piece), 1, 0, 0, 0))
+                lib.recvmsg(s.fileno(), message, 0); said = struct.unpack_from('I', message, 8)[0]
+            print(('client', 'server')[which], call, data.raw, 'secret' if len(name.raw[2:said].strip(b'\0')) >= 8 else 'nobody', flush=True)
+
 def names():
     """AF_UNIX names for a circuit, and circuits among the names of this namespace."""
     lib = ctypes.CDLL(None, use_errno=True)
@@ -125,7 +142,6 @@ def high():
     line('sends', lambda: (c.send(b'one'), a.recv(10)))
     line('sendto', lambda: (c.sendto(b'two', ('10.1.1.10', 81)), a.recv(10)))
     line('sendmsg', lambda: (a.sendmsg([b'three']), c.recvmsg(10)[0]))
-    line('recvfrom', lambda: (a.send(b'four'), c.recvfrom(10)))
     with open('/etc/passwd') as f: line('descriptor', lambda: socket.send_fds(c, [b'five'], [f.fileno()]))
     d = socket.socket(); d.connect(at); line('accepts', lambda: l.accept()[1] == d.getsockname())
     line('name', lambda: l.getsockname() == at)

@@ -1,1 +1,65 @@
-//! x
+//! What programs see of a socket, held against the kernel's own TCP: one program, run twice.
+
+use crate::scene::{OPEN, Scene};
+use e2e::Namespace;
+use std::collections::BTreeSet;
+
+const PROGRAM: &str = include_str!("sockets.py");
+
+/// What differs, and why it may.
+const DIFFERENT: &[(&str, &str)] = &[
+    ("send, fresh", "an AF_UNIX socket that is not connected: ENOTCONN, no EPIPE"),
+    ("recv, fresh", "the same: EINVAL, no ENOTCONN"),
+    ("shutdown, fresh", "the same: it is shut"),
+    ("sendto with a name", "AF_UNIX refuses a name where TCP ignores it"),
+    ("unspecified connected", "a circuit cannot be taken back: EOPNOTSUPP, and it goes on"),
+    ("its peer", "it goes on"),
+    ("its name", "it goes on"),
+    ("connects again", "it goes on"),
+    ("accepted again", "it goes on"),
+    ("speaks", "it goes on"),
+    ("inherited", "SO_KEEPALIVE, which means nothing to a circuit, is each socket's own"),
+];
+
+fn lines(text: &str) -> Vec<&str> {
+    text.lines().collect()
+}
+
+#[test]
+fn a_socket_is_like_the_kernels_but_for_a_few_things() {
+    let scene = Scene::of(OPEN);
+    let path = scene.file("sockets.py", PROGRAM).display().to_string();
+    let plain = Namespace::make().unwrap();
+    for address in ["10.1.1.10/32", "fd00:1::10/128"] {
+        plain.ip(&format!("addr add {address} dev lo")).unwrap();
+    }
+    let line = format!("exec /usr/bin/python3 {path}");
+    let native = plain.sh(&line).unwrap();
+    let circuits = scene.sh("web", &line);
+    for said in [&native, &circuits] {
+        assert!(said.ok(), "{said:?}");
+        // All parts of it came to their end.
+        assert!(!said.out.contains("HANGS"), "{}", said.out);
+        assert!(!said.out.contains("FAILS"), "{}", said.out);
+    }
+    let (native, circuits) = (lines(&native.out), lines(&circuits.out));
+    assert!(native.len() > 300, "{}", native.len());
+    let name = |line: &str| line.split(": ").next().unwrap_or_default().to_owned();
+    // By name: a part that stops early shows as lines that only one has.
+    let mut differ = BTreeSet::new();
+    let (one, other): (BTreeSet<&str>, BTreeSet<&str>) =
+        (native.into_iter().collect(), circuits.into_iter().collect());
+    let both = one.symmetric_difference(&other);
+    let unlike: Vec<&&str> = both
+        .filter(|line| {
+            let known = DIFFERENT.iter().find(|(what, _)| *what == name(line));
+            differ.extend(known.map(|(what, _)| *what));
+            known.is_none()
+        })
+        .collect();
+    assert!(unlike.is_empty(), "{unlike:#?}");
+    // What differs no more leaves the list.
+    for (what, why) in DIFFERENT {
+        assert!(differ.contains(what), "{what} is alike now: {why}");
+    }
+}
