@@ -162,13 +162,12 @@ fn scope() -> Result<(), Errno> {
         if rules < 0 {
             return Err(errno());
         }
-        let restricted = libc::syscall(libc::SYS_landlock_restrict_self, rules, 0_u32);
-        let why = errno();
-        libc::close(rules as i32);
-        match restricted {
+        let restricted = match libc::syscall(libc::SYS_landlock_restrict_self, rules, 0_u32) {
             0 => Ok(()),
-            _ => Err(why),
-        }
+            _ => Err(errno()),
+        };
+        libc::close(rules as i32);
+        restricted
     }
 }
 
