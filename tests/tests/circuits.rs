@@ -12,5 +12,7 @@ mod policy;
 mod programs;
 #[path = "circuits/scene.rs"]
 mod scene;
+#[path = "circuits/scope.rs"]
+mod scope;
 #[path = "circuits/sockets.rs"]
 mod sockets;
