@@ -108,7 +108,7 @@ import collections, errno, os, signal, socket, sys
 ended, asked, stop = collections.Counter(), 0, sys.argv[1]
 while asked < 400 or not os.path.exists(stop):
     asked += 1
-    signal.alarm(20)
+    signal.alarm(30)
     try:
         with socket.socket() as s:
             s.settimeout(None)

@@ -176,14 +176,16 @@ impl Supervisor {
         true
     }
 
-    /// When the next operator is due that is not yet, ns.
+    /// When to look whether an operator is to be started, ns. One that has come to be due
+    /// since that was looked at last is due soon: nothing else would wake this process for it.
     pub fn next_operator(&self, now: u64) -> Option<u64> {
-        let circuits = self
-            .compartments
-            .values()
-            .filter_map(|c| c.circuits.as_ref());
-        let due = circuits.filter(|c| c.operator.is_none() && c.due > now);
-        due.map(|c| c.due).min()
+        const SOON: u64 = 1_000_000;
+        let homes = self.compartments.values();
+        let circuits = homes
+            .filter(|home| home.ports.values().any(Port::is_circuits))
+            .filter_map(|home| home.circuits.as_ref());
+        let due = circuits.filter(|c| c.operator.is_none());
+        due.map(|c| c.due.max(now.saturating_add(SOON))).min()
     }
 
     /// An operator is confined and waits: it is told all that the one before knew.
