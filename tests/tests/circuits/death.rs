@@ -34,7 +34,10 @@ fn connections_go_on_through_the_death_of_operator_and_supervisor() {
         scene.start("app", "{peer} follow 10.1.1.10 9000", "100\n"),
         scene.start("few", "{peer} follow fd00:1::10 9000", "100\n"),
     ];
-    for (round, died) in ["operator", "supervisor", "operator", "switch"].into_iter().enumerate() {
+    for (round, died) in ["operator", "supervisor", "operator", "switch"]
+        .into_iter()
+        .enumerate()
+    {
         match died {
             "operator" => scene.kill_operator(),
             "switch" => drop(scene.instance.kill("red")),

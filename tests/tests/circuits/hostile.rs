@@ -97,10 +97,7 @@ fn nothing_but_bytes_crosses_a_circuit() {
     let heard = hears.out();
     assert!(heard.contains("heard True []"), "{heard}");
     // A peer is nobody, as with TCP, and has no name of another family.
-    assert!(
-        heard.contains("SO_PEERCRED: (0, -1, -1)"),
-        "{heard}"
-    );
+    assert!(heard.contains("SO_PEERCRED: (0, -1, -1)"), "{heard}");
     // Its name by an option is the one that TCP has: family 2, and 10.1.1.11.
     assert!(heard.contains(r"gets 28: b'\x02\x00"), "{heard}");
     assert!(heard.contains(r"\n\x01\x01\x0b\x00"), "{heard}");
@@ -168,7 +165,10 @@ fn descriptors_of_high_numbers_are_like_others() {
     let run = scene.command("app", &line_of("exec {py} high"));
     let raised = |limit: &str| {
         let mut command = Command::new("prlimit");
-        command.arg(limit).arg(run.get_program()).args(run.get_args());
+        command
+            .arg(limit)
+            .arg(run.get_program())
+            .args(run.get_args());
         Said::of(command.stdin(Stdio::null())).unwrap()
     };
     let mut said = raised("--nofile=100000:100000");
@@ -195,7 +195,10 @@ fn a_set_user_id_program_is_under_the_same_rules() {
     let path = format!("{}/hostile", scene.files());
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o4755)).unwrap();
     let said = scene.sh_as("app", "nobody", &line_of("id -u; {c} rights"));
-    assert_eq!(said.out, "65534\n0 denied: EACCES\nallowed: DONE\n", "{said:?}");
+    assert_eq!(
+        said.out, "65534\n0 denied: EACCES\nallowed: DONE\n",
+        "{said:?}"
+    );
 }
 
 #[test]

@@ -6,7 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Workers are of an unprivileged user, as in a distribution's configuration.
-const NGINX: &str = "daemon off; user www-data; worker_processes 2; pid {f}/nginx.pid; error_log stderr;
+const NGINX: &str =
+    "daemon off; user www-data; worker_processes 2; pid {f}/nginx.pid; error_log stderr;
 events { worker_connections 256; }
 http {
   access_log off; sendfile on; keepalive_timeout 60;
@@ -118,7 +119,8 @@ fn memcached_keeps_what_it_is_told() {
     scene.says("app", "memccp --servers=10.1.1.10:11211 {f}/word");
     let line = "memccat --servers=10.1.1.10:11211 word";
     assert_eq!(scene.says("app", line).trim(), "remembered");
-    let line = "printf 'get word\\r\\nquit\\r\\n' | curl -sS --max-time 10 'telnet://[fd00:1::10]:11211'";
+    let line =
+        "printf 'get word\\r\\nquit\\r\\n' | curl -sS --max-time 10 'telnet://[fd00:1::10]:11211'";
     let said = scene.says("few", line);
     assert!(said.contains("remembered"), "{said}");
 }
@@ -193,10 +195,7 @@ fn ssh_logs_in_and_copies() {
     let said = scene.says("app", &line);
     let words: Vec<&str> = said.split_whitespace().collect();
     assert!(
-        matches!(
-            words[..],
-            ["10.1.1.11", _, "10.1.1.10", "2222", "0"]
-        ),
+        matches!(words[..], ["10.1.1.11", _, "10.1.1.10", "2222", "0"]),
         "{said}"
     );
     let line = format!(

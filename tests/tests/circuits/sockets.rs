@@ -8,17 +8,29 @@ const PROGRAM: &str = include_str!("sockets.py");
 
 /// What differs, and why it may.
 const DIFFERENT: &[(&str, &str)] = &[
-    ("send, fresh", "an AF_UNIX socket that is not connected: ENOTCONN, no EPIPE"),
+    (
+        "send, fresh",
+        "an AF_UNIX socket that is not connected: ENOTCONN, no EPIPE",
+    ),
     ("recv, fresh", "the same: EINVAL, no ENOTCONN"),
     ("shutdown, fresh", "the same: it is shut"),
-    ("sendto with a name", "AF_UNIX refuses a name where TCP ignores it"),
-    ("unspecified connected", "a circuit cannot be taken back: EOPNOTSUPP, and it goes on"),
+    (
+        "sendto with a name",
+        "AF_UNIX refuses a name where TCP ignores it",
+    ),
+    (
+        "unspecified connected",
+        "a circuit cannot be taken back: EOPNOTSUPP, and it goes on",
+    ),
     ("its peer", "it goes on"),
     ("its name", "it goes on"),
     ("connects again", "it goes on"),
     ("accepted again", "it goes on"),
     ("speaks", "it goes on"),
-    ("inherited", "SO_KEEPALIVE, which means nothing to a circuit, is each socket's own"),
+    (
+        "inherited",
+        "SO_KEEPALIVE, which means nothing to a circuit, is each socket's own",
+    ),
 ];
 
 fn lines(text: &str) -> Vec<&str> {
