@@ -101,6 +101,16 @@ pub fn cut(table: &mut Table, image: &CompartmentImage<'_>, cookie: u64) {
     let _ = table.disconnect(cookie);
 }
 
+/// The number that a thread's program has a socket at.
+pub fn number_of(thread: u32, cookie: u64) -> Option<u32> {
+    let target = Target::open(thread).ok()?;
+    let is = |number: &i32| {
+        let fd = target.take(*number);
+        fd.is_ok_and(|fd| sockets::cookie(&fd) == Ok(cookie))
+    };
+    (0..NUMBERS).find(is).map(i32::cast_unsigned)
+}
+
 /// The socket, taken from the program that was seen with it: at its number, or at another.
 fn found(socket: &Socket) -> Option<OwnedFd> {
     let (thread, number) = ((socket.place() >> 32) as u32, socket.place() as u32);

@@ -61,6 +61,8 @@ pub struct Mediator {
     unheard: BTreeSet<u64>,
     /// Accepted for one who was gone by then: for the next.
     orphans: Vec<(u64, Made)>,
+    /// The call that is done was begun by the operator before.
+    again: bool,
 }
 
 impl Default for Mediator {
@@ -76,6 +78,7 @@ impl Default for Mediator {
             left: Vec::new(),
             unheard: BTreeSet::new(),
             orphans: Vec::new(),
+            again: false,
         }
     }
 }
@@ -87,7 +90,7 @@ enum Came {
     /// The kernel does it: it is none of a circuit, or nothing that a circuit differs in.
     Native,
     /// A socket is put into the program, and is the answer.
-    Socket(OwnedFd, bool),
+    Socket(Made, bool),
     /// The same, of a connection that was accepted at this listening socket.
     Accepted { at: u64, made: Made, closes: bool },
     /// It waits.
@@ -198,9 +201,13 @@ impl Mediator {
 
     /// Forgets sockets that no program has any more.
     fn sweep(&mut self) {
-        let Some(Ok(live)) = self.live.as_ref().map(Live::cookies) else {
+        let Some(Ok(mut live)) = self.live.as_ref().map(Live::cookies) else {
             return;
         };
+        // A listing may pass over some while others come and go: twice it does not.
+        if let Some(Ok(more)) = self.live.as_ref().map(Live::cookies) {
+            live.extend(more);
+        }
         self.table.retain(|cookie| live.contains(&cookie));
         self.unheard.retain(|cookie| live.contains(cookie));
         self.orphans.retain(|(at, _)| live.contains(at));
@@ -229,45 +236,58 @@ impl Mediator {
         self.sweep();
     }
 
-    /// Calls of a program of before: those that were noted are done now, and one that was
-    /// received and not yet noted is told to come again.
+    /// Calls of a program of before that have no answer yet are done now.
     pub fn resume(&mut self, program: u32, find: Find<'_>) {
-        /// How far the kernel may have numbered beyond the last noted: interrupted ones.
-        const BEYOND: u64 = 64;
         let Some((slot, listener)) = find(program) else {
             return;
         };
-        let last = self.notes.as_ref().map_or(0, |notes| notes.last(program));
-        if last != 0 {
-            for id in (1..=BEYOND).map(|n| last.wrapping_add(n)) {
-                if listener.is_live(id) {
-                    let _ = listener.answer(id, Err(Errno::INTR));
-                }
-            }
-        }
         let mine: Vec<(u16, Notification)> = self
             .left
             .extract_if(.., |(of, ..)| *of == program)
             .map(|(_, note, call)| (note, call))
             .collect();
         for (note, call) in mine {
+            if let Some(number) = self.was_put(note, &call) {
+                let _ = listener.answer(call.id, Ok(i64::from(number)));
+                self.done_with(note);
+                continue;
+            }
+            self.again = true;
             self.handle(slot, program, note, call, listener, find);
+            self.again = false;
         }
     }
 
-    /// A call: noted, then done.
+    /// The next call of a program that has one, noted.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn next(
+        &mut self,
+        program: u32,
+        listener: &Listener,
+    ) -> std::io::Result<Option<(u16, Notification)>> {
+        let Some(notes) = &mut self.notes else {
+            return Ok(None);
+        };
+        if !notes.is_full() {
+            return notes.receive(program, listener);
+        }
+        if let Some(call) = listener.receive()? {
+            let _ = listener.answer(call.id, Err(Errno::NOBUFS));
+        }
+        Ok(None)
+    }
+
+    /// Does a call that is noted.
     pub fn mediate(
         &mut self,
         slot: u32,
         program: u32,
-        call: Notification,
+        (note, call): (u16, Notification),
         listener: &Listener,
         find: Find<'_>,
     ) {
-        let Some(note) = self.notes.as_mut().and_then(|n| n.note(program, &call)) else {
-            let _ = listener.answer(call.id, Err(Errno::NOBUFS));
-            return;
-        };
         self.handle(slot, program, note, call, listener, find);
     }
 
@@ -309,8 +329,12 @@ impl Mediator {
         let heard = match came {
             Came::To(result) => heard(listener.answer(call.id, result)),
             Came::Native => heard(listener.proceed(call.id)),
-            Came::Socket(fd, closes) => install(listener, call.id, &fd, closes).is_some(),
+            Came::Socket(made, closes) => {
+                self.puts(note, made.cookie);
+                install(listener, call.id, &made.fd, closes).is_some()
+            }
             Came::Accepted { at, made, closes } => {
+                self.puts(note, made.cookie);
                 let heard = install(listener, call.id, &made.fd, closes);
                 if let Some(number) = heard {
                     let place = u64::from(call.thread) << 32 | u64::from(number);
@@ -345,6 +369,21 @@ impl Mediator {
         self.done_with(note);
     }
 
+    /// Before a socket is put into a program: who dies in between leaves it there, and the call
+    /// without an answer.
+    fn puts(&self, note: u16, cookie: u64) {
+        if let Some(notes) = &self.notes {
+            notes.puts(note, cookie);
+        }
+    }
+
+    /// The number in the program of what the operator before put there for this call.
+    fn was_put(&self, note: u16, call: &Notification) -> Option<u32> {
+        let cookie = self.notes.as_ref().map(|notes| notes.put(note))?;
+        let found = circuits::number_of(call.thread, cookie);
+        found.filter(|_| cookie != 0)
+    }
+
     fn done_with(&mut self, note: u16) {
         if let Some(notes) = &mut self.notes {
             notes.answered(note);
@@ -354,8 +393,12 @@ impl Mediator {
     /// Calls that waited for what has come meanwhile. Bound: each once for every one that
     /// goes on.
     fn wake(&mut self, find: Find<'_>) {
+        let mut tried = BTreeSet::new();
         loop {
             let ready = self.waits.iter().position(|waits| {
+                if tried.contains(&waits.note) {
+                    return false;
+                }
                 let queued = self.table.waiting(waits.at).next().is_some();
                 let listens = self.table.socket(waits.at);
                 match (listens, waits.accepts) {
@@ -375,13 +418,12 @@ impl Mediator {
                 self.done_with(waits.note);
                 continue;
             }
+            tried.insert(waits.note);
+            let again = std::mem::take(&mut self.again);
             let came = self.attempt(slot, &waits.call, listener);
             self.write();
-            let again = matches!(came, Came::Waits { .. });
             self.finish(waits.program, waits.note, waits.call, listener, came);
-            if again {
-                return;
-            }
+            self.again = again;
         }
     }
 
@@ -449,7 +491,7 @@ impl Mediator {
         let created = self.table.create(made.cookie, slot, family, 0);
         created.map_err(number)?;
         *self.counts.entry(slot).or_default() += 1;
-        Ok(Came::Socket(made.fd, cloexec))
+        Ok(Came::Socket(made, cloexec))
     }
 
     /// Whether an endpoint may have one more socket.
@@ -470,6 +512,8 @@ impl Mediator {
         let chance = chance();
         let bind = |this: &mut Mediator| this.table.bind(cookie, address, true, chance);
         match bind(self) {
+            // The operator before did it.
+            Err(circuit::Errno::EINVAL) if self.again => return Ok(()),
             // Whose port it was may be gone.
             Err(circuit::Errno::EADDRINUSE) => {
                 self.sweep();
@@ -512,6 +556,23 @@ impl Mediator {
         let unspecified = (libc::AF_UNSPEC as u16).to_ne_bytes();
         if open && address.starts_with(&unspecified) {
             return Err(Errno::OPNOTSUPP);
+        }
+        if let Some(state) = self.table.socket(cookie).map(|socket| socket.state()) {
+            let connected = notify::name_of(call.fd()?.as_fd(), true).is_ok();
+            match state {
+                // Done, or as good as done, before the operator before died.
+                circuit::State::Connected if self.again => return Ok(Came::To(Ok(0))),
+                circuit::State::Connecting if connected => {
+                    self.table.connected(cookie).map_err(number)?;
+                    return Ok(Came::To(Ok(0)));
+                }
+                // Nobody else does anything meanwhile: it was begun, and not done.
+                circuit::State::Connecting => {
+                    self.table.withdraw_all(cookie);
+                    let _ = self.table.connect_failed(cookie);
+                }
+                _ => {}
+            }
         }
         let begun = self.table.connect_begin(cookie, &address, chance());
         let (local, remote) = match begun.map_err(number)? {

@@ -4,21 +4,21 @@
 //! taken over.
 
 use circuit::RECORD;
-use notify::Notification;
+use notify::{Listener, Notification};
 use shm::Words;
 
 /// Calls without an answer at most, of all programs.
 pub const CALLS: usize = 2048;
-/// Programs whose last call is known.
-const PROGRAMS: usize = 4096;
-/// Words of one call: whose, then what the kernel said.
-const CALL: usize = 10;
+/// Words of one call: whose, what the kernel said, the socket that is being put into its program.
+const CALL: usize = 11;
 
 /// How many records were ever used.
 const USED: usize = 0;
-const FIRST_CALL: usize = 8;
-const FIRST_PROGRAM: usize = FIRST_CALL + CALLS * CALL;
-const FIRST_RECORD: usize = FIRST_PROGRAM + PROGRAMS;
+/// Whose call is being received, and the call.
+const RECEIVES: usize = 1;
+const RECEIVED: usize = 8;
+const FIRST_CALL: usize = RECEIVED + notify::RECEIVED;
+const FIRST_RECORD: usize = FIRST_CALL + CALLS * CALL;
 const RECORD_WORDS: usize = RECORD / 8;
 
 /// The page.
@@ -48,7 +48,34 @@ impl Notes {
                 )),
             }
         }
-        (Notes { words, free }, left)
+        let mut notes = Notes { words, free };
+        let program = notes.words.load(RECEIVES) as u32;
+        if let Some(call) = notify::received(&notes.words, RECEIVED)
+            && program != 0
+            && !left
+                .iter()
+                .any(|(of, _, noted)| *of == program && noted.id == call.id)
+            && let Some(at) = notes.note(program, &call)
+        {
+            left.push((program, at, call));
+        }
+        notes.words.store(RECEIVED, 0);
+        (notes, left)
+    }
+
+    /// The next call of a program, noted with the very step that takes it from the kernel.
+    /// `None`: there is none, or as many wait as may.
+    pub fn receive(
+        &mut self,
+        program: u32,
+        listener: &Listener,
+    ) -> std::io::Result<Option<(u16, Notification)>> {
+        self.words.store(RECEIVED, 0);
+        self.words.publish(RECEIVES, u64::from(program));
+        let call = listener.receive_at(&self.words, RECEIVED)?;
+        let noted = call.and_then(|call| Some((self.note(program, &call)?, call)));
+        self.words.store(RECEIVED, 0);
+        Ok(noted)
     }
 
     /// Notes a call before anything is done about it. `None`: as many wait as may.
@@ -64,15 +91,25 @@ impl Notes {
             u64::from(call.thread) | u64::from(call.number.cast_unsigned()) << 32,
         );
         store(3, u64::from(call.arch));
+        store(10, 0);
         for (n, argument) in call.arguments.iter().enumerate() {
             store(4 + n, *argument);
         }
         // Whose comes last: without it there is no note.
         self.words
             .publish(FIRST_CALL + usize::from(at) * CALL, u64::from(program));
-        self.words
-            .store(FIRST_PROGRAM + program as usize % PROGRAMS, call.id);
         Some(at)
+    }
+
+    /// The socket of this cookie is put into the program next.
+    pub fn puts(&self, at: u16, cookie: u64) {
+        self.words
+            .publish(FIRST_CALL + usize::from(at) * CALL + 10, cookie);
+    }
+
+    /// The socket that was put into the program of a call of before, or was about to be.
+    pub fn put(&self, at: u16) -> u64 {
+        self.words.load(FIRST_CALL + usize::from(at) * CALL + 10)
     }
 
     /// It has its answer, or nobody waits for one.
@@ -81,9 +118,9 @@ impl Notes {
         self.free.push(at);
     }
 
-    /// The last call of a program that was noted.
-    pub fn last(&self, program: u32) -> u64 {
-        self.words.load(FIRST_PROGRAM + program as usize % PROGRAMS)
+    /// Whether as many calls wait as may.
+    pub fn is_full(&self) -> bool {
+        self.free.is_empty()
     }
 
     /// Writes a record of the table.
@@ -147,8 +184,7 @@ mod tests {
         let (second, mut left) = notes(&page);
         left.sort_unstable_by_key(|(_, _, call)| call.id);
         assert_eq!(left, [(9, places[0], call(1)), (9, places[2], call(3))]);
-        assert_eq!(second.last(9), 3);
-        assert_eq!((second.last(8), second.free.len()), (0, CALLS - 2));
+        assert_eq!(second.free.len(), CALLS - 2);
     }
 
     #[test]

@@ -269,7 +269,7 @@ impl Operator {
             let Some((slot, listener)) = programs.get(&number) else {
                 return Ok(());
             };
-            let call = match next(listener) {
+            let call = match next(&mut self.mediator, number, listener) {
                 Ok(Some(call)) => call,
                 Ok(None) if is_over => {
                     self.forget(number);
@@ -303,11 +303,15 @@ impl Operator {
 }
 
 /// The next call that waits, if there is one.
-fn next(listener: &Listener) -> std::io::Result<Option<Notification>> {
+fn next(
+    mediator: &mut Mediator,
+    program: u32,
+    listener: &Listener,
+) -> std::io::Result<Option<(u16, Notification)>> {
     let mut fds = [PollFd::new(listener, PollFlags::IN)];
     poll(&mut fds, Some(&Timespec::default()))?;
     match fds[0].revents().contains(PollFlags::IN) {
-        true => listener.receive(),
+        true => mediator.next(program, listener),
         false => Ok(None),
     }
 }

@@ -107,6 +107,13 @@ impl Table {
             .is_none_or(|(at, socket)| self.full(at, socket))
     }
 
+    /// The connections of this token wait nowhere any more.
+    pub fn withdraw_all(&mut self, token: u64) {
+        for slot in self.sockets.of_token(token) {
+            self.sockets.put(slot, Slot::Empty);
+        }
+    }
+
     /// Nothing waits at a listener any more: its AF_UNIX socket has nothing.
     pub fn forget_waiting(&mut self, listener: u64) {
         if let Ok((at, _)) = self.find(listener) {

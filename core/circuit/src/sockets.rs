@@ -96,6 +96,14 @@ impl Sockets {
         range.filter_map(|(_, _, at)| Some((*at, self.socket(*at)?)))
     }
 
+    /// The slots of what waits by this token, anywhere.
+    pub(crate) fn of_token(&self, token: u64) -> Vec<u32> {
+        let waiting = self.queues.values().copied();
+        let of =
+            |at: &u32| matches!(self.slot(*at), Slot::Pending(it) if it.pending.token == token);
+        waiting.filter(of).collect()
+    }
+
     /// What waits at a listener, the first first.
     pub(crate) fn queue(&self, listener: u32) -> impl DoubleEndedIterator<Item = (u32, &Queued)> {
         let range = self.queues.range((listener, 0)..=(listener, u64::MAX));

@@ -22,7 +22,7 @@ mod run;
 mod target;
 
 pub use fault::{Error, Step};
-pub use listener::{Listener, Notification, Outcome, Sizes};
+pub use listener::{Listener, Notification, Outcome, RECEIVED, Sizes, received};
 pub use option::{name_of, option, refuse_descriptors, set_option};
 pub use run::{Plan, Running, Started, User, start};
 pub use target::{OpenError, Target};

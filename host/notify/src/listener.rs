@@ -5,11 +5,28 @@
 )]
 
 use rustix::io::Errno;
+use shm::Words;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Bytes kept for one notification: several times what any kernel has (80).
 const ROOM: usize = 512;
+
+/// Words that a notification is received into.
+pub const RECEIVED: usize = ROOM / 8;
+
+/// What [`Listener::receive_at`] received there, unless it was zeroed since.
+pub fn received(page: &Words, word: usize) -> Option<Notification> {
+    let at = |n: usize| page.load(word + n);
+    let (id, caller, call) = (at(0), at(1), at(2));
+    (id != 0).then(|| Notification {
+        id,
+        thread: caller as u32,
+        number: call as i32,
+        arch: (call >> 32) as u32,
+        arguments: core::array::from_fn(|n| at(4 + n)),
+    })
+}
 
 /// How large this kernel's structures are (SECCOMP_GET_NOTIF_SIZES). Asked once, before
 /// confinement: seccomp(2) is not a call that a confined operator keeps.
@@ -167,6 +184,38 @@ impl Listener {
             arch: (call >> 32) as u32,
             arguments: [a, b, c, d, e, f],
         }))
+    }
+
+    /// As [`Listener::receive`], written by the kernel to a page that outlives this process, at
+    /// these [`RECEIVED`] words, which are zero but while a call is received: with the call taken
+    /// from the kernel it is there, and nothing comes in between. [`received`] reads it.
+    ///
+    /// # Errors
+    /// As for [`Listener::receive`]; `InvalidInput`: the page has no such words.
+    pub fn receive_at(&self, page: &Words, word: usize) -> io::Result<Option<Notification>> {
+        let room = page.place(word, RECEIVED);
+        let room = room.ok_or(io::ErrorKind::InvalidInput)?;
+        debug_assert!(self.sizes.notification <= RECEIVED * 8);
+        for at in 0..RECEIVED {
+            page.store(word + at, 0);
+        }
+        // SAFETY: the kernel writes as many bytes as it said a notification has, which
+        // `Sizes` found to be no more than there is room for; the words are mapped, of a file
+        // that cannot shrink, and no reference to them exists.
+        let result = unsafe {
+            libc::ioctl(
+                self.fd.as_raw_fd(),
+                libc::SECCOMP_IOCTL_NOTIF_RECV,
+                room.as_ptr(),
+            )
+        };
+        if result != 0 {
+            return match errno() {
+                Errno::NOENT | Errno::INTR => Ok(None),
+                errno => Err(errno.into()),
+            };
+        }
+        Ok(received(page, word))
     }
 
     /// Whether the caller still waits for this answer. Asked after opening or reading the

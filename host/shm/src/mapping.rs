@@ -214,6 +214,13 @@ impl Mapping {
 }
 
 impl WritableMapping {
+    /// So many bytes from `at` on, for a system call to write to; `None` where there are fewer.
+    pub(crate) fn pointer(&self, at: usize, bytes: usize) -> Option<NonNull<u8>> {
+        let end = at.checked_add(bytes)?;
+        // SAFETY: `at` is within the mapping.
+        (end <= self.0.len).then(|| unsafe { self.0.base.add(at) })
+    }
+
     /// One that was made to be written.
     pub(crate) fn adopt(mapping: Mapping) -> WritableMapping {
         WritableMapping(mapping)

@@ -6,6 +6,7 @@ use crate::mapping::{Mapping, WritableMapping};
 use guard::guard;
 use std::io;
 use std::os::fd::AsFd;
+use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use telemetry::counters::{self, Counter, ProcessWord};
 use telemetry::drops::DropReason;
@@ -55,6 +56,12 @@ impl Words {
     pub fn publish(&self, word: usize, value: u64) {
         self.0
             .store(word.saturating_mul(8), value, Ordering::Release);
+    }
+    /// Where so many words lie, for a system call to write to: what it wrote is there at once,
+    /// whatever becomes of this process. `None` where there are fewer.
+    pub fn place(&self, word: usize, words: usize) -> Option<NonNull<u8>> {
+        let (at, bytes) = (word.checked_mul(8)?, words.checked_mul(8)?);
+        self.0.pointer(at, bytes)
     }
     /// Adds to the word. One writer: no read-modify-write cycle is locked.
     #[inline]
