@@ -403,6 +403,12 @@ impl Mediator {
                 let listens = self.table.socket(waits.at);
                 match (listens, waits.accepts) {
                     (None, _) => true,
+                    // It listens no more: who waits there is told.
+                    (Some(socket), true)
+                        if !matches!(socket.state(), circuit::State::Listening { .. }) =>
+                    {
+                        true
+                    }
                     (Some(_), true) => queued || self.orphans.iter().any(|(at, _)| *at == waits.at),
                     (Some(listening), false) => !self.table.is_full(listening.cookie()),
                 }
@@ -449,6 +455,8 @@ impl Mediator {
         } else if call.is(libc::SYS_listen) {
             self.listen(cookie, call)?;
             Ok(nothing)
+        } else if call.is(libc::SYS_shutdown) {
+            self.shut(cookie, call)
         } else if call.is(libc::SYS_accept) || call.is(libc::SYS_accept4) {
             self.accept(cookie, call)
         } else if call.is(libc::SYS_getsockname) {
@@ -526,7 +534,9 @@ impl Mediator {
 
     fn listen(&mut self, cookie: u64, call: &Call<'_>) -> Result<(), Errno> {
         let [_, backlog, _] = call.numbers();
-        let (name, chance) = (secret()?, chance());
+        // A socket that listened before has its name for good.
+        let name = sockets::name(call.fd()?).map_or_else(secret, Ok)?;
+        let chance = chance();
         let listen = |this: &mut Mediator| this.table.listen(cookie, backlog, name, chance);
         match listen(self) {
             Err(circuit::Errno::EADDRINUSE) => {
@@ -538,6 +548,24 @@ impl Mediator {
         .map_err(number)?;
         let socket = self.table.socket(cookie).ok_or(Errno::BADF)?;
         sockets::listens(call.fd()?, socket.name())
+    }
+
+    /// TCP's shutdown of a listening socket: it listens no more, who waits to accept is told, and
+    /// what waited to be accepted is closed. Of any other the kernel does it.
+    fn shut(&mut self, cookie: u64, call: &Call<'_>) -> Result<Came, Errno> {
+        let state = self.table.socket(cookie).map(|socket| socket.state());
+        let [_, how, _] = call.numbers();
+        let listens = matches!(state, Some(circuit::State::Listening { .. }));
+        if !listens || !(libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
+            return Ok(Came::Native);
+        }
+        if how == libc::SHUT_WR {
+            return Err(Errno::NOTCONN);
+        }
+        self.table.disconnect(cookie).map_err(number)?;
+        // Bound: nobody is let in meanwhile.
+        while sockets::accepts(call.fd()?, true)?.is_some() {}
+        Ok(Came::To(Ok(0)))
     }
 
     fn connect(&mut self, slot: u32, cookie: u64, call: &Call<'_>) -> Result<Came, Errno> {

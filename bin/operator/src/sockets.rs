@@ -41,6 +41,16 @@ pub fn cookie(fd: &OwnedFd) -> Result<u64, Errno> {
     socket_cookie(fd)
 }
 
+/// The name that it listens by, or did.
+pub fn name(fd: &OwnedFd) -> Option<[u8; 16]> {
+    let name = notify::name_of(fd.as_fd(), false).ok()?;
+    // sun_family, and a zero: an abstract name.
+    match name.split_first_chunk::<3>()? {
+        ([_, _, 0], name) => name.try_into().ok(),
+        _ => None,
+    }
+}
+
 /// Has it listen under a name that nobody can guess, in a network namespace that no program
 /// is in.
 pub fn listens(fd: &OwnedFd, name: [u8; 16]) -> Result<(), Errno> {

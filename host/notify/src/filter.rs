@@ -52,6 +52,7 @@ pub const CALLS: &[(i64, When)] = &[
     (libc::SYS_connect, When::Always),
     (libc::SYS_bind, When::Always),
     (libc::SYS_listen, When::Always),
+    (libc::SYS_shutdown, When::Always),
     (libc::SYS_getsockname, When::Always),
     (libc::SYS_getpeername, When::Always),
     (libc::SYS_setsockopt, When::Always),

@@ -136,11 +136,17 @@ impl Supervisor {
         true
     }
 
-    /// When the next helper is due that is not yet, ns.
+    /// When to look whether a helper is to be started, ns. One that has come to be due since
+    /// that was looked at last is due soon: nothing else would wake this process for it.
     pub fn next_helper(&self, now: u64) -> Option<u64> {
+        const SOON: u64 = 1_000_000;
         let ports = self.compartments.values().flat_map(|c| c.ports.values());
         let due = ports.filter_map(|port| match &port.kind {
-            Kind::Guest(guest) if guest.helper.is_none() && guest.due > now => Some(guest.due),
+            Kind::Guest(guest)
+                if guest.helper.is_none() && !port.quarantined && port.closed == 0 =>
+            {
+                Some(guest.due.max(now.saturating_add(SOON)))
+            }
             _ => None,
         });
         due.min()
