@@ -1,0 +1,99 @@
+use super::*;
+use crate::decide::tests::{NEAR, WEB, judged, of, tables};
+use image::CompartmentTables;
+
+#[test]
+fn an_endpoint_has_as_many_sockets_as_it_may() {
+    let mut mediator = Mediator::default();
+    assert_eq!(mediator.room_for(1), Err(Errno::NFILE), "none of circuits");
+    mediator.opens(1, 2);
+    mediator.opens(2, 2);
+    for _ in 0..2 {
+        assert_eq!(mediator.room_for(1), Ok(()));
+        *mediator.counts.entry(1).or_default() += 1;
+    }
+    assert_eq!(mediator.room_for(1), Err(Errno::NFILE));
+    assert_eq!(mediator.room_for(2), Ok(()), "another's are its own");
+}
+
+#[test]
+fn all_together_have_as_many_as_the_table() {
+    let mut mediator = Mediator::default();
+    mediator.opens(1, u32::MAX);
+    let nowhere = Addresses::new(&[]).unwrap();
+    mediator.table = Table::new(LIMITS, vec![nowhere; 2]);
+    for cookie in 1..=u64::from(LIMITS.sockets) {
+        let made = mediator.table.create(cookie, 1, circuit::Family::V4, 0);
+        made.unwrap_or_else(|errno| panic!("{cookie}: {errno:?}"));
+    }
+    assert_eq!(mediator.room_for(1), Err(Errno::NFILE));
+}
+
+/// One that decides by these tables and has circuits from WEB to NEAR, and to itself.
+fn with_circuits(tables: &CompartmentTables) -> Mediator {
+    let mut mediator = Mediator::default();
+    let page = shm::sparse_file("notes", 32 << 20).unwrap();
+    mediator.recall(Words::map_whole(page).unwrap());
+    mediator.use_image(mapped(tables));
+    for (cookie, to) in [(1, NEAR), (2, WEB)] {
+        let table = &mut mediator.table;
+        table.create(cookie, WEB, circuit::Family::V4, 0).unwrap();
+        let (bytes, length) = circuit::write(
+            circuit::Family::V4,
+            Endpoint {
+                ip: of(to),
+                port: 80,
+            },
+        );
+        table.connect_begin(cookie, &bytes[..length], 7).unwrap();
+        table.connected(cookie).unwrap();
+    }
+    mediator.write();
+    mediator
+}
+
+fn mapped(tables: &CompartmentTables) -> MappedCompartment<SealedImage> {
+    let sealed = SealedImage::create("image", &tables.finish().unwrap()).unwrap();
+    MappedCompartment::map(SealedImage::map(sealed).unwrap()).unwrap()
+}
+
+fn begun(mediator: &Mediator) -> Vec<u64> {
+    let all = mediator.table.all().filter(|socket| socket.is_initiator());
+    let mut all: Vec<u64> = all.map(circuit::Socket::cookie).collect();
+    all.sort_unstable();
+    all
+}
+
+#[test]
+fn circuits_that_nobody_may_begin_any_more_are_cut() {
+    let mut tables = tables();
+    let mut mediator = with_circuits(&tables);
+    mediator.use_image(mapped(&tables));
+    assert_eq!(begun(&mediator), [1, 2]);
+    tables.rule_tables = vec![judged(image::rules::Action::Deny, 1)];
+    tables.endpoints[0].egress = 0;
+    for endpoint in &mut tables.endpoints {
+        endpoint.connections = 64;
+    }
+    mediator.use_image(mapped(&tables));
+    assert_eq!(begun(&mediator), [2], "no rule is asked inside an endpoint");
+}
+
+#[test]
+fn an_operator_that_starts_cuts_nothing_before_it_is_told_of_its_endpoints() {
+    let tables = tables();
+    let mut mediator = with_circuits(&tables);
+    assert!(mediator.limits.is_empty(), "endpoints are told of last");
+    mediator.review();
+    mediator.image = None;
+    mediator.review();
+    assert_eq!(begun(&mediator), [1, 2]);
+}
+
+#[test]
+fn sockets_of_before_count() {
+    let mut mediator = with_circuits(&tables());
+    mediator.live = None;
+    mediator.opens(WEB, 2);
+    assert_eq!(mediator.room_for(WEB), Err(Errno::NFILE));
+}
