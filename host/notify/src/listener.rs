@@ -150,8 +150,8 @@ impl Listener {
     /// signal came. POLLHUP says that the last program under the filter has ended.
     ///
     /// A notification is received once. If its receiver ends without an answer, the caller
-    /// goes on waiting while any copy of the descriptor is open (see
-    /// [`Listener::unanswered`]), and is told ENOSYS when there is none.
+    /// goes on waiting while any copy of the descriptor is open, and is told ENOSYS when there
+    /// is none: who must not lose one uses [`Listener::receive_at`].
     ///
     /// # Errors
     /// The host's fault: not a listener, or a kernel that does not say the sizes it said.
@@ -233,19 +233,6 @@ impl Listener {
         result == 0
     }
 
-    /// The calls that a predecessor received and left unanswered, oldest first: those that
-    /// wait among the `look_back` before a notification just received. The kernel numbers
-    /// a filter's notifications one by one (seccomp_next_notify_id) and delivers none
-    /// twice, so that this is the only way to find them. What they asked is not known:
-    /// all that can be answered is an error.
-    pub fn unanswered(&self, before: u64, look_back: u32) -> Vec<u64> {
-        (1..=u64::from(look_back))
-            .rev()
-            .map(|back| before.wrapping_sub(back))
-            .filter(|id| self.is_live(*id))
-            .collect()
-    }
-
     /// Answers the call with a value or an error.
     ///
     /// # Errors
@@ -300,82 +287,19 @@ impl Listener {
     /// The kernel has the caller's thread do it and waits for that: for as long as the
     /// caller gets no processor (4 ms where it runs SCHED_IDLE beside a busy thread), which
     /// an operator of several programs takes from the others. A signal meanwhile is no
-    /// harm: nothing was installed, and it is tried again.
+    /// harm: nothing was installed, and it is tried again. The kernel could answer with the number
+    /// in the same step (SECCOMP_ADDFD_FLAG_SEND), but marks the call as answered first: a signal
+    /// or a death meanwhile has the program take its standard input for the socket.
     ///
     /// # Errors
     /// What the kernel says to the caller's table: EMFILE where the program's own limit
     /// is reached. The call then still waits for its answer.
     pub fn install(&self, id: u64, fd: BorrowedFd<'_>, cloexec: bool) -> io::Result<Outcome<u32>> {
-        self.add(id, fd, cloexec, None, false)
-    }
-
-    /// As [`Listener::install`], at this number, in place of what was there.
-    ///
-    /// # Errors
-    /// As for [`Listener::install`]; EBADF: the number is above the program's limit.
-    pub fn install_at(
-        &self,
-        id: u64,
-        fd: BorrowedFd<'_>,
-        number: u32,
-        cloexec: bool,
-    ) -> io::Result<Outcome<u32>> {
-        self.add(id, fd, cloexec, Some(number), false)
-    }
-
-    /// As [`Listener::install`], and the number is the call's answer: both or neither.
-    ///
-    /// Any signal that interrupts this leaves the call answered with 0 and nothing
-    /// installed, for the kernel marks it as answered first: the program takes its standard
-    /// input for the socket. Seen on Linux 6.18 with a handler (EINTR here) and with
-    /// SIGSTOP and SIGCONT ([`Outcome::Gone`] here, since the request is made again). So
-    /// the operator has all signals blocked; who must bear being stopped or traced uses
-    /// [`Listener::install`] and then [`Listener::answer`], one more switch to the caller.
-    ///
-    /// # Errors
-    /// As for [`Listener::install`].
-    pub fn install_and_answer(
-        &self,
-        id: u64,
-        fd: BorrowedFd<'_>,
-        cloexec: bool,
-    ) -> io::Result<Outcome<u32>> {
-        self.add(id, fd, cloexec, None, true)
-    }
-
-    /// [`Listener::install_at`] and [`Listener::install_and_answer`] in one.
-    ///
-    /// # Errors
-    /// As for [`Listener::install_at`].
-    pub fn install_at_and_answer(
-        &self,
-        id: u64,
-        fd: BorrowedFd<'_>,
-        number: u32,
-        cloexec: bool,
-    ) -> io::Result<Outcome<u32>> {
-        self.add(id, fd, cloexec, Some(number), true)
-    }
-
-    fn add(
-        &self,
-        id: u64,
-        fd: BorrowedFd<'_>,
-        cloexec: bool,
-        number: Option<u32>,
-        answers: bool,
-    ) -> io::Result<Outcome<u32>> {
-        let set = number.map_or(0, |_| libc::SECCOMP_ADDFD_FLAG_SETFD);
-        let send = if answers {
-            libc::SECCOMP_ADDFD_FLAG_SEND
-        } else {
-            0
-        };
         let request = libc::seccomp_notif_addfd {
             id,
-            flags: (set | send) as u32,
+            flags: 0,
             srcfd: fd.as_raw_fd().cast_unsigned(),
-            newfd: number.unwrap_or(0),
+            newfd: 0,
             newfd_flags: if cloexec { libc::O_CLOEXEC as u32 } else { 0 },
         };
         loop {
@@ -389,7 +313,7 @@ impl Listener {
                 )
             };
             match outcome(result) {
-                Err(error) if !answers && error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 outcome => return outcome,
             }
         }

@@ -276,7 +276,7 @@ fn a_caller_that_is_killed_is_gone() {
     let started = start(&probe(&["connects"], None)).unwrap();
     let mut operator = Operator::new("kills", copy(&started), OWNER);
     let (running, _listener) = started.go().unwrap();
-    assert_eq!(operator.line(), "live, gone, gone, gone, gone");
+    assert_eq!(operator.line(), "live, gone, gone, gone");
     operator.end();
     use std::os::unix::process::ExitStatusExt;
     assert_eq!(running.wait().unwrap().signal(), Some(9));
