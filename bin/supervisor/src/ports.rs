@@ -2,6 +2,7 @@
 
 pub mod circuits;
 mod clients;
+mod closed;
 pub mod guests;
 
 use crate::bodies;
