@@ -2,11 +2,13 @@
 
 use circuit::{Endpoint, Family};
 use guard::guard;
+use crate::targets::Targets;
 use notify::{Listener, Notification, OpenError, Target};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_domain;
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 
 /// AUDIT_ARCH_X86_64: the filter notifies of no other.
 const ARCH: u32 = 0xc000_003e;
@@ -29,35 +31,39 @@ pub enum Ended {
 pub struct Call<'a> {
     call: &'a Notification,
     listener: &'a Listener,
-    target: Target,
+    target: Rc<Target>,
     fd: Option<OwnedFd>,
 }
 
 impl<'a> Call<'a> {
-    /// Copies what it needs of the program.
-    pub fn of(call: &'a Notification, listener: &'a Listener) -> Result<Call<'a>, Ended> {
+    /// Takes what it needs of the program.
+    pub fn of(
+        call: &'a Notification,
+        listener: &'a Listener,
+        targets: &mut Targets,
+    ) -> Result<Call<'a>, Ended> {
         if call.arch != ARCH {
             return Err(Ended::With(Errno::NOSYS));
         }
-        let target = match Target::open(call.thread) {
-            Ok(target) => target,
-            Err(OpenError::Gone) => return Err(Ended::Gone),
-            Err(OpenError::Thread) => return Err(Ended::With(Errno::NOSYS)),
-            Err(OpenError::Refused(errno)) => return Err(Ended::With(errno)),
+        let opened = |opened: Result<Option<Rc<Target>>, OpenError>| match opened {
+            Ok(Some(target)) => Ok(target),
+            Ok(None) | Err(OpenError::Gone) => Err(Ended::Gone),
+            Err(OpenError::Thread) => Err(Ended::With(Errno::NOSYS)),
+            Err(OpenError::Refused(errno)) => Err(Ended::With(errno)),
         };
-        // Only if it still waits it is its thread that was opened.
-        if !listener.is_live(call.id) {
-            return Err(Ended::Gone);
-        }
+        let mut target = opened(targets.of(call, listener))?;
         let makes = [libc::SYS_socket, libc::SYS_socketpair];
+        let number = call.arguments[0] as i32;
         let fd = match makes.contains(&i64::from(call.number)) {
             true => None,
-            false => match target.take(call.arguments[0] as i32) {
-                Ok(fd) => Some(fd),
-                // The kernel's answer is the same, and says more of what it is.
-                Err(Errno::BADF) => return Err(Ended::With(Errno::BADF)),
-                Err(errno) => return Err(Ended::With(errno)),
-            },
+            false => Some(match target.take(number) {
+                // It is another thread's number by now.
+                Err(Errno::SRCH) => {
+                    target = opened(targets.anew(call, listener))?;
+                    target.take(number).map_err(Ended::With)?
+                }
+                taken => taken.map_err(Ended::With)?,
+            }),
         };
         Ok(Call {
             call,
@@ -155,15 +161,13 @@ impl<'a> Call<'a> {
             return Ok(());
         }
         let room = usize::try_from(self.int(length_at)?).map_err(|_| Errno::INVAL)?;
-        self.put(at, name.get(..room).unwrap_or(name))?;
-        self.put(length_at, &(name.len() as u32).to_ne_bytes())
+        self.put(at, name.get(..room).unwrap_or(name), length_at, name.len())
     }
 
     /// Writes an option's value.
     pub fn tell_option(&self, value: &[u8]) -> Result<(), Errno> {
         let [_, _, _, at, length_at, _] = self.call.arguments;
-        self.put(at, value)?;
-        self.put(length_at, &(value.len() as u32).to_ne_bytes())
+        self.put(at, value, length_at, value.len())
     }
 
     /// A call about a socket that is no circuit: the kernel does it, but for what could tell
@@ -222,12 +226,11 @@ impl<'a> Call<'a> {
         Ok(bytes)
     }
 
-    fn put(&self, at: u64, bytes: &[u8]) -> Result<(), Errno> {
+    /// Writes an answer, and how long the whole of it is.
+    fn put(&self, at: u64, bytes: &[u8], length_at: u64, length: usize) -> Result<(), Errno> {
         self.still_waits()?;
-        match bytes {
-            [] => Ok(()),
-            bytes => self.target.write(at, bytes),
-        }
+        let length = (length as u32).to_ne_bytes();
+        self.target.write(&[(at, bytes), (length_at, &length)])
     }
 
     /// Its thread is the one that was opened for as long as it waits.
@@ -262,7 +265,7 @@ mod tests {
         let mut call = Call {
             call: &call,
             listener: &listener,
-            target,
+            target: Rc::new(target),
             fd,
         };
         call.foreign()

@@ -14,6 +14,7 @@ mod mediate;
 mod notes;
 mod operator;
 mod sockets;
+mod targets;
 
 use command::verbs::ROLE_OPERATOR;
 use confine::Profile;

@@ -11,6 +11,7 @@ use crate::decide::{self, Asked as Wish};
 use crate::live::Live;
 use crate::notes::Notes;
 use crate::sockets::{self, Made};
+use crate::targets::Targets;
 use circuit::{Addresses, Asked, Connect, Endpoint, Limits, Outcome, Pending, Table};
 use command::verbs::ListFlows;
 use guard::guard;
@@ -65,6 +66,8 @@ pub struct Mediator {
     orphans: Vec<(u64, Made)>,
     /// The call that is done was begun by the operator before.
     again: bool,
+    targets: Targets,
+    chances: Chances,
 }
 
 impl Default for Mediator {
@@ -81,6 +84,8 @@ impl Default for Mediator {
             unheard: BTreeSet::new(),
             orphans: Vec::new(),
             again: false,
+            targets: Targets::default(),
+            chances: Chances::default(),
         }
     }
 }
@@ -309,7 +314,7 @@ impl Mediator {
     }
 
     fn attempt(&mut self, slot: u32, call: &Notification, listener: &Listener) -> Came {
-        match Call::of(call, listener) {
+        match Call::of(call, listener, &mut self.targets) {
             Ok(mut call) => match self.perform(slot, &mut call) {
                 Ok(came) => came,
                 Err(errno) => Came::To(Err(errno)),
@@ -362,7 +367,7 @@ impl Mediator {
         };
         if !heard && call.number == libc::SYS_connect as i32 {
             // Its thread's next connect of the same socket is this one again.
-            if let Ok(call) = Call::of(&call, listener)
+            if let Ok(call) = Call::of(&call, listener, &mut self.targets)
                 && let Ok(cookie) = call.cookie()
             {
                 self.unheard.insert(cookie);
@@ -546,10 +551,20 @@ fn number(errno: circuit::Errno) -> Errno {
     Errno::from_raw_os_error(errno as i32)
 }
 
-fn chance() -> u32 {
-    let mut bytes = [0; 4];
-    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    u32::from_ne_bytes(bytes)
+/// Random numbers, asked for sixty-four at a time.
+#[derive(Default)]
+struct Chances(Vec<[u8; 4]>);
+
+impl Chances {
+    fn next(&mut self) -> u32 {
+        if self.0.is_empty() {
+            let mut bytes = [[0; 4]; 64];
+            let flags = rustix::rand::GetRandomFlags::empty();
+            let _ = rustix::rand::getrandom(bytes.as_flattened_mut(), flags);
+            self.0 = bytes.to_vec();
+        }
+        self.0.pop().map_or(0, u32::from_ne_bytes)
+    }
 }
 
 /// A name that nobody guesses.

@@ -8,10 +8,9 @@ use command::verbs::{
 };
 use guard::guard;
 use image::MappedCompartment;
-use notify::{Listener, Notification, Sizes};
+use notify::{Listener, Sizes};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use seqpacket::{Fds, Socket};
 use shm::Words;
@@ -23,8 +22,6 @@ use std::os::fd::{AsFd, OwnedFd};
 const PROGRAMS: usize = 4096;
 /// Who starts a program and has not said which, at most.
 const ANNOUNCED: usize = 64;
-/// Calls of one program before others have their turn.
-const BATCH: usize = 16;
 /// Events at a time.
 const EVENTS: usize = 64;
 
@@ -86,7 +83,7 @@ impl Operator {
                     CONTROL => {}
                     SLOT => self.meet(number),
                     ANNOUNCE => self.hear(number),
-                    _ => self.serve(number, flags.contains(EventFlags::HUP))?,
+                    _ => self.serve(number, flags.contains(EventFlags::IN))?,
                 }
             }
         }
@@ -262,35 +259,34 @@ impl Operator {
         Ok(())
     }
 
-    /// Calls of a program, and those of others that go on by them.
-    fn serve(&mut self, number: u32, is_over: bool) -> Result<(), Box<dyn Error>> {
-        for _ in 0..BATCH {
-            let programs = &self.programs;
-            let Some((slot, listener)) = programs.get(&number) else {
-                return Ok(());
-            };
-            let call = match next(&mut self.mediator, number, listener) {
-                Ok(Some(call)) => call,
-                Ok(None) if is_over => {
-                    self.forget(number);
-                    let gone = Message::new(
-                        0,
-                        &ProgramGone {
-                            number,
-                            reserved: 0,
-                        },
-                    );
-                    self.control.send(&gone, &[])?;
-                    return Ok(());
-                }
-                Ok(None) => return Ok(()),
-                Err(error) => return Err(error.into()),
-            };
-            self.mediator
-                .mediate(*slot, number, call, listener, &|number| {
-                    programs.get(&number).map(|(slot, it)| (*slot, it))
-                });
+    /// A call of a program, and those of others that go on by it.
+    fn serve(&mut self, number: u32, calls: bool) -> Result<(), Box<dyn Error>> {
+        if !calls {
+            // Nobody is under its filter any more.
+            self.forget(number);
+            let gone = Message::new(
+                0,
+                &ProgramGone {
+                    number,
+                    reserved: 0,
+                },
+            );
+            self.control.send(&gone, &[])?;
+            return Ok(());
         }
+        let programs = &self.programs;
+        let Some((slot, listener)) = programs.get(&number) else {
+            return Ok(());
+        };
+        // The kernel counts calls that it has told of, also those that ended since: of one that
+        // is not there any more it says so, and this does not wait.
+        let Some(call) = self.mediator.next(number, listener)? else {
+            return Ok(());
+        };
+        self.mediator
+            .mediate(*slot, number, call, listener, &|number| {
+                programs.get(&number).map(|(slot, it)| (*slot, it))
+            });
         Ok(())
     }
 
@@ -299,20 +295,6 @@ impl Operator {
             self.unwatch(&listener);
         }
         self.mediator.program_gone(number);
-    }
-}
-
-/// The next call that waits, if there is one.
-fn next(
-    mediator: &mut Mediator,
-    program: u32,
-    listener: &Listener,
-) -> std::io::Result<Option<(u16, Notification)>> {
-    let mut fds = [PollFd::new(listener, PollFlags::IN)];
-    poll(&mut fds, Some(&Timespec::default()))?;
-    match fds[0].revents().contains(PollFlags::IN) {
-        true => mediator.next(program, listener),
-        false => Ok(None),
     }
 }
 

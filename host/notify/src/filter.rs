@@ -20,6 +20,9 @@ pub enum When {
     Always,
     /// Unless the first argument, a domain, is one of these.
     DomainOtherThan(&'static [i32]),
+    /// Unless it is about one of these options of SOL_SOCKET, which are those of whatever
+    /// socket a descriptor is: of a circuit too, nothing in them differs from TCP's.
+    OptionOtherThan(&'static [i32]),
     /// If the first argument is a descriptor from [`MEDIATED_FROM`] on.
     Mediated,
     /// The same, and the fifth, a destination, is not null.
@@ -55,12 +58,22 @@ pub const CALLS: &[(i64, When)] = &[
     (libc::SYS_shutdown, When::Always),
     (libc::SYS_getsockname, When::Always),
     (libc::SYS_getpeername, When::Always),
-    (libc::SYS_setsockopt, When::Always),
-    (libc::SYS_getsockopt, When::Always),
+    (libc::SYS_setsockopt, When::OptionOtherThan(&PLAIN)),
+    (libc::SYS_getsockopt, When::OptionOtherThan(&PLAIN)),
     // Its requests make sockets past every filter.
     (libc::SYS_io_uring_setup, When::Refused),
     (libc::SYS_io_uring_enter, When::Refused),
     (libc::SYS_io_uring_register, When::Refused),
+];
+
+/// Options that the kernel answers for: those that programs ask for at every connection.
+pub const PLAIN: [i32; 6] = [
+    libc::SO_ERROR,
+    libc::SO_SNDBUF,
+    libc::SO_RCVBUF,
+    libc::SO_KEEPALIVE,
+    libc::SO_LINGER,
+    libc::SO_RCVTIMEO,
 ];
 
 /// The calls of i386 that do not exist, first to last: all about sockets and io_uring.
@@ -170,6 +183,20 @@ fn body(when: When) -> Vec<Instruction> {
             let mut body = vec![load(low(0))];
             for domain in domains {
                 body.extend([equal(domain.cast_unsigned(), 0, 1), end(ALLOW)]);
+            }
+            body.push(end(NOTIFY));
+            body
+        }
+        When::OptionOtherThan(names) => {
+            let mut body = vec![load(low(2))];
+            for name in names {
+                body.extend([
+                    equal(name.cast_unsigned(), 0, 4),
+                    load(low(1)),
+                    equal(libc::SOL_SOCKET as u32, 0, 1),
+                    end(ALLOW),
+                    load(low(2)),
+                ]);
             }
             body.push(end(NOTIFY));
             body

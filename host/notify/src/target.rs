@@ -8,6 +8,9 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 
+/// Parts of one [`Target::write`].
+pub const PARTS: usize = 2;
+
 /// Why a thread could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
@@ -94,30 +97,39 @@ impl Target {
         complete(moved, into.len())
     }
 
-    /// Copies bytes to the program's memory from an address on. On an error some of them
-    /// may have been written.
+    /// Copies bytes to the program's memory, each part from its address on: at most
+    /// [`PARTS`]. On an error some of them may have been written.
     ///
     /// # Errors
-    /// As for [`Target::read`].
-    pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {
-        let local = libc::iovec {
-            iov_base: bytes.as_ptr().cast_mut().cast(),
-            iov_len: bytes.len(),
-        };
-        let remote = remote(address, bytes.len());
-        // SAFETY: the kernel only reads `bytes`; the remote address is looked up in the
-        // other process only.
+    /// As for [`Target::read`]. INVAL: too many parts.
+    pub fn write(&self, parts: &[(u64, &[u8])]) -> Result<(), Errno> {
+        let mut there = [remote(0, 0); PARTS];
+        let mut here = there;
+        if parts.len() > PARTS {
+            return Err(Errno::INVAL);
+        }
+        let mut length = 0;
+        for (n, (address, bytes)) in parts.iter().enumerate() {
+            there[n] = remote(*address, bytes.len());
+            here[n] = libc::iovec {
+                iov_base: bytes.as_ptr().cast_mut().cast(),
+                iov_len: bytes.len(),
+            };
+            length += bytes.len();
+        }
+        // SAFETY: the kernel only reads the parts, and no more of either array than it has;
+        // the remote addresses are looked up in the other process only.
         let moved = unsafe {
             libc::process_vm_writev(
                 self.thread.as_raw_pid(),
-                &raw const local,
-                1,
-                &raw const remote,
-                1,
+                here.as_ptr(),
+                parts.len() as libc::c_ulong,
+                there.as_ptr(),
+                parts.len() as libc::c_ulong,
                 0,
             )
         };
-        complete(moved, bytes.len())
+        complete(moved, length)
     }
 
     /// Takes a copy of the thread's descriptor of this number; close-on-exec here.

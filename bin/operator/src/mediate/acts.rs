@@ -38,7 +38,7 @@ impl Mediator {
     }
 
     pub(super) fn bind(&mut self, cookie: u64, address: &[u8]) -> Result<(), Errno> {
-        let chance = chance();
+        let chance = self.chances.next();
         let bind = |this: &mut Mediator| this.table.bind(cookie, address, true, chance);
         match bind(self) {
             // The operator before did it.
@@ -57,7 +57,7 @@ impl Mediator {
         let [_, backlog, _] = call.numbers();
         // A socket that listened before has its name for good.
         let name = sockets::name(call.fd()?).map_or_else(secret, Ok)?;
-        let chance = chance();
+        let chance = self.chances.next();
         let listen = |this: &mut Mediator| this.table.listen(cookie, backlog, name, chance);
         match listen(self) {
             Err(circuit::Errno::EADDRINUSE) => {
@@ -112,11 +112,13 @@ impl Mediator {
             return Err(Errno::OPNOTSUPP);
         }
         if let Some(state) = self.table.socket(cookie).map(|socket| socket.state()) {
-            let connected = notify::name_of(call.fd()?.as_fd(), true).is_ok();
+            let connected = |call: &Call<'_>| {
+                Ok::<_, Errno>(notify::name_of(call.fd()?.as_fd(), true).is_ok())
+            };
             match state {
                 // Done, or as good as done, before the operator before died.
                 circuit::State::Connected if self.again => return Ok(Came::To(Ok(0))),
-                circuit::State::Connecting if connected => {
+                circuit::State::Connecting if connected(call)? => {
                     self.table.connected(cookie).map_err(number)?;
                     return Ok(Came::To(Ok(0)));
                 }
@@ -128,7 +130,7 @@ impl Mediator {
                 _ => {}
             }
         }
-        let begun = self.table.connect_begin(cookie, &address, chance());
+        let begun = self.table.connect_begin(cookie, &address, self.chances.next());
         let (local, remote) = match begun.map_err(number)? {
             Connect::Disconnected => return Ok(Came::To(Ok(0))),
             Connect::To { local, remote, .. } => (local, remote),
@@ -159,10 +161,9 @@ impl Mediator {
             .place(cookie, call.place(call.numbers()[0].cast_unsigned()));
         // Bound: each listener that turns out to be gone is forgotten.
         for _ in 0..LIMITS.sockets {
-            let listener = self
-                .table
-                .find_listener(to, remote, chance())
-                .ok_or(Errno::CONNREFUSED)?;
+            let chance = self.chances.next();
+            let listener = self.table.find_listener(to, remote, chance);
+            let listener = listener.ok_or(Errno::CONNREFUSED)?;
             let waits = Came::Waits {
                 at: listener.cookie,
                 accepts: false,

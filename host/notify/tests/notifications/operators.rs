@@ -91,7 +91,7 @@ fn circuits(listener: &Listener) {
                 // All of it or nothing; and nothing of ours can be meant.
                 assert_eq!(target.read(8, &mut [0; 4]), Err(Errno::FAULT));
                 assert_eq!(target.take(9_999).err(), Some(Errno::BADF));
-                assert_eq!(target.write(address, &bytes), Ok(()));
+                assert_eq!(target.write(&[(address, &bytes)]), Ok(()));
                 assert!(listener.is_live(call.id));
                 let [_, _, high, low, a, b, c, d, ..] = bytes;
                 let port = u16::from_be_bytes([high, low]);

@@ -105,6 +105,13 @@ fn allowed() -> bool {
     let fd = a.as_raw_fd() as u64 | (7 << 32);
     let text = b"y".as_ptr().addr() as u64;
     check!(raw(libc::SYS_sendto, [fd, text, 1, 0, 0, 0]) == Ok(1));
+    for name in filter::PLAIN {
+        let (mut value, mut length) = ([0_u64; 2], 16_u32);
+        let at = (&raw mut value).addr() as u64;
+        let length_at = (&raw mut length).addr() as u64;
+        let option = [a.as_raw_fd() as u64, 1, name as u64, at, length_at, 0];
+        check!(raw(libc::SYS_getsockopt, option) == Ok(0));
+    }
     // No descriptor at all.
     check!(raw(libc::SYS_recvmsg, [u64::MAX, 0, 0, 0, 0, 0]) == Err(libc::EBADF));
     true
@@ -129,6 +136,14 @@ fn high(from: u64) -> bool {
     ];
     for number in always {
         check!(raw(number, [9_999, 0, 0, 0, 0, 0]) == refused);
+    }
+    // An option by the same number of another level.
+    for level in [libc::SOL_TCP, libc::SOL_IP, libc::SOL_IPV6] {
+        for name in filter::PLAIN {
+            let option = [9_999, level as u64, name as u64, 0, 0, 0];
+            check!(raw(libc::SYS_setsockopt, option) == refused);
+            check!(raw(libc::SYS_getsockopt, option) == refused);
+        }
     }
     let by_number = [
         libc::SYS_sendmsg,
