@@ -1,8 +1,8 @@
 //! One call of a program: its arguments copied, its descriptor taken.
 
+use crate::targets::Targets;
 use circuit::{Endpoint, Family};
 use guard::guard;
-use crate::targets::Targets;
 use notify::{Listener, Notification, OpenError, Target};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;

@@ -69,7 +69,7 @@ pub(crate) const INTS: [Int; 68] = [
     int(SOL_SOCKET, 15, 0, Rule::Flag), // SO_REUSEPORT
     int(SOL_IPV6, 26, 0, Rule::Flag),   // IPV6_V6ONLY
     int(SOL_IP, 24, 0, Rule::Flag),     // IP_BIND_ADDRESS_NO_PORT
-    int(SOL_TCP, 1, 0, Rule::Flag),     // TCP_NODELAY
+    int(SOL_TCP, 1, 1, Rule::Flag),     // TCP_NODELAY: nothing is ever delayed
     int(SOL_TCP, 2, 536, Rule::ZeroIsDefault(88, 32767)), // TCP_MAXSEG
     int(SOL_TCP, 3, 0, Rule::Flag),     // TCP_CORK
     int(SOL_TCP, 4, 7200, Rule::Range(1, 32767)), // TCP_KEEPIDLE

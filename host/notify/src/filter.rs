@@ -23,6 +23,8 @@ pub enum When {
     /// Unless it is about one of these options of SOL_SOCKET, which are those of whatever
     /// socket a descriptor is: of a circuit too, nothing in them differs from TCP's.
     OptionOtherThan(&'static [i32]),
+    /// The same; and one of [`UNSEEN`] is set at once (0), whatever the value.
+    OptionToSet(&'static [i32]),
     /// If the first argument is a descriptor from [`MEDIATED_FROM`] on.
     Mediated,
     /// The same, and the fifth, a destination, is not null.
@@ -58,7 +60,7 @@ pub const CALLS: &[(i64, When)] = &[
     (libc::SYS_shutdown, When::Always),
     (libc::SYS_getsockname, When::Always),
     (libc::SYS_getpeername, When::Always),
-    (libc::SYS_setsockopt, When::OptionOtherThan(&PLAIN)),
+    (libc::SYS_setsockopt, When::OptionToSet(&PLAIN)),
     (libc::SYS_getsockopt, When::OptionOtherThan(&PLAIN)),
     // Its requests make sockets past every filter.
     (libc::SYS_io_uring_setup, When::Refused),
@@ -75,6 +77,10 @@ pub const PLAIN: [i32; 6] = [
     libc::SO_LINGER,
     libc::SO_RCVTIMEO,
 ];
+
+/// Options of TCP that change nothing at a circuit, which neither delays nor holds back what is
+/// sent. Programs set them at every connection, or at every answer.
+pub const UNSEEN: [i32; 3] = [libc::TCP_NODELAY, libc::TCP_CORK, libc::TCP_QUICKACK];
 
 /// The calls of i386 that do not exist, first to last: all about sockets and io_uring.
 /// A 32-bit program runs, without a network.
@@ -100,6 +106,7 @@ const ARCH_I386: u32 = 0x4000_0003;
 /// What the kernel says when it executes one.
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const NOTIFY: u32 = libc::SECCOMP_RET_USER_NOTIF;
+const DONE: u32 = libc::SECCOMP_RET_ERRNO;
 const NO_SUCH_CALL: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
 
 // Offsets in struct seccomp_data.
@@ -188,19 +195,14 @@ fn body(when: When) -> Vec<Instruction> {
             body
         }
         When::OptionOtherThan(names) => {
-            let mut body = vec![load(low(2))];
-            for name in names {
-                body.extend([
-                    equal(name.cast_unsigned(), 0, 4),
-                    load(low(1)),
-                    equal(libc::SOL_SOCKET as u32, 0, 1),
-                    end(ALLOW),
-                    load(low(2)),
-                ]);
-            }
-            body.push(end(NOTIFY));
-            body
+            [&options(libc::SOL_SOCKET, names, ALLOW)[..], &[end(NOTIFY)]].concat()
         }
+        When::OptionToSet(names) => [
+            &options(libc::SOL_TCP, &UNSEEN, DONE)[..],
+            &options(libc::SOL_SOCKET, names, ALLOW),
+            &[end(NOTIFY)],
+        ]
+        .concat(),
         When::Mediated => [&mediated[..], &[end(NOTIFY)]].concat(),
         When::MediatedWithDestination => {
             let destination = [
@@ -214,6 +216,20 @@ fn body(when: When) -> Vec<Instruction> {
             [&mediated[..], &destination].concat()
         }
     }
+}
+
+/// What ends so where it is about one of these options of this level.
+fn options(level: i32, names: &[i32], so: u32) -> Vec<Instruction> {
+    let after = short(1 + 2 * names.len());
+    let mut body = vec![
+        load(low(1)),
+        equal(level.cast_unsigned(), 0, after),
+        load(low(2)),
+    ];
+    for name in names {
+        body.extend([equal(name.cast_unsigned(), 0, 1), end(so)]);
+    }
+    body
 }
 
 /// INVARIANT: the tables are constants and a body is a dozen instructions, so a jump is

@@ -232,11 +232,11 @@ def options():
             for name in 'TCP_NODELAY TCP_CORK TCP_KEEPIDLE TCP_KEEPINTVL TCP_KEEPCNT TCP_DEFER_ACCEPT TCP_USER_TIMEOUT TCP_SYNCNT TCP_LINGER2 TCP_QUICKACK TCP_FASTOPEN TCP_NOTSENT_LOWAT'.split():
                 line(f'{six} {name}', lambda: s.getsockopt(TCP, getattr(socket, name)))
             for level, name, value in [(SOL, 'SO_REUSEADDR', 1), (SOL, 'SO_REUSEPORT', 1), (SOL, 'SO_KEEPALIVE', 1), (TCP, 'TCP_NODELAY', 1),
-                    (TCP, 'TCP_KEEPIDLE', 30), (TCP, 'TCP_KEEPINTVL', 5), (TCP, 'TCP_KEEPCNT', 4), (TCP, 'TCP_USER_TIMEOUT', 9000), (TCP, 'TCP_CORK', 1),
+                    (TCP, 'TCP_KEEPIDLE', 30), (TCP, 'TCP_KEEPINTVL', 5), (TCP, 'TCP_KEEPCNT', 4), (TCP, 'TCP_USER_TIMEOUT', 9000), (TCP, 'TCP_CORK', 1), (TCP, 'TCP_QUICKACK', 0),
                     (TCP, 'TCP_KEEPIDLE', 0), (TCP, 'TCP_KEEPCNT', 200), (SOL, 'SO_PRIORITY', 3), (SOL, 'SO_OOBINLINE', 1)]:
                 line(f'{six} sets {name} {value}', lambda: (s.setsockopt(level, getattr(socket, name), value), s.getsockopt(level, getattr(socket, name)))[1])
             line(f'{six} sets SO_LINGER', lambda: (s.setsockopt(SOL, socket.SO_LINGER, struct.pack('ii', 1, 7)), s.getsockopt(SOL, socket.SO_LINGER, 8))[1])
-            line(f'{six} short value', lambda: s.setsockopt(TCP, socket.TCP_NODELAY, b'\1'))
+            line(f'{six} short value', lambda: s.setsockopt(TCP, socket.TCP_KEEPIDLE, b'\1'))
             line(f'{six} empty value', lambda: s.setsockopt(SOL, socket.SO_REUSEADDR, b''))
             line(f'{six} no such option', lambda: s.getsockopt(TCP, 250))
             line(f'{six} no such SOL option', lambda: s.getsockopt(SOL, 250))

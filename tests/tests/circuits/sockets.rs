@@ -31,6 +31,18 @@ const DIFFERENT: &[(&str, &str)] = &[
         "inherited",
         "SO_KEEPALIVE, which means nothing to a circuit, is each socket's own",
     ),
+    ("v4 TCP_NODELAY", "nothing is ever delayed: it is 1"),
+    ("v6 TCP_NODELAY", "the same"),
+    (
+        "v4 sets TCP_CORK 1",
+        "nothing is held back: it stays 0, whatever is set",
+    ),
+    ("v6 sets TCP_CORK 1", "the same"),
+    (
+        "v4 sets TCP_QUICKACK 0",
+        "nothing is acknowledged late: it stays 1",
+    ),
+    ("v6 sets TCP_QUICKACK 0", "the same"),
 ];
 
 fn lines(text: &str) -> Vec<&str> {

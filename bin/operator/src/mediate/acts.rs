@@ -112,9 +112,8 @@ impl Mediator {
             return Err(Errno::OPNOTSUPP);
         }
         if let Some(state) = self.table.socket(cookie).map(|socket| socket.state()) {
-            let connected = |call: &Call<'_>| {
-                Ok::<_, Errno>(notify::name_of(call.fd()?.as_fd(), true).is_ok())
-            };
+            let connected =
+                |call: &Call<'_>| Ok::<_, Errno>(notify::name_of(call.fd()?.as_fd(), true).is_ok());
             match state {
                 // Done, or as good as done, before the operator before died.
                 circuit::State::Connected if self.again => return Ok(Came::To(Ok(0))),
@@ -130,7 +129,9 @@ impl Mediator {
                 _ => {}
             }
         }
-        let begun = self.table.connect_begin(cookie, &address, self.chances.next());
+        let begun = self
+            .table
+            .connect_begin(cookie, &address, self.chances.next());
         let (local, remote) = match begun.map_err(number)? {
             Connect::Disconnected => return Ok(Came::To(Ok(0))),
             Connect::To { local, remote, .. } => (local, remote),

@@ -102,7 +102,9 @@ fn sockets_of_before_count() {
 fn what_the_filter_leaves_to_the_kernel_the_table_would_too() {
     let mut mediator = with_circuits(&tables());
     for name in notify::filter::PLAIN {
-        let set = mediator.table.set_option(1, libc::SOL_SOCKET, name, &[0; 16]);
+        let set = mediator
+            .table
+            .set_option(1, libc::SOL_SOCKET, name, &[0; 16]);
         assert!(matches!(set, Ok(Outcome::Native)), "{name}");
         let read = mediator.table.read_option(1, libc::SOL_SOCKET, name, 16);
         assert!(matches!(read, Ok(Outcome::Native)), "{name}");

@@ -141,9 +141,15 @@ fn high(from: u64) -> bool {
     for level in [libc::SOL_TCP, libc::SOL_IP, libc::SOL_IPV6] {
         for name in filter::PLAIN {
             let option = [9_999, level as u64, name as u64, 0, 0, 0];
-            check!(raw(libc::SYS_setsockopt, option) == refused);
+            let unseen = level == libc::SOL_TCP && filter::UNSEEN.contains(&name);
+            check!(raw(libc::SYS_setsockopt, option) == if unseen { Ok(0) } else { refused });
             check!(raw(libc::SYS_getsockopt, option) == refused);
         }
+    }
+    for name in filter::UNSEEN {
+        let option = [9_999, libc::SOL_TCP as u64, name as u64, 0, 0, 0];
+        check!(raw(libc::SYS_setsockopt, option) == Ok(0));
+        check!(raw(libc::SYS_getsockopt, option) == refused);
     }
     let by_number = [
         libc::SYS_sendmsg,
