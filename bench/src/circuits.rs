@@ -23,7 +23,9 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
     bridge.reaches()?;
     // The client's ports, each of which TCP keeps for a minute after it closed: a run of
     // connections is not to be one of waiting for these.
-    bridge.a.sh("sysctl -qw net.ipv4.tcp_tw_reuse=1 net.ipv4.ip_local_port_range='1024 65535'")?;
+    bridge
+        .a
+        .sh("sysctl -qw net.ipv4.tcp_tw_reuse=1 net.ipv4.ip_local_port_range='1024 65535'")?;
     let told = |figure: Figure, what: &str| {
         figure.note(format!(
             "{what}; server core 0, client core 1, both unmodified; the bridge with a veth each"

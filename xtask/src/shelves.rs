@@ -25,6 +25,7 @@ const BLIND: &[(&str, &[&str])] = &[
     ("bin-solver", PLAIN),
     ("bin-vhost", PLAIN),
     ("bin-operator", PLAIN),
+    ("bin-proxy", PLAIN),
     ("bin-keeper", PLAIN),
     ("bin-supervisor", PLAIN),
     ("bin-verifier", NO_COMPILER),

@@ -258,8 +258,12 @@ fn place(body: &CreatePort) -> String {
     } else {
         ""
     };
+    let circuits = match body.flags & command::verbs::CREATE_CIRCUITS {
+        0 => "",
+        _ => ", with circuits",
+    };
     format!(
-        "{kind} {} in namespace {}{made}",
+        "{kind} {} in namespace {}{made}{circuits}",
         body.interface.as_str(),
         body.namespace.as_str()
     )

@@ -67,7 +67,11 @@ pub async fn flows(
                 .endpoint(tenant, endpoint)
                 .filter(|_| viewer.sees(tenant))
                 .ok_or_else(|| no_endpoint(tenant, endpoint))?;
-            vec![list(found.compartment, found.slot, most)]
+            let (compartment, slot) = (found.compartment, found.slot);
+            let switched = (found.kind != "circuits").then_some(0);
+            let circuits = found.circuits.then_some(1);
+            let of = switched.into_iter().chain(circuits);
+            of.map(|of| list(compartment, slot, most, of)).collect()
         }
         None => {
             let all = world.compartments().iter();
@@ -75,8 +79,16 @@ pub async fn flows(
                 Some(name) => one.tenants.iter().any(|tenant| tenant == name),
                 None => true,
             };
+            let with = world.with_circuits();
             all.filter(|one| own(one))
-                .map(|compartment| list(compartment.id, u32::MAX, most))
+                .flat_map(|one| {
+                    let circuits = with.contains(&one.id).then_some(1);
+                    [Some(0), circuits]
+                        .into_iter()
+                        .flatten()
+                        .map(|of| (one.id, of))
+                })
+                .map(|(id, of)| list(id, u32::MAX, most, of))
                 .collect()
         }
     };
@@ -93,12 +105,12 @@ pub async fn flows(
     Ok(Json(found))
 }
 
-fn list(compartment: u32, slot: u32, most: u32) -> ListFlows {
+fn list(compartment: u32, slot: u32, most: u32, circuits: u32) -> ListFlows {
     ListFlows {
         compartment,
         slot,
         most,
-        reserved: 0,
+        circuits,
     }
 }
 

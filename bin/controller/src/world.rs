@@ -12,7 +12,7 @@ use command::verbs::{ENDPOINT_CIRCUITS, ENDPOINT_FIFO, ENDPOINT_VETH, ENDPOINT_V
 use guard::guard;
 use policy::{Answer, Ids, Intent, PortIntent, Unclear};
 use spec::{Per, Span, Spec, State};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 use store::Applied;
@@ -133,6 +133,13 @@ impl World {
     /// Uplinks.
     pub fn uplinks(&self) -> &[Uplink] {
         &self.uplinks
+    }
+
+    /// Compartments with an endpoint that has circuits.
+    pub fn with_circuits(&self) -> BTreeSet<u32> {
+        let all = self.tenants().iter().flat_map(|tenant| &tenant.endpoints);
+        let with = all.filter(|endpoint| endpoint.circuits);
+        with.map(|endpoint| endpoint.compartment).collect()
     }
 
     /// An endpoint by its names.
@@ -524,6 +531,7 @@ fn described(tenant: &str, endpoint: &spec::Endpoint, port: &PortIntent) -> Endp
             _ => "tap",
         }
         .into(),
+        circuits: endpoint.attach().circuits().is_some(),
         namespace: body.namespace.as_str().into(),
         interface: body.interface.as_str().into(),
         mac: port.mac.map(|byte| format!("{byte:02x}")).join(":"),

@@ -13,6 +13,7 @@ mod live;
 mod mediate;
 mod notes;
 mod operator;
+mod relays;
 mod sockets;
 mod targets;
 

@@ -4,12 +4,14 @@
 //! between doing it and answering, finds done what it asks for.
 
 mod acts;
+mod relayed;
 
 use crate::call::{Call, Ended};
 use crate::circuits;
 use crate::decide::{self, Asked as Wish};
 use crate::live::Live;
 use crate::notes::Notes;
+use crate::relays::{Relays, Said};
 use crate::sockets::{self, Made};
 use crate::targets::Targets;
 use circuit::{Addresses, Asked, Connect, Endpoint, Limits, Outcome, Pending, Table};
@@ -44,8 +46,18 @@ struct Waits {
     call: Notification,
     /// The cookie of the listening socket that it waits at.
     at: u64,
-    /// It wants to accept there; else to connect.
-    accepts: bool,
+    why: Why,
+}
+
+/// What a call waits for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// Somebody to accept.
+    Accept,
+    /// Room in a listener's queue.
+    Room,
+    /// A proxy to connect.
+    Relay,
 }
 
 /// A compartment's circuits.
@@ -68,6 +80,7 @@ pub struct Mediator {
     again: bool,
     targets: Targets,
     chances: Chances,
+    relays: Relays,
 }
 
 impl Default for Mediator {
@@ -86,6 +99,7 @@ impl Default for Mediator {
             again: false,
             targets: Targets::default(),
             chances: Chances::default(),
+            relays: Relays::default(),
         }
     }
 }
@@ -101,7 +115,7 @@ enum Came {
     /// The same, of a connection that was accepted at this listening socket.
     Accepted { at: u64, made: Made, closes: bool },
     /// It waits.
-    Waits { at: u64, accepts: bool },
+    Waits { at: u64, why: Why },
 }
 
 impl Mediator {
@@ -193,7 +207,10 @@ impl Mediator {
         for (cookie, slot, local, remote) in begun {
             // Whether the other end is of circuits is not asked: an operator that starts is told
             // of its endpoints one by one.
-            if self.decided(&image, slot, local, remote).is_err() && guard!("circuits-cut") {
+            let decided = self.decided(&image, slot, local, remote);
+            // Where a proxy leads, packets are judged.
+            let kept = |errno: Errno| errno != Errno::ACCESS && self.relays.has(slot);
+            if decided.is_err_and(|errno| !kept(errno)) && guard!("circuits-cut") {
                 circuits::cut(&mut self.table, &image, cookie);
             }
         }
@@ -218,6 +235,7 @@ impl Mediator {
         self.table.retain(|cookie| live.contains(&cookie));
         self.unheard.retain(|cookie| live.contains(cookie));
         self.orphans.retain(|(at, _)| live.contains(at));
+        self.settle_relays();
         self.write();
         self.count();
     }
@@ -354,13 +372,13 @@ impl Mediator {
                 }
                 heard
             }
-            Came::Waits { at, accepts } => {
+            Came::Waits { at, why } => {
                 self.waits.push(Waits {
                     program,
                     note,
                     call,
                     at,
-                    accepts,
+                    why,
                 });
                 return;
             }
@@ -408,16 +426,19 @@ impl Mediator {
                 }
                 let queued = self.table.waiting(waits.at).next().is_some();
                 let listens = self.table.socket(waits.at);
-                match (listens, waits.accepts) {
+                match (listens, waits.why) {
                     (None, _) => true,
+                    (_, Why::Relay) => self.relays.is_over(waits.at),
                     // It listens no more: who waits there is told.
-                    (Some(socket), true)
+                    (Some(socket), Why::Accept)
                         if !matches!(socket.state(), circuit::State::Listening { .. }) =>
                     {
                         true
                     }
-                    (Some(_), true) => queued || self.orphans.iter().any(|(at, _)| *at == waits.at),
-                    (Some(listening), false) => !self.table.is_full(listening.cookie()),
+                    (Some(_), Why::Accept) => {
+                        queued || self.orphans.iter().any(|(at, _)| *at == waits.at)
+                    }
+                    (Some(listening), Why::Room) => !self.table.is_full(listening.cookie()),
                 }
             });
             let Some(waits) = ready.map(|at| self.waits.remove(at)) else {
@@ -568,7 +589,7 @@ impl Chances {
 }
 
 /// A name that nobody guesses.
-fn secret() -> Result<[u8; 16], Errno> {
+pub fn secret() -> Result<[u8; 16], Errno> {
     let mut bytes = [0; 16];
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())? {
         16 => Ok(bytes),

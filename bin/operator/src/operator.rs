@@ -4,7 +4,7 @@ use crate::mediate::Mediator;
 use command::Message;
 use command::verbs::{
     AddPort, CIRCUITS_ADDRESSES, Circuits, Done, ListFlows, Mediate, Operate, PORT_CIRCUITS,
-    Program, ProgramGone, Quit, RemovePort, UseImage,
+    PORT_PROXY, Program, ProgramGone, Quit, RemovePort, UseImage,
 };
 use guard::guard;
 use image::MappedCompartment;
@@ -30,6 +30,7 @@ const CONTROL: u64 = 0;
 const SLOT: u64 = 1 << 32;
 const ANNOUNCE: u64 = 2 << 32;
 const PROGRAM: u64 = 3 << 32;
+const PROXY: u64 = 4 << 32;
 
 /// A compartment's operator.
 pub struct Operator {
@@ -83,6 +84,7 @@ impl Operator {
                     CONTROL => {}
                     SLOT => self.meet(number),
                     ANNOUNCE => self.hear(number),
+                    PROXY => self.hear_proxy(number),
                     _ => self.serve(number, flags.contains(EventFlags::IN))?,
                 }
             }
@@ -152,6 +154,13 @@ impl Operator {
             self.watch(&listener, SLOT | u64::from(body.slot))?;
             self.slots.insert(body.slot, listener);
             self.mediator.opens(body.slot, body.capacity);
+        } else if let Some(body) = message.body::<AddPort>().filter(|b| b.kind == PORT_PROXY)
+            && let Some(fd) = fd
+        {
+            self.drop_proxy(body.slot);
+            let link = Socket::from_fd(fd);
+            self.watch(&link, PROXY | u64::from(body.slot))?;
+            self.mediator.link(body.slot, link);
         } else if let Some(body) = message.body::<Program>()
             && let Some(fd) = fd
         {
@@ -178,9 +187,27 @@ impl Operator {
             for number in of {
                 self.forget(number);
             }
+            self.drop_proxy(body.slot);
             self.mediator.closes(body.slot);
         }
         Ok(())
+    }
+
+    /// What a proxy says.
+    fn hear_proxy(&mut self, slot: u32) {
+        let programs = &self.programs;
+        let find = |number: u32| programs.get(&number).map(|(slot, it)| (*slot, it));
+        if self.mediator.hear(slot, &find).is_err() {
+            self.drop_proxy(slot);
+        }
+    }
+
+    fn drop_proxy(&mut self, slot: u32) {
+        let programs = &self.programs;
+        let find = |number: u32| programs.get(&number).map(|(slot, it)| (*slot, it));
+        if let Some(link) = self.mediator.unlink(slot, &find) {
+            self.unwatch(&link);
+        }
     }
 
     /// Who starts a program in this endpoint connects, and is told what it is to be like.

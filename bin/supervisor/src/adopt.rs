@@ -2,7 +2,7 @@
 
 use crate::channels::Channel;
 use crate::ports::circuits::{self, Circuits};
-use crate::ports::guests;
+use crate::ports::{guests, proxies};
 use crate::registry::{KeptSeat, KeptWorker};
 use crate::seats::{Compartment, FABRIC_SLOTS, SeatState};
 use crate::supervisor::Supervisor;
@@ -55,7 +55,8 @@ impl Supervisor {
             Some(word) => attach::seat_of(word)
                 .map(Place::Seated)
                 .or(guests::place_of(word).map(Place::Guest))
-                .or(circuits::place_of(word).map(Place::Circuits)),
+                .or(circuits::place_of(word).map(Place::Circuits))
+                .or(proxies::place_of(word).map(Place::Proxy)),
             None => None,
         };
         let free = match place {
@@ -64,6 +65,7 @@ impl Supervisor {
             }
             Some(Place::Guest(place)) => self.adopt_helper(id, place),
             Some(Place::Circuits(compartment)) => self.adopt_operator(id, compartment),
+            Some(Place::Proxy(place)) => self.adopt_proxy(id, place),
             Some(_) => true,
             None => false,
         };

@@ -22,9 +22,12 @@ impl Supervisor {
         let nobody =
             |what: &str| Refusal::new(ErrorCode::NotFound, format!("{} {what}", label(seat)));
         let state = self.seat(seat).ok_or_else(|| nobody("does not exist"))?;
-        let worker = match self.operator_of(body.compartment, body.slot) {
-            Some(operator) => operator.ok_or_else(|| nobody("has no operator now"))?,
-            None => state.worker.ok_or_else(|| nobody("has no process now"))?,
+        let worker = match body.circuits {
+            0 => state.worker.ok_or_else(|| nobody("has no process now"))?,
+            _ => {
+                let operator = self.operator_in(body.compartment);
+                operator.ok_or_else(|| nobody("has no operator now"))?
+            }
         };
         let asked = ListFlows {
             most: body.most.min(MOST as u32),

@@ -4,6 +4,7 @@ pub mod circuits;
 mod clients;
 mod closed;
 pub mod guests;
+pub mod proxies;
 
 use crate::bodies;
 use crate::channels::{Channel, End, each_part};
@@ -15,6 +16,7 @@ use crate::registry::{Key, Note, PortPart, Seat, made, making};
 use crate::supervisor::Supervisor;
 use crate::taps::{delete_interface, refuse_namespace, set_up_interface};
 use crate::watch::Bucket;
+use circuits::{Announced, has_circuits};
 use command::Message;
 use command::message::ErrorCode;
 use command::verbs::{
@@ -26,6 +28,7 @@ use guard::guard;
 use guests::GuestPort;
 use netlink::namespace;
 use port::Features;
+use proxies::Proxy;
 use rustix::io::Errno;
 use seqpacket::{Listener, Socket};
 use shm::Geometry;
@@ -60,6 +63,10 @@ pub struct Port {
     /// [`PortClosed::reason`], where its interface or namespace is gone, or its last
     /// client broke the protocol; 0 = it is open.
     pub closed: u32,
+    /// Where programs with circuits are announced, if it has any.
+    pub circuits: Option<Announced>,
+    /// Where they become TCP, if it has packets too.
+    pub proxy: Option<Box<Proxy>>,
 }
 
 /// What a port is made of.
@@ -86,13 +93,8 @@ pub enum Kind {
     },
     /// A virtual machine's interface.
     Guest(Box<GuestPort>),
-    /// Programs whose sockets are circuits.
-    Circuits {
-        /// Who starts programs says so here.
-        listener: Shared,
-        /// Where the socket is.
-        path: PathBuf,
-    },
+    /// No packets: programs whose sockets are circuits alone.
+    Circuits,
 }
 
 /// A process attached to a fifo.
@@ -131,7 +133,7 @@ impl Port {
                 .ok(),
             Kind::Guest(guest) => guest.plug(slot, mtu),
             // Its switch has no port for it.
-            Kind::Circuits { .. } => None,
+            Kind::Circuits => None,
         }
     }
 }
@@ -186,18 +188,24 @@ impl Supervisor {
         let key = |part| Key::Port(body.compartment, body.slot, part);
         self.keeper
             .keep(key(PortPart::Body), &making(), kept.as_fd());
-        let kind = match body.kind {
-            ENDPOINT_TAP | ENDPOINT_VETH => self.create_interface(&body),
-            ENDPOINT_FIFO => self.create_fifo(&body),
-            ENDPOINT_VHOST => self.create_guest(&body),
-            ENDPOINT_CIRCUITS => self.create_circuits(&body),
-            other => Err(Refusal::new(
-                ErrorCode::BadMessage,
-                format!("no port is of kind {other}"),
-            )),
-        };
-        let kind = match kind {
-            Ok(kind) => kind,
+        let made = self.create_announced(&body).and_then(|circuits| {
+            let kind = match body.kind {
+                ENDPOINT_TAP | ENDPOINT_VETH => self.create_interface(&body),
+                ENDPOINT_FIFO => self.create_fifo(&body),
+                ENDPOINT_VHOST => self.create_guest(&body),
+                ENDPOINT_CIRCUITS => Ok(Kind::Circuits),
+                other => Err(Refusal::new(
+                    ErrorCode::BadMessage,
+                    format!("no port is of kind {other}"),
+                )),
+            };
+            if let (Err(_), Some(circuits)) = (&kind, &circuits) {
+                remove_socket(&circuits.path);
+            }
+            kind.map(|kind| (kind, circuits))
+        });
+        let (kind, circuits) = match made {
+            Ok(made) => made,
             Err(refusal) => {
                 self.keeper
                     .forget(&format!("port/{}/{}/", body.compartment, body.slot));
@@ -213,6 +221,8 @@ impl Supervisor {
             knocks: Bucket::of_knocks(),
             quarantined: false,
             closed: 0,
+            proxy: Proxy::beside(&body),
+            circuits,
         };
         let plug = port.plug();
         let mut worker = None;
@@ -320,7 +330,7 @@ impl Supervisor {
         };
         let features = match port.kind {
             Kind::Interface { features, .. } => features,
-            Kind::Fifo { .. } | Kind::Guest(_) | Kind::Circuits { .. } => 0,
+            Kind::Fifo { .. } | Kind::Guest(_) | Kind::Circuits => 0,
         };
         let note = made()
             .with("features", features)
@@ -387,8 +397,11 @@ impl Supervisor {
                 self.kill(helper, None);
             }
         }
-        if let Kind::Circuits { path, .. } = &port.kind {
-            remove_socket(path);
+        if let Some(proxy) = port.proxy.as_ref().and_then(|proxy| proxy.process) {
+            self.kill(proxy, None);
+        }
+        if let Some(circuits) = &port.circuits {
+            remove_socket(&circuits.path);
             self.end_circuits(compartment, slot);
         }
         if let Kind::Interface { fd, namespace, .. } = &port.kind {
@@ -416,7 +429,14 @@ impl Supervisor {
     pub fn adopt_port(&mut self, kept: crate::registry::KeptPort<OwnedFd>) -> Option<Port> {
         let (fd, note) = kept.body;
         let body: CreatePort = bodies::load(&fd)?;
-        let kind = match (kept.interface, kept.namespace, kept.listener) {
+        let (mut listener, mut circuits) = (kept.listener, None);
+        if has_circuits(&body) {
+            let path = socket_path(&self.settings.run_dir, "circuits", body.name.as_str())?;
+            let listener = Rc::new(listener.take()?);
+            circuits = Some(Announced { listener, path });
+        }
+        let kind = match (kept.interface, kept.namespace, listener) {
+            _ if body.kind == ENDPOINT_CIRCUITS => Kind::Circuits,
             (Some(interface), Some(namespace), _) => {
                 if body.flags & CREATE_NAMESPACE != 0 {
                     self.namespaces.adopt(body.namespace.as_str());
@@ -430,13 +450,6 @@ impl Supervisor {
             (_, _, Some(listener)) if body.kind == ENDPOINT_VHOST => {
                 let path = socket_path(&self.settings.run_dir, "vhost", body.name.as_str())?;
                 Kind::Guest(Box::new(GuestPort::adopted(listener, path, kept.page?)))
-            }
-            (_, _, Some(listener)) if body.kind == ENDPOINT_CIRCUITS => {
-                let path = socket_path(&self.settings.run_dir, "circuits", body.name.as_str())?;
-                Kind::Circuits {
-                    listener: Rc::new(listener),
-                    path,
-                }
             }
             (_, _, Some(listener)) => {
                 let listener = Listener::from_fd(listener);
@@ -476,6 +489,8 @@ impl Supervisor {
             knocks: Bucket::of_knocks(),
             quarantined: note.number("quarantined") != 0,
             closed: note.number("closed") as u32,
+            proxy: Proxy::beside(&body),
+            circuits,
         })
     }
 
@@ -488,7 +503,7 @@ impl Supervisor {
         let folder = match body.kind {
             ENDPOINT_FIFO => "fifo",
             ENDPOINT_VHOST => "vhost",
-            ENDPOINT_CIRCUITS => "circuits",
+            _ if has_circuits(&body) => "circuits",
             _ => return,
         };
         if let Some(path) = socket_path(&self.settings.run_dir, folder, body.name.as_str()) {
@@ -508,7 +523,7 @@ impl Port {
         match &self.kind {
             Kind::Interface { .. } => self.closed != 0,
             Kind::Fifo { client, .. } => client.is_none(),
-            Kind::Guest(_) | Kind::Circuits { .. } => self.closed != 0,
+            Kind::Guest(_) | Kind::Circuits => self.closed != 0,
         }
     }
 
@@ -519,7 +534,7 @@ impl Port {
                 self.closed != 0
                     || !namespace::is_at(namespace.as_fd(), self.body.namespace.as_str())
             }
-            Kind::Fifo { .. } | Kind::Guest(_) | Kind::Circuits { .. } => false,
+            Kind::Fifo { .. } | Kind::Guest(_) | Kind::Circuits => false,
         }
     }
 }

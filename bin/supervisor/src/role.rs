@@ -3,7 +3,8 @@
 use crate::capture::CaptureOf;
 use crate::registry::Seat;
 use command::verbs::{
-    ROLE_AUDITOR, ROLE_FABRIC, ROLE_OPERATOR, ROLE_SOLVER, ROLE_SWITCH, ROLE_VERIFIER, ROLE_VHOST,
+    ROLE_AUDITOR, ROLE_FABRIC, ROLE_OPERATOR, ROLE_PROXY, ROLE_SOLVER, ROLE_SWITCH, ROLE_VERIFIER,
+    ROLE_VHOST,
 };
 use confine::Profile;
 
@@ -24,6 +25,8 @@ pub enum Role {
     Vhost,
     /// A compartment's circuits.
     Operator,
+    /// Where an endpoint's circuits become TCP.
+    Proxy,
     /// The controller.
     Controller,
 }
@@ -39,6 +42,7 @@ impl Role {
             Role::Solver => "solver",
             Role::Vhost => "vhost",
             Role::Operator => "operator",
+            Role::Proxy => "proxy",
             Role::Controller => "controller",
         }
     }
@@ -52,6 +56,7 @@ impl Role {
             Role::Solver,
             Role::Vhost,
             Role::Operator,
+            Role::Proxy,
             Role::Controller,
         ];
         all.into_iter().find(|role| role.name() == name)
@@ -66,6 +71,7 @@ impl Role {
             Role::Solver => Profile::Solver,
             Role::Vhost => Profile::Vhost,
             Role::Operator => Profile::Operator,
+            Role::Proxy => Profile::Proxy,
             Role::Controller => Profile::Controller,
         }
     }
@@ -79,6 +85,7 @@ impl Role {
             Role::Solver => ROLE_SOLVER,
             Role::Vhost => ROLE_VHOST,
             Role::Operator => ROLE_OPERATOR,
+            Role::Proxy => ROLE_PROXY,
             // It is no worker, and says no `Ready`.
             Role::Controller => 0,
         }
@@ -104,6 +111,8 @@ pub enum Place {
     Guest((u32, u32)),
     /// Mediates the circuits of this compartment.
     Circuits(u32),
+    /// Is the proxy of the endpoint at (compartment, slot).
+    Proxy((u32, u32)),
     /// Is the controller.
     Controller,
     /// Killed; only its death is awaited.
@@ -127,4 +136,6 @@ pub enum Purpose {
     Guest((u32, u32)),
     /// The circuits of this compartment.
     Circuits(u32),
+    /// To be the proxy of the endpoint at (compartment, slot).
+    Proxy((u32, u32)),
 }

@@ -362,6 +362,7 @@ impl Supervisor {
             self.wake_listeners(now),
             self.next_helper(now),
             self.next_operator(now),
+            self.next_proxy(now),
             self.expire_installs(now),
             self.expire_starts(now),
             self.expire_proofs(now),

@@ -3,7 +3,9 @@
 
 use crate::refusal::Refusal;
 use command::message::ErrorCode;
-use command::verbs::{CREATE_UNCONFIGURED, CreatePort, ENDPOINT_VETH};
+use command::verbs::{
+    CREATE_CIRCUITS, CREATE_NAMESPACE, CREATE_UNCONFIGURED, CreatePort, ENDPOINT_VETH,
+};
 use guard::guard;
 use netlink::namespace::{self, NamespaceError};
 use netlink::{Netlink, NetlinkError};
@@ -22,6 +24,13 @@ const OUTER: &str = "outer";
 
 /// In the endpoint's namespace: the interface, and its address where it is to have one.
 pub fn set_up_interface(body: &CreatePort) -> Result<(OwnedFd, Features), Refusal> {
+    const BOTH: u32 = CREATE_CIRCUITS | CREATE_NAMESPACE;
+    if body.flags & BOTH == BOTH {
+        // A proxy listens for programs at whatever port they have, and is nobody. Of a namespace
+        // that is another's this is left as it is.
+        std::fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0")
+            .map_err(|e| Refusal::system("let an endpoint's proxy have every port", &e))?;
+    }
     if body.kind != ENDPOINT_VETH {
         let tap = port::tap::create(body.interface.as_str()).map_err(|e| refuse_tap(&e))?;
         configure(body)?;

@@ -91,7 +91,7 @@ impl Supervisor {
             }
             return true;
         }
-        if self.start_helper(now) || self.start_operator(now) {
+        if self.start_helper(now) || self.start_operator(now) || self.start_proxy(now) {
             return true;
         }
         for (role, spares) in [
@@ -141,7 +141,8 @@ impl Supervisor {
             | Purpose::Verifier
             | Purpose::Solver
             | Purpose::Guest(_)
-            | Purpose::Circuits(_) => {}
+            | Purpose::Circuits(_)
+            | Purpose::Proxy(_) => {}
         }
     }
 
@@ -177,12 +178,19 @@ impl Supervisor {
         let (ours, theirs) = seqpacket::Socket::pair().map_err(|e| e.to_string())?;
         // Room for the ports of a large tenant at once.
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&ours, 1 << 20);
-        let circuits = match purpose {
-            Purpose::Circuits(compartment) => self.network_of(compartment),
-            _ => None,
+        let (uid, network) = match purpose {
+            Purpose::Circuits(compartment) => self
+                .network_of(compartment)
+                .map_or((None, None), |(uid, network)| (Some(uid), Some(network))),
+            Purpose::Proxy(place) => {
+                let namespace = self.namespace_of(place);
+                (None, Some(namespace.ok_or("its namespace is gone")?))
+            }
+            _ => (None, None),
         };
-        let uid = match &circuits {
-            Some((uid, _)) => *uid,
+        let is_own = uid.is_none();
+        let uid = match uid {
+            Some(uid) => uid,
             None => self.uid_for_worker().ok_or("no uid is left")?,
         };
         let id = self.next_worker;
@@ -203,8 +211,8 @@ impl Supervisor {
             .chain(more.as_ref().map(AsFd::as_fd))
             .collect();
         let start = || self.spawn(profile, &file, program, uid, &given, &[]);
-        let started = match &circuits {
-            Some((_, network)) => {
+        let started = match &network {
+            Some(network) => {
                 let within = netlink::namespace::within(network.as_fd(), start);
                 within.unwrap_or_else(|error| Err(error.to_string()))
             }
@@ -225,7 +233,7 @@ impl Supervisor {
         }) {
             Ok(()) => Ok(id),
             Err(reason) => {
-                if circuits.is_none() {
+                if is_own {
                     self.uids.release(uid);
                 }
                 self.keeper.forget(&format!("worker/{id}/"));
@@ -466,6 +474,10 @@ impl Supervisor {
                 worker.place = Place::Circuits(compartment);
                 self.operator_ready(id, compartment);
             }
+            Purpose::Proxy(place) => {
+                worker.place = Place::Proxy(place);
+                self.proxy_ready(id, place);
+            }
         }
     }
 
@@ -539,6 +551,7 @@ impl Supervisor {
                     Purpose::Solver => self.solver_lost(id),
                     Purpose::Guest(place) => self.helper_lost(id, place),
                     Purpose::Circuits(compartment) => self.operator_lost(id, compartment),
+                    Purpose::Proxy(place) => self.proxy_lost(id, place),
                     _ => {}
                 }
             }
@@ -551,6 +564,7 @@ impl Supervisor {
             Place::Solver => self.solver_lost(id),
             Place::Guest(place) => self.helper_lost(id, place),
             Place::Circuits(compartment) => self.operator_lost(id, compartment),
+            Place::Proxy(place) => self.proxy_lost(id, place),
             Place::Spare | Place::Ending => {}
         }
         // An operator's is its successor's.

@@ -166,6 +166,8 @@ pub struct Endpoint {
     pub slot: u32,
     /// `tap`, `veth`, `fifo`, `vhost` or `circuits`.
     pub kind: String,
+    /// Whether programs with circuits are started in it.
+    pub circuits: bool,
     /// Network namespace (tap, veth): a name below /run/netns, or an absolute path.
     pub namespace: String,
     /// Interface inside it (tap, veth).

@@ -224,6 +224,20 @@ verbs! {
     Circuits = 107,
     /// `bulkhead run` → operator: mediate this program, and answer; fd: its seccomp listener.
     Mediate = 108,
+    /// operator → proxy: connect by TCP.
+    Relay = 109,
+    /// proxy → operator: what came of it.
+    Relayed = 110,
+    /// operator → proxy: join this connection to a circuit; fd: the circuit's other end.
+    Join = 111,
+    /// operator → proxy: end this connection, nobody has it.
+    Refuse = 112,
+    /// operator → proxy: listen by TCP for a program that listens.
+    Serve = 113,
+    /// operator → proxy: it listens no more.
+    Unserve = 114,
+    /// proxy → operator: somebody connected there.
+    Came = 115,
 }
 
 /// Why a request failed. `detail` in the answer's Done body says more.

@@ -53,6 +53,8 @@ pub const ROLE_SOLVER: u32 = 5;
 pub const ROLE_VHOST: u32 = 6;
 /// A compartment's circuits.
 pub const ROLE_OPERATOR: u32 = 7;
+/// Where an endpoint's circuits become TCP in its namespace.
+pub const ROLE_PROXY: u32 = 8;
 
 body! {
     /// You are this compartment now.
@@ -134,6 +136,10 @@ pub const PORT_VHOST: u32 = 4;
 
 /// fd: the socket at which programs of a circuits endpoint are announced (to the operator).
 pub const PORT_CIRCUITS: u32 = 6;
+
+/// fd: the link between a compartment's operator and the proxy of the slot's endpoint
+/// ([`Relay`] and what follows it).
+pub const PORT_PROXY: u32 = 7;
 
 body! {
     /// Unplug the slot.
@@ -320,6 +326,8 @@ pub const ENDPOINT_CIRCUITS: u32 = 5;
 pub const CREATE_NAMESPACE: u32 = 1;
 /// The interface is left without addresses: the workload uses DHCP or SLAAC.
 pub const CREATE_UNCONFIGURED: u32 = 2;
+/// Programs with circuits are started in it too, beside its interface (tap, veth).
+pub const CREATE_CIRCUITS: u32 = 4;
 
 body! {
     /// Remove an endpoint's port.
@@ -469,8 +477,8 @@ body! {
         slot: u32,
         /// So many rows at most (`telemetry::flows::MOST`).
         most: u32,
-        /// Zero.
-        reserved: u32,
+        /// 0: connections of its switch; 1: circuits.
+        circuits: u32,
     }
 }
 body! {

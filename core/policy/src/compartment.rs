@@ -12,9 +12,9 @@ use crate::routes::Prefixes;
 use crate::rules::{self, Member, Tables};
 use command::Name;
 use command::verbs::{
-    CREATE_NAMESPACE, CREATE_UNCONFIGURED, CreateCompartment, CreatePort, ENDPOINT_CIRCUITS,
-    ENDPOINT_FIFO, ENDPOINT_TAP, ENDPOINT_VETH, ENDPOINT_VHOST, WAIT_ADAPTIVE, WAIT_POLL,
-    WAIT_SLEEP,
+    CREATE_CIRCUITS, CREATE_NAMESPACE, CREATE_UNCONFIGURED, CreateCompartment, CreatePort,
+    ENDPOINT_CIRCUITS, ENDPOINT_FIFO, ENDPOINT_TAP, ENDPOINT_VETH, ENDPOINT_VHOST, WAIT_ADAPTIVE,
+    WAIT_POLL, WAIT_SLEEP,
 };
 use core::net::IpAddr;
 use image::CompartmentTables;
@@ -627,6 +627,10 @@ fn port(
         port.namespace = Name::new(&namespace).unwrap_or_default();
         port.interface = Name::new(&interface).unwrap_or_default();
         port.flags = if make { CREATE_NAMESPACE } else { 0 };
+        if let Some(circuits) = endpoint.attach().circuits() {
+            port.flags |= CREATE_CIRCUITS;
+            port.pairs = circuits.sockets();
+        }
     }
     if endpoint.configure() == Configure::None {
         port.flags |= CREATE_UNCONFIGURED;

@@ -1,13 +1,13 @@
 //! What an intent asks of the host.
 
 use crate::intent::{CompartmentIntent, Intent};
-use command::verbs::{ENDPOINT_CIRCUITS, ENDPOINT_VHOST};
+use command::verbs::{CREATE_CIRCUITS, ENDPOINT_CIRCUITS, ENDPOINT_VHOST};
 use std::collections::BTreeSet;
 
 /// What an intent asks of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// Processes: one a compartment and one more where it has circuits, one a virtual machine's interface, the fabric, keeper, supervisor, controller and spares.
+    /// Processes: one a compartment and one more where it has circuits, one an interface with circuits beside it, one a virtual machine's interface, the fabric, keeper, supervisor, controller and spares.
     pub processes: u32,
     /// Bytes of memory: channels, tables, counters and what processes keep for themselves.
     pub memory_bytes: u64,
@@ -74,11 +74,14 @@ pub fn needs(intent: &Intent) -> Needs {
     let guests = ports.filter(|p| p.create.kind == ENDPOINT_VHOST).count() as u32;
     let has_circuits = |c: &CompartmentIntent| {
         let mut ports = c.ports.values();
-        ports.any(|p| p.create.kind == ENDPOINT_CIRCUITS)
+        ports.any(|p| p.create.kind == ENDPOINT_CIRCUITS || p.create.flags & CREATE_CIRCUITS != 0)
     };
+    let ports = intent.compartments.values().flat_map(|c| c.ports.values());
+    let proxies = ports.filter(|p| p.create.flags & CREATE_CIRCUITS != 0);
+    let proxies = proxies.count() as u32;
     let compartments = intent.compartments.values();
     let operators = compartments.filter(|c| has_circuits(c)).count() as u32;
-    let helpers = guests + operators;
+    let helpers = guests + operators + proxies;
     Needs {
         processes: FIXED_PROCESSES + intent.compartments.len() as u32 + helpers,
         memory_bytes: FIXED_MEMORY

@@ -547,18 +547,20 @@ fn attached(endpoint: &Endpoint, limits: &SelfManaged, findings: &mut Findings) 
 /// What of an endpoint's attachment is not the tenant's to state.
 fn foreign(endpoint: &Endpoint, limits: &SelfManaged) -> Option<(Span, &'static str)> {
     let wrong = match endpoint.attach() {
-        Attach::Tap(named) | Attach::Veth(named) => match (named.namespace, named.make) {
-            (Some(named), _) => Some((named.span, "a namespace")),
-            (None, Some(make)) => Some((make.span, "whether its namespace is made")),
-            (None, None) => None,
-        },
+        Attach::Tap(named) | Attach::Veth(named) if named.circuits.is_none() => {
+            match (named.namespace, named.make) {
+                (Some(named), _) => Some((named.span, "a namespace")),
+                (None, Some(make)) => Some((make.span, "whether its namespace is made")),
+                (None, None) => None,
+            }
+        }
         Attach::Fifo(_) if limits.fifo() => None,
         Attach::Vhost(_) if limits.vhost() => None,
         attach => {
             let span = endpoint.attach.as_ref().map(|attach| attach.span);
             let what = match attach {
                 Attach::Fifo(_) => "a fifo",
-                Attach::Circuits(_) => "an endpoint of circuits",
+                attach if attach.circuits().is_some() => "an endpoint of circuits",
                 _ => "a virtual machine's interface",
             };
             Some((span.unwrap_or(endpoint.name.span), what))

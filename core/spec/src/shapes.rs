@@ -180,6 +180,8 @@ model! {
             interface: Located<InterfaceName>,
             /// Make the namespace and remove it afterwards. Default: on where no namespace is named.
             make: Located<Toggle>,
+            /// Programs that `bulkhead run` starts in it have circuits, and a proxy in the namespace for whatever has packets. Default: no.
+            circuits: Circuits,
         }
     }
 }
@@ -244,6 +246,7 @@ impl Interface {
             namespace: None,
             interface: None,
             make: None,
+            circuits: None,
         }
     }
 }
@@ -253,6 +256,14 @@ impl Attach {
         match self {
             Attach::Tap(interface) | Attach::Veth(interface) => Some(interface),
             Attach::Fifo(_) | Attach::Vhost(_) | Attach::Circuits(_) => None,
+        }
+    }
+
+    /// Its circuits, alone or beside an interface.
+    pub fn circuits(&self) -> Option<&Circuits> {
+        match self {
+            Attach::Circuits(circuits) => Some(circuits),
+            _ => self.interface()?.circuits.as_ref(),
         }
     }
 }

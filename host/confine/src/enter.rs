@@ -137,7 +137,11 @@ fn namespaces(profile: Profile) -> Outcome {
     if profile != Profile::Operator {
         alone(profile)?;
     }
-    no_interface()
+    match profile {
+        // Its endpoint's.
+        Profile::Proxy => Ok(()),
+        _ => no_interface(),
+    }
 }
 
 fn alone(profile: Profile) -> Outcome {
@@ -402,8 +406,8 @@ fn dumpable() -> Outcome {
 }
 
 /// Denies every file, network and scope right of the ABI that the kernel has; the
-/// controller alone keeps files below its state directory (descriptor 5), and the solver
-/// reads libraries, and may execute its program (descriptor 4) and the loader.
+/// controller alone keeps files below its state directory (descriptor 5), the solver reads
+/// libraries, and may execute its program (descriptor 4) and the loader, and the proxy has TCP.
 fn deny_files_and_network(profile: Profile) -> Outcome {
     if !guard!("confine-landlock") {
         return Ok(());
@@ -418,7 +422,9 @@ fn deny_files_and_network(profile: Profile) -> Outcome {
         .set_compatibility(CompatLevel::HardRequirement)
         .handle_access(AccessFs::from_all(abi))
         .map_err(says)?;
-    if !AccessNet::from_all(abi).is_empty() {
+    // To connect and to listen is all that a proxy does.
+    let network = profile != Profile::Proxy;
+    if network && !AccessNet::from_all(abi).is_empty() {
         ruleset = ruleset
             .handle_access(AccessNet::from_all(abi))
             .map_err(says)?;

@@ -459,6 +459,55 @@ const OPERATING: &[Entry] = &[
     entry!(SYS_write, "last words"),
 ];
 
+/// TCP in an endpoint's namespace, and circuits' other ends.
+const PROXYING: &[Entry] = &[
+    entry!(SYS_epoll_create1, "one set for connections and control"),
+    entry!(
+        SYS_epoll_ctl,
+        [
+            [is(1, libc::EPOLL_CTL_ADD as i64)],
+            [is(1, libc::EPOLL_CTL_DEL as i64)]
+        ],
+        "a connection comes or goes"
+    ),
+    entry!(SYS_epoll_pwait2, "sleep until bytes come"),
+    entry!(
+        SYS_socket,
+        [
+            [is(0, libc::AF_INET as i64), is(2, libc::IPPROTO_TCP as i64)],
+            [
+                is(0, libc::AF_INET6 as i64),
+                is(2, libc::IPPROTO_TCP as i64)
+            ]
+        ],
+        "a connection of TCP"
+    ),
+    entry!(SYS_bind, "from the endpoint's address"),
+    entry!(SYS_listen, "for a program that listens"),
+    entry!(SYS_connect, "to where a program connects"),
+    entry!(SYS_accept4, "who connects to a program"),
+    entry!(SYS_getsockname, "to which address"),
+    entry!(SYS_getsockopt, [[is(1, SOCKET)]], "what came of a connect"),
+    entry!(
+        SYS_setsockopt,
+        [
+            [is(1, SOCKET)],
+            [is(1, libc::IPPROTO_TCP as i64)],
+            [is(1, libc::IPPROTO_IPV6 as i64)]
+        ],
+        "a port again, a reset, no delay, one family"
+    ),
+    entry!(SYS_pipe2, "bytes on their way"),
+    entry!(
+        SYS_fcntl,
+        [[is(1, libc::F_SETPIPE_SZ as i64)]],
+        "as many as help"
+    ),
+    entry!(SYS_splice, "bytes from one to the other, unseen"),
+    entry!(SYS_shutdown, "one side has said all"),
+    entry!(SYS_write, "last words"),
+];
+
 /// The list of a profile, in groups. A call may stand in several with different
 /// forms. Empty = no filter (supervisor, baseline).
 pub fn groups(profile: Profile) -> &'static [&'static [Entry]] {
@@ -478,6 +527,7 @@ pub fn groups(profile: Profile) -> &'static [&'static [Entry]] {
         Profile::Solver => &[RUNTIME, CONTROL, SOLVING],
         Profile::Vhost => &[RUNTIME, CONTROL, GUEST],
         Profile::Operator => &[RUNTIME, CONTROL, OPERATING],
+        Profile::Proxy => &[RUNTIME, CONTROL, PROXYING],
         Profile::Controller => &[
             RUNTIME, CONTROL, WAITING, PORTS, THREADS, NAMED, SERVING, STORING,
         ],

@@ -26,6 +26,8 @@ pub enum Profile {
     /// It owns the user namespaces of these programs, which it could not from inside another
     /// one, and sees them as the host does; Landlock would forbid it to look at any.
     Operator,
+    /// A proxy: TCP in the network namespace that it was started in, circuits' other ends.
+    Proxy,
     /// The controller: threads, an accepted unix socket, files below one directory.
     Controller,
     /// The supervisor: keeps its privilege; no stage applies.
@@ -48,6 +50,7 @@ impl Profile {
             Profile::Solver => "solver",
             Profile::Vhost => "vhost",
             Profile::Operator => "operator",
+            Profile::Proxy => "proxy",
             Profile::Controller => "controller",
             Profile::Supervisor => "supervisor",
             Profile::Baseline => "baseline",
@@ -62,7 +65,7 @@ impl Profile {
     }
 
     /// Every profile.
-    pub const ALL: [Profile; 10] = [
+    pub const ALL: [Profile; 11] = [
         Profile::Switch,
         Profile::Fabric,
         Profile::Auditor,
@@ -70,6 +73,7 @@ impl Profile {
         Profile::Solver,
         Profile::Vhost,
         Profile::Operator,
+        Profile::Proxy,
         Profile::Controller,
         Profile::Supervisor,
         Profile::Baseline,
@@ -87,6 +91,7 @@ impl Profile {
             | Profile::Verifier
             | Profile::Vhost
             | Profile::Operator
+            | Profile::Proxy
             | Profile::Baseline => 1,
             Profile::Solver => 2,
             Profile::Controller => 3,
@@ -96,7 +101,7 @@ impl Profile {
 
     /// Whether it lives in user, mount, pid, net, ipc and uts namespaces of its own. The
     /// operator has mount, ipc and uts namespaces, and the network namespace that it was
-    /// started in.
+    /// started in; in such a one is the proxy too.
     pub const fn is_namespaced(self) -> bool {
         !matches!(
             self,

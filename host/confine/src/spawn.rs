@@ -136,10 +136,15 @@ fn namespaces(profile: Profile) -> u64 {
     if !profile.is_namespaced() {
         return 0;
     }
-    (libc::CLONE_NEWUSER
+    // Its TCP is that of an endpoint's namespace, over which it has no capability.
+    let network = match profile {
+        Profile::Proxy => 0,
+        _ => libc::CLONE_NEWNET,
+    };
+    (network
+        | libc::CLONE_NEWUSER
         | libc::CLONE_NEWNS
         | libc::CLONE_NEWPID
-        | libc::CLONE_NEWNET
         | libc::CLONE_NEWIPC
         | libc::CLONE_NEWUTS) as u64
 }

@@ -20,7 +20,7 @@ pub async fn run(run: &Run, client: &Client, socket: &Path) -> Result<Exit, Trou
         encoded(&run.endpoint.endpoint)
     );
     let endpoint: Endpoint = client.get(&path).await?;
-    if endpoint.kind == "circuits" {
+    if endpoint.circuits {
         return super::circuits::run(run, socket).await;
     }
     if run.user.is_some() {
@@ -40,7 +40,7 @@ pub async fn run(run: &Run, client: &Client, socket: &Path) -> Result<Exit, Trou
                 "{} is a {} endpoint and has no network namespace",
                 run.endpoint, endpoint.kind
             ),
-            "endpoints attached by tap or veth have one; in those of circuits programs are started",
+            "endpoints attached by tap or veth have one; in those with circuits programs are started",
         ));
     }
     if let Ok(daemon) = Daemon::of(socket) {

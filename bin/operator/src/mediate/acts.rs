@@ -68,7 +68,9 @@ impl Mediator {
         }
         .map_err(number)?;
         let socket = self.table.socket(cookie).ok_or(Errno::BADF)?;
-        sockets::listens(call.fd()?, socket.name())
+        sockets::listens(call.fd()?, socket.name())?;
+        self.relays.serve(socket);
+        Ok(())
     }
 
     /// TCP's shutdown of a listening socket: it listens no more, who waits to accept is told, and
@@ -86,6 +88,7 @@ impl Mediator {
         self.table.disconnect(cookie).map_err(number)?;
         // Bound: nobody is let in meanwhile.
         while sockets::accepts(call.fd()?, true)?.is_some() {}
+        self.settle_relays();
         Ok(Came::To(Ok(0)))
     }
 
@@ -110,6 +113,9 @@ impl Mediator {
         let unspecified = (libc::AF_UNSPEC as u16).to_ne_bytes();
         if open && address.starts_with(&unspecified) {
             return Err(Errno::OPNOTSUPP);
+        }
+        if self.relays.is_asked(cookie) {
+            return self.relayed(cookie, call);
         }
         if let Some(state) = self.table.socket(cookie).map(|socket| socket.state()) {
             let connected =
@@ -141,6 +147,10 @@ impl Mediator {
             Ok(Came::To(Ok(_))) => {
                 self.table.connected(cookie).map_err(number)?;
             }
+            // Under way, from this very port.
+            Ok(Came::Waits {
+                why: Why::Relay, ..
+            }) => {}
             _ => {
                 let _ = self.table.connect_failed(cookie);
             }
@@ -157,17 +167,30 @@ impl Mediator {
         remote: Endpoint,
         call: &Call<'_>,
     ) -> Result<Came, Errno> {
-        let to = self.destination(slot, local, remote)?;
+        let to = match self.destination(slot, local, remote) {
+            // Where no circuit leads packets may.
+            Err(Errno::HOSTUNREACH | Errno::NETUNREACH) if self.relays.has(slot) => {
+                return self.relay(slot, cookie, local, remote, call);
+            }
+            to => to?,
+        };
         self.table
             .place(cookie, call.place(call.numbers()[0].cast_unsigned()));
         // Bound: each listener that turns out to be gone is forgotten.
         for _ in 0..LIMITS.sockets {
             let chance = self.chances.next();
             let listener = self.table.find_listener(to, remote, chance);
-            let listener = listener.ok_or(Errno::CONNREFUSED)?;
+            let Some(listener) = listener else {
+                // A program without circuits may be there, in the same namespace as a proxy.
+                let beside = self.relays.has(slot) && self.relays.has(to);
+                return match beside {
+                    true => self.relay(slot, cookie, local, remote, call),
+                    false => Err(Errno::CONNREFUSED),
+                };
+            };
             let waits = Came::Waits {
                 at: listener.cookie,
-                accepts: false,
+                why: Why::Room,
             };
             // Who must not wait is let in beyond the backlog: it could not be told later that it
             // is connected.
@@ -232,7 +255,7 @@ impl Mediator {
                         true => Err(Errno::AGAIN),
                         false => Ok(Came::Waits {
                             at: cookie,
-                            accepts: true,
+                            why: Why::Accept,
                         }),
                     };
                 }
@@ -244,7 +267,7 @@ impl Mediator {
                         true => Err(Errno::AGAIN),
                         false => Ok(Came::Waits {
                             at: cookie,
-                            accepts: true,
+                            why: Why::Accept,
                         }),
                     };
                 };

@@ -8,7 +8,7 @@ use crate::registry::SeatPart;
 use crate::role::{Purpose, Role};
 use crate::seats::Image;
 use crate::watch::{Backoff, Death};
-use command::verbs::{Operate, PORT_CIRCUITS, Program, ProgramGone, UseImage};
+use command::verbs::{CREATE_CIRCUITS, Operate, PORT_CIRCUITS, Program, ProgramGone, UseImage};
 use seqpacket::Fds;
 use std::collections::BTreeMap;
 
@@ -16,6 +16,19 @@ use std::collections::BTreeMap;
 const PAGE: usize = 32 << 20;
 /// Programs of a compartment at most.
 const PROGRAMS: usize = 4096;
+
+/// Where programs with circuits are announced.
+pub struct Announced {
+    /// Who starts one connects here.
+    pub listener: Shared,
+    /// Where the socket is.
+    pub path: PathBuf,
+}
+
+/// Whether an endpoint is to have programs with circuits.
+pub fn has_circuits(body: &CreatePort) -> bool {
+    body.kind == ENDPOINT_CIRCUITS || body.flags & CREATE_CIRCUITS != 0
+}
 
 /// A compartment's circuits.
 pub struct Circuits {
@@ -63,7 +76,14 @@ impl Circuits {
 }
 
 impl Supervisor {
-    pub(super) fn create_circuits(&mut self, body: &CreatePort) -> Result<Kind, Refusal> {
+    /// Where programs with circuits are announced, for an endpoint that is to have any.
+    pub(super) fn create_announced(
+        &mut self,
+        body: &CreatePort,
+    ) -> Result<Option<Announced>, Refusal> {
+        if !has_circuits(body) {
+            return Ok(None);
+        }
         if self.settings.rootless {
             return Err(Refusal::new(
                 ErrorCode::Denied,
@@ -93,10 +113,10 @@ impl Supervisor {
             .map_err(|error| Refusal::system("listen for programs", &error))?;
         let key = Key::Port(body.compartment, body.slot, PortPart::Listener);
         self.keeper.keep(key, &Note::default(), listener.as_fd());
-        Ok(Kind::Circuits {
+        Ok(Some(Announced {
             listener: Rc::new(listener),
             path,
-        })
+        }))
     }
 
     /// What all operators of a compartment have in common.
@@ -136,11 +156,16 @@ impl Supervisor {
     }
 
     /// Who mediates the circuits of this slot's endpoint, if it has circuits.
-    pub fn operator_of(&self, compartment: u32, slot: u32) -> Option<Option<u64>> {
+    pub fn operator_of(&self, compartment: u32, slot: u32) -> Option<u64> {
         let home = self.compartments.get(&compartment)?;
         home.ports.get(&slot).filter(|port| port.is_circuits())?;
-        let circuits = home.circuits.as_ref().filter(|c| c.is_ready);
-        Some(circuits.and_then(|c| c.operator))
+        self.operator_in(compartment)
+    }
+
+    /// Who mediates the circuits of this compartment.
+    pub fn operator_in(&self, compartment: u32) -> Option<u64> {
+        let circuits = self.compartments.get(&compartment)?.circuits.as_ref()?;
+        circuits.operator.filter(|_| circuits.is_ready)
     }
 
     /// Whether this uid is one that operators have after each other.
@@ -246,7 +271,7 @@ impl Supervisor {
         else {
             return;
         };
-        if let Kind::Circuits { listener, .. } = &port.kind {
+        if let Some(Announced { listener, .. }) = &port.circuits {
             let body = AddPort {
                 slot,
                 kind: PORT_CIRCUITS,
@@ -256,6 +281,7 @@ impl Supervisor {
             };
             let fds = vec![Rc::clone(listener)];
             self.tell(operator, &Message::new(0, &body), fds);
+            self.link_proxy((compartment, slot));
         }
     }
 
@@ -373,7 +399,7 @@ impl Supervisor {
 impl Port {
     /// Whether its programs' sockets are circuits.
     pub fn is_circuits(&self) -> bool {
-        matches!(self.kind, Kind::Circuits { .. })
+        self.circuits.is_some()
     }
 }
 

@@ -134,7 +134,7 @@ fn a_compartment_comes_up_confined_and_runs_its_image() {
         compartment: 3,
         slot: u32::MAX,
         most: 5,
-        reserved: 0,
+        circuits: 0,
     };
     let (answer, fds) = host.ask(&ask).unwrap();
     assert_eq!(answer.body::<ListFlows>(), Some(ask));

@@ -54,3 +54,84 @@ body! {
         zero: u32,
     }
 }
+body! {
+    /// Connect by TCP. Addresses of IPv4 as ::ffff:a.b.c.d.
+    Relay: Relay {
+        /// The connection, by the operator's number.
+        id: u64,
+        /// From where.
+        from: [u8; 16],
+        /// To where.
+        to: [u8; 16],
+        /// The port here.
+        from_port: u32,
+        /// The port there.
+        to_port: u32,
+    }
+}
+body! {
+    /// What came of a [`Relay`].
+    Relayed: Relayed {
+        /// Its number.
+        id: u64,
+        /// connect(2)'s; 0 = it is connected, and waits to be joined.
+        errno: u32,
+        /// Zero.
+        reserved: u32,
+    }
+}
+body! {
+    /// Join a connection that is there to a circuit.
+    Join: Join {
+        /// Its number, the operator's or the proxy's.
+        id: u64,
+    }
+}
+body! {
+    /// End a connection that nobody has.
+    Refuse: Refuse {
+        /// Its number.
+        id: u64,
+    }
+}
+body! {
+    /// Listen by TCP.
+    Serve: Serve {
+        /// Which program's socket, by its cookie.
+        id: u64,
+        /// At which address; all zero, or ::ffff:0.0.0.0: any of the family.
+        ip: [u8; 16],
+        /// At which port.
+        port: u32,
+        /// Connections that wait at most.
+        backlog: u32,
+        /// 1: IPv6 alone.
+        only6: u32,
+        /// Zero.
+        reserved: u32,
+    }
+}
+body! {
+    /// Listen there no more.
+    Unserve: Unserve {
+        /// Which.
+        id: u64,
+    }
+}
+body! {
+    /// Somebody connected.
+    Came: Came {
+        /// The connection, by the proxy's number: of the upper half of all.
+        id: u64,
+        /// Where: [`Serve::id`].
+        at: u64,
+        /// Who.
+        from: [u8; 16],
+        /// To which address.
+        to: [u8; 16],
+        /// The port there.
+        from_port: u32,
+        /// The port here.
+        to_port: u32,
+    }
+}

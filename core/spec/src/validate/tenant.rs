@@ -103,7 +103,7 @@ impl Check<'_> {
         }
         self.rate(&tenant.rate);
         let mut endpoints = tenant.endpoints.iter();
-        if endpoints.any(|endpoint| matches!(endpoint.attach(), Attach::Circuits(_))) {
+        if endpoints.any(|endpoint| endpoint.attach().circuits().is_some()) {
             self.no_rate(&tenant.rate, "its tenant's");
         }
         if let Some(channel) = tenant.channel {
@@ -168,7 +168,7 @@ impl Check<'_> {
                 )
                 .help("1 to 16: as many as the machine has processors is enough");
         }
-        if let Attach::Circuits(circuits) = endpoint.attach()
+        if let Some(circuits) = endpoint.attach().circuits()
             && let Some(sockets) = circuits
                 .sockets
                 .filter(|s| !(1..=65_536).contains(&s.value))
@@ -225,7 +225,7 @@ impl Check<'_> {
             );
         }
         self.rate(&endpoint.rate);
-        if matches!(endpoint.attach(), Attach::Circuits(_)) {
+        if endpoint.attach().circuits().is_some() {
             self.no_rate(&endpoint.rate, "its own");
         }
         if let Some(weight) = endpoint.weight {

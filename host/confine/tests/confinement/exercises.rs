@@ -11,6 +11,7 @@ type Exercise = fn() -> i32;
 pub fn find(profile: Profile, name: &str) -> Option<Exercise> {
     let own: &[_] = match profile {
         Profile::Operator => OPERATOR,
+        Profile::Proxy => PROXY,
         _ => &[],
     };
     own.iter()
@@ -21,7 +22,10 @@ pub fn find(profile: Profile, name: &str) -> Option<Exercise> {
 
 /// The calls that are exercised.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    ALL.iter().chain(OPERATOR).map(|(name, _)| *name)
+    ALL.iter()
+        .chain(OPERATOR)
+        .chain(PROXY)
+        .map(|(name, _)| *name)
 }
 
 /// The socket to the test, the listener, the state directory.
@@ -648,5 +652,80 @@ const OPERATOR: &[(&str, Exercise)] = &[
             &raw const off,
             size_of::<c_int>()
         ))
+    }),
+];
+
+/// A socket as a proxy makes them, of this family.
+fn internet(family: c_int) -> c_long {
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    call!(SYS_socket, family, kind, libc::IPPROTO_TCP)
+}
+
+/// What a proxy may do otherwise than others, or alone.
+const PROXY: &[(&str, Exercise)] = &[
+    ("epoll_ctl", || {
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        let set = epoll();
+        [libc::EPOLL_CTL_ADD, libc::EPOLL_CTL_DEL]
+            .into_iter()
+            .map(|what| ok(call!(SYS_epoll_ctl, set, what, CONTROL, &raw mut event)))
+            .sum()
+    }),
+    ("socket", || {
+        ok(internet(libc::AF_INET)) + ok(internet(libc::AF_INET6))
+    }),
+    ("bind", || {
+        // SAFETY: all zero is an address: any, at any port.
+        let mut any: libc::sockaddr_in = unsafe { core::mem::zeroed() };
+        any.sin_family = libc::AF_INET as u16;
+        let fd = internet(libc::AF_INET);
+        ok(call!(SYS_bind, fd, &raw const any, size_of_val(&any)))
+    }),
+    ("listen", || {
+        ok(call!(SYS_listen, internet(libc::AF_INET), 1))
+    }),
+    ("connect", || {
+        let nowhere = call!(SYS_connect, internet(libc::AF_INET), NONE, 0);
+        fails(nowhere, libc::EINVAL)
+    }),
+    ("accept4", || {
+        let fd = internet(libc::AF_INET);
+        let kind = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        fails(call!(SYS_accept4, fd, NONE, NONE, kind), libc::EINVAL)
+    }),
+    ("setsockopt", || {
+        let on: c_int = 1;
+        let set = |level: c_int, name: c_int| {
+            let fd = internet(libc::AF_INET6);
+            let length = size_of::<c_int>();
+            ok(call!(
+                SYS_setsockopt,
+                fd,
+                level,
+                name,
+                &raw const on,
+                length
+            ))
+        };
+        set(libc::SOL_SOCKET, libc::SO_REUSEADDR)
+            + set(libc::IPPROTO_TCP, libc::TCP_NODELAY)
+            + set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY)
+    }),
+    ("fcntl", || {
+        let mut pipe = [0 as c_int; 2];
+        let made = call!(SYS_pipe2, pipe.as_mut_ptr(), libc::O_CLOEXEC);
+        let sized = call!(SYS_fcntl, pipe[0], libc::F_SETPIPE_SZ, 16_384);
+        ok(made) + ok(sized)
+    }),
+    ("splice", || {
+        let mut pipe = [0 as c_int; 2];
+        let made = call!(SYS_pipe2, pipe.as_mut_ptr(), libc::O_NONBLOCK);
+        let none = call!(SYS_splice, pipe[0], NONE, pipe[1], NONE, 1, 0);
+        // A pipe into itself.
+        ok(made) + fails(none, libc::EINVAL)
+    }),
+    ("shutdown", || {
+        let one = internet(libc::AF_INET);
+        fails(call!(SYS_shutdown, one, libc::SHUT_RDWR), libc::ENOTCONN)
     }),
 ];

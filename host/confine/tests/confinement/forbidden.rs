@@ -56,6 +56,16 @@ pub const OPERATOR_MAY: &[&str] = &[
     "process_vm_readv",
 ];
 
+/// What the proxy may, beside: TCP.
+pub const PROXY_MAY: &[&str] = &[
+    "connect",
+    "bind",
+    "listen",
+    "setsockopt",
+    "splice",
+    "set_pipe_size",
+];
+
 /// Each kills every sandboxed process (controller and verifier: but for what they may).
 pub const ALL: &[(&str, Probe)] = &[
     // Files.

@@ -23,13 +23,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
 /// The profiles with a filter.
-const SANDBOXED: [Profile; 7] = [
+const SANDBOXED: [Profile; 8] = [
     Profile::Switch,
     Profile::Fabric,
     Profile::Auditor,
     Profile::Verifier,
     Profile::Solver,
     Profile::Operator,
+    Profile::Proxy,
     Profile::Controller,
 ];
 
@@ -335,6 +336,7 @@ fn what_is_forbidden_kills() {
                 Profile::Verifier => forbidden::VERIFIER_MAY,
                 Profile::Solver => forbidden::SOLVER_MAY,
                 Profile::Operator => forbidden::OPERATOR_MAY,
+                Profile::Proxy => forbidden::PROXY_MAY,
                 _ => &[],
             };
             if may.contains(name) {

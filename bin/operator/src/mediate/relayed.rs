@@ -1,0 +1,124 @@
+//! Connections from and to those who have packets.
+
+use super::*;
+use command::verbs;
+use seqpacket::Socket;
+
+impl Mediator {
+    /// A slot's endpoint has a proxy from now on, or another one.
+    pub fn link(&mut self, slot: u32, link: Socket) {
+        self.relays.link(slot, link, self.table.all());
+    }
+
+    /// It has none any more: who waits for it is told.
+    pub fn unlink(&mut self, slot: u32, find: Find<'_>) -> Option<Socket> {
+        let link = self.relays.unlink(slot);
+        self.wake(find);
+        link
+    }
+
+    /// What a slot's proxy says. Bound: what the socket holds.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn hear(&mut self, slot: u32, find: Find<'_>) -> Result<(), ()> {
+        while let Some(said) = self.relays.hear(slot)? {
+            if let Said::Came(body) = said {
+                self.came(slot, &body);
+                self.write();
+            }
+        }
+        self.wake(find);
+        Ok(())
+    }
+
+    /// Somebody has connected to a program by packets, which its switch has judged: it is one
+    /// more who waits to be accepted.
+    fn came(&mut self, slot: u32, body: &verbs::Came) {
+        if self.let_in(slot, body).is_err() {
+            self.relays.refuse(slot, body.id);
+        }
+    }
+
+    fn let_in(&mut self, slot: u32, body: &verbs::Came) -> Result<(), Errno> {
+        let socket = self.table.socket(body.at).ok_or(Errno::CONNREFUSED)?;
+        // A proxy is another's word: it lets in to its own endpoint's programs alone.
+        if socket.endpoint() != slot && guard!("circuits-came") {
+            return Err(Errno::CONNREFUSED);
+        }
+        let name = socket.name();
+        let made = sockets::stream(true)?;
+        let pending = Pending {
+            client: Endpoint {
+                ip: body.from,
+                port: body.from_port as u16,
+            },
+            local: Endpoint {
+                ip: body.to,
+                port: body.to_port as u16,
+            },
+            token: made.cookie,
+        };
+        let queued = self.table.enqueue_beyond(body.at, pending, BEYOND_BACKLOG);
+        queued.map_err(number)?;
+        self.write();
+        if let Err(errno) = sockets::connects(&made.fd, name) {
+            let _ = self.table.withdraw(body.at, made.cookie);
+            if errno == Errno::CONNREFUSED {
+                // It was closed, which nobody is told of.
+                let _ = self.table.closed(body.at);
+                self.settle_relays();
+            }
+            return Err(errno);
+        }
+        self.relays.join(slot, body.id, &made.fd);
+        Ok(())
+    }
+
+    /// Has a slot's proxy connect.
+    pub(super) fn relay(
+        &mut self,
+        slot: u32,
+        cookie: u64,
+        local: Endpoint,
+        remote: Endpoint,
+        call: &Call<'_>,
+    ) -> Result<Came, Errno> {
+        let place = call.place(call.numbers()[0].cast_unsigned());
+        self.table.place(cookie, place);
+        self.relays.ask(slot, cookie, local, remote)?;
+        Ok(Came::Waits {
+            at: cookie,
+            why: Why::Relay,
+        })
+    }
+
+    /// What came of it, also when the call comes again after a signal.
+    pub(super) fn relayed(&mut self, cookie: u64, call: &Call<'_>) -> Result<Came, Errno> {
+        match self.relays.joined(cookie, call.fd()?) {
+            None => Ok(Came::Waits {
+                at: cookie,
+                why: Why::Relay,
+            }),
+            Some(Ok(())) => {
+                self.table.connected(cookie).map_err(number)?;
+                Ok(Came::To(Ok(0)))
+            }
+            Some(Err(errno)) => {
+                let _ = self.table.connect_failed(cookie);
+                Err(errno)
+            }
+        }
+    }
+
+    /// Proxies listen for who listens, and connect for who is still there.
+    pub(super) fn settle_relays(&mut self) {
+        let table = &self.table;
+        let listens = |cookie: u64| {
+            let state = table.socket(cookie).map(|socket| socket.state());
+            matches!(state, Some(circuit::State::Listening { .. }))
+        };
+        self.relays
+            .retain(|cookie| table.socket(cookie).is_some(), listens);
+    }
+}

@@ -1,0 +1,231 @@
+//! Circuits whose other side has packets: what the proxies of this compartment's endpoints are
+//! asked, and what they say.
+
+use crate::sockets::{self, Made};
+use circuit::{Endpoint, Socket as Known, State};
+use command::Message;
+use command::verbs::{Came, Join, Refuse, Relay, Relayed, Serve, Unserve};
+use rustix::io::Errno;
+use seqpacket::Socket;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// The proxies, and what they were asked.
+#[derive(Default)]
+pub struct Relays {
+    links: BTreeMap<u32, Socket>,
+    /// Connects, by their sockets' cookies.
+    asked: BTreeMap<u64, Asked>,
+    /// Listening sockets that proxies listen for, with their slots.
+    served: BTreeMap<u64, u32>,
+    /// Where circuits get their other ends.
+    door: Option<(Made, [u8; 16])>,
+}
+
+/// A connect that a proxy was asked for.
+struct Asked {
+    slot: u32,
+    body: Relay,
+    outcome: Option<Result<(), Errno>>,
+}
+
+/// What a proxy says.
+pub enum Said {
+    /// What came of a connect.
+    Relayed,
+    /// Somebody connects to a program.
+    Came(Came),
+}
+
+impl Relays {
+    /// A slot's proxy, another than before: it is asked again for what it was asked.
+    pub fn link<'a>(&mut self, slot: u32, link: Socket, all: impl Iterator<Item = &'a Known>) {
+        self.links.insert(slot, link);
+        self.served.retain(|_, of| *of != slot);
+        for asked in self.asked.values_mut().filter(|asked| asked.slot == slot) {
+            asked.outcome = None;
+        }
+        let again = self.asked.values().filter(|asked| asked.slot == slot);
+        let bodies: Vec<Relay> = again.map(|asked| asked.body).collect();
+        for body in bodies {
+            self.tell(slot, &Message::new(0, &body), None);
+        }
+        for socket in all.filter(|socket| socket.endpoint() == slot) {
+            self.serve(socket);
+        }
+    }
+
+    /// Whether a slot's endpoint has a proxy.
+    pub fn has(&self, slot: u32) -> bool {
+        self.links.contains_key(&slot)
+    }
+
+    /// It is gone, for good or until the next.
+    pub fn unlink(&mut self, slot: u32) -> Option<Socket> {
+        self.served.retain(|_, of| *of != slot);
+        for asked in self.asked.values_mut().filter(|asked| asked.slot == slot) {
+            asked.outcome = Some(Err(Errno::CONNRESET));
+        }
+        self.links.remove(&slot)
+    }
+
+    /// The next thing that a slot's proxy says. `Err`: it is gone.
+    pub fn hear(&mut self, slot: u32) -> Result<Option<Said>, ()> {
+        let Some(link) = self.links.get(&slot) else {
+            return Ok(None);
+        };
+        let Some((message, _)) = link.recv().map_err(drop)? else {
+            return Ok(None);
+        };
+        if let Some(body) = message.body::<Relayed>() {
+            let asked = self.asked.get_mut(&body.id);
+            if let Some(asked) = asked.filter(|asked| asked.slot == slot) {
+                let errno = i32::try_from(body.errno).unwrap_or(0);
+                asked.outcome = Some(match errno {
+                    0 => Ok(()),
+                    // A number that is no error's would be taken for success.
+                    1..=4095 => Err(Errno::from_raw_os_error(errno)),
+                    _ => Err(Errno::IO),
+                });
+            }
+            return Ok(Some(Said::Relayed));
+        }
+        Ok(message.body::<Came>().map(Said::Came))
+    }
+
+    fn tell(&mut self, slot: u32, message: &Message, fd: Option<&OwnedFd>) -> bool {
+        let Some(link) = self.links.get(&slot) else {
+            return false;
+        };
+        let fds: Vec<_> = fd.into_iter().map(AsFd::as_fd).collect();
+        link.send(message, &fds).is_ok()
+    }
+
+    /// Whether a socket's connect is asked for.
+    pub fn is_asked(&self, cookie: u64) -> bool {
+        self.asked.contains_key(&cookie)
+    }
+
+    /// Whether it is known what came of it.
+    pub fn is_over(&self, cookie: u64) -> bool {
+        let asked = self.asked.get(&cookie);
+        asked.is_none_or(|asked| asked.outcome.is_some())
+    }
+
+    /// Asks for a connect.
+    ///
+    /// # Errors
+    /// The proxy does not listen.
+    pub fn ask(
+        &mut self,
+        slot: u32,
+        cookie: u64,
+        local: Endpoint,
+        remote: Endpoint,
+    ) -> Result<(), Errno> {
+        let body = Relay {
+            id: cookie,
+            from: local.ip,
+            to: remote.ip,
+            from_port: local.port.into(),
+            to_port: remote.port.into(),
+        };
+        if !self.tell(slot, &Message::new(0, &body), None) {
+            return Err(Errno::NOBUFS);
+        }
+        let asked = Asked {
+            slot,
+            body,
+            outcome: None,
+        };
+        self.asked.insert(cookie, asked);
+        Ok(())
+    }
+
+    /// What came of it: where it is connected, so is now the program's socket. `None`: nothing
+    /// yet.
+    pub fn joined(&mut self, cookie: u64, fd: &OwnedFd) -> Option<Result<(), Errno>> {
+        let outcome = self.asked.get(&cookie)?.outcome?;
+        let asked = self.asked.remove(&cookie)?;
+        if let Err(errno) = outcome {
+            return Some(Err(errno));
+        }
+        Some(match self.circuit(fd) {
+            Ok(end) => {
+                let join = Message::new(0, &Join { id: cookie });
+                // One that is not sent is closed with this: the program hears the end.
+                self.tell(asked.slot, &join, Some(&end));
+                Ok(())
+            }
+            Err(errno) => {
+                self.refuse(asked.slot, cookie);
+                Err(errno)
+            }
+        })
+    }
+
+    /// Connects a program's socket to a new one, which does not block.
+    fn circuit(&mut self, fd: &OwnedFd) -> Result<OwnedFd, Errno> {
+        if self.door.is_none() {
+            let (door, name) = (sockets::stream(true)?, crate::mediate::secret()?);
+            sockets::listens(&door.fd, name)?;
+            self.door = Some((door, name));
+        }
+        let (door, name) = self.door.as_ref().ok_or(Errno::NOBUFS)?;
+        sockets::connects(fd, *name)?;
+        let made = sockets::accepts(&door.fd, true)?.ok_or(Errno::CONNRESET)?;
+        Ok(made.fd)
+    }
+
+    /// Nobody wants this connection.
+    pub fn refuse(&mut self, slot: u32, id: u64) {
+        self.tell(slot, &Message::new(0, &Refuse { id }), None);
+    }
+
+    /// Its other end is this.
+    pub fn join(&mut self, slot: u32, id: u64, end: &OwnedFd) {
+        self.tell(slot, &Message::new(0, &Join { id }), Some(end));
+    }
+
+    /// Has a slot's proxy listen for a program that listens where others could come from.
+    pub fn serve(&mut self, socket: &Known) {
+        let State::Listening { backlog } = socket.state() else {
+            return;
+        };
+        let (local, slot) = (socket.local(), socket.endpoint());
+        if is_loopback(&local.ip) || self.served.contains_key(&socket.cookie()) {
+            return;
+        }
+        let body = Serve {
+            id: socket.cookie(),
+            ip: local.ip,
+            port: local.port.into(),
+            backlog,
+            only6: u32::from(socket.options().v6only()),
+            reserved: 0,
+        };
+        if self.tell(slot, &Message::new(0, &body), None) {
+            self.served.insert(socket.cookie(), slot);
+        }
+    }
+
+    /// Forgets what is not so any more.
+    pub fn retain(&mut self, lives: impl Fn(u64) -> bool, listens: impl Fn(u64) -> bool) {
+        let gone = self.served.extract_if(.., |cookie, _| !listens(*cookie));
+        let gone: Vec<(u64, u32)> = gone.collect();
+        for (id, slot) in gone {
+            self.tell(slot, &Message::new(0, &Unserve { id }), None);
+        }
+        let gone = self.asked.extract_if(.., |cookie, _| !lives(*cookie));
+        let gone: Vec<(u64, u32)> = gone.map(|(id, asked)| (id, asked.slot)).collect();
+        for (id, slot) in gone {
+            self.refuse(slot, id);
+        }
+    }
+}
+
+/// ::1, 127.0.0.0/8.
+fn is_loopback(ip: &[u8; 16]) -> bool {
+    let ip = std::net::Ipv6Addr::from(*ip);
+    ip.is_loopback() || ip.to_ipv4_mapped().is_some_and(|ip| ip.is_loopback())
+}

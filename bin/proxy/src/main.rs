@@ -1,0 +1,35 @@
+//! `bulkhead-proxy`: where an endpoint's circuits become TCP.
+//!
+//! A program with circuits that connects to one who has packets, and one with packets who
+//! connects to such a program, meet here: in the endpoint's network namespace, by ordinary
+//! sockets of the kernel's, from and to the endpoint's own address, so that switches see
+//! packets and judge them by the same rules. The compartment's operator says what to connect
+//! and where to listen, and hands over the circuits' other ends. Bytes are spliced: this
+//! process sees none of them.
+
+mod listening;
+mod proxy;
+mod relay;
+mod tcp;
+
+use command::verbs::ROLE_PROXY;
+use confine::Profile;
+use proxy::Proxy;
+use std::fmt::Display;
+use std::process::ExitCode;
+use worker::start;
+
+fn main() -> ExitCode {
+    match start(Profile::Proxy, ROLE_PROXY) {
+        Ok(control) => match Proxy::new(control).and_then(|mut proxy| proxy.run()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => said(error),
+        },
+        Err(error) => said(error),
+    }
+}
+
+fn said(error: impl Display) -> ExitCode {
+    confine::say!("bulkhead-proxy: {error}");
+    ExitCode::FAILURE
+}

@@ -1,0 +1,370 @@
+//! The process: what the operator says, and what happens at sockets.
+
+use crate::listening::{self, Listening};
+use crate::relay::{Relay as Joined, Turn};
+use crate::tcp;
+use command::Message;
+use command::verbs::{
+    AddPort, Came, Join, PORT_PROXY, Quit, Refuse, Relay, Relayed, Serve, Unserve,
+};
+use guard::guard;
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::io::Errno;
+use seqpacket::{Fds, Socket};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::error::Error;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Connections at most, joined and not.
+const MOST: usize = 4096;
+/// Those that nobody has joined yet.
+const UNJOINED: usize = 512;
+/// Events at a time.
+const EVENTS: usize = 256;
+/// Messages that wait for room at the operator.
+const SAID: usize = 1024;
+
+/// What an event is about: the upper half of its number says the kind.
+const CONTROL: u64 = 0;
+const LINK: u64 = 1 << 56;
+const LISTENER: u64 = 2 << 56;
+const BEGUN: u64 = 3 << 56;
+const JOINED: u64 = 4 << 56;
+const KIND: u64 = 0xff << 56;
+/// Set in the numbers of connections that came from outside.
+const OUTSIDE: u64 = 1 << 63;
+
+/// A connection that waits to be joined.
+struct Waits {
+    fd: OwnedFd,
+    /// Connected; else it is under way.
+    ready: bool,
+}
+
+/// An endpoint's proxy.
+pub struct Proxy {
+    control: Socket,
+    epoll: OwnedFd,
+    link: Option<Socket>,
+    /// What the link had no room for.
+    unsaid: VecDeque<Message>,
+    listening: Listening,
+    /// Which of them by the number of events, which has fewer bits.
+    served: BTreeMap<u64, u64>,
+    waits: BTreeMap<u64, Waits>,
+    /// Connections that are begun, by the number of events.
+    begun: BTreeMap<u64, u64>,
+    joined: BTreeMap<u64, Joined>,
+    /// Those that have more to move.
+    again: BTreeSet<u64>,
+    next: u64,
+}
+
+impl Proxy {
+    /// One that knows nobody but the supervisor.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn new(control: Socket) -> Result<Proxy, Box<dyn Error>> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let proxy = Proxy {
+            control,
+            epoll,
+            link: None,
+            unsaid: VecDeque::new(),
+            listening: Listening::default(),
+            served: BTreeMap::new(),
+            waits: BTreeMap::new(),
+            begun: BTreeMap::new(),
+            joined: BTreeMap::new(),
+            again: BTreeSet::new(),
+            next: 1,
+        };
+        proxy.watch(&proxy.control, CONTROL, EventFlags::IN)?;
+        Ok(proxy)
+    }
+
+    /// Runs until it is told to end, or nobody is left to tell it.
+    pub fn run(&mut self) -> Result<(), Box<dyn Error>> {
+        let mut events = Vec::with_capacity(EVENTS);
+        // Bound: none; this is the process's loop.
+        loop {
+            events.clear();
+            let now = Timespec::default();
+            let soon = Timespec {
+                tv_sec: 0,
+                tv_nsec: 5_000_000,
+            };
+            let patience = match (self.again.is_empty(), self.unsaid.is_empty()) {
+                (false, _) => Some(&now),
+                (true, false) => Some(&soon),
+                (true, true) => None,
+            };
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), patience) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            self.flush();
+            for event in &events {
+                let data = event.data.u64();
+                let number = data & !KIND;
+                match data & KIND {
+                    CONTROL if !self.obey()? => return Ok(()),
+                    CONTROL => {}
+                    LINK => self.hear(),
+                    LISTENER => self.meet(number),
+                    BEGUN => self.begun(number),
+                    _ => self.turn(number),
+                }
+            }
+            for number in std::mem::take(&mut self.again) {
+                self.turn(number);
+            }
+        }
+    }
+
+    fn watch(&self, fd: impl AsFd, data: u64, flags: EventFlags) -> Result<(), Errno> {
+        epoll::add(&self.epoll, fd, EventData::new_u64(data), flags)
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// What the supervisor says; `false`: the end.
+    fn obey(&mut self) -> Result<bool, Box<dyn Error>> {
+        loop {
+            match self.control.recv() {
+                Ok(None) => return Ok(true),
+                Ok(Some((message, _))) if message.body::<Quit>().is_some() => return Ok(false),
+                Ok(Some((message, fds))) => {
+                    let port = message.body::<AddPort>();
+                    let fd = fds.into_iter().next();
+                    if let (Some(port), Some(fd)) = (port, fd)
+                        && port.kind == PORT_PROXY
+                    {
+                        self.begin_link(Socket::from_fd(fd))?;
+                    }
+                }
+                Err(seqpacket::Error::Closed) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Another operator: what the one before asked for and has not got is over, joined
+    /// connections go on.
+    fn begin_link(&mut self, link: Socket) -> Result<(), Errno> {
+        self.end_link();
+        self.watch(&link, LINK, EventFlags::IN)?;
+        self.link = Some(link);
+        Ok(())
+    }
+
+    fn end_link(&mut self) {
+        self.link = None;
+        self.unsaid.clear();
+        for (_, id) in std::mem::take(&mut self.served) {
+            self.listening.unserve(id);
+        }
+        self.begun.clear();
+        for waits in std::mem::take(&mut self.waits).into_values() {
+            tcp::resets(&waits.fd);
+        }
+    }
+
+    /// What the operator says.
+    fn hear(&mut self) {
+        // Bound: what it has sent, which the socket limits.
+        while let Some(link) = &self.link {
+            match link.recv() {
+                Ok(None) => return,
+                Ok(Some((message, fds))) => self.take(&message, fds),
+                Err(_) => return self.end_link(),
+            }
+        }
+    }
+
+    fn take(&mut self, message: &Message, fds: Fds) {
+        if let Some(body) = message.body::<Relay>() {
+            if let Err(errno) = self.begin(&body) {
+                self.relayed(body.id, Err(errno));
+            }
+        } else if let Some(Join { id }) = message.body::<Join>() {
+            let waits = self.waits.remove(&id).filter(|waits| waits.ready);
+            // Whose other end is closed knows that it came to nothing.
+            if let (Some(waits), Some(circuit)) = (waits, fds.into_iter().next()) {
+                self.join(waits.fd, circuit);
+            }
+        } else if let Some(Refuse { id }) = message.body::<Refuse>() {
+            if let Some(waits) = self.waits.remove(&id) {
+                tcp::resets(&waits.fd);
+            }
+        } else if let Some(body) = message.body::<Serve>() {
+            self.serve(&body);
+        } else if let Some(Unserve { id }) = message.body::<Unserve>() {
+            self.listening.unserve(id);
+            self.served.retain(|_, of| *of != id);
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        let all = self.waits.len() + self.joined.len();
+        (all >= MOST || self.waits.len() >= UNJOINED) && guard!("proxy-connections")
+    }
+
+    fn begin(&mut self, body: &Relay) -> Result<(), Errno> {
+        if self.is_full() || body.id & OUTSIDE != 0 {
+            return Err(Errno::NFILE);
+        }
+        let from = tcp::address(body.from, body.from_port);
+        let to = tcp::address(body.to, body.to_port);
+        let fd = tcp::begin(&from, &to)?;
+        let number = self.number();
+        self.watch(&fd, BEGUN | number, EventFlags::OUT | EventFlags::ET)?;
+        self.begun.insert(number, body.id);
+        let waits = Waits { fd, ready: false };
+        self.waits.insert(body.id, waits);
+        Ok(())
+    }
+
+    /// A connect is over.
+    fn begun(&mut self, number: u64) {
+        let Some(id) = self.begun.get(&number).copied() else {
+            return;
+        };
+        let Some(waits) = self.waits.get_mut(&id).filter(|waits| !waits.ready) else {
+            return;
+        };
+        let outcome = tcp::begun(&waits.fd);
+        waits.ready = outcome.is_ok();
+        // What happens to it from now on is seen by whoever has it.
+        let _ = epoll::delete(&self.epoll, &waits.fd);
+        self.begun.remove(&number);
+        if outcome.is_err() {
+            self.waits.remove(&id);
+        }
+        self.relayed(id, outcome);
+    }
+
+    fn relayed(&mut self, id: u64, outcome: Result<(), Errno>) {
+        let errno = outcome.err();
+        self.say(Message::new(
+            0,
+            &Relayed {
+                id,
+                errno: errno.map_or(0, |errno| errno.raw_os_error().unsigned_abs()),
+                reserved: 0,
+            },
+        ));
+    }
+
+    fn serve(&mut self, body: &Serve) {
+        self.served.retain(|_, of| *of != body.id);
+        let number = self.number();
+        let served = self.listening.serve(body).and_then(|fd| {
+            let data = EventData::new_u64(LISTENER | number);
+            epoll::add(&self.epoll, fd, data, EventFlags::IN)
+        });
+        match served {
+            Ok(()) => {
+                self.served.insert(number, body.id);
+            }
+            Err(errno) => {
+                self.listening.unserve(body.id);
+                let at = tcp::address(body.ip, body.port);
+                confine::say!("bulkhead-proxy: cannot listen at {at}: {errno}");
+            }
+        }
+    }
+
+    /// Somebody connects to a program.
+    fn meet(&mut self, number: u64) {
+        let Some(at) = self.served.get(&number).copied() else {
+            return;
+        };
+        for _ in 0..listening::TURN {
+            let Some((fd, from, to)) = self.listening.accept(at) else {
+                return;
+            };
+            if self.is_full() {
+                tcp::resets(&fd);
+                continue;
+            }
+            let id = OUTSIDE | self.number();
+            self.waits.insert(id, Waits { fd, ready: true });
+            self.came(id, at, from, to);
+        }
+    }
+
+    fn came(&mut self, id: u64, at: u64, from: SocketAddr, to: SocketAddr) {
+        let ((from, from_port), (to, to_port)) = (tcp::numbers(from), tcp::numbers(to));
+        self.say(Message::new(
+            0,
+            &Came {
+                id,
+                at,
+                from,
+                to,
+                from_port,
+                to_port,
+            },
+        ));
+    }
+
+    fn join(&mut self, tcp: OwnedFd, circuit: OwnedFd) {
+        // One that blocks would have all others wait.
+        if !fcntl_getfl(&circuit).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK)) {
+            return tcp::resets(&tcp);
+        }
+        let Ok(joined) = Joined::new(tcp, circuit) else {
+            return;
+        };
+        let number = self.number();
+        let any = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        for end in joined.ends() {
+            if self.watch(end, JOINED | number, any).is_err() {
+                return;
+            }
+        }
+        self.joined.insert(number, joined);
+        self.again.insert(number);
+    }
+
+    fn turn(&mut self, number: u64) {
+        match self.joined.get_mut(&number).map(Joined::turn) {
+            Some(Turn::More) => {
+                self.again.insert(number);
+            }
+            Some(Turn::Over) => {
+                self.joined.remove(&number);
+            }
+            Some(Turn::Waits) | None => {}
+        }
+    }
+
+    /// Tells the operator; never waits for it.
+    fn say(&mut self, message: Message) {
+        if self.unsaid.len() < SAID {
+            self.unsaid.push_back(message);
+        }
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        let Some(link) = &self.link else {
+            return self.unsaid.clear();
+        };
+        while let Some(message) = self.unsaid.front() {
+            match link.send(message, &[]) {
+                Err(seqpacket::Error::Full) => return,
+                _ => self.unsaid.pop_front(),
+            };
+        }
+    }
+}

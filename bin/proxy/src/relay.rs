@@ -1,0 +1,241 @@
+//! One connection of TCP joined to one circuit: a pipe each way, through which bytes are
+//! spliced.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown};
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Bytes of a pipe, where the kernel gives as many: what a socket has ready at once.
+const ROOM: usize = 256 << 10;
+/// Splices of one direction before others have their turn.
+const TURN: usize = 16;
+
+/// What a turn came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Nothing can be moved before one of the two says so.
+    Waits,
+    /// There is more to move at once.
+    More,
+    /// Both have said all, or one is gone.
+    Over,
+}
+
+/// A connection and its circuit.
+pub struct Relay {
+    tcp: OwnedFd,
+    circuit: OwnedFd,
+    out: Way,
+    back: Way,
+}
+
+/// One direction.
+struct Way {
+    from: OwnedFd,
+    to: OwnedFd,
+    held: usize,
+    /// The source has said all.
+    ended: bool,
+    /// And the sink knows.
+    told: bool,
+}
+
+impl Relay {
+    /// Joins them. Neither may block.
+    ///
+    /// # Errors
+    /// The kernel's: no descriptor is left.
+    pub fn new(tcp: OwnedFd, circuit: OwnedFd) -> Result<Relay, Errno> {
+        Ok(Relay {
+            tcp,
+            circuit,
+            out: Way::new()?,
+            back: Way::new()?,
+        })
+    }
+
+    /// The two sockets, to be watched for any change.
+    pub fn ends(&self) -> [BorrowedFd<'_>; 2] {
+        [self.tcp.as_fd(), self.circuit.as_fd()]
+    }
+
+    /// Moves what there is.
+    pub fn turn(&mut self) -> Turn {
+        let out = self.out.turn(self.circuit.as_fd(), self.tcp.as_fd());
+        let back = self.back.turn(self.tcp.as_fd(), self.circuit.as_fd());
+        match (out, back) {
+            (Err(_), _) => {
+                // The program's end is gone with what it had not read, or the other's: TCP
+                // says so too.
+                crate::tcp::resets(&self.tcp);
+                Turn::Over
+            }
+            (_, Err(_)) => Turn::Over,
+            _ if self.out.told && (self.back.told || self.is_left()) => Turn::Over,
+            (Ok(true), _) | (_, Ok(true)) => Turn::More,
+            _ => Turn::Waits,
+        }
+    }
+
+    /// Whether the program has closed its end, not only said all: the kernel ends what is left,
+    /// as it would a socket of its own.
+    fn is_left(&self) -> bool {
+        let mut fds = [PollFd::new(&self.circuit, PollFlags::IN)];
+        let asked = poll(&mut fds, Some(&Timespec::default()));
+        asked.is_ok() && fds[0].revents().contains(PollFlags::HUP)
+    }
+}
+
+impl Way {
+    fn new() -> Result<Way, Errno> {
+        let (from, to) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        // A smaller one does as well.
+        let _ = fcntl_setpipe_size(&to, ROOM);
+        Ok(Way {
+            from,
+            to,
+            held: 0,
+            ended: false,
+            told: false,
+        })
+    }
+
+    /// Whether there is more to move at once.
+    fn turn(&mut self, source: BorrowedFd<'_>, sink: BorrowedFd<'_>) -> Result<bool, Errno> {
+        const FLAGS: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE);
+        for _ in 0..TURN {
+            let mut moved = false;
+            if !self.ended {
+                match splice(source, None, &self.to, None, ROOM, FLAGS) {
+                    Ok(0) => self.ended = true,
+                    Ok(length) => {
+                        self.held += length;
+                        moved = true;
+                    }
+                    // Nothing there, or no room in the pipe: the second half makes some.
+                    Err(Errno::AGAIN | Errno::INTR) => {}
+                    Err(errno) => return Err(errno),
+                }
+            }
+            if self.held > 0 {
+                match splice(&self.from, None, sink, None, self.held, FLAGS) {
+                    Ok(length) => {
+                        self.held -= length.min(self.held);
+                        moved |= length > 0;
+                    }
+                    Err(Errno::AGAIN | Errno::INTR) => {}
+                    Err(errno) => return Err(errno),
+                }
+            }
+            if self.ended && self.held == 0 && !self.told {
+                self.told = true;
+                shutdown(sink, Shutdown::Write)?;
+            }
+            if !moved {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::unix::net::UnixStream;
+
+    fn tcp() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (one, listener.accept().unwrap().0)
+    }
+
+    fn relay() -> (Relay, TcpStream, UnixStream) {
+        let ((far, tcp), (program, circuit)) = (tcp(), UnixStream::pair().unwrap());
+        tcp.set_nonblocking(true).unwrap();
+        circuit.set_nonblocking(true).unwrap();
+        (
+            Relay::new(tcp.into(), circuit.into()).unwrap(),
+            far,
+            program,
+        )
+    }
+
+    /// Turns until it is over; how it was before.
+    fn run(mut relay: Relay) -> std::thread::JoinHandle<usize> {
+        std::thread::spawn(move || {
+            for turns in 0..200_000 {
+                if relay.turn() == Turn::Over {
+                    return turns;
+                }
+                std::thread::yield_now();
+            }
+            panic!("it never ends");
+        })
+    }
+
+    #[test]
+    fn what_is_said_comes_whole_both_ways_and_its_end_too() {
+        let (relay, mut far, mut program) = relay();
+        let running = run(relay);
+        let bytes: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
+        let copy = bytes.clone();
+        let mut echo = far.try_clone().unwrap();
+        let echoing = std::thread::spawn(move || {
+            let mut all = Vec::new();
+            far.read_to_end(&mut all).unwrap();
+            echo.write_all(&all).unwrap();
+        });
+        let mut said = program.try_clone().unwrap();
+        let saying = std::thread::spawn(move || {
+            said.write_all(&copy).unwrap();
+            said.shutdown(std::net::Shutdown::Write).unwrap();
+        });
+        let mut heard = Vec::new();
+        program.read_to_end(&mut heard).unwrap();
+        assert!(heard == bytes);
+        saying.join().unwrap();
+        echoing.join().unwrap();
+        running.join().unwrap();
+    }
+
+    #[test]
+    fn a_program_that_closes_leaves_nothing_behind() {
+        let (mut one, mut far, mut program) = relay();
+        program.write_all(b"all").unwrap();
+        program.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(one.turn(), Turn::Waits);
+        drop(program);
+        assert_eq!(one.turn(), Turn::Over);
+        drop(one);
+        let mut heard = Vec::new();
+        far.read_to_end(&mut heard).unwrap();
+        assert_eq!(heard, b"all");
+    }
+
+    #[test]
+    fn a_program_that_is_gone_resets_and_a_reset_ends_a_program() {
+        let (mut one, mut far, program) = relay();
+        far.write_all(b"never read").unwrap();
+        assert_eq!(one.turn(), Turn::Waits);
+        drop(program);
+        far.write_all(b"more").unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert_eq!(one.turn(), Turn::Over);
+        drop(one);
+        let error = far.read(&mut [0; 8]).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+
+        let (mut one, far, mut program) = relay();
+        crate::tcp::resets(&far);
+        drop(far);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert_eq!(one.turn(), Turn::Over);
+        drop(one);
+        assert_eq!(program.read(&mut [0; 8]).unwrap_or(0), 0);
+    }
+}

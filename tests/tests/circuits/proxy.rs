@@ -1,0 +1,234 @@
+//! Circuits to and from those who have packets.
+
+use crate::scene::{GUARDED, OPEN, Scene, kill};
+use e2e::{Instance, Namespace, Said, unique};
+use std::mem::ManuallyDrop;
+use std::process::Command;
+use std::time::Duration;
+
+/// Beside those of circuits: `both`, which has them and a veth, and `box`, which has packets
+/// alone.
+const BOTH: &str = r#"      - { name: both, subnet: lan, addresses: [10.1.1.13, "fd00:1::13"], attach: { veth: { namespace: {ns}-both, make: true, circuits: {} } } }
+      - { name: box, subnet: lan, addresses: [10.1.1.20, "fd00:1::20"], attach: { tap: { namespace: {ns}-box, make: true } } }
+"#;
+
+/// A scene with both, and what their namespaces' names begin with.
+struct Mixed {
+    scene: Scene,
+    prefix: String,
+}
+
+impl std::ops::Deref for Mixed {
+    type Target = Scene;
+
+    fn deref(&self) -> &Scene {
+        &self.scene
+    }
+}
+
+/// One whose proxy is there, under these rules.
+fn scene(rules: &str) -> Mixed {
+    let prefix = unique("cp");
+    let spec = format!("{OPEN}{BOTH}{rules}").replace("{ns}", &prefix);
+    let scene = Scene::of(&spec);
+    settled(&scene);
+    Mixed { scene, prefix }
+}
+
+impl Mixed {
+    /// A shell line in the namespace of an endpoint.
+    fn line(&self, at: &str, line: &str) -> Command {
+        let line = line
+            .replace("{peer}", "/usr/bin/python3 {f}/peer.py")
+            .replace("{f}", &self.scene.files());
+        let namespace = ManuallyDrop::new(Namespace::named(format!("{}-{at}", self.prefix)));
+        let mut command = namespace.command(&line);
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        command
+    }
+}
+
+fn proxy(scene: &Scene) -> Option<u32> {
+    scene.instance.child("bulkhead-proxy")
+}
+
+/// Waits until the box is reached: the proxy is there, and neighbours know each other.
+fn settled(scene: &Scene) {
+    let limit = Duration::from_secs(10);
+    let reached = |_: &Instance| {
+        let said = scene.sh("both", "{peer} try 10.1.1.20,1 fd00:1::20,1");
+        said.out == "ECONNREFUSED\nECONNREFUSED\n"
+    };
+    assert!(
+        scene.instance.until(limit, reached),
+        "{}",
+        scene.instance.log()
+    );
+}
+
+/// A shell line where packets are.
+fn in_box(scene: &Mixed, line: &str) -> Command {
+    scene.line("box", line)
+}
+
+fn box_says(scene: &Mixed, line: &str) -> Vec<String> {
+    let said: Said = scene.run(in_box(scene, line));
+    assert!(said.ok(), "{said:?}");
+    said.out.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_program_with_circuits_and_one_with_packets_reach_each_other() {
+    let scene = scene("");
+    let there = scene.spawn(in_box(&scene, "exec {peer} serve 80"));
+    there.until("serving");
+    // From the endpoint's own address, both families.
+    assert_eq!(
+        scene.tries("both", "10.1.1.20,80 fd00:1::20,80 10.1.1.20,81"),
+        ["10.1.1.13", "fd00:1::13", "ECONNREFUSED"]
+    );
+    // And to it: the program sees who it is.
+    let here = scene.start("both", "{peer} serve 80 8080", "serving");
+    let line = "{peer} try 10.1.1.13,80 fd00:1::13,80 10.1.1.13,8080 10.1.1.13,81";
+    assert_eq!(
+        box_says(&scene, line),
+        ["10.1.1.20", "fd00:1::20", "10.1.1.20", "ECONNREFUSED"]
+    );
+    // Circuits among themselves need nobody.
+    kill("STOP", &proxy(&scene).unwrap().to_string());
+    assert_eq!(scene.tries("app", "10.1.1.13,80"), ["10.1.1.11"]);
+    assert_eq!(
+        scene.tries("both", "10.1.1.13,80 127.0.0.1,80"),
+        ["10.1.1.13", "127.0.0.1"]
+    );
+    kill("CONT", &proxy(&scene).unwrap().to_string());
+    // Who has no packets reaches nobody who has nothing else.
+    assert_eq!(scene.tries("app", "10.1.1.20,80"), ["EHOSTUNREACH"]);
+    // Its port is closed with its program: whoever comes then is the first to know.
+    drop(here);
+    let limit = Duration::from_secs(10);
+    let refused = |_: &Instance| box_says(&scene, "{peer} try 10.1.1.13,80") == ["ECONNREFUSED"];
+    assert!(scene.instance.until(limit, refused));
+}
+
+#[test]
+fn what_no_rule_allows_passes_neither_way() {
+    let rules = GUARDED.trim_end().to_owned()
+        + "
+        - {name: out, action: allow, from: {endpoint: both}, to: {endpoint: box}, protocol: tcp, ports: [1, 80]}
+        - {name: in, action: allow, from: {endpoint: box}, to: {endpoint: both}, protocol: tcp, ports: [80]}
+";
+    let scene = scene(&rules);
+    let there = scene.spawn(in_box(&scene, "exec {peer} serve 80 81"));
+    there.until("serving");
+    assert_eq!(
+        scene.tries("both", "10.1.1.20,80 10.1.1.20,81 fd00:1::20,81"),
+        ["10.1.1.13", "EACCES", "EACCES"]
+    );
+    let _here = scene.start("both", "{peer} serve 80 81", "serving");
+    let line = "timeout 20 {peer} try 10.1.1.13,80 10.1.1.13,81";
+    assert_eq!(box_says(&scene, line), ["10.1.1.20", "timed out"]);
+    assert!(!there.out().contains("81 "), "{}", there.out());
+}
+
+#[test]
+fn bytes_come_whole_both_ways_and_ends_are_told() {
+    let scene = scene("");
+    scene.file("large", "");
+    let large = format!("{}/large", scene.files());
+    let bytes: Vec<u8> = (0..60_000_000_u32)
+        .map(|n| (n.wrapping_mul(n) >> 7) as u8)
+        .collect();
+    std::fs::write(&large, &bytes).unwrap();
+    // The server reads to the end, then answers with all of it: the client's half is closed,
+    // the other is open.
+    scene.file(
+        "mirror.py",
+        "
+import socket, sys
+family = socket.AF_INET6 if ':' in sys.argv[2] else socket.AF_INET
+s = socket.socket(family)
+if sys.argv[1] == 'serve':
+    s.bind((sys.argv[2], 9000)); s.listen(8); print('serving', flush=True)
+    while True:
+        c, _ = s.accept(); parts = []
+        while part := c.recv(1 << 16): parts.append(part)
+        c.sendall(b''.join(parts)); c.close()
+else:
+    data = open(sys.argv[3], 'rb').read()
+    s.connect((sys.argv[2], 9000)); s.sendall(data); s.shutdown(socket.SHUT_WR)
+    parts = []
+    while part := s.recv(1 << 16): parts.append(part)
+    print(b''.join(parts) == data)
+",
+    );
+    let mirror = "/usr/bin/python3 {f}/mirror.py";
+    let there = scene.spawn(in_box(&scene, &format!("exec {mirror} serve ::")));
+    there.until("serving");
+    let said = scene.says("both", &format!("{mirror} get 10.1.1.20 {{f}}/large"));
+    assert_eq!(said, "True\n");
+    let _here = scene.start("both", &format!("exec {mirror} serve 10.1.1.13"), "serving");
+    let said = box_says(&scene, &format!("{mirror} get 10.1.1.13 {{f}}/large"));
+    assert_eq!(said, ["True"]);
+    // A program that is killed ends what it had, and is heard to.
+    let mut follow = scene.spawn(in_box(&scene, "exec {peer} follow 10.1.1.13 9001"));
+    let stream = scene.start("both", "exec {peer} stream 9001", "serving");
+    if follow.wait(Duration::from_millis(200)).is_some() {
+        follow = scene.spawn(in_box(&scene, "exec {peer} follow 10.1.1.13 9001"));
+    }
+    follow.until("500\n");
+    drop(stream);
+    assert!(
+        follow.wait(Duration::from_secs(10)).is_some(),
+        "it hears nothing"
+    );
+}
+
+#[test]
+fn its_process_and_the_operator_may_die() {
+    let scene = scene("");
+    let there = scene.spawn(in_box(&scene, "exec {peer} serve 80"));
+    there.until("serving");
+    let _here = scene.start("both", "{peer} serve 80", "serving");
+    let limit = Duration::from_secs(10);
+    for round in 0..3 {
+        let before = proxy(&scene).unwrap();
+        kill("KILL", &before.to_string());
+        let other = |_: &Instance| proxy(&scene).is_some_and(|pid| pid != before);
+        assert!(
+            scene.instance.until(limit, other),
+            "{round}: no proxy any more"
+        );
+        let reached = |_: &Instance| scene.tries("both", "10.1.1.20,80") == ["10.1.1.13"];
+        assert!(scene.instance.until(limit, reached), "{round}");
+        // What listened before listens on.
+        let reached = |_: &Instance| box_says(&scene, "{peer} try 10.1.1.13,80") == ["10.1.1.20"];
+        assert!(scene.instance.until(limit, reached), "{round}");
+    }
+    // With the operator goes nothing that is joined, and its successor is found.
+    let follow = {
+        let _stream = scene.spawn(in_box(&scene, "exec {peer} stream 9001"));
+        _stream.until("serving");
+        let follow = scene.start("both", "exec {peer} follow 10.1.1.20 9001", "300\n");
+        scene.kill_operator();
+        let far = follow.out().lines().count() + 20;
+        let on = |_: &Instance| follow.out().lines().count() > far;
+        assert!(scene.instance.until(limit, on), "the stream stands still");
+        follow
+    };
+    assert!(follow.err().is_empty(), "{}", follow.err());
+    let reached = |_: &Instance| scene.tries("both", "10.1.1.20,80") == ["10.1.1.13"];
+    assert!(scene.instance.until(limit, reached));
+    let reached = |_: &Instance| box_says(&scene, "{peer} try 10.1.1.13,80") == ["10.1.1.20"];
+    assert!(scene.instance.until(limit, reached));
+}
+
+#[test]
+fn an_ordinary_program_in_its_namespace_is_found_too() {
+    let scene = scene("");
+    // Not by `bulkhead run`: a socket of the namespace's own.
+    let plain = scene.spawn(scene.line("both", "exec {peer} serve 7070"));
+    plain.until("serving");
+    assert_eq!(scene.tries("both", "10.1.1.13,7070"), ["10.1.1.13"]);
+    assert_eq!(box_says(&scene, "{peer} try 10.1.1.13,7070"), ["10.1.1.20"]);
+}
