@@ -45,6 +45,13 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
         // Asleep on one core, as the figure is meant.
         |pair| talk(pair, "rtt", time, 0),
     )?;
+    let proxied = {
+        let ours = Pair::proxied()?;
+        proxied_reaches(&ours)?;
+        against("circuits.proxy_vs_bridge", &ours, &bridge, turns, |pair| {
+            iperf(pair, seconds, &["-l", "128K"])
+        })?
+    };
     let worst = apps::against_bridge(options, "circuits.apps_vs_bridge", &ours, &bridge)?;
     Ok(vec![
         told(stream, "iperf3 with 128 KiB writes, one stream"),
@@ -57,8 +64,29 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
             "a byte there and back, median; both programs on core 0",
         )
         .clone(),
+        told(
+            proxied,
+            "iperf3 with 128 KiB writes, one stream, from a circuit to an endpoint of packets",
+        ),
         worst,
     ])
+}
+
+/// Waits until a proxy connects there.
+fn proxied_reaches(pair: &Pair) -> Result<(), String> {
+    let mut last = String::new();
+    for _ in 0..100 {
+        let mut client = pair.command(false, 1, "bash");
+        client.args(["-c", &format!(": <>/dev/tcp/{}/1", pair.address)]);
+        let output = client.output().map_err(|e| format!("bash: {e}"))?;
+        last = String::from_utf8_lossy(&output.stderr).into_owned();
+        // Nobody listens there, and it says so.
+        if last.contains("refused") {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Err(format!("no proxy connects: {last}"))
 }
 
 /// One run of the talking program: connections a second, or microseconds.

@@ -27,6 +27,7 @@ pub struct Pair {
 enum Joined {
     Ours(Box<Instance>),
     Circuits(Box<Instance>),
+    Proxied(Box<Instance>),
     Bridge(#[expect(dead_code, reason = "kept for as long as the pair is")] Namespace),
     Ovs(Box<Ovs>),
 }
@@ -108,6 +109,33 @@ tenants:
         })
     }
 
+    /// A client of circuits, and a server of packets alone: joined by the client's proxy and our
+    /// switch.
+    pub fn proxied() -> Result<Pair, String> {
+        let (a, b) = (Namespace::make()?, Namespace::make()?);
+        let instance = Instance::start()?;
+        instance.apply(&format!(
+            "version: 1
+tenants:
+  - name: red
+    subnets: [{{ name: lan, prefixes: [10.9.0.0/24], gateway: [10.9.0.254] }}]
+    endpoints:
+      - {{ name: a, subnet: lan, addresses: [10.9.0.1], attach: {{ veth: {{ namespace: {}, circuits: {{}} }} }} }}
+      - {{ name: b, subnet: lan, addresses: [10.9.0.2], attach: {{ veth: {{ namespace: {} }} }} }}
+",
+            a.name, b.name
+        ))?;
+        let switch = instance.child("bulkhead-proxy");
+        Ok(Pair {
+            a,
+            b,
+            address: "10.9.0.2",
+            name: "bulkhead, circuits to packets by the proxy".to_owned(),
+            switch,
+            joined: Joined::Proxied(Box::new(instance)),
+        })
+    }
+
     /// Joined by veth and a bridge in a third namespace.
     pub fn bridge() -> Result<Pair, String> {
         let middle = Namespace::make()?;
@@ -169,7 +197,7 @@ tenants:
     /// core would take it from the other, or keep it awake for it.
     pub fn rest(&self, rests: bool) -> Result<(), String> {
         let mut processes = match &self.joined {
-            Joined::Bridge(_) | Joined::Circuits(_) => return Ok(()),
+            Joined::Bridge(_) | Joined::Circuits(_) | Joined::Proxied(_) => return Ok(()),
             Joined::Ovs(ovs) => vec![ovs.id()],
             // Who watches over the switch first, and last again.
             Joined::Ours(instance) => {
@@ -204,7 +232,12 @@ tenants:
 
     /// A command in the client's (`false`) or server's namespace on a core.
     pub fn command(&self, server: bool, core: usize, program: &str) -> Command {
-        if let Joined::Circuits(instance) = &self.joined {
+        let with_circuits = match &self.joined {
+            Joined::Circuits(instance) => Some(instance),
+            Joined::Proxied(instance) if !server => Some(instance),
+            _ => None,
+        };
+        if let Some(instance) = with_circuits {
             let mut command = Command::new(e2e::program("bulkhead"));
             let socket = instance.run_dir().join("api.sock");
             let endpoint = if server { "red/b" } else { "red/a" };

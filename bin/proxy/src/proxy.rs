@@ -368,3 +368,81 @@ impl Proxy {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn relay(id: u64) -> Relay {
+        let (from, from_port) = tcp::numbers("127.0.0.1:0".parse().unwrap());
+        Relay {
+            id,
+            from,
+            to: from,
+            from_port,
+            to_port: 9,
+        }
+    }
+
+    /// One with a link, and the operator's end of it.
+    fn linked() -> (Proxy, Socket) {
+        let (control, _) = Socket::pair().unwrap();
+        let (link, operator) = Socket::pair().unwrap();
+        let mut proxy = Proxy::new(control).unwrap();
+        proxy.begin_link(link).unwrap();
+        (proxy, operator)
+    }
+
+    #[test]
+    fn as_many_wait_as_may() {
+        let (mut proxy, _operator) = linked();
+        for id in 0..UNJOINED as u64 {
+            let (fd, _) = rustix::pipe::pipe().unwrap();
+            proxy.waits.insert(id, Waits { fd, ready: true });
+        }
+        assert_eq!(proxy.begin(&relay(7_000)), Err(Errno::NFILE));
+        proxy.waits.remove(&3);
+        assert_ne!(proxy.begin(&relay(7_000)), Err(Errno::NFILE));
+    }
+
+    #[test]
+    fn what_the_operator_before_had_not_got_is_over() {
+        let (mut proxy, operator) = linked();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (at, port) = tcp::numbers(listener.local_addr().unwrap());
+        let body = Relay {
+            to: at,
+            to_port: port,
+            ..relay(5)
+        };
+        operator.send(&Message::new(0, &body), &[]).unwrap();
+        proxy.hear();
+        assert_eq!(proxy.waits.len(), 1);
+        let (_far, _) = listener.accept().unwrap();
+        drop(operator);
+        proxy.hear();
+        assert!(proxy.link.is_none() && proxy.waits.is_empty());
+        // Nobody is left to be told.
+        proxy.relayed(5, Ok(()));
+        assert!(proxy.unsaid.is_empty());
+    }
+
+    #[test]
+    fn a_circuit_that_blocks_is_not_joined() {
+        let (mut proxy, operator) = linked();
+        for (nonblocking, joined) in [(false, 0), (true, 1)] {
+            let (near, _far) = std::os::unix::net::UnixStream::pair().unwrap();
+            near.set_nonblocking(nonblocking).unwrap();
+            let (fd, _) = std::os::unix::net::UnixStream::pair().unwrap();
+            let waits = Waits {
+                fd: fd.into(),
+                ready: true,
+            };
+            proxy.waits.insert(9, waits);
+            let message = Message::new(0, &Join { id: 9 });
+            operator.send(&message, &[near.as_fd()]).unwrap();
+            proxy.hear();
+            assert_eq!(proxy.joined.len(), joined);
+        }
+    }
+}

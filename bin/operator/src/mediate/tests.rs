@@ -110,3 +110,45 @@ fn what_the_filter_leaves_to_the_kernel_the_table_would_too() {
         assert!(matches!(read, Ok(Outcome::Native)), "{name}");
     }
 }
+
+#[test]
+fn a_proxy_lets_in_to_its_own_endpoint_alone() {
+    let mut mediator = with_circuits(&tables());
+    mediator.opens(NEAR, 8);
+    let made = sockets::stream(false).unwrap();
+    let table = &mut mediator.table;
+    table
+        .create(made.cookie, NEAR, circuit::Family::V4, 0)
+        .unwrap();
+    let here = Endpoint {
+        ip: of(NEAR),
+        port: 80,
+    };
+    let (bytes, length) = circuit::write(circuit::Family::V4, here);
+    table.bind(made.cookie, &bytes[..length], true, 7).unwrap();
+    let name = secret().unwrap();
+    table.listen(made.cookie, 8, name, 7).unwrap();
+    sockets::listens(&made.fd, name).unwrap();
+    let came = command::verbs::Came {
+        id: 1 << 63,
+        at: made.cookie,
+        from: of(WEB),
+        to: here.ip,
+        from_port: 4242,
+        to_port: 80,
+    };
+    for (slot, joined) in [(WEB, false), (NEAR, true)] {
+        let (link, proxy) = seqpacket::Socket::pair().unwrap();
+        mediator.link(slot, link);
+        while proxy.recv().unwrap().is_some() {}
+        let said = command::Message::new(0, &came);
+        proxy.send(&said, &[]).unwrap();
+        mediator.hear(slot, &|_| None).unwrap();
+        let (said, fds) = proxy.recv().unwrap().unwrap();
+        assert_eq!(said.body::<command::verbs::Join>().is_some(), joined);
+        assert_eq!(fds.len(), usize::from(joined));
+    }
+    let waiting: Vec<&Pending> = mediator.table.waiting(made.cookie).collect();
+    assert_eq!(waiting.len(), 1);
+    assert_eq!(waiting[0].client.port, 4242);
+}
