@@ -161,13 +161,13 @@ impl<'a> Call<'a> {
             return Ok(());
         }
         let room = usize::try_from(self.int(length_at)?).map_err(|_| Errno::INVAL)?;
-        self.put(at, name.get(..room).unwrap_or(name), length_at, name.len())
+        self.reply(at, name.get(..room).unwrap_or(name), length_at, name.len())
     }
 
     /// Writes an option's value.
     pub fn tell_option(&self, value: &[u8]) -> Result<(), Errno> {
         let [_, _, _, at, length_at, _] = self.call.arguments;
-        self.put(at, value, length_at, value.len())
+        self.reply(at, value, length_at, value.len())
     }
 
     /// A call about a socket that is no circuit: the kernel does it, but for what could tell
@@ -227,7 +227,7 @@ impl<'a> Call<'a> {
     }
 
     /// Writes an answer, and how long the whole of it is.
-    fn put(&self, at: u64, bytes: &[u8], length_at: u64, length: usize) -> Result<(), Errno> {
+    fn reply(&self, at: u64, bytes: &[u8], length_at: u64, length: usize) -> Result<(), Errno> {
         self.still_waits()?;
         let length = (length as u32).to_ne_bytes();
         self.target.write(&[(at, bytes), (length_at, &length)])

@@ -160,7 +160,7 @@ impl Operator {
             self.drop_proxy(body.slot);
             let link = Socket::from_fd(fd);
             self.watch(&link, PROXY | u64::from(body.slot))?;
-            self.mediator.link(body.slot, link);
+            self.mediator.link_proxy(body.slot, link);
         } else if let Some(body) = message.body::<Program>()
             && let Some(fd) = fd
         {
@@ -197,7 +197,7 @@ impl Operator {
     fn hear_proxy(&mut self, slot: u32) {
         let programs = &self.programs;
         let find = |number: u32| programs.get(&number).map(|(slot, it)| (*slot, it));
-        if self.mediator.hear(slot, &find).is_err() {
+        if self.mediator.hear_proxy(slot, &find).is_err() {
             self.drop_proxy(slot);
         }
     }
@@ -205,7 +205,7 @@ impl Operator {
     fn drop_proxy(&mut self, slot: u32) {
         let programs = &self.programs;
         let find = |number: u32| programs.get(&number).map(|(slot, it)| (*slot, it));
-        if let Some(link) = self.mediator.unlink(slot, &find) {
+        if let Some(link) = self.mediator.unlink_proxy(slot, &find) {
             self.unwatch(&link);
         }
     }

@@ -303,6 +303,9 @@ fn own_attachment_to_the_host() {
         "attach: {tap: {namespace: red-a}}",
         "attach: {tap: {make: off}}",
         "attach: {fifo: {}}",
+        "attach: {tap: {circuits: {}}}",
+        "attach: {veth: {circuits: {sockets: 8}}}",
+        "attach: circuits",
     ] {
         let found = wrong(
             HOST,

@@ -6,12 +6,12 @@ use seqpacket::Socket;
 
 impl Mediator {
     /// A slot's endpoint has a proxy from now on, or another one.
-    pub fn link(&mut self, slot: u32, link: Socket) {
+    pub fn link_proxy(&mut self, slot: u32, link: Socket) {
         self.relays.link(slot, link, self.table.all());
     }
 
     /// It has none any more: who waits for it is told.
-    pub fn unlink(&mut self, slot: u32, find: Find<'_>) -> Option<Socket> {
+    pub fn unlink_proxy(&mut self, slot: u32, find: Find<'_>) -> Option<Socket> {
         let link = self.relays.unlink(slot);
         self.wake(find);
         link
@@ -21,7 +21,7 @@ impl Mediator {
     ///
     /// # Errors
     /// It is gone.
-    pub fn hear(&mut self, slot: u32, find: Find<'_>) -> Result<(), ()> {
+    pub fn hear_proxy(&mut self, slot: u32, find: Find<'_>) -> Result<(), ()> {
         while let Some(said) = self.relays.hear(slot)? {
             if let Said::Came(body) = said {
                 self.came(slot, &body);

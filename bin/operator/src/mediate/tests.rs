@@ -139,11 +139,11 @@ fn a_proxy_lets_in_to_its_own_endpoint_alone() {
     };
     for (slot, joined) in [(WEB, false), (NEAR, true)] {
         let (link, proxy) = seqpacket::Socket::pair().unwrap();
-        mediator.link(slot, link);
+        mediator.link_proxy(slot, link);
         while proxy.recv().unwrap().is_some() {}
         let said = command::Message::new(0, &came);
         proxy.send(&said, &[]).unwrap();
-        mediator.hear(slot, &|_| None).unwrap();
+        mediator.hear_proxy(slot, &|_| None).unwrap();
         let (said, fds) = proxy.recv().unwrap().unwrap();
         assert_eq!(said.body::<command::verbs::Join>().is_some(), joined);
         assert_eq!(fds.len(), usize::from(joined));
