@@ -194,10 +194,10 @@ impl Mediator {
             };
             // Who must not wait is let in beyond the backlog: it could not be told later that it
             // is connected.
-            let more = match call.is_nonblocking()? {
-                true => BEYOND_BACKLOG,
-                false if listener.full => return Ok(waits),
+            let more = match listener.full {
                 false => 0,
+                true if call.is_nonblocking()? => BEYOND_BACKLOG,
+                true => return Ok(waits),
             };
             let pending = Pending {
                 client: local,
