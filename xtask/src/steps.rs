@@ -103,6 +103,8 @@ const STEPS: &[Step] = &[
                 "test",
                 "-p",
                 "core-ring",
+                "-p",
+                "core-stream",
                 "--release",
                 "--locked",
                 "--quiet",
