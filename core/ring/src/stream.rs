@@ -102,6 +102,16 @@ impl<M: ProducerMemory> StreamProducer<M> {
         self.consumed
     }
 
+    /// Bytes that it holds at most.
+    pub fn capacity(&self) -> usize {
+        self.capacity as usize
+    }
+
+    /// Whether the consumer says that it has read all that was published.
+    pub fn is_consumed(&self) -> bool {
+        self.memory.load(ConsumerWord::Consumed) == self.published
+    }
+
     /// Which of the consumer's announcements was rung for last.
     pub fn rung(&self) -> u64 {
         self.rung

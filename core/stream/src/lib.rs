@@ -18,11 +18,13 @@
 //! waiting are `ring`'s stream mode; this crate is apart from it because switch and fabric,
 //! which lean on `ring`, know no sockets.
 
+mod asked;
 mod frame;
 mod layout;
 mod reader;
 mod writer;
 
+pub use asked::{GIVEN, Given, LEVEL, RING};
 pub use frame::{LONGEST_SPILL, SPILL, TOKEN};
 pub use layout::{
     CAPACITY, CONSUMER_PAGES_AT, PRODUCER_PAGES_AT, Side, VERSION, data_at, file_bytes,

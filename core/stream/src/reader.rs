@@ -92,13 +92,21 @@ impl<M: ConsumerMemory> Reader<M> {
         self.read_spill(line, out)
     }
 
+    /// Whether bytes come by the ring by now.
+    pub fn uses_ring(&self) -> bool {
+        self.phase == Phase::Ring && self.spill == 0
+    }
+
     /// Whether there are bytes in the ring; how many at least. Bytes of a spill go before
     /// them: none then.
     ///
     /// # Errors
     /// [`Stop::Peer`].
     pub fn in_ring(&mut self) -> Result<usize, Stop> {
-        match self.phase == Phase::Ring && self.spill == 0 {
+        if let Some(stop @ Stop::Peer(_)) = self.failed {
+            return Err(stop);
+        }
+        match self.uses_ring() {
             true => Ok(self.ring.readable()?),
             false => Ok(0),
         }

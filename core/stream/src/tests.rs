@@ -218,7 +218,7 @@ fn what_does_not_fit_waits_or_goes_by_the_socket() {
     assert_eq!(read(&mut reader, &pipe, 9), Err(Stop::Blocked));
     assert_eq!(writer.write(&pipe, &[1; 200], Full::Waits), Ok(CAPACITY));
     assert_eq!(writer.write(&pipe, &[2; 9], Full::Waits), Err(Stop::Full));
-    assert!(writer.arm().unwrap().is_some(), "it may sleep");
+    assert!(writer.arm(1).unwrap().is_some(), "it may sleep");
     // A token is there; 18 bytes are left, five of them a head's.
     assert_eq!(writer.write(&pipe, &[2; 30], Full::Spills), Ok(13));
     assert_eq!(
@@ -385,7 +385,7 @@ proptest! {
             let page = if producer { &memory.0.producer } else { &memory.0.consumer };
             page[word].set(value);
             let _ = writer.write(&pipe, &[7; 50], Full::Spills);
-            let _ = writer.arm();
+            let _ = writer.arm(1);
             prop_assert!(writer.room().unwrap_or(0) <= CAPACITY);
             let mut out = [0; 300];
             let n = reader.read(&pipe, &mut out).unwrap_or(0);
@@ -393,4 +393,15 @@ proptest! {
             prop_assert!(reader.in_ring().unwrap_or(0) <= CAPACITY);
         }
     }
+}
+
+#[test]
+fn what_is_given_is_told_as_it_is() {
+    let given = crate::Given {
+        number: -7,
+        side: 1,
+        capacity: 1 << 20,
+        version: u32::MAX,
+    };
+    assert_eq!(crate::Given::of(&given.to_bytes()), given);
 }

@@ -131,13 +131,27 @@ impl<M: ProducerMemory> Writer<M> {
         self.publish(line)
     }
 
-    /// Announces a sleep for room. `Some`: it may sleep until the low half of the reader's
+    /// Whether the reader has read all, in the ring and out of it: that it left tokens behind,
+    /// which no socket knows from data, is no reset then.
+    pub fn is_read(&self) -> bool {
+        let memory = self.ring.memory();
+        self.phase != Phase::Plain
+            && self.ring.is_consumed()
+            && memory.load(ConsumerWord::Spilled) == self.spilled
+    }
+
+    /// Bytes that the ring holds at most.
+    pub fn capacity(&self) -> usize {
+        self.ring.capacity()
+    }
+
+    /// Announces a sleep for so many bytes of room. `Some`: it may sleep until the low half of the reader's
     /// position is no more this, or it is woken; `None`: there is room.
     ///
     /// # Errors
     /// [`Stop::Peer`].
-    pub fn arm(&mut self) -> Result<Option<u32>, Stop> {
-        let sleeps = self.ring.arm(1)?;
+    pub fn arm(&mut self, want: usize) -> Result<Option<u32>, Stop> {
+        let sleeps = self.ring.arm(want)?;
         Ok(sleeps.then(|| self.ring.consumed() as u32))
     }
 

@@ -210,7 +210,7 @@ fn write_all(end: &End, writer: &mut Writer<End>, mut bytes: &[u8], full: Full) 
             Ok(n) => bytes = &bytes[n..],
             Err(Stop::Blocked) => end.until_writable(),
             Err(Stop::Full) => {
-                if let Some(seen) = writer.arm().unwrap() {
+                if let Some(seen) = writer.arm(1).unwrap() {
                     end.sleep(seen);
                     writer.disarm();
                 }

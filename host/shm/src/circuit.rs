@@ -121,11 +121,28 @@ impl CircuitWriter {
     }
 }
 
-impl CircuitReader {
-    /// Wakes a writer that sleeps.
+/// Wakes a writer.
+#[derive(Clone)]
+pub struct CircuitWaker {
+    pages: Arc<WritableMapping>,
+    side: Side,
+}
+
+impl CircuitWaker {
+    /// If it sleeps.
     pub fn wake(&self) {
-        if let Some(word) = sleeps_by(&self.pages, self.side.other()) {
+        if let Some(word) = sleeps_by(&self.pages, self.side) {
             let _ = futex::wake(word, futex::Flags::empty(), 1);
+        }
+    }
+}
+
+impl CircuitReader {
+    /// What wakes the writer of what is read here.
+    pub fn waker(&self) -> CircuitWaker {
+        CircuitWaker {
+            pages: Arc::clone(&self.pages),
+            side: self.side.other(),
         }
     }
 

@@ -28,7 +28,7 @@ pub use channel::{
     AttachError, Channel, ChannelFds, ConsumerFds, ProducerFds, Receiver, Sender, Start, attach,
     attach_consumer, attach_producer, between, consumer_end, producer_end,
 };
-pub use circuit::{CircuitReader, CircuitWriter, circuit_ends, circuit_file};
+pub use circuit::{CircuitReader, CircuitWaker, CircuitWriter, circuit_ends, circuit_file};
 pub use end::{ConsumerEnd, ProducerEnd};
 pub use file::{is_sealed_shape, memory_file, read_only, sparse_file};
 pub use guest::{Guest, GuestError, MAX_REGIONS, Region};
