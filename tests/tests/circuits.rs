@@ -10,6 +10,8 @@ mod hostile;
 mod policy;
 #[path = "circuits/programs.rs"]
 mod programs;
+#[path = "circuits/rings.rs"]
+mod rings;
 #[path = "circuits/scene.rs"]
 mod scene;
 #[path = "circuits/scope.rs"]

@@ -13,6 +13,7 @@ mod live;
 mod mediate;
 mod notes;
 mod operator;
+mod rings;
 mod sockets;
 
 use command::verbs::ROLE_OPERATOR;

@@ -4,12 +4,14 @@
 //! between doing it and answering, finds done what it asks for.
 
 mod acts;
+mod ring;
 
 use crate::call::{Call, Ended};
 use crate::circuits;
 use crate::decide::{self, Asked as Wish};
 use crate::live::Live;
 use crate::notes::Notes;
+use crate::rings::Rings;
 use crate::sockets::{self, Made};
 use circuit::{Addresses, Asked, Connect, Endpoint, Limits, Outcome, Pending, Table};
 use command::verbs::ListFlows;
@@ -56,6 +58,7 @@ pub struct Mediator {
     limits: BTreeMap<u32, u32>,
     counts: BTreeMap<u32, u32>,
     live: Option<Live>,
+    rings: Rings,
     waits: Vec<Waits>,
     /// Calls that the operator before left without an answer, until their program is known.
     left: Vec<(u32, u16, Notification)>,
@@ -76,6 +79,7 @@ impl Default for Mediator {
             limits: BTreeMap::new(),
             counts: BTreeMap::new(),
             live: None,
+            rings: Rings::default(),
             waits: Vec::new(),
             left: Vec::new(),
             unheard: BTreeSet::new(),
@@ -213,6 +217,7 @@ impl Mediator {
         self.table.retain(|cookie| live.contains(&cookie));
         self.unheard.retain(|cookie| live.contains(cookie));
         self.orphans.retain(|(at, _)| live.contains(at));
+        self.rings.retain(|began| live.contains(&began));
         self.write();
         self.count();
     }
@@ -474,6 +479,8 @@ impl Mediator {
             let (level, name) = call.option();
             let outcome = self.table.set_option(cookie, level, name, &value);
             said(outcome.map_err(number)?, call)
+        } else if call.is(libc::SYS_getsockopt) && call.option() == (stream::LEVEL, stream::RING) {
+            self.ring(cookie, call)
         } else if call.is(libc::SYS_getsockopt) {
             let (level, name) = call.option();
             let room = call.room()?;

@@ -1,6 +1,9 @@
 //! A circuit's memory: one sealed file that both ends map whole. The layout is
 //! `stream`'s. Nothing here believes a word of it, nor gives a reference to it.
-#![expect(unsafe_code, reason = "read(2), write(2) and futex(2) on shared memory")]
+#![expect(
+    unsafe_code,
+    reason = "read(2), write(2) and futex(2) on shared memory"
+)]
 
 use crate::file::{is_sealed_shape, sparse_file};
 use crate::mapping::{Mapping, WritableMapping};

@@ -4,18 +4,19 @@
     reason = "getsockopt(2) of a level of its own; its descriptor"
 )]
 
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use stream::{GIVEN, Given, LEVEL, RING, Side, VERSION};
 
-/// The memory of a circuit, which side this is, and bytes each way. `None`: it has none, is no
-/// circuit, or there is no operator.
-pub(crate) fn ask(socket: BorrowedFd<'_>) -> Option<(OwnedFd, Side, usize)> {
+/// The memory of a circuit, which side this is, and bytes each way, once. `None`: it has none,
+/// is no circuit, or there is no operator. [`Circuit::from_fd`](crate::Circuit::from_fd) asks
+/// itself.
+pub fn memory_of(socket: impl AsFd) -> Option<(OwnedFd, Side, usize)> {
     let mut bytes = [0; GIVEN];
     let mut length = GIVEN as libc::socklen_t;
     // SAFETY: the kernel, or the operator in its place, writes at most `length` bytes there.
     let done = unsafe {
         libc::getsockopt(
-            socket.as_raw_fd(),
+            socket.as_fd().as_raw_fd(),
             LEVEL,
             RING,
             bytes.as_mut_ptr().cast(),

@@ -1,6 +1,6 @@
 //! One connection.
 
-use crate::ask::ask;
+use crate::ask::memory_of;
 use crate::socket::{Socket, is_over, wait};
 use crate::{Peeked, Reserved};
 use rustix::event::PollFlags;
@@ -65,7 +65,7 @@ impl Circuit {
     /// A connection that there is, through which nobody at this end has read or written
     /// anything: both ends count the bytes that go before the ring.
     pub fn from_fd(fd: OwnedFd) -> Circuit {
-        match ask(fd.as_fd()) {
+        match memory_of(&fd) {
             Some((memory, side, capacity)) => Circuit::with_memory(fd, memory, capacity, side),
             None => Circuit::by_socket(fd),
         }

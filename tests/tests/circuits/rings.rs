@@ -1,0 +1,224 @@
+//! Programs that know of circuits: their bytes go by memory that both ends have, or by the
+//! socket where one end has not.
+
+use crate::scene::{GUARDED, OPEN, Program, Scene};
+use std::time::Duration;
+
+/// What a program asks for that is no use of this library's: the option's answer, or the error.
+const PROBE: &str = "
+import errno, os, socket, struct, sys
+def ring(s):
+    try: given = s.getsockopt(0x4248, 1, 16)
+    except OSError as error: return errno.errorcode[error.errno]
+    number, side, capacity, version = struct.unpack('iIII', given)
+    name = os.readlink(f'/proc/self/fd/{number}')
+    try: os.ftruncate(number, 0); cut = 'CUT'
+    except OSError as error: cut = errno.errorcode[error.errno]
+    return f'{side} {capacity} {version} {name.split()[0]} {os.get_inheritable(number)} {cut}'
+print('fresh:', ring(socket.socket()))
+listener = socket.socket(); listener.bind(('127.0.0.1', 0)); listener.listen()
+print('listening:', ring(listener))
+client = socket.create_connection(listener.getsockname())
+print('began:', ring(client))
+print('twice:', ring(client))
+server, _ = listener.accept()
+print('accepted:', ring(server))
+print('twice:', ring(server))
+client.close()
+print('little room:', end=' ')
+other = socket.create_connection(listener.getsockname())
+try: print(other.getsockopt(0x4248, 1, 15))
+except OSError as error: print(errno.errorcode[error.errno])
+print('another option:', end=' ')
+try: print(other.getsockopt(0x4248, 2, 16))
+except OSError as error: print(errno.errorcode[error.errno])
+";
+
+/// The native program is a file that every user may read.
+fn scene_of(spec: &str) -> Scene {
+    let scene = Scene::of(spec);
+    let to = scene.file("native", "");
+    std::fs::copy(e2e::program("bulkhead-native"), to).unwrap();
+    scene
+}
+
+fn echo(scene: &Scene) -> Program {
+    scene.start("web", "exec {f}/native echo 10.1.1.10:7000", "serving")
+}
+
+fn asks(scene: &Scene, turns: u32) -> String {
+    let line = format!("{{f}}/native ask 10.1.1.10:7000 {turns}");
+    let said = scene.says("app", &line);
+    said.trim_start_matches("connected\n").trim().to_owned()
+}
+
+#[test]
+fn two_native_programs_use_the_ring() {
+    let scene = scene_of(OPEN);
+    let server = echo(&scene);
+    assert_eq!(asks(&scene, 200), "200 by ring");
+    server.until("by Ring: end\n");
+    // As other users, and inside one endpoint.
+    let line = "{f}/native ask 10.1.1.10:7000 50";
+    let said = scene.sh_as("app", "nobody", line);
+    assert!(said.out.ends_with("50 by ring\n"), "{said:?}");
+    let said = scene.says("web", line);
+    assert!(said.ends_with("50 by ring\n"), "{said}");
+}
+
+#[test]
+fn a_native_program_and_an_ordinary_one_use_the_socket() {
+    const ORDINARY: &str = "
+import socket
+s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); s.bind(('10.1.1.10', 7000)); s.listen()
+print('serving', flush=True)
+while True:
+    c, _ = s.accept()
+    while b := c.recv(100000): c.sendall(b)
+";
+    let scene = scene_of(OPEN);
+    scene.file("ordinary.py", ORDINARY);
+    let server = scene.start("web", "exec python3 {f}/ordinary.py", "serving");
+    assert_eq!(asks(&scene, 20), "20 by socket");
+    drop(server);
+    let server = echo(&scene);
+    let client = "python3 -c 'import socket; s = socket.create_connection((\"10.1.1.10\", 7000)); s.sendall(b\"hello\" * 1000); s.shutdown(1); print(sum(len(b) for b in iter(lambda: s.recv(4096), b\"\")))'";
+    assert_eq!(scene.says("app", client), "5000\n");
+    server.until("5000 by Socket: end\n");
+}
+
+#[test]
+fn the_memory_is_given_once_to_each_end_of_a_connection() {
+    let scene = scene_of(OPEN);
+    let probe = scene.file("probe.py", PROBE);
+    let expected = "fresh: ENOTCONN
+listening: ENOTCONN
+began: 0 1048576 1 /memfd:circuit False EPERM
+twice: EALREADY
+accepted: 1 1048576 1 /memfd:circuit False EPERM
+twice: EALREADY
+little room: EINVAL
+another option: EOPNOTSUPP
+";
+    let line = format!("python3 {}", probe.display());
+    for user in ["root", "nobody"] {
+        let said = scene.sh_as("web", user, &line);
+        assert_eq!(said.out, expected, "{user}: {}", said.err);
+    }
+}
+
+#[test]
+fn an_operator_that_dies_between_the_two_asks_leaves_them_the_socket() {
+    let scene = scene_of(OPEN);
+    let sign = format!("{}/sign", scene.files());
+    let line = format!("exec {{f}}/native late 10.1.1.10:7000 {sign}");
+    let server = scene.start("web", &line, "serving");
+    let mut client = scene.start("app", "exec {f}/native ask 10.1.1.10:7000 100", "connected");
+    server.until("accepted");
+    scene.kill_operator();
+    let limit = Duration::from_secs(10);
+    assert!(
+        scene
+            .instance
+            .until(limit, |_| scene.sh("few", "true").ok())
+    );
+    std::fs::write(&sign, "").unwrap();
+    assert_eq!(
+        client.wait(Duration::from_secs(30)),
+        Some(0),
+        "{}",
+        client.err()
+    );
+    assert_eq!(client.out(), "connected\n100 by socket\n");
+    server.until("by Socket: end\n");
+}
+
+#[test]
+fn a_ring_goes_on_through_the_operators_death_and_is_taken_up_late() {
+    let scene = scene_of(OPEN);
+    let sign = format!("{}/sign", scene.files());
+    let line = format!("exec {{f}}/native late 10.1.1.10:7000 {sign}");
+    let server = scene.start("web", &line, "serving");
+    let mut client = scene.start(
+        "app",
+        "exec {f}/native ask 10.1.1.10:7000 3000",
+        "connected",
+    );
+    server.until("accepted");
+    std::fs::write(&sign, "").unwrap();
+    scene.kill_operator();
+    assert_eq!(
+        client.wait(Duration::from_secs(50)),
+        Some(0),
+        "{}",
+        client.err()
+    );
+    // The kill may have been before the ask.
+    assert!(client.out().contains("3000 by "), "{}", client.out());
+    server.until(": end\n");
+}
+
+#[test]
+fn a_peer_that_is_killed_ends_its_circuit_alone() {
+    let scene = scene_of(OPEN);
+    let server = echo(&scene);
+    for round in 0..12_u64 {
+        let client = scene.start(
+            "app",
+            "exec {f}/native ask 10.1.1.10:7000 1000000",
+            "connected",
+        );
+        std::thread::sleep(Duration::from_millis(round * 37 % 200));
+        drop(client);
+    }
+    assert_eq!(asks(&scene, 20), "20 by ring");
+    // Each of its threads has ended.
+    let ended = |_: &e2e::Instance| server.out().matches(" by ").count() >= 13;
+    let limit = Duration::from_secs(10);
+    assert!(scene.instance.until(limit, ended), "{}", server.out());
+}
+
+#[test]
+fn a_peer_that_scribbles_over_the_memory_ends_its_circuit_alone() {
+    let scene = scene_of(OPEN);
+    let server = echo(&scene);
+    let all =
+        "for seed in $(seq 1 60); do {f}/native scribble 10.1.1.10:7000 $seed || exit 1; done";
+    let said = scene.says("app", all);
+    assert_eq!(said, "scribbled by ring\n".repeat(60));
+    assert_eq!(asks(&scene, 20), "20 by ring");
+    let ended = |_: &e2e::Instance| server.out().matches(" by ").count() >= 61;
+    let limit = Duration::from_secs(10);
+    assert!(scene.instance.until(limit, ended), "{}", server.out());
+    let named = server
+        .out()
+        .matches("the peer's position lies outside")
+        .count();
+    let named = named
+        + server
+            .out()
+            .matches("The peer's position lies outside")
+            .count();
+    assert!(named > 0, "no breach by name: {}", server.out());
+}
+
+#[test]
+fn a_rule_that_is_removed_ends_a_ring() {
+    let rules = GUARDED.replace("[80]", "[7000]");
+    let scene = scene_of(&format!("{OPEN}{rules}"));
+    let server = echo(&scene);
+    let mut client = scene.start(
+        "app",
+        "exec {f}/native ask 10.1.1.10:7000 1000000",
+        "connected",
+    );
+    std::thread::sleep(Duration::from_millis(300));
+    scene.apply(&format!("{OPEN}{GUARDED}"));
+    assert_eq!(
+        client.wait(Duration::from_secs(10)),
+        Some(1),
+        "{}",
+        client.err()
+    );
+    server.until(" by ");
+}
