@@ -11,8 +11,9 @@ use std::time::Duration;
 
 type Done = Result<(), Box<dyn Error>>;
 
-/// Bytes that are under way at once: half of what a ring has.
-const TURN: usize = 500_000;
+/// Bytes that are under way at once: fewer than a socket's buffer, for the server does not read
+/// on while its answer is not read.
+const TURN: usize = 100_000;
 
 fn main() -> Done {
     let words: Vec<String> = std::env::args().skip(1).collect();

@@ -98,7 +98,7 @@ twice: EALREADY
 accepted: 1 1048576 1 /memfd:circuit False EPERM
 twice: EALREADY
 little room: EINVAL
-another option: EOPNOTSUPP
+another option: ENOTSUP
 ";
     let line = format!("python3 {}", probe.display());
     for user in ["root", "nobody"] {
