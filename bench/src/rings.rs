@@ -33,6 +33,7 @@ pub fn run(
 ) -> Result<Vec<Figure>, String> {
     let mut sizes = MESSAGES.map(|_| Size::default());
     let mut copy_ratio = Vec::new();
+    let before = peer::round_trip_ns()?;
     for _ in 0..turns {
         for (size, message) in sizes.iter_mut().zip(MESSAGES) {
             let stream = |pair: &Pair, how: &str| {
@@ -64,6 +65,7 @@ pub fn run(
         .map(|_| talk_of(ours, ["copies-echo", "copies-many"], time, 1, MANY, "kib"))
         .map(|came| came.map(|came| came.value))
         .collect::<Result<Vec<_>, _>>()?;
+    let cluster = peer::cluster(before, peer::round_trip_ns()?);
     let pair_name = bridge.name.clone();
     let figure = |id: &str, unit: &str, of: fn(&Size) -> &Vec<f64>, note: &str, least: bool| {
         let figures = sizes.each_ref().map(|size| Figure::of(id, unit, of(size)));
@@ -86,7 +88,7 @@ pub fn run(
     };
     let copied = "read and write by the ring";
     let placed = "reserve and peek, in place";
-    Ok(vec![
+    let mut figures = vec![
         figure("circuits.ring_vs_bridge", "ratio", |s| &s.copies_ratio, copied, true),
         figure("circuits.ring_gbps", "gbit_s", |s| &s.copies, copied, true),
         figure("circuits.native_vs_bridge", "ratio", |s| &s.in_place_ratio, placed, true),
@@ -99,5 +101,9 @@ pub fn run(
             .note("a byte there and back, both sides spinning, cores 0 and 1"),
         Figure::of("circuits.mem_per_conn_kib", "kib", &memory)
             .note("both programs' memory and page tables, of connections that a few bytes went by"),
-    ])
+    ];
+    for figure in &mut figures {
+        figure.cluster = cluster.into();
+    }
+    Ok(figures)
 }

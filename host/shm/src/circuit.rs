@@ -2,7 +2,7 @@
 //! `stream`'s. Nothing here believes a word of it, nor gives a reference to it.
 #![expect(
     unsafe_code,
-    reason = "read(2), write(2) and futex(2) on shared memory"
+    reason = "read(2) and write(2) on shared memory; a word of it"
 )]
 
 use crate::file::{is_sealed_shape, sparse_file};
@@ -10,13 +10,11 @@ use crate::mapping::{Mapping, WritableMapping};
 use ring::{
     BadGeometry, ConsumerMemory, ConsumerWord, Geometry, PAGE, ProducerMemory, ProducerWord,
 };
-use rustix::thread::futex;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
-use std::time::Duration;
 use stream::{CONSUMER_PAGES_AT, PRODUCER_PAGES_AT, Side, data_at, file_bytes};
 
 /// Memory for a new circuit, `capacity` bytes each way: no page of it is taken before it is
@@ -92,18 +90,9 @@ fn sleeps_by(pages: &WritableMapping, side: Side) -> Option<&AtomicU32> {
 }
 
 impl CircuitWriter {
-    /// Sleeps until the reader's position is another than this, its low half, or it wakes us,
-    /// or so much time is over.
-    pub fn sleep(&self, seen: u32, at_most: Duration) {
-        let Some(word) = sleeps_by(&self.pages, self.side) else {
-            return;
-        };
-        let limit = futex::Timespec {
-            tv_sec: at_most.as_secs() as i64,
-            tv_nsec: i64::from(at_most.subsec_nanos()),
-        };
-        // Whatever ends it, the caller looks again.
-        let _ = futex::wait(word, futex::Flags::empty(), seen, Some(&limit));
+    /// The low half of the reader's position, by which who waits for room sleeps (futex(2)).
+    pub fn sleeps_by(&self) -> Option<&AtomicU32> {
+        sleeps_by(&self.pages, self.side)
     }
 
     /// Where so many bytes of the data lie from `at` on; they may run over the end, where the
@@ -132,11 +121,9 @@ pub struct CircuitWaker {
 }
 
 impl CircuitWaker {
-    /// If it sleeps.
-    pub fn wake(&self) {
-        if let Some(word) = sleeps_by(&self.pages, self.side) {
-            let _ = futex::wake(word, futex::Flags::empty(), 1);
-        }
+    /// By what it sleeps, if it does.
+    pub fn sleeps_by(&self) -> Option<&AtomicU32> {
+        sleeps_by(&self.pages, self.side)
     }
 }
 

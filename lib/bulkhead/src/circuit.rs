@@ -1,7 +1,7 @@
 //! One connection.
 
 use crate::ask::memory_of;
-use crate::socket::{Socket, is_over, wait};
+use crate::socket::{Socket, is_over, sleep, wait, wake};
 use crate::{Peeked, Reserved};
 use rustix::event::PollFlags;
 use rustix::net::Shutdown as How;
@@ -217,6 +217,29 @@ impl Circuit {
         came.map(|_| Peeked::held(self))
     }
 
+    /// Sends so many bytes that were written in place: no more than there was room for.
+    ///
+    /// # Errors
+    /// As write(2).
+    pub fn commit(&mut self, n: usize) -> io::Result<()> {
+        self.bytes += n;
+        self.writes += 1;
+        match &mut self.ring {
+            Some(ring) => ring.writer.commit(&line(&self.fd, &|| {}), n).map_err(said),
+            None => Ok(()),
+        }
+    }
+
+    /// So many bytes of what was peeked at are used.
+    pub fn consume(&mut self, n: usize) {
+        let held = self.held.len().saturating_sub(self.consumed);
+        if held > 0 {
+            self.consumed += n.min(held);
+        } else if let Some(Ring { reader, waker, .. }) = &mut self.ring {
+            reader.consume(&line(&self.fd, &|| wake(waker.sleeps_by())), n);
+        }
+    }
+
     /// Sends bytes as a write does.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.is_empty() {
@@ -258,7 +281,7 @@ impl Circuit {
             let came = match &mut self.ring {
                 None => stream::Line::take(&line(&self.fd, &|| {}), out),
                 Some(Ring { reader, waker, .. }) => {
-                    reader.read(&line(&self.fd, &|| waker.wake()), out)
+                    reader.read(&line(&self.fd, &|| wake(waker.sleeps_by())), out)
                 }
             };
             match came {
@@ -305,7 +328,7 @@ impl Circuit {
             return Ok(());
         }
         if let Some(seen) = writer.arm(min).map_err(said)? {
-            writer.memory().sleep(seen, SLEEP);
+            sleep(writer.memory().sleeps_by(), seen, SLEEP);
             writer.disarm();
             if is_over(&self.fd) {
                 return Err(ErrorKind::BrokenPipe.into());
@@ -323,12 +346,6 @@ impl Circuit {
             true => Err(ErrorKind::BrokenPipe.into()),
             false => Ok(()),
         }
-    }
-
-    /// So many bytes of the ring were written in place.
-    pub(crate) fn wrote(&mut self, n: usize) {
-        self.bytes += n;
-        self.writes += 1;
     }
 }
 

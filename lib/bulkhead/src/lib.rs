@@ -24,7 +24,7 @@ pub use ask::memory_of;
 pub use circuit::{Circuit, Way};
 pub use listener::Listener;
 pub use peeked::Peeked;
-pub use reserved::Reserved;
+pub use reserved::{Place, Reserved};
 pub use stream::{Breach, CAPACITY, Side};
 
 #[cfg(test)]

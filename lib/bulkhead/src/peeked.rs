@@ -1,10 +1,10 @@
 //! What has come.
 
 use crate::Circuit;
-use crate::circuit::{Ring, line};
 use crate::reserved::CHUNK;
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
 
 /// Bytes that came, in the ring or in a buffer. Those of the ring the peer can still change:
 /// two looks may differ, so what is judged is copied first.
@@ -96,14 +96,20 @@ impl<'a> Peeked<'a> {
 
     /// The first so many bytes are used.
     pub fn consume(self, n: usize) {
-        let n = n.min(self.length);
-        if !self.in_ring {
-            self.circuit.consumed += n;
-            return;
-        }
-        let Circuit { fd, ring, .. } = self.circuit;
-        if let Some(Ring { reader, waker, .. }) = ring {
-            reader.consume(&line(fd, &|| waker.wake()), n);
+        self.circuit.consume(n.min(self.length));
+    }
+
+    /// Where they lie, for who reads there by address: until [`Circuit::consume`], nothing else
+    /// may be done with the circuit. What is in the ring the peer can change at any time.
+    pub fn place(&self) -> NonNull<u8> {
+        let held = || NonNull::from(self.held_from(0)).cast();
+        match &self.circuit.ring {
+            Some(ring) if self.in_ring => {
+                let at = ring.reader.offset(0);
+                let place = ring.reader.memory().place(at, self.length);
+                place.unwrap_or_else(held)
+            }
+            _ => held(),
         }
     }
 

@@ -1,12 +1,20 @@
 //! Room to write in.
 
 use crate::Circuit;
-use crate::circuit::{line, said};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::NonNull;
 
 /// Bytes that are made at a time, in memory of one's own.
 pub(crate) const CHUNK: usize = 4096;
+
+/// Where room lies.
+pub enum Place {
+    /// In the ring, which the peer can see and change; so many bytes.
+    Ring(NonNull<u8>, usize),
+    /// In memory of one's own.
+    Buffer(Vec<u8>),
+}
 
 /// Room in the ring, or in a buffer where there is none.
 pub struct Reserved<'a> {
@@ -91,6 +99,23 @@ impl<'a> Reserved<'a> {
         }
     }
 
+    /// Where it lies, for who writes there by address: until [`Circuit::commit`], or the buffer is
+    /// written, nothing else may be done with the circuit.
+    pub fn into_place(self) -> Place {
+        if let Some(buffer) = self.buffer {
+            return Place::Buffer(buffer);
+        }
+        let ring = self.circuit.ring.as_ref();
+        let at = ring.and_then(|ring| {
+            let at = ring.writer.offset(0);
+            ring.writer.memory().place(at, self.length)
+        });
+        match at {
+            Some(at) => Place::Ring(at, self.length),
+            None => Place::Buffer(Vec::new()),
+        }
+    }
+
     /// Sends the first so many bytes.
     ///
     /// # Errors
@@ -98,12 +123,7 @@ impl<'a> Reserved<'a> {
     pub fn commit(self, n: usize) -> io::Result<()> {
         let n = n.min(self.length);
         let Some(buffer) = self.buffer else {
-            self.circuit.wrote(n);
-            let Some(ring) = &mut self.circuit.ring else {
-                return Ok(());
-            };
-            let line = line(&self.circuit.fd, &|| {});
-            return ring.writer.commit(&line, n).map_err(said);
+            return self.circuit.commit(n);
         };
         let mut bytes = buffer.get(..n).unwrap_or_default();
         // Bound: the bytes.

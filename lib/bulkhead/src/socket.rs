@@ -3,8 +3,10 @@
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
+use rustix::thread::futex;
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 use stream::{Line, Stop};
 
@@ -39,6 +41,25 @@ fn said(done: rustix::io::Result<usize>) -> Result<usize, Stop> {
         Errno::AGAIN | Errno::INTR => Stop::Blocked,
         errno => Stop::Socket(errno.raw_os_error()),
     })
+}
+
+/// Sleeps until the word is another, or somebody wakes who sleeps there, or so much time is over.
+/// Whatever ends it, the caller looks again.
+pub(crate) fn sleep(word: Option<&AtomicU32>, seen: u32, at_most: Duration) {
+    let limit = futex::Timespec {
+        tv_sec: at_most.as_secs() as i64,
+        tv_nsec: i64::from(at_most.subsec_nanos()),
+    };
+    if let Some(word) = word {
+        let _ = futex::wait(word, futex::Flags::empty(), seen, Some(&limit));
+    }
+}
+
+/// Wakes who sleeps there.
+pub(crate) fn wake(word: Option<&AtomicU32>) {
+    if let Some(word) = word {
+        let _ = futex::wake(word, futex::Flags::empty(), 1);
+    }
 }
 
 /// Waits until the socket is as asked, failed or hung up; `false`: the time is over.

@@ -222,3 +222,20 @@ fn a_rule_that_is_removed_ends_a_ring() {
     );
     server.until(" by ");
 }
+
+#[test]
+fn a_program_in_c_uses_the_ring() {
+    let scene = scene_of(OPEN);
+    let own = concat!(env!("CARGO_MANIFEST_DIR"), "/../lib/c");
+    let mut cc = std::process::Command::new("cc");
+    cc.args(["-std=c11", "-O1", "-D_GNU_SOURCE", "-I", own, "-o"])
+        .arg(format!("{}/echo", scene.files()))
+        .arg(format!("{own}/examples/echo.c"))
+        .arg(e2e::program("libbulkhead_c.a"))
+        .args(["-lpthread", "-ldl", "-lm"]);
+    let said = e2e::Said::of(&mut cc).unwrap();
+    assert!(said.ok(), "{}", said.err);
+    let server = scene.start("web", "exec {f}/echo 7000", "serving");
+    assert_eq!(asks(&scene, 100), "100 by ring");
+    server.until("end by ring");
+}

@@ -28,7 +28,7 @@ impl Mediator {
 
     /// The connection that a socket is an end of: who began it, which side this is, the slots
     /// of both. Both are endpoints of one tenant, and it may still be begun.
-    fn connection(&self, cookie: u64) -> Result<(u64, Side, [u32; 2]), Errno> {
+    pub(super) fn connection(&self, cookie: u64) -> Result<(u64, Side, [u32; 2]), Errno> {
         let image = self.image.as_ref().map(MappedCompartment::image);
         let image = image.ok_or(Errno::NETDOWN)?;
         let own = self.table.socket(cookie).ok_or(Errno::BADF)?;
