@@ -64,6 +64,17 @@ fn two_native_programs_use_the_ring() {
     assert!(said.out.ends_with("50 by ring\n"), "{said:?}");
     let said = scene.says("web", line);
     assert!(said.ends_with("50 by ring\n"), "{said}");
+    // Of both families at once, and through the loopback.
+    let _both = scene.start("web", "exec {f}/native echo [::]:7001", "serving");
+    for (at, to) in [
+        ("app", "10.1.1.10"),
+        ("app", "[fd00:1::10]"),
+        ("web", "127.0.0.1"),
+        ("web", "[::1]"),
+    ] {
+        let said = scene.says(at, &format!("{{f}}/native ask {to}:7001 50"));
+        assert!(said.ends_with("50 by ring\n"), "{to}: {said}");
+    }
 }
 
 #[test]
