@@ -34,6 +34,36 @@ try: print(other.getsockopt(0x4248, 2, 16))
 except OSError as error: print(errno.errorcode[error.errno])
 ";
 
+/// What another user finds of a program whose command line has this word: as many processes, and
+/// what each way to its memory or its descriptors comes to.
+const PRY: &str = "
+import ctypes, errno, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def tries(what):
+    try: what(); return 'OPEN'
+    except OSError as error: return errno.errorcode[error.errno]
+def fetched(pid):
+    pidfd = os.pidfd_open(pid)
+    for number in range(3, 9):
+        if libc.syscall(438, pidfd, number, 0) >= 0: return
+    raise OSError(ctypes.get_errno(), '')
+def opened(pid):
+    first = None
+    for number in range(9):
+        try: return os.open(f'/proc/{pid}/fd/{number}', os.O_RDONLY)
+        except OSError as error: first = first or error
+    raise first
+for pid in filter(str.isdigit, os.listdir('/proc')):
+    try: words = open(f'/proc/{pid}/cmdline').read().split('\\0')
+    except OSError: continue
+    if words[0] == sys.argv[1]:
+        print(tries(lambda: opened(pid)),
+            tries(lambda: open(f'/proc/{pid}/mem', 'rb')),
+            tries(lambda: open(f'/proc/{pid}/maps').read()),
+            tries(lambda: os.listdir(f'/proc/{pid}/map_files')),
+            tries(lambda: fetched(int(pid))))
+";
+
 /// The native program is a file that every user may read.
 fn scene_of(spec: &str) -> Scene {
     let scene = Scene::of(spec);
@@ -249,4 +279,27 @@ fn a_program_in_c_uses_the_ring() {
     let server = scene.start("web", "exec {f}/echo 7000", "serving");
     assert_eq!(asks(&scene, 100), "100 by ring");
     server.until("end by ring");
+}
+
+#[test]
+fn another_user_has_no_way_to_the_memory() {
+    let scene = scene_of(OPEN);
+    scene.file("pry.py", PRY);
+    let server = echo(&scene);
+    let client = "exec {f}/native ask 10.1.1.10:7000 1000000";
+    let client = scene.spawn(scene.command_of("app", &["--user", "daemon"], client));
+    client.until("connected");
+    let whole = format!("{}/native", scene.files());
+    for user in ["nobody", "daemon"] {
+        for at in ["app", "web"] {
+            let said = scene.sh_as(at, user, &format!("python3 {{f}}/pry.py {whole}"));
+            let refused = "EACCES EACCES EACCES EACCES EPERM";
+            let open = said.out.lines().filter(|line| *line != refused).count();
+            // Who is the same user may look into its own, in its own endpoint.
+            let own = usize::from(user == "daemon" && at == "app");
+            assert!(open <= own, "{user} at {at}: {said:?}");
+            assert_eq!(said.out.lines().count(), 2, "{user} at {at}: {said:?}");
+        }
+    }
+    drop((client, server));
 }
