@@ -7,6 +7,10 @@ use std::io::{Error, Read, Result, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+/// Bytes that are made or used in place at a time: of a longer message a part after the other, so
+/// that both sides are at it.
+const PART: usize = 64 << 10;
+
 /// How bytes are handled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
@@ -94,7 +98,7 @@ fn sink(how: How, address: &str, message: usize) -> Result<()> {
         let n = match how {
             How::InPlace => {
                 let peeked = circuit.peek()?;
-                let n = peeked.len().min(message);
+                let n = peeked.len().min(PART);
                 peeked.chunks(n, |part| sum.add(part));
                 peeked.consume(n);
                 n
@@ -133,8 +137,7 @@ fn stream(how: How, address: &str, time: Duration, message: usize) -> Result<f64
         begun = Instant::now();
         while begun.elapsed() < time {
             if how == How::InPlace {
-                // No more than fits: of a longer message a part after the other.
-                let part = message.min(bulkhead::CAPACITY / 4);
+                let part = message.min(PART);
                 for _ in 0..message / part {
                     let mut room = circuit.reserve(part)?;
                     room.fill(part, |_, bytes| make(bytes, &mut next, &mut sum));
