@@ -7,10 +7,6 @@ use std::io::{Error, Read, Result, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Bytes that are made or used in place at a time: of a longer message a part after the other, so
-/// that both sides are at it.
-const PART: usize = 64 << 10;
-
 /// How bytes are handled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
@@ -98,7 +94,7 @@ fn sink(how: How, address: &str, message: usize) -> Result<()> {
         let n = match how {
             How::InPlace => {
                 let peeked = circuit.peek()?;
-                let n = peeked.len().min(PART);
+                let n = peeked.len().min(message);
                 peeked.chunks(n, |part| sum.add(part));
                 peeked.consume(n);
                 n
@@ -137,7 +133,8 @@ fn stream(how: How, address: &str, time: Duration, message: usize) -> Result<f64
         begun = Instant::now();
         while begun.elapsed() < time {
             if how == How::InPlace {
-                let part = message.min(PART);
+                // No more than fits: of a longer message a part after the other.
+                let part = message.min(bulkhead::CAPACITY / 4);
                 for _ in 0..message / part {
                     let mut room = circuit.reserve(part)?;
                     room.fill(part, |_, bytes| make(bytes, &mut next, &mut sum));

@@ -33,10 +33,6 @@ pub use reader::Reader;
 pub use ring::{Breach, Doorbell};
 pub use writer::{Full, Writer};
 
-/// Bytes that are written, or read, before the other side hears of them: of more it would wait
-/// for the whole, and the two would take turns.
-pub(crate) const PIECE: usize = 64 << 10;
-
 /// The socket under a circuit, as it does not block.
 pub trait Line {
     /// Sends the one and then the other, as much as it takes now; how many bytes of both.

@@ -1,7 +1,7 @@
 //! The reading end.
 
 use crate::frame::{HEAD, Head, Parsed};
-use crate::{Line, PIECE, Stop};
+use crate::{Line, Stop};
 use guard::guard;
 use ring::{
     Breach, ConsumerMemory, ConsumerWord, Doorbell, Geometry, ProducerWord, StreamConsumer,
@@ -78,12 +78,15 @@ impl<M: ConsumerMemory> Reader<M> {
             return Ok(n);
         }
         if self.spill == 0 {
-            let n = self.read_ring(line, out)?;
-            if n > 0 || self.wait(line)? {
-                return match n {
-                    0 => self.read_ring(line, out),
-                    n => Ok(n),
-                };
+            let n = self.ring.read(out)?;
+            if n > 0 {
+                self.release(line);
+                return Ok(n);
+            }
+            if self.wait(line)? {
+                let n = self.ring.read(out)?;
+                self.release(line);
+                return Ok(n);
             }
         }
         self.read_spill(line, out)
@@ -129,28 +132,6 @@ impl<M: ConsumerMemory> Reader<M> {
     /// The memory.
     pub fn memory(&self) -> &M {
         self.ring.memory()
-    }
-
-    /// Piece by piece, so that the writer has the room of the first while the next is read.
-    fn read_ring(&mut self, line: &impl Line, out: &mut [u8]) -> Result<usize, Stop> {
-        let mut all = 0;
-        // Bound: the bytes that fit.
-        while all < out.len() {
-            let end = out.len().min(all + PIECE);
-            let piece = out.get_mut(all..end).unwrap_or_default();
-            let n = match self.ring.read(piece) {
-                Ok(n) => n,
-                // What was read before is good; the next read says it again.
-                Err(_) if all > 0 => break,
-                Err(breach) => return Err(breach.into()),
-            };
-            self.release(line);
-            all += n;
-            if n < end - (all - n) {
-                break;
-            }
-        }
-        Ok(all)
     }
 
     fn release(&mut self, line: &impl Line) {

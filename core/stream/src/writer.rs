@@ -1,7 +1,7 @@
 //! The writing end.
 
 use crate::frame::{Head, LONGEST_SPILL};
-use crate::{Line, PIECE, Stop};
+use crate::{Line, Stop};
 use ring::{ConsumerWord, Doorbell, Geometry, ProducerMemory, ProducerWord, StreamProducer};
 
 /// What becomes of bytes that the ring has no room for.
@@ -69,21 +69,13 @@ impl<M: ProducerMemory> Writer<M> {
                 }
             };
         }
-        let mut all = 0;
-        // The reader begins with the first piece while the next is written. Bound: the bytes.
-        while let Some(rest) = bytes.get(all..).filter(|rest| !rest.is_empty()) {
-            let piece = rest.get(..PIECE).unwrap_or(rest);
-            let written = self.ring.write(piece)?;
-            self.publish(line)?;
-            all += written;
-            if written < piece.len() {
-                break;
-            }
-        }
-        match all {
+        match self.ring.write(bytes)? {
             0 if full == Full::Spills => self.spill(line, bytes),
             0 => Err(Stop::Full),
-            all => Ok(all),
+            written => {
+                self.publish(line)?;
+                Ok(written)
+            }
         }
     }
 
