@@ -4,7 +4,7 @@ SHELL := /bin/bash
 OUT = $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)/x86_64-unknown-linux-gnu/release
 RUN = export PATH="$$(tools/setup $(1) | tail -n 1):$$PATH"
 
-.PHONY: help demo build test test-full test-mutants docs install clean
+.PHONY: help demo build test test-full test-mutants docs install install-c clean
 
 help:
 	@echo "make demo          bring up two tenants, attack, crash, share, translate, plant a breach, clean up; says what it shows"
@@ -43,6 +43,14 @@ install:
 	$(OUT)/bulkhead man $(DESTDIR)/usr/local/share/man/man1
 	ln -sf ../lib/bulkhead/bulkhead $(DESTDIR)/usr/local/bin/bulkhead
 	install -m 644 packaging/systemd/*.service $(DESTDIR)/etc/systemd/system/
+
+# The library for C, built by `cargo build --release --locked -p lib-c`.
+install-c:
+	@test -f $(OUT)/libbulkhead_c.a || { echo "run \`cargo build --release --locked -p lib-c\` first"; exit 1; }
+	install -d $(addprefix $(DESTDIR)/usr/local/,lib/pkgconfig include)
+	install -m 644 $(OUT)/libbulkhead_c.a $(DESTDIR)/usr/local/lib/libbulkhead.a
+	install -m 644 lib/c/bulkhead.h $(DESTDIR)/usr/local/include/
+	sed -e 's|@prefix@|/usr/local|' -e 's|@version@|0.1.0|' lib/c/bulkhead.pc.in > $(DESTDIR)/usr/local/lib/pkgconfig/bulkhead.pc
 
 clean:
 	cargo clean

@@ -53,7 +53,8 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
         })?
     };
     let worst = apps::against_bridge(options, "circuits.apps_vs_bridge", &ours, &bridge)?;
-    Ok(vec![
+    let rings = crate::rings::run(options, &ours, &bridge, turns, time)?;
+    let mut figures = vec![
         told(stream, "iperf3 with 128 KiB writes, one stream"),
         told(
             setup,
@@ -69,7 +70,9 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
             "iperf3 with 128 KiB writes, one stream, from a circuit to an endpoint of packets",
         ),
         worst,
-    ])
+    ];
+    figures.extend(rings);
+    Ok(figures)
 }
 
 /// Waits until a proxy connects there.
@@ -91,27 +94,45 @@ fn proxied_reaches(pair: &Pair) -> Result<(), String> {
 
 /// One run of the talking program: connections a second, or microseconds.
 fn talk(pair: &Pair, what: &str, time: u64, core: usize) -> Result<Came, String> {
+    let (core, unit) = match what {
+        "rtt" => (core, "us"),
+        _ => (1, "per_s"),
+    };
+    talk_of(pair, ["serve", what], time, core, 1, unit)
+}
+
+/// One run of what its server and its client do, the server on core 0.
+pub fn talk_of(
+    pair: &Pair,
+    [server, client]: [&str; 2],
+    time: u64,
+    core: usize,
+    message: usize,
+    unit: &'static str,
+) -> Result<Came, String> {
     let program = std::env::current_exe().map_err(|e| e.to_string())?;
     let program = program.to_str().ok_or("own path")?.to_owned();
     let address = format!("{}:{PORT}", pair.address);
-    let mut server = pair.command(true, 0, &program);
-    server
-        .args(["talk", "serve", &address])
-        .stderr(Stdio::null());
-    let mut server = Ended(server.spawn().map_err(|e| format!("talk: {e}"))?);
-    let client_core = if what == "rtt" { core } else { 1 };
+    let words = |what: &str| {
+        let numbers = [time.to_string(), message.to_string()];
+        let words = ["talk", what, &address].map(str::to_owned);
+        words.into_iter().chain(numbers)
+    };
+    let mut serves = pair.command(true, 0, &program);
+    serves.args(words(server)).stderr(Stdio::null());
+    serves.stdout(Stdio::null());
+    let mut serves = Ended(serves.spawn().map_err(|e| format!("talk: {e}"))?);
     let mut last = String::new();
     for _ in 0..50 {
         std::thread::sleep(Duration::from_millis(40));
         let before = crate::peer::busy_s();
-        let mut client = pair.command(false, client_core, &program);
-        client.args(["talk", what, &address, &time.to_string()]);
-        let output = client.output().map_err(|e| format!("talk: {e}"))?;
+        let mut asks = pair.command(false, core, &program);
+        asks.args(words(client));
+        let output = asks.output().map_err(|e| format!("talk: {e}"))?;
         let busy = crate::peer::busy_s() - before;
         let text = String::from_utf8_lossy(&output.stdout);
         if let Ok(value) = text.trim().parse::<f64>() {
-            server.end();
-            let unit = if what == "rtt" { "us" } else { "per_s" };
+            serves.end();
             return Ok(Came {
                 value,
                 unit,
@@ -120,5 +141,5 @@ fn talk(pair: &Pair, what: &str, time: u64, core: usize) -> Result<Came, String>
         }
         last = String::from_utf8_lossy(&output.stderr).into_owned();
     }
-    Err(format!("talk: {last}"))
+    Err(format!("talk {client}: {last}"))
 }

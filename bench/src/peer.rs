@@ -67,6 +67,21 @@ pub fn plain_ring_mrecs(seconds: f64) -> Result<f64, String> {
     )
 }
 
+/// The same ring with longer records, as many as fit a mebibyte or two: Gbit/s that are copied in
+/// on one core and out on another.
+pub fn plain_copy_gbit_s(bytes: usize, seconds: f64) -> Result<f64, String> {
+    let slots = ((1 << 20) / bytes).max(2).to_string();
+    let words = [
+        "spsc",
+        &bytes.to_string(),
+        &slots,
+        "1",
+        &seconds.to_string(),
+    ];
+    let mrecs = first_number(&said(&words)?, "huge=0  ")?;
+    Ok(mrecs * bytes as f64 * 8.0 / 1e3)
+}
+
 fn said(words: &[&str]) -> Result<String, String> {
     let output = Command::new(plain_ring()?)
         .args(words)

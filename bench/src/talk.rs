@@ -8,19 +8,25 @@ use std::time::{Duration, Instant};
 /// Which side, and what of.
 #[derive(clap::Args)]
 pub struct Talk {
-    /// `serve`, `setup` or `rtt`.
+    /// `serve`, `setup` or `rtt`; or one of what `native` has.
     what: String,
     /// ADDRESS:PORT
     address: String,
     /// Milliseconds.
     #[arg(default_value_t = 1000)]
     time: u64,
+    /// Bytes of a message, or how many.
+    #[arg(default_value_t = 1)]
+    message: usize,
 }
 
 /// Runs it; a client prints one number.
 pub fn run(talk: &Talk) -> Result<(), String> {
     let said = |e: std::io::Error| e.to_string();
     let time = Duration::from_millis(talk.time);
+    if let Some(done) = crate::native::run(&talk.what, &talk.address, time, talk.message) {
+        return done.map(|n| println!("{n}")).map_err(said);
+    }
     match talk.what.as_str() {
         "serve" => serve(&talk.address).map_err(said),
         "setup" => setup(&talk.address, time)

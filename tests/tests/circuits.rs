@@ -12,6 +12,8 @@ mod policy;
 mod programs;
 #[path = "circuits/proxy.rs"]
 mod proxy;
+#[path = "circuits/rings.rs"]
+mod rings;
 #[path = "circuits/scene.rs"]
 mod scene;
 #[path = "circuits/scope.rs"]

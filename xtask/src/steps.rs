@@ -74,6 +74,10 @@ const STEPS: &[Step] = &[
             "--quiet",
         ],
     ),
+    cargo(
+        "library for C",
+        &["build", "--locked", "-p", "lib-c", "--quiet"],
+    ),
     // Tests of one program start others from beside it.
     cargo(
         "programs for tests",
@@ -103,6 +107,8 @@ const STEPS: &[Step] = &[
                 "test",
                 "-p",
                 "core-ring",
+                "-p",
+                "core-stream",
                 "--release",
                 "--locked",
                 "--quiet",

@@ -211,6 +211,17 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Puts a descriptor into the program, closed on exec; its number there. The call waits on.
+    pub fn install(&self, fd: &OwnedFd) -> Result<u32, Errno> {
+        match self.listener.install(self.call.id, fd.as_fd(), true) {
+            Ok(notify::Outcome::Done(number)) => Ok(number),
+            Ok(notify::Outcome::Gone) => Err(Errno::INTR),
+            Err(error) => Err(error
+                .raw_os_error()
+                .map_or(Errno::NFILE, Errno::from_raw_os_error)),
+        }
+    }
+
     fn int(&self, at: u64) -> Result<i32, Errno> {
         let mut bytes = [0; 4];
         self.target.read(at, &mut bytes)?;

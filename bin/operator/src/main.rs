@@ -14,6 +14,7 @@ mod mediate;
 mod notes;
 mod operator;
 mod relays;
+mod rings;
 mod sockets;
 mod targets;
 

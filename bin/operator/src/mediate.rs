@@ -5,6 +5,7 @@
 
 mod acts;
 mod relayed;
+mod ring;
 
 use crate::call::{Call, Ended};
 use crate::circuits;
@@ -12,6 +13,7 @@ use crate::decide::{self, Asked as Wish};
 use crate::live::Live;
 use crate::notes::Notes;
 use crate::relays::{Relays, Said};
+use crate::rings::Rings;
 use crate::sockets::{self, Made};
 use crate::targets::Targets;
 use circuit::{Addresses, Asked, Connect, Endpoint, Limits, Outcome, Pending, Table};
@@ -69,6 +71,7 @@ pub struct Mediator {
     limits: BTreeMap<u32, u32>,
     counts: BTreeMap<u32, u32>,
     live: Option<Live>,
+    rings: Rings,
     waits: Vec<Waits>,
     /// Calls that the operator before left without an answer, until their program is known.
     left: Vec<(u32, u16, Notification)>,
@@ -92,6 +95,7 @@ impl Default for Mediator {
             limits: BTreeMap::new(),
             counts: BTreeMap::new(),
             live: None,
+            rings: Rings::default(),
             waits: Vec::new(),
             left: Vec::new(),
             unheard: BTreeSet::new(),
@@ -236,6 +240,7 @@ impl Mediator {
         self.unheard.retain(|cookie| live.contains(cookie));
         self.orphans.retain(|(at, _)| live.contains(at));
         self.settle_relays();
+        self.rings.retain(|began| live.contains(&began));
         self.write();
         self.count();
     }
@@ -500,6 +505,8 @@ impl Mediator {
             let (level, name) = call.option();
             let outcome = self.table.set_option(cookie, level, name, &value);
             said(outcome.map_err(number)?, call)
+        } else if call.is(libc::SYS_getsockopt) && call.option() == (stream::LEVEL, stream::RING) {
+            self.ring(cookie, call)
         } else if call.is(libc::SYS_getsockopt) {
             let (level, name) = call.option();
             let room = call.room()?;

@@ -140,6 +140,27 @@ impl Table {
             .filter_map(|cookie| self.socket(cookie))
     }
 
+    /// The sockets that can be the other end of a connection: of one tenant there is one, of
+    /// others with the same addresses one each.
+    pub fn other_ends(&self, cookie: u64) -> impl Iterator<Item = &Socket> {
+        let own = self.socket(cookie).copied();
+        let own = own.and_then(|own| Some((own, own.remote()?)));
+        own.into_iter().flat_map(move |(own, remote)| {
+            let here = move |at: u32, it: &Addresses| match at == own.endpoint {
+                true => it.local(&remote.ip),
+                false => it.own(&remote.ip),
+            };
+            let endpoints = (0..).zip(&self.endpoints);
+            let endpoints = endpoints.filter(move |(at, it)| here(*at, it));
+            endpoints
+                .flat_map(move |(at, _)| self.sockets.holders(at, remote.port))
+                .map(|(_, socket)| socket)
+                .filter(move |it| {
+                    it.state == State::Connected && it.local == remote && it.remote == own.local
+                })
+        })
+    }
+
     /// Notes where the operator found a socket: which thread had it at which number, say.
     pub fn place(&mut self, cookie: u64, place: u64) {
         if let Ok((at, mut socket)) = self.find(cookie)

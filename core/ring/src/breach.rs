@@ -47,4 +47,8 @@ breaches! {
     StreamRestart = 10,
     /// The header page does not say what the supervisor said.
     HeaderPage = 11,
+    /// A circuit's socket has what is no frame.
+    Frame = 12,
+    /// A circuit's peer counts bytes of the socket that it did not have.
+    Count = 13,
 }

@@ -19,6 +19,10 @@ pub enum ProducerWord {
     Echo = 8,
     /// Stream mode: not 0 while the producer sleeps for space.
     Armed = 9,
+    /// A circuit's: bytes that went by the socket as they are, and one; 0: all still do.
+    Plain = 16,
+    /// A circuit's: this side has the memory.
+    Joined = 17,
 }
 
 /// Words of the consumer's page. `Consumed` has a cache line of its own.
@@ -34,6 +38,10 @@ pub enum ConsumerWord {
     Echo = 9,
     /// Not 0 while the consumer sleeps for data; another number each time.
     Armed = 10,
+    /// A circuit's: the reader looks before it takes, so the writer may begin to use the ring.
+    Consents = 16,
+    /// A circuit's: bytes that were read of those that went by the socket for want of room.
+    Spilled = 17,
 }
 
 /// A producer's view: its own page and the data to write, the consumer's page to read.

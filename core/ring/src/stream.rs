@@ -71,11 +71,55 @@ impl<M: ProducerMemory> StreamProducer<M> {
         }
         let n = bytes.len().min(room);
         if let Some(bytes) = bytes.get(..n) {
-            self.memory
-                .write((self.position & (self.capacity - 1)) as usize, bytes);
-            self.position = self.position.wrapping_add(n as u64);
+            self.fill(0, bytes);
+            self.commit(n);
         }
         Ok(n)
+    }
+
+    /// Writes bytes so far behind what was written, as many as there is room for as far as
+    /// is known; returns how many. They count after [`StreamProducer::commit`].
+    pub fn fill(&mut self, behind: usize, bytes: &[u8]) -> usize {
+        let n = bytes.len().min(self.free().saturating_sub(behind));
+        if let Some(bytes) = bytes.get(..n) {
+            self.memory.write(self.offset(behind), bytes);
+        }
+        n
+    }
+
+    /// So many bytes behind what was written are written: no more than there was room for.
+    pub fn commit(&mut self, n: usize) {
+        self.position = self.position.wrapping_add(n.min(self.free()) as u64);
+    }
+
+    /// Where in the data area the byte lies that is so far behind what was written.
+    pub fn offset(&self, behind: usize) -> usize {
+        (self.position.wrapping_add(behind as u64) & (self.capacity - 1)) as usize
+    }
+
+    /// The consumer's position as it was last seen: what a sleep for room waits to see changed.
+    pub fn consumed(&self) -> u64 {
+        self.consumed
+    }
+
+    /// Bytes that it holds at most.
+    pub fn capacity(&self) -> usize {
+        self.capacity as usize
+    }
+
+    /// Whether the consumer says that it has read all that was published.
+    pub fn is_consumed(&self) -> bool {
+        self.memory.load(ConsumerWord::Consumed) == self.published
+    }
+
+    /// Which of the consumer's announcements was rung for last.
+    pub fn rung(&self) -> u64 {
+        self.rung
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> &M {
+        &self.memory
     }
 
     /// Lets the consumer see what was written; says whether it must be rung.
@@ -161,11 +205,44 @@ impl<M: ConsumerMemory> StreamConsumer<M> {
         }
         let n = out.len().min(there);
         if let Some(out) = out.get_mut(..n) {
-            self.memory
-                .read((self.position & (self.capacity - 1)) as usize, out);
-            self.position = self.position.wrapping_add(n as u64);
+            self.copy(0, out);
+            self.skip(n);
         }
         Ok(n)
+    }
+
+    /// Copies out bytes so far behind what was read, as many as there are as far as is known
+    /// and fit; returns how many.
+    pub fn copy(&self, behind: usize, out: &mut [u8]) -> usize {
+        let n = out.len().min(self.known().saturating_sub(behind));
+        if let Some(out) = out.get_mut(..n) {
+            self.memory.read(self.offset(behind), out);
+        }
+        n
+    }
+
+    /// So many bytes are read: no more than there were.
+    pub fn skip(&mut self, n: usize) {
+        self.position = self.position.wrapping_add(n.min(self.known()) as u64);
+    }
+
+    /// Where in the data area the byte lies that is so far behind what was read.
+    pub fn offset(&self, behind: usize) -> usize {
+        (self.position.wrapping_add(behind as u64) & (self.capacity - 1)) as usize
+    }
+
+    /// Which sleep was announced last.
+    pub fn announced(&self) -> u64 {
+        self.token
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    fn known(&self) -> usize {
+        self.limit.wrapping_sub(self.position) as usize
     }
 
     /// Gives what was read back; says whether the producer sleeps for room and must

@@ -209,6 +209,7 @@ fn limits(profile: Profile) -> Outcome {
         Profile::Controller => STORE_BYTES,
         Profile::Verifier => REPORT_BYTES,
         Profile::Vhost => KEEPSAKE_BYTES,
+        Profile::Operator => stream::file_bytes(stream::CAPACITY) as u64,
         _ => 0,
     };
     let (_, most) = kernel::limits(libc::RLIMIT_NOFILE).map_err(says)?;

@@ -439,6 +439,10 @@ const OPERATING: &[Entry] = &[
         "a program's socket; which of them live"
     ),
     entry!(SYS_sendto, "which sockets live"),
+    entry!(SYS_memfd_create, "a circuit's memory, for who asks"),
+    entry!(SYS_ftruncate, "its size"),
+    entry!(SYS_fchmod, "it is its maker's alone"),
+    entry!(SYS_fcntl, [[is(1, libc::F_ADD_SEALS as i64)]], "seal it"),
     entry!(SYS_shutdown, "a circuit that is allowed no more"),
     entry!(SYS_recvfrom, "the same, answered"),
     entry!(SYS_getsockname, "the name of a socket that is no circuit"),

@@ -2,6 +2,7 @@
 //!
 //! - [`Direction`], [`Pool`], [`attach`]: channels (`docs/fifo.md`) over memory files.
 //! - [`Words`], [`PeerWords`], [`CountersPage`], [`Recorder`]: pages of counters.
+//! - [`circuit_file`], [`circuit_ends`]: the memory of a circuit, which both its ends write.
 //! - [`Guest`]: the memory of a virtual machine, as its vhost-user front end shares it.
 //! - [`SealedImage`]: table images that nobody can write any more.
 //!
@@ -11,6 +12,7 @@
 
 mod bell;
 mod channel;
+mod circuit;
 mod end;
 mod fault;
 mod file;
@@ -26,6 +28,7 @@ pub use channel::{
     AttachError, Channel, ChannelFds, ConsumerFds, ProducerFds, Receiver, Sender, Start, attach,
     attach_consumer, attach_producer, between, consumer_end, producer_end,
 };
+pub use circuit::{CircuitReader, CircuitWaker, CircuitWriter, circuit_ends, circuit_file};
 pub use end::{ConsumerEnd, ProducerEnd};
 pub use file::{is_sealed_shape, memory_file, read_only, sparse_file};
 pub use guest::{Guest, GuestError, MAX_REGIONS, Region};

@@ -45,6 +45,44 @@ impl Mapping {
         Mapping::map_twice(fd, len, again, READ)
     }
 
+    /// Maps `len` bytes from `at` on twice in a row. Both are multiples of the page size, and
+    /// within the file.
+    pub(crate) fn round(fd: BorrowedFd<'_>, at: usize, len: usize) -> io::Result<Mapping> {
+        Mapping::map_round(fd, at, len, READ)
+    }
+
+    fn map_round(
+        fd: BorrowedFd<'_>,
+        at: usize,
+        len: usize,
+        prot: ProtFlags,
+    ) -> io::Result<Mapping> {
+        let mapping = Mapping::reserve(2 * len)?;
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        let base = mapping.base.as_ptr();
+        // SAFETY: both fixed mappings lie inside the reservation just made, which nobody else
+        // knows.
+        unsafe {
+            rustix::mm::mmap(base.cast(), len, prot, flags, fd, at as u64)?;
+            rustix::mm::mmap(base.add(len).cast(), len, prot, flags, fd, at as u64)?;
+        }
+        Ok(mapping)
+    }
+
+    /// Addresses, without memory behind them yet.
+    fn reserve(len: usize) -> io::Result<Mapping> {
+        // SAFETY: a new anonymous reservation at an address of the kernel's choice.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )?
+        };
+        Mapping::own(base, len)
+    }
+
     fn map(fd: BorrowedFd<'_>, len: usize, prot: ProtFlags) -> io::Result<Mapping> {
         // SAFETY: a new mapping at an address of the kernel's choice touches no
         // memory that exists.
@@ -60,16 +98,8 @@ impl Mapping {
         prot: ProtFlags,
     ) -> io::Result<Mapping> {
         let all = len + (len - again);
-        // SAFETY: a new anonymous reservation at an address of the kernel's choice.
-        let base = unsafe {
-            rustix::mm::mmap_anonymous(
-                std::ptr::null_mut(),
-                all,
-                ProtFlags::empty(),
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )?
-        };
-        let mapping = Mapping::own(base, all)?;
+        let mapping = Mapping::reserve(all)?;
+        let base = mapping.base.as_ptr().cast::<c_void>();
         let flags = MapFlags::SHARED | MapFlags::FIXED;
         // SAFETY: both fixed mappings lie inside the reservation just made, which
         // nobody else knows; `len` and `all` are its bounds.
@@ -113,6 +143,14 @@ impl Mapping {
             len,
             whole: Some(Arc::clone(whole)),
         })
+    }
+
+    /// So many bytes from `at` on, for a system call to read, or to write to where it may be
+    /// written; `None` where there are fewer.
+    pub(crate) fn pointer(&self, at: usize, bytes: usize) -> Option<NonNull<u8>> {
+        let end = at.checked_add(bytes)?;
+        // SAFETY: `at` is within the mapping.
+        (end <= self.len).then(|| unsafe { self.base.add(at) })
     }
 
     /// Bytes mapped.
@@ -214,11 +252,9 @@ impl Mapping {
 }
 
 impl WritableMapping {
-    /// So many bytes from `at` on, for a system call to write to; `None` where there are fewer.
-    pub(crate) fn pointer(&self, at: usize, bytes: usize) -> Option<NonNull<u8>> {
-        let end = at.checked_add(bytes)?;
-        // SAFETY: `at` is within the mapping.
-        (end <= self.0.len).then(|| unsafe { self.0.base.add(at) })
+    /// As [`Mapping::round`].
+    pub(crate) fn round(fd: BorrowedFd<'_>, at: usize, len: usize) -> io::Result<WritableMapping> {
+        Ok(WritableMapping(Mapping::map_round(fd, at, len, WRITE)?))
     }
 
     /// One that was made to be written.

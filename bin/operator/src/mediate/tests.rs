@@ -152,3 +152,45 @@ fn a_proxy_lets_in_to_its_own_endpoint_alone() {
     assert_eq!(waiting.len(), 1);
     assert_eq!(waiting[0].client.port, 4242);
 }
+
+#[test]
+fn memory_is_for_the_two_ends_of_a_connection() {
+    use stream::Side;
+    let mut tables = tables();
+    let mut mediator = with_circuits(&tables);
+    let table = &mut mediator.table;
+    let began = *table.socket(1).unwrap();
+    table.create(10, NEAR, circuit::Family::V4, 0).unwrap();
+    let any = Endpoint {
+        ip: of(NEAR),
+        port: 80,
+    };
+    let (bytes, length) = circuit::write(circuit::Family::V4, any);
+    table.bind(10, &bytes[..length], true, 7).unwrap();
+    table.listen(10, 5, [1; 16], 7).unwrap();
+    let pending = Pending {
+        client: began.local(),
+        local: began.remote().unwrap(),
+        token: 1,
+    };
+    table.enqueue(10, pending).unwrap();
+    table.accepted(10, 11, None).unwrap();
+    table.create(12, NEAR, circuit::Family::V4, 0).unwrap();
+    let slots = [WEB, NEAR];
+    assert_eq!(mediator.connection(1), Ok((1, Side::Began, slots)));
+    assert_eq!(mediator.connection(11), Ok((1, Side::Accepted, slots)));
+    for none in [10, 12] {
+        assert_eq!(mediator.connection(none), Err(Errno::NOTCONN), "{none}");
+    }
+    assert_eq!(mediator.connection(99), Err(Errno::BADF));
+    // One that may not be begun any more has none.
+    tables.rule_tables = vec![judged(image::rules::Action::Deny, 1)];
+    tables.endpoints[0].egress = 0;
+    for endpoint in &mut tables.endpoints {
+        endpoint.connections = 64;
+    }
+    mediator.image = Some(mapped(&tables));
+    assert_eq!(mediator.connection(11), Err(Errno::ACCESS));
+    mediator.review();
+    assert_eq!(mediator.connection(11), Err(Errno::NOTCONN));
+}

@@ -624,6 +624,7 @@ const OPERATOR: &[(&str, Exercise)] = &[
             .sum()
     }),
     ("ioctl", requests),
+    ("ftruncate", || ok(call!(SYS_ftruncate, memory_file(), 100))),
     ("pidfd_open", || ok(itself())),
     ("pidfd_getfd", || {
         ok(call!(SYS_pidfd_getfd, itself(), CONTROL, 0))

@@ -45,8 +45,10 @@ pub const VERIFIER_MAY: &[&str] = &["memfd_create", "add_seals"];
 pub const SWITCH_MAY: &[&str] = &["clone3_process"];
 /// Allowed to the solver, by its list: libraries, and what its own limits are.
 pub const SOLVER_MAY: &[&str] = &["openat", "stat_by_path", "prlimit"];
-/// Allowed to an operator, by its list: of a program that calls, and of its socket.
+/// Allowed to an operator, by its list: of a program that calls, of its socket, of its memory.
 pub const OPERATOR_MAY: &[&str] = &[
+    "memfd_create",
+    "add_seals",
     "connect",
     "bind",
     "listen",

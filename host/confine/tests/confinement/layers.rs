@@ -106,18 +106,27 @@ fn speculation() -> i32 {
 }
 
 fn limits() -> i32 {
-    [libc::RLIMIT_CORE, libc::RLIMIT_FSIZE, libc::RLIMIT_MEMLOCK]
-        .into_iter()
-        .map(|resource| {
-            let mut limit = libc::rlimit {
-                rlim_cur: 1,
-                rlim_max: 1,
-            };
-            // SAFETY: the kernel writes one rlimit.
-            unsafe { libc::getrlimit(resource, &raw mut limit) };
-            i32::from(limit.rlim_cur != 0 || limit.rlim_max != 0)
-        })
-        .sum()
+    limits_with(0)
+}
+
+/// So many bytes of a file, and nothing else.
+fn limits_with(file: u64) -> i32 {
+    [
+        (libc::RLIMIT_CORE, 0),
+        (libc::RLIMIT_FSIZE, file),
+        (libc::RLIMIT_MEMLOCK, 0),
+    ]
+    .into_iter()
+    .map(|(resource, value)| {
+        let mut limit = libc::rlimit {
+            rlim_cur: 1,
+            rlim_max: 1,
+        };
+        // SAFETY: the kernel writes one rlimit.
+        unsafe { libc::getrlimit(resource, &raw mut limit) };
+        i32::from(limit.rlim_cur != value || limit.rlim_max != value)
+    })
+    .sum()
 }
 
 fn fork() -> i32 {
@@ -213,7 +222,8 @@ pub const OPERATOR: &[Layer] = &[
     }),
     layer!(nobody_dumps_it before "seccomp" is 0, || prctl(libc::PR_GET_DUMPABLE, 0)),
     layer!(speculation_is_off before "seccomp" is 0, speculation),
-    layer!(limits_are_set before "seccomp" is 0, limits),
+    // A circuit's memory is a file to the limit: two mebibytes and four pages.
+    layer!(limits_of_its_own_are_set before "seccomp" is 0, || limits_with((2 << 20) + 4 * 4096)),
     layer!(no_process_can_be_made before "seccomp" is libc::EAGAIN, fork),
     layer!(it_is_root_no_more before "seccomp" is libc::EPERM, || {
         call!(libc::SYS_setresuid, 0, 0, 0)

@@ -1,0 +1,262 @@
+//! A program of two sides for `bench circuits` that knows of circuits. Every byte is made on one
+//! side and added up on the other, and the sums are compared: a run in which nobody touches the
+//! data measures nothing.
+
+use bulkhead::{Circuit, Listener, Way};
+use std::io::{Error, Read, Result, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+/// How bytes are handled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// A socket, read and written.
+    Tcp,
+    /// A circuit, read and written.
+    Copies,
+    /// A circuit, its data made and used in place.
+    InPlace,
+}
+
+/// A server's or a client's part: `what` is its name with the way, as `tcp-stream`. `None`: no
+/// such thing; else a client's number.
+pub fn run(what: &str, address: &str, time: Duration, message: usize) -> Option<Result<String>> {
+    let (how, what) = what.split_once('-')?;
+    let how = match how {
+        "tcp" => How::Tcp,
+        "copies" => How::Copies,
+        "place" => How::InPlace,
+        _ => return None,
+    };
+    Some(match what {
+        "sink" => sink(how, address, message).map(|()| String::new()),
+        "stream" => stream(how, address, time, message).map(|n| n.to_string()),
+        "echo" => echo(address).map(|()| String::new()),
+        "rtt" => rtt(address, time).map(|n| n.to_string()),
+        "many" => many(address, message).map(|n| n.to_string()),
+        _ => return None,
+    })
+}
+
+/// The sum of all eight bytes in a row, however they come.
+#[derive(Default)]
+struct Sum {
+    sum: u64,
+    rest: [u8; 8],
+    held: usize,
+}
+
+impl Sum {
+    fn add(&mut self, mut bytes: &[u8]) {
+        while self.held > 0 && !bytes.is_empty() {
+            self.one(bytes[0]);
+            bytes = &bytes[1..];
+        }
+        let (words, rest) = bytes.as_chunks::<8>();
+        let all = words.iter().map(|word| u64::from_le_bytes(*word));
+        self.sum = all.fold(self.sum, u64::wrapping_add);
+        rest.iter().for_each(|byte| self.one(*byte));
+    }
+
+    fn one(&mut self, byte: u8) {
+        self.rest[self.held] = byte;
+        self.held = (self.held + 1) % 8;
+        if self.held == 0 {
+            self.sum = self.sum.wrapping_add(u64::from_le_bytes(self.rest));
+        }
+    }
+}
+
+/// Fills bytes with words that follow one another, and adds them to a sum.
+fn make(bytes: &mut [u8], next: &mut u64, sum: &mut u64) {
+    for word in bytes.as_chunks_mut::<8>().0 {
+        *word = next.to_le_bytes();
+        *sum = sum.wrapping_add(*next);
+        *next = next.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+/// Adds up all that comes, and answers with the sum.
+fn sink(how: How, address: &str, message: usize) -> Result<()> {
+    let (mut sum, mut bytes) = (Sum::default(), vec![0; message]);
+    if how == How::Tcp {
+        let (mut stream, _) = TcpListener::bind(address)?.accept()?;
+        loop {
+            match stream.read(&mut bytes)? {
+                0 => return stream.write_all(&sum.sum.to_le_bytes()),
+                n => sum.add(&bytes[..n]),
+            }
+        }
+    }
+    let (mut circuit, _) = Listener::bind(address)?.accept()?;
+    circuit.set_spin(Duration::from_micros(50));
+    loop {
+        let n = match how {
+            How::InPlace => {
+                let peeked = circuit.peek()?;
+                let n = peeked.len().min(message);
+                peeked.chunks(n, |part| sum.add(part));
+                peeked.consume(n);
+                n
+            }
+            _ => {
+                let n = circuit.read(&mut bytes)?;
+                sum.add(&bytes[..n]);
+                n
+            }
+        };
+        if n == 0 {
+            return circuit.write_all(&sum.sum.to_le_bytes());
+        }
+    }
+}
+
+/// Gbit/s of messages so long, to the moment at which the sum of all is known to be right.
+fn stream(how: How, address: &str, time: Duration, message: usize) -> Result<f64> {
+    let (mut next, mut sum, mut all) = (1, 0, 0_u64);
+    let mut bytes = vec![0; message];
+    let mut answer = [0; 8];
+    let begun;
+    if how == How::Tcp {
+        let mut stream = TcpStream::connect(address)?;
+        begun = Instant::now();
+        while begun.elapsed() < time {
+            make(&mut bytes, &mut next, &mut sum);
+            stream.write_all(&bytes)?;
+            all += message as u64;
+        }
+        stream.shutdown(Shutdown::Write)?;
+        stream.read_exact(&mut answer)?;
+    } else {
+        let mut circuit = Circuit::connect(address)?;
+        circuit.set_spin(Duration::from_micros(50));
+        begun = Instant::now();
+        while begun.elapsed() < time {
+            if how == How::InPlace {
+                // No more than fits: of a longer message a part after the other.
+                let part = message.min(bulkhead::CAPACITY / 4);
+                for _ in 0..message / part {
+                    let mut room = circuit.reserve(part)?;
+                    room.fill(part, |_, bytes| make(bytes, &mut next, &mut sum));
+                    room.commit(part)?;
+                }
+            } else {
+                make(&mut bytes, &mut next, &mut sum);
+                circuit.write_all(&bytes)?;
+            }
+            all += message as u64;
+        }
+        if circuit.way() != Way::Ring {
+            return Err(Error::other("it did not go by the ring"));
+        }
+        circuit.shutdown(Shutdown::Write)?;
+        circuit.read_exact(&mut answer)?;
+    }
+    let took = begun.elapsed().as_secs_f64();
+    match u64::from_le_bytes(answer) == sum {
+        true => Ok(all as f64 * 8.0 / took / 1e9),
+        false => Err(Error::other("other bytes came than went")),
+    }
+}
+
+/// Answers each byte with itself, by spinning, on all connections that come; `m` is answered
+/// with what this process has of memory, in KiB.
+fn echo(address: &str) -> Result<()> {
+    let listener = Listener::bind(address)?;
+    let mut all = Vec::new();
+    loop {
+        let (mut circuit, _) = listener.accept()?;
+        circuit.set_spin(Duration::from_millis(20));
+        let mut byte = [0];
+        // A client of many leaves each behind after a few bytes.
+        while let Ok(1) = circuit.read(&mut byte) {
+            if &byte == b"n" {
+                break;
+            }
+            match &byte {
+                b"m" => circuit.write_all(&memory_kib().to_le_bytes())?,
+                _ => circuit.write_all(&byte)?,
+            }
+        }
+        all.push(circuit);
+    }
+}
+
+/// The median time of a byte there and back, both sides spinning, microseconds.
+fn rtt(address: &str, time: Duration) -> Result<f64> {
+    let mut circuit = Circuit::connect(address)?;
+    circuit.set_spin(Duration::from_millis(20));
+    let (begun, mut all, mut byte) = (Instant::now(), Vec::new(), [7]);
+    // A thousand at a time: a clock takes a tenth of what is measured.
+    while begun.elapsed() < time {
+        let sent = Instant::now();
+        for _ in 0..1000 {
+            circuit.write_all(&byte)?;
+            circuit.read_exact(&mut byte)?;
+        }
+        all.push(sent.elapsed().as_secs_f64() * 1e3);
+    }
+    if circuit.way() != Way::Ring {
+        return Err(Error::other("it did not go by the ring"));
+    }
+    all.sort_by(f64::total_cmp);
+    Ok(all[all.len() / 2])
+}
+
+/// KiB of memory of both programs for each of so many connections that a few bytes went by,
+/// each way by the ring.
+fn many(address: &str, count: usize) -> Result<f64> {
+    let mut all = Vec::new();
+    let (mut before, mut after) = (0, 0);
+    for number in 0..=count {
+        let mut circuit = Circuit::connect(address)?;
+        let mut byte = [7];
+        for _ in 0..4 {
+            circuit.write_all(&byte)?;
+            circuit.read_exact(&mut byte)?;
+        }
+        if circuit.way() != Way::Ring {
+            return Err(Error::other("it did not go by the ring"));
+        }
+        if number == 0 || number == count {
+            circuit.write_all(b"m")?;
+            let mut theirs = [0; 8];
+            circuit.read_exact(&mut theirs)?;
+            let both = memory_kib() + u64::from_le_bytes(theirs);
+            match number {
+                0 => before = both,
+                _ => after = both,
+            }
+        }
+        circuit.write_all(b"n")?;
+        all.push(circuit);
+    }
+    Ok((after as f64 - before as f64) / count as f64)
+}
+
+/// What this process has, with its part of what it shares, and its page tables.
+fn memory_kib() -> u64 {
+    let of = |file: &str, name: &str| {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let number = line.and_then(|line| line.split_whitespace().next());
+        number.and_then(|it| it.parse().ok()).unwrap_or(0)
+    };
+    of("/proc/self/smaps_rollup", "Pss:") + of("/proc/self/status", "VmPTE:")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_is_the_same_however_bytes_come() {
+        let (mut bytes, mut next, mut sum) = (vec![0; 4096], 1, 0);
+        make(&mut bytes, &mut next, &mut sum);
+        for step in [1, 3, 8, 13, 4096] {
+            let mut came = Sum::default();
+            bytes.chunks(step).for_each(|part| came.add(part));
+            assert_eq!(came.sum, sum, "{step}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! `bench circuits`, of programs that know of them: by the ring, against TCP over a bridge and
+//! against a copy between the two cores.
+
+use crate::circuits::talk_of;
+use crate::pairs::Pair;
+use crate::results::Figure;
+use crate::tcp::Came;
+use crate::{Options, peer};
+
+/// Bytes of a message, short and long.
+const MESSAGES: [usize; 2] = [16 << 10, 1 << 20];
+/// Connections whose memory is measured.
+const MANY: usize = 200;
+
+/// What was measured of one size.
+#[derive(Default)]
+struct Size {
+    copies: Vec<f64>,
+    in_place: Vec<f64>,
+    copies_ratio: Vec<f64>,
+    in_place_ratio: Vec<f64>,
+    cpu_ratio: Vec<f64>,
+    bridge: Vec<f64>,
+}
+
+/// Runs it.
+pub fn run(
+    options: &Options,
+    ours: &Pair,
+    bridge: &Pair,
+    turns: usize,
+    time: u64,
+) -> Result<Vec<Figure>, String> {
+    let mut sizes = MESSAGES.map(|_| Size::default());
+    let mut copy_ratio = Vec::new();
+    let before = peer::round_trip_ns()?;
+    for _ in 0..turns {
+        for (size, message) in sizes.iter_mut().zip(MESSAGES) {
+            let stream = |pair: &Pair, how: &str| {
+                let words = [format!("{how}-sink"), format!("{how}-stream")];
+                talk_of(pair, [&words[0], &words[1]], time, 1, message, "gbit_s")
+            };
+            let copies = stream(ours, "copies")?;
+            let in_place = stream(ours, "place")?;
+            let tcp = stream(bridge, "tcp")?;
+            let copy = peer::plain_copy_gbit_s(message, time as f64 / 1e3)?;
+            // CPU seconds of the whole machine a GB.
+            let a_gb = |came: &Came| came.cpu / (came.value * time as f64 / 8e3);
+            size.copies.push(copies.value);
+            size.in_place.push(in_place.value);
+            size.bridge.push(tcp.value);
+            size.copies_ratio.push(copies.value / tcp.value);
+            size.in_place_ratio.push(in_place.value / tcp.value);
+            size.cpu_ratio.push(a_gb(&copies) / a_gb(&tcp));
+            if message == MESSAGES[0] {
+                copy_ratio.push(copy / in_place.value);
+            }
+        }
+    }
+    let rtt = (0..turns)
+        .map(|_| talk_of(ours, ["copies-echo", "copies-rtt"], time, 1, 1, "us"))
+        .map(|came| came.map(|came| came.value))
+        .collect::<Result<Vec<_>, _>>()?;
+    let memory = (0..options.runs(3, 1))
+        .map(|_| talk_of(ours, ["copies-echo", "copies-many"], time, 1, MANY, "kib"))
+        .map(|came| came.map(|came| came.value))
+        .collect::<Result<Vec<_>, _>>()?;
+    let cluster = peer::cluster(before, peer::round_trip_ns()?);
+    let pair_name = bridge.name.clone();
+    let figure = |id: &str, unit: &str, of: fn(&Size) -> &Vec<f64>, note: &str, least: bool| {
+        let figures = sizes.each_ref().map(|size| Figure::of(id, unit, of(size)));
+        let [short, long] = figures.each_ref().map(|figure| figure.value);
+        let [a, b] = figures;
+        let mut worse = if (short < long) == least { a } else { b };
+        for (name, value) in [("16_kib", short), ("1_mib", long)] {
+            worse = worse.ours(name, value);
+        }
+        let bridge = sizes
+            .each_ref()
+            .map(|size| Figure::of("", "", &size.bridge).value);
+        worse
+            .peer("name", pair_name.clone())
+            .peer("gbit_s_16_kib", bridge[0])
+            .peer("gbit_s_1_mib", bridge[1])
+            .note(format!(
+                "{note}; messages of 16 KiB and 1 MiB, the worse; each byte made and added up; server core 0, client core 1"
+            ))
+    };
+    let copied = "read and write by the ring";
+    let placed = "reserve and peek, in place";
+    let mut figures = vec![
+        figure("circuits.ring_vs_bridge", "ratio", |s| &s.copies_ratio, copied, true),
+        figure("circuits.ring_gbps", "gbit_s", |s| &s.copies, copied, true),
+        figure("circuits.native_vs_bridge", "ratio", |s| &s.in_place_ratio, placed, true),
+        figure("circuits.native_gbps", "gbit_s", |s| &s.in_place, placed, true),
+        figure("circuits.cpu_per_gb_vs_bridge", "ratio", |s| &s.cpu_ratio, copied, false),
+        Figure::of("circuits.native_vs_copy", "ratio", &copy_ratio).note(
+            "time of reserve, fill, peek and sum against that of a plain C ring that copies in and out; 16 KiB at a time",
+        ),
+        Figure::of("circuits.rtt_spin_us", "us", &rtt)
+            .note("a byte there and back, both sides spinning, cores 0 and 1"),
+        Figure::of("circuits.mem_per_conn_kib", "kib", &memory)
+            .note("both programs' memory and page tables, of connections that a few bytes went by"),
+    ];
+    for figure in &mut figures {
+        figure.cluster = cluster.into();
+    }
+    Ok(figures)
+}

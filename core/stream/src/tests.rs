@@ -1,0 +1,407 @@
+//! Both ends in one thread, over memory of plain cells and a socket that takes little.
+
+use crate::{Breach, Full, LONGEST_SPILL, Line, Reader, SPILL, Stop, TOKEN, Writer};
+use proptest::prelude::*;
+use ring::{ConsumerMemory, ConsumerWord, Geometry, ProducerMemory, ProducerWord};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+const CAPACITY: usize = 128;
+
+struct Shared {
+    producer: [Cell<u64>; 24],
+    consumer: [Cell<u64>; 24],
+    data: RefCell<[u8; CAPACITY]>,
+}
+
+#[derive(Clone)]
+struct Memory(Rc<Shared>);
+
+impl Memory {
+    fn new() -> Memory {
+        Memory(Rc::new(Shared {
+            producer: Default::default(),
+            consumer: Default::default(),
+            data: RefCell::new([0; CAPACITY]),
+        }))
+    }
+}
+
+impl ProducerMemory for Memory {
+    fn load(&self, word: ConsumerWord) -> u64 {
+        self.0.consumer[word as usize].get()
+    }
+    fn store(&self, word: ProducerWord, value: u64) {
+        self.0.producer[word as usize].set(value);
+    }
+    fn write_header(&self, _: usize, _: [u64; 2]) {
+        unreachable!("a stream has no records");
+    }
+    fn write(&self, at: usize, bytes: &[u8]) {
+        for (n, byte) in bytes.iter().enumerate() {
+            self.0.data.borrow_mut()[(at + n) % CAPACITY] = *byte;
+        }
+    }
+    fn fence(&self) {}
+}
+
+impl ConsumerMemory for Memory {
+    fn load(&self, word: ProducerWord) -> u64 {
+        self.0.producer[word as usize].get()
+    }
+    fn own(&self, word: ConsumerWord) -> u64 {
+        self.0.consumer[word as usize].get()
+    }
+    fn store(&self, word: ConsumerWord, value: u64) {
+        self.0.consumer[word as usize].set(value);
+    }
+    fn read_header(&self, _: usize) -> [u64; 2] {
+        unreachable!("a stream has no records");
+    }
+    fn read(&self, at: usize, out: &mut [u8]) {
+        for (n, byte) in out.iter_mut().enumerate() {
+            *byte = self.0.data.borrow()[(at + n) % CAPACITY];
+        }
+    }
+    fn fence(&self) {}
+}
+
+/// A socket that takes so many bytes, and so many at once.
+struct Pipe {
+    bytes: RefCell<VecDeque<u8>>,
+    room: usize,
+    step: Cell<usize>,
+    ended: Cell<bool>,
+    failed: Cell<bool>,
+    woken: Cell<u32>,
+}
+
+impl Pipe {
+    fn of(room: usize) -> Pipe {
+        Pipe {
+            bytes: RefCell::default(),
+            room,
+            step: Cell::new(usize::MAX),
+            ended: Cell::new(false),
+            failed: Cell::new(false),
+            woken: Cell::new(0),
+        }
+    }
+    fn is_readable(&self) -> bool {
+        !self.bytes.borrow().is_empty() || self.ended.get() || self.failed.get()
+    }
+    fn holds(&self) -> Vec<u8> {
+        self.bytes.borrow().iter().copied().collect()
+    }
+    fn copy(&self, out: &mut [u8]) -> Result<usize, Stop> {
+        let bytes = self.bytes.borrow();
+        if bytes.is_empty() && !out.is_empty() {
+            return match (self.failed.take(), self.ended.get()) {
+                (true, _) => Err(Stop::Socket(104)),
+                (false, true) => Ok(0),
+                (false, false) => Err(Stop::Blocked),
+            };
+        }
+        let n = out.len().min(bytes.len());
+        for (place, byte) in out.iter_mut().zip(bytes.iter()) {
+            *place = *byte;
+        }
+        Ok(n)
+    }
+}
+
+impl Line for Pipe {
+    fn send(&self, head: &[u8], body: &[u8]) -> Result<usize, Stop> {
+        if self.ended.get() {
+            return Err(Stop::Socket(32));
+        }
+        let mut bytes = self.bytes.borrow_mut();
+        let free = self.room.saturating_sub(bytes.len()).min(self.step.get());
+        let all = head.iter().chain(body).take(free);
+        let before = bytes.len();
+        bytes.extend(all);
+        match bytes.len() - before {
+            0 => Err(Stop::Blocked),
+            n => Ok(n),
+        }
+    }
+    fn take(&self, out: &mut [u8]) -> Result<usize, Stop> {
+        let n = self.copy(out)?;
+        self.bytes.borrow_mut().drain(..n);
+        Ok(n)
+    }
+    fn look(&self, out: &mut [u8]) -> Result<usize, Stop> {
+        self.copy(out)
+    }
+    fn wake(&self) {
+        self.woken.set(self.woken.get() + 1);
+    }
+}
+
+fn geometry() -> Geometry {
+    Geometry::stream(CAPACITY).unwrap()
+}
+
+fn ends(memory: &Memory) -> (Writer<Memory>, Reader<Memory>) {
+    let writer = Writer::new(memory.clone(), &geometry());
+    (writer, Reader::new(memory.clone(), &geometry()))
+}
+
+/// Both ends, and the ring in use.
+fn switched(pipe: &Pipe) -> (Memory, Writer<Memory>, Reader<Memory>) {
+    let memory = Memory::new();
+    let (mut writer, mut reader) = ends(&memory);
+    assert!(reader.consent());
+    assert_eq!(writer.write(pipe, b"x", Full::Spills), Ok(1));
+    assert_eq!(read(&mut reader, pipe, 9), Ok(b"x".to_vec()));
+    (memory, writer, reader)
+}
+
+fn read(reader: &mut Reader<Memory>, pipe: &Pipe, most: usize) -> Result<Vec<u8>, Stop> {
+    let mut out = vec![0; most];
+    let n = reader.read(pipe, &mut out)?;
+    out.truncate(n);
+    Ok(out)
+}
+
+#[test]
+fn without_the_other_side_it_is_a_socket() {
+    let (memory, pipe) = (Memory::new(), Pipe::of(100));
+    let mut writer = Writer::new(memory, &geometry());
+    assert_eq!(writer.write(&pipe, b"TSTS", Full::Waits), Ok(4));
+    assert_eq!(pipe.holds(), b"TSTS");
+    // A reader whose writer has no memory.
+    let other = Memory::new();
+    let mut reader = Reader::new(other, &geometry());
+    assert_eq!(read(&mut reader, &pipe, 3), Ok(b"TST".to_vec()));
+    assert_eq!(read(&mut reader, &pipe, 3), Ok(b"S".to_vec()));
+    assert_eq!(read(&mut reader, &pipe, 3), Err(Stop::Blocked));
+}
+
+#[test]
+fn plain_bytes_come_before_those_of_the_ring() {
+    let (memory, pipe) = (Memory::new(), Pipe::of(100));
+    let (mut writer, mut reader) = ends(&memory);
+    assert_eq!(writer.write(&pipe, b"TTTT", Full::Spills), Ok(4));
+    assert!(reader.consent());
+    assert_eq!(writer.write(&pipe, b"ring", Full::Spills), Ok(4));
+    assert_eq!(pipe.holds(), [b'T', b'T', b'T', b'T', TOKEN, 0]);
+    assert_eq!(read(&mut reader, &pipe, 3), Ok(b"TTT".to_vec()));
+    assert_eq!(read(&mut reader, &pipe, 100), Ok(b"T".to_vec()));
+    assert!(pipe.is_readable(), "there is something to read");
+    assert_eq!(read(&mut reader, &pipe, 2), Ok(b"ri".to_vec()));
+    assert!(pipe.is_readable(), "there is something to read");
+    assert_eq!(read(&mut reader, &pipe, 100), Ok(b"ng".to_vec()));
+    assert_eq!(read(&mut reader, &pipe, 100), Err(Stop::Blocked));
+    assert!(!pipe.is_readable(), "who polls it sleeps");
+}
+
+#[test]
+fn a_sleeper_gets_one_token_and_who_is_awake_none() {
+    let pipe = Pipe::of(100);
+    let (_, mut writer, mut reader) = switched(&pipe);
+    assert_eq!(read(&mut reader, &pipe, 9), Err(Stop::Blocked));
+    for _ in 0..5 {
+        assert_eq!(writer.write(&pipe, b"ab", Full::Spills), Ok(2));
+    }
+    assert_eq!(pipe.holds().len(), 2, "one token");
+    assert_eq!(read(&mut reader, &pipe, 90), Ok(b"ababababab".to_vec()));
+    assert_eq!(writer.write(&pipe, b"c", Full::Spills), Ok(1));
+    assert_eq!(pipe.holds().len(), 2, "it is readable already");
+}
+
+#[test]
+fn what_does_not_fit_waits_or_goes_by_the_socket() {
+    let pipe = Pipe::of(20);
+    let (_, mut writer, mut reader) = switched(&pipe);
+    assert_eq!(read(&mut reader, &pipe, 9), Err(Stop::Blocked));
+    assert_eq!(writer.write(&pipe, &[1; 200], Full::Waits), Ok(CAPACITY));
+    assert_eq!(writer.write(&pipe, &[2; 9], Full::Waits), Err(Stop::Full));
+    assert!(writer.arm(1).unwrap().is_some(), "it may sleep");
+    // A token is there; 18 bytes are left, five of them a head's.
+    assert_eq!(writer.write(&pipe, &[2; 30], Full::Spills), Ok(13));
+    assert_eq!(
+        writer.write(&pipe, &[2; 30], Full::Spills),
+        Err(Stop::Blocked)
+    );
+    assert_eq!(read(&mut reader, &pipe, 100), Ok(vec![1; 100]));
+    assert_eq!(pipe.woken.get(), 1, "there is room");
+    // There is, but bytes in the socket go before.
+    assert_eq!(
+        writer.write(&pipe, &[2; 3], Full::Waits),
+        Err(Stop::Blocked)
+    );
+    assert_eq!(read(&mut reader, &pipe, 100), Ok(vec![1; 28]));
+    assert_eq!(read(&mut reader, &pipe, 100), Ok(vec![2; 13]));
+    assert_eq!(
+        writer.write(&pipe, &[2; 100], Full::Waits),
+        Ok(17),
+        "the frame's rest"
+    );
+    let (step, stop) = (&[3; 3], Err(Stop::Blocked));
+    assert_eq!(writer.write(&pipe, step, Full::Waits), stop);
+    assert_eq!(read(&mut reader, &pipe, 100), Ok(vec![2; 17]));
+    assert_eq!(writer.write(&pipe, step, Full::Waits), Ok(3));
+    assert!(pipe.is_readable(), "a token again");
+    assert_eq!(read(&mut reader, &pipe, 100), Ok(vec![3; 3]));
+}
+
+#[test]
+fn what_was_written_before_an_end_is_read() {
+    for failed in [false, true] {
+        let pipe = Pipe::of(300);
+        let (_, mut writer, mut reader) = switched(&pipe);
+        assert_eq!(writer.write(&pipe, &[1; 200], Full::Spills), Ok(CAPACITY));
+        assert_eq!(writer.write(&pipe, &[2; 50], Full::Spills), Ok(50));
+        pipe.ended.set(true);
+        pipe.failed.set(failed);
+        assert_eq!(read(&mut reader, &pipe, 1000), Ok(vec![1; CAPACITY]));
+        assert_eq!(read(&mut reader, &pipe, 1000), Ok(vec![2; 50]));
+        let end = match failed {
+            true => Err(Stop::Socket(104)),
+            false => Ok(Vec::new()),
+        };
+        assert_eq!(read(&mut reader, &pipe, 1000), end);
+    }
+}
+
+#[test]
+fn a_position_beyond_the_ring_closes_this_end_alone() {
+    let pipe = Pipe::of(100);
+    let (memory, mut writer, mut reader) = switched(&pipe);
+    memory.0.producer[ProducerWord::Published as usize].set(1 << 40);
+    let dead = Err(Stop::Peer(Breach::Position));
+    assert_eq!(read(&mut reader, &pipe, 9), dead);
+    assert_eq!(read(&mut reader, &pipe, 9), dead);
+    memory.0.consumer[ConsumerWord::Consumed as usize].set(1 << 40);
+    let written = (0..3).map(|_| writer.write(&pipe, &[0; CAPACITY], Full::Spills));
+    assert_eq!(written.last(), Some(Err(Stop::Peer(Breach::Position))));
+}
+
+#[test]
+fn a_count_that_was_never_sent_is_a_breach() {
+    let (memory, pipe) = (Memory::new(), Pipe::of(100));
+    let (mut writer, mut reader) = ends(&memory);
+    assert_eq!(writer.write(&pipe, b"abcd", Full::Spills), Ok(4));
+    assert!(reader.consent());
+    assert_eq!(read(&mut reader, &pipe, 3), Ok(b"abc".to_vec()));
+    memory.0.producer[ProducerWord::Plain as usize].set(3);
+    let dead = Err(Stop::Peer(Breach::Count));
+    assert_eq!(read(&mut reader, &pipe, 3), dead);
+    assert_eq!(read(&mut reader, &pipe, 3), dead);
+}
+
+#[test]
+fn what_is_no_frame_is_a_breach() {
+    let beyond = (LONGEST_SPILL as u32 + 1).to_le_bytes();
+    let long = [&[SPILL][..], &beyond].concat();
+    let tokens = [TOKEN, 77].repeat(40);
+    let cases: [(&[u8], Breach); 5] = [
+        (b"\0", Breach::Frame),
+        (b"GET / ", Breach::Frame),
+        (&[SPILL, 0, 0, 0, 0], Breach::Frame),
+        (&long, Breach::Frame),
+        (&tokens, Breach::DoorbellFlood),
+    ];
+    for (bytes, breach) in cases {
+        let pipe = Pipe::of(100);
+        let (_, _, mut reader) = switched(&pipe);
+        pipe.bytes.borrow_mut().extend(bytes);
+        let came = read(&mut reader, &pipe, 9);
+        assert_eq!(came, Err(Stop::Peer(breach)), "{bytes:?}");
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Write(usize, bool),
+    Read(usize),
+    Consent,
+    Step(usize),
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let act = prop_oneof![
+        5 => (1..300_usize, any::<bool>()).prop_map(|(n, spills)| Act::Write(n, spills)),
+        5 => (1..300_usize).prop_map(Act::Read),
+        1 => Just(Act::Consent),
+        1 => (1..40_usize).prop_map(Act::Step),
+    ];
+    proptest::collection::vec(act, 1..200)
+}
+
+fn numbered(from: u64, n: usize) -> Vec<u8> {
+    (from..).take(n).map(|at| (at ^ at >> 8) as u8).collect()
+}
+
+proptest! {
+    /// Whatever is written when and however little the socket takes, the same bytes come out,
+    /// and whoever polls the socket never sleeps with something to read.
+    #[test]
+    fn it_is_a_queue_of_bytes(acts in acts(), room in 8..200_usize) {
+        let (memory, pipe) = (Memory::new(), Pipe::of(room));
+        let (mut writer, mut reader) = ends(&memory);
+        let (mut sent, mut came) = (0_u64, 0_u64);
+        for act in acts.into_iter().chain(std::iter::repeat_n(Act::Read(64), 40)) {
+            match act {
+                Act::Write(n, spills) => {
+                    let full = if spills { Full::Spills } else { Full::Waits };
+                    match writer.write(&pipe, &numbered(sent, n), full) {
+                        Ok(n) => sent += n as u64,
+                        Err(stop) => prop_assert!(matches!(stop, Stop::Blocked | Stop::Full)),
+                    }
+                }
+                Act::Read(most) => match read(&mut reader, &pipe, most) {
+                    Ok(bytes) => {
+                        prop_assert!(!bytes.is_empty());
+                        prop_assert_eq!(&bytes, &numbered(came, bytes.len()));
+                        came += bytes.len() as u64;
+                    }
+                    Err(stop) => prop_assert_eq!(stop, Stop::Blocked),
+                },
+                Act::Consent => {
+                    reader.consent();
+                }
+                Act::Step(n) => pipe.step.set(n),
+            }
+            prop_assert!(came == sent || pipe.is_readable());
+        }
+        prop_assert_eq!(came, sent);
+    }
+
+    /// A peer that scribbles over all that it can write: at most this circuit is closed.
+    #[test]
+    fn a_scribbler_harms_nobody_else(
+        words in proptest::collection::vec((any::<bool>(), 0..24_usize, any::<u64>()), 1..60),
+        bytes in proptest::collection::vec(any::<u8>(), 0..60),
+    ) {
+        let pipe = Pipe::of(100);
+        let (memory, mut writer, mut reader) = switched(&pipe);
+        pipe.bytes.borrow_mut().extend(bytes);
+        let near = [0, 1, CAPACITY as u64, 1 << 32, u64::MAX];
+        for (producer, word, value) in words {
+            let value = near.get(value as usize % 7).copied().unwrap_or(value);
+            let page = if producer { &memory.0.producer } else { &memory.0.consumer };
+            page[word].set(value);
+            let _ = writer.write(&pipe, &[7; 50], Full::Spills);
+            let _ = writer.arm(1);
+            prop_assert!(writer.room().unwrap_or(0) <= CAPACITY);
+            let mut out = [0; 300];
+            let n = reader.read(&pipe, &mut out).unwrap_or(0);
+            prop_assert!(n <= 300);
+            prop_assert!(reader.in_ring().unwrap_or(0) <= CAPACITY);
+        }
+    }
+}
+
+#[test]
+fn what_is_given_is_told_as_it_is() {
+    let given = crate::Given {
+        number: -7,
+        side: 1,
+        capacity: 1 << 20,
+        version: u32::MAX,
+    };
+    assert_eq!(crate::Given::of(&given.to_bytes()), given);
+}

@@ -1,0 +1,227 @@
+//! The writing end.
+
+use crate::frame::{Head, LONGEST_SPILL};
+use crate::{Line, Stop};
+use ring::{ConsumerWord, Doorbell, Geometry, ProducerMemory, ProducerWord, StreamProducer};
+
+/// What becomes of bytes that the ring has no room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    /// They go by the socket.
+    Spills,
+    /// They are not written: [`Stop::Full`].
+    Waits,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// By the socket, as they are.
+    Plain,
+    /// The reader is told where that ends; the token that marks it is not sent yet.
+    Leaving,
+    /// By the ring, and by frames.
+    Ring,
+}
+
+/// Writes bytes.
+pub struct Writer<M> {
+    ring: StreamProducer<M>,
+    phase: Phase,
+    /// Bytes that were sent as they are.
+    plain: u64,
+    /// Bytes that were sent for want of room.
+    spilled: u64,
+    /// The rest of a frame's head, and how many of its bytes are to follow.
+    head: Head,
+    owed: usize,
+}
+
+impl<M: ProducerMemory> Writer<M> {
+    /// The writer of a circuit by which nothing was written yet. Says that this side has the
+    /// memory.
+    pub fn new(memory: M, geometry: &Geometry) -> Writer<M> {
+        memory.store(ProducerWord::Joined, 1);
+        Writer {
+            ring: StreamProducer::fresh(memory, geometry),
+            phase: Phase::Plain,
+            plain: 0,
+            spilled: 0,
+            head: Head::default(),
+            owed: 0,
+        }
+    }
+
+    /// Writes as many of the bytes as there is room for, which the reader sees; how many.
+    ///
+    /// # Errors
+    /// [`Stop`]; nothing was written then. [`Stop::Full`] only where `full` says so.
+    pub fn write(&mut self, line: &impl Line, bytes: &[u8], full: Full) -> Result<usize, Stop> {
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        if !self.in_ring(line)? {
+            return match self.phase {
+                Phase::Ring => self.spill(line, bytes),
+                _ => {
+                    let sent = line.send(&[], bytes)?;
+                    self.plain = self.plain.wrapping_add(sent as u64);
+                    Ok(sent)
+                }
+            };
+        }
+        match self.ring.write(bytes)? {
+            0 if full == Full::Spills => self.spill(line, bytes),
+            0 => Err(Stop::Full),
+            written => {
+                self.publish(line)?;
+                Ok(written)
+            }
+        }
+    }
+
+    /// Whether the next bytes go into the ring, if it has room.
+    ///
+    /// # Errors
+    /// [`Stop`].
+    pub fn in_ring(&mut self, line: &impl Line) -> Result<bool, Stop> {
+        if self.phase == Phase::Plain {
+            if self.ring.memory().load(ConsumerWord::Consents) == 0 {
+                return Ok(false);
+            }
+            // Before the token: a reader that has it knows what it is.
+            let plain = self.plain.wrapping_add(1);
+            self.ring.memory().store(ProducerWord::Plain, plain);
+            self.head = Head::token(0);
+            self.phase = Phase::Leaving;
+        }
+        if self.phase == Phase::Leaving {
+            self.flush(line)?;
+            self.phase = Phase::Ring;
+        }
+        // Bytes in the socket are before any in the ring.
+        let read = self.ring.memory().load(ConsumerWord::Spilled);
+        Ok(self.owed == 0 && self.head.rest().is_empty() && read == self.spilled)
+    }
+
+    /// Bytes that fit the ring now. Looks at the reader's page.
+    ///
+    /// # Errors
+    /// [`Stop::Peer`].
+    pub fn room(&mut self) -> Result<usize, Stop> {
+        Ok(self.ring.writable()?)
+    }
+
+    /// Writes bytes into the ring so far behind what was written; how many there is room for.
+    /// Only after [`Writer::in_ring`] and [`Writer::room`].
+    pub fn fill(&mut self, behind: usize, bytes: &[u8]) -> usize {
+        self.ring.fill(behind, bytes)
+    }
+
+    /// Where in the data area the byte lies that is so far behind what was written.
+    pub fn offset(&self, behind: usize) -> usize {
+        self.ring.offset(behind)
+    }
+
+    /// Lets the reader see so many bytes that were filled in.
+    ///
+    /// # Errors
+    /// [`Stop::Socket`]: the reader is gone.
+    pub fn commit(&mut self, line: &impl Line, n: usize) -> Result<(), Stop> {
+        self.ring.commit(n);
+        self.publish(line)
+    }
+
+    /// Whether the reader has read all, in the ring and out of it: that it left tokens behind,
+    /// which no socket knows from data, is no reset then.
+    pub fn is_read(&self) -> bool {
+        let memory = self.ring.memory();
+        self.phase != Phase::Plain
+            && self.ring.is_consumed()
+            && memory.load(ConsumerWord::Spilled) == self.spilled
+    }
+
+    /// Bytes that the ring holds at most.
+    pub fn capacity(&self) -> usize {
+        self.ring.capacity()
+    }
+
+    /// Announces a sleep for so many bytes of room. `Some`: it may sleep until the low half of the reader's
+    /// position is no more this, or it is woken; `None`: there is room.
+    ///
+    /// # Errors
+    /// [`Stop::Peer`].
+    pub fn arm(&mut self, want: usize) -> Result<Option<u32>, Stop> {
+        let sleeps = self.ring.arm(want)?;
+        Ok(sleeps.then(|| self.ring.consumed() as u32))
+    }
+
+    /// After a sleep.
+    pub fn disarm(&mut self) {
+        self.ring.disarm();
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> &M {
+        self.ring.memory()
+    }
+
+    fn publish(&mut self, line: &impl Line) -> Result<(), Stop> {
+        if self.ring.publish() == Doorbell::Quiet {
+            return Ok(());
+        }
+        self.head = Head::token(self.ring.rung());
+        match self.flush(line) {
+            // A socket that takes no more is readable for who is to be woken.
+            Ok(()) => Ok(()),
+            Err(Stop::Blocked) => {
+                if self.head.rest().len() == 2 {
+                    self.head = Head::default();
+                }
+                Ok(())
+            }
+            Err(stop) => Err(stop),
+        }
+    }
+
+    /// By the socket, in a frame.
+    fn spill(&mut self, line: &impl Line, bytes: &[u8]) -> Result<usize, Stop> {
+        if self.owed == 0 {
+            // What is left of a token goes first.
+            self.flush(line)?;
+            self.owed = bytes.len().min(LONGEST_SPILL);
+            self.head = Head::spill(self.owed);
+        }
+        let body = bytes.get(..self.owed).unwrap_or(bytes);
+        let head = self.head.rest().len();
+        let sent = match line.send(self.head.rest(), body) {
+            Ok(sent) => sent,
+            Err(stop) => {
+                if self.head.rest().len() == crate::frame::HEAD {
+                    // Nothing of it is said: the next may be of another length.
+                    (self.head, self.owed) = (Head::default(), 0);
+                }
+                return Err(stop);
+            }
+        };
+        self.head.sent(sent);
+        let sent = sent.saturating_sub(head).min(body.len());
+        self.owed -= sent.min(self.owed);
+        self.spilled = self.spilled.wrapping_add(sent as u64);
+        match sent {
+            0 => Err(Stop::Blocked),
+            sent => Ok(sent),
+        }
+    }
+
+    fn flush(&mut self, line: &impl Line) -> Result<(), Stop> {
+        // Bound: the bytes of a head.
+        while !self.head.rest().is_empty() {
+            let sent = line.send(self.head.rest(), &[])?;
+            if sent == 0 {
+                return Err(Stop::Blocked);
+            }
+            self.head.sent(sent);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,207 @@
+//! A circuit's memory: one sealed file that both ends map whole. The layout is
+//! `stream`'s. Nothing here believes a word of it, nor gives a reference to it.
+#![expect(
+    unsafe_code,
+    reason = "read(2) and write(2) on shared memory; a word of it"
+)]
+
+use crate::file::{is_sealed_shape, sparse_file};
+use crate::mapping::{Mapping, WritableMapping};
+use ring::{
+    BadGeometry, ConsumerMemory, ConsumerWord, Geometry, PAGE, ProducerMemory, ProducerWord,
+};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+use stream::{CONSUMER_PAGES_AT, PRODUCER_PAGES_AT, Side, data_at, file_bytes};
+
+/// Memory for a new circuit, `capacity` bytes each way: no page of it is taken before it is
+/// touched. Sealed against shrinking, growing, executing and further sealing.
+///
+/// # Errors
+/// What the operating system refused.
+pub fn circuit_file(capacity: usize) -> io::Result<OwnedFd> {
+    sparse_file("circuit", file_bytes(capacity))
+}
+
+/// What a side writes by: its data twice in a row, and all pages.
+pub struct CircuitWriter {
+    pages: Arc<WritableMapping>,
+    data: WritableMapping,
+    side: Side,
+}
+
+/// What a side reads by: the other's data twice in a row, read-only.
+pub struct CircuitReader {
+    pages: Arc<WritableMapping>,
+    data: Mapping,
+    /// Who reads.
+    side: Side,
+}
+
+/// Maps a side's two ends, and tells the shape of each direction.
+///
+/// # Errors
+/// `InvalidInput`: the file is shorter than it should be or can be shrunk, or the capacity is
+/// no power of two from a page to 256 MiB. Or what the operating system refused.
+pub fn circuit_ends(
+    fd: impl AsFd,
+    capacity: usize,
+    side: Side,
+) -> io::Result<(CircuitWriter, CircuitReader, Geometry)> {
+    let wrong = |_: BadGeometry| io::Error::from(io::ErrorKind::InvalidInput);
+    let geometry = Geometry::stream(capacity).map_err(wrong)?;
+    if capacity < PAGE || !is_sealed_shape(fd.as_fd(), file_bytes(capacity))? {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let pages = Arc::new(WritableMapping::new(fd.as_fd(), 4 * PAGE)?);
+    let own = data_at(side, capacity);
+    let other = data_at(side.other(), capacity);
+    let writer = CircuitWriter {
+        pages: Arc::clone(&pages),
+        data: WritableMapping::round(fd.as_fd(), own, capacity)?,
+        side,
+    };
+    let reader = CircuitReader {
+        pages,
+        data: Mapping::round(fd.as_fd(), other, capacity)?,
+        side,
+    };
+    Ok((writer, reader, geometry))
+}
+
+fn producer_word(side: Side, word: ProducerWord) -> usize {
+    PRODUCER_PAGES_AT + side as usize * PAGE + word as usize * 8
+}
+
+/// Of the page of who reads what `side` writes.
+fn consumer_word(side: Side, word: ConsumerWord) -> usize {
+    CONSUMER_PAGES_AT + side as usize * PAGE + word as usize * 8
+}
+
+/// The half of the reader's position that a writer sleeps by.
+fn sleeps_by(pages: &WritableMapping, side: Side) -> Option<&AtomicU32> {
+    let at = pages.pointer(consumer_word(side, ConsumerWord::Consumed), 4)?;
+    // SAFETY: in bounds and aligned, mapped for as long as the borrow lasts; an atomic takes
+    // whatever the peer writes. The low half comes first (x86_64).
+    Some(unsafe { AtomicU32::from_ptr(at.as_ptr().cast()) })
+}
+
+impl CircuitWriter {
+    /// The low half of the reader's position, by which who waits for room sleeps (futex(2)).
+    pub fn sleeps_by(&self) -> Option<&AtomicU32> {
+        sleeps_by(&self.pages, self.side)
+    }
+
+    /// Where so many bytes of the data lie from `at` on; they may run over the end, where the
+    /// data begin again. `None`: more than there are.
+    pub fn place(&self, at: usize, bytes: usize) -> Option<NonNull<u8>> {
+        self.data.pointer(at, bytes)
+    }
+
+    /// Reads from a descriptor right into the data; how many bytes.
+    ///
+    /// # Errors
+    /// read(2)'s.
+    pub fn read_from(&self, fd: BorrowedFd<'_>, at: usize, bytes: usize) -> io::Result<usize> {
+        let to = self.place(at, bytes).ok_or(io::ErrorKind::InvalidInput)?;
+        // SAFETY: `bytes` from there on are mapped and writable; no reference to them exists.
+        let n = unsafe { libc::read(fd.as_raw_fd(), to.as_ptr().cast(), bytes) };
+        usize::try_from(n).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+/// Wakes a writer.
+#[derive(Clone)]
+pub struct CircuitWaker {
+    pages: Arc<WritableMapping>,
+    side: Side,
+}
+
+impl CircuitWaker {
+    /// By what it sleeps, if it does.
+    pub fn sleeps_by(&self) -> Option<&AtomicU32> {
+        sleeps_by(&self.pages, self.side)
+    }
+}
+
+impl CircuitReader {
+    /// What wakes the writer of what is read here.
+    pub fn waker(&self) -> CircuitWaker {
+        CircuitWaker {
+            pages: Arc::clone(&self.pages),
+            side: self.side.other(),
+        }
+    }
+
+    /// Where so many bytes of the data lie, as [`CircuitWriter::place`]: the peer can change
+    /// them at any time.
+    pub fn place(&self, at: usize, bytes: usize) -> Option<NonNull<u8>> {
+        self.data.pointer(at, bytes)
+    }
+
+    /// Writes data to a descriptor; how many bytes.
+    ///
+    /// # Errors
+    /// write(2)'s.
+    pub fn write_to(&self, fd: BorrowedFd<'_>, at: usize, bytes: usize) -> io::Result<usize> {
+        let from = self.place(at, bytes).ok_or(io::ErrorKind::InvalidInput)?;
+        // SAFETY: `bytes` from there on are mapped; the kernel copies them, whatever they are.
+        let n = unsafe { libc::write(fd.as_raw_fd(), from.as_ptr().cast(), bytes) };
+        usize::try_from(n).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+impl ProducerMemory for CircuitWriter {
+    #[inline]
+    fn load(&self, word: ConsumerWord) -> u64 {
+        self.pages
+            .load(consumer_word(self.side, word), Ordering::Acquire)
+    }
+    #[inline]
+    fn store(&self, word: ProducerWord, value: u64) {
+        self.pages
+            .store(producer_word(self.side, word), value, Ordering::Release);
+    }
+    fn write_header(&self, at: usize, words: [u64; 2]) {
+        self.data.store_pair(at, words);
+    }
+    #[inline]
+    fn write(&self, at: usize, bytes: &[u8]) {
+        self.data.copy_in(at, bytes);
+    }
+    #[inline]
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+impl ConsumerMemory for CircuitReader {
+    #[inline]
+    fn load(&self, word: ProducerWord) -> u64 {
+        self.pages
+            .load(producer_word(self.side.other(), word), Ordering::Acquire)
+    }
+    fn own(&self, word: ConsumerWord) -> u64 {
+        self.pages
+            .load(consumer_word(self.side.other(), word), Ordering::Acquire)
+    }
+    #[inline]
+    fn store(&self, word: ConsumerWord, value: u64) {
+        let at = consumer_word(self.side.other(), word);
+        self.pages.store(at, value, Ordering::Release);
+    }
+    fn read_header(&self, at: usize) -> [u64; 2] {
+        self.data.load_pair(at)
+    }
+    #[inline]
+    fn read(&self, at: usize, out: &mut [u8]) {
+        self.data.copy_out(at, out);
+    }
+    #[inline]
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,61 @@
+/* Circuits of Bulkhead for programs in C: docs/circuits.md.
+ *
+ * A circuit is a connection. To a program that uses this library too, in endpoints of circuits of
+ * one tenant, its bytes go by memory that both have; to anybody else by its socket.
+ *
+ * A circuit is of one thread at a time, and of the process that made it: after fork the child
+ * leaves it alone. Functions that return -1 have set errno; ECONNABORTED: the peer wrote nonsense
+ * into what both have, and this circuit is dead. */
+#ifndef BULKHEAD_H
+#define BULKHEAD_H
+
+#include <stddef.h>
+#include <sys/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct bulkhead_circuit bulkhead_circuit;
+
+/* A connected stream socket, by which this end has neither read nor written anything yet. It is
+ * the circuit's from now on. Never fails; NULL only where fd is negative. */
+bulkhead_circuit *bulkhead_from_fd(int fd);
+
+/* Ends it, and closes its socket. NULL is nothing. */
+void bulkhead_close(bulkhead_circuit *circuit);
+
+/* Its socket, to poll: readable while there is something to read, writable while a write takes
+ * bytes. Nothing else may be done with it but shutdown(2). */
+int bulkhead_fd(const bulkhead_circuit *circuit);
+
+/* 1: bytes that are written now go by memory; 0: by the socket. */
+int bulkhead_is_ring(bulkhead_circuit *circuit);
+
+/* As fcntl(O_NONBLOCK). 0, or -1. */
+int bulkhead_set_nonblocking(bulkhead_circuit *circuit, int nonblocking);
+
+/* How long who waits looks at the memory before it sleeps; 5 at first. */
+void bulkhead_set_spin_us(bulkhead_circuit *circuit, unsigned microseconds);
+
+/* As read(2) and write(2). Bytes may be NULL only where their number is 0. */
+ssize_t bulkhead_read(bulkhead_circuit *circuit, void *bytes, size_t length);
+ssize_t bulkhead_write(bulkhead_circuit *circuit, const void *bytes, size_t length);
+
+/* Room to make data in: how many bytes, at least `least`, from *at on; -1. EAGAIN: it does not
+ * block and has no room. What is there is sent by bulkhead_commit alone, but the peer can see it,
+ * and change it, at any time from now on: hence volatile. Until then nothing else is done with the
+ * circuit. Where it goes by the socket this is a buffer. */
+ssize_t bulkhead_reserve(bulkhead_circuit *circuit, size_t least, volatile void **at);
+int bulkhead_commit(bulkhead_circuit *circuit, size_t length);
+
+/* What has come: how many bytes, from *at on; 0: the stream has ended; -1. It stays until it is
+ * consumed. The peer can change it at any time, between two looks too: hence volatile. What is
+ * judged is to be copied first, and the copy judged. It waits for something, unless it does not block (EAGAIN). */
+ssize_t bulkhead_peek(bulkhead_circuit *circuit, const volatile void **at);
+int bulkhead_consume(bulkhead_circuit *circuit, size_t length);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

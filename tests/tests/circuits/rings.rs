@@ -1,0 +1,305 @@
+//! Programs that know of circuits: their bytes go by memory that both ends have, or by the
+//! socket where one end has not.
+
+use crate::scene::{GUARDED, OPEN, Program, Scene};
+use std::time::Duration;
+
+/// What a program asks for that is no use of this library's: the option's answer, or the error.
+const PROBE: &str = "
+import errno, os, socket, struct, sys
+def ring(s):
+    try: given = s.getsockopt(0x4248, 1, 16)
+    except OSError as error: return errno.errorcode[error.errno]
+    number, side, capacity, version = struct.unpack('iIII', given)
+    name = os.readlink(f'/proc/self/fd/{number}')
+    try: os.ftruncate(number, 0); cut = 'CUT'
+    except OSError as error: cut = errno.errorcode[error.errno]
+    return f'{side} {capacity} {version} {name.split()[0]} {os.get_inheritable(number)} {cut}'
+print('fresh:', ring(socket.socket()))
+listener = socket.socket(); listener.bind(('127.0.0.1', 0)); listener.listen()
+print('listening:', ring(listener))
+client = socket.create_connection(listener.getsockname())
+print('began:', ring(client))
+print('twice:', ring(client))
+server, _ = listener.accept()
+print('accepted:', ring(server))
+print('twice:', ring(server))
+client.close()
+print('little room:', end=' ')
+other = socket.create_connection(listener.getsockname())
+try: print(other.getsockopt(0x4248, 1, 15))
+except OSError as error: print(errno.errorcode[error.errno])
+print('another option:', end=' ')
+try: print(other.getsockopt(0x4248, 2, 16))
+except OSError as error: print(errno.errorcode[error.errno])
+";
+
+/// What another user finds of a program whose command line has this word: as many processes, and
+/// what each way to its memory or its descriptors comes to.
+const PRY: &str = "
+import ctypes, errno, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def tries(what):
+    try: what(); return 'OPEN'
+    except OSError as error: return errno.errorcode[error.errno]
+def fetched(pid):
+    pidfd = os.pidfd_open(pid)
+    for number in range(3, 9):
+        if libc.syscall(438, pidfd, number, 0) >= 0: return
+    raise OSError(ctypes.get_errno(), '')
+def opened(pid):
+    first = None
+    for number in range(9):
+        try: return os.open(f'/proc/{pid}/fd/{number}', os.O_RDONLY)
+        except OSError as error: first = first or error
+    raise first
+for pid in filter(str.isdigit, os.listdir('/proc')):
+    try: words = open(f'/proc/{pid}/cmdline').read().split('\\0')
+    except OSError: continue
+    if words[0] == sys.argv[1]:
+        print(tries(lambda: opened(pid)),
+            tries(lambda: open(f'/proc/{pid}/mem', 'rb')),
+            tries(lambda: open(f'/proc/{pid}/maps').read()),
+            tries(lambda: os.listdir(f'/proc/{pid}/map_files')),
+            tries(lambda: fetched(int(pid))))
+";
+
+/// The native program is a file that every user may read.
+fn scene_of(spec: &str) -> Scene {
+    let scene = Scene::of(spec);
+    let to = scene.file("native", "");
+    std::fs::copy(e2e::program("bulkhead-native"), to).unwrap();
+    scene
+}
+
+fn echo(scene: &Scene) -> Program {
+    scene.start("web", "exec {f}/native echo 10.1.1.10:7000", "serving")
+}
+
+fn asks(scene: &Scene, turns: u32) -> String {
+    let line = format!("{{f}}/native ask 10.1.1.10:7000 {turns}");
+    let said = scene.says("app", &line);
+    said.trim_start_matches("connected\n").trim().to_owned()
+}
+
+#[test]
+fn two_native_programs_use_the_ring() {
+    let scene = scene_of(OPEN);
+    let server = echo(&scene);
+    assert_eq!(asks(&scene, 200), "200 by ring");
+    server.until("by Ring: end\n");
+    // As other users, and inside one endpoint.
+    let line = "{f}/native ask 10.1.1.10:7000 50";
+    let said = scene.sh_as("app", "nobody", line);
+    assert!(said.out.ends_with("50 by ring\n"), "{said:?}");
+    let said = scene.says("web", line);
+    assert!(said.ends_with("50 by ring\n"), "{said}");
+    // Of both families at once, and through the loopback.
+    let _both = scene.start("web", "exec {f}/native echo [::]:7001", "serving");
+    for (at, to) in [
+        ("app", "10.1.1.10"),
+        ("app", "[fd00:1::10]"),
+        ("web", "127.0.0.1"),
+        ("web", "[::1]"),
+    ] {
+        let said = scene.says(at, &format!("{{f}}/native ask {to}:7001 50"));
+        assert!(said.ends_with("50 by ring\n"), "{to}: {said}");
+    }
+}
+
+#[test]
+fn a_native_program_and_an_ordinary_one_use_the_socket() {
+    const ORDINARY: &str = "
+import socket
+s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); s.bind(('10.1.1.10', 7000)); s.listen()
+print('serving', flush=True)
+while True:
+    c, _ = s.accept()
+    while b := c.recv(100000): c.sendall(b)
+";
+    let scene = scene_of(OPEN);
+    scene.file("ordinary.py", ORDINARY);
+    let server = scene.start("web", "exec python3 {f}/ordinary.py", "serving");
+    assert_eq!(asks(&scene, 20), "20 by socket");
+    drop(server);
+    let server = echo(&scene);
+    let client = "python3 -c 'import socket; s = socket.create_connection((\"10.1.1.10\", 7000)); s.sendall(b\"hello\" * 1000); s.shutdown(1); print(sum(len(b) for b in iter(lambda: s.recv(4096), b\"\")))'";
+    assert_eq!(scene.says("app", client), "5000\n");
+    server.until("5000 by Socket: end\n");
+}
+
+#[test]
+fn the_memory_is_given_once_to_each_end_of_a_connection() {
+    let scene = scene_of(OPEN);
+    let probe = scene.file("probe.py", PROBE);
+    let expected = "fresh: ENOTCONN
+listening: ENOTCONN
+began: 0 1048576 1 /memfd:circuit False EPERM
+twice: EALREADY
+accepted: 1 1048576 1 /memfd:circuit False EPERM
+twice: EALREADY
+little room: EINVAL
+another option: ENOTSUP
+";
+    let line = format!("python3 {}", probe.display());
+    for user in ["root", "nobody"] {
+        let said = scene.sh_as("web", user, &line);
+        assert_eq!(said.out, expected, "{user}: {}", said.err);
+    }
+}
+
+#[test]
+fn an_operator_that_dies_between_the_two_asks_leaves_them_the_socket() {
+    let scene = scene_of(OPEN);
+    let sign = format!("{}/sign", scene.files());
+    let line = format!("exec {{f}}/native late 10.1.1.10:7000 {sign}");
+    let server = scene.start("web", &line, "serving");
+    let mut client = scene.start("app", "exec {f}/native ask 10.1.1.10:7000 100", "connected");
+    server.until("accepted");
+    scene.kill_operator();
+    let limit = Duration::from_secs(10);
+    assert!(
+        scene
+            .instance
+            .until(limit, |_| scene.sh("few", "true").ok())
+    );
+    std::fs::write(&sign, "").unwrap();
+    assert_eq!(
+        client.wait(Duration::from_secs(30)),
+        Some(0),
+        "{}",
+        client.err()
+    );
+    assert_eq!(client.out(), "connected\n100 by socket\n");
+    server.until("by Socket: end\n");
+}
+
+#[test]
+fn a_ring_goes_on_through_the_operators_death_and_is_taken_up_late() {
+    let scene = scene_of(OPEN);
+    let sign = format!("{}/sign", scene.files());
+    let line = format!("exec {{f}}/native late 10.1.1.10:7000 {sign}");
+    let server = scene.start("web", &line, "serving");
+    let mut client = scene.start(
+        "app",
+        "exec {f}/native ask 10.1.1.10:7000 3000",
+        "connected",
+    );
+    server.until("accepted");
+    std::fs::write(&sign, "").unwrap();
+    scene.kill_operator();
+    assert_eq!(
+        client.wait(Duration::from_secs(50)),
+        Some(0),
+        "{}",
+        client.err()
+    );
+    // The kill may have been before the ask.
+    assert!(client.out().contains("3000 by "), "{}", client.out());
+    server.until(": end\n");
+}
+
+#[test]
+fn a_peer_that_is_killed_ends_its_circuit_alone() {
+    let scene = scene_of(OPEN);
+    let server = echo(&scene);
+    for round in 0..12_u64 {
+        let client = scene.start(
+            "app",
+            "exec {f}/native ask 10.1.1.10:7000 1000000",
+            "connected",
+        );
+        std::thread::sleep(Duration::from_millis(round * 37 % 200));
+        drop(client);
+    }
+    assert_eq!(asks(&scene, 20), "20 by ring");
+    // Each of its threads has ended.
+    let ended = |_: &e2e::Instance| server.out().matches(" by ").count() >= 13;
+    let limit = Duration::from_secs(10);
+    assert!(scene.instance.until(limit, ended), "{}", server.out());
+}
+
+#[test]
+fn a_peer_that_scribbles_over_the_memory_ends_its_circuit_alone() {
+    let scene = scene_of(OPEN);
+    let server = echo(&scene);
+    let all =
+        "for seed in $(seq 1 60); do {f}/native scribble 10.1.1.10:7000 $seed || exit 1; done";
+    let said = scene.says("app", all);
+    assert_eq!(said, "scribbled by ring\n".repeat(60));
+    assert_eq!(asks(&scene, 20), "20 by ring");
+    let ended = |_: &e2e::Instance| server.out().matches(" by ").count() >= 61;
+    let limit = Duration::from_secs(10);
+    assert!(scene.instance.until(limit, ended), "{}", server.out());
+    let named = server
+        .out()
+        .matches("the peer's position lies outside")
+        .count();
+    let named = named
+        + server
+            .out()
+            .matches("The peer's position lies outside")
+            .count();
+    assert!(named > 0, "no breach by name: {}", server.out());
+}
+
+#[test]
+fn a_rule_that_is_removed_ends_a_ring() {
+    let rules = GUARDED.replace("[80]", "[7000]");
+    let scene = scene_of(&format!("{OPEN}{rules}"));
+    let server = echo(&scene);
+    let mut client = scene.start(
+        "app",
+        "exec {f}/native ask 10.1.1.10:7000 1000000",
+        "connected",
+    );
+    std::thread::sleep(Duration::from_millis(300));
+    scene.apply(&format!("{OPEN}{GUARDED}"));
+    assert_eq!(
+        client.wait(Duration::from_secs(10)),
+        Some(1),
+        "{}",
+        client.err()
+    );
+    server.until(" by ");
+}
+
+#[test]
+fn a_program_in_c_uses_the_ring() {
+    let scene = scene_of(OPEN);
+    let own = concat!(env!("CARGO_MANIFEST_DIR"), "/../lib/c");
+    let mut cc = std::process::Command::new("cc");
+    cc.args(["-std=c11", "-O1", "-D_GNU_SOURCE", "-I", own, "-o"])
+        .arg(format!("{}/echo", scene.files()))
+        .arg(format!("{own}/examples/echo.c"))
+        .arg(e2e::program("libbulkhead_c.a"))
+        .args(["-lpthread", "-ldl", "-lm"]);
+    let said = e2e::Said::of(&mut cc).unwrap();
+    assert!(said.ok(), "{}", said.err);
+    let server = scene.start("web", "exec {f}/echo 7000", "serving");
+    assert_eq!(asks(&scene, 100), "100 by ring");
+    server.until("end by ring");
+}
+
+#[test]
+fn another_user_has_no_way_to_the_memory() {
+    let scene = scene_of(OPEN);
+    scene.file("pry.py", PRY);
+    let server = echo(&scene);
+    let client = "exec {f}/native ask 10.1.1.10:7000 1000000";
+    let client = scene.spawn(scene.command_of("app", &["--user", "daemon"], client));
+    client.until("connected");
+    let whole = format!("{}/native", scene.files());
+    for user in ["nobody", "daemon"] {
+        for at in ["app", "web"] {
+            let said = scene.sh_as(at, user, &format!("python3 {{f}}/pry.py {whole}"));
+            let refused = "EACCES EACCES EACCES EACCES EPERM";
+            let open = said.out.lines().filter(|line| *line != refused).count();
+            // Who is the same user may look into its own, in its own endpoint.
+            let own = usize::from(user == "daemon" && at == "app");
+            assert!(open <= own, "{user} at {at}: {said:?}");
+            assert_eq!(said.out.lines().count(), 2, "{user} at {at}: {said:?}");
+        }
+    }
+    drop((client, server));
+}
