@@ -34,6 +34,8 @@ const LIMITS: Limits = Limits {
 /// How many connections more than a listener's backlog may wait there of those that must not
 /// block; the next is told EAGAIN.
 const BEYOND_BACKLOG: usize = 256;
+/// Operators, one after another, that a call may end.
+const TRIES: u64 = 3;
 /// Slots that can have an endpoint of circuits.
 const SLOTS: usize = 4096;
 
@@ -282,9 +284,22 @@ impl Mediator {
                 self.done_with(note);
                 continue;
             }
+            let tries = self.notes.as_ref().map_or(0, |notes| notes.begins(note));
+            if tries > TRIES && guard!("circuits-tries") {
+                confine::say!(
+                    "bulkhead-operator: a call ({}) that {TRIES} of us did not survive is refused",
+                    call.number
+                );
+                let _ = listener.answer(call.id, Err(Errno::IO));
+                self.done_with(note);
+                continue;
+            }
             self.again = true;
             self.handle(slot, program, note, call, listener, find);
             self.again = false;
+            if let Some(notes) = &self.notes {
+                notes.ended(note);
+            }
         }
     }
 

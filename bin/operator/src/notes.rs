@@ -112,6 +112,24 @@ impl Notes {
         self.words.load(FIRST_CALL + usize::from(at) * CALL + 10)
     }
 
+    /// A call of before is begun once more; how often it has been, without this process coming
+    /// to its end.
+    pub fn begins(&self, at: u16) -> u64 {
+        let word = FIRST_CALL + usize::from(at) * CALL;
+        let noted = self.words.load(word);
+        let tries = (noted >> 32) + 1;
+        self.words
+            .publish(word, noted & u64::from(u32::MAX) | tries << 32);
+        tries
+    }
+
+    /// Whatever came of it, it did not end this process.
+    pub fn ended(&self, at: u16) {
+        let word = FIRST_CALL + usize::from(at) * CALL;
+        let noted = self.words.load(word);
+        self.words.store(word, noted & u64::from(u32::MAX));
+    }
+
     /// It has its answer, or nobody waits for one.
     pub fn answered(&mut self, at: u16) {
         self.words.store(FIRST_CALL + usize::from(at) * CALL, 0);
@@ -240,5 +258,22 @@ mod tests {
         }
         notes.write(16_000, &[7; RECORD]);
         assert_eq!(notes.records(16_001).last(), Some(&(16_000, [0; RECORD])));
+    }
+
+    #[test]
+    fn a_call_that_ends_each_who_begins_it_is_counted() {
+        let page = page();
+        let (mut first, _) = notes(&page);
+        let at = first.note(9, &call(5)).unwrap();
+        for times in 1..=4 {
+            let (next, left) = notes(&page);
+            assert_eq!((left.len(), left[0].0, left[0].2.id), (1, 9, 5));
+            assert_eq!(next.begins(at), times);
+        }
+        let (next, _) = notes(&page);
+        next.ended(at);
+        let (next, left) = notes(&page);
+        assert_eq!(left.len(), 1);
+        assert_eq!(next.begins(at), 1);
     }
 }
