@@ -72,9 +72,10 @@ fn each_transition_of_a_datagram_socket() {
     ];
     for (way, last, ip, port, peer, binds) in rows {
         let mut table = made(Family::V4);
-        let got = way
-            .split(' ')
-            .fold(Ok(()), |_, word| step(&mut table, word));
+        let mut got = Ok(());
+        for word in way.split(' ') {
+            got = step(&mut table, word);
+        }
         assert_eq!(got, last, "{way}");
         let socket = table.socket(1).unwrap();
         assert_eq!(socket.local().ip, ip, "{way}");
