@@ -78,6 +78,16 @@ impl<'a> Call<'a> {
         [a as i32, b as i32, c as i32]
     }
 
+    /// All of them.
+    pub fn arguments(&self) -> [u64; 6] {
+        self.call.arguments
+    }
+
+    /// Its descriptor's copy, for as long as it waits.
+    pub fn take_fd(&mut self) -> Result<OwnedFd, Errno> {
+        self.fd.take().ok_or(Errno::BADF)
+    }
+
     /// A copy of its descriptor.
     pub fn fd(&self) -> Result<&OwnedFd, Errno> {
         self.fd.as_ref().ok_or(Errno::BADF)
@@ -154,9 +164,41 @@ impl<'a> Call<'a> {
         if at == 0 && accepts {
             return Ok(());
         }
+        self.tell_at(name, at, length_at)
+    }
+
+    /// Writes a name where `at` is, as much as the room at `length_at` says, and how long it is.
+    pub fn tell_at(&self, name: &[u8], at: u64, length_at: u64) -> Result<(), Errno> {
         let room = usize::try_from(self.int(length_at)?).map_err(|_| Errno::INVAL)?;
         self.put(at, name.get(..room).unwrap_or(name))?;
         self.put(length_at, &(name.len() as u32).to_ne_bytes())
+    }
+
+    /// Copies memory of the program, all of it.
+    pub fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Errno> {
+        self.read_pieces(&[(at, into.len())], into)
+    }
+
+    /// The same of several pieces.
+    pub fn read_pieces(&self, pieces: &[(u64, usize)], into: &mut [u8]) -> Result<(), Errno> {
+        if !into.is_empty() {
+            self.target.read_pieces(pieces, into)?;
+        }
+        self.still_waits()
+    }
+
+    /// Copies bytes to the program.
+    pub fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Errno> {
+        self.put(at, bytes)
+    }
+
+    /// The same to several pieces.
+    pub fn write_pieces(&self, pieces: &[(u64, usize)], bytes: &[u8]) -> Result<(), Errno> {
+        self.still_waits()?;
+        match bytes {
+            [] => Ok(()),
+            bytes => self.target.write_pieces(pieces, bytes),
+        }
     }
 
     /// Writes an option's value.

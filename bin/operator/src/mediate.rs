@@ -4,6 +4,8 @@
 //! between doing it and answering, finds done what it asks for.
 
 mod acts;
+mod datagrams;
+mod received;
 
 use crate::call::{Call, Ended};
 use crate::circuits;
@@ -11,8 +13,9 @@ use crate::decide::{self, Asked as Wish};
 use crate::live::Live;
 use crate::notes::Notes;
 use crate::sockets::{self, Made};
-use circuit::{Addresses, Asked, Connect, Endpoint, Limits, Outcome, Pending, Table};
+use circuit::{Addresses, Asked, Connect, Endpoint, Kind, Limits, Outcome, Pending, Table};
 use command::verbs::ListFlows;
+use datagrams::Datagrams;
 use guard::guard;
 use image::{CompartmentImage, MappedCompartment};
 use notify::{Listener, Notification};
@@ -20,6 +23,7 @@ use rustix::io::Errno;
 use shm::{SealedImage, Words};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
 
 /// Sockets of a compartment at most, and connections that wait to be accepted.
 const LIMITS: Limits = Limits {
@@ -65,6 +69,7 @@ pub struct Mediator {
     orphans: Vec<(u64, Made)>,
     /// The call that is done was begun by the operator before.
     again: bool,
+    datagrams: Datagrams,
 }
 
 impl Default for Mediator {
@@ -81,6 +86,7 @@ impl Default for Mediator {
             unheard: BTreeSet::new(),
             orphans: Vec::new(),
             again: false,
+            datagrams: Datagrams::default(),
         }
     }
 }
@@ -95,14 +101,20 @@ enum Came {
     Socket(Made, bool),
     /// The same, of a connection that was accepted at this listening socket.
     Accepted { at: u64, made: Made, closes: bool },
+    /// A datagram socket is put into the program, at a number at which its messages are mediated.
+    Datagram(Made, bool),
     /// It waits.
     Waits { at: u64, accepts: bool },
+    /// It waits for a datagram at this copy of its socket.
+    Receives { fd: OwnedFd, until: Option<Instant> },
 }
 
 impl Mediator {
     /// Decides by this image from now on.
     pub fn use_image(&mut self, image: MappedCompartment<SealedImage>) {
         self.image = Some(image);
+        // What was judged by another is judged anew.
+        self.datagrams.epoch += 1;
         self.settle();
         self.review();
     }
@@ -182,7 +194,7 @@ impl Mediator {
         let begun: Vec<(u64, u32, Endpoint, Endpoint)> = self
             .table
             .all()
-            .filter(|socket| socket.is_initiator())
+            .filter(|socket| socket.kind() == Kind::Stream && socket.is_initiator())
             .filter_map(|s| Some((s.cookie(), s.endpoint(), s.local(), s.remote()?)))
             .collect();
         for (cookie, slot, local, remote) in begun {
@@ -192,13 +204,15 @@ impl Mediator {
                 circuits::cut(&mut self.table, &image, cookie);
             }
         }
+        self.review_datagrams();
         self.write();
     }
 
     /// Writes a listing of circuits.
     pub fn list(&self, asked: &ListFlows, page: OwnedFd) {
         let image = self.image.as_ref().map(MappedCompartment::image);
-        circuits::list(&self.table, image.as_ref(), asked, page);
+        let cut = &self.datagrams.cut;
+        circuits::list(&self.table, image.as_ref(), cut, asked, page);
     }
 
     /// Forgets sockets that no program has any more.
@@ -210,6 +224,11 @@ impl Mediator {
         if let Some(Ok(more)) = self.live.as_ref().map(Live::cookies) {
             live.extend(more);
         }
+        let gone = |socket: &&circuit::Socket| {
+            socket.kind() == Kind::Datagram && !live.contains(&socket.cookie())
+        };
+        let gone: Vec<circuit::Socket> = self.table.all().filter(gone).copied().collect();
+        self.datagrams.forget(&gone);
         self.table.retain(|cookie| live.contains(&cookie));
         self.unheard.retain(|cookie| live.contains(cookie));
         self.orphans.retain(|(at, _)| live.contains(at));
@@ -232,6 +251,7 @@ impl Mediator {
             .map(|waits| waits.note)
             .collect();
         self.waits.retain(|waits| waits.program != program);
+        self.receivers_gone(program);
         for note in gone {
             self.done_with(note);
         }
@@ -290,6 +310,10 @@ impl Mediator {
         listener: &Listener,
         find: Find<'_>,
     ) {
+        // Who waited at a socket, and does not any more, keeps its port from nobody.
+        if call.number == libc::SYS_bind as i32 {
+            self.receivers_ended(true, find);
+        }
         self.handle(slot, program, note, call, listener, find);
     }
 
@@ -335,6 +359,20 @@ impl Mediator {
                 self.puts(note, made.cookie);
                 install(listener, call.id, &made.fd, closes).is_some()
             }
+            Came::Datagram(made, closes) => {
+                self.puts(note, made.cookie);
+                self.put_datagram(&call, listener, &made, closes)
+            }
+            Came::Receives { fd, until } => {
+                match self
+                    .datagrams
+                    .receivers
+                    .wait((program, note, call), fd, until)
+                {
+                    Ok(()) => return,
+                    Err(errno) => heard(listener.answer(call.id, Err(errno))),
+                }
+            }
             Came::Accepted { at, made, closes } => {
                 self.puts(note, made.cookie);
                 let heard = install(listener, call.id, &made.fd, closes);
@@ -364,6 +402,9 @@ impl Mediator {
             // Its thread's next connect of the same socket is this one again.
             if let Ok(call) = Call::of(&call, listener)
                 && let Ok(cookie) = call.cookie()
+                // Of UDP it is done again, and comes to the same.
+                && let Some(socket) = self.table.socket(cookie)
+                && socket.kind() == Kind::Stream
             {
                 self.unheard.insert(cookie);
             }
@@ -443,10 +484,15 @@ impl Mediator {
             return Err(Errno::OPNOTSUPP);
         }
         let cookie = call.cookie()?;
-        if self.table.socket(cookie).is_none() {
+        let Some(socket) = self.table.socket(cookie) else {
             return call
                 .foreign()
                 .map(|done| done.map_or(Came::Native, |v| Came::To(Ok(v))));
+        };
+        if socket.kind() == Kind::Datagram
+            && let Some(came) = self.perform_datagram(slot, cookie, call)
+        {
+            return came;
         }
         let nothing = Came::To(Ok(0));
         if call.is(libc::SYS_connect) {
@@ -501,6 +547,7 @@ impl Mediator {
             from_port: local.port,
             to: remote.ip,
             to_port: remote.port,
+            protocol: decide::TCP,
         };
         decide::decide(image, &wish).map(|decided| decided.slot)
     }

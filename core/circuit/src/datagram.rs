@@ -136,6 +136,52 @@ impl Table {
         })
     }
 
+    /// Which way something came that one socket has from another, of which nothing is known
+    /// but `last`, the way of what the one was last sent by the other. It follows from what
+    /// each is bound and connected to; where that leaves several, from `last`; and if that is
+    /// nothing, the first address of each is told.
+    #[must_use]
+    pub fn way_between(&self, sender: &Socket, receiver: &Socket, last: Option<Way>) -> Way {
+        let fits = |way: &Way| {
+            way.local.port == sender.local.port && fit(receiver, &way.remote.ip).is_some()
+        };
+        if let Some(way) = receiver.way() {
+            let way = Way {
+                local: way.remote,
+                remote: way.local,
+            };
+            if fits(&way) {
+                return way;
+            }
+        }
+        let connected = sender
+            .way()
+            .filter(|way| way.remote.port == receiver.local.port && fits(way) && last.is_none());
+        if let Some(way) = connected.or(last).filter(fits) {
+            return way;
+        }
+        let v4 = receiver.family == crate::Family::V4 || is_v4(&sender.local.ip);
+        let first = |socket: &Socket| {
+            let all = self.own(socket.endpoint).map_or(&[][..], |own| own.all());
+            let first = all.iter().find(|ip| is_v4(ip) == v4);
+            let same = sender.endpoint == receiver.endpoint;
+            match (is_any(&socket.local.ip), first) {
+                (false, _) => socket.local.ip,
+                (true, Some(ip)) if !same => *ip,
+                _ if v4 => crate::address::LOOPBACK4,
+                _ => crate::address::LOOPBACK6,
+            }
+        };
+        let end = |socket: &Socket| Endpoint {
+            ip: first(socket),
+            port: socket.local.port,
+        };
+        Way {
+            local: end(sender),
+            remote: end(receiver),
+        }
+    }
+
     /// The datagram socket that an AF_UNIX name is of.
     #[must_use]
     pub fn by_name(&self, name: &[u8; 16]) -> Option<&Socket> {

@@ -29,7 +29,8 @@ pub(crate) fn set(
     };
     match (level, name) {
         (SOL_SOCKET, name) if SEND_TIMEOUT.contains(&name) => accepted(value.len() >= TIMEVAL),
-        // No group is joined or left by these two.
+        // ADD_MEMBERSHIP, DROP_MEMBERSHIP: there is no device to be in a group on.
+        (SOL_IP, 35) if value.len() >= 8 => Some(Err(Errno::ENODEV)),
         (SOL_IP, 35 | 36) => Some(Err(Errno::EINVAL)),
         (SOL_IP, 9) => Some(Err(Errno::ENOPROTOOPT)),
         // RECVFRAGSIZE: nothing comes in fragments.

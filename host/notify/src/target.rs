@@ -8,6 +8,9 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 
+/// Pieces of memory that are copied in one step at most: UIO_MAXIOV.
+pub const PIECES: usize = 1024;
+
 /// Why a thread could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
@@ -74,20 +77,30 @@ impl Target {
     /// FAULT: not all of it is readable memory, the program's misdeed, and the answer the
     /// kernel would give it. SRCH: it is gone. PERM: the operator may not trace it.
     pub fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Errno> {
+        let length = into.len();
+        self.read_pieces(&[(address, length)], into)
+    }
+
+    /// The same of several pieces, one after another: an address and a length each, up to
+    /// [`PIECES`] of them.
+    ///
+    /// # Errors
+    /// As for [`Target::read`]; INVAL: more pieces than that.
+    pub fn read_pieces(&self, pieces: &[(u64, usize)], into: &mut [u8]) -> Result<(), Errno> {
         let local = libc::iovec {
             iov_base: into.as_mut_ptr().cast(),
             iov_len: into.len(),
         };
-        let remote = remote(address, into.len());
-        // SAFETY: the kernel writes at most `iov_len` bytes of `into`; the remote address
-        // is looked up in the other process only.
+        let remote = remote(pieces, into.len())?;
+        // SAFETY: the kernel writes at most `iov_len` bytes of `into`; the remote addresses
+        // are looked up in the other process only.
         let moved = unsafe {
             libc::process_vm_readv(
                 self.thread.as_raw_pid(),
                 &raw const local,
                 1,
-                &raw const remote,
-                1,
+                remote.as_ptr(),
+                remote.len() as libc::c_ulong,
                 0,
             )
         };
@@ -100,20 +113,28 @@ impl Target {
     /// # Errors
     /// As for [`Target::read`].
     pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {
+        self.write_pieces(&[(address, bytes.len())], bytes)
+    }
+
+    /// The same to several pieces, as many of them as the bytes fill.
+    ///
+    /// # Errors
+    /// As for [`Target::write`]; INVAL: more than [`PIECES`].
+    pub fn write_pieces(&self, pieces: &[(u64, usize)], bytes: &[u8]) -> Result<(), Errno> {
         let local = libc::iovec {
             iov_base: bytes.as_ptr().cast_mut().cast(),
             iov_len: bytes.len(),
         };
-        let remote = remote(address, bytes.len());
-        // SAFETY: the kernel only reads `bytes`; the remote address is looked up in the
+        let remote = remote(pieces, bytes.len())?;
+        // SAFETY: the kernel only reads `bytes`; the remote addresses are looked up in the
         // other process only.
         let moved = unsafe {
             libc::process_vm_writev(
                 self.thread.as_raw_pid(),
                 &raw const local,
                 1,
-                &raw const remote,
-                1,
+                remote.as_ptr(),
+                remote.len() as libc::c_ulong,
                 0,
             )
         };
@@ -130,11 +151,21 @@ impl Target {
     }
 }
 
-fn remote(address: u64, length: usize) -> libc::iovec {
-    libc::iovec {
-        iov_base: core::ptr::without_provenance_mut(address as usize),
-        iov_len: length,
+/// As much of the pieces as `length` bytes are.
+fn remote(pieces: &[(u64, usize)], length: usize) -> Result<Vec<libc::iovec>, Errno> {
+    if pieces.len() > PIECES {
+        return Err(Errno::INVAL);
     }
+    let mut left = length;
+    let all = pieces.iter().map(|&(address, room)| {
+        let taken = room.min(left);
+        left -= taken;
+        libc::iovec {
+            iov_base: core::ptr::without_provenance_mut(address as usize),
+            iov_len: taken,
+        }
+    });
+    Ok(all.filter(|piece| piece.iov_len > 0).collect())
 }
 
 /// The kernel stops at the first page that it may not touch and says how far it came.
