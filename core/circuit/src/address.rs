@@ -220,8 +220,8 @@ pub(crate) fn parse_destination(
         (Family::V4, _) => in4(bytes)?,
         (Family::V6, AF_UNSPEC) => return Ok(None),
         (Family::V6, _) if named == Family::V4.number() => match bytes.len() {
-            ..SOCKADDR_IN => return Err(Errno::EINVAL),
             _ if v6only => return Err(Errno::ENETUNREACH),
+            ..SOCKADDR_IN => return Err(Errno::EINVAL),
             _ => in4(bytes)?,
         },
         (Family::V6, _) => {

@@ -68,14 +68,15 @@ impl Table {
     /// by `IP_PKTINFO`).
     ///
     /// # Errors
-    /// As Linux's routing: `ENETUNREACH`, also for groups and broadcasts; `EINVAL` where
-    /// `from` is no address of the endpoint.
+    /// As Linux's routing: `ENETUNREACH`, also for groups and broadcasts, and where `from` is no
+    /// address of the endpoint, which of IPv6 is `EINVAL`.
     pub fn way(&self, cookie: u64, to: Endpoint, from: Option<crate::Ip>) -> Result<Way, Errno> {
         let socket = self.datagram(cookie)?;
         let own = self.own(socket.endpoint)?;
         let bound = match from {
             Some(ip) if is_any(&ip) => socket.local.ip,
             Some(ip) if own.local(&ip) => ip,
+            Some(ip) if is_v4(&ip) => return Err(Errno::ENETUNREACH),
             Some(_) => return Err(Errno::EINVAL),
             None => socket.local.ip,
         };

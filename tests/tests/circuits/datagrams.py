@@ -112,7 +112,11 @@ def names():
                 what = f'{bound} {to} {connects}'
                 client = new(of(to))
                 def asks():
-                    if connects: client.connect((to, port)); client.send(b'asked')
+                    if connects:
+                        client.connect((to, port))
+                        # To nobody: told at once, or later.
+                        try: client.send(b'asked')
+                        except ConnectionRefusedError: pass
                     else: client.sendto(b'asked', (to, port))
                     data, control, flags, who = server.recvmsg(100, 200)
                     own = client.getsockname()

@@ -44,6 +44,8 @@ pub(super) struct Datagrams {
     pub(super) cut: BTreeSet<u64>,
     /// Shut for sending.
     shut: BTreeSet<u64>,
+    /// Connected, and sent to nobody: that is told with the next call.
+    refused: BTreeSet<u64>,
     /// Datagrams that found no room, and how many were said.
     pub(super) dropped: u64,
     pub(super) said: u64,
@@ -57,6 +59,7 @@ impl Datagrams {
             self.judged.remove(&cookie);
             self.cut.remove(&cookie);
             self.shut.remove(&cookie);
+            self.refused.remove(&cookie);
             self.gone.insert(socket.name(), *socket);
         }
         while self.gone.len() > GONE {
@@ -183,6 +186,8 @@ impl Mediator {
 
     /// Has what a connected socket sends natively go to who hears it now.
     fn link(&mut self, fd: &OwnedFd, to: u32, way: &Way) -> Result<(), Errno> {
+        let own = sockets::name(fd);
+        let mut freed = false;
         for _ in 0..TRIES {
             let Some(receiver) = self.table.find_receiver(to, way, hash(way)) else {
                 break;
@@ -191,11 +196,33 @@ impl Mediator {
                 // What it heard when another end went away is nothing that UDP tells.
                 Ok(()) => return sockets::forgets_error(fd),
                 Err(Errno::CONNREFUSED | Errno::NOENT) => self.lost(receiver.cookie),
+                Err(Errno::PERM) if !freed => {
+                    freed = true;
+                    sockets::disconnects(fd)?;
+                    self.free(receiver.cookie, own, way);
+                }
                 Err(Errno::PERM) => break,
                 Err(errno) => return Err(errno),
             }
         }
         sockets::connects_to_nobody(fd, secret()?)
+    }
+
+    /// A receiver that is linked to another than whom it hears now (`own`, who sends this way)
+    /// is linked to that one, or to none.
+    fn free(&self, receiver: u64, own: Option<[u8; 16]>, way: &Way) {
+        let Some(receiver) = self.table.socket(receiver) else {
+            return;
+        };
+        let Some(fd) = circuits::found(receiver) else {
+            return;
+        };
+        // An error shows where the sender is linked next.
+        let _ = match own.filter(|_| receiver.remote() == Some(way.local)) {
+            Some(name) => sockets::connects(&fd, name),
+            None => sockets::disconnects(&fd),
+        };
+        let _ = sockets::forgets_error(&fd);
     }
 
     /// Links those anew that are connected to the port of a socket of which something changed,
@@ -243,7 +270,7 @@ impl Mediator {
     }
 
     /// A socket that turned out to be gone.
-    fn lost(&mut self, cookie: u64) {
+    pub(super) fn lost(&mut self, cookie: u64) {
         let gone: Vec<Socket> = self.table.socket(cookie).copied().into_iter().collect();
         self.datagrams.forget(&gone);
         let _ = self.table.closed(cookie);
@@ -271,7 +298,7 @@ impl Mediator {
 
     /// The slot of the endpoint that a socket may send to: by the rules, or as an answer to
     /// whom it is asked by.
-    fn may_send(&mut self, slot: u32, cookie: u64, way: Way) -> Result<u32, Errno> {
+    pub(super) fn may_send(&mut self, slot: u32, cookie: u64, way: Way) -> Result<u32, Errno> {
         let now = Instant::now();
         let epoch = self.datagrams.epoch;
         if let Some(judged) = self.datagrams.judged.get_mut(&cookie)
@@ -298,6 +325,12 @@ impl Mediator {
             judged.remove(&oldest);
         }
         Ok(to)
+    }
+
+    /// How many a socket is known to have sent to.
+    #[cfg(test)]
+    pub(super) fn asked_by(&self, cookie: u64) -> usize {
+        self.datagrams.judged.get(&cookie).map_or(0, BTreeMap::len)
     }
 
     /// The same, judged anew; and whether it is an answer.
@@ -392,12 +425,15 @@ impl Mediator {
         let way = self.table.way(cookie, remote, source).map_err(number)?;
         let slot_to = self.may_send(slot, cookie, way)?;
         let data = message.data(call)?;
+        if self.datagrams.refused.remove(&cookie) {
+            return Err(Errno::CONNREFUSED);
+        }
         self.deliver((cookie, call.fd()?), slot_to, &way, &data, to.is_none())?;
         Ok(data.len())
     }
 
     /// Sends it from the program's socket to who hears it. Where nobody does, or there is no
-    /// room, it is gone, as UDP's are; `tells`: who is connected is told that nobody does.
+    /// room, it is gone, as UDP's are; `tells`: who is connected is told then that nobody does.
     fn deliver(
         &mut self,
         (cookie, fd): (u64, &OwnedFd),
@@ -429,10 +465,10 @@ impl Mediator {
                 Err(errno) => return Err(errno),
             }
         }
-        match tells {
-            true => Err(Errno::CONNREFUSED),
-            false => Ok(()),
+        if tells {
+            self.datagrams.refused.insert(cookie);
         }
+        Ok(())
     }
 
     fn receive(&mut self, cookie: u64, call: &mut Call<'_>) -> Result<Came, Errno> {
@@ -490,6 +526,9 @@ impl Mediator {
         flags: i32,
     ) -> Result<usize, Errno> {
         let receiver = *self.table.socket(cookie).ok_or(Errno::BADF)?;
+        if self.datagrams.refused.remove(&cookie) {
+            return Err(Errno::CONNREFUSED);
+        }
         let mut room = vec![0; message.length().min(ROOM)];
         let peeks = flags & libc::MSG_PEEK != 0;
         let came = match sockets::receives(call.fd()?, &mut room, peeks) {

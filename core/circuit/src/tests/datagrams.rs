@@ -191,7 +191,8 @@ fn a_source_is_one_of_its_own() {
     let from = |ip| table.way(1, far, Some(ip)).map(|way| way.local);
     assert_eq!(from(OWN4), Ok(at(OWN4, 53)));
     assert_eq!(from(ANY4), Ok(at(OWN4, 53)));
-    assert_eq!(from(v4([10, 0, 0, 6])), Err(EINVAL));
+    assert_eq!(from(v4([10, 0, 0, 6])), Err(ENETUNREACH));
+    assert_eq!(from([7; 16]), Err(EINVAL));
     // A loopback address leaves no endpoint.
     assert_eq!(from(LO4), Err(EINVAL));
     assert_eq!(table.way(1, at(v4([255; 4]), 9), None), Err(ENETUNREACH));
