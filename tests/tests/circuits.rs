@@ -18,3 +18,5 @@ mod scene;
 mod scope;
 #[path = "circuits/sockets.rs"]
 mod sockets;
+#[path = "circuits/udp.rs"]
+mod udp;
