@@ -134,12 +134,19 @@ pub fn number_of(thread: u32, cookie: u64) -> Option<u32> {
 
 /// The socket, taken from the program that was seen with it: at its number, or at another.
 pub fn found(socket: &Socket) -> Option<OwnedFd> {
-    let (thread, number) = ((socket.place() >> 32) as u32, socket.place() as u32);
-    let target = Target::open(thread).ok()?;
-    let is = |number: i32| {
-        let fd = target.take(number).ok()?;
-        let same = sockets::cookie(&fd) == Ok(socket.cookie());
-        same.then_some(fd)
-    };
-    is(number.cast_signed()).or_else(|| (0..NUMBERS).find_map(is))
+    let target = Target::open((socket.place() >> 32) as u32).ok()?;
+    let is = |number| taken(&target, number, socket.cookie());
+    at_place(socket).or_else(|| (0..NUMBERS).find_map(is))
+}
+
+/// The same, at its number alone.
+pub fn at_place(socket: &Socket) -> Option<OwnedFd> {
+    let target = Target::open((socket.place() >> 32) as u32).ok()?;
+    let number = socket.place() as u32;
+    taken(&target, number.cast_signed(), socket.cookie())
+}
+
+fn taken(target: &Target, number: i32, cookie: u64) -> Option<OwnedFd> {
+    let fd = target.take(number).ok()?;
+    (sockets::cookie(&fd) == Ok(cookie)).then_some(fd)
 }

@@ -81,6 +81,20 @@ pub fn connects_to_nobody(fd: &OwnedFd, name: [u8; 16]) -> Result<(), Errno> {
     forgets_error(fd)
 }
 
+/// Whether a socket may have more under way: a quarter of what it may is the kernel's mark.
+pub fn has_room(fd: &OwnedFd) -> bool {
+    let now = Timespec::default();
+    let mut fds = [PollFd::new(fd, PollFlags::OUT)];
+    poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::OUT)
+}
+
+/// What waits at a socket is lost; how many datagrams that were. Bound: somewhat more than wait
+/// there at most, so that who sends meanwhile does not hold this up.
+pub fn drains(fd: &OwnedFd) -> u64 {
+    let one = |_: &u64| receives(fd, &mut [0], false).is_ok();
+    (0..1024_u64).take_while(one).count() as u64
+}
+
 /// An error that waits to be told is gone.
 pub fn forgets_error(fd: &OwnedFd) -> Result<(), Errno> {
     socket_error(fd).map(drop)

@@ -2,7 +2,7 @@
 
 use crate::scene::{GUARDED, OPEN, Scene};
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 const C: &str = include_str!("hostile.c");

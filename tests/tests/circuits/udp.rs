@@ -279,6 +279,72 @@ print(asked, dict(ended), flush=True)
     assert!(web.err().is_empty(), "{}", web.err());
 }
 
+/// What a server has answered and nobody reads is the kernel's to count against the server.
+#[test]
+fn who_does_not_read_answers_keeps_them_from_nobody() {
+    const HOG: &str = "
+import socket, time
+all = []
+for _ in range(4):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); all.append(s); s.connect(('10.1.1.10', 53))
+for n in range(2000):
+    for s in all:
+        try: s.send(b'x' * 500)
+        except OSError: pass
+    if n == 500: print('hogs', flush=True)
+time.sleep(60)
+";
+    let scene = scene(OPEN);
+    scene.file("hog.py", HOG);
+    let _web = hear(&scene, "web", "0.0.0.0 53");
+    let _hog = scene.start("few", "exec python3 {f}/hog.py", "hogs");
+    for _ in 0..5 {
+        // Its own question may be lost in the crowd, as with any server.
+        let limit = Duration::from_secs(20);
+        let answered = |_: &e2e::Instance| asks(&scene, "app", "10.1.1.10,53") == ["10.1.1.11"];
+        assert!(scene.instance.until(limit, answered));
+    }
+}
+
+#[test]
+fn the_numbers_that_a_program_may_open_bound_its_datagram_sockets() {
+    const MANY: &str = "
+import errno, socket
+made = []
+try:
+    while len(made) < 700: made.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+except OSError as error: print(len(made), errno.errorcode[error.errno], max([s.fileno() for s in made], default=0))
+";
+    let scene = scene(OPEN);
+    scene.file("many.py", MANY);
+    for (limit, expected) in [
+        (2048, "512 EMFILE 1023\n"),
+        (1024, "512 EMFILE 1023\n"),
+        (600, "88 EMFILE 599\n"),
+        (512, "0 EMFILE 0\n"),
+        (256, "0 EMFILE 0\n"),
+    ] {
+        let line = format!("ulimit -n {limit}; exec python3 {{f}}/many.py");
+        assert_eq!(scene.says("app", &line), expected, "{limit}");
+    }
+}
+
+#[test]
+fn who_is_killed_while_it_waits_keeps_its_port_from_nobody() {
+    const WAITS: &str = "
+import os, signal, socket, sys, time
+for n in range(5):
+    if (pid := os.fork()) == 0:
+        s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.1.10', 53)); s.recvfrom(1)
+        os._exit(0)
+    time.sleep(0.2); os.kill(pid, 9); os.waitpid(pid, 0)
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.1.10', 53)); print('bound')
+";
+    let scene = scene(OPEN);
+    scene.file("waits.py", WAITS);
+    assert_eq!(scene.says("web", "exec python3 {f}/waits.py"), "bound\n");
+}
+
 #[test]
 fn dig_asks_bind() {
     const NAMED: &str =

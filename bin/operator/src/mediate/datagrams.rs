@@ -37,8 +37,8 @@ pub(super) struct Datagrams {
     pub(super) receivers: Receivers,
     pub(super) epoch: u64,
     judged: BTreeMap<u64, BTreeMap<Way, Judged>>,
-    /// The way of what a receiver was last sent by a sender.
-    ways: BTreeMap<(u64, u64), Way>,
+    /// The way of what a receiver was last sent by a sender, and how much since it was looked at.
+    ways: BTreeMap<(u64, u64), (Way, u32)>,
     gone: BTreeMap<[u8; 16], Socket>,
     /// Connected where they may not send any more.
     pub(super) cut: BTreeSet<u64>,
@@ -214,7 +214,7 @@ impl Mediator {
         let Some(receiver) = self.table.socket(receiver) else {
             return;
         };
-        let Some(fd) = circuits::found(receiver) else {
+        let Some(fd) = circuits::at_place(receiver) else {
             return;
         };
         // An error shows where the sender is linked next.
@@ -251,7 +251,8 @@ impl Mediator {
 
     fn join(&mut self, socket: &Socket, to: u32, way: &Way) {
         self.datagrams.cut.remove(&socket.cookie());
-        if let Some(fd) = circuits::found(socket) {
+        // Not looked for at other numbers: there may be many of them.
+        if let Some(fd) = circuits::at_place(socket) {
             let _ = self.link(&fd, to, way);
         }
     }
@@ -442,17 +443,24 @@ impl Mediator {
         data: &[u8],
         tells: bool,
     ) -> Result<(), Errno> {
+        let mut freed = false;
         for _ in 0..TRIES {
             let Some(receiver) = self.table.find_receiver(to, way, hash(way)) else {
                 break;
             };
             match sockets::sends(fd, data, receiver.name) {
                 Ok(()) => {
-                    if self.datagrams.ways.len() >= WAYS {
-                        self.datagrams.ways.clear();
+                    let ways = &mut self.datagrams.ways;
+                    if ways.len() >= WAYS {
+                        ways.clear();
                     }
-                    self.datagrams.ways.insert((cookie, receiver.cookie), *way);
+                    let sent = ways.entry((cookie, receiver.cookie)).or_insert((*way, 0));
+                    *sent = (*way, sent.1.saturating_add(1));
                     return Ok(());
+                }
+                Err(Errno::AGAIN) if !freed && !sockets::has_room(fd) => {
+                    freed = true;
+                    self.free_room(cookie, fd);
                 }
                 Err(Errno::CONNREFUSED | Errno::NOENT) => self.lost(receiver.cookie),
                 Err(Errno::PIPE) if self.datagrams.shut.contains(&cookie) => {
@@ -469,6 +477,26 @@ impl Mediator {
             self.datagrams.refused.insert(cookie);
         }
         Ok(())
+    }
+
+    /// All that a socket may have under way lies unread: who was sent most loses what waits
+    /// there, one after another until there is room. Else a few receivers that do not read would
+    /// keep it from sending to anybody. Bound: [`WAYS`].
+    fn free_room(&mut self, cookie: u64, fd: &OwnedFd) {
+        let sent = self.datagrams.ways.range((cookie, 0)..=(cookie, u64::MAX));
+        let mut most: Vec<(u32, u64)> = sent.map(|(key, (_, count))| (*count, key.1)).collect();
+        most.sort_unstable();
+        for (_, receiver) in most.into_iter().rev() {
+            if let Some(socket) = self.table.socket(receiver)
+                && let Some(at) = circuits::at_place(socket)
+            {
+                self.datagrams.dropped += sockets::drains(&at);
+            }
+            self.datagrams.ways.remove(&(cookie, receiver));
+            if sockets::has_room(fd) {
+                return;
+            }
+        }
     }
 
     fn receive(&mut self, cookie: u64, call: &mut Call<'_>) -> Result<Came, Errno> {
@@ -570,7 +598,8 @@ impl Mediator {
             .datagrams
             .ways
             .get(&(sender.cookie(), receiver.cookie()));
-        self.table.way_between(sender, receiver, last.copied())
+        self.table
+            .way_between(sender, receiver, last.map(|(way, _)| *way))
     }
 
     /// Cuts and joins again those that are connected, by what the image allows now.
