@@ -354,7 +354,7 @@ controls { };
 zone \"test\" { type primary; file \"{f}/zone\"; };
 ";
     let zone = format!(
-        "$TTL 60\n@ SOA ns hostmaster 1 60 60 60 60\n@ NS ns\nns A 10.1.1.10\nname A 192.0.2.7\nname AAAA 2001:db8::7\n{}",
+        "$TTL 60\n@ SOA ns hostmaster 1 60 60 60 60\n@ NS ns\nns A 10.1.1.10\nname A 192.0.2.7\nname AAAA 2001:db8::7\nweb A 10.1.1.12\n{}",
         (0..90)
             .map(|n| format!("many TXT \"a text that is long enough, {n} of many\"\n"))
             .collect::<String>()
@@ -380,6 +380,27 @@ zone \"test\" { type primary; file \"{f}/zone\"; };
         // More than a datagram: by UDP first, then by TCP.
         assert_eq!(ask("many.test TXT").lines().count(), 90);
         assert_eq!(ask("+tcp name.test A"), "192.0.2.7\n");
+    }
+    // The C library asks it too, in a mount namespace with a resolv.conf of its own.
+    let _http = scene.serve(
+        "few",
+        "cd {f} && exec /usr/bin/python3 -m http.server 80",
+        "10.1.1.12",
+        80,
+    );
+    scene.file(
+        "resolv.conf",
+        "nameserver 10.1.1.10\noptions timeout:2 attempts:2\n",
+    );
+    let within = "mount --bind {f}/resolv.conf /etc/resolv.conf";
+    for (asked, said) in [
+        ("getent ahostsv4 name.test", "192.0.2.7"),
+        ("getent ahostsv6 name.test", "2001:db8::7"),
+        ("curl -sS http://web.test/zone", "$TTL 60"),
+    ] {
+        let line = format!("unshare -m sh -c '{within} && {asked}'");
+        let out = scene.says("app", &line);
+        assert!(out.starts_with(said), "{asked}: {out}");
     }
     let line = "for i in $(seq 30); do dig +short +tries=1 +time=3 @10.1.1.10 name.test A || exit 1; done | sort | uniq -c | xargs";
     assert_eq!(scene.says("few", line), "30 192.0.2.7\n");

@@ -299,3 +299,56 @@ fn a_record_of_one_that_listens_is_nonsense() {
         assert_eq!(restored(record), [0]);
     }
 }
+
+/// What both are bound and connected to says it; else the last way; else the first addresses.
+#[test]
+fn the_way_between_two_follows_from_both() {
+    let far = v4([10, 0, 0, 6]);
+    let way = |from, to| Way {
+        local: at(from, 9),
+        remote: at(to, 53),
+    };
+    let two = |receiver: u32, bound: Ip| {
+        let mut table = table();
+        table.create_datagram(1, 1, Family::V4, [1; 16]).unwrap();
+        let any = bytes(Family::V4, ANY4, 9);
+        table.bind(1, &any, true, 0).unwrap();
+        let v4 = Family::V4;
+        table.create_datagram(2, receiver, v4, [2; 16]).unwrap();
+        let bound = bytes(Family::V4, bound, 53);
+        table.bind(2, &bound, true, 0).unwrap();
+        table
+    };
+    let between = |table: &Table, last| {
+        let (sender, receiver) = (table.socket(1).unwrap(), table.socket(2).unwrap());
+        table.way_between(sender, receiver, last)
+    };
+    // Of two endpoints, both bound to any address: the first ones, or the last way.
+    let mut table = two(0, ANY4);
+    assert_eq!(between(&table, None), way(far, OWN4));
+    let last = way(far, v4([10, 0, 0, 5]));
+    assert_eq!(between(&table, Some(last)), last);
+    // One that its receiver cannot have heard is none.
+    let other = Way {
+        local: at(far, 10),
+        ..last
+    };
+    assert_eq!(between(&table, Some(other)), way(far, OWN4));
+    // Who is connected hears its peer alone.
+    table
+        .connect_datagram(
+            2,
+            Way {
+                local: at(OWN4, 53),
+                remote: at(far, 9),
+            },
+        )
+        .unwrap();
+    assert_eq!(between(&table, None), way(far, OWN4));
+    // Of one endpoint loopback's, the bound one, or what the sender is connected to.
+    assert_eq!(between(&two(1, ANY4), None), way(LO4, LO4));
+    assert_eq!(between(&two(1, LO4B), None), way(LO4, LO4B));
+    let mut table = two(1, ANY4);
+    table.connect_datagram(1, way(far, far)).unwrap();
+    assert_eq!(between(&table, None), way(far, far));
+}
