@@ -2,6 +2,7 @@
 
 use circuit::{Endpoint, Kind, Socket, Table};
 use command::verbs::ListFlows;
+use core::ops::Range;
 use image::CompartmentImage;
 use notify::Target;
 use rustix::fd::OwnedFd;
@@ -16,7 +17,7 @@ use crate::decide::{self, Asked, TCP, UDP};
 use crate::sockets;
 
 /// Numbers of descriptors that are looked at for a socket that is no longer where it was.
-const NUMBERS: i32 = 4096;
+pub const NUMBERS: i32 = 4096;
 
 /// Writes the circuits of a slot, or of all, as a switch lists connections; of UDP, sockets
 /// that are connected and not cut. What passed by them
@@ -144,6 +145,22 @@ pub fn at_place(socket: &Socket) -> Option<OwnedFd> {
     let target = Target::open((socket.place() >> 32) as u32).ok()?;
     let number = socket.place() as u32;
     taken(&target, number.cast_signed(), socket.cookie())
+}
+
+/// Shows each socket that a thread's program has at these numbers, until that is enough
+/// (`false`).
+pub fn search(thread: u32, numbers: Range<i32>, mut shown: impl FnMut(u64, OwnedFd) -> bool) {
+    let Ok(target) = Target::open(thread) else {
+        return;
+    };
+    for number in numbers {
+        if let Ok(fd) = target.take(number)
+            && let Ok(cookie) = sockets::cookie(&fd)
+            && !shown(cookie, fd)
+        {
+            return;
+        }
+    }
 }
 
 fn taken(target: &Target, number: i32, cookie: u64) -> Option<OwnedFd> {

@@ -7,6 +7,7 @@
 //! never comes here, but of UDP where each datagram has its own destination or source. What this process knows of sockets is in a page that its successor reads.
 
 mod call;
+mod callers;
 mod circuits;
 mod decide;
 mod live;

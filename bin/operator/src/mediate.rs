@@ -8,6 +8,7 @@ mod datagrams;
 mod received;
 
 use crate::call::{Call, Ended};
+use crate::callers::Callers;
 use crate::circuits;
 use crate::decide::{self, Asked as Wish};
 use crate::live::Live;
@@ -70,6 +71,7 @@ pub struct Mediator {
     /// The call that is done was begun by the operator before.
     again: bool,
     datagrams: Datagrams,
+    callers: Callers,
 }
 
 impl Default for Mediator {
@@ -87,6 +89,7 @@ impl Default for Mediator {
             orphans: Vec::new(),
             again: false,
             datagrams: Datagrams::default(),
+            callers: Callers::default(),
         }
     }
 }
@@ -139,6 +142,7 @@ impl Mediator {
     /// It is none any more.
     pub fn closes(&mut self, slot: u32) {
         self.limits.remove(&slot);
+        self.callers.forget(slot);
     }
 
     /// The addresses of a slot's endpoint.
@@ -171,7 +175,15 @@ impl Mediator {
         let records = notes.records(self.table.slots());
         let records = records.iter().map(|(slot, record)| (*slot, record));
         let (table, _) = Table::restore(LIMITS, endpoints, records);
-        self.table = table;
+        let before = std::mem::replace(&mut self.table, table);
+        let gone: Vec<circuit::Socket> = before
+            .all()
+            .filter(|socket| socket.kind() == Kind::Datagram && socket.remote().is_some())
+            .filter(|socket| self.table.socket(socket.cookie()).is_none())
+            .copied()
+            .collect();
+        // Whose address is gone has no circuit by it any more.
+        self.cut_all(&gone);
         self.write();
         self.count();
     }
@@ -229,6 +241,7 @@ impl Mediator {
         };
         let gone: Vec<circuit::Socket> = self.table.all().filter(gone).copied().collect();
         self.datagrams.forget(&gone);
+        self.datagrams.retain(&live);
         self.table.retain(|cookie| live.contains(&cookie));
         self.unheard.retain(|cookie| live.contains(cookie));
         self.orphans.retain(|(at, _)| live.contains(at));
@@ -326,6 +339,7 @@ impl Mediator {
         listener: &Listener,
         find: Find<'_>,
     ) {
+        self.callers.calls(slot, call.thread);
         let came = self.attempt(slot, &call, listener);
         self.write();
         self.finish(program, note, call, listener, came);

@@ -216,6 +216,35 @@ fn a_connected_socket_is_cut_and_joined_again_with_its_rule() {
     }
 }
 
+/// The thread that made and connected it is gone, and it is at another number.
+#[test]
+fn a_connected_socket_that_moved_is_cut_all_the_same() {
+    const MOVED: &str = "
+import fcntl, os, socket, threading, time
+made = []
+def makes():
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect(('10.1.1.10', 53))
+    made.append(fcntl.fcntl(s, fcntl.F_DUPFD, 3)); s.close()
+t = threading.Thread(target=makes); t.start(); t.join()
+socket.socket().close()
+print('connected', flush=True); n = 0
+while True:
+    try: os.write(made[0], b'pulse %d' % n)
+    except OSError: pass
+    n += 1; time.sleep(0.1)
+";
+    let scene = scene(&format!("{OPEN}{GUARDED}"));
+    scene.file("moved.py", MOVED);
+    let web = hear(&scene, "web", "0.0.0.0 53");
+    let _app = scene.start("app", "exec python3 {f}/moved.py", "connected");
+    web.until("pulse 3");
+    scene.apply(&format!("{OPEN}{}", GUARDED.replace("[53]", "[99]")));
+    std::thread::sleep(Duration::from_millis(300));
+    let heard = web.out().lines().count();
+    std::thread::sleep(Duration::from_millis(700));
+    assert_eq!(web.out().lines().count(), heard, "{}", web.out());
+}
+
 #[test]
 fn a_server_that_comes_back_is_heard_by_those_connected_to_it() {
     let scene = scene(OPEN);

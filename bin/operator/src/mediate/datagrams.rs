@@ -5,6 +5,8 @@ use super::*;
 use crate::message::{Came as Received, LONGEST, Message, packet_info};
 use crate::receivers::Receivers;
 use circuit::{Ip, Kind, Named, Socket, Way};
+use core::ops::Range;
+use notify::filter::MEDIATED;
 use rustix::net::{Shutdown, shutdown};
 use std::time::{Duration, Instant};
 
@@ -52,6 +54,16 @@ pub(super) struct Datagrams {
 }
 
 impl Datagrams {
+    /// Of sockets that do not live nothing more is known, of those without a record either.
+    pub(super) fn retain(&mut self, live: &BTreeSet<u64>) {
+        for cookies in [&mut self.cut, &mut self.shut, &mut self.refused] {
+            cookies.retain(|cookie| live.contains(cookie));
+        }
+        self.judged.retain(|cookie, _| live.contains(cookie));
+        // What a socket sent before its end may still be read.
+        self.ways.retain(|(_, receiver), _| live.contains(receiver));
+    }
+
     /// Sockets are gone: what they sent may still lie in a queue.
     pub(super) fn forget(&mut self, gone: &[Socket]) {
         for socket in gone {
@@ -241,33 +253,70 @@ impl Mediator {
             .filter_map(|it| Some((*it, it.way()?)))
             .filter(|(it, way)| self.located(it.endpoint(), way) == Ok(slot))
             .collect();
+        let (mut joined, mut cut) = (Vec::new(), Vec::new());
         for (socket, way) in to_it {
             match self.judge(socket.endpoint(), &way) {
-                Ok((to, _)) => self.join(&socket, to, &way),
-                Err(_) => self.cut(&socket),
+                Ok((to, _)) => joined.push((socket, to, way)),
+                Err(_) => cut.push(socket),
+            }
+        }
+        self.join_all(&joined);
+        self.cut_all(&cut);
+    }
+
+    fn join_all(&mut self, joined: &[(Socket, u32, Way)]) {
+        let sockets: Vec<Socket> = joined.iter().map(|(socket, ..)| *socket).collect();
+        let fds = self.taken(
+            &sockets,
+            MEDIATED.start.cast_signed()..MEDIATED.end.cast_signed(),
+        );
+        for (socket, to, way) in joined {
+            self.datagrams.cut.remove(&socket.cookie());
+            if let Some(fd) = fds.get(&socket.cookie()) {
+                let _ = self.link(fd, *to, way);
             }
         }
     }
 
-    fn join(&mut self, socket: &Socket, to: u32, way: &Way) {
-        self.datagrams.cut.remove(&socket.cookie());
-        // Not looked for at other numbers: there may be many of them.
-        if let Some(fd) = circuits::at_place(socket) {
-            let _ = self.link(&fd, to, way);
+    /// What they send natively goes to nobody, until they may again.
+    pub(super) fn cut_all(&mut self, sockets: &[Socket]) {
+        let cut = &mut self.datagrams.cut;
+        let new: Vec<Socket> = sockets
+            .iter()
+            .filter(|socket| cut.insert(socket.cookie()))
+            .copied()
+            .collect();
+        let fds = self.taken(&new, 0..circuits::NUMBERS);
+        for socket in &new {
+            let cut = fds.get(&socket.cookie()).is_some_and(|fd| {
+                secret().is_ok_and(|name| sockets::connects_to_nobody(fd, name).is_ok())
+            });
+            if !cut {
+                confine::say!("bulkhead-operator: a socket that may send no more is not found");
+            }
         }
     }
 
-    /// What it sends natively goes to nobody, until it may again.
-    fn cut(&mut self, socket: &Socket) {
-        if !self.datagrams.cut.insert(socket.cookie()) {
-            return;
+    /// Copies of sockets, by cookie: from where they were seen, else from any thread of their
+    /// endpoint that has called, at these numbers. Each thread's are looked through once.
+    fn taken(&self, sockets: &[Socket], numbers: Range<i32>) -> BTreeMap<u64, OwnedFd> {
+        let (mut taken, mut wanted) = (BTreeMap::new(), BTreeMap::new());
+        for socket in sockets {
+            match circuits::at_place(socket) {
+                Some(fd) => drop(taken.insert(socket.cookie(), fd)),
+                None => drop(wanted.insert(socket.cookie(), socket.endpoint())),
+            }
         }
-        let cut = circuits::found(socket).is_some_and(|fd| {
-            secret().is_ok_and(|name| sockets::connects_to_nobody(&fd, name).is_ok())
-        });
-        if !cut {
-            confine::say!("bulkhead-operator: a socket that may send no more is not found");
+        let slots: BTreeSet<u32> = wanted.values().copied().collect();
+        for thread in slots.iter().flat_map(|slot| self.callers.of(*slot)) {
+            circuits::search(thread, numbers.clone(), |cookie, fd| {
+                if wanted.remove(&cookie).is_some() {
+                    taken.insert(cookie, fd);
+                }
+                !wanted.is_empty()
+            });
         }
+        taken
     }
 
     /// A socket that turned out to be gone.
@@ -610,16 +659,19 @@ impl Mediator {
             .filter(|socket| socket.kind() == Kind::Datagram)
             .filter_map(|socket| Some((*socket, socket.way()?)))
             .collect();
+        let (mut joined, mut cut) = (Vec::new(), Vec::new());
         for (socket, way) in connected {
             let was_cut = self.datagrams.cut.contains(&socket.cookie());
             match self.judge(socket.endpoint(), &way) {
                 // Whether the other end is of circuits is not known to an operator that starts.
                 Ok(_) | Err(Errno::HOSTUNREACH) if !was_cut => {}
-                Ok((to, _)) => self.join(&socket, to, &way),
-                Err(_) if guard!("circuits-cut-datagrams") => self.cut(&socket),
+                Ok((to, _)) => joined.push((socket, to, way)),
+                Err(_) if guard!("circuits-cut-datagrams") => cut.push(socket),
                 Err(_) => {}
             }
         }
+        self.join_all(&joined);
+        self.cut_all(&cut);
     }
 }
 
