@@ -5,6 +5,8 @@
 
 mod acts;
 mod datagrams;
+mod links;
+mod messages;
 mod received;
 
 use crate::call::{Call, Ended};
