@@ -1,6 +1,8 @@
 //! Calls that wait for a datagram: at a copy of their socket, which this process watches, for
 //! what is sent natively passes it by.
 
+use crate::notes::CALLS;
+use guard::guard;
 use notify::Notification;
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
@@ -13,6 +15,8 @@ use std::time::{Duration, Instant};
 /// How often it is looked whether those that wait still do: a call that a signal ended tells
 /// nobody, and the copy of its socket keeps that alive.
 const LOOK: Duration = Duration::from_secs(1);
+/// Calls that wait so at most: half of those that can be noted, so that others go on.
+const MOST: usize = CALLS / 2;
 /// Events at a time.
 const EVENTS: usize = 64;
 
@@ -29,7 +33,7 @@ pub struct Receives {
     fd: OwnedFd,
 }
 
-/// All of them. As many at most as calls can be noted.
+/// All of them.
 #[derive(Default)]
 pub struct Receivers {
     epoll: Option<OwnedFd>,
@@ -52,13 +56,16 @@ impl Receivers {
     /// Lets a call wait at a copy of its socket.
     ///
     /// # Errors
-    /// The kernel's.
+    /// NOBUFS: as many wait as may. The kernel's.
     pub fn wait(
         &mut self,
         (program, note, call): (u32, u16, Notification),
         fd: OwnedFd,
         until: Option<Instant>,
     ) -> Result<(), Errno> {
+        if self.waiting.len() >= MOST && guard!("circuits-receivers") {
+            return Err(Errno::NOBUFS);
+        }
         let data = EventData::new_u64(note.into());
         epoll::add(self.watched()?, &fd, data, EventFlags::IN)?;
         let receives = Receives {
@@ -142,6 +149,7 @@ impl Receivers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     use std::os::unix::net::UnixDatagram;
 
     fn call(id: u64) -> Notification {
@@ -182,6 +190,27 @@ mod tests {
         assert_eq!(all.sleep(now), Some(LOOK));
         assert_eq!(ids(all.ended(now, false, |it| it.program == 9)), [4]);
         assert!(all.is_empty());
+    }
+
+    #[test]
+    fn half_of_all_calls_may_wait_for_datagrams() {
+        let most = getrlimit(Resource::Nofile).maximum;
+        let limit = Rlimit {
+            current: most,
+            maximum: most,
+        };
+        setrlimit(Resource::Nofile, limit).unwrap();
+        let mut all = Receivers::default();
+        let (quiet, _kept) = UnixDatagram::pair().unwrap();
+        for note in 0..MOST as u16 {
+            let fd = OwnedFd::from(quiet.try_clone().unwrap());
+            assert_eq!(all.wait((1, note, call(1)), fd, None), Ok(()));
+        }
+        let one = || OwnedFd::from(quiet.try_clone().unwrap());
+        let more = all.wait((1, 5000, call(1)), one(), None);
+        assert_eq!(more, Err(Errno::NOBUFS));
+        assert_eq!(all.ended(Instant::now(), true, |it| it.note != 7).len(), 1);
+        assert_eq!(all.wait((1, 5000, call(1)), one(), None), Ok(()));
     }
 
     #[test]

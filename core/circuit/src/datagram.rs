@@ -189,6 +189,12 @@ impl Table {
         self.sockets.named(name)
     }
 
+    /// Datagram sockets of an endpoint that have this port.
+    pub fn datagrams_at(&self, endpoint: u32, port: u16) -> impl Iterator<Item = &Socket> {
+        let holders = self.sockets.holders(Kind::Datagram, endpoint, port);
+        holders.map(|(_, socket)| socket)
+    }
+
     /// Datagram sockets that are connected to this port, of whatever address.
     pub fn connected_to(&self, port: u16) -> impl Iterator<Item = &Socket> {
         self.sockets.connected(port)

@@ -255,7 +255,10 @@ def nobody():
 
 def full():
     """Nobody reads: the sender is not held up."""
-    r = new(bound=LO); s = new(); start = time.monotonic()
+    r = new(bound=LO); s = new()
+    for n in range(150): s.sendto(b'%d' % n, r.getsockname())
+    line('a burst', lambda: [int(r.recv(10)) for _ in range(150)] == list(range(150)))
+    start = time.monotonic()
     line('sent', lambda: {s.sendto(bytes(100), r.getsockname()) for _ in range(3000)})
     line('at once', lambda: time.monotonic() - start < 5)
     other = new(bound=LO)

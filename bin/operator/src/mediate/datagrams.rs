@@ -275,15 +275,15 @@ impl Mediator {
         }
     }
 
-    /// Whether who would hear this has sent to whom it comes from.
+    /// Whether something was sent from where this goes to where it comes from.
     fn was_asked(&self, to: u32, way: &Way) -> bool {
         let back = Way {
             local: way.remote,
             remote: way.local,
         };
-        let asker = self.table.find_receiver(to, way, hash(way));
-        let asker = asker.and_then(|it| self.table.socket(it.cookie));
-        asker.is_some_and(|asker| {
+        // Of those that share a port any may have asked, and another hear the answer.
+        let mut askers = self.table.datagrams_at(to, way.remote.port);
+        askers.any(|asker| {
             let judged = self.datagrams.judged.get(&asker.cookie());
             let asked = judged.and_then(|all| all.get(&back));
             asker.way() == Some(back) || asked.is_some_and(|it| it.at.elapsed() < ANSWERS)

@@ -278,6 +278,8 @@ fn who_shares_a_port_shares_what_comes() {
         local: at(LO4, 9),
         remote: at(LO4, 53),
     };
+    assert_eq!(table.datagrams_at(0, 53).count(), 3);
+    assert_eq!(table.datagrams_at(1, 53).count(), 0);
     let all = (0..3).filter_map(|hash| table.find_receiver(0, &way, hash));
     assert_eq!(all.map(|it| it.cookie).collect::<Vec<_>>(), [1, 2, 3]);
 }
