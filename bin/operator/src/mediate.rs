@@ -133,6 +133,8 @@ impl Mediator {
         self.settle();
         self.sweep();
         self.review();
+        self.link_everybody();
+        self.write();
     }
 
     /// An endpoint of circuits.

@@ -254,6 +254,16 @@ fn a_server_that_comes_back_is_heard_by_those_connected_to_it() {
     drop(web);
     let web = hear(&scene, "web", "10.1.1.10 53");
     web.until("10.1.1.11 pulse");
+    // By an operator that was not there when they were connected, too.
+    scene.kill_operator();
+    let heard = web.out().lines().count();
+    let more = |_: &e2e::Instance| web.out().lines().count() > heard + 3;
+    assert!(scene.instance.until(Duration::from_secs(10), more));
+    drop(web);
+    let starts = |_: &e2e::Instance| scene.sh("few", "true").ok();
+    assert!(scene.instance.until(Duration::from_secs(10), starts));
+    let web = hear(&scene, "web", "10.1.1.10 53");
+    web.until("10.1.1.11 pulse");
 }
 
 #[test]

@@ -131,6 +131,22 @@ impl Mediator {
         taken
     }
 
+    /// Links all anew that are not cut: the operator before may have died between a change and
+    /// what follows from it. Who is linked rightly is not changed.
+    pub(super) fn link_everybody(&mut self) {
+        let joined: Vec<(Socket, u32, Way)> = self
+            .table
+            .all()
+            .filter(|socket| socket.kind() == Kind::Datagram)
+            .filter(|socket| !self.datagrams.cut.contains(&socket.cookie()))
+            .filter_map(|socket| {
+                let way = socket.way()?;
+                Some((*socket, self.located(socket.endpoint(), &way).ok()?, way))
+            })
+            .collect();
+        self.join_all(&joined);
+    }
+
     /// Cuts and joins again those that are connected, by what the image allows now.
     pub(super) fn review_datagrams(&mut self) {
         let connected: Vec<(Socket, Way)> = self
