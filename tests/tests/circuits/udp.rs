@@ -245,6 +245,41 @@ while True:
     assert_eq!(web.out().lines().count(), heard, "{}", web.out());
 }
 
+/// Its own way is denied; the other is not, and it hears by it.
+#[test]
+fn a_socket_that_is_cut_still_hears_who_may_send_to_it() {
+    const BOTH: &str = r"        - {name: web-tells, action: allow, from: {endpoint: web}, to: {endpoint: app}, protocol: udp, ports: [7000]}
+";
+    const HEARS: &str = "
+import socket, threading, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.1.11', 7000)); s.connect(('10.1.1.10', 53))
+def pulses():
+    while True:
+        try: s.send(b'pulse')
+        except OSError: pass
+        time.sleep(0.1)
+threading.Thread(target=pulses, daemon=True).start(); print('connected', flush=True)
+while True:
+    try: print('came', s.recv(100).decode(), flush=True)
+    except OSError: time.sleep(0.05)
+";
+    let both = format!("{OPEN}{GUARDED}{BOTH}");
+    let scene = scene(&both);
+    scene.file("hears.py", HEARS);
+    let web = hear(&scene, "web", "10.1.1.10 53");
+    let app = scene.start("app", "exec python3 {f}/hears.py", "connected");
+    web.until("10.1.1.11 pulse");
+    scene.apply(&both.replace("[53]", "[99]"));
+    std::thread::sleep(Duration::from_millis(300));
+    let heard = web.out().lines().count();
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(web.out().lines().count(), heard);
+    drop(web);
+    let tells = line("send 10.1.1.11 7000 10.1.1.10 53");
+    assert_eq!(scene.says("web", &tells), "sent\n");
+    app.until("came unasked");
+}
+
 #[test]
 fn a_server_that_comes_back_is_heard_by_those_connected_to_it() {
     let scene = scene(OPEN);

@@ -33,17 +33,22 @@ impl Mediator {
     }
 
     /// A receiver that is linked to another than whom it hears now (`own`, who sends this way)
-    /// is linked to that one, or to none.
-    fn free(&self, receiver: u64, own: Option<[u8; 16]>, way: &Way) {
-        let Some(receiver) = self.table.socket(receiver) else {
+    /// is linked to that one where it may send there, else to none.
+    fn free(&mut self, receiver: u64, own: Option<[u8; 16]>, way: &Way) {
+        let Some(receiver) = self.table.socket(receiver).copied() else {
             return;
         };
-        let Some(fd) = circuits::at_place(receiver) else {
+        let Some(fd) = circuits::at_place(&receiver) else {
             return;
         };
+        let back = receiver.way().filter(|back| back.remote == way.local);
+        let may = back.is_some_and(|back| self.judge(receiver.endpoint(), &back).is_ok());
         // An error shows where the sender is linked next.
-        let _ = match own.filter(|_| receiver.remote() == Some(way.local)) {
-            Some(name) => sockets::connects(&fd, name),
+        let _ = match own.filter(|_| may) {
+            Some(name) => {
+                self.datagrams.cut.remove(&receiver.cookie());
+                sockets::connects(&fd, name)
+            }
             None => sockets::disconnects(&fd),
         };
         let _ = sockets::forgets_error(&fd);
@@ -100,10 +105,9 @@ impl Mediator {
             .collect();
         let fds = self.taken(&new, 0..circuits::NUMBERS);
         for socket in &new {
-            let cut = fds.get(&socket.cookie()).is_some_and(|fd| {
-                secret().is_ok_and(|name| sockets::connects_to_nobody(fd, name).is_ok())
-            });
-            if !cut {
+            let fd = fds.get(&socket.cookie());
+            // Linked to none, and not to nobody: who may send to it still can.
+            if fd.is_none_or(|fd| sockets::disconnects(fd).is_err()) {
                 confine::say!("bulkhead-operator: a socket that may send no more is not found");
             }
         }
