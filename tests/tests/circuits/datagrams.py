@@ -295,6 +295,14 @@ def reuse():
         except OSError: return n
     counts = [count(s) for s in (a, b)]
     line('shared port', lambda: (sum(counts), all(counts)))
+    # Whichever of them has the question, each answers.
+    c = new(); c.connect(to); c.send(b'asked')
+    def answers():
+        for s in a, b:
+            try: who = s.recvfrom(10, socket.MSG_DONTWAIT)[1]
+            except BlockingIOError: continue
+        return [(s.sendto(b'answer', who), c.recvfrom(10) == (b'answer', to)) for s in (a, b)]
+    line('answers of both', answers)
     t = socket.socket(); t.bind((LO, 0)); u = new(); line('TCP has ports of its own', lambda: u.bind(t.getsockname()))
 
 def options():
