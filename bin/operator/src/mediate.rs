@@ -351,6 +351,7 @@ impl Mediator {
     }
 
     fn attempt(&mut self, slot: u32, call: &Notification, listener: &Listener) -> Came {
+        self.datagrams.taken.clear();
         match Call::of(call, listener) {
             Ok(mut call) => match self.perform(slot, &mut call) {
                 Ok(came) => came,
@@ -416,6 +417,9 @@ impl Mediator {
                 return;
             }
         };
+        if !heard {
+            self.datagrams.not_heard();
+        }
         if !heard && call.number == libc::SYS_connect as i32 {
             // Its thread's next connect of the same socket is this one again.
             if let Ok(call) = Call::of(&call, listener)

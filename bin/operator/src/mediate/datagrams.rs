@@ -4,6 +4,7 @@ use super::*;
 use crate::receivers::Receivers;
 use circuit::{Ip, Named, Socket, Way};
 use rustix::net::{Shutdown, shutdown};
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// Whom a socket has sent to is remembered of so many, and for as long as the switch waits for
@@ -13,6 +14,8 @@ const ANSWERS: Duration = Duration::from_secs(300);
 /// Ways of what was sent, and sockets that are gone, that are remembered to tell of them.
 pub(super) const WAYS: usize = 8192;
 const GONE: usize = 1024;
+/// Sockets with datagrams of calls that a signal ended, and such datagrams of one.
+const UNHEARD: usize = 64;
 /// Receivers that turn out to be gone while one is looked for.
 pub(super) const TRIES: usize = 16;
 
@@ -22,6 +25,14 @@ struct Judged {
     to: u32,
     epoch: u64,
     at: Instant,
+}
+
+/// A datagram that was taken for a program.
+pub(super) struct Taken {
+    /// What there was room for, of so many bytes, from who has this name.
+    pub(super) data: Vec<u8>,
+    pub(super) length: usize,
+    pub(super) name: Option<[u8; 16]>,
 }
 
 /// What is known of datagram sockets beside the table: nothing that a successor must know.
@@ -35,6 +46,10 @@ pub(super) struct Datagrams {
     pub(super) gone: BTreeMap<[u8; 16], Socket>,
     /// Connected where they may not send any more.
     pub(super) cut: BTreeSet<u64>,
+    /// Taken by the call that is being done, and by those that a signal ended before they heard
+    /// of it: these are for the next call.
+    pub(super) taken: Vec<(u64, Taken)>,
+    pub(super) unheard: BTreeMap<u64, VecDeque<Taken>>,
     /// Shut for sending.
     pub(super) shut: BTreeSet<u64>,
     /// Connected, and sent to nobody: that is told with the next call.
@@ -45,12 +60,41 @@ pub(super) struct Datagrams {
 }
 
 impl Datagrams {
+    /// The call that is being done was not heard of.
+    pub(super) fn not_heard(&mut self) {
+        for (cookie, taken) in self.taken.drain(..) {
+            // Sockets at which many were lost so are not many.
+            if self.unheard.len() < UNHEARD || self.unheard.contains_key(&cookie) {
+                let all = self.unheard.entry(cookie).or_default();
+                if all.len() < UNHEARD {
+                    all.push_back(taken);
+                }
+            }
+        }
+    }
+
+    /// It waits for the next call again, before what waits besides.
+    pub(super) fn keep(&mut self, cookie: u64, taken: Taken) {
+        self.unheard.entry(cookie).or_default().push_front(taken);
+    }
+
+    /// What waits for the next call.
+    pub(super) fn kept(&mut self, cookie: u64) -> Option<Taken> {
+        let all = self.unheard.get_mut(&cookie)?;
+        let first = all.pop_front();
+        if all.is_empty() {
+            self.unheard.remove(&cookie);
+        }
+        first
+    }
+
     /// Of sockets that do not live nothing more is known, of those without a record either.
     pub(super) fn retain(&mut self, live: &BTreeSet<u64>) {
         for cookies in [&mut self.cut, &mut self.shut, &mut self.refused] {
             cookies.retain(|cookie| live.contains(cookie));
         }
         self.judged.retain(|cookie, _| live.contains(cookie));
+        self.unheard.retain(|cookie, _| live.contains(cookie));
         // What a socket sent before its end may still be read.
         self.ways.retain(|(_, receiver), _| live.contains(receiver));
     }

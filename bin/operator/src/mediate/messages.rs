@@ -1,6 +1,6 @@
 //! Datagrams that go by the operator, both ways.
 
-use super::datagrams::{TRIES, WAYS, hash};
+use super::datagrams::{TRIES, Taken, WAYS, hash};
 use super::*;
 use crate::message::{Came as Received, LONGEST, Message, packet_info};
 use circuit::{Socket, Way};
@@ -223,32 +223,36 @@ impl Mediator {
         if self.datagrams.refused.remove(&cookie) {
             return Err(Errno::CONNREFUSED);
         }
-        let mut room = vec![0; message.length().min(ROOM)];
         let peeks = flags & libc::MSG_PEEK != 0;
-        let came = match sockets::receives(call.fd()?, &mut room, peeks) {
-            // That another end went away is nothing that UDP tells.
-            Err(Errno::CONNRESET) => sockets::receives(call.fd()?, &mut room, peeks),
-            came => came,
+        let kept = self.datagrams.kept(cookie);
+        let was_kept = kept.is_some();
+        let taken = match kept {
+            Some(kept) => kept,
+            None => take(call.fd()?, message.length().min(ROOM), peeks)?,
         };
-        let (length, name) = came?;
-        let way = name.map(|name| self.way_of(&name, &receiver));
+        let way = taken.name.map(|name| self.way_of(&name, &receiver));
         let family = receiver.family();
         let asked = receiver.options().packet_info();
         let control = way.map(|way| packet_info(asked, family, way.remote.ip));
-        let data = room.get(..length).unwrap_or(&room);
+        let room = taken.data.len().min(message.length());
+        let data = taken.data.get(..room).unwrap_or_default();
+        let length = taken.length;
         let received = Received {
             data,
             from: way.map(|way| (family, way.local)),
             control: &control.unwrap_or_default(),
-            flags: if length > data.len() {
-                libc::MSG_TRUNC
-            } else {
-                0
-            },
+            flags: if length > room { libc::MSG_TRUNC } else { 0 },
         };
-        message.tell(call, &received)?;
+        let told = message.tell(call, &received);
+        // What is looked at stays where it is.
+        match (peeks, was_kept) {
+            (false, _) => self.datagrams.taken.push((cookie, taken)),
+            (true, true) => self.datagrams.keep(cookie, taken),
+            (true, false) => {}
+        }
+        told?;
         match flags & libc::MSG_TRUNC {
-            0 => Ok(data.len()),
+            0 => Ok(room),
             _ => Ok(length),
         }
     }
@@ -267,4 +271,17 @@ impl Mediator {
         self.table
             .way_between(sender, receiver, last.map(|(way, _)| *way))
     }
+}
+
+/// The next datagram at a socket.
+fn take(fd: &OwnedFd, room: usize, peeks: bool) -> Result<Taken, Errno> {
+    let mut data = vec![0; room];
+    let came = match sockets::receives(fd, &mut data, peeks) {
+        // That another end went away is nothing that UDP tells.
+        Err(Errno::CONNRESET) => sockets::receives(fd, &mut data, peeks),
+        came => came,
+    };
+    let (length, name) = came?;
+    data.truncate(length);
+    Ok(Taken { data, length, name })
 }
