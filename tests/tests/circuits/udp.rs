@@ -263,10 +263,19 @@ while True:
     try: print('came', s.recv(100).decode(), flush=True)
     except OSError: time.sleep(0.05)
 ";
+    // It answers nobody: who is told something by its rule may answer that.
+    const LISTENS: &str = "
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.1.10', 53)); print('listens', flush=True)
+while True:
+    data, who = s.recvfrom(100)
+    print(who[0], data.decode(), flush=True)
+";
     let both = format!("{OPEN}{GUARDED}{BOTH}");
     let scene = scene(&both);
     scene.file("hears.py", HEARS);
-    let web = hear(&scene, "web", "10.1.1.10 53");
+    scene.file("listens.py", LISTENS);
+    let web = scene.start("web", "exec python3 {f}/listens.py", "listens");
     let app = scene.start("app", "exec python3 {f}/hears.py", "connected");
     web.until("10.1.1.11 pulse");
     scene.apply(&both.replace("[53]", "[99]"));
