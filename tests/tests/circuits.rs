@@ -2,6 +2,8 @@
 //! sockets are like the kernel's, and what becomes of them when processes die or when they
 //! are hostile.
 
+#[path = "circuits/datagrams.rs"]
+mod datagrams;
 #[path = "circuits/death.rs"]
 mod death;
 #[path = "circuits/hostile.rs"]
@@ -20,3 +22,5 @@ mod scene;
 mod scope;
 #[path = "circuits/sockets.rs"]
 mod sockets;
+#[path = "circuits/udp.rs"]
+mod udp;

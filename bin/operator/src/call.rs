@@ -84,6 +84,16 @@ impl<'a> Call<'a> {
         [a as i32, b as i32, c as i32]
     }
 
+    /// All of them.
+    pub fn arguments(&self) -> [u64; 6] {
+        self.call.arguments
+    }
+
+    /// Its descriptor's copy, for as long as it waits.
+    pub fn take_fd(&mut self) -> Result<OwnedFd, Errno> {
+        self.fd.take().ok_or(Errno::BADF)
+    }
+
     /// A copy of its descriptor.
     pub fn fd(&self) -> Result<&OwnedFd, Errno> {
         self.fd.as_ref().ok_or(Errno::BADF)
@@ -160,8 +170,40 @@ impl<'a> Call<'a> {
         if at == 0 && accepts {
             return Ok(());
         }
+        self.tell_at(name, at, length_at)
+    }
+
+    /// Writes a name where `at` is, as much as the room at `length_at` says, and how long it is.
+    pub fn tell_at(&self, name: &[u8], at: u64, length_at: u64) -> Result<(), Errno> {
         let room = usize::try_from(self.int(length_at)?).map_err(|_| Errno::INVAL)?;
         self.reply(at, name.get(..room).unwrap_or(name), length_at, name.len())
+    }
+
+    /// Copies memory of the program, all of it.
+    pub fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Errno> {
+        self.read_pieces(&[(at, into.len())], into)
+    }
+
+    /// The same of several pieces.
+    pub fn read_pieces(&self, pieces: &[(u64, usize)], into: &mut [u8]) -> Result<(), Errno> {
+        if !into.is_empty() {
+            self.target.read_pieces(pieces, into)?;
+        }
+        self.still_waits()
+    }
+
+    /// Copies bytes to the program.
+    pub fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Errno> {
+        self.write_pieces(&[(at, bytes.len())], bytes)
+    }
+
+    /// The same to several pieces.
+    pub fn write_pieces(&self, pieces: &[(u64, usize)], bytes: &[u8]) -> Result<(), Errno> {
+        self.still_waits()?;
+        match bytes {
+            [] => Ok(()),
+            bytes => self.target.write_pieces(pieces, bytes),
+        }
     }
 
     /// Writes an option's value.
@@ -239,9 +281,9 @@ impl<'a> Call<'a> {
 
     /// Writes an answer, and how long the whole of it is.
     fn reply(&self, at: u64, bytes: &[u8], length_at: u64, length: usize) -> Result<(), Errno> {
-        self.still_waits()?;
-        let length = (length as u32).to_ne_bytes();
-        self.target.write(&[(at, bytes), (length_at, &length)])
+        let pieces = [(at, bytes.len()), (length_at, 4)];
+        let all = [bytes, &(length as u32).to_ne_bytes()].concat();
+        self.write_pieces(&pieces, &all)
     }
 
     /// Its thread is the one that was opened for as long as it waits.

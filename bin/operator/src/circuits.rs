@@ -1,32 +1,42 @@
 //! Circuits that are there: listed, and cut.
 
-use circuit::{Endpoint, Socket, Table};
+use circuit::{Endpoint, Kind, Socket, Table};
 use command::verbs::ListFlows;
+use core::ops::Range;
 use image::CompartmentImage;
 use notify::Target;
 use rustix::fd::OwnedFd;
 use rustix::net::{Shutdown, shutdown};
 use shm::Words;
+use std::collections::BTreeSet;
 use telemetry::flows::{
     COUNT_AT, End, MAGIC, MAGIC_AT, MOST, ROW_WORDS, ROWS_AT, Row, SEEN_AT, bytes_for,
 };
 
-use crate::decide::{self, Asked, TCP};
+use crate::decide::{self, Asked, TCP, UDP};
 use crate::sockets;
 
 /// Numbers of descriptors that are looked at for a socket that is no longer where it was.
-const NUMBERS: i32 = 4096;
+pub const NUMBERS: i32 = 4096;
 
-/// Writes the circuits of a slot, or of all, as a switch lists connections. What passed by them
+/// Writes the circuits of a slot, or of all, as a switch lists connections; of UDP, sockets
+/// that are connected and not cut. What passed by them
 /// nobody counts.
-pub fn list(table: &Table, image: Option<&CompartmentImage<'_>>, asked: &ListFlows, page: OwnedFd) {
+pub fn list(
+    table: &Table,
+    image: Option<&CompartmentImage<'_>>,
+    cut: &BTreeSet<u64>,
+    asked: &ListFlows,
+    page: OwnedFd,
+) {
     let most = (asked.most as usize).min(MOST);
     let Ok(page) = Words::map(page, bytes_for(most)) else {
         return;
     };
     let (mut seen, mut rows) = (0, 0);
-    for socket in table.all().filter(|socket| socket.is_initiator()) {
-        let row = row(socket, image);
+    let goes = |it: &&Socket| it.is_initiator() && !cut.contains(&it.cookie());
+    for socket in table.all().filter(goes) {
+        let row = row(table, socket, image);
         if asked.slot != u32::MAX && asked.slot != row.a.slot && asked.slot != row.b.slot {
             continue;
         }
@@ -44,17 +54,29 @@ pub fn list(table: &Table, image: Option<&CompartmentImage<'_>>, asked: &ListFlo
     page.publish(MAGIC_AT, MAGIC);
 }
 
-fn row(socket: &Socket, image: Option<&CompartmentImage<'_>>) -> Row {
+fn row(table: &Table, socket: &Socket, image: Option<&CompartmentImage<'_>>) -> Row {
     let (local, remote) = (socket.local(), socket.remote().unwrap_or(socket.local()));
+    let (protocol, state) = match socket.kind() {
+        Kind::Stream => (TCP, flow::State::Established),
+        Kind::Datagram => (UDP, flow::State::Replied),
+    };
     let asked = Asked {
         slot: socket.endpoint(),
         from: local.ip,
         from_port: local.port,
         to: remote.ip,
         to_port: remote.port,
+        protocol,
     };
     // Inside one endpoint no rule is asked.
-    let decided = image.and_then(|image| decide::decide(image, &asked).ok());
+    let inside = table.destination(socket.endpoint(), &remote.ip) == Some(socket.endpoint());
+    let decided = image.filter(|_| !inside).and_then(|image| {
+        let answers = || {
+            let answers = decide::decide_answer(image, &asked).ok();
+            answers.filter(|_| socket.kind() == Kind::Datagram)
+        };
+        decide::decide(image, &asked).ok().or_else(answers)
+    });
     let rules = decided.map_or([None, None], |decided| decided.rules);
     let end = |slot, source: Endpoint, destination: Endpoint| End {
         slot,
@@ -68,8 +90,8 @@ fn row(socket: &Socket, image: Option<&CompartmentImage<'_>>) -> Row {
     Row {
         a: end(socket.endpoint(), local, remote),
         b: end(to, remote, local),
-        protocol: TCP,
-        state: flow::State::Established as u8,
+        protocol,
+        state: state as u8,
         rules: rules.map(|rule| rule.unwrap_or(u32::MAX)),
         ..Row::default()
     }
@@ -112,13 +134,36 @@ pub fn number_of(thread: u32, cookie: u64) -> Option<u32> {
 }
 
 /// The socket, taken from the program that was seen with it: at its number, or at another.
-fn found(socket: &Socket) -> Option<OwnedFd> {
-    let (thread, number) = ((socket.place() >> 32) as u32, socket.place() as u32);
-    let target = Target::open(thread).ok()?;
-    let is = |number: i32| {
-        let fd = target.take(number).ok()?;
-        let same = sockets::cookie(&fd) == Ok(socket.cookie());
-        same.then_some(fd)
+pub fn found(socket: &Socket) -> Option<OwnedFd> {
+    let target = Target::open((socket.place() >> 32) as u32).ok()?;
+    let is = |number| taken(&target, number, socket.cookie());
+    at_place(socket).or_else(|| (0..NUMBERS).find_map(is))
+}
+
+/// The same, at its number alone.
+pub fn at_place(socket: &Socket) -> Option<OwnedFd> {
+    let target = Target::open((socket.place() >> 32) as u32).ok()?;
+    let number = socket.place() as u32;
+    taken(&target, number.cast_signed(), socket.cookie())
+}
+
+/// Shows each socket that a thread's program has at these numbers, until that is enough
+/// (`false`).
+pub fn search(thread: u32, numbers: Range<i32>, mut shown: impl FnMut(u64, OwnedFd) -> bool) {
+    let Ok(target) = Target::open(thread) else {
+        return;
     };
-    is(number.cast_signed()).or_else(|| (0..NUMBERS).find_map(is))
+    for number in numbers {
+        if let Ok(fd) = target.take(number)
+            && let Ok(cookie) = sockets::cookie(&fd)
+            && !shown(cookie, fd)
+        {
+            return;
+        }
+    }
+}
+
+fn taken(target: &Target, number: i32, cookie: u64) -> Option<OwnedFd> {
+    let fd = target.take(number).ok()?;
+    (sockets::cookie(&fd) == Ok(cookie)).then_some(fd)
 }

@@ -10,6 +10,8 @@ use wire::Tuple;
 
 /// TCP's number.
 pub const TCP: u8 = 6;
+/// UDP's.
+pub const UDP: u8 = 17;
 
 /// A connection that is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +26,8 @@ pub struct Asked {
     pub to: [u8; 16],
     /// The port there.
     pub to_port: u16,
+    /// [`TCP`] or [`UDP`].
+    pub protocol: u8,
 }
 
 /// What was decided: to whom, and by which rules.
@@ -42,6 +46,60 @@ pub struct Decided {
 pub fn decide(image: &CompartmentImage<'_>, asked: &Asked) -> Result<Decided, Errno> {
     let from = endpoint(image, asked.slot).ok_or(Errno::NETDOWN)?;
     admitted(from)?;
+    let to = located(image, asked)?;
+    admitted(to)?;
+    let tuple = Tuple {
+        source: asked.from,
+        destination: asked.to,
+        source_port: asked.from_port,
+        destination_port: asked.to_port,
+        protocol: asked.protocol,
+    };
+    let rules = [
+        judge(image, from.egress, &tuple)?,
+        judge(image, to.ingress, &tuple)?,
+    ];
+    Ok(Decided {
+        slot: to.slot,
+        rules,
+    })
+}
+
+/// Whether what goes this way answers what might be asked the other way: who would be asked
+/// may be asked by whom it answers. Whether it was is for the caller to know.
+///
+/// # Errors
+/// As for [`decide`]: nobody may ask that.
+pub fn decide_answer(image: &CompartmentImage<'_>, asked: &Asked) -> Result<Decided, Errno> {
+    let to = located(image, asked)?;
+    let back = Asked {
+        slot: to.slot,
+        from: asked.to,
+        from_port: asked.to_port,
+        to: asked.from,
+        to_port: asked.from_port,
+        protocol: asked.protocol,
+    };
+    let decided = decide(image, &back)?;
+    match decided.slot == asked.slot {
+        true => Ok(Decided {
+            slot: to.slot,
+            ..decided
+        }),
+        false => Err(Errno::ACCESS),
+    }
+}
+
+/// The slot of the endpoint that this goes to, whether it may or not.
+///
+/// # Errors
+/// As for [`decide`], but for EACCES.
+pub fn locate(image: &CompartmentImage<'_>, asked: &Asked) -> Result<u32, Errno> {
+    located(image, asked).map(|to| to.slot)
+}
+
+fn located<'a>(image: &CompartmentImage<'a>, asked: &Asked) -> Result<&'a Endpoint, Errno> {
+    let from = endpoint(image, asked.slot).ok_or(Errno::NETDOWN)?;
     let tenant = tenant(image, asked.slot).ok_or(Errno::NETDOWN)?;
     let own = image.endpoint_by_address(from.subnet, asked.from);
     if own != image.endpoint_by_slot(asked.slot) && guard!("circuits-source") {
@@ -58,26 +116,7 @@ pub fn decide(image: &CompartmentImage<'_>, asked: &Asked) -> Result<Decided, Er
             to.ok_or(Errno::HOSTUNREACH)?
         }
     };
-    let to = image
-        .endpoints()
-        .get(to as usize)
-        .ok_or(Errno::HOSTUNREACH)?;
-    admitted(to)?;
-    let tuple = Tuple {
-        source: asked.from,
-        destination: asked.to,
-        source_port: asked.from_port,
-        destination_port: asked.to_port,
-        protocol: TCP,
-    };
-    let rules = [
-        judge(image, from.egress, &tuple)?,
-        judge(image, to.ingress, &tuple)?,
-    ];
-    Ok(Decided {
-        slot: to.slot,
-        rules,
-    })
+    image.endpoints().get(to as usize).ok_or(Errno::HOSTUNREACH)
 }
 
 /// Who is not admitted, or in quarantine, neither sends nor receives.
@@ -225,6 +264,7 @@ pub mod tests {
             from_port: 40_000,
             to: of(to),
             to_port: 80,
+            protocol: TCP,
         }
     }
 
@@ -365,6 +405,36 @@ pub mod tests {
         let mut tables = tables();
         tables.routes[1].kind = ROUTE_UNREACHABLE;
         assert_eq!(ask(&tables, &from_to(WEB, FAR)), Err(Errno::HOSTUNREACH));
+    }
+
+    #[test]
+    fn an_answer_passes_where_what_it_answers_may_be_asked() {
+        let mut tables = tables();
+        tables.rule_tables = vec![judged(Action::Allow, 5), judged(Action::Deny, 6)];
+        // The other is asked at port 80 by this one, and asks nobody.
+        tables.endpoints[0].egress = 0;
+        tables.endpoints[1].egress = 1;
+        for endpoint in &mut tables.endpoints {
+            endpoint.connections = 64;
+        }
+        let bytes = Aligned::copy_of(&tables.finish().unwrap());
+        let image = CompartmentImage::map(bytes.as_ref()).unwrap();
+        let back = |from_port| Asked {
+            from_port,
+            to_port: 40_000,
+            ..from_to(NEAR, WEB)
+        };
+        assert_eq!(decide(&image, &back(80)), Err(Errno::ACCESS));
+        let decided = decide_answer(&image, &back(80)).unwrap();
+        assert_eq!((decided.slot, decided.rules), (WEB, [Some(5), None]));
+        assert_eq!(decide_answer(&image, &back(81)), Err(Errno::ACCESS));
+        assert_eq!(locate(&image, &back(81)), Ok(WEB));
+        // Another protocol is another rule's.
+        let udp = Asked {
+            protocol: UDP,
+            ..from_to(WEB, NEAR)
+        };
+        assert_eq!(decide(&image, &udp), Err(Errno::ACCESS));
     }
 
     #[test]

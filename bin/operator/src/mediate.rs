@@ -4,10 +4,15 @@
 //! between doing it and answering, finds done what it asks for.
 
 mod acts;
+mod datagrams;
+mod links;
+mod messages;
+mod received;
 mod relayed;
 mod ring;
 
 use crate::call::{Call, Ended};
+use crate::callers::Callers;
 use crate::circuits;
 use crate::decide::{self, Asked as Wish};
 use crate::live::Live;
@@ -16,8 +21,9 @@ use crate::relays::{Relays, Said};
 use crate::rings::Rings;
 use crate::sockets::{self, Made};
 use crate::targets::Targets;
-use circuit::{Addresses, Asked, Connect, Endpoint, Limits, Outcome, Pending, Table};
+use circuit::{Addresses, Asked, Connect, Endpoint, Kind, Limits, Outcome, Pending, Table};
 use command::verbs::ListFlows;
+use datagrams::Datagrams;
 use guard::guard;
 use image::{CompartmentImage, MappedCompartment};
 use notify::{Listener, Notification};
@@ -25,6 +31,7 @@ use rustix::io::Errno;
 use shm::{SealedImage, Words};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
 
 /// Sockets of a compartment at most, and connections that wait to be accepted.
 const LIMITS: Limits = Limits {
@@ -86,6 +93,8 @@ pub struct Mediator {
     targets: Targets,
     chances: Chances,
     relays: Relays,
+    datagrams: Datagrams,
+    callers: Callers,
 }
 
 impl Default for Mediator {
@@ -106,6 +115,8 @@ impl Default for Mediator {
             targets: Targets::default(),
             chances: Chances::default(),
             relays: Relays::default(),
+            datagrams: Datagrams::default(),
+            callers: Callers::default(),
         }
     }
 }
@@ -120,14 +131,20 @@ enum Came {
     Socket(Made, bool),
     /// The same, of a connection that was accepted at this listening socket.
     Accepted { at: u64, made: Made, closes: bool },
+    /// A datagram socket is put into the program, at a number at which its messages are mediated.
+    Datagram(Made, bool),
     /// It waits.
     Waits { at: u64, why: Why },
+    /// It waits for a datagram at this copy of its socket.
+    Receives { fd: OwnedFd, until: Option<Instant> },
 }
 
 impl Mediator {
     /// Decides by this image from now on.
     pub fn use_image(&mut self, image: MappedCompartment<SealedImage>) {
         self.image = Some(image);
+        // What was judged by another is judged anew.
+        self.datagrams.epoch += 1;
         self.settle();
         self.review();
     }
@@ -141,6 +158,8 @@ impl Mediator {
         self.settle();
         self.sweep();
         self.review();
+        self.link_everybody();
+        self.write();
     }
 
     /// An endpoint of circuits.
@@ -152,6 +171,7 @@ impl Mediator {
     /// It is none any more.
     pub fn closes(&mut self, slot: u32) {
         self.limits.remove(&slot);
+        self.callers.forget(slot);
     }
 
     /// The addresses of a slot's endpoint.
@@ -184,7 +204,15 @@ impl Mediator {
         let records = notes.records(self.table.slots());
         let records = records.iter().map(|(slot, record)| (*slot, record));
         let (table, _) = Table::restore(LIMITS, endpoints, records);
-        self.table = table;
+        let before = std::mem::replace(&mut self.table, table);
+        let gone: Vec<circuit::Socket> = before
+            .all()
+            .filter(|socket| socket.kind() == Kind::Datagram && socket.remote().is_some())
+            .filter(|socket| self.table.socket(socket.cookie()).is_none())
+            .copied()
+            .collect();
+        // Whose address is gone has no circuit by it any more.
+        self.cut_all(&gone);
         self.write();
         self.count();
     }
@@ -207,7 +235,7 @@ impl Mediator {
         let begun: Vec<(u64, u32, Endpoint, Endpoint)> = self
             .table
             .all()
-            .filter(|socket| socket.is_initiator())
+            .filter(|socket| socket.kind() == Kind::Stream && socket.is_initiator())
             .filter_map(|s| Some((s.cookie(), s.endpoint(), s.local(), s.remote()?)))
             .collect();
         for (cookie, slot, local, remote) in begun {
@@ -220,13 +248,15 @@ impl Mediator {
                 circuits::cut(&mut self.table, &image, cookie);
             }
         }
+        self.review_datagrams();
         self.write();
     }
 
     /// Writes a listing of circuits.
     pub fn list(&self, asked: &ListFlows, page: OwnedFd) {
         let image = self.image.as_ref().map(MappedCompartment::image);
-        circuits::list(&self.table, image.as_ref(), asked, page);
+        let cut = &self.datagrams.cut;
+        circuits::list(&self.table, image.as_ref(), cut, asked, page);
     }
 
     /// Forgets sockets that no program has any more.
@@ -238,6 +268,12 @@ impl Mediator {
         if let Some(Ok(more)) = self.live.as_ref().map(Live::cookies) {
             live.extend(more);
         }
+        let gone = |socket: &&circuit::Socket| {
+            socket.kind() == Kind::Datagram && !live.contains(&socket.cookie())
+        };
+        let gone: Vec<circuit::Socket> = self.table.all().filter(gone).copied().collect();
+        self.datagrams.forget(&gone);
+        self.datagrams.retain(&live);
         self.table.retain(|cookie| live.contains(&cookie));
         self.unheard.retain(|cookie| live.contains(cookie));
         self.orphans.retain(|(at, _)| live.contains(at));
@@ -262,6 +298,7 @@ impl Mediator {
             .map(|waits| waits.note)
             .collect();
         self.waits.retain(|waits| waits.program != program);
+        self.receivers_gone(program);
         for note in gone {
             self.done_with(note);
         }
@@ -333,6 +370,10 @@ impl Mediator {
         listener: &Listener,
         find: Find<'_>,
     ) {
+        // Who waited at a socket, and does not any more, keeps its port from nobody.
+        if call.number == libc::SYS_bind as i32 {
+            self.receivers_ended(true, find);
+        }
         self.handle(slot, program, note, call, listener, find);
     }
 
@@ -345,6 +386,7 @@ impl Mediator {
         listener: &Listener,
         find: Find<'_>,
     ) {
+        self.callers.calls(slot, call.thread);
         let came = self.attempt(slot, &call, listener);
         self.write();
         self.finish(program, note, call, listener, came);
@@ -352,6 +394,7 @@ impl Mediator {
     }
 
     fn attempt(&mut self, slot: u32, call: &Notification, listener: &Listener) -> Came {
+        self.datagrams.taken.clear();
         match Call::of(call, listener, &mut self.targets) {
             Ok(mut call) => match self.perform(slot, &mut call) {
                 Ok(came) => came,
@@ -378,6 +421,20 @@ impl Mediator {
                 self.puts(note, made.cookie);
                 install(listener, call.id, &made.fd, closes).is_some()
             }
+            Came::Datagram(made, closes) => {
+                self.puts(note, made.cookie);
+                self.put_datagram(&call, listener, &made, closes)
+            }
+            Came::Receives { fd, until } => {
+                match self
+                    .datagrams
+                    .receivers
+                    .wait((program, note, call), fd, until)
+                {
+                    Ok(()) => return,
+                    Err(errno) => heard(listener.answer(call.id, Err(errno))),
+                }
+            }
             Came::Accepted { at, made, closes } => {
                 self.puts(note, made.cookie);
                 let heard = install(listener, call.id, &made.fd, closes);
@@ -403,10 +460,16 @@ impl Mediator {
                 return;
             }
         };
+        if !heard {
+            self.datagrams.not_heard();
+        }
         if !heard && call.number == libc::SYS_connect as i32 {
             // Its thread's next connect of the same socket is this one again.
             if let Ok(call) = Call::of(&call, listener, &mut self.targets)
                 && let Ok(cookie) = call.cookie()
+                // Of UDP it is done again, and comes to the same.
+                && let Some(socket) = self.table.socket(cookie)
+                && socket.kind() == Kind::Stream
             {
                 self.unheard.insert(cookie);
             }
@@ -489,10 +552,15 @@ impl Mediator {
             return Err(Errno::OPNOTSUPP);
         }
         let cookie = call.cookie()?;
-        if self.table.socket(cookie).is_none() {
+        let Some(socket) = self.table.socket(cookie) else {
             return call
                 .foreign()
                 .map(|done| done.map_or(Came::Native, |v| Came::To(Ok(v))));
+        };
+        if socket.kind() == Kind::Datagram
+            && let Some(came) = self.perform_datagram(slot, cookie, call)
+        {
+            return came;
         }
         let nothing = Came::To(Ok(0));
         if call.is(libc::SYS_connect) {
@@ -549,6 +617,7 @@ impl Mediator {
             from_port: local.port,
             to: remote.ip,
             to_port: remote.port,
+            protocol: decide::TCP,
         };
         decide::decide(image, &wish).map(|decided| decided.slot)
     }

@@ -31,6 +31,7 @@ const SLOT: u64 = 1 << 32;
 const ANNOUNCE: u64 = 2 << 32;
 const PROGRAM: u64 = 3 << 32;
 const PROXY: u64 = 4 << 32;
+const DATAGRAM: u64 = 5 << 32;
 
 /// A compartment's operator.
 pub struct Operator {
@@ -67,12 +68,15 @@ impl Operator {
         self.epoll = Some(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let control = self.control.as_fd().try_clone_to_owned()?;
         self.watch(&control, CONTROL)?;
+        let came = self.mediator.receivers()?.try_clone_to_owned()?;
+        self.watch(&came, DATAGRAM)?;
         let mut events = Vec::with_capacity(EVENTS);
         // Bound: none; this is the process's loop.
         loop {
             events.clear();
             let epoll = self.epoll.as_ref().ok_or("no set of descriptors")?;
-            match epoll::wait(epoll, spare_capacity(&mut events), None) {
+            let sleep = self.mediator.sleep();
+            match epoll::wait(epoll, spare_capacity(&mut events), sleep.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
@@ -85,9 +89,13 @@ impl Operator {
                     SLOT => self.meet(number),
                     ANNOUNCE => self.hear(number),
                     PROXY => self.hear_proxy(number),
+                    DATAGRAM => self.receive(),
                     _ => self.serve(number, flags.contains(EventFlags::IN))?,
                 }
             }
+            let programs = &self.programs;
+            self.mediator
+                .receivers_tick(&|number| programs.get(&number).map(|(slot, it)| (*slot, it)));
         }
     }
 
@@ -315,6 +323,13 @@ impl Operator {
                 programs.get(&number).map(|(slot, it)| (*slot, it))
             });
         Ok(())
+    }
+
+    /// Calls that waited for a datagram that came.
+    fn receive(&mut self) {
+        let programs = &self.programs;
+        self.mediator
+            .receivers_ready(&|number| programs.get(&number).map(|(slot, it)| (*slot, it)));
     }
 
     fn forget(&mut self, number: u32) {

@@ -2,12 +2,15 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_cookie;
+use rustix::net::sockopt::{
+    Timeout, set_socket_timeout, socket_cookie, socket_error, socket_timeout,
+};
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
-    socket_with,
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with,
+    bind, connect, connect_unspec, listen, recvfrom, sendto, socket_with,
 };
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 /// Connections that wait for an accept, in the kernel's queue: more than the table lets wait,
 /// so that a connect never does.
@@ -29,6 +32,82 @@ pub fn stream(nonblocking: bool) -> Result<Made, Errno> {
     let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     notify::refuse_descriptors(fd.as_fd())?;
     made(fd)
+}
+
+/// A datagram socket that is sent to by this name, and never makes its program wait for a
+/// receiver that does not read: longer than the kernel's least wait.
+pub fn datagram(nonblocking: bool, name: [u8; 16]) -> Result<Made, Errno> {
+    let mut flags = SocketFlags::CLOEXEC;
+    flags.set(SocketFlags::NONBLOCK, nonblocking);
+    let fd = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+    notify::refuse_descriptors(fd.as_fd())?;
+    set_socket_timeout(&fd, Timeout::Send, Some(Duration::from_micros(1)))?;
+    bind(&fd, &SocketAddrUnix::new_abstract_name(&name)?)?;
+    made(fd)
+}
+
+/// Sends a datagram from a program's socket to who has this name.
+///
+/// # Errors
+/// AGAIN: the receiver's queue is full, or what the sender has under way is as much as may be.
+/// CONNREFUSED: nobody has the name. PERM: who has it hears another alone. PIPE: either is shut.
+pub fn sends(fd: &OwnedFd, data: &[u8], name: [u8; 16]) -> Result<(), Errno> {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    let address = SocketAddrUnix::new_abstract_name(&name)?;
+    sendto(fd, data, flags, &address).map(drop)
+}
+
+/// The next datagram that waits at a socket: how many bytes it has, of which as many are in
+/// `into` as there is room for, and who sent it.
+pub fn receives(
+    fd: &OwnedFd,
+    into: &mut [u8],
+    peeks: bool,
+) -> Result<(usize, Option<[u8; 16]>), Errno> {
+    let mut flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
+    flags.set(RecvFlags::PEEK, peeks);
+    let (_, length, from) = recvfrom(fd, into, flags)?;
+    let from = from.and_then(|from| SocketAddrUnix::try_from(from).ok());
+    let name = from.and_then(|from| from.abstract_name()?.try_into().ok());
+    Ok((length, name))
+}
+
+/// What it sends without saying to whom goes to nobody: it is told so once (ECONNREFUSED), and
+/// then that it is not connected. An error that waited for it is gone.
+pub fn connects_to_nobody(fd: &OwnedFd, name: [u8; 16]) -> Result<(), Errno> {
+    let gone = datagram(true, name)?;
+    connects(fd, name)?;
+    drop(gone);
+    forgets_error(fd)
+}
+
+/// Whether a socket may have more under way: a quarter of what it may is the kernel's mark.
+pub fn has_room(fd: &OwnedFd) -> bool {
+    let now = Timespec::default();
+    let mut fds = [PollFd::new(fd, PollFlags::OUT)];
+    poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::OUT)
+}
+
+/// What waits at a socket is lost; how many datagrams that were. Bound: somewhat more than wait
+/// there at most, so that who sends meanwhile does not hold this up.
+pub fn drains(fd: &OwnedFd) -> u64 {
+    let one = |_: &u64| receives(fd, &mut [0], false).is_ok();
+    (0..1024_u64).take_while(one).count() as u64
+}
+
+/// An error that waits to be told is gone.
+pub fn forgets_error(fd: &OwnedFd) -> Result<(), Errno> {
+    socket_error(fd).map(drop)
+}
+
+/// It is connected to nobody.
+pub fn disconnects(fd: &OwnedFd) -> Result<(), Errno> {
+    connect_unspec(fd)
+}
+
+/// How long a receive waits.
+pub fn patience(fd: &OwnedFd) -> Option<Duration> {
+    socket_timeout(fd, Timeout::Recv).ok().flatten()
 }
 
 fn made(fd: OwnedFd) -> Result<Made, Errno> {

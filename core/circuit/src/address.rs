@@ -181,6 +181,69 @@ pub fn parse_connect(socket: Family, v6only: bool, bytes: &[u8]) -> Result<Named
     }
 }
 
+/// An IPv4 destination on an IPv6 socket that also speaks IPv4, which UDP takes in
+/// `sockaddr_in` too; `None`: it is none of that form.
+pub(crate) fn v4_destination(
+    socket: Family,
+    v6only: bool,
+    bytes: &[u8],
+) -> Option<Result<Named, Errno>> {
+    let named = family(bytes)? == Family::V4.number();
+    if socket == Family::V4 || !named || bytes.len() > SOCKADDR_STORAGE {
+        return None;
+    }
+    Some(match (v6only, bytes.len()) {
+        (true, _) => Err(Errno::EAFNOSUPPORT),
+        (_, ..SOCKADDR_IN) => Err(Errno::EINVAL),
+        _ => in4(bytes).map(Named::At),
+    })
+}
+
+/// Where `sendto` is asked to send a datagram to; `None`: to whom the socket is connected,
+/// which AF_UNSPEC says on an IPv6 socket.
+///
+/// # Errors
+/// As Linux says: a short address `EINVAL`, another family's `EAFNOSUPPORT` on IPv4 and
+/// `EINVAL` on IPv6, an IPv4 one on a socket of IPv6 alone `ENETUNREACH`, port 0 `EINVAL`.
+pub(crate) fn parse_destination(
+    socket: Family,
+    v6only: bool,
+    bytes: &[u8],
+) -> Result<Option<Endpoint>, Errno> {
+    let named = family(bytes)
+        .filter(|_| bytes.len() <= SOCKADDR_STORAGE)
+        .ok_or(Errno::EINVAL)?;
+    let to = match (socket, named) {
+        (Family::V4, _) if bytes.len() < SOCKADDR_IN => return Err(Errno::EINVAL),
+        (Family::V4, AF_UNSPEC) => in4(bytes)?,
+        (Family::V4, _) if named != socket.number() => return Err(Errno::EAFNOSUPPORT),
+        (Family::V4, _) => in4(bytes)?,
+        (Family::V6, AF_UNSPEC) => return Ok(None),
+        (Family::V6, _) if named == Family::V4.number() => match bytes.len() {
+            _ if v6only => return Err(Errno::ENETUNREACH),
+            ..SOCKADDR_IN => return Err(Errno::EINVAL),
+            _ => in4(bytes)?,
+        },
+        (Family::V6, _) => {
+            if bytes.len() < SIN6_LEN_RFC2133 || named != socket.number() {
+                return Err(Errno::EINVAL);
+            }
+            let at = in6(bytes)?;
+            if is_v4(&at.ip) && v6only {
+                return Err(Errno::ENETUNREACH);
+            }
+            if lacks_link(&at.ip, bytes) {
+                return Err(Errno::EINVAL);
+            }
+            at
+        }
+    };
+    match to.port {
+        0 => Err(Errno::EINVAL),
+        _ => Ok(Some(to)),
+    }
+}
+
 /// What `bind` is asked for on a socket of `family`.
 ///
 /// # Errors

@@ -4,7 +4,7 @@ use crate::address::parse_connect;
 use crate::record::Slot;
 use crate::route::route;
 use crate::table::ports;
-use crate::{Endpoint, Errno, Ip, Named, Socket, State, Table};
+use crate::{Endpoint, Errno, Ip, Kind, Named, Socket, State, Table};
 
 /// What `connect` comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum Connect {
 }
 
 impl Table {
-    /// `connect` to the address in these bytes. `chance`: a random number, for its port.
+    /// `connect` of a stream to the address in these bytes. `chance`: a random number, for its port.
     /// Who may be connected to is the caller's to judge; a port 0 has no listener.
     ///
     /// # Errors
@@ -35,6 +35,9 @@ impl Table {
         chance: u32,
     ) -> Result<Connect, Errno> {
         let (at, mut socket) = self.find(cookie)?;
+        if socket.kind == Kind::Datagram {
+            return Err(Errno::EINVAL);
+        }
         let named = parse_connect(socket.family, socket.options.v6only(), address);
         match (named, socket.state) {
             (Ok(Named::Disconnect), _) => {
@@ -62,7 +65,8 @@ impl Table {
             let same = |(other, it): (u32, &Socket)| {
                 other != at && it.local.ip == from && it.remote() == Some(remote)
             };
-            if self.sockets.holders(socket.endpoint, port).any(same) {
+            let mut holders = self.sockets.holders(Kind::Stream, socket.endpoint, port);
+            if holders.any(same) {
                 return Err(Errno::EADDRNOTAVAIL);
             }
         } else {
@@ -129,7 +133,8 @@ impl Table {
         chance: u32,
     ) -> Option<u16> {
         ports(chance).find(|port| {
-            self.sockets.holders(socket.endpoint, *port).all(|(_, it)| {
+            let mut holders = self.sockets.holders(Kind::Stream, socket.endpoint, *port);
+            holders.all(|(_, it)| {
                 let open = matches!(it.state, State::Connecting | State::Connected);
                 open && !it.port_locked && !(it.local.ip == *from && it.remote == *remote)
             })

@@ -21,10 +21,16 @@ pub enum Errno {
     EINVAL = 22,
     /// No more sockets.
     ENFILE = 23,
+    /// A pipe that was shut.
+    EPIPE = 32,
     /// No such data.
     ENODATA = 61,
     /// Of another protocol.
     EPROTO = 71,
+    /// To nobody.
+    EDESTADDRREQ = 89,
+    /// Longer than a datagram is.
+    EMSGSIZE = 90,
     /// No such option.
     ENOPROTOOPT = 92,
     /// No such protocol.

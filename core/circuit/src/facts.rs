@@ -1,10 +1,12 @@
 //! What a socket's options follow from besides themselves.
 
-use crate::{Endpoint, Family, State};
+use crate::{Endpoint, Family, Kind, State};
 
 /// A socket as its options see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
+    /// What it carries.
+    pub kind: Kind,
     /// Of which addresses.
     pub family: Family,
     /// Where it stands.

@@ -1,6 +1,6 @@
-//! Circuits: what a program is told whose TCP sockets are AF_UNIX sockets. Its `connect`,
-//! `bind`, `listen`, `accept`, `getsockname`, `getpeername` and socket options are answered
-//! from a [`Table`], as Linux answers them for TCP; what Linux 6.18 answers was measured and
+//! Circuits: what a program is told whose TCP and UDP sockets are AF_UNIX sockets. Its
+//! `connect`, `bind`, `listen`, `accept`, `getsockname`, `getpeername` and socket options are
+//! answered from a [`Table`], as Linux answers them for TCP and for UDP; what Linux 6.18 answers was measured and
 //! stands in the tests.
 //!
 //! The table is records of a fixed size: who keeps a copy of those that changed can go on
@@ -11,6 +11,8 @@ mod address;
 mod asked;
 mod binding;
 mod connect;
+mod datagram;
+mod datagram_option;
 mod errno;
 mod facts;
 mod option;
@@ -27,9 +29,10 @@ pub use address::{Endpoint, Family, Ip, Named, SOCKADDR_BYTES, parse_bind, parse
 pub use asked::{Asked, asked};
 pub use binding::Addresses;
 pub use connect::Connect;
+pub use datagram::{Receiver, Way};
 pub use errno::Errno;
 pub use facts::Facts;
 pub use option::{Options, Outcome};
 pub use queue::Pending;
-pub use record::{RECORD, Socket, State};
+pub use record::{Kind, RECORD, Socket, State};
 pub use table::{Limits, Listener, Table};

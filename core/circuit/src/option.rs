@@ -5,7 +5,7 @@ use crate::address::write;
 use crate::options::{
     INTS, Int, REUSE_ADDRESS, REUSE_PORT, SOL_IP, SOL_IPV6, SOL_SOCKET, SOL_TCP, V6ONLY, place,
 };
-use crate::{Errno, Facts, Family, State};
+use crate::{Errno, Facts, Family, Kind, State, datagram_option};
 
 /// How many options are kept.
 pub(crate) const KEPT: usize = INTS.len();
@@ -92,6 +92,13 @@ impl Options {
         self.flag(REUSE_PORT)
     }
 
+    /// `IP_PKTINFO`, `IPV6_RECVPKTINFO`: whether each datagram is told where it was sent to.
+    #[must_use]
+    pub fn packet_info(&self) -> (bool, bool) {
+        let kept = |level, name| place(level, name).is_some_and(|place| self.flag(place));
+        (kept(SOL_IP, 8), kept(SOL_IPV6, 49))
+    }
+
     /// `IPV6_V6ONLY`
     #[must_use]
     pub const fn v6only(&self) -> bool {
@@ -111,6 +118,11 @@ impl Options {
         name: i32,
         value: &[u8],
     ) -> Result<Outcome, Errno> {
+        if at.kind == Kind::Datagram
+            && let Some(outcome) = datagram_option::set(at, level, name, value)
+        {
+            return outcome;
+        }
         if !has_level(at, level) {
             return Err(Errno::ENOPROTOOPT);
         }
@@ -138,6 +150,11 @@ impl Options {
 
     fn try_read(&self, at: &Facts, level: i32, name: i32, room: i32) -> Result<Outcome, Errno> {
         let room = usize::try_from(room).map_err(|_| Errno::EINVAL)?;
+        if at.kind == Kind::Datagram
+            && let Some(outcome) = datagram_option::read(at, level, name, room)
+        {
+            return outcome;
+        }
         if !has_level(at, level) {
             // So each family says it, of levels that it does not have.
             return Err(match at.family {
@@ -158,7 +175,9 @@ impl Options {
 }
 
 fn has_level(at: &Facts, level: i32) -> bool {
-    matches!(level, SOL_SOCKET | SOL_TCP | SOL_IP) || (level == SOL_IPV6 && at.family == Family::V6)
+    matches!(level, SOL_SOCKET | SOL_IP)
+        || (level == SOL_TCP && at.kind == Kind::Stream)
+        || (level == SOL_IPV6 && at.family == Family::V6)
 }
 
 /// The number that is set. Most of IPv4's options may be one byte, some no byte, which is 0.
@@ -365,13 +384,13 @@ fn read_ip6(name: i32, room: usize) -> Result<Outcome, Errno> {
     Ok(Outcome::Answer(int(SOL_IPV6, value, room)))
 }
 
-fn cut(bytes: &[u8], room: usize) -> Vec<u8> {
+pub(crate) fn cut(bytes: &[u8], room: usize) -> Vec<u8> {
     bytes[..bytes.len().min(room)].to_vec()
 }
 
 /// A number in `room` bytes: as many of it as fit. IPv4 makes a small one a byte where
 /// there is no room for all.
-fn int(level: i32, value: i32, room: usize) -> Vec<u8> {
+pub(crate) fn int(level: i32, value: i32, room: usize) -> Vec<u8> {
     match u8::try_from(value) {
         Ok(byte) if level == SOL_IP && (1..4).contains(&room) => vec![byte],
         _ => cut(&value.to_ne_bytes(), room),

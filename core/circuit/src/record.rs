@@ -26,9 +26,19 @@ pub enum State {
     Connected,
 }
 
+/// What a socket carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// TCP.
+    Stream,
+    /// UDP: it never listens, nor waits to be connected.
+    Datagram,
+}
+
 /// One socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Socket {
+    pub(crate) kind: Kind,
     pub(crate) cookie: u64,
     pub(crate) endpoint: u32,
     pub(crate) uid: u32,
@@ -49,6 +59,12 @@ pub struct Socket {
 }
 
 impl Socket {
+    /// What it carries.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        self.kind
+    }
+
     /// The AF_UNIX socket's cookie.
     #[must_use]
     pub const fn cookie(&self) -> u64 {
@@ -67,7 +83,7 @@ impl Socket {
         self.place
     }
 
-    /// Whether it began the connection that it has.
+    /// Whether it began the connection that it has; of UDP, whether it is connected.
     #[must_use]
     pub fn is_initiator(&self) -> bool {
         self.state == State::Connected && self.generation != 0
@@ -85,7 +101,7 @@ impl Socket {
         self.state
     }
 
-    /// Its own end, as `getsockname` tells it. A port that was given up is still told.
+    /// Its own end, as `getsockname` tells it. A TCP port that was given up is still told.
     #[must_use]
     pub const fn local(&self) -> Endpoint {
         self.local
@@ -100,7 +116,7 @@ impl Socket {
         }
     }
 
-    /// Under which name its AF_UNIX socket listens.
+    /// Under which name its AF_UNIX socket listens; of UDP, by which it is sent to.
     #[must_use]
     pub const fn name(&self) -> [u8; 16] {
         self.name
@@ -126,6 +142,7 @@ impl Socket {
     pub(crate) fn facts(&self) -> Facts {
         let peer = (self.state == State::Connected).then_some(self.remote);
         Facts {
+            kind: self.kind,
             family: self.family,
             state: self.state,
             held: self.held(),
@@ -139,6 +156,7 @@ pub const RECORD: usize = 384;
 
 const SOCKET: u8 = 1;
 const PENDING: u8 = 2;
+const DATAGRAM: u8 = 3;
 const ADDRESS_LOCKED: u8 = 1;
 const PORT_LOCKED: u8 = 2;
 const NONE: Endpoint = Endpoint {
@@ -190,7 +208,10 @@ pub(crate) fn encode(slot: &Slot) -> [u8; RECORD] {
     match slot {
         Slot::Empty => {}
         Slot::Socket(it) => {
-            raw.kind = SOCKET;
+            raw.kind = match it.kind {
+                Kind::Stream => SOCKET,
+                Kind::Datagram => DATAGRAM,
+            };
             raw.family = if it.family == Family::V4 { 4 } else { 6 };
             (raw.state, raw.backlog) = match it.state {
                 State::Fresh => (1, 0),
@@ -224,7 +245,8 @@ pub(crate) fn decode(bytes: &[u8; RECORD]) -> Option<Slot> {
     let raw: Raw = zerocopy::transmute!(*bytes);
     let slot = match raw.kind {
         0 => Slot::Empty,
-        SOCKET => Slot::Socket(socket(&raw)?),
+        SOCKET => Slot::Socket(socket(&raw, Kind::Stream)?),
+        DATAGRAM => Slot::Socket(socket(&raw, Kind::Datagram)?),
         PENDING => Slot::Pending(Queued {
             listener: raw.endpoint,
             cookie: raw.cookie,
@@ -247,7 +269,7 @@ pub(crate) fn decode(bytes: &[u8; RECORD]) -> Option<Slot> {
     (encode(&slot) == *bytes).then_some(slot)
 }
 
-fn socket(raw: &Raw) -> Option<Socket> {
+fn socket(raw: &Raw, kind: Kind) -> Option<Socket> {
     let family = match raw.family {
         4 => Family::V4,
         6 => Family::V6,
@@ -280,11 +302,13 @@ fn socket(raw: &Raw) -> Option<Socket> {
         } else {
             remote == NONE
         });
-    if !legal {
+    let plain = matches!(state, State::Fresh | State::Bound | State::Connected);
+    if !legal || (kind == Kind::Datagram && !plain) {
         return None;
     }
     let (options, _) = raw.options.split_first_chunk::<KEPT>()?;
     Some(Socket {
+        kind,
         cookie: raw.cookie,
         endpoint: raw.endpoint,
         uid: raw.uid,
@@ -305,6 +329,7 @@ impl Socket {
     /// A new one.
     pub(crate) fn new(cookie: u64, endpoint: u32, family: Family, uid: u32) -> Self {
         Self {
+            kind: Kind::Stream,
             cookie,
             endpoint,
             uid,
@@ -325,9 +350,10 @@ impl Socket {
     }
 
     /// Takes its connection or its listening from it, as Linux's `tcp_disconnect`: what it
-    /// had not bound itself is given up, though the port is still told.
+    /// had not bound itself is given up, though the port is still told. A datagram socket's is
+    /// not (`__udp_disconnect`), and it keeps its name.
     pub(crate) fn release(&mut self) {
-        if self.held() && self.state != State::Bound {
+        if self.held() && (self.state != State::Bound || self.kind == Kind::Datagram) {
             self.state = if self.port_locked {
                 State::Bound
             } else {
@@ -338,6 +364,10 @@ impl Socket {
             self.local.ip = self.family.any();
         }
         self.remote = NONE;
-        self.name = [0; 16];
+        match self.kind {
+            Kind::Stream => self.name = [0; 16],
+            Kind::Datagram if !self.port_locked => self.local.port = 0,
+            Kind::Datagram => {}
+        }
     }
 }

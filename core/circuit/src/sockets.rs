@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::queue::Queued;
 use crate::record::Slot;
-use crate::{Socket, State};
+use crate::{Kind, Socket, State};
+
+/// (kind, endpoint, port, slot).
+type Ports = BTreeSet<(Kind, u32, u16, u32)>;
 
 /// Slots: those of sockets first, then those of pending connections.
 #[derive(Debug)]
@@ -14,10 +17,14 @@ pub(crate) struct Sockets {
     sockets: u32,
     free: BTreeSet<u32>,
     by_cookie: BTreeMap<u64, u32>,
-    /// (endpoint, port, slot) of all that have a port.
-    ports: BTreeSet<(u32, u16, u32)>,
-    /// And of those that listen.
-    listeners: BTreeSet<(u32, u16, u32)>,
+    /// All that have a port.
+    ports: Ports,
+    /// And of those those that listen.
+    listeners: Ports,
+    /// Names of datagram sockets.
+    by_name: BTreeMap<[u8; 16], u32>,
+    /// (remote port, slot) of datagram sockets that are connected.
+    connected: BTreeSet<(u16, u32)>,
     /// (listener's slot, sequence) to the slot of what waits.
     queues: BTreeMap<(u32, u64), u32>,
     changed: BTreeSet<u32>,
@@ -39,6 +46,8 @@ impl Sockets {
             by_cookie: BTreeMap::new(),
             ports: BTreeSet::new(),
             listeners: BTreeSet::new(),
+            by_name: BTreeMap::new(),
+            connected: BTreeSet::new(),
             queues: BTreeMap::new(),
             changed: BTreeSet::new(),
         }
@@ -72,9 +81,25 @@ impl Sockets {
         self.queues.len()
     }
 
-    /// Those of an endpoint that have this port.
-    pub(crate) fn holders(&self, endpoint: u32, port: u16) -> impl Iterator<Item = (u32, &Socket)> {
-        self.at(&self.ports, endpoint, port)
+    /// Those of a kind and an endpoint that have this port.
+    pub(crate) fn holders(
+        &self,
+        kind: Kind,
+        endpoint: u32,
+        port: u16,
+    ) -> impl Iterator<Item = (u32, &Socket)> {
+        self.at(&self.ports, kind, endpoint, port)
+    }
+
+    /// The datagram socket of this name.
+    pub(crate) fn named(&self, name: &[u8; 16]) -> Option<&Socket> {
+        self.socket(*self.by_name.get(name)?)
+    }
+
+    /// Datagram sockets that are connected to a port of whatever address.
+    pub(crate) fn connected(&self, port: u16) -> impl Iterator<Item = &Socket> {
+        let range = self.connected.range((port, 0)..=(port, u32::MAX));
+        range.filter_map(|(_, at)| self.socket(*at))
     }
 
     /// Those that listen at it.
@@ -83,17 +108,18 @@ impl Sockets {
         endpoint: u32,
         port: u16,
     ) -> impl Iterator<Item = (u32, &Socket)> {
-        self.at(&self.listeners, endpoint, port)
+        self.at(&self.listeners, Kind::Stream, endpoint, port)
     }
 
     fn at<'a>(
         &'a self,
-        index: &'a BTreeSet<(u32, u16, u32)>,
+        index: &'a Ports,
+        kind: Kind,
         endpoint: u32,
         port: u16,
     ) -> impl Iterator<Item = (u32, &'a Socket)> {
-        let range = index.range((endpoint, port, 0)..=(endpoint, port, u32::MAX));
-        range.filter_map(|(_, _, at)| Some((*at, self.socket(*at)?)))
+        let range = index.range((kind, endpoint, port, 0)..=(kind, endpoint, port, u32::MAX));
+        range.filter_map(|(.., at)| Some((*at, self.socket(*at)?)))
     }
 
     /// The slots of what waits by this token, anywhere.
@@ -128,7 +154,10 @@ impl Sockets {
         self.free.contains(&at)
             && match slot {
                 Slot::Empty => true,
-                Slot::Socket(it) => at < self.sockets && !self.by_cookie.contains_key(&it.cookie),
+                Slot::Socket(it) => {
+                    let named = it.kind == Kind::Datagram && self.by_name.contains_key(&it.name);
+                    at < self.sockets && !self.by_cookie.contains_key(&it.cookie) && !named
+                }
                 Slot::Pending(it) => {
                     let listens = self.socket(it.listener).is_some_and(|socket| {
                         socket.cookie == it.cookie
@@ -155,7 +184,7 @@ impl Sockets {
         match slot {
             Slot::Empty => enter(&mut self.free, at, there),
             Slot::Socket(it) => {
-                let key = (it.endpoint, it.local.port, at);
+                let key = (it.kind, it.endpoint, it.local.port, at);
                 if there {
                     self.by_cookie.insert(it.cookie, at);
                 } else {
@@ -163,6 +192,16 @@ impl Sockets {
                 }
                 if it.held() {
                     enter(&mut self.ports, key, there);
+                }
+                if it.kind == Kind::Datagram {
+                    if there {
+                        self.by_name.insert(it.name, at);
+                    } else {
+                        self.by_name.remove(&it.name);
+                    }
+                    if it.state == State::Connected {
+                        enter(&mut self.connected, (it.remote.port, at), there);
+                    }
                 }
                 if matches!(it.state, State::Listening { .. }) {
                     enter(&mut self.listeners, key, there);

@@ -5,7 +5,7 @@ use crate::binding::conflicts;
 use crate::options::{ADDRESS_NO_PORT, SOMAXCONN};
 use crate::record::{RECORD, Slot, decode, encode};
 use crate::sockets::Sockets;
-use crate::{Addresses, Endpoint, Errno, Family, Ip, Outcome, Socket, State};
+use crate::{Addresses, Endpoint, Errno, Family, Ip, Kind, Outcome, Socket, State};
 
 /// Ports that are given out, as Linux's `ip_local_port_range`.
 const EPHEMERAL: u16 = 32768;
@@ -153,7 +153,7 @@ impl Table {
             let endpoints = (0..).zip(&self.endpoints);
             let endpoints = endpoints.filter(move |(at, it)| here(*at, it));
             endpoints
-                .flat_map(move |(at, _)| self.sockets.holders(at, remote.port))
+                .flat_map(move |(at, _)| self.sockets.holders(Kind::Stream, at, remote.port))
                 .map(|(_, socket)| socket)
                 .filter(move |it| {
                     it.state == State::Connected && it.local == remote && it.remote == own.local
@@ -216,8 +216,28 @@ impl Table {
         family: Family,
         uid: u32,
     ) -> Result<(), Errno> {
-        self.own(endpoint)?;
-        let slot = Slot::Socket(Socket::new(cookie, endpoint, family, uid));
+        self.add(Socket::new(cookie, endpoint, family, uid))
+    }
+
+    /// A new datagram socket, and the name that its AF_UNIX socket is bound to.
+    ///
+    /// # Errors
+    /// As for [`create`](Self::create); `EINVAL` too where the name is another's.
+    pub fn create_datagram(
+        &mut self,
+        cookie: u64,
+        endpoint: u32,
+        family: Family,
+        name: [u8; 16],
+    ) -> Result<(), Errno> {
+        let mut socket = Socket::new(cookie, endpoint, family, 0);
+        (socket.kind, socket.name) = (Kind::Datagram, name);
+        self.add(socket)
+    }
+
+    fn add(&mut self, socket: Socket) -> Result<(), Errno> {
+        self.own(socket.endpoint)?;
+        let slot = Slot::Socket(socket);
         let at = self.sockets.free_socket().ok_or(Errno::ENFILE)?;
         if !self.sockets.fits(at, &slot) {
             return Err(Errno::EINVAL);
@@ -271,13 +291,13 @@ impl Table {
 
     /// Whether another has the port.
     fn conflict(&self, at: u32, socket: &Socket, ip: &Ip, port: u16) -> bool {
-        let mut holders = self.sockets.holders(socket.endpoint, port);
+        let mut holders = self.sockets.holders(socket.kind, socket.endpoint, port);
         holders.any(|(other, it)| other != at && conflicts(socket, ip, it))
     }
 
     /// A port for a socket that binds to `ip`: that nobody has whose address overlaps, nor
     /// would share it. Looks at each of them once at most.
-    fn ephemeral(&self, socket: &Socket, ip: &Ip, chance: u32) -> Option<u16> {
+    pub(crate) fn ephemeral(&self, socket: &Socket, ip: &Ip, chance: u32) -> Option<u16> {
         let mut alone = *socket;
         alone.options = socket.options.only_v6only();
         ports(chance).find(|port| !self.conflict(u32::MAX, &alone, ip, *port))
@@ -286,7 +306,7 @@ impl Table {
     /// `listen`. `name`: under which its AF_UNIX socket listens, if it did not yet.
     ///
     /// # Errors
-    /// `EINVAL`: it is connected. `EADDRINUSE`: another listens there, or no port is left.
+    /// `EOPNOTSUPP`: it carries datagrams. `EINVAL`: it is connected. `EADDRINUSE`: another listens there, or no port is left.
     pub fn listen(
         &mut self,
         cookie: u64,
@@ -295,6 +315,9 @@ impl Table {
         chance: u32,
     ) -> Result<(), Errno> {
         let (at, mut socket) = self.find(cookie)?;
+        if socket.kind == Kind::Datagram {
+            return Err(Errno::EOPNOTSUPP);
+        }
         let backlog = backlog.cast_unsigned().min(SOMAXCONN.unsigned_abs());
         match socket.state {
             State::Connecting | State::Connected => return Err(Errno::EINVAL),

@@ -4,6 +4,7 @@
 mod address;
 mod asked;
 mod bindings;
+mod datagrams;
 mod model;
 mod options;
 mod queue;

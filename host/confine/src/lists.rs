@@ -438,16 +438,22 @@ const OPERATING: &[Entry] = &[
         ],
         "a program's socket; which of them live"
     ),
-    entry!(SYS_sendto, "which sockets live"),
+    entry!(SYS_sendto, "a program's datagram; which sockets live"),
     entry!(SYS_memfd_create, "a circuit's memory, for who asks"),
     entry!(SYS_ftruncate, "its size"),
     entry!(SYS_fchmod, "it is its maker's alone"),
     entry!(SYS_fcntl, [[is(1, libc::F_ADD_SEALS as i64)]], "seal it"),
-    entry!(SYS_shutdown, "a circuit that is allowed no more"),
-    entry!(SYS_recvfrom, "the same, answered"),
+    entry!(
+        SYS_shutdown,
+        "a circuit that is allowed no more; a program's datagram socket"
+    ),
+    entry!(SYS_recvfrom, "the same, received and answered"),
     entry!(SYS_getsockname, "the name of a socket that is no circuit"),
     entry!(SYS_getpeername, "the same"),
-    entry!(SYS_bind, "a program's socket listens"),
+    entry!(
+        SYS_bind,
+        "a program's socket listens, or has datagrams sent to it"
+    ),
     entry!(SYS_listen, "a program's socket listens"),
     entry!(SYS_connect, "a program's socket connects"),
     entry!(

@@ -115,7 +115,7 @@ impl Prepared {
         let listener = filter::install(&self.filter)?;
 
         // From here on what the filter notifies would wait for an operator that is not
-        // there yet. Messages on low descriptors are not notified.
+        // there yet. Messages on this descriptor are not notified.
         *step = Step::Hand;
         hand(line, *step, listener)?;
 

@@ -4,13 +4,15 @@
     reason = "seccomp(2) has no safe wrapper that makes a listener"
 )]
 
+use core::ops::Range;
 use rustix::io::Errno;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// Descriptors from this number on are ones whose messages the operator takes too (UDP):
-/// a filter cannot see what a descriptor is, only its number. Below it sending and
-/// receiving are never notified.
-pub const MEDIATED_FROM: u32 = 1 << 16;
+/// Descriptors of these numbers are ones whose messages the operator takes too (UDP): a
+/// filter cannot see what a descriptor is, only its number. At others sending and receiving
+/// are never notified. They are high, so that what a program opens seldom gets there by
+/// itself, and below the 1024 that select(2) knows and that programs may open by default.
+pub const MEDIATED: Range<u32> = 512..1024;
 
 /// When a listed call is notified. Only 32 bits of a descriptor or a domain count, as in
 /// the kernel, which takes them for an `int`.
@@ -25,10 +27,10 @@ pub enum When {
     OptionOtherThan(&'static [i32]),
     /// The same; and one of [`UNSEEN`] is set at once (0), whatever the value.
     OptionToSet(&'static [i32]),
-    /// If the first argument is a descriptor from [`MEDIATED_FROM`] on.
+    /// If the first argument is a descriptor of [`MEDIATED`].
     Mediated,
-    /// The same, and the fifth, a destination, is not null.
-    MediatedWithDestination,
+    /// The same, and the fifth, a destination or where a source is to be told, is not null.
+    MediatedWithName,
     /// Never: it does not exist (ENOSYS).
     Refused,
 }
@@ -38,8 +40,8 @@ pub enum When {
 /// proceed. The often made ones
 /// first: those that depend on arguments the kernel cannot decide once for all.
 pub const CALLS: &[(i64, When)] = &[
-    (libc::SYS_sendto, When::MediatedWithDestination),
-    (libc::SYS_recvfrom, When::Mediated),
+    (libc::SYS_sendto, When::MediatedWithName),
+    (libc::SYS_recvfrom, When::MediatedWithName),
     (libc::SYS_sendmsg, When::Mediated),
     (libc::SYS_recvmsg, When::Mediated),
     (libc::SYS_sendmmsg, When::Mediated),
@@ -176,11 +178,11 @@ pub fn program() -> Vec<Instruction> {
 
 /// What decides about one call; ends in every case.
 fn body(when: When) -> Vec<Instruction> {
-    // A negative descriptor is none: the kernel says EBADF without us.
+    // A negative descriptor, which is none, is a high number here.
     let mediated = [
         load(low(0)),
-        has_bit(1 << 31, 1, 0),
-        at_least(MEDIATED_FROM, 1, 0),
+        at_least(MEDIATED.end, 1, 0),
+        at_least(MEDIATED.start, 1, 0),
         end(ALLOW),
     ];
     match when {
@@ -204,8 +206,8 @@ fn body(when: When) -> Vec<Instruction> {
         ]
         .concat(),
         When::Mediated => [&mediated[..], &[end(NOTIFY)]].concat(),
-        When::MediatedWithDestination => {
-            let destination = [
+        When::MediatedWithName => {
+            let name = [
                 load(low(4)),
                 equal(0, 0, 2),
                 load(high(4)),
@@ -213,7 +215,7 @@ fn body(when: When) -> Vec<Instruction> {
                 end(NOTIFY),
                 end(ALLOW),
             ];
-            [&mediated[..], &destination].concat()
+            [&mediated[..], &name].concat()
         }
     }
 }

@@ -25,7 +25,7 @@ pub use fault::{Error, Step};
 pub use listener::{Listener, Notification, Outcome, RECEIVED, Sizes, received};
 pub use option::{name_of, option, refuse_descriptors, set_option};
 pub use run::{Plan, Running, Started, User, start};
-pub use target::{OpenError, Target};
+pub use target::{OpenError, PIECES, Target};
 
 /// The kernel's error numbers, as answered to programs.
 pub use rustix::io::Errno;

@@ -295,11 +295,37 @@ impl Listener {
     /// What the kernel says to the caller's table: EMFILE where the program's own limit
     /// is reached. The call then still waits for its answer.
     pub fn install(&self, id: u64, fd: BorrowedFd<'_>, cloexec: bool) -> io::Result<Outcome<u32>> {
+        self.add(id, fd, cloexec, None)
+    }
+
+    /// The same, at this number; what the caller has there is closed, so who asks for it looks
+    /// before ([`Target::take`](crate::Target::take)).
+    ///
+    /// # Errors
+    /// EBADF: the program's own limit does not allow so high a number.
+    pub fn install_at(
+        &self,
+        id: u64,
+        fd: BorrowedFd<'_>,
+        cloexec: bool,
+        number: u32,
+    ) -> io::Result<Outcome<u32>> {
+        self.add(id, fd, cloexec, Some(number))
+    }
+
+    fn add(
+        &self,
+        id: u64,
+        fd: BorrowedFd<'_>,
+        cloexec: bool,
+        number: Option<u32>,
+    ) -> io::Result<Outcome<u32>> {
+        let set = libc::SECCOMP_ADDFD_FLAG_SETFD as u32;
         let request = libc::seccomp_notif_addfd {
             id,
-            flags: 0,
+            flags: number.map_or(0, |_| set),
             srcfd: fd.as_raw_fd().cast_unsigned(),
-            newfd: 0,
+            newfd: number.unwrap_or(0),
             newfd_flags: if cloexec { libc::O_CLOEXEC as u32 } else { 0 },
         };
         loop {

@@ -2,7 +2,7 @@
 
 use crate::child::{Prepared, REPORT};
 use crate::fault::{Error, Step};
-use crate::filter::MEDIATED_FROM;
+use crate::filter::MEDIATED;
 use core::mem::MaybeUninit;
 use netlink::{Netlink, NetlinkError, namespace};
 use rustix::io::Errno;
@@ -88,7 +88,7 @@ pub fn start(plan: &Plan) -> Result<Started, Error> {
     )
     .map_err(host("make a socket to a new process"))?;
     // The child's own filter would notify what it says there.
-    if theirs.as_raw_fd().cast_unsigned() >= MEDIATED_FROM {
+    if MEDIATED.contains(&theirs.as_raw_fd().cast_unsigned()) {
         return Err(host("start with so many descriptors open")(Errno::MFILE));
     }
     let (pid, pidfd) = prepared

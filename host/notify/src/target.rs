@@ -8,8 +8,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 
-/// Parts of one [`Target::write`].
-pub const PARTS: usize = 2;
+/// Pieces of memory that are copied in one step at most: UIO_MAXIOV.
+pub const PIECES: usize = 1024;
 
 /// Why a thread could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -77,20 +77,30 @@ impl Target {
     /// FAULT: not all of it is readable memory, the program's misdeed, and the answer the
     /// kernel would give it. SRCH: it is gone. PERM: the operator may not trace it.
     pub fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Errno> {
+        let length = into.len();
+        self.read_pieces(&[(address, length)], into)
+    }
+
+    /// The same of several pieces, one after another: an address and a length each, up to
+    /// [`PIECES`] of them.
+    ///
+    /// # Errors
+    /// As for [`Target::read`]; INVAL: more pieces than that.
+    pub fn read_pieces(&self, pieces: &[(u64, usize)], into: &mut [u8]) -> Result<(), Errno> {
         let local = libc::iovec {
             iov_base: into.as_mut_ptr().cast(),
             iov_len: into.len(),
         };
-        let remote = remote(address, into.len());
-        // SAFETY: the kernel writes at most `iov_len` bytes of `into`; the remote address
-        // is looked up in the other process only.
+        let remote = remote(pieces, into.len())?;
+        // SAFETY: the kernel writes at most `iov_len` bytes of `into`; the remote addresses
+        // are looked up in the other process only.
         let moved = unsafe {
             libc::process_vm_readv(
                 self.thread.as_raw_pid(),
                 &raw const local,
                 1,
-                &raw const remote,
-                1,
+                remote.as_ptr(),
+                remote.len() as libc::c_ulong,
                 0,
             )
         };
@@ -101,35 +111,34 @@ impl Target {
     /// [`PARTS`]. On an error some of them may have been written.
     ///
     /// # Errors
-    /// As for [`Target::read`]. INVAL: too many parts.
-    pub fn write(&self, parts: &[(u64, &[u8])]) -> Result<(), Errno> {
-        let mut there = [remote(0, 0); PARTS];
-        let mut here = there;
-        if parts.len() > PARTS {
-            return Err(Errno::INVAL);
-        }
-        let mut length = 0;
-        for (n, (address, bytes)) in parts.iter().enumerate() {
-            there[n] = remote(*address, bytes.len());
-            here[n] = libc::iovec {
-                iov_base: bytes.as_ptr().cast_mut().cast(),
-                iov_len: bytes.len(),
-            };
-            length += bytes.len();
-        }
-        // SAFETY: the kernel only reads the parts, and no more of either array than it has;
-        // the remote addresses are looked up in the other process only.
+    /// As for [`Target::read`].
+    pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {
+        self.write_pieces(&[(address, bytes.len())], bytes)
+    }
+
+    /// The same to several pieces, as many of them as the bytes fill.
+    ///
+    /// # Errors
+    /// As for [`Target::write`]; INVAL: more than [`PIECES`].
+    pub fn write_pieces(&self, pieces: &[(u64, usize)], bytes: &[u8]) -> Result<(), Errno> {
+        let local = libc::iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        };
+        let remote = remote(pieces, bytes.len())?;
+        // SAFETY: the kernel only reads `bytes`; the remote addresses are looked up in the
+        // other process only.
         let moved = unsafe {
             libc::process_vm_writev(
                 self.thread.as_raw_pid(),
-                here.as_ptr(),
-                parts.len() as libc::c_ulong,
-                there.as_ptr(),
-                parts.len() as libc::c_ulong,
+                &raw const local,
+                1,
+                remote.as_ptr(),
+                remote.len() as libc::c_ulong,
                 0,
             )
         };
-        complete(moved, length)
+        complete(moved, bytes.len())
     }
 
     /// Takes a copy of the thread's descriptor of this number; close-on-exec here.
@@ -142,11 +151,21 @@ impl Target {
     }
 }
 
-fn remote(address: u64, length: usize) -> libc::iovec {
-    libc::iovec {
-        iov_base: core::ptr::without_provenance_mut(address as usize),
-        iov_len: length,
+/// As much of the pieces as `length` bytes are.
+fn remote(pieces: &[(u64, usize)], length: usize) -> Result<Vec<libc::iovec>, Errno> {
+    if pieces.len() > PIECES {
+        return Err(Errno::INVAL);
     }
+    let mut left = length;
+    let all = pieces.iter().map(|&(address, room)| {
+        let taken = room.min(left);
+        left -= taken;
+        libc::iovec {
+            iov_base: core::ptr::without_provenance_mut(address as usize),
+            iov_len: taken,
+        }
+    });
+    Ok(all.filter(|piece| piece.iov_len > 0).collect())
 }
 
 /// The kernel stops at the first page that it may not touch and says how far it came.

@@ -10,7 +10,7 @@ def line(name, of):
 def families():
     """Ways to a network that are no circuit."""
     for name, arguments in [('packet', (17, 3, 0x300)), ('packet dgram', (17, 2, 0x300)), ('raw', (2, 3, 1)), ('raw 6', (10, 3, 58)), ('ping', (2, 2, 1)),
-            ('udp', (2, 2, 0)), ('sctp', (2, 1, 132)), ('vsock', (40, 1, 0)), ('xdp', (44, 3, 0)), ('tipc', (30, 1, 0)), ('smc', (43, 1, 0)), ('bluetooth', (31, 3, 1)), ('can', (29, 3, 1)), ('alg', (38, 5, 0)), ('key', (15, 3, 2))]:
+            ('sctp', (2, 1, 132)), ('vsock', (40, 1, 0)), ('xdp', (44, 3, 0)), ('tipc', (30, 1, 0)), ('smc', (43, 1, 0)), ('bluetooth', (31, 3, 1)), ('can', (29, 3, 1)), ('alg', (38, 5, 0)), ('key', (15, 3, 2))]:
         line(name, lambda: socket.socket(*arguments) and 'MADE')
 
 def pair(address='127.0.0.1'):
@@ -129,12 +129,8 @@ def flood():
     except OSError as error: print(len(held) + 1, errno.errorcode[error.errno], flush=True)
 
 def high():
-    """Descriptors of the highest numbers there may be, if there are such in the range where
-    messages are mediated (65536 on)."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    first = most - 10
-    print(first, file=sys.stderr)
+    """Circuits and other sockets at numbers at which messages are mediated."""
+    first = 600
     c, a = pair(); l = socket.socket(); l.bind(('127.0.0.1', 0)); l.listen()
     def up(s, number): os.dup2(s.fileno(), number); n = socket.socket(fileno=number); s.detach(); return n
     at = l.getsockname()
@@ -149,6 +145,39 @@ def high():
     line('unix', lambda: (u.send(b'six'), v.recv(10)))
     # Descriptor passing between its own AF_UNIX sockets is its own business.
     with open('/etc/passwd') as f: line('unix descriptor', lambda: (socket.send_fds(u, [b'x'], [f.fileno()]), len(socket.recv_fds(v, 1, 1)[1])))
+
+def below():
+    """A UDP socket at a number at which messages are not mediated: whom it hears, and what it
+    can do with that name."""
+    a, b = socket.socket(socket.AF_INET, socket.SOCK_DGRAM), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    a.bind(('127.0.0.1', 0)); b.bind(('127.0.0.1', 0))
+    low = lambda s: fcntl.fcntl(s, fcntl.F_DUPFD, 3)
+    one, other = low(a), low(b)
+    print('below', one < 512 and other < 512, a.fileno() >= 512)
+    lib = ctypes.CDLL(None, use_errno=True)
+    a.sendto(b'x', b.getsockname())
+    name, length, data = ctypes.create_string_buffer(128), ctypes.c_int(128), ctypes.create_string_buffer(9)
+    lib.recvfrom(other, data, 9, 0, name, ctypes.byref(length))
+    family = struct.unpack_from('=H', name)[0]
+    print('heard', data.raw[:1], family == socket.AF_UNIX, length.value)
+    def tried(call, *arguments):
+        done = getattr(lib, call)(*arguments)
+        return 'DONE' if done >= 0 else errno.errorcode[ctypes.get_errno()]
+    # To a socket of its own: whoever could do this could do it to a socket of anybody's.
+    print('sends to its name', tried('sendto', other, b'x', 1, 0, name, length.value))
+    u = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    print('from elsewhere', tried('sendto', u.fileno(), b'x', 1, 0, name, length.value))
+    print('connects to it', tried('connect', other, name, length.value))
+    denied = struct.pack('=H', 2) + struct.pack('!H', 81) + socket.inet_aton('10.1.1.10') + bytes(8)
+    print('sends to an address', tried('sendto', other, b'x', 1, 0, denied, 16))
+    print('descriptor', tried_fds(socket.socket(fileno=low(a)), b.getsockname()))
+
+def tried_fds(s, to):
+    with open('/etc/passwd') as f:
+        try:
+            s.connect(to)
+            return socket.send_fds(s, [b'x'], [f.fileno()])
+        except OSError as error: return errno.errorcode[error.errno]
 
 def spoofs():
     """Disconnects and connects again before it is accepted: a connection that its listener

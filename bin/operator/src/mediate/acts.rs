@@ -11,8 +11,11 @@ impl Mediator {
                 nonblock,
                 cloexec,
             } => (family, nonblock, cloexec),
-            // Not made yet: said at once, not where the first packet is lost.
-            Asked::Datagram { .. } => return Err(Errno::PROTONOSUPPORT),
+            Asked::Datagram {
+                family,
+                nonblock,
+                cloexec,
+            } => return self.make_datagram(slot, family, nonblock, cloexec),
             Asked::Refused(errno) => return Err(number(errno)),
         };
         self.room_for(slot)?;

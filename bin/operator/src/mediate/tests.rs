@@ -194,3 +194,160 @@ fn memory_is_for_the_two_ends_of_a_connection() {
     mediator.review();
     assert_eq!(mediator.connection(11), Err(Errno::NOTCONN));
 }
+
+/// One that decides by these tables, where WEB and NEAR have each a socket of UDP at port 80
+/// that is connected to nobody: cookies 1 and 2.
+fn with_datagrams(tables: &CompartmentTables) -> Mediator {
+    let mut mediator = Mediator::default();
+    let page = shm::sparse_file("notes", 32 << 20).unwrap();
+    mediator.recall(Words::map_whole(page).unwrap());
+    mediator.use_image(mapped(tables));
+    for (cookie, slot) in [(1, WEB), (2, NEAR)] {
+        mediator.opens(slot, 9);
+        let table = &mut mediator.table;
+        let family = circuit::Family::V4;
+        let name = [cookie as u8; 16];
+        table.create_datagram(cookie, slot, family, name).unwrap();
+        let own = Endpoint {
+            ip: of(slot),
+            port: 80,
+        };
+        let (bytes, length) = circuit::write(family, own);
+        table.bind(cookie, &bytes[..length], true, 0).unwrap();
+    }
+    mediator.write();
+    mediator
+}
+
+fn way(from: u32, to: u32) -> circuit::Way {
+    let end = |slot| Endpoint {
+        ip: of(slot),
+        port: 80,
+    };
+    circuit::Way {
+        local: end(from),
+        remote: end(to),
+    }
+}
+
+/// WEB may send to NEAR's port 80, and NEAR to nobody.
+fn one_way() -> CompartmentTables {
+    let mut tables = tables();
+    let mut allow = judged(image::rules::Action::Allow, 5);
+    for rule in &mut allow.rules {
+        rule.region.protocol = decide::UDP..=decide::UDP;
+    }
+    tables.rule_tables = vec![allow, judged(image::rules::Action::Deny, 6)];
+    (tables.endpoints[0].egress, tables.endpoints[1].egress) = (0, 1);
+    for endpoint in &mut tables.endpoints {
+        endpoint.connections = 64;
+    }
+    tables
+}
+
+#[test]
+fn only_who_was_asked_answers() {
+    let mut mediator = with_datagrams(&one_way());
+    let answer = way(NEAR, WEB);
+    assert_eq!(mediator.may_send(NEAR, 2, answer), Err(Errno::ACCESS));
+    assert_eq!(mediator.may_send(WEB, 1, way(WEB, NEAR)), Ok(NEAR));
+    assert_eq!(mediator.may_send(NEAR, 2, answer), Ok(WEB));
+    // Another port of the same two was not asked.
+    let mut other = answer;
+    other.local.port = 81;
+    assert_eq!(mediator.may_send(NEAR, 2, other), Err(Errno::ACCESS));
+    // Nor is it who asked once that is gone.
+    mediator.lost(1);
+    assert_eq!(mediator.may_send(NEAR, 2, answer), Err(Errno::ACCESS));
+}
+
+#[test]
+fn who_is_connected_has_asked() {
+    let mut mediator = with_datagrams(&one_way());
+    let connected = mediator.table.connect_datagram(1, way(WEB, NEAR));
+    assert_eq!(connected, Ok(()));
+    assert_eq!(mediator.may_send(NEAR, 2, way(NEAR, WEB)), Ok(WEB));
+}
+
+#[test]
+fn what_was_judged_by_another_image_is_judged_anew() {
+    let mut tables = tables();
+    let mut mediator = with_datagrams(&tables);
+    assert_eq!(mediator.may_send(WEB, 1, way(WEB, NEAR)), Ok(NEAR));
+    tables.rule_tables = vec![judged(image::rules::Action::Deny, 1)];
+    tables.endpoints[0].egress = 0;
+    for endpoint in &mut tables.endpoints {
+        endpoint.connections = 64;
+    }
+    mediator.use_image(mapped(&tables));
+    let denied = mediator.may_send(WEB, 1, way(WEB, NEAR));
+    assert_eq!(denied, Err(Errno::ACCESS));
+}
+
+#[test]
+fn a_socket_remembers_so_many_that_it_asked() {
+    let mut mediator = with_datagrams(&tables());
+    for port in 1..=500 {
+        let mut way = way(WEB, NEAR);
+        way.remote.port = port;
+        assert_eq!(mediator.may_send(WEB, 1, way), Ok(NEAR));
+    }
+    assert_eq!(mediator.asked_by(1), 64);
+}
+
+#[test]
+fn connected_sockets_that_may_send_no_more_are_cut_until_they_may() {
+    let tables = tables();
+    let mut mediator = with_datagrams(&tables);
+    let connected = mediator.table.connect_datagram(1, way(WEB, NEAR));
+    assert_eq!(connected, Ok(()));
+    mediator.write();
+    mediator.use_image(mapped(&tables));
+    assert!(mediator.datagrams.cut.is_empty());
+    // To port 80 by UDP: no rule of `judged`, which is TCP's, allows it.
+    let mut denied = tables.clone();
+    denied.rule_tables = vec![judged(image::rules::Action::Allow, 1)];
+    denied.endpoints[0].egress = 0;
+    for endpoint in &mut denied.endpoints {
+        endpoint.connections = 64;
+    }
+    mediator.use_image(mapped(&denied));
+    assert_eq!(mediator.datagrams.cut, BTreeSet::from([1]));
+    // An operator that starts is told of its endpoints last, and cuts none for that.
+    mediator.datagrams.cut.clear();
+    mediator.limits.clear();
+    mediator.use_image(mapped(&tables));
+    assert!(mediator.datagrams.cut.is_empty());
+    mediator.opens(NEAR, 9);
+    mediator.use_image(mapped(&denied));
+    mediator.use_image(mapped(&tables));
+    assert!(mediator.datagrams.cut.is_empty());
+}
+
+#[test]
+fn a_call_that_no_operator_survives_is_refused() {
+    let mut mediator = with_circuits(&tables());
+    let nobody = std::os::unix::net::UnixStream::pair().unwrap().0;
+    let listener = Listener::new(nobody.into(), notify::Sizes::of_kernel().unwrap());
+    for (thread, survived, done) in [(71, false, false), (72, true, true)] {
+        let call = Notification {
+            id: 7,
+            thread,
+            number: libc::SYS_connect as i32,
+            arch: 0,
+            arguments: [0; 6],
+        };
+        let notes = mediator.notes.as_mut().unwrap();
+        let note = notes.note(3, &call).unwrap();
+        for _ in 0..TRIES {
+            notes.begins(note);
+        }
+        if survived {
+            notes.ended(note);
+        }
+        mediator.left = vec![(3, note, call)];
+        mediator.resume(3, &|_| Some((WEB, &listener)));
+        let called = mediator.callers.of(WEB).any(|it| it == thread);
+        assert_eq!(called, done, "{thread}");
+    }
+}

@@ -14,6 +14,9 @@ use std::collections::BTreeMap;
 
 /// Bytes of the page: nothing of it is there before it is used.
 const PAGE: usize = 32 << 20;
+/// Datagrams that wait at one socket: Linux's own are so few (10) that any burst is lost, and a
+/// UDP socket's buffer takes some hundreds of small ones.
+const DATAGRAMS: u32 = 512;
 /// Programs of a compartment at most.
 const PROGRAMS: usize = 4096;
 
@@ -128,6 +131,15 @@ impl Supervisor {
         let page = shm::sparse_file("bulkhead-circuits", PAGE)
             .map_err(|error| Refusal::system("make the circuits' page", &error))?;
         let network = namespace::create().map_err(|error| refuse_namespace(&error))?;
+        let raised = namespace::within(network.as_fd(), || {
+            std::fs::write("/proc/sys/net/unix/max_dgram_qlen", DATAGRAMS.to_string())
+        });
+        // As in a container whose sysctls are read-only: streams have no need of it.
+        if let Err(error) = raised.map_err(|error| refuse_namespace(&error))? {
+            confine::say!(
+                "supervisor: weaker here: no more than the kernel's 10 datagrams wait at a socket of circuits ({error}): bursts of UDP are lost"
+            );
+        }
         let uid = self
             .uids
             .take()

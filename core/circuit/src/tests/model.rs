@@ -8,6 +8,8 @@ use proptest::prelude::*;
 #[derive(Clone, Debug)]
 enum Step {
     Create(u64, u32, bool, u32, u8),
+    Datagram(u64, u32, bool, u8),
+    Use(u64, Ip, u16, bool),
     Bind(u64, Ip, u16, u32),
     Listen(u64, i32, u32),
     Connect(u64, Ip, u16, u32),
@@ -43,6 +45,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => (cookie(), 0..3_u32, any::<bool>(), 0..2_u32, any::<u8>())
             .prop_map(|(a, b, c, d, e)| Step::Create(a, b, c, d, e)),
+        3 => (cookie(), 0..3_u32, any::<bool>(), 0..16_u8).prop_map(|(a, b, c, d)| Step::Datagram(a, b, c, d)),
+        4 => (cookie(), ip(), port(), any::<bool>()).prop_map(|(a, b, c, d)| Step::Use(a, b, c, d)),
         4 => (cookie(), ip(), port(), any::<u32>()).prop_map(|(a, b, c, d)| Step::Bind(a, b, c, d)),
         4 => (cookie(), -1..4, any::<u32>()).prop_map(|(a, b, c)| Step::Listen(a, b, c)),
         5 => (cookie(), ip(), port(), any::<u32>()).prop_map(|(a, b, c, d)| Step::Connect(a, b, c, d)),
@@ -68,6 +72,27 @@ fn apply(table: &mut Table, step: &Step) -> Result<(), Errno> {
                 if flags & bit != 0 {
                     table.set_option(*cookie, level, name, &on)?;
                 }
+            }
+        }
+        Step::Datagram(cookie, endpoint, six, name) => {
+            let family = if *six { Family::V6 } else { Family::V4 };
+            table.create_datagram(*cookie, *endpoint, family, [*name; 16])?;
+        }
+        Step::Use(cookie, ip, port, connects) => {
+            table.bind_by_use(*cookie, u32::from(*port))?;
+            let to = Endpoint {
+                ip: *ip,
+                port: *port,
+            };
+            let way = table.way(*cookie, to, None)?;
+            if *connects {
+                table.connect_datagram(*cookie, way)?;
+            }
+            if let Some(found) = table.find_receiver(0, &way, 7) {
+                let found = table.socket(found.cookie).unwrap();
+                assert_eq!(found.local().port, way.remote.port);
+                assert!(found.remote().is_none_or(|peer| peer == way.local));
+                assert_eq!(table.by_name(&found.name()), Some(found));
             }
         }
         Step::Bind(cookie, ip, port, chance) => {

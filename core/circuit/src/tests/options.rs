@@ -4,6 +4,9 @@ use crate::options::place;
 /// What was measured of an unprivileged user's new socket, every option of four levels.
 const MEASURED: &str = include_str!("measured.txt");
 
+/// The same of UDP.
+const MEASURED_UDP: &str = include_str!("measured_udp.txt");
+
 /// Where a circuit answers otherwise, and why.
 fn differs(level: i32, name: i32) -> bool {
     match level {
@@ -22,8 +25,23 @@ fn differs(level: i32, name: i32) -> bool {
     }
 }
 
+/// And where UDP's answer differs besides.
+fn differs_udp(level: i32, name: i32) -> bool {
+    match level {
+        // How long a send waits is not the program's to say; filters are refused.
+        1 => matches!(name, 21 | 26 | 67) || differs(1, name),
+        // ECN's bits are not kept; what was set of groups and fragments is not read back.
+        0 => matches!(name, 1 | 25 | 32 | 33) || differs(0, name),
+        41 => matches!(name, 17 | 18 | 67) || differs(41, name),
+        // CORK, SEGMENT, GRO: one call sends one datagram. ENCAP, NO_CHECK6.
+        17 => matches!(name, 1 | 100..=104),
+        _ => false,
+    }
+}
+
 fn facts(family: Family, state: State) -> Facts {
     Facts {
+        kind: Kind::Stream,
         family,
         state,
         held: state != State::Fresh,
@@ -45,6 +63,11 @@ fn told(outcome: &Outcome) -> String {
 
 #[test]
 fn options_are_answered_as_measured() {
+    answered(Kind::Stream, MEASURED, differs);
+    answered(Kind::Datagram, MEASURED_UDP, differs_udp);
+}
+
+fn answered(kind: Kind, measured: &str, differs: fn(i32, i32) -> bool) {
     let values: [&[u8]; 7] = [
         &[],
         &[1],
@@ -55,7 +78,7 @@ fn options_are_answered_as_measured() {
         &100_000_i32.to_ne_bytes(),
     ];
     let (mut wrong, mut same) = (Vec::new(), 0);
-    for line in MEASURED.lines().filter(|it| !it.starts_with('#')) {
+    for line in measured.lines().filter(|it| !it.starts_with('#')) {
         let words: Vec<&str> = line.split(' ').collect();
         let (level, name) = (words[0].parse().unwrap(), words[1].parse().unwrap());
         if differs(level, name) {
@@ -65,7 +88,10 @@ fn options_are_answered_as_measured() {
             if words[2] != word && (words[2] != "both" || (level == 41 && word == "v4")) {
                 continue;
             }
-            let at = facts(family, State::Fresh);
+            let at = Facts {
+                kind,
+                ..facts(family, State::Fresh)
+            };
             let read = told(&Options::default().read(&at, level, name, 4));
             if read != "native" && read != words[3] {
                 wrong.push(format!("read {line}: {read}"));
@@ -148,4 +174,36 @@ fn every_option_has_one_place() {
         assert_eq!(place(option.level, option.name), Some(at));
         assert!(option.is_kept(option.default));
     }
+}
+
+#[test]
+fn what_a_datagram_socket_answers_itself() {
+    let at = Facts {
+        kind: Kind::Datagram,
+        ..facts(Family::V6, State::Fresh)
+    };
+    let mut options = Options::default();
+    let on = 1_i32.to_ne_bytes();
+    for (level, name) in [(17, 1), (17, 103), (17, 104), (6, 1)] {
+        let refused = Outcome::Fails(Errno::ENOPROTOOPT);
+        assert_eq!(
+            options.set(&at, level, name, &on),
+            refused,
+            "{level} {name}"
+        );
+    }
+    assert_eq!(options.packet_info(), (false, false));
+    for (level, name) in [(0, 8), (41, 49)] {
+        assert_eq!(options.set(&at, level, name, &on), Outcome::Accepted);
+    }
+    assert_eq!(options.packet_info(), (true, true));
+    // A send's wait is read as none, whatever was set.
+    assert_eq!(options.set(&at, 1, 21, &[7; 16]), Outcome::Accepted);
+    assert_eq!(options.read(&at, 1, 21, 16), Outcome::Answer(vec![0; 16]));
+    assert_eq!(options.set(&at, 1, 21, &on), Outcome::Fails(Errno::EINVAL));
+    assert_eq!(options.set(&at, 0, 33, &[5]), Outcome::Accepted);
+    assert_eq!(
+        options.set(&at, 0, 33, &300_i32.to_ne_bytes()),
+        Outcome::Fails(Errno::EINVAL)
+    );
 }

@@ -11,7 +11,7 @@ mod calls;
 mod operators;
 mod probes;
 
-use host_notify::filter::MEDIATED_FROM;
+use host_notify::filter::MEDIATED;
 use host_notify::{Error, Plan, Running, Started, User, start};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -42,8 +42,12 @@ const TESTS: &[(&str, fn())] = &[
     ("a_stranger_reads_nothing", a_stranger_reads_nothing),
     ("calls_that_do_not_exist", calls_that_do_not_exist),
     (
-        "high_descriptors_are_mediated",
-        high_descriptors_are_mediated,
+        "descriptors_of_a_range_are_mediated",
+        descriptors_of_a_range_are_mediated,
+    ),
+    (
+        "a_descriptor_is_put_at_its_number",
+        a_descriptor_is_put_at_its_number,
     ),
     ("a_second_listener_is_refused", a_second_listener_is_refused),
     ("set_user_id_works_inside", set_user_id_works_inside),
@@ -217,12 +221,15 @@ fn calls_that_do_not_exist() {
     assert_eq!(finish(&probe(&["allowed"], None)), Some(0));
 }
 
-fn high_descriptors_are_mediated() {
-    let (code, _) = run(
-        &probe(&["high", &MEDIATED_FROM.to_string()], None),
-        "says-eio",
-    );
+fn descriptors_of_a_range_are_mediated() {
+    let (from, to) = (MEDIATED.start.to_string(), MEDIATED.end.to_string());
+    let (code, _) = run(&probe(&["range", &from, &to], None), "says-eio");
     assert_eq!(code, Some(0));
+}
+
+fn a_descriptor_is_put_at_its_number() {
+    let (code, said) = run(&probe(&["put-at"], None), "puts-at");
+    assert_eq!((code, said.as_str()), (Some(0), "700 EBADF"));
 }
 
 fn a_second_listener_is_refused() {

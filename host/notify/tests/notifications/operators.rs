@@ -25,6 +25,7 @@ pub(crate) fn run(what: &str) -> ExitCode {
     match what {
         "circuits" => circuits(&listener),
         "says-eio" => says_eio(&listener),
+        "puts-at" => puts_at(&listener),
         "kills" => kills(&listener),
         "receives-one" => receives_one(&listener),
         "succeeds" => succeeds(&listener),
@@ -91,7 +92,7 @@ fn circuits(listener: &Listener) {
                 // All of it or nothing; and nothing of ours can be meant.
                 assert_eq!(target.read(8, &mut [0; 4]), Err(Errno::FAULT));
                 assert_eq!(target.take(9_999).err(), Some(Errno::BADF));
-                assert_eq!(target.write(&[(address, &bytes)]), Ok(()));
+                assert_eq!(target.write(address, &bytes), Ok(()));
                 assert!(listener.is_live(call.id));
                 let [_, _, high, low, a, b, c, d, ..] = bytes;
                 let port = u16::from_be_bytes([high, low]);
@@ -115,6 +116,23 @@ fn says_eio(listener: &Listener) {
     while let Some(call) = next(listener) {
         let _ = listener.answer(call.id, Err(Errno::IO)).unwrap();
     }
+}
+
+/// Answers one call with a descriptor at 700, and finds the same impossible for the next.
+fn puts_at(listener: &Listener) {
+    let (fd, _other) = UnixStream::pair().unwrap();
+    let call = next(listener).unwrap();
+    let put = listener.install_at(call.id, fd.as_fd(), true, 700).unwrap();
+    let Outcome::Done(number) = put else {
+        panic!("the caller is gone");
+    };
+    let _ = listener.answer(call.id, Ok(i64::from(number))).unwrap();
+    let call = next(listener).unwrap();
+    let put = listener.install_at(call.id, fd.as_fd(), true, 701);
+    let refused = put.unwrap_err().raw_os_error() == Some(libc::EBADF);
+    let _ = listener.answer(call.id, Err(Errno::MFILE)).unwrap();
+    say(&format!("{number} {}", if refused { "EBADF" } else { "?" }));
+    std::thread::park();
 }
 
 /// The caller dies while its call is looked at.

@@ -25,7 +25,8 @@ pub(crate) fn run(what: &str, rest: &[&str]) -> ExitCode {
         "i386" => old_convention(),
         "x32" => x32(),
         "allowed" => allowed(),
-        "high" => high(rest[0].parse().unwrap()),
+        "range" => range(rest[0].parse().unwrap(), rest[1].parse().unwrap()),
+        "put-at" => put_at(),
         "second-listener" => {
             filter::install(&filter::program()).err() == Some(host_notify::Errno::BUSY)
         }
@@ -118,7 +119,7 @@ fn allowed() -> bool {
 }
 
 /// The operator says EIO to all that it hears of.
-fn high(from: u64) -> bool {
+fn range(from: u64, to: u64) -> bool {
     let refused = Err(libc::EIO);
     check!(socket(libc::AF_INET6) == Err(libc::EIO));
     check!(raw(libc::SYS_socket, [(7 << 32) | 2, 1, 0, 0, 0, 0]) == refused);
@@ -156,17 +157,40 @@ fn high(from: u64) -> bool {
         libc::SYS_recvmsg,
         libc::SYS_sendmmsg,
         libc::SYS_recvmmsg,
-        libc::SYS_recvfrom,
     ];
+    let bad = Err(libc::EBADF);
+    let others = [from - 1, to, to + 60_000, u64::MAX];
     for number in by_number {
-        check!(raw(number, [from, 0, 0, 0, 0, 0]) == refused);
-        check!(raw(number, [(from + 5) | (9 << 32), 0, 0, 0, 0, 0]) == refused);
-        check!(raw(number, [from - 1, 0, 0, 0, 0, 0]) == Err(libc::EBADF));
+        for fd in [from, to - 1, (from + 5) | (9 << 32)] {
+            check!(raw(number, [fd, 0, 0, 0, 0, 0]) == refused);
+        }
+        for fd in others {
+            check!(raw(number, [fd, 0, 0, 0, 0, 0]) == bad);
+        }
     }
-    check!(raw(libc::SYS_sendto, [from, 0, 0, 0, 8, 16]) == refused);
-    check!(raw(libc::SYS_sendto, [from, 0, 0, 0, 1 << 40, 16]) == refused);
-    check!(raw(libc::SYS_sendto, [from, 0, 0, 0, 0, 0]) == Err(libc::EBADF));
-    check!(raw(libc::SYS_sendto, [from - 1, 0, 0, 0, 8, 16]) == Err(libc::EBADF));
+    for number in [libc::SYS_sendto, libc::SYS_recvfrom] {
+        check!(raw(number, [from, 0, 0, 0, 8, 16]) == refused);
+        check!(raw(number, [to - 1, 0, 0, 0, 1 << 40, 16]) == refused);
+        check!(raw(number, [from, 0, 0, 0, 0, 0]) == bad);
+        for fd in others {
+            check!(raw(number, [fd, 0, 0, 0, 8, 16]) == bad);
+        }
+    }
+    true
+}
+
+/// The operator puts what is asked for at 700, and then where this limit does not allow it.
+fn put_at() -> bool {
+    let fd = socket(libc::AF_INET);
+    check!(fd == Ok(700));
+    let limit = libc::rlimit {
+        rlim_cur: 600,
+        rlim_max: 600,
+    };
+    let at = (&raw const limit).addr() as u64;
+    let nofile = u64::from(libc::RLIMIT_NOFILE);
+    check!(raw(libc::SYS_setrlimit, [nofile, at, 0, 0, 0, 0]) == Ok(0));
+    check!(socket(libc::AF_INET) == Err(libc::EMFILE));
     true
 }
 

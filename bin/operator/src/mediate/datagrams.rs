@@ -1,0 +1,349 @@
+//! UDP sockets: made, bound, connected; and whom each may send to.
+
+use super::*;
+use crate::receivers::Receivers;
+use circuit::{Ip, Named, Socket, Way};
+use rustix::net::{Shutdown, shutdown};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Whom a socket has sent to is remembered of so many, and for as long as the switch waits for
+/// an answer that goes on (RFC 4787, REQ-5): they may answer.
+const ASKED: usize = 64;
+const ANSWERS: Duration = Duration::from_secs(300);
+/// Ways of what was sent, and sockets that are gone, that are remembered to tell of them.
+pub(super) const WAYS: usize = 8192;
+const GONE: usize = 1024;
+/// Sockets with datagrams of calls that a signal ended, and such datagrams of one.
+const UNHEARD: usize = 64;
+/// Receivers that turn out to be gone while one is looked for.
+pub(super) const TRIES: usize = 16;
+
+/// What was judged of whom a socket sent to.
+#[derive(Clone, Copy)]
+struct Judged {
+    to: u32,
+    epoch: u64,
+    at: Instant,
+}
+
+/// A datagram that was taken for a program.
+pub(super) struct Taken {
+    /// What there was room for, of so many bytes, from who has this name.
+    pub(super) data: Vec<u8>,
+    pub(super) length: usize,
+    pub(super) name: Option<[u8; 16]>,
+}
+
+/// What is known of datagram sockets beside the table: nothing that a successor must know.
+#[derive(Default)]
+pub(super) struct Datagrams {
+    pub(super) receivers: Receivers,
+    pub(super) epoch: u64,
+    judged: BTreeMap<u64, BTreeMap<Way, Judged>>,
+    /// The way of what a receiver was last sent by a sender, and how much since it was looked at.
+    pub(super) ways: BTreeMap<(u64, u64), (Way, u32)>,
+    pub(super) gone: BTreeMap<[u8; 16], Socket>,
+    /// Connected where they may not send any more.
+    pub(super) cut: BTreeSet<u64>,
+    /// Taken by the call that is being done, and by those that a signal ended before they heard
+    /// of it: these are for the next call.
+    pub(super) taken: Vec<(u64, Taken)>,
+    pub(super) unheard: BTreeMap<u64, VecDeque<Taken>>,
+    /// Shut for sending.
+    pub(super) shut: BTreeSet<u64>,
+    /// Connected, and sent to nobody: that is told with the next call.
+    pub(super) refused: BTreeSet<u64>,
+    /// Datagrams that found no room, and how many were said.
+    pub(super) dropped: u64,
+    pub(super) said: u64,
+}
+
+impl Datagrams {
+    /// The call that is being done was not heard of.
+    pub(super) fn not_heard(&mut self) {
+        for (cookie, taken) in self.taken.drain(..) {
+            // Sockets at which many were lost so are not many.
+            if self.unheard.len() < UNHEARD || self.unheard.contains_key(&cookie) {
+                let all = self.unheard.entry(cookie).or_default();
+                if all.len() < UNHEARD {
+                    all.push_back(taken);
+                }
+            }
+        }
+    }
+
+    /// It waits for the next call again, before what waits besides.
+    pub(super) fn keep(&mut self, cookie: u64, taken: Taken) {
+        self.unheard.entry(cookie).or_default().push_front(taken);
+    }
+
+    /// What waits for the next call.
+    pub(super) fn kept(&mut self, cookie: u64) -> Option<Taken> {
+        let all = self.unheard.get_mut(&cookie)?;
+        let first = all.pop_front();
+        if all.is_empty() {
+            self.unheard.remove(&cookie);
+        }
+        first
+    }
+
+    /// Of sockets that do not live nothing more is known, of those without a record either.
+    pub(super) fn retain(&mut self, live: &BTreeSet<u64>) {
+        for cookies in [&mut self.cut, &mut self.shut, &mut self.refused] {
+            cookies.retain(|cookie| live.contains(cookie));
+        }
+        self.judged.retain(|cookie, _| live.contains(cookie));
+        self.unheard.retain(|cookie, _| live.contains(cookie));
+        // What a socket sent before its end may still be read.
+        self.ways.retain(|(_, receiver), _| live.contains(receiver));
+    }
+
+    /// Sockets are gone: what they sent may still lie in a queue.
+    pub(super) fn forget(&mut self, gone: &[Socket]) {
+        for socket in gone {
+            let cookie = socket.cookie();
+            self.judged.remove(&cookie);
+            self.cut.remove(&cookie);
+            self.shut.remove(&cookie);
+            self.refused.remove(&cookie);
+            self.gone.insert(socket.name(), *socket);
+        }
+        while self.gone.len() > GONE {
+            self.gone.pop_first();
+        }
+    }
+}
+
+impl Mediator {
+    pub(super) fn make_datagram(
+        &mut self,
+        slot: u32,
+        family: circuit::Family,
+        nonblock: bool,
+        closes: bool,
+    ) -> Result<Came, Errno> {
+        self.room_for(slot)?;
+        let name = secret()?;
+        let made = sockets::datagram(nonblock, name)?;
+        let created = self.table.create_datagram(made.cookie, slot, family, name);
+        created.map_err(number)?;
+        *self.counts.entry(slot).or_default() += 1;
+        Ok(Came::Datagram(made, closes))
+    }
+
+    /// A call about a datagram socket, if UDP's differs from TCP's.
+    pub(super) fn perform_datagram(
+        &mut self,
+        slot: u32,
+        cookie: u64,
+        call: &mut Call<'_>,
+    ) -> Option<Result<Came, Errno>> {
+        let done = |result: Result<(), Errno>| result.map(|()| Came::To(Ok(0)));
+        Some(if call.is(libc::SYS_sendto) || call.is(libc::SYS_sendmsg) {
+            self.send(slot, cookie, call)
+        } else if call.is(libc::SYS_sendmmsg) {
+            self.send_many(slot, cookie, call)
+        } else if [libc::SYS_recvfrom, libc::SYS_recvmsg, libc::SYS_recvmmsg]
+            .iter()
+            .any(|number| call.is(*number))
+        {
+            self.receive(cookie, call)
+        } else if call.is(libc::SYS_connect) {
+            done(self.connect_datagram(slot, cookie, call))
+        } else if call.is(libc::SYS_bind) {
+            done(self.bind_datagram(slot, cookie, call))
+        } else if call.is(libc::SYS_shutdown) {
+            done(self.shut_datagram(cookie, call))
+        } else if call.is(libc::SYS_accept) || call.is(libc::SYS_accept4) {
+            Err(Errno::OPNOTSUPP)
+        } else {
+            return None;
+        })
+    }
+
+    fn bind_datagram(&mut self, slot: u32, cookie: u64, call: &Call<'_>) -> Result<(), Errno> {
+        self.bind(cookie, &call.address()?)?;
+        self.seen(cookie, call);
+        self.link_again(slot, cookie);
+        Ok(())
+    }
+
+    fn shut_datagram(&mut self, cookie: u64, call: &Call<'_>) -> Result<(), Errno> {
+        let [_, how, _] = call.numbers();
+        let how = match how {
+            libc::SHUT_RD => Shutdown::Read,
+            libc::SHUT_WR => Shutdown::Write,
+            libc::SHUT_RDWR => Shutdown::Both,
+            _ => return Err(Errno::INVAL),
+        };
+        shutdown(call.fd()?, how)?;
+        if how != Shutdown::Read {
+            self.datagrams.shut.insert(cookie);
+        }
+        // Linux shuts it, and says so of one that is not connected.
+        self.table.getpeername(cookie).map(drop).map_err(number)
+    }
+
+    /// Where its program has a socket.
+    fn seen(&mut self, cookie: u64, call: &Call<'_>) {
+        let place = call.place(call.numbers()[0].cast_unsigned());
+        self.table.place(cookie, place);
+    }
+
+    fn connect_datagram(&mut self, slot: u32, cookie: u64, call: &Call<'_>) -> Result<(), Errno> {
+        let address = call.address()?;
+        let family = address.first_chunk().ok_or(Errno::INVAL)?;
+        if u16::from_ne_bytes(*family) == libc::AF_UNSPEC as u16 {
+            let was = self.table.socket(cookie).map(Socket::local);
+            self.table.disconnect(cookie).map_err(number)?;
+            self.datagrams.cut.remove(&cookie);
+            sockets::disconnects(call.fd()?)?;
+            if let Some(was) = was {
+                self.link_all(slot, was.port);
+            }
+            return Ok(());
+        }
+        self.bind_by_use(cookie)?;
+        let to = match self.table.datagram_peer(cookie, &address).map_err(number)? {
+            Named::At(to) => to,
+            Named::Disconnect => return Err(Errno::INVAL),
+        };
+        let way = self.table.way(cookie, to, None).map_err(number)?;
+        let to = self.may_send(slot, cookie, way)?;
+        self.table.connect_datagram(cookie, way).map_err(number)?;
+        self.seen(cookie, call);
+        self.datagrams.cut.remove(&cookie);
+        self.link(call.fd()?, to, &way)?;
+        self.link_again(slot, cookie);
+        Ok(())
+    }
+
+    pub(super) fn bind_by_use(&mut self, cookie: u64) -> Result<(), Errno> {
+        let chance = self.chances.next();
+        let bind = |this: &mut Mediator| this.table.bind_by_use(cookie, chance);
+        match bind(self) {
+            Err(circuit::Errno::EAGAIN) => {
+                self.sweep();
+                bind(self)
+            }
+            done => done,
+        }
+        .map_err(number)
+    }
+
+    /// A socket that turned out to be gone.
+    pub(super) fn lost(&mut self, cookie: u64) {
+        let gone: Vec<Socket> = self.table.socket(cookie).copied().into_iter().collect();
+        self.datagrams.forget(&gone);
+        let _ = self.table.closed(cookie);
+    }
+
+    fn wish(slot: u32, way: &Way) -> Wish {
+        Wish {
+            slot,
+            from: way.local.ip,
+            from_port: way.local.port,
+            to: way.remote.ip,
+            to_port: way.remote.port,
+            protocol: decide::UDP,
+        }
+    }
+
+    /// The slot of the endpoint that something goes to, whether it may or not.
+    pub(super) fn located(&self, slot: u32, way: &Way) -> Result<u32, Errno> {
+        if self.table.destination(slot, &way.remote.ip) == Some(slot) {
+            return Ok(slot);
+        }
+        let image = self.image.as_ref().map(MappedCompartment::image);
+        decide::locate(&image.ok_or(Errno::NETDOWN)?, &Self::wish(slot, way))
+    }
+
+    /// The slot of the endpoint that a socket may send to: by the rules, or as an answer to
+    /// whom it is asked by.
+    pub(super) fn may_send(&mut self, slot: u32, cookie: u64, way: Way) -> Result<u32, Errno> {
+        let now = Instant::now();
+        let epoch = self.datagrams.epoch;
+        if let Some(judged) = self.datagrams.judged.get_mut(&cookie)
+            && let Some(judged) = judged.get_mut(&way)
+            && judged.epoch == epoch
+        {
+            judged.at = now;
+            return Ok(judged.to);
+        }
+        let (to, is_answer) = self.judge(slot, &way)?;
+        // It is one for as long as who asked is there, and has not gone on to ask others.
+        if is_answer {
+            return Ok(to);
+        }
+        let judged = self.datagrams.judged.entry(cookie).or_default();
+        let new = Judged { to, epoch, at: now };
+        judged.insert(way, new);
+        if judged.len() > ASKED
+            && let Some(oldest) = judged
+                .iter()
+                .min_by_key(|(_, it)| it.at)
+                .map(|(way, _)| *way)
+        {
+            judged.remove(&oldest);
+        }
+        Ok(to)
+    }
+
+    /// How many a socket is known to have sent to.
+    #[cfg(test)]
+    pub(super) fn asked_by(&self, cookie: u64) -> usize {
+        self.datagrams.judged.get(&cookie).map_or(0, BTreeMap::len)
+    }
+
+    /// The same, judged anew; and whether it is an answer.
+    pub(super) fn judge(&self, slot: u32, way: &Way) -> Result<(u32, bool), Errno> {
+        if self.table.destination(slot, &way.remote.ip) == Some(slot) {
+            return Ok((slot, false));
+        }
+        let image = self.image.as_ref().map(MappedCompartment::image);
+        let image = image.ok_or(Errno::NETDOWN)?;
+        let wish = Self::wish(slot, way);
+        let (to, is_answer) = match decide::decide(&image, &wish) {
+            Err(Errno::ACCESS) => {
+                let answered = decide::decide_answer(&image, &wish).or(Err(Errno::ACCESS))?;
+                if !self.was_asked(answered.slot, way) && guard!("circuits-answers") {
+                    return Err(Errno::ACCESS);
+                }
+                (answered.slot, true)
+            }
+            decided => (decided?.slot, false),
+        };
+        match to == slot || self.limits.contains_key(&to) {
+            true => Ok((to, is_answer)),
+            false => Err(Errno::HOSTUNREACH),
+        }
+    }
+
+    /// Whether something was sent from where this goes to where it comes from.
+    fn was_asked(&self, to: u32, way: &Way) -> bool {
+        let back = Way {
+            local: way.remote,
+            remote: way.local,
+        };
+        // Of those that share a port any may have asked, and another hear the answer.
+        let mut askers = self.table.datagrams_at(to, way.remote.port);
+        askers.any(|asker| {
+            let judged = self.datagrams.judged.get(&asker.cookie());
+            let asked = judged.and_then(|all| all.get(&back));
+            asker.way() == Some(back) || asked.is_some_and(|it| it.at.elapsed() < ANSWERS)
+        })
+    }
+}
+
+/// Of a group that shares a port one is picked by the way, so that what belongs together goes
+/// to one (FNV-1a).
+pub(super) fn hash(way: &Way) -> u32 {
+    let port = |port: u16| port.to_ne_bytes();
+    let ends: [&Ip; 2] = [&way.local.ip, &way.remote.ip];
+    let ports = [port(way.local.port), port(way.remote.port)].concat();
+    let bytes = ends.into_iter().flatten().chain(&ports);
+    bytes.fold(0x811c_9dc5, |hash: u32, byte| {
+        (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
+    })
+}

@@ -1,0 +1,176 @@
+//! To whom the kernel takes what connected datagram sockets send natively: linked, linked again
+//! with what changes at a port or in the rules, and cut.
+
+use super::datagrams::{TRIES, hash};
+use super::*;
+use circuit::{Socket, Way};
+use core::ops::Range;
+use notify::filter::MEDIATED;
+
+impl Mediator {
+    /// Has what a connected socket sends natively go to who hears it now.
+    pub(super) fn link(&mut self, fd: &OwnedFd, to: u32, way: &Way) -> Result<(), Errno> {
+        let own = sockets::name(fd);
+        let mut freed = false;
+        for _ in 0..TRIES {
+            let Some(receiver) = self.table.find_receiver(to, way, hash(way)) else {
+                break;
+            };
+            match sockets::connects(fd, receiver.name) {
+                // What it heard when another end went away is nothing that UDP tells.
+                Ok(()) => return sockets::forgets_error(fd),
+                Err(Errno::CONNREFUSED | Errno::NOENT) => self.lost(receiver.cookie),
+                Err(Errno::PERM) if !freed => {
+                    freed = true;
+                    sockets::disconnects(fd)?;
+                    self.free(receiver.cookie, own, way);
+                }
+                Err(Errno::PERM) => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        sockets::connects_to_nobody(fd, secret()?)
+    }
+
+    /// A receiver that is linked to another than whom it hears now (`own`, who sends this way)
+    /// is linked to that one where it may send there, else to none.
+    fn free(&mut self, receiver: u64, own: Option<[u8; 16]>, way: &Way) {
+        let Some(receiver) = self.table.socket(receiver).copied() else {
+            return;
+        };
+        let Some(fd) = circuits::at_place(&receiver) else {
+            return;
+        };
+        let back = receiver.way().filter(|back| back.remote == way.local);
+        let may = back.is_some_and(|back| self.judge(receiver.endpoint(), &back).is_ok());
+        // An error shows where the sender is linked next.
+        let _ = match own.filter(|_| may) {
+            Some(name) => {
+                self.datagrams.cut.remove(&receiver.cookie());
+                sockets::connects(&fd, name)
+            }
+            None => sockets::disconnects(&fd),
+        };
+        let _ = sockets::forgets_error(&fd);
+    }
+
+    /// Links those anew that are connected to the port of a socket of which something changed,
+    /// where they may still send.
+    pub(super) fn link_again(&mut self, slot: u32, cookie: u64) {
+        if let Some(port) = self.table.socket(cookie).map(|it| it.local().port) {
+            self.link_all(slot, port);
+        }
+    }
+
+    /// Bound: sockets.
+    pub(super) fn link_all(&mut self, slot: u32, port: u16) {
+        let to_it: Vec<(Socket, Way)> = self
+            .table
+            .connected_to(port)
+            .filter_map(|it| Some((*it, it.way()?)))
+            .filter(|(it, way)| self.located(it.endpoint(), way) == Ok(slot))
+            .collect();
+        let (mut joined, mut cut) = (Vec::new(), Vec::new());
+        for (socket, way) in to_it {
+            match self.judge(socket.endpoint(), &way) {
+                Ok((to, _)) => joined.push((socket, to, way)),
+                Err(_) => cut.push(socket),
+            }
+        }
+        self.join_all(&joined);
+        self.cut_all(&cut);
+    }
+
+    fn join_all(&mut self, joined: &[(Socket, u32, Way)]) {
+        let sockets: Vec<Socket> = joined.iter().map(|(socket, ..)| *socket).collect();
+        let fds = self.taken(
+            &sockets,
+            MEDIATED.start.cast_signed()..MEDIATED.end.cast_signed(),
+        );
+        for (socket, to, way) in joined {
+            self.datagrams.cut.remove(&socket.cookie());
+            if let Some(fd) = fds.get(&socket.cookie()) {
+                let _ = self.link(fd, *to, way);
+            }
+        }
+    }
+
+    /// What they send natively goes to nobody, until they may again.
+    pub(super) fn cut_all(&mut self, sockets: &[Socket]) {
+        let cut = &mut self.datagrams.cut;
+        let new: Vec<Socket> = sockets
+            .iter()
+            .filter(|socket| cut.insert(socket.cookie()))
+            .copied()
+            .collect();
+        let fds = self.taken(&new, 0..circuits::NUMBERS);
+        for socket in &new {
+            let fd = fds.get(&socket.cookie());
+            // Linked to none, and not to nobody: who may send to it still can.
+            if fd.is_none_or(|fd| sockets::disconnects(fd).is_err()) {
+                confine::say!("bulkhead-operator: a socket that may send no more is not found");
+            }
+        }
+    }
+
+    /// Copies of sockets, by cookie: from where they were seen, else from any thread of their
+    /// endpoint that has called, at these numbers. Each thread's are looked through once.
+    fn taken(&self, sockets: &[Socket], numbers: Range<i32>) -> BTreeMap<u64, OwnedFd> {
+        let (mut taken, mut wanted) = (BTreeMap::new(), BTreeMap::new());
+        for socket in sockets {
+            match circuits::at_place(socket) {
+                Some(fd) => drop(taken.insert(socket.cookie(), fd)),
+                None => drop(wanted.insert(socket.cookie(), socket.endpoint())),
+            }
+        }
+        let slots: BTreeSet<u32> = wanted.values().copied().collect();
+        for thread in slots.iter().flat_map(|slot| self.callers.of(*slot)) {
+            circuits::search(thread, numbers.clone(), |cookie, fd| {
+                if wanted.remove(&cookie).is_some() {
+                    taken.insert(cookie, fd);
+                }
+                !wanted.is_empty()
+            });
+        }
+        taken
+    }
+
+    /// Links all anew that are not cut: the operator before may have died between a change and
+    /// what follows from it. Who is linked rightly is not changed.
+    pub(super) fn link_everybody(&mut self) {
+        let joined: Vec<(Socket, u32, Way)> = self
+            .table
+            .all()
+            .filter(|socket| socket.kind() == Kind::Datagram)
+            .filter(|socket| !self.datagrams.cut.contains(&socket.cookie()))
+            .filter_map(|socket| {
+                let way = socket.way()?;
+                Some((*socket, self.located(socket.endpoint(), &way).ok()?, way))
+            })
+            .collect();
+        self.join_all(&joined);
+    }
+
+    /// Cuts and joins again those that are connected, by what the image allows now.
+    pub(super) fn review_datagrams(&mut self) {
+        let connected: Vec<(Socket, Way)> = self
+            .table
+            .all()
+            .filter(|socket| socket.kind() == Kind::Datagram)
+            .filter_map(|socket| Some((*socket, socket.way()?)))
+            .collect();
+        let (mut joined, mut cut) = (Vec::new(), Vec::new());
+        for (socket, way) in connected {
+            let was_cut = self.datagrams.cut.contains(&socket.cookie());
+            match self.judge(socket.endpoint(), &way) {
+                // Whether the other end is of circuits is not known to an operator that starts.
+                Ok(_) | Err(Errno::HOSTUNREACH) if !was_cut => {}
+                Ok((to, _)) => joined.push((socket, to, way)),
+                Err(_) if guard!("circuits-cut-datagrams") => cut.push(socket),
+                Err(_) => {}
+            }
+        }
+        self.join_all(&joined);
+        self.cut_all(&cut);
+    }
+}

@@ -1,0 +1,287 @@
+//! Datagrams that go by the operator, both ways.
+
+use super::datagrams::{TRIES, Taken, WAYS, hash};
+use super::*;
+use crate::message::{Came as Received, LONGEST, Message, packet_info};
+use circuit::{Socket, Way};
+
+/// Messages of one sendmmsg or recvmmsg; the program is told that it were so many.
+const BATCH: u64 = 64;
+/// The longest that is received: what a program sends by itself to whom it is connected may be
+/// longer than UDP's.
+const ROOM: usize = 256 << 10;
+
+impl Mediator {
+    pub(super) fn send(&mut self, slot: u32, cookie: u64, call: &Call<'_>) -> Result<Came, Errno> {
+        let [_, at, by_message, by_plain, ..] = call.arguments();
+        let (message, flags) = match call.is(libc::SYS_sendto) {
+            true => (Message::plain(call)?, by_plain),
+            false => (Message::read(call, at)?, by_message),
+        };
+        let sent = self.send_one(slot, cookie, call, &message, flags as i32)?;
+        Ok(Came::To(Ok(sent as i64)))
+    }
+
+    pub(super) fn send_many(
+        &mut self,
+        slot: u32,
+        cookie: u64,
+        call: &Call<'_>,
+    ) -> Result<Came, Errno> {
+        let [_, first, count, flags, ..] = call.arguments();
+        let mut sent = 0;
+        while sent < (count & u64::from(u32::MAX)).min(BATCH) {
+            let at = Message::of_many(first, sent);
+            let one = Message::read(call, at)
+                .and_then(|message| self.send_one(slot, cookie, call, &message, flags as i32))
+                .and_then(|length| Message::tell_length(call, at, length));
+            match one {
+                Ok(()) => sent += 1,
+                Err(errno) if sent == 0 => return Err(errno),
+                Err(_) => break,
+            }
+        }
+        Ok(Came::To(Ok(sent as i64)))
+    }
+
+    fn send_one(
+        &mut self,
+        slot: u32,
+        cookie: u64,
+        call: &Call<'_>,
+        message: &Message,
+        flags: i32,
+    ) -> Result<usize, Errno> {
+        if message.length() > LONGEST {
+            return Err(Errno::MSGSIZE);
+        }
+        // Nothing is held back to be sent as one with what follows.
+        if flags & (libc::MSG_OOB | libc::MSG_MORE) != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        self.bind_by_use(cookie)?;
+        let to = match message.destination(call)? {
+            Some(address) => self.table.datagram_to(cookie, &address).map_err(number)?,
+            None => None,
+        };
+        let peer = self.table.socket(cookie).and_then(Socket::remote);
+        let remote = to.or(peer).ok_or(Errno::DESTADDRREQ)?;
+        let source = message.source(call)?;
+        let way = self.table.way(cookie, remote, source).map_err(number)?;
+        let slot_to = self.may_send(slot, cookie, way)?;
+        let data = message.data(call)?;
+        if self.datagrams.refused.remove(&cookie) {
+            return Err(Errno::CONNREFUSED);
+        }
+        self.deliver((cookie, call.fd()?), slot_to, &way, &data, to.is_none())?;
+        Ok(data.len())
+    }
+
+    /// Sends it from the program's socket to who hears it. Where nobody does, or there is no
+    /// room, it is gone, as UDP's are; `tells`: who is connected is told then that nobody does.
+    fn deliver(
+        &mut self,
+        (cookie, fd): (u64, &OwnedFd),
+        to: u32,
+        way: &Way,
+        data: &[u8],
+        tells: bool,
+    ) -> Result<(), Errno> {
+        let mut freed = false;
+        for _ in 0..TRIES {
+            let Some(receiver) = self.table.find_receiver(to, way, hash(way)) else {
+                break;
+            };
+            match sockets::sends(fd, data, receiver.name) {
+                Ok(()) => {
+                    let ways = &mut self.datagrams.ways;
+                    if ways.len() >= WAYS {
+                        ways.clear();
+                    }
+                    let sent = ways.entry((cookie, receiver.cookie)).or_insert((*way, 0));
+                    *sent = (*way, sent.1.saturating_add(1));
+                    return Ok(());
+                }
+                Err(Errno::AGAIN) if !freed && !sockets::has_room(fd) => {
+                    freed = true;
+                    self.free_room(cookie, fd);
+                }
+                Err(Errno::CONNREFUSED | Errno::NOENT) => self.lost(receiver.cookie),
+                Err(Errno::PIPE) if self.datagrams.shut.contains(&cookie) => {
+                    return Err(Errno::PIPE);
+                }
+                Err(Errno::PERM) if self.by_another(cookie, receiver.cookie, data) => return Ok(()),
+                Err(Errno::AGAIN | Errno::NOBUFS | Errno::PERM | Errno::PIPE) => {
+                    self.datagrams.dropped += 1;
+                    return Ok(());
+                }
+                Err(errno) => return Err(errno),
+            }
+        }
+        if tells {
+            self.datagrams.refused.insert(cookie);
+        }
+        Ok(())
+    }
+
+    /// Sends from the socket that a receiver is linked to, which shares the sender's port: AF_UNIX
+    /// lets no other send to it. Servers of several sockets answer by any of them.
+    fn by_another(&self, sender: u64, receiver: u64, data: &[u8]) -> bool {
+        let (Some(sender), Some(receiver)) =
+            (self.table.socket(sender), self.table.socket(receiver))
+        else {
+            return false;
+        };
+        let Some(back) = receiver.way() else {
+            return false;
+        };
+        let linked = self
+            .table
+            .find_receiver(sender.endpoint(), &back, hash(&back));
+        let linked = linked.and_then(|it| self.table.socket(it.cookie));
+        let shares = linked.filter(|it| it.local().port == sender.local().port);
+        shares
+            .and_then(circuits::at_place)
+            .is_some_and(|fd| sockets::sends(&fd, data, receiver.name()).is_ok())
+    }
+
+    /// All that a socket may have under way lies unread: who was sent most loses what waits
+    /// there, one after another until there is room. Else a few receivers that do not read would
+    /// keep it from sending to anybody. Bound: [`WAYS`].
+    fn free_room(&mut self, cookie: u64, fd: &OwnedFd) {
+        let sent = self.datagrams.ways.range((cookie, 0)..=(cookie, u64::MAX));
+        let mut most: Vec<(u32, u64)> = sent.map(|(key, (_, count))| (*count, key.1)).collect();
+        most.sort_unstable();
+        for (_, receiver) in most.into_iter().rev() {
+            if let Some(socket) = self.table.socket(receiver)
+                && let Some(at) = circuits::at_place(socket)
+            {
+                self.datagrams.dropped += sockets::drains(&at);
+            }
+            self.datagrams.ways.remove(&(cookie, receiver));
+            if sockets::has_room(fd) {
+                return;
+            }
+        }
+    }
+
+    pub(super) fn receive(&mut self, cookie: u64, call: &mut Call<'_>) -> Result<Came, Errno> {
+        let [_, at, by_message, others, ..] = call.arguments();
+        let flags = match call.is(libc::SYS_recvmsg) {
+            true => by_message,
+            false => others,
+        } as i32;
+        // No error waits to be told of with its datagram.
+        if flags & libc::MSG_ERRQUEUE != 0 {
+            return Err(Errno::AGAIN);
+        }
+        let received = if call.is(libc::SYS_recvfrom) {
+            self.receive_one(cookie, call, &Message::plain(call)?, flags)
+        } else if call.is(libc::SYS_recvmsg) {
+            self.receive_one(cookie, call, &Message::read(call, at)?, flags)
+        } else {
+            self.receive_many(cookie, call, flags)
+        };
+        let waits = flags & libc::MSG_DONTWAIT == 0 && !call.is_nonblocking()?;
+        match received {
+            Err(Errno::AGAIN) if waits => {
+                let fd = call.take_fd()?;
+                let patience = sockets::patience(&fd);
+                let until = patience.and_then(|it| Instant::now().checked_add(it));
+                Ok(Came::Receives { fd, until })
+            }
+            received => received.map(|length| Came::To(Ok(length as i64))),
+        }
+    }
+
+    /// As many as are there: it does not wait for more than one.
+    fn receive_many(&mut self, cookie: u64, call: &Call<'_>, flags: i32) -> Result<usize, Errno> {
+        let [_, first, count, ..] = call.arguments();
+        let mut received = 0;
+        while received < (count & u64::from(u32::MAX)).min(BATCH) {
+            let at = Message::of_many(first, received);
+            let one = Message::read(call, at)
+                .and_then(|message| self.receive_one(cookie, call, &message, flags))
+                .and_then(|length| Message::tell_length(call, at, length));
+            match one {
+                Ok(()) => received += 1,
+                Err(errno) if received == 0 => return Err(errno),
+                Err(_) => break,
+            }
+        }
+        Ok(received as usize)
+    }
+
+    fn receive_one(
+        &mut self,
+        cookie: u64,
+        call: &Call<'_>,
+        message: &Message,
+        flags: i32,
+    ) -> Result<usize, Errno> {
+        let receiver = *self.table.socket(cookie).ok_or(Errno::BADF)?;
+        if self.datagrams.refused.remove(&cookie) {
+            return Err(Errno::CONNREFUSED);
+        }
+        let peeks = flags & libc::MSG_PEEK != 0;
+        let kept = self.datagrams.kept(cookie);
+        let was_kept = kept.is_some();
+        let taken = match kept {
+            Some(kept) => kept,
+            None => take(call.fd()?, message.length().min(ROOM), peeks)?,
+        };
+        let way = taken.name.map(|name| self.way_of(&name, &receiver));
+        let family = receiver.family();
+        let asked = receiver.options().packet_info();
+        let control = way.map(|way| packet_info(asked, family, way.remote.ip));
+        let room = taken.data.len().min(message.length());
+        let data = taken.data.get(..room).unwrap_or_default();
+        let length = taken.length;
+        let received = Received {
+            data,
+            from: way.map(|way| (family, way.local)),
+            control: &control.unwrap_or_default(),
+            flags: if length > room { libc::MSG_TRUNC } else { 0 },
+        };
+        let told = message.tell(call, &received);
+        // What is looked at stays where it is.
+        match (peeks, was_kept) {
+            (false, _) => self.datagrams.taken.push((cookie, taken)),
+            (true, true) => self.datagrams.keep(cookie, taken),
+            (true, false) => {}
+        }
+        told?;
+        match flags & libc::MSG_TRUNC {
+            0 => Ok(room),
+            _ => Ok(length),
+        }
+    }
+
+    /// The way of what has come from who has this name.
+    fn way_of(&self, name: &[u8; 16], receiver: &Socket) -> Way {
+        let sender = self.table.by_name(name);
+        let Some(sender) = sender.or_else(|| self.datagrams.gone.get(name)) else {
+            let (local, remote) = (NOBODY, receiver.local());
+            return Way { local, remote };
+        };
+        let last = self
+            .datagrams
+            .ways
+            .get(&(sender.cookie(), receiver.cookie()));
+        self.table
+            .way_between(sender, receiver, last.map(|(way, _)| *way))
+    }
+}
+
+/// The next datagram at a socket.
+fn take(fd: &OwnedFd, room: usize, peeks: bool) -> Result<Taken, Errno> {
+    let mut data = vec![0; room];
+    let came = match sockets::receives(fd, &mut data, peeks) {
+        // That another end went away is nothing that UDP tells.
+        Err(Errno::CONNRESET) => sockets::receives(fd, &mut data, peeks),
+        came => came,
+    };
+    let (length, name) = came?;
+    data.truncate(length);
+    Ok(Taken { data, length, name })
+}

@@ -1,0 +1,149 @@
+//! Calls that wait for a datagram go on; and where a datagram socket is put in a program.
+
+use super::*;
+use crate::receivers::Receives;
+use notify::filter::MEDIATED;
+use notify::{Outcome, Target};
+use rustix::event::Timespec;
+use std::os::fd::BorrowedFd;
+
+impl Mediator {
+    /// What is readable when a datagram has come for a call that waits.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn receivers(&mut self) -> Result<BorrowedFd<'_>, Errno> {
+        self.datagrams.receivers.watched()
+    }
+
+    /// How long nothing is to be done about those that wait; `None`: for as long as may be.
+    pub fn sleep(&self) -> Option<Timespec> {
+        let sleep = self.datagrams.receivers.sleep(Instant::now())?;
+        Timespec::try_from(sleep).ok()
+    }
+
+    /// Those go on for which a datagram came.
+    pub fn receivers_ready(&mut self, find: Find<'_>) {
+        for waits in self.datagrams.receivers.ready() {
+            let Some((slot, listener)) = find(waits.program) else {
+                self.done_with(waits.note);
+                continue;
+            };
+            if !listener.is_live(waits.call.id) {
+                self.done_with(waits.note);
+                continue;
+            }
+            let came = match self.attempt(slot, &waits.call, listener) {
+                // Another had it. It waits on, not anew.
+                Came::Receives { fd, .. } => Came::Receives {
+                    fd,
+                    until: waits.until,
+                },
+                came => came,
+            };
+            self.write();
+            self.finish(waits.program, waits.note, waits.call, listener, came);
+        }
+    }
+
+    /// Those whose time is over are told; those that a signal ended are forgotten.
+    pub fn receivers_tick(&mut self, find: Find<'_>) {
+        self.say_dropped();
+        if self.datagrams.receivers.is_empty() {
+            return;
+        }
+        for waits in self.datagrams.receivers.overdue(Instant::now()) {
+            if let Some((_, listener)) = find(waits.program) {
+                let _ = listener.answer(waits.call.id, Err(Errno::AGAIN));
+            }
+            self.done_with(waits.note);
+        }
+        self.receivers_ended(false, find);
+    }
+
+    /// Says how many datagrams found no room, at the first and whenever they have doubled: a
+    /// flood of them is none of the log.
+    fn say_dropped(&mut self) {
+        let datagrams = &mut self.datagrams;
+        if datagrams.dropped >= datagrams.said.saturating_mul(2).max(1) {
+            datagrams.said = datagrams.dropped;
+            let dropped = datagrams.dropped;
+            confine::say!("bulkhead-operator: {dropped} datagrams so far found no room");
+        }
+    }
+
+    pub(super) fn receivers_ended(&mut self, at_once: bool, find: Find<'_>) {
+        let waits = |it: &Receives| {
+            let found = find(it.program);
+            found.is_some_and(|(_, listener)| listener.is_live(it.call.id))
+        };
+        let receivers = &mut self.datagrams.receivers;
+        for ended in receivers.ended(Instant::now(), at_once, waits) {
+            self.done_with(ended.note);
+        }
+    }
+
+    pub(super) fn receivers_gone(&mut self, program: u32) {
+        let receivers = &mut self.datagrams.receivers;
+        let stays = |it: &Receives| it.program != program;
+        for ended in receivers.ended(Instant::now(), true, stays) {
+            self.done_with(ended.note);
+        }
+    }
+
+    /// Puts a datagram socket at the highest free number at which messages are mediated, and
+    /// answers with it; whether it was heard. What another thread opens meanwhile is at the
+    /// lowest free number, so seldom here.
+    pub(super) fn put_datagram(
+        &mut self,
+        call: &Notification,
+        listener: &Listener,
+        made: &Made,
+        closes: bool,
+    ) -> bool {
+        let number = self.put_high(call, listener, made, closes);
+        match number {
+            Ok(None) => false,
+            Ok(Some(number)) => {
+                let place = u64::from(call.thread) << 32 | u64::from(number);
+                self.table.place(made.cookie, place);
+                self.write();
+                heard(listener.answer(call.id, Ok(i64::from(number))))
+            }
+            Err(errno) => heard(listener.answer(call.id, Err(errno))),
+        }
+    }
+
+    fn put_high(
+        &self,
+        call: &Notification,
+        listener: &Listener,
+        made: &Made,
+        closes: bool,
+    ) -> Result<Option<u32>, Errno> {
+        let Ok(target) = Target::open(call.thread) else {
+            return Ok(None);
+        };
+        if !listener.is_live(call.id) {
+            return Ok(None);
+        }
+        for number in MEDIATED.rev() {
+            match target.take(number.cast_signed()) {
+                Err(Errno::BADF) => {}
+                Ok(_) => continue,
+                Err(errno) => return Err(errno),
+            }
+            match listener.install_at(call.id, made.fd.as_fd(), closes, number) {
+                Ok(Outcome::Done(number)) => return Ok(Some(number)),
+                Ok(Outcome::Gone) => return Ok(None),
+                // Higher than the program's own limit.
+                Err(error) if error.raw_os_error() == Some(libc::EBADF) => {}
+                Err(error) => {
+                    let number = error.raw_os_error();
+                    return Err(number.map_or(Errno::NFILE, Errno::from_raw_os_error));
+                }
+            }
+        }
+        Err(Errno::MFILE)
+    }
+}

@@ -1,0 +1,226 @@
+//! Calls that wait for a datagram: at a copy of their socket, which this process watches, for
+//! what is sent natively passes it by.
+
+use crate::notes::CALLS;
+use guard::guard;
+use notify::Notification;
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// How often it is looked whether those that wait still do: a call that a signal ended tells
+/// nobody, and the copy of its socket keeps that alive.
+const LOOK: Duration = Duration::from_secs(1);
+/// Calls that wait so at most: half of those that can be noted, so that others go on.
+const MOST: usize = CALLS / 2;
+/// Events at a time.
+const EVENTS: usize = 64;
+
+/// One that waits.
+pub struct Receives {
+    /// Whose it is.
+    pub program: u32,
+    /// Where it is noted.
+    pub note: u16,
+    /// The call.
+    pub call: Notification,
+    /// When it is told that nothing came.
+    pub until: Option<Instant>,
+    fd: OwnedFd,
+}
+
+/// All of them.
+#[derive(Default)]
+pub struct Receivers {
+    epoll: Option<OwnedFd>,
+    waiting: BTreeMap<u16, Receives>,
+    looked: Option<Instant>,
+}
+
+impl Receivers {
+    /// What is readable when something came.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn watched(&mut self) -> Result<BorrowedFd<'_>, Errno> {
+        if self.epoll.is_none() {
+            self.epoll = Some(epoll::create(CreateFlags::CLOEXEC)?);
+        }
+        self.epoll.as_ref().map(AsFd::as_fd).ok_or(Errno::BADF)
+    }
+
+    /// Lets a call wait at a copy of its socket.
+    ///
+    /// # Errors
+    /// NOBUFS: as many wait as may. The kernel's.
+    pub fn wait(
+        &mut self,
+        (program, note, call): (u32, u16, Notification),
+        fd: OwnedFd,
+        until: Option<Instant>,
+    ) -> Result<(), Errno> {
+        if self.waiting.len() >= MOST && guard!("circuits-receivers") {
+            return Err(Errno::NOBUFS);
+        }
+        let data = EventData::new_u64(note.into());
+        epoll::add(self.watched()?, &fd, data, EventFlags::IN)?;
+        let receives = Receives {
+            program,
+            note,
+            call,
+            until,
+            fd,
+        };
+        self.waiting.insert(note, receives);
+        Ok(())
+    }
+
+    /// Those for which something came.
+    pub fn ready(&mut self) -> Vec<Receives> {
+        let mut events = Vec::with_capacity(EVENTS);
+        if let Some(epoll) = &self.epoll {
+            let now = Timespec::default();
+            let _ = epoll::wait(epoll, spare_capacity(&mut events), Some(&now));
+        }
+        let notes: Vec<u16> = events.iter().map(|it| it.data.u64() as u16).collect();
+        notes.into_iter().filter_map(|it| self.take(it)).collect()
+    }
+
+    /// Those whose time is over.
+    pub fn overdue(&mut self, now: Instant) -> Vec<Receives> {
+        let over = |it: &&Receives| it.until.is_some_and(|until| until <= now);
+        let notes: Vec<u16> = self
+            .waiting
+            .values()
+            .filter(over)
+            .map(|it| it.note)
+            .collect();
+        notes.into_iter().filter_map(|it| self.take(it)).collect()
+    }
+
+    /// Those that do not wait any more, asked of this at times, or at once.
+    pub fn ended(
+        &mut self,
+        now: Instant,
+        at_once: bool,
+        waits: impl Fn(&Receives) -> bool,
+    ) -> Vec<Receives> {
+        let due = self.looked.is_none_or(|looked| now >= looked + LOOK);
+        if !due && !at_once {
+            return Vec::new();
+        }
+        self.looked = Some(now);
+        let over = |it: &&Receives| !waits(it);
+        let notes: Vec<u16> = self
+            .waiting
+            .values()
+            .filter(over)
+            .map(|it| it.note)
+            .collect();
+        notes.into_iter().filter_map(|it| self.take(it)).collect()
+    }
+
+    /// How long this process may sleep.
+    pub fn sleep(&self, now: Instant) -> Option<Duration> {
+        let until = self.waiting.values().filter_map(|it| it.until).min();
+        let left = until.map_or(LOOK, |until| until.saturating_duration_since(now));
+        (!self.waiting.is_empty()).then(|| left.min(LOOK))
+    }
+
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    fn take(&mut self, note: u16) -> Option<Receives> {
+        let receives = self.waiting.remove(&note)?;
+        if let Some(epoll) = &self.epoll {
+            // The description lives on in the program: the set would go on to tell of it.
+            let _ = epoll::delete(epoll, &receives.fd);
+        }
+        Some(receives)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    use std::os::unix::net::UnixDatagram;
+
+    fn call(id: u64) -> Notification {
+        Notification {
+            id,
+            thread: 1,
+            number: 0,
+            arch: 0,
+            arguments: [0; 6],
+        }
+    }
+
+    fn ids(all: Vec<Receives>) -> Vec<u64> {
+        all.iter().map(|it| it.call.id).collect()
+    }
+
+    #[test]
+    fn each_is_found_once_by_what_came_by_its_time_or_by_its_end() {
+        let mut all = Receivers::default();
+        let (one, other) = UnixDatagram::pair().unwrap();
+        let (quiet, _kept) = UnixDatagram::pair().unwrap();
+        let now = Instant::now();
+        assert_eq!(all.sleep(now), None);
+        let copy = |it: &UnixDatagram| OwnedFd::from(it.try_clone().unwrap());
+        let soon = Some(now + Duration::from_millis(5));
+        all.wait((1, 1, call(1)), copy(&one), None).unwrap();
+        all.wait((1, 2, call(2)), copy(&one), soon).unwrap();
+        all.wait((2, 3, call(3)), copy(&quiet), soon).unwrap();
+        all.wait((2, 4, call(4)), copy(&quiet), None).unwrap();
+        assert!(all.ready().is_empty() && all.overdue(now).is_empty());
+        assert_eq!(all.sleep(now), Some(Duration::from_millis(5)));
+        other.send(b"x").unwrap();
+        let mut came = ids(all.ready());
+        came.sort_unstable();
+        assert_eq!(came, [1, 2]);
+        assert!(all.ready().is_empty(), "nobody waits there any more");
+        assert_eq!(ids(all.overdue(now + LOOK)), [3]);
+        assert_eq!(all.sleep(now), Some(LOOK));
+        assert_eq!(ids(all.ended(now, false, |it| it.program == 9)), [4]);
+        assert!(all.is_empty());
+    }
+
+    #[test]
+    fn half_of_all_calls_may_wait_for_datagrams() {
+        let most = getrlimit(Resource::Nofile).maximum;
+        let limit = Rlimit {
+            current: most,
+            maximum: most,
+        };
+        setrlimit(Resource::Nofile, limit).unwrap();
+        let mut all = Receivers::default();
+        let (quiet, _kept) = UnixDatagram::pair().unwrap();
+        for note in 0..MOST as u16 {
+            let fd = OwnedFd::from(quiet.try_clone().unwrap());
+            assert_eq!(all.wait((1, note, call(1)), fd, None), Ok(()));
+        }
+        let one = || OwnedFd::from(quiet.try_clone().unwrap());
+        let more = all.wait((1, 5000, call(1)), one(), None);
+        assert_eq!(more, Err(Errno::NOBUFS));
+        assert_eq!(all.ended(Instant::now(), true, |it| it.note != 7).len(), 1);
+        assert_eq!(all.wait((1, 5000, call(1)), one(), None), Ok(()));
+    }
+
+    #[test]
+    fn it_is_asked_who_waits_at_times_or_at_once() {
+        let mut all = Receivers::default();
+        let (quiet, _kept) = UnixDatagram::pair().unwrap();
+        let now = Instant::now();
+        all.wait((1, 1, call(1)), quiet.into(), None).unwrap();
+        assert!(all.ended(now, false, |_| true).is_empty());
+        assert!(all.ended(now, false, |_| false).is_empty(), "not so soon");
+        assert_eq!(ids(all.ended(now + LOOK, false, |_| false)), [1]);
+    }
+}

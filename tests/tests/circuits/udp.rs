@@ -1,0 +1,578 @@
+//! UDP between programs: real ones; by the rules; through an operator's death.
+
+use crate::scene::{OPEN, Program, Scene};
+use e2e::Said;
+use std::process::Command;
+use std::time::Duration;
+
+/// By default nothing; app may ask web at port 53 by UDP.
+const GUARDED: &str = r"    policy:
+      default: {inside: deny}
+      rules:
+        - {name: app-asks, action: allow, from: {endpoint: app}, to: {endpoint: web}, protocol: udp, ports: [53]}
+";
+
+/// `hear ADDRESS PORT...` prints who sends what to each port, and answers with the sender's
+/// address; `ask [-c] ADDRESS,PORT...` prints each answer, or the error's name, or `nothing`;
+/// with -c it connects. `send ADDRESS PORT FROM` says something unasked.
+const UDP: &str = r#"
+import errno, socket, struct, sys, threading, time
+word, rest = sys.argv[1], sys.argv[2:]
+def opened(address):
+    s = socket.socket(socket.AF_INET6 if ':' in address else socket.AF_INET, socket.SOCK_DGRAM)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack('ll', 0, 700000))
+    return s
+def hearing(address, port):
+    s = opened(address); s.bind((address, port))
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bytes(16))
+    while True:
+        data, who = s.recvfrom(70000)
+        print(port, who[0], data.decode(), flush=True)
+        s.sendto(who[0].encode(), who)
+if word == 'hear':
+    for port in map(int, rest[1:]):
+        threading.Thread(target=hearing, args=(rest[0], port), daemon=True).start()
+    time.sleep(0.3); print('hears', flush=True); threading.Event().wait()
+elif word == 'ask':
+    for target in [r for r in rest if r != '-c']:
+        address, port = target.rsplit(',', 1); s = opened(address); to = address, int(port)
+        try:
+            if '-c' in rest: s.connect(to); s.send(b'asked'); print(s.recv(100).decode())
+            else: s.sendto(b'asked', to); print(s.recvfrom(100)[0].decode())
+        except OSError as error: print('nothing' if error.errno == errno.EAGAIN else errno.errorcode[error.errno])
+elif word == 'send':
+    s = opened(rest[0]); s.bind((sys.argv[4], int(sys.argv[5])))
+    try: s.sendto(b'unasked', (rest[0], int(rest[1]))); print('sent')
+    except OSError as error: print(errno.errorcode[error.errno])
+elif word == 'pulse':
+    # Connected, natively, ten times a second.
+    s = opened(rest[0]); s.connect((rest[0], int(rest[1]))); print('connected', flush=True); n = 0
+    while True:
+        try: s.send(b'pulse %d' % n)
+        except OSError: pass
+        n += 1; time.sleep(0.1)
+"#;
+
+fn scene(spec: &str) -> Scene {
+    let scene = Scene::of(spec);
+    scene.file("udp.py", UDP);
+    scene
+}
+
+fn line(rest: &str) -> String {
+    format!("exec /usr/bin/python3 {{f}}/udp.py {rest}")
+}
+
+fn hear(scene: &Scene, at: &str, rest: &str) -> Program {
+    scene.start(at, &line(&format!("hear {rest}")), "hears")
+}
+
+fn asks(scene: &Scene, at: &str, rest: &str) -> Vec<String> {
+    let said = scene.says(at, &line(&format!("ask {rest}")));
+    said.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn who_asks_is_answered_across_endpoints() {
+    let scene = scene(OPEN);
+    let _web = hear(&scene, "web", "0.0.0.0 53 5353");
+    let _six = hear(&scene, "web", ":: 54");
+    let all = "10.1.1.10,53 10.1.1.10,5353 10.1.1.10,54 fd00:1::10,54";
+    let expected = ["10.1.1.11", "10.1.1.11", "::ffff:10.1.1.11", "fd00:1::11"];
+    for how in ["", "-c "] {
+        assert_eq!(asks(&scene, "app", &format!("{how}{all}")), expected);
+    }
+    // Loopback reaches no other endpoint; nobody has the port; no endpoint has the address.
+    assert_eq!(
+        asks(
+            &scene,
+            "app",
+            "127.0.0.1,53 10.1.1.10,99 10.1.1.77,53 192.0.2.1,53"
+        ),
+        ["nothing", "nothing", "EHOSTUNREACH", "ENETUNREACH"]
+    );
+    assert_eq!(asks(&scene, "web", "127.0.0.1,53"), ["127.0.0.1"]);
+}
+
+#[test]
+fn what_no_rule_allows_never_arrives_and_answers_do() {
+    let scene = scene(&format!("{OPEN}{GUARDED}"));
+    let web = hear(&scene, "web", "0.0.0.0 53 5353");
+    let app = hear(&scene, "app", "0.0.0.0 53 7000");
+    for how in ["", "-c "] {
+        let app = asks(&scene, "app", &format!("{how}10.1.1.10,53 10.1.1.10,5353"));
+        assert_eq!(app, ["10.1.1.11", "EACCES"], "{how}");
+        let few = asks(&scene, "few", &format!("{how}10.1.1.10,53 10.1.1.11,53"));
+        assert_eq!(few, ["EACCES"; 2], "{how}");
+        assert_eq!(
+            asks(&scene, "web", &format!("{how}10.1.1.11,53")),
+            ["EACCES"]
+        );
+    }
+    // Who may be asked tells nobody anything unasked, from that very port either.
+    drop(web);
+    for to in ["53", "7000"] {
+        let said = scene.says("web", &line(&format!("send 10.1.1.11 {to} 10.1.1.10 53")));
+        assert_eq!(said, "EACCES\n");
+    }
+    assert_eq!(app.out(), "hears\n");
+}
+
+/// The address flips between the allowed port and a denied one while it is sent to.
+#[test]
+fn a_destination_that_changes_meanwhile_reaches_nothing_denied() {
+    const FLIP: &str = r#"
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+static volatile int over;
+static volatile struct sockaddr_in to;
+static void *flips(void *none) {
+  while (!over) to.sin_port = htons(5353), to.sin_port = htons(53);
+  return none;
+}
+int main(void) {
+  pthread_t thread;
+  int sent = 0, denied = 0, wrong = 0;
+  struct sockaddr_in first = {.sin_family = AF_INET, .sin_port = htons(53)};
+  inet_pton(AF_INET, "10.1.1.10", &first.sin_addr);
+  memcpy((void *)&to, &first, sizeof first);
+  pthread_create(&thread, 0, flips, 0);
+  for (int n = 0; n < 1500; n++) {
+    int s = socket(AF_INET, SOCK_DGRAM, 0), done;
+    struct iovec piece = {"flip", 4};
+    struct msghdr message = {.msg_name = (void *)&to, .msg_namelen = sizeof to, .msg_iov = &piece, .msg_iovlen = 1};
+    struct mmsghdr many = {.msg_hdr = message};
+    switch (n % 4) {
+      case 0: done = sendto(s, "flip", 4, 0, (void *)&to, sizeof to); break;
+      case 1: done = sendmsg(s, &message, 0); break;
+      case 2: done = sendmmsg(s, &many, 1, 0); break;
+      default: done = connect(s, (void *)&to, sizeof to); if (!done) done = send(s, "flip", 4, 0);
+    }
+    if (done >= 0) sent++; else if (errno == EACCES) denied++; else wrong++, perror("flip");
+    shutdown(s, 2);
+    close(s);
+  }
+  over = 1;
+  pthread_join(thread, 0);
+  printf("%d %d %d\n", sent, denied, wrong);
+}
+"#;
+    let scene = scene(&format!("{OPEN}{GUARDED}"));
+    scene.compile(
+        "flip",
+        &FLIP.replace(
+            "#include <sys/socket.h>",
+            "#include <sys/socket.h>\n#include <unistd.h>",
+        ),
+    );
+    let web = hear(&scene, "web", "0.0.0.0 53 5353");
+    let said = scene.sh("app", "{f}/flip");
+    let counts: Vec<u32> = said.out.split_whitespace().flat_map(str::parse).collect();
+    let [sent, denied, 0] = counts[..] else {
+        panic!("{said:?}");
+    };
+    assert!(sent > 0 && denied > 0 && sent + denied == 1500, "{said:?}");
+    web.until("53 10.1.1.11 flip");
+    assert!(!web.out().contains("5353 "), "{}", web.out());
+}
+
+#[test]
+fn a_connected_socket_is_cut_and_joined_again_with_its_rule() {
+    let scene = scene(&format!("{OPEN}{GUARDED}"));
+    let web = hear(&scene, "web", "0.0.0.0 53");
+    let _app = scene.start("app", &line("pulse 10.1.1.10 53"), "connected");
+    web.until("pulse 3");
+    let flows = || {
+        let said = Said::of(&mut scene.instance.command(&["flows", "red/app"])).unwrap();
+        assert!(said.ok(), "{said:?}");
+        said.out
+    };
+    let listed = flows();
+    assert!(
+        listed.contains("udp") && listed.contains("10.1.1.10:53"),
+        "{listed}"
+    );
+    for _ in 0..3 {
+        scene.apply(&format!("{OPEN}{}", GUARDED.replace("[53]", "[99]")));
+        // What was under way has come by then.
+        std::thread::sleep(Duration::from_millis(300));
+        let heard = web.out().lines().count();
+        std::thread::sleep(Duration::from_millis(700));
+        assert_eq!(web.out().lines().count(), heard, "{}", web.out());
+        assert!(!flows().contains("10.1.1.10:53"), "{}", flows());
+        scene.apply(&format!("{OPEN}{GUARDED}"));
+        let more = |_: &e2e::Instance| web.out().lines().count() > heard + 3;
+        assert!(
+            scene.instance.until(Duration::from_secs(10), more),
+            "{}",
+            web.out()
+        );
+    }
+}
+
+/// The thread that made and connected it is gone, and it is at another number.
+#[test]
+fn a_connected_socket_that_moved_is_cut_all_the_same() {
+    const MOVED: &str = "
+import fcntl, os, socket, threading, time
+made = []
+def makes():
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect(('10.1.1.10', 53))
+    made.append(fcntl.fcntl(s, fcntl.F_DUPFD, 3)); s.close()
+t = threading.Thread(target=makes); t.start(); t.join()
+socket.socket().close()
+print('connected', flush=True); n = 0
+while True:
+    try: os.write(made[0], b'pulse %d' % n)
+    except OSError: pass
+    n += 1; time.sleep(0.1)
+";
+    let scene = scene(&format!("{OPEN}{GUARDED}"));
+    scene.file("moved.py", MOVED);
+    let web = hear(&scene, "web", "0.0.0.0 53");
+    let _app = scene.start("app", "exec python3 {f}/moved.py", "connected");
+    web.until("pulse 3");
+    scene.apply(&format!("{OPEN}{}", GUARDED.replace("[53]", "[99]")));
+    std::thread::sleep(Duration::from_millis(300));
+    let heard = web.out().lines().count();
+    std::thread::sleep(Duration::from_millis(700));
+    assert_eq!(web.out().lines().count(), heard, "{}", web.out());
+}
+
+/// Its own way is denied; the other is not, and it hears by it.
+#[test]
+fn a_socket_that_is_cut_still_hears_who_may_send_to_it() {
+    const BOTH: &str = r"        - {name: web-tells, action: allow, from: {endpoint: web}, to: {endpoint: app}, protocol: udp, ports: [7000]}
+";
+    const HEARS: &str = "
+import socket, threading, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.1.11', 7000)); s.connect(('10.1.1.10', 53))
+def pulses():
+    while True:
+        try: s.send(b'pulse')
+        except OSError: pass
+        time.sleep(0.1)
+threading.Thread(target=pulses, daemon=True).start(); print('connected', flush=True)
+while True:
+    try: print('came', s.recv(100).decode(), flush=True)
+    except OSError: time.sleep(0.05)
+";
+    // It answers nobody: who is told something by its rule may answer that.
+    const LISTENS: &str = "
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.1.10', 53)); print('listens', flush=True)
+while True:
+    data, who = s.recvfrom(100)
+    print(who[0], data.decode(), flush=True)
+";
+    let both = format!("{OPEN}{GUARDED}{BOTH}");
+    let scene = scene(&both);
+    scene.file("hears.py", HEARS);
+    scene.file("listens.py", LISTENS);
+    let web = scene.start("web", "exec python3 {f}/listens.py", "listens");
+    let app = scene.start("app", "exec python3 {f}/hears.py", "connected");
+    web.until("10.1.1.11 pulse");
+    scene.apply(&both.replace("[53]", "[99]"));
+    std::thread::sleep(Duration::from_millis(300));
+    let heard = web.out().lines().count();
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(web.out().lines().count(), heard);
+    drop(web);
+    let tells = line("send 10.1.1.11 7000 10.1.1.10 53");
+    assert_eq!(scene.says("web", &tells), "sent\n");
+    app.until("came unasked");
+}
+
+#[test]
+fn a_server_that_comes_back_is_heard_by_those_connected_to_it() {
+    let scene = scene(OPEN);
+    let web = hear(&scene, "web", "10.1.1.10 53");
+    let _app = scene.start("app", &line("pulse 10.1.1.10 53"), "connected");
+    web.until("pulse 3");
+    drop(web);
+    let web = hear(&scene, "web", "10.1.1.10 53");
+    web.until("10.1.1.11 pulse");
+    // By an operator that was not there when they were connected, too.
+    scene.kill_operator();
+    let heard = web.out().lines().count();
+    let more = |_: &e2e::Instance| web.out().lines().count() > heard + 3;
+    assert!(scene.instance.until(Duration::from_secs(10), more));
+    drop(web);
+    let starts = |_: &e2e::Instance| scene.sh("few", "true").ok();
+    assert!(scene.instance.until(Duration::from_secs(10), starts));
+    let web = hear(&scene, "web", "10.1.1.10 53");
+    web.until("10.1.1.11 pulse");
+}
+
+#[test]
+fn sends_and_receives_go_on_through_the_operators_death() {
+    const ASKS: &str = "
+import collections, os, signal, socket, struct, sys
+ended, asked, stop = collections.Counter(), 0, sys.argv[1]
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack('ll', 2, 0))
+c = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); c.connect(('10.1.1.10', 53))
+c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack('ll', 2, 0))
+while asked < 200 or not os.path.exists(stop):
+    asked += 1; signal.alarm(20); who = s if asked % 2 else c
+    try:
+        if who is s: s.sendto(b'%d' % asked, ('10.1.1.10', 53))
+        else: c.sendmsg([b'%d' % asked])
+        data, name = who.recvfrom(100)
+        ended['right' if name == ('10.1.1.10', 53) and data == b'10.1.1.11' else f'{data} of {name}'] += 1
+    except OSError as error: ended[error.errno] += 1
+    signal.alarm(0)
+print(asked, dict(ended), flush=True)
+";
+    let scene = scene(OPEN);
+    scene.file("asks.py", ASKS);
+    let web = hear(&scene, "web", "10.1.1.10 53");
+    let asks_line = "exec python3 {f}/asks.py {f}/stop";
+    let mut clients: Vec<Program> = (0..2)
+        .map(|_| scene.spawn(scene.command("app", asks_line)))
+        .collect();
+    for _ in 0..15 {
+        std::thread::sleep(Duration::from_millis(80));
+        scene.kill_operator();
+    }
+    scene.file("stop", "");
+    for client in &mut clients {
+        let code = client.wait(Duration::from_secs(60));
+        let out = client.out();
+        println!("{out}");
+        assert_eq!(code, Some(0), "{out}{}", client.err());
+        // Lost ones are told by their time (EAGAIN); nothing else goes wrong.
+        let right: u64 = out
+            .split_once("'right': ")
+            .and_then(|(_, rest)| rest.split([',', '}']).next()?.parse().ok())
+            .unwrap_or(0);
+        assert!(right > 150 && !out.contains(" of "), "{out}");
+        let others = out.matches(": ").count();
+        assert!(
+            others <= 2 && (others == 1 || out.contains("11: ")),
+            "{out}"
+        );
+    }
+    assert!(web.err().is_empty(), "{}", web.err());
+}
+
+/// What a server has answered and nobody reads is the kernel's to count against the server.
+#[test]
+fn who_does_not_read_answers_keeps_them_from_nobody() {
+    const HOG: &str = "
+import socket, time
+all = []
+for _ in range(4):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); all.append(s); s.connect(('10.1.1.10', 53))
+for n in range(2000):
+    for s in all:
+        try: s.send(b'x' * 500)
+        except OSError: pass
+    if n == 500: print('hogs', flush=True)
+time.sleep(60)
+";
+    let scene = scene(OPEN);
+    scene.file("hog.py", HOG);
+    let _web = hear(&scene, "web", "0.0.0.0 53");
+    let _hog = scene.start("few", "exec python3 {f}/hog.py", "hogs");
+    for _ in 0..5 {
+        // Its own question may be lost in the crowd, as with any server.
+        let limit = Duration::from_secs(20);
+        let answered = |_: &e2e::Instance| asks(&scene, "app", "10.1.1.10,53") == ["10.1.1.11"];
+        assert!(scene.instance.until(limit, answered));
+    }
+}
+
+#[test]
+fn the_numbers_that_a_program_may_open_bound_its_datagram_sockets() {
+    const MANY: &str = "
+import errno, socket
+made = []
+try:
+    while len(made) < 700: made.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+except OSError as error: print(len(made), errno.errorcode[error.errno], max([s.fileno() for s in made], default=0))
+";
+    let scene = scene(OPEN);
+    scene.file("many.py", MANY);
+    for (limit, expected) in [
+        (2048, "512 EMFILE 1023\n"),
+        (1024, "512 EMFILE 1023\n"),
+        (600, "88 EMFILE 599\n"),
+        (512, "0 EMFILE 0\n"),
+        (256, "0 EMFILE 0\n"),
+    ] {
+        let line = format!("ulimit -n {limit}; exec python3 {{f}}/many.py");
+        assert_eq!(scene.says("app", &line), expected, "{limit}");
+    }
+}
+
+#[test]
+fn who_is_killed_while_it_waits_keeps_its_port_from_nobody() {
+    const WAITS: &str = "
+import os, signal, socket, sys, time
+for n in range(5):
+    if (pid := os.fork()) == 0:
+        s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.1.10', 53)); s.recvfrom(1)
+        os._exit(0)
+    time.sleep(0.2); os.kill(pid, 9); os.waitpid(pid, 0)
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.1.10', 53)); print('bound')
+";
+    let scene = scene(OPEN);
+    scene.file("waits.py", WAITS);
+    assert_eq!(scene.says("web", "exec python3 {f}/waits.py"), "bound\n");
+}
+
+#[test]
+fn dig_asks_bind() {
+    const NAMED: &str =
+        "options { directory \"{f}\"; listen-on port 53 { any; }; listen-on-v6 port 53 { any; };
+  recursion no; pid-file none; session-keyfile none; dnssec-validation no; allow-query { any; }; };
+controls { };
+zone \"test\" { type primary; file \"{f}/zone\"; };
+";
+    let zone = format!(
+        "$TTL 60\n@ SOA ns hostmaster 1 60 60 60 60\n@ NS ns\nns A 10.1.1.10\nname A 192.0.2.7\nname AAAA 2001:db8::7\nweb A 10.1.1.12\n{}",
+        (0..90)
+            .map(|n| format!("many TXT \"a text that is long enough, {n} of many\"\n"))
+            .collect::<String>()
+    );
+    let scene = scene(OPEN);
+    scene.file("zone", &zone);
+    let conf = NAMED.replace("{f}", &scene.files());
+    scene.file("named.conf", &conf);
+    let named = scene.start(
+        "web",
+        "exec named -g -n 2 -c {f}/named.conf 2>&1",
+        "running",
+    );
+    for server in ["10.1.1.10", "fd00:1::10"] {
+        let ask = |rest: &str| {
+            scene.says(
+                "app",
+                &format!("dig +short +tries=1 +time=3 @{server} {rest}"),
+            )
+        };
+        assert_eq!(ask("name.test A"), "192.0.2.7\n", "{}", named.out());
+        assert_eq!(ask("name.test AAAA"), "2001:db8::7\n");
+        // More than a datagram: by UDP first, then by TCP.
+        assert_eq!(ask("many.test TXT").lines().count(), 90);
+        assert_eq!(ask("+tcp name.test A"), "192.0.2.7\n");
+    }
+    // The C library asks it too, in a mount namespace with a resolv.conf of its own.
+    let _http = scene.serve(
+        "few",
+        "cd {f} && exec /usr/bin/python3 -m http.server 80",
+        "10.1.1.12",
+        80,
+    );
+    scene.file(
+        "resolv.conf",
+        "nameserver 10.1.1.10\noptions timeout:2 attempts:2\n",
+    );
+    let within = "mount --bind {f}/resolv.conf /etc/resolv.conf";
+    for (asked, said) in [
+        ("getent ahostsv4 name.test", "192.0.2.7"),
+        ("getent ahostsv6 name.test", "2001:db8::7"),
+        ("curl -sS http://web.test/zone", "$TTL 60"),
+    ] {
+        let line = format!("unshare -m sh -c '{within} && {asked}'");
+        let out = scene.says("app", &line);
+        assert!(out.starts_with(said), "{asked}: {out}");
+    }
+    let line = "for i in $(seq 30); do dig +short +tries=1 +time=3 @10.1.1.10 name.test A || exit 1; done | sort | uniq -c | xargs";
+    assert_eq!(scene.says("few", line), "30 192.0.2.7\n");
+}
+
+#[test]
+fn iperf3_measures_datagrams() {
+    let scene = scene(OPEN);
+    let _server = scene.start("web", "exec iperf3 -s --forceflush", "Server listening");
+    for (host, more) in [
+        ("10.1.1.10", ""),
+        ("fd00:1::10", "-R"),
+        ("10.1.1.10", "-P 3"),
+    ] {
+        let line = format!(
+            "iperf3 -u -b 50M -l 1200 -J -t 1 -c {host} {more} | python3 -c 'import json, sys; e = json.load(sys.stdin)[\"end\"][\"sum\"]; print(e[\"packets\"], e[\"lost_packets\"])'"
+        );
+        let said = scene.says("app", &line);
+        let counts: Vec<i64> = said.split_whitespace().flat_map(str::parse).collect();
+        let [sent, lost] = counts[..] else {
+            panic!("{host} {more}: {said}");
+        };
+        assert!(sent > 2_000 && lost < sent / 10, "{host} {more}: {said}");
+    }
+}
+
+#[test]
+fn a_static_go_program_asks_by_datagrams() {
+    const PROGRAM: &str = r#"package main
+import ("fmt"; "net"; "os"; "sync"; "time")
+func main() {
+	if os.Args[1] == "serve" {
+		c, err := net.ListenPacket("udp", ":7000")
+		if err != nil { panic(err) }
+		fmt.Println("serving")
+		b := make([]byte, 2000)
+		for {
+			n, who, err := c.ReadFrom(b)
+			if err != nil { panic(err) }
+			c.WriteTo(append([]byte(who.(*net.UDPAddr).IP.String()+" "), b[:n]...), who)
+		}
+	}
+	var all sync.WaitGroup
+	said := make(chan string, 1000)
+	for n := 0; n < 60; n++ {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			c, err := net.Dial("udp", os.Args[2])
+			if err != nil { said <- err.Error(); return }
+			defer c.Close()
+			b := make([]byte, 100)
+			for try := 0; try < 3; try++ {
+				c.Write([]byte("word"))
+				c.SetReadDeadline(time.Now().Add(5 * time.Second))
+				n, err := c.Read(b)
+				if err == nil { said <- string(b[:n]); return }
+			}
+			said <- "nothing"
+		}()
+	}
+	all.Wait()
+	close(said)
+	counts := map[string]int{}
+	for s := range said { counts[s]++ }
+	fmt.Println(counts)
+}
+"#;
+    let mut go = Command::new("go");
+    if go.arg("version").output().is_err() {
+        eprintln!("NOT RUN: there is no go on this machine");
+        return;
+    }
+    let scene = scene(OPEN);
+    scene.file("main.go", PROGRAM);
+    let mut build = Command::new("go");
+    build
+        .args(["build", "-o", "went", "main.go"])
+        .current_dir(scene.files())
+        .env("CGO_ENABLED", "0")
+        .env("GO111MODULE", "off");
+    let said = Said::of(&mut build).unwrap();
+    assert!(said.ok(), "{}", said.err);
+    let _server = scene.start("web", "exec {f}/went serve", "serving");
+    for (to, from) in [
+        ("10.1.1.10:7000", "10.1.1.11"),
+        ("[fd00:1::10]:7000", "fd00:1::11"),
+    ] {
+        let said = scene.says("app", &format!("{{f}}/went ask {to}"));
+        assert_eq!(said, format!("map[{from} word:60]\n"));
+    }
+}
