@@ -449,7 +449,7 @@ zone \"test\" { type primary; file \"{f}/zone\"; };
     let named = scene.start(
         "web",
         "exec named -g -n 2 -c {f}/named.conf 2>&1",
-        "running",
+        "all zones loaded",
     );
     for server in ["10.1.1.10", "fd00:1::10"] {
         let ask = |rest: &str| {
