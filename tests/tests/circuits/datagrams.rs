@@ -13,6 +13,10 @@ const DIFFERENT: &[(&str, &str)] = &[
     ),
     ("AF_INET6 0 33 set", "the same"),
     (
+        "AF_INET 6 1 set",
+        "TCP_NODELAY is set unseen, at whatever descriptor; reading it is refused as UDP does",
+    ),
+    (
         "bind, connect fails, comes to",
         "a way out, were there one, is not of a loopback address: EINVAL",
     ),
