@@ -28,8 +28,8 @@ impl Listening {
         }
         let at = tcp::address(body.ip, body.port);
         let fd = tcp::serve(&at, body.backlog, body.only6 != 0)?;
-        let at = self.0.entry(body.id).or_insert(fd);
-        Ok((&*at).as_fd())
+        let at: &OwnedFd = self.0.entry(body.id).or_insert(fd);
+        Ok(at.as_fd())
     }
 
     /// No more; it.
