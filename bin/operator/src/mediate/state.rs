@@ -1,0 +1,170 @@
+//! What there is: the image, endpoints, sockets that live, and what is written of them to the page.
+
+use super::*;
+
+impl Mediator {
+    /// Decides by this image from now on.
+    pub fn use_image(&mut self, image: MappedCompartment<SealedImage>) {
+        self.image = Some(image);
+        // What was judged by another is judged anew.
+        self.datagrams.epoch += 1;
+        self.settle();
+        self.review();
+    }
+
+    /// Goes on with what the operator before noted.
+    pub fn recall(&mut self, words: Words) {
+        let (notes, left) = Notes::recall(words);
+        self.notes = Some(notes);
+        self.left = left;
+        self.live = Live::new().ok();
+        self.settle();
+        self.sweep();
+        self.review();
+        self.link_everybody();
+        self.write();
+    }
+
+    /// An endpoint of circuits.
+    pub fn opens(&mut self, slot: u32, sockets: u32) {
+        self.limits.insert(slot, sockets);
+        self.count();
+    }
+
+    /// It is none any more.
+    pub fn closes(&mut self, slot: u32) {
+        self.limits.remove(&slot);
+        self.callers.forget(slot);
+    }
+
+    /// The addresses of a slot's endpoint.
+    pub fn addresses(&self, slot: u32) -> Vec<[u8; 16]> {
+        let image = self.image.as_ref().map(MappedCompartment::image);
+        image.map_or_else(Vec::new, |image| decide::addresses(&image, slot))
+    }
+
+    /// The table with the endpoints of the image: sockets go on whose addresses are still
+    /// there.
+    pub(super) fn settle(&mut self) {
+        let Some(notes) = &self.notes else { return };
+        let last = self.image.as_ref().map_or(0, |mapped| {
+            mapped
+                .image()
+                .endpoints()
+                .iter()
+                .map(|e| e.slot)
+                .max()
+                .unwrap_or(0)
+        });
+        let endpoints: Vec<Addresses> = (0..=last.min(SLOTS as u32))
+            .map(|slot| {
+                let all = self.addresses(slot);
+                // A spec has no endpoint of more.
+                Addresses::new(all.get(..16).unwrap_or(&all))
+            })
+            .map_while(|addresses| addresses)
+            .collect();
+        let records = notes.records(self.table.slots());
+        let records = records.iter().map(|(slot, record)| (*slot, record));
+        let (table, _) = Table::restore(LIMITS, endpoints, records);
+        let before = std::mem::replace(&mut self.table, table);
+        let gone: Vec<circuit::Socket> = before
+            .all()
+            .filter(|socket| socket.kind() == Kind::Datagram && socket.remote().is_some())
+            .filter(|socket| self.table.socket(socket.cookie()).is_none())
+            .copied()
+            .collect();
+        // Whose address is gone has no circuit by it any more.
+        self.cut_all(&gone);
+        self.write();
+        self.count();
+    }
+
+    /// What changed goes to the page.
+    pub(super) fn write(&mut self) {
+        if let Some(notes) = &self.notes {
+            while let Some(slot) = self.table.changed() {
+                notes.write(slot, &self.table.record(slot));
+            }
+        }
+    }
+
+    /// Cuts the circuits that the image lets nobody begin any more. Bound: sockets.
+    pub(super) fn review(&mut self) {
+        // Without one it is not known what is allowed, and nothing new begins.
+        let Some(image) = self.image.as_ref().map(MappedCompartment::image) else {
+            return;
+        };
+        let begun: Vec<(u64, u32, Endpoint, Endpoint)> = self
+            .table
+            .all()
+            .filter(|socket| socket.kind() == Kind::Stream && socket.is_initiator())
+            .filter_map(|s| Some((s.cookie(), s.endpoint(), s.local(), s.remote()?)))
+            .collect();
+        for (cookie, slot, local, remote) in begun {
+            // Whether the other end is of circuits is not asked: an operator that starts is told
+            // of its endpoints one by one.
+            let decided = self.decided(&image, slot, local, remote);
+            // Where a proxy leads, packets are judged.
+            let kept = |errno: Errno| errno != Errno::ACCESS && self.relays.has(slot);
+            if decided.is_err_and(|errno| !kept(errno)) && guard!("circuits-cut") {
+                circuits::cut(&mut self.table, &image, cookie);
+            }
+        }
+        self.review_datagrams();
+        self.write();
+    }
+
+    /// Writes a listing of circuits.
+    pub fn list(&self, asked: &ListFlows, page: OwnedFd) {
+        let image = self.image.as_ref().map(MappedCompartment::image);
+        let cut = &self.datagrams.cut;
+        circuits::list(&self.table, image.as_ref(), cut, asked, page);
+    }
+
+    /// Forgets sockets that no program has any more.
+    pub(super) fn sweep(&mut self) {
+        let Some(Ok(mut live)) = self.live.as_ref().map(Live::cookies) else {
+            return;
+        };
+        // A listing may pass over some while others come and go: twice it does not.
+        if let Some(Ok(more)) = self.live.as_ref().map(Live::cookies) {
+            live.extend(more);
+        }
+        let gone = |socket: &&circuit::Socket| {
+            socket.kind() == Kind::Datagram && !live.contains(&socket.cookie())
+        };
+        let gone: Vec<circuit::Socket> = self.table.all().filter(gone).copied().collect();
+        self.datagrams.forget(&gone);
+        self.datagrams.retain(&live);
+        self.table.retain(|cookie| live.contains(&cookie));
+        self.unheard.retain(|cookie| live.contains(cookie));
+        self.orphans.retain(|(at, _)| live.contains(at));
+        self.settle_relays();
+        self.rings.retain(|began| live.contains(&began));
+        self.write();
+        self.count();
+    }
+
+    pub(super) fn count(&mut self) {
+        for slot in self.limits.keys() {
+            self.counts.insert(*slot, self.table.count_of(*slot) as u32);
+        }
+    }
+
+    /// A program with all that it started is gone.
+    pub fn program_gone(&mut self, program: u32) {
+        let gone: Vec<u16> = self
+            .waits
+            .iter()
+            .filter(|waits| waits.program == program)
+            .map(|waits| waits.note)
+            .collect();
+        self.waits.retain(|waits| waits.program != program);
+        self.receivers_gone(program);
+        for note in gone {
+            self.done_with(note);
+        }
+        self.sweep();
+    }
+}
