@@ -2,6 +2,7 @@
 
 use circuit::{Endpoint, Kind, Socket, Table};
 use command::verbs::ListFlows;
+use guard::guard;
 use core::ops::Range;
 use image::CompartmentImage;
 use notify::Target;
@@ -111,16 +112,22 @@ pub fn cut(table: &mut Table, image: &CompartmentImage<'_>, cookie: u64) {
         })
     });
     let ends = [own, other];
-    let ended = ends.into_iter().flatten().any(|socket| {
-        let Some(fd) = found(socket) else {
-            return false;
-        };
-        shutdown(&fd, Shutdown::Both).is_ok()
-    });
+    let ended = ends.into_iter().flatten().any(is_ended);
     if !ended {
         confine::say!("bulkhead-operator: a circuit that is allowed no more is not found");
     }
     let _ = table.disconnect(cookie);
+}
+
+/// Ends the circuit of a socket that is in no table any more.
+pub fn end(socket: &Socket) {
+    if guard!("circuits-address-gone") && !is_ended(socket) {
+        confine::say!("bulkhead-operator: a circuit whose address is gone is not found");
+    }
+}
+
+fn is_ended(socket: &Socket) -> bool {
+    found(socket).is_some_and(|fd| shutdown(&fd, Shutdown::Both).is_ok())
 }
 
 /// The number that a thread's program has a socket at.

@@ -99,3 +99,17 @@ fn loopback_is_the_endpoints_own() {
         assert_eq!(heard.lines().count(), 1 + count, "{heard}");
     }
 }
+
+#[test]
+fn a_circuit_ends_with_the_address_that_it_was_by() {
+    let scene = Scene::of(OPEN);
+    let _web = scene.start("web", "{peer} stream 80", "serving");
+    let mut follow = scene.start("app", "{peer} follow 10.1.1.10 80", "200\n");
+    let mut other = scene.start("app", "{peer} follow fd00:1::10 80", "200\n");
+    // Of who has begun it, whose side alone is looked at when rules change.
+    scene.apply(&OPEN.replace("10.1.1.11", "10.1.1.15"));
+    let limit = std::time::Duration::from_secs(10);
+    assert!(follow.wait(limit).is_some(), "it goes on");
+    // The endpoint's other address is still its own.
+    assert_eq!(other.wait(std::time::Duration::from_millis(300)), None);
+}

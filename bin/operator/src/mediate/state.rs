@@ -68,14 +68,20 @@ impl Mediator {
         let records = records.iter().map(|(slot, record)| (*slot, record));
         let (table, _) = Table::restore(LIMITS, endpoints, records);
         let before = std::mem::replace(&mut self.table, table);
+        // Whose address is gone has no circuit by it any more.
         let gone: Vec<circuit::Socket> = before
             .all()
-            .filter(|socket| socket.kind() == Kind::Datagram && socket.remote().is_some())
+            .filter(|socket| socket.remote().is_some())
             .filter(|socket| self.table.socket(socket.cookie()).is_none())
             .copied()
             .collect();
-        // Whose address is gone has no circuit by it any more.
-        self.cut_all(&gone);
+        let (datagrams, streams): (Vec<_>, Vec<_>) = gone
+            .into_iter()
+            .partition(|socket| socket.kind() == Kind::Datagram);
+        self.cut_all(&datagrams);
+        for socket in &streams {
+            circuits::end(socket);
+        }
         self.write();
         self.count();
     }
