@@ -148,7 +148,8 @@ fn once(pair: &Pair, folder: &Path, at_a_time: u32, requests: u32) -> Result<Cam
     }
 }
 
-fn nginx(pair: &Pair, folder: &Path, at_a_time: u32, requests: u32) -> Result<Came, String> {
+/// nginx of one worker, with a page of so many bytes.
+fn serving(pair: &Pair, folder: &Path, page: usize) -> Result<Ended, String> {
     let here = folder.display();
     let conf = format!(
         "worker_processes 1; worker_rlimit_nofile 8192; pid {here}/pid; error_log {here}/err; daemon off; user root;
@@ -160,7 +161,7 @@ http {{ access_log off; sendfile on; tcp_nopush on; default_type text/html;
         pair.address
     );
     std::fs::create_dir_all(folder.join("www"))
-        .and_then(|()| std::fs::write(folder.join("www/index.html"), vec![b'x'; PAGE]))
+        .and_then(|()| std::fs::write(folder.join("www/index.html"), vec![b'x'; page]))
         .and_then(|()| std::fs::write(folder.join("conf"), conf))
         .map_err(|e| e.to_string())?;
     pair.b.sh("sysctl -qw net.core.somaxconn=4096")?;
@@ -168,8 +169,44 @@ http {{ access_log off; sendfile on; tcp_nopush on; default_type text/html;
     server.arg("-c").arg(folder.join("conf"));
     server.stdout(Stdio::null()).stderr(Stdio::null());
     // `ip`, `taskset` and nginx become each other: the child is nginx's master.
-    let mut server = Ended(server.spawn().map_err(|e| format!("nginx: {e}"))?);
+    let server = Ended(server.spawn().map_err(|e| format!("nginx: {e}"))?);
     std::thread::sleep(Duration::from_millis(300));
+    Ok(server)
+}
+
+/// Gbit/s of a large file by nginx's sendfile, to a client that throws it away.
+pub fn sendfile(pair: &Pair, folder: &Path, bytes: usize) -> Result<Came, String> {
+    let mut server = serving(pair, folder, bytes)?;
+    let before = busy_s();
+    let mut curl = pair.command(false, 1, "curl");
+    curl.args([
+        "-sS",
+        "-o",
+        "/dev/null",
+        "-w",
+        "%{size_download} %{time_total}",
+    ]);
+    curl.arg(format!("http://{}/index.html", pair.address));
+    let output = curl.output().map_err(|e| format!("curl: {e}"))?;
+    let cpu = busy_s() - before;
+    server.end();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut words = text.split(' ').map(str::parse::<f64>);
+    match (words.next(), words.next()) {
+        (Some(Ok(size)), Some(Ok(time))) if size as usize == bytes && time > 0.0 => Ok(Came {
+            value: size * 8.0 / time / 1e9,
+            unit: "gbit_s",
+            cpu,
+        }),
+        _ => Err(format!(
+            "curl: {text}{}",
+            String::from_utf8_lossy(&output.stderr)
+        )),
+    }
+}
+
+fn nginx(pair: &Pair, folder: &Path, at_a_time: u32, requests: u32) -> Result<Came, String> {
+    let mut server = serving(pair, folder, PAGE)?;
     let before = busy_s();
     let mut ab = pair.command(false, 1, "ab");
     ab.args([

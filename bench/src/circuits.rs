@@ -52,6 +52,23 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
             iperf(pair, seconds, &["-l", "128K"])
         })?
     };
+    let sendfile = {
+        let bytes = if options.smoke {
+            20_000_000
+        } else {
+            200_000_000
+        };
+        let folder = e2e::private_folder("bulkhead-sendfile-")?;
+        let figure = against(
+            "circuits.sendfile_vs_bridge",
+            &ours,
+            &bridge,
+            turns,
+            |pair| apps::sendfile(pair, &folder, bytes),
+        );
+        let _ = std::fs::remove_dir_all(&folder);
+        figure?
+    };
     let worst = apps::against_bridge(options, "circuits.apps_vs_bridge", &ours, &bridge)?;
     let rings = crate::rings::run(options, &ours, &bridge, turns, time)?;
     let mut figures = vec![
@@ -69,6 +86,7 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
             proxied,
             "iperf3 with 128 KiB writes, one stream, from a circuit to an endpoint of packets",
         ),
+        told(sendfile, "nginx's sendfile of 200 MB to curl"),
         worst,
     ];
     figures.extend(rings);

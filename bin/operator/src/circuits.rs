@@ -2,8 +2,8 @@
 
 use circuit::{Endpoint, Kind, Socket, Table};
 use command::verbs::ListFlows;
-use guard::guard;
 use core::ops::Range;
+use guard::guard;
 use image::CompartmentImage;
 use notify::Target;
 use rustix::fd::OwnedFd;
