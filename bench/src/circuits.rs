@@ -70,6 +70,7 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
         figure?
     };
     let worst = apps::against_bridge(options, "circuits.apps_vs_bridge", &ours, &bridge)?;
+    let outage = crate::outage::run(&ours, options)?;
     let rings = crate::rings::run(options, &ours, &bridge, turns, time)?;
     let mut figures = vec![
         told(stream, "iperf3 with 128 KiB writes, one stream"),
@@ -89,6 +90,7 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
         told(sendfile, "nginx's sendfile of 200 MB to curl"),
         worst,
     ];
+    figures.extend(outage);
     figures.extend(rings);
     Ok(figures)
 }

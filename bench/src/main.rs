@@ -13,6 +13,7 @@ mod load;
 mod meter;
 mod native;
 mod neighbour;
+mod outage;
 mod outside;
 mod pairs;
 mod peer;

@@ -193,6 +193,14 @@ tenants:
         })
     }
 
+    /// The process that mediates circuits, as it is now.
+    pub fn operator(&self) -> Option<u32> {
+        match &self.joined {
+            Joined::Circuits(instance) => instance.child("bulkhead-operator"),
+            _ => None,
+        }
+    }
+
     /// Stops what joins them while another pair is measured, or lets it go on: what polls a
     /// core would take it from the other, or keep it awake for it.
     pub fn rest(&self, rests: bool) -> Result<(), String> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Which side, and what of.
 #[derive(clap::Args)]
 pub struct Talk {
-    /// `serve`, `setup` or `rtt`; or one of what `native` has.
+    /// `serve`, `setup`, `rtt` or `ends`; or one of what `native` has.
     what: String,
     /// ADDRESS:PORT
     address: String,
@@ -35,7 +35,8 @@ pub fn run(talk: &Talk) -> Result<(), String> {
         "rtt" => rtt(&talk.address, time)
             .map(|n| println!("{n}"))
             .map_err(said),
-        other => Err(format!("{other}: serve, setup or rtt")),
+        "ends" => ends(&talk.address, time, talk.message).map_err(said),
+        other => Err(format!("{other}: serve, setup, rtt or ends")),
     }
 }
 
@@ -44,10 +45,13 @@ fn serve(address: &str) -> std::io::Result<()> {
     let listener = TcpListener::bind(address)?;
     loop {
         let (mut stream, _) = listener.accept()?;
-        stream.set_nodelay(true)?;
         let mut byte = [0];
+        // Whoever is gone has no answer.
+        let _ = stream.set_nodelay(true);
         while let Ok(1) = stream.read(&mut byte) {
-            stream.write_all(&byte)?;
+            if stream.write_all(&byte).is_err() {
+                break;
+            }
         }
     }
 }
@@ -63,6 +67,42 @@ fn setup(address: &str, time: Duration) -> std::io::Result<f64> {
         count += 1;
     }
     Ok(f64::from(count) / begun.elapsed().as_secs_f64())
+}
+
+/// So many connect at once, again and again. Prints when each connection was over (of the
+/// monotonic clock, ns), and then how many took longer than two seconds, or failed.
+fn ends(address: &str, time: Duration, threads: usize) -> std::io::Result<()> {
+    const HUNG: Duration = Duration::from_secs(2);
+    let (begun, (tell, told)) = (Instant::now(), std::sync::mpsc::channel());
+    for _ in 0..threads {
+        let (tell, address) = (tell.clone(), address.to_owned());
+        let builder = std::thread::Builder::new().stack_size(64 << 10);
+        builder.spawn(move || {
+            while begun.elapsed() < time {
+                let from = Instant::now();
+                let done = TcpStream::connect(&address).and_then(|mut stream| {
+                    let mut byte = [7];
+                    stream.write_all(&byte)?;
+                    stream.read_exact(&mut byte)
+                });
+                let hung = done.is_err() || from.elapsed() > HUNG;
+                let _ = tell.send((worker::clock::monotonic(), hung));
+            }
+        })?;
+    }
+    drop(tell);
+    let (mut text, mut hung, mut over) = (String::new(), 0, 0);
+    // Each thread's last word is that it is gone; one that hangs has none.
+    while let Ok((end, has_hung)) = told.recv_timeout(HUNG + HUNG) {
+        text += &format!("{end}\n");
+        hung += usize::from(has_hung);
+        over += 1;
+    }
+    if told.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+        hung += threads;
+    }
+    text += &format!("hung {hung} of {over}\n");
+    std::io::stdout().write_all(text.as_bytes())
 }
 
 /// The median time of a byte there and back, microseconds.

@@ -323,9 +323,8 @@ impl Mediator {
 
     /// The number in the program of what the operator before put there for this call.
     fn was_put(&self, note: u16, call: &Notification) -> Option<u32> {
-        let cookie = self.notes.as_ref().map(|notes| notes.put(note))?;
-        let found = circuits::number_of(call.thread, cookie);
-        found.filter(|_| cookie != 0)
+        let cookie = self.notes.as_ref().map(|notes| notes.put(note));
+        circuits::number_of(call.thread, cookie.filter(|cookie| *cookie != 0)?)
     }
 
     fn done_with(&mut self, note: u16) {

@@ -1,0 +1,106 @@
+//! An operator's death under a thousand connects: how long nobody gets anywhere, and whether
+//! any call hangs.
+
+use crate::Options;
+use crate::pairs::Pair;
+use crate::results::Figure;
+use e2e::Ended;
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::Read;
+use std::process::Stdio;
+use std::time::Duration;
+
+const PORT: u16 = 7009;
+/// Threads that connect again and again.
+const CONNECTS: usize = 1000;
+/// Between two deaths.
+const PAUSE: Duration = Duration::from_millis(700);
+
+/// Both figures.
+pub fn run(pair: &Pair, options: &Options) -> Result<[Figure; 2], String> {
+    let deaths = options.runs(15, 2);
+    let program = std::env::current_exe().map_err(|e| e.to_string())?;
+    let program = program.to_str().ok_or("own path")?.to_owned();
+    let address = format!("{}:{PORT}", pair.address);
+    let mut server = pair.command(true, 0, &program);
+    server
+        .args(["talk", "serve", &address])
+        .stderr(Stdio::null());
+    let mut server = Ended(server.spawn().map_err(|e| format!("talk: {e}"))?);
+    std::thread::sleep(Duration::from_millis(500));
+    let time = PAUSE * (deaths as u32 + 1);
+    let mut client = pair.command(false, 1, &program);
+    client.args(["talk", "ends", &address, &time.as_millis().to_string()]);
+    client.arg(CONNECTS.to_string()).stdout(Stdio::piped());
+    let mut client = Ended(client.spawn().map_err(|e| format!("talk: {e}"))?);
+    let mut killed = Vec::new();
+    for _ in 0..deaths {
+        std::thread::sleep(PAUSE);
+        let operator = pair
+            .operator()
+            .and_then(|id| Pid::from_raw(id.cast_signed()));
+        killed.push(worker::clock::monotonic());
+        kill_process(operator.ok_or("no operator")?, Signal::KILL).map_err(|e| e.to_string())?;
+    }
+    let mut said = String::new();
+    let out = client.0.stdout.as_mut().ok_or("no output")?;
+    out.read_to_string(&mut said).map_err(|e| e.to_string())?;
+    client.end();
+    server.end();
+    let mut ends: Vec<u64> = said.lines().filter_map(|line| line.parse().ok()).collect();
+    ends.sort_unstable();
+    let words = said
+        .lines()
+        .last()
+        .and_then(|line| line.strip_prefix("hung "));
+    let hung = words.and_then(|line| line.split(' ').next()?.parse::<f64>().ok());
+    let hung =
+        hung.ok_or_else(|| format!("talk: {} lines, and no word of those that hung", ends.len()))?;
+    let outages: Vec<f64> = killed.iter().filter_map(|at| gap(&ends, *at)).collect();
+    if outages.len() != killed.len() {
+        return Err("connections ended before the last death".to_owned());
+    }
+    let what = format!(
+        "{CONNECTS} threads connect, say a byte, hear it, close; the operator killed {deaths} times, {} connections in all",
+        ends.len()
+    );
+    Ok([
+        Figure::of("circuits.operator_outage_ms", "ms", &outages).note(format!(
+            "the longest time without an end of a connection around each death; {what}"
+        )),
+        Figure::of("circuits.hung_calls", "count", &[hung]).note(format!(
+            "connections that failed or took more than two seconds; {what}"
+        )),
+    ])
+}
+
+/// The longest pause between two ends that reaches into the half second after a moment, ms.
+/// `None`: nothing ended after it.
+fn gap(ends: &[u64], at: u64) -> Option<f64> {
+    let last = ends.last().filter(|end| **end > at)?;
+    let until = (at + 500_000_000).min(*last);
+    let pairs = ends
+        .windows(2)
+        .filter_map(|pair| Some((*pair.first()?, *pair.get(1)?)));
+    let within = pairs
+        .filter(|(_, end)| *end > at)
+        .filter(|(from, _)| *from < until);
+    within
+        .map(|(from, end)| (end - from) as f64 / 1e6)
+        .reduce(f64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::gap;
+
+    #[test]
+    fn the_longest_pause_after_a_moment_counts() {
+        let ms = |n: u64| n * 1_000_000;
+        let ends = [ms(1), ms(50), ms(100), ms(101), ms(115), ms(116), ms(900)];
+        assert_eq!(gap(&ends, ms(100)), Some(784.0));
+        assert_eq!(gap(&ends[..6], ms(100)), Some(14.0));
+        assert_eq!(gap(&ends[..6], ms(60)), Some(50.0));
+        assert_eq!(gap(&ends, ms(900)), None);
+    }
+}
