@@ -232,3 +232,46 @@ fn an_ordinary_program_in_its_namespace_is_found_too() {
     assert_eq!(scene.tries("both", "10.1.1.13,7070"), ["10.1.1.13"]);
     assert_eq!(box_says(&scene, "{peer} try 10.1.1.13,7070"), ["10.1.1.20"]);
 }
+
+/// Another tenant, whose endpoint is of circuits beside a veth too, offers a service, and `both`
+/// may use it by an address of its own.
+const OFFERED: &str = r#"    accepts:
+      - { name: blues-web, from: blue, service: web, as: [10.1.200.10, "fd00:1:200::10"] }
+  - name: blue
+    subnets:
+      - { name: lan, prefixes: [10.1.1.0/24, "fd00:1::/64"] }
+    endpoints:
+      - { name: web, subnet: lan, addresses: [10.1.1.13, "fd00:1::13"], attach: { veth: { namespace: {ns}-web, make: true, circuits: {} } } }
+    offers:
+      - { name: web, endpoint: web, protocol: tcp, ports: [80], to: [red], pool: [10.1.250.0/28, "fd00:1:250::/64"] }
+"#;
+
+#[test]
+fn programs_of_two_tenants_meet_by_an_agreement() {
+    let scene = scene(OFFERED);
+    let command = |line: &str| {
+        let line = line
+            .replace("{peer}", "/usr/bin/python3 {f}/peer.py")
+            .replace("{f}", &scene.files());
+        let words = ["run", "--endpoint", "blue/web", "--", "sh", "-c", &line];
+        let mut command = scene.instance.command(&words);
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        command
+    };
+    let there = scene.spawn(command("exec {peer} serve 80 81"));
+    there.until("serving");
+    let limit = Duration::from_secs(10);
+    let reached = |_: &Instance| {
+        let said = scene.tries("both", "10.1.200.10,80 fd00:1:200::10,80");
+        said.iter()
+            .all(|one| one.starts_with("10.1.250.") || one.starts_with("fd00:1:250:"))
+    };
+    assert!(scene.instance.until(limit, reached), "{}", there.out());
+    // That service alone, and by its address alone: both tenants have the same ones.
+    let refused = scene.tries("both", "10.1.1.13,81");
+    assert_eq!(refused, ["ECONNREFUSED"], "its own address is its own");
+    let none = scene.sh("both", "timeout 20 {peer} try 10.1.200.10,81");
+    assert!(!none.out.contains("10.1.250"), "{none:?}");
+    // Who has circuits alone has no way there.
+    assert_eq!(scene.tries("app", "10.1.200.10,80"), ["EHOSTUNREACH"]);
+}
