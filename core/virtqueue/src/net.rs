@@ -41,6 +41,8 @@ struct Queues<M> {
     memory: Rc<M>,
     list: Vec<Option<Queue>>,
     form: Form,
+    /// Pairs set up since drivers were called last, as bits.
+    begun: u32,
 }
 
 impl<M: GuestMemory> Queues<M> {
@@ -53,6 +55,10 @@ impl<M: GuestMemory> Queues<M> {
             self.list.resize_with(pair + 1, || None);
         }
         if let Some(place) = self.list.get_mut(pair) {
+            // Whoever ran it before may have shown its driver something, and died before
+            // he called: nobody can know, and nothing else need come for a long time.
+            let begins = queue.is_some() && guard!("virtqueue-begun-call");
+            self.begun = self.begun & !(1 << pair) | u32::from(begins) << pair;
             *place = queue;
         }
         // Those that the guest no longer uses are most often the last ones.
@@ -76,7 +82,7 @@ impl<M: GuestMemory> Queues<M> {
 
     /// Shows guests what was given back; the pairs whose driver is to be called, as bits.
     fn publish(&mut self, note: &mut impl FnMut(usize, Stand, Stand)) -> u32 {
-        let mut calls = 0;
+        let mut calls = core::mem::take(&mut self.begun);
         for (pair, queue) in self.list.iter_mut().enumerate() {
             let Some(queue) = queue.as_mut().filter(|q| !q.is_published()) else {
                 continue;
@@ -117,6 +123,7 @@ impl<M: GuestMemory> FromGuest<M> {
                 memory,
                 list: Vec::new(),
                 form,
+                begun: 0,
             },
             chain: Box::default(),
             turn: 0,
@@ -124,7 +131,7 @@ impl<M: GuestMemory> FromGuest<M> {
         }
     }
 
-    /// Sets a pair's queue up, or takes it away.
+    /// Sets a pair's queue up, whose driver is called at the next `publish`, or takes it away.
     pub fn put(&mut self, pair: usize, queue: Option<Queue>) {
         if pair == self.turn {
             self.taken = false;
@@ -304,6 +311,7 @@ impl<M: GuestMemory> ToGuest<M> {
                 memory,
                 list: Vec::new(),
                 form,
+                begun: 0,
             },
             first: Box::default(),
             more: Box::default(),
@@ -311,7 +319,7 @@ impl<M: GuestMemory> ToGuest<M> {
         }
     }
 
-    /// Sets a pair's queue up, or takes it away.
+    /// Sets a pair's queue up, whose driver is called at the next `publish`, or takes it away.
     pub fn put(&mut self, pair: usize, mut queue: Option<Queue>) {
         // Buffers are looked for when there is a frame for them.
         if let Some(queue) = &mut queue {

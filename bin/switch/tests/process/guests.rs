@@ -246,6 +246,32 @@ fn a_kick_wakes_the_switch_and_is_never_read() {
 }
 
 #[test]
+fn whoever_begins_to_run_a_queue_has_its_driver_called() {
+    let rig = rig();
+    let mut machine = Machine::plugged(&rig);
+    assert_eq!(machine.map(), 0);
+    let called = |machine: &Machine| {
+        let mut queues = 0;
+        while let Ok(Some((message, _))) = machine.link.recv() {
+            queues |= message.body::<GuestCall>().map_or(0, |call| call.queues);
+        }
+        queues
+    };
+    // Before it says that it runs: nothing else need ever come.
+    for queue in [0, 1] {
+        assert_eq!(machine.run(queue), 0);
+        assert_eq!(called(&machine), 1 << queue);
+    }
+    // As a successor, too, whatever the page says that was shown.
+    assert_eq!(machine.ask(&GuestUnmap { reserved: 0 }, &[]).error, 0);
+    assert_eq!(machine.map(), 0);
+    for queue in [0, 1] {
+        assert_eq!(machine.run(queue), 0);
+        assert_eq!(called(&machine), 1 << queue);
+    }
+}
+
+#[test]
 fn a_guest_that_misbehaves_ends_alone() {
     type Misdeed = fn(&mut Machine);
     // One descriptor of queue 1, made available: its second word.
