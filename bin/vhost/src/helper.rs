@@ -180,36 +180,35 @@ impl Helper {
         }
     }
 
-    /// Requests that have come whole. Bound: what the socket holds.
+    /// A request, if one has come whole. The next has its turn after all others who have
+    /// something to say: one may take its time.
     fn hear_front(&mut self, place: usize) -> Result<(), Over> {
-        loop {
-            let others = self.fronts.iter().enumerate();
-            let runs = |(at, front): (usize, &Option<Served>)| {
-                at != place && front.as_ref().is_some_and(|served| served.session.runs())
-            };
-            let is_taken = others.into_iter().any(runs);
-            let Some(Some(served)) = self.fronts.get_mut(place) else {
-                return Ok(());
-            };
-            let mut line = Line {
-                link: &mut self.link,
-                own: &mut served.own,
-                place,
-                is_taken,
-            };
-            let heard = match served.front.next() {
-                Ok(None) => return Ok(()),
-                Ok(Some(asked)) => answer(&served.front, &mut served.session, &mut line, asked),
-                Err(over) => Err(over),
-            };
-            match heard {
-                Ok(()) => {}
-                Err(Over::Closed) => {
-                    self.leave(place);
-                    return Ok(());
-                }
-                Err(over) => return self.cut(place, over),
+        let others = self.fronts.iter().enumerate();
+        let runs = |(at, front): (usize, &Option<Served>)| {
+            at != place && front.as_ref().is_some_and(|served| served.session.runs())
+        };
+        let is_taken = others.into_iter().any(runs);
+        let Some(Some(served)) = self.fronts.get_mut(place) else {
+            return Ok(());
+        };
+        let mut line = Line {
+            link: &mut self.link,
+            own: &mut served.own,
+            place,
+            is_taken,
+        };
+        let heard = match served.front.next() {
+            Ok(None) => return Ok(()),
+            Ok(Some(asked)) => answer(&served.front, &mut served.session, &mut line, asked),
+            Err(over) => Err(over),
+        };
+        match heard {
+            Ok(()) => Ok(()),
+            Err(Over::Closed) => {
+                self.leave(place);
+                Ok(())
             }
+            Err(over) => self.cut(place, over),
         }
     }
 
@@ -394,6 +393,7 @@ mod tests {
         assert_eq!(called(&bell), 0);
         // The helper before this one may have been told to call, and died.
         ask(&front, SET_MEM_TABLE, &[1, 0, 4096, 0, 0], &memory);
+        helper.hear_front(0).unwrap();
         ask(&front, SET_VRING_CALL, &[0], &bell);
         helper.hear_front(0).unwrap();
         assert_eq!(called(&bell), 1);
