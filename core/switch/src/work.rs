@@ -85,7 +85,7 @@ impl Work {
 
     /// It lay, or was put, in so many pieces of a guest's memory.
     #[inline(always)]
-    pub const fn scattered(&mut self, pieces: usize) {
+    pub fn scattered(&mut self, pieces: usize) {
         if pieces > 2 && guard!("work-scattered") {
             self.handling += PIECE * (pieces as u64 - 2);
         }
