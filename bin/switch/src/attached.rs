@@ -91,6 +91,8 @@ pub struct Attached {
     pub told: Vec<Slot>,
     pub waiting: Waiting,
     pub turns: u64,
+    /// Its heartbeat, which rises with each turn and each batch.
+    pub beats: u64,
     pub now: u64,
     pub last_work: u64,
     /// What was said of a predecessor's connections.
@@ -162,6 +164,7 @@ impl Attached {
             told: Vec::with_capacity(slots),
             waiting: Waiting::of(body),
             turns: 0,
+            beats: 0,
             now: 0,
             last_work: 0,
             restoration: Restoration::default(),

@@ -193,10 +193,12 @@ impl Attached {
                 }
             };
             let total = frame.len();
+            let mut begun = Work::frame();
+            begun.scattered(frame.scattered());
             if frame.is_over() {
                 let telling = &mut handling.outlets.telling;
                 telling.dropped(slot, DropReason::Oversize, now);
-                batch.took(0, Work::frame().cost());
+                batch.took(0, begun.cost());
                 from.advance();
                 continue;
             }
@@ -206,7 +208,7 @@ impl Attached {
                 total,
                 known: true,
             };
-            let cost = handling.frame(Work::frame(), arrived, Payload::Guest(&frame));
+            let cost = handling.frame(begun, arrived, Payload::Guest(&frame));
             batch.took(total, cost);
             if handling.parked.since.is_some() {
                 batch.end = End::Parked;

@@ -326,6 +326,13 @@ impl Attached {
                 Err(errno) => return Err(system(errno)),
             }
         }
+        // Its driver is called for what the one before us showed it.
+        if guard!("guest-begun-call") {
+            match receives {
+                true => port.publish(),
+                false => port.done(from),
+            }
+        }
         self.activate(slot);
         Ok(GuestDone::default())
     }

@@ -306,6 +306,7 @@ impl Outlets<'_> {
                         payload.copy_to_guest(frame.rest_from + from, memory, at, n);
                     };
                     let sent = to.send(flow_of(frame.head), &frame.offload, frame.head, rest, fill);
+                    self.work.scattered(to.scattered());
                     match sent {
                         Err(PutError::Breach(breach)) => {
                             ends(self.ended, frame.slot, breach as u32);

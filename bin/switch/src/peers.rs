@@ -299,6 +299,7 @@ impl Attached {
         let mut worked = false;
         for at in 0..self.inbox.len() {
             let batch = self.run_peer(at, now);
+            self.beat();
             worked |= batch.frames > 0;
         }
         worked

@@ -35,9 +35,7 @@ impl Attached {
     /// most so long (`Some(None)` = for ever).
     pub fn turn(&mut self) -> Option<Option<u64>> {
         self.turns = self.turns.wrapping_add(1);
-        self.telling
-            .counters
-            .set_own(ProcessWord::Heartbeat, self.turns);
+        self.beat();
         let now = clock::monotonic();
         self.now = now;
         if let Some(capture) = self.capture.as_mut() {
@@ -70,6 +68,8 @@ impl Attached {
                 break;
             };
             let batch = self.run_slot(slot, allowance, now);
+            // A turn has as many of these as there are slots, and each may be dear.
+            self.beat();
             worked |= batch.frames > 0;
             let (outcome, stays) = match batch.end {
                 End::More => (Outcome::More, true),
@@ -99,6 +99,14 @@ impl Attached {
             self.rounds.settle(slot, batch.cost, outcome, stays);
         }
         worked
+    }
+
+    /// Says that it lives.
+    pub fn beat(&mut self) {
+        self.beats = self.beats.wrapping_add(1);
+        self.telling
+            .counters
+            .set_own(ProcessWord::Heartbeat, self.beats);
     }
 
     /// Leaves a slot alone until its endpoint may send again. Nothing rings or wakes for

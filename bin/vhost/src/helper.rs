@@ -1,11 +1,11 @@
 //! The process: the supervisor, a front end, a switch, and what goes between them.
 
 use crate::front::{Asked, Front, Over};
-use crate::link::{Line, Link, Own};
+use crate::link::{Line, Link, Own, call};
 use command::verbs::{AddPort, GuestBroken, GuestCall, PORT_VHOST, Quit, ServeGuest};
 use command::{Message, verbs::GUEST_QUEUES};
 use guard::guard;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use seqpacket::{Fds, Socket};
@@ -66,9 +66,6 @@ impl Helper {
             if ready.control && !self.obey()? {
                 return Ok(());
             }
-            if ready.switch {
-                self.hear_switch()?;
-            }
             for place in 0..FRONTS {
                 if ready.fronts.get(place) == Some(&true) {
                     self.hear_front(place)?;
@@ -76,6 +73,11 @@ impl Helper {
             }
             if ready.listener {
                 self.accept();
+            }
+            // Whoever it was that was ready: what the switch says while it is asked something is
+            // put aside, and makes nothing readable again.
+            if ready.switch || guard!("vhost-hears-aside") {
+                self.hear_switch()?;
             }
         }
     }
@@ -178,36 +180,35 @@ impl Helper {
         }
     }
 
-    /// Requests that have come whole. Bound: what the socket holds.
+    /// A request, if one has come whole. The next has its turn after all others who have
+    /// something to say: one may take its time.
     fn hear_front(&mut self, place: usize) -> Result<(), Over> {
-        loop {
-            let others = self.fronts.iter().enumerate();
-            let runs = |(at, front): (usize, &Option<Served>)| {
-                at != place && front.as_ref().is_some_and(|served| served.session.runs())
-            };
-            let is_taken = others.into_iter().any(runs);
-            let Some(Some(served)) = self.fronts.get_mut(place) else {
-                return Ok(());
-            };
-            let mut line = Line {
-                link: &mut self.link,
-                own: &mut served.own,
-                place,
-                is_taken,
-            };
-            let heard = match served.front.next() {
-                Ok(None) => return Ok(()),
-                Ok(Some(asked)) => answer(&served.front, &mut served.session, &mut line, asked),
-                Err(over) => Err(over),
-            };
-            match heard {
-                Ok(()) => {}
-                Err(Over::Closed) => {
-                    self.leave(place);
-                    return Ok(());
-                }
-                Err(over) => return self.cut(place, over),
+        let others = self.fronts.iter().enumerate();
+        let runs = |(at, front): (usize, &Option<Served>)| {
+            at != place && front.as_ref().is_some_and(|served| served.session.runs())
+        };
+        let is_taken = others.into_iter().any(runs);
+        let Some(Some(served)) = self.fronts.get_mut(place) else {
+            return Ok(());
+        };
+        let mut line = Line {
+            link: &mut self.link,
+            own: &mut served.own,
+            place,
+            is_taken,
+        };
+        let heard = match served.front.next() {
+            Ok(None) => return Ok(()),
+            Ok(Some(asked)) => answer(&served.front, &mut served.session, &mut line, asked),
+            Err(over) => Err(over),
+        };
+        match heard {
+            Ok(()) => Ok(()),
+            Err(Over::Closed) => {
+                self.leave(place);
+                Ok(())
             }
+            Err(over) => self.cut(place, over),
         }
     }
 
@@ -282,20 +283,6 @@ impl Helper {
     }
 }
 
-/// Calls a driver: writes a one to what it handed over. What is full has a call in it that
-/// nobody has heard yet. Who fills it in between makes this process wait, and nobody else's.
-fn call(fd: BorrowedFd<'_>) {
-    let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    let has_room = poll(&mut polled, Some(&now)).is_ok_and(|n| n > 0);
-    if has_room || !guard!("vhost-full-call") {
-        let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
-    }
-}
-
 fn answer(
     front: &Front,
     session: &mut Session<OwnedFd>,
@@ -315,8 +302,102 @@ fn answer(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use command::verbs::{GuestDone, GuestMap};
     use rustix::event::{EventfdFlags, eventfd};
+    use rustix::net::{AddressFamily, SocketType, socketpair};
     use std::time::Duration;
+
+    const SOON: Duration = Duration::from_secs(5);
+
+    /// A helper whose first front end is the test, which is the switch and the supervisor too.
+    fn served() -> (Helper, Front, [Socket; 2]) {
+        let (control, supervisor) = Socket::pair().unwrap();
+        let mut helper = Helper::new(control).unwrap();
+        let flags = SocketFlags::CLOEXEC;
+        let kind = SocketType::STREAM;
+        let (theirs, ours) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+        helper.fronts[0] = Some(Served {
+            front: Front::new(theirs),
+            session: Session::new(1, u64::MAX),
+            own: Own::default(),
+        });
+        let (link, switch) = Socket::pair().unwrap();
+        helper.link.join(link, None);
+        (helper, Front::new(ours), [switch, supervisor])
+    }
+
+    /// A request: its number, its words, and what comes beside it.
+    fn ask(front: &Front, request: u32, words: &[u64], fd: &OwnedFd) {
+        let mut bytes = Vec::new();
+        for word in [request, 1, 8 * words.len() as u32] {
+            bytes.extend_from_slice(&word.to_ne_bytes());
+        }
+        bytes.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
+        front.answer(&bytes, Some(fd.as_fd())).unwrap();
+    }
+
+    const SET_MEM_TABLE: u32 = 5;
+    const SET_VRING_CALL: u32 = 13;
+
+    fn called(bell: &OwnedFd) -> u64 {
+        let mut count = [0; 8];
+        let read = rustix::io::read(bell, &mut count);
+        read.map_or(0, |_| u64::from_ne_bytes(count))
+    }
+
+    fn bell() -> OwnedFd {
+        eventfd(0, EventfdFlags::NONBLOCK).unwrap()
+    }
+
+    fn soon(what: impl Fn() -> bool) -> bool {
+        let end = std::time::Instant::now() + SOON;
+        while !what() {
+            if std::time::Instant::now() > end {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+
+    #[test]
+    fn what_a_switch_says_before_it_answers_is_heard() {
+        let (mut helper, front, [switch, _supervisor]) = served();
+        let (bell, memory) = (bell(), shm::memory_file("memory", 4096).unwrap());
+        ask(&front, SET_VRING_CALL, &[0], &bell);
+        helper.hear_front(0).unwrap();
+        ask(&front, SET_MEM_TABLE, &[1, 0, 4096, 0, 0], &memory);
+        std::thread::spawn(move || {
+            let _ = helper.run();
+        });
+        let (message, _) = switch.recv_wait(SOON).unwrap().unwrap();
+        assert!(message.body::<GuestMap>().is_some());
+        let say = |seq, body: Message| {
+            switch.send(&Message { seq, ..body }, &[]).unwrap();
+        };
+        let (queues, reserved) = (1, 0);
+        say(0, Message::new(0, &GuestCall { queues, reserved }));
+        say(message.seq, Message::new(0, &GuestDone::default()));
+        // Nothing else comes from anybody.
+        assert!(soon(|| called(&bell) == 1));
+    }
+
+    #[test]
+    fn whoever_says_what_calls_its_driver_has_it_called() {
+        let (mut helper, front, _others) = served();
+        helper.link.lost();
+        let (bell, memory) = (bell(), shm::memory_file("memory", 4096).unwrap());
+        // Nobody ran its queues yet.
+        ask(&front, SET_VRING_CALL, &[0], &bell);
+        helper.hear_front(0).unwrap();
+        assert_eq!(called(&bell), 0);
+        // The helper before this one may have been told to call, and died.
+        ask(&front, SET_MEM_TABLE, &[1, 0, 4096, 0, 0], &memory);
+        helper.hear_front(0).unwrap();
+        ask(&front, SET_VRING_CALL, &[0], &bell);
+        helper.hear_front(0).unwrap();
+        assert_eq!(called(&bell), 1);
+    }
 
     #[test]
     fn a_call_that_nobody_hears_makes_nobody_wait() {

@@ -8,17 +8,24 @@ use command::verbs::{
     GUEST_QUEUES, GUEST_REGIONS, GuestDone, GuestHalt, GuestLog, GuestMap, GuestRun, GuestUnmap,
 };
 use guard::guard;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use seqpacket::{Error, Socket};
 use shm::{Words, sparse_file};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vhostuser::{Device, Failed, MemoryRegion, QueueSetup};
 use virtqueue::Stand;
 
 /// A switch answers between two of its batches, or is dead and its socket says so. One
 /// that does neither is killed by the supervisor in this time.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Times that a front end may have memory mapped in a row, and how long each of them takes to
+/// be had again: at its start, when memory is added, when it connects again. The switch has to
+/// find every page of it anew.
+const MAPS: u32 = 32;
+const MAP_EVERY: Duration = Duration::from_millis(100);
 
 /// What `fstatfs` says of files that are memory.
 const TMPFS: i64 = 0x0102_1994;
@@ -38,6 +45,8 @@ pub struct Link {
     ours: OwnedFd,
     /// The place of the front end whose memory is mapped.
     holder: Option<usize>,
+    /// When all the times that memory was mapped are had again.
+    mapped: Option<Instant>,
 }
 
 /// What is known of one front end besides what its session knows.
@@ -97,6 +106,7 @@ impl Link {
             seq: 0,
             ours,
             holder: None,
+            mapped: None,
         }
     }
 
@@ -134,6 +144,27 @@ impl Link {
     pub fn forget(&mut self) {
         for queue in 0..GUEST_QUEUES {
             self.name(queue as u32, 0);
+        }
+    }
+
+    /// Waits where memory was mapped too often of late: at most [`MAP_EVERY`].
+    fn pace(&mut self) {
+        let now = Instant::now();
+        let mapped = self.mapped.map_or(now, |all| all.max(now)) + MAP_EVERY;
+        self.mapped = Some(mapped);
+        let wait = mapped.saturating_duration_since(now);
+        let end = now + wait.saturating_sub(MAPS * MAP_EVERY);
+        // Bound: the time.
+        while guard!("vhost-map-pace") {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let time = Timespec {
+                tv_sec: 0,
+                tv_nsec: left.subsec_nanos().into(),
+            };
+            let _ = poll(&mut [], Some(&time));
         }
     }
 
@@ -238,6 +269,7 @@ impl Device for Line<'_> {
             self.own.over = Some(Over::Memory);
             return Err(Failed);
         }
+        self.link.pace();
         let mut body = GuestMap {
             features,
             count: regions.len() as u32,
@@ -324,6 +356,13 @@ impl Device for Line<'_> {
     }
 
     fn call(&mut self, queue: u32, fd: Option<OwnedFd>) {
+        // One that comes after its queue was begun has missed the call for that.
+        if let Some(fd) = &fd
+            && self.is_mapped()
+            && guard!("vhost-new-call")
+        {
+            call(fd.as_fd());
+        }
         if let Some(place) = self.own.calls.get_mut(queue as usize) {
             *place = fd;
         }
@@ -336,6 +375,20 @@ impl Device for Line<'_> {
 
     fn knows(&mut self, keepsake: &OwnedFd) {
         self.own.keepsake = Some(file(keepsake));
+    }
+}
+
+/// Calls a driver: writes a one to what it handed over. What is full has a call in it that
+/// nobody has heard yet. Who fills it in between makes this process wait, and nobody else's.
+pub fn call(fd: BorrowedFd<'_>) {
+    let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let has_room = poll(&mut polled, Some(&now)).is_ok_and(|n| n > 0);
+    if has_room || !guard!("vhost-full-call") {
+        let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
     }
 }
 

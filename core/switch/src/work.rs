@@ -4,6 +4,7 @@
 //! expensive (small frames, packets that no connection knows, fragments, what is answered
 //! with errors) gets no more of the switch's time than who does not.
 
+use guard::guard;
 use image::CompartmentImage;
 use rounds::{Share, Units};
 
@@ -20,6 +21,9 @@ const HANDLED: u64 = 7168;
 const JUDGED: u64 = 2048;
 /// And that a connection was made of, mostly in place of another.
 const OPENED: u64 = 12 << 10;
+/// A piece of a guest's memory beyond the two that any frame may lie in: as many bytes as a
+/// driver's pieces have at least, on a page that may have to be found first.
+const PIECE: u64 = 1024;
 /// A frame moved by a call of the operating system.
 const CALL: u64 = 8192;
 
@@ -77,6 +81,14 @@ impl Work {
     /// Rules judged it, and a connection may have begun with it.
     pub const fn judged(&mut self, opened: bool) {
         self.handling += if opened { OPENED } else { JUDGED };
+    }
+
+    /// It lay, or was put, in so many pieces of a guest's memory.
+    #[inline(always)]
+    pub fn scattered(&mut self, pieces: usize) {
+        if pieces > 2 && guard!("work-scattered") {
+            self.handling += PIECE * (pieces as u64 - 2);
+        }
     }
 
     /// A system call moved it.

@@ -32,6 +32,9 @@ pub enum Breach {
     /// No room for a header.
     #[error("a chain too short for the header that each frame begins with")]
     Short = 72,
+    /// A frame in crumbs.
+    #[error("buffers in so many pieces that a frame takes more than any driver's")]
+    Scattered = 73,
 }
 
 impl Breach {
@@ -39,7 +42,7 @@ impl Breach {
     pub fn from_number(n: u32) -> Option<Breach> {
         use Breach::*;
         [
-            Size, Ring, Available, Descriptor, Loop, Indirect, Direction, Buffer, Short,
+            Size, Ring, Available, Descriptor, Loop, Indirect, Direction, Buffer, Short, Scattered,
         ]
         .into_iter()
         .find(|breach| *breach as u32 == n)

@@ -112,6 +112,19 @@ impl Chain {
         self.total
     }
 
+    /// Pieces that are kept.
+    #[inline]
+    pub fn pieces(&self) -> usize {
+        self.count
+    }
+
+    /// Pieces that the first `length` bytes lie in.
+    pub(crate) fn pieces_of(&self, length: usize) -> usize {
+        let mut pieces = 0;
+        self.walk(0, length, |_, _, _| pieces += 1);
+        pieces
+    }
+
     /// Whether it named more pieces than are kept.
     pub fn is_cut(&self) -> bool {
         self.cut

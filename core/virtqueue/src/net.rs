@@ -13,6 +13,12 @@ use wire::offload::{MAX_FRAME, RawOffload};
 pub const MAX_PAIRS: usize = 16;
 /// Buffers that one frame for the guest may be spread over.
 const MAX_MERGED: usize = 64;
+/// Pieces of all the buffers of one frame. A driver's buffers are of one piece, or a header and
+/// the rest, where it merges them; else a frame has one buffer, of [`crate::MAX_PIECES`] at most
+/// (Linux 19, FreeBSD 34).
+const MAX_SCATTERED: usize = 2 * MAX_MERGED;
+/// Pieces of a chain that any driver has: all of them are touched by most frames.
+const FEW: usize = 2;
 /// The header with a count of buffers behind it, and of drivers before version 1.0 that
 /// merge none.
 const HEADER: usize = 12;
@@ -41,6 +47,8 @@ struct Queues<M> {
     memory: Rc<M>,
     list: Vec<Option<Queue>>,
     form: Form,
+    /// Pairs set up since drivers were called last, as bits.
+    begun: u32,
 }
 
 impl<M: GuestMemory> Queues<M> {
@@ -53,6 +61,10 @@ impl<M: GuestMemory> Queues<M> {
             self.list.resize_with(pair + 1, || None);
         }
         if let Some(place) = self.list.get_mut(pair) {
+            // Whoever ran it before may have shown its driver something, and died before
+            // he called: nobody can know, and nothing else need come for a long time.
+            let begins = queue.is_some() && guard!("virtqueue-begun-call");
+            self.begun = self.begun & !(1 << pair) | u32::from(begins) << pair;
             *place = queue;
         }
         // Those that the guest no longer uses are most often the last ones.
@@ -76,7 +88,7 @@ impl<M: GuestMemory> Queues<M> {
 
     /// Shows guests what was given back; the pairs whose driver is to be called, as bits.
     fn publish(&mut self, note: &mut impl FnMut(usize, Stand, Stand)) -> u32 {
-        let mut calls = 0;
+        let mut calls = core::mem::take(&mut self.begun);
         for (pair, queue) in self.list.iter_mut().enumerate() {
             let Some(queue) = queue.as_mut().filter(|q| !q.is_published()) else {
                 continue;
@@ -117,6 +129,7 @@ impl<M: GuestMemory> FromGuest<M> {
                 memory,
                 list: Vec::new(),
                 form,
+                begun: 0,
             },
             chain: Box::default(),
             turn: 0,
@@ -124,7 +137,7 @@ impl<M: GuestMemory> FromGuest<M> {
         }
     }
 
-    /// Sets a pair's queue up, or takes it away.
+    /// Sets a pair's queue up, whose driver is called at the next `publish`, or takes it away.
     pub fn put(&mut self, pair: usize, queue: Option<Queue>) {
         if pair == self.turn {
             self.taken = false;
@@ -247,6 +260,12 @@ impl<'a, M: GuestMemory> GuestFrame<'a, M> {
         self.chain.is_cut() || self.len() > MAX_FRAME
     }
 
+    /// Pieces of the guest's memory that it lies in.
+    #[inline]
+    pub fn scattered(&self) -> usize {
+        self.chain.pieces()
+    }
+
     /// What the guest says is unfinished.
     #[inline]
     pub fn offload(&self) -> RawOffload {
@@ -294,6 +313,8 @@ pub struct ToGuest<M> {
     first: Box<Chain>,
     more: Box<Chain>,
     taken: [(Token, u32); MAX_MERGED],
+    /// Pieces of its memory that the last frame was put in.
+    scattered: usize,
 }
 
 impl<M: GuestMemory> ToGuest<M> {
@@ -304,14 +325,16 @@ impl<M: GuestMemory> ToGuest<M> {
                 memory,
                 list: Vec::new(),
                 form,
+                begun: 0,
             },
             first: Box::default(),
             more: Box::default(),
             taken: [(Token::default(), 0); MAX_MERGED],
+            scattered: 0,
         }
     }
 
-    /// Sets a pair's queue up, or takes it away.
+    /// Sets a pair's queue up, whose driver is called at the next `publish`, or takes it away.
     pub fn put(&mut self, pair: usize, mut queue: Option<Queue>) {
         // Buffers are looked for when there is a frame for them.
         if let Some(queue) = &mut queue {
@@ -341,6 +364,7 @@ impl<M: GuestMemory> ToGuest<M> {
         rest: usize,
         mut fill: impl FnMut(&M, usize, usize, usize),
     ) -> Result<(), PutError> {
+        self.scattered = 0;
         let pair = self.queues.of(flow);
         let form = self.queues.form;
         let memory = &*self.queues.memory;
@@ -353,13 +377,18 @@ impl<M: GuestMemory> ToGuest<M> {
         }
         let before = queue.stand();
         let total = header + head.len() + rest;
-        let (mut done, mut count) = (0, 0);
+        let (mut done, mut count, mut named) = (0, 0, 0);
         while done < total {
             let chain = match count {
                 0 => &mut self.first,
                 _ => &mut self.more,
             };
-            let failed = match queue.next(memory, Direction::Write, chain) {
+            let next = queue.next(memory, Direction::Write, chain);
+            named += if next == Ok(true) { chain.pieces() } else { 0 };
+            let failed = match next {
+                Ok(true) if named > MAX_SCATTERED && guard!("virtqueue-scattered") => {
+                    Some(PutError::Breach(Breach::Scattered))
+                }
                 Ok(true) if count == 0 && chain.total() < header => {
                     Some(PutError::Breach(Breach::Short))
                 }
@@ -374,6 +403,10 @@ impl<M: GuestMemory> ToGuest<M> {
                 return Err(failed);
             }
             let n = chain.total().min(total - done);
+            self.scattered += match chain.pieces() {
+                few @ ..=FEW => few,
+                _ => chain.pieces_of(n),
+            };
             // The frame's part of it: the header comes when all buffers are there.
             let skip = header.saturating_sub(done);
             let begin = (done + skip) - header;
@@ -400,6 +433,12 @@ impl<M: GuestMemory> ToGuest<M> {
             queue.give(memory, *token, *n);
         }
         Ok(())
+    }
+
+    /// Pieces of the guest's memory that the last frame was put in, or was tried to be.
+    #[inline]
+    pub fn scattered(&self) -> usize {
+        self.scattered
     }
 
     /// Shows the guest what was put in; the pairs whose driver is to be called, as bits.

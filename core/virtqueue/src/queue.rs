@@ -89,7 +89,8 @@ impl Queue {
 
     /// A queue of somebody who died: it had said that it was about to show its driver what
     /// lies between `before` and `after`, and perhaps did. All of it goes back, what was not
-    /// shown as unused.
+    /// shown as unused. Whether the driver was called for what was shown nobody knows: who goes
+    /// on with the queue calls it, as [`net`](crate::net) does for all that begin.
     ///
     /// # Errors
     /// As [`Queue::new`]; a [`Breach`] of a driver that changed what was on its way.

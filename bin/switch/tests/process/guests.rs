@@ -246,6 +246,32 @@ fn a_kick_wakes_the_switch_and_is_never_read() {
 }
 
 #[test]
+fn whoever_begins_to_run_a_queue_has_its_driver_called() {
+    let rig = rig();
+    let mut machine = Machine::plugged(&rig);
+    assert_eq!(machine.map(), 0);
+    let called = |machine: &Machine| {
+        let mut queues = 0;
+        while let Ok(Some((message, _))) = machine.link.recv() {
+            queues |= message.body::<GuestCall>().map_or(0, |call| call.queues);
+        }
+        queues
+    };
+    // Before it says that it runs: nothing else need ever come.
+    for queue in [0, 1] {
+        assert_eq!(machine.run(queue), 0);
+        assert_eq!(called(&machine), 1 << queue);
+    }
+    // As a successor, too, whatever the page says that was shown.
+    assert_eq!(machine.ask(&GuestUnmap { reserved: 0 }, &[]).error, 0);
+    assert_eq!(machine.map(), 0);
+    for queue in [0, 1] {
+        assert_eq!(machine.run(queue), 0);
+        assert_eq!(called(&machine), 1 << queue);
+    }
+}
+
+#[test]
 fn a_guest_that_misbehaves_ends_alone() {
     type Misdeed = fn(&mut Machine);
     // One descriptor of queue 1, made available: its second word.
@@ -356,6 +382,64 @@ fn a_guest_that_misbehaves_where_it_receives_ends_alone() {
         assert_eq!(receive(&mut three), sent, "{what}");
         assert!(machine.is_broken(), "{what}");
     }
+}
+
+/// Has every buffer of a guest that receives in pieces of so many bytes, each on its own page.
+fn scatter(machine: &Machine, pieces: u64, bytes: u64) {
+    let [table, driver, _, buffers] = rings(0);
+    for n in 0..pieces {
+        let at = machine.at(table + 16 * n);
+        let more = u64::from(n + 1 < pieces);
+        machine.memory.store64(at, buffers + n * 0x1000);
+        let flags = (more | 2) << 32;
+        machine
+            .memory
+            .store64(at + 8, bytes | flags | (n + 1) << 48);
+    }
+    // One and the same, as often as the ring has places.
+    for slot in 0..u64::from(SIZE) {
+        machine.memory.store16(machine.at(driver + 4 + 2 * slot), 0);
+    }
+}
+
+#[test]
+fn what_a_guest_has_its_frames_scattered_over_is_charged_for_and_bounded() {
+    let rig = rig();
+    let mut machine = Machine::plugged(&rig);
+    machine.start();
+    let mut two = rig.guest(2);
+    let out = frame(2, 1, &[7; 500]);
+    let mut given = 0;
+    let mut work = |machine: &Machine, two: &mut _| {
+        let before = rig.count(2, Counter::Work);
+        for _ in 0..32 {
+            given += 1;
+            let index = machine.at(rings(0)[1] + 2);
+            machine.memory.store16(index, given);
+            send(two, &PLAIN, &out);
+            machine.wait(0, given);
+        }
+        // It is counted at the end of its batch.
+        std::thread::sleep(Duration::from_millis(100));
+        rig.count(2, Counter::Work) - before
+    };
+    scatter(&machine, 1, 2000);
+    work(&machine, &mut two);
+    let whole = work(&machine, &mut two);
+    scatter(&machine, 2, 1000);
+    let halves = work(&machine, &mut two);
+    assert!(halves < whole * 3 / 2, "{halves} against {whole}");
+    scatter(&machine, 60, 10);
+    let crumbs = work(&machine, &mut two);
+    assert!(crumbs > 32 * 50 * 1024, "{crumbs} against {whole}");
+    // More than any driver's.
+    scatter(&machine, 64, 1);
+    let index = machine.at(rings(0)[1] + 2);
+    machine.memory.store16(index, given + SIZE);
+    for _ in 0..3 {
+        send(&mut two, &PLAIN, &out);
+    }
+    assert!(machine.is_broken());
 }
 
 #[test]

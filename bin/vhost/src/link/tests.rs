@@ -215,3 +215,18 @@ fn what_could_make_the_switch_wait_is_not_kicked_nor_noted_in() {
     assert!(matches!(line.own.over, Some(Over::Memory)));
     assert_eq!(line.log(4096, 0, Some(&memory)), Ok(()));
 }
+
+#[test]
+fn a_guests_memory_is_not_mapped_anew_again_and_again() {
+    let mut rig = Rig::new();
+    let begun = Instant::now();
+    for _ in 0..MAPS + 5 {
+        rig.run(&setup(7, 7));
+        rig.link.leave(0);
+    }
+    assert!(begun.elapsed() >= 5 * MAP_EVERY, "{:?}", begun.elapsed());
+    // Who waits may go on again.
+    let before = Instant::now();
+    rig.run(&setup(7, 7));
+    assert!(before.elapsed() < 3 * MAP_EVERY, "{:?}", before.elapsed());
+}

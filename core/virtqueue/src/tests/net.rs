@@ -176,6 +176,51 @@ fn a_chain_without_room_for_the_header_is_a_breach() {
 }
 
 #[test]
+fn a_frame_in_more_pieces_than_any_drivers_is_a_breach() {
+    // Pieces of a buffer, bytes of each, buffers: what a frame of so many bytes comes to.
+    let scattered = Err(PutError::Breach(Breach::Scattered));
+    for (pieces, bytes, merged, frame, expected, touched) in [
+        // Most drivers; Linux, whose frames are large and which does not merge; FreeBSD.
+        (1, 1536, true, 65_000, Ok(()), 43),
+        (2, 2048, false, 1514, Ok(()), 2),
+        (19, 4096, false, 65_000, Ok(()), 16),
+        (34, 2048, false, 65_000, Ok(()), 32),
+        // Not its own small frames are the cost of large buffers.
+        (19, 4096, false, 60, Ok(()), 1),
+        (2, 520, true, 65_000, Ok(()), 126),
+        (64, 20, true, 1514, Ok(()), 77),
+        (64, 20, true, 2400, Ok(()), 121),
+        (64, 20, true, 2600, scattered, 128),
+        (64, 1, true, 200, scattered, 128),
+        (3, 10, true, 1514, scattered, 126),
+        (1, 12, true, 1514, Err(PutError::TooLong), 64),
+    ] {
+        for packed in [false, true] {
+            let features = Features {
+                packed,
+                ..Features::default()
+            };
+            let form = Form {
+                merged,
+                modern: true,
+            };
+            let (mut driver, queue, memory) = pair(features, 256);
+            let buffer: Vec<Buffer> = vec![(BUFFERS, bytes, true); pieces];
+            while driver.offer(&buffer, None).is_some() {}
+            let mut to = ToGuest::new(memory, form);
+            to.put(0, Some(queue));
+            let got = to.send(0, &offload(0), &[0; 60], frame - 60, |_, _, _, _| {});
+            assert_eq!(got, expected, "{frame} bytes in {pieces} of {bytes}");
+            assert_eq!(
+                to.scattered(),
+                touched,
+                "{frame} bytes in {pieces} of {bytes}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_flow_keeps_to_its_pair_and_pairs_have_their_turns() {
     let features = Features::default();
     let form = Form {
