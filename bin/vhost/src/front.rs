@@ -43,8 +43,11 @@ pub enum Over {
     #[error("the guest's memory or log is no memfd, nor a file of tmpfs or of huge pages")]
     Memory,
     /// What its driver kicks can make who waits for it wait longer.
-    #[error("the guest's driver kicks what is neither an eventfd nor a pipe")]
+    #[error("the guest's driver kicks neither a pipe nor an eventfd or the like")]
     Kick,
+    /// Where its written pages are to be noted is out of proportion to its memory.
+    #[error("the front end's log of {0} bytes is too large for the memory that it may share")]
+    Notes(u64),
     /// The switch ended its queues.
     #[error("the guest's driver made {0}")]
     Driver(Breach),

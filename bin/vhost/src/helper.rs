@@ -131,6 +131,7 @@ impl Helper {
         let mut fds = fds.into_iter();
         if let Some(body) = message.body::<ServeGuest>() {
             self.serve = body;
+            self.link.allow(body.memory);
             self.listener = fds.next();
         } else if let Some(body) = message.body::<AddPort>()
             && body.kind == PORT_VHOST

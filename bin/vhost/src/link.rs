@@ -10,7 +10,7 @@ use command::verbs::{
 use guard::guard;
 use rustix::io::Errno;
 use seqpacket::{Error, Socket};
-use shm::{Words, sparse_file};
+use shm::{Region, Words, most_notes, shared_bytes, sparse_file};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use vhostuser::{Device, Failed, MemoryRegion, QueueSetup};
@@ -38,6 +38,10 @@ pub struct Link {
     ours: OwnedFd,
     /// The place of the front end whose memory is mapped.
     holder: Option<usize>,
+    /// Bytes of memory that a front end may share at most.
+    most: u64,
+    /// One that wanted to share more has been spoken of.
+    said: bool,
 }
 
 /// What is known of one front end besides what its session knows.
@@ -97,7 +101,14 @@ impl Link {
             seq: 0,
             ours,
             holder: None,
+            most: 0,
+            said: false,
         }
+    }
+
+    /// Front ends may share so many MiB of memory.
+    pub fn allow(&mut self, mib: u32) {
+        self.most = u64::from(mib) << 20;
     }
 
     /// A switch that knows nothing, and the page.
@@ -199,9 +210,52 @@ pub struct Line<'a> {
     pub is_taken: bool,
 }
 
-/// Whether what a driver kicks can be waited for at once, whatever is behind it: an eventfd
-/// or a pipe. Others may ask somebody first, who need not answer; and so may what a set of
-/// them (epoll) holds.
+impl Line<'_> {
+    /// Whether the machine may share so much; what is too much is said, with what to do.
+    fn has_room(&mut self, regions: &[(MemoryRegion, OwnedFd)]) -> bool {
+        let region = |(region, fd): &'_ (MemoryRegion, OwnedFd)| Region {
+            guest: region.guest,
+            size: region.size,
+            offset: region.offset,
+        };
+        let regions: Vec<_> = regions.iter().map(|r| (region(r), r.1.as_fd())).collect();
+        let most = self.link.most;
+        match shared_bytes(&regions) {
+            Ok(has) if has > most && guard!("vhost-guest-memory") => {
+                // Once is enough: what nobody reads would make us wait.
+                if !std::mem::replace(&mut self.link.said, true) {
+                    confine::say!("bulkhead-vhost: {}", TooMuch { has, most });
+                }
+                false
+            }
+            Ok(_) => true,
+            Err(_) => false,
+        }
+    }
+}
+
+/// More memory than a machine may share, bytes; and what to do.
+struct TooMuch {
+    has: u64,
+    most: u64,
+}
+
+impl std::fmt::Display for TooMuch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let TooMuch { has, most } = self;
+        write!(
+            f,
+            "the machine shares {has} bytes of memory and may share {most}: its endpoint wants \
+             `attach: {{vhost: {{memory: {}MiB}}}}`, or the machine has to have less",
+            has.div_ceil(1 << 20)
+        )
+    }
+}
+
+/// Whether what a driver kicks can be waited for at once, whatever is behind it: a pipe, or
+/// one of those that the kernel makes without a file system (an eventfd, a timer), which
+/// cannot be told apart and all say at once whether they are ready. Only a set of others
+/// (epoll) asks those, and any other file may ask somebody who need not answer.
 fn is_doorbell(fd: &OwnedFd, ours: &OwnedFd) -> bool {
     match rustix::fs::fstatfs(fd).map(|stat| stat.f_type) {
         Ok(PIPEFS) => true,
@@ -236,6 +290,9 @@ impl Device for Line<'_> {
         }
         if !regions.iter().all(|(_, fd)| is_memory(fd)) && guard!("vhost-memory-waits") {
             self.own.over = Some(Over::Memory);
+            return Err(Failed);
+        }
+        if !self.has_room(regions) {
             return Err(Failed);
         }
         let mut body = GuestMap {
@@ -313,6 +370,10 @@ impl Device for Line<'_> {
     fn log(&mut self, size: u64, offset: u64, fd: Option<&OwnedFd>) -> Result<(), Failed> {
         if !fd.is_none_or(is_memory) && guard!("vhost-log-waits") {
             self.own.over = Some(Over::Memory);
+            return Err(Failed);
+        }
+        if size > most_notes(self.link.most) {
+            self.own.over = Some(Over::Notes(size));
             return Err(Failed);
         }
         if !self.is_mapped() {
