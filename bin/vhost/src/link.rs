@@ -213,7 +213,7 @@ pub struct Line<'a> {
 impl Line<'_> {
     /// Whether the machine may share so much; what is too much is said, with what to do.
     fn has_room(&mut self, regions: &[(MemoryRegion, OwnedFd)]) -> bool {
-        let region = |(region, fd): &'_ (MemoryRegion, OwnedFd)| Region {
+        let region = |(region, _): &(MemoryRegion, OwnedFd)| Region {
             guest: region.guest,
             size: region.size,
             offset: region.offset,

@@ -206,7 +206,7 @@ model! {
             owner: Located<u32>,
             /// Pairs of queues, 1 to 16. Default: 1.
             queues: Located<u32>,
-            /// Memory that the machine may share, at most, 1MiB to 1TiB. Default: 4GiB.
+            /// Memory that the machine may share, at most, 1MiB to 1024GiB. Default: 4GiB.
             memory: Located<Size>,
         }
     }

@@ -179,7 +179,7 @@ impl Check<'_> {
                     memory.span,
                     format!("a machine that may share {} of memory", memory.value),
                 )
-                .help("1MiB to 1TiB: as much as the machine has");
+                .help("1MiB to 1024GiB: as much as the machine has");
         }
         if let Some(circuits) = endpoint.attach().circuits()
             && let Some(sockets) = circuits
