@@ -667,19 +667,23 @@ fn a_machine_shares_what_it_may_and_its_switch_lives_with_all_of_it() {
     let other = Reflector::start(card, 1, "").unwrap();
     let passes = || reflected(&home.app.name, "10.1.1.11", 2, 5).unwrap() == 10;
     assert!(passes());
-    let front = UnixStream::connect(home.socket("vm1")).unwrap();
-    front.set_read_timeout(Some(PATIENCE)).unwrap();
-    say(&front, 2, &FEATURES.to_ne_bytes(), false);
-    say(&front, 16, &REPLY_ACK.to_ne_bytes(), false);
+    let connects = || {
+        let front = UnixStream::connect(home.socket("vm1")).unwrap();
+        front.set_read_timeout(Some(PATIENCE)).unwrap();
+        say(&front, 2, &FEATURES.to_ne_bytes(), false);
+        say(&front, 16, &REPLY_ACK.to_ne_bytes(), false);
+        front
+    };
 
     // More than it may is answered with a failure, and said with what to do.
-    let (_, refused) = shares(&front, 256 * MIB + PAGE);
+    let (_, refused) = shares(&connects(), 256 * MIB + PAGE);
     assert_ne!(refused, 0);
     let said = "shares 268439552 bytes of memory and may share 268435456";
     assert!(home.instance.until(PATIENCE, |i| i.log().contains(said)));
     assert!(home.instance.log().contains("memory: 257MiB"));
 
     // As much as it may is taken.
+    let front = connects();
     let (memory, refused) = shares(&front, 256 * MIB);
     assert_eq!(refused, 0);
     let write = |at: u64, bytes: &[u8]| {

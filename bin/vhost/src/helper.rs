@@ -304,13 +304,14 @@ fn answer(
     asked: Asked,
 ) -> Result<(), Over> {
     let reply = session.handle(line, asked.header, &asked.payload, asked.fds);
-    if let Some(over) = line.own.over.take() {
-        return Err(over);
-    }
-    match reply? {
-        Some(reply) => front.answer(&reply.bytes, reply.fd.as_ref().map(AsFd::as_fd)),
-        None => Ok(()),
-    }
+    let over = line.own.over.take();
+    let answered = match reply {
+        _ if over.as_ref().is_some_and(|over| !over.is_answered()) => Ok(()),
+        Ok(Some(reply)) => front.answer(&reply.bytes, reply.fd.as_ref().map(AsFd::as_fd)),
+        Ok(None) => Ok(()),
+        Err(fault) => Err(fault.into()),
+    };
+    over.map_or(answered, Err)
 }
 
 #[cfg(test)]

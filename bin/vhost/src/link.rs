@@ -40,8 +40,6 @@ pub struct Link {
     holder: Option<usize>,
     /// Bytes of memory that a front end may share at most.
     most: u64,
-    /// One that wanted to share more has been spoken of.
-    said: bool,
 }
 
 /// What is known of one front end besides what its session knows.
@@ -102,7 +100,6 @@ impl Link {
             ours,
             holder: None,
             most: 0,
-            said: false,
         }
     }
 
@@ -211,7 +208,7 @@ pub struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// Whether the machine may share so much; what is too much is said, with what to do.
+    /// Whether the machine may share so much.
     fn has_room(&mut self, regions: &[(MemoryRegion, OwnedFd)]) -> bool {
         let region = |(region, _): &(MemoryRegion, OwnedFd)| Region {
             guest: region.guest,
@@ -222,33 +219,12 @@ impl Line<'_> {
         let most = self.link.most;
         match shared_bytes(&regions) {
             Ok(has) if has > most && guard!("vhost-guest-memory") => {
-                // Once is enough: what nobody reads would make us wait.
-                if !std::mem::replace(&mut self.link.said, true) {
-                    confine::say!("bulkhead-vhost: {}", TooMuch { has, most });
-                }
+                self.own.over = Some(Over::TooMuch { has, most });
                 false
             }
             Ok(_) => true,
             Err(_) => false,
         }
-    }
-}
-
-/// More memory than a machine may share, bytes; and what to do.
-struct TooMuch {
-    has: u64,
-    most: u64,
-}
-
-impl std::fmt::Display for TooMuch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let TooMuch { has, most } = self;
-        write!(
-            f,
-            "the machine shares {has} bytes of memory and may share {most}: its endpoint wants \
-             `attach: {{vhost: {{memory: {}MiB}}}}`, or the machine has to have less",
-            has.div_ceil(1 << 20)
-        )
     }
 }
 

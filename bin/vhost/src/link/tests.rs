@@ -238,7 +238,7 @@ fn a_machine_shares_as_much_as_it_may_and_no_more() {
         vec![region(0, MIB / 2), region(MIB, MIB / 2)],
     ] {
         assert_eq!(line.map(0, &good), Ok(()));
-        assert!(!line.link.said);
+        assert!(line.own.over.is_none());
     }
     line.unmap();
     for bad in [
@@ -247,11 +247,10 @@ fn a_machine_shares_as_much_as_it_may_and_no_more() {
     ] {
         assert_eq!(line.map(0, &bad), Err(Failed));
         assert!(!line.is_mapped());
-        assert!(line.link.said);
-        // It is answered so, and stays.
-        assert!(line.own.over.is_none());
+        let over = line.own.over.take().unwrap();
+        assert!(matches!(over, Over::TooMuch { .. }) && over.is_answered());
     }
-    let said = TooMuch {
+    let said = Over::TooMuch {
         has: MIB + 4096,
         most: MIB,
     };
