@@ -298,7 +298,10 @@ fn why_replaced(before: Option<&Object>, after: &Object) -> String {
             note(old.owner != new.owner, "owner");
             note(
                 (old.capacity, old.max_record) != (new.capacity, new.max_record),
-                "queue size",
+                match new.kind {
+                    ENDPOINT_VHOST => "memory",
+                    _ => "queue size",
+                },
             );
             note(old.flags != new.flags, "how it is set up");
             note(old.name != new.name, "name");

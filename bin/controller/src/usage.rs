@@ -18,7 +18,7 @@ use crate::world::World;
 use api::{Fault, Usage, UsageRow, Whose};
 use axum::Json;
 use axum::extract::{Query, State};
-use command::verbs::FABRIC;
+use command::verbs::{ENDPOINT_VHOST, FABRIC};
 use policy::Agreement;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -382,7 +382,12 @@ fn reserved(world: &World, compartment: u32, slot: u32) -> u128 {
         ports.find(|(_, port)| (port.create.compartment, port.create.slot) == (compartment, slot));
     found.map_or(PAGE, |(_, port)| {
         let connections = u128::from(port.connections) * flow::connections::BYTES as u128;
-        PAGE + u128::from(port.create.capacity) + connections
+        // A machine's memory is its own.
+        let ring = match port.create.kind {
+            ENDPOINT_VHOST => 0,
+            _ => port.create.capacity,
+        };
+        PAGE + u128::from(ring) + connections
     })
 }
 

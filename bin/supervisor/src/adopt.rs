@@ -22,18 +22,23 @@ impl Supervisor {
             self.keeper.forget(&format!("compartment/{id}/"));
             return;
         };
-        let cgroup = self.cgroup_for(&compartment.body);
         // It is its operators', whether one lives just now or not.
         if let Some(circuits) = &compartment.circuits {
             self.uids.adopt(circuits.uid());
         }
-        self.compartments.insert(
-            id,
-            Compartment {
-                cgroup,
-                ..compartment
-            },
-        );
+        self.compartments.insert(id, compartment);
+    }
+
+    /// The limits of compartments of before, once their ports are known.
+    pub fn adopt_limits(&mut self) {
+        let all = self.compartments.iter();
+        let all: Vec<_> = all.map(|(id, c)| (*id, c.body, c.memory())).collect();
+        for (id, body, memory) in all {
+            let cgroup = self.cgroup_for(&body, memory);
+            if let Some(compartment) = self.compartments.get_mut(&id) {
+                compartment.cgroup = cgroup;
+            }
+        }
     }
 
     /// A process of before goes on where it is; one that was on its way is ended.

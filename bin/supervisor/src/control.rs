@@ -241,7 +241,7 @@ impl Supervisor {
             &Note::default(),
             seat.recorder.as_fd(),
         );
-        let cgroup = self.cgroup_for(&body);
+        let cgroup = self.cgroup_for(&body, body.memory);
         let compartment = Compartment {
             body,
             created,
@@ -276,11 +276,12 @@ impl Supervisor {
         Ok(())
     }
 
-    /// The compartment's limits, where the host has something to keep them with.
-    pub fn cgroup_for(&mut self, body: &CreateCompartment) -> Option<Cgroup> {
+    /// The compartment's limits, where the host has something to keep them with; `memory`:
+    /// of all that is charged to it, bytes.
+    pub fn cgroup_for(&mut self, body: &CreateCompartment, memory: u64) -> Option<Cgroup> {
         let hierarchy = self.hierarchy.as_ref()?;
         let limits = Limits {
-            memory: (body.memory != 0).then_some(body.memory),
+            memory: (memory != 0).then_some(memory),
             processes: Some(4 + body.workers.min(MOST_WORKERS as u32)),
             weight: None,
         };
@@ -334,6 +335,24 @@ impl Supervisor {
         self.keeper.forget(&format!("compartment/{id}/"));
         if compartment.body.core != u32::MAX {
             self.share_cores();
+        }
+    }
+
+    /// Raises a compartment's limit to what its machines may share. Nothing lowers it again:
+    /// what a machine that is gone from here still holds may still be charged, and the kernel
+    /// would end the switch for it.
+    pub fn make_room(&mut self, compartment: u32) {
+        let Some(home) = self.compartments.get(&compartment) else {
+            return;
+        };
+        let (most, group) = (home.memory(), home.cgroup.as_ref());
+        if most > home.body.memory
+            && let Some(Err(error)) = group.map(|group| group.allow_memory(most))
+        {
+            confine::say!(
+                "supervisor: {}: {error}",
+                label(Seat::Compartment(compartment))
+            );
         }
     }
 

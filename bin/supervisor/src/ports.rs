@@ -131,7 +131,7 @@ impl Port {
                 .channel
                 .hand(End::Switch, slot, mtu, features)
                 .ok(),
-            Kind::Guest(guest) => guest.plug(slot, mtu),
+            Kind::Guest(guest) => guest.plug(&self.body),
             // Its switch has no port for it.
             Kind::Circuits => None,
         }
@@ -230,6 +230,7 @@ impl Supervisor {
             compartment.ports.insert(body.slot, port);
             worker = compartment.seat.worker;
         }
+        self.make_room(body.compartment);
         if let (Some(worker), Some((body, fds))) = (worker, plug) {
             self.tell(worker, &Message::new(0, &body), fds);
         }

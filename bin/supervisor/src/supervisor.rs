@@ -264,6 +264,7 @@ impl Supervisor {
                 home.ports.insert(slot, port);
             }
         }
+        this.adopt_limits();
         for (number, kept) in found.uplinks {
             match uplinks::adopt(kept) {
                 Some(uplink) => drop(this.uplinks.insert(number, uplink)),

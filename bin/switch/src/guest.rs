@@ -47,6 +47,8 @@ pub struct GuestPort {
     page: Option<Words>,
     /// While its memory is mapped.
     memory: Option<Rc<Guest>>,
+    /// Bytes of it at most.
+    most: u64,
     pub to: Option<Box<ToGuest<Guest>>>,
     features: u64,
     kicks: Vec<Option<OwnedFd>>,
@@ -75,12 +77,13 @@ fn pair(queue: u32) -> (usize, bool) {
 }
 
 impl GuestPort {
-    /// Nothing mapped yet.
-    pub fn new(link: Socket, page: Option<Words>) -> GuestPort {
+    /// Nothing mapped yet, and at most so many bytes ever.
+    pub fn new(link: Socket, page: Option<Words>, most: u64) -> GuestPort {
         GuestPort {
             link,
             page,
             memory: None,
+            most,
             to: None,
             features: 0,
             kicks: (0..GUEST_QUEUES).map(|_| None).collect(),
@@ -150,8 +153,8 @@ fn spread(pairs: u32) -> u32 {
 }
 
 impl Attached {
-    /// A link to a helper, in a slot.
-    pub fn plug_guest(&mut self, slot: usize, fds: Fds) -> Result<(), u32> {
+    /// A link to a helper, in a slot, of a guest that may share so many MiB.
+    pub fn plug_guest(&mut self, slot: usize, mib: u32, fds: Fds) -> Result<(), u32> {
         let mut fds = fds.into_iter();
         let link = fds.next().ok_or(system(Errno::BADF))?;
         let page = match fds.next() {
@@ -163,7 +166,8 @@ impl Attached {
             self.ports.sinks.get_mut(slot),
         ) {
             *source = Source::Guest(None);
-            *sink = Sink::Guest(Box::new(GuestPort::new(Socket::from_fd(link), page)));
+            let port = GuestPort::new(Socket::from_fd(link), page, u64::from(mib) << 20);
+            *sink = Sink::Guest(Box::new(port));
         }
         Ok(())
     }
@@ -245,7 +249,8 @@ impl Attached {
         if regions.len() != body.count as usize {
             return Err(system(Errno::BADF));
         }
-        let memory = match Guest::map(&regions) {
+        let (_, port) = self.guest(slot).ok_or(system(Errno::BADF))?;
+        let memory = match Guest::map(&regions, port.most) {
             Ok(memory) => Rc::new(memory),
             Err(_) => return Err(system(Errno::NOMEM)),
         };

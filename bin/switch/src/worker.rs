@@ -304,7 +304,7 @@ impl Worker {
         let plugged = match body.kind {
             PORT_CHANNEL => attached.plug_channel(slot, body, fds),
             PORT_TAP | PORT_PACKET => attached.plug_device(slot, body.kind, fds),
-            PORT_VHOST => attached.plug_guest(slot, fds),
+            PORT_VHOST => attached.plug_guest(slot, body.capacity, fds),
             _ => Err(system(Errno::INVAL)),
         };
         let name = match body.kind {

@@ -43,8 +43,23 @@ pub enum Over {
     #[error("the guest's memory or log is no memfd, nor a file of tmpfs or of huge pages")]
     Memory,
     /// What its driver kicks can make who waits for it wait longer.
-    #[error("the guest's driver kicks what is neither an eventfd nor a pipe")]
+    #[error("the guest's driver kicks neither a pipe nor an eventfd or the like")]
     Kick,
+    /// It is answered so, too: it shares more memory than its endpoint says, bytes.
+    #[error(
+        "the machine shares {has} bytes of memory and may share {most}: its endpoint wants \
+         `attach: {{vhost: {{memory: {}MiB}}}}`, or the machine has to have less",
+        has.div_ceil(1 << 20)
+    )]
+    TooMuch {
+        /// In whole pages of its files.
+        has: u64,
+        /// As much is allowed.
+        most: u64,
+    },
+    /// Where its written pages are to be noted is out of proportion to its memory.
+    #[error("the front end's log of {0} bytes is too large for the memory that it may share")]
+    Notes(u64),
     /// The switch ended its queues.
     #[error("the guest's driver made {0}")]
     Driver(Breach),
@@ -57,6 +72,13 @@ impl Over {
     /// Why the switch ended a guest's queues.
     pub fn broken(reason: u32) -> Over {
         Breach::from_number(reason).map_or(Over::CutOff, Over::Driver)
+    }
+}
+
+impl Over {
+    /// Whether the front end has the answer to what it asked before it is cut off.
+    pub fn is_answered(&self) -> bool {
+        matches!(self, Over::TooMuch { .. })
     }
 }
 

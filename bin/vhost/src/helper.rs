@@ -133,6 +133,7 @@ impl Helper {
         let mut fds = fds.into_iter();
         if let Some(body) = message.body::<ServeGuest>() {
             self.serve = body;
+            self.link.allow(body.memory);
             self.listener = fds.next();
         } else if let Some(body) = message.body::<AddPort>()
             && body.kind == PORT_VHOST
@@ -290,13 +291,14 @@ fn answer(
     asked: Asked,
 ) -> Result<(), Over> {
     let reply = session.handle(line, asked.header, &asked.payload, asked.fds);
-    if let Some(over) = line.own.over.take() {
-        return Err(over);
-    }
-    match reply? {
-        Some(reply) => front.answer(&reply.bytes, reply.fd.as_ref().map(AsFd::as_fd)),
-        None => Ok(()),
-    }
+    let over = line.own.over.take();
+    let answered = match reply {
+        _ if over.as_ref().is_some_and(|over| !over.is_answered()) => Ok(()),
+        Ok(Some(reply)) => front.answer(&reply.bytes, reply.fd.as_ref().map(AsFd::as_fd)),
+        Ok(None) => Ok(()),
+        Err(fault) => Err(fault.into()),
+    };
+    over.map_or(answered, Err)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use guard::guard;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use seqpacket::{Error, Socket};
-use shm::{Words, sparse_file};
+use shm::{Region, Words, most_notes, shared_bytes, sparse_file};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 use vhostuser::{Device, Failed, MemoryRegion, QueueSetup};
@@ -47,6 +47,8 @@ pub struct Link {
     holder: Option<usize>,
     /// When all the times that memory was mapped are had again.
     mapped: Option<Instant>,
+    /// Bytes of memory that a front end may share at most.
+    most: u64,
 }
 
 /// What is known of one front end besides what its session knows.
@@ -107,7 +109,13 @@ impl Link {
             ours,
             holder: None,
             mapped: None,
+            most: 0,
         }
+    }
+
+    /// Front ends may share so many MiB of memory.
+    pub fn allow(&mut self, mib: u32) {
+        self.most = u64::from(mib) << 20;
     }
 
     /// A switch that knows nothing, and the page.
@@ -230,9 +238,31 @@ pub struct Line<'a> {
     pub is_taken: bool,
 }
 
-/// Whether what a driver kicks can be waited for at once, whatever is behind it: an eventfd
-/// or a pipe. Others may ask somebody first, who need not answer; and so may what a set of
-/// them (epoll) holds.
+impl Line<'_> {
+    /// Whether the machine may share so much.
+    fn has_room(&mut self, regions: &[(MemoryRegion, OwnedFd)]) -> bool {
+        let region = |(region, _): &(MemoryRegion, OwnedFd)| Region {
+            guest: region.guest,
+            size: region.size,
+            offset: region.offset,
+        };
+        let regions: Vec<_> = regions.iter().map(|r| (region(r), r.1.as_fd())).collect();
+        let most = self.link.most;
+        match shared_bytes(&regions) {
+            Ok(has) if has > most && guard!("vhost-guest-memory") => {
+                self.own.over = Some(Over::TooMuch { has, most });
+                false
+            }
+            Ok(_) => true,
+            Err(_) => false,
+        }
+    }
+}
+
+/// Whether what a driver kicks can be waited for at once, whatever is behind it: a pipe, or
+/// one of those that the kernel makes without a file system (an eventfd, a timer), which
+/// cannot be told apart and all say at once whether they are ready. Only a set of others
+/// (epoll) asks those, and any other file may ask somebody who need not answer.
 fn is_doorbell(fd: &OwnedFd, ours: &OwnedFd) -> bool {
     match rustix::fs::fstatfs(fd).map(|stat| stat.f_type) {
         Ok(PIPEFS) => true,
@@ -267,6 +297,9 @@ impl Device for Line<'_> {
         }
         if !regions.iter().all(|(_, fd)| is_memory(fd)) && guard!("vhost-memory-waits") {
             self.own.over = Some(Over::Memory);
+            return Err(Failed);
+        }
+        if !self.has_room(regions) {
             return Err(Failed);
         }
         self.link.pace();
@@ -345,6 +378,10 @@ impl Device for Line<'_> {
     fn log(&mut self, size: u64, offset: u64, fd: Option<&OwnedFd>) -> Result<(), Failed> {
         if !fd.is_none_or(is_memory) && guard!("vhost-log-waits") {
             self.own.over = Some(Over::Memory);
+            return Err(Failed);
+        }
+        if size > most_notes(self.link.most) {
+            self.own.over = Some(Over::Notes(size));
             return Err(Failed);
         }
         if !self.is_mapped() {

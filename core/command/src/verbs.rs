@@ -99,7 +99,8 @@ body! {
         slot: u32,
         /// `PORT_*`.
         kind: u32,
-        /// Channel: capacity in bytes of each direction (power of two).
+        /// Channel: capacity in bytes of each direction (power of two). Vhost: MiB of memory
+        /// that a guest may share at most.
         capacity: u32,
         /// Channel: longest record, bytes.
         max_record: u32,
@@ -282,7 +283,7 @@ body! {
         flags: u32,
         /// MTU.
         mtu: u32,
-        /// Channel capacity (fifo).
+        /// Channel capacity (fifo); MiB of memory that a machine may share at most (vhost).
         capacity: u32,
         /// Longest record (fifo).
         max_record: u32,

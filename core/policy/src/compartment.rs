@@ -609,6 +609,8 @@ fn port(
     if let Attach::Vhost(vhost) = endpoint.attach() {
         port.kind = ENDPOINT_VHOST;
         port.pairs = vhost.queues();
+        // At most 1 TiB; a part of a MiB is a whole one.
+        port.capacity = vhost.memory_bytes().div_ceil(1 << 20) as u32;
         port.owner = vhost.owner.map_or(0, |o| o.value);
         port.flags = CREATE_UNCONFIGURED;
         return port;

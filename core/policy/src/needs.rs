@@ -1,7 +1,7 @@
 //! What an intent asks of the host.
 
-use crate::intent::{CompartmentIntent, Intent};
-use command::verbs::{CREATE_CIRCUITS, ENDPOINT_CIRCUITS, ENDPOINT_VHOST};
+use crate::intent::{CompartmentIntent, Intent, PortIntent};
+use command::verbs::{CREATE_CIRCUITS, ENDPOINT_CIRCUITS, ENDPOINT_FIFO, ENDPOINT_VHOST};
 use std::collections::BTreeSet;
 
 /// What an intent asks of the host.
@@ -43,12 +43,19 @@ pub fn needs(intent: &Intent) -> Needs {
             2 * (u64::from(capacity) + PAGES)
         }
     };
+    // A machine's memory is not asked of the host here: it is the machine's own, which whoever
+    // starts it has to have, and each page is there once, whoever touches it first. A limit
+    // of its switch has room for it (the supervisor's `limit_memory`).
+    let fifo = |p: &PortIntent| match p.create.kind {
+        ENDPOINT_FIFO => p.create.capacity,
+        _ => 0,
+    };
     let own = intent.compartments.values().map(|c| {
         let create = &c.create;
         (create.capacity, create.max_record)
     });
     let ports = intent.compartments.values().flat_map(|c| c.ports.values());
-    let fifos = ports.map(|p| (p.create.capacity, p.create.max_record));
+    let fifos = ports.map(|p| (fifo(p), p.create.max_record));
     let geometries: BTreeSet<(u32, u32)> = own.chain(fifos).collect();
     let largest = geometries.iter().rev().take(GEOMETRIES);
     let ahead: u64 = largest
@@ -56,7 +63,7 @@ pub fn needs(intent: &Intent) -> Needs {
         .sum();
     let one = |c: &CompartmentIntent| {
         let counters = (512 + u64::from(c.create.slots) * 128) * 8;
-        let ports: u64 = c.ports.values().map(|p| channel(p.create.capacity)).sum();
+        let ports: u64 = c.ports.values().map(|p| channel(fifo(p))).sum();
         SWITCH_MEMORY
             + RECORDER
             + counters

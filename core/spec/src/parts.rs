@@ -10,7 +10,7 @@ use guard::guard;
 use crate::decode::{Decode, Findings};
 use crate::model::{Document, Endpoint, Per, SelfManaged, Tenant};
 use crate::policy::{Defaults, Policy};
-use crate::shapes::Attach;
+use crate::shapes::{Attach, MACHINE_MEMORY};
 use crate::shares::Shares;
 use crate::source::{Located, Section, Source, Span, Without};
 use crate::tree::{self, Kind, Node};
@@ -555,7 +555,11 @@ fn foreign(endpoint: &Endpoint, limits: &SelfManaged) -> Option<(Span, &'static 
             }
         }
         Attach::Fifo(_) if limits.fifo() => None,
-        Attach::Vhost(_) if limits.vhost() => None,
+        Attach::Vhost(vhost) if limits.vhost() => {
+            // What a host lends to its own machines is more than nothing said.
+            let memory = vhost.memory.filter(|it| it.value.0 > MACHINE_MEMORY);
+            memory.map(|memory| (memory.span, "more memory than 4GiB"))
+        }
         attach => {
             let span = endpoint.attach.as_ref().map(|attach| attach.span);
             let what = match attach {

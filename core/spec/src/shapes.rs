@@ -206,6 +206,8 @@ model! {
             owner: Located<u32>,
             /// Pairs of queues, 1 to 16. Default: 1.
             queues: Located<u32>,
+            /// Memory that the machine may share, at most, 1MiB to 1024GiB. Default: 4GiB.
+            memory: Located<Size>,
         }
     }
 }
@@ -220,10 +222,17 @@ model! {
     }
 }
 
+/// Bytes that a machine may share where nothing else is said.
+pub(crate) const MACHINE_MEMORY: u64 = 4 << 30;
+
 impl Vhost {
     /// Pairs of queues.
     pub fn queues(&self) -> u32 {
         self.queues.map_or(1, |q| q.value)
+    }
+    /// Memory that the machine may share, at most, bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory.map_or(MACHINE_MEMORY, |m| m.value.0)
     }
 }
 
@@ -303,6 +312,7 @@ impl Decode for Attach {
             return Some(Attach::Vhost(Vhost {
                 owner: None,
                 queues: None,
+                memory: None,
             }));
         }
         if word(node, "circuits") {

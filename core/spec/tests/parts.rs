@@ -321,6 +321,12 @@ fn own_attachment_to_the_host() {
         "subnet: data, attach: {tap: {interface: net0}}}",
     );
     assert_eq!(wrong(HOST, &good), Vec::<String>::new());
+    let host = HOST.replace("rules: 1", "rules: 1, vhost: on");
+    for (memory, fine) in [("4GiB", true), ("5GiB", false)] {
+        let machine = format!("subnet: data, attach: {{vhost: {{memory: {memory}}}}}}}");
+        let found = wrong(&host, &BLUE.replace("subnet: data}", &machine));
+        assert_eq!(found.is_empty(), fine, "{memory}: {found:?}");
+    }
     let fifo = BLUE.replace("subnet: data}", "subnet: data, attach: {fifo: {}}}");
     let host = HOST.replace("rules: 1", "rules: 1, fifo: on");
     assert_eq!(wrong(&host, &fifo), Vec::<String>::new());

@@ -221,6 +221,23 @@ impl Cgroup {
         Ok(())
     }
 
+    /// Raises its limit of memory to so many bytes; one that is higher stays.
+    ///
+    /// # Errors
+    /// [`CgroupError::File`].
+    pub fn allow_memory(&self, bytes: u64) -> Result<(), CgroupError> {
+        for directory in &self.directories {
+            for name in ["memory.max", "memory.limit_in_bytes"] {
+                let path = directory.join(name);
+                let now = fs::read_to_string(&path).ok();
+                if now.is_some_and(|now| now.trim().parse().is_ok_and(|now: u64| now < bytes)) {
+                    write(&path, &bytes.to_string())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The processes in it, as this process sees them.
     pub fn processes(&self) -> Vec<u32> {
         let text = self

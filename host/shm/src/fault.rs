@@ -1,4 +1,4 @@
-//! What a fault in memory whose owner cut it off comes to: private zeroes in its place,
+//! What a fault in memory whose owner cut it off comes to: zeroes of our own in its place,
 //! and a word that says so. Without it one front end that truncates its file would end the
 //! process, and with it every other endpoint of the compartment.
 #![expect(unsafe_code, reason = "a signal's handler, and mapping memory")]
@@ -87,6 +87,8 @@ extern "C" fn on_fault(
         if base == 0 || address < base || address - base >= len {
             continue;
         }
+        // Shared with nobody, but not private: that would count against RLIMIT_DATA, which
+        // a guest may be larger than.
         // SAFETY: the whole of a mapping that is ours and alive: it is watched no longer
         // than that. What is there is replaced at once, by what can be read and written.
         let mended = unsafe {
@@ -94,7 +96,7 @@ extern "C" fn on_fault(
                 base as *mut libc::c_void,
                 len,
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE,
                 -1,
                 0,
             )

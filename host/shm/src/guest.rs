@@ -16,8 +16,8 @@ use virtqueue::GuestMemory;
 
 /// Regions of one guest at most.
 pub const MAX_REGIONS: usize = 32;
-/// Bytes of one guest's regions at most: what is mapped costs address space alone.
-const MAX_BYTES: u64 = 1 << 44;
+/// Where a region ends in its file at most: so that sums stay numbers.
+const MAX_END: u64 = 1 << 44;
 /// Between two regions, so that nothing runs from one into the next.
 const GAP: u64 = 4096;
 
@@ -44,9 +44,15 @@ pub enum GuestError {
     /// Two regions with the same guest addresses.
     #[error("regions of guest memory overlap at {0:#x}")]
     Overlap(u64),
-    /// More address space than is given.
-    #[error("regions of guest memory are {0} bytes together; at most {MAX_BYTES}")]
-    TooLarge(u64),
+    /// More memory than the guest may share, or a bitmap of written pages that is out of
+    /// all proportion to that.
+    #[error("{has} bytes of guest memory; at most {most} are allowed")]
+    TooLarge {
+        /// Bytes, in whole pages of the files.
+        has: u64,
+        /// As many are allowed.
+        most: u64,
+    },
     /// The file is shorter than its region.
     #[error("a file of {has} bytes for a region of guest memory that ends at {needs}")]
     Short {
@@ -80,18 +86,50 @@ pub struct Guest {
     /// The region that an address was found in last.
     recent: Cell<usize>,
     /// Where pages that are written are noted, for a migration; and whether they are.
-    log: RefCell<Option<(Watch, WritableMapping)>>,
+    log: RefCell<Option<Log>>,
     logs: Cell<bool>,
+    /// Bytes that it may share at most.
+    most: u64,
+}
+
+/// A bitmap of pages that are written.
+struct Log {
+    /// Goes before what it watches.
+    watch: Watch,
+    all: WritableMapping,
+    /// Where it begins in what is mapped, and its bytes.
+    at: usize,
+    size: usize,
+}
+
+/// Bytes of the bitmap of written pages at most, of a guest that may share so many: a bit for
+/// each page up to the highest address, which lies above what the guest has.
+pub const fn most_notes(memory: u64) -> u64 {
+    memory / 64 + (4 << 20)
+}
+
+/// Bytes that these regions share, in whole pages of their files.
+///
+/// # Errors
+/// [`GuestError`].
+pub fn shared_bytes(regions: &[(Region, BorrowedFd<'_>)]) -> Result<u64, GuestError> {
+    if regions.is_empty() || regions.len() > MAX_REGIONS {
+        return Err(GuestError::Count(regions.len()));
+    }
+    // Bound: MAX_REGIONS of at most MAX_END and a huge page each.
+    (regions.iter()).try_fold(0, |sum, (region, fd)| Ok(sum + Span::of(region, *fd)?.size))
 }
 
 impl Guest {
-    /// Maps a guest's regions, each with its file.
+    /// Maps a guest's regions, each with its file, that share at most so many bytes: a page
+    /// of theirs that nobody has touched before is charged to this process.
     ///
     /// # Errors
     /// [`GuestError`].
-    pub fn map(regions: &[(Region, BorrowedFd<'_>)]) -> Result<Guest, GuestError> {
-        if regions.is_empty() || regions.len() > MAX_REGIONS {
-            return Err(GuestError::Count(regions.len()));
+    pub fn map(regions: &[(Region, BorrowedFd<'_>)], most: u64) -> Result<Guest, GuestError> {
+        let has = shared_bytes(regions)?;
+        if has > most && guard!("guest-memory") {
+            return Err(GuestError::TooLarge { has, most });
         }
         let (mut spans, mut placed, mut end) = (Vec::new(), Vec::new(), 0);
         for (region, fd) in regions {
@@ -99,9 +137,6 @@ impl Guest {
             let begin = u64::next_multiple_of(end, span.align);
             let at = begin + (region.offset - span.offset);
             end = begin + span.size + GAP;
-            if end > MAX_BYTES {
-                return Err(GuestError::TooLarge(end));
-            }
             spans.push((begin, span));
             placed.push(Placed {
                 guest: region.guest,
@@ -123,6 +158,7 @@ impl Guest {
             recent: Cell::new(0),
             log: RefCell::new(None),
             logs: Cell::new(false),
+            most,
         })
     }
 
@@ -130,7 +166,7 @@ impl Guest {
     /// addresses, what is written (vhost-user, `SET_LOG_BASE`).
     ///
     /// # Errors
-    /// The file is shorter than said, or cannot be mapped.
+    /// The file is shorter than said, larger than [`most_notes`], or cannot be mapped.
     pub fn log(&self, fd: BorrowedFd<'_>, offset: u64, size: u64) -> Result<(), GuestError> {
         let region = Region {
             guest: 0,
@@ -138,10 +174,19 @@ impl Guest {
             offset,
         };
         let span = Span::of(&region, fd)?;
+        let (has, most) = (span.size, most_notes(self.most));
+        if has > most && guard!("guest-notes-memory") {
+            return Err(GuestError::TooLarge { has, most });
+        }
         let all = WritableMapping::reserve(span.size as usize, span.align as usize)?;
         all.place(0, span.size as usize, fd, span.offset)?;
         let watch = watch(all.base(), all.len()).ok_or(GuestError::Guests)?;
-        self.log.replace(Some((watch, all)));
+        self.log.replace(Some(Log {
+            watch,
+            all,
+            at: (offset - span.offset) as usize,
+            size: size as usize,
+        }));
         self.logs.set(true);
         Ok(())
     }
@@ -163,7 +208,7 @@ impl Guest {
     fn has_lost_notes(&self) -> bool {
         let log = self.log.borrow();
         log.as_ref()
-            .is_some_and(|(watch, _)| watch.was_hit() && guard!("guest-notes-lost"))
+            .is_some_and(|log| log.watch.was_hit() && guard!("guest-notes-lost"))
     }
 
     /// Copies bytes from here into another guest's memory.
@@ -200,13 +245,22 @@ impl Guest {
             return;
         };
         let log = self.log.borrow();
-        let Some((_, log)) = log.as_ref() else {
+        let Some(log) = log.as_ref() else {
             return;
         };
         let begin = region.guest + (at - region.at) as u64;
         // Bound: a frame's pages.
         for page in begin / 4096..=(begin + len.max(1) as u64 - 1) / 4096 {
-            log.set_bit(page as usize);
+            log.note(page);
+        }
+    }
+}
+
+impl Log {
+    /// Notes a page; nothing where the bitmap has no place for it.
+    fn note(&self, page: u64) {
+        if page / 8 < self.size as u64 {
+            self.all.set_bit(self.at + (page / 8) as usize, page % 8);
         }
     }
 }
@@ -223,7 +277,7 @@ impl Span {
         let bad = || GuestError::Region(*region);
         let needs = (region.offset.checked_add(region.size)).ok_or_else(bad)?;
         region.guest.checked_add(region.size).ok_or_else(bad)?;
-        if region.size == 0 || needs > MAX_BYTES {
+        if region.size == 0 || needs > MAX_END {
             return Err(bad());
         }
         let stat = rustix::fs::fstat(fd).map_err(io::Error::from)?;
@@ -326,9 +380,10 @@ impl GuestMemory for Guest {
 }
 
 impl WritableMapping {
-    /// Private zeroes, of which nothing takes memory before it is touched, to be covered
-    /// by what [`WritableMapping::place`] maps. `align` is a power of two and a multiple
-    /// of the page size.
+    /// Addresses and nothing behind them, to be covered by what [`WritableMapping::place`]
+    /// maps; what is between that ends who touches it. As it cannot be written it counts
+    /// against no limit of a process's own memory (RLIMIT_DATA), however large the guest.
+    /// `align` is a power of two and a multiple of the page size.
     fn reserve(len: usize, align: usize) -> io::Result<WritableMapping> {
         let room = len + align;
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory
@@ -337,7 +392,7 @@ impl WritableMapping {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
                 room,
-                ProtFlags::READ | ProtFlags::WRITE,
+                ProtFlags::empty(),
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )?
         };
@@ -382,11 +437,11 @@ impl WritableMapping {
         fits.then(|| unsafe { self.base().add(at).cast() })
     }
 
-    /// Sets one bit; nothing where there is none.
-    fn set_bit(&self, bit: usize) {
-        if bit / 8 < self.len() {
+    /// Sets one of a byte's eight bits; nothing where there is none.
+    fn set_bit(&self, at: usize, bit: u64) {
+        if at < self.len() {
             // SAFETY: in bounds of a mapping that lives as long as `self`.
-            let byte = unsafe { AtomicU8::from_ptr(self.base().add(bit / 8)) };
+            let byte = unsafe { AtomicU8::from_ptr(self.base().add(at)) };
             byte.fetch_or(1 << (bit % 8), Ordering::Relaxed);
         }
     }

@@ -31,7 +31,7 @@ pub use channel::{
 pub use circuit::{CircuitReader, CircuitWaker, CircuitWriter, circuit_ends, circuit_file};
 pub use end::{ConsumerEnd, ProducerEnd};
 pub use file::{is_sealed_shape, memory_file, read_only, sparse_file};
-pub use guest::{Guest, GuestError, MAX_REGIONS, Region};
+pub use guest::{Guest, GuestError, MAX_REGIONS, Region, most_notes, shared_bytes};
 pub use pages::{CountersPage, PeerWords, Recorder, Words};
 pub use pool::{Direction, Pair, Pool};
 pub use ring::{Breach, Doorbell, Geometry, PushError, State};

@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::role::{Purpose, Role};
+use crate::seats::Compartment;
 use command::verbs::{PORT_VHOST, ServeGuest};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen};
 use std::os::unix::ffi::OsStrExt;
@@ -48,19 +49,20 @@ impl GuestPort {
     }
 
     /// A link's near end, for the switch; the far one waits for the helper.
-    pub fn plug(&mut self, slot: u32, mtu: u32) -> Option<(AddPort, Vec<Shared>)> {
+    pub fn plug(&mut self, body: &CreatePort) -> Option<(AddPort, Vec<Shared>)> {
         let (near, far) = Socket::pair().ok()?;
         self.far = Some(Rc::new(far.into_fd()));
         let near = Rc::new(near.into_fd());
-        Some((port_of(slot, mtu), vec![near, Rc::clone(&self.page)]))
+        Some((port_of(body), vec![near, Rc::clone(&self.page)]))
     }
 }
 
-fn port_of(slot: u32, mtu: u32) -> AddPort {
+fn port_of(body: &CreatePort) -> AddPort {
     AddPort {
-        slot,
+        slot: body.slot,
         kind: PORT_VHOST,
-        mtu,
+        mtu: body.mtu,
+        capacity: body.capacity,
         ..AddPort::default()
     }
 }
@@ -165,7 +167,7 @@ impl Supervisor {
         let serve = ServeGuest {
             features: u64::MAX,
             pairs: body.pairs.max(1),
-            reserved: 0,
+            memory: body.capacity,
         };
         self.tell(id, &Message::new(0, &serve), vec![listener]);
         self.note_place(id, &format!("guest-{}-{}", place.0, place.1));
@@ -191,13 +193,13 @@ impl Supervisor {
             return;
         };
         let mut told = Vec::new();
-        for (slot, port) in &mut home.ports {
+        for port in home.ports.values_mut() {
             if let Kind::Guest(guest) = &mut port.kind
                 && let (Some(helper), true) = (guest.helper, guest.is_ready)
                 && let Some(far) = guest.far.take()
             {
                 let fds = vec![far, Rc::clone(&guest.page)];
-                told.push((helper, port_of(*slot, port.body.mtu), fds));
+                told.push((helper, port_of(&port.body), fds));
             }
         }
         for (helper, body, fds) in told {
@@ -226,6 +228,23 @@ impl Supervisor {
                 true
             }
             _ => false,
+        }
+    }
+}
+
+impl Compartment {
+    /// Bytes that its processes may be charged with: what it may use itself, and what its
+    /// machines share. A page of a machine's that nobody has touched before is charged to
+    /// the switch that touches it, until the machine lets go of it.
+    pub fn memory(&self) -> u64 {
+        let guests = self.ports.values().map(|port| &port.body);
+        let guests = guests.filter(|body| body.kind == ENDPOINT_VHOST);
+        let shared = guests.map(|body| u64::from(body.capacity) << 20);
+        match self.body.memory {
+            // No limit.
+            0 => 0,
+            // Bound: MOST_SLOTS of 4 PiB.
+            own => shared.map(|n| n + shm::most_notes(n)).sum::<u64>() + own,
         }
     }
 }

@@ -27,6 +27,13 @@ fn rings(n: u64) -> [u64; 4] {
     [at, at + 0x1000, at + 0x2000, BASE + 0x10_000 + n * 0x40_000]
 }
 
+/// A machine's memory. Not sealed against shrinking: as front ends have it.
+fn file_of(bytes: u64) -> OwnedFd {
+    let file = rustix::fs::memfd_create("vm", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&file, bytes).unwrap();
+    file
+}
+
 struct Machine {
     link: Socket,
     file: OwnedFd,
@@ -48,6 +55,7 @@ impl Machine {
             slot: 1,
             kind: PORT_VHOST,
             mtu: 9000,
+            capacity: (BYTES >> 20) as u32,
             ..AddPort::default()
         };
         rig.tell(&port, &[&theirs.into_fd(), &machine.page]);
@@ -56,16 +64,14 @@ impl Machine {
 
     /// One whose helper has this link already.
     fn plugged_to(link: Socket, seq: u32) -> Machine {
-        // Not sealed against shrinking: as front ends have it.
-        let file = rustix::fs::memfd_create("vm", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        ftruncate(&file, BYTES).unwrap();
+        let file = file_of(BYTES);
         let page = memory_file("page", 4096).unwrap();
         let region = Region {
             guest: BASE,
             size: BYTES,
             offset: 0,
         };
-        let memory = Guest::map(&[(region, file.as_fd())]).unwrap();
+        let memory = Guest::map(&[(region, file.as_fd())], BYTES).unwrap();
         // One that blocks whoever reads it: the driver's side can make it so at any time.
         let kick = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
         Machine {
@@ -541,7 +547,7 @@ fn scribble(file: &OwnedFd, stop: &AtomicBool, holes: bool) {
         size: BYTES,
         offset: 0,
     };
-    let memory = Guest::map(&[(region, file.as_fd())]).unwrap();
+    let memory = Guest::map(&[(region, file.as_fd())], BYTES).unwrap();
     let mut seed = 0x2545_f491_4f6c_dd1d_u64;
     let mut random = move || {
         seed ^= seed >> 12;
@@ -679,13 +685,20 @@ fn memory_that_cannot_be_is_refused_and_nothing_else_stops() {
         ("not to be written", 1, [(BASE, BYTES, 0); 2], &[&reads]),
     ];
     let twice = [(BASE, BYTES, 0), (BASE + 4096, 4096, 0)];
+    let much = file_of(BYTES + 4096);
+    let too_much = (
+        "more than it may share",
+        1,
+        [(BASE, BYTES + 4096, 0); 2],
+        &[&much] as &[&OwnedFd],
+    );
     let overlap = (
         "an address twice",
         2,
         twice,
         &[&whole, &whole] as &[&OwnedFd],
     );
-    for (what, count, regions, fds) in lies.into_iter().chain([overlap]) {
+    for (what, count, regions, fds) in lies.into_iter().chain([overlap, too_much]) {
         let mut body = GuestMap {
             features: VERSION_1,
             count,

@@ -47,6 +47,7 @@ impl Rig {
     /// Another helper, that knows what is in the page.
     fn helper(mut self) -> Rig {
         self.link = Link::new(rustix::pipe::pipe().unwrap().0);
+        self.link.allow(1);
         let page = self.page.try_clone().unwrap();
         self.link.page = Some(Words::map_whole(page).unwrap());
         self.own = Own::default();
@@ -229,4 +230,52 @@ fn a_guests_memory_is_not_mapped_anew_again_and_again() {
     let before = Instant::now();
     rig.run(&setup(7, 7));
     assert!(before.elapsed() < 3 * MAP_EVERY, "{:?}", before.elapsed());
+}
+
+#[test]
+fn a_machine_shares_as_much_as_it_may_and_no_more() {
+    const MIB: u64 = 1 << 20;
+    let mut rig = Rig::new();
+    let file = sparse_file("memory", 4 << 20).unwrap();
+    let region = |guest, size| {
+        let (user, offset) = (guest, guest);
+        let region = MemoryRegion {
+            guest,
+            size,
+            user,
+            offset,
+        };
+        (region, file.try_clone().unwrap())
+    };
+    let mut line = rig.line();
+    for good in [
+        vec![region(0, MIB)],
+        vec![region(0, MIB / 2), region(MIB, MIB / 2)],
+    ] {
+        assert_eq!(line.map(0, &good), Ok(()));
+        assert!(line.own.over.is_none());
+    }
+    line.unmap();
+    for bad in [
+        vec![region(0, 2 * MIB)],
+        vec![region(0, MIB), region(MIB, 1)],
+    ] {
+        assert_eq!(line.map(0, &bad), Err(Failed));
+        assert!(!line.is_mapped());
+        let over = line.own.over.take().unwrap();
+        assert!(matches!(over, Over::TooMuch { .. }) && over.is_answered());
+    }
+    let said = Over::TooMuch {
+        has: MIB + 4096,
+        most: MIB,
+    };
+    assert_eq!(
+        said.to_string(),
+        "the machine shares 1052672 bytes of memory and may share 1048576: its endpoint wants \
+         `attach: {vhost: {memory: 2MiB}}`, or the machine has to have less"
+    );
+    // The bitmap of its written pages is held to that as well.
+    assert_eq!(line.log(most_notes(MIB), 0, Some(&file)), Ok(()));
+    assert_eq!(line.log(most_notes(MIB) + 1, 0, Some(&file)), Err(Failed));
+    assert!(matches!(line.own.over, Some(Over::Notes(_))));
 }

@@ -10,8 +10,8 @@ body! {
         features: u64,
         /// Pairs of queues.
         pairs: u32,
-        /// Zero.
-        reserved: u32,
+        /// MiB of memory that the machine may share at most.
+        memory: u32,
     }
 }
 /// Regions of one guest's memory at most.

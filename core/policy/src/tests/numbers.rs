@@ -158,6 +158,32 @@ fn needs_count_what_is_asked_for() {
 }
 
 #[test]
+fn a_machines_memory_is_its_own() {
+    let made = |vhost: &str| {
+        let spec = format!(
+            "version: 1\ntenants:\n- name: red\n  subnets: [{{name: l, prefixes: [10.7.0.0/24]}}]\n  endpoints:\n  - {{name: v, subnet: l, addresses: [10.7.0.5], attach: {vhost}}}\n"
+        );
+        let intent = intent(&read(&spec)).1;
+        let red = intent.compartments.values().next().expect("red");
+        let port = red.ports.values().next().expect("its port");
+        let mib = port.create.capacity;
+        (mib, red.create, crate::needs(&intent).memory_bytes)
+    };
+    let (usual, compartment, needs) = made("vhost");
+    assert_eq!(usual, 4096);
+    for (said, mib) in [
+        ("1MiB", 1),
+        ("1025KiB", 2),
+        ("16GiB", 16_384),
+        ("1024GiB", 1 << 20),
+    ] {
+        let of = made(&format!("{{vhost: {{memory: {said}}}}}"));
+        // A compartment that differed would be made anew for it.
+        assert_eq!(of, (mib, compartment, needs), "{said}");
+    }
+}
+
+#[test]
 fn a_fifo_needs_the_memory_of_two_channels() {
     let needs = |capacity: &str| {
         let spec = format!(

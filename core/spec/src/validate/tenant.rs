@@ -168,6 +168,19 @@ impl Check<'_> {
                 )
                 .help("1 to 16: as many as the machine has processors is enough");
         }
+        if let Attach::Vhost(vhost) = endpoint.attach()
+            && let Some(memory) = vhost
+                .memory
+                .filter(|m| !(1 << 20..=1 << 40).contains(&m.value.0))
+        {
+            self.findings
+                .add(
+                    "range",
+                    memory.span,
+                    format!("a machine that may share {} of memory", memory.value),
+                )
+                .help("1MiB to 1024GiB: as much as the machine has");
+        }
         if let Some(circuits) = endpoint.attach().circuits()
             && let Some(sockets) = circuits
                 .sockets

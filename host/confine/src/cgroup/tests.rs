@@ -68,6 +68,22 @@ fn limits_hold_where_this_host_has_groups() {
         .unwrap();
     let added = group.add(child.id());
     let inside = group.processes();
+    let limit = || {
+        let files = ["memory.max", "memory.limit_in_bytes"];
+        let paths = group
+            .directories
+            .iter()
+            .flat_map(|d| files.map(|f| d.join(f)));
+        let texts = paths.filter_map(|path| std::fs::read_to_string(path).ok());
+        texts.map(|text| text.trim().parse::<u64>().unwrap()).next()
+    };
+    if let Some(before) = limit() {
+        assert_eq!(before, 64 << 20);
+        for (allowed, then) in [(96, 96), (32, 96)] {
+            group.allow_memory(allowed << 20).unwrap();
+            assert_eq!(limit(), Some(then << 20));
+        }
+    }
     child.kill().unwrap();
     child.wait().unwrap();
     added.unwrap();
