@@ -18,11 +18,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::error::Error;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 /// Connections at most, joined and not.
 const MOST: usize = 4096;
 /// Those that nobody has joined yet.
 const UNJOINED: usize = 512;
+/// And they for so long: longer than a connect takes.
+const UNJOINED_FOR: Duration = Duration::from_secs(15);
 /// Events at a time.
 const EVENTS: usize = 256;
 /// Messages that wait for room at the operator.
@@ -43,6 +46,8 @@ struct Waits {
     fd: OwnedFd,
     /// Connected; else it is under way.
     ready: bool,
+    /// Since when.
+    since: Instant,
 }
 
 /// An endpoint's proxy.
@@ -99,10 +104,15 @@ impl Proxy {
                 tv_sec: 0,
                 tv_nsec: 5_000_000,
             };
+            let later = Timespec {
+                tv_sec: 1,
+                tv_nsec: 0,
+            };
             let patience = match (self.again.is_empty(), self.unsaid.is_empty()) {
                 (false, _) => Some(&now),
                 (true, false) => Some(&soon),
-                (true, true) => None,
+                (true, true) if self.waits.is_empty() => None,
+                (true, true) => Some(&later),
             };
             match epoll::wait(&self.epoll, spare_capacity(&mut events), patience) {
                 Ok(_) | Err(Errno::INTR) => {}
@@ -124,6 +134,7 @@ impl Proxy {
             for number in std::mem::take(&mut self.again) {
                 self.turn(number);
             }
+            self.forget(Instant::now());
         }
     }
 
@@ -213,6 +224,17 @@ impl Proxy {
         }
     }
 
+    /// Connections that nobody has joined in time are over: whoever was told of them has lost
+    /// the word, or the mind.
+    fn forget(&mut self, now: Instant) {
+        let late = |waits: &Waits| now.saturating_duration_since(waits.since) > UNJOINED_FOR;
+        for (_, waits) in self.waits.extract_if(.., |_, waits| late(waits)) {
+            tcp::resets(&waits.fd);
+        }
+        let waits = &self.waits;
+        self.begun.retain(|_, id| waits.contains_key(id));
+    }
+
     fn is_full(&self) -> bool {
         let all = self.waits.len() + self.joined.len();
         (all >= MOST || self.waits.len() >= UNJOINED) && guard!("proxy-connections")
@@ -228,7 +250,11 @@ impl Proxy {
         let number = self.number();
         self.watch(&fd, BEGUN | number, EventFlags::OUT | EventFlags::ET)?;
         self.begun.insert(number, body.id);
-        let waits = Waits { fd, ready: false };
+        let waits = Waits {
+            fd,
+            ready: false,
+            since: Instant::now(),
+        };
         self.waits.insert(body.id, waits);
         Ok(())
     }
@@ -297,7 +323,12 @@ impl Proxy {
                 continue;
             }
             let id = OUTSIDE | self.number();
-            self.waits.insert(id, Waits { fd, ready: true });
+            let waits = Waits {
+                fd,
+                ready: true,
+                since: Instant::now(),
+            };
+            self.waits.insert(id, waits);
             self.came(id, at, from, to);
         }
     }
@@ -398,7 +429,12 @@ mod tests {
         let (mut proxy, _operator) = linked();
         for id in 0..UNJOINED as u64 {
             let (fd, _) = rustix::pipe::pipe().unwrap();
-            proxy.waits.insert(id, Waits { fd, ready: true });
+            let waits = Waits {
+                fd,
+                ready: true,
+                since: Instant::now(),
+            };
+            proxy.waits.insert(id, waits);
         }
         assert_eq!(proxy.begin(&relay(7_000)), Err(Errno::NFILE));
         proxy.waits.remove(&3);
@@ -428,6 +464,24 @@ mod tests {
     }
 
     #[test]
+    fn who_is_not_joined_in_time_is_over() {
+        let (mut proxy, _operator) = linked();
+        let begun = Instant::now();
+        let (fd, _) = rustix::pipe::pipe().unwrap();
+        let waits = Waits {
+            fd,
+            ready: true,
+            since: begun,
+        };
+        proxy.waits.insert(3, waits);
+        proxy.begun.insert(8, 3);
+        proxy.forget(begun + UNJOINED_FOR);
+        assert_eq!(proxy.waits.len(), 1);
+        proxy.forget(begun + UNJOINED_FOR + Duration::from_millis(1));
+        assert!(proxy.waits.is_empty() && proxy.begun.is_empty());
+    }
+
+    #[test]
     fn a_circuit_that_blocks_is_not_joined() {
         let (mut proxy, operator) = linked();
         for (nonblocking, joined) in [(false, 0), (true, 1)] {
@@ -437,6 +491,7 @@ mod tests {
             let waits = Waits {
                 fd: fd.into(),
                 ready: true,
+                since: Instant::now(),
             };
             proxy.waits.insert(9, waits);
             let message = Message::new(0, &Join { id: 9 });

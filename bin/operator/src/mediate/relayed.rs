@@ -17,12 +17,16 @@ impl Mediator {
         link
     }
 
-    /// What a slot's proxy says. Bound: what the socket holds.
+    /// What a slot's proxy says, before others have their turn.
     ///
     /// # Errors
     /// It is gone.
     pub fn hear_proxy(&mut self, slot: u32, find: Find<'_>) -> Result<(), ()> {
-        while let Some(said) = self.relays.hear(slot)? {
+        const TURN: usize = 64;
+        for _ in 0..TURN {
+            let Some(said) = self.relays.hear(slot)? else {
+                break;
+            };
             if let Said::Came(body) = said {
                 self.came(slot, &body);
                 self.write();
