@@ -107,8 +107,8 @@ impl Target {
         complete(moved, into.len())
     }
 
-    /// Copies bytes to the program's memory, each part from its address on: at most
-    /// [`PARTS`]. On an error some of them may have been written.
+    /// Copies bytes to the program's memory from an address on. On an error some of them
+    /// may have been written.
     ///
     /// # Errors
     /// As for [`Target::read`].
