@@ -325,6 +325,7 @@ mod tests {
         });
         let (link, switch) = Socket::pair().unwrap();
         helper.link.join(link, None);
+        helper.link.allow(1);
         (helper, Front::new(ours), [switch, supervisor])
     }
 
