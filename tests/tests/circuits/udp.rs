@@ -564,6 +564,8 @@ func main() {
         .args(["build", "-o", "went", "main.go"])
         .current_dir(scene.files())
         .env("CGO_ENABLED", "0")
+        // Not everybody has a home.
+        .env("GOCACHE", format!("{}/cache", scene.files()))
         .env("GO111MODULE", "off");
     let said = Said::of(&mut build).unwrap();
     assert!(said.ok(), "{}", said.err);
