@@ -74,8 +74,13 @@ const STEPS: &[Step] = &[
             "--quiet",
         ],
     ),
+    // As it is installed, for programs from end to end; and for its own tests.
     cargo(
         "library for C",
+        &["build", "--release", "--locked", "-p", "lib-c", "--quiet"],
+    ),
+    cargo(
+        "library for C, for tests",
         &["build", "--locked", "-p", "lib-c", "--quiet"],
     ),
     // Tests of one program start others from beside it.
