@@ -1,7 +1,7 @@
 //! Rates and classes between real network stacks, as status and `why` show them.
 
-use e2e::Instance;
 use e2e::talk::{Hosts, Talk};
+use e2e::{Instance, Stage};
 use std::time::{Duration, Instant};
 
 /// One may send 16 Mbit/s, the other may be sent as much.
@@ -100,6 +100,65 @@ fn a_change_of_rates_leaves_connections_alone() {
         sender.join().unwrap()
     });
     assert_eq!(said.out, format!("go\n{}\n", 10 * BYTES), "{said:?}");
+}
+
+/// A tenant with two workers, whose endpoints may all together send 16 Mbit/s.
+const SEVERAL: &str = r#"version: 1
+tenants:
+  - name: red
+    workers: 2
+    rate: {from: {bits: 16Mbit, burst: 100KiB}}
+    subnets: [{name: lan, prefixes: [10.1.1.0/24]}]
+    endpoints:
+      - {name: a, subnet: lan, addresses: [10.1.1.10], attach: {tap: {namespace: "{ns}-a", interface: eth0, make: true}}}
+      - {name: b, subnet: lan, addresses: [10.1.1.11], attach: {veth: {namespace: "{ns}-b", interface: eth0, make: true}}}
+      - {name: c, subnet: lan, addresses: [10.1.1.12], attach: {tap: {namespace: "{ns}-c", interface: eth0, make: true}}}
+      - {name: d, subnet: lan, addresses: [10.1.1.13], attach: {veth: {namespace: "{ns}-d", interface: eth0, make: true}}}
+"#;
+
+#[test]
+fn a_tenants_rate_is_one_for_several_workers() {
+    for way in ["from", "to"] {
+        let stage = Stage::of(
+            &SEVERAL.replace("from", way),
+            &["a", "b", "c", "d"],
+            "serve tcp=5001",
+        );
+        let slots = ["a", "b"].map(|name| stage.instance.endpoint("red", name).unwrap());
+        let [a, b] = slots.map(|endpoint| endpoint["slot"].as_u64().unwrap());
+        assert_ne!(a % 2, b % 2, "they are to be at different workers");
+        let bulk = |from: &str, to: &str, bytes: u64| {
+            let words = format!("bulk {to} 5001 {bytes}");
+            let said = stage.talk.say(&stage.hosts.at(from), &words);
+            assert_eq!(said.out, format!("go\n{bytes}\n"), "{from}: {said:?}");
+        };
+        for (from, to) in [("a", "10.1.1.12"), ("b", "10.1.1.13")] {
+            assert!(
+                stage
+                    .comes_to_ask(from, &format!("tcp {to} 5001"))
+                    .is_some()
+            );
+        }
+        // A worker may owe a large frame.
+        let least = Duration::from_secs_f64((BYTES - BURST - 2 * 70_000) as f64 / A_SECOND);
+        // Both workers' at once, then one's alone, which has all of it and not a half.
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(|| bulk("a", "10.1.1.12", BYTES / 2));
+            scope.spawn(|| bulk("b", "10.1.1.13", BYTES / 2));
+        });
+        let took = begun.elapsed();
+        assert!(took >= least, "{way}: {took:?} of {least:?}");
+        for (from, to) in [("a", "10.1.1.12"), ("b", "10.1.1.13")] {
+            let begun = Instant::now();
+            bulk(from, to, BYTES);
+            let took = begun.elapsed();
+            assert!(took >= least, "{way}, {from}: {took:?} of {least:?}");
+            assert!(took < least * 9 / 5, "{way}, {from}: {took:?} of {least:?}");
+        }
+        let drops = |name: &str| stage.instance.drops("red", name, "ingress-rate").unwrap();
+        assert_eq!(["a", "b", "c", "d"].map(drops), [0; 4]);
+    }
 }
 
 /// Two use a service that may be sent 8 Mbit/s.

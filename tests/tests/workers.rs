@@ -1,7 +1,8 @@
 //! A tenant whose switch has two workers: all that holds of one with a single worker holds
 //! of it too, whichever worker an endpoint is at home at.
 
-use e2e::{Ended, Said, Stage};
+use e2e::talk::Hosts;
+use e2e::{Ended, Instance, Said, Stage};
 use serde_json::Value;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -60,6 +61,42 @@ fn threads(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/task"))
         .unwrap()
         .count()
+}
+
+/// The cores that each thread of a process may use, as the kernel lists them.
+fn cores(pid: u32) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let list = |task: std::fs::DirEntry| {
+        let status = std::fs::read_to_string(task.path().join("status")).ok()?;
+        let mut lines = status.lines();
+        let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+        Some(list.trim().to_owned())
+    };
+    tasks
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(list)
+        .collect()
+}
+
+/// One core of each physical one that this process may use.
+fn physical_cores() -> Vec<u32> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let mut lines = status.lines();
+    let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let mut cores = Vec::new();
+    for part in list.unwrap().trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        cores.extend(first.parse::<u32>().unwrap()..=last.parse().unwrap());
+    }
+    let siblings = |core: &u32| {
+        let topology = format!("/sys/devices/system/cpu/cpu{core}/topology");
+        std::fs::read_to_string(format!("{topology}/thread_siblings_list")).unwrap_or_default()
+    };
+    let mut seen = std::collections::BTreeSet::new();
+    cores.retain(|core| seen.insert(siblings(core)));
+    cores
 }
 
 fn cpu(pid: u32) -> Duration {
@@ -321,4 +358,58 @@ fn addresses_are_given_out_by_whichever_worker_an_endpoint_is_at() {
         let got = format!("got {address}");
         assert!(said.out.contains(&got), "{name}: {} {}", said.out, said.err);
     }
+}
+
+/// Two cores for the workers, and one that is left: where there are only two, that is said.
+#[test]
+fn each_worker_polls_on_an_isolated_core_of_its_own() {
+    let there = physical_cores();
+    let [.., x, y] = *there.as_slice() else {
+        panic!("one core: workers have nothing to run beside each other on")
+    };
+    let own = format!("workers: 2\n    cores: {{isolated: [{y}, {x}]}}\n    wait: poll\n");
+    let spec = of(2).replace("workers: 2\n", &own);
+    if there.len() == 2 {
+        let hosts = Hosts::of(&spec);
+        let refused = Instance::start().unwrap().apply(&hosts.spec).unwrap_err();
+        assert!(
+            refused.contains("no core is left for the fabric"),
+            "{refused}"
+        );
+        return;
+    }
+    let stage = Stage::of(&spec, &["a", "b", "c", "d"], SERVES);
+    // The first speaks for them, and nobody else's are among its cores.
+    let wanted = [format!("{x}-{y}"), y.to_string(), x.to_string()];
+    let wanted = match y - x {
+        1 => wanted,
+        _ => [format!("{x},{y}"), y.to_string(), x.to_string()],
+    };
+    let apart = |instance: &Instance, after: u32| {
+        let apart = instance.until(Duration::from_secs(5), |instance| {
+            let pid = instance.pid("red").ok().filter(|pid| *pid != after);
+            pid.is_some_and(|pid| cores(pid) == wanted)
+        });
+        let pid = instance.pid("red").unwrap();
+        assert!(apart, "{:?}\n{}", cores(pid), instance.log());
+        for other in ["blue", "fabric"] {
+            let others = cores(instance.pid(other).unwrap()).join(",");
+            let mut others = others.split([',', '-']).map(|n| n.parse::<u32>().unwrap());
+            assert!(others.all(|core| core != x && core != y), "{other}");
+        }
+        pid
+    };
+    let first = apart(&stage.instance, 0);
+    all_talk(&stage);
+    let (_stream, heard) = stage.stream("a", "10.1.1.11", 80);
+    assert_eq!(stage.instance.kill("red"), first);
+    let second = apart(&stage.instance, first);
+    assert!(stage.is_live(&heard), "{}", stage.instance.log());
+    stage.instance.kill_program("bulkhead-supervisor");
+    assert!(stage.is_live(&heard), "{}", stage.instance.log());
+    assert_eq!(apart(&stage.instance, 0), second);
+    // They spin, and still answer what is asked of them all.
+    let flows = stage.instance.ask(&["flows", "red/a"]).unwrap();
+    assert!(!flows["flows"].as_array().unwrap().is_empty(), "{flows}");
+    all_talk(&stage);
 }

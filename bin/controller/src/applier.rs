@@ -329,9 +329,7 @@ impl Applier {
             Object::Compartment(body) => Some(body),
             _ => None,
         });
-        let isolated = bodies
-            .filter(|body| body.core != u32::MAX)
-            .map(|body| (body.core, body.name.as_str()));
+        let isolated = bodies.flat_map(|body| body.cores().map(|core| (core, body.name.as_str())));
         if guard!("cores-left")
             && let Err(sentence) = self.cores.check(isolated)
         {

@@ -223,13 +223,14 @@ fn replaced(existing: &Existing<'_>, digests: &BTreeMap<Key, [u8; 32]>) -> BTree
 fn about(object: &Object) -> String {
     match object {
         Object::Compartment(body) => {
-            let core = if body.core == u32::MAX {
-                "shared cores".to_owned()
-            } else {
-                format!("core {}", body.core)
+            let own: Vec<String> = body.cores().map(|core| core.to_string()).collect();
+            let cores = match own.as_slice() {
+                [] => "shared cores".to_owned(),
+                [core] => format!("core {core}"),
+                several => format!("cores {}", several.join(", ")),
             };
             format!(
-                "{}, {core}",
+                "{}, {cores}",
                 if body.sandbox == 1 {
                     "sandboxed"
                 } else {

@@ -206,8 +206,18 @@ async fn isolated_cores_that_leave_none_for_the_rest_are_refused_at_the_plan() {
     };
     let sole = isolated([1, 0]).replace("    cores: { isolated: [0] }\n", "");
     let _: Plan = rig.good("POST", "/v1/plan", &sole).await;
+    // Of one switch's workers two may have siblings.
+    let workers = |cores: &str| {
+        let own = format!("    workers: 2\n    cores: {{ isolated: {cores} }}\n");
+        spec(&[("red", 1)]).replace("- name: red\n", &format!("- name: red\n{own}"))
+    };
+    let siblings: Plan = rig.good("POST", "/v1/plan", &workers("[2, 0]")).await;
+    let mut lines = siblings.changes.iter().map(|change| change.reason.as_str());
+    assert!(lines.any(|why| why.ends_with("cores 2, 0")), "{siblings:?}");
     for (spec, sentence) in [
         (isolated([0, 1]), "no core is left"),
+        (workers("[0, 1]"), "no core is left"),
+        (workers("[0, 9]"), "which this host does not have"),
         (isolated([0, 2]), "shares a physical core"),
         (isolated([0, 9]), "which this host does not have"),
     ] {

@@ -54,10 +54,15 @@ impl Supervisor {
         state.progress = Default::default();
         state.stuck = None;
         state.has_refused = false;
+        state.is_pinned = false;
         let (restarts, seated) = (state.restarts, now.saturating_sub(state.died));
         let mut pages = vec![Rc::clone(&state.counters), Rc::clone(&state.recorder)];
         pages.extend(self.journal(seat));
         self.allow_threads(id, attach.workers);
+        if let Seat::Compartment(compartment) = seat {
+            // Before it may start threads: they inherit it.
+            self.pin(id, compartment);
+        }
         self.tell(id, &Message::new(0, &attach), pages);
         for (body, fds) in self.ports_of(seat) {
             self.tell(id, &Message::new(0, &body), fds);
@@ -68,7 +73,6 @@ impl Supervisor {
         self.tell_image(id, seat);
         self.note_place(id, &place_of(seat));
         if let Seat::Compartment(compartment) = seat {
-            self.pin(id, compartment);
             self.unlimited.push((id, compartment, now));
         }
         if restarts > 0 {

@@ -43,16 +43,18 @@ mod tests {
             id: 7,
             memory: 1 << 20,
             workers: 3,
+            other_cores: [2; 7],
             ..CreateCompartment::default()
         };
         assert_eq!(load(store(&body).unwrap()), Some(body));
         let whole = store(&body).unwrap();
         let whole = SealedImage::map(whole).unwrap();
         let bytes = whole.as_slice();
-        let before = &bytes[..bytes.len() - 8];
+        let before = &bytes[..bytes.len() - 32];
         let kept = SealedImage::create("bulkhead-body", before).unwrap();
         let read: CreateCompartment = load(kept).unwrap();
         assert_eq!((read.id, read.memory, read.workers), (7, 1 << 20, 0));
+        assert_eq!(read.other_cores, [0; 7]);
         let to_come = [bytes, &[0; 8]].concat();
         let kept = SealedImage::create("bulkhead-body", &to_come).unwrap();
         assert_eq!(load::<CreateCompartment>(kept), None);

@@ -219,7 +219,7 @@ impl Supervisor {
                 .map_err(|e| Refusal::system("start that program", &e))?;
         }
         self.has_workers(&body)?;
-        self.has_core(body.core)?;
+        self.has_cores(body.cores())?;
         let place = Seat::Compartment(body.id);
         let kept = bodies::store(&body).map_err(|e| Refusal::system("keep a request", &e))?;
         self.keeper
@@ -300,6 +300,44 @@ impl Supervisor {
         }
     }
 
+    /// Puts processes that were seated under their compartments' limits. The kernel
+    /// takes some 10 ms to move a process between cgroups, and hardly longer for many:
+    /// so this comes behind all that is urgent, and for all at once.
+    pub fn limit_seated(&mut self) {
+        for (id, compartment, _) in std::mem::take(&mut self.unlimited) {
+            let (Some(worker), Some(compartment)) =
+                (self.workers.get(&id), self.compartments.get(&compartment))
+            else {
+                continue;
+            };
+            match compartment
+                .cgroup
+                .as_ref()
+                .map(|group| group.add(worker.pid))
+            {
+                Some(Ok(())) => continue,
+                Some(Err(error)) => confine::say!(
+                    "supervisor: {}: {error}",
+                    label(Seat::Compartment(compartment.body.id))
+                ),
+                None => {}
+            }
+            let pid = rustix::process::Pid::from_raw(worker.pid.cast_signed());
+            if compartment.body.memory != 0 && pid.is_some() {
+                // Without cgroups: at least its private memory is bounded.
+                let most = Some(compartment.body.memory);
+                let _ = rustix::process::prlimit(
+                    pid,
+                    rustix::process::Resource::Data,
+                    rustix::process::Rlimit {
+                        current: most,
+                        maximum: most,
+                    },
+                );
+            }
+        }
+    }
+
     /// Removes a compartment and all that is in it. One that is not there is no error.
     pub fn destroy_compartment(&mut self, id: u32) {
         self.end_captures(id);
@@ -338,8 +376,8 @@ impl Supervisor {
         }
     }
 
-    /// Raises a compartment's limit to what its machines may share. Nothing lowers it again:
-    /// what a machine that is gone from here still holds may still be charged, and the kernel
+    /// Raises a compartment's limit to what its machines may share. Nothing but a
+    /// supervisor's restart lowers it again: what a machine that is gone from here still holds may still be charged, and the kernel
     /// would end the switch for it.
     pub fn make_room(&mut self, compartment: u32) {
         let Some(home) = self.compartments.get(&compartment) else {

@@ -1,8 +1,10 @@
 //! Isolated cores: who has one for itself has it and its siblings alone among all that
 //! runs below the keeper. What else runs on the host is the operator's to keep off.
 
+use crate::crews;
 use crate::refusal::Refusal;
 use crate::registry::Seat;
+use crate::seats::label;
 use crate::supervisor::Supervisor;
 use crate::workers::{Place, Worker};
 use command::cores::Cores;
@@ -41,17 +43,17 @@ fn listed(text: &str) -> impl Iterator<Item = u32> {
 }
 
 impl Supervisor {
-    /// Whether there is this core. That isolated ones do not share, and leave one for
+    /// Whether there are these cores. That isolated ones do not share, and leave one for
     /// the others, the controller sees to: in the middle of a change they may not.
     ///
     /// # Errors
     /// [`Refusal`] that says why not.
-    pub fn has_core(&self, core: u32) -> Result<(), Refusal> {
-        if guard!("core-there") && core != u32::MAX && !self.cores.has(core) {
+    pub fn has_cores(&self, mut cores: impl Iterator<Item = u32>) -> Result<(), Refusal> {
+        let missing = cores.find(|core| !self.cores.has(*core) && guard!("core-there"));
+        missing.map_or(Ok(()), |core| {
             let what = format!("core {core} is not there, or not for Bulkhead to use");
-            return Err(Refusal::new(ErrorCode::Limit, what));
-        }
-        Ok(())
+            Err(Refusal::new(ErrorCode::Limit, what))
+        })
     }
 
     /// Keeps everybody else off the cores that are isolated now: this process, from
@@ -70,12 +72,63 @@ impl Supervisor {
 
     /// The cores that nobody has for itself.
     pub fn shared_cores(&self) -> CpuSet {
-        let own = self.compartments.values().map(|c| c.body.core);
-        let mut set = CpuSet::new();
-        for core in self.cores.rest(&own.collect()) {
-            set.set(core as usize);
+        let own = self.compartments.values().flat_map(|c| c.body.cores());
+        set_of(self.cores.rest(&own.collect()))
+    }
+
+    /// Pins a process to its compartment's cores, if that has any of its own; threads that it
+    /// starts begin there too.
+    pub fn pin(&self, id: u64, compartment: u32) {
+        let (Some(worker), Some(compartment)) =
+            (self.workers.get(&id), self.compartments.get(&compartment))
+        else {
+            return;
+        };
+        let cores = set_of(compartment.body.cores());
+        let pid = Pid::from_raw(worker.pid.cast_signed());
+        if cores.count() == 0 || pid.is_none() {
+            return;
         }
-        set
+        if let Err(errno) = sched_setaffinity(pid, &cores) {
+            confine::say!(
+                "supervisor: {} cannot have its cores: {errno}",
+                label(Seat::Compartment(compartment.body.id))
+            );
+        }
+    }
+
+    /// Pins each of several workers to its core, once all have begun; whether that is done,
+    /// or there is nothing to be done. The thread that speaks for them stays on whichever of
+    /// their cores the kernel likes: on others its code would be beside somebody else's.
+    pub fn pin_workers(&mut self, seat: Seat, pid: u32) -> bool {
+        let Seat::Compartment(id) = seat else {
+            return true;
+        };
+        let Some(compartment) = self.compartments.get_mut(&id) else {
+            return true;
+        };
+        let body = &compartment.body;
+        if compartment.seat.is_pinned || body.core == u32::MAX || !guard!("workers-apart") {
+            return true;
+        }
+        let threads = crews::threads(pid);
+        if threads.len() != body.workers as usize + 1 {
+            return false;
+        }
+        let workers = threads.into_iter().skip(1);
+        for (worker, ((thread, _), core)) in workers.zip(body.cores()).enumerate() {
+            let thread = Pid::from_raw(thread.cast_signed());
+            if thread.is_some()
+                && let Err(errno) = sched_setaffinity(thread, &set_of([core]))
+            {
+                let label = label(seat);
+                confine::say!(
+                    "supervisor: worker {worker} of {label} cannot have core {core}: {errno}"
+                );
+            }
+        }
+        compartment.seat.is_pinned = true;
+        true
     }
 
     fn has_own_core(&self, worker: &Worker) -> bool {
@@ -90,6 +143,15 @@ impl Supervisor {
         let compartment = self.compartments.get(&id);
         compartment.is_some_and(|c| c.body.core != u32::MAX)
     }
+}
+
+fn set_of(cores: impl IntoIterator<Item = u32>) -> CpuSet {
+    let mut set = CpuSet::new();
+    let there = |core: &u32| (*core as usize) < CpuSet::MAX_CPU;
+    for core in cores.into_iter().filter(there) {
+        set.set(core as usize);
+    }
+    set
 }
 
 /// Every thread of a process. One that ends meanwhile is no loss.

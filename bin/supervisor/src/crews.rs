@@ -86,7 +86,7 @@ impl SeatState {
 }
 
 /// Each thread of a process and its processor time, in the order in which they were started.
-fn threads(pid: u32) -> Vec<(u32, Duration)> {
+pub fn threads(pid: u32) -> Vec<(u32, Duration)> {
     let listed = std::fs::read_dir(format!("/proc/{pid}/task"));
     let spent = |entry: std::fs::DirEntry| {
         let number = entry.file_name().to_str()?.parse().ok()?;

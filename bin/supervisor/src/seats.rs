@@ -78,6 +78,8 @@ pub struct SeatState {
     pub has_refused: bool,
     /// What is known of where its process runs.
     pub placing: Placing,
+    /// Each of its several workers was put on its own core.
+    pub is_pinned: bool,
 }
 
 impl SeatState {
@@ -124,6 +126,7 @@ impl SeatState {
             stuck: None,
             has_refused: false,
             placing: Placing::default(),
+            is_pinned: false,
         })
     }
 

@@ -552,6 +552,9 @@ impl Supervisor {
                 continue;
             };
             let workers = self.workers_of(seat);
+            if workers > 1 {
+                awake |= !self.pin_workers(seat, pid);
+            }
             let Some(state) = self.seat_mut(seat) else {
                 continue;
             };

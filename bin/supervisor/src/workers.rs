@@ -5,7 +5,6 @@ use crate::poll::{Source, Token};
 use crate::process::{LAST_WORDS, how_it_ended, last_words, processor_time};
 use crate::registry::{Key, Note, Seat, WorkerPart};
 pub use crate::role::{Place, Purpose, Role};
-use crate::seats::label;
 use crate::supervisor::Supervisor;
 use crate::watch::Bucket;
 use command::Message;
@@ -13,7 +12,7 @@ use command::verbs::{CAUSE_REPORT, Ready};
 use confine::{Profile, Spawn, Stages};
 use guard::guard;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
-use rustix::process::{Resource, Rlimit, Signal, pidfd_send_signal};
+use rustix::process::{Signal, pidfd_send_signal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -636,68 +635,6 @@ impl Supervisor {
             .filter(|w| matches!(w.place, Place::Starting(_)))
             .map(|w| w.started);
         starts.min().map(|started| started + START_LIMIT)
-    }
-
-    /// Pins a process to its compartment's core, if that has one.
-    pub fn pin(&self, id: u64, compartment: u32) {
-        let (Some(worker), Some(compartment)) =
-            (self.workers.get(&id), self.compartments.get(&compartment))
-        else {
-            return;
-        };
-        let core = compartment.body.core;
-        let pid = rustix::process::Pid::from_raw(worker.pid.cast_signed());
-        if core == u32::MAX || pid.is_none() {
-            return;
-        }
-        let mut cores = rustix::thread::CpuSet::new();
-        if (core as usize) < rustix::thread::CpuSet::MAX_CPU {
-            cores.set(core as usize);
-        }
-        if let Err(errno) = rustix::thread::sched_setaffinity(pid, &cores) {
-            confine::say!(
-                "supervisor: {} cannot have core {core}: {errno}",
-                label(Seat::Compartment(compartment.body.id))
-            );
-        }
-    }
-
-    /// Puts processes that were seated under their compartments' limits. The kernel
-    /// takes some 10 ms to move a process between cgroups, and hardly longer for many:
-    /// so this comes behind all that is urgent, and for all at once.
-    pub fn limit_seated(&mut self) {
-        for (id, compartment, _) in std::mem::take(&mut self.unlimited) {
-            let (Some(worker), Some(compartment)) =
-                (self.workers.get(&id), self.compartments.get(&compartment))
-            else {
-                continue;
-            };
-            match compartment
-                .cgroup
-                .as_ref()
-                .map(|group| group.add(worker.pid))
-            {
-                Some(Ok(())) => continue,
-                Some(Err(error)) => confine::say!(
-                    "supervisor: {}: {error}",
-                    label(Seat::Compartment(compartment.body.id))
-                ),
-                None => {}
-            }
-            let pid = rustix::process::Pid::from_raw(worker.pid.cast_signed());
-            if compartment.body.memory != 0 && pid.is_some() {
-                // Without cgroups: at least its private memory is bounded.
-                let most = Some(compartment.body.memory);
-                let _ = rustix::process::prlimit(
-                    pid,
-                    Resource::Data,
-                    Rlimit {
-                        current: most,
-                        maximum: most,
-                    },
-                );
-            }
-        }
     }
 }
 

@@ -1,36 +1,23 @@
 //! A batch of frames from one slot: from a channel, a guest, a tap or a veth.
 
 use crate::attached::Attached;
-use crate::outlet::{Fate, Outlet, Outlets, Payload, outlets, to_group};
-use crate::parking::{Parked, put_parked, take_parked};
+use crate::handling::{Arrived, Handling};
+use crate::outlet::{Payload, outlets};
+use crate::parking::{put_parked, take_parked};
 use crate::ports::{Place, Sink, Source};
 use guard::guard;
-use image::MappedCompartment;
 use port::PortError;
 use ring::record::KIND_FRAME;
 use rustix::io::Errno;
-use shm::{Receiver, SealedImage};
-use switch::{AHEAD, Credit, FABRIC, FORESEEN, HEAD, Hit, Ingress, Outgoing, Slot, Switch, Work};
-use telemetry::counters::{Counter, ProcessWord};
+use switch::{Slot, Work};
+use telemetry::counters::ProcessWord;
 use telemetry::drops::DropReason;
-use wire::offload::RawOffload;
 use worker::system;
-
-/// Frames of one slot at most before the next slot's turn.
-const BATCH: usize = 64;
-/// Frames of a batch after which those who receive them may see them: a guest at whose back
-/// the next are due would wait for a whole batch.
-const SEEN: usize = 16;
-/// And bytes: the answers to what a slot sends wait for the other slots' turns, and
-/// 64 offloaded frames are 4 MiB.
-const BATCH_BYTES: u64 = 128 << 10;
-/// First bytes that are copied of a frame that may be like one before: a whole small one.
-const SHORT: usize = 64;
 
 /// What a batch came to.
 #[derive(Default)]
 pub struct Batch {
-    pub frames: usize,
+    pub frames: u32,
     /// Their bytes.
     pub bytes: u64,
     /// What was done for them (`switch::Work`).
@@ -61,18 +48,16 @@ impl Batch {
             ..Batch::default()
         }
     }
+}
 
-    /// Whether another frame may be taken.
-    pub fn goes_on(&self, allowance: u64) -> bool {
-        self.frames < BATCH && self.bytes < BATCH_BYTES && self.cost < allowance
-    }
-
-    /// Counts a frame that was taken in.
-    pub fn took(&mut self, bytes: usize, cost: u64) {
-        self.frames += 1;
-        self.bytes += bytes as u64;
-        self.cost += cost;
-    }
+/// Before a frame.
+pub enum Next {
+    /// It may be taken.
+    Frame,
+    /// It may, and a part of the batch is over, or none has begun.
+    Part,
+    /// It is left where it is.
+    Over(End),
 }
 
 impl Attached {
@@ -105,44 +90,33 @@ impl Attached {
             return Batch::ended(End::Empty);
         };
         let outlets = outlets!(self, now);
-        let mut batch = Batch::default();
         let mut handling = Handling::new(&mut self.switch, &self.image, outlets, slot, parked);
-        while batch.goes_on(allowance) {
-            if handling.is_paused() {
-                batch.end = End::Paused;
-                break;
-            }
-            if batch.frames.is_multiple_of(AHEAD) {
-                batch.cost += handling.sought();
-                handling.foresee(receiver, batch.frames);
+        handling.allowance = allowance;
+        let end = loop {
+            match handling.next() {
+                Next::Frame => {}
+                Next::Part => handling.foresee(receiver),
+                Next::Over(end) => break end,
             }
             let record = match receiver.ring.peek() {
                 Ok(Some(record)) => record,
-                Ok(None) => {
-                    batch.end = End::Empty;
-                    break;
-                }
-                Err(breach) => {
-                    batch.end = End::Closed(breach as u32);
-                    break;
-                }
+                Ok(None) => break End::Empty,
+                Err(breach) => break End::Closed(breach as u32),
             };
             let arrived = Arrived {
-                tag: if slot == FABRIC { record.tag() } else { 0 },
+                tag: record.tag(),
                 offload: record.offload(),
                 total: record.len(),
                 known: record.kind() == KIND_FRAME,
             };
-            let cost = handling.frame(Work::frame(), arrived, Payload::Record(&record));
-            batch.took(record.len(), cost);
+            handling.frame(Work::frame(), arrived, Payload::Record(&record));
             if handling.parked.since.is_some() {
-                batch.end = End::Parked;
-                break;
+                break End::Parked;
             }
             receiver.ring.advance();
-        }
+        };
         // Counted before it is given back, and so before its sender can know that it came.
-        let parked = handling.end();
+        let (batch, parked) = handling.end(end);
         if !matches!(batch.end, End::Parked) {
             receiver.ring.release();
         }
@@ -163,33 +137,31 @@ impl Attached {
             return Batch::ended(End::Empty);
         };
         let outlets = outlets!(self, now);
-        let mut batch = Batch::default();
         let mut breach = None;
         let mut handling = Handling::new(&mut self.switch, &self.image, outlets, slot, parked);
-        while batch.goes_on(allowance) {
-            if batch.frames.is_multiple_of(SEEN) && batch.frames != 0 {
-                // Given back before it is seen, as at the batch's end: who dies between the two
-                // loses frames, and sends none twice.
-                handling.settle();
-                if let Some(Sink::Guest(port)) = handling.outlets.sinks.get_mut(at) {
-                    port.done(from);
+        handling.allowance = allowance;
+        let end = loop {
+            match handling.next() {
+                Next::Frame => {}
+                Next::Part if handling.has_begun() => {
+                    // Given back before it is seen, as at the batch's end: who dies between the
+                    // two loses frames, and sends none twice.
+                    handling.settle();
+                    if let Some(Sink::Guest(port)) = handling.outlets.sinks.get_mut(at) {
+                        port.done(from);
+                    }
+                    handling.publish();
+                    continue;
                 }
-                handling.publish();
-            }
-            if handling.is_paused() {
-                batch.end = End::Paused;
-                break;
+                Next::Part => {}
+                Next::Over(end) => break end,
             }
             let frame = match from.peek() {
                 Ok(Some(frame)) => frame,
-                Ok(None) => {
-                    batch.end = End::Empty;
-                    break;
-                }
+                Ok(None) => break End::Empty,
                 Err(found) => {
                     breach = Some(found as u32);
-                    batch.end = End::Empty;
-                    break;
+                    break End::Empty;
                 }
             };
             let total = frame.len();
@@ -198,7 +170,7 @@ impl Attached {
             if frame.is_over() {
                 let telling = &mut handling.outlets.telling;
                 telling.dropped(slot, DropReason::Oversize, now);
-                batch.took(0, begun.cost());
+                handling.took(0, begun.cost());
                 from.advance();
                 continue;
             }
@@ -208,15 +180,13 @@ impl Attached {
                 total,
                 known: true,
             };
-            let cost = handling.frame(begun, arrived, Payload::Guest(&frame));
-            batch.took(total, cost);
+            handling.frame(begun, arrived, Payload::Guest(&frame));
             if handling.parked.since.is_some() {
-                batch.end = End::Parked;
-                break;
+                break End::Parked;
             }
             from.advance();
-        }
-        let parked = handling.end();
+        };
+        let (batch, parked) = handling.end(end);
         if let Some(Sink::Guest(port)) = self.ports.sinks.get_mut(at) {
             port.done(from);
             // What is read where its owner cut it off is zeroes.
@@ -239,16 +209,14 @@ impl Attached {
             return Batch::ended(End::Empty);
         };
         let outlets = outlets!(self, now);
-        let mut batch = Batch::default();
         let mut handling = Handling::new(&mut self.switch, &self.image, outlets, slot, parked);
-        while batch.goes_on(allowance) {
-            if handling.is_paused() {
-                batch.end = End::Paused;
-                break;
+        handling.allowance = allowance;
+        let end = loop {
+            if let Next::Over(end) = handling.next() {
+                break end;
             }
             let Some(Sink::Device(device)) = handling.outlets.sinks.get(at) else {
-                batch.end = End::Empty;
-                break;
+                break End::Empty;
             };
             let (read, lost) = (device.recv(&mut self.buffer), device.take_lost());
             let telling = &mut *handling.outlets.telling;
@@ -258,24 +226,20 @@ impl Attached {
             }
             let (offload, place) = match read {
                 Ok(Some(frame)) => frame,
-                Ok(None) => {
-                    batch.end = End::Empty;
-                    break;
-                }
+                Ok(None) => break End::Empty,
                 Err(PortError::Truncated) => {
                     telling.dropped(slot, DropReason::Oversize, now);
-                    batch.took(0, lost_call());
+                    handling.took(0, lost_call());
                     continue;
                 }
                 // Reading fails when the interface is gone: one that is down has
                 // nothing to read.
                 Err(PortError::Vanished | PortError::Down) => {
-                    batch.end = End::Closed(system(Errno::NODEV));
-                    break;
+                    break End::Closed(system(Errno::NODEV));
                 }
                 Err(_) => {
                     telling.dropped(slot, DropReason::PortRefused, now);
-                    batch.took(0, lost_call());
+                    handling.took(0, lost_call());
                     continue;
                 }
             };
@@ -288,8 +252,7 @@ impl Attached {
             };
             let arrived_bytes = place.len();
             let payload = Payload::Buffer(self.buffer.get(place.clone()).unwrap_or(&[]));
-            let cost = handling.frame(tapped(), arrived, payload);
-            batch.took(place.len(), cost);
+            handling.frame(tapped(), arrived, payload);
             if handling.parked.since.is_some() {
                 // More memory for every tap that waits would be the guests' to ask for.
                 let more = (!guard!("switch-spares")).then(|| self.buffer.clone());
@@ -297,8 +260,7 @@ impl Attached {
                     Some(spare) => {
                         handling.parked.buffer = Some(core::mem::replace(&mut self.buffer, spare));
                         handling.parked.at = place.start;
-                        batch.end = End::Parked;
-                        break;
+                        break End::Parked;
                     }
                     None => {
                         handling.parked.since = None;
@@ -307,382 +269,10 @@ impl Attached {
                     }
                 }
             }
-        }
-        let parked = handling.end();
+        };
+        let (batch, parked) = handling.end(end);
         put_parked(&mut self.ports.places, at, parked);
         batch
-    }
-}
-
-/// A frame that arrived.
-pub struct Arrived {
-    pub tag: u16,
-    pub offload: RawOffload,
-    pub total: usize,
-    /// It is of a kind that a switch takes.
-    pub known: bool,
-}
-
-/// What the frames of one batch are handled with.
-pub struct Handling<'a, 'b> {
-    switch: &'a mut Switch,
-    image: &'a Option<MappedCompartment<SealedImage>>,
-    pub outlets: Outlets<'b>,
-    slot: Slot,
-    pub parked: Box<Parked>,
-    /// Other workers' slots sent them, and they are this one's to handle.
-    pub is_relayed: bool,
-    /// Frames like ones before go the short way: nobody captures, and they come from an
-    /// endpoint.
-    short: bool,
-    /// What the sender may still send so before its rates are asked again, and what it did
-    /// since they were charged.
-    credit: Credit,
-    frames: u64,
-    bytes: u64,
-    head: [u8; SHORT],
-}
-
-impl<'a, 'b> Handling<'a, 'b> {
-    pub fn new(
-        switch: &'a mut Switch,
-        image: &'a Option<MappedCompartment<SealedImage>>,
-        outlets: Outlets<'b>,
-        slot: Slot,
-        parked: Box<Parked>,
-    ) -> Handling<'a, 'b> {
-        let outlets = Outlets {
-            from: slot,
-            ..outlets
-        };
-        Handling {
-            short: slot != FABRIC && image.is_some() && outlets.capture.is_none(),
-            switch,
-            image,
-            outlets,
-            slot,
-            parked,
-            is_relayed: false,
-            credit: Credit::NONE,
-            frames: 0,
-            bytes: 0,
-            head: [0; SHORT],
-        }
-    }
-
-    /// Looks up together what the next frames begin with, where most of the last ones, so many
-    /// of this batch, were not like ones before.
-    #[inline(never)]
-    fn foresee(&mut self, receiver: &Receiver, frames: usize) {
-        if !self.short || !self.switch.misses(frames.min(AHEAD)) {
-            return;
-        }
-        let mut heads = [[0; FORESEEN]; AHEAD];
-        let n = receiver.ring.ahead(AHEAD, |at, record| {
-            if let Some(head) = heads.get_mut(at) {
-                record.copy(0, head);
-            }
-        });
-        self.switch
-            .foresee(self.slot, heads.get(..n).unwrap_or(&[]));
-    }
-
-    /// Whether the slot's frames are to be left where they are.
-    #[inline(always)]
-    fn is_paused(&mut self) -> bool {
-        !self.credit.is_left() && self.asks()
-    }
-
-    /// Asks the sender's rates, after what it sent was charged.
-    #[inline(never)]
-    fn asks(&mut self) -> bool {
-        self.settle();
-        let now = self.outlets.now;
-        if now < self.switch.paused_until(self.slot) {
-            return true;
-        }
-        if self.short {
-            self.credit = self.switch.credit(now, self.slot);
-            self.short = self.credit.is_left();
-        }
-        false
-    }
-
-    /// Counts and charges what went the short way.
-    fn settle(&mut self) {
-        if self.frames != 0 {
-            self.switch.charge(self.slot, self.bytes, self.frames);
-            let telling = &mut self.outlets.telling;
-            telling.came(self.slot, self.frames, self.bytes);
-            (self.frames, self.bytes) = (0, 0);
-        }
-        self.credit = Credit::NONE;
-    }
-
-    /// What was looked up since this was last asked cost.
-    pub fn sought(&mut self) -> u64 {
-        Work::sought(self.switch.sought())
-    }
-
-    /// Lets receivers see what was sent, before the batch is over.
-    #[inline(never)]
-    fn publish(&mut self) {
-        self.outlets.end_run();
-        self.outlets.publish();
-    }
-
-    /// The end of the batch.
-    pub fn end(mut self) -> Box<Parked> {
-        self.settle();
-        self.outlets.end_run();
-        self.parked
-    }
-
-    /// Handles a frame, of which `begun` was done already; what it cost.
-    #[inline(always)]
-    pub fn frame(&mut self, begun: Work, frame: Arrived, payload: Payload<'_>) -> u64 {
-        if self.short && frame.known {
-            let length = payload.copy(0, &mut self.head);
-            let head = self.head.get_mut(..length).unwrap_or(&mut []);
-            let (now, slot, total) = (self.outlets.now, self.slot, frame.total);
-            if let Some(hit) = self.switch.hit(now, slot, &frame.offload, head, total) {
-                self.credit.take(total);
-                self.frames += 1;
-                self.bytes += total as u64;
-                self.outlets.work = begun;
-                return match self.outlets.forward(&hit, head, total, payload) {
-                    Fate::Sent => self.outlets.work.passed(total),
-                    fate => self.otherwise(fate, &hit, total, length, payload),
-                };
-            }
-        }
-        self.judge(begun, frame, payload)
-    }
-
-    /// Goes on with what another slot of another worker's sent.
-    pub fn turn_to(&mut self, slot: Slot) {
-        if self.slot != slot {
-            self.settle();
-            self.slot = slot;
-            self.outlets.from = slot;
-            self.short = self.image.is_some() && self.outlets.capture.is_none();
-        }
-        // Its home has it pay: here it has all it wants.
-        let _ = self.is_paused();
-    }
-
-    /// Sends what another worker has handled to a port of this one's; what it cost.
-    pub fn deliver(
-        &mut self,
-        from: Slot,
-        frame: &Outgoing<'_>,
-        payload: Payload<'_>,
-        ours: bool,
-    ) -> u64 {
-        self.outlets.end_run();
-        self.outlets.work = Work::frame();
-        let mut head = [0u8; HEAD];
-        let length = payload.copy(0, &mut head);
-        let head = head.get(..length).unwrap_or(&[]);
-        // What the switch made itself is nothing forwarded.
-        let payload = match ours && length == frame.total {
-            true => Payload::None,
-            false => payload,
-        };
-        let frame = Outgoing {
-            head,
-            rest_from: length,
-            ..*frame
-        };
-        let takes = self.switch.may_take(frame.slot, &frame.offload);
-        let outlets = &mut self.outlets;
-        let fate = match takes {
-            true => outlets.send(from, &frame, payload),
-            false => Fate::Lost(DropReason::PortRefused),
-        };
-        let fate = match fate {
-            Fate::Full => {
-                outlets.publish();
-                outlets.send(from, &frame, payload)
-            }
-            fate => fate,
-        };
-        let (telling, now) = (&mut outlets.telling, outlets.now);
-        match fate {
-            Fate::Sent | Fate::Handed | Fate::Relayed => {}
-            Fate::Full => telling.dropped(from, DropReason::QueueFull, now),
-            Fate::Lost(DropReason::PortClosed) if to_group(head) => {}
-            Fate::Lost(reason) => telling.dropped(from, reason, now),
-        }
-        outlets.work.cost()
-    }
-
-    /// One that another worker has now, which counts it.
-    fn relayed(&mut self, total: usize) -> u64 {
-        self.frames -= 1;
-        self.bytes -= total as u64;
-        self.outlets.work.passed(total)
-    }
-
-    /// Gives a frame to the worker that owns its flow; whether it is done with here.
-    fn relay(&mut self, frame: &Arrived, head: &mut [u8], payload: Payload<'_>) -> bool {
-        let Some(workers) = self.outlets.peers.as_ref().map(|peers| peers.workers) else {
-            return false;
-        };
-        let Some(image) = self.image.as_ref().map(MappedCompartment::image) else {
-            return false;
-        };
-        if self.is_relayed || self.slot == FABRIC || !frame.known {
-            return false;
-        }
-        let length = head.len();
-        let ingress = Ingress {
-            from: self.slot,
-            tag: frame.tag,
-            offload: frame.offload,
-            head,
-            total: frame.total,
-        };
-        let now = self.outlets.now;
-        match self.switch.owner(&image, now, &ingress) {
-            Ok(owner) if owner == workers.this() => false,
-            Ok(owner) => {
-                let whole = Outgoing {
-                    slot: workers.relay(self.outlets.places.len(), owner),
-                    tag: 0,
-                    offload: frame.offload,
-                    head: ingress.head,
-                    rest_from: length,
-                    total: frame.total,
-                    segments: 1,
-                    wire: frame.total,
-                    came_by: 0,
-                };
-                let mut outlet = Outlet {
-                    outlets: &mut self.outlets,
-                    payload,
-                    from: self.slot,
-                    parked: Some(&mut self.parked),
-                    reason: None,
-                    denied: None,
-                };
-                switch::Output::send(&mut outlet, &whole);
-                true
-            }
-            Err(reason) => {
-                let (at, telling) = (self.slot as usize, &mut self.outlets.telling);
-                telling.counters.count(at, Counter::RxFrames, 1);
-                let bytes = frame.total as u64;
-                telling.counters.count(at, Counter::RxBytes, bytes);
-                telling.dropped(self.slot, reason, now);
-                true
-            }
-        }
-    }
-
-    /// One that did not go to a port of this worker's at once.
-    #[inline(never)]
-    fn otherwise(
-        &mut self,
-        fate: Fate,
-        hit: &Hit,
-        total: usize,
-        length: usize,
-        payload: Payload<'_>,
-    ) -> u64 {
-        match fate {
-            Fate::Sent | Fate::Handed => self.outlets.work.passed(total),
-            Fate::Relayed => self.relayed(total),
-            Fate::Full => self.send(hit, total, length, payload),
-            Fate::Lost(reason) => self.lost(reason),
-        }
-    }
-
-    /// Sends one that its receiver, or its rate, did not take at once.
-    #[cold]
-    #[inline(never)]
-    fn send(&mut self, hit: &Hit, total: usize, length: usize, payload: Payload<'_>) -> u64 {
-        if self.outlets.is_relay(hit.slot) {
-            self.frames -= 1;
-            self.bytes -= total as u64;
-        }
-        self.outlets.end_run();
-        let head = self.head.get(..length).unwrap_or(&[]);
-        let outgoing = hit.outgoing(head, total);
-        let mut outlet = Outlet {
-            outlets: &mut self.outlets,
-            payload,
-            from: self.slot,
-            parked: Some(&mut self.parked),
-            reason: None,
-            denied: None,
-        };
-        switch::Output::send(&mut outlet, &outgoing);
-        self.outlets.work.cost()
-    }
-
-    /// One that its port will never take.
-    #[cold]
-    #[inline(never)]
-    fn lost(&mut self, reason: DropReason) -> u64 {
-        let outlets = &mut self.outlets;
-        outlets.telling.dropped(self.slot, reason, outlets.now);
-        outlets.work.cost()
-    }
-
-    /// Handles a frame of which nothing is known.
-    #[inline(never)]
-    fn judge(&mut self, begun: Work, frame: Arrived, payload: Payload<'_>) -> u64 {
-        self.settle();
-        self.outlets.end_run();
-        self.outlets.work = begun;
-        if guard!("work-handled") {
-            self.outlets.work.handled();
-        }
-        let now = self.outlets.now;
-        let mut head = [0u8; HEAD];
-        let length = payload.copy(0, &mut head);
-        let head = head.get_mut(..length).unwrap_or(&mut []);
-        if self.relay(&frame, head, payload) {
-            return self.outlets.work.cost();
-        }
-        if let Some(capture) = self.outlets.capture.as_mut() {
-            capture.remember((self.slot, frame.tag), head, frame.offload);
-        }
-        let mut outlet = Outlet {
-            outlets: &mut self.outlets,
-            payload,
-            from: self.slot,
-            parked: Some(&mut self.parked),
-            reason: None,
-            denied: None,
-        };
-        match self.image.as_ref().map(MappedCompartment::image) {
-            Some(image) if frame.known => {
-                let ingress = Ingress {
-                    from: self.slot,
-                    tag: frame.tag,
-                    offload: frame.offload,
-                    head,
-                    total: frame.total,
-                };
-                self.switch.judge(&image, now, ingress, &mut outlet);
-            }
-            Some(_) => switch::Output::dropped(&mut outlet, self.slot, DropReason::Malformed),
-            None => switch::Output::dropped(&mut outlet, self.slot, DropReason::NoImage),
-        }
-        let (reason, denied) = (outlet.reason, outlet.denied);
-        if let Some(capture) = self.outlets.capture.as_mut() {
-            let endpoint = self.outlets.telling.endpoint(self.slot);
-            let rest = |from: usize, into: &mut [u8]| payload.copy(from.max(length), into);
-            capture.came(
-                (self.slot, endpoint),
-                (reason, denied.as_ref()),
-                frame.total,
-                &rest,
-            );
-        }
-        self.outlets.work.cost()
     }
 }
 

@@ -2,6 +2,7 @@
 //! other, and this, which speaks with the supervisor for them. Each message goes to whom it
 //! concerns, and their answers become one. No frame ever comes by here.
 
+use crate::accounts::Ledger;
 use crate::attached::counters_of;
 use crate::listing::{self, Listed};
 use crate::peers::{self, Inbox, Peers};
@@ -40,6 +41,8 @@ pub struct Member {
 /// What it has with the others beside frames.
 pub struct Desk {
     pub workers: Workers,
+    /// Of the rates that they keep together.
+    pub accounts: Arc<Ledger>,
     /// Each worker's end of the socket that the supervisor's word comes by.
     posts: Arc<Vec<Socket>>,
     /// Listings of connections go back this way.
@@ -134,6 +137,7 @@ impl Crew {
         }
         name_the_dying(CountersPage::open(page, slots).map_err(|e| say("counters", &e))?);
         let posts = Arc::new(posts);
+        let accounts = Arc::new(Ledger::default());
         let begin = Arc::new(Barrier::new(count as usize));
         let (sender, listed) = mpsc::channel();
         let mut lends = Vec::new();
@@ -143,6 +147,7 @@ impl Crew {
             let desk = Desk {
                 lent,
                 workers: Workers::new(count, number),
+                accounts: Arc::clone(&accounts),
                 posts: Arc::clone(&posts),
                 listed: sender.clone(),
                 begin: Arc::clone(&begin),

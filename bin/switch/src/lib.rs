@@ -3,11 +3,13 @@
 //! A library so that what is measured of it is the program itself; nothing else takes
 //! it up.
 
+mod accounts;
 mod attached;
 mod batch;
 mod capture;
 mod crew;
 mod guest;
+mod handling;
 mod listing;
 mod outlet;
 mod parking;

@@ -7,11 +7,11 @@ use crate::ports::{Place, Sink};
 use crate::telling::Telling;
 use guard::guard;
 use port::PortError;
-use ring::Record;
+use ring::{FIRST, Record};
 use rustix::io::Errno;
 use shm::{ConsumerEnd, Doorbell, Guest, PushError};
 use switch::{
-    Credit, Decided, FABRIC, Finish, Hit, Outgoing, Output, Shaper, Slot, Tally, Work, finish,
+    Amount, Decided, FABRIC, Finish, Hit, Outgoing, Output, Shaper, Slot, Tally, Work, finish,
 };
 use telemetry::counters::Counter;
 use telemetry::drops::DropReason;
@@ -35,6 +35,17 @@ pub enum Payload<'a> {
 }
 
 impl Payload<'_> {
+    /// Copies the first bytes; says how many there were.
+    #[inline(always)]
+    pub fn first(&self, into: &mut [u8; FIRST]) -> usize {
+        match self {
+            Payload::Record(record) => record.first(into),
+            // Of a length that is known here.
+            Payload::Guest(frame) if frame.len() >= FIRST => frame.copy(0, into),
+            other => other.copy(0, into),
+        }
+    }
+
     /// Copies bytes from `from` on; says how many there were.
     #[inline(always)]
     pub fn copy(&self, from: usize, into: &mut [u8]) -> usize {
@@ -107,7 +118,11 @@ pub struct Outlets<'a> {
     pub from: Slot,
     /// What is done for the frame that is worked on.
     pub work: Work,
-    /// Frames that go the short way to one slot.
+    /// Frames that went the short way in this batch.
+    pub gone: Amount,
+    /// Until where they go with nothing but themselves looked at.
+    pub until: Amount,
+    /// Those of them that go to one slot in a row.
     pub run: Run,
     pub now: u64,
 }
@@ -128,6 +143,8 @@ macro_rules! outlets {
             ended: &mut $of.ended,
             from: switch::FABRIC,
             work: switch::Work::frame(),
+            gone: switch::Amount::default(),
+            until: switch::Amount::default(),
             run: $crate::outlet::Run::NONE,
             now: $now,
         }
@@ -138,18 +155,18 @@ pub(crate) use outlets;
 /// Frames in a row that go to one slot the short way: counted and charged together.
 pub struct Run {
     slot: Slot,
-    credit: Credit,
-    frames: u64,
-    bytes: u64,
+    /// What had gone before it.
+    begun: Amount,
+    /// Until where the slot's rates let it go.
+    pub until: Amount,
 }
 
 impl Run {
-    /// There are none.
+    /// There is none.
     pub const NONE: Run = Run {
-        slot: FABRIC,
-        credit: Credit::NONE,
-        frames: 0,
-        bytes: 0,
+        slot: Slot::MAX,
+        begun: Amount::MAX,
+        until: Amount::MAX,
     };
 }
 
@@ -206,47 +223,79 @@ impl Outlets<'_> {
         Fate::Sent
     }
 
-    /// Sends a frame the short way, if its receiver takes it at once. Where its rate has
+    /// Sends a frame the short way, of whose first bytes, so many, `head` takes the place, if
+    /// its receiver takes it at once; and what that took, after `begun`. Where its rate has
     /// nothing left it is full.
     #[inline(always)]
-    pub fn forward(&mut self, hit: &Hit, head: &[u8], total: usize, payload: Payload<'_>) -> Fate {
-        if (self.run.slot != hit.slot || !self.run.credit.is_left()) && !self.begin_run(hit.slot) {
-            return Fate::Full;
+    pub fn forward(
+        &mut self,
+        begun: Work,
+        hit: &Hit,
+        (head, length): (&[u8; FIRST], usize),
+        total: usize,
+        payload: Payload<'_>,
+    ) -> (Fate, Work) {
+        if self.run.slot != hit.slot && !self.begin_run(hit.slot) {
+            return (Fate::Full, begun);
         }
-        let fate = match (self.sinks.get_mut(hit.slot as usize), payload) {
+        let sent = match (self.sinks.get_mut(hit.slot as usize), payload) {
             (Some(Sink::Channel(sender)), Payload::Record(record)) => {
-                let (ring, rest) = (&mut sender.ring, head.len());
-                pushed(match rest < total {
-                    true => ring.forward(hit.tag, &hit.offload, head, record, rest),
-                    false => ring.push(hit.tag, &hit.offload, head, &[]),
-                })
+                let fate = pushed(sender.ring.forward_first(&hit.offload, head, record));
+                return (fate, begun);
             }
-            _ => self.give(self.from, &hit.outgoing(head, total), payload),
+            (Some(Sink::Guest(port)), payload) if length == FIRST => {
+                let (flow, rest) = (|| flow_of(head), total.saturating_sub(FIRST));
+                let fill = |memory: &Guest, at, from, n| {
+                    payload.copy_to_guest(FIRST + from, memory, at, n);
+                };
+                port.to
+                    .as_mut()
+                    .is_some_and(|to| to.send_plain(flow, &hit.offload, head, rest, fill))
+            }
+            _ => false,
         };
-        if fate == Fate::Sent {
-            self.run.credit.take(total);
-            self.run.frames += 1;
-            self.run.bytes += total as u64;
+        if sent {
+            return (Fate::Sent, begun);
         }
-        fate
+        self.work = begun;
+        let head = head.get(..length).unwrap_or(&[]);
+        let fate = self.give(self.from, &hit.outgoing(head, total), payload);
+        (fate, self.work)
     }
 
-    /// Goes on with another slot, or with the same when its rates were asked again; whether
-    /// anything may go there.
+    /// Goes on with another slot; whether anything may go there.
     #[inline(never)]
     fn begin_run(&mut self, slot: Slot) -> bool {
         self.end_run();
-        self.run.slot = slot;
-        self.run.credit = self.shaper.credit(self.now, slot);
-        self.run.credit.is_left()
+        let credit = self.shaper.credit(self.now, slot);
+        self.run = Run {
+            slot,
+            begun: self.gone,
+            until: credit.after(self.gone),
+        };
+        self.until = self.until.and(self.run.until);
+        credit.is_left()
     }
 
-    /// Counts and charges what went the short way.
+    /// Counts and charges what went the short way to one slot. The next frame begins anew.
     pub fn end_run(&mut self) {
         let run = core::mem::replace(&mut self.run, Run::NONE);
-        if run.frames != 0 {
-            self.shaper.charge(run.slot, run.bytes, run.frames);
-            self.went(run.slot, run.frames, run.bytes, run.frames, 0, true);
+        if run.slot == Slot::MAX {
+            return;
+        }
+        let Amount { frames, bytes } = self.gone.since(run.begun);
+        if frames != 0 {
+            let frames = frames.into();
+            self.shaper.charge(run.slot, bytes, frames);
+            self.went(run.slot, frames, bytes, frames, 0, true);
+        }
+    }
+
+    /// Counts a frame that goes the short way, and whose port is not given it now.
+    pub fn gone_otherwise(&mut self, total: usize) {
+        self.gone.add(total);
+        if self.run.slot != Slot::MAX {
+            self.run.begun.add(total);
         }
     }
 
@@ -305,7 +354,8 @@ impl Outlets<'_> {
                     let fill = |memory: &Guest, at, from, n| {
                         payload.copy_to_guest(frame.rest_from + from, memory, at, n);
                     };
-                    let sent = to.send(flow_of(frame.head), &frame.offload, frame.head, rest, fill);
+                    let flow = || flow_of(frame.head);
+                    let sent = to.send(flow, &frame.offload, frame.head, rest, fill);
                     self.work.scattered(to.scattered());
                     match sent {
                         Err(PutError::Breach(breach)) => {

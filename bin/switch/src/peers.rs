@@ -4,7 +4,8 @@
 //! locks, and a sleeper is rung once a batch.
 
 use crate::attached::Attached;
-use crate::batch::{Arrived, Batch, End, Handling};
+use crate::batch::{Batch, End, Next};
+use crate::handling::{Arrived, Handling};
 use crate::outlet::{Fate, Payload, outlets};
 use crate::parking::Parked;
 use crate::ports::Sink;
@@ -312,18 +313,18 @@ impl Attached {
         let Some(parked) = self.unparked.take() else {
             return Batch::default();
         };
-        let mut batch = Batch::default();
         let outlets = outlets!(self, now);
         let first = switch::FABRIC;
         let mut handling = Handling::new(&mut self.switch, &self.image, outlets, first, parked);
         handling.is_relayed = true;
-        while batch.goes_on(ALLOWANCE) {
+        handling.allowance = ALLOWANCE;
+        let end = loop {
+            if let Next::Over(end) = handling.next() {
+                break end;
+            }
             let record = match receiver.ring.peek() {
                 Ok(Some(record)) => record,
-                Ok(None) => {
-                    batch.end = End::Empty;
-                    break;
-                }
+                Ok(None) => break End::Empty,
                 Err(breach) => broken(breach as u32),
             };
             let Some(note) = record.beside().map(Note::of) else {
@@ -334,7 +335,8 @@ impl Attached {
             let counters = &handling.outlets.telling.counters;
             counters.set_own(ProcessWord::Working, u64::from(from) + 1);
             let payload = Payload::Record(&record);
-            let cost = match note.to {
+            let before = handling.cost();
+            match note.to {
                 None => {
                     handling.turn_to(from);
                     let arrived = Arrived {
@@ -343,7 +345,7 @@ impl Attached {
                         total,
                         known: true,
                     };
-                    handling.frame(Work::frame(), arrived, payload)
+                    handling.frame(Work::frame(), arrived, payload);
                 }
                 Some(to) => {
                     let frame = Outgoing {
@@ -357,11 +359,12 @@ impl Attached {
                         wire: note.wire as usize,
                         came_by: note.came_by,
                     };
-                    handling.deliver(from, &frame, payload, note.ours)
+                    let cost = handling.deliver(from, &frame, payload, note.ours);
+                    handling.took(total, cost);
                 }
-            };
-            let cost = cost + handling.sought();
-            batch.took(total, cost);
+            }
+            handling.seek();
+            let cost = handling.cost() - before;
             // Nobody waits here: others' frames come by the same ring.
             if handling.parked.since.take().is_some() {
                 let telling = &mut handling.outlets.telling;
@@ -370,9 +373,10 @@ impl Attached {
             let counters = &handling.outlets.telling.counters;
             counters.count(from as usize, Counter::Work, cost);
             receiver.ring.advance();
-        }
+        };
         // Counted before it is given back, and so before its sender can know that it came.
-        self.unparked = Some(handling.end());
+        let (batch, parked) = handling.end(end);
+        self.unparked = Some(parked);
         receiver.ring.release();
         self.telling.counters.set_own(ProcessWord::Working, 0);
         batch

@@ -52,6 +52,8 @@ impl Attached {
         }
         let worked = worked | self.release(now) | self.list(now) | self.run_mirrors();
         self.outlets(now).publish();
+        self.switch.settle();
+        self.shaper.settle();
         if worked {
             self.last_work = now;
             return self.turns.is_multiple_of(LOOK_EVERY).then_some(Some(0));
@@ -164,7 +166,7 @@ impl Attached {
     }
 
     /// Whether a slot stays in the line after a batch that ended for want of frames.
-    fn stays(&mut self, slot: Slot, frames: usize) -> bool {
+    fn stays(&mut self, slot: Slot, frames: u32) -> bool {
         let at = slot as usize;
         let polls = self.waiting.mode == WAIT_POLL;
         let (Some(source), Some(place)) = (

@@ -16,6 +16,7 @@ use command::verbs::{
     PORT_PACKET, PORT_TAP, PORT_VHOST, PortClosed, Quit, RemovePort, Running, TRACE_END, Trace,
     UseImage,
 };
+use guard::guard;
 use image::MappedCompartment;
 use image::map::NOT_ATTACHED;
 use rustix::io::Errno;
@@ -164,6 +165,13 @@ impl Worker {
         }
     }
 
+    /// Does what a slot's vhost helper says, as when the epoll set names its link.
+    pub fn hear_helper(&mut self, slot: Slot) {
+        if let Some(attached) = self.attached.as_mut() {
+            attached.hear_guest(slot, &self.readiness);
+        }
+    }
+
     /// Does what vhost helpers say.
     fn hear_guests(&mut self) {
         while let Some(attached) = self.attached.as_mut()
@@ -256,6 +264,10 @@ impl Worker {
             }
         }
         let mut attached = Attached::new(body, workers, rings, telling);
+        if let Some(desk) = &self.desk {
+            attached.switch.share(desk.accounts.clone());
+            attached.shaper.share(desk.accounts.clone());
+        }
         // Without one connections end with the process.
         let (this, count) = (workers.this() as usize, workers.count() as usize);
         let journal = fds.next().map(|fd| Journal::part(fd, this, count));
@@ -382,6 +394,10 @@ impl Worker {
                     telling.no_longer_wait(slot, frames, DropReason::EgressRate);
                 });
                 attached.rounds.configure(switch::shares(&image.image()));
+                // Who waits for a rate may have another now.
+                if guard!("rate-resumes") {
+                    attached.next_resume = now;
+                }
                 attached.telling.place(&image.image());
                 // Of several workers all must run it before that is said.
                 if attached.peers.is_none() {

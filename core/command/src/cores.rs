@@ -27,7 +27,8 @@ impl Cores {
         free.flatten().copied().collect()
     }
 
-    /// Whether these cores can be isolated together, each for the one named.
+    /// Whether these cores can be isolated together, each for the one named; who has several
+    /// may have siblings among them.
     ///
     /// # Errors
     /// A sentence: there is no such core, it is a sibling of another's, or none is left
@@ -44,9 +45,9 @@ impl Cores {
                 ));
             }
             let group = self.0.iter().find(|group| group.contains(&core));
-            let other = taken
-                .iter()
-                .find(|(other, _)| group.is_some_and(|group| group.contains(other)));
+            let other = taken.iter().find(|(other, owner)| {
+                *owner != name && group.is_some_and(|group| group.contains(other))
+            });
             if let Some((other, owner)) = other {
                 return Err(format!(
                     "{name} is to have core {core}, which shares a physical core with core {other} of {owner}: isolated switches share neither"
@@ -113,6 +114,10 @@ mod tests {
             let refused = why(&isolated).unwrap_err();
             assert!(refused.contains(sentence), "{refused}");
         }
+        // Siblings of its own are taken along anyway.
+        assert_eq!(cores.check([(0, "red"), (2, "red")]), Ok(()));
+        let all = cores.check([(0, "red"), (1, "red")]).unwrap_err();
+        assert!(all.contains("no core is left"), "{all}");
         // Of an unknown host nothing is refused.
         assert_eq!(Cores::default().check([(9, "red")]), Ok(()));
     }

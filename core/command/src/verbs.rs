@@ -239,7 +239,7 @@ body! {
         wait: u32,
         /// Microseconds for `wait`.
         wait_us: u32,
-        /// Core to pin to, u32::MAX = any (shared).
+        /// Core to pin to, u32::MAX = any (shared); of several workers, the first one's.
         core: u32,
         /// 1 = sandboxed (0 = baseline of the MTS paper: no own namespaces or filter).
         sandbox: u32,
@@ -257,8 +257,19 @@ body! {
         program: Name<192>,
         /// Workers of its switch, at most `MOST_WORKERS`; 0 and 1 = one.
         workers: u32,
-        /// Zero.
-        reserved: u32,
+        /// The cores of the other workers in their order, where `core` is one; else zero.
+        other_cores: [u32; 7],
+    }
+}
+impl CreateCompartment {
+    /// The core of each worker, in their order; none where cores are shared.
+    pub fn cores(&self) -> impl Iterator<Item = u32> + use<> {
+        let count = match self.core {
+            u32::MAX => 0,
+            _ => self.workers.max(1) as usize,
+        };
+        let all = core::iter::once(self.core).chain(self.other_cores);
+        all.take(count)
     }
 }
 body! {

@@ -316,7 +316,10 @@ impl Connections {
     ) -> bool {
         let now_is = self.generation(found);
         // The last one is never known again.
-        if (now_is != generation || now_is == u32::MAX) && guard!("flow-generation") {
+        if now_is != generation && guard!("flow-generation") {
+            return false;
+        }
+        if now_is == u32::MAX && guard!("flow-generation") {
             return false;
         }
         match self.records.get_mut(found.id as usize) {

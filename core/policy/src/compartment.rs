@@ -107,12 +107,7 @@ pub(crate) fn compile(
             .fold(0u64, u64::saturating_add)
     };
     Ok(CompartmentIntent {
-        create: create(
-            compartment,
-            name,
-            tenants.first().copied(),
-            cores.first().copied(),
-        ),
+        create: create(compartment, name, tenants.first().copied(), &cores),
         name: name.to_owned(),
         tenants: tenants.iter().map(|t| t.name.to_string()).collect(),
         cores,
@@ -150,14 +145,14 @@ fn create(
     (id, slots): (u32, u32),
     name: &str,
     tenant: Option<&Tenant>,
-    core: Option<u32>,
+    cores: &[u32],
 ) -> CreateCompartment {
     let Some(tenant) = tenant else {
         return CreateCompartment::default();
     };
     let (wait, wait_us) = match tenant.wait() {
         Wait::Poll(us) => (WAIT_POLL, us),
-        Wait::Adaptive(us) if core.is_some() => (WAIT_ADAPTIVE, us.unwrap_or(ISOLATED_SPIN_US)),
+        Wait::Adaptive(us) if !cores.is_empty() => (WAIT_ADAPTIVE, us.unwrap_or(ISOLATED_SPIN_US)),
         Wait::Adaptive(us) => (
             WAIT_ADAPTIVE,
             us.unwrap_or(SHARED_SPIN_US).min(SHARED_SPIN_US),
@@ -168,7 +163,7 @@ fn create(
         id,
         wait,
         wait_us: wait_us.min(u32::MAX.into()) as u32,
-        core: core.unwrap_or(u32::MAX),
+        core: cores.first().copied().unwrap_or(u32::MAX),
         sandbox: tenant.sandbox().into(),
         slots,
         capacity: tenant.channel_bytes() as u32,
@@ -183,7 +178,10 @@ fn create(
             1 => 0,
             several => several,
         },
-        reserved: 0,
+        other_cores: core::array::from_fn(|other| match tenant.workers() {
+            1 => 0,
+            _ => cores.get(other + 1).copied().unwrap_or(0),
+        }),
     }
 }
 

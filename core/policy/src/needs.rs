@@ -45,7 +45,7 @@ pub fn needs(intent: &Intent) -> Needs {
     };
     // A machine's memory is not asked of the host here: it is the machine's own, which whoever
     // starts it has to have, and each page is there once, whoever touches it first. A limit
-    // of its switch has room for it (the supervisor's `limit_memory`).
+    // of its switch has room for it (the supervisor's `make_room`).
     let fifo = |p: &PortIntent| match p.create.kind {
         ENDPOINT_FIFO => p.create.capacity,
         _ => 0,

@@ -4,7 +4,8 @@ use crate::memory::{ConsumerMemory, ConsumerWord, CopyTo, ProducerMemory, Produc
 use crate::producer::pick;
 use crate::record::{CaptureNote, KIND_CAPTURE, KIND_FRAME, KIND_PAD, RawRecord};
 use crate::{
-    Breach, ECHO_WITHIN_NS, Geometry, Lost, MAX_HEADER, MAX_IDLE_RESTARTS, SPARE_RINGS, State, UNIT,
+    Breach, ECHO_WITHIN_NS, FIRST, Geometry, Lost, MAX_HEADER, MAX_IDLE_RESTARTS, SPARE_RINGS,
+    State, UNIT,
 };
 use guard::guard;
 use wire::offload::RawOffload;
@@ -25,6 +26,8 @@ pub struct Consumer<M> {
     position: u64,
     /// The producer's position, as last alleged and checked.
     limit: u64,
+    /// Up to where records lie in a row, at most `limit`.
+    end: u64,
     /// What the producer may overwrite up to: our stated position.
     released: u64,
     /// Where the last record handed out ends.
@@ -64,6 +67,7 @@ impl<M: ConsumerMemory> Consumer<M> {
             memory,
             position: 0,
             limit: 0,
+            end: 0,
             released: 0,
             peeked: 0,
             words: [0; 2],
@@ -126,6 +130,7 @@ impl<M: ConsumerMemory> Consumer<M> {
         };
         consumer.position = start;
         consumer.limit = start;
+        consumer.end = start;
         consumer.released = start;
         consumer.memory.store(ConsumerWord::Consumed, start);
         consumer
@@ -183,7 +188,7 @@ impl<M: ConsumerMemory> Consumer<M> {
                 return count;
             }
             let words = self.memory.read_header(at as usize);
-            let Some(total) = self.plain(at, words, available) else {
+            let Some(total) = self.plain(words, available.min(self.mask + 1 - at)) else {
                 return count;
             };
             let record = Record {
@@ -197,13 +202,13 @@ impl<M: ConsumerMemory> Consumer<M> {
         most
     }
 
-    /// The whole size of a frame with a plain header, inside all bounds.
+    /// The whole size of a frame with a plain header, inside all bounds, of which one is how
+    /// many bytes lie in a row.
     #[inline(always)]
-    fn plain(&self, at: u64, words: [u64; 2], available: u64) -> Option<u64> {
+    fn plain(&self, words: [u64; 2], in_a_row: u64) -> Option<u64> {
         let total = (u64::from(u64::from_le(words[0]) as u32) + 2 * UNIT as u64 - 1) & !15;
-        let bound = available.min(self.mask + 1 - at).min(self.max_record);
         let is_plain = (u64::from_le(words[0]) >> 32) as u16 == PLAIN_FRAME;
-        (is_plain && total <= bound).then_some(total)
+        (is_plain && total <= in_a_row && total <= self.max_record).then_some(total)
     }
 
     /// Gives what was read back to the producer. Once a batch, after the copies.
@@ -261,7 +266,8 @@ impl<M: ConsumerMemory> Consumer<M> {
         self.disarm();
         self.rings = self.rings.saturating_add(bytes as u64);
         if self.rings > self.rings_owed && guard!("ring-doorbell-flood") {
-            return self.close(Breach::DoorbellFlood);
+            // What closed it before stays the reason.
+            return self.close(self.breach.unwrap_or(Breach::DoorbellFlood));
         }
         Ok(())
     }
@@ -297,16 +303,16 @@ impl<M: ConsumerMemory> Consumer<M> {
     fn find(&mut self) -> Result<bool, Breach> {
         // The common case in few instructions: a frame with a plain header, inside
         // all bounds. Everything else, breaches too, is judged by `find_any`.
-        let available = self.limit.wrapping_sub(self.position);
-        if available != 0 {
-            let at = self.position & self.mask;
-            let words = self.memory.read_header(at as usize);
-            if available > AHEAD {
-                self.memory.will_read(((at + AHEAD) & self.mask) as usize);
+        let in_a_row = self.end.wrapping_sub(self.position);
+        if in_a_row != 0 {
+            let at = (self.position & self.mask) as usize;
+            let words = self.memory.read_header(at);
+            if in_a_row > AHEAD {
+                self.memory.will_read(at + AHEAD as usize);
             }
-            if let Some(total) = self.plain(at, words, available) {
+            if let Some(total) = self.plain(words, in_a_row) {
                 self.words = words;
-                self.frame_at = at as usize + UNIT;
+                self.frame_at = at + UNIT;
                 self.peeked = self.position.wrapping_add(total);
                 return Ok(true);
             }
@@ -338,6 +344,12 @@ impl<M: ConsumerMemory> Consumer<M> {
                 self.words = words;
                 self.frame_at = at + header.header_units as usize * UNIT;
                 self.peeked = self.position.wrapping_add(total);
+                let to_end = match guard!("ring-in-a-row") {
+                    true => self.mask + 1 - at as u64,
+                    false => u64::MAX,
+                };
+                let in_a_row = self.limit.wrapping_sub(self.position).min(to_end);
+                self.end = self.position.wrapping_add(in_a_row);
                 Ok(true)
             }
             Err(breach) => self.close(breach),
@@ -390,6 +402,7 @@ impl<M: ConsumerMemory> Consumer<M> {
             return self.close(Breach::Overrun);
         }
         self.position = self.position.wrapping_add(total);
+        self.end = self.position;
         self.peeked = self.position;
         Ok(())
     }
@@ -456,6 +469,7 @@ impl<M: ConsumerMemory> Consumer<M> {
         self.rings_owed = self.rings_owed.saturating_add(1);
         self.awaiting_active = true;
         self.limit = self.position;
+        self.end = self.position;
         self.peeked = self.position;
         self.released = self.position;
         self.memory.store(ConsumerWord::Consumed, self.position);
@@ -504,6 +518,9 @@ impl<M: ConsumerMemory> Consumer<M> {
         self.breach = Some(breach);
         // Nothing left to read, so that the fast path needs no look at `breach`.
         self.limit = self.position;
+        if guard!("ring-closed-is-empty") {
+            self.end = self.position;
+        }
         self.peeked = self.position;
         Err(breach)
     }
@@ -558,6 +575,15 @@ impl<M: ConsumerMemory> Record<'_, M> {
             self.memory.read(self.at + from, out);
         }
         n
+    }
+    /// Copies the frame's first bytes; returns how many there were.
+    #[inline(always)]
+    pub fn first(&self, out: &mut [u8; FIRST]) -> usize {
+        if self.len() < FIRST {
+            return self.copy(0, out);
+        }
+        self.memory.read(self.at, out);
+        FIRST
     }
     /// What a capture record says beside its frame.
     pub fn note(&self) -> Option<CaptureNote> {

@@ -4,6 +4,8 @@
 pub const PAGE: usize = 4096;
 /// Records start and end at multiples of this many bytes.
 pub const UNIT: usize = 16;
+/// First bytes of a frame that are copied together: a whole small one.
+pub const FIRST: usize = 64;
 /// File D: the header page.
 pub const HEADER_PAGE_AT: usize = 0;
 /// File D: the producer's page.

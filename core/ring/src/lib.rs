@@ -20,7 +20,9 @@ mod stream;
 
 pub use breach::Breach;
 pub use consumer::{Consumer, Record};
-pub use layout::{BadGeometry, Geometry, HEADER_WORDS, MAGIC, MAX_HEADER, Mode, UNIT, VERSION};
+pub use layout::{
+    BadGeometry, FIRST, Geometry, HEADER_WORDS, MAGIC, MAX_HEADER, Mode, UNIT, VERSION,
+};
 pub use layout::{DATA_AT, HEADER_PAGE_AT, PAGE, PRODUCER_PAGE_AT};
 pub use memory::{ConsumerMemory, ConsumerWord, CopyTo, ProducerMemory, ProducerWord};
 pub use producer::{Producer, PushError};

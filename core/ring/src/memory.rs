@@ -23,6 +23,9 @@ pub enum ProducerWord {
     Plain = 16,
     /// A circuit's: this side has the memory.
     Joined = 17,
+    /// A circuit's: bytes that went by the socket for want of room, those that are about to with
+    /// them.
+    Spilled = 18,
 }
 
 /// Words of the consumer's page. `Consumed` has a cache line of its own.
@@ -52,6 +55,12 @@ pub trait ProducerMemory {
     fn store(&self, word: ProducerWord, value: u64);
     /// Writes a record header, 16 bytes, at an offset that is a multiple of 16.
     fn write_header(&self, at: usize, words: [u64; 2]);
+    /// The same, and bytes behind it.
+    #[inline]
+    fn write_record(&self, at: usize, words: [u64; 2], bytes: &[u8]) {
+        self.write_header(at, words);
+        self.write(at + 16, bytes);
+    }
     /// Copies bytes to the data area. Stream mode: may run over the end and goes on
     /// at the start.
     fn write(&self, at: usize, bytes: &[u8]);

@@ -2,7 +2,7 @@
 
 use crate::memory::{ConsumerWord, CopyTo, ProducerMemory, ProducerWord};
 use crate::record::{CaptureNote, KIND_CAPTURE, KIND_FRAME, KIND_PAD, RawRecord};
-use crate::{Breach, Doorbell, ECHO_WITHIN_NS, Geometry, Lost, Record, State, UNIT};
+use crate::{Breach, Doorbell, ECHO_WITHIN_NS, FIRST, Geometry, Lost, Record, State, UNIT};
 use guard::guard;
 use wire::offload::RawOffload;
 use zerocopy::IntoBytes;
@@ -33,6 +33,8 @@ pub struct Producer<M> {
     published: u64,
     /// The consumer's position, as last alleged and checked.
     consumed: u64,
+    /// From `position` on, at least so many bytes in a row are ours to write.
+    room: u64,
     mask: u64,
     max_record: u64,
     rung: u64,
@@ -52,6 +54,7 @@ impl<M: ProducerMemory> Producer<M> {
             position: 0,
             published: 0,
             consumed: 0,
+            room: 0,
             mask: geometry.capacity() as u64 - 1,
             max_record: geometry.max_record() as u64,
             rung: 0,
@@ -108,8 +111,7 @@ impl<M: ProducerMemory> Producer<M> {
         let len = head.len() + tail.len();
         let at = self.reserve(UNIT, len)?;
         self.memory
-            .write_header(at, frame_header(len, tag, offload));
-        self.memory.write(at + UNIT, head);
+            .write_record(at, frame_header(len, tag, offload), head);
         if !tail.is_empty() {
             self.memory.write(at + UNIT + head.len(), tail);
         }
@@ -153,6 +155,33 @@ impl<M: ProducerMemory> Producer<M> {
         self.push_with(tag, offload, head, rest, |memory, at| {
             source.copy_to(from, memory, at, rest);
         })
+    }
+
+    /// Writes one frame record of an untagged frame that lies in another ring, of whose first
+    /// [`FIRST`] bytes (all, where there are fewer) `head` takes the place.
+    #[inline(always)]
+    pub fn forward_first<C: CopyTo<M>>(
+        &mut self,
+        offload: &RawOffload,
+        head: &[u8; FIRST],
+        source: &Record<'_, C>,
+    ) -> Result<(), PushError> {
+        let len = source.len();
+        let at = self.reserve(UNIT, len)?;
+        let words = frame_header(len, 0, offload);
+        match len.checked_sub(FIRST) {
+            Some(rest) => {
+                self.memory.write_record(at, words, head);
+                if rest != 0 {
+                    source.copy_to(FIRST, &self.memory, at + UNIT + FIRST, rest);
+                }
+            }
+            None => {
+                let head = head.get(..len).unwrap_or(&[]);
+                self.memory.write_record(at, words, head);
+            }
+        }
+        Ok(())
     }
 
     /// As [`Producer::push_with`], with 16 bytes in the header that its reader finds by
@@ -301,15 +330,25 @@ impl<M: ProducerMemory> Producer<M> {
     /// Returns the record's offset.
     #[inline(always)]
     fn reserve(&mut self, header: usize, frame: usize) -> Result<usize, PushError> {
-        let total = (header + frame).next_multiple_of(UNIT) as u64;
+        let total = ((header + frame + (UNIT - 1)) & !(UNIT - 1)) as u64;
+        if total <= self.room && total <= self.max_record {
+            let at = (self.position & self.mask) as usize;
+            self.position = self.position.wrapping_add(total);
+            self.room -= total;
+            return Ok(at);
+        }
+        self.reserve_any(total)
+    }
+
+    /// The same, where it is not known that there is room in a row.
+    #[inline(never)]
+    fn reserve_any(&mut self, total: u64) -> Result<usize, PushError> {
         if total > self.max_record {
             return Err(PushError::TooLong);
         }
-        let at = self.position & self.mask;
-        let to_end = self.mask + 1 - at;
-        let pad = if total > to_end { to_end } else { 0 };
+        let mut pad = self.pad(total);
         if self.free() < pad + total || self.state != State::Running {
-            self.make_room(pad + total)?;
+            pad = self.make_room(total)?;
         }
         if pad != 0 {
             let len = (pad as usize - UNIT) as u32;
@@ -319,21 +358,34 @@ impl<M: ProducerMemory> Producer<M> {
                 header_units: 1,
                 ..RawRecord::default()
             };
-            self.memory.write_header(at as usize, words.to_words());
+            let at = (self.position & self.mask) as usize;
+            self.memory.write_header(at, words.to_words());
             self.position = self.position.wrapping_add(pad);
         }
-        let at = (self.position & self.mask) as usize;
+        let at = self.position & self.mask;
         self.position = self.position.wrapping_add(total);
-        Ok(at)
+        self.room = self.free().min(self.mask + 1 - at - total);
+        Ok(at as usize)
     }
 
+    /// What is left of the ring's end where a record does not fit before it.
+    #[inline(always)]
+    fn pad(&self, total: u64) -> u64 {
+        let to_end = self.mask + 1 - (self.position & self.mask);
+        if total > to_end { to_end } else { 0 }
+    }
+
+    /// Room for a record, and the pad before it: not that of a moment ago, for a successor
+    /// whose echo has come begins at another position.
     #[cold]
     #[inline(never)]
-    fn make_room(&mut self, need: u64) -> Result<(), PushError> {
-        if self.poll()? != State::Running || self.free() < need {
+    fn make_room(&mut self, total: u64) -> Result<u64, PushError> {
+        let state = self.poll()?;
+        let pad = self.pad(total);
+        if state != State::Running || self.free() < pad + total {
             return Err(PushError::Full);
         }
-        Ok(())
+        Ok(pad)
     }
 
     fn generation_changed(&self) -> bool {
@@ -364,6 +416,10 @@ impl<M: ProducerMemory> Producer<M> {
     /// A consumer took over: its stated position replaces its predecessor's.
     #[cold]
     fn follow_consumer(&mut self) -> Result<(), Breach> {
+        // A successor may not be as far as we knew of the one before.
+        if guard!("ring-follow-room") {
+            self.room = 0;
+        }
         let generation = self.memory.load(ConsumerWord::Generation);
         if generation % 2 == 1 {
             return Ok(()); // It has not stated its position yet.
@@ -416,6 +472,7 @@ impl<M: ProducerMemory> Producer<M> {
         self.breach = Some(breach);
         // No room for anything, so that the fast path needs no look at `breach`.
         self.consumed = self.position.wrapping_sub(self.mask + 1);
+        self.room = 0;
         Err(breach)
     }
 }

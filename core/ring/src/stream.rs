@@ -259,14 +259,19 @@ impl<M: ConsumerMemory> StreamConsumer<M> {
 
     /// Announces a sleep for data. `true`: it may sleep.
     pub fn arm(&mut self) -> Result<bool, Breach> {
-        self.token = self.token.wrapping_add(1).max(1);
-        self.memory.store(ConsumerWord::Armed, self.token);
-        self.memory.fence();
+        self.announce();
         if self.readable()? != 0 {
             self.disarm();
             return Ok(false);
         }
         Ok(true)
+    }
+
+    /// Asks to be rung for what is published from here on, whatever there is already.
+    pub fn announce(&mut self) {
+        self.token = self.token.wrapping_add(1).max(1);
+        self.memory.store(ConsumerWord::Armed, self.token);
+        self.memory.fence();
     }
 
     /// After a wake-up.

@@ -183,7 +183,7 @@ reports! {
     empty: "# nothing\n";
     two_documents: "version: 1\n---\nversion: 1\n";
     another_version: "version: 2\n";
-    workers_that_would_share: tenant("    workers: 2\n    rate: 10Mbit\n    cores: {isolated: [1]}\n");
+    workers_without_cores_of_their_own: format!("{}\n  - name: blue\n    workers: 2\n    cores: {{isolated: [2, 2]}}\n", tenant("    workers: 3\n    cores: {isolated: [1]}\n"));
     workers_out_of_range: tenant("    workers: 9\n    memory: 256MiB\n");
     workers_without_memory: tenant("    workers: 6\n");
     sockets_out_of_range: tenant(&format!("{WEB}\n    endpoints:\n      - {{name: a, subnet: web, attach: {{circuits: {{sockets: 0}}}}}}\n      - {{name: b, subnet: web, attach: {{circuits: {{sockets: 65537}}}}}}\n"));

@@ -43,8 +43,6 @@ const REPLACES: u64 = 16;
 pub struct Hit {
     /// Where to.
     pub slot: Slot,
-    /// Fabric tag.
-    pub tag: u16,
     /// Offload fields, built anew.
     pub offload: RawOffload,
 }
@@ -55,7 +53,7 @@ impl Hit {
     pub fn outgoing<'a>(&self, head: &'a [u8], total: usize) -> Outgoing<'a> {
         Outgoing {
             slot: self.slot,
-            tag: self.tag,
+            tag: 0,
             offload: self.offload,
             head,
             rest_from: head.len(),
@@ -89,11 +87,10 @@ struct Entry {
     connection: u32,
     generation: u32,
     mtu: u16,
-    tag: u16,
     /// Destination and source behind the gateway.
     macs: [u8; 12],
     flags: u8,
-    reserved: [u8; 7],
+    reserved: [u8; 1],
 }
 
 impl Entry {
@@ -320,7 +317,6 @@ fn leaves(entry: &Entry, head: &mut [u8], offload: RawOffload) -> Option<Hit> {
     }
     Some(Hit {
         slot: entry.to,
-        tag: entry.tag,
         offload,
     })
 }
@@ -330,7 +326,6 @@ fn leaves(entry: &Entry, head: &mut [u8], offload: RawOffload) -> Option<Hit> {
 fn elsewhere(entry: &Entry, raw: &RawOffload) -> Option<Hit> {
     entry.has(ELSEWHERE).then_some(Hit {
         slot: entry.to,
-        tag: 0,
         offload: *raw,
     })
 }
@@ -351,10 +346,9 @@ pub(crate) fn remember_owner(state: &mut State, from: Slot, head: &[u8], to: Slo
         generation: 0,
         // Every frame is longer.
         mtu: 0,
-        tag: 0,
         macs: [0; 12],
         flags: ELSEWHERE | FREE,
-        reserved: [0; 7],
+        reserved: [0; 1],
     };
     if !packet.begins() {
         state.cache.put_flow(entry);
@@ -534,10 +528,9 @@ pub(crate) fn remember(
         connection: 0,
         generation: 0,
         mtu: to.mtu,
-        tag: 0,
         macs,
         flags: flags | if matches!(met, Met::Nobody) { FREE } else { 0 },
-        reserved: [0; 7],
+        reserved: [0; 1],
     };
     match met {
         Met::Anew => return,

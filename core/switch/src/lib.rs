@@ -10,6 +10,7 @@
 //! (where it goes) → `judgement` (whether it may pass: rules, connections) → `act`
 //! (rewrite, answer, copy). A packet like one that passed takes the short way (`cache`).
 
+mod account;
 mod act;
 mod admission;
 mod arp;
@@ -37,13 +38,14 @@ mod translation;
 mod work;
 mod workers;
 
+pub use account::{Account, Accounts, Way};
 pub use cache::{Hit, LEAST as FORESEEN};
 pub use decision::{Answer, Decision, Egress, Hop};
 pub use finish::{Finish, finish, needed};
 pub use flow::AHEAD;
 pub use flow::{Connection, Cursor, Memory, Side, Tally, journal::bytes_for};
 pub use judgement::slot_of;
-pub use meter::Credit;
+pub use meter::{Amount, Credit};
 pub use pipeline::Switch;
 pub use restoration::Restoration;
 pub use shaper::{Handed, Shaper};

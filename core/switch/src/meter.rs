@@ -3,9 +3,9 @@
 use crate::Nanos;
 use image::compartment::Rate;
 
-const SECOND: u128 = 1_000_000_000;
+pub(crate) const SECOND: u128 = 1_000_000_000;
 /// The longest frame.
-const LARGE: u64 = 64 << 10;
+pub(crate) const LARGE: u64 = 64 << 10;
 /// Longest idle time that is credited: beyond it any bucket is full anyway.
 const HORIZON: Nanos = 3_600_000_000_000;
 
@@ -54,9 +54,7 @@ impl Bucket {
         if self.tokens > 0 || rate == 0 {
             return 0;
         }
-        let worth = (rate / 1000).min(LARGE.max(rate / 8000));
-        // Half the burst at most: who comes late shall not find it full, and the rest lost.
-        let worth = worth.clamp(1, (burst / 2).max(1));
+        let worth = worth(rate, burst).unsigned_abs();
         let lacking = u128::from(worth) + u128::from(self.tokens.unsigned_abs());
         let wait = (lacking * SECOND).div_ceil(u128::from(rate));
         self.last
@@ -105,6 +103,13 @@ impl Bucket {
     }
 }
 
+/// What makes it worth while to go on.
+pub(crate) fn worth(rate: u64, burst: u64) -> i64 {
+    let worth = (rate / 1000).min(LARGE.max(rate / 8000));
+    // Half the burst at most: who comes late shall not find it full, and the rest lost.
+    clamp(worth.clamp(1, (burst / 2).max(1)))
+}
+
 /// Where an owner stands that shares a rate with others, after a frame: what it had so far
 /// against its weight, but for a turn's worth not less than whoever had its turn last, so
 /// that nothing is saved up by being idle (start-time fair queueing).
@@ -138,16 +143,18 @@ impl Credit {
     };
 
     /// Whether a frame may go: neither is zero or below.
-    #[inline(always)]
     pub const fn is_left(&self) -> bool {
-        self.bytes.wrapping_sub(1) | self.packets.wrapping_sub(1) >= 0
+        self.bytes > 0 && self.packets > 0
     }
 
-    /// One frame went, of so many bytes.
-    #[inline(always)]
-    pub const fn take(&mut self, bytes: usize) {
-        self.bytes -= bytes as i64;
-        self.packets -= 1;
+    /// Until where frames may go, after so many went.
+    pub fn after(self, gone: Amount) -> Amount {
+        let (packets, bytes) = (self.packets.max(0), self.bytes.max(0));
+        let packets = u32::try_from(packets).unwrap_or(u32::MAX);
+        Amount {
+            frames: gone.frames.saturating_add(packets),
+            bytes: gone.bytes.saturating_add(bytes.unsigned_abs()),
+        }
     }
 
     /// What both allow.
@@ -156,6 +163,52 @@ impl Credit {
             bytes: self.bytes.min(other.bytes),
             packets: self.packets.min(other.packets),
         }
+    }
+}
+
+/// Frames and their bytes: how many there were, or until where they may go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amount {
+    /// Frames.
+    pub frames: u32,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Amount {
+    /// Further than anything goes.
+    pub const MAX: Amount = Amount {
+        frames: u32::MAX,
+        bytes: u64::MAX,
+    };
+
+    /// One more, of so many bytes.
+    #[inline(always)]
+    pub const fn add(&mut self, bytes: usize) {
+        self.frames += 1;
+        self.bytes += bytes as u64;
+    }
+
+    /// What came after an earlier one.
+    pub const fn since(self, before: Amount) -> Amount {
+        Amount {
+            frames: self.frames - before.frames,
+            bytes: self.bytes - before.bytes,
+        }
+    }
+
+    /// What both allow.
+    pub fn and(self, other: Amount) -> Amount {
+        Amount {
+            frames: self.frames.min(other.frames),
+            bytes: self.bytes.min(other.bytes),
+        }
+    }
+
+    /// Whether another frame may go.
+    #[inline(always)]
+    pub const fn is_below(&self, until: &Amount) -> bool {
+        self.frames < until.frames && self.bytes < until.bytes
     }
 }
 
@@ -243,6 +296,47 @@ impl Meter {
         self.waits(rate)
     }
 
+    /// Whether either of its buckets is empty, as it is.
+    #[inline]
+    pub(crate) fn lacks(&self, rate: &Rate) -> bool {
+        rate.bytes != 0 && self.bytes.tokens <= 0 || rate.packets != 0 && self.packets.tokens <= 0
+    }
+
+    /// What it holds, in bytes and packets.
+    pub(crate) fn held(&self) -> (i64, i64) {
+        (self.bytes.tokens, self.packets.tokens)
+    }
+
+    /// The same as a credit.
+    pub(crate) fn holds(&self, rate: &Rate) -> Credit {
+        let limit = |rate: u64, tokens: i64| if rate == 0 { i64::MAX } else { tokens };
+        Credit {
+            bytes: limit(rate.bytes, self.bytes.tokens),
+            packets: limit(rate.packets, self.packets.tokens),
+        }
+    }
+
+    /// Has those of its buckets filled that are empty, of which what they hold is told.
+    pub(crate) fn fetch(
+        &mut self,
+        rate: &Rate,
+        from: impl FnOnce(Option<i64>, Option<i64>) -> (i64, i64),
+    ) {
+        let empty = |rate: u64, tokens: i64| (rate != 0 && tokens <= 0).then_some(tokens);
+        let bytes = empty(rate.bytes, self.bytes.tokens);
+        let packets = empty(rate.packets, self.packets.tokens);
+        let (bytes, packets) = from(bytes, packets);
+        self.bytes.tokens = self.bytes.tokens.saturating_add(bytes);
+        self.packets.tokens = self.packets.tokens.saturating_add(packets);
+    }
+
+    /// Takes out all that it holds, or owes.
+    pub(crate) fn empty(&mut self) -> (i64, i64) {
+        let held = self.held();
+        (self.bytes.tokens, self.packets.tokens) = (0, 0);
+        held
+    }
+
     fn waits(&self, rate: &Rate) -> Nanos {
         self.bytes.free_at(rate.bytes, byte_burst(rate)).max(
             self.packets
@@ -253,13 +347,13 @@ impl Meter {
 
 /// Bytes at once for a rate: at least [`LEAST_BURST_MS`] of it, or senders that are
 /// scheduled that late would have less than what was asked for.
-fn byte_burst(rate: &Rate) -> u64 {
+pub(crate) fn byte_burst(rate: &Rate) -> u64 {
     rate.burst.max(rate.bytes / 1000 * LEAST_BURST_MS)
 }
 const LEAST_BURST_MS: u64 = 5;
 
 /// Packets at once for a packet rate: 50 ms' worth, at least 64.
-fn packet_burst(rate: u64) -> u64 {
+pub(crate) fn packet_burst(rate: u64) -> u64 {
     (rate / 20).max(64)
 }
 

@@ -1,5 +1,6 @@
 //! One frame from beginning to end, and what falls due by itself.
 
+use crate::account::{Accounts, Among};
 use crate::act::{act, advertise};
 use crate::decision::{Decision, Egress, decide};
 use crate::edit::Edit;
@@ -17,6 +18,7 @@ use flow::{Connection, Cursor, Memory};
 use guard::guard;
 use image::CompartmentImage;
 use image::compartment::{FEATURE_CSUM, FEATURE_TSO4, FEATURE_TSO6, FEATURE_USO, NONE};
+use std::sync::Arc;
 use telemetry::counters::Counter;
 use telemetry::drops::DropReason;
 use telemetry::rules::Outcome;
@@ -225,11 +227,34 @@ impl Switch {
     /// up its rate, and what is left where it is makes its sender wait instead of losing
     /// it. 0 = now.
     pub fn paused_until(&self, slot: Slot) -> Nanos {
-        let Some(port) = self.state.ports.get(slot as usize) else {
+        // What comes from the fabric, or is another worker's, is not paid for here.
+        let port = self.state.ports.get(slot as usize);
+        let Some(port) = port.filter(|_| self.state.is_limited(slot)) else {
             return 0;
         };
         let tenant = self.state.tenants.get(port.tenant as usize);
         port.paused.max(tenant.map_or(0, |tenant| tenant.paused))
+    }
+
+    /// Keeps tenants' rates in accounts with the other workers, from the next image on.
+    pub fn share(&mut self, accounts: Arc<dyn Accounts>) {
+        let worker = self.state.config.workers.this();
+        self.state.among = Some(Among { accounts, worker });
+    }
+
+    /// Before it is asked [how long](Switch::paused_until) a slot is to wait: others may have
+    /// used up the rate that it has with them.
+    #[inline]
+    pub fn look_among(&mut self, now: Nanos, slot: Slot) {
+        self.state.look_among(now, slot);
+    }
+
+    /// The end of a turn: what was taken of shared rates and not used is others' again.
+    pub fn settle(&mut self) {
+        if self.state.among.is_some() {
+            let tenants = self.state.tenants.iter_mut();
+            tenants.for_each(|tenant| tenant.meter.settle());
+        }
     }
 
     /// A slot that waited [so long](Switch::paused_until) goes on: that it is later than

@@ -1,11 +1,13 @@
 //! What a switch remembers beside its image: meters, timers, neighbours outside.
 //! All of it is sized by the image, never by traffic.
 
+use crate::account::{Among, TenantMeter, Way};
 use crate::cache::Cache;
 use crate::edit::Edit;
 use crate::meter::{Bucket, Credit, Meter, served};
 use crate::tracking::{Tracking, keys};
 use crate::{FABRIC, Nanos, Slot, Workers};
+use guard::guard;
 use image::CompartmentImage;
 use image::compartment::{Endpoint, FEATURE_ALL, NONE, Rate, SUBNET_RA};
 
@@ -119,10 +121,10 @@ const UNPLUGGED: PortState = PortState {
 };
 
 /// What a tenant's endpoints may send together.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct TenantState {
     id: u32,
-    pub(crate) meter: Meter,
+    pub(crate) meter: TenantMeter,
     pub(crate) rate: Rate,
     /// Its rate is used up until then.
     pub(crate) paused: Nanos,
@@ -168,6 +170,8 @@ pub(crate) struct NeighbourState {
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) config: Config,
+    /// Of several workers.
+    pub(crate) among: Option<Among>,
     pub(crate) ports: Vec<PortState>,
     /// By slot: what its port takes unfinished, of what the image says it does. A guest says
     /// that when it starts.
@@ -194,6 +198,7 @@ pub(crate) struct State {
 impl State {
     pub(crate) fn new(config: Config) -> State {
         State {
+            among: None,
             ports: vec![UNPLUGGED; config.slots.max(1)],
             takes: vec![FEATURE_ALL; config.slots.max(1)],
             tenants: Vec::new(),
@@ -259,6 +264,13 @@ impl State {
             // Elsewhere its home has it pay.
             port.limited = self.config.workers.is_home(endpoint.slot)
                 && (port.rate.is_limited() || all.is_some_and(|all| all.from.is_limited()));
+            // It waits as long as the present rate says, not the one before.
+            if guard!("rate-raised") {
+                port.paused = match port.limited {
+                    true => port.meter.free_at(&port.rate),
+                    false => 0,
+                };
+            }
         }
         self.ports = ports;
 
@@ -267,17 +279,21 @@ impl State {
             .tenants()
             .iter()
             .map(|tenant| {
-                let kept = old.iter().find(|t| t.id == tenant.id).copied();
-                let state = kept.unwrap_or(TenantState {
-                    id: tenant.id,
-                    meter: Meter::full(now, &tenant.from),
-                    rate: tenant.from,
-                    paused: 0,
-                    floor: 0,
-                });
+                let rate = tenant.from;
+                let kept = old.iter().find(|t| t.id == tenant.id);
+                let whose = (tenant.id, Way::From);
+                let before = kept.map(|old| &old.meter);
+                let mut meter = TenantMeter::adopt(before, whose, &rate, now, self.among.as_ref());
                 TenantState {
-                    rate: tenant.from,
-                    ..state
+                    id: tenant.id,
+                    // As of a port; of what several workers share the account is asked again.
+                    paused: match rate.is_limited() && !meter.is_shared() {
+                        true => meter.free_at(&rate),
+                        false => 0,
+                    },
+                    meter,
+                    rate,
+                    floor: kept.map_or(0, |old| old.floor),
                 }
             })
             .collect();
@@ -421,6 +437,24 @@ impl State {
             (true, true) => Paid::Yes,
             (false, _) => Paid::NotOwn,
             (true, false) => Paid::NotTenant,
+        }
+    }
+
+    /// Has an endpoint wait, as if it had done so itself, where its tenant's other workers have
+    /// used up what they all may send. Else there is something for its next frame.
+    #[inline]
+    pub(crate) fn look_among(&mut self, now: Nanos, slot: Slot) {
+        if self.among.is_none() {
+            return;
+        }
+        let port = self.ports.get(slot as usize).filter(|port| port.limited);
+        let tenant = port.map(|port| port.tenant as usize);
+        if let Some(tenant) = tenant.and_then(|tenant| self.tenants.get_mut(tenant))
+            && now >= tenant.paused
+            && tenant.meter.is_shared()
+            && !tenant.meter.is_free(now, &tenant.rate)
+        {
+            tenant.paused = tenant.meter.free_at(&tenant.rate);
         }
     }
 

@@ -110,6 +110,10 @@ impl ProducerMemory for ProducerEnd {
         self.own.store_pair(DATA_AT + at, words);
     }
     #[inline]
+    fn write_record(&self, at: usize, words: [u64; 2], bytes: &[u8]) {
+        self.own.store_record(DATA_AT + at, words, bytes);
+    }
+    #[inline]
     fn write(&self, at: usize, bytes: &[u8]) {
         self.own.copy_in(DATA_AT + at, bytes);
     }

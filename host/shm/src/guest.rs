@@ -315,7 +315,7 @@ fn apart(placed: &[Placed]) -> Result<(), GuestError> {
 }
 
 impl GuestMemory for Guest {
-    #[inline]
+    #[inline(always)]
     fn locate(&self, address: u64, len: usize) -> Option<(usize, usize)> {
         let inside = |r: &Placed| {
             let within = address.wrapping_sub(r.guest);
@@ -331,7 +331,7 @@ impl GuestMemory for Guest {
         self.recent.set(n);
         Some(found)
     }
-    #[inline]
+    #[inline(always)]
     fn load16(&self, at: usize) -> u16 {
         match self.all.half(at) {
             // SAFETY: in bounds, aligned and mapped while `self` lives; a peer's writes
@@ -340,7 +340,7 @@ impl GuestMemory for Guest {
             None => 0,
         }
     }
-    #[inline]
+    #[inline(always)]
     fn store16(&self, at: usize, value: u16) {
         if let Some(half) = self.all.half(at) {
             // SAFETY: as in `load16`, and writable.
@@ -348,29 +348,29 @@ impl GuestMemory for Guest {
             self.written(at, 2);
         }
     }
-    #[inline]
+    #[inline(always)]
     fn load64(&self, at: usize) -> u64 {
         self.all.load(at, Ordering::Acquire)
     }
-    #[inline]
+    #[inline(always)]
     fn store64(&self, at: usize, value: u64) {
         self.all.store(at, value, Ordering::Release);
         self.written(at, 8);
     }
-    #[inline]
+    #[inline(always)]
     fn read(&self, at: usize, out: &mut [u8]) {
         self.all.copy_out(at, out);
     }
-    #[inline]
+    #[inline(always)]
     fn write(&self, at: usize, bytes: &[u8]) {
         self.all.copy_in(at, bytes);
         self.written(at, bytes.len());
     }
-    #[inline]
+    #[inline(always)]
     fn fence(&self) {
         fence(Ordering::SeqCst);
     }
-    #[inline]
+    #[inline(always)]
     fn will_use(&self, at: usize, writes: bool) {
         match writes {
             true => self.all.prefetch_to_write(at),

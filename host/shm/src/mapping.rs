@@ -194,6 +194,8 @@ impl Mapping {
         }
         // SAFETY: in bounds; `out` is private memory, so the two do not overlap.
         unsafe { copy(self.base.as_ptr().add(at), out.as_mut_ptr(), out.len()) }
+        // Or the compiler might read shared memory a second time in place of the copy.
+        compiler_fence(Ordering::SeqCst);
     }
 
     /// Copies bytes to another mapping; nothing where they do not fit.
@@ -314,6 +316,23 @@ impl WritableMapping {
         }
     }
 
+    /// Stores two words in a row, relaxed, and copies bytes in behind them; nothing where both
+    /// do not fit.
+    #[inline]
+    pub(crate) fn store_record(&self, at: usize, words: [u64; 2], bytes: &[u8]) {
+        if !self.holds_words(at, 16 + bytes.len()) {
+            return;
+        }
+        // SAFETY: in bounds, aligned and writable; `bytes` is private memory, so the two do
+        // not overlap.
+        unsafe {
+            self.word(at).store(words[0], Ordering::Relaxed);
+            self.word(at + 8).store(words[1], Ordering::Relaxed);
+            let to = self.base.as_ptr().add(at + 16);
+            copy(bytes.as_ptr(), to, bytes.len());
+        }
+    }
+
     /// Copies bytes in at offset `at`; nothing where they do not fit.
     #[inline]
     pub(crate) fn copy_in(&self, at: usize, bytes: &[u8]) {
@@ -347,8 +366,6 @@ impl Drop for Mapping {
 
 /// Copies where source and target do not overlap. A peer that writes one of the two
 /// meanwhile gets any mixture of bytes across, which is all it could send anyway.
-/// The fence keeps the compiler from reading shared memory a second time in place of
-/// the private copy.
 ///
 /// # Safety
 /// Both ranges are mapped, the target is writable, and they do not overlap.
@@ -361,7 +378,6 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
         // SAFETY: the caller's promise.
         unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
     }
-    compiler_fence(Ordering::SeqCst);
 }
 
 /// The same where they may overlap, by which bytes may be garbled, no more.
@@ -377,7 +393,6 @@ unsafe fn copy_overlapping(from: *const u8, to: *mut u8, len: usize) {
         // SAFETY: the caller's promise.
         unsafe { std::ptr::copy(from, to, len) };
     }
-    compiler_fence(Ordering::SeqCst);
 }
 
 /// From 16 to 128 bytes without a loop or a call: blocks of 16 from the front and

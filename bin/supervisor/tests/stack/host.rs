@@ -476,7 +476,7 @@ fn reap(pid: u32) {
 pub fn red(id: u32, mode: u32) -> CreateCompartment {
     CreateCompartment {
         workers: 0,
-        reserved: 0,
+        other_cores: [0; 7],
         id,
         wait: WAIT_ADAPTIVE,
         wait_us: mode,

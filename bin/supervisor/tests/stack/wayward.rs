@@ -33,6 +33,8 @@ const ONE_SPINS: u32 = 120;
 const ONE_PANICS: u32 = 121;
 /// The same, and neither says so.
 const ONE_DIES: u32 = 122;
+/// Has two workers that sleep, from its `Attach` on.
+const TWO_SLEEP: u32 = 123;
 /// Opens a file, which its filter forbids, when it gets its image.
 const TRIP: u32 = 103;
 /// Refuses every image.
@@ -121,6 +123,9 @@ pub fn run(is_fabric: bool) -> ! {
                 page = fds
                     .first()
                     .and_then(|fd| CountersPage::open(fd, body.slots as usize).ok());
+                if mode == TWO_SLEEP {
+                    (0..2).for_each(|_| drop(std::thread::spawn(std::thread::park)));
+                }
                 let journal = fds.get(2).and_then(|fd| Words::map_whole(fd).ok());
                 if let (Some(page), Some(journal)) = (&page, journal) {
                     let found = match journal.load(WRITTEN) {

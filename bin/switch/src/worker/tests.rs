@@ -152,16 +152,20 @@ impl Bench {
         for slot in 1..SLOTS {
             bench.plug(slot);
         }
-        let bytes = tables().finish().unwrap();
-        let digest = image::digest(&bytes).unwrap().0;
-        let image = SealedImage::create("image", &bytes).unwrap();
-        bench.tell(&UseImage { epoch: 1, digest }, &[image.as_fd()]);
+        bench.run(1, tables());
         bench
     }
 
     fn tell<B: Body>(&mut self, body: &B, fds: &[std::os::fd::BorrowedFd<'_>]) {
         self.supervisor.send(&Message::new(0, body), fds).unwrap();
         self.worker.hear();
+    }
+
+    fn run(&mut self, epoch: u64, tables: CompartmentTables) {
+        let bytes = tables.finish().unwrap();
+        let digest = image::digest(&bytes).unwrap().0;
+        let image = SealedImage::create("image", &bytes).unwrap();
+        self.tell(&UseImage { epoch, digest }, &[image.as_fd()]);
     }
 
     fn plug(&mut self, slot: u32) {
@@ -393,4 +397,28 @@ fn receivers_that_are_full_cost_no_memory() {
             Counter::TxFrames,
         ));
     assert_eq!(after - before, 1);
+}
+
+/// Whose rate is raised, or taken away, goes on at once, however long he would have waited.
+#[test]
+fn who_waits_for_a_rate_that_is_raised_goes_on() {
+    let with = |bytes| {
+        let mut tables = tables();
+        let first = &mut tables.endpoints[0];
+        (first.rate_bytes, first.rate_burst) = (bytes, 1500);
+        tables
+    };
+    for raised in [0, 1 << 27] {
+        let mut bench = Bench::new();
+        bench.run(2, with(100));
+        let frame = udp(1, mac(2), v4(2), 8900);
+        for _ in 0..5 {
+            assert!(bench.send(1, &PLAIN, &frame));
+        }
+        bench.turns(20);
+        assert!(bench.drain(&[]) < 5, "it waits some 75 s");
+        bench.run(3, with(raised));
+        bench.turns(20);
+        assert!(bench.drain(&[]) > 0, "{raised}");
+    }
 }

@@ -1,6 +1,7 @@
 //! The program as the supervisor starts it: confined, by messages and descriptors,
 //! with a test at the other end of its channels.
 
+mod accounts;
 mod calls;
 mod guests;
 mod listing;

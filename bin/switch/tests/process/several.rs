@@ -17,7 +17,7 @@ use wire::{build, ethernet, ipv4};
 const PAIRS: [(u32, u32); 6] = [(1, 2), (2, 1), (1, 3), (3, 1), (2, 3), (3, 2)];
 
 /// A datagram with a number in it, of one of many flows between two slots.
-fn numbered(from: u32, to: u32, flow: u16, number: u32) -> Vec<u8> {
+pub fn numbered(from: u32, to: u32, flow: u16, number: u32) -> Vec<u8> {
     let mut buffer = vec![0; 2_000];
     let link = ethernet::Header::new(mac(to), mac(from), ethernet::IPV4);
     let header = ipv4::Header::new(v4(from), v4(to), 17);
@@ -41,7 +41,7 @@ fn read(frame: &[u8]) -> (u32, u16, u32) {
 }
 
 /// What there is now.
-fn come(channel: &mut Channel) -> Option<Vec<u8>> {
+pub fn come(channel: &mut Channel) -> Option<Vec<u8>> {
     channel.tx.ring.poll().unwrap();
     let record = channel.rx.ring.next().unwrap()?;
     let mut frame = vec![0; record.len()];
@@ -50,7 +50,7 @@ fn come(channel: &mut Channel) -> Option<Vec<u8>> {
     Some(frame)
 }
 
-fn push(channel: &mut Channel, frame: &[u8]) -> bool {
+pub fn push(channel: &mut Channel, frame: &[u8]) -> bool {
     channel.tx.ring.poll().unwrap();
     let pushed = channel.tx.ring.push(0, &PLAIN, frame, &[]).is_ok();
     if channel.tx.ring.publish() == shm::Doorbell::Ring {
@@ -67,7 +67,7 @@ fn sum(rig: &Rig, counter: Counter) -> u64 {
     (1..SLOTS).map(|slot| rig.count(slot, counter)).sum()
 }
 
-fn lost(rig: &Rig, reason: DropReason) -> u64 {
+pub fn lost(rig: &Rig, reason: DropReason) -> u64 {
     (0..SLOTS).map(|slot| rig.drops(slot, reason)).sum()
 }
 

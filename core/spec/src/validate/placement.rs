@@ -67,20 +67,7 @@ impl Check<'_> {
         if workers.value < 2 {
             return;
         }
-        if let Some(cores) = tenant
-            .cores
-            .as_ref()
-            .filter(|_| !tenant.isolated_cores().is_empty())
-        {
-            self.findings
-                .add(
-                    "workers",
-                    workers.span,
-                    "several workers cannot have isolated cores yet: all would run on one",
-                )
-                .also(cores.span, "the cores that it is to have")
-                .help("write `cores: shared`, or leave `workers` out");
-        }
+        self.cores_of_workers(tenant, workers);
         // Rings between them, of half a MiB each way (bin/switch/src/peers.rs).
         let rings = u64::from(workers.value.min(MOST_WORKERS)).pow(2) << 19;
         let least = rings * 8;
@@ -98,22 +85,41 @@ impl Check<'_> {
                 )
                 .help(format!("add `memory: {}MiB`, or choose fewer", least >> 20));
         }
-        let limited = [tenant.meter_from(), tenant.meter_to()];
-        if limited
-            .iter()
-            .any(|(bytes, _, packets)| bytes | packets != 0)
-        {
+    }
+
+    /// Where cores are isolated, each of several workers has one of its own.
+    fn cores_of_workers(&mut self, tenant: &Tenant, workers: Located<u32>) {
+        let named = tenant.isolated_cores();
+        let Some(cores) = tenant.cores.as_ref().filter(|_| !named.is_empty()) else {
+            return;
+        };
+        if named.len() != workers.value as usize && guard!("spec-worker-cores") {
+            let what = match named.len() {
+                1 => "1 core is".to_owned(),
+                several => format!("{several} cores are"),
+            };
             self.findings
                 .add(
-                    "workers",
-                    workers.span,
-                    "several workers cannot keep a rate of the whole tenant: each sees a part \
-                     of what counts against it",
+                    "cores",
+                    cores.span,
+                    format!("{what} named for {} workers", workers.value),
                 )
-                .help(
-                    "leave `workers` out, or give its endpoints rates of their own instead of \
-                     the tenant's",
-                );
+                .also(workers.span, "each of these has a core of its own")
+                .help("name as many cores as there are workers, or write `cores: shared`");
+        }
+        for (at, core) in named.iter().enumerate() {
+            let mut before = named.iter().take(at);
+            if let Some(first) = before.find(|first| first.value == core.value) {
+                self.findings
+                    .add(
+                        "cores",
+                        core.span,
+                        format!("core {} is named for two workers", core.value),
+                    )
+                    .label("again here")
+                    .also(first.span, "first here")
+                    .help("name another: each worker has a core of its own");
+            }
         }
     }
 

@@ -101,19 +101,18 @@ impl<'a> Plain<'a> {
         )
     }
 
-    /// Whether the header's one's complement sum is all ones (RFC 1071): in words of 32
-    /// bits, whose carries are folded in at the end.
+    /// Whether the header's one's complement sum is all ones (RFC 1071), which is to be divided
+    /// by 65535: so are carries out of 64 bits that come in again below. Nothing in it is zero
+    /// throughout.
     #[inline(always)]
     pub(super) fn is_summed(&self) -> bool {
-        let half = |word: u64| (word & 0xffff_ffff) + (word >> 32);
-        let sum = (self.words[1] >> 48)
-            + half(self.words[2])
-            + half(self.words[3])
-            + (self.words[4] & 0xffff);
-        let sum = (sum & 0xffff_ffff) + (sum >> 32);
-        let sum = (sum & 0xffff) + (sum >> 16);
-        let sum = (sum & 0xffff) + (sum >> 16);
-        sum == 0xffff || !guard!("hit-checksum")
+        let add = |a: u64, b: u64| {
+            let (sum, carries) = a.overflowing_add(b);
+            sum + u64::from(carries)
+        };
+        let ends = (self.words[1] >> 48) + (self.words[4] & 0xffff);
+        let sum = add(add(self.words[2], self.words[3]), ends);
+        sum.is_multiple_of(0xffff) || !guard!("hit-checksum")
     }
 
     /// Whether the packet lies in a frame of so many bytes, and its datagram or segment in

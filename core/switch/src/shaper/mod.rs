@@ -13,9 +13,11 @@
 
 mod class;
 mod queue;
+mod shared;
 #[cfg(test)]
 mod tests;
 
+use crate::account::{Among, TenantMeter, Way};
 use crate::meter::{Bucket, Credit, Meter, served};
 use crate::{FABRIC, Nanos, Outgoing, Slot, Workers};
 use class::{Class, INSIDE, OUTSIDE};
@@ -49,6 +51,8 @@ pub enum Handed {
 #[derive(Debug)]
 pub struct Shaper {
     workers: Workers,
+    /// Of several workers.
+    among: Option<Among>,
     /// Ports where frames may have to wait.
     ports: Vec<Option<Box<Port>>>,
     /// By the sender's slot: the DSCP value that its unmarked packets count as.
@@ -97,7 +101,7 @@ struct Port {
 struct Tenant {
     id: u32,
     rate: Rate,
-    meter: Meter,
+    meter: TenantMeter,
     floor: u64,
     /// Ports where something waits.
     waiting: usize,
@@ -120,6 +124,7 @@ impl Shaper {
     pub fn new(slots: usize, workers: Workers) -> Shaper {
         Shaper {
             workers,
+            among: None,
             ports: (0..slots).map(|_| None).collect(),
             marks: vec![0; slots],
             tenants: Vec::new(),
@@ -177,7 +182,13 @@ impl Shaper {
                 Tenant {
                     id: tenant.id,
                     rate: tenant.to,
-                    meter: before.map_or(Meter::full(now, &tenant.to), |t| t.meter),
+                    meter: TenantMeter::adopt(
+                        before.map(|t| &t.meter),
+                        (tenant.id, Way::To),
+                        &tenant.to,
+                        now,
+                        self.among.as_ref(),
+                    ),
                     floor: before.map_or(0, |t| t.floor),
                     waiting: 0,
                     outside: image.attachments().iter().any(|a| a.tenant == index),
@@ -437,7 +448,7 @@ impl Shaper {
             let at = if port.sorts {
                 now
             } else {
-                free_at(port, &self.tenants).max(now)
+                free_at(port, &mut self.tenants).max(now)
             };
             port.due = 0;
             if let Some(tenant) = self.tenants.get_mut(port.tenant as usize) {
@@ -662,9 +673,9 @@ fn is_free(port: &mut Port, tenants: &mut [Tenant], now: Nanos) -> bool {
     own && (all || !guard!("tenant-egress-meter"))
 }
 
-fn free_at(port: &Port, tenants: &[Tenant]) -> Nanos {
+fn free_at(port: &Port, tenants: &mut [Tenant]) -> Nanos {
     let all = tenants
-        .get(port.tenant as usize)
+        .get_mut(port.tenant as usize)
         .map_or(0, |tenant| tenant.meter.free_at(&tenant.rate));
     port.meter.free_at(&port.rate).max(all)
 }

@@ -414,6 +414,10 @@ fn tenant_meter_is_one_for_all_of_its_endpoints() {
     assert!(site.inject(A1, &there).drops.is_empty());
     site.refuses(A2, &back, DropReason::IngressRate);
     site.refuses(A1, &there, DropReason::IngressRate);
+    // They wait, and nothing that comes to them from outside.
+    let paused =
+        [A1, A2, core_switch::FABRIC].map(|slot| site.switch().1.paused_until(slot) > site.now);
+    assert_eq!(paused, [true, true, false]);
     site.now += SECOND;
     assert!(site.inject(A2, &back).drops.is_empty());
 }
@@ -544,4 +548,43 @@ fn dhcp_client_without_an_address_is_the_only_nameless_speaker() {
         &[128, 0, 0, 0, 0, 0, 0, 0],
     );
     Site::new().refuses(A1, &frame, DropReason::SourceIp);
+}
+
+/// Who waits for a rate that is raised, or is there no more, waits for it no longer.
+#[test]
+fn a_raised_rate_is_had_at_once() {
+    use image::compartment::Rate;
+    let of = |bytes| Rate {
+        bytes,
+        burst: 1_500,
+        packets: 0,
+    };
+    for (own, raised) in [(true, 0), (true, 1 << 27), (false, 0), (false, 1 << 27)] {
+        let set = |tables: &mut image::CompartmentTables, bytes| match own {
+            true => {
+                (
+                    tables.endpoints[0].rate_bytes,
+                    tables.endpoints[0].rate_burst,
+                ) = (bytes, 1_500)
+            }
+            false => tables.tenants[0].from = of(bytes),
+        };
+        let mut site = Site::with(|tables| {
+            tables.subnets.iter_mut().for_each(|it| it.mtu = 9000);
+            tables.endpoints.iter_mut().for_each(|it| it.mtu = 9000);
+            set(tables, 1_000);
+        });
+        let frame = udp4(to_a2(), (v4(A1), v4(A2)), (1, 2), &[0; 8900]);
+        assert!(site.inject(A1, &frame).drops.is_empty());
+        let waits = |site: &Site| site.switch().1.paused_until(A1).saturating_sub(site.now);
+        // One that stays as it was is waited for as before.
+        site.change(|tables| set(tables, 1_000));
+        assert!(waits(&site) > 5 * SECOND, "{own}");
+        site.change(|tables| set(tables, raised));
+        assert!(
+            waits(&site) < SECOND / 10,
+            "{own} {raised}: {}",
+            waits(&site)
+        );
+    }
 }
