@@ -433,7 +433,10 @@ impl<Fd> Session<Fd> {
         self.features = taken;
         if taken & features::LOG_ALL == 0 && changed & features::LOG_ALL != 0 {
             self.log = None;
-            let _ = device.log(0, 0, None);
+            // Without memory nothing is noted.
+            if device.is_mapped() {
+                let _ = device.log(0, 0, None);
+            }
         }
         // Whether pages are noted changes nothing in how rings are run.
         if changed & !features::LOG_ALL == 0 || self.regions.is_empty() {

@@ -485,6 +485,18 @@ fn pages_that_are_written_are_noted_for_as_long_as_both_want_it() {
 }
 
 #[test]
+fn without_memory_nobody_is_told_of_a_log() {
+    let mut front = Front::new(1);
+    for taken in [VERSION_1 | LOG_ALL, VERSION_1] {
+        // Who is told checks that there is memory.
+        front
+            .say(Request::SetFeatures, &taken.to_ne_bytes(), &[])
+            .unwrap();
+    }
+    assert_eq!(front.told.log, None);
+}
+
+#[test]
 fn what_no_front_end_says_is_a_fault() {
     let mut front = Front::new(2);
     front.begin(VERSION_1 | PROTOCOL);

@@ -63,6 +63,14 @@ pub struct Token {
     pub(crate) entries: u16,
 }
 
+/// A chain of one buffer in one piece.
+#[derive(Clone, Copy)]
+pub(crate) struct Plain {
+    pub at: usize,
+    pub length: u32,
+    pub token: Token,
+}
+
 /// A descriptor, copied.
 #[derive(Clone, Copy)]
 pub(crate) struct Descriptor {
@@ -74,6 +82,22 @@ pub(crate) struct Descriptor {
 }
 
 impl Descriptor {
+    /// Where the buffer lies, and how long it is, if it is all of its chain, of the direction
+    /// and in one piece.
+    #[inline(always)]
+    pub fn plain<M: GuestMemory>(self, memory: &M, want: Direction) -> Option<(usize, u32)> {
+        let flags = match want {
+            Direction::Write => WRITE,
+            _ => 0,
+        };
+        let is_plain = self.flags & (NEXT | WRITE | INDIRECT) == flags && self.length != 0;
+        if !is_plain && guard!("virtqueue-plain") {
+            return None;
+        }
+        let at = memory.whole(self.address, self.length as usize)?;
+        Some((at, self.length))
+    }
+
     pub fn has_next(self) -> bool {
         self.flags & NEXT != 0
     }
@@ -130,6 +154,16 @@ impl Chain {
         self.cut
     }
 
+    /// Has one piece from now on, which is read, and no more.
+    #[inline(always)]
+    pub(crate) fn set_one(&mut self, plain: &Plain) {
+        self.clear();
+        self.pieces[0] = (plain.at, plain.length);
+        (self.count, self.readable) = (1, 1);
+        (self.total, self.token) = (plain.length as usize, plain.token);
+    }
+
+    #[inline(always)]
     pub(crate) fn clear(&mut self) {
         (self.count, self.readable, self.total) = (0, 0, 0);
         (self.token, self.cut) = (Token::default(), false);
@@ -212,8 +246,17 @@ impl Chain {
         Err(Breach::Loop)
     }
 
+    /// Where so many bytes from `offset` on lie, if all do in the first piece.
+    #[inline(always)]
+    fn in_first(&self, offset: usize, length: usize) -> Option<usize> {
+        let (at, there) = self.pieces[0];
+        let there = there as usize;
+        let all = self.count != 0 && offset < there && length <= there - offset;
+        (all && length != 0).then(|| at + offset)
+    }
+
     /// Copies bytes out from `offset` of what the chain names on; how many there were.
-    #[inline]
+    #[inline(always)]
     pub fn read<M: GuestMemory>(&self, memory: &M, offset: usize, out: &mut [u8]) -> usize {
         self.walk(offset, out.len(), |at, done, length| {
             if let Some(part) = out.get_mut(done..done + length) {
@@ -233,13 +276,18 @@ impl Chain {
     }
 
     /// The pieces of so many bytes from `offset` on: (where, how far in, how long).
-    #[inline]
+    #[inline(always)]
     pub fn walk(
         &self,
         mut offset: usize,
         length: usize,
         mut piece: impl FnMut(usize, usize, usize),
     ) -> usize {
+        // All of it in the first one, mostly.
+        if let Some(at) = self.in_first(offset, length) {
+            piece(at, 0, length);
+            return length;
+        }
         let mut done = 0;
         for (at, there) in self.pieces.get(..self.count).unwrap_or(&[]) {
             let there = *there as usize;
@@ -260,7 +308,7 @@ impl Chain {
 }
 
 /// Reads a descriptor, each word once. `linked`: as split rings have them.
-#[inline]
+#[inline(always)]
 pub(crate) fn read<M: GuestMemory>(memory: &M, at: usize, linked: bool) -> Descriptor {
     // A packed ring's flags say whether the rest is there: they come first.
     let high = memory.load64(at + 8);
@@ -268,7 +316,7 @@ pub(crate) fn read<M: GuestMemory>(memory: &M, at: usize, linked: bool) -> Descr
     descriptor(address, high, linked)
 }
 
-#[inline]
+#[inline(always)]
 pub(crate) fn descriptor(address: u64, high: u64, linked: bool) -> Descriptor {
     let (third, fourth) = ((high >> 32) as u16, (high >> 48) as u16);
     let (flags, word) = match linked {

@@ -30,7 +30,7 @@ pub trait GuestMemory {
     fn will_use(&self, _at: usize, _writes: bool) {}
 
     /// Where all of a range lies, if in one piece.
-    #[inline]
+    #[inline(always)]
     fn whole(&self, address: u64, len: usize) -> Option<usize> {
         self.locate(address, len)
             .filter(|(_, there)| *there == len)

@@ -2,7 +2,7 @@
 //! behind a header that says what of it is unfinished.
 
 use crate::breach::Breach;
-use crate::chain::{Chain, Direction, Token};
+use crate::chain::{Chain, Direction, Plain, Token};
 use crate::memory::GuestMemory;
 use crate::queue::{Queue, Stand};
 use guard::guard;
@@ -19,6 +19,9 @@ const MAX_MERGED: usize = 64;
 const MAX_SCATTERED: usize = 2 * MAX_MERGED;
 /// Pieces of a chain that any driver has: all of them are touched by most frames.
 const FEW: usize = 2;
+/// And of all buffers of one frame that a driver names, of which a frame touches what it needs:
+/// those beyond are read for nothing.
+const NAMED: usize = 34;
 /// The header with a count of buffers behind it, and of drivers before version 1.0 that
 /// merge none.
 const HEADER: usize = 12;
@@ -74,10 +77,13 @@ impl<M: GuestMemory> Queues<M> {
     }
 
     /// The pair for a flow: one that is set up, and the same one as long as these are.
-    #[inline]
-    fn of(&self, flow: u32) -> usize {
-        let pairs = self.list.len().max(1);
-        let first = if pairs == 1 { 0 } else { flow as usize % pairs };
+    #[inline(always)]
+    fn of(&self, flow: impl FnOnce() -> u32) -> usize {
+        let pairs = self.list.len();
+        if pairs <= 1 {
+            return 0;
+        }
+        let first = flow() as usize % pairs;
         let is_up = |pair: &usize| matches!(self.list.get(*pair), Some(Some(_)));
         if is_up(&first) || !guard!("virtqueue-pair-is-up") {
             return first;
@@ -161,6 +167,13 @@ impl<M: GuestMemory> FromGuest<M> {
     /// The driver's [`Breach`].
     #[inline]
     pub fn peek(&mut self) -> Result<Option<GuestFrame<'_, M>>, Breach> {
+        if !self.taken
+            && let Some(Some(queue)) = self.queues.list.get_mut(self.turn)
+            && let Some(plain) = queue.next_plain(&*self.queues.memory, Direction::Read)
+        {
+            self.chain.set_one(&plain);
+            self.taken = true;
+        }
         // Bound: each pair once.
         for _ in 0..self.queues.list.len() {
             if self.taken {
@@ -196,10 +209,9 @@ impl<M: GuestMemory> FromGuest<M> {
     #[inline]
     pub fn advance(&mut self) {
         if core::mem::take(&mut self.taken) {
-            let memory = Rc::clone(&self.queues.memory);
             let token = self.chain.token();
-            if let Some(queue) = self.queues.get(self.turn) {
-                queue.give(&*memory, token, 0);
+            if let Some(Some(queue)) = self.queues.list.get_mut(self.turn) {
+                queue.give(&*self.queues.memory, token, 0);
             }
         }
     }
@@ -355,10 +367,9 @@ impl<M: GuestMemory> ToGuest<M> {
     ///
     /// # Errors
     /// [`PutError`]; no buffer was used up then.
-    #[inline]
     pub fn send(
         &mut self,
-        flow: u32,
+        flow: impl FnOnce() -> u32,
         offload: &RawOffload,
         head: &[u8],
         rest: usize,
@@ -366,6 +377,10 @@ impl<M: GuestMemory> ToGuest<M> {
     ) -> Result<(), PutError> {
         self.scattered = 0;
         let pair = self.queues.of(flow);
+        if self.put_plain(pair, offload, head, rest, &mut fill) {
+            self.scattered = 1;
+            return Ok(());
+        }
         let form = self.queues.form;
         let memory = &*self.queues.memory;
         let Some(Some(queue)) = self.queues.list.get_mut(pair) else {
@@ -399,6 +414,8 @@ impl<M: GuestMemory> ToGuest<M> {
                 Err(breach) => Some(PutError::Breach(breach)),
             };
             if let Some(failed) = failed {
+                // Read in vain, and again with the next frame.
+                self.scattered = named;
                 queue.rewind(before);
                 return Err(failed);
             }
@@ -426,13 +443,73 @@ impl<M: GuestMemory> ToGuest<M> {
             }
             (done, count) = (done + n, count + 1);
         }
+        if named > NAMED && guard!("virtqueue-named") {
+            self.scattered = self.scattered.max(named);
+        }
         let bytes = written(offload, count as u16);
-        self.first
-            .write(memory, 0, bytes.get(..header).unwrap_or(&bytes));
+        // Each of a length that is known here.
+        match bytes.first_chunk::<SHORT_HEADER>() {
+            Some(short) if header == SHORT_HEADER => self.first.write(memory, 0, short),
+            _ => self.first.write(memory, 0, &bytes),
+        };
         for (token, n) in self.taken.get(..count).unwrap_or(&[]) {
             queue.give(memory, *token, *n);
         }
         Ok(())
+    }
+
+    /// As [`ToGuest::send`], where the next buffer is in one piece and long enough; `false`:
+    /// nothing happened.
+    #[inline(always)]
+    pub fn send_plain(
+        &mut self,
+        flow: impl FnOnce() -> u32,
+        offload: &RawOffload,
+        head: &[u8],
+        rest: usize,
+        mut fill: impl FnMut(&M, usize, usize, usize),
+    ) -> bool {
+        let pair = self.queues.of(flow);
+        self.put_plain(pair, offload, head, rest, &mut fill)
+    }
+
+    #[inline(always)]
+    fn put_plain(
+        &mut self,
+        pair: usize,
+        offload: &RawOffload,
+        head: &[u8],
+        rest: usize,
+        fill: &mut impl FnMut(&M, usize, usize, usize),
+    ) -> bool {
+        let memory = &*self.queues.memory;
+        let Some(Some(queue)) = self.queues.list.get_mut(pair) else {
+            return false;
+        };
+        if queue.room() < MAX_MERGED && guard!("virtqueue-plain-room") {
+            return false;
+        }
+        let Some(Plain { at, length, token }) = queue.next_plain(memory, Direction::Write) else {
+            return false;
+        };
+        let header = self.queues.form.header();
+        let total = header + head.len() + rest;
+        if (length as usize) < total && guard!("virtqueue-plain-fits") {
+            queue.untake(token);
+            return false;
+        }
+        let bytes = written(offload, 1);
+        // Each of a length that is known here.
+        match bytes.first_chunk::<SHORT_HEADER>() {
+            Some(short) if header == SHORT_HEADER => memory.write(at, short),
+            _ => memory.write(at, &bytes),
+        }
+        memory.write(at + header, head);
+        if rest > 0 {
+            fill(memory, at + header + head.len(), 0, rest);
+        }
+        queue.give(memory, token, total as u32);
+        true
     }
 
     /// Pieces of the guest's memory that the last frame was put in, or was tried to be.

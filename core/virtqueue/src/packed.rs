@@ -2,11 +2,13 @@
 //! the ring's turns whose they are.
 
 use crate::breach::Breach;
-use crate::chain::{Chain, Descriptor, Direction, Token, descriptor};
+use crate::chain::{Chain, Descriptor, Direction, Plain, Token, descriptor};
 use crate::memory::GuestMemory;
 use crate::queue::{Features, Layout, MAX_BATCH, Stand};
 use guard::guard;
 
+/// Descriptors of one chain: where it ends is to be found, also behind what is kept of it.
+const MOST_LINKED: u16 = 4 * crate::MAX_PIECES as u16;
 const WRITE: u64 = 2 << 48;
 const AVAILABLE: u64 = 1 << 55;
 const USED: u64 = 1 << 63;
@@ -154,17 +156,36 @@ impl Packed {
     }
 
     /// The descriptor at a place, and whether it is the driver's to give.
-    #[inline]
+    #[inline(always)]
     fn at<M: GuestMemory>(&self, memory: &M, at: At) -> (u64, bool) {
         let high = memory.load64(self.ring + 16 * usize::from(at.index) + 8);
         let given = (high & AVAILABLE != 0) == at.wrap && (high & USED != 0) != at.wrap;
         (high, given)
     }
 
-    #[inline]
+    #[inline(always)]
     fn read<M: GuestMemory>(&self, memory: &M, at: At, high: u64) -> Descriptor {
         let address = memory.load64(self.ring + 16 * usize::from(at.index));
         descriptor(address, high, false)
+    }
+
+    /// The next chain, if it is there and plain. `None`: nothing has changed, and
+    /// [`Packed::next`] says.
+    #[inline(always)]
+    pub fn next_plain<M: GuestMemory>(&mut self, memory: &M, want: Direction) -> Option<Plain> {
+        let (high, is_given) = self.at(memory, self.next);
+        if !is_given || self.out >= self.size {
+            return None;
+        }
+        let descriptor = self.read(memory, self.next, high);
+        let (at, length) = descriptor.plain(memory, want)?;
+        self.out += 1;
+        self.next = self.next.plus(1, self.size);
+        let token = Token {
+            id: descriptor.word,
+            entries: 1,
+        };
+        Some(Plain { at, length, token })
     }
 
     #[inline]
@@ -180,8 +201,11 @@ impl Packed {
         }
         let mut at = self.next;
         chain.clear();
-        // Bound: entries that are not ours already.
+        // Bound: entries that are not ours already, and such as any driver links.
         for n in 1..=self.size.saturating_sub(self.out) {
+            if n > MOST_LINKED && guard!("virtqueue-long-chain") {
+                return Err(Breach::Scattered);
+            }
             let descriptor = self.read(memory, at, high);
             at = at.plus(1, self.size);
             if descriptor.is_indirect() {
@@ -210,7 +234,7 @@ impl Packed {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn give<M: GuestMemory>(&mut self, memory: &M, token: Token, written: u32) {
         if self.count == MAX_BATCH {
             self.show(memory);

@@ -1,7 +1,7 @@
 //! A queue of either kind.
 
 use crate::breach::Breach;
-use crate::chain::{Chain, Direction, Token};
+use crate::chain::{Chain, Direction, Plain, Token};
 use crate::memory::GuestMemory;
 use crate::packed::Packed;
 use crate::split::Split;
@@ -160,9 +160,20 @@ impl Queue {
         either!(&mut self.0, queue => queue.next(memory, want, chain))
     }
 
+    /// Takes the next chain if it is one buffer in one piece, as most are. `None`: nothing was
+    /// taken, and [`Queue::next`] says.
+    #[inline(always)]
+    pub(crate) fn next_plain<M: GuestMemory>(
+        &mut self,
+        memory: &M,
+        want: Direction,
+    ) -> Option<Plain> {
+        either!(&mut self.0, queue => queue.next_plain(memory, want))
+    }
+
     /// Gives back a chain that was taken, in the order in which they were, with so many
     /// bytes written into it. The driver sees it at the next [`Queue::publish`].
-    #[inline]
+    #[inline(always)]
     pub fn give<M: GuestMemory>(&mut self, memory: &M, token: Token, written: u32) {
         either!(&mut self.0, queue => queue.give(memory, token, written));
     }
@@ -183,7 +194,7 @@ impl Queue {
     }
 
     /// Chains that can be given back before the next [`Queue::publish`].
-    #[inline]
+    #[inline(always)]
     pub fn room(&self) -> usize {
         either!(&self.0, queue => queue.room())
     }

@@ -2,7 +2,7 @@
 //! a ring of what the device has used.
 
 use crate::breach::Breach;
-use crate::chain::{BUFFER_AHEAD, Chain, DESCRIPTOR_AHEAD, Direction, Token, ask, read};
+use crate::chain::{BUFFER_AHEAD, Chain, DESCRIPTOR_AHEAD, Direction, Plain, Token, ask, read};
 use crate::memory::GuestMemory;
 use crate::queue::{Features, Layout, Stand};
 use guard::guard;
@@ -97,6 +97,7 @@ impl Split {
         self.next = self.next.wrapping_sub(token.entries);
     }
 
+    #[inline(always)]
     fn slot(&self, position: u16) -> usize {
         usize::from(position & (self.size - 1))
     }
@@ -132,6 +133,28 @@ impl Split {
         if left > BUFFER_AHEAD {
             ask(memory, memory.load64(descriptor(BUFFER_AHEAD)), want);
         }
+    }
+
+    /// The next chain, if it is known to be there and plain. `None`: nothing has changed, and
+    /// [`Split::next`] says.
+    #[inline(always)]
+    pub fn next_plain<M: GuestMemory>(&mut self, memory: &M, want: Direction) -> Option<Plain> {
+        if self.next == self.seen {
+            return None;
+        }
+        let head = memory.load16(self.available + 4 + 2 * self.slot(self.next));
+        if head >= self.size {
+            return None;
+        }
+        let descriptor = read(memory, self.table + 16 * usize::from(head), true);
+        let (at, length) = descriptor.plain(memory, want)?;
+        self.look_ahead(memory, want);
+        self.next = self.next.wrapping_add(1);
+        let token = Token {
+            id: head,
+            entries: 1,
+        };
+        Some(Plain { at, length, token })
     }
 
     #[inline]
@@ -176,7 +199,7 @@ impl Split {
         Err(Breach::Loop)
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn give<M: GuestMemory>(&mut self, memory: &M, token: Token, written: u32) {
         let element = u64::from(written) << 32 | u64::from(token.id);
         let at = self.used + 4 + 8 * self.slot(self.given);

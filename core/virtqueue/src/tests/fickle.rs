@@ -151,11 +151,17 @@ fn drive(input: Vec<u8>, features: Features, form: Form) -> Result<usize, TestCa
         };
         let rest = (round as usize * 97) % 3000;
         let mut filled = 0;
-        let sent = to.send(round, &offload, &[7; 60], rest, |memory, at, from, n| {
-            memory.touch(at, n);
-            filled += n;
-            assert!(from + n <= rest, "{from} {n} {rest}");
-        });
+        let sent = to.send(
+            || round,
+            &offload,
+            &[7; 60],
+            rest,
+            |memory, at, from, n| {
+                memory.touch(at, n);
+                filled += n;
+                assert!(from + n <= rest, "{from} {n} {rest}");
+            },
+        );
         match sent {
             Ok(()) => {
                 prop_assert_eq!(filled, rest);

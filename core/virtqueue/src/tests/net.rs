@@ -62,7 +62,7 @@ proptest! {
             }
             let frame: Vec<u8> = (0..length).map(|i| (n * 7 + i) as u8).collect();
             let (front, rest) = frame.split_at(head.min(length));
-            let got = to.send(n as u32, &offload(n as u16), front, rest.len(), |memory, at, from, n| {
+            let got = to.send(|| n as u32, &offload(n as u16), front, rest.len(), |memory, at, from, n| {
                 memory.write(at, &rest[from..from + n]);
             });
             let each = room as usize * buffers;
@@ -170,8 +170,139 @@ fn a_chain_without_room_for_the_header_is_a_breach() {
         driver.offer(&[(BUFFERS, length, true)], None);
         let mut to = ToGuest::new(memory, form);
         to.put(0, Some(queue));
-        let got = to.send(0, &offload(0), &[1], 0, |_, _, _, _| {});
+        let got = to.send(|| 0, &offload(0), &[1], 0, |_, _, _, _| {});
         assert_eq!(got == Err(PutError::Breach(Breach::Short)), is_short);
+    }
+}
+
+/// One buffer is taken without a chain, where it is all of one, of the right direction, and
+/// not empty: else as any chain is.
+#[test]
+fn one_buffer_is_held_to_what_chains_are() {
+    let form = Form {
+        merged: true,
+        modern: true,
+    };
+    for packed in [false, true] {
+        let features = Features {
+            packed,
+            indirect: true,
+            ..Features::default()
+        };
+        let breach = |breach| Err(PutError::Breach(breach));
+        let put = |driver: &mut Driver, queue, memory| {
+            let mut to = ToGuest::new(memory, form);
+            to.put(0, Some(queue));
+            let got = to.send(|| 0, &offload(0), &[7; 60], 0, |_, _, _, _| {});
+            to.publish(|_, _, _| {});
+            (got, driver.reclaim().map(|(_, written)| written))
+        };
+        let wrong = [
+            ((BUFFERS, 200, false), Breach::Direction),
+            ((BUFFERS, 0, true), Breach::Buffer),
+            ((0x77, 200, true), Breach::Buffer),
+        ];
+        for (buffer, expected) in wrong {
+            let (mut driver, queue, memory) = pair(features, 8);
+            driver.offer(&[buffer], None);
+            assert_eq!(put(&mut driver, queue, memory).0, breach(expected));
+        }
+        // By a table, whose bytes are not the frame's.
+        let (mut driver, queue, memory) = pair(features, 8);
+        driver.offer(&[(BUFFERS, 200, true)], Some(BUFFERS + 4096));
+        let mut table = [0; 16];
+        driver.get(BUFFERS + 4096, &mut table);
+        assert_eq!(put(&mut driver, queue, memory), (Ok(()), Some(72)));
+        let (mut after, mut frame) = ([0; 16], [0; 60]);
+        driver.get(BUFFERS + 4096, &mut after);
+        driver.get(BUFFERS + 12, &mut frame);
+        assert_eq!((table, frame), (after, [7; 60]));
+
+        let take = |buffer: Buffer, table: Option<u64>| {
+            let (mut driver, queue, memory) = pair(features, 8);
+            driver.put(BUFFERS + 12, &[9; 60]);
+            driver.offer(&[buffer], table);
+            let mut from = FromGuest::new(memory, form);
+            from.put(0, Some(queue));
+            let mut frame = [0; 60];
+            let taken = from.peek().map(|it| it.map(|it| it.copy(0, &mut frame)));
+            (taken, frame)
+        };
+        let good = (Ok(Some(60)), [9; 60]);
+        assert_eq!(take((BUFFERS, 72, false), None), good);
+        assert_eq!(take((BUFFERS, 72, false), Some(BUFFERS + 4096)), good);
+        let direction = take((BUFFERS, 72, true), None).0;
+        assert_eq!(direction, Err(Breach::Direction));
+        assert_eq!(take((BUFFERS, 0, false), None).0, Err(Breach::Buffer));
+    }
+}
+
+/// What is given back between two looks of the driver has room in what is kept for it; and one
+/// buffer has the price of one.
+#[test]
+fn single_buffers_wait_for_the_driver_to_be_shown_others() {
+    let features = Features {
+        packed: true,
+        ..Features::default()
+    };
+    let form = Form {
+        merged: true,
+        modern: true,
+    };
+    let (mut driver, queue, memory) = pair(features, 512);
+    let pieces: Vec<Buffer> = vec![(BUFFERS, 30, true); 5];
+    driver.offer(&pieces, None).unwrap();
+    while driver.offer(&[(BUFFERS, 200, true)], None).is_some() {}
+    let mut to = ToGuest::new(memory, form);
+    to.put(0, Some(queue));
+    let put = |to: &mut ToGuest<Heap>| to.send(|| 0, &offload(0), &[1; 60], 60, |_, _, _, _| {});
+    assert_eq!((put(&mut to), to.scattered()), (Ok(()), 5));
+    assert_eq!((put(&mut to), to.scattered()), (Ok(()), 1));
+    let sent = (0..512).take_while(|_| put(&mut to).is_ok()).count();
+    assert_eq!(sent, crate::MAX_BATCH - 64 + 1 - 2);
+    let mut notes = 0;
+    to.publish(|_, _, _| notes += 1);
+    assert_eq!((notes, put(&mut to)), (2, Ok(())));
+}
+
+/// A packed ring's chain is followed to its end also where no more is kept of it.
+#[test]
+fn a_chain_longer_than_any_drivers_is_a_breach() {
+    let features = Features {
+        packed: true,
+        ..Features::default()
+    };
+    for (pieces, receives) in [(256, true), (257, true), (256, false), (257, false)] {
+        let form = Form {
+            merged: false,
+            modern: true,
+        };
+        let (mut driver, queue, memory) = pair(features, 512);
+        let chain: Vec<Buffer> = vec![(BUFFERS, 1, receives); pieces];
+        driver.offer(&chain, None).unwrap();
+        let long = pieces > 256;
+        if receives {
+            let mut to = ToGuest::new(memory, form);
+            to.put(0, Some(queue));
+            let got = to.send(|| 0, &offload(0), &[1; 60], 0, |_, _, _, _| {});
+            let expected = match long {
+                true => PutError::Breach(Breach::Scattered),
+                false => PutError::TooLong,
+            };
+            assert_eq!(got, Err(expected));
+        } else {
+            let mut from = FromGuest::new(memory, form);
+            from.put(0, Some(queue));
+            let got = from.peek().map(|frame| frame.map(|it| it.is_over()));
+            assert_eq!(
+                got,
+                if long {
+                    Err(Breach::Scattered)
+                } else {
+                    Ok(Some(true))
+                }
+            );
+        }
     }
 }
 
@@ -188,12 +319,16 @@ fn a_frame_in_more_pieces_than_any_drivers_is_a_breach() {
         // Not its own small frames are the cost of large buffers.
         (19, 4096, false, 60, Ok(()), 1),
         (2, 520, true, 65_000, Ok(()), 126),
-        (64, 20, true, 1514, Ok(()), 77),
-        (64, 20, true, 2400, Ok(()), 121),
-        (64, 20, true, 2600, scattered, 128),
-        (64, 1, true, 200, scattered, 128),
-        (3, 10, true, 1514, scattered, 126),
-        (1, 12, true, 1514, Err(PutError::TooLong), 64),
+        // More than any driver names is read for nothing.
+        (64, 2048, false, 60, Ok(()), 64),
+        (64, 20, true, 1514, Ok(()), 128),
+        (64, 20, true, 2400, Ok(()), 128),
+        // What was read in vain, too.
+        (64, 20, true, 2600, scattered, 192),
+        (64, 1, true, 200, scattered, 192),
+        (3, 10, true, 1514, scattered, 129),
+        (1, 12, true, 1514, Err(PutError::TooLong), 65),
+        (64, 20, false, 1514, Err(PutError::TooLong), 64),
     ] {
         for packed in [false, true] {
             let features = Features {
@@ -209,7 +344,7 @@ fn a_frame_in_more_pieces_than_any_drivers_is_a_breach() {
             while driver.offer(&buffer, None).is_some() {}
             let mut to = ToGuest::new(memory, form);
             to.put(0, Some(queue));
-            let got = to.send(0, &offload(0), &[0; 60], frame - 60, |_, _, _, _| {});
+            let got = to.send(|| 0, &offload(0), &[0; 60], frame - 60, |_, _, _, _| {});
             assert_eq!(got, expected, "{frame} bytes in {pieces} of {bytes}");
             assert_eq!(
                 to.scattered(),
@@ -243,7 +378,7 @@ fn a_flow_keeps_to_its_pair_and_pairs_have_their_turns() {
     let memory = Rc::new(heap);
     let mut to = ToGuest::new(Rc::clone(&memory), form);
     assert_eq!(
-        to.send(0, &offload(0), &[1], 0, |_, _, _, _| {}),
+        to.send(|| 0, &offload(0), &[1], 0, |_, _, _, _| {}),
         Err(PutError::NoQueue)
     );
     for (pair, driver) in drivers.iter_mut().enumerate() {
@@ -253,7 +388,7 @@ fn a_flow_keeps_to_its_pair_and_pairs_have_their_turns() {
         to.put(pair, Some(make(driver)));
     }
     for flow in [1, 0, 3, 5] {
-        to.send(flow, &offload(0), &[1; 60], 0, |_, _, _, _| {})
+        to.send(|| flow, &offload(0), &[1; 60], 0, |_, _, _, _| {})
             .unwrap();
     }
     to.publish(|_, _, _| {});
@@ -323,7 +458,7 @@ fn frames_go_by_the_queues_that_are_set_up() {
             to.put(pair, None);
         }
         for flow in 0..3 {
-            let sent = to.send(flow, &offload(0), &[1; 60], 0, |_, _, _, _| {});
+            let sent = to.send(|| flow, &offload(0), &[1; 60], 0, |_, _, _, _| {});
             assert_eq!(sent, Ok(()), "{gone:?} {flow}");
         }
         to.publish(|_, _, _| {});
@@ -332,6 +467,6 @@ fn frames_go_by_the_queues_that_are_set_up() {
     }
     assert_eq!(came, [[1, 1, 1], [2, 0, 1], [3, 0, 0]]);
     to.put(0, None);
-    let none = to.send(0, &offload(0), &[1; 60], 0, |_, _, _, _| {});
+    let none = to.send(|| 0, &offload(0), &[1; 60], 0, |_, _, _, _| {});
     assert_eq!(none, Err(PutError::NoQueue));
 }

@@ -157,7 +157,7 @@ fn whoever_begins_calls_the_driver_once() {
             driver.offer(&buffers, None).unwrap();
         }
         let send = |to: &mut ToGuest<Heap>| {
-            to.send(0, &RawOffload::default(), &[0; 60], 0, |_, _, _, _| {})
+            to.send(|| 0, &RawOffload::default(), &[0; 60], 0, |_, _, _, _| {})
                 .unwrap();
         };
         let mut noted = None;
