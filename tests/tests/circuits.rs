@@ -10,6 +10,8 @@ mod death;
 mod hostile;
 #[path = "circuits/policy.rs"]
 mod policy;
+#[path = "circuits/preload.rs"]
+mod preload;
 #[path = "circuits/programs.rs"]
 mod programs;
 #[path = "circuits/proxy.rs"]

@@ -392,6 +392,10 @@ impl Mediator {
                 .foreign()
                 .map(|done| done.map_or(Came::Native, |v| Came::To(Ok(v))));
         };
+        // Passed on, inherited or taken: whose rules would hold for it is not the caller's.
+        if socket.endpoint() != slot && guard!("circuits-own") {
+            return Err(Errno::ACCESS);
+        }
         if socket.kind() == Kind::Datagram
             && let Some(came) = self.perform_datagram(slot, cookie, call)
         {

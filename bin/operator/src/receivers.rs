@@ -92,14 +92,7 @@ impl Receivers {
 
     /// Those whose time is over.
     pub fn overdue(&mut self, now: Instant) -> Vec<Receives> {
-        let over = |it: &&Receives| it.until.is_some_and(|until| until <= now);
-        let notes: Vec<u16> = self
-            .waiting
-            .values()
-            .filter(over)
-            .map(|it| it.note)
-            .collect();
-        notes.into_iter().filter_map(|it| self.take(it)).collect()
+        self.take_all(|it| it.until.is_some_and(|until| until <= now))
     }
 
     /// Those that do not wait any more, asked of this at times, or at once.
@@ -114,13 +107,12 @@ impl Receivers {
             return Vec::new();
         }
         self.looked = Some(now);
-        let over = |it: &&Receives| !waits(it);
-        let notes: Vec<u16> = self
-            .waiting
-            .values()
-            .filter(over)
-            .map(|it| it.note)
-            .collect();
+        self.take_all(|it| !waits(it))
+    }
+
+    fn take_all(&mut self, is_so: impl Fn(&Receives) -> bool) -> Vec<Receives> {
+        let all = self.waiting.values().filter(|it| is_so(it));
+        let notes: Vec<u16> = all.map(|it| it.note).collect();
         notes.into_iter().filter_map(|it| self.take(it)).collect()
     }
 

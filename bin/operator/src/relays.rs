@@ -167,7 +167,8 @@ impl Relays {
     /// Connects a program's socket to a new one, which does not block.
     fn circuit(&mut self, fd: &OwnedFd) -> Result<OwnedFd, Errno> {
         if self.door.is_none() {
-            let (door, name) = (sockets::stream(true)?, crate::mediate::secret()?);
+            let door = sockets::stream(true)?;
+            let name = sockets::name(&door.fd).map_or_else(crate::mediate::secret, Ok)?;
             sockets::listens(&door.fd, name)?;
             self.door = Some((door, name));
         }

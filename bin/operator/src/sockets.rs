@@ -1,5 +1,6 @@
 //! The sockets that programs get for those they asked for.
 
+use guard::guard;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{
@@ -25,12 +26,18 @@ pub struct Made {
 }
 
 /// A stream socket. Nobody can pass a descriptor to who reads it, or to who reads one that it
-/// accepts.
+/// accepts. It is bound from its beginning, to a name that nobody guesses: what is bound cannot be
+/// bound, so a program that has the kernel bind one socket and puts this in its place
+/// meanwhile gives it nobody's name that was seen somewhere.
 pub fn stream(nonblocking: bool) -> Result<Made, Errno> {
     let mut flags = SocketFlags::CLOEXEC;
     flags.set(SocketFlags::NONBLOCK, nonblocking);
     let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     notify::refuse_descriptors(fd.as_fd())?;
+    if guard!("circuits-bound") {
+        let name = crate::mediate::secret()?;
+        bind(&fd, &SocketAddrUnix::new_abstract_name(&name)?)?;
+    }
     made(fd)
 }
 
@@ -120,7 +127,7 @@ pub fn cookie(fd: &OwnedFd) -> Result<u64, Errno> {
     socket_cookie(fd)
 }
 
-/// The name that it listens by, or did.
+/// The name that it is bound to, which it listens by.
 pub fn name(fd: &OwnedFd) -> Option<[u8; 16]> {
     let name = notify::name_of(fd.as_fd(), false).ok()?;
     // sun_family, and a zero: an abstract name.
@@ -130,12 +137,11 @@ pub fn name(fd: &OwnedFd) -> Option<[u8; 16]> {
     }
 }
 
-/// Has it listen under a name that nobody can guess, in a network namespace that no program
-/// is in.
+/// Has it listen under its name; under this one where it has none, as those have that an
+/// operator of before made. In a network namespace that no program is in.
 pub fn listens(fd: &OwnedFd, name: [u8; 16]) -> Result<(), Errno> {
     let address = SocketAddrUnix::new_abstract_name(&name)?;
     match bind(fd, &address) {
-        // It listened before.
         Ok(()) | Err(Errno::INVAL) => listen(fd, BACKLOG),
         Err(errno) => Err(errno),
     }

@@ -7,7 +7,6 @@
 //! and where to listen, and hands over the circuits' other ends. Bytes are spliced: this
 //! process sees none of them.
 
-mod listening;
 mod proxy;
 mod relay;
 mod tcp;

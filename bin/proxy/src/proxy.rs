@@ -1,6 +1,5 @@
 //! The process: what the operator says, and what happens at sockets.
 
-use crate::listening::{self, Listening};
 use crate::relay::{Relay as Joined, Turn};
 use crate::tcp;
 use command::Message;
@@ -26,6 +25,10 @@ const MOST: usize = 4096;
 const UNJOINED: usize = 512;
 /// And they for so long: longer than a connect takes.
 const UNJOINED_FOR: Duration = Duration::from_secs(15);
+/// What is listened for at most.
+const SERVED: usize = 1024;
+/// Connections of one that are taken in a turn.
+const TURN: usize = 64;
 /// Events at a time.
 const EVENTS: usize = 256;
 /// Messages that wait for room at the operator.
@@ -57,9 +60,8 @@ pub struct Proxy {
     link: Option<Socket>,
     /// What the link had no room for.
     unsaid: VecDeque<Message>,
-    listening: Listening,
-    /// Which of them by the number of events, which has fewer bits.
-    served: BTreeMap<u64, u64>,
+    /// What is listened for, by the number of events: the operator's number, and the socket.
+    served: BTreeMap<u64, (u64, OwnedFd)>,
     waits: BTreeMap<u64, Waits>,
     /// Connections that are begun, by the number of events.
     begun: BTreeMap<u64, u64>,
@@ -81,7 +83,6 @@ impl Proxy {
             epoll,
             link: None,
             unsaid: VecDeque::new(),
-            listening: Listening::default(),
             served: BTreeMap::new(),
             waits: BTreeMap::new(),
             begun: BTreeMap::new(),
@@ -180,9 +181,7 @@ impl Proxy {
     fn end_link(&mut self) {
         self.link = None;
         self.unsaid.clear();
-        for (_, id) in std::mem::take(&mut self.served) {
-            self.listening.unserve(id);
-        }
+        self.served.clear();
         self.begun.clear();
         for waits in std::mem::take(&mut self.waits).into_values() {
             tcp::resets(&waits.fd);
@@ -219,8 +218,7 @@ impl Proxy {
         } else if let Some(body) = message.body::<Serve>() {
             self.serve(&body);
         } else if let Some(Unserve { id }) = message.body::<Unserve>() {
-            self.listening.unserve(id);
-            self.served.retain(|_, of| *of != id);
+            self.served.retain(|_, (of, _)| *of != id);
         }
     }
 
@@ -291,31 +289,32 @@ impl Proxy {
     }
 
     fn serve(&mut self, body: &Serve) {
-        self.served.retain(|_, of| *of != body.id);
-        let number = self.number();
-        let served = self.listening.serve(body).and_then(|fd| {
-            let data = EventData::new_u64(LISTENER | number);
-            epoll::add(&self.epoll, fd, data, EventFlags::IN)
-        });
-        match served {
-            Ok(()) => {
-                self.served.insert(number, body.id);
-            }
-            Err(errno) => {
-                self.listening.unserve(body.id);
-                let at = tcp::address(body.ip, body.port);
-                confine::say!("bulkhead-proxy: cannot listen at {at}: {errno}");
-            }
+        self.served.retain(|_, (of, _)| *of != body.id);
+        if let Err(errno) = self.try_serve(body) {
+            let at = tcp::address(body.ip, body.port);
+            confine::say!("bulkhead-proxy: cannot listen at {at}: {errno}");
         }
+    }
+
+    fn try_serve(&mut self, body: &Serve) -> Result<(), Errno> {
+        if self.served.len() >= SERVED {
+            return Err(Errno::NFILE);
+        }
+        let at = tcp::address(body.ip, body.port);
+        let fd = tcp::serve(&at, body.backlog, body.only6 != 0)?;
+        let number = self.number();
+        self.watch(&fd, LISTENER | number, EventFlags::IN)?;
+        self.served.insert(number, (body.id, fd));
+        Ok(())
     }
 
     /// Somebody connects to a program.
     fn meet(&mut self, number: u64) {
-        let Some(at) = self.served.get(&number).copied() else {
-            return;
-        };
-        for _ in 0..listening::TURN {
-            let Some((fd, from, to)) = self.listening.accept(at) else {
+        for _ in 0..TURN {
+            let Some((at, served)) = self.served.get(&number) else {
+                return;
+            };
+            let (at, Ok((fd, from, to))) = (*at, tcp::accept(served)) else {
                 return;
             };
             if self.is_full() {

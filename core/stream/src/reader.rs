@@ -1,14 +1,19 @@
 //! The reading end.
 
-use crate::frame::{HEAD, Head, Parsed};
+use crate::frame::{HEAD, Head, Parsed, TOKEN};
 use crate::{Line, Stop};
 use guard::guard;
 use ring::{
     Breach, ConsumerMemory, ConsumerWord, Doorbell, Geometry, ProducerWord, StreamConsumer,
 };
 
-/// Tokens that are taken at once at most: an honest writer never has more than two there.
+/// Tokens that are taken at once at most: an honest writer never has more than a few there, one
+/// for each sleep that was announced before the last were taken.
 const TOKENS: usize = 8;
+/// Sleeps that are announced at most while what comes first is still in the socket.
+const EARLY: u32 = 3;
+/// Bytes at most that a socket can hold, far more than any does.
+const MOST_SPILLED: u64 = 1 << 30;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -18,6 +23,16 @@ enum Phase {
     Consents,
     /// By the ring, and by frames.
     Ring,
+}
+
+/// By what the next bytes come.
+enum Next {
+    /// The socket, as they are; so many at most.
+    Plain(usize),
+    /// The ring; none: the stream has ended.
+    Ring(usize),
+    /// The socket, in a frame; so many at most.
+    Spill(usize),
 }
 
 /// Reads bytes.
@@ -30,19 +45,26 @@ pub struct Reader<M> {
     spill: usize,
     spilled: u64,
     head: Head,
+    early: u32,
     failed: Option<Stop>,
 }
 
 impl<M: ConsumerMemory> Reader<M> {
     /// The reader of a circuit from which nothing was read yet.
     pub fn new(memory: M, geometry: &Geometry) -> Reader<M> {
+        Reader::after(memory, geometry, 0)
+    }
+
+    /// The same of one from which so many bytes were read, as they are.
+    pub fn after(memory: M, geometry: &Geometry, plain: u64) -> Reader<M> {
         Reader {
             ring: StreamConsumer::fresh(memory, geometry),
             phase: Phase::Plain,
-            plain: 0,
+            plain,
             spill: 0,
             spilled: 0,
             head: Head::default(),
+            early: 0,
             failed: None,
         }
     }
@@ -90,6 +112,123 @@ impl<M: ConsumerMemory> Reader<M> {
             }
         }
         self.read_spill(line, out)
+    }
+
+    /// Copies bytes that are read next and leaves them there: as many as fit, or fewer, where
+    /// what follows comes another way; none: the stream has ended.
+    ///
+    /// # Errors
+    /// As [`Reader::read`].
+    pub fn peek(&mut self, line: &impl Line, out: &mut [u8]) -> Result<usize, Stop> {
+        if out.is_empty() {
+            return Ok(0);
+        }
+        if self.failed.is_none() && self.consent() && self.phase == Phase::Consents {
+            // Looked at first: the writer may mark the end at any time.
+            let there = line.look(out)?;
+            if let Some(left) = self.plain_left()? {
+                return Ok(there.min(left));
+            }
+        }
+        match self.next(line)? {
+            Next::Plain(most) | Next::Spill(most) => {
+                let most = out.len().min(most);
+                line.look(out.get_mut(..most).unwrap_or_default())
+            }
+            Next::Ring(there) => {
+                if there < out.len() && there > 0 {
+                    self.announce(line)?;
+                    self.ring.readable()?;
+                }
+                Ok(self.ring.copy(0, out))
+            }
+        }
+    }
+
+    /// How many bytes can be read now, where `queued` tells how many the socket has; none: the
+    /// stream has ended. A few more, a frame's head, while the writer is in the middle of a spill.
+    ///
+    /// # Errors
+    /// As [`Reader::read`]: [`Stop::Blocked`] where there are none yet.
+    pub fn pending(&mut self, line: &impl Line, queued: impl Fn() -> usize) -> Result<usize, Stop> {
+        // Before it is looked at: the writer may mark the end of plain bytes at any time.
+        let before = queued();
+        match self.next(line)? {
+            Next::Plain(usize::MAX) => return Ok(before),
+            Next::Ring(0) => return Ok(0),
+            _ => {}
+        }
+        // Who cannot be given an edge is told of one byte more: it reads less, and finds nothing then.
+        let more = usize::from(!self.announce(line)?);
+        // All that is there, by whichever way: who reads as much waits for an edge then.
+        let plain = match self.phase {
+            Phase::Consents => self.plain_left()?.unwrap_or(0),
+            _ => 0,
+        };
+        let spilled = self.ring.memory().load(ProducerWord::Spilled);
+        let spilled = match spilled.wrapping_sub(self.spilled) {
+            // Nonsense, which is no reason not to read.
+            more if more > MOST_SPILLED => 0,
+            // Those that are about to be sent are not there.
+            more => queued().min(more as usize),
+        };
+        match plain.saturating_add(self.ring.readable()? + spilled) {
+            0 => Err(Stop::Blocked),
+            all => Ok(all + more),
+        }
+    }
+
+    /// There is something in the ring, and the program is told how much: for more than that it may
+    /// wait for an edge, as a socket gives one for all that comes. The socket stays readable: of two
+    /// tokens one is taken, so that there are never many. `false`: there
+    /// is none.
+    fn announce(&mut self, line: &impl Line) -> Result<bool, Stop> {
+        if !guard!("stream-edge") {
+            return Ok(true);
+        }
+        if self.phase != Phase::Ring || self.spill > 0 {
+            // No token can be taken yet.
+            let may = self.early < EARLY;
+            if may {
+                self.early += 1;
+                self.ring.announce();
+            }
+            return Ok(may);
+        }
+        self.early = 0;
+        self.ring.announce();
+        let mut bytes = [0; 3];
+        match line.look(&mut bytes) {
+            Ok(3) if bytes[0] == TOKEN && self.head.taken() == 0 => {
+                self.took(line, 2).map(|()| true)
+            }
+            _ => Ok(true),
+        }
+    }
+
+    /// By what the next bytes come, and how many at most. Where there are none this end sleeps,
+    /// as after a [`Reader::read`] that found none.
+    fn next(&mut self, line: &impl Line) -> Result<Next, Stop> {
+        if let Some(stop @ Stop::Peer(_)) = self.failed {
+            return Err(stop);
+        }
+        if !self.consent() {
+            return Ok(Next::Plain(usize::MAX));
+        }
+        if self.phase == Phase::Consents {
+            line.look(&mut [0])?;
+            if let Some(left) = self.plain_left()? {
+                return Ok(Next::Plain(left));
+            }
+            self.phase = Phase::Ring;
+        }
+        if self.spill == 0 {
+            let there = self.ring.readable()?;
+            if there > 0 || self.wait(line)? {
+                return Ok(Next::Ring(self.ring.readable()?));
+            }
+        }
+        Ok(Next::Spill(self.spill))
     }
 
     /// Whether bytes come by the ring by now.
@@ -143,32 +282,31 @@ impl<M: ConsumerMemory> Reader<M> {
     /// Plain bytes; `None`: there are no more, and never will be.
     fn read_plain(&mut self, line: &impl Line, out: &mut [u8]) -> Result<Option<usize>, Stop> {
         let there = line.look(out)?;
-        let marked = self.ring.memory().load(ProducerWord::Plain);
-        let left = match marked {
-            0 => there as u64,
-            // What was there when it marked the end is as it is, the rest is frames.
-            marked => {
-                let left = (marked - 1).wrapping_sub(self.plain);
-                if left > u64::MAX / 2 && guard!("stream-plain-count") {
-                    return self.close(Breach::Count);
-                }
-                left
-            }
-        };
-        if left == 0 && marked != 0 {
+        let Some(left) = self.plain_left()? else {
             self.phase = Phase::Ring;
             return Ok(None);
-        }
-        let n = out
-            .len()
-            .min(there)
-            .min(usize::try_from(left).unwrap_or(usize::MAX));
+        };
+        let n = out.len().min(there).min(left);
         let n = match out.get_mut(..n) {
             Some(out) if n > 0 => line.take(out)?,
             _ => 0,
         };
         self.plain = self.plain.wrapping_add(n as u64);
         Ok(Some(n))
+    }
+
+    /// How many of the bytes that were in the socket before this call are as they are, at most;
+    /// `None`: none, and none will be.
+    fn plain_left(&mut self) -> Result<Option<usize>, Stop> {
+        // What was there when it marked the end is as it is, the rest is frames.
+        let left = match self.ring.memory().load(ProducerWord::Plain) {
+            0 => return Ok(Some(usize::MAX)),
+            marked => (marked - 1).wrapping_sub(self.plain),
+        };
+        if left > u64::MAX / 2 && guard!("stream-plain-count") {
+            return self.close(Breach::Count);
+        }
+        Ok((left > 0).then(|| usize::try_from(left).unwrap_or(usize::MAX)))
     }
 
     /// The ring is empty: announces a sleep, and takes what is in the socket. `true`: there is

@@ -75,6 +75,7 @@ struct Pipe {
     ended: Cell<bool>,
     failed: Cell<bool>,
     woken: Cell<u32>,
+    sends: Cell<u32>,
 }
 
 impl Pipe {
@@ -86,6 +87,7 @@ impl Pipe {
             ended: Cell::new(false),
             failed: Cell::new(false),
             woken: Cell::new(0),
+            sends: Cell::new(0),
         }
     }
     fn is_readable(&self) -> bool {
@@ -120,6 +122,7 @@ impl Line for Pipe {
         let free = self.room.saturating_sub(bytes.len()).min(self.step.get());
         let all = head.iter().chain(body).take(free);
         let before = bytes.len();
+        self.sends.set(self.sends.get() + 1);
         bytes.extend(all);
         match bytes.len() - before {
             0 => Err(Stop::Blocked),
@@ -313,10 +316,67 @@ fn what_is_no_frame_is_a_breach() {
     }
 }
 
+#[test]
+fn who_comes_to_it_late_counts_what_went_before() {
+    let (memory, pipe) = (Memory::new(), Pipe::of(100));
+    assert_eq!(pipe.send(b"bef", b"ore"), Ok(6));
+    assert_eq!(pipe.take(&mut [0; 2]), Ok(2));
+    let mut writer = Writer::after(memory.clone(), &geometry(), 6);
+    let mut reader = Reader::after(memory, &geometry(), 2);
+    assert!(reader.consent());
+    assert_eq!(writer.write(&pipe, b"ring", Full::Spills), Ok(4));
+    assert_eq!(read(&mut reader, &pipe, 100), Ok(b"fore".to_vec()));
+    assert_eq!(read(&mut reader, &pipe, 100), Ok(b"ring".to_vec()));
+}
+
+/// Once counted with the head of its frame, and once as if the end had come.
+#[test]
+fn of_a_spill_that_is_under_way_what_has_come_is_counted() {
+    let pipe = Pipe::of(8);
+    let (_, mut writer, mut reader) = switched(&pipe);
+    assert_eq!(read(&mut reader, &pipe, 9), Err(Stop::Blocked));
+    assert_eq!(writer.write(&pipe, &[1; 200], Full::Waits), Ok(CAPACITY));
+    assert_eq!(writer.write(&pipe, &[2; 28], Full::Spills), Ok(1));
+    let queued = || pipe.holds().len();
+    assert_eq!(reader.pending(&pipe, queued), Ok(CAPACITY + 1));
+    assert_eq!(read(&mut reader, &pipe, 200), Ok(vec![1; CAPACITY]));
+    assert_eq!(reader.pending(&pipe, queued), Ok(1));
+    assert_eq!(read(&mut reader, &pipe, 200), Ok(vec![2]));
+    assert_eq!(reader.pending(&pipe, queued), Err(Stop::Blocked));
+    assert_eq!(writer.write(&pipe, &[2; 27], Full::Spills), Ok(8));
+    assert_eq!(reader.pending(&pipe, queued), Ok(8));
+}
+
+#[test]
+fn who_was_told_how_much_there_is_gets_an_edge_for_more() {
+    let pipe = Pipe::of(100);
+    let (_, mut writer, mut reader) = switched(&pipe);
+    assert_eq!(read(&mut reader, &pipe, 9), Err(Stop::Blocked));
+    for turn in 0..40 {
+        assert_eq!(writer.write(&pipe, b"a", Full::Spills), Ok(1));
+        let before = pipe.sends.get();
+        match turn % 2 {
+            0 => assert_eq!(reader.pending(&pipe, || pipe.holds().len()), Ok(turn + 1)),
+            _ => assert_eq!(reader.peek(&pipe, &mut [0; 99]), Ok(turn + 1)),
+        }
+        assert!(pipe.is_readable(), "there is something to read");
+        assert!(pipe.holds().len() <= 4, "tokens are few");
+        assert_eq!(pipe.sends.get(), before);
+    }
+    let before = pipe.sends.get();
+    assert_eq!(writer.write(&pipe, b"b", Full::Spills), Ok(1));
+    assert_eq!(pipe.sends.get(), before + 1, "an edge");
+    assert_eq!(read(&mut reader, &pipe, 99).map(|it| it.len()), Ok(41));
+    assert_eq!(read(&mut reader, &pipe, 99), Err(Stop::Blocked));
+    assert!(!pipe.is_readable(), "who polls it sleeps");
+}
+
 #[derive(Clone, Debug)]
 enum Act {
     Write(usize, bool),
     Read(usize),
+    Peek(usize),
+    Pending,
     Consent,
     Step(usize),
 }
@@ -325,6 +385,8 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     let act = prop_oneof![
         5 => (1..300_usize, any::<bool>()).prop_map(|(n, spills)| Act::Write(n, spills)),
         5 => (1..300_usize).prop_map(Act::Read),
+        2 => (1..300_usize).prop_map(Act::Peek),
+        1 => Just(Act::Pending),
         1 => Just(Act::Consent),
         1 => (1..40_usize).prop_map(Act::Step),
     ];
@@ -358,6 +420,17 @@ proptest! {
                         prop_assert_eq!(&bytes, &numbered(came, bytes.len()));
                         came += bytes.len() as u64;
                     }
+                    Err(stop) => prop_assert_eq!(stop, Stop::Blocked),
+                },
+                Act::Peek(most) => {
+                    let mut out = vec![0; most];
+                    match reader.peek(&pipe, &mut out) {
+                        Ok(n) => prop_assert_eq!(&out[..n], &numbered(came, n)),
+                        Err(stop) => prop_assert_eq!(stop, Stop::Blocked),
+                    }
+                }
+                Act::Pending => match reader.pending(&pipe, || pipe.holds().len()) {
+                    Ok(n) => prop_assert!([0, 1].contains(&(n as u64 - (sent - came)))),
                     Err(stop) => prop_assert_eq!(stop, Stop::Blocked),
                 },
                 Act::Consent => {

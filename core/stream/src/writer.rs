@@ -40,11 +40,16 @@ impl<M: ProducerMemory> Writer<M> {
     /// The writer of a circuit by which nothing was written yet. Says that this side has the
     /// memory.
     pub fn new(memory: M, geometry: &Geometry) -> Writer<M> {
+        Writer::after(memory, geometry, 0)
+    }
+
+    /// The same of one by which so many bytes were written, as they are.
+    pub fn after(memory: M, geometry: &Geometry, plain: u64) -> Writer<M> {
         memory.store(ProducerWord::Joined, 1);
         Writer {
             ring: StreamProducer::fresh(memory, geometry),
             phase: Phase::Plain,
-            plain: 0,
+            plain,
             spilled: 0,
             head: Head::default(),
             owed: 0,
@@ -193,9 +198,12 @@ impl<M: ProducerMemory> Writer<M> {
         }
         let body = bytes.get(..self.owed).unwrap_or(bytes);
         let head = self.head.rest().len();
+        // Before they are there: who sees them knows of them.
+        self.tell_spilled(body.len());
         let sent = match line.send(self.head.rest(), body) {
             Ok(sent) => sent,
             Err(stop) => {
+                self.tell_spilled(0);
                 if self.head.rest().len() == crate::frame::HEAD {
                     // Nothing of it is said: the next may be of another length.
                     (self.head, self.owed) = (Head::default(), 0);
@@ -207,10 +215,16 @@ impl<M: ProducerMemory> Writer<M> {
         let sent = sent.saturating_sub(head).min(body.len());
         self.owed -= sent.min(self.owed);
         self.spilled = self.spilled.wrapping_add(sent as u64);
+        self.tell_spilled(0);
         match sent {
             0 => Err(Stop::Blocked),
             sent => Ok(sent),
         }
+    }
+
+    fn tell_spilled(&self, more: usize) {
+        let told = self.spilled.wrapping_add(more as u64);
+        self.ring.memory().store(ProducerWord::Spilled, told);
     }
 
     fn flush(&mut self, line: &impl Line) -> Result<(), Stop> {

@@ -33,6 +33,8 @@ struct Socket {
     bytes: VecDeque<u8>,
     room: usize,
     ended: bool,
+    /// How often something came.
+    arrivals: u32,
 }
 
 #[derive(Clone)]
@@ -42,7 +44,7 @@ impl End {
     fn new(room: usize) -> End {
         let words = |n| (0..n).map(|_| AtomicU64::new(0)).collect();
         End(Arc::new(Shared {
-            producer: words(5),
+            producer: words(6),
             consumer: words(5),
             data: words(CAPACITY / UNIT),
             socket: Mutex::new(Socket {
@@ -92,6 +94,7 @@ fn p(word: ProducerWord) -> usize {
         ProducerWord::Armed => 2,
         ProducerWord::Plain => 3,
         ProducerWord::Joined => 4,
+        ProducerWord::Spilled => 5,
         _ => unreachable!(),
     }
 }
@@ -166,6 +169,7 @@ impl Line for End {
         let free = socket.room - socket.bytes.len();
         let n = free.min(head.len() + body.len());
         socket.bytes.extend(head.iter().chain(body).take(n));
+        socket.arrivals += u32::from(n > 0);
         self.0.changed.notify_all();
         if n == 0 { Err(Stop::Blocked) } else { Ok(n) }
     }
@@ -241,6 +245,31 @@ fn read_all(end: &End, reader: &mut Reader<End>, units: u8, most: usize, ends: b
             Ok(0) => break,
             Err(Stop::Blocked) => {}
             other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Reads so many units as who is told of edges alone: after each it asks how much there is, reads
+/// that, and nothing more.
+fn read_by_edges(end: &End, reader: &mut Reader<End>, units: u8) {
+    let (mut came, mut seen) = (0, 0);
+    while came < usize::from(units) * UNIT {
+        end.until(|socket| socket.arrivals != seen);
+        seen = end.socket().arrivals;
+        let queued = || end.socket().bytes.len();
+        let mut told = match reader.pending(end, queued) {
+            Ok(told) => told,
+            Err(Stop::Blocked) => continue,
+            Err(stop) => panic!("{stop:?}"),
+        };
+        while told > 0 {
+            let mut out = [0; 4 * UNIT];
+            let most = told.min(out.len());
+            match reader.read(end, &mut out[..most]) {
+                Ok(n) => (came, told) = (came + n, told - n),
+                Err(Stop::Blocked) => break,
+                Err(stop) => panic!("{stop:?}"),
+            }
         }
     }
 }
@@ -321,6 +350,38 @@ fn who_sleeps_for_room_is_woken() {
             write_all(&at, &mut writer, &units(5..=6), Full::Waits);
         });
         read_all(&end, &mut reader, 6, 2 * UNIT, false);
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn who_reads_as_much_as_it_was_told_has_an_edge_for_more() {
+    check(4, || {
+        let end = End::new(64);
+        let (mut writer, mut reader) = switched(&end);
+        let at = end.clone();
+        let other = thread::spawn(move || {
+            for unit in 1..=3 {
+                write_all(&at, &mut writer, &units(unit..=unit), Full::Spills);
+            }
+        });
+        read_by_edges(&end, &mut reader, 3);
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn an_edge_is_there_for_what_spills_too() {
+    check(3, || {
+        let end = End::new(2 * UNIT + 9);
+        let (mut writer, mut reader) = switched(&end);
+        write_all(&end, &mut writer, &units(1..=4), Full::Spills);
+        let at = end.clone();
+        let other = thread::spawn(move || {
+            write_all(&at, &mut writer, &units(5..=5), Full::Spills);
+            write_all(&at, &mut writer, &units(6..=6), Full::Spills);
+        });
+        read_by_edges(&end, &mut reader, 6);
         other.join().unwrap();
     });
 }

@@ -455,7 +455,7 @@ fn limits() -> Vec<Feature> {
         Feature {
             name: "processor cores",
             kernel: "",
-            used_by: "`cores: isolated`",
+            used_by: "`cores: isolated`: one a worker, and one for all the rest",
             found: if cores >= 2 {
                 Found::Yes
             } else {

@@ -125,7 +125,7 @@ fn scribble(address: &str, seed: u64) -> Done {
             0,
             1,
             capacity as u64,
-            words.load(word) + 1,
+            words.load(word).wrapping_add(1),
             words.load(word).wrapping_sub(1),
         ];
         words.store(

@@ -149,6 +149,34 @@ static void swap(void) {
   fprintf(stderr, "%d of circuits, %d others\n", internet, none);
 }
 
+// A name of its choice for a circuit: the kernel binds one socket, which stood where the circuit
+// stands by then.
+static void take(void) {
+  pthread_t thread;
+  int taken = 0, bound = 0;
+  plain = socket(AF_UNIX, SOCK_STREAM, 0), circuit = socket(AF_INET, SOCK_STREAM, 0), number = dup(plain);
+  pthread_create(&thread, 0, swaps, 0);
+  for (int n = 0; n < 3000; n++) {
+    struct sockaddr_un name = {AF_UNIX}, own;
+    socklen_t length = sizeof own;
+    snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "a name of %d, %d", getpid(), n);
+    if (bind(number, (struct sockaddr *)&name, sizeof name)) continue;
+    // Where a descriptor's number is in use already, it is this one's all the same.
+    int before = plain;
+    if (getsockname(before, (struct sockaddr *)&own, &length)) continue;
+    if (length == sizeof(sa_family_t)) taken++;
+    else {
+      bound++;
+      plain = socket(AF_UNIX, SOCK_STREAM, 0);
+      usleep(100);
+      close(before);
+    }
+  }
+  over = 1;
+  pthread_join(thread, 0);
+  printf("taken %d%s\n", taken, bound ? ", others bound" : "");
+}
+
 // What is done by a program that has other rights than who runs it.
 static void rights(void) {
   int s = socket(AF_INET, SOCK_STREAM, 0);
@@ -164,5 +192,6 @@ int main(int count, char **words) {
   if (!strcmp(word, "conventions")) conventions();
   if (!strcmp(word, "flip")) flip();
   if (!strcmp(word, "swap")) swap();
+  if (!strcmp(word, "take")) take();
   if (!strcmp(word, "rights")) rights();
 }

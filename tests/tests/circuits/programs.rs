@@ -256,23 +256,10 @@ func main() {
 	fmt.Println(counts)
 }
 "#;
-    let mut go = Command::new("go");
-    if go.arg("version").output().is_err() {
-        eprintln!("NOT RUN: there is no go on this machine");
+    let scene = Scene::of(OPEN);
+    if !scene.compile_go("went", PROGRAM) {
         return;
     }
-    let scene = Scene::of(OPEN);
-    scene.file("main.go", PROGRAM);
-    let mut build = Command::new("go");
-    build
-        .args(["build", "-o", "went", "main.go"])
-        .current_dir(scene.files())
-        .env("CGO_ENABLED", "0")
-        // Not everybody has a home.
-        .env("GOCACHE", format!("{}/cache", scene.files()))
-        .env("GO111MODULE", "off");
-    let said = Said::of(&mut build).unwrap();
-    assert!(said.ok(), "{}", said.err);
     let mut server = scene.start("web", "exec {f}/went serve", "serving");
     for (url, from) in [
         ("http://10.1.1.10:8080/", "10.1.1.11"),

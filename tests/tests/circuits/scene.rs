@@ -137,6 +137,26 @@ impl Scene {
         assert!(said.ok(), "{}", said.err);
     }
 
+    /// A Go program, compiled without C; `false`: there is no Go here, which is said.
+    pub fn compile_go(&self, name: &str, text: &str) -> bool {
+        if Command::new("go").arg("version").output().is_err() {
+            eprintln!("NOT RUN: there is no go on this machine");
+            return false;
+        }
+        let source = self.file(&format!("{name}.go"), text);
+        let mut go = Command::new("go");
+        go.args(["build", "-o", name])
+            .arg(source)
+            .current_dir(&self.files)
+            .env("CGO_ENABLED", "0")
+            // Not everybody has a home.
+            .env("GOCACHE", self.files.join("cache"))
+            .env("GO111MODULE", "off");
+        let said = Said::of(&mut go).unwrap();
+        assert!(said.ok(), "{}", said.err);
+        true
+    }
+
     /// A shell line in an endpoint, not yet run. `{f}` in it is the folder of files, and
     /// `{peer}` the small server and client.
     pub fn command(&self, at: &str, line: &str) -> Command {

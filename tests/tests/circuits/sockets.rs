@@ -13,6 +13,10 @@ const DIFFERENT: &[(&str, &str)] = &[
         "an AF_UNIX socket that is not connected: ENOTCONN, no EPIPE",
     ),
     ("recv, fresh", "the same: EINVAL, no ENOTCONN"),
+    (
+        "recvfrom",
+        "it tells a name of AF_UNIX where TCP tells none: of no use to anybody",
+    ),
     ("shutdown, fresh", "the same: it is shut"),
     (
         "sendto with a name",

@@ -2,7 +2,6 @@
 
 use crate::scene::{OPEN, Program, Scene};
 use e2e::Said;
-use std::process::Command;
 use std::time::Duration;
 
 /// By default nothing; app may ask web at port 53 by UDP.
@@ -552,23 +551,10 @@ func main() {
 	fmt.Println(counts)
 }
 "#;
-    let mut go = Command::new("go");
-    if go.arg("version").output().is_err() {
-        eprintln!("NOT RUN: there is no go on this machine");
+    let scene = scene(OPEN);
+    if !scene.compile_go("went", PROGRAM) {
         return;
     }
-    let scene = scene(OPEN);
-    scene.file("main.go", PROGRAM);
-    let mut build = Command::new("go");
-    build
-        .args(["build", "-o", "went", "main.go"])
-        .current_dir(scene.files())
-        .env("CGO_ENABLED", "0")
-        // Not everybody has a home.
-        .env("GOCACHE", format!("{}/cache", scene.files()))
-        .env("GO111MODULE", "off");
-    let said = Said::of(&mut build).unwrap();
-    assert!(said.ok(), "{}", said.err);
     let _server = scene.start("web", "exec {f}/went serve", "serving");
     for (to, from) in [
         ("10.1.1.10:7000", "10.1.1.11"),

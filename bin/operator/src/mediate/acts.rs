@@ -58,7 +58,7 @@ impl Mediator {
 
     pub(super) fn listen(&mut self, cookie: u64, call: &Call<'_>) -> Result<(), Errno> {
         let [_, backlog, _] = call.numbers();
-        // A socket that listened before has its name for good.
+        // It has its name for good.
         let name = sockets::name(call.fd()?).map_or_else(secret, Ok)?;
         let chance = self.chances.next();
         let listen = |this: &mut Mediator| this.table.listen(cookie, backlog, name, chance);

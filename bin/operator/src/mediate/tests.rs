@@ -126,7 +126,7 @@ fn a_proxy_lets_in_to_its_own_endpoint_alone() {
     };
     let (bytes, length) = circuit::write(circuit::Family::V4, here);
     table.bind(made.cookie, &bytes[..length], true, 7).unwrap();
-    let name = secret().unwrap();
+    let name = sockets::name(&made.fd).unwrap();
     table.listen(made.cookie, 8, name, 7).unwrap();
     sockets::listens(&made.fd, name).unwrap();
     let came = command::verbs::Came {
