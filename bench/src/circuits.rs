@@ -34,6 +34,16 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
     let stream = against("circuits.iperf3_vs_bridge", &ours, &bridge, turns, |pair| {
         iperf(pair, seconds, &["-l", "128K"])
     })?;
+    let preload = {
+        let by_rings = Pair::rings()?;
+        against(
+            "circuits.iperf3_preload_vs_bridge",
+            &by_rings,
+            &bridge,
+            turns,
+            |pair| iperf(pair, seconds, &["-l", "128K"]),
+        )?
+    };
     let setup = against("circuits.setup_vs_bridge", &ours, &bridge, turns, |pair| {
         talk(pair, "setup", time, 0)
     })?;
@@ -74,6 +84,10 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
     let rings = crate::rings::run(options, &ours, &bridge, turns, time)?;
     let mut figures = vec![
         told(stream, "iperf3 with 128 KiB writes, one stream"),
+        told(
+            preload,
+            "iperf3 with 128 KiB writes, one stream, the library of rings loaded on both sides of ours",
+        ),
         told(
             setup,
             "connect, accept, a byte and its answer, close, one after the other",

@@ -3,6 +3,7 @@
 
 mod count;
 pub mod inside;
+mod machine;
 mod ours;
 pub mod site;
 mod workers;

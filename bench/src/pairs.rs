@@ -27,6 +27,8 @@ pub struct Pair {
 enum Joined {
     Ours(Box<Instance>),
     Circuits(Box<Instance>),
+    /// The same, with the library of rings loaded for every program.
+    Rings(Box<Instance>),
     Proxied(Box<Instance>),
     Bridge(#[expect(dead_code, reason = "kept for as long as the pair is")] Namespace),
     Ovs(Box<Ovs>),
@@ -107,6 +109,16 @@ tenants:
             switch,
             joined: Joined::Circuits(Box::new(instance)),
         })
+    }
+
+    /// The same, whose programs have the library of rings loaded.
+    pub fn rings() -> Result<Pair, String> {
+        let mut pair = Pair::circuits()?;
+        pair.name = "bulkhead, circuits with the library of rings".to_owned();
+        if let Joined::Circuits(instance) = pair.joined {
+            pair.joined = Joined::Rings(instance);
+        }
+        Ok(pair)
     }
 
     /// A client of circuits, and a server of packets alone: joined by the client's proxy and our
@@ -196,7 +208,9 @@ tenants:
     /// The process that mediates circuits, as it is now.
     pub fn operator(&self) -> Option<u32> {
         match &self.joined {
-            Joined::Circuits(instance) => instance.child("bulkhead-operator"),
+            Joined::Circuits(instance) | Joined::Rings(instance) => {
+                instance.child("bulkhead-operator")
+            }
             _ => None,
         }
     }
@@ -205,7 +219,9 @@ tenants:
     /// core would take it from the other, or keep it awake for it.
     pub fn rest(&self, rests: bool) -> Result<(), String> {
         let mut processes = match &self.joined {
-            Joined::Bridge(_) | Joined::Circuits(_) | Joined::Proxied(_) => return Ok(()),
+            Joined::Bridge(_) | Joined::Circuits(_) | Joined::Rings(_) | Joined::Proxied(_) => {
+                return Ok(());
+            }
             Joined::Ovs(ovs) => vec![ovs.id()],
             // Who watches over the switch first, and last again.
             Joined::Ours(instance) => {
@@ -241,7 +257,7 @@ tenants:
     /// A command in the client's (`false`) or server's namespace on a core.
     pub fn command(&self, server: bool, core: usize, program: &str) -> Command {
         let with_circuits = match &self.joined {
-            Joined::Circuits(instance) => Some(instance),
+            Joined::Circuits(instance) | Joined::Rings(instance) => Some(instance),
             Joined::Proxied(instance) if !server => Some(instance),
             _ => None,
         };
@@ -250,7 +266,11 @@ tenants:
             let socket = instance.run_dir().join("api.sock");
             let endpoint = if server { "red/b" } else { "red/a" };
             command.arg("--socket").arg(socket);
-            command.args(["run", "--endpoint", endpoint, "--", "taskset", "-c"]);
+            command.args(["run", "--endpoint", endpoint]);
+            if matches!(self.joined, Joined::Rings(_)) {
+                command.arg("--rings");
+            }
+            command.args(["--", "taskset", "-c"]);
             command.arg(core.to_string()).arg(program);
             command.stdin(Stdio::null());
             return command;

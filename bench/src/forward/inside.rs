@@ -3,12 +3,14 @@
 //! by the messages that its supervisor sends, under the image that the compiler makes of
 //! the spec. What is left out is the confinement before the first message.
 
+use super::machine::{MIB, Machine};
 use super::site::{FLOWS, PLAIN, Site, Station, frame, shuffled};
 use bin_switch::Worker;
 use command::Message;
 use command::message::Body;
 use command::verbs::{
-    AddPort, Attach, CreatePort, PORT_CHANNEL, START_FRESH, UseImage, WAIT_ADAPTIVE, WAIT_POLL,
+    AddPort, Attach, CreatePort, PORT_CHANNEL, PORT_VHOST, START_FRESH, UseImage, WAIT_ADAPTIVE,
+    WAIT_POLL,
 };
 use policy::{CompartmentIntent, Ids, compile};
 use seqpacket::Socket;
@@ -38,6 +40,9 @@ pub struct Inside {
     /// Wait as by default: idle channels leave the line, which they do not where it polls.
     #[arg(long)]
     pub adaptive: bool,
+    /// By virtual machines' queues instead of FIFOs.
+    #[arg(long)]
+    pub guests: bool,
     /// Make it dearer: copies of each frame are captured, and something is allocated.
     #[arg(long)]
     pub hinder: bool,
@@ -91,11 +96,17 @@ fn measured_steps(worker: &mut Worker, steps: u32, hinder: bool) {
     }
 }
 
-/// A switch and the far ends of its channels, by slot.
+/// The far end of a port.
+enum End {
+    Channel(Channel),
+    Machine(Machine),
+}
+
+/// A switch and the far ends of its ports, by slot.
 struct Loop {
     worker: Worker,
     supervisor: Socket,
-    channels: Vec<Channel>,
+    ends: Vec<End>,
     counters: CountersPage,
     /// Slots of the two endpoints.
     slots: [usize; 2],
@@ -106,7 +117,10 @@ struct Loop {
 impl Loop {
     fn new(asked: &Inside) -> Result<Loop, String> {
         let site = Site {
-            attach: "fifo",
+            attach: match asked.guests {
+                true => "vhost",
+                false => "fifo",
+            },
             tenant: match asked.flows {
                 0..10_000 => &[],
                 _ => &["memory: 2GiB"],
@@ -142,7 +156,7 @@ impl Loop {
         let mut made = Loop {
             worker: Worker::new(control).map_err(|e| e.to_string())?,
             supervisor,
-            channels: Vec::new(),
+            ends: Vec::new(),
             counters: page,
             slots: [*a.0 as usize, *b.0 as usize],
             stations: [station(a.1), station(b.1)],
@@ -170,16 +184,17 @@ impl Loop {
             ..CreatePort::default()
         };
         // Everybody's, so that the idle ones are there to be looked at.
-        made.plug(&fabric)?;
-        let mut mine = Vec::new();
+        std::mem::forget(made.plug(&fabric)?);
         for (slot, port) in &compartment.ports {
-            let end = made.plug(&port.create)?;
+            let end = match asked.guests && made.slots.contains(&(*slot as usize)) {
+                true => End::Machine(made.plug_machine(&port.create)?),
+                false => End::Channel(made.plug(&port.create)?),
+            };
             match made.slots.contains(&(*slot as usize)) {
-                true => mine.push(end),
+                true => made.ends.push(end),
                 false => std::mem::forget(end),
             }
         }
-        made.channels = mine;
         let image = SealedImage::create("image", &compartment.image.bytes).map_err(say)?;
         let digest = compartment.image.digest.0;
         made.tell(&UseImage { epoch: 1, digest }, &[image.as_fd()])?;
@@ -214,6 +229,20 @@ impl Loop {
         self.tell(&body, &end.as_fds())?;
         let far = pair.end_b().map_err(|e| e.to_string())?;
         shm::attach(far, &geometry, Start::Fresh).map_err(|e| e.to_string())
+    }
+
+    fn plug_machine(&mut self, port: &CreatePort) -> Result<Machine, String> {
+        let (mut machine, link) = Machine::new()?;
+        let body = AddPort {
+            slot: port.slot,
+            kind: PORT_VHOST,
+            capacity: MIB,
+            mtu: port.mtu,
+            ..AddPort::default()
+        };
+        self.tell(&body, &[link.as_fd(), machine.page()])?;
+        machine.start(|| self.worker.hear_helper(port.slot))?;
+        Ok(machine)
     }
 
     /// A packet of each flow each way: their connections are set up.
@@ -266,7 +295,14 @@ impl Loop {
     }
 
     fn put(&mut self, side: usize, frame: &[u8]) -> Result<(), String> {
-        let tx = &mut self.channels[side].tx;
+        let tx = match &mut self.ends[side] {
+            End::Channel(channel) => &mut channel.tx,
+            End::Machine(machine) => {
+                machine.put(frame)?;
+                machine.show(1);
+                return Ok(());
+            }
+        };
         tx.ring.poll().map_err(|b| format!("{b:?}"))?;
         tx.ring
             .push(0, &PLAIN, frame, &[])
@@ -302,8 +338,16 @@ impl Loop {
     /// Takes all that has come to a side: how many packets of the other.
     fn drain(&mut self, side: usize) -> Result<u32, String> {
         let (own, other) = (self.stations[side].0, self.stations[1 - side].0);
-        let channel = &mut self.channels[side];
         let mut came = 0;
+        let channel = match &mut self.ends[side] {
+            End::Channel(channel) => channel,
+            End::Machine(machine) => {
+                machine.drain(&mut self.scratch, |seen| {
+                    came += u32::from(seen.starts_with(&own) && seen[6..].starts_with(&other));
+                });
+                return Ok(came);
+            }
+        };
         while let Some(record) = channel.rx.ring.next().map_err(|b| format!("{b:?}"))? {
             let len = record.copy(0, &mut self.scratch);
             let seen = self.scratch.get(..len).unwrap_or(&[]);
