@@ -1,7 +1,9 @@
-//! The project's own chores: `cargo xtask test | check | mutants | book`.
+//! The project's own chores: `cargo xtask test | check | mutants | fuzz | book | preload`.
 
 mod book;
+mod fuzz;
 mod mutants;
+mod preload;
 mod shelves;
 mod steps;
 
@@ -35,8 +37,25 @@ enum Chore {
         #[arg(long)]
         only: Option<String>,
     },
+    /// Fuzzes: each target of fuzz/, or one, for some seconds.
+    Fuzz {
+        /// Only this target.
+        #[arg(long)]
+        target: Option<String>,
+        /// So long each.
+        #[arg(long, default_value_t = 60)]
+        seconds: u32,
+        /// Takes each guard of fuzz/mutants.txt out instead, and expects that its target fails.
+        #[arg(long)]
+        mutants: bool,
+        /// Writes what all targets begin with instead.
+        #[arg(long)]
+        seeds: bool,
+    },
     /// Builds the book into out/book.
     Book,
+    /// Builds the library that `bulkhead run --rings` loads, and puts it beside the programs.
+    Preload,
 }
 
 fn main() -> ExitCode {
@@ -44,7 +63,18 @@ fn main() -> ExitCode {
         Chore::Test { full, only } => steps::test(&root(), full, only.as_deref()),
         Chore::Check => shelves::check(&root()),
         Chore::Mutants { only } => mutants::run(&root(), only.as_deref()),
+        Chore::Fuzz {
+            target,
+            seconds,
+            mutants,
+            seeds,
+        } => match (mutants, seeds) {
+            (true, _) => fuzz::mutants(&root(), target.as_deref()),
+            (_, true) => fuzz::seed(&root()),
+            _ => fuzz::fuzz(&root(), target.as_deref(), seconds),
+        },
         Chore::Book => book::build(&root()),
+        Chore::Preload => preload::build(&root()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

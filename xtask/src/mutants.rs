@@ -87,6 +87,15 @@ pub fn complete(root: &Path, wrong: &mut Vec<String>) {
     for name in used.difference(&listed.keys().cloned().collect()) {
         wrong.push(format!("guard \"{name}\" has no line in tests/mutants.d"));
     }
+    let fuzzed = match crate::fuzz::listed(root) {
+        Ok(fuzzed) => fuzzed,
+        Err(message) => return wrong.push(message),
+    };
+    for (name, _) in fuzzed.iter().filter(|(name, _)| !used.contains(name)) {
+        wrong.push(format!(
+            "fuzz/mutants.txt names \"{name}\", which no source guards"
+        ));
+    }
     for name in listed.keys().filter(|name| !used.contains(*name)) {
         wrong.push(format!(
             "tests/mutants.d names \"{name}\", which no source guards"

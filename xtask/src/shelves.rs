@@ -13,6 +13,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("lib", &["core", "host", "lib"]),
     ("bench", &["core", "host", "bin", "lib", "tests"]),
     ("tests", &["core", "host", "lib"]),
+    ("fuzz", &["core", "host"]),
     ("xtask", &[]),
 ];
 
@@ -145,6 +146,7 @@ pub fn check(root: &Path) -> Result<(), String> {
         }
     }
     crate::mutants::complete(root, &mut wrong);
+    crate::fuzz::complete(root, &mut wrong);
     if wrong.is_empty() {
         println!("structure: {} crates, all rules hold", members.len());
         return Ok(());
@@ -157,7 +159,9 @@ pub fn check(root: &Path) -> Result<(), String> {
 }
 
 fn members(root: &Path) -> Result<Vec<Member>, String> {
-    let mut folders = vec![root.join("bench"), root.join("tests"), root.join("xtask")];
+    let mut folders: Vec<PathBuf> = ["bench", "fuzz", "tests", "xtask"]
+        .map(|f| root.join(f))
+        .into();
     for shelf in ["core", "host", "bin", "lib", "tests"] {
         let entries = fs::read_dir(root.join(shelf)).map_err(|e| format!("{shelf}: {e}"))?;
         folders.extend(

@@ -89,6 +89,11 @@ const STEPS: &[Step] = &[
         &["build", "--locked", "--workspace", "--bins", "--quiet"],
     ),
     Step {
+        name: "library to preload",
+        long: false,
+        work: Work::Own(crate::preload::build),
+    },
+    Step {
         name: "unit and property",
         long: false,
         work: Work::Cargo(
@@ -126,19 +131,11 @@ const STEPS: &[Step] = &[
             ],
         ),
     },
-    cargo(
-        "end to end",
-        &[
-            "test",
-            "-p",
-            "e2e",
-            "--locked",
-            "--quiet",
-            "--no-fail-fast",
-            "--",
-            "--test-threads=1",
-        ],
-    ),
+    Step {
+        name: "end to end",
+        long: false,
+        work: Work::Own(end_to_end),
+    },
     Step {
         name: "bench smoke",
         long: false,
@@ -148,6 +145,16 @@ const STEPS: &[Step] = &[
         name: "bench gate",
         long: false,
         work: Work::Own(bench_gate),
+    },
+    Step {
+        name: "fuzz smoke",
+        long: false,
+        work: Work::Own(crate::fuzz::smoke),
+    },
+    Step {
+        name: "fuzz mutants",
+        long: true,
+        work: Work::Own(|root| crate::fuzz::mutants(root, None)),
     },
     Step {
         name: "mutants",
@@ -199,7 +206,67 @@ pub fn test(root: &Path, full: bool, only: Option<&str>) -> Result<(), String> {
     }
 }
 
+/// What runs beside all the others: it takes as long as a quarter of them, and waits for the
+/// most part, as they do.
+const BESIDE: &str = "circuits";
+
+/// Tests from end to end, one after the other but for those of one file.
+fn end_to_end(root: &Path) -> Result<(), String> {
+    const TEST: [&str; 5] = ["test", "-p", "e2e", "--locked", "--quiet"];
+    run(root, &[&TEST[..], &["--no-run"]].concat(), &[])?;
+    let mut names = names(&root.join("tests/tests"))?;
+    names.retain(|name| name != BESIDE);
+    let said = target(root).join("end-to-end-beside.log");
+    let file = std::fs::File::create(&said).map_err(|e| format!("{}: {e}", said.display()))?;
+    let also = file.try_clone().map_err(|e| e.to_string())?;
+    let last = ["--", "--test-threads=1"];
+    let mut beside = command(root, &[&TEST[..], &["--test", BESIDE], &last].concat(), &[])
+        .stdout(file)
+        .stderr(also)
+        .spawn()
+        .map_err(|e| e.to_string())?;
+    let each = names.iter().flat_map(|name| ["--test", name.as_str()]);
+    let words = TEST
+        .into_iter()
+        .chain(["--lib", "--bins", "--no-fail-fast"]);
+    let words: Vec<&str> = words.chain(each).chain(last).collect();
+    let others = run(root, &words, &[]);
+    let ended = beside.wait().map_err(|e| e.to_string())?;
+    print!("{}", std::fs::read_to_string(&said).unwrap_or_default());
+    match ended.success() {
+        true => others,
+        false => Err(format!("end to end: `--test {BESIDE}` failed")),
+    }
+}
+
+/// The names of a package's files of tests.
+fn names(folder: &Path) -> Result<Vec<String>, String> {
+    let say = |e: std::io::Error| format!("{}: {e}", folder.display());
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(say)? {
+        let path = entry.map_err(say)?.path();
+        if path.extension().is_some_and(|of| of == "rs")
+            && let Some(name) = path.file_stem().and_then(|stem| stem.to_str())
+        {
+            names.push(name.to_owned());
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
 fn run(root: &Path, words: &[&str], variables: &[(&str, &str)]) -> Result<(), String> {
+    let status = command(root, words, variables)
+        .status()
+        .map_err(|e| e.to_string())?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(format!("`cargo {}` failed", words.join(" "))),
+    }
+}
+
+/// cargo, with what all steps have in common.
+fn command(root: &Path, words: &[&str], variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO"));
     command
         .args(words)
@@ -216,15 +283,11 @@ fn run(root: &Path, words: &[&str], variables: &[(&str, &str)]) -> Result<(), St
         let programs = target(root).join("x86_64-unknown-linux-gnu/release");
         command.env("BULKHEAD_BIN_DIR", programs);
     }
-    let status = command.status().map_err(|e| format!("cargo: {e}"))?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(format!("`cargo {}` failed", words.join(" ")))
-    }
+    command
 }
 
-fn target(root: &Path) -> std::path::PathBuf {
+/// Where cargo puts what it builds.
+pub fn target(root: &Path) -> std::path::PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into)
 }
 

@@ -267,6 +267,10 @@ pub struct Run {
     /// With circuits: the user that the command is to run as, by name or number
     #[arg(long, short)]
     pub user: Option<String>,
+    /// With circuits: load the library that has connections to others who do so go by memory that
+    /// both share (a static program goes on without it)
+    #[arg(long)]
+    pub rings: bool,
     /// The command and its arguments
     #[arg(last = true, required = true)]
     pub command: Vec<std::ffi::OsString>,

@@ -8,6 +8,7 @@ use notify::{Plan, User};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 use seqpacket::Socket;
+use std::ffi::OsString;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -15,6 +16,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 
+/// What is loaded for who wants rings.
+const LIBRARY: &str = "libbulkhead_preload.so";
 /// How long an operator may take to answer: it may have to be started anew.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -27,6 +30,10 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
             "bulkhead run --endpoint red/web1 -- curl http://10.1.1.11/",
         ));
     };
+    let (program, arguments) = match run.rings {
+        true => with_rings(program, arguments)?,
+        false => (program.clone(), arguments.to_vec()),
+    };
     let user = run.user.as_deref().map(user).transpose()?;
     let place = api.parent().unwrap_or(Path::new("/run/bulkhead"));
     let name = format!("{}.sock", run.endpoint.endpoint);
@@ -34,8 +41,8 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
     let (socket, circuits) = meet(&path)?;
     let addresses = circuits.addresses.iter().take(circuits.count as usize);
     let started = notify::start(&Plan {
-        program: program.clone(),
-        arguments: arguments.to_vec(),
+        program,
+        arguments,
         owner: circuits.uid,
         user,
         addresses: addresses.map(shown).collect(),
@@ -77,6 +84,32 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
         .code()
         .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     std::process::exit(code)
+}
+
+/// The command with the library of rings before its others. It is not loaded here: env(1) gives
+/// it the environment.
+fn with_rings(
+    program: &OsString,
+    arguments: &[OsString],
+) -> Result<(OsString, Vec<OsString>), Trouble> {
+    let own = std::env::current_exe().unwrap_or_default();
+    let library = own.with_file_name(LIBRARY);
+    if !library.is_file() {
+        return Err(Trouble::new(
+            Exit::Failed,
+            format!("{}: there is no such library", library.display()),
+            "`make install` puts it beside this program: see lib/README.md",
+        ));
+    }
+    let mut variable = OsString::from("LD_PRELOAD=");
+    variable.push(library);
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|it| !it.is_empty()) {
+        variable.push(":");
+        variable.push(others);
+    }
+    let words = [variable, program.clone()].into_iter();
+    let words = words.chain(arguments.iter().cloned()).collect();
+    Ok(("/usr/bin/env".into(), words))
 }
 
 /// What is passed on, and what a terminal sends to the program itself.

@@ -33,6 +33,16 @@ pub async fn run(run: &Run, client: &Client, socket: &Path) -> Result<Exit, Trou
             "use `setpriv` or `runuser` inside: bulkhead run --endpoint E -- runuser -u USER -- CMD",
         ));
     }
+    if run.rings {
+        return Err(Trouble::new(
+            Exit::Usage,
+            format!(
+                "--rings, and {} is a {} endpoint",
+                run.endpoint, endpoint.kind
+            ),
+            "rings are circuits': attach the endpoint with circuits",
+        ));
+    }
     if endpoint.namespace.is_empty() {
         return Err(Trouble::new(
             Exit::Usage,

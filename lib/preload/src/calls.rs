@@ -1,0 +1,317 @@
+//! The calls that move bytes.
+#![expect(unsafe_code, reason = "functions of C, by their names")]
+
+use crate::leave::left;
+use crate::real::{self, fail};
+use crate::receive::receive;
+use crate::record::{ASKING, COUNTED, Moves, RING, Record};
+use crate::send::send as ring_send;
+use crate::{moves, table};
+use libc::{
+    MSG_OOB, MSG_PEEK, cmsghdr, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t,
+};
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::atomic::Ordering;
+
+/// A call on a descriptor: the kernel's where it is none that is followed, or is not by a ring;
+/// counted as long as it may come to be.
+#[inline]
+unsafe fn moved(
+    fd: c_int,
+    moves: Moves,
+    kernel: impl Fn() -> ssize_t,
+    ring: impl Fn(&Record) -> Option<ssize_t>,
+) -> ssize_t {
+    let Some(record) = table::hold(fd) else {
+        return kernel();
+    };
+    record.may_ask(fd);
+    // Bound: the operator's answer to who asks for the ring.
+    let n = loop {
+        match record.state.load(Ordering::Acquire) {
+            RING => break ring(record).unwrap_or_else(&kernel),
+            COUNTED => {
+                if let Some(n) = record.counted(moves, &kernel) {
+                    break n;
+                }
+            }
+            ASKING => std::thread::yield_now(),
+            _ => break kernel(),
+        }
+    };
+    let errno = if n < 0 { real::errno() } else { 0 };
+    table::put(record);
+    if n < 0 {
+        real::set_errno(errno);
+    }
+    n
+}
+
+/// What a receiving call with these flags moves.
+fn taken(flags: c_int) -> Moves {
+    match flags & MSG_PEEK {
+        0 => Moves::In,
+        _ => Moves::Nothing,
+    }
+}
+
+fn part(at: *const c_void, n: usize) -> [iovec; 1] {
+    [iovec {
+        iov_base: at.cast_mut(),
+        iov_len: n,
+    }]
+}
+
+unsafe fn parts<'a>(parts: *const iovec, n: usize) -> Option<&'a [iovec]> {
+    if n > 1024 || (parts.is_null() && n > 0) {
+        return None;
+    }
+    if n == 0 {
+        return Some(&[]);
+    }
+    // SAFETY: the caller's promise.
+    Some(unsafe { std::slice::from_raw_parts(parts, n) })
+}
+
+/// What `recv` with these flags does to the count of plain bytes, and whether a ring knows them.
+unsafe fn received(
+    fd: c_int,
+    to: *mut c_void,
+    n: usize,
+    flags: c_int,
+    kernel: impl Fn() -> ssize_t,
+) -> ssize_t {
+    let by_ring = |record: &Record| match flags & (MSG_OOB | libc::MSG_ERRQUEUE) {
+        // SAFETY: the caller's promise.
+        0 => unsafe { receive(record, fd, &part(to, n), flags) },
+        _ => Some(kernel()),
+    };
+    // SAFETY: the caller's promise.
+    unsafe { moved(fd, taken(flags), &kernel, by_ring) }
+}
+
+unsafe fn sent(
+    fd: c_int,
+    from: *const c_void,
+    n: usize,
+    flags: c_int,
+    kernel: impl Fn() -> ssize_t,
+) -> ssize_t {
+    let by_ring = |record: &Record| match flags & MSG_OOB {
+        // SAFETY: the caller's promise.
+        0 => unsafe { ring_send(record, fd, &part(from, n), flags) },
+        _ => Some(fail(libc::EOPNOTSUPP)),
+    };
+    // SAFETY: the caller's promise.
+    unsafe { moved(fd, Moves::Out, &kernel, by_ring) }
+}
+
+/// Functions of C: each body is unsafe for what the C function asks of its caller.
+macro_rules! exported {
+    ($($name:ident($($it:ident: $is:ty),*) -> $answer:ty $body:block)*) => {$(
+        /// The C function.
+        ///
+        /// # Safety
+        /// The C function's.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name($($it: $is),*) -> $answer {
+            // SAFETY: the caller's promise, which is the C function's.
+            unsafe { $body }
+        }
+    )*};
+}
+pub(crate) use exported;
+
+exported! {
+    read(fd: c_int, to: *mut c_void, n: size_t) -> ssize_t {
+        received(fd, to, n, 0, || real::read(fd, to, n))
+    }
+    __read(fd: c_int, to: *mut c_void, n: size_t) -> ssize_t { read(fd, to, n) }
+    __read_chk(fd: c_int, to: *mut c_void, n: size_t, room: size_t) -> ssize_t {
+        if n > room { std::process::abort() }
+        read(fd, to, n)
+    }
+    recv(fd: c_int, to: *mut c_void, n: size_t, flags: c_int) -> ssize_t {
+        received(fd, to, n, flags, || real::recv(fd, to, n, flags))
+    }
+    __recv(fd: c_int, to: *mut c_void, n: size_t, flags: c_int) -> ssize_t { recv(fd, to, n, flags) }
+    __recv_chk(fd: c_int, to: *mut c_void, n: size_t, room: size_t, flags: c_int) -> ssize_t {
+        if n > room { std::process::abort() }
+        recv(fd, to, n, flags)
+    }
+    recvfrom(fd: c_int, to: *mut c_void, n: size_t, flags: c_int, name: *mut sockaddr, length: *mut socklen_t) -> ssize_t {
+        let kernel = || real::recvfrom(fd, to, n, flags, name, length);
+        let by_ring = |record: &Record| match flags & (MSG_OOB | libc::MSG_ERRQUEUE) {
+            0 => {
+                let came = receive(record, fd, &part(to, n), flags);
+                if came.is_some_and(|n| n >= 0) && !name.is_null() && !length.is_null() {
+                    // As of TCP.
+                    *length = 0;
+                }
+                came
+            }
+            _ => Some(kernel()),
+        };
+        moved(fd, taken(flags), kernel, by_ring)
+    }
+    __recvfrom_chk(fd: c_int, to: *mut c_void, n: size_t, room: size_t, flags: c_int, name: *mut sockaddr, length: *mut socklen_t) -> ssize_t {
+        if n > room { std::process::abort() }
+        recvfrom(fd, to, n, flags, name, length)
+    }
+    readv(fd: c_int, list: *const iovec, n: c_int) -> ssize_t {
+        let by_ring = |record: &Record| match parts(list, n as usize) {
+            Some(list) => receive(record, fd, list, 0),
+            None => Some(fail(libc::EINVAL)),
+        };
+        moved(fd, Moves::In, || real::readv(fd, list, n), by_ring)
+    }
+    recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+        let kernel = || real::recvmsg(fd, message, flags);
+        let by_ring = |record: &Record| {
+            if flags & (MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
+                return Some(kernel());
+            }
+            let Some(message) = message.as_mut() else { return Some(fail(libc::EFAULT)) };
+            let Some(list) = parts(message.msg_iov, message.msg_iovlen) else { return Some(fail(libc::EMSGSIZE)) };
+            let came = receive(record, fd, list, flags);
+            if came.is_some_and(|n| n >= 0) {
+                (message.msg_namelen, message.msg_controllen, message.msg_flags) = (0, 0, 0);
+            }
+            came
+        };
+        moved(fd, taken(flags), kernel, by_ring)
+    }
+    write(fd: c_int, from: *const c_void, n: size_t) -> ssize_t {
+        sent(fd, from, n, 0, || real::write(fd, from, n))
+    }
+    __write(fd: c_int, from: *const c_void, n: size_t) -> ssize_t { write(fd, from, n) }
+    send(fd: c_int, from: *const c_void, n: size_t, flags: c_int) -> ssize_t {
+        sent(fd, from, n, flags, || real::send(fd, from, n, flags))
+    }
+    __send(fd: c_int, from: *const c_void, n: size_t, flags: c_int) -> ssize_t { send(fd, from, n, flags) }
+    sendto(fd: c_int, from: *const c_void, n: size_t, flags: c_int, name: *const sockaddr, length: socklen_t) -> ssize_t {
+        sent(fd, from, n, flags, || real::sendto(fd, from, n, flags, name, length))
+    }
+    writev(fd: c_int, list: *const iovec, n: c_int) -> ssize_t {
+        let by_ring = |record: &Record| match parts(list, n as usize) {
+            Some(list) => ring_send(record, fd, list, 0),
+            None => Some(fail(libc::EINVAL)),
+        };
+        moved(fd, Moves::Out, || real::writev(fd, list, n), by_ring)
+    }
+    sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+        if !leaves_passed(message) {
+            return -1;
+        }
+        let by_ring = |record: &Record| {
+            if flags & MSG_OOB != 0 {
+                return Some(fail(libc::EOPNOTSUPP));
+            }
+            let Some(message) = message.as_ref() else { return Some(fail(libc::EFAULT)) };
+            if !message.msg_control.is_null() && message.msg_controllen > 0 {
+                return Some(fail(libc::EPERM));
+            }
+            let Some(list) = parts(message.msg_iov, message.msg_iovlen) else { return Some(fail(libc::EMSGSIZE)) };
+            ring_send(record, fd, list, flags)
+        };
+        moved(fd, Moves::Out, || real::sendmsg(fd, message, flags), by_ring)
+    }
+    recvmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int, limit: *mut libc::timespec) -> c_int {
+        match left(fd) {
+            true => real::recvmmsg(fd, messages, n, flags, limit),
+            false => -1,
+        }
+    }
+    sendmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
+        if !left(fd) {
+            return -1;
+        }
+        for at in 0..n as usize {
+            if messages.is_null() || !leaves_passed(&raw const (*messages.add(at)).msg_hdr) {
+                break;
+            }
+        }
+        real::sendmmsg(fd, messages, n, flags)
+    }
+    preadv2(fd: c_int, list: *const iovec, n: c_int, at: off_t, flags: c_int) -> ssize_t {
+        match at == -1 && !left(fd) {
+            true => -1,
+            false => real::preadv2(fd, list, n, at, flags),
+        }
+    }
+    preadv64v2(fd: c_int, list: *const iovec, n: c_int, at: off_t, flags: c_int) -> ssize_t {
+        preadv2(fd, list, n, at, flags)
+    }
+    pwritev2(fd: c_int, list: *const iovec, n: c_int, at: off_t, flags: c_int) -> ssize_t {
+        match at == -1 && !left(fd) {
+            true => -1,
+            false => real::pwritev2(fd, list, n, at, flags),
+        }
+    }
+    pwritev64v2(fd: c_int, list: *const iovec, n: c_int, at: off_t, flags: c_int) -> ssize_t {
+        pwritev2(fd, list, n, at, flags)
+    }
+    splice(from: c_int, from_at: *mut i64, to: c_int, to_at: *mut i64, n: size_t, flags: c_uint) -> ssize_t {
+        match left(from) && left(to) {
+            true => real::splice(from, from_at, to, to_at, n, flags),
+            false => -1,
+        }
+    }
+    sendfile(out: c_int, from: c_int, at: *mut off_t, n: size_t) -> ssize_t {
+        if !left(from) {
+            return -1;
+        }
+        let by_ring = |record: &Record| {
+            let offset = if at.is_null() { libc::lseek(from, 0, libc::SEEK_CUR) } else { *at };
+            if offset < 0 {
+                return Some(fail(libc::EINVAL));
+            }
+            let went = moves::send_file(record, out, from, offset, n.min(0x7fff_f000))?;
+            if went > 0 && at.is_null() {
+                libc::lseek(from, offset + went as i64, libc::SEEK_SET);
+            } else if went > 0 {
+                *at = offset + went as i64;
+            }
+            Some(went)
+        };
+        moved(out, Moves::Out, || real::sendfile(out, from, at, n), by_ring)
+    }
+    sendfile64(out: c_int, from: c_int, at: *mut off_t, n: size_t) -> ssize_t { sendfile(out, from, at, n) }
+    vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
+        match left(fd) {
+            true => real::vdprintf(fd, format, arguments),
+            false => -1,
+        }
+    }
+    __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
+        match left(fd) {
+            true => real::__vdprintf_chk(fd, flag, format, arguments),
+            false => -1,
+        }
+    }
+}
+
+/// Sockets that a message passes to somebody else leave their rings; `false`: one cannot.
+unsafe fn leaves_passed(message: *const msghdr) -> bool {
+    // SAFETY: the caller's promise: a message for `sendmsg`, whose control bytes are as it says.
+    unsafe {
+        if message.is_null() || (*message).msg_control.is_null() {
+            return true;
+        }
+        let mut at: *const cmsghdr = libc::CMSG_FIRSTHDR(message);
+        while !at.is_null() {
+            let head = &*at;
+            if head.cmsg_level == libc::SOL_SOCKET && head.cmsg_type == libc::SCM_RIGHTS {
+                let bytes = head.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+                let fds = libc::CMSG_DATA(at).cast::<c_int>();
+                for n in 0..bytes / size_of::<c_int>() {
+                    if !left(fds.add(n).read_unaligned()) {
+                        return false;
+                    }
+                }
+            }
+            at = libc::CMSG_NXTHDR(message, at);
+        }
+        true
+    }
+}

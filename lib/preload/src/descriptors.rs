@@ -1,0 +1,237 @@
+//! The calls that make, copy and close descriptors, or say how they are.
+#![expect(unsafe_code, reason = "functions of C, by their names")]
+
+use crate::calls::exported;
+use crate::leave::left;
+use crate::real;
+use crate::record::{RING, Record};
+use crate::{receive, table};
+use libc::{FD_CLOEXEC, O_NONBLOCK, SOCK_STREAM, c_ulong, sockaddr, socklen_t};
+use std::ffi::{c_char, c_int, c_uint};
+use std::sync::atomic::Ordering;
+
+const FIONREAD: c_ulong = libc::FIONREAD as c_ulong;
+const FIONBIO: c_ulong = libc::FIONBIO as c_ulong;
+const FIOCLEX: c_ulong = libc::FIOCLEX as c_ulong;
+const FIONCLEX: c_ulong = libc::FIONCLEX as c_ulong;
+
+/// Whether a descriptor closes when another program is executed.
+pub fn is_close_on_exec(fd: c_int) -> bool {
+    // SAFETY: a descriptor's flags.
+    unsafe { real::fcntl(fd, libc::F_GETFD, 0) & FD_CLOEXEC != 0 }
+}
+
+/// Has it close then; whether it did before.
+pub fn close_on_exec(fd: c_int) -> bool {
+    let did = is_close_on_exec(fd);
+    if !did {
+        // SAFETY: a descriptor's flags.
+        unsafe { real::fcntl(fd, libc::F_SETFD, FD_CLOEXEC as usize) };
+    }
+    did
+}
+
+fn is_ring(record: &Record) -> bool {
+    record.state.load(Ordering::Acquire) == RING
+}
+
+/// With a descriptor's record if it is by a ring.
+fn ring<T>(fd: c_int, with: impl FnOnce(&Record) -> T) -> Option<T> {
+    let record = table::hold(fd)?;
+    let answer = is_ring(record).then(|| with(record));
+    table::put(record);
+    answer
+}
+
+/// A copy of a descriptor at a number: `kernel` makes one, with the flag to close on exec as it is
+/// told, and answers its number. `closes`: as the program asked for.
+fn copied(fd: c_int, closes: bool, kernel: impl FnOnce(bool) -> c_int) -> c_int {
+    let Some(record) = table::hold(fd) else {
+        return kernel(closes);
+    };
+    let is_ring = is_ring(record);
+    let number = kernel(closes || is_ring);
+    if number >= 0 && number != fd {
+        table::forget(number);
+        table::share(number, record, is_ring && !closes);
+    }
+    table::put(record);
+    number
+}
+
+/// A copy at this number, which programs that are executed take for theirs up to 2.
+fn copied_to(fd: c_int, to: c_int, closes: bool, kernel: impl FnOnce(bool) -> c_int) -> c_int {
+    // SAFETY: a descriptor's flags, or an error where there is none.
+    let is_one = unsafe { real::fcntl(fd, libc::F_GETFD, 0) } >= 0;
+    if fd == to || !is_one {
+        // It fails, and what is at the number stays there.
+        return kernel(closes);
+    }
+    table::forget(to);
+    match (0..=2).contains(&to) {
+        true if !left(fd) => -1,
+        true => kernel(closes),
+        false => copied(fd, closes, kernel),
+    }
+}
+
+/// As the program sees and sets a ring's flags: the kernel's say that it closes on exec.
+fn handed_on(fd: c_int, does: bool) -> c_int {
+    let was = table::is_handed_on(fd);
+    match (was, does) {
+        // That is for somebody who knows nothing of the ring.
+        (false, true) if !left(fd) => -1,
+        // SAFETY: a descriptor's flags.
+        (false, true) => unsafe { real::fcntl(fd, libc::F_SETFD, 0) },
+        _ => {
+            table::hands_on(fd, does);
+            0
+        }
+    }
+}
+
+exported! {
+    socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+        let fd = real::socket(domain, kind, protocol);
+        if fd >= 0 {
+            table::forget(fd);
+            let is_stream = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == SOCK_STREAM;
+            if is_stream && matches!(domain, libc::AF_INET | libc::AF_INET6) {
+                table::follow(fd);
+            }
+        }
+        fd
+    }
+    listen(fd: c_int, backlog: c_int) -> c_int {
+        let done = real::listen(fd, backlog);
+        if done == 0 {
+            table::forget(fd);
+        }
+        done
+    }
+    accept(fd: c_int, name: *mut sockaddr, length: *mut socklen_t) -> c_int {
+        let fd = real::accept(fd, name, length);
+        if fd >= 0 {
+            table::follow(fd);
+        }
+        fd
+    }
+    accept4(fd: c_int, name: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
+        let fd = real::accept4(fd, name, length, flags);
+        if fd >= 0 {
+            table::follow(fd);
+        }
+        fd
+    }
+    close(fd: c_int) -> c_int {
+        table::forget(fd);
+        real::close(fd)
+    }
+    __close(fd: c_int) -> c_int { close(fd) }
+    close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        const KNOWN: c_uint = libc::CLOSE_RANGE_CLOEXEC | libc::CLOSE_RANGE_UNSHARE;
+        let fails = first > last || flags.cast_unsigned() & !KNOWN != 0;
+        if !fails && flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
+            table::followed(first, last).for_each(table::forget);
+        }
+        real::close_range(first, last, flags)
+    }
+    closefrom(first: c_int) -> () {
+        table::followed(first.max(0).cast_unsigned(), u32::MAX).for_each(table::forget);
+        real::closefrom(first);
+    }
+    dup(fd: c_int) -> c_int {
+        copied(fd, false, |closes| match closes {
+            true => real::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0),
+            false => real::dup(fd),
+        })
+    }
+    dup2(fd: c_int, to: c_int) -> c_int {
+        copied_to(fd, to, false, |closes| match closes {
+            true => real::dup3(fd, to, libc::O_CLOEXEC),
+            false => real::dup2(fd, to),
+        })
+    }
+    __dup2(fd: c_int, to: c_int) -> c_int { dup2(fd, to) }
+    dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+        if flags & !libc::O_CLOEXEC != 0 {
+            return real::dup3(fd, to, flags);
+        }
+        copied_to(fd, to, flags & libc::O_CLOEXEC != 0, |closes| {
+            real::dup3(fd, to, if closes { libc::O_CLOEXEC } else { flags })
+        })
+    }
+    fcntl(fd: c_int, what: c_int, argument: usize) -> c_int {
+        match what {
+            libc::F_DUPFD => copied(fd, false, |closes| {
+                let what = if closes { libc::F_DUPFD_CLOEXEC } else { what };
+                real::fcntl(fd, what, argument)
+            }),
+            libc::F_DUPFD_CLOEXEC => copied(fd, true, |_| real::fcntl(fd, what, argument)),
+            libc::F_SETFL => {
+                let done = real::fcntl(fd, what, argument);
+                if done >= 0 {
+                    let nonblocking = argument & O_NONBLOCK as usize != 0;
+                    ring(fd, |it| it.nonblocking.store(u32::from(nonblocking), Ordering::Relaxed));
+                }
+                done
+            }
+            libc::F_GETFD => match ring(fd, |_| table::is_handed_on(fd)) {
+                Some(true) => 0,
+                _ => real::fcntl(fd, what, argument),
+            },
+            libc::F_SETFD => match ring(fd, |_| ()) {
+                Some(()) => handed_on(fd, argument & FD_CLOEXEC as usize == 0),
+                None => real::fcntl(fd, what, argument),
+            },
+            _ => real::fcntl(fd, what, argument),
+        }
+    }
+    fcntl64(fd: c_int, what: c_int, argument: usize) -> c_int { fcntl(fd, what, argument) }
+    __fcntl(fd: c_int, what: c_int, argument: usize) -> c_int { fcntl(fd, what, argument) }
+    ioctl(fd: c_int, what: c_ulong, argument: usize) -> c_int {
+        match what {
+            FIONREAD => {
+                let done = real::ioctl(fd, what, argument);
+                let place = argument as *mut c_int;
+                if done < 0 || place.is_null() {
+                    return done;
+                }
+                let queued = || {
+                    let mut there: c_int = 0;
+                    real::ioctl(fd, what, (&raw mut there) as usize);
+                    there.max(0).cast_unsigned() as usize
+                };
+                match ring(fd, |record| receive::pending(record, fd, queued)) {
+                    Some(Ok(there)) => *place = c_int::try_from(there).unwrap_or(c_int::MAX),
+                    Some(Err(errno)) => {
+                        real::set_errno(errno);
+                        return -1;
+                    }
+                    None => {}
+                }
+                done
+            }
+            FIONBIO => {
+                let done = real::ioctl(fd, what, argument);
+                if done >= 0 {
+                    let nonblocking = *(argument as *const c_int) != 0;
+                    ring(fd, |it| it.nonblocking.store(u32::from(nonblocking), Ordering::Relaxed));
+                }
+                done
+            }
+            FIOCLEX | FIONCLEX => match ring(fd, |_| ()) {
+                Some(()) => handed_on(fd, what == FIONCLEX),
+                None => real::ioctl(fd, what, argument),
+            },
+            _ => real::ioctl(fd, what, argument),
+        }
+    }
+    fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
+        // Its reads and writes are the C library's own, which nothing stands in front of.
+        match left(fd) {
+            true => real::fdopen(fd, mode),
+            false => std::ptr::null_mut(),
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Back to a plain socket, for what a ring cannot do and for who knows nothing of it: before
+//! there is a ring the socket stays as it is; where there is one, the descriptor becomes one end
+//! of a pair of sockets, and a process of its own carries bytes between the other end and the ring.
+#![expect(
+    unsafe_code,
+    reason = "fork without the C library, in the middle of anything"
+)]
+
+use crate::line::polled;
+use crate::real;
+use crate::receive::receive;
+use crate::record::Record;
+use crate::send::{refused, send};
+use crate::table;
+use libc::{POLLHUP, POLLIN, POLLOUT, iovec};
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+/// Bytes that are under way in a direction at most.
+const CARRIED: usize = 16 << 10;
+
+/// Does it; `Err`: an error number, and the descriptor is as it was.
+pub fn leave(fd: c_int) -> Result<(), c_int> {
+    let Some(record) = table::hold(fd) else {
+        return Ok(());
+    };
+    let done = match record.stay() {
+        true => {
+            table::forget(fd);
+            Ok(())
+        }
+        false => alone(record, fd),
+    };
+    table::put(record);
+    done
+}
+
+/// Nobody reads or writes by the descriptor while it becomes another.
+fn alone(record: &Record, fd: c_int) -> Result<(), c_int> {
+    record.read_lock.take(true).map_err(refused)?;
+    let mut done = record.write_lock.take(true).map_err(refused);
+    if done.is_ok() {
+        if table::is_of(fd, record) {
+            done = relay(record, fd);
+        }
+        if done.is_ok() {
+            table::forget(fd);
+        }
+        record.write_lock.give();
+    }
+    record.read_lock.give();
+    done
+}
+
+fn relay(record: &Record, fd: c_int) -> Result<(), c_int> {
+    let (mut pair, kind) = ([0; 2], libc::SOCK_STREAM | libc::SOCK_CLOEXEC);
+    // SAFETY: room for two numbers.
+    if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) } != 0 {
+        return Err(real::errno());
+    }
+    let [theirs, mine] = pair;
+    let nonblocking = record.nonblocking.load(Ordering::Relaxed) != 0;
+    if nonblocking {
+        // SAFETY: a flag of what was just made.
+        unsafe {
+            real::fcntl(
+                theirs,
+                libc::F_SETFL,
+                (libc::O_RDWR | libc::O_NONBLOCK) as usize,
+            )
+        };
+    }
+    record.forks();
+    // Of no signal when it ends, and waited for: the program hears of nothing. Its child is nobody's.
+    // A copy of this process, in which nothing runs but what is here.
+    let child = real::raw(libc::SYS_clone, [0; 3]);
+    if child == 0 {
+        if real::raw(libc::SYS_clone, [0; 3]) == 0 {
+            carry(record, fd, mine);
+        }
+        end();
+    }
+    if child > 0 {
+        let mut status = 0;
+        // SAFETY: room for the answer.
+        unsafe { libc::waitpid(child as c_int, &raw mut status, libc::__WALL) };
+    }
+    let handed_on = table::is_handed_on(fd);
+    let flags = if handed_on { 0 } else { libc::O_CLOEXEC };
+    // SAFETY: numbers of this process.
+    unsafe {
+        if child > 0 {
+            real::dup3(theirs, fd, flags);
+        }
+        real::close(theirs);
+        real::close(mine);
+    }
+    match child > 0 {
+        true => Ok(()),
+        false => Err(libc::EAGAIN),
+    }
+}
+
+fn end() -> ! {
+    loop {
+        real::raw(libc::SYS_exit_group, [0; 3]);
+    }
+}
+
+/// One direction: what was taken from one side and not yet given to the other.
+struct Way {
+    bytes: [u8; CARRIED],
+    from: usize,
+    to: usize,
+    over: bool,
+}
+
+impl Way {
+    const fn new() -> Way {
+        Way {
+            bytes: [0; CARRIED],
+            from: 0,
+            to: 0,
+            over: false,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.from == self.to
+    }
+
+    /// Moves what can be moved; `true`: it is over, and all is given.
+    fn turn(&mut self, take: impl Fn(iovec) -> isize, give: impl Fn(iovec) -> isize) -> bool {
+        if self.is_empty() && !self.over {
+            let part = iovec {
+                iov_base: self.bytes.as_mut_ptr().cast(),
+                iov_len: CARRIED,
+            };
+            match take(part) {
+                0 => self.over = true,
+                n if n > 0 => (self.from, self.to) = (0, n.cast_unsigned()),
+                _ if real::errno() == libc::EAGAIN => {}
+                _ => self.over = true,
+            }
+        }
+        if let Some(rest) = self
+            .bytes
+            .get_mut(self.from..self.to)
+            .filter(|it| !it.is_empty())
+        {
+            let part = iovec {
+                iov_base: rest.as_mut_ptr().cast(),
+                iov_len: rest.len(),
+            };
+            match give(part) {
+                n if n > 0 => self.from += n.cast_unsigned(),
+                _ if real::errno() == libc::EAGAIN => {}
+                _ => {
+                    self.from = self.to;
+                    self.over = true;
+                }
+            }
+        }
+        self.over && self.is_empty()
+    }
+}
+
+/// The process that carries; it ends with either side.
+fn carry(record: &Record, circuit: c_int, pair: c_int) -> ! {
+    crate::lock::is_another();
+    record.is_forked();
+    // Signals to the program, and its terminal's, are not for this one.
+    real::raw(libc::SYS_setsid, [0; 3]);
+    // SAFETY: a set of all signals, and a name that ends.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
+        libc::prctl(libc::PR_SET_NAME, c"bulkhead-carry".as_ptr());
+    }
+    let (low, high) = (circuit.min(pair), circuit.max(pair));
+    for (first, last) in [(0, low - 1), (low + 1, high - 1), (high + 1, c_int::MAX)] {
+        if first <= last {
+            let range = [first, last].map(|fd| fd.cast_unsigned() as usize);
+            real::raw(libc::SYS_close_range, [range[0], range[1], 0]);
+        }
+    }
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the part lies in a way's bytes, and the record is a ring's.
+    let from_ring =
+        |part| unsafe { receive(record, circuit, &[part], libc::MSG_DONTWAIT) }.unwrap_or(0);
+    // SAFETY: as above.
+    let to_ring = |part| unsafe { send(record, circuit, &[part], flags) }.unwrap_or(0);
+    let to_pair = |part: iovec| {
+        // SAFETY: the part lies in a way's bytes.
+        unsafe { real::send(pair, part.iov_base, part.iov_len, flags) }
+    };
+    let from_pair = |part: iovec| {
+        // SAFETY: as above.
+        unsafe { real::recv(pair, part.iov_base, part.iov_len, libc::MSG_DONTWAIT) }
+    };
+    let (mut there, mut here) = (Way::new(), Way::new());
+    let (mut there_over, mut here_over) = (false, false);
+    loop {
+        if !here_over {
+            here_over = here.turn(from_ring, to_pair);
+            if here_over {
+                // SAFETY: one's own socket.
+                unsafe { libc::shutdown(pair, libc::SHUT_WR) };
+            }
+        }
+        if !there_over {
+            there_over = there.turn(from_pair, to_ring);
+            // Who has closed it altogether may not be the only one who has the circuit.
+            if there_over && polled(pair, 0, 0) & POLLHUP == 0 {
+                // SAFETY: one's own socket.
+                unsafe { libc::shutdown(circuit, libc::SHUT_WR) };
+            }
+        }
+        let hung = polled(pair, 0, 0) & POLLHUP != 0;
+        if there_over && (here_over || hung) {
+            end();
+        }
+        let (mut at_circuit, mut at_pair) = (0, 0);
+        match here.is_empty() {
+            _ if here_over => {}
+            true => at_circuit |= POLLIN,
+            false => at_pair |= POLLOUT,
+        }
+        match there.is_empty() {
+            _ if there_over => {}
+            true => at_pair |= POLLIN,
+            false => at_circuit |= POLLOUT,
+        }
+        let mut fds = [(circuit, at_circuit), (pair, at_pair)].map(|(fd, events)| libc::pollfd {
+            // One that nothing is waited for would say that it hung up, again and again.
+            fd: if events == 0 { -1 } else { fd },
+            events,
+            revents: 0,
+        });
+        // SAFETY: two that are there.
+        unsafe { libc::poll(fds.as_mut_ptr(), 2, 1000) };
+    }
+}
+
+/// Leaves it where it can, whatever comes of that: `false`, with the error number set, where it
+/// cannot.
+pub fn left(fd: c_int) -> bool {
+    match leave(fd) {
+        Ok(()) => true,
+        Err(errno) => {
+            real::set_errno(errno);
+            false
+        }
+    }
+}

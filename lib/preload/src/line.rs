@@ -1,0 +1,149 @@
+//! The socket under a circuit.
+#![expect(unsafe_code, reason = "a socket's number, and what the kernel fills")]
+
+use crate::real;
+use crate::record::Record;
+use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK, iovec};
+use shm::CircuitWaker;
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use stream::Stop;
+
+/// It.
+pub struct Line<'a> {
+    pub fd: c_int,
+    pub record: &'a Record,
+    /// Whether bytes wait in the kernel for the socket to take them; marks never do.
+    pub blocks: bool,
+    pub waker: Option<&'a CircuitWaker>,
+    /// Bytes that went by it.
+    pub moved: Cell<usize>,
+    /// It waited for as long as the program wants to.
+    pub is_late: Cell<bool>,
+}
+
+impl<'a> Line<'a> {
+    /// That of a descriptor.
+    pub fn of(
+        fd: c_int,
+        record: &'a Record,
+        blocks: bool,
+        waker: Option<&'a CircuitWaker>,
+    ) -> Line<'a> {
+        Line {
+            fd,
+            record,
+            blocks,
+            waker,
+            moved: Cell::new(0),
+            is_late: Cell::new(false),
+        }
+    }
+
+    fn receive(&self, out: &mut [u8], flags: c_int) -> Result<usize, Stop> {
+        let flags = flags | MSG_DONTWAIT;
+        // SAFETY: the kernel writes no more than there is room for.
+        let n = unsafe { real::recv(self.fd, out.as_mut_ptr().cast(), out.len(), flags) };
+        match usize::try_from(n) {
+            Ok(n) => Ok(n),
+            Err(_) => Err(match real::errno() {
+                libc::EAGAIN | libc::EINTR => match self.record.error.swap(0, Ordering::AcqRel) {
+                    0 => Stop::Blocked,
+                    errno => Stop::Socket(errno),
+                },
+                errno => Stop::Socket(errno),
+            }),
+        }
+    }
+}
+
+impl stream::Line for Line<'_> {
+    fn send(&self, head: &[u8], body: &[u8]) -> Result<usize, Stop> {
+        let part = |bytes: &[u8]| iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        };
+        let mut parts = [part(head), part(body)];
+        // SAFETY: of all zeroes it names nothing.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = parts.as_mut_ptr();
+        message.msg_iovlen = parts.len();
+        let waits = self.blocks && !body.is_empty();
+        // The signal is given once, by who asked.
+        let flags = MSG_NOSIGNAL | if waits { 0 } else { MSG_DONTWAIT };
+        // SAFETY: the kernel reads two parts, which are there.
+        let n = unsafe { real::sendmsg(self.fd, &raw const message, flags) };
+        if let Ok(n) = usize::try_from(n) {
+            self.moved
+                .set(self.moved.get() + n.saturating_sub(head.len()));
+            return Ok(n);
+        }
+        Err(match real::errno() {
+            libc::EAGAIN => {
+                self.is_late.set(waits);
+                Stop::Blocked
+            }
+            libc::EINTR if !waits => Stop::Blocked,
+            errno => Stop::Socket(errno),
+        })
+    }
+    fn take(&self, out: &mut [u8]) -> Result<usize, Stop> {
+        let n = self.receive(out, 0)?;
+        self.moved.set(self.moved.get() + n);
+        Ok(n)
+    }
+    fn look(&self, out: &mut [u8]) -> Result<usize, Stop> {
+        self.receive(out, MSG_PEEK)
+    }
+    fn wake(&self) {
+        if let Some(word) = self.waker.and_then(CircuitWaker::sleeps_by) {
+            let _ = rustix::thread::futex::wake(word, rustix::thread::futex::Flags::empty(), 1);
+        }
+    }
+}
+
+/// How a sleep ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slept {
+    Late,
+    Interrupted,
+    Woken,
+}
+
+/// Sleeps until the word is another, or somebody wakes who sleeps there.
+pub fn sleep(word: Option<&AtomicU32>, seen: u32, limit: Duration) -> Slept {
+    let limit = rustix::thread::futex::Timespec {
+        tv_sec: 0,
+        tv_nsec: i64::from(limit.subsec_nanos()),
+    };
+    let Some(word) = word else {
+        return Slept::Late;
+    };
+    let flags = rustix::thread::futex::Flags::empty();
+    match rustix::thread::futex::wait(word, flags, seen, Some(&limit)) {
+        Err(rustix::io::Errno::TIMEDOUT) => Slept::Late,
+        Err(rustix::io::Errno::INTR) => Slept::Interrupted,
+        _ => Slept::Woken,
+    }
+}
+
+/// What a poll says of it now, or within so many milliseconds.
+pub fn polled(fd: c_int, events: i16, limit: c_int) -> i16 {
+    let mut one = libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    };
+    // SAFETY: one that is there.
+    match unsafe { libc::poll(&raw mut one, 1, limit) } {
+        1 => one.revents,
+        _ => 0,
+    }
+}
+
+/// Whether nobody reads any more at the other end.
+pub fn is_over(fd: c_int) -> bool {
+    polled(fd, 0, 0) & (libc::POLLHUP | libc::POLLERR) != 0
+}

@@ -1,0 +1,125 @@
+//! A lock in memory that processes share. Who holds it may die, and is noticed then.
+
+use rustix::thread::futex;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+const WAITED_FOR: u32 = 1 << 31;
+/// How long one sleeps before it looks whether the holder lives.
+const SLEEP: Duration = Duration::from_millis(50);
+/// How long who must not block waits for one who copies bytes.
+const MOMENT: Duration = Duration::from_millis(2);
+
+thread_local! {
+    static THREAD: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The number of this thread in the system.
+fn thread() -> u32 {
+    let known = THREAD.get();
+    if known != 0 {
+        return known;
+    }
+    let number = rustix::thread::gettid().as_raw_nonzero().get();
+    THREAD.set(number.cast_unsigned());
+    number.cast_unsigned()
+}
+
+/// This thread is another now: it has forked.
+pub fn is_another() {
+    THREAD.set(0);
+}
+
+/// Why there is no lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Held for longer than who must not block waits; or by this very thread, which a signal
+    /// interrupted.
+    Held,
+    /// Who held it died in the middle: what it guards is nonsense.
+    Broken,
+}
+
+/// 0, or its holder's thread; zeroed memory is a lock that nobody holds.
+#[repr(transparent)]
+pub struct Lock(AtomicU32);
+
+impl Lock {
+    /// Takes it.
+    pub fn take(&self, blocks: bool) -> Result<(), Refused> {
+        let own = thread();
+        if self.try_take() {
+            return Ok(());
+        }
+        for _ in 0..100 {
+            std::hint::spin_loop();
+            if self.try_take() {
+                return Ok(());
+            }
+        }
+        // Bound: none if it blocks; the holder's life.
+        loop {
+            let held = self.0.load(Ordering::Relaxed);
+            if held == 0 {
+                // Others may sleep there still.
+                let taken = self.swap(0, own | WAITED_FOR);
+                if taken {
+                    return Ok(());
+                }
+                continue;
+            }
+            if held & !WAITED_FOR == own {
+                return Err(Refused::Held);
+            }
+            let waited = held | WAITED_FOR;
+            if held != waited && !self.swap(held, waited) {
+                continue;
+            }
+            let limit = if blocks { SLEEP } else { MOMENT };
+            let limit = futex::Timespec {
+                tv_sec: 0,
+                tv_nsec: i64::from(limit.subsec_nanos()),
+            };
+            let slept = futex::wait(&self.0, futex::Flags::empty(), waited, Some(&limit));
+            if slept != Err(rustix::io::Errno::TIMEDOUT) {
+                continue;
+            }
+            if !is_there(held & !WAITED_FOR) && self.0.load(Ordering::Relaxed) == waited {
+                return Err(Refused::Broken);
+            }
+            if !blocks {
+                return Err(Refused::Held);
+            }
+        }
+    }
+
+    /// Takes it if nobody has it.
+    pub fn try_take(&self) -> bool {
+        self.swap(0, thread())
+    }
+
+    /// Gives it back.
+    pub fn give(&self) {
+        if self.0.swap(0, Ordering::Release) & WAITED_FOR != 0 {
+            let _ = futex::wake(&self.0, futex::Flags::empty(), 1);
+        }
+    }
+
+    /// Nobody has it, whatever was.
+    pub fn clear(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+
+    fn swap(&self, from: u32, to: u32) -> bool {
+        let (done, not) = (Ordering::Acquire, Ordering::Relaxed);
+        self.0.compare_exchange(from, to, done, not).is_ok()
+    }
+}
+
+/// Whether there is such a thread, or process.
+pub fn is_there(number: u32) -> bool {
+    let pid = rustix::process::Pid::from_raw(number.cast_signed());
+    let asked = pid.map(rustix::process::test_kill_process);
+    asked != Some(Err(rustix::io::Errno::SRCH))
+}

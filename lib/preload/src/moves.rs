@@ -1,0 +1,98 @@
+//! `sendfile`: from a file right into the ring.
+#![expect(unsafe_code, reason = "pread(2) into the ring")]
+
+use crate::line::Line;
+use crate::real;
+use crate::record::Record;
+use crate::send::{blocks, consent, ended, look_at_peer, refused, step, wait_for_room};
+use crate::table;
+use libc::ssize_t;
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+/// Bytes that go at once at most.
+const AT_ONCE: usize = 256 << 10;
+
+/// Sends so many bytes of a file, from so far on; how many; `None`: the descriptor is none of the
+/// ring's any more.
+pub fn send_file(
+    record: &Record,
+    fd: c_int,
+    from: c_int,
+    mut at: i64,
+    count: usize,
+) -> Option<ssize_t> {
+    let blocks = blocks(record, 0);
+    let (mut done, mut error) = (0, 0);
+    while done < count && error == 0 {
+        if let Err(why) = record.write_lock.take(blocks) {
+            error = refused(why);
+            break;
+        }
+        if !table::is_of(fd, record) {
+            record.write_lock.give();
+            return (done > 0).then_some(done.cast_signed());
+        }
+        let went = some(record, fd, from, at, count - done, blocks);
+        record.write_lock.give();
+        match went {
+            Ok(0) => break,
+            Ok(n) => {
+                done += n;
+                at += n as i64;
+            }
+            Err(errno) => error = errno,
+        }
+    }
+    Some(ended(done, error, 0))
+}
+
+/// The lock is held.
+fn some(
+    record: &Record,
+    fd: c_int,
+    from: c_int,
+    at: i64,
+    most: usize,
+    blocks: bool,
+) -> Result<usize, c_int> {
+    // SAFETY: the lock is held.
+    let writing = unsafe { record.writing() };
+    look_at_peer(fd, writing)?;
+    consent(record);
+    let peer = |_| libc::ECONNABORTED;
+    let line = Line::of(fd, record, false, None);
+    if writing.writer.in_ring(&line) == Ok(true) {
+        let mut room = writing.writer.room().map_err(peer)?;
+        if room == 0 && blocks {
+            wait_for_room(fd, writing)?;
+            room = writing.writer.room().map_err(peer)?;
+        }
+        let n = room.min(most).min(AT_ONCE);
+        let place = writing.writer.offset(0);
+        if let Some(place) = writing.writer.memory().place(place, n).filter(|_| n > 0) {
+            // SAFETY: `n` bytes from there on are mapped and writable; no reference to them exists.
+            let n = unsafe { libc::pread(from, place.as_ptr().cast(), n, at) };
+            let n = usize::try_from(n).map_err(|_| real::errno())?;
+            let committed = writing.writer.commit(&line, n);
+            committed.map_err(|stop| match stop {
+                stream::Stop::Socket(errno) => errno,
+                _ => libc::ECONNABORTED,
+            })?;
+            writing.bytes += n;
+            writing.writes += 1;
+            let [_, written] = &record.by_ring;
+            written.fetch_add(n as u64, Ordering::Relaxed);
+            return Ok(n);
+        }
+    }
+    let mut bytes = [0_u8; 16 << 10];
+    let n = most.min(bytes.len());
+    // SAFETY: no more than there is room for.
+    let n = unsafe { libc::pread(from, bytes.as_mut_ptr().cast(), n, at) };
+    let n = usize::try_from(n).map_err(|_| real::errno())?;
+    match bytes.get(..n) {
+        Some(bytes) if n > 0 => step(record, fd, writing, bytes, blocks),
+        _ => Ok(0),
+    }
+}

@@ -1,0 +1,82 @@
+//! The calls that make processes; the library's begin and end.
+#![expect(unsafe_code, reason = "functions of C, by their names")]
+
+use crate::calls::exported;
+use crate::leave::left;
+use crate::{arena, lock, log, real, table};
+use std::ffi::{c_char, c_int};
+
+unsafe extern "C" {
+    fn __register_atfork(
+        before: extern "C" fn(),
+        parent: Option<extern "C" fn()>,
+        child: extern "C" fn(),
+        library: *mut std::ffi::c_void,
+    ) -> c_int;
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = begin;
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;
+
+extern "C" fn begin() {
+    log::begin();
+    arena::make();
+    // SAFETY: functions that are there for as long as the process is: nobody unloads what was
+    // loaded first.
+    unsafe { __register_atfork(before, None, child, std::ptr::null_mut()) };
+}
+
+extern "C" fn end() {
+    table::ends();
+}
+
+extern "C" fn before() {
+    table::forks();
+}
+
+extern "C" fn child() {
+    lock::is_another();
+    table::is_forked();
+}
+
+exported! {
+    // A child that shares its parent's memory would change its table of descriptors.
+    vfork() -> libc::pid_t { real::fork() }
+    __vfork() -> libc::pid_t { real::fork() }
+    // It runs none of what is to be run at a fork.
+    _Fork() -> libc::pid_t {
+        table::forks();
+        let pid = real::_Fork();
+        if pid == 0 {
+            child();
+        }
+        pid
+    }
+    system(line: *const c_char) -> c_int {
+        table::starts();
+        real::system(line)
+    }
+    popen(line: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+        table::starts();
+        real::popen(line, mode)
+    }
+    posix_spawn(pid: *mut libc::pid_t, path: *const c_char, actions: *const libc::posix_spawn_file_actions_t, how: *const libc::posix_spawnattr_t, words: *const *mut c_char, environment: *const *mut c_char) -> c_int {
+        table::starts();
+        real::posix_spawn(pid, path, actions, how, words, environment)
+    }
+    posix_spawnp(pid: *mut libc::pid_t, path: *const c_char, actions: *const libc::posix_spawn_file_actions_t, how: *const libc::posix_spawnattr_t, words: *const *mut c_char, environment: *const *mut c_char) -> c_int {
+        table::starts();
+        real::posix_spawnp(pid, path, actions, how, words, environment)
+    }
+    posix_spawn_file_actions_adddup2(actions: *mut libc::posix_spawn_file_actions_t, fd: c_int, to: c_int) -> c_int {
+        // The C library copies it in the child by itself.
+        match left(fd) {
+            true => real::posix_spawn_file_actions_adddup2(actions, fd, to),
+            false => real::errno(),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The functions in whose place this library's stand: the next ones of their names.
+#![expect(unsafe_code, reason = "functions found by name")]
+
+use libc::{FILE, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// Finds one, once.
+fn found(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+    let at = place.load(Ordering::Relaxed);
+    if !at.is_null() {
+        return at;
+    }
+    // SAFETY: a name that ends; the answer is an address or null.
+    let at = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    if at.is_null() {
+        // Nothing can be answered without it, and nobody could be told.
+        std::process::abort();
+    }
+    place.store(at, Ordering::Relaxed);
+    at
+}
+
+macro_rules! real {
+    ($($name:ident($($it:ident: $is:ty),*) -> $answer:ty;)*) => {$(
+        #[allow(non_snake_case, reason = "names of C")]
+        /// The next of this name.
+        ///
+        /// # Safety
+        /// The C function's.
+        #[inline]
+        pub unsafe fn $name($($it: $is),*) -> $answer {
+            static AT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+            const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => c"",
+            };
+            let at = found(&AT, NAME);
+            type Function = unsafe extern "C-unwind" fn($($is),*) -> $answer;
+            // SAFETY: the C library's function of this name has this signature (x86_64: one that
+            // takes more arguments takes these by the same registers).
+            let function = unsafe { std::mem::transmute::<*mut c_void, Function>(at) };
+            // SAFETY: the caller's promise.
+            unsafe { function($($it),*) }
+        }
+    )*};
+}
+
+real! {
+    read(fd: c_int, to: *mut c_void, n: size_t) -> ssize_t;
+    readv(fd: c_int, parts: *const iovec, n: c_int) -> ssize_t;
+    recv(fd: c_int, to: *mut c_void, n: size_t, flags: c_int) -> ssize_t;
+    recvfrom(fd: c_int, to: *mut c_void, n: size_t, flags: c_int, name: *mut sockaddr, length: *mut socklen_t) -> ssize_t;
+    recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
+    recvmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int, limit: *mut libc::timespec) -> c_int;
+    write(fd: c_int, from: *const c_void, n: size_t) -> ssize_t;
+    writev(fd: c_int, parts: *const iovec, n: c_int) -> ssize_t;
+    send(fd: c_int, from: *const c_void, n: size_t, flags: c_int) -> ssize_t;
+    sendto(fd: c_int, from: *const c_void, n: size_t, flags: c_int, name: *const sockaddr, length: socklen_t) -> ssize_t;
+    sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
+    sendmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int;
+    sendfile(out: c_int, from: c_int, at: *mut off_t, n: size_t) -> ssize_t;
+    splice(from: c_int, from_at: *mut i64, to: c_int, to_at: *mut i64, n: size_t, flags: c_uint) -> ssize_t;
+    preadv2(fd: c_int, parts: *const iovec, n: c_int, at: off_t, flags: c_int) -> ssize_t;
+    pwritev2(fd: c_int, parts: *const iovec, n: c_int, at: off_t, flags: c_int) -> ssize_t;
+    ioctl(fd: c_int, what: libc::c_ulong, argument: usize) -> c_int;
+    fcntl(fd: c_int, what: c_int, argument: usize) -> c_int;
+    dup(fd: c_int) -> c_int;
+    dup2(fd: c_int, to: c_int) -> c_int;
+    dup3(fd: c_int, to: c_int, flags: c_int) -> c_int;
+    close(fd: c_int) -> c_int;
+    close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
+    closefrom(first: c_int) -> ();
+    socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    listen(fd: c_int, backlog: c_int) -> c_int;
+    accept(fd: c_int, name: *mut sockaddr, length: *mut socklen_t) -> c_int;
+    accept4(fd: c_int, name: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int;
+    fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
+    fork() -> libc::pid_t;
+    _Fork() -> libc::pid_t;
+    system(line: *const c_char) -> c_int;
+    popen(line: *const c_char, mode: *const c_char) -> *mut FILE;
+    posix_spawn(pid: *mut libc::pid_t, path: *const c_char, actions: *const libc::posix_spawn_file_actions_t, how: *const libc::posix_spawnattr_t, words: *const *mut c_char, environment: *const *mut c_char) -> c_int;
+    posix_spawnp(pid: *mut libc::pid_t, path: *const c_char, actions: *const libc::posix_spawn_file_actions_t, how: *const libc::posix_spawnattr_t, words: *const *mut c_char, environment: *const *mut c_char) -> c_int;
+    posix_spawn_file_actions_adddup2(actions: *mut libc::posix_spawn_file_actions_t, fd: c_int, to: c_int) -> c_int;
+    vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+    __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+}
+
+/// The thread's error number.
+pub fn errno() -> c_int {
+    // SAFETY: each thread's own.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Sets it.
+pub fn set_errno(errno: c_int) {
+    // SAFETY: each thread's own.
+    unsafe { *libc::__errno_location() = errno }
+}
+
+/// Fails so.
+pub fn fail(errno: c_int) -> ssize_t {
+    set_errno(errno);
+    -1
+}
+
+/// A system call by itself: the C library's function of this name is stood in front of.
+pub fn raw(number: libc::c_long, [a, b, c]: [usize; 3]) -> isize {
+    let answer;
+    // SAFETY: the callers' calls touch memory of theirs that is there; the kernel keeps all other
+    // registers. Not one that returns on another stack.
+    unsafe {
+        core::arch::asm!(
+            "syscall",
+            inlateout("rax") number as isize => answer,
+            in("rdi") a,
+            in("rsi") b,
+            in("rdx") c,
+            in("r10") 0_usize,
+            in("r8") 0_usize,
+            out("rcx") _,
+            out("r11") _,
+            options(nostack),
+        );
+    }
+    answer
+}

@@ -1,0 +1,197 @@
+//! Reading by the ring.
+#![expect(unsafe_code, reason = "memory that a program points to")]
+
+use crate::line::Line;
+use crate::real::{self, fail};
+use crate::record::{Reading, Record};
+use crate::send::{SPIN, blocks, refused};
+use crate::table;
+use libc::{MSG_PEEK, MSG_WAITALL, iovec, ssize_t};
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+use stream::Stop;
+
+/// Why no more was read at once.
+enum End {
+    /// There is no room for more, or enough was read.
+    Enough,
+    /// The stream has ended.
+    Over,
+    Stopped(Stop),
+}
+
+/// As `recvmsg` of these parts; `None`: the descriptor is none of the ring's any more.
+///
+/// # Safety
+/// The parts are of writable memory; the record is a ring's.
+pub unsafe fn receive(
+    record: &Record,
+    fd: c_int,
+    parts: &[iovec],
+    flags: c_int,
+) -> Option<ssize_t> {
+    let blocks = blocks(record, flags);
+    let all: usize = parts.iter().map(|part| part.iov_len).sum();
+    let mut done = 0;
+    if all == 0 {
+        return Some(0);
+    }
+    // Bound: none; it blocks as a read does.
+    loop {
+        if let Err(why) = record.read_lock.take(blocks) {
+            return told(done, refused(why));
+        }
+        if !table::is_of(fd, record) {
+            record.read_lock.give();
+            return (done > 0).then_some(done.cast_signed());
+        }
+        // SAFETY: the lock is held.
+        let reading = unsafe { record.reading() };
+        // SAFETY: the caller's promise.
+        let end = unsafe { take(record, reading, fd, parts, &mut done, flags, blocks) };
+        record.read_lock.give();
+        let waits = done == 0 || flags & (MSG_WAITALL | MSG_PEEK) == MSG_WAITALL;
+        match end {
+            End::Enough => return Some(done.cast_signed()),
+            End::Over => return Some(done.cast_signed()),
+            End::Stopped(Stop::Blocked) if blocks && waits => {}
+            End::Stopped(Stop::Blocked | Stop::Full) => return told(done, libc::EAGAIN),
+            End::Stopped(Stop::Socket(libc::ECONNRESET)) if is_read(record) => {
+                return Some(done.cast_signed());
+            }
+            End::Stopped(Stop::Socket(errno)) => {
+                if done > 0 {
+                    record.error.store(errno, Ordering::Release);
+                }
+                return told(done, errno);
+            }
+            End::Stopped(Stop::Peer(_)) => return told(done, libc::ECONNABORTED),
+        }
+        // The kernel knows how long, and of signals. No lock is held.
+        let mut byte = 0_u8;
+        // SAFETY: room for one byte.
+        let n = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, MSG_PEEK) };
+        if n < 0 {
+            match real::errno() {
+                errno @ (libc::EINTR | libc::EAGAIN) => return told(done, errno),
+                // Said once, and behind what is in the ring.
+                errno => record.error.store(errno, Ordering::Release),
+            }
+        }
+    }
+}
+
+fn told(done: usize, errno: c_int) -> Option<ssize_t> {
+    Some(match done {
+        0 => fail(errno),
+        done => done.cast_signed(),
+    })
+}
+
+/// Takes what is there.
+///
+/// # Safety
+/// As [`receive`].
+unsafe fn take(
+    record: &Record,
+    reading: &mut Reading,
+    fd: c_int,
+    parts: &[iovec],
+    done: &mut usize,
+    flags: c_int,
+    blocks: bool,
+) -> End {
+    let Reading { reader, waker } = reading;
+    let line = Line::of(fd, record, blocks, Some(waker));
+    if record.consented.load(Ordering::Relaxed) == 0 {
+        record
+            .consented
+            .store(u32::from(reader.consent()), Ordering::Relaxed);
+    }
+    if blocks && *done == 0 && reader.uses_ring() {
+        let begun = Instant::now();
+        while matches!(reader.in_ring(), Ok(0)) && begun.elapsed() < SPIN {
+            std::hint::spin_loop();
+        }
+    }
+    let mut before = *done;
+    for part in parts {
+        if before >= part.iov_len {
+            before -= part.iov_len;
+            continue;
+        }
+        // SAFETY: the caller's promise; `before` is less than the part's length.
+        let mut room = unsafe {
+            std::slice::from_raw_parts_mut(
+                part.iov_base.cast::<u8>().add(before),
+                part.iov_len - before,
+            )
+        };
+        before = 0;
+        while !room.is_empty() {
+            if flags & MSG_PEEK != 0 {
+                return match reader.peek(&line, room) {
+                    Ok(n) => {
+                        *done = n;
+                        End::Enough
+                    }
+                    Err(stop) => End::Stopped(stop),
+                };
+            }
+            line.moved.set(0);
+            match reader.read(&line, room) {
+                Ok(0) => return End::Over,
+                Ok(n) => {
+                    *done += n;
+                    let ring = n.saturating_sub(line.moved.get()) as u64;
+                    let [read, _] = &record.by_ring;
+                    read.fetch_add(ring, Ordering::Relaxed);
+                    if n < room.len() && blocks && flags & MSG_WAITALL == 0 {
+                        return End::Enough;
+                    }
+                    // Who does not block, and was given less than it asked for, may wait for an
+                    // edge: it is to have found the ring empty, and to have said so there.
+                    room = room.get_mut(n..).unwrap_or_default();
+                }
+                Err(stop) => return End::Stopped(stop),
+            }
+        }
+    }
+    End::Enough
+}
+
+/// Whether the peer has read all that was written here: what made the kernel speak of a reset is
+/// a token then, which it does not know from data.
+fn is_read(record: &Record) -> bool {
+    if !record.write_lock.try_take() {
+        return false;
+    }
+    // SAFETY: the lock is held.
+    let is = unsafe { record.writing() }.writer.is_read();
+    record.write_lock.give();
+    is
+}
+
+/// As `ioctl(FIONREAD)`; `queued` tells what the kernel says.
+pub fn pending(record: &Record, fd: c_int, queued: impl Fn() -> usize) -> Result<usize, c_int> {
+    record.read_lock.take(false).map_err(refused)?;
+    if !table::is_of(fd, record) {
+        record.read_lock.give();
+        return Ok(queued());
+    }
+    // SAFETY: the lock is held.
+    let Reading { reader, waker } = unsafe { record.reading() };
+    let line = Line::of(fd, record, false, Some(waker));
+    let there = reader.pending(&line, queued);
+    record.read_lock.give();
+    match there {
+        Ok(there) => Ok(there),
+        Err(Stop::Peer(_)) => Err(libc::ECONNABORTED),
+        Err(Stop::Socket(errno)) => {
+            record.error.store(errno, Ordering::Release);
+            Ok(0)
+        }
+        Err(_) => Ok(0),
+    }
+}

@@ -1,0 +1,347 @@
+//! What is known of a socket, in memory that a process and those that it forks share: the ring's
+//! positions are the same for all of them, as a socket's are.
+#![expect(unsafe_code, reason = "a ring that two locks guard")]
+
+use crate::lock::{Lock, is_there};
+use crate::{arena, real, table};
+use shm::{CircuitReader, CircuitWaker, CircuitWriter, circuit_ends};
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use stream::{Reader, Writer};
+
+/// Nobody's.
+pub const FREE: u32 = 0;
+/// By the kernel, and counted: a ring may come.
+pub const COUNTED: u32 = 1;
+/// Somebody is asking for the ring.
+pub const ASKING: u32 = 2;
+/// By the ring.
+pub const RING: u32 = 3;
+/// By the kernel for good.
+pub const PLAIN: u32 = 4;
+
+/// Bytes in calls of [`WORTH`] or more, after which a ring is asked for: a connection that is
+/// short, or of small messages, is better off with the kernel.
+const AFTER: u64 = 128 << 10;
+/// Bytes of a call that a ring is worth it for.
+const WORTH: usize = 4 << 10;
+/// Processes that may have a socket at a time and are known.
+const HOLDERS: usize = 4;
+
+/// Which way a call moves bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moves {
+    Out,
+    In,
+    /// It only looks.
+    Nothing,
+}
+
+/// The writing end, and what was written since it was last looked whether the peer reads.
+pub struct Writing {
+    pub writer: Writer<CircuitWriter>,
+    pub bytes: usize,
+    pub writes: u32,
+}
+
+/// The reading end.
+pub struct Reading {
+    pub reader: Reader<CircuitReader>,
+    pub waker: CircuitWaker,
+}
+
+/// One socket. Zeroed memory is one that is free.
+#[repr(C, align(64))]
+pub struct Record {
+    pub state: AtomicU32,
+    /// Processes that have a descriptor of it, by their numbers; 0: none.
+    holders: [AtomicU32; HOLDERS],
+    /// There were more than fit.
+    many: AtomicU32,
+    /// Forked processes that have not said who they are yet.
+    forked: AtomicU32,
+    /// Calls that are under way in the kernel, uncounted so far.
+    under_way: AtomicU32,
+    received: AtomicU64,
+    sent: AtomicU64,
+    worth: AtomicU64,
+    /// Of the ring on: whether calls do not block.
+    pub nonblocking: AtomicU32,
+    /// The reader may be told by the ring: no more to be done for it.
+    pub consented: AtomicU32,
+    /// An error of the socket's that a wait took.
+    pub error: AtomicI32,
+    pub by_ring: [AtomicU64; 2],
+    pub write_lock: Lock,
+    pub read_lock: Lock,
+    writing: UnsafeCell<MaybeUninit<Writing>>,
+    reading: UnsafeCell<MaybeUninit<Reading>>,
+}
+
+// SAFETY: atomics, and two values that are reached under their locks.
+unsafe impl Sync for Record {}
+
+impl Record {
+    /// Takes a free one for this process; `false`: it is not free.
+    pub fn begin(&self) -> bool {
+        let (done, not) = (Ordering::Acquire, Ordering::Relaxed);
+        if self
+            .state
+            .compare_exchange(FREE, ASKING, done, not)
+            .is_err()
+        {
+            return false;
+        }
+        for word in self.holders.iter().chain([
+            &self.many,
+            &self.forked,
+            &self.under_way,
+            &self.nonblocking,
+            &self.consented,
+        ]) {
+            word.store(0, Ordering::Relaxed);
+        }
+        for count in [&self.received, &self.sent, &self.worth]
+            .into_iter()
+            .chain(&self.by_ring)
+        {
+            count.store(0, Ordering::Relaxed);
+        }
+        self.error.store(0, Ordering::Relaxed);
+        self.write_lock.clear();
+        self.read_lock.clear();
+        self.holds();
+        self.state.store(COUNTED, Ordering::Release);
+        true
+    }
+
+    /// This process has it.
+    pub fn holds(&self) {
+        let own = std::process::id();
+        let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
+        let place = |it: &AtomicU32| it.compare_exchange(0, own, done, not).is_ok();
+        if !self.holders.iter().any(place) {
+            self.many.store(1, Ordering::Release);
+        }
+    }
+
+    /// Processes may have it that are not known.
+    pub fn is_many(&self) {
+        self.many.store(1, Ordering::Release);
+    }
+
+    /// A process is about to be forked. It would not have the mappings of a ring that is being
+    /// asked for: who asks from now on sees that it is not alone, who does already is waited for.
+    pub fn forks(&self) {
+        self.forked.fetch_add(1, Ordering::SeqCst);
+        // Bound: the operator's answer.
+        while self.state.load(Ordering::SeqCst) == ASKING {
+            std::thread::yield_now();
+        }
+    }
+
+    /// This process was.
+    pub fn is_forked(&self) {
+        self.holds();
+        self.forked.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// This process has it no more, nor its mappings.
+    pub fn end(&self) {
+        if self.state.load(Ordering::Acquire) == RING {
+            // SAFETY: begun by `ask`, whose mappings every process that has the record has at the
+            // same addresses, by fork. This process reaches it no more. The words that others
+            // write meanwhile are not looked at: what is dropped is mappings, which never change.
+            unsafe {
+                drop(std::ptr::read(self.writing.get()).assume_init());
+                drop(std::ptr::read(self.reading.get()).assume_init());
+            }
+        }
+        let own = std::process::id();
+        let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
+        let leaves = |it: &AtomicU32| it.compare_exchange(own, 0, done, not).is_ok();
+        let _ = self.holders.iter().any(leaves);
+        let nobody = |it: &AtomicU32| it.load(Ordering::Acquire) == 0;
+        if self.holders.iter().all(nobody) && nobody(&self.forked) && nobody(&self.many) {
+            self.state.store(FREE, Ordering::Release);
+        }
+    }
+
+    /// Frees it if all processes that had it are dead.
+    pub fn reclaim(&self) {
+        let state = self.state.load(Ordering::Acquire);
+        let dead = |it: &AtomicU32| {
+            let pid = it.load(Ordering::Acquire);
+            pid == 0 || !is_there(pid)
+        };
+        let begun = state != FREE && state != ASKING;
+        if begun && self.is_known() && self.holders.iter().all(dead) {
+            let (done, not) = (Ordering::AcqRel, Ordering::Relaxed);
+            let _ = self.state.compare_exchange(state, FREE, done, not);
+        }
+    }
+
+    fn is_known(&self) -> bool {
+        self.many.load(Ordering::SeqCst) == 0 && self.forked.load(Ordering::SeqCst) == 0
+    }
+
+    /// Whether no other process has it.
+    fn is_own(&self) -> bool {
+        let own = std::process::id();
+        self.is_known()
+            && self.holders.iter().all(|it| {
+                let pid = it.load(Ordering::Acquire);
+                if pid == 0 || pid == own {
+                    return true;
+                }
+                let gone = !is_there(pid);
+                if gone {
+                    it.store(0, Ordering::Release);
+                }
+                gone
+            })
+    }
+
+    /// A call to the kernel that moves plain bytes, or looks at them: it is waited for by who asks
+    /// for the ring, and what it `moves` is counted. `None`: bytes do not go that way any more.
+    pub fn counted(&self, moves: Moves, call: impl FnOnce() -> isize) -> Option<isize> {
+        self.under_way.fetch_add(1, Ordering::SeqCst);
+        if self.state.load(Ordering::SeqCst) != COUNTED {
+            self.under_way.fetch_sub(1, Ordering::SeqCst);
+            return None;
+        }
+        let n = call();
+        let count = match moves {
+            Moves::Out => Some(&self.sent),
+            Moves::In => Some(&self.received),
+            Moves::Nothing => None,
+        };
+        if let (Some(count), Ok(bytes @ 1..)) = (count, usize::try_from(n)) {
+            count.fetch_add(bytes as u64, Ordering::Relaxed);
+            if bytes >= WORTH {
+                self.worth.fetch_add(bytes as u64, Ordering::Relaxed);
+            }
+        }
+        self.under_way.fetch_sub(1, Ordering::SeqCst);
+        Some(n)
+    }
+
+    /// Goes over to the ring, if it is time to, and if there is one.
+    #[inline]
+    pub fn may_ask(&self, fd: c_int) {
+        if self.worth.load(Ordering::Relaxed) >= AFTER {
+            self.ask(fd);
+        }
+    }
+
+    #[cold]
+    fn ask(&self, fd: c_int) {
+        // A handler that uses this very socket would wait for what it interrupts.
+        // SAFETY: sets of signals that are there.
+        unsafe {
+            let mut all: libc::sigset_t = std::mem::zeroed();
+            let mut before: libc::sigset_t = std::mem::zeroed();
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+            self.ask_alone(fd);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+        }
+    }
+
+    fn ask_alone(&self, fd: c_int) {
+        let (done, not) = (Ordering::SeqCst, Ordering::SeqCst);
+        if fd <= 2
+            || self
+                .state
+                .compare_exchange(COUNTED, ASKING, done, not)
+                .is_err()
+        {
+            return;
+        }
+        if self.under_way.load(Ordering::SeqCst) != 0 || !self.is_own() {
+            // Later, perhaps.
+            self.worth.store(0, Ordering::Relaxed);
+            self.state.store(COUNTED, Ordering::SeqCst);
+            return;
+        }
+        let errno = real::errno();
+        let came = self.come(fd);
+        real::set_errno(errno);
+        let state = if came.is_some() { RING } else { PLAIN };
+        self.state.store(state, Ordering::SeqCst);
+    }
+
+    fn come(&self, fd: c_int) -> Option<()> {
+        // SAFETY: the program has just used it.
+        let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+        let nonblocking = rustix::fs::fcntl_getfl(socket)
+            .ok()?
+            .contains(rustix::fs::OFlags::NONBLOCK);
+        let (memory, side, capacity) = bulkhead::memory_of(socket)?;
+        let (writer, reader, geometry) = circuit_ends(&memory, capacity, side).ok()?;
+        // Who executes another program does not hand the ring on: see `table`.
+        table::closes_on_exec(self);
+        self.nonblocking
+            .store(u32::from(nonblocking), Ordering::Relaxed);
+        let waker = reader.waker();
+        let writing = Writing {
+            writer: Writer::after(writer, &geometry, self.sent.load(Ordering::SeqCst)),
+            bytes: 0,
+            writes: 0,
+        };
+        let mut reading = Reading {
+            reader: Reader::after(reader, &geometry, self.received.load(Ordering::SeqCst)),
+            waker,
+        };
+        let consented = reading.reader.consent();
+        self.consented
+            .store(u32::from(consented), Ordering::Relaxed);
+        // SAFETY: nobody reaches them before the state says that they are there.
+        unsafe {
+            (*self.writing.get()).write(writing);
+            (*self.reading.get()).write(reading);
+        }
+        Some(())
+    }
+
+    /// The writing end.
+    ///
+    /// # Safety
+    /// The state is [`RING`] and the write lock is held by this thread.
+    #[expect(clippy::mut_from_ref, reason = "the lock")]
+    pub unsafe fn writing(&self) -> &mut Writing {
+        // SAFETY: written before the state became this; the lock's holder is alone with it.
+        unsafe { (*self.writing.get()).assume_init_mut() }
+    }
+
+    /// The reading end.
+    ///
+    /// # Safety
+    /// The state is [`RING`] and the read lock is held by this thread.
+    #[expect(clippy::mut_from_ref, reason = "the lock")]
+    pub unsafe fn reading(&self) -> &mut Reading {
+        // SAFETY: written before the state became this; the lock's holder is alone with it.
+        unsafe { (*self.reading.get()).assume_init_mut() }
+    }
+
+    /// Stays with the kernel, if it can; `false`: it is a ring.
+    pub fn stay(&self) -> bool {
+        // Bound: the operator's answer to who asks.
+        loop {
+            let (done, not) = (Ordering::SeqCst, Ordering::SeqCst);
+            match self.state.compare_exchange(COUNTED, PLAIN, done, not) {
+                Ok(_) => return true,
+                Err(ASKING) => std::thread::yield_now(),
+                Err(state) => return state != RING,
+            }
+        }
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u32 {
+        arena::number_of(self)
+    }
+}

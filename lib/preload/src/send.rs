@@ -1,0 +1,228 @@
+//! Writing by the ring.
+#![expect(unsafe_code, reason = "bytes that a program points to")]
+
+use crate::line::{Line, Slept, is_over, polled, sleep};
+use crate::lock::Refused;
+use crate::real::{self, fail};
+use crate::record::{Record, Writing};
+use crate::table;
+use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, iovec, ssize_t};
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use stream::{Full, Stop};
+
+/// How long who waits looks at the ring before it sleeps.
+pub const SPIN: Duration = Duration::from_micros(5);
+/// How long who must not block does, before its bytes go by the socket: about as long as a
+/// reader takes to copy a large piece.
+const MOMENT: Duration = Duration::from_micros(20);
+/// How long it sleeps for room before it looks whether the peer lives.
+const SLEEP: Duration = Duration::from_millis(10);
+/// How often, before bytes go by the socket, where the kernel knows of signals and time limits.
+const SLEEPS: u32 = 2;
+/// Bytes, and writes, after which it is looked whether the peer still reads.
+const LOOK_BYTES: usize = 256 << 10;
+const LOOK_WRITES: u32 = 1024;
+
+/// What a lock that there is not means to a program.
+pub fn refused(refused: Refused) -> c_int {
+    match refused {
+        Refused::Held => libc::EAGAIN,
+        Refused::Broken => libc::ECONNABORTED,
+    }
+}
+
+/// Whether a call with these flags waits.
+pub fn blocks(record: &Record, flags: c_int) -> bool {
+    flags & MSG_DONTWAIT == 0 && record.nonblocking.load(Ordering::Relaxed) == 0
+}
+
+/// As `sendmsg` of these parts; `None`: the descriptor is none of the ring's any more.
+///
+/// # Safety
+/// The parts are of readable memory; the record is a ring's.
+pub unsafe fn send(record: &Record, fd: c_int, parts: &[iovec], flags: c_int) -> Option<ssize_t> {
+    let blocks = blocks(record, flags);
+    if let Err(why) = record.write_lock.take(blocks) {
+        return Some(fail(refused(why)));
+    }
+    if !table::is_of(fd, record) {
+        record.write_lock.give();
+        return None;
+    }
+    // SAFETY: the lock is held.
+    let writing = unsafe { record.writing() };
+    let (mut done, mut error) = (0, 0);
+    'parts: for part in parts.iter().filter(|part| part.iov_len > 0) {
+        // SAFETY: the caller's promise.
+        let mut bytes =
+            unsafe { std::slice::from_raw_parts(part.iov_base.cast::<u8>(), part.iov_len) };
+        while !bytes.is_empty() {
+            match step(record, fd, writing, bytes, blocks) {
+                Ok(n) => {
+                    done += n;
+                    bytes = bytes.get(n..).unwrap_or_default();
+                }
+                Err(errno) => {
+                    error = errno;
+                    break 'parts;
+                }
+            }
+        }
+    }
+    record.write_lock.give();
+    Some(ended(done, error, flags))
+}
+
+/// What a call that sent so much, and failed so, says.
+pub fn ended(done: usize, error: c_int, flags: c_int) -> ssize_t {
+    if done > 0 || error == 0 {
+        return done.cast_signed();
+    }
+    if error == libc::EPIPE && flags & MSG_NOSIGNAL == 0 {
+        // SAFETY: no memory is involved.
+        unsafe { libc::raise(libc::SIGPIPE) };
+    }
+    fail(error)
+}
+
+/// Writes some of the bytes; what the program is told where none.
+pub fn step(
+    record: &Record,
+    fd: c_int,
+    writing: &mut Writing,
+    bytes: &[u8],
+    blocks: bool,
+) -> Result<usize, c_int> {
+    look_at_peer(fd, writing)?;
+    consent(record);
+    if !blocks {
+        // A reader that is about to make room keeps all that follows from going by the socket.
+        spin_for_room(&Line::of(fd, record, false, None), writing)?;
+    }
+    let mut sleeps = 0;
+    // Bound: none; it blocks as a write does.
+    loop {
+        let line = Line::of(fd, record, blocks, None);
+        let full = match blocks && sleeps < SLEEPS {
+            true => Full::Waits,
+            false => Full::Spills,
+        };
+        match writing.writer.write(&line, bytes, full) {
+            Ok(n) => {
+                writing.bytes += n;
+                writing.writes += 1;
+                let ring = n.saturating_sub(line.moved.get()) as u64;
+                let [_, written] = &record.by_ring;
+                written.fetch_add(ring, Ordering::Relaxed);
+                return Ok(n);
+            }
+            Err(Stop::Full) => {
+                sleeps += 1;
+                wait_for_room(fd, writing)?;
+            }
+            Err(Stop::Blocked) if blocks && !line.is_late.get() => {
+                // A mark is to go first. A signal ends the wait, and is heard again by none.
+                if polled(fd, libc::POLLOUT, 100) == 0
+                    && real::errno() == libc::EINTR
+                    && !restarts()
+                {
+                    return Err(libc::EINTR);
+                }
+            }
+            Err(Stop::Blocked) => return Err(libc::EAGAIN),
+            Err(Stop::Socket(errno)) => return Err(errno),
+            Err(Stop::Peer(_)) => return Err(libc::ECONNABORTED),
+        }
+    }
+}
+
+/// Fails where nobody reads any more: the ring says nothing of that.
+pub fn look_at_peer(fd: c_int, writing: &mut Writing) -> Result<(), c_int> {
+    if writing.bytes < LOOK_BYTES && writing.writes < LOOK_WRITES {
+        return Ok(());
+    }
+    if is_over(fd) {
+        // As it will be the next time.
+        return Err(libc::EPIPE);
+    }
+    (writing.bytes, writing.writes) = (0, 0);
+    Ok(())
+}
+
+/// Lets the peer use the ring by now, if nobody reads at the moment, who would do it.
+pub fn consent(record: &Record) {
+    if record.consented.load(Ordering::Relaxed) == 0 && record.read_lock.try_take() {
+        // SAFETY: the lock is held.
+        let consented = unsafe { record.reading() }.reader.consent();
+        record
+            .consented
+            .store(u32::from(consented), Ordering::Relaxed);
+        record.read_lock.give();
+    }
+}
+
+/// Looks whether there is room in the ring, for a moment, if that is where bytes go.
+fn spin_for_room(line: &Line<'_>, writing: &mut Writing) -> Result<(), c_int> {
+    if writing.writer.in_ring(line) == Ok(true) {
+        spins(writing, MOMENT)?;
+    }
+    Ok(())
+}
+
+/// Whether there is room in the ring within so much time.
+fn spins(writing: &mut Writing, time: Duration) -> Result<bool, c_int> {
+    if writing.writer.room().map_err(misdeed)? > 0 {
+        return Ok(true);
+    }
+    let begun = Instant::now();
+    while begun.elapsed() < time {
+        if writing.writer.room().map_err(misdeed)? > 0 {
+            return Ok(true);
+        }
+        std::hint::spin_loop();
+    }
+    Ok(false)
+}
+
+fn misdeed(_: stream::Stop) -> c_int {
+    libc::ECONNABORTED
+}
+
+/// Waits until there is room in the ring, or for a while.
+pub fn wait_for_room(fd: c_int, writing: &mut Writing) -> Result<(), c_int> {
+    if spins(writing, SPIN)? {
+        return Ok(());
+    }
+    let Some(seen) = writing.writer.arm(1).map_err(misdeed)? else {
+        return Ok(());
+    };
+    let slept = sleep(writing.writer.memory().sleeps_by(), seen, SLEEP);
+    writing.writer.disarm();
+    if is_over(fd) {
+        writing.bytes = LOOK_BYTES;
+        return Err(libc::EPIPE);
+    }
+    match slept == Slept::Interrupted && !restarts() {
+        true => Err(libc::EINTR),
+        false => Ok(()),
+    }
+}
+
+/// Whether a call that a signal interrupted goes on, as far as is known: no handler of the program's says that it does
+/// not. The kernel tells who sleeps so nothing of which signal it was.
+fn restarts() -> bool {
+    (1..=64).all(|signal| {
+        // SAFETY: all zeroes is an action, and it is only asked for.
+        let (asked, action) = unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            (
+                libc::sigaction(signal, std::ptr::null(), &raw mut action),
+                action,
+            )
+        };
+        let is_none = [libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction);
+        asked != 0 || is_none || action.sa_flags & libc::SA_RESTART != 0
+    })
+}
