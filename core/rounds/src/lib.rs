@@ -8,6 +8,9 @@
 //! the debt is paid off in later rounds. An idle channel is not in the line, and
 //! neither saves up nor costs anything.
 
+#[cfg(test)]
+mod tests;
+
 use guard::guard;
 
 /// What a unit of weight earns in a round.
@@ -17,7 +20,8 @@ pub struct Units {
     pub most: u64,
     /// At least.
     pub least: u64,
-    /// What the heaviest channel earns where these two allow it.
+    /// What the heaviest channel earns where these two allow it, while any is in the line that
+    /// would earn more than this.
     pub round: u64,
     /// Dearest that a byte of a guarantee can be: what beyond this small frames cost more than
     /// their bytes is not promised.
@@ -64,7 +68,10 @@ pub struct Rounds {
     head: usize,
     len: usize,
     units: Units,
+    /// What a unit of weight earns while a heavy channel is in the line.
     unit: u64,
+    /// Channels in the line that would earn more than a round's at the most.
+    heavy: usize,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -95,6 +102,7 @@ impl Rounds {
             len: 0,
             units,
             unit: units.most,
+            heavy: 0,
         }
     }
 
@@ -112,6 +120,10 @@ impl Rounds {
                 account.min_bytes = share.min_bytes;
             }
         }
+        self.heavy = (0..self.len)
+            .filter_map(|i| self.at(i))
+            .filter(|account| self.is_heavy(account))
+            .count();
     }
 
     /// Puts a channel at the end of the line, if it is not in it. Out of range: nothing.
@@ -179,11 +191,12 @@ impl Rounds {
     pub fn next(&mut self, now: u64) -> Option<(u32, u64)> {
         for last in [false, true] {
             for _ in 0..self.len {
+                let unit = self.unit();
                 let slot = *self.line.get(self.head)?;
                 let account = self.channels.get_mut(slot as usize)?;
                 if !account.visited {
                     account.visited = true;
-                    account.earn(self.unit, now);
+                    account.earn(unit, now);
                 }
                 if account.credit > 0 {
                     return Some((slot, account.credit as u64));
@@ -245,10 +258,11 @@ impl Rounds {
     /// Everyone in the line is in debt: as many rounds pass at once as the first of
     /// them needs to come out of it.
     fn forgive(&mut self) {
+        let unit = self.unit();
         let mut rounds = i64::MAX;
         for i in 0..self.len {
             if let Some(account) = self.at(i) {
-                let earns = (account.weight * self.unit) as i64;
+                let earns = (account.weight * unit) as i64;
                 rounds = rounds.min(-account.credit / earns.max(1));
             }
         }
@@ -258,7 +272,7 @@ impl Rounds {
                 .get((self.head + i) % self.line.len().max(1))
                 .copied();
             if let Some(account) = self.channels.get_mut(slot.unwrap_or(u32::MAX) as usize) {
-                account.credit += rounds * (account.weight * self.unit) as i64;
+                account.credit += rounds * (account.weight * unit) as i64;
             }
         }
     }
@@ -285,6 +299,7 @@ impl Rounds {
         {
             *place = slot;
             self.len += 1;
+            self.heavy += usize::from(self.weighs(slot));
         }
     }
 
@@ -292,7 +307,25 @@ impl Rounds {
         let slot = *self.line.get(self.head).filter(|_| self.len != 0)?;
         self.head = (self.head + 1) % self.line.len();
         self.len -= 1;
+        self.heavy = self.heavy.saturating_sub(usize::from(self.weighs(slot)));
         Some(slot)
+    }
+
+    /// What a unit of weight earns now: who is heavy and idle makes nobody's batches smaller.
+    fn unit(&self) -> u64 {
+        match self.heavy {
+            0 => self.units.most.max(self.unit),
+            _ => self.unit,
+        }
+    }
+
+    fn weighs(&self, slot: u32) -> bool {
+        let account = self.channels.get(slot as usize);
+        account.is_some_and(|account| self.is_heavy(account))
+    }
+
+    fn is_heavy(&self, account: &Account) -> bool {
+        account.weight.saturating_mul(self.units.most) > self.units.round
     }
 }
 
