@@ -25,7 +25,7 @@ const DEVICE_AT: usize = 0x6000;
 /// Looks at memory that one call costs at most: a ring of [`LARGEST`] entries is walked, and
 /// of a frame for the guest no more than 64 buffers and 128 pieces are looked at.
 const LOOKS: usize = 3000;
-const LARGEST: u16 = 128;
+const LARGEST: u16 = 511;
 /// Rounds of one run.
 const ROUNDS: usize = 64;
 
@@ -180,7 +180,7 @@ pub fn run(bytes: &[u8]) {
         event_index: bits & 4 != 0,
     };
     let size = match features.packed {
-        true => u16::from(input.byte()) % LARGEST + 1,
+        true => (u16::from(input.byte()) * 2).min(LARGEST - 1) + 1,
         false => 1 << (input.byte() % 8),
     };
     let memory = Rc::new(Fickle::new(input, size, features.packed));

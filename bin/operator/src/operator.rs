@@ -11,10 +11,11 @@ use image::MappedCompartment;
 use notify::{Listener, Sizes};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use seqpacket::{Fds, Socket};
 use shm::Words;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -22,6 +23,8 @@ use std::os::fd::{AsFd, OwnedFd};
 const PROGRAMS: usize = 4096;
 /// Who starts a program and has not said which, at most.
 const ANNOUNCED: usize = 64;
+/// Programs that are looked at beside the set.
+const NEAR: usize = 16;
 /// Events at a time.
 const EVENTS: usize = 64;
 
@@ -44,6 +47,8 @@ pub struct Operator {
     announced: BTreeMap<u32, (u32, Socket)>,
     next: u32,
     programs: BTreeMap<u32, (u32, Listener)>,
+    /// Programs that are looked at beside the set, not by it: see [`Operator::wait`].
+    near: VecDeque<u32>,
     mediator: Mediator,
 }
 
@@ -59,6 +64,7 @@ impl Operator {
             announced: BTreeMap::new(),
             next: 1,
             programs: BTreeMap::new(),
+            near: VecDeque::with_capacity(NEAR),
             mediator: Mediator::default(),
         }
     }
@@ -74,11 +80,9 @@ impl Operator {
         // Bound: none; this is the process's loop.
         loop {
             events.clear();
-            let epoll = self.epoll.as_ref().ok_or("no set of descriptors")?;
-            let sleep = self.mediator.sleep();
-            match epoll::wait(epoll, spare_capacity(&mut events), sleep.as_ref()) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno.into()),
+            let looked = self.wait(&mut events)?;
+            for (number, calls) in looked.into_iter().flatten() {
+                self.serve(number, calls)?;
             }
             for event in &events {
                 let (data, flags) = (event.data.u64(), event.flags);
@@ -97,6 +101,59 @@ impl Operator {
             self.mediator
                 .receivers_tick(&|number| programs.get(&number).map(|(slot, it)| (*slot, it)));
         }
+    }
+
+    /// Waits for what the set has, and for calls of the programs that called last; which of these
+    /// are to be looked at, and whether they have calls.
+    ///
+    /// The kernel wakes who waits at a listener on the caller's own processor
+    /// (SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP), and who waits at a set wherever it ran
+    /// last, if nothing runs there: a sleeping processor's wake-up is several times what a call
+    /// takes. poll(2) hands the kernel's word on, epoll(7) does not.
+    fn wait(&self, events: &mut Vec<epoll::Event>) -> Result<[Option<(u32, bool)>; NEAR], Errno> {
+        let epoll = self.epoll.as_ref().ok_or(Errno::BADF)?;
+        let sleep = self.mediator.sleep();
+        let near = self.near.iter().filter_map(|number| {
+            let (_, listener) = self.programs.get(number)?;
+            Some((*number, listener))
+        });
+        let mut looked = [None; NEAR];
+        let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(NEAR + 1);
+        fds.push(PollFd::new(epoll, PollFlags::IN));
+        fds.extend(near.clone().map(|(_, it)| PollFd::new(it, PollFlags::IN)));
+        match poll(&mut fds, sleep.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+        let mut fds = fds.iter();
+        if fds.next().is_some_and(|set| !set.revents().is_empty()) {
+            epoll::wait(epoll, spare_capacity(events), Some(&Timespec::default()))?;
+        }
+        for ((place, (number, _)), fd) in looked.iter_mut().zip(near).zip(fds) {
+            let came = fd.revents();
+            *place = (!came.is_empty()).then(|| (number, came.contains(PollFlags::IN)));
+        }
+        Ok(looked)
+    }
+
+    /// Looks at a program that called beside the set from now on, instead of the one that came
+    /// first of those.
+    fn draw_near(&mut self, number: u32) -> Result<(), Errno> {
+        if self.near.contains(&number) {
+            return Ok(());
+        }
+        let listener = |of: u32| self.programs.get(&of).map(|(_, listener)| listener);
+        if self.near.len() == NEAR
+            && let Some(first) = self.near.pop_front()
+            && let Some(listener) = listener(first)
+        {
+            self.watch(listener, PROGRAM | u64::from(first))?;
+        }
+        if let Some(listener) = listener(number) {
+            self.unwatch(listener);
+            self.near.push_back(number);
+        }
+        Ok(())
     }
 
     fn watch(&self, fd: impl AsFd, data: u64) -> Result<(), Errno> {
@@ -322,7 +379,7 @@ impl Operator {
             .mediate(*slot, number, call, listener, &|number| {
                 programs.get(&number).map(|(slot, it)| (*slot, it))
             });
-        Ok(())
+        Ok(self.draw_near(number)?)
     }
 
     /// Calls that waited for a datagram that came.
@@ -334,7 +391,10 @@ impl Operator {
 
     fn forget(&mut self, number: u32) {
         if let Some((_, listener)) = self.programs.remove(&number) {
-            self.unwatch(&listener);
+            match self.near.iter().position(|near| *near == number) {
+                Some(at) => drop(self.near.remove(at)),
+                None => self.unwatch(&listener),
+            }
         }
         self.mediator.program_gone(number);
     }
@@ -367,6 +427,53 @@ mod tests {
         assert_eq!(operator.adopt(7, 9_999, one()), Err(Errno::NOMEM));
         operator.forget(3);
         assert_eq!(operator.adopt(7, 9_999, one()), Ok(()));
+    }
+
+    /// Who is told of, by either way: programs with calls, and gone ones.
+    fn told(operator: &Operator) -> BTreeMap<u32, bool> {
+        let mut events = Vec::with_capacity(EVENTS);
+        let looked = operator.wait(&mut events).unwrap();
+        let of_set = events.iter().map(|event| {
+            let (data, flags) = (event.data.u64(), event.flags);
+            assert_eq!(data >> 32 << 32, PROGRAM);
+            (data as u32, flags.contains(EventFlags::IN))
+        });
+        let all: Vec<_> = looked.into_iter().flatten().chain(of_set).collect();
+        let each: BTreeMap<_, _> = all.iter().copied().collect();
+        assert_eq!(all.len(), each.len(), "told of twice: {all:?}");
+        each
+    }
+
+    #[test]
+    fn every_program_is_looked_at_once_by_the_set_or_beside_it() {
+        let (control, _supervisor) = Socket::pair().unwrap();
+        let mut operator = Operator::new(control, Sizes::of_kernel().unwrap());
+        operator.epoll = Some(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
+        let count = 2 * NEAR as u32 + 3;
+        let mut others = Vec::new();
+        for number in 1..=count {
+            let (any, mut other) = std::os::unix::net::UnixStream::pair().unwrap();
+            operator.adopt(7, number, any.into()).unwrap();
+            std::io::Write::write_all(&mut other, b"a call").unwrap();
+            others.push(other);
+        }
+        let all: BTreeMap<u32, bool> = (1..=count).map(|number| (number, true)).collect();
+        assert_eq!(told(&operator), all);
+        // However often they draw near, and in whatever order.
+        for number in (1..=count).chain([3, 3, 1]).chain((1..=count).rev()) {
+            operator.draw_near(number).unwrap();
+            assert!(operator.near.len() <= NEAR);
+        }
+        assert_eq!(told(&operator), all);
+        assert_eq!(operator.near.back(), Some(&1));
+        // Who is forgotten is told of no more, near or not.
+        assert!(!operator.near.contains(&count));
+        operator.forget(1);
+        operator.forget(count);
+        let left = count - 2;
+        assert_eq!(told(&operator).len() as u32, left);
+        drop(others);
+        assert_eq!(told(&operator).len() as u32, left);
     }
 
     #[test]
