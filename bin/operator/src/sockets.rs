@@ -28,17 +28,29 @@ pub struct Made {
 /// A stream socket. Nobody can pass a descriptor to who reads it, or to who reads one that it
 /// accepts. It is bound from its beginning, to a name that nobody guesses: what is bound cannot be
 /// bound, so a program that has the kernel bind one socket and puts this in its place
-/// meanwhile gives it nobody's name that was seen somewhere.
+/// meanwhile gives it nobody's name that was seen somewhere. The name's end says whose it is, to
+/// who accepts a connection that it began.
 pub fn stream(nonblocking: bool) -> Result<Made, Errno> {
     let mut flags = SocketFlags::CLOEXEC;
     flags.set(SocketFlags::NONBLOCK, nonblocking);
     let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     notify::refuse_descriptors(fd.as_fd())?;
+    let made = made(fd)?;
     if guard!("circuits-bound") {
-        let name = crate::mediate::secret()?;
-        bind(&fd, &SocketAddrUnix::new_abstract_name(&name)?)?;
+        let mut name = crate::mediate::secret()?;
+        if let Some(end) = name.last_chunk_mut() {
+            *end = made.cookie.to_ne_bytes();
+        }
+        bind(&made.fd, &SocketAddrUnix::new_abstract_name(&name)?)?;
     }
-    made(fd)
+    Ok(made)
+}
+
+/// The cookie of the socket that began this connection; `None`: it has no name, as those have not
+/// that an operator of before made.
+pub fn began(accepted: &OwnedFd) -> Option<u64> {
+    let name = abstract_name(notify::name_of(accepted.as_fd(), true).ok()?)?;
+    name.last_chunk().map(|end| u64::from_ne_bytes(*end))
 }
 
 /// A datagram socket that is sent to by this name, and never makes its program wait for a
@@ -129,9 +141,12 @@ pub fn cookie(fd: &OwnedFd) -> Result<u64, Errno> {
 
 /// The name that it is bound to, which it listens by.
 pub fn name(fd: &OwnedFd) -> Option<[u8; 16]> {
-    let name = notify::name_of(fd.as_fd(), false).ok()?;
-    // sun_family, and a zero: an abstract name.
-    match name.split_first_chunk::<3>()? {
+    abstract_name(notify::name_of(fd.as_fd(), false).ok()?)
+}
+
+fn abstract_name(address: Vec<u8>) -> Option<[u8; 16]> {
+    // sun_family, and a zero.
+    match address.split_first_chunk::<3>()? {
         ([_, _, 0], name) => name.try_into().ok(),
         _ => None,
     }

@@ -263,9 +263,7 @@ impl Mediator {
                     };
                 }
                 self.room_for(slot)?;
-                let Some(made) = sockets::accepts(call.fd()?, nonblock)? else {
-                    // The note of it is older than the socket's queue: a death between the two.
-                    self.table.forget_waiting(cookie);
+                let Some(made) = self.take_in(cookie, call.fd()?, nonblock)? else {
                     return match call.is_nonblocking()? {
                         true => Err(Errno::AGAIN),
                         false => Ok(Came::Waits {
@@ -274,8 +272,6 @@ impl Mediator {
                         }),
                     };
                 };
-                let accepted = self.table.accepted(cookie, made.cookie, None);
-                accepted.map_err(number)?;
                 *self.counts.entry(slot).or_default() += 1;
                 made
             }
@@ -290,5 +286,28 @@ impl Mediator {
             made,
             closes,
         })
+    }
+
+    /// The next connection of a listener's own queue, which knows better than the table what waits
+    /// there, and in which order: the operator before may have died after it had taken one out, or
+    /// before it wrote that one has come.
+    pub(super) fn take_in(
+        &mut self,
+        listener: u64,
+        fd: &OwnedFd,
+        nonblock: bool,
+    ) -> Result<Option<Made>, Errno> {
+        // Bound: the kernel's queue.
+        while let Some(made) = sockets::accepts(fd, nonblock)? {
+            let began = sockets::began(&made.fd).filter(|_| guard!("circuits-accepted"));
+            match self.table.accepted(listener, made.cookie, began) {
+                Ok(_) => return Ok(Some(made)),
+                // Nobody waits by this name any more: it is closed.
+                Err(circuit::Errno::EAGAIN) => {}
+                Err(errno) => return Err(number(errno)),
+            }
+        }
+        self.table.forget_waiting(listener);
+        Ok(None)
     }
 }

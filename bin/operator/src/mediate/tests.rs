@@ -154,6 +154,51 @@ fn a_proxy_lets_in_to_its_own_endpoint_alone() {
 }
 
 #[test]
+fn who_is_accepted_is_who_the_sockets_queue_says() {
+    let mut mediator = with_circuits(&tables());
+    let table = &mut mediator.table;
+    let made = sockets::stream(true).unwrap();
+    let listener = made.cookie;
+    table
+        .create(listener, NEAR, circuit::Family::V4, 0)
+        .unwrap();
+    let here = Endpoint {
+        ip: of(NEAR),
+        port: 80,
+    };
+    let (bytes, length) = circuit::write(circuit::Family::V4, here);
+    table.bind(listener, &bytes[..length], true, 7).unwrap();
+    let name = sockets::name(&made.fd).unwrap();
+    table.listen(listener, 8, name, 7).unwrap();
+    sockets::listens(&made.fd, name).unwrap();
+    let clients: Vec<Made> = (0..4).map(|_| sockets::stream(true).unwrap()).collect();
+    for (client, port) in clients.iter().zip(5000..) {
+        let pending = Pending {
+            client: Endpoint { ip: of(WEB), port },
+            local: here,
+            token: client.cookie,
+        };
+        table.enqueue(listener, pending).unwrap();
+        sockets::connects(&client.fd, name).unwrap();
+    }
+    // The first was taken out, and the second withdrawn, by one who died before he wrote of it.
+    drop(sockets::accepts(&made.fd, true).unwrap().unwrap());
+    table.withdraw(listener, clients[1].cookie).unwrap();
+    for port in [5002, 5003] {
+        let came = mediator.take_in(listener, &made.fd, true).unwrap().unwrap();
+        let (_, peer) = mediator.table.getpeername(came.cookie).unwrap();
+        assert_eq!(peer.port, port);
+    }
+    assert!(
+        mediator
+            .take_in(listener, &made.fd, true)
+            .unwrap()
+            .is_none()
+    );
+    assert_eq!(mediator.table.waiting(listener).count(), 0);
+}
+
+#[test]
 fn memory_is_for_the_two_ends_of_a_connection() {
     use stream::Side;
     let mut tables = tables();
