@@ -62,7 +62,7 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
         (true, _) => (40, Duration::from_millis(300)),
         (_, true) => (1000, Duration::from_secs(3)),
         _ if options.hour => (10_000, Duration::from_secs(3600)),
-        _ => (10_000, Duration::from_secs(10)),
+        _ => (10_000, Duration::from_secs(30)),
     };
     let limit = if options.hindered { HINDERED } else { LIMIT };
     let exchange = crate::peer::built("exchange", EXCHANGE, &["-pthread"])?;
