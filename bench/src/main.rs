@@ -26,6 +26,7 @@ mod ring_bench;
 mod rings;
 mod scale;
 mod shape;
+mod soak;
 mod talk;
 mod tap;
 mod tcp;
@@ -83,6 +84,14 @@ enum What {
     Shape(Options),
     /// Unmodified programs over circuits, against TCP over a bridge.
     Circuits(Options),
+    /// Ten thousand short connections by circuits, then some with peers killed: none may stall.
+    Soak {
+        /// Kill peers for an hour.
+        #[arg(long)]
+        hour: bool,
+        #[command(flatten)]
+        options: Options,
+    },
     /// What `circuits` runs.
     #[command(hide = true)]
     Talk(talk::Talk),
@@ -122,6 +131,8 @@ pub struct Options {
     /// Instead: hinder the thing under test; fails unless every figure gets worse.
     #[arg(long)]
     self_check: bool,
+    #[arg(skip)]
+    hour: bool,
     #[arg(skip)]
     smoke: bool,
     #[arg(skip)]
@@ -172,6 +183,7 @@ const BENCHES: &[(&str, Bench)] = &[
     ("apps", apps::run),
     ("peers", peers::run),
     ("circuits", circuits::run),
+    ("soak", soak::run),
     ("scale", scale::run),
     ("shape", shape::run),
 ];
@@ -202,6 +214,7 @@ fn run(arguments: Arguments) -> ExitCode {
         What::Scale(o) => ("scale", o),
         What::Shape(o) => ("shape", o),
         What::Circuits(o) => ("circuits", o),
+        What::Soak { hour, options } => ("soak", Options { hour, ..options }),
         What::Talk(asked) => return ended(talk::run(&asked)),
         What::Gate(asked) => return ended(forward::gate(&asked)),
         What::Inside(asked) => return ended(forward::inside::run(&asked)),
@@ -229,8 +242,9 @@ fn run(arguments: Arguments) -> ExitCode {
         Err(message) => return fail(&message),
     };
     let command = format!(
-        "bulkhead bench {name}{}",
-        if options.quick { " --quick" } else { "" }
+        "bulkhead bench {name}{}{}",
+        if options.quick { " --quick" } else { "" },
+        if options.hour { " --hour" } else { "" }
     );
     let results = Results::now(name, &command, figures);
     let folder = options.folder();
@@ -280,6 +294,7 @@ fn smoke(only: &[String]) -> ExitCode {
         html: None,
         results: Some("-".into()),
         self_check: false,
+        hour: false,
         smoke: true,
         hindered: false,
     };

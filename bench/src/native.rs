@@ -22,6 +22,11 @@ enum How {
 /// such thing; else a client's number.
 pub fn run(what: &str, address: &str, time: Duration, message: usize) -> Option<Result<String>> {
     let (how, what) = what.split_once('-')?;
+    if how == "mixed" {
+        // The time is what sizes follow from.
+        let seed = time.as_millis() as u64;
+        return Some(mixed(what == "serve", address, seed, message).map(|()| String::new()));
+    }
     let how = match how {
         "tcp" => How::Tcp,
         "copies" => How::Copies,
@@ -156,6 +161,96 @@ fn stream(how: How, address: &str, time: Duration, message: usize) -> Result<f64
     match u64::from_le_bytes(answer) == sum {
         true => Ok(all as f64 * 8.0 / took / 1e9),
         false => Err(Error::other("other bytes came than went")),
+    }
+}
+
+/// So many bytes to the server and as many back, written and read by lot at all sizes, by copies
+/// and in place; each is checked.
+fn mixed(serves: bool, address: &str, seed: u64, count: usize) -> Result<()> {
+    let mut circuit = match serves {
+        true => {
+            let listener = Listener::bind(address)?;
+            println!("serving");
+            listener.accept()?.0
+        }
+        false => Circuit::connect(address)?,
+    };
+    let mut lot = seed.wrapping_mul(2) + u64::from(serves);
+    let mut draw = move |most: usize| {
+        lot = lot.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        1 + (lot >> 33) as usize % most
+    };
+    for writes in [!serves, serves] {
+        let mut at = 0;
+        while at < count {
+            // Few bytes as often as many.
+            let most = draw(5);
+            let some = draw(10_usize.pow(most as u32)).min(count - at);
+            at += match writes {
+                true => puts(&mut circuit, at, some, seed)?,
+                false => gets(&mut circuit, at, some, seed)?,
+            };
+        }
+        if writes {
+            circuit.shutdown(Shutdown::Write)?;
+        }
+    }
+    // Whoever answered last has its end heard.
+    match serves {
+        false => match circuit.read(&mut [0])? {
+            0 => Ok(()),
+            _ => Err(Error::other("more came than was sent")),
+        },
+        true => Ok(()),
+    }
+}
+
+fn byte_at(at: usize, seed: u64) -> u8 {
+    (at % 65_521 * 31 + (at >> 16)) as u8 ^ seed as u8
+}
+
+/// Writes some bytes, every second time in place; how many.
+fn puts(circuit: &mut Circuit, at: usize, some: usize, seed: u64) -> Result<usize> {
+    if some.is_multiple_of(2) {
+        let bytes: Vec<u8> = (at..at + some).map(|at| byte_at(at, seed)).collect();
+        circuit.write_all(&bytes)?;
+        return Ok(some);
+    }
+    let mut room = circuit.reserve(some)?;
+    room.fill(some, |from, bytes| {
+        for (n, byte) in bytes.iter_mut().enumerate() {
+            *byte = byte_at(at + from + n, seed);
+        }
+    });
+    room.commit(some)?;
+    Ok(some)
+}
+
+/// Reads some bytes, every second time in place; how many.
+fn gets(circuit: &mut Circuit, at: usize, some: usize, seed: u64) -> Result<usize> {
+    let (mut next, mut right) = (at, true);
+    let mut check = |part: &[u8]| {
+        for byte in part {
+            right &= *byte == byte_at(next, seed);
+            next += 1;
+        }
+    };
+    let n = if some.is_multiple_of(2) {
+        let mut bytes = vec![0; some];
+        let n = circuit.read(&mut bytes)?;
+        check(&bytes[..n]);
+        n
+    } else {
+        let came = circuit.peek()?;
+        let n = came.len().min(some);
+        came.chunks(n, &mut check);
+        came.consume(n);
+        n
+    };
+    match (n, right) {
+        (0, _) => Err(Error::other("an early end")),
+        (_, false) => Err(Error::other(format!("a wrong byte before {next}"))),
+        (n, true) => Ok(n),
     }
 }
 

@@ -2,6 +2,10 @@
 //! sockets are like the kernel's, and what becomes of them when processes die or when they
 //! are hostile.
 
+#[path = "circuits/chain.rs"]
+mod chain;
+#[path = "circuits/cpython.rs"]
+mod cpython;
 #[path = "circuits/datagrams.rs"]
 mod datagrams;
 #[path = "circuits/death.rs"]
@@ -22,6 +26,8 @@ mod rings;
 mod scene;
 #[path = "circuits/scope.rs"]
 mod scope;
+#[path = "circuits/services.rs"]
+mod services;
 #[path = "circuits/sockets.rs"]
 mod sockets;
 #[path = "circuits/udp.rs"]

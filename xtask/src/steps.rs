@@ -152,6 +152,25 @@ const STEPS: &[Step] = &[
         work: Work::Own(crate::fuzz::smoke),
     },
     Step {
+        name: "CPython's suites",
+        long: true,
+        work: Work::Cargo(
+            &[
+                "test",
+                "-p",
+                "e2e",
+                "--locked",
+                "--quiet",
+                "--test",
+                "circuits",
+                "--",
+                "--ignored",
+                "cpython::",
+            ],
+            &[],
+        ),
+    },
+    Step {
         name: "fuzz mutants",
         long: true,
         work: Work::Own(|root| crate::fuzz::mutants(root, None)),

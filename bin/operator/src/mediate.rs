@@ -89,6 +89,8 @@ pub struct Mediator {
     unheard: BTreeSet<u64>,
     /// Accepted for one who was gone by then: for the next.
     orphans: Vec<(u64, Made)>,
+    /// When it was last looked whether their listeners are still there.
+    orphans_looked: Option<Instant>,
     /// The call that is done was begun by the operator before.
     again: bool,
     targets: Targets,
@@ -112,6 +114,7 @@ impl Default for Mediator {
             left: Vec::new(),
             unheard: BTreeSet::new(),
             orphans: Vec::new(),
+            orphans_looked: None,
             again: false,
             targets: Targets::default(),
             chances: Chances::default(),

@@ -153,13 +153,16 @@ impl Message {
             let room = self.name.1 as usize;
             call.write(self.name.0, name.get(..room).unwrap_or(name))?;
         }
+        let room = match self.control.0 {
+            0 => 0,
+            _ => usize::try_from(self.control.1).unwrap_or(usize::MAX),
+        };
         for info in came.control {
-            let room = usize::try_from(self.control.1).unwrap_or(usize::MAX);
-            if self.control.0 == 0 || room.saturating_sub(used) < info.len() {
+            let (info, is_whole) = fitting(info, room.saturating_sub(used));
+            if !is_whole {
                 flags |= libc::MSG_CTRUNC;
-                break;
             }
-            call.write(self.control.0.wrapping_add(used as u64), info)?;
+            call.write(self.control.0.wrapping_add(used as u64), &info)?;
             used = (used + info.len().next_multiple_of(8)).min(room);
         }
         if self.name.0 != 0 {
@@ -199,6 +202,41 @@ pub fn packet_info(asked: (bool, bool), family: Family, to: Ip) -> Vec<Vec<u8>> 
         all.push(control(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &body));
     }
     all
+}
+
+/// The control messages that say how far a datagram might have gone, and its class: as its
+/// sender has them, for it passes no router. `asked` and `sent`: see [`circuit::Options::hops`].
+pub fn hops(asked: [bool; 4], sent: [i32; 4], to: Ip) -> Vec<Vec<u8>> {
+    let mapped = to.starts_with(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
+    let [ttl, tos, limit, class] = sent;
+    let byte = [tos as u8];
+    let [ttl, limit, class] = [ttl, limit, class].map(i32::to_ne_bytes);
+    let all: [(bool, i32, i32, &[u8]); 4] = [
+        (mapped, libc::IPPROTO_IP, libc::IP_TTL, &ttl),
+        (mapped, libc::IPPROTO_IP, libc::IP_TOS, &byte),
+        (!mapped, libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, &limit),
+        (!mapped, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &class),
+    ];
+    let told = all.iter().zip(asked).filter(|(it, asked)| it.0 && *asked);
+    told.map(|((_, level, kind, body), _)| control(*level, *kind, body))
+        .collect()
+}
+
+/// A control message as far as there is room for it, as Linux cuts it: it says itself how much
+/// of it is there, and of less than a header there is nothing. Whether it is all of it.
+fn fitting(message: &[u8], room: usize) -> (Vec<u8>, bool) {
+    match message.get(..room) {
+        None => (message.to_vec(), true),
+        Some(all) if all.len() == message.len() => (message.to_vec(), true),
+        Some(part) if part.len() < CMSG => (Vec::new(), false),
+        Some(part) => {
+            let mut part = part.to_vec();
+            if let Some(length) = part.first_chunk_mut() {
+                *length = (room as u64).to_ne_bytes();
+            }
+            (part, false)
+        }
+    }
 }
 
 /// One control message.
@@ -269,6 +307,35 @@ mod tests {
         let v4 = packet_info((true, false), Family::V4, V4).concat();
         assert_eq!(v4.len(), 28);
         assert_eq!(v4[16..], [1, 0, 0, 0, 10, 1, 1, 10, 10, 1, 1, 10]);
+    }
+
+    #[test]
+    fn a_receiver_is_told_of_its_senders_hops_and_class_by_family() {
+        let sent = [1, 8, 2, 16];
+        assert_eq!(hops([false; 4], sent, V4), Vec::<Vec<u8>>::new());
+        let four = hops([true; 4], sent, V4);
+        let ttl = control(libc::IPPROTO_IP, libc::IP_TTL, &[1, 0, 0, 0]);
+        assert_eq!(four, [ttl, control(libc::IPPROTO_IP, libc::IP_TOS, &[8])]);
+        let six = hops([true, true, false, true], sent, V6);
+        let class = control(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &[16, 0, 0, 0]);
+        assert_eq!(six, [class]);
+        let limit = hops([false, false, true, false], sent, V6);
+        assert_eq!(limit[0][16..], [2, 0, 0, 0]);
+    }
+
+    #[test]
+    fn control_is_cut_to_its_room_and_says_so() {
+        let whole = control(libc::IPPROTO_IP, libc::IP_TTL, &[64, 0, 0, 0]);
+        for room in 0..30 {
+            let (part, is_whole) = fitting(&whole, room);
+            assert_eq!(is_whole, room >= 20, "{room}");
+            let length = if room < 16 { 0 } else { room.min(20) };
+            assert_eq!(part.len(), length, "{room}");
+            if let Some(said) = part.first_chunk() {
+                assert_eq!(u64::from_ne_bytes(*said), length as u64);
+                assert_eq!(part[8..], whole[8..length]);
+            }
+        }
     }
 
     #[test]

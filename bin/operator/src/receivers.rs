@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// How often it is looked whether those that wait still do: a call that a signal ended tells
 /// nobody, and the copy of its socket keeps that alive.
-const LOOK: Duration = Duration::from_secs(1);
+pub const LOOK: Duration = Duration::from_secs(1);
 /// Calls that wait so at most: half of those that can be noted, so that others go on.
 const MOST: usize = CALLS / 2;
 /// Events at a time.

@@ -99,6 +99,21 @@ impl Options {
         (kept(SOL_IP, 8), kept(SOL_IPV6, 49))
     }
 
+    /// `IP_RECVTTL`, `IP_RECVTOS`, `IPV6_RECVHOPLIMIT`, `IPV6_RECVTCLASS`: whether each datagram is
+    /// told how far it might have gone, and its class.
+    #[must_use]
+    pub fn asks_hops(&self) -> [bool; 4] {
+        let places = [(SOL_IP, 12), (SOL_IP, 13), (SOL_IPV6, 51), (SOL_IPV6, 66)];
+        places.map(|(level, name)| place(level, name).is_some_and(|place| self.flag(place)))
+    }
+
+    /// `IP_TTL`, `IP_TOS`, `IPV6_UNICAST_HOPS`, `IPV6_TCLASS`: what its datagrams have of these.
+    #[must_use]
+    pub fn hops(&self) -> [i32; 4] {
+        let places = [(SOL_IP, 2), (SOL_IP, 1), (SOL_IPV6, 16), (SOL_IPV6, 67)];
+        places.map(|(level, name)| place(level, name).map_or(0, |place| self.values[place]))
+    }
+
     /// `IPV6_V6ONLY`
     #[must_use]
     pub const fn v6only(&self) -> bool {

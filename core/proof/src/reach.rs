@@ -19,6 +19,7 @@ use core::cell::Cell;
 use guard::guard;
 use image::CompartmentImage;
 use image::compartment::NONE;
+use image::rules::{Action, Region};
 use spec::{Selector, State};
 use std::collections::{BTreeMap, HashMap};
 use wire::Tuple;
@@ -51,20 +52,53 @@ struct Asked<'q> {
     ways: Cell<u64>,
 }
 
+/// By what two endpoints, or one and somebody elsewhere, reach each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    /// Their switch; or what is asked is that nothing passes, which the tables say of everybody.
+    Packets,
+    /// Circuits: TCP and UDP, and answers always with their connection.
+    Circuits,
+    /// Nothing: an end has circuits alone, and the other has none.
+    Nothing,
+}
+
 /// The installed tables, each decoded once.
 struct Tables<'i> {
     image: &'i CompartmentImage<'i>,
     known: HashMap<u32, Cubes>,
+    /// As an operator of circuits takes them: what passes without its connection is denied.
+    tracked: HashMap<u32, Cubes>,
 }
 
 impl Tables<'_> {
-    fn of(&mut self, table: u32) {
-        if table != NONE {
-            let image = self.image;
-            self.known
-                .entry(table)
-                .or_insert_with(|| Cubes::of(&image.rule_table(table)));
+    fn of(&mut self, number: u32, has_circuits: bool) {
+        if number == NONE || self.known.contains_key(&number) {
+            return;
         }
+        let mut table = self.image.rule_table(number);
+        self.known.insert(number, Cubes::of(&table));
+        if has_circuits {
+            for rule in &mut table.rules {
+                if rule.action == Action::AllowStateless {
+                    rule.action = Action::Deny;
+                }
+            }
+            if table.default == Action::AllowStateless {
+                table.default = Action::Deny;
+            }
+            self.tracked.insert(number, Cubes::of(&table));
+        }
+    }
+
+    /// The lists of those that there are.
+    fn lists(&self, tables: [Option<&u32>; 2], by: By) -> Vec<&Cubes> {
+        let lists = match by {
+            By::Circuits => &self.tracked,
+            _ => &self.known,
+        };
+        let tables = tables.into_iter().flatten();
+        tables.filter_map(|table| lists.get(table)).collect()
     }
 }
 
@@ -85,6 +119,7 @@ pub(crate) fn check(
     let mut tables = Tables {
         image,
         known: HashMap::new(),
+        tracked: HashMap::new(),
     };
     let fuel = Cell::new(Fuel(FUEL));
     for reach in tenant.policy.iter().flat_map(|p| &p.reach) {
@@ -178,10 +213,11 @@ impl Asked<'_> {
         };
         let egress: Vec<u32> = (0..members).map(|m| table(m, Side::Egress)).collect();
         let ingress: Vec<u32> = (0..members).map(|m| table(m, Side::Ingress)).collect();
+        let has_circuits = (0..members).any(|member| self.circuits(member) != 0);
         egress
             .iter()
             .chain(&ingress)
-            .for_each(|table| tables.of(*table));
+            .for_each(|table| tables.of(*table, has_circuits));
         let tables = &*tables;
         let senders: Vec<Vec<Range>> = (0..members)
             .map(|m| self.line.senders(m, &self.addresses(m)))
@@ -279,18 +315,19 @@ impl Asked<'_> {
     /// else one by one.
     fn inside(&self, pairs: &Pairs<'_, '_>) -> Result<Option<Breach>, Unsolved> {
         let [senders, receivers] = pairs.sides.map(|(ranges, tables)| {
-            let mut by_table: BTreeMap<(u32, bool), Vec<usize>> = BTreeMap::new();
+            let mut by_table: BTreeMap<(u32, bool, u8), Vec<usize>> = BTreeMap::new();
             for (member, table) in tables.iter().enumerate() {
                 if ranges.get(member).is_some_and(|r| !r.is_empty()) {
-                    let key = (*table, self.is_shut(Some(member)));
+                    let key = (*table, self.is_shut(Some(member)), self.circuits(member));
                     by_table.entry(key).or_default().push(member);
                 }
             }
             by_table
         });
-        for ((egress, shut), from) in &senders {
-            for ((ingress, shut_too), to) in &receivers {
+        for ((egress, shut, _), from) in &senders {
+            for ((ingress, shut_too, _), to) in &receivers {
                 let lists = [Some(egress), Some(ingress)];
+                let by = self.by(from.first().copied(), to.first().copied());
                 let of = |side: usize, members: &[usize]| {
                     let (ranges, _) = pairs.sides[side];
                     let all = members.iter().filter_map(|m| ranges.get(*m)).flatten();
@@ -299,7 +336,7 @@ impl Asked<'_> {
                 let (sources, targets) = (of(0, from), of(1, to));
                 let mut all = from.iter().flat_map(|a| to.iter().map(move |b| (*a, *b)));
                 let together = !shut && !shut_too && from.len() * to.len() > 1;
-                if together && self.holds(&sources, &targets, lists, pairs.tables)? {
+                if together && self.holds(&sources, &targets, lists, by, pairs.tables)? {
                     let is_way = |(a, b): &(usize, usize)| {
                         let [(senders, _), (receivers, _)] = pairs.sides;
                         let of = senders.get(*a).zip(receivers.get(*b));
@@ -332,6 +369,7 @@ impl Asked<'_> {
         sources: &[Range],
         targets: &[Range],
         lists: [Option<&u32>; 2],
+        by: By,
         known: &Tables<'_>,
     ) -> Result<bool, Unsolved> {
         let hull = |of: &[Range]| match of {
@@ -342,23 +380,42 @@ impl Asked<'_> {
             return Ok(true);
         };
         let space = self.space(&[source], &[target], None);
-        if self.judge(&space, lists, known)?.is_none() {
+        if self.judge(&space, lists, by, known)?.is_none() {
             return Ok(true);
         }
         let halves = |of: &'_ [Range]| of.len() / 2;
         if sources.len() >= targets.len() && sources.len() > 1 {
             let (a, b) = sources.split_at(halves(sources));
-            return Ok(
-                self.holds(a, targets, lists, known)? && self.holds(b, targets, lists, known)?
-            );
+            return Ok(self.holds(a, targets, lists, by, known)?
+                && self.holds(b, targets, lists, by, known)?);
         }
         if targets.len() > 1 {
             let (a, b) = targets.split_at(halves(targets));
-            return Ok(
-                self.holds(sources, a, lists, known)? && self.holds(sources, b, lists, known)?
-            );
+            return Ok(self.holds(sources, a, lists, by, known)?
+                && self.holds(sources, b, lists, by, known)?);
         }
         Ok(false)
+    }
+
+    /// Whether a member has circuits: 0 none, 1 beside an interface, 2 alone.
+    fn circuits(&self, member: usize) -> u8 {
+        let member = self.book.view.members.get(member);
+        match member.map(|member| member.endpoint.attach()) {
+            Some(spec::Attach::Circuits(_)) => 2,
+            Some(attach) => u8::from(attach.circuits().is_some()),
+            None => 0,
+        }
+    }
+
+    fn by(&self, from: Option<usize>, to: Option<usize>) -> By {
+        let [from, to] = [from, to].map(|member| member.map_or(0, |m| self.circuits(m)));
+        match from.max(to) {
+            2 if self.allowed && guard!("proof-reach-circuits") => match from.min(to) {
+                0 => By::Nothing,
+                _ => By::Circuits,
+            },
+            _ => By::Packets,
+        }
     }
 
     fn is_shut(&self, member: Option<usize>) -> bool {
@@ -424,7 +481,7 @@ impl Asked<'_> {
         let shut = self.is_shut(path.0) || self.is_shut(path.1);
         let found = match space.first() {
             Some(part) if self.allowed && shut => Some(part.packet()),
-            _ => self.judge(&space, tables, known)?,
+            _ => self.judge(&space, tables, self.by(path.0, path.1), known)?,
         };
         let shown = match (self.allowed, found) {
             (false, Some(_)) => self.likelier(path, tables, known),
@@ -462,11 +519,18 @@ impl Asked<'_> {
         &self,
         space: &[Cube],
         tables: [Option<&u32>; 2],
+        by: By,
         known: &Tables<'_>,
     ) -> Result<Option<Tuple>, Unsolved> {
-        let lists: Vec<&Cubes> = (tables.into_iter().flatten())
-            .filter_map(|table| known.known.get(table))
-            .collect();
+        let is_none = match by {
+            By::Packets => None,
+            By::Circuits => no_circuit(space),
+            By::Nothing => space.first().map(Cube::packet),
+        };
+        if is_none.is_some() {
+            return Ok(is_none);
+        }
+        let lists = known.lists(tables, by);
         let before = self.fuel.get();
         let mut fuel = before;
         let found = match self.allowed {
@@ -493,9 +557,7 @@ impl Asked<'_> {
         tables: [Option<&u32>; 2],
         known: &Tables<'_>,
     ) -> Option<Tuple> {
-        let lists: Vec<&Cubes> = (tables.into_iter().flatten())
-            .filter_map(|table| known.known.get(table))
-            .collect();
+        let lists = known.lists(tables, By::Packets);
         let parts = between(self.book, path.0?, path.1?);
         let asked = self.line.packets();
         let both =
@@ -521,7 +583,16 @@ impl Asked<'_> {
         let who = |member: Option<usize>| member.map_or(outer.clone(), |m| name(self.book, m));
         let (a, b) = (who(from_member), who(to_member));
         let what = match self.allowed {
-            true => format!("not all passes from {a} to {b} that is to pass"),
+            true => format!(
+                "not all passes from {a} to {b} that is to pass{}",
+                match self.by(from_member, to_member) {
+                    By::Packets => "",
+                    By::Circuits => {
+                        ": by circuits TCP and UDP do alone, and nothing that is stateless"
+                    }
+                    By::Nothing => ": one of them has circuits alone, the other none",
+                }
+            ),
             false => format!("something passes from {a} to {b} though none of it may"),
         };
         let seat = Seat {
@@ -551,6 +622,19 @@ impl Asked<'_> {
             .at(at)
             .shown(packet, way)
     }
+}
+
+/// A packet of these that no circuit stands for: of neither TCP nor UDP.
+fn no_circuit(space: &[Cube]) -> Option<Tuple> {
+    let others = [0..=5, 7..=16, 18..=255].map(|protocol| {
+        Cube::of(&Region {
+            protocol,
+            ..Region::ALL
+        })
+    });
+    let parts = space.iter();
+    let mut parts = parts.flat_map(|part| others.iter().filter_map(|other| part.and(other)));
+    parts.next().map(|part| part.packet())
 }
 
 /// A tenant's own addresses, of these, from or to which an agreement lets packets pass.

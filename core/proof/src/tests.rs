@@ -1,5 +1,6 @@
 //! Boxes against every representative packet, and against Z3.
 
+mod circuits;
 mod guards;
 mod honest;
 mod hosts;

@@ -1,5 +1,6 @@
 // Both sides send so many bytes and read as many, at sizes and by calls that are drawn by lot, and
-// check each. `exchange serve|ask ADDRESS PORT WAY MEGABYTES SEED`, where WAY is how a side waits:
+// check each. `exchange serve|ask ADDRESS PORT WAY MEGABYTES SEED`, of which the megabytes may be
+// 0.000001, and WAY is how a side waits:
 //   block   two threads, calls that block
 //   poll    one thread, poll, calls that do not block
 //   select  the same by select
@@ -199,7 +200,7 @@ int main(int count, char **words) {
     const char *way = words[4];
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(words[3]))};
     inet_pton(AF_INET, words[2], &address.sin_addr);
-    all = atoll(words[5]) * 1000000;
+    all = (int64_t)(atof(words[5]) * 1e6 + 0.5);
     seeds[0] = (unsigned)atoi(words[6]) * 2 + (unsigned)serves;
     seeds[1] = seeds[0] * 7 + 1;
     out_side = serves ? 3 : 77;

@@ -2,8 +2,8 @@
 
 use super::datagrams::{TRIES, Taken, WAYS, hash};
 use super::*;
-use crate::message::{Came as Received, LONGEST, Message, packet_info};
-use circuit::{Socket, Way};
+use crate::message::{Came as Received, LONGEST, Message, hops, packet_info};
+use circuit::{Options, Socket, Way};
 
 /// Messages of one sendmmsg or recvmmsg; the program is told that it were so many.
 const BATCH: u64 = 64;
@@ -232,8 +232,16 @@ impl Mediator {
         };
         let way = taken.name.map(|name| self.way_of(&name, &receiver));
         let family = receiver.family();
-        let asked = receiver.options().packet_info();
-        let control = way.map(|way| packet_info(asked, family, way.remote.ip));
+        let asked = receiver.options();
+        let sender = taken.name.and_then(|name| self.sender(&name));
+        let sent = sender
+            .map_or_else(Options::default, |it| *it.options())
+            .hops();
+        let control = way.map(|way| {
+            let mut all = packet_info(asked.packet_info(), family, way.remote.ip);
+            all.extend(hops(asked.asks_hops(), sent, way.remote.ip));
+            all
+        });
         let room = taken.data.len().min(message.length());
         let data = taken.data.get(..room).unwrap_or_default();
         let length = taken.length;
@@ -257,10 +265,15 @@ impl Mediator {
         }
     }
 
+    /// Who has this name, or had it.
+    fn sender(&self, name: &[u8; 16]) -> Option<&Socket> {
+        let sender = self.table.by_name(name);
+        sender.or_else(|| self.datagrams.gone.get(name))
+    }
+
     /// The way of what has come from who has this name.
     fn way_of(&self, name: &[u8; 16], receiver: &Socket) -> Way {
-        let sender = self.table.by_name(name);
-        let Some(sender) = sender.or_else(|| self.datagrams.gone.get(name)) else {
+        let Some(sender) = self.sender(name) else {
             let (local, remote) = (NOBODY, receiver.local());
             return Way { local, remote };
         };

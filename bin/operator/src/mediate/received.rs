@@ -1,7 +1,7 @@
 //! Calls that wait for a datagram go on; and where a datagram socket is put in a program.
 
 use super::*;
-use crate::receivers::Receives;
+use crate::receivers::{LOOK, Receives};
 use notify::filter::MEDIATED;
 use notify::{Outcome, Target};
 use rustix::event::Timespec;
@@ -18,8 +18,22 @@ impl Mediator {
 
     /// How long nothing is to be done about those that wait; `None`: for as long as may be.
     pub fn sleep(&self) -> Option<Timespec> {
-        let sleep = self.datagrams.receivers.sleep(Instant::now())?;
+        let receivers = self.datagrams.receivers.sleep(Instant::now());
+        let orphans = (!self.orphans.is_empty()).then_some(LOOK);
+        let sleep = receivers.into_iter().chain(orphans).min()?;
         Timespec::try_from(sleep).ok()
+    }
+
+    /// What was accepted for somebody who was gone by then waits for the next accept, and ends
+    /// with its listener: of that nobody tells, and who is connected would wait for ever.
+    fn orphans_tick(&mut self) {
+        let now = Instant::now();
+        let looked = self.orphans_looked;
+        let due = looked.is_none_or(|looked| now >= looked + LOOK);
+        if !self.orphans.is_empty() && due && guard!("circuits-orphans") {
+            self.orphans_looked = Some(now);
+            self.sweep();
+        }
     }
 
     /// Those go on for which a datagram came.
@@ -49,6 +63,7 @@ impl Mediator {
     /// Those whose time is over are told; those that a signal ended are forgotten.
     pub fn receivers_tick(&mut self, find: Find<'_>) {
         self.say_dropped();
+        self.orphans_tick();
         if self.datagrams.receivers.is_empty() {
             return;
         }

@@ -80,6 +80,27 @@ fn circuits_that_nobody_may_begin_any_more_are_cut() {
 }
 
 #[test]
+fn what_was_accepted_for_nobody_ends_with_its_listener() {
+    let mut mediator = with_circuits(&tables());
+    let ends = [false, true].map(|listens| {
+        let listener = sockets::stream(true).unwrap();
+        let at = listener.cookie;
+        let (other, fd) = std::os::unix::net::UnixStream::pair().unwrap();
+        let fd = OwnedFd::from(fd);
+        let cookie = sockets::cookie(&fd).unwrap();
+        mediator.orphans.push((at, Made { fd, cookie }));
+        other.set_nonblocking(true).unwrap();
+        (other, listens.then_some(listener))
+    });
+    assert!(mediator.sleep().is_some(), "it is looked at in time");
+    mediator.receivers_tick(&|_| None);
+    let read = |end: &std::os::unix::net::UnixStream| std::io::Read::read(&mut &*end, &mut [0]);
+    assert_eq!(read(&ends[0].0).unwrap(), 0, "nobody is going to accept it");
+    assert!(read(&ends[1].0).is_err(), "it waits for the next accept");
+    assert_eq!(mediator.orphans.len(), 1);
+}
+
+#[test]
 fn an_operator_that_starts_cuts_nothing_before_it_is_told_of_its_endpoints() {
     let tables = tables();
     let mut mediator = with_circuits(&tables);

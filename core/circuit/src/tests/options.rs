@@ -197,6 +197,18 @@ fn what_a_datagram_socket_answers_itself() {
         assert_eq!(options.set(&at, level, name, &on), Outcome::Accepted);
     }
     assert_eq!(options.packet_info(), (true, true));
+    assert_eq!(options.asks_hops(), [false; 4]);
+    assert_eq!(options.hops(), [64, 0, 64, 0]);
+    for (n, name) in [(0, 12), (0, 13), (41, 51), (41, 66)].iter().enumerate() {
+        let outcome = options.set(&at, name.0, name.1, &on);
+        assert_eq!(outcome, Outcome::Accepted);
+        assert!(options.asks_hops()[..=n].iter().all(|asks| *asks));
+    }
+    for (name, value) in [((0, 2), 3_i32), ((0, 1), 8), ((41, 16), 5), ((41, 67), 16)] {
+        let outcome = options.set(&at, name.0, name.1, &value.to_ne_bytes());
+        assert_eq!(outcome, Outcome::Accepted);
+    }
+    assert_eq!(options.hops(), [3, 8, 5, 16]);
     // A send's wait is read as none, whatever was set.
     assert_eq!(options.set(&at, 1, 21, &[7; 16]), Outcome::Accepted);
     assert_eq!(options.read(&at, 1, 21, 16), Outcome::Answer(vec![0; 16]));

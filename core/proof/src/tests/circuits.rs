@@ -1,0 +1,125 @@
+//! What tenants ask for between endpoints of circuits, of packets, and of both.
+
+use super::hosts::{Compiled, read};
+
+/// `c` and `d` have circuits alone, `both` has them beside a veth, `p` and `q` have packets.
+fn said(rules: &str, reach: &str) -> Vec<String> {
+    let text = format!(
+        "version: 1
+uplinks: [{{name: wan0, interface: eth1}}]
+tenants:
+  - name: red
+    subnets: [{{name: net, prefixes: [10.1.0.0/24, 'fd00:1::/64']}}]
+    endpoints:
+      - {{name: c, subnet: net, attach: circuits, labels: {{k: circuits}}}}
+      - {{name: d, subnet: net, attach: circuits, labels: {{k: circuits}}}}
+      - {{name: both, subnet: net, attach: {{veth: {{circuits: {{}}}}}}}}
+      - {{name: p, subnet: net, labels: {{k: packets}}}}
+      - {{name: q, subnet: net, labels: {{k: packets}}}}
+    outside: [{{uplink: wan0, address: [192.0.2.10/24], gateway: [192.0.2.1], nat: on}}]
+    policy:
+      default: deny
+      rules: [{{name: r, {rules}}}]
+      reach: [{{{reach}}}]
+"
+    );
+    let host = Compiled::new(read(&text));
+    host.breaches().iter().map(ToString::to_string).collect()
+}
+
+/// Between these two, with everything allowed.
+fn between(from: &str, to: &str, what: &str) -> Vec<String> {
+    let reach = format!("from: {{endpoint: {from}}}, to: {{endpoint: {to}}}, {what}allowed: yes");
+    said("action: allow", &reach)
+}
+
+#[test]
+fn who_has_circuits_alone_is_reached_by_them_and_by_nothing_else() {
+    for what in ["protocol: tcp, ", "protocol: udp, ports: [53], "] {
+        for (from, to) in [
+            ("c", "d"),
+            ("c", "both"),
+            ("both", "d"),
+            ("p", "both"),
+            ("p", "q"),
+        ] {
+            assert_eq!(between(from, to, what), [""; 0], "{from} {to} {what}");
+        }
+        for (from, to) in [("c", "p"), ("p", "d")] {
+            let said = between(from, to, what);
+            assert!(
+                said[0].contains("circuits alone, the other none"),
+                "{said:?}"
+            );
+            assert!(
+                said[0].contains(&format!("red/{from} to red/{to}")),
+                "{said:?}"
+            );
+        }
+    }
+    // Whatever else there is takes a packet.
+    for what in ["", "protocol: icmp, ", "protocol: 47, "] {
+        for (from, to) in [("c", "d"), ("c", "both")] {
+            let said = between(from, to, what);
+            assert!(said[0].contains("TCP and UDP do alone"), "{what}: {said:?}");
+        }
+        for (from, to) in [("both", "p"), ("p", "q")] {
+            assert_eq!(between(from, to, what), [""; 0], "{from} {to} {what}");
+        }
+    }
+}
+
+#[test]
+fn several_of_them_are_asked_about_as_one_is() {
+    let groups = |from: &str, to: &str| {
+        let reach = format!(
+            "from: {{label: {{k: {from}}}}}, to: {{label: {{k: {to}}}}}, protocol: tcp, allowed: yes"
+        );
+        said("action: allow", &reach)
+    };
+    assert_eq!(groups("circuits", "circuits"), [""; 0]);
+    assert_eq!(groups("packets", "packets"), [""; 0]);
+    for (from, to) in [("circuits", "packets"), ("packets", "circuits")] {
+        let said = groups(from, to);
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(
+            said[0].contains("circuits alone, the other none"),
+            "{said:?}"
+        );
+    }
+}
+
+#[test]
+fn what_is_stateless_is_no_way_by_circuits() {
+    let reach = |from: &str, to: &str| {
+        let asked = format!(
+            "from: {{endpoint: {from}}}, to: {{endpoint: {to}}}, protocol: tcp, ports: [80], allowed: yes"
+        );
+        said(
+            "action: allow, protocol: tcp, ports: [80], state: stateless",
+            &asked,
+        )
+    };
+    assert_eq!(reach("p", "q"), [""; 0]);
+    assert_eq!(reach("both", "p"), [""; 0]);
+    for (from, to) in [("c", "d"), ("c", "both"), ("both", "d")] {
+        let said = reach(from, to);
+        assert!(said[0].contains("nothing that is stateless"), "{said:?}");
+    }
+}
+
+#[test]
+fn nobody_outside_is_reached_by_circuits_alone() {
+    let reach = |from: &str| {
+        let asked = format!(
+            "from: {{endpoint: {from}}}, to: outside, protocol: tcp, ports: [443], allowed: yes"
+        );
+        said("action: allow", &asked)
+    };
+    assert_eq!(reach("both"), [""; 0]);
+    assert!(reach("c")[0].contains("circuits alone"), "{:?}", reach("c"));
+    // What may not pass is asked of the tables, whoever it is about.
+    let asked = "from: {endpoint: c}, to: {endpoint: p}, protocol: tcp, ports: [22], allowed: no";
+    assert_eq!(said("action: allow, protocol: udp", asked), [""; 0]);
+    assert_eq!(said("action: allow", asked).len(), 1);
+}
