@@ -145,6 +145,7 @@ impl Mediator {
             Connect::Disconnected => return Ok(Came::To(Ok(0))),
             Connect::To { local, remote, .. } => (local, remote),
         };
+        self.table.carry(cookie, Carrier::Kernel, monotonic());
         let came = self.reach(slot, cookie, local, remote, call);
         match came {
             Ok(Came::To(Ok(_))) => {
@@ -177,6 +178,10 @@ impl Mediator {
             }
             to => to?,
         };
+        let metered = self.meters.carries([slot, to]) && guard!("circuits-metered");
+        if metered && !self.meters.is_linked() {
+            return self.without_meter(cookie);
+        }
         self.table
             .place(cookie, call.place(call.numbers()[0].cast_unsigned()));
         // Bound: each listener that turns out to be gone is forgotten.
@@ -210,7 +215,11 @@ impl Mediator {
             let queued = self.table.enqueue_beyond(listener.cookie, pending, more);
             queued.map_err(number)?;
             self.write();
-            match sockets::connects(call.fd()?, listener.name) {
+            let connected = match metered {
+                true => self.connect_metered(cookie, [slot, to], call.fd()?, listener.name),
+                false => sockets::connects(call.fd()?, listener.name),
+            };
+            match connected {
                 Ok(()) | Err(Errno::ISCONN) => return Ok(Came::To(Ok(0))),
                 Err(Errno::CONNREFUSED | Errno::NOENT) => {
                     let _ = self.table.closed(listener.cookie);
