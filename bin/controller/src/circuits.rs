@@ -27,13 +27,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// A row with its names; `None`: it is none.
 pub fn told(row: &Row, compartment: u32, world: &World, names: &Names) -> Option<Flow> {
     let flow = flows::told(&row.flow, compartment, world, names)?;
-    let kind = match row.carrier {
-        0 => "kernel",
-        1 => "ring",
-        2 => "metered",
-        3 => "proxied",
-        _ => return None,
-    };
+    let kind = kind(row.carrier)?;
     Some(Flow {
         circuit: Some(Circuit {
             id: match row.id {
@@ -46,6 +40,17 @@ pub fn told(row: &Row, compartment: u32, world: &World, names: &Names) -> Option
         }),
         ..flow
     })
+}
+
+/// By what a circuit's bytes go; `None`: it is none.
+pub fn kind(carrier: u8) -> Option<&'static str> {
+    match carrier {
+        0 => Some("kernel"),
+        1 => Some("ring"),
+        2 => Some("metered"),
+        3 => Some("proxied"),
+        _ => None,
+    }
 }
 
 /// Cuts a circuit: both its ends find it over.

@@ -17,6 +17,7 @@ use axum::Json;
 use axum::extract::{Path, Query, State};
 use command::verbs::ListFlows;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::FileExt;
@@ -107,6 +108,39 @@ pub async fn flows(
         found.silent.iter_mut().for_each(|one| name.clone_into(one));
     }
     Ok(Json(found))
+}
+
+/// How many circuits there are, by compartment and kind. Datagram sockets are none.
+pub async fn circuit_counts(server: &Server, world: &World) -> BTreeMap<(String, String), u64> {
+    let mut counts = BTreeMap::new();
+    let with = world.with_circuits().into_iter();
+    let asked: Vec<ListFlows> = with.map(|id| list(id, u32::MAX, MOST as u32, 1)).collect();
+    if asked.is_empty() {
+        return counts;
+    }
+    let _alone = LISTING.lock().await;
+    for body in asked {
+        let Some(listing) = listed(&server.supervisor, &body).await else {
+            continue;
+        };
+        let name = name_of(world, body.compartment);
+        let mut count = |kind: &str, more: u64| {
+            *counts.entry((name.clone(), kind.to_owned())).or_insert(0) += more;
+        };
+        count(
+            "unlisted",
+            listing.seen.saturating_sub(listing.rows.len() as u64),
+        );
+        for row in &listing.rows {
+            if let Listed::Circuit(row) = row
+                && row.id != 0
+                && let Some(kind) = circuits::kind(row.carrier)
+            {
+                count(kind, 1);
+            }
+        }
+    }
+    counts
 }
 
 fn list(compartment: u32, slot: u32, most: u32, circuits: u32) -> ListFlows {

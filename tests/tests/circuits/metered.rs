@@ -7,13 +7,7 @@ use std::time::{Duration, Instant};
 
 /// What was asked of `bulkhead`, as JSON.
 fn json(scene: &Scene, words: &[&str]) -> Value {
-    let words: Vec<&str> = ["--json"]
-        .into_iter()
-        .chain(words.iter().copied())
-        .collect();
-    let said = Said::of(&mut scene.instance.command(&words)).unwrap();
-    assert!(said.ok(), "{words:?}: {said:?}");
-    serde_json::from_str(&said.out).unwrap()
+    scene.instance.ask(words).unwrap()
 }
 
 fn circuits(scene: &Scene) -> Vec<Value> {
@@ -31,7 +25,7 @@ fn only(scene: &Scene, kind: &str) -> Option<Value> {
 }
 
 fn cut(scene: &Scene, id: &str) -> Said {
-    Said::of(&mut scene.instance.command(&["circuits", "cut", id])).unwrap()
+    scene.instance.say(&["circuits", "cut", id]).unwrap()
 }
 
 /// The endpoints with these settings of `app`'s.
@@ -274,6 +268,13 @@ fn a_circuit_is_seen_with_its_rule_and_cut_by_its_id() {
             };
             assert!(scene.instance.until(Duration::from_secs(10), counted));
         }
+        let socket = scene.instance.run_dir().join("api.sock");
+        let mut curl = std::process::Command::new("curl");
+        curl.args(["-s", "http://host/metrics", "--unix-socket"])
+            .arg(socket);
+        let metrics = Said::of(&mut curl).unwrap().out;
+        let line = format!("kind=\"{kind}\"}} 2");
+        assert!(metrics.contains(&line), "{metrics}");
         // One is cut, by whom it began alone; the other goes on.
         let source = |id: &Value| {
             circuits(&scene)

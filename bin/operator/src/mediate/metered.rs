@@ -86,7 +86,7 @@ impl Mediator {
     pub(super) fn evades(&self, slots: [u32; 2], cookie: u64) -> bool {
         let carrier = self.table.socket(cookie).map(|socket| socket.carrier());
         let unmetered = matches!(carrier, Some(Carrier::Kernel | Carrier::Ring));
-        unmetered && self.meters.limits(slots) && guard!("circuits-evade")
+        unmetered && self.meters.limits(slots) && guard!("circuits-metered-evade")
     }
 
     /// Has the meter end a circuit that goes by it: wherever its programs have it, it is over.
