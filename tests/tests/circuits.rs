@@ -12,6 +12,8 @@ mod datagrams;
 mod death;
 #[path = "circuits/hostile.rs"]
 mod hostile;
+#[path = "circuits/metered.rs"]
+mod metered;
 #[path = "circuits/policy.rs"]
 mod policy;
 #[path = "circuits/preload.rs"]

@@ -45,6 +45,11 @@ pub enum Verb {
     Top(Top),
     /// Connections just now, the busiest first
     Flows(Flows),
+    /// Circuits just now: by what their bytes go, how old they are, what is counted; or cut one
+    ///
+    /// KIND is kernel, ring (memory that both programs share), metered (a process that counts and
+    /// keeps rates: only of these bytes are known) or proxied (TCP to who has packets).
+    Circuits(Circuits),
     /// What each rule of a tenant decided: connections let begin, packets denied
     Rules(Rules),
     /// What tenants and endpoints used: packets, bytes, connections, processor, memory
@@ -192,6 +197,30 @@ pub struct Flows {
     /// So many at most
     #[arg(long, short = 'n', default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub most: u32,
+}
+
+/// Circuits.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Circuits {
+    /// TENANT/ENDPOINT: only those that it has a side of
+    pub endpoint: Option<EndpointName>,
+    /// So many at most
+    #[arg(long, short = 'n', default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub most: u32,
+    /// What to do instead of listing them
+    #[command(subcommand)]
+    pub verb: Option<CircuitVerb>,
+}
+
+/// What is done to a circuit.
+#[derive(Debug, Subcommand)]
+pub enum CircuitVerb {
+    /// End a circuit: both its programs find it over
+    Cut {
+        /// Its id, as the list has it
+        id: String,
+    },
 }
 
 /// A tenant's rules.

@@ -57,6 +57,7 @@ async fn perform(cli: Cli) -> Result<Exit, Trouble> {
         Verb::Audit(audit) => verbs::tenants::audit(&audit, &client, json).await,
         Verb::Status => verbs::look::status(&client, json).await,
         Verb::Flows(flows) => verbs::flows::flows(&flows, &client, json).await,
+        Verb::Circuits(circuits) => verbs::flows::circuits(&circuits, &client, json).await,
         Verb::Rules(rules) => verbs::flows::rules(&rules, &client, json).await,
         Verb::Usage(usage) => verbs::usage::usage(&usage, &client, json).await,
         Verb::Why(endpoint) => verbs::look::why(&endpoint.endpoint, &client, json).await,

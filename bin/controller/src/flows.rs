@@ -2,6 +2,7 @@
 //! Every word of a page is an allegation; how many are read is ours to say.
 
 use crate::caller::Viewer;
+use crate::circuits;
 use crate::names::Names;
 use crate::pages::word;
 use crate::refuse::Failure;
@@ -16,15 +17,14 @@ use axum::Json;
 use axum::extract::{Path, Query, State};
 use command::verbs::ListFlows;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
 use telemetry::counters::ProcessWord;
-use telemetry::flows::{
-    COUNT_AT, End, MAGIC, MAGIC_AT, MOST, ROW_WORDS, ROWS_AT, Row, SEEN_AT, bytes_for,
-};
+use telemetry::flows::{COUNT_AT, End, MAGIC, MAGIC_AT, MOST, ROW_WORDS, ROWS_AT, Row, SEEN_AT};
 use tokio::task::JoinSet;
 use utoipa::IntoParams;
 
@@ -44,6 +44,9 @@ pub struct Wanted {
     /// So many at most, the busiest first; 1 to 1000.
     #[serde(default = "hundred")]
     most: u32,
+    /// Circuits alone.
+    #[serde(default)]
+    circuits: bool,
 }
 
 fn hundred() -> u32 {
@@ -70,7 +73,8 @@ pub async fn flows(
             let (compartment, slot) = (found.compartment, found.slot);
             let switched = (found.kind != "circuits").then_some(0);
             let circuits = found.circuits.then_some(1);
-            let of = switched.into_iter().chain(circuits);
+            let of = switched.filter(|_| !wanted.circuits);
+            let of = of.into_iter().chain(circuits);
             of.map(|of| list(compartment, slot, most, of)).collect()
         }
         None => {
@@ -83,7 +87,8 @@ pub async fn flows(
             all.filter(|one| own(one))
                 .flat_map(|one| {
                     let circuits = with.contains(&one.id).then_some(1);
-                    [Some(0), circuits]
+                    let switched = (!wanted.circuits).then_some(0);
+                    [switched, circuits]
                         .into_iter()
                         .flatten()
                         .map(|of| (one.id, of))
@@ -103,6 +108,39 @@ pub async fn flows(
         found.silent.iter_mut().for_each(|one| name.clone_into(one));
     }
     Ok(Json(found))
+}
+
+/// How many circuits there are, by compartment and kind. Datagram sockets are none.
+pub async fn circuit_counts(server: &Server, world: &World) -> BTreeMap<(String, String), u64> {
+    let mut counts = BTreeMap::new();
+    let with = world.with_circuits().into_iter();
+    let asked: Vec<ListFlows> = with.map(|id| list(id, u32::MAX, MOST as u32, 1)).collect();
+    if asked.is_empty() {
+        return counts;
+    }
+    let _alone = LISTING.lock().await;
+    for body in asked {
+        let Some(listing) = listed(&server.supervisor, &body).await else {
+            continue;
+        };
+        let name = name_of(world, body.compartment);
+        let mut count = |kind: &str, more: u64| {
+            *counts.entry((name.clone(), kind.to_owned())).or_insert(0) += more;
+        };
+        count(
+            "unlisted",
+            listing.seen.saturating_sub(listing.rows.len() as u64),
+        );
+        for row in &listing.rows {
+            if let Listed::Circuit(row) = row
+                && row.id != 0
+                && let Some(kind) = circuits::kind(row.carrier)
+            {
+                count(kind, 1);
+            }
+        }
+    }
+    counts
 }
 
 fn list(compartment: u32, slot: u32, most: u32, circuits: u32) -> ListFlows {
@@ -132,8 +170,10 @@ async fn collected(
             Ok((id, Some(listing))) => {
                 all.seen = all.seen.saturating_add(listing.seen);
                 let rows = listing.rows.iter();
-                all.flows
-                    .extend(rows.filter_map(|row| told(row, id, world, &names)));
+                all.flows.extend(rows.filter_map(|row| match row {
+                    Listed::Flow(row) => told(row, id, world, &names),
+                    Listed::Circuit(row) => circuits::told(row, id, world, &names),
+                }));
             }
             Ok((id, None)) => all.silent.push(name_of(world, id)),
             Err(_) => {}
@@ -153,7 +193,14 @@ async fn collected(
 #[derive(Debug, PartialEq)]
 struct Listing {
     seen: u64,
-    rows: Vec<Row>,
+    rows: Vec<Listed>,
+}
+
+/// A row of either kind of listing.
+#[derive(Clone, Debug, PartialEq)]
+enum Listed {
+    Flow(Row),
+    Circuit(telemetry::circuits::Row),
 }
 
 /// What a switch answers; `None`: nothing in time.
@@ -163,7 +210,7 @@ async fn listed(supervisor: &Supervisor, body: &ListFlows) -> Option<Listing> {
     let end = tokio::time::Instant::now() + PATIENCE;
     // Bound: the patience.
     loop {
-        if let Some(listing) = read(&page, body.most as usize) {
+        if let Some(listing) = read(&page, body.most as usize, body.circuits != 0) {
             return Some(listing);
         }
         if tokio::time::Instant::now() >= end {
@@ -173,24 +220,26 @@ async fn listed(supervisor: &Supervisor, body: &ListFlows) -> Option<Listing> {
     }
 }
 
-/// Reads a page of at most so many rows; `None`: it is not written yet.
-fn read(page: &File, most: usize) -> Option<Listing> {
+/// Reads a page of at most so many rows, of circuits or of a switch's connections; `None`: it is
+/// not written yet.
+fn read(page: &File, most: usize, circuits: bool) -> Option<Listing> {
+    let (magic, words) = match circuits {
+        true => (telemetry::circuits::MAGIC, telemetry::circuits::ROW_WORDS),
+        false => (MAGIC, ROW_WORDS),
+    };
     let mut head = [0; ROWS_AT * 8];
     page.read_exact_at(&mut head, 0).ok()?;
     let head: Vec<u64> = head.chunks_exact(8).map(word).collect();
-    if head.get(MAGIC_AT) != Some(&MAGIC) {
+    if head.get(MAGIC_AT) != Some(&magic) {
         return None;
     }
     let count = usize::try_from(head[COUNT_AT]).unwrap_or(usize::MAX);
     let rows = count.min(most).min(MOST);
-    let mut bytes = vec![0; bytes_for(rows) - ROWS_AT * 8];
+    let mut bytes = vec![0; rows * words * 8];
     page.read_exact_at(&mut bytes, (ROWS_AT * 8) as u64).ok()?;
-    let rows = bytes.chunks_exact(ROW_WORDS * 8).map(|row| {
-        let mut words = [0; ROW_WORDS];
-        for (into, from) in words.iter_mut().zip(row.chunks_exact(8)) {
-            *into = word(from);
-        }
-        Row::of(&words)
+    let rows = bytes.chunks_exact(words * 8).map(|row| match circuits {
+        true => Listed::Circuit(telemetry::circuits::Row::of(&words_of(row))),
+        false => Listed::Flow(Row::of(&words_of(row))),
     });
     Some(Listing {
         seen: head[SEEN_AT],
@@ -198,8 +247,16 @@ fn read(page: &File, most: usize) -> Option<Listing> {
     })
 }
 
+fn words_of<const N: usize>(row: &[u8]) -> [u64; N] {
+    let mut words = [0; N];
+    for (into, from) in words.iter_mut().zip(row.chunks_exact(8)) {
+        *into = word(from);
+    }
+    words
+}
+
 /// A row with its names; `None`: it is none.
-fn told(row: &Row, compartment: u32, world: &World, names: &Names) -> Option<Flow> {
+pub fn told(row: &Row, compartment: u32, world: &World, names: &Names) -> Option<Flow> {
     let state = flow::State::of(row.state)?;
     let who = |end: &End| match end.zone {
         0 => world
@@ -229,6 +286,7 @@ fn told(row: &Row, compartment: u32, world: &World, names: &Names) -> Option<Flo
         bytes: row.bytes,
         silent_ns: row.silent,
         rules: row.rules.map(|rule| names.rule(rule)),
+        circuit: None,
     })
 }
 
@@ -322,6 +380,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::io::Write;
+    use telemetry::flows::bytes_for;
 
     fn page(words: &[u64]) -> File {
         let mut file = tempfile::tempfile().unwrap();
@@ -351,20 +410,22 @@ mod tests {
             })
             .collect();
         let page = page(&listing(&rows));
-        let read_back = read(&page, 10).unwrap();
+        let read_back = read(&page, 10, false).unwrap();
+        let rows: Vec<Listed> = rows.into_iter().map(Listed::Flow).collect();
         assert_eq!((read_back.seen, &read_back.rows), (9, &rows));
-        assert_eq!(read(&page, 2).unwrap().rows, rows[..2]);
+        assert_eq!(read(&page, 2, false).unwrap().rows, rows[..2]);
+        assert_eq!(read(&page, 10, true), None, "it is none of circuits");
     }
 
     #[test]
     fn what_is_not_written_yet_or_says_too_much_is_not_read() {
-        assert_eq!(read(&page(&[0; 100]), 5), None);
-        assert_eq!(read(&page(&[]), 5), None);
+        assert_eq!(read(&page(&[0; 100]), 5, false), None);
+        assert_eq!(read(&page(&[]), 5, false), None);
         let mut words = listing(&[]);
         words[COUNT_AT] = u64::MAX;
-        assert_eq!(read(&page(&words), 5), None);
+        assert_eq!(read(&page(&words), 5, false), None);
         words.resize(bytes_for(5) / 8, u64::MAX);
-        assert_eq!(read(&page(&words), 5).unwrap().rows.len(), 5);
+        assert_eq!(read(&page(&words), 5, false).unwrap().rows.len(), 5);
     }
 
     #[test]
@@ -407,9 +468,10 @@ mod tests {
             if let Some(first) = words.first_mut() {
                 *first = MAGIC;
             }
-            if let Some(listing) = read(&page(&words), 7) {
+            if let Some(listing) = read(&page(&words), 7, false) {
                 prop_assert!(listing.rows.len() <= 7);
                 for row in &listing.rows {
+                    let Listed::Flow(row) = row else { continue };
                     told(row, 3, &World::default(), &Names::default());
                 }
             }

@@ -9,6 +9,7 @@
 
 mod applier;
 mod caller;
+mod circuits;
 mod deeds;
 mod difference;
 mod flows;

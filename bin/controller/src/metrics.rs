@@ -39,6 +39,12 @@ struct OfFabricDrop {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfCircuits {
+    compartment: String,
+    kind: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfEvent {
     kind: String,
 }
@@ -58,6 +64,7 @@ struct Families {
     reports: Family<OfCompartment, Counter>,
     epoch: Family<OfCompartment, Gauge>,
     events: Family<OfEvent, Counter>,
+    circuits: Family<OfCircuits, Gauge>,
     applied: Gauge,
     drift: Gauge,
     proved: Gauge,
@@ -72,6 +79,7 @@ pub fn render(
     world: &World,
     health: &Health,
     events: BTreeMap<String, u64>,
+    circuits: BTreeMap<(String, String), u64>,
 ) -> Result<String, fmt::Error> {
     let families = Families::default();
     let mut registry = Registry::with_prefix("bulkhead");
@@ -117,6 +125,13 @@ pub fn render(
             .events
             .get_or_create(&OfEvent { kind })
             .inc_by(count);
+    }
+    for ((compartment, kind), count) in circuits {
+        let of = OfCircuits { compartment, kind };
+        families
+            .circuits
+            .get_or_create(&of)
+            .set(count.cast_signed());
     }
     families.applied.set(world.epoch().cast_signed());
     families.drift.set(i64::from(!health.drift.is_empty()));
@@ -194,6 +209,11 @@ impl Families {
             "image_epoch",
             "Epoch of the table image installed",
             self.epoch.clone(),
+        );
+        registry.register(
+            "circuits",
+            "Circuits just now, by what their bytes go: kernel, ring, metered, proxied; beyond a thousand of a compartment: unlisted",
+            self.circuits.clone(),
         );
         registry.register(
             "applied_epoch",

@@ -5,8 +5,8 @@
 use crate::deeds::is_own;
 use crate::world::World;
 use api::{
-    Aside, Compartment, Endpoint, Explanation, Fault, Flow, Happening, Judgement, Plan, Recorded,
-    RuleName, Status, Tenant, Translation, UsageRow, Way, Whose,
+    Aside, Circuit, Compartment, Endpoint, Explanation, Fault, Flow, Happening, Judgement, Plan,
+    Recorded, RuleName, Status, Tenant, Translation, UsageRow, Way, Whose,
 };
 use guard::guard;
 
@@ -288,7 +288,13 @@ pub fn flow(flow: Flow, name: &str) -> Option<Flow> {
         return None;
     }
     let [a, b] = flow.rules;
+    // Numbers of circuits are the host's: how fast they rise says how busy others are.
+    let circuit = flow.circuit.map(|circuit| Circuit {
+        id: String::new(),
+        ..circuit
+    });
     let mut flow = Flow {
+        circuit,
         compartment: name.to_owned(),
         rules: [rule(a, name), rule(b, name)],
         ..flow

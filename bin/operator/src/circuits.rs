@@ -9,10 +9,9 @@ use notify::Target;
 use rustix::fd::OwnedFd;
 use rustix::net::{Shutdown, shutdown};
 use shm::Words;
-use std::collections::BTreeSet;
-use telemetry::flows::{
-    COUNT_AT, End, MAGIC, MAGIC_AT, MOST, ROW_WORDS, ROWS_AT, Row, SEEN_AT, bytes_for,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use telemetry::circuits::{Count, MAGIC, ROW_WORDS, Row, bytes_for};
+use telemetry::flows::{self, COUNT_AT, End, MAGIC_AT, MOST, ROWS_AT, SEEN_AT};
 
 use crate::decide::{self, Asked, TCP, UDP};
 use crate::sockets;
@@ -21,12 +20,12 @@ use crate::sockets;
 pub const NUMBERS: i32 = 4096;
 
 /// Writes the circuits of a slot, or of all, as a switch lists connections; of UDP, sockets
-/// that are connected and not cut. What passed by them
-/// nobody counts.
+/// that are connected and not cut. What passed by them is known of those that are metered.
 pub fn list(
     table: &Table,
     image: Option<&CompartmentImage<'_>>,
     cut: &BTreeSet<u64>,
+    (counts, now): (&BTreeMap<u64, Count>, u64),
     asked: &ListFlows,
     page: OwnedFd,
 ) {
@@ -37,13 +36,19 @@ pub fn list(
     let (mut seen, mut rows) = (0, 0);
     let goes = |it: &&Socket| it.is_initiator() && !cut.contains(&it.cookie());
     for socket in table.all().filter(goes) {
-        let row = row(table, socket, image);
-        if asked.slot != u32::MAX && asked.slot != row.a.slot && asked.slot != row.b.slot {
+        let mut row = row(table, socket, image, now);
+        let (a, b) = (row.flow.a.slot, row.flow.b.slot);
+        if asked.slot != u32::MAX && asked.slot != a && asked.slot != b {
             continue;
         }
         seen += 1;
         if rows == most {
             continue;
+        }
+        if let Some(count) = counts.get(&row.id) {
+            row.flow.bytes = count.bytes;
+            row.flow.silent = now.saturating_sub(count.moved);
+            row.rate = count.rate;
         }
         for (word, value) in row.words().into_iter().enumerate() {
             page.store(ROWS_AT + rows * ROW_WORDS + word, value);
@@ -55,7 +60,7 @@ pub fn list(
     page.publish(MAGIC_AT, MAGIC);
 }
 
-fn row(table: &Table, socket: &Socket, image: Option<&CompartmentImage<'_>>) -> Row {
+fn row(table: &Table, socket: &Socket, image: Option<&CompartmentImage<'_>>, now: u64) -> Row {
     let (local, remote) = (socket.local(), socket.remote().unwrap_or(socket.local()));
     let (protocol, state) = match socket.kind() {
         Kind::Stream => (TCP, flow::State::Established),
@@ -88,19 +93,30 @@ fn row(table: &Table, socket: &Socket, image: Option<&CompartmentImage<'_>>) -> 
         destination_port: destination.port,
     };
     let to = decided.map_or(socket.endpoint(), |decided| decided.slot);
-    Row {
+    let flow = flows::Row {
         a: end(socket.endpoint(), local, remote),
         b: end(to, remote, local),
         protocol,
         state: state as u8,
         rules: rules.map(|rule| rule.unwrap_or(u32::MAX)),
-        ..Row::default()
+        ..flows::Row::default()
+    };
+    let is_circuit = socket.kind() == Kind::Stream;
+    Row {
+        flow,
+        id: if is_circuit { socket.cookie() } else { 0 },
+        carrier: socket.carrier() as u8,
+        age: match socket.since() {
+            0 => u64::MAX,
+            since => now.saturating_sub(since),
+        },
+        rate: [0; 2],
     }
 }
 
 /// Ends a circuit: both its programs find it closed. A program that hid both ends where they
 /// are not found (a descriptor beyond [`NUMBERS`], a process that never called) is said.
-pub fn cut(table: &mut Table, image: &CompartmentImage<'_>, cookie: u64) {
+pub fn cut(table: &mut Table, image: &CompartmentImage<'_>, cookie: u64) -> bool {
     let own = table.socket(cookie);
     // Other tenants of the compartment may have the same addresses.
     let tenant = |socket: &Socket| decide::tenant(image, socket.endpoint());
@@ -117,6 +133,7 @@ pub fn cut(table: &mut Table, image: &CompartmentImage<'_>, cookie: u64) {
         confine::say!("bulkhead-operator: a circuit that is allowed no more is not found");
     }
     let _ = table.disconnect(cookie);
+    ended
 }
 
 /// Ends the circuit of a socket that is in no table any more.

@@ -13,6 +13,7 @@ mod decide;
 mod live;
 mod mediate;
 mod message;
+mod meters;
 mod notes;
 mod operator;
 mod receivers;

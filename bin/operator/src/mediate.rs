@@ -7,6 +7,7 @@ mod acts;
 mod datagrams;
 mod links;
 mod messages;
+mod metered;
 mod received;
 mod relayed;
 mod ring;
@@ -17,12 +18,15 @@ use crate::callers::Callers;
 use crate::circuits;
 use crate::decide::{self, Asked as Wish};
 use crate::live::Live;
+use crate::meters::Meters;
 use crate::notes::Notes;
 use crate::relays::{Relays, Said};
 use crate::rings::Rings;
 use crate::sockets::{self, Made};
 use crate::targets::Targets;
-use circuit::{Addresses, Asked, Connect, Endpoint, Kind, Limits, Outcome, Pending, Table};
+use circuit::{
+    Addresses, Asked, Carrier, Connect, Endpoint, Kind, Limits, Outcome, Pending, Table,
+};
 use command::verbs::ListFlows;
 use datagrams::Datagrams;
 use guard::guard;
@@ -33,6 +37,7 @@ use shm::{SealedImage, Words};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
+use worker::clock::monotonic;
 
 /// Sockets of a compartment at most, and connections that wait to be accepted.
 const LIMITS: Limits = Limits {
@@ -70,6 +75,8 @@ enum Why {
     Room,
     /// A proxy to connect.
     Relay,
+    /// A meter.
+    Meter,
 }
 
 /// A compartment's circuits.
@@ -96,6 +103,7 @@ pub struct Mediator {
     targets: Targets,
     chances: Chances,
     relays: Relays,
+    meters: Meters,
     datagrams: Datagrams,
     callers: Callers,
 }
@@ -119,6 +127,7 @@ impl Default for Mediator {
             targets: Targets::default(),
             chances: Chances::default(),
             relays: Relays::default(),
+            meters: Meters::default(),
             datagrams: Datagrams::default(),
             callers: Callers::default(),
         }
@@ -350,6 +359,7 @@ impl Mediator {
                 match (listens, waits.why) {
                     (None, _) => true,
                     (_, Why::Relay) => self.relays.is_over(waits.at),
+                    (_, Why::Meter) => self.meters.is_linked() || self.meters.is_overdue(),
                     // It listens no more: who waits there is told.
                     (Some(socket), Why::Accept)
                         if !matches!(socket.state(), circuit::State::Listening { .. }) =>

@@ -3,8 +3,9 @@
 use crate::mediate::Mediator;
 use command::Message;
 use command::verbs::{
-    AddPort, CIRCUITS_ADDRESSES, Circuits, Done, ListFlows, Mediate, Operate, PORT_CIRCUITS,
-    PORT_PROXY, Program, ProgramGone, Quit, RemovePort, UseImage,
+    AddPort, CIRCUITS_ADDRESSES, Circuits, CutCircuit, Done, ListFlows, Mediate, Operate,
+    PORT_CIRCUITS, PORT_METER, PORT_PROXY, Program, ProgramGone, Quit, RemovePort, UseImage,
+    WantMeter,
 };
 use guard::guard;
 use image::MappedCompartment;
@@ -35,6 +36,7 @@ const ANNOUNCE: u64 = 2 << 32;
 const PROGRAM: u64 = 3 << 32;
 const PROXY: u64 = 4 << 32;
 const DATAGRAM: u64 = 5 << 32;
+const METER: u64 = 6 << 32;
 
 /// A compartment's operator.
 pub struct Operator {
@@ -50,6 +52,8 @@ pub struct Operator {
     /// Programs that are looked at beside the set, not by it: see [`Operator::wait`].
     near: VecDeque<u32>,
     mediator: Mediator,
+    /// It was said that a meter is wanted.
+    wants_meter: bool,
 }
 
 impl Operator {
@@ -66,6 +70,7 @@ impl Operator {
             programs: BTreeMap::new(),
             near: VecDeque::with_capacity(NEAR),
             mediator: Mediator::default(),
+            wants_meter: false,
         }
     }
 
@@ -94,12 +99,15 @@ impl Operator {
                     ANNOUNCE => self.hear(number),
                     PROXY => self.hear_proxy(number),
                     DATAGRAM => self.receive(),
+                    METER => self.hear_meter(),
                     _ => self.serve(number, flags.contains(EventFlags::IN))?,
                 }
             }
             let programs = &self.programs;
             self.mediator
                 .receivers_tick(&|number| programs.get(&number).map(|(slot, it)| (*slot, it)));
+            self.mediator
+                .meter_tick(&|number| programs.get(&number).map(|(slot, it)| (*slot, it)));
         }
     }
 
@@ -192,6 +200,7 @@ impl Operator {
             match mapped {
                 Ok(image) => {
                     self.mediator.use_image(image);
+                    self.want_meter()?;
                 }
                 // The one before decides on: the supervisor had the switch take this one.
                 Err(why) => confine::say!("bulkhead-operator: no image: {why}"),
@@ -226,6 +235,16 @@ impl Operator {
             let link = Socket::from_fd(fd);
             self.watch(&link, PROXY | u64::from(body.slot))?;
             self.mediator.link_proxy(body.slot, link);
+        } else if let Some(body) = message.body::<AddPort>()
+            && body.kind == PORT_METER
+            && let Some(fd) = fd
+        {
+            self.drop_meter();
+            let link = Socket::from_fd(fd);
+            self.watch(&link, METER)?;
+            let programs = &self.programs;
+            let find = |number: u32| programs.get(&number).map(|(slot, it)| (*slot, it));
+            self.mediator.link_meter(link, &find);
         } else if let Some(body) = message.body::<Program>()
             && let Some(fd) = fd
         {
@@ -239,6 +258,10 @@ impl Operator {
             && let Some(fd) = fd
         {
             self.mediator.list(&body, fd);
+        } else if let Some(body) = message.body::<CutCircuit>()
+            && let Some(fd) = fd
+        {
+            self.mediator.cut_asked(body.id, fd);
         } else if let Some(body) = message.body::<RemovePort>() {
             if let Some(listener) = self.slots.remove(&body.slot) {
                 self.unwatch(&listener);
@@ -271,6 +294,29 @@ impl Operator {
         let programs = &self.programs;
         let find = |number: u32| programs.get(&number).map(|(slot, it)| (*slot, it));
         if let Some(link) = self.mediator.unlink_proxy(slot, &find) {
+            self.unwatch(&link);
+        }
+    }
+
+    /// Says once that a meter is wanted: from then on there is always one.
+    fn want_meter(&mut self) -> Result<(), seqpacket::Error> {
+        if self.wants_meter || !self.mediator.wants_meter() {
+            return Ok(());
+        }
+        self.wants_meter = true;
+        let want = Message::new(0, &WantMeter::default());
+        self.control.send(&want, &[])
+    }
+
+    /// A meter says nothing: it is gone.
+    fn hear_meter(&mut self) {
+        if self.mediator.meter_is_gone() {
+            self.drop_meter();
+        }
+    }
+
+    fn drop_meter(&mut self) {
+        if let Some(link) = self.mediator.unlink_meter() {
             self.unwatch(&link);
         }
     }

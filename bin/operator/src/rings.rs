@@ -77,15 +77,17 @@ impl Rings {
         self.kept < KEPT && ends(slots).all(|slot| has(slot) < MOST)
     }
 
-    /// A side has it.
-    pub fn given(&mut self, began: u64, side: Side) {
+    /// A side has it; whether both have.
+    pub fn given(&mut self, began: u64, side: Side) -> bool {
         let Some(ring) = self.all.get_mut(&began) else {
-            return;
+            return false;
         };
         ring.given[side as usize] = true;
-        if ring.given == [true; 2] && ring.memory.take().is_some() {
+        let both = ring.given == [true; 2];
+        if both && ring.memory.take().is_some() {
             self.kept -= 1;
         }
+        both
     }
 
     /// Forgets those whose circuit is not there any more.

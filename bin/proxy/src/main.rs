@@ -6,7 +6,13 @@
 //! packets and judge them by the same rules. The compartment's operator says what to connect
 //! and where to listen, and hands over the circuits' other ends. Bytes are spliced: this
 //! process sees none of them.
+//!
+//! Another of these processes, one a compartment, has a namespace with nothing in it, and is the
+//! compartment's *meter*: circuits whose endpoints have a rate, or are counted, go through it.
 
+mod counts;
+mod metered;
+mod pace;
 mod proxy;
 mod relay;
 mod tcp;

@@ -1,14 +1,15 @@
 //! The process: what the operator says, and what happens at sockets.
 
+use crate::metered::Metering;
 use crate::relay::{Relay as Joined, Turn};
 use crate::tcp;
 use command::Message;
 use command::verbs::{
-    AddPort, Came, Join, PORT_PROXY, Quit, Refuse, Relay, Relayed, Serve, Unserve,
+    AddPort, Came, EndMetered, Join, Meter, MeterPage, MeterRates, Metered, PORT_METER, PORT_PROXY,
+    Quit, Refuse, Relay, Relayed, Serve, Unserve,
 };
 use guard::guard;
 use rustix::buffer::spare_capacity;
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
@@ -18,6 +19,7 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
+use worker::clock::{monotonic, timespec};
 
 /// Connections at most, joined and not.
 const MOST: usize = 4096;
@@ -40,6 +42,7 @@ const LINK: u64 = 1 << 56;
 const LISTENER: u64 = 2 << 56;
 const BEGUN: u64 = 3 << 56;
 const JOINED: u64 = 4 << 56;
+const METERED: u64 = 5 << 56;
 const KIND: u64 = 0xff << 56;
 /// Set in the numbers of connections that came from outside.
 const OUTSIDE: u64 = 1 << 63;
@@ -68,6 +71,7 @@ pub struct Proxy {
     joined: BTreeMap<u64, Joined>,
     /// Those that have more to move.
     again: BTreeSet<u64>,
+    metering: Metering,
     next: u64,
 }
 
@@ -88,6 +92,7 @@ impl Proxy {
             begun: BTreeMap::new(),
             joined: BTreeMap::new(),
             again: BTreeSet::new(),
+            metering: Metering::default(),
             next: 1,
         };
         proxy.watch(&proxy.control, CONTROL, EventFlags::IN)?;
@@ -100,22 +105,8 @@ impl Proxy {
         // Bound: none; this is the process's loop.
         loop {
             events.clear();
-            let now = Timespec::default();
-            let soon = Timespec {
-                tv_sec: 0,
-                tv_nsec: 5_000_000,
-            };
-            let later = Timespec {
-                tv_sec: 1,
-                tv_nsec: 0,
-            };
-            let patience = match (self.again.is_empty(), self.unsaid.is_empty()) {
-                (false, _) => Some(&now),
-                (true, false) => Some(&soon),
-                (true, true) if self.waits.is_empty() => None,
-                (true, true) => Some(&later),
-            };
-            match epoll::wait(&self.epoll, spare_capacity(&mut events), patience) {
+            let patience = self.patience(monotonic()).map(timespec);
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), patience.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
@@ -129,14 +120,28 @@ impl Proxy {
                     LINK => self.hear(),
                     LISTENER => self.meet(number),
                     BEGUN => self.begun(number),
+                    METERED => self.metering.stirred(number),
                     _ => self.turn(number),
                 }
             }
             for number in std::mem::take(&mut self.again) {
                 self.turn(number);
             }
+            self.metering.turn(monotonic());
             self.forget(Instant::now());
         }
+    }
+
+    /// How long it may sleep, ns; `None`: until something happens.
+    fn patience(&self, now: u64) -> Option<u64> {
+        let own = match (self.again.is_empty(), self.unsaid.is_empty()) {
+            (false, _) => Some(0),
+            (true, false) => Some(5_000_000),
+            (true, true) if self.waits.is_empty() => None,
+            (true, true) => Some(1_000_000_000),
+        };
+        let metering = self.metering.due().map(|due| due.saturating_sub(now));
+        own.into_iter().chain(metering).min()
     }
 
     fn watch(&self, fd: impl AsFd, data: u64, flags: EventFlags) -> Result<(), Errno> {
@@ -155,10 +160,13 @@ impl Proxy {
                 Ok(None) => return Ok(true),
                 Ok(Some((message, _))) if message.body::<Quit>().is_some() => return Ok(false),
                 Ok(Some((message, fds))) => {
-                    let port = message.body::<AddPort>();
-                    let fd = fds.into_iter().next();
-                    if let (Some(port), Some(fd)) = (port, fd)
-                        && port.kind == PORT_PROXY
+                    let Some(fd) = fds.into_iter().next() else {
+                        continue;
+                    };
+                    if let Some(Meter { slots, .. }) = message.body::<Meter>() {
+                        self.metering.counts.use_counters(&fd, slots)?;
+                    } else if let Some(port) = message.body::<AddPort>()
+                        && [PORT_PROXY, PORT_METER].contains(&port.kind)
                     {
                         self.begin_link(Socket::from_fd(fd))?;
                     }
@@ -219,6 +227,39 @@ impl Proxy {
             self.serve(&body);
         } else if let Some(Unserve { id }) = message.body::<Unserve>() {
             self.served.retain(|_, (of, _)| *of != id);
+        } else {
+            self.meter(message, fds);
+        }
+    }
+
+    /// What is said to a meter.
+    fn meter(&mut self, message: &Message, fds: Fds) {
+        let mut fds = fds.into_iter();
+        if let Some(body) = message.body::<Metered>() {
+            if let (Some(one), Some(other)) = (fds.next(), fds.next()) {
+                self.carry(&body, [one, other]);
+            }
+        } else if let Some(EndMetered { id }) = message.body::<EndMetered>() {
+            self.metering.end(id);
+        } else if let Some(body) = message.body::<MeterRates>() {
+            self.metering.rates(&body, monotonic());
+        } else if let (Some(_), Some(page)) = (message.body::<MeterPage>(), fds.next()) {
+            self.metering.use_page(&page);
+        }
+    }
+
+    /// A circuit that is not carried is closed, at both its ends.
+    fn carry(&mut self, body: &Metered, ends: [OwnedFd; 2]) {
+        if self.is_full() || !ends.iter().all(is_nonblocking) {
+            return;
+        }
+        let number = self.number();
+        let joined = self.metering.join(number, body, ends, monotonic());
+        let any = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        let watched = |end| epoll::add(&self.epoll, end, EventData::new_u64(METERED | number), any);
+        let watched = joined.and_then(|()| self.metering.ends(number).try_for_each(watched));
+        if watched.is_err() {
+            self.metering.end(body.id);
         }
     }
 
@@ -234,7 +275,7 @@ impl Proxy {
     }
 
     fn is_full(&self) -> bool {
-        let all = self.waits.len() + self.joined.len();
+        let all = self.waits.len() + self.joined.len() + self.metering.len();
         (all >= MOST || self.waits.len() >= UNJOINED) && guard!("proxy-connections")
     }
 
@@ -349,7 +390,7 @@ impl Proxy {
 
     fn join(&mut self, tcp: OwnedFd, circuit: OwnedFd) {
         // One that blocks would have all others wait.
-        if !fcntl_getfl(&circuit).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK)) {
+        if !is_nonblocking(&circuit) {
             return tcp::resets(&tcp);
         }
         let Ok(joined) = Joined::new(tcp, circuit) else {
@@ -397,6 +438,10 @@ impl Proxy {
             };
         }
     }
+}
+
+fn is_nonblocking(fd: &OwnedFd) -> bool {
+    fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK))
 }
 
 #[cfg(test)]

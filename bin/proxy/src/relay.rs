@@ -1,5 +1,5 @@
 //! One connection of TCP joined to one circuit: a pipe each way, through which bytes are
-//! spliced.
+//! spliced. And that pipe, as metered circuits have two.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -32,10 +32,14 @@ pub struct Relay {
 }
 
 /// One direction.
-struct Way {
+pub struct Way {
     from: OwnedFd,
     to: OwnedFd,
     held: usize,
+    /// Bytes that the sink has taken.
+    handed: u64,
+    /// The source was asked last, and had nothing.
+    dry: bool,
     /// The source has said all.
     ended: bool,
     /// And the sink knows.
@@ -73,71 +77,119 @@ impl Relay {
                 Turn::Over
             }
             (_, Err(_)) => Turn::Over,
-            _ if self.out.told && (self.back.told || self.is_left()) => Turn::Over,
+            _ if self.out.told && (self.back.told || is_left(&self.circuit)) => Turn::Over,
             (Ok(true), _) | (_, Ok(true)) => Turn::More,
             _ => Turn::Waits,
         }
     }
+}
 
-    /// Whether the program has closed its end, not only said all: the kernel ends what is left,
-    /// as it would a socket of its own.
-    fn is_left(&self) -> bool {
-        let mut fds = [PollFd::new(&self.circuit, PollFlags::IN)];
-        let asked = poll(&mut fds, Some(&Timespec::default()));
-        asked.is_ok() && fds[0].revents().contains(PollFlags::HUP)
-    }
+/// Whether the program has closed its end of a circuit, not only said all: the kernel ends what
+/// is left, as it would a socket of its own.
+pub fn is_left(circuit: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(circuit, PollFlags::IN)];
+    let asked = poll(&mut fds, Some(&Timespec::default()));
+    asked.is_ok() && fds[0].revents().contains(PollFlags::HUP)
 }
 
 impl Way {
+    /// One that takes much at a time.
     fn new() -> Result<Way, Errno> {
-        let (from, to) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let way = Way::narrow()?;
         // A smaller one does as well.
-        let _ = fcntl_setpipe_size(&to, ROOM);
+        let _ = fcntl_setpipe_size(&way.to, ROOM);
+        Ok(way)
+    }
+
+    /// One as the kernel gives it: there are many.
+    pub fn narrow() -> Result<Way, Errno> {
+        let (from, to) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         Ok(Way {
             from,
             to,
             held: 0,
+            handed: 0,
+            dry: false,
             ended: false,
             told: false,
         })
     }
 
+    /// Bytes that the sink has taken so far.
+    pub fn handed(&self) -> u64 {
+        self.handed
+    }
+
+    /// Whether the sink had no room for all that there was.
+    pub fn is_full(&self) -> bool {
+        self.held > 0
+    }
+
+    /// Whether there was nothing to move.
+    pub fn is_idle(&self) -> bool {
+        self.dry && self.held == 0
+    }
+
+    /// Whether the source has said all, and the sink knows.
+    pub fn is_told(&self) -> bool {
+        self.told
+    }
+
     /// Whether there is more to move at once.
     fn turn(&mut self, source: BorrowedFd<'_>, sink: BorrowedFd<'_>) -> Result<bool, Errno> {
-        const FLAGS: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE);
         for _ in 0..TURN {
-            let mut moved = false;
-            if !self.ended {
-                match splice(source, None, &self.to, None, ROOM, FLAGS) {
-                    Ok(0) => self.ended = true,
-                    Ok(length) => {
-                        self.held += length;
-                        moved = true;
-                    }
-                    // Nothing there, or no room in the pipe: the second half makes some.
-                    Err(Errno::AGAIN | Errno::INTR) => {}
-                    Err(errno) => return Err(errno),
-                }
-            }
-            if self.held > 0 {
-                match splice(&self.from, None, sink, None, self.held, FLAGS) {
-                    Ok(length) => {
-                        self.held -= length.min(self.held);
-                        moved |= length > 0;
-                    }
-                    Err(Errno::AGAIN | Errno::INTR) => {}
-                    Err(errno) => return Err(errno),
-                }
-            }
-            if self.ended && self.held == 0 && !self.told {
-                self.told = true;
-                shutdown(sink, Shutdown::Write)?;
-            }
-            if !moved {
+            let before = self.handed;
+            let taken = self.step(source, sink, ROOM)?;
+            if taken == 0 && self.handed == before {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// Takes so many bytes at most from the source, and hands the sink what it takes; how many
+    /// were taken.
+    ///
+    /// # Errors
+    /// One of the two is gone.
+    pub fn step(
+        &mut self,
+        source: BorrowedFd<'_>,
+        sink: BorrowedFd<'_>,
+        most: usize,
+    ) -> Result<usize, Errno> {
+        const FLAGS: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE);
+        let mut taken = 0;
+        self.dry = false;
+        if !self.ended && most > 0 {
+            match splice(source, None, &self.to, None, most, FLAGS) {
+                Ok(0) => self.ended = true,
+                Ok(length) => {
+                    self.held += length;
+                    taken = length;
+                }
+                // Nothing there, or no room in the pipe: the second half makes some.
+                Err(Errno::AGAIN) => self.dry = true,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        self.dry |= self.ended;
+        if self.held > 0 {
+            match splice(&self.from, None, sink, None, self.held, FLAGS) {
+                Ok(length) => {
+                    self.held -= length.min(self.held);
+                    self.handed += length as u64;
+                }
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        if self.ended && self.held == 0 && !self.told {
+            self.told = true;
+            shutdown(sink, Shutdown::Write)?;
+        }
+        Ok(taken)
     }
 }
 

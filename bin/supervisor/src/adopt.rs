@@ -2,7 +2,7 @@
 
 use crate::channels::Channel;
 use crate::ports::circuits::{self, Circuits};
-use crate::ports::{guests, proxies};
+use crate::ports::{guests, meters, proxies};
 use crate::registry::{KeptSeat, KeptWorker};
 use crate::seats::{Compartment, FABRIC_SLOTS, SeatState};
 use crate::supervisor::Supervisor;
@@ -61,7 +61,8 @@ impl Supervisor {
                 .map(Place::Seated)
                 .or(guests::place_of(word).map(Place::Guest))
                 .or(circuits::place_of(word).map(Place::Circuits))
-                .or(proxies::place_of(word).map(Place::Proxy)),
+                .or(proxies::place_of(word).map(Place::Proxy))
+                .or(meters::place_of(word).map(Place::Meter)),
             None => None,
         };
         let free = match place {
@@ -71,6 +72,7 @@ impl Supervisor {
             Some(Place::Guest(place)) => self.adopt_helper(id, place),
             Some(Place::Circuits(compartment)) => self.adopt_operator(id, compartment),
             Some(Place::Proxy(place)) => self.adopt_proxy(id, place),
+            Some(Place::Meter(compartment)) => self.adopt_meter(id, compartment),
             Some(_) => true,
             None => false,
         };

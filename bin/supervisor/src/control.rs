@@ -15,7 +15,7 @@ use crate::supervisor::Supervisor;
 use command::Message;
 use command::message::{ErrorCode, Name};
 use command::verbs::{
-    Beat, CreateCompartment, CreatePort, CreateUplink, DestroyCompartment, DestroyPort,
+    Beat, CreateCompartment, CreatePort, CreateUplink, CutCircuit, DestroyCompartment, DestroyPort,
     DestroyUplink, Done, FABRIC, Inspect, Install, Inventory, ListFlows, Prove, RUN_UP, Release,
     SUPERVISOR, Settle, StartCapture, Trace,
 };
@@ -127,6 +127,10 @@ impl Supervisor {
         }
         if let Some(body) = message.body::<ListFlows>() {
             let page = self.list_flows(&body)?;
+            return Ok(Answer::With(Box::new(Message::new(seq, &body)), vec![page]));
+        }
+        if let Some(body) = message.body::<CutCircuit>() {
+            let page = self.cut_circuit(&body)?;
             return Ok(Answer::With(Box::new(Message::new(seq, &body)), vec![page]));
         }
         if let Some(body) = message.body::<Trace>() {

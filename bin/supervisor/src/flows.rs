@@ -8,9 +8,10 @@ use crate::seats::label;
 use crate::supervisor::Supervisor;
 use command::Message;
 use command::message::ErrorCode;
-use command::verbs::ListFlows;
+use command::verbs::{CutCircuit, ListFlows};
 use std::rc::Rc;
-use telemetry::flows::{MOST, bytes_for};
+use telemetry::circuits::CUT_BYTES;
+use telemetry::flows::MOST;
 
 impl Supervisor {
     /// Asks a compartment's switch for its connections; the page where they will be.
@@ -33,11 +34,39 @@ impl Supervisor {
             most: body.most.min(MOST as u32),
             ..*body
         };
-        let page = shm::memory_file("bulkhead-flows", bytes_for(asked.most as usize))
-            .map_err(|e| Refusal::system("make a page for connections", &e))?;
+        let most = asked.most as usize;
+        let bytes = match body.circuits {
+            0 => telemetry::flows::bytes_for(most),
+            _ => telemetry::circuits::bytes_for(most),
+        };
+        self.tell_with_page(worker, &Message::new(0, &asked), bytes)
+    }
+
+    /// Has a compartment's operator cut a circuit; the page where it will be what came of it.
+    ///
+    /// # Errors
+    /// [`Refusal`]: there is no operator there, or no memory.
+    pub fn cut_circuit(&mut self, body: &CutCircuit) -> Result<Shared, Refusal> {
+        let operator = self.operator_in(body.compartment);
+        let operator = operator.ok_or_else(|| {
+            let seat = label(Seat::Compartment(body.compartment));
+            Refusal::new(ErrorCode::NotFound, format!("{seat} has no operator now"))
+        })?;
+        self.tell_with_page(operator, &Message::new(0, body), CUT_BYTES)
+    }
+
+    /// Tells a process something, and gives it a page to answer in.
+    fn tell_with_page(
+        &mut self,
+        worker: u64,
+        message: &Message,
+        bytes: usize,
+    ) -> Result<Shared, Refusal> {
+        let page = shm::memory_file("bulkhead-answer", bytes)
+            .map_err(|e| Refusal::system("make a page for an answer", &e))?;
         let ours =
             shm::read_only(&page).map_err(|e| Refusal::system("open a page for reading", &e))?;
-        self.tell(worker, &Message::new(0, &asked), vec![Rc::new(page)]);
+        self.tell(worker, message, vec![Rc::new(page)]);
         Ok(Rc::new(ours))
     }
 }

@@ -4,6 +4,7 @@ pub mod circuits;
 mod clients;
 mod closed;
 pub mod guests;
+pub mod meters;
 pub mod proxies;
 
 use crate::bodies;

@@ -113,6 +113,8 @@ pub enum Place {
     Circuits(u32),
     /// Is the proxy of the endpoint at (compartment, slot).
     Proxy((u32, u32)),
+    /// Is the meter of this compartment's circuits.
+    Meter(u32),
     /// Is the controller.
     Controller,
     /// Killed; only its death is awaited.
@@ -138,4 +140,6 @@ pub enum Purpose {
     Circuits(u32),
     /// To be the proxy of the endpoint at (compartment, slot).
     Proxy((u32, u32)),
+    /// To be the meter of this compartment's circuits.
+    Meter(u32),
 }

@@ -364,6 +364,7 @@ impl Supervisor {
             self.next_helper(now),
             self.next_operator(now),
             self.next_proxy(now),
+            self.next_meter(now),
             self.expire_installs(now),
             self.expire_starts(now),
             self.expire_proofs(now),

@@ -15,6 +15,7 @@ use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use rustix::process::{Signal, pidfd_send_signal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::rc::Rc;
 
 /// Spare switches kept ready.
 const SPARE_SWITCHES: usize = 2;
@@ -90,7 +91,11 @@ impl Supervisor {
             }
             return true;
         }
-        if self.start_helper(now) || self.start_operator(now) || self.start_proxy(now) {
+        if self.start_helper(now)
+            || self.start_operator(now)
+            || self.start_proxy(now)
+            || self.start_meter(now)
+        {
             return true;
         }
         for (role, spares) in [
@@ -141,7 +146,8 @@ impl Supervisor {
             | Purpose::Solver
             | Purpose::Guest(_)
             | Purpose::Circuits(_)
-            | Purpose::Proxy(_) => {}
+            | Purpose::Proxy(_)
+            | Purpose::Meter(_) => {}
         }
     }
 
@@ -184,6 +190,11 @@ impl Supervisor {
             Purpose::Proxy(place) => {
                 let namespace = self.namespace_of(place);
                 (None, Some(namespace.ok_or("its namespace is gone")?))
+            }
+            // Nothing is in its namespace: all that it has is handed to it.
+            Purpose::Meter(_) => {
+                let namespace = netlink::namespace::create().map_err(|e| e.to_string())?;
+                (None, Some(Rc::new(namespace)))
             }
             _ => (None, None),
         };
@@ -477,6 +488,10 @@ impl Supervisor {
                 worker.place = Place::Proxy(place);
                 self.proxy_ready(id, place);
             }
+            Purpose::Meter(compartment) => {
+                worker.place = Place::Meter(compartment);
+                self.meter_ready(id, compartment);
+            }
         }
     }
 
@@ -551,6 +566,7 @@ impl Supervisor {
                     Purpose::Guest(place) => self.helper_lost(id, place),
                     Purpose::Circuits(compartment) => self.operator_lost(id, compartment),
                     Purpose::Proxy(place) => self.proxy_lost(id, place),
+                    Purpose::Meter(compartment) => self.meter_lost(id, compartment),
                     _ => {}
                 }
             }
@@ -564,6 +580,7 @@ impl Supervisor {
             Place::Guest(place) => self.helper_lost(id, place),
             Place::Circuits(compartment) => self.operator_lost(id, compartment),
             Place::Proxy(place) => self.proxy_lost(id, place),
+            Place::Meter(compartment) => self.meter_lost(id, compartment),
             Place::Spare | Place::Ending => {}
         }
         // An operator's is its successor's.

@@ -50,6 +50,26 @@ pub struct Flow {
     pub silent_ns: u64,
     /// What let it begin: the initiator's rule, the responder's.
     pub rules: [RuleName; 2],
+    /// Where it is a circuit, of which the operator tells instead of a switch: what it has that
+    /// others do not. Its packets are 0; its bytes, of data, and its silence are known of those
+    /// that are metered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub circuit: Option<Circuit>,
+}
+
+/// What a circuit has beside a connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Circuit {
+    /// By which it is cut; empty for a datagram socket that is connected, and for tenants.
+    pub id: String,
+    /// By what its bytes go: `kernel`, `ring`, `metered`, `proxied`.
+    pub kind: String,
+    /// Nanoseconds since it began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub age_ns: Option<u64>,
+    /// Bytes a second just now, of one that is metered.
+    pub rate: [u64; 2],
 }
 
 /// A rule by name.

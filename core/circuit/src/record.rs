@@ -35,6 +35,36 @@ pub enum Kind {
     Datagram,
 }
 
+/// By what the bytes of a connection go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Carrier {
+    /// The kernel, from socket to socket.
+    #[default]
+    Kernel = 0,
+    /// Memory that both ends were given.
+    Ring = 1,
+    /// A process that counts them and keeps rates.
+    Meter = 2,
+    /// A process that speaks TCP to the other side.
+    Proxy = 3,
+}
+
+impl Carrier {
+    const ALL: [Carrier; 4] = [
+        Carrier::Kernel,
+        Carrier::Ring,
+        Carrier::Meter,
+        Carrier::Proxy,
+    ];
+
+    /// From its number.
+    #[must_use]
+    pub fn of(number: u8) -> Option<Carrier> {
+        Carrier::ALL.get(usize::from(number)).copied()
+    }
+}
+
 /// One socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Socket {
@@ -55,6 +85,9 @@ pub struct Socket {
     pub(crate) name: [u8; 16],
     /// See [`Table::place`](crate::Table::place).
     pub(crate) place: u64,
+    /// See [`Table::carry`](crate::Table::carry).
+    pub(crate) carrier: Carrier,
+    pub(crate) since: u64,
     pub(crate) options: Options,
 }
 
@@ -81,6 +114,18 @@ impl Socket {
     #[must_use]
     pub const fn place(&self) -> u64 {
         self.place
+    }
+
+    /// By what its connection's bytes go, where it began that.
+    #[must_use]
+    pub const fn carrier(&self) -> Carrier {
+        self.carrier
+    }
+
+    /// When it was connected, where it began that; 0: not known.
+    #[must_use]
+    pub const fn since(&self) -> u64 {
+        self.since
     }
 
     /// Whether it began the connection that it has; of UDP, whether it is connected.
@@ -159,6 +204,8 @@ const PENDING: u8 = 2;
 const DATAGRAM: u8 = 3;
 const ADDRESS_LOCKED: u8 = 1;
 const PORT_LOCKED: u8 = 2;
+/// Two bits: the [`Carrier`].
+const CARRIER_AT: u8 = 2;
 const NONE: Endpoint = Endpoint {
     ip: [0; 16],
     port: 0,
@@ -186,8 +233,9 @@ struct Raw {
     /// Of a pending one, the listener's slot.
     endpoint: u32,
     cookie: u64,
-    /// Of a pending one alone.
+    /// Of a socket since when it is connected.
     sequence: u64,
+    /// Of a pending one alone.
     token: u64,
     uid: u32,
     generation: u32,
@@ -221,7 +269,9 @@ pub(crate) fn encode(slot: &Slot) -> [u8; RECORD] {
                 State::Connected => (5, 0),
             };
             raw.flags = u8::from(it.address_locked) * ADDRESS_LOCKED
-                + u8::from(it.port_locked) * PORT_LOCKED;
+                + u8::from(it.port_locked) * PORT_LOCKED
+                + ((it.carrier as u8) << CARRIER_AT);
+            raw.sequence = it.since;
             (raw.endpoint, raw.cookie) = (it.endpoint, it.cookie);
             (raw.uid, raw.generation, raw.name) = (it.uid, it.generation, it.name);
             (raw.local, raw.local_port) = (it.local.ip, it.local.port);
@@ -303,6 +353,11 @@ fn socket(raw: &Raw, kind: Kind) -> Option<Socket> {
             remote == NONE
         });
     let plain = matches!(state, State::Fresh | State::Bound | State::Connected);
+    let carrier = Carrier::of(raw.flags >> CARRIER_AT)?;
+    let is_begun = open && raw.generation != 0;
+    if !is_begun && (carrier != Carrier::Kernel || raw.sequence != 0) {
+        return None;
+    }
     if !legal || (kind == Kind::Datagram && !plain) {
         return None;
     }
@@ -321,6 +376,8 @@ fn socket(raw: &Raw, kind: Kind) -> Option<Socket> {
         remote,
         name: raw.name,
         place: raw.place,
+        carrier,
+        since: raw.sequence,
         options: Options::restored(*options)?,
     })
 }
@@ -345,6 +402,8 @@ impl Socket {
             remote: NONE,
             name: [0; 16],
             place: 0,
+            carrier: Carrier::Kernel,
+            since: 0,
             options: Options::default(),
         }
     }
@@ -364,6 +423,7 @@ impl Socket {
             self.local.ip = self.family.any();
         }
         self.remote = NONE;
+        (self.carrier, self.since) = (Carrier::Kernel, 0);
         match self.kind {
             Kind::Stream => self.name = [0; 16],
             Kind::Datagram if !self.port_locked => self.local.port = 0,

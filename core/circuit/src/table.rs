@@ -5,7 +5,7 @@ use crate::binding::conflicts;
 use crate::options::{ADDRESS_NO_PORT, SOMAXCONN};
 use crate::record::{RECORD, Slot, decode, encode};
 use crate::sockets::Sockets;
-use crate::{Addresses, Endpoint, Errno, Family, Ip, Kind, Outcome, Socket, State};
+use crate::{Addresses, Carrier, Endpoint, Errno, Family, Ip, Kind, Outcome, Socket, State};
 
 /// Ports that are given out, as Linux's `ip_local_port_range`.
 const EPHEMERAL: u16 = 32768;
@@ -167,6 +167,21 @@ impl Table {
             && socket.place != place
         {
             socket.place = place;
+            self.sockets.put(at, Slot::Socket(socket));
+        }
+    }
+
+    /// Notes by what the bytes of a connection go that this socket has begun, and since when
+    /// it is there. `since` 0: as it was noted.
+    pub fn carry(&mut self, cookie: u64, carrier: Carrier, since: u64) {
+        if let Ok((at, mut socket)) = self.find(cookie)
+            && matches!(socket.state, State::Connecting | State::Connected)
+            && socket.generation != 0
+        {
+            socket.carrier = carrier;
+            if since != 0 {
+                socket.since = since;
+            }
             self.sockets.put(at, Slot::Socket(socket));
         }
     }

@@ -175,7 +175,8 @@ verbs! {
     /// controller → supervisor, and on to the verifier: prove this; fd: the bundle.
     Prove = 61,
     /// controller → supervisor, and on to the switch with the page to write: list
-    /// connections; answer with fd: the page (read-only), see `telemetry::flows`.
+    /// connections, or to the operator to list circuits; answer with fd: the page (read-only),
+    /// see `telemetry::flows` and `telemetry::circuits`.
     ListFlows = 62,
     /// controller → supervisor, and on to a switch or the fabric with the page to write:
     /// trace this frame; fd: the frame, sealed; answer with fd: the page (read-only), see
@@ -238,6 +239,22 @@ verbs! {
     Unserve = 114,
     /// proxy → operator: somebody connected there.
     Came = 115,
+    /// operator → supervisor: some of its circuits are to be metered.
+    WantMeter = 120,
+    /// supervisor → proxy: you meter this compartment's circuits; fd: its counters page.
+    Meter = 121,
+    /// operator → meter: count here, circuit by circuit (`telemetry::circuits::Count`); fd: the
+    /// page.
+    MeterPage = 122,
+    /// operator → meter: what an endpoint may send and be sent from now on.
+    MeterRates = 123,
+    /// operator → meter: carry this circuit; fds: its two ends, of who began it first.
+    Metered = 124,
+    /// operator → meter: end this circuit.
+    EndMetered = 125,
+    /// controller → supervisor, and on to the operator with the page to write: cut a circuit;
+    /// answer with fd: the page (read-only), see `telemetry::circuits`.
+    CutCircuit = 126,
 }
 
 /// Why a request failed. `detail` in the answer's Done body says more.

@@ -142,6 +142,10 @@ pub const PORT_CIRCUITS: u32 = 6;
 /// ([`Relay`] and what follows it).
 pub const PORT_PROXY: u32 = 7;
 
+/// fd: the link between a compartment's operator and its meter ([`Metered`] and what is beside
+/// it). The slot is 0.
+pub const PORT_METER: u32 = 8;
+
 body! {
     /// Unplug the slot.
     RemovePort: RemovePort {

@@ -198,8 +198,8 @@ record! {
         pub min_bytes: u64,
         /// Its part of the switch's work that the minimums leave, 1..=255.
         pub weight: u32,
-        /// Zero.
-        pub reserved: u32,
+        /// `ENDPOINT_*` bits.
+        pub flags: u32,
     }
 }
 impl Default for Endpoint {
@@ -215,6 +215,8 @@ impl Default for Endpoint {
         }
     }
 }
+/// [`Endpoint::flags`]: its circuits are counted, and held to its rates.
+pub const ENDPOINT_METERED: u32 = 1;
 /// Role: may source from its [`OwnPrefix`]es and send router advertisements.
 pub const ROLE_ROUTER: u16 = 1;
 /// Role: may answer DHCP.

@@ -156,6 +156,9 @@ impl fmt::Display for CompartmentImage<'_> {
                 packets: endpoint.rate_packets,
             };
             rates(f, &from, &endpoint.to)?;
+            if endpoint.flags & ENDPOINT_METERED != 0 {
+                writeln!(f, "  circuits metered")?;
+            }
             if endpoint.weight != 1 || endpoint.min_bytes != 0 {
                 let (weight, least) = (endpoint.weight, endpoint.min_bytes);
                 writeln!(f, "  weight {weight} least {least} bytes/s")?;

@@ -19,10 +19,10 @@ use command::verbs::{
 use core::net::IpAddr;
 use image::CompartmentTables;
 use image::compartment::{
-    Endpoint as EndpointRecord, FEATURE_CSUM, FEATURE_TSO4, FEATURE_TSO6, FEATURE_USO, NONE,
-    OwnPrefix, ROLE_DHCP_SERVER, ROLE_ROUTER, ROUTE_SUBNET, ROUTE_UNREACHABLE, ROUTE_VIA, Rate,
-    Route, STATE_OPEN, STATE_QUARANTINED, STATE_UNAUTHORISED, SUBNET_DHCP4, SUBNET_RA,
-    SUBNET_SLAAC, ServiceClass, Subnet as SubnetRecord, Tenant as TenantRecord,
+    ENDPOINT_METERED, Endpoint as EndpointRecord, FEATURE_CSUM, FEATURE_TSO4, FEATURE_TSO6,
+    FEATURE_USO, NONE, OwnPrefix, ROLE_DHCP_SERVER, ROLE_ROUTER, ROUTE_SUBNET, ROUTE_UNREACHABLE,
+    ROUTE_VIA, Rate, Route, STATE_OPEN, STATE_QUARANTINED, STATE_UNAUTHORISED, SUBNET_DHCP4,
+    SUBNET_RA, SUBNET_SLAAC, ServiceClass, Subnet as SubnetRecord, Tenant as TenantRecord,
 };
 use spec::{
     Attach, Configure, Endpoint, Offload, Role, Spec, State, Subnet, Tenant, Via, Wait, mapped,
@@ -415,6 +415,7 @@ impl Work<'_> {
             to: rate(endpoint.meter_to()),
             weight: endpoint.weight(),
             min_bytes: endpoint.guarantee_bits() / 8,
+            flags: u32::from(endpoint.is_metered()) * ENDPOINT_METERED,
             own_first: NONE,
             own_count: 0,
             ..EndpointRecord::default()
@@ -449,6 +450,7 @@ impl Work<'_> {
                 egress: None,
                 ingress: None,
                 connections: endpoint.connections.map_or(u32::MAX, |c| c.value),
+                metered: endpoint.is_metered(),
             },
         );
         at

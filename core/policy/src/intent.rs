@@ -113,6 +113,8 @@ pub struct PortIntent {
     pub ingress: Option<u32>,
     /// Connections of its own that are tracked at a time.
     pub connections: u32,
+    /// Its circuits are carried by its compartment's meter.
+    pub metered: bool,
 }
 
 /// An uplink.

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 /// What an intent asks of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// Processes: one a compartment and one more where it has circuits, one an interface with circuits beside it, one a virtual machine's interface, the fabric, keeper, supervisor, controller and spares.
+    /// Processes: one a compartment, one more where it has circuits and another where some are metered, one an interface with circuits beside it, one a virtual machine's interface, the fabric, keeper, supervisor, controller and spares.
     pub processes: u32,
     /// Bytes of memory: channels, tables, counters and what processes keep for themselves.
     pub memory_bytes: u64,
@@ -88,7 +88,10 @@ pub fn needs(intent: &Intent) -> Needs {
     let proxies = proxies.count() as u32;
     let compartments = intent.compartments.values();
     let operators = compartments.filter(|c| has_circuits(c)).count() as u32;
-    let helpers = guests + operators + proxies;
+    let compartments = intent.compartments.values();
+    let meters = compartments.filter(|c| c.ports.values().any(|port| port.metered));
+    let meters = meters.count() as u32;
+    let helpers = guests + operators + proxies + meters;
     Needs {
         processes: FIXED_PROCESSES + intent.compartments.len() as u32 + helpers,
         memory_bytes: FIXED_MEMORY

@@ -8,6 +8,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 
 use crate::decode::{Decode, Findings, Scalar, model, scalar};
+use crate::model::Endpoint;
+use crate::shapes::Attach;
 use crate::source::Located;
 use crate::tree::{Kind, Node};
 use crate::values::{BitRate, Name, Size};
@@ -93,6 +95,17 @@ impl Limit {
             if bytes == 0 { 0 } else { burst },
             self.packets.map_or(0, |p| p.value),
         )
+    }
+}
+
+impl Endpoint {
+    /// Whether its circuits are carried by a process that counts them and keeps its rates.
+    pub fn is_metered(&self) -> bool {
+        let Attach::Circuits(circuits) = self.attach() else {
+            return false;
+        };
+        let limits = self.rate.iter().flat_map(|rate| [&rate.from, &rate.to]);
+        circuits.metered() || limits.flatten().any(|limit| limit.bits.is_some())
     }
 }
 

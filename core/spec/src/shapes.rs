@@ -218,6 +218,8 @@ model! {
         optional {
             /// Sockets of its programs at most, 1 to 65536. Default: 4096.
             sockets: Located<u32>,
+            /// Have a process carry its circuits that counts their bytes, as where it has a rate. Default: no.
+            metered: Located<Toggle>,
         }
     }
 }
@@ -240,6 +242,11 @@ impl Circuits {
     /// Sockets at most.
     pub fn sockets(&self) -> u32 {
         self.sockets.map_or(4096, |s| s.value)
+    }
+
+    /// Whether it is asked for that its circuits are counted.
+    pub fn metered(&self) -> bool {
+        self.metered.is_some_and(|toggle| toggle.value.0)
     }
 }
 
@@ -316,7 +323,10 @@ impl Decode for Attach {
             }));
         }
         if word(node, "circuits") {
-            return Some(Attach::Circuits(Circuits { sockets: None }));
+            return Some(Attach::Circuits(Circuits {
+                sockets: None,
+                metered: None,
+            }));
         }
         if not_word(
             node,

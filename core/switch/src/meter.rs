@@ -214,7 +214,7 @@ impl Amount {
 
 /// The two buckets of a rate.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Meter {
+pub struct Meter {
     bytes: Bucket,
     packets: Bucket,
 }
@@ -227,7 +227,7 @@ impl Meter {
     };
 
     /// Full buckets.
-    pub(crate) fn full(now: Nanos, rate: &Rate) -> Meter {
+    pub fn full(now: Nanos, rate: &Rate) -> Meter {
         Meter {
             bytes: Bucket::full(now, byte_burst(rate)),
             packets: Bucket::full(now, packet_burst(rate.packets)),
@@ -236,7 +236,7 @@ impl Meter {
 
     /// Whether a frame may go now.
     #[inline]
-    pub(crate) fn is_free(&mut self, now: Nanos, rate: &Rate) -> bool {
+    pub fn is_free(&mut self, now: Nanos, rate: &Rate) -> bool {
         let bytes = &mut self.bytes;
         let packets = &mut self.packets;
         (rate.bytes == 0 || bytes.is_free(now, rate.bytes, || byte_burst(rate)))
@@ -246,7 +246,7 @@ impl Meter {
 
     /// Somebody waited for it, and this is how late it is: what came in meanwhile counts,
     /// up to a tenth of a second's, where a bucket that nobody waits for would be full.
-    pub(crate) fn late(&mut self, now: Nanos, rate: &Rate) {
+    pub fn late(&mut self, now: Nanos, rate: &Rate) {
         // Either may be what was waited for, and the other would be full meanwhile.
         let bytes = rate.bytes != 0 && self.bytes.tokens <= 0;
         let packets = rate.packets != 0 && self.packets.tokens <= 0;
@@ -276,7 +276,7 @@ impl Meter {
 
     /// A frame went that is so many bytes in so many packets on a wire.
     #[inline]
-    pub(crate) fn charge(&mut self, rate: &Rate, bytes: u64, packets: u64) {
+    pub fn charge(&mut self, rate: &Rate, bytes: u64, packets: u64) {
         if rate.bytes != 0 {
             self.bytes.charge(bytes);
         }
@@ -285,9 +285,16 @@ impl Meter {
         }
     }
 
-    /// When a frame may go, as [`Bucket::free_at`].
+    /// So many bytes did not go after all, of what was charged.
+    pub fn refund(&mut self, rate: &Rate, bytes: u64) {
+        if rate.bytes != 0 {
+            self.bytes.tokens = self.bytes.tokens.saturating_add(clamp(bytes));
+        }
+    }
+
+    /// When it is worth while to go on: at once where it is not in debt.
     #[inline]
-    pub(crate) fn free_at(&self, rate: &Rate) -> Nanos {
+    pub fn free_at(&self, rate: &Rate) -> Nanos {
         if (rate.bytes == 0 || self.bytes.tokens > 0)
             && (rate.packets == 0 || self.packets.tokens > 0)
         {
@@ -303,7 +310,7 @@ impl Meter {
     }
 
     /// What it holds, in bytes and packets.
-    pub(crate) fn held(&self) -> (i64, i64) {
+    pub fn held(&self) -> (i64, i64) {
         (self.bytes.tokens, self.packets.tokens)
     }
 

@@ -210,6 +210,8 @@ fn its_process_and_the_operator_may_die() {
         let _stream = scene.spawn(in_box(&scene, "exec {peer} stream 9001"));
         _stream.until("serving");
         let follow = scene.start("both", "exec {peer} follow 10.1.1.20 9001", "300\n");
+        let listed = scene.instance.ask(&["circuits"]).unwrap();
+        assert_eq!(listed["flows"][0]["circuit"]["kind"], "proxied", "{listed}");
         scene.kill_operator();
         let far = follow.out().lines().count() + 20;
         let on = |_: &Instance| follow.out().lines().count() > far;

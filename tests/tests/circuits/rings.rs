@@ -254,6 +254,8 @@ fn a_rule_that_is_removed_ends_a_ring() {
         "connected",
     );
     std::thread::sleep(Duration::from_millis(300));
+    let listed = scene.instance.ask(&["circuits"]).unwrap();
+    assert_eq!(listed["flows"][0]["circuit"]["kind"], "ring", "{listed}");
     scene.apply(&format!("{OPEN}{GUARDED}"));
     assert_eq!(
         client.wait(Duration::from_secs(10)),

@@ -1,4 +1,4 @@
-//! `flows`, `rules`.
+//! `flows`, `circuits`, `rules`.
 
 use super::as_json;
 use crate::args;
@@ -47,7 +47,10 @@ fn rendered_flows(flows: &Flows) -> String {
             flow.protocol.clone(),
             both(&flow.source, &flow.source_there),
             both(&flow.destination, &flow.destination_there),
-            flow.state.clone(),
+            match &flow.circuit {
+                Some(circuit) => format!("{}, {}", flow.state, circuit.kind),
+                None => flow.state.clone(),
+            },
             two(flow.packets, grouped),
             two(flow.bytes, bytes),
             nanoseconds(flow.silent_ns),
@@ -67,6 +70,98 @@ fn rendered_flows(flows: &Flows) -> String {
         let _ = writeln!(out, "{name}: its switch did not answer in time");
     }
     out
+}
+
+/// Circuits just now, or the end of one.
+pub async fn circuits(
+    wanted: &args::Circuits,
+    client: &Client,
+    json: bool,
+) -> Result<Exit, Trouble> {
+    if let Some(args::CircuitVerb::Cut { id }) = &wanted.verb {
+        let path = format!("/v1/circuits/{}/cut", encoded(id));
+        let answer: serde_json::Value = client.post(&path, Vec::new()).await?;
+        return match json {
+            true => as_json(&answer),
+            false => crate::print(format!("circuit {id} is cut\n").as_bytes()),
+        };
+    }
+    let mut path = format!("/v1/flows?circuits=true&most={}", wanted.most);
+    if let Some(endpoint) = &wanted.endpoint {
+        path += &format!("&endpoint={}", encoded(&endpoint.to_string()));
+    }
+    let flows: Flows = client.get(&path).await?;
+    if json {
+        return as_json(&flows);
+    }
+    crate::print(rendered_circuits(&flows).as_bytes())
+}
+
+fn rendered_circuits(flows: &Flows) -> String {
+    let mut out = String::new();
+    let mut table = Table::new(&[
+        "ID",
+        "FROM",
+        "TO",
+        "PROTOCOL",
+        "SOURCE",
+        "DESTINATION",
+        "KIND",
+        ">AGE",
+        ">BYTES",
+        ">PER SECOND",
+        "RULES",
+    ]);
+    for flow in &flows.flows {
+        let Some(circuit) = &flow.circuit else {
+            continue;
+        };
+        // Of others nobody knows.
+        let counted = |both: [u64; 2]| match circuit.kind.as_str() {
+            "metered" => both.map(bytes).join(" / "),
+            _ => "-".to_owned(),
+        };
+        let or_dash = |text: &str| if text.is_empty() { "-" } else { text }.to_owned();
+        table.row([
+            or_dash(&circuit.id),
+            flow.from.clone(),
+            flow.to.clone(),
+            flow.protocol.clone(),
+            flow.source.clone(),
+            flow.destination.clone(),
+            circuit.kind.clone(),
+            circuit.age_ns.map_or_else(|| "-".to_owned(), nanoseconds),
+            counted(flow.bytes),
+            counted(circuit.rate),
+            rules_with_lines(flow),
+        ]);
+    }
+    if table.is_empty() {
+        let _ = writeln!(out, "no circuits");
+    } else {
+        let _ = write!(out, "{table}");
+        let (shown, seen) = (flows.flows.len() as u64, flows.seen);
+        if seen > shown {
+            let _ = writeln!(out, "{} of {}, the busiest", grouped(shown), grouped(seen));
+        }
+    }
+    for name in &flows.silent {
+        let _ = writeln!(out, "{name}: its operator did not answer in time");
+    }
+    out
+}
+
+/// The rules that decided, with where they stand.
+fn rules_with_lines(flow: &Flow) -> String {
+    let one = |rule: &RuleName| match &rule.place {
+        Some(at) => format!("{} ({}:{})", named(rule), at.file, at.line),
+        None => named(rule),
+    };
+    let [sent, got] = flow.rules.each_ref().map(one);
+    match sent == got {
+        true => sent,
+        false => format!("{sent}, {got}"),
+    }
 }
 
 fn rules_of(flow: &Flow) -> String {
@@ -168,6 +263,46 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} is not in {text}");
         }
+    }
+
+    #[test]
+    fn circuits_say_what_is_known_of_them() {
+        let circuit = |kind: &str, id: &str| api::Circuit {
+            id: id.into(),
+            kind: kind.into(),
+            age_ns: Some(3_000_000_000),
+            rate: [1 << 20, 0],
+        };
+        let mut by = rule("rule", "red/app-to-web");
+        by.place = Some(Where {
+            file: "a.yaml".into(),
+            line: 7,
+            column: 3,
+        });
+        let flow = |kind: &str, id: &str| Flow {
+            from: "red/app".into(),
+            to: "red/web".into(),
+            bytes: [5 << 20, 77],
+            rules: [by.clone(), by.clone()],
+            circuit: Some(circuit(kind, id)),
+            ..Flow::default()
+        };
+        let text = rendered_circuits(&Flows {
+            flows: vec![flow("metered", "3-99"), flow("kernel", "")],
+            seen: 2,
+            silent: vec!["green".into()],
+        });
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[1].starts_with("3-99  red/app  red/web"), "{text}");
+        assert!(lines[1].contains("5.0 MiB / 77 B"), "{text}");
+        assert!(lines[1].contains("1.0 MiB / 0 B"), "{text}");
+        assert!(lines[1].ends_with("red/app-to-web (a.yaml:7)"), "{text}");
+        assert!(lines[2].starts_with("-     red/app"), "{text}");
+        assert!(!lines[2].contains("MiB"), "{text}");
+        assert!(
+            text.contains("green: its operator did not answer"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! To look: nothing here changes anything.
 
 use crate::caller::{Reader, Viewer};
+use crate::flows;
 use crate::metrics;
 use crate::names::Names;
 use crate::refuse::Failure;
@@ -336,6 +337,7 @@ pub async fn metrics(_: Reader, State(server): From) -> Result<impl IntoResponse
         &world,
         &server.world.health(),
         server.happenings.counts(),
+        flows::circuit_counts(&server, &world).await,
     )
     .map_err(|e| Fault::new("bulkhead", Whose::Bulkhead, e.to_string(), ""))?;
     Ok((

@@ -12,6 +12,7 @@ pub use change::no_tenant;
 pub use document::Room;
 pub use look::now_ns;
 
+use crate::circuits;
 use crate::flows;
 use crate::refuse::Failure;
 use crate::server::Server;
@@ -48,6 +49,7 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/v1/dump/{compartment}", get(look::dump))
         .route("/v1/verify", get(look::verify))
         .route("/v1/flows", get(flows::flows))
+        .route("/v1/circuits/{id}/cut", post(circuits::cut))
         .route("/v1/rules/{tenant}", get(flows::rules))
         .route("/v1/usage", get(usage::usage))
         .route("/v1/explain", get(explain::explain))
@@ -92,6 +94,7 @@ pub fn router(server: Arc<Server>) -> Router {
         look::metrics,
         look::healthz,
         flows::flows,
+        circuits::cut,
         flows::rules,
         usage::usage,
         trace::trace,

@@ -145,6 +145,7 @@ impl Mediator {
             Connect::Disconnected => return Ok(Came::To(Ok(0))),
             Connect::To { local, remote, .. } => (local, remote),
         };
+        self.table.carry(cookie, Carrier::Kernel, monotonic());
         let came = self.reach(slot, cookie, local, remote, call);
         match came {
             Ok(Came::To(Ok(_))) => {
@@ -177,6 +178,10 @@ impl Mediator {
             }
             to => to?,
         };
+        let metered = self.meters.carries([slot, to]) && guard!("circuits-metered");
+        if metered && !self.meters.is_linked() {
+            return self.without_meter(cookie);
+        }
         self.table
             .place(cookie, call.place(call.numbers()[0].cast_unsigned()));
         // Bound: each listener that turns out to be gone is forgotten.
@@ -202,21 +207,32 @@ impl Mediator {
                 true if call.is_nonblocking()? => BEYOND_BACKLOG,
                 true => return Ok(waits),
             };
+            // By what it comes to the listener: a meter's connection is another.
+            let far = match metered {
+                true => Some(sockets::stream(true)?),
+                false => None,
+            };
             let pending = Pending {
                 client: local,
                 local: remote,
-                token: cookie,
+                token: far.as_ref().map_or(cookie, |far| far.cookie),
             };
             let queued = self.table.enqueue_beyond(listener.cookie, pending, more);
             queued.map_err(number)?;
             self.write();
-            match sockets::connects(call.fd()?, listener.name) {
+            let connected = match &far {
+                Some(far) => {
+                    self.connect_metered(cookie, [slot, to], far, (call.fd()?, listener.name))
+                }
+                None => sockets::connects(call.fd()?, listener.name),
+            };
+            match connected {
                 Ok(()) | Err(Errno::ISCONN) => return Ok(Came::To(Ok(0))),
                 Err(Errno::CONNREFUSED | Errno::NOENT) => {
                     let _ = self.table.closed(listener.cookie);
                 }
                 Err(errno) => {
-                    let _ = self.table.withdraw(listener.cookie, cookie);
+                    let _ = self.table.withdraw(listener.cookie, pending.token);
                     return match errno {
                         Errno::AGAIN => Ok(waits),
                         errno => Err(errno),

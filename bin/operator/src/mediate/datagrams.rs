@@ -314,6 +314,10 @@ impl Mediator {
             }
             decided => (decided?.slot, false),
         };
+        // What is sent natively nobody could count, or hold to a rate.
+        if self.meters.carries([slot, to]) && guard!("circuits-metered-datagrams") {
+            return Err(Errno::ACCESS);
+        }
         match to == slot || self.limits.contains_key(&to) {
             true => Ok((to, is_answer)),
             false => Err(Errno::HOSTUNREACH),

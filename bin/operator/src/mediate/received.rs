@@ -17,7 +17,7 @@ impl Mediator {
     }
 
     /// How long nothing is to be done about those that wait; `None`: for as long as may be.
-    pub fn sleep(&self) -> Option<Timespec> {
+    pub(super) fn receivers_sleep(&self) -> Option<Timespec> {
         let receivers = self.datagrams.receivers.sleep(Instant::now());
         let orphans = (!self.orphans.is_empty()).then_some(LOOK);
         let sleep = receivers.into_iter().chain(orphans).min()?;

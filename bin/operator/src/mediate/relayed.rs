@@ -90,6 +90,7 @@ impl Mediator {
     ) -> Result<Came, Errno> {
         let place = call.place(call.numbers()[0].cast_unsigned());
         self.table.place(cookie, place);
+        self.table.carry(cookie, Carrier::Proxy, 0);
         self.relays.ask(slot, cookie, local, remote)?;
         Ok(Came::Waits {
             at: cookie,

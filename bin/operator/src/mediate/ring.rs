@@ -22,7 +22,9 @@ impl Mediator {
             version: VERSION,
         };
         call.tell_option(&given.to_bytes())?;
-        self.rings.given(began, side);
+        if self.rings.given(began, side) {
+            self.table.carry(began, Carrier::Ring, 0);
+        }
         Ok(Came::To(Ok(0)))
     }
 
@@ -46,6 +48,11 @@ impl Mediator {
         let remote = began.remote().ok_or(Errno::NOTCONN)?;
         let to = self.decided(&image, began.endpoint(), began.local(), remote)?;
         let slots = [began.endpoint(), to];
+        // What goes by memory nobody counts.
+        let metered = began.carrier() == Carrier::Meter || self.meters.carries(slots);
+        if metered && guard!("circuits-metered-ring") {
+            return Err(Errno::OPNOTSUPP);
+        }
         match tenant(slots[0]).is_some() && tenant(slots[0]) == tenant(slots[1]) {
             true => Ok((began.cookie(), side, slots)),
             false => Err(Errno::OPNOTSUPP),

@@ -5,6 +5,7 @@ use super::*;
 impl Mediator {
     /// Decides by this image from now on.
     pub fn use_image(&mut self, image: MappedCompartment<SealedImage>) {
+        self.meters.decide_by(&image.image());
         self.image = Some(image);
         // What was judged by another is judged anew.
         self.datagrams.epoch += 1;
@@ -80,7 +81,9 @@ impl Mediator {
             .partition(|socket| socket.kind() == Kind::Datagram);
         self.cut_all(&datagrams);
         for socket in &streams {
-            circuits::end(socket);
+            if !self.end_metered(socket) {
+                circuits::end(socket);
+            }
         }
         self.write();
         self.count();
@@ -107,25 +110,44 @@ impl Mediator {
             .filter(|socket| socket.kind() == Kind::Stream && socket.is_initiator())
             .filter_map(|s| Some((s.cookie(), s.endpoint(), s.local(), s.remote()?)))
             .collect();
+        let mut cut = Vec::new();
         for (cookie, slot, local, remote) in begun {
             // Whether the other end is of circuits is not asked: an operator that starts is told
             // of its endpoints one by one.
             let decided = self.decided(&image, slot, local, remote);
             // Where a proxy leads, packets are judged.
             let kept = |errno: Errno| errno != Errno::ACCESS && self.relays.has(slot);
-            if decided.is_err_and(|errno| !kept(errno)) && guard!("circuits-cut") {
-                circuits::cut(&mut self.table, &image, cookie);
+            let is_cut = match decided {
+                Err(errno) => !kept(errno) && guard!("circuits-cut"),
+                Ok(to) => self.evades([slot, to], cookie),
+            };
+            if is_cut {
+                cut.push(cookie);
             }
+        }
+        for cookie in cut {
+            self.cut(cookie);
         }
         self.review_datagrams();
         self.write();
     }
 
     /// Writes a listing of circuits.
-    pub fn list(&self, asked: &ListFlows, page: OwnedFd) {
+    pub fn list(&mut self, asked: &ListFlows, page: OwnedFd) {
+        // What is closed is no circuit any more, which nobody was told of.
+        self.sweep();
         let image = self.image.as_ref().map(MappedCompartment::image);
         let cut = &self.datagrams.cut;
-        circuits::list(&self.table, image.as_ref(), cut, asked, page);
+        let now = monotonic();
+        let counts = self.meters.counts(now);
+        circuits::list(
+            &self.table,
+            image.as_ref(),
+            cut,
+            (&counts, now),
+            asked,
+            page,
+        );
     }
 
     /// Forgets sockets that no program has any more.

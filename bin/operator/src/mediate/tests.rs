@@ -1,4 +1,7 @@
 use super::*;
+
+mod metered;
+
 use crate::decide::tests::{NEAR, WEB, judged, of, tables};
 use image::CompartmentTables;
 

@@ -3,12 +3,15 @@
 //! which it notes sockets, the network namespace in which it makes them, its uid, and where
 //! programs' calls come are kept here.
 
+use super::meters::Meter;
 use super::*;
 use crate::registry::SeatPart;
 use crate::role::{Purpose, Role};
 use crate::seats::Image;
 use crate::watch::{Backoff, Death};
-use command::verbs::{CREATE_CIRCUITS, Operate, PORT_CIRCUITS, Program, ProgramGone, UseImage};
+use command::verbs::{
+    CREATE_CIRCUITS, Operate, PORT_CIRCUITS, Program, ProgramGone, UseImage, WantMeter,
+};
 use seqpacket::Fds;
 use std::collections::BTreeMap;
 
@@ -50,6 +53,8 @@ pub struct Circuits {
     network: Shared,
     /// Where programs' calls come, by number, with their slot.
     programs: BTreeMap<u32, (u32, Shared)>,
+    /// Its meter, where one is wanted.
+    pub(super) meter: Option<Meter>,
 }
 
 impl Circuits {
@@ -64,7 +69,17 @@ impl Circuits {
             page: Rc::new(page),
             network: Rc::new(network),
             programs: BTreeMap::new(),
+            meter: None,
         }
+    }
+
+    /// The page, and what is noted with it.
+    pub(super) fn noted(&self) -> (Shared, Note) {
+        let wanted = u64::from(self.meter.is_some());
+        let note = Note::default()
+            .with("uid", self.uid)
+            .with(Meter::WORD, wanted);
+        (Rc::clone(&self.page), note)
     }
 
     /// Every operator's, one after another.
@@ -74,7 +89,9 @@ impl Circuits {
 
     /// Those of before.
     pub fn adopted((page, note): (OwnedFd, Note), network: OwnedFd) -> Circuits {
-        Circuits::new(note.number("uid") as u32, page, network)
+        let mut circuits = Circuits::new(note.number("uid") as u32, page, network);
+        circuits.meter = (note.number(Meter::WORD) != 0).then(Meter::default);
+        circuits
     }
 }
 
@@ -156,7 +173,7 @@ impl Supervisor {
         Ok(())
     }
 
-    fn circuits(&mut self, compartment: u32) -> Option<&mut Circuits> {
+    pub(super) fn circuits(&mut self, compartment: u32) -> Option<&mut Circuits> {
         let home = self.compartments.get_mut(&compartment)?;
         home.circuits.as_deref_mut()
     }
@@ -270,6 +287,7 @@ impl Supervisor {
         for (message, fd) in programs {
             self.tell(id, &message, vec![fd]);
         }
+        self.link_meter(compartment);
     }
 
     /// Tells an operator of an endpoint, if both are there.
@@ -310,6 +328,9 @@ impl Supervisor {
 
     /// What an operator says.
     pub fn operator_says(&mut self, compartment: u32, message: &Message, fds: Fds) {
+        if message.body::<WantMeter>().is_some() {
+            return self.want_meter(compartment);
+        }
         let fd = fds.into_iter().next();
         if let (Some(body), Some(fd)) = (message.body::<Program>(), fd) {
             let Some(circuits) = self.circuits(compartment) else {
@@ -394,7 +415,10 @@ impl Supervisor {
             }
             return;
         }
-        let uid = home.circuits.take().map(|circuits| circuits.uid);
+        let mut circuits = home.circuits.take();
+        let meter = circuits.as_mut().and_then(|circuits| circuits.meter.take());
+        let uid = circuits.map(|circuits| circuits.uid);
+        self.end_meter(meter);
         for part in [SeatPart::Circuits, SeatPart::Network] {
             let key = Key::Seat(Seat::Compartment(compartment), part);
             self.keeper.forget_one(key);

@@ -135,3 +135,76 @@ body! {
         to_port: u32,
     }
 }
+body! {
+    /// Start a meter for this compartment.
+    WantMeter: WantMeter {
+        /// Zero.
+        reserved: u32,
+        /// Zero.
+        zero: u32,
+    }
+}
+body! {
+    /// Meter the circuits of a compartment.
+    Meter: Meter {
+        /// Slots of the counters page.
+        slots: u32,
+        /// Zero.
+        reserved: u32,
+    }
+}
+body! {
+    /// Count circuits here.
+    MeterPage: MeterPage {
+        /// Zero.
+        reserved: u64,
+    }
+}
+body! {
+    /// Rates of an endpoint's circuits, bytes of data a second.
+    MeterRates: MeterRates {
+        /// Its slot.
+        slot: u32,
+        /// `METER_*` bits.
+        flags: u32,
+        /// What it may send; 0 = no limit.
+        from: u64,
+        /// And so many at once.
+        from_burst: u64,
+        /// What it may be sent; 0 = no limit.
+        to: u64,
+        /// And so many at once.
+        to_burst: u64,
+    }
+}
+/// [`MeterRates::flags`]: its bytes are counted in its slot of the counters page.
+pub const METER_COUNTS: u32 = 1;
+body! {
+    /// Carry a circuit.
+    Metered: Metered {
+        /// Its number.
+        id: u64,
+        /// The slot of who began it.
+        from: u32,
+        /// The slot of the other.
+        to: u32,
+    }
+}
+body! {
+    /// End a circuit.
+    EndMetered: EndMetered {
+        /// Its number.
+        id: u64,
+    }
+}
+body! {
+    /// Cut a circuit.
+    CutCircuit: CutCircuit {
+        /// Compartment id.
+        compartment: u32,
+        /// Zero.
+        reserved: u32,
+        /// The circuit's number.
+        id: u64,
+    }
+}

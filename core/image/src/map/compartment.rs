@@ -417,7 +417,7 @@ impl<'a> CompartmentImage<'a> {
                 (1..=255).contains(&endpoint.weight),
                 "a weight that is not 1 to 255",
             )?;
-            must(endpoint.reserved == 0, "reserved is not zero")?;
+            must(endpoint.flags & !ENDPOINT_METERED == 0, "unknown flags")?;
             must(endpoint.features & !FEATURE_ALL == 0, "unknown features")?;
             must(endpoint.mtu >= 68, "an MTU below 68 (RFC 791)")?;
             let there = |table| table == NONE || (table as usize) < self.classifier.tables.len();

@@ -238,9 +238,7 @@ impl Check<'_> {
             );
         }
         self.rate(&endpoint.rate);
-        if endpoint.attach().circuits().is_some() {
-            self.no_rate(&endpoint.rate, "its own");
-        }
+        self.circuits_rate(endpoint);
         if let Some(weight) = endpoint.weight {
             self.range(weight, 1, 255, "a weight");
         }
@@ -265,6 +263,31 @@ impl Check<'_> {
         }
     }
 
+    /// What can be kept of an endpoint's rate where it has circuits.
+    fn circuits_rate(&mut self, endpoint: &Endpoint) {
+        let attach = endpoint.attach();
+        let Some(circuits) = attach.circuits() else {
+            return;
+        };
+        if !matches!(attach, Attach::Circuits(_)) {
+            self.no_rate(&endpoint.rate, "its own, beside its interface");
+            if let Some(metered) = circuits.metered.filter(|metered| metered.value.0) {
+                let what = "circuits beside an interface are not metered";
+                self.findings
+                    .add("metered", metered.span, what)
+                    .help("give the circuits an endpoint of their own, `attach: circuits`");
+            }
+            return;
+        }
+        let limits = endpoint.rate.iter().flat_map(|rate| [&rate.from, &rate.to]);
+        for packets in limits.flatten().filter_map(|limit| limit.packets) {
+            let what = "an endpoint of circuits has no packets of which there could be so many";
+            self.findings
+                .add("rate", packets.span, what)
+                .help("limit its bits a second: of circuits the bytes of data are counted");
+        }
+    }
+
     /// No rate is promised that nobody keeps.
     fn no_rate(&mut self, rate: &Option<Rate>, whose: &str) {
         let limits = rate.iter().flat_map(|rate| [&rate.from, &rate.to]);
@@ -277,7 +300,7 @@ impl Check<'_> {
                 format!("an endpoint of circuits with a rate, {whose}: no rate is kept there");
             self.findings
                 .add("rate", span, what)
-                .help("attach it by tap or veth, or leave the rate out");
+                .help("give endpoints with `attach: circuits` rates of their own, and no other");
         }
     }
 

@@ -1,0 +1,140 @@
+//! Circuits: what an operator tells of one, and cutting it.
+
+use crate::caller::Changer;
+use crate::flows;
+use crate::names::Names;
+use crate::refuse::{Failure, refused};
+use crate::server::Server;
+use crate::supervisor::Supervisor;
+use crate::turns::Rank;
+use crate::world::World;
+use api::{Circuit, Fault, Flow, Whose};
+use axum::Json;
+use axum::extract::{Path, State};
+use command::verbs::CutCircuit;
+use serde_json::{Value, json};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::Duration;
+use telemetry::circuits::{CUT_DONE, CUT_HIDDEN, CUT_UNKNOWN, Row};
+
+/// An operator that is busy, or that has to be started, takes less.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Between two looks at a page that is being written.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// A row with its names; `None`: it is none.
+pub fn told(row: &Row, compartment: u32, world: &World, names: &Names) -> Option<Flow> {
+    let flow = flows::told(&row.flow, compartment, world, names)?;
+    let kind = kind(row.carrier)?;
+    Some(Flow {
+        circuit: Some(Circuit {
+            id: match row.id {
+                0 => String::new(),
+                id => format!("{compartment}-{id}"),
+            },
+            kind: kind.into(),
+            age_ns: (row.age != u64::MAX).then_some(row.age),
+            rate: row.rate,
+        }),
+        ..flow
+    })
+}
+
+/// By what a circuit's bytes go; `None`: it is none.
+pub fn kind(carrier: u8) -> Option<&'static str> {
+    match carrier {
+        0 => Some("kernel"),
+        1 => Some("ring"),
+        2 => Some("metered"),
+        3 => Some("proxied"),
+        _ => None,
+    }
+}
+
+/// Cuts a circuit: both its ends find it over.
+#[utoipa::path(post, path = "/v1/circuits/{id}/cut", params(("id" = String, Path)),
+    responses((status = 200), (status = 403, body = Fault), (status = 404, body = Fault)))]
+pub async fn cut(
+    Changer(viewer): Changer,
+    State(server): State<Arc<Server>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Failure> {
+    let world = server.world.world();
+    let named = id.split_once('-');
+    let named = named.and_then(|(at, id)| Some((at.parse().ok()?, id.parse().ok()?)));
+    let (compartment, number): (u32, u64) = named.ok_or_else(|| unknown(&id))?;
+    // Which tenant's it is only its operator could say: it is told to all of the compartment.
+    let found = world.compartment(compartment);
+    let found = found.filter(|_| world.with_circuits().contains(&compartment));
+    let found = found.ok_or_else(|| unknown(&id))?;
+    let mut deed = viewer.deed("cut", format!("circuit {id}"));
+    deed.tenants.clone_from(&found.tenants);
+    let body = CutCircuit {
+        compartment,
+        reserved: 0,
+        id: number,
+    };
+    let outcome = cut_one(&server.supervisor, &body, &id).await;
+    if let Err(Failure(fault)) = &outcome {
+        deed.outcome.clone_from(&fault.message);
+    }
+    let mut applier = server.applier.turn(Rank::Host).await;
+    applier.note(deed).await?;
+    outcome?;
+    Ok(Json(json!({ "cut": id })))
+}
+
+async fn cut_one(supervisor: &Supervisor, body: &CutCircuit, id: &str) -> Result<(), Failure> {
+    let asked = supervisor.query(body).await;
+    let (_, fds) = asked.map_err(|refusal| refused(&refusal, "cutting the circuit"))?;
+    let page = fds.into_iter().next().map(File::from);
+    match outcome(page).await {
+        Some(CUT_DONE) => Ok(()),
+        Some(CUT_UNKNOWN) => Err(unknown(id).into()),
+        Some(CUT_HIDDEN) => Err(Fault::new(
+            "hidden",
+            Whose::Tenant,
+            format!("neither program of the circuit {id} was found to have it"),
+            "it is forgotten, and passes no rule any more; end its programs to be sure",
+        )
+        .into()),
+        Some(_) => Ok(()),
+        None => Err(Fault::new(
+            "unavailable",
+            Whose::Bulkhead,
+            "the operator of these circuits did not answer in time",
+            "look whether the circuit is still there: `bulkhead circuits`",
+        )
+        .into()),
+    }
+}
+
+/// What the operator wrote, an allegation; `None`: nothing in time.
+async fn outcome(page: Option<File>) -> Option<u64> {
+    let page = page?;
+    let end = tokio::time::Instant::now() + PATIENCE;
+    // Bound: the patience.
+    loop {
+        let mut word = [0; 8];
+        page.read_exact_at(&mut word, 0).ok()?;
+        let word = u64::from_le_bytes(word);
+        if word != 0 {
+            return Some(word);
+        }
+        if tokio::time::Instant::now() >= end {
+            return None;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+fn unknown(id: &str) -> Fault {
+    Fault::new(
+        "not-found",
+        Whose::User,
+        format!("there is no circuit {id}"),
+        "`bulkhead circuits` lists them; one that ended has no id any more",
+    )
+}

@@ -1,0 +1,198 @@
+//! The compartment's meter, a process that carries circuits whose endpoints have a rate or are
+//! counted: which endpoints those are, what it is told, and what it counts. What it says is an
+//! allegation.
+
+use command::Message;
+use command::verbs::{EndMetered, METER_COUNTS, MeterPage, MeterRates, Metered};
+use image::CompartmentImage;
+use image::compartment::{ENDPOINT_METERED, Endpoint};
+use rustix::io::Errno;
+use seqpacket::Socket;
+use shm::Words;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+use telemetry::circuits::{Count, METER_BYTES, METER_WORDS, METERED};
+
+/// A rate that was measured so long ago is none any more, ns.
+const STALE: u64 = 2_500_000_000;
+
+/// Who connects waits so long for a meter that is started.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is known of it.
+#[derive(Default)]
+pub struct Meters {
+    link: Option<Socket>,
+    page: Option<Words>,
+    /// By slot.
+    rates: BTreeMap<u32, MeterRates>,
+    /// Since when somebody waits for it.
+    awaited: Option<Instant>,
+}
+
+impl Meters {
+    /// What the image says of endpoints; the meter is told of what is new. Bound: endpoints.
+    pub fn decide_by(&mut self, image: &CompartmentImage<'_>) {
+        let rates = image.endpoints().iter().filter_map(rates_of);
+        let rates: BTreeMap<u32, MeterRates> = rates.map(|body| (body.slot, body)).collect();
+        let before = std::mem::replace(&mut self.rates, rates);
+        let gone = before.keys().filter(|slot| !self.rates.contains_key(slot));
+        let none = |slot: &u32| MeterRates {
+            slot: *slot,
+            ..MeterRates::default()
+        };
+        let new = self
+            .rates
+            .values()
+            .filter(|body| before.get(&body.slot) != Some(body));
+        let all: Vec<MeterRates> = gone.map(none).chain(new.copied()).collect();
+        for body in all {
+            self.tell(&body);
+        }
+    }
+
+    /// Whether any endpoint's circuits are metered.
+    pub fn are_wanted(&self) -> bool {
+        !self.rates.is_empty()
+    }
+
+    /// Whether a circuit between these two goes by the meter: no other way counts it.
+    pub fn carries(&self, [from, to]: [u32; 2]) -> bool {
+        from != to && [from, to].iter().any(|slot| self.rates.contains_key(slot))
+    }
+
+    /// Whether one of these two has a rate, which nothing else holds.
+    pub fn limits(&self, [from, to]: [u32; 2]) -> bool {
+        let limited = |slot| {
+            let body = self.rates.get(slot);
+            body.is_some_and(|body| body.from != 0 || body.to != 0)
+        };
+        from != to && [from, to].iter().any(limited)
+    }
+
+    /// A meter, another than before.
+    pub fn link(&mut self, link: Socket) {
+        self.link = Some(link);
+        self.awaited = None;
+        let all: Vec<MeterRates> = self.rates.values().copied().collect();
+        for body in all {
+            self.tell(&body);
+        }
+        if let Err(error) = self.share_page() {
+            confine::say!("bulkhead-operator: no page for the meter to count in: {error}");
+        }
+    }
+
+    fn share_page(&mut self) -> std::io::Result<()> {
+        let page = shm::sparse_file("bulkhead-metered", METER_BYTES)?;
+        self.page = Some(Words::map(&page, METER_BYTES)?);
+        if let Some(link) = &self.link {
+            let message = Message::new(0, &MeterPage::default());
+            let sent = link.send(&message, &[page.as_fd()]);
+            sent.map_err(std::io::Error::other)?;
+        }
+        Ok(())
+    }
+
+    /// Whether there is one.
+    pub fn is_linked(&self) -> bool {
+        self.link.is_some()
+    }
+
+    /// Somebody waits for it from now on.
+    pub fn awaits(&mut self) {
+        self.awaited.get_or_insert_with(Instant::now);
+    }
+
+    /// Whether it does not come.
+    pub fn is_overdue(&self) -> bool {
+        self.awaited
+            .is_some_and(|since| since.elapsed() >= PATIENCE)
+    }
+
+    /// It was waited for so long.
+    #[cfg(test)]
+    pub fn await_since(&mut self, ago: Duration) {
+        self.awaited = Instant::now().checked_sub(ago);
+    }
+
+    /// Whether somebody waits, and it did not come yet.
+    pub fn is_awaited(&self) -> bool {
+        self.awaited.is_some()
+    }
+
+    /// Nobody waits any more.
+    pub fn forget_awaited(&mut self) {
+        self.awaited = None;
+    }
+
+    /// It is gone, until the next.
+    pub fn unlink(&mut self) -> Option<Socket> {
+        self.page = None;
+        self.link.take()
+    }
+
+    /// It never says anything. `Err`: it is gone.
+    pub fn hear(&self) -> Result<(), ()> {
+        match &self.link {
+            Some(link) => link.recv().map(drop).map_err(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Hands it a circuit.
+    ///
+    /// # Errors
+    /// NOBUFS: it does not listen.
+    pub fn carry(&self, id: u64, [from, to]: [u32; 2], ends: [&OwnedFd; 2]) -> Result<(), Errno> {
+        let body = Message::new(0, &Metered { id, from, to });
+        let link = self.link.as_ref().ok_or(Errno::NOBUFS)?;
+        let sent = link.send(&body, &ends.map(AsFd::as_fd));
+        sent.map_err(|_| Errno::NOBUFS)
+    }
+
+    /// Ends a circuit, wherever its programs have it.
+    pub fn end(&self, id: u64) -> bool {
+        self.tell(&EndMetered { id })
+    }
+
+    fn tell<B: command::Body>(&self, body: &B) -> bool {
+        let link = self.link.as_ref();
+        link.is_some_and(|link| link.send(&Message::new(0, body), &[]).is_ok())
+    }
+
+    /// What it counted, by circuit. Bound: its page.
+    pub fn counts(&self, now: u64) -> BTreeMap<u64, Count> {
+        let Some(page) = &self.page else {
+            return BTreeMap::new();
+        };
+        let all = (0..METERED).map(|row| {
+            let word = |n| page.load(row * METER_WORDS + n);
+            let mut count = Count::of(&core::array::from_fn(word));
+            if now.saturating_sub(count.measured) > STALE {
+                count.rate = [0; 2];
+            }
+            (count.id, count)
+        });
+        all.filter(|(id, _)| *id != 0).collect()
+    }
+}
+
+/// What the meter is to do with an endpoint's circuits; `None`: nothing.
+fn rates_of(endpoint: &Endpoint) -> Option<MeterRates> {
+    let body = MeterRates {
+        slot: endpoint.slot,
+        flags: METER_COUNTS,
+        from: endpoint.rate_bytes,
+        from_burst: endpoint.rate_burst,
+        to: endpoint.to.bytes,
+        to_burst: endpoint.to.burst,
+    };
+    (endpoint.flags & ENDPOINT_METERED != 0).then_some(body)
+}
+
+/// Whether a circuit goes by a meter.
+pub fn is_metered(socket: &circuit::Socket) -> bool {
+    socket.carrier() == circuit::Carrier::Meter
+}

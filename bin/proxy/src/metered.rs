@@ -1,0 +1,562 @@
+//! Circuits that are metered: bytes go from one program's socket to the other's through a pipe,
+//! counted, and no faster than both endpoints' rates allow. Who sends faster finds its socket
+//! full, as where the other side does not read.
+
+use crate::counts::{Counts, Row};
+use crate::pace::{Line, Pace, TURN};
+use crate::relay::{Way, is_left};
+use command::verbs::{METER_COUNTS, MeterRates, Metered};
+use guard::guard;
+use rustix::io::Errno;
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use switch::Nanos;
+
+/// Turns of one direction before others have theirs.
+const TURNS: usize = 4;
+
+/// Which side of an endpoint a rate is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Side {
+    Sends,
+    IsSent,
+}
+
+/// All of a compartment.
+#[derive(Default)]
+pub struct Metering {
+    /// What is counted.
+    pub counts: Counts,
+    circuits: BTreeMap<u64, Circuit>,
+    /// Their numbers by their ids.
+    by_id: BTreeMap<u64, u64>,
+    paces: BTreeMap<(u32, Side), Pace>,
+    ready: VecDeque<Line>,
+}
+
+struct Circuit {
+    id: u64,
+    slots: [u32; 2],
+    ends: [OwnedFd; 2],
+    ways: [Direction; 2],
+    row: Row,
+}
+
+struct Direction {
+    pipe: Way,
+    /// By the rate of who sends, and of who is sent to.
+    turns: [Turn; 2],
+    /// It is among those that are ready.
+    is_called: bool,
+}
+
+/// How a direction stands with a rate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Turn {
+    /// It has not asked.
+    #[default]
+    Never,
+    /// It is in line.
+    Waits,
+    /// It may move so much.
+    Has(u64),
+}
+
+impl Circuit {
+    /// The ends of a direction, and whose they are.
+    fn of(&self, way: usize) -> ([BorrowedFd<'_>; 2], [u32; 2]) {
+        let ([one, other], [a, b]) = (&self.ends, self.slots);
+        match way {
+            0 => ([one.as_fd(), other.as_fd()], [a, b]),
+            _ => ([other.as_fd(), one.as_fd()], [b, a]),
+        }
+    }
+
+    /// Both have said all, or one of those that have is gone.
+    fn is_over(&self) -> bool {
+        let [one, other] = &self.ends;
+        let [there, back] = self.ways.each_ref().map(|way| way.pipe.is_told());
+        there && (back || is_left(one)) || back && is_left(other)
+    }
+}
+
+impl Metering {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.circuits.len()
+    }
+
+    /// The rates of an endpoint from now on.
+    pub fn rates(&mut self, body: &MeterRates, now: Nanos) {
+        let counts = body.flags & METER_COUNTS != 0;
+        self.counts.counts(body.slot, counts);
+        for (side, bytes, burst) in [
+            (Side::Sends, body.from, body.from_burst),
+            (Side::IsSent, body.to, body.to_burst),
+        ] {
+            let at = (body.slot, side);
+            match (bytes, self.paces.get_mut(&at)) {
+                (0, None) => {}
+                (0, Some(pace)) => {
+                    let waited: Vec<Line> = pace.dissolve().collect();
+                    self.paces.remove(&at);
+                    self.ask_again(&waited, side);
+                }
+                (_, Some(pace)) => {
+                    pace.change(bytes, burst);
+                    let waited: Vec<Line> = pace.dissolve().collect();
+                    self.ask_again(&waited, side);
+                }
+                (_, None) => {
+                    self.paces.insert(at, Pace::new(bytes, burst, now));
+                }
+            }
+        }
+    }
+
+    fn ask_again(&mut self, waited: &[Line], side: Side) {
+        for line in waited {
+            if let Some(direction) = self.direction(*line) {
+                direction.turns[side as usize] = Turn::Never;
+                self.call(*line);
+            }
+        }
+    }
+
+    fn direction(&mut self, (number, way): Line) -> Option<&mut Direction> {
+        self.circuits.get_mut(&number)?.ways.get_mut(way)
+    }
+
+    /// Has a direction served, before long and once.
+    fn call(&mut self, line: Line) {
+        let direction = self.direction(line).filter(|it| !it.is_called);
+        if let Some(direction) = direction {
+            direction.is_called = true;
+            self.ready.push_back(line);
+        }
+    }
+
+    /// Carries a circuit. Its ends must not block.
+    ///
+    /// # Errors
+    /// No descriptor is left, or no place to count it: both ends are closed.
+    pub fn join(
+        &mut self,
+        number: u64,
+        body: &Metered,
+        ends: [OwnedFd; 2],
+        now: Nanos,
+    ) -> Result<(), Errno> {
+        let way = || {
+            Ok(Direction {
+                pipe: Way::narrow()?,
+                turns: [Turn::Never; 2],
+                is_called: false,
+            })
+        };
+        let ways = [way()?, way()?];
+        let slots = [body.from, body.to];
+        let row = self.counts.begin(body.id, slots, now);
+        let row = row.ok_or(Errno::NFILE)?;
+        let id = body.id;
+        self.by_id.insert(id, number);
+        let circuit = Circuit {
+            id,
+            slots,
+            ends,
+            ways,
+            row,
+        };
+        self.circuits.insert(number, circuit);
+        self.stirred(number);
+        Ok(())
+    }
+
+    /// Its ends, to be watched for any change.
+    pub fn ends(&self, number: u64) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let circuit = self.circuits.get(&number);
+        circuit
+            .into_iter()
+            .flat_map(|it| it.ends.each_ref().map(AsFd::as_fd))
+    }
+
+    /// Ends one by its id.
+    pub fn end(&mut self, id: u64) {
+        if let Some(number) = self.by_id.get(&id).copied() {
+            self.remove(number);
+        }
+    }
+
+    /// Counts in this page from now on.
+    pub fn use_page(&mut self, page: &OwnedFd) {
+        let rows = self.circuits.values().map(|circuit| &circuit.row);
+        if let Err(error) = self.counts.use_page(page, rows) {
+            confine::say!("bulkhead-proxy: no page to count in: {error}");
+        }
+    }
+
+    /// Something happened at one of its ends.
+    pub fn stirred(&mut self, number: u64) {
+        self.call((number, 0));
+        self.call((number, 1));
+    }
+
+    /// When there is something to do without anything happening, ns; 0: at once.
+    pub fn due(&self) -> Option<Nanos> {
+        match self.ready.is_empty() {
+            true => self.paces.values().filter_map(Pace::due).min(),
+            false => Some(0),
+        }
+    }
+
+    /// Moves what may be moved.
+    pub fn turn(&mut self, now: Nanos) {
+        for (at, side) in self.paces.keys().copied().collect::<Vec<_>>() {
+            // Bound: what a rate gives in the time that passed.
+            while let Some((line, turn)) = self.pace((at, side)).and_then(|pace| pace.next(now)) {
+                self.grant(line, (at, side), turn);
+            }
+        }
+        // Those that come meanwhile have their turn after what else has happened.
+        for line in std::mem::take(&mut self.ready) {
+            if let Some(direction) = self.direction(line) {
+                direction.is_called = false;
+                self.serve(line, now);
+            }
+        }
+    }
+
+    fn pace(&mut self, at: (u32, Side)) -> Option<&mut Pace> {
+        self.paces.get_mut(&at)
+    }
+
+    fn grant(&mut self, line: Line, (slot, side): (u32, Side), turn: u64) {
+        match self.direction(line) {
+            Some(direction) => direction.turns[side as usize] = Turn::Has(turn),
+            // It is over meanwhile.
+            None => return self.refund((slot, side), turn),
+        }
+        self.call(line);
+    }
+
+    fn refund(&mut self, at: (u32, Side), bytes: u64) {
+        if let Some(pace) = self.pace(at) {
+            pace.refund(bytes);
+        }
+    }
+
+    fn serve(&mut self, line: Line, now: Nanos) {
+        let (number, _) = line;
+        match self.moved(line, now) {
+            Ok(()) if !self.circuits.get(&number).is_some_and(Circuit::is_over) => {}
+            // One is gone with what it had not read: so is the other's.
+            _ => return self.remove(number),
+        }
+        if self.direction(line).is_some_and(|it| it.pipe.is_idle()) {
+            self.give_back(line);
+        }
+    }
+
+    /// One direction, as far as it may. `Err`: an end is gone.
+    fn moved(&mut self, line: Line, now: Nanos) -> Result<(), Errno> {
+        let (number, way) = line;
+        for _ in 0..TURNS {
+            let Some(may) = self.may(line, now) else {
+                return self.step(number, way, 0, now).map(drop);
+            };
+            let (taken, full) = self.step(number, way, may, now)?;
+            self.used(line, taken);
+            if taken == 0 || full {
+                return Ok(());
+            }
+        }
+        self.call(line);
+        Ok(())
+    }
+
+    /// How much a direction may move now; `None`: it waits for its turn.
+    fn may(&mut self, line: Line, now: Nanos) -> Option<u64> {
+        let (number, way) = line;
+        let circuit = self.circuits.get_mut(&number)?;
+        let (_, slots) = circuit.of(way);
+        let direction = circuit.ways.get_mut(way)?;
+        let mut may = Some(TURN);
+        // It is in line for both at a time: who waits for the one first, and then for the other,
+        // would have lost the one by then.
+        for ((slot, side), turn) in sides(slots).zip(&mut direction.turns) {
+            let Some(pace) = self.paces.get_mut(&(slot, side)) else {
+                *turn = Turn::Never;
+                continue;
+            };
+            if *turn == Turn::Never && guard!("meter-rate") {
+                *turn = pace.ask(line, now).map_or(Turn::Waits, Turn::Has);
+            }
+            may = match *turn {
+                Turn::Has(turn) => may.map(|may| may.min(turn)),
+                Turn::Waits => None,
+                Turn::Never => may,
+            };
+        }
+        may
+    }
+
+    fn used(&mut self, line: Line, taken: u64) {
+        if let Some(direction) = self.direction(line) {
+            for turn in &mut direction.turns {
+                *turn = match *turn {
+                    Turn::Has(left) if left > taken => Turn::Has(left - taken),
+                    Turn::Has(_) => Turn::Never,
+                    turn => turn,
+                };
+            }
+        }
+    }
+
+    /// Takes so much at most and hands on what it holds: what was taken, and whether the
+    /// receiver has no room for more.
+    fn step(
+        &mut self,
+        number: u64,
+        way: usize,
+        may: u64,
+        now: Nanos,
+    ) -> Result<(u64, bool), Errno> {
+        let Some(circuit) = self.circuits.get_mut(&number) else {
+            return Ok((0, true));
+        };
+        let Circuit {
+            ends: [one, other],
+            slots: [a, b],
+            ways,
+            row,
+            ..
+        } = circuit;
+        let (source, sink, slots) = match way {
+            0 => (&*one, &*other, [*a, *b]),
+            _ => (&*other, &*one, [*b, *a]),
+        };
+        let Some(direction) = ways.get_mut(way) else {
+            return Ok((0, true));
+        };
+        let pipe = &mut direction.pipe;
+        let before = pipe.handed();
+        let taken = pipe.step(source.as_fd(), sink.as_fd(), may as usize);
+        let passed = pipe.handed().wrapping_sub(before);
+        if passed > 0 {
+            self.counts.passed(row, way, slots, passed, now);
+        }
+        Ok((taken? as u64, pipe.is_full()))
+    }
+
+    /// A direction that has nothing to move keeps no turn from others.
+    fn give_back(&mut self, (number, way): Line) {
+        let Some(circuit) = self.circuits.get_mut(&number) else {
+            return;
+        };
+        let (_, slots) = circuit.of(way);
+        let Some(direction) = circuit.ways.get_mut(way) else {
+            return;
+        };
+        let turns = direction.turns;
+        for turn in &mut direction.turns {
+            // Who is in line stays there: its place is not known here.
+            if let Turn::Has(_) = turn {
+                *turn = Turn::Never;
+            }
+        }
+        for (at, turn) in sides(slots).zip(turns) {
+            if let Turn::Has(left) = turn {
+                self.refund(at, left);
+            }
+        }
+    }
+
+    fn remove(&mut self, number: u64) {
+        self.give_back((number, 0));
+        self.give_back((number, 1));
+        if let Some(circuit) = self.circuits.remove(&number) {
+            self.by_id.remove(&circuit.id);
+            self.counts.end(&circuit.row);
+        }
+    }
+}
+
+/// The rates that hold for what goes from the first slot to the second.
+fn sides([from, to]: [u32; 2]) -> impl Iterator<Item = (u32, Side)> {
+    [(from, Side::Sends), (to, Side::IsSent)].into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shm::Words;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+    use telemetry::circuits::{Count, METER_BYTES, METER_WORDS};
+    use telemetry::counters::{Counter, bytes_for, counter_word};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    struct Scene {
+        metering: Metering,
+        rows: Words,
+        endpoints: Words,
+    }
+
+    fn scene() -> Scene {
+        let mut metering = Metering::default();
+        let page = shm::sparse_file("rows", METER_BYTES).unwrap();
+        metering.use_page(&page);
+        let counters = shm::memory_file("counters", bytes_for(8)).unwrap();
+        metering.counts.use_counters(&counters, 8).unwrap();
+        Scene {
+            metering,
+            rows: Words::map(&page, METER_BYTES).unwrap(),
+            endpoints: Words::map_whole(&counters).unwrap(),
+        }
+    }
+
+    impl Scene {
+        fn rates(&mut self, slot: u32, from: u64, to: u64) {
+            let body = MeterRates {
+                slot,
+                flags: METER_COUNTS,
+                from,
+                to,
+                ..MeterRates::default()
+            };
+            self.metering.rates(&body, 0);
+        }
+
+        /// A circuit from slot 1 to slot 2: the programs' ends.
+        fn join(&mut self, id: u64) -> [UnixStream; 2] {
+            let pair = || UnixStream::pair().unwrap();
+            let ((a, near), (b, far)) = (pair(), pair());
+            for end in [&a, &near, &b, &far] {
+                end.set_nonblocking(true).unwrap();
+            }
+            let body = Metered { id, from: 1, to: 2 };
+            let ends = [near.into(), far.into()];
+            self.metering.join(id, &body, ends, 0).unwrap();
+            [a, b]
+        }
+
+        /// What came until then, of a sender that sends as much as it can.
+        fn run(&mut self, ends: &mut [[UnixStream; 2]], from: Nanos, until: Nanos) -> Vec<u64> {
+            let mut came = vec![0; ends.len()];
+            let (mut now, mut bytes) = (from, vec![7; 1 << 16]);
+            while now < until {
+                for (n, [a, b]) in ends.iter_mut().enumerate() {
+                    while a.write(&bytes).is_ok() {}
+                    while let Ok(read @ 1..) = b.read(&mut bytes) {
+                        came[n] += read as u64;
+                    }
+                    self.metering.stirred(n as u64);
+                }
+                self.metering.turn(now);
+                now = self.metering.due().unwrap_or(now).max(now + 100_000);
+            }
+            came
+        }
+
+        fn count(&self, row: usize) -> Count {
+            let word = |n| self.rows.load(row * METER_WORDS + n);
+            Count::of(&core::array::from_fn(word))
+        }
+
+        fn counter(&self, slot: usize, counter: Counter) -> u64 {
+            self.endpoints.load(counter_word(slot, counter))
+        }
+    }
+
+    #[test]
+    fn both_rates_hold_for_all_circuits_together() {
+        for (from, to) in [(40 << 20, 0), (0, 40 << 20), (40 << 20, 400 << 20)] {
+            let mut scene = scene();
+            scene.rates(1, from, 0);
+            scene.rates(2, 0, to);
+            let mut ends = [0, 1, 2].map(|id| scene.join(id));
+            let came = scene.run(&mut ends, 0, SECOND);
+            let all: u64 = came.iter().sum();
+            assert!(all.abs_diff(40 << 20) < 2 << 20, "{from} {to}: {came:?}");
+            for one in &came {
+                assert!(one.abs_diff(all / 3) < all / 20, "{from} {to}: {came:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_byte_is_counted_where_it_belongs() {
+        let mut scene = scene();
+        // The second one's are not.
+        scene.rates(1, 0, 0);
+        let mut ends = [scene.join(0)];
+        let came = scene.run(&mut ends, 0, SECOND);
+        let [[_, b]] = &mut ends;
+        b.write_all(b"answer").unwrap();
+        scene.metering.stirred(0);
+        scene.metering.turn(2 * SECOND);
+        let count = scene.count(0);
+        // What lies in the receiver's socket was handed on as well.
+        let mut rest = Vec::new();
+        let _ = ends[0][1].read_to_end(&mut rest);
+        let came = came[0] + rest.len() as u64;
+        assert_eq!((count.id, count.bytes), (0, [came, 6]));
+        assert_eq!(count.moved, 2 * SECOND);
+        assert!(count.rate[0] > 0 && count.measured >= SECOND);
+        let counters = [Counter::RxBytes, Counter::TxBytes, Counter::Connections];
+        let [one, other] = [1, 2].map(|slot| counters.map(|it| scene.counter(slot, it)));
+        assert_eq!((one, other), ([came, 6, 1], [0; 3]));
+    }
+
+    #[test]
+    fn the_end_of_one_gives_back_its_place_and_its_turn() {
+        let mut scene = scene();
+        scene.rates(1, 1 << 20, 0);
+        let mut ends = [scene.join(5)];
+        scene.metering.turn(0);
+        let [[a, b]] = &mut ends;
+        scene.metering.end(5);
+        scene.metering.end(5);
+        assert_eq!(
+            (a.read(&mut [0]).unwrap(), b.read(&mut [0]).unwrap()),
+            (0, 0)
+        );
+        assert_eq!(
+            (scene.metering.len(), scene.count(0)),
+            (0, Count::default())
+        );
+        // As many as there are places, one after another; none has used its turn.
+        for id in 0..9000 {
+            let [mut a, mut b] = scene.join(id);
+            let now = id * 10_000;
+            a.write_all(b"1").unwrap();
+            scene.metering.turn(now);
+            assert_eq!(b.read(&mut [0; 2]).unwrap(), 1, "{id}");
+            drop(a);
+            scene.metering.stirred(id);
+            scene.metering.turn(now);
+            assert_eq!(b.read(&mut [0]).unwrap(), 0, "{id}");
+            drop(b);
+            scene.metering.stirred(id);
+            scene.metering.turn(now);
+        }
+        assert_eq!(scene.metering.len(), 0);
+    }
+
+    #[test]
+    fn another_rate_holds_at_once_and_none_lets_all_pass() {
+        let mut scene = scene();
+        scene.rates(1, 1 << 10, 0);
+        let mut ends = [scene.join(0)];
+        let slow = scene.run(&mut ends, 0, SECOND / 10)[0];
+        assert!(slow < 64 << 10, "{slow}");
+        scene.rates(1, 40 << 20, 0);
+        let fast = scene.run(&mut ends, SECOND / 10, 2 * SECOND / 10)[0];
+        assert!(fast > 2 << 20, "{fast}");
+        scene.rates(1, 0, 0);
+        assert!(scene.metering.due().is_some(), "who waited is served");
+        let free = scene.run(&mut ends, 2 * SECOND / 10, 3 * SECOND / 10)[0];
+        assert!(free > 8 << 20, "{free}");
+    }
+}

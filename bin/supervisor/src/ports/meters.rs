@@ -1,0 +1,150 @@
+//! A compartment's meter: a process with nothing but the circuits that the operator hands it,
+//! started when the operator says that some of them are to be metered, and from then on whenever
+//! there is none.
+
+use super::*;
+use crate::registry::SeatPart;
+use crate::role::{Purpose, Role};
+use command::verbs::{Meter as MeterBody, PORT_METER};
+
+/// After a meter's death the next one waits, ns.
+const AGAIN: u64 = 100_000_000;
+
+/// One that is wanted.
+#[derive(Default)]
+pub struct Meter {
+    process: Option<u64>,
+    /// Whether it is confined, and may be told.
+    is_ready: bool,
+    /// When one is started, ns.
+    due: u64,
+}
+
+impl Meter {
+    /// What a compartment's note says of it: whether it is wanted.
+    pub const WORD: &'static str = "meter";
+}
+
+impl Supervisor {
+    fn meter(&mut self, compartment: u32) -> Option<&mut Meter> {
+        self.circuits(compartment)?.meter.as_mut()
+    }
+
+    /// An operator wants one.
+    pub(super) fn want_meter(&mut self, compartment: u32) {
+        let Some(circuits) = self.circuits(compartment) else {
+            return;
+        };
+        if circuits.meter.is_some() {
+            return;
+        }
+        circuits.meter = Some(Meter::default());
+        let (page, note) = circuits.noted();
+        let key = Key::Seat(Seat::Compartment(compartment), SeatPart::Circuits);
+        self.keeper.keep(key, &note, page.as_fd());
+    }
+
+    /// Starts a meter for a compartment that wants one and has none; whether there was one.
+    pub fn start_meter(&mut self, now: u64) -> bool {
+        let wants = |meter: &Meter| meter.process.is_none() && meter.due <= now;
+        let mut all = self.compartments.iter();
+        let due = all.find(|(_, home)| home.meter().is_some_and(wants));
+        let Some(compartment) = due.map(|(id, _)| *id) else {
+            return false;
+        };
+        let (role, profile) = (Role::Proxy, Role::Proxy.profile());
+        let purpose = Purpose::Meter(compartment);
+        let started = self.start_worker(role, profile, "bulkhead-proxy", purpose);
+        if let Some(meter) = self.meter(compartment) {
+            meter.process = started;
+            meter.due = now + AGAIN;
+        }
+        true
+    }
+
+    /// When to look whether a meter is to be started, ns.
+    pub fn next_meter(&self, now: u64) -> Option<u64> {
+        const SOON: u64 = 1_000_000;
+        let all = self.compartments.values().filter_map(|home| home.meter());
+        let due = all.filter(|meter| meter.process.is_none());
+        due.map(|meter| meter.due.max(now.saturating_add(SOON)))
+            .min()
+    }
+
+    /// A meter is confined and waits.
+    pub fn meter_ready(&mut self, id: u64, compartment: u32) {
+        match self.meter(compartment).filter(|it| it.process == Some(id)) {
+            Some(meter) => meter.is_ready = true,
+            None => return self.kill(id, None),
+        }
+        self.note_place(id, &format!("meter-{compartment}"));
+        if let Some(home) = self.compartments.get(&compartment) {
+            let slots = home.body.slots;
+            let body = MeterBody { slots, reserved: 0 };
+            let page = Rc::clone(&home.seat.counters);
+            self.tell(id, &Message::new(0, &body), vec![page]);
+        }
+        self.link_meter(compartment);
+    }
+
+    /// A new link between an operator and a meter, if both are there.
+    pub(super) fn link_meter(&mut self, compartment: u32) {
+        let operator = self.operator_in(compartment);
+        let meter = self.meter(compartment).filter(|meter| meter.is_ready);
+        let (Some(operator), Some(meter)) = (operator, meter.and_then(|meter| meter.process))
+        else {
+            return;
+        };
+        let Ok((near, far)) = Socket::pair() else {
+            return confine::say!("supervisor: no link for a meter");
+        };
+        let body = AddPort {
+            kind: PORT_METER,
+            ..AddPort::default()
+        };
+        for (id, end) in [(operator, near), (meter, far)] {
+            let end = Rc::new(end.into_fd());
+            self.tell(id, &Message::new(0, &body), vec![end]);
+        }
+    }
+
+    /// A meter is dead, and the circuits that it carried with it. The next one comes soon.
+    pub fn meter_lost(&mut self, id: u64, compartment: u32) {
+        let now = self.now();
+        if let Some(meter) = self.meter(compartment).filter(|it| it.process == Some(id)) {
+            meter.process = None;
+            meter.is_ready = false;
+            meter.due = meter.due.max(now + AGAIN);
+        }
+    }
+
+    /// A meter of before goes on; whether there is such a place.
+    pub fn adopt_meter(&mut self, id: u64, compartment: u32) -> bool {
+        match self.meter(compartment).filter(|it| it.process.is_none()) {
+            Some(meter) => {
+                meter.process = Some(id);
+                meter.is_ready = true;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// A compartment has no circuits any more.
+    pub(super) fn end_meter(&mut self, meter: Option<Meter>) {
+        if let Some(process) = meter.and_then(|meter| meter.process) {
+            self.kill(process, None);
+        }
+    }
+}
+
+impl crate::seats::Compartment {
+    fn meter(&self) -> Option<&Meter> {
+        self.circuits.as_ref()?.meter.as_ref()
+    }
+}
+
+/// A compartment from its word.
+pub fn place_of(word: &str) -> Option<u32> {
+    word.strip_prefix("meter-")?.parse().ok()
+}
