@@ -15,6 +15,8 @@ mod mediate;
 mod message;
 mod notes;
 mod operator;
+#[cfg(test)]
+mod planted;
 mod receivers;
 mod relays;
 mod rings;
