@@ -7,6 +7,7 @@ use image::compartment::{Endpoint, NONE, ROUTE_SUBNET, STATE_OPEN};
 use image::rules::Action;
 use rustix::io::Errno;
 use wire::Tuple;
+use wire::address::is_link_local;
 
 /// TCP's number.
 pub const TCP: u8 = 6;
@@ -107,6 +108,10 @@ fn located<'a>(image: &CompartmentImage<'a>, asked: &Asked) -> Result<&'a Endpoi
     }
     let to = match image.endpoint_by_address(from.subnet, asked.to) {
         Some(to) => to,
+        // A link's addresses lead nowhere beyond it.
+        None if is_link_local(&asked.from) && guard!("circuits-link") => {
+            return Err(Errno::NETUNREACH);
+        }
         None => {
             let route = image.route(tenant, asked.to).ok_or(Errno::NETUNREACH)?;
             if route.kind != ROUTE_SUBNET {
@@ -360,6 +365,43 @@ pub mod tests {
             assert_eq!(ask(&tables, &from_to(WEB, NEAR)), Err(Errno::ACCESS));
             assert_eq!(ask(&tables, &from_to(FAR, WEB)), Err(Errno::ACCESS));
             assert!(ask(&tables, &from_to(FAR, NEAR)).is_ok());
+        }
+    }
+
+    #[test]
+    fn an_address_of_a_link_reaches_nobody_beyond_it() {
+        let mut tables = tables();
+        let link = |n: u8| {
+            let mut address = [0; 16];
+            (address[0], address[1], address[15]) = (0xfe, 0x80, n);
+            address
+        };
+        for (endpoint, n) in [(0, 1), (1, 2), (2, 3)] {
+            tables.addresses.push((endpoint, link(n)));
+        }
+        let asked = |to: [u8; 16]| Asked {
+            from: link(1),
+            to,
+            ..from_to(WEB, NEAR)
+        };
+        assert_eq!(ask(&tables, &asked(link(2))).map(|it| it.slot), Ok(NEAR));
+        let mut six = [0; 16];
+        (six[0], six[15]) = (0xfd, 3);
+        for subnet in [0, 1] {
+            let range = RouteRange {
+                start: six,
+                end: six,
+                route: subnet,
+                reserved: [0; 3],
+            };
+            let mut tables = tables.clone();
+            tables.addresses.push((subnet * 2, six));
+            tables.ranges.push((0, range));
+            let decided = ask(&tables, &asked(six)).map(|it| it.slot);
+            match subnet {
+                0 => assert_eq!(decided, Ok(WEB)),
+                _ => assert_eq!(decided, Err(Errno::NETUNREACH)),
+            }
         }
     }
 

@@ -16,6 +16,8 @@ mod message;
 mod meters;
 mod notes;
 mod operator;
+#[cfg(test)]
+mod planted;
 mod receivers;
 mod relays;
 mod rings;
