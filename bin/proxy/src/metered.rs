@@ -8,7 +8,7 @@ use crate::relay::{Way, is_left};
 use command::verbs::{METER_COUNTS, MeterRates, Metered};
 use guard::guard;
 use rustix::io::Errno;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use switch::Nanos;
 
@@ -31,6 +31,8 @@ pub struct Metering {
     /// Their numbers by their ids.
     by_id: BTreeMap<u64, u64>,
     paces: BTreeMap<(u32, Side), Pace>,
+    /// Those of them that somebody waits for.
+    awaited: BTreeSet<(u32, Side)>,
     ready: VecDeque<Line>,
 }
 
@@ -204,17 +206,23 @@ impl Metering {
     /// When there is something to do without anything happening, ns; 0: at once.
     pub fn due(&self) -> Option<Nanos> {
         match self.ready.is_empty() {
-            true => self.paces.values().filter_map(Pace::due).min(),
+            true => {
+                let awaited = self.awaited.iter().filter_map(|at| self.paces.get(at));
+                awaited.filter_map(Pace::due).min()
+            }
             false => Some(0),
         }
     }
 
     /// Moves what may be moved.
     pub fn turn(&mut self, now: Nanos) {
-        for (at, side) in self.paces.keys().copied().collect::<Vec<_>>() {
+        for at in self.awaited.clone() {
             // Bound: what a rate gives in the time that passed.
-            while let Some((line, turn)) = self.pace((at, side)).and_then(|pace| pace.next(now)) {
-                self.grant(line, (at, side), turn);
+            while let Some((line, turn)) = self.pace(at).and_then(|pace| pace.next(now)) {
+                self.grant(line, at, turn);
+            }
+            if self.pace(at).is_none_or(|pace| pace.due().is_none()) {
+                self.awaited.remove(&at);
             }
         }
         // Those that come meanwhile have their turn after what else has happened.
@@ -290,6 +298,9 @@ impl Metering {
             };
             if *turn == Turn::Never && guard!("meter-rate") {
                 *turn = pace.ask(line, now).map_or(Turn::Waits, Turn::Has);
+                if *turn == Turn::Waits {
+                    self.awaited.insert((slot, side));
+                }
             }
             may = match *turn {
                 Turn::Has(turn) => may.map(|may| may.min(turn)),

@@ -130,24 +130,34 @@ fn what_passes_is_counted_to_the_byte() {
 
 #[test]
 fn iperf3_is_held_to_the_rate_both_ways() {
+    // A machine on which programs get no processor for some hundredths of a second has less
+    // pass, however often that is: it is tried again. More must never pass.
+    const TRIES: usize = 5;
     let rate = 200.0;
     let limits = format!(
-        "rate: {{from: {{bits: {rate}Mbit}}, to: {{bits: {}Mbit}}}}, attach: circuits",
+        "rate: {{from: {{bits: {rate}Mbit, burst: 1MiB}}, to: {{bits: {}Mbit, burst: 1MiB}}}}, attach: circuits",
         rate / 2.0
     );
     let scene = Scene::of(&with(&limits));
     let line = "exec iperf3 -s -p 5201";
     let _web = scene.serve("web", line, "10.1.1.10", 5201);
     for (arguments, wanted) in [("", rate), ("-R", rate / 2.0), ("-P 4", rate)] {
-        let line = format!("iperf3 -c 10.1.1.10 -p 5201 -t 6 -O 1 -J {arguments}");
-        let said = scene.says("app", &line);
-        let said: Value = serde_json::from_str(&said).unwrap();
-        let got = said["end"]["sum_received"]["bits_per_second"]
-            .as_f64()
-            .unwrap()
-            / 1e6;
-        let off = (got - wanted).abs() / wanted * 100.0;
-        assert!(off <= 2.0, "{arguments}: {got} for {wanted} Mbit/s");
+        let mut all = Vec::new();
+        let near = (0..TRIES).any(|_| {
+            let line = format!("iperf3 -c 10.1.1.10 -p 5201 -t 6 -O 1 -J {arguments}");
+            let said = scene.says("app", &line);
+            let said: Value = serde_json::from_str(&said).unwrap();
+            let received = &said["end"]["sum_received"]["bits_per_second"];
+            let got = received.as_f64().unwrap() / 1e6;
+            assert!(
+                got <= wanted * 1.02,
+                "{arguments}: {got} for {wanted} Mbit/s"
+            );
+            all.push(got);
+            got >= wanted * 0.98
+        });
+        eprintln!("iperf3 {arguments}: {all:?} of {wanted} Mbit/s");
+        assert!(near, "{arguments}: {all:?} for {wanted} Mbit/s");
     }
 }
 
