@@ -6,6 +6,8 @@
 mod datagrams;
 #[path = "circuits/death.rs"]
 mod death;
+#[path = "circuits/held.rs"]
+mod held;
 #[path = "circuits/hostile.rs"]
 mod hostile;
 #[path = "circuits/policy.rs"]
@@ -16,6 +18,8 @@ mod preload;
 mod programs;
 #[path = "circuits/proxy.rs"]
 mod proxy;
+#[path = "circuits/revoked.rs"]
+mod revoked;
 #[path = "circuits/rings.rs"]
 mod rings;
 #[path = "circuits/scene.rs"]

@@ -1,27 +1,33 @@
 //! The process: the supervisor, who starts programs, and programs' calls.
 
 use crate::mediate::Mediator;
+use crate::turns::Turns;
 use command::Message;
 use command::verbs::{
-    AddPort, CIRCUITS_ADDRESSES, Circuits, Done, ListFlows, Mediate, Operate, PORT_CIRCUITS,
-    PORT_PROXY, Program, ProgramGone, Quit, RemovePort, UseImage,
+    AddPort, CIRCUITS_ADDRESSES, Circuits, Done, Found, ListFlows, Mediate, Operate, PORT_CIRCUITS,
+    PORT_PROXY, Program, ProgramGone, Quit, RemovePort, Running, Sought, UseImage,
 };
 use guard::guard;
 use image::MappedCompartment;
 use notify::{Listener, Sizes};
 use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use seqpacket::{Fds, Socket};
 use shm::Words;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 /// Programs at most: a call costs no more where there are many.
 const PROGRAMS: usize = 4096;
 /// Who starts a program and has not said which, at most.
 const ANNOUNCED: usize = 64;
+/// Sockets that an endpoint's programs may make, and connections that they may begin or accept, a
+/// second, where the spec says nothing: about as many as there can be.
+const SETUPS: u32 = 50_000;
 /// Events at a time.
 const EVENTS: usize = 64;
 
@@ -45,6 +51,11 @@ pub struct Operator {
     next: u32,
     programs: BTreeMap<u32, (u32, Listener)>,
     mediator: Mediator,
+    /// Of the image that it decides by.
+    image: Option<u64>,
+    turns: Turns,
+    /// Endpoints that have begun too much, until then: their programs' calls wait in the kernel.
+    paused: BTreeMap<u32, Instant>,
 }
 
 impl Operator {
@@ -60,6 +71,9 @@ impl Operator {
             next: 1,
             programs: BTreeMap::new(),
             mediator: Mediator::default(),
+            image: None,
+            turns: Turns::default(),
+            paused: BTreeMap::new(),
         }
     }
 
@@ -74,12 +88,22 @@ impl Operator {
         // Bound: none; this is the process's loop.
         loop {
             events.clear();
+            let sleep = self.sleep();
             let epoll = self.epoll.as_ref().ok_or("no set of descriptors")?;
-            let sleep = self.mediator.sleep();
+            self.mediator.sleeps();
             match epoll::wait(epoll, spare_capacity(&mut events), sleep.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
+            self.mediator.wakes();
+            self.end_pauses();
+            let calling = events.iter().filter_map(|event: &epoll::Event| {
+                let data = event.data.u64();
+                let of = (data >> 32 << 32 == PROGRAM).then(|| self.programs.get(&(data as u32)));
+                of.flatten().map(|(slot, _)| *slot)
+            });
+            let calling: BTreeSet<u32> = calling.collect();
+            let most = self.turns.most(calling.into_iter());
             for event in &events {
                 let (data, flags) = (event.data.u64(), event.flags);
                 let (kind, number) = (data >> 32 << 32, data as u32);
@@ -90,9 +114,10 @@ impl Operator {
                     ANNOUNCE => self.hear(number),
                     PROXY => self.hear_proxy(number),
                     DATAGRAM => self.receive(),
-                    _ => self.serve(number, flags.contains(EventFlags::IN))?,
+                    _ => self.serve(number, flags.contains(EventFlags::IN), most)?,
                 }
             }
+            self.mediator.link_late();
             let programs = &self.programs;
             self.mediator
                 .receivers_tick(&|number| programs.get(&number).map(|(slot, it)| (*slot, it)));
@@ -135,21 +160,46 @@ impl Operator {
             match mapped {
                 Ok(image) => {
                     self.mediator.use_image(image);
+                    self.image = Some(body.epoch);
                 }
-                // The one before decides on: the supervisor had the switch take this one.
-                Err(why) => confine::say!("bulkhead-operator: no image: {why}"),
+                // The one before decides on, and nothing is said of this one, which the switch
+                // has taken: the supervisor does not wait for ever.
+                Err(why) => {
+                    confine::say!("bulkhead-operator: no image: {why}");
+                    return Ok(());
+                }
             }
-            return Ok(());
+            return self.says_what_decides();
         }
         let fd = fds.into_iter().next();
         match (message.body::<Operate>(), fd) {
             (Some(body), Some(fd)) => {
                 self.uid = body.uid;
                 self.mediator.recall(Words::map_whole(fd)?);
-                Ok(())
+                self.says_what_decides()
             }
             (_, fd) => self.take_place(message, fd),
         }
+    }
+
+    /// Every circuit that the image allows no more is cut by now; before it is known which there
+    /// are, nothing is said.
+    fn says_what_decides(&mut self) -> Result<(), Box<dyn Error>> {
+        let Some(epoch) = self.image.filter(|_| self.mediator.knows_its_sockets()) else {
+            return Ok(());
+        };
+        let seeks = self.mediator.seeks();
+        if !seeks.is_empty() {
+            for body in seeks {
+                self.control.send(&Message::new(0, &body), &[])?;
+            }
+            return Ok(());
+        }
+        let running = Running {
+            epoch,
+            ..Running::default()
+        };
+        Ok(self.control.send(&Message::new(0, &running), &[])?)
     }
 
     fn take_place(&mut self, message: &Message, fd: Option<OwnedFd>) -> Result<(), Box<dyn Error>> {
@@ -162,6 +212,12 @@ impl Operator {
             self.watch(&listener, SLOT | u64::from(body.slot))?;
             self.slots.insert(body.slot, listener);
             self.mediator.opens(body.slot, body.capacity);
+            // One of the release before says nothing.
+            let setups = match body.max_record {
+                0 => SETUPS,
+                setups => setups,
+            };
+            self.turns.opens(body.slot, setups, Instant::now());
         } else if let Some(body) = message.body::<AddPort>().filter(|b| b.kind == PORT_PROXY)
             && let Some(fd) = fd
         {
@@ -197,6 +253,13 @@ impl Operator {
             }
             self.drop_proxy(body.slot);
             self.mediator.closes(body.slot);
+            self.turns.closes(body.slot);
+        } else if let Some(body) = message.body::<ProgramGone>() {
+            self.forget(body.number);
+        } else if let Some(body) = message.body::<Found>() {
+            self.mediator.found(&body);
+        } else if message.body::<Sought>().is_some() {
+            self.says_what_decides()?;
         }
         Ok(())
     }
@@ -295,7 +358,7 @@ impl Operator {
     }
 
     /// A call of a program, and those of others that go on by it.
-    fn serve(&mut self, number: u32, calls: bool) -> Result<(), Box<dyn Error>> {
+    fn serve(&mut self, number: u32, calls: bool, most: Duration) -> Result<(), Box<dyn Error>> {
         if !calls {
             // Nobody is under its filter any more.
             self.forget(number);
@@ -313,16 +376,64 @@ impl Operator {
         let Some((slot, listener)) = programs.get(&number) else {
             return Ok(());
         };
+        let slot = *slot;
+        if !self.turns.has_turn(slot, most) || self.paused.contains_key(&slot) {
+            return Ok(());
+        }
+        let began = Instant::now();
         // The kernel counts calls that it has told of, also those that ended since: of one that
         // is not there any more it says so, and this does not wait.
-        let Some(call) = self.mediator.next(number, listener)? else {
+        let Some(call) = self.mediator.next(slot, number, listener)? else {
             return Ok(());
         };
         self.mediator
-            .mediate(*slot, number, call, listener, &|number| {
+            .mediate(slot, number, call, listener, &|number| {
                 programs.get(&number).map(|(slot, it)| (*slot, it))
             });
+        let now = Instant::now();
+        self.turns.took(slot, now.saturating_duration_since(began));
+        for slot in self.mediator.begun() {
+            if let Some(until) = self.turns.begins(slot, now) {
+                self.pause(slot, until);
+            }
+        }
         Ok(())
+    }
+
+    /// How long this process may sleep.
+    fn sleep(&self) -> Option<Timespec> {
+        if self.mediator.is_late() {
+            return Some(Timespec::default());
+        }
+        let now = Instant::now();
+        let due = self.paused.values().min();
+        let due = due.and_then(|due| Timespec::try_from(due.saturating_duration_since(now)).ok());
+        [due, self.mediator.sleep()].into_iter().flatten().min()
+    }
+
+    /// Calls of an endpoint's programs wait.
+    fn pause(&mut self, slot: u32, until: Instant) {
+        if self.paused.insert(slot, until).is_none() {
+            self.mediator.delays();
+            for (_, listener) in self.programs.values().filter(|(of, _)| *of == slot) {
+                self.unwatch(listener);
+            }
+        }
+    }
+
+    fn end_pauses(&mut self) {
+        let now = Instant::now();
+        let over = self.paused.extract_if(.., |_, until| *until <= now);
+        let over: BTreeSet<u32> = over.map(|(slot, _)| slot).collect();
+        if over.is_empty() {
+            return;
+        }
+        for (number, (slot, listener)) in &self.programs {
+            if over.contains(slot) {
+                // One that came meanwhile is there.
+                let _ = self.watch(listener, PROGRAM | u64::from(*number));
+            }
+        }
     }
 
     /// Calls that waited for a datagram that came.

@@ -4,6 +4,8 @@ pub mod circuits;
 mod clients;
 mod closed;
 pub mod guests;
+pub mod hunts;
+pub mod operators;
 pub mod proxies;
 
 use crate::bodies;

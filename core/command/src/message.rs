@@ -238,6 +238,12 @@ verbs! {
     Unserve = 114,
     /// proxy → operator: somebody connected there.
     Came = 115,
+    /// operator → supervisor: say who has these sockets.
+    Seek = 116,
+    /// supervisor → operator: who has one, or had it a moment ago.
+    Found = 117,
+    /// supervisor → operator: every process was looked at.
+    Sought = 118,
 }
 
 /// Why a request failed. `detail` in the answer's Done body says more.

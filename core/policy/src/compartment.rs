@@ -616,6 +616,7 @@ fn port(
     if let Attach::Circuits(circuits) = endpoint.attach() {
         port.kind = ENDPOINT_CIRCUITS;
         port.pairs = circuits.sockets();
+        port.max_record = circuits.setups();
         port.flags = CREATE_UNCONFIGURED;
         return port;
     }
@@ -630,6 +631,7 @@ fn port(
         if let Some(circuits) = endpoint.attach().circuits() {
             port.flags |= CREATE_CIRCUITS;
             port.pairs = circuits.sockets();
+            port.max_record = circuits.setups();
         }
     }
     if endpoint.configure() == Configure::None {

@@ -218,6 +218,9 @@ model! {
         optional {
             /// Sockets of its programs at most, 1 to 65536. Default: 4096.
             sockets: Located<u32>,
+            /// Sockets that its programs may make, and connections that they may begin or accept,
+            /// a second, 1 to 1000000: more wait. Default: 50000.
+            setups: Located<u32>,
         }
     }
 }
@@ -240,6 +243,10 @@ impl Circuits {
     /// Sockets at most.
     pub fn sockets(&self) -> u32 {
         self.sockets.map_or(4096, |s| s.value)
+    }
+    /// Set-ups a second; 0: nothing is said of them.
+    pub fn setups(&self) -> u32 {
+        self.setups.map_or(0, |s| s.value)
     }
 }
 
@@ -316,7 +323,10 @@ impl Decode for Attach {
             }));
         }
         if word(node, "circuits") {
-            return Some(Attach::Circuits(Circuits { sockets: None }));
+            return Some(Attach::Circuits(Circuits {
+                sockets: None,
+                setups: None,
+            }));
         }
         if not_word(
             node,
