@@ -10,6 +10,8 @@ mod cpython;
 mod datagrams;
 #[path = "circuits/death.rs"]
 mod death;
+#[path = "circuits/held.rs"]
+mod held;
 #[path = "circuits/hostile.rs"]
 mod hostile;
 #[path = "circuits/metered.rs"]
@@ -22,6 +24,8 @@ mod preload;
 mod programs;
 #[path = "circuits/proxy.rs"]
 mod proxy;
+#[path = "circuits/revoked.rs"]
+mod revoked;
 #[path = "circuits/rings.rs"]
 mod rings;
 #[path = "circuits/scene.rs"]

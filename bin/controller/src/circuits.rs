@@ -96,8 +96,9 @@ async fn cut_one(supervisor: &Supervisor, body: &CutCircuit, id: &str) -> Result
         Some(CUT_HIDDEN) => Err(Fault::new(
             "hidden",
             Whose::Tenant,
-            format!("neither program of the circuit {id} was found to have it"),
-            "it is forgotten, and passes no rule any more; end its programs to be sure",
+            format!("neither program of the circuit {id} has it where it was seen"),
+            "its sockets are looked for in every process, and end where they are found; look \
+             whether it is still there: `bulkhead circuits`",
         )
         .into()),
         Some(_) => Ok(()),

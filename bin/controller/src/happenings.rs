@@ -274,6 +274,22 @@ fn named(event: &Event, world: &World) -> Happening {
                 format!("{target} closed the port of {of}: {why}"),
             )
         }
+        Some(EventKind::OperatorReplaced) => (
+            cause(event.cause).to_owned(),
+            match event.value {
+                0 => format!("the operator of {target}'s circuits stood still and is replaced"),
+                program => format!(
+                    "the operator of {target}'s circuits stood still over a call of program {program} of {of} and is replaced"
+                ),
+            },
+        ),
+        Some(EventKind::ProgramGivenUp) => (
+            String::new(),
+            format!(
+                "program {} of {of} is given up: one operator after another stood still over its calls; start it again when it is mended",
+                event.value
+            ),
+        ),
         Some(_) | None => (
             event.cause.to_string(),
             format!("{}: {of} of {target}", kind_name(event.kind)),

@@ -334,6 +334,14 @@ fn recorded(event: &Event, now_ns: u64) -> Recorded {
             "{} connections of its predecessor go on, {} do not",
             event.a, event.b
         ),
+        Some(EventKind::OperatorReplaced) => format!(
+            "the operator of compartment {} stood still over a call of program {} (0: of none) and is replaced",
+            event.a, event.b
+        ),
+        Some(EventKind::ProgramGivenUp) => format!(
+            "program {} of slot {} of compartment {} is given up: operators stood still over its calls",
+            event.b, event.slot, event.a
+        ),
         None => format!("event {} of a newer release", event.kind),
     };
     Recorded {
@@ -371,8 +379,9 @@ pub fn logged_packet(logged: &rules::Logged) -> String {
 /// The kind with that number.
 pub fn kind_of(number: u32) -> Option<EventKind> {
     use EventKind::{
-        Attached, ConnectionsRestored, Died, Drop, ImageRefused, ImageSwapped, PortAdded,
-        PortClosed, Quarantine, Ready, Report, Restarted, Resynced, Rule,
+        Attached, ConnectionsRestored, Died, Drop, ImageRefused, ImageSwapped, OperatorReplaced,
+        PortAdded, PortClosed, ProgramGivenUp, Quarantine, Ready, Report, Restarted, Resynced,
+        Rule,
     };
     [
         Ready,
@@ -389,6 +398,8 @@ pub fn kind_of(number: u32) -> Option<EventKind> {
         Restarted,
         Rule,
         ConnectionsRestored,
+        OperatorReplaced,
+        ProgramGivenUp,
     ]
     .into_iter()
     .find(|kind| *kind as u32 == number)
@@ -411,6 +422,8 @@ pub fn kind_name(number: u32) -> &'static str {
         Some(EventKind::Restarted) => "restarted",
         Some(EventKind::Rule) => "rule",
         Some(EventKind::ConnectionsRestored) => "connections-restored",
+        Some(EventKind::OperatorReplaced) => "operator-replaced",
+        Some(EventKind::ProgramGivenUp) => "program-given-up",
         None => "unknown",
     }
 }

@@ -198,6 +198,14 @@ impl Survey {
         compartment.epoch = inspect.epoch;
         compartment.image = hex(&inspect.digest);
         compartment.stages = inspect.stages;
+        compartment.operator = api::Operator {
+            pid: inspect.operator,
+            restarts: inspect.operator_restarts,
+            stalls: inspect.operator_stalls,
+            given_up: inspect.given_up,
+            delayed: inspect.delayed,
+            unfound: inspect.unfound,
+        };
         if let Some(counters) = &look.counters {
             compartment.alleged_epoch = counters.process(ProcessWord::Epoch);
             (compartment.heartbeat, compartment.asleep) = counters.liveliness();

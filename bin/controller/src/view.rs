@@ -70,6 +70,11 @@ pub fn compartment(compartment: Compartment, name: &str) -> Compartment {
         reports: compartment.reports,
         fabric_drops: compartment.fabric_drops,
         outside_drops: compartment.outside_drops,
+        operator: api::Operator {
+            // The host's number.
+            pid: 0,
+            ..compartment.operator
+        },
         ..bare
     }
 }

@@ -32,7 +32,8 @@ pub struct Call<'a> {
     call: &'a Notification,
     listener: &'a Listener,
     target: Rc<Target>,
-    fd: Option<OwnedFd>,
+    /// Its socket, and that one's cookie.
+    fd: Option<(OwnedFd, u64)>,
 }
 
 impl<'a> Call<'a> {
@@ -56,11 +57,11 @@ impl<'a> Call<'a> {
         let number = call.arguments[0] as i32;
         let fd = match makes.contains(&i64::from(call.number)) {
             true => None,
-            false => Some(match target.take(number) {
+            false => Some(match target.take_socket(number) {
                 // It is another thread's number by now.
                 Err(Errno::SRCH) => {
                     target = opened(targets.anew(call, listener))?;
-                    target.take(number).map_err(Ended::With)?
+                    target.take_socket(number).map_err(Ended::With)?
                 }
                 taken => taken.map_err(Ended::With)?,
             }),
@@ -91,12 +92,12 @@ impl<'a> Call<'a> {
 
     /// Its descriptor's copy, for as long as it waits.
     pub fn take_fd(&mut self) -> Result<OwnedFd, Errno> {
-        self.fd.take().ok_or(Errno::BADF)
+        self.fd.take().map(|(fd, _)| fd).ok_or(Errno::BADF)
     }
 
     /// A copy of its descriptor.
     pub fn fd(&self) -> Result<&OwnedFd, Errno> {
-        self.fd.as_ref().ok_or(Errno::BADF)
+        self.fd.as_ref().map(|(fd, _)| fd).ok_or(Errno::BADF)
     }
 
     /// Which thread it is of, and the number that its descriptor has there.
@@ -106,7 +107,10 @@ impl<'a> Call<'a> {
 
     /// What the kernel knows its socket by.
     pub fn cookie(&self) -> Result<u64, Errno> {
-        crate::sockets::cookie(self.fd()?)
+        self.fd
+            .as_ref()
+            .map(|(_, cookie)| *cookie)
+            .ok_or(Errno::BADF)
     }
 
     /// Whether its socket does not block.
@@ -314,7 +318,7 @@ mod tests {
         let nowhere = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::empty());
         let listener = Listener::new(nowhere.unwrap(), sizes);
         let target = Target::open(call.thread).unwrap();
-        let fd = Some(fd);
+        let fd = Some((fd, 1));
         let mut call = Call {
             call: &call,
             listener: &listener,

@@ -3,18 +3,15 @@
 use circuit::{Endpoint, Kind, Socket, Table};
 use command::verbs::ListFlows;
 use core::ops::Range;
-use guard::guard;
 use image::CompartmentImage;
 use notify::Target;
 use rustix::fd::OwnedFd;
-use rustix::net::{Shutdown, shutdown};
 use shm::Words;
 use std::collections::{BTreeMap, BTreeSet};
 use telemetry::circuits::{Count, MAGIC, ROW_WORDS, Row, bytes_for};
 use telemetry::flows::{self, COUNT_AT, End, MAGIC_AT, MOST, ROWS_AT, SEEN_AT};
 
 use crate::decide::{self, Asked, TCP, UDP};
-use crate::sockets;
 
 /// Numbers of descriptors that are looked at for a socket that is no longer where it was.
 pub const NUMBERS: i32 = 4096;
@@ -114,57 +111,29 @@ fn row(table: &Table, socket: &Socket, image: Option<&CompartmentImage<'_>>, now
     }
 }
 
-/// Ends a circuit: both its programs find it closed. A program that hid both ends where they
-/// are not found (a descriptor beyond [`NUMBERS`], a process that never called) is said.
-pub fn cut(table: &mut Table, image: &CompartmentImage<'_>, cookie: u64) -> bool {
-    let own = table.socket(cookie);
+/// The sockets that are the ends of a circuit.
+pub fn ends(table: &Table, image: &CompartmentImage<'_>, cookie: u64) -> Vec<Socket> {
     // Other tenants of the compartment may have the same addresses.
     let tenant = |socket: &Socket| decide::tenant(image, socket.endpoint());
+    let own = table.socket(cookie);
     let other = own.and_then(|own| {
-        table.all().find(|socket| {
-            Some(socket.local()) == own.remote()
-                && socket.remote() == Some(own.local())
-                && tenant(socket) == tenant(own)
-        })
+        let mut others = table.other_ends(cookie);
+        others.find(|other| tenant(other) == tenant(own))
     });
-    let ends = [own, other];
-    let ended = ends.into_iter().flatten().any(is_ended);
-    if !ended {
-        confine::say!("bulkhead-operator: a circuit that is allowed no more is not found");
-    }
-    let _ = table.disconnect(cookie);
-    ended
-}
-
-/// Ends the circuit of a socket that is in no table any more.
-pub fn end(socket: &Socket) {
-    if guard!("circuits-address-gone") && !is_ended(socket) {
-        confine::say!("bulkhead-operator: a circuit whose address is gone is not found");
-    }
-}
-
-fn is_ended(socket: &Socket) -> bool {
-    found(socket).is_some_and(|fd| shutdown(&fd, Shutdown::Both).is_ok())
+    own.into_iter().chain(other).copied().collect()
 }
 
 /// The number that a thread's program has a socket at.
 pub fn number_of(thread: u32, cookie: u64) -> Option<u32> {
     let target = Target::open(thread).ok()?;
     let is = |number: &i32| {
-        let fd = target.take(*number);
-        fd.is_ok_and(|fd| sockets::cookie(&fd) == Ok(cookie))
+        let taken = target.take_socket(*number);
+        taken.is_ok_and(|(_, found)| found == cookie)
     };
     (0..NUMBERS).find(is).map(i32::cast_unsigned)
 }
 
-/// The socket, taken from the program that was seen with it: at its number, or at another.
-pub fn found(socket: &Socket) -> Option<OwnedFd> {
-    let target = Target::open((socket.place() >> 32) as u32).ok()?;
-    let is = |number| taken(&target, number, socket.cookie());
-    at_place(socket).or_else(|| (0..NUMBERS).find_map(is))
-}
-
-/// The same, at its number alone.
+/// The socket, taken from the program that was seen with it, at its number.
 pub fn at_place(socket: &Socket) -> Option<OwnedFd> {
     let target = Target::open((socket.place() >> 32) as u32).ok()?;
     let number = socket.place() as u32;
@@ -178,8 +147,7 @@ pub fn search(thread: u32, numbers: Range<i32>, mut shown: impl FnMut(u64, Owned
         return;
     };
     for number in numbers {
-        if let Ok(fd) = target.take(number)
-            && let Ok(cookie) = sockets::cookie(&fd)
+        if let Ok((fd, cookie)) = target.take_socket(number)
             && !shown(cookie, fd)
         {
             return;
@@ -188,6 +156,6 @@ pub fn search(thread: u32, numbers: Range<i32>, mut shown: impl FnMut(u64, Owned
 }
 
 fn taken(target: &Target, number: i32, cookie: u64) -> Option<OwnedFd> {
-    let fd = target.take(number).ok()?;
-    (sockets::cookie(&fd) == Ok(cookie)).then_some(fd)
+    let (fd, found) = target.take_socket(number).ok()?;
+    (found == cookie).then_some(fd)
 }

@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
 /// struct nlmsghdr.
@@ -33,8 +33,13 @@ impl Live {
 
     /// The cookies of all sockets of the family that live.
     pub fn cookies(&self) -> Result<BTreeSet<u64>, Errno> {
+        Ok(self.sockets()?.into_keys().collect())
+    }
+
+    /// The same, each with its inode.
+    pub fn sockets(&self) -> Result<BTreeMap<u64, u64>, Errno> {
         send(&self.0, &request(), SendFlags::empty())?;
-        let mut all = BTreeSet::new();
+        let mut all = BTreeMap::new();
         let mut buffer = vec![0; 64 << 10];
         // Bound: what the kernel lists, which ends with DONE.
         loop {
@@ -45,17 +50,18 @@ impl Live {
                     DONE => return Ok(all),
                     ERROR => return Err(Errno::IO),
                     // struct unix_diag_msg: four bytes, the inode, the cookie.
-                    _ => all.extend(
-                        word(body, 8)
-                            .map(u64::from)
-                            .zip(word(body, 12))
-                            .map(|(low, high)| low | u64::from(high) << 32),
-                    ),
+                    _ => all.extend(socket(body)),
                 }
                 rest = after;
             }
         }
     }
+}
+
+/// Cookie and inode.
+fn socket(body: &[u8]) -> Option<(u64, u64)> {
+    let (inode, low, high) = (word(body, 4)?, word(body, 8)?, word(body, 12)?);
+    Some((u64::from(low) | u64::from(high) << 32, inode.into()))
 }
 
 /// struct nlmsghdr and struct unix_diag_req: all states, whatever inode and cookie.

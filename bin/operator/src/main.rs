@@ -23,6 +23,7 @@ mod relays;
 mod rings;
 mod sockets;
 mod targets;
+mod turns;
 
 use command::verbs::ROLE_OPERATOR;
 use confine::Profile;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Ok(sizes) => sizes,
         Err(error) => return said(error),
     };
+    notify::leave_no_children();
     match start(Profile::Operator, ROLE_OPERATOR) {
         Ok(control) => match Operator::new(control, sizes).run() {
             Ok(()) => ExitCode::SUCCESS,

@@ -4,6 +4,7 @@
 //! between doing it and answering, finds done what it asks for.
 
 mod acts;
+mod cuts;
 mod datagrams;
 mod links;
 mod messages;
@@ -11,6 +12,7 @@ mod metered;
 mod received;
 mod relayed;
 mod ring;
+mod spares;
 mod state;
 
 use crate::call::{Call, Ended};
@@ -28,6 +30,7 @@ use circuit::{
     Addresses, Asked, Carrier, Connect, Endpoint, Kind, Limits, Outcome, Pending, Table,
 };
 use command::verbs::ListFlows;
+use cuts::Hunts;
 use datagrams::Datagrams;
 use guard::guard;
 use image::{CompartmentImage, MappedCompartment};
@@ -92,8 +95,10 @@ pub struct Mediator {
     waits: Vec<Waits>,
     /// Calls that the operator before left without an answer, until their program is known.
     left: Vec<(u32, u16, Notification)>,
-    /// Connected, and nobody heard that it is.
-    unheard: BTreeSet<u64>,
+    /// Connected, and nobody heard that it is: to which address.
+    unheard: BTreeMap<u64, Vec<u8>>,
+    /// What the call that is done asks to be connected, and to which address.
+    asked: Option<(u64, Vec<u8>)>,
     /// Accepted for one who was gone by then: for the next.
     orphans: Vec<(u64, Made)>,
     /// When it was last looked whether their listeners are still there.
@@ -106,6 +111,9 @@ pub struct Mediator {
     meters: Meters,
     datagrams: Datagrams,
     callers: Callers,
+    hunts: Hunts,
+    /// Endpoints that have made a socket, or begun or accepted a connection, once for each.
+    begun: Vec<u32>,
 }
 
 impl Default for Mediator {
@@ -120,7 +128,8 @@ impl Default for Mediator {
             rings: Rings::default(),
             waits: Vec::new(),
             left: Vec::new(),
-            unheard: BTreeSet::new(),
+            unheard: BTreeMap::new(),
+            asked: None,
             orphans: Vec::new(),
             orphans_looked: None,
             again: false,
@@ -130,6 +139,8 @@ impl Default for Mediator {
             meters: Meters::default(),
             datagrams: Datagrams::default(),
             callers: Callers::default(),
+            hunts: Hunts::default(),
+            begun: Vec::new(),
         }
     }
 }
@@ -164,7 +175,13 @@ impl Mediator {
             .map(|(_, note, call)| (note, call))
             .collect();
         for (note, call) in mine {
-            if let Some(number) = self.was_put(note, &call) {
+            if let Some(notes) = &mut self.notes {
+                notes.belongs(note, slot);
+            }
+            self.serves(program);
+            let put = self.was_put(note, &call);
+            self.serves(0);
+            if let Some(number) = put {
                 let _ = listener.answer(call.id, Ok(i64::from(number)));
                 self.done_with(note);
                 continue;
@@ -194,14 +211,19 @@ impl Mediator {
     /// The kernel's.
     pub fn next(
         &mut self,
+        slot: u32,
         program: u32,
         listener: &Listener,
     ) -> std::io::Result<Option<(u16, Notification)>> {
         let Some(notes) = &mut self.notes else {
             return Ok(None);
         };
-        if !notes.is_full() {
-            return notes.receive(program, listener);
+        if !notes.is_full(slot) {
+            let next = notes.receive(program, listener)?;
+            if let Some((at, _)) = next {
+                notes.belongs(at, slot);
+            }
+            return Ok(next);
         }
         if let Some(call) = listener.receive()? {
             let _ = listener.answer(call.id, Err(Errno::NOBUFS));
@@ -235,13 +257,22 @@ impl Mediator {
         find: Find<'_>,
     ) {
         self.callers.calls(slot, call.thread);
-        let came = self.attempt(slot, &call, listener);
+        let came = self.attempt(slot, program, &call, listener);
         self.write();
         self.finish(program, note, call, listener, came);
         self.wake(find);
     }
 
-    fn attempt(&mut self, slot: u32, call: &Notification, listener: &Listener) -> Came {
+    /// Who holds this process up meanwhile is the program, until [`Mediator::finish`] is over.
+    fn attempt(
+        &mut self,
+        slot: u32,
+        program: u32,
+        call: &Notification,
+        listener: &Listener,
+    ) -> Came {
+        self.serves(program);
+        self.asked = None;
         self.datagrams.taken.clear();
         match Call::of(call, listener, &mut self.targets) {
             Ok(mut call) => match self.perform(slot, &mut call) {
@@ -250,6 +281,12 @@ impl Mediator {
             },
             Err(Ended::Gone) => Came::To(Err(Errno::INTR)),
             Err(Ended::With(errno)) => Came::To(Err(errno)),
+        }
+    }
+
+    fn serves(&self, program: u32) {
+        if let Some(notes) = &self.notes {
+            notes.serves(program);
         }
     }
 
@@ -262,6 +299,27 @@ impl Mediator {
         listener: &Listener,
         came: Came,
     ) {
+        self.answer(program, note, call, listener, came);
+        self.serves(0);
+    }
+
+    fn answer(
+        &mut self,
+        program: u32,
+        note: u16,
+        call: Notification,
+        listener: &Listener,
+        came: Came,
+    ) {
+        let connected = matches!(came, Came::To(Ok(_)));
+        let makes = matches!(
+            came,
+            Came::Socket(..) | Came::Datagram(..) | Came::Accepted { .. }
+        );
+        if makes || call.number == libc::SYS_connect as i32 {
+            let slot = self.notes.as_ref().and_then(|notes| notes.slot(note));
+            self.begun.extend(slot);
+        }
         let heard = match came {
             Came::To(result) => heard(listener.answer(call.id, result)),
             Came::Native => heard(listener.proceed(call.id)),
@@ -274,11 +332,10 @@ impl Mediator {
                 self.put_datagram(&call, listener, &made, closes)
             }
             Came::Receives { fd, until } => {
-                match self
-                    .datagrams
-                    .receivers
-                    .wait((program, note, call), fd, until)
-                {
+                let slot = self.notes.as_ref().and_then(|notes| notes.slot(note));
+                let slot = slot.unwrap_or(u32::MAX);
+                let receivers = &mut self.datagrams.receivers;
+                match receivers.wait(slot, (program, note, call), fd, until) {
                     Ok(()) => return,
                     Err(errno) => heard(listener.answer(call.id, Err(errno))),
                 }
@@ -311,16 +368,15 @@ impl Mediator {
         if !heard {
             self.datagrams.not_heard();
         }
-        if !heard && call.number == libc::SYS_connect as i32 {
-            // Its thread's next connect of the same socket is this one again.
-            if let Ok(call) = Call::of(&call, listener, &mut self.targets)
-                && let Ok(cookie) = call.cookie()
-                // Of UDP it is done again, and comes to the same.
-                && let Some(socket) = self.table.socket(cookie)
-                && socket.kind() == Kind::Stream
-            {
-                self.unheard.insert(cookie);
-            }
+        // Its thread's next connect of the same socket to the same address is this one again.
+        if !heard
+            && connected
+            && let Some((cookie, address)) = self.asked.take()
+            // Of UDP it is done again, and comes to the same.
+            && let Some(socket) = self.table.socket(cookie)
+            && socket.kind() == Kind::Stream
+        {
+            self.unheard.insert(cookie, address);
         }
         self.done_with(note);
     }
@@ -349,6 +405,8 @@ impl Mediator {
     /// goes on.
     fn wake(&mut self, find: Find<'_>) {
         let mut tried = BTreeSet::new();
+        // Where the kernel has less room than the table says: one try is enough for all.
+        let mut full = BTreeSet::new();
         loop {
             let ready = self.waits.iter().position(|waits| {
                 if tried.contains(&waits.note) {
@@ -369,7 +427,9 @@ impl Mediator {
                     (Some(_), Why::Accept) => {
                         queued || self.orphans.iter().any(|(at, _)| *at == waits.at)
                     }
-                    (Some(listening), Why::Room) => !self.table.is_full(listening.cookie()),
+                    (Some(listening), Why::Room) => {
+                        !full.contains(&waits.at) && !self.table.is_full(listening.cookie())
+                    }
                 }
             });
             let Some(waits) = ready.map(|at| self.waits.remove(at)) else {
@@ -385,7 +445,10 @@ impl Mediator {
             }
             tried.insert(waits.note);
             let again = std::mem::take(&mut self.again);
-            let came = self.attempt(slot, &waits.call, listener);
+            let came = self.attempt(slot, waits.program, &waits.call, listener);
+            if let Came::Waits { at, why: Why::Room } = came {
+                full.insert(at);
+            }
             self.write();
             self.finish(waits.program, waits.note, waits.call, listener, came);
             self.again = again;

@@ -4,15 +4,18 @@
 //! taken over.
 
 use circuit::RECORD;
+use guard::guard;
 use notify::{Listener, Notification};
 use shm::Words;
+use std::collections::BTreeMap;
+use telemetry::operator::{ASLEEP, HEARTBEAT, SERVES, TOUCHES};
 
 /// Calls without an answer at most, of all programs.
 pub const CALLS: usize = 2048;
 /// Words of one call: whose, what the kernel said, the socket that is being put into its program.
 const CALL: usize = 11;
 
-/// How many records were ever used.
+/// How many records were ever used. From [`HEARTBEAT`] on: what the supervisor reads.
 const USED: usize = 0;
 /// Whose call is being received, and the call.
 const RECEIVES: usize = 1;
@@ -25,6 +28,9 @@ const RECORD_WORDS: usize = RECORD / 8;
 pub struct Notes {
     words: Words,
     free: Vec<u16>,
+    /// The endpoint that each call is of, by its place, and how many each has.
+    slots: BTreeMap<u16, u32>,
+    counts: BTreeMap<u32, usize>,
 }
 
 impl Notes {
@@ -48,7 +54,12 @@ impl Notes {
                 )),
             }
         }
-        let mut notes = Notes { words, free };
+        let mut notes = Notes {
+            words,
+            free,
+            slots: BTreeMap::new(),
+            counts: BTreeMap::new(),
+        };
         let program = notes.words.load(RECEIVES) as u32;
         if let Some(call) = notify::received(&notes.words, RECEIVED)
             && program != 0
@@ -60,7 +71,57 @@ impl Notes {
             left.push((program, at, call));
         }
         notes.words.store(RECEIVED, 0);
+        notes.serves(0);
+        notes.wakes();
         (notes, left)
+    }
+
+    /// This process goes on.
+    pub fn beats(&self) {
+        self.words.add(HEARTBEAT, 1);
+    }
+
+    /// It has nothing to do, and waits.
+    pub fn sleeps(&self) {
+        self.words.store(ASLEEP, 1);
+    }
+
+    /// It does something again.
+    pub fn wakes(&self) {
+        self.words.store(ASLEEP, 0);
+        self.beats();
+    }
+
+    /// What holds this process up from now on is this program's call; 0: nobody's.
+    pub fn serves(&self, program: u32) {
+        self.words.store(SERVES, u64::from(program));
+        self.beats();
+    }
+
+    /// The same of any program of an endpoint, whose socket of this cookie is taken meanwhile.
+    pub fn touches(&self, slot: u32, cookie: u64) {
+        let touches = (u64::from(slot) + 1) | (cookie << 32);
+        self.words.store(TOUCHES, touches);
+        self.beats();
+    }
+
+    /// It is over.
+    pub fn touched(&self) {
+        self.words.store(TOUCHES, 0);
+        self.beats();
+    }
+
+    /// The lower half of the cookie of the socket that was being taken when the process before
+    /// came to its end; 0: none was.
+    pub fn was_touched(&self) -> u32 {
+        let touches = self.words.load(TOUCHES);
+        self.touched();
+        (touches >> 32) as u32
+    }
+
+    /// Adds to a word that the supervisor reads.
+    pub fn counts(&self, word: usize, n: u64) {
+        self.words.add(word, n);
     }
 
     /// The next call of a program, noted with the very step that takes it from the kernel.
@@ -130,15 +191,36 @@ impl Notes {
         self.words.store(word, noted & u64::from(u32::MAX));
     }
 
+    /// A call is of this endpoint.
+    pub fn belongs(&mut self, at: u16, slot: u32) {
+        if self.slots.insert(at, slot).is_none() {
+            *self.counts.entry(slot).or_default() += 1;
+        }
+    }
+
+    /// The endpoint that a call is of.
+    pub fn slot(&self, at: u16) -> Option<u32> {
+        self.slots.get(&at).copied()
+    }
+
     /// It has its answer, or nobody waits for one.
     pub fn answered(&mut self, at: u16) {
+        if let Some(slot) = self.slots.remove(&at)
+            && let Some(count) = self.counts.get_mut(&slot)
+        {
+            *count = count.saturating_sub(1);
+        }
         self.words.store(FIRST_CALL + usize::from(at) * CALL, 0);
         self.free.push(at);
     }
 
-    /// Whether as many calls wait as may.
-    pub fn is_full(&self) -> bool {
-        self.free.is_empty()
+    /// Whether as many calls of an endpoint wait as may: as many as there is room for others.
+    pub fn is_full(&self, slot: u32) -> bool {
+        let has = self.counts.get(&slot).copied().unwrap_or(0);
+        match guard!("circuits-calls-apart") {
+            true => has >= self.free.len(),
+            false => self.free.is_empty(),
+        }
     }
 
     /// Writes a record of the table.
@@ -215,6 +297,32 @@ mod tests {
         assert_eq!(notes.note(1, &call(0)), None);
         notes.answered(all[7]);
         assert_eq!(notes.note(2, &call(0)), Some(all[7]));
+    }
+
+    #[test]
+    fn no_endpoint_has_all_calls_that_wait() {
+        let page = page();
+        let (mut notes, _) = notes(&page);
+        let fill = |notes: &mut Notes, slot| {
+            let mut all = Vec::new();
+            while !notes.is_full(slot) {
+                let at = notes.note(1, &call(1)).unwrap();
+                notes.belongs(at, slot);
+                all.push(at);
+            }
+            all
+        };
+        let first = fill(&mut notes, 7);
+        assert_eq!(
+            (first.len(), fill(&mut notes, 8).len()),
+            (CALLS / 2, CALLS / 4)
+        );
+        assert!(notes.is_full(7) && !notes.is_full(9));
+        for at in first {
+            assert_eq!(notes.slot(at), Some(7));
+            notes.answered(at);
+        }
+        assert!(!notes.is_full(7) && !notes.is_full(8));
     }
 
     #[test]

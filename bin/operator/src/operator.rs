@@ -1,11 +1,12 @@
 //! The process: the supervisor, who starts programs, and programs' calls.
 
 use crate::mediate::Mediator;
+use crate::turns::Turns;
 use command::Message;
 use command::verbs::{
-    AddPort, CIRCUITS_ADDRESSES, Circuits, CutCircuit, Done, ListFlows, Mediate, Operate,
-    PORT_CIRCUITS, PORT_METER, PORT_PROXY, Program, ProgramGone, Quit, RemovePort, UseImage,
-    WantMeter,
+    AddPort, CIRCUITS_ADDRESSES, Circuits, CutCircuit, Done, Found, ListFlows, Mediate, Operate,
+    PORT_CIRCUITS, PORT_METER, PORT_PROXY, Program, ProgramGone, Quit, RemovePort, Running, Sought,
+    UseImage, WantMeter,
 };
 use guard::guard;
 use image::MappedCompartment;
@@ -16,9 +17,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use seqpacket::{Fds, Socket};
 use shm::Words;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::error::Error;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 /// Programs at most: a call costs no more where there are many.
 const PROGRAMS: usize = 4096;
@@ -26,6 +28,9 @@ const PROGRAMS: usize = 4096;
 const ANNOUNCED: usize = 64;
 /// Programs that are looked at beside the set.
 const NEAR: usize = 16;
+/// Sockets that an endpoint's programs may make, and connections that they may begin or accept, a
+/// second, where the spec says nothing: about as many as there can be.
+const SETUPS: u32 = 50_000;
 /// Events at a time.
 const EVENTS: usize = 64;
 
@@ -54,6 +59,11 @@ pub struct Operator {
     mediator: Mediator,
     /// It was said that a meter is wanted.
     wants_meter: bool,
+    /// Of the image that it decides by.
+    image: Option<u64>,
+    turns: Turns,
+    /// Endpoints that have begun too much, until then: their programs' calls wait in the kernel.
+    paused: BTreeMap<u32, Instant>,
 }
 
 impl Operator {
@@ -71,6 +81,9 @@ impl Operator {
             near: VecDeque::with_capacity(NEAR),
             mediator: Mediator::default(),
             wants_meter: false,
+            image: None,
+            turns: Turns::default(),
+            paused: BTreeMap::new(),
         }
     }
 
@@ -85,12 +98,26 @@ impl Operator {
         // Bound: none; this is the process's loop.
         loop {
             events.clear();
+            self.mediator.sleeps();
             let looked = self.wait(&mut events)?;
-            for (number, calls) in looked.into_iter().flatten() {
-                self.serve(number, calls)?;
+            self.mediator.wakes();
+            self.end_pauses();
+            let of_set = events.iter().filter_map(|event: &epoll::Event| {
+                let (data, flags) = (event.data.u64(), event.flags);
+                let number = (data >> 32 << 32 == PROGRAM).then_some(data as u32)?;
+                Some((number, flags.contains(EventFlags::IN)))
+            });
+            let programs: Vec<(u32, bool)> = looked.into_iter().flatten().chain(of_set).collect();
+            let calling = programs
+                .iter()
+                .filter_map(|(number, _)| self.programs.get(number));
+            let calling: BTreeSet<u32> = calling.map(|(slot, _)| *slot).collect();
+            let most = self.turns.most(calling.into_iter());
+            for (number, calls) in programs {
+                self.serve(number, calls, most)?;
             }
             for event in &events {
-                let (data, flags) = (event.data.u64(), event.flags);
+                let data = event.data.u64();
                 let (kind, number) = (data >> 32 << 32, data as u32);
                 match kind {
                     CONTROL if !self.obey()? => return Ok(()),
@@ -100,9 +127,11 @@ impl Operator {
                     PROXY => self.hear_proxy(number),
                     DATAGRAM => self.receive(),
                     METER => self.hear_meter(),
-                    _ => self.serve(number, flags.contains(EventFlags::IN))?,
+                    // Served already.
+                    _ => {}
                 }
             }
+            self.mediator.link_late();
             let programs = &self.programs;
             self.mediator
                 .receivers_tick(&|number| programs.get(&number).map(|(slot, it)| (*slot, it)));
@@ -120,7 +149,7 @@ impl Operator {
     /// takes. poll(2) hands the kernel's word on, epoll(7) does not.
     fn wait(&self, events: &mut Vec<epoll::Event>) -> Result<[Option<(u32, bool)>; NEAR], Errno> {
         let epoll = self.epoll.as_ref().ok_or(Errno::BADF)?;
-        let sleep = self.mediator.sleep();
+        let sleep = self.sleep();
         let near = self.near.iter().filter_map(|number| {
             let (_, listener) = self.programs.get(number)?;
             Some((*number, listener))
@@ -164,6 +193,18 @@ impl Operator {
         Ok(())
     }
 
+    /// Looks at a program no more, neither by the set nor beside it.
+    fn look_away(&mut self, number: u32) {
+        match self.near.iter().position(|near| *near == number) {
+            Some(at) => drop(self.near.remove(at)),
+            None => {
+                if let Some((_, listener)) = self.programs.get(&number) {
+                    self.unwatch(listener);
+                }
+            }
+        }
+    }
+
     fn watch(&self, fd: impl AsFd, data: u64) -> Result<(), Errno> {
         let epoll = self.epoll.as_ref().ok_or(Errno::BADF)?;
         epoll::add(epoll, fd, EventData::new_u64(data), EventFlags::IN)
@@ -200,22 +241,52 @@ impl Operator {
             match mapped {
                 Ok(image) => {
                     self.mediator.use_image(image);
+                    self.image = Some(body.epoch);
                     self.want_meter()?;
                 }
-                // The one before decides on: the supervisor had the switch take this one.
-                Err(why) => confine::say!("bulkhead-operator: no image: {why}"),
+                // The one before decides on, and nothing is said of this one, which the switch
+                // has taken: the supervisor does not wait for ever.
+                Err(why) => {
+                    confine::say!("bulkhead-operator: no image: {why}");
+                    return Ok(());
+                }
             }
-            return Ok(());
+            return self.says_what_decides();
         }
         let fd = fds.into_iter().next();
         match (message.body::<Operate>(), fd) {
             (Some(body), Some(fd)) => {
                 self.uid = body.uid;
                 self.mediator.recall(Words::map_whole(fd)?);
-                Ok(())
+                self.says_what_decides()
             }
             (_, fd) => self.take_place(message, fd),
         }
+    }
+
+    /// Every circuit that the image allows no more is cut by now; before it is known which there
+    /// are, nothing is said.
+    fn says_what_decides(&mut self) -> Result<(), Box<dyn Error>> {
+        let Some(epoch) = self.image.filter(|_| self.mediator.knows_its_sockets()) else {
+            return Ok(());
+        };
+        if self.seeks()? {
+            return Ok(());
+        }
+        let running = Running {
+            epoch,
+            ..Running::default()
+        };
+        Ok(self.control.send(&Message::new(0, &running), &[])?)
+    }
+
+    /// Asks the supervisor who has what is to be cut; whether there is anything.
+    fn seeks(&mut self) -> Result<bool, seqpacket::Error> {
+        let seeks = self.mediator.seeks();
+        for body in &seeks {
+            self.control.send(&Message::new(0, body), &[])?;
+        }
+        Ok(!seeks.is_empty())
     }
 
     fn take_place(&mut self, message: &Message, fd: Option<OwnedFd>) -> Result<(), Box<dyn Error>> {
@@ -228,6 +299,12 @@ impl Operator {
             self.watch(&listener, SLOT | u64::from(body.slot))?;
             self.slots.insert(body.slot, listener);
             self.mediator.opens(body.slot, body.capacity);
+            // One of the release before says nothing.
+            let setups = match body.max_record {
+                0 => SETUPS,
+                setups => setups,
+            };
+            self.turns.opens(body.slot, setups, Instant::now());
         } else if let Some(body) = message.body::<AddPort>().filter(|b| b.kind == PORT_PROXY)
             && let Some(fd) = fd
         {
@@ -262,6 +339,7 @@ impl Operator {
             && let Some(fd) = fd
         {
             self.mediator.cut_asked(body.id, fd);
+            self.seeks()?;
         } else if let Some(body) = message.body::<RemovePort>() {
             if let Some(listener) = self.slots.remove(&body.slot) {
                 self.unwatch(&listener);
@@ -277,6 +355,13 @@ impl Operator {
             }
             self.drop_proxy(body.slot);
             self.mediator.closes(body.slot);
+            self.turns.closes(body.slot);
+        } else if let Some(body) = message.body::<ProgramGone>() {
+            self.forget(body.number);
+        } else if let Some(body) = message.body::<Found>() {
+            self.mediator.found(&body);
+        } else if message.body::<Sought>().is_some() {
+            self.says_what_decides()?;
         }
         Ok(())
     }
@@ -398,7 +483,7 @@ impl Operator {
     }
 
     /// A call of a program, and those of others that go on by it.
-    fn serve(&mut self, number: u32, calls: bool) -> Result<(), Box<dyn Error>> {
+    fn serve(&mut self, number: u32, calls: bool, most: Duration) -> Result<(), Box<dyn Error>> {
         if !calls {
             // Nobody is under its filter any more.
             self.forget(number);
@@ -416,16 +501,67 @@ impl Operator {
         let Some((slot, listener)) = programs.get(&number) else {
             return Ok(());
         };
+        let slot = *slot;
+        if !self.turns.has_turn(slot, most) || self.paused.contains_key(&slot) {
+            return Ok(());
+        }
+        let began = Instant::now();
         // The kernel counts calls that it has told of, also those that ended since: of one that
         // is not there any more it says so, and this does not wait.
-        let Some(call) = self.mediator.next(number, listener)? else {
+        let Some(call) = self.mediator.next(slot, number, listener)? else {
             return Ok(());
         };
         self.mediator
-            .mediate(*slot, number, call, listener, &|number| {
+            .mediate(slot, number, call, listener, &|number| {
                 programs.get(&number).map(|(slot, it)| (*slot, it))
             });
-        Ok(self.draw_near(number)?)
+        let now = Instant::now();
+        self.turns.took(slot, now.saturating_duration_since(began));
+        self.draw_near(number)?;
+        for slot in self.mediator.begun() {
+            if let Some(until) = self.turns.begins(slot, now) {
+                self.pause(slot, until);
+            }
+        }
+        Ok(())
+    }
+
+    /// How long this process may sleep.
+    fn sleep(&self) -> Option<Timespec> {
+        if self.mediator.is_late() {
+            return Some(Timespec::default());
+        }
+        let now = Instant::now();
+        let due = self.paused.values().min();
+        let due = due.and_then(|due| Timespec::try_from(due.saturating_duration_since(now)).ok());
+        [due, self.mediator.sleep()].into_iter().flatten().min()
+    }
+
+    /// Calls of an endpoint's programs wait.
+    fn pause(&mut self, slot: u32, until: Instant) {
+        if self.paused.insert(slot, until).is_none() {
+            self.mediator.delays();
+            let of = self.programs.iter().filter(|(_, (of, _))| *of == slot);
+            let of: Vec<u32> = of.map(|(number, _)| *number).collect();
+            for number in of {
+                self.look_away(number);
+            }
+        }
+    }
+
+    fn end_pauses(&mut self) {
+        let now = Instant::now();
+        let over = self.paused.extract_if(.., |_, until| *until <= now);
+        let over: BTreeSet<u32> = over.map(|(slot, _)| slot).collect();
+        if over.is_empty() {
+            return;
+        }
+        for (number, (slot, listener)) in &self.programs {
+            if over.contains(slot) {
+                // One that came meanwhile is there.
+                let _ = self.watch(listener, PROGRAM | u64::from(*number));
+            }
+        }
     }
 
     /// Calls that waited for a datagram that came.
@@ -436,12 +572,8 @@ impl Operator {
     }
 
     fn forget(&mut self, number: u32) {
-        if let Some((_, listener)) = self.programs.remove(&number) {
-            match self.near.iter().position(|near| *near == number) {
-                Some(at) => drop(self.near.remove(at)),
-                None => self.unwatch(&listener),
-            }
-        }
+        self.look_away(number);
+        self.programs.remove(&number);
         self.mediator.program_gone(number);
     }
 }

@@ -30,6 +30,7 @@ pub struct Receives {
     pub call: Notification,
     /// When it is told that nothing came.
     pub until: Option<Instant>,
+    slot: u32,
     fd: OwnedFd,
 }
 
@@ -38,6 +39,8 @@ pub struct Receives {
 pub struct Receivers {
     epoll: Option<OwnedFd>,
     waiting: BTreeMap<u16, Receives>,
+    /// How many each endpoint has.
+    counts: BTreeMap<u32, usize>,
     looked: Option<Instant>,
 }
 
@@ -56,19 +59,24 @@ impl Receivers {
     /// Lets a call wait at a copy of its socket.
     ///
     /// # Errors
-    /// NOBUFS: as many wait as may. The kernel's.
+    /// NOBUFS: as many of its endpoint wait as may, as many as there is room for others. The
+    /// kernel's.
     pub fn wait(
         &mut self,
+        slot: u32,
         (program, note, call): (u32, u16, Notification),
         fd: OwnedFd,
         until: Option<Instant>,
     ) -> Result<(), Errno> {
-        if self.waiting.len() >= MOST && guard!("circuits-receivers") {
+        let has = self.counts.get(&slot).copied().unwrap_or(0);
+        if has >= MOST.saturating_sub(self.waiting.len()) && guard!("circuits-receivers") {
             return Err(Errno::NOBUFS);
         }
         let data = EventData::new_u64(note.into());
         epoll::add(self.watched()?, &fd, data, EventFlags::IN)?;
+        *self.counts.entry(slot).or_default() += 1;
         let receives = Receives {
+            slot,
             program,
             note,
             call,
@@ -130,6 +138,9 @@ impl Receivers {
 
     fn take(&mut self, note: u16) -> Option<Receives> {
         let receives = self.waiting.remove(&note)?;
+        if let Some(count) = self.counts.get_mut(&receives.slot) {
+            *count = count.saturating_sub(1);
+        }
         if let Some(epoll) = &self.epoll {
             // The description lives on in the program: the set would go on to tell of it.
             let _ = epoll::delete(epoll, &receives.fd);
@@ -167,10 +178,10 @@ mod tests {
         assert_eq!(all.sleep(now), None);
         let copy = |it: &UnixDatagram| OwnedFd::from(it.try_clone().unwrap());
         let soon = Some(now + Duration::from_millis(5));
-        all.wait((1, 1, call(1)), copy(&one), None).unwrap();
-        all.wait((1, 2, call(2)), copy(&one), soon).unwrap();
-        all.wait((2, 3, call(3)), copy(&quiet), soon).unwrap();
-        all.wait((2, 4, call(4)), copy(&quiet), None).unwrap();
+        all.wait(7, (1, 1, call(1)), copy(&one), None).unwrap();
+        all.wait(7, (1, 2, call(2)), copy(&one), soon).unwrap();
+        all.wait(7, (2, 3, call(3)), copy(&quiet), soon).unwrap();
+        all.wait(7, (2, 4, call(4)), copy(&quiet), None).unwrap();
         assert!(all.ready().is_empty() && all.overdue(now).is_empty());
         assert_eq!(all.sleep(now), Some(Duration::from_millis(5)));
         other.send(b"x").unwrap();
@@ -185,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_all_calls_may_wait_for_datagrams() {
+    fn half_of_all_calls_may_wait_for_datagrams_and_no_endpoint_has_all_of_them() {
         let most = getrlimit(Resource::Nofile).maximum;
         let limit = Rlimit {
             current: most,
@@ -194,15 +205,26 @@ mod tests {
         setrlimit(Resource::Nofile, limit).unwrap();
         let mut all = Receivers::default();
         let (quiet, _kept) = UnixDatagram::pair().unwrap();
-        for note in 0..MOST as u16 {
-            let fd = OwnedFd::from(quiet.try_clone().unwrap());
-            assert_eq!(all.wait((1, note, call(1)), fd, None), Ok(()));
-        }
         let one = || OwnedFd::from(quiet.try_clone().unwrap());
-        let more = all.wait((1, 5000, call(1)), one(), None);
-        assert_eq!(more, Err(Errno::NOBUFS));
-        assert_eq!(all.ended(Instant::now(), true, |it| it.note != 7).len(), 1);
-        assert_eq!(all.wait((1, 5000, call(1)), one(), None), Ok(()));
+        let mut note = 0;
+        let mut fill = |all: &mut Receivers, slot| {
+            let from = note;
+            while all.wait(slot, (1, note, call(1)), one(), None) == Ok(()) {
+                note += 1;
+            }
+            (from..note).len()
+        };
+        assert_eq!(fill(&mut all, 7), MOST / 2);
+        assert_eq!(
+            [8, 9].map(|slot| fill(&mut all, slot)),
+            [MOST / 4, MOST / 8]
+        );
+        assert_eq!(fill(&mut all, 7), 0);
+        assert_eq!(
+            all.ended(Instant::now(), true, |it| it.note >= 200).len(),
+            200
+        );
+        assert!(fill(&mut all, 10) > MOST / 8);
     }
 
     #[test]
@@ -210,7 +232,7 @@ mod tests {
         let mut all = Receivers::default();
         let (quiet, _kept) = UnixDatagram::pair().unwrap();
         let now = Instant::now();
-        all.wait((1, 1, call(1)), quiet.into(), None).unwrap();
+        all.wait(7, (1, 1, call(1)), quiet.into(), None).unwrap();
         assert!(all.ended(now, false, |_| true).is_empty());
         assert!(all.ended(now, false, |_| false).is_empty(), "not so soon");
         assert_eq!(ids(all.ended(now + LOOK, false, |_| false)), [1]);

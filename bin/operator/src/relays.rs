@@ -173,7 +173,7 @@ impl Relays {
             self.door = Some((door, name));
         }
         let (door, name) = self.door.as_ref().ok_or(Errno::NOBUFS)?;
-        sockets::connects(fd, *name)?;
+        sockets::connects_at_once(fd, *name)?;
         let made = sockets::accepts(&door.fd, true)?.ok_or(Errno::CONNRESET)?;
         Ok(made.fd)
     }

@@ -2,6 +2,7 @@
 
 use guard::guard;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::net::sockopt::{
     Timeout, set_socket_timeout, socket_cookie, socket_error, socket_timeout,
@@ -13,9 +14,10 @@ use rustix::net::{
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-/// Connections that wait for an accept, in the kernel's queue: more than the table lets wait,
-/// so that a connect never does.
+/// Connections that wait for an accept, in the kernel's queue.
 const BACKLOG: i32 = 4096;
+/// The least that the kernel waits: a jiffy.
+const AT_ONCE: Duration = Duration::from_micros(1);
 
 /// A socket of ours, and its cookie.
 pub struct Made {
@@ -60,7 +62,7 @@ pub fn datagram(nonblocking: bool, name: [u8; 16]) -> Result<Made, Errno> {
     flags.set(SocketFlags::NONBLOCK, nonblocking);
     let fd = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
     notify::refuse_descriptors(fd.as_fd())?;
-    set_socket_timeout(&fd, Timeout::Send, Some(Duration::from_micros(1)))?;
+    set_socket_timeout(&fd, Timeout::Send, Some(AT_ONCE))?;
     bind(&fd, &SocketAddrUnix::new_abstract_name(&name)?)?;
     made(fd)
 }
@@ -134,11 +136,6 @@ fn made(fd: OwnedFd) -> Result<Made, Errno> {
     Ok(Made { fd, cookie })
 }
 
-/// The cookie of whatever a program has there.
-pub fn cookie(fd: &OwnedFd) -> Result<u64, Errno> {
-    socket_cookie(fd)
-}
-
 /// The name that it is bound to, which it listens by.
 pub fn name(fd: &OwnedFd) -> Option<[u8; 16]> {
     abstract_name(notify::name_of(fd.as_fd(), false).ok()?)
@@ -162,9 +159,26 @@ pub fn listens(fd: &OwnedFd, name: [u8; 16]) -> Result<(), Errno> {
     }
 }
 
-/// Connects it to who listens under a name.
+/// Connects it to who has a name. A stream may wait for room there.
 pub fn connects(fd: &OwnedFd, name: [u8; 16]) -> Result<(), Errno> {
     connect(fd, &SocketAddrUnix::new_abstract_name(&name)?)
+}
+
+/// Connects a stream to who listens under a name, and never waits for room there: the program that
+/// listens can have the kernel's queue hold less than the table lets in.
+///
+/// # Errors
+/// AGAIN: there is no room. The kernel's.
+pub fn connects_at_once(fd: &OwnedFd, name: [u8; 16]) -> Result<(), Errno> {
+    let flags = fcntl_getfl(fd)?;
+    if flags.contains(OFlags::NONBLOCK) || !guard!("circuits-connects") {
+        return connects(fd, name);
+    }
+    // Nothing is sent by what is not connected: nobody else minds meanwhile.
+    fcntl_setfl(fd, flags | OFlags::NONBLOCK)?;
+    let connected = connects(fd, name);
+    fcntl_setfl(fd, flags)?;
+    connected
 }
 
 /// The connection that waits longest; `None`: none does. Nobody else accepts here, so that one
@@ -177,4 +191,30 @@ pub fn accepts(fd: &OwnedFd, nonblocking: bool) -> Result<Option<Made>, Errno> {
     let mut flags = SocketFlags::CLOEXEC;
     flags.set(SocketFlags::NONBLOCK, nonblocking);
     made(accept_with(fd, flags)?).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn a_full_listener_holds_nobody_up() {
+        let listener = stream(false).unwrap();
+        let own = name(&listener.fd).unwrap();
+        listens(&listener.fd, own).unwrap();
+        // As a program can have it past this process.
+        listen(&listener.fd, 0).unwrap();
+        let first = stream(false).unwrap();
+        assert_eq!(connects_at_once(&first.fd, own), Ok(()));
+        let (tell, told) = mpsc::channel();
+        std::thread::spawn(move || {
+            let second = stream(false).unwrap();
+            let connected = connects_at_once(&second.fd, own);
+            let flags = fcntl_getfl(&second.fd).unwrap();
+            tell.send((connected, flags.contains(OFlags::NONBLOCK)))
+        });
+        let told = told.recv_timeout(Duration::from_secs(5));
+        assert_eq!(told, Ok((Err(Errno::AGAIN), false)));
+    }
 }

@@ -439,6 +439,7 @@ impl Supervisor {
             cpu_ns: worker.map_or(0, |w| processor_time(w.pid)),
             spent_ns: state.spent,
             memory: worker.map_or(0, |w| resident(w.pid)),
+            ..self.inspect_operator(seat)
         };
         Ok((
             answer,

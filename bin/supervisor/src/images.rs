@@ -80,7 +80,7 @@ impl Supervisor {
             return false;
         };
         self.adopt_image(seat, &install.image);
-        self.done(install.seq);
+        self.done_when_decided(install.seq, seat, install.image.epoch, true);
         if let Some(worker) = worker {
             self.kill(worker, Some(cause));
         }
@@ -170,7 +170,7 @@ impl Supervisor {
         } else {
             self.adopt_image(seat, &install.image);
             self.happened(Happened::new(EventKind::ImageSwapped, subject).value(body.epoch));
-            self.done(install.seq);
+            self.done_when_decided(install.seq, seat, body.epoch, install.must);
         }
         self.push_install(seat);
     }

@@ -4,7 +4,9 @@ pub mod circuits;
 mod clients;
 mod closed;
 pub mod guests;
+pub mod hunts;
 pub mod meters;
+pub mod operators;
 pub mod proxies;
 
 use crate::bodies;

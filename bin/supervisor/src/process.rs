@@ -66,6 +66,14 @@ pub fn processor_time(pid: u32) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// Whether a process runs or waits for a processor; `false`: it waits for something else, or ended.
+pub fn runs(pid: u32) -> bool {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // Its name, in brackets, may hold anything.
+    let state = text.rsplit_once(") ").map(|(_, rest)| rest);
+    state.is_some_and(|rest| rest.starts_with('R'))
+}
+
 /// Memory of a process that is resident, bytes; 0 where it cannot be known.
 pub fn resident(pid: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();

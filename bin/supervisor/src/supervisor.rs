@@ -315,6 +315,7 @@ impl Supervisor {
             let more = self.start_one()
                 || self.start_verifier_if_due()
                 || self.start_controller_if_due()
+                || self.go_on_hunting()
                 || (self.waiting.is_empty() && self.channels.refill());
             let quiet = !more && !self.unlimited.is_empty() && self.now() >= self.refill_after;
             let timeout = self.until_next(more || quiet);
@@ -366,6 +367,7 @@ impl Supervisor {
             self.next_proxy(now),
             self.next_meter(now),
             self.expire_installs(now),
+            self.expire_owed(now),
             self.expire_starts(now),
             self.expire_proofs(now),
             self.proofs.due,
@@ -586,6 +588,8 @@ impl Supervisor {
         for id in stalled {
             self.kill(id, Some(CAUSE_STALL));
         }
+        let (operators, operates) = self.look_at_operators(now);
+        (any, awake) = (any || operators, awake || operates);
         if awake && self.spread.is_due(now) {
             self.spread(now, &spent);
         }

@@ -25,6 +25,8 @@ const SILENT_BUSY: u32 = 60;
 pub const ENDPOINT_DEATHS: usize = 3;
 /// Deaths of the fabric attributed to one channel before it is quarantined.
 pub const CHANNEL_DEATHS: usize = 2;
+/// Operators that stood still over one program's calls before it is given up.
+pub const PROGRAM_STALLS: usize = 3;
 /// Deaths older than this are forgotten, nanoseconds.
 const BLAME_WINDOW: u64 = 60_000_000_000;
 /// Deaths remembered at most.
@@ -252,6 +254,62 @@ impl Progress {
             Seen::Asleep
         } else {
             Seen::Awake
+        }
+    }
+}
+
+/// Wall-clock time, in which we looked, that an operator may be held in the kernel by a program.
+const HELD: u64 = 1_000_000_000;
+/// Processor time that its longest piece of work may take.
+const WORKING: Duration = Duration::from_secs(2);
+/// Between two looks so much counts at most, ns: while we ourselves stood still, nobody was seen.
+const LOOK: u64 = 100_000_000;
+
+/// An operator's progress by its own words. It does in the kernel what programs ask for, and a
+/// program may have it wait there: so time counts as well as processor time, but not what it
+/// waits for a processor.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Standing {
+    heartbeat: u64,
+    /// Its processor time when this heartbeat was first seen, and when that was last looked at, ns.
+    since: Option<(Duration, u64)>,
+    held: u64,
+}
+
+impl Standing {
+    /// One look. `cpu` gives its processor time so far; `runs`, whether it runs or waits for a
+    /// processor.
+    pub fn look(
+        &mut self,
+        now: u64,
+        (heartbeat, asleep): (u64, bool),
+        cpu: impl FnOnce() -> Option<Duration>,
+        runs: impl FnOnce() -> bool,
+    ) -> Seen {
+        if asleep || heartbeat != self.heartbeat {
+            *self = Standing {
+                heartbeat,
+                ..Standing::default()
+            };
+        }
+        if asleep {
+            return Seen::Asleep;
+        }
+        let Some(spent) = cpu() else {
+            return Seen::Awake;
+        };
+        let Some((first, last)) = self.since else {
+            self.since = Some((spent, now));
+            return Seen::Awake;
+        };
+        if !runs() {
+            self.held += now.saturating_sub(last).min(LOOK);
+        }
+        self.since = Some((first, now));
+        let stands = self.held >= HELD || spent.saturating_sub(first) >= WORKING;
+        match stands && guard!("circuits-stall") {
+            true => Seen::Stalled,
+            false => Seen::Awake,
         }
     }
 }

@@ -107,6 +107,27 @@ pub struct Compartment {
     pub fabric_drops: Vec<DropCount>,
     /// What came to it by its fabric channel and was dropped by its switch, alleged.
     pub outside_drops: Vec<DropCount>,
+    /// The operator of its circuits.
+    pub operator: Operator,
+}
+
+/// Who mediates a compartment's circuits; all zero where it has none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Operator {
+    /// Process id on the host, 0 = none.
+    pub pid: u32,
+    /// Operators that came after another.
+    pub restarts: u32,
+    /// Those of them that came after one that stood still.
+    pub stalls: u32,
+    /// Programs that nobody answers any more: one operator after another stood still over their
+    /// calls.
+    pub given_up: u32,
+    /// Set-ups that were delayed, being too many, alleged.
+    pub delayed: u64,
+    /// Ends of circuits that were to be cut and that no process was found with, alleged.
+    pub unfound: u64,
 }
 
 /// A tenant.

@@ -5,6 +5,7 @@ use crate::binding::fit;
 use crate::queue::Queued;
 use crate::record::Slot;
 use crate::{Endpoint, Errno, Family, Listener, Pending, Socket, State, Table};
+use guard::guard;
 
 impl Table {
     /// Who listens at `to`, an address of `endpoint`. Of a group that shares a port, `hash`
@@ -47,7 +48,8 @@ impl Table {
     ///
     /// # Errors
     /// `ECONNREFUSED`: it does not listen. `EINVAL`: not where it listens. `EAGAIN`: its queue is full, and who connects
-    /// waits. `ENOBUFS`: the tenant has as many waiting as it may.
+    /// waits. `ENOBUFS`: the tenant has as many waiting as it may, or the endpoint as many as
+    /// there is room for others.
     pub fn enqueue(&mut self, listener: u64, pending: Pending) -> Result<(), Errno> {
         self.enqueue_beyond(listener, pending, 0)
     }
@@ -71,6 +73,11 @@ impl Table {
         }
         if self.full_beyond(at, &socket, more) {
             return Err(Errno::EAGAIN);
+        }
+        // As many as there is room for others.
+        let room = (self.limits.pending as usize).saturating_sub(self.sockets.pending());
+        if self.sockets.waiting(socket.endpoint) >= room && guard!("circuits-pending-apart") {
+            return Err(Errno::ENOBUFS);
         }
         let slot = self.sockets.free_pending().ok_or(Errno::ENOBUFS)?;
         let last = self.sockets.queue(at).next_back();

@@ -27,6 +27,8 @@ pub(crate) struct Sockets {
     connected: BTreeSet<(u16, u32)>,
     /// (listener's slot, sequence) to the slot of what waits.
     queues: BTreeMap<(u32, u64), u32>,
+    /// How many connections wait at an endpoint's sockets.
+    waiting: BTreeMap<u32, usize>,
     changed: BTreeSet<u32>,
 }
 
@@ -49,6 +51,7 @@ impl Sockets {
             by_name: BTreeMap::new(),
             connected: BTreeSet::new(),
             queues: BTreeMap::new(),
+            waiting: BTreeMap::new(),
             changed: BTreeSet::new(),
         }
     }
@@ -79,6 +82,11 @@ impl Sockets {
 
     pub(crate) fn pending(&self) -> usize {
         self.queues.len()
+    }
+
+    /// How many connections wait at an endpoint's sockets.
+    pub(crate) fn waiting(&self, endpoint: u32) -> usize {
+        self.waiting.get(&endpoint).copied().unwrap_or(0)
     }
 
     /// Those of a kind and an endpoint that have this port.
@@ -208,10 +216,16 @@ impl Sockets {
                 }
             }
             Slot::Pending(it) => {
+                // Its listener goes after it.
+                let endpoint = self.socket(it.listener).map(|socket| socket.endpoint);
+                let count = endpoint.map(|it| self.waiting.entry(it).or_default());
                 if there {
                     self.queues.insert((it.listener, it.sequence), at);
+                    count.into_iter().for_each(|count| *count += 1);
                 } else {
                     self.queues.remove(&(it.listener, it.sequence));
+                    let less = |count: &mut usize| *count = count.saturating_sub(1);
+                    count.into_iter().for_each(less);
                 }
             }
         }

@@ -239,6 +239,12 @@ verbs! {
     Unserve = 114,
     /// proxy → operator: somebody connected there.
     Came = 115,
+    /// operator → supervisor: say who has these sockets.
+    Seek = 116,
+    /// supervisor → operator: who has one, or had it a moment ago.
+    Found = 117,
+    /// supervisor → operator: every process was looked at.
+    Sought = 118,
     /// operator → supervisor: some of its circuits are to be metered.
     WantMeter = 120,
     /// supervisor → proxy: you meter this compartment's circuits; fd: its counters page.

@@ -102,7 +102,7 @@ body! {
         /// Channel: capacity in bytes of each direction (power of two). Vhost: MiB of memory
         /// that a guest may share at most.
         capacity: u32,
-        /// Channel: longest record, bytes.
+        /// Channel: longest record, bytes. Circuits: set-ups a second, 0 = by default.
         max_record: u32,
         /// Channel: 0 = fresh, 1 = resume: you restarted, take over by generation.
         resume: u32,
@@ -300,7 +300,7 @@ body! {
         mtu: u32,
         /// Channel capacity (fifo); MiB of memory that a machine may share at most (vhost).
         capacity: u32,
-        /// Longest record (fifo).
+        /// Longest record (fifo); set-ups a second, 0 = by default (circuits).
         max_record: u32,
         /// uid that may attach a fifo, or a front end.
         owner: u32,
@@ -450,6 +450,18 @@ body! {
         spent_ns: u64,
         /// Answer: memory of the process that is resident, bytes.
         memory: u64,
+        /// Answer: its operator's process id, 0 = none.
+        operator: u32,
+        /// Answer: operators that came after another.
+        operator_restarts: u32,
+        /// Answer: those of them that came after one that stood still.
+        operator_stalls: u32,
+        /// Answer: programs over whose calls operators stood still, and that nobody answers any more.
+        given_up: u32,
+        /// Answer: set-ups that its operators delayed, alleged.
+        delayed: u64,
+        /// Answer: ends of circuits that were to be cut and were not found, alleged.
+        unfound: u64,
     }
 }
 /// Starting.

@@ -618,6 +618,7 @@ fn port(
     if let Attach::Circuits(circuits) = endpoint.attach() {
         port.kind = ENDPOINT_CIRCUITS;
         port.pairs = circuits.sockets();
+        port.max_record = circuits.setups();
         port.flags = CREATE_UNCONFIGURED;
         return port;
     }
@@ -632,6 +633,7 @@ fn port(
         if let Some(circuits) = endpoint.attach().circuits() {
             port.flags |= CREATE_CIRCUITS;
             port.pairs = circuits.sockets();
+            port.max_record = circuits.setups();
         }
     }
     if endpoint.configure() == Configure::None {

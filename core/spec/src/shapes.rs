@@ -218,6 +218,9 @@ model! {
         optional {
             /// Sockets of its programs at most, 1 to 65536. Default: 4096.
             sockets: Located<u32>,
+            /// Sockets that its programs may make, and connections that they may begin or accept,
+            /// a second, 1 to 1000000: more wait. Default: 50000.
+            setups: Located<u32>,
             /// Have a process carry its circuits that counts their bytes, as where it has a rate. Default: no.
             metered: Located<Toggle>,
         }
@@ -242,6 +245,10 @@ impl Circuits {
     /// Sockets at most.
     pub fn sockets(&self) -> u32 {
         self.sockets.map_or(4096, |s| s.value)
+    }
+    /// Set-ups a second; 0: nothing is said of them.
+    pub fn setups(&self) -> u32 {
+        self.setups.map_or(0, |s| s.value)
     }
 
     /// Whether it is asked for that its circuits are counted.
@@ -325,6 +332,7 @@ impl Decode for Attach {
         if word(node, "circuits") {
             return Some(Attach::Circuits(Circuits {
                 sockets: None,
+                setups: None,
                 metered: None,
             }));
         }

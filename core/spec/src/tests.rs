@@ -187,6 +187,7 @@ reports! {
     workers_out_of_range: tenant("    workers: 9\n    memory: 256MiB\n");
     workers_without_memory: tenant("    workers: 6\n");
     sockets_out_of_range: tenant(&format!("{WEB}\n    endpoints:\n      - {{name: a, subnet: web, attach: {{circuits: {{sockets: 0}}}}}}\n      - {{name: b, subnet: web, attach: {{circuits: {{sockets: 65537}}}}}}\n"));
+    setups_out_of_range: tenant(&format!("{WEB}\n    endpoints:\n      - {{name: a, subnet: web, attach: {{circuits: {{setups: 0}}}}}}\n      - {{name: b, subnet: web, attach: {{veth: {{circuits: {{setups: 1000001}}}}}}}}\n"));
     memory_of_a_machine_out_of_range: tenant(&format!("{WEB}\n    endpoints:\n      - {{name: a, subnet: web, attach: {{vhost: {{memory: 1023KiB}}}}}}\n      - {{name: b, subnet: web, attach: {{vhost: {{memory: 1025GiB}}}}}}\n"));
     circuits_with_a_rate: tenant(&format!("    rate: 1Gbit\n{WEB}\n    endpoints:\n      - {{name: a, subnet: web, rate: {{packets: 9}}, attach: circuits}}\n      - {{name: b, subnet: web, rate: 1Gbit, attach: {{veth: {{circuits: {{metered: on}}}}}}}}\n      - {{name: c, subnet: web, rate: {{from: 1Gbit, to: 2Gbit}}, attach: {{circuits: {{metered: on}}}}}}\n"));
     rates_that_let_nothing_through: tenant(&format!("    rate: {{to: 1kbit}}\n{WEB}\n    endpoints:\n      - {{name: a, subnet: web, weight: 0, rate: {{from: {{packets: 0}}, to: {{burst: 1MiB}}, bits: 1Mbit}}}}\n"));

@@ -62,7 +62,7 @@ pub const CUT_BYTES: usize = 8;
 pub const CUT_DONE: u64 = 1;
 /// There is no such circuit.
 pub const CUT_UNKNOWN: u64 = 2;
-/// Neither of its programs was found to have it any more; it is forgotten.
+/// Neither of its programs has it where it was seen; it is looked for.
 pub const CUT_HIDDEN: u64 = 3;
 
 /// Circuits that one meter counts at most.

@@ -6,6 +6,7 @@ pub mod counters;
 pub mod crossed;
 pub mod drops;
 pub mod flows;
+pub mod operator;
 pub mod recorder;
 pub mod rules;
 pub mod trace;

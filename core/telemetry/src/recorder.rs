@@ -58,4 +58,10 @@ pub enum EventKind {
     Rule = 13,
     /// All of a predecessor's connections were judged; a = go on, b = do not.
     ConnectionsRestored = 14,
+    /// Supervisor: an operator stood still and is replaced; a = compartment, b = the program over
+    /// whose call, of the endpoint at `slot`; 0: none's.
+    OperatorReplaced = 15,
+    /// Supervisor: nobody answers a program of the endpoint at `slot` any more, over whose calls
+    /// operators stood still; a = compartment, b = the program.
+    ProgramGivenUp = 16,
 }

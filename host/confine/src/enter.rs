@@ -203,6 +203,10 @@ const CONTROLLER_THREADS: u64 = 64;
 /// raise its limit so far, before it learns that it has them.
 const SWITCH_THREADS: u64 = 9;
 
+/// An operator, those of before that a program still holds in the kernel, and those by which it
+/// cuts circuits.
+const OPERATOR_PROCESSES: u64 = 17;
+
 fn limits(profile: Profile) -> Outcome {
     let solver = profile == Profile::Solver;
     let file_bytes = match profile {
@@ -224,6 +228,7 @@ fn limits(profile: Profile) -> Outcome {
             libc::RLIMIT_NPROC,
             match profile {
                 Profile::Controller => CONTROLLER_THREADS,
+                Profile::Operator => OPERATOR_PROCESSES,
                 _ => 1,
             },
         ),

@@ -428,6 +428,14 @@ const OPERATING: &[Entry] = &[
     ),
     entry!(SYS_pidfd_open, "the program that calls"),
     entry!(SYS_pidfd_getfd, "its socket"),
+    entry!(
+        SYS_clone,
+        [[is(0, libc::SIGCHLD as i64)]],
+        "circuits are cut by a process that a program may have wait for ever"
+    ),
+    entry!(SYS_close_range, "that one has nothing else"),
+    entry!(SYS_pipe2, "what that one tells"),
+    entry!(SYS_read, "the same"),
     entry!(SYS_process_vm_readv, "an address, an option"),
     entry!(SYS_process_vm_writev, "the same, answered"),
     entry!(
@@ -442,7 +450,14 @@ const OPERATING: &[Entry] = &[
     entry!(SYS_memfd_create, "a circuit's memory, for who asks"),
     entry!(SYS_ftruncate, "its size"),
     entry!(SYS_fchmod, "it is its maker's alone"),
-    entry!(SYS_fcntl, [[is(1, libc::F_ADD_SEALS as i64)]], "seal it"),
+    entry!(
+        SYS_fcntl,
+        [
+            [is(1, libc::F_ADD_SEALS as i64)],
+            [is(1, libc::F_SETFL as i64)]
+        ],
+        "seal it; a program's socket is not to wait while it is connected"
+    ),
     entry!(
         SYS_shutdown,
         "a circuit that is allowed no more; a program's datagram socket"

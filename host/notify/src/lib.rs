@@ -13,6 +13,7 @@
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("the filter names the system calls of Linux on x86_64");
 
+mod apart;
 mod child;
 mod fault;
 pub mod filter;
@@ -21,6 +22,7 @@ mod option;
 mod run;
 mod target;
 
+pub use apart::{Came, End, Seen, end, end_apart, leave_no_children};
 pub use fault::{Error, Step};
 pub use listener::{Listener, Notification, Outcome, RECEIVED, Sizes, received};
 pub use option::{name_of, option, refuse_descriptors, set_option};

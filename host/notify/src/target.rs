@@ -5,6 +5,7 @@
 )]
 
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_cookie;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 
@@ -148,6 +149,17 @@ impl Target {
     /// not trace it.
     pub fn take(&self, fd: RawFd) -> Result<OwnedFd, Errno> {
         pidfd_getfd(&self.pidfd, fd, PidfdGetfdFlags::empty())
+    }
+
+    /// The same, of a socket, and its cookie. Whatever else it is, is closed again, where the
+    /// program may have this process wait: somebody is to watch over it, and to know whose it is.
+    ///
+    /// # Errors
+    /// As for [`Target::take`]; NOTSOCK: it is none.
+    pub fn take_socket(&self, fd: RawFd) -> Result<(OwnedFd, u64), Errno> {
+        let taken = self.take(fd)?;
+        let cookie = socket_cookie(&taken)?;
+        Ok((taken, cookie))
     }
 }
 

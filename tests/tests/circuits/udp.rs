@@ -564,3 +564,37 @@ func main() {
         assert_eq!(said, format!("map[{from} word:60]\n"));
     }
 }
+
+/// Who has little room for what it sends loses its own datagrams at most.
+#[test]
+fn nobody_empties_another_ones_queue() {
+    const WAITS: &str = "
+import os, socket, sys, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.1.10', 53))
+print('waits', flush=True)
+while not os.path.exists(sys.argv[1]): time.sleep(0.01)
+s.setblocking(False); came = []
+try:
+    while True: came.append(s.recvfrom(100))
+except BlockingIOError: pass
+honest = [who[0] for data, who in came if data == b'honest']
+floods = {who[0] for data, who in came if data == b'flood'}
+print(honest, floods, sum(data == b'flood' for data, _ in came) > 5, flush=True)
+";
+    const SENDS: &str = "
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+for _ in range(int(sys.argv[2])): s.sendto(sys.argv[1].encode(), ('10.1.1.10', 53))
+";
+    let scene = Scene::of(OPEN);
+    scene.file("waits.py", WAITS);
+    scene.file("sends.py", SENDS);
+    let waits = scene.start("web", "exec python3 {f}/waits.py {f}/go", "waits");
+    scene.says("app", "python3 {f}/sends.py honest 1");
+    scene.says("few", "python3 {f}/sends.py flood 200");
+    scene.file("go", "");
+    waits.until("True");
+    let out = waits.out();
+    assert!(out.contains("['10.1.1.11'] {'10.1.1.12'} True"), "{out}");
+}

@@ -125,6 +125,11 @@ fn rendered_status(status: &Status) -> String {
         let (tenant, name, port) = (&endpoint.tenant, &endpoint.name, &endpoint.port);
         let _ = writeln!(out, "{tenant}/{name}: the port is {port}");
     }
+    for compartment in &status.compartments {
+        if let Some(said) = operator(&compartment.operator) {
+            let _ = writeln!(out, "circuits of {}: {said}", compartment.name);
+        }
+    }
     if !status.uplinks.is_empty() {
         let mut table = Table::new(&["UPLINK", "INTERFACE", ">IN", ">OUT", "BY"]);
         for uplink in &status.uplinks {
@@ -210,6 +215,31 @@ fn weaker_by_the_spec(out: &mut String, status: &Status) {
             );
         }
     }
+}
+
+/// What became of a compartment's operators; `None`: nothing that anybody need know.
+fn operator(operator: &api::Operator) -> Option<String> {
+    let counted = [
+        (u64::from(operator.restarts), "operators came after another"),
+        (
+            u64::from(operator.stalls),
+            "of them after one that stood still",
+        ),
+        (
+            u64::from(operator.given_up),
+            "programs given up (`bulkhead events` says which), to be started again",
+        ),
+        (operator.delayed, "set-ups delayed"),
+        (
+            operator.unfound,
+            "ends of circuits that are allowed no more not found",
+        ),
+    ];
+    let said = counted.into_iter().filter(|(count, _)| *count > 0);
+    let said: Vec<String> = said
+        .map(|(count, what)| format!("{} {what}", grouped(count)))
+        .collect();
+    (!said.is_empty()).then(|| said.join(", "))
 }
 
 fn endpoints(status: &Status) -> impl Iterator<Item = &Endpoint> {

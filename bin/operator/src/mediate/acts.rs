@@ -102,7 +102,8 @@ impl Mediator {
         call: &Call<'_>,
     ) -> Result<Came, Errno> {
         let address = call.address()?;
-        if self.unheard.remove(&cookie) {
+        self.asked = Some((cookie, address.clone()));
+        if self.was_connected(cookie, &address) {
             return Ok(Came::To(Ok(0)));
         }
         // An AF_UNIX socket stays connected, and what waits at one that listens stays there: the
@@ -162,6 +163,12 @@ impl Mediator {
         came
     }
 
+    /// Whether a socket was connected to this very address by a call that nobody heard of.
+    pub(super) fn was_connected(&mut self, cookie: u64, address: &[u8]) -> bool {
+        let asked = self.unheard.remove(&cookie);
+        asked.is_some_and(|asked| asked == address || !guard!("circuits-unheard"))
+    }
+
     /// Connects a socket to whoever listens there, if it may.
     pub(super) fn reach(
         &mut self,
@@ -218,13 +225,17 @@ impl Mediator {
                 token: far.as_ref().map_or(cookie, |far| far.cookie),
             };
             let queued = self.table.enqueue_beyond(listener.cookie, pending, more);
-            queued.map_err(number)?;
+            match queued {
+                // Its endpoint has as many that wait as it may.
+                Err(circuit::Errno::ENOBUFS) if !call.is_nonblocking()? => return Ok(waits),
+                queued => queued.map_err(number)?,
+            }
             self.write();
             let connected = match &far {
                 Some(far) => {
                     self.connect_metered(cookie, [slot, to], far, (call.fd()?, listener.name))
                 }
-                None => sockets::connects(call.fd()?, listener.name),
+                None => sockets::connects_at_once(call.fd()?, listener.name),
             };
             match connected {
                 Ok(()) | Err(Errno::ISCONN) => return Ok(Came::To(Ok(0))),
@@ -234,7 +245,7 @@ impl Mediator {
                 Err(errno) => {
                     let _ = self.table.withdraw(listener.cookie, pending.token);
                     return match errno {
-                        Errno::AGAIN => Ok(waits),
+                        Errno::AGAIN if !call.is_nonblocking()? => Ok(waits),
                         errno => Err(errno),
                     };
                 }

@@ -1,5 +1,6 @@
 //! UDP sockets: made, bound, connected; and whom each may send to.
 
+use super::spares::Spares;
 use super::*;
 use crate::receivers::Receivers;
 use circuit::{Ip, Named, Socket, Way};
@@ -16,6 +17,8 @@ pub(super) const WAYS: usize = 8192;
 const GONE: usize = 1024;
 /// Sockets with datagrams of calls that a signal ended, and such datagrams of one.
 const UNHEARD: usize = 64;
+/// Bytes of all that is kept so.
+const UNHEARD_BYTES: usize = 4 << 20;
 /// Receivers that turn out to be gone while one is looked for.
 pub(super) const TRIES: usize = 16;
 
@@ -44,6 +47,9 @@ pub(super) struct Datagrams {
     /// The way of what a receiver was last sent by a sender, and how much since it was looked at.
     pub(super) ways: BTreeMap<(u64, u64), (Way, u32)>,
     pub(super) gone: BTreeMap<[u8; 16], Socket>,
+    pub(super) spares: Spares,
+    /// Connected to a port at which something changed, of this endpoint, and not yet linked anew.
+    pub(super) late: BTreeSet<(u64, u32)>,
     /// Connected where they may not send any more.
     pub(super) cut: BTreeSet<u64>,
     /// Taken by the call that is being done, and by those that a signal ended before they heard
@@ -62,7 +68,13 @@ pub(super) struct Datagrams {
 impl Datagrams {
     /// The call that is being done was not heard of.
     pub(super) fn not_heard(&mut self) {
+        let kept = self.unheard.values().flatten();
+        let mut bytes: usize = kept.map(|taken| taken.data.len()).sum();
         for (cookie, taken) in self.taken.drain(..) {
+            bytes += taken.data.len();
+            if bytes > UNHEARD_BYTES && guard!("circuits-unheard-bytes") {
+                break;
+            }
             // Sockets at which many were lost so are not many.
             if self.unheard.len() < UNHEARD || self.unheard.contains_key(&cookie) {
                 let all = self.unheard.entry(cookie).or_default();
@@ -90,6 +102,7 @@ impl Datagrams {
 
     /// Of sockets that do not live nothing more is known, of those without a record either.
     pub(super) fn retain(&mut self, live: &BTreeSet<u64>) {
+        self.spares.retain(|sender| live.contains(&sender));
         for cookies in [&mut self.cut, &mut self.shut, &mut self.refused] {
             cookies.retain(|cookie| live.contains(cookie));
         }

@@ -7,6 +7,12 @@ use circuit::{Socket, Way};
 use core::ops::Range;
 use notify::filter::MEDIATED;
 
+/// Sockets that are linked anew at a time.
+const LINKED: usize = 32;
+/// Threads of an endpoint that are searched for sockets that are not where they were seen: those
+/// that called last.
+const SEARCHED: usize = 4;
+
 impl Mediator {
     /// Has what a connected socket sends natively go to who hears it now.
     pub(super) fn link(&mut self, fd: &OwnedFd, to: u32, way: &Way) -> Result<(), Errno> {
@@ -38,7 +44,7 @@ impl Mediator {
         let Some(receiver) = self.table.socket(receiver).copied() else {
             return;
         };
-        let Some(fd) = circuits::at_place(&receiver) else {
+        let Some(fd) = self.at_place(&receiver) else {
             return;
         };
         let back = receiver.way().filter(|back| back.remote == way.local);
@@ -62,14 +68,34 @@ impl Mediator {
         }
     }
 
-    /// Bound: sockets.
+    /// Bound: as many as are linked at a time; others are when nobody calls, or with each call.
     pub(super) fn link_all(&mut self, slot: u32, port: u16) {
-        let to_it: Vec<(Socket, Way)> = self
-            .table
-            .connected_to(port)
-            .filter_map(|it| Some((*it, it.way()?)))
-            .filter(|(it, way)| self.located(it.endpoint(), way) == Ok(slot))
-            .collect();
+        let late = self.table.connected_to(port).map(Socket::cookie);
+        self.datagrams
+            .late
+            .extend(late.map(|cookie| (cookie, slot)));
+        self.link_late();
+    }
+
+    /// Whether some are still to be linked.
+    pub fn is_late(&self) -> bool {
+        !self.datagrams.late.is_empty()
+    }
+
+    /// Links some of those anew that are connected to a port at which something changed.
+    pub fn link_late(&mut self) {
+        let most = match guard!("circuits-late") {
+            true => LINKED,
+            false => usize::MAX,
+        };
+        let mut to_it = Vec::new();
+        while to_it.len() < most
+            && let Some((cookie, slot)) = self.datagrams.late.pop_first()
+        {
+            let socket = self.table.socket(cookie).copied();
+            let found = socket.and_then(|it| Some((it, it.way()?)));
+            to_it.extend(found.filter(|(it, way)| self.located(it.endpoint(), way) == Ok(slot)));
+        }
         let (mut joined, mut cut) = (Vec::new(), Vec::new());
         for (socket, way) in to_it {
             match self.judge(socket.endpoint(), &way) {
@@ -103,14 +129,8 @@ impl Mediator {
             .filter(|socket| cut.insert(socket.cookie()))
             .copied()
             .collect();
-        let fds = self.taken(&new, 0..circuits::NUMBERS);
-        for socket in &new {
-            let fd = fds.get(&socket.cookie());
-            // Linked to none, and not to nobody: who may send to it still can.
-            if fd.is_none_or(|fd| sockets::disconnects(fd).is_err()) {
-                confine::say!("bulkhead-operator: a socket that may send no more is not found");
-            }
-        }
+        let cut = new.into_iter().map(|it| (it.cookie(), vec![it]));
+        self.cut(cut.collect());
     }
 
     /// Copies of sockets, by cookie: from where they were seen, else from any thread of their
@@ -118,13 +138,21 @@ impl Mediator {
     fn taken(&self, sockets: &[Socket], numbers: Range<i32>) -> BTreeMap<u64, OwnedFd> {
         let (mut taken, mut wanted) = (BTreeMap::new(), BTreeMap::new());
         for socket in sockets {
-            match circuits::at_place(socket) {
+            match self.at_place(socket) {
                 Some(fd) => drop(taken.insert(socket.cookie(), fd)),
                 None => drop(wanted.insert(socket.cookie(), socket.endpoint())),
             }
         }
         let slots: BTreeSet<u32> = wanted.values().copied().collect();
-        for thread in slots.iter().flat_map(|slot| self.callers.of(*slot)) {
+        let threads: Vec<(u32, u32)> = slots
+            .iter()
+            .flat_map(|slot| {
+                let last = self.callers.of(*slot).take(SEARCHED);
+                last.map(|thread| (*slot, thread))
+            })
+            .collect();
+        for (slot, thread) in threads {
+            self.touches(slot, 0);
             circuits::search(thread, numbers.clone(), |cookie, fd| {
                 if wanted.remove(&cookie).is_some() {
                     taken.insert(cookie, fd);
@@ -132,6 +160,7 @@ impl Mediator {
                 !wanted.is_empty()
             });
         }
+        self.touched();
         taken
     }
 

@@ -7,6 +7,8 @@ use circuit::{Options, Socket, Way};
 
 /// Messages of one sendmmsg or recvmmsg; the program is told that it were so many.
 const BATCH: u64 = 64;
+/// Bytes of all messages of one recvmmsg: more are left for the next.
+const BATCH_BYTES: usize = 1 << 20;
 /// The longest that is received: what a program sends by itself to whom it is connected may be
 /// longer than UDP's.
 const ROOM: usize = 256 << 10;
@@ -92,7 +94,13 @@ impl Mediator {
             let Some(receiver) = self.table.find_receiver(to, way, hash(way)) else {
                 break;
             };
-            match sockets::sends(fd, data, receiver.name) {
+            let hears = self.table.socket(receiver.cookie);
+            let hears_all = hears.is_some_and(|it| it.way().is_none()) && guard!("circuits-drains");
+            let sent = match hears_all && !sockets::has_room(fd) {
+                true => self.by_spare(cookie, data, receiver.name),
+                false => sockets::sends(fd, data, receiver.name),
+            };
+            match sent {
                 Ok(()) => {
                     let ways = &mut self.datagrams.ways;
                     if ways.len() >= WAYS {
@@ -102,7 +110,7 @@ impl Mediator {
                     *sent = (*way, sent.1.saturating_add(1));
                     return Ok(());
                 }
-                Err(Errno::AGAIN) if !freed && !sockets::has_room(fd) => {
+                Err(Errno::AGAIN) if !hears_all && !freed && !sockets::has_room(fd) => {
                     freed = true;
                     self.free_room(cookie, fd);
                 }
@@ -141,28 +149,8 @@ impl Mediator {
         let linked = linked.and_then(|it| self.table.socket(it.cookie));
         let shares = linked.filter(|it| it.local().port == sender.local().port);
         shares
-            .and_then(circuits::at_place)
+            .and_then(|it| self.at_place(it))
             .is_some_and(|fd| sockets::sends(&fd, data, receiver.name()).is_ok())
-    }
-
-    /// All that a socket may have under way lies unread: who was sent most loses what waits
-    /// there, one after another until there is room. Else a few receivers that do not read would
-    /// keep it from sending to anybody. Bound: [`WAYS`].
-    fn free_room(&mut self, cookie: u64, fd: &OwnedFd) {
-        let sent = self.datagrams.ways.range((cookie, 0)..=(cookie, u64::MAX));
-        let mut most: Vec<(u32, u64)> = sent.map(|(key, (_, count))| (*count, key.1)).collect();
-        most.sort_unstable();
-        for (_, receiver) in most.into_iter().rev() {
-            if let Some(socket) = self.table.socket(receiver)
-                && let Some(at) = circuits::at_place(socket)
-            {
-                self.datagrams.dropped += sockets::drains(&at);
-            }
-            self.datagrams.ways.remove(&(cookie, receiver));
-            if sockets::has_room(fd) {
-                return;
-            }
-        }
     }
 
     pub(super) fn receive(&mut self, cookie: u64, call: &mut Call<'_>) -> Result<Came, Errno> {
@@ -198,7 +186,11 @@ impl Mediator {
     fn receive_many(&mut self, cookie: u64, call: &Call<'_>, flags: i32) -> Result<usize, Errno> {
         let [_, first, count, ..] = call.arguments();
         let mut received = 0;
-        while received < (count & u64::from(u32::MAX)).min(BATCH) {
+        let has_room = |this: &Mediator| {
+            let all = this.datagrams.taken.iter();
+            all.map(|(_, taken)| taken.data.len()).sum::<usize>() < BATCH_BYTES
+        };
+        while received < (count & u64::from(u32::MAX)).min(BATCH) && has_room(self) {
             let at = Message::of_many(first, received);
             let one = Message::read(call, at)
                 .and_then(|message| self.receive_one(cookie, call, &message, flags))
@@ -267,7 +259,9 @@ impl Mediator {
 
     /// Who has this name, or had it.
     fn sender(&self, name: &[u8; 16]) -> Option<&Socket> {
-        let sender = self.table.by_name(name);
+        let spare = self.datagrams.spares.sender(name);
+        let spare = spare.and_then(|sender| self.table.socket(sender));
+        let sender = self.table.by_name(name).or(spare);
         sender.or_else(|| self.datagrams.gone.get(name))
     }
 

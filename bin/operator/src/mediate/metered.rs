@@ -97,14 +97,14 @@ impl Mediator {
     pub fn cut_asked(&mut self, id: u64, page: OwnedFd) {
         // What is closed is no circuit any more.
         self.sweep();
-        let outcome = self.cut(id);
+        let outcome = self.cut_one(id);
         if let Ok(page) = Words::map(page, CUT_BYTES) {
             page.publish(0, outcome);
         }
     }
 
-    /// Ends a circuit for both its programs.
-    pub(super) fn cut(&mut self, id: u64) -> u64 {
+    /// Ends a circuit for both its programs. One that no thread has where it was seen is looked for.
+    pub(super) fn cut_one(&mut self, id: u64) -> u64 {
         let image = self.image.as_ref().map(MappedCompartment::image);
         let socket = self.table.socket(id).copied();
         let socket = socket.filter(|it| it.is_initiator() && it.kind() == Kind::Stream);
@@ -113,7 +113,11 @@ impl Mediator {
         };
         let ended = match self.end_metered(&socket) {
             true => self.table.disconnect(id).is_ok(),
-            false => circuits::cut(&mut self.table, &image, id),
+            false => {
+                let ends = circuits::ends(&self.table, &image, id);
+                self.cut(vec![(id, ends)]);
+                !self.is_hunted(id)
+            }
         };
         self.write();
         match ended {

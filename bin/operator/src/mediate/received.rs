@@ -47,7 +47,7 @@ impl Mediator {
                 self.done_with(waits.note);
                 continue;
             }
-            let came = match self.attempt(slot, &waits.call, listener) {
+            let came = match self.attempt(slot, waits.program, &waits.call, listener) {
                 // Another had it. It waits on, not anew.
                 Came::Receives { fd, .. } => Came::Receives {
                     fd,
@@ -143,9 +143,9 @@ impl Mediator {
             return Ok(None);
         }
         for number in MEDIATED.rev() {
-            match target.take(number.cast_signed()) {
+            match target.take_socket(number.cast_signed()) {
                 Err(Errno::BADF) => {}
-                Ok(_) => continue,
+                Ok(_) | Err(Errno::NOTSOCK) => continue,
                 Err(errno) => return Err(errno),
             }
             match listener.install_at(call.id, made.fd.as_fd(), closes, number) {

@@ -1,6 +1,7 @@
 //! What there is: the image, endpoints, sockets that live, and what is written of them to the page.
 
 use super::*;
+use telemetry::operator::DELAYED;
 
 impl Mediator {
     /// Decides by this image from now on.
@@ -20,10 +21,51 @@ impl Mediator {
         self.left = left;
         self.live = Live::new().ok();
         self.settle();
+        // It is taken from where it was seen by nobody any more.
+        let touched = self.notes.as_ref().map_or(0, Notes::was_touched);
+        let touched = self
+            .table
+            .all()
+            .find(|it| touched != 0 && it.cookie() as u32 == touched);
+        if let Some(cookie) = touched.map(circuit::Socket::cookie) {
+            self.table.place(cookie, 0);
+        }
         self.sweep();
         self.review();
         self.link_everybody();
         self.write();
+    }
+
+    /// Whether it was told where the sockets of before are noted.
+    pub fn knows_its_sockets(&self) -> bool {
+        self.notes.is_some()
+    }
+
+    /// Nothing is to be done until somebody calls.
+    pub fn sleeps(&self) {
+        if let Some(notes) = &self.notes {
+            notes.sleeps();
+        }
+    }
+
+    /// Something is.
+    pub fn wakes(&self) {
+        if let Some(notes) = &self.notes {
+            notes.wakes();
+        }
+    }
+
+    /// Endpoints that have made a socket, or begun or accepted a connection, once for each, since
+    /// this was asked.
+    pub fn begun(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.begun)
+    }
+
+    /// An endpoint's calls wait, being too many.
+    pub fn delays(&self) {
+        if let Some(notes) = &self.notes {
+            notes.counts(DELAYED, 1);
+        }
     }
 
     /// An endpoint of circuits.
@@ -80,10 +122,10 @@ impl Mediator {
             .into_iter()
             .partition(|socket| socket.kind() == Kind::Datagram);
         self.cut_all(&datagrams);
-        for socket in &streams {
-            if !self.end_metered(socket) {
-                circuits::end(socket);
-            }
+        if guard!("circuits-address-gone") {
+            let gone = streams.into_iter().filter(|it| !self.end_metered(it));
+            let gone = gone.map(|it| (it.cookie(), vec![it])).collect();
+            self.cut(gone);
         }
         self.write();
         self.count();
@@ -104,14 +146,17 @@ impl Mediator {
         let Some(image) = self.image.as_ref().map(MappedCompartment::image) else {
             return;
         };
+        let mut denied = Vec::new();
         let begun: Vec<(u64, u32, Endpoint, Endpoint)> = self
             .table
             .all()
             .filter(|socket| socket.kind() == Kind::Stream && socket.is_initiator())
             .filter_map(|s| Some((s.cookie(), s.endpoint(), s.local(), s.remote()?)))
             .collect();
-        let mut cut = Vec::new();
         for (cookie, slot, local, remote) in begun {
+            if let Some(notes) = &self.notes {
+                notes.beats();
+            }
             // Whether the other end is of circuits is not asked: an operator that starts is told
             // of its endpoints one by one.
             let decided = self.decided(&image, slot, local, remote);
@@ -122,12 +167,19 @@ impl Mediator {
                 Ok(to) => self.evades([slot, to], cookie),
             };
             if is_cut {
-                cut.push(cookie);
+                denied.push((cookie, circuits::ends(&self.table, &image, cookie)));
             }
         }
-        for cookie in cut {
-            self.cut(cookie);
-        }
+        // Wherever its programs have it, what is metered is over.
+        denied.retain(|(cookie, _)| {
+            let socket = self.table.socket(*cookie).copied();
+            let ended = socket.is_some_and(|it| self.end_metered(&it));
+            if ended {
+                let _ = self.table.disconnect(*cookie);
+            }
+            !ended
+        });
+        self.cut(denied);
         self.review_datagrams();
         self.write();
     }
@@ -166,7 +218,7 @@ impl Mediator {
         self.datagrams.forget(&gone);
         self.datagrams.retain(&live);
         self.table.retain(|cookie| live.contains(&cookie));
-        self.unheard.retain(|cookie| live.contains(cookie));
+        self.unheard.retain(|cookie, _| live.contains(cookie));
         self.orphans.retain(|(at, _)| live.contains(at));
         self.settle_relays();
         self.rings.retain(|began| live.contains(&began));
@@ -182,12 +234,14 @@ impl Mediator {
 
     /// A program with all that it started is gone.
     pub fn program_gone(&mut self, program: u32) {
-        let gone: Vec<u16> = self
+        let mut gone: Vec<u16> = self
             .waits
             .iter()
             .filter(|waits| waits.program == program)
             .map(|waits| waits.note)
             .collect();
+        let left = self.left.extract_if(.., |(of, ..)| *of == program);
+        gone.extend(left.map(|(_, note, _)| note));
         self.waits.retain(|waits| waits.program != program);
         self.receivers_gone(program);
         for note in gone {

@@ -72,14 +72,20 @@ fn circuits_that_nobody_may_begin_any_more_are_cut() {
     let mut tables = tables();
     let mut mediator = with_circuits(&tables);
     mediator.use_image(mapped(&tables));
-    assert_eq!(begun(&mediator), [1, 2]);
+    assert!(mediator.hunted().is_empty());
     tables.rule_tables = vec![judged(image::rules::Action::Deny, 1)];
     tables.endpoints[0].egress = 0;
     for endpoint in &mut tables.endpoints {
         endpoint.connections = 64;
     }
     mediator.use_image(mapped(&tables));
-    assert_eq!(begun(&mediator), [2], "no rule is asked inside an endpoint");
+    // Nobody has them here, so they are looked for; no rule is asked inside an endpoint.
+    assert_eq!(mediator.hunted(), [1]);
+    mediator.is_cut(1);
+    assert_eq!(
+        (begun(&mediator), mediator.hunted()),
+        (vec![2], Vec::<u64>::new())
+    );
 }
 
 #[test]
@@ -90,7 +96,7 @@ fn what_was_accepted_for_nobody_ends_with_its_listener() {
         let at = listener.cookie;
         let (other, fd) = std::os::unix::net::UnixStream::pair().unwrap();
         let fd = OwnedFd::from(fd);
-        let cookie = sockets::cookie(&fd).unwrap();
+        let cookie = rustix::net::sockopt::socket_cookie(&fd).unwrap();
         mediator.orphans.push((at, Made { fd, cookie }));
         other.set_nonblocking(true).unwrap();
         (other, listens.then_some(listener))
@@ -261,6 +267,7 @@ fn memory_is_for_the_two_ends_of_a_connection() {
     mediator.image = Some(mapped(&tables));
     assert_eq!(mediator.connection(11), Err(Errno::ACCESS));
     mediator.review();
+    mediator.is_cut(1);
     assert_eq!(mediator.connection(11), Err(Errno::NOTCONN));
 }
 
@@ -419,4 +426,57 @@ fn a_call_that_no_operator_survives_is_refused() {
         let called = mediator.callers.of(WEB).any(|it| it == thread);
         assert_eq!(called, done, "{thread}");
     }
+}
+
+#[test]
+fn who_was_not_heard_is_connected_to_where_it_asked_to_be() {
+    let mut mediator = Mediator::default();
+    mediator.unheard.insert(7, b"there".to_vec());
+    assert!(!mediator.was_connected(8, b"there"));
+    assert!(mediator.was_connected(7, b"there"));
+    assert!(!mediator.was_connected(7, b"there"), "told once");
+    mediator.unheard.insert(7, b"there".to_vec());
+    assert!(!mediator.was_connected(7, b"elsewhere"));
+}
+
+#[test]
+fn what_nobody_heard_of_is_kept_within_bounds() {
+    let mut datagrams = Datagrams::default();
+    for cookie in 0..64 {
+        let taken = || datagrams::Taken {
+            data: vec![0; 256 << 10],
+            length: 256 << 10,
+            name: None,
+        };
+        datagrams.taken = (0..64).map(|_| (cookie, taken())).collect();
+        datagrams.not_heard();
+    }
+    let all = datagrams.unheard.values().flatten();
+    let bytes: usize = all.map(|taken| taken.data.len()).sum();
+    assert_eq!(bytes, 4 << 20);
+}
+
+#[test]
+fn of_many_that_are_connected_to_a_port_some_are_linked_at_a_time() {
+    let mut mediator = with_datagrams(&tables());
+    for cookie in 10..50_u64 {
+        let (family, table) = (circuit::Family::V4, &mut mediator.table);
+        let made = table.create_datagram(cookie, WEB, family, [cookie as u8; 16]);
+        made.unwrap();
+        table.bind_by_use(cookie, cookie as u32).unwrap();
+        let local = table.socket(cookie).unwrap().local();
+        let way = circuit::Way {
+            local: Endpoint {
+                ip: of(WEB),
+                ..local
+            },
+            ..way(WEB, NEAR)
+        };
+        table.connect_datagram(cookie, way).unwrap();
+    }
+    mediator.link_all(NEAR, 80);
+    assert_eq!(mediator.datagrams.late.len(), 8);
+    assert!(mediator.is_late());
+    mediator.link_late();
+    assert!(!mediator.is_late());
 }

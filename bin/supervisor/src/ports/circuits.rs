@@ -3,16 +3,20 @@
 //! which it notes sockets, the network namespace in which it makes them, its uid, and where
 //! programs' calls come are kept here.
 
+use super::hunts::Hunt;
 use super::meters::Meter;
+use super::operators::Owed;
 use super::*;
 use crate::registry::SeatPart;
 use crate::role::{Purpose, Role};
 use crate::seats::Image;
-use crate::watch::{Backoff, Death};
+use crate::watch::{Backoff, Blame, Death, Standing};
 use command::verbs::{
-    CREATE_CIRCUITS, Operate, PORT_CIRCUITS, Program, ProgramGone, UseImage, WantMeter,
+    CREATE_CIRCUITS, Operate, PORT_CIRCUITS, Program, ProgramGone, Running, Seek, UseImage,
+    WantMeter,
 };
 use seqpacket::Fds;
+use shm::PeerWords;
 use std::collections::BTreeMap;
 
 /// Bytes of the page: nothing of it is there before it is used.
@@ -39,20 +43,38 @@ pub fn has_circuits(body: &CreatePort) -> bool {
 /// A compartment's circuits.
 pub struct Circuits {
     /// Who mediates them.
-    operator: Option<u64>,
+    pub(super) operator: Option<u64>,
     /// It is confined, and may be told.
-    is_ready: bool,
+    pub(super) is_ready: bool,
     /// When one is started, ns.
-    due: u64,
+    pub(super) due: u64,
     /// When the last one was, ns.
-    started: u64,
-    backoff: Backoff,
+    pub(super) started: u64,
+    pub(super) backoff: Backoff,
+    /// What the watch saw of it.
+    pub(super) standing: Standing,
+    /// Programs whose calls operators stood still over.
+    pub(super) blame: Blame,
+    /// Operators that came after another, since creation.
+    pub restarts: u32,
+    /// Those of them that came after one that stood still.
+    pub stalls: u32,
+    /// Programs that nobody answers any more.
+    pub given_up: u32,
+    /// Programs that are gone, and that the next operator is to be told of.
+    pub(super) gone: Vec<u32>,
+    /// Sockets that its operator looks for.
+    pub(super) hunt: Option<Box<Hunt>>,
+    /// Changes of tables that wait for the operator.
+    pub(super) owed: Vec<Owed>,
     /// Every operator's here: owner of the programs' user namespaces.
     uid: u32,
     page: Shared,
+    /// The same, as allegations to read.
+    pub(super) words: Option<PeerWords>,
     network: Shared,
     /// Where programs' calls come, by number, with their slot.
-    programs: BTreeMap<u32, (u32, Shared)>,
+    pub(super) programs: BTreeMap<u32, (u32, Shared)>,
     /// Its meter, where one is wanted.
     pub(super) meter: Option<Meter>,
 }
@@ -65,7 +87,16 @@ impl Circuits {
             due: 0,
             started: 0,
             backoff: Backoff::default(),
+            standing: Standing::default(),
+            blame: Blame::default(),
+            restarts: 0,
+            stalls: 0,
+            given_up: 0,
+            gone: Vec::new(),
+            hunt: None,
+            owed: Vec::new(),
             uid,
+            words: PeerWords::map(&page).ok(),
             page: Rc::new(page),
             network: Rc::new(network),
             programs: BTreeMap::new(),
@@ -288,6 +319,8 @@ impl Supervisor {
             self.tell(id, &message, vec![fd]);
         }
         self.link_meter(compartment);
+        self.tell_of_gone(id, compartment);
+        self.watch_now();
     }
 
     /// Tells an operator of an endpoint, if both are there.
@@ -306,6 +339,7 @@ impl Supervisor {
                 slot,
                 kind: PORT_CIRCUITS,
                 capacity: port.body.pairs,
+                max_record: port.body.max_record,
                 mtu: port.body.mtu,
                 ..AddPort::default()
             };
@@ -330,6 +364,12 @@ impl Supervisor {
     pub fn operator_says(&mut self, compartment: u32, message: &Message, fds: Fds) {
         if message.body::<WantMeter>().is_some() {
             return self.want_meter(compartment);
+        }
+        if let Some(body) = message.body::<Running>() {
+            return self.operator_decides(compartment, body.epoch);
+        }
+        if let Some(body) = message.body::<Seek>() {
+            return self.seek(compartment, &body);
         }
         let fd = fds.into_iter().next();
         if let (Some(body), Some(fd)) = (message.body::<Program>(), fd) {
@@ -363,6 +403,8 @@ impl Supervisor {
         {
             circuits.operator = None;
             circuits.is_ready = false;
+            circuits.hunt = None;
+            circuits.restarts += 1;
             let lived = now.saturating_sub(circuits.started);
             circuits.due = now + circuits.backoff.died(Death::Fault, lived);
         }
@@ -417,7 +459,7 @@ impl Supervisor {
         }
         let mut circuits = home.circuits.take();
         let meter = circuits.as_mut().and_then(|circuits| circuits.meter.take());
-        let uid = circuits.map(|circuits| circuits.uid);
+        let uid = circuits.as_ref().map(|circuits| circuits.uid);
         self.end_meter(meter);
         for part in [SeatPart::Circuits, SeatPart::Network] {
             let key = Key::Seat(Seat::Compartment(compartment), part);
@@ -426,8 +468,14 @@ impl Supervisor {
         match (operator, uid) {
             // Its uid is free once it is dead.
             (Some(operator), _) => self.kill(operator, None),
+            // Nor that of one that stands still.
+            (None, Some(uid)) if self.workers.values().any(|worker| worker.uid == uid) => {}
             (None, Some(uid)) => self.uids.release(uid),
             (None, None) => {}
+        }
+        // There is nothing left that a change could cut.
+        for owed in circuits.into_iter().flat_map(|circuits| circuits.owed) {
+            self.done(owed.seq());
         }
     }
 }

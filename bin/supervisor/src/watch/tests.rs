@@ -211,3 +211,47 @@ fn who_goes_on_does_not_hang_and_neither_does_who_was_not_looked_at() {
     let second = silent(&mut silence, first + MS, |_| 7).unwrap();
     assert!(second - first >= 12 * S, "{first} {second}");
 }
+
+/// Looks each 10 ms at one heartbeat, for 5 s at most: when it stands still, ms.
+fn stands(cpu: impl Fn(u64) -> u64, runs: impl Fn(u64) -> bool) -> Option<u64> {
+    let mut standing = Standing::default();
+    let mut look = |ms: u64| {
+        let spent = || Some(Duration::from_millis(cpu(ms)));
+        standing.look(S + ms * MS, (7, false), spent, || runs(ms)) == Seen::Stalled
+    };
+    (0..5000).step_by(10).find(|ms| look(*ms))
+}
+
+#[test]
+fn an_operator_that_is_held_or_burns_stands_still_and_one_without_a_processor_does_not() {
+    let held = stands(|_| 3, |_| false).unwrap();
+    assert!((1000..1100).contains(&held), "{held}");
+    let burns = stands(|ms| ms, |_| true).unwrap();
+    assert!((2000..2100).contains(&burns), "{burns}");
+    assert_eq!(stands(|_| 3, |_| true), None, "it waits for a processor");
+    assert_eq!(stands(|ms| ms / 3, |_| true), None, "it has a third of one");
+}
+
+#[test]
+fn an_operator_that_goes_on_or_sleeps_or_was_not_looked_at_does_not_stand_still() {
+    let mut standing = Standing::default();
+    let cpu = || Some(Duration::ZERO);
+    for n in 0..1000 {
+        let goes_on = standing.look(n * 10 * MS, (n, false), cpu, || false);
+        assert_eq!(goes_on, Seen::Awake);
+    }
+    for n in 1000..2000 {
+        let sleeps = standing.look(n * 10 * MS, (1000, true), cpu, || false);
+        assert_eq!(sleeps, Seen::Asleep);
+    }
+    // We ourselves stood still for an hour: what counts of that is little.
+    let now = 3600 * S;
+    assert_eq!(
+        standing.look(now, (1000, false), cpu, || false),
+        Seen::Awake
+    );
+    assert_eq!(
+        standing.look(2 * now, (1000, false), cpu, || false),
+        Seen::Awake
+    );
+}

@@ -21,7 +21,7 @@ fn waiting(token: u64) -> Pending {
 /// -1 is by the kernel's source: Python made 0 of it.
 #[test]
 fn a_queue_takes_one_more_than_its_backlog() {
-    for (backlog, room) in [(0, 1), (1, 2), (5, 6), (-1, 16), (100_000, 16)] {
+    for (backlog, room) in [(0, 1), (1, 2), (5, 6), (-1, 8), (100_000, 8)] {
         let mut table = listening(backlog);
         let all = (0..20).map(|it| table.enqueue(1, waiting(it)));
         let results: Vec<_> = all.collect();
@@ -30,15 +30,34 @@ fn a_queue_takes_one_more_than_its_backlog() {
             room,
             "{backlog}"
         );
-        let full = if room == 16 {
+        let full = if room == 8 {
             Errno::ENOBUFS
         } else {
             Errno::EAGAIN
         };
         assert_eq!(results[room], Err(full));
         let found = table.find_listener(0, at(LO4, 5000), 0).unwrap();
-        assert_eq!(found.full, room != 16);
+        assert_eq!(found.full, room != 8);
     }
+}
+
+#[test]
+fn no_endpoint_has_all_that_waits() {
+    let mut table = listening(100);
+    let port = bytes(Family::V6, ANY6, 5000);
+    table.create(2, 1, Family::V6, 0).unwrap();
+    table.bind(2, &port, false, 0).unwrap();
+    table.listen(2, 100, [2; 16], 0).unwrap();
+    let fill = |table: &mut Table, listener| {
+        let all = (0..20).map(|it| table.enqueue(listener, waiting(it)));
+        all.filter(Result::is_ok).count()
+    };
+    assert_eq!((fill(&mut table, 1), fill(&mut table, 2)), (8, 4));
+    assert_eq!(fill(&mut table, 1), 0);
+    table.forget_waiting(1);
+    assert_eq!((fill(&mut table, 2), table.counts().1), (4, 8));
+    table.closed(2).unwrap();
+    assert_eq!(fill(&mut table, 1), 8);
 }
 
 #[test]

@@ -34,6 +34,38 @@ body! {
         reserved: u32,
     }
 }
+/// Sockets of one [`Seek`] at most.
+pub const SEEK: usize = 60;
+
+body! {
+    /// Say who has these sockets.
+    Seek: Seek {
+        /// Inodes that count.
+        count: u32,
+        /// 1: these were the last, the search begins.
+        last: u32,
+        /// Inodes, as links in /proc name them.
+        inodes: [u64; SEEK],
+    }
+}
+body! {
+    /// Who has one.
+    Found: Found {
+        /// The inode.
+        inode: u64,
+        /// The thread, by the host's numbers.
+        thread: u32,
+        /// At which number.
+        number: u32,
+    }
+}
+body! {
+    /// Every process was looked at.
+    Sought: Sought {
+        /// Zero.
+        reserved: u64,
+    }
+}
 body! {
     /// What a program in this endpoint is to be like.
     Circuits: Circuits {

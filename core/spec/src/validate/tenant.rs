@@ -190,6 +190,16 @@ impl Check<'_> {
                 .add("range", sockets.span, format!("{} sockets", sockets.value))
                 .help("1 to 65536: each listening, connecting or connected socket is one");
         }
+        if let Some(circuits) = endpoint.attach().circuits()
+            && let Some(setups) = circuits
+                .setups
+                .filter(|s| !(1..=1_000_000).contains(&s.value))
+        {
+            let said = format!("{} set-ups a second", setups.value);
+            self.findings.add("range", setups.span, said).help(
+                "1 to 1000000: each socket made, and each connection begun or accepted, is one",
+            );
+        }
         if let Some(named) = endpoint.attach().interface() {
             let namespace = named.namespace.as_ref().filter(|n| n.is_path());
             if let (Some(_), Some(make)) = (namespace, named.make.filter(|m| m.value.0)) {

@@ -224,7 +224,6 @@ pub const OPERATOR: &[Layer] = &[
     layer!(speculation_is_off before "seccomp" is 0, speculation),
     // A circuit's memory is a file to the limit: two mebibytes and four pages.
     layer!(limits_of_its_own_are_set before "seccomp" is 0, || limits_with((2 << 20) + 4 * 4096)),
-    layer!(no_process_can_be_made before "seccomp" is libc::EAGAIN, fork),
     layer!(it_is_root_no_more before "seccomp" is libc::EPERM, || {
         call!(libc::SYS_setresuid, 0, 0, 0)
     }),

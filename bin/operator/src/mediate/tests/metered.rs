@@ -31,7 +31,8 @@ fn what_goes_past_a_rate_is_cut_and_what_is_counted_alone_is_not() {
     mediator.table.carry(1, Carrier::Ring, 0);
     mediator.write();
     mediator.use_image(mapped(&metered(1 << 20)));
-    assert_eq!(begun(&mediator), [2], "inside an endpoint there is none");
+    // Nobody has it here; inside an endpoint there is no rate.
+    assert_eq!(mediator.hunted(), [1]);
 }
 
 #[test]
@@ -119,12 +120,12 @@ fn a_meter_is_told_of_rates_and_of_circuits_and_of_their_ends() {
     assert_eq!(refused, Err(Errno::CONNREFUSED));
     assert!(meter.recv().unwrap().is_none());
 
-    assert_eq!(mediator.cut(7), CUT_UNKNOWN);
-    assert_eq!(mediator.cut(1), CUT_DONE, "whoever has it");
+    assert_eq!(mediator.cut_one(7), CUT_UNKNOWN);
+    assert_eq!(mediator.cut_one(1), CUT_DONE, "whoever has it");
     assert_eq!(told::<EndMetered>(&meter).0.id, 1);
-    assert_eq!(mediator.cut(1), CUT_UNKNOWN);
-    assert_eq!(mediator.cut(2), CUT_HIDDEN, "no program has it");
-    assert_eq!(begun(&mediator), [0; 0]);
+    assert_eq!(mediator.cut_one(1), CUT_UNKNOWN);
+    assert_eq!(mediator.cut_one(2), CUT_HIDDEN, "no program has it");
+    assert_eq!((begun(&mediator), mediator.hunted()), (vec![2], vec![2]));
     drop(meter);
     assert!(mediator.meter_is_gone());
 }

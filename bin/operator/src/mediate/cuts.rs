@@ -1,0 +1,217 @@
+//! Circuits are cut. Sockets that are not where they were seen (a forked child has them, or the
+//! thread that had them is gone) are looked for: the supervisor is asked who has them. Until they are
+//! found they stay in the table, so that a successor cuts them too.
+
+use super::*;
+use circuit::Socket;
+use command::verbs::{Found, SEEK, Seek};
+use notify::{Came, End, Seen, Target, end_apart};
+use telemetry::operator::UNFOUND;
+
+/// Circuits that are cut at a time.
+const AT_ONCE: usize = 256;
+/// So often: a program may hand a socket on meanwhile.
+const HUNTS: u32 = 3;
+
+/// What is looked for.
+#[derive(Default)]
+pub(super) struct Hunts {
+    /// By each of its ends' cookies: the circuit, by the cookie of who began it.
+    ends: BTreeMap<u64, u64>,
+    /// Cookies by inodes, of the search that goes on.
+    inodes: BTreeMap<u64, u64>,
+    /// How often was searched.
+    tried: u32,
+}
+
+impl Mediator {
+    /// Looks for the ends of a circuit.
+    fn hunts_for(&mut self, began: u64, ends: impl IntoIterator<Item = u64>) {
+        let ends = ends.into_iter().map(|end| (end, began));
+        if guard!("circuits-hunts") {
+            self.hunts.ends.extend(ends);
+        }
+        self.hunts.tried = 0;
+    }
+
+    /// What the supervisor is to be asked; nothing: all that is allowed no more is cut, or cannot
+    /// be found.
+    pub fn seeks(&mut self) -> Vec<Seek> {
+        self.hunts.inodes.clear();
+        if self.hunts.ends.is_empty() {
+            return Vec::new();
+        }
+        let live = self.live.as_ref().and_then(|live| live.sockets().ok());
+        if let Some(live) = live {
+            // Nobody has what is gone.
+            self.hunts
+                .ends
+                .retain(|cookie, _| live.contains_key(cookie));
+            let ends = self.hunts.ends.keys();
+            self.hunts.inodes = ends.filter_map(|it| Some((*live.get(it)?, *it))).collect();
+        }
+        if self.hunts.tried == HUNTS && !self.hunts.ends.is_empty() {
+            let missing = self.hunts.ends.len();
+            self.hunts.ends.clear();
+            self.hunts.inodes.clear();
+            if let Some(notes) = &self.notes {
+                notes.counts(UNFOUND, missing as u64);
+            }
+            confine::say!(
+                "bulkhead-operator: {missing} ends of circuits that are allowed no more are found with no process"
+            );
+        }
+        self.hunts.tried += 1;
+        let inodes: Vec<u64> = self.hunts.inodes.keys().copied().collect();
+        let batches = inodes.len().div_ceil(SEEK);
+        let batches = (1..=batches).zip(inodes.chunks(SEEK)).map(|(n, some)| {
+            let mut body = Seek {
+                count: some.len() as u32,
+                last: u32::from(n == batches),
+                ..Seek::default()
+            };
+            for (place, inode) in body.inodes.iter_mut().zip(some) {
+                *place = *inode;
+            }
+            body
+        });
+        batches.collect()
+    }
+
+    /// The supervisor says who has one, or had it a moment ago.
+    pub fn found(&mut self, body: &Found) {
+        let Some(cookie) = self.hunts.inodes.get(&body.inode).copied() else {
+            return;
+        };
+        let Some(began) = self.hunts.ends.get(&cookie).copied() else {
+            return;
+        };
+        let Some(target) = Target::open(body.thread).ok() else {
+            return;
+        };
+        let seen = Seen {
+            target,
+            number: body.number,
+            cookie,
+            end: self.end_of(cookie),
+        };
+        if matches!(end_apart(&[seen]).as_deref(), Ok([Came::Ended])) {
+            self.is_cut(began);
+        }
+    }
+
+    /// Cuts circuits, each by one of its ends; both its programs find it closed. What is not where
+    /// it was seen is looked for.
+    pub(super) fn cut(&mut self, circuits: Vec<(u64, Vec<Socket>)>) {
+        let mut left = circuits;
+        // Bound: a circuit has two ends.
+        for which in 0..2 {
+            let at = |(began, ends): &(u64, Vec<Socket>)| {
+                let socket = *ends.get(which)?;
+                let target = Target::open((socket.place() >> 32) as u32).ok()?;
+                let seen = Seen {
+                    target,
+                    number: socket.place() as u32,
+                    cookie: socket.cookie(),
+                    end: self.end_of(socket.cookie()),
+                };
+                Some((*began, socket, seen))
+            };
+            let mut cut = BTreeSet::new();
+            for some in left.chunks(AT_ONCE) {
+                let seen: Vec<_> = some.iter().filter_map(at).collect();
+                cut.extend(self.end_all(seen));
+            }
+            left.retain(|(began, _)| !cut.contains(began));
+            for began in cut {
+                self.is_cut(began);
+            }
+        }
+        for (began, ends) in left {
+            self.hunts_for(began, ends.iter().map(Socket::cookie));
+        }
+    }
+
+    /// Which of them are cut. An endpoint that has who looks wait is not looked at again.
+    fn end_all(&self, mut all: Vec<(u64, Socket, Seen)>) -> Vec<u64> {
+        let mut cut = Vec::new();
+        // Bound: each time there are less.
+        while !all.is_empty() {
+            if let Some(notes) = &self.notes {
+                notes.beats();
+            }
+            let (of, seen): (Vec<_>, Vec<_>) = all.into_iter().map(|(a, b, c)| ((a, b), c)).unzip();
+            let came = match guard!("circuits-apart") {
+                true => end_apart(&seen),
+                false => Ok(seen.iter().map(notify::end).collect()),
+            };
+            let Ok(came) = came else {
+                confine::say!("bulkhead-operator: no process that cuts circuits can be made");
+                break;
+            };
+            let ended = of
+                .iter()
+                .zip(&came)
+                .filter(|(_, came)| **came == Came::Ended);
+            cut.extend(ended.map(|((began, _), _)| *began));
+            let held = match came.last() {
+                Some(Came::Held) => of.get(came.len() - 1).map(|(_, socket)| socket.endpoint()),
+                _ => None,
+            };
+            let rest = of.into_iter().zip(seen).skip(came.len());
+            let rest = rest.map(|((began, socket), seen)| (began, socket, seen));
+            all = rest
+                .filter(|(_, socket, _)| Some(socket.endpoint()) != held)
+                .collect();
+        }
+        cut
+    }
+
+    fn end_of(&self, cookie: u64) -> End {
+        match self.table.socket(cookie).map(Socket::kind) {
+            Some(Kind::Datagram) => End::Disconnect,
+            _ => End::Shut,
+        }
+    }
+
+    /// Circuits that are looked for, by who began them.
+    #[cfg(test)]
+    pub(super) fn hunted(&self) -> Vec<u64> {
+        let all: BTreeSet<u64> = self.hunts.ends.values().copied().collect();
+        all.into_iter().collect()
+    }
+
+    /// Whether a circuit is looked for, to be cut, by who began it.
+    pub(super) fn is_hunted(&self, began: u64) -> bool {
+        self.hunts.ends.values().any(|of| *of == began)
+    }
+
+    pub(super) fn is_cut(&mut self, began: u64) {
+        self.hunts.ends.retain(|_, of| *of != began);
+        if self.end_of(began) == End::Shut {
+            let _ = self.table.disconnect(began);
+            self.write();
+        }
+    }
+
+    /// A socket, taken from where it was seen. Meanwhile its endpoint is who holds this process
+    /// up, if anybody does.
+    pub(super) fn at_place(&self, socket: &Socket) -> Option<OwnedFd> {
+        self.touches(socket.endpoint(), socket.cookie());
+        let taken = circuits::at_place(socket);
+        self.touched();
+        taken
+    }
+
+    pub(super) fn touches(&self, slot: u32, cookie: u64) {
+        if let Some(notes) = &self.notes {
+            notes.touches(slot, cookie);
+        }
+    }
+
+    pub(super) fn touched(&self) {
+        if let Some(notes) = &self.notes {
+            notes.touched();
+        }
+    }
+}

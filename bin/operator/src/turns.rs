@@ -1,0 +1,148 @@
+//! Whose turn it is: endpoints whose programs call at once have this process one as long as the
+//! other, whatever their calls cost; and how often each may begin something.
+
+use guard::guard;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// So much longer than another that calls too an endpoint may have had it.
+const QUANTUM: Duration = Duration::from_micros(200);
+/// Who has begun too often waits so long at least.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// All endpoints.
+#[derive(Default)]
+pub struct Turns {
+    /// How long each had this process, of those that have called.
+    had: BTreeMap<u32, Duration>,
+    /// Who begins to call has had it as long as who had it least of those that called last.
+    least: Duration,
+    buckets: BTreeMap<u32, Bucket>,
+}
+
+/// What an endpoint may begin now.
+struct Bucket {
+    per_second: f64,
+    left: f64,
+    filled: Instant,
+}
+
+impl Turns {
+    /// An endpoint may begin so much a second, and all of that at once.
+    pub fn opens(&mut self, slot: u32, per_second: u32, now: Instant) {
+        let per_second = f64::from(per_second);
+        let bucket = Bucket {
+            per_second,
+            left: per_second,
+            filled: now,
+        };
+        self.buckets.insert(slot, bucket);
+    }
+
+    /// It is gone.
+    pub fn closes(&mut self, slot: u32) {
+        self.had.remove(&slot);
+        self.buckets.remove(&slot);
+    }
+
+    /// Of the endpoints that call now, how long those had this process that have their turn.
+    pub fn most(&mut self, slots: impl Iterator<Item = u32>) -> Duration {
+        let least = self.least;
+        let had = slots.map(|slot| {
+            let had = self.had.entry(slot).or_default();
+            *had = (*had).max(least);
+            *had
+        });
+        if let Some(least) = had.min() {
+            self.least = least;
+        }
+        self.least + QUANTUM
+    }
+
+    /// Whether an endpoint has its turn; the others' calls wait.
+    pub fn has_turn(&self, slot: u32, most: Duration) -> bool {
+        !guard!("circuits-turns") || self.had.get(&slot).is_none_or(|had| *had <= most)
+    }
+
+    /// A call took so long.
+    pub fn took(&mut self, slot: u32, time: Duration) {
+        *self.had.entry(slot).or_default() += time;
+    }
+
+    /// An endpoint has begun something. Until when its calls wait for that, if they do.
+    pub fn begins(&mut self, slot: u32, now: Instant) -> Option<Instant> {
+        let bucket = self.buckets.get_mut(&slot)?;
+        let passed = now.saturating_duration_since(bucket.filled);
+        let filled = bucket.left + passed.as_secs_f64() * bucket.per_second;
+        bucket.left = filled.min(bucket.per_second) - 1.0;
+        bucket.filled = now;
+        let missing = -bucket.left / bucket.per_second;
+        (missing > 0.0 && guard!("circuits-setups"))
+            .then(|| now + Duration::from_secs_f64(missing).max(PAUSE))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: Duration = Duration::from_micros(1);
+
+    /// What two get that call all the time, whose calls take so long; `late`: the second begins
+    /// after so many turns.
+    fn share(costs: [u32; 2], late: usize) -> [Duration; 2] {
+        let (mut turns, mut got) = (Turns::default(), [Duration::ZERO; 2]);
+        for turn in 0..late + 20_000 {
+            let ready = if turn < late { 0..1 } else { 0..2_u32 };
+            let most = turns.most(ready.clone());
+            for slot in ready
+                .filter(|slot| turns.has_turn(*slot, most))
+                .collect::<Vec<_>>()
+            {
+                let cost = costs[slot as usize] * US;
+                turns.took(slot, cost);
+                if turn >= late {
+                    got[slot as usize] += cost;
+                }
+            }
+        }
+        got
+    }
+
+    #[test]
+    fn endpoints_that_call_at_once_have_one_as_long_as_the_other() {
+        for (costs, late) in [
+            ([20, 20], 0),
+            ([10_000, 20], 0),
+            ([20, 20], 5_000),
+            ([3_000, 20], 77),
+        ] {
+            let [a, b] = share(costs, late);
+            let most = 2 * QUANTUM + costs[0].max(costs[1]) * US;
+            assert!(a.abs_diff(b) <= most, "{costs:?} {late}: {a:?} {b:?}");
+        }
+    }
+
+    #[test]
+    fn who_begins_too_often_waits_and_what_was_not_used_is_not_much() {
+        let mut turns = Turns::default();
+        let mut now = Instant::now();
+        turns.opens(7, 1000, now);
+        now += Duration::from_secs(3600);
+        let at_once = (0..5000)
+            .take_while(|_| turns.begins(7, now).is_none())
+            .count();
+        assert_eq!(at_once, 1000);
+        let (mut begun, end) = (0, now + Duration::from_secs(1));
+        while now < end {
+            begun += 1;
+            now = turns.begins(7, now).unwrap_or(now);
+        }
+        assert!((950..=1050).contains(&begun), "{begun}");
+        assert_eq!(
+            turns.begins(8, now),
+            None,
+            "another, of which nothing is said"
+        );
+    }
+}

@@ -1,0 +1,165 @@
+//! Ending connections of sockets that a program has, in a process that may wait for ever. What a
+//! program has at a number may be a file of a file system of its own by now, which is asked when
+//! it is closed again (FUSE_FLUSH), or a pipe whose other end it holds in the midst of a write:
+//! even a signal that kills does not end such a wait.
+#![expect(
+    unsafe_code,
+    reason = "a copy of this process has no safe form; it makes raw calls alone"
+)]
+
+use crate::target::Target;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+/// One that takes longer is not ended, and left to itself: it takes some microseconds.
+const PATIENCE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 200_000_000,
+};
+
+/// How a connection is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Both ways, for all who have the socket.
+    Shut,
+    /// It is connected to nobody any more (datagrams).
+    Disconnect,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Came {
+    /// It is ended.
+    Ended,
+    /// The socket is not there, or not connected.
+    NotThere,
+    /// What is there has who looks wait.
+    Held,
+}
+
+/// A socket that a thread was seen with.
+#[derive(Debug)]
+pub struct Seen {
+    /// The thread.
+    pub target: Target,
+    /// At which number.
+    pub number: u32,
+    /// By which the kernel knows it.
+    pub cookie: u64,
+    /// What is to be done.
+    pub end: End,
+}
+
+/// Children of this process leave nothing behind that is to be waited for. Once, before
+/// [`end_apart`].
+pub fn leave_no_children() {
+    // SAFETY: no function of ours becomes a handler.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+}
+
+/// Ends the connections of those that are where they were seen, one after another up to one that
+/// has who looks wait: that is the last of what is returned.
+///
+/// # Errors
+/// The kernel's: no process can be made.
+pub fn end_apart(all: &[Seen]) -> Result<Vec<Came>, Errno> {
+    let mut ended = Vec::with_capacity(all.len());
+    let (hears, tells) = pipe_with(PipeFlags::CLOEXEC)?;
+    // What waits for ever is to hold nothing else.
+    let keeps = all.iter().map(|seen| seen.target.as_fd().as_raw_fd());
+    let mut keeps: Vec<u32> = keeps
+        .chain([tells.as_raw_fd()])
+        .map(i32::cast_unsigned)
+        .collect();
+    keeps.sort_unstable();
+    const FLAGS: usize = libc::SIGCHLD as usize;
+    // SAFETY: without CLONE_VM the child has its own copy of everything; it does only what needs
+    // neither memory nor locks, and never returns.
+    let child =
+        unsafe { libc::syscall(libc::SYS_clone, FLAGS, 0_usize, 0_usize, 0_usize, 0_usize) };
+    match child {
+        0 => end_all(all, tells.as_fd(), &keeps),
+        -1 => return Err(errno()),
+        _ => drop(tells),
+    }
+    // It tells of one after another, with a byte each.
+    while ended.len() < all.len() {
+        let mut told = [0_u8; 256];
+        let mut ready = [PollFd::new(&hears, PollFlags::IN)];
+        let came = match poll(&mut ready, Some(&PATIENCE)) {
+            Ok(0) => 0,
+            Ok(_) => rustix::io::read(&hears, &mut told)?,
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(errno),
+        };
+        if came == 0 {
+            ended.push(Came::Held);
+            break;
+        }
+        ended.extend(told.iter().take(came).map(|byte| match byte {
+            1 => Came::Ended,
+            _ => Came::NotThere,
+        }));
+    }
+    Ok(ended)
+}
+
+fn end_all(all: &[Seen], tells: BorrowedFd<'_>, keeps: &[u32]) -> ! {
+    let mut first = 0;
+    for last in keeps.iter().chain([&u32::MAX]) {
+        if *last > first {
+            // SAFETY: descriptors of this copy, that nothing of it uses any more.
+            unsafe { libc::close_range(first, last - 1, 0) };
+        }
+        first = last.saturating_add(1);
+    }
+    for seen in all {
+        let done = u8::from(end(seen) == Came::Ended);
+        // SAFETY: one byte of ours is read.
+        unsafe { libc::write(tells.as_raw_fd(), (&raw const done).cast(), 1) };
+    }
+    // SAFETY: ends this process without anything of its maker's being run.
+    unsafe { libc::_exit(0) }
+}
+
+/// Ends one here, where what is there may have this process wait.
+pub fn end(seen: &Seen) -> Came {
+    // SAFETY: numbers, and memory of ours of the size that is told.
+    unsafe {
+        let fd = libc::syscall(
+            libc::SYS_pidfd_getfd,
+            seen.target.as_fd().as_raw_fd(),
+            seen.number,
+            0_u32,
+        ) as i32;
+        if fd < 0 {
+            return Came::NotThere;
+        }
+        let mut cookie = 0_u64;
+        let mut length = size_of::<u64>() as libc::socklen_t;
+        let at = (&raw mut cookie).cast();
+        let got = libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE, at, &raw mut length);
+        let is_it = got == 0 && cookie == seen.cookie;
+        let ended = is_it
+            && match seen.end {
+                End::Shut => libc::shutdown(fd, libc::SHUT_RDWR) == 0,
+                End::Disconnect => {
+                    let nobody = libc::AF_UNSPEC as libc::sa_family_t;
+                    let size = size_of_val(&nobody) as libc::socklen_t;
+                    libc::connect(fd, (&raw const nobody).cast(), size) == 0
+                }
+            };
+        libc::close(fd);
+        match ended {
+            true => Came::Ended,
+            false => Came::NotThere,
+        }
+    }
+}
+
+fn errno() -> Errno {
+    let number = std::io::Error::last_os_error().raw_os_error();
+    Errno::from_raw_os_error(number.unwrap_or(libc::EIO))
+}

@@ -1,0 +1,100 @@
+// Has its operator wait in the kernel, by a file system of its own that does not answer. The first
+// argument says where: "flush" (a descriptor is closed), "memory" (an argument is read), "swap"
+// (the same as flush, of a number that was a socket's). It prints what each call came to.
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fuse.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static void must(int ok, const char *what) {
+    if (!ok) { printf("%s: %s\n", what, strerrorname_np(errno)); fflush(stdout); _exit(2); }
+}
+
+// Answers what a file of one page is opened by, and nothing else: what asks for more waits.
+static void serves(int fuse, int silent) {
+    static char in[1 << 20];
+    for (;;) {
+        ssize_t got = read(fuse, in, sizeof in);
+        if (got < 0 && (errno == EINTR || errno == ENOENT)) continue;
+        if (got <= 0) _exit(0);
+        struct fuse_in_header *h = (void *)in;
+        struct { struct fuse_out_header h; union { struct fuse_init_out init; struct fuse_open_out open; struct fuse_attr_out attr; } b; } out;
+        memset(&out, 0, sizeof out);
+        size_t body = 0;
+        if (h->opcode == FUSE_INIT) {
+            out.b.init.major = FUSE_KERNEL_VERSION; out.b.init.minor = 31; out.b.init.max_write = 4096;
+            body = sizeof out.b.init;
+        } else if (h->opcode == FUSE_OPEN) body = sizeof out.b.open;
+        else if (h->opcode == FUSE_GETATTR) {
+            out.b.attr.attr_valid = 1000; out.b.attr.attr.ino = 1; out.b.attr.attr.mode = S_IFREG | 0777;
+            out.b.attr.attr.nlink = 1; out.b.attr.attr.size = 4096;
+            body = sizeof out.b.attr;
+        } else if ((int)h->opcode == silent || h->opcode == FUSE_INTERRUPT || h->opcode == FUSE_FORGET) continue;
+        else out.h.error = -ENOSYS;
+        out.h.unique = h->unique; out.h.len = sizeof out.h + body;
+        if (write(fuse, &out, out.h.len) < 0) {}
+    }
+}
+
+int main(int count, char **args) {
+    const char *where = count > 1 ? args[1] : "";
+    char path[] = "/tmp/held-XXXXXX";
+    must(unshare(CLONE_NEWNS) == 0, "unshare");
+    must(mount(0, "/", 0, MS_REC | MS_PRIVATE, 0) == 0, "private");
+    int file = mkstemp(path);
+    int fuse = open("/dev/fuse", O_RDWR);
+    must(fuse >= 0, "fuse");
+    char options[100];
+    snprintf(options, sizeof options, "fd=%d,rootmode=100000,user_id=0,group_id=0", fuse);
+    must(mount("held", path, "fuse", MS_NOSUID | MS_NODEV, options) == 0, "mount");
+    close(file);
+    int memory = strcmp(where, "memory") == 0;
+    if (fork() == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        serves(fuse, memory ? FUSE_READ : FUSE_FLUSH);
+    }
+    close(fuse);
+    int held = open(path, O_RDWR);
+    must(held >= 0, "open");
+    // What is not known to have a page has none.
+    struct stat known;
+    must(fstat(held, &known) == 0, "fstat");
+    void *page = memory ? mmap(0, 4096, PROT_READ, MAP_SHARED, held, 0) : 0;
+    must(page != MAP_FAILED, "mmap");
+    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(80) };
+    inet_pton(AF_INET, "10.1.1.10", &to.sin_addr);
+    if (strcmp(where, "swap") == 0) {
+        // A connection that is to be cut, and whose number is something else by then.
+        int s = socket(AF_INET, SOCK_STREAM, 0);
+        must(connect(s, (void *)&to, sizeof to) == 0, "connect");
+        char byte;
+        int kept = fcntl(s, F_DUPFD, 3000);
+        must(kept >= 0 && read(kept, &byte, 1) == 1 && dup2(held, s) == s, "swap");
+        printf("holds\n"); fflush(stdout);
+        while (read(kept, &byte, 1) == 1) {}
+        printf("cut\n"); fflush(stdout);
+        pause();
+    }
+    printf("holds\n"); fflush(stdout);
+    for (int n = 0; n < 6; n++) {
+        struct sockaddr_storage name; socklen_t length = sizeof name;
+        int s = memory ? socket(AF_INET, SOCK_STREAM, 0) : held;
+        int done = s < 0 ? -1 : memory ? connect(s, page, sizeof to) : getpeername(s, (void *)&name, &length);
+        printf("call: %s\n", done < 0 ? strerrorname_np(errno) : "DONE"); fflush(stdout);
+        if (memory && s >= 0) close(s);
+    }
+    printf("over\n"); fflush(stdout);
+    pause();
+}

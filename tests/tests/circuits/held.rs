@@ -1,0 +1,96 @@
+//! Programs that have their operator wait in the kernel.
+
+use crate::scene::{GUARDED, OPEN, Scene};
+use std::time::{Duration, Instant};
+
+const C: &str = include_str!("held.c");
+
+fn scene(spec: &str) -> Scene {
+    let scene = Scene::of(spec);
+    scene.compile("held", C);
+    scene
+}
+
+/// Until another endpoint's program is served.
+fn served(scene: &Scene) -> Duration {
+    let began = Instant::now();
+    assert_eq!(scene.tries("few", "10.1.1.10,80"), ["10.1.1.12"]);
+    began.elapsed()
+}
+
+/// (stalls, programs given up)
+fn operator(scene: &Scene) -> (u64, u64) {
+    let status = scene.instance.ask(&["status"]).unwrap();
+    let mut all = status["compartments"].as_array().unwrap().iter();
+    let operator = &all.find(|one| one["name"] == "red").unwrap()["operator"];
+    let number = |name: &str| operator[name].as_u64().unwrap();
+    (number("stalls"), number("given_up"))
+}
+
+/// It reads an address from memory that never comes: until its program is given up nobody is
+/// served, for a second at a time.
+#[test]
+fn an_operator_that_is_held_is_replaced_and_who_holds_it_is_given_up() {
+    let scene = scene(OPEN);
+    let _web = scene.start("web", "{peer} serve 80", "serving");
+    let held = scene.start("app", "exec {f}/held memory", "holds");
+    let mut longest = Duration::ZERO;
+    let limit = Instant::now() + Duration::from_secs(30);
+    while operator(&scene).1 == 0 {
+        assert!(Instant::now() < limit, "{:?}", operator(&scene));
+        longest = longest.max(served(&scene));
+    }
+    println!("longest {longest:?}");
+    assert!(longest < Duration::from_secs(8), "{longest:?}");
+    assert_eq!(operator(&scene), (3, 1));
+    // Nobody waits for it any more, and it holds nobody up.
+    assert!(served(&scene) < Duration::from_secs(2));
+    let status = scene.instance.say(&["status"]).unwrap().out;
+    assert!(status.contains("1 programs given up"), "{status}");
+    let events = scene.instance.log();
+    assert_eq!(events.matches("stands still").count(), 3, "{events}");
+    drop(held);
+    assert_eq!(
+        scene.tries("app", "10.1.1.10,80"),
+        ["10.1.1.11"],
+        "another of its endpoint"
+    );
+}
+
+/// The same where what it alleges to be a socket is closed again.
+#[test]
+fn who_holds_an_operator_by_a_file_is_given_up() {
+    let scene = scene(OPEN);
+    let _web = scene.start("web", "{peer} serve 80", "serving");
+    let _held = scene.start("app", "exec {f}/held flush", "holds");
+    let limit = Duration::from_secs(20);
+    assert!(scene.instance.until(limit, |_| operator(&scene) == (3, 1)));
+    assert!(served(&scene) < Duration::from_secs(2));
+    assert_eq!(operator(&scene), (3, 1));
+}
+
+/// `apply` is done when the operator has cut what is allowed no more, and not before.
+#[test]
+fn a_rule_that_is_removed_ends_circuits_while_the_operator_is_held() {
+    const READS: &str = "
+import os, socket
+s = socket.create_connection(('10.1.1.10', 80)); print('reads', flush=True)
+while s.recv(8000): pass
+print('ended', flush=True); os._exit(0)
+";
+    let both = GUARDED.replace("from: {endpoint: app}, ", "");
+    let spec = format!("{OPEN}{both}");
+    let scene = scene(&spec);
+    scene.file("reads.py", READS);
+    let _web = scene.start("web", "{peer} stream 80", "serving");
+    let reads = scene.start("few", "exec python3 {f}/reads.py", "reads");
+    let _held = scene.start("app", "exec {f}/held memory", "holds");
+    // In the midst of it.
+    std::thread::sleep(Duration::from_millis(300));
+    scene.apply(&spec.replace("ports: [80]", "ports: [99]"));
+    let told = Instant::now();
+    reads.until("ended");
+    let late = told.elapsed();
+    assert!(late < Duration::from_millis(200), "{late:?}");
+    assert!(operator(&scene).0 > 0, "it was not held");
+}

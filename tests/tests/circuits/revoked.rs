@@ -1,0 +1,93 @@
+//! Rules that are removed while circuits by them go on, wherever programs have put these.
+
+use crate::scene::{GUARDED, OPEN, Scene};
+use std::time::Duration;
+
+/// Both ends do with their socket what the word says, and go on with it: the server sends, and
+/// the client says when that ends. "fork": a child has it, its parent closed it; "thread": who made
+/// it is gone; "high": at another number, higher than most have; "passed": a process has it that
+/// was given it by another, and neither has made it; "table": a thread with descriptors of its own.
+const HANDS: &str = r#"
+import ctypes, os, resource, socket, sys, threading, time
+how, what = sys.argv[1:]
+def use(s):
+    if what == 'serves':
+        try:
+            while True: s.sendall(b'x' * 100); time.sleep(0.01)
+        except OSError: os._exit(0)
+    print('reads', flush=True)
+    try:
+        while s.recv(1000): pass
+    except OSError: pass
+    print('ended', flush=True); os._exit(0)
+def hand(s):
+    if how == 'fork':
+        if os.fork(): s.close(); threading.Event().wait()
+        use(s)
+    if how == 'high':
+        resource.setrlimit(resource.RLIMIT_NOFILE, (20000, 20000))
+        os.dup2(s.fileno(), 15000); high = socket.socket(fileno=15000); s.close(); use(high)
+    if how == 'thread':
+        # It is the child's first thread that ends with nothing but this left behind.
+        threading.Thread(target=use, args=(s,)).start()
+        ctypes.CDLL(None).pthread_exit(None)
+    if how == 'passed':
+        a, b = socket.socketpair()
+        if os.fork() == 0:
+            s.close(); _, (fd,), *_ = socket.recv_fds(b, 1, 1); use(socket.socket(fileno=fd))
+        socket.send_fds(a, [b'x'], [s.fileno()]); s.close(); threading.Event().wait()
+    if how == 'table':
+        def alone():
+            ctypes.CDLL(None).unshare(0x400); ready.set(); use(s)
+        ready = threading.Event(); threading.Thread(target=alone).start(); ready.wait()
+        os.close(s.fileno()); threading.Event().wait()
+if what == 'serves':
+    l = socket.socket(); l.bind(('10.1.1.10', 80)); l.listen(); print('serves', flush=True)
+    s, _ = l.accept(); l.close()
+else:
+    s = socket.create_connection(('10.1.1.10', 80))
+hand(s)
+"#;
+
+#[test]
+fn circuits_are_cut_wherever_their_descriptors_are() {
+    let guarded = format!("{OPEN}{GUARDED}");
+    let scene = Scene::of(&guarded);
+    scene.file("hands.py", HANDS);
+    for how in ["fork", "thread", "high", "passed", "table"] {
+        let line = |what| format!("exec python3 {{f}}/hands.py {how} {what}");
+        let _web = scene.start("web", &line("serves"), "serves");
+        let reads = scene.start("app", &line("reads"), "reads");
+        // Both have put it away by then.
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!reads.out().contains("ended"), "{how}: {}", reads.err());
+        scene.apply(&guarded.replace("ports: [80]", "ports: [99]"));
+        // What `apply` has returned for holds.
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(reads.out().contains("ended"), "{how} goes on");
+        scene.apply(&guarded);
+    }
+    let status = scene.instance.ask(&["status"]).unwrap();
+    assert_eq!(
+        status["compartments"][0]["operator"]["unfound"], 0,
+        "{status}"
+    );
+}
+
+/// Its number is that of a file by then whose closing holds whoever looks at it.
+#[test]
+fn a_file_in_the_place_of_a_circuit_holds_no_revocation_up() {
+    let guarded = format!("{OPEN}{GUARDED}");
+    let scene = Scene::of(&guarded);
+    scene.compile("held", include_str!("held.c"));
+    let _web = scene.start("web", "{peer} stream 80", "serving");
+    let held = scene.start("app", "exec {f}/held swap", "holds");
+    scene.apply(&guarded.replace("ports: [80]", "ports: [99]"));
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(held.out().contains("cut"), "{}", held.out());
+    let status = scene.instance.ask(&["status"]).unwrap();
+    assert_eq!(
+        status["compartments"][0]["operator"]["stalls"], 0,
+        "{status}"
+    );
+}
