@@ -132,7 +132,7 @@ impl Mediator {
                 }
                 // Nobody else does anything meanwhile: it was begun, and not done.
                 circuit::State::Connecting => {
-                    self.table.withdraw_all(cookie);
+                    self.withdraw_unconnected(cookie);
                     let _ = self.table.connect_failed(cookie);
                 }
                 _ => {}
@@ -216,7 +216,13 @@ impl Mediator {
             queued.map_err(number)?;
             self.write();
             let connected = match metered {
-                true => self.connect_metered(cookie, [slot, to], call.fd()?, listener.name),
+                true => match self.connect_far(cookie, listener.name) {
+                    Ok(far) => {
+                        self.connect_near(cookie, [slot, to], call.fd()?, &far)?;
+                        Ok(())
+                    }
+                    Err(errno) => Err(errno),
+                },
                 false => sockets::connects(call.fd()?, listener.name),
             };
             match connected {

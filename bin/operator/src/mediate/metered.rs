@@ -62,24 +62,44 @@ impl Mediator {
         })
     }
 
-    /// Connects a program's socket to the meter, and the meter to who listens.
-    pub(super) fn connect_metered(
+    /// Connects what will be the meter's to who listens.
+    ///
+    /// # Errors
+    /// As where a program's socket is connected there: nothing was done.
+    pub(super) fn connect_far(&mut self, cookie: u64, name: [u8; 16]) -> Result<OwnedFd, Errno> {
+        let far = sockets::stream(true)?;
+        sockets::connects(&far.fd, name)?;
+        // From here on somebody waits at the listener, whatever becomes of the rest: what is
+        // noted of it stays, or who is accepted next would be taken for another.
+        self.table.carry(cookie, Carrier::Meter, 0);
+        self.write();
+        Ok(far.fd)
+    }
+
+    /// Connects a program's socket to the meter, which carries it from then on.
+    ///
+    /// # Errors
+    /// The meter does not take it: what waits at the listener is accepted, and ends.
+    pub(super) fn connect_near(
         &mut self,
         cookie: u64,
         slots: [u32; 2],
         fd: &OwnedFd,
-        name: [u8; 16],
+        far: &OwnedFd,
     ) -> Result<(), Errno> {
-        let far = sockets::stream(true)?;
-        // First where it may fail: a socket that is connected stays so.
-        sockets::connects(&far.fd, name)?;
-        self.table.carry(cookie, Carrier::Meter, 0);
-        self.write();
         let near = self.relays.circuit(fd)?;
         // One that is not sent is closed with this: both programs hear the end.
-        self.meters
-            .carry(cookie, slots, [&near, &far.fd])
-            .or(Err(Errno::CONNRESET))
+        let carried = self.meters.carry(cookie, slots, [&near, far]);
+        carried.or(Err(Errno::CONNRESET))
+    }
+
+    /// A connect that the operator before began, and that is not done: nobody waits at the
+    /// listener for it, unless that was noted.
+    pub(super) fn withdraw_unconnected(&mut self, cookie: u64) {
+        let metered = self.table.socket(cookie).is_some_and(meters::is_metered);
+        if !metered || !guard!("circuits-metered-waits") {
+            self.table.withdraw_all(cookie);
+        }
     }
 
     /// Whether a circuit goes past a rate that one of its endpoints has.

@@ -100,20 +100,19 @@ fn a_meter_is_told_of_rates_and_of_circuits_and_of_their_ends() {
     );
     let name = sockets::name(&served.fd).unwrap();
     sockets::listens(&served.fd, name).unwrap();
-    let connected = mediator.connect_metered(1, [WEB, NEAR], &asks.fd, name);
+    let far = mediator.connect_far(1, name).unwrap();
+    let connected = mediator.connect_near(1, [WEB, NEAR], &asks.fd, &far);
     assert_eq!(connected, Ok(()));
+    drop(far);
     let (body, ends) = told::<Metered>(&meter);
     assert_eq!((body.id, body.from, body.to, ends), (1, WEB, NEAR, 2));
     assert_eq!(mediator.table.socket(1).unwrap().carrier(), Carrier::Meter);
     assert!(sockets::accepts(&served.fd, true).unwrap().is_some());
     // One that nobody listens for is not begun.
     let gone = sockets::stream(true).unwrap();
-    let (other, name) = (
-        sockets::stream(false).unwrap(),
-        sockets::name(&gone.fd).unwrap(),
-    );
-    let refused = mediator.connect_metered(1, [WEB, NEAR], &other.fd, name);
-    assert_eq!(refused, Err(Errno::CONNREFUSED));
+    let name = sockets::name(&gone.fd).unwrap();
+    let refused = mediator.connect_far(1, name);
+    assert_eq!(refused.map(drop), Err(Errno::CONNREFUSED));
     assert!(meter.recv().unwrap().is_none());
 
     assert_eq!(mediator.cut(7), CUT_UNKNOWN);
@@ -146,4 +145,41 @@ fn who_connects_waits_for_a_meter_but_not_for_ever() {
     mediator.meter_tick(&|_| None);
     assert!(mediator.sleep().is_none());
     assert!(mediator.without_meter(1).is_ok(), "the next one waits anew");
+}
+
+#[test]
+fn who_waits_at_a_listener_keeps_its_place_whatever_becomes_of_the_rest() {
+    let mut mediator = with_circuits(&metered(0));
+    let served = sockets::stream(true).unwrap();
+    let name = sockets::name(&served.fd).unwrap();
+    sockets::listens(&served.fd, name).unwrap();
+    let table = &mut mediator.table;
+    let own = Endpoint {
+        ip: of(NEAR),
+        port: 80,
+    };
+    let (bytes, length) = circuit::write(circuit::Family::V4, own);
+    table.create(20, NEAR, circuit::Family::V4, 0).unwrap();
+    table.bind(20, &bytes[..length], true, 7).unwrap();
+    table.listen(20, 5, name, 7).unwrap();
+    for (cookie, connects) in [(30, false), (31, true)] {
+        let table = &mut mediator.table;
+        table.create(cookie, WEB, circuit::Family::V4, 0).unwrap();
+        table.connect_begin(cookie, &bytes[..length], 9).unwrap();
+        let pending = Pending {
+            client: table.socket(cookie).unwrap().local(),
+            local: own,
+            token: cookie,
+        };
+        table.enqueue(20, pending).unwrap();
+        if connects {
+            drop(mediator.connect_far(cookie, name).unwrap());
+        }
+        // The operator dies; its successor begins again.
+        mediator.withdraw_unconnected(cookie);
+    }
+    let waiting: Vec<u64> = mediator.table.waiting(20).map(|it| it.token).collect();
+    assert_eq!(waiting, [31], "as many as wait in the kernel");
+    assert!(sockets::accepts(&served.fd, true).unwrap().is_some());
+    assert!(sockets::accepts(&served.fd, true).unwrap().is_none());
 }
