@@ -88,6 +88,21 @@ while True:
 
 #[test]
 fn every_connect_ends_while_the_operator_dies_thirty_times() {
+    every_connect_ends(OPEN);
+}
+
+#[test]
+fn every_metered_connect_ends_while_the_operator_dies_thirty_times() {
+    let web = "\"fd00:1::10\"], attach: circuits }";
+    assert!(OPEN.contains(web));
+    every_connect_ends(&OPEN.replace(
+        web,
+        "\"fd00:1::10\"], attach: { circuits: { metered: on } } }",
+    ));
+}
+
+/// Those to `web` of this spec, from others and from itself.
+fn every_connect_ends(spec: &str) {
     const SERVER: &str = "
 import socket, threading
 s = socket.socket(); s.bind(('10.1.1.10', 7000)); s.listen(64)
@@ -124,7 +139,7 @@ while asked < 400 or not os.path.exists(stop):
     signal.alarm(0)
 print(asked, dict(ended), flush=True)
 ";
-    let scene = Scene::of(OPEN);
+    let scene = Scene::of(spec);
     scene.file("server.py", SERVER);
     scene.file("client.py", CLIENT);
     let server = scene.start("web", "exec python3 {f}/server.py", "serving");
