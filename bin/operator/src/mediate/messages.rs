@@ -252,7 +252,15 @@ impl Mediator {
     /// The way of what has come from who has this name.
     fn way_of(&self, name: &[u8; 16], receiver: &Socket) -> Way {
         let spare = self.datagrams.spares.sender(name);
-        let spare = spare.and_then(|sender| self.table.socket(sender));
+        let spare = spare.and_then(|sender| {
+            let gone = || {
+                self.datagrams
+                    .gone
+                    .values()
+                    .find(|it| it.cookie() == sender)
+            };
+            self.table.socket(sender).or_else(gone)
+        });
         let sender = self.table.by_name(name).or(spare);
         let Some(sender) = sender.or_else(|| self.datagrams.gone.get(name)) else {
             let (local, remote) = (NOBODY, receiver.local());
