@@ -102,7 +102,10 @@ impl Datagrams {
 
     /// Of sockets that do not live nothing more is known, of those without a record either.
     pub(super) fn retain(&mut self, live: &BTreeSet<u64>) {
-        self.spares.retain(|sender| live.contains(&sender));
+        // What those sent that are gone may still wait, as long as they are remembered.
+        let gone: BTreeSet<u64> = self.gone.values().map(Socket::cookie).collect();
+        self.spares
+            .retain(|sender| live.contains(&sender) || gone.contains(&sender));
         for cookies in [&mut self.cut, &mut self.shut, &mut self.refused] {
             cookies.retain(|cookie| live.contains(cookie));
         }

@@ -260,7 +260,15 @@ impl Mediator {
     /// Who has this name, or had it.
     fn sender(&self, name: &[u8; 16]) -> Option<&Socket> {
         let spare = self.datagrams.spares.sender(name);
-        let spare = spare.and_then(|sender| self.table.socket(sender));
+        let spare = spare.and_then(|sender| {
+            let gone = || {
+                self.datagrams
+                    .gone
+                    .values()
+                    .find(|it| it.cookie() == sender)
+            };
+            self.table.socket(sender).or_else(gone)
+        });
         let sender = self.table.by_name(name).or(spare);
         sender.or_else(|| self.datagrams.gone.get(name))
     }

@@ -36,10 +36,10 @@ impl Spares {
         self.by_name.insert(name, sender);
     }
 
-    /// Of senders that do not live nothing is known any more.
-    pub(super) fn retain(&mut self, lives: impl Fn(u64) -> bool) {
-        self.of.retain(|sender, _| lives(*sender));
-        self.by_name.retain(|_, sender| lives(*sender));
+    /// Nothing is known of other senders any more.
+    pub(super) fn retain(&mut self, is_known: impl Fn(u64) -> bool) {
+        self.of.retain(|sender, _| is_known(*sender));
+        self.by_name.retain(|_, sender| is_known(*sender));
     }
 }
 

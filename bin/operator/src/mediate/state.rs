@@ -160,8 +160,10 @@ impl Mediator {
             // Whether the other end is of circuits is not asked: an operator that starts is told
             // of its endpoints one by one.
             let decided = self.decided(&image, slot, local, remote);
-            // Where a proxy leads, packets are judged.
-            let kept = |errno: Errno| errno != Errno::ACCESS && self.relays.has(slot);
+            // Where a proxy leads, packets are judged; of those too who starts is told last. Whose
+            // other end has no address any more is found by that end.
+            let starts = self.limits.is_empty() && guard!("circuits-told");
+            let kept = |errno: Errno| errno != Errno::ACCESS && (starts || self.relays.has(slot));
             let is_cut = match decided {
                 Err(errno) => !kept(errno) && guard!("circuits-cut"),
                 Ok(to) => self.evades([slot, to], cookie),

@@ -114,10 +114,26 @@ fn an_operator_that_starts_cuts_nothing_before_it_is_told_of_its_endpoints() {
     let tables = tables();
     let mut mediator = with_circuits(&tables);
     assert!(mediator.limits.is_empty(), "endpoints are told of last");
+    // By a proxy, of which it is told last as well.
+    let table = &mut mediator.table;
+    table.create(3, WEB, circuit::Family::V4, 0).unwrap();
+    let mut outside = [0; 16];
+    outside[10..].copy_from_slice(&[255, 255, 192, 0, 2, 1]);
+    let to = Endpoint {
+        ip: outside,
+        port: 80,
+    };
+    let (bytes, length) = circuit::write(circuit::Family::V4, to);
+    table.connect_begin(3, &bytes[..length], 7).unwrap();
+    table.connected(3).unwrap();
     mediator.review();
+    assert_eq!(mediator.hunted(), []);
+    mediator.opens(WEB, 9);
+    mediator.review();
+    assert_eq!(mediator.hunted(), [3], "there is none");
     mediator.image = None;
     mediator.review();
-    assert_eq!(begun(&mediator), [1, 2]);
+    assert_eq!(begun(&mediator), [1, 2, 3]);
 }
 
 #[test]

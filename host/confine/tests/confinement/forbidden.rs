@@ -45,8 +45,11 @@ pub const VERIFIER_MAY: &[&str] = &["memfd_create", "add_seals"];
 pub const SWITCH_MAY: &[&str] = &["clone3_process"];
 /// Allowed to the solver, by its list: libraries, and what its own limits are.
 pub const SOLVER_MAY: &[&str] = &["openat", "stat_by_path", "prlimit"];
-/// Allowed to an operator, by its list: of a program that calls, of its socket, of its memory.
+/// Allowed to an operator, by its list: of a program that calls, of its socket, of its memory; and
+/// the processes by which it cuts circuits.
 pub const OPERATOR_MAY: &[&str] = &[
+    "set_flags",
+    "clone_process",
     "memfd_create",
     "add_seals",
     "connect",
