@@ -94,3 +94,32 @@ print('ended', flush=True); os._exit(0)
     assert!(late < Duration::from_millis(200), "{late:?}");
     assert!(operator(&scene).0 > 0, "it was not held");
 }
+
+/// More set-ups than an endpoint may have a second wait, and are no errors; others' do not.
+#[test]
+fn set_ups_beyond_an_endpoints_limit_wait() {
+    const ASKS: &str = "
+import socket, time
+began = time.monotonic()
+for _ in range(60):
+    with socket.create_connection(('10.1.1.10', 80)) as s: s.recv(100)
+print(time.monotonic() - began)
+";
+    let spec = OPEN.replace("sockets: 100", "sockets: 100, setups: 50");
+    let scene = scene(&spec);
+    scene.file("asks.py", ASKS);
+    let _web = scene.start("web", "{peer} serve 80", "serving");
+    let asks = |at: &str| -> f64 {
+        scene
+            .says(at, "python3 {f}/asks.py")
+            .trim()
+            .parse()
+            .unwrap()
+    };
+    // A socket and a connect each: 50 at once, and 70 in 1.4 s.
+    let few = asks("few");
+    assert!(few > 1.0, "{few}");
+    assert!(asks("app") < few / 2.0);
+    let status = scene.instance.say(&["status"]).unwrap().out;
+    assert!(status.contains("set-ups delayed"), "{status}");
+}
