@@ -54,7 +54,7 @@ impl Mediator {
     }
 
     /// All that a socket may have under way lies unread: who hears it alone and was sent most
-    /// loses what waits there, one after another until there is room. Bound: [`WAYS`].
+    /// loses what waits there, one after another until there is room. Bound: [`super::datagrams::WAYS`].
     pub(super) fn free_room(&mut self, cookie: u64, fd: &OwnedFd) {
         let hears_it_alone = |receiver: u64, way: &Way| {
             let back = self.table.socket(receiver).and_then(circuit::Socket::way);
