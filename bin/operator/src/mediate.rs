@@ -316,7 +316,9 @@ impl Mediator {
             came,
             Came::Socket(..) | Came::Datagram(..) | Came::Accepted { .. }
         );
-        if makes || call.number == libc::SYS_connect as i32 {
+        // One that waits begins when its wait is over.
+        let begins = call.number == libc::SYS_connect as i32 && !matches!(came, Came::Waits { .. });
+        if makes || begins {
             let slot = self.notes.as_ref().and_then(|notes| notes.slot(note));
             self.begun.extend(slot);
         }

@@ -132,6 +132,9 @@ impl Operator {
                 }
             }
             self.mediator.link_late();
+            if self.mediator.is_to_seek() {
+                self.seeks()?;
+            }
             let programs = &self.programs;
             self.mediator
                 .receivers_tick(&|number| programs.get(&number).map(|(slot, it)| (*slot, it)));
@@ -356,11 +359,13 @@ impl Operator {
             self.drop_proxy(body.slot);
             self.mediator.closes(body.slot);
             self.turns.closes(body.slot);
+            self.paused.remove(&body.slot);
         } else if let Some(body) = message.body::<ProgramGone>() {
             self.forget(body.number);
         } else if let Some(body) = message.body::<Found>() {
             self.mediator.found(&body);
         } else if message.body::<Sought>().is_some() {
+            self.mediator.sought();
             self.says_what_decides()?;
         }
         Ok(())
@@ -477,7 +482,10 @@ impl Operator {
     fn add(&mut self, slot: u32, number: u32, fd: OwnedFd) -> Result<(), Errno> {
         let listener = Listener::new(fd, self.sizes);
         listener.set_flags();
-        self.watch(&listener, PROGRAM | u64::from(number))?;
+        // Of an endpoint that waits all are looked at when that is over.
+        if !self.paused.contains_key(&slot) {
+            self.watch(&listener, PROGRAM | u64::from(number))?;
+        }
         self.programs.insert(number, (slot, listener));
         Ok(())
     }

@@ -74,7 +74,8 @@ impl Turns {
         let bucket = self.buckets.get_mut(&slot)?;
         let passed = now.saturating_duration_since(bucket.filled);
         let filled = bucket.left + passed.as_secs_f64() * bucket.per_second;
-        bucket.left = filled.min(bucket.per_second) - 1.0;
+        // Nobody owes more than a second.
+        bucket.left = (filled.min(bucket.per_second) - 1.0).max(-bucket.per_second);
         bucket.filled = now;
         let missing = -bucket.left / bucket.per_second;
         (missing > 0.0 && guard!("circuits-setups"))
@@ -144,5 +145,13 @@ mod tests {
             None,
             "another, of which nothing is said"
         );
+    }
+
+    #[test]
+    fn nobody_waits_longer_than_a_second_for_what_was_begun_too_often() {
+        let (mut turns, now) = (Turns::default(), Instant::now());
+        turns.opens(7, 500, now);
+        let until = (0..100_000).filter_map(|_| turns.begins(7, now)).max();
+        assert_eq!(until, Some(now + Duration::from_secs(1)));
     }
 }

@@ -74,9 +74,7 @@ impl Table {
         if self.full_beyond(at, &socket, more) {
             return Err(Errno::EAGAIN);
         }
-        // As many as there is room for others.
-        let room = (self.limits.pending as usize).saturating_sub(self.sockets.pending());
-        if self.sockets.waiting(socket.endpoint) >= room && guard!("circuits-pending-apart") {
+        if !self.has_part(socket.endpoint) {
             return Err(Errno::ENOBUFS);
         }
         let slot = self.sockets.free_pending().ok_or(Errno::ENOBUFS)?;
@@ -96,6 +94,12 @@ impl Table {
         Ok(())
     }
 
+    /// Whether one more may wait at an endpoint: as many as there is room for others.
+    fn has_part(&self, endpoint: u32) -> bool {
+        let room = (self.limits.pending as usize).saturating_sub(self.sockets.pending());
+        self.sockets.waiting(endpoint) < room || !guard!("circuits-pending-apart")
+    }
+
     /// Whether a connection can be one to this listener.
     pub(crate) fn may_wait(&self, listener: &Socket, pending: &Pending) -> bool {
         let fits = |ip| listener.family == Family::V6 || is_v4(ip);
@@ -106,12 +110,12 @@ impl Table {
             && fits(&pending.client.ip)
     }
 
-    /// Whether as many wait at a socket as may; of one that does not listen it is said too.
+    /// Whether as many wait at a socket, or at its endpoint, as may; of one that does not listen it is said too.
     #[must_use]
     pub fn is_full(&self, listener: u64) -> bool {
         self.sockets
             .find(listener)
-            .is_none_or(|(at, socket)| self.full(at, socket))
+            .is_none_or(|(at, socket)| self.full(at, socket) || !self.has_part(socket.endpoint))
     }
 
     /// The connections of this token wait nowhere any more.

@@ -22,6 +22,8 @@ pub(super) struct Hunts {
     inodes: BTreeMap<u64, u64>,
     /// How often was searched.
     tried: u32,
+    /// There is something that nobody was asked for yet.
+    is_new: bool,
 }
 
 impl Mediator {
@@ -32,11 +34,23 @@ impl Mediator {
             self.hunts.ends.extend(ends);
         }
         self.hunts.tried = 0;
+        self.hunts.is_new = true;
+    }
+
+    /// Whether the supervisor is to be asked for what it was not asked for yet.
+    pub fn is_to_seek(&self) -> bool {
+        self.hunts.is_new && self.live.is_some()
+    }
+
+    /// A search is over.
+    pub fn sought(&mut self) {
+        self.hunts.tried += 1;
     }
 
     /// What the supervisor is to be asked; nothing: all that is allowed no more is cut, or cannot
     /// be found.
     pub fn seeks(&mut self) -> Vec<Seek> {
+        self.hunts.is_new = false;
         self.hunts.inodes.clear();
         if self.hunts.ends.is_empty() {
             return Vec::new();
@@ -50,7 +64,7 @@ impl Mediator {
             let ends = self.hunts.ends.keys();
             self.hunts.inodes = ends.filter_map(|it| Some((*live.get(it)?, *it))).collect();
         }
-        if self.hunts.tried == HUNTS && !self.hunts.ends.is_empty() {
+        if self.hunts.tried >= HUNTS && !self.hunts.ends.is_empty() {
             let missing = self.hunts.ends.len();
             self.hunts.ends.clear();
             self.hunts.inodes.clear();
@@ -61,7 +75,6 @@ impl Mediator {
                 "bulkhead-operator: {missing} ends of circuits that are allowed no more are found with no process"
             );
         }
-        self.hunts.tried += 1;
         let inodes: Vec<u64> = self.hunts.inodes.keys().copied().collect();
         let batches = inodes.len().div_ceil(SEEK);
         let batches = (1..=batches).zip(inodes.chunks(SEEK)).map(|(n, some)| {
@@ -95,7 +108,16 @@ impl Mediator {
             cookie,
             end: self.end_of(cookie),
         };
-        if matches!(end_apart(&[seen]).as_deref(), Ok([Came::Ended])) {
+        if let Some(notes) = &self.notes {
+            notes.beats();
+        }
+        let slot = self.table.socket(cookie).map(Socket::endpoint);
+        let seen = [seen];
+        let came = end_apart(&seen).unwrap_or_else(|_| {
+            let each = slot.into_iter().zip(&seen);
+            each.map(|(slot, seen)| self.end_here(slot, seen)).collect()
+        });
+        if came == [Came::Ended] {
             self.is_cut(began);
         }
     }
@@ -145,10 +167,12 @@ impl Mediator {
                 true => end_apart(&seen),
                 false => Ok(seen.iter().map(notify::end).collect()),
             };
-            let Ok(came) = came else {
-                confine::say!("bulkhead-operator: no process that cuts circuits can be made");
-                break;
-            };
+            // Others that cut are held by as many as may be: whoever holds this too is known.
+            let came = came.unwrap_or_else(|_| {
+                let each = of.iter().zip(&seen);
+                each.map(|((_, socket), seen)| self.end_here(socket.endpoint(), seen))
+                    .collect()
+            });
             let ended = of
                 .iter()
                 .zip(&came)
@@ -165,6 +189,14 @@ impl Mediator {
                 .collect();
         }
         cut
+    }
+
+    /// Cuts one by this process itself: an endpoint that holds it is blamed for that.
+    fn end_here(&self, slot: u32, seen: &Seen) -> Came {
+        self.touches(slot, seen.cookie);
+        let came = notify::end(seen);
+        self.touched();
+        came
     }
 
     fn end_of(&self, cookie: u64) -> End {

@@ -1,7 +1,7 @@
 //! Datagrams of senders that have no room: what lies unread is counted against who sent it, and a
 //! few who do not read would keep a sender from everybody else. To who hears everybody it is sent
-//! by a socket that is made for it and closed; who hears the sender alone loses what waits there,
-//! and nobody else's is there.
+//! by one of a few sockets more that the sender has here, until these have no room either; who hears
+//! the sender alone loses what waits there, and nobody else's is there.
 
 use super::*;
 use circuit::Way;
@@ -9,6 +9,9 @@ use std::collections::VecDeque;
 
 /// Such sockets whose datagrams may still wait somewhere, of all senders.
 const SPARES: usize = 16_384;
+/// Those that are open, of one sender and of all: each has as much under way as a socket may.
+const OPEN: usize = 4;
+const OPEN_ALL: usize = 256;
 
 /// Of which sender each is.
 #[derive(Default)]
@@ -16,6 +19,8 @@ pub(super) struct Spares {
     by_name: BTreeMap<[u8; 16], u64>,
     /// Each sender's, the oldest first.
     of: BTreeMap<u64, VecDeque<[u8; 16]>>,
+    /// Each sender's that are open.
+    open: BTreeMap<u64, Vec<OwnedFd>>,
 }
 
 impl Spares {
@@ -46,10 +51,28 @@ impl Spares {
 impl Mediator {
     /// Sends a datagram from a socket of this process to who has this name.
     pub(super) fn by_spare(&mut self, sender: u64, data: &[u8], to: [u8; 16]) -> Result<(), Errno> {
+        let spares = &mut self.datagrams.spares;
+        let own = spares.open.get(&sender);
+        if let Some(fd) = own.and_then(|own| own.iter().find(|fd| sockets::has_room(fd))) {
+            return sockets::sends(fd, data, to);
+        }
+        let has = own.map_or(0, Vec::len);
+        if spares.open.values().map(Vec::len).sum::<usize>() >= OPEN_ALL {
+            let table = &self.table;
+            spares
+                .open
+                .retain(|sender, _| table.socket(*sender).is_some());
+        }
+        // As many as there is room for others.
+        let all: usize = spares.open.values().map(Vec::len).sum();
+        if has >= OPEN.min(OPEN_ALL.saturating_sub(all)) && guard!("circuits-spares") {
+            return Err(Errno::AGAIN);
+        }
         let name = secret()?;
         let spare = sockets::datagram(true, name)?;
         sockets::sends(&spare.fd, data, to)?;
-        self.datagrams.spares.insert(sender, name);
+        spares.insert(sender, name);
+        spares.open.entry(sender).or_default().push(spare.fd);
         Ok(())
     }
 
@@ -111,5 +134,36 @@ mod tests {
         assert!(spares.by_name.len() <= SPARES && spares.of[&1].len() <= SPARES / 2);
         spares.retain(|sender| sender == 2);
         assert_eq!((spares.by_name.len(), spares.of.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_sender_has_a_few_sockets_more_and_what_they_hold_is_bounded() {
+        let mut mediator = Mediator::default();
+        let data = vec![7; 50_000];
+        let mut came = [0; 2];
+        // None of them reads.
+        let receivers: Vec<_> = (0..100)
+            .map(|_| {
+                let name = secret().unwrap();
+                let receiver = sockets::datagram(true, name).unwrap();
+                match mediator.by_spare(1, &data, name) {
+                    Ok(()) => came[0] += 1,
+                    Err(errno) => {
+                        assert_eq!(errno, Errno::AGAIN);
+                        came[1] += 1;
+                    }
+                }
+                receiver
+            })
+            .collect();
+        assert!(came[0] >= OPEN && came[1] > 0, "{came:?}");
+        let spares = &mediator.datagrams.spares;
+        assert_eq!((spares.open[&1].len(), spares.by_name.len()), (OPEN, OPEN));
+        // What is read makes room, for the same sockets.
+        drop(receivers);
+        let name = secret().unwrap();
+        let _receiver = sockets::datagram(true, name).unwrap();
+        assert_eq!(mediator.by_spare(1, &data, name), Ok(()));
+        assert_eq!(mediator.datagrams.spares.by_name.len(), OPEN);
     }
 }
