@@ -215,6 +215,9 @@ impl Mediator {
         program: u32,
         listener: &Listener,
     ) -> std::io::Result<Option<(u16, Notification)>> {
+        if self.notes.as_ref().is_some_and(|notes| notes.is_full(slot)) {
+            self.forget_ended(program, listener);
+        }
         let Some(notes) = &mut self.notes else {
             return Ok(None);
         };
@@ -229,6 +232,21 @@ impl Mediator {
             let _ = listener.answer(call.id, Err(Errno::NOBUFS));
         }
         Ok(None)
+    }
+
+    /// Calls of a program that a signal has ended while they waited: nobody tells of that.
+    fn forget_ended(&mut self, program: u32, listener: &Listener) {
+        let ended = |waits: &mut Waits| {
+            waits.program == program && !listener.is_live(waits.call.id) && guard!("circuits-ended")
+        };
+        let ended: Vec<u16> = self
+            .waits
+            .extract_if(.., ended)
+            .map(|waits| waits.note)
+            .collect();
+        for note in ended {
+            self.done_with(note);
+        }
     }
 
     /// Does a call that is noted.

@@ -274,6 +274,10 @@ impl Metering {
             };
             let (taken, full) = self.step(number, way, may, now)?;
             self.used(line, taken);
+            if full {
+                // Many that nobody reads from would hold more than a burst, and let it go at once.
+                self.give_back(line);
+            }
             if taken == 0 || full {
                 return Ok(());
             }
@@ -386,6 +390,11 @@ impl Metering {
         self.give_back((number, 0));
         self.give_back((number, 1));
         if let Some(circuit) = self.circuits.remove(&number) {
+            for at in (0..2).flat_map(|way| sides(circuit.of(way).1)) {
+                if let Some(pace) = self.paces.get_mut(&at) {
+                    pace.forget(number);
+                }
+            }
             self.by_id.remove(&circuit.id);
             self.counts.end(&circuit.row);
         }

@@ -44,6 +44,11 @@ impl Pace {
         self.waits.drain(..)
     }
 
+    /// A circuit is over: it waits no more. Bound: the circuits that are.
+    pub fn forget(&mut self, number: u64) {
+        self.waits.retain(|(of, _)| *of != number);
+    }
+
     /// Asks for a turn: its bytes, which are charged. `None`: it waits for them from now on.
     pub fn ask(&mut self, line: Line, now: Nanos) -> Option<u64> {
         if self.waits.is_empty() && self.meter.is_free(now, &self.rate) {

@@ -99,3 +99,27 @@ pub fn differences(
         assert!(differ.contains(what), "{what} is alike now: {why}");
     }
 }
+
+#[test]
+fn who_waits_and_is_interrupted_thousands_of_times_is_still_served() {
+    const SERVER: &str = "
+import signal, socket
+hits = 0
+def hit(*_):
+    global hits
+    hits += 1
+    if hits == 3000:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        print('interrupted', flush=True)
+s = socket.socket(); s.bind(('10.1.1.10', 7000)); s.listen()
+signal.signal(signal.SIGALRM, hit)
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+c, _ = s.accept()
+c.sendall(b'served')
+";
+    let scene = Scene::of(OPEN);
+    scene.file("server.py", SERVER);
+    let server = scene.start("web", "exec python3 {f}/server.py", "interrupted");
+    let asks = "python3 -c 'import socket; print(socket.create_connection((\"10.1.1.10\", 7000), 20).recv(100).decode())'";
+    assert_eq!(scene.says("app", asks), "served\n", "{}", server.err());
+}
