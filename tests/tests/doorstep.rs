@@ -160,3 +160,39 @@ fn a_detached_daemon_holds_nothing_of_its_callers() {
     assert!(!logged.contains("panicked"), "{logged}");
     assert!(down.ok(), "{down:?}");
 }
+
+/// Where a compartment's switch is, in each hierarchy that has one.
+fn groups(instance: &Instance) -> Vec<String> {
+    let switch = instance.pid("red").unwrap();
+    let all = std::fs::read_to_string(format!("/proc/{switch}/cgroup")).unwrap();
+    let own = all.lines().filter(|line| line.contains("compartment-"));
+    own.map(str::to_owned).collect()
+}
+
+#[test]
+fn two_instances_have_control_groups_of_their_own() {
+    const SPEC: &str = "version: 1
+tenants:
+  - name: red
+    subnets: [{ name: lan, prefixes: [10.9.0.0/24] }]
+    endpoints: [{ name: a, subnet: lan, addresses: [10.9.0.10], attach: fifo }]
+";
+    let instances = [Instance::start().unwrap(), Instance::start().unwrap()];
+    for instance in &instances {
+        instance.apply(SPEC).unwrap();
+        let limited = instance.until(Duration::from_secs(10), |i| !groups(i).is_empty());
+        // Without cgroups there is nothing to have in common.
+        if !limited {
+            assert!(
+                instance
+                    .log()
+                    .contains("memory is limited by rlimits alone")
+            );
+            return;
+        }
+    }
+    let [one, other] = instances.each_ref().map(groups);
+    for group in &one {
+        assert!(!other.contains(group), "{one:?} {other:?}");
+    }
+}

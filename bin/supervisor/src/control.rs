@@ -289,7 +289,9 @@ impl Supervisor {
             processes: Some(4 + body.workers.min(MOST_WORKERS as u32)),
             weight: None,
         };
-        match Cgroup::create(hierarchy, &format!("compartment-{}", body.id), &limits) {
+        // Another instance on this host has a compartment of the same number, and other limits.
+        let name = format!("compartment-{}-{}", self.settings.first_uid(), body.id);
+        match Cgroup::create(hierarchy, &name, &limits) {
             Ok(group) => {
                 // One of before that was to be removed, and is this one now.
                 self.old_cgroups.retain(|old| *old != group);
