@@ -26,8 +26,6 @@ const NOW: u64 = 1_767_225_600;
 /// Packets that are counted: all are in the ring before the loop goes on, as under full
 /// load, and it takes them in batches of its own size.
 pub const COUNTED: u32 = 1024;
-/// Turns after which idle channels have left the line, and more.
-const IDLE: u32 = 256;
 /// Bytes of a frame.
 const SIZE: usize = 64;
 /// Connections that the journal has room for.
@@ -61,10 +59,6 @@ pub fn run(asked: &Inside) -> Result<(), String> {
     let mut loop_ = Loop::new(asked)?;
     let flows = shuffled(asked.flows);
     loop_.converse(&flows)?;
-    // Who has said nothing leaves the line after some turns, which belong to its last packet.
-    for _ in 0..IDLE {
-        loop_.worker.step();
-    }
     if let Some(rounds) = asked.timed {
         return loop_.timed(&flows, rounds);
     }

@@ -10,10 +10,7 @@ use std::fmt::Write;
 
 /// Connections just now.
 pub async fn flows(wanted: &args::Flows, client: &Client, json: bool) -> Result<Exit, Trouble> {
-    let mut path = format!("/v1/flows?most={}", wanted.most);
-    if let Some(endpoint) = &wanted.endpoint {
-        path += &format!("&endpoint={}", encoded(&endpoint.to_string()));
-    }
+    let path = path_of(wanted.most, wanted.endpoint.as_ref());
     let flows: Flows = client.get(&path).await?;
     if json {
         return as_json(&flows);
@@ -21,8 +18,15 @@ pub async fn flows(wanted: &args::Flows, client: &Client, json: bool) -> Result<
     crate::print(rendered_flows(&flows).as_bytes())
 }
 
+fn path_of(most: u32, endpoint: Option<&impl ToString>) -> String {
+    let mut path = format!("/v1/flows?most={most}");
+    if let Some(endpoint) = endpoint {
+        path += &format!("&endpoint={}", encoded(&endpoint.to_string()));
+    }
+    path
+}
+
 fn rendered_flows(flows: &Flows) -> String {
-    let mut out = String::new();
     let mut table = Table::new(&[
         "FROM",
         "TO",
@@ -57,8 +61,14 @@ fn rendered_flows(flows: &Flows) -> String {
             rules_of(flow),
         ]);
     }
+    listed(flows, &table, "connections", "switch")
+}
+
+/// The table of these, how many are left out, and who did not say its own.
+fn listed(flows: &Flows, table: &Table, what: &str, who: &str) -> String {
+    let mut out = String::new();
     if table.is_empty() {
-        let _ = writeln!(out, "no connections");
+        let _ = writeln!(out, "no {what}");
     } else {
         let _ = write!(out, "{table}");
         let (shown, seen) = (flows.flows.len() as u64, flows.seen);
@@ -67,7 +77,7 @@ fn rendered_flows(flows: &Flows) -> String {
         }
     }
     for name in &flows.silent {
-        let _ = writeln!(out, "{name}: its switch did not answer in time");
+        let _ = writeln!(out, "{name}: its {who} did not answer in time");
     }
     out
 }
@@ -86,11 +96,8 @@ pub async fn circuits(
             false => crate::print(format!("circuit {id} is cut\n").as_bytes()),
         };
     }
-    let mut path = format!("/v1/flows?circuits=true&most={}", wanted.most);
-    if let Some(endpoint) = &wanted.endpoint {
-        path += &format!("&endpoint={}", encoded(&endpoint.to_string()));
-    }
-    let flows: Flows = client.get(&path).await?;
+    let path = path_of(wanted.most, wanted.endpoint.as_ref());
+    let flows: Flows = client.get(&(path + "&circuits=true")).await?;
     if json {
         return as_json(&flows);
     }
@@ -98,7 +105,6 @@ pub async fn circuits(
 }
 
 fn rendered_circuits(flows: &Flows) -> String {
-    let mut out = String::new();
     let mut table = Table::new(&[
         "ID",
         "FROM",
@@ -136,19 +142,7 @@ fn rendered_circuits(flows: &Flows) -> String {
             rules_with_lines(flow),
         ]);
     }
-    if table.is_empty() {
-        let _ = writeln!(out, "no circuits");
-    } else {
-        let _ = write!(out, "{table}");
-        let (shown, seen) = (flows.flows.len() as u64, flows.seen);
-        if seen > shown {
-            let _ = writeln!(out, "{} of {}, the busiest", grouped(shown), grouped(seen));
-        }
-    }
-    for name in &flows.silent {
-        let _ = writeln!(out, "{name}: its operator did not answer in time");
-    }
-    out
+    listed(flows, &table, "circuits", "operator")
 }
 
 /// The rules that decided, with where they stand.
