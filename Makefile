@@ -37,7 +37,7 @@ test-mutants:
 docs:
 	@$(call RUN,test) && cargo xtask book
 
-PROGRAMS = bulkhead $(addprefix bulkhead-,keeper supervisor controller switch fabric auditor verifier solver vhost operator)
+PROGRAMS = bulkhead $(addprefix bulkhead-,keeper supervisor controller switch fabric auditor verifier solver vhost operator proxy)
 
 # Builds nothing, for it runs as root: `make build` comes first, as whoever you are.
 install:
@@ -47,6 +47,7 @@ install:
 	install -m 644 $(OUT)/libbulkhead_preload.so $(DESTDIR)/usr/local/lib/bulkhead/
 	$(OUT)/bulkhead man $(DESTDIR)/usr/local/share/man/man1
 	ln -sf ../lib/bulkhead/bulkhead $(DESTDIR)/usr/local/bin/bulkhead
+	ln -sf ../lib/bulkhead/bulkhead $(DESTDIR)/usr/local/bin/bulkhead-oci
 	install -m 644 packaging/systemd/*.service $(DESTDIR)/etc/systemd/system/
 
 # The library for C, built by `cargo build --release --locked -p lib-c`.

@@ -188,7 +188,7 @@ impl Lane {
             return Err(format!("a run failed: {codes:?} {said:?}: {line}"));
         }
         if stalls {
-            eprintln!("stalled: {codes:?}: {}{}", line(0), line(1));
+            eprintln!("stalled: {codes:?} {said:?}: {}{}", line(0), line(1));
             sum.stalls.fetch_add(1, Relaxed);
         }
         sum.runs.fetch_add(1, Relaxed);

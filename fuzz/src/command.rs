@@ -45,6 +45,8 @@ fn messages(input: &Input) {
         same::<Relay>(&message),
         same::<Relayed>(&message),
         same::<Came>(&message),
+        same::<Heard>(&message),
+        same::<Convey>(&message),
     ];
     assert!(
         read.iter().filter(|read| **read).count() <= 1,

@@ -79,25 +79,32 @@ impl Instance {
         self.keeper.id()
     }
 
-    /// The process with this program name below the keeper.
+    /// The process with this program name below the keeper; the eldest: of operators not the one
+    /// that waits to follow.
     pub fn child(&self, name: &str) -> Option<u32> {
-        let mut open = vec![self.keeper()];
+        self.children(name).first().copied()
+    }
+
+    /// All of them, the eldest first.
+    pub fn children(&self, name: &str) -> Vec<u32> {
+        let (mut open, mut found) = (vec![self.keeper()], Vec::new());
         while let Some(parent) = open.pop() {
             let line = std::fs::read_to_string(format!("/proc/{parent}/cmdline"));
             let line = line.unwrap_or_default();
             let program = line.split('\0').next().unwrap_or_default();
             if program.rsplit('/').next() == Some(name) {
-                return Some(parent);
+                found.push(parent);
             }
             let children = format!("/proc/{parent}/task/{parent}/children");
             let children = std::fs::read_to_string(children).unwrap_or_default();
             open.extend(
                 children
                     .split_whitespace()
+                    .rev()
                     .filter_map(|w| w.parse::<u32>().ok()),
             );
         }
-        None
+        found
     }
 
     /// A command of this instance's command line, not yet run.

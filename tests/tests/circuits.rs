@@ -2,8 +2,12 @@
 //! sockets are like the kernel's, and what becomes of them when processes die or when they
 //! are hostile.
 
+#[path = "circuits/captured.rs"]
+mod captured;
 #[path = "circuits/chain.rs"]
 mod chain;
+#[path = "circuits/containers.rs"]
+mod containers;
 #[path = "circuits/cpython.rs"]
 mod cpython;
 #[path = "circuits/datagrams.rs"]
@@ -14,8 +18,14 @@ mod death;
 mod held;
 #[path = "circuits/hostile.rs"]
 mod hostile;
+#[path = "circuits/instants.rs"]
+mod instants;
+#[path = "circuits/merged.rs"]
+mod merged;
 #[path = "circuits/metered.rs"]
 mod metered;
+#[path = "circuits/outside.rs"]
+mod outside;
 #[path = "circuits/policy.rs"]
 mod policy;
 #[path = "circuits/preload.rs"]

@@ -3,7 +3,8 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 const STATIC: &str = "-C target-feature=+crt-static";
 
@@ -19,6 +20,8 @@ enum Work {
 struct Step {
     name: &'static str,
     long: bool,
+    /// It runs beside the tests from end to end, which wait for the most part.
+    beside: bool,
     work: Work,
 }
 
@@ -26,20 +29,26 @@ const fn cargo(name: &'static str, words: &'static [&'static str]) -> Step {
     Step {
         name,
         long: false,
+        beside: false,
         work: Work::Cargo(words, &[]),
     }
 }
+
+const END_TO_END: &str = "end to end";
+const DEMO: &str = "demo";
 
 const STEPS: &[Step] = &[
     cargo("format", &["fmt", "--all", "--check"]),
     Step {
         name: "structure",
         long: false,
+        beside: false,
         work: Work::Own(crate::shelves::check),
     },
     Step {
         name: "pages",
         long: false,
+        beside: false,
         work: Work::Own(crate::book::pages),
     },
     cargo(
@@ -58,6 +67,7 @@ const STEPS: &[Step] = &[
     Step {
         name: "docs",
         long: false,
+        beside: false,
         work: Work::Cargo(
             &["doc", "--workspace", "--no-deps", "--locked", "--quiet"],
             &[("RUSTDOCFLAGS", "-D warnings")],
@@ -91,11 +101,13 @@ const STEPS: &[Step] = &[
     Step {
         name: "library to preload",
         long: false,
+        beside: false,
         work: Work::Own(crate::preload::build),
     },
     Step {
         name: "unit and property",
         long: false,
+        beside: false,
         work: Work::Cargo(
             &[
                 "test",
@@ -112,6 +124,7 @@ const STEPS: &[Step] = &[
     Step {
         name: "model",
         long: false,
+        beside: true,
         work: Work::Cargo(
             &[
                 "test",
@@ -131,29 +144,49 @@ const STEPS: &[Step] = &[
             ],
         ),
     },
+    // It measures how long somebody hears nothing, and has the machine for itself.
+    cargo(
+        DEMO,
+        &[
+            "test",
+            "-p",
+            "e2e",
+            "--locked",
+            "--quiet",
+            "--test",
+            DEMO,
+            "--",
+            "--test-threads=1",
+        ],
+    ),
     Step {
-        name: "end to end",
+        name: END_TO_END,
         long: false,
+        beside: false,
         work: Work::Own(end_to_end),
     },
     Step {
         name: "bench smoke",
         long: false,
+        beside: true,
         work: Work::Own(bench_smoke),
     },
     Step {
         name: "bench gate",
         long: false,
+        beside: false,
         work: Work::Own(bench_gate),
     },
     Step {
         name: "fuzz smoke",
         long: false,
+        beside: true,
         work: Work::Own(crate::fuzz::smoke),
     },
     Step {
         name: "CPython's suites",
         long: true,
+        beside: false,
         work: Work::Cargo(
             &[
                 "test",
@@ -173,16 +206,19 @@ const STEPS: &[Step] = &[
     Step {
         name: "fuzz mutants",
         long: true,
+        beside: false,
         work: Work::Own(|root| crate::fuzz::mutants(root, None)),
     },
     Step {
         name: "mutants",
         long: true,
+        beside: false,
         work: Work::Own(|root| crate::mutants::run(root, None)),
     },
     Step {
         name: "book",
         long: true,
+        beside: false,
         work: Work::Own(crate::book::build),
     },
 ];
@@ -194,25 +230,39 @@ pub fn test(root: &Path, full: bool, only: Option<&str>) -> Result<(), String> {
     let mut passed = 0;
     let mut times = Vec::new();
     for step in STEPS {
-        if (step.long && !full && only.is_none()) || only.is_some_and(|o| !step.name.contains(o)) {
+        let chosen = match only {
+            Some(only) => step.name.contains(only),
+            None => !step.beside && (full || !step.long),
+        };
+        if !chosen {
             continue;
         }
         println!("── {} ", step.name);
         let start = Instant::now();
-        let result = match &step.work {
+        let work = || match &step.work {
             Work::Cargo(words, variables) => run(root, words, variables),
             Work::Own(work) => work(root),
         };
-        times.push(format!(
-            "{:>6.1} s  {}",
-            start.elapsed().as_secs_f64(),
-            step.name
-        ));
-        match result {
-            Ok(()) => passed += 1,
-            Err(message) => {
-                eprintln!("{message}");
-                failed.push(step.name);
+        let with_others = step.name == END_TO_END && only.is_none();
+        let (result, others) = match with_others {
+            true => std::thread::scope(|scope| {
+                let others = scope.spawn(|| beside(root));
+                let own = work();
+                let ended = || Err("what runs beside it panicked".to_owned());
+                let none = |_| vec![(END_TO_END, ended(), start.elapsed())];
+                (own, others.join().unwrap_or_else(none))
+            }),
+            false => (work(), Vec::new()),
+        };
+        let own = (step.name, result, start.elapsed());
+        for (name, result, time) in std::iter::once(own).chain(others) {
+            times.push(format!("{:>6.1} s  {name}", time.as_secs_f64()));
+            match result {
+                Ok(()) => passed += 1,
+                Err(message) => {
+                    eprintln!("{message}");
+                    failed.push(name);
+                }
             }
         }
     }
@@ -225,36 +275,76 @@ pub fn test(root: &Path, full: bool, only: Option<&str>) -> Result<(), String> {
     }
 }
 
-/// What runs beside all the others: it takes as long as a quarter of them, and waits for the
-/// most part, as they do.
-const BESIDE: &str = "circuits";
+/// Steps that wait for nobody, one after the other and behind those that are waited for; each says
+/// at its end what it said.
+fn beside(root: &Path) -> Vec<(&'static str, Result<(), String>, Duration)> {
+    let each = STEPS.iter().filter(|step| step.beside).map(|step| {
+        let start = Instant::now();
+        // By what runs: cargo has written the file anew meanwhile.
+        let own = format!("/proc/{}/exe", std::process::id());
+        let mut nice = Command::new("nice");
+        nice.args(["-n", "10"]).arg(own);
+        nice.args(["test", "--only", step.name]);
+        let said = nice.current_dir(root).stdin(Stdio::null()).output();
+        let result = match said {
+            Ok(said) => {
+                println!("{}", String::from_utf8_lossy(&said.stdout));
+                eprintln!("{}", String::from_utf8_lossy(&said.stderr));
+                let failed = || Err(format!("{} failed", step.name));
+                said.status.success().then_some(()).map_or_else(failed, Ok)
+            }
+            Err(error) => Err(format!("nice: {error}")),
+        };
+        (step.name, result, start.elapsed())
+    });
+    each.collect()
+}
 
-/// Tests from end to end, one after the other but for those of one file.
+/// Those that take longest, which begin first.
+const LONG: [&str; 3] = ["circuits", "machines", "capture"];
+/// So many files of tests run at a time: each mostly waits.
+const AT_A_TIME: usize = 2;
+
+/// Tests from end to end: some files of them at a time, of each one test after the other.
 fn end_to_end(root: &Path) -> Result<(), String> {
     const TEST: [&str; 5] = ["test", "-p", "e2e", "--locked", "--quiet"];
+    const LAST: [&str; 2] = ["--", "--test-threads=1"];
     run(root, &[&TEST[..], &["--no-run"]].concat(), &[])?;
     let mut names = names(&root.join("tests/tests"))?;
-    names.retain(|name| name != BESIDE);
-    let said = target(root).join("end-to-end-beside.log");
-    let file = std::fs::File::create(&said).map_err(|e| format!("{}: {e}", said.display()))?;
-    let also = file.try_clone().map_err(|e| e.to_string())?;
-    let last = ["--", "--test-threads=1"];
-    let mut beside = command(root, &[&TEST[..], &["--test", BESIDE], &last].concat(), &[])
-        .stdout(file)
-        .stderr(also)
-        .spawn()
-        .map_err(|e| e.to_string())?;
-    let each = names.iter().flat_map(|name| ["--test", name.as_str()]);
-    let words = TEST
-        .into_iter()
-        .chain(["--lib", "--bins", "--no-fail-fast"]);
-    let words: Vec<&str> = words.chain(each).chain(last).collect();
-    let others = run(root, &words, &[]);
-    let ended = beside.wait().map_err(|e| e.to_string())?;
-    print!("{}", std::fs::read_to_string(&said).unwrap_or_default());
-    match ended.success() {
-        true => others,
-        false => Err(format!("end to end: `--test {BESIDE}` failed")),
+    names.retain(|name| name != DEMO);
+    names.sort_by_key(|name| LONG.iter().position(|it| it == name).unwrap_or(LONG.len()));
+    let own = run(
+        root,
+        &[&TEST[..], &["--lib", "--bins"], &LAST].concat(),
+        &[],
+    );
+    let next = AtomicUsize::new(0);
+    // Also where another's fail.
+    let each = || -> Vec<String> {
+        let mut failed = Vec::new();
+        while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let words = [&TEST[..], &["--test", name], &LAST].concat();
+            let said = command(root, &words, &[]).output();
+            let (passed, said) = match said {
+                Ok(said) => (said.status.success(), [said.stdout, said.stderr].concat()),
+                Err(error) => (false, error.to_string().into_bytes()),
+            };
+            println!("── end to end: {name}\n{}", String::from_utf8_lossy(&said));
+            if !passed {
+                failed.push(name.clone());
+            }
+        }
+        failed
+    };
+    let failed: Vec<String> = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..AT_A_TIME).map(|_| scope.spawn(each)).collect();
+        let all = all.into_iter().map(|it| it.join());
+        all.flat_map(|it| it.unwrap_or_else(|_| vec!["a thread of ours".into()]))
+            .collect()
+    });
+    match failed.is_empty() {
+        true => own,
+        false => Err(format!("end to end: failed: {}", failed.join(", "))),
     }
 }
 

@@ -1,8 +1,8 @@
 //! `bulkhead-auditor`: writes what a capture mirrors to a pipe, as pcapng.
 //!
-//! Confine, receive, loop. It reads what a switch that may be taken over wrote, and
-//! so knows nothing but the reading end of one channel and the pipe. It ends when
-//! the pipe's reader goes, or its peer breaks the channel's protocol.
+//! Confine, receive, loop. It reads what a switch that may be taken over wrote, and what a meter
+//! did, and so knows nothing but the reading end of a channel of each and the pipe. It ends when
+//! the pipe's reader goes, or a peer breaks its channel's protocol.
 
 mod pcapng;
 #[cfg(test)]
@@ -23,8 +23,13 @@ use worker::start;
 
 /// Most records between two looks at the control socket.
 const BATCH: usize = 64;
+/// Channels at most: a switch's, and a meter's.
+const CHANNELS: usize = 2;
 /// Bytes gathered before they are written to the pipe.
 const FLUSH: usize = 64 * 1024;
+
+/// Where frames come from, and where they go.
+type Place = (Vec<Receiver>, OwnedFd);
 
 fn main() -> ExitCode {
     match run() {
@@ -38,24 +43,27 @@ fn main() -> ExitCode {
 
 fn run() -> Result<(), Box<dyn Error>> {
     let control = start(Profile::Auditor, ROLE_AUDITOR)?;
-    let Some((mut receiver, pipe)) = channel(&control)? else {
+    let Some((mut receivers, pipe)) = channels(&control)? else {
         return Ok(());
     };
     let mut out = Writer::new();
     loop {
-        let more = gather(&mut receiver, &mut out)?;
-        if !write_all(&pipe, out.bytes()) {
-            return Ok(());
+        let mut more = false;
+        for (channel, receiver) in receivers.iter_mut().enumerate() {
+            more |= gather(receiver, channel, &mut out)?;
+            if !write_all(&pipe, out.bytes()) {
+                return Ok(());
+            }
+            out.clear();
         }
-        out.clear();
-        if !more && (!sleep(&control, &mut receiver, &pipe)? || !go_on(&control)?) {
+        if !more && (!sleep(&control, &mut receivers, &pipe)? || !go_on(&control)?) {
             return Ok(());
         }
     }
 }
 
-/// Waits for the channel and the pipe. `None`: told to end before they came.
-fn channel(control: &Socket) -> Result<Option<(Receiver, OwnedFd)>, Box<dyn Error>> {
+/// Waits for the channels and the pipe. `None`: told to end before they came.
+fn channels(control: &Socket) -> Result<Option<Place>, Box<dyn Error>> {
     loop {
         poll(&mut [PollFd::new(&control.as_fd(), PollFlags::IN)], None)?;
         let (message, mut fds) = match control.recv() {
@@ -71,24 +79,29 @@ fn channel(control: &Socket) -> Result<Option<(Receiver, OwnedFd)>, Box<dyn Erro
         }
         let port: AddPort = message.body().ok_or("AddPort of another version")?;
         let pipe = fds.pop().ok_or("AddPort without descriptors")?;
-        let ends = ConsumerFds::from_fds(fds).ok_or("AddPort with too few descriptors")?;
         let geometry = Geometry::records(port.capacity as usize, port.max_record as usize)?;
-        return Ok(Some((
-            attach_consumer(ends, &geometry, Start::Fresh)?,
-            pipe,
-        )));
+        let (mut receivers, mut fds) = (Vec::new(), fds.into_iter());
+        while receivers.len() < CHANNELS
+            && let Some(ends) = ConsumerFds::from_fds(&mut fds)
+        {
+            receivers.push(attach_consumer(ends, &geometry, Start::Fresh)?);
+        }
+        return match receivers.is_empty() {
+            true => Err("AddPort with too few descriptors".into()),
+            false => Ok(Some((receivers, pipe))),
+        };
     }
 }
 
 /// Takes at most a batch of records; whether there may be more.
-fn gather(receiver: &mut Receiver, out: &mut Writer) -> Result<bool, ring::Breach> {
+fn gather(receiver: &mut Receiver, channel: usize, out: &mut Writer) -> Result<bool, ring::Breach> {
     for _ in 0..BATCH {
         let Some(record) = receiver.ring.next()? else {
             receiver.ring.release();
             return Ok(false);
         };
         if let Some(note) = record.note() {
-            out.packet(&note, record.len(), |into| {
+            out.packet(channel, &note, record.len(), |into| {
                 record.copy(0, into);
             });
         }
@@ -103,33 +116,45 @@ fn gather(receiver: &mut Receiver, out: &mut Writer) -> Result<bool, ring::Breac
 /// Sleeps until there are records, a message, or no reader: then `false`.
 fn sleep(
     control: &Socket,
-    receiver: &mut Receiver,
+    receivers: &mut [Receiver],
     pipe: &OwnedFd,
 ) -> Result<bool, Box<dyn Error>> {
-    if !receiver.ring.arm()? {
-        return Ok(true);
+    let mut sleeps = true;
+    for receiver in receivers.iter_mut() {
+        sleeps &= receiver.ring.arm()?;
     }
-    let (control, bell) = (control.as_fd(), receiver.bell.as_fd());
-    let mut waiting = [
-        PollFd::new(&control, PollFlags::IN),
-        PollFd::new(&bell, PollFlags::IN),
-        // Nothing is asked of the pipe: its error, that nobody reads, is always told.
-        PollFd::new(pipe, PollFlags::empty()),
-    ];
-    match poll(&mut waiting, None) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => {}
-        Err(error) => return Err(error.into()),
+    if sleeps {
+        let control = control.as_fd();
+        let mut waiting = vec![
+            PollFd::new(&control, PollFlags::IN),
+            // Nothing is asked of the pipe: its error, that nobody reads, is always told.
+            PollFd::new(pipe, PollFlags::empty()),
+        ];
+        let bells = receivers.iter().map(|it| it.bell.as_fd());
+        waiting.extend(bells.map(|bell| PollFd::from_borrowed_fd(bell, PollFlags::IN)));
+        match poll(&mut waiting, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if (waiting.get(1))
+            .is_some_and(|pipe| pipe.revents().intersects(PollFlags::ERR | PollFlags::HUP))
+        {
+            return Ok(false);
+        }
     }
-    let reader_gone = waiting[2]
-        .revents()
-        .intersects(PollFlags::ERR | PollFlags::HUP);
-    match receiver.bell.drain() {
-        Ok(rings) => receiver.ring.rung(rings)?,
-        // Nobody is left who could ring: what was published is still read.
-        Err(_) if !receiver.ring.is_ready()? => return Ok(false),
-        Err(_) => {}
+    // One that was armed and is not slept for may have been rung.
+    let mut silent = true;
+    for receiver in receivers.iter_mut() {
+        match receiver.bell.drain() {
+            Ok(rings) => {
+                receiver.ring.rung(rings)?;
+                silent = false;
+            }
+            // Nobody is left who could ring: what was published is still read.
+            Err(_) => silent &= !receiver.ring.is_ready()?,
+        }
     }
-    Ok(!reader_gone)
+    Ok(!silent)
 }
 
 /// Reads the control socket; `false` when it says to end, or is gone.

@@ -4,6 +4,7 @@
 //! number of the rule that denied it as another;
 //! one interface statistics block whenever the switch says that it lost more of them.
 
+use crate::CHANNELS;
 use ring::record::CaptureNote;
 use telemetry::drops::DropReason;
 use wire::offload::MAX_FRAME;
@@ -28,8 +29,8 @@ pub struct Writer {
     out: Vec<u8>,
     /// Endpoint ids by interface number.
     interfaces: Vec<u32>,
-    /// Frames lost, as last said.
-    lost: u32,
+    /// Frames lost, as last said, by channel.
+    lost: [u32; CHANNELS],
 }
 
 impl Writer {
@@ -39,7 +40,7 @@ impl Writer {
         let mut writer = Writer {
             out: Vec::with_capacity(256 * 1024),
             interfaces: Vec::new(),
-            lost: 0,
+            lost: [0; CHANNELS],
         };
         writer.block(SECTION, |out| {
             out.extend(0x1a2b_3c4d_u32.to_le_bytes());
@@ -63,11 +64,20 @@ impl Writer {
         self.out.clear();
     }
 
-    /// Adds a frame of `len` bytes, which `copy` puts into the slice it is given.
-    pub fn packet(&mut self, note: &CaptureNote, len: usize, copy: impl FnOnce(&mut [u8])) {
+    /// Adds a frame of `len` bytes that came by a channel, which `copy` puts into the slice it is
+    /// given.
+    pub fn packet(
+        &mut self,
+        channel: usize,
+        note: &CaptureNote,
+        len: usize,
+        copy: impl FnOnce(&mut [u8]),
+    ) {
         let interface = self.interface(note.endpoint);
-        if note.lost != self.lost {
-            self.lost = note.lost;
+        if let Some(lost) = self.lost.get_mut(channel)
+            && *lost != note.lost
+        {
+            *lost = note.lost;
             self.statistics(note);
         }
         let len = len.min(MAX_FRAME);
@@ -110,11 +120,12 @@ impl Writer {
 
     /// How many were lost so far, of all endpoints together: under the first interface.
     fn statistics(&mut self, note: &CaptureNote) {
+        let lost: u64 = self.lost.iter().copied().map(u64::from).sum();
         self.block(STATISTICS, |out| {
             out.extend(0u32.to_le_bytes());
             out.extend(((note.time_ns >> 32) as u32).to_le_bytes());
             out.extend((note.time_ns as u32).to_le_bytes());
-            option(out, OPTION_LOST, &u64::from(note.lost).to_le_bytes());
+            option(out, OPTION_LOST, &lost.to_le_bytes());
             end_of_options(out);
         });
     }

@@ -33,7 +33,7 @@ fn written() -> Vec<u8> {
         ..CaptureNote::default()
     };
     for note in [passed, dropped] {
-        out.packet(&note, frame.len(), |into| into.copy_from_slice(&frame));
+        out.packet(0, &note, frame.len(), |into| into.copy_from_slice(&frame));
     }
     let unknown = CaptureNote {
         drop_reason: 9999,
@@ -42,7 +42,7 @@ fn written() -> Vec<u8> {
         rule: 17,
         ..CaptureNote::default()
     };
-    out.packet(&unknown, 0, |into| assert!(into.is_empty()));
+    out.packet(0, &unknown, 0, |into| assert!(into.is_empty()));
     out.bytes().to_vec()
 }
 
@@ -122,7 +122,7 @@ fn made_up_endpoints_do_not_grow_it_for_ever() {
             endpoint,
             ..CaptureNote::default()
         };
-        out.packet(&note, 0, |_| {});
+        out.packet(0, &note, 0, |_| {});
         per_packet = out.bytes().len();
     }
     assert_eq!(per_packet, 44, "a packet block alone, no new interface");
@@ -146,14 +146,25 @@ fn lost(bytes: &[u8]) -> Vec<u64> {
 fn lost_frames_are_said_once_for_each_new_number() {
     let frame = frame();
     let mut out = Writer::new();
-    for lost in [0, 0, 3, 3, 10] {
+    for (channel, lost) in [
+        (0, 0),
+        (0, 0),
+        (0, 3),
+        (1, 0),
+        (0, 3),
+        (1, 2),
+        (0, 10),
+        (1, 2),
+    ] {
         let note = CaptureNote {
             endpoint: 7,
             lost,
             ..CaptureNote::default()
         };
-        out.packet(&note, frame.len(), |into| into.copy_from_slice(&frame));
+        out.packet(channel, &note, frame.len(), |into| {
+            into.copy_from_slice(&frame)
+        });
     }
-    assert_eq!(lost(out.bytes()), [3, 10]);
-    assert_eq!(tshark(out.bytes()).len(), 5, "tshark reads past them");
+    assert_eq!(lost(out.bytes()), [3, 5, 12], "of both channels together");
+    assert_eq!(tshark(out.bytes()).len(), 8, "tshark reads past them");
 }

@@ -70,6 +70,13 @@ pub enum Verb {
     /// In an endpoint of circuits the command, and all that it starts, has no packets: what it
     /// does with sockets is answered by the tenant's operator. See docs/circuits.md.
     Run(Run),
+    /// Run a container whose sockets are circuits: crun or runc, on a bundle that names an endpoint
+    ///
+    /// What follows -- goes to the runtime. Before `create` and `run` the bundle's config.json is
+    /// made to join the endpoint, and its seccomp profile to notify the operator. As `bulkhead-oci` it is
+    /// a runtime for podman and others, and the annotation bulkhead.endpoint says which endpoint.
+    /// See docs/circuits.md.
+    Oci(Oci),
     /// Send a packet for real and tell each step of its way, and of its answer's; or follow live traffic
     ///
     /// The packet is put in at FROM's port of the running switch as if its workload had sent it, and goes
@@ -79,11 +86,13 @@ pub enum Verb {
     /// Exit code 6 = the packet or its answer was dropped. With a token from the tenant's own
     /// endpoints, and of what crosses to another tenant only whether it came out.
     Trace(Trace),
-    /// Frames as pcapng: live, by endpoint or filter, or drops only with their reason
+    /// Frames as pcapng, circuits as TCP: live, or drops only with their reason
     ///
     /// One capture a compartment at a time. Frames are cut to --snap bytes; the filter runs
-    /// here, after that. Drops by the fabric are not in it: see `why`. It ends when the switch
-    /// dies. Frames that came too fast to be written are counted (isb_ifdrop).
+    /// here, after that. Drops by the fabric are not in it: see `why`. It ends when the switch or
+    /// the meter dies. Frames that came too fast to be written are counted (isb_ifdrop). Circuits
+    /// that begin meanwhile go by the meter, and are TCP connections here; of those that were there
+    /// before it is said which are not seen.
     Capture(Capture),
     /// What happens, as it happens: deaths, restarts, quarantines, applies
     Events(Events),
@@ -305,6 +314,26 @@ pub struct Run {
     pub command: Vec<std::ffi::OsString>,
 }
 
+/// A container.
+#[derive(Debug, Args)]
+pub struct Oci {
+    /// TENANT/ENDPOINT; without it the bundle's annotation bulkhead.endpoint says it
+    #[arg(long, short)]
+    pub endpoint: Option<EndpointName>,
+    /// The runtime that does the work
+    #[arg(
+        long,
+        value_name = "PROGRAM",
+        env = "BULKHEAD_OCI_RUNTIME",
+        hide_env_values = true,
+        default_value = "crun"
+    )]
+    pub runtime: PathBuf,
+    /// The runtime's own arguments
+    #[arg(last = true, required = true)]
+    pub arguments: Vec<std::ffi::OsString>,
+}
+
 /// A packet to trace, or live traffic.
 #[derive(Debug, Args)]
 pub struct Trace {
@@ -371,6 +400,9 @@ pub struct Capture {
     /// Only frames that were dropped, each with the reason as its comment
     #[arg(long)]
     pub drops: bool,
+    /// Packets alone: no circuit is metered for it
+    #[arg(long)]
+    pub no_circuits: bool,
     /// Only frames that match: `tcp`, `udp`, `icmp`, `arp`, `ip`, `ip6`, `host ADDRESS`, `port NUMBER`, joined by `and`
     #[arg(long, short, value_name = "EXPRESSION")]
     pub filter: Option<String>,

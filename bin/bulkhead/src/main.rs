@@ -18,11 +18,13 @@ use args::{Cli, Verb};
 use clap::{CommandFactory, Parser};
 use client::Client;
 use exit::{Exit, Trouble};
+use std::ffi::OsString;
 use std::io::ErrorKind;
+use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::parse_from(words(std::env::args_os()));
     let json = cli.json;
     let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -41,6 +43,16 @@ fn main() -> ExitCode {
             trouble.exit.into()
         }
     }
+}
+
+/// As `bulkhead-oci` it is a runtime, and all that follows is one's arguments.
+fn words(mut given: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let name = given.next().unwrap_or_default();
+    let own = match Path::new(&name).file_name() {
+        Some(file) if file == "bulkhead-oci" => vec![name, "oci".into(), "--".into()],
+        _ => vec![name],
+    };
+    own.into_iter().chain(given).collect()
 }
 
 async fn perform(cli: Cli) -> Result<Exit, Trouble> {
@@ -67,6 +79,7 @@ async fn perform(cli: Cli) -> Result<Exit, Trouble> {
         Verb::Events(events) => verbs::events::events(&events, &client, json).await,
         Verb::Top(top) => verbs::top::top(&top, &client, json).await,
         Verb::Run(run) => verbs::run::run(&run, &client, &cli.socket).await,
+        Verb::Oci(oci) => verbs::oci::oci(&oci, &cli.socket),
         Verb::Trace(trace) => verbs::trace::trace(&trace, &client, json).await,
         Verb::Capture(capture) => verbs::capture::capture(&capture, &client).await,
         Verb::Demo(demo) => demo::demo(&demo).await,

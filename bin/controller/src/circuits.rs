@@ -11,7 +11,10 @@ use crate::world::World;
 use api::{Circuit, Fault, Flow, Whose};
 use axum::Json;
 use axum::extract::{Path, State};
-use command::verbs::CutCircuit;
+use command::verbs::{
+    CONTAINER_DESCRIPTORS, CONTAINER_LONG, CONTAINER_NO_LISTENER, CONTAINER_NOT_ROOT,
+    CONTAINER_NOTHING, CONTAINER_PROGRAMS, CutCircuit,
+};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -35,6 +38,7 @@ pub fn told(row: &Row, compartment: u32, world: &World, names: &Names) -> Option
                 id => format!("{compartment}-{id}"),
             },
             kind: kind.into(),
+            captured: row.carrier == CAPTURED,
             age_ns: (row.age != u64::MAX).then_some(row.age),
             rate: row.rate,
         }),
@@ -42,12 +46,36 @@ pub fn told(row: &Row, compartment: u32, world: &World, names: &Names) -> Option
     })
 }
 
+/// `circuit::Carrier::Captured`.
+const CAPTURED: u8 = 4;
+
+/// Why a container was refused, and what to do.
+pub fn why_refused(why: u64) -> &'static str {
+    match u32::try_from(why).unwrap_or(0) {
+        CONTAINER_NOT_ROOT => {
+            "who handed it over is not root; see who may open its endpoint's socket"
+        }
+        CONTAINER_NOTHING => {
+            "its runtime sent no listener; it takes one that knows listenerPath (crun, or runc from 1.1)"
+        }
+        CONTAINER_NO_LISTENER => {
+            "what came is no seccomp listener; is it a runtime that was started by `bulkhead oci`?"
+        }
+        CONTAINER_DESCRIPTORS => {
+            "more than one descriptor came; a runtime sends the listener alone"
+        }
+        CONTAINER_LONG => "its state has more than a mebibyte; have it fewer annotations",
+        CONTAINER_PROGRAMS => "its tenant has as many programs and containers as it may (4096)",
+        _ => "for a reason that a newer release knows",
+    }
+}
+
 /// By what a circuit's bytes go; `None`: it is none.
 pub fn kind(carrier: u8) -> Option<&'static str> {
     match carrier {
         0 => Some("kernel"),
         1 => Some("ring"),
-        2 => Some("metered"),
+        2 | CAPTURED => Some("metered"),
         3 => Some("proxied"),
         _ => None,
     }

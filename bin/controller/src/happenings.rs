@@ -283,11 +283,28 @@ fn named(event: &Event, world: &World) -> Happening {
                 ),
             },
         ),
+        Some(EventKind::MeterLost) => (
+            cause(event.cause).to_owned(),
+            format!(
+                "the meter of {target}'s circuits {}: those that it carried are over, and captures of circuits; there is another",
+                match cause(event.cause) {
+                    "stall" => "stood still",
+                    _ => "is gone",
+                }
+            ),
+        ),
         Some(EventKind::ProgramGivenUp) => (
             String::new(),
             format!(
                 "program {} of {of} is given up: one operator after another stood still over its calls; start it again when it is mended",
                 event.value
+            ),
+        ),
+        Some(EventKind::ContainerRefused) => (
+            String::new(),
+            format!(
+                "a container of {of} is refused, and has no sockets: {}",
+                crate::circuits::why_refused(event.value)
             ),
         ),
         Some(_) | None => (

@@ -338,9 +338,21 @@ fn recorded(event: &Event, now_ns: u64) -> Recorded {
             "the operator of compartment {} stood still over a call of program {} (0: of none) and is replaced",
             event.a, event.b
         ),
+        Some(EventKind::MeterLost) => {
+            format!(
+                "the meter of compartment {} is gone, with what it carried",
+                event.a
+            )
+        }
         Some(EventKind::ProgramGivenUp) => format!(
             "program {} of slot {} of compartment {} is given up: operators stood still over its calls",
             event.b, event.slot, event.a
+        ),
+        Some(EventKind::ContainerRefused) => format!(
+            "a container of slot {} of compartment {} is refused: {}",
+            event.slot,
+            event.a,
+            crate::circuits::why_refused(event.b)
         ),
         None => format!("event {} of a newer release", event.kind),
     };
@@ -379,9 +391,9 @@ pub fn logged_packet(logged: &rules::Logged) -> String {
 /// The kind with that number.
 pub fn kind_of(number: u32) -> Option<EventKind> {
     use EventKind::{
-        Attached, ConnectionsRestored, Died, Drop, ImageRefused, ImageSwapped, OperatorReplaced,
-        PortAdded, PortClosed, ProgramGivenUp, Quarantine, Ready, Report, Restarted, Resynced,
-        Rule,
+        Attached, ConnectionsRestored, ContainerRefused, Died, Drop, ImageRefused, ImageSwapped,
+        MeterLost, OperatorReplaced, PortAdded, PortClosed, ProgramGivenUp, Quarantine, Ready,
+        Report, Restarted, Resynced, Rule,
     };
     [
         Ready,
@@ -400,6 +412,8 @@ pub fn kind_of(number: u32) -> Option<EventKind> {
         ConnectionsRestored,
         OperatorReplaced,
         ProgramGivenUp,
+        ContainerRefused,
+        MeterLost,
     ]
     .into_iter()
     .find(|kind| *kind as u32 == number)
@@ -424,6 +438,8 @@ pub fn kind_name(number: u32) -> &'static str {
         Some(EventKind::ConnectionsRestored) => "connections-restored",
         Some(EventKind::OperatorReplaced) => "operator-replaced",
         Some(EventKind::ProgramGivenUp) => "program-given-up",
+        Some(EventKind::ContainerRefused) => "container-refused",
+        Some(EventKind::MeterLost) => "meter-lost",
         None => "unknown",
     }
 }

@@ -105,6 +105,11 @@ impl<'a> Call<'a> {
         u64::from(self.call.thread) << 32 | u64::from(number)
     }
 
+    /// Which thread it is of.
+    pub fn thread(&self) -> u32 {
+        self.call.thread
+    }
+
     /// What the kernel knows its socket by.
     pub fn cookie(&self) -> Result<u64, Errno> {
         self.fd

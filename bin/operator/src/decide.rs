@@ -147,7 +147,8 @@ fn judge(image: &CompartmentImage<'_>, table: u32, tuple: &Tuple) -> Result<Opti
     }
 }
 
-fn endpoint<'a>(image: &CompartmentImage<'a>, slot: u32) -> Option<&'a Endpoint> {
+/// The endpoint in a slot.
+pub fn endpoint<'a>(image: &CompartmentImage<'a>, slot: u32) -> Option<&'a Endpoint> {
     let index = image.endpoint_by_slot(slot)?;
     image.endpoints().get(index as usize)
 }

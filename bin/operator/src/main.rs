@@ -6,6 +6,7 @@
 //! process itself, on copies: no other thread of the program can change what was judged. Data
 //! never comes here, but of UDP where each datagram has its own destination or source. What this process knows of sockets is in a page that its successor reads.
 
+mod accepted;
 mod call;
 mod callers;
 mod circuits;
@@ -21,6 +22,7 @@ mod planted;
 mod receivers;
 mod relays;
 mod rings;
+mod runtimes;
 mod sockets;
 mod targets;
 mod turns;

@@ -9,19 +9,21 @@ mod datagrams;
 mod links;
 mod messages;
 mod metered;
+mod outside;
 mod received;
 mod relayed;
 mod ring;
 mod spares;
 mod state;
 
+use crate::accepted::Unclaimed;
 use crate::call::{Call, Ended};
 use crate::callers::Callers;
 use crate::circuits;
 use crate::decide::{self, Asked as Wish};
 use crate::live::Live;
 use crate::meters::Meters;
-use crate::notes::Notes;
+use crate::notes::{Notes, UNBLOCKED};
 use crate::relays::{Relays, Said};
 use crate::rings::Rings;
 use crate::sockets::{self, Made};
@@ -35,6 +37,7 @@ use datagrams::Datagrams;
 use guard::guard;
 use image::{CompartmentImage, MappedCompartment};
 use notify::{Listener, Notification};
+use outside::Outside;
 use rustix::io::Errno;
 use shm::{SealedImage, Words};
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,10 +46,12 @@ use std::time::Instant;
 use worker::clock::monotonic;
 
 /// Sockets of a compartment at most, and connections that wait to be accepted.
-const LIMITS: Limits = Limits {
+pub const LIMITS: Limits = Limits {
     sockets: 16_384,
     pending: 8_192,
 };
+/// Sockets more than live, at least, before it is asked which do: a successor reads of all of them.
+const GROWTH: usize = 1024;
 /// How many connections more than a listener's backlog may wait there of those that must not
 /// block; the next is told EAGAIN.
 const BEYOND_BACKLOG: usize = 256;
@@ -90,6 +95,12 @@ pub struct Mediator {
     /// Sockets of each slot's programs at most.
     limits: BTreeMap<u32, u32>,
     counts: BTreeMap<u32, u32>,
+    /// With so many sockets it is asked which of them live.
+    sweeps_at: usize,
+    /// When that was asked last.
+    swept: Option<Instant>,
+    /// There was an operator before.
+    follows: bool,
     live: Option<Live>,
     rings: Rings,
     waits: Vec<Waits>,
@@ -99,17 +110,21 @@ pub struct Mediator {
     unheard: BTreeMap<u64, Vec<u8>>,
     /// What the call that is done asks to be connected, and to which address.
     asked: Option<(u64, Vec<u8>)>,
-    /// Accepted for one who was gone by then: for the next.
-    orphans: Vec<(u64, Made)>,
-    /// When it was last looked whether their listeners are still there.
-    orphans_looked: Option<Instant>,
+    unclaimed: Unclaimed,
+    /// When it was last looked whether the listeners of those are still there.
+    unclaimed_looked: Option<Instant>,
     /// The call that is done was begun by the operator before.
     again: bool,
+    /// And its socket does not block because that one had it so.
+    is_unblocked: bool,
+    /// Where the call that is done is noted.
+    note: u16,
     targets: Targets,
     chances: Chances,
     relays: Relays,
     meters: Meters,
     datagrams: Datagrams,
+    outside: Outside,
     callers: Callers,
     hunts: Hunts,
     /// Endpoints that have made a socket, or begun or accepted a connection, once for each.
@@ -124,20 +139,26 @@ impl Default for Mediator {
             table: Table::new(LIMITS, Vec::new()),
             limits: BTreeMap::new(),
             counts: BTreeMap::new(),
+            sweeps_at: GROWTH,
+            follows: false,
+            swept: None,
             live: None,
             rings: Rings::default(),
             waits: Vec::new(),
             left: Vec::new(),
             unheard: BTreeMap::new(),
             asked: None,
-            orphans: Vec::new(),
-            orphans_looked: None,
+            unclaimed: Unclaimed::default(),
+            unclaimed_looked: None,
             again: false,
+            is_unblocked: false,
+            note: 0,
             targets: Targets::default(),
             chances: Chances::default(),
             relays: Relays::default(),
             meters: Meters::default(),
             datagrams: Datagrams::default(),
+            outside: Outside::default(),
             callers: Callers::default(),
             hunts: Hunts::default(),
             begun: Vec::new(),
@@ -178,14 +199,25 @@ impl Mediator {
             if let Some(notes) = &mut self.notes {
                 notes.belongs(note, slot);
             }
+            let noted = self.notes.as_ref().map_or(0, |notes| notes.put(note));
+            // Who waits no more had its answer, and may have closed what it got, or is dead.
+            let is_put = noted != 0 && noted & UNBLOCKED == 0;
+            if is_put && !listener.is_live(call.id) && guard!("circuits-delivered") {
+                self.unclaimed.is_over(noted);
+                self.done_with(note);
+                continue;
+            }
             self.serves(program);
             let put = self.was_put(note, &call);
             self.serves(0);
             if let Some(number) = put {
                 let _ = listener.answer(call.id, Ok(i64::from(number)));
+                self.unclaimed.is_over(noted);
                 self.done_with(note);
                 continue;
             }
+            self.put_back(noted);
+            self.is_unblocked = noted & UNBLOCKED != 0;
             let tries = self.notes.as_ref().map_or(0, |notes| notes.begins(note));
             if tries > TRIES && guard!("circuits-tries") {
                 confine::say!(
@@ -199,6 +231,7 @@ impl Mediator {
             self.again = true;
             self.handle(slot, program, note, call, listener, find);
             self.again = false;
+            self.is_unblocked = false;
             if let Some(notes) = &self.notes {
                 notes.ended(note);
             }
@@ -275,7 +308,7 @@ impl Mediator {
         find: Find<'_>,
     ) {
         self.callers.calls(slot, call.thread);
-        let came = self.attempt(slot, program, &call, listener);
+        let came = self.attempt(slot, program, (note, &call), listener);
         self.write();
         self.finish(program, note, call, listener, came);
         self.wake(find);
@@ -286,10 +319,11 @@ impl Mediator {
         &mut self,
         slot: u32,
         program: u32,
-        call: &Notification,
+        (note, call): (u16, &Notification),
         listener: &Listener,
     ) -> Came {
         self.serves(program);
+        self.note = note;
         self.asked = None;
         self.datagrams.taken.clear();
         match Call::of(call, listener, &mut self.targets) {
@@ -344,16 +378,19 @@ impl Mediator {
             Came::To(result) => heard(listener.answer(call.id, result)),
             Came::Native => heard(listener.proceed(call.id)),
             Came::Socket(made, closes) => {
-                self.puts(note, made.cookie);
+                self.puts(note, made.cookie, call.thread);
                 install(listener, call.id, &made.fd, closes).is_some()
             }
             Came::Datagram(made, closes) => {
-                self.puts(note, made.cookie);
+                self.puts(note, made.cookie, call.thread);
                 self.put_datagram(&call, listener, &made, closes)
             }
             Came::Receives { fd, until } => {
                 let slot = self.notes.as_ref().and_then(|notes| notes.slot(note));
                 let slot = slot.unwrap_or(u32::MAX);
+                if let Some(before) = self.datagrams.receivers.ended_by(&call) {
+                    self.done_with(before.note);
+                }
                 let receivers = &mut self.datagrams.receivers;
                 match receivers.wait(slot, (program, note, call), fd, until) {
                     Ok(()) => return,
@@ -361,18 +398,25 @@ impl Mediator {
                 }
             }
             Came::Accepted { at, made, closes } => {
-                self.puts(note, made.cookie);
-                let heard = install(listener, call.id, &made.fd, closes);
-                if let Some(number) = heard {
-                    let place = u64::from(call.thread) << 32 | u64::from(number);
-                    self.table.place(made.cookie, place);
-                    self.write();
+                self.puts(note, made.cookie, call.thread);
+                match install(listener, call.id, &made.fd, closes) {
+                    Some(Ok(number)) => {
+                        let place = u64::from(call.thread) << 32 | u64::from(number);
+                        self.table.place(made.cookie, place);
+                        self.write();
+                        self.unclaimed.is_over(made.cookie);
+                        true
+                    }
+                    // It has no room for another descriptor: as with TCP the connection waits on.
+                    Some(Err(_)) => {
+                        self.puts_back(at, made);
+                        true
+                    }
+                    None => {
+                        self.puts_back(at, made);
+                        false
+                    }
                 }
-                let heard = heard.is_some();
-                if !heard {
-                    self.orphans.push((at, made));
-                }
-                heard
             }
             Came::Waits { at, why } => {
                 self.waits.push(Waits {
@@ -403,16 +447,18 @@ impl Mediator {
 
     /// Before a socket is put into a program: who dies in between leaves it there, and the call
     /// without an answer.
-    fn puts(&self, note: u16, cookie: u64) {
+    fn puts(&self, note: u16, cookie: u64, thread: u32) {
         if let Some(notes) = &self.notes {
             notes.puts(note, cookie);
+            notes.hands_to(thread);
         }
     }
 
     /// The number in the program of what the operator before put there for this call.
     fn was_put(&self, note: u16, call: &Notification) -> Option<u32> {
         let cookie = self.notes.as_ref().map(|notes| notes.put(note));
-        circuits::number_of(call.thread, cookie.filter(|cookie| *cookie != 0)?)
+        let is_one = |cookie: &u64| *cookie != 0 && cookie & UNBLOCKED == 0;
+        circuits::number_of(call.thread, cookie.filter(is_one)?)
     }
 
     fn done_with(&mut self, note: u16) {
@@ -444,9 +490,7 @@ impl Mediator {
                     {
                         true
                     }
-                    (Some(_), Why::Accept) => {
-                        queued || self.orphans.iter().any(|(at, _)| *at == waits.at)
-                    }
+                    (Some(_), Why::Accept) => queued || self.unclaimed.has(waits.at),
                     (Some(listening), Why::Room) => {
                         !full.contains(&waits.at) && !self.table.is_full(listening.cookie())
                     }
@@ -465,7 +509,7 @@ impl Mediator {
             }
             tried.insert(waits.note);
             let again = std::mem::take(&mut self.again);
-            let came = self.attempt(slot, waits.program, &waits.call, listener);
+            let came = self.attempt(slot, waits.program, (waits.note, &waits.call), listener);
             if let Came::Waits { at, why: Why::Room } = came {
                 full.insert(at);
             }
@@ -576,9 +620,9 @@ fn said(outcome: Outcome, call: &mut Call<'_>) -> Result<Came, Errno> {
     }
 }
 
-/// A descriptor, and its number as the answer; the number, if it was heard. In two steps: of one, the kernel answers first
+/// A descriptor, and its number as the answer, or why it has none; `None`: nobody heard. In two steps: of one, the kernel answers first
 /// and installs then, and a death between the two would answer with another descriptor's number.
-fn install(listener: &Listener, id: u64, fd: &OwnedFd, closes: bool) -> Option<u32> {
+fn install(listener: &Listener, id: u64, fd: &OwnedFd, closes: bool) -> Option<Result<u32, Errno>> {
     let number = match listener.install(id, fd.as_fd(), closes) {
         Ok(notify::Outcome::Done(number)) => Ok(number),
         Ok(notify::Outcome::Gone) => return None,
@@ -587,7 +631,7 @@ fn install(listener: &Listener, id: u64, fd: &OwnedFd, closes: bool) -> Option<u
             .map_or(Errno::NFILE, Errno::from_raw_os_error)),
     };
     let answered = listener.answer(id, number.map(i64::from));
-    heard(answered).then(|| number.unwrap_or(u32::MAX))
+    heard(answered).then_some(number)
 }
 
 fn heard(outcome: std::io::Result<notify::Outcome>) -> bool {

@@ -3,7 +3,9 @@
 //! allegation.
 
 use command::Message;
-use command::verbs::{EndMetered, METER_COUNTS, MeterPage, MeterRates, Metered};
+use command::verbs::{
+    Capture, EVERYBODY, EndMetered, METER_COUNTS, MeterPage, MeterRates, Metered,
+};
 use image::CompartmentImage;
 use image::compartment::{ENDPOINT_METERED, Endpoint};
 use rustix::io::Errno;
@@ -27,6 +29,8 @@ pub struct Meters {
     page: Option<Words>,
     /// By slot.
     rates: BTreeMap<u32, MeterRates>,
+    /// Captures under way, by whose they are: of which slot, or of all.
+    captures: BTreeMap<u32, Option<u32>>,
     /// Since when somebody waits for it.
     awaited: Option<Instant>,
 }
@@ -60,6 +64,25 @@ impl Meters {
     /// Whether a circuit between these two goes by the meter: no other way counts it.
     pub fn carries(&self, [from, to]: [u32; 2]) -> bool {
         from != to && [from, to].iter().any(|slot| self.rates.contains_key(slot))
+    }
+
+    /// Somebody captures from now on, or does no more.
+    pub fn capture(&mut self, body: &Capture) {
+        match (body.on, body.of) {
+            (0, EVERYBODY) => self.captures.clear(),
+            (0, of) => drop(self.captures.remove(&of)),
+            (_, of) => {
+                let slot = (body.slot != u32::MAX).then_some(body.slot);
+                self.captures.insert(of, slot);
+            }
+        }
+    }
+
+    /// Whether a circuit that begins between these two is captured: its bytes are seen by the
+    /// meter alone. Bound: captures under way.
+    pub fn captures(&self, [from, to]: [u32; 2]) -> bool {
+        let of = |slot: &Option<u32>| slot.is_none_or(|slot| slot == from || slot == to);
+        from != to && self.captures.values().any(of)
     }
 
     /// Whether one of these two has a rate, which nothing else holds.
@@ -145,8 +168,8 @@ impl Meters {
     ///
     /// # Errors
     /// NOBUFS: it does not listen.
-    pub fn carry(&self, id: u64, [from, to]: [u32; 2], ends: [&OwnedFd; 2]) -> Result<(), Errno> {
-        let body = Message::new(0, &Metered { id, from, to });
+    pub fn carry(&self, body: &Metered, ends: [&OwnedFd; 2]) -> Result<(), Errno> {
+        let body = Message::new(0, body);
         let link = self.link.as_ref().ok_or(Errno::NOBUFS)?;
         let sent = link.send(&body, &ends.map(AsFd::as_fd));
         sent.map_err(|_| Errno::NOBUFS)
@@ -190,9 +213,4 @@ fn rates_of(endpoint: &Endpoint) -> Option<MeterRates> {
         to_burst: endpoint.to.burst,
     };
     (endpoint.flags & ENDPOINT_METERED != 0).then_some(body)
-}
-
-/// Whether a circuit goes by a meter.
-pub fn is_metered(socket: &circuit::Socket) -> bool {
-    socket.carrier() == circuit::Carrier::Meter
 }

@@ -3,6 +3,7 @@
 //! it reads there at its start is checked all the same, for the one before may have been
 //! taken over.
 
+use crate::mediate::LIMITS;
 use circuit::RECORD;
 use guard::guard;
 use notify::{Listener, Notification};
@@ -15,7 +16,11 @@ pub const CALLS: usize = 2048;
 /// Words of one call: whose, what the kernel said, the socket that is being put into its program.
 const CALL: usize = 11;
 
-/// How many records were ever used. From [`HEARTBEAT`] on: what the supervisor reads.
+/// With the cookie of a socket that is being connected, in place of one that is put into a program:
+/// its program waits at it, and it is not to be left as one that does not block.
+pub const UNBLOCKED: u64 = 1 << 63;
+
+/// How many records were ever used, of sockets and, in the upper half, of connections that wait. From [`HEARTBEAT`] on: what the supervisor reads.
 const USED: usize = 0;
 /// Whose call is being received, and the call.
 const RECEIVES: usize = 1;
@@ -95,6 +100,14 @@ impl Notes {
     /// What holds this process up from now on is this program's call; 0: nobody's.
     pub fn serves(&self, program: u32) {
         self.words.store(SERVES, u64::from(program));
+        self.beats();
+    }
+
+    /// It waits for this thread of that program to take a descriptor, until the next word of whom it
+    /// serves.
+    pub fn hands_to(&self, thread: u32) {
+        let program = self.words.load(SERVES) & u64::from(u32::MAX);
+        self.words.store(SERVES, program | u64::from(thread) << 32);
         self.beats();
     }
 
@@ -230,24 +243,47 @@ impl Notes {
         for (n, word) in words.iter().enumerate() {
             self.words.store(first + n, u64::from_ne_bytes(*word));
         }
-        if self.words.load(USED) <= u64::from(slot) {
-            self.words.store(USED, u64::from(slot) + 1);
+        let [sockets, pending] = self.used();
+        let used = match slot.checked_sub(LIMITS.sockets) {
+            Some(slot) => [sockets, pending.max(slot + 1)],
+            None => [sockets.max(slot + 1), pending],
+        };
+        if used != [sockets, pending] {
+            let [sockets, pending] = used.map(u64::from);
+            self.words.store(USED, sockets | pending << 32);
         }
     }
 
-    /// The records that were ever written, of `slots` at most.
+    /// Whether an operator of before wrote a record.
+    pub fn says_anything(&self) -> bool {
+        self.used() != [0; 2]
+    }
+
+    fn used(&self) -> [u32; 2] {
+        let used = self.words.load(USED);
+        [used as u32, (used >> 32) as u32]
+    }
+
+    /// The records that say anything, of the first `slots`.
     pub fn records(&self, slots: u32) -> Vec<(u32, [u8; RECORD])> {
-        let used = self.words.load(USED).min(u64::from(slots)) as u32;
-        (0..used)
-            .map(|slot| {
-                let first = FIRST_RECORD + slot as usize * RECORD_WORDS;
-                let mut record = [0; RECORD];
-                for (n, bytes) in record.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-                    *bytes = self.words.load(first + n).to_ne_bytes();
-                }
-                (slot, record)
-            })
-            .collect()
+        let [sockets, pending] = self.used();
+        let pending = LIMITS.sockets..LIMITS.sockets.saturating_add(pending).min(slots);
+        // Those of an operator of before count on into the others.
+        let sockets = 0..sockets.min(slots);
+        let pending = pending.start.max(sockets.end)..pending.end;
+        let word = |slot: u32, n| {
+            let first = FIRST_RECORD + slot as usize * RECORD_WORDS;
+            self.words.load(first + n)
+        };
+        let read = |slot: u32| {
+            let mut record = [0; RECORD];
+            for (n, bytes) in record.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+                *bytes = word(slot, n).to_ne_bytes();
+            }
+            (slot, record)
+        };
+        let all = sockets.chain(pending);
+        all.filter(|slot| word(*slot, 0) != 0).map(read).collect()
     }
 }
 
@@ -330,14 +366,20 @@ mod tests {
         let page = page();
         let (first, _) = notes(&page);
         let record = |n: u8| core::array::from_fn(|at| n ^ at as u8);
-        for (slot, n) in [(0, 1), (3, 2), (0, 3)] {
+        let (waits, most) = (LIMITS.sockets, LIMITS.sockets + LIMITS.pending);
+        for (slot, n) in [(0, 1), (3, 2), (waits + 2, 4), (0, 3), (4, 5)] {
             first.write(slot, &record(n));
         }
+        first.write(4, &[0; RECORD]);
         let (second, _) = notes(&page);
-        let zero = [0; RECORD];
-        let all = [(0, record(3)), (1, zero), (2, zero), (3, record(2))];
-        assert_eq!(second.records(100), all);
+        let all = [(0, record(3)), (3, record(2)), (waits + 2, record(4))];
+        assert_eq!(second.records(most), all, "no empty ones");
         assert_eq!(second.records(1), all[..1], "no more than the table has");
+        assert_eq!(second.records(waits + 2), all[..2]);
+        // An operator of before did not tell the two kinds from each other.
+        let words = Words::map_whole(page.as_fd()).unwrap();
+        words.store(USED, u64::from(waits) + 3);
+        assert_eq!(second.records(most), all);
     }
 
     #[test]
@@ -349,7 +391,7 @@ mod tests {
         }
         let (mut notes, left) = notes(&page);
         assert!(left.len() <= CALLS && notes.free.len() + left.len() == CALLS);
-        assert_eq!(notes.records(64).len(), 64);
+        assert_eq!(notes.records(64).len(), 4, "what is there");
         // What was left is answered once its program is told of, or not at all.
         for (_, at, _) in left {
             notes.answered(at);
@@ -365,7 +407,7 @@ mod tests {
             notes.note(1, &call(id));
         }
         notes.write(16_000, &[7; RECORD]);
-        assert_eq!(notes.records(16_001).last(), Some(&(16_000, [0; RECORD])));
+        assert_eq!(notes.records(16_001), []);
     }
 
     #[test]

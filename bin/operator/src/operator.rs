@@ -1,12 +1,13 @@
 //! The process: the supervisor, who starts programs, and programs' calls.
 
 use crate::mediate::Mediator;
+use crate::runtimes::{Runtimes, Said};
 use crate::turns::Turns;
 use command::Message;
 use command::verbs::{
-    AddPort, CIRCUITS_ADDRESSES, Circuits, CutCircuit, Done, Found, ListFlows, Mediate, Operate,
-    PORT_CIRCUITS, PORT_METER, PORT_PROXY, Program, ProgramGone, Quit, RemovePort, Running, Sought,
-    UseImage, WantMeter,
+    AddPort, CIRCUITS_ADDRESSES, CONTAINER_PROGRAMS, Capture, Circuits, ContainerRefused,
+    CutCircuit, Done, Found, ListFlows, Mediate, Operate, PORT_CIRCUITS, PORT_METER, PORT_PROXY,
+    Program, ProgramGone, Quit, RemovePort, Running, Sought, UseImage, WantMeter,
 };
 use guard::guard;
 use image::MappedCompartment;
@@ -42,6 +43,8 @@ const PROGRAM: u64 = 3 << 32;
 const PROXY: u64 = 4 << 32;
 const DATAGRAM: u64 = 5 << 32;
 const METER: u64 = 6 << 32;
+const RUNTIMES: u64 = 7 << 32;
+const RUNTIME: u64 = 8 << 32;
 
 /// A compartment's operator.
 pub struct Operator {
@@ -52,6 +55,8 @@ pub struct Operator {
     /// Where programs of a slot's endpoint are announced.
     slots: BTreeMap<u32, seqpacket::Listener>,
     announced: BTreeMap<u32, (u32, Socket)>,
+    /// Where container runtimes come, and who has come.
+    runtimes: Runtimes,
     next: u32,
     programs: BTreeMap<u32, (u32, Listener)>,
     /// Programs that are looked at beside the set, not by it: see [`Operator::wait`].
@@ -76,6 +81,7 @@ impl Operator {
             uid: 0,
             slots: BTreeMap::new(),
             announced: BTreeMap::new(),
+            runtimes: Runtimes::default(),
             next: 1,
             programs: BTreeMap::new(),
             near: VecDeque::with_capacity(NEAR),
@@ -124,6 +130,8 @@ impl Operator {
                     CONTROL => {}
                     SLOT => self.meet(number),
                     ANNOUNCE => self.hear(number),
+                    RUNTIMES => self.meet_runtime(number)?,
+                    RUNTIME => self.hear_runtime(number)?,
                     PROXY => self.hear_proxy(number),
                     DATAGRAM => self.receive(),
                     METER => self.hear_meter(),
@@ -256,14 +264,16 @@ impl Operator {
             }
             return self.says_what_decides();
         }
-        let fd = fds.into_iter().next();
+        let mut fds = fds.into_iter();
+        let fd = fds.next();
         match (message.body::<Operate>(), fd) {
             (Some(body), Some(fd)) => {
                 self.uid = body.uid;
-                self.mediator.recall(Words::map_whole(fd)?);
+                let accepted = fds.next().map(Socket::from_fd);
+                self.mediator.recall(Words::map_whole(fd)?, accepted);
                 self.says_what_decides()
             }
-            (_, fd) => self.take_place(message, fd),
+            (_, fd) => self.take_place(message, fd, fds.next()),
         }
     }
 
@@ -292,7 +302,12 @@ impl Operator {
         Ok(!seeks.is_empty())
     }
 
-    fn take_place(&mut self, message: &Message, fd: Option<OwnedFd>) -> Result<(), Box<dyn Error>> {
+    fn take_place(
+        &mut self,
+        message: &Message,
+        fd: Option<OwnedFd>,
+        other: Option<OwnedFd>,
+    ) -> Result<(), Box<dyn Error>> {
         if let Some(body) = message
             .body::<AddPort>()
             .filter(|b| b.kind == PORT_CIRCUITS)
@@ -301,6 +316,10 @@ impl Operator {
             let listener = seqpacket::Listener::from_fd(fd);
             self.watch(&listener, SLOT | u64::from(body.slot))?;
             self.slots.insert(body.slot, listener);
+            if let Some(runtimes) = other {
+                self.watch(&runtimes, RUNTIMES | u64::from(body.slot))?;
+                self.runtimes.opens(body.slot, runtimes);
+            }
             self.mediator.opens(body.slot, body.capacity);
             // One of the release before says nothing.
             let setups = match body.max_record {
@@ -347,6 +366,9 @@ impl Operator {
             if let Some(listener) = self.slots.remove(&body.slot) {
                 self.unwatch(&listener);
             }
+            if let Some(runtimes) = self.runtimes.closes(body.slot) {
+                self.unwatch(&runtimes);
+            }
             let of: Vec<u32> = self
                 .programs
                 .iter()
@@ -360,6 +382,8 @@ impl Operator {
             self.mediator.closes(body.slot);
             self.turns.closes(body.slot);
             self.paused.remove(&body.slot);
+        } else if let Some(body) = message.body::<Capture>() {
+            self.mediator.capture(&body);
         } else if let Some(body) = message.body::<ProgramGone>() {
             self.forget(body.number);
         } else if let Some(body) = message.body::<Found>() {
@@ -465,6 +489,42 @@ impl Operator {
             ..Done::default()
         };
         let _ = socket.send(&Message::new(0, &answer), &[]);
+    }
+
+    /// A container runtime connects: what it says comes by another event.
+    fn meet_runtime(&mut self, slot: u32) -> Result<(), seqpacket::Error> {
+        let number = self.next;
+        match self.runtimes.meet(slot) {
+            Ok(Some(socket)) if self.watch(&socket, RUNTIME | u64::from(number)).is_ok() => {
+                self.next += 1;
+                self.runtimes.met(number, slot, socket);
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+            Err(why) => self.refuses(slot, why),
+        }
+    }
+
+    /// It hands over where a container's calls come, and waits for no answer.
+    fn hear_runtime(&mut self, number: u32) -> Result<(), seqpacket::Error> {
+        match self.runtimes.hear(number) {
+            Said::More | Said::Over => Ok(()),
+            Said::Container { slot, listener } => match self.adopt(slot, number, listener) {
+                Ok(()) => Ok(()),
+                Err(_) => self.refuses(slot, CONTAINER_PROGRAMS),
+            },
+            Said::Refused { slot, why } => self.refuses(slot, why),
+        }
+    }
+
+    /// Says that a container is not taken: its runtime does not hear of it.
+    fn refuses(&mut self, slot: u32, why: u32) -> Result<(), seqpacket::Error> {
+        let body = ContainerRefused { slot, why };
+        match self.control.send(&Message::new(0, &body), &[]) {
+            // There is so much to be heard already.
+            Err(seqpacket::Error::Full) => Ok(()),
+            said => said,
+        }
     }
 
     fn adopt(&mut self, slot: u32, number: u32, fd: OwnedFd) -> Result<(), Errno> {
@@ -587,89 +647,4 @@ impl Operator {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
-    #[test]
-    fn programs_are_bounded_and_each_is_told_before_it_counts() {
-        let most = getrlimit(Resource::Nofile).maximum;
-        let limit = Rlimit {
-            current: most,
-            maximum: most,
-        };
-        setrlimit(Resource::Nofile, limit).unwrap();
-        let (control, supervisor) = Socket::pair().unwrap();
-        let mut operator = Operator::new(control, Sizes::of_kernel().unwrap());
-        operator.epoll = Some(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
-        let (any, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-        let one = || OwnedFd::from(any.try_clone().unwrap());
-        for number in 1..=PROGRAMS as u32 {
-            assert_eq!(operator.adopt(7, number, one()), Ok(()));
-            let (told, fds) = supervisor.recv().unwrap().unwrap();
-            let told = told.body::<Program>().unwrap();
-            assert_eq!((told.slot, told.number, fds.len()), (7, number, 1));
-        }
-        assert_eq!(operator.adopt(7, 9_999, one()), Err(Errno::NOMEM));
-        operator.forget(3);
-        assert_eq!(operator.adopt(7, 9_999, one()), Ok(()));
-    }
-
-    /// Who is told of, by either way: programs with calls, and gone ones.
-    fn told(operator: &Operator) -> BTreeMap<u32, bool> {
-        let mut events = Vec::with_capacity(EVENTS);
-        let looked = operator.wait(&mut events).unwrap();
-        let of_set = events.iter().map(|event| {
-            let (data, flags) = (event.data.u64(), event.flags);
-            assert_eq!(data >> 32 << 32, PROGRAM);
-            (data as u32, flags.contains(EventFlags::IN))
-        });
-        let all: Vec<_> = looked.into_iter().flatten().chain(of_set).collect();
-        let each: BTreeMap<_, _> = all.iter().copied().collect();
-        assert_eq!(all.len(), each.len(), "told of twice: {all:?}");
-        each
-    }
-
-    #[test]
-    fn every_program_is_looked_at_once_by_the_set_or_beside_it() {
-        let (control, _supervisor) = Socket::pair().unwrap();
-        let mut operator = Operator::new(control, Sizes::of_kernel().unwrap());
-        operator.epoll = Some(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
-        let count = 2 * NEAR as u32 + 3;
-        let mut others = Vec::new();
-        for number in 1..=count {
-            let (any, mut other) = std::os::unix::net::UnixStream::pair().unwrap();
-            operator.adopt(7, number, any.into()).unwrap();
-            std::io::Write::write_all(&mut other, b"a call").unwrap();
-            others.push(other);
-        }
-        let all: BTreeMap<u32, bool> = (1..=count).map(|number| (number, true)).collect();
-        assert_eq!(told(&operator), all);
-        // However often they draw near, and in whatever order.
-        for number in (1..=count).chain([3, 3, 1]).chain((1..=count).rev()) {
-            operator.draw_near(number).unwrap();
-            assert!(operator.near.len() <= NEAR);
-        }
-        assert_eq!(told(&operator), all);
-        assert_eq!(operator.near.back(), Some(&1));
-        // Who is forgotten is told of no more, near or not.
-        assert!(!operator.near.contains(&count));
-        operator.forget(1);
-        operator.forget(count);
-        let left = count - 2;
-        assert_eq!(told(&operator).len() as u32, left);
-        drop(others);
-        assert_eq!(told(&operator).len() as u32, left);
-    }
-
-    #[test]
-    fn a_program_that_the_supervisor_does_not_hear_of_is_not_mediated() {
-        let (control, supervisor) = Socket::pair().unwrap();
-        let mut operator = Operator::new(control, Sizes::of_kernel().unwrap());
-        operator.epoll = Some(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
-        drop(supervisor);
-        let (any, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-        assert_eq!(operator.adopt(7, 1, any.into()), Err(Errno::PIPE));
-        assert!(operator.programs.is_empty());
-    }
-}
+mod tests;

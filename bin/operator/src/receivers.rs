@@ -39,6 +39,8 @@ pub struct Receives {
 pub struct Receivers {
     epoll: Option<OwnedFd>,
     waiting: BTreeMap<u16, Receives>,
+    /// Where the call of a thread is noted that waits.
+    threads: BTreeMap<u32, u16>,
     /// How many each endpoint has.
     counts: BTreeMap<u32, usize>,
     looked: Option<Instant>,
@@ -56,11 +58,22 @@ impl Receivers {
         self.epoll.as_ref().map(AsFd::as_fd).ok_or(Errno::BADF)
     }
 
+    /// What a thread waited for before this call: it has one at a time, so a signal has ended
+    /// that one. Were it left until it is looked who waits, a thread that is interrupted often
+    /// would soon wait in more places than may be.
+    pub fn ended_by(&mut self, call: &Notification) -> Option<Receives> {
+        let before = *self.threads.get(&call.thread)?;
+        match guard!("circuits-waits-once") {
+            true => self.take(before),
+            false => None,
+        }
+    }
+
     /// Lets a call wait at a copy of its socket.
     ///
     /// # Errors
-    /// NOBUFS: as many of its endpoint wait as may, as many as there is room for others. The
-    /// kernel's.
+    /// NOBUFS: as many of its endpoint wait as may, as many as there is room for others; or 500
+    /// at this socket. The kernel's.
     pub fn wait(
         &mut self,
         slot: u32,
@@ -73,7 +86,11 @@ impl Receivers {
             return Err(Errno::NOBUFS);
         }
         let data = EventData::new_u64(note.into());
-        epoll::add(self.watched()?, &fd, data, EventFlags::IN)?;
+        match epoll::add(self.watched()?, &fd, data, EventFlags::IN) {
+            // By so many ways at most it wakes a set that is in another: 500 (path_limits).
+            Err(Errno::INVAL) => return Err(Errno::NOBUFS),
+            added => added?,
+        }
         *self.counts.entry(slot).or_default() += 1;
         let receives = Receives {
             slot,
@@ -83,6 +100,7 @@ impl Receivers {
             until,
             fd,
         };
+        self.threads.insert(call.thread, note);
         self.waiting.insert(note, receives);
         Ok(())
     }
@@ -138,6 +156,10 @@ impl Receivers {
 
     fn take(&mut self, note: u16) -> Option<Receives> {
         let receives = self.waiting.remove(&note)?;
+        let thread = receives.call.thread;
+        if self.threads.get(&thread) == Some(&note) {
+            self.threads.remove(&thread);
+        }
         if let Some(count) = self.counts.get_mut(&receives.slot) {
             *count = count.saturating_sub(1);
         }
@@ -225,6 +247,37 @@ mod tests {
             200
         );
         assert!(fill(&mut all, 10) > MOST / 8);
+    }
+
+    #[test]
+    fn a_thread_waits_once_and_as_many_at_a_socket_as_the_kernel_has_ways_for() {
+        let mut all = Receivers::default();
+        let (quiet, _kept) = UnixDatagram::pair().unwrap();
+        let one = || OwnedFd::from(quiet.try_clone().unwrap());
+        // As the process's own set has it.
+        let outer = epoll::create(CreateFlags::CLOEXEC).unwrap();
+        let inner = all.watched().unwrap().try_clone_to_owned().unwrap();
+        epoll::add(&outer, &inner, EventData::new_u64(0), EventFlags::IN).unwrap();
+        // A signal every time, which nobody tells of.
+        for note in 0..600_u16 {
+            let again = call(u64::from(note));
+            let before = all.ended_by(&again).map(|it| it.note);
+            assert_eq!(before, note.checked_sub(1));
+            assert_eq!(all.wait(7, (1, note, again), one(), None), Ok(()));
+        }
+        assert_eq!((all.waiting.len(), all.threads.len()), (1, 1));
+        let mut thread = 2;
+        let wait = |all: &mut Receivers, thread| {
+            let call = Notification { thread, ..call(1) };
+            assert!(all.ended_by(&call).is_none());
+            let note = 1000 + thread as u16;
+            all.wait(7, (1, note, call), one(), None)
+        };
+        while wait(&mut all, thread).is_ok() {
+            thread += 1;
+        }
+        assert_eq!(thread, 501);
+        assert_eq!(wait(&mut all, thread), Err(Errno::NOBUFS));
     }
 
     #[test]

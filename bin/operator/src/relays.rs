@@ -4,7 +4,7 @@
 use crate::sockets::{self, Made};
 use circuit::{Endpoint, Socket as Known, State};
 use command::Message;
-use command::verbs::{Came, Join, Refuse, Relay, Relayed, Serve, Unserve};
+use command::verbs::{Came, Heard, Join, Quiet, Refuse, Relay, Relayed, Serve, Unserve};
 use rustix::io::Errno;
 use seqpacket::Socket;
 use std::collections::BTreeMap;
@@ -35,6 +35,10 @@ pub enum Said {
     Relayed,
     /// Somebody connects to a program.
     Came(Came),
+    /// Somebody new sends datagrams to a program.
+    Heard(Heard),
+    /// Nothing is conveyed between a program's socket and a peer.
+    Quiet(Quiet),
 }
 
 impl Relays {
@@ -90,10 +94,14 @@ impl Relays {
             }
             return Ok(Some(Said::Relayed));
         }
-        Ok(message.body::<Came>().map(Said::Came))
+        let heard = || message.body::<Heard>().map(Said::Heard);
+        let quiet = || message.body::<Quiet>().map(Said::Quiet);
+        let came = message.body::<Came>().map(Said::Came);
+        Ok(came.or_else(heard).or_else(quiet))
     }
 
-    fn tell(&mut self, slot: u32, message: &Message, fd: Option<&OwnedFd>) -> bool {
+    /// Tells a slot's proxy; whether it listens.
+    pub fn tell(&mut self, slot: u32, message: &Message, fd: Option<&OwnedFd>) -> bool {
         let Some(link) = self.links.get(&slot) else {
             return false;
         };
@@ -174,8 +182,7 @@ impl Relays {
         }
         let (door, name) = self.door.as_ref().ok_or(Errno::NOBUFS)?;
         sockets::connects_at_once(fd, *name)?;
-        let made = sockets::accepts(&door.fd, true)?.ok_or(Errno::CONNRESET)?;
-        Ok(made.fd)
+        sockets::accepts(&door.fd, true)?.ok_or(Errno::CONNRESET)
     }
 
     /// Nobody wants this connection.
@@ -226,7 +233,7 @@ impl Relays {
 }
 
 /// ::1, 127.0.0.0/8.
-fn is_loopback(ip: &[u8; 16]) -> bool {
+pub fn is_loopback(ip: &[u8; 16]) -> bool {
     let ip = std::net::Ipv6Addr::from(*ip);
     ip.is_loopback() || ip.to_ipv4_mapped().is_some_and(|ip| ip.is_loopback())
 }

@@ -131,7 +131,8 @@ pub fn patience(fd: &OwnedFd) -> Option<Duration> {
     socket_timeout(fd, Timeout::Recv).ok().flatten()
 }
 
-fn made(fd: OwnedFd) -> Result<Made, Errno> {
+/// With its cookie.
+pub fn made(fd: OwnedFd) -> Result<Made, Errno> {
     let cookie = socket_cookie(&fd)?;
     Ok(Made { fd, cookie })
 }
@@ -181,16 +182,23 @@ pub fn connects_at_once(fd: &OwnedFd, name: [u8; 16]) -> Result<(), Errno> {
     connected
 }
 
+/// Whether its program waits at it.
+pub fn blocks(fd: &OwnedFd, blocks: bool) -> Result<(), Errno> {
+    let mut flags = fcntl_getfl(fd)?;
+    flags.set(OFlags::NONBLOCK, !blocks);
+    fcntl_setfl(fd, flags)
+}
+
 /// The connection that waits longest; `None`: none does. Nobody else accepts here, so that one
 /// that waited still does.
-pub fn accepts(fd: &OwnedFd, nonblocking: bool) -> Result<Option<Made>, Errno> {
+pub fn accepts(fd: &OwnedFd, nonblocking: bool) -> Result<Option<OwnedFd>, Errno> {
     let now = Timespec::default();
     if poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now))? == 0 {
         return Ok(None);
     }
     let mut flags = SocketFlags::CLOEXEC;
     flags.set(SocketFlags::NONBLOCK, nonblocking);
-    made(accept_with(fd, flags)?).map(Some)
+    accept_with(fd, flags).map(Some)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `bulkhead-proxy`: where an endpoint's circuits become TCP.
+//! `bulkhead-proxy`: where an endpoint's circuits become TCP, and its datagrams UDP.
 //!
 //! A program with circuits that connects to one who has packets, and one with packets who
 //! connects to such a program, meet here: in the endpoint's network namespace, by ordinary
@@ -8,14 +8,19 @@
 //! process sees none of them.
 //!
 //! Another of these processes, one a compartment, has a namespace with nothing in it, and is the
-//! compartment's *meter*: circuits whose endpoints have a rate, or are counted, go through it.
+//! compartment's *meter*: circuits whose endpoints have a rate, or are counted, go through it, and
+//! those that begin while somebody captures, which it alone sees as long as that is.
 
 mod counts;
 mod metered;
 mod pace;
 mod proxy;
+mod pulse;
 mod relay;
+mod segment;
+mod shown;
 mod tcp;
+mod udp;
 
 use command::verbs::ROLE_PROXY;
 use confine::Profile;

@@ -4,13 +4,17 @@
 
 use crate::counts::{Counts, Row};
 use crate::pace::{Line, Pace, TURN};
+use crate::pulse::Pulse;
 use crate::relay::{Way, is_left};
+use crate::segment::Named;
+use crate::shown::{End, Shown, State};
 use command::verbs::{METER_COUNTS, MeterRates, Metered};
 use guard::guard;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use switch::Nanos;
+use worker::clock::realtime;
 
 /// Turns of one direction before others have theirs.
 const TURNS: usize = 4;
@@ -27,6 +31,10 @@ enum Side {
 pub struct Metering {
     /// What is counted.
     pub counts: Counts,
+    /// What somebody captures.
+    pub shown: Shown,
+    /// That this process goes on.
+    pub pulse: Pulse,
     circuits: BTreeMap<u64, Circuit>,
     /// Their numbers by their ids.
     by_id: BTreeMap<u64, u64>,
@@ -39,6 +47,8 @@ pub struct Metering {
 struct Circuit {
     id: u64,
     slots: [u32; 2],
+    /// `None`: the operator did not say, and nobody is shown it.
+    named: Option<Named>,
     ends: [OwnedFd; 2],
     ways: [Direction; 2],
     row: Row,
@@ -71,6 +81,22 @@ impl Circuit {
         match way {
             0 => ([one.as_fd(), other.as_fd()], [a, b]),
             _ => ([other.as_fd(), one.as_fd()], [b, a]),
+        }
+    }
+
+    fn states(&self) -> [State; 2] {
+        self.ways.each_ref().map(|way| way.pipe.state())
+    }
+
+    /// How it ends by itself: by who is gone while there is more to read, or as said.
+    fn end(&self, failed: bool) -> End {
+        let holds = |way: usize| self.ways.get(way).is_some_and(|way| way.pipe.is_full());
+        let left = |side: usize| self.ends.get(side).is_some_and(is_left);
+        let gone = |side: &usize| left(*side) && (failed || holds(1 - *side));
+        match (0..2).find(gone) {
+            Some(side) => End::Gone(side),
+            None if failed => End::Cut,
+            None => End::Said,
         }
     }
 
@@ -162,9 +188,14 @@ impl Metering {
         let row = row.ok_or(Errno::NFILE)?;
         let id = body.id;
         self.by_id.insert(id, number);
+        let named = Named::of(body);
+        if let Some(named) = named.filter(|_| self.shown.of(slots)) {
+            self.shown.begins(&named, realtime());
+        }
         let circuit = Circuit {
             id,
             slots,
+            named,
             ends,
             ways,
             row,
@@ -185,7 +216,17 @@ impl Metering {
     /// Ends one by its id.
     pub fn end(&mut self, id: u64) {
         if let Some(number) = self.by_id.get(&id).copied() {
+            self.show_end(number, |_| End::Cut);
             self.remove(number);
+        }
+    }
+
+    fn show_end(&mut self, number: u64, how: impl FnOnce(&Circuit) -> End) {
+        if let Some(circuit) = self.circuits.get(&number)
+            && let Some(named) = circuit.named.filter(|it| self.shown.of(it.slots))
+        {
+            let end = how(circuit);
+            self.shown.ends(&named, circuit.states(), end, realtime());
         }
     }
 
@@ -230,8 +271,10 @@ impl Metering {
             if let Some(direction) = self.direction(line) {
                 direction.is_called = false;
                 self.serve(line, now);
+                self.pulse.beats();
             }
         }
+        self.shown.publish();
     }
 
     fn pace(&mut self, at: (u32, Side)) -> Option<&mut Pace> {
@@ -255,10 +298,11 @@ impl Metering {
 
     fn serve(&mut self, line: Line, now: Nanos) {
         let (number, _) = line;
-        match self.moved(line, now) {
-            Ok(()) if !self.circuits.get(&number).is_some_and(Circuit::is_over) => {}
+        let moved = self.moved(line, now);
+        if moved.is_err() || self.circuits.get(&number).is_some_and(Circuit::is_over) {
             // One is gone with what it had not read: so is the other's.
-            _ => return self.remove(number),
+            self.show_end(number, |circuit| circuit.end(moved.is_err()));
+            return self.remove(number);
         }
         if self.direction(line).is_some_and(|it| it.pipe.is_idle()) {
             self.give_back(line);
@@ -339,6 +383,7 @@ impl Metering {
         let Some(circuit) = self.circuits.get_mut(&number) else {
             return Ok((0, true));
         };
+        let named = circuit.named.filter(|it| self.shown.of(it.slots));
         let Circuit {
             ends: [one, other],
             slots: [a, b],
@@ -354,13 +399,25 @@ impl Metering {
             return Ok((0, true));
         };
         let pipe = &mut direction.pipe;
-        let before = pipe.handed();
-        let taken = pipe.step(source.as_fd(), sink.as_fd(), may as usize);
-        let passed = pipe.handed().wrapping_sub(before);
+        let before = pipe.state();
+        let (source, sink) = (source.as_fd(), sink.as_fd());
+        let taken = match named {
+            None => pipe.step(source, sink, may as usize, Ok),
+            Some(_) => {
+                let look = |most| self.shown.look(source, most);
+                pipe.step(source, sink, may as usize, look)
+            }
+        };
+        let full = pipe.is_full();
+        let passed = pipe.handed().wrapping_sub(before.handed);
         if passed > 0 {
             self.counts.passed(row, way, slots, passed, now);
         }
-        Ok((taken? as u64, pipe.is_full()))
+        if let Some(named) = named {
+            let states = circuit.states();
+            (self.shown).moved(&named, way, before, states, realtime());
+        }
+        Ok((taken? as u64, full))
     }
 
     /// A direction that has nothing to move keeps no turn from others.
@@ -455,7 +512,12 @@ mod tests {
             for end in [&a, &near, &b, &far] {
                 end.set_nonblocking(true).unwrap();
             }
-            let body = Metered { id, from: 1, to: 2 };
+            let body = Metered {
+                id,
+                from: 1,
+                to: 2,
+                ..Metered::default()
+            };
             let ends = [near.into(), far.into()];
             self.metering.join(id, &body, ends, 0).unwrap();
             [a, b]

@@ -3,10 +3,11 @@
 use crate::metered::Metering;
 use crate::relay::{Relay as Joined, Turn};
 use crate::tcp;
+use crate::udp::{self, Datagrams, Say};
 use command::Message;
 use command::verbs::{
-    AddPort, Came, EndMetered, Join, Meter, MeterPage, MeterRates, Metered, PORT_METER, PORT_PROXY,
-    Quit, Refuse, Relay, Relayed, Serve, Unserve,
+    AddPort, Came, Capture, Convey, EndMetered, Hear, Join, Meter, MeterPage, MeterRates, Metered,
+    PORT_METER, PORT_PROXY, Part, Quiet, Quit, Refuse, Relay, Relayed, Serve, Unhear, Unserve,
 };
 use guard::guard;
 use rustix::buffer::spare_capacity;
@@ -43,6 +44,7 @@ const LISTENER: u64 = 2 << 56;
 const BEGUN: u64 = 3 << 56;
 const JOINED: u64 = 4 << 56;
 const METERED: u64 = 5 << 56;
+const DATAGRAMS: u64 = 6 << 56;
 const KIND: u64 = 0xff << 56;
 /// Set in the numbers of connections that came from outside.
 const OUTSIDE: u64 = 1 << 63;
@@ -72,6 +74,7 @@ pub struct Proxy {
     /// Those that have more to move.
     again: BTreeSet<u64>,
     metering: Metering,
+    datagrams: Datagrams,
     next: u64,
 }
 
@@ -93,6 +96,7 @@ impl Proxy {
             joined: BTreeMap::new(),
             again: BTreeSet::new(),
             metering: Metering::default(),
+            datagrams: Datagrams::new(Instant::now()),
             next: 1,
         };
         proxy.watch(&proxy.control, CONTROL, EventFlags::IN)?;
@@ -106,7 +110,10 @@ impl Proxy {
         loop {
             events.clear();
             let patience = self.patience(monotonic()).map(timespec);
-            match epoll::wait(&self.epoll, spare_capacity(&mut events), patience.as_ref()) {
+            self.metering.pulse.sleeps();
+            let waited = epoll::wait(&self.epoll, spare_capacity(&mut events), patience.as_ref());
+            self.metering.pulse.wakes();
+            match waited {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
@@ -117,10 +124,13 @@ impl Proxy {
                 match data & KIND {
                     CONTROL if !self.obey()? => return Ok(()),
                     CONTROL => {}
+                    // A capture that began before a circuit did shows it from its beginning.
+                    LINK if !self.obey()? => return Ok(()),
                     LINK => self.hear(),
                     LISTENER => self.meet(number),
                     BEGUN => self.begun(number),
                     METERED => self.metering.stirred(number),
+                    DATAGRAMS => self.datagrams.stirred(number, Instant::now()),
                     _ => self.turn(number),
                 }
             }
@@ -129,6 +139,7 @@ impl Proxy {
             }
             self.metering.turn(monotonic());
             self.forget(Instant::now());
+            self.say_of_datagrams();
         }
     }
 
@@ -137,8 +148,11 @@ impl Proxy {
         let own = match (self.again.is_empty(), self.unsaid.is_empty()) {
             (false, _) => Some(0),
             (true, false) => Some(5_000_000),
-            (true, true) if self.waits.is_empty() => None,
-            (true, true) => Some(1_000_000_000),
+            (true, true) => match (self.waits.is_empty(), self.datagrams.waits()) {
+                (true, (false, false)) => None,
+                (true, (false, true)) => Some(10_000_000_000),
+                _ => Some(1_000_000_000),
+            },
         };
         let metering = self.metering.due().map(|due| due.saturating_sub(now));
         own.into_iter().chain(metering).min()
@@ -160,11 +174,19 @@ impl Proxy {
                 Ok(None) => return Ok(true),
                 Ok(Some((message, _))) if message.body::<Quit>().is_some() => return Ok(false),
                 Ok(Some((message, fds))) => {
-                    let Some(fd) = fds.into_iter().next() else {
+                    if let Some(body) = message.body::<Capture>() {
+                        self.metering.shown.ask(&body, fds);
+                        continue;
+                    }
+                    let mut fds = fds.into_iter();
+                    let Some(fd) = fds.next() else {
                         continue;
                     };
                     if let Some(Meter { slots, .. }) = message.body::<Meter>() {
                         self.metering.counts.use_counters(&fd, slots)?;
+                        if let Some(page) = fds.next() {
+                            self.metering.pulse.use_page(&page)?;
+                        }
                     } else if let Some(port) = message.body::<AddPort>()
                         && [PORT_PROXY, PORT_METER].contains(&port.kind)
                     {
@@ -191,6 +213,7 @@ impl Proxy {
         self.unsaid.clear();
         self.served.clear();
         self.begun.clear();
+        self.datagrams.clear();
         for waits in std::mem::take(&mut self.waits).into_values() {
             tcp::resets(&waits.fd);
         }
@@ -227,8 +250,61 @@ impl Proxy {
             self.serve(&body);
         } else if let Some(Unserve { id }) = message.body::<Unserve>() {
             self.served.retain(|_, (of, _)| *of != id);
+        } else if let Some(body) = message.body::<Hear>() {
+            self.hear_at(tcp::address(body.ip, body.port));
+        } else if let Some(body) = message.body::<Unhear>() {
+            self.datagrams.unhear(&tcp::address(body.ip, body.port));
+        } else if let Some(body) = message.body::<Convey>() {
+            if let Some(far) = fds.into_iter().next() {
+                self.convey(&body, far);
+            }
+        } else if let Some(Part { id }) = message.body::<Part>() {
+            self.datagrams.part(id, Instant::now());
         } else {
             self.meter(message, fds);
+        }
+    }
+
+    fn hear_at(&mut self, at: SocketAddr) {
+        let number = self.number();
+        let heard = self.datagrams.hear(at, number).and_then(|fd| match fd {
+            Some(fd) => {
+                let data = EventData::new_u64(DATAGRAMS | number);
+                epoll::add(&self.epoll, fd, data, EventFlags::IN)
+            }
+            None => Ok(()),
+        });
+        if let Err(errno) = heard {
+            self.datagrams.unhear(&at);
+            confine::say!("bulkhead-proxy: cannot hear datagrams at {at}: {errno}");
+        }
+    }
+
+    fn convey(&mut self, body: &Convey, far: OwnedFd) {
+        let (number, now) = (self.number(), Instant::now());
+        let data = EventData::new_u64(DATAGRAMS | number);
+        let conveyed = self.datagrams.convey(body, far, number, now);
+        if conveyed
+            .and_then(|far| epoll::add(&self.epoll, far, data, EventFlags::IN))
+            .is_err()
+        {
+            self.datagrams.part(body.id, now);
+        }
+    }
+
+    fn say_of_datagrams(&mut self) {
+        self.datagrams.forget(Instant::now());
+        for say in self.datagrams.says() {
+            let quiet = |id, ended| Quiet {
+                id,
+                ended,
+                reserved: 0,
+            };
+            self.say(match say {
+                Say::Heard(pair) => Message::new(0, &udp::heard(pair)),
+                Say::Ended(id) => Message::new(0, &quiet(id, 1)),
+                Say::Quiet(id) => Message::new(0, &quiet(id, 0)),
+            });
         }
     }
 

@@ -1,6 +1,7 @@
 //! One connection of TCP joined to one circuit: a pipe each way, through which bytes are
 //! spliced. And that pipe, as metered circuits have two.
 
+use crate::shown::State;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
@@ -120,6 +121,16 @@ impl Way {
         self.handed
     }
 
+    /// How far it is.
+    pub fn state(&self) -> State {
+        State {
+            taken: self.handed + self.held as u64,
+            handed: self.handed,
+            ended: self.ended,
+            told: self.told,
+        }
+    }
+
     /// Whether the sink had no room for all that there was.
     pub fn is_full(&self) -> bool {
         self.held > 0
@@ -139,7 +150,7 @@ impl Way {
     fn turn(&mut self, source: BorrowedFd<'_>, sink: BorrowedFd<'_>) -> Result<bool, Errno> {
         for _ in 0..TURN {
             let before = self.handed;
-            let taken = self.step(source, sink, ROOM)?;
+            let taken = self.step(source, sink, ROOM, Ok)?;
             if taken == 0 && self.handed == before {
                 return Ok(false);
             }
@@ -147,8 +158,8 @@ impl Way {
         Ok(true)
     }
 
-    /// Takes so many bytes at most from the source, and hands the sink what it takes; how many
-    /// were taken.
+    /// Takes so many bytes at most from the source, of which `look` says how many it has seen, and
+    /// hands the sink what it takes; how many were taken.
     ///
     /// # Errors
     /// One of the two is gone.
@@ -157,12 +168,15 @@ impl Way {
         source: BorrowedFd<'_>,
         sink: BorrowedFd<'_>,
         most: usize,
+        look: impl FnOnce(usize) -> Result<usize, Errno>,
     ) -> Result<usize, Errno> {
         const FLAGS: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE);
         let mut taken = 0;
         self.dry = false;
         if !self.ended && most > 0 {
-            match splice(source, None, &self.to, None, most, FLAGS) {
+            let came =
+                look(most).and_then(|most| splice(source, None, &self.to, None, most, FLAGS));
+            match came {
                 Ok(0) => self.ended = true,
                 Ok(length) => {
                     self.held += length;

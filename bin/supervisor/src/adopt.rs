@@ -114,6 +114,11 @@ impl Supervisor {
                 }
             }
             Place::Controller => self.controller_due = None,
+            Place::Circuits(_) => self.forget_captures(id),
+            Place::Meter(compartment) => {
+                self.forget_captures(id);
+                self.give_pages(id, compartment);
+            }
             _ => {}
         }
     }
@@ -183,7 +188,8 @@ fn compartment(mut kept: KeptSeat<OwnedFd>) -> Option<Compartment> {
     let body: CreateCompartment = bodies::load(&body)?;
     let geometry = Geometry::records(body.capacity as usize, body.max_record as usize).ok()?;
     let channel = std::mem::take(&mut kept.channel);
-    let circuits = kept.circuits.take();
+    let (circuits, accepted) = (kept.circuits.take(), kept.accepted.take());
+    let circuits = circuits.map(|(page, network)| Circuits::adopted(page, network, accepted));
     Some(Compartment {
         created: bodies::digest(&body),
         seat: seat(kept, body.slots)?,
@@ -191,7 +197,7 @@ fn compartment(mut kept: KeptSeat<OwnedFd>) -> Option<Compartment> {
         quarantined: false,
         ports: BTreeMap::new(),
         cgroup: None,
-        circuits: circuits.map(|(page, network)| Box::new(Circuits::adopted(page, network))),
+        circuits: circuits.map(Box::new),
         body,
     })
 }

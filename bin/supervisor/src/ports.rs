@@ -185,6 +185,8 @@ impl Supervisor {
             }
             None => {}
         }
+        // Before anything of it can be seen.
+        self.end_captures_of_all(body.compartment);
         let kept = bodies::store(&body).map_err(|e| Refusal::system("keep a request", &e))?;
         spare_descriptors(&kept)?;
         let kept = Rc::new(kept);
@@ -203,7 +205,7 @@ impl Supervisor {
                 )),
             };
             if let (Err(_), Some(circuits)) = (&kind, &circuits) {
-                remove_socket(&circuits.path);
+                Announced::remove(&circuits.path);
             }
             kind.map(|kind| (kind, circuits))
         });
@@ -380,6 +382,8 @@ impl Supervisor {
             return;
         };
         let worker = home.seat.worker;
+        // The slot is another's next.
+        self.end_captures_at(compartment, slot);
         if let (Some(worker), Kind::Interface { .. } | Kind::Guest(_)) = (worker, &port.kind) {
             self.tell(worker, &Message::new(0, &RemovePort { slot }), Vec::new());
         }
@@ -405,7 +409,7 @@ impl Supervisor {
             self.kill(proxy, None);
         }
         if let Some(circuits) = &port.circuits {
-            remove_socket(&circuits.path);
+            Announced::remove(&circuits.path);
             self.end_circuits(compartment, slot);
         }
         if let Kind::Interface { fd, namespace, .. } = &port.kind {
@@ -437,7 +441,12 @@ impl Supervisor {
         if has_circuits(&body) {
             let path = socket_path(&self.settings.run_dir, "circuits", body.name.as_str())?;
             let listener = Rc::new(listener.take()?);
-            circuits = Some(Announced { listener, path });
+            let runtimes = kept.runtimes.map(Rc::new);
+            circuits = Some(Announced {
+                listener,
+                runtimes,
+                path,
+            });
         }
         let kind = match (kept.interface, kept.namespace, listener) {
             _ if body.kind == ENDPOINT_CIRCUITS => Kind::Circuits,
@@ -511,7 +520,10 @@ impl Supervisor {
             _ => return,
         };
         if let Some(path) = socket_path(&self.settings.run_dir, folder, body.name.as_str()) {
-            remove_socket(&path);
+            match folder {
+                "circuits" => Announced::remove(&path),
+                _ => remove_socket(&path),
+            }
         }
     }
 }

@@ -66,12 +66,31 @@ pub fn processor_time(pid: u32) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Whether a process runs or waits for a processor; `false`: it waits for something else, or ended.
-pub fn runs(pid: u32) -> bool {
+/// What a process does, as far as that says whether it could go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Does {
+    /// It runs, or waits for a processor.
+    Runs,
+    /// Somebody stopped it.
+    Stopped,
+    /// It waits for another's thread that lacks a processor: of the kernel's states none.
+    Hands,
+    /// It waits for something else, or ended.
+    Waits,
+}
+
+/// What a process does just now.
+pub fn does(pid: u32) -> Does {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // Its name, in brackets, may hold anything.
-    let state = text.rsplit_once(") ").map(|(_, rest)| rest);
-    state.is_some_and(|rest| rest.starts_with('R'))
+    match text
+        .rsplit_once(") ")
+        .and_then(|(_, rest)| rest.chars().next())
+    {
+        Some('R') => Does::Runs,
+        Some('T') => Does::Stopped,
+        _ => Does::Waits,
+    }
 }
 
 /// Memory of a process that is resident, bytes; 0 where it cannot be known.

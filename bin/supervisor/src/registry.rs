@@ -96,6 +96,8 @@ parts! {
         Circuits = "circuits",
         /// The network namespace in which these are made.
         Network = "network",
+        /// What its operator accepted and has put into no program yet.
+        Accepted = "accepted",
     }
 }
 parts! {
@@ -109,6 +111,8 @@ parts! {
         Interface = "tap",
         /// The socket that a fifo's owner connects to.
         Listener = "listener",
+        /// Where container runtimes hand over containers' calls.
+        Runtimes = "runtimes",
         /// The owner's connection.
         Client = "client",
         /// Where a guest's queues are.
@@ -274,6 +278,8 @@ pub struct KeptSeat<D> {
     pub journal: Option<D>,
     /// Its circuits: the page, with the operator's uid, and their network namespace.
     pub circuits: Option<((D, Note), D)>,
+    /// What their operator accepted and has put into no program yet.
+    pub accepted: Option<D>,
     /// Its channel's parts, in order. Empty for the fabric, and where a crash came in
     /// the middle of replacing the channel: a new one is due.
     pub channel: Vec<D>,
@@ -290,6 +296,8 @@ pub struct KeptPort<D> {
     pub interface: Option<D>,
     /// A fifo's listening socket.
     pub listener: Option<D>,
+    /// Where container runtimes hand over containers' calls, if it has circuits.
+    pub runtimes: Option<D>,
     /// A fifo's client and its channel's parts.
     pub client: Option<(D, Vec<D>)>,
     /// Where a guest's queues are.
@@ -453,6 +461,7 @@ pub fn rebuild<D>(kept: impl IntoIterator<Item = (String, Note, D)>) -> Rebuilt<
             take(PortPart::Interface),
             take(PortPart::Listener),
         );
+        let runtimes = take(PortPart::Runtimes);
         let (connection, page) = (take(PortPart::Client), take(PortPart::Page));
         let channel = channel_parts(|n| parts.remove(&PortPart::Channel(n)));
         let client = match (connection, channel) {
@@ -472,6 +481,7 @@ pub fn rebuild<D>(kept: impl IntoIterator<Item = (String, Note, D)>) -> Rebuilt<
                 namespace,
                 interface,
                 listener,
+                runtimes,
                 client,
                 page,
             },
@@ -522,6 +532,7 @@ fn complete_seat<D>(seat: Seat, mut parts: BTreeMap<SeatPart, (D, Note)>) -> Opt
         circuits: parts
             .remove(&SeatPart::Circuits)
             .zip(parts.remove(&SeatPart::Network).map(|(d, _)| d)),
+        accepted: parts.remove(&SeatPart::Accepted).map(|(d, _)| d),
         channel,
     })
 }

@@ -589,7 +589,9 @@ impl Supervisor {
             self.kill(id, Some(CAUSE_STALL));
         }
         let (operators, operates) = self.look_at_operators(now);
-        (any, awake) = (any || operators, awake || operates);
+        let (meters, meter) = self.look_at_meters(now);
+        any |= operators || meters;
+        awake |= operates || meter;
         if awake && self.spread.is_due(now) {
             self.spread(now, &spent);
         }

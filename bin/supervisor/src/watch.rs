@@ -1,6 +1,7 @@
 //! Decisions about processes that die or hang: pure, with the time as an argument.
 //! All times are nanoseconds of CLOCK_MONOTONIC.
 
+use crate::process::Does;
 use crate::seats::FABRIC_SLOTS;
 use guard::guard;
 use std::collections::VecDeque;
@@ -260,40 +261,54 @@ impl Progress {
 
 /// Wall-clock time, in which we looked, that an operator may be held in the kernel by a program.
 const HELD: u64 = 1_000_000_000;
+/// The same where the program's thread only lacks a processor: on a busy host, or under a quota of
+/// its own. Not for ever: others wait for the operator meanwhile.
+const STARVED: u64 = 5_000_000_000;
 /// Processor time that its longest piece of work may take.
 const WORKING: Duration = Duration::from_secs(2);
 /// Between two looks so much counts at most, ns: while we ourselves stood still, nobody was seen.
 const LOOK: u64 = 100_000_000;
 
-/// An operator's progress by its own words. It does in the kernel what programs ask for, and a
-/// program may have it wait there: so time counts as well as processor time, but not what it
-/// waits for a processor.
+/// How often one that says it sleeps is asked of the kernel, ns; and how often it is found
+/// stopped before it counts as standing still.
+const DOZES: u64 = 600_000_000;
+const STOPS: u32 = 2;
+
+/// An operator's progress, or a meter's, by its own words. It does in the kernel what programs ask
+/// for, and a program may have it wait there: so time counts as well as processor time, but not
+/// what it waits for a processor, and little what a program's thread does. One that somebody stopped in its sleep says nothing of that.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Standing {
     heartbeat: u64,
+    /// When it is looked whether it is stopped, ns, and how often it was.
+    due: u64,
+    stopped: u32,
     /// Its processor time when this heartbeat was first seen, and when that was last looked at, ns.
     since: Option<(Duration, u64)>,
     held: u64,
+    starved: u64,
 }
 
 impl Standing {
-    /// One look. `cpu` gives its processor time so far; `runs`, whether it runs or waits for a
-    /// processor.
+    /// One look. `cpu` gives its processor time so far; `does`, what it does.
     pub fn look(
         &mut self,
         now: u64,
         (heartbeat, asleep): (u64, bool),
         cpu: impl FnOnce() -> Option<Duration>,
-        runs: impl FnOnce() -> bool,
+        does: impl FnOnce() -> Does,
     ) -> Seen {
         if asleep || heartbeat != self.heartbeat {
+            let before = if asleep { *self } else { Standing::default() };
             *self = Standing {
                 heartbeat,
+                due: before.due,
+                stopped: before.stopped,
                 ..Standing::default()
             };
         }
         if asleep {
-            return Seen::Asleep;
+            return self.dozes(now, does);
         }
         let Some(spent) = cpu() else {
             return Seen::Awake;
@@ -302,14 +317,32 @@ impl Standing {
             self.since = Some((spent, now));
             return Seen::Awake;
         };
-        if !runs() {
-            self.held += now.saturating_sub(last).min(LOOK);
+        let passed = now.saturating_sub(last).min(LOOK);
+        match does() {
+            Does::Runs => {}
+            Does::Hands if guard!("circuits-starved") => self.starved += passed,
+            Does::Hands | Does::Stopped | Does::Waits => self.held += passed,
         }
         self.since = Some((first, now));
-        let stands = self.held >= HELD || spent.saturating_sub(first) >= WORKING;
+        let stands =
+            self.held >= HELD || self.starved >= STARVED || spent.saturating_sub(first) >= WORKING;
         match stands && guard!("circuits-stall") {
             true => Seen::Stalled,
             false => Seen::Awake,
+        }
+    }
+
+    fn dozes(&mut self, now: u64, does: impl FnOnce() -> Does) -> Seen {
+        if now >= self.due {
+            self.due = now.saturating_add(DOZES);
+            self.stopped = match does() {
+                Does::Stopped => self.stopped + 1,
+                Does::Runs | Does::Hands | Does::Waits => 0,
+            };
+        }
+        match self.stopped >= STOPS && guard!("circuits-stopped") {
+            true => Seen::Stalled,
+            false => Seen::Asleep,
         }
     }
 }

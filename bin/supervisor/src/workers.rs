@@ -584,7 +584,7 @@ impl Supervisor {
             Place::Spare | Place::Ending => {}
         }
         // An operator's is its successor's.
-        if !self.is_operators(worker.uid) {
+        if !self.is_operators(worker.uid) && !self.has_worker_of(worker.uid) {
             self.uids.release(worker.uid);
         }
         self.keeper.forget(&format!("worker/{id}/"));

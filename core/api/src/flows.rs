@@ -65,6 +65,8 @@ pub struct Circuit {
     pub id: String,
     /// By what its bytes go: `kernel`, `ring`, `metered`, `proxied`.
     pub kind: String,
+    /// It is metered because somebody captured when it began.
+    pub captured: bool,
     /// Nanoseconds since it began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub age_ns: Option<u64>,

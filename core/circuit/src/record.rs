@@ -48,15 +48,24 @@ pub enum Carrier {
     Meter = 2,
     /// A process that speaks TCP to the other side.
     Proxy = 3,
+    /// As [`Carrier::Meter`], because somebody captured when it began.
+    Captured = 4,
 }
 
 impl Carrier {
-    const ALL: [Carrier; 4] = [
+    const ALL: [Carrier; 5] = [
         Carrier::Kernel,
         Carrier::Ring,
         Carrier::Meter,
         Carrier::Proxy,
+        Carrier::Captured,
     ];
+
+    /// Whether a meter carries it.
+    #[must_use]
+    pub const fn is_metered(self) -> bool {
+        matches!(self, Carrier::Meter | Carrier::Captured)
+    }
 
     /// From its number.
     #[must_use]
@@ -204,7 +213,7 @@ const PENDING: u8 = 2;
 const DATAGRAM: u8 = 3;
 const ADDRESS_LOCKED: u8 = 1;
 const PORT_LOCKED: u8 = 2;
-/// Two bits: the [`Carrier`].
+/// From here on the [`Carrier`].
 const CARRIER_AT: u8 = 2;
 const NONE: Endpoint = Endpoint {
     ip: [0; 16],

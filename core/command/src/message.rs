@@ -213,8 +213,8 @@ verbs! {
     GuestCall = 102,
     /// switch → vhost helper: the guest's side broke the protocol, or its memory is gone.
     GuestBroken = 103,
-    /// supervisor → operator: you mediate this compartment's circuits now; fd: the page in
-    /// which their sockets are noted.
+    /// supervisor → operator: you mediate this compartment's circuits now; fds: the page in
+    /// which their sockets are noted, and where [`Verb::Accepted`] goes and comes from.
     Operate = 104,
     /// operator → supervisor, to be kept, and back to its successor: a program's calls come
     /// here; fd: its seccomp listener.
@@ -245,6 +245,8 @@ verbs! {
     Found = 117,
     /// supervisor → operator: every process was looked at.
     Sought = 118,
+    /// operator → supervisor: a container was handed over and is not taken.
+    ContainerRefused = 119,
     /// operator → supervisor: some of its circuits are to be metered.
     WantMeter = 120,
     /// supervisor → proxy: you meter this compartment's circuits; fd: its counters page.
@@ -261,6 +263,21 @@ verbs! {
     /// controller → supervisor, and on to the operator with the page to write: cut a circuit;
     /// answer with fd: the page (read-only), see `telemetry::circuits`.
     CutCircuit = 126,
+    /// operator → proxy: have datagrams that are sent here come.
+    Hear = 144,
+    /// operator → proxy: no more.
+    Unhear = 145,
+    /// proxy → operator: somebody new sends datagrams there.
+    Heard = 146,
+    /// operator → proxy: convey datagrams between a program's socket and this peer; fd: what is
+    /// connected to the program's.
+    Convey = 147,
+    /// operator → proxy: no more.
+    Part = 148,
+    /// proxy → operator: nothing was conveyed for long, or the program's socket is gone.
+    Quiet = 149,
+    /// operator → its successor, if it dies now: accepted, and in no program yet; fd: the connection.
+    Accepted = 150,
 }
 
 /// Why a request failed. `detail` in the answer's Done body says more.

@@ -137,7 +137,9 @@ pub const PORT_XDP: u32 = 5;
 /// that says how far its queues got (`rw`).
 pub const PORT_VHOST: u32 = 4;
 
-/// fd: the socket at which programs of a circuits endpoint are announced (to the operator).
+/// fds: the socket at which programs of a circuits endpoint are announced (to the operator), and
+/// that at which container runtimes hand over their containers' calls: SOCK_STREAM, by the
+/// protocol of the OCI runtime specification (`listenerPath`).
 pub const PORT_CIRCUITS: u32 = 6;
 
 /// fd: the link between a compartment's operator and the proxy of the slot's endpoint
@@ -211,7 +213,8 @@ body! {
     }
 }
 body! {
-    /// Mirror to the capture channel (the channel's fds beside it), or stop.
+    /// Mirror to the capture channel (the channel's fds beside it), or stop. To an operator, without
+    /// a channel: have circuits go by the meter, who is told too, with one.
     Capture: Capture {
         /// 1 = start, 0 = stop.
         on: u32,
@@ -221,7 +224,7 @@ body! {
         slot: u32,
         /// Bytes of each frame to keep.
         snap: u32,
-        /// Whose: 0 = the provider's, else a tenant's number.
+        /// Whose: 0 = the provider's, else a tenant's number; [`EVERYBODY`].
         of: u32,
         /// Channel capacity, as AddPort.
         capacity: u32,
@@ -229,6 +232,9 @@ body! {
         max_record: u32,
     }
 }
+/// [`Capture::of`], with [`Capture::on`] 0: all captures end, whosesoever.
+pub const EVERYBODY: u32 = u32::MAX;
+
 body! {
     /// End in order.
     Quit: Quit {
@@ -496,6 +502,8 @@ body! {
         snap: u32,
         /// Whose: 0 = the provider's, else a tenant's number. Each has one of a compartment.
         of: u32,
+        /// 1 = circuits too: those that begin go by the meter.
+        circuits: u32,
     }
 }
 body! {

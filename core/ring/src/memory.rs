@@ -26,6 +26,8 @@ pub enum ProducerWord {
     /// A circuit's: bytes that went by the socket for want of room, those that are about to with
     /// them.
     Spilled = 18,
+    /// A circuit's: the position whose byte lies first in the data area.
+    Origin = 19,
 }
 
 /// Words of the consumer's page. `Consumed` has a cache line of its own.

@@ -5,6 +5,9 @@ use crate::memory::{ConsumerMemory, ConsumerWord, ProducerMemory, ProducerWord};
 use crate::{Breach, Doorbell, Geometry};
 use guard::guard;
 
+/// Into so many parts the data area is divided by the places where it is looked whether all is read.
+const STRIDES: u64 = 32;
+
 /// Writes bytes.
 pub struct StreamProducer<M> {
     memory: M,
@@ -15,6 +18,11 @@ pub struct StreamProducer<M> {
     token: u64,
     rung: u64,
     breach: Option<Breach>,
+    /// The position whose byte lies first in the data area.
+    origin: u64,
+    /// Where it is looked whether to begin there anew: at each multiple; 0: nowhere.
+    stride: u64,
+    looked: u64,
 }
 
 /// Reads bytes.
@@ -27,6 +35,8 @@ pub struct StreamConsumer<M> {
     token: u64,
     rung: u64,
     breach: Option<Breach>,
+    origin: u64,
+    rewinds: bool,
 }
 
 impl<M: ProducerMemory> StreamProducer<M> {
@@ -42,6 +52,39 @@ impl<M: ProducerMemory> StreamProducer<M> {
             token: 0,
             rung: 0,
             breach: None,
+            origin: 0,
+            stride: 0,
+            looked: 0,
+        }
+    }
+
+    /// Begins at the data area's start again where all is read and some of it was used, so that a
+    /// stream which is mostly empty uses little memory. The consumer is to know
+    /// ([`StreamConsumer::rewinding`]).
+    #[must_use]
+    pub fn rewinding(mut self) -> Self {
+        self.stride = (self.capacity / STRIDES).max(1);
+        self
+    }
+
+    /// Does so now, if it may. Nothing is filled in and not committed.
+    pub fn rewind(&mut self) {
+        let at = self.offset(0) as u64;
+        // Not at every write: the consumer's position is in its own cache.
+        let Some(stride) = at.checked_div(self.stride).filter(|at| *at != self.looked) else {
+            return;
+        };
+        self.looked = stride;
+        if stride == 0 || self.position != self.published || self.breach.is_some() {
+            return;
+        }
+        // Who is to read a byte at the old place never says this.
+        if self.memory.load(ConsumerWord::Consumed) == self.position || !guard!("stream-rewind") {
+            self.consumed = self.position;
+            self.origin = self.position;
+            self.looked = 0;
+            // Seen with the next that is published.
+            self.memory.store(ProducerWord::Origin, self.origin);
         }
     }
 
@@ -65,6 +108,7 @@ impl<M: ProducerMemory> StreamProducer<M> {
     /// Writes as many of the bytes as there is room for; returns how many. Visible
     /// after [`StreamProducer::publish`].
     pub fn write(&mut self, bytes: &[u8]) -> Result<usize, Breach> {
+        self.rewind();
         let mut room = self.free();
         if room < bytes.len() {
             room = self.writable()?;
@@ -94,7 +138,7 @@ impl<M: ProducerMemory> StreamProducer<M> {
 
     /// Where in the data area the byte lies that is so far behind what was written.
     pub fn offset(&self, behind: usize) -> usize {
-        (self.position.wrapping_add(behind as u64) & (self.capacity - 1)) as usize
+        offset(self.position, self.origin, behind, self.capacity)
     }
 
     /// The consumer's position as it was last seen: what a sleep for room waits to see changed.
@@ -175,7 +219,16 @@ impl<M: ConsumerMemory> StreamConsumer<M> {
             token: 0,
             rung: 0,
             breach: None,
+            origin: 0,
+            rewinds: false,
         }
+    }
+
+    /// Of a producer that is [`StreamProducer::rewinding`].
+    #[must_use]
+    pub fn rewinding(mut self) -> Self {
+        self.rewinds = true;
+        self
     }
 
     /// Bytes that can be read now. Looks at the producer's page.
@@ -192,6 +245,10 @@ impl<M: ConsumerMemory> StreamConsumer<M> {
             && guard!("stream-published-window")
         {
             return self.close(Breach::Position);
+        }
+        // It is another only where all was read: see [`StreamProducer::rewind`].
+        if self.rewinds && self.limit == self.position && published != self.limit {
+            self.origin = self.memory.load(ProducerWord::Origin);
         }
         self.limit = published;
         Ok(self.limit.wrapping_sub(self.position) as usize)
@@ -228,7 +285,7 @@ impl<M: ConsumerMemory> StreamConsumer<M> {
 
     /// Where in the data area the byte lies that is so far behind what was read.
     pub fn offset(&self, behind: usize) -> usize {
-        (self.position.wrapping_add(behind as u64) & (self.capacity - 1)) as usize
+        offset(self.position, self.origin, behind, self.capacity)
     }
 
     /// Which sleep was announced last.
@@ -284,6 +341,12 @@ impl<M: ConsumerMemory> StreamConsumer<M> {
         self.limit = self.position;
         Err(breach)
     }
+}
+
+/// Where a byte lies: any origin, which may be an allegation, is in bounds.
+fn offset(position: u64, origin: u64, behind: usize, capacity: u64) -> usize {
+    let from = position.wrapping_sub(origin).wrapping_add(behind as u64);
+    (from & (capacity - 1)) as usize
 }
 
 fn ring_once(armed: u64, rung: &mut u64) -> Doorbell {

@@ -1,16 +1,19 @@
-//! Where things lie in a circuit's memory file: four pages, and the data of both directions.
+//! Where things lie in a circuit's memory file: a page of words, and the data of both directions.
 //! Direction 0 is that of side 0, which began the connection.
 
 use ring::PAGE;
 
 /// What this release speaks; who is told of another has no ring.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Bytes of a direction where nothing else is said: the two fit a second-level cache.
 pub const CAPACITY: usize = 1 << 20;
-/// The writers' pages, side 0's first.
-pub const PRODUCER_PAGES_AT: usize = 0;
-/// The readers' pages, that of direction 0 first.
-pub const CONSUMER_PAGES_AT: usize = 2 * PAGE;
+/// The writers' words, side 0's first: all lie in the file's first page, which both sides write.
+pub const PRODUCER_WORDS_AT: usize = 0;
+/// The readers', those of direction 0 first.
+pub const CONSUMER_WORDS_AT: usize = 2 * WORDS;
+/// Bytes from one's words to the next's: whole pairs of cache lines, which processors fetch
+/// together.
+pub const WORDS: usize = 256;
 
 /// Which end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +48,7 @@ impl Side {
 /// Where the data lies that a side writes.
 #[must_use]
 pub const fn data_at(side: Side, capacity: usize) -> usize {
-    CONSUMER_PAGES_AT + 2 * PAGE + side as usize * capacity
+    PAGE + side as usize * capacity
 }
 
 /// Bytes of the file.

@@ -27,7 +27,7 @@ mod writer;
 pub use asked::{GIVEN, Given, LEVEL, RING};
 pub use frame::{LONGEST_SPILL, SPILL, TOKEN};
 pub use layout::{
-    CAPACITY, CONSUMER_PAGES_AT, PRODUCER_PAGES_AT, Side, VERSION, data_at, file_bytes,
+    CAPACITY, CONSUMER_WORDS_AT, PRODUCER_WORDS_AT, Side, VERSION, WORDS, data_at, file_bytes,
 };
 pub use reader::Reader;
 pub use ring::{Breach, Doorbell};

@@ -58,7 +58,7 @@ impl<M: ConsumerMemory> Reader<M> {
     /// The same of one from which so many bytes were read, as they are.
     pub fn after(memory: M, geometry: &Geometry, plain: u64) -> Reader<M> {
         Reader {
-            ring: StreamConsumer::fresh(memory, geometry),
+            ring: StreamConsumer::fresh(memory, geometry).rewinding(),
             phase: Phase::Plain,
             plain,
             spill: 0,

@@ -250,6 +250,53 @@ fn what_does_not_fit_waits_or_goes_by_the_socket() {
     assert_eq!(read(&mut reader, &pipe, 100), Ok(vec![3; 3]));
 }
 
+/// Small messages, each read before the next: the rest of the memory is never touched.
+#[test]
+fn a_stream_that_is_read_stays_at_the_start_of_its_memory() {
+    let pipe = Pipe::of(100);
+    let (memory, mut writer, mut reader) = switched(&pipe);
+    for number in 0..100_u8 {
+        let bytes = [number; 10];
+        assert_eq!(writer.write(&pipe, &bytes, Full::Spills), Ok(10));
+        assert_eq!(read(&mut reader, &pipe, 99), Ok(bytes.to_vec()));
+        // The same in place.
+        assert!(writer.in_ring(&pipe).unwrap() && writer.room().unwrap() == CAPACITY);
+        assert_eq!(writer.fill(0, &bytes[..5]), 5);
+        // What is filled in stays there, however often it is looked for room.
+        assert_eq!(writer.room(), Ok(CAPACITY));
+        assert_eq!(writer.fill(5, &bytes[5..]), 5);
+        assert_eq!(writer.commit(&pipe, 10), Ok(()));
+        assert_eq!(read(&mut reader, &pipe, 4), Ok(vec![number; 4]));
+        assert_eq!(read(&mut reader, &pipe, 99), Ok(vec![number; 6]));
+    }
+    assert_eq!(memory.0.data.borrow()[12..], [0; CAPACITY - 12]);
+}
+
+#[test]
+fn what_is_not_read_is_not_written_over() {
+    let pipe = Pipe::of(100);
+    let (_, mut writer, mut reader) = switched(&pipe);
+    for number in 0..40_u8 {
+        assert_eq!(writer.write(&pipe, &[number; 20], Full::Spills), Ok(20));
+        assert_eq!(writer.write(&pipe, &[number + 1; 9], Full::Spills), Ok(9));
+        let both = [&[number; 20][..], &[number + 1; 9]].concat();
+        assert_eq!(read(&mut reader, &pipe, 99), Ok(both));
+    }
+}
+
+/// Wherever the writer says that it begins, nothing but its own bytes are read.
+#[test]
+fn any_origin_is_within_the_memory() {
+    for origin in [1, 127, 128, u64::MAX, 1 << 40] {
+        let pipe = Pipe::of(100);
+        let (memory, mut writer, mut reader) = switched(&pipe);
+        assert_eq!(writer.write(&pipe, &[7; 20], Full::Spills), Ok(20));
+        memory.0.producer[ProducerWord::Origin as usize].set(origin);
+        assert_eq!(read(&mut reader, &pipe, 99).map(|came| came.len()), Ok(20));
+        assert!(reader.offset(0) < CAPACITY);
+    }
+}
+
 #[test]
 fn what_was_written_before_an_end_is_read() {
     for failed in [false, true] {

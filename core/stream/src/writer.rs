@@ -31,6 +31,8 @@ pub struct Writer<M> {
     plain: u64,
     /// Bytes that were sent for want of room.
     spilled: u64,
+    /// Something may be filled in that is not committed.
+    fills: bool,
     /// The rest of a frame's head, and how many of its bytes are to follow.
     head: Head,
     owed: usize,
@@ -47,10 +49,11 @@ impl<M: ProducerMemory> Writer<M> {
     pub fn after(memory: M, geometry: &Geometry, plain: u64) -> Writer<M> {
         memory.store(ProducerWord::Joined, 1);
         Writer {
-            ring: StreamProducer::fresh(memory, geometry),
+            ring: StreamProducer::fresh(memory, geometry).rewinding(),
             phase: Phase::Plain,
             plain,
             spilled: 0,
+            fills: false,
             head: Head::default(),
             owed: 0,
         }
@@ -113,6 +116,11 @@ impl<M: ProducerMemory> Writer<M> {
     /// # Errors
     /// [`Stop::Peer`].
     pub fn room(&mut self) -> Result<usize, Stop> {
+        // What was filled in since the last commit stays where it is.
+        if !self.fills {
+            self.ring.rewind();
+        }
+        self.fills = true;
         Ok(self.ring.writable()?)
     }
 
@@ -132,6 +140,7 @@ impl<M: ProducerMemory> Writer<M> {
     /// # Errors
     /// [`Stop::Socket`]: the reader is gone.
     pub fn commit(&mut self, line: &impl Line, n: usize) -> Result<(), Stop> {
+        self.fills = false;
         self.ring.commit(n);
         self.publish(line)
     }

@@ -72,6 +72,13 @@ pub const METER_WORDS: usize = 8;
 /// Bytes of its page.
 pub const METER_BYTES: usize = METERED * METER_WORDS * 8;
 
+/// Words of a page in which a meter says that it goes on: rises with each piece of its work.
+pub const PULSE_HEARTBEAT: usize = 0;
+/// 1 while it waits for something to happen.
+pub const PULSE_ASLEEP: usize = 1;
+/// Bytes of that page.
+pub const PULSE_BYTES: usize = 4096;
+
 /// What a meter says of one circuit. Pairs are (from who began it, to it); times are
 /// CLOCK_MONOTONIC, ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,7 +5,8 @@
 pub const HEARTBEAT: usize = 2;
 /// 1 while it waits for somebody to call.
 pub const ASLEEP: usize = 3;
-/// The number of the program whose call it does; 0: none's.
+/// The number of the program whose call it does; 0: none's. The upper half: the thread of it that is
+/// to take a descriptor, for which it waits.
 pub const SERVES: usize = 4;
 /// Set-ups that were delayed.
 pub const DELAYED: usize = 5;

@@ -64,4 +64,9 @@ pub enum EventKind {
     /// Supervisor: nobody answers a program of the endpoint at `slot` any more, over whose calls
     /// operators stood still; a = compartment, b = the program.
     ProgramGivenUp = 16,
+    /// Supervisor: a container runtime handed over a container of the endpoint at `slot`, and the
+    /// operator does not take it; a = compartment, b = why (`CONTAINER_*`).
+    ContainerRefused = 17,
+    /// Supervisor: a meter died, or stood still and is replaced (by the cause); a = compartment.
+    MeterLost = 18,
 }

@@ -203,9 +203,9 @@ const CONTROLLER_THREADS: u64 = 64;
 /// raise its limit so far, before it learns that it has them.
 const SWITCH_THREADS: u64 = 9;
 
-/// An operator, those of before that a program still holds in the kernel, and those by which it
-/// cuts circuits.
-const OPERATOR_PROCESSES: u64 = 17;
+/// An operator, who is to follow it, those of before that a program still holds in the kernel, and
+/// those by which it cuts circuits.
+const OPERATOR_PROCESSES: u64 = 18;
 
 fn limits(profile: Profile) -> Outcome {
     let solver = profile == Profile::Solver;

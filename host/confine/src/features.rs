@@ -7,6 +7,8 @@
     reason = "probes run in a forked child and use calls without safe wrappers"
 )]
 
+mod circuits;
+
 use crate::cgroup::Hierarchy;
 use crate::kernel;
 use rustix::io::Errno;
@@ -57,6 +59,7 @@ pub fn features() -> Vec<Feature> {
     found.extend(speculation());
     found.push(cgroups());
     found.extend(network());
+    found.extend(circuits::circuits());
     found.extend(limits());
     found
 }

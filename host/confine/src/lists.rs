@@ -484,7 +484,7 @@ const OPERATING: &[Entry] = &[
     entry!(SYS_write, "last words"),
 ];
 
-/// TCP in an endpoint's namespace, and circuits' other ends.
+/// TCP and UDP in an endpoint's namespace, and circuits' other ends.
 const PROXYING: &[Entry] = &[
     entry!(SYS_epoll_create1, "one set for connections and control"),
     entry!(
@@ -507,6 +507,19 @@ const PROXYING: &[Entry] = &[
         ],
         "a connection of TCP"
     ),
+    entry!(
+        SYS_socket,
+        [
+            [is(0, libc::AF_INET as i64), is(2, libc::IPPROTO_UDP as i64)],
+            [
+                is(0, libc::AF_INET6 as i64),
+                is(2, libc::IPPROTO_UDP as i64)
+            ]
+        ],
+        "datagrams of UDP"
+    ),
+    entry!(SYS_sendto, "a datagram goes on"),
+    entry!(SYS_recvfrom, "a datagram comes"),
     entry!(SYS_bind, "from the endpoint's address"),
     entry!(SYS_listen, "for a program that listens"),
     entry!(SYS_connect, "to where a program connects"),

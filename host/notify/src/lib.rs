@@ -23,10 +23,11 @@ mod run;
 mod target;
 
 pub use apart::{Came, End, Seen, end, end_apart, leave_no_children};
+pub use child::scope;
 pub use fault::{Error, Step};
-pub use listener::{Listener, Notification, Outcome, RECEIVED, Sizes, received};
+pub use listener::{Listener, Notification, Outcome, RECEIVED, Sizes, is_listener, received};
 pub use option::{name_of, option, refuse_descriptors, set_option};
-pub use run::{Plan, Running, Started, User, start};
+pub use run::{Ids, Namespaces, Plan, Running, Started, User, namespaces, start};
 pub use target::{OpenError, PIECES, Target};
 
 /// The kernel's error numbers, as answered to programs.

@@ -113,6 +113,22 @@ impl AsFd for Listener {
     }
 }
 
+/// Whether a descriptor is a listener, of which the kernel says that no call has this number;
+/// any other answers otherwise.
+pub fn is_listener(fd: BorrowedFd<'_>) -> bool {
+    let none = 0_u64;
+    // SAFETY: the kernel reads one u64; of what is no listener, the argument is a number that
+    // the request does not belong to.
+    let result = unsafe {
+        libc::ioctl(
+            fd.as_raw_fd(),
+            libc::SECCOMP_IOCTL_NOTIF_ID_VALID,
+            &raw const none,
+        )
+    };
+    result != 0 && errno() == Errno::NOENT
+}
+
 /// A buffer that any of the structures fits and that is aligned for all of them.
 type Room = [u64; ROOM / 8];
 

@@ -79,6 +79,25 @@ pub fn start(plan: &Plan) -> Result<Started, Error> {
     if !geteuid().is_root() {
         return Err(Error::NotRoot);
     }
+    let (pid, child, line) = begin(plan)?;
+
+    expect(&line, Step::Namespaces)?;
+    map(pid, "uid_map", &[])?;
+    map(pid, "gid_map", &[])?;
+    bring_up(pid, &plan.addresses)?;
+    tell(&line)?;
+    let listener = expect(&line, Step::Hand)?.ok_or(Error::Ended)?;
+    expect(&line, Step::Identity)?;
+    Ok(Started {
+        child,
+        listener,
+        line,
+        program: plan.program.to_string_lossy().into_owned(),
+    })
+}
+
+/// A child that has begun; on an error, or if it is dropped, it ends.
+fn begin(plan: &Plan) -> Result<(Pid, Child, OwnedFd), Error> {
     let prepared = prepare(plan)?;
     let (line, theirs) = socketpair(
         AddressFamily::UNIX,
@@ -97,21 +116,48 @@ pub fn start(plan: &Plan) -> Result<Started, Error> {
     drop(theirs);
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or(Error::Ended)?;
-    // From here on an error ends the child.
-    let child = Child(Some(Running { pid, pidfd }));
+    Ok((pid, Child(Some(Running { pid, pidfd })), line))
+}
 
+/// The namespaces of a container, for a runtime to join: they go with who is in them and who
+/// holds them.
+#[derive(Debug)]
+pub struct Namespaces {
+    /// The user namespace.
+    pub user: OwnedFd,
+    /// The network namespace, which is the user namespace's.
+    pub network: OwnedFd,
+}
+
+/// Which ids there are in a user namespace: those from `first` on are here those from `outside` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ids {
+    /// The first one inside.
+    pub first: u32,
+    /// What it is here.
+    pub outside: u32,
+    /// How many.
+    pub count: u32,
+}
+
+/// Makes the namespaces that a program of this plan would have, and no program; with these user
+/// and group ids, or all there are here where there are none. As [`start`] it needs root.
+///
+/// # Errors
+/// As for [`start`].
+pub fn namespaces(plan: &Plan, users: &[Ids], groups: &[Ids]) -> Result<Namespaces, Error> {
+    if !geteuid().is_root() {
+        return Err(Error::NotRoot);
+    }
+    let (pid, _child, line) = begin(plan)?;
     expect(&line, Step::Namespaces)?;
-    map(pid, "uid_map")?;
-    map(pid, "gid_map")?;
+    map(pid, "uid_map", users)?;
+    map(pid, "gid_map", groups)?;
     bring_up(pid, &plan.addresses)?;
-    tell(&line)?;
-    let listener = expect(&line, Step::Hand)?.ok_or(Error::Ended)?;
-    expect(&line, Step::Identity)?;
-    Ok(Started {
-        child,
-        listener,
-        line,
-        program: plan.program.to_string_lossy().into_owned(),
+    let open = |name: &str| namespace::open(&format!("/proc/{}/ns/{name}", pid.as_raw_pid()));
+    Ok(Namespaces {
+        user: open("user")?,
+        network: open("net")?,
     })
 }
 
@@ -207,8 +253,8 @@ fn prepare(plan: &Plan) -> Result<Prepared, Error> {
     Ok(Prepared::new(Uid::from_raw(plan.owner), identity, texts))
 }
 
-/// Maps all ids that there are here to themselves.
-fn map(pid: Pid, file: &'static str) -> Result<(), Error> {
+/// Maps these ids, or all that there are here to themselves.
+fn map(pid: Pid, file: &'static str, ids: &[Ids]) -> Result<(), Error> {
     let write = || {
         let own = fs::read_to_string(format!("/proc/self/{file}"))?;
         // "inside outside count": what is inside here is outside there.
@@ -217,11 +263,15 @@ fn map(pid: Pid, file: &'static str) -> Result<(), Error> {
             let (first, count) = (words.next()?, words.nth(1)?);
             Some(format!("{first} {first} {count}\n"))
         });
+        let given = ids
+            .iter()
+            .map(|ids| format!("{} {} {}\n", ids.first, ids.outside, ids.count));
+        let text: String = match ids {
+            [] => lines.collect(),
+            _ => given.collect(),
+        };
         // All of it in one write, or the kernel refuses.
-        fs::write(
-            format!("/proc/{}/{file}", pid.as_raw_pid()),
-            lines.collect::<String>(),
-        )
+        fs::write(format!("/proc/{}/{file}", pid.as_raw_pid()), text)
     };
     write().map_err(|error| Error::Mapping { file, error })
 }

@@ -26,22 +26,17 @@ impl Listener {
     /// # Errors
     /// [`Error::InUse`] where somebody listens there, or the path is not a socket.
     pub fn bind(path: &Path, mode: u32) -> Result<Listener> {
-        let address = SocketAddrUnix::new(path)?;
-        let fd = socket()?;
-        let mode = Mode::from_raw_mode(mode);
-        // The file gets the socket's own mode less the umask: so it is never
-        // wider than asked, not even for a moment.
-        fchmod(&fd, mode)?;
-        match bind(&fd, &address) {
-            Err(Errno::ADDRINUSE) if is_stale(path, &address)? => {
-                unlink(path)?;
-                bind(&fd, &address)?;
-            }
-            other => other?,
-        }
-        chmod(path, mode)?;
-        listen(&fd, BACKLOG)?;
+        let fd = bind_as(SocketType::SEQPACKET, path, mode)?;
         Ok(Listener { fd })
+    }
+
+    /// The same of a SOCK_STREAM socket, for who speaks another protocol than ours: the
+    /// descriptor, whose connections are the caller's to accept and to read.
+    ///
+    /// # Errors
+    /// As for [`Listener::bind`].
+    pub fn bind_stream(path: &Path, mode: u32) -> Result<OwnedFd> {
+        bind_as(SocketType::STREAM, path, mode)
     }
 
     /// Takes over a descriptor, which must be a listening SOCK_SEQPACKET socket.
@@ -73,7 +68,7 @@ impl Socket {
     /// without rights; [`Error::Full`] where its queue is full.
     pub fn connect(path: &Path) -> Result<Socket> {
         let address = SocketAddrUnix::new(path)?;
-        let fd = socket()?;
+        let fd = socket(SocketType::SEQPACKET)?;
         connect(&fd, &address)?;
         Ok(Socket::from_fd(fd))
     }
@@ -85,21 +80,35 @@ impl AsFd for Listener {
     }
 }
 
-fn socket() -> Result<OwnedFd> {
+fn bind_as(kind: SocketType, path: &Path, mode: u32) -> Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
+    let fd = socket(kind)?;
+    let mode = Mode::from_raw_mode(mode);
+    // The file gets the socket's own mode less the umask: so it is never
+    // wider than asked, not even for a moment.
+    fchmod(&fd, mode)?;
+    match bind(&fd, &address) {
+        Err(Errno::ADDRINUSE) if is_stale(kind, path, &address)? => {
+            unlink(path)?;
+            bind(&fd, &address)?;
+        }
+        other => other?,
+    }
+    chmod(path, mode)?;
+    listen(&fd, BACKLOG)?;
+    Ok(fd)
+}
+
+fn socket(kind: SocketType) -> Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        flags,
-        None,
-    )?)
+    Ok(socket_with(AddressFamily::UNIX, kind, flags, None)?)
 }
 
 /// Whether `path` is a socket that nobody listens on.
-fn is_stale(path: &Path, address: &SocketAddrUnix) -> Result<bool> {
+fn is_stale(kind: SocketType, path: &Path, address: &SocketAddrUnix) -> Result<bool> {
     let file = lstat(path)?;
     if FileType::from_raw_mode(file.st_mode) != FileType::Socket {
         return Ok(false);
     }
-    Ok(connect(socket()?, address) == Err(Errno::CONNREFUSED))
+    Ok(connect(socket(kind)?, address) == Err(Errno::CONNREFUSED))
 }

@@ -8,8 +8,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg,
-    sendmsg, socketpair,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    bind, connect, getsockname, recvmsg, sendmsg, socket_with, socketpair,
 };
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -46,6 +46,18 @@ impl Socket {
             None,
         )?;
         Ok((Socket::from_fd(a), Socket::from_fd(b)))
+    }
+
+    /// One that is connected to itself, close-on-exec: what is sent comes back in order, to whoever
+    /// has the descriptor then. It has a name in this network namespace, by which nobody else may
+    /// send.
+    pub fn to_itself() -> Result<Socket> {
+        let flags = SocketFlags::CLOEXEC;
+        let fd = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+        // The kernel chooses.
+        bind(&fd, &SocketAddrUnix::new_unnamed())?;
+        connect(&fd, &getsockname(&fd)?)?;
+        Ok(Socket::from_fd(fd))
     }
 
     /// Takes over a descriptor, which must be a connected SOCK_SEQPACKET socket.

@@ -62,6 +62,33 @@ fn descriptors_come_along_close_on_exec() {
 }
 
 #[test]
+fn what_is_sent_to_itself_waits_for_whoever_has_it_then() {
+    let first = Socket::to_itself().unwrap();
+    let second = Socket::from_fd(first.as_fd().try_clone_to_owned().unwrap());
+    let (read, write) = rustix::pipe::pipe().unwrap();
+    for seq in 0..20 {
+        first.send(&done(seq), &[write.as_fd()]).unwrap();
+    }
+    drop((first, write));
+    for seq in 0..20 {
+        let (message, fds) = second.recv().unwrap().unwrap();
+        assert_eq!((message, fds.len()), (done(seq), 1));
+    }
+    assert!(second.recv().unwrap().is_none());
+    assert_eq!(File::from(read).read(&mut [0]).unwrap(), 0);
+    let name = rustix::net::getsockname(&second).unwrap();
+    let flags = rustix::net::SocketFlags::CLOEXEC;
+    let stranger = rustix::net::socket_with(
+        rustix::net::AddressFamily::UNIX,
+        rustix::net::SocketType::DGRAM,
+        flags,
+        None,
+    );
+    let sent = rustix::net::sendto(stranger.unwrap(), b"x", SendFlags::empty(), &name);
+    assert_eq!(sent, Err(rustix::io::Errno::PERM));
+}
+
+#[test]
 fn too_many_descriptors_are_the_senders_error() {
     let (a, _b) = Socket::pair().unwrap();
     let many = vec![a.as_fd(); MAX_FDS + 1];

@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
-use stream::{CONSUMER_PAGES_AT, PRODUCER_PAGES_AT, Side, data_at, file_bytes};
+use stream::{CONSUMER_WORDS_AT, PRODUCER_WORDS_AT, Side, WORDS, data_at, file_bytes};
 
 /// Memory for a new circuit, `capacity` bytes each way: no page of it is taken before it is
 /// touched. Sealed against shrinking, growing, executing and further sealing.
@@ -26,17 +26,24 @@ pub fn circuit_file(capacity: usize) -> io::Result<OwnedFd> {
     sparse_file("circuit", file_bytes(capacity))
 }
 
-/// What a side writes by: its data twice in a row, and all pages.
+/// How much of each direction lies near: what is written there is reached by these addresses alone,
+/// so that a circuit which moves little at a time takes no page table for the rest.
+const NEAR: usize = 60 << 10;
+
+/// What a side writes by: its data twice in a row, and all words.
 pub struct CircuitWriter {
-    pages: Arc<WritableMapping>,
+    words: Arc<WritableMapping>,
     data: WritableMapping,
+    /// The first of the data once more.
+    near: WritableMapping,
     side: Side,
 }
 
 /// What a side reads by: the other's data twice in a row, read-only.
 pub struct CircuitReader {
-    pages: Arc<WritableMapping>,
+    words: Arc<WritableMapping>,
     data: Mapping,
+    near: Mapping,
     /// Who reads.
     side: Side,
 }
@@ -56,34 +63,48 @@ pub fn circuit_ends(
     if capacity < PAGE || !is_sealed_shape(fd.as_fd(), file_bytes(capacity))? {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    let pages = Arc::new(WritableMapping::new(fd.as_fd(), 4 * PAGE)?);
     let own = data_at(side, capacity);
     let other = data_at(side.other(), capacity);
+    let some = NEAR.min(capacity);
+    let parts = [(0, PAGE, true), (own, some, true), (other, some, false)];
+    let near = Mapping::near(fd.as_fd(), &parts)?.map(Arc::new);
+    let part = |at, len| match &near {
+        Some(near) => Mapping::part(near, at, len),
+        // All of it is far.
+        None => Mapping::own(std::ptr::dangling_mut(), 0),
+    };
+    let words = match &near {
+        Some(near) => WritableMapping::adopt(Mapping::part(near, 0, PAGE)?),
+        None => WritableMapping::new(fd.as_fd(), PAGE)?,
+    };
+    let words = Arc::new(words);
     let writer = CircuitWriter {
-        pages: Arc::clone(&pages),
+        words: Arc::clone(&words),
         data: WritableMapping::round(fd.as_fd(), own, capacity)?,
+        near: WritableMapping::adopt(part(PAGE, some)?),
         side,
     };
     let reader = CircuitReader {
-        pages,
+        words,
         data: Mapping::round(fd.as_fd(), other, capacity)?,
+        near: part(PAGE + some, some)?,
         side,
     };
     Ok((writer, reader, geometry))
 }
 
 fn producer_word(side: Side, word: ProducerWord) -> usize {
-    PRODUCER_PAGES_AT + side as usize * PAGE + word as usize * 8
+    PRODUCER_WORDS_AT + side as usize * WORDS + word as usize * 8
 }
 
-/// Of the page of who reads what `side` writes.
+/// Of the words of who reads what `side` writes.
 fn consumer_word(side: Side, word: ConsumerWord) -> usize {
-    CONSUMER_PAGES_AT + side as usize * PAGE + word as usize * 8
+    CONSUMER_WORDS_AT + side as usize * WORDS + word as usize * 8
 }
 
 /// The half of the reader's position that a writer sleeps by.
-fn sleeps_by(pages: &WritableMapping, side: Side) -> Option<&AtomicU32> {
-    let at = pages.pointer(consumer_word(side, ConsumerWord::Consumed), 4)?;
+fn sleeps_by(words: &WritableMapping, side: Side) -> Option<&AtomicU32> {
+    let at = words.pointer(consumer_word(side, ConsumerWord::Consumed), 4)?;
     // SAFETY: in bounds and aligned, mapped for as long as the borrow lasts; an atomic takes
     // whatever the peer writes. The low half comes first (x86_64).
     Some(unsafe { AtomicU32::from_ptr(at.as_ptr().cast()) })
@@ -92,13 +113,14 @@ fn sleeps_by(pages: &WritableMapping, side: Side) -> Option<&AtomicU32> {
 impl CircuitWriter {
     /// The low half of the reader's position, by which who waits for room sleeps (futex(2)).
     pub fn sleeps_by(&self) -> Option<&AtomicU32> {
-        sleeps_by(&self.pages, self.side)
+        sleeps_by(&self.words, self.side)
     }
 
     /// Where so many bytes of the data lie from `at` on; they may run over the end, where the
     /// data begin again. `None`: more than there are.
     pub fn place(&self, at: usize, bytes: usize) -> Option<NonNull<u8>> {
-        self.data.pointer(at, bytes)
+        let near = self.near.pointer(at, bytes);
+        near.or_else(|| self.data.pointer(at, bytes))
     }
 
     /// Reads from a descriptor right into the data; how many bytes.
@@ -116,14 +138,14 @@ impl CircuitWriter {
 /// Wakes a writer.
 #[derive(Clone)]
 pub struct CircuitWaker {
-    pages: Arc<WritableMapping>,
+    words: Arc<WritableMapping>,
     side: Side,
 }
 
 impl CircuitWaker {
     /// By what it sleeps, if it does.
     pub fn sleeps_by(&self) -> Option<&AtomicU32> {
-        sleeps_by(&self.pages, self.side)
+        sleeps_by(&self.words, self.side)
     }
 }
 
@@ -131,7 +153,7 @@ impl CircuitReader {
     /// What wakes the writer of what is read here.
     pub fn waker(&self) -> CircuitWaker {
         CircuitWaker {
-            pages: Arc::clone(&self.pages),
+            words: Arc::clone(&self.words),
             side: self.side.other(),
         }
     }
@@ -139,7 +161,8 @@ impl CircuitReader {
     /// Where so many bytes of the data lie, as [`CircuitWriter::place`]: the peer can change
     /// them at any time.
     pub fn place(&self, at: usize, bytes: usize) -> Option<NonNull<u8>> {
-        self.data.pointer(at, bytes)
+        let near = self.near.pointer(at, bytes);
+        near.or_else(|| self.data.pointer(at, bytes))
     }
 
     /// Writes data to a descriptor; how many bytes.
@@ -157,20 +180,26 @@ impl CircuitReader {
 impl ProducerMemory for CircuitWriter {
     #[inline]
     fn load(&self, word: ConsumerWord) -> u64 {
-        self.pages
+        self.words
             .load(consumer_word(self.side, word), Ordering::Acquire)
     }
     #[inline]
     fn store(&self, word: ProducerWord, value: u64) {
-        self.pages
+        self.words
             .store(producer_word(self.side, word), value, Ordering::Release);
     }
     fn write_header(&self, at: usize, words: [u64; 2]) {
-        self.data.store_pair(at, words);
+        match self.near.pointer(at, 16) {
+            Some(_) => self.near.store_pair(at, words),
+            None => self.data.store_pair(at, words),
+        }
     }
     #[inline]
     fn write(&self, at: usize, bytes: &[u8]) {
-        self.data.copy_in(at, bytes);
+        match self.near.pointer(at, bytes.len()) {
+            Some(_) => self.near.copy_in(at, bytes),
+            None => self.data.copy_in(at, bytes),
+        }
     }
     #[inline]
     fn fence(&self) {
@@ -181,24 +210,30 @@ impl ProducerMemory for CircuitWriter {
 impl ConsumerMemory for CircuitReader {
     #[inline]
     fn load(&self, word: ProducerWord) -> u64 {
-        self.pages
+        self.words
             .load(producer_word(self.side.other(), word), Ordering::Acquire)
     }
     fn own(&self, word: ConsumerWord) -> u64 {
-        self.pages
+        self.words
             .load(consumer_word(self.side.other(), word), Ordering::Acquire)
     }
     #[inline]
     fn store(&self, word: ConsumerWord, value: u64) {
         let at = consumer_word(self.side.other(), word);
-        self.pages.store(at, value, Ordering::Release);
+        self.words.store(at, value, Ordering::Release);
     }
     fn read_header(&self, at: usize) -> [u64; 2] {
-        self.data.load_pair(at)
+        match self.near.pointer(at, 16) {
+            Some(_) => self.near.load_pair(at),
+            None => self.data.load_pair(at),
+        }
     }
     #[inline]
     fn read(&self, at: usize, out: &mut [u8]) {
-        self.data.copy_out(at, out);
+        match self.near.pointer(at, out.len()) {
+            Some(_) => self.near.copy_out(at, out),
+            None => self.data.copy_out(at, out),
+        }
     }
     #[inline]
     fn fence(&self) {

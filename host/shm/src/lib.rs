@@ -18,6 +18,7 @@ mod fault;
 mod file;
 mod guest;
 mod mapping;
+mod near;
 mod pages;
 mod pool;
 mod sealed;

@@ -1,6 +1,7 @@
 //! Mappings of memory files, and every copy and atomic access to them.
 #![expect(unsafe_code, reason = "mapping memory and touching it by address")]
 
+use crate::near;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
 use std::ffi::c_void;
@@ -15,9 +16,21 @@ use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
-    /// What it is a part of, where it is one: that stays mapped as long.
-    whole: Option<Arc<Mapping>>,
+    of: Of,
 }
+
+/// What becomes of a mapping's addresses.
+enum Of {
+    /// They are its own.
+    Itself,
+    /// It is a part of this, which stays mapped as long.
+    Whole { _kept: Arc<Mapping> },
+    /// They go back where they were taken from.
+    Near,
+}
+
+/// A reservation: addresses without memory.
+pub(crate) const RESERVED: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
 
 /// A shared mapping that can be written too.
 pub(crate) struct WritableMapping(Mapping);
@@ -69,16 +82,40 @@ impl Mapping {
         Ok(mapping)
     }
 
+    /// Maps parts of a file one behind the other, at addresses near other circuits'; `None`: no
+    /// such addresses are left. A part: where it begins, how long it is, whether it is written.
+    /// All are multiples of the page size, and within the file.
+    pub(crate) fn near(
+        fd: BorrowedFd<'_>,
+        parts: &[(usize, usize, bool)],
+    ) -> io::Result<Option<Mapping>> {
+        let len = parts.iter().map(|(_, len, _)| len).sum();
+        if len > near::PLACE {
+            return Ok(None);
+        }
+        let Some(place) = near::take()? else {
+            return Ok(None);
+        };
+        let mut mapping = Mapping::own(place, len)?;
+        mapping.of = Of::Near;
+        let mut to = place.cast::<u8>();
+        for &(at, len, writes) in parts {
+            let prot = if writes { WRITE } else { READ };
+            let flags = MapFlags::SHARED | MapFlags::FIXED;
+            // SAFETY: inside the place just taken, which nobody else has.
+            unsafe {
+                rustix::mm::mmap(to.cast(), len, prot, flags, fd, at as u64)?;
+                to = to.add(len);
+            }
+        }
+        Ok(Some(mapping))
+    }
+
     /// Addresses, without memory behind them yet.
     fn reserve(len: usize) -> io::Result<Mapping> {
         // SAFETY: a new anonymous reservation at an address of the kernel's choice.
         let base = unsafe {
-            rustix::mm::mmap_anonymous(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::empty(),
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )?
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::empty(), RESERVED)?
         };
         Mapping::own(base, len)
     }
@@ -117,7 +154,7 @@ impl Mapping {
         Ok(Mapping {
             base,
             len,
-            whole: None,
+            of: Of::Itself,
         })
     }
 
@@ -141,7 +178,9 @@ impl Mapping {
         Ok(Mapping {
             base,
             len,
-            whole: Some(Arc::clone(whole)),
+            of: Of::Whole {
+                _kept: Arc::clone(whole),
+            },
         })
     }
 
@@ -355,12 +394,15 @@ impl Deref for WritableMapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if self.whole.is_some() {
-            return;
+        let base = self.base.as_ptr().cast();
+        match self.of {
+            Of::Whole { .. } => {}
+            // SAFETY: exactly what `new`, `twice` or `of_threads` mapped, and nothing borrows it
+            // or has a part of it now.
+            Of::Itself => drop(unsafe { rustix::mm::munmap(base, self.len) }),
+            // SAFETY: it was taken there, and as above.
+            Of::Near => unsafe { near::give_back(base) },
         }
-        // SAFETY: exactly what `new`, `twice` or `of_threads` mapped, and nothing borrows it
-        // or has a part of it now.
-        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 

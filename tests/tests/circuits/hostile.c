@@ -72,7 +72,8 @@ static void flip(void) {
   struct sockaddr_in first = at("10.1.1.10", 80);
   memcpy((void *)&to, &first, sizeof first);
   pthread_create(&thread, 0, flips, 0);
-  for (int n = 0; n < 400; n++) {
+  // Until the other thread had a processor beside this one, on a busy machine too.
+  for (int n = 0; n < 400 || (n < 40000 && (!done || !denied)); n++) {
     int s = socket(AF_INET, SOCK_STREAM, 0);
     char said[8] = "";
     if (connect(s, (struct sockaddr *)&to, sizeof to) == 0) {

@@ -418,6 +418,61 @@ fn a_meter_that_dies_ends_what_it_carried_and_the_next_carries_on() {
 }
 
 #[test]
+fn a_meter_that_stands_still_is_replaced_and_one_that_is_idle_or_starved_is_not() {
+    let scene = Scene::of(&with(COUNTED));
+    let _web = scene.start("web", "{peer} stream 9001", "serving");
+    let meter = || scene.instance.child("bulkhead-proxy");
+    for asleep in [false, true] {
+        let mut follow = scene.start("app", "{peer} follow 10.1.1.10 9001", "100\n");
+        let mut silent = None;
+        if asleep {
+            // It carries one that says nothing.
+            drop(follow);
+            let line = "exec python3 -c 'import socket; s=socket.create_server((\"10.1.1.11\",82)); print(\"on\",flush=True); c,_=s.accept(); print(\"in\",flush=True); c.recv(1); print(\"over\",flush=True)'";
+            let app = silent.insert(scene.start("app", line, "on"));
+            let line = "exec python3 -c 'import socket,time; s=socket.create_connection((\"10.1.1.11\",82)); print(\"out\",flush=True); s.recv(1)'";
+            follow = scene.start("few", line, "out");
+            app.until("in");
+            let before = meter().unwrap();
+            std::thread::sleep(Duration::from_secs(4));
+            assert_eq!(meter(), Some(before), "it was idle");
+            assert_eq!(follow.wait(Duration::ZERO), None);
+        }
+        let before = meter().unwrap();
+        kill("STOP", &before.to_string());
+        let begun = Instant::now();
+        assert!(follow.wait(Duration::from_secs(10)).is_some(), "it hangs");
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(4), "asleep {asleep}: {took:?}");
+        // Who connects meanwhile waits for the next one.
+        drop(scene.start("app", "{peer} follow 10.1.1.10 9001", "100\n"));
+        assert!(meter().is_some_and(|pid| pid != before));
+    }
+    let log = scene.instance.log();
+    assert_eq!(log.matches("the meter of").count(), 2, "{log}");
+    // Without a processor for itself it takes longer, and is no worse for that.
+    let before = meter().unwrap();
+    let follow = scene.start("app", "{peer} follow 10.1.1.10 9001", "100\n");
+    let mut renice = std::process::Command::new("renice");
+    renice.args(["-n", "19", "-p", &before.to_string()]);
+    assert!(Said::of(&mut renice).unwrap().ok());
+    let busy = "exec python3 -c 'while True: pass'";
+    let hogs: Vec<_> = (0..4)
+        .map(|_| {
+            let mut command = std::process::Command::new("sh");
+            command.args(["-c", busy]);
+            e2e::Ended(command.spawn().unwrap())
+        })
+        .collect();
+    std::thread::sleep(Duration::from_secs(4));
+    drop(hogs);
+    let far = follow.out().lines().count() + 5;
+    let on = |_: &Instance| follow.out().lines().count() > far;
+    assert!(scene.instance.until(Duration::from_secs(20), on));
+    assert_eq!(meter(), Some(before));
+}
+
+#[test]
 fn half_ends_resets_and_one_who_does_not_read_are_as_without_it() {
     let scene = bulk(&with("rate: 4Gbit, attach: circuits"));
     scene.file(

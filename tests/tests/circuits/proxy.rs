@@ -13,7 +13,7 @@ const BOTH: &str = r#"      - { name: both, subnet: lan, addresses: [10.1.1.13, 
 "#;
 
 /// A scene with both, and what their namespaces' names begin with.
-struct Mixed {
+pub struct Mixed {
     scene: Scene,
     prefix: String,
 }
@@ -27,7 +27,7 @@ impl std::ops::Deref for Mixed {
 }
 
 /// One whose proxy is there, under these rules.
-fn scene(rules: &str) -> Mixed {
+pub fn scene(rules: &str) -> Mixed {
     let prefix = unique("cp");
     let spec = format!("{OPEN}{BOTH}{rules}").replace("{ns}", &prefix);
     let scene = Scene::of(&spec);
@@ -37,7 +37,7 @@ fn scene(rules: &str) -> Mixed {
 
 impl Mixed {
     /// A shell line in the namespace of an endpoint.
-    fn line(&self, at: &str, line: &str) -> Command {
+    pub fn line(&self, at: &str, line: &str) -> Command {
         let line = line
             .replace("{peer}", "/usr/bin/python3 {f}/peer.py")
             .replace("{f}", &self.scene.files());
@@ -48,7 +48,8 @@ impl Mixed {
     }
 }
 
-fn proxy(scene: &Scene) -> Option<u32> {
+/// The process.
+pub fn proxy(scene: &Scene) -> Option<u32> {
     scene.instance.child("bulkhead-proxy")
 }
 
@@ -67,11 +68,12 @@ fn settled(scene: &Scene) {
 }
 
 /// A shell line where packets are.
-fn in_box(scene: &Mixed, line: &str) -> Command {
+pub fn in_box(scene: &Mixed, line: &str) -> Command {
     scene.line("box", line)
 }
 
-fn box_says(scene: &Mixed, line: &str) -> Vec<String> {
+/// The lines that it prints.
+pub fn box_says(scene: &Mixed, line: &str) -> Vec<String> {
     let said: Said = scene.run(in_box(scene, line));
     assert!(said.ok(), "{said:?}");
     said.out.lines().map(str::to_owned).collect()

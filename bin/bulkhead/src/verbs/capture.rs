@@ -1,6 +1,7 @@
 //! `capture`: pcapng to standard output or a file.
 
 use super::filter::{Blocks, Filter};
+use super::flows;
 use crate::args::Capture;
 use crate::client::{Client, encoded};
 use crate::exit::{Exit, Trouble};
@@ -34,19 +35,35 @@ pub async fn capture(capture: &Capture, client: &Client) -> Result<Exit, Trouble
         }
         None => Box::new(std::io::stdout().lock()),
     };
-    let mut path = format!("/v1/capture?drops={}&snap={}", capture.drops, capture.snap);
+    let circuits = !capture.drops && !capture.no_circuits;
+    let (drops, snap) = (capture.drops, capture.snap);
+    let mut path = format!("/v1/capture?drops={drops}&snap={snap}&circuits={circuits}");
     if let Some(endpoint) = &capture.endpoint {
         path.push_str(&format!("&endpoint={}", encoded(endpoint)));
     }
     let mut body = client.stream(&path).await?;
+    if circuits {
+        // It is the capture that was asked for: it goes on without that.
+        let unseen = flows::unseen(capture.endpoint.as_deref(), client).await;
+        eprint!("{}", unseen.unwrap_or_default());
+    }
     let most = capture.count.unwrap_or(u64::MAX);
     let mut blocks = Blocks::default();
+    // One for all: a signal between two frames counts.
+    let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
     while blocks.packets < most {
         let frame = tokio::select! {
             frame = body.frame() => frame,
-            _ = tokio::signal::ctrl_c() => break,
+            _ = &mut interrupted => break,
         };
-        let Some(frame) = frame else { break };
+        let Some(frame) = frame else {
+            return Err(Trouble::new(
+                Exit::Failed,
+                "the capture has ended: the switch or the meter that it sees by, or the daemon, is \
+                 gone, or the token is no good any more",
+                "`bulkhead events` says what happened; begin it again",
+            ));
+        };
         let frame = frame
             .map_err(|e| Trouble::new(Exit::Failed, format!("the daemon broke off: {e}"), ""))?;
         let Ok(data) = frame.into_data() else {

@@ -1,6 +1,6 @@
 //! `run` in an endpoint of circuits: a program whose sockets are answered by the operator.
 
-use crate::args::Run;
+use crate::args::{EndpointName, Run};
 use crate::exit::{Exit, Trouble};
 use command::Message;
 use command::verbs::{Circuits, Done, Mediate};
@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -35,17 +35,14 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
         false => (program.clone(), arguments.to_vec()),
     };
     let user = run.user.as_deref().map(user).transpose()?;
-    let place = api.parent().unwrap_or(Path::new("/run/bulkhead"));
-    let name = format!("{}.sock", run.endpoint.endpoint);
-    let path = place.join("circuits").join(&run.endpoint.tenant).join(name);
+    let path = announced_at(api, &run.endpoint);
     let (socket, circuits) = meet(&path)?;
-    let addresses = circuits.addresses.iter().take(circuits.count as usize);
     let started = notify::start(&Plan {
         program,
         arguments,
         owner: circuits.uid,
         user,
-        addresses: addresses.map(shown).collect(),
+        addresses: addresses(&circuits),
     })
     .map_err(|error| Trouble::new(Exit::Failed, error.to_string(), ""))?;
     let done = announced(&path, socket, started.listener())?;
@@ -162,8 +159,21 @@ fn announced(path: &Path, mut socket: Socket, listener: BorrowedFd<'_>) -> Resul
     }
 }
 
+/// Where programs of an endpoint are announced.
+pub fn announced_at(api: &Path, endpoint: &EndpointName) -> PathBuf {
+    let place = api.parent().unwrap_or(Path::new("/run/bulkhead"));
+    let name = format!("{}.sock", endpoint.endpoint);
+    place.join("circuits").join(&endpoint.tenant).join(name)
+}
+
+/// The endpoint's addresses, each alone.
+pub fn addresses(circuits: &Circuits) -> Vec<(IpAddr, u8)> {
+    let addresses = circuits.addresses.iter().take(circuits.count as usize);
+    addresses.map(shown).collect()
+}
+
 /// Connects to the operator, and hears what the program is to be like.
-fn meet(path: &Path) -> Result<(Socket, Circuits), Trouble> {
+pub fn meet(path: &Path) -> Result<(Socket, Circuits), Trouble> {
     let end = Instant::now() + PATIENCE;
     loop {
         match met(path) {

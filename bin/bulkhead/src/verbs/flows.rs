@@ -18,6 +18,56 @@ pub async fn flows(wanted: &args::Flows, client: &Client, json: bool) -> Result<
     crate::print(rendered_flows(&flows).as_bytes())
 }
 
+/// What a capture does not see of what there is: circuits of two endpoints that go past every
+/// process. Asked once it has begun: all that begin since go by the meter.
+pub async fn unseen(endpoint: Option<&str>, client: &Client) -> Result<String, Trouble> {
+    let owned = endpoint.map(str::to_owned);
+    let path = path_of(MOST, owned.as_ref()) + "&circuits=true";
+    let flows: Flows = client.get(&path).await?;
+    Ok(rendered_unseen(&flows))
+}
+
+/// Circuits that are asked for at most.
+const MOST: u32 = 1000;
+
+fn rendered_unseen(flows: &Flows) -> String {
+    let mut out = String::new();
+    let direct = |flow: &&Flow| {
+        let kind = flow.circuit.as_ref().map(|it| it.kind.as_str());
+        let kind = matches!(kind, Some("kernel" | "ring"));
+        kind && flow.protocol == "tcp" && flow.from != flow.to
+    };
+    let all: Vec<&Flow> = flows.flows.iter().filter(direct).collect();
+    if !all.is_empty() {
+        let _ = writeln!(
+            out,
+            "not seen, for they began before: {} circuits",
+            grouped(all.len() as u64)
+        );
+    }
+    for flow in all {
+        let circuit = flow.circuit.as_ref();
+        let (id, kind) = circuit.map_or(("", ""), |it| (it.id.as_str(), it.kind.as_str()));
+        let (from, to) = (&flow.source, &flow.destination);
+        let gap = if id.is_empty() { "" } else { "  " };
+        let _ = writeln!(out, "  {id}{gap}{from} to {to} ({kind})");
+    }
+    if flows.seen > flows.flows.len() as u64 {
+        let _ = writeln!(
+            out,
+            "of {} circuits only these were asked of",
+            grouped(flows.seen)
+        );
+    }
+    for name in &flows.silent {
+        let _ = writeln!(
+            out,
+            "{name}: its operator did not say which circuits are not seen"
+        );
+    }
+    out
+}
+
 fn path_of(most: u32, endpoint: Option<&impl ToString>) -> String {
     let mut path = format!("/v1/flows?most={most}");
     if let Some(endpoint) = endpoint {
@@ -135,7 +185,10 @@ fn rendered_circuits(flows: &Flows) -> String {
             flow.protocol.clone(),
             flow.source.clone(),
             flow.destination.clone(),
-            circuit.kind.clone(),
+            match circuit.captured {
+                true => format!("{}, captured", circuit.kind),
+                false => circuit.kind.clone(),
+            },
             circuit.age_ns.map_or_else(|| "-".to_owned(), nanoseconds),
             counted(flow.bytes),
             counted(circuit.rate),
@@ -264,6 +317,7 @@ mod tests {
         let circuit = |kind: &str, id: &str| api::Circuit {
             id: id.into(),
             kind: kind.into(),
+            captured: kind == "metered",
             age_ns: Some(3_000_000_000),
             rate: [1 << 20, 0],
         };
@@ -290,6 +344,7 @@ mod tests {
         assert!(lines[1].starts_with("3-99  red/app  red/web"), "{text}");
         assert!(lines[1].contains("5.0 MiB / 77 B"), "{text}");
         assert!(lines[1].contains("1.0 MiB / 0 B"), "{text}");
+        assert!(lines[1].contains("metered, captured"), "{text}");
         assert!(lines[1].ends_with("red/app-to-web (a.yaml:7)"), "{text}");
         assert!(lines[2].starts_with("-     red/app"), "{text}");
         assert!(!lines[2].contains("MiB"), "{text}");

@@ -66,7 +66,7 @@ pub async fn follow(
     let (sender, mut packets) = mpsc::channel(WAITING);
     for endpoint in wanted {
         let path = format!(
-            "/v1/capture?drops={drops}&snap={SNAP}&endpoint={}",
+            "/v1/capture?drops={drops}&snap={SNAP}&circuits=false&endpoint={}",
             encoded(&endpoint)
         );
         let mut body = client.stream(&path).await?;

@@ -9,6 +9,7 @@ pub mod filter;
 pub mod flows;
 mod live;
 pub mod look;
+pub mod oci;
 pub mod run;
 pub mod tenants;
 pub mod top;

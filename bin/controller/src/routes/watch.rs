@@ -123,6 +123,13 @@ pub struct Wanted {
     /// Bytes of each frame to keep.
     #[serde(default = "snap")]
     snap: u32,
+    /// Circuits too, as TCP: those that begin meanwhile are metered.
+    #[serde(default = "yes")]
+    circuits: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn snap() -> u32 {
@@ -155,6 +162,7 @@ pub async fn capture(
         of: viewer
             .tenant()
             .map_or(0, |name| number(&server.world.world(), name)),
+        circuits: wanted.circuits.into(),
     };
     let world = server.world.world();
     let mut deed = viewer.deed("capture", wanted.endpoint.as_deref().unwrap_or("all"));

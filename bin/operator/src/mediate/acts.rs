@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// Connections of an endpoint at most that wait because who accepted them was gone.
+pub(super) const PUT_BACK: usize = 16;
+
 impl Mediator {
     pub(super) fn socket(&mut self, slot: u32, call: &Call<'_>) -> Result<Came, Errno> {
         let [domain, kind, protocol] = call.numbers();
@@ -31,7 +34,7 @@ impl Mediator {
         let most = self.limits.get(&slot).copied().unwrap_or(0);
         let has = |this: &Mediator| this.counts.get(&slot).copied().unwrap_or(0);
         let all = |this: &Mediator| this.table.counts().0 >= LIMITS.sockets as usize;
-        if has(self) >= most || all(self) {
+        if has(self) >= most || all(self) || self.table.counts().0 >= self.sweeps_at {
             self.sweep();
         }
         if (has(self) >= most || all(self)) && guard!("circuits-sockets") {
@@ -91,6 +94,7 @@ impl Mediator {
         self.table.disconnect(cookie).map_err(number)?;
         // Bound: nobody is let in meanwhile.
         while sockets::accepts(call.fd()?, true)?.is_some() {}
+        self.unclaimed.retain(|at| at != cookie);
         self.settle_relays();
         Ok(Came::To(Ok(0)))
     }
@@ -102,6 +106,12 @@ impl Mediator {
         call: &Call<'_>,
     ) -> Result<Came, Errno> {
         let address = call.address()?;
+        if self.is_unblocked && guard!("circuits-unblocked") {
+            sockets::blocks(call.fd()?, true)?;
+        }
+        if let (Some(notes), false) = (&self.notes, call.is_nonblocking()?) {
+            notes.puts(self.note, UNBLOCKED | cookie);
+        }
         self.asked = Some((cookie, address.clone()));
         if self.was_connected(cookie, &address) {
             return Ok(Came::To(Ok(0)));
@@ -185,7 +195,8 @@ impl Mediator {
             }
             to => to?,
         };
-        let metered = self.meters.carries([slot, to]) && guard!("circuits-metered");
+        let carrier = self.carrier([slot, to]);
+        let metered = carrier.is_metered();
         if metered && !self.meters.is_linked() {
             return self.without_meter(cookie);
         }
@@ -233,7 +244,8 @@ impl Mediator {
             self.write();
             let connected = match &far {
                 Some(far) => {
-                    self.connect_metered(cookie, [slot, to], far, (call.fd()?, listener.name))
+                    let body = self.described(cookie, [slot, to], [local, remote]);
+                    self.connect_metered((&body, carrier), far, (call.fd()?, listener.name))
                 }
                 None => sockets::connects_at_once(call.fd()?, listener.name),
             };
@@ -276,20 +288,15 @@ impl Mediator {
         }
         let (slot, family) = (socket.endpoint(), socket.family());
         let (nonblock, closes) = call.accept_flags()?;
-        let orphan = self.orphans.iter().position(|(at, _)| *at == cookie);
-        let made = match orphan.map(|at| self.orphans.remove(at)) {
-            Some((_, made)) => made,
+        let made = match self.unclaimed.take(cookie) {
+            Some(made) => {
+                sockets::blocks(&made.fd, !nonblock)?;
+                made
+            }
             None => {
-                if self.table.waiting(cookie).next().is_none() {
-                    return match call.is_nonblocking()? {
-                        true => Err(Errno::AGAIN),
-                        false => Ok(Came::Waits {
-                            at: cookie,
-                            why: Why::Accept,
-                        }),
-                    };
+                if self.table.waiting(cookie).next().is_some() {
+                    self.room_for(slot)?;
                 }
-                self.room_for(slot)?;
                 let Some(made) = self.take_in(cookie, call.fd()?, nonblock)? else {
                     return match call.is_nonblocking()? {
                         true => Err(Errno::AGAIN),
@@ -305,7 +312,11 @@ impl Mediator {
         };
         let peer = self.table.getpeername(made.cookie).map(|(_, peer)| peer);
         if let Err(errno) = call.tell_name(family, peer.unwrap_or(NOBODY)) {
-            self.orphans.push((cookie, made));
+            match errno {
+                Errno::INTR => self.puts_back(cookie, made),
+                // As with TCP, the connection is over.
+                _ => self.unclaimed.is_over(made.cookie),
+            }
             return Err(errno);
         }
         Ok(Came::Accepted {
@@ -313,6 +324,33 @@ impl Mediator {
             made,
             closes,
         })
+    }
+
+    /// A connection that was taken for nobody is for whoever accepts next at this listening socket,
+    /// which is readable by one more, of nobody's: who polls it would not know.
+    pub(super) fn puts_back(&mut self, listener: u64, made: Made) {
+        let of = |cookie| self.table.socket(cookie).map(circuit::Socket::endpoint);
+        let here = of(listener);
+        let socket = self.table.socket(listener).copied();
+        let listens = |it: &circuit::Socket| matches!(it.state(), circuit::State::Listening { .. });
+        let many = self.unclaimed.count(|at| of(at) == here) >= PUT_BACK;
+        let Some(socket) = socket.filter(|it| listens(it) && !many) else {
+            return self.unclaimed.is_over(made.cookie);
+        };
+        self.unclaimed.waits(listener, made);
+        if let Ok(nobody) = sockets::stream(true)
+            && guard!("circuits-put-back")
+        {
+            // Of a full queue it is readable.
+            let _ = sockets::connects(&nobody.fd, socket.name());
+        }
+    }
+
+    /// One that the operator before was about to put into a program, and did not.
+    pub(super) fn put_back(&mut self, cookie: u64) {
+        if let Some((listener, made)) = self.unclaimed.frees(cookie) {
+            self.puts_back(listener, made);
+        }
     }
 
     /// The next connection of a listener's own queue, which knows better than the table what waits
@@ -325,16 +363,27 @@ impl Mediator {
         nonblock: bool,
     ) -> Result<Option<Made>, Errno> {
         // Bound: the kernel's queue.
-        while let Some(made) = sockets::accepts(fd, nonblock)? {
-            let began = sockets::began(&made.fd).filter(|_| guard!("circuits-accepted"));
-            match self.table.accepted(listener, made.cookie, began) {
-                Ok(_) => return Ok(Some(made)),
-                // Nobody waits by this name any more: it is closed.
-                Err(circuit::Errno::EAGAIN) => {}
-                Err(errno) => return Err(number(errno)),
+        while let Some(fd) = sockets::accepts(fd, nonblock)? {
+            let made = self.unclaimed.keeps(listener, fd)?;
+            match self.takes_in(listener, &made) {
+                Ok(()) => return Ok(Some(made)),
+                Err(errno) => {
+                    self.unclaimed.is_over(made.cookie);
+                    // Nobody waits by this name any more: it is closed.
+                    if errno != circuit::Errno::EAGAIN {
+                        return Err(number(errno));
+                    }
+                }
             }
         }
         self.table.forget_waiting(listener);
         Ok(None)
+    }
+
+    /// What was accepted is the socket of who began it.
+    pub(super) fn takes_in(&mut self, listener: u64, made: &Made) -> Result<(), circuit::Errno> {
+        let began = sockets::began(&made.fd).filter(|_| guard!("circuits-accepted"));
+        let accepted = self.table.accepted(listener, made.cookie, began);
+        accepted.map(drop)
     }
 }

@@ -181,6 +181,7 @@ impl Mediator {
     fn bind_datagram(&mut self, slot: u32, cookie: u64, call: &Call<'_>) -> Result<(), Errno> {
         self.bind(cookie, &call.address()?)?;
         self.seen(cookie, call);
+        self.hear_bound(cookie);
         self.link_again(slot, cookie);
         Ok(())
     }
@@ -226,11 +227,27 @@ impl Mediator {
             Named::Disconnect => return Err(Errno::INVAL),
         };
         let way = self.table.way(cookie, to, None).map_err(number)?;
-        let to = self.may_send(slot, cookie, way)?;
+        let outside = self.is_outside(slot, &way);
+        let to = match outside {
+            true => slot,
+            false => self.may_send(slot, cookie, way)?,
+        };
         self.table.connect_datagram(cookie, way).map_err(number)?;
         self.seen(cookie, call);
         self.datagrams.cut.remove(&cookie);
-        self.link(call.fd()?, to, &way)?;
+        match outside {
+            true => {
+                let linked = self.link_outside(call.fd()?, cookie, &way);
+                if linked.is_err() {
+                    self.table.disconnect(cookie).map_err(number)?;
+                }
+                linked?;
+            }
+            false => {
+                self.table.carry(cookie, Carrier::Kernel, 0);
+                self.link(call.fd()?, to, &way)?;
+            }
+        }
         self.link_again(slot, cookie);
         Ok(())
     }

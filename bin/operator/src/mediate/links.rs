@@ -135,7 +135,7 @@ impl Mediator {
 
     /// Copies of sockets, by cookie: from where they were seen, else from any thread of their
     /// endpoint that has called, at these numbers. Each thread's are looked through once.
-    fn taken(&self, sockets: &[Socket], numbers: Range<i32>) -> BTreeMap<u64, OwnedFd> {
+    pub(super) fn taken(&self, sockets: &[Socket], numbers: Range<i32>) -> BTreeMap<u64, OwnedFd> {
         let (mut taken, mut wanted) = (BTreeMap::new(), BTreeMap::new());
         for socket in sockets {
             match self.at_place(socket) {
@@ -188,18 +188,29 @@ impl Mediator {
             .filter(|socket| socket.kind() == Kind::Datagram)
             .filter_map(|socket| Some((*socket, socket.way()?)))
             .collect();
-        let (mut joined, mut cut) = (Vec::new(), Vec::new());
+        let (mut joined, mut cut, mut outside) = (Vec::new(), Vec::new(), Vec::new());
         for (socket, way) in connected {
             let was_cut = self.datagrams.cut.contains(&socket.cookie());
+            let leads = self.outside.leads(socket.cookie(), &way);
+            // Packets are judged, where they go.
+            if self.is_outside(socket.endpoint(), &way) {
+                if !leads || was_cut {
+                    outside.push(socket);
+                }
+                continue;
+            }
             match self.judge(socket.endpoint(), &way) {
                 // Whether the other end is of circuits is not known to an operator that starts.
-                Ok(_) | Err(Errno::HOSTUNREACH) if !was_cut => {}
+                Ok(_) | Err(Errno::HOSTUNREACH) if !was_cut && !leads => {}
                 Ok((to, _)) => joined.push((socket, to, way)),
+                // Nor who has a proxy, by which others are reached.
+                Err(Errno::NETUNREACH) if self.limits.is_empty() => {}
                 Err(_) if guard!("circuits-cut-datagrams") => cut.push(socket),
                 Err(_) => {}
             }
         }
         self.join_all(&joined);
         self.cut_all(&cut);
+        self.join_outside(&outside);
     }
 }

@@ -70,12 +70,19 @@ impl Mediator {
         let remote = to.or(peer).ok_or(Errno::DESTADDRREQ)?;
         let source = message.source(call)?;
         let way = self.table.way(cookie, remote, source).map_err(number)?;
-        let slot_to = self.may_send(slot, cookie, way)?;
+        let slot_to = match self.is_outside(slot, &way) {
+            true => None,
+            false => Some(self.may_send(slot, cookie, way)?),
+        };
         let data = message.data(call)?;
         if self.datagrams.refused.remove(&cookie) {
             return Err(Errno::CONNREFUSED);
         }
-        self.deliver((cookie, call.fd()?), slot_to, &way, &data, to.is_none())?;
+        let by = (cookie, call.fd()?);
+        match slot_to {
+            Some(slot_to) => self.deliver(by, slot_to, &way, &data, to.is_none())?,
+            None => self.deliver_outside(by, &way, &data)?,
+        }
         Ok(data.len())
     }
 
@@ -218,10 +225,19 @@ impl Mediator {
         let peeks = flags & libc::MSG_PEEK != 0;
         let kept = self.datagrams.kept(cookie);
         let was_kept = kept.is_some();
-        let taken = match kept {
+        let room = message.length().min(ROOM);
+        let mut taken = match kept {
             Some(kept) => kept,
-            None => take(call.fd()?, message.length().min(ROOM), peeks)?,
+            None => take(call.fd()?, room, peeks)?,
         };
+        // By a name that only the operator before knew: lost, rather than nobody's.
+        // Bound: what waits at a socket.
+        while !was_kept && self.follows && taken.name.is_some_and(|name| self.is_unknown(&name)) {
+            if peeks {
+                take(call.fd()?, room, false)?;
+            }
+            taken = take(call.fd()?, room, peeks)?;
+        }
         let way = taken.name.map(|name| self.way_of(&name, &receiver));
         let family = receiver.family();
         let asked = receiver.options();
@@ -273,8 +289,16 @@ impl Mediator {
         sender.or_else(|| self.datagrams.gone.get(name))
     }
 
+    /// Whether nobody is known to have had this name.
+    fn is_unknown(&self, name: &[u8; 16]) -> bool {
+        self.outside.came_by(name).is_none() && self.sender(name).is_none()
+    }
+
     /// The way of what has come from who has this name.
     fn way_of(&self, name: &[u8; 16], receiver: &Socket) -> Way {
+        if let Some(way) = self.outside.came_by(name) {
+            return way;
+        }
         let Some(sender) = self.sender(name) else {
             let (local, remote) = (NOBODY, receiver.local());
             return Way { local, remote };

@@ -1,15 +1,42 @@
 //! Circuits that go by the meter, and those that are cut because somebody says so.
 
 use super::*;
-use crate::meters;
+use command::verbs::{Capture, Metered};
 use rustix::event::Timespec;
 use seqpacket::Socket;
 use telemetry::circuits::{CUT_BYTES, CUT_DONE, CUT_HIDDEN, CUT_UNKNOWN};
+
+/// Circuits of a compartment that go by its meter, of the 4,096 that it has room for, beyond which
+/// none does because somebody captures.
+const SHOWN: usize = 3072;
 
 impl Mediator {
     /// Whether some endpoint's circuits are metered.
     pub fn wants_meter(&self) -> bool {
         self.meters.are_wanted()
+    }
+
+    /// Somebody captures circuits that begin from now on, or does no more.
+    pub fn capture(&mut self, body: &Capture) {
+        self.meters.capture(body);
+    }
+
+    /// Who carries a circuit that begins between these two.
+    pub(super) fn carrier(&self, slots: [u32; 2]) -> Carrier {
+        match self.meters.carries(slots) && guard!("circuits-metered") {
+            true => Carrier::Meter,
+            false if self.shows(slots) && guard!("capture-circuits") => Carrier::Captured,
+            false => Carrier::Kernel,
+        }
+    }
+
+    /// Whether somebody captures a circuit that begins between these two. Where no meter comes it
+    /// goes unseen, as it would if nobody captured.
+    fn shows(&self, slots: [u32; 2]) -> bool {
+        let comes = self.meters.is_linked() || !self.meters.is_overdue();
+        // What must go by the meter has room there all the same.
+        let carried = || (self.table.all()).filter(|it| it.carrier().is_metered());
+        self.meters.captures(slots) && comes && carried().count() < SHOWN
     }
 
     /// There is a meter from now on, or another one: who waits for it goes on.
@@ -65,20 +92,37 @@ impl Mediator {
     /// Connects a program's socket to the meter, and the meter to who listens.
     pub(super) fn connect_metered(
         &mut self,
-        cookie: u64,
-        slots: [u32; 2],
+        (body, carrier): (&Metered, Carrier),
         far: &Made,
         (fd, name): (&OwnedFd, [u8; 16]),
     ) -> Result<(), Errno> {
         // First where it may fail: a socket that is connected stays so.
         sockets::connects(&far.fd, name)?;
-        self.table.carry(cookie, Carrier::Meter, 0);
+        self.table.carry(body.id, carrier, 0);
         self.write();
         let near = self.relays.circuit(fd)?;
         // One that is not sent is closed with this: both programs hear the end.
         self.meters
-            .carry(cookie, slots, [&near, &far.fd])
+            .carry(body, [&near, &far.fd])
             .or(Err(Errno::CONNRESET))
+    }
+
+    /// What a meter is told of a circuit.
+    pub(super) fn described(&self, id: u64, slots: [u32; 2], ends: [Endpoint; 2]) -> Metered {
+        let image = self.image.as_ref().map(MappedCompartment::image);
+        let known = |slot| decide::endpoint(image.as_ref()?, slot).map(|it| (it.id, it.mac));
+        let known = slots.map(|slot| known(slot).unwrap_or_default());
+        let [from, to] = slots;
+        Metered {
+            id,
+            from,
+            to,
+            addresses: ends.map(|end| end.ip),
+            ports: ends.map(|end| end.port.into()),
+            endpoints: known.map(|(id, _)| id),
+            macs: known.map(|(_, mac)| mac),
+            reserved: 0,
+        }
     }
 
     /// Whether a circuit goes past a rate that one of its endpoints has.
@@ -90,7 +134,7 @@ impl Mediator {
 
     /// Has the meter end a circuit that goes by it: wherever its programs have it, it is over.
     pub(super) fn end_metered(&self, socket: &circuit::Socket) -> bool {
-        meters::is_metered(socket) && self.meters.end(socket.cookie())
+        socket.carrier().is_metered() && self.meters.end(socket.cookie())
     }
 
     /// Cuts a circuit, and says on this page what came of it.

@@ -6,6 +6,7 @@ use notify::filter::MEDIATED;
 use notify::{Outcome, Target};
 use rustix::event::Timespec;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 impl Mediator {
     /// What is readable when a datagram has come for a call that waits.
@@ -19,19 +20,25 @@ impl Mediator {
     /// How long nothing is to be done about those that wait; `None`: for as long as may be.
     pub(super) fn receivers_sleep(&self) -> Option<Timespec> {
         let receivers = self.datagrams.receivers.sleep(Instant::now());
-        let orphans = (!self.orphans.is_empty()).then_some(LOOK);
-        let sleep = receivers.into_iter().chain(orphans).min()?;
+        let unclaimed = (!self.unclaimed.is_empty()).then_some(LOOK);
+        const SOON: Duration = Duration::from_millis(5);
+        let outside = self.outside.is_late().then_some(SOON);
+        let sleep = receivers
+            .into_iter()
+            .chain(unclaimed)
+            .chain(outside)
+            .min()?;
         Timespec::try_from(sleep).ok()
     }
 
     /// What was accepted for somebody who was gone by then waits for the next accept, and ends
     /// with its listener: of that nobody tells, and who is connected would wait for ever.
-    fn orphans_tick(&mut self) {
+    fn unclaimed_tick(&mut self) {
         let now = Instant::now();
-        let looked = self.orphans_looked;
+        let looked = self.unclaimed_looked;
         let due = looked.is_none_or(|looked| now >= looked + LOOK);
-        if !self.orphans.is_empty() && due && guard!("circuits-orphans") {
-            self.orphans_looked = Some(now);
+        if !self.unclaimed.is_empty() && due && guard!("circuits-orphans") {
+            self.unclaimed_looked = Some(now);
             self.sweep();
         }
     }
@@ -47,7 +54,8 @@ impl Mediator {
                 self.done_with(waits.note);
                 continue;
             }
-            let came = match self.attempt(slot, waits.program, &waits.call, listener) {
+            let came = match self.attempt(slot, waits.program, (waits.note, &waits.call), listener)
+            {
                 // Another had it. It waits on, not anew.
                 Came::Receives { fd, .. } => Came::Receives {
                     fd,
@@ -63,7 +71,8 @@ impl Mediator {
     /// Those whose time is over are told; those that a signal ended are forgotten.
     pub fn receivers_tick(&mut self, find: Find<'_>) {
         self.say_dropped();
-        self.orphans_tick();
+        self.unclaimed_tick();
+        self.outside_tick();
         if self.datagrams.receivers.is_empty() {
             return;
         }

@@ -8,11 +8,13 @@ impl Mediator {
     /// A slot's endpoint has a proxy from now on, or another one.
     pub fn link_proxy(&mut self, slot: u32, link: Socket) {
         self.relays.link(slot, link, self.table.all());
+        self.lead_outside(slot);
     }
 
     /// It has none any more: who waits for it is told.
     pub fn unlink_proxy(&mut self, slot: u32, find: Find<'_>) -> Option<Socket> {
         let link = self.relays.unlink(slot);
+        self.outside.forget(slot);
         self.wake(find);
         link
     }
@@ -27,9 +29,17 @@ impl Mediator {
             let Some(said) = self.relays.hear(slot)? else {
                 break;
             };
-            if let Said::Came(body) = said {
-                self.came(slot, &body);
-                self.write();
+            if let Some(notes) = &self.notes {
+                notes.beats();
+            }
+            match said {
+                Said::Relayed => {}
+                Said::Came(body) => {
+                    self.came(slot, &body);
+                    self.write();
+                }
+                Said::Heard(body) => self.heard_outside(slot, &body),
+                Said::Quiet(body) => self.quiet_outside(slot, &body),
             }
         }
         self.wake(find);
@@ -125,5 +135,6 @@ impl Mediator {
         };
         self.relays
             .retain(|cookie| table.socket(cookie).is_some(), listens);
+        self.settle_outside();
     }
 }

@@ -14,7 +14,11 @@ impl Mediator {
             self.sweep();
         }
         let memory = self.rings.memory(began, side, slots)?;
-        let number = call.install(memory)?;
+        let hands_to = |thread| self.notes.iter().for_each(|notes| notes.hands_to(thread));
+        hands_to(call.thread());
+        let number = call.install(memory);
+        hands_to(0);
+        let number = number?;
         let given = Given {
             number: number.cast_signed(),
             side: side as u32,
@@ -48,8 +52,8 @@ impl Mediator {
         let remote = began.remote().ok_or(Errno::NOTCONN)?;
         let to = self.decided(&image, began.endpoint(), began.local(), remote)?;
         let slots = [began.endpoint(), to];
-        // What goes by memory nobody counts.
-        let metered = began.carrier() == Carrier::Meter || self.meters.carries(slots);
+        // What goes by memory nobody counts, and nobody sees.
+        let metered = began.carrier().is_metered() || self.carrier(slots).is_metered();
         if metered && guard!("circuits-metered-ring") {
             return Err(Errno::OPNOTSUPP);
         }

@@ -1,6 +1,7 @@
 //! What there is: the image, endpoints, sockets that live, and what is written of them to the page.
 
 use super::*;
+use seqpacket::Socket;
 use telemetry::operator::DELAYED;
 
 impl Mediator {
@@ -15,8 +16,9 @@ impl Mediator {
     }
 
     /// Goes on with what the operator before noted.
-    pub fn recall(&mut self, words: Words) {
+    pub fn recall(&mut self, words: Words, accepted: Option<Socket>) {
         let (notes, left) = Notes::recall(words);
+        self.follows = notes.says_anything();
         self.notes = Some(notes);
         self.left = left;
         self.live = Live::new().ok();
@@ -30,10 +32,30 @@ impl Mediator {
         if let Some(cookie) = touched.map(circuit::Socket::cookie) {
             self.table.place(cookie, 0);
         }
+        if let Some(accepted) = accepted {
+            self.recall_accepted(accepted);
+        }
         self.sweep();
         self.review();
         self.link_everybody();
         self.write();
+    }
+
+    /// Those go on that the operator before accepted, and put into no program or did not say so.
+    fn recall_accepted(&mut self, kept: Socket) {
+        let left = self.left.iter();
+        let put = left.filter_map(|(_, note, _)| Some(self.notes.as_ref()?.put(*note)));
+        let put: BTreeSet<u64> = put.collect();
+        for (listener, made) in self.unclaimed.recall(kept) {
+            let noted = self.table.socket(made.cookie).is_some();
+            if put.contains(&made.cookie) {
+                self.unclaimed.is_claimed(listener, made);
+            } else if noted || self.takes_in(listener, &made).is_ok() {
+                self.puts_back(listener, made);
+            } else {
+                self.unclaimed.is_over(made.cookie);
+            }
+        }
     }
 
     /// Whether it was told where the sockets of before are noted.
@@ -77,6 +99,7 @@ impl Mediator {
     /// It is none any more.
     pub fn closes(&mut self, slot: u32) {
         self.limits.remove(&slot);
+        self.outside.closes(slot);
         self.callers.forget(slot);
     }
 
@@ -221,11 +244,22 @@ impl Mediator {
         self.datagrams.retain(&live);
         self.table.retain(|cookie| live.contains(&cookie));
         self.unheard.retain(|cookie, _| live.contains(cookie));
-        self.orphans.retain(|(at, _)| live.contains(at));
+        self.unclaimed.retain(|at| live.contains(&at));
         self.settle_relays();
         self.rings.retain(|began| live.contains(&began));
+        let left = self.table.counts().0;
+        self.sweeps_at = left + left.max(GROWTH);
+        self.swept = Some(Instant::now());
         self.write();
         self.count();
+    }
+
+    /// The same, once a second at most: for what others may ask as often as they like.
+    pub(super) fn sweep_at_times(&mut self) {
+        let long_ago = |at: Instant| at.elapsed() >= std::time::Duration::from_secs(1);
+        if self.swept.is_none_or(long_ago) {
+            self.sweep();
+        }
     }
 
     pub(super) fn count(&mut self) {
@@ -244,6 +278,10 @@ impl Mediator {
             .collect();
         let left = self.left.extract_if(.., |(of, ..)| *of == program);
         gone.extend(left.map(|(_, note, _)| note));
+        for note in &gone {
+            let accepted = self.notes.as_ref().map_or(0, |notes| notes.put(*note));
+            self.unclaimed.is_over(accepted);
+        }
         self.waits.retain(|waits| waits.program != program);
         self.receivers_gone(program);
         for note in gone {

@@ -1,6 +1,7 @@
 use super::*;
 
 mod metered;
+mod outside;
 
 use crate::decide::tests::{NEAR, WEB, judged, of, tables};
 use image::CompartmentTables;
@@ -36,7 +37,7 @@ fn all_together_have_as_many_as_the_table() {
 fn with_circuits(tables: &CompartmentTables) -> Mediator {
     let mut mediator = Mediator::default();
     let page = shm::sparse_file("notes", 32 << 20).unwrap();
-    mediator.recall(Words::map_whole(page).unwrap());
+    mediator.recall(Words::map_whole(page).unwrap(), None);
     mediator.use_image(mapped(tables));
     for (cookie, to) in [(1, NEAR), (2, WEB)] {
         let table = &mut mediator.table;
@@ -97,7 +98,7 @@ fn what_was_accepted_for_nobody_ends_with_its_listener() {
         let (other, fd) = std::os::unix::net::UnixStream::pair().unwrap();
         let fd = OwnedFd::from(fd);
         let cookie = rustix::net::sockopt::socket_cookie(&fd).unwrap();
-        mediator.orphans.push((at, Made { fd, cookie }));
+        mediator.unclaimed.waits(at, Made { fd, cookie });
         other.set_nonblocking(true).unwrap();
         (other, listens.then_some(listener))
     });
@@ -106,7 +107,7 @@ fn what_was_accepted_for_nobody_ends_with_its_listener() {
     let read = |end: &std::os::unix::net::UnixStream| std::io::Read::read(&mut &*end, &mut [0]);
     assert_eq!(read(&ends[0].0).unwrap(), 0, "nobody is going to accept it");
     assert!(read(&ends[1].0).is_err(), "it waits for the next accept");
-    assert_eq!(mediator.orphans.len(), 1);
+    assert!(!mediator.unclaimed.is_empty());
 }
 
 #[test]
@@ -199,9 +200,8 @@ fn a_proxy_lets_in_to_its_own_endpoint_alone() {
     assert_eq!(waiting[0].client.port, 4242);
 }
 
-#[test]
-fn who_is_accepted_is_who_the_sockets_queue_says() {
-    let mut mediator = with_circuits(&tables());
+/// A socket of NEAR's that listens, and so many that began a connection to it, from port 5000 on.
+fn listening(mediator: &mut Mediator, clients: usize) -> (Made, Vec<Made>) {
     let table = &mut mediator.table;
     let made = sockets::stream(true).unwrap();
     let listener = made.cookie;
@@ -217,18 +217,132 @@ fn who_is_accepted_is_who_the_sockets_queue_says() {
     let name = sockets::name(&made.fd).unwrap();
     table.listen(listener, 8, name, 7).unwrap();
     sockets::listens(&made.fd, name).unwrap();
-    let clients: Vec<Made> = (0..4).map(|_| sockets::stream(true).unwrap()).collect();
+    let clients: Vec<Made> = (0..clients)
+        .map(|_| sockets::stream(true).unwrap())
+        .collect();
     for (client, port) in clients.iter().zip(5000..) {
         let pending = Pending {
             client: Endpoint { ip: of(WEB), port },
             local: here,
             token: client.cookie,
         };
-        table.enqueue(listener, pending).unwrap();
-        sockets::connects(&client.fd, name).unwrap();
+        if table.enqueue(listener, pending).is_ok() {
+            sockets::connects(&client.fd, name).unwrap();
+        }
     }
+    mediator.write();
+    (made, clients)
+}
+
+#[test]
+fn what_was_accepted_goes_on_with_who_follows() {
+    let page = shm::sparse_file("notes", 32 << 20).unwrap();
+    let kept = seqpacket::Socket::to_itself().unwrap();
+    // One after another, all of the same page.
+    let next = || {
+        let kept = kept.as_fd().try_clone_to_owned().unwrap();
+        let mut mediator = Mediator::default();
+        mediator.use_image(mapped(&tables()));
+        let words = Words::map_whole(&page).unwrap();
+        mediator.recall(words, Some(seqpacket::Socket::from_fd(kept)));
+        mediator
+    };
+    let mut first = next();
+    let (listener, _clients) = listening(&mut first, 4);
+    let at = listener.cookie;
+    // It dies right after the first, and after it noted the second; the third was about to be put
+    // into its program, and was; the fourth was about to be, and was not.
+    let accepted = sockets::accepts(&listener.fd, true).unwrap().unwrap();
+    drop(first.unclaimed.keeps(at, accepted).unwrap());
+    drop(first.take_in(at, &listener.fd, true).unwrap().unwrap());
+    let here = rustix::thread::gettid().as_raw_nonzero().get();
+    let call = |id, thread: i32| Notification {
+        id,
+        thread: thread.cast_unsigned(),
+        number: libc::SYS_accept as i32,
+        arch: 0,
+        arguments: [0; 6],
+    };
+    let mut about = |id, thread| {
+        let made = first.take_in(at, &listener.fd, true).unwrap().unwrap();
+        let note = first
+            .notes
+            .as_mut()
+            .unwrap()
+            .note(9, &call(id, thread))
+            .unwrap();
+        first.puts(note, made.cookie, 0);
+        first.write();
+        made
+    };
+    let put = about(3, here);
+    // Its thread is nowhere here: this one has all that the operators have.
+    drop(about(4, i32::MAX));
+    drop(first);
+    let mut second = next();
+    let port = |mediator: &Mediator, cookie| mediator.table.getpeername(cookie).unwrap().1.port;
+    let ports = |mediator: &mut Mediator| -> Vec<u16> {
+        let all = std::iter::from_fn(|| mediator.unclaimed.take(at));
+        let all: Vec<Made> = all.collect();
+        all.iter().map(|made| port(mediator, made.cookie)).collect()
+    };
+    assert_eq!(ports(&mut second), [5000, 5001]);
+    // Nobody takes what another has, or may have.
+    let nobody = Listener::new(
+        rustix::event::epoll::create(rustix::event::epoll::CreateFlags::empty()).unwrap(),
+        notify::Sizes::of_kernel().unwrap(),
+    );
+    // Neither waits any more: what one was given, or was about to be, nobody else is.
+    second.resume(9, &|_| Some((NEAR, &nobody)));
+    assert_eq!(ports(&mut second), [0_u16; 0]);
+    drop((second, put));
+    let mut third = next();
+    let mut left = ports(&mut third);
+    left.sort_unstable();
+    assert_eq!(left, [5000, 5001], "until somebody has them");
+}
+
+#[test]
+fn what_is_put_back_is_seen_by_who_polls() {
+    let mut mediator = with_circuits(&tables());
+    let (listener, _clients) = listening(&mut mediator, 20);
+    let at = listener.cookie;
+    let is_readable = || {
+        let now = rustix::event::Timespec::default();
+        let mut fds = [rustix::event::PollFd::new(
+            &listener.fd,
+            rustix::event::PollFlags::IN,
+        )];
+        rustix::event::poll(&mut fds, Some(&now)).unwrap() > 0
+    };
+    let mut all = Vec::new();
+    while let Some(made) = mediator.take_in(at, &listener.fd, true).unwrap() {
+        all.push(made);
+    }
+    assert!(!is_readable());
+    assert_eq!(all.len(), 9, "as many as may wait there");
+    mediator.puts_back(at, all.pop().unwrap());
+    assert!(is_readable(), "as it was before somebody took it");
+    assert!(mediator.unclaimed.take(at).is_some());
+    assert!(mediator.take_in(at, &listener.fd, true).unwrap().is_none());
+    assert!(!is_readable(), "and nobody looks for ever");
+    // No endpoint has as many as it likes.
+    for _ in 0..acts::PUT_BACK + 5 {
+        let (one, _) = std::os::unix::net::UnixStream::pair().unwrap();
+        let made = sockets::made(one.into()).unwrap();
+        mediator.puts_back(at, made);
+    }
+    assert_eq!(mediator.unclaimed.count(|it| it == at), acts::PUT_BACK);
+}
+
+#[test]
+fn who_is_accepted_is_who_the_sockets_queue_says() {
+    let mut mediator = with_circuits(&tables());
+    let (made, clients) = listening(&mut mediator, 4);
+    let listener = made.cookie;
     // The first was taken out, and the second withdrawn, by one who died before he wrote of it.
     drop(sockets::accepts(&made.fd, true).unwrap().unwrap());
+    let table = &mut mediator.table;
     table.withdraw(listener, clients[1].cookie).unwrap();
     for port in [5002, 5003] {
         let came = mediator.take_in(listener, &made.fd, true).unwrap().unwrap();
@@ -292,7 +406,7 @@ fn memory_is_for_the_two_ends_of_a_connection() {
 fn with_datagrams(tables: &CompartmentTables) -> Mediator {
     let mut mediator = Mediator::default();
     let page = shm::sparse_file("notes", 32 << 20).unwrap();
-    mediator.recall(Words::map_whole(page).unwrap());
+    mediator.recall(Words::map_whole(page).unwrap(), None);
     mediator.use_image(mapped(tables));
     for (cookie, slot) in [(1, WEB), (2, NEAR)] {
         mediator.opens(slot, 9);

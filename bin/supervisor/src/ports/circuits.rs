@@ -12,8 +12,8 @@ use crate::role::{Purpose, Role};
 use crate::seats::Image;
 use crate::watch::{Backoff, Blame, Death, Standing};
 use command::verbs::{
-    CREATE_CIRCUITS, Operate, PORT_CIRCUITS, Program, ProgramGone, Running, Seek, UseImage,
-    WantMeter,
+    CREATE_CIRCUITS, ContainerRefused, Operate, PORT_CIRCUITS, Program, ProgramGone, Running, Seek,
+    UseImage, WantMeter,
 };
 use seqpacket::Fds;
 use shm::PeerWords;
@@ -26,18 +26,54 @@ const PAGE: usize = 32 << 20;
 const DATAGRAMS: u32 = 512;
 /// Programs of a compartment at most.
 const PROGRAMS: usize = 4096;
+/// After an operator's death, or its spare's, no spare is made for so long, ns: it would take a
+/// processor from who answers the calls that waited.
+const SPARE_PAUSE: u64 = 200_000_000;
 
 /// Where programs with circuits are announced.
 pub struct Announced {
     /// Who starts one connects here.
     pub listener: Shared,
-    /// Where the socket is.
+    /// Container runtimes here; none where a supervisor of before had none.
+    pub runtimes: Option<Shared>,
+    /// Where the socket is; that of runtimes is beside it.
     pub path: PathBuf,
+}
+
+impl Announced {
+    /// Removes the sockets' names, of which `path` is one.
+    pub fn remove(path: &Path) {
+        remove_socket(path);
+        remove_socket(&runtimes_beside(path));
+    }
+}
+
+/// Where container runtimes connect, beside the socket of who starts a program. It is told them
+/// as `listenerPath`.
+fn runtimes_beside(path: &Path) -> PathBuf {
+    path.with_extension("oci")
 }
 
 /// Whether an endpoint is to have programs with circuits.
 pub fn has_circuits(body: &CreatePort) -> bool {
     body.kind == ENDPOINT_CIRCUITS || body.flags & CREATE_CIRCUITS != 0
+}
+
+/// Who follows the operator: confined, or about to be, and told nothing.
+#[derive(Clone, Copy, Default)]
+struct Spare {
+    worker: Option<u64>,
+    is_ready: bool,
+    /// When one is started, ns.
+    due: u64,
+}
+
+/// A process that a compartment lacks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wants {
+    Nobody,
+    Operator,
+    Spare,
 }
 
 /// A compartment's circuits.
@@ -48,6 +84,7 @@ pub struct Circuits {
     pub(super) is_ready: bool,
     /// When one is started, ns.
     pub(super) due: u64,
+    spare: Spare,
     /// When the last one was, ns.
     pub(super) started: u64,
     pub(super) backoff: Backoff,
@@ -73,6 +110,9 @@ pub struct Circuits {
     /// The same, as allegations to read.
     pub(super) words: Option<PeerWords>,
     network: Shared,
+    /// What its operator accepted and has put into no program yet is under way here; none before
+    /// there was an operator, and where a supervisor of before had none.
+    accepted: Option<Shared>,
     /// Where programs' calls come, by number, with their slot.
     pub(super) programs: BTreeMap<u32, (u32, Shared)>,
     /// Its meter, where one is wanted.
@@ -85,6 +125,7 @@ impl Circuits {
             operator: None,
             is_ready: false,
             due: 0,
+            spare: Spare::default(),
             started: 0,
             backoff: Backoff::default(),
             standing: Standing::default(),
@@ -99,8 +140,26 @@ impl Circuits {
             words: PeerWords::map(&page).ok(),
             page: Rc::new(page),
             network: Rc::new(network),
+            accepted: None,
             programs: BTreeMap::new(),
             meter: None,
+        }
+    }
+
+    /// Whom it lacks at this time, as long as an endpoint has circuits.
+    fn wants(&self, now: u64) -> Wants {
+        match self.operator {
+            None if self.due <= now => Wants::Operator,
+            Some(_)
+                if self.is_ready
+                    && self.spare.worker.is_none()
+                    && self.spare.due <= now
+                    // Nobody waits for it where nobody calls.
+                    && !self.programs.is_empty() =>
+            {
+                Wants::Spare
+            }
+            _ => Wants::Nobody,
         }
     }
 
@@ -119,8 +178,13 @@ impl Circuits {
     }
 
     /// Those of before.
-    pub fn adopted((page, note): (OwnedFd, Note), network: OwnedFd) -> Circuits {
+    pub fn adopted(
+        (page, note): (OwnedFd, Note),
+        network: OwnedFd,
+        accepted: Option<OwnedFd>,
+    ) -> Circuits {
         let mut circuits = Circuits::new(note.number("uid") as u32, page, network);
+        circuits.accepted = accepted.map(Rc::new);
         circuits.meter = (note.number(Meter::WORD) != 0).then(Meter::default);
         circuits
     }
@@ -152,11 +216,16 @@ impl Supervisor {
         self.prepare_circuits(body.compartment)?;
         make_folder(&path)
             .map_err(|error| Refusal::system("make the folder of the circuits' socket", &error))?;
-        let listener = Listener::bind(&path, 0o600).map_err(|error| {
+        let refuse = |error| {
             Refusal::new(
                 ErrorCode::System,
                 format!("cannot listen for programs: {error}"),
             )
+        };
+        let listener = Listener::bind(&path, 0o600).map_err(refuse)?;
+        let runtimes = Listener::bind_stream(&runtimes_beside(&path), 0o600).map_err(|error| {
+            remove_socket(&path);
+            refuse(error)
         })?;
         let listener = listener
             .as_fd()
@@ -164,8 +233,11 @@ impl Supervisor {
             .map_err(|error| Refusal::system("listen for programs", &error))?;
         let key = Key::Port(body.compartment, body.slot, PortPart::Listener);
         self.keeper.keep(key, &Note::default(), listener.as_fd());
+        let key = Key::Port(body.compartment, body.slot, PortPart::Runtimes);
+        self.keeper.keep(key, &Note::default(), runtimes.as_fd());
         Ok(Some(Announced {
             listener: Rc::new(listener),
+            runtimes: Some(Rc::new(runtimes)),
             path,
         }))
     }
@@ -222,10 +294,26 @@ impl Supervisor {
         self.operator_in(compartment)
     }
 
+    /// Whether programs of this slot's endpoint, or of any, have circuits.
+    pub fn has_circuits(&self, compartment: u32, slot: u32) -> bool {
+        let Some(home) = self.compartments.get(&compartment) else {
+            return false;
+        };
+        match slot {
+            u32::MAX => home.ports.values().any(Port::is_circuits),
+            slot => home.ports.get(&slot).is_some_and(Port::is_circuits),
+        }
+    }
+
     /// Who mediates the circuits of this compartment.
     pub fn operator_in(&self, compartment: u32) -> Option<u64> {
         let circuits = self.compartments.get(&compartment)?.circuits.as_ref()?;
         circuits.operator.filter(|_| circuits.is_ready)
+    }
+
+    /// Whether a process of ours lives, or stands still, that has this uid.
+    pub fn has_worker_of(&self, uid: u32) -> bool {
+        self.workers.values().any(|worker| worker.uid == uid)
     }
 
     /// Whether this uid is one that operators have after each other.
@@ -237,26 +325,64 @@ impl Supervisor {
         circuits.into_iter().any(|c| c.uid == uid)
     }
 
-    /// Starts an operator for a compartment that has circuits and none; whether there was one.
+    /// Starts an operator for a compartment that has circuits and none, and one to follow it where
+    /// there are programs; whether there was anything to start.
     pub fn start_operator(&mut self, now: u64) -> bool {
-        let wants = |home: &crate::seats::Compartment| {
-            let circuits = home.circuits.as_ref();
-            circuits.is_some_and(|c| c.operator.is_none() && c.due <= now)
-                && home.ports.values().any(Port::is_circuits)
+        let of = |(id, home): (&u32, &crate::seats::Compartment)| {
+            let circuits = home.circuits.as_ref()?;
+            let wanted = home.ports.values().any(Port::is_circuits);
+            wanted.then(|| (*id, circuits.wants(now)))
         };
-        let mut all = self.compartments.iter();
-        let Some(compartment) = all.find(|(_, home)| wants(home)).map(|(id, _)| *id) else {
+        let all = || self.compartments.iter().filter_map(of);
+        let with = |wish| all().find(|(_, wants)| *wants == wish);
+        let Some((compartment, wants)) = with(Wants::Operator).or_else(|| with(Wants::Spare))
+        else {
             return false;
         };
+        if wants == Wants::Operator && self.follow(compartment) {
+            return true;
+        }
         let (role, profile) = (Role::Operator, Role::Operator.profile());
         let purpose = Purpose::Circuits(compartment);
         let started = self.start_worker(role, profile, "bulkhead-operator", purpose);
-        if let Some(circuits) = self.circuits(compartment) {
-            circuits.operator = started;
-            circuits.started = now;
-            if started.is_none() {
-                circuits.due = now + circuits.backoff.died(Death::Breakout, 0);
-            }
+        let Some(circuits) = self.circuits(compartment) else {
+            return true;
+        };
+        if wants == Wants::Spare {
+            circuits.spare = Spare {
+                worker: started,
+                is_ready: false,
+                due: now + SPARE_PAUSE,
+            };
+            return true;
+        }
+        circuits.operator = started;
+        circuits.started = now;
+        if started.is_none() {
+            circuits.due = now + circuits.backoff.died(Death::Breakout, 0);
+        }
+        true
+    }
+
+    /// The spare is the operator from now on, if there is one, and none before it is due; whether
+    /// that is so.
+    pub(super) fn follow(&mut self, compartment: u32) -> bool {
+        let now = self.now();
+        let Some(circuits) = self.circuits(compartment) else {
+            return false;
+        };
+        let spare = circuits.spare;
+        let (Wants::Operator, Some(id)) = (circuits.wants(now), spare.worker) else {
+            return false;
+        };
+        circuits.spare = Spare {
+            due: now + SPARE_PAUSE,
+            ..Spare::default()
+        };
+        circuits.operator = Some(id);
+        circuits.started = now;
+        if spare.is_ready {
+            self.operator_ready(id, compartment);
         }
         true
     }
@@ -269,24 +395,31 @@ impl Supervisor {
         let circuits = homes
             .filter(|home| home.ports.values().any(Port::is_circuits))
             .filter_map(|home| home.circuits.as_ref());
-        let due = circuits.filter(|c| c.operator.is_none());
-        due.map(|c| c.due.max(now.saturating_add(SOON))).min()
+        let due = circuits.filter_map(|c| match c.wants(u64::MAX) {
+            Wants::Operator => Some(c.due),
+            Wants::Spare => Some(c.spare.due),
+            Wants::Nobody => None,
+        });
+        due.map(|due| due.max(now.saturating_add(SOON))).min()
     }
 
     /// An operator is confined and waits: it is told all that the one before knew.
     pub fn operator_ready(&mut self, id: u64, compartment: u32) {
-        let Some(circuits) = self
-            .circuits(compartment)
-            .filter(|c| c.operator == Some(id))
-        else {
-            return self.kill(id, None);
+        let circuits = self.circuits(compartment);
+        let circuits = match circuits {
+            Some(circuits) if circuits.spare.worker == Some(id) => {
+                circuits.spare.is_ready = true;
+                return;
+            }
+            Some(circuits) if circuits.operator == Some(id) => circuits,
+            _ => return self.kill(id, None),
         };
         circuits.is_ready = true;
         let operate = Operate {
             uid: circuits.uid,
             reserved: 0,
         };
-        let page = Rc::clone(&circuits.page);
+        let parts = vec![Rc::clone(&circuits.page)];
         let programs: Vec<(Message, Shared)> = circuits
             .programs
             .iter()
@@ -306,7 +439,10 @@ impl Supervisor {
         if let Some(image) = image {
             self.tell(id, &use_image(&image), vec![image.fd]);
         }
-        self.tell(id, &Message::new(0, &operate), vec![page]);
+        let accepted = self.accepted(compartment);
+        let parts = parts.into_iter().chain(accepted).collect();
+        self.tell(id, &Message::new(0, &operate), parts);
+        self.tell_of_captures(id, compartment);
         let slots: Vec<u32> = self
             .compartments
             .get(&compartment)
@@ -323,6 +459,21 @@ impl Supervisor {
         self.watch_now();
     }
 
+    /// Where its operator's accepted connections outlive it; none where that cannot be made.
+    fn accepted(&mut self, compartment: u32) -> Option<Shared> {
+        let circuits = self.circuits(compartment)?;
+        if let Some(accepted) = &circuits.accepted {
+            return Some(Rc::clone(accepted));
+        }
+        let network = Rc::clone(&circuits.network);
+        let made = namespace::within(network.as_fd(), Socket::to_itself);
+        let made = Rc::new(made.ok()?.ok()?.into_fd());
+        let key = Key::Seat(Seat::Compartment(compartment), SeatPart::Accepted);
+        self.keeper.keep(key, &Note::default(), made.as_fd());
+        self.circuits(compartment)?.accepted = Some(Rc::clone(&made));
+        Some(made)
+    }
+
     /// Tells an operator of an endpoint, if both are there.
     pub(super) fn plug_circuits(&mut self, compartment: u32, slot: u32) {
         let Some(home) = self.compartments.get(&compartment) else {
@@ -334,7 +485,10 @@ impl Supervisor {
         else {
             return;
         };
-        if let Some(Announced { listener, .. }) = &port.circuits {
+        if let Some(Announced {
+            listener, runtimes, ..
+        }) = &port.circuits
+        {
             let body = AddPort {
                 slot,
                 kind: PORT_CIRCUITS,
@@ -343,7 +497,8 @@ impl Supervisor {
                 mtu: port.body.mtu,
                 ..AddPort::default()
             };
-            let fds = vec![Rc::clone(listener)];
+            let fds = [listener].into_iter().chain(runtimes).map(Rc::clone);
+            let fds = fds.collect();
             self.tell(operator, &Message::new(0, &body), fds);
             self.link_proxy((compartment, slot));
         }
@@ -364,6 +519,11 @@ impl Supervisor {
     pub fn operator_says(&mut self, compartment: u32, message: &Message, fds: Fds) {
         if message.body::<WantMeter>().is_some() {
             return self.want_meter(compartment);
+        }
+        if let Some(body) = message.body::<ContainerRefused>() {
+            let seat = Subject::Seat(Seat::Compartment(compartment));
+            let happened = Happened::new(EventKind::ContainerRefused, seat).slot(body.slot);
+            return self.happened(happened.value(body.why.into()));
         }
         if let Some(body) = message.body::<Running>() {
             return self.operator_decides(compartment, body.epoch);
@@ -398,15 +558,23 @@ impl Supervisor {
     /// An operator is dead. The next one comes at once, unless this one did not live long.
     pub fn operator_lost(&mut self, id: u64, compartment: u32) {
         let now = self.now();
-        if let Some(circuits) = self.circuits(compartment)
-            && circuits.operator == Some(id)
-        {
+        let Some(circuits) = self.circuits(compartment) else {
+            return;
+        };
+        if circuits.spare.worker == Some(id) {
+            circuits.spare = Spare {
+                due: now + SPARE_PAUSE,
+                ..Spare::default()
+            };
+        }
+        if circuits.operator == Some(id) {
             circuits.operator = None;
             circuits.is_ready = false;
             circuits.hunt = None;
             circuits.restarts += 1;
             let lived = now.saturating_sub(circuits.started);
             circuits.due = now + circuits.backoff.died(Death::Fault, lived);
+            self.follow(compartment);
         }
     }
 
@@ -444,7 +612,7 @@ impl Supervisor {
         for number in &gone {
             circuits.programs.remove(number);
         }
-        let operator = circuits.operator;
+        let (operator, spare) = (circuits.operator, circuits.spare.worker);
         for number in gone {
             self.keeper.forget_one(Key::Program(compartment, number));
         }
@@ -461,17 +629,18 @@ impl Supervisor {
         let meter = circuits.as_mut().and_then(|circuits| circuits.meter.take());
         let uid = circuits.as_ref().map(|circuits| circuits.uid);
         self.end_meter(meter);
-        for part in [SeatPart::Circuits, SeatPart::Network] {
+        for part in [SeatPart::Circuits, SeatPart::Network, SeatPart::Accepted] {
             let key = Key::Seat(Seat::Compartment(compartment), part);
             self.keeper.forget_one(key);
         }
-        match (operator, uid) {
-            // Its uid is free once it is dead.
-            (Some(operator), _) => self.kill(operator, None),
-            // Nor that of one that stands still.
-            (None, Some(uid)) if self.workers.values().any(|worker| worker.uid == uid) => {}
-            (None, Some(uid)) => self.uids.release(uid),
-            (None, None) => {}
+        for process in operator.into_iter().chain(spare) {
+            self.kill(process, None);
+        }
+        // Once all that have it are dead it is free.
+        if let Some(uid) = uid
+            && !self.has_worker_of(uid)
+        {
+            self.uids.release(uid);
         }
         // There is nothing left that a change could cut.
         for owed in circuits.into_iter().flat_map(|circuits| circuits.owed) {

@@ -3,9 +3,14 @@
 //! there is none.
 
 use super::*;
+use crate::process::does;
 use crate::registry::SeatPart;
 use crate::role::{Purpose, Role};
-use command::verbs::{Meter as MeterBody, PORT_METER};
+use crate::seats::label;
+use crate::watch::{Seen, Standing};
+use command::verbs::{CAUSE_EXIT, CAUSE_STALL, Meter as MeterBody, PORT_METER};
+use shm::PeerWords;
+use telemetry::circuits::{PULSE_ASLEEP, PULSE_BYTES, PULSE_HEARTBEAT};
 
 /// After a meter's death the next one waits, ns.
 const AGAIN: u64 = 100_000_000;
@@ -18,6 +23,11 @@ pub struct Meter {
     is_ready: bool,
     /// When one is started, ns.
     due: u64,
+    /// In which it says that it goes on: an allegation, which can hide nothing but a hang of its
+    /// own.
+    pulse: Option<PeerWords>,
+    /// What the watch saw of it.
+    standing: Standing,
 }
 
 impl Meter {
@@ -30,8 +40,14 @@ impl Supervisor {
         self.circuits(compartment)?.meter.as_mut()
     }
 
-    /// An operator wants one.
-    pub(super) fn want_meter(&mut self, compartment: u32) {
+    /// The meter of a compartment, if it is there and may be told.
+    pub fn meter_in(&self, compartment: u32) -> Option<u64> {
+        let meter = self.compartments.get(&compartment)?.meter()?;
+        meter.process.filter(|_| meter.is_ready)
+    }
+
+    /// An operator wants one, or somebody captures.
+    pub fn want_meter(&mut self, compartment: u32) {
         let Some(circuits) = self.circuits(compartment) else {
             return;
         };
@@ -78,13 +94,63 @@ impl Supervisor {
             None => return self.kill(id, None),
         }
         self.note_place(id, &format!("meter-{compartment}"));
-        if let Some(home) = self.compartments.get(&compartment) {
-            let slots = home.body.slots;
-            let body = MeterBody { slots, reserved: 0 };
-            let page = Rc::clone(&home.seat.counters);
-            self.tell(id, &Message::new(0, &body), vec![page]);
-        }
+        self.give_pages(id, compartment);
+        self.tell_of_captures(id, compartment);
         self.link_meter(compartment);
+    }
+
+    /// Where a meter counts, and where it says that it goes on: each supervisor's is another.
+    pub fn give_pages(&mut self, id: u64, compartment: u32) {
+        let pulse = shm::memory_file("bulkhead-pulse", PULSE_BYTES);
+        let words = pulse.as_ref().ok().and_then(|it| PeerWords::map(it).ok());
+        let Some(home) = self.compartments.get(&compartment) else {
+            return;
+        };
+        let slots = home.body.slots;
+        let body = MeterBody { slots, reserved: 0 };
+        let mut pages = vec![Rc::clone(&home.seat.counters)];
+        pages.extend(pulse.ok().map(Rc::new));
+        self.tell(id, &Message::new(0, &body), pages);
+        if let Some(meter) = self.meter(compartment) {
+            meter.pulse = words;
+            meter.standing = Standing::default();
+        }
+        self.watch_now();
+    }
+
+    /// Looks for meters that stand still; whether there is any, and whether any is awake.
+    pub fn look_at_meters(&mut self, now: u64) -> (bool, bool) {
+        let (mut any, mut awake, mut stalled) = (false, false, Vec::new());
+        for (compartment, home) in &mut self.compartments {
+            let circuits = home.circuits.as_deref_mut();
+            let meter = circuits.and_then(|it| it.meter.as_mut());
+            let Some(meter) = meter.filter(|it| it.is_ready) else {
+                continue;
+            };
+            let worker = meter
+                .process
+                .and_then(|id| Some((id, self.workers.get(&id)?)));
+            let (Some((id, worker)), Some(pulse)) = (worker, &meter.pulse) else {
+                continue;
+            };
+            any = true;
+            let pid = worker.pid;
+            let says = (pulse.load(PULSE_HEARTBEAT), pulse.load(PULSE_ASLEEP) == 1);
+            let spent = || confine::clock::process_cpu_time(pid).ok();
+            match meter.standing.look(now, says, spent, || does(pid)) {
+                Seen::Asleep => {}
+                Seen::Awake => awake = true,
+                Seen::Stalled => stalled.push((*compartment, id)),
+            }
+        }
+        for (compartment, id) in stalled.into_iter().filter(|_| guard!("meter-stall")) {
+            let name = label(Seat::Compartment(compartment));
+            confine::say!("supervisor: the meter of {name} stands still and is replaced");
+            // Its successor does not wait for its death, which the kernel may put off.
+            self.kill(id, None);
+            self.meter_ended(id, compartment, CAUSE_STALL);
+        }
+        (any, awake)
     }
 
     /// A new link between an operator and a meter, if both are there.
@@ -110,11 +176,21 @@ impl Supervisor {
 
     /// A meter is dead, and the circuits that it carried with it. The next one comes soon.
     pub fn meter_lost(&mut self, id: u64, compartment: u32) {
+        self.meter_ended(id, compartment, CAUSE_EXIT);
+    }
+
+    fn meter_ended(&mut self, id: u64, compartment: u32, cause: u32) {
         let now = self.now();
-        if let Some(meter) = self.meter(compartment).filter(|it| it.process == Some(id)) {
-            meter.process = None;
-            meter.is_ready = false;
-            meter.due = meter.due.max(now + AGAIN);
+        let Some(meter) = self.meter(compartment).filter(|it| it.process == Some(id)) else {
+            return;
+        };
+        (meter.process, meter.pulse) = (None, None);
+        meter.due = meter.due.max(now + AGAIN);
+        // One that was on its way has begun nothing.
+        if std::mem::take(&mut meter.is_ready) {
+            self.end_circuit_captures(compartment);
+            let subject = Subject::Seat(Seat::Compartment(compartment));
+            self.happened(Happened::new(EventKind::MeterLost, subject).cause(cause));
         }
     }
 

@@ -3,7 +3,7 @@
 //! decides by it.
 
 use super::*;
-use crate::process::runs;
+use crate::process::{Does, does};
 use crate::seats::label;
 use crate::watch::{Death, PROGRAM_STALLS, Seen};
 use command::verbs::{CAUSE_STALL, Inspect, ProgramGone};
@@ -65,7 +65,13 @@ impl Supervisor {
             any = true;
             let says = (words.load(HEARTBEAT), words.load(ASLEEP) == 1);
             let spent = || confine::clock::process_cpu_time(pid).ok();
-            match circuits.standing.look(now, says, spent, || runs(pid)) {
+            let serves = (words.load(SERVES) >> 32) as u32;
+            let state = || match does(pid) {
+                // An allegation, which can only keep one that stands still a little longer.
+                Does::Waits if serves != 0 && does(serves) == Does::Runs => Does::Hands,
+                does => does,
+            };
+            match circuits.standing.look(now, says, spent, state) {
                 Seen::Asleep => {}
                 Seen::Awake => awake = true,
                 Seen::Stalled => stalled.push(*compartment),
@@ -153,6 +159,7 @@ impl Supervisor {
                 self.give_up(compartment, program);
             }
         }
+        self.follow(compartment);
     }
 
     /// Nobody answers a program's calls any more: they are refused by the kernel (ENOSYS).

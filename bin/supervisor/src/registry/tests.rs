@@ -58,6 +58,7 @@ fn names_read_back_as_they_are_written() {
         Key::Seat(Seat::Compartment(3), SeatPart::Channel(5)),
         Key::Seat(Seat::Compartment(3), SeatPart::Circuits),
         Key::Seat(Seat::Compartment(3), SeatPart::Network),
+        Key::Seat(Seat::Compartment(3), SeatPart::Accepted),
         Key::Program(3, 4_000_000_000),
         Key::Port(3, 1, PortPart::Interface),
         Key::Port(3, 1, PortPart::Channel(0)),
@@ -208,6 +209,7 @@ fn circuits_come_back_with_their_page_and_network_and_programs_by_number() {
     let uid = Note::default().with("uid", 4242);
     kept.push(("compartment/3/circuits".into(), uid, 50));
     kept.push(("compartment/3/network".into(), Note::default(), 51));
+    kept.push(("compartment/3/accepted".into(), Note::default(), 52));
     for number in [1, 9] {
         let slot = Note::default().with("slot", number + 1);
         kept.push((format!("program/3/{number}"), slot, 60 + number));
@@ -216,6 +218,7 @@ fn circuits_come_back_with_their_page_and_network_and_programs_by_number() {
     let circuits = found.compartments[&3].circuits.as_ref();
     let circuits = circuits.map(|((page, note), network)| (*page, note.number("uid"), *network));
     assert_eq!(circuits, Some((50, 4242, 51)));
+    assert_eq!(found.compartments[&3].accepted, Some(52));
     let programs: Vec<_> = found
         .programs
         .iter()

@@ -212,24 +212,33 @@ fn who_goes_on_does_not_hang_and_neither_does_who_was_not_looked_at() {
     assert!(second - first >= 12 * S, "{first} {second}");
 }
 
-/// Looks each 10 ms at one heartbeat, for 5 s at most: when it stands still, ms.
-fn stands(cpu: impl Fn(u64) -> u64, runs: impl Fn(u64) -> bool) -> Option<u64> {
+/// Looks each 10 ms at one heartbeat, for 10 s at most: when it stands still, ms.
+fn stands(cpu: impl Fn(u64) -> u64, does: Does) -> Option<u64> {
     let mut standing = Standing::default();
     let mut look = |ms: u64| {
         let spent = || Some(Duration::from_millis(cpu(ms)));
-        standing.look(S + ms * MS, (7, false), spent, || runs(ms)) == Seen::Stalled
+        standing.look(S + ms * MS, (7, false), spent, || does) == Seen::Stalled
     };
-    (0..5000).step_by(10).find(|ms| look(*ms))
+    (0..10_000).step_by(10).find(|ms| look(*ms))
 }
 
 #[test]
 fn an_operator_that_is_held_or_burns_stands_still_and_one_without_a_processor_does_not() {
-    let held = stands(|_| 3, |_| false).unwrap();
+    let held = stands(|_| 3, Does::Waits).unwrap();
     assert!((1000..1100).contains(&held), "{held}");
-    let burns = stands(|ms| ms, |_| true).unwrap();
+    let burns = stands(|ms| ms, Does::Runs).unwrap();
     assert!((2000..2100).contains(&burns), "{burns}");
-    assert_eq!(stands(|_| 3, |_| true), None, "it waits for a processor");
-    assert_eq!(stands(|ms| ms / 3, |_| true), None, "it has a third of one");
+    let waits = stands(|_| 3, Does::Runs);
+    assert_eq!(waits, None, "it waits for a processor");
+    let third = stands(|ms| ms / 6, Does::Runs);
+    assert_eq!(third, None, "it has a sixth of one");
+}
+
+/// A busy host, or a program's quota, is no program's misdeed; it holds others up all the same.
+#[test]
+fn an_operator_whose_program_lacks_a_processor_has_more_patience_and_not_for_ever() {
+    let starved = stands(|_| 3, Does::Hands).unwrap();
+    assert!((5000..5100).contains(&starved), "{starved}");
 }
 
 #[test]
@@ -237,21 +246,40 @@ fn an_operator_that_goes_on_or_sleeps_or_was_not_looked_at_does_not_stand_still(
     let mut standing = Standing::default();
     let cpu = || Some(Duration::ZERO);
     for n in 0..1000 {
-        let goes_on = standing.look(n * 10 * MS, (n, false), cpu, || false);
+        let goes_on = standing.look(n * 10 * MS, (n, false), cpu, || Does::Waits);
         assert_eq!(goes_on, Seen::Awake);
     }
     for n in 1000..2000 {
-        let sleeps = standing.look(n * 10 * MS, (1000, true), cpu, || false);
+        let sleeps = standing.look(n * 10 * MS, (1000, true), cpu, || Does::Waits);
         assert_eq!(sleeps, Seen::Asleep);
     }
     // We ourselves stood still for an hour: what counts of that is little.
     let now = 3600 * S;
     assert_eq!(
-        standing.look(now, (1000, false), cpu, || false),
+        standing.look(now, (1000, false), cpu, || Does::Waits),
         Seen::Awake
     );
     assert_eq!(
-        standing.look(2 * now, (1000, false), cpu, || false),
+        standing.look(2 * now, (1000, false), cpu, || Does::Waits),
         Seen::Awake
     );
+}
+
+#[test]
+fn one_that_is_stopped_in_its_sleep_stands_still_and_one_that_sleeps_on_does_not() {
+    let mut standing = Standing::default();
+    let none = || Some(Duration::ZERO);
+    let mut look = |ms: u64, does| standing.look(S + ms * MS, (7, true), none, || does);
+    for ms in (0..10_000).step_by(40) {
+        assert_eq!(look(ms, Does::Waits), Seen::Asleep);
+    }
+    // For a moment only, as a debugger does.
+    assert_eq!(look(10_000, Does::Stopped), Seen::Asleep);
+    for ms in (10_040..12_000).step_by(40) {
+        assert_eq!(look(ms, Does::Waits), Seen::Asleep);
+    }
+    let looks = (12_000..20_000).step_by(40);
+    let mut stopped = looks.filter(|ms| look(*ms, Does::Stopped) == Seen::Stalled);
+    let first = stopped.next().unwrap();
+    assert!((12_600..13_300).contains(&first), "{first}");
 }

@@ -168,6 +168,103 @@ body! {
     }
 }
 body! {
+    /// Have datagrams that are sent here come. An address of IPv4 as ::ffff:a.b.c.d.
+    Hear: Hear {
+        /// Which of the endpoint's addresses.
+        ip: [u8; 16],
+        /// Which port.
+        port: u32,
+        /// Zero.
+        reserved: u32,
+    }
+}
+body! {
+    /// No more.
+    Unhear: Unhear {
+        /// [`Hear::ip`].
+        ip: [u8; 16],
+        /// [`Hear::port`].
+        port: u32,
+        /// Zero.
+        reserved: u32,
+    }
+}
+body! {
+    /// Somebody new sends datagrams to where some are heard.
+    Heard: Heard {
+        /// Who.
+        from: [u8; 16],
+        /// To which address.
+        to: [u8; 16],
+        /// The port there.
+        from_port: u32,
+        /// The port here.
+        to_port: u32,
+    }
+}
+body! {
+    /// Convey datagrams between a program's socket and a peer.
+    Convey: Convey {
+        /// What is conveyed, by the operator's number.
+        id: u64,
+        /// From where: one that is heard.
+        from: [u8; 16],
+        /// The peer.
+        to: [u8; 16],
+        /// The port here.
+        from_port: u32,
+        /// The port there.
+        to_port: u32,
+    }
+}
+body! {
+    /// Convey that no more.
+    Part: Part {
+        /// [`Convey::id`].
+        id: u64,
+    }
+}
+body! {
+    /// Nothing is conveyed.
+    Quiet: Quiet {
+        /// [`Convey::id`].
+        id: u64,
+        /// 1: the program's socket is gone, and it is conveyed no more; 0: nothing passed for long.
+        ended: u32,
+        /// Zero.
+        reserved: u32,
+    }
+}
+body! {
+    /// A connection that was accepted.
+    Accepted: Accepted {
+        /// The cookie of the listening socket that it came to.
+        listener: u64,
+    }
+}
+body! {
+    /// A container was handed over and is not taken: its calls are told ENOSYS.
+    ContainerRefused: ContainerRefused {
+        /// The endpoint that it was to be of.
+        slot: u32,
+        /// `CONTAINER_*`.
+        why: u32,
+    }
+}
+/// Whoever handed it over is not root.
+pub const CONTAINER_NOT_ROOT: u32 = 1;
+/// Nothing was handed over.
+pub const CONTAINER_NOTHING: u32 = 2;
+/// What came is no seccomp listener.
+pub const CONTAINER_NO_LISTENER: u32 = 3;
+/// More than one descriptor came.
+pub const CONTAINER_DESCRIPTORS: u32 = 4;
+/// Its state is longer than any.
+pub const CONTAINER_LONG: u32 = 5;
+/// There are as many programs as there may be.
+pub const CONTAINER_PROGRAMS: u32 = 6;
+
+body! {
     /// Start a meter for this compartment.
     WantMeter: WantMeter {
         /// Zero.
@@ -177,7 +274,7 @@ body! {
     }
 }
 body! {
-    /// Meter the circuits of a compartment.
+    /// Meter the circuits of a compartment; once more, with other pages.
     Meter: Meter {
         /// Slots of the counters page.
         slots: u32,
@@ -220,6 +317,16 @@ body! {
         from: u32,
         /// The slot of the other.
         to: u32,
+        /// Its addresses, in the same order, IPv4 ones as ::ffff:a.b.c.d: for captures.
+        addresses: [[u8; 16]; 2],
+        /// Its ports.
+        ports: [u32; 2],
+        /// Host-wide ids of the two endpoints; 0: not known, as of the release before.
+        endpoints: [u32; 2],
+        /// Their MACs.
+        macs: [[u8; 6]; 2],
+        /// Zero.
+        reserved: u32,
     }
 }
 body! {

@@ -223,7 +223,7 @@ pub const OPERATOR: &[Layer] = &[
     layer!(nobody_dumps_it before "seccomp" is 0, || prctl(libc::PR_GET_DUMPABLE, 0)),
     layer!(speculation_is_off before "seccomp" is 0, speculation),
     // A circuit's memory is a file to the limit: two mebibytes and four pages.
-    layer!(limits_of_its_own_are_set before "seccomp" is 0, || limits_with((2 << 20) + 4 * 4096)),
+    layer!(limits_of_its_own_are_set before "seccomp" is 0, || limits_with((2 << 20) + 4096)),
     layer!(it_is_root_no_more before "seccomp" is libc::EPERM, || {
         call!(libc::SYS_setresuid, 0, 0, 0)
     }),

@@ -1,9 +1,12 @@
 //! Circuits that are metered, and cut.
 
 use super::*;
-use command::verbs::{EndMetered, METER_COUNTS, MeterPage, MeterRates, Metered};
+use command::verbs::{
+    Capture, EVERYBODY, EndMetered, METER_COUNTS, MeterPage, MeterRates, Metered,
+};
 use image::compartment::{ENDPOINT_METERED, Rate};
 use seqpacket::Socket;
+use std::time::Duration;
 use stream::Side;
 use telemetry::circuits::{CUT_DONE, CUT_HIDDEN, CUT_UNKNOWN};
 
@@ -102,13 +105,16 @@ fn a_meter_is_told_of_rates_and_of_circuits_and_of_their_ends() {
     let name = sockets::name(&served.fd).unwrap();
     sockets::listens(&served.fd, name).unwrap();
     let far = sockets::stream(true).unwrap();
-    let connected = mediator.connect_metered(1, [WEB, NEAR], &far, (&asks.fd, name));
+    let body = mediator.described(1, [WEB, NEAR], [NOBODY; 2]);
+    let body = (&body, Carrier::Meter);
+    let connected = mediator.connect_metered(body, &far, (&asks.fd, name));
     assert_eq!(connected, Ok(()));
-    let (body, ends) = told::<Metered>(&meter);
-    assert_eq!((body.id, body.from, body.to, ends), (1, WEB, NEAR, 2));
+    let (told_of, ends) = told::<Metered>(&meter);
+    assert_eq!((&told_of, ends), (body.0, 2));
+    assert_eq!((told_of.id, told_of.from, told_of.to), (1, WEB, NEAR));
     assert_eq!(mediator.table.socket(1).unwrap().carrier(), Carrier::Meter);
     let accepted = sockets::accepts(&served.fd, true).unwrap().unwrap();
-    assert_eq!(sockets::began(&accepted.fd), Some(far.cookie));
+    assert_eq!(sockets::began(&accepted), Some(far.cookie));
     // One that nobody listens for is not begun.
     let gone = sockets::stream(true).unwrap();
     let (other, name) = (
@@ -116,7 +122,7 @@ fn a_meter_is_told_of_rates_and_of_circuits_and_of_their_ends() {
         sockets::name(&gone.fd).unwrap(),
     );
     let far = sockets::stream(true).unwrap();
-    let refused = mediator.connect_metered(1, [WEB, NEAR], &far, (&other.fd, name));
+    let refused = mediator.connect_metered(body, &far, (&other.fd, name));
     assert_eq!(refused, Err(Errno::CONNREFUSED));
     assert!(meter.recv().unwrap().is_none());
 
@@ -150,4 +156,72 @@ fn who_connects_waits_for_a_meter_but_not_for_ever() {
     mediator.meter_tick(&|_| None);
     assert!(mediator.sleep().is_none());
     assert!(mediator.without_meter(1).is_ok(), "the next one waits anew");
+}
+
+fn asked(of: u32, on: u32, slot: u32) -> Capture {
+    Capture {
+        of,
+        on,
+        slot,
+        ..Capture::default()
+    }
+}
+
+#[test]
+fn what_begins_while_somebody_captures_goes_by_the_meter_and_nothing_else_changes() {
+    let mut mediator = with_circuits(&tables());
+    let slots = [WEB, NEAR];
+    assert_eq!(mediator.carrier(slots), Carrier::Kernel);
+    // Of another slot; of this one, by two; of all.
+    mediator.capture(&asked(0, 1, 77));
+    assert_eq!(mediator.carrier(slots), Carrier::Kernel);
+    mediator.capture(&asked(3, 1, NEAR));
+    assert_eq!(mediator.carrier(slots), Carrier::Captured);
+    assert_eq!(mediator.carrier([NEAR, WEB]), Carrier::Captured);
+    assert_eq!(mediator.carrier([WEB, WEB]), Carrier::Kernel, "its own");
+    mediator.capture(&asked(0, 1, u32::MAX));
+    mediator.capture(&asked(3, 0, NEAR));
+    assert_eq!(mediator.carrier(slots), Carrier::Captured);
+    // No ring, also of one that began before.
+    assert_eq!(mediator.connection(1), Err(Errno::OPNOTSUPP));
+    // Where no meter comes it is as if nobody captured.
+    mediator.meters.await_since(Duration::from_secs(60));
+    assert_eq!(mediator.carrier(slots), Carrier::Kernel);
+    mediator.meters.forget_awaited();
+    assert_eq!(mediator.carrier(slots), Carrier::Captured);
+    // One that is metered anyhow is that.
+    mediator.use_image(mapped(&metered(0)));
+    assert_eq!(mediator.carrier(slots), Carrier::Meter);
+    mediator.use_image(mapped(&tables()));
+    mediator.capture(&asked(EVERYBODY, 0, 0));
+    assert_eq!(mediator.carrier(slots), Carrier::Kernel);
+    assert_eq!(mediator.connection(1), Ok((1, Side::Began, slots)));
+    // One that was captured stays so, for who comes after this operator too.
+    mediator.table.carry(1, Carrier::Captured, 0);
+    assert_eq!(mediator.connection(1), Err(Errno::OPNOTSUPP));
+}
+
+#[test]
+fn datagrams_of_who_is_captured_go_as_ever() {
+    let mut mediator = with_datagrams(&tables());
+    mediator.capture(&asked(0, 1, u32::MAX));
+    assert_eq!(mediator.may_send(WEB, 1, way(WEB, NEAR)), Ok(NEAR));
+}
+
+#[test]
+fn a_meter_is_told_who_a_circuit_is_between() {
+    let mediator = with_circuits(&tables());
+    let ends = [WEB, NEAR].map(|slot| Endpoint {
+        ip: of(slot),
+        port: 80 + slot as u16,
+    });
+    let body = mediator.described(9, [WEB, NEAR], ends);
+    let image = mapped(&tables());
+    for (at, slot) in [WEB, NEAR].into_iter().enumerate() {
+        let known = decide::endpoint(&image.image(), slot).unwrap();
+        assert_eq!((body.endpoints[at], body.macs[at]), (known.id, known.mac));
+        let end = (of(slot), 80 + slot);
+        assert_eq!((body.addresses[at], body.ports[at]), end);
+    }
+    assert_eq!((body.id, body.from, body.to), (9, WEB, NEAR));
 }

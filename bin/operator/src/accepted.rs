@@ -1,0 +1,226 @@
+//! Connections that were accepted and are in no program yet: the kernel's queue has them no more,
+//! and who began one would find it reset if this process died with it.
+//!
+//! Each is under way, with the listening socket that it came to, in a socket that is connected to
+//! itself and that the keeper has too, from right after it was accepted until its program has it.
+//! Who follows takes it from there.
+
+use crate::sockets::{self, Made};
+use command::Message;
+use command::verbs::Accepted;
+use guard::guard;
+use rustix::io::Errno;
+use seqpacket::Socket;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Connections at most that are looked at in what the operator before left: more than there is
+/// room for under way.
+const MOST: usize = 4096;
+
+/// What was accepted.
+#[derive(Default)]
+pub struct Unclaimed {
+    /// Where they are under way; none before it is told of, and of a supervisor of before.
+    kept: Option<Socket>,
+    /// Those that are, in order.
+    under_way: VecDeque<u64>,
+    /// With the cookies of their listeners: for whoever accepts there next.
+    waiting: Vec<(u64, Made)>,
+    /// The same of those that are in a program, or not, as turns out when its call is taken up.
+    claimed: Vec<(u64, Made)>,
+}
+
+impl Unclaimed {
+    /// All that the operator before left there, with their listeners.
+    pub fn recall(&mut self, kept: Socket) -> Vec<(u64, Made)> {
+        let mut left: Vec<(u64, Made)> = Vec::new();
+        for _ in 0..MOST {
+            let Ok(Some((message, fds))) = kept.recv() else {
+                break;
+            };
+            let body = message.body::<Accepted>();
+            let (Some(body), Some(fd)) = (body, fds.into_iter().next()) else {
+                continue;
+            };
+            let Ok(made) = sockets::made(fd) else {
+                continue;
+            };
+            // This process may die with them too.
+            if kept.send(&message, &[made.fd.as_fd()]).is_ok() {
+                if self.under_way.contains(&made.cookie) {
+                    // All were seen.
+                    self.under_way.rotate_left(1);
+                    break;
+                }
+                self.under_way.push_back(made.cookie);
+            }
+            left.push((body.listener, made));
+        }
+        self.kept = Some(kept);
+        left
+    }
+
+    /// It was accepted this moment: nothing else comes before this.
+    pub fn keeps(&mut self, listener: u64, fd: OwnedFd) -> Result<Made, Errno> {
+        let message = Message::new(0, &Accepted { listener });
+        let kept = self.kept.as_ref().filter(|_| guard!("circuits-kept"));
+        // Without it, or where it is full, it is lost if this process dies now.
+        let sent = kept.map(|kept| kept.send(&message, &[fd.as_fd()]));
+        let made = sockets::made(fd)?;
+        if let Some(Ok(())) = sent {
+            self.under_way.push_back(made.cookie);
+        }
+        Ok(made)
+    }
+
+    /// Its program has it, or nobody is to.
+    pub fn is_over(&mut self, cookie: u64) {
+        self.claimed.retain(|(_, made)| made.cookie != cookie);
+        let (Some(kept), Some(at)) = (
+            &self.kept,
+            self.under_way.iter().position(|it| *it == cookie),
+        ) else {
+            return;
+        };
+        // What is before it was put back, of which an endpoint has a few at most: it goes to the end.
+        for _ in 0..at {
+            if let Ok(Some((message, fds))) = kept.recv()
+                && let Some(other) = self.under_way.pop_front()
+                && let Some(fd) = fds.first()
+                && kept.send(&message, &[fd.as_fd()]).is_ok()
+            {
+                self.under_way.push_back(other);
+            }
+        }
+        drop(kept.recv());
+        self.under_way.pop_front();
+    }
+
+    /// It is for whoever accepts next at this listening socket.
+    pub fn waits(&mut self, listener: u64, made: Made) {
+        self.waiting.push((listener, made));
+    }
+
+    /// The operator before was about to put it into a program.
+    pub fn is_claimed(&mut self, listener: u64, made: Made) {
+        self.claimed.push((listener, made));
+    }
+
+    /// It did not: with its listener.
+    pub fn frees(&mut self, cookie: u64) -> Option<(u64, Made)> {
+        let mut all = self.claimed.iter();
+        let at = all.position(|(_, made)| made.cookie == cookie)?;
+        Some(self.claimed.remove(at))
+    }
+
+    /// How many wait at such listening sockets.
+    pub fn count(&self, at: impl Fn(u64) -> bool) -> usize {
+        self.waiting.iter().filter(|(it, _)| at(*it)).count()
+    }
+
+    /// One for who accepts there.
+    pub fn take(&mut self, listener: u64) -> Option<Made> {
+        let at = self.waiting.iter().position(|(at, _)| *at == listener)?;
+        Some(self.waiting.remove(at).1)
+    }
+
+    /// Whether there is one.
+    pub fn has(&self, listener: u64) -> bool {
+        self.waiting.iter().any(|(at, _)| *at == listener)
+    }
+
+    /// Whether there is one for anybody.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.claimed.is_empty()
+    }
+
+    /// Those whose listening sockets are not `live` end.
+    pub fn retain(&mut self, live: impl Fn(u64) -> bool) {
+        let all = [&mut self.waiting, &mut self.claimed];
+        let gone = all.map(|them| {
+            them.extract_if(.., |(at, _)| !live(*at))
+                .collect::<Vec<_>>()
+        });
+        for (_, made) in gone.into_iter().flatten() {
+            self.is_over(made.cookie);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    fn one() -> (UnixStream, OwnedFd) {
+        let (other, fd) = UnixStream::pair().unwrap();
+        other.set_nonblocking(true).unwrap();
+        (other, OwnedFd::from(fd))
+    }
+
+    /// As the keeper has it.
+    fn copy(kept: &Socket) -> Socket {
+        Socket::from_fd(kept.as_fd().try_clone_to_owned().unwrap())
+    }
+
+    fn is_open(other: &UnixStream) -> bool {
+        (&*other).read(&mut [0]).is_err()
+    }
+
+    #[test]
+    fn what_was_accepted_outlives_who_accepted_it() {
+        let kept = Socket::to_itself().unwrap();
+        let mut first = Unclaimed::default();
+        assert!(first.recall(copy(&kept)).is_empty());
+        let (others, all): (Vec<_>, Vec<_>) = (0..5).map(|_| one()).unzip();
+        let made = (10..).zip(all).map(|(at, fd)| first.keeps(at, fd).unwrap());
+        let made: Vec<Made> = made.collect();
+        // The third has its program.
+        first.is_over(made[2].cookie);
+        let cookies: Vec<u64> = made.iter().map(|made| made.cookie).collect();
+        drop((first, made));
+        // One dies after the other, and no connection with them.
+        for _ in 0..3 {
+            let mut next = Unclaimed::default();
+            let left = next.recall(copy(&kept));
+            let mut came: Vec<_> = left.iter().map(|(at, it)| (*at, it.cookie)).collect();
+            came.sort_unstable();
+            let expected = [(10, 0), (11, 1), (13, 3), (14, 4)];
+            assert_eq!(came, expected.map(|(at, n)| (at, cookies[n])));
+            let open: Vec<bool> = others.iter().map(is_open).collect();
+            assert_eq!(open, [true, true, false, true, true]);
+        }
+        let mut last = Unclaimed::default();
+        for (at, made) in last.recall(copy(&kept)) {
+            match at {
+                10 => last.is_claimed(at, made),
+                _ => last.waits(at, made),
+            }
+        }
+        assert!(!last.has(10) && last.has(11) && last.take(10).is_none());
+        let (at, made) = last.frees(cookies[0]).unwrap();
+        last.waits(at, made);
+        assert_eq!(last.take(10).map(|made| made.cookie), Some(cookies[0]));
+        last.is_over(cookies[0]);
+        last.retain(|at| at == 13);
+        let open: Vec<bool> = others.iter().map(is_open).collect();
+        assert_eq!(open, [false, false, false, true, false]);
+        assert!(last.take(13).is_some());
+        last.is_over(cookies[3]);
+        assert!(last.is_empty() && kept.recv().unwrap().is_none());
+    }
+
+    #[test]
+    fn without_a_place_to_keep_them_they_are_handed_on_all_the_same() {
+        let mut unclaimed = Unclaimed::default();
+        let (_other, fd) = one();
+        let made = unclaimed.keeps(7, fd).unwrap();
+        let cookie = made.cookie;
+        unclaimed.waits(7, made);
+        assert_eq!(unclaimed.take(7).map(|made| made.cookie), Some(cookie));
+        unclaimed.is_over(cookie);
+        assert!(unclaimed.is_empty());
+    }
+}

@@ -1,0 +1,457 @@
+//! Datagrams to and from those who have packets: by the proxy of an endpoint that has one. For each
+//! socket of a program's and each of its peers there is a socket of AF_UNIX, the *far* one, made
+//! here and kept by the proxy: connected to the program's, and known by its name. So connected
+//! sockets send natively as ever, and who sent something follows from a name. The switch judges
+//! the packets; what is decided here is who has them.
+
+use super::datagrams::{TRIES, hash};
+use super::*;
+use crate::relays::is_loopback;
+use circuit::{Family, Ip, Socket, Way};
+use command::Message;
+use command::verbs::{Convey, Hear, Heard, Part, Quiet, Unhear};
+use std::collections::VecDeque;
+
+/// Far sockets of an endpoint, and addresses with ports that are heard for it.
+const FAR: usize = 1000;
+const HEARD: usize = 1000;
+/// Names of those that are gone: what came by them may still wait to be read.
+const GONE: usize = 4096;
+
+/// One far socket.
+struct Far {
+    slot: u32,
+    cookie: u64,
+    way: Way,
+    name: [u8; 16],
+    /// When the operator had to do with it last, by a count.
+    used: u64,
+}
+
+/// What leads outside.
+#[derive(Default)]
+pub(super) struct Outside {
+    /// Endpoints that have a proxy, though it may be gone for a moment.
+    led: BTreeSet<u32>,
+    far: BTreeMap<u64, Far>,
+    by_way: BTreeMap<(u64, Way), u64>,
+    by_name: BTreeMap<[u8; 16], Way>,
+    gone: VecDeque<[u8; 16]>,
+    heard: BTreeSet<(u32, Endpoint)>,
+    /// Sockets for which a proxy had no ear yet.
+    late: BTreeSet<u64>,
+    used: u64,
+}
+
+impl Outside {
+    /// Whether something is to be said to a proxy again before long.
+    pub(super) fn is_late(&self) -> bool {
+        !self.late.is_empty()
+    }
+
+    /// The way of what came from who has this name.
+    pub(super) fn came_by(&self, name: &[u8; 16]) -> Option<Way> {
+        self.by_name.get(name).map(back)
+    }
+
+    /// Whether a socket has a far one this way.
+    pub(super) fn leads(&self, cookie: u64, way: &Way) -> bool {
+        self.by_way.contains_key(&(cookie, *way))
+    }
+
+    /// A slot's endpoint has none any more, for good.
+    pub(super) fn closes(&mut self, slot: u32) {
+        self.led.remove(&slot);
+        self.forget(slot);
+    }
+
+    /// Its proxy is gone, and what it had.
+    pub(super) fn forget(&mut self, slot: u32) {
+        let of: Vec<u64> = self.of(slot).map(|(id, _)| id).collect();
+        for id in of {
+            self.remove(id);
+        }
+        self.heard.retain(|(heard, _)| *heard != slot);
+    }
+
+    fn of(&self, slot: u32) -> impl Iterator<Item = (u64, &Far)> {
+        let all = self.far.iter().map(|(id, far)| (*id, far));
+        all.filter(move |(_, far)| far.slot == slot)
+    }
+
+    fn insert(&mut self, id: u64, far: Far) {
+        self.by_way.insert((far.cookie, far.way), id);
+        self.by_name.insert(far.name, far.way);
+        self.far.insert(id, far);
+    }
+
+    /// The name is known on, for a while.
+    fn remove(&mut self, id: u64) -> Option<u32> {
+        let far = self.far.remove(&id)?;
+        self.by_way.remove(&(far.cookie, far.way));
+        self.gone.push_back(far.name);
+        while self.gone.len() > GONE
+            && let Some(name) = self.gone.pop_front()
+        {
+            self.by_name.remove(&name);
+        }
+        Some(far.slot)
+    }
+
+    fn name_of(&mut self, cookie: u64, way: &Way) -> Option<[u8; 16]> {
+        let far = self.far.get_mut(self.by_way.get(&(cookie, *way))?)?;
+        self.used += 1;
+        far.used = self.used;
+        Some(far.name)
+    }
+}
+
+impl Mediator {
+    /// Whether what goes this way leaves circuits: a proxy leads on, and nobody who has circuits
+    /// has the address; or who has a proxy too, and no such socket, where a program without
+    /// circuits may be.
+    pub(super) fn is_outside(&self, slot: u32, way: &Way) -> bool {
+        let is_led = |slot: u32| self.outside.led.contains(&slot);
+        is_led(slot)
+            && match self.located(slot, way) {
+                Err(Errno::HOSTUNREACH | Errno::NETUNREACH) => true,
+                Err(_) => false,
+                Ok(to) if to == slot => false,
+                Ok(to) if !self.limits.contains_key(&to) => true,
+                Ok(to) => is_led(to) && self.table.find_receiver(to, way, 0).is_none(),
+            }
+    }
+
+    /// Sends it by the endpoint's proxy. Where there is none at the moment, or no room, it is
+    /// gone.
+    pub(super) fn deliver_outside(
+        &mut self,
+        (cookie, fd): (u64, &OwnedFd),
+        way: &Way,
+        data: &[u8],
+    ) -> Result<(), Errno> {
+        for _ in 0..2 {
+            let sent = match self.far(cookie, way) {
+                Ok(name) => sockets::sends(fd, data, name),
+                Err(errno) => Err(errno),
+            };
+            match sent {
+                Ok(()) => return Ok(()),
+                // The proxy has closed it: another.
+                Err(Errno::CONNREFUSED | Errno::NOENT) => self.part(cookie, way),
+                Err(Errno::PIPE) if self.datagrams.shut.contains(&cookie) => {
+                    return Err(Errno::PIPE);
+                }
+                Err(Errno::AGAIN | Errno::PERM | Errno::PIPE) => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        self.datagrams.dropped += 1;
+        Ok(())
+    }
+
+    /// Has what a connected socket sends natively go to its proxy.
+    pub(super) fn link_outside(
+        &mut self,
+        fd: &OwnedFd,
+        cookie: u64,
+        way: &Way,
+    ) -> Result<(), Errno> {
+        self.table.carry(cookie, Carrier::Proxy, monotonic());
+        // One that was made while the socket heard another would never be heard.
+        self.part(cookie, way);
+        sockets::disconnects(fd)?;
+        match self.far(cookie, way) {
+            Ok(name) => {
+                sockets::connects(fd, name)?;
+                sockets::forgets_error(fd)
+            }
+            // Until there is a proxy again, or it listens, which has it linked.
+            Err(Errno::AGAIN) => {
+                self.tell_later(cookie);
+                sockets::connects_to_nobody(fd, secret()?)
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// The name by which what a socket sends this way gets to its endpoint's proxy.
+    ///
+    /// # Errors
+    /// AGAIN: there is no proxy at the moment, or it does not listen. NOBUFS: its endpoint has as
+    /// many as it may.
+    fn far(&mut self, cookie: u64, way: &Way) -> Result<[u8; 16], Errno> {
+        if let Some(name) = self.outside.name_of(cookie, way) {
+            return Ok(name);
+        }
+        let socket = *self.table.socket(cookie).ok_or(Errno::BADF)?;
+        let slot = socket.endpoint();
+        self.make_room(slot)?;
+        let name = secret()?;
+        let made = sockets::datagram(true, name)?;
+        match sockets::connects(&made.fd, socket.name()) {
+            // Who is connected hears that one alone.
+            Ok(()) | Err(Errno::PERM) => {}
+            Err(errno) => return Err(errno),
+        }
+        self.hear(slot, way.local)?;
+        let body = Convey {
+            id: made.cookie,
+            from: way.local.ip,
+            to: way.remote.ip,
+            from_port: way.local.port.into(),
+            to_port: way.remote.port.into(),
+        };
+        let message = Message::new(0, &body);
+        if !self.relays.tell(slot, &message, Some(&made.fd)) {
+            return Err(Errno::AGAIN);
+        }
+        self.outside.used += 1;
+        let far = Far {
+            slot,
+            cookie,
+            way: *way,
+            name,
+            used: self.outside.used,
+        };
+        self.outside.insert(made.cookie, far);
+        Ok(name)
+    }
+
+    /// Of an endpoint that has as many far sockets as may be those go whose program's is gone, else
+    /// the one that was used least lately: but none of a socket that is connected that way.
+    fn make_room(&mut self, slot: u32) -> Result<(), Errno> {
+        let full = |this: &Mediator| this.outside.of(slot).count() >= FAR;
+        if !full(self) || !guard!("circuits-far") {
+            return Ok(());
+        }
+        let connected = |far: &Far| {
+            let socket = self.table.socket(far.cookie);
+            socket.is_some_and(|it| it.way() == Some(far.way))
+        };
+        let free = self.outside.of(slot).filter(|(_, far)| !connected(far));
+        match free.min_by_key(|(_, far)| far.used).map(|(id, _)| id) {
+            Some(id) => self.part_id(id),
+            None => {
+                self.sweep_at_times();
+                if full(self) {
+                    return Err(Errno::NOBUFS);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn part(&mut self, cookie: u64, way: &Way) {
+        if let Some(id) = self.outside.by_way.get(&(cookie, *way)).copied() {
+            self.part_id(id);
+        }
+    }
+
+    fn part_id(&mut self, id: u64) {
+        if let Some(slot) = self.outside.remove(id) {
+            self.relays.tell(slot, &Message::new(0, &Part { id }), None);
+        }
+    }
+
+    /// Has a slot's proxy hear what is sent there.
+    fn hear(&mut self, slot: u32, at: Endpoint) -> Result<(), Errno> {
+        if self.outside.heard.contains(&(slot, at)) {
+            return Ok(());
+        }
+        let full = |this: &Mediator| {
+            let all = this.outside.heard.iter();
+            all.filter(|(heard, _)| *heard == slot).count() >= HEARD
+        };
+        // Closing tells nobody.
+        if full(self) {
+            self.sweep();
+        }
+        if full(self) {
+            return Err(Errno::NOBUFS);
+        }
+        let body = Hear {
+            ip: at.ip,
+            port: at.port.into(),
+            reserved: 0,
+        };
+        match self.relays.tell(slot, &Message::new(0, &body), None) {
+            true => drop(self.outside.heard.insert((slot, at))),
+            false => return Err(Errno::AGAIN),
+        }
+        Ok(())
+    }
+
+    /// A proxy did not listen, being told much at once: it is told again.
+    fn tell_later(&mut self, cookie: u64) {
+        let slot = self.table.socket(cookie).map(Socket::endpoint);
+        if slot.is_some_and(|slot| self.relays.has(slot)) && guard!("circuits-late-outside") {
+            self.outside.late.insert(cookie);
+        }
+    }
+
+    /// Says again what proxies had no ear for.
+    pub(super) fn outside_tick(&mut self) {
+        let late = std::mem::take(&mut self.outside.late);
+        let late = late.iter().filter_map(|it| self.table.socket(*it).copied());
+        let late: Vec<Socket> = late.collect();
+        if !late.is_empty() {
+            self.begin_outside(&late);
+        }
+    }
+
+    /// A socket has a port: others send there, by packets too.
+    pub(super) fn hear_bound(&mut self, cookie: u64) {
+        let Some(socket) = self.table.socket(cookie).copied() else {
+            return;
+        };
+        let (slot, local) = (socket.endpoint(), socket.local());
+        if !self.relays.has(slot) || local.port == 0 {
+            return;
+        }
+        let v4 = |ip: &Ip| std::net::Ipv6Addr::from(*ip).to_ipv4_mapped().is_some();
+        let any = std::net::Ipv6Addr::from(local.ip);
+        let any4 = any.to_ipv4_mapped().is_some_and(|ip| ip.is_unspecified());
+        let all = match any4 || any.is_unspecified() {
+            false => vec![local.ip],
+            true => self.addresses(slot),
+        };
+        let both = socket.family() == Family::V6 && !any4;
+        let heard = |ip: &Ip| match v4(ip) {
+            true => any4 || local.ip == *ip || both && !socket.options().v6only(),
+            false => both,
+        };
+        for ip in all.into_iter().filter(|ip| heard(ip) && !is_loopback(ip)) {
+            let port = local.port;
+            // Beyond what may be heard it is reached by circuits alone.
+            if self.hear(slot, Endpoint { ip, port }) == Err(Errno::AGAIN) {
+                self.tell_later(cookie);
+            }
+        }
+    }
+
+    /// Somebody new sends to a program by packets, which its switch has judged.
+    pub(super) fn heard_outside(&mut self, slot: u32, body: &Heard) {
+        let end = |ip, port: u32| Endpoint {
+            ip,
+            port: port as u16,
+        };
+        let way = Way {
+            local: end(body.from, body.from_port),
+            remote: end(body.to, body.to_port),
+        };
+        for _ in 0..TRIES {
+            // A proxy is another's word: of its own endpoint's programs alone.
+            let Some(receiver) = self.table.find_receiver(slot, &way, hash(&way)) else {
+                break;
+            };
+            match self.far(receiver.cookie, &back(&way)) {
+                Err(Errno::CONNREFUSED | Errno::NOENT) => self.lost(receiver.cookie),
+                _ => return,
+            }
+        }
+        self.settle_outside();
+    }
+
+    /// Nothing is conveyed for a socket: it ends with the program's, or when that is connected
+    /// elsewhere.
+    pub(super) fn quiet_outside(&mut self, slot: u32, body: &Quiet) {
+        let is_of = |this: &Mediator| {
+            this.outside
+                .far
+                .get(&body.id)
+                .is_some_and(|far| far.slot == slot)
+        };
+        if !is_of(self) {
+            return;
+        }
+        if body.ended != 0 {
+            self.outside.remove(body.id);
+            return;
+        }
+        self.sweep_at_times();
+        let far = self.outside.far.get(&body.id);
+        let connected = far.is_some_and(|far| {
+            let socket = self.table.socket(far.cookie);
+            socket.is_some_and(|it| it.way() == Some(far.way))
+        });
+        if !connected {
+            self.part_id(body.id);
+        }
+    }
+
+    /// What no socket has any more leads nowhere, and is not heard.
+    pub(super) fn settle_outside(&mut self) {
+        let gone = self.outside.far.iter();
+        let gone = gone.filter(|(_, far)| self.table.socket(far.cookie).is_none());
+        let gone: Vec<u64> = gone.map(|(id, _)| *id).collect();
+        for id in gone {
+            self.part_id(id);
+        }
+        let table = &self.table;
+        let has = |(slot, at): &(u32, Endpoint)| {
+            let mut all = table.datagrams_at(*slot, at.port);
+            all.next().is_some()
+        };
+        let gone = self.outside.heard.extract_if(.., |heard| !has(heard));
+        let gone: Vec<(u32, Endpoint)> = gone.collect();
+        for (slot, at) in gone {
+            let body = Unhear {
+                ip: at.ip,
+                port: at.port.into(),
+                reserved: 0,
+            };
+            self.relays.tell(slot, &Message::new(0, &body), None);
+        }
+    }
+
+    /// A slot's endpoint has a proxy, or another one: it hears for all that are bound, and who is
+    /// connected to somebody outside is linked to it.
+    pub(super) fn lead_outside(&mut self, slot: u32) {
+        self.outside.forget(slot);
+        self.outside.led.insert(slot);
+        self.sweep();
+        let of = self.table.all().filter(|it| it.endpoint() == slot);
+        let of: Vec<Socket> = of
+            .filter(|it| it.kind() == Kind::Datagram)
+            .copied()
+            .collect();
+        self.begin_outside(&of);
+    }
+
+    fn begin_outside(&mut self, of: &[Socket]) {
+        let mut connected = Vec::new();
+        for socket in of {
+            match socket.way() {
+                None => self.hear_bound(socket.cookie()),
+                Some(way) if self.is_outside(socket.endpoint(), &way) => connected.push(*socket),
+                Some(_) => {}
+            }
+        }
+        self.join_outside(&connected);
+        self.write();
+    }
+
+    /// Links those that are connected to somebody outside, wherever their programs have them.
+    pub(super) fn join_outside(&mut self, sockets: &[Socket]) {
+        let numbers = notify::filter::MEDIATED;
+        let fds = self.taken(
+            sockets,
+            numbers.start.cast_signed()..numbers.end.cast_signed(),
+        );
+        for socket in sockets {
+            let fd = fds.get(&socket.cookie());
+            if let (Some(fd), Some(way)) = (fd, socket.way()) {
+                self.datagrams.cut.remove(&socket.cookie());
+                let _ = self.link_outside(fd, socket.cookie(), &way);
+            }
+        }
+    }
+}
+
+fn back(way: &Way) -> Way {
+    Way {
+        local: way.remote,
+        remote: way.local,
+    }
+}

@@ -1,0 +1,175 @@
+//! Datagrams that lead outside: whose they are, and how many.
+
+use super::*;
+use circuit::{Family, Way};
+use command::Message;
+use command::verbs::{Convey, Hear, Heard, Part, Quiet, Unhear};
+use seqpacket::Socket as Link;
+
+/// A datagram socket of NEAR's, bound to port 53.
+fn bound(mediator: &mut Mediator) -> Made {
+    mediator.opens(NEAR, 8);
+    let name = secret().unwrap();
+    let made = sockets::datagram(true, name).unwrap();
+    let table = &mut mediator.table;
+    table
+        .create_datagram(made.cookie, NEAR, Family::V4, name)
+        .unwrap();
+    let here = Endpoint {
+        ip: of(NEAR),
+        port: 53,
+    };
+    let (bytes, length) = circuit::write(Family::V4, here);
+    table.bind(made.cookie, &bytes[..length], true, 7).unwrap();
+    made
+}
+
+fn linked(mediator: &mut Mediator, slot: u32) -> Link {
+    let (link, proxy) = Link::pair().unwrap();
+    mediator.link_proxy(slot, link);
+    proxy
+}
+
+/// What a proxy is told, and how many descriptors come with it.
+fn told(proxy: &Link) -> Vec<(Message, usize)> {
+    let mut all = Vec::new();
+    while let Some((message, fds)) = proxy.recv().unwrap() {
+        all.push((message, fds.len()));
+    }
+    all
+}
+
+fn to(n: u32) -> Way {
+    let outside = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 192, 0, 2, 1];
+    Way {
+        local: Endpoint {
+            ip: of(NEAR),
+            port: 53,
+        },
+        remote: Endpoint {
+            ip: outside,
+            port: n as u16,
+        },
+    }
+}
+
+#[test]
+fn a_proxy_has_its_own_endpoints_programs_hear_and_no_others() {
+    let mut mediator = with_circuits(&tables());
+    let made = bound(&mut mediator);
+    let near = linked(&mut mediator, NEAR);
+    let hears = told(&near);
+    let at = hears[0].0.body::<Hear>().unwrap();
+    assert_eq!((hears.len(), at.ip, at.port), (1, of(NEAR), 53));
+    let web = linked(&mut mediator, WEB);
+    assert!(told(&web).is_empty());
+    let heard = Heard {
+        from: to(1).remote.ip,
+        to: of(NEAR),
+        from_port: 4242,
+        to_port: 53,
+    };
+    for (slot, proxy) in [(WEB, &web), (NEAR, &near)] {
+        proxy.send(&Message::new(0, &heard), &[]).unwrap();
+        mediator.hear_proxy(slot, &|_| None).unwrap();
+    }
+    assert!(told(&web).is_empty());
+    let conveyed = told(&near);
+    let body = conveyed[0].0.body::<Convey>().unwrap();
+    assert_eq!((conveyed.len(), conveyed[0].1), (1, 1));
+    assert_eq!((body.to_port, body.from_port), (4242, 53));
+    // Nor does it end what is another's.
+    let quiet = Quiet {
+        id: body.id,
+        ended: 1,
+        reserved: 0,
+    };
+    for (slot, proxy, left) in [(WEB, &web, true), (NEAR, &near, false)] {
+        proxy.send(&Message::new(0, &quiet), &[]).unwrap();
+        mediator.hear_proxy(slot, &|_| None).unwrap();
+        assert_eq!(mediator.outside.leads(made.cookie, &to(4242)), left);
+    }
+    // Without its program nothing is heard.
+    proxy_is_told_of_its_end(&mut mediator, made, &near);
+}
+
+/// Many are bound when a proxy comes: what its link has no room for is said when it has read.
+#[test]
+fn a_proxy_is_told_of_all_that_are_bound_however_many() {
+    let mut mediator = with_circuits(&tables());
+    mediator.opens(NEAR, 2000);
+    let mut kept = Vec::new();
+    for n in 0..900_u16 {
+        let name = secret().unwrap();
+        let made = sockets::datagram(true, name).unwrap();
+        let table = &mut mediator.table;
+        table
+            .create_datagram(made.cookie, NEAR, Family::V4, name)
+            .unwrap();
+        let at = Endpoint {
+            ip: of(NEAR),
+            port: 2000 + n,
+        };
+        let (bytes, length) = circuit::write(Family::V4, at);
+        table.bind(made.cookie, &bytes[..length], true, 7).unwrap();
+        kept.push(made);
+    }
+    let proxy = linked(&mut mediator, NEAR);
+    assert!(mediator.outside.is_late() && mediator.sleep().is_some());
+    let mut heard = BTreeSet::new();
+    for _ in 0..100 {
+        for (message, _) in told(&proxy) {
+            heard.extend(message.body::<Hear>().map(|it| it.port));
+        }
+        mediator.outside_tick();
+    }
+    assert_eq!(heard.len(), 900);
+    assert!(!mediator.outside.is_late());
+    drop(kept);
+}
+
+fn proxy_is_told_of_its_end(mediator: &mut Mediator, made: Made, near: &Link) {
+    mediator
+        .deliver_outside((made.cookie, &made.fd), &to(9), b"gone out")
+        .unwrap();
+    let all = told(near);
+    assert!(all[0].0.body::<Convey>().is_some());
+    mediator.table.closed(made.cookie).unwrap();
+    mediator.settle_relays();
+    let all = told(near);
+    assert!(all[0].0.body::<Part>().is_some());
+    assert!(all[1].0.body::<Unhear>().is_some());
+}
+
+#[test]
+fn an_endpoint_has_as_many_peers_as_it_may_and_who_is_connected_keeps_its_own() {
+    let mut mediator = with_circuits(&tables());
+    let made = bound(&mut mediator);
+    let near = linked(&mut mediator, NEAR);
+    assert!(mediator.is_outside(NEAR, &to(1)), "nobody has the address");
+    mediator.table.connect_datagram(made.cookie, to(1)).unwrap();
+    mediator
+        .link_outside(&made.fd, made.cookie, &to(1))
+        .unwrap();
+    let mut parted = 0;
+    for n in 2..1500 {
+        let by = (made.cookie, &made.fd);
+        mediator.deliver_outside(by, &to(n), b"x").unwrap();
+        // Its room is the kernel's, which is not what is tried here.
+        let all = told(&near);
+        parted += all
+            .iter()
+            .filter(|(it, _)| it.body::<Part>().is_some())
+            .count();
+    }
+    assert_eq!(parted, 1499 - 1000);
+    assert!(mediator.outside.leads(made.cookie, &to(1)));
+    assert!(!mediator.outside.leads(made.cookie, &to(2)));
+    assert!(mediator.outside.leads(made.cookie, &to(1499)));
+    // Another endpoint's are its own; a proxy that is gone takes all of them along.
+    mediator.unlink_proxy(NEAR, &|_| None);
+    assert!(!mediator.outside.leads(made.cookie, &to(1)));
+    assert!(mediator.is_outside(NEAR, &to(1)), "it comes back");
+    let by = (made.cookie, &made.fd);
+    assert_eq!(mediator.deliver_outside(by, &to(3), b"lost"), Ok(()));
+}

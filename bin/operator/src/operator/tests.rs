@@ -1,0 +1,84 @@
+use super::*;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+#[test]
+fn programs_are_bounded_and_each_is_told_before_it_counts() {
+    let most = getrlimit(Resource::Nofile).maximum;
+    let limit = Rlimit {
+        current: most,
+        maximum: most,
+    };
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let (control, supervisor) = Socket::pair().unwrap();
+    let mut operator = Operator::new(control, Sizes::of_kernel().unwrap());
+    operator.epoll = Some(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
+    let (any, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    let one = || OwnedFd::from(any.try_clone().unwrap());
+    for number in 1..=PROGRAMS as u32 {
+        assert_eq!(operator.adopt(7, number, one()), Ok(()));
+        let (told, fds) = supervisor.recv().unwrap().unwrap();
+        let told = told.body::<Program>().unwrap();
+        assert_eq!((told.slot, told.number, fds.len()), (7, number, 1));
+    }
+    assert_eq!(operator.adopt(7, 9_999, one()), Err(Errno::NOMEM));
+    operator.forget(3);
+    assert_eq!(operator.adopt(7, 9_999, one()), Ok(()));
+}
+
+/// Who is told of, by either way: programs with calls, and gone ones.
+fn told(operator: &Operator) -> BTreeMap<u32, bool> {
+    let mut events = Vec::with_capacity(EVENTS);
+    let looked = operator.wait(&mut events).unwrap();
+    let of_set = events.iter().map(|event| {
+        let (data, flags) = (event.data.u64(), event.flags);
+        assert_eq!(data >> 32 << 32, PROGRAM);
+        (data as u32, flags.contains(EventFlags::IN))
+    });
+    let all: Vec<_> = looked.into_iter().flatten().chain(of_set).collect();
+    let each: BTreeMap<_, _> = all.iter().copied().collect();
+    assert_eq!(all.len(), each.len(), "told of twice: {all:?}");
+    each
+}
+
+#[test]
+fn every_program_is_looked_at_once_by_the_set_or_beside_it() {
+    let (control, _supervisor) = Socket::pair().unwrap();
+    let mut operator = Operator::new(control, Sizes::of_kernel().unwrap());
+    operator.epoll = Some(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
+    let count = 2 * NEAR as u32 + 3;
+    let mut others = Vec::new();
+    for number in 1..=count {
+        let (any, mut other) = std::os::unix::net::UnixStream::pair().unwrap();
+        operator.adopt(7, number, any.into()).unwrap();
+        std::io::Write::write_all(&mut other, b"a call").unwrap();
+        others.push(other);
+    }
+    let all: BTreeMap<u32, bool> = (1..=count).map(|number| (number, true)).collect();
+    assert_eq!(told(&operator), all);
+    // However often they draw near, and in whatever order.
+    for number in (1..=count).chain([3, 3, 1]).chain((1..=count).rev()) {
+        operator.draw_near(number).unwrap();
+        assert!(operator.near.len() <= NEAR);
+    }
+    assert_eq!(told(&operator), all);
+    assert_eq!(operator.near.back(), Some(&1));
+    // Who is forgotten is told of no more, near or not.
+    assert!(!operator.near.contains(&count));
+    operator.forget(1);
+    operator.forget(count);
+    let left = count - 2;
+    assert_eq!(told(&operator).len() as u32, left);
+    drop(others);
+    assert_eq!(told(&operator).len() as u32, left);
+}
+
+#[test]
+fn a_program_that_the_supervisor_does_not_hear_of_is_not_mediated() {
+    let (control, supervisor) = Socket::pair().unwrap();
+    let mut operator = Operator::new(control, Sizes::of_kernel().unwrap());
+    operator.epoll = Some(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
+    drop(supervisor);
+    let (any, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    assert_eq!(operator.adopt(7, 1, any.into()), Err(Errno::PIPE));
+    assert!(operator.programs.is_empty());
+}

@@ -1,0 +1,345 @@
+//! Datagrams: a socket of UDP for each address and port of a program's, and for each of its peers
+//! one of AF_UNIX that is connected to the program's. What comes by the one goes by the other,
+//! whole; what finds no room is gone, as UDP's are. Nothing is kept here but what comes from
+//! somebody new, until the operator has said whose it is.
+
+use command::verbs::{Convey, Heard};
+use guard::guard;
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, ipproto, recv, recvfrom,
+    send, sendto, socket_with,
+};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Addresses with ports that are heard at most, and peers that are conveyed to and from: the
+/// operator keeps below.
+const HEARD: usize = 1024;
+const CONVEYED: usize = 1024;
+/// Somebody new: so many at a time, for so long, with so many datagrams each; and a second.
+const ASKED: usize = 64;
+const ASKED_FOR: Duration = Duration::from_secs(1);
+const KEPT: usize = 16;
+/// And so many bytes with each, but for the first: 4 MiB of all, or 64 of the longest.
+const KEPT_BYTES: usize = 64 << 10;
+const NEW: u32 = 1000;
+/// After so long without anything the operator is asked whether its program is still there.
+const QUIET: Duration = Duration::from_secs(300);
+/// Datagrams of one socket before others have their turn.
+const TURN: usize = 64;
+/// Bytes of a datagram at most, and one more.
+const ROOM: usize = 65_536;
+
+/// From where in this endpoint, and the peer.
+type Pair = (SocketAddr, SocketAddr);
+
+/// What the operator is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Say {
+    /// Somebody new sends.
+    Heard(Pair),
+    /// The program's socket is gone.
+    Ended(u64),
+    /// Nothing passed for long.
+    Quiet(u64),
+}
+
+/// All of an endpoint.
+pub struct Datagrams {
+    heard: BTreeMap<SocketAddr, (OwnedFd, u64)>,
+    conveyed: BTreeMap<u64, Conveyed>,
+    peers: BTreeMap<Pair, u64>,
+    /// What each number of an event is of.
+    numbers: BTreeMap<u64, Of>,
+    asked: BTreeMap<Pair, Asked>,
+    /// Who may still be asked for, and since when they are counted.
+    may: u32,
+    counted: Instant,
+    says: Vec<Say>,
+    room: Vec<u8>,
+}
+
+#[derive(Clone, Copy)]
+enum Of {
+    Heard(SocketAddr),
+    Conveyed(u64),
+}
+
+struct Conveyed {
+    far: OwnedFd,
+    pair: Pair,
+    used: Instant,
+    number: u64,
+}
+
+/// Somebody new, and what came from there.
+struct Asked {
+    since: Instant,
+    kept: Vec<Vec<u8>>,
+}
+
+impl Datagrams {
+    /// None yet.
+    pub fn new(now: Instant) -> Datagrams {
+        Datagrams {
+            heard: BTreeMap::new(),
+            conveyed: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            numbers: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            may: NEW,
+            counted: now,
+            says: Vec::new(),
+            room: vec![0; ROOM],
+        }
+    }
+
+    /// With its operator all that it asked for is gone.
+    pub fn clear(&mut self) {
+        self.heard.clear();
+        self.conveyed.clear();
+        self.peers.clear();
+        self.numbers.clear();
+        self.asked.clear();
+        self.says.clear();
+    }
+
+    /// What the operator is to be told by now.
+    pub fn says(&mut self) -> Vec<Say> {
+        std::mem::take(&mut self.says)
+    }
+
+    /// Whether somebody's datagrams are kept for a while, and whether there is anything.
+    pub fn waits(&self) -> (bool, bool) {
+        (!self.asked.is_empty(), !self.conveyed.is_empty())
+    }
+
+    /// Hears what is sent there; the socket, to be watched by this number. `None`: it is already.
+    ///
+    /// # Errors
+    /// The kernel's: another program of the namespace has the port. NFILE: too many.
+    pub fn hear(&mut self, at: SocketAddr, number: u64) -> Result<Option<BorrowedFd<'_>>, Errno> {
+        if self.heard.contains_key(&at) {
+            return Ok(None);
+        }
+        if self.heard.len() >= HEARD {
+            return Err(Errno::NFILE);
+        }
+        let fd = opened(&at)?;
+        self.numbers.insert(number, Of::Heard(at));
+        self.heard.insert(at, (fd, number));
+        Ok(self.heard.get(&at).map(|(fd, _)| fd.as_fd()))
+    }
+
+    /// No more.
+    pub fn unhear(&mut self, at: &SocketAddr) {
+        if let Some((_, number)) = self.heard.remove(at) {
+            self.numbers.remove(&number);
+        }
+    }
+
+    /// Conveys between the program's socket that `far` is connected to and a peer, and hands on
+    /// what was kept; to be watched by this number.
+    ///
+    /// # Errors
+    /// NFILE: as many are as may.
+    pub fn convey(
+        &mut self,
+        body: &Convey,
+        far: OwnedFd,
+        number: u64,
+        now: Instant,
+    ) -> Result<BorrowedFd<'_>, Errno> {
+        if self.conveyed.len() >= CONVEYED && guard!("proxy-conveyed") {
+            return Err(Errno::NFILE);
+        }
+        let from = crate::tcp::address(body.from, body.from_port);
+        let to = crate::tcp::address(body.to, body.to_port);
+        let pair = (from, to);
+        if let Some(asked) = self.asked.remove(&pair) {
+            for data in asked.kept {
+                // What finds no room is gone.
+                let _ = send(&far, &data, sends());
+            }
+        }
+        self.peers.insert(pair, body.id);
+        self.numbers.insert(number, Of::Conveyed(body.id));
+        let new = Conveyed {
+            far,
+            pair,
+            used: now,
+            number,
+        };
+        self.conveyed.insert(body.id, new);
+        let conveyed = self.conveyed.get(&body.id).ok_or(Errno::NFILE)?;
+        Ok(conveyed.far.as_fd())
+    }
+
+    /// No more, when what the program has sent until now is gone out.
+    pub fn part(&mut self, id: u64, now: Instant) {
+        self.goes_out(id, now);
+        self.remove(id);
+    }
+
+    fn remove(&mut self, id: u64) {
+        let Some(gone) = self.conveyed.remove(&id) else {
+            return;
+        };
+        if self.peers.get(&gone.pair) == Some(&id) {
+            self.peers.remove(&gone.pair);
+        }
+        self.numbers.remove(&gone.number);
+    }
+
+    /// Something came at a socket.
+    pub fn stirred(&mut self, number: u64, now: Instant) {
+        match self.numbers.get(&number).copied() {
+            Some(Of::Heard(at)) => self.comes_in(at, now),
+            Some(Of::Conveyed(id)) => self.goes_out(id, now),
+            None => {}
+        }
+    }
+
+    /// From a program to its peer.
+    fn goes_out(&mut self, id: u64, now: Instant) {
+        let Some(conveyed) = self.conveyed.get_mut(&id) else {
+            return;
+        };
+        let (from, to) = conveyed.pair;
+        for _ in 0..TURN {
+            match recv(&conveyed.far, &mut self.room[..], receives()) {
+                Ok((_, length)) => {
+                    conveyed.used = now;
+                    // Longer than any of UDP: gone, as what the kernel refuses for another reason.
+                    let heard = self.heard.get(&from);
+                    if let (Some(data), Some((fd, _))) = (self.room.get(..length), heard) {
+                        let _ = sendto(fd, data, sends(), &to);
+                    }
+                }
+                Err(Errno::AGAIN) => return,
+                // That an end was disconnected is told so; and an interrupt.
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// From peers to a program.
+    fn comes_in(&mut self, at: SocketAddr, now: Instant) {
+        for _ in 0..TURN {
+            let Some((fd, _)) = self.heard.get(&at) else {
+                return;
+            };
+            let (length, from) = match recvfrom(fd, &mut self.room[..], receives()) {
+                Ok((_, length, from)) => (length, from),
+                Err(Errno::AGAIN) => return,
+                Err(_) => continue,
+            };
+            let Some(from) = from.and_then(|from| SocketAddr::try_from(from).ok()) else {
+                continue;
+            };
+            let pair = (at, plain(from));
+            let id = self.peers.get(&pair).copied();
+            let known = id.and_then(|id| Some((id, self.conveyed.get_mut(&id)?)));
+            let data = self.room.get(..length).unwrap_or_default();
+            match known {
+                Some((id, conveyed)) => {
+                    conveyed.used = now;
+                    if matches!(
+                        send(&conveyed.far, data, sends()),
+                        Err(Errno::NOTCONN | Errno::CONNREFUSED)
+                    ) {
+                        // Another may have the port by now.
+                        let data = data.to_vec();
+                        self.remove(id);
+                        self.says.push(Say::Ended(id));
+                        self.ask(pair, data, now);
+                    }
+                }
+                None => {
+                    let data = data.to_vec();
+                    self.ask(pair, data, now);
+                }
+            }
+        }
+    }
+
+    /// Keeps what comes from somebody new, and asks whose it is. Beyond its bounds it is gone.
+    fn ask(&mut self, pair: Pair, data: Vec<u8>, now: Instant) {
+        if let Some(asked) = self.asked.get_mut(&pair) {
+            let held: usize = asked.kept.iter().map(Vec::len).sum();
+            if asked.kept.len() < KEPT && held + data.len() <= KEPT_BYTES {
+                asked.kept.push(data);
+            }
+            return;
+        }
+        if now.saturating_duration_since(self.counted) >= Duration::from_secs(1) {
+            (self.counted, self.may) = (now, NEW);
+        }
+        if (self.asked.len() >= ASKED || self.may == 0) && guard!("proxy-strangers") {
+            return;
+        }
+        self.may = self.may.saturating_sub(1);
+        let kept = vec![data];
+        self.asked.insert(pair, Asked { since: now, kept });
+        self.says.push(Say::Heard(pair));
+    }
+
+    /// Nobody said whose it is, in time; and what was quiet for long is said.
+    pub fn forget(&mut self, now: Instant) {
+        let since = |then: Instant| now.saturating_duration_since(then);
+        self.asked.retain(|_, asked| since(asked.since) < ASKED_FOR);
+        for (id, conveyed) in &mut self.conveyed {
+            if since(conveyed.used) >= QUIET {
+                conveyed.used = now;
+                self.says.push(Say::Quiet(*id));
+            }
+        }
+    }
+}
+
+/// As the operator is told of it.
+pub fn heard((to, from): Pair) -> Heard {
+    let ((from, from_port), (to, to_port)) = (crate::tcp::numbers(from), crate::tcp::numbers(to));
+    Heard {
+        from,
+        to,
+        from_port,
+        to_port,
+    }
+}
+
+fn sends() -> SendFlags {
+    SendFlags::DONTWAIT | SendFlags::NOSIGNAL
+}
+
+fn receives() -> RecvFlags {
+    RecvFlags::DONTWAIT | RecvFlags::TRUNC
+}
+
+/// Without what tells of an interface and a flow: the same peer is one.
+fn plain(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip(), address.port())
+}
+
+fn opened(at: &SocketAddr) -> Result<OwnedFd, Errno> {
+    const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+    let family = match at {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let fd = socket_with(family, SocketType::DGRAM, FLAGS, Some(ipproto::UDP))?;
+    if at.is_ipv6() {
+        sockopt::set_ipv6_v6only(&fd, true)?;
+        // Its interface may still find out whether another has the address.
+        sockopt::set_ipv6_freebind(&fd, true)?;
+    }
+    bind(&fd, at)?;
+    Ok(fd)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+use super::*;
+use std::net::UdpSocket;
+use std::os::unix::net::UnixDatagram;
+
+/// One that hears at an address of its own, and what a program has for a peer.
+fn hearing() -> (Datagrams, SocketAddr) {
+    let mut all = Datagrams::new(Instant::now());
+    let at = UdpSocket::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    assert!(all.hear(at, 1).unwrap().is_some());
+    assert!(all.hear(at, 2).unwrap().is_none(), "it is heard already");
+    (all, at)
+}
+
+fn convey(all: &mut Datagrams, id: u64, (from, to): Pair) -> Result<UnixDatagram, Errno> {
+    let (program, far) = UnixDatagram::pair().unwrap();
+    program.set_nonblocking(true).unwrap();
+    let ((from, from_port), (to, to_port)) = (crate::tcp::numbers(from), crate::tcp::numbers(to));
+    let body = Convey {
+        id,
+        from,
+        to,
+        from_port,
+        to_port,
+    };
+    let now = Instant::now();
+    all.convey(&body, far.into(), 100 + id, now).map(drop)?;
+    Ok(program)
+}
+
+fn peer() -> (UdpSocket, SocketAddr) {
+    let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+    peer.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let at = peer.local_addr().unwrap();
+    (peer, at)
+}
+
+#[test]
+fn what_a_stranger_sends_is_kept_until_it_is_known_whose_it_is() {
+    let (mut all, at) = hearing();
+    let (peer, from) = peer();
+    for text in ["one", "", "three"] {
+        peer.send_to(text.as_bytes(), at).unwrap();
+    }
+    all.stirred(1, Instant::now());
+    assert_eq!(all.says(), [Say::Heard((at, from))]);
+    let program = convey(&mut all, 7, (at, from)).unwrap();
+    let mut buffer = [0; 100];
+    for text in ["one", "", "three"] {
+        let length = program.recv(&mut buffer).unwrap();
+        assert_eq!(&buffer[..length], text.as_bytes());
+    }
+    // And both ways from then on, whole and from the very port.
+    let long = vec![7; 60_000];
+    peer.send_to(&long, at).unwrap();
+    all.stirred(1, Instant::now());
+    let mut buffer = vec![0; 70_000];
+    assert_eq!(program.recv(&mut buffer).unwrap(), long.len());
+    for length in [0, 1, 65_507] {
+        program.send(&long.repeat(2)[..length]).unwrap();
+        all.stirred(107, Instant::now());
+        assert_eq!(peer.recv_from(&mut buffer).unwrap(), (length, at));
+    }
+    // Longer than any of UDP: that one alone is gone.
+    program.send(&vec![1; 65_508]).unwrap();
+    program.send(b"next").unwrap();
+    all.part(7, Instant::now());
+    assert_eq!(peer.recv_from(&mut buffer).unwrap(), (4, at));
+    assert!(all.conveyed.is_empty() && all.peers.is_empty());
+}
+
+#[test]
+fn strangers_are_few_at_a_time_and_so_is_what_they_sent() {
+    let (mut all, at) = hearing();
+    let begun = Instant::now();
+    let peers: Vec<_> = (0..200).map(|_| peer()).collect();
+    for (peer, _) in &peers {
+        peer.send_to(b"hello", at).unwrap();
+        all.stirred(1, begun);
+    }
+    assert_eq!((all.says().len(), all.asked.len()), (ASKED, ASKED));
+    for _ in 0..100 {
+        peers[0].0.send_to(b"more", at).unwrap();
+        all.stirred(1, begun);
+    }
+    let kept = all.asked.values().map(|asked| asked.kept.len());
+    assert_eq!(kept.max(), Some(KEPT));
+    // Nobody said whose they are: there is room for others, up to so many a second.
+    let mut told = ASKED;
+    for round in 1..=40 {
+        all.forget(begun + ASKED_FOR * 2);
+        assert!(all.asked.is_empty(), "{round}");
+        for (peer, _) in &peers {
+            peer.send_to(b"hello", at).unwrap();
+            all.stirred(1, begun);
+        }
+        told += all.says().len();
+    }
+    assert_eq!(told, NEW as usize);
+}
+
+#[test]
+fn a_program_that_is_gone_is_told_of_and_so_is_one_that_is_quiet() {
+    let (mut all, at) = hearing();
+    let (peer, from) = peer();
+    let program = convey(&mut all, 7, (at, from)).unwrap();
+    let now = Instant::now();
+    all.forget(now);
+    assert!(all.says().is_empty());
+    all.forget(now + QUIET);
+    assert_eq!(all.says(), [Say::Quiet(7)]);
+    all.forget(now + QUIET + Duration::from_secs(1));
+    assert!(all.says().is_empty(), "once");
+    drop(program);
+    peer.send_to(b"late", at).unwrap();
+    all.stirred(1, now);
+    assert_eq!(all.says(), [Say::Ended(7), Say::Heard((at, from))]);
+    // Another program has the port now.
+    let program = convey(&mut all, 8, (at, from)).unwrap();
+    let mut buffer = [0; 10];
+    assert_eq!(program.recv(&mut buffer).unwrap(), 4);
+}
+
+#[test]
+fn as_many_are_conveyed_as_may() {
+    let (mut all, at) = hearing();
+    let to = |n: u64| SocketAddr::new(at.ip(), n as u16);
+    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    let limit = rustix::process::Rlimit {
+        current: most,
+        maximum: most,
+    };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    let programs: Vec<_> = (1..=CONVEYED as u64)
+        .map(|id| convey(&mut all, id, (at, to(id))).unwrap())
+        .collect();
+    assert_eq!(
+        convey(&mut all, 9999, (at, to(1))).err(),
+        Some(Errno::NFILE)
+    );
+    all.part(5, Instant::now());
+    assert!(convey(&mut all, 9999, (at, to(1))).is_ok());
+    drop(programs);
+}
