@@ -23,18 +23,22 @@ const LOADS: [(&str, u32); 3] = [
 
 /// Runs it.
 pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
-    for program in ["nginx", "ab", "memcached", "memcaslap"] {
-        if !is_there(program) {
-            let why = format!("peer missing: {program}");
-            return Ok(["apps.vs_bridge", "apps.vs_ovs"]
-                .map(|id| Figure::missing(id, &why))
-                .into());
-        }
+    if let Some(why) = missing() {
+        return Ok(["apps.vs_bridge", "apps.vs_ovs"]
+            .map(|id| Figure::missing(id, &why))
+            .into());
     }
     let folder = e2e::private_folder("bulkhead-apps-")?;
     let figures = measured(options, &folder);
     let _ = std::fs::remove_dir_all(&folder);
     figures
+}
+
+/// Which of the programs is not installed.
+fn missing() -> Option<String> {
+    let all = ["nginx", "ab", "memcached", "memcaslap"];
+    let missing = all.into_iter().find(|program| !is_there(program))?;
+    Some(format!("peer missing: {missing}"))
 }
 
 fn is_there(program: &str) -> bool {
@@ -98,6 +102,9 @@ pub fn against_bridge(
     ours: &Pair,
     bridge: &Pair,
 ) -> Result<Figure, String> {
+    if let Some(why) = missing() {
+        return Ok(Figure::missing(id, &why));
+    }
     let requests = if options.smoke || options.quick {
         2_000
     } else {

@@ -184,17 +184,35 @@ fn share(
     })
 }
 
+/// Who has no processor for so long, on a machine that does much else, is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// How much a second is counted in this time, once it is under way; then all stop.
 fn a_second(counted: &AtomicU64, stop: &AtomicBool, time: Duration) -> Result<f64, String> {
-    std::thread::sleep(Duration::from_millis(100));
-    let (first, begun) = (counted.load(Ordering::Relaxed), Instant::now());
-    std::thread::sleep(time);
-    let (last, took) = (counted.load(Ordering::Relaxed), begun.elapsed());
+    let counted = || Ok(counted.load(Ordering::Relaxed));
+    let rate = rate(counted, Duration::from_millis(100), time, |n| *n);
     stop.store(true, Ordering::Relaxed);
-    match last - first {
-        0 => Err("nothing came".into()),
-        n => Ok(n as f64 / took.as_secs_f64()),
+    rate.map(|(first, last, took)| (last - first) as f64 / took)
+}
+
+/// What is counted so long after it began, and a while later, in which something came by
+/// `own`; and how many seconds lie between.
+fn rate<T>(
+    counted: impl Fn() -> Result<T, String>,
+    warm: Duration,
+    time: Duration,
+    own: impl Fn(&T) -> u64,
+) -> Result<(T, T, f64), String> {
+    std::thread::sleep(warm);
+    let (first, begun) = (counted()?, Instant::now());
+    while begun.elapsed() < PATIENCE.max(time) {
+        std::thread::sleep(time);
+        let (last, took) = (counted()?, begun.elapsed());
+        if own(&last) > own(&first) {
+            return Ok((first, last, took.as_secs_f64()));
+        }
     }
+    Err("nothing came".into())
 }
 
 /// Pins a process, or this thread.

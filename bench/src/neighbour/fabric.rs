@@ -1,7 +1,7 @@
 //! A tenant beside one whose switch has been taken over and floods the fabric with the
 //! smallest frames toward the same uplink.
 
-use super::{pin, plain, pour};
+use super::{pin, plain, pour, rate};
 use crate::Options;
 use crate::flow::Attached;
 use crate::load::Slowed;
@@ -9,7 +9,7 @@ use crate::outside::Outside;
 use crate::results::{Figure, quantile};
 use e2e::Instance;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Packets a second whose delays are taken.
 const PACED: u64 = 20_000;
@@ -118,21 +118,17 @@ fn flow(
     };
     let rates = std::thread::scope(|scope| {
         let pourer = scope.spawn(|| pouring(&mut source, packet, rest, &stop));
-        std::thread::sleep(Duration::from_millis(200));
-        let (first, begun) = (outside.came()?, Instant::now());
-        std::thread::sleep(time);
-        let (last, took) = (outside.came()?, begun.elapsed().as_secs_f64());
+        let warm = Duration::from_millis(200);
+        let came = rate(|| outside.came(), warm, time, |came| came.0);
         stop.store(true, Ordering::Relaxed);
         pourer.join().map_err(|_| "the sender panicked")??;
+        let (first, last, took) = came?;
         Ok::<_, String>(Rates {
             own: (last.0 - first.0) as f64 / took,
             all: (last.1 - first.1) as f64 / took,
         })
     })?;
     drop(socket);
-    if rates.own == 0.0 {
-        return Err("nothing came".into());
-    }
     Ok(rates)
 }
 
