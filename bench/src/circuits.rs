@@ -12,100 +12,124 @@ use std::time::Duration;
 /// Where the talking program listens.
 const PORT: u16 = 7007;
 
-/// Runs it.
-pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
-    let (seconds, time) = match options.smoke || options.quick {
-        true => ("1", 300),
-        false => ("2", 1000),
-    };
-    let turns = options.runs(9, 2);
-    let (ours, bridge) = (Pair::circuits()?, Pair::bridge()?);
-    bridge.reaches()?;
-    // The client's ports, each of which TCP keeps for a minute after it closed: a run of
-    // connections is not to be one of waiting for these.
-    bridge
-        .a
-        .sh("sysctl -qw net.ipv4.tcp_tw_reuse=1 net.ipv4.ip_local_port_range='1024 65535'")?;
-    let told = |figure: Figure, what: &str| {
-        figure.note(format!(
-            "{what}; server core 0, client core 1, both unmodified; the bridge with a veth each"
-        ))
-    };
-    let stream = against("circuits.iperf3_vs_bridge", &ours, &bridge, turns, |pair| {
-        iperf(pair, seconds, &["-l", "128K"])
-    })?;
-    let preload = {
-        let by_rings = Pair::rings()?;
-        against(
-            "circuits.iperf3_preload_vs_bridge",
-            &by_rings,
-            &bridge,
-            turns,
-            |pair| iperf(pair, seconds, &["-l", "128K"]),
-        )?
-    };
-    let setup = against("circuits.setup_vs_bridge", &ours, &bridge, turns, |pair| {
-        talk(pair, "setup", time, 0)
-    })?;
-    let rtt = against(
-        "circuits.rtt_asleep_vs_bridge",
-        &ours,
-        &bridge,
-        turns,
+/// What can be asked for alone.
+const PARTS: [(&str, Part); 9] = [
+    ("iperf3", |with| {
+        let stream = |pair: &Pair| iperf(pair, with.seconds, &["-l", "128K"]);
+        with.told("iperf3_vs_bridge", &with.ours, STREAM, stream)
+    }),
+    ("preload", |with| {
+        let what = "iperf3 with 128 KiB writes, one stream, the library of rings loaded on both sides of ours";
+        let stream = |pair: &Pair| iperf(pair, with.seconds, &["-l", "128K"]);
+        with.told("iperf3_preload_vs_bridge", &Pair::rings()?, what, stream)
+    }),
+    ("setup", |with| {
+        let what = "connect, accept, a byte and its answer, close, one after the other";
+        let talk = |pair: &Pair| talk(pair, "setup", with.time, 0);
+        with.told("setup_vs_bridge", &with.ours, what, talk)
+    }),
+    ("rtt", |with| {
+        let what = "a byte there and back, median; both programs on core 0";
         // Asleep on one core, as the figure is meant.
-        |pair| talk(pair, "rtt", time, 0),
-    )?;
-    let proxied = {
+        let talk = |pair: &Pair| talk(pair, "rtt", with.time, 0);
+        with.told("rtt_asleep_vs_bridge", &with.ours, what, talk)
+    }),
+    ("proxy", |with| {
         let ours = Pair::proxied()?;
         proxied_reaches(&ours)?;
-        against("circuits.proxy_vs_bridge", &ours, &bridge, turns, |pair| {
-            iperf(pair, seconds, &["-l", "128K"])
-        })?
-    };
-    let sendfile = {
-        let bytes = if options.smoke {
+        let what =
+            "iperf3 with 128 KiB writes, one stream, from a circuit to an endpoint of packets";
+        let stream = |pair: &Pair| iperf(pair, with.seconds, &["-l", "128K"]);
+        with.told("proxy_vs_bridge", &ours, what, stream)
+    }),
+    ("sendfile", |with| {
+        let bytes = if with.options.smoke {
             20_000_000
         } else {
             200_000_000
         };
         let folder = e2e::private_folder("bulkhead-sendfile-")?;
-        let figure = against(
-            "circuits.sendfile_vs_bridge",
-            &ours,
-            &bridge,
-            turns,
-            |pair| apps::sendfile(pair, &folder, bytes),
-        );
+        let what = "nginx's sendfile of 200 MB to curl";
+        let sendfile = |pair: &Pair| apps::sendfile(pair, &folder, bytes);
+        let figures = with.told("sendfile_vs_bridge", &with.ours, what, sendfile);
         let _ = std::fs::remove_dir_all(&folder);
-        figure?
+        figures
+    }),
+    ("apps", |with| {
+        let id = "circuits.apps_vs_bridge";
+        apps::against_bridge(with.options, id, &with.ours, &with.bridge).map(|it| vec![it])
+    }),
+    ("outage", |with| {
+        crate::outage::run(&with.ours, with.options).map(Vec::from)
+    }),
+    ("rings", |with| {
+        let turns = with.turns;
+        crate::rings::run(with.options, &with.ours, &with.bridge, turns, with.time)
+    }),
+];
+
+type Part = fn(&With<'_>) -> Result<Vec<Figure>, String>;
+
+const STREAM: &str = "iperf3 with 128 KiB writes, one stream";
+
+/// What all parts need.
+struct With<'a> {
+    options: &'a Options,
+    ours: Pair,
+    bridge: Pair,
+    turns: usize,
+    /// Of iperf3, which takes whole seconds, and of others, ms.
+    seconds: &'static str,
+    time: u64,
+}
+
+impl With<'_> {
+    fn told(
+        &self,
+        id: &str,
+        ours: &Pair,
+        what: &str,
+        measure: impl Fn(&Pair) -> Result<Came, String>,
+    ) -> Result<Vec<Figure>, String> {
+        let id = format!("circuits.{id}");
+        let figure = against(&id, ours, &self.bridge, self.turns, measure)?;
+        Ok(vec![figure.note(format!(
+            "{what}; server core 0, client core 1, both unmodified; the bridge with a veth each"
+        ))])
+    }
+}
+
+/// Runs it.
+pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
+    let asked = |(name, _): &&(&str, Part)| {
+        options.only.is_empty() || options.only.iter().any(|it| it == name)
     };
-    let worst = apps::against_bridge(options, "circuits.apps_vs_bridge", &ours, &bridge)?;
-    let outage = crate::outage::run(&ours, options)?;
-    let rings = crate::rings::run(options, &ours, &bridge, turns, time)?;
-    let mut figures = vec![
-        told(stream, "iperf3 with 128 KiB writes, one stream"),
-        told(
-            preload,
-            "iperf3 with 128 KiB writes, one stream, the library of rings loaded on both sides of ours",
-        ),
-        told(
-            setup,
-            "connect, accept, a byte and its answer, close, one after the other",
-        ),
-        told(
-            rtt,
-            "a byte there and back, median; both programs on core 0",
-        )
-        .clone(),
-        told(
-            proxied,
-            "iperf3 with 128 KiB writes, one stream, from a circuit to an endpoint of packets",
-        ),
-        told(sendfile, "nginx's sendfile of 200 MB to curl"),
-        worst,
-    ];
-    figures.extend(outage);
-    figures.extend(rings);
+    let parts: Vec<&(&str, Part)> = PARTS.iter().filter(asked).collect();
+    if parts.is_empty() {
+        return Err(format!("parts: {}", PARTS.map(|(name, _)| name).join(", ")));
+    }
+    let (seconds, time) = match options.smoke || options.quick {
+        true => ("1", 300),
+        false => ("2", 1000),
+    };
+    let with = With {
+        options,
+        ours: Pair::circuits()?,
+        bridge: Pair::bridge()?,
+        turns: options.runs(9, 2),
+        seconds,
+        time,
+    };
+    with.bridge.reaches()?;
+    // The client's ports, each of which TCP keeps for a minute after it closed: a run of
+    // connections is not to be one of waiting for these.
+    with.bridge
+        .a
+        .sh("sysctl -qw net.ipv4.tcp_tw_reuse=1 net.ipv4.ip_local_port_range='1024 65535'")?;
+    let mut figures = Vec::new();
+    for (_, part) in parts {
+        figures.extend(part(&with)?);
+    }
     Ok(figures)
 }
 

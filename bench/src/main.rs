@@ -83,7 +83,13 @@ enum What {
     /// The FIFO's size and number, and a ring of descriptors instead.
     Shape(Options),
     /// Unmodified programs over circuits, against TCP over a bridge.
-    Circuits(Options),
+    Circuits {
+        /// These parts alone, of which no results are kept.
+        #[arg(long, value_delimiter = ',')]
+        only: Vec<String>,
+        #[command(flatten)]
+        options: Options,
+    },
     /// Ten thousand short connections by circuits, then some with peers killed: none may stall.
     Soak {
         /// Kill peers for an hour.
@@ -132,6 +138,8 @@ pub struct Options {
     #[arg(long)]
     self_check: bool,
     #[arg(skip)]
+    only: Vec<String>,
+    #[arg(skip)]
     hour: bool,
     #[arg(skip)]
     smoke: bool,
@@ -155,10 +163,10 @@ impl Options {
 impl Options {
     /// Where results are kept. What few runs show is never where `check` looks.
     fn folder(&self) -> PathBuf {
-        let usual = if self.quick {
-            "out/bench"
-        } else {
-            "bench/results"
+        let usual = match (self.only.is_empty(), self.quick) {
+            (false, _) => "-",
+            (_, true) => "out/bench",
+            _ => "bench/results",
         };
         self.results.clone().unwrap_or_else(|| usual.into())
     }
@@ -213,7 +221,7 @@ fn run(arguments: Arguments) -> ExitCode {
         What::Peers(o) => ("peers", o),
         What::Scale(o) => ("scale", o),
         What::Shape(o) => ("shape", o),
-        What::Circuits(o) => ("circuits", o),
+        What::Circuits { only, options } => ("circuits", Options { only, ..options }),
         What::Soak { hour, options } => ("soak", Options { hour, ..options }),
         What::Talk(asked) => return ended(talk::run(&asked)),
         What::Gate(asked) => return ended(forward::gate(&asked)),
@@ -294,6 +302,7 @@ fn smoke(only: &[String]) -> ExitCode {
         html: None,
         results: Some("-".into()),
         self_check: false,
+        only: Vec::new(),
         hour: false,
         smoke: true,
         hindered: false,

@@ -10,7 +10,6 @@ use command::verbs::{
     Program, ProgramGone, Quit, RemovePort, Running, Sought, UseImage, WantMeter,
 };
 use guard::guard;
-use image::MappedCompartment;
 use notify::{Listener, Sizes};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -243,13 +242,7 @@ impl Operator {
 
     fn take(&mut self, message: &Message, fds: Fds) -> Result<(), Box<dyn Error>> {
         if let Some(body) = message.body::<UseImage>() {
-            let mapped = worker::image(
-                &body,
-                fds,
-                MappedCompartment::map,
-                MappedCompartment::digest,
-            );
-            match mapped {
+            match worker::compartment(&body, fds) {
                 Ok(image) => {
                     self.mediator.use_image(image);
                     self.image = Some(body.epoch);

@@ -183,6 +183,8 @@ impl Proxy {
                         continue;
                     };
                     if let Some(Meter { slots, .. }) = message.body::<Meter>() {
+                        // Of a compartment, whose tenants may be several.
+                        confine::raise_branch_barrier()?;
                         self.metering.counts.use_counters(&fd, slots)?;
                         if let Some(page) = fds.next() {
                             self.metering.pulse.use_page(&page)?;

@@ -163,6 +163,8 @@ impl Crew {
                 })
                 .map_err(|e| say("a thread", &e))?;
         }
+        // It sees no image, and is on no packet's way.
+        confine::raise_branch_barrier()?;
         let mut crew = Crew {
             control,
             workers: Workers::new(count, 0),

@@ -17,7 +17,6 @@ use command::verbs::{
     UseImage,
 };
 use guard::guard;
-use image::MappedCompartment;
 use image::map::NOT_ATTACHED;
 use rustix::io::Errno;
 use seqpacket::{Error, Fds, Socket};
@@ -372,7 +371,7 @@ impl Worker {
             return NOT_ATTACHED;
         };
         let now = clock::monotonic();
-        match worker::image(body, fds, MappedCompartment::map, MappedCompartment::digest) {
+        match worker::compartment(body, fds) {
             Ok(image) => {
                 match &attached.image {
                     Some(before) => {

@@ -70,6 +70,9 @@ impl MapError {
 pub const NOT_SEALED: u32 = 9;
 /// `Running.refused` of a worker that has no place yet.
 pub const NOT_ATTACHED: u32 = 10;
+/// `Running.refused` of a worker that the kernel denies the barrier with which it would serve
+/// several tenants.
+pub const NO_BARRIER: u32 = 11;
 
 macro_rules! sections {
     ($($(#[doc = $doc:literal])+ $name:ident = $n:literal $text:literal,)+) => {

@@ -6,6 +6,7 @@ use crate::kernel;
 use crate::profile::{PROFILE_VARIABLE, Profile, Stage, Stages, UID_VARIABLE};
 use crate::root;
 use crate::spawn::drop_bounding_set;
+use crate::speculation;
 use guard::guard;
 use landlock::{
     ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr,
@@ -74,7 +75,7 @@ fn perform(stage: Stage, profile: Profile) -> Outcome {
         Stage::Descriptors => descriptors(profile),
         Stage::Namespaces => namespaces(profile),
         Stage::Limits => limits(profile),
-        Stage::Speculation => speculation(),
+        Stage::Speculation => speculation::at_start(profile),
         Stage::CoreScheduling => core_scheduling(),
         Stage::Root => new_root(profile),
         Stage::Identity => identity(profile),
@@ -265,45 +266,6 @@ fn limits(profile: Profile) -> Outcome {
     Ok(())
 }
 
-/// Kernel's "speculation" documentation: states and controls of PR_SPEC_*.
-fn speculation() -> Outcome {
-    speculation_by(|option, which, value| kernel::prctl(option, which, value, 0, 0))
-}
-
-/// A processor (often a hypervisor's) may offer no control: `features` says what is
-/// lost, and `weaker` has the daemon say it too.
-fn speculation_by(prctl: impl Fn(i32, u64, u64) -> Result<i32, Errno>) -> Outcome {
-    const STORE_BYPASS: u64 = 0;
-    const INDIRECT_BRANCH: u64 = 1;
-    const FORCE_DISABLE: u64 = 1 << 3;
-    const PRCTL: i32 = 1;
-    const ENABLE: i32 = 1 << 1;
-    for (which, name) in [
-        (STORE_BYPASS, "store bypass"),
-        (INDIRECT_BRANCH, "indirect branch speculation"),
-    ] {
-        let state = || prctl(libc::PR_GET_SPECULATION_CTRL, which, 0);
-        let before = match state() {
-            Ok(before) => before,
-            Err(Errno::INVAL | Errno::NODEV) => continue,
-            Err(error) => return Err(says(error)),
-        };
-        if guard!("confine-speculation") && before & PRCTL != 0 {
-            let set = prctl(libc::PR_SET_SPECULATION_CTRL, which, FORCE_DISABLE);
-            // EPERM: forced off already, and for good.
-            if let Err(error) = set
-                && error != Errno::PERM
-            {
-                return Err(format!("{name}: {error}"));
-            }
-            if state().map_err(says)? & ENABLE != 0 {
-                return Err(format!("{name} is still on"));
-            }
-        }
-    }
-    Ok(())
-}
-
 fn core_scheduling() -> Outcome {
     kernel::core_scheduling_create().map_err(says)?;
     match kernel::core_scheduling_cookie() {
@@ -484,33 +446,3 @@ fn deny_files_and_network(profile: Profile) -> Outcome {
 const STATE_DIRECTORY: u32 = 5;
 /// What the solver becomes.
 pub(crate) const SOLVER_PROGRAM: u32 = 4;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::cell::Cell;
-
-    /// What the kernel's controls hold after [`speculation_by`], by what they held.
-    fn after(controls: [i32; 2], takes: bool) -> (Outcome, [i32; 2]) {
-        let controls = controls.map(Cell::new);
-        let outcome = speculation_by(|option, which, value| {
-            let control = &controls[which as usize];
-            if option == libc::PR_SET_SPECULATION_CTRL && takes {
-                control.set(1 | value as i32);
-            }
-            Ok(control.get())
-        });
-        (outcome, controls.map(|control| control.get()))
-    }
-
-    #[test]
-    fn speculation_is_forced_off_wherever_it_can_be() {
-        const CAN: i32 = 1 | 2;
-        const CANNOT: i32 = 2;
-        const FORCED: i32 = 1 | 8;
-        assert_eq!(after([CAN, CAN], true), (Ok(()), [FORCED, FORCED]));
-        assert_eq!(after([CANNOT, CAN], true), (Ok(()), [CANNOT, FORCED]));
-        assert_eq!(after([CANNOT, CANNOT], true), (Ok(()), [CANNOT, CANNOT]));
-        assert!(after([CAN, CAN], false).0.is_err(), "it did not take");
-    }
-}

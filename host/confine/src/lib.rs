@@ -24,6 +24,7 @@ pub mod rootless;
 mod say;
 pub mod signals;
 mod spawn;
+mod speculation;
 
 pub use cgroup::{Cgroup, Limits};
 pub use enter::{StageError, enter, enter_until};
@@ -33,3 +34,4 @@ pub use observe::{Observed, exit_status, observe};
 pub use profile::{Profile, Stage, Stages};
 pub use say::say;
 pub use spawn::{Child, HOST_ROOT, Spawn, SpawnError, become_solver, spawn};
+pub use speculation::raise_branch_barrier;

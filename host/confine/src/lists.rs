@@ -402,6 +402,24 @@ const SOCKET: i64 = libc::SOL_SOCKET as i64;
 /// NETLINK_SOCK_DIAG.
 const SOCK_DIAG: i64 = 4;
 
+/// PR_SPEC_INDIRECT_BRANCH, PR_SPEC_FORCE_DISABLE.
+const BRANCHES: i64 = 1;
+const OFF_FOR_GOOD: i64 = 1 << 3;
+
+/// Who may turn out to serve more than one tenant.
+const SHARING: &[Entry] = &[entry!(
+    SYS_prctl,
+    [
+        [
+            is(0, libc::PR_SET_SPECULATION_CTRL as i64),
+            is(1, BRANCHES),
+            is(2, OFF_FOR_GOOD)
+        ],
+        [is(0, libc::PR_GET_SPECULATION_CTRL as i64), is(1, BRANCHES)]
+    ],
+    "a barrier against other processes' branches is raised, and never taken away"
+)];
+
 /// Programs' calls, and the sockets that are made for them.
 const OPERATING: &[Entry] = &[
     entry!(SYS_epoll_create1, "one set for programs' calls and control"),
@@ -558,14 +576,15 @@ pub fn groups(profile: Profile) -> &'static [&'static [Entry]] {
             PRECISE_WAITING,
             THREADS,
             WORKERS,
+            SHARING,
         ],
         Profile::Fabric => &[RUNTIME, CONTROL, WAITING, PORTS, PRECISE_WAITING],
         Profile::Auditor => &[RUNTIME, CONTROL, WAITING, PORTS, PRECISE_WAITING],
         Profile::Verifier => &[RUNTIME, CONTROL, REPORTING],
         Profile::Solver => &[RUNTIME, CONTROL, SOLVING],
         Profile::Vhost => &[RUNTIME, CONTROL, GUEST],
-        Profile::Operator => &[RUNTIME, CONTROL, OPERATING],
-        Profile::Proxy => &[RUNTIME, CONTROL, PROXYING],
+        Profile::Operator => &[RUNTIME, CONTROL, SHARING, OPERATING],
+        Profile::Proxy => &[RUNTIME, CONTROL, SHARING, PROXYING],
         Profile::Controller => &[
             RUNTIME, CONTROL, WAITING, PORTS, THREADS, NAMED, SERVING, STORING,
         ],

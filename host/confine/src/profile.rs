@@ -34,8 +34,7 @@ pub enum Profile {
     Supervisor,
     /// A switch with `sandbox: off`, to compare with (the baseline of the MTS paper): the host's
     /// namespaces and every system call. It still has an own uid, no capability
-    /// and no way to gain one, its limits and its speculation controls: these
-    /// cost no measurement anything.
+    /// and no way to gain one, its limits and its speculation controls.
     Baseline,
 }
 
@@ -109,6 +108,18 @@ impl Profile {
         )
     }
 
+    /// Whether it may be that it serves one tenant alone, and then needs no barrier against others'
+    /// branches: all that it has, that tenant's own processes have too, or what runs its virtual
+    /// machines, and they have none. At each switch between two processes a barrier is what most of
+    /// a short call costs. It raises one when it is to serve several
+    /// ([`raise_branch_barrier`](crate::raise_branch_barrier)).
+    pub const fn may_be_one_tenants(self) -> bool {
+        matches!(
+            self,
+            Profile::Switch | Profile::Baseline | Profile::Operator | Profile::Proxy
+        )
+    }
+
     /// The stages without which it must not run. Core scheduling is done where the
     /// kernel has it, and is in no profile's list.
     pub const fn stages(self) -> Stages {
@@ -142,7 +153,8 @@ pub enum Stage {
     Namespaces = 1,
     /// Resource limits.
     Limits = 2,
-    /// Speculative store bypass and indirect branch speculation are off for good.
+    /// Speculative store bypass is off for good, and indirect branch speculation, but of who
+    /// [may serve one tenant alone](Profile::may_be_one_tenants).
     Speculation = 3,
     /// A core-scheduling cookie of its own, where the kernel has that.
     CoreScheduling = 4,

@@ -16,7 +16,8 @@ use command::Message;
 use command::verbs::{AddPort, Ready, UseImage, closed_by};
 use confine::{Profile, descriptor, enter};
 use guard::guard;
-use image::map::{MapError, NOT_SEALED};
+use image::MappedCompartment;
+use image::map::{MapError, NO_BARRIER, NOT_SEALED};
 use ring::{Breach, Geometry};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -104,6 +105,22 @@ pub fn image<T>(
     let mapped = map(sealed).map_err(MapError::number)?;
     if guard!("image-announced") && digest(&mapped).0 != body.digest {
         return Err(MapError::Digest.number());
+    }
+    Ok(mapped)
+}
+
+/// A compartment's image, as [`image`] takes it: for who serves its tenants. Where these are
+/// several this thread has a barrier against other processes' branches from here on.
+///
+/// # Errors
+/// A number for `Running.refused`; the image before stays.
+pub fn compartment(body: &UseImage, fds: Fds) -> Result<MappedCompartment<SealedImage>, u32> {
+    let mapped = image(body, fds, MappedCompartment::map, MappedCompartment::digest)?;
+    if mapped.image().tenants().len() > 1 && guard!("barrier-of-several") {
+        confine::raise_branch_barrier().map_err(|why| {
+            confine::say!("no barrier against others' branches: {why}");
+            NO_BARRIER
+        })?;
     }
     Ok(mapped)
 }

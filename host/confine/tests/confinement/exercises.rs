@@ -12,6 +12,7 @@ pub fn find(profile: Profile, name: &str) -> Option<Exercise> {
     let own: &[_] = match profile {
         Profile::Operator => OPERATOR,
         Profile::Proxy => PROXY,
+        Profile::Switch => SWITCH,
         _ => &[],
     };
     own.iter()
@@ -25,6 +26,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     ALL.iter()
         .chain(OPERATOR)
         .chain(PROXY)
+        .chain(SWITCH)
         .map(|(name, _)| *name)
 }
 
@@ -44,7 +46,7 @@ macro_rules! call {
 }
 
 mod own;
-use own::{OPERATOR, PROXY};
+use own::{OPERATOR, PROXY, SWITCH};
 
 fn errno() -> c_int {
     std::io::Error::last_os_error()

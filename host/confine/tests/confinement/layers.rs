@@ -98,8 +98,23 @@ fn capability_sets() -> i32 {
     read + i32::from(data != [0; 6]) + (bounding + ambient) as i32
 }
 
-fn speculation() -> i32 {
-    const PRCTL_AND_ENABLED: i32 = 3;
+const PRCTL_AND_ENABLED: i32 = 3;
+
+fn its_stores() -> i32 {
+    i32::from(prctl(libc::PR_GET_SPECULATION_CTRL, 0) == PRCTL_AND_ENABLED)
+}
+
+fn of_who_serves_several() -> i32 {
+    host_confine::raise_branch_barrier().map_or(100, |()| speculation())
+}
+
+/// Whether this process may be steered by others' branches, and could have itself not be.
+pub fn branches() -> bool {
+    prctl(libc::PR_GET_SPECULATION_CTRL, 1) == PRCTL_AND_ENABLED
+}
+
+/// How many kinds of speculation are on that can be off.
+pub fn speculation() -> i32 {
     (0..2)
         .filter(|w| prctl(libc::PR_GET_SPECULATION_CTRL, *w) == PRCTL_AND_ENABLED)
         .count() as i32
@@ -171,7 +186,8 @@ pub const ALL: &[Layer] = &[
         prctl(libc::PR_GET_NO_NEW_PRIVS, 0)
     }),
     layer!(nobody_dumps_it before "seccomp" is 0, || prctl(libc::PR_GET_DUMPABLE, 0)),
-    layer!(speculation_is_off before "seccomp" is 0, speculation),
+    layer!(its_stores_are_not_bypassed before "seccomp" is 0, its_stores),
+    layer!(speculation_is_off_of_who_serves_several before "seccomp" is 0, of_who_serves_several),
     layer!(limits_are_set before "seccomp" is 0, limits),
     layer!(no_process_can_be_made before "seccomp" is libc::EAGAIN, fork),
     layer!(no_other_uid_exists before "seccomp" is libc::EINVAL, || {
@@ -221,7 +237,6 @@ pub const OPERATOR: &[Layer] = &[
         prctl(libc::PR_GET_NO_NEW_PRIVS, 0)
     }),
     layer!(nobody_dumps_it before "seccomp" is 0, || prctl(libc::PR_GET_DUMPABLE, 0)),
-    layer!(speculation_is_off before "seccomp" is 0, speculation),
     // A circuit's memory is a file to the limit: two mebibytes and four pages.
     layer!(limits_of_its_own_are_set before "seccomp" is 0, || limits_with((2 << 20) + 4096)),
     layer!(it_is_root_no_more before "seccomp" is libc::EPERM, || {
@@ -251,6 +266,7 @@ pub const OPERATOR: &[Layer] = &[
 
 /// Not tied to a layer.
 const OTHERS: &[(&str, Probe)] = &[
+    ("speculation", speculation),
     ("extra_descriptor", || {
         call!(libc::SYS_fcntl, 4, libc::F_GETFD)
     }),

@@ -83,6 +83,10 @@ const TESTS: &[(&str, fn())] = &[
         "cpu_time_of_another_process_is_read",
         cpu_time_of_another_process_is_read,
     ),
+    (
+        "who_may_serve_one_tenant_alone_has_no_barrier_yet",
+        who_may_serve_one_tenant_alone_has_no_barrier_yet,
+    ),
     ("without_root_the_same_holds", without_root_the_same_holds),
 ];
 
@@ -376,6 +380,16 @@ fn each_layer_holds_on_its_own() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Of all others it is up from the start; where the processor has one, which this process shows.
+fn who_may_serve_one_tenant_alone_has_no_barrier_yet() {
+    let on = layers::branches();
+    for profile in sandboxed() {
+        let is_on = i32::from(profile.may_be_one_tenants() && on);
+        let end = probe(profile, "seccomp", "speculation");
+        assert_eq!(end, End::Status(is_on), "{}", profile.name());
+    }
 }
 
 fn the_solver_becomes_z3_and_reaches_nothing_else() {

@@ -1,4 +1,4 @@
-//! What operators and proxies alone may do, or do otherwise than others.
+//! What operators, proxies and switches alone may do, or do otherwise than others.
 
 use super::*;
 
@@ -105,6 +105,7 @@ pub const OPERATOR: &[(&str, Exercise)] = &[
     ("listen", || ok(listening(&mut [0; 128]).0)),
     ("connect", || ok(connected()[0])),
     ("accept4", || ok(connected()[1])),
+    ("prctl", raises_a_barrier),
     ("shutdown", || {
         ok(call!(SYS_shutdown, connected()[1], libc::SHUT_RDWR))
     }),
@@ -127,8 +128,21 @@ fn internet(family: c_int) -> c_long {
     call!(SYS_socket, family, kind, libc::IPPROTO_TCP)
 }
 
+/// It raises the barrier, which no other call than that one's may change; EPERM: it is up already.
+fn raises_a_barrier() -> i32 {
+    const BRANCHES: c_int = 1;
+    let state = call!(SYS_prctl, libc::PR_GET_SPECULATION_CTRL, BRANCHES, 0, 0, 0);
+    let raised = call!(SYS_prctl, libc::PR_SET_SPECULATION_CTRL, BRANCHES, 8, 0, 0);
+    let can = state >= 0 && state & 1 != 0;
+    ok(state.max(0)) + if can { ok(raised) } else { 0 }
+}
+
+/// What a switch may do otherwise than others.
+pub const SWITCH: &[(&str, Exercise)] = &[("prctl", raises_a_barrier)];
+
 /// What a proxy may do otherwise than others, or alone.
 pub const PROXY: &[(&str, Exercise)] = &[
+    ("prctl", raises_a_barrier),
     ("epoll_ctl", joins_and_leaves),
     ("socket", || {
         ok(internet(libc::AF_INET)) + ok(internet(libc::AF_INET6))
