@@ -93,7 +93,7 @@ impl Unclaimed {
                 self.under_way.push_back(other);
             }
         }
-        drop(kept.recv());
+        let _ = kept.skip();
         self.under_way.pop_front();
     }
 

@@ -7,6 +7,7 @@ use notify::{Listener, Notification, OpenError, Target};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_domain;
+use std::cell::OnceCell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
@@ -34,6 +35,7 @@ pub struct Call<'a> {
     target: Rc<Target>,
     /// Its socket, and that one's cookie.
     fd: Option<(OwnedFd, u64)>,
+    flags: OnceCell<OFlags>,
 }
 
 impl<'a> Call<'a> {
@@ -71,6 +73,7 @@ impl<'a> Call<'a> {
             listener,
             target,
             fd,
+            flags: OnceCell::new(),
         })
     }
 
@@ -120,7 +123,16 @@ impl<'a> Call<'a> {
 
     /// Whether its socket does not block.
     pub fn is_nonblocking(&self) -> Result<bool, Errno> {
-        Ok(fcntl_getfl(self.fd()?)?.contains(OFlags::NONBLOCK))
+        Ok(self.flags()?.contains(OFlags::NONBLOCK))
+    }
+
+    /// Its socket's flags, as they were when this was asked first.
+    pub fn flags(&self) -> Result<OFlags, Errno> {
+        if let Some(flags) = self.flags.get() {
+            return Ok(*flags);
+        }
+        let flags = fcntl_getfl(self.fd()?)?;
+        Ok(*self.flags.get_or_init(|| flags))
     }
 
     /// The address of connect and bind, a copy.
@@ -329,6 +341,7 @@ mod tests {
             listener: &listener,
             target: Rc::new(target),
             fd,
+            flags: OnceCell::new(),
         };
         call.foreign()
     }

@@ -9,6 +9,7 @@
 mod accepted;
 mod call;
 mod callers;
+mod chance;
 mod circuits;
 mod decide;
 mod live;

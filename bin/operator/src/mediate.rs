@@ -19,6 +19,7 @@ mod state;
 use crate::accepted::Unclaimed;
 use crate::call::{Call, Ended};
 use crate::callers::Callers;
+use crate::chance;
 use crate::circuits;
 use crate::decide::{self, Asked as Wish};
 use crate::live::Live;
@@ -120,7 +121,6 @@ pub struct Mediator {
     /// Where the call that is done is noted.
     note: u16,
     targets: Targets,
-    chances: Chances,
     relays: Relays,
     meters: Meters,
     datagrams: Datagrams,
@@ -154,7 +154,6 @@ impl Default for Mediator {
             is_unblocked: false,
             note: 0,
             targets: Targets::default(),
-            chances: Chances::default(),
             relays: Relays::default(),
             meters: Meters::default(),
             datagrams: Datagrams::default(),
@@ -642,29 +641,9 @@ fn number(errno: circuit::Errno) -> Errno {
     Errno::from_raw_os_error(errno as i32)
 }
 
-/// Random numbers, asked for sixty-four at a time.
-#[derive(Default)]
-struct Chances(Vec<[u8; 4]>);
-
-impl Chances {
-    fn next(&mut self) -> u32 {
-        if self.0.is_empty() {
-            let mut bytes = [[0; 4]; 64];
-            let flags = rustix::rand::GetRandomFlags::empty();
-            let _ = rustix::rand::getrandom(bytes.as_flattened_mut(), flags);
-            self.0 = bytes.to_vec();
-        }
-        self.0.pop().map_or(0, u32::from_ne_bytes)
-    }
-}
-
 /// A name that nobody guesses.
 pub fn secret() -> Result<[u8; 16], Errno> {
-    let mut bytes = [0; 16];
-    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())? {
-        16 => Ok(bytes),
-        _ => Err(Errno::AGAIN),
-    }
+    chance::bytes()
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ pub struct Notes {
     words: Words,
     free: Vec<u16>,
     /// The endpoint that each call is of, by its place, and how many each has.
-    slots: BTreeMap<u16, u32>,
+    slots: Vec<Option<u32>>,
     counts: BTreeMap<u32, usize>,
 }
 
@@ -62,7 +62,7 @@ impl Notes {
         let mut notes = Notes {
             words,
             free,
-            slots: BTreeMap::new(),
+            slots: vec![None; CALLS],
             counts: BTreeMap::new(),
         };
         let program = notes.words.load(RECEIVES) as u32;
@@ -206,19 +206,22 @@ impl Notes {
 
     /// A call is of this endpoint.
     pub fn belongs(&mut self, at: u16, slot: u32) {
-        if self.slots.insert(at, slot).is_none() {
+        if let Some(place) = self.slots.get_mut(usize::from(at))
+            && place.replace(slot).is_none()
+        {
             *self.counts.entry(slot).or_default() += 1;
         }
     }
 
     /// The endpoint that a call is of.
     pub fn slot(&self, at: u16) -> Option<u32> {
-        self.slots.get(&at).copied()
+        self.slots.get(usize::from(at)).copied().flatten()
     }
 
     /// It has its answer, or nobody waits for one.
     pub fn answered(&mut self, at: u16) {
-        if let Some(slot) = self.slots.remove(&at)
+        let slot = self.slots.get_mut(usize::from(at));
+        if let Some(slot) = slot.and_then(Option::take)
             && let Some(count) = self.counts.get_mut(&slot)
         {
             *count = count.saturating_sub(1);

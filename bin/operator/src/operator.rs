@@ -116,8 +116,7 @@ impl Operator {
             let calling = programs
                 .iter()
                 .filter_map(|(number, _)| self.programs.get(number));
-            let calling: BTreeSet<u32> = calling.map(|(slot, _)| *slot).collect();
-            let most = self.turns.most(calling.into_iter());
+            let most = self.turns.most(calling.map(|(slot, _)| *slot));
             for (number, calls) in programs {
                 self.serve(number, calls, most)?;
             }

@@ -5,6 +5,7 @@ use crate::sockets::{self, Made};
 use circuit::{Endpoint, Socket as Known, State};
 use command::Message;
 use command::verbs::{Came, Heard, Join, Quiet, Refuse, Relay, Relayed, Serve, Unserve};
+use rustix::fs::fcntl_getfl;
 use rustix::io::Errno;
 use seqpacket::Socket;
 use std::collections::BTreeMap;
@@ -181,7 +182,7 @@ impl Relays {
             self.door = Some((door, name));
         }
         let (door, name) = self.door.as_ref().ok_or(Errno::NOBUFS)?;
-        sockets::connects_at_once(fd, *name)?;
+        sockets::connects_at_once(fd, fcntl_getfl(fd)?, *name)?;
         sockets::accepts(&door.fd, true)?.ok_or(Errno::CONNRESET)
     }
 

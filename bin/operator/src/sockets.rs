@@ -166,12 +166,11 @@ pub fn connects(fd: &OwnedFd, name: [u8; 16]) -> Result<(), Errno> {
 }
 
 /// Connects a stream to who listens under a name, and never waits for room there: the program that
-/// listens can have the kernel's queue hold less than the table lets in.
+/// listens can have the kernel's queue hold less than the table lets in. `flags` are its own.
 ///
 /// # Errors
 /// AGAIN: there is no room. The kernel's.
-pub fn connects_at_once(fd: &OwnedFd, name: [u8; 16]) -> Result<(), Errno> {
-    let flags = fcntl_getfl(fd)?;
+pub fn connects_at_once(fd: &OwnedFd, flags: OFlags, name: [u8; 16]) -> Result<(), Errno> {
     if flags.contains(OFlags::NONBLOCK) || !guard!("circuits-connects") {
         return connects(fd, name);
     }
@@ -214,11 +213,12 @@ mod tests {
         // As a program can have it past this process.
         listen(&listener.fd, 0).unwrap();
         let first = stream(false).unwrap();
-        assert_eq!(connects_at_once(&first.fd, own), Ok(()));
+        let connects = move |fd: &OwnedFd| connects_at_once(fd, fcntl_getfl(fd).unwrap(), own);
+        assert_eq!(connects(&first.fd), Ok(()));
         let (tell, told) = mpsc::channel();
         std::thread::spawn(move || {
             let second = stream(false).unwrap();
-            let connected = connects_at_once(&second.fd, own);
+            let connected = connects(&second.fd);
             let flags = fcntl_getfl(&second.fd).unwrap();
             tell.send((connected, flags.contains(OFlags::NONBLOCK)))
         });

@@ -1,6 +1,7 @@
 //! The slots of a table, and what finds a socket in them. All indices follow from the slots.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 use crate::queue::Queued;
 use crate::record::Slot;
@@ -15,7 +16,8 @@ pub(crate) struct Sockets {
     slots: Vec<Slot>,
     /// How many slots are sockets'.
     sockets: u32,
-    free: BTreeSet<u32>,
+    /// Free ones, of each kind. Some may be none any more: looked at when one is taken.
+    free: [BinaryHeap<Reverse<u32>>; 2],
     by_cookie: BTreeMap<u64, u32>,
     /// All that have a port.
     ports: Ports,
@@ -29,7 +31,48 @@ pub(crate) struct Sockets {
     queues: BTreeMap<(u32, u64), u32>,
     /// How many connections wait at an endpoint's sockets.
     waiting: BTreeMap<u32, usize>,
-    changed: BTreeSet<u32>,
+    /// Slots that have changed, each once, in that order: what is written first is there whenever
+    /// what follows is.
+    changed: VecDeque<u32>,
+    has_changed: Vec<bool>,
+}
+
+/// By what a slot is found.
+#[derive(Default, PartialEq, Eq)]
+struct Keys {
+    cookie: Option<u64>,
+    port: Option<(Kind, u32, u16)>,
+    listens: Option<(Kind, u32, u16)>,
+    name: Option<[u8; 16]>,
+    /// Of a datagram socket.
+    connected: Option<u16>,
+    /// Listener's slot, sequence.
+    queue: Option<(u32, u64)>,
+}
+
+impl Keys {
+    fn of(slot: &Slot) -> Keys {
+        match slot {
+            Slot::Empty => Keys::default(),
+            Slot::Socket(it) => {
+                let port = (it.kind, it.endpoint, it.local.port);
+                let datagram = it.kind == Kind::Datagram;
+                let connected = datagram && it.state == State::Connected;
+                Keys {
+                    cookie: Some(it.cookie),
+                    port: it.held().then_some(port),
+                    listens: matches!(it.state, State::Listening { .. }).then_some(port),
+                    name: datagram.then_some(it.name),
+                    connected: connected.then_some(it.remote.port),
+                    queue: None,
+                }
+            }
+            Slot::Pending(it) => Keys {
+                queue: Some((it.listener, it.sequence)),
+                ..Keys::default()
+            },
+        }
+    }
 }
 
 impl PartialEq for Sockets {
@@ -44,7 +87,7 @@ impl Sockets {
         Self {
             slots: vec![Slot::Empty; all as usize],
             sockets,
-            free: (0..all).collect(),
+            free: [0..sockets, sockets..all].map(|all| all.map(Reverse).collect()),
             by_cookie: BTreeMap::new(),
             ports: BTreeSet::new(),
             listeners: BTreeSet::new(),
@@ -52,7 +95,8 @@ impl Sockets {
             connected: BTreeSet::new(),
             queues: BTreeMap::new(),
             waiting: BTreeMap::new(),
-            changed: BTreeSet::new(),
+            changed: VecDeque::new(),
+            has_changed: vec![false; all as usize],
         }
     }
 
@@ -147,19 +191,30 @@ impl Sockets {
         })
     }
 
-    /// A free slot of a socket.
-    pub(crate) fn free_socket(&self) -> Option<u32> {
-        self.free.range(..self.sockets).next().copied()
+    /// A free slot of a socket, the first.
+    pub(crate) fn free_socket(&mut self) -> Option<u32> {
+        self.first_free(0)
     }
 
-    /// A free slot of a pending connection.
-    pub(crate) fn free_pending(&self) -> Option<u32> {
-        self.free.range(self.sockets..).next().copied()
+    /// A free slot of a pending connection, the first.
+    pub(crate) fn free_pending(&mut self) -> Option<u32> {
+        self.first_free(1)
+    }
+
+    /// Bound: each that is none any more is looked at once.
+    fn first_free(&mut self, kind: usize) -> Option<u32> {
+        let free = self.free.get_mut(kind)?;
+        let slots = &self.slots;
+        let is_free = |at: u32| slots.get(at as usize) == Some(&Slot::Empty);
+        while free.peek().is_some_and(|Reverse(at)| !is_free(*at)) {
+            free.pop();
+        }
+        free.peek().map(|Reverse(at)| *at)
     }
 
     /// Whether `slot` may lie at `at`, a free place.
     pub(crate) fn fits(&self, at: u32, slot: &Slot) -> bool {
-        self.free.contains(&at)
+        self.slots.get(at as usize) == Some(&Slot::Empty)
             && match slot {
                 Slot::Empty => true,
                 Slot::Socket(it) => {
@@ -179,72 +234,81 @@ impl Sockets {
 
     /// Puts `slot` in the place of what is there.
     pub(crate) fn put(&mut self, at: u32, slot: Slot) {
-        let Some(place) = self.slots.get_mut(at as usize) else {
+        let (Some(place), Some(has_changed)) = (
+            self.slots.get_mut(at as usize),
+            self.has_changed.get_mut(at as usize),
+        ) else {
             return;
         };
+        if !core::mem::replace(has_changed, true) {
+            self.changed.push_back(at);
+        }
         let old = core::mem::replace(place, slot);
-        self.index(at, &old, false);
-        self.index(at, &slot, true);
-        self.changed.insert(at);
+        let [before, after] = [&old, &slot].map(Keys::of);
+        // Mostly it is found as before.
+        if before != after {
+            self.index(at, before, after);
+        }
+        if slot == Slot::Empty
+            && old != slot
+            && let Some(free) = self.free.get_mut(usize::from(at >= self.sockets))
+        {
+            free.push(Reverse(at));
+        }
     }
 
-    fn index(&mut self, at: u32, slot: &Slot, there: bool) {
-        match slot {
-            Slot::Empty => enter(&mut self.free, at, there),
-            Slot::Socket(it) => {
-                let key = (it.kind, it.endpoint, it.local.port, at);
-                if there {
-                    self.by_cookie.insert(it.cookie, at);
-                } else {
-                    self.by_cookie.remove(&it.cookie);
-                }
-                if it.held() {
-                    enter(&mut self.ports, key, there);
-                }
-                if it.kind == Kind::Datagram {
-                    if there {
-                        self.by_name.insert(it.name, at);
-                    } else {
-                        self.by_name.remove(&it.name);
-                    }
-                    if it.state == State::Connected {
-                        enter(&mut self.connected, (it.remote.port, at), there);
-                    }
-                }
-                if matches!(it.state, State::Listening { .. }) {
-                    enter(&mut self.listeners, key, there);
-                }
-            }
-            Slot::Pending(it) => {
-                // Its listener goes after it.
-                let endpoint = self.socket(it.listener).map(|socket| socket.endpoint);
-                let count = endpoint.map(|it| self.waiting.entry(it).or_default());
-                if there {
-                    self.queues.insert((it.listener, it.sequence), at);
-                    count.into_iter().for_each(|count| *count += 1);
-                } else {
-                    self.queues.remove(&(it.listener, it.sequence));
-                    let less = |count: &mut usize| *count = count.saturating_sub(1);
-                    count.into_iter().for_each(less);
-                }
+    fn index(&mut self, at: u32, before: Keys, after: Keys) {
+        let slot = |key: (Kind, u32, u16)| (key.0, key.1, key.2, at);
+        rename(&mut self.by_cookie, before.cookie, after.cookie, at);
+        rename(&mut self.by_name, before.name, after.name, at);
+        let ports = [before.port, after.port].map(|key| key.map(slot));
+        reenter(&mut self.ports, ports);
+        let listens = [before.listens, after.listens].map(|key| key.map(slot));
+        reenter(&mut self.listeners, listens);
+        let connected = [before.connected, after.connected];
+        let connected = connected.map(|key| key.map(|port| (port, at)));
+        reenter(&mut self.connected, connected);
+        rename(&mut self.queues, before.queue, after.queue, at);
+        for (key, there) in [(before.queue, false), (after.queue, true)] {
+            // Its listener goes after it.
+            if let Some((listener, _)) = key
+                && let Some(endpoint) = self.socket(listener).map(|socket| socket.endpoint)
+            {
+                let count = self.waiting.entry(endpoint).or_default();
+                *count = match there {
+                    true => *count + 1,
+                    false => count.saturating_sub(1),
+                };
             }
         }
     }
 
     /// The next slot whose record is to be written.
     pub(crate) fn changed(&mut self) -> Option<u32> {
-        self.changed.pop_first()
+        let at = self.changed.pop_front()?;
+        if let Some(has_changed) = self.has_changed.get_mut(at as usize) {
+            *has_changed = false;
+        }
+        Some(at)
     }
 
     pub(crate) fn unchanged(&mut self) {
         self.changed.clear();
+        self.has_changed.fill(false);
     }
 }
 
-fn enter<K: Ord>(set: &mut BTreeSet<K>, key: K, there: bool) {
-    if there {
-        set.insert(key);
-    } else {
-        set.remove(&key);
+/// What was found by one key is by another.
+fn rename<K: Ord>(index: &mut BTreeMap<K, u32>, before: Option<K>, after: Option<K>, at: u32) {
+    if before != after {
+        before.map(|key| index.remove(&key));
+        after.map(|key| index.insert(key, at));
+    }
+}
+
+fn reenter<K: Ord>(set: &mut BTreeSet<K>, [before, after]: [Option<K>; 2]) {
+    if before != after {
+        before.map(|key| set.remove(&key));
+        after.map(|key| set.insert(key));
     }
 }

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    bind, connect, getsockname, recvmsg, sendmsg, socket_with, socketpair,
+    bind, connect, getsockname, recv, recvmsg, sendmsg, socket_with, socketpair,
 };
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -140,6 +140,22 @@ impl Socket {
             return Ok(Some(earlier));
         }
         self.recv_datagram()
+    }
+
+    /// Takes the next datagram and closes what came beside it, which this process never has. What
+    /// was put aside is not looked at.
+    ///
+    /// # Errors
+    /// [`Error::System`]: there is none (EAGAIN), or the kernel's.
+    pub fn skip(&self) -> Result<()> {
+        loop {
+            // Without room for descriptors the kernel lets go of them.
+            match recv(&self.fd, &mut [0; 1], RecvFlags::DONTWAIT) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(Error::System(errno)),
+            }
+        }
     }
 
     /// As [`Socket::recv`], but waits up to `timeout`; `None` when the time is over.

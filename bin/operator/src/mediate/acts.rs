@@ -44,7 +44,7 @@ impl Mediator {
     }
 
     pub(super) fn bind(&mut self, cookie: u64, address: &[u8]) -> Result<(), Errno> {
-        let chance = self.chances.next();
+        let chance = chance::number();
         let bind = |this: &mut Mediator| this.table.bind(cookie, address, true, chance);
         match bind(self) {
             // The operator before did it.
@@ -63,7 +63,7 @@ impl Mediator {
         let [_, backlog, _] = call.numbers();
         // It has its name for good.
         let name = sockets::name(call.fd()?).map_or_else(secret, Ok)?;
-        let chance = self.chances.next();
+        let chance = chance::number();
         let listen = |this: &mut Mediator| this.table.listen(cookie, backlog, name, chance);
         match listen(self) {
             Err(circuit::Errno::EADDRINUSE) => {
@@ -151,7 +151,7 @@ impl Mediator {
         }
         let begun = self
             .table
-            .connect_begin(cookie, &address, self.chances.next());
+            .connect_begin(cookie, &address, chance::number());
         let (local, remote) = match begun.map_err(number)? {
             Connect::Disconnected => return Ok(Came::To(Ok(0))),
             Connect::To { local, remote, .. } => (local, remote),
@@ -204,7 +204,7 @@ impl Mediator {
             .place(cookie, call.place(call.numbers()[0].cast_unsigned()));
         // Bound: each listener that turns out to be gone is forgotten.
         for _ in 0..LIMITS.sockets {
-            let chance = self.chances.next();
+            let chance = chance::number();
             let listener = self.table.find_listener(to, remote, chance);
             let Some(listener) = listener else {
                 // A program without circuits may be there, in the same namespace as a proxy.
@@ -247,7 +247,7 @@ impl Mediator {
                     let body = self.described(cookie, [slot, to], [local, remote]);
                     self.connect_metered((&body, carrier), far, (call.fd()?, listener.name))
                 }
-                None => sockets::connects_at_once(call.fd()?, listener.name),
+                None => sockets::connects_at_once(call.fd()?, call.flags()?, listener.name),
             };
             match connected {
                 Ok(()) | Err(Errno::ISCONN) => return Ok(Came::To(Ok(0))),

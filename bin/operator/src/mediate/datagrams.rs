@@ -253,7 +253,7 @@ impl Mediator {
     }
 
     pub(super) fn bind_by_use(&mut self, cookie: u64) -> Result<(), Errno> {
-        let chance = self.chances.next();
+        let chance = chance::number();
         let bind = |this: &mut Mediator| this.table.bind_by_use(cookie, chance);
         match bind(self) {
             Err(circuit::Errno::EAGAIN) => {

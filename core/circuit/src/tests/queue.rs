@@ -112,3 +112,18 @@ fn the_closest_listener_is_found() {
     assert_eq!(table.destination(1, &LO4), Some(1));
     assert_eq!(table.destination(1, &v4([10, 0, 0, 9])), None);
 }
+
+/// Who stops between two records has a connection twice rather than not at all.
+#[test]
+fn an_accepted_socket_is_written_before_its_place_in_the_queue_is_given_up() {
+    let mut table = listening(5);
+    table.enqueue(1, waiting(9)).unwrap();
+    while table.changed().is_some() {}
+    table.accepted(1, 30, Some(9)).unwrap();
+    let changed: Vec<u32> = core::iter::from_fn(|| table.changed()).collect();
+    let limits = table.limits.sockets;
+    assert_eq!(changed.len(), 2);
+    assert!(changed[0] < limits && changed[1] >= limits, "{changed:?}");
+    assert_ne!(table.record(changed[0]), [0; RECORD]);
+    assert_eq!(table.record(changed[1]), [0; RECORD]);
+}
