@@ -29,10 +29,22 @@ const PARTS: [(&str, Part); 9] = [
         with.told("setup_vs_bridge", &with.ours, what, talk)
     }),
     ("rtt", |with| {
-        let what = "a byte there and back, median; both programs on core 0";
         // Asleep on one core, as the figure is meant.
-        let talk = |pair: &Pair| talk(pair, "rtt", with.time, 0);
-        with.told("rtt_asleep_vs_bridge", &with.ours, what, talk)
+        let kernel = |pair: &Pair| talk(pair, "rtt", with.time, 0);
+        let id = "circuits.rtt_asleep_vs_bridge";
+        let by_kernel = against(id, &with.ours, &with.bridge, with.turns, kernel)?;
+        let unpolled = ["unpolled-echo", "unpolled-rtt"];
+        let best = |pair: &Pair| match pair.switch {
+            Some(_) => talk_of(pair, unpolled, with.time, 0, 1, "us"),
+            None => kernel(pair),
+        };
+        let figure = against(id, &with.ours, &with.bridge, with.turns, best)?;
+        Ok(vec![
+            figure
+                .ours("kernel_circuit_us", by_kernel.ours["us"].clone())
+                .ours("ratio_kernel_circuit", by_kernel.value)
+                .note("a byte there and back, median; both programs on core 0; ours by the ring, by programs that know of circuits and poll none; beside it unmodified ones, by the kernel; the bridge with a veth each"),
+        ])
     }),
     ("proxy", |with| {
         let ours = Pair::proxied()?;

@@ -16,6 +16,8 @@ enum How {
     Copies,
     /// A circuit, its data made and used in place.
     InPlace,
+    /// A circuit whose descriptor nobody polls, read and written.
+    Unpolled,
 }
 
 /// A server's or a client's part: `what` is its name with the way, as `tcp-stream`. `None`: no
@@ -31,13 +33,14 @@ pub fn run(what: &str, address: &str, time: Duration, message: usize) -> Option<
         "tcp" => How::Tcp,
         "copies" => How::Copies,
         "place" => How::InPlace,
+        "unpolled" => How::Unpolled,
         _ => return None,
     };
     Some(match what {
         "sink" => sink(how, address, message).map(|()| String::new()),
         "stream" => stream(how, address, time, message).map(|n| n.to_string()),
-        "echo" => echo(address).map(|()| String::new()),
-        "rtt" => rtt(address, time).map(|n| n.to_string()),
+        "echo" => echo(how, address).map(|()| String::new()),
+        "rtt" => rtt(how, address, time).map(|n| n.to_string()),
         "many" => many(address, message).map(|n| n.to_string()),
         _ => return None,
     })
@@ -254,14 +257,22 @@ fn gets(circuit: &mut Circuit, at: usize, some: usize, seed: u64) -> Result<usiz
     }
 }
 
-/// Answers each byte with itself, by spinning, on all connections that come; `m` is answered
+/// Spins, or sleeps by the memory.
+fn waits_so(how: How, circuit: &mut Circuit) {
+    match how {
+        How::Unpolled => circuit.set_polled(false),
+        _ => circuit.set_spin(Duration::from_millis(20)),
+    }
+}
+
+/// Answers each byte with itself on all connections that come; `m` is answered
 /// with what this process has of memory, in KiB.
-fn echo(address: &str) -> Result<()> {
+fn echo(how: How, address: &str) -> Result<()> {
     let listener = Listener::bind(address)?;
     let mut all = Vec::new();
     loop {
         let (mut circuit, _) = listener.accept()?;
-        circuit.set_spin(Duration::from_millis(20));
+        waits_so(how, &mut circuit);
         let mut byte = [0];
         // A client of many leaves each behind after a few bytes.
         while let Ok(1) = circuit.read(&mut byte) {
@@ -277,10 +288,10 @@ fn echo(address: &str) -> Result<()> {
     }
 }
 
-/// The median time of a byte there and back, both sides spinning, microseconds.
-fn rtt(address: &str, time: Duration) -> Result<f64> {
+/// The median time of a byte there and back, microseconds.
+fn rtt(how: How, address: &str, time: Duration) -> Result<f64> {
     let mut circuit = Circuit::connect(address)?;
-    circuit.set_spin(Duration::from_millis(20));
+    waits_so(how, &mut circuit);
     let (begun, mut all, mut byte) = (Instant::now(), Vec::new(), [7]);
     // A thousand at a time: a clock takes a tenth of what is measured.
     while begun.elapsed() < time {

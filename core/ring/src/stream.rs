@@ -8,6 +8,10 @@ use guard::guard;
 /// Into so many parts the data area is divided by the places where it is looked whether all is read.
 const STRIDES: u64 = 32;
 
+/// With the number of a sleep that is announced: who sleeps does so by the memory, at the low half
+/// of [`ProducerWord::Published`], and is woken there.
+pub const NAP: u64 = 1 << 63;
+
 /// Writes bytes.
 pub struct StreamProducer<M> {
     memory: M,
@@ -158,7 +162,17 @@ impl<M: ProducerMemory> StreamProducer<M> {
 
     /// Which of the consumer's announcements was rung for last.
     pub fn rung(&self) -> u64 {
-        self.rung
+        self.rung & !NAP
+    }
+
+    /// Whether the consumer says that it sleeps by the memory.
+    pub fn is_napped(&self) -> bool {
+        self.memory.load(ConsumerWord::Armed) & NAP != 0
+    }
+
+    /// Whether who was rung for last sleeps by the memory.
+    pub fn rung_naps(&self) -> bool {
+        self.rung & NAP != 0
     }
 
     /// The memory.
@@ -174,7 +188,13 @@ impl<M: ProducerMemory> StreamProducer<M> {
         self.published = self.position;
         self.memory.store(ProducerWord::Published, self.position);
         self.memory.fence();
-        ring_once(self.memory.load(ConsumerWord::Armed), &mut self.rung)
+        let armed = self.memory.load(ConsumerWord::Armed);
+        if armed & NAP != 0 && guard!("stream-nap") {
+            // Each time: it may have seen the last that it was rung for, and be about to sleep.
+            self.rung = armed;
+            return Doorbell::Ring;
+        }
+        ring_once(armed, &mut self.rung)
     }
 
     /// Announces a sleep for at least `want` bytes of room. `true`: it may sleep.
@@ -324,10 +344,25 @@ impl<M: ConsumerMemory> StreamConsumer<M> {
         Ok(true)
     }
 
+    /// Announces a sleep for data by the memory ([`NAP`]). `Some`: it may sleep for as long as the
+    /// low half of the producer's position is this.
+    pub fn arm_nap(&mut self) -> Result<Option<u32>, Breach> {
+        self.announce_with(NAP);
+        if self.readable()? != 0 {
+            self.disarm();
+            return Ok(None);
+        }
+        Ok(Some(self.limit as u32))
+    }
+
     /// Asks to be rung for what is published from here on, whatever there is already.
     pub fn announce(&mut self) {
-        self.token = self.token.wrapping_add(1).max(1);
-        self.memory.store(ConsumerWord::Armed, self.token);
+        self.announce_with(0);
+    }
+
+    fn announce_with(&mut self, how: u64) {
+        self.token = self.token.wrapping_add(1).max(1) & !NAP;
+        self.memory.store(ConsumerWord::Armed, self.token | how);
         self.memory.fence();
     }
 

@@ -572,6 +572,33 @@ fn a_stream_carries_bytes_and_rings_both_ways() {
     assert_eq!(tx.publish(), Doorbell::Ring);
 }
 
+/// Of a sleep by the memory nothing is left that tells of it: who saw what was published last may
+/// be about to sleep, and is rung for what comes next all the same.
+#[test]
+fn who_naps_is_rung_each_time() {
+    let heap = Heap::new(128);
+    let g = Geometry::stream(128).expect("legal");
+    let mut tx = StreamProducer::fresh(heap.clone(), &g);
+    let mut rx = StreamConsumer::fresh(heap, &g);
+    let mut put = || {
+        tx.write(b"x").expect("honest");
+        let rung = tx.publish();
+        (rung, tx.rung_naps(), tx.rung())
+    };
+    assert_eq!(rx.arm_nap(), Ok(Some(0)));
+    assert_eq!([put(), put()], [(Doorbell::Ring, true, 1); 2]);
+    rx.disarm();
+    assert_eq!(put().0, Doorbell::Quiet);
+    assert_eq!(rx.arm_nap(), Ok(None));
+    assert_eq!(rx.read(&mut [0; 9]), Ok(3));
+    assert_eq!(rx.arm(), Ok(true));
+    assert_eq!(
+        [put(), put()].map(|it| it.0),
+        [Doorbell::Ring, Doorbell::Quiet]
+    );
+    assert_eq!((tx.rung_naps(), tx.rung()), (false, 3));
+}
+
 #[test]
 fn a_stream_position_out_of_its_window_closes_it() {
     let heap = Heap::new(128);

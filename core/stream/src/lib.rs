@@ -10,6 +10,8 @@
 //!   again; who writes then sends one token with that number. Old tokens are taken only after
 //!   that, and the newest is left there: so whoever polls the socket finds it readable for as
 //!   long as there is something to read.
+//! - Who reads and polls no socket may sleep by the memory instead (a *nap*): it is woken there,
+//!   and no token comes. What it leaves in the ring then no poll tells of.
 //! - A writer that finds the ring full may sleep for room, or sends what it has by the socket,
 //!   which blocks it as any socket does. It uses the ring again when all that was read
 //!   (`Spilled`): never is there something in the ring behind bytes in the socket.
@@ -50,7 +52,8 @@ pub trait Line {
     /// # Errors
     /// [`Stop::Blocked`], [`Stop::Socket`].
     fn look(&self, out: &mut [u8]) -> Result<usize, Stop>;
-    /// Wakes the peer, which sleeps for room in its ring.
+    /// Wakes the peer that sleeps by the memory (futex(2)): of a writer's line who reads, of a
+    /// reader's who waits for room.
     fn wake(&self);
 }
 

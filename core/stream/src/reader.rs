@@ -251,6 +251,24 @@ impl<M: ConsumerMemory> Reader<M> {
         }
     }
 
+    /// Announces a nap, where bytes come by the ring and there are none. `Some`: it may sleep for
+    /// as long as the low half of the writer's position is this, and then looks at the socket too:
+    /// nobody wakes it for what comes there, nor for the end.
+    ///
+    /// # Errors
+    /// [`Stop::Peer`].
+    pub fn nap(&mut self) -> Result<Option<u32>, Stop> {
+        if self.failed.is_some() || !self.uses_ring() || self.head.taken() > 0 {
+            return Ok(None);
+        }
+        Ok(self.ring.arm_nap()?)
+    }
+
+    /// The nap is over: the writer wakes nobody any more.
+    pub fn nap_is_over(&mut self) {
+        self.ring.disarm();
+    }
+
     /// Copies bytes out of the ring so far behind what was read; how many there are. Only after
     /// [`Reader::in_ring`].
     pub fn copy(&self, behind: usize, out: &mut [u8]) -> usize {

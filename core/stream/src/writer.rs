@@ -4,6 +4,10 @@ use crate::frame::{Head, LONGEST_SPILL};
 use crate::{Line, Stop};
 use ring::{ConsumerWord, Doorbell, Geometry, ProducerMemory, ProducerWord, StreamProducer};
 
+/// Bytes after which the reader sees what is there of a longer write: it copies these out while
+/// the next are copied in.
+const PART: usize = 32 << 10;
+
 /// What becomes of bytes that the ring has no room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
@@ -77,13 +81,21 @@ impl<M: ProducerMemory> Writer<M> {
                 }
             };
         }
-        match self.ring.write(bytes)? {
+        let mut written = 0;
+        for part in bytes.chunks(PART) {
+            let n = self.ring.write(part)?;
+            written += n;
+            if n > 0 {
+                self.publish(line)?;
+            }
+            if n < part.len() {
+                break;
+            }
+        }
+        match written {
             0 if full == Full::Spills => self.spill(line, bytes),
             0 => Err(Stop::Full),
-            written => {
-                self.publish(line)?;
-                Ok(written)
-            }
+            written => Ok(written),
         }
     }
 
@@ -154,6 +166,11 @@ impl<M: ProducerMemory> Writer<M> {
             && memory.load(ConsumerWord::Spilled) == self.spilled
     }
 
+    /// Whether the reader naps: who says no more is to wake it, for it learns of that nowhere else.
+    pub fn is_napped(&self) -> bool {
+        self.phase == Phase::Ring && self.ring.is_napped()
+    }
+
     /// Bytes that the ring holds at most.
     pub fn capacity(&self) -> usize {
         self.ring.capacity()
@@ -181,6 +198,10 @@ impl<M: ProducerMemory> Writer<M> {
 
     fn publish(&mut self, line: &impl Line) -> Result<(), Stop> {
         if self.ring.publish() == Doorbell::Quiet {
+            return Ok(());
+        }
+        if self.ring.rung_naps() {
+            line.wake();
             return Ok(());
         }
         self.head = Head::token(self.ring.rung());

@@ -75,11 +75,18 @@ impl End {
         self.socket().ended = true;
         self.0.changed.notify_all();
     }
-    /// As futex(2): sleeps unless the position is another by now.
+    /// As futex(2): sleeps unless the reader's position is another by now.
     fn sleep(&self, seen: u32) {
+        self.sleep_by(&self.0.consumer[0], seen);
+    }
+    /// The same by the writer's.
+    fn nap(&self, seen: u32) {
+        self.sleep_by(&self.0.producer[0], seen);
+    }
+    fn sleep_by(&self, word: &AtomicU64, seen: u32) {
         let held = self.0.sleeps.lock().unwrap();
         fence(Ordering::SeqCst);
-        if self.0.consumer[0].load(Ordering::Acquire) as u32 == seen {
+        if word.load(Ordering::Acquire) as u32 == seen {
             drop(self.0.woken.wait(held).unwrap());
         }
     }
@@ -351,6 +358,36 @@ fn who_sleeps_for_room_is_woken() {
             write_all(&at, &mut writer, &units(5..=6), Full::Waits);
         });
         read_all(&end, &mut reader, 6, 2 * UNIT, false);
+        other.join().unwrap();
+    });
+}
+
+/// Naps, and sleeps by the socket now and then, as who gave up a nap does: nobody is woken by a
+/// time here, so a wake-up that is lost is seen.
+#[test]
+fn who_naps_is_woken_and_so_is_who_gave_it_up() {
+    check(5, || {
+        let end = End::new(16);
+        let (mut writer, mut reader) = switched(&end);
+        let at = end.clone();
+        let other = thread::spawn(move || {
+            for unit in 1..=3 {
+                write_all(&at, &mut writer, &units(unit..=unit), Full::Spills);
+            }
+        });
+        let (mut came, mut out, mut naps) = (0, [0; UNIT], true);
+        while came < 3 * UNIT {
+            if naps && let Some(seen) = reader.nap().unwrap() {
+                end.nap(seen);
+                reader.nap_is_over();
+            }
+            match reader.read(&end, &mut out) {
+                Ok(n) => came += n,
+                Err(Stop::Blocked) => end.until_readable(),
+                Err(stop) => panic!("{stop:?}"),
+            }
+            naps = came != UNIT;
+        }
         other.join().unwrap();
     });
 }

@@ -102,18 +102,29 @@ fn consumer_word(side: Side, word: ConsumerWord) -> usize {
     CONSUMER_WORDS_AT + side as usize * WORDS + word as usize * 8
 }
 
-/// The half of the reader's position that a writer sleeps by.
-fn sleeps_by(words: &WritableMapping, side: Side) -> Option<&AtomicU32> {
-    let at = words.pointer(consumer_word(side, ConsumerWord::Consumed), 4)?;
+/// The low half of a word, by which one sleeps until it is another (futex(2)).
+fn half(words: &WritableMapping, at: usize) -> Option<&AtomicU32> {
+    let at = words.pointer(at, 4)?;
     // SAFETY: in bounds and aligned, mapped for as long as the borrow lasts; an atomic takes
     // whatever the peer writes. The low half comes first (x86_64).
     Some(unsafe { AtomicU32::from_ptr(at.as_ptr().cast()) })
 }
 
 impl CircuitWriter {
-    /// The low half of the reader's position, by which who waits for room sleeps (futex(2)).
+    /// The low half of the reader's position, by which who waits for room sleeps.
     pub fn sleeps_by(&self) -> Option<&AtomicU32> {
-        sleeps_by(&self.words, self.side)
+        half(
+            &self.words,
+            consumer_word(self.side, ConsumerWord::Consumed),
+        )
+    }
+
+    /// What wakes who reads what is written here.
+    pub fn waker(&self) -> CircuitWaker {
+        CircuitWaker {
+            words: Arc::clone(&self.words),
+            at: producer_word(self.side, ProducerWord::Published),
+        }
     }
 
     /// Where so many bytes of the data lie from `at` on; they may run over the end, where the
@@ -135,26 +146,32 @@ impl CircuitWriter {
     }
 }
 
-/// Wakes a writer.
+/// Wakes the peer, if it sleeps by the memory.
 #[derive(Clone)]
 pub struct CircuitWaker {
     words: Arc<WritableMapping>,
-    side: Side,
+    at: usize,
 }
 
 impl CircuitWaker {
-    /// By what it sleeps, if it does.
+    /// By what it sleeps.
     pub fn sleeps_by(&self) -> Option<&AtomicU32> {
-        sleeps_by(&self.words, self.side)
+        half(&self.words, self.at)
     }
 }
 
 impl CircuitReader {
+    /// The low half of the writer's position, by which who reads naps.
+    pub fn naps_by(&self) -> Option<&AtomicU32> {
+        let of = self.side.other();
+        half(&self.words, producer_word(of, ProducerWord::Published))
+    }
+
     /// What wakes the writer of what is read here.
     pub fn waker(&self) -> CircuitWaker {
         CircuitWaker {
             words: Arc::clone(&self.words),
-            side: self.side.other(),
+            at: consumer_word(self.side.other(), ConsumerWord::Consumed),
         }
     }
 

@@ -16,6 +16,8 @@ use stream::{Full, Reader, Side, Stop, Writer};
 const SPIN: Duration = Duration::from_micros(5);
 /// How long who sleeps for room sleeps before it looks whether the peer lives.
 const SLEEP: Duration = Duration::from_millis(10);
+/// How long who naps does before it sleeps by the socket, which tells of the peer's death.
+const NAP: Duration = Duration::from_millis(2);
 /// Bytes, and writes, after which it is looked whether the peer still reads: the ring says nothing
 /// of that, and a circuit that is cut ends.
 const LOOK_BYTES: usize = 256 << 10;
@@ -32,11 +34,54 @@ pub enum Way {
     Ring,
 }
 
+/// How long who waits for data looks at the ring before it sleeps.
+struct Spin {
+    time: Duration,
+    /// A program asked for it: it has a processor to itself.
+    is_asked: bool,
+    /// How often nothing came of it, one time after the other.
+    misses: u32,
+}
+
+/// Times without anything after which it is looked so seldom: who is waited for runs on the
+/// same processor, say.
+const MISSES: u32 = 4;
+const SELDOM: u32 = 64;
+
+impl Default for Spin {
+    fn default() -> Spin {
+        Spin {
+            time: SPIN,
+            is_asked: false,
+            misses: 0,
+        }
+    }
+}
+
+impl Spin {
+    /// How long this time, if at all.
+    fn time(&mut self) -> Option<Duration> {
+        if self.is_asked || self.misses < MISSES || self.misses.is_multiple_of(SELDOM) {
+            return Some(self.time);
+        }
+        self.misses = self.misses.wrapping_add(1);
+        None
+    }
+
+    fn came_to(&mut self, something: bool) {
+        self.misses = match something {
+            true => 0,
+            false => self.misses.wrapping_add(1),
+        };
+    }
+}
+
 pub(crate) struct Ring {
     pub(crate) writer: Writer<CircuitWriter>,
     pub(crate) reader: Reader<CircuitReader>,
-    /// Of who writes what is read here.
-    pub(crate) waker: CircuitWaker,
+    /// Wakes the peer: as who reads what is written here, and as who writes what is read here.
+    to_reader: CircuitWaker,
+    to_writer: CircuitWaker,
 }
 
 /// A connection.
@@ -44,7 +89,9 @@ pub struct Circuit {
     pub(crate) fd: OwnedFd,
     pub(crate) ring: Option<Ring>,
     blocks: bool,
-    spin: Duration,
+    /// Its descriptor is polled, or may be.
+    polled: bool,
+    spin: Spin,
     /// What came and is peeked at, where it is not in the ring, and how much of it is consumed.
     pub(crate) held: Vec<u8>,
     pub(crate) consumed: usize,
@@ -78,7 +125,8 @@ impl Circuit {
                 .is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK)),
             fd,
             ring: None,
-            spin: SPIN,
+            polled: true,
+            spin: Spin::default(),
             held: Vec::new(),
             consumed: 0,
             bytes: 0,
@@ -92,7 +140,8 @@ impl Circuit {
         let mut circuit = Circuit::by_socket(fd);
         if let Ok((writer, reader, geometry)) = circuit_ends(&memory, capacity, side) {
             let mut ring = Ring {
-                waker: reader.waker(),
+                to_reader: writer.waker(),
+                to_writer: reader.waker(),
                 writer: Writer::new(writer, &geometry),
                 reader: Reader::new(reader, &geometry),
             };
@@ -105,7 +154,18 @@ impl Circuit {
     /// How long a read or a write that blocks looks at the ring before it sleeps. 5 us at first;
     /// more shortens the way where the core is one's own.
     pub fn set_spin(&mut self, spin: Duration) {
-        self.spin = spin;
+        self.spin = Spin {
+            time: spin,
+            is_asked: true,
+            ..Spin::default()
+        };
+    }
+
+    /// Whether somebody polls its descriptor, as is believed at first. Where nobody does, who reads
+    /// sleeps by the memory, which takes half the time; the descriptor tells nothing then, also
+    /// not of what is there when this is changed back: that is to be read first.
+    pub fn set_polled(&mut self, polled: bool) {
+        self.polled = polled;
     }
 
     /// Whether reads and writes block; as the descriptor's flag was at first.
@@ -123,7 +183,7 @@ impl Circuit {
             return Way::Socket;
         };
         ring.reader.consent();
-        match ring.writer.in_ring(&line(&self.fd, &|| {})) {
+        match ring.writer.in_ring(&line(&self.fd, None)) {
             Ok(true) => Way::Ring,
             _ => Way::Socket,
         }
@@ -139,7 +199,18 @@ impl Circuit {
             Shutdown::Write => How::Write,
             Shutdown::Both => How::Both,
         };
-        rustix::net::shutdown(&self.fd, how).map_err(Into::into)
+        rustix::net::shutdown(&self.fd, how)?;
+        self.rouse();
+        Ok(())
+    }
+
+    /// Wakes a peer that naps: the socket says something new.
+    fn rouse(&self) {
+        if let Some(ring) = &self.ring
+            && ring.writer.is_napped()
+        {
+            wake(&ring.to_reader);
+        }
     }
 
     /// Waits until there is something to read, or the stream has ended; `false`: the time is over.
@@ -149,6 +220,16 @@ impl Circuit {
     pub fn wait_readable(&mut self, limit: Option<Duration>) -> io::Result<bool> {
         if self.consumed < self.held.len() || self.look_at_ring()? > 0 {
             return Ok(true);
+        }
+        // Nobody may have asked for a word by the socket yet.
+        if !self.polled
+            && let Some(ring) = &mut self.ring
+        {
+            match ring.reader.peek(&line(&self.fd, None), &mut [0]) {
+                Err(Stop::Blocked) => {}
+                // A read tells.
+                _ => return Ok(true),
+            }
         }
         wait(&self.fd, PollFlags::IN, limit)
     }
@@ -204,7 +285,7 @@ impl Circuit {
         }
         let mut there = self.look_at_ring()?;
         if there == 0 && self.blocks {
-            there = self.spin_for_data()?;
+            there = self.wait_at_ring()?;
         }
         if there > 0 {
             return Ok(Peeked::ring(self, there));
@@ -225,7 +306,12 @@ impl Circuit {
         self.bytes += n;
         self.writes += 1;
         match &mut self.ring {
-            Some(ring) => ring.writer.commit(&line(&self.fd, &|| {}), n).map_err(said),
+            Some(Ring {
+                writer, to_reader, ..
+            }) => {
+                let line = line(&self.fd, Some(to_reader));
+                writer.commit(&line, n).map_err(said)
+            }
             None => Ok(()),
         }
     }
@@ -235,8 +321,10 @@ impl Circuit {
         let held = self.held.len().saturating_sub(self.consumed);
         if held > 0 {
             self.consumed += n.min(held);
-        } else if let Some(Ring { reader, waker, .. }) = &mut self.ring {
-            reader.consume(&line(&self.fd, &|| wake(waker.sleeps_by())), n);
+        } else if let Some(ring) = &mut self.ring {
+            let to_writer = &ring.to_writer;
+            let line = line(&self.fd, Some(to_writer));
+            ring.reader.consume(&line, n);
         }
     }
 
@@ -254,10 +342,12 @@ impl Circuit {
                 Full::Spills
             };
             let sent = match &mut self.ring {
-                None => stream::Line::send(&line(&self.fd, &|| {}), &[], bytes),
+                None => stream::Line::send(&line(&self.fd, None), &[], bytes),
                 Some(ring) => {
                     ring.reader.consent();
-                    ring.writer.write(&line(&self.fd, &|| {}), bytes, full)
+                    let to_reader = &ring.to_reader;
+                    let line = line(&self.fd, Some(to_reader));
+                    ring.writer.write(&line, bytes, full)
                 }
             };
             match sent {
@@ -279,9 +369,11 @@ impl Circuit {
         // Bound: none; it blocks as a read does.
         loop {
             let came = match &mut self.ring {
-                None => stream::Line::take(&line(&self.fd, &|| {}), out),
-                Some(Ring { reader, waker, .. }) => {
-                    reader.read(&line(&self.fd, &|| wake(waker.sleeps_by())), out)
+                None => stream::Line::take(&line(&self.fd, None), out),
+                Some(ring) => {
+                    let to_writer = &ring.to_writer;
+                    let line = line(&self.fd, Some(to_writer));
+                    ring.reader.read(&line, out)
                 }
             };
             match came {
@@ -306,15 +398,30 @@ impl Circuit {
         }
     }
 
-    /// Looks at the ring for a while, if that is what bytes come by.
-    fn spin_for_data(&mut self) -> io::Result<usize> {
+    /// Looks at the ring for a while, if that is what bytes come by, and sleeps by it where
+    /// nobody polls.
+    fn wait_at_ring(&mut self) -> io::Result<usize> {
         let Some(ring) = &mut self.ring else {
             return Ok(0);
         };
-        if !ring.reader.uses_ring() {
+        let reader = &mut ring.reader;
+        if !reader.uses_ring() {
             return Ok(0);
         }
-        spin(self.spin, || ring.reader.in_ring()).map_err(said)
+        if let Some(time) = self.spin.time() {
+            let there = spin(time, || reader.in_ring()).map_err(said)?;
+            self.spin.came_to(there > 0);
+            if there > 0 {
+                return Ok(there);
+            }
+        }
+        if !self.polled
+            && let Some(seen) = reader.nap().map_err(said)?
+        {
+            sleep(reader.memory().naps_by(), seen, NAP);
+            reader.nap_is_over();
+        }
+        reader.in_ring().map_err(said)
     }
 
     /// Waits until the ring has room for so many bytes, or for a while.
@@ -324,7 +431,7 @@ impl Circuit {
         };
         let writer = &mut ring.writer;
         let enough = |room: usize| if room >= min { room } else { 0 };
-        if spin(self.spin, || writer.room().map(enough)).map_err(said)? > 0 {
+        if spin(self.spin.time, || writer.room().map(enough)).map_err(said)? > 0 {
             return Ok(());
         }
         if let Some(seen) = writer.arm(min).map_err(said)? {
@@ -349,8 +456,8 @@ impl Circuit {
     }
 }
 
-pub(crate) fn line<'a>(fd: &'a OwnedFd, wake: &'a dyn Fn()) -> Socket<'a> {
-    Socket { fd, wake }
+fn line<'a>(fd: &'a OwnedFd, peer: Option<&'a CircuitWaker>) -> Socket<'a> {
+    Socket { fd, peer }
 }
 
 /// Asks until there is something, or the time is over.
@@ -379,6 +486,12 @@ pub(crate) fn said(stop: Stop) -> io::Error {
     }
 }
 
+impl Drop for Circuit {
+    fn drop(&mut self) {
+        self.rouse();
+    }
+}
+
 impl Read for Circuit {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         if let Some(held) = self.held.get(self.consumed..).filter(|it| !it.is_empty()) {
@@ -388,7 +501,7 @@ impl Read for Circuit {
             return Ok(n);
         }
         if self.blocks && self.look_at_ring()? == 0 {
-            self.spin_for_data()?;
+            self.wait_at_ring()?;
         }
         self.receive(out)
     }

@@ -4,16 +4,17 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 use rustix::thread::futex;
+use shm::CircuitWaker;
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 use stream::{Line, Stop};
 
-/// It, and what wakes the peer.
+/// It, and what wakes a peer that sleeps by the memory.
 pub(crate) struct Socket<'a> {
     pub(crate) fd: &'a OwnedFd,
-    pub(crate) wake: &'a dyn Fn(),
+    pub(crate) peer: Option<&'a CircuitWaker>,
 }
 
 impl Line for Socket<'_> {
@@ -31,7 +32,9 @@ impl Line for Socket<'_> {
         said(recv(self.fd, out, flags).map(|(n, _)| n))
     }
     fn wake(&self) {
-        (self.wake)();
+        if let Some(peer) = self.peer {
+            wake(peer);
+        }
     }
 }
 
@@ -55,9 +58,9 @@ pub(crate) fn sleep(word: Option<&AtomicU32>, seen: u32, at_most: Duration) {
     }
 }
 
-/// Wakes who sleeps there.
-pub(crate) fn wake(word: Option<&AtomicU32>) {
-    if let Some(word) = word {
+/// Wakes a peer that sleeps by the memory.
+pub(crate) fn wake(peer: &CircuitWaker) {
+    if let Some(word) = peer.sleeps_by() {
         let _ = futex::wake(word, futex::Flags::empty(), 1);
     }
 }

@@ -276,3 +276,68 @@ fn memory_that_can_shrink_is_not_used() {
             .is_none()
     );
 }
+
+/// Who naps is woken for every byte, also where it leaves some and waits for more otherwise.
+#[test]
+fn who_naps_is_woken_for_every_byte() {
+    let (mut a, mut b) = pair();
+    a.set_polled(false);
+    b.set_polled(false);
+    let other = std::thread::spawn(move || {
+        let mut bytes = [0; 3];
+        for turn in 0..20_000_u32 {
+            b.read_exact(&mut bytes).unwrap();
+            assert_eq!(bytes, [turn as u8, 1, 2]);
+            b.write_all(&bytes).unwrap();
+        }
+        b
+    });
+    let mut byte = [0];
+    let begun = std::time::Instant::now();
+    for turn in 0..20_000_u32 {
+        a.write_all(&[turn as u8, 1, 2]).unwrap();
+        for expected in [turn as u8, 1, 2] {
+            if turn % 3 == 0 {
+                assert!(a.wait_readable(Some(Duration::from_secs(20))).unwrap());
+            }
+            a.read_exact(&mut byte).unwrap();
+            assert_eq!(byte, [expected]);
+        }
+    }
+    // A wake-up that is lost costs a nap's whole time.
+    assert!(
+        begun.elapsed() < Duration::from_secs(15),
+        "{:?}",
+        begun.elapsed()
+    );
+    let mut b = other.join().unwrap();
+    assert_eq!((a.way(), b.way()), (Way::Ring, Way::Ring));
+}
+
+#[test]
+fn who_naps_hears_of_the_end() {
+    for how in ["dropped", "shut", "killed"] {
+        let (mut a, mut b) = pair();
+        a.set_polled(false);
+        a.write_all(&[1]).unwrap();
+        b.read_exact(&mut [0]).unwrap();
+        let reader = std::thread::spawn(move || {
+            let begun = std::time::Instant::now();
+            (a.read(&mut [0; 9]).unwrap(), begun.elapsed())
+        });
+        std::thread::sleep(Duration::from_millis(1));
+        let copy = b.as_fd().try_clone_to_owned().unwrap();
+        match how {
+            "dropped" => drop((b, copy)),
+            "shut" => b.shutdown(Shutdown::Write).unwrap(),
+            _ => {
+                // As the kernel does it for a process that is gone.
+                rustix::net::shutdown(&copy, rustix::net::Shutdown::Both).unwrap();
+                std::mem::forget(b);
+            }
+        }
+        let (n, took) = reader.join().unwrap();
+        assert_eq!(n, 0, "{how}");
+        assert!(took < Duration::from_secs(5), "{how}: {took:?}");
+    }
+}

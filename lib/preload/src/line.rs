@@ -17,7 +17,7 @@ pub struct Line<'a> {
     pub record: &'a Record,
     /// Whether bytes wait in the kernel for the socket to take them; marks never do.
     pub blocks: bool,
-    pub waker: Option<&'a CircuitWaker>,
+    pub waker: &'a CircuitWaker,
     /// Bytes that went by it.
     pub moved: Cell<usize>,
     /// It waited for as long as the program wants to.
@@ -26,12 +26,7 @@ pub struct Line<'a> {
 
 impl<'a> Line<'a> {
     /// That of a descriptor.
-    pub fn of(
-        fd: c_int,
-        record: &'a Record,
-        blocks: bool,
-        waker: Option<&'a CircuitWaker>,
-    ) -> Line<'a> {
+    pub fn of(fd: c_int, record: &'a Record, blocks: bool, waker: &'a CircuitWaker) -> Line<'a> {
         Line {
             fd,
             record,
@@ -98,7 +93,7 @@ impl stream::Line for Line<'_> {
         self.receive(out, MSG_PEEK)
     }
     fn wake(&self) {
-        if let Some(word) = self.waker.and_then(CircuitWaker::sleeps_by) {
+        if let Some(word) = self.waker.sleeps_by() {
             let _ = rustix::thread::futex::wake(word, rustix::thread::futex::Flags::empty(), 1);
         }
     }

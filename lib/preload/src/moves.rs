@@ -61,8 +61,9 @@ fn some(
     look_at_peer(fd, writing)?;
     consent(record);
     let peer = |_| libc::ECONNABORTED;
-    let line = Line::of(fd, record, false, None);
-    if writing.writer.in_ring(&line) == Ok(true) {
+    let line = Line::of(fd, record, false, &writing.waker);
+    let in_ring = writing.writer.in_ring(&line) == Ok(true);
+    if in_ring {
         let mut room = writing.writer.room().map_err(peer)?;
         if room == 0 && blocks {
             wait_for_room(fd, writing)?;
@@ -74,6 +75,7 @@ fn some(
             // SAFETY: `n` bytes from there on are mapped and writable; no reference to them exists.
             let n = unsafe { libc::pread(from, place.as_ptr().cast(), n, at) };
             let n = usize::try_from(n).map_err(|_| real::errno())?;
+            let line = Line::of(fd, record, false, &writing.waker);
             let committed = writing.writer.commit(&line, n);
             committed.map_err(|stop| match stop {
                 stream::Stop::Socket(errno) => errno,

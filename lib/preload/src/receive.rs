@@ -103,7 +103,7 @@ unsafe fn take(
     blocks: bool,
 ) -> End {
     let Reading { reader, waker } = reading;
-    let line = Line::of(fd, record, blocks, Some(waker));
+    let line = Line::of(fd, record, blocks, waker);
     if record.consented.load(Ordering::Relaxed) == 0 {
         record
             .consented
@@ -182,7 +182,7 @@ pub fn pending(record: &Record, fd: c_int, queued: impl Fn() -> usize) -> Result
     }
     // SAFETY: the lock is held.
     let Reading { reader, waker } = unsafe { record.reading() };
-    let line = Line::of(fd, record, false, Some(waker));
+    let line = Line::of(fd, record, false, waker);
     let there = reader.pending(&line, queued);
     record.read_lock.give();
     match there {

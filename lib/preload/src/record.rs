@@ -43,6 +43,7 @@ pub enum Moves {
 /// The writing end, and what was written since it was last looked whether the peer reads.
 pub struct Writing {
     pub writer: Writer<CircuitWriter>,
+    pub waker: CircuitWaker,
     pub bytes: usize,
     pub writes: u32,
 }
@@ -232,7 +233,8 @@ impl Record {
     /// Goes over to the ring, if it is time to, and if there is one.
     #[inline]
     pub fn may_ask(&self, fd: c_int) {
-        if self.worth.load(Ordering::Relaxed) >= AFTER {
+        let counts = self.state.load(Ordering::Relaxed) == COUNTED;
+        if counts && self.worth.load(Ordering::Relaxed) >= AFTER {
             self.ask(fd);
         }
     }
@@ -288,6 +290,7 @@ impl Record {
             .store(u32::from(nonblocking), Ordering::Relaxed);
         let waker = reader.waker();
         let writing = Writing {
+            waker: writer.waker(),
             writer: Writer::after(writer, &geometry, self.sent.load(Ordering::SeqCst)),
             bytes: 0,
             writes: 0,

@@ -99,12 +99,12 @@ pub fn step(
     consent(record);
     if !blocks {
         // A reader that is about to make room keeps all that follows from going by the socket.
-        spin_for_room(&Line::of(fd, record, false, None), writing)?;
+        spin_for_room(fd, record, writing)?;
     }
     let mut sleeps = 0;
     // Bound: none; it blocks as a write does.
     loop {
-        let line = Line::of(fd, record, blocks, None);
+        let line = Line::of(fd, record, blocks, &writing.waker);
         let full = match blocks && sleeps < SLEEPS {
             true => Full::Waits,
             false => Full::Spills,
@@ -164,8 +164,9 @@ pub fn consent(record: &Record) {
 }
 
 /// Looks whether there is room in the ring, for a moment, if that is where bytes go.
-fn spin_for_room(line: &Line<'_>, writing: &mut Writing) -> Result<(), c_int> {
-    if writing.writer.in_ring(line) == Ok(true) {
+fn spin_for_room(fd: c_int, record: &Record, writing: &mut Writing) -> Result<(), c_int> {
+    let line = Line::of(fd, record, false, &writing.waker);
+    if writing.writer.in_ring(&line) == Ok(true) {
         spins(writing, MOMENT)?;
     }
     Ok(())

@@ -149,9 +149,7 @@ impl Mediator {
                 _ => {}
             }
         }
-        let begun = self
-            .table
-            .connect_begin(cookie, &address, chance::number());
+        let begun = self.table.connect_begin(cookie, &address, chance::number());
         let (local, remote) = match begun.map_err(number)? {
             Connect::Disconnected => return Ok(Came::To(Ok(0))),
             Connect::To { local, remote, .. } => (local, remote),
