@@ -2,10 +2,13 @@
 //! side and added up on the other, and the sums are compared: a run in which nobody touches the
 //! data measures nothing.
 
-use bulkhead::{Circuit, Listener, Way};
+use bulkhead::{Circuit, LINE, Listener, Peeked, Way};
 use std::io::{Error, Read, Result, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
+
+/// Bytes that are made in place before they are sent: who reads begins with them then.
+const PART: usize = 64 << 10;
 
 /// How bytes are handled.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -66,6 +69,24 @@ impl Sum {
         rest.iter().for_each(|byte| self.one(*byte));
     }
 
+    /// The first so many of what has come, where they lie.
+    fn add_peeked(&mut self, peeked: &Peeked<'_>, bytes: usize) {
+        if self.held > 0 {
+            return peeked.chunks(bytes, |part| self.add(part));
+        }
+        let mut sums = [0_u64; 8];
+        let lines = peeked.lines(bytes, |line| {
+            for (sum, word) in sums.iter_mut().zip(line.as_chunks::<8>().0) {
+                *sum = sum.wrapping_add(u64::from_le_bytes(*word));
+            }
+        });
+        self.sum = sums.into_iter().fold(self.sum, u64::wrapping_add);
+        let mut rest = [0; LINE];
+        let rest = rest.get_mut(..bytes - lines * LINE).unwrap_or_default();
+        peeked.copy_to(lines * LINE, rest);
+        self.add(rest);
+    }
+
     fn one(&mut self, byte: u8) {
         self.rest[self.held] = byte;
         self.held = (self.held + 1) % 8;
@@ -75,12 +96,53 @@ impl Sum {
     }
 }
 
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Words that follow one another, eight at a time, and their sum.
+struct Words {
+    words: [u64; 8],
+    sums: [u64; 8],
+}
+
+impl Words {
+    fn from(next: u64) -> Words {
+        Words {
+            words: std::array::from_fn(|n| next.wrapping_add(STEP.wrapping_mul(n as u64))),
+            sums: [0; 8],
+        }
+    }
+
+    #[inline]
+    fn line(&mut self) -> [u8; LINE] {
+        let mut line = [0; LINE];
+        for (place, (word, sum)) in line
+            .as_chunks_mut::<8>()
+            .0
+            .iter_mut()
+            .zip(self.words.iter_mut().zip(&mut self.sums))
+        {
+            *place = word.to_le_bytes();
+            *sum = sum.wrapping_add(*word);
+            *word = word.wrapping_add(STEP.wrapping_mul(8));
+        }
+        line
+    }
+
+    fn next(&self) -> u64 {
+        self.words[0]
+    }
+
+    fn sum(&self) -> u64 {
+        self.sums.into_iter().fold(0, u64::wrapping_add)
+    }
+}
+
 /// Fills bytes with words that follow one another, and adds them to a sum.
 fn make(bytes: &mut [u8], next: &mut u64, sum: &mut u64) {
     for word in bytes.as_chunks_mut::<8>().0 {
         *word = next.to_le_bytes();
         *sum = sum.wrapping_add(*next);
-        *next = next.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        *next = next.wrapping_add(STEP);
     }
 }
 
@@ -103,7 +165,7 @@ fn sink(how: How, address: &str, message: usize) -> Result<()> {
             How::InPlace => {
                 let peeked = circuit.peek()?;
                 let n = peeked.len().min(message);
-                peeked.chunks(n, |part| sum.add(part));
+                sum.add_peeked(&peeked, n);
                 peeked.consume(n);
                 n
             }
@@ -142,10 +204,12 @@ fn stream(how: How, address: &str, time: Duration, message: usize) -> Result<f64
         while begun.elapsed() < time {
             if how == How::InPlace {
                 // No more than fits: of a longer message a part after the other.
-                let part = message.min(bulkhead::CAPACITY / 4);
+                let part = message.min(PART);
                 for _ in 0..message / part {
                     let mut room = circuit.reserve(part)?;
-                    room.fill(part, |_, bytes| make(bytes, &mut next, &mut sum));
+                    let mut words = Words::from(next);
+                    room.fill_lines(part, |_| words.line());
+                    (next, sum) = (words.next(), sum.wrapping_add(words.sum()));
                     room.commit(part)?;
                 }
             } else {

@@ -27,6 +27,8 @@ pub struct StreamProducer<M> {
     /// Where it is looked whether to begin there anew: at each multiple; 0: nowhere.
     stride: u64,
     looked: u64,
+    /// The consumer slept before it was let see what was published last.
+    rang: bool,
 }
 
 /// Reads bytes.
@@ -59,6 +61,7 @@ impl<M: ProducerMemory> StreamProducer<M> {
             origin: 0,
             stride: 0,
             looked: 0,
+            rang: false,
         }
     }
 
@@ -80,6 +83,11 @@ impl<M: ProducerMemory> StreamProducer<M> {
         };
         self.looked = stride;
         if stride == 0 || self.position != self.published || self.breach.is_some() {
+            return;
+        }
+        // A consumer that keeps up is better off far behind: what lies in the other processor's own
+        // caches takes it twice as long.
+        if !self.rang && guard!("stream-rewind-asleep") {
             return;
         }
         // Who is to read a byte at the old place never says this.
@@ -189,12 +197,16 @@ impl<M: ProducerMemory> StreamProducer<M> {
         self.memory.store(ProducerWord::Published, self.position);
         self.memory.fence();
         let armed = self.memory.load(ConsumerWord::Armed);
-        if armed & NAP != 0 && guard!("stream-nap") {
+        let doorbell = match armed & NAP != 0 && guard!("stream-nap") {
             // Each time: it may have seen the last that it was rung for, and be about to sleep.
-            self.rung = armed;
-            return Doorbell::Ring;
-        }
-        ring_once(armed, &mut self.rung)
+            true => {
+                self.rung = armed;
+                Doorbell::Ring
+            }
+            false => ring_once(armed, &mut self.rung),
+        };
+        self.rang = doorbell == Doorbell::Ring;
+        doorbell
     }
 
     /// Announces a sleep for at least `want` bytes of room. `true`: it may sleep.

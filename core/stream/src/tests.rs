@@ -250,15 +250,17 @@ fn what_does_not_fit_waits_or_goes_by_the_socket() {
     assert_eq!(read(&mut reader, &pipe, 100), Ok(vec![3; 3]));
 }
 
-/// Small messages, each read before the next: the rest of the memory is never touched.
+/// Small messages, each waited for: the rest of the memory is never touched.
 #[test]
-fn a_stream_that_is_read_stays_at_the_start_of_its_memory() {
+fn a_stream_that_is_waited_for_stays_at_the_start_of_its_memory() {
     let pipe = Pipe::of(100);
     let (memory, mut writer, mut reader) = switched(&pipe);
     for number in 0..100_u8 {
         let bytes = [number; 10];
+        assert_eq!(read(&mut reader, &pipe, 99), Err(Stop::Blocked));
         assert_eq!(writer.write(&pipe, &bytes, Full::Spills), Ok(10));
         assert_eq!(read(&mut reader, &pipe, 99), Ok(bytes.to_vec()));
+        assert_eq!(read(&mut reader, &pipe, 99), Err(Stop::Blocked));
         // The same in place.
         assert!(writer.in_ring(&pipe).unwrap() && writer.room().unwrap() == CAPACITY);
         assert_eq!(writer.fill(0, &bytes[..5]), 5);
@@ -270,6 +272,19 @@ fn a_stream_that_is_read_stays_at_the_start_of_its_memory() {
         assert_eq!(read(&mut reader, &pipe, 99), Ok(vec![number; 6]));
     }
     assert_eq!(memory.0.data.borrow()[12..], [0; CAPACITY - 12]);
+}
+
+/// A reader that keeps up, and never sleeps, has the whole of it: close behind the writer it would
+/// have all bytes from the other processor's own caches.
+#[test]
+fn a_stream_that_is_kept_up_with_goes_round() {
+    let pipe = Pipe::of(100);
+    let (memory, mut writer, mut reader) = switched(&pipe);
+    for number in 1..=100_u8 {
+        assert_eq!(writer.write(&pipe, &[number; 10], Full::Spills), Ok(10));
+        assert_eq!(read(&mut reader, &pipe, 99), Ok(vec![number; 10]));
+    }
+    assert!(!memory.0.data.borrow().contains(&0));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
 use stream::{CONSUMER_WORDS_AT, PRODUCER_WORDS_AT, Side, WORDS, data_at, file_bytes};
 
 /// Memory for a new circuit, `capacity` bytes each way: no page of it is taken before it is
@@ -25,6 +25,9 @@ use stream::{CONSUMER_WORDS_AT, PRODUCER_WORDS_AT, Side, WORDS, data_at, file_by
 pub fn circuit_file(capacity: usize) -> io::Result<OwnedFd> {
     sparse_file("circuit", file_bytes(capacity))
 }
+
+/// Bytes of data that are made or looked at at a time, where they lie.
+pub const LINE: usize = 64;
 
 /// How much of each direction lies near: what is written there is reached by these addresses alone,
 /// so that a circuit which moves little at a time takes no page table for the rest.
@@ -134,6 +137,34 @@ impl CircuitWriter {
         near.or_else(|| self.data.pointer(at, bytes))
     }
 
+    /// Makes lines of data where they lie: each comes by value, so that nothing is between it and
+    /// the processor's registers. `false`: so many do not fit.
+    #[inline]
+    pub fn write_lines(
+        &self,
+        at: usize,
+        lines: usize,
+        mut make: impl FnMut(usize) -> [u8; LINE],
+    ) -> bool {
+        let Some(to) = lines
+            .checked_mul(LINE)
+            .and_then(|bytes| self.place(at, bytes))
+        else {
+            return false;
+        };
+        for n in 0..lines {
+            // SAFETY: `lines` of them from there on are mapped and writable; no reference to them
+            // exists.
+            unsafe {
+                to.cast::<[u8; LINE]>()
+                    .add(n)
+                    .as_ptr()
+                    .write_unaligned(make(n));
+            }
+        }
+        true
+    }
+
     /// Reads from a descriptor right into the data; how many bytes.
     ///
     /// # Errors
@@ -180,6 +211,26 @@ impl CircuitReader {
     pub fn place(&self, at: usize, bytes: usize) -> Option<NonNull<u8>> {
         let near = self.near.pointer(at, bytes);
         near.or_else(|| self.data.pointer(at, bytes))
+    }
+
+    /// Looks at lines of data where they lie: each comes by value, a copy that nobody changes.
+    /// `false`: there are not so many.
+    #[inline]
+    pub fn read_lines(&self, at: usize, lines: usize, mut look: impl FnMut([u8; LINE])) -> bool {
+        let Some(from) = lines
+            .checked_mul(LINE)
+            .and_then(|bytes| self.place(at, bytes))
+        else {
+            return false;
+        };
+        for n in 0..lines {
+            // SAFETY: `lines` of them from there on are mapped; whatever bytes are there are a line.
+            let line = unsafe { from.cast::<[u8; LINE]>().add(n).as_ptr().read_unaligned() };
+            // Or the compiler might read shared memory a second time in place of the copy.
+            compiler_fence(Ordering::SeqCst);
+            look(line);
+        }
+        true
     }
 
     /// Writes data to a descriptor; how many bytes.

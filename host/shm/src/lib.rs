@@ -29,7 +29,7 @@ pub use channel::{
     AttachError, Channel, ChannelFds, ConsumerFds, ProducerFds, Receiver, Sender, Start, attach,
     attach_consumer, attach_producer, between, consumer_end, producer_end,
 };
-pub use circuit::{CircuitReader, CircuitWaker, CircuitWriter, circuit_ends, circuit_file};
+pub use circuit::{CircuitReader, CircuitWaker, CircuitWriter, LINE, circuit_ends, circuit_file};
 pub use end::{ConsumerEnd, ProducerEnd};
 pub use file::{is_sealed_shape, memory_file, read_only, sparse_file};
 pub use guest::{Guest, GuestError, MAX_REGIONS, Region, most_notes, shared_bytes};

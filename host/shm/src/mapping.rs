@@ -450,7 +450,9 @@ unsafe fn copy_overlapping(from: *const u8, to: *mut u8, len: usize) {
 /// not (glibc's bug 30994), as of a ring and of what malloc gives.
 const LONG: usize = 2048;
 
-/// At least 64 bytes, in blocks of so many from the front; the last may overlap the one before.
+/// At least 64 bytes, in blocks of so many; the last may overlap the one before. From the end where
+/// what is written lies a little behind what is read, but for whole pages: the processor
+/// takes what is read next for what it has just written.
 ///
 /// # Safety
 /// Both ranges are mapped, the target is writable, and `len` is at least 64.
@@ -466,6 +468,14 @@ unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
             unsafe { _mm_storeu_si128(to.add(at + 16 * n).cast(), part) };
         }
     };
+    let behind = (to.addr().wrapping_sub(from.addr())) % 4096;
+    if (1..256).contains(&behind) {
+        for at in (0..len - 63).step_by(64) {
+            line(len - 64 - at);
+        }
+        line(0);
+        return;
+    }
     for at in (0..len - 63).step_by(64) {
         line(at);
     }

@@ -25,6 +25,7 @@ pub use circuit::{Circuit, Way};
 pub use listener::Listener;
 pub use peeked::Peeked;
 pub use reserved::{Place, Reserved};
+pub use shm::LINE;
 pub use stream::{Breach, CAPACITY, Side};
 
 #[cfg(test)]

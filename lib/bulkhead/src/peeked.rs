@@ -2,6 +2,7 @@
 
 use crate::Circuit;
 use crate::reserved::CHUNK;
+use shm::LINE;
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -67,13 +68,39 @@ impl<'a> Peeked<'a> {
         }
     }
 
+    /// Shows the first so many bytes where they lie, a line of 64 at a time, each by value: a copy
+    /// that nobody changes. How many whole lines there are, which may be all that are shown:
+    /// [`Peeked::copy_to`] has the rest.
+    #[inline]
+    pub fn lines(&self, bytes: usize, mut show: impl FnMut([u8; LINE])) -> usize {
+        let lines = bytes.min(self.length) / LINE;
+        let in_place = match &self.circuit.ring {
+            Some(ring) if self.in_ring => {
+                let at = ring.reader.offset(0);
+                ring.reader.memory().read_lines(at, lines, &mut show)
+            }
+            _ => false,
+        };
+        if !in_place {
+            let mut line = [0; LINE];
+            for n in 0..lines {
+                self.copy_to(n * LINE, &mut line);
+                show(line);
+            }
+        }
+        lines
+    }
+
     /// The sum of the first so many bytes.
     pub fn sum(&self, bytes: usize) -> u64 {
+        let bytes = bytes.min(self.length);
         let mut sum = 0;
-        self.chunks(bytes, |part| {
-            sum += part.iter().map(|byte| u64::from(*byte)).sum::<u64>();
-        });
-        sum
+        let of = |part: &[u8]| part.iter().map(|byte| u64::from(*byte)).sum::<u64>();
+        let lines = self.lines(bytes, |line| sum += of(&line));
+        let mut rest = [0; LINE];
+        let rest = rest.get_mut(..bytes - lines * LINE).unwrap_or_default();
+        self.copy_to(lines * LINE, rest);
+        sum + of(rest)
     }
 
     /// Writes the first so many bytes, or some of them, to a descriptor; how many.

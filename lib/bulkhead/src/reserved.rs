@@ -1,6 +1,7 @@
 //! Room to write in.
 
 use crate::Circuit;
+use shm::LINE;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -76,6 +77,29 @@ impl<'a> Reserved<'a> {
             let part = chunk.get_mut(..n).unwrap_or_default();
             make(at, part);
             at += self.copy_from_slice(at, part).max(1);
+        }
+        bytes
+    }
+
+    /// Makes the first so many bytes where they lie, a line of 64 at a time: `make` is told which,
+    /// and gives it by value. Of the last, as much is taken as is asked for. How many bytes there
+    /// was room for.
+    #[inline]
+    pub fn fill_lines(&mut self, bytes: usize, mut make: impl FnMut(usize) -> [u8; LINE]) -> usize {
+        let bytes = bytes.min(self.length);
+        let lines = bytes / LINE;
+        let in_place = match (&self.buffer, &self.circuit.ring) {
+            (None, Some(ring)) => {
+                let at = ring.writer.offset(0);
+                ring.writer.memory().write_lines(at, lines, &mut make)
+            }
+            _ => false,
+        };
+        let first = if in_place { lines } else { 0 };
+        for n in first..bytes.div_ceil(LINE) {
+            let line = make(n);
+            let most = LINE.min(bytes - n * LINE);
+            self.copy_from_slice(n * LINE, line.get(..most).unwrap_or_default());
         }
         bytes
     }
