@@ -98,51 +98,29 @@ impl Sum {
 
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Words that follow one another, eight at a time, and their sum.
-struct Words {
-    words: [u64; 8],
-    sums: [u64; 8],
+/// Lines of words that follow one another, eight times each, and the sum of all.
+struct Lines {
+    next: u64,
+    sum: u64,
 }
 
-impl Words {
-    fn from(next: u64) -> Words {
-        Words {
-            words: std::array::from_fn(|n| next.wrapping_add(STEP.wrapping_mul(n as u64))),
-            sums: [0; 8],
-        }
-    }
-
+impl Lines {
     #[inline]
     fn line(&mut self) -> [u8; LINE] {
         let mut line = [0; LINE];
-        for (place, (word, sum)) in line
-            .as_chunks_mut::<8>()
-            .0
-            .iter_mut()
-            .zip(self.words.iter_mut().zip(&mut self.sums))
-        {
-            *place = word.to_le_bytes();
-            *sum = sum.wrapping_add(*word);
-            *word = word.wrapping_add(STEP.wrapping_mul(8));
+        for place in line.as_chunks_mut::<8>().0 {
+            *place = self.next.to_le_bytes();
         }
+        self.sum = self.sum.wrapping_add(self.next.wrapping_mul(8));
+        self.next = self.next.wrapping_add(STEP);
         line
     }
 
-    fn next(&self) -> u64 {
-        self.words[0]
-    }
-
-    fn sum(&self) -> u64 {
-        self.sums.into_iter().fold(0, u64::wrapping_add)
-    }
-}
-
-/// Fills bytes with words that follow one another, and adds them to a sum.
-fn make(bytes: &mut [u8], next: &mut u64, sum: &mut u64) {
-    for word in bytes.as_chunks_mut::<8>().0 {
-        *word = next.to_le_bytes();
-        *sum = sum.wrapping_add(*next);
-        *next = next.wrapping_add(STEP);
+    /// The same to private memory, whole lines of it.
+    fn make(&mut self, bytes: &mut [u8]) {
+        for line in bytes.as_chunks_mut::<LINE>().0 {
+            *line = self.line();
+        }
     }
 }
 
@@ -183,7 +161,7 @@ fn sink(how: How, address: &str, message: usize) -> Result<()> {
 
 /// Gbit/s of messages so long, to the moment at which the sum of all is known to be right.
 fn stream(how: How, address: &str, time: Duration, message: usize) -> Result<f64> {
-    let (mut next, mut sum, mut all) = (1, 0, 0_u64);
+    let (mut lines, mut all) = (Lines { next: 1, sum: 0 }, 0_u64);
     let mut bytes = vec![0; message];
     let mut answer = [0; 8];
     let begun;
@@ -191,7 +169,7 @@ fn stream(how: How, address: &str, time: Duration, message: usize) -> Result<f64
         let mut stream = TcpStream::connect(address)?;
         begun = Instant::now();
         while begun.elapsed() < time {
-            make(&mut bytes, &mut next, &mut sum);
+            lines.make(&mut bytes);
             stream.write_all(&bytes)?;
             all += message as u64;
         }
@@ -207,13 +185,11 @@ fn stream(how: How, address: &str, time: Duration, message: usize) -> Result<f64
                 let part = message.min(PART);
                 for _ in 0..message / part {
                     let mut room = circuit.reserve(part)?;
-                    let mut words = Words::from(next);
-                    room.fill_lines(part, |_| words.line());
-                    (next, sum) = (words.next(), sum.wrapping_add(words.sum()));
+                    room.fill_lines(part, |_| lines.line());
                     room.commit(part)?;
                 }
             } else {
-                make(&mut bytes, &mut next, &mut sum);
+                lines.make(&mut bytes);
                 circuit.write_all(&bytes)?;
             }
             all += message as u64;
@@ -225,7 +201,7 @@ fn stream(how: How, address: &str, time: Duration, message: usize) -> Result<f64
         circuit.read_exact(&mut answer)?;
     }
     let took = begun.elapsed().as_secs_f64();
-    match u64::from_le_bytes(answer) == sum {
+    match u64::from_le_bytes(answer) == lines.sum {
         true => Ok(all as f64 * 8.0 / took / 1e9),
         false => Err(Error::other("other bytes came than went")),
     }
@@ -421,12 +397,12 @@ mod tests {
 
     #[test]
     fn a_sum_is_the_same_however_bytes_come() {
-        let (mut bytes, mut next, mut sum) = (vec![0; 4096], 1, 0);
-        make(&mut bytes, &mut next, &mut sum);
+        let (mut bytes, mut lines) = (vec![0; 4096], Lines { next: 1, sum: 0 });
+        lines.make(&mut bytes);
         for step in [1, 3, 8, 13, 4096] {
             let mut came = Sum::default();
             bytes.chunks(step).for_each(|part| came.add(part));
-            assert_eq!(came.sum, sum, "{step}");
+            assert_eq!(came.sum, lines.sum, "{step}");
         }
     }
 }
