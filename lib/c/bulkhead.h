@@ -25,8 +25,8 @@ bulkhead_circuit *bulkhead_from_fd(int fd);
 /* Ends it, and closes its socket. NULL is nothing. */
 void bulkhead_close(bulkhead_circuit *circuit);
 
-/* Its socket, to poll: readable while there is something to read, writable while a write takes
- * bytes. Nothing else may be done with it but shutdown(2). */
+/* Its socket, to poll: readable while there is something to read (but after
+ * bulkhead_set_polled(circuit, 0)), writable while a write takes bytes. Nothing else may be done with it but shutdown(2). */
 int bulkhead_fd(const bulkhead_circuit *circuit);
 
 /* 1: bytes that are written now go by memory; 0: by the socket. */
@@ -37,6 +37,11 @@ int bulkhead_set_nonblocking(bulkhead_circuit *circuit, int nonblocking);
 
 /* How long who waits looks at the memory before it sleeps; 5 at first. */
 void bulkhead_set_spin_us(bulkhead_circuit *circuit, unsigned microseconds);
+
+/* Whether somebody polls its socket, as is believed at first. Where nobody does, 0 has who reads
+ * sleep by the memory, which takes half the time; the socket tells nothing then, also not of what
+ * is there when this is changed back: that is to be read first. */
+void bulkhead_set_polled(bulkhead_circuit *circuit, int polled);
 
 /* As read(2) and write(2). Bytes may be NULL only where their number is 0. */
 ssize_t bulkhead_read(bulkhead_circuit *circuit, void *bytes, size_t length);

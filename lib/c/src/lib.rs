@@ -83,6 +83,17 @@ pub unsafe extern "C" fn bulkhead_set_spin_us(circuit: *mut Handle, microseconds
 
 /// See `bulkhead.h`.
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn bulkhead_set_polled(circuit: *mut Handle, polled: c_int) {
+    let set = |it: &mut Handle| {
+        it.circuit.set_polled(polled != 0);
+        Ok(0)
+    };
+    // SAFETY: the caller's promise.
+    let _ = unsafe { with(circuit, set) };
+}
+
+/// See `bulkhead.h`.
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn bulkhead_read(
     circuit: *mut Handle,
     bytes: *mut c_void,
