@@ -109,7 +109,7 @@ pub fn image<T>(
     Ok(mapped)
 }
 
-/// A compartment's image, as [`image`] takes it: for who serves its tenants. Where these are
+/// A compartment's image, as [`image()`] takes it: for who serves its tenants. Where these are
 /// several this thread has a barrier against other processes' branches from here on.
 ///
 /// # Errors
