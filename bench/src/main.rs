@@ -316,8 +316,16 @@ fn smoke(only: &[String]) -> ExitCode {
         if let Some(cores) = &cores {
             let _ = sched_setaffinity(None, cores);
         }
-        match bench(&options) {
-            Ok(figures) if !figures.is_empty() && figures.iter().all(is_taken_or_said) => {
+        // On a machine that others use a run may be starved: whether a bench works, which is all
+        // that is asked here, its second says.
+        let works =
+            |figures: &[Figure]| !figures.is_empty() && figures.iter().all(is_taken_or_said);
+        let taken = match bench(&options) {
+            Ok(figures) if works(&figures) => Ok(figures),
+            _ => bench(&options),
+        };
+        match taken {
+            Ok(figures) if works(&figures) => {
                 println!("smoke {name}: {} figures", figures.len());
                 for figure in figures.iter().filter(|f| f.is_missing()) {
                     println!("smoke {name}: {}: {}", figure.id, figure.note);

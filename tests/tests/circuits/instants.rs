@@ -65,7 +65,7 @@ fn an_operator_killed_at_a_call_hands_on_every_connection_once_and_every_socket_
     let mut client = scene.start("app", "exec python3 {f}/client.py {f}/stop", "1\n");
     let limit = Duration::from_secs(20);
     // When it has been put into its program; when its socket does not block.
-    for call in ["recvmsg", "connect"].repeat(4) {
+    for call in ["recvfrom", "connect"].repeat(4) {
         let before = scene.operator().unwrap();
         let mut tracer = killed_at(before, call);
         let other = |_: &e2e::Instance| scene.operator().is_some_and(|pid| pid != before);

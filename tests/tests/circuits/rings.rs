@@ -134,9 +134,9 @@ fn the_memory_is_given_once_to_each_end_of_a_connection() {
     let probe = scene.file("probe.py", PROBE);
     let expected = "fresh: ENOTCONN
 listening: ENOTCONN
-began: 0 1048576 2 /memfd:circuit False EPERM
+began: 0 1048576 3 /memfd:circuit False EPERM
 twice: EALREADY
-accepted: 1 1048576 2 /memfd:circuit False EPERM
+accepted: 1 1048576 3 /memfd:circuit False EPERM
 twice: EALREADY
 little room: EINVAL
 another option: ENOTSUP
