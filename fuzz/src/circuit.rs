@@ -143,6 +143,7 @@ fn connect(table: &mut Table, cookie: u64, address: &[u8], chance: u32) -> Resul
         client: local,
         local: remote,
         token: cookie,
+        crossing: 0,
     };
     let queued = table.enqueue(found.cookie, pending);
     assert_ne!(queued, Err(Errno::EINVAL), "not where it listens");

@@ -114,9 +114,15 @@ impl Unclaimed {
         Some(self.claimed.remove(at))
     }
 
-    /// How many wait at such listening sockets.
-    pub fn count(&self, at: impl Fn(u64) -> bool) -> usize {
-        self.waiting.iter().filter(|(it, _)| at(*it)).count()
+    /// How many wait of which that is said, of the listening socket and its own.
+    pub fn count(&self, is_one: impl Fn(u64, u64) -> bool) -> usize {
+        let all = self.waiting.iter();
+        all.filter(|(at, made)| is_one(*at, made.cookie)).count()
+    }
+
+    /// How many wait.
+    pub fn held(&self) -> usize {
+        self.waiting.len()
     }
 
     /// One for who accepts there.

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use telemetry::circuits::{Count, MAGIC, ROW_WORDS, Row, bytes_for};
 use telemetry::flows::{self, COUNT_AT, End, MAGIC_AT, MOST, ROWS_AT, SEEN_AT};
 
-use crate::decide::{self, Asked, TCP, UDP};
+use crate::decide::{self, Asked, TCP, UDP, across};
 
 /// Numbers of descriptors that are looked at for a socket that is no longer where it was.
 pub const NUMBERS: i32 = 4096;
@@ -31,7 +31,8 @@ pub fn list(
         return;
     };
     let (mut seen, mut rows) = (0, 0);
-    let goes = |it: &&Socket| it.is_initiator() && !cut.contains(&it.cookie());
+    let goes =
+        |it: &&Socket| (it.is_initiator() || it.crossing() != 0) && !cut.contains(&it.cookie());
     for socket in table.all().filter(goes) {
         let mut row = row(table, socket, image, now);
         let (a, b) = (row.flow.a.slot, row.flow.b.slot);
@@ -90,9 +91,24 @@ fn row(table: &Table, socket: &Socket, image: Option<&CompartmentImage<'_>>, now
         destination_port: destination.port,
     };
     let to = decided.map_or(socket.endpoint(), |decided| decided.slot);
+    let [mut a, mut b] = [
+        end(socket.endpoint(), local, remote),
+        end(to, remote, local),
+    ];
+    let mut rules = rules;
+    if socket.crossing() != 0 {
+        // Of the other side of an agreement nothing is known here but its tag.
+        b.zone = socket.crossing();
+        let own = image.and_then(|image| across::rule(image, socket));
+        rules = [own, None];
+        if !socket.is_initiator() {
+            (a, b) = (b, a);
+            rules = [None, own];
+        }
+    }
     let flow = flows::Row {
-        a: end(socket.endpoint(), local, remote),
-        b: end(to, remote, local),
+        a,
+        b,
         protocol,
         state: state as u8,
         rules: rules.map(|rule| rule.unwrap_or(u32::MAX)),
@@ -118,7 +134,8 @@ pub fn ends(table: &Table, image: &CompartmentImage<'_>, cookie: u64) -> Vec<Soc
     let own = table.socket(cookie);
     let other = own.and_then(|own| {
         let mut others = table.other_ends(cookie);
-        others.find(|other| tenant(other) == tenant(own))
+        let of = |other: &&Socket| tenant(other) == tenant(own) && own.crossing() == 0;
+        others.find(of)
     });
     own.into_iter().chain(other).copied().collect()
 }

@@ -1,6 +1,8 @@
 //! Where a connection may go: asked of the compartment's table image, as the switch asks for
 //! the first packet of one.
 
+pub mod across;
+
 use guard::guard;
 use image::CompartmentImage;
 use image::compartment::{Endpoint, NONE, ROUTE_SUBNET, STATE_OPEN};

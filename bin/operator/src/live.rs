@@ -10,10 +10,16 @@ use std::os::fd::OwnedFd;
 
 /// struct nlmsghdr.
 const HEADER: usize = 16;
+/// struct unix_diag_req.
+const REQUEST: usize = 24;
 /// SOCK_DIAG_BY_FAMILY.
 const BY_FAMILY: u16 = 20;
 /// NLM_F_REQUEST | NLM_F_DUMP.
 const DUMP: u16 = 0x301;
+/// NLM_F_REQUEST: of one.
+const ONE: u16 = 1;
+/// Of so many at once: what comes has room to wait.
+const AT_ONCE: usize = 64;
 /// NLMSG_ERROR, NLMSG_DONE.
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
@@ -64,20 +70,54 @@ fn socket(body: &[u8]) -> Option<(u64, u64)> {
     Some((u64::from(low) | u64::from(high) << 32, inode.into()))
 }
 
+/// Those of these sockets, by inode and cookie, that live in the namespace of a socket that answers
+/// of one at a time ([`netlink::witness`](../../host/netlink)): inodes by cookies.
+///
+/// # Errors
+/// The kernel's.
+pub fn those(witness: &OwnedFd, asked: &[(u32, u64)]) -> Result<BTreeMap<u64, u64>, Errno> {
+    let mut all = BTreeMap::new();
+    let mut buffer = vec![0; 4 << 10];
+    for some in asked.chunks(AT_ONCE) {
+        let requests: Vec<u8> = some.iter().copied().flat_map(request_one).collect();
+        send(witness, &requests, SendFlags::empty())?;
+        // All answers are there by now, one each.
+        for _ in some {
+            let (length, _) = recv(witness, &mut buffer[..], RecvFlags::DONTWAIT)?;
+            let answer = message(buffer.get(..length).unwrap_or_default());
+            all.extend(answer.and_then(|(kind, body, _)| match kind {
+                BY_FAMILY => socket(body),
+                _ => None,
+            }));
+        }
+    }
+    Ok(all)
+}
+
 /// struct nlmsghdr and struct unix_diag_req: all states, whatever inode and cookie.
-fn request() -> [u8; HEADER + 24] {
-    let mut bytes = [0; HEADER + 24];
+fn request() -> [u8; HEADER + REQUEST] {
+    requests(DUMP, 0, u64::MAX)
+}
+
+fn request_one((inode, cookie): (u32, u64)) -> [u8; HEADER + REQUEST] {
+    requests(ONE, inode, cookie)
+}
+
+fn requests(flags: u16, inode: u32, cookie: u64) -> [u8; HEADER + REQUEST] {
+    let mut bytes = [0; HEADER + REQUEST];
     let mut put = |at: usize, part: &[u8]| {
         if let Some(place) = bytes.get_mut(at..at + part.len()) {
             place.copy_from_slice(part);
         }
     };
-    put(0, &((HEADER + 24) as u32).to_ne_bytes());
+    put(0, &((HEADER + REQUEST) as u32).to_ne_bytes());
     put(4, &BY_FAMILY.to_ne_bytes());
-    put(6, &DUMP.to_ne_bytes());
+    put(6, &flags.to_ne_bytes());
     put(HEADER, &[UNIX]);
     put(HEADER + 4, &u32::MAX.to_ne_bytes());
-    put(HEADER + 16, &[0xff; 8]);
+    put(HEADER + 8, &inode.to_ne_bytes());
+    put(HEADER + 16, &(cookie as u32).to_ne_bytes());
+    put(HEADER + 20, &((cookie >> 32) as u32).to_ne_bytes());
     bytes
 }
 
@@ -150,6 +190,26 @@ mod tests {
                 assert!(count <= 4);
             }
         }
+    }
+
+    #[test]
+    fn it_is_asked_of_one_socket_at_a_time_whether_it_lives() {
+        let witness = ::netlink::witness().unwrap();
+        let inode = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_ino as u32;
+        let made: Vec<_> = (0..100).map(|_| crate::sockets::stream(false)).collect();
+        let made: Vec<_> = made.into_iter().map(Result::unwrap).collect();
+        let mut asked: Vec<(u32, u64)> = made.iter().map(|it| (inode(&it.fd), it.cookie)).collect();
+        let all: BTreeMap<u64, u64> = asked.iter().map(|(a, b)| (*b, u64::from(*a))).collect();
+        assert_eq!(those(&witness, &asked).unwrap(), all);
+        // Of another's inode, of one that is gone.
+        asked[0].1 = asked[1].1;
+        drop(made);
+        assert_eq!(those(&witness, &asked).unwrap(), BTreeMap::new());
+        // Who lists all learns of none.
+        send(&witness, &request(), SendFlags::empty()).unwrap();
+        let mut buffer = [0; 4096];
+        let came = recv(&witness, &mut buffer[..], RecvFlags::DONTWAIT);
+        assert_eq!(came.err(), Some(Errno::AGAIN));
     }
 
     #[test]

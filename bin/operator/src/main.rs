@@ -11,6 +11,7 @@ mod call;
 mod callers;
 mod chance;
 mod circuits;
+mod crossings;
 mod decide;
 mod live;
 mod mediate;

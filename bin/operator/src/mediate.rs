@@ -4,6 +4,8 @@
 //! between doing it and answering, finds done what it asks for.
 
 mod acts;
+mod crossed;
+mod crossing;
 mod cuts;
 mod datagrams;
 mod links;
@@ -21,6 +23,7 @@ use crate::call::{Call, Ended};
 use crate::callers::Callers;
 use crate::chance;
 use crate::circuits;
+use crate::crossings::Crossings;
 use crate::decide::{self, Asked as Wish};
 use crate::live::Live;
 use crate::meters::Meters;
@@ -84,6 +87,8 @@ enum Why {
     Room,
     /// A proxy to connect.
     Relay,
+    /// The other side of an agreement.
+    Cross,
     /// A meter.
     Meter,
 }
@@ -122,6 +127,7 @@ pub struct Mediator {
     note: u16,
     targets: Targets,
     relays: Relays,
+    crossings: Crossings,
     meters: Meters,
     datagrams: Datagrams,
     outside: Outside,
@@ -155,6 +161,7 @@ impl Default for Mediator {
             note: 0,
             targets: Targets::default(),
             relays: Relays::default(),
+            crossings: Crossings::default(),
             meters: Meters::default(),
             datagrams: Datagrams::default(),
             outside: Outside::default(),
@@ -477,11 +484,12 @@ impl Mediator {
                 if tried.contains(&waits.note) {
                     return false;
                 }
-                let queued = self.table.waiting(waits.at).next().is_some();
+                let queued = self.table.has_waiting(waits.at);
                 let listens = self.table.socket(waits.at);
                 match (listens, waits.why) {
                     (None, _) => true,
                     (_, Why::Relay) => self.relays.is_over(waits.at),
+                    (_, Why::Cross) => self.crossings.is_over(waits.at),
                     (_, Why::Meter) => self.meters.is_linked() || self.meters.is_overdue(),
                     // It listens no more: who waits there is told.
                     (Some(socket), Why::Accept)
@@ -496,7 +504,7 @@ impl Mediator {
                 }
             });
             let Some(waits) = ready.map(|at| self.waits.remove(at)) else {
-                return;
+                break;
             };
             let Some((slot, listener)) = find(waits.program) else {
                 self.done_with(waits.note);
@@ -516,6 +524,7 @@ impl Mediator {
             self.finish(waits.program, waits.note, waits.call, listener, came);
             self.again = again;
         }
+        self.room_for_crossings();
     }
 
     fn perform(&mut self, slot: u32, call: &mut Call<'_>) -> Result<Came, Errno> {

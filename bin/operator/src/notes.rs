@@ -3,6 +3,7 @@
 //! it reads there at its start is checked all the same, for the one before may have been
 //! taken over.
 
+use crate::chance;
 use crate::mediate::LIMITS;
 use circuit::RECORD;
 use guard::guard;
@@ -28,6 +29,7 @@ const RECEIVED: usize = 8;
 const FIRST_CALL: usize = RECEIVED + notify::RECEIVED;
 const FIRST_RECORD: usize = FIRST_CALL + CALLS * CALL;
 const RECORD_WORDS: usize = RECORD / 8;
+const SEED: usize = FIRST_RECORD + (LIMITS.sockets + LIMITS.pending) as usize * RECORD_WORDS;
 
 /// The page.
 pub struct Notes {
@@ -76,9 +78,20 @@ impl Notes {
             left.push((program, at, call));
         }
         notes.words.store(RECEIVED, 0);
+        if notes.seed() == 0
+            && let Ok(seed) = chance::bytes()
+        {
+            notes.words.store(SEED, u64::from_ne_bytes(seed));
+        }
         notes.serves(0);
         notes.wakes();
         (notes, left)
+    }
+
+    /// What picks as whom users of other tenants are seen here: the same for every operator of a
+    /// compartment.
+    pub fn seed(&self) -> u64 {
+        self.words.load(SEED)
     }
 
     /// This process goes on.

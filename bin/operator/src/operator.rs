@@ -5,9 +5,10 @@ use crate::runtimes::{Runtimes, Said};
 use crate::turns::Turns;
 use command::Message;
 use command::verbs::{
-    AddPort, CIRCUITS_ADDRESSES, CONTAINER_PROGRAMS, Capture, Circuits, ContainerRefused,
-    CutCircuit, Done, Found, ListFlows, Mediate, Operate, PORT_CIRCUITS, PORT_METER, PORT_PROXY,
-    Program, ProgramGone, Quit, RemovePort, Running, Sought, UseImage, WantMeter,
+    AddCrossing, AddPort, CIRCUITS_ADDRESSES, CONTAINER_PROGRAMS, Capture, Circuits,
+    ContainerRefused, CutCircuit, Done, EndCrossing, Found, ListFlows, Mediate, Operate,
+    PORT_CIRCUITS, PORT_METER, PORT_PROXY, Program, ProgramGone, Quit, RemovePort, Running, Sought,
+    UseImage, WantMeter,
 };
 use guard::guard;
 use notify::{Listener, Sizes};
@@ -44,6 +45,8 @@ const DATAGRAM: u64 = 5 << 32;
 const METER: u64 = 6 << 32;
 const RUNTIMES: u64 = 7 << 32;
 const RUNTIME: u64 = 8 << 32;
+const CROSSING: u64 = 9 << 32;
+const DOOR: u64 = 10 << 32;
 
 /// A compartment's operator.
 pub struct Operator {
@@ -133,6 +136,8 @@ impl Operator {
                     PROXY => self.hear_proxy(number),
                     DATAGRAM => self.receive(),
                     METER => self.hear_meter(),
+                    CROSSING => self.hear_crossing(number as u16),
+                    DOOR => self.comes_in(number as u16),
                     // Served already.
                     _ => {}
                 }
@@ -256,6 +261,9 @@ impl Operator {
             }
             return self.says_what_decides();
         }
+        if let Some(body) = message.body::<AddCrossing>() {
+            return Ok(self.link_crossing(&body, fds)?);
+        }
         let mut fds = fds.into_iter();
         let fd = fds.next();
         match (message.body::<Operate>(), fd) {
@@ -378,6 +386,8 @@ impl Operator {
             self.mediator.capture(&body);
         } else if let Some(body) = message.body::<ProgramGone>() {
             self.forget(body.number);
+        } else if let Some(body) = message.body::<EndCrossing>() {
+            self.unlink_crossing(body.tag as u16);
         } else if let Some(body) = message.body::<Found>() {
             self.mediator.found(&body);
         } else if message.body::<Sought>().is_some() {
@@ -638,5 +648,6 @@ impl Operator {
     }
 }
 
+mod crossings;
 #[cfg(test)]
 mod tests;

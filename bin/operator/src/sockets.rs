@@ -188,11 +188,16 @@ pub fn blocks(fd: &OwnedFd, blocks: bool) -> Result<(), Errno> {
     fcntl_setfl(fd, flags)
 }
 
+/// Whether something waits to be read or accepted.
+pub fn is_readable(fd: &OwnedFd) -> bool {
+    let now = Timespec::default();
+    poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready != 0)
+}
+
 /// The connection that waits longest; `None`: none does. Nobody else accepts here, so that one
 /// that waited still does.
 pub fn accepts(fd: &OwnedFd, nonblocking: bool) -> Result<Option<OwnedFd>, Errno> {
-    let now = Timespec::default();
-    if poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now))? == 0 {
+    if !is_readable(fd) {
         return Ok(None);
     }
     let mut flags = SocketFlags::CLOEXEC;

@@ -88,10 +88,14 @@ impl Supervisor {
     }
 
     fn adopt_image(&mut self, seat: Seat, image: &Image) {
+        let agreed = (seat == Seat::Fabric).then(|| self.agreed().clone());
         if let Some(state) = self.seat_mut(seat) {
             state.image = Some(image.clone());
         }
         self.image_for_operator(seat, image);
+        if let Some(agreed) = agreed {
+            self.fabric_changed(agreed);
+        }
         let note = image_note(image);
         let key = Key::Seat(seat, SeatPart::Image);
         self.keeper.keep(key, &note, image.fd.as_fd());

@@ -3,6 +3,7 @@
 pub mod circuits;
 mod clients;
 mod closed;
+pub mod crossings;
 pub mod guests;
 pub mod hunts;
 pub mod meters;

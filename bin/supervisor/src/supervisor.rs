@@ -7,6 +7,7 @@ use crate::keeper::{Keeper, Wish};
 use crate::link::{Link, Shared};
 use crate::namespaces::Namespaces;
 use crate::poll::{Poll, Source};
+use crate::ports::crossings::Crossings;
 use crate::programs::{Programs, Uids};
 use crate::proofs::Proofs;
 use crate::refusal::Refusal;
@@ -85,6 +86,8 @@ pub struct Supervisor {
     pub compartments: BTreeMap<u32, Compartment>,
     /// Uplinks by number.
     pub uplinks: BTreeMap<u32, Uplink>,
+    /// Agreements by which circuits go from one compartment to another.
+    pub crossings: Crossings,
     /// Seats without a process.
     pub waiting: BTreeSet<Seat>,
     /// Channels made ahead.
@@ -235,6 +238,7 @@ impl Supervisor {
             fabric,
             compartments: BTreeMap::new(),
             uplinks: BTreeMap::new(),
+            crossings: Crossings::default(),
             waiting: BTreeSet::new(),
             // Serials only have to differ: the clock never gives the same twice.
             channels: Channels::new(now),

@@ -121,15 +121,38 @@ impl Table {
     /// The connections of this token wait nowhere any more.
     pub fn withdraw_all(&mut self, token: u64) {
         for slot in self.sockets.of_token(token) {
+            if !matches!(self.sockets.slot(slot), Slot::Pending(it) if it.pending.crossing != 0) {
+                self.sockets.put(slot, Slot::Empty);
+            }
+        }
+    }
+
+    /// Who was to come by an agreement does not: there is a place less at a listener.
+    pub fn withdraw_crossing(&mut self, listener: u64, crossing: u16, token: u64) {
+        if let Ok((at, _)) = self.find(listener)
+            && let Some((slot, _)) = self.waiting_at(at, crossing, Some(token))
+        {
             self.sockets.put(slot, Slot::Empty);
         }
     }
 
-    /// Nothing waits at a listener any more: its AF_UNIX socket has nothing.
+    /// Nothing waits at a listener any more: its AF_UNIX socket has nothing. Who comes by an
+    /// agreement is not there yet, and keeps its place.
     pub fn forget_waiting(&mut self, listener: u64) {
         if let Ok((at, _)) = self.find(listener) {
-            self.forget_queue(at);
+            let waiting = self.sockets.queue(at);
+            let waiting = waiting.filter(|(_, it)| it.pending.crossing == 0);
+            let waiting: Vec<u32> = waiting.map(|(slot, _)| slot).collect();
+            for slot in waiting {
+                self.sockets.put(slot, Slot::Empty);
+            }
         }
+    }
+
+    /// Whether a connection waits at a listener that is there.
+    #[must_use]
+    pub fn has_waiting(&self, listener: u64) -> bool {
+        self.waiting(listener).any(|pending| pending.crossing == 0)
     }
 
     /// What waits at a listener, the first first.
@@ -145,13 +168,16 @@ impl Table {
     /// `EBADF`: no such listener. `ENOENT`: nothing of this token waits there.
     pub fn withdraw(&mut self, listener: u64, token: u64) -> Result<(), Errno> {
         let (at, _) = self.find(listener)?;
-        let (slot, _) = self.waiting_at(at, Some(token)).ok_or(Errno::ENOENT)?;
+        let (slot, _) = self.waiting_at(at, 0, Some(token)).ok_or(Errno::ENOENT)?;
         self.sockets.put(slot, Slot::Empty);
         Ok(())
     }
 
-    fn waiting_at(&self, at: u32, token: Option<u64>) -> Option<(u32, Pending)> {
-        let mut queue = self.sockets.queue(at).map(|(slot, it)| (slot, it.pending));
+    /// Tokens are told apart by the agreement that they come by: those of another side are as it
+    /// likes.
+    fn waiting_at(&self, at: u32, crossing: u16, token: Option<u64>) -> Option<(u32, Pending)> {
+        let queue = self.sockets.queue(at).map(|(slot, it)| (slot, it.pending));
+        let mut queue = queue.filter(|(_, it)| it.crossing == crossing);
         queue.find(|(_, it)| token.is_none_or(|token| token == it.token))
     }
 
@@ -167,11 +193,35 @@ impl Table {
         cookie: u64,
         token: Option<u64>,
     ) -> Result<Pending, Errno> {
+        self.accepted_by(listener, cookie, 0, token)
+    }
+
+    /// The same, of the one that has come by this agreement.
+    ///
+    /// # Errors
+    /// As for [`accepted`](Self::accepted).
+    pub fn crossed(
+        &mut self,
+        listener: u64,
+        cookie: u64,
+        token: u64,
+        crossing: u16,
+    ) -> Result<Pending, Errno> {
+        self.accepted_by(listener, cookie, crossing, Some(token))
+    }
+
+    fn accepted_by(
+        &mut self,
+        listener: u64,
+        cookie: u64,
+        crossing: u16,
+        token: Option<u64>,
+    ) -> Result<Pending, Errno> {
         let (at, parent) = self.find(listener)?;
         if !matches!(parent.state, State::Listening { .. }) {
             return Err(Errno::EINVAL);
         }
-        let (slot, pending) = self.waiting_at(at, token).ok_or(Errno::EAGAIN)?;
+        let (slot, pending) = self.waiting_at(at, crossing, token).ok_or(Errno::EAGAIN)?;
         let mut child = Socket::new(cookie, parent.endpoint, parent.family, parent.uid);
         child.options = parent.options;
         // The address is as chosen as the listener's, the port is not.
@@ -179,6 +229,7 @@ impl Table {
         child.local = pending.local;
         child.remote = pending.client;
         child.state = State::Connected;
+        child.crossing = pending.crossing;
         let new = self.sockets.free_socket().ok_or(Errno::ENFILE)?;
         if !self.sockets.fits(new, &Slot::Socket(child)) {
             return Err(Errno::EINVAL);

@@ -11,6 +11,9 @@ pub struct Pending {
     pub local: Endpoint,
     /// By which the operator knows it.
     pub token: u64,
+    /// The tag of the agreement that it is to come by: a place that is kept for it. 0: it waits in
+    /// the kernel's queue.
+    pub crossing: u16,
 }
 
 /// Such a one as it is kept: with its place in the queue of its listener.

@@ -97,6 +97,9 @@ pub struct Socket {
     /// See [`Table::carry`](crate::Table::carry).
     pub(crate) carrier: Carrier,
     pub(crate) since: u64,
+    /// See [`Table::cross`](crate::Table::cross).
+    pub(crate) crossing: u16,
+    pub(crate) inode: u32,
     pub(crate) options: Options,
 }
 
@@ -135,6 +138,19 @@ impl Socket {
     #[must_use]
     pub const fn since(&self) -> u64 {
         self.since
+    }
+
+    /// The tag of the agreement that its connection crosses; 0: none, the other end is here.
+    #[must_use]
+    pub const fn crossing(&self) -> u16 {
+        self.crossing
+    }
+
+    /// Of an end that was accepted from across an agreement: its inode, by which it is asked for
+    /// where it lives, in the namespace of who began it. 0: in this one.
+    #[must_use]
+    pub const fn inode(&self) -> u32 {
+        self.inode
     }
 
     /// Whether it began the connection that it has; of UDP, whether it is connected.
@@ -220,7 +236,7 @@ const NONE: Endpoint = Endpoint {
     port: 0,
 };
 /// So many numbers fit a record.
-const ROOM: usize = 70;
+const ROOM: usize = 68;
 
 /// What one slot holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -255,6 +271,9 @@ struct Raw {
     remote: [u8; 16],
     name: [u8; 16],
     options: [i32; ROOM],
+    /// A tag; of a pending one too.
+    crossing: u32,
+    inode: u32,
     place: u64,
 }
 
@@ -286,12 +305,13 @@ pub(crate) fn encode(slot: &Slot) -> [u8; RECORD] {
             (raw.local, raw.local_port) = (it.local.ip, it.local.port);
             (raw.remote, raw.remote_port) = (it.remote.ip, it.remote.port);
             raw.place = it.place;
+            (raw.crossing, raw.inode) = (it.crossing.into(), it.inode);
             raw.options[..KEPT].copy_from_slice(it.options.values());
         }
         Slot::Pending(it) => {
             raw.kind = PENDING;
             (raw.endpoint, raw.cookie, raw.sequence) = (it.listener, it.cookie, it.sequence);
-            raw.token = it.pending.token;
+            (raw.token, raw.crossing) = (it.pending.token, it.pending.crossing.into());
             (raw.local, raw.local_port) = (it.pending.local.ip, it.pending.local.port);
             (raw.remote, raw.remote_port) = (it.pending.client.ip, it.pending.client.port);
         }
@@ -320,6 +340,7 @@ pub(crate) fn decode(bytes: &[u8; RECORD]) -> Option<Slot> {
                     port: raw.local_port,
                 },
                 token: raw.token,
+                crossing: u16::try_from(raw.crossing).ok()?,
             },
         }),
         _ => return None,
@@ -364,7 +385,11 @@ fn socket(raw: &Raw, kind: Kind) -> Option<Socket> {
     let plain = matches!(state, State::Fresh | State::Bound | State::Connected);
     let carrier = Carrier::of(raw.flags >> CARRIER_AT)?;
     let is_begun = open && raw.generation != 0;
-    if !is_begun && (carrier != Carrier::Kernel || raw.sequence != 0) {
+    let crossing = u16::try_from(raw.crossing).ok()?;
+    // Of a connection that crosses an agreement the end that was accepted knows it too.
+    let is_known = is_begun || state == State::Connected && crossing != 0;
+    let carried = carrier != Carrier::Kernel || raw.sequence != 0;
+    if !is_known && (carried || crossing != 0) || crossing == 0 && raw.inode != 0 {
         return None;
     }
     if !legal || (kind == Kind::Datagram && !plain) {
@@ -387,6 +412,8 @@ fn socket(raw: &Raw, kind: Kind) -> Option<Socket> {
         place: raw.place,
         carrier,
         since: raw.sequence,
+        crossing,
+        inode: raw.inode,
         options: Options::restored(*options)?,
     })
 }
@@ -413,6 +440,8 @@ impl Socket {
             place: 0,
             carrier: Carrier::Kernel,
             since: 0,
+            crossing: 0,
+            inode: 0,
             options: Options::default(),
         }
     }
@@ -433,6 +462,7 @@ impl Socket {
         }
         self.remote = NONE;
         (self.carrier, self.since) = (Carrier::Kernel, 0);
+        (self.crossing, self.inode) = (0, 0);
         match self.kind {
             Kind::Stream => self.name = [0; 16],
             Kind::Datagram if !self.port_locked => self.local.port = 0,

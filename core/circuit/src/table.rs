@@ -5,7 +5,9 @@ use crate::binding::conflicts;
 use crate::options::{ADDRESS_NO_PORT, SOMAXCONN};
 use crate::record::{RECORD, Slot, decode, encode};
 use crate::sockets::Sockets;
-use crate::{Addresses, Carrier, Endpoint, Errno, Family, Ip, Kind, Outcome, Socket, State};
+use crate::{
+    Addresses, Carrier, Endpoint, Errno, Family, Ip, Kind, Outcome, Pending, Socket, State,
+};
 
 /// Ports that are given out, as Linux's `ip_local_port_range`.
 const EPHEMERAL: u16 = 32768;
@@ -184,6 +186,42 @@ impl Table {
             }
             self.sockets.put(at, Slot::Socket(socket));
         }
+    }
+
+    /// Notes that a connection crosses an agreement, by its tag on this side, and by what its bytes
+    /// go, since when: of either of its ends. Its other end is in another compartment's table.
+    /// `inode`: of one that was accepted, where it lives in another namespace.
+    pub fn cross(&mut self, cookie: u64, crossing: u16, carrier: Carrier, since: u64, inode: u32) {
+        if let Ok((at, mut socket)) = self.find(cookie)
+            && socket.kind == Kind::Stream
+            && (socket.state == State::Connected
+                || socket.state == State::Connecting && socket.generation != 0)
+        {
+            (socket.crossing, socket.inode) = (crossing, inode);
+            (socket.carrier, socket.since) = (carrier, since);
+            self.sockets.put(at, Slot::Socket(socket));
+        }
+    }
+
+    /// Whether a connection of an endpoint from `local` to `remote` is there, or waits to be
+    /// accepted at a socket of its.
+    #[must_use]
+    pub fn is_taken(&self, endpoint: u32, local: &Endpoint, remote: &Endpoint) -> bool {
+        let mut holders = self.sockets.holders(Kind::Stream, endpoint, local.port);
+        holders.any(|(at, it)| {
+            let own = it.local == *local && it.remote() == Some(*remote);
+            own || self.sockets.queue(at).any(|(_, queued)| {
+                queued.pending.client == *remote && queued.pending.local == *local
+            })
+        })
+    }
+
+    /// Places that are kept for connections from across agreements, with the cookies of the
+    /// listening sockets that they are at.
+    pub fn kept(&self) -> impl Iterator<Item = (u64, &Pending)> {
+        let listeners = self.sockets.cookies();
+        let all = listeners.flat_map(|it| self.waiting(it).map(move |pending| (it, pending)));
+        all.filter(|(_, pending)| pending.crossing != 0)
     }
 
     /// How many sockets there are, and how many connections wait.

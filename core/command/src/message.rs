@@ -278,6 +278,19 @@ verbs! {
     Quiet = 149,
     /// operator → its successor, if it dies now: accepted, and in no program yet; fd: the connection.
     Accepted = 150,
+    /// supervisor → operator; fds: the link to the operator of the other side of a live agreement,
+    /// where what it begins comes, and what says which sockets live there.
+    AddCrossing = 151,
+    /// supervisor → operator: an agreement is over, or its other side has no circuits.
+    EndCrossing = 152,
+    /// operator → operator, of the two sides of an agreement: may this connection be begun?
+    Cross = 153,
+    /// The answer.
+    Crossed = 154,
+    /// operator → operator: nobody wants it any more.
+    Uncross = 155,
+    /// operator → operator: memory for a circuit is asked for; fd: it is this.
+    Share = 156,
 }
 
 /// Why a request failed. `detail` in the answer's Done body says more.

@@ -9,7 +9,6 @@
 use crate::frame::{is_attachment, owner, unusable_destination, unusable_source};
 use crate::judgement::{again, opening, own, slot_of};
 use crate::tracking::Tracking;
-use crate::translation::in_pool;
 use crate::{Nanos, admission, outside};
 use flow::{Memory, Restored, Side, Verdict};
 use guard::guard;
@@ -209,7 +208,7 @@ fn translated(way: &Way<'_>, a: &Side, delivered: &Tuple) -> Tuple {
                 _ => a.tuple,
             }
         }
-        Way::Service(_, crossing) if a.zone != 0 && in_pool(crossing, &delivered.source) => Tuple {
+        Way::Service(_, crossing) if a.zone != 0 && crossing.has_user(&delivered.source) => Tuple {
             source: delivered.source,
             source_port: delivered.source_port,
             destination: match four {

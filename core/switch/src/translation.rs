@@ -2,8 +2,7 @@
 
 use crate::tracking::Tracking;
 use image::CompartmentImage;
-use image::compartment::Crossing;
-use wire::address::{in_prefix, mapped, unmapped};
+use wire::address::mapped;
 use wire::{Tuple, icmpv4, tcp, udp};
 
 /// What happens to the addresses of a connection that begins.
@@ -104,24 +103,6 @@ fn nat(
     })
 }
 
-/// Whether an address is one that an agreement's users appear as.
-pub(crate) fn in_pool(crossing: &Crossing, address: &[u8; 16]) -> bool {
-    match unmapped(address) {
-        Some(_) => {
-            crossing.pool4_len != 0
-                && in_prefix(
-                    address,
-                    &mapped(crossing.pool4),
-                    u32::from(crossing.pool4_len) + 96,
-                )
-        }
-        None => {
-            crossing.pool6_len != 0
-                && in_prefix(address, &crossing.pool6, crossing.pool6_len.into())
-        }
-    }
-}
-
 impl Tracking {
     /// A user's packet as the serving endpoint gets it, with the user's own port. One
     /// user keeps one address of the range as long as the seed is the same.
@@ -133,30 +114,9 @@ impl Tracking {
         seed: u64,
     ) -> Option<Tuple> {
         let crossing = image.crossings().get(crossing as usize)?;
-        let four = unmapped(&tuple.source).is_some();
-        let (destination, pool, len) = match four {
-            true => (
-                mapped(crossing.address4),
-                mapped(crossing.pool4),
-                crossing.pool4_len.checked_add(96)?,
-            ),
-            false => (crossing.address6, crossing.pool6, crossing.pool6_len),
-        };
-        let absent = match four {
-            true => crossing.address4 == [0; 4] || crossing.pool4_len == 0,
-            false => crossing.address6 == [0; 16] || crossing.pool6_len == 0,
-        };
-        if absent {
-            return None;
-        }
-        // FNV-1a over the source, from the secret on.
-        let hash = tuple.source.iter().fold(seed, |hash, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
-        let host = u128::MAX.checked_shr(u32::from(len)).unwrap_or(0);
-        let source = u128::from_be_bytes(pool) & !host | u128::from(hash ^ hash >> 32) & host;
+        let [source, destination] = crossing.as_user(&tuple.source, seed)?;
         Some(Tuple {
-            source: source.to_be_bytes(),
+            source,
             destination,
             ..*tuple
         })

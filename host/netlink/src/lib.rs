@@ -8,10 +8,12 @@ mod batch;
 mod link;
 pub mod namespace;
 mod socket;
+mod witness;
 
 pub use batch::Batch;
 pub use link::{Address, Link};
 pub use socket::Netlink;
+pub use witness::witness;
 
 use rustix::io::Errno;
 

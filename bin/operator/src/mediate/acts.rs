@@ -31,16 +31,20 @@ impl Mediator {
 
     /// Whether an endpoint may have one more socket.
     pub(super) fn room_for(&mut self, slot: u32) -> Result<(), Errno> {
-        let most = self.limits.get(&slot).copied().unwrap_or(0);
-        let has = |this: &Mediator| this.counts.get(&slot).copied().unwrap_or(0);
-        let all = |this: &Mediator| this.table.counts().0 >= LIMITS.sockets as usize;
-        if has(self) >= most || all(self) || self.table.counts().0 >= self.sweeps_at {
+        if !self.has_room_for(slot) || self.table.counts().0 >= self.sweeps_at {
             self.sweep();
         }
-        if (has(self) >= most || all(self)) && guard!("circuits-sockets") {
-            return Err(Errno::NFILE);
+        match self.has_room_for(slot) || !guard!("circuits-sockets") {
+            true => Ok(()),
+            false => Err(Errno::NFILE),
         }
-        Ok(())
+    }
+
+    /// The same, by what is known of those that are closed.
+    pub(super) fn has_room_for(&self, slot: u32) -> bool {
+        let most = self.limits.get(&slot).copied().unwrap_or(0);
+        let has = self.counts.get(&slot).copied().unwrap_or(0);
+        has < most && self.table.counts().0 < LIMITS.sockets as usize
     }
 
     pub(super) fn bind(&mut self, cookie: u64, address: &[u8]) -> Result<(), Errno> {
@@ -131,6 +135,9 @@ impl Mediator {
         if self.relays.is_asked(cookie) {
             return self.relayed(cookie, call);
         }
+        if self.crossings.is_asked(cookie) {
+            return self.crossed(slot, cookie, call);
+        }
         if let Some(state) = self.table.socket(cookie).map(|socket| socket.state()) {
             let connected =
                 |call: &Call<'_>| Ok::<_, Errno>(notify::name_of(call.fd()?.as_fd(), true).is_ok());
@@ -162,7 +169,8 @@ impl Mediator {
             }
             // Under way, from this very port.
             Ok(Came::Waits {
-                why: Why::Relay, ..
+                why: Why::Relay | Why::Cross,
+                ..
             }) => {}
             _ => {
                 let _ = self.table.connect_failed(cookie);
@@ -187,9 +195,13 @@ impl Mediator {
         call: &Call<'_>,
     ) -> Result<Came, Errno> {
         let to = match self.destination(slot, local, remote) {
-            // Where no circuit leads packets may.
-            Err(Errno::HOSTUNREACH | Errno::NETUNREACH) if self.relays.has(slot) => {
-                return self.relay(slot, cookie, local, remote, call);
+            Err(errno @ (Errno::HOSTUNREACH | Errno::NETUNREACH)) => {
+                return match self.leaves(slot, local, remote) {
+                    Some(tag) => self.cross((slot, tag?), cookie, [local, remote], call),
+                    // Where no circuit leads packets may.
+                    None if self.relays.has(slot) => self.relay(slot, cookie, local, remote, call),
+                    None => Err(errno),
+                };
             }
             to => to?,
         };
@@ -232,6 +244,7 @@ impl Mediator {
                 client: local,
                 local: remote,
                 token: far.as_ref().map_or(cookie, |far| far.cookie),
+                crossing: 0,
             };
             let queued = self.table.enqueue_beyond(listener.cookie, pending, more);
             match queued {
@@ -286,28 +299,24 @@ impl Mediator {
         }
         let (slot, family) = (socket.endpoint(), socket.family());
         let (nonblock, closes) = call.accept_flags()?;
-        let made = match self.unclaimed.take(cookie) {
-            Some(made) => {
-                sockets::blocks(&made.fd, !nonblock)?;
-                made
-            }
-            None => {
-                if self.table.waiting(cookie).next().is_some() {
-                    self.room_for(slot)?;
-                }
-                let Some(made) = self.take_in(cookie, call.fd()?, nonblock)? else {
-                    return match call.is_nonblocking()? {
-                        true => Err(Errno::AGAIN),
-                        false => Ok(Came::Waits {
-                            at: cookie,
-                            why: Why::Accept,
-                        }),
-                    };
-                };
-                *self.counts.entry(slot).or_default() += 1;
-                made
-            }
+        if self.table.has_waiting(cookie) {
+            self.room_for(slot)?;
+        }
+        let Some(made) = self.take_in(cookie, call.fd()?, nonblock)? else {
+            return match call.is_nonblocking()? {
+                true => Err(Errno::AGAIN),
+                false => Ok(Came::Waits {
+                    at: cookie,
+                    why: Why::Accept,
+                }),
+            };
         };
+        if self.unclaimed.has(cookie)
+            && !sockets::is_readable(call.fd()?)
+            && let Some(socket) = self.table.socket(cookie)
+        {
+            Self::shows_one_more(socket.name());
+        }
         let peer = self.table.getpeername(made.cookie).map(|(_, peer)| peer);
         if let Err(errno) = call.tell_name(family, peer.unwrap_or(NOBODY)) {
             match errno {
@@ -324,23 +333,43 @@ impl Mediator {
         })
     }
 
-    /// A connection that was taken for nobody is for whoever accepts next at this listening socket,
-    /// which is readable by one more, of nobody's: who polls it would not know.
+    /// A connection that was taken for nobody is for whoever accepts later at this listening socket.
     pub(super) fn puts_back(&mut self, listener: u64, made: Made) {
         let of = |cookie| self.table.socket(cookie).map(circuit::Socket::endpoint);
         let here = of(listener);
+        // Of those that came by agreements it is known before how many there may be.
+        let crosses = |cookie| {
+            let socket = self.table.socket(cookie);
+            socket.is_some_and(|it| it.crossing() != 0)
+        };
+        let back = |at, cookie| of(at) == here && !crosses(cookie);
+        let many = self.unclaimed.count(back) >= PUT_BACK;
+        match many && !crosses(made.cookie) {
+            true => self.unclaimed.is_over(made.cookie),
+            false => self.waits_to_be_accepted(listener, made),
+        }
+    }
+
+    /// A connection that is in no queue of the kernel's is for who accepts at this listening
+    /// socket.
+    pub(super) fn waits_to_be_accepted(&mut self, listener: u64, made: Made) {
         let socket = self.table.socket(listener).copied();
         let listens = |it: &circuit::Socket| matches!(it.state(), circuit::State::Listening { .. });
-        let many = self.unclaimed.count(|at| of(at) == here) >= PUT_BACK;
-        let Some(socket) = socket.filter(|it| listens(it) && !many) else {
+        let Some(socket) = socket.filter(listens) else {
             return self.unclaimed.is_over(made.cookie);
         };
         self.unclaimed.waits(listener, made);
+        Self::shows_one_more(socket.name());
+    }
+
+    /// A listening socket is readable by one more, of nobody's: who polls it would not know of
+    /// one that waits elsewhere.
+    fn shows_one_more(name: [u8; 16]) {
         if let Ok(nobody) = sockets::stream(true)
             && guard!("circuits-put-back")
         {
             // Of a full queue it is readable.
-            let _ = sockets::connects(&nobody.fd, socket.name());
+            let _ = sockets::connects(&nobody.fd, name);
         }
     }
 
@@ -353,7 +382,7 @@ impl Mediator {
 
     /// The next connection of a listener's own queue, which knows better than the table what waits
     /// there, and in which order: the operator before may have died after it had taken one out, or
-    /// before it wrote that one has come.
+    /// before it wrote that one has come. Nobody's stands for one that waits elsewhere.
     pub(super) fn take_in(
         &mut self,
         listener: u64,
@@ -364,18 +393,37 @@ impl Mediator {
         while let Some(fd) = sockets::accepts(fd, nonblock)? {
             let made = self.unclaimed.keeps(listener, fd)?;
             match self.takes_in(listener, &made) {
-                Ok(()) => return Ok(Some(made)),
+                Ok(()) => {
+                    let slot = self
+                        .table
+                        .socket(made.cookie)
+                        .map(circuit::Socket::endpoint);
+                    *self.counts.entry(slot.unwrap_or_default()).or_default() += 1;
+                    return Ok(Some(made));
+                }
                 Err(errno) => {
                     self.unclaimed.is_over(made.cookie);
                     // Nobody waits by this name any more: it is closed.
                     if errno != circuit::Errno::EAGAIN {
                         return Err(number(errno));
                     }
+                    if let Some(made) = self.elsewhere(listener, nonblock)? {
+                        return Ok(Some(made));
+                    }
                 }
             }
         }
         self.table.forget_waiting(listener);
-        Ok(None)
+        self.elsewhere(listener, nonblock)
+    }
+
+    /// The next connection that waits for a listening socket and is in no queue of the kernel's.
+    fn elsewhere(&mut self, listener: u64, nonblock: bool) -> Result<Option<Made>, Errno> {
+        let Some(made) = self.unclaimed.take(listener) else {
+            return Ok(None);
+        };
+        sockets::blocks(&made.fd, !nonblock)?;
+        Ok(Some(made))
     }
 
     /// What was accepted is the socket of who began it.

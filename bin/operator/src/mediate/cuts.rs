@@ -56,7 +56,8 @@ impl Mediator {
             return Vec::new();
         }
         let live = self.live.as_ref().and_then(|live| live.sockets().ok());
-        if let Some(live) = live {
+        if let Some(mut live) = live {
+            live.extend(self.living_crossings());
             // Nobody has what is gone.
             self.hunts
                 .ends

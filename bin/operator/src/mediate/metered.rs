@@ -151,7 +151,10 @@ impl Mediator {
     pub(super) fn cut_one(&mut self, id: u64) -> u64 {
         let image = self.image.as_ref().map(MappedCompartment::image);
         let socket = self.table.socket(id).copied();
-        let socket = socket.filter(|it| it.is_initiator() && it.kind() == Kind::Stream);
+        let is_circuit = |it: &circuit::Socket| {
+            it.kind() == Kind::Stream && (it.is_initiator() || it.crossing() != 0)
+        };
+        let socket = socket.filter(is_circuit);
         let (Some(image), Some(socket)) = (image, socket) else {
             return CUT_UNKNOWN;
         };

@@ -26,6 +26,7 @@ impl Mediator {
         let sleep = receivers
             .into_iter()
             .chain(unclaimed)
+            .chain(self.crossings.is_timed().then_some(LOOK))
             .chain(outside)
             .min()?;
         Timespec::try_from(sleep).ok()
@@ -73,6 +74,7 @@ impl Mediator {
         self.say_dropped();
         self.unclaimed_tick();
         self.outside_tick();
+        self.crossings_tick(find);
         if self.datagrams.receivers.is_empty() {
             return;
         }

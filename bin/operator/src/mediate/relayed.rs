@@ -72,6 +72,7 @@ impl Mediator {
                 port: body.to_port as u16,
             },
             token: made.cookie,
+            crossing: 0,
         };
         let queued = self.table.enqueue_beyond(body.at, pending, BEYOND_BACKLOG);
         queued.map_err(number)?;

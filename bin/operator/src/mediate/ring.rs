@@ -38,6 +38,9 @@ impl Mediator {
         let image = self.image.as_ref().map(MappedCompartment::image);
         let image = image.ok_or(Errno::NETDOWN)?;
         let own = self.table.socket(cookie).ok_or(Errno::BADF)?;
+        if own.crossing() != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
         let tenant = |slot: u32| decide::tenant(&image, slot);
         let (began, side) = match own.is_initiator() {
             true => (own, Side::Began),

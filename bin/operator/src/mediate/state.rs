@@ -32,6 +32,7 @@ impl Mediator {
         if let Some(cookie) = touched.map(circuit::Socket::cookie) {
             self.table.place(cookie, 0);
         }
+        self.recall_crossings();
         if let Some(accepted) = accepted {
             self.recall_accepted(accepted);
         }
@@ -174,6 +175,7 @@ impl Mediator {
             .table
             .all()
             .filter(|socket| socket.kind() == Kind::Stream && socket.is_initiator())
+            .filter(|socket| socket.crossing() == 0)
             .filter_map(|s| Some((s.cookie(), s.endpoint(), s.local(), s.remote()?)))
             .collect();
         for (cookie, slot, local, remote) in begun {
@@ -195,6 +197,8 @@ impl Mediator {
                 denied.push((cookie, circuits::ends(&self.table, &image, cookie)));
             }
         }
+        let crossings = self.review_crossings(&image);
+        denied.extend(crossings.into_iter().map(|it| (it.cookie(), vec![it])));
         // Wherever its programs have it, what is metered is over.
         denied.retain(|(cookie, _)| {
             let socket = self.table.socket(*cookie).copied();
@@ -236,6 +240,7 @@ impl Mediator {
         if let Some(Ok(more)) = self.live.as_ref().map(Live::cookies) {
             live.extend(more);
         }
+        live.extend(self.living_crossings().into_keys());
         let gone = |socket: &&circuit::Socket| {
             socket.kind() == Kind::Datagram && !live.contains(&socket.cookie())
         };
@@ -246,6 +251,7 @@ impl Mediator {
         self.unheard.retain(|cookie, _| live.contains(cookie));
         self.unclaimed.retain(|at| live.contains(&at));
         self.settle_relays();
+        self.crossings.retain(|cookie| live.contains(&cookie));
         self.rings.retain(|began| live.contains(&began));
         let left = self.table.counts().0;
         self.sweeps_at = left + left.max(GROWTH);

@@ -225,6 +225,7 @@ fn listening(mediator: &mut Mediator, clients: usize) -> (Made, Vec<Made>) {
             client: Endpoint { ip: of(WEB), port },
             local: here,
             token: client.cookie,
+            crossing: 0,
         };
         if table.enqueue(listener, pending).is_ok() {
             sockets::connects(&client.fd, name).unwrap();
@@ -332,7 +333,7 @@ fn what_is_put_back_is_seen_by_who_polls() {
         let made = sockets::made(one.into()).unwrap();
         mediator.puts_back(at, made);
     }
-    assert_eq!(mediator.unclaimed.count(|it| it == at), acts::PUT_BACK);
+    assert_eq!(mediator.unclaimed.count(|it, _| it == at), acts::PUT_BACK);
 }
 
 #[test]
@@ -377,6 +378,7 @@ fn memory_is_for_the_two_ends_of_a_connection() {
         client: began.local(),
         local: began.remote().unwrap(),
         token: 1,
+        crossing: 0,
     };
     table.enqueue(10, pending).unwrap();
     table.accepted(10, 11, None).unwrap();

@@ -451,6 +451,7 @@ impl Supervisor {
         for slot in slots {
             self.plug_circuits(compartment, slot);
         }
+        self.link_crossings(compartment);
         for (message, fd) in programs {
             self.tell(id, &message, vec![fd]);
         }
@@ -629,6 +630,7 @@ impl Supervisor {
         let meter = circuits.as_mut().and_then(|circuits| circuits.meter.take());
         let uid = circuits.as_ref().map(|circuits| circuits.uid);
         self.end_meter(meter);
+        self.end_crossings(compartment);
         for part in [SeatPart::Circuits, SeatPart::Network, SeatPart::Accepted] {
             let key = Key::Seat(Seat::Compartment(compartment), part);
             self.keeper.forget_one(key);

@@ -119,6 +119,7 @@ fn apply(table: &mut Table, step: &Step) -> Result<(), Errno> {
                 client: local,
                 local: remote,
                 token: *cookie,
+                crossing: 0,
             };
             assert_ne!(table.enqueue(found.cookie, pending), Err(Errno::EINVAL));
         }

@@ -15,6 +15,7 @@ fn waiting(token: u64) -> Pending {
         client: at(LO4, 40000 + token as u16),
         local: at(LO4, 5000),
         token,
+        crossing: 0,
     }
 }
 

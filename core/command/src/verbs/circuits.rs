@@ -243,6 +243,71 @@ body! {
     }
 }
 body! {
+    /// The other side of a live agreement.
+    AddCrossing: AddCrossing {
+        /// The agreement's tag on this side.
+        tag: u32,
+        /// Zero.
+        reserved: u32,
+        /// The name, in the network namespace of this side, of the socket at which the other side
+        /// gets what is begun here.
+        door: [u8; 16],
+    }
+}
+body! {
+    /// A connection across an agreement. Addresses of IPv4 as ::ffff:a.b.c.d.
+    Cross: Cross {
+        /// The cookie of the socket that will come through the door, which is the end of its name.
+        id: u64,
+        /// From where, as who begins it has it.
+        from: [u8; 16],
+        /// To where, likewise.
+        to: [u8; 16],
+        /// The port here.
+        from_port: u32,
+        /// The port there.
+        to_port: u32,
+        /// 1 = it may wait for room.
+        waits: u32,
+        /// Zero.
+        reserved: u32,
+    }
+}
+body! {
+    /// Whether it may be begun.
+    Crossed: Crossed {
+        /// [`Cross::id`].
+        id: u64,
+        /// connect(2)'s; 0 = it may, has a place, and is to come through the door.
+        errno: u32,
+        /// 1 = who is refused may find somebody there by packets.
+        packets: u32,
+    }
+}
+body! {
+    /// Nobody wants it any more.
+    Uncross: Uncross {
+        /// [`Cross::id`].
+        id: u64,
+    }
+}
+body! {
+    /// Memory of a circuit that crosses an agreement.
+    Share: Share {
+        /// [`Cross::id`].
+        id: u64,
+    }
+}
+body! {
+    /// Nothing crosses an agreement any more.
+    EndCrossing: EndCrossing {
+        /// Its tag on this side.
+        tag: u32,
+        /// Zero.
+        reserved: u32,
+    }
+}
+body! {
     /// A container was handed over and is not taken: its calls are told ENOSYS.
     ContainerRefused: ContainerRefused {
         /// The endpoint that it was to be of.

@@ -1,6 +1,7 @@
 //! Where packets leave for another tenant, and ports behind an attachment's address.
 
 use super::NONE;
+use wire::address::{in_prefix, mapped, unmapped};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 record! {
@@ -69,6 +70,49 @@ impl Crossing {
     /// Whether the other tenant may.
     pub const fn is_begun_with(&self) -> bool {
         self.role == CROSSING_OFFERER || self.flags & CROSSING_BOTH != 0
+    }
+    /// Whether an address is one that an offerer's endpoint sees users as.
+    pub fn has_user(&self, address: &[u8; 16]) -> bool {
+        let (pool, len, _) = match unmapped(address) {
+            Some(_) => self.family4(),
+            None => self.family6(),
+        };
+        len.is_some_and(|len| in_prefix(address, &pool, len))
+    }
+    /// The address that stands for the service, or is its endpoint's, in the family of `like`.
+    pub fn address_like(&self, like: &[u8; 16]) -> Option<[u8; 16]> {
+        let (.., address) = match unmapped(like) {
+            Some(_) => self.family4(),
+            None => self.family6(),
+        };
+        address
+    }
+    /// As whom an offerer's endpoint sees a user of this source, and that endpoint's own address.
+    /// One user keeps one address of the range as long as the seed is the same. `None`: there is
+    /// nothing of that family.
+    pub fn as_user(&self, source: &[u8; 16], seed: u64) -> Option<[[u8; 16]; 2]> {
+        let (pool, len, address) = match unmapped(source) {
+            Some(_) => self.family4(),
+            None => self.family6(),
+        };
+        // FNV-1a over the source, from the secret on.
+        let hash = source.iter().fold(seed, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        let host = u128::MAX.checked_shr(len?).unwrap_or(0);
+        let user = u128::from_be_bytes(pool) & !host | u128::from(hash ^ hash >> 32) & host;
+        Some([user.to_be_bytes(), address?])
+    }
+    /// Its range, that one's prefix length and the address; of what there is none, none.
+    fn family4(&self) -> ([u8; 16], Option<u32>, Option<[u8; 16]>) {
+        let len = (self.pool4_len != 0).then(|| u32::from(self.pool4_len) + 96);
+        let address = (self.address4 != [0; 4]).then(|| mapped(self.address4));
+        (mapped(self.pool4), len, address)
+    }
+    fn family6(&self) -> ([u8; 16], Option<u32>, Option<[u8; 16]>) {
+        let len = (self.pool6_len != 0).then(|| u32::from(self.pool6_len));
+        let address = (self.address6 != [0; 16]).then_some(self.address6);
+        (self.pool6, len, address)
     }
 }
 

@@ -21,7 +21,7 @@ pub(crate) fn again(
     let got = end(image, b, &b.tuple.reversed(), false)?;
     if let Some((_, crossing)) = image.crossing_by_tag(a.zone)
         && !crossing.is_routed()
-        && !crate::translation::in_pool(crossing, &b.tuple.destination)
+        && !crossing.has_user(&b.tuple.destination)
     {
         return None;
     }

@@ -1,0 +1,387 @@
+//! Connections with other tenants, by agreements: the operators of the other sides, what they were
+//! asked, and what they ask. What an operator says is an allegation, of its own tenant's
+//! connections alone: which agreement it is of is known from the link that it comes by.
+//!
+//! What is begun here comes to the other side through a *door*: a listening socket in the network
+//! namespace of this side's circuits, of which this side knows the name, and the other has the
+//! descriptor. So each side makes its own end, and nothing is passed from one to the other but
+//! what they say. What is at a door outlives who it goes to, and who begins it.
+
+use crate::live;
+use crate::sockets::{self, Made};
+use command::Message;
+use command::verbs::{Cross, Crossed, Uncross};
+use guard::guard;
+use rustix::io::Errno;
+use seqpacket::Socket;
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// What is under way to the other side of an agreement at most, so that no answer finds its link
+/// full; what comes beyond waits here.
+const UNDER_WAY: usize = 64;
+/// So many are kept that wait for room, of one agreement.
+const WAITING: usize = 256;
+/// Who asks waits so long for an operator that is being replaced.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A place is kept so long for who does not come: longer than one operator follows another.
+const KEPT: Duration = Duration::from_secs(5);
+
+/// What is looked at for what comes: what the other side says, until its operator is gone, and
+/// who comes through the door.
+pub type Watched = (Option<Socket>, OwnedFd);
+
+/// Who and what is on the other side of an agreement.
+struct Link {
+    /// None: its operator is gone.
+    socket: Option<Socket>,
+    door: [u8; 16],
+    inlet: OwnedFd,
+    witness: OwnedFd,
+    /// Since when it is.
+    down: Option<Instant>,
+    /// Asked, and neither told nor under way yet.
+    later: VecDeque<u64>,
+}
+
+/// A connect that the other side was asked for.
+pub struct Crossing {
+    /// The agreement, by its tag here.
+    pub tag: u16,
+    /// What was asked.
+    pub body: Cross,
+    /// The meter's end, where the meter carries it.
+    pub far: Option<Made>,
+    is_under_way: bool,
+    outcome: Option<Outcome>,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is to go through the door of this name.
+    May([u8; 16]),
+    /// It may not; whether somebody there may be reached by packets.
+    Refused(Errno, bool),
+}
+
+/// A place at a listening socket that is kept for who is to come.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// The listening socket's cookie.
+    pub at: u64,
+    since: Instant,
+}
+
+/// What the other side of an agreement says.
+pub enum Said {
+    /// What came of a connect that this side asked for.
+    Crossed,
+    /// It asks for one.
+    Cross(Cross),
+    /// And does no more.
+    Uncross(u64),
+}
+
+/// All of a compartment.
+#[derive(Default)]
+pub struct Crossings {
+    links: BTreeMap<u16, Link>,
+    /// By the cookies of the programs' sockets.
+    asked: BTreeMap<u64, Crossing>,
+    /// By agreement and what the other side calls it.
+    places: BTreeMap<(u16, u64), Place>,
+    /// Those of the other sides that wait for room, with whom they wait for.
+    waiting: VecDeque<(u16, Cross, u64)>,
+}
+
+impl Crossings {
+    /// The other side of an agreement, another than before: it is asked again for what it was
+    /// asked. What it asked before it asks again. What was looked at is not any more.
+    pub fn link(
+        &mut self,
+        tag: u16,
+        socket: Socket,
+        door: [u8; 16],
+        [inlet, witness]: [OwnedFd; 2],
+    ) -> Option<Watched> {
+        let (down, later) = (None, VecDeque::new());
+        let link = Link {
+            socket: Some(socket),
+            door,
+            inlet,
+            witness,
+            down,
+            later,
+        };
+        let before = self.links.insert(tag, link);
+        self.waiting.retain(|(of, ..)| *of != tag);
+        let again = self.asked.iter_mut().filter(|(_, it)| it.tag == tag);
+        for (cookie, crossing) in again {
+            // The name is another's now.
+            crossing.outcome = None;
+            crossing.is_under_way = false;
+            if let Some(link) = self.links.get_mut(&tag) {
+                link.later.push_back(*cookie);
+            }
+        }
+        self.tells(tag);
+        before.map(|link| (link.socket, link.inlet))
+    }
+
+    /// An agreement is over, or its other side has no circuits any more: who asked is told.
+    pub fn unlink(&mut self, tag: u16) -> Option<Watched> {
+        let link = self.links.remove(&tag)?;
+        self.waiting.retain(|(of, ..)| *of != tag);
+        self.refuses(tag, Errno::HOSTUNREACH);
+        Some((link.socket, link.inlet))
+    }
+
+    fn refuses(&mut self, tag: u16, errno: Errno) {
+        let of = self.asked.values_mut().filter(|it| it.tag == tag);
+        for crossing in of {
+            crossing
+                .outcome
+                .get_or_insert(Outcome::Refused(errno, true));
+        }
+    }
+
+    /// Whether an agreement's other side has circuits.
+    pub fn leads(&self, tag: u16) -> bool {
+        self.links.contains_key(&tag)
+    }
+
+    /// Where this side learns what the other says, and what comes from there.
+    #[cfg(test)]
+    pub fn inlet(&self, tag: u16) -> Option<&OwnedFd> {
+        self.links.get(&tag).map(|link| &link.inlet)
+    }
+
+    /// Its operator is gone, until the next: its link, of which nothing more comes.
+    pub fn is_down(&mut self, tag: u16) -> Option<Socket> {
+        let link = self.links.get_mut(&tag)?;
+        link.down.get_or_insert_with(Instant::now);
+        link.socket.take()
+    }
+
+    /// The next thing that the other side of an agreement says. `Err`: it is gone.
+    pub fn hear(&mut self, tag: u16) -> Result<Option<Said>, ()> {
+        let Some(link) = self.links.get(&tag) else {
+            return Ok(None);
+        };
+        let Some(socket) = &link.socket else {
+            return Ok(None);
+        };
+        let Some((message, _)) = socket.recv().map_err(drop)? else {
+            return Ok(None);
+        };
+        if let Some(body) = message.body::<Crossed>() {
+            let door = link.door;
+            // A word of another agreement's side is none of this one.
+            let asked = self.asked.values_mut();
+            let mut of = asked.filter(|it| it.tag == tag && it.is_under_way);
+            if let Some(crossing) = of.find(|it| it.body.id == body.id) {
+                crossing.outcome = Some(match i32::try_from(body.errno).unwrap_or(0) {
+                    0 if body.errno == 0 => Outcome::May(door),
+                    errno @ 1..=4095 => {
+                        Outcome::Refused(Errno::from_raw_os_error(errno), body.packets != 0)
+                    }
+                    _ => Outcome::Refused(Errno::IO, false),
+                });
+                crossing.is_under_way = false;
+            }
+            self.tells(tag);
+            return Ok(Some(Said::Crossed));
+        }
+        let over = message.body::<Uncross>();
+        let asks = message.body::<Cross>().map(Said::Cross);
+        // What is neither is none of this release.
+        let over = over.map_or(Said::Crossed, |body| Said::Uncross(body.id));
+        Ok(Some(asks.unwrap_or(over)))
+    }
+
+    /// Whether a socket's connect is asked for.
+    pub fn is_asked(&self, cookie: u64) -> bool {
+        self.asked.contains_key(&cookie)
+    }
+
+    /// Whether it is known what came of it.
+    pub fn is_over(&self, cookie: u64) -> bool {
+        let asked = self.asked.get(&cookie);
+        asked.is_none_or(|it| it.outcome.is_some())
+    }
+
+    /// Asks for a connect of a program's socket.
+    pub fn ask(&mut self, cookie: u64, tag: u16, body: Cross, far: Option<Made>) {
+        let crossing = Crossing {
+            tag,
+            body,
+            far,
+            is_under_way: false,
+            outcome: None,
+        };
+        self.asked.insert(cookie, crossing);
+        if let Some(link) = self.links.get_mut(&tag) {
+            link.later.push_back(cookie);
+        }
+        self.tells(tag);
+    }
+
+    /// Tells an agreement's other side what was asked, as much as may be under way.
+    fn tells(&mut self, tag: u16) {
+        let Some(link) = self.links.get_mut(&tag) else {
+            return;
+        };
+        let Some(socket) = &link.socket else {
+            return;
+        };
+        let of = self.asked.values();
+        let mut under_way = of.filter(|it| it.tag == tag && it.is_under_way).count();
+        while under_way < UNDER_WAY
+            && let Some(cookie) = link.later.pop_front()
+        {
+            let Some(crossing) = self.asked.get_mut(&cookie) else {
+                continue;
+            };
+            let message = Message::new(0, &crossing.body);
+            match socket.send(&message, &[]) {
+                Ok(()) => {
+                    crossing.is_under_way = true;
+                    under_way += 1;
+                }
+                // It is gone, which is heard next.
+                Err(_) => {
+                    link.later.push_front(cookie);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// What came of a connect; it is forgotten. `None`: nothing yet.
+    pub fn joined(&mut self, cookie: u64) -> Option<(Crossing, Outcome)> {
+        let outcome = self.asked.get(&cookie)?.outcome?;
+        let crossing = self.asked.remove(&cookie)?;
+        Some((crossing, outcome))
+    }
+
+    /// Answers the other side of an agreement.
+    pub fn answer(&mut self, tag: u16, id: u64, outcome: Result<(), (Errno, bool)>) {
+        let (errno, packets) = match outcome {
+            Ok(()) => (0, false),
+            Err((errno, packets)) => (errno.raw_os_error().unsigned_abs(), packets),
+        };
+        let packets = u32::from(packets);
+        let body = Crossed { id, errno, packets };
+        // Who asks more than may be under way does not hear of all.
+        self.say(tag, &body);
+    }
+
+    fn say<B: command::Body>(&self, tag: u16, body: &B) {
+        let link = self.links.get(&tag);
+        if let Some(socket) = link.and_then(|link| link.socket.as_ref()) {
+            let _ = socket.send(&Message::new(0, body), &[]);
+        }
+    }
+
+    /// A place is kept for who is to come by an agreement.
+    pub fn keep(&mut self, tag: u16, id: u64, at: u64) {
+        let since = Instant::now();
+        self.places.insert((tag, id), Place { at, since });
+    }
+
+    /// How many are kept for who is to come by an agreement.
+    pub fn kept(&self, tag: u16) -> usize {
+        self.places.range((tag, 0)..=(tag, u64::MAX)).count()
+    }
+
+    /// The place that is kept for this one.
+    pub fn place(&self, tag: u16, id: u64) -> Option<Place> {
+        self.places.get(&(tag, id)).copied()
+    }
+
+    /// Nobody needs it any more.
+    pub fn leave(&mut self, tag: u16, id: u64) -> Option<Place> {
+        self.places.remove(&(tag, id))
+    }
+
+    /// Places that were kept too long for who did not come: tag, number, listening socket.
+    pub fn overdue(&mut self) -> Vec<(u16, u64, u64)> {
+        let over = |place: &Place| place.since.elapsed() >= KEPT && guard!("across-kept");
+        let gone = self.places.extract_if(.., |_, place| over(place));
+        gone.map(|((tag, id), place)| (tag, id, place.at)).collect()
+    }
+
+    /// Who asks waits for room at this listening socket; whether there is room to wait.
+    pub fn wait(&mut self, tag: u16, body: Cross, at: u64) -> bool {
+        let of = self.waiting.iter().filter(|(of, ..)| *of == tag);
+        let has_room = of.count() < WAITING || !guard!("across-waiting");
+        if has_room {
+            self.waiting.push_back((tag, body, at));
+        }
+        has_room
+    }
+
+    /// The listening sockets that somebody waits for.
+    pub fn awaited(&self) -> impl Iterator<Item = u64> {
+        self.waiting.iter().map(|(_, _, at)| *at)
+    }
+
+    /// The first who waits for a listening socket of which that is said; it waits no more.
+    pub fn next_waiting(&mut self, is_ready: impl Fn(u64) -> bool) -> Option<(u16, Cross)> {
+        let mut all = self.waiting.iter();
+        let at = all.position(|(_, _, at)| is_ready(*at))?;
+        self.waiting.remove(at).map(|(tag, body, _)| (tag, body))
+    }
+
+    /// Whether this one waits, or did: it does no more.
+    pub fn stops_waiting(&mut self, tag: u16, id: u64) {
+        self.waiting
+            .retain(|(of, body, _)| (*of, body.id) != (tag, id));
+    }
+
+    /// The next that came through an agreement's door. `None`: nobody did.
+    pub fn comes(&self, tag: u16) -> Result<Option<OwnedFd>, Errno> {
+        match self.links.get(&tag) {
+            Some(link) => sockets::accepts(&link.inlet, true),
+            None => Ok(None),
+        }
+    }
+
+    /// Those of these sockets that came by an agreement, by inode and cookie, that live: inodes by
+    /// cookies. Of whom nobody tells any more, or not yet, it is taken that all do.
+    pub fn living(&self, tag: u16, asked: &[(u32, u64)]) -> BTreeMap<u64, u64> {
+        let link = self.links.get(&tag).filter(|_| guard!("across-living"));
+        let told = link.and_then(|link| live::those(&link.witness, asked).ok());
+        told.unwrap_or_else(|| asked.iter().map(|(a, b)| (*b, u64::from(*a))).collect())
+    }
+
+    /// Whether time alone brings something about.
+    pub fn is_timed(&self) -> bool {
+        !self.places.is_empty() || self.links.values().any(|link| link.down.is_some())
+    }
+
+    /// Who waits for an operator that does not come is told.
+    pub fn tick(&mut self) {
+        let late = |link: &Link| link.down.is_some_and(|since| since.elapsed() >= PATIENCE);
+        let late = self.links.iter().filter(|(_, link)| late(link));
+        let late: Vec<u16> = late.map(|(tag, _)| *tag).collect();
+        for tag in late {
+            self.refuses(tag, Errno::HOSTUNREACH);
+        }
+    }
+
+    /// Nobody waits any more for a connect whose socket does not live.
+    pub fn retain(&mut self, lives: impl Fn(u64) -> bool) {
+        let gone = self.asked.extract_if(.., |cookie, _| !lives(*cookie));
+        let gone: Vec<Crossing> = gone.map(|(_, crossing)| crossing).collect();
+        for crossing in gone {
+            let body = Uncross {
+                id: crossing.body.id,
+            };
+            self.say(crossing.tag, &body);
+            self.tells(crossing.tag);
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! What leaves for another tenant, by an agreement, and what comes from there: decided on each
+//! side by its own image, as its switch does for the first packet of a connection.
+//!
+//! By which agreement something comes is known from the link that it comes by, never from what is
+//! said there.
+
+use super::{Asked, TCP, admitted, endpoint, judge, tenant};
+use circuit::Socket;
+use guard::guard;
+use image::CompartmentImage;
+use image::compartment::{Crossing, ROUTE_SERVICE, ROUTE_SUBNET};
+use rustix::io::Errno;
+use wire::Tuple;
+use wire::address::is_link_local;
+
+/// By which agreement a connection leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaves {
+    /// Its tag on this side.
+    pub tag: u16,
+    /// The sender's rule; none where nobody asks.
+    pub rule: Option<u32>,
+}
+
+/// Where a connection that comes by an agreement goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrives {
+    /// The slot of the endpoint.
+    pub slot: u32,
+    /// Its address.
+    pub local: [u8; 16],
+    /// As whom it sees who begins it.
+    pub client: [u8; 16],
+    /// The receiver's rule; none where nobody asks.
+    pub rule: Option<u32>,
+}
+
+/// The agreement by which a connection of an endpoint leaves. `None`: none leads there.
+///
+/// # Errors
+/// EACCES: it may not.
+pub fn leaves(image: &CompartmentImage<'_>, asked: &Asked) -> Option<Result<Leaves, Errno>> {
+    let from = endpoint(image, asked.slot)?;
+    let tenant = tenant(image, asked.slot)?;
+    let own = image.endpoint_by_address(from.subnet, asked.from);
+    if own != image.endpoint_by_slot(asked.slot) && guard!("across-source") {
+        return None;
+    }
+    let is_near = image.endpoint_by_address(from.subnet, asked.to).is_some();
+    if is_near || is_link_local(&asked.from) {
+        return None;
+    }
+    let route = image
+        .route(tenant, asked.to)
+        .filter(|route| route.kind == ROUTE_SERVICE)?;
+    let crossing = image.crossings().get(route.via as usize)?;
+    if crossing.tenant != tenant {
+        return None;
+    }
+    Some(admitted(from).and_then(|()| {
+        let tuple = tuple(asked.from, asked);
+        if !(crossing.begins() && offers(image, crossing, &tuple)) && guard!("across-ports-here") {
+            return Err(Errno::ACCESS);
+        }
+        let takes_part = !crossing.is_routed()
+            || image.is_routed(crossing, false, &asked.from)
+                && image.is_routed(crossing, true, &asked.to);
+        if !takes_part && guard!("across-prefix-here") {
+            return Err(Errno::ACCESS);
+        }
+        Ok(Leaves {
+            tag: crossing.tag,
+            rule: judge(image, from.egress, &tuple)?,
+        })
+    }))
+}
+
+/// Where a connection goes that comes by the agreement of this tag; its slot is not looked at.
+/// `seed`: what picks the address of the range that its user has here.
+///
+/// # Errors
+/// EHOSTUNREACH: there is no such agreement, or nobody there. EACCES: it may not.
+pub fn arrives(
+    image: &CompartmentImage<'_>,
+    tag: u16,
+    asked: &Asked,
+    seed: u64,
+) -> Result<Arrives, Errno> {
+    let (_, crossing) = image.crossing_by_tag(tag).ok_or(Errno::HOSTUNREACH)?;
+    if !crossing.is_begun_with() && guard!("across-begun") {
+        return Err(Errno::ACCESS);
+    }
+    let (index, local, client) = match crossing.is_routed() {
+        true => routed(image, crossing, asked)?,
+        false => {
+            let ends = crossing.as_user(&asked.from, seed);
+            let [client, local] = ends.ok_or(Errno::HOSTUNREACH)?;
+            (crossing.endpoint, local, client)
+        }
+    };
+    let to = image.endpoints().get(index as usize);
+    let to = to.ok_or(Errno::HOSTUNREACH)?;
+    admitted(to)?;
+    let delivered = Tuple {
+        destination: local,
+        ..tuple(client, asked)
+    };
+    if !offers(image, crossing, &delivered) && guard!("across-ports") {
+        return Err(Errno::ACCESS);
+    }
+    Ok(Arrives {
+        slot: to.slot,
+        local,
+        client,
+        rule: judge(image, to.ingress, &delivered)?,
+    })
+}
+
+/// Whether a connection that came by an agreement, and was let in then, still may be, by its ends
+/// as its program sees them.
+///
+/// # Errors
+/// As for [`arrives`].
+pub fn stays(image: &CompartmentImage<'_>, tag: u16, asked: &Asked) -> Result<Arrives, Errno> {
+    let (_, crossing) = image.crossing_by_tag(tag).ok_or(Errno::HOSTUNREACH)?;
+    let (index, local) = match crossing.is_routed() {
+        true => routed(image, crossing, asked).map(|(index, local, _)| (index, local))?,
+        false => {
+            // Of another range than now it may be another user's by now.
+            if !crossing.has_user(&asked.from) && guard!("across-pool") {
+                return Err(Errno::ACCESS);
+            }
+            let local = crossing.address_like(&asked.from);
+            (crossing.endpoint, local.ok_or(Errno::HOSTUNREACH)?)
+        }
+    };
+    let to = image.endpoints().get(index as usize);
+    let to = to.ok_or(Errno::HOSTUNREACH)?;
+    admitted(to)?;
+    let delivered = tuple(asked.from, asked);
+    let same = to.slot == asked.slot && local == asked.to && crossing.is_begun_with();
+    if !same || !offers(image, crossing, &delivered) {
+        return Err(Errno::ACCESS);
+    }
+    Ok(Arrives {
+        slot: to.slot,
+        local,
+        client: asked.from,
+        rule: judge(image, to.ingress, &delivered)?,
+    })
+}
+
+/// The rule of this side that lets a connection across an agreement be; none where nobody asks.
+pub fn rule(image: &CompartmentImage<'_>, socket: &Socket) -> Option<u32> {
+    let (local, remote) = (socket.local(), socket.remote()?);
+    let (from, to) = match socket.is_initiator() {
+        true => (local, remote),
+        false => (remote, local),
+    };
+    let asked = Asked {
+        slot: socket.endpoint(),
+        from: from.ip,
+        from_port: from.port,
+        to: to.ip,
+        to_port: to.port,
+        protocol: TCP,
+    };
+    match socket.is_initiator() {
+        true => leaves(image, &asked)?.ok()?.rule,
+        false => stays(image, socket.crossing(), &asked).ok()?.rule,
+    }
+}
+
+/// Index of the endpoint, its address, and that of who begins it.
+type Found = (u32, [u8; 16], [u8; 16]);
+
+/// Between prefixes of both tenants addresses stay what they are.
+fn routed(
+    image: &CompartmentImage<'_>,
+    crossing: &Crossing,
+    asked: &Asked,
+) -> Result<Found, Errno> {
+    let takes_part =
+        image.is_routed(crossing, true, &asked.from) && image.is_routed(crossing, false, &asked.to);
+    if !takes_part && guard!("across-prefix") {
+        return Err(Errno::ACCESS);
+    }
+    let route = image.route(crossing.tenant, asked.to);
+    let subnet = route.filter(|route| route.kind == ROUTE_SUBNET);
+    let subnet = subnet.ok_or(Errno::HOSTUNREACH)?.subnet;
+    let index = image.endpoint_by_address(subnet, asked.to);
+    Ok((index.ok_or(Errno::HOSTUNREACH)?, asked.to, asked.from))
+}
+
+/// Whether a crossing is for this.
+fn offers(image: &CompartmentImage<'_>, crossing: &Crossing, tuple: &Tuple) -> bool {
+    let all = crossing.is_routed() && crossing.ports_count == 0;
+    all || image.serves(crossing, tuple.protocol, tuple.destination_port)
+}
+
+fn tuple(source: [u8; 16], asked: &Asked) -> Tuple {
+    Tuple {
+        source,
+        destination: asked.to,
+        source_port: asked.from_port,
+        destination_port: asked.to_port,
+        protocol: asked.protocol,
+    }
+}

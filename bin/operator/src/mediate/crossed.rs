@@ -1,0 +1,283 @@
+//! Another tenant connects to a program, by an agreement: who comes is decided here, by this side's
+//! own tables, whatever the other side has decided.
+
+use super::crossing::{ELSEWHERE, asked};
+use super::*;
+use crate::crossings::Said;
+use crate::decide::across;
+use command::verbs::Cross;
+
+/// Places that are kept for those who come by one agreement and are not there yet.
+const PLACES: usize = 256;
+/// Connections of a compartment that came by agreements and wait to be accepted: each is a
+/// descriptor of this process.
+const HELD: usize = 1024;
+/// Ports that are tried for somebody whose own another has here, as the endpoint sees them.
+const PORTS: usize = 64;
+/// Through one door at a time, before others have their turn.
+const TURN: usize = 16;
+
+/// Why somebody is not let in.
+enum Why {
+    /// This is what connect(2) says; whether somebody there may be reached by packets.
+    Not(Errno, bool),
+    /// There is no room at this listening socket.
+    Full(u64),
+}
+
+impl Mediator {
+    pub(super) fn crossing_said(&mut self, tag: u16, said: Said) {
+        match said {
+            Said::Crossed => {}
+            Said::Cross(body) => self.asks_in(tag, body),
+            Said::Uncross(id) => {
+                self.crossings.stops_waiting(tag, id);
+                if let Some(place) = self.crossings.leave(tag, id) {
+                    self.table.withdraw_crossing(place.at, tag, id);
+                    self.write();
+                }
+            }
+        }
+    }
+
+    /// The other side of an agreement asks for a connection: it has a place, or is told why not,
+    /// or waits for room.
+    fn asks_in(&mut self, tag: u16, body: Cross) {
+        let outcome = match self.lets_in(tag, &body) {
+            Ok(()) => Ok(()),
+            Err(Why::Full(at)) if body.waits != 0 => match self.crossings.wait(tag, body, at) {
+                true => return,
+                false => Err((Errno::AGAIN, false)),
+            },
+            Err(Why::Full(_)) => Err((Errno::AGAIN, false)),
+            Err(Why::Not(errno, packets)) => Err((errno, packets)),
+        };
+        self.write();
+        self.crossings.answer(tag, body.id, outcome);
+    }
+
+    /// Those go on that waited for room where there is some.
+    pub(super) fn room_for_crossings(&mut self) {
+        // Bound: as many wait as may, each once.
+        let mut tried = BTreeSet::new();
+        loop {
+            let is_ready = |at: &u64| {
+                let gone = self.table.socket(*at).is_none();
+                gone || !tried.contains(at) && !self.is_full(*at)
+            };
+            let ready: BTreeSet<u64> = self.crossings.awaited().filter(is_ready).collect();
+            let next = self.crossings.next_waiting(|at| ready.contains(&at));
+            let Some((tag, body)) = next else {
+                return;
+            };
+            match self.lets_in(tag, &body) {
+                Err(Why::Full(at)) => {
+                    tried.insert(at);
+                    self.crossings.wait(tag, body, at);
+                }
+                Ok(()) => self.crossings.answer(tag, body.id, Ok(())),
+                Err(Why::Not(errno, packets)) => {
+                    self.crossings.answer(tag, body.id, Err((errno, packets)));
+                }
+            }
+            self.write();
+        }
+    }
+
+    /// Whether as many wait at a listening socket as may.
+    fn is_full(&self, listener: u64) -> bool {
+        let socket = self.table.socket(listener).map(circuit::Socket::state);
+        let Some(circuit::State::Listening { backlog }) = socket else {
+            return true;
+        };
+        let waiting = self.table.waiting(listener).count();
+        let waiting = waiting + self.unclaimed.count(|at, _| at == listener);
+        self.table.is_full(listener) || waiting > backlog as usize
+    }
+
+    /// Keeps a place for a connection from across an agreement, if it may come.
+    fn lets_in(&mut self, tag: u16, body: &Cross) -> Result<(), Why> {
+        let not = |errno| Why::Not(errno, false);
+        if let Some(place) = self.crossings.place(tag, body.id) {
+            // It was told so, and did not hear. Its other word counts.
+            self.crossings.leave(tag, body.id);
+            self.table.withdraw_crossing(place.at, tag, body.id);
+        }
+        let port = |port: u32| u16::try_from(port).map_err(|_| not(Errno::INVAL));
+        let from = Endpoint {
+            ip: body.from,
+            port: port(body.from_port)?,
+        };
+        let to = Endpoint {
+            ip: body.to,
+            port: port(body.to_port)?,
+        };
+        let (slot, pending) = self.comes_as(tag, body.id, from, to)?;
+        let has_packets = self.relays.has(slot);
+        if !self.limits.contains_key(&slot) {
+            return Err(Why::Not(Errno::HOSTUNREACH, true));
+        }
+        let found = self
+            .table
+            .find_listener(slot, pending.local, chance::number());
+        let listener = found.ok_or(Why::Not(Errno::CONNREFUSED, has_packets))?;
+        let at = listener.cookie;
+        let held = self.unclaimed.held() + self.crossings.kept(tag);
+        let many = held >= HELD || self.crossings.kept(tag) >= PLACES;
+        if self.is_full(at) || many && guard!("across-places") {
+            return Err(Why::Full(at));
+        }
+        // Whose sockets are as many as may be waits until some are closed.
+        if !self.has_room_for(slot) {
+            self.sweep_at_times();
+        }
+        if !self.has_room_for(slot) {
+            return Err(Why::Full(at));
+        }
+        let metered = self.carrier([ELSEWHERE, slot]).is_metered();
+        if metered && !self.meters.is_linked() {
+            self.meters.awaits();
+            return match self.meters.is_overdue() {
+                true => Err(not(Errno::NETDOWN)),
+                false => Err(Why::Full(at)),
+            };
+        }
+        match self.table.enqueue(at, pending) {
+            Ok(()) => {}
+            Err(circuit::Errno::EAGAIN | circuit::Errno::ENOBUFS) => return Err(Why::Full(at)),
+            Err(errno) => return Err(not(number(errno))),
+        }
+        self.crossings.keep(tag, body.id, at);
+        Ok(())
+    }
+
+    /// Whom somebody who comes by an agreement comes to, and as whom. A port that another has
+    /// here already, who is seen as the same address, is changed, as where addresses are
+    /// translated.
+    fn comes_as(
+        &self,
+        tag: u16,
+        id: u64,
+        from: Endpoint,
+        to: Endpoint,
+    ) -> Result<(u32, Pending), Why> {
+        let not = |errno| Why::Not(errno, errno == Errno::HOSTUNREACH);
+        let image = self.image.as_ref().map(MappedCompartment::image);
+        let image = image.ok_or(not(Errno::HOSTUNREACH))?;
+        let seed = self.notes.as_ref().map_or(0, Notes::seed);
+        let mut from = from;
+        // Bound: ports that are tried.
+        for _ in 0..PORTS {
+            let wish = asked(ELSEWHERE, from, to);
+            let arrives = across::arrives(&image, tag, &wish, seed).map_err(not)?;
+            let end = |ip, port| Endpoint { ip, port };
+            let client = end(arrives.client, from.port);
+            let local = end(arrives.local, to.port);
+            if !self.table.is_taken(arrives.slot, &local, &client) || !guard!("across-taken") {
+                let pending = Pending {
+                    client,
+                    local,
+                    token: id,
+                    crossing: tag,
+                };
+                return Ok((arrives.slot, pending));
+            }
+            from.port = 0x8000 | chance::number() as u16;
+        }
+        Err(not(Errno::ADDRNOTAVAIL))
+    }
+
+    /// Those who came through an agreement's door wait to be accepted.
+    pub fn comes_in(&mut self, tag: u16, find: Find<'_>) {
+        for _ in 0..TURN {
+            let Ok(Some(fd)) = self.crossings.comes(tag) else {
+                break;
+            };
+            self.beats();
+            // Whoever has no place is closed with this.
+            let Some(id) = sockets::began(&fd) else {
+                continue;
+            };
+            let Some(place) = self.crossings.leave(tag, id) else {
+                continue;
+            };
+            if self.is_in((tag, id), place.at, fd).is_err() {
+                self.table.withdraw_crossing(place.at, tag, id);
+            }
+            self.write();
+        }
+        self.wake(find);
+    }
+
+    /// The other side's socket is connected: this end of it waits at a listening socket.
+    fn is_in(&mut self, (tag, id): (u16, u64), at: u64, fd: OwnedFd) -> Result<(), Errno> {
+        let slot = self.table.socket(at).ok_or(Errno::CONNREFUSED)?.endpoint();
+        let carrier = self.carrier([ELSEWHERE, slot]);
+        let (made, theirs) = match carrier.is_metered() {
+            false => (self.unclaimed.keeps(at, fd)?, None),
+            true => {
+                let near = sockets::stream(true)?;
+                let own = self.relays.circuit(&near.fd)?;
+                (self.unclaimed.keeps(at, own)?, Some([fd, near.fd]))
+            }
+        };
+        let cookie = made.cookie;
+        let crossed = self.table.crossed(at, cookie, id, tag);
+        let Ok(pending) = crossed else {
+            self.unclaimed.is_over(cookie);
+            return Err(Errno::CONNREFUSED);
+        };
+        *self.counts.entry(slot).or_default() += 1;
+        // A meter's is one of this namespace.
+        let inode = match &theirs {
+            None => rustix::fs::fstat(&made.fd)?.st_ino as u32,
+            Some(_) => 0,
+        };
+        let since = monotonic();
+        self.table.cross(cookie, tag, carrier, since, inode);
+        self.write();
+        if let Some([fd, near]) = &theirs {
+            let ends = [pending.client, pending.local];
+            let body = self.described(cookie, [ELSEWHERE, slot], ends);
+            // Where it is not carried both ends are closed.
+            let _ = self.meters.carry(&body, [fd, near]);
+        }
+        self.waits_to_be_accepted(at, made);
+        Ok(())
+    }
+
+    /// Places that nobody came to in time are others'.
+    pub(super) fn crossings_tick(&mut self, find: Find<'_>) {
+        if !self.crossings.is_timed() {
+            return;
+        }
+        for (tag, id, at) in self.crossings.overdue() {
+            self.table.withdraw_crossing(at, tag, id);
+        }
+        self.write();
+        self.crossings.tick();
+        self.wake(find);
+    }
+
+    /// Places that the operator before kept.
+    pub(super) fn recall_crossings(&mut self) {
+        let kept = self.table.kept();
+        let kept: Vec<(u64, Pending)> = kept.map(|(at, it)| (at, *it)).collect();
+        for (at, pending) in kept {
+            self.crossings.keep(pending.crossing, pending.token, at);
+        }
+    }
+
+    /// Those of sockets that came by agreements that live, with their inodes: the kernel lists
+    /// them where who began them is.
+    pub(super) fn living_crossings(&self) -> BTreeMap<u64, u64> {
+        let mut by_tag: BTreeMap<u16, Vec<(u32, u64)>> = BTreeMap::new();
+        for socket in self.table.all().filter(|it| it.inode() != 0) {
+            let of = by_tag.entry(socket.crossing()).or_default();
+            of.push((socket.inode(), socket.cookie()));
+        }
+        let all = by_tag.iter();
+        all.flat_map(|(tag, asked)| self.crossings.living(*tag, asked))
+            .collect()
+    }
+}

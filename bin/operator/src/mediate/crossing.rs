@@ -1,0 +1,232 @@
+//! A program connects to another tenant's, by an agreement.
+
+use super::*;
+use crate::crossings::{Crossing, Outcome, Watched};
+use crate::decide::across;
+use command::verbs::Cross;
+use seqpacket::Socket;
+
+impl Mediator {
+    /// The other side of an agreement has circuits from now on, or another operator.
+    pub fn link_crossing(
+        &mut self,
+        tag: u16,
+        link: Socket,
+        door: [u8; 16],
+        fds: [OwnedFd; 2],
+        find: Find<'_>,
+    ) -> Option<Watched> {
+        let before = self.crossings.link(tag, link, door, fds);
+        self.wake(find);
+        before
+    }
+
+    /// It has none any more, or the agreement is over: who waits for it is told.
+    pub fn unlink_crossing(&mut self, tag: u16, find: Find<'_>) -> Option<Watched> {
+        let gone = self.crossings.unlink(tag);
+        self.wake(find);
+        gone
+    }
+
+    /// What the other side of an agreement says, before others have their turn: a few words, so
+    /// that one who says much takes no more of this process's time than a program that calls.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn hear_crossing(&mut self, tag: u16, find: Find<'_>) -> Result<(), ()> {
+        const TURN: usize = 4;
+        for _ in 0..TURN {
+            let Some(said) = self.crossings.hear(tag)? else {
+                break;
+            };
+            self.beats();
+            self.crossing_said(tag, said);
+        }
+        self.wake(find);
+        Ok(())
+    }
+
+    /// The link of an agreement's other side whose operator is gone, until the next.
+    pub fn crossing_is_down(&mut self, tag: u16) -> Option<Socket> {
+        self.crossings.is_down(tag)
+    }
+
+    pub(super) fn beats(&self) {
+        if let Some(notes) = &self.notes {
+            notes.beats();
+        }
+    }
+
+    /// The agreement by which a connection leaves, where its other side has circuits.
+    pub(super) fn leaves(
+        &self,
+        slot: u32,
+        local: Endpoint,
+        remote: Endpoint,
+    ) -> Option<Result<u16, Errno>> {
+        let image = self.image.as_ref().map(MappedCompartment::image)?;
+        let leaves = across::leaves(&image, &asked(slot, local, remote))?;
+        match leaves {
+            Ok(leaves) if self.crossings.leads(leaves.tag) => Some(Ok(leaves.tag)),
+            // Packets may find the way, where there are any.
+            Ok(_) => None,
+            Err(errno) => Some(Err(errno)),
+        }
+    }
+
+    /// Asks the other side of an agreement.
+    pub(super) fn cross(
+        &mut self,
+        (slot, tag): (u32, u16),
+        cookie: u64,
+        [local, remote]: [Endpoint; 2],
+        call: &Call<'_>,
+    ) -> Result<Came, Errno> {
+        let carrier = self.carrier([slot, ELSEWHERE]);
+        if carrier.is_metered() && !self.meters.is_linked() {
+            return self.without_meter(cookie);
+        }
+        let far = match carrier.is_metered() {
+            true => Some(sockets::stream(true)?),
+            false => None,
+        };
+        let place = call.place(call.numbers()[0].cast_unsigned());
+        self.table.place(cookie, place);
+        self.table.cross(cookie, tag, carrier, monotonic(), 0);
+        let body = Cross {
+            id: far.as_ref().map_or(cookie, |far| far.cookie),
+            from: local.ip,
+            to: remote.ip,
+            from_port: local.port.into(),
+            to_port: remote.port.into(),
+            waits: u32::from(!call.is_nonblocking()?),
+            reserved: 0,
+        };
+        self.crossings.ask(cookie, tag, body, far);
+        Ok(Came::Waits {
+            at: cookie,
+            why: Why::Cross,
+        })
+    }
+
+    /// What came of it, also when the call comes again after a signal.
+    pub(super) fn crossed(
+        &mut self,
+        slot: u32,
+        cookie: u64,
+        call: &Call<'_>,
+    ) -> Result<Came, Errno> {
+        let Some((crossing, outcome)) = self.crossings.joined(cookie) else {
+            return Ok(Came::Waits {
+                at: cookie,
+                why: Why::Cross,
+            });
+        };
+        let came = match outcome {
+            Outcome::May(door) => self.goes_through(slot, cookie, &crossing, door, call),
+            Outcome::Refused(errno, packets) if packets && self.relays.has(slot) => {
+                let (local, remote) = ends(&crossing.body);
+                self.table.cross(cookie, 0, Carrier::Proxy, 0, 0);
+                return match self.relay(slot, cookie, local, remote, call) {
+                    Ok(came) => Ok(came),
+                    Err(_) => self.is_refused(cookie, errno),
+                };
+            }
+            Outcome::Refused(errno, _) => Err(errno),
+        };
+        match came {
+            Ok(()) => {
+                self.table.connected(cookie).map_err(number)?;
+                Ok(Came::To(Ok(0)))
+            }
+            Err(errno) => self.is_refused(cookie, errno),
+        }
+    }
+
+    fn is_refused(&mut self, cookie: u64, errno: Errno) -> Result<Came, Errno> {
+        let _ = self.table.connect_failed(cookie);
+        Err(errno)
+    }
+
+    /// Connects a program's socket to where the other side gets it, or to the meter, and that one.
+    fn goes_through(
+        &mut self,
+        slot: u32,
+        cookie: u64,
+        crossing: &Crossing,
+        door: [u8; 16],
+        call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        let (local, remote) = ends(&crossing.body);
+        // By what was decided since.
+        let still = self.leaves(slot, local, remote);
+        if still != Some(Ok(crossing.tag)) && guard!("across-still") {
+            return Err(match still {
+                Some(Err(errno)) => errno,
+                _ => Errno::HOSTUNREACH,
+            });
+        }
+        let connected = match &crossing.far {
+            Some(far) => {
+                let body = self.described(cookie, [slot, ELSEWHERE], [local, remote]);
+                let carrier = self.table.socket(cookie).map(|socket| socket.carrier());
+                let carrier = carrier.unwrap_or(Carrier::Meter);
+                self.connect_metered((&body, carrier), far, (call.fd()?, door))
+            }
+            None => sockets::connects_at_once(call.fd()?, call.flags()?, door),
+        };
+        match connected {
+            Ok(()) | Err(Errno::ISCONN) => Ok(()),
+            // It is over since.
+            Err(Errno::CONNREFUSED) => Err(Errno::HOSTUNREACH),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Connections that were begun here across an agreement and may not be any more, and those that
+    /// were let in, each by its own end. Bound: sockets.
+    pub(super) fn review_crossings(&self, image: &CompartmentImage<'_>) -> Vec<circuit::Socket> {
+        let crossings = self.table.all().filter(|socket| socket.crossing() != 0);
+        let crossings: Vec<circuit::Socket> = crossings.copied().collect();
+        let is_cut = |socket: &circuit::Socket| {
+            self.beats();
+            let Some(remote) = socket.remote() else {
+                return false;
+            };
+            let (slot, tag) = (socket.endpoint(), socket.crossing());
+            let may = match socket.is_initiator() {
+                true => {
+                    let leaves = across::leaves(image, &asked(slot, socket.local(), remote));
+                    leaves.is_some_and(|it| it.is_ok_and(|it| it.tag == tag))
+                }
+                false => across::stays(image, tag, &asked(slot, remote, socket.local())).is_ok(),
+            };
+            !may && guard!("across-cut") || self.evades([slot, ELSEWHERE], socket.cookie())
+        };
+        crossings.into_iter().filter(is_cut).collect()
+    }
+}
+
+/// The slot of whom another compartment has.
+pub(super) const ELSEWHERE: u32 = u32::MAX;
+
+/// From where to where.
+fn ends(body: &Cross) -> (Endpoint, Endpoint) {
+    let end = |ip, port: u32| Endpoint {
+        ip,
+        port: port as u16,
+    };
+    (end(body.from, body.from_port), end(body.to, body.to_port))
+}
+
+/// As the image is asked: of whose slot, from where to where.
+pub(super) fn asked(slot: u32, from: Endpoint, to: Endpoint) -> Wish {
+    Wish {
+        slot,
+        from: from.ip,
+        from_port: from.port,
+        to: to.ip,
+        to_port: to.port,
+        protocol: decide::TCP,
+    }
+}

@@ -1,0 +1,247 @@
+//! Which compartments' operators may speak with each other, for circuits between tenants: the two
+//! that the fabric's image, which is proved, joins under the tags of a live agreement. What one side
+//! begins comes to the other through a door: a socket that listens in the network namespace of the
+//! one's circuits, under a name that the one is told, and that the other has.
+
+use super::*;
+use command::verbs::{AddCrossing, EndCrossing};
+use image::FabricImage;
+use image::fabric::{CHANNEL_COMPARTMENT, FORWARD_UNICAST};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+};
+use rustix::rand::{GetRandomFlags, getrandom};
+use shm::SealedImage;
+use std::collections::BTreeMap;
+
+/// Connections that wait at a door: as many as the kernel keeps.
+const BACKLOG: i32 = 4096;
+
+/// One side of an agreement: a compartment, and the agreement's tag there.
+type Side = (u32, u16);
+/// Both, the lesser first.
+type Pair = [Side; 2];
+
+/// What is agreed, and the doors of it.
+#[derive(Default)]
+pub struct Crossings {
+    /// By the fabric's image; none: it is not looked at yet.
+    agreed: Option<BTreeSet<Pair>>,
+    /// By the sides that begin.
+    doors: BTreeMap<Side, Door>,
+}
+
+struct Door {
+    fd: Shared,
+    name: [u8; 16],
+}
+
+impl Supervisor {
+    /// Links an operator that is ready with those of the other sides.
+    pub(super) fn link_crossings(&mut self, compartment: u32) {
+        let is_of = |pair: &&Pair| pair.iter().any(|side| side.0 == compartment);
+        let pairs: Vec<Pair> = self.agreed().iter().filter(is_of).copied().collect();
+        for pair in pairs {
+            self.link_crossing(pair);
+        }
+    }
+
+    /// The fabric has another image: what is agreed no more ends, what is new begins.
+    pub fn fabric_changed(&mut self, before: BTreeSet<Pair>) {
+        self.crossings.agreed = None;
+        let now = self.agreed().clone();
+        for pair in before.difference(&now) {
+            for side in pair {
+                self.end_crossing(*side);
+                self.crossings.doors.remove(side);
+            }
+        }
+        for pair in now.difference(&before) {
+            self.link_crossing(*pair);
+        }
+    }
+
+    /// What the fabric's image has agreed.
+    pub fn agreed(&mut self) -> &BTreeSet<Pair> {
+        let fabric = self.fabric.image.as_ref();
+        let crossings = &mut self.crossings;
+        crossings.agreed.get_or_insert_with(|| {
+            let bytes = fabric.and_then(|image| SealedImage::map(&*image.fd).ok());
+            let bytes = bytes.as_ref().map(SealedImage::as_slice);
+            let image = bytes.and_then(|bytes| FabricImage::map(bytes).ok());
+            image.map(|image| pairs(&image)).unwrap_or_default()
+        })
+    }
+
+    /// A compartment has no circuits any more: the other sides' operators have nobody to ask.
+    pub(super) fn end_crossings(&mut self, compartment: u32) {
+        let pairs = self.agreed().iter();
+        let pairs: Vec<Pair> = pairs.copied().collect();
+        for [one, other] in pairs {
+            for (own, theirs) in [(one, other), (other, one)] {
+                if own.0 == compartment {
+                    self.end_crossing(theirs);
+                    self.crossings.doors.remove(&own);
+                }
+            }
+        }
+    }
+
+    fn end_crossing(&mut self, (compartment, tag): Side) {
+        if let Some(operator) = self.operator_in(compartment) {
+            let body = EndCrossing {
+                tag: tag.into(),
+                reserved: 0,
+            };
+            self.tell(operator, &Message::new(0, &body), Vec::new());
+        }
+    }
+
+    /// A new link between the operators of both sides, if both are there.
+    fn link_crossing(&mut self, pair: Pair) {
+        let operators = pair.map(|(compartment, _)| self.operator_in(compartment));
+        let [Some(one), Some(other)] = operators else {
+            return;
+        };
+        if !guard!("crossing-links") {
+            return;
+        }
+        if let Err(error) = self.try_to_link(pair, [one, other]) {
+            confine::say!("supervisor: no link for circuits across an agreement: {error}");
+        }
+    }
+
+    fn try_to_link(&mut self, pair: Pair, operators: [u64; 2]) -> std::io::Result<()> {
+        let (near, far) = Socket::pair().map_err(std::io::Error::other)?;
+        let doors = [self.door(pair[0])?, self.door(pair[1])?];
+        let witnesses = [self.witness(pair[0].0)?, self.witness(pair[1].0)?];
+        let [witness_of_one, witness_of_other] = witnesses.map(Rc::new);
+        let [(door_of_one, name_of_one), (door_of_other, name_of_other)] = doors;
+        let sides = [
+            (near, name_of_one, door_of_other, witness_of_other),
+            (far, name_of_other, door_of_one, witness_of_one),
+        ];
+        for (((_, tag), operator), (link, door, inlet, witness)) in
+            pair.into_iter().zip(operators).zip(sides)
+        {
+            let body = AddCrossing {
+                tag: tag.into(),
+                reserved: 0,
+                door,
+            };
+            let fds = vec![Rc::new(link.into_fd()), inlet, witness];
+            self.tell(operator, &Message::new(0, &body), fds);
+        }
+        Ok(())
+    }
+
+    fn network(&self, compartment: u32) -> std::io::Result<Shared> {
+        let network = self.network_of(compartment).map(|(_, network)| network);
+        network.ok_or_else(|| std::io::ErrorKind::NotFound.into())
+    }
+
+    /// What tells the other side which of the sockets live that came from this one.
+    fn witness(&self, compartment: u32) -> std::io::Result<OwnedFd> {
+        let network = self.network(compartment)?;
+        let made = namespace::within(network.as_fd(), netlink::witness);
+        let made = made.map_err(std::io::Error::other)?;
+        made.map_err(std::io::Error::other)
+    }
+
+    /// The door of what this side begins, and its name.
+    fn door(&mut self, side: Side) -> std::io::Result<(Shared, [u8; 16])> {
+        if let Some(door) = self.crossings.doors.get(&side) {
+            return Ok((Rc::clone(&door.fd), door.name));
+        }
+        let network = self.network(side.0)?;
+        let mut name = [0; 16];
+        getrandom(&mut name, GetRandomFlags::empty())?;
+        let made = namespace::within(network.as_fd(), || listening(name));
+        let fd = Rc::new(made.map_err(std::io::Error::other)??);
+        let door = Door {
+            fd: Rc::clone(&fd),
+            name,
+        };
+        self.crossings.doors.insert(side, door);
+        Ok((fd, name))
+    }
+}
+
+/// A stream socket that listens under this name. Nobody can pass a descriptor to who accepts there.
+fn listening(name: [u8; 16]) -> std::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let made = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    notify::refuse_descriptors(made.as_fd())?;
+    bind(&made, &SocketAddrUnix::new_abstract_name(&name)?)?;
+    listen(&made, BACKLOG)?;
+    Ok(made)
+}
+
+/// What a fabric's image joins of compartments: each way by its own entry, both or neither.
+fn pairs(image: &FabricImage<'_>) -> BTreeSet<Pair> {
+    let compartment = |slot: u32| {
+        let channel = image.channel(slot)?;
+        (channel.kind == CHANNEL_COMPARTMENT).then_some(channel.id)
+    };
+    let joined = image.forwards().iter().filter_map(|entry| {
+        let every = entry.kind == FORWARD_UNICAST && entry.mac == [0; 6];
+        let back = image.default(entry.target, entry.out_tag)?;
+        let both = back.kind == FORWARD_UNICAST
+            && (back.target, back.out_tag) == (entry.ingress, entry.tag);
+        let one = (compartment(entry.ingress)?, entry.tag);
+        let other = (compartment(entry.target)?, entry.out_tag);
+        let mut pair = [one, other];
+        pair.sort_unstable();
+        (every && both && one != other).then_some(pair)
+    });
+    joined.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use image::fabric::{CHANNEL_UPLINK, Channel, Forward};
+    use image::{Aligned, FabricTables};
+
+    #[test]
+    fn those_are_linked_that_the_fabric_joins_both_ways() {
+        let mut tables = FabricTables::default();
+        let kinds = [
+            (1, CHANNEL_COMPARTMENT),
+            (2, CHANNEL_COMPARTMENT),
+            (3, CHANNEL_COMPARTMENT),
+            (9, CHANNEL_UPLINK),
+        ];
+        for (slot, kind) in kinds {
+            tables.channels.push(Channel {
+                id: slot + 100,
+                kind,
+                slot,
+                weight: 1,
+                ..Channel::default()
+            });
+        }
+        let mut joins = |ingress, tag, target, out_tag| {
+            tables.forwards.push(Forward {
+                ingress,
+                tag,
+                target,
+                out_tag,
+                kind: FORWARD_UNICAST,
+                ..Forward::default()
+            });
+        };
+        joins(2, 7, 1, 8);
+        joins(1, 8, 2, 7);
+        // Of one compartment, whose tenants agree.
+        joins(3, 4, 3, 5);
+        joins(3, 5, 3, 4);
+        // An uplink's; one way alone.
+        joins(1, 3, 9, 20);
+        joins(2, 40, 3, 41);
+        let bytes = Aligned::copy_of(&tables.finish().unwrap());
+        let image = FabricImage::map(bytes.as_ref()).unwrap();
+        let expected = [[(101, 8), (102, 7)], [(103, 4), (103, 5)]];
+        assert_eq!(pairs(&image), BTreeSet::from(expected));
+    }
+}
