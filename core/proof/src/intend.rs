@@ -8,7 +8,10 @@ use crate::reach::OWN_FUEL;
 use core::cell::Cell;
 use core::net::IpAddr;
 use sha2::{Digest, Sha256};
-use spec::{Accept, Endpoint, Name, Offer, Outside, Prefix, Protocol, Spec, Subnet, Tenant};
+use spec::{
+    Accept, Attach, Endpoint, Name, Offer, Outside, Prefix, Protocol, Selector, Spec, Subnet,
+    Tenant,
+};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use wire::MacAddress;
 use wire::address::link_local;
@@ -62,6 +65,9 @@ pub(crate) struct Agreement {
     /// In order: IPv4, IPv6; where all three of address, pool and `as` have the family.
     pub families: [Option<Family>; 2],
     pub routed: Option<Routed>,
+    /// How those who take part are attached, the least and the most ([`circuits_of`]): of the
+    /// offerer, of the acceptor.
+    pub circuits: [(u8, u8); 2],
 }
 
 /// An agreement of prefixes: what both sides name, of each side.
@@ -123,9 +129,50 @@ impl Agreement {
         tenant == self.acceptor || self.both() && tenant == self.offerer
     }
 
+    /// How those are attached who are on the other side than this tenant's, by its place: the
+    /// least and the most.
+    pub fn circuits_beyond(&self, tenant: usize) -> (u8, u8) {
+        let [offerer, acceptor] = self.circuits;
+        match tenant {
+            at if at == self.offerer => acceptor,
+            _ => offerer,
+        }
+    }
+
     /// Whether the offerer may.
     pub fn both(&self) -> bool {
         self.routed.as_ref().is_some_and(|routed| routed.both)
+    }
+}
+
+/// Whether an endpoint has circuits: 0 none, 1 beside an interface, 2 alone.
+pub(crate) fn circuits_of(endpoint: &Endpoint) -> u8 {
+    match endpoint.attach() {
+        Attach::Circuits(_) => 2,
+        attach => u8::from(attach.circuits().is_some()),
+    }
+}
+
+/// How those of some endpoints are attached that are meant: the least and the most. Nobody: by
+/// packets alone.
+fn attached(all: &[Endpoint], is_meant: impl Fn(&Endpoint) -> bool) -> (u8, u8) {
+    let all = all.iter().filter(|endpoint| is_meant(endpoint));
+    let (least, most) = all
+        .map(circuits_of)
+        .fold((2, 0), |(least, most), it| (least.min(it), most.max(it)));
+    (least.min(most), most)
+}
+
+/// Whether an endpoint may be one of those that are selected: by addresses any may.
+fn may_mean(selector: &Selector, endpoint: &Endpoint) -> bool {
+    match selector {
+        Selector::Endpoint(names) => names.iter().any(|n| n.value == endpoint.name.value),
+        Selector::Subnet(names) => names.iter().any(|n| n.value == endpoint.subnet.value),
+        Selector::Label(labels) => labels.0.iter().all(|(key, value)| {
+            let mut own = endpoint.labels.iter().flat_map(|own| &own.0);
+            own.any(|(k, v)| k.value == key.value && v.value == value.value)
+        }),
+        _ => true,
     }
 }
 
@@ -312,6 +359,16 @@ impl<'a> Host<'a> {
                     ports,
                     families,
                     routed,
+                    circuits: [
+                        attached(&red.endpoints, |e| {
+                            let of = of.endpoint.as_ref();
+                            of.is_none_or(|of| of.value == e.name.value)
+                        }),
+                        attached(&blue.endpoints, |e| {
+                            let chosen = wish.endpoints.as_ref();
+                            chosen.is_none_or(|chosen| may_mean(&chosen.value, e))
+                        }),
+                    ],
                 });
             }
         }

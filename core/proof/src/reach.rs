@@ -5,7 +5,7 @@
 use crate::breach::{Breach, Class, Written};
 use crate::cube::{Cube, Fuel};
 use crate::inside::name;
-use crate::intend::{Agreement, Host, Looked};
+use crate::intend::{Agreement, Host, Looked, circuits_of};
 use crate::likely::between;
 use crate::lines::{Book, Line, Side};
 use crate::meaning::{Cubes, passes, stopped};
@@ -16,6 +16,7 @@ use crate::solver::{self, NoSolver, Solver, Unsolved};
 use crate::space::{Addresses, packets};
 use crate::way::{Place, Way};
 use core::cell::Cell;
+use core::ops::RangeInclusive;
 use guard::guard;
 use image::CompartmentImage;
 use image::compartment::NONE;
@@ -41,6 +42,8 @@ struct Pairs<'a, 'i> {
 struct Asked<'q> {
     host: &'q Host<'q>,
     slot: u32,
+    /// The tenant's place in the spec.
+    at: usize,
     book: &'q Book<'q>,
     allowed: bool,
     /// As it is written.
@@ -59,6 +62,8 @@ enum By {
     Packets,
     /// Circuits: TCP and UDP, and answers always with their connection.
     Circuits,
+    /// The same across an agreement: TCP alone.
+    Crossing,
     /// Nothing: an end has circuits alone, and the other has none.
     Nothing,
 }
@@ -94,7 +99,7 @@ impl Tables<'_> {
     /// The lists of those that there are.
     fn lists(&self, tables: [Option<&u32>; 2], by: By) -> Vec<&Cubes> {
         let lists = match by {
-            By::Circuits => &self.tracked,
+            By::Circuits | By::Crossing => &self.tracked,
             _ => &self.known,
         };
         let tables = tables.into_iter().flatten();
@@ -137,6 +142,7 @@ pub(crate) fn check(
         let asked = Asked {
             host,
             slot,
+            at,
             book,
             allowed,
             between: (
@@ -400,10 +406,24 @@ impl Asked<'_> {
     /// Whether a member has circuits: 0 none, 1 beside an interface, 2 alone.
     fn circuits(&self, member: usize) -> u8 {
         let member = self.book.view.members.get(member);
-        match member.map(|member| member.endpoint.attach()) {
-            Some(spec::Attach::Circuits(_)) => 2,
-            Some(attach) => u8::from(attach.circuits().is_some()),
-            None => 0,
+        member.map_or(0, |member| circuits_of(member.endpoint))
+    }
+
+    /// The same between a member and those on the other side of an agreement.
+    fn across(&self, member: usize, agreement: &Agreement) -> By {
+        let (least, most) = agreement.circuits_beyond(self.at);
+        match (self.circuits(member), least, most) {
+            _ if !self.allowed || !guard!("proof-reach-crossing") => By::Packets,
+            (2, 1.., _) => By::Crossing,
+            (2, ..) | (.., 2) => By::Nothing,
+            _ => By::Packets,
+        }
+    }
+
+    fn way_of(&self, path: (Option<usize>, Option<usize>), service: Option<&Agreement>) -> By {
+        match (path.0.or(path.1), service) {
+            (Some(member), Some(agreement)) => self.across(member, agreement),
+            _ => self.by(path.0, path.1),
         }
     }
 
@@ -474,14 +494,16 @@ impl Asked<'_> {
         known: &Tables<'_>,
     ) -> Result<Option<Breach>, Unsolved> {
         let space = self.space(sources, targets, service);
-        if space.is_empty() {
+        // How the other side of an agreement is attached is for it to say, and then there is no way.
+        let is_way = service.is_none() || self.way_of(path, service) != By::Nothing;
+        if space.is_empty() || !is_way {
             return Ok(None);
         }
         self.ways.set(self.ways.get() + 1);
         let shut = self.is_shut(path.0) || self.is_shut(path.1);
         let found = match space.first() {
             Some(part) if self.allowed && shut => Some(part.packet()),
-            _ => self.judge(&space, tables, self.by(path.0, path.1), known)?,
+            _ => self.judge(&space, tables, self.way_of(path, service), known)?,
         };
         let shown = match (self.allowed, found) {
             (false, Some(_)) => self.likelier(path, tables, known),
@@ -524,7 +546,8 @@ impl Asked<'_> {
     ) -> Result<Option<Tuple>, Unsolved> {
         let is_none = match by {
             By::Packets => None,
-            By::Circuits => no_circuit(space),
+            By::Circuits => no_circuit(space, &[0..=5, 7..=16, 18..=255]),
+            By::Crossing => no_circuit(space, &[0..=5, 7..=255]),
             By::Nothing => space.first().map(Cube::packet),
         };
         if is_none.is_some() {
@@ -585,10 +608,13 @@ impl Asked<'_> {
         let what = match self.allowed {
             true => format!(
                 "not all passes from {a} to {b} that is to pass{}",
-                match self.by(from_member, to_member) {
+                match self.way_of((from_member, to_member), service) {
                     By::Packets => "",
                     By::Circuits => {
                         ": by circuits TCP and UDP do alone, and nothing that is stateless"
+                    }
+                    By::Crossing => {
+                        ": by circuits TCP does alone across an agreement, and nothing that is stateless"
                     }
                     By::Nothing => ": one of them has circuits alone, the other none",
                 }
@@ -624,14 +650,15 @@ impl Asked<'_> {
     }
 }
 
-/// A packet of these that no circuit stands for: of neither TCP nor UDP.
-fn no_circuit(space: &[Cube]) -> Option<Tuple> {
-    let others = [0..=5, 7..=16, 18..=255].map(|protocol| {
+/// A packet of these that no circuit stands for: of these protocols.
+fn no_circuit(space: &[Cube], others: &[RangeInclusive<u8>]) -> Option<Tuple> {
+    let others = others.iter().map(|protocol| {
         Cube::of(&Region {
-            protocol,
+            protocol: protocol.clone(),
             ..Region::ALL
         })
     });
+    let others: Vec<Cube> = others.collect();
     let parts = space.iter();
     let mut parts = parts.flat_map(|part| others.iter().filter_map(|other| part.and(other)));
     parts.next().map(|part| part.packet())

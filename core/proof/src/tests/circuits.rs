@@ -123,3 +123,51 @@ fn nobody_outside_is_reached_by_circuits_alone() {
     assert_eq!(said("action: allow, protocol: udp", asked), [""; 0]);
     assert_eq!(said("action: allow", asked).len(), 1);
 }
+
+/// Red's `c`, of circuits alone, and `p`, of packets, use what blue's `x`, attached so, offers;
+/// blue's own users are attached as red's are.
+fn across(of_x: &str, user: &str, offer: &str, reach: &str) -> Vec<String> {
+    let text = format!(
+        "version: 1
+tenants:
+  - name: red
+    subnets: [{{name: net, prefixes: [10.1.0.0/24]}}]
+    endpoints:
+      - {{name: c, subnet: net, attach: circuits}}
+      - {{name: both, subnet: net, attach: {{veth: {{circuits: {{}}}}}}}}
+      - {{name: p, subnet: net}}
+    accepts: [{{name: theirs, from: blue, service: web, as: [10.1.200.1], endpoints: {{endpoint: {user}}}}}]
+    policy:
+      reach: [{{from: {{endpoint: {user}}}, to: {{agreement: theirs}}, {reach}, allowed: yes}}]
+  - name: blue
+    subnets: [{{name: net, prefixes: [10.1.0.0/24]}}]
+    endpoints: [{{name: x, subnet: net, attach: {of_x}}}]
+    offers: [{{name: web, endpoint: x, {offer}, to: [red], pool: [10.1.250.0/28]}}]
+    policy:
+      reach: [{{from: {{agreement: web}}, to: {{endpoint: x}}, {reach}, allowed: yes}}]
+"
+    );
+    let host = Compiled::new(read(&text));
+    host.breaches().iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn across_an_agreement_circuits_do_tcp_and_nobody_is_held_to_how_another_is_attached() {
+    let veth = "{veth: {circuits: {}}}";
+    let tap = "{tap: {namespace: n, interface: eth0}}";
+    let tcp = ("protocol: tcp, ports: [80]", "protocol: tcp, ports: [80]");
+    let udp = ("protocol: udp, ports: [53]", "protocol: udp, ports: [53]");
+    for of_x in ["circuits", veth, tap] {
+        for user in ["c", "both", "p"] {
+            assert_eq!(across(of_x, user, tcp.0, tcp.1), [""; 0], "{of_x} {user}");
+        }
+    }
+    // By its own doing it has circuits alone, and so no datagrams beyond.
+    let said = across(veth, "c", udp.0, udp.1);
+    assert!(said[0].contains("TCP does alone across"), "{said:?}");
+    assert!(said[0].contains("red/c"), "{said:?}");
+    let said = across("circuits", "both", udp.0, udp.1);
+    assert!(said[0].contains("to blue/x"), "{said:?}");
+    assert_eq!(said.len(), 1, "red is not held to it: {said:?}");
+    assert_eq!(across(tap, "p", udp.0, udp.1), [""; 0]);
+}
