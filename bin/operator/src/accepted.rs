@@ -5,6 +5,7 @@
 //! itself and that the keeper has too, from right after it was accepted until its program has it.
 //! Who follows takes it from there.
 
+use crate::chance;
 use crate::sockets::{self, Made};
 use command::Message;
 use command::verbs::Accepted;
@@ -17,6 +18,15 @@ use std::os::fd::{AsFd, OwnedFd};
 /// Connections at most that are looked at in what the operator before left: more than there is
 /// room for under way.
 const MOST: usize = 4096;
+
+/// How a connection came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// To a listening socket, of this cookie.
+    Listener(u64),
+    /// Through the door of the agreement of this tag.
+    Door(u16),
+}
 
 /// What was accepted.
 #[derive(Default)]
@@ -32,38 +42,61 @@ pub struct Unclaimed {
 }
 
 impl Unclaimed {
-    /// All that the operator before left there, with their listeners.
-    pub fn recall(&mut self, kept: Socket) -> Vec<(u64, Made)> {
-        let mut left: Vec<(u64, Made)> = Vec::new();
+    /// All that the operator before left there, with their listeners or the agreements that they
+    /// came by.
+    pub fn recall(&mut self, kept: Socket) -> Vec<(By, Made)> {
+        let mut left: Vec<(By, Made)> = Vec::new();
+        // Who was here before, and came to its end over this, left its own.
+        let end = chance::number();
+        let marks = kept.send(&Message::new(end, &Accepted::default()), &[]);
         for _ in 0..MOST {
-            let Ok(Some((message, fds))) = kept.recv() else {
+            let Ok(Some((message, fds))) = kept.peek() else {
                 break;
             };
-            let body = message.body::<Accepted>();
-            let (Some(body), Some(fd)) = (body, fds.into_iter().next()) else {
-                continue;
-            };
-            let Ok(made) = sockets::made(fd) else {
-                continue;
-            };
-            // This process may die with them too.
-            if kept.send(&message, &[made.fd.as_fd()]).is_ok() {
-                if self.under_way.contains(&made.cookie) {
-                    // All were seen.
-                    self.under_way.rotate_left(1);
-                    break;
+            let made = fds.into_iter().next().and_then(|fd| sockets::made(fd).ok());
+            let (Some(body), Some(made)) = (message.body::<Accepted>(), made) else {
+                let _ = kept.skip();
+                match message.seq == end {
+                    true => break,
+                    false => continue,
                 }
+            };
+            let is_known = self.under_way.contains(&made.cookie);
+            if is_known && marks.is_err() {
+                // All were seen.
+                break;
+            }
+            // At the end before it is taken from here: this process may die with it too. One that
+            // was there twice is there once.
+            if !is_known && kept.send(&message, &[made.fd.as_fd()]).is_ok() {
                 self.under_way.push_back(made.cookie);
             }
-            left.push((body.listener, made));
+            let _ = kept.skip();
+            if is_known {
+                continue;
+            }
+            let by = match u16::try_from(body.crossing) {
+                Ok(tag @ 1..) => By::Door(tag),
+                _ => By::Listener(body.listener),
+            };
+            left.push((by, made));
         }
         self.kept = Some(kept);
         left
     }
 
     /// It was accepted this moment: nothing else comes before this.
-    pub fn keeps(&mut self, listener: u64, fd: OwnedFd) -> Result<Made, Errno> {
-        let message = Message::new(0, &Accepted { listener });
+    pub fn keeps(&mut self, by: By, fd: OwnedFd) -> Result<Made, Errno> {
+        let (listener, crossing) = match by {
+            By::Listener(listener) => (listener, 0),
+            By::Door(tag) => (0, tag.into()),
+        };
+        let body = Accepted {
+            listener,
+            crossing,
+            reserved: 0,
+        };
+        let message = Message::new(0, &body);
         let kept = self.kept.as_ref().filter(|_| guard!("circuits-kept"));
         // Without it, or where it is full, it is lost if this process dies now.
         let sent = kept.map(|kept| kept.send(&message, &[fd.as_fd()]));
@@ -83,15 +116,16 @@ impl Unclaimed {
         ) else {
             return;
         };
-        // What is before it was put back, of which an endpoint has a few at most: it goes to the end.
+        // What is before it goes to the end, and is there before it is taken from here.
         for _ in 0..at {
-            if let Ok(Some((message, fds))) = kept.recv()
+            if let Ok(Some((message, fds))) = kept.peek()
                 && let Some(other) = self.under_way.pop_front()
                 && let Some(fd) = fds.first()
                 && kept.send(&message, &[fd.as_fd()]).is_ok()
             {
                 self.under_way.push_back(other);
             }
+            let _ = kept.skip();
         }
         let _ = kept.skip();
         self.under_way.pop_front();
@@ -181,7 +215,8 @@ mod tests {
         let mut first = Unclaimed::default();
         assert!(first.recall(copy(&kept)).is_empty());
         let (others, all): (Vec<_>, Vec<_>) = (0..5).map(|_| one()).unzip();
-        let made = (10..).zip(all).map(|(at, fd)| first.keeps(at, fd).unwrap());
+        let keeps = |(at, fd)| first.keeps(By::Listener(at), fd).unwrap();
+        let made = (10..).zip(all).map(keeps);
         let made: Vec<Made> = made.collect();
         // The third has its program.
         first.is_over(made[2].cookie);
@@ -189,9 +224,19 @@ mod tests {
         drop((first, made));
         // One dies after the other, and no connection with them.
         for _ in 0..3 {
+            // The one before came to its end between two steps.
+            let (message, fds) = kept.peek().unwrap().unwrap();
+            kept.send(&message, &[fds[0].as_fd()]).unwrap();
+            let mark = Message::new(7, &Accepted::default());
+            kept.send(&mark, &[]).unwrap();
+            drop(fds);
             let mut next = Unclaimed::default();
             let left = next.recall(copy(&kept));
-            let mut came: Vec<_> = left.iter().map(|(at, it)| (*at, it.cookie)).collect();
+            let at = |by: &By| match by {
+                By::Listener(at) => *at,
+                By::Door(_) => 0,
+            };
+            let mut came: Vec<_> = left.iter().map(|(by, it)| (at(by), it.cookie)).collect();
             came.sort_unstable();
             let expected = [(10, 0), (11, 1), (13, 3), (14, 4)];
             assert_eq!(came, expected.map(|(at, n)| (at, cookies[n])));
@@ -199,7 +244,8 @@ mod tests {
             assert_eq!(open, [true, true, false, true, true]);
         }
         let mut last = Unclaimed::default();
-        for (at, made) in last.recall(copy(&kept)) {
+        for (by, made) in last.recall(copy(&kept)) {
+            let By::Listener(at) = by else { panic!() };
             match at {
                 10 => last.is_claimed(at, made),
                 _ => last.waits(at, made),
@@ -222,7 +268,7 @@ mod tests {
     fn without_a_place_to_keep_them_they_are_handed_on_all_the_same() {
         let mut unclaimed = Unclaimed::default();
         let (_other, fd) = one();
-        let made = unclaimed.keeps(7, fd).unwrap();
+        let made = unclaimed.keeps(By::Listener(7), fd).unwrap();
         let cookie = made.cookie;
         unclaimed.waits(7, made);
         assert_eq!(unclaimed.take(7).map(|made| made.cookie), Some(cookie));

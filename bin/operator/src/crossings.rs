@@ -30,15 +30,16 @@ const KEPT: Duration = Duration::from_secs(5);
 
 /// What is looked at for what comes: what the other side says, until its operator is gone, and
 /// who comes through the door.
-pub type Watched = (Option<Socket>, OwnedFd);
+pub type Watched = (Option<Socket>, Option<OwnedFd>);
 
 /// Who and what is on the other side of an agreement.
+#[derive(Default)]
 struct Link {
-    /// None: its operator is gone.
+    /// None: its operator is gone, or not there yet.
     socket: Option<Socket>,
     door: [u8; 16],
-    inlet: OwnedFd,
-    witness: OwnedFd,
+    inlet: Option<OwnedFd>,
+    witness: Option<OwnedFd>,
     /// Since when it is.
     down: Option<Instant>,
     /// Asked, and neither told nor under way yet.
@@ -106,14 +107,12 @@ impl Crossings {
         door: [u8; 16],
         [inlet, witness]: [OwnedFd; 2],
     ) -> Option<Watched> {
-        let (down, later) = (None, VecDeque::new());
         let link = Link {
             socket: Some(socket),
             door,
-            inlet,
-            witness,
-            down,
-            later,
+            inlet: Some(inlet),
+            witness: Some(witness),
+            ..Link::default()
         };
         let before = self.links.insert(tag, link);
         self.waiting.retain(|(of, ..)| *of != tag);
@@ -128,6 +127,14 @@ impl Crossings {
         }
         self.tells(tag);
         before.map(|link| (link.socket, link.inlet))
+    }
+
+    /// The other side of an agreement has circuits, and no operator at this moment.
+    pub fn awaits(&mut self, tag: u16) {
+        let link = self.links.entry(tag).or_default();
+        if link.socket.is_none() {
+            link.down.get_or_insert_with(Instant::now);
+        }
     }
 
     /// An agreement is over, or its other side has no circuits any more: who asked is told.
@@ -150,12 +157,6 @@ impl Crossings {
     /// Whether an agreement's other side has circuits.
     pub fn leads(&self, tag: u16) -> bool {
         self.links.contains_key(&tag)
-    }
-
-    /// Where this side learns what the other says, and what comes from there.
-    #[cfg(test)]
-    pub fn inlet(&self, tag: u16) -> Option<&OwnedFd> {
-        self.links.get(&tag).map(|link| &link.inlet)
     }
 
     /// Its operator is gone, until the next: its link, of which nothing more comes.
@@ -343,8 +344,8 @@ impl Crossings {
 
     /// The next that came through an agreement's door. `None`: nobody did.
     pub fn comes(&self, tag: u16) -> Result<Option<OwnedFd>, Errno> {
-        match self.links.get(&tag) {
-            Some(link) => sockets::accepts(&link.inlet, true),
+        match self.links.get(&tag).and_then(|link| link.inlet.as_ref()) {
+            Some(inlet) => sockets::accepts(inlet, true),
             None => Ok(None),
         }
     }
@@ -353,7 +354,8 @@ impl Crossings {
     /// cookies. Of whom nobody tells any more, or not yet, it is taken that all do.
     pub fn living(&self, tag: u16, asked: &[(u32, u64)]) -> BTreeMap<u64, u64> {
         let link = self.links.get(&tag).filter(|_| guard!("across-living"));
-        let told = link.and_then(|link| live::those(&link.witness, asked).ok());
+        let witness = link.and_then(|link| link.witness.as_ref());
+        let told = witness.and_then(|witness| live::those(witness, asked).ok());
         told.unwrap_or_else(|| asked.iter().map(|(a, b)| (*b, u64::from(*a))).collect())
     }
 

@@ -18,7 +18,7 @@ mod ring;
 mod spares;
 mod state;
 
-use crate::accepted::Unclaimed;
+use crate::accepted::{By, Unclaimed};
 use crate::call::{Call, Ended};
 use crate::callers::Callers;
 use crate::chance;

@@ -2,6 +2,8 @@
 //! the proof says of that image. Hosts are compiled from specs; breaches are planted in their
 //! images, those of agreements too.
 
+mod across;
+
 use crate::decide::{Asked, decide};
 use image::compartment::{
     CROSSING_OFFERER, Crossing, NONE, ROUTE_SUBNET, ROUTE_UNREACHABLE, Route, STATE_OPEN, Subnet,
@@ -82,7 +84,11 @@ struct Host {
 
 impl Host {
     fn new(seed: u64) -> Host {
-        let spec = spec::parse("spec.yaml", text(seed).as_bytes());
+        Host::of(&text(seed))
+    }
+
+    fn of(text: &str) -> Host {
+        let spec = spec::parse("spec.yaml", text.as_bytes());
         let spec = spec.unwrap_or_else(|errors| panic!("{errors}"));
         let ids = Ids::assign(&spec, &Ids::default());
         let intent = policy::compile(&spec, &ids, NOW).unwrap_or_else(|e| panic!("{}", e[0]));
@@ -157,6 +163,12 @@ fn decided(image: &CompartmentImage<'_>, asked: &Asked) -> Option<u32> {
 /// To whom a switch that has just started hands its first packet; `None`: it drops it, or it is
 /// for elsewhere.
 fn switched(image: &MappedCompartment<Aligned>, asked: &Asked) -> Option<u32> {
+    let (to, ..) = handed(image, asked)?;
+    (to != FABRIC).then_some(to)
+}
+
+/// The same to whom, by which tag, and the frame.
+fn handed(image: &MappedCompartment<Aligned>, asked: &Asked) -> Option<(u32, u16, Vec<u8>)> {
     let tables = image.image();
     let at = tables.endpoint_by_slot(asked.slot)?;
     let sender = tables.endpoints().get(at as usize)?;
@@ -175,33 +187,34 @@ fn switched(image: &MappedCompartment<Aligned>, asked: &Asked) -> Option<u32> {
     let mut frame = vec![0; 200];
     let length = probe.emit(&mut frame).unwrap();
     frame.truncate(length);
+    traced(&tables, asked.slot, 0, &frame)
+}
+
+/// What becomes of a frame that comes from there.
+fn traced(
+    tables: &CompartmentImage<'_>,
+    from: u32,
+    tag: u16,
+    frame: &[u8],
+) -> Option<(u32, u16, Vec<u8>)> {
     let mut switch = Switch::new(Config::default());
-    switch.use_image(&tables, 1);
+    switch.use_image(tables, 1);
     let mut head = frame[..frame.len().min(HEAD)].to_vec();
     let ingress = Ingress {
-        from: asked.slot,
-        tag: 0,
+        from,
+        tag,
         offload: RawOffload::default(),
         head: &mut head,
         total: frame.len(),
     };
     let mut record = Record::default();
-    switch.trace(
-        &tables,
-        1,
-        ingress,
-        false,
-        &mut record,
-        &mut Nowhere(&frame),
-    );
+    switch.trace(tables, 1, ingress, false, &mut record, &mut Nowhere(frame));
     let dropped = record
         .steps()
         .iter()
         .any(|step| matches!(step, Step::Dropped { .. }));
-    match record.left() {
-        Some((to, ..)) if !dropped && to != FABRIC => Some(to),
-        _ => None,
-    }
+    let (to, tag, frame) = record.left().filter(|_| !dropped)?;
+    Some((to, tag, frame.to_vec()))
 }
 
 /// Nothing is sent.

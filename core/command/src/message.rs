@@ -279,7 +279,8 @@ verbs! {
     /// operator → its successor, if it dies now: accepted, and in no program yet; fd: the connection.
     Accepted = 150,
     /// supervisor → operator; fds: the link to the operator of the other side of a live agreement,
-    /// where what it begins comes, and what says which sockets live there.
+    /// where what it begins comes, and what says which sockets live there; none: it has circuits,
+    /// and no operator at this moment.
     AddCrossing = 151,
     /// supervisor → operator: an agreement is over, or its other side has no circuits.
     EndCrossing = 152,

@@ -139,7 +139,15 @@ impl Socket {
         if let Some(earlier) = self.aside().pop_front() {
             return Ok(Some(earlier));
         }
-        self.recv_datagram()
+        self.recv_datagram(RecvFlags::empty())
+    }
+
+    /// The next message that the socket has, which stays there, and its descriptors with it.
+    ///
+    /// # Errors
+    /// As for [`Socket::recv`].
+    pub fn peek(&self) -> Result<Option<(Message, Fds)>> {
+        self.recv_datagram(RecvFlags::PEEK)
     }
 
     /// Takes the next datagram and closes what came beside it, which this process never has. What
@@ -232,7 +240,7 @@ impl Socket {
     fn recv_datagram_wait(&self, timeout: Duration) -> Result<Option<(Message, Fds)>> {
         let end = Instant::now() + timeout;
         loop {
-            if let Some(received) = self.recv_datagram()? {
+            if let Some(received) = self.recv_datagram(RecvFlags::empty())? {
                 return Ok(Some(received));
             }
             let left = end.saturating_duration_since(Instant::now());
@@ -243,12 +251,12 @@ impl Socket {
         }
     }
 
-    fn recv_datagram(&self) -> Result<Option<(Message, Fds)>> {
+    fn recv_datagram(&self, how: RecvFlags) -> Result<Option<(Message, Fds)>> {
         // One byte more than a message, so that a longer one shows.
         let mut bytes = [0_u8; MESSAGE_BYTES + 1];
         let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let flags = how | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let received = loop {
             let mut buffers = [IoSliceMut::new(&mut bytes)];
             match recvmsg(&self.fd, &mut buffers, &mut control, flags) {

@@ -96,6 +96,11 @@ pub struct Scene {
 impl Scene {
     /// Of this spec, its endpoints ready.
     pub fn of(spec: &str) -> Scene {
+        Scene::of_several(spec, &["few"])
+    }
+
+    /// Of a spec of several tenants, these endpoints ready.
+    pub fn of_several(spec: &str, ready: &[&str]) -> Scene {
         let instance = Instance::start().unwrap();
         let files = private_folder("circuits-").unwrap();
         // Programs that give up being root read their files too.
@@ -104,8 +109,10 @@ impl Scene {
         scene.file("peer.py", PEER);
         scene.apply(spec);
         let limit = Duration::from_secs(10);
-        let runs = |_: &Instance| scene.sh("few", "true").ok();
-        assert!(scene.instance.until(limit, runs), "no operator");
+        for at in ready {
+            let runs = |_: &Instance| scene.sh(at, "true").ok();
+            assert!(scene.instance.until(limit, runs), "no operator of {at}");
+        }
         scene
     }
 
@@ -157,7 +164,7 @@ impl Scene {
         true
     }
 
-    /// A shell line in an endpoint, not yet run. `{f}` in it is the folder of files, and
+    /// A shell line in an endpoint, of red or with its tenant before it, not yet run. `{f}` in it is the folder of files, and
     /// `{peer}` the small server and client.
     pub fn command(&self, at: &str, line: &str) -> Command {
         self.command_of(at, &[], line)
@@ -168,7 +175,10 @@ impl Scene {
         let line = line
             .replace("{peer}", "/usr/bin/python3 {f}/peer.py")
             .replace("{f}", &self.files());
-        let endpoint = format!("red/{at}");
+        let endpoint = match at.contains('/') {
+            true => at.to_owned(),
+            false => format!("red/{at}"),
+        };
         let mut words = vec!["run", "--endpoint", &endpoint];
         words.extend(arguments);
         words.extend(["--", "sh", "-c", &line]);

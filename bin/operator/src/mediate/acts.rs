@@ -146,6 +146,8 @@ impl Mediator {
                 circuit::State::Connected if self.again => return Ok(Came::To(Ok(0))),
                 circuit::State::Connecting if connected(call)? => {
                     self.table.connected(cookie).map_err(number)?;
+                    // By what is allowed now: it may have been begun by an image of before.
+                    self.review();
                     return Ok(Came::To(Ok(0)));
                 }
                 // Nobody else does anything meanwhile: it was begun, and not done.
@@ -391,7 +393,7 @@ impl Mediator {
     ) -> Result<Option<Made>, Errno> {
         // Bound: the kernel's queue.
         while let Some(fd) = sockets::accepts(fd, nonblock)? {
-            let made = self.unclaimed.keeps(listener, fd)?;
+            let made = self.unclaimed.keeps(By::Listener(listener), fd)?;
             match self.takes_in(listener, &made) {
                 Ok(()) => {
                     let slot = self

@@ -63,7 +63,7 @@ impl Mediator {
         loop {
             let is_ready = |at: &u64| {
                 let gone = self.table.socket(*at).is_none();
-                gone || !tried.contains(at) && !self.is_full(*at)
+                gone || !tried.contains(at) && !self.is_full(*at, 0)
             };
             let ready: BTreeSet<u64> = self.crossings.awaited().filter(is_ready).collect();
             let next = self.crossings.next_waiting(|at| ready.contains(&at));
@@ -75,24 +75,27 @@ impl Mediator {
                     tried.insert(at);
                     self.crossings.wait(tag, body, at);
                 }
-                Ok(()) => self.crossings.answer(tag, body.id, Ok(())),
-                Err(Why::Not(errno, packets)) => {
-                    self.crossings.answer(tag, body.id, Err((errno, packets)));
+                outcome => {
+                    self.write();
+                    let outcome = outcome.map_err(|why| match why {
+                        Why::Not(errno, packets) => (errno, packets),
+                        Why::Full(_) => (Errno::AGAIN, false),
+                    });
+                    self.crossings.answer(tag, body.id, outcome);
                 }
             }
-            self.write();
         }
     }
 
     /// Whether as many wait at a listening socket as may.
-    fn is_full(&self, listener: u64) -> bool {
+    fn is_full(&self, listener: u64, more: usize) -> bool {
         let socket = self.table.socket(listener).map(circuit::Socket::state);
         let Some(circuit::State::Listening { backlog }) = socket else {
             return true;
         };
         let waiting = self.table.waiting(listener).count();
         let waiting = waiting + self.unclaimed.count(|at, _| at == listener);
-        self.table.is_full(listener) || waiting > backlog as usize
+        waiting > (backlog as usize).saturating_add(more)
     }
 
     /// Keeps a place for a connection from across an agreement, if it may come.
@@ -124,7 +127,12 @@ impl Mediator {
         let at = listener.cookie;
         let held = self.unclaimed.held() + self.crossings.kept(tag);
         let many = held >= HELD || self.crossings.kept(tag) >= PLACES;
-        if self.is_full(at) || many && guard!("across-places") {
+        // Who must not wait is let in beyond the backlog, as those of the tenant's own are.
+        let more = match body.waits {
+            0 => BEYOND_BACKLOG,
+            _ => 0,
+        };
+        if self.is_full(at, more) || many && guard!("across-places") {
             return Err(Why::Full(at));
         }
         // Whose sockets are as many as may be waits until some are closed.
@@ -142,7 +150,7 @@ impl Mediator {
                 false => Err(Why::Full(at)),
             };
         }
-        match self.table.enqueue(at, pending) {
+        match self.table.enqueue_beyond(at, pending, more) {
             Ok(()) => {}
             Err(circuit::Errno::EAGAIN | circuit::Errno::ENOBUFS) => return Err(Why::Full(at)),
             Err(errno) => return Err(not(number(errno))),
@@ -194,56 +202,95 @@ impl Mediator {
                 break;
             };
             self.beats();
-            // Whoever has no place is closed with this.
-            let Some(id) = sockets::began(&fd) else {
+            let Ok(made) = self.unclaimed.keeps(By::Door(tag), fd) else {
                 continue;
             };
-            let Some(place) = self.crossings.leave(tag, id) else {
-                continue;
-            };
-            if self.is_in((tag, id), place.at, fd).is_err() {
-                self.table.withdraw_crossing(place.at, tag, id);
-            }
-            self.write();
+            self.is_in(tag, made);
         }
         self.wake(find);
     }
 
-    /// The other side's socket is connected: this end of it waits at a listening socket.
-    fn is_in(&mut self, (tag, id): (u16, u64), at: u64, fd: OwnedFd) -> Result<(), Errno> {
+    /// What came through a door, if there is a place for it: else it is closed.
+    fn is_in(&mut self, tag: u16, made: Made) {
+        let cookie = made.cookie;
+        let id = sockets::began(&made.fd);
+        let place = id.and_then(|id| Some((id, self.crossings.leave(tag, id)?.at)));
+        let Some((id, at)) = place else {
+            return self.unclaimed.is_over(cookie);
+        };
+        if self.comes_to((tag, id), at, made).is_err() {
+            self.table.withdraw_crossing(at, tag, id);
+            self.unclaimed.is_over(cookie);
+        }
+        self.write();
+    }
+
+    /// The other side's socket is connected: this end of it waits at a listening socket; or that
+    /// of who meters it does.
+    fn comes_to(&mut self, (tag, id): (u16, u64), at: u64, came: Made) -> Result<(), Errno> {
         let slot = self.table.socket(at).ok_or(Errno::CONNREFUSED)?.endpoint();
         let carrier = self.carrier([ELSEWHERE, slot]);
-        let (made, theirs) = match carrier.is_metered() {
-            false => (self.unclaimed.keeps(at, fd)?, None),
-            true => {
-                let near = sockets::stream(true)?;
-                let own = self.relays.circuit(&near.fd)?;
-                (self.unclaimed.keeps(at, own)?, Some([fd, near.fd]))
-            }
-        };
-        let cookie = made.cookie;
-        let crossed = self.table.crossed(at, cookie, id, tag);
-        let Ok(pending) = crossed else {
-            self.unclaimed.is_over(cookie);
-            return Err(Errno::CONNREFUSED);
-        };
-        *self.counts.entry(slot).or_default() += 1;
-        // A meter's is one of this namespace.
-        let inode = match &theirs {
-            None => rustix::fs::fstat(&made.fd)?.st_ino as u32,
-            Some(_) => 0,
-        };
-        let since = monotonic();
-        self.table.cross(cookie, tag, carrier, since, inode);
-        self.write();
-        if let Some([fd, near]) = &theirs {
-            let ends = [pending.client, pending.local];
-            let body = self.described(cookie, [ELSEWHERE, slot], ends);
-            // Where it is not carried both ends are closed.
-            let _ = self.meters.carry(&body, [fd, near]);
+        if !carrier.is_metered() {
+            self.takes_place((tag, id), at, &came, carrier)?;
+            self.waits_to_be_accepted(at, came);
+            return Ok(());
         }
+        let near = sockets::stream(true)?;
+        let own = self.relays.circuit(&near.fd)?;
+        let made = self.unclaimed.keeps(By::Listener(at), own)?;
+        let pending = self.takes_place((tag, id), at, &made, carrier)?;
+        let ends = [pending.client, pending.local];
+        let body = self.described(made.cookie, [ELSEWHERE, slot], ends);
+        // Where it is not carried both ends are closed.
+        let _ = self.meters.carry(&body, [&came.fd, &near.fd]);
+        self.unclaimed.is_over(came.cookie);
         self.waits_to_be_accepted(at, made);
         Ok(())
+    }
+
+    /// What came is a socket of the listening one's endpoint, in the place that was kept for it.
+    fn takes_place(
+        &mut self,
+        (tag, id): (u16, u64),
+        at: u64,
+        made: &Made,
+        carrier: Carrier,
+    ) -> Result<Pending, Errno> {
+        let crossed = self.table.crossed(at, made.cookie, id, tag);
+        let pending = crossed.map_err(number)?;
+        let slot = self
+            .table
+            .socket(made.cookie)
+            .map(circuit::Socket::endpoint);
+        *self.counts.entry(slot.unwrap_or_default()).or_default() += 1;
+        // A meter's is one of this namespace, and lives there.
+        let inode = match carrier.is_metered() {
+            false => rustix::fs::fstat(&made.fd).map_or(0, |of| of.st_ino as u32),
+            true => 0,
+        };
+        self.table
+            .cross(made.cookie, tag, carrier, monotonic(), inode);
+        self.write();
+        Ok(pending)
+    }
+
+    /// The listening socket to which came what the operator before had taken in: noted, or to be
+    /// noted now. `None`: it is over, or waits there already.
+    pub(super) fn had_come(&mut self, tag: u16, made: &Made) -> Option<u64> {
+        let Some(socket) = self.table.socket(made.cookie).copied() else {
+            // As if it had come this moment.
+            if let Ok(fd) = made.fd.try_clone() {
+                let cookie = made.cookie;
+                self.is_in(tag, Made { fd, cookie });
+            }
+            return None;
+        };
+        let (slot, local) = (socket.endpoint(), socket.local());
+        let found = self.table.find_listener(slot, local, 0);
+        if found.is_none() {
+            self.unclaimed.is_over(made.cookie);
+        }
+        found.map(|listener| listener.cookie)
     }
 
     /// Places that nobody came to in time are others'.

@@ -21,6 +21,11 @@ impl Mediator {
         before
     }
 
+    /// The other side of an agreement is to have an operator before long.
+    pub fn await_crossing(&mut self, tag: u16) {
+        self.crossings.awaits(tag);
+    }
+
     /// It has none any more, or the agreement is over: who waits for it is told.
     pub fn unlink_crossing(&mut self, tag: u16, find: Find<'_>) -> Option<Watched> {
         let gone = self.crossings.unlink(tag);
@@ -186,7 +191,10 @@ impl Mediator {
     /// Connections that were begun here across an agreement and may not be any more, and those that
     /// were let in, each by its own end. Bound: sockets.
     pub(super) fn review_crossings(&self, image: &CompartmentImage<'_>) -> Vec<circuit::Socket> {
-        let crossings = self.table.all().filter(|socket| socket.crossing() != 0);
+        let is_one = |socket: &&circuit::Socket| {
+            socket.crossing() != 0 && socket.state() == circuit::State::Connected
+        };
+        let crossings = self.table.all().filter(is_one);
         let crossings: Vec<circuit::Socket> = crossings.copied().collect();
         let is_cut = |socket: &circuit::Socket| {
             self.beats();

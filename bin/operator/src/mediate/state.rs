@@ -47,7 +47,14 @@ impl Mediator {
         let left = self.left.iter();
         let put = left.filter_map(|(_, note, _)| Some(self.notes.as_ref()?.put(*note)));
         let put: BTreeSet<u64> = put.collect();
-        for (listener, made) in self.unclaimed.recall(kept) {
+        for (by, made) in self.unclaimed.recall(kept) {
+            let listener = match by {
+                By::Listener(listener) => listener,
+                By::Door(tag) => match self.had_come(tag, &made) {
+                    Some(listener) => listener,
+                    None => continue,
+                },
+            };
             let noted = self.table.socket(made.cookie).is_some();
             if put.contains(&made.cookie) {
                 self.unclaimed.is_claimed(listener, made);

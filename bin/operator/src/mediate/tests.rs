@@ -254,7 +254,7 @@ fn what_was_accepted_goes_on_with_who_follows() {
     // It dies right after the first, and after it noted the second; the third was about to be put
     // into its program, and was; the fourth was about to be, and was not.
     let accepted = sockets::accepts(&listener.fd, true).unwrap().unwrap();
-    drop(first.unclaimed.keeps(at, accepted).unwrap());
+    drop(first.unclaimed.keeps(By::Listener(at), accepted).unwrap());
     drop(first.take_in(at, &listener.fd, true).unwrap().unwrap());
     let here = rustix::thread::gettid().as_raw_nonzero().get();
     let call = |id, thread: i32| Notification {

@@ -8,6 +8,7 @@ impl Operator {
     pub(super) fn link_crossing(&mut self, body: &AddCrossing, fds: Fds) -> Result<(), Errno> {
         let mut fds = fds.into_iter();
         let (Some(link), Some(door), Some(witness)) = (fds.next(), fds.next(), fds.next()) else {
+            self.mediator.await_crossing(body.tag as u16);
             return Ok(());
         };
         let link = Socket::from_fd(link);
@@ -35,7 +36,7 @@ impl Operator {
     fn look_away_from(&self, crossing: Option<Watched>) {
         if let Some((link, door)) = crossing {
             link.iter().for_each(|link| self.unwatch(link));
-            self.unwatch(&door);
+            door.iter().for_each(|door| self.unwatch(door));
         }
     }
 

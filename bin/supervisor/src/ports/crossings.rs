@@ -100,14 +100,29 @@ impl Supervisor {
     /// A new link between the operators of both sides, if both are there.
     fn link_crossing(&mut self, pair: Pair) {
         let operators = pair.map(|(compartment, _)| self.operator_in(compartment));
-        let [Some(one), Some(other)] = operators else {
-            return;
-        };
-        if !guard!("crossing-links") {
+        let has_circuits = |(compartment, _): Side| self.has_circuits(compartment, u32::MAX);
+        if !pair.into_iter().all(has_circuits) || !guard!("crossing-links") {
             return;
         }
-        if let Err(error) = self.try_to_link(pair, [one, other]) {
-            confine::say!("supervisor: no link for circuits across an agreement: {error}");
+        match operators {
+            [Some(one), Some(other)] => {
+                if let Err(error) = self.try_to_link(pair, [one, other]) {
+                    confine::say!("supervisor: no link for circuits across an agreement: {error}");
+                }
+            }
+            // The other is on its way.
+            [Some(operator), None] | [None, Some(operator)] => {
+                let [(_, tag), _] = match operators[0] {
+                    Some(_) => pair,
+                    None => [pair[1], pair[0]],
+                };
+                let body = AddCrossing {
+                    tag: tag.into(),
+                    ..AddCrossing::default()
+                };
+                self.tell(operator, &Message::new(0, &body), Vec::new());
+            }
+            [None, None] => {}
         }
     }
 

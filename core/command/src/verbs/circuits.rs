@@ -238,8 +238,13 @@ body! {
 body! {
     /// A connection that was accepted.
     Accepted: Accepted {
-        /// The cookie of the listening socket that it came to.
+        /// The cookie of the listening socket that it came to; 0: through a door, and it is not
+        /// looked yet to which.
         listener: u64,
+        /// The tag of the agreement whose door that was.
+        crossing: u32,
+        /// Zero.
+        reserved: u32,
     }
 }
 body! {

@@ -1,0 +1,388 @@
+//! Circuits between tenants: by what both agreed, decided by both, for as long as both want it.
+
+use crate::scene::{Program, Scene, kill};
+use e2e::Instance;
+use serde_json::Value;
+use std::time::Duration;
+
+/// The same addresses on both sides. `db` offers a service by TCP, and what two prefixes route to
+/// each other either may begin. `shown` has an interface as well.
+const SPEC: &str = r#"version: 1
+tenants:
+  - name: red
+    subnets:
+      - {name: data, prefixes: [10.1.1.0/24, "fd00:1:1:1::/64"]}
+      - {name: lan, prefixes: [10.3.1.0/24]}
+    endpoints:
+      - {name: db, subnet: data, addresses: [10.1.1.10, "fd00:1:1:1::10"], attach: circuits}
+      - {name: backup, subnet: data, addresses: [10.1.1.11, "fd00:1:1:1::11"], attach: circuits}
+      - {name: host, subnet: lan, addresses: [10.3.1.10], attach: circuits}
+    offers:
+      - {name: db, endpoint: db, protocol: tcp, ports: [5432-5440], to: [blue], pool: [10.1.250.0/28, "fd00:1:250::/64"]}
+      - {name: lan, route: [10.3.1.0/24], users: [10.4.0.0/16], to: [blue], both: yes}
+  - name: blue
+    subnets:
+      - {name: apps, prefixes: [10.1.1.0/24, "fd00:1:1:1::/64"]}
+      - {name: lan, prefixes: [10.4.1.0/24]}
+    endpoints:
+      - {name: app, subnet: apps, addresses: [10.1.1.10, "fd00:1:1:1::10"], labels: {role: app}, attach: circuits}
+      - {name: other, subnet: apps, addresses: [10.1.1.11, "fd00:1:1:1::11"], attach: circuits}
+      - {name: host, subnet: lan, addresses: [10.4.1.10], attach: circuits}
+    accepts:
+      - {name: reds-db, from: red, service: db, as: [10.1.200.10, "fd00:1:200::10"], endpoints: {label: {role: app}}}
+      - {name: reds-lan, from: red, service: lan, route: [10.3.0.0/16], users: [10.4.1.0/24], both: yes}
+"#;
+const DB: [&str; 2] = ["10.1.200.10", "fd00:1:200::10"];
+
+fn scene(spec: &str) -> Scene {
+    let scene = Scene::of_several(spec, &["red/db", "blue/app"]);
+    assert!(scene.instance.ask(&["verify"]).is_ok());
+    scene
+}
+
+/// The same tenants in one compartment: one operator has both sides.
+fn of_one_zone() -> String {
+    let placed = |name: &str| format!("  - name: {name}\n    placement: {{per: zone, zone: z}}\n");
+    SPEC.replace("  - name: red\n", &placed("red"))
+        .replace("  - name: blue\n", &placed("blue"))
+}
+
+fn without(begin: &str) -> String {
+    let kept = SPEC.lines().filter(|l| !l.trim_start().starts_with(begin));
+    kept.map(|line| format!("{line}\n")).collect()
+}
+
+fn circuits(scene: &Scene) -> Vec<Value> {
+    let all = scene.instance.ask(&["circuits"]).unwrap();
+    all["flows"].as_array().unwrap().clone()
+}
+
+fn text<'a>(row: &'a Value, name: &str) -> &'a str {
+    row[name].as_str().unwrap_or_default()
+}
+
+/// Of blue's application the end of a stream that red's database sends, which goes on.
+fn stream(scene: &Scene) -> [Program; 2] {
+    let server = scene.start("red/db", "{peer} stream 5432", "serving");
+    let follow = format!("{{peer}} follow {} 5432", DB[0]);
+    [server, scene.start("blue/app", &follow, "100\n")]
+}
+
+#[test]
+fn what_both_agreed_is_reached_as_by_packets_and_nothing_else() {
+    for spec in [SPEC.to_owned(), of_one_zone()] {
+        let scene = scene(&spec);
+        let servers = [
+            ("red/db", "{peer} serve 5432 22"),
+            ("red/host", "{peer} serve 80"),
+            ("blue/app", "{peer} serve 5432"),
+            ("blue/host", "{peer} serve 80"),
+        ];
+        let servers = servers.map(|(at, line)| scene.start(at, line, "serving"));
+        // Red sees its users come from its own pool.
+        for (to, pool) in DB.iter().zip(["10.1.250.", "fd00:1:250:"]) {
+            let said = scene.tries("blue/app", &format!("{to},5432"));
+            assert!(said[0].starts_with(pool), "{said:?}");
+        }
+        // Its addresses are both tenants'; one is blue's own, the next nobody's.
+        let all = scene.tries(
+            "blue/app",
+            "10.1.1.10,5432 10.1.200.10,22 10.1.200.10,5441 10.1.200.11,5432 10.1.250.1,5432",
+        );
+        let expected = [
+            "10.1.1.10",
+            "EACCES",
+            "EACCES",
+            "ENETUNREACH",
+            "ENETUNREACH",
+        ];
+        assert_eq!(all, expected);
+        // By nobody who is not let, and not back.
+        assert_eq!(scene.tries("blue/other", "10.1.200.10,5432"), ["EACCES"]);
+        let back = scene.tries("red/db", "10.1.250.1,5432 10.1.250.10,80");
+        assert_eq!(back, ["EACCES", "EACCES"]);
+        // A place where nobody listens.
+        assert_eq!(
+            scene.tries("blue/app", "10.1.200.10,5433"),
+            ["ECONNREFUSED"]
+        );
+        // What is routed keeps its addresses, both ways, in its prefixes.
+        assert_eq!(scene.tries("blue/host", "10.3.1.10,80"), ["10.4.1.10"]);
+        assert_eq!(scene.tries("red/host", "10.4.1.10,80"), ["10.3.1.10"]);
+        let all = scene.tries("blue/app", "10.3.1.10,80 10.3.1.11,80");
+        assert_eq!(all, ["EACCES", "EACCES"]);
+        assert_eq!(scene.tries("blue/host", "10.3.1.11,80"), ["EHOSTUNREACH"]);
+        assert_eq!(scene.tries("red/db", "10.4.1.10,80"), ["EACCES"]);
+        drop(servers);
+        assert!(circuits(&scene).is_empty());
+    }
+}
+
+#[test]
+fn both_sides_see_a_circuit_and_either_cuts_it() {
+    let scene = scene(SPEC);
+    for at in 0..2 {
+        let [server, mut follow] = stream(&scene);
+        let all = circuits(&scene);
+        let of = |name: &str| {
+            let mut all = all.iter().filter(|row| text(row, "compartment") == name);
+            let row = all.next().cloned().unwrap_or_default();
+            assert_eq!(all.next(), None, "{name}");
+            row
+        };
+        let [blue, red] = [of("blue"), of("red")];
+        let beyond = "agreement red/db with blue";
+        assert_eq!(
+            (text(&blue, "from"), text(&blue, "to")),
+            ("blue/app", beyond)
+        );
+        assert_eq!((text(&red, "from"), text(&red, "to")), (beyond, "red/db"));
+        assert_eq!(text(&blue, "destination"), "10.1.200.10:5432");
+        assert!(text(&red, "source").starts_with("10.1.250."), "{red}");
+        assert_eq!(blue["rules"][0]["name"], "blue/reds-db", "{blue}");
+        assert_eq!(red["rules"][1]["name"], "red/db", "{red}");
+        for row in [&blue, &red] {
+            assert_eq!(row["circuit"]["kind"], "kernel");
+        }
+        let id = text(&[blue, red][at]["circuit"], "id").to_owned();
+        assert!(scene.instance.say(&["circuits", "cut", &id]).unwrap().ok());
+        assert_eq!(
+            follow.wait(Duration::from_secs(5)),
+            Some(0),
+            "{}",
+            follow.err()
+        );
+        drop(server);
+        let over = |_: &Instance| circuits(&scene).is_empty();
+        let limit = Duration::from_secs(5);
+        assert!(scene.instance.until(limit, over), "{:?}", circuits(&scene));
+    }
+}
+
+#[test]
+fn it_is_over_when_either_side_does_not_want_it_any_more() {
+    let scene = scene(SPEC);
+    let deny = |tenant: &str, rule: &str| {
+        let of = format!("  - name: {tenant}\n");
+        let rules = format!("{of}    policy: {{rules: [{{name: no, action: deny, {rule}}}]}}\n");
+        SPEC.replace(&of, &rules)
+    };
+    for spec in [
+        without("- {name: db, endpoint"),
+        without("- {name: reds-db"),
+        deny("red", "from: {agreement: db}"),
+        deny("blue", "to: {agreement: reds-db}"),
+        SPEC.replace("{label: {role: app}}", "{endpoint: other}"),
+        SPEC.replace("5432-5440", "5433-5440"),
+        SPEC.replace("10.1.250.0/28", "10.1.251.0/28"),
+    ] {
+        let [_server, mut follow] = stream(&scene);
+        scene.apply(&spec);
+        let ended = follow.wait(Duration::from_secs(2));
+        assert_eq!(ended, Some(0), "it goes on: {spec}");
+        scene.apply(SPEC);
+        let again = || scene.tries("blue/app", "10.1.200.10,5433") == ["ECONNREFUSED"];
+        assert!(scene.instance.until(Duration::from_secs(5), |_| again()));
+    }
+    // What concerns it not leaves it.
+    let [_server, follow] = stream(&scene);
+    scene.apply(&without("- {name: reds-lan"));
+    let from = follow.out().len();
+    let more = |_: &Instance| follow.out().len() > from + 50;
+    assert!(scene.instance.until(Duration::from_secs(5), more));
+}
+
+/// Serves one after another, waiting for each by poll(2) and then in an accept(2) that blocks.
+const POLLED: &str = "
+import select, socket, sys
+s = socket.socket(); s.bind(('10.1.1.10', 5432)); s.listen(int(sys.argv[1]))
+poll = select.poll(); poll.register(s, select.POLLIN); print('serving', flush=True)
+for n in range(int(sys.argv[2])):
+    assert poll.poll(10000), n
+    c, who = s.accept(); c.sendall(b'%d\\n' % n)
+    assert c.recv(10) == b'thanks', n
+    assert c.recv(10) == b'', n
+    c.close()
+assert not poll.poll(300), 'somebody who is not there'
+s.setblocking(False)
+try: s.accept()
+except BlockingIOError: print('done', flush=True)
+";
+
+/// Connects so many at once, each in a thread, and says which answers came.
+const MANY: &str = "
+import socket, sys, threading
+from concurrent.futures import ThreadPoolExecutor
+def one(n):
+    c = socket.create_connection((sys.argv[1], 5432), timeout=20)
+    got = c.recv(100); c.sendall(b'thanks'); c.shutdown(socket.SHUT_WR)
+    assert c.recv(10) == b''
+    return int(got)
+with ThreadPoolExecutor(int(sys.argv[2])) as all:
+    got = sorted(all.map(one, range(int(sys.argv[2]))))
+assert got == list(range(int(sys.argv[2]))), got
+print('all', flush=True)
+";
+
+/// A queue that is full has them wait, each is there once, and who polls is told of each and of
+/// none that is not there.
+#[test]
+fn who_comes_waits_for_room_and_is_accepted_once() {
+    let scene = scene(SPEC);
+    scene.file("polled.py", POLLED);
+    scene.file("many.py", MANY);
+    for backlog in [1, 128] {
+        let line = format!("exec python3 {{f}}/polled.py {backlog} 40");
+        let mut server = scene.start("red/db", &line, "serving");
+        assert_eq!(
+            scene.says("blue/app", "exec python3 {f}/many.py 10.1.200.10 40"),
+            "all\n"
+        );
+        assert_eq!(
+            server.wait(Duration::from_secs(20)),
+            Some(0),
+            "{}",
+            server.err()
+        );
+        assert!(server.out().ends_with("done\n"));
+    }
+}
+
+/// Connects one after another as fast as it can, each answered with what it asked, until a file
+/// is there; says how many.
+const ASKS: &str = "
+import os, socket, sys
+n = 0
+while not os.path.exists(sys.argv[1]):
+    n += 1
+    with socket.create_connection(('10.1.200.10', 5432), timeout=20) as c:
+        c.sendall(b'%d' % n); c.shutdown(socket.SHUT_WR)
+        got = c.recv(100)
+        assert got == b'%d' % n, (n, got)
+print(n)
+";
+const ANSWERS: &str = "
+import socket
+s = socket.create_server(('10.1.1.10', 5432)); print('serving', flush=True)
+while True:
+    c, _ = s.accept(); got = b''
+    while more := c.recv(100): got += more
+    c.sendall(got); c.close()
+";
+
+#[test]
+fn operators_of_both_sides_die_and_no_connection_is_lost() {
+    for spec in [SPEC.to_owned(), of_one_zone()] {
+        let scene = scene(&spec);
+        scene.file("asks.py", ASKS);
+        scene.file("answers.py", ANSWERS);
+        let _server = scene.start("red/db", "exec python3 {f}/answers.py", "serving");
+        let line = "exec python3 {f}/asks.py {f}/stop";
+        let mut asks: Vec<Program> = (0..4)
+            .map(|_| scene.spawn(scene.command("blue/app", line)))
+            .collect();
+        for round in 0..8 {
+            std::thread::sleep(Duration::from_millis(250));
+            let all = scene.instance.children("bulkhead-operator");
+            // Those that follow as well, now and then.
+            for (at, pid) in all.iter().enumerate() {
+                if at % 2 == round % 2 || round % 4 == 3 {
+                    kill("KILL", &pid.to_string());
+                }
+            }
+        }
+        std::thread::sleep(Duration::from_millis(500));
+        scene.file("stop", "");
+        for ask in &mut asks {
+            let ended = ask.wait(Duration::from_secs(25));
+            assert_eq!(ended, Some(0), "{}\n{}", ask.err(), scene.instance.log());
+            let count: u32 = ask.out().trim().parse().unwrap();
+            assert!(count > 50, "{count}");
+        }
+    }
+}
+
+/// What is metered on either side is carried by that side's meter, and counted to the byte.
+#[test]
+fn each_side_meters_its_own_end() {
+    let of = |name: &str| {
+        let line = SPEC.lines().find(|l| l.contains(name)).unwrap();
+        let metered = line.replace("attach: circuits", "attach: {circuits: {metered: on}}");
+        SPEC.replace(line, &metered)
+    };
+    const HOLDS: &str = "
+import socket, sys
+if sys.argv[1] == 'serve':
+    s = socket.create_server(('10.1.1.10', 5432)); print('serving', flush=True)
+    c, _ = s.accept(); n = 0
+    while n < 1000000: n += len(c.recv(1 << 16))
+    c.sendall(b'x' * 100); print('got', flush=True); c.recv(1)
+else:
+    c = socket.create_connection(('10.1.200.10', 5432)); c.sendall(bytes(1000000)); n = 0
+    while n < 100: n += len(c.recv(100))
+    print('held', flush=True); c.recv(1); print('end', flush=True)
+";
+    for (name, seen) in [("name: db, subnet", "red"), ("name: app, subnet", "blue")] {
+        let scene = scene(&of(name));
+        scene.file("holds.py", HOLDS);
+        let _server = scene.start("red/db", "exec python3 {f}/holds.py serve", "serving");
+        let client = scene.start("blue/app", "exec python3 {f}/holds.py ask", "held");
+        let kinds = || -> Vec<(String, String, Value)> {
+            let all = circuits(&scene).into_iter();
+            let all = all.map(|row| {
+                let kind = text(&row["circuit"], "kind").to_owned();
+                (
+                    text(&row, "compartment").to_owned(),
+                    kind,
+                    row["bytes"].clone(),
+                )
+            });
+            all.collect()
+        };
+        let counted = |_: &Instance| {
+            let bytes = serde_json::json!([1_000_000, 100]);
+            kinds().contains(&(seen.to_owned(), "metered".to_owned(), bytes))
+        };
+        let limit = Duration::from_secs(5);
+        assert!(
+            scene.instance.until(limit, counted),
+            "{seen}: {:?}",
+            kinds()
+        );
+        let other = |(of, kind, _): &(String, String, Value)| of != seen && kind == "kernel";
+        assert!(kinds().iter().any(other), "{:?}", kinds());
+        // Cut by the side that does not meter it, both programs see the end.
+        let all = circuits(&scene);
+        let row = all.iter().find(|row| text(row, "compartment") != seen);
+        let id = text(&row.unwrap()["circuit"], "id").to_owned();
+        assert!(scene.instance.say(&["circuits", "cut", &id]).unwrap().ok());
+        client.until("end\n");
+    }
+}
+
+/// No descriptor goes from one tenant to another.
+#[test]
+fn nobody_passes_a_descriptor_to_another_tenant() {
+    const PASSES: &str = "
+import errno, os, socket, sys
+if sys.argv[1] == 'serve':
+    s = socket.create_server(('10.1.1.10', 5432)); print('serving', flush=True)
+    c, _ = s.accept()
+else: c = socket.create_connection(('10.1.200.10', 5432))
+try: socket.send_fds(c, [b'x'], [0]); print('passed', flush=True)
+except OSError as error: print(errno.errorcode[error.errno], flush=True)
+c.sendall(b'plain'); c.shutdown(socket.SHUT_WR); got = b''
+while True:
+    more, fds, *_ = socket.recv_fds(c, 100, 4); got += more
+    assert not fds, 'a descriptor came'
+    if not more: break
+assert got == b'plain', got
+print('done', flush=True)
+";
+    let scene = scene(SPEC);
+    scene.file("passes.py", PASSES);
+    let server = scene.start("red/db", "exec python3 {f}/passes.py serve", "serving");
+    let said = scene.says("blue/app", "exec python3 {f}/passes.py ask");
+    assert_eq!(said, "EPERM\ndone\n");
+    server.until("EPERM\ndone\n");
+}
