@@ -85,10 +85,7 @@ impl Names {
             }
         }
         for agreement in &intent.agreements {
-            let name = format!(
-                "agreement {}/{} with {}",
-                agreement.offerer, agreement.offer, agreement.acceptor
-            );
+            let name = self::agreement(agreement);
             for tag in [agreement.tag, agreement.offerer_tag] {
                 names.tags.insert(tag, name.clone());
             }
@@ -150,4 +147,9 @@ impl Names {
         let name = self.tags.get(&tag).cloned();
         name.unwrap_or_else(|| format!("tag {tag}"))
     }
+}
+
+/// What an agreement is called.
+pub fn agreement(of: &policy::Agreement) -> String {
+    format!("agreement {}/{} with {}", of.offerer, of.offer, of.acceptor)
 }

@@ -107,6 +107,9 @@ pub fn status(status: Status, name: &str) -> Status {
             .filter(|one| one.name == name)
             .map(tenant)
             .collect(),
+        agreements: (status.agreements.into_iter())
+            .filter(|one| one.offerer == name || one.acceptor == name)
+            .collect(),
         ..Status::default()
     }
 }

@@ -7,11 +7,14 @@
 //! descriptor. So each side makes its own end, and nothing is passed from one to the other but
 //! what they say. What is at a door outlives who it goes to, and who begins it.
 
+mod memory;
+
 use crate::live;
 use crate::sockets::{self, Made};
 use command::Message;
-use command::verbs::{Cross, Crossed, Uncross};
+use command::verbs::{Cross, Crossed, Share, Uncross};
 use guard::guard;
+use memory::Memory;
 use rustix::io::Errno;
 use seqpacket::Socket;
 use std::collections::{BTreeMap, VecDeque};
@@ -25,6 +28,11 @@ const UNDER_WAY: usize = 64;
 const WAITING: usize = 256;
 /// Who asks waits so long for an operator that is being replaced.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Places that are kept for those who come by one agreement and are not there yet.
+const PLACES: usize = 256;
+/// Connections of a compartment that came by agreements and wait to be accepted: each is a
+/// descriptor of this process.
+const HELD: usize = 1024;
 /// A place is kept so long for who does not come: longer than one operator follows another.
 const KEPT: Duration = Duration::from_secs(5);
 
@@ -83,6 +91,8 @@ pub enum Said {
     Cross(Cross),
     /// And does no more.
     Uncross(u64),
+    /// Its program has this circuit's memory.
+    Shares(u64),
 }
 
 /// All of a compartment.
@@ -93,6 +103,8 @@ pub struct Crossings {
     asked: BTreeMap<u64, Crossing>,
     /// By agreement and what the other side calls it.
     places: BTreeMap<(u16, u64), Place>,
+    /// What both sides' programs have in common.
+    pub memory: Memory,
     /// Those of the other sides that wait for room, with whom they wait for.
     waiting: VecDeque<(u16, Cross, u64)>,
 }
@@ -177,6 +189,9 @@ impl Crossings {
         let Some((message, _)) = socket.recv().map_err(drop)? else {
             return Ok(None);
         };
+        if let Some(body) = message.body::<Share>() {
+            return Ok(Some(Said::Shares(body.id)));
+        }
         if let Some(body) = message.body::<Crossed>() {
             let door = link.door;
             // A word of another agreement's side is none of this one.
@@ -286,14 +301,32 @@ impl Crossings {
         }
     }
 
+    /// The program here has a circuit's memory: the other side is told.
+    pub fn shares(&self, tag: u16, id: u64) {
+        self.say(
+            tag,
+            &Share {
+                id,
+                tag: 0,
+                errno: 0,
+            },
+        );
+    }
+
     /// A place is kept for who is to come by an agreement.
     pub fn keep(&mut self, tag: u16, id: u64, at: u64) {
         let since = Instant::now();
         self.places.insert((tag, id), Place { at, since });
     }
 
+    /// Whether one more may be kept, where so many have come and are not accepted.
+    pub fn has_places(&self, tag: u16, held: usize) -> bool {
+        let kept = self.kept(tag);
+        held + kept < HELD && kept < PLACES || !guard!("across-places")
+    }
+
     /// How many are kept for who is to come by an agreement.
-    pub fn kept(&self, tag: u16) -> usize {
+    fn kept(&self, tag: u16) -> usize {
         self.places.range((tag, 0)..=(tag, u64::MAX)).count()
     }
 
@@ -361,11 +394,13 @@ impl Crossings {
 
     /// Whether time alone brings something about.
     pub fn is_timed(&self) -> bool {
-        !self.places.is_empty() || self.links.values().any(|link| link.down.is_some())
+        let is_late = self.links.values().any(|link| link.down.is_some());
+        !self.places.is_empty() || self.memory.is_awaited() || is_late
     }
 
-    /// Who waits for an operator that does not come is told.
+    /// Who waits for an operator that does not come is told; and for memory.
     pub fn tick(&mut self) {
+        self.memory.tick();
         let late = |link: &Link| link.down.is_some_and(|since| since.elapsed() >= PATIENCE);
         let late = self.links.iter().filter(|(_, link)| late(link));
         let late: Vec<u16> = late.map(|(tag, _)| *tag).collect();
@@ -376,6 +411,7 @@ impl Crossings {
 
     /// Nobody waits any more for a connect whose socket does not live.
     pub fn retain(&mut self, lives: impl Fn(u64) -> bool) {
+        self.memory.retain(&lives);
         let gone = self.asked.extract_if(.., |cookie, _| !lives(*cookie));
         let gone: Vec<Crossing> = gone.map(|(_, crossing)| crossing).collect();
         for crossing in gone {
@@ -385,5 +421,46 @@ impl Crossings {
             self.say(crossing.tag, &body);
             self.tells(crossing.tag);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_and_does_not_come_takes_a_place_from_others_for_a_while_only() {
+        let mut crossings = Crossings::default();
+        let places = PLACES as u64;
+        (0..places).for_each(|id| crossings.keep(1, id, 7));
+        assert!(!crossings.has_places(1, 0));
+        assert!(crossings.has_places(2, HELD - 1), "another agreement's");
+        assert!(!crossings.has_places(2, HELD));
+        assert!(crossings.overdue().is_empty());
+        for place in crossings.places.values_mut() {
+            place.since = place.since.checked_sub(KEPT).unwrap();
+        }
+        crossings.keep(2, 5, 8);
+        let gone = crossings.overdue();
+        assert_eq!((gone.len() as u64, gone[0]), (places, (1, 0, 7)));
+        assert!(crossings.has_places(1, 0) && crossings.place(2, 5).is_some());
+    }
+
+    #[test]
+    fn so_many_wait_for_room_and_no_more() {
+        let mut crossings = Crossings::default();
+        let body = |id| Cross {
+            id,
+            ..Cross::default()
+        };
+        for id in 0..WAITING as u64 {
+            assert!(crossings.wait(1, body(id), 7));
+        }
+        assert!(!crossings.wait(1, body(9_999), 7));
+        assert!(crossings.wait(2, body(9_999), 7), "another agreement's");
+        crossings.stops_waiting(1, 3);
+        assert!(crossings.wait(1, body(9_999), 7));
+        let first = crossings.next_waiting(|at| at == 7);
+        assert_eq!(first.map(|(tag, body)| (tag, body.id)), Some((1, 0)));
     }
 }

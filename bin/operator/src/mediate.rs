@@ -91,6 +91,8 @@ enum Why {
     Cross,
     /// A meter.
     Meter,
+    /// Memory that another tenant's program may have too.
+    Memory,
 }
 
 /// A compartment's circuits.
@@ -490,6 +492,7 @@ impl Mediator {
                     (None, _) => true,
                     (_, Why::Relay) => self.relays.is_over(waits.at),
                     (_, Why::Cross) => self.crossings.is_over(waits.at),
+                    (_, Why::Memory) => self.crossings.memory.is_told(waits.at),
                     (_, Why::Meter) => self.meters.is_linked() || self.meters.is_overdue(),
                     // It listens no more: who waits there is told.
                     (Some(socket), Why::Accept)

@@ -7,8 +7,8 @@ use command::Message;
 use command::verbs::{
     AddCrossing, AddPort, CIRCUITS_ADDRESSES, CONTAINER_PROGRAMS, Capture, Circuits,
     ContainerRefused, CutCircuit, Done, EndCrossing, Found, ListFlows, Mediate, Operate,
-    PORT_CIRCUITS, PORT_METER, PORT_PROXY, Program, ProgramGone, Quit, RemovePort, Running, Sought,
-    UseImage, WantMeter,
+    PORT_CIRCUITS, PORT_METER, PORT_PROXY, Program, ProgramGone, Quit, RemovePort, Running, Share,
+    Sought, UseImage, WantMeter,
 };
 use guard::guard;
 use notify::{Listener, Sizes};
@@ -146,6 +146,9 @@ impl Operator {
             if self.mediator.is_to_seek() {
                 self.seeks()?;
             }
+            for body in self.mediator.asks_memory() {
+                self.control.send(&Message::new(0, &body), &[])?;
+            }
             let programs = &self.programs;
             self.mediator
                 .receivers_tick(&|number| programs.get(&number).map(|(slot, it)| (*slot, it)));
@@ -266,6 +269,10 @@ impl Operator {
         }
         let mut fds = fds.into_iter();
         let fd = fds.next();
+        if let Some(body) = message.body::<Share>() {
+            self.takes_memory(&body, fd);
+            return Ok(());
+        }
         match (message.body::<Operate>(), fd) {
             (Some(body), Some(fd)) => {
                 self.uid = body.uid;

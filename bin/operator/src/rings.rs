@@ -13,6 +13,8 @@ use stream::{CAPACITY, Side};
 /// Rings of an endpoint at most, and with that bytes: 2 MiB each and four pages, a gigabyte
 /// together, of which no page is taken before a program touches it.
 const MOST: u32 = 512;
+/// So many at most, whosever they are, when one is kept that another tenant's program may have.
+const MOST_ACROSS: u32 = 128;
 /// Descriptors that are kept for who has not asked, of all endpoints.
 const KEPT: usize = 1024;
 
@@ -27,7 +29,7 @@ struct Ring {
 /// All of a compartment.
 #[derive(Default)]
 pub struct Rings {
-    /// By the cookie of the socket that began the connection.
+    /// By the cookie of the socket that began the connection; across an agreement, of the one here.
     all: BTreeMap<u64, Ring>,
     counts: BTreeMap<u32, u32>,
     kept: usize,
@@ -53,22 +55,47 @@ impl Rings {
                 let errno = error.raw_os_error();
                 errno.map_or(Errno::NOMEM, Errno::from_raw_os_error)
             })?;
-            let memory = Some(memory);
-            for slot in ends(slots) {
-                *self.counts.entry(slot).or_default() += 1;
-            }
-            self.kept += 1;
-            let given = [false; 2];
-            let ring = Ring {
-                memory,
-                given,
-                slots,
-            };
-            self.all.insert(began, ring);
+            self.insert(began, slots, memory);
         }
         let ring = self.all.get(&began);
         ring.and_then(|ring| ring.memory.as_ref())
             .ok_or(Errno::ALREADY)
+    }
+
+    /// Memory that the supervisor made, of a connection whose other end is another tenant's: of
+    /// those an endpoint has fewer, so that by them alone its own circuits do not lack any.
+    ///
+    /// # Errors
+    /// NOBUFS: the endpoint has as many as it may.
+    pub fn keep(&mut self, own: u64, slot: u32, memory: OwnedFd) -> Result<(), Errno> {
+        if self.has(own) {
+            return Ok(());
+        }
+        let has = self.counts.get(&slot).copied().unwrap_or(0);
+        let is_full = has >= MOST_ACROSS || self.kept >= KEPT / 4;
+        if is_full && guard!("across-rings-most") {
+            return Err(Errno::NOBUFS);
+        }
+        self.insert(own, [slot; 2], memory);
+        Ok(())
+    }
+
+    /// Whether there is memory of a connection.
+    pub fn has(&self, began: u64) -> bool {
+        self.all.contains_key(&began)
+    }
+
+    fn insert(&mut self, began: u64, slots: [u32; 2], memory: OwnedFd) {
+        for slot in ends(slots) {
+            *self.counts.entry(slot).or_default() += 1;
+        }
+        self.kept += 1;
+        let ring = Ring {
+            memory: Some(memory),
+            given: [false; 2],
+            slots,
+        };
+        self.all.insert(began, ring);
     }
 
     /// Whether both endpoints may have one more.
@@ -161,6 +188,18 @@ mod tests {
         rings.retain(|began| began != 5);
         assert!(rings.memory(9_999, Side::Began, [1, 3]).is_ok());
         assert!(!rings.has_room([1, 3]));
+    }
+
+    #[test]
+    fn connections_of_other_tenants_leave_memory_for_the_tenants_own() {
+        let mut rings = Rings::default();
+        let memory = || shm::circuit_file(CAPACITY).unwrap();
+        for own in 0..u64::from(MOST_ACROSS) {
+            assert_eq!(rings.keep(own, 1, memory()), Ok(()));
+        }
+        assert_eq!(rings.keep(9_999, 1, memory()), Err(Errno::NOBUFS));
+        assert_eq!(rings.keep(9_999, 2, memory()), Ok(()));
+        assert!(rings.memory(10_000, Side::Began, [1, 1]).is_ok());
     }
 
     #[test]

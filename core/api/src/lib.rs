@@ -18,8 +18,8 @@ pub use fault::{Fault, Finding, Where, Whose};
 pub use flows::{Circuit, Flow, Flows, RuleCount, RuleName, Rules};
 pub use live::{DropCount, EndpointRates, Happening, Sample};
 pub use state::{
-    Aside, Compartment, Death, Endpoint, HistoryEntry, Limit, Operator, Recorded, Status, Tenant,
-    Uplink, Vlan, Why,
+    Agreement, Aside, Compartment, Death, Endpoint, HistoryEntry, Limit, Operator, Recorded,
+    Status, Tenant, Uplink, Vlan, Why,
 };
 pub use tenants::{Audit, AuditCheck, AuditEntry, NewToken, Token, Tokens};
 pub use trace::{Names, Passage, Step, Traced, Traces};

@@ -35,6 +35,22 @@ pub struct Status {
     pub tenants: Vec<Tenant>,
     /// Uplinks.
     pub uplinks: Vec<Uplink>,
+    /// Live agreements between tenants.
+    pub agreements: Vec<Agreement>,
+}
+
+/// A live agreement between two tenants.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Agreement {
+    /// As it is called everywhere: `agreement TENANT/OFFER with TENANT`.
+    pub name: String,
+    /// The tenant that offers.
+    pub offerer: String,
+    /// The tenant that accepts.
+    pub acceptor: String,
+    /// Whether circuits across it may go by memory that programs of both tenants share.
+    pub rings: bool,
 }
 
 /// One past apply.

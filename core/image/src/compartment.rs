@@ -29,8 +29,8 @@ pub use classifier::{
     Field, GROUP_RULES, MAX_GROUPS, OUTCOME_LOG, Outcome, RuleGroup, Summary, Table, Word,
 };
 pub use crossing::{
-    CROSSING_ACCEPTOR, CROSSING_BOTH, CROSSING_OFFERER, CROSSING_ROUTED, Crossing, CrossingSlot,
-    MAX_ROUTED, NAT_LEAST_PORT, NatBlock, RoutedPrefix, ServicePorts,
+    CROSSING_ACCEPTOR, CROSSING_BOTH, CROSSING_OFFERER, CROSSING_RINGS, CROSSING_ROUTED, Crossing,
+    CrossingSlot, MAX_ROUTED, NAT_LEAST_PORT, NatBlock, RoutedPrefix, ServicePorts,
 };
 
 record! {

@@ -408,6 +408,9 @@ impl fmt::Display for Side<'_> {
             f,
             "agreement {agreement} tenant {tenant} tag {tag} mtu {mtu}"
         )?;
+        if self.0.has_rings() {
+            write!(f, " rings")?;
+        }
         if self.0.is_routed() {
             let begins = match (self.0.begins(), self.0.is_begun_with()) {
                 (true, true) => "both begin",

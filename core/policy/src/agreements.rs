@@ -40,6 +40,8 @@ pub struct Agreement {
     pub ports: Vec<RangeInclusive<u16>>,
     /// When it ends, seconds since 1970; `None` = never.
     pub until: Option<u64>,
+    /// Whether circuits across it may go by memory that both programs have.
+    pub rings: bool,
     /// MTU across it, bytes of IP packet: the lesser side's.
     pub mtu: u16,
     /// The offerer's compartment and slot on the fabric.
@@ -189,6 +191,7 @@ fn agreement(
         },
         ports: offer.ports.iter().map(|p| p.first..=p.last).collect(),
         until: offer.until.map(|u| u.value.0),
+        rings: offer.rings() && accept.rings() || !guard!("agreement-rings"),
         mtu: mtu(offerer, None, acceptor),
         offerer_slot: ids.compartments.get(&offerer.compartment())?.id,
         acceptor_slot: ids.compartments.get(&acceptor.compartment())?.id,

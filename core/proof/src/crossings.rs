@@ -9,7 +9,8 @@ use core::net::IpAddr;
 use guard::guard;
 use image::CompartmentImage;
 use image::compartment::{
-    CROSSING_ACCEPTOR, CROSSING_BOTH, CROSSING_OFFERER, CROSSING_ROUTED, Crossing, NONE,
+    CROSSING_ACCEPTOR, CROSSING_BOTH, CROSSING_OFFERER, CROSSING_RINGS, CROSSING_ROUTED, Crossing,
+    NONE,
 };
 use wire::Tuple;
 use wire::address::unmapped;
@@ -125,6 +126,14 @@ fn side(
     };
     if server != agreement.endpoint.filter(|_| offers) && guard!("proof-server") {
         let what = format!("its side of agreement {id} leads to another endpoint");
+        breaches.push(wrong(Class::WrongService, what).shown_or(any()));
+    }
+    if crossing.has_rings() != agreement.rings && guard!("proof-rings") {
+        let does = match agreement.rings {
+            true => "does not let programs share memory as both tenants ask",
+            false => "lets programs share memory though not both tenants ask",
+        };
+        let what = format!("its side of agreement {id} {does}");
         breaches.push(wrong(Class::WrongService, what).shown_or(any()));
     }
     let ports = image.service_ports_of(crossing);
@@ -301,7 +310,7 @@ fn other_prefixes(
             shown,
         ));
     }
-    if crossing.flags != flags {
+    if crossing.flags & !CROSSING_RINGS != flags {
         let from = theirs.first().map(|range| range.0);
         let shown = from.and_then(|from| {
             let to = ours(&own, is_four(&from)).or_else(|| alike(&own, &from))?;

@@ -68,6 +68,8 @@ pub(crate) struct Agreement {
     /// How those who take part are attached, the least and the most ([`circuits_of`]): of the
     /// offerer, of the acceptor.
     pub circuits: [(u8, u8); 2],
+    /// Circuits across it may go by memory that both have: both say so.
+    pub rings: bool,
 }
 
 /// An agreement of prefixes: what both sides name, of each side.
@@ -359,6 +361,9 @@ impl<'a> Host<'a> {
                     ports,
                     families,
                     routed,
+                    rings: [of.rings, wish.rings]
+                        .iter()
+                        .all(|rings| rings.is_some_and(|it| it.value.0)),
                     circuits: [
                         attached(&red.endpoints, |e| {
                             let of = of.endpoint.as_ref();

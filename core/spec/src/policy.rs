@@ -242,6 +242,9 @@ model! {
             /// Prefixes: the tenant too may begin connections, if the acceptance says so
             /// as well. Default: no.
             both: Located<Toggle>,
+            /// Circuits across it may go by memory that both programs have, if the acceptance
+            /// says so as well. Default: no.
+            rings: Located<Toggle>,
             /// When it ends. Default: never.
             until: Located<Until>,
         }
@@ -279,6 +282,9 @@ model! {
             /// Prefixes: the offerer too may begin connections, if the offer says so as
             /// well. Default: no.
             both: Located<Toggle>,
+            /// Circuits across it may go by memory that both programs have, if the offer says so
+            /// as well. Default: no.
+            rings: Located<Toggle>,
         }
         several {
             /// The service's addresses here, at most one of each family; nobody else's.
@@ -426,6 +432,10 @@ impl Offer {
     pub fn both(&self) -> bool {
         self.both.is_some_and(|both| both.value.0)
     }
+    /// Whether the tenant would share memory with the other.
+    pub fn rings(&self) -> bool {
+        self.rings.is_some_and(|rings| rings.value.0)
+    }
     /// The part of the pool that the users from one tenant appear as: the pool's prefixes
     /// cut into as many equal parts as the next power of two above the tenants in `to`,
     /// the part by the tenant's place there. Empty = it is not offered to that tenant.
@@ -468,6 +478,10 @@ impl Accept {
     /// Whether the offerer too may begin connections.
     pub fn both(&self) -> bool {
         self.both.is_some_and(|both| both.value.0)
+    }
+    /// Whether the tenant would share memory with the other.
+    pub fn rings(&self) -> bool {
+        self.rings.is_some_and(|rings| rings.value.0)
     }
     /// The service's address of a family here.
     pub fn address(&self, v4: bool) -> Option<core::net::IpAddr> {

@@ -22,9 +22,11 @@ fn main() -> Done {
         ["echo", address] => echo(address),
         ["late", address, sign] => late(address, sign),
         ["ask", address, turns] => ask(address, turns.parse()?),
+        ["hold", address] => hold(address),
         ["scribble", address, seed] => scribble(address, seed.parse()?),
         _ => Err(
-            "echo ADDRESS, late ADDRESS FILE, ask ADDRESS TURNS or scribble ADDRESS SEED".into(),
+            "echo ADDRESS, late ADDRESS FILE, ask ADDRESS TURNS, hold ADDRESS or scribble ADDRESS SEED"
+                .into(),
         ),
     }
 }
@@ -85,6 +87,19 @@ fn ask(address: &str, turns: usize) -> Done {
         }
     }
     println!("{turns} by {}", by(circuit.way()));
+    Ok(())
+}
+
+/// Has a connection in use, until it ends.
+fn hold(address: &str) -> Done {
+    let mut circuit = Circuit::connect(address)?;
+    let mut came = [0; 1000];
+    for _ in 0..50 {
+        circuit.write_all(&[7; 1000])?;
+        circuit.read_exact(&mut came)?;
+    }
+    println!("held by {}", by(circuit.way()));
+    while circuit.read(&mut came)? > 0 {}
     Ok(())
 }
 

@@ -386,3 +386,165 @@ print('done', flush=True)
     assert_eq!(said, "EPERM\ndone\n");
     server.until("EPERM\ndone\n");
 }
+
+/// Memory in common, between programs that can use it: where both tenants ask for it, of nobody who
+/// is metered, and no longer than both do.
+#[test]
+fn programs_share_memory_where_both_tenants_ask() {
+    let asked = |offer: &str, accept: &str, metered: &str| {
+        let line = SPEC
+            .lines()
+            .find(|l| l.contains("name: db, subnet"))
+            .unwrap();
+        let db = line.replace(
+            "attach: circuits",
+            &format!("attach: {{circuits: {{{metered}}}}}"),
+        );
+        SPEC.replace(line, &db)
+            .replace("to: [blue], pool: ", &format!("to: [blue], {offer}pool: "))
+            .replace("service: db, ", &format!("service: db, {accept}"))
+    };
+    let yes = "rings: yes, ";
+    let both = asked(yes, yes, "");
+    let scene = scene(&both);
+    let native = scene.file("native", "");
+    std::fs::copy(e2e::program("bulkhead-native"), native).unwrap();
+    let limit = Duration::from_secs(5);
+    let by = |to: &str| {
+        let line = format!("{{f}}/native ask {to}:5432 50");
+        let said = scene.says("blue/app", &line);
+        said.trim_start_matches("connected\n").trim().to_owned()
+    };
+    let _echo = scene.start("red/db", "exec {f}/native echo [::]:5432", "serving");
+    for (offer, accept, metered, expected) in [
+        (yes, yes, "", "ring"),
+        (yes, "", "", "socket"),
+        ("", yes, "", "socket"),
+        (yes, yes, "metered: on", "socket"),
+        (yes, yes, "", "ring"),
+    ] {
+        scene.apply(&asked(offer, accept, metered));
+        for to in ["10.1.200.10", "[fd00:1:200::10]"] {
+            let as_expected = |_: &Instance| by(to) == format!("50 by {expected}");
+            assert!(
+                scene.instance.until(limit, as_expected),
+                "{offer} {accept} {metered} {to}"
+            );
+        }
+    }
+    let status = scene.instance.say(&["status"]).unwrap();
+    let told = "agreement red/db with blue: programs of both may share memory";
+    assert!(status.out.contains(told), "{status:?}");
+    // Both sides are told beforehand, and see it; it lives through the death of their operators.
+    let mut held = scene.start(
+        "blue/app",
+        "exec {f}/native hold 10.1.200.10:5432",
+        "held by ring\n",
+    );
+    let kinds = || -> Vec<String> {
+        let all = circuits(&scene);
+        let kind = |row: &Value| text(&row["circuit"], "kind").to_owned();
+        all.iter().map(kind).collect()
+    };
+    assert!(
+        scene.instance.until(limit, |_| kinds() == ["ring", "ring"]),
+        "{:?}",
+        kinds()
+    );
+    for pid in scene.instance.children("bulkhead-operator") {
+        kill("KILL", &pid.to_string());
+    }
+    assert!(
+        scene.instance.until(limit, |_| kinds() == ["ring", "ring"]),
+        "{:?}",
+        kinds()
+    );
+    assert!(
+        scene
+            .instance
+            .until(limit, |_| by("10.1.200.10") == "50 by ring")
+    );
+    // Who takes it back has it end.
+    scene.apply(&asked(yes, "", ""));
+    assert_eq!(held.wait(limit), Some(0), "{}", held.err());
+    assert!(
+        scene
+            .instance
+            .until(limit, |_| by("10.1.200.10") == "50 by socket")
+    );
+}
+
+/// Who waits for room is judged again when there is some.
+#[test]
+fn who_waits_is_let_through_by_what_holds_then() {
+    const FULL: &str = "
+import socket, sys
+s = socket.socket(); s.bind(('10.1.1.10', 5432)); s.listen(0); print('serving', flush=True)
+sys.stdin.readline()
+for _ in range(2):
+    s.settimeout(2)
+    try: s.accept()[0].close()
+    except TimeoutError: pass
+print('done', flush=True)
+";
+    const WAITS: &str = "
+import errno, socket, threading, sys
+first = socket.create_connection(('10.1.200.10', 5432))
+print('first', flush=True)
+try: second = socket.create_connection(('10.1.200.10', 5432)); print('connected', flush=True)
+except OSError as error: print(errno.errorcode.get(error.errno, error), flush=True)
+";
+    for denied in [false, true] {
+        let scene = scene(SPEC);
+        scene.file("full.py", FULL);
+        scene.file("waits.py", WAITS);
+        let line = "(while [ ! -e {f}/go ]; do sleep 0.05; done; echo go) | python3 {f}/full.py";
+        let server = scene.start("red/db", line, "serving");
+        let client = scene.start("blue/app", "exec python3 {f}/waits.py", "first\n");
+        std::thread::sleep(Duration::from_millis(300));
+        if denied {
+            let of = "  - name: blue\n";
+            let rule = "{name: no, action: deny, to: {agreement: reds-db}}";
+            let rules = format!("{of}    policy: {{rules: [{rule}]}}\n");
+            scene.apply(&SPEC.replace(of, &rules));
+        }
+        assert_eq!(client.out(), "first\n", "it does not wait");
+        scene.file("go", "");
+        let expected = if denied { "EACCES\n" } else { "connected\n" };
+        client.until(expected);
+        server.until("done");
+    }
+}
+
+/// Whose address and port another has here already is seen by another port.
+#[test]
+fn two_users_of_one_address_are_told_apart() {
+    const ANSWERS: &str = "
+import socket
+s = socket.create_server(('10.1.1.10', 5432)); print('serving', flush=True); all = []
+while True:
+    c, who = s.accept(); all.append(c); c.sendall(b'%s %d\\n' % (who[0].encode(), who[1]))
+";
+    const ASKS: &str = "
+import socket
+s = socket.socket(); s.bind(('', 40000)); s.connect(('10.1.200.10', 5432))
+print(s.recv(100).decode(), flush=True); s.recv(1)
+";
+    let spec = SPEC
+        .replace("pool: [10.1.250.0/28", "pool: [10.1.250.1/32")
+        .replace(", endpoints: {label: {role: app}}", "");
+    let scene = scene(&spec);
+    scene.file("answers.py", ANSWERS);
+    scene.file("asks.py", ASKS);
+    let _server = scene.start("red/db", "exec python3 {f}/answers.py", "serving");
+    let seen = ["blue/app", "blue/other"].map(|who| {
+        let asks = scene.start(who, "exec python3 {f}/asks.py", "\n");
+        (asks.out().trim().to_owned(), asks)
+    });
+    assert_eq!(seen[0].0, "10.1.250.1 40000");
+    assert!(
+        seen[1].0.starts_with("10.1.250.1 ") && seen[0].0 != seen[1].0,
+        "{}",
+        seen[1].0
+    );
+}

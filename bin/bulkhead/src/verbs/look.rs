@@ -130,6 +130,14 @@ fn rendered_status(status: &Status) -> String {
             let _ = writeln!(out, "circuits of {}: {said}", compartment.name);
         }
     }
+    // What tenants must know of each other: which share memory.
+    for agreement in status.agreements.iter().filter(|one| one.rings) {
+        let name = &agreement.name;
+        let _ = writeln!(
+            out,
+            "{name}: programs of both may share memory (`rings: yes` of both)"
+        );
+    }
     if !status.uplinks.is_empty() {
         let mut table = Table::new(&["UPLINK", "INTERFACE", ">IN", ">OUT", "BY"]);
         for uplink in &status.uplinks {

@@ -54,12 +54,25 @@ pub async fn status(viewer: Viewer, State(server): From) -> Json<Status> {
         compartments: survey.compartments(&world),
         tenants: survey.tenants(&world, &closed),
         uplinks: survey.uplinks(&world),
+        agreements: agreements(&world),
         fabric,
     };
     Json(match viewer.tenant() {
         Some(name) => view::status(status, name),
         None => status,
     })
+}
+
+fn agreements(world: &World) -> Vec<api::Agreement> {
+    let live = world.made().into_iter();
+    let live = live.flat_map(|(_, _, intent)| &intent.agreements);
+    let told = live.map(|one| api::Agreement {
+        name: crate::names::agreement(one),
+        offerer: one.offerer.clone(),
+        acceptor: one.acceptor.clone(),
+        rings: one.rings,
+    });
+    told.collect()
 }
 
 /// One endpoint.

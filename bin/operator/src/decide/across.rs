@@ -171,6 +171,12 @@ pub fn rule(image: &CompartmentImage<'_>, socket: &Socket) -> Option<u32> {
     }
 }
 
+/// Whether programs of both sides of an agreement may have memory of a circuit in common.
+pub fn shares(image: &CompartmentImage<'_>, tag: u16) -> bool {
+    let crossing = image.crossing_by_tag(tag);
+    crossing.is_some_and(|(_, crossing)| crossing.has_rings()) || !guard!("across-rings")
+}
+
 /// Index of the endpoint, its address, and that of who begins it.
 type Found = (u32, [u8; 16], [u8; 16]);
 

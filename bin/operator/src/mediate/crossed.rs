@@ -7,11 +7,6 @@ use crate::crossings::Said;
 use crate::decide::across;
 use command::verbs::Cross;
 
-/// Places that are kept for those who come by one agreement and are not there yet.
-const PLACES: usize = 256;
-/// Connections of a compartment that came by agreements and wait to be accepted: each is a
-/// descriptor of this process.
-const HELD: usize = 1024;
 /// Ports that are tried for somebody whose own another has here, as the endpoint sees them.
 const PORTS: usize = 64;
 /// Through one door at a time, before others have their turn.
@@ -29,6 +24,7 @@ impl Mediator {
     pub(super) fn crossing_said(&mut self, tag: u16, said: Said) {
         match said {
             Said::Crossed => {}
+            Said::Shares(id) => self.other_has_memory(tag, id),
             Said::Cross(body) => self.asks_in(tag, body),
             Said::Uncross(id) => {
                 self.crossings.stops_waiting(tag, id);
@@ -125,14 +121,13 @@ impl Mediator {
             .find_listener(slot, pending.local, chance::number());
         let listener = found.ok_or(Why::Not(Errno::CONNREFUSED, has_packets))?;
         let at = listener.cookie;
-        let held = self.unclaimed.held() + self.crossings.kept(tag);
-        let many = held >= HELD || self.crossings.kept(tag) >= PLACES;
+        let many = !self.crossings.has_places(tag, self.unclaimed.held());
         // Who must not wait is let in beyond the backlog, as those of the tenant's own are.
         let more = match body.waits {
             0 => BEYOND_BACKLOG,
             _ => 0,
         };
-        if self.is_full(at, more) || many && guard!("across-places") {
+        if self.is_full(at, more) || many {
             return Err(Why::Full(at));
         }
         // Whose sockets are as many as may be waits until some are closed.
@@ -232,6 +227,7 @@ impl Mediator {
         let carrier = self.carrier([ELSEWHERE, slot]);
         if !carrier.is_metered() {
             self.takes_place((tag, id), at, &came, carrier)?;
+            self.crossings.memory.came(tag, id, came.cookie);
             self.waits_to_be_accepted(at, came);
             return Ok(());
         }

@@ -198,20 +198,30 @@ impl Mediator {
         let crossings: Vec<circuit::Socket> = crossings.copied().collect();
         let is_cut = |socket: &circuit::Socket| {
             self.beats();
-            let Some(remote) = socket.remote() else {
-                return false;
-            };
-            let (slot, tag) = (socket.endpoint(), socket.crossing());
-            let may = match socket.is_initiator() {
-                true => {
-                    let leaves = across::leaves(image, &asked(slot, socket.local(), remote));
-                    leaves.is_some_and(|it| it.is_ok_and(|it| it.tag == tag))
-                }
-                false => across::stays(image, tag, &asked(slot, remote, socket.local())).is_ok(),
-            };
-            !may && guard!("across-cut") || self.evades([slot, ELSEWHERE], socket.cookie())
+            // Memory that programs have nobody takes back: the connection ends.
+            let by_memory = socket.carrier() == Carrier::Ring || self.rings.has(socket.cookie());
+            let may = self.may_cross(image, socket)
+                && (!by_memory || across::shares(image, socket.crossing()));
+            let ends = [socket.endpoint(), ELSEWHERE];
+            !may && guard!("across-cut") || self.evades(ends, socket.cookie())
         };
         crossings.into_iter().filter(is_cut).collect()
+    }
+
+    /// Whether a connection across an agreement may be, by its end here.
+    pub(super) fn may_cross(&self, image: &CompartmentImage<'_>, own: &circuit::Socket) -> bool {
+        // One without a peer is not cut, and goes nowhere.
+        let Some(remote) = own.remote() else {
+            return true;
+        };
+        let (slot, tag) = (own.endpoint(), own.crossing());
+        match own.is_initiator() {
+            true => {
+                let leaves = across::leaves(image, &asked(slot, own.local(), remote));
+                leaves.is_some_and(|it| it.is_ok_and(|it| it.tag == tag))
+            }
+            false => across::stays(image, tag, &asked(slot, remote, own.local())).is_ok(),
+        }
     }
 }
 

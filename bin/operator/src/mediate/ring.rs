@@ -1,6 +1,9 @@
 //! A program asks for the memory of a circuit.
 
+use super::crossing::ELSEWHERE;
 use super::*;
+use crate::decide::across;
+use command::verbs::Share;
 use stream::{CAPACITY, GIVEN, Given, Side, VERSION};
 
 impl Mediator {
@@ -9,7 +12,25 @@ impl Mediator {
         if call.room()? < GIVEN as i32 {
             return Err(Errno::INVAL);
         }
-        let (began, side, slots) = self.connection(cookie)?;
+        let tag = self
+            .table
+            .socket(cookie)
+            .map_or(0, circuit::Socket::crossing);
+        let found = match tag {
+            0 => self.connection(cookie)?,
+            _ => self.crossing(cookie)?,
+        };
+        let (began, side, slots) = found;
+        if tag != 0 && !self.rings.has(cookie) {
+            let id = self.number_across(cookie, side, call)?;
+            return match self.crossings.memory.ask(cookie, tag, id) {
+                None => Ok(Came::Waits {
+                    at: cookie,
+                    why: Why::Memory,
+                }),
+                Some(why) => Err(why),
+            };
+        }
         if !self.rings.has_room(slots) {
             self.sweep();
         }
@@ -26,10 +47,101 @@ impl Mediator {
             version: VERSION,
         };
         call.tell_option(&given.to_bytes())?;
+        if tag != 0 {
+            let id = self.number_across(cookie, side, call)?;
+            self.crossings.shares(tag, id);
+        }
         if self.rings.given(began, side) {
             self.table.carry(began, Carrier::Ring, 0);
         }
         Ok(Came::To(Ok(0)))
+    }
+
+    /// What both sides call a connection across an agreement.
+    fn number_across(&self, cookie: u64, side: Side, call: &Call<'_>) -> Result<u64, Errno> {
+        match side {
+            Side::Began => Ok(cookie),
+            Side::Accepted => sockets::began(call.fd()?).ok_or(Errno::OPNOTSUPP),
+        }
+    }
+
+    /// The same of a connection across an agreement, whose other end is elsewhere: by its own end,
+    /// where both tenants ask for it, and it may still be.
+    fn crossing(&self, cookie: u64) -> Result<(u64, Side, [u32; 2]), Errno> {
+        let image = self.image.as_ref().map(MappedCompartment::image);
+        let image = image.ok_or(Errno::NETDOWN)?;
+        let own = self.table.socket(cookie).ok_or(Errno::BADF)?;
+        if own.state() != circuit::State::Connected {
+            return Err(Errno::NOTCONN);
+        }
+        let slot = own.endpoint();
+        let metered = own.carrier().is_metered() || self.carrier([slot, ELSEWHERE]).is_metered();
+        if metered && guard!("circuits-metered-ring") || !across::shares(&image, own.crossing()) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        if !self.may_cross(&image, own) {
+            return Err(Errno::ACCESS);
+        }
+        let side = match own.is_initiator() {
+            true => Side::Began,
+            false => Side::Accepted,
+        };
+        Ok((cookie, side, [slot; 2]))
+    }
+
+    /// The end here of a connection across an agreement, by what both sides call it.
+    fn end_across(&self, tag: u16, id: u64) -> Option<(u64, Side)> {
+        let here = |cookie: u64| self.table.socket(cookie).filter(|it| it.crossing() == tag);
+        if here(id).is_some_and(circuit::Socket::is_initiator) {
+            return Some((id, Side::Began));
+        }
+        let cookie = self.crossings.memory.came_as(tag, id)?;
+        here(cookie).map(|_| (cookie, Side::Accepted))
+    }
+
+    /// The supervisor gives memory of a connection to both sides, or says why there is none. One
+    /// that is not there any more, or may not have it, has none.
+    pub fn takes_memory(&mut self, body: &Share, memory: Option<OwnedFd>, find: Find<'_>) {
+        let tag = body.tag as u16;
+        let kept = match (self.end_across(tag, body.id), memory) {
+            (Some((cookie, _)), Some(memory)) => {
+                let may = self.crossing(cookie);
+                may.and_then(|(own, _, [slot, _])| self.rings.keep(own, slot, memory))
+                    .map(|()| cookie)
+            }
+            _ => Err(Errno::OPNOTSUPP),
+        };
+        if let Ok(cookie) = kept
+            && self.crossings.memory.other_was_early(cookie)
+        {
+            self.other_has_memory(tag, body.id);
+        }
+        let why = kept.err().unwrap_or(Errno::OPNOTSUPP);
+        self.crossings.memory.is(tag, body.id, why);
+        self.wake(find);
+    }
+
+    /// What the supervisor is to be asked for.
+    pub fn asks_memory(&mut self) -> Vec<Share> {
+        self.crossings.memory.asks()
+    }
+
+    /// The other side's program has the memory of a connection.
+    pub(super) fn other_has_memory(&mut self, tag: u16, id: u64) {
+        let Some((cookie, side)) = self.end_across(tag, id) else {
+            return;
+        };
+        let other = match side {
+            Side::Began => Side::Accepted,
+            Side::Accepted => Side::Began,
+        };
+        if !self.rings.has(cookie) {
+            return self.crossings.memory.other_is_early(cookie);
+        }
+        if self.rings.given(cookie, other) {
+            self.table.carry(cookie, Carrier::Ring, 0);
+            self.write();
+        }
     }
 
     /// The connection that a socket is an end of: who began it, which side this is, the slots
@@ -38,9 +150,6 @@ impl Mediator {
         let image = self.image.as_ref().map(MappedCompartment::image);
         let image = image.ok_or(Errno::NETDOWN)?;
         let own = self.table.socket(cookie).ok_or(Errno::BADF)?;
-        if own.crossing() != 0 {
-            return Err(Errno::OPNOTSUPP);
-        }
         let tenant = |slot: u32| decide::tenant(&image, slot);
         let (began, side) = match own.is_initiator() {
             true => (own, Side::Began),

@@ -57,4 +57,11 @@ impl Operator {
             self.unwatch(&link);
         }
     }
+
+    /// The supervisor's answer to who asked for memory of a circuit across an agreement.
+    pub(super) fn takes_memory(&mut self, body: &Share, memory: Option<OwnedFd>) {
+        let programs = &self.programs;
+        let find = |number: u32| programs.get(&number).map(|(slot, it)| (*slot, it));
+        self.mediator.takes_memory(body, memory, &find);
+    }
 }

@@ -144,7 +144,7 @@ fn host(seed: u64) -> Host {
 }
 
 #[test]
-fn operators_of_both_sides_let_across_what_switches_would_and_what_is_proved() {
+fn operators_of_both_sides_let_across_an_agreement_what_switches_would() {
     let (mut crossed, mut stopped, mut kept) = (0, 0, 0);
     for seed in 0..10 {
         let host = host(seed);
@@ -168,6 +168,24 @@ fn operators_of_both_sides_let_across_what_switches_would_and_what_is_proved() {
         crossed > 100 && stopped > 10 && kept > 1_000,
         "{crossed} {stopped} {kept}"
     );
+}
+
+#[test]
+fn memory_is_shared_where_both_sides_ask_for_it() {
+    let texts = ["pool: [10.1.250.0/28, 'fd00:1:250::/64']", "service: web"];
+    for (both, asked) in [(true, 2), (false, 1)] {
+        let mut text = text(0);
+        for line in &texts[..asked] {
+            text = text.replace(line, &format!("{line}, rings: yes"));
+        }
+        let host = Host::of(&text);
+        let memory = MappedCompartment::map(Aligned::copy_of(&host.image)).unwrap();
+        let image = memory.image();
+        let tags = image.crossings().iter();
+        let shares = tags.filter(|it| across::shares(&image, it.tag)).count();
+        // Of both agreements one, and of that both sides, which are of one zone.
+        assert_eq!(shares, if both { 2 } else { 0 });
+    }
 }
 
 /// So many of each kind are found.

@@ -13,7 +13,7 @@ use crate::seats::Image;
 use crate::watch::{Backoff, Blame, Death, Standing};
 use command::verbs::{
     CREATE_CIRCUITS, ContainerRefused, Operate, PORT_CIRCUITS, Program, ProgramGone, Running, Seek,
-    UseImage, WantMeter,
+    Share, UseImage, WantMeter,
 };
 use seqpacket::Fds;
 use shm::PeerWords;
@@ -531,6 +531,9 @@ impl Supervisor {
         }
         if let Some(body) = message.body::<Seek>() {
             return self.seek(compartment, &body);
+        }
+        if let Some(body) = message.body::<Share>() {
+            return self.share(compartment, &body);
         }
         let fd = fds.into_iter().next();
         if let (Some(body), Some(fd)) = (message.body::<Program>(), fd) {

@@ -4,9 +4,10 @@
 //! one's circuits, under a name that the one is told, and that the other has.
 
 use super::*;
-use command::verbs::{AddCrossing, EndCrossing};
-use image::FabricImage;
+use crate::seats::Image;
+use command::verbs::{AddCrossing, EndCrossing, Share};
 use image::fabric::{CHANNEL_COMPARTMENT, FORWARD_UNICAST};
+use image::{CompartmentImage, FabricImage};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
 };
@@ -29,6 +30,8 @@ pub struct Crossings {
     agreed: Option<BTreeSet<Pair>>,
     /// By the sides that begin.
     doors: BTreeMap<Side, Door>,
+    /// By the image with this digest: whether circuits go by memory.
+    rings: BTreeMap<Side, ([u8; 32], bool)>,
 }
 
 struct Door {
@@ -54,6 +57,7 @@ impl Supervisor {
             for side in pair {
                 self.end_crossing(*side);
                 self.crossings.doors.remove(side);
+                self.crossings.rings.remove(side);
             }
         }
         for pair in now.difference(&before) {
@@ -128,6 +132,10 @@ impl Supervisor {
 
     fn try_to_link(&mut self, pair: Pair, operators: [u64; 2]) -> std::io::Result<()> {
         let (near, far) = Socket::pair().map_err(std::io::Error::other)?;
+        // Words alone: who is made to close another's descriptor can be held up by that.
+        for end in [&near, &far] {
+            notify::refuse_descriptors(end.as_fd())?;
+        }
         let doors = [self.door(pair[0])?, self.door(pair[1])?];
         let witnesses = [self.witness(pair[0].0)?, self.witness(pair[1].0)?];
         let [witness_of_one, witness_of_other] = witnesses.map(Rc::new);
@@ -148,6 +156,59 @@ impl Supervisor {
             self.tell(operator, &Message::new(0, &body), fds);
         }
         Ok(())
+    }
+
+    /// An operator asks for memory of a connection across an agreement: both sides' operators are
+    /// given the same, if both tenants have circuits of it go by memory. How often it may ask is
+    /// what any process may say.
+    pub(super) fn share(&mut self, compartment: u32, body: &Share) {
+        let own = (compartment, body.tag as u16);
+        let mut all = self.agreed().iter();
+        let pair = all.find(|pair| body.tag <= 0xffff && pair.contains(&own));
+        let Some(pair) = pair.copied() else {
+            return self.gives(own, body.id, None);
+        };
+        let agree = pair.map(|side| self.has_rings(side));
+        let memory = match agree == [true; 2] {
+            true => shm::circuit_file(stream::CAPACITY).ok().map(Rc::new),
+            false => None,
+        };
+        match memory {
+            Some(memory) => {
+                for side in pair {
+                    self.gives(side, body.id, Some(Rc::clone(&memory)));
+                }
+            }
+            None => self.gives(own, body.id, None),
+        }
+    }
+
+    fn gives(&mut self, (compartment, tag): Side, id: u64, memory: Option<Shared>) {
+        let errno = match memory {
+            Some(_) => 0,
+            None => rustix::io::Errno::OPNOTSUPP.raw_os_error().unsigned_abs(),
+        };
+        if let Some(operator) = self.operator_in(compartment) {
+            let tag = tag.into();
+            let body = Share { id, tag, errno };
+            self.tell(operator, &Message::new(0, &body), Vec::from_iter(memory));
+        }
+    }
+
+    /// Whether a side's own image has the agreement's circuits go by memory; it is looked at once.
+    fn has_rings(&mut self, side: Side) -> bool {
+        let home = self.compartments.get(&side.0);
+        let Some(image) = home.and_then(|home| home.seat.image.as_ref()) else {
+            return false;
+        };
+        match self.crossings.rings.get(&side) {
+            Some((digest, has_rings)) if *digest == image.digest => *has_rings,
+            _ => {
+                let has_rings = are_by_memory(image, side.1);
+                self.crossings.rings.insert(side, (image.digest, has_rings));
+                has_rings
+            }
+        }
     }
 
     fn network(&self, compartment: u32) -> std::io::Result<Shared> {
@@ -180,6 +241,14 @@ impl Supervisor {
         self.crossings.doors.insert(side, door);
         Ok((fd, name))
     }
+}
+
+fn are_by_memory(image: &Image, tag: u16) -> bool {
+    let bytes = SealedImage::map(&*image.fd).ok();
+    let bytes = bytes.as_ref().map(SealedImage::as_slice);
+    let image = bytes.and_then(|bytes| CompartmentImage::map(bytes).ok());
+    let crossing = image.as_ref().and_then(|image| image.crossing_by_tag(tag));
+    crossing.is_some_and(|(_, crossing)| crossing.has_rings() || !guard!("across-shared"))
 }
 
 /// A stream socket that listens under this name. Nobody can pass a descriptor to who accepts there.
@@ -215,8 +284,9 @@ fn pairs(image: &FabricImage<'_>) -> BTreeSet<Pair> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use image::compartment::{CROSSING_ACCEPTOR, CROSSING_RINGS, Crossing, NONE, Tenant};
     use image::fabric::{CHANNEL_UPLINK, Channel, Forward};
-    use image::{Aligned, FabricTables};
+    use image::{Aligned, CompartmentTables, FabricTables};
 
     #[test]
     fn those_are_linked_that_the_fabric_joins_both_ways() {
@@ -258,5 +328,30 @@ mod tests {
         let image = FabricImage::map(bytes.as_ref()).unwrap();
         let expected = [[(101, 8), (102, 7)], [(103, 4), (103, 5)]];
         assert_eq!(pairs(&image), BTreeSet::from(expected));
+    }
+
+    #[test]
+    fn memory_is_made_where_an_image_says_so() {
+        let image = |flags| {
+            let mut tables = CompartmentTables::default();
+            tables.tenants.push(Tenant::default());
+            tables.crossings.push(Crossing {
+                tag: 7,
+                mtu: 1500,
+                agreement: 1,
+                address4: [10, 1, 200, 1],
+                role: CROSSING_ACCEPTOR,
+                endpoint: NONE,
+                flags,
+                ..Crossing::default()
+            });
+            let bytes = tables.finish().unwrap();
+            let (epoch, digest) = (1, [0; 32]);
+            let fd = Rc::new(SealedImage::create("image", &bytes).unwrap());
+            Image { fd, epoch, digest }
+        };
+        assert!(are_by_memory(&image(CROSSING_RINGS), 7));
+        assert!(!are_by_memory(&image(CROSSING_RINGS), 8));
+        assert!(!are_by_memory(&image(0), 7));
     }
 }

@@ -297,10 +297,15 @@ body! {
     }
 }
 body! {
-    /// Memory of a circuit that crosses an agreement.
+    /// Memory of a circuit that crosses an agreement. An operator asks the supervisor for it, which
+    /// gives the same to both sides. Between the operators: the program of who says it has it.
     Share: Share {
         /// [`Cross::id`].
         id: u64,
+        /// The agreement's tag on the side of who asks or is told; zero between operators.
+        tag: u32,
+        /// Of an answer without memory: why.
+        errno: u32,
     }
 }
 body! {

@@ -17,7 +17,7 @@ record! {
         pub role: u16,
         /// MTU across it, bytes of IP packet: the lesser side's.
         pub mtu: u16,
-        /// `CROSSING_ROUTED`, `CROSSING_BOTH`.
+        /// `CROSSING_ROUTED`, `CROSSING_BOTH`, `CROSSING_RINGS`.
         pub flags: u16,
         /// Offerer of a service: index of the endpoint that serves. Else: NONE.
         pub endpoint: u32,
@@ -55,6 +55,8 @@ pub const CROSSING_OFFERER: u16 = 2;
 pub const CROSSING_ROUTED: u16 = 1 << 0;
 /// [`Crossing::flags`], with [`CROSSING_ROUTED`]: the offerer may begin connections as well.
 pub const CROSSING_BOTH: u16 = 1 << 1;
+/// [`Crossing::flags`]: circuits across it may go by memory that programs of both tenants have.
+pub const CROSSING_RINGS: u16 = 1 << 2;
 /// Prefixes of a crossing, at most: what a packet is held against.
 pub const MAX_ROUTED: u32 = 64;
 
@@ -62,6 +64,10 @@ impl Crossing {
     /// Whether addresses stay what they are.
     pub const fn is_routed(&self) -> bool {
         self.flags & CROSSING_ROUTED != 0
+    }
+    /// Whether programs of both tenants may have memory of a circuit in common.
+    pub const fn has_rings(&self) -> bool {
+        self.flags & CROSSING_RINGS != 0
     }
     /// Whether its tenant may begin connections across it.
     pub const fn begins(&self) -> bool {

@@ -146,7 +146,8 @@ impl<'a> CompartmentImage<'a> {
                 "its tag is another's too",
             )?;
             must(
-                crossing.flags & !(CROSSING_ROUTED | CROSSING_BOTH) == 0 && crossing.reserved2 == 0,
+                crossing.flags & !(CROSSING_ROUTED | CROSSING_BOTH | CROSSING_RINGS) == 0
+                    && crossing.reserved2 == 0,
                 "reserved is not zero",
             )?;
             must(crossing.mtu >= 68, "an MTU below 68 (RFC 791)")?;
@@ -164,7 +165,7 @@ impl<'a> CompartmentImage<'a> {
                 CROSSING_ACCEPTOR | CROSSING_OFFERER if crossing.is_routed() => {
                     self.check_routed(crossing)?;
                 }
-                _ if crossing.flags != 0 || crossing.prefixes_count != 0 => {
+                _ if crossing.flags & !CROSSING_RINGS != 0 || crossing.prefixes_count != 0 => {
                     return Err("prefixes of a service");
                 }
                 CROSSING_ACCEPTOR => must(

@@ -378,7 +378,7 @@ fn prefixes_that_cannot_be_routed_are_refused() {
             |t| t.crossings[0].flags = CROSSING_BOTH,
             "prefixes of a service",
         ),
-        (|t| t.crossings[2].flags |= 4, "reserved is not zero"),
+        (|t| t.crossings[2].flags |= 8, "reserved is not zero"),
         (
             |t| t.crossings[2].endpoint = 1,
             "a routed crossing that translates",

@@ -5,8 +5,8 @@ use crate::agreements::{Agreement, Routed};
 use crate::routes::Prefixes;
 use core::net::IpAddr;
 use image::compartment::{
-    CROSSING_ACCEPTOR, CROSSING_BOTH, CROSSING_OFFERER, CROSSING_ROUTED, Crossing, NONE,
-    ROUTE_SERVICE, Route, RoutedPrefix, ServicePorts,
+    CROSSING_ACCEPTOR, CROSSING_BOTH, CROSSING_OFFERER, CROSSING_RINGS, CROSSING_ROUTED, Crossing,
+    NONE, ROUTE_SERVICE, Route, RoutedPrefix, ServicePorts,
 };
 use spec::{Prefix, Tenant};
 use std::collections::BTreeSet;
@@ -39,6 +39,7 @@ impl Work<'_> {
                 tenant: index,
                 tag,
                 mtu: agreement.mtu,
+                flags: crossing.flags | if agreement.rings { CROSSING_RINGS } else { 0 },
                 ..crossing
             });
             for ports in joined(&agreement.ports) {

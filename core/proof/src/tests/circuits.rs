@@ -1,6 +1,8 @@
 //! What tenants ask for between endpoints of circuits, of packets, and of both.
 
 use super::hosts::{Compiled, read};
+use image::compartment::CROSSING_RINGS;
+use image::{Aligned, CompartmentImage};
 
 /// `c` and `d` have circuits alone, `both` has them beside a veth, `p` and `q` have packets.
 fn said(rules: &str, reach: &str) -> Vec<String> {
@@ -170,4 +172,43 @@ fn across_an_agreement_circuits_do_tcp_and_nobody_is_held_to_how_another_is_atta
     assert!(said[0].contains("to blue/x"), "{said:?}");
     assert_eq!(said.len(), 1, "red is not held to it: {said:?}");
     assert_eq!(across(tap, "p", udp.0, udp.1), [""; 0]);
+}
+
+#[test]
+fn programs_of_two_tenants_share_memory_where_both_ask_and_nowhere_else() {
+    let host = |offer: &str, accept: &str| {
+        let text = format!(
+            "version: 1
+tenants:
+  - name: red
+    subnets: [{{name: net, prefixes: [10.1.0.0/24]}}]
+    endpoints: [{{name: a, subnet: net, attach: circuits}}]
+    accepts: [{{name: theirs, from: blue, service: web, as: [10.1.200.1]{accept}}}]
+  - name: blue
+    subnets: [{{name: net, prefixes: [10.1.0.0/24]}}]
+    endpoints: [{{name: x, subnet: net, attach: circuits}}]
+    offers: [{{name: web, endpoint: x, protocol: tcp, ports: [80], to: [red], pool: [10.1.250.0/28]{offer}}}]
+"
+        );
+        Compiled::new(read(&text))
+    };
+    let (yes, no) = (", rings: yes", ", rings: no");
+    for (offer, accept) in [(yes, yes), (yes, ""), ("", yes), (no, yes), ("", "")] {
+        let agreed = (offer, accept) == (yes, yes);
+        let mut host = host(offer, accept);
+        assert_eq!(host.breaches(), [], "{offer} {accept}");
+        for tenant in ["red", "blue"] {
+            let slot = host.slot_of(tenant);
+            let honest = host.images[&slot].clone();
+            let memory = Aligned::copy_of(&honest);
+            let mut tables = CompartmentImage::map(memory.as_ref()).unwrap().decode();
+            assert_eq!(tables.crossings[0].has_rings(), agreed, "{offer} {accept}");
+            tables.crossings[0].flags ^= CROSSING_RINGS;
+            host.images.insert(slot, tables.finish().unwrap());
+            let said = host.breaches();
+            let said: Vec<String> = said.iter().map(ToString::to_string).collect();
+            assert!(said[0].contains("share memory"), "{said:?}");
+            host.images.insert(slot, honest);
+        }
+    }
 }

@@ -1,0 +1,183 @@
+//! Memory of circuits that cross agreements: the supervisor makes it and gives it to both sides, so
+//! that no descriptor goes from one tenant's operator to another's.
+
+use command::verbs::Share;
+use rustix::io::Errno;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// An answer is waited for so long.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The supervisor is asked so often at once, and then in a second: it ends who talks without end.
+/// Who comes sooner goes by the kernel.
+const BURST: u32 = 64;
+const PER_SECOND: u32 = 250;
+
+struct Asked {
+    tag: u16,
+    id: u64,
+    since: Instant,
+    /// Why there is none; [`Errno::OPNOTSUPP`] as well where there was some, which is kept then.
+    outcome: Option<Errno>,
+}
+
+/// All of a compartment.
+pub struct Memory {
+    /// By the cookies of the sockets here.
+    asked: BTreeMap<u64, Asked>,
+    /// What the other side calls those that came, with the cookies of the sockets here.
+    came: BTreeMap<(u16, u64), u64>,
+    /// Of those sockets here whose other side's program has it: it was told sooner than this side.
+    early: BTreeSet<u64>,
+    /// Of which the supervisor is to be asked.
+    asks: Vec<Share>,
+    may_ask: u32,
+    /// When it might last ask more.
+    filled: Instant,
+}
+
+impl Default for Memory {
+    fn default() -> Memory {
+        Memory {
+            asked: BTreeMap::new(),
+            came: BTreeMap::new(),
+            early: BTreeSet::new(),
+            asks: Vec::new(),
+            may_ask: BURST,
+            filled: Instant::now(),
+        }
+    }
+}
+
+impl Memory {
+    /// What came by an agreement under this number is this socket here.
+    pub fn came(&mut self, tag: u16, id: u64, cookie: u64) {
+        self.came.insert((tag, id), cookie);
+    }
+
+    /// The socket here that came by an agreement under this number.
+    pub fn came_as(&self, tag: u16, id: u64) -> Option<u64> {
+        self.came.get(&(tag, id)).copied()
+    }
+
+    /// Asks for that of the socket here with this cookie. Why there is none, of what was asked
+    /// before; `None`: nothing is known yet.
+    pub fn ask(&mut self, cookie: u64, tag: u16, id: u64) -> Option<Errno> {
+        if let Some(asked) = self.asked.get(&cookie) {
+            let why = asked.outcome?;
+            self.asked.remove(&cookie);
+            return Some(why);
+        }
+        let since = Instant::now();
+        if !self.may_ask(since) {
+            return Some(Errno::OPNOTSUPP);
+        }
+        let asked = Asked {
+            tag,
+            id,
+            since,
+            outcome: None,
+        };
+        self.asked.insert(cookie, asked);
+        let (tag, errno) = (tag.into(), 0);
+        self.asks.push(Share { id, tag, errno });
+        None
+    }
+
+    fn may_ask(&mut self, now: Instant) -> bool {
+        let more = now.duration_since(self.filled).as_secs_f64() * f64::from(PER_SECOND);
+        if more >= 1.0 {
+            self.may_ask = BURST.min(self.may_ask.saturating_add(more as u32));
+            self.filled = now;
+        }
+        let may = self.may_ask > 0;
+        self.may_ask = self.may_ask.saturating_sub(1);
+        may
+    }
+
+    /// What the supervisor is to be asked since the last time.
+    pub fn asks(&mut self) -> Vec<Share> {
+        std::mem::take(&mut self.asks)
+    }
+
+    /// It has answered, whoever asked.
+    pub fn is(&mut self, tag: u16, id: u64, why: Errno) {
+        let of = self.asked.values_mut();
+        for asked in of.filter(|it| (it.tag, it.id) == (tag, id)) {
+            asked.outcome.get_or_insert(why);
+        }
+    }
+
+    /// The other side's program has that of this socket here, of which this side is not told yet.
+    pub fn other_is_early(&mut self, cookie: u64) {
+        self.early.insert(cookie);
+    }
+
+    /// Whether it was so; it is no more.
+    pub fn other_was_early(&mut self, cookie: u64) -> bool {
+        self.early.remove(&cookie)
+    }
+
+    /// Whether it is known what came of it.
+    pub fn is_told(&self, cookie: u64) -> bool {
+        let asked = self.asked.get(&cookie);
+        asked.is_none_or(|asked| asked.outcome.is_some())
+    }
+
+    /// Whether anybody waits.
+    pub fn is_awaited(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
+    /// Who waits too long is told.
+    pub fn tick(&mut self) {
+        let mut all = self.asked.values_mut();
+        for asked in all.by_ref().filter(|it| it.since.elapsed() >= PATIENCE) {
+            asked.outcome.get_or_insert(Errno::OPNOTSUPP);
+        }
+    }
+
+    /// Forgets those whose socket does not live.
+    pub fn retain(&mut self, lives: impl Fn(u64) -> bool) {
+        self.asked.retain(|cookie, _| lives(*cookie));
+        self.came.retain(|_, cookie| lives(*cookie));
+        self.early.retain(|cookie| lives(*cookie));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_is_told_once_and_not_by_anothers_answer() {
+        let mut memory = Memory::default();
+        assert_eq!(memory.ask(7, 1, 70), None);
+        assert_eq!(memory.ask(7, 1, 70), None, "nothing is known yet");
+        assert_eq!(memory.asks().len(), 1);
+        memory.is(2, 70, Errno::NOBUFS);
+        assert!(!memory.is_told(7));
+        memory.is(1, 70, Errno::NOBUFS);
+        assert!(memory.is_told(7));
+        assert_eq!(memory.ask(7, 1, 70), Some(Errno::NOBUFS));
+        assert!(!memory.is_awaited());
+        memory.ask(8, 1, 80);
+        memory.retain(|cookie| cookie != 8);
+        assert!(!memory.is_awaited());
+    }
+
+    #[test]
+    fn who_asks_without_end_is_not_heard_out() {
+        let mut memory = Memory::default();
+        for cookie in 0..2 * u64::from(BURST) {
+            memory.ask(cookie, 1, cookie);
+        }
+        let asked = memory.asks().len();
+        assert!(
+            asked >= BURST as usize && asked < 2 * BURST as usize,
+            "{asked}"
+        );
+        memory.filled = memory.filled.checked_sub(Duration::from_secs(1)).unwrap();
+        assert_eq!(memory.ask(9_999, 1, 9_999), None);
+    }
+}
