@@ -4,7 +4,8 @@
 //! flows (make, connect, bind, listen, accept, names, options) comes here as seccomp
 //! notifications; it is judged by the same table image as packets are, and done by this
 //! process itself, on copies: no other thread of the program can change what was judged. Data
-//! never comes here, but of UDP where each datagram has its own destination or source. What this process knows of sockets is in a page that its successor reads.
+//! never comes here, but of UDP where each datagram has its own destination or source. What this
+//! process knows of sockets is in a page that its successor reads.
 
 mod accepted;
 mod call;
