@@ -7,6 +7,7 @@ use image::compartment::{
     CROSSING_ACCEPTOR, CROSSING_BOTH, ROUTE_SERVICE, RouteRange, RoutedPrefix, ServicePorts,
 };
 use image::rules::RuleTable;
+use rustix::io::Errno;
 
 /// Two tenants of one zone, who offer each other services and prefixes: with the same addresses
 /// (`a`, `x`), and with their own (`d`, `z`).
@@ -168,6 +169,46 @@ fn operators_of_both_sides_let_across_an_agreement_what_switches_would() {
         crossed > 100 && stopped > 10 && kept > 1_000,
         "{crossed} {stopped} {kept}"
     );
+}
+
+/// What a side that is taken over might say, and a program that has taken another's address.
+#[test]
+fn nobody_comes_across_an_agreement_who_may_not_begin_and_nobody_leaves_as_another() {
+    // Of an even seed who offers prefixes begins nothing.
+    let host = host(0);
+    let memory = MappedCompartment::map(Aligned::copy_of(&host.image)).unwrap();
+    let image = memory.image();
+    let asks = asks(&host.tables());
+    let ends = |tag: u16| image.crossing_by_tag(tag).unwrap().1;
+    let arrive = |tag: u16| {
+        let came = asks
+            .iter()
+            .map(|asked| across::arrives(&image, tag, asked, 7));
+        let (came, refused): (Vec<_>, Vec<_>) = came.partition(Result::is_ok);
+        (came.len(), refused.contains(&Err(Errno::ACCESS)))
+    };
+    let tags = image.crossings().iter().map(|crossing| crossing.tag);
+    for tag in tags {
+        let (came, refused) = arrive(tag);
+        assert_eq!(came > 0, ends(tag).is_begun_with(), "{tag}");
+        assert!(refused, "{tag}");
+    }
+    let mut left = 0;
+    for asked in &asks {
+        let leaves = across::leaves(&image, asked);
+        left += u32::from(leaves.is_some_and(|it| it.is_ok()));
+        let others = asks
+            .iter()
+            .filter(|it| it.slot != asked.slot && it.from != asked.from);
+        for other in others.take(20) {
+            let as_other = Asked {
+                from: other.from,
+                ..*asked
+            };
+            assert_eq!(across::leaves(&image, &as_other), None, "{as_other:?}");
+        }
+    }
+    assert!(left > 10, "{left}");
 }
 
 #[test]
