@@ -120,12 +120,51 @@ fn step(input: &Input, table: &mut Table) {
         12 => table.disconnect(cookie),
         13 => table.closed(cookie),
         14 => datagram(table, cookie, &address(), chance),
+        _ if what & 0x10 == 0 => across(input, table, cookie),
         _ => {
             table.withdraw_all(cookie);
             table.forget_waiting(cookie);
             Ok(())
         }
     };
+}
+
+/// Somebody comes by an agreement, or does not come any more.
+fn across(input: &Input, table: &mut Table, cookie: u64) -> Result<(), Errno> {
+    let (what, token) = (input.byte(), u64::from(input.byte() % 4));
+    let crossing = u16::from(what >> 3) % 3;
+    match what % 4 {
+        0 => {
+            let (ip, port) = (ip(what), [80, 5000, 5001][usize::from(what >> 4) % 3]);
+            let found = table.find_listener(0, Endpoint { ip, port }, u32::from(what));
+            let found = found.ok_or(Errno::ECONNREFUSED)?;
+            let client = Endpoint { ip, port: 40_000 };
+            let pending = Pending {
+                client,
+                local: Endpoint { ip, port },
+                token,
+                crossing,
+            };
+            let _ = table.is_taken(0, &pending.local, &client);
+            let queued = table.enqueue_beyond(found.cookie, pending, usize::from(what) % 5);
+            let kept = table.kept().any(|(_, it)| *it == pending);
+            assert!(queued.is_err() || kept || crossing == 0, "it has no place");
+            queued
+        }
+        1 => {
+            let new = u64::from(input.byte() % 12);
+            table.crossed(cookie, new, token, crossing).map(drop)
+        }
+        2 => {
+            table.withdraw_crossing(cookie, crossing, token);
+            Ok(())
+        }
+        _ => {
+            table.cross(cookie, crossing, Carrier::Kernel, 1, u32::from(what));
+            table.carry(cookie, Carrier::Ring, 0);
+            Ok(())
+        }
+    }
 }
 
 fn connect(table: &mut Table, cookie: u64, address: &[u8], chance: u32) -> Result<(), Errno> {

@@ -99,7 +99,7 @@ fn row(table: &Table, socket: &Socket, image: Option<&CompartmentImage<'_>>, now
     if socket.crossing() != 0 {
         // Of the other side of an agreement nothing is known here but its tag.
         b.zone = socket.crossing();
-        let own = image.and_then(|image| across::rule(image, socket));
+        let own = image.and_then(|image| across::stays(image, socket).ok()?);
         rules = [own, None];
         if !socket.is_initiator() {
             (a, b) = (b, a);

@@ -7,17 +7,17 @@
 //! descriptor. So each side makes its own end, and nothing is passed from one to the other but
 //! what they say. What is at a door outlives who it goes to, and who begins it.
 
-mod memory;
+mod shares;
 
 use crate::live;
 use crate::sockets::{self, Made};
 use command::Message;
 use command::verbs::{Cross, Crossed, Share, Uncross};
 use guard::guard;
-use memory::Memory;
 use rustix::io::Errno;
 use seqpacket::Socket;
-use std::collections::{BTreeMap, VecDeque};
+use shares::Shares;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -28,10 +28,9 @@ const UNDER_WAY: usize = 64;
 const WAITING: usize = 256;
 /// Who asks waits so long for an operator that is being replaced.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Places that are kept for those who come by one agreement and are not there yet.
-const PLACES: usize = 256;
-/// Connections of a compartment that came by agreements and wait to be accepted: each is a
-/// descriptor of this process.
+/// Connections that came by one agreement and wait to be accepted, with the places that are kept
+/// for who is not there yet; and those of a compartment: each is a descriptor of this process.
+const OF_ONE: usize = 256;
 const HELD: usize = 1024;
 /// A place is kept so long for who does not come: longer than one operator follows another.
 const KEPT: Duration = Duration::from_secs(5);
@@ -47,11 +46,8 @@ struct Link {
     socket: Option<Socket>,
     door: [u8; 16],
     inlet: Option<OwnedFd>,
-    witness: Option<OwnedFd>,
-    /// Since when it is.
+    /// Since when it has no operator.
     down: Option<Instant>,
-    /// Asked, and neither told nor under way yet.
-    later: VecDeque<u64>,
 }
 
 /// A connect that the other side was asked for.
@@ -69,8 +65,8 @@ pub struct Crossing {
 /// What came of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is to go through the door of this name.
-    May([u8; 16]),
+    /// It is to go through the door.
+    May,
     /// It may not; whether somebody there may be reached by packets.
     Refused(Errno, bool),
 }
@@ -85,8 +81,8 @@ pub struct Place {
 
 /// What the other side of an agreement says.
 pub enum Said {
-    /// What came of a connect that this side asked for.
-    Crossed,
+    /// What is heard with it, or is none of this release.
+    Nothing,
     /// It asks for one.
     Cross(Cross),
     /// And does no more.
@@ -99,14 +95,18 @@ pub enum Said {
 #[derive(Default)]
 pub struct Crossings {
     links: BTreeMap<u16, Link>,
+    /// What tells of each agreement's other side which sockets live: as long as any may.
+    witnesses: BTreeMap<u16, OwnedFd>,
     /// By the cookies of the programs' sockets.
     asked: BTreeMap<u64, Crossing>,
     /// By agreement and what the other side calls it.
     places: BTreeMap<(u16, u64), Place>,
     /// What both sides' programs have in common.
-    pub memory: Memory,
+    pub memory: Shares,
     /// Those of the other sides that wait for room, with whom they wait for.
     waiting: VecDeque<(u16, Cross, u64)>,
+    /// By tag: see [`Crossings::next_asked`].
+    next_asked: BTreeMap<u16, usize>,
 }
 
 impl Crossings {
@@ -123,19 +123,15 @@ impl Crossings {
             socket: Some(socket),
             door,
             inlet: Some(inlet),
-            witness: Some(witness),
-            ..Link::default()
+            down: None,
         };
         let before = self.links.insert(tag, link);
+        self.witnesses.insert(tag, witness);
         self.waiting.retain(|(of, ..)| *of != tag);
-        let again = self.asked.iter_mut().filter(|(_, it)| it.tag == tag);
-        for (cookie, crossing) in again {
-            // The name is another's now.
+        for crossing in self.asked.values_mut().filter(|it| it.tag == tag) {
+            // Who said it has its places no more.
             crossing.outcome = None;
             crossing.is_under_way = false;
-            if let Some(link) = self.links.get_mut(&tag) {
-                link.later.push_back(*cookie);
-            }
         }
         self.tells(tag);
         before.map(|link| (link.socket, link.inlet))
@@ -153,17 +149,22 @@ impl Crossings {
     pub fn unlink(&mut self, tag: u16) -> Option<Watched> {
         let link = self.links.remove(&tag)?;
         self.waiting.retain(|(of, ..)| *of != tag);
-        self.refuses(tag, Errno::HOSTUNREACH);
+        self.nobody_answers(tag);
         Some((link.socket, link.inlet))
     }
 
-    fn refuses(&mut self, tag: u16, errno: Errno) {
+    fn nobody_answers(&mut self, tag: u16) {
         let of = self.asked.values_mut().filter(|it| it.tag == tag);
         for crossing in of {
             crossing
                 .outcome
-                .get_or_insert(Outcome::Refused(errno, true));
+                .get_or_insert(Outcome::Refused(Errno::HOSTUNREACH, true));
         }
+    }
+
+    /// The name of the door through which connections by an agreement go.
+    pub fn door(&self, tag: u16) -> Option<[u8; 16]> {
+        self.links.get(&tag).map(|link| link.door)
     }
 
     /// Whether an agreement's other side has circuits.
@@ -193,27 +194,22 @@ impl Crossings {
             return Ok(Some(Said::Shares(body.id)));
         }
         if let Some(body) = message.body::<Crossed>() {
-            let door = link.door;
             // A word of another agreement's side is none of this one.
             let asked = self.asked.values_mut();
             let mut of = asked.filter(|it| it.tag == tag && it.is_under_way);
             if let Some(crossing) = of.find(|it| it.body.id == body.id) {
-                crossing.outcome = Some(match i32::try_from(body.errno).unwrap_or(0) {
-                    0 if body.errno == 0 => Outcome::May(door),
-                    errno @ 1..=4095 => {
-                        Outcome::Refused(Errno::from_raw_os_error(errno), body.packets != 0)
-                    }
-                    _ => Outcome::Refused(Errno::IO, false),
+                crossing.outcome = Some(match body.errno {
+                    0 => Outcome::May,
+                    errno => Outcome::Refused(refusal(errno), body.packets != 0),
                 });
                 crossing.is_under_way = false;
             }
             self.tells(tag);
-            return Ok(Some(Said::Crossed));
+            return Ok(Some(Said::Nothing));
         }
         let over = message.body::<Uncross>();
         let asks = message.body::<Cross>().map(Said::Cross);
-        // What is neither is none of this release.
-        let over = over.map_or(Said::Crossed, |body| Said::Uncross(body.id));
+        let over = over.map_or(Said::Nothing, |body| Said::Uncross(body.id));
         Ok(Some(asks.unwrap_or(over)))
     }
 
@@ -238,40 +234,26 @@ impl Crossings {
             outcome: None,
         };
         self.asked.insert(cookie, crossing);
-        if let Some(link) = self.links.get_mut(&tag) {
-            link.later.push_back(cookie);
-        }
         self.tells(tag);
     }
 
     /// Tells an agreement's other side what was asked, as much as may be under way.
     fn tells(&mut self, tag: u16) {
-        let Some(link) = self.links.get_mut(&tag) else {
-            return;
-        };
-        let Some(socket) = &link.socket else {
+        let link = self.links.get(&tag);
+        let Some(socket) = link.and_then(|link| link.socket.as_ref()) else {
             return;
         };
         let of = self.asked.values();
-        let mut under_way = of.filter(|it| it.tag == tag && it.is_under_way).count();
-        while under_way < UNDER_WAY
-            && let Some(cookie) = link.later.pop_front()
-        {
-            let Some(crossing) = self.asked.get_mut(&cookie) else {
-                continue;
-            };
-            let message = Message::new(0, &crossing.body);
-            match socket.send(&message, &[]) {
-                Ok(()) => {
-                    crossing.is_under_way = true;
-                    under_way += 1;
-                }
-                // It is gone, which is heard next.
-                Err(_) => {
-                    link.later.push_front(cookie);
-                    return;
-                }
+        let under_way = of.filter(|it| it.tag == tag && it.is_under_way).count();
+        let is_next =
+            |it: &&mut Crossing| it.tag == tag && !it.is_under_way && it.outcome.is_none();
+        let next = self.asked.values_mut().filter(is_next);
+        for crossing in next.take(UNDER_WAY.saturating_sub(under_way)) {
+            // Where it is gone, that is heard next.
+            if socket.send(&Message::new(0, &crossing.body), &[]).is_err() {
+                return;
             }
+            crossing.is_under_way = true;
         }
     }
 
@@ -319,25 +301,17 @@ impl Crossings {
         self.places.insert((tag, id), Place { at, since });
     }
 
-    /// Whether one more may be kept, where so many have come and are not accepted.
-    pub fn has_places(&self, tag: u16, held: usize) -> bool {
-        let kept = self.kept(tag);
-        held + kept < HELD && kept < PLACES || !guard!("across-places")
+    /// Whether one more may be kept, where so many have come by this agreement and by all, and are
+    /// not accepted.
+    pub fn has_places(&self, tag: u16, of_one: usize, of_all: usize) -> bool {
+        let kept = self.places.range((tag, 0)..=(tag, u64::MAX)).count();
+        let has = kept + of_one < OF_ONE && self.places.len() + of_all < HELD;
+        has || !guard!("across-places")
     }
 
-    /// How many are kept for who is to come by an agreement.
-    fn kept(&self, tag: u16) -> usize {
-        self.places.range((tag, 0)..=(tag, u64::MAX)).count()
-    }
-
-    /// The place that is kept for this one.
-    pub fn place(&self, tag: u16, id: u64) -> Option<Place> {
-        self.places.get(&(tag, id)).copied()
-    }
-
-    /// Nobody needs it any more.
-    pub fn leave(&mut self, tag: u16, id: u64) -> Option<Place> {
-        self.places.remove(&(tag, id))
+    /// Nobody needs a place any more: the listening socket at which it was.
+    pub fn leave(&mut self, tag: u16, id: u64) -> Option<u64> {
+        self.places.remove(&(tag, id)).map(|place| place.at)
     }
 
     /// Places that were kept too long for who did not come: tag, number, listening socket.
@@ -386,10 +360,17 @@ impl Crossings {
     /// Those of these sockets that came by an agreement, by inode and cookie, that live: inodes by
     /// cookies. Of whom nobody tells any more, or not yet, it is taken that all do.
     pub fn living(&self, tag: u16, asked: &[(u32, u64)]) -> BTreeMap<u64, u64> {
-        let link = self.links.get(&tag).filter(|_| guard!("across-living"));
-        let witness = link.and_then(|link| link.witness.as_ref());
+        let witness = self.witnesses.get(&tag).filter(|_| guard!("across-living"));
         let told = witness.and_then(|witness| live::those(witness, asked).ok());
         told.unwrap_or_else(|| asked.iter().map(|(a, b)| (*b, u64::from(*a))).collect())
+    }
+
+    /// Where to begin to ask about so many of those of an agreement, so that each has its turn.
+    pub fn next_asked(&mut self, tag: u16, share: usize, all: usize) -> usize {
+        let next = self.next_asked.entry(tag).or_default();
+        let begin = *next % all.max(1);
+        *next = begin + share;
+        begin
     }
 
     /// Whether time alone brings something about.
@@ -405,12 +386,16 @@ impl Crossings {
         let late = self.links.iter().filter(|(_, link)| late(link));
         let late: Vec<u16> = late.map(|(tag, _)| *tag).collect();
         for tag in late {
-            self.refuses(tag, Errno::HOSTUNREACH);
+            self.nobody_answers(tag);
         }
     }
 
     /// Nobody waits any more for a connect whose socket does not live.
-    pub fn retain(&mut self, lives: impl Fn(u64) -> bool) {
+    pub fn retain(&mut self, lives: impl Fn(u64) -> bool, tags: &BTreeSet<u16>) {
+        let links = &self.links;
+        let is_used = |tag: &u16| links.contains_key(tag) || tags.contains(tag);
+        self.witnesses.retain(|tag, _| is_used(tag));
+        self.next_asked.retain(|tag, _| is_used(tag));
         self.memory.retain(&lives);
         let gone = self.asked.extract_if(.., |cookie, _| !lives(*cookie));
         let gone: Vec<Crossing> = gone.map(|(_, crossing)| crossing).collect();
@@ -424,18 +409,50 @@ impl Crossings {
     }
 }
 
+/// Why the other side refuses, of what it can say: a program takes what it is told for its own
+/// kernel's word.
+fn refusal(errno: u32) -> Errno {
+    const KNOWN: [Errno; 7] = [
+        Errno::ACCESS,
+        Errno::AGAIN,
+        Errno::CONNREFUSED,
+        Errno::ADDRNOTAVAIL,
+        Errno::NETDOWN,
+        Errno::INVAL,
+        Errno::NOBUFS,
+    ];
+    let is_it = |known: &Errno| known.raw_os_error().unsigned_abs() == errno;
+    KNOWN.into_iter().find(is_it).unwrap_or(Errno::HOSTUNREACH)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn the_other_side_says_nothing_that_only_a_kernel_may() {
+        assert_eq!(refusal(libc::ECONNREFUSED as u32), Errno::CONNREFUSED);
+        for errno in [
+            libc::EINTR as u32,
+            libc::EISCONN as u32,
+            512,
+            4096,
+            u32::MAX,
+        ] {
+            assert_eq!(refusal(errno), Errno::HOSTUNREACH, "{errno}");
+        }
+    }
+
+    #[test]
     fn who_asks_and_does_not_come_takes_a_place_from_others_for_a_while_only() {
         let mut crossings = Crossings::default();
-        let places = PLACES as u64;
+        let places = OF_ONE as u64;
         (0..places).for_each(|id| crossings.keep(1, id, 7));
-        assert!(!crossings.has_places(1, 0));
-        assert!(crossings.has_places(2, HELD - 1), "another agreement's");
-        assert!(!crossings.has_places(2, HELD));
+        assert!(!crossings.has_places(1, 0, 0));
+        // Another agreement's.
+        assert!(crossings.has_places(2, OF_ONE - 1, HELD - OF_ONE - 1));
+        assert!(!crossings.has_places(2, OF_ONE, OF_ONE));
+        assert!(!crossings.has_places(2, 0, HELD - OF_ONE));
         assert!(crossings.overdue().is_empty());
         for place in crossings.places.values_mut() {
             place.since = place.since.checked_sub(KEPT).unwrap();
@@ -443,7 +460,8 @@ mod tests {
         crossings.keep(2, 5, 8);
         let gone = crossings.overdue();
         assert_eq!((gone.len() as u64, gone[0]), (places, (1, 0, 7)));
-        assert!(crossings.has_places(1, 0) && crossings.place(2, 5).is_some());
+        assert!(crossings.has_places(1, 0, 0));
+        assert_eq!(crossings.leave(2, 5), Some(8));
     }
 
     #[test]

@@ -81,9 +81,10 @@ pub fn those(witness: &OwnedFd, asked: &[(u32, u64)]) -> Result<BTreeMap<u64, u6
     for some in asked.chunks(AT_ONCE) {
         let requests: Vec<u8> = some.iter().copied().flat_map(request_one).collect();
         send(witness, &requests, SendFlags::empty())?;
-        // All answers are there by now, one each.
+        // All answers are there by now, one each. Where one is missing the next would be another's.
         for _ in some {
-            let (length, _) = recv(witness, &mut buffer[..], RecvFlags::DONTWAIT)?;
+            let came = recv(witness, &mut buffer[..], RecvFlags::DONTWAIT);
+            let (length, _) = came.inspect_err(|_| drain(witness, &mut buffer))?;
             let answer = message(buffer.get(..length).unwrap_or_default());
             all.extend(answer.and_then(|(kind, body, _)| match kind {
                 BY_FAMILY => socket(body),
@@ -92,6 +93,15 @@ pub fn those(witness: &OwnedFd, asked: &[(u32, u64)]) -> Result<BTreeMap<u64, u6
         }
     }
     Ok(all)
+}
+
+fn drain(witness: &OwnedFd, buffer: &mut [u8]) {
+    for _ in 0..2 * AT_ONCE {
+        // What was dropped is told once, and what is there comes after it.
+        if recv(witness, &mut *buffer, RecvFlags::DONTWAIT) == Err(Errno::AGAIN) {
+            return;
+        }
+    }
 }
 
 /// struct nlmsghdr and struct unix_diag_req: all states, whatever inode and cookie.

@@ -7,7 +7,6 @@
 //! never comes here, but of UDP where each datagram has its own destination or source. What this
 //! process knows of sockets is in a page that its successor reads.
 
-mod accepted;
 mod call;
 mod callers;
 mod chance;
@@ -29,6 +28,7 @@ mod runtimes;
 mod sockets;
 mod targets;
 mod turns;
+mod unclaimed;
 
 use command::verbs::ROLE_OPERATOR;
 use confine::Profile;

@@ -4,10 +4,10 @@
 //! between doing it and answering, finds done what it asks for.
 
 mod acts;
-mod crossed;
-mod crossing;
+mod arrives;
 mod cuts;
 mod datagrams;
+mod leaves;
 mod links;
 mod messages;
 mod metered;
@@ -18,7 +18,6 @@ mod ring;
 mod spares;
 mod state;
 
-use crate::accepted::{By, Unclaimed};
 use crate::call::{Call, Ended};
 use crate::callers::Callers;
 use crate::chance;
@@ -32,6 +31,7 @@ use crate::relays::{Relays, Said};
 use crate::rings::Rings;
 use crate::sockets::{self, Made};
 use crate::targets::Targets;
+use crate::unclaimed::{By, Unclaimed};
 use circuit::{
     Addresses, Asked, Carrier, Connect, Endpoint, Kind, Limits, Outcome, Pending, Table,
 };

@@ -189,15 +189,15 @@ pub fn blocks(fd: &OwnedFd, blocks: bool) -> Result<(), Errno> {
 }
 
 /// Whether something waits to be read or accepted.
-pub fn is_readable(fd: &OwnedFd) -> bool {
+pub fn is_readable(fd: &OwnedFd) -> Result<bool, Errno> {
     let now = Timespec::default();
-    poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready != 0)
+    poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)).map(|ready| ready != 0)
 }
 
 /// The connection that waits longest; `None`: none does. Nobody else accepts here, so that one
 /// that waited still does.
 pub fn accepts(fd: &OwnedFd, nonblocking: bool) -> Result<Option<OwnedFd>, Errno> {
-    if !is_readable(fd) {
+    if !is_readable(fd)? {
         return Ok(None);
     }
     let mut flags = SocketFlags::CLOEXEC;

@@ -106,6 +106,11 @@ impl Bucket {
         Bucket::new(32.0, 16.0)
     }
 
+    /// Memory for circuits across one agreement, full: for what either side's operator asks.
+    pub fn of_shares() -> Bucket {
+        Bucket::new(128.0, 500.0)
+    }
+
     /// Fresh channels between a compartment and the fabric, asked for by either, full.
     pub fn of_replacements() -> Bucket {
         Bucket::new(8.0, 1.0)

@@ -32,13 +32,17 @@ impl Table {
 
     /// Whether as many wait as may: Linux's queue takes one more than the backlog.
     fn full(&self, at: u32, socket: &Socket) -> bool {
-        self.full_beyond(at, socket, 0)
+        self.full_beyond(at, socket, (0, 0))
     }
 
-    fn full_beyond(&self, at: u32, socket: &Socket, more: usize) -> bool {
+    /// The same, so many more allowed, for who comes by an agreement, or (0) for the tenant's own:
+    /// places kept for others' who may never come take nothing from these.
+    fn full_beyond(&self, at: u32, socket: &Socket, (more, crossing): (usize, u16)) -> bool {
         match socket.state {
             State::Listening { backlog } => {
-                self.sockets.queue(at).count() > (backlog as usize).saturating_add(more)
+                let counts = |it: &Queued| crossing != 0 || it.pending.crossing == 0;
+                let waiting = self.sockets.queue(at).filter(|(_, it)| counts(it));
+                waiting.count() > (backlog as usize).saturating_add(more)
             }
             _ => true,
         }
@@ -71,7 +75,7 @@ impl Table {
         if !self.may_wait(&socket, &pending) {
             return Err(Errno::EINVAL);
         }
-        if self.full_beyond(at, &socket, more) {
+        if self.full_beyond(at, &socket, (more, pending.crossing)) {
             return Err(Errno::EAGAIN);
         }
         if !self.has_part(socket.endpoint) {

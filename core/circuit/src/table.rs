@@ -190,13 +190,17 @@ impl Table {
 
     /// Notes that a connection crosses an agreement, by its tag on this side, and by what its bytes
     /// go, since when: of either of its ends. Its other end is in another compartment's table.
-    /// `inode`: of one that was accepted, where it lives in another namespace.
+    /// `inode`: of one that was accepted, where it lives in another namespace. `crossing` 0: it does not,
+    /// of one that was begun.
     pub fn cross(&mut self, cookie: u64, crossing: u16, carrier: Carrier, since: u64, inode: u32) {
         if let Ok((at, mut socket)) = self.find(cookie)
             && socket.kind == Kind::Stream
-            && (socket.state == State::Connected
-                || socket.state == State::Connecting && socket.generation != 0)
+            && match socket.generation {
+                0 => socket.state == State::Connected && crossing != 0,
+                _ => matches!(socket.state, State::Connecting | State::Connected),
+            }
         {
+            let inode = if crossing == 0 { 0 } else { inode };
             (socket.crossing, socket.inode) = (crossing, inode);
             (socket.carrier, socket.since) = (carrier, since);
             self.sockets.put(at, Slot::Socket(socket));

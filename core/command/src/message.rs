@@ -290,7 +290,8 @@ verbs! {
     Crossed = 154,
     /// operator → operator: nobody wants it any more.
     Uncross = 155,
-    /// operator → operator: memory for a circuit is asked for; fd: it is this.
+    /// operator → supervisor: memory for a circuit across an agreement is asked for; → both operators: fd: it is
+    /// this, or why none; operator → operator: the program here has it.
     Share = 156,
 }
 

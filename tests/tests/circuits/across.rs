@@ -305,10 +305,14 @@ fn operators_of_both_sides_die_and_no_connection_is_lost() {
 /// What is metered on either side is carried by that side's meter, and counted to the byte.
 #[test]
 fn each_side_meters_its_own_end() {
-    let of = |name: &str| {
-        let line = SPEC.lines().find(|l| l.contains(name)).unwrap();
-        let metered = line.replace("attach: circuits", "attach: {circuits: {metered: on}}");
-        SPEC.replace(line, &metered)
+    let of = |names: &[&str]| {
+        let mut spec = SPEC.to_owned();
+        for name in names {
+            let line = SPEC.lines().find(|l| l.contains(name)).unwrap();
+            let metered = line.replace("attach: circuits", "attach: {circuits: {metered: on}}");
+            spec = spec.replace(line, &metered);
+        }
+        spec
     };
     const HOLDS: &str = "
 import socket, sys
@@ -322,8 +326,13 @@ else:
     while n < 100: n += len(c.recv(100))
     print('held', flush=True); c.recv(1); print('end', flush=True)
 ";
-    for (name, seen) in [("name: db, subnet", "red"), ("name: app, subnet", "blue")] {
-        let scene = scene(&of(name));
+    let (db, app) = ("name: db, subnet", "name: app, subnet");
+    for (names, seen) in [
+        (&[db][..], &["red"][..]),
+        (&[app], &["blue"]),
+        (&[db, app], &["red", "blue"]),
+    ] {
+        let scene = scene(&of(names));
         scene.file("holds.py", HOLDS);
         let _server = scene.start("red/db", "exec python3 {f}/holds.py serve", "serving");
         let client = scene.start("blue/app", "exec python3 {f}/holds.py ask", "held");
@@ -341,20 +350,27 @@ else:
         };
         let counted = |_: &Instance| {
             let bytes = serde_json::json!([1_000_000, 100]);
-            kinds().contains(&(seen.to_owned(), "metered".to_owned(), bytes))
+            let kinds = kinds();
+            let counts = |of: &&str| {
+                kinds.contains(&((*of).to_owned(), "metered".to_owned(), bytes.clone()))
+            };
+            seen.iter().all(counts)
         };
         let limit = Duration::from_secs(5);
         assert!(
             scene.instance.until(limit, counted),
-            "{seen}: {:?}",
+            "{seen:?}: {:?}",
             kinds()
         );
-        let other = |(of, kind, _): &(String, String, Value)| of != seen && kind == "kernel";
-        assert!(kinds().iter().any(other), "{:?}", kinds());
-        // Cut by the side that does not meter it, both programs see the end.
+        let others = kinds();
+        let mut others = others.iter().filter(|it| !seen.contains(&it.0.as_str()));
+        assert!(others.all(|it| it.1 == "kernel"), "{:?}", kinds());
+        // Cut by the side that does not meter it, if one does not, both programs see the end.
         let all = circuits(&scene);
-        let row = all.iter().find(|row| text(row, "compartment") != seen);
-        let id = text(&row.unwrap()["circuit"], "id").to_owned();
+        let row = all
+            .iter()
+            .find(|row| !seen.contains(&text(row, "compartment")));
+        let id = text(&row.unwrap_or(&all[0])["circuit"], "id").to_owned();
         assert!(scene.instance.say(&["circuits", "cut", &id]).unwrap().ok());
         client.until("end\n");
     }
@@ -494,7 +510,7 @@ print('first', flush=True)
 try: second = socket.create_connection(('10.1.200.10', 5432)); print('connected', flush=True)
 except OSError as error: print(errno.errorcode.get(error.errno, error), flush=True)
 ";
-    for denied in [false, true] {
+    for denied in ["", "blue", "red"] {
         let scene = scene(SPEC);
         scene.file("full.py", FULL);
         scene.file("waits.py", WAITS);
@@ -502,15 +518,22 @@ except OSError as error: print(errno.errorcode.get(error.errno, error), flush=Tr
         let server = scene.start("red/db", line, "serving");
         let client = scene.start("blue/app", "exec python3 {f}/waits.py", "first\n");
         std::thread::sleep(Duration::from_millis(300));
-        if denied {
-            let of = "  - name: blue\n";
-            let rule = "{name: no, action: deny, to: {agreement: reds-db}}";
+        if !denied.is_empty() {
+            let of = format!("  - name: {denied}\n");
+            let agreement = match denied {
+                "blue" => "to: {agreement: reds-db}",
+                _ => "from: {agreement: db}",
+            };
+            let rule = format!("{{name: no, action: deny, {agreement}}}");
             let rules = format!("{of}    policy: {{rules: [{rule}]}}\n");
-            scene.apply(&SPEC.replace(of, &rules));
+            scene.apply(&SPEC.replace(&of, &rules));
         }
         assert_eq!(client.out(), "first\n", "it does not wait");
         scene.file("go", "");
-        let expected = if denied { "EACCES\n" } else { "connected\n" };
+        let expected = match denied {
+            "" => "connected\n",
+            _ => "EACCES\n",
+        };
         client.until(expected);
         server.until("done");
     }

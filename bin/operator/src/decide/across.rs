@@ -98,6 +98,74 @@ pub fn arrives(
             (crossing.endpoint, local, client)
         }
     };
+    delivered(image, crossing, (index, local, client), asked)
+}
+
+/// Whether a connection across an agreement may be, by its end here: the rule of this side that
+/// lets it be, none where nobody asks.
+///
+/// # Errors
+/// EACCES, EHOSTUNREACH: it may not be any more.
+pub fn stays(image: &CompartmentImage<'_>, socket: &Socket) -> Result<Option<u32>, Errno> {
+    let remote = socket.remote().ok_or(Errno::HOSTUNREACH)?;
+    let (from, to) = match socket.is_initiator() {
+        true => (socket.local(), remote),
+        false => (remote, socket.local()),
+    };
+    let asked = Asked {
+        slot: socket.endpoint(),
+        from: from.ip,
+        from_port: from.port,
+        to: to.ip,
+        to_port: to.port,
+        protocol: TCP,
+    };
+    match socket.is_initiator() {
+        true => {
+            let leaves = leaves(image, &asked).ok_or(Errno::HOSTUNREACH)??;
+            let same = leaves.tag == socket.crossing();
+            same.then_some(leaves.rule).ok_or(Errno::ACCESS)
+        }
+        false => stays_here(image, socket.crossing(), &asked),
+    }
+}
+
+/// The same of one that came by an agreement and was let in then, by its ends as its program sees
+/// them.
+///
+/// # Errors
+/// As for [`arrives`].
+pub fn stays_here(
+    image: &CompartmentImage<'_>,
+    tag: u16,
+    asked: &Asked,
+) -> Result<Option<u32>, Errno> {
+    let (_, crossing) = image.crossing_by_tag(tag).ok_or(Errno::HOSTUNREACH)?;
+    let (index, local) = match crossing.is_routed() {
+        true => routed(image, crossing, asked).map(|(index, local, _)| (index, local))?,
+        false => {
+            // Of another range than now it may be another user's by now.
+            if !crossing.has_user(&asked.from) && guard!("across-pool") {
+                return Err(Errno::ACCESS);
+            }
+            let local = crossing.address_like(&asked.from);
+            (crossing.endpoint, local.ok_or(Errno::HOSTUNREACH)?)
+        }
+    };
+    let arrives = delivered(image, crossing, (index, local, asked.from), asked)?;
+    match (arrives.slot, local) == (asked.slot, asked.to) && crossing.is_begun_with() {
+        true => Ok(arrives.rule),
+        false => Err(Errno::ACCESS),
+    }
+}
+
+/// What comes to an endpoint, if its tenant's tables let it.
+fn delivered(
+    image: &CompartmentImage<'_>,
+    crossing: &Crossing,
+    (index, local, client): Found,
+    asked: &Asked,
+) -> Result<Arrives, Errno> {
     let to = image.endpoints().get(index as usize);
     let to = to.ok_or(Errno::HOSTUNREACH)?;
     admitted(to)?;
@@ -114,61 +182,6 @@ pub fn arrives(
         client,
         rule: judge(image, to.ingress, &delivered)?,
     })
-}
-
-/// Whether a connection that came by an agreement, and was let in then, still may be, by its ends
-/// as its program sees them.
-///
-/// # Errors
-/// As for [`arrives`].
-pub fn stays(image: &CompartmentImage<'_>, tag: u16, asked: &Asked) -> Result<Arrives, Errno> {
-    let (_, crossing) = image.crossing_by_tag(tag).ok_or(Errno::HOSTUNREACH)?;
-    let (index, local) = match crossing.is_routed() {
-        true => routed(image, crossing, asked).map(|(index, local, _)| (index, local))?,
-        false => {
-            // Of another range than now it may be another user's by now.
-            if !crossing.has_user(&asked.from) && guard!("across-pool") {
-                return Err(Errno::ACCESS);
-            }
-            let local = crossing.address_like(&asked.from);
-            (crossing.endpoint, local.ok_or(Errno::HOSTUNREACH)?)
-        }
-    };
-    let to = image.endpoints().get(index as usize);
-    let to = to.ok_or(Errno::HOSTUNREACH)?;
-    admitted(to)?;
-    let delivered = tuple(asked.from, asked);
-    let same = to.slot == asked.slot && local == asked.to && crossing.is_begun_with();
-    if !same || !offers(image, crossing, &delivered) {
-        return Err(Errno::ACCESS);
-    }
-    Ok(Arrives {
-        slot: to.slot,
-        local,
-        client: asked.from,
-        rule: judge(image, to.ingress, &delivered)?,
-    })
-}
-
-/// The rule of this side that lets a connection across an agreement be; none where nobody asks.
-pub fn rule(image: &CompartmentImage<'_>, socket: &Socket) -> Option<u32> {
-    let (local, remote) = (socket.local(), socket.remote()?);
-    let (from, to) = match socket.is_initiator() {
-        true => (local, remote),
-        false => (remote, local),
-    };
-    let asked = Asked {
-        slot: socket.endpoint(),
-        from: from.ip,
-        from_port: from.port,
-        to: to.ip,
-        to_port: to.port,
-        protocol: TCP,
-    };
-    match socket.is_initiator() {
-        true => leaves(image, &asked)?.ok()?.rule,
-        false => stays(image, socket.crossing(), &asked).ok()?.rule,
-    }
 }
 
 /// Whether programs of both sides of an agreement may have memory of a circuit in common.

@@ -314,7 +314,7 @@ impl Mediator {
             };
         };
         if self.unclaimed.has(cookie)
-            && !sockets::is_readable(call.fd()?)
+            && !sockets::is_readable(call.fd()?)?
             && let Some(socket) = self.table.socket(cookie)
         {
             Self::shows_one_more(socket.name());
@@ -396,11 +396,7 @@ impl Mediator {
             let made = self.unclaimed.keeps(By::Listener(listener), fd)?;
             match self.takes_in(listener, &made) {
                 Ok(()) => {
-                    let slot = self
-                        .table
-                        .socket(made.cookie)
-                        .map(circuit::Socket::endpoint);
-                    *self.counts.entry(slot.unwrap_or_default()).or_default() += 1;
+                    self.counts_one(made.cookie);
                     return Ok(Some(made));
                 }
                 Err(errno) => {

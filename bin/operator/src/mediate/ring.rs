@@ -1,6 +1,6 @@
 //! A program asks for the memory of a circuit.
 
-use super::crossing::ELSEWHERE;
+use super::leaves::ELSEWHERE;
 use super::*;
 use crate::decide::across;
 use command::verbs::Share;
@@ -21,6 +21,9 @@ impl Mediator {
             _ => self.crossing(cookie)?,
         };
         let (began, side, slots) = found;
+        if !self.rings.has(began) && !self.rings.has_room(slots) {
+            self.sweep();
+        }
         if tag != 0 && !self.rings.has(cookie) {
             let id = self.number_across(cookie, side, call)?;
             return match self.crossings.memory.ask(cookie, tag, id) {
@@ -30,9 +33,6 @@ impl Mediator {
                 }),
                 Some(why) => Err(why),
             };
-        }
-        if !self.rings.has_room(slots) {
-            self.sweep();
         }
         let memory = self.rings.memory(began, side, slots)?;
         let hands_to = |thread| self.notes.iter().for_each(|notes| notes.hands_to(thread));
@@ -79,9 +79,7 @@ impl Mediator {
         if metered && guard!("circuits-metered-ring") || !across::shares(&image, own.crossing()) {
             return Err(Errno::OPNOTSUPP);
         }
-        if !self.may_cross(&image, own) {
-            return Err(Errno::ACCESS);
-        }
+        across::stays(&image, own).map_err(|_| Errno::ACCESS)?;
         let side = match own.is_initiator() {
             true => Side::Began,
             false => Side::Accepted,
@@ -116,8 +114,8 @@ impl Mediator {
         {
             self.other_has_memory(tag, body.id);
         }
-        let why = kept.err().unwrap_or(Errno::OPNOTSUPP);
-        self.crossings.memory.is(tag, body.id, why);
+        let kept = kept.map(drop);
+        self.crossings.memory.answered(tag, body.id, kept);
         self.wake(find);
     }
 

@@ -247,7 +247,8 @@ impl Mediator {
         if let Some(Ok(more)) = self.live.as_ref().map(Live::cookies) {
             live.extend(more);
         }
-        live.extend(self.living_crossings().into_keys());
+        let crossed = self.living_crossings();
+        live.extend(crossed.into_keys());
         let gone = |socket: &&circuit::Socket| {
             socket.kind() == Kind::Datagram && !live.contains(&socket.cookie())
         };
@@ -258,7 +259,9 @@ impl Mediator {
         self.unheard.retain(|cookie, _| live.contains(cookie));
         self.unclaimed.retain(|at| live.contains(&at));
         self.settle_relays();
-        self.crossings.retain(|cookie| live.contains(&cookie));
+        let tags = self.table.all().map(circuit::Socket::crossing).collect();
+        self.crossings
+            .retain(|cookie| live.contains(&cookie), &tags);
         self.rings.retain(|began| live.contains(&began));
         let left = self.table.counts().0;
         self.sweeps_at = left + left.max(GROWTH);
@@ -272,6 +275,13 @@ impl Mediator {
         let long_ago = |at: Instant| at.elapsed() >= std::time::Duration::from_secs(1);
         if self.swept.is_none_or(long_ago) {
             self.sweep();
+        }
+    }
+
+    /// One more of whichever endpoint has it.
+    pub(super) fn counts_one(&mut self, cookie: u64) {
+        if let Some(socket) = self.table.socket(cookie) {
+            *self.counts.entry(socket.endpoint()).or_default() += 1;
         }
     }
 

@@ -5,6 +5,7 @@
 
 use super::*;
 use crate::seats::Image;
+use crate::watch::Bucket;
 use command::verbs::{AddCrossing, EndCrossing, Share};
 use image::fabric::{CHANNEL_COMPARTMENT, FORWARD_UNICAST};
 use image::{CompartmentImage, FabricImage};
@@ -32,6 +33,8 @@ pub struct Crossings {
     doors: BTreeMap<Side, Door>,
     /// By the image with this digest: whether circuits go by memory.
     rings: BTreeMap<Side, ([u8; 32], bool)>,
+    /// How much memory may be made for each.
+    shared: BTreeMap<Pair, Bucket>,
 }
 
 struct Door {
@@ -54,6 +57,7 @@ impl Supervisor {
         self.crossings.agreed = None;
         let now = self.agreed().clone();
         for pair in before.difference(&now) {
+            self.crossings.shared.remove(pair);
             for side in pair {
                 self.end_crossing(*side);
                 self.crossings.doors.remove(side);
@@ -159,17 +163,23 @@ impl Supervisor {
     }
 
     /// An operator asks for memory of a connection across an agreement: both sides' operators are
-    /// given the same, if both tenants have circuits of it go by memory. How often it may ask is
-    /// what any process may say.
+    /// given the same, if both are there and both tenants have circuits of it go by memory. Not
+    /// without end: what is made waits for operators that had no part in the asking.
     pub(super) fn share(&mut self, compartment: u32, body: &Share) {
-        let own = (compartment, body.tag as u16);
+        let Ok(tag) = u16::try_from(body.tag) else {
+            return;
+        };
+        let own = (compartment, tag);
+        let now = self.now();
         let mut all = self.agreed().iter();
-        let pair = all.find(|pair| body.tag <= 0xffff && pair.contains(&own));
-        let Some(pair) = pair.copied() else {
+        let Some(pair) = all.find(|pair| pair.contains(&own)).copied() else {
             return self.gives(own, body.id, None);
         };
-        let agree = pair.map(|side| self.has_rings(side));
-        let memory = match agree == [true; 2] {
+        let are_there = pair.iter().all(|side| self.operator_in(side.0).is_some());
+        let agree = pair.map(|side| self.has_rings(side)) == [true; 2];
+        let shared = self.crossings.shared.entry(pair);
+        let is_paced = shared.or_insert_with(Bucket::of_shares).spend(now).is_ok();
+        let memory = match are_there && agree && is_paced {
             true => shm::circuit_file(stream::CAPACITY).ok().map(Rc::new),
             false => None,
         };

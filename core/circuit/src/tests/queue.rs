@@ -128,3 +128,54 @@ fn an_accepted_socket_is_written_before_its_place_in_the_queue_is_given_up() {
     assert_ne!(table.record(changed[0]), [0; RECORD]);
     assert_eq!(table.record(changed[1]), [0; RECORD]);
 }
+
+/// Places for who comes by agreements: beside the tenant's own, which they take nothing from.
+#[test]
+fn places_of_agreements_are_apart() {
+    let mut table = listening(1);
+    let across = |crossing: u16, token: u64| Pending {
+        crossing,
+        ..waiting(token)
+    };
+    // The same number of two agreements, and of the tenant's own.
+    for pending in [across(7, 3), across(8, 3)] {
+        assert_eq!(table.enqueue(1, pending), Ok(()));
+    }
+    assert_eq!(table.enqueue(1, across(7, 4)), Err(Errno::EAGAIN));
+    assert!(!table.find_listener(0, at(LO4, 5000), 0).unwrap().full);
+    assert_eq!(
+        (0..3)
+            .filter(|it| table.enqueue(1, waiting(*it)).is_ok())
+            .count(),
+        2
+    );
+    assert_eq!(table.enqueue_beyond(1, across(7, 4), 3), Ok(()));
+    assert_eq!(table.counts().1, 5);
+    let kept: Vec<(u16, u64)> = table
+        .kept()
+        .map(|(_, it)| (it.crossing, it.token))
+        .collect();
+    assert_eq!(kept, [(7, 3), (8, 3), (7, 4)]);
+    // What comes takes the place that is its own.
+    assert!(table.is_taken(0, &at(LO4, 5000), &at(LO4, 40003)));
+    assert!(table.crossed(1, 50, 5, 7).is_err());
+    assert_eq!(table.crossed(1, 50, 3, 8), Ok(across(8, 3)));
+    table.cross(50, 8, Carrier::Kernel, 9, 1234);
+    let socket = *table.socket(50).unwrap();
+    assert_eq!(
+        (socket.crossing(), socket.inode(), socket.is_initiator()),
+        (8, 1234, false)
+    );
+    table.withdraw_crossing(1, 7, 3);
+    table.withdraw_crossing(1, 7, 3);
+    // Who listens has nothing of its own any more: the others are on their way.
+    table.forget_waiting(1);
+    assert_eq!((table.has_waiting(1), table.kept().count()), (false, 1));
+    // Whoever follows reads the same of the page.
+    table.carry(50, Carrier::Ring, 0);
+    let (sockets, pending) = table.counts();
+    assert_eq!(
+        (sockets, pending, table.socket(50).unwrap().carrier()),
+        (2, 1, Carrier::Ring)
+    );
+}

@@ -17,12 +17,12 @@ struct Asked {
     tag: u16,
     id: u64,
     since: Instant,
-    /// Why there is none; [`Errno::OPNOTSUPP`] as well where there was some, which is kept then.
-    outcome: Option<Errno>,
+    /// Why there is none.
+    why: Option<Errno>,
 }
 
 /// All of a compartment.
-pub struct Memory {
+pub struct Shares {
     /// By the cookies of the sockets here.
     asked: BTreeMap<u64, Asked>,
     /// What the other side calls those that came, with the cookies of the sockets here.
@@ -36,9 +36,9 @@ pub struct Memory {
     filled: Instant,
 }
 
-impl Default for Memory {
-    fn default() -> Memory {
-        Memory {
+impl Default for Shares {
+    fn default() -> Shares {
+        Shares {
             asked: BTreeMap::new(),
             came: BTreeMap::new(),
             early: BTreeSet::new(),
@@ -49,7 +49,7 @@ impl Default for Memory {
     }
 }
 
-impl Memory {
+impl Shares {
     /// What came by an agreement under this number is this socket here.
     pub fn came(&mut self, tag: u16, id: u64, cookie: u64) {
         self.came.insert((tag, id), cookie);
@@ -64,7 +64,7 @@ impl Memory {
     /// before; `None`: nothing is known yet.
     pub fn ask(&mut self, cookie: u64, tag: u16, id: u64) -> Option<Errno> {
         if let Some(asked) = self.asked.get(&cookie) {
-            let why = asked.outcome?;
+            let why = asked.why?;
             self.asked.remove(&cookie);
             return Some(why);
         }
@@ -76,7 +76,7 @@ impl Memory {
             tag,
             id,
             since,
-            outcome: None,
+            why: None,
         };
         self.asked.insert(cookie, asked);
         let (tag, errno) = (tag.into(), 0);
@@ -100,11 +100,16 @@ impl Memory {
         std::mem::take(&mut self.asks)
     }
 
-    /// It has answered, whoever asked.
-    pub fn is(&mut self, tag: u16, id: u64, why: Errno) {
-        let of = self.asked.values_mut();
-        for asked in of.filter(|it| (it.tag, it.id) == (tag, id)) {
-            asked.outcome.get_or_insert(why);
+    /// It has answered, whoever asked: it is there, or this is why not.
+    pub fn answered(&mut self, tag: u16, id: u64, outcome: Result<(), Errno>) {
+        match outcome {
+            Ok(()) => self.asked.retain(|_, it| (it.tag, it.id) != (tag, id)),
+            Err(why) => {
+                let of = self.asked.values_mut();
+                for asked in of.filter(|it| (it.tag, it.id) == (tag, id)) {
+                    asked.why.get_or_insert(why);
+                }
+            }
         }
     }
 
@@ -121,19 +126,19 @@ impl Memory {
     /// Whether it is known what came of it.
     pub fn is_told(&self, cookie: u64) -> bool {
         let asked = self.asked.get(&cookie);
-        asked.is_none_or(|asked| asked.outcome.is_some())
+        asked.is_none_or(|asked| asked.why.is_some())
     }
 
     /// Whether anybody waits.
     pub fn is_awaited(&self) -> bool {
-        !self.asked.is_empty()
+        self.asked.values().any(|asked| asked.why.is_none())
     }
 
     /// Who waits too long is told.
     pub fn tick(&mut self) {
-        let mut all = self.asked.values_mut();
-        for asked in all.by_ref().filter(|it| it.since.elapsed() >= PATIENCE) {
-            asked.outcome.get_or_insert(Errno::OPNOTSUPP);
+        let all = self.asked.values_mut();
+        for asked in all.filter(|it| it.since.elapsed() >= PATIENCE) {
+            asked.why.get_or_insert(Errno::OPNOTSUPP);
         }
     }
 
@@ -151,24 +156,28 @@ mod tests {
 
     #[test]
     fn who_asks_is_told_once_and_not_by_anothers_answer() {
-        let mut memory = Memory::default();
+        let mut memory = Shares::default();
         assert_eq!(memory.ask(7, 1, 70), None);
         assert_eq!(memory.ask(7, 1, 70), None, "nothing is known yet");
         assert_eq!(memory.asks().len(), 1);
-        memory.is(2, 70, Errno::NOBUFS);
+        memory.answered(2, 70, Err(Errno::NOBUFS));
         assert!(!memory.is_told(7));
-        memory.is(1, 70, Errno::NOBUFS);
+        memory.answered(1, 70, Err(Errno::NOBUFS));
         assert!(memory.is_told(7));
         assert_eq!(memory.ask(7, 1, 70), Some(Errno::NOBUFS));
         assert!(!memory.is_awaited());
+        memory.ask(9, 1, 90);
+        memory.answered(1, 90, Ok(()));
+        assert!(memory.is_told(9) && !memory.is_awaited(), "it is there");
         memory.ask(8, 1, 80);
+        assert!(memory.is_awaited());
         memory.retain(|cookie| cookie != 8);
         assert!(!memory.is_awaited());
     }
 
     #[test]
     fn who_asks_without_end_is_not_heard_out() {
-        let mut memory = Memory::default();
+        let mut memory = Shares::default();
         for cookie in 0..2 * u64::from(BURST) {
             memory.ask(cookie, 1, cookie);
         }

@@ -1,12 +1,14 @@
 //! Another tenant connects to a program, by an agreement: who comes is decided here, by this side's
 //! own tables, whatever the other side has decided.
 
-use super::crossing::{ELSEWHERE, asked};
+use super::leaves::{ELSEWHERE, asked};
 use super::*;
 use crate::crossings::Said;
 use crate::decide::across;
 use command::verbs::Cross;
 
+/// So many that came by agreements are asked about in one look at what lives.
+const ASKED: usize = 1024;
 /// Ports that are tried for somebody whose own another has here, as the endpoint sees them.
 const PORTS: usize = 64;
 /// Through one door at a time, before others have their turn.
@@ -23,16 +25,20 @@ enum Why {
 impl Mediator {
     pub(super) fn crossing_said(&mut self, tag: u16, said: Said) {
         match said {
-            Said::Crossed => {}
+            Said::Nothing => {}
             Said::Shares(id) => self.other_has_memory(tag, id),
             Said::Cross(body) => self.asks_in(tag, body),
             Said::Uncross(id) => {
                 self.crossings.stops_waiting(tag, id);
-                if let Some(place) = self.crossings.leave(tag, id) {
-                    self.table.withdraw_crossing(place.at, tag, id);
-                    self.write();
-                }
+                self.gives_up_place(tag, id);
+                self.write();
             }
+        }
+    }
+
+    fn gives_up_place(&mut self, tag: u16, id: u64) {
+        if let Some(at) = self.crossings.leave(tag, id) {
+            self.table.withdraw_crossing(at, tag, id);
         }
     }
 
@@ -97,11 +103,8 @@ impl Mediator {
     /// Keeps a place for a connection from across an agreement, if it may come.
     fn lets_in(&mut self, tag: u16, body: &Cross) -> Result<(), Why> {
         let not = |errno| Why::Not(errno, false);
-        if let Some(place) = self.crossings.place(tag, body.id) {
-            // It was told so, and did not hear. Its other word counts.
-            self.crossings.leave(tag, body.id);
-            self.table.withdraw_crossing(place.at, tag, body.id);
-        }
+        // It was told so, and did not hear. Its other word counts.
+        self.gives_up_place(tag, body.id);
         let port = |port: u32| u16::try_from(port).map_err(|_| not(Errno::INVAL));
         let from = Endpoint {
             ip: body.from,
@@ -121,7 +124,14 @@ impl Mediator {
             .find_listener(slot, pending.local, chance::number());
         let listener = found.ok_or(Why::Not(Errno::CONNREFUSED, has_packets))?;
         let at = listener.cookie;
-        let many = !self.crossings.has_places(tag, self.unclaimed.held());
+        let crossing = |cookie| {
+            self.table
+                .socket(cookie)
+                .map_or(0, circuit::Socket::crossing)
+        };
+        let of_one = self.unclaimed.count(|_, cookie| crossing(cookie) == tag);
+        let of_all = self.unclaimed.count(|_, _| true);
+        let many = !self.crossings.has_places(tag, of_one, of_all);
         // Who must not wait is let in beyond the backlog, as those of the tenant's own are.
         let more = match body.waits {
             0 => BEYOND_BACKLOG,
@@ -190,26 +200,27 @@ impl Mediator {
         Err(not(Errno::ADDRNOTAVAIL))
     }
 
-    /// Those who came through an agreement's door wait to be accepted.
-    pub fn comes_in(&mut self, tag: u16, find: Find<'_>) {
-        for _ in 0..TURN {
-            let Ok(Some(fd)) = self.crossings.comes(tag) else {
-                break;
-            };
+    /// Those who came through an agreement's door wait to be accepted; whether there may be more.
+    pub fn comes_in(&mut self, tag: u16, find: Find<'_>) -> bool {
+        let mut came = 0;
+        while came < TURN
+            && let Ok(Some(fd)) = self.crossings.comes(tag)
+        {
+            came += 1;
             self.beats();
-            let Ok(made) = self.unclaimed.keeps(By::Door(tag), fd) else {
-                continue;
-            };
-            self.is_in(tag, made);
+            if let Ok(made) = self.unclaimed.keeps(By::Door(tag), fd) {
+                self.is_in(tag, made);
+            }
         }
         self.wake(find);
+        came == TURN
     }
 
     /// What came through a door, if there is a place for it: else it is closed.
     fn is_in(&mut self, tag: u16, made: Made) {
         let cookie = made.cookie;
         let id = sockets::began(&made.fd);
-        let place = id.and_then(|id| Some((id, self.crossings.leave(tag, id)?.at)));
+        let place = id.and_then(|id| Some((id, self.crossings.leave(tag, id)?)));
         let Some((id, at)) = place else {
             return self.unclaimed.is_over(cookie);
         };
@@ -254,11 +265,7 @@ impl Mediator {
     ) -> Result<Pending, Errno> {
         let crossed = self.table.crossed(at, made.cookie, id, tag);
         let pending = crossed.map_err(number)?;
-        let slot = self
-            .table
-            .socket(made.cookie)
-            .map(circuit::Socket::endpoint);
-        *self.counts.entry(slot.unwrap_or_default()).or_default() += 1;
+        self.counts_one(made.cookie);
         // A meter's is one of this namespace, and lives there.
         let inode = match carrier.is_metered() {
             false => rustix::fs::fstat(&made.fd).map_or(0, |of| of.st_ino as u32),
@@ -313,14 +320,30 @@ impl Mediator {
 
     /// Those of sockets that came by agreements that live, with their inodes: the kernel lists
     /// them where who began them is.
-    pub(super) fn living_crossings(&self) -> BTreeMap<u64, u64> {
+    pub(super) fn living_crossings(&mut self) -> BTreeMap<u64, u64> {
         let mut by_tag: BTreeMap<u16, Vec<(u32, u64)>> = BTreeMap::new();
         for socket in self.table.all().filter(|it| it.inode() != 0) {
             let of = by_tag.entry(socket.crossing()).or_default();
             of.push((socket.inode(), socket.cookie()));
         }
-        let all = by_tag.iter();
-        all.flat_map(|(tag, asked)| self.crossings.living(*tag, asked))
-            .collect()
+        // The kernel goes through all of the other side's sockets for each: some at a time, in turns;
+        // of the others it is taken that they live.
+        let share = (ASKED / by_tag.len().max(1)).max(1);
+        let mut living = BTreeMap::new();
+        for (tag, of) in &mut by_tag {
+            let begin = self.crossings.next_asked(*tag, share, of.len());
+            of.rotate_left(begin);
+            let (asked, passed) = of.split_at(of.len().min(share));
+            for some in asked.chunks(ASKED / 8) {
+                self.beats();
+                living.extend(self.crossings.living(*tag, some));
+            }
+            living.extend(
+                passed
+                    .iter()
+                    .map(|(inode, cookie)| (*cookie, (*inode).into())),
+            );
+        }
+        living
     }
 }

@@ -16,6 +16,8 @@ impl Mediator {
         fds: [OwnedFd; 2],
         find: Find<'_>,
     ) -> Option<Watched> {
+        // Who is at the door of before came by what was agreed. Bound: as many as may have places.
+        let _ = (0..16).all(|_| self.comes_in(tag, find));
         let before = self.crossings.link(tag, link, door, fds);
         self.wake(find);
         before
@@ -128,7 +130,7 @@ impl Mediator {
             });
         };
         let came = match outcome {
-            Outcome::May(door) => self.goes_through(slot, cookie, &crossing, door, call),
+            Outcome::May => self.goes_through(slot, cookie, &crossing, call),
             Outcome::Refused(errno, packets) if packets && self.relays.has(slot) => {
                 let (local, remote) = ends(&crossing.body);
                 self.table.cross(cookie, 0, Carrier::Proxy, 0, 0);
@@ -159,10 +161,13 @@ impl Mediator {
         slot: u32,
         cookie: u64,
         crossing: &Crossing,
-        door: [u8; 16],
         call: &Call<'_>,
     ) -> Result<(), Errno> {
         let (local, remote) = ends(&crossing.body);
+        let door = self
+            .crossings
+            .door(crossing.tag)
+            .ok_or(Errno::HOSTUNREACH)?;
         // By what was decided since.
         let still = self.leaves(slot, local, remote);
         if still != Some(Ok(crossing.tag)) && guard!("across-still") {
@@ -200,28 +205,12 @@ impl Mediator {
             self.beats();
             // Memory that programs have nobody takes back: the connection ends.
             let by_memory = socket.carrier() == Carrier::Ring || self.rings.has(socket.cookie());
-            let may = self.may_cross(image, socket)
+            let may = across::stays(image, socket).is_ok()
                 && (!by_memory || across::shares(image, socket.crossing()));
             let ends = [socket.endpoint(), ELSEWHERE];
             !may && guard!("across-cut") || self.evades(ends, socket.cookie())
         };
         crossings.into_iter().filter(is_cut).collect()
-    }
-
-    /// Whether a connection across an agreement may be, by its end here.
-    pub(super) fn may_cross(&self, image: &CompartmentImage<'_>, own: &circuit::Socket) -> bool {
-        // One without a peer is not cut, and goes nowhere.
-        let Some(remote) = own.remote() else {
-            return true;
-        };
-        let (slot, tag) = (own.endpoint(), own.crossing());
-        match own.is_initiator() {
-            true => {
-                let leaves = across::leaves(image, &asked(slot, own.local(), remote));
-                leaves.is_some_and(|it| it.is_ok_and(|it| it.tag == tag))
-            }
-            false => across::stays(image, tag, &asked(slot, remote, own.local())).is_ok(),
-        }
     }
 }
 

@@ -154,11 +154,6 @@ impl Unclaimed {
         all.filter(|(at, made)| is_one(*at, made.cookie)).count()
     }
 
-    /// How many wait.
-    pub fn held(&self) -> usize {
-        self.waiting.len()
-    }
-
     /// One for who accepts there.
     pub fn take(&mut self, listener: u64) -> Option<Made> {
         let at = self.waiting.iter().position(|(at, _)| *at == listener)?;
@@ -215,7 +210,12 @@ mod tests {
         let mut first = Unclaimed::default();
         assert!(first.recall(copy(&kept)).is_empty());
         let (others, all): (Vec<_>, Vec<_>) = (0..5).map(|_| one()).unzip();
-        let keeps = |(at, fd)| first.keeps(By::Listener(at), fd).unwrap();
+        // The last came by an agreement.
+        let by = |at| match at {
+            14 => By::Door(7),
+            at => By::Listener(at),
+        };
+        let keeps = |(at, fd)| first.keeps(by(at), fd).unwrap();
         let made = (10..).zip(all).map(keeps);
         let made: Vec<Made> = made.collect();
         // The third has its program.
@@ -234,7 +234,7 @@ mod tests {
             let left = next.recall(copy(&kept));
             let at = |by: &By| match by {
                 By::Listener(at) => *at,
-                By::Door(_) => 0,
+                By::Door(tag) => 7 + u64::from(*tag),
             };
             let mut came: Vec<_> = left.iter().map(|(by, it)| (at(by), it.cookie)).collect();
             came.sort_unstable();
@@ -245,7 +245,10 @@ mod tests {
         }
         let mut last = Unclaimed::default();
         for (by, made) in last.recall(copy(&kept)) {
-            let By::Listener(at) = by else { panic!() };
+            let at = match by {
+                By::Listener(at) => at,
+                By::Door(_) => 14,
+            };
             match at {
                 10 => last.is_claimed(at, made),
                 _ => last.waits(at, made),
