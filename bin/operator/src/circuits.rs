@@ -31,8 +31,8 @@ pub fn list(
         return;
     };
     let (mut seen, mut rows) = (0, 0);
-    let goes =
-        |it: &&Socket| (it.is_initiator() || it.crossing() != 0) && !cut.contains(&it.cookie());
+    let across = |it: &Socket| it.crossing() != 0 && it.state() == circuit::State::Connected;
+    let goes = |it: &&Socket| (it.is_initiator() || across(it)) && !cut.contains(&it.cookie());
     for socket in table.all().filter(goes) {
         let mut row = row(table, socket, image, now);
         let (a, b) = (row.flow.a.slot, row.flow.b.slot);

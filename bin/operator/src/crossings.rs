@@ -26,8 +26,12 @@ use std::time::{Duration, Instant};
 const UNDER_WAY: usize = 64;
 /// So many are kept that wait for room, of one agreement.
 const WAITING: usize = 256;
-/// Who asks waits so long for an operator that is being replaced.
+/// Who asks waits so long for an operator that is being replaced, or that does not answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// And so long for room, as a connect by TCP tries; where none can be told that one waits, it is
+/// asked again after a while.
+const CONNECT: Duration = Duration::from_secs(127);
+const AGAIN: Duration = Duration::from_secs(1);
 /// Connections that came by one agreement and wait to be accepted, with the places that are kept
 /// for who is not there yet; and those of a compartment: each is a descriptor of this process.
 const OF_ONE: usize = 256;
@@ -58,8 +62,20 @@ pub struct Crossing {
     pub body: Cross,
     /// The meter's end, where the meter carries it.
     pub far: Option<Made>,
-    is_under_way: bool,
+    begun: Instant,
+    stage: Stage,
     outcome: Option<Outcome>,
+}
+
+/// How far the other side is with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It is asked from then on, when there is room for one more that is under way.
+    Later(Instant),
+    /// Asked, and not heard of yet.
+    UnderWay(Instant),
+    /// It waits there for room at a listening socket.
+    Waits,
 }
 
 /// What came of it.
@@ -131,7 +147,7 @@ impl Crossings {
         for crossing in self.asked.values_mut().filter(|it| it.tag == tag) {
             // Who said it has its places no more.
             crossing.outcome = None;
-            crossing.is_under_way = false;
+            crossing.stage = Stage::Later(crossing.begun);
         }
         self.tells(tag);
         before.map(|link| (link.socket, link.inlet))
@@ -196,13 +212,9 @@ impl Crossings {
         if let Some(body) = message.body::<Crossed>() {
             // A word of another agreement's side is none of this one.
             let asked = self.asked.values_mut();
-            let mut of = asked.filter(|it| it.tag == tag && it.is_under_way);
+            let mut of = asked.filter(|it| it.tag == tag && !matches!(it.stage, Stage::Later(_)));
             if let Some(crossing) = of.find(|it| it.body.id == body.id) {
-                crossing.outcome = Some(match body.errno {
-                    0 => Outcome::May,
-                    errno => Outcome::Refused(refusal(errno), body.packets != 0),
-                });
-                crossing.is_under_way = false;
+                crossing.is_answered(&body);
             }
             self.tells(tag);
             return Ok(Some(Said::Nothing));
@@ -230,7 +242,8 @@ impl Crossings {
             tag,
             body,
             far,
-            is_under_way: false,
+            begun: Instant::now(),
+            stage: Stage::Later(Instant::now()),
             outcome: None,
         };
         self.asked.insert(cookie, crossing);
@@ -244,16 +257,20 @@ impl Crossings {
             return;
         };
         let of = self.asked.values();
-        let under_way = of.filter(|it| it.tag == tag && it.is_under_way).count();
-        let is_next =
-            |it: &&mut Crossing| it.tag == tag && !it.is_under_way && it.outcome.is_none();
+        let under_way = |it: &&Crossing| it.tag == tag && matches!(it.stage, Stage::UnderWay(_));
+        let under_way = of.filter(under_way).count();
+        let now = Instant::now();
+        let is_next = |it: &&mut Crossing| {
+            let is_due = matches!(it.stage, Stage::Later(due) if due <= now);
+            it.tag == tag && is_due && it.outcome.is_none()
+        };
         let next = self.asked.values_mut().filter(is_next);
         for crossing in next.take(UNDER_WAY.saturating_sub(under_way)) {
             // Where it is gone, that is heard next.
             if socket.send(&Message::new(0, &crossing.body), &[]).is_err() {
                 return;
             }
-            crossing.is_under_way = true;
+            crossing.stage = Stage::UnderWay(now);
         }
     }
 
@@ -264,8 +281,15 @@ impl Crossings {
         Some((crossing, outcome))
     }
 
+    /// Tells the other side of an agreement that who asks waits there.
+    pub fn has_it_wait(&self, tag: u16, id: u64) {
+        let errno = WAITS.raw_os_error().unsigned_abs();
+        let packets = 0;
+        self.say(tag, &Crossed { id, errno, packets });
+    }
+
     /// Answers the other side of an agreement.
-    pub fn answer(&mut self, tag: u16, id: u64, outcome: Result<(), (Errno, bool)>) {
+    pub fn answer(&self, tag: u16, id: u64, outcome: Result<(), (Errno, bool)>) {
         let (errno, packets) = match outcome {
             Ok(()) => (0, false),
             Err((errno, packets)) => (errno.raw_os_error().unsigned_abs(), packets),
@@ -309,6 +333,11 @@ impl Crossings {
         has || !guard!("across-places")
     }
 
+    /// Whether this one is expected.
+    pub fn has_place(&self, tag: u16, id: u64) -> bool {
+        self.places.contains_key(&(tag, id))
+    }
+
     /// Nobody needs a place any more: the listening socket at which it was.
     pub fn leave(&mut self, tag: u16, id: u64) -> Option<u64> {
         self.places.remove(&(tag, id)).map(|place| place.at)
@@ -332,15 +361,21 @@ impl Crossings {
     }
 
     /// The listening sockets that somebody waits for.
-    pub fn awaited(&self) -> impl Iterator<Item = u64> {
-        self.waiting.iter().map(|(_, _, at)| *at)
+    pub fn awaited(&self) -> impl Iterator<Item = (u16, u64)> {
+        self.waiting.iter().map(|(tag, _, at)| (*tag, *at))
     }
 
-    /// The first who waits for a listening socket of which that is said; it waits no more.
-    pub fn next_waiting(&mut self, is_ready: impl Fn(u64) -> bool) -> Option<(u16, Cross)> {
+    /// The first who waits by an agreement for a listening socket of which that is said; it waits
+    /// no more.
+    pub fn next_waiting(&mut self, is_ready: impl Fn((u16, u64)) -> bool) -> Option<(u16, Cross)> {
         let mut all = self.waiting.iter();
-        let at = all.position(|(_, _, at)| is_ready(*at))?;
+        let at = all.position(|(tag, _, at)| is_ready((*tag, *at)))?;
         self.waiting.remove(at).map(|(tag, body, _)| (tag, body))
+    }
+
+    /// It waits on, before those that came later.
+    pub fn waits_on(&mut self, tag: u16, body: Cross, at: u64) {
+        self.waiting.push_front((tag, body, at));
     }
 
     /// Whether this one waits, or did: it does no more.
@@ -376,10 +411,17 @@ impl Crossings {
     /// Whether time alone brings something about.
     pub fn is_timed(&self) -> bool {
         let is_late = self.links.values().any(|link| link.down.is_some());
-        !self.places.is_empty() || self.memory.is_awaited() || is_late
+        !self.places.is_empty() || self.memory.is_awaited() || is_late || self.has_waiting()
     }
 
-    /// Who waits for an operator that does not come is told; and for memory.
+    /// Whether anybody waits, here or there, whose socket, or that which it waits at, may have
+    /// come to its end: of that nobody tells.
+    pub fn has_waiting(&self) -> bool {
+        !self.asked.is_empty() || !self.waiting.is_empty()
+    }
+
+    /// Who waits for an operator that does not come or answer is told, and who waits too long for
+    /// room or for memory.
     pub fn tick(&mut self) {
         self.memory.tick();
         let late = |link: &Link| link.down.is_some_and(|since| since.elapsed() >= PATIENCE);
@@ -388,6 +430,23 @@ impl Crossings {
         for tag in late {
             self.nobody_answers(tag);
         }
+        let mut over = Vec::new();
+        for crossing in self.asked.values_mut().filter(|it| it.outcome.is_none()) {
+            let is_over = match crossing.stage {
+                Stage::UnderWay(since) => since.elapsed() >= PATIENCE,
+                _ => crossing.begun.elapsed() >= CONNECT,
+            };
+            if is_over && guard!("across-answers") {
+                crossing.outcome = Some(Outcome::Refused(Errno::TIMEDOUT, false));
+                crossing.stage = Stage::Waits;
+                over.push((crossing.tag, crossing.body.id));
+            }
+        }
+        for (tag, id) in over {
+            self.say(tag, &Uncross { id });
+        }
+        let tags: BTreeSet<u16> = self.asked.values().map(|it| it.tag).collect();
+        tags.into_iter().for_each(|tag| self.tells(tag));
     }
 
     /// Nobody waits any more for a connect whose socket does not live.
@@ -408,6 +467,27 @@ impl Crossings {
         }
     }
 }
+
+impl Crossing {
+    fn is_answered(&mut self, body: &Crossed) {
+        let errno = body.errno;
+        let is = |known: Errno| known.raw_os_error().unsigned_abs() == errno;
+        if is(WAITS) {
+            self.stage = Stage::Waits;
+        } else if is(Errno::AGAIN) && self.body.waits != 0 {
+            self.stage = Stage::Later(Instant::now() + AGAIN);
+        } else {
+            self.stage = Stage::Waits;
+            self.outcome = Some(match errno {
+                0 => Outcome::May,
+                errno => Outcome::Refused(refusal(errno), body.packets != 0),
+            });
+        }
+    }
+}
+
+/// What the other side says of who waits there: no outcome.
+const WAITS: Errno = Errno::INPROGRESS;
 
 /// Why the other side refuses, of what it can say: a program takes what it is told for its own
 /// kernel's word.
@@ -441,6 +521,96 @@ mod tests {
         ] {
             assert_eq!(refusal(errno), Errno::HOSTUNREACH, "{errno}");
         }
+    }
+
+    fn of(link: Socket, crossings: &mut Crossings, tag: u16) {
+        let file = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        crossings.link(tag, link, [7; 16], [file(), file()]);
+    }
+
+    fn asks(crossings: &mut Crossings, tag: u16, id: u64, waits: u32) {
+        let body = Cross {
+            id,
+            waits,
+            ..Cross::default()
+        };
+        crossings.ask(id, tag, body, None);
+    }
+
+    fn asked(link: &Socket) -> Vec<u64> {
+        std::iter::from_fn(|| link.recv().unwrap())
+            .filter_map(|(message, _)| message.body::<Cross>().map(|it| it.id))
+            .collect()
+    }
+
+    fn says(link: &Socket, crossings: &mut Crossings, tag: u16, id: u64, errno: Errno) {
+        let errno = errno.raw_os_error().unsigned_abs();
+        let body = Crossed {
+            id,
+            errno,
+            packets: 0,
+        };
+        link.send(&Message::new(0, &body), &[]).unwrap();
+        assert!(crossings.hear(tag).unwrap().is_some());
+    }
+
+    #[test]
+    fn who_waits_for_room_keeps_nobody_from_asking() {
+        let mut crossings = Crossings::default();
+        let (near, far) = Socket::pair().unwrap();
+        of(near, &mut crossings, 1);
+        let window = UNDER_WAY as u64;
+        (0..2 * window).for_each(|id| asks(&mut crossings, 1, id, 1));
+        assert_eq!(asked(&far).len(), UNDER_WAY, "no more is under way");
+        (0..window).for_each(|id| says(&far, &mut crossings, 1, id, WAITS));
+        assert_eq!(asked(&far), Vec::from_iter(window..2 * window));
+        assert!((0..window).all(|id| !crossings.is_over(id)));
+        says(&far, &mut crossings, 1, 3, Errno::CONNREFUSED);
+        let refused = Outcome::Refused(Errno::CONNREFUSED, false);
+        assert_eq!(crossings.joined(3).map(|it| it.1), Some(refused));
+        // No room to wait in: it is asked again, and its program hears nothing.
+        says(&far, &mut crossings, 1, window, Errno::AGAIN);
+        assert!(!crossings.is_over(window));
+        crossings.asked.get_mut(&window).unwrap().stage = Stage::Later(Instant::now());
+        crossings.tick();
+        assert_eq!(asked(&far), [window]);
+    }
+
+    #[test]
+    fn who_is_not_answered_is_told_so() {
+        let mut crossings = Crossings::default();
+        let (near, far) = Socket::pair().unwrap();
+        of(near, &mut crossings, 1);
+        (0..3).for_each(|id| asks(&mut crossings, 1, id, 1));
+        asked(&far);
+        says(&far, &mut crossings, 1, 1, WAITS);
+        let long_ago = |since: Duration| Instant::now().checked_sub(since).unwrap();
+        crossings.asked.get_mut(&0).unwrap().stage = Stage::UnderWay(long_ago(PATIENCE));
+        crossings.tick();
+        let over = Some(Outcome::Refused(Errno::TIMEDOUT, false));
+        assert_eq!(crossings.joined(0).map(|it| it.1), over);
+        assert!(!crossings.is_over(1) && !crossings.is_over(2));
+        let said: Vec<u64> = std::iter::from_fn(|| far.recv().unwrap())
+            .filter_map(|(message, _)| message.body::<Uncross>().map(|it| it.id))
+            .collect();
+        assert_eq!(said, [0]);
+        crossings.asked.get_mut(&1).unwrap().begun = long_ago(CONNECT);
+        crossings.tick();
+        assert_eq!(crossings.joined(1).map(|it| it.1), over);
+    }
+
+    #[test]
+    fn an_answer_of_another_agreements_side_is_none() {
+        let mut crossings = Crossings::default();
+        let [(near, far), (other_near, other_far)] = [(); 2].map(|()| Socket::pair().unwrap());
+        of(near, &mut crossings, 1);
+        of(other_near, &mut crossings, 2);
+        asks(&mut crossings, 1, 5, 0);
+        says(&other_far, &mut crossings, 2, 5, Errno::CONNREFUSED);
+        assert!(!crossings.is_over(5));
+        says(&far, &mut crossings, 1, 5, Errno::AGAIN);
+        let refused = Outcome::Refused(Errno::AGAIN, false);
+        assert_eq!(crossings.joined(5).map(|it| it.1), Some(refused));
     }
 
     #[test]
@@ -478,7 +648,7 @@ mod tests {
         assert!(crossings.wait(2, body(9_999), 7), "another agreement's");
         crossings.stops_waiting(1, 3);
         assert!(crossings.wait(1, body(9_999), 7));
-        let first = crossings.next_waiting(|at| at == 7);
+        let first = crossings.next_waiting(|it| it == (1, 7));
         assert_eq!(first.map(|(tag, body)| (tag, body.id)), Some((1, 0)));
     }
 }

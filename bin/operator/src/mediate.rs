@@ -487,20 +487,18 @@ impl Mediator {
                     return false;
                 }
                 let queued = self.table.has_waiting(waits.at);
-                let listens = self.table.socket(waits.at);
-                match (listens, waits.why) {
+                let listens =
+                    |it: &circuit::Socket| matches!(it.state(), circuit::State::Listening { .. });
+                match (self.table.socket(waits.at), waits.why) {
                     (None, _) => true,
                     (_, Why::Relay) => self.relays.is_over(waits.at),
                     (_, Why::Cross) => self.crossings.is_over(waits.at),
                     (_, Why::Memory) => self.crossings.memory.is_told(waits.at),
                     (_, Why::Meter) => self.meters.is_linked() || self.meters.is_overdue(),
                     // It listens no more: who waits there is told.
-                    (Some(socket), Why::Accept)
-                        if !matches!(socket.state(), circuit::State::Listening { .. }) =>
-                    {
-                        true
-                    }
+                    (Some(socket), Why::Accept) if !listens(socket) => true,
                     (Some(_), Why::Accept) => queued || self.unclaimed.has(waits.at),
+                    (Some(socket), Why::Room) if !listens(socket) => true,
                     (Some(listening), Why::Room) => {
                         !full.contains(&waits.at) && !self.table.is_full(listening.cookie())
                     }

@@ -35,12 +35,12 @@ impl Table {
         self.full_beyond(at, socket, (0, 0))
     }
 
-    /// The same, so many more allowed, for who comes by an agreement, or (0) for the tenant's own:
-    /// places kept for others' who may never come take nothing from these.
+    /// The same, so many more allowed, for who comes by this agreement, or (0) for the tenant's own:
+    /// places kept for those of others, who may never come, take nothing from these.
     fn full_beyond(&self, at: u32, socket: &Socket, (more, crossing): (usize, u16)) -> bool {
         match socket.state {
             State::Listening { backlog } => {
-                let counts = |it: &Queued| crossing != 0 || it.pending.crossing == 0;
+                let counts = |it: &Queued| [0, crossing].contains(&it.pending.crossing);
                 let waiting = self.sockets.queue(at).filter(|(_, it)| counts(it));
                 waiting.count() > (backlog as usize).saturating_add(more)
             }

@@ -571,3 +571,58 @@ print(s.recv(100).decode(), flush=True); s.recv(1)
         seen[1].0
     );
 }
+
+/// Many wait at a full listening socket: nobody else is kept from anything, and when it ends, however
+/// it does, all are told. The same inside a tenant.
+#[test]
+fn who_waits_for_room_holds_nobody_up_and_is_told_of_the_end() {
+    const FULL: &str = "
+import os, socket, sys, time
+s = socket.socket(); s.bind(('10.1.1.10', 5432)); s.listen(0); print('serving', flush=True)
+while not os.path.exists(sys.argv[2]): time.sleep(0.05)
+if sys.argv[1] == 'close': s.close()
+if sys.argv[1] == 'shutdown': s.shutdown(socket.SHUT_RDWR)
+if sys.argv[1] != 'exit': print('ended', flush=True); time.sleep(60)
+";
+    const WAIT: &str = "
+import errno, socket, sys
+from concurrent.futures import ThreadPoolExecutor
+def one(_):
+    c = socket.socket()
+    try: c.connect((sys.argv[1], 5432)); return c
+    except OSError as error: return errno.errorcode[error.errno]
+many = int(sys.argv[2])
+with ThreadPoolExecutor(many) as all:
+    print('waiting', flush=True); got = list(all.map(one, range(many)))
+said = [it for it in got if isinstance(it, str)]
+print(len(said) >= many - 2, sorted(set(said)), flush=True)
+";
+    for (n, how) in ["exit", "close", "shutdown"].iter().enumerate() {
+        let scene = scene(SPEC);
+        scene.file("full.py", FULL);
+        scene.file("wait.py", WAIT);
+        let line = format!("exec python3 {{f}}/full.py {how} {{f}}/end");
+        let _full = scene.start("red/db", &line, "serving");
+        let _other = scene.start("red/db", "exec {peer} serve 5433", "serving");
+        let line = "exec python3 {f}/wait.py 10.1.200.10 100";
+        let across = scene.start("blue/app", line, "waiting");
+        let within = scene.start(
+            "red/backup",
+            "exec python3 {f}/wait.py 10.1.1.10 5",
+            "waiting",
+        );
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(scene.tries("blue/app", "10.1.200.10,5433")[0].starts_with("10.1.250."));
+        if n == 0 {
+            // Those that are killed wait no more.
+            let line = "exec python3 {f}/wait.py 10.1.200.10 50";
+            let killed = scene.start("blue/app", line, "waiting");
+            std::thread::sleep(Duration::from_millis(300));
+            drop(killed);
+        }
+        scene.file("end", "");
+        for waits in [&across, &within] {
+            waits.until("True ['ECONNREFUSED']\n");
+        }
+    }
+}

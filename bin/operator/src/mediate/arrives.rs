@@ -45,17 +45,23 @@ impl Mediator {
     /// The other side of an agreement asks for a connection: it has a place, or is told why not,
     /// or waits for room.
     fn asks_in(&mut self, tag: u16, body: Cross) {
-        let outcome = match self.lets_in(tag, &body) {
-            Ok(()) => Ok(()),
-            Err(Why::Full(at)) if body.waits != 0 => match self.crossings.wait(tag, body, at) {
-                true => return,
-                false => Err((Errno::AGAIN, false)),
-            },
-            Err(Why::Full(_)) => Err((Errno::AGAIN, false)),
-            Err(Why::Not(errno, packets)) => Err((errno, packets)),
-        };
+        let outcome = self.lets_in(tag, &body);
         self.write();
-        self.crossings.answer(tag, body.id, outcome);
+        if let Err(Why::Full(at)) = outcome
+            && body.waits != 0
+            && self.crossings.wait(tag, body, at)
+        {
+            return self.crossings.has_it_wait(tag, body.id);
+        }
+        self.answers(tag, body.id, outcome);
+    }
+
+    fn answers(&self, tag: u16, id: u64, outcome: Result<(), Why>) {
+        let outcome = outcome.map_err(|why| match why {
+            Why::Not(errno, packets) => (errno, packets),
+            Why::Full(_) => (Errno::AGAIN, false),
+        });
+        self.crossings.answer(tag, id, outcome);
     }
 
     /// Those go on that waited for room where there is some.
@@ -63,39 +69,35 @@ impl Mediator {
         // Bound: as many wait as may, each once.
         let mut tried = BTreeSet::new();
         loop {
-            let is_ready = |at: &u64| {
-                let gone = self.table.socket(*at).is_none();
-                gone || !tried.contains(at) && !self.is_full(*at, 0)
-            };
-            let ready: BTreeSet<u64> = self.crossings.awaited().filter(is_ready).collect();
-            let next = self.crossings.next_waiting(|at| ready.contains(&at));
+            let is_ready = |it: &(u16, u64)| !tried.contains(it) && !self.is_full(it.1, it.0, 0);
+            let ready: BTreeSet<_> = self.crossings.awaited().filter(is_ready).collect();
+            let next = self.crossings.next_waiting(|it| ready.contains(&it));
             let Some((tag, body)) = next else {
                 return;
             };
             match self.lets_in(tag, &body) {
                 Err(Why::Full(at)) => {
-                    tried.insert(at);
-                    self.crossings.wait(tag, body, at);
+                    tried.insert((tag, at));
+                    self.crossings.waits_on(tag, body, at);
                 }
                 outcome => {
                     self.write();
-                    let outcome = outcome.map_err(|why| match why {
-                        Why::Not(errno, packets) => (errno, packets),
-                        Why::Full(_) => (Errno::AGAIN, false),
-                    });
-                    self.crossings.answer(tag, body.id, outcome);
+                    self.answers(tag, body.id, outcome);
                 }
             }
         }
     }
 
-    /// Whether as many wait at a listening socket as may.
-    fn is_full(&self, listener: u64, more: usize) -> bool {
+    /// Whether as many wait at a listening socket as may, for who comes by this agreement: places
+    /// for those of others', who may never come, do not count. One that listens no more is not
+    /// full: who waits there is told.
+    fn is_full(&self, listener: u64, tag: u16, more: usize) -> bool {
         let socket = self.table.socket(listener).map(circuit::Socket::state);
         let Some(circuit::State::Listening { backlog }) = socket else {
-            return true;
+            return false;
         };
-        let waiting = self.table.waiting(listener).count();
+        let waiting = self.table.waiting(listener);
+        let waiting = waiting.filter(|it| [0, tag].contains(&it.crossing)).count();
         let waiting = waiting + self.unclaimed.count(|at, _| at == listener);
         waiting > (backlog as usize).saturating_add(more)
     }
@@ -137,7 +139,7 @@ impl Mediator {
             0 => BEYOND_BACKLOG,
             _ => 0,
         };
-        if self.is_full(at, more) || many {
+        if self.is_full(at, tag, more) || many {
             return Err(Why::Full(at));
         }
         // Whose sockets are as many as may be waits until some are closed.
@@ -208,7 +210,10 @@ impl Mediator {
         {
             came += 1;
             self.beats();
-            if let Ok(made) = self.unclaimed.keeps(By::Door(tag), fd) {
+            // Who has no place costs no more than this.
+            let id = sockets::began(&fd);
+            let is_awaited = id.is_some_and(|id| self.crossings.has_place(tag, id));
+            if is_awaited && let Ok(made) = self.unclaimed.keeps(By::Door(tag), fd) {
                 self.is_in(tag, made);
             }
         }

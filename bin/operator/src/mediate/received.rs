@@ -20,7 +20,7 @@ impl Mediator {
     /// How long nothing is to be done about those that wait; `None`: for as long as may be.
     pub(super) fn receivers_sleep(&self) -> Option<Timespec> {
         let receivers = self.datagrams.receivers.sleep(Instant::now());
-        let unclaimed = (!self.unclaimed.is_empty()).then_some(LOOK);
+        let unclaimed = self.is_to_look().then_some(LOOK);
         const SOON: Duration = Duration::from_millis(5);
         let outside = self.outside.is_late().then_some(SOON);
         let sleep = receivers
@@ -33,14 +33,22 @@ impl Mediator {
     }
 
     /// What was accepted for somebody who was gone by then waits for the next accept, and ends
-    /// with its listener: of that nobody tells, and who is connected would wait for ever.
-    fn unclaimed_tick(&mut self) {
+    /// with its listener; who waits for room ends, or where it waits: of that nobody tells, and who
+    /// is connected, or waits, would wait for ever.
+    fn is_to_look(&self) -> bool {
+        let for_room = || self.waits.iter().any(|waits| waits.why == Why::Room);
+        let waits = || for_room() || self.crossings.has_waiting();
+        (!self.unclaimed.is_empty() || waits()) && guard!("circuits-orphans")
+    }
+
+    fn unclaimed_tick(&mut self, find: Find<'_>) {
         let now = Instant::now();
         let looked = self.unclaimed_looked;
         let due = looked.is_none_or(|looked| now >= looked + LOOK);
-        if !self.unclaimed.is_empty() && due && guard!("circuits-orphans") {
+        if due && self.is_to_look() {
             self.unclaimed_looked = Some(now);
             self.sweep();
+            self.wake(find);
         }
     }
 
@@ -72,7 +80,7 @@ impl Mediator {
     /// Those whose time is over are told; those that a signal ended are forgotten.
     pub fn receivers_tick(&mut self, find: Find<'_>) {
         self.say_dropped();
-        self.unclaimed_tick();
+        self.unclaimed_tick(find);
         self.outside_tick();
         self.crossings_tick(find);
         if self.datagrams.receivers.is_empty() {

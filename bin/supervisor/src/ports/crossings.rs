@@ -135,11 +135,7 @@ impl Supervisor {
     }
 
     fn try_to_link(&mut self, pair: Pair, operators: [u64; 2]) -> std::io::Result<()> {
-        let (near, far) = Socket::pair().map_err(std::io::Error::other)?;
-        // Words alone: who is made to close another's descriptor can be held up by that.
-        for end in [&near, &far] {
-            notify::refuse_descriptors(end.as_fd())?;
-        }
+        let (near, far) = words()?;
         let doors = [self.door(pair[0])?, self.door(pair[1])?];
         let witnesses = [self.witness(pair[0].0)?, self.witness(pair[1].0)?];
         let [witness_of_one, witness_of_other] = witnesses.map(Rc::new);
@@ -261,6 +257,15 @@ fn are_by_memory(image: &Image, tag: u16) -> bool {
     crossing.is_some_and(|(_, crossing)| crossing.has_rings() || !guard!("across-shared"))
 }
 
+/// A link for words alone: who is made to close another's descriptor can be held up by that.
+fn words() -> std::io::Result<(Socket, Socket)> {
+    let (near, far) = Socket::pair().map_err(std::io::Error::other)?;
+    for end in [&near, &far] {
+        notify::refuse_descriptors(end.as_fd())?;
+    }
+    Ok((near, far))
+}
+
 /// A stream socket that listens under this name. Nobody can pass a descriptor to who accepts there.
 fn listening(name: [u8; 16]) -> std::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -338,6 +343,32 @@ mod tests {
         let image = FabricImage::map(bytes.as_ref()).unwrap();
         let expected = [[(101, 8), (102, 7)], [(103, 4), (103, 5)]];
         assert_eq!(pairs(&image), BTreeSet::from(expected));
+    }
+
+    #[test]
+    fn neither_a_link_nor_a_door_passes_a_descriptor() {
+        let (near, far) = words().unwrap();
+        let message = Message::new(0, &Share::default());
+        for (from, to) in [(&near, &far), (&far, &near)] {
+            assert!(from.send(&message, &[from.as_fd()]).is_err());
+            from.send(&message, &[]).unwrap();
+            let (_, fds) = to.recv().unwrap().unwrap();
+            assert!(fds.is_empty());
+        }
+        let name = *b"a door of a test";
+        let door = listening(name).unwrap();
+        let (kind, flags) = (SocketType::STREAM, SocketFlags::CLOEXEC);
+        let begun = socket_with(AddressFamily::UNIX, kind, flags, None).unwrap();
+        let address = SocketAddrUnix::new_abstract_name(&name).unwrap();
+        rustix::net::connect(&begun, &address).unwrap();
+        let came = Socket::from_fd(rustix::net::accept(&door).unwrap());
+        // What came has it of the door, whatever who began has set.
+        assert!(
+            Socket::from_fd(begun)
+                .send(&message, &[door.as_fd()])
+                .is_err()
+        );
+        drop(came);
     }
 
     #[test]

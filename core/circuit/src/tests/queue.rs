@@ -138,10 +138,11 @@ fn places_of_agreements_are_apart() {
         ..waiting(token)
     };
     // The same number of two agreements, and of the tenant's own.
-    for pending in [across(7, 3), across(8, 3)] {
+    for pending in [across(7, 3), across(7, 5), across(8, 3)] {
         assert_eq!(table.enqueue(1, pending), Ok(()));
     }
     assert_eq!(table.enqueue(1, across(7, 4)), Err(Errno::EAGAIN));
+    table.withdraw_crossing(1, 7, 5);
     assert!(!table.find_listener(0, at(LO4, 5000), 0).unwrap().full);
     assert_eq!(
         (0..3)
