@@ -189,6 +189,13 @@ fn nobody_comes_across_an_agreement_who_may_not_begin_and_nobody_leaves_as_anoth
     for tag in tags {
         let (came, refused) = arrive(tag);
         assert_eq!(came > 0, ends(tag).is_begun_with(), "{tag}");
+        // Nor at a port that is not offered.
+        let offered = ends(tag).is_routed()
+            || asks.iter().all(|asked| {
+                let comes = across::arrives(&image, tag, asked, 7).is_ok();
+                !comes || [80, 81, 443].contains(&asked.to_port)
+            });
+        assert!(offered, "{tag}");
         assert!(refused, "{tag}");
     }
     let mut left = 0;
