@@ -32,6 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// asked again after a while.
 const CONNECT: Duration = Duration::from_secs(127);
 const AGAIN: Duration = Duration::from_secs(1);
+/// What time brings about is looked at so often at most.
+const TICK: Duration = Duration::from_millis(200);
 /// Connections that came by one agreement and wait to be accepted, with the places that are kept
 /// for who is not there yet; and those of a compartment: each is a descriptor of this process.
 const OF_ONE: usize = 256;
@@ -121,6 +123,8 @@ pub struct Crossings {
     pub memory: Shares,
     /// Those of the other sides that wait for room, with whom they wait for.
     waiting: VecDeque<(u16, Cross, u64)>,
+    /// When it was last looked at what time brings about.
+    ticked: Option<Instant>,
     /// By tag: see [`Crossings::next_asked`].
     next_asked: BTreeMap<u16, usize>,
 }
@@ -412,6 +416,15 @@ impl Crossings {
     pub fn is_timed(&self) -> bool {
         let is_late = self.links.values().any(|link| link.down.is_some());
         !self.places.is_empty() || self.memory.is_awaited() || is_late || self.has_waiting()
+    }
+
+    /// Whether it is time to look at that again: who calls often does not have it looked at more.
+    pub fn is_due(&mut self) -> bool {
+        let is_due = self.ticked.is_none_or(|at| at.elapsed() >= TICK);
+        if is_due {
+            self.ticked = Some(Instant::now());
+        }
+        is_due
     }
 
     /// Whether anybody waits, here or there, whose socket, or that which it waits at, may have

@@ -356,7 +356,7 @@ impl<M: ConsumerMemory> StreamConsumer<M> {
         Ok(true)
     }
 
-    /// Announces a sleep for data by the memory ([`NAP`]). `Some`: it may sleep for as long as the
+    /// Announces a sleep for data by the memory (`NAP`). `Some`: it may sleep for as long as the
     /// low half of the producer's position is this.
     pub fn arm_nap(&mut self) -> Result<Option<u32>, Breach> {
         self.announce_with(NAP);

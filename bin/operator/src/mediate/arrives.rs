@@ -303,7 +303,7 @@ impl Mediator {
 
     /// Places that nobody came to in time are others'.
     pub(super) fn crossings_tick(&mut self, find: Find<'_>) {
-        if !self.crossings.is_timed() {
+        if !self.crossings.is_timed() || !self.crossings.is_due() {
             return;
         }
         for (tag, id, at) in self.crossings.overdue() {
