@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 /// What is under way to the other side of an agreement at most, so that no answer finds its link
 /// full; what comes beyond waits here.
 const UNDER_WAY: usize = 64;
+/// What there is no room to say is kept up to so many words: more than anybody asks at a time.
+const UNSAID: usize = 4096;
 /// So many are kept that wait for room, of one agreement.
 const WAITING: usize = 256;
 /// Who asks waits so long for an operator that is being replaced, or that does not answer.
@@ -36,7 +38,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(200);
 /// Connections that came by one agreement and wait to be accepted, with the places that are kept
 /// for who is not there yet; and those of a compartment: each is a descriptor of this process.
-const OF_ONE: usize = 256;
+const OF_ONE: usize = 512;
 const HELD: usize = 1024;
 /// A place is kept so long for who does not come: longer than one operator follows another.
 const KEPT: Duration = Duration::from_secs(5);
@@ -52,6 +54,8 @@ struct Link {
     socket: Option<Socket>,
     door: [u8; 16],
     inlet: Option<OwnedFd>,
+    /// What there was no room to say.
+    unsaid: VecDeque<Message>,
     /// Since when it has no operator.
     down: Option<Instant>,
 }
@@ -122,9 +126,11 @@ pub struct Crossings {
     /// What both sides' programs have in common.
     pub memory: Shares,
     /// Those of the other sides that wait for room, with whom they wait for.
-    waiting: VecDeque<(u16, Cross, u64)>,
+    waiting: VecDeque<(u16, Cross, u64, Instant)>,
     /// When it was last looked at what time brings about.
     ticked: Option<Instant>,
+    /// Connects that were asked for.
+    attempts: u32,
     /// By tag: see [`Crossings::next_asked`].
     next_asked: BTreeMap<u16, usize>,
 }
@@ -143,6 +149,7 @@ impl Crossings {
             socket: Some(socket),
             door,
             inlet: Some(inlet),
+            unsaid: VecDeque::new(),
             down: None,
         };
         let before = self.links.insert(tag, link);
@@ -217,7 +224,9 @@ impl Crossings {
             // A word of another agreement's side is none of this one.
             let asked = self.asked.values_mut();
             let mut of = asked.filter(|it| it.tag == tag && !matches!(it.stage, Stage::Later(_)));
-            if let Some(crossing) = of.find(|it| it.body.id == body.id) {
+            let is_it =
+                |it: &&mut Crossing| (it.body.id, it.body.attempt) == (body.id, body.attempt);
+            if let Some(crossing) = of.find(is_it) {
                 crossing.is_answered(&body);
             }
             self.tells(tag);
@@ -240,8 +249,31 @@ impl Crossings {
         asked.is_none_or(|it| it.outcome.is_some())
     }
 
+    /// Whether a socket's connect is asked for to this address and port.
+    pub fn is_to(&self, cookie: u64, (ip, port): ([u8; 16], u16)) -> bool {
+        let asked = self.asked.get(&cookie).map(|it| &it.body);
+        asked.is_some_and(|body| (body.to, body.to_port) == (ip, port.into()))
+    }
+
+    /// Nobody asks for it any more.
+    pub fn asks_no_more(&mut self, cookie: u64) {
+        if let Some(crossing) = self.asked.remove(&cookie) {
+            self.is_no_more(&crossing);
+        }
+    }
+
+    fn is_no_more(&mut self, crossing: &Crossing) {
+        let id = crossing.body.id;
+        // Who was never told knows nothing of it.
+        if !matches!(crossing.stage, Stage::Later(_)) {
+            self.say(crossing.tag, &Uncross { id });
+        }
+    }
+
     /// Asks for a connect of a program's socket.
-    pub fn ask(&mut self, cookie: u64, tag: u16, body: Cross, far: Option<Made>) {
+    pub fn ask(&mut self, cookie: u64, tag: u16, mut body: Cross, far: Option<Made>) {
+        self.attempts = self.attempts.wrapping_add(1);
+        body.attempt = self.attempts;
         let crossing = Crossing {
             tag,
             body,
@@ -263,13 +295,19 @@ impl Crossings {
         let of = self.asked.values();
         let under_way = |it: &&Crossing| it.tag == tag && matches!(it.stage, Stage::UnderWay(_));
         let under_way = of.filter(under_way).count();
+        let room = UNDER_WAY.saturating_sub(under_way);
+        if room == 0 {
+            return;
+        }
         let now = Instant::now();
         let is_next = |it: &&mut Crossing| {
             let is_due = matches!(it.stage, Stage::Later(due) if due <= now);
             it.tag == tag && is_due && it.outcome.is_none()
         };
-        let next = self.asked.values_mut().filter(is_next);
-        for crossing in next.take(UNDER_WAY.saturating_sub(under_way)) {
+        let mut next: Vec<_> = self.asked.values_mut().filter(is_next).collect();
+        // Who has waited longest first.
+        next.sort_unstable_by_key(|it| it.begun);
+        for crossing in next.into_iter().take(room) {
             // Where it is gone, that is heard next.
             if socket.send(&Message::new(0, &crossing.body), &[]).is_err() {
                 return;
@@ -286,33 +324,38 @@ impl Crossings {
     }
 
     /// Tells the other side of an agreement that who asks waits there.
-    pub fn has_it_wait(&self, tag: u16, id: u64) {
-        let errno = WAITS.raw_os_error().unsigned_abs();
-        let packets = 0;
-        self.say(tag, &Crossed { id, errno, packets });
+    pub fn has_it_wait(&mut self, tag: u16, asked: &Cross) {
+        self.answer(tag, asked, Err((WAITS, false)));
     }
 
     /// Answers the other side of an agreement.
-    pub fn answer(&self, tag: u16, id: u64, outcome: Result<(), (Errno, bool)>) {
+    pub fn answer(&mut self, tag: u16, asked: &Cross, outcome: Result<(), (Errno, bool)>) {
         let (errno, packets) = match outcome {
             Ok(()) => (0, false),
             Err((errno, packets)) => (errno.raw_os_error().unsigned_abs(), packets),
         };
-        let packets = u32::from(packets);
-        let body = Crossed { id, errno, packets };
-        // Who asks more than may be under way does not hear of all.
+        let body = Crossed {
+            id: asked.id,
+            attempt: asked.attempt,
+            errno,
+            packets: u32::from(packets),
+            reserved: 0,
+        };
         self.say(tag, &body);
     }
 
-    fn say<B: command::Body>(&self, tag: u16, body: &B) {
-        let link = self.links.get(&tag);
-        if let Some(socket) = link.and_then(|link| link.socket.as_ref()) {
-            let _ = socket.send(&Message::new(0, body), &[]);
+    /// Says something now, or when there is room. Who does not listen misses what is beyond that.
+    fn say<B: command::Body>(&mut self, tag: u16, body: &B) {
+        if let Some(link) = self.links.get_mut(&tag).filter(|it| it.socket.is_some()) {
+            if link.unsaid.len() < UNSAID {
+                link.unsaid.push_back(Message::new(0, body));
+            }
+            link.says();
         }
     }
 
     /// The program here has a circuit's memory: the other side is told.
-    pub fn shares(&self, tag: u16, id: u64) {
+    pub fn shares(&mut self, tag: u16, id: u64) {
         self.say(
             tag,
             &Share {
@@ -329,11 +372,15 @@ impl Crossings {
         self.places.insert((tag, id), Place { at, since });
     }
 
-    /// Whether one more may be kept, where so many have come by this agreement and by all, and are
-    /// not accepted.
-    pub fn has_places(&self, tag: u16, of_one: usize, of_all: usize) -> bool {
-        let kept = self.places.range((tag, 0)..=(tag, u64::MAX)).count();
-        let has = kept + of_one < OF_ONE && self.places.len() + of_all < HELD;
+    /// Whether one more may be kept for a listening socket, where so many have come to it by this
+    /// agreement, by the agreement, and by all, and are not accepted. Of what an agreement may have one
+    /// listener has as much as there is room for others, of what all may have one agreement.
+    pub fn has_places(&self, tag: u16, at: u64, come: [usize; 3]) -> bool {
+        let of_one = || self.places.range((tag, 0)..=(tag, u64::MAX));
+        let here = of_one().filter(|(_, place)| place.at == at).count() + come[0];
+        let of_all = self.places.len() + come[2];
+        let of_one = of_one().count() + come[1];
+        let has = of_one + here < OF_ONE && of_all + of_one < HELD;
         has || !guard!("across-places")
     }
 
@@ -359,33 +406,33 @@ impl Crossings {
         let of = self.waiting.iter().filter(|(of, ..)| *of == tag);
         let has_room = of.count() < WAITING || !guard!("across-waiting");
         if has_room {
-            self.waiting.push_back((tag, body, at));
+            self.waiting.push_back((tag, body, at, Instant::now()));
         }
         has_room
     }
 
     /// The listening sockets that somebody waits for.
     pub fn awaited(&self) -> impl Iterator<Item = (u16, u64)> {
-        self.waiting.iter().map(|(tag, _, at)| (*tag, *at))
+        self.waiting.iter().map(|(tag, _, at, _)| (*tag, *at))
     }
 
     /// The first who waits by an agreement for a listening socket of which that is said; it waits
     /// no more.
     pub fn next_waiting(&mut self, is_ready: impl Fn((u16, u64)) -> bool) -> Option<(u16, Cross)> {
         let mut all = self.waiting.iter();
-        let at = all.position(|(tag, _, at)| is_ready((*tag, *at)))?;
-        self.waiting.remove(at).map(|(tag, body, _)| (tag, body))
+        let at = all.position(|(tag, _, at, _)| is_ready((*tag, *at)))?;
+        self.waiting.remove(at).map(|(tag, body, ..)| (tag, body))
     }
 
     /// It waits on, before those that came later.
     pub fn waits_on(&mut self, tag: u16, body: Cross, at: u64) {
-        self.waiting.push_front((tag, body, at));
+        self.waiting.push_front((tag, body, at, Instant::now()));
     }
 
     /// Whether this one waits, or did: it does no more.
     pub fn stops_waiting(&mut self, tag: u16, id: u64) {
         self.waiting
-            .retain(|(of, body, _)| (*of, body.id) != (tag, id));
+            .retain(|(of, body, ..)| (*of, body.id) != (tag, id));
     }
 
     /// The next that came through an agreement's door. `None`: nobody did.
@@ -404,18 +451,22 @@ impl Crossings {
         told.unwrap_or_else(|| asked.iter().map(|(a, b)| (*b, u64::from(*a))).collect())
     }
 
-    /// Where to begin to ask about so many of those of an agreement, so that each has its turn.
-    pub fn next_asked(&mut self, tag: u16, share: usize, all: usize) -> usize {
-        let next = self.next_asked.entry(tag).or_default();
-        let begin = *next % all.max(1);
-        *next = begin + share;
-        begin
+    /// Where to begin to ask about those of an agreement, so that each has its turn.
+    pub fn next_asked(&self, tag: u16) -> usize {
+        self.next_asked.get(&tag).copied().unwrap_or(0)
+    }
+
+    /// Those before this were asked about.
+    pub fn asked_up_to(&mut self, tag: u16, next: usize) {
+        self.next_asked.insert(tag, next);
     }
 
     /// Whether time alone brings something about.
     pub fn is_timed(&self) -> bool {
         let is_late = self.links.values().any(|link| link.down.is_some());
-        !self.places.is_empty() || self.memory.is_awaited() || is_late || self.has_waiting()
+        let has_words = || self.links.values().any(|link| !link.unsaid.is_empty());
+        let waits = self.has_waiting() || self.memory.is_awaited() || has_words();
+        !self.places.is_empty() || is_late || waits
     }
 
     /// Whether it is time to look at that again: who calls often does not have it looked at more.
@@ -447,17 +498,25 @@ impl Crossings {
         for crossing in self.asked.values_mut().filter(|it| it.outcome.is_none()) {
             let is_over = match crossing.stage {
                 Stage::UnderWay(since) => since.elapsed() >= PATIENCE,
+                // Who must not wait does so for nobody else either.
+                Stage::Later(_) if crossing.body.waits == 0 => crossing.begun.elapsed() >= PATIENCE,
                 _ => crossing.begun.elapsed() >= CONNECT,
             };
             if is_over && guard!("across-answers") {
                 crossing.outcome = Some(Outcome::Refused(Errno::TIMEDOUT, false));
+                if !matches!(crossing.stage, Stage::Later(_)) {
+                    over.push((crossing.tag, crossing.body.id));
+                }
                 crossing.stage = Stage::Waits;
-                over.push((crossing.tag, crossing.body.id));
             }
         }
         for (tag, id) in over {
             self.say(tag, &Uncross { id });
         }
+        // Who asked waits no longer, whatever it says.
+        self.waiting
+            .retain(|(.., since)| since.elapsed() < 2 * CONNECT);
+        self.links.values_mut().for_each(Link::says);
         let tags: BTreeSet<u16> = self.asked.values().map(|it| it.tag).collect();
         tags.into_iter().for_each(|tag| self.tells(tag));
     }
@@ -472,11 +531,21 @@ impl Crossings {
         let gone = self.asked.extract_if(.., |cookie, _| !lives(*cookie));
         let gone: Vec<Crossing> = gone.map(|(_, crossing)| crossing).collect();
         for crossing in gone {
-            let body = Uncross {
-                id: crossing.body.id,
-            };
-            self.say(crossing.tag, &body);
+            self.is_no_more(&crossing);
             self.tells(crossing.tag);
+        }
+    }
+}
+
+impl Link {
+    fn says(&mut self) {
+        let Some(socket) = &self.socket else {
+            return;
+        };
+        while let Some(message) = self.unsaid.front()
+            && socket.send(message, &[]).is_ok()
+        {
+            self.unsaid.pop_front();
         }
     }
 }
@@ -485,7 +554,7 @@ impl Crossing {
     fn is_answered(&mut self, body: &Crossed) {
         let errno = body.errno;
         let is = |known: Errno| known.raw_os_error().unsigned_abs() == errno;
-        if is(WAITS) {
+        if is(WAITS) && self.body.waits != 0 {
             self.stage = Stage::Waits;
         } else if is(Errno::AGAIN) && self.body.waits != 0 {
             self.stage = Stage::Later(Instant::now() + AGAIN);
@@ -558,10 +627,12 @@ mod tests {
 
     fn says(link: &Socket, crossings: &mut Crossings, tag: u16, id: u64, errno: Errno) {
         let errno = errno.raw_os_error().unsigned_abs();
+        let attempt = crossings.asked.get(&id).map_or(0, |it| it.body.attempt);
         let body = Crossed {
             id,
+            attempt,
             errno,
-            packets: 0,
+            ..Crossed::default()
         };
         link.send(&Message::new(0, &body), &[]).unwrap();
         assert!(crossings.hear(tag).unwrap().is_some());
@@ -613,6 +684,60 @@ mod tests {
     }
 
     #[test]
+    fn what_finds_no_room_is_said_later_and_of_who_is_gone_what_was_told_alone() {
+        let mut crossings = Crossings::default();
+        let (near, far) = Socket::pair().unwrap();
+        of(near, &mut crossings, 1);
+        let many = 1000_u64;
+        (0..many).for_each(|id| asks(&mut crossings, 1, id, 1));
+        for id in 0..many {
+            let cross = Cross {
+                id,
+                ..Cross::default()
+            };
+            crossings.answer(1, &cross, Err((Errno::CONNREFUSED, false)));
+        }
+        let mut heard = Vec::new();
+        // Bound: each look takes what there is room for.
+        for _ in 0..100 {
+            let all = std::iter::from_fn(|| far.recv().unwrap());
+            heard.extend(all.filter_map(|(it, _)| it.body::<Crossed>().map(|it| it.id)));
+            crossings.tick();
+        }
+        assert_eq!(heard, Vec::from_iter(0..many));
+        crossings.retain(|_| false, &BTreeSet::new());
+        let gone = std::iter::from_fn(|| far.recv().unwrap());
+        let gone: Vec<u64> = gone
+            .filter_map(|(it, _)| it.body::<Uncross>().map(|it| it.id))
+            .collect();
+        assert_eq!(gone.len(), UNDER_WAY);
+        assert!(!crossings.has_waiting());
+    }
+
+    #[test]
+    fn an_answer_is_of_one_attempt_and_who_must_not_wait_does_not() {
+        let mut crossings = Crossings::default();
+        let (near, far) = Socket::pair().unwrap();
+        of(near, &mut crossings, 1);
+        asks(&mut crossings, 1, 5, 1);
+        let (attempt, errno) = (crossings.asked[&5].body.attempt, 0);
+        crossings.asks_no_more(5);
+        asks(&mut crossings, 1, 5, 0);
+        assert!(!crossings.is_to(5, ([1; 16], 0)) && crossings.is_to(5, ([0; 16], 0)));
+        let body = Crossed {
+            id: 5,
+            attempt,
+            errno,
+            ..Crossed::default()
+        };
+        far.send(&Message::new(0, &body), &[]).unwrap();
+        crossings.hear(1).unwrap();
+        assert!(!crossings.is_over(5), "of the one before");
+        says(&far, &mut crossings, 1, 5, WAITS);
+        assert!(crossings.is_over(5));
+    }
+
+    #[test]
     fn an_answer_of_another_agreements_side_is_none() {
         let mut crossings = Crossings::default();
         let [(near, far), (other_near, other_far)] = [(); 2].map(|()| Socket::pair().unwrap());
@@ -629,13 +754,14 @@ mod tests {
     #[test]
     fn who_asks_and_does_not_come_takes_a_place_from_others_for_a_while_only() {
         let mut crossings = Crossings::default();
-        let places = OF_ONE as u64;
+        let places = OF_ONE as u64 / 2;
         (0..places).for_each(|id| crossings.keep(1, id, 7));
-        assert!(!crossings.has_places(1, 0, 0));
-        // Another agreement's.
-        assert!(crossings.has_places(2, OF_ONE - 1, HELD - OF_ONE - 1));
-        assert!(!crossings.has_places(2, OF_ONE, OF_ONE));
-        assert!(!crossings.has_places(2, 0, HELD - OF_ONE));
+        assert!(!crossings.has_places(1, 7, [0; 3]));
+        // Another listener's, and another agreement's.
+        assert!(crossings.has_places(1, 8, [0; 3]) && crossings.has_places(2, 7, [0; 3]));
+        assert!(!crossings.has_places(1, 8, [OF_ONE / 4, OF_ONE / 4, OF_ONE / 4]));
+        assert!(!crossings.has_places(2, 7, [0, 0, HELD]));
+        assert!(!crossings.has_places(2, 7, [0, HELD / 4, HELD / 2]));
         assert!(crossings.overdue().is_empty());
         for place in crossings.places.values_mut() {
             place.since = place.since.checked_sub(KEPT).unwrap();
@@ -643,7 +769,7 @@ mod tests {
         crossings.keep(2, 5, 8);
         let gone = crossings.overdue();
         assert_eq!((gone.len() as u64, gone[0]), (places, (1, 0, 7)));
-        assert!(crossings.has_places(1, 0, 0));
+        assert!(crossings.has_places(1, 7, [0; 3]));
         assert_eq!(crossings.leave(2, 5), Some(8));
     }
 

@@ -160,6 +160,17 @@ impl Unclaimed {
         Some(self.waiting.remove(at).1)
     }
 
+    /// One that waits ends; whether it did.
+    pub fn ends(&mut self, cookie: u64) -> bool {
+        let mut all = self.waiting.iter();
+        let Some(at) = all.position(|(_, made)| made.cookie == cookie) else {
+            return false;
+        };
+        self.waiting.remove(at);
+        self.is_over(cookie);
+        true
+    }
+
     /// Whether there is one.
     pub fn has(&self, listener: u64) -> bool {
         self.waiting.iter().any(|(at, _)| *at == listener)

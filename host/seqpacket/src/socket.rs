@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    bind, connect, getsockname, recv, recvmsg, sendmsg, socket_with, socketpair,
+    bind, connect, getsockname, recv, recvmsg, sendmsg, socket_with, socketpair, sockopt,
 };
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -58,6 +58,18 @@ impl Socket {
         bind(&fd, &SocketAddrUnix::new_unnamed())?;
         connect(&fd, &getsockname(&fd)?)?;
         Ok(Socket::from_fd(fd))
+    }
+
+    /// Gives it room for so many messages that wait, each with a descriptor. It takes privilege to have
+    /// more than others.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn make_room(&self, messages: usize) -> Result<()> {
+        // Twice what is asked for is what the kernel gives, and what it counts of a message is more
+        // than twice its bytes.
+        let bytes = messages * 2 * MESSAGE_BYTES;
+        Ok(sockopt::set_socket_send_buffer_size_force(&self.fd, bytes)?)
     }
 
     /// Takes over a descriptor, which must be a connected SOCK_SEQPACKET socket.

@@ -518,6 +518,7 @@ except OSError as error: print(errno.errorcode.get(error.errno, error), flush=Tr
         let server = scene.start("red/db", line, "serving");
         let client = scene.start("blue/app", "exec python3 {f}/waits.py", "first\n");
         std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(client.out(), "first\n", "it does not wait");
         if !denied.is_empty() {
             let of = format!("  - name: {denied}\n");
             let agreement = match denied {
@@ -528,7 +529,6 @@ except OSError as error: print(errno.errorcode.get(error.errno, error), flush=Tr
             let rules = format!("{of}    policy: {{rules: [{rule}]}}\n");
             scene.apply(&SPEC.replace(&of, &rules));
         }
-        assert_eq!(client.out(), "first\n", "it does not wait");
         scene.file("go", "");
         let expected = match denied {
             "" => "connected\n",
@@ -612,6 +612,13 @@ print(len(said) >= many - 2, sorted(set(said)), flush=True)
             "waiting",
         );
         std::thread::sleep(Duration::from_millis(500));
+        // Who waits is no circuit yet, and least of all one from the other side.
+        let all = circuits(&scene);
+        assert!(all.len() < 10, "{}", all.len());
+        assert!(
+            all.iter().all(|row| text(row, "to") != "blue/app"),
+            "{all:?}"
+        );
         assert!(scene.tries("blue/app", "10.1.200.10,5433")[0].starts_with("10.1.250."));
         if n == 0 {
             // Those that are killed wait no more.
@@ -624,5 +631,52 @@ print(len(said) >= many - 2, sorted(set(said)), flush=True)
         for waits in [&across, &within] {
             waits.until("True ['ECONNREFUSED']\n");
         }
+    }
+}
+
+/// What has come and is in no program yet is cut as what is.
+#[test]
+fn what_nobody_has_accepted_yet_is_cut_too() {
+    const LATE: &str = "
+import os, socket, sys, time
+s = socket.create_server(('10.1.1.10', 5432)); s.settimeout(1); print('serving', flush=True)
+while not os.path.exists(sys.argv[1]): time.sleep(0.05)
+try: c, _ = s.accept(); print('came', c.recv(10), flush=True)
+except TimeoutError: print('nobody', flush=True)
+";
+    const HOLDS: &str = "
+import socket
+c = socket.create_connection(('10.1.200.10', 5432)); print('held', flush=True)
+c.settimeout(None); print('end', c.recv(10), flush=True)
+";
+    let denied = SPEC.replace(
+        "  - name: red\n",
+        "  - name: red\n    policy: {rules: [{name: no, action: deny, from: {agreement: db}}]}\n",
+    );
+    for cut in [true, false] {
+        let scene = scene(SPEC);
+        scene.file("late.py", LATE);
+        scene.file("holds.py", HOLDS);
+        let late = scene.start("red/db", "exec python3 {f}/late.py {f}/go", "serving");
+        let holds = scene.start("blue/app", "exec python3 {f}/holds.py", "held");
+        let row = |of: &str| {
+            let all = circuits(&scene).into_iter();
+            all.filter(|row| text(row, "compartment") == of).last()
+        };
+        assert!(
+            scene
+                .instance
+                .until(Duration::from_secs(5), |_| row("red").is_some())
+        );
+        match cut {
+            true => {
+                let id = text(&row("red").unwrap()["circuit"], "id").to_owned();
+                assert!(scene.instance.say(&["circuits", "cut", &id]).unwrap().ok());
+            }
+            false => scene.apply(&denied),
+        }
+        holds.until("end b''\n");
+        scene.file("go", "");
+        late.until("nobody");
     }
 }

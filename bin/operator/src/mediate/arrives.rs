@@ -6,9 +6,12 @@ use super::*;
 use crate::crossings::Said;
 use crate::decide::across;
 use command::verbs::Cross;
+use std::time::Duration;
 
-/// So many that came by agreements are asked about in one look at what lives.
-const ASKED: usize = 1024;
+/// So long it is asked about those that came by agreements in one look at what lives.
+const ASKED: Duration = Duration::from_millis(20);
+/// So many at a time.
+const AT_ONCE: usize = 64;
 /// Ports that are tried for somebody whose own another has here, as the endpoint sees them.
 const PORTS: usize = 64;
 /// Through one door at a time, before others have their turn.
@@ -45,23 +48,25 @@ impl Mediator {
     /// The other side of an agreement asks for a connection: it has a place, or is told why not,
     /// or waits for room.
     fn asks_in(&mut self, tag: u16, body: Cross) {
+        // What it asked before for this socket is over.
+        self.crossings.stops_waiting(tag, body.id);
         let outcome = self.lets_in(tag, &body);
         self.write();
         if let Err(Why::Full(at)) = outcome
             && body.waits != 0
             && self.crossings.wait(tag, body, at)
         {
-            return self.crossings.has_it_wait(tag, body.id);
+            return self.crossings.has_it_wait(tag, &body);
         }
-        self.answers(tag, body.id, outcome);
+        self.answers(tag, &body, outcome);
     }
 
-    fn answers(&self, tag: u16, id: u64, outcome: Result<(), Why>) {
+    fn answers(&mut self, tag: u16, asked: &Cross, outcome: Result<(), Why>) {
         let outcome = outcome.map_err(|why| match why {
             Why::Not(errno, packets) => (errno, packets),
             Why::Full(_) => (Errno::AGAIN, false),
         });
-        self.crossings.answer(tag, id, outcome);
+        self.crossings.answer(tag, asked, outcome);
     }
 
     /// Those go on that waited for room where there is some.
@@ -69,8 +74,15 @@ impl Mediator {
         // Bound: as many wait as may, each once.
         let mut tried = BTreeSet::new();
         loop {
-            let is_ready = |it: &(u16, u64)| !tried.contains(it) && !self.is_full(it.1, it.0, 0);
-            let ready: BTreeSet<_> = self.crossings.awaited().filter(is_ready).collect();
+            let awaited: BTreeSet<_> = self.crossings.awaited().collect();
+            let is_ready = |it: &(u16, u64)| {
+                self.beats();
+                !tried.contains(it) && !self.is_full(it.1, it.0, 0) && self.has_places(it.0, it.1)
+            };
+            let ready: BTreeSet<_> = awaited.into_iter().filter(is_ready).collect();
+            if ready.is_empty() {
+                return;
+            }
             let next = self.crossings.next_waiting(|it| ready.contains(&it));
             let Some((tag, body)) = next else {
                 return;
@@ -82,7 +94,7 @@ impl Mediator {
                 }
                 outcome => {
                     self.write();
-                    self.answers(tag, body.id, outcome);
+                    self.answers(tag, &body, outcome);
                 }
             }
         }
@@ -100,6 +112,17 @@ impl Mediator {
         let waiting = waiting.filter(|it| [0, tag].contains(&it.crossing)).count();
         let waiting = waiting + self.unclaimed.count(|at, _| at == listener);
         waiting > (backlog as usize).saturating_add(more)
+    }
+
+    /// Whether one more by an agreement may have a place at a listening socket.
+    fn has_places(&self, tag: u16, at: u64) -> bool {
+        let socket = |cookie| self.table.socket(cookie);
+        let is_its = |cookie| socket(cookie).is_some_and(|it| it.crossing() == tag);
+        let unclaimed = &self.unclaimed;
+        let here = unclaimed.count(|of, cookie| of == at && is_its(cookie));
+        let of_one = unclaimed.count(|_, cookie| is_its(cookie));
+        let of_all = unclaimed.count(|_, _| true);
+        self.crossings.has_places(tag, at, [here, of_one, of_all])
     }
 
     /// Keeps a place for a connection from across an agreement, if it may come.
@@ -126,14 +149,7 @@ impl Mediator {
             .find_listener(slot, pending.local, chance::number());
         let listener = found.ok_or(Why::Not(Errno::CONNREFUSED, has_packets))?;
         let at = listener.cookie;
-        let crossing = |cookie| {
-            self.table
-                .socket(cookie)
-                .map_or(0, circuit::Socket::crossing)
-        };
-        let of_one = self.unclaimed.count(|_, cookie| crossing(cookie) == tag);
-        let of_all = self.unclaimed.count(|_, _| true);
-        let many = !self.crossings.has_places(tag, of_one, of_all);
+        let many = !self.has_places(tag, at);
         // Who must not wait is let in beyond the backlog, as those of the tenant's own are.
         let more = match body.waits {
             0 => BEYOND_BACKLOG,
@@ -143,7 +159,9 @@ impl Mediator {
             return Err(Why::Full(at));
         }
         // Whose sockets are as many as may be waits until some are closed.
-        if !self.has_room_for(slot) {
+        if self.table.counts().0 >= self.sweeps_at {
+            self.sweep();
+        } else if !self.has_room_for(slot) {
             self.sweep_at_times();
         }
         if !self.has_room_for(slot) {
@@ -278,8 +296,15 @@ impl Mediator {
         };
         self.table
             .cross(made.cookie, tag, carrier, monotonic(), inode);
+        // By what holds now: the place was kept by what held then.
+        let image = self.image.as_ref().map(MappedCompartment::image);
+        let socket = image.zip(self.table.socket(made.cookie));
+        let stays = socket.is_some_and(|(image, socket)| across::stays(&image, socket).is_ok());
+        if !stays {
+            let _ = self.table.closed(made.cookie);
+        }
         self.write();
-        Ok(pending)
+        stays.then_some(pending).ok_or(Errno::ACCESS)
     }
 
     /// The listening socket to which came what the operator before had taken in: noted, or to be
@@ -333,21 +358,25 @@ impl Mediator {
         }
         // The kernel goes through all of the other side's sockets for each: some at a time, in turns;
         // of the others it is taken that they live.
-        let share = (ASKED / by_tag.len().max(1)).max(1);
+        let share = ASKED / (by_tag.len() as u32).max(1);
         let mut living = BTreeMap::new();
         for (tag, of) in &mut by_tag {
-            let begin = self.crossings.next_asked(*tag, share, of.len());
+            let begin = self.crossings.next_asked(*tag) % of.len().max(1);
             of.rotate_left(begin);
-            let (asked, passed) = of.split_at(of.len().min(share));
-            for some in asked.chunks(ASKED / 8) {
+            let (since, mut asked) = (Instant::now(), 0);
+            for some in of.chunks(AT_ONCE) {
                 self.beats();
-                living.extend(self.crossings.living(*tag, some));
+                if asked == 0 || since.elapsed() < share {
+                    living.extend(self.crossings.living(*tag, some));
+                    asked += some.len();
+                } else {
+                    let taken = some
+                        .iter()
+                        .map(|(inode, cookie)| (*cookie, (*inode).into()));
+                    living.extend(taken);
+                }
             }
-            living.extend(
-                passed
-                    .iter()
-                    .map(|(inode, cookie)| (*cookie, (*inode).into())),
-            );
+            self.crossings.asked_up_to(*tag, begin + asked);
         }
         living
     }

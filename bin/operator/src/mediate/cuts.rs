@@ -127,6 +127,18 @@ impl Mediator {
     /// it was seen is looked for.
     pub(super) fn cut(&mut self, circuits: Vec<(u64, Vec<Socket>)>) {
         let mut left = circuits;
+        // Those that no program has yet are here.
+        let mut here = Vec::new();
+        left.retain(|(began, ends)| {
+            let is_here = ends
+                .iter()
+                .any(|end| guard!("circuits-unclaimed") && self.unclaimed.ends(end.cookie()));
+            here.extend(is_here.then_some(*began));
+            !is_here
+        });
+        for began in here {
+            self.is_cut(began);
+        }
         // Bound: a circuit has two ends.
         for which in 0..2 {
             let at = |(began, ends): &(u64, Vec<Socket>)| {

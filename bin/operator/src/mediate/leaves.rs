@@ -107,7 +107,7 @@ impl Mediator {
             from_port: local.port.into(),
             to_port: remote.port.into(),
             waits: u32::from(!call.is_nonblocking()?),
-            reserved: 0,
+            attempt: 0,
         };
         self.crossings.ask(cookie, tag, body, far);
         Ok(Came::Waits {
@@ -191,6 +191,27 @@ impl Mediator {
             Err(Errno::CONNREFUSED) => Err(Errno::HOSTUNREACH),
             Err(errno) => Err(errno),
         }
+    }
+
+    /// Whether somebody waits for what came of this connect, to this address, or nobody does any
+    /// more: then another may be begun.
+    ///
+    /// # Errors
+    /// ALREADY: one to elsewhere is under way.
+    pub(super) fn is_crossed(&mut self, cookie: u64, address: &[u8]) -> Result<bool, Errno> {
+        let socket = self.table.socket(cookie).ok_or(Errno::BADF)?;
+        let to = circuit::parse_connect(socket.family(), false, address);
+        if let Ok(circuit::Named::At(to)) = to
+            && self.crossings.is_to(cookie, (to.ip, to.port))
+        {
+            return Ok(true);
+        }
+        if self.waits.iter().any(|waits| waits.at == cookie) {
+            return Err(Errno::ALREADY);
+        }
+        self.crossings.asks_no_more(cookie);
+        let _ = self.table.connect_failed(cookie);
+        Ok(false)
     }
 
     /// Connections that were begun here across an agreement and may not be any more, and those that

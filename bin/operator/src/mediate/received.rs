@@ -47,7 +47,7 @@ impl Mediator {
         let due = looked.is_none_or(|looked| now >= looked + LOOK);
         if due && self.is_to_look() {
             self.unclaimed_looked = Some(now);
-            self.sweep();
+            self.sweep_of(false);
             self.wake(find);
         }
     }

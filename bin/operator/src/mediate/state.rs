@@ -240,6 +240,12 @@ impl Mediator {
 
     /// Forgets sockets that no program has any more.
     pub(super) fn sweep(&mut self) {
+        self.sweep_of(true);
+    }
+
+    /// The same; of those that came by agreements only `if_far`, for of these it takes the kernel's
+    /// time by as many sockets as the other tenants have.
+    pub(super) fn sweep_of(&mut self, if_far: bool) {
         let Some(Ok(mut live)) = self.live.as_ref().map(Live::cookies) else {
             return;
         };
@@ -247,8 +253,13 @@ impl Mediator {
         if let Some(Ok(more)) = self.live.as_ref().map(Live::cookies) {
             live.extend(more);
         }
-        let crossed = self.living_crossings();
-        live.extend(crossed.into_keys());
+        match if_far {
+            true => live.extend(self.living_crossings().into_keys()),
+            false => {
+                let far = self.table.all().filter(|it| it.inode() != 0);
+                live.extend(far.map(circuit::Socket::cookie));
+            }
+        }
         let gone = |socket: &&circuit::Socket| {
             socket.kind() == Kind::Datagram && !live.contains(&socket.cookie())
         };
@@ -263,9 +274,11 @@ impl Mediator {
         self.crossings
             .retain(|cookie| live.contains(&cookie), &tags);
         self.rings.retain(|began| live.contains(&began));
-        let left = self.table.counts().0;
-        self.sweeps_at = left + left.max(GROWTH);
-        self.swept = Some(Instant::now());
+        if if_far {
+            let left = self.table.counts().0;
+            self.sweeps_at = left + left.max(GROWTH);
+            self.swept = Some(Instant::now());
+        }
         self.write();
         self.count();
     }
@@ -310,6 +323,6 @@ impl Mediator {
         for note in gone {
             self.done_with(note);
         }
-        self.sweep();
+        self.sweep_of(false);
     }
 }

@@ -59,6 +59,9 @@ pub fn has_circuits(body: &CreatePort) -> bool {
     body.kind == ENDPOINT_CIRCUITS || body.flags & CREATE_CIRCUITS != 0
 }
 
+/// Connections that are accepted and in no program yet, of a compartment: more than may be.
+const ACCEPTED: usize = 2048;
+
 /// Who follows the operator: confined, or about to be, and told nothing.
 #[derive(Clone, Copy, Default)]
 struct Spare {
@@ -468,7 +471,10 @@ impl Supervisor {
         }
         let network = Rc::clone(&circuits.network);
         let made = namespace::within(network.as_fd(), Socket::to_itself);
-        let made = Rc::new(made.ok()?.ok()?.into_fd());
+        let made = made.ok()?.ok()?;
+        // Without privilege it has less, and what came by an agreement beyond that dies with an operator.
+        let _ = made.make_room(ACCEPTED);
+        let made = Rc::new(made.into_fd());
         let key = Key::Seat(Seat::Compartment(compartment), SeatPart::Accepted);
         self.keeper.keep(key, &Note::default(), made.as_fd());
         self.circuits(compartment)?.accepted = Some(Rc::clone(&made));

@@ -274,8 +274,8 @@ body! {
         to_port: u32,
         /// 1 = it may wait for room.
         waits: u32,
-        /// Zero.
-        reserved: u32,
+        /// Another each time that a socket is to be connected.
+        attempt: u32,
     }
 }
 body! {
@@ -283,10 +283,15 @@ body! {
     Crossed: Crossed {
         /// [`Cross::id`].
         id: u64,
-        /// connect(2)'s; 0 = it may, has a place, and is to come through the door.
+        /// [`Cross::attempt`].
+        attempt: u32,
+        /// connect(2)'s; 0 = it may, has a place, and is to come through the door; EINPROGRESS = it
+        /// waits for room.
         errno: u32,
         /// 1 = who is refused may find somebody there by packets.
         packets: u32,
+        /// Zero.
+        reserved: u32,
     }
 }
 body! {
