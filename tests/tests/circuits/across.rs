@@ -661,7 +661,7 @@ c.settimeout(None); print('end', c.recv(10), flush=True)
         let holds = scene.start("blue/app", "exec python3 {f}/holds.py", "held");
         let row = |of: &str| {
             let all = circuits(&scene).into_iter();
-            all.filter(|row| text(row, "compartment") == of).last()
+            all.filter(|row| text(row, "compartment") == of).next_back()
         };
         assert!(
             scene
