@@ -660,8 +660,8 @@ c.settimeout(None); print('end', c.recv(10), flush=True)
         let late = scene.start("red/db", "exec python3 {f}/late.py {f}/go", "serving");
         let holds = scene.start("blue/app", "exec python3 {f}/holds.py", "held");
         let row = |of: &str| {
-            let all = circuits(&scene).into_iter();
-            all.filter(|row| text(row, "compartment") == of).next_back()
+            let mut all = circuits(&scene).into_iter();
+            all.rfind(|row| text(row, "compartment") == of)
         };
         assert!(
             scene
