@@ -34,6 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// asked again after a while.
 const CONNECT: Duration = Duration::from_secs(127);
 const AGAIN: Duration = Duration::from_secs(1);
+/// Places that the other side's circuits were in, one after another, and sockets may live on in.
+const WITNESSES: usize = 4;
 /// What time brings about is looked at so often at most.
 const TICK: Duration = Duration::from_millis(200);
 /// Connections that came by one agreement and wait to be accepted, with the places that are kept
@@ -118,7 +120,8 @@ pub enum Said {
 pub struct Crossings {
     links: BTreeMap<u16, Link>,
     /// What tells of each agreement's other side which sockets live: as long as any may.
-    witnesses: BTreeMap<u16, OwnedFd>,
+    /// Another where its circuits were made anew meanwhile.
+    witnesses: BTreeMap<u16, Vec<OwnedFd>>,
     /// By the cookies of the programs' sockets.
     asked: BTreeMap<u64, Crossing>,
     /// By agreement and what the other side calls it.
@@ -153,7 +156,15 @@ impl Crossings {
             down: None,
         };
         let before = self.links.insert(tag, link);
-        self.witnesses.insert(tag, witness);
+        let witnesses = self.witnesses.entry(tag).or_default();
+        // Behind the same door is the same place.
+        if before.as_ref().is_some_and(|before| before.door == door) {
+            witnesses.pop();
+        }
+        witnesses.push(witness);
+        if witnesses.len() > WITNESSES {
+            witnesses.remove(0);
+        }
         self.waiting.retain(|(of, ..)| *of != tag);
         for crossing in self.asked.values_mut().filter(|it| it.tag == tag) {
             // Who said it has its places no more.
@@ -450,8 +461,12 @@ impl Crossings {
     /// Those of these sockets that came by an agreement, by inode and cookie, that live: inodes by
     /// cookies. Of whom nobody tells any more, or not yet, it is taken that all do.
     pub fn living(&self, tag: u16, asked: &[(u32, u64)]) -> BTreeMap<u64, u64> {
-        let witness = self.witnesses.get(&tag).filter(|_| guard!("across-living"));
-        let told = witness.and_then(|witness| live::those(witness, asked).ok());
+        let witnesses = self.witnesses.get(&tag).filter(|_| guard!("across-living"));
+        let told = witnesses.and_then(|all| {
+            let told = all.iter().map(|witness| live::those(witness, asked));
+            let told: Result<Vec<_>, _> = told.collect();
+            Some(told.ok()?.into_iter().flatten().collect())
+        });
         told.unwrap_or_else(|| asked.iter().map(|(a, b)| (*b, u64::from(*a))).collect())
     }
 

@@ -11,6 +11,7 @@ use command::Message;
 use command::verbs::Accepted;
 use guard::guard;
 use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown};
 use seqpacket::Socket;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -160,15 +161,16 @@ impl Unclaimed {
         Some(self.waiting.remove(at).1)
     }
 
-    /// One that waits ends; whether it did.
+    /// One that waits, or may be in its program, ends, whoever has it as well; whether it did.
     pub fn ends(&mut self, cookie: u64) -> bool {
-        let mut all = self.waiting.iter();
-        let Some(at) = all.position(|(_, made)| made.cookie == cookie) else {
-            return false;
-        };
-        self.waiting.remove(at);
-        self.is_over(cookie);
-        true
+        let all = self.waiting.iter().chain(&self.claimed);
+        let mut of = all.filter(|(_, made)| made.cookie == cookie);
+        let is_over = of.any(|(_, made)| shutdown(&made.fd, Shutdown::Both).is_ok());
+        if is_over {
+            self.waiting.retain(|(_, made)| made.cookie != cookie);
+            self.is_over(cookie);
+        }
+        is_over
     }
 
     /// Whether there is one.

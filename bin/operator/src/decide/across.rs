@@ -5,7 +5,7 @@
 //! said there.
 
 use super::{Asked, TCP, admitted, endpoint, judge, tenant};
-use circuit::Socket;
+use circuit::{Socket, State};
 use guard::guard;
 use image::CompartmentImage;
 use image::compartment::{Crossing, ROUTE_SERVICE, ROUTE_SUBNET};
@@ -108,7 +108,8 @@ pub fn arrives(
 /// EACCES, EHOSTUNREACH: it may not be any more.
 pub fn stays(image: &CompartmentImage<'_>, socket: &Socket) -> Result<Option<u32>, Errno> {
     let remote = socket.remote().ok_or(Errno::HOSTUNREACH)?;
-    let (from, to) = match socket.is_initiator() {
+    let began = socket.is_initiator() || socket.state() == State::Connecting;
+    let (from, to) = match began {
         true => (socket.local(), remote),
         false => (remote, socket.local()),
     };
@@ -120,7 +121,7 @@ pub fn stays(image: &CompartmentImage<'_>, socket: &Socket) -> Result<Option<u32
         to_port: to.port,
         protocol: TCP,
     };
-    match socket.is_initiator() {
+    match began {
         true => {
             let leaves = leaves(image, &asked).ok_or(Errno::HOSTUNREACH)??;
             let same = leaves.tag == socket.crossing();

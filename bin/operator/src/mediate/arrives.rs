@@ -268,7 +268,8 @@ impl Mediator {
         let near = sockets::stream(true)?;
         let own = self.relays.circuit(&near.fd)?;
         let made = self.unclaimed.keeps(By::Listener(at), own)?;
-        let pending = self.takes_place((tag, id), at, &made, carrier)?;
+        let pending = self.takes_place((tag, id), at, &made, carrier);
+        let pending = pending.inspect_err(|_| self.unclaimed.is_over(made.cookie))?;
         let ends = [pending.client, pending.local];
         let body = self.described(made.cookie, [ELSEWHERE, slot], ends);
         // Where it is not carried both ends are closed.

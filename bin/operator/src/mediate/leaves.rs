@@ -218,7 +218,13 @@ impl Mediator {
     /// were let in, each by its own end. Bound: sockets.
     pub(super) fn review_crossings(&self, image: &CompartmentImage<'_>) -> Vec<circuit::Socket> {
         let is_one = |socket: &&circuit::Socket| {
-            socket.crossing() != 0 && socket.state() == circuit::State::Connected
+            // One whose connect nobody waits for may be connected all the same.
+            let is_begun = match socket.state() {
+                circuit::State::Connected => true,
+                circuit::State::Connecting => !self.crossings.is_asked(socket.cookie()),
+                _ => false,
+            };
+            socket.crossing() != 0 && is_begun
         };
         let crossings = self.table.all().filter(is_one);
         let crossings: Vec<circuit::Socket> = crossings.copied().collect();
