@@ -261,7 +261,7 @@ pub fn test(root: &Path, full: bool, only: Option<&str>) -> Result<(), String> {
                 Ok(()) => passed += 1,
                 Err(message) => {
                     eprintln!("{message}");
-                    failed.push(name);
+                    failed.push(format!("{name}: {message}"));
                 }
             }
         }
@@ -271,8 +271,16 @@ pub fn test(root: &Path, full: bool, only: Option<&str>) -> Result<(), String> {
     if failed.is_empty() {
         Ok(())
     } else {
-        Err(format!("failed: {}", failed.join(", ")))
+        // Last, where who reads only a log's end finds it.
+        Err(format!("failed: {}", failed.join("\nfailed: ")))
     }
+}
+
+/// What a step that ran beside the others said of its failure, in a few lines.
+fn reasons(name: &str, said: &[u8]) -> String {
+    let said = String::from_utf8_lossy(said);
+    let lines: Vec<&str> = said.lines().filter(|l| l.starts_with("failed: ")).collect();
+    format!("{name} failed\n{}", lines.join("\n"))
 }
 
 /// Steps that wait for nobody, one after the other and behind those that are waited for; each says
@@ -290,7 +298,7 @@ fn beside(root: &Path) -> Vec<(&'static str, Result<(), String>, Duration)> {
             Ok(said) => {
                 println!("{}", String::from_utf8_lossy(&said.stdout));
                 eprintln!("{}", String::from_utf8_lossy(&said.stderr));
-                let failed = || Err(format!("{} failed", step.name));
+                let failed = || Err(reasons(step.name, &said.stderr));
                 said.status.success().then_some(()).map_or_else(failed, Ok)
             }
             Err(error) => Err(format!("nice: {error}")),

@@ -81,7 +81,7 @@ fn nobody_is_reached_without_an_entry() {
 #[test]
 fn the_uplink_carries_only_its_own_words() {
     let (mut host, mut two, mut three) = Host::usual();
-    let (mut one, wire) = (host.switch(1), host.uplink());
+    let (wire, mut one) = (host.uplink(), host.switch(1));
     let out = frame([2, 9, 9, 9, 9, 9], mac(1), 4, 1000);
     one.send(5, &out);
     assert_eq!(wire.receive(LONG), Some(out));
@@ -198,7 +198,7 @@ fn a_breach_closes_that_channel_alone() {
     two.send(7, &frame(mac(3), mac(2), 1, 60));
     assert!(three.receive(LONG).is_some());
     // A fresh pair in the same slot works again.
-    let (mut one, wire) = (host.switch(1), host.uplink());
+    let (wire, mut one) = (host.uplink(), host.switch(1));
     one.send(5, &frame([2, 9, 9, 9, 9, 9], mac(1), 4, 100));
     assert!(wire.receive(LONG).is_some());
     assert!(host.fabric.is_alive());
@@ -207,7 +207,7 @@ fn a_breach_closes_that_channel_alone() {
 #[test]
 fn a_full_receiver_stops_its_sender_alone() {
     let (mut host, mut two, mut three) = Host::usual();
-    let (mut one, wire) = (host.switch(1), host.uplink());
+    let (wire, mut one) = (host.uplink(), host.switch(1));
     // 3 reads nothing: its ring fills, then 2's frames are dropped and counted.
     for n in 0..2_000 {
         two.send(7, &frame(mac(3), mac(2), n, 1400));

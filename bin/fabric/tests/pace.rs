@@ -126,7 +126,7 @@ fn a_frame_on_an_uplink_costs_one_system_call() {
         return;
     }
     let (mut host, _two, _three) = Host::usual();
-    let (mut one, wire) = (host.switch(1), host.uplink());
+    let (wire, mut one) = (host.uplink(), host.switch(1));
     let router = [2, 9, 9, 9, 9, 9];
     // Both are plugged in once a frame has crossed.
     one.send(5, &frame(router, mac(1), 0, 200));
