@@ -399,12 +399,16 @@ impl Supervisor {
 
     fn flush(&mut self, now: u64) -> bool {
         let mut waits = self.control.flush(now);
-        let mut deaf = Vec::new();
+        let (mut deaf, mut told) = (Vec::new(), Vec::new());
         for (id, worker) in &mut self.workers {
             let Some(link) = worker.link.as_mut().filter(|link| link.backlog() > 0) else {
                 continue;
             };
-            waits |= link.flush(now);
+            if link.flush(now) {
+                waits = true;
+            } else if let Some(place) = worker.unnoted.take() {
+                told.push((*id, place));
+            }
             if link.is_deaf(now) {
                 confine::say!(
                     "supervisor: process {} does not listen; it is killed",
@@ -413,6 +417,9 @@ impl Supervisor {
                 link.give_up();
                 deaf.push(*id);
             }
+        }
+        for (id, place) in told {
+            self.note_place(id, &place);
         }
         for id in deaf {
             self.distrust_process(id);

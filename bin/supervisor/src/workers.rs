@@ -47,6 +47,8 @@ pub struct Worker {
     pub words: Option<OwnedFd>,
     /// Where it is.
     pub place: Place,
+    /// What the keeper is to note of that, once all that it was told has gone out.
+    pub unnoted: Option<String>,
     /// When it was started, ns.
     pub started: u64,
     /// `CAUSE_*`: why we killed it.
@@ -330,6 +332,7 @@ impl Supervisor {
             words,
             place,
             started,
+            unnoted: None,
             killed: None,
             budget: Bucket::of_words(role == Role::Fabric),
             profile,
@@ -495,9 +498,16 @@ impl Supervisor {
         }
     }
 
-    /// Notes with the keeper where a process is.
+    /// Notes with the keeper where a process is: after it was told all that it needs there. Who
+    /// heard half of it when we die is noted nowhere, and ended by the supervisor after us. What
+    /// still waits to be sent dies with us, so its note waits as well.
     pub fn note_place(&mut self, id: u64, place: &str) {
-        let Some(worker) = self.workers.get(&id) else {
+        let Some(worker) = self.workers.get_mut(&id) else {
+            return;
+        };
+        let waits = worker.link.as_ref().is_some_and(|link| link.backlog() > 0);
+        worker.unnoted = (waits && guard!("place-told")).then(|| place.to_owned());
+        let Some(worker) = self.workers.get(&id).filter(|it| it.unnoted.is_none()) else {
             return;
         };
         let Some(link) = &worker.link else { return };

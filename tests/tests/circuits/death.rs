@@ -129,8 +129,22 @@ while True:
             scene.instance.kill_program("bulkhead-supervisor");
         }
         let limit = Duration::from_secs(10);
-        let starts = |_: &e2e::Instance| scene.sh("app", "true").ok();
-        assert!(scene.instance.until(limit, starts));
+        let mut said = Vec::new();
+        let starts = |_: &e2e::Instance| {
+            let start = std::time::Instant::now();
+            let one = scene.sh("app", "true");
+            let ok = one.ok();
+            said.push((start.elapsed(), one));
+            ok
+        };
+        if !scene.instance.until(limit, starts) {
+            let (one, last) = (&said[0], &said[said.len() - 1]);
+            panic!(
+                "{} tries, first {one:?}, last {last:?}\n{}",
+                said.len(),
+                scene.instance.log()
+            );
+        }
         assert_eq!(scene.says("app", asks), "yes\n", "{}", waits.err());
         assert_eq!(waits.out().matches("got 10.1.1.11 asked").count(), round);
     }

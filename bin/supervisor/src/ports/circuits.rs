@@ -434,7 +434,6 @@ impl Supervisor {
                 (Message::new(0, &body), Rc::clone(fd))
             })
             .collect();
-        self.note_place(id, &format!("circuits-{compartment}"));
         let image = self
             .compartments
             .get(&compartment)
@@ -460,6 +459,7 @@ impl Supervisor {
         }
         self.link_meter(compartment);
         self.tell_of_gone(id, compartment);
+        self.note_place(id, &format!("circuits-{compartment}"));
         self.watch_now();
     }
 

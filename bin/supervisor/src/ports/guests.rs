@@ -170,8 +170,8 @@ impl Supervisor {
             memory: body.capacity,
         };
         self.tell(id, &Message::new(0, &serve), vec![listener]);
-        self.note_place(id, &format!("guest-{}-{}", place.0, place.1));
         self.plug_guest(place);
+        self.note_place(id, &format!("guest-{}-{}", place.0, place.1));
     }
 
     /// A new link between a helper and its switch.

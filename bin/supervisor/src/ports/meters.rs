@@ -93,10 +93,10 @@ impl Supervisor {
             Some(meter) => meter.is_ready = true,
             None => return self.kill(id, None),
         }
-        self.note_place(id, &format!("meter-{compartment}"));
         self.give_pages(id, compartment);
         self.tell_of_captures(id, compartment);
         self.link_meter(compartment);
+        self.note_place(id, &format!("meter-{compartment}"));
     }
 
     /// Where a meter counts, and where it says that it goes on: each supervisor's is another.

@@ -80,8 +80,8 @@ impl Supervisor {
             Some(proxy) => proxy.is_ready = true,
             None => return self.kill(id, None),
         }
-        self.note_place(id, &format!("proxy-{}-{}", place.0, place.1));
         self.link_proxy(place);
+        self.note_place(id, &format!("proxy-{}-{}", place.0, place.1));
     }
 
     /// A new link between an operator and a proxy, if both are there.

@@ -2,8 +2,8 @@
 
 use crate::host::{Host, red, tap};
 use crate::kill;
-use crate::wayward::FORWARDS;
-use command::message::ErrorCode;
+use crate::wayward::{FORWARDS, PROGRAMS};
+use command::message::{ErrorCode, Name};
 use command::verbs::*;
 use std::time::{Duration, Instant};
 use telemetry::counters::Counter;
@@ -50,6 +50,10 @@ pub const TESTS: &[(&str, fn())] = &[
     (
         "three_crashes_by_one_endpoint_quarantine_it_until_it_is_released",
         three_crashes_by_one_endpoint_quarantine_it_until_it_is_released,
+    ),
+    (
+        "an_operator_that_was_told_half_is_none_that_a_supervisor_takes_over",
+        an_operator_that_was_told_half_is_none_that_a_supervisor_takes_over,
     ),
 ];
 
@@ -288,4 +292,37 @@ fn a_fabric_that_waits_out_its_backoff_starts_at_once_when_released() {
     });
     host.wait_for(FABRIC, |now| now.state == RUN_UP);
     assert!(asked.elapsed() < Duration::from_millis(500));
+}
+
+fn an_operator_that_was_told_half_is_none_that_a_supervisor_takes_over() {
+    let mut host = Host::start();
+    host.ok(&red(3, 0));
+    host.ok(&CreatePort {
+        kind: ENDPOINT_CIRCUITS,
+        flags: 0,
+        name: Name::new("red/web1").unwrap(),
+        ..tap(3, 1, "")
+    });
+    let programs = PROGRAMS as usize;
+    host.until("its programs are kept", |host| {
+        host.kept_below("program/3/") == programs
+    });
+    let first = host.noted("place=circuits-3").expect("it was told all");
+    kill(first);
+    // Whoever comes after it reads nothing of all the programs, and is replaced for that.
+    let mut seen = 0;
+    host.until("two more are replaced", |host| {
+        let noted = host.noted("place=circuits-3");
+        assert!(noted.is_none_or(|pid| pid == first), "half of it was told");
+        seen = host.inspect(3).operator_restarts;
+        seen >= 3
+    });
+    host.kill_supervisor();
+    host.restart_supervisor();
+    host.event(EventKind::Ready);
+    assert_eq!(
+        host.kept_below("program/3/"),
+        programs,
+        "and nothing is lost"
+    );
 }

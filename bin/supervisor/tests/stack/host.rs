@@ -56,6 +56,7 @@ impl Host {
             "bulkhead-switch",
             "bulkhead-fabric",
             "bulkhead-verifier",
+            "bulkhead-operator",
             "bulkhead-loose",
         ] {
             copy(&std::env::current_exe().unwrap(), name);
@@ -297,23 +298,29 @@ impl Host {
 
     /// The verifier's process id.
     pub fn verifier(&mut self) -> u32 {
-        let mut found = 0;
+        let mut found = None;
         self.until("a verifier that is ready", |host| {
-            let vault = host.vault.lock().unwrap();
-            let ready = (vault.iter())
-                .find(|(name, (_, note))| {
-                    name.ends_with("/control") && note.contains("place=verifier")
-                })
-                .map(|(name, _)| name.replace("/control", "/pidfd"));
-            let pid = ready.and_then(|name| {
-                let (_, note) = vault.get(&name)?;
-                let mut words = note.split_whitespace();
-                words.find_map(|word| word.strip_prefix("pid=")?.parse().ok())
-            });
-            found = pid.unwrap_or(0);
-            found != 0
+            found = host.noted("place=verifier");
+            found.is_some()
         });
-        found
+        found.unwrap()
+    }
+
+    /// The process of which the keeper has such a note.
+    pub fn noted(&self, word: &str) -> Option<u32> {
+        let vault = self.vault.lock().unwrap();
+        let has = |note: &str| note.split_whitespace().any(|one| one == word);
+        let (name, _) =
+            (vault.iter()).find(|(name, (_, note))| name.ends_with("/control") && has(note))?;
+        let (_, note) = vault.get(&name.replace("/control", "/pidfd"))?;
+        let mut words = note.split_whitespace();
+        words.find_map(|word| word.strip_prefix("pid=")?.parse().ok())
+    }
+
+    /// How many names that begin like this the keeper has.
+    pub fn kept_below(&self, prefix: &str) -> usize {
+        let vault = self.vault.lock().unwrap();
+        vault.keys().filter(|name| name.starts_with(prefix)).count()
     }
 
     pub fn inspect(&mut self, target: u32) -> Inspect {

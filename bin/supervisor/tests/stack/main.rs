@@ -71,6 +71,7 @@ fn main() -> ExitCode {
         Some("bulkhead-switch") => wayward::run(false),
         Some("bulkhead-fabric") => wayward::run(true),
         Some("bulkhead-verifier") => wayward::verify(),
+        Some("bulkhead-operator") => wayward::operate(),
         Some("bulkhead-loose") => wayward::claim(),
         _ => {}
     }

@@ -9,9 +9,10 @@ use crate::host::epoch_bytes;
 use command::Message;
 use command::bundle::{Bundle, Part};
 use command::verbs::{
-    AddPort, Attach, CAUSE_EXIT, FABRIC, Lying, NeedReplace, PROVE_TO_INSTALL, PROVED_AT_ONCE,
-    PortClosed, Prove, Proved, ROLE_FABRIC, ROLE_SWITCH, ROLE_VERIFIER, Ready, RemovePort, Report,
-    Running, START_FRESH, Solve, UseImage, VERDICT_BREACHES, Verdict,
+    AddPort, Attach, CAUSE_EXIT, FABRIC, Lying, NeedReplace, Operate, PROVE_TO_INSTALL,
+    PROVED_AT_ONCE, PortClosed, Program, Prove, Proved, ROLE_FABRIC, ROLE_OPERATOR, ROLE_SWITCH,
+    ROLE_VERIFIER, Ready, RemovePort, Report, Running, START_FRESH, Solve, UseImage,
+    VERDICT_BREACHES, Verdict,
 };
 use confine::Profile;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -20,6 +21,7 @@ use shm::{CountersPage, SealedImage, Words};
 use std::io::Write;
 use std::os::fd::AsFd;
 use telemetry::counters::{Counter, ProcessWord, worker_word};
+use telemetry::operator::ASLEEP;
 
 /// Exits with a code while working on slot 1, when it gets its image.
 const CRASH: u32 = 101;
@@ -377,6 +379,61 @@ pub fn verify() -> ! {
             }
         }
         say(Message::new(message.seq, &verdict));
+    }
+}
+
+/// How many programs the first operator of a compartment says that it has: what is told of them is
+/// more than waits in a socket.
+pub const PROGRAMS: u32 = 2000;
+
+/// Stands for the operator: the first of a compartment says that it has many programs, and reads.
+/// Those after it read until they are told to operate, and no further.
+pub fn operate() -> ! {
+    let Some(control) = confine::descriptor(3) else {
+        std::process::exit(2)
+    };
+    let stages = match confine::enter(Profile::Operator) {
+        Ok(stages) => stages.0,
+        Err(error) => {
+            eprintln!("wayward: {error}");
+            std::process::exit(3);
+        }
+    };
+    let control = Socket::from_fd(control);
+    let role = ROLE_OPERATOR;
+    let _ = control.send(&Message::new(0, &Ready { role, stages }), &[]);
+    loop {
+        let _ = poll(&mut [PollFd::new(&control, PollFlags::IN)], None);
+        let (message, fds) = match control.recv() {
+            Ok(Some(received)) => received,
+            Ok(None) => continue,
+            Err(_) => std::process::exit(0),
+        };
+        if message.body::<Operate>().is_none() {
+            continue;
+        }
+        let Some(page) = fds.first().and_then(|fd| Words::map_whole(fd).ok()) else {
+            std::process::exit(4)
+        };
+        page.store(ASLEEP, 1);
+        if page.load(WRITTEN) != 0 {
+            loop {
+                let _ = poll(&mut [], None);
+            }
+        }
+        page.store(WRITTEN, 1);
+        for number in 1..=PROGRAMS {
+            // It may not talk without end, nor have more descriptors under way than open.
+            let moment = rustix::event::Timespec {
+                tv_sec: 0,
+                tv_nsec: 800_000,
+            };
+            let program = Message::new(0, &Program { slot: 1, number });
+            while control.send(&program, &[fds[0].as_fd()]).is_err() {
+                let _ = poll(&mut [], Some(&moment));
+            }
+            let _ = poll(&mut [], Some(&moment));
+        }
     }
 }
 
