@@ -14,16 +14,28 @@ use std::time::Duration;
 
 /// Bytes of the page.
 const PAGE: usize = 11_300;
-/// The loads: its name, requests at a time (0 = memcached).
-const LOADS: [(&str, u32); 3] = [
-    ("nginx c=100", 100),
-    ("nginx c=1000", 1000),
-    ("memcached", 0),
+/// What is asked.
+#[derive(Clone, Copy)]
+enum Load {
+    /// nginx, a connection a request, so many at a time.
+    Nginx(u32),
+    Memcached,
+    /// redis, GET.
+    Redis,
+}
+
+/// The loads that a switch is measured by, by name.
+const LOADS: [(&str, Load); 3] = [
+    ("nginx c=100", Load::Nginx(100)),
+    ("nginx c=1000", Load::Nginx(1000)),
+    ("memcached", Load::Memcached),
 ];
+/// Circuits by these.
+const OF_CIRCUITS: [(&str, Load); 4] = [LOADS[0], LOADS[1], LOADS[2], ("redis GET", Load::Redis)];
 
 /// Runs it.
 pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
-    if let Some(why) = missing() {
+    if let Some(why) = missing(&PROGRAMS) {
         return Ok(["apps.vs_bridge", "apps.vs_ovs"]
             .map(|id| Figure::missing(id, &why))
             .into());
@@ -34,10 +46,11 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
     figures
 }
 
+const PROGRAMS: [&str; 4] = ["nginx", "ab", "memcached", "memcaslap"];
+
 /// Which of the programs is not installed.
-fn missing() -> Option<String> {
-    let all = ["nginx", "ab", "memcached", "memcaslap"];
-    let missing = all.into_iter().find(|program| !is_there(program))?;
+fn missing(all: &[&str]) -> Option<String> {
+    let missing = all.iter().find(|program| !is_there(program))?;
     Some(format!("peer missing: {missing}"))
 }
 
@@ -66,12 +79,12 @@ fn measured(options: &Options, folder: &Path) -> Result<Vec<Figure>, String> {
         "apps.vs_bridge",
         turns,
         folder,
-        &ours,
-        &bridge,
+        (&ours, &bridge),
+        &LOADS,
         requests,
     )?];
     drop(bridge);
-    let load = |pair: &Pair| once(pair, folder, 100, requests);
+    let load = |pair: &Pair| once(pair, folder, Load::Nginx(100), requests);
     // Which of its configurations is the better one shows in a run of each.
     let mut best: Option<(f64, Pair)> = None;
     let mut why = String::new();
@@ -89,7 +102,14 @@ fn measured(options: &Options, folder: &Path) -> Result<Vec<Figure>, String> {
         }
     }
     figures.push(match best {
-        Some((_, ovs)) => worst("apps.vs_ovs", turns, folder, &ours, &ovs, requests)?,
+        Some((_, ovs)) => worst(
+            "apps.vs_ovs",
+            turns,
+            folder,
+            (&ours, &ovs),
+            &LOADS,
+            requests,
+        )?,
         None => Figure::missing("apps.vs_ovs", &why),
     });
     Ok(figures)
@@ -102,7 +122,8 @@ pub fn against_bridge(
     ours: &Pair,
     bridge: &Pair,
 ) -> Result<Figure, String> {
-    if let Some(why) = missing() {
+    let programs = [&PROGRAMS[..], &["redis-server", "redis-benchmark"]].concat();
+    if let Some(why) = missing(&programs) {
         return Ok(Figure::missing(id, &why));
     }
     let requests = if options.smoke || options.quick {
@@ -111,7 +132,8 @@ pub fn against_bridge(
         16_000
     };
     let folder = e2e::private_folder("bulkhead-apps-")?;
-    let figure = worst(id, options.runs(9, 2), &folder, ours, bridge, requests);
+    let turns = options.runs(9, 2);
+    let figure = worst(id, turns, &folder, (ours, bridge), &OF_CIRCUITS, requests);
     let _ = std::fs::remove_dir_all(&folder);
     figure
 }
@@ -121,19 +143,23 @@ fn worst(
     id: &str,
     turns: usize,
     folder: &Path,
-    ours: &Pair,
-    peer: &Pair,
+    (ours, peer): (&Pair, &Pair),
+    loads: &[(&str, Load)],
     requests: u32,
 ) -> Result<Figure, String> {
     let mut all = Vec::new();
-    for (name, at_a_time) in LOADS {
-        let load = |pair: &Pair| once(pair, folder, at_a_time, requests);
+    for (name, load) in loads {
+        let load = |pair: &Pair| once(pair, folder, *load, requests);
         all.push((name, against(id, ours, peer, turns, load)?));
     }
     let least = all.iter().min_by(|a, b| a.1.value.total_cmp(&b.1.value));
     let (name, figure) = least.ok_or("no load")?;
+    let more = match loads.len() > LOADS.len() {
+        true => ", and redis by redis-benchmark",
+        false => "",
+    };
     let mut figure = figure.clone().note(format!(
-        "the worst of nginx ({PAGE} B) at c=100 and c=1000 by ab, and memcached by memcaslap, which is {name}; servers core 0, clients core 1; requests or transactions a second, CPU of the whole machine a million"
+        "the worst of nginx ({PAGE} B) at c=100 and c=1000 by ab, memcached by memcaslap{more}, which is {name}; servers core 0, clients core 1; requests or transactions a second, CPU of the whole machine a million"
     ));
     for (name, one) in &all {
         let key = name.replace([' ', '='], "_");
@@ -148,10 +174,11 @@ fn worst(
 }
 
 /// One run of a load.
-fn once(pair: &Pair, folder: &Path, at_a_time: u32, requests: u32) -> Result<Came, String> {
-    match at_a_time {
-        0 => memcached(pair, requests),
-        n => nginx(pair, folder, n, requests),
+fn once(pair: &Pair, folder: &Path, load: Load, requests: u32) -> Result<Came, String> {
+    match load {
+        Load::Nginx(at_a_time) => nginx(pair, folder, at_a_time, requests),
+        Load::Memcached => memcached(pair, requests),
+        Load::Redis => redis(pair, requests),
     }
 }
 
@@ -285,6 +312,43 @@ fn memcached(pair: &Pair, requests: u32) -> Result<Came, String> {
     })
 }
 
+/// GET of three bytes, by sixteen connections, one request at a time on each.
+fn redis(pair: &Pair, requests: u32) -> Result<Came, String> {
+    let mut server = pair.command(true, 0, "redis-server");
+    server.args(["--bind", pair.address, "--protected-mode", "no"]);
+    server.args(["--save", "", "--appendonly", "no"]);
+    server.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut server = Ended(server.spawn().map_err(|e| format!("redis: {e}"))?);
+    std::thread::sleep(Duration::from_millis(300));
+    let before = busy_s();
+    let mut client = pair.command(false, 1, "redis-benchmark");
+    // Some two seconds in a full run.
+    let requests = requests * 12;
+    client.args(["-h", pair.address, "-t", "get", "-c", "16", "--csv"]);
+    client.args(["-n", &requests.to_string()]);
+    let output = client
+        .output()
+        .map_err(|e| format!("redis-benchmark: {e}"))?;
+    let cpu = busy_s() - before;
+    server.end();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let rate = redis_rate(&text).ok_or_else(|| {
+        let said = String::from_utf8_lossy(&output.stderr);
+        format!("redis-benchmark: {text}{said}")
+    })?;
+    Ok(Came {
+        value: rate,
+        unit: "per_s",
+        cpu: cpu / f64::from(requests) * 1e6,
+    })
+}
+
+/// Requests a second, of the line of GET.
+fn redis_rate(text: &str) -> Option<f64> {
+    let line = text.lines().find(|line| line.starts_with("\"GET\""))?;
+    line.split(',').nth(1)?.trim_matches('"').parse().ok()
+}
+
 fn number_after(text: &str, after: &str) -> Option<f64> {
     let rest = text.split(after).nth(1)?;
     rest.split_whitespace().next()?.parse().ok()
@@ -304,5 +368,7 @@ mod tests {
             (Some(84700.0), Some(169422.0))
         );
         assert_eq!(number_after(line, "nothing"), None);
+        let redis = "\"test\",\"rps\",\"avg_latency_ms\"\n\"GET\",\"84700.50\",\"0.1\"\n";
+        assert_eq!(redis_rate(redis), Some(84700.5));
     }
 }
