@@ -4,9 +4,10 @@ use crate::frame::{Head, LONGEST_SPILL};
 use crate::{Line, Stop};
 use ring::{ConsumerWord, Doorbell, Geometry, ProducerMemory, ProducerWord, StreamProducer};
 
-/// Bytes after which the reader sees what is there of a longer write: it copies these out while
-/// the next are copied in.
-const PART: usize = 32 << 10;
+/// Bytes after which the reader sees what is there of a longer write, a quarter of the usual ring:
+/// it copies these out while the next are copied in. Smaller parts have the two follow each other
+/// through the same lines.
+const PART: usize = 256 << 10;
 
 /// What becomes of bytes that the ring has no room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
