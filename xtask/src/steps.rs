@@ -20,8 +20,8 @@ enum Work {
 struct Step {
     name: &'static str,
     long: bool,
-    /// It runs beside the tests from end to end, which wait for the most part.
-    beside: bool,
+    /// It runs beside this step, which waits for the most part.
+    beside: Option<&'static str>,
     work: Work,
 }
 
@@ -29,11 +29,12 @@ const fn cargo(name: &'static str, words: &'static [&'static str]) -> Step {
     Step {
         name,
         long: false,
-        beside: false,
+        beside: None,
         work: Work::Cargo(words, &[]),
     }
 }
 
+const UNIT: &str = "unit and property";
 const END_TO_END: &str = "end to end";
 const DEMO: &str = "demo";
 
@@ -42,13 +43,13 @@ const STEPS: &[Step] = &[
     Step {
         name: "structure",
         long: false,
-        beside: false,
+        beside: None,
         work: Work::Own(crate::shelves::check),
     },
     Step {
         name: "pages",
         long: false,
-        beside: false,
+        beside: None,
         work: Work::Own(crate::book::pages),
     },
     cargo(
@@ -67,7 +68,7 @@ const STEPS: &[Step] = &[
     Step {
         name: "docs",
         long: false,
-        beside: false,
+        beside: None,
         work: Work::Cargo(
             &["doc", "--workspace", "--no-deps", "--locked", "--quiet"],
             &[("RUSTDOCFLAGS", "-D warnings")],
@@ -101,13 +102,13 @@ const STEPS: &[Step] = &[
     Step {
         name: "library to preload",
         long: false,
-        beside: false,
+        beside: None,
         work: Work::Own(crate::preload::build),
     },
     Step {
-        name: "unit and property",
+        name: UNIT,
         long: false,
-        beside: false,
+        beside: None,
         work: Work::Cargo(
             &[
                 "test",
@@ -124,7 +125,7 @@ const STEPS: &[Step] = &[
     Step {
         name: "model",
         long: false,
-        beside: true,
+        beside: Some(UNIT),
         work: Work::Cargo(
             &[
                 "test",
@@ -162,31 +163,31 @@ const STEPS: &[Step] = &[
     Step {
         name: END_TO_END,
         long: false,
-        beside: false,
+        beside: None,
         work: Work::Own(end_to_end),
     },
     Step {
         name: "bench smoke",
         long: false,
-        beside: true,
+        beside: Some(END_TO_END),
         work: Work::Own(bench_smoke),
     },
     Step {
         name: "bench gate",
         long: false,
-        beside: false,
+        beside: None,
         work: Work::Own(bench_gate),
     },
     Step {
         name: "fuzz smoke",
         long: false,
-        beside: true,
+        beside: Some(UNIT),
         work: Work::Own(crate::fuzz::smoke),
     },
     Step {
         name: "CPython's suites",
         long: true,
-        beside: false,
+        beside: None,
         work: Work::Cargo(
             &[
                 "test",
@@ -206,19 +207,19 @@ const STEPS: &[Step] = &[
     Step {
         name: "fuzz mutants",
         long: true,
-        beside: false,
+        beside: None,
         work: Work::Own(|root| crate::fuzz::mutants(root, None)),
     },
     Step {
         name: "mutants",
         long: true,
-        beside: false,
+        beside: None,
         work: Work::Own(|root| crate::mutants::run(root, None)),
     },
     Step {
         name: "book",
         long: true,
-        beside: false,
+        beside: None,
         work: Work::Own(crate::book::build),
     },
 ];
@@ -232,7 +233,7 @@ pub fn test(root: &Path, full: bool, only: Option<&str>) -> Result<(), String> {
     for step in STEPS {
         let chosen = match only {
             Some(only) => step.name.contains(only),
-            None => !step.beside && (full || !step.long),
+            None => step.beside.is_none() && (full || !step.long),
         };
         if !chosen {
             continue;
@@ -243,16 +244,15 @@ pub fn test(root: &Path, full: bool, only: Option<&str>) -> Result<(), String> {
             Work::Cargo(words, variables) => run(root, words, variables),
             Work::Own(work) => work(root),
         };
-        let with_others = step.name == END_TO_END && only.is_none();
-        let (result, others) = match with_others {
-            true => std::thread::scope(|scope| {
-                let others = scope.spawn(|| beside(root));
+        let (result, others) = match only {
+            None => std::thread::scope(|scope| {
+                let others = scope.spawn(|| beside(root, step.name));
                 let own = work();
                 let ended = || Err("what runs beside it panicked".to_owned());
-                let none = |_| vec![(END_TO_END, ended(), start.elapsed())];
+                let none = |_| vec![(step.name, ended(), start.elapsed())];
                 (own, others.join().unwrap_or_else(none))
             }),
-            false => (work(), Vec::new()),
+            Some(_) => (work(), Vec::new()),
         };
         let own = (step.name, result, start.elapsed());
         for (name, result, time) in std::iter::once(own).chain(others) {
@@ -285,8 +285,9 @@ fn reasons(name: &str, said: &[u8]) -> String {
 
 /// Steps that wait for nobody, one after the other and behind those that are waited for; each says
 /// at its end what it said.
-fn beside(root: &Path) -> Vec<(&'static str, Result<(), String>, Duration)> {
-    let each = STEPS.iter().filter(|step| step.beside).map(|step| {
+fn beside(root: &Path, name: &str) -> Vec<(&'static str, Result<(), String>, Duration)> {
+    let all = STEPS.iter().filter(|step| step.beside == Some(name));
+    let each = all.map(|step| {
         let start = Instant::now();
         // By what runs: cargo has written the file anew meanwhile.
         let own = format!("/proc/{}/exe", std::process::id());
