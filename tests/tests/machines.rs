@@ -241,7 +241,8 @@ fn a_machine_moves_while_it_talks_and_keeps_its_connections() {
         // It was written to while it was copied, more than once.
         assert!(said["ram"]["dirty-sync-count"].as_u64() > Some(2), "{said}");
         let _ = monitor.ask("quit", json!({}));
-        let there = target.wait_for("ENDED", 2 * PATIENCE).unwrap();
+        let there = target.wait_for("ENDED", 2 * PATIENCE);
+        let there = there.unwrap_or_else(|error| panic!("{kind}: {error}"));
         let here = machine.console();
         let (taken, given) = (printed(taker), printed(giver));
         for (way, whole) in [("out", taken), ("in", given)] {

@@ -13,11 +13,16 @@ type Ports = BTreeSet<(Kind, u32, u16, u32)>;
 /// Slots: those of sockets first, then those of pending connections.
 #[derive(Debug)]
 pub(crate) struct Sockets {
-    slots: Vec<Slot>,
-    /// How many slots are sockets'.
+    /// Sockets, and what waits; behind the last that was used all are empty. A successor begins
+    /// with none, while who called waits for it.
+    slots: [Vec<Slot>; 2],
+    /// How many slots are sockets', and how many there are in all.
     sockets: u32,
-    /// Free ones, of each kind. Some may be none any more: looked at when one is taken.
+    all: u32,
+    /// Free ones, of each kind, that were not. Some may be none any more: looked at when one is taken.
     free: [BinaryHeap<Reverse<u32>>; 2],
+    /// Of each kind: whatever was never used is not before this.
+    unused: [u32; 2],
     by_cookie: BTreeMap<u64, u32>,
     /// All that have a port.
     ports: Ports,
@@ -77,7 +82,8 @@ impl Keys {
 
 impl PartialEq for Sockets {
     fn eq(&self, other: &Self) -> bool {
-        self.slots == other.slots && self.sockets == other.sockets
+        (self.sockets, self.all) == (other.sockets, other.all)
+            && (0..self.all).all(|at| self.slot(at) == other.slot(at))
     }
 }
 
@@ -85,9 +91,11 @@ impl Sockets {
     pub(crate) fn new(sockets: u32, pending: u32) -> Self {
         let all = sockets.saturating_add(pending);
         Self {
-            slots: vec![Slot::Empty; all as usize],
+            slots: [const { Vec::new() }; 2],
             sockets,
-            free: [0..sockets, sockets..all].map(|all| all.map(Reverse).collect()),
+            all,
+            free: [const { BinaryHeap::new() }; 2],
+            unused: [0, sockets],
             by_cookie: BTreeMap::new(),
             ports: BTreeSet::new(),
             listeners: BTreeSet::new(),
@@ -101,7 +109,22 @@ impl Sockets {
     }
 
     pub(crate) fn slot(&self, at: u32) -> &Slot {
-        self.slots.get(at as usize).unwrap_or(&Slot::Empty)
+        let (kind, index) = self.place(at);
+        let slot = self.slots.get(kind).and_then(|slots| slots.get(index));
+        slot.unwrap_or(&Slot::Empty)
+    }
+
+    /// The kind of a slot, and which of them it is.
+    const fn place(&self, at: u32) -> (usize, usize) {
+        match at.checked_sub(self.sockets) {
+            Some(index) => (1, index as usize),
+            None => (0, at as usize),
+        }
+    }
+
+    /// Whether it is one, and nothing is there.
+    fn is_free(&self, at: u32) -> bool {
+        at < self.all && *self.slot(at) == Slot::Empty
     }
 
     pub(crate) fn socket(&self, at: u32) -> Option<&Socket> {
@@ -203,18 +226,25 @@ impl Sockets {
 
     /// Bound: each that is none any more is looked at once.
     fn first_free(&mut self, kind: usize) -> Option<u32> {
-        let free = self.free.get_mut(kind)?;
-        let slots = &self.slots;
-        let is_free = |at: u32| slots.get(at as usize) == Some(&Slot::Empty);
-        while free.peek().is_some_and(|Reverse(at)| !is_free(*at)) {
-            free.pop();
+        while let Some(Reverse(at)) = self.free.get(kind)?.peek()
+            && !self.is_free(*at)
+        {
+            self.free.get_mut(kind)?.pop();
         }
-        free.peek().map(|Reverse(at)| *at)
+        let end = [self.sockets, self.all].get(kind).copied()?;
+        let mut unused = *self.unused.get(kind)?;
+        while unused < end && !self.is_free(unused) {
+            unused += 1;
+        }
+        *self.unused.get_mut(kind)? = unused;
+        let freed = self.free.get(kind)?.peek().map(|Reverse(at)| *at);
+        let unused = (unused < end).then_some(unused);
+        freed.into_iter().chain(unused).min()
     }
 
     /// Whether `slot` may lie at `at`, a free place.
     pub(crate) fn fits(&self, at: u32, slot: &Slot) -> bool {
-        self.slots.get(at as usize) == Some(&Slot::Empty)
+        self.is_free(at)
             && match slot {
                 Slot::Empty => true,
                 Slot::Socket(it) => {
@@ -234,8 +264,9 @@ impl Sockets {
 
     /// Puts `slot` in the place of what is there.
     pub(crate) fn put(&mut self, at: u32, slot: Slot) {
-        let (Some(place), Some(has_changed)) = (
-            self.slots.get_mut(at as usize),
+        let (kind, index) = self.place(at);
+        let (Some(slots), Some(has_changed)) = (
+            self.slots.get_mut(kind),
             self.has_changed.get_mut(at as usize),
         ) else {
             return;
@@ -243,7 +274,13 @@ impl Sockets {
         if !core::mem::replace(has_changed, true) {
             self.changed.push_back(at);
         }
-        let old = core::mem::replace(place, slot);
+        if slots.len() <= index && slot != Slot::Empty {
+            slots.resize(index + 1, Slot::Empty);
+        }
+        let old = match slots.get_mut(index) {
+            Some(place) => core::mem::replace(place, slot),
+            None => Slot::Empty,
+        };
         let [before, after] = [&old, &slot].map(Keys::of);
         // Mostly it is found as before.
         if before != after {
@@ -251,7 +288,7 @@ impl Sockets {
         }
         if slot == Slot::Empty
             && old != slot
-            && let Some(free) = self.free.get_mut(usize::from(at >= self.sockets))
+            && let Some(free) = self.free.get_mut(kind)
         {
             free.push(Reverse(at));
         }
