@@ -46,7 +46,7 @@ use rustix::io::Errno;
 use shm::{SealedImage, Words};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use worker::clock::monotonic;
 
 /// Sockets of a compartment at most, and connections that wait to be accepted.
@@ -76,6 +76,8 @@ struct Waits {
     /// The cookie of the listening socket that it waits at.
     at: u64,
     why: Why,
+    /// When it is told that nothing came (SO_RCVTIMEO, SO_SNDTIMEO).
+    until: Option<Instant>,
 }
 
 /// What a call waits for.
@@ -105,8 +107,10 @@ pub struct Mediator {
     counts: BTreeMap<u32, u32>,
     /// With so many sockets it is asked which of them live.
     sweeps_at: usize,
-    /// When that was asked last.
-    swept: Option<Instant>,
+    /// Who asks for it can have that asked again from then on.
+    sweeps_after: Option<Instant>,
+    /// How long the call waits that is attempted, if it does.
+    until: Option<Instant>,
     /// There was an operator before.
     follows: bool,
     live: Option<Live>,
@@ -149,7 +153,8 @@ impl Default for Mediator {
             counts: BTreeMap::new(),
             sweeps_at: GROWTH,
             follows: false,
-            swept: None,
+            sweeps_after: None,
+            until: None,
             live: None,
             rings: Rings::default(),
             waits: Vec::new(),
@@ -333,6 +338,7 @@ impl Mediator {
         self.serves(program);
         self.note = note;
         self.asked = None;
+        self.until = None;
         self.datagrams.taken.clear();
         match Call::of(call, listener, &mut self.targets) {
             Ok(mut call) => match self.perform(slot, &mut call) {
@@ -427,12 +433,14 @@ impl Mediator {
                 }
             }
             Came::Waits { at, why } => {
+                let until = self.until.take();
                 self.waits.push(Waits {
                     program,
                     note,
                     call,
                     at,
                     why,
+                    until,
                 });
                 return;
             }
@@ -522,6 +530,8 @@ impl Mediator {
                 full.insert(at);
             }
             self.write();
+            // It waits on for as long as it would have.
+            self.until = waits.until.or(self.until);
             self.finish(waits.program, waits.note, waits.call, listener, came);
             self.again = again;
         }

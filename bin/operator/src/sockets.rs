@@ -126,9 +126,14 @@ pub fn disconnects(fd: &OwnedFd) -> Result<(), Errno> {
     connect_unspec(fd)
 }
 
-/// How long a receive waits.
+/// How long a receive, or an accept, waits.
 pub fn patience(fd: &OwnedFd) -> Option<Duration> {
     socket_timeout(fd, Timeout::Recv).ok().flatten()
+}
+
+/// How long a connect waits.
+pub fn patience_to_connect(fd: &OwnedFd) -> Option<Duration> {
+    socket_timeout(fd, Timeout::Send).ok().flatten()
 }
 
 /// With its cookie.

@@ -3,7 +3,8 @@
 //!
 //! Each is under way, with the listening socket that it came to, in a socket that is connected to
 //! itself and that the keeper has too, from right after it was accepted until its program has it.
-//! Who follows takes it from there.
+//! Who follows takes it from there. What came from inside the tenant, and by agreements, are in
+//! sockets of their own (rooms): what is taken from between others has these go round.
 
 use crate::chance;
 use crate::sockets::{self, Made};
@@ -29,13 +30,18 @@ pub enum By {
     Door(u16),
 }
 
+/// Where connections are under way.
+struct Room {
+    kept: Socket,
+    /// Those that are, in order.
+    under_way: VecDeque<u64>,
+}
+
 /// What was accepted.
 #[derive(Default)]
 pub struct Unclaimed {
-    /// Where they are under way; none before it is told of, and of a supervisor of before.
-    kept: Option<Socket>,
-    /// Those that are, in order.
-    under_way: VecDeque<u64>,
+    /// The first for the tenant's own, the others for those of agreements; none before it is told of.
+    rooms: Vec<Room>,
     /// With the cookies of their listeners: for whoever accepts there next.
     waiting: Vec<(u64, Made)>,
     /// The same of those that are in a program, or not, as turns out when its call is taken up.
@@ -44,46 +50,35 @@ pub struct Unclaimed {
 
 impl Unclaimed {
     /// All that the operator before left there, with their listeners or the agreements that they
-    /// came by.
+    /// came by. What the keeper has has the rooms in it, in a message that stays there; a supervisor
+    /// of before had one room, and no such message.
     pub fn recall(&mut self, kept: Socket) -> Vec<(By, Made)> {
-        let mut left: Vec<(By, Made)> = Vec::new();
-        // Who was here before, and came to its end over this, left its own.
-        let end = chance::number();
-        let marks = kept.send(&Message::new(end, &Accepted::default()), &[]);
-        for _ in 0..MOST {
-            let Ok(Some((message, fds))) = kept.peek() else {
-                break;
+        let rooms = match kept.peek() {
+            Ok(Some((_, fds))) if fds.len() > 1 => fds.into_iter().map(Socket::from_fd).collect(),
+            _ => vec![kept],
+        };
+        let mut left = Vec::new();
+        for kept in rooms {
+            let mut room = Room {
+                kept,
+                under_way: VecDeque::new(),
             };
-            let made = fds.into_iter().next().and_then(|fd| sockets::made(fd).ok());
-            let (Some(body), Some(made)) = (message.body::<Accepted>(), made) else {
-                let _ = kept.skip();
-                match message.seq == end {
-                    true => break,
-                    false => continue,
-                }
-            };
-            let is_known = self.under_way.contains(&made.cookie);
-            if is_known && marks.is_err() {
-                // All were seen.
-                break;
-            }
-            // At the end before it is taken from here: this process may die with it too. One that
-            // was there twice is there once.
-            if !is_known && kept.send(&message, &[made.fd.as_fd()]).is_ok() {
-                self.under_way.push_back(made.cookie);
-            }
-            let _ = kept.skip();
-            if is_known {
-                continue;
-            }
-            let by = match u16::try_from(body.crossing) {
-                Ok(tag @ 1..) => By::Door(tag),
-                _ => By::Listener(body.listener),
-            };
-            left.push((by, made));
+            room.recall(&mut left);
+            self.rooms.push(room);
         }
-        self.kept = Some(kept);
         left
+    }
+
+    /// Where one is under way that came so.
+    fn room(&mut self, by: By) -> Option<&mut Room> {
+        let others = self.rooms.len().saturating_sub(1);
+        let at = match by {
+            By::Door(tag) if others > 0 && guard!("circuits-rooms") => {
+                1 + usize::from(tag) % others
+            }
+            _ => 0,
+        };
+        self.rooms.get_mut(at)
     }
 
     /// It was accepted this moment: nothing else comes before this.
@@ -98,12 +93,14 @@ impl Unclaimed {
             reserved: 0,
         };
         let message = Message::new(0, &body);
-        let kept = self.kept.as_ref().filter(|_| guard!("circuits-kept"));
+        let mut room = self.room(by).filter(|_| guard!("circuits-kept"));
         // Without it, or where it is full, it is lost if this process dies now.
-        let sent = kept.map(|kept| kept.send(&message, &[fd.as_fd()]));
+        let sent = room
+            .as_ref()
+            .map(|room| room.kept.send(&message, &[fd.as_fd()]));
         let made = sockets::made(fd)?;
-        if let Some(Ok(())) = sent {
-            self.under_way.push_back(made.cookie);
+        if let (Some(room), Some(Ok(()))) = (&mut room, sent) {
+            room.under_way.push_back(made.cookie);
         }
         Ok(made)
     }
@@ -111,25 +108,9 @@ impl Unclaimed {
     /// Its program has it, or nobody is to.
     pub fn is_over(&mut self, cookie: u64) {
         self.claimed.retain(|(_, made)| made.cookie != cookie);
-        let (Some(kept), Some(at)) = (
-            &self.kept,
-            self.under_way.iter().position(|it| *it == cookie),
-        ) else {
-            return;
-        };
-        // What is before it goes to the end, and is there before it is taken from here.
-        for _ in 0..at {
-            if let Ok(Some((message, fds))) = kept.peek()
-                && let Some(other) = self.under_way.pop_front()
-                && let Some(fd) = fds.first()
-                && kept.send(&message, &[fd.as_fd()]).is_ok()
-            {
-                self.under_way.push_back(other);
-            }
-            let _ = kept.skip();
+        for room in &mut self.rooms {
+            room.is_over(cookie);
         }
-        let _ = kept.skip();
-        self.under_way.pop_front();
     }
 
     /// It is for whoever accepts next at this listening socket.
@@ -193,6 +174,69 @@ impl Unclaimed {
         for (_, made) in gone.into_iter().flatten() {
             self.is_over(made.cookie);
         }
+    }
+}
+
+impl Room {
+    /// What the operator before left here.
+    fn recall(&mut self, left: &mut Vec<(By, Made)>) {
+        // Who was here before, and came to its end over this, left its own.
+        let end = chance::number();
+        let marks = self
+            .kept
+            .send(&Message::new(end, &Accepted::default()), &[]);
+        for _ in 0..MOST {
+            let Ok(Some((message, fds))) = self.kept.peek() else {
+                break;
+            };
+            let made = fds.into_iter().next().and_then(|fd| sockets::made(fd).ok());
+            let (Some(body), Some(made)) = (message.body::<Accepted>(), made) else {
+                let _ = self.kept.skip();
+                match message.seq == end {
+                    true => break,
+                    false => continue,
+                }
+            };
+            let is_known = self.under_way.contains(&made.cookie);
+            if is_known && marks.is_err() {
+                // All were seen.
+                break;
+            }
+            // At the end before it is taken from here: this process may die with it too. One that
+            // was there twice is there once.
+            if !is_known && self.kept.send(&message, &[made.fd.as_fd()]).is_ok() {
+                self.under_way.push_back(made.cookie);
+            }
+            let _ = self.kept.skip();
+            if is_known {
+                continue;
+            }
+            let by = match u16::try_from(body.crossing) {
+                Ok(tag @ 1..) => By::Door(tag),
+                _ => By::Listener(body.listener),
+            };
+            left.push((by, made));
+        }
+    }
+
+    /// Its program has it, or nobody is to.
+    fn is_over(&mut self, cookie: u64) {
+        let Some(at) = self.under_way.iter().position(|it| *it == cookie) else {
+            return;
+        };
+        // What is before it goes to the end, and is there before it is taken from here.
+        for _ in 0..at {
+            if let Ok(Some((message, fds))) = self.kept.peek()
+                && let Some(other) = self.under_way.pop_front()
+                && let Some(fd) = fds.first()
+                && self.kept.send(&message, &[fd.as_fd()]).is_ok()
+            {
+                self.under_way.push_back(other);
+            }
+            let _ = self.kept.skip();
+        }
+        let _ = self.kept.skip();
+        self.under_way.pop_front();
     }
 }
 
@@ -278,6 +322,41 @@ mod tests {
         assert!(last.take(13).is_some());
         last.is_over(cookies[3]);
         assert!(last.is_empty() && kept.recv().unwrap().is_none());
+    }
+
+    #[test]
+    fn what_came_by_an_agreement_does_not_go_round_for_the_tenants_own() {
+        let kept = Socket::to_itself().unwrap();
+        let rooms: Vec<Socket> = (0..3).map(|_| Socket::to_itself().unwrap()).collect();
+        let fds: Vec<_> = rooms.iter().map(|room| room.as_fd()).collect();
+        kept.send(&Message::new(0, &Accepted::default()), &fds)
+            .unwrap();
+        let mut first = Unclaimed::default();
+        assert!(first.recall(copy(&kept)).is_empty());
+        let (_others, all): (Vec<_>, Vec<_>) = (0..4).map(|_| one()).unzip();
+        let by = [By::Door(1), By::Door(1), By::Door(2), By::Listener(9)];
+        let keeps = |(by, fd)| first.keeps(by, fd).unwrap().cookie;
+        let cookies: Vec<u64> = by.into_iter().zip(all).map(keeps).collect();
+        let in_room = |at: usize| {
+            let seen = rooms[at].peek().unwrap();
+            seen.map(|(_, mut fds)| sockets::made(fds.remove(0)).unwrap().cookie)
+        };
+        // Each is the first of its own.
+        assert_eq!(in_room(0), Some(cookies[3]));
+        assert_eq!(in_room(1), Some(cookies[2]));
+        assert_eq!(in_room(2), Some(cookies[0]));
+        first.is_over(cookies[3]);
+        assert_eq!((in_room(0), in_room(2)), (None, Some(cookies[0])));
+        drop(first);
+        // And who follows finds all of them, and the rooms where they were.
+        let mut next = Unclaimed::default();
+        let left = next.recall(copy(&kept));
+        let left: Vec<_> = left.iter().map(|(by, it)| (*by, it.cookie)).collect();
+        let expected = [2, 0, 1].map(|n| (by[n], cookies[n]));
+        assert_eq!(left, expected);
+        next.is_over(cookies[1]);
+        assert_eq!(in_room(2), Some(cookies[0]));
+        assert_eq!(kept.peek().unwrap().unwrap().1.len(), 3);
     }
 
     #[test]

@@ -43,6 +43,7 @@ impl Table {
                 let counts = |it: &Queued| [0, crossing].contains(&it.pending.crossing);
                 let waiting = self.sockets.queue(at).filter(|(_, it)| counts(it));
                 waiting.count() > (backlog as usize).saturating_add(more)
+                    || !self.has_part(at, socket.endpoint)
             }
             _ => true,
         }
@@ -51,9 +52,9 @@ impl Table {
     /// A connection goes to the end of a listener's queue.
     ///
     /// # Errors
-    /// `ECONNREFUSED`: it does not listen. `EINVAL`: not where it listens. `EAGAIN`: its queue is full, and who connects
-    /// waits. `ENOBUFS`: the tenant has as many waiting as it may, or the endpoint as many as
-    /// there is room for others.
+    /// `ECONNREFUSED`: it does not listen. `EINVAL`: not where it listens. `EAGAIN`: its queue is full, or
+    /// has its part of what the tenant may have waiting, and who connects waits. `ENOBUFS`: the tenant has as
+    /// many waiting as it may.
     pub fn enqueue(&mut self, listener: u64, pending: Pending) -> Result<(), Errno> {
         self.enqueue_beyond(listener, pending, 0)
     }
@@ -78,9 +79,6 @@ impl Table {
         if self.full_beyond(at, &socket, (more, pending.crossing)) {
             return Err(Errno::EAGAIN);
         }
-        if !self.has_part(socket.endpoint) {
-            return Err(Errno::ENOBUFS);
-        }
         let slot = self.sockets.free_pending().ok_or(Errno::ENOBUFS)?;
         let last = self.sockets.queue(at).next_back();
         // From what waits alone, so that it is the same after a crash.
@@ -98,10 +96,12 @@ impl Table {
         Ok(())
     }
 
-    /// Whether one more may wait at an endpoint: as many as there is room for others.
-    fn has_part(&self, endpoint: u32) -> bool {
+    /// Whether one more may wait at a socket: at an endpoint as many as there is room for others, and
+    /// at one of its sockets as many as are left for its others.
+    fn has_part(&self, at: u32, endpoint: u32) -> bool {
         let room = (self.limits.pending as usize).saturating_sub(self.sockets.pending());
-        self.sockets.waiting(endpoint) < room || !guard!("circuits-pending-apart")
+        let left = room.saturating_sub(self.sockets.waiting(endpoint));
+        self.sockets.queue(at).count() < left || !guard!("circuits-pending-apart")
     }
 
     /// Whether a connection can be one to this listener.
@@ -114,12 +114,12 @@ impl Table {
             && fits(&pending.client.ip)
     }
 
-    /// Whether as many wait at a socket, or at its endpoint, as may; of one that does not listen it is said too.
+    /// Whether as many wait at a socket as may; of one that does not listen it is said too.
     #[must_use]
     pub fn is_full(&self, listener: u64) -> bool {
         self.sockets
             .find(listener)
-            .is_none_or(|(at, socket)| self.full(at, socket) || !self.has_part(socket.endpoint))
+            .is_none_or(|(at, socket)| self.full(at, socket))
     }
 
     /// The connections of this token wait nowhere any more.

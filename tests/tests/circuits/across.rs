@@ -680,3 +680,42 @@ c.settimeout(None); print('end', c.recv(10), flush=True)
         late.until("nobody");
     }
 }
+
+/// Who closes tells nobody, here less than elsewhere: of many short connections, many more than its
+/// endpoint may have sockets, none is turned away, nor waits long.
+#[test]
+fn many_short_connections_find_room() {
+    const SHORT: &str = "
+import errno, socket, time
+refused, longest = 0, 0
+for n in range(600):
+    begun = time.monotonic()
+    c = socket.socket()
+    c.setblocking(n % 2 == 0)
+    while True:
+        try:
+            c.connect(('10.1.200.10', 5432)); break
+        except OSError as e:
+            if e.errno == errno.EAGAIN: refused += 1; time.sleep(0.01)
+            elif e.errno == errno.EISCONN: break
+            else: time.sleep(0.001)
+    c.setblocking(True)
+    c.sendall(b'x'); c.shutdown(socket.SHUT_WR); assert c.recv(10) == b'x'
+    c.close()
+    longest = max(longest, time.monotonic() - begun)
+print(refused, 'fast' if longest < 0.8 else longest)
+";
+    let few = SPEC.replace(
+        "\"fd00:1:1:1::10\"], attach: circuits}\n      - {name: backup",
+        "\"fd00:1:1:1::10\"], attach: {circuits: {sockets: 64}}}\n      - {name: backup",
+    );
+    assert_ne!(few, SPEC);
+    let scene = scene(&few);
+    scene.file("answers.py", ANSWERS);
+    scene.file("short.py", SHORT);
+    let _server = scene.start("red/db", "exec python3 {f}/answers.py", "serving");
+    assert_eq!(
+        scene.says("blue/app", "exec python3 {f}/short.py"),
+        "0 fast\n"
+    );
+}

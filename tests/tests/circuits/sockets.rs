@@ -3,6 +3,7 @@
 use crate::scene::{OPEN, Scene};
 use e2e::Namespace;
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 const PROGRAM: &str = include_str!("sockets.py");
 
@@ -122,4 +123,63 @@ c.sendall(b'served')
     let server = scene.start("web", "exec python3 {f}/server.py", "interrupted");
     let asks = "python3 -c 'import socket; print(socket.create_connection((\"10.1.1.10\", 7000), 20).recv(100).decode())'";
     assert_eq!(scene.says("app", asks), "served\n", "{}", server.err());
+}
+
+/// SO_RCVTIMEO ends an `accept`, and SO_SNDTIMEO a `connect` that waits for room, as TCP's do.
+#[test]
+fn timeouts_of_a_socket_end_accept_and_connect() {
+    const TIMES: &str = "
+import errno, socket, struct, time
+def waits(s, which, what):
+    s.setsockopt(socket.SOL_SOCKET, which, struct.pack('ll', 0, 300000))
+    begun = time.monotonic()
+    try:
+        what(); said = 'came'
+    except OSError as e:
+        said = errno.errorcode[e.errno]
+    took = time.monotonic() - begun
+    print(said, 'in time' if 0.25 < took < 3 else took, flush=True)
+l = socket.socket(); l.bind(('10.1.1.10', 7000)); l.listen(0)
+# Nobody comes; the timeout holds again for the next.
+for _ in range(2): waits(l, socket.SO_RCVTIMEO, l.accept)
+first = socket.create_connection(('10.1.1.10', 7000))
+c = socket.socket()
+waits(c, socket.SO_SNDTIMEO, lambda: c.connect(('10.1.1.10', 7000)))
+l.accept()
+c.connect(('10.1.1.10', 7000)); print('connected')
+";
+    let scene = Scene::of(OPEN);
+    scene.file("times.py", TIMES);
+    assert_eq!(
+        scene.says("web", "exec python3 {f}/times.py"),
+        "EAGAIN in time\nEAGAIN in time\nEINPROGRESS in time\nconnected\n"
+    );
+}
+
+/// Of an endpoint that is gone nobody answers: programs that are left there are refused by the
+/// kernel, also those that wait.
+#[test]
+fn who_is_left_in_an_endpoint_that_is_gone_is_refused() {
+    const LEFT: &str = "
+import socket, time
+s = socket.socket(); s.bind(('10.1.1.10', 7000)); s.listen()
+print('waits', flush=True)
+try: s.accept()
+except OSError as e: print('accept', e.errno, flush=True)
+try: socket.socket()
+except OSError as e: print('socket', e.errno, flush=True)
+";
+    let scene = Scene::of(OPEN);
+    scene.file("left.py", LEFT);
+    let mut left = scene.start("web", "exec python3 {f}/left.py", "waits");
+    let web = OPEN
+        .lines()
+        .find(|line| line.contains("name: web"))
+        .unwrap();
+    scene.apply(&OPEN.replace(web, ""));
+    let ended = left.wait(Duration::from_secs(10));
+    assert_eq!(
+        (ended, left.out()),
+        (Some(0), "waits\naccept 38\nsocket 38\n".into())
+    );
 }

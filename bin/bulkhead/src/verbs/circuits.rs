@@ -58,9 +58,12 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
     }
     // Whoever this process is told to end, it is the program that is meant.
     let mut signals = Signals::new().map_err(|e| Trouble::new(Exit::Failed, e.to_string(), ""))?;
-    let (running, _listener) = started
+    let (running, listener) = started
         .go()
         .map_err(|error| Trouble::new(Exit::Failed, error.to_string(), ""))?;
+    // Where nobody has it any more the kernel refuses the program's calls: they do not wait for
+    // whom the endpoint was taken from.
+    drop(listener);
     let failed = |e: std::io::Error| Trouble::new(Exit::Failed, e.to_string(), "");
     let pidfd = running.as_fd().try_clone_to_owned().map_err(failed)?;
     let mut ended = tokio::task::spawn_blocking(move || running.wait());

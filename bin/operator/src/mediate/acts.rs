@@ -42,9 +42,14 @@ impl Mediator {
 
     /// The same, by what is known of those that are closed.
     pub(super) fn has_room_for(&self, slot: u32) -> bool {
+        self.has_room(slot, 1, 1)
+    }
+
+    /// The same, of a part of what it may have.
+    pub(super) fn has_room(&self, slot: u32, part: u32, of: u32) -> bool {
         let most = self.limits.get(&slot).copied().unwrap_or(0);
         let has = self.counts.get(&slot).copied().unwrap_or(0);
-        has < most && self.table.counts().0 < LIMITS.sockets as usize
+        has < most * part / of && self.table.counts().0 < LIMITS.sockets as usize
     }
 
     pub(super) fn bind(&mut self, cookie: u64, address: &[u8]) -> Result<(), Errno> {
@@ -174,6 +179,10 @@ impl Mediator {
                 why: Why::Relay | Why::Cross,
                 ..
             }) => {}
+            Ok(Came::Waits { why: Why::Room, .. }) => {
+                let _ = self.table.connect_failed(cookie);
+                self.until = deadline(sockets::patience_to_connect(call.fd()?));
+            }
             _ => {
                 let _ = self.table.connect_failed(cookie);
             }
@@ -305,13 +314,14 @@ impl Mediator {
             self.room_for(slot)?;
         }
         let Some(made) = self.take_in(cookie, call.fd()?, nonblock)? else {
-            return match call.is_nonblocking()? {
-                true => Err(Errno::AGAIN),
-                false => Ok(Came::Waits {
-                    at: cookie,
-                    why: Why::Accept,
-                }),
-            };
+            if call.is_nonblocking()? {
+                return Err(Errno::AGAIN);
+            }
+            self.until = deadline(sockets::patience(call.fd()?));
+            return Ok(Came::Waits {
+                at: cookie,
+                why: Why::Accept,
+            });
         };
         if self.unclaimed.has(cookie)
             && !sockets::is_readable(call.fd()?)?
@@ -430,4 +440,9 @@ impl Mediator {
         let accepted = self.table.accepted(listener, made.cookie, began);
         accepted.map(drop)
     }
+}
+
+/// When who waits so long has waited enough.
+fn deadline(patience: Option<Duration>) -> Option<Instant> {
+    patience.and_then(|patience| Instant::now().checked_add(patience))
 }

@@ -158,10 +158,11 @@ impl Mediator {
         if self.is_full(at, tag, more) || many {
             return Err(Why::Full(at));
         }
-        // Whose sockets are as many as may be waits until some are closed.
+        // Whose sockets are as many as may be waits until some are closed. Of those that came so
+        // nobody says that they are: they are looked for before there is no room.
         if self.table.counts().0 >= self.sweeps_at {
             self.sweep();
-        } else if !self.has_room_for(slot) {
+        } else if !self.has_room(slot, 3, 4) {
             self.sweep_at_times();
         }
         if !self.has_room_for(slot) {

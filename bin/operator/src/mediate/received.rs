@@ -28,6 +28,7 @@ impl Mediator {
             .chain(unclaimed)
             .chain(self.crossings.is_timed().then_some(LOOK))
             .chain(outside)
+            .chain(self.next_timeout())
             .min()?;
         Timespec::try_from(sleep).ok()
     }
@@ -39,6 +40,35 @@ impl Mediator {
         let for_room = || self.waits.iter().any(|waits| waits.why == Why::Room);
         let waits = || for_room() || self.crossings.has_waiting();
         (!self.unclaimed.is_empty() || waits()) && guard!("circuits-orphans")
+    }
+
+    /// How long until the next of those that wait has waited enough.
+    fn next_timeout(&self) -> Option<Duration> {
+        let next = self.waits.iter().filter_map(|waits| waits.until).min()?;
+        Some(next.saturating_duration_since(Instant::now()))
+    }
+
+    /// Who has waited for as long as its socket says is told so.
+    fn timeouts_tick(&mut self, find: Find<'_>) {
+        if self.waits.iter().all(|waits| waits.until.is_none()) {
+            return;
+        }
+        let now = Instant::now();
+        let is_over = |waits: &mut Waits| {
+            waits.until.is_some_and(|until| until <= now) && guard!("circuits-timeouts")
+        };
+        let over: Vec<Waits> = self.waits.extract_if(.., is_over).collect();
+        for waits in over {
+            // As TCP says it: a connect that took too long goes on, for all that is known.
+            let errno = match waits.why {
+                Why::Accept => Errno::AGAIN,
+                _ => Errno::INPROGRESS,
+            };
+            if let Some((_, listener)) = find(waits.program) {
+                let _ = listener.answer(waits.call.id, Err(errno));
+            }
+            self.done_with(waits.note);
+        }
     }
 
     fn unclaimed_tick(&mut self, find: Find<'_>) {
@@ -80,6 +110,7 @@ impl Mediator {
     /// Those whose time is over are told; those that a signal ended are forgotten.
     pub fn receivers_tick(&mut self, find: Find<'_>) {
         self.say_dropped();
+        self.timeouts_tick(find);
         self.unclaimed_tick(find);
         self.outside_tick();
         self.crossings_tick(find);

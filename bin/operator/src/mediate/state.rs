@@ -4,6 +4,9 @@ use super::*;
 use seqpacket::Socket;
 use telemetry::operator::DELAYED;
 
+/// Who asks for it can have a sweep so long after the last.
+const PAUSE: Duration = Duration::from_secs(1);
+
 impl Mediator {
     /// Decides by this image from now on.
     pub fn use_image(&mut self, image: MappedCompartment<SealedImage>) {
@@ -246,6 +249,7 @@ impl Mediator {
     /// The same; of those that came by agreements only `if_far`, for of these it takes the kernel's
     /// time by as many sockets as the other tenants have.
     pub(super) fn sweep_of(&mut self, if_far: bool) {
+        let begun = Instant::now();
         let Some(Ok(mut live)) = self.live.as_ref().map(Live::cookies) else {
             return;
         };
@@ -277,16 +281,21 @@ impl Mediator {
         if if_far {
             let left = self.table.counts().0;
             self.sweeps_at = left + left.max(GROWTH);
-            self.swept = Some(Instant::now());
+            let now = Instant::now();
+            let took = now.duration_since(begun);
+            self.sweeps_after = Some(now + (10 * took).clamp(Duration::from_millis(1), PAUSE));
         }
         self.write();
         self.count();
     }
 
-    /// The same, once a second at most: for what others may ask as often as they like.
+    /// The same, for a tenth of the time and once a second at least: for what others may ask as
+    /// often as they like.
     pub(super) fn sweep_at_times(&mut self) {
-        let long_ago = |at: Instant| at.elapsed() >= std::time::Duration::from_secs(1);
-        if self.swept.is_none_or(long_ago) {
+        if self
+            .sweeps_after
+            .is_none_or(|after| after <= Instant::now())
+        {
             self.sweep();
         }
     }

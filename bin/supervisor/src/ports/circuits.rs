@@ -12,8 +12,8 @@ use crate::role::{Purpose, Role};
 use crate::seats::Image;
 use crate::watch::{Backoff, Blame, Death, Standing};
 use command::verbs::{
-    CREATE_CIRCUITS, ContainerRefused, Operate, PORT_CIRCUITS, Program, ProgramGone, Running, Seek,
-    Share, UseImage, WantMeter,
+    Accepted, CREATE_CIRCUITS, ContainerRefused, Operate, PORT_CIRCUITS, Program, ProgramGone,
+    Running, Seek, Share, UseImage, WantMeter,
 };
 use seqpacket::Fds;
 use shm::PeerWords;
@@ -61,6 +61,8 @@ pub fn has_circuits(body: &CreatePort) -> bool {
 
 /// Connections that are accepted and in no program yet, of a compartment: more than may be.
 const ACCEPTED: usize = 2048;
+/// Where they are: a socket for the tenant's own, the others for those of agreements.
+const ROOMS: usize = 1 + 11;
 
 /// Who follows the operator: confined, or about to be, and told nothing.
 #[derive(Clone, Copy, Default)]
@@ -470,10 +472,20 @@ impl Supervisor {
             return Some(Rc::clone(accepted));
         }
         let network = Rc::clone(&circuits.network);
-        let made = namespace::within(network.as_fd(), Socket::to_itself);
-        let made = made.ok()?.ok()?;
-        // Without privilege it has less, and what came by an agreement beyond that dies with an operator.
-        let _ = made.make_room(ACCEPTED);
+        let all = namespace::within(network.as_fd(), || {
+            let all: Result<Vec<Socket>, _> = (0..=ROOMS).map(|_| Socket::to_itself()).collect();
+            all
+        });
+        let mut rooms = all.ok()?.ok()?;
+        let made = rooms.pop()?;
+        for room in &rooms {
+            // Without privilege it has less, and what came by an agreement beyond that dies with an operator.
+            let _ = room.make_room(ACCEPTED);
+        }
+        // They stay in there, whoever dies.
+        let fds: Vec<BorrowedFd<'_>> = rooms.iter().map(AsFd::as_fd).collect();
+        made.send(&Message::new(0, &Accepted::default()), &fds)
+            .ok()?;
         let made = Rc::new(made.into_fd());
         let key = Key::Seat(Seat::Compartment(compartment), SeatPart::Accepted);
         self.keeper.keep(key, &Note::default(), made.as_fd());
