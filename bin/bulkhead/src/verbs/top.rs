@@ -29,8 +29,10 @@ pub async fn top(top: &Top, client: &Client, json: bool) -> Result<Exit, Trouble
             return as_json(&sample);
         }
         let (rows, columns) = screen();
+        let circuits = super::flows::busiest(top.tenant.as_deref(), client).await?;
         let shown = rendered(
             &sample,
+            &circuits,
             if live { rows } else { usize::MAX },
             if live { columns } else { usize::MAX },
         );
@@ -48,8 +50,8 @@ fn screen() -> (usize, usize) {
     }
 }
 
-/// Tenants first, then endpoints, then drops: busiest on top, cut to the screen.
-fn rendered(sample: &Sample, rows: usize, columns: usize) -> String {
+/// Tenants first, then endpoints, then drops, then circuits: busiest on top, cut to the screen.
+fn rendered(sample: &Sample, circuits: &str, rows: usize, columns: usize) -> String {
     let mut endpoints: Vec<_> = sample.endpoints.iter().collect();
     endpoints.sort_by(|a, b| {
         (b.rx_pps + b.tx_pps)
@@ -149,6 +151,9 @@ fn rendered(sample: &Sample, rows: usize, columns: usize) -> String {
     if !table.is_empty() {
         let _ = write!(out, "\n{table}");
     }
+    if !circuits.is_empty() {
+        let _ = write!(out, "\n{circuits}");
+    }
     let mut cut = String::new();
     for line in out.lines().take(rows.saturating_sub(1)) {
         cut.extend(line.chars().take(columns));
@@ -180,12 +185,13 @@ mod tests {
             frames: 1204,
             ..DropCount::default()
         });
-        let all = rendered(&sample, usize::MAX, usize::MAX);
+        let all = rendered(&sample, "7-9 red/busy\n", usize::MAX, usize::MAX);
+        assert!(all.find("1204") < all.find("7-9 red/busy"), "{all}");
         assert!(all.find("red/busy") < all.find("red/quiet"), "{all}");
         assert!(all.contains("source-ip") && all.contains("1204"), "{all}");
-        assert!(rendered(&sample, 5, 20).lines().count() <= 4);
+        assert!(rendered(&sample, "", 5, 20).lines().count() <= 4);
         assert!(
-            rendered(&sample, 9, 20)
+            rendered(&sample, "", 9, 20)
                 .lines()
                 .all(|line| line.chars().count() <= 20)
         );
