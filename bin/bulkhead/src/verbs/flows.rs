@@ -164,7 +164,9 @@ pub async fn busiest(tenant: Option<&str>, client: &Client) -> Result<String, Tr
     if let Some(tenant) = tenant {
         let is_its = |of: &str| of.split('/').next() == Some(tenant);
         let all = flows.flows.len() as u64;
-        flows.flows.retain(|flow| is_its(&flow.from) || is_its(&flow.to));
+        flows
+            .flows
+            .retain(|flow| is_its(&flow.from) || is_its(&flow.to));
         let has = flows.flows.len() as u64;
         flows.seen = flows.seen.saturating_sub(all - has);
         flows.flows.truncate(BUSIEST as usize);
