@@ -10,7 +10,7 @@ mod workers;
 
 use crate::Options;
 use crate::load::dpdk::{self, HugePages, Testpmd, Wire};
-use crate::load::{Found, Load, Pair, Shape, Turns, alone, fifo, ovs, search};
+use crate::load::{Found, Load, Pair, SMOKE, Shape, Turns, alone, fifo, loss, ovs, search};
 use crate::peer::{cluster, cluster_of, round_trip_ns};
 use crate::results::Figure;
 pub use count::{Gate, count, gate};
@@ -36,12 +36,13 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
         size,
         flows: FLOWS,
         time: Duration::from_millis(match (options.smoke, options.quick) {
-            (true, _) => 20,
+            (true, _) => SMOKE.as_millis() as u64,
             (_, true) => 40,
             _ => 60,
         }),
         every: options.hindered || options.smoke,
         hindered: options.hindered,
+        loss: loss(options),
     };
     figures.extend(vhost(&peers, &shape(64), turns)?);
     figures.extend(fifos(&peers, &shape(64), &shape(1500), turns)?);

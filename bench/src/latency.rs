@@ -6,7 +6,7 @@ use crate::Options;
 use crate::forward::Ours;
 use crate::load::dpdk::HugePages;
 use crate::load::fifo::pin;
-use crate::load::{Load, Pair as Switches, Shape, Slowed, ovs, run as once, search};
+use crate::load::{Load, Pair as Switches, SMOKE, Shape, Slowed, loss, ovs, run as once, search};
 use crate::pairs::Pair;
 use crate::peer::busy_s;
 use crate::results::Figure;
@@ -49,9 +49,14 @@ fn crossing(options: &Options) -> Result<Vec<Figure>, String> {
     let shape = Shape {
         size: 64,
         flows: crate::forward::FLOWS,
-        time: Duration::from_millis(if options.smoke { 20 } else { 100 }),
+        time: if options.smoke {
+            SMOKE
+        } else {
+            Duration::from_millis(100)
+        },
         every: options.hindered || options.smoke,
         hindered: options.hindered,
+        loss: loss(options),
     };
     let delays = |load: &mut dyn Load| -> Result<Delays, String> {
         let found = search(load, &shape)?;

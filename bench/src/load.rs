@@ -5,6 +5,7 @@ pub mod dpdk;
 pub mod fifo;
 pub mod ovs;
 
+use crate::Options;
 use crate::footprint::cpu_ended_too_ns;
 use crate::peer::{cluster, round_trip_ns};
 use crate::results::Figure;
@@ -17,6 +18,11 @@ use std::time::Duration;
 
 /// Most of what is offered that may be lost.
 const LOSS: f64 = 0.001;
+/// In a smoke run, which asks whether anything passes: others have the processors for longer than the
+/// rings hold what comes meanwhile.
+const LOSS_OF_SMOKE: f64 = 0.5;
+/// How long each try of a smoke run is: longer than others have a processor at a time.
+pub const SMOKE: Duration = Duration::from_millis(100);
 /// Fewer clean windows than this say nothing.
 const WINDOWS: u32 = 3;
 /// How often a run is tried again in which others had the processors.
@@ -35,6 +41,13 @@ pub struct Shape {
     pub every: bool,
     /// Ours stands still three quarters of the time: the self-check's.
     pub hindered: bool,
+    /// Part of what is offered that may be lost.
+    pub loss: f64,
+}
+
+/// [`Shape::loss`] of a run.
+pub fn loss(options: &Options) -> f64 {
+    if options.smoke { LOSS_OF_SMOKE } else { LOSS }
 }
 
 /// What became of a run; of its windows in which generator and switch had their
@@ -121,7 +134,7 @@ pub fn run(
     Ok((trial, taken + trial.taken))
 }
 
-/// Searches the highest load of which at most 0.1 % is lost: down to a thousandth of what
+/// Searches the highest load of which at most 0.1 % is lost ([`Shape::loss`]): down to a thousandth of what
 /// was flooded where the switch loses its processor again and again.
 pub fn search(load: &mut dyn Load, shape: &Shape) -> Result<Found, String> {
     let generator = load.generator().unwrap_or(std::process::id());
@@ -144,14 +157,14 @@ pub fn search(load: &mut dyn Load, shape: &Shape) -> Result<Found, String> {
         taken += more;
         // Less was offered than asked: the generator's end, not the switch's.
         let offered = trial.offered / trial.seconds >= rate * 0.98;
-        if offered && trial.loss() <= LOSS {
+        if offered && trial.loss() <= shape.loss {
             low = rate;
             if best.is_none_or(|b| trial.rate() > b.rate()) {
                 best = Some(trial);
             }
         } else {
             high = rate;
-            if !offered && trial.loss() <= LOSS {
+            if !offered && trial.loss() <= shape.loss {
                 generator = 1.0;
             }
         }
@@ -394,6 +407,7 @@ mod tests {
         time: Duration::from_millis(100),
         every: false,
         hindered: false,
+        loss: LOSS,
     };
 
     #[test]

@@ -3,7 +3,7 @@
 
 use crate::Options;
 use crate::load::dpdk::{HugePages, Testpmd, Wire};
-use crate::load::{Load, Shape, alone, ovs, search};
+use crate::load::{Load, SMOKE, Shape, alone, loss, ovs, search};
 use crate::pairs::{Kind, Pair};
 use crate::peer::{cluster, round_trip_ns};
 use crate::results::Figure;
@@ -94,9 +94,14 @@ fn forwards(
     let shape = Shape {
         size,
         flows: crate::forward::FLOWS,
-        time: Duration::from_millis(if options.smoke { 20 } else { 60 }),
+        time: if options.smoke {
+            SMOKE
+        } else {
+            Duration::from_millis(60)
+        },
         every: options.hindered || options.smoke,
         hindered: options.hindered,
+        loss: loss(options),
     };
     let (mut all, mut clusters, mut cpu) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..options.runs(9, 2) {

@@ -21,11 +21,25 @@ pub enum Exit {
     Refused = 5,
     /// What was asked has the answer no.
     No = 6,
+    /// `run`: the program is there and cannot be executed, as a shell says it.
+    NotExecutable = 126,
+    /// `run`: there is no such program.
+    NoProgram = 127,
 }
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> ExitCode {
         ExitCode::from(exit as u8)
+    }
+}
+
+impl Exit {
+    /// Of a program that was not executed for this.
+    pub fn of_program(error: &std::io::Error) -> Exit {
+        match error.kind() {
+            std::io::ErrorKind::NotFound => Exit::NoProgram,
+            _ => Exit::NotExecutable,
+        }
     }
 }
 
@@ -44,7 +58,11 @@ impl Trouble {
     /// A failure with a sentence and advice.
     pub fn new(exit: Exit, message: impl Into<String>, help: impl Into<String>) -> Trouble {
         let whose = match exit {
-            Exit::Usage | Exit::NotRunning | Exit::Denied => api::Whose::User,
+            Exit::Usage
+            | Exit::NotRunning
+            | Exit::Denied
+            | Exit::NotExecutable
+            | Exit::NoProgram => api::Whose::User,
             Exit::Refused => api::Whose::Host,
             Exit::Done | Exit::Failed | Exit::No => api::Whose::Bulkhead,
         };
@@ -53,6 +71,7 @@ impl Trouble {
             Exit::NotRunning => "not-running",
             Exit::Denied => "denied",
             Exit::Refused => "host",
+            Exit::NotExecutable | Exit::NoProgram => "program",
             Exit::Done | Exit::Failed | Exit::No => "failed",
         };
         Trouble {

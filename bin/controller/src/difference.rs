@@ -301,6 +301,7 @@ fn why_replaced(before: Option<&Object>, after: &Object) -> String {
                 (old.capacity, old.max_record) != (new.capacity, new.max_record),
                 match new.kind {
                     ENDPOINT_VHOST => "memory",
+                    ENDPOINT_CIRCUITS => "sockets or set-ups",
                     _ => "queue size",
                 },
             );

@@ -4,7 +4,7 @@
 use crate::caller::Viewer;
 use crate::circuits;
 use crate::names::Names;
-use crate::pages::word;
+use crate::pages::{Counters, word};
 use crate::refuse::Failure;
 use crate::routes::no_tenant;
 use crate::server::{Server, no_endpoint};
@@ -23,7 +23,6 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
-use telemetry::counters::ProcessWord;
 use telemetry::flows::{COUNT_AT, End, MAGIC, MAGIC_AT, MOST, ROW_WORDS, ROWS_AT, Row, SEEN_AT};
 use tokio::task::JoinSet;
 use utoipa::IntoParams;
@@ -353,7 +352,7 @@ pub async fn rules(
     let mut rules = Rules {
         rules: rules.collect(),
         compartment: name_of(&world, found.compartment),
-        unlogged: counters.map_or(0, |counters| counters.process(ProcessWord::Unlogged)),
+        unlogged: counters.map_or(0, Counters::unlogged),
         tenant,
     };
     if let Some(name) = viewer.tenant() {

@@ -1,4 +1,4 @@
-//! What rules that log decided: from the switches' flight recorders to the events.
+//! What rules that log decided: from the switches' and operators' flight recorders to the events.
 
 use crate::names::Names;
 use crate::pages::logged_packet;
@@ -16,7 +16,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// Tells as long as the server lives; only looks where a rule logs.
 pub async fn tell(server: &Server) {
     let started = crate::routes::now_ns();
-    let mut told: BTreeMap<u32, u64> = BTreeMap::new();
+    let mut told: BTreeMap<u32, [u64; 2]> = BTreeMap::new();
     loop {
         tokio::time::sleep(EVERY).await;
         let world = server.world.world();
@@ -36,8 +36,8 @@ pub async fn tell(server: &Server) {
             let Some(pages) = survey.pages(compartment.id) else {
                 continue;
             };
-            let next = told.get(&compartment.id).copied().unwrap_or(0);
-            let (events, next) = pages.recorded_since(EventKind::Rule, next, started);
+            let next = told.get(&compartment.id).copied().unwrap_or_default();
+            let (events, next) = pages.recorded_since(&[EventKind::Rule], next, started);
             told.insert(compartment.id, next);
             for event in events {
                 let logged = Logged::of([event.a, event.b]);

@@ -3,6 +3,7 @@
 //! Every number is an allegation.
 
 use api::{DropCount, EndpointRates, Recorded};
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -13,6 +14,7 @@ use telemetry::counters::{
     counter_word, drop_word, worker_word,
 };
 use telemetry::drops::DropReason;
+use telemetry::operator::{self, DECIDED_AT, RECORDER_AT};
 use telemetry::recorder::{BYTES, EVENTS, Event, EventKind};
 use telemetry::rules;
 use zerocopy::FromBytes;
@@ -20,10 +22,12 @@ use zerocopy::FromBytes;
 /// Most slots looked at, whatever a page says: its bytes are bounded by it (64 MiB).
 const MOST_SLOTS: usize = 65_536;
 
-/// The two pages of one process.
+/// The two pages of one process; of a compartment with circuits its operator's beside the
+/// switch's.
 pub struct Pages {
     counters: File,
     recorder: File,
+    operator: Option<File>,
 }
 
 impl Pages {
@@ -33,6 +37,7 @@ impl Pages {
         Some(Pages {
             counters: File::from(fds.next()?),
             recorder: File::from(fds.next()?),
+            operator: fds.next().map(File::from),
         })
     }
 
@@ -51,25 +56,43 @@ impl Pages {
         }
     }
 
-    /// The events of a kind that were recorded after `since` (CLOCK_MONOTONIC, ns) and
-    /// from number `next` on, oldest first; and the number of the next one.
-    pub fn recorded_since(&self, kind: EventKind, next: u64, since: u64) -> (Vec<Event>, u64) {
-        let mut head = [0; 8];
-        if self.recorder.read_exact_at(&mut head, 0).is_err() {
-            return (Vec::new(), next);
+    /// The events of these kinds that were recorded after `since` (CLOCK_MONOTONIC, ns) and
+    /// from numbers `next` on, oldest first; and the numbers of the next ones: the switch's and
+    /// the operator's.
+    pub fn recorded_since(
+        &self,
+        kinds: &[EventKind],
+        mut next: [u64; 2],
+        since: u64,
+    ) -> (Vec<Event>, [u64; 2]) {
+        let mut all = Vec::new();
+        for ((file, base), next) in self.recorders().zip(&mut next) {
+            let mut head = [0; 8];
+            if file.read_exact_at(&mut head, base).is_err() {
+                continue;
+            }
+            let end = word(&head);
+            // A number that went back is another recorder's.
+            let first = if *next <= end { *next } else { 0 };
+            let first = first.max(end.saturating_sub(EVENTS as u64));
+            all.extend((first..end).filter_map(|number| {
+                let mut bytes = [0; size_of::<Event>()];
+                let at = 4096 + (number % EVENTS as u64) * size_of::<Event>() as u64;
+                file.read_exact_at(&mut bytes, base + at).ok()?;
+                let (event, _) = Event::read_from_prefix(&bytes).ok()?;
+                let is_one = kinds.iter().any(|kind| *kind as u32 == event.kind);
+                (is_one && event.time_ns >= since).then_some(event)
+            }));
+            *next = end;
         }
-        let end = word(&head);
-        // A number that went back is another recorder's.
-        let first = if next <= end { next } else { 0 };
-        let first = first.max(end.saturating_sub(EVENTS as u64));
-        let events = (first..end).filter_map(|number| {
-            let mut bytes = [0; size_of::<Event>()];
-            let at = 4096 + (number % EVENTS as u64) * size_of::<Event>() as u64;
-            self.recorder.read_exact_at(&mut bytes, at).ok()?;
-            let (event, _) = Event::read_from_prefix(&bytes).ok()?;
-            (event.kind == kind as u32 && event.time_ns >= since).then_some(event)
-        });
-        (events.collect(), end)
+        all.sort_by_key(|event| event.time_ns);
+        (all, next)
+    }
+
+    /// The flight recorders, and where they begin.
+    fn recorders(&self) -> impl Iterator<Item = (&File, u64)> {
+        let operator = self.operator.iter().map(|file| (file, RECORDER_AT as u64));
+        std::iter::once((&self.recorder, 0)).chain(operator)
     }
 
     /// A copy of the counters of at most so many slots; `None` where the page is not one.
@@ -87,43 +110,68 @@ impl Pages {
         let counters = Counters {
             words: bytes.chunks_exact(8).map(word).collect(),
             slots,
+            circuits: self.decided_of_circuits(slots),
         };
         (counters.process(ProcessWord::Magic) == MAGIC).then_some(counters)
     }
 
+    /// What an operator says that it decided of so many slots; nothing where there is none.
+    fn decided_of_circuits(&self, slots: usize) -> Vec<u64> {
+        let Some(file) = &self.operator else {
+            return Vec::new();
+        };
+        let mut bytes = vec![0; operator::decided_bytes(slots)];
+        match file.read_exact_at(&mut bytes, DECIDED_AT as u64) {
+            Ok(()) => bytes.chunks_exact(8).map(word).collect(),
+            Err(_) => Vec::new(),
+        }
+    }
+
     /// The last events of these slots (`None` = of all), newest first, at most `most`.
     pub fn recorded(&self, slot: Option<u32>, now_ns: u64, most: usize) -> Vec<Recorded> {
-        let mut bytes = vec![0; BYTES];
-        if self.recorder.read_exact_at(&mut bytes, 0).is_err() {
-            return Vec::new();
-        }
-        let next = word(&bytes[..8]);
-        let mut found = Vec::new();
-        for back in 1..=(EVENTS as u64).min(next) {
-            let at = 4096 + ((next - back) % EVENTS as u64) as usize * size_of::<Event>();
-            let Some((event, _)) = bytes
-                .get(at..)
-                .and_then(|rest| Event::read_from_prefix(rest).ok())
-            else {
-                break;
-            };
-            if slot.is_none_or(|slot| event.slot == slot || concerns_all(event.kind))
-                && event.kind != 0
-            {
-                found.push(recorded(&event, now_ns));
-            }
-            if found.len() >= most {
-                break;
-            }
-        }
-        found
+        let recorders = self.recorders();
+        let mut found: Vec<Event> = recorders
+            .flat_map(|(file, base)| last(file, base, slot, most))
+            .collect();
+        found.sort_by_key(|event| Reverse(event.time_ns));
+        found.truncate(most);
+        found.iter().map(|event| recorded(event, now_ns)).collect()
     }
+}
+
+/// The last events of one recorder, newest first.
+fn last(file: &File, base: u64, slot: Option<u32>, most: usize) -> Vec<Event> {
+    let mut bytes = vec![0; BYTES];
+    if file.read_exact_at(&mut bytes, base).is_err() {
+        return Vec::new();
+    }
+    let next = word(&bytes[..8]);
+    let mut found = Vec::new();
+    for back in 1..=(EVENTS as u64).min(next) {
+        let at = 4096 + ((next - back) % EVENTS as u64) as usize * size_of::<Event>();
+        let Some((event, _)) = bytes
+            .get(at..)
+            .and_then(|rest| Event::read_from_prefix(rest).ok())
+        else {
+            break;
+        };
+        if slot.is_none_or(|slot| event.slot == slot || concerns_all(event.kind)) && event.kind != 0
+        {
+            found.push(event);
+        }
+        if found.len() >= most {
+            break;
+        }
+    }
+    found
 }
 
 /// A copy of a counters page.
 pub struct Counters {
     words: Vec<u64>,
     slots: usize,
+    /// What an operator decided: [`telemetry::operator`].
+    circuits: Vec<u64>,
 }
 
 impl Counters {
@@ -134,10 +182,30 @@ impl Counters {
 
     /// A counter of a slot.
     pub fn counter(&self, slot: u32, which: Counter) -> u64 {
-        self.words
-            .get(counter_word(slot as usize, which))
-            .copied()
-            .unwrap_or(0)
+        let slot = slot as usize;
+        let packets = self.words.get(counter_word(slot, which)).copied();
+        let circuits = match which {
+            Counter::Connections => self.circuits.get(operator::begun_word(slot)).copied(),
+            _ => None,
+        };
+        let [packets, circuits] = [packets, circuits].map(Option::unwrap_or_default);
+        packets.wrapping_add(circuits)
+    }
+
+    /// Decisions of rules that log and that were not recorded, being too many.
+    pub fn unlogged(&self) -> u64 {
+        let circuits = self.circuits.get(operator::UNLOGGED).copied();
+        let packets = self.process(ProcessWord::Unlogged);
+        packets.wrapping_add(circuits.unwrap_or(0))
+    }
+
+    /// Frames that were dropped for a reason, and what of its programs was refused.
+    fn dropped(&self, slot: u32, reason: DropReason) -> u64 {
+        let slot = slot as usize;
+        let frames = self.words.get(drop_word(slot, reason)).copied();
+        let refused = operator::refused_word(slot, reason);
+        let refused = self.circuits.get(refused).copied();
+        frames.unwrap_or(0).wrapping_add(refused.unwrap_or(0))
     }
 
     /// The drops of a slot that are not 0.
@@ -145,11 +213,7 @@ impl Counters {
         DropReason::ALL
             .iter()
             .filter_map(|reason| {
-                let frames = self
-                    .words
-                    .get(drop_word(slot as usize, *reason))
-                    .copied()
-                    .unwrap_or(0);
+                let frames = self.dropped(slot, *reason);
                 (frames > 0).then(|| DropCount {
                     reason: reason.slug().into(),
                     frames,
@@ -183,6 +247,15 @@ impl Counters {
             let sums = all.entry(word(at) as u32).or_default();
             for (sum, count) in sums.iter_mut().zip(counts) {
                 *sum = sum.wrapping_add(count);
+            }
+        }
+        let word = |at: usize| self.circuits.get(at).copied().unwrap_or(0);
+        let used = usize::try_from(word(operator::RULES_USED)).unwrap_or(usize::MAX);
+        for entry in 0..used.min(rules::MOST) {
+            let at = operator::entry_word(entry);
+            let sums = all.entry(word(at) as u32).or_default();
+            for (n, sum) in sums.iter_mut().take(rules::ENTRY_WORDS - 1).enumerate() {
+                *sum = sum.wrapping_add(word(at + 1 + n));
             }
         }
         all
@@ -247,11 +320,7 @@ impl Counters {
                 .find(|reason| reason.slug() == drop.reason)?;
             Some((drop, *reason))
         }) {
-            let before = earlier
-                .words
-                .get(drop_word(slot as usize, reason))
-                .copied()
-                .unwrap_or(0);
+            let before = earlier.dropped(slot, reason);
             drop.per_second = per_second(drop.frames, before);
             rates.drops_ps += drop.per_second;
         }
@@ -325,6 +394,10 @@ fn recorded(event: &Event, now_ns: u64) -> Recorded {
             let logged = rules::Logged::of([event.a, event.b]);
             format!("rule {}: {}", logged.rule, logged_packet(&logged))
         }
+        Some(EventKind::Refused) => {
+            let refused = rules::Logged::of([event.a, event.b]);
+            format!("{}: {}", refused_call(&refused), reason_of(&refused))
+        }
         Some(EventKind::Restarted) => format!(
             "compartment {} says it forwards again after {} us",
             event.a,
@@ -372,12 +445,8 @@ pub fn logged_packet(logged: &rules::Logged) -> String {
         Some(rules::Outcome::Denied) => "denied a packet",
         None => "decided",
     };
-    let [a, b, c, d] = logged.peer;
-    let peer = match logged.six {
-        true => format!("an IPv6 address that ends with {a:02x}{b:02x}:{c:02x}{d:02x}"),
-        false => format!("{a}.{b}.{c}.{d}"),
-    };
     let direction = if logged.inbound { "from" } else { "to" };
+    let peer = peer_of(logged);
     let (from, to) = (logged.source_port, logged.destination_port);
     let ports = match logged.protocol {
         6 | 17 | 132 => format!(", port {from} to {to}"),
@@ -388,12 +457,41 @@ pub fn logged_packet(logged: &rules::Logged) -> String {
     format!("{what} {direction} {peer} ({protocol}{ports})")
 }
 
+fn peer_of(logged: &rules::Logged) -> String {
+    let [a, b, c, d] = logged.peer;
+    match logged.six {
+        true => format!("an IPv6 address that ends with {a:02x}{b:02x}:{c:02x}{d:02x}"),
+        false => format!("{a}.{b}.{c}.{d}"),
+    }
+}
+
+/// What an operator refused, for people: `a connection to 10.1.1.11, port 5432`.
+pub fn refused_call(refused: &rules::Logged) -> String {
+    let what = match (refused.protocol, refused.inbound) {
+        (17, _) => "a datagram to",
+        (_, true) => "a connection from",
+        (_, false) => "a connection to",
+    };
+    let (peer, port) = (peer_of(refused), refused.destination_port);
+    match refused.inbound {
+        true => format!("refused {what} {peer} to port {port}"),
+        false => format!("refused {what} {peer}, port {port}"),
+    }
+}
+
+fn reason_of(refused: &rules::Logged) -> String {
+    DropReason::from_number(refused.reason).map_or_else(
+        || "for a reason of a newer release".to_owned(),
+        |reason| format!("{}: {}", reason.slug(), reason.explain().trim()),
+    )
+}
+
 /// The kind with that number.
 pub fn kind_of(number: u32) -> Option<EventKind> {
     use EventKind::{
         Attached, ConnectionsRestored, ContainerRefused, Died, Drop, ImageRefused, ImageSwapped,
         MeterLost, OperatorReplaced, PortAdded, PortClosed, ProgramGivenUp, Quarantine, Ready,
-        Report, Restarted, Resynced, Rule,
+        Refused, Report, Restarted, Resynced, Rule,
     };
     [
         Ready,
@@ -414,6 +512,7 @@ pub fn kind_of(number: u32) -> Option<EventKind> {
         ProgramGivenUp,
         ContainerRefused,
         MeterLost,
+        Refused,
     ]
     .into_iter()
     .find(|kind| *kind as u32 == number)
@@ -440,6 +539,7 @@ pub fn kind_name(number: u32) -> &'static str {
         Some(EventKind::ProgramGivenUp) => "program-given-up",
         Some(EventKind::ContainerRefused) => "container-refused",
         Some(EventKind::MeterLost) => "meter-lost",
+        Some(EventKind::Refused) => "refused",
         None => "unknown",
     }
 }
@@ -488,7 +588,11 @@ mod tests {
     }
 
     fn pages(counters: File, recorder: File) -> Pages {
-        Pages { counters, recorder }
+        Pages {
+            counters,
+            recorder,
+            operator: None,
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use api::{
 use guard::guard;
 
 /// What kinds of flight recorder events are about one slot alone.
-const OF_A_SLOT: [&str; 4] = ["port-added", "port-closed", "drop", "quarantine"];
+const OF_A_SLOT: [&str; 5] = ["port-added", "port-closed", "drop", "quarantine", "refused"];
 
 /// Its own endpoint, without the host's numbers.
 pub fn endpoint(endpoint: Endpoint) -> Endpoint {

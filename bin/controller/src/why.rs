@@ -103,6 +103,15 @@ pub fn judge(known: Known) -> Why {
             "if this stays, the switch does not take its image: apply the spec again",
         );
     }
+    if endpoint.circuits && compartment.state == "up" && compartment.operator.pid == 0 {
+        find(
+            format!(
+                "nobody answers the calls of {name}'s programs: the operator of {} is gone, and the next is not there yet",
+                compartment.name
+            ),
+            "they wait for it; `bulkhead events` says what became of it",
+        );
+    }
     if fabric.state != "up" {
         find(
             format!(
@@ -115,11 +124,10 @@ pub fn judge(known: Known) -> Why {
     let mut drops = endpoint.counters.drops.clone();
     drops.sort_by_key(|drop| std::cmp::Reverse(drop.frames));
     for drop in &drops {
-        let frames = grouped(drop.frames);
         find(
             format!(
-                "{name} lost {frames} {} to {}: {}{}",
-                if drop.frames == 1 { "frame" } else { "frames" },
+                "{} {}: {}{}",
+                lost(&name, &endpoint, drop.frames),
                 drop.reason,
                 sentence(&drop.explain),
                 by_rules(&endpoint.tenant, &drop.reason, &last_denials, &denials)
@@ -218,11 +226,34 @@ fn by_rules(
         .collect();
     if !denied.is_empty() {
         text += &format!(
-            "; packets that {tenant}'s rules denied, at any endpoint: {}",
+            "; what {tenant}'s rules denied, at any endpoint: {}",
             denied.join(", ")
         );
     }
     text
+}
+
+/// What it says before the reason: frames, or what its programs asked for.
+fn lost(name: &str, endpoint: &Endpoint, times: u64) -> String {
+    let (count, only) = (grouped(times), times == 1);
+    match (endpoint.kind.as_str(), endpoint.circuits) {
+        ("circuits", _) => format!(
+            "{name}'s programs were refused {count} {} by",
+            if only { "call" } else { "calls" }
+        ),
+        (_, true) => format!(
+            "{name} lost {count} {} to",
+            if only {
+                "frame, or call of a program,"
+            } else {
+                "frames, or calls of programs,"
+            }
+        ),
+        _ => format!(
+            "{name} lost {count} {} to",
+            if only { "frame" } else { "frames" }
+        ),
+    }
 }
 
 /// `rule red/no-ssh (spec.yaml:12)`.
@@ -237,6 +268,11 @@ fn called(rule: &RuleName) -> String {
 
 fn healthy(name: &str, endpoint: &Endpoint) -> String {
     let counters = &endpoint.counters;
+    if endpoint.kind == "circuits" {
+        return format!(
+            "nothing is wrong with {name}: its programs were refused nothing; `bulkhead circuits {name}` lists what they have"
+        );
+    }
     match (counters.rx_frames, counters.tx_frames) {
         (0, 0) => format!(
             "{name} is plugged in and nothing is wrong with it, but no frame has passed in either direction"
@@ -301,7 +337,7 @@ fn advice_for(reason: &str) -> &'static str {
         "vlan-tag" | "ethertype" => "only untagged IPv4, IPv6 and ARP are carried",
         "port-refused" | "port-closed" => "the receiving interface is down or gone",
         "egress-rule" | "ingress-rule" => {
-            "`bulkhead explain A B PROTOCOL PORT` says which rule decides about a packet, `bulkhead trace --live --drops` what is denied just now"
+            "`bulkhead explain A B PROTOCOL PORT` says which rule decides, `bulkhead trace --live --drops` which packets are denied just now"
         }
         _ => "",
     }

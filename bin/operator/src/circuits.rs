@@ -111,7 +111,7 @@ fn row(table: &Table, socket: &Socket, image: Option<&CompartmentImage<'_>>, now
         b,
         protocol,
         state: state as u8,
-        rules: rules.map(|rule| rule.unwrap_or(u32::MAX)),
+        rules: rules.map(|by| by.map_or(u32::MAX, |by| by.rule)),
         ..flows::Row::default()
     };
     let is_circuit = socket.kind() == Kind::Stream;

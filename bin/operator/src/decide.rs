@@ -5,9 +5,10 @@ pub mod across;
 
 use guard::guard;
 use image::CompartmentImage;
-use image::compartment::{Endpoint, NONE, ROUTE_SUBNET, STATE_OPEN};
+use image::compartment::{Endpoint, NONE, ROUTE_SUBNET, STATE_OPEN, STATE_QUARANTINED};
 use image::rules::Action;
 use rustix::io::Errno;
+use telemetry::drops::DropReason;
 use wire::Tuple;
 use wire::address::is_link_local;
 
@@ -39,15 +40,58 @@ pub struct Decided {
     /// The slot of the endpoint that has the address.
     pub slot: u32,
     /// The sender's rule and the receiver's; none where nobody asks.
-    pub rules: [Option<u32>; 2],
+    pub rules: [Option<Ruling>; 2],
 }
+
+/// A rule that decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ruling {
+    /// Its number.
+    pub rule: u32,
+    /// What it decides is logged.
+    pub logs: bool,
+}
+
+/// Why a connection may not be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// What its program hears.
+    pub errno: Errno,
+    /// As of a packet that is dropped for it.
+    pub reason: DropReason,
+    /// The rule that denies it, where one does.
+    pub by: Option<Ruling>,
+}
+
+impl Refused {
+    /// For no rule.
+    pub const fn new(errno: Errno, reason: DropReason) -> Refused {
+        Refused {
+            errno,
+            reason,
+            by: None,
+        }
+    }
+}
+
+impl From<Refused> for Errno {
+    fn from(refused: Refused) -> Errno {
+        refused.errno
+    }
+}
+
+/// Nothing says yet who is where.
+pub const NO_IMAGE: Refused = Refused::new(Errno::NETDOWN, DropReason::NoImage);
+const NO_ROUTE: Refused = Refused::new(Errno::NETUNREACH, DropReason::NoRoute);
+/// Nobody of circuits has the address.
+pub const NOBODY: Refused = Refused::new(Errno::HOSTUNREACH, DropReason::NoNeighbour);
 
 /// Decides.
 ///
 /// # Errors
-/// What connect(2) answers: ENETUNREACH, EHOSTUNREACH, EACCES.
-pub fn decide(image: &CompartmentImage<'_>, asked: &Asked) -> Result<Decided, Errno> {
-    let from = endpoint(image, asked.slot).ok_or(Errno::NETDOWN)?;
+/// With what connect(2) answers: ENETUNREACH, EHOSTUNREACH, EACCES.
+pub fn decide(image: &CompartmentImage<'_>, asked: &Asked) -> Result<Decided, Refused> {
+    let from = endpoint(image, asked.slot).ok_or(NO_IMAGE)?;
     admitted(from)?;
     let to = located(image, asked)?;
     admitted(to)?;
@@ -59,8 +103,8 @@ pub fn decide(image: &CompartmentImage<'_>, asked: &Asked) -> Result<Decided, Er
         protocol: asked.protocol,
     };
     let rules = [
-        judge(image, from.egress, &tuple)?,
-        judge(image, to.ingress, &tuple)?,
+        judge(image, from.egress, &tuple, DropReason::EgressRule)?,
+        judge(image, to.ingress, &tuple, DropReason::IngressRule)?,
     ];
     Ok(Decided {
         slot: to.slot,
@@ -73,7 +117,7 @@ pub fn decide(image: &CompartmentImage<'_>, asked: &Asked) -> Result<Decided, Er
 ///
 /// # Errors
 /// As for [`decide`]: nobody may ask that.
-pub fn decide_answer(image: &CompartmentImage<'_>, asked: &Asked) -> Result<Decided, Errno> {
+pub fn decide_answer(image: &CompartmentImage<'_>, asked: &Asked) -> Result<Decided, Refused> {
     let to = located(image, asked)?;
     let back = Asked {
         slot: to.slot,
@@ -89,7 +133,7 @@ pub fn decide_answer(image: &CompartmentImage<'_>, asked: &Asked) -> Result<Deci
             slot: to.slot,
             ..decided
         }),
-        false => Err(Errno::ACCESS),
+        false => Err(Refused::new(Errno::ACCESS, DropReason::ConnectionState)),
     }
 }
 
@@ -97,55 +141,72 @@ pub fn decide_answer(image: &CompartmentImage<'_>, asked: &Asked) -> Result<Deci
 ///
 /// # Errors
 /// As for [`decide`], but for EACCES.
-pub fn locate(image: &CompartmentImage<'_>, asked: &Asked) -> Result<u32, Errno> {
+pub fn locate(image: &CompartmentImage<'_>, asked: &Asked) -> Result<u32, Refused> {
     located(image, asked).map(|to| to.slot)
 }
 
-fn located<'a>(image: &CompartmentImage<'a>, asked: &Asked) -> Result<&'a Endpoint, Errno> {
-    let from = endpoint(image, asked.slot).ok_or(Errno::NETDOWN)?;
-    let tenant = tenant(image, asked.slot).ok_or(Errno::NETDOWN)?;
+fn located<'a>(image: &CompartmentImage<'a>, asked: &Asked) -> Result<&'a Endpoint, Refused> {
+    let from = endpoint(image, asked.slot).ok_or(NO_IMAGE)?;
+    let tenant = tenant(image, asked.slot).ok_or(NO_IMAGE)?;
     let own = image.endpoint_by_address(from.subnet, asked.from);
     if own != image.endpoint_by_slot(asked.slot) && guard!("circuits-source") {
-        return Err(Errno::ADDRNOTAVAIL);
+        return Err(Refused::new(Errno::ADDRNOTAVAIL, DropReason::SourceIp));
     }
     let to = match image.endpoint_by_address(from.subnet, asked.to) {
         Some(to) => to,
         // A link's addresses lead nowhere beyond it.
         None if is_link_local(&asked.from) && guard!("circuits-link") => {
-            return Err(Errno::NETUNREACH);
+            return Err(NO_ROUTE);
         }
         None => {
-            let route = image.route(tenant, asked.to).ok_or(Errno::NETUNREACH)?;
+            let route = image.route(tenant, asked.to).ok_or(NO_ROUTE)?;
             if route.kind != ROUTE_SUBNET {
-                return Err(Errno::HOSTUNREACH);
+                return Err(NOBODY);
             }
             let to = image.endpoint_by_address(route.subnet, asked.to);
-            to.ok_or(Errno::HOSTUNREACH)?
+            to.ok_or(NOBODY)?
         }
     };
-    image.endpoints().get(to as usize).ok_or(Errno::HOSTUNREACH)
+    image.endpoints().get(to as usize).ok_or(NOBODY)
 }
 
 /// Who is not admitted, or in quarantine, neither sends nor receives.
-fn admitted(endpoint: &Endpoint) -> Result<(), Errno> {
-    match endpoint.state {
-        STATE_OPEN => Ok(()),
-        _ if guard!("circuits-state") => Err(Errno::ACCESS),
-        _ => Ok(()),
+fn admitted(endpoint: &Endpoint) -> Result<(), Refused> {
+    let reason = match endpoint.state {
+        STATE_OPEN => return Ok(()),
+        STATE_QUARANTINED => DropReason::Quarantined,
+        _ => DropReason::Unauthorised,
+    };
+    match guard!("circuits-state") {
+        true => Err(Refused::new(Errno::ACCESS, reason)),
+        false => Ok(()),
     }
 }
 
-fn judge(image: &CompartmentImage<'_>, table: u32, tuple: &Tuple) -> Result<Option<u32>, Errno> {
+/// By a table of the sender's or the receiver's, which `reason` says.
+fn judge(
+    image: &CompartmentImage<'_>,
+    table: u32,
+    tuple: &Tuple,
+    reason: DropReason,
+) -> Result<Option<Ruling>, Refused> {
     if table == NONE {
         return Ok(None);
     }
     let verdict = image.judge(table, tuple);
+    let by = Some(Ruling {
+        rule: verdict.rule,
+        logs: verdict.log,
+    });
     match verdict.action {
         // Its answers pass by a connection; of a stateless rule they would be judged apart,
         // which one circuit cannot be.
-        Action::Allow => Ok(Some(verdict.rule)),
-        Action::Deny | Action::AllowStateless if guard!("circuits-rules") => Err(Errno::ACCESS),
-        _ => Ok(Some(verdict.rule)),
+        Action::Allow => Ok(by),
+        Action::Deny | Action::AllowStateless if guard!("circuits-rules") => Err(Refused {
+            by,
+            ..Refused::new(Errno::ACCESS, reason)
+        }),
+        _ => Ok(by),
     }
 }
 
@@ -183,7 +244,7 @@ pub fn addresses(image: &CompartmentImage<'_>, slot: u32) -> Vec<[u8; 16]> {
 pub mod tests {
     use super::*;
     use image::compartment::{
-        ROUTE_UNREACHABLE, Route, RouteRange, STATE_QUARANTINED, STATE_UNAUTHORISED, Subnet, Tenant,
+        ROUTE_UNREACHABLE, Route, RouteRange, STATE_UNAUTHORISED, Subnet, Tenant,
     };
     use image::rules::{Region, Rule, RuleTable};
     use image::{Aligned, CompartmentTables};
@@ -261,8 +322,16 @@ pub mod tests {
     }
 
     fn ask(tables: &CompartmentTables, asked: &Asked) -> Result<Decided, Errno> {
+        Ok(told(tables, asked)?)
+    }
+
+    fn told(tables: &CompartmentTables, asked: &Asked) -> Result<Decided, Refused> {
         let bytes = Aligned::copy_of(&tables.finish().unwrap());
         decide(&CompartmentImage::map(bytes.as_ref()).unwrap(), asked)
+    }
+
+    fn by(rule: u32) -> Option<Ruling> {
+        Some(Ruling { rule, logs: false })
     }
 
     fn from_to(from: u32, to: u32) -> Asked {
@@ -313,7 +382,7 @@ pub mod tests {
     fn rules_of_both_sides_decide() {
         let allows = Decided {
             slot: NEAR,
-            rules: [Some(5), Some(6)],
+            rules: [by(5), by(6)],
         };
         for (out, into, expected) in [
             (Action::Allow, Action::Allow, Ok(allows)),
@@ -469,17 +538,70 @@ pub mod tests {
             to_port: 40_000,
             ..from_to(NEAR, WEB)
         };
-        assert_eq!(decide(&image, &back(80)), Err(Errno::ACCESS));
+        let denied = |asked: &Asked| decide(&image, asked).map_err(Errno::from);
+        assert_eq!(denied(&back(80)), Err(Errno::ACCESS));
         let decided = decide_answer(&image, &back(80)).unwrap();
-        assert_eq!((decided.slot, decided.rules), (WEB, [Some(5), None]));
-        assert_eq!(decide_answer(&image, &back(81)), Err(Errno::ACCESS));
+        assert_eq!((decided.slot, decided.rules), (WEB, [by(5), None]));
+        let unasked = decide_answer(&image, &back(81)).map_err(Errno::from);
+        assert_eq!(unasked, Err(Errno::ACCESS));
         assert_eq!(locate(&image, &back(81)), Ok(WEB));
         // Another protocol is another rule's.
         let udp = Asked {
             protocol: UDP,
             ..from_to(WEB, NEAR)
         };
-        assert_eq!(decide(&image, &udp), Err(Errno::ACCESS));
+        assert_eq!(denied(&udp), Err(Errno::ACCESS));
+    }
+
+    #[test]
+    fn it_is_said_why_and_by_which_rule_somebody_is_refused() {
+        let mut tables = tables();
+        let mut logs = judged(Action::Deny, 6);
+        logs.rules[0].log = true;
+        tables.rule_tables = vec![judged(Action::Allow, 5), logs];
+        tables.endpoints[0].egress = 0;
+        tables.endpoints[1].ingress = 1;
+        for endpoint in &mut tables.endpoints {
+            endpoint.connections = 64;
+        }
+        let denied = told(&tables, &from_to(WEB, NEAR)).unwrap_err();
+        let loud = Some(Ruling {
+            rule: 6,
+            logs: true,
+        });
+        assert_eq!((denied.reason, denied.by), (DropReason::IngressRule, loud));
+        let elsewhere = Asked {
+            to_port: 81,
+            ..from_to(WEB, NEAR)
+        };
+        let denied = told(&tables, &elsewhere).unwrap_err();
+        let default = by(image::rules::DEFAULT_RULE);
+        assert_eq!(
+            (denied.reason, denied.by),
+            (DropReason::EgressRule, default)
+        );
+        let to_nobody = Asked {
+            to: v4([10, 0, 1, 99]),
+            ..from_to(WEB, FAR)
+        };
+        for (state, to, reason) in [
+            (STATE_OPEN, from_to(WEB, OTHER), DropReason::NoRoute),
+            (STATE_OPEN, to_nobody, DropReason::NoNeighbour),
+            (
+                STATE_QUARANTINED,
+                from_to(WEB, FAR),
+                DropReason::Quarantined,
+            ),
+            (
+                STATE_UNAUTHORISED,
+                from_to(WEB, FAR),
+                DropReason::Unauthorised,
+            ),
+        ] {
+            tables.endpoints[0].state = state;
+            let refused = told(&tables, &to).unwrap_err();
+            assert_eq!((refused.reason, refused.by), (reason, None));
+        }
     }
 
     #[test]

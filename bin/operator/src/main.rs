@@ -26,6 +26,7 @@ mod relays;
 mod rings;
 mod runtimes;
 mod sockets;
+mod tally;
 mod targets;
 mod turns;
 mod unclaimed;

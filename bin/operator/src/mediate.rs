@@ -23,7 +23,7 @@ use crate::callers::Callers;
 use crate::chance;
 use crate::circuits;
 use crate::crossings::Crossings;
-use crate::decide::{self, Asked as Wish};
+use crate::decide::{self, Asked as Wish, Decided, Refused};
 use crate::live::Live;
 use crate::meters::Meters;
 use crate::notes::{Notes, UNBLOCKED};
@@ -605,9 +605,12 @@ impl Mediator {
         slot: u32,
         local: Endpoint,
         remote: Endpoint,
-    ) -> Result<u32, Errno> {
+    ) -> Result<Decided, Refused> {
         if self.table.destination(slot, &remote.ip) == Some(slot) {
-            return Ok(slot);
+            return Ok(Decided {
+                slot,
+                rules: [None; 2],
+            });
         }
         let wish = Wish {
             slot,
@@ -617,7 +620,7 @@ impl Mediator {
             to_port: remote.port,
             protocol: decide::TCP,
         };
-        decide::decide(image, &wish).map(|decided| decided.slot)
+        decide::decide(image, &wish)
     }
 }
 

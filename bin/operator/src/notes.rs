@@ -4,13 +4,15 @@
 //! taken over.
 
 use crate::chance;
+use crate::decide::{Refused, Ruling};
 use crate::mediate::LIMITS;
+use crate::tally::{Seen, Tally};
 use circuit::RECORD;
 use guard::guard;
 use notify::{Listener, Notification};
 use shm::Words;
 use std::collections::BTreeMap;
-use telemetry::operator::{ASLEEP, HEARTBEAT, SERVES, TOUCHES};
+use telemetry::operator::{ASLEEP, DECIDED_AT, HEARTBEAT, SERVES, TOUCHES};
 
 /// Calls without an answer at most, of all programs.
 pub const CALLS: usize = 2048;
@@ -30,6 +32,7 @@ const FIRST_CALL: usize = RECEIVED + notify::RECEIVED;
 const FIRST_RECORD: usize = FIRST_CALL + CALLS * CALL;
 const RECORD_WORDS: usize = RECORD / 8;
 const SEED: usize = FIRST_RECORD + (LIMITS.sockets + LIMITS.pending) as usize * RECORD_WORDS;
+const _: () = assert!(SEED < DECIDED_AT / 8, "what was decided lies behind it");
 
 /// The page.
 pub struct Notes {
@@ -38,6 +41,7 @@ pub struct Notes {
     /// The endpoint that each call is of, by its place, and how many each has.
     slots: Vec<Option<u32>>,
     counts: BTreeMap<u32, usize>,
+    tally: Tally,
 }
 
 impl Notes {
@@ -62,6 +66,7 @@ impl Notes {
             }
         }
         let mut notes = Notes {
+            tally: Tally::recall(&words),
             words,
             free,
             slots: vec![None; CALLS],
@@ -148,6 +153,21 @@ impl Notes {
     /// Adds to a word that the supervisor reads.
     pub fn counts(&self, word: usize, n: u64) {
         self.words.add(word, n);
+    }
+
+    /// A connection began, by these rules.
+    pub fn begun(&mut self, seen: &Seen, rules: [Option<Ruling>; 2]) {
+        self.tally.begun(&self.words, seen, rules);
+    }
+
+    /// Something was refused.
+    pub fn refused(&mut self, seen: &Seen, refused: &Refused) {
+        self.tally.refused(&self.words, seen, refused);
+    }
+
+    /// A slot is another endpoint's from now on: what it was refused is told no more.
+    pub fn forgets(&self, slot: u32) {
+        Tally::forgets(&self.words, slot);
     }
 
     /// The next call of a program, noted with the very step that takes it from the kernel.

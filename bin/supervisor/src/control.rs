@@ -443,10 +443,15 @@ impl Supervisor {
             memory: worker.map_or(0, |w| resident(w.pid)),
             ..self.inspect_operator(seat)
         };
-        Ok((
-            answer,
-            vec![read_only(&state.counters)?, read_only(&state.recorder)?],
-        ))
+        let operator = match seat {
+            Seat::Compartment(id) => self.operators_page(id),
+            Seat::Fabric => None,
+        };
+        let mut pages = vec![read_only(&state.counters)?, read_only(&state.recorder)?];
+        if let Some(page) = operator {
+            pages.push(read_only(&page)?);
+        }
+        Ok((answer, pages))
     }
 
     fn inventory(&self) -> Vec<Inventory> {

@@ -221,5 +221,6 @@ fn logged(decided: &Decided, rule: u32) -> Logged {
         protocol: tuple.protocol,
         source_port: tuple.source_port,
         destination_port: tuple.destination_port,
+        reason: 0,
     }
 }

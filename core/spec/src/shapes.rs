@@ -216,7 +216,7 @@ model! {
     /// An endpoint without packets: programs that `bulkhead run` starts in it.
     pub struct Circuits as "a circuits endpoint" {
         optional {
-            /// Sockets of its programs at most, 1 to 65536. Default: 4096.
+            /// Sockets of its programs at most, 1 to 16384. Default: 4096.
             sockets: Located<u32>,
             /// Sockets that its programs may make, and connections that they may begin or accept,
             /// a second, 1 to 1000000: more wait. Default: 50000.

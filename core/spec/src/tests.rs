@@ -147,6 +147,7 @@ reports! {
     offer_of_what_is_not_there: offered("{name: db, endpoint: db2, protocol: tcp, ports: [1], to: [bleu], pool: [10.1.250.0/28]}", "");
     offer_to_oneself: offered("{name: db, endpoint: db1, protocol: tcp, ports: [1], to: [red], pool: [10.1.250.0/28]}", "");
     offer_of_another_protocol: offered("{name: db, endpoint: db1, protocol: sctp, ports: [1], to: [blue], pool: [10.1.250.0/28]}", "");
+    offer_of_rings_by_udp: offered("{name: db, endpoint: db1, protocol: udp, ports: [1], to: [blue], pool: [10.1.250.0/28], rings: yes}", "");
     offer_that_lacks_everything: offered("{name: db, endpoint: db1, protocol: tcp, ports: [], to: [], pool: []}", "");
     offer_until_no_day: offered("{name: db, endpoint: db1, protocol: tcp, ports: [1], to: [blue], pool: [10.1.250.0/28], until: 2027-02-29}", "");
     pool_in_a_subnet: offered("{name: db, endpoint: db1, protocol: tcp, ports: [1], to: [blue], pool: [10.1.1.128/28]}", "");
@@ -186,7 +187,7 @@ reports! {
     workers_without_cores_of_their_own: format!("{}\n  - name: blue\n    workers: 2\n    cores: {{isolated: [2, 2]}}\n", tenant("    workers: 3\n    cores: {isolated: [1]}\n"));
     workers_out_of_range: tenant("    workers: 9\n    memory: 256MiB\n");
     workers_without_memory: tenant("    workers: 6\n");
-    sockets_out_of_range: tenant(&format!("{WEB}\n    endpoints:\n      - {{name: a, subnet: web, attach: {{circuits: {{sockets: 0}}}}}}\n      - {{name: b, subnet: web, attach: {{circuits: {{sockets: 65537}}}}}}\n"));
+    sockets_out_of_range: tenant(&format!("{WEB}\n    endpoints:\n      - {{name: a, subnet: web, attach: {{circuits: {{sockets: 0}}}}}}\n      - {{name: b, subnet: web, attach: {{circuits: {{sockets: 16385}}}}}}\n"));
     setups_out_of_range: tenant(&format!("{WEB}\n    endpoints:\n      - {{name: a, subnet: web, attach: {{circuits: {{setups: 0}}}}}}\n      - {{name: b, subnet: web, attach: {{veth: {{circuits: {{setups: 1000001}}}}}}}}\n"));
     memory_of_a_machine_out_of_range: tenant(&format!("{WEB}\n    endpoints:\n      - {{name: a, subnet: web, attach: {{vhost: {{memory: 1023KiB}}}}}}\n      - {{name: b, subnet: web, attach: {{vhost: {{memory: 1025GiB}}}}}}\n"));
     circuits_with_a_rate: tenant(&format!("    rate: 1Gbit\n{WEB}\n    endpoints:\n      - {{name: a, subnet: web, rate: {{packets: 9}}, attach: circuits}}\n      - {{name: b, subnet: web, rate: 1Gbit, attach: {{veth: {{circuits: {{metered: on}}}}}}}}\n      - {{name: c, subnet: web, rate: {{from: 1Gbit, to: 2Gbit}}, attach: {{circuits: {{metered: on}}}}}}\n"));

@@ -114,6 +114,8 @@ drop_reasons! {
     EgressRate = 46 "egress-rate",
     /// Across an agreement of prefixes: one of its addresses takes no part in it.
     RoutedPrefix = 50 "routed-prefix",
+    /// A datagram to or from an endpoint of circuits whose bytes are counted: these nobody could count.
+    Unmetered = 51 "unmetered",
 }
 
 /// Reasons fit 0..64 in the counters' layout.

@@ -69,4 +69,7 @@ pub enum EventKind {
     ContainerRefused = 17,
     /// Supervisor: a meter died, or stood still and is replaced (by the cause); a = compartment.
     MeterLost = 18,
+    /// Operator: what a program of the endpoint at `slot` asked for was refused; a, b =
+    /// [`crate::rules::Logged`], whose outcome is denied, with the reason in it.
+    Refused = 19,
 }

@@ -87,7 +87,12 @@ pub struct Logged {
     pub source_port: u16,
     /// Destination port; of ICMP type and code.
     pub destination_port: u16,
+    /// Of what an operator refused: why, [`crate::drops::DropReason`] as its number; else 0.
+    pub reason: u8,
 }
+
+/// As a rule: none decided.
+pub const NO_RULE: u32 = u32::MAX - 1;
 
 impl Logged {
     /// As [`crate::recorder::Event`]'s `a` and `b`.
@@ -98,6 +103,7 @@ impl Logged {
             self.protocol as u64
                 | (self.outcome as u64) << 8
                 | flags << 16
+                | (self.reason as u64) << 24
                 | (self.source_port as u64) << 32
                 | (self.destination_port as u64) << 48,
         ]
@@ -114,6 +120,7 @@ impl Logged {
             six: b >> 17 & 1 == 1,
             source_port: (b >> 32) as u16,
             destination_port: (b >> 48) as u16,
+            reason: (b >> 24) as u8,
         }
     }
 }
@@ -126,7 +133,7 @@ mod tests {
     fn a_logged_packet_comes_back_from_its_words() {
         for (inbound, six) in [(false, true), (true, false)] {
             let logged = Logged {
-                rule: u32::MAX - 1,
+                rule: u32::MAX - 2,
                 outcome: 3,
                 inbound,
                 peer: [198, 51, 100, 7],
@@ -134,6 +141,7 @@ mod tests {
                 protocol: 17,
                 source_port: 65_535,
                 destination_port: 53,
+                reason: 39,
             };
             assert_eq!(Logged::of(logged.words()), logged);
         }

@@ -113,3 +113,80 @@ fn a_circuit_ends_with_the_address_that_it_was_by() {
     // The endpoint's other address is still its own.
     assert_eq!(other.wait(std::time::Duration::from_millis(300)), None);
 }
+
+/// By default nothing; both rules log.
+const LOGGED: &str = r"    policy:
+      default: {inside: deny}
+      rules:
+        - {name: app-to-web, action: allow, from: {endpoint: app}, to: {endpoint: web}, protocol: tcp, ports: [80], log: yes}
+        - {name: no-ssh, action: deny, to: {endpoint: web}, protocol: tcp, ports: [22], log: yes}
+";
+
+#[test]
+fn what_rules_decide_of_circuits_is_counted_logged_and_said() {
+    let scene = Scene::of(&format!("{OPEN}{LOGGED}"));
+    let ask = |words: &[&str]| scene.instance.ask(words).unwrap();
+    // Of a rule, or of what all that none decides is: connections, denied.
+    let counts = |name: &str| {
+        let rules = ask(&["rules", "red"]);
+        let all = rules["rules"].as_array().unwrap().clone();
+        let is = |it: &&serde_json::Value| it["rule"]["name"] == name;
+        let of = all.iter().find(is).unwrap_or_else(|| panic!("{rules}"));
+        ["connections", "denied"].map(|word| of[word].as_u64().unwrap())
+    };
+    let why = |at: &str| scene.instance.say(&["why", at]).unwrap().out;
+    let fine = why("red/few");
+    assert!(fine.contains("nothing is wrong with red/few"), "{fine}");
+    let _web = scene.start("web", "{peer} serve 80", "serving");
+    assert_eq!(
+        scene.tries("app", "10.1.1.10,80 fd00:1::10,80"),
+        ["10.1.1.11", "fd00:1::11"]
+    );
+    assert_eq!(
+        scene.tries("few", "10.1.1.10,22 10.1.1.10,22 10.1.1.10,80"),
+        ["EACCES"; 3]
+    );
+    assert_eq!(scene.tries("few", "10.1.1.77,80"), ["EHOSTUNREACH"]);
+    assert_eq!(counts("app-to-web"), [2, 0]);
+    assert_eq!(counts("no-ssh"), [0, 2]);
+    let said = why("red/few");
+    for words in [
+        "red/few's programs were refused 3 calls by egress-rule",
+        "rule no-ssh (",
+        "refused 1 call by no-neighbour",
+        "refused a connection to 10.1.1.10, port 22",
+    ] {
+        assert!(said.contains(words), "no {words:?}: {said}");
+    }
+    let status = ask(&["status"]);
+    let endpoint = |name: &str| {
+        let tenants = status["tenants"].as_array().unwrap();
+        let mut all = tenants
+            .iter()
+            .flat_map(|it| it["endpoints"].as_array().unwrap());
+        all.find(|it| it["name"] == name).unwrap().clone()
+    };
+    let drops = endpoint("few")["counters"]["drops"].to_string();
+    assert!(drops.contains("egress-rule"), "{drops}");
+    assert!(
+        !endpoint("app")["counters"]["drops"]
+            .to_string()
+            .contains("rule")
+    );
+    // Who logs has it among the events.
+    let logged = |_: &e2e::Instance| {
+        let events = ask(&["events", "--last", "100"]).to_string();
+        events.contains("no-ssh") && events.contains("app-to-web")
+    };
+    assert!(
+        scene
+            .instance
+            .until(std::time::Duration::from_secs(5), logged)
+    );
+    // It is not the operator's alone to remember.
+    scene.kill_operator();
+    assert_eq!(scene.tries("app", "10.1.1.10,80"), ["10.1.1.11"]);
+    assert_eq!(scene.tries("few", "10.1.1.10,22"), ["EACCES"]);
+    assert_eq!((counts("app-to-web"), counts("no-ssh")), ([3, 0], [0, 3]));
+    assert!(why("red/few").contains("refused 4 calls by egress-rule"));
+}

@@ -58,9 +58,13 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
     }
     // Whoever this process is told to end, it is the program that is meant.
     let mut signals = Signals::new().map_err(|e| Trouble::new(Exit::Failed, e.to_string(), ""))?;
-    let (running, listener) = started
-        .go()
-        .map_err(|error| Trouble::new(Exit::Failed, error.to_string(), ""))?;
+    let (running, listener) = started.go().map_err(|error| {
+        let exit = match &error {
+            notify::Error::Program { errno, .. } => Exit::of_program(&(*errno).into()),
+            _ => Exit::Failed,
+        };
+        Trouble::new(exit, error.to_string(), "")
+    })?;
     // Where nobody has it any more the kernel refuses the program's calls: they do not wait for
     // whom the endpoint was taken from.
     drop(listener);

@@ -66,7 +66,7 @@ pub async fn run(run: &Run, client: &Client, socket: &Path) -> Result<Exit, Trou
     };
     let error = Command::new(program).args(arguments).exec();
     Err(Trouble::new(
-        Exit::Failed,
+        Exit::of_program(&error),
         format!("{}: {error}", program.display()),
         "",
     ))

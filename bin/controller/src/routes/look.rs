@@ -22,7 +22,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use telemetry::drops::DropReason;
-use telemetry::recorder::EventKind;
+use telemetry::recorder::{Event, EventKind};
+use telemetry::rules::{Logged, NO_RULE};
 use utoipa::IntoParams;
 
 type From = State<Arc<Server>>;
@@ -173,7 +174,8 @@ pub async fn why(
     Ok(Json(judge(known)))
 }
 
-/// By reason the rule of the newest drop that the endpoint's switch recorded with one.
+/// By reason the rule of the newest drop or refusal that the endpoint's switch or operator recorded
+/// with one.
 fn last_denials(
     world: &World,
     survey: &Survey,
@@ -181,16 +183,13 @@ fn last_denials(
     endpoint: &Endpoint,
 ) -> Vec<(String, RuleName)> {
     let pages = survey.pages(endpoint.compartment);
-    let events = pages.map(|pages| pages.recorded_since(EventKind::Drop, 0, 0).0);
+    const KINDS: [EventKind; 2] = [EventKind::Drop, EventKind::Refused];
+    let events = pages.map(|pages| pages.recorded_since(&KINDS, [0; 2], 0).0);
     let own = events.into_iter().flatten();
-    let own = own.filter(|event| event.slot == endpoint.slot && event.b != 0);
+    let own = own.filter(|event| event.slot == endpoint.slot);
     let mut last: BTreeMap<String, (u64, RuleName)> = BTreeMap::new();
     for event in own {
-        let reason = u8::try_from(event.a).ok();
-        let (Some(reason), Ok(rule)) = (
-            reason.and_then(DropReason::from_number),
-            u32::try_from(event.b - 1),
-        ) else {
+        let Some((reason, rule)) = denied_by(&event) else {
             continue;
         };
         let named = (event.time_ns, rule_of(world, names, &endpoint.tenant, rule));
@@ -201,6 +200,22 @@ fn last_denials(
     }
     let last = last.into_iter();
     last.map(|(reason, (_, rule))| (reason, rule)).collect()
+}
+
+/// The reason and the rule of what was dropped or refused.
+fn denied_by(event: &Event) -> Option<(DropReason, u32)> {
+    let (reason, rule) = match event.kind == EventKind::Refused as u32 {
+        true => {
+            let refused = Logged::of([event.a, event.b]);
+            (refused.reason, refused.rule)
+        }
+        false => {
+            let rule = event.b.checked_sub(1)?;
+            (u8::try_from(event.a).ok()?, u32::try_from(rule).ok()?)
+        }
+    };
+    let reason = DropReason::from_number(reason)?;
+    (rule != NO_RULE).then_some((reason, rule))
 }
 
 /// Rules of the endpoint's tenant that denied something, most first.

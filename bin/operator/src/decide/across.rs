@@ -1,25 +1,29 @@
 //! What leaves for another tenant, by an agreement, and what comes from there: decided on each
 //! side by its own image, as its switch does for the first packet of a connection.
 //!
-//! By which agreement something comes is known from the link that it comes by, never from what is
+//! Ruling which agreement something comes is known from the link that it comes by, never from what is
 //! said there.
 
-use super::{Asked, TCP, admitted, endpoint, judge, tenant};
+use super::{Asked, NOBODY, Refused, Ruling, TCP, admitted, endpoint, judge, tenant};
 use circuit::{Socket, State};
 use guard::guard;
 use image::CompartmentImage;
 use image::compartment::{Crossing, ROUTE_SERVICE, ROUTE_SUBNET};
 use rustix::io::Errno;
+use telemetry::drops::DropReason;
 use wire::Tuple;
 use wire::address::is_link_local;
 
-/// By which agreement a connection leaves.
+/// Ruling no agreement of now.
+const UNASKED: Refused = Refused::new(Errno::ACCESS, DropReason::ServiceUnasked);
+
+/// Ruling which agreement a connection leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaves {
     /// Its tag on this side.
     pub tag: u16,
     /// The sender's rule; none where nobody asks.
-    pub rule: Option<u32>,
+    pub rule: Option<Ruling>,
 }
 
 /// Where a connection that comes by an agreement goes.
@@ -32,14 +36,14 @@ pub struct Arrives {
     /// As whom it sees who begins it.
     pub client: [u8; 16],
     /// The receiver's rule; none where nobody asks.
-    pub rule: Option<u32>,
+    pub rule: Option<Ruling>,
 }
 
 /// The agreement by which a connection of an endpoint leaves. `None`: none leads there.
 ///
 /// # Errors
 /// EACCES: it may not.
-pub fn leaves(image: &CompartmentImage<'_>, asked: &Asked) -> Option<Result<Leaves, Errno>> {
+pub fn leaves(image: &CompartmentImage<'_>, asked: &Asked) -> Option<Result<Leaves, Refused>> {
     let from = endpoint(image, asked.slot)?;
     let tenant = tenant(image, asked.slot)?;
     let own = image.endpoint_by_address(from.subnet, asked.from);
@@ -60,17 +64,17 @@ pub fn leaves(image: &CompartmentImage<'_>, asked: &Asked) -> Option<Result<Leav
     Some(admitted(from).and_then(|()| {
         let tuple = tuple(asked.from, asked);
         if !(crossing.begins() && offers(image, crossing, &tuple)) && guard!("across-ports-here") {
-            return Err(Errno::ACCESS);
+            return Err(Refused::new(Errno::ACCESS, DropReason::ServicePort));
         }
         let takes_part = !crossing.is_routed()
             || image.is_routed(crossing, false, &asked.from)
                 && image.is_routed(crossing, true, &asked.to);
         if !takes_part && guard!("across-prefix-here") {
-            return Err(Errno::ACCESS);
+            return Err(Refused::new(Errno::ACCESS, DropReason::RoutedPrefix));
         }
         Ok(Leaves {
             tag: crossing.tag,
-            rule: judge(image, from.egress, &tuple)?,
+            rule: judge(image, from.egress, &tuple, DropReason::EgressRule)?,
         })
     }))
 }
@@ -85,16 +89,16 @@ pub fn arrives(
     tag: u16,
     asked: &Asked,
     seed: u64,
-) -> Result<Arrives, Errno> {
-    let (_, crossing) = image.crossing_by_tag(tag).ok_or(Errno::HOSTUNREACH)?;
+) -> Result<Arrives, Refused> {
+    let (_, crossing) = image.crossing_by_tag(tag).ok_or(NOBODY)?;
     if !crossing.is_begun_with() && guard!("across-begun") {
-        return Err(Errno::ACCESS);
+        return Err(UNASKED);
     }
     let (index, local, client) = match crossing.is_routed() {
         true => routed(image, crossing, asked)?,
         false => {
             let ends = crossing.as_user(&asked.from, seed);
-            let [client, local] = ends.ok_or(Errno::HOSTUNREACH)?;
+            let [client, local] = ends.ok_or(NOBODY)?;
             (crossing.endpoint, local, client)
         }
     };
@@ -106,8 +110,8 @@ pub fn arrives(
 ///
 /// # Errors
 /// EACCES, EHOSTUNREACH: it may not be any more.
-pub fn stays(image: &CompartmentImage<'_>, socket: &Socket) -> Result<Option<u32>, Errno> {
-    let remote = socket.remote().ok_or(Errno::HOSTUNREACH)?;
+pub fn stays(image: &CompartmentImage<'_>, socket: &Socket) -> Result<Option<Ruling>, Refused> {
+    let remote = socket.remote().ok_or(NOBODY)?;
     let began = socket.is_initiator() || socket.state() == State::Connecting;
     let (from, to) = match began {
         true => (socket.local(), remote),
@@ -123,9 +127,9 @@ pub fn stays(image: &CompartmentImage<'_>, socket: &Socket) -> Result<Option<u32
     };
     match began {
         true => {
-            let leaves = leaves(image, &asked).ok_or(Errno::HOSTUNREACH)??;
+            let leaves = leaves(image, &asked).ok_or(NOBODY)??;
             let same = leaves.tag == socket.crossing();
-            same.then_some(leaves.rule).ok_or(Errno::ACCESS)
+            same.then_some(leaves.rule).ok_or(UNASKED)
         }
         false => stays_here(image, socket.crossing(), &asked),
     }
@@ -140,23 +144,23 @@ pub fn stays_here(
     image: &CompartmentImage<'_>,
     tag: u16,
     asked: &Asked,
-) -> Result<Option<u32>, Errno> {
-    let (_, crossing) = image.crossing_by_tag(tag).ok_or(Errno::HOSTUNREACH)?;
+) -> Result<Option<Ruling>, Refused> {
+    let (_, crossing) = image.crossing_by_tag(tag).ok_or(NOBODY)?;
     let (index, local) = match crossing.is_routed() {
         true => routed(image, crossing, asked).map(|(index, local, _)| (index, local))?,
         false => {
             // Of another range than now it may be another user's by now.
             if !crossing.has_user(&asked.from) && guard!("across-pool") {
-                return Err(Errno::ACCESS);
+                return Err(UNASKED);
             }
             let local = crossing.address_like(&asked.from);
-            (crossing.endpoint, local.ok_or(Errno::HOSTUNREACH)?)
+            (crossing.endpoint, local.ok_or(NOBODY)?)
         }
     };
     let arrives = delivered(image, crossing, (index, local, asked.from), asked)?;
     match (arrives.slot, local) == (asked.slot, asked.to) && crossing.is_begun_with() {
         true => Ok(arrives.rule),
-        false => Err(Errno::ACCESS),
+        false => Err(UNASKED),
     }
 }
 
@@ -166,22 +170,22 @@ fn delivered(
     crossing: &Crossing,
     (index, local, client): Found,
     asked: &Asked,
-) -> Result<Arrives, Errno> {
+) -> Result<Arrives, Refused> {
     let to = image.endpoints().get(index as usize);
-    let to = to.ok_or(Errno::HOSTUNREACH)?;
+    let to = to.ok_or(NOBODY)?;
     admitted(to)?;
     let delivered = Tuple {
         destination: local,
         ..tuple(client, asked)
     };
     if !offers(image, crossing, &delivered) && guard!("across-ports") {
-        return Err(Errno::ACCESS);
+        return Err(Refused::new(Errno::ACCESS, DropReason::ServicePort));
     }
     Ok(Arrives {
         slot: to.slot,
         local,
         client,
-        rule: judge(image, to.ingress, &delivered)?,
+        rule: judge(image, to.ingress, &delivered, DropReason::IngressRule)?,
     })
 }
 
@@ -199,17 +203,17 @@ fn routed(
     image: &CompartmentImage<'_>,
     crossing: &Crossing,
     asked: &Asked,
-) -> Result<Found, Errno> {
+) -> Result<Found, Refused> {
     let takes_part =
         image.is_routed(crossing, true, &asked.from) && image.is_routed(crossing, false, &asked.to);
     if !takes_part && guard!("across-prefix") {
-        return Err(Errno::ACCESS);
+        return Err(Refused::new(Errno::ACCESS, DropReason::RoutedPrefix));
     }
     let route = image.route(crossing.tenant, asked.to);
     let subnet = route.filter(|route| route.kind == ROUTE_SUBNET);
-    let subnet = subnet.ok_or(Errno::HOSTUNREACH)?.subnet;
+    let subnet = subnet.ok_or(NOBODY)?.subnet;
     let index = image.endpoint_by_address(subnet, asked.to);
-    Ok((index.ok_or(Errno::HOSTUNREACH)?, asked.to, asked.from))
+    Ok((index.ok_or(NOBODY)?, asked.to, asked.from))
 }
 
 /// Whether a crossing is for this.

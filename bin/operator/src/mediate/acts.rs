@@ -1,6 +1,8 @@
 //! What is done for a program: its socket is made, bound, connected, listens, accepts, is shut.
 
 use super::*;
+use crate::decide::Ruling;
+use crate::tally::Seen;
 
 /// Connections of an endpoint at most that wait because who accepted them was gone.
 pub(super) const PUT_BACK: usize = 16;
@@ -205,17 +207,25 @@ impl Mediator {
         remote: Endpoint,
         call: &Call<'_>,
     ) -> Result<Came, Errno> {
-        let to = match self.destination(slot, local, remote) {
-            Err(errno @ (Errno::HOSTUNREACH | Errno::NETUNREACH)) => {
+        let seen = leaving(slot, local, remote);
+        let decided = match self.destination(slot, local, remote) {
+            Err(refused) if matches!(refused.errno, Errno::HOSTUNREACH | Errno::NETUNREACH) => {
                 return match self.leaves(slot, local, remote) {
-                    Some(tag) => self.cross((slot, tag?), cookie, [local, remote], call),
+                    Some(Ok(leaves)) => {
+                        let came = self.cross((slot, leaves.tag), cookie, [local, remote], call)?;
+                        self.begins(&seen, [leaves.rule, None]);
+                        Ok(came)
+                    }
+                    Some(Err(refused)) => Err(self.refuses(&seen, &refused)),
                     // Where no circuit leads packets may.
                     None if self.relays.has(slot) => self.relay(slot, cookie, local, remote, call),
-                    None => Err(errno),
+                    None => Err(self.refuses(&seen, &refused)),
                 };
             }
-            to => to?,
+            Err(refused) => return Err(self.refuses(&seen, &refused)),
+            Ok(decided) => decided,
         };
+        let to = decided.slot;
         let carrier = self.carrier([slot, to]);
         let metered = carrier.is_metered();
         if metered && !self.meters.is_linked() {
@@ -272,7 +282,13 @@ impl Mediator {
                 None => sockets::connects_at_once(call.fd()?, call.flags()?, listener.name),
             };
             match connected {
-                Ok(()) | Err(Errno::ISCONN) => return Ok(Came::To(Ok(0))),
+                Ok(()) | Err(Errno::ISCONN) => {
+                    // Inside one endpoint nobody asks.
+                    if to != slot {
+                        self.begins(&seen, decided.rules);
+                    }
+                    return Ok(Came::To(Ok(0)));
+                }
                 Err(Errno::CONNREFUSED | Errno::NOENT) => {
                     let _ = self.table.closed(listener.cookie);
                 }
@@ -288,19 +304,34 @@ impl Mediator {
         Err(Errno::CONNREFUSED)
     }
 
-    /// The slot of the endpoint that a connection goes to.
+    /// The endpoint that a connection goes to, and by which rules.
     pub(super) fn destination(
         &self,
         slot: u32,
         local: Endpoint,
         remote: Endpoint,
-    ) -> Result<u32, Errno> {
+    ) -> Result<Decided, Refused> {
         let image = self.image.as_ref().map(MappedCompartment::image);
-        let to = self.decided(&image.ok_or(Errno::NETDOWN)?, slot, local, remote)?;
-        match to == slot || self.limits.contains_key(&to) {
-            true => Ok(to),
-            false => Err(Errno::HOSTUNREACH),
+        let decided = self.decided(&image.ok_or(decide::NO_IMAGE)?, slot, local, remote)?;
+        match decided.slot == slot || self.limits.contains_key(&decided.slot) {
+            true => Ok(decided),
+            false => Err(decide::NOBODY),
         }
+    }
+
+    /// It is told that rules let a connection begin.
+    pub(super) fn begins(&mut self, seen: &Seen, rules: [Option<Ruling>; 2]) {
+        if let Some(notes) = &mut self.notes {
+            notes.begun(seen, rules);
+        }
+    }
+
+    /// It is told what was refused; what its program hears.
+    pub(super) fn refuses(&mut self, seen: &Seen, refused: &Refused) -> Errno {
+        if let Some(notes) = &mut self.notes {
+            notes.refused(seen, refused);
+        }
+        refused.errno
     }
 
     pub(super) fn accept(&mut self, cookie: u64, call: &mut Call<'_>) -> Result<Came, Errno> {
@@ -445,4 +476,15 @@ impl Mediator {
 /// When who waits so long has waited enough.
 fn deadline(patience: Option<Duration>) -> Option<Instant> {
     patience.and_then(|patience| Instant::now().checked_add(patience))
+}
+
+/// A connection as it is told of who begins it.
+pub(super) fn leaving(slot: u32, local: Endpoint, remote: Endpoint) -> Seen {
+    Seen {
+        slot,
+        inbound: false,
+        peer: remote.ip,
+        ports: [local.port, remote.port],
+        protocol: decide::TCP,
+    }
 }

@@ -1,12 +1,15 @@
 //! Another tenant connects to a program, by an agreement: who comes is decided here, by this side's
 //! own tables, whatever the other side has decided.
 
+use super::acts::leaving;
 use super::leaves::{ELSEWHERE, asked};
 use super::*;
 use crate::crossings::Said;
-use crate::decide::across;
+use crate::decide::{Ruling, across};
+use crate::tally::Seen;
 use command::verbs::Cross;
 use std::time::Duration;
+use telemetry::drops::DropReason;
 
 /// So long it is asked about those that came by agreements in one look at what lives.
 const ASKED: Duration = Duration::from_millis(20);
@@ -139,7 +142,18 @@ impl Mediator {
             ip: body.to,
             port: port(body.to_port)?,
         };
-        let (slot, pending) = self.comes_as(tag, body.id, from, to)?;
+        let (slot, pending, rule) = match self.comes_as(tag, body.id, from, to) {
+            Ok(found) => found,
+            // Packets may find the way, and are told of by who judges them.
+            Err(refused) if refused.errno == Errno::HOSTUNREACH => {
+                return Err(Why::Not(refused.errno, true));
+            }
+            Err(refused) => {
+                // As a switch tells it of what the fabric brings.
+                let seen = arriving(0, from, to);
+                return Err(not(self.refuses(&seen, &refused)));
+            }
+        };
         let has_packets = self.relays.has(slot);
         if !self.limits.contains_key(&slot) {
             return Err(Why::Not(Errno::HOSTUNREACH, true));
@@ -181,6 +195,8 @@ impl Mediator {
             Err(circuit::Errno::EAGAIN | circuit::Errno::ENOBUFS) => return Err(Why::Full(at)),
             Err(errno) => return Err(not(number(errno))),
         }
+        let seen = arriving(slot, pending.client, pending.local);
+        self.begins(&seen, [None, rule]);
         self.crossings.keep(tag, body.id, at);
         Ok(())
     }
@@ -194,16 +210,15 @@ impl Mediator {
         id: u64,
         from: Endpoint,
         to: Endpoint,
-    ) -> Result<(u32, Pending), Why> {
-        let not = |errno| Why::Not(errno, errno == Errno::HOSTUNREACH);
+    ) -> Result<(u32, Pending, Option<Ruling>), Refused> {
         let image = self.image.as_ref().map(MappedCompartment::image);
-        let image = image.ok_or(not(Errno::HOSTUNREACH))?;
+        let image = image.ok_or(decide::NOBODY)?;
         let seed = self.notes.as_ref().map_or(0, Notes::seed);
         let mut from = from;
         // Bound: ports that are tried.
         for _ in 0..PORTS {
             let wish = asked(ELSEWHERE, from, to);
-            let arrives = across::arrives(&image, tag, &wish, seed).map_err(not)?;
+            let arrives = across::arrives(&image, tag, &wish, seed)?;
             let end = |ip, port| Endpoint { ip, port };
             let client = end(arrives.client, from.port);
             let local = end(arrives.local, to.port);
@@ -214,11 +229,12 @@ impl Mediator {
                     token: id,
                     crossing: tag,
                 };
-                return Ok((arrives.slot, pending));
+                return Ok((arrives.slot, pending, arrives.rule));
             }
             from.port = 0x8000 | chance::number() as u16;
         }
-        Err(not(Errno::ADDRNOTAVAIL))
+        let reason = DropReason::NoTranslation;
+        Err(Refused::new(Errno::ADDRNOTAVAIL, reason))
     }
 
     /// Those who came through an agreement's door wait to be accepted; whether there may be more.
@@ -381,5 +397,14 @@ impl Mediator {
             self.crossings.asked_up_to(*tag, begin + asked);
         }
         living
+    }
+}
+
+/// A connection as it is told of whom it comes to.
+fn arriving(slot: u32, from: Endpoint, to: Endpoint) -> Seen {
+    Seen {
+        inbound: true,
+        peer: from.ip,
+        ..leaving(slot, from, to)
     }
 }

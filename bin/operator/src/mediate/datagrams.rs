@@ -1,12 +1,15 @@
 //! UDP sockets: made, bound, connected; and whom each may send to.
 
+use super::acts::leaving;
 use super::spares::Spares;
 use super::*;
 use crate::receivers::Receivers;
+use crate::tally::Seen;
 use circuit::{Ip, Named, Socket, Way};
 use rustix::net::{Shutdown, shutdown};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
+use telemetry::drops::DropReason;
 
 /// Whom a socket has sent to is remembered of so many, and for as long as the switch waits for
 /// an answer that goes on (RFC 4787, REQ-5): they may answer.
@@ -289,7 +292,10 @@ impl Mediator {
             return Ok(slot);
         }
         let image = self.image.as_ref().map(MappedCompartment::image);
-        decide::locate(&image.ok_or(Errno::NETDOWN)?, &Self::wish(slot, way))
+        Ok(decide::locate(
+            &image.ok_or(Errno::NETDOWN)?,
+            &Self::wish(slot, way),
+        )?)
     }
 
     /// The slot of the endpoint that a socket may send to: by the rules, or as an answer to
@@ -304,10 +310,21 @@ impl Mediator {
             judged.at = now;
             return Ok(judged.to);
         }
-        let (to, is_answer) = self.judge(slot, &way)?;
+        let seen = Seen {
+            protocol: decide::UDP,
+            ..leaving(slot, way.local, way.remote)
+        };
+        let (decided, is_answer) = match self.judged(slot, &way) {
+            Ok(judged) => judged,
+            Err(refused) => return Err(self.refuses(&seen, &refused)),
+        };
+        let to = decided.slot;
         // It is one for as long as who asked is there, and has not gone on to ask others.
         if is_answer {
             return Ok(to);
+        }
+        if to != slot {
+            self.begins(&seen, decided.rules);
         }
         let judged = self.datagrams.judged.entry(cookie).or_default();
         let new = Judged { to, epoch, at: now };
@@ -331,29 +348,40 @@ impl Mediator {
 
     /// The same, judged anew; and whether it is an answer.
     pub(super) fn judge(&self, slot: u32, way: &Way) -> Result<(u32, bool), Errno> {
+        let (decided, is_answer) = self.judged(slot, way)?;
+        Ok((decided.slot, is_answer))
+    }
+
+    /// The same, with the rules.
+    fn judged(&self, slot: u32, way: &Way) -> Result<(Decided, bool), Refused> {
         if self.table.destination(slot, &way.remote.ip) == Some(slot) {
-            return Ok((slot, false));
+            let inside = Decided {
+                slot,
+                rules: [None; 2],
+            };
+            return Ok((inside, false));
         }
         let image = self.image.as_ref().map(MappedCompartment::image);
-        let image = image.ok_or(Errno::NETDOWN)?;
+        let image = image.ok_or(decide::NO_IMAGE)?;
         let wish = Self::wish(slot, way);
-        let (to, is_answer) = match decide::decide(&image, &wish) {
-            Err(Errno::ACCESS) => {
-                let answered = decide::decide_answer(&image, &wish).or(Err(Errno::ACCESS))?;
+        let (decided, is_answer) = match decide::decide(&image, &wish) {
+            Err(refused) if refused.errno == Errno::ACCESS => {
+                let answered = decide::decide_answer(&image, &wish).or(Err(refused))?;
                 if !self.was_asked(answered.slot, way) && guard!("circuits-answers") {
-                    return Err(Errno::ACCESS);
+                    return Err(refused);
                 }
-                (answered.slot, true)
+                (answered, true)
             }
-            decided => (decided?.slot, false),
+            decided => (decided?, false),
         };
+        let to = decided.slot;
         // What is sent natively nobody could count, or hold to a rate.
         if self.meters.carries([slot, to]) && guard!("circuits-metered-datagrams") {
-            return Err(Errno::ACCESS);
+            return Err(Refused::new(Errno::ACCESS, DropReason::Unmetered));
         }
         match to == slot || self.limits.contains_key(&to) {
-            true => Ok((to, is_answer)),
-            false => Err(Errno::HOSTUNREACH),
+            true => Ok((decided, is_answer)),
+            false => Err(decide::NOBODY),
         }
     }
 

@@ -1,5 +1,6 @@
 //! A program connects to another tenant's, by an agreement.
 
+use super::acts::leaving;
 use super::*;
 use crate::crossings::{Crossing, Outcome, Watched};
 use crate::decide::across;
@@ -70,14 +71,13 @@ impl Mediator {
         slot: u32,
         local: Endpoint,
         remote: Endpoint,
-    ) -> Option<Result<u16, Errno>> {
+    ) -> Option<Result<across::Leaves, Refused>> {
         let image = self.image.as_ref().map(MappedCompartment::image)?;
         let leaves = across::leaves(&image, &asked(slot, local, remote))?;
         match leaves {
-            Ok(leaves) if self.crossings.leads(leaves.tag) => Some(Ok(leaves.tag)),
             // Packets may find the way, where there are any.
-            Ok(_) => None,
-            Err(errno) => Some(Err(errno)),
+            Ok(leaves) if !self.crossings.leads(leaves.tag) => None,
+            leaves => Some(leaves),
         }
     }
 
@@ -170,9 +170,10 @@ impl Mediator {
             .ok_or(Errno::HOSTUNREACH)?;
         // By what was decided since.
         let still = self.leaves(slot, local, remote);
-        if still != Some(Ok(crossing.tag)) && guard!("across-still") {
+        let same = matches!(&still, Some(Ok(leaves)) if leaves.tag == crossing.tag);
+        if !same && guard!("across-still") {
             return Err(match still {
-                Some(Err(errno)) => errno,
+                Some(Err(refused)) => self.refuses(&leaving(slot, local, remote), &refused),
                 _ => Errno::HOSTUNREACH,
             });
         }

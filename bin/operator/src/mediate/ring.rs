@@ -160,7 +160,8 @@ impl Mediator {
             }
         };
         let remote = began.remote().ok_or(Errno::NOTCONN)?;
-        let to = self.decided(&image, began.endpoint(), began.local(), remote)?;
+        let decided = self.decided(&image, began.endpoint(), began.local(), remote)?;
+        let to = decided.slot;
         let slots = [began.endpoint(), to];
         // What goes by memory nobody counts, and nobody sees.
         let metered = began.carrier().is_metered() || self.carrier(slots).is_metered();

@@ -110,6 +110,9 @@ impl Mediator {
     /// It is none any more.
     pub fn closes(&mut self, slot: u32) {
         self.limits.remove(&slot);
+        if let Some(notes) = &self.notes {
+            notes.forgets(slot);
+        }
         self.outside.closes(slot);
         self.callers.forget(slot);
     }
@@ -200,8 +203,8 @@ impl Mediator {
             let starts = self.limits.is_empty() && guard!("circuits-told");
             let kept = |errno: Errno| errno != Errno::ACCESS && (starts || self.relays.has(slot));
             let is_cut = match decided {
-                Err(errno) => !kept(errno) && guard!("circuits-cut"),
-                Ok(to) => self.evades([slot, to], cookie),
+                Err(refused) => !kept(refused.errno) && guard!("circuits-cut"),
+                Ok(to) => self.evades([slot, to.slot], cookie),
             };
             if is_cut {
                 denied.push((cookie, circuits::ends(&self.table, &image, cookie)));

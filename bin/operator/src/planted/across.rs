@@ -182,7 +182,7 @@ fn nobody_comes_across_an_agreement_who_may_not_begin_and_nobody_leaves_as_anoth
     let arrive = |tag: u16| {
         let came = asks
             .iter()
-            .map(|asked| across::arrives(&image, tag, asked, 7));
+            .map(|asked| across::arrives(&image, tag, asked, 7).map_err(Errno::from));
         let (came, refused): (Vec<_>, Vec<_>) = came.partition(Result::is_ok);
         (came.len(), refused.contains(&Err(Errno::ACCESS)))
     };

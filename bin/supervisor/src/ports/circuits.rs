@@ -19,8 +19,6 @@ use seqpacket::Fds;
 use shm::PeerWords;
 use std::collections::BTreeMap;
 
-/// Bytes of the page: nothing of it is there before it is used.
-const PAGE: usize = 32 << 20;
 /// Datagrams that wait at one socket: Linux's own are so few (10) that any burst is lost, and a
 /// UDP socket's buffer takes some hundreds of small ones.
 const DATAGRAMS: u32 = 512;
@@ -253,7 +251,7 @@ impl Supervisor {
         if self.compartments.get(&compartment).is_some_and(has) {
             return Ok(());
         }
-        let page = shm::sparse_file("bulkhead-circuits", PAGE)
+        let page = shm::sparse_file("bulkhead-circuits", telemetry::operator::BYTES)
             .map_err(|error| Refusal::system("make the circuits' page", &error))?;
         let network = namespace::create().map_err(|error| refuse_namespace(&error))?;
         let raised = namespace::within(network.as_fd(), || {
@@ -297,6 +295,12 @@ impl Supervisor {
         let home = self.compartments.get(&compartment)?;
         home.ports.get(&slot).filter(|port| port.is_circuits())?;
         self.operator_in(compartment)
+    }
+
+    /// What a compartment's operators note, and tell of what they decide.
+    pub fn operators_page(&self, compartment: u32) -> Option<Shared> {
+        let circuits = self.compartments.get(&compartment)?.circuits.as_ref()?;
+        Some(Rc::clone(&circuits.page))
     }
 
     /// Whether programs of this slot's endpoint, or of any, have circuits.

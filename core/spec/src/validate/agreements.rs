@@ -85,6 +85,17 @@ impl Check<'_> {
                 )
                 .help("make one offer for each protocol");
         }
+        if let Some(rings) = offer.rings.filter(|rings| rings.value.0)
+            && protocol.is_some_and(|protocol| protocol.value == Protocol::UDP)
+        {
+            self.findings
+                .add(
+                    "offer",
+                    rings.span,
+                    "rings are of connections, and the service is of udp",
+                )
+                .help("remove `rings`: datagrams to another tenant go by the proxy");
+        }
         if let Some(both) = offer.both {
             self.findings
                 .add("offer", both.span, "who offers a service begins nothing")

@@ -14,6 +14,8 @@ use crate::values::{Mac, Name, Prefix};
 const MAX_ADDRESSES: usize = 16;
 /// No switch takes segments below it (`wire::offload::MIN_GSO_FLOOR`).
 const LEAST_SEGMENT: u32 = 256;
+/// Sockets that an operator knows of a compartment.
+const MOST_SOCKETS: u32 = 16_384;
 
 impl Check<'_> {
     pub(super) fn tenant(&mut self, tenant: &Tenant) {
@@ -184,11 +186,11 @@ impl Check<'_> {
         if let Some(circuits) = endpoint.attach().circuits()
             && let Some(sockets) = circuits
                 .sockets
-                .filter(|s| !(1..=65_536).contains(&s.value))
+                .filter(|s| !(1..=MOST_SOCKETS).contains(&s.value))
         {
             self.findings
                 .add("range", sockets.span, format!("{} sockets", sockets.value))
-                .help("1 to 65536: each listening, connecting or connected socket is one");
+                .help("1 to 16384, which all of a tenant's have together: each listening, connecting or connected socket is one");
         }
         if let Some(circuits) = endpoint.attach().circuits()
             && let Some(setups) = circuits

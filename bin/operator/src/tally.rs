@@ -1,0 +1,318 @@
+//! What was decided of circuits, told as a switch tells of packets: whom rules let begin or deny,
+//! who is refused and why, and the last of both.
+//!
+//! It lies in the page behind the notes, and goes on over an operator's death. Who reads it takes
+//! each word as an allegation; so does this, of what the operator before wrote.
+
+use crate::decide::{Refused, Ruling};
+use shm::Words;
+use std::collections::BTreeMap;
+use telemetry::drops::{DropReason, MAX_REASONS};
+use telemetry::operator::{
+    DECIDED_AT, RECORDER_AT, RULES_USED, UNLOGGED, begun_word, entry_word, refused_word,
+};
+use telemetry::recorder::{EVENTS, Event, EventKind};
+use telemetry::rules::{Logged, MOST, NO_RULE, Outcome};
+use wire::address::unmapped;
+use worker::clock::monotonic;
+
+/// Events of rules that log at once, and a second: more would wash all else out.
+const LOG_BURST: u64 = 50;
+const LOG_EVERY: u64 = 1_000_000_000 / 20;
+/// Of refusals for one reason, or by rules of one number modulo so many, one event in this time, ns.
+const SAMPLE: u64 = 1_000_000_000;
+const RULES: usize = 16;
+/// Slots that are counted: as many as there can be endpoints.
+const SLOTS: u32 = 4096;
+const WORD: usize = 8;
+const HEAD: usize = 4096 / WORD;
+
+/// A connection, or a datagram, as rules see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The slot of the endpoint that it is told of.
+    pub slot: u32,
+    /// It comes to that endpoint.
+    pub inbound: bool,
+    /// The other end, IPv4 as ::ffff:a.b.c.d.
+    pub peer: [u8; 16],
+    /// Ports: of who sends, of where it goes.
+    pub ports: [u16; 2],
+    /// IP protocol.
+    pub protocol: u8,
+}
+
+/// Where each rule's entry is, and when what was recorded last.
+#[derive(Default)]
+pub struct Tally {
+    places: BTreeMap<u32, usize>,
+    reasons: BTreeMap<u8, u64>,
+    denied: [u64; RULES],
+    tokens: u64,
+    earned: u64,
+}
+
+impl Tally {
+    /// Goes on with the entries that the operator before left, as far as they are some.
+    pub fn recall(words: &Words) -> Tally {
+        let used = decided(words, RULES_USED).min(MOST as u64);
+        words.store(DECIDED_AT / WORD + RULES_USED, used);
+        let rule = |entry| (decided(words, entry_word(entry)) as u32, entry);
+        // The first of a rule counts; there is one of each.
+        let places = (0..used as usize).rev().map(rule).collect();
+        Tally {
+            places,
+            tokens: LOG_BURST,
+            ..Tally::default()
+        }
+    }
+
+    /// A connection began, by these rules of both ends, if they are there.
+    pub fn begun(&mut self, words: &Words, seen: &Seen, rules: [Option<Ruling>; 2]) {
+        if seen.slot < SLOTS && !seen.inbound {
+            words.add(DECIDED_AT / WORD + begun_word(seen.slot as usize), 1);
+        }
+        let [sent, got] = rules;
+        // One rule at both ends is one decision.
+        for by in [sent, got.filter(|_| got != sent)].into_iter().flatten() {
+            self.count(words, by.rule, Outcome::Connection);
+            self.log(words, seen, by, Outcome::Connection);
+        }
+    }
+
+    /// Something was refused.
+    pub fn refused(&mut self, words: &Words, seen: &Seen, refused: &Refused) {
+        if seen.slot < SLOTS {
+            let at = refused_word(seen.slot as usize, refused.reason);
+            words.add(DECIDED_AT / WORD + at, 1);
+        }
+        if let Some(by) = refused.by {
+            self.count(words, by.rule, Outcome::Denied);
+            self.log(words, seen, by, Outcome::Denied);
+        }
+        let now = monotonic();
+        const { assert!(DropReason::ALL.len() < MAX_REASONS) };
+        let last = match refused.by.map(|by| by.rule as usize % RULES) {
+            Some(at) => self.denied.get_mut(at),
+            None => Some(self.reasons.entry(refused.reason as u8).or_default()),
+        };
+        let Some(last) = last else { return };
+        if *last == 0 || now.saturating_sub(*last) >= SAMPLE {
+            *last = now;
+            let rule = refused.by.map_or(NO_RULE, |by| by.rule);
+            let logged = Logged {
+                reason: refused.reason as u8,
+                ..logged(seen, rule, Outcome::Denied)
+            };
+            record(words, now, EventKind::Refused, seen.slot, &logged);
+        }
+    }
+
+    /// A slot is another endpoint's from now on.
+    pub fn forgets(words: &Words, slot: u32) {
+        if slot < SLOTS {
+            let first = DECIDED_AT / WORD + begun_word(slot as usize);
+            (first..first + MAX_REASONS).for_each(|word| words.store(word, 0));
+        }
+    }
+
+    fn count(&mut self, words: &Words, rule: u32, outcome: Outcome) {
+        let entry = match self.places.get(&rule) {
+            Some(entry) => *entry,
+            None => self.claim(words, rule),
+        };
+        let at = DECIDED_AT / WORD + entry_word(entry);
+        words.add(at + outcome as usize, 1);
+    }
+
+    /// A new entry; the last one is that of all for whom there is none.
+    fn claim(&mut self, words: &Words, rule: u32) -> usize {
+        let used = DECIDED_AT / WORD + RULES_USED;
+        let entry = words.load(used) as usize;
+        if entry >= MOST {
+            return MOST;
+        }
+        self.places.insert(rule, entry);
+        words.store(DECIDED_AT / WORD + entry_word(entry), u64::from(rule));
+        words.store(used, entry as u64 + 1);
+        entry
+    }
+
+    fn log(&mut self, words: &Words, seen: &Seen, by: Ruling, outcome: Outcome) {
+        if !by.logs {
+            return;
+        }
+        let now = monotonic();
+        let earned = now.saturating_sub(self.earned) / LOG_EVERY;
+        if earned > 0 {
+            self.tokens = self.tokens.saturating_add(earned).min(LOG_BURST);
+            self.earned = now;
+        }
+        let Some(left) = self.tokens.checked_sub(1) else {
+            words.add(DECIDED_AT / WORD + UNLOGGED, 1);
+            return;
+        };
+        self.tokens = left;
+        let logged = logged(seen, by.rule, outcome);
+        record(words, now, EventKind::Rule, seen.slot, &logged);
+    }
+}
+
+fn decided(words: &Words, word: usize) -> u64 {
+    words.load(DECIDED_AT / WORD + word)
+}
+
+fn logged(seen: &Seen, rule: u32, outcome: Outcome) -> Logged {
+    let [source_port, destination_port] = seen.ports;
+    let [.., a, b, c, d] = seen.peer;
+    Logged {
+        rule,
+        outcome: outcome as u8,
+        inbound: seen.inbound,
+        peer: [a, b, c, d],
+        six: unmapped(&seen.peer).is_none(),
+        protocol: seen.protocol,
+        source_port,
+        destination_port,
+        reason: 0,
+    }
+}
+
+/// Over the oldest event.
+fn record(words: &Words, now: u64, kind: EventKind, slot: u32, logged: &Logged) {
+    const { assert!(size_of::<Event>() == 4 * WORD) };
+    let next = words.load(RECORDER_AT / WORD);
+    let at = RECORDER_AT / WORD + HEAD + (next % EVENTS as u64) as usize * 4;
+    let [a, b] = logged.words();
+    let event = [now, u64::from(kind as u32) | u64::from(slot) << 32, a, b];
+    for (n, word) in event.into_iter().enumerate() {
+        words.store(at + n, word);
+    }
+    words.publish(RECORDER_AT / WORD, next.wrapping_add(1));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use telemetry::operator::BYTES;
+
+    const SEEN: Seen = Seen {
+        slot: 3,
+        inbound: false,
+        peer: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 0, 0, 7],
+        ports: [40_000, 5432],
+        protocol: 6,
+    };
+
+    fn page() -> Words {
+        let page = shm::sparse_file("notes", BYTES).unwrap();
+        Words::map_whole(page).unwrap()
+    }
+
+    fn by(rule: u32, logs: bool) -> Option<Ruling> {
+        Some(Ruling { rule, logs })
+    }
+
+    fn denied(rule: u32, logs: bool) -> Refused {
+        Refused {
+            by: by(rule, logs),
+            ..Refused::new(rustix::io::Errno::ACCESS, DropReason::EgressRule)
+        }
+    }
+
+    fn entry(words: &Words, entry: usize) -> [u64; 4] {
+        core::array::from_fn(|n| decided(words, entry_word(entry) + n))
+    }
+
+    fn events(words: &Words) -> Vec<(u32, u32, Logged)> {
+        let event = |n: u64| {
+            let at = RECORDER_AT / WORD + HEAD + n as usize * 4;
+            let [kind, a, b] = [1, 2, 3].map(|n| words.load(at + n));
+            (kind as u32, (kind >> 32) as u32, Logged::of([a, b]))
+        };
+        (0..words.load(RECORDER_AT / WORD)).map(event).collect()
+    }
+
+    #[test]
+    fn each_rule_has_its_counts_and_a_successor_goes_on() {
+        let words = page();
+        let mut tally = Tally::recall(&words);
+        tally.begun(&words, &SEEN, [by(9, false), by(4, false)]);
+        tally.begun(&words, &SEEN, [by(9, false), by(9, false)]);
+        tally.refused(&words, &SEEN, &denied(6, false));
+        let mut tally = Tally::recall(&words);
+        tally.begun(&words, &SEEN, [None, by(4, false)]);
+        tally.refused(&words, &SEEN, &denied(6, false));
+        tally.refused(&words, &SEEN, &crate::decide::NOBODY);
+        assert_eq!(entry(&words, 0), [9, 2, 0, 0]);
+        assert_eq!(entry(&words, 1), [4, 2, 0, 0]);
+        assert_eq!(entry(&words, 2), [6, 0, 0, 2]);
+        assert_eq!(decided(&words, RULES_USED), 3);
+        assert_eq!(decided(&words, begun_word(3)), 3);
+        let refused = |reason| decided(&words, refused_word(3, reason));
+        assert_eq!(refused(DropReason::EgressRule), 2);
+        assert_eq!(refused(DropReason::NoNeighbour), 1);
+        assert_eq!(refused(DropReason::IngressRule), 0);
+        Tally::forgets(&words, 3);
+        assert_eq!(refused(DropReason::EgressRule), 0);
+        assert_eq!(decided(&words, begun_word(3)), 0);
+    }
+
+    #[test]
+    fn more_rules_than_entries_are_counted_together_and_nonsense_is_bounded() {
+        let words = page();
+        words.store(DECIDED_AT / WORD + RULES_USED, u64::MAX);
+        let mut tally = Tally::recall(&words);
+        assert_eq!(decided(&words, RULES_USED), MOST as u64);
+        tally.begun(&words, &SEEN, [by(7, false), None]);
+        let others = Seen {
+            slot: u32::MAX,
+            ..SEEN
+        };
+        tally.refused(&words, &others, &denied(8, false));
+        Tally::forgets(&words, u32::MAX);
+        assert_eq!(entry(&words, MOST), [0, 1, 0, 1]);
+    }
+
+    #[test]
+    fn refusals_are_recorded_now_and_then_and_what_logs_within_a_rate() {
+        let words = page();
+        let mut tally = Tally::recall(&words);
+        for _ in 0..5 {
+            tally.refused(&words, &SEEN, &denied(6, false));
+        }
+        tally.refused(&words, &SEEN, &denied(7, false));
+        tally.refused(&words, &SEEN, &crate::decide::NOBODY);
+        let all = events(&words);
+        let kind = EventKind::Refused as u32;
+        let told: Vec<_> = all
+            .iter()
+            .map(|(of, slot, it)| (*of, *slot, it.rule, it.reason))
+            .collect();
+        let (rule, nobody) = (DropReason::EgressRule as u8, DropReason::NoNeighbour as u8);
+        assert_eq!(
+            told,
+            [
+                (kind, 3, 6, rule),
+                (kind, 3, 7, rule),
+                (kind, 3, NO_RULE, nobody)
+            ]
+        );
+        let first = all[0].2;
+        assert_eq!(
+            (first.peer, first.six, first.destination_port),
+            ([10, 0, 0, 7], false, 5432)
+        );
+        for _ in 0..LOG_BURST + 10 {
+            tally.begun(&words, &SEEN, [by(9, true), None]);
+        }
+        let logged = |all: &[(u32, u32, Logged)]| {
+            all.iter()
+                .filter(|(of, ..)| *of == EventKind::Rule as u32)
+                .count() as u64
+        };
+        let (told, not) = (logged(&events(&words)), decided(&words, UNLOGGED));
+        assert_eq!(told + not, LOG_BURST + 10);
+        assert!((LOG_BURST..LOG_BURST + 5).contains(&told), "{told}");
+    }
+}
