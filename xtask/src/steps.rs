@@ -68,12 +68,13 @@ const STEPS: &[Step] = &[
     Step {
         name: "docs",
         long: false,
-        beside: None,
+        beside: Some(END_TO_END),
         work: Work::Cargo(
             &["doc", "--workspace", "--no-deps", "--locked", "--quiet"],
             &[("RUSTDOCFLAGS", "-D warnings")],
         ),
     },
+    // With the library for C, as both are installed.
     cargo(
         "programs",
         &[
@@ -81,23 +82,30 @@ const STEPS: &[Step] = &[
             "--release",
             "--locked",
             "--workspace",
+            "--exclude",
+            "lib-preload",
+            "--exclude",
+            "xtask",
             "--bins",
+            "--lib",
             "--quiet",
         ],
     ),
-    // As it is installed, for programs from end to end; and for its own tests.
-    cargo(
-        "library for C",
-        &["build", "--release", "--locked", "-p", "lib-c", "--quiet"],
-    ),
-    cargo(
-        "library for C, for tests",
-        &["build", "--locked", "-p", "lib-c", "--quiet"],
-    ),
-    // Tests of one program start others from beside it.
+    // Tests of one program start others from beside it, those of the library for C link it.
     cargo(
         "programs for tests",
-        &["build", "--locked", "--workspace", "--bins", "--quiet"],
+        &[
+            "build",
+            "--locked",
+            "--workspace",
+            "--exclude",
+            "lib-preload",
+            "--exclude",
+            "xtask",
+            "--bins",
+            "--lib",
+            "--quiet",
+        ],
     ),
     Step {
         name: "library to preload",
@@ -180,8 +188,8 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "fuzz smoke",
-        long: false,
-        beside: Some(UNIT),
+        long: true,
+        beside: None,
         work: Work::Own(crate::fuzz::smoke),
     },
     Step {

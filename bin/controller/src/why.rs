@@ -438,7 +438,7 @@ mod tests {
         let why = judge(known);
         assert_eq!(
             why.verdict[0],
-            "red/web1 lost 5 frames to egress-rule: Denied; the last by rule red/no-ssh (a.yaml:12); packets that red's rules denied, at any endpoint: default (a.yaml:4) 1,200"
+            "red/web1 lost 5 frames to egress-rule: Denied; the last by rule red/no-ssh (a.yaml:12); what red's rules denied, at any endpoint: default (a.yaml:4) 1,200"
         );
         assert!(!why.verdict[1].contains("rule"), "{:?}", why.verdict);
         assert!(why.advice[0].contains("bulkhead explain"));

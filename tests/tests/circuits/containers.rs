@@ -447,9 +447,7 @@ fn what_is_no_runtime_is_refused_and_harms_nobody() {
         command.arg(&lies).arg(&socket).args([user, what]);
         Said::of(&mut command).unwrap()
     };
-    let mut command = scene.instance.command(&["events"]);
-    command.process_group(0);
-    let events = scene.spawn(command);
+    let events = scene.spawn(scene.instance.command(&["events"]));
     // It has begun to tell when it tells this.
     let limit = Duration::from_secs(20);
     let tells = |_: &_| said("0", "pipe").ok() && events.out().contains("no seccomp listener");
@@ -483,7 +481,6 @@ fn what_is_no_runtime_is_refused_and_harms_nobody() {
             .arg(&socket)
             .args(["0", "quiet"])
             .stdin(Stdio::piped());
-        command.process_group(0);
         quiet.push(scene.spawn(command));
     }
     for one in &quiet {

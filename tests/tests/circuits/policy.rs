@@ -147,12 +147,12 @@ fn what_rules_decide_of_circuits_is_counted_logged_and_said() {
         ["EACCES"; 3]
     );
     assert_eq!(scene.tries("few", "10.1.1.77,80"), ["EHOSTUNREACH"]);
-    assert_eq!(counts("app-to-web"), [2, 0]);
-    assert_eq!(counts("no-ssh"), [0, 2]);
+    assert_eq!(counts("red/app-to-web"), [2, 0]);
+    assert_eq!(counts("red/no-ssh"), [0, 2]);
     let said = why("red/few");
     for words in [
         "red/few's programs were refused 3 calls by egress-rule",
-        "rule no-ssh (",
+        "rule red/no-ssh (",
         "refused 1 call by no-neighbour",
         "refused a connection to 10.1.1.10, port 22",
     ] {
@@ -174,19 +174,14 @@ fn what_rules_decide_of_circuits_is_counted_logged_and_said() {
             .contains("rule")
     );
     // Who logs has it among the events.
-    let logged = |_: &e2e::Instance| {
-        let events = ask(&["events", "--last", "100"]).to_string();
-        events.contains("no-ssh") && events.contains("app-to-web")
-    };
-    assert!(
-        scene
-            .instance
-            .until(std::time::Duration::from_secs(5), logged)
-    );
+    let events = scene.spawn(scene.instance.command(&["events", "--last", "100"]));
+    events.until("rule red/no-ssh (");
+    events.until("rule red/app-to-web (");
+    assert!(events.out().contains("red/few: "), "{}", events.out());
     // It is not the operator's alone to remember.
     scene.kill_operator();
     assert_eq!(scene.tries("app", "10.1.1.10,80"), ["10.1.1.11"]);
     assert_eq!(scene.tries("few", "10.1.1.10,22"), ["EACCES"]);
-    assert_eq!((counts("app-to-web"), counts("no-ssh")), ([3, 0], [0, 3]));
+    assert_eq!((counts("red/app-to-web"), counts("red/no-ssh")), ([3, 0], [0, 3]));
     assert!(why("red/few").contains("refused 4 calls by egress-rule"));
 }

@@ -227,7 +227,7 @@ impl Scene {
         let path = self.files.join(unique("said"));
         let file = |end: &str| std::fs::File::create(path.with_extension(end)).unwrap();
         command.stdout(file("out")).stderr(file("err"));
-        let child = command.spawn().unwrap();
+        let child = command.process_group(0).spawn().unwrap();
         Program { child, path }
     }
 
