@@ -188,8 +188,8 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "fuzz smoke",
-        long: true,
-        beside: None,
+        long: false,
+        beside: Some(END_TO_END),
         work: Work::Own(crate::fuzz::smoke),
     },
     Step {

@@ -182,6 +182,9 @@ fn what_rules_decide_of_circuits_is_counted_logged_and_said() {
     scene.kill_operator();
     assert_eq!(scene.tries("app", "10.1.1.10,80"), ["10.1.1.11"]);
     assert_eq!(scene.tries("few", "10.1.1.10,22"), ["EACCES"]);
-    assert_eq!((counts("red/app-to-web"), counts("red/no-ssh")), ([3, 0], [0, 3]));
+    assert_eq!(
+        (counts("red/app-to-web"), counts("red/no-ssh")),
+        ([3, 0], [0, 3])
+    );
     assert!(why("red/few").contains("refused 4 calls by egress-rule"));
 }
