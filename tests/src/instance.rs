@@ -21,8 +21,14 @@ impl Instance {
 
     /// The same with more arguments to `bulkhead up`.
     pub fn start_with(arguments: &[&str]) -> Result<Instance, String> {
-        let folder = crate::private_folder("bulkhead-")?;
-        Instance::start_in(folder, arguments)
+        // Bound: one of 16,000 folders comes to the uids of another that is in use just now.
+        loop {
+            let folder = crate::private_folder("bulkhead-")?;
+            match Instance::start_in(folder, arguments) {
+                Err(why) if why.contains("comes to the same numbers") => {}
+                started => return started,
+            }
+        }
     }
 
     /// The same on a folder that an earlier instance may have left its state in.

@@ -67,7 +67,7 @@ impl Counts {
     }
 
     /// A circuit begins. `None`: as many are counted as can be.
-    pub fn begin(&mut self, id: u64, slots: [u32; 2], now: Nanos) -> Option<Row> {
+    pub fn begin(&mut self, id: u64, now: Nanos) -> Option<Row> {
         let at = match self.free.pop() {
             Some(at) => at,
             None if usize::from(self.next) < METERED => {
@@ -88,8 +88,6 @@ impl Counts {
             bytes: [0; 2],
         };
         self.show(&row);
-        let [from, _] = slots;
-        self.add(from, Counter::Connections, 1);
         Some(row)
     }
 
