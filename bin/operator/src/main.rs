@@ -30,6 +30,7 @@ mod tally;
 mod targets;
 mod turns;
 mod unclaimed;
+mod waiting;
 
 use command::verbs::ROLE_OPERATOR;
 use confine::Profile;

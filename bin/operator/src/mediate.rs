@@ -32,6 +32,7 @@ use crate::rings::Rings;
 use crate::sockets::{self, Made};
 use crate::targets::Targets;
 use crate::unclaimed::{By, Unclaimed};
+use crate::waiting::{Waiting, Waits, Why};
 use circuit::{
     Addresses, Asked, Carrier, Connect, Endpoint, Kind, Limits, Outcome, Pending, Table,
 };
@@ -67,34 +68,27 @@ const SLOTS: usize = 4096;
 /// Looks a program's listener up.
 pub type Find<'a> = &'a dyn Fn(u32) -> Option<(u32, &'a Listener)>;
 
-/// A call that waits for another's.
-#[derive(Clone, Copy)]
-struct Waits {
-    program: u32,
-    note: u16,
-    call: Notification,
-    /// The cookie of the listening socket that it waits at.
-    at: u64,
-    why: Why,
-    /// When it is told that nothing came (SO_RCVTIMEO, SO_SNDTIMEO).
-    until: Option<Instant>,
+/// Whose turn it may be, beside those at sockets at which something has changed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Also {
+    Nobody,
+    /// Those that wait for this.
+    Of(Why),
+    All,
 }
 
-/// What a call waits for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Why {
-    /// Somebody to accept.
-    Accept,
-    /// Room in a listener's queue.
-    Room,
-    /// A proxy to connect.
-    Relay,
-    /// The other side of an agreement.
-    Cross,
-    /// A meter.
-    Meter,
-    /// Memory that another tenant's program may have too.
-    Memory,
+/// One look at those that wait.
+#[derive(Default)]
+struct Round {
+    /// Who comes to wait from this number on, or to wait on, is not looked at in it.
+    end: u64,
+    /// Sockets at which something has changed.
+    stirred: BTreeSet<u64>,
+    /// Listening sockets of which the kernel has less room than the table says: one try is enough
+    /// for all.
+    full: BTreeSet<u64>,
+    /// Sockets at which somebody could go on who was looked at before.
+    missed: BTreeSet<u64>,
 }
 
 /// A compartment's circuits.
@@ -115,7 +109,7 @@ pub struct Mediator {
     follows: bool,
     live: Option<Live>,
     rings: Rings,
-    waits: Vec<Waits>,
+    waits: Waiting,
     /// Calls that the operator before left without an answer, until their program is known.
     left: Vec<(u32, u16, Notification)>,
     /// Connected, and nobody heard that it is: to which address.
@@ -157,7 +151,7 @@ impl Default for Mediator {
             until: None,
             live: None,
             rings: Rings::default(),
-            waits: Vec::new(),
+            waits: Waiting::default(),
             left: Vec::new(),
             unheard: BTreeMap::new(),
             asked: None,
@@ -282,16 +276,11 @@ impl Mediator {
 
     /// Calls of a program that a signal has ended while they waited: nobody tells of that.
     fn forget_ended(&mut self, program: u32, listener: &Listener) {
-        let ended = |waits: &mut Waits| {
+        let ended = self.waits.extract_if(|waits| {
             waits.program == program && !listener.is_live(waits.call.id) && guard!("circuits-ended")
-        };
-        let ended: Vec<u16> = self
-            .waits
-            .extract_if(.., ended)
-            .map(|waits| waits.note)
-            .collect();
-        for note in ended {
-            self.done_with(note);
+        });
+        for waits in ended {
+            self.done_with(waits.note);
         }
     }
 
@@ -324,7 +313,7 @@ impl Mediator {
         let came = self.attempt(slot, program, (note, &call), listener);
         self.write();
         self.finish(program, note, call, listener, came);
-        self.wake(find);
+        self.wake(Also::Nobody, find);
     }
 
     /// Who holds this process up meanwhile is the program, until [`Mediator::finish`] is over.
@@ -483,59 +472,86 @@ impl Mediator {
         }
     }
 
-    /// Calls that waited for what has come meanwhile. Bound: each once for every one that
-    /// goes on.
-    fn wake(&mut self, find: Find<'_>) {
-        let mut tried = BTreeSet::new();
-        // Where the kernel has less room than the table says: one try is enough for all.
-        let mut full = BTreeSet::new();
-        loop {
-            let ready = self.waits.iter().position(|waits| {
-                if tried.contains(&waits.note) {
-                    return false;
-                }
-                let queued = self.table.has_waiting(waits.at);
-                let listens =
-                    |it: &circuit::Socket| matches!(it.state(), circuit::State::Listening { .. });
-                match (self.table.socket(waits.at), waits.why) {
-                    (None, _) => true,
-                    (_, Why::Relay) => self.relays.is_over(waits.at),
-                    (_, Why::Cross) => self.crossings.is_over(waits.at),
-                    (_, Why::Memory) => self.crossings.memory.is_told(waits.at),
-                    (_, Why::Meter) => self.meters.is_linked() || self.meters.is_overdue(),
-                    // It listens no more: who waits there is told.
-                    (Some(socket), Why::Accept) if !listens(socket) => true,
-                    (Some(_), Why::Accept) => queued || self.unclaimed.has(waits.at),
-                    (Some(socket), Why::Room) if !listens(socket) => true,
-                    (Some(listening), Why::Room) => {
-                        !full.contains(&waits.at) && !self.table.is_full(listening.cookie())
-                    }
-                }
-            });
-            let Some(waits) = ready.map(|at| self.waits.remove(at)) else {
-                break;
-            };
-            let Some((slot, listener)) = find(waits.program) else {
-                self.done_with(waits.note);
-                continue;
-            };
-            if !listener.is_live(waits.call.id) {
-                self.done_with(waits.note);
-                continue;
-            }
-            tried.insert(waits.note);
-            let again = std::mem::take(&mut self.again);
-            let came = self.attempt(slot, waits.program, (waits.note, &waits.call), listener);
-            if let Came::Waits { at, why: Why::Room } = came {
-                full.insert(at);
-            }
-            self.write();
-            // It waits on for as long as it would have.
-            self.until = waits.until.or(self.until);
-            self.finish(waits.program, waits.note, waits.call, listener, came);
-            self.again = again;
+    /// Calls that waited for what has come meanwhile: at sockets at which something changed, and those
+    /// that wait for what is named. Bound: each once for every one that goes on.
+    fn wake(&mut self, also: Also, find: Find<'_>) {
+        let mut round = Round {
+            end: self.waits.next(),
+            ..Round::default()
+        };
+        let more = match also {
+            Also::Nobody => BTreeSet::new(),
+            Also::Of(why) => self.waits.sockets(why),
+            Also::All => self.waits.all_sockets(),
+        };
+        for at in more {
+            self.wake_at(at, &mut round, find);
         }
-        self.room_for_crossings();
+        while let Some(at) = self.table.stirred() {
+            round.stirred.insert(at);
+            self.wake_at(at, &mut round, find);
+        }
+        let of = (also != Also::All).then_some(&round.stirred);
+        self.room_for_crossings(of);
+        // Who was tried, and could go on since, is tried the next time.
+        for at in round.missed {
+            self.table.stir(at);
+        }
+    }
+
+    /// Those go on that wait at a socket and can.
+    fn wake_at(&mut self, at: u64, round: &mut Round, find: Find<'_>) {
+        for why in self.waits.whys(at) {
+            while let Some(first) = self.waits.first(at, why)
+                && !(why == Why::Room && round.full.contains(&at))
+                && self.is_ready(at, why)
+            {
+                if first >= round.end {
+                    round.missed.insert(at);
+                    break;
+                }
+                if let Some(waits) = self.waits.remove(at, why, first) {
+                    self.goes_on(waits, round, find);
+                }
+            }
+        }
+    }
+
+    fn goes_on(&mut self, waits: Waits, round: &mut Round, find: Find<'_>) {
+        let Some((slot, listener)) = find(waits.program) else {
+            return self.done_with(waits.note);
+        };
+        if !listener.is_live(waits.call.id) {
+            return self.done_with(waits.note);
+        }
+        let again = std::mem::take(&mut self.again);
+        let came = self.attempt(slot, waits.program, (waits.note, &waits.call), listener);
+        if let Came::Waits { at, why: Why::Room } = came {
+            round.full.insert(at);
+        }
+        self.write();
+        // It waits on for as long as it would have.
+        self.until = waits.until.or(self.until);
+        self.finish(waits.program, waits.note, waits.call, listener, came);
+        self.again = again;
+    }
+
+    /// Whether what somebody waits for at a socket has come.
+    fn is_ready(&self, at: u64, why: Why) -> bool {
+        let Some(socket) = self.table.socket(at) else {
+            return true;
+        };
+        let listens = matches!(socket.state(), circuit::State::Listening { .. });
+        match why {
+            Why::Relay => self.relays.is_over(at),
+            Why::Cross => self.crossings.is_over(at),
+            Why::Memory => self.crossings.memory.is_told(at),
+            Why::Meter => self.meters.is_linked() || self.meters.is_overdue(),
+            // It listens no more: who waits there is told.
+            Why::Accept | Why::Room if !listens => true,
+            Why::Accept => self.table.has_waiting(at) || self.unclaimed.has(at),
+            Why::Room => !self.table.is_full(at),
+        }
     }
 
     fn perform(&mut self, slot: u32, call: &mut Call<'_>) -> Result<Came, Errno> {

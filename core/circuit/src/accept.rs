@@ -40,9 +40,7 @@ impl Table {
     fn full_beyond(&self, at: u32, socket: &Socket, (more, crossing): (usize, u16)) -> bool {
         match socket.state {
             State::Listening { backlog } => {
-                let counts = |it: &Queued| [0, crossing].contains(&it.pending.crossing);
-                let waiting = self.sockets.queue(at).filter(|(_, it)| counts(it));
-                waiting.count() > (backlog as usize).saturating_add(more)
+                self.waiting_for(at, crossing) > (backlog as usize).saturating_add(more)
                     || !self.has_part(at, socket.endpoint)
             }
             _ => true,
@@ -101,7 +99,7 @@ impl Table {
     fn has_part(&self, at: u32, endpoint: u32) -> bool {
         let room = (self.limits.pending as usize).saturating_sub(self.sockets.pending());
         let left = room.saturating_sub(self.sockets.waiting(endpoint));
-        self.sockets.queue(at).count() < left || !guard!("circuits-pending-apart")
+        self.sockets.queued_all(at) < left || !guard!("circuits-pending-apart")
     }
 
     /// Whether a connection can be one to this listener.
@@ -156,7 +154,33 @@ impl Table {
     /// Whether a connection waits at a listener that is there.
     #[must_use]
     pub fn has_waiting(&self, listener: u64) -> bool {
-        self.waiting(listener).any(|pending| pending.crossing == 0)
+        let at = self.sockets.find(listener).map(|(at, _)| at);
+        at.is_some_and(|at| self.sockets.queued(at, 0) > 0)
+    }
+
+    /// How many of the tenant's own wait at a listener, and of those who come by an agreement.
+    #[must_use]
+    pub fn waiting_by(&self, listener: u64, crossing: u16) -> usize {
+        let at = self.sockets.find(listener).map(|(at, _)| at);
+        at.map_or(0, |at| self.waiting_for(at, crossing))
+    }
+
+    fn waiting_for(&self, at: u32, crossing: u16) -> usize {
+        let own = self.sockets.queued(at, 0);
+        match crossing {
+            0 => own,
+            by => own + self.sockets.queued(at, by),
+        }
+    }
+
+    /// Something has come to this socket that the table does not know of.
+    pub fn stir(&mut self, cookie: u64) {
+        self.sockets.stir(cookie);
+    }
+
+    /// The next socket of which, or at which, something has changed since it was asked last.
+    pub fn stirred(&mut self) -> Option<u64> {
+        self.sockets.stirred()
     }
 
     /// What waits at a listener, the first first.

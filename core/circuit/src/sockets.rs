@@ -36,6 +36,10 @@ pub(crate) struct Sockets {
     queues: BTreeMap<(u32, u64), u32>,
     /// How many connections wait at an endpoint's sockets.
     waiting: BTreeMap<u32, usize>,
+    /// And at each listener's slot, by the agreement that they come by.
+    queued: BTreeMap<(u32, u16), usize>,
+    /// Cookies of sockets of which, or at which, something has changed.
+    stirred: BTreeSet<u64>,
     /// Slots that have changed, each once, in that order: what is written first is there whenever
     /// what follows is.
     changed: VecDeque<u32>,
@@ -53,6 +57,8 @@ struct Keys {
     connected: Option<u16>,
     /// Listener's slot, sequence.
     queue: Option<(u32, u64)>,
+    /// Listener's slot, agreement.
+    comes: Option<(u32, u16)>,
 }
 
 impl Keys {
@@ -69,11 +75,12 @@ impl Keys {
                     listens: matches!(it.state, State::Listening { .. }).then_some(port),
                     name: datagram.then_some(it.name),
                     connected: connected.then_some(it.remote.port),
-                    queue: None,
+                    ..Keys::default()
                 }
             }
             Slot::Pending(it) => Keys {
                 queue: Some((it.listener, it.sequence)),
+                comes: Some((it.listener, it.pending.crossing)),
                 ..Keys::default()
             },
         }
@@ -103,6 +110,8 @@ impl Sockets {
             connected: BTreeSet::new(),
             queues: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            queued: BTreeMap::new(),
+            stirred: BTreeSet::new(),
             changed: VecDeque::new(),
             has_changed: vec![false; all as usize],
         }
@@ -154,6 +163,28 @@ impl Sockets {
     /// How many connections wait at an endpoint's sockets.
     pub(crate) fn waiting(&self, endpoint: u32) -> usize {
         self.waiting.get(&endpoint).copied().unwrap_or(0)
+    }
+
+    /// How many connections wait at a listener that come by this agreement.
+    pub(crate) fn queued(&self, listener: u32, crossing: u16) -> usize {
+        let count = self.queued.get(&(listener, crossing));
+        count.copied().unwrap_or(0)
+    }
+
+    /// How many connections wait at a listener. Bound: agreements that they come by.
+    pub(crate) fn queued_all(&self, listener: u32) -> usize {
+        let all = self.queued.range((listener, 0)..=(listener, u16::MAX));
+        all.map(|(_, count)| count).sum()
+    }
+
+    /// Something has changed at this socket.
+    pub(crate) fn stir(&mut self, cookie: u64) {
+        self.stirred.insert(cookie);
+    }
+
+    /// The next of those of which, or at which, something has changed.
+    pub(crate) fn stirred(&mut self) -> Option<u64> {
+        self.stirred.pop_first()
     }
 
     /// Those of a kind and an endpoint that have this port.
@@ -281,6 +312,13 @@ impl Sockets {
             Some(place) => core::mem::replace(place, slot),
             None => Slot::Empty,
         };
+        for one in [&old, &slot] {
+            self.stirred.extend(match one {
+                Slot::Empty => None,
+                Slot::Socket(it) => Some(it.cookie),
+                Slot::Pending(it) => Some(it.cookie),
+            });
+        }
         let [before, after] = [&old, &slot].map(Keys::of);
         // Mostly it is found as before.
         if before != after {
@@ -317,6 +355,17 @@ impl Sockets {
                     false => count.saturating_sub(1),
                 };
             }
+        }
+        if let Some(key) = before.comes
+            && let Some(count) = self.queued.get_mut(&key)
+        {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.queued.remove(&key);
+            }
+        }
+        if let Some(key) = after.comes {
+            *self.queued.entry(key).or_default() += 1;
         }
     }
 

@@ -402,6 +402,7 @@ impl Mediator {
             return self.unclaimed.is_over(made.cookie);
         };
         self.unclaimed.waits(listener, made);
+        self.table.stir(listener);
         Self::shows_one_more(socket.name());
     }
 

@@ -7,6 +7,7 @@ use super::*;
 use crate::crossings::Said;
 use crate::decide::{Ruling, across};
 use crate::tally::Seen;
+use crate::waiting::Why as For;
 use command::verbs::Cross;
 use std::time::Duration;
 use telemetry::drops::DropReason;
@@ -72,12 +73,15 @@ impl Mediator {
         self.crossings.answer(tag, asked, outcome);
     }
 
-    /// Those go on that waited for room where there is some.
-    pub(super) fn room_for_crossings(&mut self) {
+    /// Those go on that waited for room where there is some, of these listening sockets or of all.
+    pub(super) fn room_for_crossings(&mut self, of: Option<&BTreeSet<u64>>) {
         // Bound: as many wait as may, each once.
         let mut tried = BTreeSet::new();
         loop {
-            let awaited: BTreeSet<_> = self.crossings.awaited().collect();
+            let awaited = self.crossings.awaited();
+            let awaited: BTreeSet<_> = awaited
+                .filter(|(_, at)| of.is_none_or(|of| of.contains(at)))
+                .collect();
             let is_ready = |it: &(u16, u64)| {
                 self.beats();
                 !tried.contains(it) && !self.is_full(it.1, it.0, 0) && self.has_places(it.0, it.1)
@@ -111,8 +115,7 @@ impl Mediator {
         let Some(circuit::State::Listening { backlog }) = socket else {
             return false;
         };
-        let waiting = self.table.waiting(listener);
-        let waiting = waiting.filter(|it| [0, tag].contains(&it.crossing)).count();
+        let waiting = self.table.waiting_by(listener, tag);
         let waiting = waiting + self.unclaimed.count(|at, _| at == listener);
         waiting > (backlog as usize).saturating_add(more)
     }
@@ -252,7 +255,7 @@ impl Mediator {
                 self.is_in(tag, made);
             }
         }
-        self.wake(find);
+        self.wake(Also::Of(For::Cross), find);
         came == TURN
     }
 
@@ -354,7 +357,7 @@ impl Mediator {
         }
         self.write();
         self.crossings.tick();
-        self.wake(find);
+        self.wake(Also::Of(For::Cross), find);
     }
 
     /// Places that the operator before kept.

@@ -20,7 +20,7 @@ impl Mediator {
         // Who is at the door of before came by what was agreed. Bound: as many as may have places.
         let _ = (0..16).all(|_| self.comes_in(tag, find));
         let before = self.crossings.link(tag, link, door, fds);
-        self.wake(find);
+        self.wake(Also::Of(Why::Cross), find);
         before
     }
 
@@ -32,7 +32,7 @@ impl Mediator {
     /// It has none any more, or the agreement is over: who waits for it is told.
     pub fn unlink_crossing(&mut self, tag: u16, find: Find<'_>) -> Option<Watched> {
         let gone = self.crossings.unlink(tag);
-        self.wake(find);
+        self.wake(Also::Of(Why::Cross), find);
         gone
     }
 
@@ -50,7 +50,7 @@ impl Mediator {
             self.beats();
             self.crossing_said(tag, said);
         }
-        self.wake(find);
+        self.wake(Also::Of(Why::Cross), find);
         Ok(())
     }
 
@@ -207,7 +207,7 @@ impl Mediator {
         {
             return Ok(true);
         }
-        if self.waits.iter().any(|waits| waits.at == cookie) {
+        if self.waits.any_at(cookie) {
             return Err(Errno::ALREADY);
         }
         self.crossings.asks_no_more(cookie);

@@ -42,7 +42,7 @@ impl Mediator {
     /// There is a meter from now on, or another one: who waits for it goes on.
     pub fn link_meter(&mut self, link: Socket, find: Find<'_>) {
         self.meters.link(link);
-        self.wake(find);
+        self.wake(Also::All, find);
     }
 
     /// There is none any more.
@@ -58,7 +58,7 @@ impl Mediator {
     /// Who waits for a meter that does not come is told.
     pub fn meter_tick(&mut self, find: Find<'_>) {
         if self.meters.is_awaited() && self.meters.is_overdue() {
-            self.wake(find);
+            self.wake(Also::All, find);
             self.meters.forget_awaited();
         }
     }

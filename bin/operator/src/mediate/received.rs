@@ -37,28 +37,23 @@ impl Mediator {
     /// with its listener; who waits for room ends, or where it waits: of that nobody tells, and who
     /// is connected, or waits, would wait for ever.
     fn is_to_look(&self) -> bool {
-        let for_room = || self.waits.iter().any(|waits| waits.why == Why::Room);
+        let for_room = || self.waits.any(Why::Room);
         let waits = || for_room() || self.crossings.has_waiting();
         (!self.unclaimed.is_empty() || waits()) && guard!("circuits-orphans")
     }
 
     /// How long until the next of those that wait has waited enough.
     fn next_timeout(&self) -> Option<Duration> {
-        let next = self.waits.iter().filter_map(|waits| waits.until).min()?;
+        let next = self.waits.next_due()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
 
     /// Who has waited for as long as its socket says is told so.
     fn timeouts_tick(&mut self, find: Find<'_>) {
-        if self.waits.iter().all(|waits| waits.until.is_none()) {
+        if self.waits.next_due().is_none() || !guard!("circuits-timeouts") {
             return;
         }
-        let now = Instant::now();
-        let is_over = |waits: &mut Waits| {
-            waits.until.is_some_and(|until| until <= now) && guard!("circuits-timeouts")
-        };
-        let over: Vec<Waits> = self.waits.extract_if(.., is_over).collect();
-        for waits in over {
+        for waits in self.waits.overdue(Instant::now()) {
             // As TCP says it: a connect that took too long goes on, for all that is known.
             let errno = match waits.why {
                 Why::Accept => Errno::AGAIN,
@@ -78,7 +73,7 @@ impl Mediator {
         if due && self.is_to_look() {
             self.unclaimed_looked = Some(now);
             self.sweep_of(false);
-            self.wake(find);
+            self.wake(Also::All, find);
         }
     }
 

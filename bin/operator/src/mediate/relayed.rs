@@ -15,7 +15,7 @@ impl Mediator {
     pub fn unlink_proxy(&mut self, slot: u32, find: Find<'_>) -> Option<Socket> {
         let link = self.relays.unlink(slot);
         self.outside.forget(slot);
-        self.wake(find);
+        self.wake(Also::Of(Why::Relay), find);
         link
     }
 
@@ -42,7 +42,7 @@ impl Mediator {
                 Said::Quiet(body) => self.quiet_outside(slot, &body),
             }
         }
-        self.wake(find);
+        self.wake(Also::Of(Why::Relay), find);
         Ok(())
     }
 

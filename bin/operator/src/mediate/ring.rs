@@ -116,7 +116,7 @@ impl Mediator {
         }
         let kept = kept.map(drop);
         self.crossings.memory.answered(tag, body.id, kept);
-        self.wake(find);
+        self.wake(Also::Of(Why::Memory), find);
     }
 
     /// What the supervisor is to be asked for.

@@ -318,19 +318,14 @@ impl Mediator {
 
     /// A program with all that it started is gone.
     pub fn program_gone(&mut self, program: u32) {
-        let mut gone: Vec<u16> = self
-            .waits
-            .iter()
-            .filter(|waits| waits.program == program)
-            .map(|waits| waits.note)
-            .collect();
+        let waited = self.waits.extract_if(|waits| waits.program == program);
+        let mut gone: Vec<u16> = waited.iter().map(|waits| waits.note).collect();
         let left = self.left.extract_if(.., |(of, ..)| *of == program);
         gone.extend(left.map(|(_, note, _)| note));
         for note in &gone {
             let accepted = self.notes.as_ref().map_or(0, |notes| notes.put(*note));
             self.unclaimed.is_over(accepted);
         }
-        self.waits.retain(|waits| waits.program != program);
         self.receivers_gone(program);
         for note in gone {
             self.done_with(note);

@@ -1,0 +1,197 @@
+//! Calls that wait for another's, found by what they wait for: one that is done looks at those
+//! alone that it may have let go on, however many wait elsewhere.
+
+use notify::Notification;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+/// A call that waits for another's.
+#[derive(Clone, Copy)]
+pub struct Waits {
+    /// Whose program's.
+    pub program: u32,
+    /// Where it is noted.
+    pub note: u16,
+    /// The call.
+    pub call: Notification,
+    /// The cookie of the socket that it waits at.
+    pub at: u64,
+    /// For what.
+    pub why: Why,
+    /// When it is told that nothing came (SO_RCVTIMEO, SO_SNDTIMEO).
+    pub until: Option<Instant>,
+}
+
+/// What a call waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Why {
+    /// Somebody to accept.
+    Accept,
+    /// Room in a listener's queue.
+    Room,
+    /// A proxy to connect.
+    Relay,
+    /// The other side of an agreement.
+    Cross,
+    /// A meter.
+    Meter,
+    /// Memory that another tenant's program may have too.
+    Memory,
+}
+
+/// Where one waits, for what, and the how many-th of all it is.
+type Key = (u64, Why, u64);
+
+/// All of a compartment, at each socket the first first.
+#[derive(Default)]
+pub struct Waiting {
+    all: BTreeMap<Key, Waits>,
+    by_why: BTreeSet<(Why, u64, u64)>,
+    due: BTreeSet<(Instant, Key)>,
+    next: u64,
+}
+
+impl Waiting {
+    /// One more, after those that wait there.
+    pub fn push(&mut self, waits: Waits) {
+        let key = (waits.at, waits.why, self.next);
+        self.by_why.insert((waits.why, waits.at, self.next));
+        self.due.extend(waits.until.map(|until| (until, key)));
+        self.all.insert(key, waits);
+        self.next += 1;
+    }
+
+    /// The number of the next that comes to wait.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// The number of the first at a socket that waits for this.
+    pub fn first(&self, at: u64, why: Why) -> Option<u64> {
+        let mut range = self.all.range((at, why, 0)..=(at, why, u64::MAX));
+        range.next().map(|((.., number), _)| *number)
+    }
+
+    /// What is waited for at a socket. Bound: its kinds.
+    pub fn whys(&self, at: u64) -> Vec<Why> {
+        WHYS.into_iter()
+            .filter(|why| self.first(at, *why).is_some())
+            .collect()
+    }
+
+    /// One waits no more.
+    pub fn remove(&mut self, at: u64, why: Why, number: u64) -> Option<Waits> {
+        let waits = self.all.remove(&(at, why, number))?;
+        self.by_why.remove(&(why, at, number));
+        if let Some(until) = waits.until {
+            self.due.remove(&(until, (at, why, number)));
+        }
+        Some(waits)
+    }
+
+    /// The sockets at which somebody waits for this.
+    pub fn sockets(&self, why: Why) -> BTreeSet<u64> {
+        let range = self.by_why.range((why, 0, 0)..=(why, u64::MAX, u64::MAX));
+        range.map(|(_, at, _)| *at).collect()
+    }
+
+    /// The sockets at which somebody waits.
+    pub fn all_sockets(&self) -> BTreeSet<u64> {
+        self.all.keys().map(|(at, ..)| *at).collect()
+    }
+
+    /// Whether somebody waits for this.
+    pub fn any(&self, why: Why) -> bool {
+        let mut range = self.by_why.range((why, 0, 0)..=(why, u64::MAX, u64::MAX));
+        range.next().is_some()
+    }
+
+    /// Whether somebody waits at a socket.
+    pub fn any_at(&self, at: u64) -> bool {
+        !self.whys(at).is_empty()
+    }
+
+    /// When the first has waited enough.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.due.first().map(|(until, _)| *until)
+    }
+
+    /// Those who have waited enough: they do no more.
+    pub fn overdue(&mut self, now: Instant) -> Vec<Waits> {
+        let due = self.due.iter().take_while(|(until, _)| *until <= now);
+        let keys: Vec<Key> = due.map(|(_, key)| *key).collect();
+        self.remove_all(keys)
+    }
+
+    /// Those of whom that is said wait no more. Bound: all.
+    pub fn extract_if(&mut self, is_one: impl Fn(&Waits) -> bool) -> Vec<Waits> {
+        let all = self.all.iter().filter(|(_, waits)| is_one(waits));
+        let keys: Vec<Key> = all.map(|(key, _)| *key).collect();
+        self.remove_all(keys)
+    }
+
+    fn remove_all(&mut self, keys: Vec<Key>) -> Vec<Waits> {
+        let all = keys.into_iter();
+        all.filter_map(|(at, why, number)| self.remove(at, why, number))
+            .collect()
+    }
+}
+
+/// All kinds.
+const WHYS: [Why; 6] = [
+    Why::Accept,
+    Why::Room,
+    Why::Relay,
+    Why::Cross,
+    Why::Meter,
+    Why::Memory,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn waits(note: u16, at: u64, why: Why, until: Option<Instant>) -> Waits {
+        Waits {
+            program: 1,
+            note,
+            call: Notification {
+                id: note.into(),
+                thread: 1,
+                number: 0,
+                arch: 0,
+                arguments: [0; 6],
+            },
+            at,
+            why,
+            until,
+        }
+    }
+
+    #[test]
+    fn each_is_found_by_what_it_waits_for_and_the_first_is_first() {
+        let mut waiting = Waiting::default();
+        let now = Instant::now();
+        let soon = now.checked_add(Duration::from_millis(1));
+        waiting.push(waits(1, 7, Why::Room, None));
+        waiting.push(waits(2, 7, Why::Accept, soon));
+        waiting.push(waits(3, 7, Why::Room, None));
+        waiting.push(waits(4, 9, Why::Relay, None));
+        assert_eq!(waiting.whys(7), [Why::Accept, Why::Room]);
+        assert_eq!(waiting.first(7, Why::Room), Some(0));
+        assert_eq!(waiting.remove(7, Why::Room, 0).map(|it| it.note), Some(1));
+        assert_eq!(waiting.first(7, Why::Room), Some(2));
+        assert_eq!(waiting.sockets(Why::Relay), BTreeSet::from([9]));
+        assert_eq!(waiting.all_sockets(), BTreeSet::from([7, 9]));
+        // Who waited enough, and nobody else.
+        assert_eq!(waiting.next_due(), soon);
+        assert!(waiting.overdue(now).is_empty());
+        let over = waiting.overdue(soon.unwrap());
+        assert_eq!(over.iter().map(|it| it.note).collect::<Vec<_>>(), [2]);
+        assert_eq!(waiting.next_due(), None);
+        assert!(!waiting.any(Why::Accept) && waiting.any(Why::Room));
+        assert_eq!(waiting.extract_if(|it| it.at == 7).len(), 1);
+        assert!(!waiting.any_at(7) && waiting.any_at(9));
+    }
+}
