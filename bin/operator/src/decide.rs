@@ -61,6 +61,17 @@ pub struct Refused {
     pub reason: DropReason,
     /// The rule that denies it, where one does.
     pub by: Option<Ruling>,
+    /// Of what comes by an agreement, whom it would have come to.
+    pub at: Option<At>,
+}
+
+/// The end here of a connection that comes by an agreement, as the endpoint sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct At {
+    /// Its slot.
+    pub slot: u32,
+    /// Who begins it, by the address that the endpoint knows.
+    pub client: [u8; 16],
 }
 
 impl Refused {
@@ -70,6 +81,7 @@ impl Refused {
             errno,
             reason,
             by: None,
+            at: None,
         }
     }
 }

@@ -165,9 +165,14 @@ impl Notes {
         self.tally.refused(&self.words, seen, refused);
     }
 
-    /// A slot is another endpoint's from now on: what it was refused is told no more.
+    /// A slot is nobody's from now on: what it was refused is told no more.
     pub fn forgets(&self, slot: u32) {
         Tally::forgets(&self.words, slot);
+    }
+
+    /// A slot is the endpoint's of this host-wide number.
+    pub fn owns(&self, slot: u32, id: u32) {
+        Tally::owns(&self.words, slot, id);
     }
 
     /// The next call of a program, noted with the very step that takes it from the kernel.

@@ -5,11 +5,12 @@
 //! each word as an allegation; so does this, of what the operator before wrote.
 
 use crate::decide::{Refused, Ruling};
+use guard::guard;
 use shm::Words;
 use std::collections::BTreeMap;
 use telemetry::drops::{DropReason, MAX_REASONS};
 use telemetry::operator::{
-    DECIDED_AT, RECORDER_AT, RULES_USED, UNLOGGED, begun_word, entry_word, refused_word,
+    DECIDED_AT, RECORDER_AT, RULES_USED, UNLOGGED, begun_word, entry_word, owner_word, refused_word,
 };
 use telemetry::recorder::{EVENTS, Event, EventKind};
 use telemetry::rules::{Logged, MOST, NO_RULE, Outcome};
@@ -19,9 +20,10 @@ use worker::clock::monotonic;
 /// Events of rules that log at once, and a second: more would wash all else out.
 const LOG_BURST: u64 = 50;
 const LOG_EVERY: u64 = 1_000_000_000 / 20;
-/// Of refusals for one reason, or by rules of one number modulo so many, one event in this time, ns.
+/// Of what one endpoint is refused for one reason, or by one rule, one event in this time, ns; and so
+/// many of all.
 const SAMPLE: u64 = 1_000_000_000;
-const RULES: usize = 16;
+const SAMPLES: usize = 8;
 /// Slots that are counted: as many as there can be endpoints.
 const SLOTS: u32 = 4096;
 const WORD: usize = 8;
@@ -42,12 +44,18 @@ pub struct Seen {
     pub protocol: u8,
 }
 
-/// Where each rule's entry is, and when what was recorded last.
+/// What an endpoint was refused for that was recorded, since when.
+#[derive(Default)]
+struct Samples {
+    since: u64,
+    of: Vec<(u8, u32)>,
+}
+
+/// Where each rule's entry is, and what was recorded last of each slot.
 #[derive(Default)]
 pub struct Tally {
     places: BTreeMap<u32, usize>,
-    reasons: BTreeMap<u8, u64>,
-    denied: [u64; RULES],
+    samples: BTreeMap<u32, Samples>,
     tokens: u64,
     earned: u64,
 }
@@ -80,10 +88,15 @@ impl Tally {
         }
     }
 
-    /// Something was refused.
+    /// Something was refused. Of what comes by an agreement it is nobody's program: it is counted
+    /// with that of all, as a switch counts what the fabric brings.
     pub fn refused(&mut self, words: &Words, seen: &Seen, refused: &Refused) {
-        if seen.slot < SLOTS {
-            let at = refused_word(seen.slot as usize, refused.reason);
+        let counted = match seen.inbound {
+            true => 0,
+            false => seen.slot,
+        };
+        if counted < SLOTS {
+            let at = refused_word(counted as usize, refused.reason);
             words.add(DECIDED_AT / WORD + at, 1);
         }
         if let Some(by) = refused.by {
@@ -91,15 +104,17 @@ impl Tally {
             self.log(words, seen, by, Outcome::Denied);
         }
         let now = monotonic();
-        const { assert!(DropReason::ALL.len() < MAX_REASONS) };
-        let last = match refused.by.map(|by| by.rule as usize % RULES) {
-            Some(at) => self.denied.get_mut(at),
-            None => Some(self.reasons.entry(refused.reason as u8).or_default()),
-        };
-        let Some(last) = last else { return };
-        if *last == 0 || now.saturating_sub(*last) >= SAMPLE {
-            *last = now;
-            let rule = refused.by.map_or(NO_RULE, |by| by.rule);
+        // The last word of a slot says whose it is.
+        const { assert!(DropReason::ALL.len() + 1 < MAX_REASONS) };
+        let rule = refused.by.map_or(NO_RULE, |by| by.rule);
+        let of = (refused.reason as u8, rule);
+        let samples = self.samples.entry(counted.min(SLOTS)).or_default();
+        if now.saturating_sub(samples.since) >= SAMPLE {
+            samples.since = now;
+            samples.of.clear();
+        }
+        if samples.of.len() < SAMPLES && !samples.of.contains(&of) {
+            samples.of.push(of);
             let logged = Logged {
                 reason: refused.reason as u8,
                 ..logged(seen, rule, Outcome::Denied)
@@ -108,11 +123,35 @@ impl Tally {
         }
     }
 
-    /// A slot is another endpoint's from now on.
+    /// A slot is nobody's from now on: what its endpoint was refused, and by whom, the next one's
+    /// tenant is not told. Bound: events that are kept.
     pub fn forgets(words: &Words, slot: u32) {
-        if slot < SLOTS {
-            let first = DECIDED_AT / WORD + begun_word(slot as usize);
-            (first..first + MAX_REASONS).for_each(|word| words.store(word, 0));
+        if slot >= SLOTS || !guard!("circuits-tally-owner") {
+            return;
+        }
+        let first = DECIDED_AT / WORD + begun_word(slot as usize);
+        (first..first + MAX_REASONS).for_each(|word| words.store(word, 0));
+        for event in 0..EVENTS {
+            let at = RECORDER_AT / WORD + HEAD + event * 4;
+            if words.load(at + 1) >> 32 == u64::from(slot) {
+                (at..at + 4).for_each(|word| words.store(word, 0));
+            }
+        }
+    }
+
+    /// A slot is the endpoint's of this number: what another's was is forgotten, also where no
+    /// operator was there when that went.
+    pub fn owns(words: &Words, slot: u32, id: u32) {
+        if slot >= SLOTS {
+            return;
+        }
+        let (word, owner) = (
+            DECIDED_AT / WORD + owner_word(slot as usize),
+            u64::from(id) + 1,
+        );
+        if words.load(word) != owner {
+            Tally::forgets(words, slot);
+            words.store(word, owner);
         }
     }
 
@@ -253,9 +292,64 @@ mod tests {
         assert_eq!(refused(DropReason::EgressRule), 2);
         assert_eq!(refused(DropReason::NoNeighbour), 1);
         assert_eq!(refused(DropReason::IngressRule), 0);
-        Tally::forgets(&words, 3);
-        assert_eq!(refused(DropReason::EgressRule), 0);
-        assert_eq!(decided(&words, begun_word(3)), 0);
+    }
+
+    #[test]
+    fn what_was_anothers_is_forgotten_with_its_events() {
+        let words = page();
+        let mut tally = Tally::recall(&words);
+        let other = Seen { slot: 4, ..SEEN };
+        for slot in [3, 4] {
+            Tally::owns(&words, slot, 70 + slot);
+        }
+        for seen in [SEEN, other] {
+            tally.begun(&words, &seen, [None, None]);
+            tally.refused(&words, &seen, &denied(6, false));
+        }
+        let refused = |slot| {
+            let refused = decided(&words, refused_word(slot, DropReason::EgressRule));
+            let events = events(&words).into_iter();
+            let events = events.filter(|(kind, of, _)| *kind != 0 && *of as usize == slot);
+            (refused, decided(&words, begun_word(slot)), events.count())
+        };
+        // The same one again, as a successor says it.
+        Tally::owns(&words, 3, 73);
+        assert_eq!((refused(3), refused(4)), ((1, 1, 1), (1, 1, 1)));
+        Tally::owns(&words, 3, 90);
+        assert_eq!((refused(3), refused(4)), ((0, 0, 0), (1, 1, 1)));
+        Tally::forgets(&words, 4);
+        assert_eq!(refused(4), (0, 0, 0));
+    }
+
+    #[test]
+    fn what_comes_is_counted_with_all_and_told_of_its_endpoint() {
+        let words = page();
+        let mut tally = Tally::recall(&words);
+        let comes = Seen {
+            inbound: true,
+            ..SEEN
+        };
+        tally.refused(&words, &comes, &denied(6, true));
+        let of = |slot| decided(&words, refused_word(slot, DropReason::EgressRule));
+        assert_eq!((of(0), of(3)), (1, 0));
+        assert!(
+            events(&words)
+                .iter()
+                .all(|(_, slot, it)| *slot == 3 && it.inbound)
+        );
+    }
+
+    #[test]
+    fn no_endpoint_keeps_another_from_being_told_of_and_none_tells_without_end() {
+        let words = page();
+        let mut tally = Tally::recall(&words);
+        for rule in 0..100 {
+            tally.refused(&words, &SEEN, &denied(rule, false));
+        }
+        let other = Seen { slot: 4, ..SEEN };
+        tally.refused(&words, &other, &denied(1, false));
+        let slots: Vec<u32> = events(&words).iter().map(|(_, slot, _)| *slot).collect();
+        assert_eq!(slots, [[3; SAMPLES].as_slice(), &[4]].concat());
     }
 
     #[test]

@@ -381,6 +381,7 @@ impl Sockets {
     pub(crate) fn unchanged(&mut self) {
         self.changed.clear();
         self.has_changed.fill(false);
+        self.stirred.clear();
     }
 }
 

@@ -51,6 +51,11 @@ pub const fn begun_word(slot: usize) -> usize {
     REFUSED_AT + slot * MAX_REASONS
 }
 
+/// Whose these are: the host-wide id of the slot's endpoint, and 1; 0: nobody's.
+pub const fn owner_word(slot: usize) -> usize {
+    REFUSED_AT + slot * MAX_REASONS + MAX_REASONS - 1
+}
+
 /// Bytes of what was decided, of so many slots.
 pub const fn decided_bytes(slots: usize) -> usize {
     (REFUSED_AT + slots * MAX_REASONS) * 8

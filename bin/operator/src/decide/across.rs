@@ -1,10 +1,10 @@
 //! What leaves for another tenant, by an agreement, and what comes from there: decided on each
 //! side by its own image, as its switch does for the first packet of a connection.
 //!
-//! Ruling which agreement something comes is known from the link that it comes by, never from what is
+//! By which agreement something comes is known from the link that it comes by, never from what is
 //! said there.
 
-use super::{Asked, NOBODY, Refused, Ruling, TCP, admitted, endpoint, judge, tenant};
+use super::{Asked, At, NOBODY, Refused, Ruling, TCP, admitted, endpoint, judge, tenant};
 use circuit::{Socket, State};
 use guard::guard;
 use image::CompartmentImage;
@@ -14,10 +14,10 @@ use telemetry::drops::DropReason;
 use wire::Tuple;
 use wire::address::is_link_local;
 
-/// Ruling no agreement of now.
+/// By no agreement of now.
 const UNASKED: Refused = Refused::new(Errno::ACCESS, DropReason::ServiceUnasked);
 
-/// Ruling which agreement a connection leaves.
+/// By which agreement a connection leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaves {
     /// Its tag on this side.
@@ -178,14 +178,22 @@ fn delivered(
         destination: local,
         ..tuple(client, asked)
     };
+    let slot = to.slot;
+    let at = At { slot, client };
+    let told = |refused: Refused| Refused {
+        at: Some(at),
+        ..refused
+    };
     if !offers(image, crossing, &delivered) && guard!("across-ports") {
-        return Err(Refused::new(Errno::ACCESS, DropReason::ServicePort));
+        let refused = Refused::new(Errno::ACCESS, DropReason::ServicePort);
+        return Err(told(refused));
     }
+    let rule = judge(image, to.ingress, &delivered, DropReason::IngressRule);
     Ok(Arrives {
-        slot: to.slot,
+        slot,
         local,
         client,
-        rule: judge(image, to.ingress, &delivered, DropReason::IngressRule)?,
+        rule: rule.map_err(told)?,
     })
 }
 

@@ -212,9 +212,7 @@ impl Mediator {
             Err(refused) if matches!(refused.errno, Errno::HOSTUNREACH | Errno::NETUNREACH) => {
                 return match self.leaves(slot, local, remote) {
                     Some(Ok(leaves)) => {
-                        let came = self.cross((slot, leaves.tag), cookie, [local, remote], call)?;
-                        self.begins(&seen, [leaves.rule, None]);
-                        Ok(came)
+                        self.cross((slot, leaves.tag), cookie, [local, remote], call)
                     }
                     Some(Err(refused)) => Err(self.refuses(&seen, &refused)),
                     // Where no circuit leads packets may.

@@ -5,7 +5,7 @@ use super::acts::leaving;
 use super::leaves::{ELSEWHERE, asked};
 use super::*;
 use crate::crossings::Said;
-use crate::decide::{Ruling, across};
+use crate::decide::across;
 use crate::tally::Seen;
 use crate::waiting::Why as For;
 use command::verbs::Cross;
@@ -18,6 +18,8 @@ const ASKED: Duration = Duration::from_millis(20);
 const AT_ONCE: usize = 64;
 /// Ports that are tried for somebody whose own another has here, as the endpoint sees them.
 const PORTS: usize = 64;
+/// IPv4's 0.0.0.0.
+const NO_ADDRESS: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0];
 /// Through one door at a time, before others have their turn.
 const TURN: usize = 16;
 
@@ -145,15 +147,22 @@ impl Mediator {
             ip: body.to,
             port: port(body.to_port)?,
         };
-        let (slot, pending, rule) = match self.comes_as(tag, body.id, from, to) {
+        let (slot, pending) = match self.comes_as(tag, body.id, from, to) {
             Ok(found) => found,
             // Packets may find the way, and are told of by who judges them.
             Err(refused) if refused.errno == Errno::HOSTUNREACH => {
                 return Err(Why::Not(refused.errno, true));
             }
             Err(refused) => {
-                // As a switch tells it of what the fabric brings.
-                let seen = arriving(0, from, to);
+                // By the address that its endpoint knows, or by none: the other tenant's own is not this
+                // one's to know.
+                let (slot, client) = match refused.at {
+                    Some(at) if guard!("across-told") => (at.slot, at.client),
+                    Some(at) => (at.slot, from.ip),
+                    None => (0, NO_ADDRESS),
+                };
+                let from = Endpoint { ip: client, ..from };
+                let seen = arriving(slot, from, to);
                 return Err(not(self.refuses(&seen, &refused)));
             }
         };
@@ -198,8 +207,6 @@ impl Mediator {
             Err(circuit::Errno::EAGAIN | circuit::Errno::ENOBUFS) => return Err(Why::Full(at)),
             Err(errno) => return Err(not(number(errno))),
         }
-        let seen = arriving(slot, pending.client, pending.local);
-        self.begins(&seen, [None, rule]);
         self.crossings.keep(tag, body.id, at);
         Ok(())
     }
@@ -213,7 +220,7 @@ impl Mediator {
         id: u64,
         from: Endpoint,
         to: Endpoint,
-    ) -> Result<(u32, Pending, Option<Ruling>), Refused> {
+    ) -> Result<(u32, Pending), Refused> {
         let image = self.image.as_ref().map(MappedCompartment::image);
         let image = image.ok_or(decide::NOBODY)?;
         let seed = self.notes.as_ref().map_or(0, Notes::seed);
@@ -232,7 +239,7 @@ impl Mediator {
                     token: id,
                     crossing: tag,
                 };
-                return Ok((arrives.slot, pending, arrives.rule));
+                return Ok((arrives.slot, pending));
             }
             from.port = 0x8000 | chance::number() as u16;
         }
@@ -320,12 +327,19 @@ impl Mediator {
         // By what holds now: the place was kept by what held then.
         let image = self.image.as_ref().map(MappedCompartment::image);
         let socket = image.zip(self.table.socket(made.cookie));
-        let stays = socket.is_some_and(|(image, socket)| across::stays(&image, socket).is_ok());
-        if !stays {
-            let _ = self.table.closed(made.cookie);
+        let stays = socket.and_then(|(image, socket)| {
+            let rule = across::stays(&image, socket).ok()?;
+            Some((socket.endpoint(), rule))
+        });
+        match stays {
+            Some((slot, rule)) => {
+                let seen = arriving(slot, pending.client, pending.local);
+                self.begins(&seen, [None, rule]);
+            }
+            None => drop(self.table.closed(made.cookie)),
         }
         self.write();
-        stays.then_some(pending).ok_or(Errno::ACCESS)
+        stays.map(|_| pending).ok_or(Errno::ACCESS)
     }
 
     /// The listening socket to which came what the operator before had taken in: noted, or to be

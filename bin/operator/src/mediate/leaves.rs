@@ -187,7 +187,11 @@ impl Mediator {
             None => sockets::connects_at_once(call.fd()?, call.flags()?, door),
         };
         match connected {
-            Ok(()) | Err(Errno::ISCONN) => Ok(()),
+            Ok(()) | Err(Errno::ISCONN) => {
+                let rule = still.and_then(Result::ok).and_then(|leaves| leaves.rule);
+                self.begins(&leaving(slot, local, remote), [rule, None]);
+                Ok(())
+            }
             // It is over since.
             Err(Errno::CONNREFUSED) => Err(Errno::HOSTUNREACH),
             Err(errno) => Err(errno),

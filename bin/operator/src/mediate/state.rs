@@ -127,6 +127,11 @@ impl Mediator {
     /// there.
     pub(super) fn settle(&mut self) {
         let Some(notes) = &self.notes else { return };
+        if let Some(mapped) = &self.image {
+            for endpoint in mapped.image().endpoints() {
+                notes.owns(endpoint.slot, endpoint.id);
+            }
+        }
         let last = self.image.as_ref().map_or(0, |mapped| {
             mapped
                 .image()
@@ -148,6 +153,11 @@ impl Mediator {
         let records = records.iter().map(|(slot, record)| (*slot, record));
         let (table, _) = Table::restore(LIMITS, endpoints, records);
         let before = std::mem::replace(&mut self.table, table);
+        // Who waits at one that is gone is told.
+        let awaited = self.crossings.awaited().map(|(_, at)| at);
+        for at in self.waits.all_sockets().into_iter().chain(awaited) {
+            self.table.stir(at);
+        }
         // Whose address is gone has no circuit by it any more.
         let gone: Vec<circuit::Socket> = before
             .all()

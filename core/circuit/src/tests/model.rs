@@ -146,6 +146,11 @@ fn check(table: &Table) {
     assert!(sockets <= LIMITS.sockets as usize && pending <= LIMITS.pending as usize);
     let all: Vec<&Socket> = (0..12).filter_map(|it| table.socket(it)).collect();
     assert_eq!(all.len(), sockets);
+    for one in &all {
+        let waiting = table.waiting(one.cookie()).count();
+        assert_eq!(table.waiting_by(one.cookie(), 0), waiting);
+        assert_eq!(table.has_waiting(one.cookie()), waiting > 0);
+    }
     let listens = |it: &&&Socket| matches!(it.state(), State::Listening { .. });
     for one in all.iter().filter(listens) {
         for other in all.iter().filter(listens) {
