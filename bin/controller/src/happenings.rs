@@ -154,6 +154,20 @@ impl Happenings {
         self.note(id, happening);
     }
 
+    /// What a rule decided that logs: `own` is what its tenant is told.
+    pub fn of_rule(&self, id: u32, name: &str, endpoint: String, [all, own]: [String; 2]) {
+        let happening = Happening {
+            time_ms: now_ms(),
+            kind: "rule".into(),
+            target: name.into(),
+            endpoint,
+            message: all,
+            own,
+            ..Happening::default()
+        };
+        self.note(id, happening);
+    }
+
     /// The last that passes, newest first, at most `most`.
     pub fn last(&self, most: usize, passes: impl Fn(&Happening) -> bool) -> Vec<Happening> {
         self.kept()
@@ -320,6 +334,7 @@ fn named(event: &Event, world: &World) -> Happening {
         cause,
         message,
         value: event.value,
+        ..Happening::default()
     }
 }
 

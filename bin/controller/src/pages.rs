@@ -180,16 +180,17 @@ impl Counters {
         self.words.get(which as usize).copied().unwrap_or(0)
     }
 
-    /// A counter of a slot.
+    /// A counter of a slot, of packets.
     pub fn counter(&self, slot: u32, which: Counter) -> u64 {
         let slot = slot as usize;
         let packets = self.words.get(counter_word(slot, which)).copied();
-        let circuits = match which {
-            Counter::Connections => self.circuits.get(operator::begun_word(slot)).copied(),
-            _ => None,
-        };
-        let [packets, circuits] = [packets, circuits].map(Option::unwrap_or_default);
-        packets.wrapping_add(circuits)
+        packets.unwrap_or(0)
+    }
+
+    /// Connections of a slot's programs that an operator let begin.
+    pub fn begun(&self, slot: u32) -> u64 {
+        let begun = self.circuits.get(operator::begun_word(slot as usize));
+        begun.copied().unwrap_or(0)
     }
 
     /// Decisions of rules that log and that were not recorded, being too many.
@@ -224,9 +225,21 @@ impl Counters {
             .collect()
     }
 
+    /// What each rule decided, of packets and of circuits.
+    pub fn rules(&self) -> HashMap<u32, [u64; 6]> {
+        let mut all = self.rules_of_packets();
+        for (rule, counts) in self.rules_of_circuits() {
+            let sums = all.entry(rule).or_default();
+            for (sum, count) in sums.iter_mut().zip(counts) {
+                *sum = sum.wrapping_add(count);
+            }
+        }
+        all
+    }
+
     /// What each rule decided, by its number: connections, packets, packets denied; and of
     /// what passed and did not bytes let pass, packets of connections, bytes denied.
-    pub fn rules(&self) -> HashMap<u32, [u64; 6]> {
+    pub fn rules_of_packets(&self) -> HashMap<u32, [u64; 6]> {
         let slots = self.slots;
         let word = |at: usize| self.words.get(at).copied().unwrap_or(0);
         let used = usize::try_from(word(rules::used_word(slots))).unwrap_or(usize::MAX);
@@ -249,6 +262,12 @@ impl Counters {
                 *sum = sum.wrapping_add(count);
             }
         }
+        all
+    }
+
+    /// The same, as an operator says it of circuits.
+    pub fn rules_of_circuits(&self) -> HashMap<u32, [u64; 6]> {
+        let mut all: HashMap<u32, [u64; 6]> = HashMap::new();
         let word = |at: usize| self.circuits.get(at).copied().unwrap_or(0);
         let used = usize::try_from(word(operator::RULES_USED)).unwrap_or(usize::MAX);
         for entry in 0..used.min(rules::MOST) {

@@ -171,7 +171,9 @@ pub fn since(
             crossed: fabric.map_or([0; 4], |fabric| crossing(fabric, id)),
             slots: BTreeMap::new(),
             work: BTreeMap::new(),
-            rules: counters.rules().into_iter().collect(),
+            rules: counters.rules_of_packets().into_iter().collect(),
+            begun: BTreeMap::new(),
+            of_circuits: counters.rules_of_circuits().into_iter().collect(),
         };
         let same = before.filter(|before| before.page == target.page);
         let endpoints = world.tenants().iter().flat_map(|tenant| &tenant.endpoints);
@@ -196,6 +198,11 @@ pub fn since(
                 connections,
             ] = grown(was.copied().unwrap_or_default(), is);
             target.slots.insert(slot, is);
+            let begun = counters.begun(slot);
+            let was = same.and_then(|same| same.begun.get(&slot));
+            let [by_circuits] = grown([was.copied().unwrap_or_default()], [begun]);
+            target.begun.insert(slot, begun);
+            let connections = connections.saturating_add(by_circuits);
             work.push((worked(slot, &mut target), got_packets));
             room.push(reserved(world, id, slot));
             parts.push(UsageRow {
@@ -253,6 +260,8 @@ pub fn since(
         let was = same.map(|same| &same.rules);
         let compartment = (compartment.name.as_str(), &compartment.tenants[..]);
         rows.extend(by_rule(compartment, &names, was, &target.rules));
+        let was = same.map(|same| &same.of_circuits);
+        rows.extend(by_rule(compartment, &names, was, &target.of_circuits));
         now.targets.insert(id, target);
     }
     rows.extend(agreed(

@@ -340,6 +340,14 @@ pub fn happened(happening: &Happening, name: &str, world: &World) -> bool {
         && all.any(|one| one.name == name && one.tenants == [name])
 }
 
+/// What happened, as its tenant is told.
+pub fn happening(mut happening: Happening) -> Happening {
+    if !happening.own.is_empty() && guard!("tenant-event-rules") {
+        happening.message = std::mem::take(&mut happening.own);
+    }
+    happening
+}
+
 /// An event in the flight recorder, of the endpoint's own slot.
 pub fn recorded(mut event: Recorded, slot: u32) -> Option<Recorded> {
     if event.slot != slot || !OF_A_SLOT.contains(&event.kind.as_str()) {

@@ -20,6 +20,8 @@ pub struct Known {
     pub last_denials: Vec<(String, RuleName)>,
     /// Rules that denied packets of its tenant's endpoints, and how many, most first.
     pub denials: Vec<(RuleName, u64)>,
+    /// Whether its compartment's operator is there.
+    pub has_operator: bool,
 }
 
 /// Rules that are named for what was denied, at most.
@@ -36,6 +38,7 @@ pub fn judge(known: Known) -> Why {
         happenings,
         last_denials,
         denials,
+        has_operator,
     } = known;
     let name = format!("{}/{}", endpoint.tenant, endpoint.name);
     let mut findings: Vec<(String, String)> = Vec::new();
@@ -103,7 +106,7 @@ pub fn judge(known: Known) -> Why {
             "if this stays, the switch does not take its image: apply the spec again",
         );
     }
-    if endpoint.circuits && compartment.state == "up" && compartment.operator.pid == 0 {
+    if endpoint.circuits && compartment.state == "up" && !has_operator {
         find(
             format!(
                 "nobody answers the calls of {name}'s programs: the operator of {} is gone, and the next is not there yet",
@@ -374,6 +377,7 @@ mod tests {
             happenings: Vec::new(),
             last_denials: Vec::new(),
             denials: Vec::new(),
+            has_operator: true,
         }
     }
 
@@ -442,6 +446,35 @@ mod tests {
         );
         assert!(!why.verdict[1].contains("rule"), "{:?}", why.verdict);
         assert!(why.advice[0].contains("bulkhead explain"));
+    }
+
+    #[test]
+    fn of_circuits_it_tells_of_calls_and_whether_somebody_answers_them() {
+        let mut known = known();
+        known.endpoint.kind = "circuits".into();
+        known.endpoint.circuits = true;
+        known.endpoint.counters.drops = vec![DropCount {
+            reason: "egress-rule".into(),
+            frames: 1,
+            explain: "Denied.".into(),
+            ..DropCount::default()
+        }];
+        // Of what a tenant is shown the operator has no number.
+        known.compartment.operator.pid = 0;
+        let why = judge(known);
+        assert_eq!(
+            why.verdict,
+            ["red/web1's programs were refused 1 call by egress-rule: Denied"]
+        );
+        let mut known = self::known();
+        known.endpoint.circuits = true;
+        known.has_operator = false;
+        let why = judge(known);
+        assert!(
+            why.verdict[0].contains("nobody answers"),
+            "{:?}",
+            why.verdict
+        );
     }
 
     #[test]

@@ -370,6 +370,7 @@ impl Supervisor {
             self.next_operator(now),
             self.next_proxy(now),
             self.next_meter(now),
+            self.next_hunt(now),
             self.expire_installs(now),
             self.expire_owed(now),
             self.expire_starts(now),

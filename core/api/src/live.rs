@@ -93,4 +93,8 @@ pub struct Happening {
     pub message: String,
     /// By kind: nanoseconds since the death was seen for `attached` and `restarted`.
     pub value: u64,
+    /// What its tenant is told in place of `message`, where that says more than it may know. Never
+    /// sent.
+    #[serde(skip)]
+    pub own: String,
 }

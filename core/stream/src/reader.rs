@@ -162,7 +162,8 @@ impl<M: ConsumerMemory> Reader<M> {
         let more = usize::from(!self.announce(line)?);
         // All that is there, by whichever way: who reads as much waits for an edge then.
         let plain = match self.phase {
-            Phase::Consents => self.plain_left()?.unwrap_or(0),
+            // The other side's word; all of them are in the socket, where they are counted.
+            Phase::Consents => self.plain_left()?.unwrap_or(0).min(queued()),
             _ => 0,
         };
         let spilled = self.ring.memory().load(ProducerWord::Spilled);
@@ -174,7 +175,7 @@ impl<M: ConsumerMemory> Reader<M> {
         };
         match plain.saturating_add(self.ring.readable()? + spilled) {
             0 => Err(Stop::Blocked),
-            all => Ok(all + more),
+            all => Ok(all.saturating_add(more)),
         }
     }
 

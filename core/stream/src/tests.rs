@@ -410,6 +410,22 @@ fn of_a_spill_that_is_under_way_what_has_come_is_counted() {
 }
 
 #[test]
+fn how_much_there_is_is_never_more_than_there_is() {
+    let (memory, pipe) = (Memory::new(), Pipe::of(100));
+    assert_eq!(pipe.send(b"a", b"b"), Ok(2));
+    let mut reader = Reader::after(memory.clone(), &geometry(), 0);
+    for plain in [3, 1 << 40, u64::MAX] {
+        memory.0.producer[ProducerWord::Joined as usize].set(1);
+        memory.0.producer[ProducerWord::Plain as usize].set(plain);
+        let told = reader.pending(&pipe, || pipe.holds().len());
+        assert!(
+            told.is_ok_and(|told| told <= 3) || told.is_err(),
+            "{told:?}"
+        );
+    }
+}
+
+#[test]
 fn who_was_told_how_much_there_is_gets_an_edge_for_more() {
     let pipe = Pipe::of(100);
     let (_, mut writer, mut reader) = switched(&pipe);

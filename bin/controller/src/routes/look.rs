@@ -129,14 +129,17 @@ pub async fn why(
     });
     let alone = compartment.tenants.len() == 1;
     let names = Names::of(&world);
+    let deaths = server.happenings.deaths(id, &compartment.name, 16);
+    let compartment = survey.compartment(&compartment);
     let mut known = Known {
-        compartment: survey.compartment(&compartment),
         fabric: survey.fabric(),
-        deaths: server.happenings.deaths(id, &compartment.name, 16),
+        deaths,
         recorded,
         happenings,
         last_denials: last_denials(&world, &survey, &names, &endpoint),
         denials: denials(&world, &survey, &names, &endpoint),
+        has_operator: compartment.operator.pid != 0,
+        compartment,
         endpoint,
     };
     // Before it is judged: the verdict's sentences say no more than what it is made of.
@@ -155,6 +158,7 @@ pub async fn why(
                 .collect(),
             happenings: (known.happenings.into_iter())
                 .filter(|one| view::happened(one, name, &world))
+                .map(view::happening)
                 .collect(),
             last_denials: (known.last_denials.into_iter())
                 .map(|(reason, rule)| (reason, view::rule(rule, name)))
@@ -165,6 +169,7 @@ pub async fn why(
                 .map(|(rule, packets)| (view::rule(rule, name), packets))
                 .collect(),
             endpoint: view::endpoint(known.endpoint),
+            has_operator: known.has_operator,
         };
         // Of two that differ only that they do is told.
         let differ = known.compartment.epoch != known.compartment.alleged_epoch;

@@ -76,15 +76,16 @@ pub async fn events(
         Some(_) => usize::MAX,
         None => before.last,
     };
-    let (mut last, mut happenings) = server.happenings.listen(most);
+    let (last, mut happenings) = server.happenings.listen(most);
     let ended = viewer.clone();
-    let told = move |happening: &Happening, world: &World| {
-        let name = viewer.tenant();
-        name.is_none_or(|name| view::happened(happening, name, world))
+    let told = move |happening: Happening, world: &World| match viewer.tenant() {
+        Some(name) => view::happened(&happening, name, world).then(|| view::happening(happening)),
+        None => Some(happening),
     };
     tokio::spawn(async move {
         let world = server.world.world();
-        last.retain(|happening| told(happening, &world));
+        let last = last.into_iter().filter_map(|one| told(one, &world));
+        let last: Vec<Happening> = last.collect();
         let last = &last[last.len().saturating_sub(before.last)..];
         // A first line, so that the caller knows it is connected.
         let mut first = ": bulkhead\n\n".to_owned();
@@ -95,8 +96,10 @@ pub async fn events(
                 () = sender.closed() => return,
                 () = ended.ended(&server) => return,
                 happening = happenings.recv() => match happening {
-                    Ok(happening) if told(&happening, &server.world.world()) => Bytes::from(line(&happening)),
-                    Ok(_) => Bytes::new(),
+                    Ok(happening) => {
+                        let told = told(happening, &server.world.world());
+                        told.map_or_else(Bytes::new, |one| Bytes::from(line(&one)))
+                    }
                     Err(RecvError::Lagged(lost)) => Bytes::from(format!(": {lost} lost, too slow\n\n")),
                     Err(RecvError::Closed) => return,
                 },

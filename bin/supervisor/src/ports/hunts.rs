@@ -4,7 +4,7 @@
 
 use super::*;
 use command::verbs::{Found, Seek, Sought};
-use std::fs::{ReadDir, read_dir, read_link};
+use std::fs::{File, ReadDir, read_dir, read_link};
 use std::time::{Duration, Instant};
 
 /// So long at a time.
@@ -13,11 +13,19 @@ const TURN: Duration = Duration::from_millis(1);
 const STEPS: usize = 16;
 /// A search that takes longer is over, found or not.
 const LONGEST: Duration = Duration::from_secs(5);
+/// The next of the same compartment begins so many times as long after its end.
+const REST: u32 = 3;
+/// Sockets of a compartment that are looked for at a time: it has no more.
+const MOST: usize = 16_384;
 
 /// A search for sockets of a compartment's circuits.
 pub struct Hunt {
     /// Inodes of those that are not found yet.
     wanted: BTreeSet<u64>,
+    /// It is to begin, or, while it goes on, to begin anew at its end.
+    asked: bool,
+    /// The next is not to begin before.
+    rests: Option<Instant>,
     began: Option<Instant>,
     /// Processes that are still to be looked at.
     processes: Vec<u32>,
@@ -31,6 +39,8 @@ impl Hunt {
     fn new() -> Hunt {
         Hunt {
             wanted: BTreeSet::new(),
+            asked: false,
+            rests: None,
             began: None,
             processes: Vec::new(),
             threads: Vec::new(),
@@ -38,8 +48,50 @@ impl Hunt {
         }
     }
 
+    /// These too, once the last of them is named. Who names more than there can be, or names them
+    /// without end, has a search after the other, and no more memory.
+    fn seeks(&mut self, body: &Seek) {
+        let room = MOST.saturating_sub(self.wanted.len());
+        let count = room.min(body.count as usize);
+        self.wanted.extend(body.inodes.iter().take(count));
+        self.asked |= body.last != 0;
+    }
+
+    /// Whether there is something to do now.
+    fn is_due(&self) -> bool {
+        let rests = self.rests.is_some_and(|until| Instant::now() < until);
+        self.began.is_some() || self.asked && !rests
+    }
+
+    /// How long it rests before what it was asked for; none: it has begun, or is not asked.
+    fn rests(&self) -> Option<Duration> {
+        let waits = self.began.is_none() && self.asked;
+        let until = self.rests.filter(|_| waits)?;
+        Some(until.saturating_duration_since(Instant::now()))
+    }
+
+    fn begins(&mut self) {
+        if self.began.is_none() {
+            self.began = Some(Instant::now());
+            self.asked = false;
+            self.processes = numbers("/proc").collect();
+            (self.threads, self.of) = (Vec::new(), None);
+        }
+    }
+
+    /// It is over. Whether all that was asked for was looked for: else another begins.
+    fn ends(&mut self) -> bool {
+        let took = self.began.take().map(|began| began.elapsed());
+        let rest = took.unwrap_or_default() * REST;
+        self.rests = Instant::now().checked_add(rest);
+        if !self.asked {
+            self.wanted.clear();
+        }
+        !self.asked
+    }
+
     /// One step: a descriptor, a thread's list of them, or a process. `None`: that was all.
-    fn step(&mut self, own: &Path) -> Option<Option<Found>> {
+    fn step(&mut self, uid: u32) -> Option<Option<Found>> {
         if let Some((thread, entries)) = &mut self.of {
             let Some(entry) = entries.next() else {
                 self.of = None;
@@ -63,9 +115,11 @@ impl Hunt {
             return Some(None);
         }
         let process = self.processes.pop()?;
-        // No program of circuits is in the namespace that this process is in.
-        let users = read_link(format!("/proc/{process}/ns/user"));
-        if users.is_ok_and(|users| users != own) {
+        // All programs of a compartment's circuits are in user namespaces of its operator's: of others'
+        // it is told nothing.
+        let users = File::open(format!("/proc/{process}/ns/user"));
+        let is_its = |users: File| notify::is_within(users.into(), uid) || !guard!("hunt-own");
+        if users.is_ok_and(is_its) {
             let threads = numbers(&format!("/proc/{process}/task"));
             self.threads = threads.map(|thread| (process, thread)).collect();
         }
@@ -80,44 +134,45 @@ impl Supervisor {
             return;
         };
         let hunt = circuits.hunt.get_or_insert_with(|| Box::new(Hunt::new()));
-        let count = body.count as usize;
-        hunt.wanted.extend(body.inodes.iter().take(count));
-        if body.last != 0 {
-            hunt.began = Some(Instant::now());
-            hunt.processes = numbers("/proc").collect();
-            (hunt.threads, hunt.of) = (Vec::new(), None);
-        }
+        hunt.seeks(body);
     }
 
     /// Goes on with what is looked for; whether there is more to do.
     pub fn go_on_hunting(&mut self) -> bool {
-        let is_due = |c: &circuits::Circuits| c.hunt.as_ref().is_some_and(|h| h.began.is_some());
+        let is_due = |c: &circuits::Circuits| c.hunt.as_ref().is_some_and(|h| h.is_due());
         let all = self.compartments.iter();
         let due = all.filter(|(_, home)| home.circuits.as_deref().is_some_and(is_due));
         let due: Vec<u32> = due.map(|(id, _)| *id).collect();
-        let Ok(own) = read_link("/proc/self/ns/user") else {
-            return false;
-        };
         for compartment in &due {
-            self.hunt(*compartment, &own);
+            self.hunt(*compartment);
         }
         !due.is_empty()
     }
 
-    fn hunt(&mut self, compartment: u32, own: &Path) {
+    /// When one that rests is to begin.
+    pub fn next_hunt(&self, now: u64) -> Option<u64> {
+        let circuits = self.compartments.values();
+        let circuits = circuits.filter_map(|home| home.circuits.as_deref());
+        let rests = circuits.filter_map(|circuits| circuits.hunt.as_ref()?.rests());
+        let least = rests.min()?;
+        Some(now + least.as_nanos() as u64)
+    }
+
+    fn hunt(&mut self, compartment: u32) {
         let Some(circuits) = self.circuits(compartment) else {
             return;
         };
         let Some(mut hunt) = circuits.hunt.take() else {
             return;
         };
-        let operator = circuits.operator;
+        let (operator, uid) = (circuits.operator, circuits.uid());
         let until = Instant::now() + TURN;
+        hunt.begins();
         let mut found = Vec::new();
         let mut goes_on = true;
         while goes_on && Instant::now() < until {
             for _ in 0..STEPS {
-                match hunt.step(own) {
+                match hunt.step(uid) {
                     None => goes_on = false,
                     Some(one) => found.extend(one),
                 }
@@ -131,9 +186,10 @@ impl Supervisor {
         for body in found {
             self.tell(operator, &Message::new(0, &body), Vec::new());
         }
-        if !goes_on {
+        if !goes_on && hunt.ends() {
             self.tell(operator, &Message::new(0, &Sought::default()), Vec::new());
-        } else if let Some(circuits) = self.circuits(compartment) {
+        }
+        if let Some(circuits) = self.circuits(compartment) {
             circuits.hunt = Some(hunt);
         }
     }
@@ -151,4 +207,49 @@ fn inode_of(link: &str) -> Option<u64> {
 fn numbers(folder: &str) -> impl Iterator<Item = u32> + use<> {
     let entries = read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seek(last: u32, from: u64) -> Seek {
+        let mut body = Seek {
+            count: 60,
+            last,
+            ..Seek::default()
+        };
+        for (n, inode) in body.inodes.iter_mut().enumerate() {
+            *inode = from + n as u64;
+        }
+        body
+    }
+
+    #[test]
+    fn who_names_without_end_has_no_more_memory_and_no_more_searches() {
+        let mut hunt = Hunt::new();
+        for n in 0..1000 {
+            hunt.seeks(&seek(0, n * 60));
+        }
+        assert_eq!(hunt.wanted.len(), MOST);
+        assert!(!hunt.is_due() && hunt.rests().is_none());
+        hunt.seeks(&seek(1, 0));
+        assert!(hunt.is_due());
+        hunt.begins();
+        let began = hunt.began;
+        hunt.seeks(&seek(1, 0));
+        hunt.begins();
+        assert_eq!(hunt.began, began, "one after the other");
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!hunt.ends(), "it was asked again meanwhile");
+        // It rests before it does.
+        assert!(!hunt.is_due());
+        let rests = hunt.rests().unwrap();
+        assert!(rests > Duration::from_millis(40), "{rests:?}");
+        hunt.rests = Some(Instant::now());
+        assert!(hunt.is_due());
+        hunt.begins();
+        assert!(hunt.ends() && hunt.wanted.is_empty());
+        assert!(!hunt.is_due() && hunt.rests().is_none());
+    }
 }

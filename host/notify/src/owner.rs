@@ -1,0 +1,94 @@
+//! Whose a user namespace is.
+#![expect(
+    unsafe_code,
+    reason = "two requests of ioctl_nsfs(2) have no safe form; one writes a number, one makes a descriptor"
+)]
+
+use rustix::io::Errno;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// ioctl_nsfs(2): `_IO(0xb7, 2)` and `_IO(0xb7, 4)`.
+const NS_GET_PARENT: libc::c_ulong = 0xb702;
+const NS_GET_OWNER_UID: libc::c_ulong = 0xb704;
+/// User namespaces are at most so deep in one another (user_namespaces(7)).
+const DEEPEST: usize = 32;
+
+/// Whether a user namespace, or one that it is in, was made by who has this uid here.
+#[must_use]
+pub fn is_within(namespace: OwnedFd, uid: u32) -> bool {
+    let mut namespace = namespace;
+    for _ in 0..=DEEPEST {
+        if owner(namespace.as_fd()) == Ok(uid) {
+            return true;
+        }
+        match parent(namespace.as_fd()) {
+            Ok(parent) => namespace = parent,
+            Err(_) => return false,
+        }
+    }
+    false
+}
+
+fn owner(namespace: BorrowedFd<'_>) -> Result<u32, Errno> {
+    let mut uid: libc::uid_t = 0;
+    // SAFETY: of a user namespace it writes one uid; of any other file it fails, as it does on none.
+    let done = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_OWNER_UID, &raw mut uid) };
+    match done {
+        0 => Ok(uid),
+        _ => Err(last()),
+    }
+}
+
+fn parent(namespace: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    // SAFETY: it has no argument.
+    let fd = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT) };
+    match fd {
+        // SAFETY: the kernel made it for this call, and nobody else knows of it.
+        fd if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(last()),
+    }
+}
+
+fn last() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_namespace_is_of_who_made_it_and_of_who_made_the_one_around_it() {
+        let own = || OwnedFd::from(File::open("/proc/self/ns/user").unwrap());
+        let me = rustix::process::geteuid().as_raw();
+        // The first one is root's.
+        assert!(!is_within(own(), 54_321));
+        // One in one that I make: its own maker has no other number here.
+        let mut child = Command::new("unshare")
+            .args([
+                "-Ur",
+                "unshare",
+                "-Ur",
+                "sh",
+                "-c",
+                "echo in; exec sleep 60",
+            ])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        said.read_line(&mut line).unwrap();
+        let file = File::open(format!("/proc/{}/ns/user", child.id()));
+        let inner = OwnedFd::from(file.unwrap());
+        assert!(is_within(inner.try_clone().unwrap(), me));
+        assert!(!is_within(inner, 54_321));
+        // What is no namespace is nobody's.
+        assert!(!is_within(File::open("/dev/null").unwrap().into(), me));
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
