@@ -48,5 +48,7 @@ mod scope;
 mod services;
 #[path = "circuits/sockets.rs"]
 mod sockets;
+#[path = "circuits/told.rs"]
+mod told;
 #[path = "circuits/udp.rs"]
 mod udp;

@@ -6,7 +6,6 @@ use crate::server::Server;
 use crate::survey::Survey;
 use crate::view;
 use api::RuleName;
-use guard::guard;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use telemetry::recorder::EventKind;
@@ -47,7 +46,7 @@ pub async fn tell(server: &Server) {
             told.insert(compartment.id, next);
             // The newest: a process that writes its page as it likes has nobody else's lost.
             let more = events.len().saturating_sub(MOST);
-            if more > 0 && guard!("logs-most") {
+            if more > 0 {
                 let message = format!("{more} decisions of rules that log were too many to tell");
                 server
                     .happenings

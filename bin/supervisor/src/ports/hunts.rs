@@ -252,4 +252,30 @@ mod tests {
         assert!(hunt.ends() && hunt.wanted.is_empty());
         assert!(!hunt.is_due() && hunt.rests().is_none());
     }
+
+    #[test]
+    fn of_others_programs_nothing_is_told() {
+        let says = "import os, socket, time; s = socket.socket(); \
+            print(os.fstat(s.fileno()).st_ino, flush=True); time.sleep(60)";
+        let mut child = std::process::Command::new("unshare")
+            .args(["-Ur", "python3", "-c", says])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut said = std::io::BufReader::new(child.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+        let inode: u64 = line.trim().parse().unwrap();
+        let found = |uid| {
+            let mut hunt = Hunt::new();
+            hunt.wanted.insert(inode);
+            hunt.begins();
+            hunt.processes = vec![child.id()];
+            std::iter::from_fn(|| hunt.step(uid)).flatten().count()
+        };
+        let me = rustix::process::geteuid().as_raw();
+        assert_eq!((found(me), found(me + 54_321)), (1, 0));
+        let _ = child.kill();
+        let _ = child.wait();
+    }
 }

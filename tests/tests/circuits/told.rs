@@ -1,0 +1,164 @@
+//! What each tenant is told of circuits: its own, and nothing of another's.
+
+use crate::scene::{Program, Scene};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// Both log what the other may not; a guardrail of the host's does too.
+const SPEC: &str = r#"version: 1
+guardrails: [{name: crimsonrail, action: deny, protocol: tcp, ports: [25], log: yes}]
+tenants:
+  - name: red
+    subnets:
+      - {name: data, prefixes: [10.1.1.0/24]}
+    endpoints:
+      - {name: db, subnet: data, addresses: [10.1.1.10], attach: circuits}
+      - {name: db2, subnet: data, addresses: [10.1.1.11], attach: circuits}
+    policy:
+      rules:
+        - {name: no-admin, action: deny, from: {agreement: db}, protocol: tcp, ports: [5433], log: yes}
+        - {name: served, action: allow, from: {agreement: db}, log: yes}
+    offers:
+      - {name: db, endpoint: db, protocol: tcp, ports: [5432-5434], to: [blue], pool: [10.1.250.0/28]}
+  - name: blue
+    subnets:
+      - {name: apps, prefixes: [172.23.99.0/24]}
+    endpoints:
+      - {name: app, subnet: apps, addresses: [172.23.99.10], attach: circuits}
+    accepts:
+      - {name: reds-db, from: red, service: db, as: [10.1.200.10]}
+"#;
+
+impl Scene {
+    /// A token of a tenant's, in a file.
+    fn token(&self, tenant: &str) -> PathBuf {
+        let made = self.instance.ask(&["token", "create", tenant]).unwrap();
+        let text = made["text"].as_str().unwrap();
+        self.file(&format!("{tenant}.token"), text)
+    }
+
+    fn of_tenant(&self, token: &Path, words: &[&str]) -> std::process::Command {
+        let mut command = self.instance.command(words);
+        command.arg("--token-file").arg(token);
+        command
+    }
+
+    /// What a tenant is told of why its endpoint does not work.
+    fn why(&self, token: &Path, endpoint: &str) -> String {
+        let said = self.run(self.of_tenant(token, &["why", endpoint]));
+        format!("{}{}", said.out, said.err)
+    }
+
+    fn events(&self, token: &Path) -> Program {
+        self.spawn(self.of_tenant(token, &["events", "--last", "100"]))
+    }
+
+    /// What a rule has let begin and denied.
+    fn decided(&self, tenant: &str, rule: &str) -> [u64; 2] {
+        let rules = self.instance.ask(&["rules", tenant]).unwrap();
+        let all = rules["rules"].as_array().unwrap().clone();
+        let is = |it: &&Value| it["rule"]["name"] == rule;
+        let of = all.iter().find(is).unwrap_or_else(|| panic!("{rules}"));
+        ["connections", "denied"].map(|word| of[word].as_u64().unwrap())
+    }
+}
+
+#[test]
+fn neither_side_learns_an_address_or_a_name_of_the_other_and_both_are_told_their_own() {
+    let scene = Scene::of_several(SPEC, &["red/db", "blue/app"]);
+    let [red, blue] = ["red", "blue"].map(|tenant| scene.token(tenant));
+    // Nothing is wrong, and a tenant is told so.
+    for (token, endpoint) in [(&red, "red/db"), (&red, "red/db2"), (&blue, "blue/app")] {
+        let said = scene.why(token, endpoint);
+        assert!(said.contains("nothing is wrong"), "{endpoint}: {said}");
+    }
+    let _db = scene.start("db", "{peer} serve 5432", "serving");
+    let tries = |targets: &str| scene.tries("blue/app", targets);
+    let seen = tries("10.1.200.10,5432");
+    assert!(seen[0].starts_with("10.1.250."), "{seen:?}");
+    assert_eq!(scene.decided("red", "red/served"), [1, 0]);
+    // Nobody listens there: nothing has begun.
+    assert_eq!(tries("10.1.200.10,5434"), ["ECONNREFUSED"]);
+    assert_eq!(scene.decided("red", "red/served"), [1, 0]);
+    assert_eq!(tries("10.1.200.10,5433"), ["EACCES"]);
+    assert_eq!(scene.decided("red", "red/no-admin"), [0, 1]);
+    assert_eq!(scene.tries("db2", "10.1.1.10,25"), ["EACCES"]);
+    let events = scene.events(&red);
+    events.until("rule red/no-admin");
+    events.until("denied a packet from 10.1.250.");
+    events.until("red/db2: guardrail denied");
+    let told = [
+        events.out(),
+        scene.why(&red, "red/db"),
+        scene.why(&red, "red/db2"),
+    ];
+    for told in &told {
+        assert!(!told.contains("172.23.99."), "{told}");
+        assert!(!told.contains("crimson"), "{told}");
+    }
+    // The host's own names it.
+    let all = scene.spawn(scene.instance.command(&["events", "--last", "100"]));
+    all.until("guardrail crimsonrail");
+    let told = scene.why(&blue, "blue/app");
+    assert!(!told.contains("10.1.1.") && !told.contains("red"), "{told}");
+}
+
+/// In one zone: the endpoints of both, with a slot each.
+fn zone(endpoints: [&str; 2]) -> String {
+    let [red, blue] = endpoints;
+    let of = |name: &str, prefix: &str, more: &str, endpoints: &str| {
+        format!(
+            "  - name: {name}\n    placement: {{per: zone, zone: z}}\n    subnets: [{{name: a, prefixes: [{prefix}]}}]\n    endpoints: [{endpoints}]\n{more}"
+        )
+    };
+    let deny = "    policy: {default: {inside: deny}}\n";
+    format!(
+        "version: 1\ntenants:\n{}{}",
+        of("red", "10.77.1.0/24", deny, red),
+        of("blue", "172.23.99.0/24", "", blue)
+    )
+}
+
+#[test]
+fn who_gets_anothers_slot_is_told_nothing_of_it() {
+    const DB: &str = "{name: db, subnet: a, addresses: [10.77.1.10], attach: circuits}";
+    const GONE: &str = "{name: gone, subnet: a, addresses: [10.77.1.11], attach: circuits}";
+    const APP: &str = "{name: app, subnet: a, addresses: [172.23.99.10], attach: circuits}";
+    let red = format!("{DB}, {GONE}");
+    let scene = Scene::of_several(&zone([&red, APP]), &["red/gone", "blue/app"]);
+    let token = scene.token("blue");
+    let slot = |name: &str| {
+        let status = scene.instance.ask(&["status"]).unwrap();
+        let tenants = status["tenants"].as_array().unwrap().clone();
+        let mut all = tenants
+            .iter()
+            .flat_map(|it| it["endpoints"].as_array().unwrap());
+        all.find(|it| it["name"] == name)
+            .map(|it| it["slot"].as_u64())
+    };
+    assert_eq!(scene.tries("gone", "10.77.1.10,5432"), ["EACCES"]);
+    let was = slot("gone").unwrap();
+    scene.apply(&zone([DB, APP]));
+    // Until somebody has it again.
+    let mut endpoints = APP.to_owned();
+    let mut has = None;
+    for n in 0..4 {
+        endpoints += &format!(
+            ", {{name: new{n}, subnet: a, addresses: [172.23.99.{}], attach: circuits}}",
+            20 + n
+        );
+        scene.apply(&zone([DB, &endpoints]));
+        if slot(&format!("new{n}")).unwrap() == was {
+            has = Some(format!("blue/new{n}"));
+            break;
+        }
+    }
+    let has = has.expect("a slot is used again");
+    let said = scene.why(&token, &has);
+    assert!(said.contains("nothing is wrong"), "{said}");
+    assert!(!said.contains("10.77.1."), "{said}");
+    // Its own it is told.
+    assert_eq!(scene.tries(&has, "172.23.99.77,80"), ["EHOSTUNREACH"]);
+    let said = scene.why(&token, &has);
+    assert!(said.contains("refused 1 call by no-neighbour"), "{said}");
+}
