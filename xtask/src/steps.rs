@@ -133,7 +133,7 @@ const STEPS: &[Step] = &[
     Step {
         name: "model",
         long: false,
-        beside: Some(UNIT),
+        beside: Some(END_TO_END),
         work: Work::Cargo(
             &[
                 "test",
