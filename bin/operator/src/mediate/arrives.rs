@@ -371,7 +371,8 @@ impl Mediator {
         }
         self.write();
         self.crossings.tick();
-        self.wake(Also::Of(For::Cross), find);
+        // Who waited too long for an answer or for memory too.
+        self.wake(Also::All, find);
     }
 
     /// Places that the operator before kept.
