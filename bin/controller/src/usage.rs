@@ -200,9 +200,9 @@ pub fn since(
             ] = grown(was.copied().unwrap_or_default(), is);
             target.slots.insert(slot, is);
             let begun = counters.begun(slot);
-            let was = same.and_then(|same| same.begun.get(&slot));
+            let was = same.and_then(|same| same.begun.get(&endpoint.id));
             let [by_circuits] = grown([was.copied().unwrap_or_default()], [begun]);
-            target.begun.insert(slot, begun);
+            target.begun.insert(endpoint.id, begun);
             let connections = connections.saturating_add(by_circuits);
             work.push((worked(slot, &mut target), got_packets));
             room.push(reserved(world, id, slot));

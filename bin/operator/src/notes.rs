@@ -165,11 +165,6 @@ impl Notes {
         self.tally.refused(&self.words, seen, refused);
     }
 
-    /// A slot is nobody's from now on: what it was refused is told no more.
-    pub fn forgets(&self, slot: u32) {
-        Tally::forgets(&self.words, slot);
-    }
-
     /// A slot is the endpoint's of this host-wide number.
     pub fn owns(&self, slot: u32, id: u32) {
         Tally::owns(&self.words, slot, id);

@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 
 /// Programs at most: a call costs no more where there are many.
 const PROGRAMS: usize = 4096;
+/// So long a change of tables waits for what is to be cut to be found.
+const CUTS: Duration = Duration::from_secs(4);
 /// Who starts a program and has not said which, at most.
 const ANNOUNCED: usize = 64;
 /// Programs that are looked at beside the set.
@@ -68,6 +70,8 @@ pub struct Operator {
     wants_meter: bool,
     /// Of the image that it decides by.
     image: Option<u64>,
+    /// Since when circuits are cut that it does not allow.
+    cutting: Option<Instant>,
     turns: Turns,
     /// Endpoints that have begun too much, until then: their programs' calls wait in the kernel.
     paused: BTreeMap<u32, Instant>,
@@ -90,6 +94,7 @@ impl Operator {
             mediator: Mediator::default(),
             wants_meter: false,
             image: None,
+            cutting: None,
             turns: Turns::default(),
             paused: BTreeMap::new(),
         }
@@ -253,6 +258,7 @@ impl Operator {
                 Ok(image) => {
                     self.mediator.use_image(image);
                     self.image = Some(body.epoch);
+                    self.cutting = None;
                     self.want_meter()?;
                 }
                 // The one before decides on, and nothing is said of this one, which the switch
@@ -290,8 +296,16 @@ impl Operator {
         let Some(epoch) = self.image.filter(|_| self.mediator.knows_its_sockets()) else {
             return Ok(());
         };
-        if self.seeks()? {
-            return Ok(());
+        let since = *self.cutting.get_or_insert_with(Instant::now);
+        match self.seeks()? {
+            // Who hides a socket among thousands of descriptors keeps no rule from being in force.
+            true if since.elapsed() >= CUTS => {
+                confine::say!(
+                    "bulkhead-operator: connections that are allowed no more are still looked for; new ones are judged by the new rules"
+                );
+            }
+            true => return Ok(()),
+            false => self.cutting = None,
         }
         let running = Running {
             epoch,

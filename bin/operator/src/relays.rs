@@ -10,6 +10,10 @@ use rustix::io::Errno;
 use seqpacket::Socket;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// A connect is answered within seven seconds, by who is well.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The proxies, and what they were asked.
 #[derive(Default)]
@@ -27,6 +31,7 @@ pub struct Relays {
 struct Asked {
     slot: u32,
     body: Relay,
+    since: Instant,
     outcome: Option<Result<(), Errno>>,
 }
 
@@ -121,6 +126,19 @@ impl Relays {
         asked.is_none_or(|asked| asked.outcome.is_some())
     }
 
+    /// Whether somebody waits for a proxy's answer.
+    pub fn are_awaited(&self) -> bool {
+        self.asked.values().any(|asked| asked.outcome.is_none())
+    }
+
+    /// A proxy that answers nothing for longer than a connect takes has those who wait told so.
+    pub fn tick(&mut self) {
+        let late = |asked: &&mut Asked| asked.since.elapsed() >= PATIENCE;
+        for asked in self.asked.values_mut().filter(late) {
+            asked.outcome.get_or_insert(Err(Errno::TIMEDOUT));
+        }
+    }
+
     /// Asks for a connect.
     ///
     /// # Errors
@@ -145,6 +163,7 @@ impl Relays {
         let asked = Asked {
             slot,
             body,
+            since: Instant::now(),
             outcome: None,
         };
         self.asked.insert(cookie, asked);

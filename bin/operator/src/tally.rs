@@ -108,7 +108,7 @@ impl Tally {
         const { assert!(DropReason::ALL.len() + 1 < MAX_REASONS) };
         let rule = refused.by.map_or(NO_RULE, |by| by.rule);
         let of = (refused.reason as u8, rule);
-        let samples = self.samples.entry(counted.min(SLOTS)).or_default();
+        let samples = self.samples.entry(seen.slot.min(SLOTS)).or_default();
         if now.saturating_sub(samples.since) >= SAMPLE {
             samples.since = now;
             samples.of.clear();
@@ -123,9 +123,8 @@ impl Tally {
         }
     }
 
-    /// A slot is nobody's from now on: what its endpoint was refused, and by whom, the next one's
-    /// tenant is not told. Bound: events that are kept.
-    pub fn forgets(words: &Words, slot: u32) {
+    /// What a slot's endpoint was refused, and by whom, the next one's tenant is not told. Bound: events that are kept.
+    fn forgets(words: &Words, slot: u32) {
         if slot >= SLOTS || !guard!("circuits-tally-owner") {
             return;
         }
@@ -139,8 +138,8 @@ impl Tally {
         }
     }
 
-    /// A slot is the endpoint's of this number: what another's was is forgotten, also where no
-    /// operator was there when that went.
+    /// A slot is the endpoint's of this number: what another's was is forgotten, whoever was there
+    /// when that went. What is of an endpoint that is no more nobody is told.
     pub fn owns(words: &Words, slot: u32, id: u32) {
         if slot >= SLOTS {
             return;
@@ -347,9 +346,16 @@ mod tests {
             tally.refused(&words, &SEEN, &denied(rule, false));
         }
         let other = Seen { slot: 4, ..SEEN };
-        tally.refused(&words, &other, &denied(1, false));
+        let comes = |slot| Seen {
+            inbound: true,
+            slot,
+            ..SEEN
+        };
+        for seen in [other, comes(5), comes(6)] {
+            tally.refused(&words, &seen, &denied(1, false));
+        }
         let slots: Vec<u32> = events(&words).iter().map(|(_, slot, _)| *slot).collect();
-        assert_eq!(slots, [[3; SAMPLES].as_slice(), &[4]].concat());
+        assert_eq!(slots, [[3; SAMPLES].as_slice(), &[4, 5, 6]].concat());
     }
 
     #[test]

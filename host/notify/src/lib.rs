@@ -28,7 +28,7 @@ pub use child::scope;
 pub use fault::{Error, Step};
 pub use listener::{Listener, Notification, Outcome, RECEIVED, Sizes, is_listener, received};
 pub use option::{name_of, option, refuse_descriptors, set_option};
-pub use owner::is_within;
+pub use owner::{is_within, share_descriptors};
 pub use run::{Ids, Namespaces, Plan, Running, Started, User, namespaces, start};
 pub use target::{OpenError, PIECES, Target};
 

@@ -1,7 +1,7 @@
-//! Whose a user namespace is.
+//! Whose a user namespace is, and which threads have their descriptors in common.
 #![expect(
     unsafe_code,
-    reason = "two requests of ioctl_nsfs(2) have no safe form; one writes a number, one makes a descriptor"
+    reason = "two requests of ioctl_nsfs(2), of which one writes a number and one makes a descriptor, and kcmp(2), which touches no memory, have no safe form"
 )]
 
 use rustix::io::Errno;
@@ -49,6 +49,17 @@ fn parent(namespace: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     }
 }
 
+/// Whether two threads have one table of descriptors. `None`: the kernel does not say, or one of them
+/// is gone.
+#[must_use]
+pub fn share_descriptors(one: u32, other: u32) -> Option<bool> {
+    const KCMP_FILES: libc::c_long = 2;
+    let [one, other] = [one, other].map(libc::c_long::from);
+    // SAFETY: it compares what two threads have, and has no other argument.
+    let order = unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_FILES, 0, 0) };
+    (order >= 0).then_some(order == 0)
+}
+
 fn last() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)
 }
@@ -59,6 +70,28 @@ mod tests {
     use std::fs::File;
     use std::io::{BufRead, BufReader};
     use std::process::{Command, Stdio};
+
+    #[test]
+    fn threads_have_their_descriptors_in_common_and_processes_do_not() {
+        let own = rustix::thread::gettid()
+            .as_raw_nonzero()
+            .get()
+            .cast_unsigned();
+        let other = std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let other = rustix::thread::gettid()
+                    .as_raw_nonzero()
+                    .get()
+                    .cast_unsigned();
+                share_descriptors(own, other)
+            });
+            other.join().unwrap()
+        });
+        // Where the kernel does not say each thread is looked at.
+        assert_ne!(other, Some(false));
+        assert_ne!(share_descriptors(own, 1), Some(true));
+        assert_eq!(share_descriptors(own, u32::MAX), None);
+    }
 
     #[test]
     fn a_namespace_is_of_who_made_it_and_of_who_made_the_one_around_it() {

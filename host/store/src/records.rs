@@ -149,7 +149,7 @@ pub struct SeenTarget {
     pub work: std::collections::BTreeMap<u32, u64>,
     /// What it said of each rule, by its number.
     pub rules: std::collections::BTreeMap<u32, [u64; 6]>,
-    /// What its operator said of each slot, connections that were begun; and of each rule. Its page
+    /// What its operator said of each endpoint, by its number, connections that were begun; and of each rule. Its page
     /// comes and goes apart from the switch's.
     pub begun: std::collections::BTreeMap<u32, u64>,
     /// The same of each rule.

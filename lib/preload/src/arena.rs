@@ -11,15 +11,46 @@ pub const RECORDS: usize = 8192;
 static ARENA: AtomicPtr<Record> = AtomicPtr::new(null_mut());
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
+const BYTES: usize = RECORDS * size_of::<Record>();
+
 /// Makes it; without it no socket is followed.
 pub fn make() {
+    if let Some(at) = mapping() {
+        ARENA.store(at, Ordering::Release);
+    }
+}
+
+fn mapping() -> Option<*mut Record> {
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let access = libc::PROT_READ | libc::PROT_WRITE;
-    let bytes = RECORDS * size_of::<Record>();
     // SAFETY: a new mapping touches no memory that exists.
-    let at = unsafe { libc::mmap(null_mut(), bytes, access, flags, -1, 0) };
-    if at != libc::MAP_FAILED {
-        ARENA.store(at.cast(), Ordering::Release);
+    let at = unsafe { libc::mmap(null_mut(), BYTES, access, flags, -1, 0) };
+    (at != libc::MAP_FAILED).then_some(at.cast())
+}
+
+/// This process, which has no other thread, shares no record with those any more that it did: these
+/// are its own, none of which another uses as well. They stay where they were.
+pub fn parts(own: impl Iterator<Item = &'static Record>) {
+    let at = ARENA.load(Ordering::Acquire);
+    if at.is_null() {
+        return;
+    }
+    let Some(new) = mapping() else {
+        return;
+    };
+    for record in own {
+        let number = number_of(record) as usize - 1;
+        // SAFETY: both have as many records; nobody knows of the new ones. What another process
+        // changes meanwhile is words, which are copied as they were or as they are.
+        unsafe { std::ptr::copy_nonoverlapping(std::ptr::from_ref(record), new.add(number), 1) };
+    }
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: the records are of the same size, and those that somebody knows of the same as before;
+    // no other thread looks at them meanwhile. Where it fails both are as they were.
+    let moved = unsafe { libc::mremap(new.cast(), BYTES, BYTES, flags, at) };
+    if moved == libc::MAP_FAILED {
+        // SAFETY: a mapping of ours that nobody knows of.
+        unsafe { libc::munmap(new.cast(), BYTES) };
     }
 }
 

@@ -27,4 +27,5 @@ mod receive;
 mod record;
 mod send;
 mod table;
+mod users;
 mod variadic;

@@ -78,6 +78,9 @@ real! {
     fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
     fork() -> libc::pid_t;
     _Fork() -> libc::pid_t;
+    setuid(user: libc::uid_t) -> c_int;
+    setreuid(user: libc::uid_t, effective: libc::uid_t) -> c_int;
+    setresuid(user: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t) -> c_int;
     system(line: *const c_char) -> c_int;
     popen(line: *const c_char, mode: *const c_char) -> *mut FILE;
     posix_spawn(pid: *mut libc::pid_t, path: *const c_char, actions: *const libc::posix_spawn_file_actions_t, how: *const libc::posix_spawnattr_t, words: *const *mut c_char, environment: *const *mut c_char) -> c_int;

@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "a ring that two locks guard")]
 
 use crate::lock::{Lock, is_there};
+use crate::users::quietly;
 use crate::{arena, real, table};
 use shm::{CircuitReader, CircuitWaker, CircuitWriter, circuit_ends};
 use std::cell::UnsafeCell;
@@ -206,6 +207,11 @@ impl Record {
             })
     }
 
+    /// Whether another process goes on with the same ring.
+    pub fn is_shared(&self) -> bool {
+        self.state.load(Ordering::Acquire) == RING && !self.is_own()
+    }
+
     /// A call to the kernel that moves plain bytes, or looks at them: it is waited for by who asks
     /// for the ring, and what it `moves` is counted. `None`: bytes do not go that way any more.
     pub fn counted(&self, moves: Moves, call: impl FnOnce() -> isize) -> Option<isize> {
@@ -242,15 +248,7 @@ impl Record {
     #[cold]
     fn ask(&self, fd: c_int) {
         // A handler that uses this very socket would wait for what it interrupts.
-        // SAFETY: sets of signals that are there.
-        unsafe {
-            let mut all: libc::sigset_t = std::mem::zeroed();
-            let mut before: libc::sigset_t = std::mem::zeroed();
-            libc::sigfillset(&raw mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-            self.ask_alone(fd);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
-        }
+        quietly(|| self.ask_alone(fd));
     }
 
     fn ask_alone(&self, fd: c_int) {

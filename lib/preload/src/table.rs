@@ -172,6 +172,14 @@ pub fn is_forked() {
     }
 }
 
+/// This process is another user's from now on, whom the one that it was forked by need not trust, nor
+/// its memory. Who has other threads, or goes on with a ring that another process uses too, shares on.
+pub fn parts() {
+    if HIGHEST.load(Ordering::Acquire) > 0 && !own().any(Record::is_shared) {
+        arena::parts(own());
+    }
+}
+
 /// A process is about to be made of this one's descriptors that will not say so: what has no ring
 /// gets none, and what has one is never taken for another's.
 pub fn copies() {

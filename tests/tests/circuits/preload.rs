@@ -376,3 +376,46 @@ fn each_byte_for_long() {
         exchange(&rings, ["{r}", "{r}"], ways, 30, seed);
     }
 }
+
+/// A child of another user fills what it shares with its parent with nonsense, as far as there is
+/// something; its parent's sockets go on.
+const NONSENSE: &str = r"
+import ctypes, os, re, socket
+keep = ctypes.create_string_buffer(4096 * 4)
+page = (ctypes.addressof(keep) + 4095) & ~4095
+before = socket.create_connection(('10.1.1.10', 80))
+hear, tell = os.pipe()
+if os.fork() == 0:
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+    # It has its own sockets still.
+    before.recv(4)
+    changed = 0
+    for line in open('/proc/self/maps'):
+        at = re.match(r'([0-9a-f]+)-([0-9a-f]+) rw-s .*/dev/zero', line)
+        if at:
+            begin, end = (int(x, 16) for x in at.groups())
+            size = (end - begin) // 8192
+            for record in range(begin, end, size):
+                state = ctypes.c_uint32.from_address(record)
+                if state.value == 1:
+                    for word in range(record + 256, record + size - 8, 8):
+                        ctypes.c_uint64.from_address(word).value = page
+                    state.value = 3
+                    changed += 1
+    os.write(tell, b'%d' % changed)
+    os._exit(0)
+assert os.read(hear, 9) != b'0', 'nothing was changed'
+os.wait()
+before.close()
+after = socket.create_connection(('10.1.1.10', 80))
+print('parent goes on', len(after.recv(4)), flush=True)
+";
+
+#[test]
+fn a_child_of_another_user_reaches_none_of_its_parents_rings() {
+    let rings = Rings::new();
+    rings.scene.file("nonsense.py", NONSENSE);
+    let _web = rings.start("web", "{r} {peer} stream 80", "serving");
+    let said = rings.says("app", "{r} python3 {f}/nonsense.py");
+    assert!(said.contains("parent goes on"), "{said}");
+}

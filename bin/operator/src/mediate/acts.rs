@@ -460,6 +460,8 @@ impl Mediator {
         let Some(made) = self.unclaimed.take(listener) else {
             return Ok(None);
         };
+        // There is room for another.
+        self.table.stir(listener);
         sockets::blocks(&made.fd, !nonblock)?;
         Ok(Some(made))
     }

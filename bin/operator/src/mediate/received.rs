@@ -38,7 +38,7 @@ impl Mediator {
     /// is connected, or waits, would wait for ever.
     fn is_to_look(&self) -> bool {
         let for_room = || self.waits.any(Why::Room);
-        let waits = || for_room() || self.crossings.has_waiting();
+        let waits = || for_room() || self.crossings.has_waiting() || self.relays.are_awaited();
         (!self.unclaimed.is_empty() || waits()) && guard!("circuits-orphans")
     }
 
@@ -73,6 +73,7 @@ impl Mediator {
         if due && self.is_to_look() {
             self.unclaimed_looked = Some(now);
             self.sweep_of(false);
+            self.relays.tick();
             self.wake(Also::All, find);
         }
     }

@@ -104,17 +104,24 @@ impl Mediator {
     /// An endpoint of circuits.
     pub fn opens(&mut self, slot: u32, sockets: u32) {
         self.limits.insert(slot, sockets);
+        self.owns_slots();
         self.count();
     }
 
     /// It is none any more.
     pub fn closes(&mut self, slot: u32) {
         self.limits.remove(&slot);
-        if let Some(notes) = &self.notes {
-            notes.forgets(slot);
-        }
         self.outside.closes(slot);
         self.callers.forget(slot);
+    }
+
+    /// What is counted of each slot is its endpoint's.
+    fn owns_slots(&self) {
+        if let (Some(notes), Some(mapped)) = (&self.notes, &self.image) {
+            for endpoint in mapped.image().endpoints() {
+                notes.owns(endpoint.slot, endpoint.id);
+            }
+        }
     }
 
     /// The addresses of a slot's endpoint.
@@ -126,12 +133,8 @@ impl Mediator {
     /// The table with the endpoints of the image: sockets go on whose addresses are still
     /// there.
     pub(super) fn settle(&mut self) {
+        self.owns_slots();
         let Some(notes) = &self.notes else { return };
-        if let Some(mapped) = &self.image {
-            for endpoint in mapped.image().endpoints() {
-                notes.owns(endpoint.slot, endpoint.id);
-            }
-        }
         let last = self.image.as_ref().map_or(0, |mapped| {
             mapped
                 .image()

@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 const TURN: Duration = Duration::from_millis(1);
 /// Looks at the clock after so many steps.
 const STEPS: usize = 16;
-/// A search that takes longer is over, found or not.
-const LONGEST: Duration = Duration::from_secs(5);
-/// The next of the same compartment begins so many times as long after its end.
+/// A search that takes longer is over, found or not. Three, and the rests between them, are less than a
+/// change of tables waits (`operators::DECIDE_LIMIT`).
+const LONGEST: Duration = Duration::from_secs(2);
+/// The next of the same compartment begins so many times as long after its end, this long at most.
 const REST: u32 = 3;
+const LONGEST_REST: Duration = Duration::from_secs(1);
 /// Sockets of a compartment that are looked for at a time: it has no more.
 const MOST: usize = 16_384;
 
@@ -29,8 +31,10 @@ pub struct Hunt {
     began: Option<Instant>,
     /// Processes that are still to be looked at.
     processes: Vec<u32>,
-    /// Threads of the one that is: each may have descriptors of its own.
-    threads: Vec<(u32, u32)>,
+    /// Threads whose descriptors are to be looked at: the first of each process, those others that
+    /// have some of their own when all processes were.
+    threads: Vec<u32>,
+    others: Vec<u32>,
     /// Descriptors of the thread that is.
     of: Option<(u32, ReadDir)>,
 }
@@ -44,6 +48,7 @@ impl Hunt {
             began: None,
             processes: Vec::new(),
             threads: Vec::new(),
+            others: Vec::new(),
             of: None,
         }
     }
@@ -75,14 +80,14 @@ impl Hunt {
             self.began = Some(Instant::now());
             self.asked = false;
             self.processes = numbers("/proc").collect();
-            (self.threads, self.of) = (Vec::new(), None);
+            (self.threads, self.others, self.of) = (Vec::new(), Vec::new(), None);
         }
     }
 
     /// It is over. Whether all that was asked for was looked for: else another begins.
     fn ends(&mut self) -> bool {
         let took = self.began.take().map(|began| began.elapsed());
-        let rest = took.unwrap_or_default() * REST;
+        let rest = (took.unwrap_or_default() * REST).min(LONGEST_REST);
         self.rests = Instant::now().checked_add(rest);
         if !self.asked {
             self.wanted.clear();
@@ -109,19 +114,23 @@ impl Hunt {
             });
             return Some(found);
         }
-        if let Some((process, thread)) = self.threads.pop() {
-            let list = read_dir(format!("/proc/{process}/task/{thread}/fd"));
+        if let Some(thread) = self.threads.pop() {
+            let list = read_dir(format!("/proc/{thread}/fd"));
             self.of = list.ok().map(|list| (thread, list));
             return Some(None);
         }
-        let process = self.processes.pop()?;
+        let Some(process) = self.processes.pop() else {
+            self.threads.push(self.others.pop()?);
+            return Some(None);
+        };
         // All programs of a compartment's circuits are in user namespaces of its operator's: of others'
         // it is told nothing.
         let users = File::open(format!("/proc/{process}/ns/user"));
         let is_its = |users: File| notify::is_within(users.into(), uid) || !guard!("hunt-own");
         if users.is_ok_and(is_its) {
-            let threads = numbers(&format!("/proc/{process}/task"));
-            self.threads = threads.map(|thread| (process, thread)).collect();
+            let (first, others) = tables(process);
+            self.threads.extend(first);
+            self.others.extend(others);
         }
         Some(None)
     }
@@ -193,6 +202,25 @@ impl Supervisor {
             circuits.hunt = Some(hunt);
         }
     }
+}
+
+/// Threads of a process of which no two have their descriptors in common, as far as the kernel says:
+/// who makes thousands has nobody look at the same thousands of times.
+fn tables(process: u32) -> (Option<u32>, Vec<u32>) {
+    /// Tables that the others are compared with.
+    const KNOWN: usize = 8;
+    let mut tables: Vec<u32> = Vec::new();
+    let mut threads: Vec<u32> = numbers(&format!("/proc/{process}/task")).collect();
+    threads.sort_by_key(|thread| *thread != process);
+    for thread in threads {
+        let known = tables.iter().take(KNOWN);
+        let mut same = known.map(|table| notify::share_descriptors(*table, thread));
+        if !same.any(|same| same == Some(true)) {
+            tables.push(thread);
+        }
+    }
+    let mut tables = tables.into_iter();
+    (tables.next(), tables.collect())
 }
 
 /// A socket's inode, from what a link says: `socket:[123]`.
