@@ -4,7 +4,8 @@
 use crate::steps::{Batch, Image, Key, Object, Step};
 use api::Change;
 use command::verbs::{
-    CreatePort, ENDPOINT_CIRCUITS, ENDPOINT_FIFO, ENDPOINT_VETH, ENDPOINT_VHOST, FABRIC,
+    CreatePort, ENDPOINT_CIRCUITS, ENDPOINT_FIFO, ENDPOINT_TAP, ENDPOINT_VETH, ENDPOINT_VHOST,
+    FABRIC,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -270,6 +271,9 @@ fn place(body: &CreatePort) -> String {
     )
 }
 
+const SOCKETS: &str =
+    "sockets or set-ups: programs in it are left behind, and have to be started again";
+
 fn why_replaced(before: Option<&Object>, after: &Object) -> String {
     match (before, after) {
         (Some(Object::Port(old)), Object::Port(new)) => {
@@ -297,11 +301,13 @@ fn why_replaced(before: Option<&Object>, after: &Object) -> String {
                 "place",
             );
             note(old.owner != new.owner, "owner");
+            let size = |body: &CreatePort| (body.capacity, body.max_record, body.pairs);
             note(
-                (old.capacity, old.max_record) != (new.capacity, new.max_record),
+                size(old) != size(new),
                 match new.kind {
                     ENDPOINT_VHOST => "memory",
-                    ENDPOINT_CIRCUITS => "sockets or set-ups",
+                    ENDPOINT_VETH | ENDPOINT_TAP if new.pairs != old.pairs => SOCKETS,
+                    ENDPOINT_CIRCUITS => SOCKETS,
                     _ => "queue size",
                 },
             );

@@ -135,7 +135,10 @@ pub fn judge(known: Known) -> Why {
                 sentence(&drop.explain),
                 by_rules(&endpoint.tenant, &drop.reason, &last_denials, &denials)
             ),
-            advice_for(&drop.reason),
+            match endpoint.kind.as_str() {
+                "circuits" => advice_of_circuits(&drop.reason),
+                _ => advice_for(&drop.reason),
+            },
         );
     }
     if compartment.reports > 0 {
@@ -313,8 +316,31 @@ fn grouped(number: u64) -> String {
 }
 
 /// What a person does about drops for a reason; empty where there is nothing to do.
+/// Where nothing is a packet, and nothing of it can be traced or captured.
+fn advice_of_circuits(reason: &str) -> &'static str {
+    match reason {
+        "no-neighbour" => {
+            "is the address right, and applied? An endpoint of packets is reached from circuits beside an interface (`attach: {veth: {circuits: {}}}`) alone"
+        }
+        "egress-rule" | "ingress-rule" => {
+            "`bulkhead explain A B PROTOCOL PORT` says which rule decides, `bulkhead events` what rules with `log: on` deny"
+        }
+        "unmetered" => {
+            "datagrams are not metered: take `rate` or `metered` from that endpoint, or use TCP"
+        }
+        other => advice_for(other),
+    }
+}
+
 fn advice_for(reason: &str) -> &'static str {
     match reason {
+        "socket-kind" => {
+            "in an endpoint of circuits there are TCP and UDP; for anything else give it an interface, with circuits beside"
+        }
+        "socket-limit" => {
+            "raise the endpoint's `sockets`, or look which program does not close its own"
+        }
+        "io-uring" => "the program may use other calls in its place: most do by themselves",
         "source-ip" | "arp-spoof" | "nd-spoof" => {
             "give the workload the addresses its spec lists, or list the address it uses (a router needs `roles: [router]` and its prefixes)"
         }
@@ -466,6 +492,7 @@ mod tests {
             why.verdict,
             ["red/web1's programs were refused 1 call by egress-rule: Denied"]
         );
+        assert!(!why.advice[0].contains("trace"), "{:?}", why.advice);
         let mut known = self::known();
         known.endpoint.circuits = true;
         known.has_operator = false;

@@ -55,7 +55,12 @@ impl<'a> Call<'a> {
             Err(OpenError::Refused(errno)) => Err(Ended::With(errno)),
         };
         let mut target = opened(targets.of(call, listener))?;
-        let makes = [libc::SYS_socket, libc::SYS_socketpair];
+        // No descriptor is their first argument.
+        let makes = [
+            libc::SYS_socket,
+            libc::SYS_socketpair,
+            libc::SYS_io_uring_setup,
+        ];
         let number = call.arguments[0] as i32;
         let fd = match makes.contains(&i64::from(call.number)) {
             true => None,

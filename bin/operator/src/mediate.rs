@@ -48,6 +48,7 @@ use shm::{SealedImage, Words};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
+use telemetry::drops::DropReason;
 use worker::clock::monotonic;
 
 /// Sockets of a compartment at most, and connections that wait to be accepted.
@@ -560,6 +561,9 @@ impl Mediator {
         }
         if call.is(libc::SYS_socketpair) {
             return Err(Errno::OPNOTSUPP);
+        }
+        if call.is(libc::SYS_io_uring_setup) {
+            return Err(self.counts_refused(slot, Errno::NOSYS, DropReason::IoUring));
         }
         let cookie = call.cookie()?;
         let Some(socket) = self.table.socket(cookie) else {

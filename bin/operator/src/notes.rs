@@ -12,6 +12,7 @@ use guard::guard;
 use notify::{Listener, Notification};
 use shm::Words;
 use std::collections::BTreeMap;
+use telemetry::drops::DropReason;
 use telemetry::operator::{ASLEEP, DECIDED_AT, HEARTBEAT, SERVES, TOUCHES};
 
 /// Calls without an answer at most, of all programs.
@@ -163,6 +164,11 @@ impl Notes {
     /// Something was refused.
     pub fn refused(&mut self, seen: &Seen, refused: &Refused) {
         self.tally.refused(&self.words, seen, refused);
+    }
+
+    /// A program of a slot was refused what has no other end.
+    pub fn counts_refused(&self, slot: u32, reason: DropReason) {
+        Tally::counts_refused(&self.words, slot, reason);
     }
 
     /// A slot is the endpoint's of this host-wide number.

@@ -88,6 +88,14 @@ impl Tally {
         }
     }
 
+    /// A program of a slot was refused something for this reason.
+    pub fn counts_refused(words: &Words, slot: u32, reason: DropReason) {
+        if slot < SLOTS {
+            let at = refused_word(slot as usize, reason);
+            words.add(DECIDED_AT / WORD + at, 1);
+        }
+    }
+
     /// Something was refused. Of what comes by an agreement it is nobody's program: it is counted
     /// with that of all, as a switch counts what the fabric brings.
     pub fn refused(&mut self, words: &Words, seen: &Seen, refused: &Refused) {
@@ -95,10 +103,7 @@ impl Tally {
             true => 0,
             false => seen.slot,
         };
-        if counted < SLOTS {
-            let at = refused_word(counted as usize, refused.reason);
-            words.add(DECIDED_AT / WORD + at, 1);
-        }
+        Tally::counts_refused(words, counted, refused.reason);
         if let Some(by) = refused.by {
             self.count(words, by.rule, Outcome::Denied);
             self.log(words, seen, by, Outcome::Denied);

@@ -116,6 +116,12 @@ drop_reasons! {
     RoutedPrefix = 50 "routed-prefix",
     /// A datagram to or from an endpoint of circuits whose bytes are counted: these nobody could count.
     Unmetered = 51 "unmetered",
+    /// A program of circuits asked for a socket that there is none of: raw, of packets, of another family.
+    SocketKind = 52 "socket-kind",
+    /// An endpoint of circuits has as many sockets as it may.
+    SocketLimit = 53 "socket-limit",
+    /// A program of circuits asked for io_uring, whose requests nobody could judge.
+    IoUring = 54 "io-uring",
 }
 
 /// Reasons fit 0..64 in the counters' layout.

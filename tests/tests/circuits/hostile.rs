@@ -40,6 +40,16 @@ fn there_is_no_way_to_a_network_but_circuits() {
     for line in said.lines() {
         assert!(line.ends_with(": ENOSYS"), "{line}");
     }
+    // It is known who asks.
+    let drops = |reason| scene.instance.drops("red", "app", reason).unwrap();
+    assert!(drops("socket-kind") >= 10, "{}", drops("socket-kind"));
+    assert_eq!(drops("io-uring"), 1);
+    let why = scene.instance.say(&["why", "red/app"]).unwrap().out;
+    assert!(why.contains("refused 1 call by io-uring"), "{why}");
+    assert_eq!(
+        scene.instance.drops("red", "web", "socket-kind").unwrap(),
+        0
+    );
 }
 
 #[test]

@@ -6,7 +6,8 @@ use std::time::Duration;
 /// Both ends do with their socket what the word says, and go on with it: the server sends, and
 /// the client says when that ends. "fork": a child has it, its parent closed it; "thread": who made
 /// it is gone; "high": at another number, higher than most have; "passed": a process has it that
-/// was given it by another, and neither has made it; "table": a thread with descriptors of its own.
+/// was given it by another, and neither has made it; "table": a thread with descriptors of its own;
+/// "crowd": a child, among thousands of descriptors of others.
 const HANDS: &str = r#"
 import ctypes, os, resource, socket, sys, threading, time
 how, what = sys.argv[1:]
@@ -24,6 +25,17 @@ def hand(s):
     if how == 'fork':
         if os.fork(): s.close(); threading.Event().wait()
         use(s)
+    if how == 'crowd':
+        # A younger process than who has it has thousands of others, at hundreds of threads.
+        if os.fork() == 0: use(s)
+        s.close()
+        if os.fork() == 0:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (20000, 20000))
+            null = os.open('/dev/null', 0)
+            for _ in range(4000): os.dup(null)
+            threading.stack_size(64 << 10)
+            for _ in range(300): threading.Thread(target=threading.Event().wait).start()
+        threading.Event().wait()
     if how == 'high':
         resource.setrlimit(resource.RLIMIT_NOFILE, (20000, 20000))
         os.dup2(s.fileno(), 15000); high = socket.socket(fileno=15000); s.close(); use(high)
@@ -54,7 +66,7 @@ fn circuits_are_cut_wherever_their_descriptors_are() {
     let guarded = format!("{OPEN}{GUARDED}");
     let scene = Scene::of(&guarded);
     scene.file("hands.py", HANDS);
-    for how in ["fork", "thread", "high", "passed", "table"] {
+    for how in ["fork", "thread", "high", "passed", "table", "crowd"] {
         let line = |what| format!("exec python3 {{f}}/hands.py {how} {what}");
         let _web = scene.start("web", &line("serves"), "serves");
         let reads = scene.start("app", &line("reads"), "reads");
@@ -72,6 +84,22 @@ fn circuits_are_cut_wherever_their_descriptors_are() {
         status["compartments"][0]["operator"]["unfound"], 0,
         "{status}"
     );
+}
+
+/// Its programs are left behind, and nobody connects to what they were.
+#[test]
+fn an_endpoint_that_is_made_anew_leaves_nobody_who_listens() {
+    let spec = |sockets| OPEN.replace("sockets: 100", &format!("sockets: {sockets}"));
+    let scene = Scene::of(&spec(100));
+    let _old = scene.start("few", "{peer} serve 80", "serving");
+    let _stream = scene.start("few", "{peer} stream 81", "serving");
+    let mut follow = scene.start("app", "{peer} follow 10.1.1.12 81", "200\n");
+    assert_eq!(scene.tries("app", "10.1.1.12,80"), ["10.1.1.11"]);
+    scene.apply(&spec(90));
+    assert!(follow.wait(Duration::from_secs(5)).is_some(), "it is over");
+    assert_eq!(scene.tries("app", "10.1.1.12,80"), ["ECONNREFUSED"]);
+    let _new = scene.start("few", "{peer} serve 80", "serving");
+    assert_eq!(scene.tries("app", "10.1.1.12,80"), ["10.1.1.11"]);
 }
 
 /// Its number is that of a file by then whose closing holds whoever looks at it.

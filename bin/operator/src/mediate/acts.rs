@@ -21,14 +21,30 @@ impl Mediator {
                 nonblock,
                 cloexec,
             } => return self.make_datagram(slot, family, nonblock, cloexec),
-            Asked::Refused(errno) => return Err(number(errno)),
+            Asked::Refused(errno) => {
+                return Err(self.counts_refused(slot, number(errno), DropReason::SocketKind));
+            }
         };
-        self.room_for(slot)?;
+        self.room_for_a_socket(slot)?;
         let made = sockets::stream(nonblock)?;
         let created = self.table.create(made.cookie, slot, family, 0);
         created.map_err(number)?;
         *self.counts.entry(slot).or_default() += 1;
         Ok(Came::Socket(made, cloexec))
+    }
+
+    /// What its program hears; that it was refused for this is counted.
+    pub(super) fn counts_refused(&self, slot: u32, errno: Errno, reason: DropReason) -> Errno {
+        if let Some(notes) = &self.notes {
+            notes.counts_refused(slot, reason);
+        }
+        errno
+    }
+
+    /// Whether a program may make one more.
+    pub(super) fn room_for_a_socket(&mut self, slot: u32) -> Result<(), Errno> {
+        let room = self.room_for(slot);
+        room.map_err(|errno| self.counts_refused(slot, errno, DropReason::SocketLimit))
     }
 
     /// Whether an endpoint may have one more socket.

@@ -10,7 +10,6 @@ use crate::tally::Seen;
 use crate::waiting::Why as For;
 use command::verbs::Cross;
 use std::time::Duration;
-use telemetry::drops::DropReason;
 
 /// So long it is asked about those that came by agreements in one look at what lives.
 const ASKED: Duration = Duration::from_millis(20);

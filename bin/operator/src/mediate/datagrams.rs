@@ -9,7 +9,6 @@ use circuit::{Ip, Named, Socket, Way};
 use rustix::net::{Shutdown, shutdown};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
-use telemetry::drops::DropReason;
 
 /// Whom a socket has sent to is remembered of so many, and for as long as the switch waits for
 /// an answer that goes on (RFC 4787, REQ-5): they may answer.
@@ -142,7 +141,7 @@ impl Mediator {
         nonblock: bool,
         closes: bool,
     ) -> Result<Came, Errno> {
-        self.room_for(slot)?;
+        self.room_for_a_socket(slot)?;
         let name = secret()?;
         let made = sockets::datagram(nonblock, name)?;
         let created = self.table.create_datagram(made.cookie, slot, family, name);

@@ -108,9 +108,18 @@ impl Mediator {
         self.count();
     }
 
-    /// It is none any more.
+    /// It is none any more, or is made anew: its programs are left behind, and with them their
+    /// sockets. Who would be let in to one that listens would wait for nobody.
     pub fn closes(&mut self, slot: u32) {
         self.limits.remove(&slot);
+        let of = self.table.all().filter(|socket| socket.endpoint() == slot);
+        let gone: Vec<circuit::Socket> = of.copied().collect();
+        for socket in &gone {
+            let _ = self.table.closed(socket.cookie());
+        }
+        self.are_gone(gone.into_iter().filter(|it| it.remote().is_some()));
+        self.write();
+        self.settle_relays();
         self.outside.closes(slot);
         self.callers.forget(slot);
     }
@@ -161,24 +170,27 @@ impl Mediator {
         for at in self.waits.all_sockets().into_iter().chain(awaited) {
             self.table.stir(at);
         }
-        // Whose address is gone has no circuit by it any more.
         let gone: Vec<circuit::Socket> = before
             .all()
             .filter(|socket| socket.remote().is_some())
             .filter(|socket| self.table.socket(socket.cookie()).is_none())
             .copied()
             .collect();
-        let (datagrams, streams): (Vec<_>, Vec<_>) = gone
-            .into_iter()
-            .partition(|socket| socket.kind() == Kind::Datagram);
+        self.are_gone(gone.into_iter());
+        self.write();
+        self.count();
+    }
+
+    /// Whose address is gone, or endpoint, has no circuit by it any more.
+    fn are_gone(&mut self, gone: impl Iterator<Item = circuit::Socket>) {
+        let (datagrams, streams): (Vec<_>, Vec<_>) =
+            gone.partition(|socket| socket.kind() == Kind::Datagram);
         self.cut_all(&datagrams);
         if guard!("circuits-address-gone") {
             let gone = streams.into_iter().filter(|it| !self.end_metered(it));
             let gone = gone.map(|it| (it.cookie(), vec![it])).collect();
             self.cut(gone);
         }
-        self.write();
-        self.count();
     }
 
     /// What changed goes to the page.
