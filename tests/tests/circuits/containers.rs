@@ -648,7 +648,8 @@ fn a_services_drop_in_is_understood() {
         std::fs::create_dir_all(&folder).unwrap();
         let example = example.replace("/usr/local/bin/bulkhead", &own);
         std::fs::write(folder.join("circuits.conf"), example).unwrap();
-        let service = "[Service]\nExecStart=/usr/bin/true\n";
+        // As distributions restrict theirs.
+        let service = "[Service]\nType=forking\nExecStart=/usr/bin/true\nCapabilityBoundingSet=\nNoNewPrivileges=yes\nRestrictNamespaces=yes\nPrivateUsers=yes\nSystemCallFilter=@system-service\nSystemCallFilter=~@privileged\n";
         std::fs::write(units.join("web.service"), service).unwrap();
         let daemon = "[Service]\nExecStart=/usr/bin/true\n";
         std::fs::write(units.join("bulkhead.service"), daemon).unwrap();
@@ -661,6 +662,24 @@ fn a_services_drop_in_is_understood() {
     };
     let example = text("examples/circuits.conf");
     let said = verify(&example);
+    let restricts = |what: &str| {
+        let mut command = Command::new("systemd-analyze");
+        command.args(["security", "--offline=yes", "--no-pager"]);
+        command.arg(units.join("web.service"));
+        command.env("SYSTEMD_UNIT_PATH", format!("{}:", units.display()));
+        let said = Said::of(&mut command).unwrap();
+        let line = said.out.lines().find(|line| line.contains(what));
+        line.unwrap_or_else(|| panic!("{what}: {said:?}")).starts_with('✓')
+    };
+    for what in [
+        "RestrictNamespaces=~user",
+        "RestrictNamespaces=~net",
+        "PrivateUsers=",
+        "CAP_SYS_ADMIN",
+        "SystemCallFilter=~@mount",
+    ] {
+        assert!(!restricts(what), "{what}");
+    }
     let wrong = verify(&example.replace("PrivateUsers=", "PrivateUser="));
     let _ = std::fs::remove_dir_all(&units);
     let about = |said: &Said| {
