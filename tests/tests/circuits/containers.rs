@@ -669,7 +669,8 @@ fn a_services_drop_in_is_understood() {
         command.env("SYSTEMD_UNIT_PATH", format!("{}:", units.display()));
         let said = Said::of(&mut command).unwrap();
         let line = said.out.lines().find(|line| line.contains(what));
-        line.unwrap_or_else(|| panic!("{what}: {said:?}")).starts_with('✓')
+        line.unwrap_or_else(|| panic!("{what}: {said:?}"))
+            .starts_with('✓')
     };
     for what in [
         "RestrictNamespaces=~user",
