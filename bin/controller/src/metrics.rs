@@ -4,7 +4,7 @@
 use crate::server::Health;
 use crate::survey::Survey;
 use crate::world::World;
-use api::EndpointRates;
+use api::{Compartment, EndpointRates, Operator};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -45,6 +45,12 @@ struct OfCircuits {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfOperator {
+    compartment: String,
+    what: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfEvent {
     kind: String,
 }
@@ -65,6 +71,7 @@ struct Families {
     epoch: Family<OfCompartment, Gauge>,
     events: Family<OfEvent, Counter>,
     circuits: Family<OfCircuits, Gauge>,
+    operators: Family<OfOperator, Counter>,
     applied: Gauge,
     drift: Gauge,
     proved: Gauge,
@@ -112,6 +119,7 @@ pub fn render(
             .epoch
             .get_or_create(&of)
             .set(compartment.epoch.cast_signed());
+        families.operator(&compartment);
         for drop in &compartment.fabric_drops {
             let of = OfFabricDrop {
                 compartment: compartment.name.clone(),
@@ -216,6 +224,11 @@ impl Families {
             self.circuits.clone(),
         );
         registry.register(
+            "operator",
+            "What became of a compartment's operators of circuits: restarts, of them stalls and taken (a connection at most went with each), given_up programs, delayed set-ups, unfound ends",
+            self.operators.clone(),
+        );
+        registry.register(
             "applied_epoch",
             "Epoch of the spec applied",
             self.applied.clone(),
@@ -230,6 +243,27 @@ impl Families {
             "When what is installed was proved last, seconds since 1970",
             self.proved.clone(),
         );
+    }
+
+    /// Of a compartment that has, or had, one.
+    fn operator(&self, of: &Compartment) {
+        let operator = &of.operator;
+        if *operator == Operator::default() {
+            return;
+        }
+        let all = [
+            ("restarts", operator.restarts.into()),
+            ("stalls", operator.stalls.into()),
+            ("taken", operator.taken),
+            ("given_up", operator.given_up.into()),
+            ("delayed", operator.delayed),
+            ("unfound", operator.unfound),
+        ];
+        for (what, count) in all {
+            let compartment = of.name.clone();
+            let of = OfOperator { compartment, what };
+            self.operators.get_or_create(&of).inc_by(count);
+        }
     }
 
     fn endpoint(&self, counters: &EndpointRates) {

@@ -205,6 +205,7 @@ impl Survey {
             given_up: inspect.given_up,
             delayed: inspect.delayed,
             unfound: inspect.unfound,
+            taken: inspect.taken,
         };
         if let Some(counters) = &look.counters {
             compartment.alleged_epoch = counters.process(ProcessWord::Epoch);

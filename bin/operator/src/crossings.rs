@@ -450,10 +450,10 @@ impl Crossings {
             .retain(|(of, body, ..)| (*of, body.id) != (tag, id));
     }
 
-    /// The next that came through an agreement's door. `None`: nobody did.
-    pub fn comes(&self, tag: u16) -> Result<Option<OwnedFd>, Errno> {
+    /// The next that came through an agreement's door, which is `taken` next. `None`: nobody did.
+    pub fn comes(&self, tag: u16, taken: impl FnOnce()) -> Result<Option<OwnedFd>, Errno> {
         match self.links.get(&tag).and_then(|link| link.inlet.as_ref()) {
-            Some(inlet) => sockets::accepts(inlet, true),
+            Some(inlet) => sockets::accepts(inlet, true, taken),
             None => Ok(None),
         }
     }

@@ -13,7 +13,7 @@ use notify::{Listener, Notification};
 use shm::Words;
 use std::collections::BTreeMap;
 use telemetry::drops::DropReason;
-use telemetry::operator::{ASLEEP, DECIDED_AT, HEARTBEAT, SERVES, TOUCHES};
+use telemetry::operator::{ASLEEP, HEARTBEAT, SERVES, TAKEN, TAKES, TOUCHES};
 
 /// Calls without an answer at most, of all programs.
 pub const CALLS: usize = 2048;
@@ -33,7 +33,7 @@ const FIRST_CALL: usize = RECEIVED + notify::RECEIVED;
 const FIRST_RECORD: usize = FIRST_CALL + CALLS * CALL;
 const RECORD_WORDS: usize = RECORD / 8;
 const SEED: usize = FIRST_RECORD + (LIMITS.sockets + LIMITS.pending) as usize * RECORD_WORDS;
-const _: () = assert!(SEED < DECIDED_AT / 8, "what was decided lies behind it");
+const _: () = assert!(SEED < TAKES, "what was decided lies behind it");
 
 /// The page.
 pub struct Notes {
@@ -84,6 +84,8 @@ impl Notes {
             left.push((program, at, call));
         }
         notes.words.store(RECEIVED, 0);
+        notes.words.add(TAKEN, notes.words.load(TAKES).min(1));
+        notes.takes(false);
         if notes.seed() == 0
             && let Ok(seed) = chance::bytes()
         {
@@ -149,6 +151,11 @@ impl Notes {
         let touches = self.words.load(TOUCHES);
         self.touched();
         (touches >> 32) as u32
+    }
+
+    /// A connection is in no queue of the kernel's from now on, and in no keeper's yet; or is.
+    pub fn takes(&self, takes: bool) {
+        self.words.publish(TAKES, takes.into());
     }
 
     /// Adds to a word that the supervisor reads.
@@ -363,6 +370,18 @@ mod tests {
         left.sort_unstable_by_key(|(_, _, call)| call.id);
         assert_eq!(left, [(9, places[0], call(1)), (9, places[2], call(3))]);
         assert_eq!(second.free.len(), CALLS - 2);
+    }
+
+    #[test]
+    fn who_dies_over_a_connection_is_counted_once() {
+        let page = page();
+        let words = Words::map_whole(page.as_fd()).unwrap();
+        for (takes, taken) in [(false, 0), (true, 1), (false, 1), (true, 2)] {
+            notes(&page).0.takes(takes);
+            drop(notes(&page));
+            drop(notes(&page));
+            assert_eq!(words.load(TAKEN), taken);
+        }
     }
 
     #[test]

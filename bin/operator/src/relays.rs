@@ -202,7 +202,7 @@ impl Relays {
         }
         let (door, name) = self.door.as_ref().ok_or(Errno::NOBUFS)?;
         sockets::connects_at_once(fd, fcntl_getfl(fd)?, *name)?;
-        sockets::accepts(&door.fd, true)?.ok_or(Errno::CONNRESET)
+        sockets::accepts(&door.fd, true, || {})?.ok_or(Errno::CONNRESET)
     }
 
     /// Nobody wants this connection.

@@ -200,11 +200,16 @@ pub fn is_readable(fd: &OwnedFd) -> Result<bool, Errno> {
 }
 
 /// The connection that waits longest; `None`: none does. Nobody else accepts here, so that one
-/// that waited still does.
-pub fn accepts(fd: &OwnedFd, nonblocking: bool) -> Result<Option<OwnedFd>, Errno> {
+/// that waited still does. It is `taken` next, where there is one.
+pub fn accepts(
+    fd: &OwnedFd,
+    nonblocking: bool,
+    taken: impl FnOnce(),
+) -> Result<Option<OwnedFd>, Errno> {
     if !is_readable(fd)? {
         return Ok(None);
     }
+    taken();
     let mut flags = SocketFlags::CLOEXEC;
     flags.set(SocketFlags::NONBLOCK, nonblocking);
     accept_with(fd, flags).map(Some)

@@ -144,6 +144,9 @@ pub struct Operator {
     pub delayed: u64,
     /// Ends of circuits that were to be cut and that no process was found with, alleged.
     pub unfound: u64,
+    /// Those that came after one that died while it took a connection in: so many connections at
+    /// most went with them. Alleged.
+    pub taken: u64,
 }
 
 /// A tenant.

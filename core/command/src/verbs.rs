@@ -470,6 +470,8 @@ body! {
         delayed: u64,
         /// Answer: ends of circuits that were to be cut and were not found, alleged.
         unfound: u64,
+        /// Answer: operators that came to their end while they took a connection in, alleged.
+        taken: u64,
     }
 }
 /// Starting.

@@ -25,6 +25,10 @@ pub const TOUCHES: usize = 7;
 pub const BYTES: usize = 32 << 20;
 /// First byte of what was decided.
 pub const DECIDED_AT: usize = 16 << 20;
+/// 1 while it takes a connection out of a queue of the kernel's, until its successor would find it.
+pub const TAKES: usize = DECIDED_AT / 8 - 2;
+/// Operators that came to their end meanwhile: so many connections at most went with them.
+pub const TAKEN: usize = DECIDED_AT / 8 - 1;
 /// First byte of a recorder, as [`crate::recorder`] has it.
 pub const RECORDER_AT: usize = 31 << 20;
 

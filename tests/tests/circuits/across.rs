@@ -252,14 +252,17 @@ fn who_comes_waits_for_room_and_is_accepted_once() {
 /// is there; says how many.
 const ASKS: &str = "
 import os, socket, sys
-n = 0
+n = lost = 0
 while not os.path.exists(sys.argv[1]):
     n += 1
     with socket.create_connection(('10.1.200.10', 5432), timeout=20) as c:
-        c.sendall(b'%d' % n); c.shutdown(socket.SHUT_WR)
-        got = c.recv(100)
-        assert got == b'%d' % n, (n, got)
-print(n)
+        try:
+            c.sendall(b'%d' % n); c.shutdown(socket.SHUT_WR)
+            got = c.recv(100)
+        except ConnectionError: got = b''
+        assert got in (b'', b'%d' % n), (n, got)
+        lost += not got
+print(n, lost)
 ";
 const ANSWERS: &str = "
 import socket
@@ -271,7 +274,7 @@ while True:
 ";
 
 #[test]
-fn operators_of_both_sides_die_and_no_connection_is_lost() {
+fn operators_of_both_sides_die_and_no_connection_is_lost_but_those_in_their_hands() {
     for spec in [SPEC.to_owned(), of_one_zone()] {
         let scene = scene(&spec);
         scene.file("asks.py", ASKS);
@@ -293,12 +296,19 @@ fn operators_of_both_sides_die_and_no_connection_is_lost() {
         }
         std::thread::sleep(Duration::from_millis(500));
         scene.file("stop", "");
+        let mut lost = 0;
         for ask in &mut asks {
             let ended = ask.wait(Duration::from_secs(25));
             assert_eq!(ended, Some(0), "{}\n{}", ask.err(), scene.instance.log());
-            let count: u32 = ask.out().trim().parse().unwrap();
+            let out = ask.out();
+            let (count, of_it) = out.trim().split_once(' ').unwrap();
+            let count: u32 = count.parse().unwrap();
             assert!(count > 50, "{count}");
+            lost += of_it.parse::<u64>().unwrap();
         }
+        // Between two system calls a connection is in no queue, and in no keeper's hands either.
+        let taken = scene.taken_along();
+        assert!(lost <= taken && taken <= 6, "{lost} lost, {taken} may be");
     }
 }
 

@@ -236,7 +236,11 @@ print(asked, dict(ended), flush=True)
     }
     assert!(total >= 1_000, "{total}");
     // One that is accepted in the very moment of a death, between two calls of the operator's.
-    assert!(lost <= 1, "{lost} of {total} connections are lost");
+    let taken = scene.taken_along();
+    assert!(
+        lost <= taken && taken <= 6,
+        "{lost} of {total} connections are lost, {taken} may be"
+    );
     // Listeners and all of their threads are as before.
     assert!(server.err().is_empty(), "{}", server.err());
     scene.file("again", "");

@@ -122,4 +122,12 @@ print(time.monotonic() - began)
     assert!(asks("app") < few / 2.0);
     let status = scene.instance.say(&["status"]).unwrap().out;
     assert!(status.contains("set-ups delayed"), "{status}");
+    scene.kill_operator();
+    let metrics = scene.metrics();
+    let of = |what: &str| {
+        let line = format!("what=\"{what}\"}} ");
+        let mut all = metrics.lines().filter_map(|it| it.split_once(&line));
+        all.next().unwrap().1.parse::<u64>().unwrap()
+    };
+    assert!(of("restarts") == 1 && of("delayed") > 50, "{metrics}");
 }

@@ -278,11 +278,7 @@ fn a_circuit_is_seen_with_its_rule_and_cut_by_its_id() {
             };
             assert!(scene.instance.until(Duration::from_secs(10), counted));
         }
-        let socket = scene.instance.run_dir().join("api.sock");
-        let mut curl = std::process::Command::new("curl");
-        curl.args(["-s", "http://host/metrics", "--unix-socket"])
-            .arg(socket);
-        let metrics = Said::of(&mut curl).unwrap().out;
+        let metrics = scene.metrics();
         let line = format!("kind=\"{kind}\"}} 2");
         assert!(metrics.contains(&line), "{metrics}");
         // One is cut, by whom it began alone; the other goes on.

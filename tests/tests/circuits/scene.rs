@@ -258,6 +258,22 @@ impl Scene {
         self.instance.child("bulkhead-operator")
     }
 
+    /// What Prometheus would read.
+    pub fn metrics(&self) -> String {
+        let socket = self.instance.run_dir().join("api.sock");
+        let mut curl = Command::new("curl");
+        curl.args(["-s", "http://host/metrics", "--unix-socket"]);
+        Said::of(curl.arg(socket)).unwrap().out
+    }
+
+    /// Operators that may have taken a connection along into their death, as `status` has it.
+    pub fn taken_along(&self) -> u64 {
+        let status = self.instance.ask(&["status"]).unwrap();
+        let all = status["compartments"].as_array().unwrap();
+        let taken = all.iter().map(|of| of["operator"]["taken"].as_u64());
+        taken.map(|taken| taken.unwrap()).sum()
+    }
+
     /// Kills the operator and waits for the next one.
     pub fn kill_operator(&self) {
         let limit = Duration::from_secs(10);

@@ -237,6 +237,10 @@ fn operator(operator: &api::Operator) -> Option<String> {
             u64::from(operator.given_up),
             "programs given up (`bulkhead events` says which), to be started again",
         ),
+        (
+            operator.taken,
+            "of them after one that may have taken a connection along",
+        ),
         (operator.delayed, "set-ups delayed"),
         (
             operator.unfound,

@@ -120,7 +120,7 @@ impl Mediator {
         }
         self.table.disconnect(cookie).map_err(number)?;
         // Bound: nobody is let in meanwhile.
-        while sockets::accepts(call.fd()?, true)?.is_some() {}
+        while sockets::accepts(call.fd()?, true, || {})?.is_some() {}
         self.unclaimed.retain(|at| at != cookie);
         self.settle_relays();
         Ok(Came::To(Ok(0)))
@@ -448,8 +448,10 @@ impl Mediator {
         nonblock: bool,
     ) -> Result<Option<Made>, Errno> {
         // Bound: the kernel's queue.
-        while let Some(fd) = sockets::accepts(fd, nonblock)? {
-            let made = self.unclaimed.keeps(By::Listener(listener), fd)?;
+        while let Some(fd) = sockets::accepts(fd, nonblock, || self.takes(true))? {
+            let kept = self.unclaimed.keeps(By::Listener(listener), fd);
+            self.takes(false);
+            let made = kept?;
             match self.takes_in(listener, &made) {
                 Ok(()) => {
                     self.counts_one(made.cookie);

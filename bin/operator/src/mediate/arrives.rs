@@ -250,7 +250,7 @@ impl Mediator {
     pub fn comes_in(&mut self, tag: u16, find: Find<'_>) -> bool {
         let mut came = 0;
         while came < TURN
-            && let Ok(Some(fd)) = self.crossings.comes(tag)
+            && let Ok(Some(fd)) = self.crossings.comes(tag, || self.takes(true))
         {
             came += 1;
             self.beats();
@@ -258,8 +258,10 @@ impl Mediator {
             let id = sockets::began(&fd);
             let is_awaited = id.is_some_and(|id| self.crossings.has_place(tag, id));
             if is_awaited && let Ok(made) = self.unclaimed.keeps(By::Door(tag), fd) {
+                self.takes(false);
                 self.is_in(tag, made);
             }
+            self.takes(false);
         }
         self.wake(Also::Of(For::Cross), find);
         came == TURN

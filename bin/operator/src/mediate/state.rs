@@ -88,6 +88,13 @@ impl Mediator {
         }
     }
 
+    /// A connection is in this process alone from now on; or is not.
+    pub(super) fn takes(&self, takes: bool) {
+        if let Some(notes) = &self.notes {
+            notes.takes(takes);
+        }
+    }
+
     /// Endpoints that have made a socket, or begun or accepted a connection, once for each, since
     /// this was asked.
     pub fn begun(&mut self) -> Vec<u32> {

@@ -253,7 +253,9 @@ fn what_was_accepted_goes_on_with_who_follows() {
     let at = listener.cookie;
     // It dies right after the first, and after it noted the second; the third was about to be put
     // into its program, and was; the fourth was about to be, and was not.
-    let accepted = sockets::accepts(&listener.fd, true).unwrap().unwrap();
+    let accepted = sockets::accepts(&listener.fd, true, || {})
+        .unwrap()
+        .unwrap();
     drop(first.unclaimed.keeps(By::Listener(at), accepted).unwrap());
     drop(first.take_in(at, &listener.fd, true).unwrap().unwrap());
     let here = rustix::thread::gettid().as_raw_nonzero().get();
@@ -342,7 +344,7 @@ fn who_is_accepted_is_who_the_sockets_queue_says() {
     let (made, clients) = listening(&mut mediator, 4);
     let listener = made.cookie;
     // The first was taken out, and the second withdrawn, by one who died before he wrote of it.
-    drop(sockets::accepts(&made.fd, true).unwrap().unwrap());
+    drop(sockets::accepts(&made.fd, true, || {}).unwrap().unwrap());
     let table = &mut mediator.table;
     table.withdraw(listener, clients[1].cookie).unwrap();
     for port in [5002, 5003] {

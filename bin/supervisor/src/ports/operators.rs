@@ -7,7 +7,7 @@ use crate::process::{Does, does};
 use crate::seats::label;
 use crate::watch::{Death, PROGRAM_STALLS, Seen};
 use command::verbs::{CAUSE_STALL, Inspect, ProgramGone};
-use telemetry::operator::{ASLEEP, DELAYED, HEARTBEAT, SERVES, TOUCHES, UNFOUND};
+use telemetry::operator::{ASLEEP, DELAYED, HEARTBEAT, SERVES, TAKEN, TOUCHES, UNFOUND};
 
 /// A change of tables whose operator says nothing this long is not done, ns: longer than three
 /// operators, one after another, may stand still.
@@ -101,6 +101,7 @@ impl Supervisor {
             given_up: circuits.given_up,
             delayed: alleged(DELAYED),
             unfound: alleged(UNFOUND),
+            taken: alleged(TAKEN),
             ..Inspect::default()
         }
     }

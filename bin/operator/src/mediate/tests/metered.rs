@@ -113,7 +113,7 @@ fn a_meter_is_told_of_rates_and_of_circuits_and_of_their_ends() {
     assert_eq!((&told_of, ends), (body.0, 2));
     assert_eq!((told_of.id, told_of.from, told_of.to), (1, WEB, NEAR));
     assert_eq!(mediator.table.socket(1).unwrap().carrier(), Carrier::Meter);
-    let accepted = sockets::accepts(&served.fd, true).unwrap().unwrap();
+    let accepted = sockets::accepts(&served.fd, true, || {}).unwrap().unwrap();
     assert_eq!(sockets::began(&accepted), Some(far.cookie));
     // One that nobody listens for is not begun.
     let gone = sockets::stream(true).unwrap();
