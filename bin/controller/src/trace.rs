@@ -155,6 +155,13 @@ impl<'a> Walk<'a> {
                     way.outcome = "dropped".into();
                     way.reason = slug(reason);
                     way.explain = sentence(reason);
+                    if self.is_for_circuits(place, steps) {
+                        "who is to get it has circuits alone, which no packet reaches"
+                            .clone_into(&mut way.explain);
+                        if let Some(last) = way.steps.last_mut() {
+                            last.says = format!("{}: {}", way.reason, way.explain);
+                        }
+                    }
                     return Ok((way, None));
                 }
             }
@@ -163,6 +170,22 @@ impl<'a> Walk<'a> {
         way.outcome = "dropped".into();
         way.explain = "it goes on and on".into();
         Ok((way, None))
+    }
+
+    /// Whether a switch would have sent it to an endpoint of circuits alone.
+    fn is_for_circuits(&self, place: At, steps: &[Step]) -> bool {
+        let At::Switch { compartment, .. } = place else {
+            return false;
+        };
+        let port = |step: &Step| match step {
+            Step::Bridged { slot } | Step::Routed { slot, .. } => {
+                let intent = self.world.made()?.2;
+                intent.compartments.get(&compartment)?.ports.get(slot)
+            }
+            _ => None,
+        };
+        let port = steps.iter().rev().find_map(port);
+        port.is_some_and(policy::PortIntent::has_circuits_alone)
     }
 
     /// Whether a tenant asks.

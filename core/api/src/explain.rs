@@ -38,6 +38,10 @@ pub struct Way {
     pub half: bool,
     /// Who judges it, in order; those after a refusal would not be asked.
     pub verdicts: Vec<Judgement>,
+    /// Why nothing carries it, whatever the rules say: an end has circuits alone. Empty: something
+    /// does.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub bar: String,
     /// The service of another tenant that it goes to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<Translation>,

@@ -6,6 +6,7 @@ use crate::ids::Ids;
 use crate::intent::{CompartmentIntent, Intent, PortIntent};
 use crate::rules;
 use core::net::{IpAddr, Ipv4Addr};
+use guard::guard;
 use image::compartment::{ROUTE_OUTSIDE, ROUTE_SUBNET, ROUTE_VIA};
 use image::rules::{Action, DEFAULT_RULE, RuleTable};
 use image::{Aligned, CompartmentImage};
@@ -56,10 +57,25 @@ pub struct Way {
     pub verdicts: Vec<Verdict>,
     /// The service of another tenant that it goes to.
     pub service: Option<Service>,
+    /// Why nothing carries it, whatever the rules say.
+    pub bar: Option<Bar>,
     /// Whether it passes.
     pub allowed: bool,
     /// Whether what answers it passes because of it.
     pub answers: bool,
+}
+
+/// Why nothing carries what the rules may allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bar {
+    /// One end has circuits alone, and the other none: who begins (egress), or who is asked.
+    Apart(Side),
+    /// Circuits carry TCP and UDP alone.
+    Protocol,
+    /// Across an agreement they carry TCP alone.
+    Crossing,
+    /// Circuits are connections: of a stateless rule they take none.
+    Stateless,
 }
 
 /// One switch's word at one endpoint.
@@ -172,6 +188,25 @@ struct At<'a> {
 
 type Placed<'a> = (&'a CompartmentIntent, &'a PortIntent);
 
+/// How an end is attached: by packets, by circuits beside them, or by circuits alone. Whoever is
+/// outside has packets.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum End {
+    Packets,
+    Both,
+    Circuits,
+}
+
+impl End {
+    fn of((_, port): Placed<'_>) -> End {
+        match port.has_circuits_alone() {
+            true => End::Circuits,
+            false if port.has_circuits() => End::Both,
+            false => End::Packets,
+        }
+    }
+}
+
 impl<'a> At<'a> {
     fn ways(&self, question: &Question<'_>) -> Result<Vec<Way>, Unclear> {
         let find = |name: &str| {
@@ -219,7 +254,13 @@ impl<'a> At<'a> {
                                 return None;
                             }
                             let verdict = self.verdict(question, to, Side::Ingress, a, b);
-                            Some(way(a, b, vec![verdict], None))
+                            // Of a service's user it is not known which it is.
+                            let from = match serves {
+                                true => End::of(to),
+                                false => End::Packets,
+                            };
+                            let way = way(a, b, vec![verdict], None);
+                            Some(way.carried(question, [from, End::of(to)]))
                         }
                     })
                     .collect()
@@ -244,7 +285,7 @@ impl<'a> At<'a> {
             self.verdict(question, from, Side::Egress, a, b),
             self.verdict(question, to, Side::Ingress, a, b),
         ];
-        way(a, b, verdicts, None)
+        way(a, b, verdicts, None).carried(question, [from, to].map(End::of))
     }
 
     fn toward(
@@ -267,7 +308,8 @@ impl<'a> At<'a> {
         across.or_else(|| {
             leads(from, b).then(|| {
                 let verdict = self.verdict(question, from, Side::Egress, a, b);
-                way(a, b, vec![verdict], None)
+                let way = way(a, b, vec![verdict], None);
+                way.carried(question, [End::of(from), End::Packets])
             })
         })
     }
@@ -328,10 +370,13 @@ impl<'a> At<'a> {
             destination: b,
         };
         let mut verdicts = vec![self.verdict(question, from, Side::Egress, a, b)];
-        if let Some(to) = self.owner(theirs, b) {
+        let to = self.owner(theirs, b);
+        if let Some(to) = to {
             verdicts.push(self.verdict(question, to, Side::Ingress, a, b));
         }
-        way(a, b, verdicts, Some(service))
+        // Nobody has the address: whoever will.
+        let ends = [End::of(from), to.map_or(End::of(from), End::of)];
+        way(a, b, verdicts, Some(service)).carried(question, ends)
     }
 
     fn by_service(&self, question: &Question<'_>, from: Placed<'a>, to: Placed<'a>) -> Vec<Way> {
@@ -380,7 +425,8 @@ impl<'a> At<'a> {
             self.verdict(question, from, Side::Egress, a, b),
             self.verdict(question, to, Side::Ingress, source, destination),
         ];
-        Some(way(a, b, verdicts, Some(service)))
+        let way = way(a, b, verdicts, Some(service));
+        Some(way.carried(question, [from, to].map(End::of)))
     }
 
     fn verdict(
@@ -499,6 +545,31 @@ fn leads((compartment, port): Placed<'_>, address: IpAddr) -> bool {
         || route.is_some_and(|r| matches!(r.kind, ROUTE_VIA | ROUTE_OUTSIDE))
 }
 
+impl Way {
+    /// The same with what keeps it from being carried between two ends.
+    fn carried(mut self, question: &Question<'_>, ends: [End; 2]) -> Way {
+        let [from, to] = ends;
+        if from.max(to) != End::Circuits || !guard!("explain-carried") {
+            return self;
+        }
+        let crosses = self.service.is_some();
+        let is_stateless = |verdict: &Verdict| verdict.action == Action::AllowStateless;
+        self.bar = match Protocol::Number(question.protocol) {
+            _ if to == End::Packets => Some(Bar::Apart(Side::Egress)),
+            _ if from == End::Packets => Some(Bar::Apart(Side::Ingress)),
+            Protocol::UDP if crosses => Some(Bar::Crossing),
+            Protocol::TCP | Protocol::UDP => {
+                let any = self.verdicts.iter().any(is_stateless);
+                any.then_some(Bar::Stateless)
+            }
+            _ => Some(Bar::Protocol),
+        };
+        self.allowed &= self.bar.is_none();
+        self.answers &= self.allowed;
+        self
+    }
+}
+
 fn way(a: IpAddr, b: IpAddr, verdicts: Vec<Verdict>, service: Option<Service>) -> Way {
     let passes = verdicts.iter().all(|v| v.action != Action::Deny);
     let allowed = passes && service.as_ref().is_none_or(|s| s.offered);
@@ -509,6 +580,7 @@ fn way(a: IpAddr, b: IpAddr, verdicts: Vec<Verdict>, service: Option<Service>) -
         answers: allowed && verdicts.iter().all(|v| v.action == Action::Allow),
         verdicts,
         service,
+        bar: None,
     }
 }
 

@@ -1,7 +1,9 @@
 //! What the host shall hold.
 
 use crate::agreements::Agreement;
-use command::verbs::{CreateCompartment, CreatePort, CreateUplink};
+use command::verbs::{
+    CREATE_CIRCUITS, CreateCompartment, CreatePort, CreateUplink, ENDPOINT_CIRCUITS,
+};
 use image::Digest;
 use image::rules::RuleTable;
 use spec::Prefix;
@@ -115,6 +117,18 @@ pub struct PortIntent {
     pub connections: u32,
     /// Its circuits are carried by its compartment's meter.
     pub metered: bool,
+}
+
+impl PortIntent {
+    /// Whether no packet comes from it or reaches it: it has circuits alone.
+    pub fn has_circuits_alone(&self) -> bool {
+        self.create.kind == ENDPOINT_CIRCUITS
+    }
+
+    /// Whether it has circuits, alone or beside an interface.
+    pub fn has_circuits(&self) -> bool {
+        self.has_circuits_alone() || self.create.flags & CREATE_CIRCUITS != 0
+    }
 }
 
 /// An uplink.

@@ -26,7 +26,7 @@ mod tests;
 
 pub use agreements::{Agreement, Routed, agreements};
 pub use explain::{
-    Answer, Decided, Peer, Question, Service, Side, Unclear, Verdict, Way, decided, explain,
+    Answer, Bar, Decided, Peer, Question, Service, Side, Unclear, Verdict, Way, decided, explain,
 };
 pub use ids::{
     AgreementIds, AttachmentIds, CompartmentIds, EndpointIds, Ids, SegmentIds, TenantIds, UplinkIds,

@@ -2,6 +2,7 @@
 
 mod agreements;
 mod arbitrary;
+mod carried;
 mod connections;
 mod interpret;
 mod numbers;

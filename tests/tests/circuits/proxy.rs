@@ -280,3 +280,37 @@ fn programs_of_two_tenants_meet_by_an_agreement() {
     let said = scene.tries("app", "10.1.200.10,80");
     assert!(said[0].starts_with("10.1.250."), "{said:?}");
 }
+
+/// It says what comes of a try, and nothing is to be tried by packets where there are none.
+#[test]
+fn explain_and_trace_know_what_carries_a_connection() {
+    let scene = scene("");
+    let bulkhead = |words: &[&str]| scene.instance.say(words).unwrap();
+    for (from, to, carried) in [
+        ("app", "box", false),
+        ("box", "app", false),
+        ("app", "web", true),
+        ("app", "both", true),
+        ("both", "app", true),
+        ("both", "box", true),
+    ] {
+        let [a, b] = [from, to].map(|name| format!("red/{name}"));
+        let told = bulkhead(&["explain", &a, &b, "tcp", "7001"]);
+        assert_eq!(told.code, if carried { 0 } else { 6 }, "{a} {b} {told:?}");
+        let line = "NOT possible, though rules allow it";
+        assert_eq!(told.out.contains(line), !carried, "{a} {b} {told:?}");
+    }
+    let told = bulkhead(&["explain", "red/app", "red/box", "tcp", "7001"]).out;
+    let line = "10.1.1.11 to 10.1.1.20: 10.1.1.11 has circuits alone, and 10.1.1.20 has none";
+    assert!(told.contains(line), "{told}");
+    assert_eq!(
+        scene.says("app", "{peer} try 10.1.1.20,7001"),
+        "EHOSTUNREACH\n"
+    );
+    let told = bulkhead(&["trace", "red/app", "red/box", "tcp", "7001"]);
+    let line = "red/app has circuits alone: no packet comes from it";
+    assert!(told.code == 2 && told.err.contains(line), "{told:?}");
+    let told = bulkhead(&["trace", "red/box", "red/app", "tcp", "7001"]);
+    let line = "who is to get it has circuits alone, which no packet reaches";
+    assert!(told.code == 6 && told.out.contains(line), "{told:?}");
+}

@@ -44,6 +44,7 @@ fn rendered(asked: &Explain, answer: &Explanation) -> String {
         let yes = ways.iter().filter(|way| way.allowed).count();
         let word = match (yes, ways.len()) {
             (_, 0) => "no way: nothing joins the two",
+            (0, _) if ways.iter().any(by_rules_alone) => "NOT possible, though rules allow it",
             (0, _) => "NOT allowed",
             (yes, all) if yes < all => "allowed over one family only",
             _ if ways.iter().any(|way| way.half) => "allowed on this side",
@@ -73,6 +74,12 @@ fn rendered(asked: &Explain, answer: &Explanation) -> String {
         }
     }
     out
+}
+
+/// Rules let it pass, and nothing carries it.
+fn by_rules_alone(way: &Way) -> bool {
+    let offered = way.service.as_ref().is_none_or(|service| service.offered);
+    !way.bar.is_empty() && offered && !way.verdicts.iter().any(denies)
 }
 
 fn denies(verdict: &Judgement) -> bool {
@@ -106,6 +113,12 @@ fn note(way: &Way) -> Option<String> {
         (true, false) => "; what answers needs a rule of its own",
         _ => "",
     };
+    if !way.bar.is_empty() {
+        return Some(format!(
+            "{} to {}: {}",
+            way.source, way.destination, way.bar
+        ));
+    }
     match &way.service {
         Some(service) if way.half => {
             let is = match service.offered {
@@ -205,6 +218,19 @@ mod tests {
         }
         // Red's switch never sees it.
         assert!(!shown.contains("to red/x"), "{shown}");
+        // What rules allow and nothing carries.
+        let mut carried = answer.clone();
+        carried.there[0].bar = "10.1.1.1 has circuits alone, and 10.1.2.1 has none".into();
+        carried.there[0].verdicts[0].action = "allow".into();
+        carried.there[0].service = None;
+        let shown = rendered(&asked, &carried);
+        for part in [
+            "tcp 22: NOT possible, though rules allow it\n",
+            "from blue/x v4  allow  rule r",
+            "10.1.1.1 to 10.1.2.1: 10.1.1.1 has circuits alone, and 10.1.2.1 has none\n",
+        ] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
         // A tenant's token is told its own half.
         let half = Explanation {
             allowed: true,

@@ -9,7 +9,7 @@ use axum::Json;
 use axum::extract::{Query, State};
 use guard::guard;
 use image::rules::Action;
-use policy::{Peer, Question, Side, Unclear};
+use policy::{Bar, Peer, Question, Side, Unclear};
 use serde::Deserialize;
 use spec::{IcmpMessage, PortRange, Protocol};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -201,6 +201,7 @@ fn way(way: &policy::Way, question: &Question<'_>) -> Way {
         allowed: way.allowed,
         answers: way.answers,
         half: false,
+        bar: way.bar.map_or_else(String::new, |bar| barred(bar, way)),
         verdicts: way.verdicts.iter().map(judgement).collect(),
         service: way.service.as_ref().map(|service| Translation {
             agreement: service.agreement,
@@ -211,6 +212,17 @@ fn way(way: &policy::Way, question: &Question<'_>) -> Way {
             pool: (service.pool).map_or_else(String::new, |pool| pool.to_string()),
             destination: service.destination.to_string(),
         }),
+    }
+}
+
+fn barred(bar: Bar, way: &policy::Way) -> String {
+    let (from, to) = (way.source, way.destination);
+    match bar {
+        Bar::Apart(Side::Egress) => format!("{from} has circuits alone, and {to} has none"),
+        Bar::Apart(Side::Ingress) => format!("{to} has circuits alone, and {from} has none"),
+        Bar::Protocol => "circuits carry TCP and UDP alone".into(),
+        Bar::Crossing => "circuits carry TCP alone across an agreement".into(),
+        Bar::Stateless => "circuits are connections: a stateless rule lets none begin".into(),
     }
 }
 

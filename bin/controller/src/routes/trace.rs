@@ -92,6 +92,16 @@ pub async fn trace(
         slot: found.slot,
         tag: 0,
     };
+    let port = world.made().and_then(|made| made.2.endpoint(&asked.from));
+    if port.is_some_and(|(_, port)| port.has_circuits_alone()) && guard!("trace-circuits") {
+        return Err(Fault::new(
+            "request",
+            Whose::User,
+            format!("{} has circuits alone: no packet comes from it", asked.from),
+            "`bulkhead explain` says what it may connect to, `bulkhead circuits` what it has, `bulkhead why` what it was refused",
+        )
+        .into());
+    }
     let frames = frames(&world, &asked)?;
     let _alone = TRACING.lock().await;
     viewer.still(&server.tokens)?;
