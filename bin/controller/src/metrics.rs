@@ -225,7 +225,7 @@ impl Families {
         );
         registry.register(
             "operator",
-            "What became of a compartment's operators of circuits: restarts, of them stalls and taken (a connection at most went with each), given_up programs, delayed set-ups, unfound ends",
+            "What became of a compartment's operators of circuits: restarts, of them stalls and taken (a connection at most went with each), given_up programs, delayed set-ups, cut circuits, unfound ends",
             self.operators.clone(),
         );
         registry.register(
@@ -257,6 +257,7 @@ impl Families {
             ("taken", operator.taken),
             ("given_up", operator.given_up.into()),
             ("delayed", operator.delayed),
+            ("cut", operator.cut),
             ("unfound", operator.unfound),
         ];
         for (what, count) in all {

@@ -206,6 +206,7 @@ impl Survey {
             delayed: inspect.delayed,
             unfound: inspect.unfound,
             taken: inspect.taken,
+            cut: inspect.cut,
         };
         if let Some(counters) = &look.counters {
             compartment.alleged_epoch = counters.process(ProcessWord::Epoch);

@@ -13,7 +13,7 @@ use notify::{Listener, Notification};
 use shm::Words;
 use std::collections::BTreeMap;
 use telemetry::drops::DropReason;
-use telemetry::operator::{ASLEEP, HEARTBEAT, SERVES, TAKEN, TAKES, TOUCHES};
+use telemetry::operator::{ASLEEP, CUT, HEARTBEAT, SERVES, TAKEN, TAKES, TOUCHES};
 
 /// Calls without an answer at most, of all programs.
 pub const CALLS: usize = 2048;
@@ -33,7 +33,7 @@ const FIRST_CALL: usize = RECEIVED + notify::RECEIVED;
 const FIRST_RECORD: usize = FIRST_CALL + CALLS * CALL;
 const RECORD_WORDS: usize = RECORD / 8;
 const SEED: usize = FIRST_RECORD + (LIMITS.sockets + LIMITS.pending) as usize * RECORD_WORDS;
-const _: () = assert!(SEED < TAKES, "what was decided lies behind it");
+const _: () = assert!(SEED < CUT, "what was decided lies behind it");
 
 /// The page.
 pub struct Notes {

@@ -147,6 +147,8 @@ pub struct Operator {
     /// Those that came after one that died while it took a connection in: so many connections at
     /// most went with them. Alleged.
     pub taken: u64,
+    /// Circuits that were cut, being allowed no more: by rules, agreements, addresses. Alleged.
+    pub cut: u64,
 }
 
 /// A tenant.

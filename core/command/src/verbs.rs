@@ -472,6 +472,8 @@ body! {
         unfound: u64,
         /// Answer: operators that came to their end while they took a connection in, alleged.
         taken: u64,
+        /// Answer: circuits that were cut, being allowed no more, alleged.
+        cut: u64,
     }
 }
 /// Starting.

@@ -25,6 +25,8 @@ pub const TOUCHES: usize = 7;
 pub const BYTES: usize = 32 << 20;
 /// First byte of what was decided.
 pub const DECIDED_AT: usize = 16 << 20;
+/// Ends of circuits, one of each circuit, that were cut because they are allowed no more.
+pub const CUT: usize = DECIDED_AT / 8 - 3;
 /// 1 while it takes a connection out of a queue of the kernel's, until its successor would find it.
 pub const TAKES: usize = DECIDED_AT / 8 - 2;
 /// Operators that came to their end meanwhile: so many connections at most went with them.

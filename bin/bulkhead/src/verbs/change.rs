@@ -80,7 +80,7 @@ pub async fn release(release: &Release, client: &Client, json: bool) -> Result<E
     if json {
         return as_json(&answer);
     }
-    crate::print(format!("{} is released\n", release.what).as_bytes())
+    crate::print(format!("no quarantine holds {} now\n", release.what).as_bytes())
 }
 
 /// What an apply did.

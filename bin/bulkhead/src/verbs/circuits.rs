@@ -6,6 +6,7 @@ use command::Message;
 use command::verbs::{Circuits, Done, Mediate};
 use notify::{Plan, User};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Signal, pidfd_send_signal};
 use seqpacket::Socket;
 use std::ffi::OsString;
@@ -195,11 +196,18 @@ pub fn meet(path: &Path) -> Result<(Socket, Circuits), Trouble> {
 
 fn met(path: &Path) -> Result<(Socket, Circuits), Trouble> {
     let socket = Socket::connect(path).map_err(|error| {
-        Trouble::new(
-            Exit::Denied,
-            format!("{}: {error}", path.display()),
-            "starting programs in an endpoint of circuits takes root on its host",
-        )
+        let (exit, advice) = match error {
+            seqpacket::Error::System(Errno::NOENT) => (
+                Exit::NotRunning,
+                "there is no such endpoint of circuits, or no daemon: see `bulkhead status`",
+            ),
+            seqpacket::Error::System(Errno::ACCESS | Errno::PERM) => (
+                Exit::Denied,
+                "starting programs in an endpoint of circuits takes root on its host",
+            ),
+            _ => (Exit::Failed, "see `bulkhead status` and its log"),
+        };
+        Trouble::new(exit, format!("{}: {error}", path.display()), advice)
     })?;
     let circuits = hear(&socket)?;
     Ok((socket, circuits))

@@ -242,6 +242,7 @@ fn operator(operator: &api::Operator) -> Option<String> {
             "of them after one that may have taken a connection along",
         ),
         (operator.delayed, "set-ups delayed"),
+        (operator.cut, "circuits cut that are allowed no more"),
         (
             operator.unfound,
             "ends of circuits that are allowed no more not found",

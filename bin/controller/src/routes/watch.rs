@@ -185,7 +185,14 @@ pub async fn capture(
     let rank = viewer.rank();
     server.applier.turn(rank).await.note(deed).await?;
     drop(starts);
-    let (_, fds) = outcome.map_err(|refusal| refused(&refusal, "starting the capture"))?;
+    let (_, fds) = outcome.map_err(|refusal| {
+        let mut fault = refused(&refusal, "starting the capture");
+        if fault.code == "conflict" {
+            "end that one first (Ctrl-C); a tenant's captures are apart from the host's"
+                .clone_into(&mut fault.help);
+        }
+        fault
+    })?;
     let pipe = fds.into_iter().next().ok_or_else(|| {
         Fault::new(
             "bulkhead",

@@ -6,7 +6,7 @@ use super::*;
 use circuit::Socket;
 use command::verbs::{Found, SEEK, Seek};
 use notify::{Came, End, Seen, Target, end_apart};
-use telemetry::operator::UNFOUND;
+use telemetry::operator::{CUT, UNFOUND};
 
 /// Circuits that are cut at a time.
 const AT_ONCE: usize = 256;
@@ -120,6 +120,13 @@ impl Mediator {
         });
         if came == [Came::Ended] {
             self.is_cut(began);
+        }
+    }
+
+    /// So many circuits end because they are allowed no more.
+    pub(super) fn counts_cut(&self, circuits: usize) {
+        if let Some(notes) = &self.notes {
+            notes.counts(CUT, circuits as u64);
         }
     }
 

@@ -193,6 +193,8 @@ impl Mediator {
         let (datagrams, streams): (Vec<_>, Vec<_>) =
             gone.partition(|socket| socket.kind() == Kind::Datagram);
         self.cut_all(&datagrams);
+        let begun = streams.iter().filter(|it| it.is_initiator());
+        self.counts_cut(begun.count());
         if guard!("circuits-address-gone") {
             let gone = streams.into_iter().filter(|it| !self.end_metered(it));
             let gone = gone.map(|it| (it.cookie(), vec![it])).collect();
@@ -244,6 +246,7 @@ impl Mediator {
         }
         let crossings = self.review_crossings(&image);
         denied.extend(crossings.into_iter().map(|it| (it.cookie(), vec![it])));
+        self.counts_cut(denied.len());
         // Wherever its programs have it, what is metered is over.
         denied.retain(|(cookie, _)| {
             let socket = self.table.socket(*cookie).copied();

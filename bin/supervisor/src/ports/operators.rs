@@ -7,7 +7,7 @@ use crate::process::{Does, does};
 use crate::seats::label;
 use crate::watch::{Death, PROGRAM_STALLS, Seen};
 use command::verbs::{CAUSE_STALL, Inspect, ProgramGone};
-use telemetry::operator::{ASLEEP, DELAYED, HEARTBEAT, SERVES, TAKEN, TOUCHES, UNFOUND};
+use telemetry::operator::{ASLEEP, CUT, DELAYED, HEARTBEAT, SERVES, TAKEN, TOUCHES, UNFOUND};
 
 /// A change of tables whose operator says nothing this long is not done, ns: longer than three
 /// operators, one after another, may stand still.
@@ -102,6 +102,7 @@ impl Supervisor {
             delayed: alleged(DELAYED),
             unfound: alleged(UNFOUND),
             taken: alleged(TAKEN),
+            cut: alleged(CUT),
             ..Inspect::default()
         }
     }
