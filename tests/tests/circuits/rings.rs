@@ -266,21 +266,57 @@ fn a_rule_that_is_removed_ends_a_ring() {
     server.until(" by ");
 }
 
+/// An example in C, as the header says to build it.
+fn in_c(scene: &Scene, name: &str) {
+    let own = concat!(env!("CARGO_MANIFEST_DIR"), "/../lib/c");
+    let mut cc = std::process::Command::new("cc");
+    cc.args([
+        "-std=c11",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-O1",
+        "-D_GNU_SOURCE",
+        "-I",
+        own,
+        "-o",
+    ])
+    .arg(format!("{}/{name}", scene.files()))
+    .arg(format!("{own}/examples/{name}.c"))
+    .arg(e2e::program("libbulkhead_c.a"))
+    .args(["-lpthread", "-ldl", "-lm"]);
+    let said = e2e::Said::of(&mut cc).unwrap();
+    assert!(said.ok(), "{}", said.err);
+}
+
 #[test]
 fn a_program_in_c_uses_the_ring() {
     let scene = scene_of(OPEN);
-    let own = concat!(env!("CARGO_MANIFEST_DIR"), "/../lib/c");
-    let mut cc = std::process::Command::new("cc");
-    cc.args(["-std=c11", "-O1", "-D_GNU_SOURCE", "-I", own, "-o"])
-        .arg(format!("{}/echo", scene.files()))
-        .arg(format!("{own}/examples/echo.c"))
-        .arg(e2e::program("libbulkhead_c.a"))
-        .args(["-lpthread", "-ldl", "-lm"]);
-    let said = e2e::Said::of(&mut cc).unwrap();
-    assert!(said.ok(), "{}", said.err);
+    in_c(&scene, "echo");
     let server = scene.start("web", "exec {f}/echo 7000", "serving");
     assert_eq!(asks(&scene, 100), "100 by ring");
     server.until("end by ring");
+}
+
+/// By memory to who knows of it, and by the socket to who does not.
+#[test]
+fn a_file_goes_whole_from_a_server_in_c() {
+    let scene = scene_of(OPEN);
+    in_c(&scene, "files");
+    let sum = "head -c 5000001 /dev/urandom > {f}/whole; cksum < {f}/whole";
+    let whole = scene.says("web", sum);
+    let server = scene.start("web", "exec {f}/files serve 7000 {f}/whole", "serving");
+    let fetch = "{f}/files fetch 10.1.1.10 7000 | cksum";
+    assert_eq!(scene.says("app", fetch), whole);
+    server.until("sent by ring");
+    let plain = "python3 -c 'import socket, sys; s = socket.create_connection((\"10.1.1.10\", 7000)); [sys.stdout.buffer.write(b) for b in iter(lambda: s.recv(65536), b\"\")]' | cksum";
+    assert_eq!(scene.says("app", plain), whole);
+    server.until("sent by socket");
+    let nobody = scene.sh("app", "{f}/files fetch 10.1.1.10 7001");
+    assert!(
+        nobody.code == 1 && nobody.err.contains("refused"),
+        "{nobody:?}"
+    );
 }
 
 #[test]
