@@ -562,7 +562,7 @@ impl Supervisor {
             let Some(circuits) = self.circuits(compartment) else {
                 return;
             };
-            if guard!("circuits-programs") && circuits.programs.len() >= PROGRAMS {
+            if guard!("operator-programs") && circuits.programs.len() >= PROGRAMS {
                 return;
             }
             let fd = Rc::new(fd);

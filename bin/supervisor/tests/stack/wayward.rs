@@ -384,7 +384,7 @@ pub fn verify() -> ! {
 
 /// How many programs the first operator of a compartment says that it has: what is told of them is
 /// more than waits in a socket.
-pub const PROGRAMS: u32 = 2000;
+pub const PROGRAMS: u32 = 4200;
 
 /// Stands for the operator: the first of a compartment says that it has many programs, and reads.
 /// Those after it read until they are told to operate, and no further.
