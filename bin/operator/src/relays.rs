@@ -5,6 +5,7 @@ use crate::sockets::{self, Made};
 use circuit::{Endpoint, Socket as Known, State};
 use command::Message;
 use command::verbs::{Came, Heard, Join, Quiet, Refuse, Relay, Relayed, Serve, Unserve};
+use guard::guard;
 use rustix::fs::fcntl_getfl;
 use rustix::io::Errno;
 use seqpacket::Socket;
@@ -133,7 +134,8 @@ impl Relays {
 
     /// A proxy that answers nothing for longer than a connect takes has those who wait told so.
     pub fn tick(&mut self) {
-        let late = |asked: &&mut Asked| asked.since.elapsed() >= PATIENCE;
+        let late =
+            |asked: &&mut Asked| asked.since.elapsed() >= PATIENCE && guard!("circuits-proxy-late");
         for asked in self.asked.values_mut().filter(late) {
             asked.outcome.get_or_insert(Err(Errno::TIMEDOUT));
         }

@@ -228,6 +228,23 @@ fn its_process_and_the_operator_may_die() {
 }
 
 #[test]
+fn a_proxy_that_stands_still_holds_nobody_for_ever() {
+    let scene = scene("");
+    let there = scene.spawn(in_box(&scene, "exec {peer} serve 80"));
+    there.until("serving");
+    let proxy = proxy(&scene).unwrap().to_string();
+    kill("STOP", &proxy);
+    let begun = std::time::Instant::now();
+    assert_eq!(scene.tries("both", "10.1.1.20,80"), ["ETIMEDOUT"]);
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_secs(14), "{took:?}");
+    // It is the one that it was, and goes on.
+    kill("CONT", &proxy);
+    let reached = |_: &Instance| scene.tries("both", "10.1.1.20,80") == ["10.1.1.13"];
+    assert!(scene.instance.until(Duration::from_secs(10), reached));
+}
+
+#[test]
 fn an_ordinary_program_in_its_namespace_is_found_too() {
     let scene = scene("");
     // Not by `bulkhead run`: a socket of the namespace's own.
