@@ -1,7 +1,8 @@
 //! What an explanation says of ends that are attached differently: by circuits, by packets, by both.
 
+use super::rules::ask;
 use super::{intent, read};
-use crate::{Bar, Peer, Question, Side, Way, explain};
+use crate::{Bar, Side};
 
 const SPEC: &str = "
 version: 1
@@ -32,26 +33,10 @@ tenants:
       - { name: dns, from: red, service: dns, as: [10.2.200.11] }
 ";
 
-fn ways(from: &str, to: &str, protocol: u8, port: u16) -> Vec<Way> {
-    fn peer(text: &str) -> Peer<'_> {
-        text.parse().map_or(Peer::Endpoint(text), Peer::Address)
-    }
-    let spec = read(SPEC);
-    let (ids, intent) = intent(&spec);
-    let question = Question {
-        from: peer(from),
-        to: peer(to),
-        protocol,
-        source_port: 40_000,
-        port,
-    };
-    explain(&spec, &ids, &intent, &question)
-        .expect("answer")
-        .there
-}
-
 #[test]
 fn what_nothing_carries_is_not_possible_whatever_rules_allow() {
+    let spec = read(SPEC);
+    let (ids, intent) = intent(&spec);
     let ping = (1, 8 << 8);
     let (from, to) = (
         Some(Bar::Apart(Side::Egress)),
@@ -76,7 +61,7 @@ fn what_nothing_carries_is_not_possible_whatever_rules_allow() {
         ("blue/tapped", "red/alone", (6, 5432), to),
         ("blue/tapped", "10.2.200.11", (17, 53), to),
     ] {
-        let ways = ways(a, b, protocol, port);
+        let ways = ask(&spec, &ids, &intent, a, b, protocol, port).there;
         assert_eq!(ways.len(), 1, "{a} {b} {protocol}");
         let way = &ways[0];
         let told = (way.bar, way.allowed, way.answers);

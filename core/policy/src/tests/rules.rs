@@ -576,7 +576,7 @@ fn a_switch_has_so_many_boxes_and_no_more() {
     assert_eq!(tables.add(one(2)), None);
 }
 
-fn ask(
+pub(super) fn ask(
     spec: &spec::Spec,
     ids: &Ids,
     intent: &crate::Intent,
