@@ -448,7 +448,11 @@ impl Mediator {
         nonblock: bool,
     ) -> Result<Option<Made>, Errno> {
         // Bound: the kernel's queue.
-        while let Some(fd) = sockets::accepts(fd, nonblock, || self.takes(true))? {
+        loop {
+            let came = sockets::accepts(fd, nonblock, || self.takes(true));
+            let Some(fd) = came.inspect_err(|_| self.takes(false))? else {
+                break;
+            };
             let kept = self.unclaimed.keeps(By::Listener(listener), fd);
             self.takes(false);
             let made = kept?;

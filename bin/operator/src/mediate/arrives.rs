@@ -261,8 +261,8 @@ impl Mediator {
                 self.takes(false);
                 self.is_in(tag, made);
             }
-            self.takes(false);
         }
+        self.takes(false);
         self.wake(Also::Of(For::Cross), find);
         came == TURN
     }
