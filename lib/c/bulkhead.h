@@ -1,7 +1,8 @@
 /* Circuits of Bulkhead for programs in C: docs/circuits.md.
  *
  * A circuit is a connection. To a program that uses this library too, in endpoints of circuits of
- * one tenant, its bytes go by memory that both have; to anybody else by its socket.
+ * one tenant, or across an agreement of which both sides ask for it, its bytes go by memory that both
+ * have; to anybody else by its socket.
  *
  * A circuit is of one thread at a time, and of the process that made it: after fork the child
  * leaves it alone. Functions that return -1 have set errno; ECONNABORTED: the peer wrote nonsense
@@ -47,17 +48,20 @@ void bulkhead_set_polled(bulkhead_circuit *circuit, int polled);
 ssize_t bulkhead_read(bulkhead_circuit *circuit, void *bytes, size_t length);
 ssize_t bulkhead_write(bulkhead_circuit *circuit, const void *bytes, size_t length);
 
-/* Room to make data in: how many bytes, at least `least`, from *at on; -1. EAGAIN: it does not
- * block and has no room. What is there is sent by bulkhead_commit alone, but the peer can see it,
+/* Room to make data in: how many bytes, at least `least`, from *at on; -1. EINVAL: more than
+ * BULKHEAD_MOST. EAGAIN: it does not block and has no room. What is there is sent by bulkhead_commit alone, but the peer can see it,
  * and change it, at any time from now on: hence volatile. Until then nothing else is done with the
  * circuit. Where it goes by the socket this is a buffer. */
+#define BULKHEAD_MOST ((size_t)1 << 20)
 ssize_t bulkhead_reserve(bulkhead_circuit *circuit, size_t least, volatile void **at);
+/* EINVAL: more than was reserved, of which nothing is sent. */
 int bulkhead_commit(bulkhead_circuit *circuit, size_t length);
 
 /* What has come: how many bytes, from *at on; 0: the stream has ended; -1. It stays until it is
  * consumed. The peer can change it at any time, between two looks too: hence volatile. What is
  * judged is to be copied first, and the copy judged. It waits for something, unless it does not block (EAGAIN). */
 ssize_t bulkhead_peek(bulkhead_circuit *circuit, const volatile void **at);
+/* EINVAL: more than was peeked at and is not consumed. */
 int bulkhead_consume(bulkhead_circuit *circuit, size_t length);
 
 #ifdef __cplusplus

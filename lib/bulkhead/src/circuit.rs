@@ -252,9 +252,12 @@ impl Circuit {
     /// otherwise.
     ///
     /// # Errors
-    /// `InvalidInput`: the ring is smaller. `WouldBlock`: it has no room now, and this circuit
+    /// `InvalidInput`: more than [`CAPACITY`](crate::CAPACITY), whichever way it goes. `WouldBlock`: it has no room now, and this circuit
     /// does not block: a write goes on by the socket. Or as write(2).
     pub fn reserve(&mut self, min: usize) -> io::Result<Reserved<'_>> {
+        if min > stream::CAPACITY {
+            return Err(ErrorKind::InvalidInput.into());
+        }
         self.look_at_peer()?;
         // Bound: none; it blocks as a write does.
         while self.way() == Way::Ring {

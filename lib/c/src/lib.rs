@@ -16,6 +16,9 @@ use std::time::Duration;
 pub struct Handle {
     circuit: Circuit,
     buffer: Option<Vec<u8>>,
+    /// What may be committed, and consumed: C has no type that holds its caller to it.
+    reserved: usize,
+    peeked: usize,
 }
 
 /// See `bulkhead.h`.
@@ -29,6 +32,8 @@ pub extern "C" fn bulkhead_from_fd(fd: c_int) -> *mut Handle {
     Box::into_raw(Box::new(Handle {
         circuit: Circuit::from_fd(fd),
         buffer: None,
+        reserved: 0,
+        peeked: 0,
     }))
 }
 
@@ -105,7 +110,12 @@ pub unsafe extern "C" fn bulkhead_read(
     // SAFETY: the caller's promise: so many bytes that nobody else touches meanwhile.
     let bytes = unsafe { slice::from_raw_parts_mut(bytes.cast::<u8>(), length) };
     // SAFETY: the caller's promise.
-    unsafe { with(circuit, |it| it.circuit.read(bytes).map(|n| n as isize)) }
+    unsafe {
+        with(circuit, |it| {
+            it.peeked = 0;
+            it.circuit.read(bytes).map(|n| n as isize)
+        })
+    }
 }
 
 /// See `bulkhead.h`.
@@ -121,7 +131,12 @@ pub unsafe extern "C" fn bulkhead_write(
     // SAFETY: the caller's promise: so many bytes that nobody changes meanwhile.
     let bytes = unsafe { slice::from_raw_parts(bytes.cast::<u8>(), length) };
     // SAFETY: the caller's promise.
-    unsafe { with(circuit, |it| it.circuit.write(bytes).map(|n| n as isize)) }
+    unsafe {
+        with(circuit, |it| {
+            (it.reserved, it.buffer) = (0, None);
+            it.circuit.write(bytes).map(|n| n as isize)
+        })
+    }
 }
 
 /// See `bulkhead.h`.
@@ -142,6 +157,7 @@ pub unsafe extern "C" fn bulkhead_reserve(
                 (buffer.as_mut_ptr(), buffer.len())
             }
         };
+        it.reserved = length;
         if !at.is_null() {
             // SAFETY: the caller's promise: a pointer that may be written.
             unsafe { at.write(place.cast()) };
@@ -156,6 +172,10 @@ pub unsafe extern "C" fn bulkhead_reserve(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bulkhead_commit(circuit: *mut Handle, length: usize) -> c_int {
     let commit = |it: &mut Handle| {
+        if length > it.reserved {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        it.reserved = 0;
         let Some(buffer) = it.buffer.take() else {
             return it.circuit.commit(length).map(|()| 0);
         };
@@ -180,12 +200,14 @@ pub unsafe extern "C" fn bulkhead_commit(circuit: *mut Handle, length: usize) ->
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bulkhead_peek(circuit: *mut Handle, at: *mut *const c_void) -> isize {
     let peek = |it: &mut Handle| {
+        it.peeked = 0;
         let peeked = it.circuit.peek()?;
         if !at.is_null() {
             // SAFETY: the caller's promise: a pointer that may be written.
             unsafe { at.write(peeked.place().as_ptr().cast()) };
         }
-        Ok(peeked.len() as isize)
+        it.peeked = peeked.len();
+        Ok(it.peeked as isize)
     };
     // SAFETY: the caller's promise.
     unsafe { with(circuit, peek) }
@@ -195,6 +217,10 @@ pub unsafe extern "C" fn bulkhead_peek(circuit: *mut Handle, at: *mut *const c_v
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bulkhead_consume(circuit: *mut Handle, length: usize) -> c_int {
     let consume = |it: &mut Handle| {
+        it.peeked = it
+            .peeked
+            .checked_sub(length)
+            .ok_or(ErrorKind::InvalidInput)?;
         it.circuit.consume(length);
         Ok(0)
     };

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -27,9 +28,10 @@ fn library() -> PathBuf {
     all.max_by_key(made).expect("libbulkhead_c*.a is not there")
 }
 
-fn compiled(folder: &Path) -> PathBuf {
+/// A source of this crate's.
+fn compiled(folder: &Path, source: &str) -> PathBuf {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let program = folder.join("echo");
+    let program = folder.join("program");
     let output = Command::new("cc")
         .args([
             "-std=c11",
@@ -40,7 +42,7 @@ fn compiled(folder: &Path) -> PathBuf {
             "-I",
         ])
         .arg(own)
-        .arg(own.join("examples/echo.c"))
+        .arg(own.join(source))
         .arg(library())
         .args(["-lpthread", "-ldl", "-lm", "-o"])
         .arg(&program)
@@ -54,7 +56,7 @@ fn compiled(folder: &Path) -> PathBuf {
 #[test]
 fn a_program_in_c_answers_an_ordinary_one() {
     let folder = tempfile::tempdir().unwrap();
-    let program = compiled(folder.path());
+    let program = compiled(folder.path(), "examples/echo.c");
     let port = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = port.local_addr().unwrap();
     drop(port);
@@ -76,4 +78,28 @@ fn a_program_in_c_answers_an_ordinary_one() {
     writes.join().unwrap();
     assert!(came == bytes);
     assert_eq!(lines.next().unwrap().unwrap(), "end by socket");
+}
+
+#[test]
+fn what_c_asks_for_wrongly_is_refused_and_nothing_is_sent() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compiled(folder.path(), "tests/misuse.c");
+    let (own, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let mut command = Command::new(program);
+    let stdin = OwnedFd::from(theirs);
+    command.stdin(stdin).stderr(Stdio::piped());
+    let mut child = Ended(command.spawn().unwrap());
+    // Its end is its own alone.
+    drop(command);
+    let mut lines = BufReader::new(own.try_clone().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "asked");
+    (&own).write_all(b"answer").unwrap();
+    let mut said = String::new();
+    let code = child.0.wait().unwrap();
+    let mut err = child.0.stderr.take().unwrap();
+    err.read_to_string(&mut said).unwrap();
+    drop(child);
+    assert!(code.success(), "{said}");
+    // It sent what it asked for and no more.
+    assert!(lines.next().is_none());
 }

@@ -309,9 +309,16 @@ fn a_file_goes_whole_from_a_server_in_c() {
     let fetch = "{f}/files fetch 10.1.1.10 7000 | cksum";
     assert_eq!(scene.says("app", fetch), whole);
     server.until("sent by ring");
-    let plain = "python3 -c 'import socket, sys; s = socket.create_connection((\"10.1.1.10\", 7000)); [sys.stdout.buffer.write(b) for b in iter(lambda: s.recv(65536), b\"\")]' | cksum";
+    let plain = "python3 -c 'import socket, sys; s = socket.create_connection((\"10.1.1.10\", 7000)); s.recv(8, socket.MSG_WAITALL); [sys.stdout.buffer.write(b) for b in iter(lambda: s.recv(65536), b\"\")]' | cksum";
     assert_eq!(scene.says("app", plain), whole);
     server.until("sent by socket");
+    // A part is not taken for the whole.
+    let _missing = scene.start("web", "exec {f}/files serve 7002 {f}/missing", "serving");
+    let part = scene.sh("app", "{f}/files fetch 10.1.1.10 7002");
+    assert!(
+        part.code == 1 && part.err.contains("not all of it"),
+        "{part:?}"
+    );
     let nobody = scene.sh("app", "{f}/files fetch 10.1.1.10 7001");
     assert!(
         nobody.code == 1 && nobody.err.contains("refused"),

@@ -21,20 +21,13 @@ pub async fn capture(capture: &Capture, client: &Client) -> Result<Exit, Trouble
         })?,
         None => Filter::default(),
     };
-    let mut out: Box<dyn Write> = match &capture.write {
-        Some(path) => Box::new(
-            File::create(path)
-                .map_err(|e| Trouble::new(Exit::Failed, format!("{}: {e}", path.display()), ""))?,
-        ),
-        None if std::io::stdout().is_terminal() => {
-            return Err(Trouble::new(
-                Exit::Usage,
-                "a capture is not for terminals",
-                "write it to a file by -w FILE, or show it: bulkhead capture | tshark -r -",
-            ));
-        }
-        None => Box::new(std::io::stdout().lock()),
-    };
+    if capture.write.is_none() && std::io::stdout().is_terminal() {
+        return Err(Trouble::new(
+            Exit::Usage,
+            "a capture is not for terminals",
+            "write it to a file by -w FILE, or show it: bulkhead capture | tshark -r -",
+        ));
+    }
     let circuits = !capture.drops && !capture.no_circuits;
     let (drops, snap) = (capture.drops, capture.snap);
     let mut path = format!("/v1/capture?drops={drops}&snap={snap}&circuits={circuits}");
@@ -42,6 +35,14 @@ pub async fn capture(capture: &Capture, client: &Client) -> Result<Exit, Trouble
         path.push_str(&format!("&endpoint={}", encoded(endpoint)));
     }
     let mut body = client.stream(&path).await?;
+    // What is refused leaves the file as it was.
+    let mut out: Box<dyn Write> = match &capture.write {
+        Some(path) => Box::new(
+            File::create(path)
+                .map_err(|e| Trouble::new(Exit::Failed, format!("{}: {e}", path.display()), ""))?,
+        ),
+        None => Box::new(std::io::stdout().lock()),
+    };
     if circuits {
         // It is the capture that was asked for: it goes on without that.
         let unseen = flows::unseen(capture.endpoint.as_deref(), client).await;
