@@ -219,9 +219,19 @@ fn across_an_agreement_both_switches_and_the_fabric_tell_both_ways() {
         "{told}"
     );
     assert_eq!(two.connections(), 0);
-    // Nothing was counted anywhere: it was no traffic.
+    // Nothing was counted anywhere: it was no traffic. The sweep has come by, too.
+    std::thread::sleep(Duration::from_secs(1));
     let status = two.instance.ask(&["status"]).unwrap();
     assert_eq!(status["health"], "ok");
+    for tenant in ["red", "blue"] {
+        let told = two.instance.ask(&["rules", tenant]).unwrap();
+        for rule in told["rules"].as_array().unwrap() {
+            let count = |what: &str| rule[what].as_u64().unwrap();
+            // Namespaces of their own accord say what is denied.
+            let counted = ["connections", "packets", "bytes"].map(count);
+            assert_eq!(counted, [0; 3], "{tenant}: {rule}");
+        }
+    }
 }
 
 #[test]

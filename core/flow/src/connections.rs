@@ -470,6 +470,13 @@ impl Connections {
         }
     }
 
+    /// What has passed of the connection so far is told of no more.
+    pub fn passed_untold(&mut self, found: Found) {
+        if let Some(record) = self.records.get_mut(found.id as usize) {
+            record.tell();
+        }
+    }
+
     /// Without room, which who asks in time leaves, it is not told.
     fn note_tally(&mut self, tally: Tally) {
         if (tally.packets, tally.bytes) != (0, 0) && self.tallies.len() < self.tallies.capacity() {

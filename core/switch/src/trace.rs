@@ -179,6 +179,14 @@ impl Switch {
         self.process(image, now, ingress, &mut recorder);
         self.state.tracking.connections.let_all_stay(false);
         self.traced = self.state.tracking.watch.take();
+        let own = self.traced.iter().flat_map(|watch| watch.own);
+        for (found, a, b) in own.flatten() {
+            let connections = &mut self.state.tracking.connections;
+            let connection = connections.connection(now, found.id);
+            if connection.is_some_and(|c| (c.a, c.b) == (a, b)) && guard!("trace-untold") {
+                connections.passed_untold(found);
+            }
+        }
         self.state.ident = ident;
         (self.state.tenants, self.state.crossings) = (tenants, crossings);
         self.state.subnets = subnets;
