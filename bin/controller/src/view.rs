@@ -378,11 +378,17 @@ pub fn explanation(explanation: Explanation, name: &str) -> Explanation {
             offered && verdicts.iter().all(passes)
         };
         Way {
-            allowed: if half { own(false) } else { way.allowed },
-            answers: if half { own(true) } else { way.answers },
+            allowed: if half {
+                own(false) && way.bar.is_empty()
+            } else {
+                way.allowed
+            },
+            answers: if half {
+                own(true) && way.bar.is_empty()
+            } else {
+                way.answers
+            },
             half,
-            // By what the other side is attached is its own matter, too.
-            bar: if half { String::new() } else { way.bar },
             service: way.service.map(|service| Translation {
                 offer: service.offer,
                 offered: service.offered,

@@ -59,6 +59,8 @@ pub struct Way {
     pub service: Option<Service>,
     /// Why nothing carries it, whatever the rules say.
     pub bar: Option<Bar>,
+    /// Whether the source, and the destination, has circuits alone.
+    pub alone: [bool; 2],
     /// Whether it passes.
     pub allowed: bool,
     /// Whether what answers it passes because of it.
@@ -76,6 +78,8 @@ pub enum Bar {
     Crossing,
     /// Circuits are connections: of a stateless rule they take none.
     Stateless,
+    /// Circuits of who is metered, or has a rate, carry TCP alone.
+    Metered,
 }
 
 /// One switch's word at one endpoint.
@@ -195,11 +199,14 @@ enum End {
     Packets,
     Both,
     Circuits,
+    /// Alone, and each byte is counted.
+    Metered,
 }
 
 impl End {
     fn of((_, port): Placed<'_>) -> End {
         match port.has_circuits_alone() {
+            true if port.metered => End::Metered,
             true => End::Circuits,
             false if port.has_circuits() => End::Both,
             false => End::Packets,
@@ -549,7 +556,8 @@ impl Way {
     /// The same with what keeps it from being carried between two ends.
     fn carried(mut self, question: &Question<'_>, ends: [End; 2]) -> Way {
         let [from, to] = ends;
-        if from.max(to) != End::Circuits || !guard!("explain-carried") {
+        self.alone = ends.map(|end| end >= End::Circuits);
+        if from.max(to) < End::Circuits || !guard!("explain-carried") {
             return self;
         }
         let crosses = self.service.is_some();
@@ -558,6 +566,7 @@ impl Way {
             _ if to == End::Packets => Some(Bar::Apart(Side::Egress)),
             _ if from == End::Packets => Some(Bar::Apart(Side::Ingress)),
             Protocol::UDP if crosses => Some(Bar::Crossing),
+            Protocol::UDP if from.max(to) == End::Metered => Some(Bar::Metered),
             Protocol::TCP | Protocol::UDP => {
                 let any = self.verdicts.iter().any(is_stateless);
                 any.then_some(Bar::Stateless)
@@ -581,6 +590,7 @@ fn way(a: IpAddr, b: IpAddr, verdicts: Vec<Verdict>, service: Option<Service>) -
         verdicts,
         service,
         bar: None,
+        alone: [false; 2],
     }
 }
 

@@ -7,6 +7,7 @@ use crate::ranges::{Range, of_prefix, one, tidy};
 use crate::reach::OWN_FUEL;
 use core::cell::Cell;
 use core::net::IpAddr;
+use guard::guard;
 use sha2::{Digest, Sha256};
 use spec::{
     Accept, Attach, Endpoint, Name, Offer, Outside, Prefix, Protocol, Selector, Spec, Subnet,
@@ -147,10 +148,10 @@ impl Agreement {
     }
 }
 
-/// Whether an endpoint has circuits: 0 none, 1 beside an interface, 2 alone.
+/// Whether an endpoint has circuits: 0 none, 1 beside an interface, 2 alone, 3 alone and metered.
 pub(crate) fn circuits_of(endpoint: &Endpoint) -> u8 {
     match endpoint.attach() {
-        Attach::Circuits(_) => 2,
+        Attach::Circuits(_) => 2 + u8::from(endpoint.is_metered() && guard!("proof-reach-metered")),
         attach => u8::from(attach.circuits().is_some()),
     }
 }
@@ -161,7 +162,9 @@ fn attached(all: &[Endpoint], is_meant: impl Fn(&Endpoint) -> bool) -> (u8, u8) 
     let all = all.iter().filter(|endpoint| is_meant(endpoint));
     let (least, most) = all
         .map(circuits_of)
-        .fold((2, 0), |(least, most), it| (least.min(it), most.max(it)));
+        .fold((u8::MAX, 0), |(least, most), it| {
+            (least.min(it), most.max(it))
+        });
     (least.min(most), most)
 }
 

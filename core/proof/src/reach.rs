@@ -64,6 +64,8 @@ enum By {
     Circuits,
     /// The same across an agreement: TCP alone.
     Crossing,
+    /// The same where one is metered: TCP alone.
+    Metered,
     /// Nothing: an end has circuits alone, and the other has none.
     Nothing,
 }
@@ -99,7 +101,7 @@ impl Tables<'_> {
     /// The lists of those that there are.
     fn lists(&self, tables: [Option<&u32>; 2], by: By) -> Vec<&Cubes> {
         let lists = match by {
-            By::Circuits | By::Crossing => &self.tracked,
+            By::Circuits | By::Crossing | By::Metered => &self.tracked,
             _ => &self.known,
         };
         let tables = tables.into_iter().flatten();
@@ -403,7 +405,7 @@ impl Asked<'_> {
         Ok(false)
     }
 
-    /// Whether a member has circuits: 0 none, 1 beside an interface, 2 alone.
+    /// Whether a member has circuits ([`circuits_of`]).
     fn circuits(&self, member: usize) -> u8 {
         let member = self.book.view.members.get(member);
         member.map_or(0, |member| circuits_of(member.endpoint))
@@ -414,8 +416,8 @@ impl Asked<'_> {
         let (least, most) = agreement.circuits_beyond(self.at);
         match (self.circuits(member), least, most) {
             _ if !self.allowed || !guard!("proof-reach-crossing") => By::Packets,
-            (2, 1.., _) => By::Crossing,
-            (2, ..) | (.., 2) => By::Nothing,
+            (2.., 1.., _) => By::Crossing,
+            (2.., ..) | (.., 2..) => By::Nothing,
             _ => By::Packets,
         }
     }
@@ -430,8 +432,9 @@ impl Asked<'_> {
     fn by(&self, from: Option<usize>, to: Option<usize>) -> By {
         let [from, to] = [from, to].map(|member| member.map_or(0, |m| self.circuits(m)));
         match from.max(to) {
-            2 if self.allowed && guard!("proof-reach-circuits") => match from.min(to) {
+            most @ 2.. if self.allowed && guard!("proof-reach-circuits") => match from.min(to) {
                 0 => By::Nothing,
+                _ if most > 2 => By::Metered,
                 _ => By::Circuits,
             },
             _ => By::Packets,
@@ -547,7 +550,7 @@ impl Asked<'_> {
         let is_none = match by {
             By::Packets => None,
             By::Circuits => no_circuit(space, &[0..=5, 7..=16, 18..=255]),
-            By::Crossing => no_circuit(space, &[0..=5, 7..=255]),
+            By::Crossing | By::Metered => no_circuit(space, &[0..=5, 7..=255]),
             By::Nothing => space.first().map(Cube::packet),
         };
         if is_none.is_some() {
@@ -615,6 +618,9 @@ impl Asked<'_> {
                     }
                     By::Crossing => {
                         ": by circuits TCP does alone across an agreement, and nothing that is stateless"
+                    }
+                    By::Metered => {
+                        ": by circuits of who is metered, or has a rate, TCP does alone, and nothing that is stateless"
                     }
                     By::Nothing => ": one of them has circuits alone, the other none",
                 }

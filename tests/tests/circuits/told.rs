@@ -103,6 +103,53 @@ fn neither_side_learns_an_address_or_a_name_of_the_other_and_both_are_told_their
     assert!(!told.contains("10.1.1.") && !told.contains("red"), "{told}");
 }
 
+/// What keeps a connection from being carried is told where it is of the tenant's own end.
+#[test]
+fn explain_tells_a_tenant_what_its_own_end_carries_and_not_how_the_other_is_attached() {
+    let name = e2e::unique("ct");
+    let more = [
+        (
+            "attach: circuits}\n    policy",
+            "attach: circuits}\n      - {name: box, subnet: data, addresses: [10.1.1.12], attach: {tap: {namespace: NS, make: true}}}\n    policy",
+        ),
+        (
+            "    offers:\n",
+            "    offers:\n      - {name: dns, endpoint: db, protocol: udp, ports: [53], to: [blue], pool: [10.1.251.0/28]}\n      - {name: raw, endpoint: box, protocol: tcp, ports: [80], to: [blue], pool: [10.1.252.0/28]}\n",
+        ),
+        (
+            "    accepts:\n",
+            "    accepts:\n      - {name: reds-dns, from: red, service: dns, as: [10.1.200.11]}\n      - {name: reds-raw, from: red, service: raw, as: [10.1.200.12]}\n",
+        ),
+    ];
+    let mut spec = SPEC.to_owned();
+    for (place, text) in more {
+        assert!(spec.contains(place), "{place}");
+        spec = spec.replace(place, text);
+    }
+    let scene = Scene::of_several(&spec.replace("NS", &name), &["red/db", "blue/app"]);
+    let blue = scene.token("blue");
+    let own = |to: &str, what: [&str; 2]| {
+        let words = ["explain", "blue/app", to, what[0], what[1]];
+        let host = scene.instance.say(&words).unwrap();
+        let told = scene.run(scene.of_tenant(&blue, &words));
+        [(host.code, host.out), (told.code, told.out)]
+    };
+    let no_datagrams = "circuits carry TCP alone across an agreement";
+    for (code, out) in own("10.1.200.11", ["udp", "53"]) {
+        assert!(code == 6 && out.contains(no_datagrams), "{code}: {out}");
+    }
+    let [host, told] = own("10.1.200.12", ["tcp", "80"]);
+    assert!(
+        host.0 == 6 && host.1.contains("has circuits alone"),
+        "{host:?}"
+    );
+    assert!(
+        told.0 == 0 && told.1.contains("allowed on this side"),
+        "{told:?}"
+    );
+    assert!(!told.1.contains("circuits"), "{told:?}");
+}
+
 /// In one zone: the endpoints of both, with a slot each.
 fn zone(endpoints: [&str; 2]) -> String {
     let [red, blue] = endpoints;

@@ -78,7 +78,9 @@ pub async fn explain(
                 })?;
                 let answer = answer.map_err(unclear)?;
                 let ways = |ways: &[policy::Way]| -> Vec<Way> {
-                    ways.iter().map(|one| way(one, &question)).collect()
+                    ways.iter()
+                        .map(|one| way(one, &question, viewer.tenant()))
+                        .collect()
                 };
                 explanation.there.extend(ways(&answer.there));
                 explanation.back.extend(ways(&answer.back));
@@ -192,7 +194,20 @@ fn unclear(why: Unclear) -> Fault {
     }
 }
 
-fn way(way: &policy::Way, question: &Question<'_>) -> Way {
+fn way(way: &policy::Way, question: &Question<'_>, tenant: Option<&str>) -> Way {
+    // Across an agreement a tenant is told what comes of its own end. By what the other side is
+    // attached is that one's matter.
+    let own = |name: &str| name.split_once('/').is_some_and(|it| Some(it.0) == tenant);
+    let side = way.verdicts.iter().find(|verdict| own(&verdict.endpoint));
+    let alone = side.is_some_and(|verdict| match verdict.side {
+        Side::Egress => way.alone[0],
+        Side::Ingress => way.alone[1],
+    });
+    let told = |bar: &Bar| match bar {
+        _ if tenant.is_none() || way.service.is_none() => true,
+        Bar::Crossing | Bar::Protocol => alone,
+        _ => !guard!("tenant-explain-bar"),
+    };
     Way {
         source: way.source.to_string(),
         destination: way.destination.to_string(),
@@ -201,7 +216,7 @@ fn way(way: &policy::Way, question: &Question<'_>) -> Way {
         allowed: way.allowed,
         answers: way.answers,
         half: false,
-        bar: way.bar.map_or_else(String::new, |bar| barred(bar, way)),
+        bar: (way.bar.filter(told)).map_or_else(String::new, |bar| barred(bar, way)),
         verdicts: way.verdicts.iter().map(judgement).collect(),
         service: way.service.as_ref().map(|service| Translation {
             agreement: service.agreement,
@@ -222,6 +237,10 @@ fn barred(bar: Bar, way: &policy::Way) -> String {
         Bar::Apart(Side::Ingress) => format!("{to} has circuits alone, and {from} has none"),
         Bar::Protocol => "circuits carry TCP and UDP alone".into(),
         Bar::Crossing => "circuits carry TCP alone across an agreement".into(),
+        Bar::Metered => {
+            "circuits of who is metered, or has a rate, carry TCP alone, and UDP inside the endpoint"
+                .into()
+        }
         Bar::Stateless => "circuits are connections: a stateless rule lets none begin".into(),
     }
 }

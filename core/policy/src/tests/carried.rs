@@ -14,6 +14,7 @@ tenants:
       - { name: alone, subnet: lan, addresses: [10.1.1.10], attach: circuits }
       - { name: other, subnet: lan, addresses: [10.1.1.11], attach: circuits }
       - { name: both, subnet: lan, addresses: [10.1.1.12], attach: { tap: { circuits: {} } } }
+      - { name: counted, subnet: lan, addresses: [10.1.1.14], attach: { circuits: { metered: on } } }
       - { name: plain, subnet: lan, addresses: [10.1.1.13], attach: tap }
     policy:
       rules:
@@ -51,6 +52,10 @@ fn what_nothing_carries_is_not_possible_whatever_rules_allow() {
         ("red/alone", "red/both", (6, 80), None),
         ("red/both", "red/alone", ping, Some(Bar::Protocol)),
         ("red/both", "red/plain", ping, None),
+        ("red/alone", "red/counted", (6, 80), None),
+        ("red/alone", "red/counted", (17, 53), Some(Bar::Metered)),
+        ("red/counted", "red/both", (17, 53), Some(Bar::Metered)),
+        ("red/counted", "red/plain", (17, 53), from),
         ("red/alone", "red/plain", (6, 80), from),
         ("red/plain", "red/alone", (17, 80), to),
         ("10.1.1.13", "red/alone", (6, 80), to),

@@ -16,6 +16,8 @@ tenants:
       - {{name: c, subnet: net, attach: circuits, labels: {{k: circuits}}}}
       - {{name: d, subnet: net, attach: circuits, labels: {{k: circuits}}}}
       - {{name: both, subnet: net, attach: {{veth: {{circuits: {{}}}}}}}}
+      - {{name: m, subnet: net, attach: {{circuits: {{metered: on}}}}}}
+      - {{name: r, subnet: net, attach: circuits, rate: 1Gbit}}
       - {{name: p, subnet: net, labels: {{k: packets}}}}
       - {{name: q, subnet: net, labels: {{k: packets}}}}
     outside: [{{uplink: wan0, address: [192.0.2.10/24], gateway: [192.0.2.1], nat: on}}]
@@ -69,6 +71,19 @@ fn who_has_circuits_alone_is_reached_by_them_and_by_nothing_else() {
             assert_eq!(between(from, to, what), [""; 0], "{from} {to} {what}");
         }
     }
+}
+
+#[test]
+fn who_is_metered_has_no_datagrams() {
+    for (from, to) in [("c", "m"), ("m", "d"), ("both", "r"), ("m", "r")] {
+        let said = between(from, to, "protocol: udp, ports: [53], ");
+        assert!(
+            said[0].contains("metered, or has a rate, TCP does alone"),
+            "{said:?}"
+        );
+        assert_eq!(between(from, to, "protocol: tcp, "), [""; 0], "{from} {to}");
+    }
+    assert!(between("p", "m", "protocol: tcp, ")[0].contains("the other none"));
 }
 
 #[test]
