@@ -28,6 +28,7 @@ mod ranges;
 mod refusal;
 mod registry;
 mod role;
+mod search;
 mod seats;
 mod settings;
 mod solver;
@@ -55,6 +56,9 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), String> {
+    if std::env::args().nth(1).as_deref() == Some(search::SEARCH) {
+        return search::run().map_err(|error| error.to_string());
+    }
     let settings = Settings::parse(std::env::args().skip(1))?;
     let _ = rustix::thread::set_name(c"supervisor");
     for what in confine::weaker() {

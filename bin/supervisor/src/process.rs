@@ -81,12 +81,12 @@ pub enum Does {
 
 /// What a process does just now.
 pub fn does(pid: u32) -> Does {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // Its name, in brackets, may hold anything.
-    match text
-        .rsplit_once(") ")
-        .and_then(|(_, rest)| rest.chars().next())
-    {
+    // Not `stat`, which waits for one that executes another program, and that for files of
+    // its own choice.
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    // Its name is before that, in one line whatever it holds.
+    let state = text.lines().find_map(|line| line.strip_prefix("State:\t"));
+    match state.and_then(|state| state.chars().next()) {
         Some('R') => Does::Runs,
         Some('T') => Does::Stopped,
         _ => Does::Waits,

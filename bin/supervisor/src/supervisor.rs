@@ -8,6 +8,7 @@ use crate::link::{Link, Shared};
 use crate::namespaces::Namespaces;
 use crate::poll::{Poll, Source};
 use crate::ports::crossings::Crossings;
+use crate::ports::hunts::Searchers;
 use crate::programs::{Programs, Uids};
 use crate::proofs::Proofs;
 use crate::refusal::Refusal;
@@ -22,16 +23,17 @@ use command::Message;
 use command::cores::Cores;
 use command::message::ErrorCode;
 use command::verbs::{
-    CAUSE_REPORT, CAUSE_STALL, NeedReplace, PortClosed, Proved, Ready, Report, Running, Solve,
-    Verdict,
+    CAUSE_REPORT, CAUSE_STALL, NeedReplace, PortClosed, Program, Proved, Ready, Report, Running,
+    Solve, Verdict,
 };
 use confine::Cgroup;
 use confine::cgroup::Hierarchy;
 use guard::guard;
 use rustix::time::{ClockId, clock_gettime};
-use seqpacket::{Fds, Socket};
+use seqpacket::{Fds, Misdeed, Socket};
 use shm::Recorder;
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
@@ -80,6 +82,8 @@ pub struct Supervisor {
     pub refill_after: u64,
     /// What the verifier said, and what it is asked.
     pub proofs: Proofs,
+    /// Who looks for sockets of circuits.
+    pub searchers: Searchers,
     /// The fabric's seat.
     pub fabric: SeatState,
     /// Compartments by id.
@@ -120,6 +124,30 @@ pub struct Supervisor {
     pub is_ending: bool,
     /// When the watch looks next, ns.
     next_watch: Option<u64>,
+}
+
+/// What a process says, with its descriptors where it has any to send. What comes beside other
+/// words this process never has: who closes a descriptor waits for what it is of, and a
+/// program that an operator was taken over by has one of a FUSE.
+fn said(place: Place, socket: &Socket) -> Result<Option<(Message, Fds)>, seqpacket::Error> {
+    match place {
+        Place::Verifier | Place::Solver => return socket.recv(),
+        Place::Circuits(_) if guard!("operator-descriptors") => {}
+        _ => return Ok(socket.recv_word()?.map(|message| (message, Fds::new()))),
+    }
+    let Some(message) = socket.peek_word()? else {
+        return Ok(None);
+    };
+    if message.body::<Program>().is_none() {
+        return Ok(socket.recv_word()?.map(|message| (message, Fds::new())));
+    }
+    let mut fds = socket.recv_unclosed()?;
+    let is_one = fds.len() == 1 && fds.iter().all(|fd| notify::is_called_listener(fd.as_fd()));
+    match fds.pop().filter(|_| is_one) {
+        Some(fd) => Ok(Some((message, vec![ManuallyDrop::into_inner(fd)]))),
+        // They stay open: it is killed for them, once.
+        None => Err(seqpacket::Error::Malformed(Misdeed::Descriptors)),
+    }
 }
 
 impl Supervisor {
@@ -235,6 +263,7 @@ impl Supervisor {
             start_again: 0,
             refill_after: 0,
             proofs: Proofs::default(),
+            searchers: Searchers::default(),
             fabric,
             compartments: BTreeMap::new(),
             uplinks: BTreeMap::new(),
@@ -316,10 +345,10 @@ impl Supervisor {
     pub fn run(&mut self) -> Result<(), String> {
         loop {
             self.fill_seats();
+            self.go_on_hunting();
             let more = self.start_one()
                 || self.start_verifier_if_due()
                 || self.start_controller_if_due()
-                || self.go_on_hunting()
                 || (self.waiting.is_empty() && self.channels.refill());
             let quiet = !more && !self.unlimited.is_empty() && self.now() >= self.refill_after;
             let timeout = self.until_next(more || quiet);
@@ -465,7 +494,7 @@ impl Supervisor {
                 return;
             };
             let Some(link) = &worker.link else { return };
-            match link.socket().recv() {
+            match said(worker.place, link.socket()) {
                 Ok(Some((message, fds))) => {
                     let too_many = worker.budget.spend(now).is_err();
                     if guard!("worker-words") && too_many {

@@ -26,9 +26,11 @@ mod target;
 pub use apart::{Came, End, Seen, end, end_apart, leave_no_children};
 pub use child::scope;
 pub use fault::{Error, Step};
-pub use listener::{Listener, Notification, Outcome, RECEIVED, Sizes, is_listener, received};
+pub use listener::{
+    Listener, Notification, Outcome, RECEIVED, Sizes, is_called_listener, is_listener, received,
+};
 pub use option::{name_of, option, refuse_descriptors, set_option};
-pub use owner::{is_within, share_descriptors};
+pub use owner::{is_within, share_descriptors, user_namespace};
 pub use run::{Ids, Namespaces, Plan, Running, Started, User, namespaces, start};
 pub use target::{OpenError, PIECES, Target};
 

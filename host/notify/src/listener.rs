@@ -129,6 +129,14 @@ pub fn is_listener(fd: BorrowedFd<'_>) -> bool {
     result != 0 && errno() == Errno::NOENT
 }
 
+/// The same of one of which nothing is known: what is asked of it is the name that the kernel gives
+/// it, and not itself, which may be a file that makes who asks wait.
+#[must_use]
+pub fn is_called_listener(fd: BorrowedFd<'_>) -> bool {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    link.is_ok_and(|name| name.as_os_str() == "anon_inode:seccomp notify")
+}
+
 /// A buffer that any of the structures fits and that is aligned for all of them.
 type Room = [u64; ROOM / 8];
 

@@ -1,17 +1,41 @@
 //! Whose a user namespace is, and which threads have their descriptors in common.
 #![expect(
     unsafe_code,
-    reason = "two requests of ioctl_nsfs(2), of which one writes a number and one makes a descriptor, and kcmp(2), which touches no memory, have no safe form"
+    reason = "requests of ioctl_nsfs(2) and of a pidfd, of which one writes a number and two make a descriptor, and kcmp(2), which touches no memory, have no safe form"
 )]
 
 use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// ioctl_nsfs(2): `_IO(0xb7, 2)` and `_IO(0xb7, 4)`.
 const NS_GET_PARENT: libc::c_ulong = 0xb702;
 const NS_GET_OWNER_UID: libc::c_ulong = 0xb704;
+/// include/uapi/linux/pidfd.h: `_IO(0xff, 9)`, since Linux 6.11.
+const PIDFD_GET_USER_NAMESPACE: libc::c_ulong = 0xff09;
 /// User namespaces are at most so deep in one another (user_namespaces(7)).
 const DEEPEST: usize = 32;
+
+/// The user namespace of a process, asked of its pidfd, which never waits for it: what /proc says of
+/// one that is executing another program, for files of its own choice, does. Before
+/// Linux 6.11 it is what /proc says.
+#[must_use]
+pub fn user_namespace(process: u32) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(i32::try_from(process).ok()?)?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    // SAFETY: it has no argument.
+    let fd = unsafe { libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_USER_NAMESPACE, 0) };
+    match fd {
+        // SAFETY: the kernel made it for this call, and nobody else knows of it.
+        fd if fd >= 0 => Some(unsafe { OwnedFd::from_raw_fd(fd) }),
+        // One whose first thread is gone executes nothing.
+        _ if matches!(last(), Errno::NOTTY | Errno::INVAL | Errno::SRCH) => {
+            let file = std::fs::File::open(format!("/proc/{process}/ns/user"));
+            file.ok().map(OwnedFd::from)
+        }
+        _ => None,
+    }
+}
 
 /// Whether a user namespace, or one that it is in, was made by who has this uid here.
 #[must_use]
@@ -118,6 +142,11 @@ mod tests {
         let file = File::open(format!("/proc/{}/ns/user", child.id()));
         let inner = OwnedFd::from(file.unwrap());
         assert!(is_within(inner.try_clone().unwrap(), me));
+        assert!(is_within(user_namespace(child.id()).unwrap(), me));
+        assert!(!is_within(
+            user_namespace(std::process::id()).unwrap(),
+            54_321
+        ));
         assert!(!is_within(inner, 54_321));
         // What is no namespace is nobody's.
         assert!(!is_within(File::open("/dev/null").unwrap().into(), me));

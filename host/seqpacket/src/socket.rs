@@ -13,7 +13,7 @@ use rustix::net::{
 };
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -162,6 +162,53 @@ impl Socket {
         self.recv_datagram(RecvFlags::PEEK)
     }
 
+    /// The next message of a peer that has no descriptors to send, whatever it sends: the kernel lets
+    /// go of them, and this process never has them. Who has one has to close it, and what it
+    /// is a descriptor of (a file of a FUSE) can make that wait for as long as it likes. What was put
+    /// aside is not looked at.
+    ///
+    /// # Errors
+    /// As for [`Socket::recv`]; what has descriptors is [`Error::Malformed`].
+    pub fn recv_word(&self) -> Result<Option<Message>> {
+        self.word(RecvFlags::empty())
+    }
+
+    /// The same, which stays there, whether descriptors are with it or not.
+    ///
+    /// # Errors
+    /// As for [`Socket::recv_word`].
+    pub fn peek_word(&self) -> Result<Option<Message>> {
+        self.word(RecvFlags::PEEK)
+    }
+
+    /// The next datagram, which was looked at before ([`Socket::peek_word`]), with all that came beside
+    /// it that this process has from now on, closed by nobody: that is to be known for what it is
+    /// first.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub fn recv_unclosed(&self) -> Result<Vec<ManuallyDrop<OwnedFd>>> {
+        let mut bytes = [0_u8; MESSAGE_BYTES];
+        let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        loop {
+            let mut buffers = [IoSliceMut::new(&mut bytes)];
+            match recvmsg(&self.fd, &mut buffers, &mut control, flags) {
+                Ok(_) => break,
+                Err(Errno::INTR | Errno::CONNRESET) => {}
+                Err(errno) => return Err(Error::System(errno)),
+            }
+        }
+        let mut fds = Vec::new();
+        for part in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = part {
+                fds.extend(rights.map(ManuallyDrop::new));
+            }
+        }
+        Ok(fds)
+    }
+
     /// Takes the next datagram and closes what came beside it, which this process never has. What
     /// was put aside is not looked at.
     ///
@@ -260,6 +307,33 @@ impl Socket {
                 return Ok(None);
             }
             self.wait(PollFlags::IN, left)?;
+        }
+    }
+
+    fn word(&self, how: RecvFlags) -> Result<Option<Message>> {
+        let mut bytes = [0_u8; MESSAGE_BYTES + 1];
+        let mut control = RecvAncillaryBuffer::default();
+        let received = loop {
+            let mut buffers = [IoSliceMut::new(&mut bytes)];
+            let flags = how | RecvFlags::DONTWAIT;
+            match recvmsg(&self.fd, &mut buffers, &mut control, flags) {
+                Ok(received) => break received,
+                Err(Errno::INTR | Errno::CONNRESET) => {}
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(errno) => return Err(errno.into()),
+            }
+        };
+        let has_fds = received.flags.contains(ReturnFlags::CTRUNC);
+        match received.bytes {
+            0 if !has_fds => Err(Error::Closed),
+            _ if has_fds && !how.contains(RecvFlags::PEEK) => {
+                Err(Error::Malformed(Misdeed::Descriptors))
+            }
+            MESSAGE_BYTES => Message::read_from_prefix(&bytes)
+                .map(|(message, _)| Some(message))
+                .map_err(|_| Error::Malformed(Misdeed::Short)),
+            n if n > MESSAGE_BYTES => Err(Error::Malformed(Misdeed::Long)),
+            _ => Err(Error::Malformed(Misdeed::Short)),
         }
     }
 

@@ -95,6 +95,36 @@ fn too_many_descriptors_are_the_senders_error() {
     assert_eq!(a.send(&done(1), &many), Err(Error::TooManyDescriptors));
 }
 
+/// Of what comes beside a word nothing is this process's, not for a moment: who looks sees its numbers free.
+#[test]
+fn a_peer_of_words_gives_no_descriptor() {
+    let (a, b) = Socket::pair().unwrap();
+    let (read, write) = rustix::pipe::pipe().unwrap();
+    assert_eq!(b.recv_word().unwrap(), None);
+    a.send(&done(1), &[]).unwrap();
+    assert_eq!(b.peek_word().unwrap().unwrap().seq, 1);
+    assert_eq!(b.recv_word().unwrap().unwrap().seq, 1);
+    a.send(&done(2), &[write.as_fd()]).unwrap();
+    assert_eq!(b.peek_word().unwrap().unwrap().seq, 2);
+    let refused = Error::Malformed(Misdeed::Descriptors);
+    assert_eq!(b.recv_word().unwrap_err(), refused);
+    // Who is to have it closes it when it likes.
+    a.send(&done(3), &[write.as_fd(), write.as_fd()]).unwrap();
+    drop(write);
+    assert_eq!(b.peek_word().unwrap().unwrap().seq, 3);
+    let fds = b.recv_unclosed().unwrap();
+    assert_eq!(fds.len(), 2);
+    rustix::io::write(&*fds[0], b"x").unwrap();
+    fds.into_iter()
+        .map(std::mem::ManuallyDrop::into_inner)
+        .for_each(drop);
+    let mut got = Vec::new();
+    File::from(read).read_to_end(&mut got).unwrap();
+    assert_eq!(got, b"x");
+    drop(a);
+    assert_eq!(b.recv_word().unwrap_err(), Error::Closed);
+}
+
 #[test]
 fn surplus_descriptors_are_refused_and_closed() {
     for count in [MAX_FDS + 1, MAX_FDS + 2, 64, 253] {

@@ -1,6 +1,7 @@
 // Has its operator wait in the kernel, by a file system of its own that does not answer. The first
 // argument says where: "flush" (a descriptor is closed), "memory" (an argument is read), "swap"
-// (the same as flush, of a number that was a socket's). It prints what each call came to.
+// (the same as flush, of a number that was a socket's), "exec" (nobody yet, but whoever looks at a
+// process of its that executes another program). It prints what each call came to.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -75,6 +76,17 @@ int main(int count, char **args) {
     must(page != MAP_FAILED, "mmap");
     struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(80) };
     inet_pton(AF_INET, "10.1.1.10", &to.sin_addr);
+    if (strcmp(where, "exec") == 0) {
+        if (fork() == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            must(fcntl(held, F_SETFD, FD_CLOEXEC) == 0, "cloexec");
+            execl("/bin/sleep", "sleep", "1000", (char *)0);
+            _exit(1);
+        }
+        usleep(200000);
+        printf("holds\n"); fflush(stdout);
+        pause();
+    }
     if (strcmp(where, "swap") == 0) {
         // A connection that is to be cut, and whose number is something else by then.
         int s = socket(AF_INET, SOCK_STREAM, 0);

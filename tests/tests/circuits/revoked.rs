@@ -87,6 +87,43 @@ fn circuits_are_cut_wherever_their_descriptors_are() {
     );
 }
 
+/// What /proc says of it waits for a file that it closes: who searches is left with it, and others go on.
+#[test]
+fn a_program_that_is_executing_another_holds_no_search_up() {
+    let guarded = format!("{OPEN}{GUARDED}");
+    let scene = Scene::of(&guarded);
+    scene.compile("held", include_str!("held.c"));
+    scene.file("hands.py", HANDS);
+    let held: Vec<_> = (0..3)
+        .map(|_| scene.start("app", "exec {f}/held exec", "holds"))
+        .collect();
+    let line = |what| format!("exec python3 {{f}}/hands.py fork {what}");
+    let _web = scene.start("web", &line("serves"), "serves");
+    let reads = scene.start("app", &line("reads"), "reads");
+    std::thread::sleep(Duration::from_millis(300));
+    let begun = std::time::Instant::now();
+    scene.apply(&guarded.replace("ports: [80]", "ports: [99]"));
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(12), "{took:?}");
+    let ended = |_: &e2e::Instance| reads.out().contains("ended");
+    assert!(
+        scene.instance.until(Duration::from_secs(10), ended),
+        "{took:?}: {} {}",
+        reads.err(),
+        scene.instance.log()
+    );
+    // Who searches next passes them over, and nobody else has waited.
+    let begun = std::time::Instant::now();
+    let status = scene.instance.ask(&["status"]).unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(2));
+    let operator = &status["compartments"][0]["operator"];
+    assert!(
+        operator["cut"] == 1 && operator["unfound"] == 0,
+        "{operator}"
+    );
+    drop(held);
+}
+
 /// Its programs are left behind, and nobody connects to what they were.
 #[test]
 fn an_endpoint_that_is_made_anew_leaves_nobody_who_listens() {

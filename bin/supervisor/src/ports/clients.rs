@@ -181,11 +181,12 @@ impl Supervisor {
         else {
             return;
         };
-        match client.socket.recv() {
+        // A tenant's: descriptors that it sends this process never has.
+        match client.socket.recv_word() {
             Ok(None) => {}
             // The switch did not answer the client's resume: a new channel, by a new
             // connection. Anything else is nothing a client has to say.
-            Ok(Some((message, _))) if message.body::<NeedReplace>().is_some() => {
+            Ok(Some(message)) if message.body::<NeedReplace>().is_some() => {
                 self.drop_client(compartment, slot)
             }
             Ok(Some(_)) | Err(_) => self.drop_client(compartment, slot),

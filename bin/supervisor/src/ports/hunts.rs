@@ -1,20 +1,34 @@
 //! Sockets of circuits are looked for in processes: what is allowed no more is cut by its operator,
-//! which sees neither processes nor their descriptors until it is told where. What is read here is
-//! names of links, in /proc: nothing that a program could make wait.
+//! which sees neither processes nor their descriptors until it is told where. A process of its own looks
+//! (`search`), for a program can make who looks at it wait; then it is killed, another looks at the others, and
+//! what was not looked at is counted by the operator.
 
 use super::*;
+use crate::search::{LONGEST, SEARCH, Says, Wanted};
 use command::verbs::{Found, Seek, Sought};
-use std::fs::{File, ReadDir, read_dir, read_link};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::pipe::{PipeFlags, pipe_with};
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io::{Read, Seek as _, Write};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// So long at a time.
-const TURN: Duration = Duration::from_millis(1);
-/// Looks at the clock after so many steps.
-const STEPS: usize = 16;
-/// A search that takes longer is over, found or not. Three, and the rests between them, are less than a
-/// change of tables waits (`operators::DECIDE_LIMIT`).
-const LONGEST: Duration = Duration::from_secs(2);
-/// The next of the same compartment begins so many times as long after its end, this long at most.
+/// What is said is heard so often.
+const HEARD: Duration = Duration::from_millis(2);
+/// Bytes that are heard at a time.
+const TURN: usize = 16 << 10;
+/// Who gets no further for so long is held up where it is.
+const STILL: Duration = Duration::from_millis(300);
+/// A process at which one was held up is passed over for so long, and so many are: the oldest of more are
+/// tried again.
+const PASSED_OVER: Duration = Duration::from_secs(10);
+const MOST_PASSED_OVER: usize = 64;
+/// With so many that are killed and do not end nobody looks.
+const HELD_UP: usize = 16;
+/// The next of the same compartment begins so many times as long after its end, this long at most. Three
+/// searches, and the rests between them, are less than a change of tables waits
+/// (`operators::DECIDE_LIMIT`).
 const REST: u32 = 3;
 const LONGEST_REST: Duration = Duration::from_secs(1);
 /// Sockets of a compartment that are looked for at a time: it has no more.
@@ -29,14 +43,28 @@ pub struct Hunt {
     /// The next is not to begin before.
     rests: Option<Instant>,
     began: Option<Instant>,
-    /// Processes that are still to be looked at.
-    processes: Vec<u32>,
-    /// Threads whose descriptors are to be looked at: the first of each process, those others that
-    /// have some of their own when all processes were.
-    threads: Vec<u32>,
-    others: Vec<u32>,
-    /// Descriptors of the thread that is.
-    of: Option<(u32, ReadDir)>,
+}
+
+/// Who looks.
+struct Searcher {
+    child: Child,
+    out: File,
+    /// What is not a whole line yet.
+    said: Vec<u8>,
+    /// The process that it looks at, and since when.
+    at: u32,
+    since: Instant,
+}
+
+/// All that look, and those that were given up.
+#[derive(Default)]
+pub struct Searchers {
+    /// By compartment.
+    all: BTreeMap<u32, Searcher>,
+    /// Those that end, or are killed and are held up still.
+    ending: Vec<Child>,
+    /// What some were held up by, and when.
+    passed_over: VecDeque<(u32, Instant)>,
 }
 
 impl Hunt {
@@ -46,10 +74,6 @@ impl Hunt {
             asked: false,
             rests: None,
             began: None,
-            processes: Vec::new(),
-            threads: Vec::new(),
-            others: Vec::new(),
-            of: None,
         }
     }
 
@@ -68,10 +92,12 @@ impl Hunt {
         self.began.is_some() || self.asked && !rests
     }
 
-    /// How long it rests before what it was asked for; none: it has begun, or is not asked.
+    /// How long until there is something to do; none: nothing is asked.
     fn rests(&self) -> Option<Duration> {
-        let waits = self.began.is_none() && self.asked;
-        let until = self.rests.filter(|_| waits)?;
+        if self.began.is_some() {
+            return Some(HEARD);
+        }
+        let until = self.rests.filter(|_| self.asked)?;
         Some(until.saturating_duration_since(Instant::now()))
     }
 
@@ -79,8 +105,6 @@ impl Hunt {
         if self.began.is_none() {
             self.began = Some(Instant::now());
             self.asked = false;
-            self.processes = numbers("/proc").collect();
-            (self.threads, self.others, self.of) = (Vec::new(), Vec::new(), None);
         }
     }
 
@@ -94,45 +118,83 @@ impl Hunt {
         }
         !self.asked
     }
+}
 
-    /// One step: a descriptor, a thread's list of them, or a process. `None`: that was all.
-    fn step(&mut self, uid: u32) -> Option<Option<Found>> {
-        if let Some((thread, entries)) = &mut self.of {
-            let Some(entry) = entries.next() else {
-                self.of = None;
-                return Some(None);
-            };
-            let found = entry.ok().and_then(|entry| {
-                let number = entry.file_name().to_str()?.parse().ok()?;
-                let inode = inode_of(read_link(entry.path()).ok()?.to_str()?)?;
-                let thread = *thread;
-                self.wanted.contains(&inode).then_some(Found {
+impl Searcher {
+    fn start(wanted: &Wanted) -> std::io::Result<Searcher> {
+        let mut input = File::from(memfd_create("wanted", MemfdFlags::CLOEXEC)?);
+        input.write_all(wanted.text().as_bytes())?;
+        input.rewind()?;
+        let (out, end) = pipe_with(PipeFlags::CLOEXEC)?;
+        rustix::io::ioctl_fionbio(&out, true)?;
+        // This very program, also where another release is in its place by now.
+        let child = Command::new("/proc/self/exe")
+            .arg(SEARCH)
+            .stdin(input)
+            .stdout(end)
+            .stderr(Stdio::null())
+            .spawn()?;
+        Ok(Searcher {
+            child,
+            out: out.into(),
+            said: Vec::new(),
+            at: 0,
+            since: Instant::now(),
+        })
+    }
+
+    /// What it has found since. `None`: that was all.
+    fn hears(&mut self) -> (Vec<Found>, Option<()>) {
+        let mut bytes = [0; TURN];
+        let n = match self.out.read(&mut bytes) {
+            Ok(n) => n,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                return (Vec::new(), Some(()));
+            }
+            Err(_) => 0,
+        };
+        self.said
+            .extend_from_slice(bytes.get(..n).unwrap_or_default());
+        let whole = self.said.iter().rposition(|byte| *byte == b'\n');
+        let whole: Vec<u8> = self.said.drain(..whole.map_or(0, |at| at + 1)).collect();
+        let text = String::from_utf8_lossy(&whole);
+        let mut found = Vec::new();
+        for says in text.lines().filter_map(Says::of) {
+            match says {
+                Says::At(process) => (self.at, self.since) = (process, Instant::now()),
+                Says::Found(inode, thread, number) => found.push(Found {
                     inode,
                     thread,
                     number,
-                })
-            });
-            return Some(found);
+                }),
+            }
         }
-        if let Some(thread) = self.threads.pop() {
-            let list = read_dir(format!("/proc/{thread}/fd"));
-            self.of = list.ok().map(|list| (thread, list));
-            return Some(None);
+        (found, (n > 0).then_some(()))
+    }
+}
+
+impl Searchers {
+    /// One of a compartment's is given up.
+    fn gives_up(&mut self, compartment: u32) {
+        if let Some(mut searcher) = self.all.remove(&compartment) {
+            let _ = searcher.child.kill();
+            self.ending.push(searcher.child);
+            if searcher.since.elapsed() > STILL {
+                self.passed_over.push_back((searcher.at, Instant::now()));
+            }
         }
-        let Some(process) = self.processes.pop() else {
-            self.threads.push(self.others.pop()?);
-            return Some(None);
-        };
-        // All programs of a compartment's circuits are in user namespaces of its operator's: of others'
-        // it is told nothing.
-        let users = File::open(format!("/proc/{process}/ns/user"));
-        let is_its = |users: File| notify::is_within(users.into(), uid) || !guard!("hunt-own");
-        if users.is_ok_and(is_its) {
-            let (first, others) = tables(process);
-            self.threads.extend(first);
-            self.others.extend(others);
+    }
+
+    /// Of those that are gone nothing is left.
+    fn reap(&mut self) {
+        let is_there = |child: &mut Child| matches!(child.try_wait(), Ok(None));
+        self.ending.retain_mut(is_there);
+        let is_over = |(_, since): &(u32, Instant)| since.elapsed() > PASSED_OVER;
+        while self.passed_over.len() > MOST_PASSED_OVER
+            || self.passed_over.front().is_some_and(is_over)
+        {
+            self.passed_over.pop_front();
         }
-        Some(None)
     }
 }
 
@@ -146,24 +208,35 @@ impl Supervisor {
         hunt.seeks(body);
     }
 
-    /// Goes on with what is looked for; whether there is more to do.
-    pub fn go_on_hunting(&mut self) -> bool {
+    /// Goes on with what is looked for.
+    pub fn go_on_hunting(&mut self) {
+        self.searchers.reap();
+        let begun = |c: &circuits::Circuits| c.hunt.as_ref().is_some_and(|h| h.began.is_some());
         let is_due = |c: &circuits::Circuits| c.hunt.as_ref().is_some_and(|h| h.is_due());
-        let all = self.compartments.iter();
-        let due = all.filter(|(_, home)| home.circuits.as_deref().is_some_and(is_due));
-        let due: Vec<u32> = due.map(|(id, _)| *id).collect();
-        for compartment in &due {
-            self.hunt(*compartment);
+        let of = |id: &u32, is: &dyn Fn(&circuits::Circuits) -> bool| {
+            let home = self.compartments.get(id);
+            home.is_some_and(|home| home.circuits.as_deref().is_some_and(is))
+        };
+        // Whose operator is gone needs none: its successor looks itself what is still to be cut.
+        let all = self.searchers.all.keys().filter(|id| !of(id, &begun));
+        let over: Vec<u32> = all.copied().collect();
+        let due = self.compartments.keys().filter(|id| of(id, &is_due));
+        let due: Vec<u32> = due.copied().collect();
+        for compartment in over {
+            self.searchers.gives_up(compartment);
         }
-        !due.is_empty()
+        for compartment in due {
+            self.hunt(compartment);
+        }
     }
 
-    /// When one that rests is to begin.
+    /// When one goes on, or is to begin.
     pub fn next_hunt(&self, now: u64) -> Option<u64> {
         let circuits = self.compartments.values();
         let circuits = circuits.filter_map(|home| home.circuits.as_deref());
         let rests = circuits.filter_map(|circuits| circuits.hunt.as_ref()?.rests());
-        let least = rests.min()?;
+        let ending = (!self.searchers.ending.is_empty()).then_some(LONGEST_REST);
+        let least = rests.chain(ending).min()?;
         Some(now + least.as_nanos() as u64)
     }
 
@@ -175,23 +248,11 @@ impl Supervisor {
             return;
         };
         let (operator, uid) = (circuits.operator, circuits.uid());
-        let until = Instant::now() + TURN;
-        hunt.begins();
-        let mut found = Vec::new();
-        let mut goes_on = true;
-        while goes_on && Instant::now() < until {
-            for _ in 0..STEPS {
-                match hunt.step(uid) {
-                    None => goes_on = false,
-                    Some(one) => found.extend(one),
-                }
-            }
-        }
-        goes_on &= hunt.began.is_some_and(|began| began.elapsed() < LONGEST);
         let Some(operator) = operator else {
-            // Its successor looks itself what is still to be cut.
             return;
         };
+        hunt.begins();
+        let (found, goes_on) = self.searches(compartment, &hunt, uid);
         for body in found {
             self.tell(operator, &Message::new(0, &body), Vec::new());
         }
@@ -202,39 +263,46 @@ impl Supervisor {
             circuits.hunt = Some(hunt);
         }
     }
-}
 
-/// Threads of a process of which no two have their descriptors in common, as far as the kernel says:
-/// who makes thousands has nobody look at the same thousands of times.
-fn tables(process: u32) -> (Option<u32>, Vec<u32>) {
-    /// Tables that the others are compared with.
-    const KNOWN: usize = 8;
-    let mut tables: Vec<u32> = Vec::new();
-    let mut threads: Vec<u32> = numbers(&format!("/proc/{process}/task")).collect();
-    threads.sort_by_key(|thread| *thread != process);
-    for thread in threads {
-        let known = tables.iter().take(KNOWN);
-        let mut same = known.map(|table| notify::share_descriptors(*table, thread));
-        if !same.any(|same| same == Some(true)) {
-            tables.push(thread);
+    /// What is found, and whether there is more to be found.
+    fn searches(&mut self, compartment: u32, hunt: &Hunt, uid: u32) -> (Vec<Found>, bool) {
+        let searchers = &mut self.searchers;
+        let is_late = hunt.began.is_some_and(|began| began.elapsed() > LONGEST);
+        let Some(searcher) = searchers.all.get_mut(&compartment) else {
+            if is_late || searchers.ending.len() >= HELD_UP {
+                return (Vec::new(), false);
+            }
+            let wanted = Wanted {
+                uid,
+                not_in: searchers.passed_over.iter().map(|(at, _)| *at).collect(),
+                inodes: hunt.wanted.clone(),
+            };
+            let started = Searcher::start(&wanted);
+            let started = started.inspect_err(|error| {
+                confine::say!("supervisor: nobody looks for circuits' sockets: {error}");
+            });
+            return match started {
+                Ok(searcher) => {
+                    searchers.all.insert(compartment, searcher);
+                    (Vec::new(), true)
+                }
+                Err(_) => (Vec::new(), false),
+            };
+        };
+        let (found, more) = searcher.hears();
+        if more.is_none() {
+            let mut searcher = searchers.all.remove(&compartment);
+            // It ends now, having said all.
+            if let Some(searcher) = searcher.take() {
+                searchers.ending.push(searcher.child);
+            }
+            return (found, false);
         }
+        if is_late || searcher.since.elapsed() > STILL && guard!("hunt-held-up") {
+            searchers.gives_up(compartment);
+        }
+        (found, true)
     }
-    let mut tables = tables.into_iter();
-    (tables.next(), tables.collect())
-}
-
-/// A socket's inode, from what a link says: `socket:[123]`.
-fn inode_of(link: &str) -> Option<u64> {
-    link.strip_prefix("socket:[")?
-        .strip_suffix(']')?
-        .parse()
-        .ok()
-}
-
-/// The entries of a folder that are numbers.
-fn numbers(folder: &str) -> impl Iterator<Item = u32> + use<> {
-    let entries = read_dir(folder).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 #[cfg(test)]
@@ -279,31 +347,5 @@ mod tests {
         hunt.begins();
         assert!(hunt.ends() && hunt.wanted.is_empty());
         assert!(!hunt.is_due() && hunt.rests().is_none());
-    }
-
-    #[test]
-    fn of_others_programs_nothing_is_told() {
-        let says = "import os, socket, time; s = socket.socket(); \
-            print(os.fstat(s.fileno()).st_ino, flush=True); time.sleep(60)";
-        let mut child = std::process::Command::new("unshare")
-            .args(["-Ur", "python3", "-c", says])
-            .stdout(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        let mut said = std::io::BufReader::new(child.stdout.take().unwrap());
-        std::io::BufRead::read_line(&mut said, &mut line).unwrap();
-        let inode: u64 = line.trim().parse().unwrap();
-        let found = |uid| {
-            let mut hunt = Hunt::new();
-            hunt.wanted.insert(inode);
-            hunt.begins();
-            hunt.processes = vec![child.id()];
-            std::iter::from_fn(|| hunt.step(uid)).flatten().count()
-        };
-        let me = rustix::process::geteuid().as_raw();
-        assert_eq!((found(me), found(me + 54_321)), (1, 0));
-        let _ = child.kill();
-        let _ = child.wait();
     }
 }
