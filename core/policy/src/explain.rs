@@ -245,12 +245,11 @@ impl<'a> At<'a> {
                     .filter_map(|(a, b)| match self.owner(&to.1.tenant, a) {
                         Some(owner) => Some(self.inside(question, (owner, a), (to, b))),
                         None => {
-                            let across = self.routes(&to.1.tenant, a).find_map(|route| {
-                                let from = self.owner(route.other(&to.1.tenant), a)?;
-                                Some(self.routed(question, from, a, b, route))
-                            });
-                            if across.is_some() {
-                                return across;
+                            // Whether anybody has the address, which is the other tenant's to know.
+                            if let Some(route) = self.routes(&to.1.tenant, a).next() {
+                                let theirs = route.other(&to.1.tenant);
+                                let from = (theirs, self.owner(theirs, a));
+                                return Some(self.routed(question, from, a, b, route));
                             }
                             let used = |s: &&Agreement| {
                                 (&s.offerer, &s.endpoint) == (&to.1.tenant, &to.1.endpoint)
@@ -309,7 +308,7 @@ impl<'a> At<'a> {
             .filter(|s| s.acceptor == from.1.tenant)
             .find(|s| s.addresses.contains(&b));
         if let Some(route) = self.routes(&from.1.tenant, b).next() {
-            return Some(self.routed(question, from, a, b, route));
+            return Some(self.routed(question, (&from.1.tenant, Some(from)), a, b, route));
         }
         let across = service.and_then(|service| self.crossing(question, from, a, b, service));
         across.or_else(|| {
@@ -347,23 +346,24 @@ impl<'a> At<'a> {
             };
             let a = part(&from.1.addresses, agreement.beyond(theirs));
             let b = part(&to.1.addresses, agreement.beyond(ours));
-            let across =
-                pairs(question, &a, &b).map(|(a, b)| self.routed(question, from, a, b, agreement));
+            let across = pairs(question, &a, &b).map(|(a, b)| {
+                let from = (ours.as_str(), Some(from));
+                self.routed(question, from, a, b, agreement)
+            });
             ways.extend(across);
         }
         ways
     }
 
-    /// From an endpoint to an address of another tenant's that is routed to.
+    /// From an address of a tenant's, an endpoint's if there is one, to one of another's that is routed to.
     fn routed(
         &self,
         question: &Question<'_>,
-        from: Placed<'a>,
+        (ours, from): (&str, Option<Placed<'a>>),
         a: IpAddr,
         b: IpAddr,
         agreement: &Agreement,
     ) -> Way {
-        let ours = from.1.tenant.as_str();
         let theirs = agreement.other(ours);
         let begins = agreement.acceptor == ours || agreement.both();
         let own = agreement.beyond(theirs).iter().any(|p| p.contains(a));
@@ -376,13 +376,15 @@ impl<'a> At<'a> {
             source: a,
             destination: b,
         };
-        let mut verdicts = vec![self.verdict(question, from, Side::Egress, a, b)];
+        let egress = from.map(|from| self.verdict(question, from, Side::Egress, a, b));
+        let mut verdicts: Vec<Verdict> = egress.into_iter().collect();
         let to = self.owner(theirs, b);
         if let Some(to) = to {
             verdicts.push(self.verdict(question, to, Side::Ingress, a, b));
         }
         // Nobody has the address: whoever will.
-        let ends = [End::of(from), to.map_or(End::of(from), End::of)];
+        let known = from.or(to).map_or(End::Packets, End::of);
+        let ends = [from, to].map(|end| end.map_or(known, End::of));
         way(a, b, verdicts, Some(service)).carried(question, ends)
     }
 

@@ -149,6 +149,11 @@ fn who_may_begin_is_explained_on_both_sides() {
     }
     assert!(ask(&one, "blue/app1", "10.1.1.10", 17, 53)[0].allowed);
     assert!(ask(&one, "10.2.1.10", "red/db1", 17, 53)[0].allowed);
+    // Whether anybody has the address is for its own tenant to know: the way is the same.
+    let nobody = ask(&one, "10.2.1.77", "red/db1", 17, 53);
+    assert!(nobody[0].allowed && nobody[0].service.is_some());
+    let told: Vec<_> = nobody[0].verdicts.iter().map(|it| &*it.endpoint).collect();
+    assert_eq!(told, ["red/db1"]);
     for (from, to, port, by) in [
         ("blue/app1", "red/db1", 22, "rule"),
         ("blue/other", "red/db1", 443, "acceptance"),
