@@ -6,6 +6,7 @@ use api::{RuleName, Where};
 use image::rules::DEFAULT_RULE;
 use spec::Span;
 use std::collections::{BTreeMap, HashMap};
+use telemetry::circuits::ELSEWHERE;
 
 /// How the name begins of who is beyond a subnet, in its VLAN.
 pub const SEGMENT: &str = "segment (";
@@ -110,6 +111,12 @@ impl Names {
 
     /// A rule by its number.
     pub fn rule(&self, number: u32) -> RuleName {
+        if number == ELSEWHERE {
+            return RuleName {
+                kind: "elsewhere".into(),
+                ..RuleName::default()
+            };
+        }
         if number == DEFAULT_RULE {
             return RuleName {
                 kind: "default".into(),

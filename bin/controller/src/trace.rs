@@ -155,7 +155,8 @@ impl<'a> Walk<'a> {
                     way.outcome = "dropped".into();
                     way.reason = slug(reason);
                     way.explain = sentence(reason);
-                    if self.is_for_circuits(place, steps) {
+                    let is_closed = reason == DropReason::PortClosed as u8;
+                    if is_closed && self.is_for_circuits(place, steps) {
                         "who is to get it has circuits alone, which no packet reaches"
                             .clone_into(&mut way.explain);
                         if let Some(last) = way.steps.last_mut() {

@@ -315,12 +315,11 @@ fn grouped(number: u64) -> String {
     out
 }
 
-/// What a person does about drops for a reason; empty where there is nothing to do.
-/// Where nothing is a packet, and nothing of it can be traced or captured.
+/// What a person does where nothing is a packet, and nothing of it can be traced or captured.
 fn advice_of_circuits(reason: &str) -> &'static str {
     match reason {
         "no-neighbour" => {
-            "is the address right, and applied? An endpoint of packets is reached from circuits beside an interface (`attach: {veth: {circuits: {}}}`) alone"
+            "is the address right, and applied? An endpoint of packets is reached from circuits beside an interface (`attach: {veth: {circuits: {}}}`) alone, and another tenant's service by UDP too: `bulkhead explain` says which of both"
         }
         "egress-rule" | "ingress-rule" => {
             "`bulkhead explain A B PROTOCOL PORT` says which rule decides, `bulkhead events` what rules with `log: on` deny"
@@ -332,6 +331,7 @@ fn advice_of_circuits(reason: &str) -> &'static str {
     }
 }
 
+/// What a person does about drops for a reason; empty where there is nothing to do.
 fn advice_for(reason: &str) -> &'static str {
     match reason {
         "socket-kind" => {
@@ -364,7 +364,9 @@ fn advice_for(reason: &str) -> &'static str {
             "a driver with offload faults: try `ethtool -K IF gso off tx off` in the workload, and report it"
         }
         "vlan-tag" | "ethertype" => "only untagged IPv4, IPv6 and ARP are carried",
-        "port-refused" | "port-closed" => "the receiving interface is down or gone",
+        "port-refused" | "port-closed" => {
+            "the receiving interface is down or gone, or the receiver has circuits alone: `bulkhead explain` says whether it has"
+        }
         "egress-rule" | "ingress-rule" => {
             "`bulkhead explain A B PROTOCOL PORT` says which rule decides, `bulkhead trace --live --drops` which packets are denied just now"
         }

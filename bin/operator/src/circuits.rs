@@ -8,7 +8,7 @@ use notify::Target;
 use rustix::fd::OwnedFd;
 use shm::Words;
 use std::collections::{BTreeMap, BTreeSet};
-use telemetry::circuits::{Count, MAGIC, ROW_WORDS, Row, bytes_for};
+use telemetry::circuits::{Count, ELSEWHERE, MAGIC, ROW_WORDS, Row, bytes_for};
 use telemetry::flows::{self, COUNT_AT, End, MAGIC_AT, MOST, ROWS_AT, SEEN_AT};
 
 use crate::decide::{self, Asked, TCP, UDP, across};
@@ -95,15 +95,16 @@ fn row(table: &Table, socket: &Socket, image: Option<&CompartmentImage<'_>>, now
         end(socket.endpoint(), local, remote),
         end(to, remote, local),
     ];
-    let mut rules = rules;
+    let number = |by: Option<decide::Ruling>| by.map_or(u32::MAX, |by| by.rule);
+    let mut rules = rules.map(number);
     if socket.crossing() != 0 {
         // Of the other side of an agreement nothing is known here but its tag.
         b.zone = socket.crossing();
         let own = image.and_then(|image| across::stays(image, socket).ok()?);
-        rules = [own, None];
+        rules = [number(own), ELSEWHERE];
         if !socket.is_initiator() {
             (a, b) = (b, a);
-            rules = [None, own];
+            rules.reverse();
         }
     }
     let flow = flows::Row {
@@ -111,7 +112,7 @@ fn row(table: &Table, socket: &Socket, image: Option<&CompartmentImage<'_>>, now
         b,
         protocol,
         state: state as u8,
-        rules: rules.map(|by| by.map_or(u32::MAX, |by| by.rule)),
+        rules,
         ..flows::Row::default()
     };
     let is_circuit = socket.kind() == Kind::Stream;

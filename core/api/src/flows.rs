@@ -78,7 +78,8 @@ pub struct Circuit {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct RuleName {
-    /// `rule`, `guardrail`, `offer`, `acceptance`; `default` where none decided.
+    /// `rule`, `guardrail`, `offer`, `acceptance`; `default` where none decided; `elsewhere`: another
+    /// tenant's, which is not known.
     pub kind: String,
     /// `TENANT/RULE`; a guardrail's own name; empty for the default.
     pub name: String,

@@ -56,6 +56,9 @@ impl Row {
     }
 }
 
+/// In place of a rule's number: the other side of an agreement's, which is not known here.
+pub const ELSEWHERE: u32 = u32::MAX - 1;
+
 /// What became of a cut: one word, written last, of a page of [`CUT_BYTES`]. 0: nothing yet.
 pub const CUT_BYTES: usize = 8;
 /// Both ends hear that it is over.

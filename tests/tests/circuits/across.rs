@@ -140,6 +140,7 @@ fn both_sides_see_a_circuit_and_either_cuts_it() {
         assert_eq!(text(&blue, "destination"), "10.1.200.10:5432");
         assert!(text(&red, "source").starts_with("10.1.250."), "{red}");
         assert_eq!(blue["rules"][0]["name"], "blue/reds-db", "{blue}");
+        assert_eq!(blue["rules"][1]["kind"], "elsewhere", "{blue}");
         assert_eq!(red["rules"][1]["name"], "red/db", "{red}");
         for row in [&blue, &red] {
             assert_eq!(row["circuit"]["kind"], "kernel");

@@ -246,6 +246,8 @@ fn named(rule: &RuleName) -> String {
     match rule.kind.as_str() {
         "rule" => rule.name.clone(),
         "default" => "default".to_owned(),
+        // The other side of an agreement's, which is not known here.
+        "elsewhere" => "-".to_owned(),
         kind => format!("{kind} {}", rule.name),
     }
 }
