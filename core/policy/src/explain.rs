@@ -10,7 +10,7 @@ use guard::guard;
 use image::compartment::{ROUTE_OUTSIDE, ROUTE_SUBNET, ROUTE_VIA};
 use image::rules::{Action, DEFAULT_RULE, RuleTable};
 use image::{Aligned, CompartmentImage};
-use spec::{Prefix, Protocol, Span, Spec, Tenant, mapped};
+use spec::{Prefix, Protocol, Span, Spec, State, Tenant, mapped};
 use wire::Tuple;
 
 /// Who is asked about.
@@ -72,6 +72,8 @@ pub struct Way {
 pub enum Bar {
     /// One end has circuits alone, and the other none: who begins (egress), or who is asked.
     Apart(Side),
+    /// One end is not open (`state` in the spec): who begins (egress), or who is asked.
+    Shut(Side),
     /// Circuits carry TCP and UDP alone.
     Protocol,
     /// Across an agreement they carry TCP alone.
@@ -201,10 +203,19 @@ enum End {
     Circuits,
     /// Alone, and each byte is counted.
     Metered,
+    /// By nothing: it is not open.
+    Shut,
 }
 
-impl End {
-    fn of((_, port): Placed<'_>) -> End {
+impl At<'_> {
+    fn end(&self, (_, port): Placed<'_>) -> End {
+        let mut tenants = self.spec.tenants.iter();
+        let tenant = tenants.find(|tenant| tenant.name.as_str() == port.tenant);
+        let mut all = tenant.into_iter().flat_map(|tenant| &tenant.endpoints);
+        let endpoint = all.find(|endpoint| endpoint.name.as_str() == port.endpoint);
+        if endpoint.is_some_and(|endpoint| endpoint.state() != State::Open) {
+            return End::Shut;
+        }
         match port.has_circuits_alone() {
             true if port.metered => End::Metered,
             true => End::Circuits,
@@ -262,11 +273,11 @@ impl<'a> At<'a> {
                             let verdict = self.verdict(question, to, Side::Ingress, a, b);
                             // Of a service's user it is not known which it is.
                             let from = match serves {
-                                true => End::of(to),
+                                true => self.end(to),
                                 false => End::Packets,
                             };
                             let way = way(a, b, vec![verdict], None);
-                            Some(way.carried(question, [from, End::of(to)]))
+                            Some(way.carried(question, [from, self.end(to)]))
                         }
                     })
                     .collect()
@@ -287,11 +298,20 @@ impl<'a> At<'a> {
         (from, a): (Placed<'a>, IpAddr),
         (to, b): (Placed<'a>, IpAddr),
     ) -> Way {
+        let ends = [from, to].map(|end| self.end(end));
+        // What an endpoint says to itself never leaves it: nobody judges it, or counts it.
+        if from.1.create.endpoint == to.1.create.endpoint {
+            let ends = ends.map(|end| match end {
+                End::Metered => End::Circuits,
+                end => end,
+            });
+            return way(a, b, Vec::new(), None).carried(question, ends);
+        }
         let verdicts = vec![
             self.verdict(question, from, Side::Egress, a, b),
             self.verdict(question, to, Side::Ingress, a, b),
         ];
-        way(a, b, verdicts, None).carried(question, [from, to].map(End::of))
+        way(a, b, verdicts, None).carried(question, ends)
     }
 
     fn toward(
@@ -315,7 +335,7 @@ impl<'a> At<'a> {
             leads(from, b).then(|| {
                 let verdict = self.verdict(question, from, Side::Egress, a, b);
                 let way = way(a, b, vec![verdict], None);
-                way.carried(question, [End::of(from), End::Packets])
+                way.carried(question, [self.end(from), End::Packets])
             })
         })
     }
@@ -383,8 +403,8 @@ impl<'a> At<'a> {
             verdicts.push(self.verdict(question, to, Side::Ingress, a, b));
         }
         // Nobody has the address: whoever will.
-        let known = from.or(to).map_or(End::Packets, End::of);
-        let ends = [from, to].map(|end| end.map_or(known, End::of));
+        let known = from.or(to).map_or(End::Packets, |end| self.end(end));
+        let ends = [from, to].map(|end| end.map_or(known, |end| self.end(end)));
         way(a, b, verdicts, Some(service)).carried(question, ends)
     }
 
@@ -435,7 +455,7 @@ impl<'a> At<'a> {
             self.verdict(question, to, Side::Ingress, source, destination),
         ];
         let way = way(a, b, verdicts, Some(service));
-        Some(way.carried(question, [from, to].map(End::of)))
+        Some(way.carried(question, [from, to].map(|end| self.end(end))))
     }
 
     fn verdict(
@@ -558,13 +578,15 @@ impl Way {
     /// The same with what keeps it from being carried between two ends.
     fn carried(mut self, question: &Question<'_>, ends: [End; 2]) -> Way {
         let [from, to] = ends;
-        self.alone = ends.map(|end| end >= End::Circuits);
+        self.alone = ends.map(|end| matches!(end, End::Circuits | End::Metered));
         if from.max(to) < End::Circuits || !guard!("explain-carried") {
             return self;
         }
         let crosses = self.service.is_some();
         let is_stateless = |verdict: &Verdict| verdict.action == Action::AllowStateless;
         self.bar = match Protocol::Number(question.protocol) {
+            _ if from == End::Shut => Some(Bar::Shut(Side::Egress)),
+            _ if to == End::Shut => Some(Bar::Shut(Side::Ingress)),
             _ if to == End::Packets => Some(Bar::Apart(Side::Egress)),
             _ if from == End::Packets => Some(Bar::Apart(Side::Ingress)),
             Protocol::UDP if crosses => Some(Bar::Crossing),

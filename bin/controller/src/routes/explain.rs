@@ -199,13 +199,15 @@ fn way(way: &policy::Way, question: &Question<'_>, tenant: Option<&str>) -> Way 
     // attached is that one's matter.
     let own = |name: &str| name.split_once('/').is_some_and(|it| Some(it.0) == tenant);
     let side = way.verdicts.iter().find(|verdict| own(&verdict.endpoint));
-    let alone = side.is_some_and(|verdict| match verdict.side {
+    let side = side.map(|verdict| verdict.side);
+    let alone = side.is_some_and(|side| match side {
         Side::Egress => way.alone[0],
         Side::Ingress => way.alone[1],
     });
     let told = |bar: &Bar| match bar {
         _ if tenant.is_none() || way.service.is_none() => true,
         Bar::Crossing | Bar::Protocol => alone,
+        Bar::Shut(of) => side == Some(*of),
         _ => !guard!("tenant-explain-bar"),
     };
     Way {
@@ -235,6 +237,8 @@ fn barred(bar: Bar, way: &policy::Way) -> String {
     match bar {
         Bar::Apart(Side::Egress) => format!("{from} has circuits alone, and {to} has none"),
         Bar::Apart(Side::Ingress) => format!("{to} has circuits alone, and {from} has none"),
+        Bar::Shut(Side::Egress) => format!("{from} is not open: see its `state` in the spec"),
+        Bar::Shut(Side::Ingress) => format!("{to} is not open: see its `state` in the spec"),
         Bar::Protocol => "circuits carry TCP and UDP alone".into(),
         Bar::Crossing => "circuits carry TCP alone across an agreement".into(),
         Bar::Metered => {

@@ -15,6 +15,7 @@ tenants:
       - { name: other, subnet: lan, addresses: [10.1.1.11], attach: circuits }
       - { name: both, subnet: lan, addresses: [10.1.1.12], attach: { tap: { circuits: {} } } }
       - { name: counted, subnet: lan, addresses: [10.1.1.14], attach: { circuits: { metered: on } } }
+      - { name: shut, subnet: lan, addresses: [10.1.1.15], attach: tap, state: quarantined }
       - { name: plain, subnet: lan, addresses: [10.1.1.13], attach: tap }
     policy:
       rules:
@@ -52,6 +53,21 @@ fn what_nothing_carries_is_not_possible_whatever_rules_allow() {
         ("red/alone", "red/both", (6, 80), None),
         ("red/both", "red/alone", ping, Some(Bar::Protocol)),
         ("red/both", "red/plain", ping, None),
+        ("red/counted", "red/counted", (17, 53), None),
+        ("red/alone", "red/alone", ping, Some(Bar::Protocol)),
+        ("red/plain", "red/plain", ping, None),
+        (
+            "red/shut",
+            "red/plain",
+            (6, 80),
+            Some(Bar::Shut(Side::Egress)),
+        ),
+        (
+            "red/both",
+            "red/shut",
+            (6, 80),
+            Some(Bar::Shut(Side::Ingress)),
+        ),
         ("red/alone", "red/counted", (6, 80), None),
         ("red/alone", "red/counted", (17, 53), Some(Bar::Metered)),
         ("red/counted", "red/both", (17, 53), Some(Bar::Metered)),
