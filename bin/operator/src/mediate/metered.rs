@@ -100,11 +100,16 @@ impl Mediator {
         sockets::connects(&far.fd, name)?;
         self.table.carry(body.id, carrier, 0);
         self.write();
-        let near = self.relays.circuit(fd)?;
+        // Its other end is here alone until the meter has it.
+        self.takes(true);
+        let near = self.relays.circuit(fd);
         // One that is not sent is closed with this: both programs hear the end.
-        self.meters
-            .carry(body, [&near, &far.fd])
-            .or(Err(Errno::CONNRESET))
+        let carried = near.and_then(|near| {
+            let carried = self.meters.carry(body, [&near, &far.fd]);
+            carried.or(Err(Errno::CONNRESET))
+        });
+        self.takes(false);
+        carried
     }
 
     /// What a meter is told of a circuit.

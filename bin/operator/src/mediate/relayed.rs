@@ -111,7 +111,10 @@ impl Mediator {
 
     /// What came of it, also when the call comes again after a signal.
     pub(super) fn relayed(&mut self, cookie: u64, call: &Call<'_>) -> Result<Came, Errno> {
-        match self.relays.joined(cookie, call.fd()?) {
+        self.takes(true);
+        let joined = call.fd().map(|fd| self.relays.joined(cookie, fd));
+        self.takes(false);
+        match joined? {
             None => Ok(Came::Waits {
                 at: cookie,
                 why: Why::Relay,
