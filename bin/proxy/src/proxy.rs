@@ -204,6 +204,10 @@ impl Proxy {
     /// Another operator: what the one before asked for and has not got is over, joined
     /// connections go on.
     fn begin_link(&mut self, link: Socket) -> Result<(), Errno> {
+        // What it gave before it died is here: circuits' ends, which nobody else has.
+        if guard!("proxy-last-words") {
+            self.hear();
+        }
         self.end_link();
         self.watch(&link, LINK, EventFlags::IN)?;
         self.link = Some(link);
@@ -583,6 +587,27 @@ mod tests {
         // Nobody is left to be told.
         proxy.relayed(5, Ok(()));
         assert!(proxy.unsaid.is_empty());
+    }
+
+    #[test]
+    fn what_an_operator_gave_before_it_died_is_not_lost_with_it() {
+        let (mut proxy, operator) = linked();
+        let (near, _far) = std::os::unix::net::UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        let (fd, _) = std::os::unix::net::UnixStream::pair().unwrap();
+        let waits = Waits {
+            fd: fd.into(),
+            ready: true,
+            since: Instant::now(),
+        };
+        proxy.waits.insert(9, waits);
+        let message = Message::new(0, &Join { id: 9 });
+        operator.send(&message, &[near.as_fd()]).unwrap();
+        drop(operator);
+        // Its successor is there before anything was heard.
+        let (link, _successor) = Socket::pair().unwrap();
+        proxy.begin_link(link).unwrap();
+        assert_eq!(proxy.joined.len(), 1);
     }
 
     #[test]
