@@ -101,6 +101,11 @@ impl Mediator {
         std::mem::take(&mut self.begun)
     }
 
+    /// What calls of endpoints took that went on by no call, since this was asked.
+    pub fn spent(&mut self) -> Vec<(u32, Duration)> {
+        std::mem::take(&mut self.spent)
+    }
+
     /// An endpoint's calls wait, being too many.
     pub fn delays(&self) {
         if let Some(notes) = &self.notes {
@@ -361,6 +366,7 @@ impl Mediator {
             let accepted = self.notes.as_ref().map_or(0, |notes| notes.put(*note));
             self.unclaimed.is_over(accepted);
         }
+        self.looks.remove(&program);
         self.receivers_gone(program);
         for note in gone {
             self.done_with(note);
