@@ -32,7 +32,7 @@ use crate::rings::Rings;
 use crate::sockets::{self, Made};
 use crate::targets::Targets;
 use crate::unclaimed::{By, Unclaimed};
-use crate::waiting::{Waiting, Waits, Why};
+use crate::waiting::{Key, Waiting, Waits, Why};
 use circuit::{
     Addresses, Asked, Carrier, Connect, Endpoint, Kind, Limits, Outcome, Pending, Table,
 };
@@ -66,6 +66,10 @@ const TRIES: u64 = 3;
 /// Slots that can have an endpoint of circuits.
 const SLOTS: usize = 4096;
 
+/// So many of a program's calls that wait are asked about at a time: for each the kernel goes
+/// through all of them, which takes tens of microseconds where they are a thousand.
+const ENDED: usize = 32;
+
 /// Looks a program's listener up.
 pub type Find<'a> = &'a dyn Fn(u32) -> Option<(u32, &'a Listener)>;
 
@@ -92,6 +96,18 @@ struct Round {
     missed: BTreeSet<u64>,
 }
 
+/// A look for calls of a program that a signal has ended while they waited.
+#[derive(Default)]
+struct Look {
+    /// Those up to this one were asked about.
+    after: Option<Key>,
+    /// It began behind the first.
+    midway: bool,
+    took: Duration,
+    /// None has ended: it is not asked again before this.
+    over: Option<Instant>,
+}
+
 /// A compartment's circuits.
 pub struct Mediator {
     image: Option<MappedCompartment<SealedImage>>,
@@ -111,6 +127,8 @@ pub struct Mediator {
     live: Option<Live>,
     rings: Rings,
     waits: Waiting,
+    /// By programs.
+    looks: BTreeMap<u32, Look>,
     /// Calls that the operator before left without an answer, until their program is known.
     left: Vec<(u32, u16, Notification)>,
     /// Connected, and nobody heard that it is: to which address.
@@ -136,6 +154,8 @@ pub struct Mediator {
     hunts: Hunts,
     /// Endpoints that have made a socket, or begun or accepted a connection, once for each.
     begun: Vec<u32>,
+    /// What calls of endpoints took that went on by no call.
+    spent: Vec<(u32, Duration)>,
 }
 
 impl Default for Mediator {
@@ -153,6 +173,7 @@ impl Default for Mediator {
             live: None,
             rings: Rings::default(),
             waits: Waiting::default(),
+            looks: BTreeMap::new(),
             left: Vec::new(),
             unheard: BTreeMap::new(),
             asked: None,
@@ -170,6 +191,7 @@ impl Default for Mediator {
             callers: Callers::default(),
             hunts: Hunts::default(),
             begun: Vec::new(),
+            spent: Vec::new(),
         }
     }
 }
@@ -246,7 +268,8 @@ impl Mediator {
         }
     }
 
-    /// The next call of a program that has one, noted.
+    /// The next call of a program that has one, noted. It is left in the kernel for as long as it
+    /// is looked for calls that have ended.
     ///
     /// # Errors
     /// The kernel's.
@@ -256,8 +279,10 @@ impl Mediator {
         program: u32,
         listener: &Listener,
     ) -> std::io::Result<Option<(u16, Notification)>> {
-        if self.notes.as_ref().is_some_and(|notes| notes.is_full(slot)) {
-            self.forget_ended(program, listener);
+        if self.notes.as_ref().is_some_and(|notes| notes.is_full(slot))
+            && !self.forget_ended(program, listener)
+        {
+            return Ok(None);
         }
         let Some(notes) = &mut self.notes else {
             return Ok(None);
@@ -275,14 +300,40 @@ impl Mediator {
         Ok(None)
     }
 
-    /// Calls of a program that a signal has ended while they waited: nobody tells of that.
-    fn forget_ended(&mut self, program: u32, listener: &Listener) {
-        let ended = self.waits.extract_if(|waits| {
-            waits.program == program && !listener.is_live(waits.call.id) && guard!("circuits-ended")
-        });
-        for waits in ended {
-            self.done_with(waits.note);
+    /// Calls of a program that a signal has ended while they waited: nobody tells of that. Some are
+    /// asked about at a time, and all for a tenth of the time at most; whether one was found, or
+    /// none is to be.
+    fn forget_ended(&mut self, program: u32, listener: &Listener) -> bool {
+        let began = Instant::now();
+        let look = self.looks.entry(program).or_default();
+        if look.over.is_some_and(|over| began < over) {
+            return true;
         }
+        look.over = None;
+        let some = self.waits.some_of(program, look.after, ENDED);
+        let is_last = some.len() < ENDED;
+        look.after = some.last().map(|(key, _)| *key).filter(|_| !is_last);
+        let mut found = false;
+        for ((at, why, number), id) in &some {
+            if !listener.is_live(*id)
+                && guard!("circuits-ended")
+                && let Some(waits) = self.waits.remove(*at, *why, *number)
+            {
+                found = true;
+                if let Some(notes) = &mut self.notes {
+                    notes.answered(waits.note);
+                }
+            }
+        }
+        let now = Instant::now();
+        look.took += now - began;
+        if found {
+            look.took = Duration::ZERO;
+            look.midway = !is_last;
+        } else if is_last && !std::mem::take(&mut look.midway) {
+            look.over = Some(now + 10 * std::mem::take(&mut look.took));
+        }
+        found || look.over.is_some()
     }
 
     /// Does a call that is noted.
@@ -296,7 +347,7 @@ impl Mediator {
     ) {
         // Who waited at a socket, and does not any more, keeps its port from nobody.
         if call.number == libc::SYS_bind as i32 {
-            self.receivers_ended(true, find);
+            self.receivers_ended_of(slot, find);
         }
         self.handle(slot, program, note, call, listener, find);
     }
@@ -424,6 +475,9 @@ impl Mediator {
             }
             Came::Waits { at, why } => {
                 let until = self.until.take();
+                if let Some(before) = self.waits.ended_by(&call) {
+                    self.done_with(before.note);
+                }
                 self.waits.push(Waits {
                     program,
                     note,

@@ -157,6 +157,9 @@ impl Operator {
             let programs = &self.programs;
             self.mediator
                 .receivers_tick(&|number| programs.get(&number).map(|(slot, it)| (*slot, it)));
+            for (slot, time) in self.mediator.spent() {
+                self.turns.took(slot, time);
+            }
             self.mediator
                 .meter_tick(&|number| programs.get(&number).map(|(slot, it)| (*slot, it)));
         }
@@ -599,15 +602,23 @@ impl Operator {
         let began = Instant::now();
         // The kernel counts calls that it has told of, also those that ended since: of one that
         // is not there any more it says so, and this does not wait.
-        let Some(call) = self.mediator.next(slot, number, listener)? else {
-            return Ok(());
-        };
-        self.mediator
-            .mediate(slot, number, call, listener, &|number| {
-                programs.get(&number).map(|(slot, it)| (*slot, it))
-            });
+        let next = self.mediator.next(slot, number, listener)?;
+        let is_done = next.is_some();
+        if let Some(call) = next {
+            self.mediator
+                .mediate(slot, number, call, listener, &|number| {
+                    programs.get(&number).map(|(slot, it)| (*slot, it))
+                });
+        }
         let now = Instant::now();
-        self.turns.took(slot, now.saturating_duration_since(began));
+        // Also of a call that is refused, which takes its time: who is not charged for that has its
+        // turn for ever.
+        if is_done || guard!("circuits-refused-turns") {
+            self.turns.took(slot, now.saturating_duration_since(began));
+        }
+        if !is_done {
+            return Ok(());
+        }
         self.draw_near(number)?;
         for slot in self.mediator.begun() {
             if let Some(until) = self.turns.begins(slot, now) {

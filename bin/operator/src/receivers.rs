@@ -136,6 +136,11 @@ impl Receivers {
         self.take_all(|it| !waits(it))
     }
 
+    /// Those of an endpoint that do not wait any more, asked of this at once.
+    pub fn ended_of(&mut self, slot: u32, waits: impl Fn(&Receives) -> bool) -> Vec<Receives> {
+        self.take_all(|it| it.slot == slot && !waits(it))
+    }
+
     fn take_all(&mut self, is_so: impl Fn(&Receives) -> bool) -> Vec<Receives> {
         let all = self.waiting.values().filter(|it| is_so(it));
         let notes: Vec<u16> = all.map(|it| it.note).collect();
@@ -213,6 +218,8 @@ mod tests {
         assert!(all.ready().is_empty(), "nobody waits there any more");
         assert_eq!(ids(all.overdue(now + LOOK)), [3]);
         assert_eq!(all.sleep(now), Some(LOOK));
+        assert!(all.ended_of(8, |_| false).is_empty(), "another's");
+        assert!(all.ended_of(7, |_| true).is_empty(), "it waits");
         assert_eq!(ids(all.ended(now, false, |it| it.program == 9)), [4]);
         assert!(all.is_empty());
     }

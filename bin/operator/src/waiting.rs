@@ -1,8 +1,10 @@
 //! Calls that wait for another's, found by what they wait for: one that is done looks at those
 //! alone that it may have let go on, however many wait elsewhere.
 
+use guard::guard;
 use notify::Notification;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::time::Instant;
 
 /// A call that waits for another's.
@@ -40,7 +42,7 @@ pub enum Why {
 }
 
 /// Where one waits, for what, and the how many-th of all it is.
-type Key = (u64, Why, u64);
+pub type Key = (u64, Why, u64);
 
 /// All of a compartment, at each socket the first first.
 #[derive(Default)]
@@ -48,6 +50,8 @@ pub struct Waiting {
     all: BTreeMap<Key, Waits>,
     by_why: BTreeSet<(Why, u64, u64)>,
     due: BTreeSet<(Instant, Key)>,
+    /// Where a thread waits.
+    threads: BTreeMap<u32, Key>,
     next: u64,
 }
 
@@ -57,6 +61,7 @@ impl Waiting {
         let key = (waits.at, waits.why, self.next);
         self.by_why.insert((waits.why, waits.at, self.next));
         self.due.extend(waits.until.map(|until| (until, key)));
+        self.threads.insert(waits.call.thread, key);
         self.all.insert(key, waits);
         self.next += 1;
     }
@@ -86,7 +91,35 @@ impl Waiting {
         if let Some(until) = waits.until {
             self.due.remove(&(until, (at, why, number)));
         }
+        let thread = waits.call.thread;
+        if self.threads.get(&thread) == Some(&(at, why, number)) {
+            self.threads.remove(&thread);
+        }
         Some(waits)
+    }
+
+    /// What a thread waited for before this call: it has one at a time, so a signal has ended that
+    /// one. It waits no more.
+    pub fn ended_by(&mut self, call: &Notification) -> Option<Waits> {
+        // Who has no number here is nobody in particular.
+        let (at, why, number) = *self
+            .threads
+            .get(&call.thread)
+            .filter(|_| call.thread != 0)?;
+        match guard!("circuits-ended-by") {
+            true => self.remove(at, why, number),
+            false => None,
+        }
+    }
+
+    /// Some of a program's, after one of its: none, where there are no more. Bound: all.
+    pub fn some_of(&self, program: u32, after: Option<Key>, most: usize) -> Vec<(Key, u64)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let range = self.all.range((from, Bound::Unbounded));
+        let of = range.filter(|(_, waits)| waits.program == program);
+        of.take(most)
+            .map(|(key, waits)| (*key, waits.call.id))
+            .collect()
     }
 
     /// The sockets at which somebody waits for this.
@@ -193,5 +226,51 @@ mod tests {
         assert!(!waiting.any(Why::Accept) && waiting.any(Why::Room));
         assert_eq!(waiting.extract_if(|it| it.at == 7).len(), 1);
         assert!(!waiting.any_at(7) && waiting.any_at(9));
+    }
+
+    #[test]
+    fn a_thread_waits_for_one_thing_at_a_time() {
+        let mut waiting = Waiting::default();
+        let first = waits(1, 7, Why::Accept, None);
+        let other = Waits {
+            program: 2,
+            call: Notification {
+                thread: 2,
+                ..first.call
+            },
+            ..waits(2, 7, Why::Accept, None)
+        };
+        for one in [first, other] {
+            assert!(waiting.ended_by(&one.call).is_none());
+            waiting.push(one);
+        }
+        let again = waits(3, 9, Why::Room, None);
+        assert_eq!(waiting.ended_by(&again.call).map(|it| it.note), Some(1));
+        waiting.push(again);
+        assert_eq!(waiting.all_sockets(), BTreeSet::from([7, 9]));
+        assert!(waiting.remove(9, Why::Room, 2).is_some());
+        assert!(waiting.ended_by(&again.call).is_none(), "it went on");
+        assert_eq!(waiting.ended_by(&other.call).map(|it| it.note), Some(2));
+    }
+
+    #[test]
+    fn those_of_a_program_are_named_some_at_a_time() {
+        let mut waiting = Waiting::default();
+        for note in 0..10 {
+            let program = u32::from(note % 2);
+            let one = waits(note, u64::from(note % 3), Why::Accept, None);
+            waiting.push(Waits { program, ..one });
+        }
+        let (mut after, mut all) = (None, Vec::new());
+        loop {
+            let some = waiting.some_of(1, after, 2);
+            all.extend(some.iter().map(|(_, id)| *id));
+            match some.last() {
+                Some((key, _)) => after = Some(*key),
+                None => break,
+            }
+        }
+        all.sort_unstable();
+        assert_eq!(all, [1, 3, 5, 7, 9]);
     }
 }

@@ -234,13 +234,6 @@ impl Table {
         (self.sockets.count(), self.sockets.pending())
     }
 
-    /// How many sockets an endpoint has. It counts them.
-    #[must_use]
-    pub fn count_of(&self, endpoint: u32) -> usize {
-        let all = self.sockets.cookies().filter_map(|it| self.socket(it));
-        all.filter(|it| it.endpoint == endpoint).count()
-    }
-
     /// The endpoint that has `ip`, as `from` sees it: what is loopback's is its own.
     #[must_use]
     pub fn destination(&self, from: u32, ip: &Ip) -> Option<u32> {

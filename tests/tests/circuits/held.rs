@@ -131,3 +131,26 @@ print(time.monotonic() - began)
     };
     assert!(of("restarts") == 1 && of("delayed") > 50, "{metrics}");
 }
+
+/// One endpoint has as many calls waiting as may, and goes on to call: what refusing it takes is
+/// its own time, and another's calls come in between.
+#[test]
+fn who_has_all_that_may_wait_and_calls_on_holds_up_nobody_else() {
+    const ASKS: &str = "
+import socket, time
+began = time.monotonic()
+for _ in range(200): socket.socket().close()
+print(time.monotonic() - began)
+";
+    let scene = Scene::of(OPEN);
+    scene.compile("crowd", include_str!("crowd.c"));
+    scene.file("asks.py", ASKS);
+    let _crowd = scene.start("web", "exec {f}/crowd", "crowds");
+    let took: f64 = scene
+        .says("app", "python3 {f}/asks.py")
+        .trim()
+        .parse()
+        .unwrap();
+    println!("{took} s");
+    assert!(took < 2.0, "{took} s for 200 sockets");
+}

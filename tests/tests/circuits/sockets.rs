@@ -125,6 +125,34 @@ c.sendall(b'served')
     assert_eq!(scene.says("app", asks), "served\n", "{}", server.err());
 }
 
+/// More than may wait at once are killed while they do, and what started them goes on.
+#[test]
+fn who_is_killed_while_it_waits_leaves_its_place() {
+    const SERVER: &str = "
+import os, signal, socket, time
+s = socket.socket(); s.bind(('10.1.1.10', 7000)); s.listen()
+def waits():
+    child = os.fork()
+    if child == 0:
+        s.accept()
+        os._exit(0)
+    return child
+for _ in range(4):
+    children = [waits() for _ in range(300)]
+    time.sleep(0.5)
+    for child in children: os.kill(child, signal.SIGKILL)
+    for child in children: os.waitpid(child, 0)
+print('killed', flush=True)
+c, _ = s.accept()
+c.sendall(b'served')
+";
+    let scene = Scene::of(OPEN);
+    scene.file("server.py", SERVER);
+    let server = scene.start("web", "exec python3 {f}/server.py", "killed");
+    let asks = "python3 -c 'import socket; print(socket.create_connection((\"10.1.1.10\", 7000), 20).recv(100).decode())'";
+    assert_eq!(scene.says("app", asks), "served\n", "{}", server.err());
+}
+
 /// SO_RCVTIMEO ends an `accept`, and SO_SNDTIMEO a `connect` that waits for room, as TCP's do.
 #[test]
 fn timeouts_of_a_socket_end_accept_and_connect() {

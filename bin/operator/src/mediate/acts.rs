@@ -49,8 +49,14 @@ impl Mediator {
 
     /// Whether an endpoint may have one more socket.
     pub(super) fn room_for(&mut self, slot: u32) -> Result<(), Errno> {
-        if !self.has_room_for(slot) || self.table.counts().0 >= self.sweeps_at {
-            self.sweep();
+        if self.table.counts().0 >= self.sweeps_at {
+            self.sweep_grown();
+        }
+        if !self.has_room_for(slot) {
+            self.sweep_of(false);
+        }
+        if !self.has_room_for(slot) {
+            self.sweep_at_times();
         }
         match self.has_room_for(slot) || !guard!("circuits-sockets") {
             true => Ok(()),
@@ -73,17 +79,32 @@ impl Mediator {
     pub(super) fn bind(&mut self, cookie: u64, address: &[u8]) -> Result<(), Errno> {
         let chance = chance::number();
         let bind = |this: &mut Mediator| this.table.bind(cookie, address, true, chance);
-        match bind(self) {
+        // Whose port it was may be gone.
+        match self.once_swept(circuit::Errno::EADDRINUSE, bind) {
             // The operator before did it.
-            Err(circuit::Errno::EINVAL) if self.again => return Ok(()),
-            // Whose port it was may be gone.
-            Err(circuit::Errno::EADDRINUSE) => {
-                self.sweep();
-                bind(self)
-            }
-            done => done,
+            Err(circuit::Errno::EINVAL) if self.again => Ok(()),
+            done => done.map_err(number),
         }
-        .map_err(number)
+    }
+
+    /// What fails so is tried again without the sockets that are closed: of those of here at once,
+    /// of those that came by agreements at times, for nobody fails as often as it likes at the cost
+    /// of asking for them.
+    pub(super) fn once_swept<T>(
+        &mut self,
+        errno: circuit::Errno,
+        attempt: impl Fn(&mut Mediator) -> Result<T, circuit::Errno>,
+    ) -> Result<T, circuit::Errno> {
+        let failed = |done: &Result<T, circuit::Errno>| done.as_ref().err() == Some(&errno);
+        let mut done = attempt(self);
+        if failed(&done) {
+            self.sweep_of(false);
+            done = attempt(self);
+        }
+        if failed(&done) && self.sweep_at_times() {
+            done = attempt(self);
+        }
+        done
     }
 
     pub(super) fn listen(&mut self, cookie: u64, call: &Call<'_>) -> Result<(), Errno> {
@@ -92,14 +113,8 @@ impl Mediator {
         let name = sockets::name(call.fd()?).map_or_else(secret, Ok)?;
         let chance = chance::number();
         let listen = |this: &mut Mediator| this.table.listen(cookie, backlog, name, chance);
-        match listen(self) {
-            Err(circuit::Errno::EADDRINUSE) => {
-                self.sweep();
-                listen(self)
-            }
-            done => done,
-        }
-        .map_err(number)?;
+        self.once_swept(circuit::Errno::EADDRINUSE, listen)
+            .map_err(number)?;
         let socket = self.table.socket(cookie).ok_or(Errno::BADF)?;
         sockets::listens(call.fd()?, socket.name())?;
         self.relays.serve(socket);

@@ -186,7 +186,7 @@ impl Mediator {
         // Whose sockets are as many as may be waits until some are closed. Of those that came so
         // nobody says that they are: they are looked for before there is no room.
         if self.table.counts().0 >= self.sweeps_at {
-            self.sweep();
+            self.sweep_grown();
         } else if !self.has_room(slot, 3, 4) {
             self.sweep_at_times();
         }

@@ -257,14 +257,8 @@ impl Mediator {
     pub(super) fn bind_by_use(&mut self, cookie: u64) -> Result<(), Errno> {
         let chance = chance::number();
         let bind = |this: &mut Mediator| this.table.bind_by_use(cookie, chance);
-        match bind(self) {
-            Err(circuit::Errno::EAGAIN) => {
-                self.sweep();
-                bind(self)
-            }
-            done => done,
-        }
-        .map_err(number)
+        self.once_swept(circuit::Errno::EAGAIN, bind)
+            .map_err(number)
     }
 
     /// A socket that turned out to be gone.

@@ -265,7 +265,7 @@ impl Mediator {
         };
         // Closing tells nobody.
         if full(self) {
-            self.sweep();
+            self.sweep_of(false);
         }
         if full(self) {
             return Err(Errno::NOBUFS);

@@ -59,8 +59,10 @@ impl Mediator {
                 Why::Accept => Errno::AGAIN,
                 _ => Errno::INPROGRESS,
             };
-            if let Some((_, listener)) = find(waits.program) {
+            if let Some((slot, listener)) = find(waits.program) {
+                let began = Instant::now();
                 let _ = listener.answer(waits.call.id, Err(errno));
+                self.spent.push((slot, began.elapsed()));
             }
             self.done_with(waits.note);
         }
@@ -85,8 +87,10 @@ impl Mediator {
                 self.done_with(waits.note);
                 continue;
             };
+            let began = Instant::now();
             if !listener.is_live(waits.call.id) {
                 self.done_with(waits.note);
+                self.spent.push((slot, began.elapsed()));
                 continue;
             }
             let came = match self.attempt(slot, waits.program, (waits.note, &waits.call), listener)
@@ -100,6 +104,7 @@ impl Mediator {
             };
             self.write();
             self.finish(waits.program, waits.note, waits.call, listener, came);
+            self.spent.push((slot, began.elapsed()));
         }
     }
 
@@ -114,12 +119,18 @@ impl Mediator {
             return;
         }
         for waits in self.datagrams.receivers.overdue(Instant::now()) {
-            if let Some((_, listener)) = find(waits.program) {
+            if let Some((slot, listener)) = find(waits.program) {
+                let began = Instant::now();
                 let _ = listener.answer(waits.call.id, Err(Errno::AGAIN));
+                self.spent.push((slot, began.elapsed()));
             }
             self.done_with(waits.note);
         }
-        self.receivers_ended(false, find);
+        let waits = |it: &Receives| waits(it, find);
+        let receivers = &mut self.datagrams.receivers;
+        for ended in receivers.ended(Instant::now(), false, waits) {
+            self.done_with(ended.note);
+        }
     }
 
     /// Says how many datagrams found no room, at the first and whenever they have doubled: a
@@ -133,13 +144,10 @@ impl Mediator {
         }
     }
 
-    pub(super) fn receivers_ended(&mut self, at_once: bool, find: Find<'_>) {
-        let waits = |it: &Receives| {
-            let found = find(it.program);
-            found.is_some_and(|(_, listener)| listener.is_live(it.call.id))
-        };
+    /// Those of an endpoint that a signal ended are forgotten at once: of others' a port is not.
+    pub(super) fn receivers_ended_of(&mut self, slot: u32, find: Find<'_>) {
         let receivers = &mut self.datagrams.receivers;
-        for ended in receivers.ended(Instant::now(), at_once, waits) {
+        for ended in receivers.ended_of(slot, |it| waits(it, find)) {
             self.done_with(ended.note);
         }
     }
@@ -207,4 +215,10 @@ impl Mediator {
         }
         Err(Errno::MFILE)
     }
+}
+
+/// Whether a call still waits.
+fn waits(it: &Receives, find: Find<'_>) -> bool {
+    let found = find(it.program);
+    found.is_some_and(|(_, listener)| listener.is_live(it.call.id))
 }

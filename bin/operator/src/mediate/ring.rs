@@ -21,8 +21,12 @@ impl Mediator {
             _ => self.crossing(cookie)?,
         };
         let (began, side, slots) = found;
-        if !self.rings.has(began) && !self.rings.has_room(slots) {
-            self.sweep();
+        let lacks = |this: &Mediator| !this.rings.has(began) && !this.rings.has_room(slots);
+        if lacks(self) {
+            self.sweep_of(false);
+        }
+        if lacks(self) {
+            self.sweep_at_times();
         }
         if tag != 0 && !self.rings.has(cookie) {
             let id = self.number_across(cookie, side, call)?;

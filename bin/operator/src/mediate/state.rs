@@ -101,6 +101,11 @@ impl Mediator {
         std::mem::take(&mut self.begun)
     }
 
+    /// What calls of endpoints took that went on by no call, since this was asked.
+    pub fn spent(&mut self) -> Vec<(u32, Duration)> {
+        std::mem::take(&mut self.spent)
+    }
+
     /// An endpoint's calls wait, being too many.
     pub fn delays(&self) {
         if let Some(notes) = &self.notes {
@@ -291,7 +296,8 @@ impl Mediator {
         let Some(Ok(mut live)) = self.live.as_ref().map(Live::cookies) else {
             return;
         };
-        // A listing may pass over some while others come and go: twice it does not.
+        // A listing may pass over some while others come and go: twice it does not. One that lives
+        // and is forgotten would lose its port, and its circuit its rules: nobody is spared this.
         if let Some(Ok(more)) = self.live.as_ref().map(Live::cookies) {
             live.extend(more);
         }
@@ -317,8 +323,7 @@ impl Mediator {
             .retain(|cookie| live.contains(&cookie), &tags);
         self.rings.retain(|began| live.contains(&began));
         if if_far {
-            let left = self.table.counts().0;
-            self.sweeps_at = left + left.max(GROWTH);
+            self.grows_from_here();
             let now = Instant::now();
             let took = now.duration_since(begun);
             self.sweeps_after = Some(now + (10 * took).clamp(Duration::from_millis(1), PAUSE));
@@ -328,14 +333,28 @@ impl Mediator {
     }
 
     /// The same, for a tenth of the time and once a second at least: for what others may ask as
-    /// often as they like.
-    pub(super) fn sweep_at_times(&mut self) {
-        if self
-            .sweeps_after
-            .is_none_or(|after| after <= Instant::now())
-        {
+    /// often as they like. Whether it was.
+    pub(super) fn sweep_at_times(&mut self) -> bool {
+        let after = self.sweeps_after;
+        let is_due = after.is_none_or(|after| after <= Instant::now());
+        if is_due || !guard!("circuits-sweeps") {
             self.sweep();
         }
+        is_due
+    }
+
+    /// There are more than lived by far. Whoever makes many and closes them has those of here
+    /// asked for as often, the others at times.
+    pub(super) fn sweep_grown(&mut self) {
+        if !self.sweep_at_times() {
+            self.sweep_of(false);
+            self.grows_from_here();
+        }
+    }
+
+    fn grows_from_here(&mut self) {
+        let left = self.table.counts().0;
+        self.sweeps_at = left + left.max(GROWTH);
     }
 
     /// One more of whichever endpoint has it.
@@ -346,9 +365,14 @@ impl Mediator {
     }
 
     pub(super) fn count(&mut self) {
-        for slot in self.limits.keys() {
-            self.counts.insert(*slot, self.table.count_of(*slot) as u32);
+        // Once through all, however many endpoints there are.
+        let mut counts: BTreeMap<u32, u32> = self.limits.keys().map(|slot| (*slot, 0)).collect();
+        for socket in self.table.all() {
+            if let Some(count) = counts.get_mut(&socket.endpoint()) {
+                *count += 1;
+            }
         }
+        self.counts.append(&mut counts);
     }
 
     /// A program with all that it started is gone.
@@ -361,6 +385,7 @@ impl Mediator {
             let accepted = self.notes.as_ref().map_or(0, |notes| notes.put(*note));
             self.unclaimed.is_over(accepted);
         }
+        self.looks.remove(&program);
         self.receivers_gone(program);
         for note in gone {
             self.done_with(note);

@@ -33,6 +33,48 @@ fn all_together_have_as_many_as_the_table() {
     assert_eq!(mediator.room_for(1), Err(Errno::NFILE));
 }
 
+/// A failing call costs what is asked of here alone, for all but a tenth of the time.
+#[test]
+fn what_is_closed_here_is_free_at_once_and_all_is_asked_for_at_times() {
+    let mut mediator = with_circuits(&tables());
+    let end = Endpoint {
+        ip: of(NEAR),
+        port: 80,
+    };
+    let (bytes, length) = circuit::write(circuit::Family::V4, end);
+    let made = |mediator: &mut Mediator| {
+        let made = sockets::stream(true).unwrap();
+        let family = circuit::Family::V4;
+        let created = mediator.table.create(made.cookie, NEAR, family, 0);
+        created.unwrap();
+        made
+    };
+    let (one, other) = (made(&mut mediator), made(&mut mediator));
+    mediator.opens(NEAR, 2);
+    let bind = |mediator: &mut Mediator, made: &Made| mediator.bind(made.cookie, &bytes[..length]);
+    assert_eq!(bind(&mut mediator, &one), Ok(()));
+    let later = Instant::now() + Duration::from_secs(3600);
+    mediator.sweeps_after = Some(later);
+    assert_eq!(bind(&mut mediator, &other), Err(Errno::ADDRINUSE));
+    assert_eq!(mediator.room_for(NEAR), Err(Errno::NFILE));
+    assert_eq!(mediator.sweeps_after, Some(later), "all was asked for");
+    drop(one);
+    assert_eq!(bind(&mut mediator, &other), Ok(()));
+    assert_eq!(mediator.room_for(NEAR), Ok(()));
+    let third = made(&mut mediator);
+    mediator.sweeps_after = None;
+    assert_eq!(bind(&mut mediator, &third), Err(Errno::ADDRINUSE));
+    let at_times = mediator.sweeps_after.expect("all is asked for");
+    assert!(at_times <= Instant::now() + Duration::from_secs(1));
+    // Of many that are made and closed as well.
+    mediator.sweeps_after = Some(later);
+    mediator.sweeps_at = mediator.table.counts().0;
+    drop(other);
+    assert_eq!(mediator.room_for(NEAR), Ok(()));
+    assert_eq!(mediator.sweeps_after, Some(later));
+    assert_eq!(mediator.sweeps_at, 1 + GROWTH);
+}
+
 /// One that decides by these tables and has circuits from WEB to NEAR, and to itself.
 fn with_circuits(tables: &CompartmentTables) -> Mediator {
     let mut mediator = Mediator::default();
