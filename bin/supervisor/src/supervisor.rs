@@ -689,3 +689,48 @@ fn clock() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A listener, by a filter of this test's thread that lets all pass.
+    fn listener() -> OwnedFd {
+        let all = [libc::sock_filter {
+            code: (libc::BPF_RET | libc::BPF_K) as u16,
+            jt: 0,
+            jf: 0,
+            k: libc::SECCOMP_RET_ALLOW,
+        }];
+        rustix::thread::set_no_new_privs(true).unwrap();
+        notify::filter::install(&all).unwrap()
+    }
+
+    #[test]
+    fn an_operator_gives_calls_of_programs_and_nothing_else() {
+        let (operator, own) = Socket::pair().unwrap();
+        let (pipe, _end) = rustix::pipe::pipe().unwrap();
+        let listener = listener();
+        let program = Message::new(0, &Program { slot: 1, number: 7 });
+        let other = Message::new(0, &Running::default());
+        let circuits = Place::Circuits(3);
+        operator.send(&program, &[listener.as_fd()]).unwrap();
+        let (message, fds) = said(circuits, &own).unwrap().unwrap();
+        assert!(message.body::<Program>().is_some() && fds.len() == 1);
+        operator.send(&other, &[]).unwrap();
+        assert!(said(circuits, &own).unwrap().unwrap().1.is_empty());
+        let refused = Err(seqpacket::Error::Malformed(Misdeed::Descriptors));
+        for (place, message, fds) in [
+            (circuits, &program, vec![pipe.as_fd()]),
+            (circuits, &program, vec![listener.as_fd(), pipe.as_fd()]),
+            (circuits, &program, vec![]),
+            (circuits, &other, vec![listener.as_fd()]),
+            (Place::Meter(3), &program, vec![listener.as_fd()]),
+            (Place::Seated(Seat::Fabric), &other, vec![pipe.as_fd()]),
+        ] {
+            operator.send(message, &fds).unwrap();
+            assert_eq!(said(place, &own).map(|said| said.is_some()), refused);
+        }
+        assert!(said(circuits, &own).unwrap().is_none());
+    }
+}
