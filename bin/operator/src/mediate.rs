@@ -7,6 +7,7 @@ mod acts;
 mod arrives;
 mod cuts;
 mod datagrams;
+mod ended;
 mod leaves;
 mod links;
 mod messages;
@@ -32,7 +33,7 @@ use crate::rings::Rings;
 use crate::sockets::{self, Made};
 use crate::targets::Targets;
 use crate::unclaimed::{By, Unclaimed};
-use crate::waiting::{Key, Waiting, Waits, Why};
+use crate::waiting::{Waiting, Waits, Why};
 use circuit::{
     Addresses, Asked, Carrier, Connect, Endpoint, Kind, Limits, Outcome, Pending, Table,
 };
@@ -66,10 +67,6 @@ const TRIES: u64 = 3;
 /// Slots that can have an endpoint of circuits.
 const SLOTS: usize = 4096;
 
-/// So many of a program's calls that wait are asked about at a time: for each the kernel goes
-/// through all of them, which takes tens of microseconds where they are a thousand.
-const ENDED: usize = 32;
-
 /// Looks a program's listener up.
 pub type Find<'a> = &'a dyn Fn(u32) -> Option<(u32, &'a Listener)>;
 
@@ -96,18 +93,6 @@ struct Round {
     missed: BTreeSet<u64>,
 }
 
-/// A look for calls of a program that a signal has ended while they waited.
-#[derive(Default)]
-struct Look {
-    /// Those up to this one were asked about.
-    after: Option<Key>,
-    /// It began behind the first.
-    midway: bool,
-    took: Duration,
-    /// None has ended: it is not asked again before this.
-    over: Option<Instant>,
-}
-
 /// A compartment's circuits.
 pub struct Mediator {
     image: Option<MappedCompartment<SealedImage>>,
@@ -128,7 +113,7 @@ pub struct Mediator {
     rings: Rings,
     waits: Waiting,
     /// By programs.
-    looks: BTreeMap<u32, Look>,
+    looks: BTreeMap<u32, ended::Look>,
     /// Calls that the operator before left without an answer, until their program is known.
     left: Vec<(u32, u16, Notification)>,
     /// Connected, and nobody heard that it is: to which address.
@@ -298,42 +283,6 @@ impl Mediator {
             let _ = listener.answer(call.id, Err(Errno::NOBUFS));
         }
         Ok(None)
-    }
-
-    /// Calls of a program that a signal has ended while they waited: nobody tells of that. Some are
-    /// asked about at a time, and all for a tenth of the time at most; whether one was found, or
-    /// none is to be.
-    fn forget_ended(&mut self, program: u32, listener: &Listener) -> bool {
-        let began = Instant::now();
-        let look = self.looks.entry(program).or_default();
-        if look.over.is_some_and(|over| began < over) {
-            return true;
-        }
-        look.over = None;
-        let some = self.waits.some_of(program, look.after, ENDED);
-        let is_last = some.len() < ENDED;
-        look.after = some.last().map(|(key, _)| *key).filter(|_| !is_last);
-        let mut found = false;
-        for ((at, why, number), id) in &some {
-            if !listener.is_live(*id)
-                && guard!("circuits-ended")
-                && let Some(waits) = self.waits.remove(*at, *why, *number)
-            {
-                found = true;
-                if let Some(notes) = &mut self.notes {
-                    notes.answered(waits.note);
-                }
-            }
-        }
-        let now = Instant::now();
-        look.took += now - began;
-        if found {
-            look.took = Duration::ZERO;
-            look.midway = !is_last;
-        } else if is_last && !std::mem::take(&mut look.midway) {
-            look.over = Some(now + 10 * std::mem::take(&mut look.took));
-        }
-        found || look.over.is_some()
     }
 
     /// Does a call that is noted.

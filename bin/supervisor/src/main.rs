@@ -38,6 +38,7 @@ mod taps;
 mod trace;
 mod uplinks;
 mod watch;
+mod words;
 mod workers;
 
 use keeper::Keeper;

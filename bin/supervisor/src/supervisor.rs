@@ -18,22 +18,21 @@ use crate::settings::{RANGE, Settings};
 use crate::spread::Spread;
 use crate::watch::{Bucket, Seen, Silence, limits_are_due};
 use crate::workers::{Place, Worker};
-use crate::{accounts, adopt, cores, ranges, uplinks};
+use crate::{accounts, adopt, cores, ranges, uplinks, words};
 use command::Message;
 use command::cores::Cores;
 use command::message::ErrorCode;
 use command::verbs::{
-    CAUSE_REPORT, CAUSE_STALL, NeedReplace, PortClosed, Program, Proved, Ready, Report, Running,
-    Solve, Verdict,
+    CAUSE_REPORT, CAUSE_STALL, NeedReplace, PortClosed, Proved, Ready, Report, Running, Solve,
+    Verdict,
 };
 use confine::Cgroup;
 use confine::cgroup::Hierarchy;
 use guard::guard;
 use rustix::time::{ClockId, clock_gettime};
-use seqpacket::{Fds, Misdeed, Socket};
+use seqpacket::{Fds, Socket};
 use shm::Recorder;
 use std::collections::{BTreeMap, BTreeSet};
-use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
@@ -124,30 +123,6 @@ pub struct Supervisor {
     pub is_ending: bool,
     /// When the watch looks next, ns.
     next_watch: Option<u64>,
-}
-
-/// What a process says, with its descriptors where it has any to send. What comes beside other
-/// words this process never has: who closes a descriptor waits for what it is of, and a
-/// program that an operator was taken over by has one of a FUSE.
-fn said(place: Place, socket: &Socket) -> Result<Option<(Message, Fds)>, seqpacket::Error> {
-    match place {
-        Place::Verifier | Place::Solver => return socket.recv(),
-        Place::Circuits(_) if guard!("operator-descriptors") => {}
-        _ => return Ok(socket.recv_word()?.map(|message| (message, Fds::new()))),
-    }
-    let Some(message) = socket.peek_word()? else {
-        return Ok(None);
-    };
-    if message.body::<Program>().is_none() {
-        return Ok(socket.recv_word()?.map(|message| (message, Fds::new())));
-    }
-    let mut fds = socket.recv_unclosed()?;
-    let is_one = fds.len() == 1 && fds.iter().all(|fd| notify::is_called_listener(fd.as_fd()));
-    match fds.pop().filter(|_| is_one) {
-        Some(fd) => Ok(Some((message, vec![ManuallyDrop::into_inner(fd)]))),
-        // They stay open: it is killed for them, once.
-        None => Err(seqpacket::Error::Malformed(Misdeed::Descriptors)),
-    }
 }
 
 impl Supervisor {
@@ -494,7 +469,7 @@ impl Supervisor {
                 return;
             };
             let Some(link) = &worker.link else { return };
-            match said(worker.place, link.socket()) {
+            match words::said(worker.place, link.socket()) {
                 Ok(Some((message, fds))) => {
                     let too_many = worker.budget.spend(now).is_err();
                     if guard!("worker-words") && too_many {
@@ -688,49 +663,4 @@ impl Supervisor {
 fn clock() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A listener, by a filter of this test's thread that lets all pass.
-    fn listener() -> OwnedFd {
-        let all = [libc::sock_filter {
-            code: (libc::BPF_RET | libc::BPF_K) as u16,
-            jt: 0,
-            jf: 0,
-            k: libc::SECCOMP_RET_ALLOW,
-        }];
-        rustix::thread::set_no_new_privs(true).unwrap();
-        notify::filter::install(&all).unwrap()
-    }
-
-    #[test]
-    fn an_operator_gives_calls_of_programs_and_nothing_else() {
-        let (operator, own) = Socket::pair().unwrap();
-        let (pipe, _end) = rustix::pipe::pipe().unwrap();
-        let listener = listener();
-        let program = Message::new(0, &Program { slot: 1, number: 7 });
-        let other = Message::new(0, &Running::default());
-        let circuits = Place::Circuits(3);
-        operator.send(&program, &[listener.as_fd()]).unwrap();
-        let (message, fds) = said(circuits, &own).unwrap().unwrap();
-        assert!(message.body::<Program>().is_some() && fds.len() == 1);
-        operator.send(&other, &[]).unwrap();
-        assert!(said(circuits, &own).unwrap().unwrap().1.is_empty());
-        let refused = Err(seqpacket::Error::Malformed(Misdeed::Descriptors));
-        for (place, message, fds) in [
-            (circuits, &program, vec![pipe.as_fd()]),
-            (circuits, &program, vec![listener.as_fd(), pipe.as_fd()]),
-            (circuits, &program, vec![]),
-            (circuits, &other, vec![listener.as_fd()]),
-            (Place::Meter(3), &program, vec![listener.as_fd()]),
-            (Place::Seated(Seat::Fabric), &other, vec![pipe.as_fd()]),
-        ] {
-            operator.send(message, &fds).unwrap();
-            assert_eq!(said(place, &own).map(|said| said.is_some()), refused);
-        }
-        assert!(said(circuits, &own).unwrap().is_none());
-    }
 }

@@ -55,7 +55,7 @@ fn fetch(address: &str) -> Result<()> {
     let mut left = u64::from_be_bytes(length);
     while left > 0 {
         let came = circuit.peek()?;
-        if came.len() == 0 {
+        if came.is_empty() {
             return Err(Error::other(format!("{left} bytes are missing")));
         }
         let most = came.len().min(usize::try_from(left).unwrap_or(PART));
