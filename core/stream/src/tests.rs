@@ -292,6 +292,8 @@ fn what_is_not_read_is_not_written_over() {
     let pipe = Pipe::of(100);
     let (_, mut writer, mut reader) = switched(&pipe);
     for number in 0..40_u8 {
+        // It sleeps: the writer would begin at the start again, if all was read.
+        assert_eq!(read(&mut reader, &pipe, 99), Err(Stop::Blocked));
         assert_eq!(writer.write(&pipe, &[number; 20], Full::Spills), Ok(20));
         assert_eq!(writer.write(&pipe, &[number + 1; 9], Full::Spills), Ok(9));
         let both = [&[number; 20][..], &[number + 1; 9]].concat();
