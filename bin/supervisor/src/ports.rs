@@ -304,6 +304,9 @@ impl Supervisor {
             .map_err(|error| Refusal::system("make the folder of the fifo's socket", &error))?;
         let listener =
             Listener::bind(&path, 0o600).map_err(|e| refuse("listen for the fifo's owner", e))?;
+        // Whoever lets go of a descriptor last may wait for what it is of. Before Linux 6.16 there is no
+        // way to have none sent.
+        let _ = notify::refuse_descriptors(listener.as_fd());
         if !self.settings.rootless
             && body.owner != 0
             && let Err(errno) = give_to(&path, body.owner)

@@ -185,6 +185,10 @@ impl Supervisor {
         let (ours, theirs) = seqpacket::Socket::pair().map_err(|e| e.to_string())?;
         // Room for the ports of a large tenant at once.
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&ours, 1 << 20);
+        // Those have descriptors of tenants', and none to send.
+        if matches!(role, Role::Vhost | Role::Proxy) {
+            let _ = notify::refuse_descriptors(ours.as_fd());
+        }
         let (uid, network) = match purpose {
             Purpose::Circuits(compartment) => self
                 .network_of(compartment)

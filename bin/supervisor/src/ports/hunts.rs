@@ -179,7 +179,7 @@ impl Searchers {
         if let Some(mut searcher) = self.all.remove(&compartment) {
             let _ = searcher.child.kill();
             self.ending.push(searcher.child);
-            if searcher.since.elapsed() > STILL {
+            if searcher.since.elapsed() > STILL && searcher.at != 0 {
                 self.passed_over.push_back((searcher.at, Instant::now()));
             }
         }
