@@ -589,18 +589,23 @@ mod tests {
         assert!(proxy.unsaid.is_empty());
     }
 
-    #[test]
-    fn what_an_operator_gave_before_it_died_is_not_lost_with_it() {
-        let (mut proxy, operator) = linked();
-        let (near, _far) = std::os::unix::net::UnixStream::pair().unwrap();
-        near.set_nonblocking(true).unwrap();
+    /// A connection of TCP that waits for its circuit, by this number.
+    fn waits(proxy: &mut Proxy, id: u64) {
         let (fd, _) = std::os::unix::net::UnixStream::pair().unwrap();
         let waits = Waits {
             fd: fd.into(),
             ready: true,
             since: Instant::now(),
         };
-        proxy.waits.insert(9, waits);
+        proxy.waits.insert(id, waits);
+    }
+
+    #[test]
+    fn what_an_operator_gave_before_it_died_is_not_lost_with_it() {
+        let (mut proxy, operator) = linked();
+        let (near, _far) = std::os::unix::net::UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        waits(&mut proxy, 9);
         let message = Message::new(0, &Join { id: 9 });
         operator.send(&message, &[near.as_fd()]).unwrap();
         drop(operator);
@@ -634,13 +639,7 @@ mod tests {
         for (nonblocking, joined) in [(false, 0), (true, 1)] {
             let (near, _far) = std::os::unix::net::UnixStream::pair().unwrap();
             near.set_nonblocking(nonblocking).unwrap();
-            let (fd, _) = std::os::unix::net::UnixStream::pair().unwrap();
-            let waits = Waits {
-                fd: fd.into(),
-                ready: true,
-                since: Instant::now(),
-            };
-            proxy.waits.insert(9, waits);
+            waits(&mut proxy, 9);
             let message = Message::new(0, &Join { id: 9 });
             operator.send(&message, &[near.as_fd()]).unwrap();
             proxy.hear();

@@ -164,8 +164,9 @@ impl Socket {
 
     /// The next message of a peer that has no descriptors to send, whatever it sends: the kernel lets
     /// go of them, and this process never has them. Who has one has to close it, and what it
-    /// is a descriptor of (a file of a FUSE) can make that wait for as long as it likes. What was put
-    /// aside is not looked at.
+    /// is a descriptor of (a file of a FUSE) can make that wait for as long as it likes. Who lets go of the last
+    /// one waits all the same for a few (TCP that lingers): a peer that must not have that is refused
+    /// descriptors (SO_PASSRIGHTS). What was put aside is not looked at.
     ///
     /// # Errors
     /// As for [`Socket::recv`]; what has descriptors is [`Error::Malformed`].

@@ -143,13 +143,13 @@ impl Searcher {
         })
     }
 
-    /// What it has found since. `None`: that was all.
-    fn hears(&mut self) -> (Vec<Found>, Option<()>) {
+    /// What it has found since, and whether there may be more.
+    fn hears(&mut self) -> (Vec<Found>, bool) {
         let mut bytes = [0; TURN];
         let n = match self.out.read(&mut bytes) {
             Ok(n) => n,
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                return (Vec::new(), Some(()));
+                return (Vec::new(), true);
             }
             Err(_) => 0,
         };
@@ -169,7 +169,7 @@ impl Searcher {
                 }),
             }
         }
-        (found, (n > 0).then_some(()))
+        (found, n > 0)
     }
 }
 
@@ -290,7 +290,7 @@ impl Supervisor {
             };
         };
         let (found, more) = searcher.hears();
-        if more.is_none() {
+        if !more {
             let mut searcher = searchers.all.remove(&compartment);
             // It ends now, having said all.
             if let Some(searcher) = searcher.take() {
