@@ -48,6 +48,8 @@ mod scope;
 mod services;
 #[path = "circuits/sockets.rs"]
 mod sockets;
+#[path = "circuits/taken.rs"]
+mod taken;
 #[path = "circuits/told.rs"]
 mod told;
 #[path = "circuits/udp.rs"]

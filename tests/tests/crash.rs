@@ -230,3 +230,34 @@ fn nothing_is_left_when_it_ends() {
         "a namespace was left"
     );
 }
+
+/// Nothing of its ends by that, and its successor goes on with all.
+#[test]
+fn a_supervisor_that_stands_still_is_replaced() {
+    let tenants = TwoTenants::default();
+    let instance = Instance::start().unwrap();
+    instance.apply(&tenants.spec).unwrap();
+    let limit = Duration::from_secs(3);
+    assert!(instance.until(limit, |_| pings(&tenants, "red")));
+    let supervisor = instance.child("bulkhead-supervisor").unwrap();
+    let switch = instance.pid("red").unwrap();
+    let stopped = Command::new("kill")
+        .args(["-STOP", &supervisor.to_string()])
+        .status();
+    assert!(stopped.unwrap().success());
+    let another = |i: &Instance| {
+        i.child("bulkhead-supervisor")
+            .is_some_and(|pid| pid != supervisor)
+    };
+    assert!(
+        instance.until(Duration::from_secs(40), another),
+        "nobody misses it"
+    );
+    assert!(instance.until(limit, |i| i.pid("red") == Ok(switch)));
+    assert!(pings(&tenants, "red"));
+    assert!(
+        instance.log().contains("stands still"),
+        "{}",
+        instance.log()
+    );
+}

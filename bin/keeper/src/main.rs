@@ -16,7 +16,7 @@ mod vault;
 use arguments::Arguments;
 use children::{kill, kill_all};
 use command::Message;
-use command::verbs::Shutdown;
+use command::verbs::{Beat, Shutdown};
 use confine::signals::Signals;
 use confine::{Child, Profile, Spawn, rootless, spawn};
 use guard::guard;
@@ -37,6 +37,8 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from
 const STEADY: Duration = Duration::from_secs(30);
 /// Starts in a row that never came to asking for its descriptors: then it is no use.
 const HOPELESS: u32 = 5;
+/// A supervisor that says every five seconds that it goes on, and then nothing for so long, stands still.
+const SILENT: Duration = Duration::from_secs(20);
 /// How long the supervisor may take to end everything in order.
 const FAREWELL: Duration = Duration::from_secs(20);
 /// Open files asked for; less where the host gives less.
@@ -80,6 +82,16 @@ struct Supervisor {
     child: Child,
     socket: Socket,
     since: Instant,
+    /// When it said last that it goes on; none: never.
+    beat: Option<Instant>,
+}
+
+impl Supervisor {
+    /// When it is killed, unless it goes on.
+    fn patience(&self) -> Option<Instant> {
+        let beat = self.beat.filter(|_| guard!("keeper-silent"))?;
+        beat.checked_add(SILENT)
+    }
 }
 
 struct Keeper {
@@ -171,6 +183,7 @@ impl Keeper {
                 }
             }
             self.hear();
+            self.watch();
             self.reap();
             let over = self.ending.is_some_and(|until| Instant::now() >= until);
             if self.ended || over {
@@ -224,13 +237,15 @@ impl Keeper {
             child,
             socket,
             since: Instant::now(),
+            beat: None,
         })
     }
 
     fn wait(&self) {
         let now = Instant::now();
         let start = self.supervisor.is_none().then_some(self.next_start);
-        let until = [start, self.ending].into_iter().flatten().min();
+        let patience = self.supervisor.as_ref().and_then(Supervisor::patience);
+        let until = [start, self.ending, patience].into_iter().flatten().min();
         let timeout = until.map(|until| {
             let left = until.saturating_duration_since(now) + Duration::from_millis(1);
             Timespec {
@@ -250,10 +265,13 @@ impl Keeper {
     /// What the supervisor asks.
     fn hear(&mut self) {
         let mut end = false;
-        while let Some(supervisor) = &self.supervisor {
+        while let Some(supervisor) = &mut self.supervisor {
             match supervisor.socket.recv() {
                 Ok(Some((message, fds))) => {
                     self.fruitless = 0;
+                    if message.body::<Beat>().is_some() {
+                        supervisor.beat = Some(Instant::now());
+                    }
                     end |= message.body::<Shutdown>().is_some();
                     match self.vault.serve(&supervisor.socket, &message, fds) {
                         // It is dead, but what it asked before is still done.
@@ -279,6 +297,22 @@ impl Keeper {
         }
         if end {
             self.end();
+        }
+    }
+
+    /// Kills a supervisor that stands still: another takes its place.
+    fn watch(&mut self) {
+        let Some(supervisor) = &mut self.supervisor else {
+            return;
+        };
+        if supervisor
+            .patience()
+            .is_some_and(|end| Instant::now() >= end)
+        {
+            confine::say!("bulkhead-keeper: the supervisor stands still; it is killed");
+            kill(&supervisor.child);
+            // Once more in a while, if it is not dead by then.
+            supervisor.beat = Some(Instant::now());
         }
     }
 

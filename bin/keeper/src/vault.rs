@@ -161,7 +161,7 @@ impl Vault {
         }
         match Verb::from_number(message.verb) {
             // Answers to what the keeper told are no requests.
-            Some(Verb::Done) => Ok(()),
+            Some(Verb::Done | Verb::Beat) => Ok(()),
             _ => answer(&done.failed(ErrorCode::BadMessage), &[]),
         }
     }

@@ -13,7 +13,7 @@ use command::verbs::{CreateCompartment, RemovePort};
 use seqpacket::Socket;
 use shm::Geometry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
 impl Supervisor {
@@ -78,6 +78,7 @@ impl Supervisor {
         };
         let (Some(role), Some(profile), Some(place), true) = (role, profile, place, free) else {
             let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
+            self.errands.part(control.as_fd());
             self.keeper.forget(&format!("worker/{id}/"));
             return;
         };

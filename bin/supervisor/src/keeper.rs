@@ -5,7 +5,7 @@
 
 use crate::registry::{Key, Note};
 use command::message::Name;
-use command::verbs::{Done, Forget, Keep, List, Shutdown};
+use command::verbs::{Beat, Done, Forget, Keep, List, Shutdown};
 use command::{Message, Verb};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use seqpacket::{Error, Fds, Socket};
@@ -103,6 +103,11 @@ impl Keeper {
         };
         let seq = self.number(name);
         self.send(&Message::new(seq, &body), &[]);
+    }
+
+    /// Says that this process goes on.
+    pub fn beat(&mut self) {
+        self.send(&Message::new(0, &Beat::default()), &[]);
     }
 
     /// Takes what has arrived.

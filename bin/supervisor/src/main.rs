@@ -12,6 +12,7 @@ mod control;
 mod controller;
 mod cores;
 mod crews;
+mod errands;
 mod events;
 mod flows;
 mod images;
@@ -28,7 +29,6 @@ mod ranges;
 mod refusal;
 mod registry;
 mod role;
-mod search;
 mod seats;
 mod settings;
 mod solver;
@@ -57,8 +57,8 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), String> {
-    if std::env::args().nth(1).as_deref() == Some(search::SEARCH) {
-        return search::run().map_err(|error| error.to_string());
+    if let Some(done) = errands::run(std::env::args().nth(1).as_deref()) {
+        return done.map_err(|error| error.to_string());
     }
     let settings = Settings::parse(std::env::args().skip(1))?;
     let _ = rustix::thread::set_name(c"supervisor");

@@ -22,6 +22,8 @@ pub enum Source {
     Death(u64),
     /// A process says something.
     Worker(u64),
+    /// What a process gives is looked at.
+    Fetch(u64),
     /// Somebody connects to the fifo at (compartment, slot).
     Listener(u32, u32),
     /// The client of the fifo at (compartment, slot) says something or is gone.

@@ -1,5 +1,6 @@
 //! Endpoints' ports: interfaces in namespaces, and fifos that processes attach to.
 
+mod announced;
 pub mod circuits;
 mod clients;
 mod closed;
@@ -20,7 +21,8 @@ use crate::registry::{Key, Note, PortPart, Seat, made, making};
 use crate::supervisor::Supervisor;
 use crate::taps::{delete_interface, refuse_namespace, set_up_interface};
 use crate::watch::Bucket;
-use circuits::{Announced, has_circuits};
+use announced::Announced;
+use circuits::has_circuits;
 use command::Message;
 use command::message::ErrorCode;
 use command::verbs::{
@@ -306,7 +308,9 @@ impl Supervisor {
             Listener::bind(&path, 0o600).map_err(|e| refuse("listen for the fifo's owner", e))?;
         // Whoever lets go of a descriptor last may wait for what it is of. Before Linux 6.16 there is no
         // way to have none sent.
-        let _ = notify::refuse_descriptors(listener.as_fd());
+        if guard!("fifo-descriptors") {
+            let _ = notify::refuse_descriptors(listener.as_fd());
+        }
         if !self.settings.rootless
             && body.owner != 0
             && let Err(errno) = give_to(&path, body.owner)
@@ -401,9 +405,11 @@ impl Supervisor {
             if let Some(token) = token {
                 self.poll.unwatch(listener, *token);
             }
+            self.errands.part_listener(listener.as_fd());
             remove_socket(path);
         }
         if let Kind::Guest(guest) = &port.kind {
+            self.errands.part_listener(guest.listener());
             remove_socket(&guest.path);
             if let Some(helper) = guest.helper {
                 self.kill(helper, None);
@@ -414,6 +420,10 @@ impl Supervisor {
         }
         if let Some(circuits) = &port.circuits {
             Announced::remove(&circuits.path);
+            self.errands.part_listener(circuits.listener.as_fd());
+            if let Some(runtimes) = &circuits.runtimes {
+                self.errands.part_listener(runtimes.as_fd());
+            }
             self.end_circuits(compartment, slot);
         }
         if let Kind::Interface { fd, namespace, .. } = &port.kind {

@@ -2,6 +2,7 @@
 
 use crate::capture::{Capture, CaptureOf};
 use crate::channels::Channels;
+use crate::errands::Errands;
 use crate::events::{Happened, Subject};
 use crate::keeper::{Keeper, Wish};
 use crate::link::{Link, Shared};
@@ -17,20 +18,15 @@ use crate::seats::{Compartment, FABRIC_SLOTS, SeatState, Uplink};
 use crate::settings::{RANGE, Settings};
 use crate::spread::Spread;
 use crate::watch::{Bucket, Seen, Silence, limits_are_due};
-use crate::workers::{Place, Worker};
-use crate::{accounts, adopt, cores, ranges, uplinks, words};
-use command::Message;
+use crate::workers::Worker;
+use crate::{accounts, adopt, cores, ranges, uplinks};
 use command::cores::Cores;
 use command::message::ErrorCode;
-use command::verbs::{
-    CAUSE_REPORT, CAUSE_STALL, NeedReplace, PortClosed, Proved, Ready, Report, Running, Solve,
-    Verdict,
-};
+use command::verbs::CAUSE_STALL;
 use confine::Cgroup;
 use confine::cgroup::Hierarchy;
-use guard::guard;
 use rustix::time::{ClockId, clock_gettime};
-use seqpacket::{Fds, Socket};
+use seqpacket::Socket;
 use shm::Recorder;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
@@ -44,8 +40,6 @@ const WATCH_AWAKE: u64 = 10_000_000;
 /// And so often while all sleep: a process that wakes and hangs is seen by the second
 /// look at the latest.
 const WATCH_ASLEEP: u64 = 40_000_000;
-/// Messages of one process taken in one turn.
-const BATCH: usize = 64;
 
 /// Everything that the supervisor knows.
 pub struct Supervisor {
@@ -81,6 +75,8 @@ pub struct Supervisor {
     pub refill_after: u64,
     /// What the verifier said, and what it is asked.
     pub proofs: Proofs,
+    /// Who does what may have to wait.
+    pub errands: Errands,
     /// Who looks for sockets of circuits.
     pub searchers: Searchers,
     /// The fabric's seat.
@@ -123,7 +119,12 @@ pub struct Supervisor {
     pub is_ending: bool,
     /// When the watch looks next, ns.
     next_watch: Option<u64>,
+    /// When the keeper is told next that this process goes on, ns.
+    next_beat: u64,
 }
+
+/// The keeper is told so often that this process goes on, ns.
+const BEAT: u64 = 5_000_000_000;
 
 impl Supervisor {
     /// Starts on what the keeper holds: processes that run go on running, what is
@@ -238,6 +239,7 @@ impl Supervisor {
             start_again: 0,
             refill_after: 0,
             proofs: Proofs::default(),
+            errands: Errands::default(),
             searchers: Searchers::default(),
             fabric,
             compartments: BTreeMap::new(),
@@ -259,6 +261,7 @@ impl Supervisor {
             recorder_page: Rc::new(recorder_page),
             is_ending: false,
             next_watch: None,
+            next_beat: 0,
         };
         for (id, kept) in found.compartments {
             this.adopt_compartment(id, kept);
@@ -343,6 +346,7 @@ impl Supervisor {
                 match source {
                     Source::Death(id) => self.reap(id),
                     Source::Worker(id) => self.hear_worker(id),
+                    Source::Fetch(id) => self.fetched(id),
                     Source::Controller => self.hear_controller(),
                     Source::Namespaces => self.namespaces_deleted(),
                     Source::Listener(compartment, slot) => self.accept(compartment, slot),
@@ -375,12 +379,14 @@ impl Supervisor {
             self.next_proxy(now),
             self.next_meter(now),
             self.next_hunt(now),
+            self.expire_fetches(now),
             self.expire_installs(now),
             self.expire_owed(now),
             self.expire_starts(now),
             self.expire_proofs(now),
             self.proofs.due,
             self.next_watch,
+            self.beat(now),
             self.controller_due,
             self.listen_for_controller(now),
             self.channels.reclaim(now),
@@ -400,6 +406,15 @@ impl Supervisor {
         }
         let next = next.into_iter().flatten().min()?;
         Some(Duration::from_nanos(next.saturating_sub(now)))
+    }
+
+    /// Tells the keeper that this process goes on; when it is to be told next.
+    fn beat(&mut self, now: u64) -> Option<u64> {
+        if now >= self.next_beat {
+            self.keeper.beat();
+            self.next_beat = now + BEAT;
+        }
+        Some(self.next_beat)
     }
 
     fn flush(&mut self, now: u64) -> bool {
@@ -459,94 +474,6 @@ impl Supervisor {
         std::iter::once(Seat::Fabric)
             .chain(self.compartments.keys().copied().map(Seat::Compartment))
             .collect()
-    }
-
-    /// What a process says.
-    fn hear_worker(&mut self, id: u64) {
-        let now = self.now();
-        for _ in 0..BATCH {
-            let Some(worker) = self.workers.get_mut(&id) else {
-                return;
-            };
-            let Some(link) = &worker.link else { return };
-            match words::said(worker.place, link.socket()) {
-                Ok(Some((message, fds))) => {
-                    let too_many = worker.budget.spend(now).is_err();
-                    if guard!("worker-words") && too_many {
-                        confine::say!(
-                            "supervisor: process {} talks without end; it is killed",
-                            worker.pid
-                        );
-                        if let Some(token) = worker.tokens.1.take() {
-                            self.poll.unwatch(link, token);
-                        }
-                        return self.kill(id, Some(CAUSE_REPORT));
-                    }
-                    self.take_word(id, &message, fds)
-                }
-                Ok(None) => return,
-                Err(error) => {
-                    // Closed, or not one of ours any more: its death says the rest.
-                    if let Some(token) = worker.tokens.1.take() {
-                        self.poll.unwatch(link, token);
-                    }
-                    // The solver becomes z3, which has none.
-                    if worker.place == Place::Solver && error == seqpacket::Error::Closed {
-                        return;
-                    }
-                    // A process that closes its socket and lives is ended all the same.
-                    let _ = rustix::process::pidfd_send_signal(
-                        &worker.pidfd,
-                        rustix::process::Signal::KILL,
-                    );
-                    if error != seqpacket::Error::Closed {
-                        confine::say!("supervisor: process {}: {error}", worker.pid);
-                        worker.killed = worker.killed.or(Some(CAUSE_REPORT));
-                        self.distrust_process(id);
-                    }
-                    return;
-                }
-            }
-        }
-    }
-
-    fn take_word(&mut self, id: u64, message: &Message, fds: Fds) {
-        if let Some(body) = message.body::<Ready>() {
-            return self.ready(id, &body);
-        }
-        // Who is killed and not yet dead has no more to say.
-        let alive = |worker: &&Worker| worker.killed.is_none();
-        let Some(place) = self.workers.get(&id).filter(alive).map(|w| w.place) else {
-            return;
-        };
-        if let Some(body) = message.body::<Proved>() {
-            return self.proved(id, message.seq, &body);
-        }
-        if let Some(body) = message.body::<Verdict>() {
-            return self.verdict(id, message.seq, body, fds);
-        }
-        if message.body::<Solve>().is_some() {
-            return self.solve(id, message.seq, fds);
-        }
-        if let Place::Circuits(compartment) = place {
-            return self.operator_says(compartment, message, fds);
-        }
-        let Place::Seated(seat) = place else {
-            return;
-        };
-        if let Some(body) = message.body::<Running>() {
-            self.running(seat, &body);
-        } else if let Some(body) = message.body::<PortClosed>() {
-            self.port_closed(seat, &body);
-        } else if let Some(NeedReplace { slot }) = message.body::<NeedReplace>() {
-            match seat {
-                Seat::Fabric => self.want_replacement(slot),
-                Seat::Compartment(id) if slot == 0 => self.want_replacement(id),
-                Seat::Compartment(id) => self.drop_client(id, slot),
-            }
-        } else if let (Seat::Fabric, Some(body)) = (seat, message.body::<Report>()) {
-            self.reported(body.slot, body.reason);
-        }
     }
 
     /// The watch's next look is soon: something woke.
@@ -633,6 +560,7 @@ impl Supervisor {
             }
             self.destroy_compartment(id);
         }
+        self.searchers.end();
         self.namespaces.unmake_all();
         self.settings.clear();
         if !self.settings.rootless {
@@ -654,6 +582,11 @@ impl Supervisor {
                 rustix::process::WaitId::PidFd(worker.pidfd.as_fd()),
                 status,
             );
+        }
+        for worker in self.workers.values() {
+            if let Some(link) = &worker.link {
+                self.errands.part(link.as_fd());
+            }
         }
         self.old_cgroups.retain(|group| group.remove().is_err());
         self.keeper.forget("");

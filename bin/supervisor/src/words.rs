@@ -1,81 +1,318 @@
 //! What processes say, and what they give with it.
 
+use crate::errands::fetch::Fetch;
+use crate::poll::Source;
+use crate::registry::Seat;
 use crate::role::Place;
+use crate::supervisor::Supervisor;
 use command::Message;
-use command::verbs::Program;
+use command::verbs::{
+    CAUSE_REPORT, NeedReplace, PortClosed, Program, ProgramGone, Proved, Ready, Report, Running,
+    Solve, Verdict,
+};
 use guard::guard;
+use rustix::process::{Signal, pidfd_send_signal};
 use seqpacket::{Fds, Misdeed, Socket};
-use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
 
-/// What a process says, with its descriptors where it has any to send. What comes beside other
-/// words this process never has: who closes a descriptor waits for what it is of, and a
-/// program that an operator was taken over by has one of a FUSE.
-pub fn said(place: Place, socket: &Socket) -> Result<Option<(Message, Fds)>, seqpacket::Error> {
-    match place {
-        Place::Verifier | Place::Solver => return socket.recv(),
-        Place::Circuits(_) if guard!("operator-descriptors") => {}
-        _ => return Ok(socket.recv_word()?.map(|message| (message, Fds::new()))),
+/// Messages heard of one process before others have their turn.
+const BATCH: usize = 64;
+
+/// What a process says, with its descriptors where it has any to send; none: it gives where a program's
+/// calls come, it says, and another is to look whether it is that.
+type Said = (Message, Option<Fds>);
+
+/// How far a process was heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Heard {
+    /// It has said no more.
+    All,
+    /// It may have more to say.
+    More,
+    /// Somebody looks at what it gives; then it goes on.
+    Waits,
+}
+
+/// What a process says. What comes beside words that have nothing with them this process never has.
+fn said(place: Place, socket: &Socket) -> Result<Option<Said>, seqpacket::Error> {
+    if matches!(place, Place::Verifier | Place::Solver) {
+        let said = socket.recv()?;
+        return Ok(said.map(|(message, fds)| (message, Some(fds))));
     }
-    let Some(message) = socket.peek_word()? else {
-        return Ok(None);
-    };
-    if message.body::<Program>().is_none() {
-        return Ok(socket.recv_word()?.map(|message| (message, Fds::new())));
+    if matches!(place, Place::Circuits(_))
+        && let Some((message, has_fds)) = socket.peek_word()?
+        && message.body::<Program>().is_some()
+    {
+        return match has_fds {
+            true => Ok(Some((message, None))),
+            false => Err(seqpacket::Error::Malformed(Misdeed::Descriptors)),
+        };
     }
-    let mut fds = socket.recv_unclosed()?;
-    let is_one = fds.len() == 1 && fds.iter().all(|fd| notify::is_called_listener(fd.as_fd()));
-    match fds.pop().filter(|_| is_one) {
-        Some(fd) => Ok(Some((message, vec![ManuallyDrop::into_inner(fd)]))),
-        // They stay open: it is killed for them, once.
-        None => Err(seqpacket::Error::Malformed(Misdeed::Descriptors)),
+    let said = socket.recv_word()?;
+    Ok(said.map(|message| (message, Some(Fds::new()))))
+}
+
+impl Supervisor {
+    /// A process says something.
+    pub fn hear_worker(&mut self, id: u64) {
+        self.hear(id);
+    }
+
+    /// What an operator said before it died is heard like the rest: programs that it took over are its
+    /// successor's. Whether it is; if not, its death is seen to later.
+    pub fn last_words_are_heard(&mut self, id: u64) -> bool {
+        let Some(worker) = self.workers.get_mut(&id) else {
+            return true;
+        };
+        let has_more = matches!(worker.place, Place::Circuits(_))
+            && worker.killed != Some(CAUSE_REPORT)
+            && guard!("operator-last-words");
+        if !has_more {
+            return true;
+        }
+        worker.is_dead = true;
+        let mut heard = Heard::More;
+        // Nobody adds to what it said.
+        while heard == Heard::More {
+            heard = self.hear(id);
+        }
+        heard == Heard::All
+    }
+
+    fn hear(&mut self, id: u64) -> Heard {
+        let now = self.now();
+        for _ in 0..BATCH {
+            let Some(worker) = self.workers.get_mut(&id) else {
+                return Heard::All;
+            };
+            if worker.fetch.is_some() {
+                return Heard::Waits;
+            }
+            let Some(link) = &worker.link else {
+                return Heard::All;
+            };
+            let said = said(worker.place, link.socket());
+            let too_many = matches!(said, Ok(Some(_))) && worker.budget.spend(now).is_err();
+            if guard!("worker-words") && too_many {
+                confine::say!(
+                    "supervisor: process {} talks without end; it is killed",
+                    worker.pid
+                );
+                if let Some(token) = worker.tokens.1.take() {
+                    self.poll.unwatch(link, token);
+                }
+                self.kill(id, Some(CAUSE_REPORT));
+                return Heard::All;
+            }
+            match said {
+                Ok(Some((message, Some(fds)))) => self.take_word(id, &message, fds),
+                Ok(Some((_, None))) => return self.fetch(id),
+                Ok(None) => return Heard::All,
+                Err(error) => {
+                    // Closed, or not one of ours any more: its death says the rest.
+                    if let Some(token) = worker.tokens.1.take() {
+                        self.poll.unwatch(link, token);
+                    }
+                    // The solver becomes z3, which has none.
+                    if worker.place == Place::Solver && error == seqpacket::Error::Closed {
+                        return Heard::All;
+                    }
+                    // A process that closes its socket and lives is ended all the same.
+                    let _ = pidfd_send_signal(&worker.pidfd, Signal::KILL);
+                    if error != seqpacket::Error::Closed {
+                        confine::say!("supervisor: process {}: {error}", worker.pid);
+                        worker.killed = worker.killed.or(Some(CAUSE_REPORT));
+                        self.distrust_process(id);
+                    }
+                    return Heard::All;
+                }
+            }
+        }
+        Heard::More
+    }
+
+    /// Has somebody look at what a process gives; until that is known it is not heard.
+    fn fetch(&mut self, id: u64) -> Heard {
+        let now = self.now();
+        let Some(worker) = self.workers.get_mut(&id) else {
+            return Heard::All;
+        };
+        let Some(link) = &worker.link else {
+            return Heard::All;
+        };
+        let started = Fetch::start(link.socket().as_fd(), now);
+        let watched = started.and_then(|fetch| {
+            let token = self.poll.watch(&fetch, Source::Fetch(id))?;
+            Ok((fetch, token))
+        });
+        match watched {
+            Ok(fetch) => {
+                // What it says waits there, and would wake this process for nothing.
+                if let Some(token) = worker.tokens.1.take() {
+                    self.poll.unwatch(link, token);
+                }
+                worker.fetch = Some(fetch);
+                Heard::Waits
+            }
+            Err(error) => {
+                confine::say!("supervisor: nobody looks at what an operator gives: {error}");
+                self.refuse_words(id);
+                Heard::All
+            }
+        }
+    }
+
+    /// What a process gave is looked at, or was for too long.
+    pub fn fetched(&mut self, id: u64) {
+        let now = self.now();
+        let Some(worker) = self.workers.get_mut(&id) else {
+            return;
+        };
+        let Some((fetch, token)) = worker.fetch.take() else {
+            return;
+        };
+        self.poll.unwatch(&fetch, token);
+        let said = fetch.says();
+        let is_late = fetch.due <= now;
+        match is_late {
+            true => self.errands.gives_up(fetch.over()),
+            false => self.errands.ends(fetch.over()),
+        }
+        match said {
+            Some((message, fds)) => {
+                if let Some(link) = &worker.link {
+                    // It has been there until now, for a supervisor after us.
+                    let _ = link.socket().skip();
+                    if !worker.is_dead {
+                        worker.tokens.1 = self.poll.watch(link, Source::Worker(id)).ok();
+                    }
+                }
+                self.take_word(id, &message, fds);
+            }
+            None => self.refuse_words(id),
+        }
+        if self.workers.get(&id).is_some_and(|worker| worker.is_dead) {
+            self.reap(id);
+        }
+    }
+
+    /// What it gave is not what it said, or nobody knows what it is: it is killed, and heard no more.
+    fn refuse_words(&mut self, id: u64) {
+        if let Some(worker) = self.workers.get_mut(&id) {
+            confine::say!(
+                "supervisor: process {} gives what is none of a program's calls; it is killed",
+                worker.pid
+            );
+            if let (Some(link), Some(token)) = (&worker.link, worker.tokens.1.take()) {
+                self.poll.unwatch(link, token);
+            }
+        }
+        self.kill(id, Some(CAUSE_REPORT));
+    }
+
+    /// Who looks for too long is not waited for; when that is next, ns.
+    pub fn expire_fetches(&mut self, now: u64) -> Option<u64> {
+        let due = |(id, worker): (&u64, &crate::workers::Worker)| {
+            worker.fetch.as_ref().map(|(fetch, _)| (*id, fetch.due))
+        };
+        let late = self.workers.iter().filter_map(due);
+        let late: Vec<u64> = late
+            .filter_map(|(id, due)| (due <= now).then_some(id))
+            .collect();
+        for id in late {
+            self.fetched(id);
+        }
+        self.workers
+            .iter()
+            .filter_map(due)
+            .map(|(_, due)| due)
+            .min()
+    }
+
+    fn take_word(&mut self, id: u64, message: &Message, fds: Fds) {
+        if let Some(body) = message.body::<Ready>() {
+            return self.ready(id, &body);
+        }
+        let Some(worker) = self.workers.get(&id) else {
+            return;
+        };
+        let place = worker.place;
+        // Who is killed and not yet dead has no more to say, and who is dead nothing to ask for.
+        let gives = message.body::<Program>().is_some() || message.body::<ProgramGone>().is_some();
+        if worker.killed.is_some() && !worker.is_dead || worker.is_dead && !gives {
+            return;
+        }
+        if let Some(body) = message.body::<Proved>() {
+            return self.proved(id, message.seq, &body);
+        }
+        if let Some(body) = message.body::<Verdict>() {
+            return self.verdict(id, message.seq, body, fds);
+        }
+        if message.body::<Solve>().is_some() {
+            return self.solve(id, message.seq, fds);
+        }
+        if let Place::Circuits(compartment) = place {
+            return self.operator_says(compartment, message, fds);
+        }
+        let Place::Seated(seat) = place else {
+            return;
+        };
+        if let Some(body) = message.body::<Running>() {
+            self.running(seat, &body);
+        } else if let Some(body) = message.body::<PortClosed>() {
+            self.port_closed(seat, &body);
+        } else if let Some(NeedReplace { slot }) = message.body::<NeedReplace>() {
+            match seat {
+                Seat::Fabric => self.want_replacement(slot),
+                Seat::Compartment(id) if slot == 0 => self.want_replacement(id),
+                Seat::Compartment(id) => self.drop_client(id, slot),
+            }
+        } else if let (Seat::Fabric, Some(body)) = (seat, message.body::<Report>()) {
+            self.reported(body.slot, body.reason);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::Seat;
-    use command::verbs::Running;
-    use std::os::fd::OwnedFd;
-
-    /// A listener, by a filter of this test's thread that lets all pass.
-    fn listener() -> OwnedFd {
-        let all = [libc::sock_filter {
-            code: (libc::BPF_RET | libc::BPF_K) as u16,
-            jt: 0,
-            jf: 0,
-            k: libc::SECCOMP_RET_ALLOW,
-        }];
-        rustix::thread::set_no_new_privs(true).unwrap();
-        notify::filter::install(&all).unwrap()
-    }
+    use std::os::fd::AsFd;
 
     #[test]
-    fn an_operator_gives_calls_of_programs_and_nothing_else() {
+    fn what_comes_beside_words_stays_where_it_is() {
         let (operator, own) = Socket::pair().unwrap();
         let (pipe, _end) = rustix::pipe::pipe().unwrap();
-        let listener = listener();
         let program = Message::new(0, &Program { slot: 1, number: 7 });
         let other = Message::new(0, &Running::default());
         let circuits = Place::Circuits(3);
-        operator.send(&program, &[listener.as_fd()]).unwrap();
-        let (message, fds) = said(circuits, &own).unwrap().unwrap();
-        assert!(message.body::<Program>().is_some() && fds.len() == 1);
         operator.send(&other, &[]).unwrap();
-        assert!(said(circuits, &own).unwrap().unwrap().1.is_empty());
-        let refused = Err(seqpacket::Error::Malformed(Misdeed::Descriptors));
-        for (place, message, fds) in [
-            (circuits, &program, vec![pipe.as_fd()]),
-            (circuits, &program, vec![listener.as_fd(), pipe.as_fd()]),
-            (circuits, &program, vec![]),
-            (circuits, &other, vec![listener.as_fd()]),
-            (Place::Meter(3), &program, vec![listener.as_fd()]),
-            (Place::Seated(Seat::Fabric), &other, vec![pipe.as_fd()]),
+        assert!(matches!(
+            said(circuits, &own),
+            Ok(Some((_, Some(fds)))) if fds.is_empty()
+        ));
+        let refused = seqpacket::Error::Malformed(Misdeed::Descriptors);
+        for (place, message, fds, gives) in [
+            (circuits, &program, vec![pipe.as_fd()], true),
+            (circuits, &program, vec![], false),
+            (circuits, &other, vec![pipe.as_fd()], false),
+            (Place::Meter(3), &program, vec![pipe.as_fd()], false),
+            (
+                Place::Seated(Seat::Fabric),
+                &other,
+                vec![pipe.as_fd()],
+                false,
+            ),
         ] {
             operator.send(message, &fds).unwrap();
-            assert_eq!(said(place, &own).map(|said| said.is_some()), refused);
+            match said(place, &own) {
+                Ok(Some((_, None))) => assert!(gives),
+                Err(error) => assert!(!gives && error == refused),
+                other => panic!("{other:?}"),
+            }
+            // For whoever is sent to throw it away.
+            assert_eq!(own.peek_word().unwrap().unwrap().1, !fds.is_empty());
+            own.skip().unwrap();
         }
-        assert!(said(circuits, &own).unwrap().is_none());
+        assert!(matches!(said(circuits, &own), Ok(None)));
     }
 }

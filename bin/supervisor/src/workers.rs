@@ -1,5 +1,6 @@
 //! Processes: spawned, confined, waiting as spares; seated, dead, reaped.
 
+use crate::errands::fetch::Fetch;
 use crate::link::{Link, Shared};
 use crate::poll::{Source, Token};
 use crate::process::{LAST_WORDS, how_it_ended, last_words, processor_time};
@@ -55,6 +56,10 @@ pub struct Worker {
     pub killed: Option<u32>,
     /// What it may still say.
     pub budget: Bucket,
+    /// Who looks at what it gives.
+    pub fetch: Option<(Fetch, Token)>,
+    /// It is dead, and was not heard to the end.
+    pub is_dead: bool,
     /// Its profile.
     pub profile: Profile,
     /// Registrations: death, control.
@@ -339,6 +344,8 @@ impl Supervisor {
             unnoted: None,
             killed: None,
             budget: Bucket::of_words(role == Role::Fabric),
+            fetch: None,
+            is_dead: false,
             profile,
             tokens: (death, heard),
         };
@@ -544,6 +551,12 @@ impl Supervisor {
 
     /// A process died: reap it and do what its place needs, the most urgent first.
     pub fn reap(&mut self, id: u64) {
+        if !self.last_words_are_heard(id) {
+            if let Some(worker) = self.workers.get(&id) {
+                self.poll.unwatch(&worker.pidfd, worker.tokens.0);
+            }
+            return;
+        }
         let Some(worker) = self.workers.remove(&id) else {
             return;
         };
@@ -561,6 +574,13 @@ impl Supervisor {
         self.poll.unwatch(&worker.pidfd, worker.tokens.0);
         if let (Some(link), Some(token)) = (&worker.link, worker.tokens.1) {
             self.poll.unwatch(link, token);
+        }
+        if let Some((fetch, token)) = worker.fetch {
+            self.poll.unwatch(&fetch, token);
+            self.errands.gives_up(fetch.over());
+        }
+        if let Some(link) = &worker.link {
+            self.errands.part(link.as_fd());
         }
         match worker.place {
             Place::Seated(seat) => self.seat_lost(seat, id, worker.killed, how),

@@ -182,7 +182,7 @@ verbs! {
     /// trace this frame; fd: the frame, sealed; answer with fd: the page (read-only), see
     /// `telemetry::trace`.
     Trace = 68,
-    /// controller → supervisor: it goes on; without an answer.
+    /// controller → supervisor, supervisor → keeper: it goes on; without an answer.
     Beat = 69,
     /// anyone → keeper: keep this descriptor under this name; fd.
     Keep = 80,

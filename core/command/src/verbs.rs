@@ -373,7 +373,7 @@ body! {
     }
 }
 body! {
-    /// The controller goes on.
+    /// The sender goes on.
     Beat: Beat {
         /// Zero.
         reserved: u32,

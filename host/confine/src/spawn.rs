@@ -7,13 +7,19 @@
 use crate::cgroup::{Cgroup, CgroupError};
 use crate::kernel;
 use crate::profile::{PROFILE_VARIABLE, Profile, UID_VARIABLE};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::ffi::{CStr, CString, c_char};
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
 /// Most descriptors handed to a new process.
 pub const MAX_DESCRIPTORS: usize = 16;
+/// A program that does not begin within it is not started.
+const START_LIMIT: Duration = Duration::from_secs(10);
+/// And is not waited for longer.
+const END_LIMIT: Duration = Duration::from_secs(1);
 
 /// What to start and how.
 ///
@@ -120,9 +126,10 @@ pub fn spawn(spawn: &Spawn<'_>) -> Result<Child, SpawnError> {
         // Without the go-ahead it ends by itself; with it, it has ended already.
         drop(go_write);
         let _ = rustix::process::pidfd_send_signal(&child.pidfd, rustix::process::Signal::KILL);
+        let _ = is_readable(child.pidfd.as_fd(), END_LIMIT);
         let _ = rustix::process::waitid(
             rustix::process::WaitId::PidFd(child.pidfd.as_fd()),
-            rustix::process::WaitIdOptions::EXITED,
+            rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOHANG,
         );
         return Err(error);
     }
@@ -197,6 +204,13 @@ fn settle(spawn: &Spawn<'_>, pid: u32) -> Result<(), SpawnError> {
 /// Reads what the child says: nothing (it executes) or where it failed.
 fn outcome(status: &OwnedFd) -> Result<(), SpawnError> {
     let mut report = [0_u8; 8];
+    // As where the program is on a file system that does not answer.
+    if !is_readable(status.as_fd(), START_LIMIT).map_err(SpawnError::Prepare)? {
+        return Err(SpawnError::Child {
+            step: "execute the program in time",
+            error: Errno::TIMEDOUT,
+        });
+    }
     loop {
         match rustix::io::read(status, &mut report) {
             Err(Errno::INTR) => {}
@@ -208,6 +222,26 @@ fn outcome(status: &OwnedFd) -> Result<(), SpawnError> {
                 let step = STEPS.get(usize::from(step)).copied().unwrap_or("start");
                 return Err(SpawnError::Child { step, error });
             }
+        }
+    }
+}
+
+/// Whether there is something to read, or the end, within this time.
+fn is_readable(fd: BorrowedFd<'_>, limit: Duration) -> Result<bool, Errno> {
+    let end = Instant::now() + limit;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let left = Timespec {
+            tv_sec: left.as_secs().cast_signed(),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        match poll(
+            &mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)],
+            Some(&left),
+        ) {
+            Ok(ready) => return Ok(ready > 0),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
         }
     }
 }

@@ -16,7 +16,7 @@ mod tests;
 pub use command::message::MAX_FDS;
 pub use credentials::Credentials;
 pub use listener::Listener;
-pub use socket::{Fds, Socket};
+pub use socket::{Fds, Socket, empty};
 
 use rustix::io::Errno;
 

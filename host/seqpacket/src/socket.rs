@@ -8,12 +8,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    bind, connect, getsockname, recv, recvmsg, sendmsg, socket_with, socketpair, sockopt,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
+    SocketType, accept_with, bind, connect, getsockname, recv, recvmsg, sendmsg, shutdown,
+    socket_with, socketpair, sockopt,
 };
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
-use std::mem::{ManuallyDrop, MaybeUninit};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -27,6 +28,8 @@ pub type Fds = Vec<OwnedFd>;
 const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(MAX_FDS));
 /// Most messages put aside while [`Socket::ask`] waits for its answer.
 const MAX_ASIDE: usize = 4096;
+/// More datagrams than wait in a socket: at its end it gives empty ones without end.
+const MOST_WAIT: usize = 4096;
 
 /// One end of a connection. Sending and receiving take `&self`.
 #[derive(Debug)]
@@ -162,52 +165,85 @@ impl Socket {
         self.recv_datagram(RecvFlags::PEEK)
     }
 
-    /// The next message of a peer that has no descriptors to send, whatever it sends: the kernel lets
-    /// go of them, and this process never has them. Who has one has to close it, and what it
-    /// is a descriptor of (a file of a FUSE) can make that wait for as long as it likes. Who lets go of the last
-    /// one waits all the same for a few (TCP that lingers): a peer that must not have that is refused
-    /// descriptors (SO_PASSRIGHTS). What was put aside is not looked at.
+    /// The next message of a peer that has no descriptors to send. One with descriptors stays where it is:
+    /// this process never has them, nor is it who lets go of them. Who closes one, or is the last to let
+    /// go of it, waits for what it is of (a file of a FUSE, TCP that lingers) for as long as its owner
+    /// likes. What was put aside is not looked at.
     ///
     /// # Errors
     /// As for [`Socket::recv`]; what has descriptors is [`Error::Malformed`].
     pub fn recv_word(&self) -> Result<Option<Message>> {
-        self.word(RecvFlags::empty())
+        match self.peek_word()? {
+            Some((_, true)) => Err(Error::Malformed(Misdeed::Descriptors)),
+            Some((message, false)) => {
+                self.skip()?;
+                Ok(Some(message))
+            }
+            None => Ok(None),
+        }
     }
 
-    /// The same, which stays there, whether descriptors are with it or not.
+    /// The next message, which stays where it is, and whether descriptors are with it.
     ///
     /// # Errors
-    /// As for [`Socket::recv_word`].
-    pub fn peek_word(&self) -> Result<Option<Message>> {
-        self.word(RecvFlags::PEEK)
+    /// As for [`Socket::recv`]; what is malformed stays as well.
+    pub fn peek_word(&self) -> Result<Option<(Message, bool)>> {
+        // One byte more than a message, so that a longer one shows.
+        let mut bytes = [0_u8; MESSAGE_BYTES + 1];
+        let Some((length, has_fds)) = self.look(&mut bytes)? else {
+            return Ok(None);
+        };
+        match length {
+            0 if !has_fds => Err(Error::Closed),
+            MESSAGE_BYTES => Message::read_from_prefix(&bytes)
+                .map(|(message, _)| Some((message, has_fds)))
+                .map_err(|_| Error::Malformed(Misdeed::Short)),
+            n if n > MESSAGE_BYTES => Err(Error::Malformed(Misdeed::Long)),
+            _ => Err(Error::Malformed(Misdeed::Short)),
+        }
     }
 
-    /// The next datagram, which was looked at before ([`Socket::peek_word`]), with all that came beside
-    /// it that this process has from now on, closed by nobody: that is to be known for what it is
-    /// first.
+    /// What is next in it, and stays: bytes, as many as there is room for, and whether descriptors are with
+    /// them. Without room for these the kernel has copies of its own, and lets go of those.
+    fn look(&self, bytes: &mut [u8]) -> Result<Option<(usize, bool)>> {
+        let mut control = RecvAncillaryBuffer::default();
+        loop {
+            let mut buffers = [IoSliceMut::new(bytes)];
+            let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+            match recvmsg(&self.fd, &mut buffers, &mut control, flags) {
+                Ok(seen) => {
+                    let has_fds = seen.flags.contains(ReturnFlags::CTRUNC);
+                    return Ok(Some((seen.bytes, has_fds)));
+                }
+                Err(Errno::INTR | Errno::CONNRESET) => {}
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Before it is let go of: nobody sends anything any more, and what was sent is thrown away, up to
+    /// the first with descriptors. Whether there is such a one: another process is to throw it away
+    /// ([`empty`]), for who closes the socket waits for these like who closes them. Of a stream whatever
+    /// waits counts as such.
     ///
     /// # Errors
     /// [`Error::System`].
-    pub fn recv_unclosed(&self) -> Result<Vec<ManuallyDrop<OwnedFd>>> {
-        let mut bytes = [0_u8; MESSAGE_BYTES];
-        let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        loop {
-            let mut buffers = [IoSliceMut::new(&mut bytes)];
-            match recvmsg(&self.fd, &mut buffers, &mut control, flags) {
-                Ok(_) => break,
-                Err(Errno::INTR | Errno::CONNRESET) => {}
-                Err(errno) => return Err(Error::System(errno)),
+    pub fn is_parted_from_with_descriptors(&self) -> Result<bool> {
+        match shutdown(&self.fd, Shutdown::Both) {
+            Ok(()) | Err(Errno::NOTCONN) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let is_stream = sockopt::socket_type(&self.fd)? == SocketType::STREAM;
+        for _ in 0..MOST_WAIT {
+            match self.look(&mut [0]) {
+                Ok(Some((_, true))) => return Ok(true),
+                Ok(Some((length, false))) if is_stream => return Ok(length > 0),
+                Ok(Some((_, false))) => self.skip()?,
+                Ok(None) | Err(_) => return Ok(false),
             }
         }
-        let mut fds = Vec::new();
-        for part in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(rights) = part {
-                fds.extend(rights.map(ManuallyDrop::new));
-            }
-        }
-        Ok(fds)
+        Ok(false)
     }
 
     /// Takes the next datagram and closes what came beside it, which this process never has. What
@@ -311,33 +347,6 @@ impl Socket {
         }
     }
 
-    fn word(&self, how: RecvFlags) -> Result<Option<Message>> {
-        let mut bytes = [0_u8; MESSAGE_BYTES + 1];
-        let mut control = RecvAncillaryBuffer::default();
-        let received = loop {
-            let mut buffers = [IoSliceMut::new(&mut bytes)];
-            let flags = how | RecvFlags::DONTWAIT;
-            match recvmsg(&self.fd, &mut buffers, &mut control, flags) {
-                Ok(received) => break received,
-                Err(Errno::INTR | Errno::CONNRESET) => {}
-                Err(Errno::AGAIN) => return Ok(None),
-                Err(errno) => return Err(errno.into()),
-            }
-        };
-        let has_fds = received.flags.contains(ReturnFlags::CTRUNC);
-        match received.bytes {
-            0 if !has_fds => Err(Error::Closed),
-            _ if has_fds && !how.contains(RecvFlags::PEEK) => {
-                Err(Error::Malformed(Misdeed::Descriptors))
-            }
-            MESSAGE_BYTES => Message::read_from_prefix(&bytes)
-                .map(|(message, _)| Some(message))
-                .map_err(|_| Error::Malformed(Misdeed::Short)),
-            n if n > MESSAGE_BYTES => Err(Error::Malformed(Misdeed::Long)),
-            _ => Err(Error::Malformed(Misdeed::Short)),
-        }
-    }
-
     fn recv_datagram(&self, how: RecvFlags) -> Result<Option<(Message, Fds)>> {
         // One byte more than a message, so that a longer one shows.
         let mut bytes = [0_u8; MESSAGE_BYTES + 1];
@@ -395,6 +404,22 @@ impl Socket {
 
     fn aside(&self) -> MutexGuard<'_, VecDeque<(Message, Fds)>> {
         self.aside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Throws away all that waits in a socket of any kind, with its descriptors, and waits for what these are
+/// of; of one that listens, all connections that wait.
+pub fn empty(socket: BorrowedFd<'_>) {
+    let mut bytes = vec![0; 1 << 16];
+    for _ in 0..MOST_WAIT {
+        let is_over = match recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
+            Ok(_) | Err(Errno::INTR) => false,
+            // It may be one that listens.
+            Err(_) => accept_with(socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).is_err(),
+        };
+        if is_over {
+            return;
+        }
     }
 }
 

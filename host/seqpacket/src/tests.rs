@@ -95,34 +95,72 @@ fn too_many_descriptors_are_the_senders_error() {
     assert_eq!(a.send(&done(1), &many), Err(Error::TooManyDescriptors));
 }
 
-/// Of what comes beside a word nothing is this process's, not for a moment: who looks sees its numbers free.
+/// Of what comes beside a word nothing is this process's, not for a moment, and it stays for another.
 #[test]
 fn a_peer_of_words_gives_no_descriptor() {
     let (a, b) = Socket::pair().unwrap();
     let (read, write) = rustix::pipe::pipe().unwrap();
     assert_eq!(b.recv_word().unwrap(), None);
     a.send(&done(1), &[]).unwrap();
-    assert_eq!(b.peek_word().unwrap().unwrap().seq, 1);
+    let peeked = |b: &Socket| b.peek_word().unwrap().map(|(it, has)| (it.seq, has));
+    assert_eq!(peeked(&b), Some((1, false)));
     assert_eq!(b.recv_word().unwrap().unwrap().seq, 1);
     a.send(&done(2), &[write.as_fd()]).unwrap();
-    assert_eq!(b.peek_word().unwrap().unwrap().seq, 2);
+    assert_eq!(peeked(&b), Some((2, true)));
     let refused = Error::Malformed(Misdeed::Descriptors);
-    assert_eq!(b.recv_word().unwrap_err(), refused);
-    // Who is to have it closes it when it likes.
-    a.send(&done(3), &[write.as_fd(), write.as_fd()]).unwrap();
-    drop(write);
-    assert_eq!(b.peek_word().unwrap().unwrap().seq, 3);
-    let fds = b.recv_unclosed().unwrap();
-    assert_eq!(fds.len(), 2);
-    rustix::io::write(&*fds[0], b"x").unwrap();
-    fds.into_iter()
-        .map(std::mem::ManuallyDrop::into_inner)
-        .for_each(drop);
-    let mut got = Vec::new();
-    File::from(read).read_to_end(&mut got).unwrap();
-    assert_eq!(got, b"x");
+    for _ in 0..2 {
+        assert_eq!(b.recv_word().unwrap_err(), refused);
+    }
+    let (_, fds) = b.recv().unwrap().unwrap();
+    assert_eq!(fds.len(), 1);
     drop(a);
     assert_eq!(b.recv_word().unwrap_err(), Error::Closed);
+    drop((read, write));
+}
+
+/// What its last owner would close with it is thrown away before.
+#[test]
+fn who_parts_from_a_socket_learns_whether_descriptors_are_left_in_it() {
+    let has_ended = |read: &rustix::fd::OwnedFd| {
+        rustix::io::ioctl_fionbio(read, true).unwrap();
+        rustix::io::read(read, &mut [0; 1]) == Ok(0)
+    };
+    use rustix::net::SocketType;
+    let kinds = [SocketType::SEQPACKET, SocketType::STREAM, SocketType::DGRAM];
+    for kind in kinds {
+        let pair = || {
+            let flags = rustix::net::SocketFlags::CLOEXEC;
+            let family = rustix::net::AddressFamily::UNIX;
+            let (a, b) = rustix::net::socketpair(family, kind, flags, None).unwrap();
+            (Socket::from_fd(a), Socket::from_fd(b))
+        };
+        // Nothing, or words alone.
+        for words in 0..3 {
+            let (a, b) = pair();
+            for n in 0..words {
+                a.send(&done(n), &[]).unwrap();
+            }
+            let is_stream = kind == SocketType::STREAM;
+            let left = b.is_parted_from_with_descriptors().unwrap();
+            assert_eq!(left, is_stream && words > 0, "{kind:?} {words}");
+            // Nobody sends anything any more.
+            assert!(a.send(&done(9), &[]).is_err());
+        }
+        let (a, b) = pair();
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        a.send(&done(1), &[]).unwrap();
+        if kind != SocketType::STREAM {
+            rustix::net::send(&a, &[], SendFlags::empty()).unwrap();
+        }
+        a.send(&done(2), &[write.as_fd()]).unwrap();
+        drop(write);
+        drop(a);
+        assert!(b.is_parted_from_with_descriptors().unwrap(), "{kind:?}");
+        assert!(!has_ended(&read), "{kind:?}");
+        crate::empty(b.as_fd());
+        assert!(has_ended(&read), "{kind:?}");
+        drop(b);
+    }
 }
 
 #[test]

@@ -1,7 +1,9 @@
 // Has its operator wait in the kernel, by a file system of its own that does not answer. The first
 // argument says where: "flush" (a descriptor is closed), "memory" (an argument is read), "swap"
 // (the same as flush, of a number that was a socket's), "exec" (nobody yet, but whoever looks at a
-// process of its that executes another program). It prints what each call came to.
+// process of its that executes another program). It prints what each call came to. "give" and "linger"
+// are no programs of circuits: they take over an operator, whose number is the second argument, and
+// have it say the third (a message in hexadecimal) with the file, or with TCP that lingers.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -17,6 +19,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static void must(int ok, const char *what) {
@@ -49,8 +52,50 @@ static void serves(int fuse, int silent) {
     }
 }
 
+// What it is: descriptor 3 of an operator is its link with the supervisor.
+static void gives(const char *operator, const char *hex, int fd) {
+    int process = syscall(SYS_pidfd_open, atoi(operator), 0);
+    int link = syscall(SYS_pidfd_getfd, process, 3, 0);
+    must(link >= 0, "take over");
+    static unsigned char bytes[1 << 12];
+    size_t length = strlen(hex) / 2;
+    for (size_t n = 0; n < length; n++) must(sscanf(hex + 2 * n, "%2hhx", bytes + n) == 1, "hex");
+    struct iovec part = { bytes, length };
+    union { struct cmsghdr h; char room[CMSG_SPACE(sizeof fd)]; } control = {0};
+    control.h.cmsg_len = CMSG_LEN(sizeof fd); control.h.cmsg_level = SOL_SOCKET; control.h.cmsg_type = SCM_RIGHTS;
+    memcpy(CMSG_DATA(&control.h), &fd, sizeof fd);
+    struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control.room };
+    must(sendmsg(link, &message, 0) == (ssize_t)length, "say");
+    close(link);
+    printf("gave\n"); fflush(stdout);
+}
+
+// TCP whose close waits: what it sent is not read by its peer.
+static int lingers(void) {
+    int listener = socket(AF_INET, SOCK_STREAM, 0), small = 2048;
+    setsockopt(listener, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t length = sizeof at;
+    must(bind(listener, (void *)&at, sizeof at) == 0 && listen(listener, 1) == 0, "listen");
+    must(getsockname(listener, (void *)&at, &length) == 0, "name");
+    int tcp = socket(AF_INET, SOCK_STREAM, 0);
+    must(connect(tcp, (void *)&at, sizeof at) == 0 && accept(listener, 0, 0) >= 0, "connect");
+    static char bytes[65536];
+    while (send(tcp, bytes, sizeof bytes, MSG_DONTWAIT) > 0) {}
+    struct linger linger = { .l_onoff = 1, .l_linger = 60 };
+    must(setsockopt(tcp, SOL_SOCKET, SO_LINGER, &linger, sizeof linger) == 0, "linger");
+    return tcp;
+}
+
 int main(int count, char **args) {
     const char *where = count > 1 ? args[1] : "";
+    if (strcmp(where, "linger") == 0) {
+        int tcp = lingers();
+        gives(args[2], args[3], tcp);
+        // Somebody else has it as well, and so this does not wait.
+        close(tcp);
+        pause();
+    }
     char path[] = "/tmp/held-XXXXXX";
     must(unshare(CLONE_NEWNS) == 0, "unshare");
     must(mount(0, "/", 0, MS_REC | MS_PRIVATE, 0) == 0, "private");
@@ -72,6 +117,10 @@ int main(int count, char **args) {
     // What is not known to have a page has none.
     struct stat known;
     must(fstat(held, &known) == 0, "fstat");
+    if (strcmp(where, "give") == 0) {
+        gives(args[2], args[3], held);
+        pause();
+    }
     void *page = memory ? mmap(0, 4096, PROT_READ, MAP_SHARED, held, 0) : 0;
     must(page != MAP_FAILED, "mmap");
     struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(80) };

@@ -28,30 +28,6 @@ const PROGRAMS: usize = 4096;
 /// processor from who answers the calls that waited.
 const SPARE_PAUSE: u64 = 200_000_000;
 
-/// Where programs with circuits are announced.
-pub struct Announced {
-    /// Who starts one connects here.
-    pub listener: Shared,
-    /// Container runtimes here; none where a supervisor of before had none.
-    pub runtimes: Option<Shared>,
-    /// Where the socket is; that of runtimes is beside it.
-    pub path: PathBuf,
-}
-
-impl Announced {
-    /// Removes the sockets' names, of which `path` is one.
-    pub fn remove(path: &Path) {
-        remove_socket(path);
-        remove_socket(&runtimes_beside(path));
-    }
-}
-
-/// Where container runtimes connect, beside the socket of who starts a program. It is told them
-/// as `listenerPath`.
-fn runtimes_beside(path: &Path) -> PathBuf {
-    path.with_extension("oci")
-}
-
 /// Whether an endpoint is to have programs with circuits.
 pub fn has_circuits(body: &CreatePort) -> bool {
     body.kind == ENDPOINT_CIRCUITS || body.flags & CREATE_CIRCUITS != 0
@@ -194,59 +170,8 @@ impl Circuits {
 }
 
 impl Supervisor {
-    /// Where programs with circuits are announced, for an endpoint that is to have any.
-    pub(super) fn create_announced(
-        &mut self,
-        body: &CreatePort,
-    ) -> Result<Option<Announced>, Refusal> {
-        if !has_circuits(body) {
-            return Ok(None);
-        }
-        if self.settings.rootless {
-            return Err(Refusal::new(
-                ErrorCode::Denied,
-                "circuits need a supervisor that is root: their programs get user namespaces of another's",
-            ));
-        }
-        let path = socket_path(&self.settings.run_dir, "circuits", body.name.as_str()).ok_or_else(
-            || {
-                Refusal::new(
-                    ErrorCode::BadMessage,
-                    "the endpoint's name cannot name a socket",
-                )
-            },
-        )?;
-        self.prepare_circuits(body.compartment)?;
-        make_folder(&path)
-            .map_err(|error| Refusal::system("make the folder of the circuits' socket", &error))?;
-        let refuse = |error| {
-            Refusal::new(
-                ErrorCode::System,
-                format!("cannot listen for programs: {error}"),
-            )
-        };
-        let listener = Listener::bind(&path, 0o600).map_err(refuse)?;
-        let runtimes = Listener::bind_stream(&runtimes_beside(&path), 0o600).map_err(|error| {
-            remove_socket(&path);
-            refuse(error)
-        })?;
-        let listener = listener
-            .as_fd()
-            .try_clone_to_owned()
-            .map_err(|error| Refusal::system("listen for programs", &error))?;
-        let key = Key::Port(body.compartment, body.slot, PortPart::Listener);
-        self.keeper.keep(key, &Note::default(), listener.as_fd());
-        let key = Key::Port(body.compartment, body.slot, PortPart::Runtimes);
-        self.keeper.keep(key, &Note::default(), runtimes.as_fd());
-        Ok(Some(Announced {
-            listener: Rc::new(listener),
-            runtimes: Some(Rc::new(runtimes)),
-            path,
-        }))
-    }
-
     /// What all operators of a compartment have in common.
-    fn prepare_circuits(&mut self, compartment: u32) -> Result<(), Refusal> {
+    pub(super) fn prepare_circuits(&mut self, compartment: u32) -> Result<(), Refusal> {
         let has = |home: &crate::seats::Compartment| home.circuits.is_some();
         if self.compartments.get(&compartment).is_some_and(has) {
             return Ok(());
@@ -654,6 +579,12 @@ impl Supervisor {
         let mut circuits = home.circuits.take();
         let meter = circuits.as_mut().and_then(|circuits| circuits.meter.take());
         let uid = circuits.as_ref().map(|circuits| circuits.uid);
+        if let Some(accepted) = circuits
+            .as_ref()
+            .and_then(|circuits| circuits.accepted.as_ref())
+        {
+            self.errands.part(accepted.as_fd());
+        }
         self.end_meter(meter);
         self.end_crossings(compartment);
         for part in [SeatPart::Circuits, SeatPart::Network, SeatPart::Accepted] {

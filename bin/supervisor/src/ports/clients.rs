@@ -39,9 +39,11 @@ impl Supervisor {
         let allowed = socket
             .peer_credentials()
             .is_ok_and(|peer| peer.uid == 0 || peer.uid == owner);
-        let refuse = |code, detail: &str| {
+        let errands = &mut self.errands;
+        let mut refuse = |code, detail: &str| {
             let refusal = Refusal::new(code, detail);
             let _ = socket.send(&Message::new(0, &refusal.body()).failed(code), &[]);
+            errands.part(socket.as_fd());
         };
         if guard!("fifo-owner") && !allowed {
             return refuse(ErrorCode::Denied, "this fifo belongs to another user");
@@ -205,6 +207,7 @@ impl Supervisor {
             return;
         };
         let Some(client) = client.take() else { return };
+        self.errands.part(client.socket.as_fd());
         if let Some(token) = client.token {
             self.poll.unwatch(&client.socket, token);
         }

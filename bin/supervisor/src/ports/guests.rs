@@ -48,6 +48,11 @@ impl GuestPort {
         }
     }
 
+    /// Where front ends connect.
+    pub fn listener(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
     /// A link's near end, for the switch; the far one waits for the helper.
     pub fn plug(&mut self, body: &CreatePort) -> Option<(AddPort, Vec<Shared>)> {
         let (near, far) = Socket::pair().ok()?;

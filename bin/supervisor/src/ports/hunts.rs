@@ -4,14 +4,15 @@
 //! what was not looked at is counted by the operator.
 
 use super::*;
-use crate::search::{LONGEST, SEARCH, Says, Wanted};
+use crate::errands::search::{LONGEST, SEARCH, Says, Wanted};
+use crate::errands::send;
 use command::verbs::{Found, Seek, Sought};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{Read, Seek as _, Write};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 /// What is said is heard so often.
@@ -20,12 +21,16 @@ const HEARD: Duration = Duration::from_millis(2);
 const TURN: usize = 16 << 10;
 /// Who gets no further for so long is held up where it is.
 const STILL: Duration = Duration::from_millis(300);
-/// A process at which one was held up is passed over for so long, and so many are: the oldest of more are
-/// tried again.
+/// A process at which one was held up is passed over for so long, and so many of a compartment are: the
+/// oldest of more are tried again.
 const PASSED_OVER: Duration = Duration::from_secs(10);
 const MOST_PASSED_OVER: usize = 64;
-/// With so many that are killed and do not end nobody looks.
+/// With so many of a compartment that are killed and do not end nobody looks.
 const HELD_UP: usize = 16;
+/// With so many words that its operator has not taken yet nothing more is heard.
+const BACKLOG: usize = 1024;
+/// What waits in a pipe is heard in so many turns.
+const TURNS: usize = 8;
 /// The next of the same compartment begins so many times as long after its end, this long at most. Three
 /// searches, and the rests between them, are less than a change of tables waits
 /// (`operators::DECIDE_LIMIT`).
@@ -61,10 +66,10 @@ struct Searcher {
 pub struct Searchers {
     /// By compartment.
     all: BTreeMap<u32, Searcher>,
-    /// Those that end, or are killed and are held up still.
-    ending: Vec<Child>,
-    /// What some were held up by, and when.
-    passed_over: VecDeque<(u32, Instant)>,
+    /// Those that end, or are killed and are held up still, with their compartment.
+    ending: Vec<(u32, Child)>,
+    /// By compartment, what some were held up by, and when.
+    passed_over: BTreeMap<u32, VecDeque<(u32, Instant)>>,
 }
 
 impl Hunt {
@@ -127,13 +132,7 @@ impl Searcher {
         input.rewind()?;
         let (out, end) = pipe_with(PipeFlags::CLOEXEC)?;
         rustix::io::ioctl_fionbio(&out, true)?;
-        // This very program, also where another release is in its place by now.
-        let child = Command::new("/proc/self/exe")
-            .arg(SEARCH)
-            .stdin(input)
-            .stdout(end)
-            .stderr(Stdio::null())
-            .spawn()?;
+        let child = send(SEARCH, input.into(), end.into())?;
         Ok(Searcher {
             child,
             out: out.into(),
@@ -174,27 +173,42 @@ impl Searcher {
 }
 
 impl Searchers {
-    /// One of a compartment's is given up.
-    fn gives_up(&mut self, compartment: u32) {
+    /// One of a compartment's is given up; where it is passed over for a while, if it is held up there.
+    fn gives_up(&mut self, compartment: u32, is_held_up: bool) {
         if let Some(mut searcher) = self.all.remove(&compartment) {
             let _ = searcher.child.kill();
-            self.ending.push(searcher.child);
-            if searcher.since.elapsed() > STILL && searcher.at != 0 {
-                self.passed_over.push_back((searcher.at, Instant::now()));
+            self.ending.push((compartment, searcher.child));
+            if is_held_up && searcher.at != 0 {
+                let passed_over = self.passed_over.entry(compartment).or_default();
+                passed_over.push_back((searcher.at, Instant::now()));
             }
         }
+    }
+
+    /// All are.
+    pub fn end(&mut self) {
+        while let Some((compartment, _)) = self.all.first_key_value() {
+            self.gives_up(*compartment, false);
+        }
+    }
+
+    /// Those of a compartment that are killed and do not end.
+    fn held_up(&self, compartment: u32) -> usize {
+        let ending = self.ending.iter();
+        ending.filter(|(of, _)| *of == compartment).count()
     }
 
     /// Of those that are gone nothing is left.
     fn reap(&mut self) {
         let is_there = |child: &mut Child| matches!(child.try_wait(), Ok(None));
-        self.ending.retain_mut(is_there);
+        self.ending.retain_mut(|(_, child)| is_there(child));
         let is_over = |(_, since): &(u32, Instant)| since.elapsed() > PASSED_OVER;
-        while self.passed_over.len() > MOST_PASSED_OVER
-            || self.passed_over.front().is_some_and(is_over)
-        {
-            self.passed_over.pop_front();
-        }
+        self.passed_over.retain(|_, all| {
+            while all.len() > MOST_PASSED_OVER || all.front().is_some_and(is_over) {
+                all.pop_front();
+            }
+            !all.is_empty()
+        });
     }
 }
 
@@ -211,6 +225,7 @@ impl Supervisor {
     /// Goes on with what is looked for.
     pub fn go_on_hunting(&mut self) {
         self.searchers.reap();
+        self.errands.reap();
         let begun = |c: &circuits::Circuits| c.hunt.as_ref().is_some_and(|h| h.began.is_some());
         let is_due = |c: &circuits::Circuits| c.hunt.as_ref().is_some_and(|h| h.is_due());
         let of = |id: &u32, is: &dyn Fn(&circuits::Circuits) -> bool| {
@@ -223,7 +238,7 @@ impl Supervisor {
         let due = self.compartments.keys().filter(|id| of(id, &is_due));
         let due: Vec<u32> = due.copied().collect();
         for compartment in over {
-            self.searchers.gives_up(compartment);
+            self.searchers.gives_up(compartment, false);
         }
         for compartment in due {
             self.hunt(compartment);
@@ -235,7 +250,8 @@ impl Supervisor {
         let circuits = self.compartments.values();
         let circuits = circuits.filter_map(|home| home.circuits.as_deref());
         let rests = circuits.filter_map(|circuits| circuits.hunt.as_ref()?.rests());
-        let ending = (!self.searchers.ending.is_empty()).then_some(LONGEST_REST);
+        let is_awaited = !self.searchers.ending.is_empty() || self.errands.is_awaited();
+        let ending = is_awaited.then_some(LONGEST_REST);
         let least = rests.chain(ending).min()?;
         Some(now + least.as_nanos() as u64)
     }
@@ -252,7 +268,9 @@ impl Supervisor {
             return;
         };
         hunt.begins();
-        let (found, goes_on) = self.searches(compartment, &hunt, uid);
+        let link = self.workers.get(&operator).and_then(|it| it.link.as_ref());
+        let waits = link.is_some_and(|link| link.backlog() > BACKLOG);
+        let (found, goes_on) = self.searches(compartment, &hunt, uid, waits);
         for body in found {
             self.tell(operator, &Message::new(0, &body), Vec::new());
         }
@@ -265,16 +283,27 @@ impl Supervisor {
     }
 
     /// What is found, and whether there is more to be found.
-    fn searches(&mut self, compartment: u32, hunt: &Hunt, uid: u32) -> (Vec<Found>, bool) {
+    fn searches(
+        &mut self,
+        compartment: u32,
+        hunt: &Hunt,
+        uid: u32,
+        waits: bool,
+    ) -> (Vec<Found>, bool) {
         let searchers = &mut self.searchers;
         let is_late = hunt.began.is_some_and(|began| began.elapsed() > LONGEST);
         let Some(searcher) = searchers.all.get_mut(&compartment) else {
-            if is_late || searchers.ending.len() >= HELD_UP {
+            if is_late || searchers.held_up(compartment) >= HELD_UP {
                 return (Vec::new(), false);
             }
+            let passed_over = searchers.passed_over.get(&compartment);
             let wanted = Wanted {
                 uid,
-                not_in: searchers.passed_over.iter().map(|(at, _)| *at).collect(),
+                not_in: passed_over
+                    .into_iter()
+                    .flatten()
+                    .map(|(at, _)| *at)
+                    .collect(),
                 inodes: hunt.wanted.clone(),
             };
             let started = Searcher::start(&wanted);
@@ -289,17 +318,29 @@ impl Supervisor {
                 Err(_) => (Vec::new(), false),
             };
         };
-        let (found, more) = searcher.hears();
+        if waits && !is_late {
+            // It waits for us, at a full pipe.
+            searcher.since = Instant::now();
+            return (Vec::new(), true);
+        }
+        let (mut found, mut more) = searcher.hears();
+        // Of one that is given up all that it found counts.
+        for _ in 1..if is_late { TURNS } else { 1 } {
+            let (others, goes_on) = searcher.hears();
+            found.extend(others);
+            more &= goes_on;
+        }
         if !more {
             let mut searcher = searchers.all.remove(&compartment);
             // It ends now, having said all.
             if let Some(searcher) = searcher.take() {
-                searchers.ending.push(searcher.child);
+                searchers.ending.push((compartment, searcher.child));
             }
             return (found, false);
         }
-        if is_late || searcher.since.elapsed() > STILL && guard!("hunt-held-up") {
-            searchers.gives_up(compartment);
+        let is_held_up = searcher.since.elapsed() > STILL && guard!("hunt-held-up");
+        if is_late || is_held_up {
+            searchers.gives_up(compartment, is_held_up);
         }
         (found, true)
     }

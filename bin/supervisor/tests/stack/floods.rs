@@ -4,6 +4,7 @@
 use crate::host::{self, Host, red, tap};
 use command::message::ErrorCode;
 use command::verbs::*;
+use std::os::fd::AsFd;
 use telemetry::recorder::EventKind;
 
 /// For `main`.
@@ -11,6 +12,10 @@ pub const TESTS: &[(&str, fn())] = &[
     (
         "a_fifo_is_attached_a_bounded_number_of_times_and_its_memory_is_taken_back",
         a_fifo_is_attached_a_bounded_number_of_times_and_its_memory_is_taken_back,
+    ),
+    (
+        "a_fifos_owner_can_send_no_descriptor",
+        a_fifos_owner_can_send_no_descriptor,
     ),
     (
         "who_wants_new_channels_without_end_is_killed",
@@ -61,6 +66,35 @@ fn a_fifo_is_attached_a_bounded_number_of_times_and_its_memory_is_taken_back() {
     });
     host.until("after a while it is open again", |_| {
         host::attach_fifo(&path).is_ok()
+    });
+}
+
+/// Who lets go of it may have to wait for what it is of.
+fn a_fifos_owner_can_send_no_descriptor() {
+    let mut host = Host::start();
+    host.ok(&red(3, 0));
+    host.ok(&CreatePort {
+        kind: ENDPOINT_FIFO,
+        capacity: 1 << 18,
+        max_record: 2048,
+        name: command::Name::new("red/gen").unwrap(),
+        ..tap(3, 1, "")
+    });
+    let path = host.run_dir().join("fifo/red/gen.sock");
+    let attached = host::attach_fifo(&path).unwrap();
+    let (read, write) = rustix::pipe::pipe().unwrap();
+    let word = command::Message::new(0, &NeedReplace { slot: 1 });
+    let sent = attached.socket.send(&word, &[write.as_fd()]);
+    drop(write);
+    // Before Linux 6.16 there is no way to refuse it; then somebody else lets go of it.
+    if notify::refuse_descriptors(attached.socket.as_fd()).is_ok() {
+        let refused = seqpacket::Error::System(rustix::io::Errno::PERM);
+        assert_eq!(sent, Err(refused));
+        return;
+    }
+    host.until("it is let go of", |_| {
+        let _ = rustix::io::ioctl_fionbio(&read, true);
+        rustix::io::read(&read, &mut [0]) == Ok(0)
     });
 }
 

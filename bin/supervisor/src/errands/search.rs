@@ -3,7 +3,7 @@
 //! FUSE is closed when its owner likes. Whoever asked knows where this one stands, and kills it.
 
 use guard::guard;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs::{read_dir, read_link};
 use std::io::{Read, Result, Write};
@@ -127,6 +127,9 @@ fn search(wanted: &Wanted, processes: Vec<u32>, out: &mut impl Write) -> Result<
 
 /// Through the descriptors of a thread.
 fn look(thread: u32, wanted: &Wanted, out: &mut impl Write) -> Result<()> {
+    /// Of a socket that has many numbers in a table it is enough to know a few: it is one socket.
+    const NUMBERS: u32 = 4;
+    let mut told: BTreeMap<u64, u32> = BTreeMap::new();
     let entries = read_dir(format!("/proc/{thread}/fd"));
     for (n, entry) in entries.into_iter().flatten().flatten().enumerate() {
         if n % SAYS == 0 {
@@ -142,6 +145,11 @@ fn look(thread: u32, wanted: &Wanted, out: &mut impl Write) -> Result<()> {
         if let (Some(inode), Some(number)) = (inode, number)
             && wanted.inodes.contains(&inode)
         {
+            let told = told.entry(inode).or_default();
+            *told += 1;
+            if *told > NUMBERS && guard!("hunt-numbers") {
+                continue;
+            }
             writeln!(out, "{inode} {thread} {number}")?;
         }
     }
@@ -208,7 +216,7 @@ mod tests {
 
     #[test]
     fn of_others_programs_nothing_is_told() {
-        let says = "import os, socket, time; s = socket.socket(); \
+        let says = "import os, socket, time; s = socket.socket(); d = [s.dup() for _ in range(9)]; \
             print(os.fstat(s.fileno()).st_ino, flush=True); time.sleep(60)";
         let mut child = std::process::Command::new("unshare")
             .args(["-Ur", "python3", "-c", says])
@@ -232,7 +240,7 @@ mod tests {
             all.filter(|it| matches!(it, Says::Found(..))).count()
         };
         let me = rustix::process::geteuid().as_raw();
-        assert_eq!(found(me, &[]), 1);
+        assert_eq!(found(me, &[]), 4);
         assert_eq!((found(me + 54_321, &[]), found(me, &[child.id()])), (0, 0));
         let _ = child.kill();
         let _ = child.wait();

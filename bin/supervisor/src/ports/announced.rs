@@ -1,0 +1,81 @@
+//! Where programs with circuits are announced: a socket for `bulkhead run`, and one for container runtimes.
+
+use super::circuits::has_circuits;
+use super::*;
+
+/// Where programs with circuits are announced.
+pub struct Announced {
+    /// Who starts one connects here.
+    pub listener: Shared,
+    /// Container runtimes here; none where a supervisor of before had none.
+    pub runtimes: Option<Shared>,
+    /// Where the socket is; that of runtimes is beside it.
+    pub path: PathBuf,
+}
+
+impl Announced {
+    /// Removes the sockets' names, of which `path` is one.
+    pub fn remove(path: &Path) {
+        remove_socket(path);
+        remove_socket(&runtimes_beside(path));
+    }
+}
+
+/// Where container runtimes connect, beside the socket of who starts a program. It is told them
+/// as `listenerPath`.
+fn runtimes_beside(path: &Path) -> PathBuf {
+    path.with_extension("oci")
+}
+
+impl Supervisor {
+    /// Where programs with circuits are announced, for an endpoint that is to have any.
+    pub(super) fn create_announced(
+        &mut self,
+        body: &CreatePort,
+    ) -> Result<Option<Announced>, Refusal> {
+        if !has_circuits(body) {
+            return Ok(None);
+        }
+        if self.settings.rootless {
+            return Err(Refusal::new(
+                ErrorCode::Denied,
+                "circuits need a supervisor that is root: their programs get user namespaces of another's",
+            ));
+        }
+        let path = socket_path(&self.settings.run_dir, "circuits", body.name.as_str()).ok_or_else(
+            || {
+                Refusal::new(
+                    ErrorCode::BadMessage,
+                    "the endpoint's name cannot name a socket",
+                )
+            },
+        )?;
+        self.prepare_circuits(body.compartment)?;
+        make_folder(&path)
+            .map_err(|error| Refusal::system("make the folder of the circuits' socket", &error))?;
+        let refuse = |error| {
+            Refusal::new(
+                ErrorCode::System,
+                format!("cannot listen for programs: {error}"),
+            )
+        };
+        let listener = Listener::bind(&path, 0o600).map_err(refuse)?;
+        let runtimes = Listener::bind_stream(&runtimes_beside(&path), 0o600).map_err(|error| {
+            remove_socket(&path);
+            refuse(error)
+        })?;
+        let listener = listener
+            .as_fd()
+            .try_clone_to_owned()
+            .map_err(|error| Refusal::system("listen for programs", &error))?;
+        let key = Key::Port(body.compartment, body.slot, PortPart::Listener);
+        self.keeper.keep(key, &Note::default(), listener.as_fd());
+        let key = Key::Port(body.compartment, body.slot, PortPart::Runtimes);
+        self.keeper.keep(key, &Note::default(), runtimes.as_fd());
+        Ok(Some(Announced {
+            listener: Rc::new(listener),
+            runtimes: Some(Rc::new(runtimes)),
+            path,
+        }))
+    }
+}

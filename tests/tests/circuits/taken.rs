@@ -1,0 +1,95 @@
+//! An operator that is taken over.
+
+use crate::scene::{OPEN, Scene, kill};
+use command::Message;
+use command::verbs::{Done, Program};
+use std::fmt::Write as _;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use zerocopy::IntoBytes;
+
+fn hex(message: &Message) -> String {
+    message
+        .as_bytes()
+        .iter()
+        .fold(String::new(), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+}
+
+/// Who closes what it gives waits for as long as its maker likes: a file of a FUSE, TCP that lingers.
+/// Nobody does but who is sent for it.
+#[test]
+fn what_it_gives_holds_nobody_up() {
+    let spec = OPEN;
+    let scene = Scene::of(spec);
+    scene.compile("held", include_str!("held.c"));
+    let _web = scene.start("web", "{peer} serve 80", "serving");
+    let program = Message::new(
+        0,
+        &Program {
+            slot: 0,
+            number: 99,
+        },
+    );
+    let other = Message::new(0, &Done::default());
+    for (how, said) in [
+        ("give", program),
+        ("give", other),
+        ("linger", program),
+        ("linger", other),
+    ] {
+        let before = scene.operator().unwrap();
+        let mut held = Command::new(format!("{}/held", scene.files()));
+        held.args([how, &before.to_string(), &hex(&said)]);
+        let held = scene.spawn(held);
+        held.until("gave");
+        let begun = Instant::now();
+        // Another is there, and programs that were there and new ones are served.
+        let is_another = |_: &e2e::Instance| scene.operator().is_some_and(|now| now != before);
+        assert!(
+            scene.instance.until(Duration::from_secs(8), is_another),
+            "{how}: {}",
+            scene.instance.log()
+        );
+        assert_eq!(scene.tries("few", "10.1.1.10,80"), ["10.1.1.12"]);
+        // Of the supervisor and of the keeper.
+        scene.apply(&spec.replace("sockets: 100", "sockets: 101"));
+        scene.apply(spec);
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(15), "{how}: {took:?}");
+        drop(held);
+    }
+}
+
+/// Programs that it took over are its successor's, also where the supervisor had not heard of them when it
+/// died.
+#[test]
+fn what_it_said_at_last_is_heard() {
+    let scene = Scene::of(OPEN);
+    let _web = scene.start("web", "{peer} serve 80", "serving");
+    let supervisor = scene.instance.child("bulkhead-supervisor").unwrap();
+    for _ in 0..3 {
+        let operator = scene.operator().unwrap();
+        let mut line = scene.command("few", "echo begun; read go; {peer} try 10.1.1.10,80");
+        line.stdin(std::process::Stdio::piped());
+        // It has asked whom it has to ask, and waits for the operator.
+        kill("STOP", &operator.to_string());
+        let mut tries = scene.spawn(line);
+        std::thread::sleep(Duration::from_millis(200));
+        kill("STOP", &supervisor.to_string());
+        kill("CONT", &operator.to_string());
+        tries.until("begun");
+        kill("KILL", &operator.to_string());
+        kill("CONT", &supervisor.to_string());
+        tries.go_on();
+        assert_eq!(
+            tries.wait(Duration::from_secs(10)),
+            Some(0),
+            "{}",
+            tries.err()
+        );
+        assert_eq!(tries.out(), "begun\n10.1.1.12\n");
+    }
+}
