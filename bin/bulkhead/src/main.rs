@@ -79,7 +79,7 @@ async fn perform(cli: Cli) -> Result<Exit, Trouble> {
         Verb::Events(events) => verbs::events::events(&events, &client, json).await,
         Verb::Top(top) => verbs::top::top(&top, &client, json).await,
         Verb::Run(run) => verbs::run::run(&run, &client, &cli.socket).await,
-        Verb::Oci(oci) => verbs::oci::oci(&oci, &cli.socket),
+        Verb::Oci(oci) => verbs::oci::oci(&oci, &client, &cli.socket).await,
         Verb::Trace(trace) => verbs::trace::trace(&trace, &client, json).await,
         Verb::Capture(capture) => verbs::capture::capture(&capture, &client).await,
         Verb::Demo(demo) => demo::demo(&demo).await,

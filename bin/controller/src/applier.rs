@@ -25,12 +25,12 @@ use crate::survey::Survey;
 use crate::tokens::Tokens;
 use crate::usage;
 use crate::world::{World, now};
-use api::{Applied, AuditEntry, Fault, Plan, Proof, UsageRow, Whose};
+use api::{Applied, AuditEntry, Change, Fault, Plan, Proof, UsageRow, Whose};
 use command::cores::Cores;
 use command::verbs::{FABRIC, PROVE_INSTALLED, PROVE_TO_INSTALL, PROVE_TO_KNOW};
 use guard::guard;
 use recovery::{installed, inventory};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 use store::{Deed, HistoryEntry, Store, StoreError, Undertaking};
@@ -144,7 +144,7 @@ impl Applier {
         );
         Ok(Plan {
             proof: Some(proof),
-            ..planned(&difference, &existing, &new)
+            ..planned(&difference, &existing, &old, &new)
         })
     }
 
@@ -365,7 +365,7 @@ impl Applier {
             Difference::between(&existing, objects, digests, new.images(), new.epoch())
         };
         let mut difference = steps(&new);
-        let mut plan = planned(&difference, &existing, &new);
+        let mut plan = planned(&difference, &existing, old, &new);
         let (was, is) = (old.applied(), new.applied());
         let same = old.text() == new.text() && (was.down, &was.barred) == (is.down, &is.barred);
         if difference.is_empty() && same {
@@ -386,7 +386,7 @@ impl Applier {
                 if proved.digest() != text {
                     // Something was set aside, and all was worked out once more.
                     difference = steps(&proved);
-                    plan = planned(&difference, &existing, &proved);
+                    plan = planned(&difference, &existing, old, &proved);
                 }
                 new = proved;
                 plan.warnings = warnings(&new.applied().aside);
@@ -578,7 +578,12 @@ pub(crate) fn existing(world: &World) -> Existing<'_> {
     }
 }
 
-fn planned(difference: &Difference, existing: &Existing<'_>, new: &World) -> Plan {
+pub(crate) fn planned(
+    difference: &Difference,
+    existing: &Existing<'_>,
+    old: &World,
+    new: &World,
+) -> Plan {
     let name = |target| match target {
         FABRIC => "the fabric".to_owned(),
         id => new.compartment(id).map_or_else(
@@ -586,13 +591,40 @@ fn planned(difference: &Difference, existing: &Existing<'_>, new: &World) -> Pla
             |compartment| format!("compartment {}", compartment.name),
         ),
     };
+    let mut changes = difference.changes(existing, name);
+    changes.extend(other_ends(old, new));
     Plan {
-        changes: difference.changes(existing, name),
+        changes,
         needs: new.needs(),
         digest: new.digest().into(),
         proof: None,
         warnings: warnings(&new.applied().aside),
     }
+}
+
+/// Agreements that go on and end at another time: no table says when.
+fn other_ends(old: &World, new: &World) -> Vec<Change> {
+    let all = |world: &World| -> BTreeMap<String, (u16, Option<u64>)> {
+        let made = world.made().into_iter();
+        made.flat_map(|(_, _, intent)| &intent.agreements)
+            .map(|it| (deeds::name_of(it), (it.tag, it.until)))
+            .collect()
+    };
+    let before = all(old);
+    let others = all(new).into_iter().filter(|(of, (tag, until))| {
+        let was = before.get(of);
+        was.is_some_and(|(before, was)| before == tag && was != until)
+    });
+    others
+        .map(|(of, (_, until))| Change {
+            action: "end".into(),
+            object: format!("agreement {of}"),
+            reason: match until {
+                Some(until) => format!("ends at another time: {}", spec::Until(until)),
+                None => "has no end any more".into(),
+            },
+        })
+        .collect()
 }
 
 /// Whether an agreement of before is not one any more.

@@ -5,6 +5,7 @@ use crate::survey::hex;
 use crate::world::World;
 use api::{Aside, AuditEntry, Change, Plan};
 use guard::guard;
+use policy::Agreement;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -241,6 +242,10 @@ fn owner(object: &str) -> Option<&str> {
     if let Some(endpoint) = object.strip_prefix("endpoint ") {
         return endpoint.split_once('/').map(|(of, _)| of);
     }
+    // Who offers says when that ends.
+    if let Some(agreement) = object.strip_prefix("agreement ") {
+        return agreement.split_once('/').map(|(of, _)| of);
+    }
     let object = object.strip_prefix("tables of ").unwrap_or(object);
     object.strip_prefix("compartment ")
 }
@@ -249,8 +254,13 @@ fn owner(object: &str) -> Option<&str> {
 fn agreements(world: &World) -> BTreeSet<String> {
     let live = world.made().into_iter();
     live.flat_map(|(.., intent)| &intent.agreements)
-        .map(|one| format!("{}/{} with {}", one.offerer, one.offer, one.acceptor))
+        .map(name_of)
         .collect()
+}
+
+/// `OFFERER/OFFER with ACCEPTOR`.
+pub fn name_of(one: &Agreement) -> String {
+    format!("{}/{} with {}", one.offerer, one.offer, one.acceptor)
 }
 
 fn parties(agreement: &str) -> impl Iterator<Item = &str> {

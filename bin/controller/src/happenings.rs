@@ -291,7 +291,10 @@ fn named(event: &Event, world: &World) -> Happening {
         Some(EventKind::OperatorReplaced) => (
             cause(event.cause).to_owned(),
             match event.value {
-                0 => format!("the operator of {target}'s circuits stood still and is replaced"),
+                // Of an endpoint that is gone nothing is told.
+                program if program == 0 || endpoint.is_empty() => {
+                    format!("the operator of {target}'s circuits stood still and is replaced")
+                }
                 program => format!(
                     "the operator of {target}'s circuits stood still over a call of program {program} of {of} and is replaced"
                 ),

@@ -456,13 +456,18 @@ fn recorded(event: &Event, now_ns: u64) -> Recorded {
     }
 }
 
-/// A packet that a rule logged, for people; the rule is named by the caller.
+/// A packet, or a circuit, that a rule logged, for people; the rule is named by the caller.
 pub fn logged_packet(logged: &rules::Logged) -> String {
+    let of = match (logged.circuit, logged.protocol) {
+        (false, _) => "packet",
+        (true, 17) => "datagram",
+        (true, _) => "connection",
+    };
     let what = match rules::Outcome::from_number(logged.outcome) {
-        Some(rules::Outcome::Connection) => "let a connection begin",
-        Some(rules::Outcome::Packet) => "let a packet pass",
-        Some(rules::Outcome::Denied) => "denied a packet",
-        None => "decided",
+        Some(rules::Outcome::Connection) => "let a connection begin".to_owned(),
+        Some(rules::Outcome::Packet) => format!("let a {of} pass"),
+        Some(rules::Outcome::Denied) => format!("denied a {of}"),
+        None => "decided".to_owned(),
     };
     let direction = if logged.inbound { "from" } else { "to" };
     let peer = peer_of(logged);

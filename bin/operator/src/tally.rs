@@ -217,6 +217,7 @@ fn logged(seen: &Seen, rule: u32, outcome: Outcome) -> Logged {
         protocol: seen.protocol,
         source_port,
         destination_port,
+        circuit: true,
         reason: 0,
     }
 }

@@ -221,6 +221,7 @@ fn logged(decided: &Decided, rule: u32) -> Logged {
         protocol: tuple.protocol,
         source_port: tuple.source_port,
         destination_port: tuple.destination_port,
+        circuit: false,
         reason: 0,
     }
 }

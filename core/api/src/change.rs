@@ -46,7 +46,7 @@ pub struct Proof {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Change {
-    /// `create`, `destroy`, `replace` or `install`.
+    /// `create`, `destroy`, `replace`, `install`, or `end` (an agreement ends at another time).
     pub action: String,
     /// What it acts on, e.g. `endpoint red/web1`, `compartment red`.
     pub object: String,

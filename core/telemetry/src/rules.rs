@@ -87,6 +87,8 @@ pub struct Logged {
     pub source_port: u16,
     /// Destination port; of ICMP type and code.
     pub destination_port: u16,
+    /// It is a circuit, and no packet.
+    pub circuit: bool,
     /// Of what an operator refused: why, [`crate::drops::DropReason`] as its number; else 0.
     pub reason: u8,
 }
@@ -97,7 +99,7 @@ pub const NO_RULE: u32 = u32::MAX - 1;
 impl Logged {
     /// As [`crate::recorder::Event`]'s `a` and `b`.
     pub const fn words(&self) -> [u64; 2] {
-        let flags = self.inbound as u64 | (self.six as u64) << 1;
+        let flags = self.inbound as u64 | (self.six as u64) << 1 | (self.circuit as u64) << 2;
         [
             self.rule as u64 | (u32::from_be_bytes(self.peer) as u64) << 32,
             self.protocol as u64
@@ -118,6 +120,7 @@ impl Logged {
             outcome: (b >> 8) as u8,
             inbound: b >> 16 & 1 == 1,
             six: b >> 17 & 1 == 1,
+            circuit: b >> 18 & 1 == 1,
             source_port: (b >> 32) as u16,
             destination_port: (b >> 48) as u16,
             reason: (b >> 24) as u8,
@@ -131,13 +134,14 @@ mod tests {
 
     #[test]
     fn a_logged_packet_comes_back_from_its_words() {
-        for (inbound, six) in [(false, true), (true, false)] {
+        for (inbound, six, circuit) in [(false, true, true), (true, false, false)] {
             let logged = Logged {
                 rule: u32::MAX - 2,
                 outcome: 3,
                 inbound,
                 peer: [198, 51, 100, 7],
                 six,
+                circuit,
                 protocol: 17,
                 source_port: 65_535,
                 destination_port: 53,

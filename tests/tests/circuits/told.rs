@@ -85,7 +85,7 @@ fn neither_side_learns_an_address_or_a_name_of_the_other_and_both_are_told_their
     assert_eq!(scene.tries("db2", "10.1.1.10,25"), ["EACCES"]);
     let events = scene.events(&red);
     events.until("rule red/no-admin");
-    events.until("denied a packet from 10.1.250.");
+    events.until("denied a connection from 10.1.250.");
     events.until("red/db2: guardrail denied");
     let told = [
         events.out(),

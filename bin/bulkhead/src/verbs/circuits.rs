@@ -51,10 +51,15 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
         return Err(Trouble::new(
             Exit::Failed,
             format!(
-                "the operator does not take the program: error {}",
-                done.errno
+                "the operator does not take the program: {}",
+                std::io::Error::from_raw_os_error(done.errno.cast_signed())
             ),
-            "a tenant may have 4096 programs at a time",
+            match Errno::from_raw_os_error(done.errno.cast_signed()) {
+                Errno::NOMEM => "a tenant may have 4096 programs at a time: end some",
+                _ => {
+                    "it is started again by itself: try once more; `bulkhead events` says what it died of"
+                }
+            },
         ));
     }
     // Whoever this process is told to end, it is the program that is meant.

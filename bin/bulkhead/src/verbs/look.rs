@@ -228,29 +228,44 @@ fn weaker_by_the_spec(out: &mut String, status: &Status) {
 /// What became of a compartment's operators; `None`: nothing that anybody need know.
 fn operator(operator: &api::Operator) -> Option<String> {
     let counted = [
-        (u64::from(operator.restarts), "operators came after another"),
+        (
+            u64::from(operator.restarts),
+            ["operator", "operators"],
+            "came after another",
+        ),
         (
             u64::from(operator.stalls),
-            "of them after one that stood still",
+            ["of them", "of them"],
+            "after one that stood still",
         ),
         (
             u64::from(operator.given_up),
-            "programs given up (`bulkhead events` says which), to be started again",
+            ["program", "programs"],
+            "given up (`bulkhead events` says which), to be started again",
         ),
         (
             operator.taken,
-            "of them after one that may have taken a connection along",
+            ["of them", "of them"],
+            "after one that may have taken a connection along",
         ),
-        (operator.delayed, "set-ups delayed"),
-        (operator.cut, "circuits cut that are allowed no more"),
+        (operator.delayed, ["set-up", "set-ups"], "delayed"),
+        (
+            operator.cut,
+            ["circuit", "circuits"],
+            "cut, allowed no more",
+        ),
         (
             operator.unfound,
-            "ends of circuits that are allowed no more not found",
+            ["end", "ends"],
+            "of circuits that are allowed no more not found",
         ),
     ];
-    let said = counted.into_iter().filter(|(count, _)| *count > 0);
+    let said = counted.into_iter().filter(|(count, ..)| *count > 0);
     let said: Vec<String> = said
-        .map(|(count, what)| format!("{} {what}", grouped(count)))
+        .map(|(count, [one, many], what)| {
+            let of = if count == 1 { one } else { many };
+            format!("{} {of} {what}", grouped(count))
+        })
         .collect();
     (!said.is_empty()).then(|| said.join(", "))
 }

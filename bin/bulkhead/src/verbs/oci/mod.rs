@@ -5,6 +5,7 @@ mod bundle;
 mod profile;
 
 use crate::args::{EndpointName, Oci};
+use crate::client::{Client, encoded};
 use crate::exit::{Exit, Trouble};
 use notify::{Ids, Plan};
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -36,9 +37,11 @@ const PASSED: [&str; 13] = [
 ];
 
 /// Replaces this process by the runtime. Returns only when it could not.
-pub fn oci(oci: &Oci, api: &Path) -> Result<Exit, Trouble> {
+pub async fn oci(oci: &Oci, client: &Client, api: &Path) -> Result<Exit, Trouble> {
     match command_of(&oci.arguments) {
-        Some((at, "create" | "run")) => prepare(oci, oci.arguments.get(at + 1..), api)?,
+        Some((at, "create" | "run")) => {
+            prepare(oci, oci.arguments.get(at + 1..), client, api).await?;
+        }
         Some((_, word)) if PASSED.contains(&word) => {}
         Some((_, "exec")) => {
             return Err(Trouble::new(
@@ -122,7 +125,12 @@ fn bundle_of(words: &[OsString]) -> Result<PathBuf, Trouble> {
 }
 
 /// Makes the namespaces and has the bundle name them, and enters the scope.
-fn prepare(oci: &Oci, words: Option<&[OsString]>, api: &Path) -> Result<(), Trouble> {
+async fn prepare(
+    oci: &Oci,
+    words: Option<&[OsString]>,
+    client: &Client,
+    api: &Path,
+) -> Result<(), Trouble> {
     let path = bundle_of(words.unwrap_or_default())?.join("config.json");
     let (text, before) = read(&path)?;
     let mut config = bundle::original(before);
@@ -137,7 +145,10 @@ fn prepare(oci: &Oci, words: Option<&[OsString]>, api: &Path) -> Result<(), Trou
     let (users, groups) = bundle::ids(&config).map_err(wrong)?;
 
     let announced = super::circuits::announced_at(api, &endpoint);
-    let (_, circuits) = super::circuits::meet(&announced)?;
+    let circuits = match super::circuits::meet(&announced) {
+        Ok((_, circuits)) => circuits,
+        Err(trouble) => return Err(of_its_kind(&endpoint, client).await.unwrap_or(trouble)),
+    };
     let namespaces = notify::namespaces(
         &Plan {
             program: OsString::new(),
@@ -168,6 +179,25 @@ fn prepare(oci: &Oci, words: Option<&[OsString]>, api: &Path) -> Result<(), Trou
             Exit::Failed,
             format!("the Landlock scope of the container's names: {errno}"),
             "it takes Linux 6.12 with Landlock, and root: see `bulkhead doctor`",
+        )
+    })
+}
+
+/// What is wrong with an endpoint that announces nothing, where the daemon knows it as one without
+/// circuits.
+async fn of_its_kind(name: &EndpointName, client: &Client) -> Option<Trouble> {
+    let path = format!(
+        "/v1/endpoints/{}/{}",
+        encoded(&name.tenant),
+        encoded(&name.endpoint)
+    );
+    let endpoint: api::Endpoint = client.get(&path).await.ok()?;
+    (!endpoint.circuits).then(|| {
+        Trouble::new(
+            Exit::Usage,
+            format!("{name} is a {} endpoint and has no circuits", endpoint.kind),
+            "a container with packets is given the endpoint's network namespace by its runtime; circuits take \
+             `attach: circuits` in the spec",
         )
     })
 }

@@ -334,3 +334,35 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_agreement_that_ends_at_another_time_is_told_of() {
+    const AGREED: &str = r#"version: 1
+tenants:
+  - name: red
+    subnets: [{name: lan, prefixes: [10.1.1.0/24]}]
+    endpoints: [{name: db, subnet: lan, addresses: [10.1.1.10], attach: {circuits: {}}}]
+    offers: [{name: db, endpoint: db, protocol: tcp, ports: [5432], to: [blue], until: 2100-01-01, pool: [10.1.250.0/28]}]
+  - name: blue
+    subnets: [{name: lan, prefixes: [10.1.1.0/24]}]
+    endpoints: [{name: app, subnet: lan, addresses: [10.1.1.10], attach: {circuits: {}}}]
+    accepts: [{name: reds, from: red, service: db, as: [10.1.200.10]}]
+"#;
+    let base = made(AGREED, &World::default());
+    let told = |text: &str| {
+        let new = made(text, &base);
+        let plan = crate::applier::planned(&between(&base, &new), &existing(&base), &base, &new);
+        let all = plan.changes.iter();
+        all.map(|it| format!("{} {}: {}", it.action, it.object, it.reason))
+            .collect::<Vec<_>>()
+    };
+    assert!(told(AGREED).is_empty());
+    assert_eq!(
+        told(&AGREED.replace("2100", "2101")),
+        ["end agreement red/db with blue: ends at another time: 2101-01-01"]
+    );
+    assert_eq!(
+        told(&AGREED.replace(" until: 2100-01-01,", "")),
+        ["end agreement red/db with blue: has no end any more"]
+    );
+}
