@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 pub const LOOK: Duration = Duration::from_secs(1);
 /// Calls that wait so at most: half of those that can be noted, so that others go on.
 const MOST: usize = CALLS / 2;
+/// So many are asked about at a time: for each the kernel goes through all calls of its program.
+const SOME: usize = 32;
 /// Events at a time.
 const EVENTS: usize = 64;
 
@@ -44,6 +46,8 @@ pub struct Receivers {
     /// How many each endpoint has.
     counts: BTreeMap<u32, usize>,
     looked: Option<Instant>,
+    /// Those noted up to here were asked about.
+    after: Option<u16>,
 }
 
 impl Receivers {
@@ -121,19 +125,37 @@ impl Receivers {
         self.take_all(|it| it.until.is_some_and(|until| until <= now))
     }
 
-    /// Those that do not wait any more, asked of this at times, or at once.
-    pub fn ended(
-        &mut self,
-        now: Instant,
-        at_once: bool,
-        waits: impl Fn(&Receives) -> bool,
-    ) -> Vec<Receives> {
-        let due = self.looked.is_none_or(|looked| now >= looked + LOOK);
-        if !due && !at_once {
+    /// Those of some that do not wait any more, asked of this at times: of each within about [`LOOK`].
+    pub fn ended(&mut self, now: Instant, waits: impl Fn(&Receives) -> bool) -> Vec<Receives> {
+        if self
+            .looked
+            .is_some_and(|looked| now < looked + self.pause())
+        {
             return Vec::new();
         }
         self.looked = Some(now);
-        self.take_all(|it| !waits(it))
+        let after = self.after.map_or(0, |after| after.saturating_add(1));
+        let some: Vec<u16> = self
+            .waiting
+            .range(after..)
+            .map(|(it, _)| *it)
+            .take(SOME)
+            .collect();
+        self.after = some.last().copied().filter(|_| some.len() == SOME);
+        let has_ended = |it: &u16| self.waiting.get(it).is_some_and(|it| !waits(it));
+        let ended: Vec<u16> = some.into_iter().filter(has_ended).collect();
+        ended.into_iter().filter_map(|it| self.take(it)).collect()
+    }
+
+    /// How long until the next are asked about.
+    fn pause(&self) -> Duration {
+        let turns = self.waiting.len().div_ceil(SOME).max(1);
+        LOOK / u32::try_from(turns).unwrap_or(u32::MAX)
+    }
+
+    /// Those of a program.
+    pub fn gone(&mut self, program: u32) -> Vec<Receives> {
+        self.take_all(|it| it.program == program)
     }
 
     /// Those of an endpoint that do not wait any more, asked of this at once.
@@ -151,7 +173,7 @@ impl Receivers {
     pub fn sleep(&self, now: Instant) -> Option<Duration> {
         let until = self.waiting.values().filter_map(|it| it.until).min();
         let left = until.map_or(LOOK, |until| until.saturating_duration_since(now));
-        (!self.waiting.is_empty()).then(|| left.min(LOOK))
+        (!self.waiting.is_empty()).then(|| left.min(self.pause()))
     }
 
     /// Whether nobody waits.
@@ -220,7 +242,7 @@ mod tests {
         assert_eq!(all.sleep(now), Some(LOOK));
         assert!(all.ended_of(8, |_| false).is_empty(), "another's");
         assert!(all.ended_of(7, |_| true).is_empty(), "it waits");
-        assert_eq!(ids(all.ended(now, false, |it| it.program == 9)), [4]);
+        assert_eq!(ids(all.ended(now, |it| it.program == 9)), [4]);
         assert!(all.is_empty());
     }
 
@@ -249,10 +271,15 @@ mod tests {
             [MOST / 4, MOST / 8]
         );
         assert_eq!(fill(&mut all, 7), 0);
-        assert_eq!(
-            all.ended(Instant::now(), true, |it| it.note >= 200).len(),
-            200
-        );
+        // Some at a time, and all of them in about the time that few take.
+        let (mut now, mut ended, began) = (Instant::now(), 0, Instant::now());
+        while ended < 200 {
+            let some = all.ended(now, |it| it.note >= 200).len();
+            assert!(some <= SOME && all.ended(now, |_| false).is_empty());
+            ended += some;
+            now += LOOK / 64;
+        }
+        assert!(now < began + LOOK, "{:?}", now - began);
         assert!(fill(&mut all, 10) > MOST / 8);
     }
 
@@ -288,13 +315,13 @@ mod tests {
     }
 
     #[test]
-    fn it_is_asked_who_waits_at_times_or_at_once() {
+    fn it_is_asked_at_times_who_waits() {
         let mut all = Receivers::default();
         let (quiet, _kept) = UnixDatagram::pair().unwrap();
         let now = Instant::now();
         all.wait(7, (1, 1, call(1)), quiet.into(), None).unwrap();
-        assert!(all.ended(now, false, |_| true).is_empty());
-        assert!(all.ended(now, false, |_| false).is_empty(), "not so soon");
-        assert_eq!(ids(all.ended(now + LOOK, false, |_| false)), [1]);
+        assert!(all.ended(now, |_| true).is_empty());
+        assert!(all.ended(now, |_| false).is_empty(), "not so soon");
+        assert_eq!(ids(all.ended(now + LOOK, |_| false)), [1]);
     }
 }

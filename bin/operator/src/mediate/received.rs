@@ -128,7 +128,7 @@ impl Mediator {
         }
         let waits = |it: &Receives| waits(it, find);
         let receivers = &mut self.datagrams.receivers;
-        for ended in receivers.ended(Instant::now(), false, waits) {
+        for ended in receivers.ended(Instant::now(), waits) {
             self.done_with(ended.note);
         }
     }
@@ -154,8 +154,7 @@ impl Mediator {
 
     pub(super) fn receivers_gone(&mut self, program: u32) {
         let receivers = &mut self.datagrams.receivers;
-        let stays = |it: &Receives| it.program != program;
-        for ended in receivers.ended(Instant::now(), true, stays) {
+        for ended in receivers.gone(program) {
             self.done_with(ended.note);
         }
     }
