@@ -292,7 +292,7 @@ impl Instance {
             .arg(self.keeper.id().to_string())
             .stderr(Stdio::null())
             .status();
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(30);
         while matches!(self.keeper.try_wait(), Ok(None)) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(10));
         }

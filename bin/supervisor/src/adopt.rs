@@ -1,6 +1,7 @@
 //! What a supervisor that starts takes over from the one before it.
 
 use crate::channels::Channel;
+use crate::errands::Whose;
 use crate::ports::circuits::{self, Circuits};
 use crate::ports::{guests, meters, proxies};
 use crate::registry::{KeptSeat, KeptWorker};
@@ -78,7 +79,8 @@ impl Supervisor {
         };
         let (Some(role), Some(profile), Some(place), true) = (role, profile, place, free) else {
             let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
-            self.errands.part(control.as_fd());
+            let of = Whose::Uid(person.number("uid") as u32);
+            self.errands.part(of, control.as_fd());
             self.keeper.forget(&format!("worker/{id}/"));
             return;
         };

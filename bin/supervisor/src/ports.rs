@@ -13,6 +13,7 @@ pub mod proxies;
 
 use crate::bodies;
 use crate::channels::{Channel, End, each_part};
+use crate::errands::Whose;
 use crate::events::{Happened, Subject};
 use crate::link::Shared;
 use crate::poll::{Source, Token};
@@ -405,11 +406,13 @@ impl Supervisor {
             if let Some(token) = token {
                 self.poll.unwatch(listener, *token);
             }
-            self.errands.part_listener(listener.as_fd());
+            self.errands
+                .part_listener(Whose::Ports(compartment), listener.as_fd());
             remove_socket(path);
         }
         if let Kind::Guest(guest) = &port.kind {
-            self.errands.part_listener(guest.listener());
+            self.errands
+                .part_listener(Whose::Ports(compartment), guest.listener());
             remove_socket(&guest.path);
             if let Some(helper) = guest.helper {
                 self.kill(helper, None);
@@ -420,9 +423,11 @@ impl Supervisor {
         }
         if let Some(circuits) = &port.circuits {
             Announced::remove(&circuits.path);
-            self.errands.part_listener(circuits.listener.as_fd());
+            self.errands
+                .part_listener(Whose::Ports(compartment), circuits.listener.as_fd());
             if let Some(runtimes) = &circuits.runtimes {
-                self.errands.part_listener(runtimes.as_fd());
+                self.errands
+                    .part_listener(Whose::Ports(compartment), runtimes.as_fd());
             }
             self.end_circuits(compartment, slot);
         }

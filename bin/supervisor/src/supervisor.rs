@@ -2,7 +2,7 @@
 
 use crate::capture::{Capture, CaptureOf};
 use crate::channels::Channels;
-use crate::errands::Errands;
+use crate::errands::{Errands, Whose};
 use crate::events::{Happened, Subject};
 use crate::keeper::{Keeper, Wish};
 use crate::link::{Link, Shared};
@@ -585,7 +585,7 @@ impl Supervisor {
         }
         for worker in self.workers.values() {
             if let Some(link) = &worker.link {
-                self.errands.part(link.as_fd());
+                self.errands.part(Whose::Uid(worker.uid), link.as_fd());
             }
         }
         self.old_cgroups.retain(|group| group.remove().is_err());

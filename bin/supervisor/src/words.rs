@@ -1,5 +1,6 @@
 //! What processes say, and what they give with it.
 
+use crate::errands::Whose;
 use crate::errands::fetch::Fetch;
 use crate::poll::Source;
 use crate::registry::Seat;
@@ -140,7 +141,10 @@ impl Supervisor {
         let Some(link) = &worker.link else {
             return Heard::All;
         };
-        let started = Fetch::start(link.socket().as_fd(), now);
+        let started = match self.errands.is_full(Whose::Uid(worker.uid)) {
+            false => Fetch::start(link.socket().as_fd(), now),
+            true => Err(std::io::ErrorKind::WouldBlock.into()),
+        };
         let watched = started.and_then(|fetch| {
             let token = self.poll.watch(&fetch, Source::Fetch(id))?;
             Ok((fetch, token))
@@ -173,10 +177,10 @@ impl Supervisor {
         };
         self.poll.unwatch(&fetch, token);
         let said = fetch.says();
-        let is_late = fetch.due <= now;
+        let (is_late, of) = (fetch.due <= now, Whose::Uid(worker.uid));
         match is_late {
-            true => self.errands.gives_up(fetch.over()),
-            false => self.errands.ends(fetch.over()),
+            true => self.errands.gives_up(of, fetch.over()),
+            false => self.errands.ends(of, fetch.over()),
         }
         match said {
             Some((message, fds)) => {

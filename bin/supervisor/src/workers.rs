@@ -1,5 +1,6 @@
 //! Processes: spawned, confined, waiting as spares; seated, dead, reaped.
 
+use crate::errands::Whose;
 use crate::errands::fetch::Fetch;
 use crate::link::{Link, Shared};
 use crate::poll::{Source, Token};
@@ -577,10 +578,10 @@ impl Supervisor {
         }
         if let Some((fetch, token)) = worker.fetch {
             self.poll.unwatch(&fetch, token);
-            self.errands.gives_up(fetch.over());
+            self.errands.gives_up(Whose::Uid(worker.uid), fetch.over());
         }
         if let Some(link) = &worker.link {
-            self.errands.part(link.as_fd());
+            self.errands.part(Whose::Uid(worker.uid), link.as_fd());
         }
         match worker.place {
             Place::Seated(seat) => self.seat_lost(seat, id, worker.killed, how),

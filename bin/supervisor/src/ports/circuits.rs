@@ -264,7 +264,8 @@ impl Supervisor {
     pub fn start_operator(&mut self, now: u64) -> bool {
         let of = |(id, home): (&u32, &crate::seats::Compartment)| {
             let circuits = home.circuits.as_ref()?;
-            let wanted = home.ports.values().any(Port::is_circuits);
+            let wanted = home.ports.values().any(Port::is_circuits)
+                && !self.errands.is_full(Whose::Uid(circuits.uid));
             wanted.then(|| (*id, circuits.wants(now)))
         };
         let all = || self.compartments.iter().filter_map(of);
@@ -329,6 +330,7 @@ impl Supervisor {
         let circuits = homes
             .filter(|home| home.ports.values().any(Port::is_circuits))
             .filter_map(|home| home.circuits.as_ref());
+        let circuits = circuits.filter(|c| !self.errands.is_full(Whose::Uid(c.uid)));
         let due = circuits.filter_map(|c| match c.wants(u64::MAX) {
             Wants::Operator => Some(c.due),
             Wants::Spare => Some(c.spare.due),
@@ -583,7 +585,8 @@ impl Supervisor {
             .as_ref()
             .and_then(|circuits| circuits.accepted.as_ref())
         {
-            self.errands.part(accepted.as_fd());
+            self.errands
+                .part(Whose::Uid(uid.unwrap_or(0)), accepted.as_fd());
         }
         self.end_meter(meter);
         self.end_crossings(compartment);

@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// A fifo whose owner has sent what holds up who lets go of it is not listened to for so long, ns.
+const REST: u64 = 1_000_000_000;
+
 impl Supervisor {
     /// Somebody connects to a fifo.
     pub fn accept(&mut self, compartment: u32, slot: u32) {
@@ -22,6 +25,14 @@ impl Supervisor {
         else {
             return;
         };
+        if self.errands.is_full(Whose::Ports(compartment)) {
+            // What they sent before holds up as many as may be.
+            if let Some(token) = token.take() {
+                self.poll.unwatch(listener, token);
+            }
+            self.resting.insert((compartment, slot), now + REST);
+            return;
+        }
         if let Err(wait) = port.knocks.spend(now)
             && guard!("fifo-knocks")
         {
@@ -43,7 +54,7 @@ impl Supervisor {
         let mut refuse = |code, detail: &str| {
             let refusal = Refusal::new(code, detail);
             let _ = socket.send(&Message::new(0, &refusal.body()).failed(code), &[]);
-            errands.part(socket.as_fd());
+            errands.part(Whose::Ports(compartment), socket.as_fd());
         };
         if guard!("fifo-owner") && !allowed {
             return refuse(ErrorCode::Denied, "this fifo belongs to another user");
@@ -207,7 +218,8 @@ impl Supervisor {
             return;
         };
         let Some(client) = client.take() else { return };
-        self.errands.part(client.socket.as_fd());
+        self.errands
+            .part(Whose::Ports(compartment), client.socket.as_fd());
         if let Some(token) = client.token {
             self.poll.unwatch(&client.socket, token);
         }
