@@ -17,15 +17,68 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Most names: far above what open files allow.
 const MOST: usize = 1 << 18;
-/// The memory file that carries the notes over the keeper's own death.
+/// The memory file that carries the notes over the keeper's own death; its successors have a number, of
+/// which the last counts.
 const NOTES: &str = "keeper/notes";
+/// It is written anew when it is so long, and twice as long as what is in it still counts, bytes.
+const LONG: u64 = 1 << 20;
 
 /// What is kept.
 pub struct Vault {
     kept: BTreeMap<String, (OwnedFd, String)>,
     /// `name NUL note NL` for every change, the last of a name counts; only where a
     /// service manager stores descriptors.
-    notes: Option<File>,
+    notes: Option<Notes>,
+}
+
+/// The name of a file of notes.
+fn notes_name(number: u64) -> String {
+    match number {
+        0 => NOTES.to_owned(),
+        number => format!("{NOTES}/{number}"),
+    }
+}
+
+/// The number of one of this name.
+fn notes_number(name: &str) -> Option<u64> {
+    match name.strip_prefix(NOTES)? {
+        "" => Some(0),
+        rest => rest.strip_prefix('/')?.parse().ok(),
+    }
+}
+
+struct Notes {
+    file: File,
+    number: u64,
+    /// Bytes of it.
+    length: u64,
+    /// Bytes beyond which it is written anew.
+    most: u64,
+}
+
+impl Notes {
+    /// A new file with this text, stored in the place of another.
+    fn write(number: u64, text: &str) -> std::io::Result<Notes> {
+        let name = notes_name(number);
+        let mut file = File::from(rustix::fs::memfd_create(
+            &name,
+            rustix::fs::MemfdFlags::CLOEXEC,
+        )?);
+        file.write_all(text.as_bytes())?;
+        store(&name, file.as_fd());
+        let length = text.len() as u64;
+        Ok(Notes {
+            file,
+            number,
+            length,
+            most: LONG.max(length * 2),
+        })
+    }
+
+    fn add(&mut self, line: &str) {
+        let _ = self.file.write_all(line.as_bytes());
+        self.length += line.len() as u64;
+    }
 }
 
 impl Vault {
@@ -38,15 +91,27 @@ impl Vault {
         if std::env::var_os("NOTIFY_SOCKET").is_none() {
             return vault;
         }
-        let mut text = String::new();
+        let mut files = BTreeMap::new();
         for (name, fd) in inherited::from_service_manager() {
-            if name == NOTES {
-                let mut file = File::from(fd);
-                let _ = file.rewind().and_then(|()| file.read_to_string(&mut text));
-                vault.notes = Some(file);
-            } else {
-                vault.kept.insert(name, (fd, String::new()));
+            match notes_number(&name) {
+                Some(number) => drop(files.insert(number, File::from(fd))),
+                None => drop(vault.kept.insert(name, (fd, String::new()))),
             }
+        }
+        let mut text = String::new();
+        if let Some((number, mut file)) = files.pop_last() {
+            let _ = file.rewind().and_then(|()| file.read_to_string(&mut text));
+            let length = text.len() as u64;
+            vault.notes = Some(Notes {
+                file,
+                number,
+                length,
+                most: LONG.max(length * 2),
+            });
+        }
+        // Their successor was stored before they were discarded.
+        for number in files.into_keys() {
+            discard(&notes_name(number));
         }
         for (name, note) in text.lines().filter_map(|line| line.split_once('\0')) {
             if let Some((_, kept)) = vault.kept.get_mut(name) {
@@ -54,14 +119,21 @@ impl Vault {
             }
         }
         if vault.notes.is_none() {
-            vault.notes = rustix::fs::memfd_create(NOTES, rustix::fs::MemfdFlags::CLOEXEC)
-                .ok()
-                .map(File::from);
-            if let Some(file) = &vault.notes {
-                store(NOTES, file.as_fd());
-            }
+            vault.write_notes(0);
         }
         vault
+    }
+
+    /// What counts, and no more.
+    fn write_notes(&mut self, number: u64) {
+        let all = self.kept.iter();
+        let all: String = all
+            .map(|(name, (_, note))| format!("{name}\0{note}\n"))
+            .collect();
+        match Notes::write(number, &all) {
+            Ok(notes) => self.notes = Some(notes),
+            Err(error) => confine::say!("keeper: no new file for notes: {error}"),
+        }
     }
 
     /// Whether something has this name.
@@ -76,9 +148,14 @@ impl Vault {
                 discard(name);
             }
             store(name, fd.as_fd());
-            let _ = notes.write_all(format!("{name}\0{note}\n").as_bytes());
+            notes.add(&format!("{name}\0{note}\n"));
         }
         self.kept.insert(name.to_owned(), (fd, note.to_owned()));
+        if let Some(notes) = self.notes.as_ref().filter(|it| it.length > it.most) {
+            let before = notes.number;
+            self.write_notes(before + 1);
+            discard(&notes_name(before));
+        }
     }
 
     /// Carries out one request and answers it.

@@ -6,15 +6,18 @@ pub mod fetch;
 pub mod search;
 
 use guard::guard;
-use seqpacket::{Listener, Socket};
+use rustix::io::Errno;
+use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
+use rustix::pipe::{PipeFlags, pipe_with};
+use seqpacket::Socket;
 use std::io::Result;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 
-/// The word by which this program throws away what waits in the socket that is its input.
+/// The word by which this program throws away what waits in its input, and in its output. Both are sockets, or
+/// the latter nothing; it goes on to have them until its standard error is at its end.
 const EMPTY: &str = "empty";
-/// So many hang on somebody's account, and no more are sent: what they are to throw away stays where it
-/// is, and who would give more is not started.
+/// With so many that hang on somebody's account who could give more is not started, nor accepted.
 const MOST_HANG: usize = 16;
 
 /// On whose account somebody is sent.
@@ -26,13 +29,10 @@ pub enum Whose {
     Ports(u32),
 }
 
-/// Who was sent and is not back.
+/// Who was sent and is not back: those that end, or hang, with whose matter it was.
 #[derive(Default)]
 pub struct Errands {
-    /// Those that end, or hang, with whose matter it was.
     ending: Vec<(Whose, Child)>,
-    /// Sockets for which there was nobody to be sent.
-    kept: Vec<(Whose, OwnedFd)>,
 }
 
 /// Does what the word says, if it is one of an errand.
@@ -42,7 +42,8 @@ pub fn run(word: Option<&str>) -> Option<Result<()>> {
         fetch::FETCH => Some(fetch::run()),
         EMPTY => {
             seqpacket::empty(std::io::stdin().as_fd());
-            Some(Ok(()))
+            seqpacket::empty(std::io::stdout().as_fd());
+            Some(until_end(std::io::stderr().as_fd()))
         }
         _ => None,
     }
@@ -53,13 +54,20 @@ pub fn run(word: Option<&str>) -> Option<Result<()>> {
 /// # Errors
 /// No process can be made.
 pub fn send(word: &str, input: OwnedFd, output: Stdio) -> Result<Child> {
+    command(word).stdin(input).stdout(output).spawn()
+}
+
+fn command(word: &str) -> Command {
     // This very program, also where another release is in its place by now.
-    Command::new("/proc/self/exe")
-        .arg(word)
-        .stdin(input)
-        .stdout(output)
-        .stderr(Stdio::null())
-        .spawn()
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(word).stderr(Stdio::null());
+    command
+}
+
+/// Until whoever has the other end has closed it.
+fn until_end(pipe: BorrowedFd<'_>) -> Result<()> {
+    while rustix::io::read(pipe, &mut [0; 1])? != 0 {}
+    Ok(())
 }
 
 impl Errands {
@@ -87,52 +95,68 @@ impl Errands {
             return;
         };
         let own = Socket::from_fd(own);
-        if own.is_parted_from_with_descriptors() == Ok(true) && guard!("errands-part") {
-            self.empty(of, own.into_fd());
+        if own.is_parted_from_with_descriptors() && guard!("errands-part") {
+            self.empty(of, own.into_fd(), None);
         }
     }
 
-    /// The same of one that listens: nobody connects any more, and who did and was not accepted is parted
-    /// from.
+    /// The same without a look: of one that has descriptors for sure, or of which others may say where looks begin.
+    pub fn part_unseen(&mut self, of: Whose, socket: BorrowedFd<'_>) {
+        if let Ok(own) = socket.try_clone_to_owned() {
+            let _ = shutdown(&own, Shutdown::Both);
+            self.empty(of, own, None);
+        }
+    }
+
+    /// The same of one that listens: nobody connects any more. Who did and was not accepted may have sent
+    /// anything, and of a stream one does not see all.
     pub fn part_listener(&mut self, of: Whose, listener: BorrowedFd<'_>) {
         let Ok(own) = listener.try_clone_to_owned() else {
             return;
         };
-        let _ = rustix::net::shutdown(&own, rustix::net::Shutdown::Both);
-        let listener = Listener::from_fd(own);
-        // As many as may wait; then it says that it is shut.
-        while let Ok(Some(connection)) = listener.accept() {
-            self.part(of, connection.as_fd());
+        let _ = shutdown(&own, Shutdown::Both);
+        let first = accept_with(&own, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+        match first {
+            // It is shut, and nobody waits.
+            Err(Errno::INVAL) => {}
+            Ok(first) if guard!("errands-listener") => {
+                let _ = shutdown(&first, Shutdown::Both);
+                self.empty(of, own, Some(first));
+            }
+            _ => self.empty(of, own, None),
         }
     }
 
-    /// Has somebody throw away what waits in a socket. It is not closed before nothing does.
-    fn empty(&mut self, of: Whose, socket: OwnedFd) {
-        let own = socket.try_clone();
-        let sent = own.and_then(|own| match self.is_full(of) {
-            false => send(EMPTY, own, Stdio::null()),
-            true => Err(std::io::ErrorKind::WouldBlock.into()),
+    /// Has somebody throw away what waits in a socket, or in two.
+    fn empty(&mut self, of: Whose, socket: OwnedFd, other: Option<OwnedFd>) {
+        let sent = pipe_with(PipeFlags::CLOEXEC).map_err(Into::into);
+        let sent = sent.and_then(|(until, own)| {
+            // Ours are closed with the command, and only then may it end: nobody here is the last to have them.
+            let mut command = command(EMPTY);
+            command.stdin(socket).stderr(until);
+            command.stdout(other.map_or_else(Stdio::null, Stdio::from));
+            let child = command.spawn();
+            drop(command);
+            drop(own);
+            child
         });
         match sent {
             Ok(child) => self.ending.push((of, child)),
-            Err(_) => self.kept.push((of, socket)),
+            Err(error) => {
+                confine::say!("supervisor: nobody empties a socket: {error}");
+            }
         }
     }
 
-    /// Of those that are back nothing is left, and what waited for somebody to be sent is seen to.
+    /// Of those that are back nothing is left.
     pub fn reap(&mut self) {
         let is_there = |child: &mut Child| matches!(child.try_wait(), Ok(None));
         self.ending.retain_mut(|(_, child)| is_there(child));
-        let next = self.kept.iter().position(|(of, _)| !self.is_full(*of));
-        if let Some(next) = next {
-            let (of, socket) = self.kept.swap_remove(next);
-            self.empty(of, socket);
-        }
     }
 
     /// Whether somebody is not back.
     pub fn is_awaited(&self) -> bool {
-        !self.ending.is_empty() || !self.kept.is_empty()
+        !self.ending.is_empty()
     }
 }
 
@@ -159,19 +183,17 @@ mod tests {
             a.send(&word, &[pipe.as_fd()]).unwrap();
             b
         };
-        // It is kept open until somebody can be sent.
-        let socket = with_one();
-        errands.part(one, socket.as_fd());
-        assert_eq!((errands.ending.len(), errands.kept.len()), (MOST_HANG, 1));
+        // What there is is thrown away all the same.
+        errands.part(one, with_one().as_fd());
         errands.part(other, with_one().as_fd());
-        assert_eq!(errands.ending.len(), MOST_HANG + 1);
+        assert_eq!(errands.ending.len(), MOST_HANG + 2);
+        assert!(!errands.is_full(other));
+        for (_, child) in errands.ending.iter_mut().skip(1) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
         errands.reap();
-        assert_eq!(errands.kept.len(), 1);
-        let (_, mut last) = errands.ending.remove(0);
-        last.kill().unwrap();
-        last.wait().unwrap();
-        errands.reap();
-        assert!(errands.kept.is_empty() && errands.is_full(one));
+        assert!(!errands.is_full(one) && errands.is_awaited());
         for (_, child) in &mut errands.ending {
             let _ = child.kill();
             let _ = child.wait();

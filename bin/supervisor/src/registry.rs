@@ -36,6 +36,8 @@ pub enum Key {
     /// Where the calls of a program come that this compartment's operator mediates, by its
     /// number.
     Program(u32, u32),
+    /// The door of what a compartment's circuits begin by the agreement with this tag.
+    Door(u32, u16),
     /// A part of an uplink.
     Uplink(u32, UplinkPart),
 }
@@ -146,6 +148,7 @@ impl fmt::Display for Key {
             Key::Seat(Seat::Compartment(n), part) => write!(f, "compartment/{n}/{part}"),
             Key::Port(c, s, part) => write!(f, "port/{c}/{s}/{part}"),
             Key::Program(c, n) => write!(f, "program/{c}/{n}"),
+            Key::Door(c, tag) => write!(f, "door/{c}/{tag}"),
             Key::Uplink(n, part) => write!(f, "uplink/{n}/{part}"),
         }
     }
@@ -185,6 +188,10 @@ impl Key {
             ("program", rest) => {
                 let (c, n) = rest.split_once('/')?;
                 Some(Key::Program(c.parse().ok()?, n.parse().ok()?))
+            }
+            ("door", rest) => {
+                let (c, tag) = rest.split_once('/')?;
+                Some(Key::Door(c.parse().ok()?, tag.parse().ok()?))
             }
             ("uplink", rest) => {
                 let (n, part) = rest.split_once('/')?;
@@ -340,6 +347,8 @@ pub struct Rebuilt<D> {
     pub uplinks: BTreeMap<u32, KeptUplink<D>>,
     /// Where programs' calls come, by (compartment, number), with the slot.
     pub programs: BTreeMap<(u32, u32), (D, Note)>,
+    /// Doors, by (compartment, tag), with their names.
+    pub doors: BTreeMap<(u32, u16), (D, Note)>,
     /// Bodies of half-made ports: what they left outside the keeper is to be removed.
     pub half_ports: Vec<D>,
     /// Prefixes of names to forget.
@@ -360,6 +369,7 @@ pub fn rebuild<D>(kept: impl IntoIterator<Item = (String, Note, D)>) -> Rebuilt<
         ports: BTreeMap::new(),
         uplinks: BTreeMap::new(),
         programs: BTreeMap::new(),
+        doors: BTreeMap::new(),
         half_ports: Vec::new(),
         forget: BTreeSet::new(),
     };
@@ -394,6 +404,9 @@ pub fn rebuild<D>(kept: impl IntoIterator<Item = (String, Note, D)>) -> Rebuilt<
             }
             Some(Key::Program(c, n)) => {
                 out.programs.insert((c, n), (descriptor, note));
+            }
+            Some(Key::Door(c, tag)) => {
+                out.doors.insert((c, tag), (descriptor, note));
             }
             Some(Key::Uplink(n, part)) => {
                 uplinks

@@ -269,6 +269,9 @@ impl Supervisor {
         for (key, (fd, note)) in found.programs {
             this.adopt_program(key, fd, &note);
         }
+        for (side, (fd, note)) in found.doors {
+            this.adopt_door(side, fd, &note);
+        }
         for ((compartment, slot), kept) in found.ports {
             let port = this.adopt_port(kept);
             if let (Some(port), Some(home)) = (port, this.compartments.get_mut(&compartment)) {

@@ -6,18 +6,22 @@ use crate::poll::Source;
 use crate::registry::Seat;
 use crate::role::Place;
 use crate::supervisor::Supervisor;
+use crate::workers::Worker;
 use command::Message;
 use command::verbs::{
     CAUSE_REPORT, NeedReplace, PortClosed, Program, ProgramGone, Proved, Ready, Report, Running,
     Solve, Verdict,
 };
 use guard::guard;
+use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Signal, pidfd_send_signal};
 use seqpacket::{Fds, Misdeed, Socket};
 use std::os::fd::AsFd;
 
 /// Messages heard of one process before others have their turn.
 const BATCH: usize = 64;
+/// Who is dead is heard no longer, ns: its successor waits.
+const LAST_WORDS: u64 = 1_000_000_000;
 
 /// What a process says, with its descriptors where it has any to send; none: it gives where a program's
 /// calls come, it says, and another is to look whether it is that.
@@ -62,6 +66,7 @@ impl Supervisor {
     /// What an operator said before it died is heard like the rest: programs that it took over are its
     /// successor's. Whether it is; if not, its death is seen to later.
     pub fn last_words_are_heard(&mut self, id: u64) -> bool {
+        let now = self.now();
         let Some(worker) = self.workers.get_mut(&id) else {
             return true;
         };
@@ -71,13 +76,21 @@ impl Supervisor {
         if !has_more {
             return true;
         }
-        worker.is_dead = true;
+        let until = match worker.last_words {
+            Some(until) => until,
+            None => {
+                // Others may have its end, and nobody adds to what it said.
+                if let Some(link) = &worker.link {
+                    let _ = shutdown(link, Shutdown::Read);
+                }
+                *worker.last_words.insert(now + LAST_WORDS)
+            }
+        };
         let mut heard = Heard::More;
-        // Nobody adds to what it said.
-        while heard == Heard::More {
+        while heard == Heard::More && self.now() < until {
             heard = self.hear(id);
         }
-        heard == Heard::All
+        heard == Heard::All || self.now() >= until
     }
 
     fn hear(&mut self, id: u64) -> Heard {
@@ -145,7 +158,10 @@ impl Supervisor {
             false => Fetch::start(link.socket().as_fd(), now),
             true => Err(std::io::ErrorKind::WouldBlock.into()),
         };
-        let watched = started.and_then(|fetch| {
+        let watched = started.and_then(|mut fetch| {
+            fetch.due = worker
+                .last_words
+                .map_or(fetch.due, |until| fetch.due.min(until));
             let token = self.poll.watch(&fetch, Source::Fetch(id))?;
             Ok((fetch, token))
         });
@@ -187,7 +203,7 @@ impl Supervisor {
                 if let Some(link) = &worker.link {
                     // It has been there until now, for a supervisor after us.
                     let _ = link.socket().skip();
-                    if !worker.is_dead {
+                    if worker.last_words.is_none() {
                         worker.tokens.1 = self.poll.watch(link, Source::Worker(id)).ok();
                     }
                 }
@@ -195,7 +211,8 @@ impl Supervisor {
             }
             None => self.refuse_words(id),
         }
-        if self.workers.get(&id).is_some_and(|worker| worker.is_dead) {
+        let is_dead = |worker: &Worker| worker.last_words.is_some();
+        if self.workers.get(&id).is_some_and(is_dead) {
             self.reap(id);
         }
     }
@@ -216,7 +233,7 @@ impl Supervisor {
 
     /// Who looks for too long is not waited for; when that is next, ns.
     pub fn expire_fetches(&mut self, now: u64) -> Option<u64> {
-        let due = |(id, worker): (&u64, &crate::workers::Worker)| {
+        let due = |(id, worker): (&u64, &Worker)| {
             worker.fetch.as_ref().map(|(fetch, _)| (*id, fetch.due))
         };
         let late = self.workers.iter().filter_map(due);
@@ -243,7 +260,8 @@ impl Supervisor {
         let place = worker.place;
         // Who is killed and not yet dead has no more to say, and who is dead nothing to ask for.
         let gives = message.body::<Program>().is_some() || message.body::<ProgramGone>().is_some();
-        if worker.killed.is_some() && !worker.is_dead || worker.is_dead && !gives {
+        let is_dead = worker.last_words.is_some();
+        if worker.killed.is_some() && !is_dead || is_dead && !gives {
             return;
         }
         if let Some(body) = message.body::<Proved>() {

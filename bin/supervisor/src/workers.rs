@@ -59,8 +59,8 @@ pub struct Worker {
     pub budget: Bucket,
     /// Who looks at what it gives.
     pub fetch: Option<(Fetch, Token)>,
-    /// It is dead, and was not heard to the end.
-    pub is_dead: bool,
+    /// It is dead, and heard to the end no longer than until then, ns.
+    pub last_words: Option<u64>,
     /// Its profile.
     pub profile: Profile,
     /// Registrations: death, control.
@@ -346,7 +346,7 @@ impl Supervisor {
             killed: None,
             budget: Bucket::of_words(role == Role::Fabric),
             fetch: None,
-            is_dead: false,
+            last_words: None,
             profile,
             tokens: (death, heard),
         };
@@ -599,7 +599,9 @@ impl Supervisor {
                     Purpose::Verifier => self.verifier_lost(worker.started, how),
                     Purpose::Solver => self.solver_lost(id),
                     Purpose::Guest(place) => self.helper_lost(id, place),
-                    Purpose::Circuits(compartment) => self.operator_lost(id, compartment),
+                    Purpose::Circuits(compartment) => {
+                        self.operator_lost(id, compartment, worker.killed)
+                    }
                     Purpose::Proxy(place) => self.proxy_lost(id, place),
                     Purpose::Meter(compartment) => self.meter_lost(id, compartment),
                     _ => {}
@@ -613,7 +615,7 @@ impl Supervisor {
             Place::Controller => self.controller_lost(worker.started, how),
             Place::Solver => self.solver_lost(id),
             Place::Guest(place) => self.helper_lost(id, place),
-            Place::Circuits(compartment) => self.operator_lost(id, compartment),
+            Place::Circuits(compartment) => self.operator_lost(id, compartment, worker.killed),
             Place::Proxy(place) => self.proxy_lost(id, place),
             Place::Meter(compartment) => self.meter_lost(id, compartment),
             Place::Spare | Place::Ending => {}

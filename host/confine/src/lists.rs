@@ -496,8 +496,17 @@ const OPERATING: &[Entry] = &[
     ),
     entry!(
         SYS_setsockopt,
-        [[is(1, SOCKET)]],
-        "its options; no descriptor comes through it"
+        [
+            // SO_PASSRIGHTS and what is like it: PASSCRED, PASSSEC, PASSPIDFD, and those that are read alone.
+            [is(1, SOCKET), is(2, 83)],
+            [is(1, SOCKET), is(2, libc::SO_PASSCRED as i64)],
+            [is(1, SOCKET), is(2, libc::SO_ACCEPTCONN as i64)],
+            [is(1, SOCKET), is(2, libc::SO_PASSSEC as i64)],
+            [is(1, SOCKET), is(2, 76)],
+            [is(1, SOCKET), is(2, libc::SO_SNDTIMEO as i64)],
+            [is(1, SOCKET), is(2, 67)]
+        ],
+        "no descriptor comes through it, and it does not wait; no buffers, and no looking past what is next"
     ),
     entry!(SYS_write, "last words"),
 ];
@@ -547,7 +556,8 @@ const PROXYING: &[Entry] = &[
     entry!(
         SYS_setsockopt,
         [
-            [is(1, SOCKET)],
+            [is(1, SOCKET), is(2, libc::SO_REUSEADDR as i64)],
+            [is(1, SOCKET), is(2, libc::SO_LINGER as i64)],
             [is(1, libc::IPPROTO_TCP as i64)],
             [is(1, libc::IPPROTO_IPV6 as i64)]
         ],

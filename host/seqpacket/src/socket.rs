@@ -28,8 +28,10 @@ pub type Fds = Vec<OwnedFd>;
 const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(MAX_FDS));
 /// Most messages put aside while [`Socket::ask`] waits for its answer.
 const MAX_ASIDE: usize = 4096;
-/// More datagrams than wait in a socket: at its end it gives empty ones without end.
+/// Datagrams that are thrown away by who parts from a socket; of more another has to.
 const MOST_WAIT: usize = 4096;
+/// So many datagrams are more than any socket has memory for.
+const MOST: usize = 1 << 22;
 
 /// One end of a connection. Sending and receiving take `&self`.
 #[derive(Debug)]
@@ -223,27 +225,22 @@ impl Socket {
     }
 
     /// Before it is let go of: nobody sends anything any more, and what was sent is thrown away, up to
-    /// the first with descriptors. Whether there is such a one: another process is to throw it away
-    /// ([`empty`]), for who closes the socket waits for these like who closes them. Of a stream whatever
-    /// waits counts as such.
-    ///
-    /// # Errors
-    /// [`Error::System`].
-    pub fn is_parted_from_with_descriptors(&self) -> Result<bool> {
-        match shutdown(&self.fd, Shutdown::Both) {
-            Ok(()) | Err(Errno::NOTCONN) => {}
-            Err(errno) => return Err(errno.into()),
+    /// the first with descriptors, or what is not known to have none. Whether there is such: another
+    /// process is to throw it away ([`empty`]), for who closes the socket waits for these like who
+    /// closes them. Not for streams, whose bytes out of band a look passes by.
+    pub fn is_parted_from_with_descriptors(&self) -> bool {
+        let shut = shutdown(&self.fd, Shutdown::Both);
+        if !matches!(shut, Ok(()) | Err(Errno::NOTCONN)) {
+            return true;
         }
-        let is_stream = sockopt::socket_type(&self.fd)? == SocketType::STREAM;
         for _ in 0..MOST_WAIT {
-            match self.look(&mut [0]) {
-                Ok(Some((_, true))) => return Ok(true),
-                Ok(Some((length, false))) if is_stream => return Ok(length > 0),
-                Ok(Some((_, false))) => self.skip()?,
-                Ok(None) | Err(_) => return Ok(false),
+            match next(self.fd.as_fd()) {
+                Ok(Next::End) => return false,
+                Ok(Next::Plain) if self.skip().is_ok() => {}
+                _ => return true,
             }
         }
-        Ok(false)
+        true
     }
 
     /// Takes the next datagram and closes what came beside it, which this process never has. What
@@ -407,18 +404,49 @@ impl Socket {
     }
 }
 
+/// What waits in a socket.
+enum Next {
+    /// Nothing.
+    End,
+    /// A datagram, maybe an empty one.
+    Plain,
+    /// One with descriptors.
+    Descriptors,
+}
+
+/// Looks what is next in a socket that is not a stream. With every datagram comes who sent it, and
+/// with the end of one that is shut nothing: an empty datagram looks the same else.
+fn next(socket: BorrowedFd<'_>) -> Result<Next> {
+    sockopt::set_socket_passcred(socket, true)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    loop {
+        let mut byte = [0];
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let mut bytes = [IoSliceMut::new(&mut byte)];
+        return match recvmsg(socket, &mut bytes, &mut control, flags) {
+            Ok(seen) if seen.flags.contains(ReturnFlags::CTRUNC) => Ok(Next::Descriptors),
+            Ok(_) if control.drain().next().is_some() => Ok(Next::Plain),
+            Ok(_) | Err(Errno::AGAIN) => Ok(Next::End),
+            Err(Errno::INTR | Errno::CONNRESET) => continue,
+            Err(errno) => Err(errno.into()),
+        };
+    }
+}
+
 /// Throws away all that waits in a socket of any kind, with its descriptors, and waits for what these are
 /// of; of one that listens, all connections that wait.
 pub fn empty(socket: BorrowedFd<'_>) {
     let mut bytes = vec![0; 1 << 16];
-    for _ in 0..MOST_WAIT {
-        let is_over = match recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
-            Ok(_) | Err(Errno::INTR) => false,
+    for _ in 0..MOST {
+        match recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
+            // An empty datagram, or its end.
+            Ok((_, 0)) if !matches!(next(socket), Ok(Next::Plain | Next::Descriptors)) => return,
+            Ok(_) | Err(Errno::INTR) => {}
             // It may be one that listens.
-            Err(_) => accept_with(socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).is_err(),
-        };
-        if is_over {
-            return;
+            Err(_) if accept_with(socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).is_ok() => {
+            }
+            Err(_) => return,
         }
     }
 }

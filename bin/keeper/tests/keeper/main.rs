@@ -52,6 +52,10 @@ const TESTS: &[(&str, fn())] = &[
     ),
     ("the_service_manager_stores", the_service_manager_stores),
     (
+        "notes_are_written_anew_before_they_are_long",
+        notes_are_written_anew_before_they_are_long,
+    ),
+    (
         "the_service_manager_gives_back",
         the_service_manager_gives_back,
     ),
@@ -306,6 +310,37 @@ fn the_service_manager_stores() {
     ] {
         assert!(said.contains(line), "{line} in {said}");
     }
+}
+
+/// What was noted of who came and went is not kept for ever.
+fn notes_are_written_anew_before_they_are_long() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(SOON)).unwrap();
+    let stage = Stage::with(|command| {
+        command.env("NOTIFY_SOCKET", &path);
+    });
+    let hears = std::thread::spawn(move || {
+        let (mut buffer, mut is_new) = ([0; 4096], false);
+        while let Ok(length) = manager.recv(&mut buffer) {
+            let said = String::from_utf8_lossy(&buffer[..length]).into_owned();
+            let of = |name: &str| said.lines().any(|line| line == format!("FDNAME={name}"));
+            is_new |= of("keeper/notes/1");
+            if is_new && said.contains("FDSTOREREMOVE=1") && of("keeper/notes") {
+                return true;
+            }
+        }
+        false
+    });
+    let mut life = stage.life();
+    let (read, _write) = pipe();
+    let note = "x".repeat(200);
+    for _ in 0..6000 {
+        life.keep("port/1/tap", &note, &read);
+    }
+    drop(life);
+    assert!(hears.join().unwrap());
 }
 
 fn the_service_manager_gives_back() {

@@ -12,6 +12,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Who comes sooner goes by the kernel.
 const BURST: u32 = 64;
 const PER_SECOND: u32 = 250;
+/// Words of the other side's that came early, at most.
+const EARLY: usize = 4096;
 
 struct Asked {
     tag: u16,
@@ -27,8 +29,8 @@ pub struct Shares {
     asked: BTreeMap<u64, Asked>,
     /// What the other side calls those that came, with the cookies of the sockets here.
     came: BTreeMap<(u16, u64), u64>,
-    /// Of those sockets here whose other side's program has it: it was told sooner than this side.
-    early: BTreeSet<u64>,
+    /// Of which the other side's program has it: it was told sooner than this side.
+    early: BTreeSet<(u16, u64)>,
     /// Of which the supervisor is to be asked.
     asks: Vec<Share>,
     may_ask: u32,
@@ -113,14 +115,17 @@ impl Shares {
         }
     }
 
-    /// The other side's program has that of this socket here, of which this side is not told yet.
-    pub fn other_is_early(&mut self, cookie: u64) {
-        self.early.insert(cookie);
+    /// The other side's program has that of a connection of which this side is not told yet, or which has
+    /// not come here.
+    pub fn other_is_early(&mut self, tag: u16, id: u64) {
+        if self.early.len() < EARLY {
+            self.early.insert((tag, id));
+        }
     }
 
     /// Whether it was so; it is no more.
-    pub fn other_was_early(&mut self, cookie: u64) -> bool {
-        self.early.remove(&cookie)
+    pub fn other_was_early(&mut self, tag: u16, id: u64) -> bool {
+        self.early.remove(&(tag, id))
     }
 
     /// Whether it is known what came of it.
@@ -146,7 +151,13 @@ impl Shares {
     pub fn retain(&mut self, lives: impl Fn(u64) -> bool) {
         self.asked.retain(|cookie, _| lives(*cookie));
         self.came.retain(|_, cookie| lives(*cookie));
-        self.early.retain(|cookie| lives(*cookie));
+        // Of what came its number is known; of what began here it is the cookie. Of others nothing is known, and
+        // they are few.
+        let came = &self.came;
+        let is_known = |it: &(u16, u64)| came.contains_key(it) || lives(it.1);
+        if self.early.len() >= EARLY / 2 {
+            self.early.retain(is_known);
+        }
     }
 }
 

@@ -113,9 +113,7 @@ impl Mediator {
             }
             _ => Err(Errno::OPNOTSUPP),
         };
-        if let Ok(cookie) = kept
-            && self.crossings.memory.other_was_early(cookie)
-        {
+        if kept.is_ok() && self.crossings.memory.other_was_early(tag, body.id) {
             self.other_has_memory(tag, body.id);
         }
         let kept = kept.map(drop);
@@ -131,14 +129,14 @@ impl Mediator {
     /// The other side's program has the memory of a connection.
     pub(super) fn other_has_memory(&mut self, tag: u16, id: u64) {
         let Some((cookie, side)) = self.end_across(tag, id) else {
-            return;
+            return self.crossings.memory.other_is_early(tag, id);
         };
         let other = match side {
             Side::Began => Side::Accepted,
             Side::Accepted => Side::Began,
         };
         if !self.rings.has(cookie) {
-            return self.crossings.memory.other_is_early(cookie);
+            return self.crossings.memory.other_is_early(tag, id);
         }
         if self.rings.given(cookie, other) {
             self.table.carry(cookie, Carrier::Ring, 0);

@@ -12,8 +12,8 @@ use crate::role::{Purpose, Role};
 use crate::seats::Image;
 use crate::watch::{Backoff, Blame, Death, Standing};
 use command::verbs::{
-    Accepted, CREATE_CIRCUITS, ContainerRefused, Operate, PORT_CIRCUITS, Program, ProgramGone,
-    Running, Seek, Share, UseImage, WantMeter,
+    Accepted, CAUSE_REPORT, CREATE_CIRCUITS, ContainerRefused, Operate, PORT_CIRCUITS, Program,
+    ProgramGone, Running, Seek, Share, UseImage, WantMeter,
 };
 use seqpacket::Fds;
 use shm::PeerWords;
@@ -509,7 +509,8 @@ impl Supervisor {
     }
 
     /// An operator is dead. The next one comes at once, unless this one did not live long.
-    pub fn operator_lost(&mut self, id: u64, compartment: u32) {
+    /// One that did what an honest one does not is not followed by the next at once.
+    pub fn operator_lost(&mut self, id: u64, compartment: u32, killed: Option<u32>) {
         let now = self.now();
         let Some(circuits) = self.circuits(compartment) else {
             return;
@@ -526,7 +527,11 @@ impl Supervisor {
             circuits.hunt = None;
             circuits.restarts += 1;
             let lived = now.saturating_sub(circuits.started);
-            circuits.due = now + circuits.backoff.died(Death::Fault, lived);
+            let death = match killed {
+                Some(CAUSE_REPORT) => Death::Breakout,
+                _ => Death::Fault,
+            };
+            circuits.due = now + circuits.backoff.died(death, lived);
             self.follow(compartment);
         }
     }
@@ -585,8 +590,9 @@ impl Supervisor {
             .as_ref()
             .and_then(|circuits| circuits.accepted.as_ref())
         {
+            // It has descriptors, and its operators may say where looks begin.
             self.errands
-                .part(Whose::Uid(uid.unwrap_or(0)), accepted.as_fd());
+                .part_unseen(Whose::Uid(uid.unwrap_or(0)), accepted.as_fd());
         }
         self.end_meter(meter);
         self.end_crossings(compartment);

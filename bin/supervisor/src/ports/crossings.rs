@@ -4,6 +4,7 @@
 //! one's circuits, under a name that the one is told, and that the other has.
 
 use super::*;
+use crate::errands::Whose;
 use crate::seats::Image;
 use crate::watch::Bucket;
 use command::verbs::{AddCrossing, EndCrossing, Share};
@@ -60,7 +61,7 @@ impl Supervisor {
             self.crossings.shared.remove(pair);
             for side in pair {
                 self.end_crossing(*side);
-                self.crossings.doors.remove(side);
+                self.close_door(*side);
                 self.crossings.rings.remove(side);
             }
         }
@@ -89,7 +90,7 @@ impl Supervisor {
             for (own, theirs) in [(one, other), (other, one)] {
                 if own.0 == compartment {
                     self.end_crossing(theirs);
-                    self.crossings.doors.remove(&own);
+                    self.close_door(own);
                 }
             }
         }
@@ -103,6 +104,25 @@ impl Supervisor {
             };
             self.tell(operator, &Message::new(0, &body), Vec::new());
         }
+    }
+
+    /// Who came to a door and was not let in may have sent anything.
+    fn close_door(&mut self, side: Side) {
+        if let Some(door) = self.crossings.doors.remove(&side) {
+            self.errands
+                .part_listener(Whose::Ports(side.0), door.fd.as_fd());
+            self.keeper.forget_one(Key::Door(side.0, side.1));
+        }
+    }
+
+    /// A door of before: operators of before have it.
+    pub fn adopt_door(&mut self, side: Side, fd: OwnedFd, note: &Note) {
+        let name = note
+            .value("name")
+            .and_then(|it| u128::from_str_radix(it, 16).ok());
+        let name = name.unwrap_or_default().to_be_bytes();
+        let fd = Rc::new(fd);
+        self.crossings.doors.insert(side, Door { fd, name });
     }
 
     /// A new link between the operators of both sides, if both are there.
@@ -244,6 +264,10 @@ impl Supervisor {
             fd: Rc::clone(&fd),
             name,
         };
+        // Who closes it last lets go of what came to it: not this process, where it just ends.
+        let note = Note::default().with("name", format_args!("{:032x}", u128::from_be_bytes(name)));
+        self.keeper
+            .keep(Key::Door(side.0, side.1), &note, fd.as_fd());
         self.crossings.doors.insert(side, door);
         Ok((fd, name))
     }

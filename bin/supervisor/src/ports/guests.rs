@@ -56,6 +56,8 @@ impl GuestPort {
     /// A link's near end, for the switch; the far one waits for the helper.
     pub fn plug(&mut self, body: &CreatePort) -> Option<(AddPort, Vec<Shared>)> {
         let (near, far) = Socket::pair().ok()?;
+        // The helper is given none by the switch.
+        let _ = notify::refuse_descriptors(far.as_fd());
         self.far = Some(Rc::new(far.into_fd()));
         let near = Rc::new(near.into_fd());
         Some((port_of(body), vec![near, Rc::clone(&self.page)]))

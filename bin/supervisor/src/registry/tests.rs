@@ -60,6 +60,7 @@ fn names_read_back_as_they_are_written() {
         Key::Seat(Seat::Compartment(3), SeatPart::Network),
         Key::Seat(Seat::Compartment(3), SeatPart::Accepted),
         Key::Program(3, 4_000_000_000),
+        Key::Door(3, 65_535),
         Key::Port(3, 1, PortPart::Interface),
         Key::Port(3, 1, PortPart::Channel(0)),
         Key::Uplink(0, UplinkPart::Socket),
@@ -79,6 +80,7 @@ fn names_read_back_as_they_are_written() {
         "program/1",
         "program/1/x",
         "program/1/2/3",
+        "door/1/65536",
         "channel/1",
     ] {
         assert_eq!(Key::parse(other), None, "{other}");
