@@ -118,8 +118,8 @@ impl Errands {
         let first = accept_with(&own, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
         match first {
             // It is shut, and nobody waits.
-            Err(Errno::INVAL) => {}
-            Ok(first) if guard!("errands-listener") => {
+            Err(Errno::INVAL | Errno::AGAIN) if guard!("errands-listener") => {}
+            Ok(first) => {
                 let _ = shutdown(&first, Shutdown::Both);
                 self.empty(of, own, Some(first));
             }
@@ -165,6 +165,25 @@ mod tests {
     use super::*;
     use command::Message;
     use command::verbs::Done;
+
+    /// A byte out of band is seen by no look, and has a descriptor with it.
+    #[test]
+    fn who_waits_at_what_listens_is_left_to_another() {
+        let folder = tempfile::tempdir().unwrap();
+        for comes in [false, true] {
+            let path = folder.path().join(format!("socket-{comes}"));
+            let listener = seqpacket::Listener::bind_stream(&path, 0o600).unwrap();
+            let came = comes.then(|| std::os::unix::net::UnixStream::connect(&path).unwrap());
+            let mut errands = Errands::default();
+            errands.part_listener(Whose::Ports(1), listener.as_fd());
+            assert_eq!(errands.ending.len(), usize::from(comes));
+            for (_, child) in &mut errands.ending {
+                child.wait().unwrap();
+            }
+            drop(came);
+            assert!(std::os::unix::net::UnixStream::connect(&path).is_err());
+        }
+    }
 
     #[test]
     fn who_has_as_many_hang_as_may_has_nobody_sent_and_others_have() {
