@@ -57,6 +57,20 @@ fn what_it_gives_holds_nobody_up() {
         // Of the supervisor and of the keeper.
         scene.apply(&spec.replace("sockets: 100", "sockets: 101"));
         scene.apply(spec);
+        // The next supervisor is given all by the keeper.
+        let supervisor = scene.instance.child("bulkhead-supervisor").unwrap();
+        kill("KILL", &supervisor.to_string());
+        let is_there = |at: &e2e::Instance| {
+            at.child("bulkhead-supervisor")
+                .is_some_and(|it| it != supervisor)
+                && at.ask(&["status"]).is_ok()
+        };
+        assert!(
+            scene.instance.until(Duration::from_secs(4), is_there),
+            "{how}"
+        );
+        scene.apply(&spec.replace("sockets: 100", "sockets: 102"));
+        scene.apply(spec);
         let took = begun.elapsed();
         assert!(took < Duration::from_secs(15), "{how}: {took:?}");
         drop(held);
