@@ -6,7 +6,7 @@
 )]
 
 use crate::file::{is_sealed_shape, sparse_file};
-use crate::mapping::{Mapping, WritableMapping};
+use crate::mapping::{Mapping, STRING, WritableMapping, has_fast_strings};
 use ring::{
     BadGeometry, ConsumerMemory, ConsumerWord, Geometry, PAGE, ProducerMemory, ProducerWord,
 };
@@ -16,6 +16,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
 use stream::{CONSUMER_WORDS_AT, PRODUCER_WORDS_AT, Side, WORDS, data_at, file_bytes};
+
+/// Lines that are made before they are written together.
+const AT_ONCE: usize = (16 << 10) / LINE;
 
 /// Memory for a new circuit, `capacity` bytes each way: no page of it is taken before it is
 /// touched. Sealed against shrinking, growing, executing and further sealing.
@@ -152,7 +155,19 @@ impl CircuitWriter {
         else {
             return false;
         };
-        for n in 0..lines {
+        let mut first = 0;
+        if lines * LINE >= STRING && has_fast_strings() {
+            // As many as are fast at once, and stay in the first-level cache meanwhile.
+            let mut some = [[0; LINE]; AT_ONCE];
+            while first + AT_ONCE <= lines {
+                for (n, line) in some.iter_mut().enumerate() {
+                    *line = make(first + n);
+                }
+                self.write(at + first * LINE, some.as_flattened());
+                first += AT_ONCE;
+            }
+        }
+        for n in first..lines {
             // SAFETY: `lines` of them from there on are mapped and writable; no reference to them
             // exists.
             unsafe {

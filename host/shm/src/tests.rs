@@ -88,6 +88,39 @@ fn every_small_length_is_copied_exactly() {
     }
 }
 
+/// By whichever way this processor copies much at once.
+#[test]
+fn much_is_copied_exactly_wherever_it_lies() {
+    use ring::{ConsumerMemory, ProducerMemory};
+    use ::stream::Side;
+    let file = circuit_file(1 << 20).unwrap();
+    let (writer, _, _) = circuit_ends(&file, 1 << 20, Side::Began).unwrap();
+    let (_, reader, _) = circuit_ends(&file, 1 << 20, Side::Accepted).unwrap();
+    let byte = |n: usize| (n * 31 + n / 251) as u8;
+    let shows = |at: usize, len: usize| {
+        let mut out = vec![0; len + 2];
+        reader.read(at - 1, &mut out);
+        let (edge, rest) = out.split_first().unwrap();
+        let (last, bytes) = rest.split_last().unwrap();
+        assert_eq!((*edge, *last), (0xee, 0xee), "{at} {len}");
+        assert!((0..len).all(|n| bytes[n] == byte(n)), "{at} {len}");
+    };
+    for at in [1, 64, 5000, 61_440, 70_001, 131_072, 1_000_003] {
+        for len in [2047, 2048, 4095, 4096, 5001, 16_384, 40_001] {
+            writer.write(at - 1, &vec![0xee; len + 2]);
+            let bytes: Vec<u8> = (0..len).map(byte).collect();
+            writer.write(at, &bytes);
+            shows(at, len);
+            // The same, made where it lies.
+            let lines = len / LINE;
+            writer.write(at - 1, &vec![0xee; len + 2]);
+            let line = |n: usize| core::array::from_fn(|at| byte(n * LINE + at));
+            assert!(writer.write_lines(at, lines, line));
+            shows(at, lines * LINE);
+        }
+    }
+}
+
 #[test]
 fn either_side_restarts_on_the_same_memory() {
     let (pair, mut a, mut b) = pair();
