@@ -41,6 +41,7 @@ pub fn told(row: &Row, compartment: u32, world: &World, names: &Names) -> Option
             captured: row.carrier == CAPTURED,
             age_ns: (row.age != u64::MAX).then_some(row.age),
             rate: row.rate,
+            counted: kind == "metered",
         }),
         ..flow
     })

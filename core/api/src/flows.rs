@@ -72,6 +72,8 @@ pub struct Circuit {
     pub age_ns: Option<u64>,
     /// Bytes a second just now, of one that is metered.
     pub rate: [u64; 2],
+    /// Whether its bytes, its rate and its silence are known: what nobody counts is 0 otherwise.
+    pub counted: bool,
 }
 
 /// A rule by name.

@@ -91,8 +91,8 @@ fn every_small_length_is_copied_exactly() {
 /// By whichever way this processor copies much at once.
 #[test]
 fn much_is_copied_exactly_wherever_it_lies() {
-    use ring::{ConsumerMemory, ProducerMemory};
     use ::stream::Side;
+    use ring::{ConsumerMemory, ProducerMemory};
     let file = circuit_file(1 << 20).unwrap();
     let (writer, _, _) = circuit_ends(&file, 1 << 20, Side::Began).unwrap();
     let (_, reader, _) = circuit_ends(&file, 1 << 20, Side::Accepted).unwrap();

@@ -199,9 +199,9 @@ fn ssh_logs_in_and_copies() {
         "{said}"
     );
     let line = format!(
-        "head -c 50000000 /dev/urandom > {{f}}/sent && scp {with} -P 2222 {{f}}/sent 'root@[fd00:1::10]:{{f}}/came' && scp {with} -P 2222 root@10.1.1.10:{{f}}/came {{f}}/back && sha256sum {{f}}/sent {{f}}/came {{f}}/back | cut -d' ' -f1 | uniq -c | wc -l"
+        "head -c 50000000 /dev/urandom > {{f}}/part && for i in $(seq 20); do cat {{f}}/part; done > {{f}}/sent && scp {with} -P 2222 {{f}}/sent 'root@[fd00:1::10]:{{f}}/came' && cmp {{f}}/sent {{f}}/came && rm {{f}}/sent && scp {with} -P 2222 root@10.1.1.10:{{f}}/came {{f}}/back && cmp {{f}}/came {{f}}/back && stat -c %s {{f}}/back && rm {{f}}/came {{f}}/back"
     );
-    assert_eq!(scene.says("app", &line), "1\n");
+    assert_eq!(scene.says("app", &line), "1000000000\n");
     // A forwarded port: the server connects and listens for another.
     let _peer = scene.start("few", "{peer} serve 80", "serving");
     let line = format!(

@@ -39,3 +39,47 @@ print(said.stdout.strip(), said.stderr.strip(), 'and outside: connected')
     let said = scene.run(outer);
     assert_eq!(said.out.trim(), "1  and outside: connected", "{said:?}");
 }
+
+/// A tracer, a sandbox, a file with capabilities and a set-user-ID program: each goes on inside, its sockets are
+/// circuits as before, and what it may holds over its own namespaces alone.
+#[test]
+fn tools_that_trace_and_sandboxes_go_on() {
+    let scene = Scene::of(OPEN);
+    let _web = scene.start("web", "{peer} serve 80", "serving");
+    let tries = "{peer} try 10.1.1.10,80";
+    let line = format!(
+        "strace -f -qq -e trace=connect -o {{f}}/traced {tries}; grep -c 'connect(.*10.1.1.10.*= 0$' {{f}}/traced"
+    );
+    assert_eq!(scene.says("app", &line), "10.1.1.11\n1\n");
+    for sandbox in [
+        "unshare -Urn",
+        "unshare -Urmpf",
+        "setpriv --no-new-privs",
+        "unshare -Ur setpriv --bounding-set=-all",
+    ] {
+        assert_eq!(
+            scene.says("app", &format!("{sandbox} {tries}")),
+            "10.1.1.11\n",
+            "{sandbox}"
+        );
+    }
+    let line = "cp $(readlink -f /usr/bin/python3) {f}/able && setcap cap_sys_nice+ep {f}/able && cp $(command -v id) {f}/other && chown nobody {f}/other && chmod 4755 {f}/other";
+    assert!(
+        std::process::Command::new("sh")
+            .arg("-c")
+            .arg(line.replace("{f}", &scene.files()))
+            .status()
+            .unwrap()
+            .success()
+    );
+    const ABLE: &str = "import os
+able = [line.split()[1] for line in open('/proc/self/status') if line.startswith('CapEff')]
+print(int(able[0], 16) >> 23 & 1)
+try: print(os.nice(-5))
+except PermissionError: print('not over the host')
+";
+    scene.file("able.py", ABLE);
+    let said = scene.sh_as("app", "nobody", "{f}/able {f}/able.py");
+    assert_eq!(said.out, "1\nnot over the host\n", "{}", said.err);
+    assert_eq!(scene.says("app", "{f}/other -un"), "nobody\n");
+}

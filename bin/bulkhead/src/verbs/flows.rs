@@ -95,6 +95,11 @@ fn rendered_flows(flows: &Flows) -> String {
             true => here.to_owned(),
             false => format!("{here} as {there}"),
         };
+        let uncounted = flow.circuit.as_ref().is_some_and(|it| !it.counted);
+        let unless = |is: bool, say: &dyn Fn() -> String| match is {
+            true => "-".to_owned(),
+            false => say(),
+        };
         table.row([
             flow.from.clone(),
             flow.to.clone(),
@@ -105,9 +110,9 @@ fn rendered_flows(flows: &Flows) -> String {
                 Some(circuit) => format!("{}, {}", flow.state, circuit.kind),
                 None => flow.state.clone(),
             },
-            two(flow.packets, grouped),
-            two(flow.bytes, bytes),
-            nanoseconds(flow.silent_ns),
+            unless(uncounted, &|| two(flow.packets, grouped)),
+            unless(uncounted, &|| two(flow.bytes, bytes)),
+            unless(uncounted, &|| nanoseconds(flow.silent_ns)),
             rules_of(flow),
         ]);
     }
@@ -196,9 +201,9 @@ fn rendered_circuits(flows: &Flows) -> String {
             continue;
         };
         // Of others nobody knows.
-        let counted = |both: [u64; 2]| match circuit.kind.as_str() {
-            "metered" => both.map(bytes).join(" / "),
-            _ => "-".to_owned(),
+        let counted = |both: [u64; 2]| match circuit.counted {
+            true => both.map(bytes).join(" / "),
+            false => "-".to_owned(),
         };
         let or_dash = |text: &str| if text.is_empty() { "-" } else { text }.to_owned();
         table.row([
@@ -345,6 +350,7 @@ mod tests {
             captured: kind == "metered",
             age_ns: Some(3_000_000_000),
             rate: [1 << 20, 0],
+            counted: kind == "metered",
         };
         let mut by = rule("rule", "red/app-to-web");
         by.place = Some(Where {

@@ -133,7 +133,12 @@ pub fn keeper(run_dir: &Path, state_dir: &Path, rootless: bool) -> Result<Comman
 
 /// Becomes bulkhead-bench with these arguments.
 pub fn bench(bench: &Bench) -> Result<Exit, Trouble> {
-    let mut command = Command::new(beside("bulkhead-bench")?);
+    let program = beside("bulkhead-bench").map_err(|trouble| {
+        let advice = "it is no part of an installation: it measures what is built in a checkout (`make build`), \
+             where its peers and results are; see docs/benching.md";
+        Trouble::new(trouble.exit, trouble.fault.message, advice)
+    })?;
+    let mut command = Command::new(program);
     let error = command.args(&bench.arguments).exec();
     Err(Trouble::new(
         Exit::Failed,
