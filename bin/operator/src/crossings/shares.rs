@@ -186,6 +186,27 @@ mod tests {
         assert!(!memory.is_awaited());
     }
 
+    /// Whether it has come here by then or not, and as many as may.
+    #[test]
+    fn that_the_other_side_has_it_is_kept_until_this_side_does() {
+        let mut memory = Shares::default();
+        memory.other_is_early(1, 70);
+        memory.came(1, 70, 7);
+        memory.retain(|cookie| cookie == 7);
+        assert!(!memory.other_was_early(2, 70), "another agreement's");
+        assert!(memory.other_was_early(1, 70) && !memory.other_was_early(1, 70));
+        memory.came(1, 71, 8);
+        memory.other_is_early(1, 71);
+        for id in 1000..2 * EARLY as u64 {
+            memory.other_is_early(1, id);
+        }
+        assert_eq!(memory.early.len(), EARLY);
+        // Those of which something is known here stay.
+        memory.retain(|cookie| [8, 2000].contains(&cookie));
+        assert_eq!(memory.early.len(), 2);
+        assert!(memory.other_was_early(1, 71) && memory.other_was_early(1, 2000));
+    }
+
     #[test]
     fn who_asks_without_end_is_not_heard_out() {
         let mut memory = Shares::default();
