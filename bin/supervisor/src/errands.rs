@@ -166,7 +166,7 @@ mod tests {
     use command::Message;
     use command::verbs::Done;
 
-    /// A byte out of band is seen by no look, and has a descriptor with it.
+    /// What it sent, some of which no look shows (bytes out of band), is thrown away there.
     #[test]
     fn who_waits_at_what_listens_is_left_to_another() {
         let folder = tempfile::tempdir().unwrap();
