@@ -46,7 +46,7 @@ fn an_operator_that_is_held_is_replaced_and_who_holds_it_is_given_up() {
     // Nobody waits for it any more, and it holds nobody up.
     assert!(served(&scene) < Duration::from_secs(2));
     let status = scene.instance.say(&["status"]).unwrap().out;
-    assert!(status.contains("1 programs given up"), "{status}");
+    assert!(status.contains("1 program given up"), "{status}");
     let events = scene.instance.log();
     assert_eq!(events.matches("stands still").count(), 3, "{events}");
     drop(held);
