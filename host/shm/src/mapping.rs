@@ -13,8 +13,8 @@ use std::io;
 use std::ops::Deref;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, compiler_fence};
 
 /// A shared mapping, to be read. Stays mapped, at its whole length, until dropped.
 pub(crate) struct Mapping {
@@ -465,14 +465,26 @@ pub(crate) const STRING: usize = 4096;
 
 /// Whether `rep movsb` is fast here, however source and target lie (CPUID: FSRM). Of AMD's from
 /// family 1Ah (Zen 5) on: see [`LONG`].
+#[inline]
 pub(crate) fn has_fast_strings() -> bool {
-    static FAST: OnceLock<bool> = OnceLock::new();
-    *FAST.get_or_init(|| {
-        let (named, model, more) = (__cpuid(0), __cpuid(1), __cpuid_count(7, 0));
-        let family = (model.eax >> 8 & 0xf) + (model.eax >> 20 & 0xff);
-        let is_amd = named.ebx.to_le_bytes() == *b"Auth";
-        more.edx >> 4 & 1 == 1 && (!is_amd || family >= 0x1a)
-    })
+    /// Not asked yet, no, yes.
+    static FAST: AtomicU8 = AtomicU8::new(0);
+    match FAST.load(Ordering::Relaxed) {
+        0 => {
+            let fast = says_fast_strings();
+            FAST.store(1 + u8::from(fast), Ordering::Relaxed);
+            fast
+        }
+        known => known == 2,
+    }
+}
+
+#[cold]
+fn says_fast_strings() -> bool {
+    let (named, model, more) = (__cpuid(0), __cpuid(1), __cpuid_count(7, 0));
+    let family = (model.eax >> 8 & 0xf) + (model.eax >> 20 & 0xff);
+    let is_amd = named.ebx.to_le_bytes() == *b"Auth";
+    more.edx >> 4 & 1 == 1 && (!is_amd || family >= 0x1a)
 }
 
 /// Copies where source and target do not overlap.
