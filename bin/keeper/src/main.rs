@@ -111,6 +111,8 @@ struct Keeper {
     ending: Option<Instant>,
     /// The supervisor has ended everything and itself.
     ended: bool,
+    /// When this process looked last.
+    looked: Instant,
     lock: lock::Lock,
 }
 
@@ -163,6 +165,7 @@ impl Keeper {
             ready: false,
             ending: None,
             ended: false,
+            looked: Instant::now(),
             lock,
         })
     }
@@ -245,6 +248,7 @@ impl Keeper {
         let now = Instant::now();
         let start = self.supervisor.is_none().then_some(self.next_start);
         let patience = self.supervisor.as_ref().and_then(Supervisor::patience);
+        let patience = patience.map(|until| until.min(now + SILENT / 4));
         let until = [start, self.ending, patience].into_iter().flatten().min();
         let timeout = until.map(|until| {
             let left = until.saturating_duration_since(now) + Duration::from_millis(1);
@@ -302,9 +306,15 @@ impl Keeper {
 
     /// Kills a supervisor that stands still: another takes its place.
     fn watch(&mut self) {
+        // Who was stopped with it, or had no processor either, has not seen that it stands still.
+        let was_away = self.looked.elapsed() > SILENT / 2;
+        self.looked = Instant::now();
         let Some(supervisor) = &mut self.supervisor else {
             return;
         };
+        if was_away {
+            supervisor.beat = supervisor.beat.map(|_| Instant::now());
+        }
         if supervisor
             .patience()
             .is_some_and(|end| Instant::now() >= end)

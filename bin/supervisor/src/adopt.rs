@@ -79,8 +79,11 @@ impl Supervisor {
         };
         let (Some(role), Some(profile), Some(place), true) = (role, profile, place, free) else {
             let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
-            let of = Whose::Uid(person.number("uid") as u32);
-            self.errands.part(of, control.as_fd());
+            // The controller's is everybody's who comes after it.
+            if role != Some(Role::Controller) {
+                let of = Whose::Uid(person.number("uid") as u32);
+                self.errands.part(of, control.as_fd());
+            }
             self.keeper.forget(&format!("worker/{id}/"));
             return;
         };

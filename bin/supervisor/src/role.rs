@@ -8,6 +8,19 @@ use command::verbs::{
 };
 use confine::Profile;
 
+impl Place {
+    /// The compartment that it is in.
+    pub fn compartment(self) -> Option<u32> {
+        match self {
+            Place::Seated(Seat::Compartment(it)) | Place::Circuits(it) | Place::Meter(it) => {
+                Some(it)
+            }
+            Place::Proxy((it, _)) | Place::Guest((it, _)) => Some(it),
+            _ => None,
+        }
+    }
+}
+
 /// What a process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
 };
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// The usual run directory.
@@ -136,6 +136,11 @@ impl Settings {
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         bind(&socket, &SocketAddrUnix::new(&path)?)?;
         chmod(&path, Mode::from_raw_mode(0o666))?;
+        // Nobody sends one that the controller, or whoever closes this, would wait for. Before Linux 6.16 there
+        // is no way to have none sent.
+        if guard!("api-descriptors") {
+            let _ = notify::refuse_descriptors(socket.as_fd());
+        }
         listen(&socket, 128)?;
         Ok(socket)
     }

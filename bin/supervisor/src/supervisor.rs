@@ -570,26 +570,31 @@ impl Supervisor {
             ranges::remove(self.settings.first_uid());
         }
         for worker in self.workers.values() {
+            if let Some(link) = &worker.link {
+                self.errands.part(Whose::Uid(worker.uid), link.as_fd());
+            }
+        }
+        self.errands
+            .part_listener(Whose::Ports(u32::MAX), self.api.as_fd());
+        // One second for all: some do not die as long as somebody likes.
+        let until = self.now() + 1_000_000_000;
+        for worker in self.workers.values() {
             let mut fds = [rustix::event::PollFd::new(
                 &worker.pidfd,
                 rustix::event::PollFlags::IN,
             )];
-            let second = rustix::event::Timespec {
-                tv_sec: 1,
-                tv_nsec: 0,
+            let left = until.saturating_sub(self.now()).min(999_999_999);
+            let left = rustix::event::Timespec {
+                tv_sec: 0,
+                tv_nsec: left.cast_signed(),
             };
-            let _ = rustix::event::poll(&mut fds, Some(&second));
+            let _ = rustix::event::poll(&mut fds, Some(&left));
             let status =
                 rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOHANG;
             let _ = rustix::process::waitid(
                 rustix::process::WaitId::PidFd(worker.pidfd.as_fd()),
                 status,
             );
-        }
-        for worker in self.workers.values() {
-            if let Some(link) = &worker.link {
-                self.errands.part(Whose::Uid(worker.uid), link.as_fd());
-            }
         }
         self.old_cgroups.retain(|group| group.remove().is_err());
         self.keeper.forget("");

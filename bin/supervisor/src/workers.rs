@@ -23,6 +23,8 @@ use std::rc::Rc;
 const SPARE_SWITCHES: usize = 2;
 /// Spare fabrics kept ready.
 const SPARE_FABRICS: usize = 1;
+/// With so many processes of a compartment that are killed and do not die no more are started for it.
+const MOST_HELD_UP: usize = 16;
 /// Processes that start at the same time, at most.
 const STARTING: usize = 8;
 /// A process that is not ready by then is killed, ns.
@@ -59,6 +61,8 @@ pub struct Worker {
     pub budget: Bucket,
     /// Who looks at what it gives.
     pub fetch: Option<(Fetch, Token)>,
+    /// The compartment that it was ended in.
+    pub ended_in: Option<u32>,
     /// It is dead, and heard to the end no longer than until then, ns.
     pub last_words: Option<u64>,
     /// Its profile.
@@ -346,6 +350,7 @@ impl Supervisor {
             killed: None,
             budget: Bucket::of_words(role == Role::Fabric),
             fetch: None,
+            ended_in: None,
             last_words: None,
             profile,
             tokens: (death, heard),
@@ -544,10 +549,19 @@ impl Supervisor {
         if let Some(worker) = self.workers.get_mut(&id) {
             worker.killed = worker.killed.or(cause);
             if cause.is_none() {
+                worker.ended_in = worker.place.compartment().or(worker.ended_in);
                 worker.place = Place::Ending;
             }
             let _ = pidfd_send_signal(&worker.pidfd, Signal::KILL);
         }
+    }
+
+    /// Whether as many processes of a compartment are killed and not dead as may be: what holds them up would
+    /// hold up the next.
+    pub fn is_held_up(&self, compartment: u32) -> bool {
+        let all = self.workers.values();
+        let ended = all.filter(|it| it.place == Place::Ending && it.ended_in == Some(compartment));
+        ended.count() >= MOST_HELD_UP
     }
 
     /// A process died: reap it and do what its place needs, the most urgent first.

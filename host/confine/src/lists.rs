@@ -500,7 +500,7 @@ const OPERATING: &[Entry] = &[
             // SO_PASSRIGHTS and what is like it: PASSCRED, PASSSEC, PASSPIDFD, and those that are read alone.
             [is(1, SOCKET), is(2, 83)],
             [is(1, SOCKET), is(2, libc::SO_PASSCRED as i64)],
-            [is(1, SOCKET), is(2, libc::SO_ACCEPTCONN as i64)],
+            [is(1, SOCKET), is(2, libc::SO_PEERNAME as i64)],
             [is(1, SOCKET), is(2, libc::SO_PASSSEC as i64)],
             [is(1, SOCKET), is(2, 76)],
             [is(1, SOCKET), is(2, libc::SO_SNDTIMEO as i64)],

@@ -83,3 +83,21 @@ except PermissionError: print('not over the host')
     assert_eq!(said.out, "1\nnot over the host\n", "{}", said.err);
     assert_eq!(scene.says("app", "{f}/other -un"), "nobody\n");
 }
+
+/// What a program sets of sockets that are none of its circuits its operator sets itself, and goes on.
+#[test]
+fn options_that_its_operator_sets_end_no_operator() {
+    const SETS: &str = "import socket
+a, b = socket.socketpair()
+for name in (16, 28, 34, 76, 83):
+    for value in (1, 0):
+        try: a.setsockopt(socket.SOL_SOCKET, name, value); print(name, value, end=' ')
+        except OSError as e: print(name, e.errno, end=' ')
+";
+    let scene = Scene::of(OPEN);
+    scene.file("sets.py", SETS);
+    let before = scene.operator();
+    let said = scene.says("app", "python3 {f}/sets.py");
+    assert_eq!(said, "16 1 16 0 28 92 28 92 34 1 34 0 76 1 76 0 83 1 83 0 ");
+    assert_eq!(scene.operator(), before, "{}", scene.instance.log());
+}

@@ -265,7 +265,8 @@ impl Supervisor {
         let of = |(id, home): (&u32, &crate::seats::Compartment)| {
             let circuits = home.circuits.as_ref()?;
             let wanted = home.ports.values().any(Port::is_circuits)
-                && !self.errands.is_full(Whose::Uid(circuits.uid));
+                && !self.errands.is_full(Whose::Uid(circuits.uid))
+                && !self.is_held_up(*id);
             wanted.then(|| (*id, circuits.wants(now)))
         };
         let all = || self.compartments.iter().filter_map(of);
@@ -326,10 +327,12 @@ impl Supervisor {
     /// since that was looked at last is due soon: nothing else would wake this process for it.
     pub fn next_operator(&self, now: u64) -> Option<u64> {
         const SOON: u64 = 1_000_000;
-        let homes = self.compartments.values();
+        let homes = self.compartments.iter();
         let circuits = homes
-            .filter(|home| home.ports.values().any(Port::is_circuits))
-            .filter_map(|home| home.circuits.as_ref());
+            .filter(|(id, home)| {
+                home.ports.values().any(Port::is_circuits) && !self.is_held_up(**id)
+            })
+            .filter_map(|(_, home)| home.circuits.as_ref());
         let circuits = circuits.filter(|c| !self.errands.is_full(Whose::Uid(c.uid)));
         let due = circuits.filter_map(|c| match c.wants(u64::MAX) {
             Wants::Operator => Some(c.due),

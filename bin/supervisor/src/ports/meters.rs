@@ -64,7 +64,7 @@ impl Supervisor {
     pub fn start_meter(&mut self, now: u64) -> bool {
         let wants = |meter: &Meter| meter.process.is_none() && meter.due <= now;
         let mut all = self.compartments.iter();
-        let due = all.find(|(_, home)| home.meter().is_some_and(wants));
+        let due = all.find(|(id, home)| home.meter().is_some_and(wants) && !self.is_held_up(**id));
         let Some(compartment) = due.map(|(id, _)| *id) else {
             return false;
         };
@@ -81,8 +81,13 @@ impl Supervisor {
     /// When to look whether a meter is to be started, ns.
     pub fn next_meter(&self, now: u64) -> Option<u64> {
         const SOON: u64 = 1_000_000;
-        let all = self.compartments.values().filter_map(|home| home.meter());
-        let due = all.filter(|meter| meter.process.is_none());
+        let all = self
+            .compartments
+            .iter()
+            .filter(|(id, _)| !self.is_held_up(**id));
+        let due = all
+            .filter_map(|(_, home)| home.meter())
+            .filter(|meter| meter.process.is_none());
         due.map(|meter| meter.due.max(now.saturating_add(SOON)))
             .min()
     }

@@ -18,6 +18,10 @@ pub const TESTS: &[(&str, fn())] = &[
         a_fifos_owner_can_send_no_descriptor,
     ),
     (
+        "who_calls_the_api_can_send_no_descriptor",
+        who_calls_the_api_can_send_no_descriptor,
+    ),
+    (
         "who_wants_new_channels_without_end_is_killed",
         who_wants_new_channels_without_end_is_killed,
     ),
@@ -96,6 +100,22 @@ fn a_fifos_owner_can_send_no_descriptor() {
         let _ = rustix::io::ioctl_fionbio(&read, true);
         rustix::io::read(&read, &mut [0]) == Ok(0)
     });
+}
+
+/// Anybody may call, and who closes what was called by waits for what came with it.
+fn who_calls_the_api_can_send_no_descriptor() {
+    let host = Host::start();
+    let path = host.run_dir().join("api.sock");
+    let call = std::os::unix::net::UnixStream::connect(path).unwrap();
+    let call = seqpacket::Socket::from_fd(call.into());
+    let word = command::Message::new(0, &NeedReplace { slot: 1 });
+    assert_eq!(call.send(&word, &[]), Ok(()));
+    let sent = call.send(&word, &[call.as_fd()]);
+    // Before Linux 6.16 there is no way to refuse it.
+    if notify::refuse_descriptors(call.as_fd()).is_ok() {
+        let refused = seqpacket::Error::System(rustix::io::Errno::PERM);
+        assert_eq!(sent, Err(refused));
+    }
 }
 
 fn who_wants_new_channels_without_end_is_killed() {
