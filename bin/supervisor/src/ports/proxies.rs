@@ -48,7 +48,9 @@ impl Supervisor {
 
     /// Starts a proxy for an endpoint that has none; whether there was one.
     pub fn start_proxy(&mut self, now: u64) -> bool {
-        let mut all = self.compartments.iter().flat_map(|(id, home)| {
+        let homes = self.compartments.iter();
+        let homes = homes.filter(|(id, _)| !self.is_held_up(**id));
+        let mut all = homes.flat_map(|(id, home)| {
             let ports = home.ports.iter();
             ports.map(move |(slot, port)| ((*id, *slot), port))
         });
@@ -68,7 +70,9 @@ impl Supervisor {
     /// When to look whether a proxy is to be started, ns.
     pub fn next_proxy(&self, now: u64) -> Option<u64> {
         const SOON: u64 = 1_000_000;
-        let ports = self.compartments.values().flat_map(|c| c.ports.values());
+        let homes = self.compartments.iter();
+        let homes = homes.filter(|(id, _)| !self.is_held_up(**id));
+        let ports = homes.flat_map(|(_, home)| home.ports.values());
         let due = ports.filter_map(Proxy::is_wanted);
         due.map(|proxy| proxy.due.max(now.saturating_add(SOON)))
             .min()
