@@ -39,7 +39,8 @@ pub const TESTS: &[(&str, fn())] = &[
     ),
 ];
 
-fn a_fifo_is_attached_a_bounded_number_of_times_and_its_memory_is_taken_back() {
+/// A host with a fifo, and where its owner connects.
+fn with_fifo() -> (Host, std::path::PathBuf) {
     let mut host = Host::start();
     host.ok(&red(3, 0));
     host.ok(&CreatePort {
@@ -50,6 +51,11 @@ fn a_fifo_is_attached_a_bounded_number_of_times_and_its_memory_is_taken_back() {
         ..tap(3, 1, "")
     });
     let path = host.run_dir().join("fifo/red/gen.sock");
+    (host, path)
+}
+
+fn a_fifo_is_attached_a_bounded_number_of_times_and_its_memory_is_taken_back() {
+    let (mut host, path) = with_fifo();
     let mut held = Vec::new();
     let refused = loop {
         match host::attach_fifo(&path) {
@@ -75,16 +81,7 @@ fn a_fifo_is_attached_a_bounded_number_of_times_and_its_memory_is_taken_back() {
 
 /// Who lets go of it may have to wait for what it is of.
 fn a_fifos_owner_can_send_no_descriptor() {
-    let mut host = Host::start();
-    host.ok(&red(3, 0));
-    host.ok(&CreatePort {
-        kind: ENDPOINT_FIFO,
-        capacity: 1 << 18,
-        max_record: 2048,
-        name: command::Name::new("red/gen").unwrap(),
-        ..tap(3, 1, "")
-    });
-    let path = host.run_dir().join("fifo/red/gen.sock");
+    let (mut host, path) = with_fifo();
     let attached = host::attach_fifo(&path).unwrap();
     let (read, write) = rustix::pipe::pipe().unwrap();
     let word = command::Message::new(0, &NeedReplace { slot: 1 });
