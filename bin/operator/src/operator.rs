@@ -285,8 +285,8 @@ impl Operator {
         match (message.body::<Operate>(), fd) {
             (Some(body), Some(fd)) => {
                 self.uid = body.uid;
-                let accepted = fds.next().map(Socket::from_fd);
-                self.mediator.recall(Words::map_whole(fd)?, accepted);
+                let rooms = fds.map(Socket::from_fd).collect();
+                self.mediator.recall(Words::map_whole(fd)?, rooms);
                 self.says_what_decides()
             }
             (_, fd) => self.take_place(message, fd, fds.next()),

@@ -194,8 +194,8 @@ fn compartment(mut kept: KeptSeat<OwnedFd>) -> Option<Compartment> {
     let body: CreateCompartment = bodies::load(&body)?;
     let geometry = Geometry::records(body.capacity as usize, body.max_record as usize).ok()?;
     let channel = std::mem::take(&mut kept.channel);
-    let (circuits, accepted) = (kept.circuits.take(), kept.accepted.take());
-    let circuits = circuits.map(|(page, network)| Circuits::adopted(page, network, accepted));
+    let circuits = kept.circuits.take();
+    let circuits = circuits.map(|(page, network)| Circuits::adopted(page, network));
     Some(Compartment {
         created: bodies::digest(&body),
         seat: seat(kept, body.slots)?,

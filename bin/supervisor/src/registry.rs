@@ -36,6 +36,9 @@ pub enum Key {
     /// Where the calls of a program come that this compartment's operator mediates, by its
     /// number.
     Program(u32, u32),
+    /// A room, by its number, of what this compartment's operator accepted and has put into no
+    /// program yet.
+    Room(u32, u8),
     /// The door of what a compartment's circuits begin by the agreement with this tag.
     Door(u32, u16),
     /// A part of an uplink.
@@ -98,8 +101,6 @@ parts! {
         Circuits = "circuits",
         /// The network namespace in which these are made.
         Network = "network",
-        /// What its operator accepted and has put into no program yet.
-        Accepted = "accepted",
     }
 }
 parts! {
@@ -148,6 +149,7 @@ impl fmt::Display for Key {
             Key::Seat(Seat::Compartment(n), part) => write!(f, "compartment/{n}/{part}"),
             Key::Port(c, s, part) => write!(f, "port/{c}/{s}/{part}"),
             Key::Program(c, n) => write!(f, "program/{c}/{n}"),
+            Key::Room(c, n) => write!(f, "room/{c}/{n}"),
             Key::Door(c, tag) => write!(f, "door/{c}/{tag}"),
             Key::Uplink(n, part) => write!(f, "uplink/{n}/{part}"),
         }
@@ -188,6 +190,10 @@ impl Key {
             ("program", rest) => {
                 let (c, n) = rest.split_once('/')?;
                 Some(Key::Program(c.parse().ok()?, n.parse().ok()?))
+            }
+            ("room", rest) => {
+                let (c, n) = rest.split_once('/')?;
+                Some(Key::Room(c.parse().ok()?, n.parse().ok()?))
             }
             ("door", rest) => {
                 let (c, tag) = rest.split_once('/')?;
@@ -285,8 +291,6 @@ pub struct KeptSeat<D> {
     pub journal: Option<D>,
     /// Its circuits: the page, with the operator's uid, and their network namespace.
     pub circuits: Option<((D, Note), D)>,
-    /// What their operator accepted and has put into no program yet.
-    pub accepted: Option<D>,
     /// Its channel's parts, in order. Empty for the fabric, and where a crash came in
     /// the middle of replacing the channel: a new one is due.
     pub channel: Vec<D>,
@@ -347,10 +351,15 @@ pub struct Rebuilt<D> {
     pub uplinks: BTreeMap<u32, KeptUplink<D>>,
     /// Where programs' calls come, by (compartment, number), with the slot.
     pub programs: BTreeMap<(u32, u32), (D, Note)>,
+    /// Rooms of accepted connections, by (compartment, number).
+    pub rooms: BTreeMap<(u32, u8), D>,
     /// Doors, by (compartment, tag), with their names.
     pub doors: BTreeMap<(u32, u16), (D, Note)>,
     /// Bodies of half-made ports: what they left outside the keeper is to be removed.
     pub half_ports: Vec<D>,
+    /// Sockets of what is forgotten to which others wrote or connected, with their compartments: what
+    /// these sent is in there.
+    pub half_sockets: Vec<(u32, D)>,
     /// Prefixes of names to forget.
     pub forget: BTreeSet<String>,
 }
@@ -369,8 +378,10 @@ pub fn rebuild<D>(kept: impl IntoIterator<Item = (String, Note, D)>) -> Rebuilt<
         ports: BTreeMap::new(),
         uplinks: BTreeMap::new(),
         programs: BTreeMap::new(),
+        rooms: BTreeMap::new(),
         doors: BTreeMap::new(),
         half_ports: Vec::new(),
+        half_sockets: Vec::new(),
         forget: BTreeSet::new(),
     };
     let mut workers: BTreeMap<u64, BTreeMap<WorkerPart, (D, Note)>> = BTreeMap::new();
@@ -404,6 +415,9 @@ pub fn rebuild<D>(kept: impl IntoIterator<Item = (String, Note, D)>) -> Rebuilt<
             }
             Some(Key::Program(c, n)) => {
                 out.programs.insert((c, n), (descriptor, note));
+            }
+            Some(Key::Room(c, n)) => {
+                out.rooms.insert((c, n), descriptor);
             }
             Some(Key::Door(c, tag)) => {
                 out.doors.insert((c, tag), (descriptor, note));
@@ -455,19 +469,22 @@ pub fn rebuild<D>(kept: impl IntoIterator<Item = (String, Note, D)>) -> Rebuilt<
     }
     for ((compartment, slot), mut parts) in ports {
         let prefix = format!("port/{compartment}/{slot}/");
-        let Some((body, note)) = parts.remove(&PortPart::Body) else {
-            out.forget.insert(prefix);
-            continue;
+        let has = |part| parts.contains_key(&part);
+        let has_way = has(PortPart::Interface) || has(PortPart::Listener);
+        let has_place = out.compartments.contains_key(&compartment);
+        let body = match parts.remove(&PortPart::Body) {
+            Some((body, note)) if note.is_made() && has_place && has_way => (body, note),
+            half => {
+                out.half_ports.extend(half.map(|(body, _)| body));
+                let sockets = [PortPart::Listener, PortPart::Runtimes, PortPart::Client]
+                    .into_iter()
+                    .filter_map(|part| parts.remove(&part))
+                    .map(|(descriptor, _)| (compartment, descriptor));
+                out.half_sockets.extend(sockets);
+                out.forget.insert(prefix);
+                continue;
+            }
         };
-        let whole = note.is_made()
-            && out.compartments.contains_key(&compartment)
-            && (parts.contains_key(&PortPart::Interface)
-                || parts.contains_key(&PortPart::Listener));
-        if !whole {
-            out.half_ports.push(body);
-            out.forget.insert(prefix);
-            continue;
-        }
         let mut take = |part| parts.remove(&part).map(|(descriptor, _)| descriptor);
         let (namespace, interface, listener) = (
             take(PortPart::Namespace),
@@ -481,7 +498,9 @@ pub fn rebuild<D>(kept: impl IntoIterator<Item = (String, Note, D)>) -> Rebuilt<
             (Some(connection), Some(channel)) => Some((connection, channel)),
             (None, None) => None,
             // A connection that was half made: the client sees it close and connects again.
-            _ => {
+            (connection, _) => {
+                out.half_sockets
+                    .extend(connection.map(|it| (compartment, it)));
                 out.forget.insert(format!("{prefix}client"));
                 out.forget.insert(format!("{prefix}channel/"));
                 None
@@ -490,7 +509,7 @@ pub fn rebuild<D>(kept: impl IntoIterator<Item = (String, Note, D)>) -> Rebuilt<
         out.ports.insert(
             (compartment, slot),
             KeptPort {
-                body: (body, note),
+                body,
                 namespace,
                 interface,
                 listener,
@@ -545,7 +564,6 @@ fn complete_seat<D>(seat: Seat, mut parts: BTreeMap<SeatPart, (D, Note)>) -> Opt
         circuits: parts
             .remove(&SeatPart::Circuits)
             .zip(parts.remove(&SeatPart::Network).map(|(d, _)| d)),
-        accepted: parts.remove(&SeatPart::Accepted).map(|(d, _)| d),
         channel,
     })
 }

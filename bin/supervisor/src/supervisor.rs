@@ -135,6 +135,10 @@ impl Supervisor {
     pub fn start(settings: Settings, mut keeper: Keeper) -> Result<Supervisor, String> {
         let found: Rebuilt<OwnedFd> =
             rebuild(keeper.all().map_err(|e| format!("the keeper: {e}"))?);
+        let mut errands = Errands::default();
+        for (compartment, socket) in &found.half_sockets {
+            errands.part_unseen(Whose::Ports(*compartment), socket.as_fd());
+        }
         for prefix in &found.forget {
             keeper.forget(prefix);
         }
@@ -239,7 +243,7 @@ impl Supervisor {
             start_again: 0,
             refill_after: 0,
             proofs: Proofs::default(),
-            errands: Errands::default(),
+            errands,
             searchers: Searchers::default(),
             fabric,
             compartments: BTreeMap::new(),
@@ -268,6 +272,9 @@ impl Supervisor {
         }
         for (key, (fd, note)) in found.programs {
             this.adopt_program(key, fd, &note);
+        }
+        for ((compartment, number), fd) in found.rooms {
+            this.adopt_room(compartment, number, fd);
         }
         for (side, (fd, note)) in found.doors {
             this.adopt_door(side, fd, &note);

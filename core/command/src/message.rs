@@ -214,7 +214,7 @@ verbs! {
     /// switch → vhost helper: the guest's side broke the protocol, or its memory is gone.
     GuestBroken = 103,
     /// supervisor → operator: you mediate this compartment's circuits now; fds: the page in
-    /// which their sockets are noted, and where [`Verb::Accepted`] goes and comes from.
+    /// which their sockets are noted, and the rooms where [`Verb::Accepted`] goes and comes from.
     Operate = 104,
     /// operator → supervisor, to be kept, and back to its successor: a program's calls come
     /// here; fd: its seccomp listener.

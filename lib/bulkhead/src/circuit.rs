@@ -16,8 +16,9 @@ use stream::{Full, Reader, Side, Stop, Writer};
 const SPIN: Duration = Duration::from_micros(5);
 /// How long who sleeps for room sleeps before it looks whether the peer lives.
 const SLEEP: Duration = Duration::from_millis(10);
-/// How long who naps does before it sleeps by the socket, which tells of the peer's death.
-const NAP: Duration = Duration::from_millis(2);
+/// How long who naps does before it sleeps by the socket, which tells of the peer's death. Beyond the kernel's
+/// next tick, or each nap sets the processor's timer and takes it back.
+const NAP: Duration = Duration::from_millis(12);
 /// Bytes, and writes, after which it is looked whether the peer still reads: the ring says nothing
 /// of that, and a circuit that is cut ends.
 const LOOK_BYTES: usize = 256 << 10;

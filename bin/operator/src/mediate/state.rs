@@ -19,7 +19,7 @@ impl Mediator {
     }
 
     /// Goes on with what the operator before noted.
-    pub fn recall(&mut self, words: Words, accepted: Option<Socket>) {
+    pub fn recall(&mut self, words: Words, rooms: Vec<Socket>) {
         let (notes, left) = Notes::recall(words);
         self.follows = notes.says_anything();
         self.notes = Some(notes);
@@ -36,9 +36,7 @@ impl Mediator {
             self.table.place(cookie, 0);
         }
         self.recall_crossings();
-        if let Some(accepted) = accepted {
-            self.recall_accepted(accepted);
-        }
+        self.recall_accepted(rooms);
         self.sweep();
         self.review();
         self.link_everybody();
@@ -46,11 +44,11 @@ impl Mediator {
     }
 
     /// Those go on that the operator before accepted, and put into no program or did not say so.
-    fn recall_accepted(&mut self, kept: Socket) {
+    fn recall_accepted(&mut self, rooms: Vec<Socket>) {
         let left = self.left.iter();
         let put = left.filter_map(|(_, note, _)| Some(self.notes.as_ref()?.put(*note)));
         let put: BTreeSet<u64> = put.collect();
-        for (by, made) in self.unclaimed.recall(kept) {
+        for (by, made) in self.unclaimed.recall(rooms) {
             let listener = match by {
                 By::Listener(listener) => listener,
                 By::Door(tag) => match self.had_come(tag, &made) {

@@ -79,7 +79,7 @@ fn what_is_closed_here_is_free_at_once_and_all_is_asked_for_at_times() {
 fn with_circuits(tables: &CompartmentTables) -> Mediator {
     let mut mediator = Mediator::default();
     let page = shm::sparse_file("notes", 32 << 20).unwrap();
-    mediator.recall(Words::map_whole(page).unwrap(), None);
+    mediator.recall(Words::map_whole(page).unwrap(), Vec::new());
     mediator.use_image(mapped(tables));
     for (cookie, to) in [(1, NEAR), (2, WEB)] {
         let table = &mut mediator.table;
@@ -287,7 +287,7 @@ fn what_was_accepted_goes_on_with_who_follows() {
         let mut mediator = Mediator::default();
         mediator.use_image(mapped(&tables()));
         let words = Words::map_whole(&page).unwrap();
-        mediator.recall(words, Some(seqpacket::Socket::from_fd(kept)));
+        mediator.recall(words, vec![seqpacket::Socket::from_fd(kept)]);
         mediator
     };
     let mut first = next();
@@ -452,7 +452,7 @@ fn memory_is_for_the_two_ends_of_a_connection() {
 fn with_datagrams(tables: &CompartmentTables) -> Mediator {
     let mut mediator = Mediator::default();
     let page = shm::sparse_file("notes", 32 << 20).unwrap();
-    mediator.recall(Words::map_whole(page).unwrap(), None);
+    mediator.recall(Words::map_whole(page).unwrap(), Vec::new());
     mediator.use_image(mapped(tables));
     for (cookie, slot) in [(1, WEB), (2, NEAR)] {
         mediator.opens(slot, 9);

@@ -12,10 +12,10 @@ use crate::role::{Purpose, Role};
 use crate::seats::Image;
 use crate::watch::{Backoff, Blame, Death, Standing};
 use command::verbs::{
-    Accepted, CAUSE_REPORT, CREATE_CIRCUITS, ContainerRefused, Operate, PORT_CIRCUITS, Program,
-    ProgramGone, Running, Seek, Share, UseImage, WantMeter,
+    CAUSE_REPORT, CREATE_CIRCUITS, ContainerRefused, Operate, PORT_CIRCUITS, Program, ProgramGone,
+    Running, Seek, Share, UseImage, WantMeter,
 };
-use seqpacket::Fds;
+use seqpacket::{Fds, MAX_FDS, Socket};
 use shm::PeerWords;
 use std::collections::BTreeMap;
 
@@ -35,8 +35,9 @@ pub fn has_circuits(body: &CreatePort) -> bool {
 
 /// Connections that are accepted and in no program yet, of a compartment: more than may be.
 const ACCEPTED: usize = 2048;
-/// Where they are: a socket for the tenant's own, the others for those of agreements.
-const ROOMS: usize = 1 + 11;
+/// Where they are: a socket for the tenant's own, the others for those of agreements. With the page
+/// they go in one message.
+const ROOMS: usize = MAX_FDS - 1;
 
 /// Who follows the operator: confined, or about to be, and told nothing.
 #[derive(Clone, Copy, Default)]
@@ -89,9 +90,9 @@ pub struct Circuits {
     /// The same, as allegations to read.
     pub(super) words: Option<PeerWords>,
     network: Shared,
-    /// What its operator accepted and has put into no program yet is under way here; none before
-    /// there was an operator, and where a supervisor of before had none.
-    accepted: Option<Shared>,
+    /// What its operator accepted and has put into no program yet is under way in these; none before
+    /// there was an operator.
+    rooms: Vec<Shared>,
     /// Where programs' calls come, by number, with their slot.
     pub(super) programs: BTreeMap<u32, (u32, Shared)>,
     /// Its meter, where one is wanted.
@@ -119,7 +120,7 @@ impl Circuits {
             words: PeerWords::map(&page).ok(),
             page: Rc::new(page),
             network: Rc::new(network),
-            accepted: None,
+            rooms: Vec::new(),
             programs: BTreeMap::new(),
             meter: None,
         }
@@ -157,13 +158,8 @@ impl Circuits {
     }
 
     /// Those of before.
-    pub fn adopted(
-        (page, note): (OwnedFd, Note),
-        network: OwnedFd,
-        accepted: Option<OwnedFd>,
-    ) -> Circuits {
+    pub fn adopted((page, note): (OwnedFd, Note), network: OwnedFd) -> Circuits {
         let mut circuits = Circuits::new(note.number("uid") as u32, page, network);
-        circuits.accepted = accepted.map(Rc::new);
         circuits.meter = (note.number(Meter::WORD) != 0).then(Meter::default);
         circuits
     }
@@ -377,8 +373,8 @@ impl Supervisor {
         if let Some(image) = image {
             self.tell(id, &use_image(&image), vec![image.fd]);
         }
-        let accepted = self.accepted(compartment);
-        let parts = parts.into_iter().chain(accepted).collect();
+        let rooms = self.rooms(compartment);
+        let parts = parts.into_iter().chain(rooms).collect();
         self.tell(id, &Message::new(0, &operate), parts);
         self.tell_of_captures(id, compartment);
         let slots: Vec<u32> = self
@@ -399,32 +395,49 @@ impl Supervisor {
         self.watch_now();
     }
 
-    /// Where its operator's accepted connections outlive it; none where that cannot be made.
-    fn accepted(&mut self, compartment: u32) -> Option<Shared> {
-        let circuits = self.circuits(compartment)?;
-        if let Some(accepted) = &circuits.accepted {
-            return Some(Rc::clone(accepted));
-        }
-        let network = Rc::clone(&circuits.network);
-        let all = namespace::within(network.as_fd(), || {
-            let all: Result<Vec<Socket>, _> = (0..=ROOMS).map(|_| Socket::to_itself()).collect();
+    /// Where its operator's accepted connections outlive it; none where those cannot be made. The keeper
+    /// has each by itself: as long as one is in a message under way, the kernel looks for what nobody can
+    /// reach whenever anybody on the host closes a socket of AF_UNIX.
+    fn rooms(&mut self, compartment: u32) -> Vec<Shared> {
+        let Some(circuits) = self.circuits(compartment) else {
+            return Vec::new();
+        };
+        let (network, mut rooms) = (Rc::clone(&circuits.network), circuits.rooms.clone());
+        // A supervisor before us may have died with some of them made, and nobody told.
+        let missing = namespace::within(network.as_fd(), || {
+            let all: Result<Vec<Socket>, _> =
+                (rooms.len()..ROOMS).map(|_| Socket::to_itself()).collect();
             all
         });
-        let mut rooms = all.ok()?.ok()?;
-        let made = rooms.pop()?;
-        for room in &rooms {
+        let Ok(Ok(missing)) = missing else {
+            return Vec::new();
+        };
+        for (room, number) in missing.into_iter().zip(rooms.len() as u8..) {
             // Without privilege it has less, and what came by an agreement beyond that dies with an operator.
             let _ = room.make_room(ACCEPTED);
+            let room = Rc::new(room.into_fd());
+            let key = Key::Room(compartment, number);
+            self.keeper.keep(key, &Note::default(), room.as_fd());
+            rooms.push(room);
         }
-        // They stay in there, whoever dies.
-        let fds: Vec<BorrowedFd<'_>> = rooms.iter().map(AsFd::as_fd).collect();
-        made.send(&Message::new(0, &Accepted::default()), &fds)
-            .ok()?;
-        let made = Rc::new(made.into_fd());
-        let key = Key::Seat(Seat::Compartment(compartment), SeatPart::Accepted);
-        self.keeper.keep(key, &Note::default(), made.as_fd());
-        self.circuits(compartment)?.accepted = Some(Rc::clone(&made));
-        Some(made)
+        if let Some(circuits) = self.circuits(compartment) {
+            circuits.rooms.clone_from(&rooms);
+        }
+        rooms
+    }
+
+    /// A room of before; they come in order.
+    pub fn adopt_room(&mut self, compartment: u32, number: u8, fd: OwnedFd) {
+        match self.circuits(compartment) {
+            Some(circuits) if circuits.rooms.len() == usize::from(number) => {
+                circuits.rooms.push(Rc::new(fd));
+            }
+            _ => {
+                self.errands
+                    .part_unseen(Whose::Ports(compartment), fd.as_fd());
+                self.keeper.forget_one(Key::Room(compartment, number));
+            }
+        }
     }
 
     /// Tells an operator of an endpoint, if both are there.
@@ -589,17 +602,16 @@ impl Supervisor {
         let mut circuits = home.circuits.take();
         let meter = circuits.as_mut().and_then(|circuits| circuits.meter.take());
         let uid = circuits.as_ref().map(|circuits| circuits.uid);
-        if let Some(accepted) = circuits
-            .as_ref()
-            .and_then(|circuits| circuits.accepted.as_ref())
-        {
+        let rooms = circuits.iter_mut().flat_map(|it| it.rooms.drain(..));
+        for (number, room) in (0..).zip(rooms) {
             // It has descriptors, and its operators may say where looks begin.
             self.errands
-                .part_unseen(Whose::Uid(uid.unwrap_or(0)), accepted.as_fd());
+                .part_unseen(Whose::Uid(uid.unwrap_or(0)), room.as_fd());
+            self.keeper.forget_one(Key::Room(compartment, number));
         }
         self.end_meter(meter);
         self.end_crossings(compartment);
-        for part in [SeatPart::Circuits, SeatPart::Network, SeatPart::Accepted] {
+        for part in [SeatPart::Circuits, SeatPart::Network] {
             let key = Key::Seat(Seat::Compartment(compartment), part);
             self.keeper.forget_one(key);
         }

@@ -58,7 +58,7 @@ fn names_read_back_as_they_are_written() {
         Key::Seat(Seat::Compartment(3), SeatPart::Channel(5)),
         Key::Seat(Seat::Compartment(3), SeatPart::Circuits),
         Key::Seat(Seat::Compartment(3), SeatPart::Network),
-        Key::Seat(Seat::Compartment(3), SeatPart::Accepted),
+        Key::Room(3, 10),
         Key::Program(3, 4_000_000_000),
         Key::Door(3, 65_535),
         Key::Port(3, 1, PortPart::Interface),
@@ -146,6 +146,9 @@ fn a_half_made_port_is_removed_with_what_it_left_outside() {
     let mut kept = compartment(3);
     kept.push(("port/3/1/body".into(), making(), 10));
     kept.push(("port/3/1/netns".into(), Note::default(), 11));
+    // Somebody may be connected there already.
+    kept.push(("port/3/1/listener".into(), Note::default(), 14));
+    kept.push(("port/3/1/runtimes".into(), Note::default(), 15));
     // Made, but its tap is missing.
     kept.push(("port/3/2/body".into(), made(), 13));
     // Made, but its compartment is not.
@@ -153,6 +156,7 @@ fn a_half_made_port_is_removed_with_what_it_left_outside() {
     let found = rebuild(kept);
     assert!(found.ports.is_empty());
     assert_eq!(found.half_ports, [10, 13, 10]);
+    assert_eq!(found.half_sockets, [(3, 14), (3, 15)]);
     assert_eq!(
         found.forget.iter().map(String::as_str).collect::<Vec<_>>(),
         ["port/3/1/", "port/3/2/", "port/4/1/"]
@@ -179,6 +183,7 @@ fn a_fifo_client_that_was_half_attached_is_dropped_and_the_fifo_stays() {
     let found = rebuild(kept);
     let port = &found.ports[&(3, 1)];
     assert_eq!((port.listener, &port.client), (Some(11), &None));
+    assert_eq!(found.half_sockets, [(3, 13)]);
     assert!(found.forget.contains("port/3/1/client") && found.forget.contains("port/3/1/channel/"));
 }
 
@@ -211,7 +216,8 @@ fn circuits_come_back_with_their_page_and_network_and_programs_by_number() {
     let uid = Note::default().with("uid", 4242);
     kept.push(("compartment/3/circuits".into(), uid, 50));
     kept.push(("compartment/3/network".into(), Note::default(), 51));
-    kept.push(("compartment/3/accepted".into(), Note::default(), 52));
+    kept.push(("room/3/0".into(), Note::default(), 52));
+    kept.push(("room/3/7".into(), Note::default(), 53));
     for number in [1, 9] {
         let slot = Note::default().with("slot", number + 1);
         kept.push((format!("program/3/{number}"), slot, 60 + number));
@@ -220,7 +226,7 @@ fn circuits_come_back_with_their_page_and_network_and_programs_by_number() {
     let circuits = found.compartments[&3].circuits.as_ref();
     let circuits = circuits.map(|((page, note), network)| (*page, note.number("uid"), *network));
     assert_eq!(circuits, Some((50, 4242, 51)));
-    assert_eq!(found.compartments[&3].accepted, Some(52));
+    assert_eq!(found.rooms, BTreeMap::from([((3, 0), 52), ((3, 7), 53)]));
     let programs: Vec<_> = found
         .programs
         .iter()
