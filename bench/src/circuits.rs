@@ -49,10 +49,23 @@ const PARTS: [(&str, Part); 9] = [
     ("proxy", |with| {
         let ours = Pair::proxied()?;
         proxied_reaches(&ours)?;
-        let what =
-            "iperf3 with 128 KiB writes, one stream, from a circuit to an endpoint of packets";
+        let id = "circuits.proxy_vs_bridge";
         let stream = |pair: &Pair| iperf(pair, with.seconds, &["-l", "128K"]);
-        with.told("proxy_vs_bridge", &ours, what, stream)
+        let figure = against(id, &ours, &with.bridge, with.turns, stream)?;
+        // The proxy sends to who is near by reno, whatever the host has. The same for the bridge.
+        let reno = |pair: &Pair| match pair.switch {
+            Some(_) => stream(pair),
+            None => iperf(pair, with.seconds, &["-l", "128K", "-C", "reno"]),
+        };
+        let by_reno = against(id, &ours, &with.bridge, with.turns, reno)?;
+        let hosts = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
+        Ok(vec![
+            figure
+                .ours("ratio_both_reno", by_reno.value)
+                .peer("gbit_s_reno", by_reno.peer["gbit_s"].clone())
+                .peer("congestion_control", hosts.unwrap_or_default().trim())
+                .note("iperf3 with 128 KiB writes, one stream, from a circuit to an endpoint of packets; server core 0, client core 1, both unmodified; the bridge with a veth each and the host's congestion control, beside it with reno, which the proxy uses towards who is near"),
+        ])
     }),
     ("sendfile", |with| {
         let bytes = if with.options.smoke {

@@ -1,5 +1,6 @@
 //! Sockets of TCP in the endpoint's namespace, none of which ever blocks.
 
+use guard::guard;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::{
@@ -13,6 +14,11 @@ use std::time::Duration;
 /// A connect that nobody answers has failed after so long, ms: whoever asked for it waits.
 const PATIENCE: u32 = 7000;
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+/// Who answers a handshake sooner is on this host, or beside it.
+const NEAR: Duration = Duration::from_millis(1);
+/// Towards these: what knows of no pace. There is nothing to find out about the way, and a pace is a timer
+/// for every few segments.
+const NEAR_CONTROL: &str = "reno";
 
 /// An address as messages have it, where ::ffff:a.b.c.d is IPv4's.
 pub fn address(ip: [u8; 16], port: u32) -> SocketAddr {
@@ -37,7 +43,37 @@ fn stream(address: &SocketAddr) -> Result<OwnedFd, Errno> {
     };
     let fd = socket_with(family, SocketType::STREAM, FLAGS, Some(ipproto::TCP))?;
     sockopt::set_socket_reuseaddr(&fd, true)?;
+    // A pace that was begun stays, so the host's own comes later, where it does.
+    if guard!("proxy-near") {
+        let _ = sockopt::set_tcp_congestion(&fd, NEAR_CONTROL);
+    }
     Ok(fd)
+}
+
+/// Gives a connection that has come about the host's own congestion control, if its other end is not near.
+fn settle(fd: &OwnedFd, near: Duration) {
+    if round_trip(fd).is_some_and(|time| time < near) {
+        return;
+    }
+    let hosts = socket_with(
+        AddressFamily::INET,
+        SocketType::STREAM,
+        FLAGS,
+        Some(ipproto::TCP),
+    )
+    .and_then(|fresh| sockopt::tcp_congestion(&fresh));
+    if let Ok(hosts) = hosts {
+        let _ = sockopt::set_tcp_congestion(fd, &hosts);
+    }
+}
+
+/// What the handshake took; `None`: not known.
+fn round_trip(fd: &OwnedFd) -> Option<Duration> {
+    const AT: usize = std::mem::offset_of!(libc::tcp_info, tcpi_rtt);
+    let mut info = [0; AT + 4];
+    notify::option(fd.as_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, &mut info).ok()?;
+    let micros = u32::from_ne_bytes(*info.last_chunk()?);
+    (micros != 0).then(|| Duration::from_micros(micros.into()))
 }
 
 /// Begins to connect.
@@ -53,10 +89,11 @@ pub fn begin(from: &SocketAddr, to: &SocketAddr) -> Result<OwnedFd, Errno> {
 }
 
 /// What came of it.
-pub fn begun(fd: impl AsFd) -> Result<(), Errno> {
-    sockopt::socket_error(&fd)??;
+pub fn begun(fd: &OwnedFd) -> Result<(), Errno> {
+    sockopt::socket_error(fd)??;
+    settle(fd, NEAR);
     // From here on it may be silent for as long as the kernel lets it.
-    sockopt::set_tcp_user_timeout(&fd, 0)
+    sockopt::set_tcp_user_timeout(fd, 0)
 }
 
 /// Listens.
@@ -74,6 +111,7 @@ pub fn serve(at: &SocketAddr, backlog: u32, only6: bool) -> Result<OwnedFd, Errn
 /// Who connected: the connection, from where, to where.
 pub fn accept(fd: impl AsFd) -> Result<(OwnedFd, SocketAddr, SocketAddr), Errno> {
     let (made, from) = acceptfrom_with(fd, FLAGS)?;
+    settle(&made, NEAR);
     let to = SocketAddr::try_from(getsockname(&made)?)?;
     let from = SocketAddr::try_from(from.ok_or(Errno::NOTCONN)?)?;
     Ok((made, from, to))
@@ -98,6 +136,27 @@ mod tests {
         }
         let mapped = "[::ffff:10.1.2.3]:80".parse().unwrap();
         assert_eq!(numbers(mapped), numbers("10.1.2.3:80".parse().unwrap()));
+    }
+
+    #[test]
+    fn who_is_near_is_sent_to_without_a_pace_and_others_as_the_host_does() {
+        let at = "127.0.0.1:0".parse().unwrap();
+        let served = serve(&at, 4, false).unwrap();
+        let to = SocketAddr::try_from(getsockname(&served).unwrap()).unwrap();
+        let made = begin(&at, &to).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        let (accepted, _) = acceptfrom_with(&served, FLAGS).unwrap();
+        let control = |fd: &OwnedFd| sockopt::tcp_congestion(fd).unwrap();
+        for one in [&made, &accepted] {
+            // A handshake of a busy machine may take longer than is near.
+            settle(one, Duration::from_secs(1));
+            assert_eq!(control(one), NEAR_CONTROL);
+        }
+        let hosts = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap();
+        for one in [&made, &accepted] {
+            settle(one, Duration::ZERO);
+            assert_eq!(control(one), hosts.trim());
+        }
     }
 
     #[test]

@@ -552,7 +552,11 @@ const PROXYING: &[Entry] = &[
     entry!(SYS_connect, "to where a program connects"),
     entry!(SYS_accept4, "who connects to a program"),
     entry!(SYS_getsockname, "to which address"),
-    entry!(SYS_getsockopt, [[is(1, SOCKET)]], "what came of a connect"),
+    entry!(
+        SYS_getsockopt,
+        [[is(1, SOCKET)], [is(1, libc::IPPROTO_TCP as i64)]],
+        "what came of a connect, and how far it is"
+    ),
     entry!(
         SYS_setsockopt,
         [

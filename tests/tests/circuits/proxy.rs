@@ -187,6 +187,51 @@ else:
 }
 
 #[test]
+fn towards_who_is_near_there_is_no_pace_and_towards_others_what_the_host_has() {
+    let hosts = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap();
+    let scene = scene("");
+    let there = scene.spawn(in_box(&scene, "exec {peer} stream 9001"));
+    there.until("serving");
+    let control = || {
+        let line = "ss -tinH state established dport = :9001";
+        let said: Said = scene.run(scene.line("both", line));
+        said.out.split_whitespace().find_map(|word| {
+            let is_one = ["reno", hosts.trim()].contains(&word);
+            is_one.then(|| word.to_owned())
+        })
+    };
+    // A busy machine's handshake may take longer than is near.
+    let near = |_: &Instance| {
+        let _follow = scene.start("both", "exec {peer} follow 10.1.1.20 9001", "100");
+        control().as_deref() == Some("reno")
+    };
+    assert!(scene.instance.until(Duration::from_secs(20), near));
+    let switches = scene.instance.children("bulkhead-switch");
+    scene.file(
+        "late.py",
+        "
+import os, socket, sys, time
+s = socket.socket(); print('ready', flush=True)
+while not os.path.exists(sys.argv[1]): time.sleep(0.001)
+s.connect(('10.1.1.20', 9001)); print('there', flush=True); time.sleep(60)
+",
+    );
+    let late = "exec /usr/bin/python3 {f}/late.py {f}/go";
+    let late = scene.start("both", late, "ready");
+    let all = |signal| {
+        for switch in &switches {
+            kill(signal, &switch.to_string());
+        }
+    };
+    all("STOP");
+    scene.file("go", "");
+    std::thread::sleep(Duration::from_millis(8));
+    all("CONT");
+    late.until("there");
+    assert_eq!(control().as_deref(), Some(hosts.trim()));
+}
+
+#[test]
 fn its_process_and_the_operator_may_die() {
     let scene = scene("");
     let there = scene.spawn(in_box(&scene, "exec {peer} serve 80"));
