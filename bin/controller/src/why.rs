@@ -130,7 +130,7 @@ pub fn judge(known: Known) -> Why {
         find(
             format!(
                 "{} {}: {}{}",
-                lost(&name, &endpoint, drop.frames),
+                lost(&name, &endpoint, &drop.reason, drop.frames),
                 drop.reason,
                 sentence(&drop.explain),
                 by_rules(&endpoint.tenant, &drop.reason, &last_denials, &denials)
@@ -240,9 +240,14 @@ fn by_rules(
 }
 
 /// What it says before the reason: frames, or what its programs asked for.
-fn lost(name: &str, endpoint: &Endpoint, times: u64) -> String {
+fn lost(name: &str, endpoint: &Endpoint, reason: &str, times: u64) -> String {
     let (count, only) = (grouped(times), times == 1);
     match (endpoint.kind.as_str(), endpoint.circuits) {
+        // Nobody is told: as with UDP it is gone.
+        ("circuits", _) if reason == "queue-full" => format!(
+            "{name}'s programs lost {count} {} to",
+            if only { "datagram" } else { "datagrams" }
+        ),
         ("circuits", _) => format!(
             "{name}'s programs were refused {count} {} by",
             if only { "call" } else { "calls" }

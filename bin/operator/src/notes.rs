@@ -175,7 +175,12 @@ impl Notes {
 
     /// A program of a slot was refused what has no other end.
     pub fn counts_refused(&self, slot: u32, reason: DropReason) {
-        Tally::counts_refused(&self.words, slot, reason);
+        Tally::counts(&self.words, slot, reason, 1);
+    }
+
+    /// So many datagrams to a slot's programs, or on from them, were dropped for this reason.
+    pub fn counts_dropped(&self, slot: u32, reason: DropReason, datagrams: u64) {
+        Tally::counts(&self.words, slot, reason, datagrams);
     }
 
     /// A slot is the endpoint's of this host-wide number.

@@ -88,11 +88,11 @@ impl Tally {
         }
     }
 
-    /// A program of a slot was refused something for this reason.
-    pub fn counts_refused(words: &Words, slot: u32, reason: DropReason) {
+    /// A program of a slot was refused something for this reason so many times, or lost so many datagrams by it.
+    pub fn counts(words: &Words, slot: u32, reason: DropReason, times: u64) {
         if slot < SLOTS {
             let at = refused_word(slot as usize, reason);
-            words.add(DECIDED_AT / WORD + at, 1);
+            words.add(DECIDED_AT / WORD + at, times);
         }
     }
 
@@ -103,7 +103,7 @@ impl Tally {
             true => 0,
             false => seen.slot,
         };
-        Tally::counts_refused(words, counted, refused.reason);
+        Tally::counts(words, counted, refused.reason, 1);
         if let Some(by) = refused.by {
             self.count(words, by.rule, Outcome::Denied);
             self.log(words, seen, by, Outcome::Denied);

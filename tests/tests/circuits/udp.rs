@@ -634,3 +634,41 @@ print(came == sorted(set(came)), len(came) >= 2970, len(hits) > 500)
         assert_eq!(said, "True True True\n");
     }
 }
+
+#[test]
+fn what_finds_no_room_is_dropped_and_counted_on_its_sender() {
+    const SENT: u64 = 3000;
+    let scene = scene(OPEN);
+    scene.file(
+        "deaf.py",
+        "
+import os, socket, sys, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.1.10', 53))
+print('bound', flush=True)
+while not os.path.exists(sys.argv[1]): time.sleep(0.01)
+s.setblocking(False); came = 0
+try:
+    while s.recvfrom(10): came += 1
+except BlockingIOError: print(came, flush=True)
+",
+    );
+    scene.file(
+        "flood.py",
+        "
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for _ in range(int(sys.argv[1])): s.sendto(b'x', ('10.1.1.10', 53))
+",
+    );
+    let mut deaf = scene.start("web", "exec python3 {f}/deaf.py {f}/go", "bound");
+    let said = scene.sh("app", &format!("python3 {{f}}/flood.py {SENT}"));
+    assert!(said.ok(), "{said:?}");
+    let dropped = scene.instance.drops("red", "app", "queue-full").unwrap();
+    scene.file("go", "");
+    assert_eq!(deaf.wait(Duration::from_secs(10)), Some(0));
+    let came: u64 = deaf.out().lines().last().unwrap().parse().unwrap();
+    assert!(came > 0 && dropped > 0);
+    assert_eq!(came + dropped, SENT);
+    let why = scene.instance.say(&["why", "red/app"]).unwrap().out;
+    assert!(why.contains("datagrams to queue-full"), "{why}");
+}

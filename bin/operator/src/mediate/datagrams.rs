@@ -62,9 +62,6 @@ pub(super) struct Datagrams {
     pub(super) shut: BTreeSet<u64>,
     /// Connected, and sent to nobody: that is told with the next call.
     pub(super) refused: BTreeSet<u64>,
-    /// Datagrams that found no room, and how many were said.
-    pub(super) dropped: u64,
-    pub(super) said: u64,
 }
 
 impl Datagrams {

@@ -127,7 +127,7 @@ impl Mediator {
                 }
                 Err(Errno::PERM) if self.by_another(cookie, receiver.cookie, data) => return Ok(()),
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::PERM | Errno::PIPE) => {
-                    self.datagrams.dropped += 1;
+                    self.finds_no_room(cookie, 1);
                     return Ok(());
                 }
                 Err(errno) => return Err(errno),

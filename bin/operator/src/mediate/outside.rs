@@ -146,7 +146,7 @@ impl Mediator {
                 Err(errno) => return Err(errno),
             }
         }
-        self.datagrams.dropped += 1;
+        self.finds_no_room(cookie, 1);
         Ok(())
     }
 

@@ -110,7 +110,6 @@ impl Mediator {
 
     /// Those whose time is over are told; those that a signal ended are forgotten.
     pub fn receivers_tick(&mut self, find: Find<'_>) {
-        self.say_dropped();
         self.timeouts_tick(find);
         self.unclaimed_tick(find);
         self.outside_tick();
@@ -133,14 +132,13 @@ impl Mediator {
         }
     }
 
-    /// Says how many datagrams found no room, at the first and whenever they have doubled: a
-    /// flood of them is none of the log.
-    fn say_dropped(&mut self) {
-        let datagrams = &mut self.datagrams;
-        if datagrams.dropped >= datagrams.said.saturating_mul(2).max(1) {
-            datagrams.said = datagrams.dropped;
-            let dropped = datagrams.dropped;
-            confine::say!("bulkhead-operator: {dropped} datagrams so far found no room");
+    /// Datagrams from this socket that found no room at their receiver's: counted on the sender, as a switch
+    /// does.
+    pub(super) fn finds_no_room(&self, cookie: u64, datagrams: u64) {
+        if let (Some(notes), Some(socket)) = (&self.notes, self.table.socket(cookie))
+            && guard!("circuits-queue-full")
+        {
+            notes.counts_dropped(socket.endpoint(), DropReason::QueueFull, datagrams);
         }
     }
 

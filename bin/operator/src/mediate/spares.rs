@@ -97,7 +97,7 @@ impl Mediator {
                 self.touches(socket.endpoint(), receiver);
                 let drained = sockets::drains(&at);
                 self.touched();
-                self.datagrams.dropped += drained;
+                self.finds_no_room(cookie, drained);
             }
             self.datagrams.ways.remove(&(cookie, receiver));
             if sockets::has_room(fd) {
