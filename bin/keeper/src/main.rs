@@ -82,15 +82,15 @@ struct Supervisor {
     child: Child,
     socket: Socket,
     since: Instant,
-    /// When it said last that it goes on; none: never.
-    beat: Option<Instant>,
+    /// When it said last that it goes on, or began.
+    beat: Instant,
 }
 
 impl Supervisor {
     /// When it is killed, unless it goes on.
     fn patience(&self) -> Option<Instant> {
-        let beat = self.beat.filter(|_| guard!("keeper-silent"))?;
-        beat.checked_add(SILENT)
+        let until = self.beat.checked_add(SILENT);
+        until.filter(|_| guard!("keeper-silent"))
     }
 }
 
@@ -240,7 +240,7 @@ impl Keeper {
             child,
             socket,
             since: Instant::now(),
-            beat: None,
+            beat: Instant::now(),
         })
     }
 
@@ -274,7 +274,7 @@ impl Keeper {
                 Ok(Some((message, fds))) => {
                     self.fruitless = 0;
                     if message.body::<Beat>().is_some() {
-                        supervisor.beat = Some(Instant::now());
+                        supervisor.beat = Instant::now();
                     }
                     end |= message.body::<Shutdown>().is_some();
                     match self.vault.serve(&supervisor.socket, &message, fds) {
@@ -313,7 +313,7 @@ impl Keeper {
             return;
         };
         if was_away {
-            supervisor.beat = supervisor.beat.map(|_| Instant::now());
+            supervisor.beat = Instant::now();
         }
         if supervisor
             .patience()
@@ -322,7 +322,7 @@ impl Keeper {
             confine::say!("bulkhead-keeper: the supervisor stands still; it is killed");
             kill(&supervisor.child);
             // Once more in a while, if it is not dead by then.
-            supervisor.beat = Some(Instant::now());
+            supervisor.beat = Instant::now();
         }
     }
 

@@ -1,6 +1,7 @@
 //! What a supervisor that starts takes over from the one before it.
 
 use crate::channels::Channel;
+use crate::deaths::ENDING;
 use crate::errands::Whose;
 use crate::ports::circuits::{self, Circuits};
 use crate::ports::{guests, meters, proxies};
@@ -58,6 +59,7 @@ impl Supervisor {
             // It knows nothing that a new one could not be told, and what it was asked
             // is forgotten.
             Some("verifier" | "solver") => None,
+            Some(word) if word.starts_with(ENDING) => Some(Place::Ending),
             Some(word) => attach::seat_of(word)
                 .map(Place::Seated)
                 .or(guests::place_of(word).map(Place::Guest))
@@ -103,6 +105,7 @@ impl Supervisor {
             place,
         ) {
             confine::say!("supervisor: a process of before is not taken over: {error}");
+            self.keeper.forget(&format!("worker/{id}/"));
             return;
         }
         if let Some(worker) = self.workers.get_mut(&id) {
@@ -120,6 +123,16 @@ impl Supervisor {
                 }
             }
             Place::Controller => self.controller_due = None,
+            Place::Ending => {
+                let of = note.value("place").and_then(|it| it.strip_prefix(ENDING));
+                if let Some(worker) = self.workers.get_mut(&id) {
+                    worker.ended_in = of.and_then(|it| it.parse().ok());
+                    let _ = rustix::process::pidfd_send_signal(
+                        &worker.pidfd,
+                        rustix::process::Signal::KILL,
+                    );
+                }
+            }
             Place::Circuits(_) => self.forget_captures(id),
             Place::Meter(compartment) => {
                 self.forget_captures(id);

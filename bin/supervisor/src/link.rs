@@ -72,8 +72,8 @@ impl Link {
                     self.stuck.get_or_insert(now);
                     return true;
                 }
-                // Gone: its death is handled where it is seen.
-                Err(_) => self.queue.clear(),
+                // Gone: its death is handled where it is seen, and what waited for it there.
+                Err(_) => break,
                 Ok(()) => {
                     self.queue.pop_front();
                     self.stuck = None;
@@ -92,10 +92,17 @@ impl Link {
                 .is_some_and(|since| now.saturating_sub(since) >= DEAF)
     }
 
-    /// Drops what waits: its peer is killed.
-    pub fn give_up(&mut self) {
-        self.queue.clear();
+    /// Nothing is sent any more: its peer is killed, or dead. What waited, and nobody else here has: of a
+    /// pair of sockets the other end may have written to it.
+    pub fn give_up(&mut self) -> Vec<OwnedFd> {
         self.stuck = None;
+        let fds = self.queue.drain(..).flat_map(|(_, fds)| fds);
+        fds.filter_map(Rc::into_inner).collect()
+    }
+
+    /// Sends now or not at all; whether it did.
+    pub fn send_now(&self, message: &Message, fd: BorrowedFd<'_>) -> bool {
+        self.queue.is_empty() && self.socket.send(message, &[fd]).is_ok()
     }
 
     /// Messages that wait.

@@ -1,6 +1,6 @@
 //! Endpoints' ports: interfaces in namespaces, and fifos that processes attach to.
 
-mod announced;
+pub mod announced;
 pub mod circuits;
 mod clients;
 mod closed;

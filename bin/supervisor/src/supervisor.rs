@@ -7,6 +7,7 @@ use crate::events::{Happened, Subject};
 use crate::keeper::{Keeper, Wish};
 use crate::link::{Link, Shared};
 use crate::namespaces::Namespaces;
+use crate::owners::Owners;
 use crate::poll::{Poll, Source};
 use crate::ports::crossings::Crossings;
 use crate::ports::hunts::Searchers;
@@ -111,6 +112,8 @@ pub struct Supervisor {
     /// Processes with their compartments whose limits are still to be set, and since when
     /// they are seated, ns; the oldest first.
     pub unlimited: Vec<(u64, u32, u64)>,
+    /// Whose uids may own programs.
+    pub owners: Owners,
     /// Our flight recorder.
     pub recorder: Recorder,
     /// Its memory.
@@ -135,7 +138,7 @@ impl Supervisor {
     pub fn start(settings: Settings, mut keeper: Keeper) -> Result<Supervisor, String> {
         let found: Rebuilt<OwnedFd> =
             rebuild(keeper.all().map_err(|e| format!("the keeper: {e}"))?);
-        let mut errands = Errands::default();
+        let mut errands = Errands::new();
         for (compartment, socket) in &found.half_sockets {
             errands.part_unseen(Whose::Ports(*compartment), socket.as_fd());
         }
@@ -160,6 +163,7 @@ impl Supervisor {
         poll.watch(&control, Source::Controller)
             .map_err(no("watch the controller"))?;
         settings.prepare().map_err(says("the run directory"))?;
+        let owners = Owners::recall(&settings.run_dir).map_err(says("operators.uids"))?;
         if !settings.rootless && found.uids.is_none() {
             let first = settings.first_uid();
             accounts::keep_clear_of(first, RANGE)?;
@@ -261,6 +265,7 @@ impl Supervisor {
             hierarchy,
             old_cgroups: Vec::new(),
             unlimited: Vec::new(),
+            owners,
             recorder,
             recorder_page: Rc::new(recorder_page),
             is_ending: false,
@@ -296,6 +301,7 @@ impl Supervisor {
         for (id, kept) in found.workers.into_iter().rev() {
             this.adopt_worker(id, kept);
         }
+        this.adopt_owners();
         this.share_cores();
         this.end_orphans();
         for body in found.half_ports {
@@ -389,6 +395,7 @@ impl Supervisor {
             self.next_proxy(now),
             self.next_meter(now),
             self.next_hunt(now),
+            self.look_for_owners(now),
             self.expire_fetches(now),
             self.expire_installs(now),
             self.expire_owed(now),
@@ -429,7 +436,7 @@ impl Supervisor {
 
     fn flush(&mut self, now: u64) -> bool {
         let mut waits = self.control.flush(now);
-        let (mut deaf, mut told) = (Vec::new(), Vec::new());
+        let (mut deaf, mut told, mut heard) = (Vec::new(), Vec::new(), Vec::new());
         for (id, worker) in &mut self.workers {
             let Some(link) = worker.link.as_mut().filter(|link| link.backlog() > 0) else {
                 continue;
@@ -444,8 +451,19 @@ impl Supervisor {
                     "supervisor: process {} does not listen; it is killed",
                     worker.pid
                 );
-                link.give_up();
+                for fd in link.give_up() {
+                    self.errands.part_given(Whose::Uid(worker.uid), fd);
+                }
                 deaf.push(*id);
+            } else if link.backlog() == 0 {
+                heard.push(*id);
+            }
+        }
+        for id in heard {
+            if let Some(crate::role::Place::Seated(Seat::Compartment(compartment))) =
+                self.workers.get(&id).map(|worker| worker.place)
+            {
+                self.link_helpers(compartment);
             }
         }
         for (id, place) in told {
@@ -576,9 +594,9 @@ impl Supervisor {
         if !self.settings.rootless {
             ranges::remove(self.settings.first_uid());
         }
-        for worker in self.workers.values() {
-            if let Some(link) = &worker.link {
-                self.errands.part(Whose::Uid(worker.uid), link.as_fd());
+        for worker in self.workers.values_mut() {
+            if let Some(link) = &mut worker.link {
+                self.errands.part_link(Whose::Uid(worker.uid), link);
             }
         }
         self.errands

@@ -4,13 +4,13 @@ use crate::errands::Whose;
 use crate::errands::fetch::Fetch;
 use crate::link::{Link, Shared};
 use crate::poll::{Source, Token};
-use crate::process::{LAST_WORDS, how_it_ended, last_words, processor_time};
+use crate::process::LAST_WORDS;
 use crate::registry::{Key, Note, Seat, WorkerPart};
 pub use crate::role::{Place, Purpose, Role};
 use crate::supervisor::Supervisor;
 use crate::watch::Bucket;
 use command::Message;
-use command::verbs::{CAUSE_REPORT, Ready};
+use command::verbs::{CAUSE_STALL, Ready};
 use confine::{Profile, Spawn, Stages};
 use guard::guard;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
@@ -23,12 +23,8 @@ use std::rc::Rc;
 const SPARE_SWITCHES: usize = 2;
 /// Spare fabrics kept ready.
 const SPARE_FABRICS: usize = 1;
-/// With so many processes of a compartment that are killed and do not die no more are started for it.
-const MOST_HELD_UP: usize = 16;
 /// Processes that start at the same time, at most.
 const STARTING: usize = 8;
-/// A process that is not ready by then is killed, ns.
-const START_LIMIT: u64 = 10_000_000_000;
 /// After a failure to start one, the next try waits, ns.
 const START_RETRY: u64 = 500_000_000;
 
@@ -143,7 +139,7 @@ impl Supervisor {
 
     /// After a failed start: what was started for a seat of special wishes holds up
     /// that seat alone.
-    fn put_off(&mut self, purpose: Purpose) {
+    pub fn put_off(&mut self, purpose: Purpose) {
         let next = self.now() + START_RETRY;
         match purpose {
             Purpose::Seat(seat) => {
@@ -260,7 +256,7 @@ impl Supervisor {
             Ok(()) => Ok(id),
             Err(reason) => {
                 if is_own {
-                    self.uids.release(uid);
+                    self.release_uid(uid);
                 }
                 self.keeper.forget(&format!("worker/{id}/"));
                 Err(reason)
@@ -328,6 +324,9 @@ impl Supervisor {
             Ok(token) => token,
             Err(errno) => {
                 let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+                if let Some(control) = control {
+                    self.errands.part(Whose::Uid(uid), control.as_fd());
+                }
                 return Err(errno.to_string());
             }
         };
@@ -541,106 +540,6 @@ impl Supervisor {
             .keep(Key::Worker(id, WorkerPart::Control), &note, link.as_fd());
     }
 
-    /// Kills a process. `cause`: what to say of it; `None` = it was not in a seat.
-    pub fn kill(&mut self, id: u64, cause: Option<u32>) {
-        if cause == Some(CAUSE_REPORT) {
-            self.distrust_process(id);
-        }
-        if let Some(worker) = self.workers.get_mut(&id) {
-            worker.killed = worker.killed.or(cause);
-            if cause.is_none() {
-                worker.ended_in = worker.place.compartment().or(worker.ended_in);
-                worker.place = Place::Ending;
-            }
-            let _ = pidfd_send_signal(&worker.pidfd, Signal::KILL);
-        }
-    }
-
-    /// Whether as many processes of a compartment are killed and not dead as may be: what holds them up would
-    /// hold up the next.
-    pub fn is_held_up(&self, compartment: u32) -> bool {
-        let all = self.workers.values();
-        let ended = all.filter(|it| it.place == Place::Ending && it.ended_in == Some(compartment));
-        ended.count() >= MOST_HELD_UP
-    }
-
-    /// A process died: reap it and do what its place needs, the most urgent first.
-    pub fn reap(&mut self, id: u64) {
-        if !self.last_words_are_heard(id) {
-            if let Some(worker) = self.workers.get(&id) {
-                self.poll.unwatch(&worker.pidfd, worker.tokens.0);
-            }
-            return;
-        }
-        let Some(worker) = self.workers.remove(&id) else {
-            return;
-        };
-        if let Place::Seated(seat) = worker.place
-            && let Some(state) = self.seat_mut(seat)
-        {
-            // Until it is reaped the kernel knows.
-            state.spent = state.spent.saturating_add(processor_time(worker.pid));
-        }
-        let how = how_it_ended(&worker.pidfd);
-        if let Some(words) = worker.words.as_ref().and_then(last_words) {
-            let name = worker.role.name();
-            confine::say!("supervisor: last words of {name} {}: {words}", worker.pid);
-        }
-        self.poll.unwatch(&worker.pidfd, worker.tokens.0);
-        if let (Some(link), Some(token)) = (&worker.link, worker.tokens.1) {
-            self.poll.unwatch(link, token);
-        }
-        if let Some((fetch, token)) = worker.fetch {
-            self.poll.unwatch(&fetch, token);
-            self.errands.gives_up(Whose::Uid(worker.uid), fetch.over());
-        }
-        if let Some(link) = &worker.link {
-            self.errands.part(Whose::Uid(worker.uid), link.as_fd());
-        }
-        match worker.place {
-            Place::Seated(seat) => self.seat_lost(seat, id, worker.killed, how),
-            Place::Starting(purpose) => {
-                confine::say!(
-                    "supervisor: a {} ended before it was ready: {how:?}",
-                    worker.role.name()
-                );
-                self.put_off(purpose);
-                match purpose {
-                    Purpose::Seat(seat) if self.seat(seat).is_some() => {
-                        self.waiting.insert(seat);
-                    }
-                    Purpose::Capture(of) => self.end_capture(of),
-                    Purpose::Verifier => self.verifier_lost(worker.started, how),
-                    Purpose::Solver => self.solver_lost(id),
-                    Purpose::Guest(place) => self.helper_lost(id, place),
-                    Purpose::Circuits(compartment) => {
-                        self.operator_lost(id, compartment, worker.killed)
-                    }
-                    Purpose::Proxy(place) => self.proxy_lost(id, place),
-                    Purpose::Meter(compartment) => self.meter_lost(id, compartment),
-                    _ => {}
-                }
-            }
-            Place::Capture(of) => self.end_capture(of),
-            Place::Verifier => self.verifier_lost(worker.started, how),
-            Place::Ending if worker.role == Role::Verifier => {
-                self.verifier_lost(worker.started, how);
-            }
-            Place::Controller => self.controller_lost(worker.started, how),
-            Place::Solver => self.solver_lost(id),
-            Place::Guest(place) => self.helper_lost(id, place),
-            Place::Circuits(compartment) => self.operator_lost(id, compartment, worker.killed),
-            Place::Proxy(place) => self.proxy_lost(id, place),
-            Place::Meter(compartment) => self.meter_lost(id, compartment),
-            Place::Spare | Place::Ending => {}
-        }
-        // An operator's is its successor's.
-        if !self.is_operators(worker.uid) && !self.has_worker_of(worker.uid) {
-            self.uids.release(worker.uid);
-        }
-        self.keeper.forget(&format!("worker/{id}/"));
-    }
-
     /// Sends a message to a process.
     pub fn tell(&mut self, id: u64, message: &Message, fds: Vec<Shared>) {
         let Some(link) = self.workers.get_mut(&id).and_then(|w| w.link.as_mut()) else {
@@ -653,61 +552,27 @@ impl Supervisor {
         if link.backlog() > 0 {
             self.distrust_process(id);
         }
-        self.kill_seated(id, command::verbs::CAUSE_STALL);
+        self.kill_seated(id, CAUSE_STALL);
     }
 
-    /// Nothing that this process wrote goes on.
-    pub fn distrust_process(&mut self, id: u64) {
-        if let Some(Place::Seated(seat)) = self.workers.get(&id).map(|worker| worker.place) {
-            self.distrust(seat);
-        }
-    }
-
-    /// Kills a process; in a seat, for this `CAUSE_*`. Its place stays: its death says what
-    /// to start again. A spare has none.
-    pub fn kill_seated(&mut self, id: u64, cause: u32) {
-        match self.workers.get(&id).map(|worker| worker.place) {
-            Some(Place::Seated(_)) => self.kill(id, Some(cause)),
-            Some(Place::Spare) => self.kill(id, None),
-            Some(_) => self.end_process(id),
-            None => {}
-        }
-    }
-
-    /// Ends a process where it is.
-    fn end_process(&self, id: u64) {
-        if let Some(worker) = self.workers.get(&id) {
-            let _ = pidfd_send_signal(&worker.pidfd, Signal::KILL);
-        }
-    }
-
-    /// Kills what should long be ready; when to look again.
-    pub fn expire_starts(&mut self, now: u64) -> Option<u64> {
-        let late: Vec<u64> = self
+    /// Gives a process one end of a link of which the other goes to who may be a tenant's by now: as long as
+    /// only we have an end, what comes in by the other would be ours to close. It is given first, now or
+    /// not at all, and who does not take it is ended. Whether it has it.
+    pub fn hand_over(&mut self, id: u64, message: &Message, end: OwnedFd) -> bool {
+        let link = self
             .workers
-            .iter()
-            .filter(|(_, w)| {
-                matches!(w.place, Place::Starting(_))
-                    && now.saturating_sub(w.started) >= START_LIMIT
-            })
-            .map(|(id, _)| *id)
-            .collect();
-        for id in late {
-            confine::say!("supervisor: a process does not get ready");
-            // Its place stays: its death says what to start again.
-            self.end_process(id);
+            .get(&id)
+            .and_then(|worker| worker.link.as_ref());
+        let given = link.is_some_and(|link| link.send_now(message, end.as_fd()));
+        if !given {
+            self.kill_seated(id, CAUSE_STALL);
         }
-        let starts = self
-            .workers
-            .values()
-            .filter(|w| matches!(w.place, Place::Starting(_)))
-            .map(|w| w.started);
-        starts.min().map(|started| started + START_LIMIT)
+        given
     }
 }
 
 /// The note on a process's control socket.
-fn place_note(role: Role, place: &str, profile: Profile) -> Note {
+pub fn place_note(role: Role, place: &str, profile: Profile) -> Note {
     Note::default()
         .with("role", role.name())
         .with("place", place)

@@ -40,17 +40,14 @@ pub fn user_namespace(process: u32) -> Option<OwnedFd> {
 /// Whether a user namespace, or one that it is in, was made by who has this uid here.
 #[must_use]
 pub fn is_within(namespace: OwnedFd, uid: u32) -> bool {
-    let mut namespace = namespace;
-    for _ in 0..=DEEPEST {
-        if owner(namespace.as_fd()) == Ok(uid) {
-            return true;
-        }
-        match parent(namespace.as_fd()) {
-            Ok(parent) => namespace = parent,
-            Err(_) => return false,
-        }
-    }
-    false
+    owners(namespace).any(|owner| owner == uid)
+}
+
+/// Who made a user namespace, and those that it is in, as uids here. Bound: as deep as they may be.
+pub fn owners(namespace: OwnedFd) -> impl Iterator<Item = u32> {
+    let parents = |of: &OwnedFd| parent(of.as_fd()).ok();
+    let all = std::iter::successors(Some(namespace), parents).take(DEEPEST + 1);
+    all.filter_map(|namespace| owner(namespace.as_fd()).ok())
 }
 
 fn owner(namespace: BorrowedFd<'_>) -> Result<u32, Errno> {

@@ -4,6 +4,7 @@ use crate::args::{EndpointName, Run};
 use crate::exit::{Exit, Trouble};
 use command::Message;
 use command::verbs::{Circuits, Done, Mediate};
+use guard::guard;
 use notify::{Plan, User};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -214,8 +215,33 @@ fn met(path: &Path) -> Result<(Socket, Circuits), Trouble> {
         };
         Trouble::new(exit, format!("{}: {error}", path.display()), advice)
     })?;
-    let circuits = hear(&socket)?;
+    let circuits: Circuits = hear(&socket)?;
+    let owner = owner_beside(path)?;
+    if owner != circuits.uid && guard!("run-owner") {
+        return Err(Trouble::new(
+            Exit::Failed,
+            format!(
+                "the endpoint's operator wants its programs to be those of uid {}, and has uid {owner}",
+                circuits.uid
+            ),
+            "it may have been taken over by its tenant: nothing was started; see `bulkhead why` and SECURITY.md",
+        ));
+    }
     Ok((socket, circuits))
+}
+
+/// Whose the supervisor says that programs' user namespaces are to be: who answers at the socket may be the tenant's.
+fn owner_beside(path: &Path) -> Result<u32, Trouble> {
+    let path = path.with_extension("uid");
+    let read = std::fs::read_to_string(&path);
+    let uid = read.and_then(|text| text.trim().parse().map_err(std::io::Error::other));
+    uid.map_err(|error| {
+        Trouble::new(
+            Exit::Failed,
+            format!("{}: {error}", path.display()),
+            "the daemon writes it beside the endpoint's socket: is it of this release?",
+        )
+    })
 }
 
 fn hear<B: command::Body>(socket: &Socket) -> Result<B, Trouble> {

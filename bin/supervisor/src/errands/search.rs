@@ -187,7 +187,7 @@ fn inode_of(link: &str) -> Option<u64> {
 }
 
 /// The entries of a folder that are numbers.
-fn numbers(folder: &str) -> impl Iterator<Item = u32> + use<> {
+pub(super) fn numbers(folder: &str) -> impl Iterator<Item = u32> + use<> {
     let entries = read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }

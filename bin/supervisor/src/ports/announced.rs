@@ -18,6 +18,13 @@ impl Announced {
     pub fn remove(path: &Path) {
         remove_socket(path);
         remove_socket(&runtimes_beside(path));
+        let _ = std::fs::remove_file(owner_beside(path));
+    }
+
+    /// Whose the user namespaces of programs are that are announced there: who starts one does not take its
+    /// operator's word for that, which may be the tenant's by now.
+    pub fn note_owner(path: &Path, uid: u32) -> std::io::Result<()> {
+        std::fs::write(owner_beside(path), format!("{uid}\n"))
     }
 }
 
@@ -25,6 +32,11 @@ impl Announced {
 /// as `listenerPath`.
 fn runtimes_beside(path: &Path) -> PathBuf {
     path.with_extension("oci")
+}
+
+/// Where it is noted whose their user namespaces are.
+fn owner_beside(path: &Path) -> PathBuf {
+    path.with_extension("uid")
 }
 
 impl Supervisor {
@@ -53,15 +65,21 @@ impl Supervisor {
         self.prepare_circuits(body.compartment)?;
         make_folder(&path)
             .map_err(|error| Refusal::system("make the folder of the circuits' socket", &error))?;
+        let uid = self.circuits(body.compartment).map(|it| it.uid());
+        Announced::note_owner(&path, uid.unwrap_or(u32::MAX))
+            .map_err(|error| Refusal::system("note who owns its programs", &error))?;
         let refuse = |error| {
             Refusal::new(
                 ErrorCode::System,
                 format!("cannot listen for programs: {error}"),
             )
         };
-        let listener = Listener::bind(&path, 0o600).map_err(refuse)?;
+        let listener = Listener::bind(&path, 0o600).map_err(|error| {
+            Announced::remove(&path);
+            refuse(error)
+        })?;
         let runtimes = Listener::bind_stream(&runtimes_beside(&path), 0o600).map_err(|error| {
-            remove_socket(&path);
+            Announced::remove(&path);
             refuse(error)
         })?;
         let listener = listener

@@ -24,6 +24,8 @@ use std::collections::BTreeMap;
 const DATAGRAMS: u32 = 512;
 /// Programs of a compartment at most.
 const PROGRAMS: usize = 4096;
+/// And at least, however many compartments share this process' descriptors.
+const LEAST_PROGRAMS: usize = 64;
 /// After an operator's death, or its spare's, no spare is made for so long, ns: it would take a
 /// processor from who answers the calls that waited.
 const SPARE_PAUSE: u64 = 200_000_000;
@@ -188,6 +190,10 @@ impl Supervisor {
             .uids
             .take()
             .ok_or_else(|| Refusal::new(ErrorCode::Limit, "no uid is left for an operator"))?;
+        if let Err(error) = self.owners.begins(uid) {
+            self.uids.release(uid);
+            return Err(Refusal::system("note an operator's uid", &error));
+        }
         let key = |part| Key::Seat(Seat::Compartment(compartment), part);
         let note = Note::default().with("uid", uid);
         self.keeper
@@ -502,11 +508,15 @@ impl Supervisor {
         }
         let fd = fds.into_iter().next();
         if let (Some(body), Some(fd)) = (message.body::<Program>(), fd) {
+            let most = self.most_programs();
             let Some(circuits) = self.circuits(compartment) else {
                 return;
             };
-            if guard!("operator-programs") && circuits.programs.len() >= PROGRAMS {
+            if guard!("operator-programs") && circuits.programs.len() >= most {
                 return;
+            }
+            if let Err(refusal) = spare_descriptors(&fd) {
+                return confine::say!("supervisor: a program is not kept: {}", refusal.detail);
             }
             let fd = Rc::new(fd);
             circuits
@@ -522,6 +532,16 @@ impl Supervisor {
             self.keeper
                 .forget_one(Key::Program(compartment, body.number));
         }
+    }
+
+    /// Programs of a compartment that are kept, at most: of the descriptors that this process may have all
+    /// compartments' together take a quarter.
+    fn most_programs(&self) -> usize {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let limit = limit.map_or(usize::MAX, |it| usize::try_from(it).unwrap_or(usize::MAX));
+        let homes = self.compartments.values();
+        let all = homes.filter(|home| home.circuits.is_some()).count().max(1);
+        PROGRAMS.min((limit / 4 / all).max(LEAST_PROGRAMS))
     }
 
     /// An operator is dead. The next one comes at once, unless this one did not live long.
@@ -619,10 +639,8 @@ impl Supervisor {
             self.kill(process, None);
         }
         // Once all that have it are dead it is free.
-        if let Some(uid) = uid
-            && !self.has_worker_of(uid)
-        {
-            self.uids.release(uid);
+        if let Some(uid) = uid {
+            self.release_uid(uid);
         }
         // There is nothing left that a change could cut.
         for owed in circuits.into_iter().flat_map(|circuits| circuits.owed) {

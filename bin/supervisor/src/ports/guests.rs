@@ -129,7 +129,9 @@ impl Supervisor {
             }
             _ => false,
         };
-        let mut all = self.compartments.iter().flat_map(|(id, home)| {
+        let homes = self.compartments.iter();
+        let homes = homes.filter(|(id, _)| !self.is_held_up(**id));
+        let mut all = homes.flat_map(|(id, home)| {
             let ports = home.ports.iter();
             ports.map(move |(slot, port)| ((*id, *slot), port))
         });
@@ -149,7 +151,9 @@ impl Supervisor {
     /// that was looked at last is due soon: nothing else would wake this process for it.
     pub fn next_helper(&self, now: u64) -> Option<u64> {
         const SOON: u64 = 1_000_000;
-        let ports = self.compartments.values().flat_map(|c| c.ports.values());
+        let homes = self.compartments.iter();
+        let homes = homes.filter(|(id, _)| !self.is_held_up(**id));
+        let ports = homes.flat_map(|(_, home)| home.ports.values());
         let due = ports.filter_map(|port| match &port.kind {
             Kind::Guest(guest)
                 if guest.helper.is_none() && !port.quarantined && port.closed == 0 =>
@@ -199,6 +203,12 @@ impl Supervisor {
         let Some(home) = self.compartments.get_mut(&compartment) else {
             return;
         };
+        // Not before the switch has its own: what a helper sends to one that waits here would be ours to close.
+        let switch = home.seat.worker.and_then(|id| self.workers.get(&id));
+        let waits = switch.and_then(|switch| switch.link.as_ref());
+        if waits.is_some_and(|link| link.backlog() > 0) && guard!("link-given-first") {
+            return;
+        }
         let mut told = Vec::new();
         for port in home.ports.values_mut() {
             if let Kind::Guest(guest) = &mut port.kind

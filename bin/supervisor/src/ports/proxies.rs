@@ -105,9 +105,11 @@ impl Supervisor {
             kind: PORT_PROXY,
             ..AddPort::default()
         };
-        for (id, end) in [(operator, near), (proxy, far)] {
-            let end = Rc::new(end.into_fd());
-            self.tell(id, &Message::new(0, &body), vec![end]);
+        // The operator is given none by the proxy.
+        let _ = notify::refuse_descriptors(near.as_fd());
+        let message = Message::new(0, &body);
+        if self.hand_over(proxy, &message, far.into_fd()) {
+            self.tell(operator, &message, vec![Rc::new(near.into_fd())]);
         }
     }
 
