@@ -45,8 +45,7 @@ impl Supervisor {
     /// hold up the next.
     pub fn is_held_up(&self, compartment: u32) -> bool {
         let all = self.workers.values();
-        let ended = all.filter(|it| it.place == Place::Ending && it.ended_in == Some(compartment));
-        ended.count() >= MOST_HELD_UP && guard!("held-up")
+        is_held_up(all.map(|it| (it.place, it.ended_in)), compartment)
     }
 
     /// A process died: reap it and do what its place needs, the most urgent first.
@@ -171,5 +170,23 @@ impl Supervisor {
             .filter(|w| matches!(w.place, Place::Starting(_)))
             .map(|w| w.started);
         starts.min().map(|started| started + START_LIMIT)
+    }
+}
+
+fn is_held_up(all: impl Iterator<Item = (Place, Option<u32>)>, compartment: u32) -> bool {
+    let ended = all.filter(|(place, of)| *place == Place::Ending && *of == Some(compartment));
+    ended.count() >= MOST_HELD_UP && guard!("held-up")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_compartment_whose_dead_do_not_die_holds_up_itself_and_nobody_else() {
+        let of = |count: usize, place, of| std::iter::repeat_n((place, Some(of)), count);
+        let others = || of(40, Place::Ending, 8).chain(of(40, Place::Circuits(7), 7));
+        let held_up = |count| is_held_up(others().chain(of(count, Place::Ending, 7)), 7);
+        assert!(!held_up(MOST_HELD_UP - 1) && held_up(MOST_HELD_UP));
     }
 }

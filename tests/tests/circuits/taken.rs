@@ -107,3 +107,46 @@ fn what_it_said_at_last_is_heard() {
         assert_eq!(tries.out(), "begun\n10.1.1.12\n");
     }
 }
+
+/// Programs outlive their operator, their endpoint and the supervisor; whoever has the operator's uid can read
+/// them.
+#[test]
+fn nobody_else_is_given_the_uid_of_an_operator_whose_programs_are_left() {
+    let scene = Scene::of(OPEN);
+    let uid = |pid: u32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+        line.and_then(|uids| uids.split_whitespace().next()?.parse::<u32>().ok())
+    };
+    let mut left = scene.start("app", "echo here; exec sleep 600", "here");
+    let before = uid(scene.operator().unwrap()).unwrap();
+    let supervisor = scene.instance.child("bulkhead-supervisor").unwrap();
+    kill("KILL", &supervisor.to_string());
+    let is_there = |at: &e2e::Instance| {
+        let other = at.child("bulkhead-supervisor");
+        other.is_some_and(|it| it != supervisor) && at.ask(&["status"]).is_ok()
+    };
+    let limit = Duration::from_secs(8);
+    assert!(scene.instance.until(limit, is_there));
+    let tenant = |n: u32| {
+        format!(
+            "  - name: green{n}
+    subnets:
+      - {{ name: lan, prefixes: [10.9.{n}.0/24] }}
+    endpoints:
+      - {{ name: one, subnet: lan, addresses: [10.9.{n}.10], attach: circuits }}
+"
+        )
+    };
+    let all: String = (0..5).map(tenant).collect();
+    scene.apply(&format!("version: 1\ntenants:\n{all}"));
+    let mut uids = Vec::new();
+    let has_all = |at: &e2e::Instance| {
+        let all = at.children("bulkhead-operator").into_iter();
+        uids = all.filter_map(uid).collect();
+        uids.len() == 5
+    };
+    assert!(scene.instance.until(limit, has_all), "{uids:?}");
+    assert!(!uids.contains(&before), "{before}: {uids:?}");
+    assert_eq!(left.wait(Duration::from_millis(1)), None);
+}

@@ -21,17 +21,19 @@ def opened(address):
     s = socket.socket(socket.AF_INET6 if ':' in address else socket.AF_INET, socket.SOCK_DGRAM)
     s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack('ll', 0, 700000))
     return s
-def hearing(address, port):
+def bound(address, port):
     s = opened(address); s.bind((address, port))
     s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bytes(16))
+    return s
+def hearing(s, port):
     while True:
         data, who = s.recvfrom(70000)
         print(port, who[0], data.decode(), flush=True)
         s.sendto(who[0].encode(), who)
 if word == 'hear':
     for port in map(int, rest[1:]):
-        threading.Thread(target=hearing, args=(rest[0], port), daemon=True).start()
-    time.sleep(0.3); print('hears', flush=True); threading.Event().wait()
+        threading.Thread(target=hearing, args=(bound(rest[0], port), port), daemon=True).start()
+    print('hears', flush=True); threading.Event().wait()
 elif word == 'ask':
     for target in [r for r in rest if r != '-c']:
         address, port = target.rsplit(',', 1); s = opened(address); to = address, int(port)

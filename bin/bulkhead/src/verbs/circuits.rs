@@ -320,3 +320,39 @@ fn user(text: &str) -> Result<User, Trouble> {
         groups: of.collect(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whose_programs_are_the_supervisor_says_and_not_who_answers() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("web.sock");
+        let listener = seqpacket::Listener::bind(&path, 0o600).unwrap();
+        let met_by = |says: u32| {
+            std::thread::scope(|scope| {
+                let meets = scope.spawn(|| met(&path));
+                let answers = loop {
+                    if let Some(socket) = listener.accept().unwrap() {
+                        break socket;
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                };
+                let body = Circuits {
+                    uid: says,
+                    ..Circuits::default()
+                };
+                answers.send(&Message::new(0, &body), &[]).unwrap();
+                meets.join().unwrap().map(|(_, circuits)| circuits.uid)
+            })
+        };
+        // Without a word of the supervisor's nobody's is taken.
+        assert!(met_by(70_001).is_err());
+        std::fs::write(path.with_extension("uid"), "70001\n").unwrap();
+        assert_eq!(met_by(70_001).unwrap(), 70_001);
+        let trouble = met_by(5).unwrap_err();
+        let said = trouble.fault.message;
+        assert!(said.contains("uid 5"), "{said}");
+    }
+}
