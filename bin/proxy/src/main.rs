@@ -10,15 +10,13 @@
 //! Another of these processes, one a compartment, has a namespace with nothing in it, and is the
 //! compartment's *meter*: circuits whose endpoints have a rate, or are counted, go through it, and
 //! those that begin while somebody captures, which it alone sees as long as that is.
+//!
+//! `proxy` is the process and its loop, for both. Of the first task are `tcp`, `udp` and `relay`, whose
+//! pipe is the second's as well; all else of the second is in `meter`.
 
-mod counts;
-mod metered;
-mod pace;
+mod meter;
 mod proxy;
-mod pulse;
 mod relay;
-mod segment;
-mod shown;
 mod tcp;
 mod udp;
 

@@ -1,6 +1,6 @@
 //! The process: what the operator says, and what happens at sockets.
 
-use crate::metered::Metering;
+use crate::meter::Metering;
 use crate::relay::{Relay as Joined, Turn};
 use crate::tcp;
 use crate::udp::{self, Datagrams, Say};
@@ -175,7 +175,7 @@ impl Proxy {
                 Ok(Some((message, _))) if message.body::<Quit>().is_some() => return Ok(false),
                 Ok(Some((message, fds))) => {
                     if let Some(body) = message.body::<Capture>() {
-                        self.metering.shown.ask(&body, fds);
+                        self.metering.captures.ask(&body, fds);
                         continue;
                     }
                     let mut fds = fds.into_iter();

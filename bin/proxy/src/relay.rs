@@ -1,7 +1,6 @@
 //! One connection of TCP joined to one circuit: a pipe each way, through which bytes are
 //! spliced. And that pipe, as metered circuits have two.
 
-use crate::shown::State;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
@@ -45,6 +44,19 @@ pub struct Way {
     ended: bool,
     /// And the sink knows.
     told: bool,
+}
+
+/// How far a direction is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// Bytes that were taken from who sends.
+    pub taken: u64,
+    /// Bytes that the other's socket took.
+    pub handed: u64,
+    /// Who sends has said all.
+    pub ended: bool,
+    /// And the other's socket knows.
+    pub told: bool,
 }
 
 impl Relay {

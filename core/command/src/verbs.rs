@@ -117,9 +117,7 @@ body! {
     }
 }
 /// fds: rx data (ro), rx consumer page (rw), tx data (rw), tx consumer page (ro),
-/// rx doorbell (read end), tx doorbell (write end),
-/// rx space doorbell (write end), tx space doorbell (read end; stream mode only, else absent).
-/// Record-mode channels carry the first six.
+/// rx doorbell (read end), tx doorbell (write end).
 pub const PORT_CHANNEL: u32 = 1;
 /// fd: tap with VNET_HDR set up.
 pub const PORT_TAP: u32 = 2;

@@ -1,4 +1,4 @@
-//! The reading end, record mode.
+//! The reading end of a channel: records.
 
 use crate::memory::{ConsumerMemory, ConsumerWord, CopyTo, ProducerMemory, ProducerWord};
 use crate::producer::pick;

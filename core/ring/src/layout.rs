@@ -25,22 +25,15 @@ const MIN_CAPACITY: usize = 128;
 /// Largest capacity: positions of a batch fit 32 bits with room to spare.
 const MAX_CAPACITY: usize = 1 << 28;
 
-/// How the data area is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum Mode {
-    /// Records with headers, aligned to 16.
-    Record = 1,
-    /// Bare bytes; the data area is mapped twice in a row.
-    Stream = 2,
-}
+/// What the header page says of the data area: records with headers, aligned to 16.
+const RECORDS: u32 = 1;
 
-/// The shape of one direction of a channel, as the supervisor fixed it.
+/// The shape of one direction of a channel, as the supervisor fixed it; or of a circuit's, whose
+/// memory has no header page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Geometry {
     capacity: u32,
     max_record: u32,
-    mode: Mode,
     features: u32,
 }
 
@@ -66,7 +59,7 @@ impl core::fmt::Display for BadGeometry {
 impl core::error::Error for BadGeometry {}
 
 impl Geometry {
-    /// Record mode. `capacity` in bytes, a power of two; `max_record` in bytes of a
+    /// A channel's. `capacity` in bytes, a power of two; `max_record` in bytes of a
     /// whole record (header and padding included), at most a quarter of `capacity`.
     pub const fn records(capacity: usize, max_record: usize) -> Result<Geometry, BadGeometry> {
         if !capacity.is_power_of_two() || capacity < MIN_CAPACITY || capacity > MAX_CAPACITY {
@@ -78,12 +71,11 @@ impl Geometry {
         Ok(Geometry {
             capacity: capacity as u32,
             max_record: max_record as u32,
-            mode: Mode::Record,
             features: 0,
         })
     }
 
-    /// Stream mode. `capacity` in bytes, a power of two.
+    /// A stream of bytes, a circuit's. `capacity` in bytes, a power of two.
     pub const fn stream(capacity: usize) -> Result<Geometry, BadGeometry> {
         if !capacity.is_power_of_two() || capacity < MIN_CAPACITY || capacity > MAX_CAPACITY {
             return Err(BadGeometry::Capacity);
@@ -91,7 +83,6 @@ impl Geometry {
         Ok(Geometry {
             capacity: capacity as u32,
             max_record: 0,
-            mode: Mode::Stream,
             features: 0,
         })
     }
@@ -105,17 +96,9 @@ impl Geometry {
     pub const fn capacity(&self) -> usize {
         self.capacity as usize
     }
-    /// Longest whole record, bytes; 0 in stream mode.
+    /// Longest whole record, bytes; 0 of a stream.
     pub const fn max_record(&self) -> usize {
         self.max_record as usize
-    }
-    /// Longest frame in a record with a plain header, bytes; 0 in stream mode.
-    pub const fn max_frame(&self) -> usize {
-        (self.max_record as usize).saturating_sub(UNIT)
-    }
-    /// Record or stream.
-    pub const fn mode(&self) -> Mode {
-        self.mode
     }
     /// Bytes of file D.
     pub const fn data_file_bytes(&self) -> usize {
@@ -128,7 +111,7 @@ impl Geometry {
             MAGIC,
             VERSION as u64 | (self.features as u64) << 32,
             self.capacity as u64,
-            self.max_record as u64 | (self.mode as u64) << 32,
+            self.max_record as u64 | (RECORDS as u64) << 32,
         ]
     }
 

@@ -20,9 +20,7 @@ mod stream;
 
 pub use breach::Breach;
 pub use consumer::{Consumer, Record};
-pub use layout::{
-    BadGeometry, FIRST, Geometry, HEADER_WORDS, MAGIC, MAX_HEADER, Mode, UNIT, VERSION,
-};
+pub use layout::{BadGeometry, FIRST, Geometry, HEADER_WORDS, MAGIC, MAX_HEADER, UNIT, VERSION};
 pub use layout::{DATA_AT, HEADER_PAGE_AT, PAGE, PRODUCER_PAGE_AT};
 pub use memory::{ConsumerMemory, ConsumerWord, CopyTo, ProducerMemory, ProducerWord};
 pub use producer::{Producer, PushError};
@@ -55,7 +53,7 @@ pub enum Doorbell {
 pub struct Lost {
     /// Frames, as far as their headers could be walked.
     pub records: u64,
-    /// Ring bytes (record mode: headers and padding included).
+    /// Ring bytes, headers and padding included.
     pub bytes: u64,
 }
 

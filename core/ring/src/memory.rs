@@ -17,7 +17,7 @@ pub enum ProducerWord {
     Active = 2,
     /// The consumer generation that this producer has seen.
     Echo = 8,
-    /// Stream mode: not 0 while the producer sleeps for space.
+    /// A circuit's: not 0 while the producer sleeps for space.
     Armed = 9,
     /// A circuit's: bytes that went by the socket as they are, and one; 0: all still do.
     Plain = 16,
@@ -63,8 +63,8 @@ pub trait ProducerMemory {
         self.write_header(at, words);
         self.write(at + 16, bytes);
     }
-    /// Copies bytes to the data area. Stream mode: may run over the end and goes on
-    /// at the start.
+    /// Copies bytes to the data area. A circuit's may run over the end and go on at the
+    /// start.
     fn write(&self, at: usize, bytes: &[u8]);
     /// A sequentially consistent fence.
     fn fence(&self);
@@ -80,7 +80,7 @@ pub trait ConsumerMemory {
     fn store(&self, word: ConsumerWord, value: u64);
     /// Reads a record header, each word once.
     fn read_header(&self, at: usize) -> [u64; 2];
-    /// Copies bytes out of the data area. Stream mode: may run over the end.
+    /// Copies bytes out of the data area. A circuit's may run over the end.
     fn read(&self, at: usize, out: &mut [u8]);
     /// A sequentially consistent fence.
     fn fence(&self);

@@ -1,4 +1,4 @@
-//! The writing end, record mode.
+//! The writing end of a channel: records.
 
 use crate::memory::{ConsumerWord, CopyTo, ProducerMemory, ProducerWord};
 use crate::record::{CaptureNote, KIND_CAPTURE, KIND_FRAME, KIND_PAD, RawRecord};

@@ -1,5 +1,6 @@
-//! Stream mode: bare bytes over a data area that is mapped twice in a row. A stream
-//! cannot lose bytes, so a restart of either side ends it.
+//! Circuits' rings: bare bytes over a data area that is mapped twice in a row. A stream
+//! cannot lose bytes, so a restart of either side ends it. What else a circuit needs is
+//! `core/stream`'s.
 
 use crate::memory::{ConsumerMemory, ConsumerWord, ProducerMemory, ProducerWord};
 use crate::{Breach, Doorbell, Geometry};

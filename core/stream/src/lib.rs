@@ -17,7 +17,7 @@
 //!   (`Spilled`): never is there something in the ring behind bytes in the socket.
 //!
 //! Sans-IO: the memory is `ring`'s traits, the socket is a [`Line`]. Positions, breaches and
-//! waiting are `ring`'s stream mode; this crate is apart from it because switch and fabric,
+//! waiting are `ring`'s (`StreamProducer`, `StreamConsumer`); this crate is apart from it because switch and fabric,
 //! which lean on `ring`, know no sockets.
 
 mod asked;

@@ -174,14 +174,6 @@ pub const fn is_multicast(address: &Address) -> bool {
     }
 }
 
-/// Multicast that stays on its link: 224.0.0/24, or IPv6 scope 0 to 2 (RFC 7346).
-pub const fn is_link_multicast(address: &Address) -> bool {
-    match unmapped(address) {
-        Some(v4) => v4[0] == 224 && v4[1] == 0 && v4[2] == 0,
-        None => address[0] == 0xff && address[1] & 0xf <= 2,
-    }
-}
-
 /// 169.254/16 or `fe80::/10`.
 pub const fn is_link_local(address: &Address) -> bool {
     match unmapped(address) {

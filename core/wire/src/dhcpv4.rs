@@ -99,12 +99,6 @@ impl core::fmt::Display for DhcpError {
 
 impl core::error::Error for DhcpError {}
 
-/// Whether a UDP payload is a server's (or relay's) reply: all the guard against
-/// rogue servers needs. Ports alone decide too; this looks at the operation.
-pub fn is_reply(message: &[u8]) -> bool {
-    message.first() == Some(&2)
-}
-
 /// Reads a client's message: the whole UDP payload.
 ///
 /// # Errors

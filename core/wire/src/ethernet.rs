@@ -10,8 +10,6 @@ pub const HEADER: usize = 14;
 pub const TAG: usize = 4;
 /// Tags read and written at most: a service and a customer tag (802.1ad).
 pub const MAX_TAGS: usize = 2;
-/// The shortest frame on a physical wire, without its check sequence.
-pub const MIN_FRAME: usize = 60;
 
 /// EtherType of IPv4.
 pub const IPV4: u16 = 0x0800;

@@ -24,8 +24,6 @@ pub const PARAMETER_PROBLEM: u8 = 4;
 pub const ECHO_REQUEST: u8 = 128;
 /// Type: echo reply.
 pub const ECHO_REPLY: u8 = 129;
-/// Type: multicast listener query (RFC 2710).
-pub const MLD_QUERY: u8 = 130;
 /// Type: multicast listener report (RFC 2710).
 pub const MLD_REPORT: u8 = 131;
 /// Type: multicast listener done (RFC 2710).

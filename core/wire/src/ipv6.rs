@@ -17,8 +17,6 @@ pub const ROUTING: u8 = 43;
 pub const FRAGMENT: u8 = 44;
 /// Next header: authentication (RFC 4302).
 pub const AUTHENTICATION: u8 = 51;
-/// Next header: none follows.
-pub const NO_NEXT: u8 = 59;
 /// Next header: destination options.
 pub const DESTINATION: u8 = 60;
 /// Next header: mobility (RFC 6275).

@@ -20,10 +20,6 @@ pub const RST: u8 = 0x04;
 pub const PSH: u8 = 0x08;
 /// Flag: the acknowledgement field is meant.
 pub const ACK: u8 = 0x10;
-/// Flag: the urgent pointer is meant.
-pub const URG: u8 = 0x20;
-/// Flag: ECN echo (RFC 3168).
-pub const ECE: u8 = 0x40;
 /// Flag: congestion window reduced (RFC 3168).
 pub const CWR: u8 = 0x80;
 

@@ -175,60 +175,24 @@ impl<'a> Batch<'a> {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         };
-        self.route(index, any, 0, Some(gateway), Some(index))
-    }
-
-    /// Routes a prefix through a gateway, or straight to an interface that is up.
-    pub fn add_route(
-        self,
-        index: u32,
-        prefix: IpAddr,
-        prefix_len: u8,
-        gateway: Option<IpAddr>,
-    ) -> Self {
-        self.route(index, prefix, prefix_len, gateway, None)
-    }
-
-    fn route(
-        self,
-        index: u32,
-        prefix: IpAddr,
-        prefix_len: u8,
-        gateway: Option<IpAddr>,
-        metric: Option<u32>,
-    ) -> Self {
         let mut message = RouteMessage::default();
         message.header = RouteHeader {
-            address_family: family(prefix),
-            destination_prefix_length: prefix_len,
+            address_family: family(gateway),
             table: RouteHeader::RT_TABLE_MAIN,
             protocol: RouteProtocol::Static,
-            scope: if gateway.is_none() && prefix.is_ipv4() {
-                RouteScope::Link
-            } else {
-                RouteScope::Universe
-            },
+            scope: RouteScope::Universe,
             kind: RouteType::Unicast,
             ..RouteHeader::default()
         };
-        if prefix_len > 0 {
-            message
-                .attributes
-                .push(RouteAttribute::Destination(RouteAddress::from(prefix)));
-        }
-        if let Some(gateway) = gateway {
-            message
-                .attributes
-                .push(RouteAttribute::Gateway(RouteAddress::from(gateway)));
-        }
-        message.attributes.push(RouteAttribute::Oif(index));
-        message
-            .attributes
-            .extend(metric.map(RouteAttribute::Priority));
+        message.attributes = vec![
+            RouteAttribute::Gateway(RouteAddress::from(gateway)),
+            RouteAttribute::Oif(index),
+            RouteAttribute::Priority(index),
+        ];
         self.push(
             RouteNetlinkMessage::NewRoute(message),
             NLM_F_CREATE | NLM_F_REPLACE,
-            format!("route {prefix}/{prefix_len} to interface {index}"),
+            format!("route {any}/0 to interface {index}"),
         )
     }
 

@@ -157,8 +157,6 @@ fn an_interface_is_set_up_whole() {
                 .add_address(index, ip("fe80::ff:fe00:7"), 64)
                 .add_default_route(index, ip("10.1.0.1"))
                 .add_default_route(index, ip("fd00:1::1"))
-                .add_route(index, ip("10.9.0.0"), 16, Some(ip("10.1.0.2")))
-                .add_route(index, ip("10.8.0.0"), 16, None)
                 .commit()
         };
         set(&mut netlink).unwrap();

@@ -87,7 +87,7 @@ pub enum AttachError {
     System(#[from] io::Error),
 }
 
-/// The reading end in record mode.
+/// The reading end.
 pub struct Receiver {
     /// Index logic and memory.
     pub ring: Consumer<ConsumerEnd>,
@@ -95,7 +95,7 @@ pub struct Receiver {
     pub bell: Listener,
 }
 
-/// The writing end in record mode.
+/// The writing end.
 pub struct Sender {
     /// Index logic and memory.
     pub ring: Producer<ProducerEnd>,
@@ -103,7 +103,7 @@ pub struct Sender {
     pub bell: Ringer,
 }
 
-/// One side of a channel in record mode.
+/// One side of a channel.
 pub struct Channel {
     /// What we read.
     pub rx: Receiver,

@@ -2,8 +2,8 @@
 
 use crate::mapping::{Mapping, WritableMapping};
 use ring::{
-    ConsumerMemory, ConsumerWord, CopyTo, DATA_AT, Geometry, HEADER_WORDS, Mode, PAGE,
-    PRODUCER_PAGE_AT, ProducerMemory, ProducerWord,
+    ConsumerMemory, ConsumerWord, CopyTo, DATA_AT, Geometry, HEADER_WORDS, PAGE, PRODUCER_PAGE_AT,
+    ProducerMemory, ProducerWord,
 };
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -45,10 +45,7 @@ impl ProducerEnd {
         geometry: &Geometry,
     ) -> io::Result<ProducerEnd> {
         Ok(ProducerEnd {
-            own: match geometry.mode() {
-                Mode::Record => WritableMapping::new(data, geometry.data_file_bytes())?,
-                Mode::Stream => WritableMapping::twice(data, geometry.data_file_bytes(), DATA_AT)?,
-            },
+            own: WritableMapping::new(data, geometry.data_file_bytes())?,
             peer: Mapping::new(consumer, PAGE)?,
         })
     }
@@ -70,10 +67,7 @@ impl ConsumerEnd {
         geometry: &Geometry,
     ) -> io::Result<ConsumerEnd> {
         Ok(ConsumerEnd {
-            peer: match geometry.mode() {
-                Mode::Record => Mapping::new(data, geometry.data_file_bytes())?,
-                Mode::Stream => Mapping::twice(data, geometry.data_file_bytes(), DATA_AT)?,
-            },
+            peer: Mapping::new(data, geometry.data_file_bytes())?,
             own: WritableMapping::new(consumer, PAGE)?,
         })
     }

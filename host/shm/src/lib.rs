@@ -12,7 +12,7 @@
 
 mod bell;
 mod channel;
-mod circuit;
+mod circuit_ring;
 mod end;
 mod fault;
 mod file;
@@ -22,14 +22,15 @@ mod near;
 mod pages;
 mod pool;
 mod sealed;
-mod stream;
 
 pub use bell::{Listener, Ringer};
 pub use channel::{
     AttachError, Channel, ChannelFds, ConsumerFds, ProducerFds, Receiver, Sender, Start, attach,
     attach_consumer, attach_producer, between, consumer_end, producer_end,
 };
-pub use circuit::{CircuitReader, CircuitWaker, CircuitWriter, LINE, circuit_ends, circuit_file};
+pub use circuit_ring::{
+    CircuitReader, CircuitWaker, CircuitWriter, LINE, circuit_ends, circuit_file,
+};
 pub use end::{ConsumerEnd, ProducerEnd};
 pub use file::{is_sealed_shape, memory_file, read_only, sparse_file};
 pub use guest::{Guest, GuestError, MAX_REGIONS, Region, most_notes, shared_bytes};
@@ -37,7 +38,6 @@ pub use pages::{CountersPage, PeerWords, Recorder, Words};
 pub use pool::{Direction, Pair, Pool};
 pub use ring::{Breach, Doorbell, Geometry, PushError, State};
 pub use sealed::{SealError, SealedImage};
-pub use stream::{StreamReceiver, StreamSender, attach_stream_consumer, attach_stream_producer};
 
 #[cfg(test)]
 mod tests;

@@ -55,13 +55,6 @@ impl Mapping {
         Mapping::map(fd, len, READ)
     }
 
-    /// Maps the first `len` bytes and then the part from `again` on a second time
-    /// right behind, so that `again..len` is contiguous with itself. Both are
-    /// multiples of the page size.
-    pub(crate) fn twice(fd: BorrowedFd<'_>, len: usize, again: usize) -> io::Result<Mapping> {
-        Mapping::map_twice(fd, len, again, READ)
-    }
-
     /// Maps `len` bytes from `at` on twice in a row. Both are multiples of the page size, and
     /// within the file.
     pub(crate) fn round(fd: BorrowedFd<'_>, at: usize, len: usize) -> io::Result<Mapping> {
@@ -130,26 +123,6 @@ impl Mapping {
         let base =
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, 0)? };
         Mapping::own(base, len)
-    }
-
-    fn map_twice(
-        fd: BorrowedFd<'_>,
-        len: usize,
-        again: usize,
-        prot: ProtFlags,
-    ) -> io::Result<Mapping> {
-        let all = len + (len - again);
-        let mapping = Mapping::reserve(all)?;
-        let base = mapping.base.as_ptr().cast::<c_void>();
-        let flags = MapFlags::SHARED | MapFlags::FIXED;
-        // SAFETY: both fixed mappings lie inside the reservation just made, which
-        // nobody else knows; `len` and `all` are its bounds.
-        unsafe {
-            rustix::mm::mmap(base, len, prot, flags, fd, 0)?;
-            let behind = base.cast::<u8>().add(len).cast::<c_void>();
-            rustix::mm::mmap(behind, len - again, prot, flags, fd, again as u64)?;
-        }
-        Ok(mapping)
     }
 
     /// What was mapped already.
@@ -318,15 +291,6 @@ impl WritableMapping {
         Ok(WritableMapping(Mapping::map(fd, len, WRITE)?))
     }
 
-    /// As [`Mapping::twice`].
-    pub(crate) fn twice(
-        fd: BorrowedFd<'_>,
-        len: usize,
-        again: usize,
-    ) -> io::Result<WritableMapping> {
-        Ok(WritableMapping(Mapping::map_twice(fd, len, again, WRITE)?))
-    }
-
     /// Stores the word at byte offset `at`; nothing where there is none.
     #[inline]
     pub(crate) fn store(&self, at: usize, value: u64, order: Ordering) {
@@ -407,7 +371,7 @@ impl Drop for Mapping {
         let base = self.base.as_ptr().cast();
         match self.of {
             Of::Whole { .. } => {}
-            // SAFETY: exactly what `new`, `twice` or `of_threads` mapped, and nothing borrows it
+            // SAFETY: exactly what `new`, `round` or `of_threads` mapped, and nothing borrows it
             // or has a part of it now.
             Of::Itself => drop(unsafe { rustix::mm::munmap(base, self.len) }),
             // SAFETY: it was taken there, and as above.

@@ -1,7 +1,7 @@
 //! What the memory itself promises: who can write it, cut it, or see it change.
 
 use crate::*;
-use ring::{Breach, Geometry, PAGE, PushError, State};
+use ring::{Breach, Geometry, PAGE, PushError, State, StreamConsumer, StreamProducer};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -147,26 +147,25 @@ fn either_side_restarts_on_the_same_memory() {
 
 #[test]
 fn a_stream_runs_over_the_end_of_its_memory() {
-    let geometry = Geometry::stream(PAGE).expect("legal");
-    let direction = Direction::create(&geometry).expect("memory");
-    let (space_read, space_write) = crate::bell::pipe().expect("pipe");
-    let producer = direction.producer_end().expect("fds");
-    let consumer = direction.consumer_end().expect("fds");
-    let mut tx = attach_stream_producer(producer, space_read, &geometry).expect("attaches");
-    let mut rx = attach_stream_consumer(consumer, space_write, &geometry).expect("attaches");
+    use ::stream::Side;
+    let file = circuit_file(PAGE).expect("memory");
+    let (writer, _, geometry) = circuit_ends(&file, PAGE, Side::Began).expect("maps");
+    let (_, reader, _) = circuit_ends(&file, PAGE, Side::Accepted).expect("maps");
+    let mut tx = StreamProducer::fresh(writer, &geometry);
+    let mut rx = StreamConsumer::fresh(reader, &geometry);
     let mut next = (0u8, 0u8);
     for _ in 0..20 {
         let bytes: Vec<u8> = (0..3000).map(|i| next.0.wrapping_add(i as u8)).collect();
-        let n = tx.ring.write(&bytes).expect("honest");
+        let n = tx.write(&bytes).expect("honest");
         next.0 = next.0.wrapping_add(n as u8);
-        let _ = tx.ring.publish();
+        let _ = tx.publish();
         let mut out = [0; 2900];
-        let n = rx.ring.read(&mut out).expect("honest");
+        let n = rx.read(&mut out).expect("honest");
         for byte in &out[..n] {
             assert_eq!(*byte, next.1);
             next.1 = next.1.wrapping_add(1);
         }
-        let _ = rx.ring.release();
+        let _ = rx.release();
     }
 }
 

@@ -1,4 +1,4 @@
-//! A circuit's memory: one sealed file that both ends map whole. The layout is
+//! A circuit's ring, as memory: one sealed file that both ends map whole. The layout is
 //! `stream`'s. Nothing here believes a word of it, nor gives a reference to it.
 #![expect(
     unsafe_code,

@@ -1,15 +1,26 @@
 //! Circuits that are metered: bytes go from one program's socket to the other's through a pipe,
 //! counted, and no faster than both endpoints' rates allow. Who sends faster finds its socket
 //! full, as where the other side does not read.
+//!
+//! - `pace`: a rate, and whose turn it is.
+//! - `counts`: what passed, by circuit and by endpoint, in pages that others read.
+//! - `capture`: what passes, into captures' channels, by `frames` as the packets that TCP would have sent.
+//! - `pulse`: that this process goes on, for the supervisor.
 
-use crate::counts::{Counts, Row};
-use crate::pace::{Line, Pace, TURN};
-use crate::pulse::Pulse;
-use crate::relay::{Way, is_left};
-use crate::segment::Named;
-use crate::shown::{End, Shown, State};
+mod capture;
+mod counts;
+mod frames;
+mod pace;
+mod pulse;
+
+use crate::relay::{State, Way, is_left};
+use capture::{Captures, End};
 use command::verbs::{METER_COUNTS, MeterRates, Metered};
+use counts::{Counts, Row};
+use frames::Named;
 use guard::guard;
+use pace::{Line, Pace, TURN};
+use pulse::Pulse;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,7 +43,7 @@ pub struct Metering {
     /// What is counted.
     pub counts: Counts,
     /// What somebody captures.
-    pub shown: Shown,
+    pub captures: Captures,
     /// That this process goes on.
     pub pulse: Pulse,
     circuits: BTreeMap<u64, Circuit>,
@@ -189,8 +200,8 @@ impl Metering {
         let id = body.id;
         self.by_id.insert(id, number);
         let named = Named::of(body);
-        if let Some(named) = named.filter(|_| self.shown.of(slots)) {
-            self.shown.begins(&named, realtime());
+        if let Some(named) = named.filter(|_| self.captures.of(slots)) {
+            self.captures.begins(&named, realtime());
         }
         let circuit = Circuit {
             id,
@@ -223,10 +234,11 @@ impl Metering {
 
     fn show_end(&mut self, number: u64, how: impl FnOnce(&Circuit) -> End) {
         if let Some(circuit) = self.circuits.get(&number)
-            && let Some(named) = circuit.named.filter(|it| self.shown.of(it.slots))
+            && let Some(named) = circuit.named.filter(|it| self.captures.of(it.slots))
         {
             let end = how(circuit);
-            self.shown.ends(&named, circuit.states(), end, realtime());
+            self.captures
+                .ends(&named, circuit.states(), end, realtime());
         }
     }
 
@@ -274,7 +286,7 @@ impl Metering {
                 self.pulse.beats();
             }
         }
-        self.shown.publish();
+        self.captures.publish();
     }
 
     fn pace(&mut self, at: (u32, Side)) -> Option<&mut Pace> {
@@ -383,7 +395,7 @@ impl Metering {
         let Some(circuit) = self.circuits.get_mut(&number) else {
             return Ok((0, true));
         };
-        let named = circuit.named.filter(|it| self.shown.of(it.slots));
+        let named = circuit.named.filter(|it| self.captures.of(it.slots));
         let Circuit {
             ends: [one, other],
             slots: [a, b],
@@ -404,7 +416,7 @@ impl Metering {
         let taken = match named {
             None => pipe.step(source, sink, may as usize, Ok),
             Some(_) => {
-                let look = |most| self.shown.look(source, most);
+                let look = |most| self.captures.look(source, most);
                 pipe.step(source, sink, may as usize, look)
             }
         };
@@ -415,7 +427,7 @@ impl Metering {
         }
         if let Some(named) = named {
             let states = circuit.states();
-            (self.shown).moved(&named, way, before, states, realtime());
+            (self.captures).moved(&named, way, before, states, realtime());
         }
         Ok((taken? as u64, full))
     }

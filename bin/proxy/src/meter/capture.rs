@@ -2,7 +2,8 @@
 //! into a capture's channel, as a switch's frames do, and never wait: what does not fit is not
 //! captured but counted.
 
-use crate::segment::{Kind, LONGEST, Named, Segment};
+use super::frames::{Frame, Kind, LONGEST, Named};
+use crate::relay::State;
 use command::verbs::{Capture as Asked, EVERYBODY};
 use guard::guard;
 use ring::Geometry;
@@ -17,7 +18,7 @@ use wire::offload::RawOffload;
 
 /// Captures under way. Bound of each loop: as many as the supervisor lets begin.
 #[derive(Default)]
-pub struct Shown {
+pub struct Captures {
     all: Vec<(u32, Capture)>,
     /// Bits of slots, modulo 64, whose circuits somebody captures.
     slots: u64,
@@ -33,19 +34,6 @@ struct Capture {
     lost: u32,
 }
 
-/// How far a circuit is, by direction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct State {
-    /// Bytes that were taken from who sends.
-    pub taken: u64,
-    /// Bytes that the other's socket took.
-    pub handed: u64,
-    /// Who sends has said all.
-    pub ended: bool,
-    /// And the other's socket knows.
-    pub told: bool,
-}
-
 /// How a circuit comes to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
@@ -57,7 +45,7 @@ pub enum End {
     Cut,
 }
 
-impl Shown {
+impl Captures {
     /// A capture begins, instead of that of the same owner, or ends.
     pub fn ask(&mut self, asked: &Asked, fds: Fds) {
         let gone = |of: u32| of == asked.of || asked.of == EVERYBODY;
@@ -192,13 +180,13 @@ impl Shown {
         payload: &[u8],
         time_ns: u64,
     ) {
-        let segment = Segment {
+        let frame = Frame {
             named,
             side,
             kind,
             states,
         };
-        let (head, length) = segment.head(payload);
+        let (head, length) = frame.head(payload);
         let Some(head) = head.get(..length) else {
             return;
         };
@@ -220,7 +208,7 @@ impl Shown {
 }
 
 /// Bytes that are looked at, and so taken, at a time.
-const LOOK: usize = crate::pace::TURN as usize;
+const LOOK: usize = super::pace::TURN as usize;
 
 const fn bit(slot: u32) -> u64 {
     1 << (slot % 64)

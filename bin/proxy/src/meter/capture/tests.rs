@@ -29,7 +29,7 @@ struct Packet {
     note: CaptureNote,
 }
 
-fn capture(shown: &mut Shown, of: u32, slot: u32, snap: u32) -> Seen {
+fn capture(captures: &mut Captures, of: u32, slot: u32, snap: u32) -> Seen {
     let (geometry, direction) = (geometry(), Direction::create(&geometry()).unwrap());
     let asked = Asked {
         on: 1,
@@ -44,7 +44,7 @@ fn capture(shown: &mut Shown, of: u32, slot: u32, snap: u32) -> Seen {
     let [a, b, c] = fds.as_fds().map(|fd| fd.try_clone_to_owned().unwrap());
     let mut all = Fds::new();
     all.extend([a, b, c]);
-    shown.ask(&asked, all);
+    captures.ask(&asked, all);
     let fds = direction.consumer_end().unwrap();
     Seen {
         receiver: attach_consumer(fds, &geometry, Start::Fresh).unwrap(),
@@ -143,19 +143,19 @@ fn each_packet_has_its_number_and_its_sum() {
         address
     });
     for addresses in [four(), six] {
-        let mut shown = Shown::default();
-        let mut seen = capture(&mut shown, 0, u32::MAX, 65_535);
+        let mut captures = Captures::default();
+        let mut seen = capture(&mut captures, 0, u32::MAX, 65_535);
         let named = named(addresses);
-        shown.begins(&named, 5);
+        captures.begins(&named, 5);
         // 40,000 bytes that end in an odd one, of which the other has got a part.
         let (here, far) = UnixStream::pair().unwrap();
         let bytes: Vec<u8> = (0..40_001_u32).map(|n| (n % 251) as u8).collect();
         rustix::net::send(&far, &bytes, SendFlags::empty()).unwrap();
-        assert_eq!(shown.look(here.as_fd(), 65_536), Ok(40_001));
+        assert_eq!(captures.look(here.as_fd(), 65_536), Ok(40_001));
         let mut states = [State::default(); 2];
         let before = states[0];
         (states[0].taken, states[0].handed) = (40_001, 30_000);
-        shown.moved(&named, 0, before, states, 6);
+        captures.moved(&named, 0, before, states, 6);
         let before = states[0];
         states[0] = State {
             taken: 40_001,
@@ -163,9 +163,9 @@ fn each_packet_has_its_number_and_its_sum() {
             ended: true,
             told: true,
         };
-        shown.moved(&named, 0, before, states, 7);
-        shown.ends(&named, states, End::Said, 8);
-        shown.publish();
+        captures.moved(&named, 0, before, states, 7);
+        captures.ends(&named, states, End::Said, 8);
+        captures.publish();
         let all = seen.packets();
         let kinds: Vec<(u16, u8, usize)> = all
             .iter()
@@ -220,13 +220,13 @@ fn each_packet_has_its_number_and_its_sum() {
 
 #[test]
 fn resets_are_of_who_is_gone_or_of_both() {
-    let mut shown = Shown::default();
-    let mut seen = capture(&mut shown, 0, 2, 65_535);
+    let mut captures = Captures::default();
+    let mut seen = capture(&mut captures, 0, 2, 65_535);
     let named = named(four());
     let states = [State::default(); 2];
-    shown.ends(&named, states, End::Gone(1), 1);
-    shown.ends(&named, states, End::Cut, 2);
-    shown.publish();
+    captures.ends(&named, states, End::Gone(1), 1);
+    captures.ends(&named, states, End::Cut, 2);
+    captures.publish();
     let all = seen.packets();
     let kinds: Vec<_> = all
         .iter()
@@ -241,33 +241,33 @@ fn resets_are_of_who_is_gone_or_of_both() {
 
 #[test]
 fn each_has_its_slots_and_its_length_and_what_finds_no_room_is_counted() {
-    let mut shown = Shown::default();
-    let mut own = capture(&mut shown, 0, 1, 64);
-    let mut others = capture(&mut shown, 7, 65, 65_535);
-    assert!(shown.of([1, 2]) && !shown.of([2, 3]) && shown.of([65, 2]));
+    let mut captures = Captures::default();
+    let mut own = capture(&mut captures, 0, 1, 64);
+    let mut others = capture(&mut captures, 7, 65, 65_535);
+    assert!(captures.of([1, 2]) && !captures.of([2, 3]) && captures.of([65, 2]));
     let named = named(four());
-    shown.looked.fill(b'x');
+    captures.looked.fill(b'x');
     let mut states = [State::default(); 2];
-    let frames = |shown: &mut Shown, states: &mut [State; 2], times: usize| {
+    let frames = |captures: &mut Captures, states: &mut [State; 2], times: usize| {
         for _ in 0..times {
             let before = states[0];
             states[0].taken += 1000;
-            shown.moved(&named, 0, before, *states, 1);
+            captures.moved(&named, 0, before, *states, 1);
         }
-        shown.publish();
+        captures.publish();
     };
-    frames(&mut shown, &mut states, 1);
+    frames(&mut captures, &mut states, 1);
     let all = own.frames();
     let (note, frame) = &all[0];
     assert_eq!((frame.len(), note.original_len, note.lost), (64, 1054, 0));
     assert_eq!(&frame[54..], [b'x'; 10]);
     // One record of 64 bytes takes 112.
     let many = 2 * CAPACITY / 112;
-    frames(&mut shown, &mut states, many);
+    frames(&mut captures, &mut states, many);
     let kept = own.frames().len();
     assert!(kept < many, "{kept}");
-    shown.publish();
-    frames(&mut shown, &mut states, 1);
+    captures.publish();
+    frames(&mut captures, &mut states, 1);
     let all = own.frames();
     assert_eq!(all[0].0.lost as usize, many - kept);
     assert!(others.frames().is_empty());
@@ -276,10 +276,10 @@ fn each_has_its_slots_and_its_length_and_what_finds_no_room_is_counted() {
         of,
         ..Asked::default()
     };
-    shown.ask(&none(0), Fds::new());
-    assert!(!shown.of([1, 2]) && shown.of([65, 1]));
-    shown.ask(&none(EVERYBODY), Fds::new());
-    assert!(!shown.of([65, 1]) && shown.looked.is_empty());
+    captures.ask(&none(0), Fds::new());
+    assert!(!captures.of([1, 2]) && captures.of([65, 1]));
+    captures.ask(&none(EVERYBODY), Fds::new());
+    assert!(!captures.of([65, 1]) && captures.looked.is_empty());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! A circuit's packets as TCP would have them: Ethernet, IPv4 or IPv6, TCP, with the numbers and
 //! checksums that belong there. Pure.
 
-use crate::shown::State;
+use crate::relay::State;
 use command::verbs::Metered;
 use wire::address::{Address, unmapped};
 use wire::{MacAddress, checksum, ethernet, ipv4, ipv6, tcp};
@@ -75,7 +75,7 @@ pub enum Kind {
 }
 
 /// One packet.
-pub struct Segment<'a> {
+pub struct Frame<'a> {
     /// Of which circuit.
     pub named: &'a Named,
     /// Who sends it: 0 began the circuit.
@@ -86,7 +86,7 @@ pub struct Segment<'a> {
     pub states: [State; 2],
 }
 
-impl Segment<'_> {
+impl Frame<'_> {
     /// Its headers before this payload, and how long they are.
     pub fn head(&self, payload: &[u8]) -> ([u8; HEAD], usize) {
         let mut head = [0; HEAD];
