@@ -75,9 +75,11 @@ pub unsafe fn send(record: &Record, fd: c_int, parts: &[iovec], flags: c_int) ->
     Some(ended(done, error, flags))
 }
 
-/// What a call that sent so much, and failed so, says.
+/// What a call that sent so much, and failed so, says. A short answer is a promise of an edge, and of a peer that
+/// is gone none comes any more: the ring takes what nobody reads, and its end was told before. So it fails.
 pub fn ended(done: usize, error: c_int, flags: c_int) -> ssize_t {
-    if done > 0 || error == 0 {
+    let goes_on = [0, libc::EAGAIN, libc::EINTR].contains(&error);
+    if error == 0 || done > 0 && goes_on {
         return done.cast_signed();
     }
     if error == libc::EPIPE && flags & MSG_NOSIGNAL == 0 {

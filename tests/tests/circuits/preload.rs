@@ -419,3 +419,51 @@ fn a_child_of_another_user_reaches_none_of_its_parents_rings() {
     let said = rings.says("app", "{r} python3 {f}/nonsense.py");
     assert!(said.contains("parent goes on"), "{said}");
 }
+
+/// Who waits for edges had the peer's end as one before: a short answer now would have it wait for ever.
+#[test]
+fn what_a_ring_takes_and_nobody_reads_is_no_short_answer() {
+    let rings = Rings::new();
+    rings.scene.file(
+        "ends.py",
+        "
+import select, socket
+s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+s.bind(('10.1.1.10', 7000)); s.listen(); print('serving', flush=True)
+c, _ = s.accept()
+for _ in range(34): c.sendall(b'x' * 16384)
+assert c.recv(1) == b'r'
+edges = select.epoll(); c.setblocking(False)
+edges.register(c, select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET)
+ended = 0
+while not ended & select.EPOLLHUP:
+    for _, ended in edges.poll(10): pass
+while edges.poll(0.1): pass
+try: print('sent', c.send(b'x' * 3_000_000), edges.poll(1))
+except OSError as error: print(type(error).__name__)
+",
+    );
+    rings.scene.file(
+        "reads.py",
+        "
+import os, socket, time
+s = socket.create_connection(('10.1.1.10', 7000)); left = 34 * 16384
+while left > 20 * 16384: left -= len(s.recv(8192))
+# All of it is there: it never announces a sleep again.
+time.sleep(0.5)
+while left: left -= len(s.recv(min(left, 65536)))
+s.send(b'r'); os.kill(os.getpid(), 9)
+",
+    );
+    let mut ends = rings.start("web", "exec {r} python3 {f}/ends.py", "serving");
+    let reads = rings.line("exec {r} python3 {f}/reads.py");
+    let _reads = rings.scene.spawn(rings.scene.command("app", &reads));
+    assert_eq!(
+        ends.wait(Duration::from_secs(20)),
+        Some(0),
+        "{}",
+        ends.err()
+    );
+    assert_eq!(ends.out(), "serving\nBrokenPipeError\n");
+    assert!(rings.by_ring("python3")[0] > 0, "no ring");
+}
