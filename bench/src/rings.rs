@@ -87,7 +87,8 @@ pub fn run(
             ))
     };
     let copied = "read and write by the ring";
-    let placed = "reserve and peek, in place";
+    let placed =
+        "reserve and peek, lines looked at in place, and made there or aside, whichever is faster";
     let mut figures = vec![
         figure("circuits.ring_vs_bridge", "ratio", |s| &s.copies_ratio, copied, true),
         figure("circuits.ring_gbps", "gbit_s", |s| &s.copies, copied, true),

@@ -6,7 +6,7 @@
 )]
 
 use crate::file::{is_sealed_shape, sparse_file};
-use crate::mapping::{Mapping, STRING, WritableMapping, has_fast_strings};
+use crate::mapping::{Mapping, WritableMapping, has_fast_strings};
 use ring::{
     BadGeometry, ConsumerMemory, ConsumerWord, Geometry, PAGE, ProducerMemory, ProducerWord,
 };
@@ -15,8 +15,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
+use std::time::{Duration, Instant};
 use stream::{CONSUMER_WORDS_AT, PRODUCER_WORDS_AT, Side, WORDS, data_at, file_bytes};
 
+/// Makes so many calls of the faster way for one of the other: which that is changes with the cores.
+const TRY_OTHER: u32 = 32;
 /// Lines that are made before they are written together.
 const AT_ONCE: usize = (16 << 10) / LINE;
 
@@ -43,6 +46,46 @@ pub struct CircuitWriter {
     /// The first of the data once more.
     near: WritableMapping,
     side: Side,
+    /// What a line takes that is made where it lies, and one that is made aside and moved there.
+    takes: Takes,
+}
+
+/// What either of two ways of doing the same takes, found out as it is done. Where the reader's core is near a
+/// line is made fastest where it lies; where it is far, each of its stores waits for the reader's core to give
+/// the line back, and a string move does not.
+#[derive(Default)]
+struct Takes {
+    /// ps a line, a mean of the last ones; 0: not known.
+    each: [AtomicU32; 2],
+    calls: AtomicU32,
+}
+
+impl Takes {
+    /// Which way is to be taken.
+    fn next(&self) -> usize {
+        let [one, other] = [0, 1].map(|way| self.each[way].load(Ordering::Relaxed));
+        let calls = self.calls.load(Ordering::Relaxed).wrapping_add(1);
+        self.calls.store(calls, Ordering::Relaxed);
+        let best = usize::from(other < one);
+        match one == 0 || other == 0 || !calls.is_multiple_of(TRY_OTHER) {
+            true => best,
+            false => 1 - best,
+        }
+    }
+
+    /// What one way took this time. Who was interrupted meanwhile does not count for much.
+    fn took(&self, way: usize, time: Duration, lines: usize) {
+        let each = (time.as_nanos() * 1000 / lines.max(1) as u128).max(1);
+        let each = u32::try_from(each).unwrap_or(u32::MAX);
+        if let Some(mean) = self.each.get(way) {
+            let mean_before = mean.load(Ordering::Relaxed);
+            let new = match mean_before {
+                0 => each,
+                before => before - before / 4 + each.min(before.saturating_mul(4)) / 4,
+            };
+            mean.store(new.max(1), Ordering::Relaxed);
+        }
+    }
 }
 
 /// What a side reads by: the other's data twice in a row, read-only.
@@ -89,6 +132,7 @@ pub fn circuit_ends(
         data: WritableMapping::round(fd.as_fd(), own, capacity)?,
         near: WritableMapping::adopt(part(PAGE, some)?),
         side,
+        takes: Takes::default(),
     };
     let reader = CircuitReader {
         words,
@@ -141,7 +185,7 @@ impl CircuitWriter {
     }
 
     /// Makes lines of data where they lie: each comes by value, so that nothing is between it and
-    /// the processor's registers. `false`: so many do not fit.
+    /// the processor's registers; or aside and moved there, where that is faster. `false`: so many do not fit.
     #[inline]
     pub fn write_lines(
         &self,
@@ -156,7 +200,12 @@ impl CircuitWriter {
             return false;
         };
         let mut first = 0;
-        if lines * LINE >= STRING && has_fast_strings() {
+        let timed = lines >= AT_ONCE && has_fast_strings();
+        let (way, begun) = match timed {
+            true => (self.takes.next(), Some(Instant::now())),
+            false => (0, None),
+        };
+        if way == 1 {
             // As many as are fast at once, and stay in the first-level cache meanwhile.
             let mut some = [[0; LINE]; AT_ONCE];
             while first + AT_ONCE <= lines {
@@ -176,6 +225,9 @@ impl CircuitWriter {
                     .as_ptr()
                     .write_unaligned(make(n));
             }
+        }
+        if let Some(begun) = begun {
+            self.takes.took(way, begun.elapsed(), lines);
         }
         true
     }
@@ -321,5 +373,31 @@ impl ConsumerMemory for CircuitReader {
     #[inline]
     fn fence(&self) {
         fence(Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_faster_way_is_taken_and_the_other_tried_now_and_then() {
+        let takes = Takes::default();
+        // `each`: what either way takes, ns a line.
+        let others = |each: [u64; 2], calls: usize| {
+            let best = usize::from(each[1] < each[0]);
+            let all = (0..calls).filter(|_| {
+                let way = takes.next();
+                takes.took(way, Duration::from_nanos(each[way] * 100), 100);
+                way != best
+            });
+            all.count()
+        };
+        assert!(others([10, 4], 640) <= 640 / TRY_OTHER as usize + 1);
+        // The cores are others now.
+        assert!(others([3, 9], 640) <= 640 / TRY_OTHER as usize + 40);
+        // Who was interrupted once goes on as before.
+        takes.took(0, Duration::from_millis(20), 1);
+        assert!(others([3, 9], 640) <= 640 / TRY_OTHER as usize + 20);
     }
 }

@@ -425,7 +425,7 @@ const LONG: usize = 2048;
 /// From here on what another core is to read is written by `rep movsb` where that is fast: it takes no line
 /// from the other core that it writes whole. A store does, and waits for it, which takes several times as long
 /// where the two share no cache.
-pub(crate) const STRING: usize = 4096;
+const STRING: usize = 4096;
 
 /// Whether `rep movsb` is fast here, however source and target lie (CPUID: FSRM). Of AMD's from
 /// family 1Ah (Zen 5) on: see [`LONG`].
