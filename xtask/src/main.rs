@@ -4,6 +4,7 @@ mod book;
 mod fuzz;
 mod mutants;
 mod preload;
+mod promises;
 mod shelves;
 mod steps;
 

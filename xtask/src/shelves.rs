@@ -147,6 +147,7 @@ pub fn check(root: &Path) -> Result<(), String> {
     }
     crate::mutants::complete(root, &mut wrong);
     crate::fuzz::complete(root, &mut wrong);
+    crate::promises::complete(root, &mut wrong);
     if wrong.is_empty() {
         println!("structure: {} crates, all rules hold", members.len());
         return Ok(());
