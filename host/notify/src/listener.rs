@@ -1,4 +1,4 @@
-//! The supervisor's side of a filter: notifications in, answers out.
+//! The other side of a filter, which a compartment's operator has: notifications in, answers out.
 #![expect(
     unsafe_code,
     reason = "the seccomp_unotify(2) requests have no safe wrapper"
