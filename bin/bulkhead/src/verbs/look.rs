@@ -418,12 +418,15 @@ fn rendered_why(why: &Why) -> String {
         "compartment  {} ({}), {numbers}{} restarts",
         compartment.name, compartment.state, compartment.restarts
     );
-    let _ = writeln!(
-        out,
-        "frames       {} from it, {} to it",
-        grouped(counters.rx_frames),
-        grouped(counters.tx_frames)
-    );
+    // Programs with circuits alone have none.
+    if endpoint.kind != "circuits" {
+        let _ = writeln!(
+            out,
+            "frames       {} from it, {} to it",
+            grouped(counters.rx_frames),
+            grouped(counters.tx_frames)
+        );
+    }
     for (way, limit) in [("from", &endpoint.from), ("to", &endpoint.to)] {
         if *limit != api::Limit::default() {
             let _ = writeln!(out, "rate         {} {way} it", limited(limit));
@@ -438,7 +441,8 @@ fn rendered_why(why: &Why) -> String {
         );
     }
     if !counters.drops.is_empty() {
-        let mut table = Table::new(&["DROPPED", ">FRAMES", "BECAUSE"]);
+        let [dropped, frames, _] = told_by(endpoint);
+        let mut table = Table::new(&[dropped, frames, "BECAUSE"]);
         for drop in &counters.drops {
             table.row([
                 drop.reason.clone(),
@@ -471,13 +475,28 @@ fn rendered_why(why: &Why) -> String {
         let _ = write!(out, "\n{table}");
     }
     if !why.recorded.is_empty() {
-        let mut table = Table::new(&[">AGO", "RECORDED BY ITS SWITCH"]);
+        let [_, _, recorded] = told_by(endpoint);
+        let mut table = Table::new(&[">AGO", recorded]);
         for event in why.recorded.iter().take(20) {
             table.row([nanoseconds(event.age_ns), event.message.clone()]);
         }
         let _ = write!(out, "\n{table}");
     }
     out
+}
+
+/// What became of what is counted, what that is, and who recorded it: a switch of frames, an operator
+/// of what programs asked for.
+fn told_by(endpoint: &Endpoint) -> [&'static str; 3] {
+    match (endpoint.kind.as_str(), endpoint.circuits) {
+        ("circuits", _) => ["REFUSED OR LOST", ">TIMES", "RECORDED BY ITS OPERATOR"],
+        (_, true) => [
+            "DROPPED OR REFUSED",
+            ">TIMES",
+            "RECORDED BY ITS SWITCH OR OPERATOR",
+        ],
+        _ => ["DROPPED", ">FRAMES", "RECORDED BY ITS SWITCH"],
+    }
 }
 
 /// The table image that a compartment forwards by.
@@ -631,6 +650,45 @@ mod tests {
         assert_eq!(compartment_row(&dead)[8], "-");
         (dead.restored, dead.not_restored) = (1_200, 3);
         assert_eq!(compartment_row(&dead)[8], "1,200 of 1,203");
+    }
+
+    #[test]
+    fn why_says_who_tells_by_how_an_endpoint_is_attached() {
+        let shown = |kind: &str, circuits: bool| {
+            let mut why = Why::default();
+            (why.endpoint.kind, why.endpoint.circuits) = (kind.into(), circuits);
+            why.endpoint.counters.drops = vec![api::DropCount {
+                reason: "socket-kind".into(),
+                frames: 3,
+                ..api::DropCount::default()
+            }];
+            why.recorded = vec![api::Recorded::default()];
+            rendered_why(&why)
+        };
+        for (kind, circuits, has, has_not) in [
+            (
+                "circuits",
+                true,
+                ["REFUSED OR LOST", "TIMES", "BY ITS OPERATOR"],
+                "rames",
+            ),
+            (
+                "veth",
+                true,
+                ["DROPPED OR REFUSED", "TIMES", "BY ITS SWITCH OR OPERATOR"],
+                "FRAMES",
+            ),
+            (
+                "tap",
+                false,
+                ["DROPPED", "FRAMES", "BY ITS SWITCH"],
+                "OPERATOR",
+            ),
+        ] {
+            let shown = shown(kind, circuits);
+            assert!(has.iter().all(|word| shown.contains(word)), "{shown}");
+            assert!(!shown.contains(has_not), "{shown}");
+        }
     }
 
     #[test]
