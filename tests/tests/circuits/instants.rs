@@ -1,9 +1,11 @@
 //! What a program sees of an operator that is killed at a certain system call, and of an accept that
 //! fails.
 
-use crate::scene::{OPEN, Scene};
+use crate::scene::{OPEN, Program, Scene, kill};
+use e2e::Instance;
+use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Each connection has one owner, who closes it at once: nothing that is mediated is in between.
 const SERVER: &str = "
@@ -19,41 +21,63 @@ while True:
     print(came.decode(), flush=True)
 ";
 
-/// Waits for the end of each connection, and looks whether its socket still blocks.
+/// Makes as many connections as a file says, waits for the end of each, and looks whether its
+/// socket still blocks.
 const CLIENT: &str = "
 import fcntl, os, socket, sys, time
+def most():
+    with open(sys.argv[2]) as file: return int(file.read() or 0)
 n = 0
 while not os.path.exists(sys.argv[1]):
+    if n >= most():
+        time.sleep(0.002)
+        continue
     n += 1
-    with socket.socket() as s:
-        s.connect(('10.1.1.10', 7000))
-        blocks = fcntl.fcntl(s, fcntl.F_GETFL) & os.O_NONBLOCK == 0
-        s.sendall(b'%d' % n)
-        s.settimeout(5)
-        came = b''
-        try:
+    blocks, came = None, b''
+    try:
+        with socket.socket() as s:
+            s.connect(('10.1.1.10', 7000))
+            blocks = fcntl.fcntl(s, fcntl.F_GETFL) & os.O_NONBLOCK == 0
+            s.sendall(b'%d' % n)
+            s.settimeout(5)
             while more := s.recv(100): came += more
-        except OSError as error: came = repr(error).encode()
+    except OSError as error: came = repr(error).encode()
     right = blocks and came == b'%d' % n
     print(n if right else f'{n}: {came}, blocks: {blocks}', flush=True)
     time.sleep(0.02)
 print('done', flush=True)
 ";
 
-/// Has this process killed as it begins its next call of this kind.
-fn killed_at(pid: u32, call: &str) -> Child {
-    Command::new("strace")
-        .args([
-            "-qq",
-            "-p",
-            &pid.to_string(),
-            "-e",
-            &format!("trace={call}"),
-        ])
-        .args(["-e", &format!("inject={call}:signal=KILL:when=1")])
+/// Has this process killed as it begins its next call of this kind, or one after that.
+fn killed_at(pid: u32, call: &str, when: usize) -> Child {
+    let inject = format!("inject={call}:signal=KILL:when={when}");
+    traced(pid, &["-e", &format!("trace={call}"), "-e", &inject])
+}
+
+/// What becomes of this process's calls, from when this is back.
+fn traced(pid: u32, how: &[&str]) -> Child {
+    let tracer = Command::new("strace")
+        .args(["-qq", "-p", &pid.to_string()])
+        .args(how)
         .stderr(Stdio::null())
         .spawn()
-        .unwrap()
+        .unwrap();
+    let limit = Instant::now() + Duration::from_secs(10);
+    let own = format!("TracerPid:\t{}\n", tracer.id());
+    let is_seen = || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
+        // Who is killed as it goes on waiting has ended.
+        status.is_ok_and(|status| status.contains(&own)) || !runs(pid)
+    };
+    while !is_seen() {
+        assert!(Instant::now() < limit, "nobody traces {pid}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    tracer
+}
+
+fn runs(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
 #[test]
@@ -61,14 +85,15 @@ fn an_operator_killed_at_a_call_hands_on_every_connection_once_and_every_socket_
     let scene = Scene::of(OPEN);
     scene.file("server.py", SERVER);
     scene.file("client.py", CLIENT);
+    scene.file("most", "1000000");
     let server = scene.start("web", "exec python3 {f}/server.py", "serving");
-    let mut client = scene.start("app", "exec python3 {f}/client.py {f}/stop", "1\n");
+    let mut client = scene.start("app", "exec python3 {f}/client.py {f}/stop {f}/most", "1\n");
     let limit = Duration::from_secs(20);
     // When it has been put into its program; when its socket does not block.
     for call in ["recvfrom", "connect"].repeat(4) {
         let before = scene.operator().unwrap();
-        let mut tracer = killed_at(before, call);
-        let other = |_: &e2e::Instance| scene.operator().is_some_and(|pid| pid != before);
+        let mut tracer = killed_at(before, call, 1);
+        let other = |_: &Instance| scene.operator().is_some_and(|pid| pid != before);
         let died = scene.instance.until(limit, other);
         let _ = tracer.kill();
         let _ = tracer.wait();
@@ -82,6 +107,137 @@ fn an_operator_killed_at_a_call_hands_on_every_connection_once_and_every_socket_
     let right = (1..=asked).map(|n| format!("{n}\n")).collect::<String>();
     assert_eq!(out, format!("{right}done\n"));
     assert_eq!(server.out(), format!("serving\n{right}"), "each once");
+}
+
+/// Set-ups whose calls are listed, and in which one of each kind is waited for: of some calls one
+/// is for several set-ups.
+const SET_UPS: usize = 40;
+
+/// A server, and a client that makes as many connections as it may.
+struct Turns {
+    scene: Scene,
+    server: Program,
+    client: Program,
+    asked: usize,
+}
+
+impl Turns {
+    fn new() -> Turns {
+        let scene = Scene::of(OPEN);
+        scene.file("server.py", SERVER);
+        scene.file("client.py", CLIENT);
+        scene.file("most", "1");
+        let server = scene.start("web", "exec python3 {f}/server.py", "serving");
+        let line = "exec python3 {f}/client.py {f}/stop {f}/most";
+        let client = scene.start("app", line, "1\n");
+        Turns {
+            scene,
+            server,
+            client,
+            asked: 1,
+        }
+    }
+
+    /// One connection more; what is wrong with it.
+    fn asks(&mut self) -> Option<String> {
+        self.asked += 1;
+        let own = self.asked.to_string();
+        self.scene.file("most", &own);
+        let limit = Duration::from_secs(20);
+        let told = |_: &Instance| self.client.out().lines().count() == self.asked;
+        if !self.scene.instance.until(limit, told) {
+            return Some(format!("{own}: its client hangs"));
+        }
+        let client = self.client.out();
+        let client = client.lines().last().unwrap();
+        if client != own {
+            return Some(client.to_owned());
+        }
+        let heard = |_: &Instance| self.server.out().lines().any(|line| line == own);
+        let heard = self.scene.instance.until(limit, heard);
+        (!heard).then(|| format!("{own}: its server hangs"))
+    }
+
+    /// The calls of an idle operator until so many connections are made.
+    fn calls(&mut self) -> Vec<String> {
+        let list = self.scene.file("calls", "").display().to_string();
+        let mut tracer = traced(self.scene.operator().unwrap(), &["-o", &list]);
+        for _ in 0..SET_UPS {
+            assert_eq!(self.asks(), None);
+        }
+        kill("INT", &tracer.id().to_string());
+        tracer.wait().unwrap();
+        let text = std::fs::read_to_string(list).unwrap();
+        let names = text
+            .lines()
+            .filter_map(|line| Some(line.split_once('(')?.0));
+        names.map(str::to_owned).collect()
+    }
+
+    /// Kills the operator at this call of those that it makes from now on; what is wrong with the
+    /// connections that are made meanwhile and with the one after. `false`: it made no such call.
+    fn killed(&mut self, call: &str, when: usize) -> (bool, Vec<String>) {
+        let before = self.scene.operator().unwrap();
+        let mut tracer = killed_at(before, call, when);
+        let mut wrong = Vec::new();
+        let other = |scene: &Scene| scene.operator().is_some_and(|pid| pid != before);
+        let mut left = SET_UPS;
+        while left > 0 && !other(&self.scene) {
+            wrong.extend(self.asks());
+            left -= 1;
+        }
+        let limit = Duration::from_secs(1);
+        let died = self.scene.instance.until(limit, |_| other(&self.scene));
+        let _ = tracer.kill();
+        let _ = tracer.wait();
+        wrong.extend(self.asks());
+        // The server accepts again, and then the operator is idle.
+        std::thread::sleep(Duration::from_millis(100));
+        (died, wrong)
+    }
+}
+
+/// How often each comes in all these calls.
+fn often(calls: &[String]) -> BTreeMap<&str, usize> {
+    let mut all = BTreeMap::new();
+    for call in calls {
+        *all.entry(call.as_str()).or_default() += 1;
+    }
+    all
+}
+
+/// The call after the first `accept4`, and its number among those of its kind.
+fn after_accept(calls: &[String]) -> (&str, usize) {
+    let at = calls.iter().position(|call| call == "accept4").unwrap() + 1;
+    let call = &calls[at];
+    let when = calls[..=at].iter().filter(|it| *it == call).count();
+    (call, when)
+}
+
+/// At every call that a set-up takes, which is between each two of them. What was just accepted,
+/// and is nowhere else yet, is lost with the operator: its client is told at once.
+#[test]
+fn an_operator_killed_at_any_call_of_a_set_up_hands_on_every_connection_once() {
+    let mut turns = Turns::new();
+    let calls = turns.calls();
+    let (mut wrong, mut lost) = (Vec::new(), None);
+    for (call, all) in often(&calls) {
+        for when in 1..=all.div_ceil(SET_UPS) {
+            let (died, mut of) = turns.killed(call, when);
+            // Some are not of every set-up.
+            assert!(died || all < SET_UPS, "no {call} {when}: {of:?}");
+            if (call, when) == after_accept(&calls) {
+                let reset = |it: &mut String| it.contains("ConnectionResetError");
+                lost = of.pop_if(reset);
+            }
+            wrong.extend(of.into_iter().map(|it| format!("{call} {when}: {it}")));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    let lost = lost.and_then(|it| it.split(':').next()?.parse().ok());
+    let right = (1..=turns.asked).filter(|n| Some(*n) != lost);
+    let right = right.map(|n| format!("{n}\n")).collect::<String>();
+    assert_eq!(turns.server.out(), format!("serving\n{right}"), "each once");
 }
 
 /// As with TCP: a connection waits on where there is no room for a descriptor, seen by who polls,

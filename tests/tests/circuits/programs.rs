@@ -1,6 +1,6 @@
 //! Programs that know nothing of circuits.
 
-use crate::scene::{OPEN, Scene, kill};
+use crate::scene::{OPEN, Program, Scene, kill};
 use e2e::Said;
 use std::process::Command;
 use std::time::Duration;
@@ -21,7 +21,7 @@ http {
 }
 ";
 
-fn nginx(scene: &Scene) -> crate::scene::Program {
+fn nginx(scene: &Scene) -> Program {
     scene.file("nginx.conf", &NGINX.replace("{f}", &scene.files()));
     let www = format!("{}/www", scene.files());
     std::fs::create_dir(&www).unwrap();
@@ -175,9 +175,11 @@ asyncio.run(main())
     }
 }
 
-#[test]
-fn ssh_logs_in_and_copies() {
-    let scene = Scene::of(OPEN);
+/// What a client of `sshd`'s is told of it and of who asks.
+const WITH: &str = "-F {f}/client -i {f}/key";
+
+/// A server that lets root in by a key, at web's port 2222.
+fn sshd(scene: &Scene) -> Program {
     for key in ["host", "key"] {
         let mut make = Command::new("ssh-keygen");
         make.args(["-q", "-t", "ed25519", "-N", "", "-f"]);
@@ -186,11 +188,17 @@ fn ssh_logs_in_and_copies() {
     }
     // Where sshd's unprivileged half lives; a service would make it.
     std::fs::create_dir_all("/run/sshd").unwrap();
+    scene.file("client", "StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\nBatchMode yes\nLogLevel ERROR\nIdentitiesOnly yes\n");
     let line = "exec /usr/sbin/sshd -D -e -p 2222 -h {f}/host -f /dev/null -o PidFile=none -o StrictModes=no \
         -o AuthorizedKeysFile={f}/key.pub -o PermitRootLogin=yes -o UsePAM=no -o Subsystem='sftp internal-sftp'";
-    let _sshd = scene.serve("web", line, "10.1.1.10", 2222);
-    scene.file("client", "StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\nBatchMode yes\nLogLevel ERROR\nIdentitiesOnly yes\n");
-    let with = "-F {f}/client -i {f}/key";
+    scene.serve("web", line, "10.1.1.10", 2222)
+}
+
+#[test]
+fn ssh_logs_in_and_copies() {
+    let scene = Scene::of(OPEN);
+    let _sshd = sshd(&scene);
+    let with = WITH;
     let line = format!("ssh {with} -p 2222 root@10.1.1.10 'echo $SSH_CONNECTION; id -u'");
     let said = scene.says("app", &line);
     let words: Vec<&str> = said.split_whitespace().collect();
@@ -219,6 +227,37 @@ fn git_clones_and_pushes() {
     let _daemon = scene.serve("web", line, "10.1.1.10", 9418);
     let line = "cd {f} && git -c safe.directory='*' clone -q git://10.1.1.10/all.git two && cmp one/data two/data && cd two && echo more > more && git add more && git -c user.name=a -c user.email=a@b commit -qm more && git push -q origin HEAD && git clone -q 'git://[fd00:1::10]/all.git' ../three && cat ../three/more";
     assert_eq!(scene.says("app", line), "more\n");
+}
+
+/// A repository that the server starts for each who asks, by its name and in both families.
+#[test]
+fn git_clones_and_pushes_by_ssh() {
+    let scene = Scene::of(OPEN);
+    let sshd = sshd(&scene);
+    let make = "cd {f} && git init -q --bare all.git && git clone -q all.git one 2>/dev/null && cd one && head -c 5000000 /dev/urandom > data && git add data && git -c user.name=a -c user.email=a@b commit -qm data && git push -q origin HEAD";
+    scene.says("web", make);
+    let git = |line: &str| {
+        scene.says(
+            "app",
+            &format!("export GIT_SSH_COMMAND='ssh {WITH}'; {line}"),
+        )
+    };
+    git(
+        "git clone -q ssh://root@10.1.1.10:2222{f}/all.git {f}/two && cmp {f}/one/data {f}/two/data",
+    );
+    let push = "cd {f}/two && head -c 5000000 /dev/urandom > more && git add more && git -c user.name=a -c user.email=a@b commit -qm more && git push -q origin HEAD";
+    git(push);
+    git(
+        "git clone -q 'ssh://root@[fd00:1::10]:2222{f}/all.git' {f}/three && cmp {f}/two/more {f}/three/more && cmp {f}/one/data {f}/three/data",
+    );
+    // The repository has it, and not only who pushed.
+    let kept = scene.says("web", "git -C {f}/all.git log --format=%s");
+    assert_eq!(kept, "more\ndata\n");
+    let said = sshd.err();
+    for (from, times) in [("10.1.1.11", 2), ("fd00:1::11", 1)] {
+        let accepted = format!("Accepted publickey for root from {from} ");
+        assert_eq!(said.matches(&accepted).count(), times, "{said}");
+    }
 }
 
 #[test]

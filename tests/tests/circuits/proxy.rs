@@ -186,6 +186,83 @@ else:
     );
 }
 
+/// Asked by circuits, it asks by packets.
+const NGINX: &str =
+    "daemon off; user root; worker_processes 2; pid {f}/nginx.pid; error_log stderr;
+events { worker_connections 256; }
+http {
+  access_log {f}/asked; proxy_http_version 1.1;
+  client_body_temp_path {f}/body; proxy_temp_path {f}/proxy; fastcgi_temp_path {f}/fastcgi;
+  uwsgi_temp_path {f}/uwsgi; scgi_temp_path {f}/scgi;
+  server {
+    listen 80; listen [::]:80; client_max_body_size 0;
+    location /four/ { proxy_pass http://10.1.1.20:8000/; }
+    location /six/ { proxy_pass http://[fd00:1::20]:8000/; }
+  }
+}
+";
+
+/// Gives files, gives back what is posted, and prints who asked.
+const UPSTREAM: &str = "
+import http.server, os, socket
+class Answers(http.server.SimpleHTTPRequestHandler):
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers['Content-Length']))
+        self.send_response(200); self.send_header('Content-Length', str(len(body))); self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, form, *rest):
+        print(self.client_address[0].removeprefix('::ffff:'), self.command, self.path, flush=True)
+class Server(http.server.ThreadingHTTPServer):
+    address_family = socket.AF_INET6
+os.chdir(os.path.dirname(__file__))
+with Server(('::', 8000), Answers) as server:
+    print('serving', flush=True)
+    server.serve_forever()
+";
+
+#[test]
+fn nginx_that_is_asked_by_circuits_asks_a_server_that_has_packets() {
+    let scene = scene("");
+    scene.file("nginx.conf", &NGINX.replace("{f}", &scene.files()));
+    scene.file("upstream.py", UPSTREAM);
+    let large: Vec<u8> = (0..20_000_000_u32)
+        .map(|n| (n.wrapping_mul(n) >> 7) as u8)
+        .collect();
+    std::fs::write(format!("{}/large", scene.files()), large).unwrap();
+    scene.file("small", "small\n");
+    let line = "exec nginx -e stderr -p {f} -c {f}/nginx.conf";
+    let _nginx = scene.serve("both", line, "10.1.1.13", 80);
+    // Nobody is there yet.
+    let code = "curl -sS -o /dev/null -w '%{http_code}' http://10.1.1.13/four/small";
+    assert_eq!(scene.says("app", code), "502");
+    let there = scene.spawn(in_box(&scene, "exec /usr/bin/python3 {f}/upstream.py"));
+    there.until("serving");
+    let mut expected = String::from("serving\n");
+    for (way, from) in [("four", "10.1.1.13"), ("six", "fd00:1::13")] {
+        for host in ["10.1.1.13", "[fd00:1::13]"] {
+            let url = format!("http://{host}/{way}");
+            let line = format!("curl -sS {url}/large | cmp - {{f}}/large");
+            scene.says("app", &line);
+            let line =
+                format!("curl -sS --data-binary @{{f}}/large {url}/there | cmp - {{f}}/large");
+            scene.says("app", &line);
+            let line = format!(
+                "for i in $(seq 10); do curl -sS {url}/small || exit 1; done | sort | uniq -c | xargs"
+            );
+            assert_eq!(scene.says("app", &line), "10 small\n");
+            expected += &format!("{from} GET /large\n{from} POST /there\n");
+            expected += &format!("{from} GET /small\n").repeat(10);
+        }
+    }
+    // Whom it was asked by is the endpoint, whose own clients it hides; each question came once.
+    assert_eq!(there.out(), expected);
+    let asked = std::fs::read_to_string(format!("{}/asked", scene.files())).unwrap();
+    for (from, times) in [("10.1.1.11 ", 25), ("fd00:1::11 ", 24)] {
+        let of = asked.lines().filter(|line| line.starts_with(from));
+        assert_eq!(of.count(), times, "{asked}");
+    }
+}
+
 #[test]
 fn towards_who_is_near_there_is_no_pace_and_towards_others_what_the_host_has() {
     let hosts = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap();

@@ -326,6 +326,108 @@ fn a_file_goes_whole_from_a_server_in_c() {
     );
 }
 
+/// As who installs the library for C and finds it by pkg-config.
+#[test]
+fn the_library_for_c_is_installed_and_found() {
+    let scene = scene_of(OPEN);
+    let line = format!(
+        "make -s -C {top} install-c OUT={out} DESTDIR={{f}}/root >&2
+        export PKG_CONFIG_LIBDIR={{f}}/root/usr/local/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR={{f}}/root
+        for name in echo files; do
+            cc -std=c11 -Wall -Wextra -Werror -D_GNU_SOURCE -O1 -o {{f}}/$name {top}/lib/c/examples/$name.c $(pkg-config --static --cflags --libs bulkhead)
+        done
+        pkg-config --modversion bulkhead; cd {{f}}/root && find . -type f | sort",
+        top = concat!(env!("CARGO_MANIFEST_DIR"), "/.."),
+        out = e2e::program("").display(),
+    );
+    let line = line.replace("{f}", &scene.files());
+    let said = e2e::Said::of(std::process::Command::new("sh").args(["-ec", &line])).unwrap();
+    assert!(said.ok(), "{said:?}");
+    let installed = "0.1.0
+./usr/local/include/bulkhead.h
+./usr/local/lib/libbulkhead.a
+./usr/local/lib/pkgconfig/bulkhead.pc
+";
+    assert_eq!(said.out, installed);
+    let answers = scene.start("web", "exec {f}/echo 7000", "serving");
+    assert_eq!(asks(&scene, 100), "100 by ring");
+    answers.until("end by ring");
+    let sum = "head -c 5000001 /dev/urandom > {f}/whole; cksum < {f}/whole";
+    let whole = scene.says("web", sum);
+    let server = scene.start("web", "exec {f}/files serve 7001 {f}/whole", "serving");
+    let fetch = "{f}/files fetch 10.1.1.10 7001 | cksum";
+    assert_eq!(scene.says("app", fetch), whole);
+    server.until("sent by ring");
+}
+
+/// An example of the library's, built as its users would where nothing is downloaded, to a file
+/// that every user may read.
+fn in_rust(scene: &Scene, name: &str) {
+    let mut cargo = std::process::Command::new(env!("CARGO"));
+    cargo
+        .args([
+            "build",
+            "--locked",
+            "--offline",
+            "--quiet",
+            "-p",
+            "lib-bulkhead",
+        ])
+        .args(["--example", name, "--message-format", "json"])
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        // Of the package that this is a test of.
+        .env_remove("CARGO_MANIFEST_DIR");
+    let said = e2e::Said::of(&mut cargo).unwrap();
+    assert!(said.ok(), "{}", said.err);
+    let each = said.out.lines().flat_map(serde_json::from_str);
+    let built =
+        each.filter_map(|line: serde_json::Value| Some(line["executable"].as_str()?.to_owned()));
+    let program = built.last().expect("no program was built");
+    std::fs::copy(program, scene.file(&format!("{name}.rs"), "")).unwrap();
+}
+
+#[test]
+fn the_examples_in_rust_answer_and_hand_out_a_file() {
+    let scene = scene_of(OPEN);
+    in_rust(&scene, "echo");
+    in_rust(&scene, "files");
+    let echo = scene.serve("web", "exec {f}/echo.rs 10.1.1.10:7000", "10.1.1.10", 7000);
+    assert_eq!(asks(&scene, 100), "100 by ring");
+    // By the socket who knows nothing of it.
+    scene.says("app", "head -c 5000001 /dev/urandom > {f}/whole");
+    let plain = "python3 -c 'import shutil, socket, sys, threading
+s = socket.create_connection((\"10.1.1.10\", 7000)); whole = open(sys.argv[1], \"rb\")
+threading.Thread(target=lambda: (s.sendfile(whole), s.shutdown(1))).start()
+shutil.copyfileobj(s.makefile(\"rb\"), sys.stdout.buffer)' {f}/whole | cmp - {f}/whole";
+    scene.says("app", plain);
+    echo.until(": 5000001 bytes");
+    // A file, to who does not take it before it was seen by which way it comes.
+    let line = "exec {f}/files.rs serve 10.1.1.10:7001 {f}/whole";
+    let server = scene.serve("web", line, "10.1.1.10", 7001);
+    let fetch = "{f}/files.rs fetch 10.1.1.10:7001 | (until test -e {f}/go; do sleep 0.05; done; cmp - {f}/whole)";
+    let mut fetches = scene.spawn(scene.command("app", fetch));
+    let limit = Duration::from_secs(10);
+    let by_ring = |instance: &e2e::Instance| {
+        let listed = instance.ask(&["circuits"]).unwrap();
+        let flows = listed["flows"].as_array().unwrap();
+        flows.iter().any(|flow| flow["circuit"]["kind"] == "ring")
+    };
+    assert!(scene.instance.until(limit, by_ring), "{}", fetches.err());
+    scene.file("go", "");
+    assert_eq!(fetches.wait(limit), Some(0), "{}", fetches.err());
+    server.until("Ok(5000001)");
+    // A part is not taken for the whole, nor nothing for a part.
+    let line = "exec {f}/files.rs serve 10.1.1.10:7002 {f}/missing";
+    let _missing = scene.serve("web", line, "10.1.1.10", 7002);
+    let part = scene.sh("app", "{f}/files.rs fetch 10.1.1.10:7002");
+    assert!(part.code == 1 && part.out.is_empty(), "{part:?}");
+    let nobody = scene.sh("app", "{f}/files.rs fetch 10.1.1.10:7003");
+    assert!(
+        nobody.code == 1 && nobody.err.contains("refused"),
+        "{nobody:?}"
+    );
+}
+
 #[test]
 fn another_user_has_no_way_to_the_memory() {
     let scene = scene_of(OPEN);

@@ -210,35 +210,156 @@ for lump in lumps:
 open(sys.argv[1], 'wb').write(b'IBSP' + struct.pack('<i', 46) + table + b''.join(lumps))
 "#;
 
-#[test]
-fn a_game_server_is_asked_by_datagrams() {
-    let scene = Scene::of(OPEN);
+/// A server of an empty room at web, as an unprivileged user.
+fn game(scene: &Scene) -> Program {
     scene.file("room.py", ROOM);
     let make = "mkdir -p {f}/base/room/maps {f}/home && echo > {f}/base/room/default.cfg
 cp /usr/lib/ioquake3/baseq3/qagamex86_64.so {f}/base/room
 /usr/bin/python3 {f}/room.py {f}/base/room/maps/empty.bsp && chown nobody {f}/home";
-    here(&scene, make);
+    here(scene, make);
     let line = "export HOME={f}/home; exec /usr/lib/ioquake3/ioq3ded +set com_standalone 1 +set com_basegame room \
         +set fs_basepath {f}/base +set fs_homepath {f}/home +set dedicated 1 +set vm_game 0 +set bot_enable 0 \
         +set sv_hostname circuits +set rconPassword word +set net_enabled 3 +set net_ip 10.1.1.10 +set net_ip6 fd00:1::10 +map empty";
-    let _server = start_as_nobody(&scene, "web", line);
-    let asks = |_: &e2e::Instance| {
-        let said = scene.sh("app", "quakestat -raw , -nh -q3s 10.1.1.10 -timeout 1");
-        // Kind, address, name, map, most players, players, milliseconds, retries.
-        said.out.starts_with("Q3S,10.1.1.10,circuits,empty,8,0,")
-    };
+    let server = start_as_nobody(scene, "web", line);
     let limit = Duration::from_secs(20);
-    assert!(scene.instance.until(limit, asks), "{:?}", _server.err());
+    let asks = |_: &e2e::Instance| players(scene) == Some(0);
+    assert!(scene.instance.until(limit, asks), "{:?}", server.err());
+    server
+}
+
+/// As many play, as the server tells whoever asks it.
+fn players(scene: &Scene) -> Option<u32> {
+    let line = "quakestat -raw , -nh -q3s 10.1.1.10 -timeout 1";
+    let said = scene.sh("app", line).out;
+    // Kind, address, name, map, most players, players, milliseconds, retries.
+    let rest = said.strip_prefix("Q3S,10.1.1.10,circuits,empty,8,")?;
+    rest.split(',').next()?.parse().ok()
+}
+
+/// What the server answers who knows its word, by IPv6.
+fn commands(scene: &Scene, command: &str) -> String {
+    let line = r#"/usr/bin/python3 -c '
+import socket
+s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM); s.settimeout(5)
+s.connect(("fd00:1::10", 27960)); s.send(b"\xff" * 4 + b"rcon word COMMAND"); print(s.recv(4000).decode("latin"))'"#;
+    scene.says("app", &line.replace("COMMAND", command))
+}
+
+#[test]
+fn a_game_server_is_asked_by_datagrams() {
+    let scene = Scene::of(OPEN);
+    let _server = game(&scene);
     // Questions one after another, each by a socket of its own (of ten at once it passes some over)
     // and its commands by IPv6.
     let line = "for i in $(seq 8); do quakestat -raw , -nh -q3s 10.1.1.10; done | grep -c ,circuits,empty,";
     assert_eq!(scene.says("few", line), "8\n");
-    let line = r#"/usr/bin/python3 -c '
-import socket
-s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM); s.settimeout(5)
-s.connect(("fd00:1::10", 27960)); s.send(b"\xff" * 4 + b"rcon word status"); print(s.recv(4000))'"#;
-    let said = scene.says("app", line);
+    let said = commands(&scene, "status");
     assert!(said.contains("map: empty"), "{said}");
+}
+
+/// Whoever joins a Quake III server: asks for a number, and gives it back with what is to be known
+/// of the player, which is packed as the server unpacks it: by a tree that grows with each byte
+/// (FGK).
+const JOINS: &str = r#"
+import socket, sys
+class Node:
+    def __init__(self, parent, weight): self.parent, self.weight, self.left, self.right = parent, weight, None, None
+class Packs:
+    def __init__(self):
+        self.new = Node(None, 0)
+        # The lightest first.
+        self.all, self.known = [self.new], {}
+    def way(self, node):
+        bits = []
+        while node.parent:
+            bits.append(int(node.parent.right is node)); node = node.parent
+        return bits[::-1]
+    def change_places(self, a, b):
+        here, there = self.all.index(a), self.all.index(b)
+        self.all[here], self.all[there] = b, a
+    def change_parents(self, a, b):
+        right_of_a, right_of_b = a.parent.right is a, b.parent.right is b
+        a.parent, b.parent = b.parent, a.parent
+        for node, right in (a, right_of_b), (b, right_of_a):
+            if right: node.parent.right = node
+            else: node.parent.left = node
+    def heavier(self, node):
+        if node is None: return
+        last = [other for other in self.all if other.weight == node.weight][-1]
+        if last is not node:
+            if last is not node.parent: self.change_parents(last, node)
+            self.change_places(last, node)
+        node.weight += 1
+        if node.parent:
+            self.heavier(node.parent)
+            at = self.all.index(node)
+            if at and self.all[at - 1] is node.parent: self.change_places(node, node.parent)
+    def byte(self, byte):
+        if byte in self.known:
+            bits = self.way(self.known[byte])
+            self.heavier(self.known[byte])
+            return bits
+        bits = self.way(self.new) + [byte >> n & 1 for n in range(7, -1, -1)]
+        both = Node(self.new.parent, 1)
+        leaf = Node(both, 1)
+        both.left, both.right = self.new, leaf
+        if both.parent and both.parent.left is self.new: both.parent.left = both
+        elif both.parent: both.parent.right = both
+        self.new.parent, self.known[byte] = both, leaf
+        self.all[1:1] = [leaf, both]
+        self.heavier(both.parent)
+        return bits
+def packed(text):
+    packs = Packs()
+    bits = [bit for byte in text for bit in packs.byte(byte)]
+    octets = (bits[n:n + 8] for n in range(0, len(bits), 8))
+    return len(text).to_bytes(2, 'big') + bytes(sum(bit << n for n, bit in enumerate(octet)) for octet in octets)
+def asks(s, text, *words):
+    # What is lost is asked for again, as games do, and answers to what was asked before are none.
+    for _ in range(4):
+        s.send(b'\xff' * 4 + text)
+        try:
+            while True:
+                answer = s.recv(4000)
+                for word in words:
+                    if answer.startswith(b'\xff' * 4 + word): return answer[4:].decode().strip()
+        except TimeoutError: pass
+    sys.exit(f'no {words}')
+to, name = sys.argv[1:]
+s = socket.socket(socket.AF_INET6 if ':' in to else socket.AF_INET, socket.SOCK_DGRAM)
+s.settimeout(5); s.connect((to, 27960))
+def joins(number, word):
+    what = f'"\\protocol\\71\\challenge\\{number}\\qport\\{s.getsockname()[1]}\\name\\{name}\\rate\\25000\\snaps\\20"'
+    return asks(s, b'connect ' + packed(what.encode()), word)
+word, number, own, protocol = asks(s, b'getchallenge 4711 Quake3Arena', b'challengeResponse').split()
+print(word, own, protocol)
+print(joins(int(number) ^ 1, b'print'))
+print(joins(number, b'connectResponse').replace(number, 'N'))
+"#;
+
+/// One joins who gives back the number that it was given, and is told so; the server knows each by
+/// its endpoint's address.
+#[test]
+fn players_join_a_game_server() {
+    let scene = Scene::of(OPEN);
+    let _server = game(&scene);
+    scene.file("joins.py", JOINS);
+    let all = [("app", "10.1.1.10", "ann"), ("few", "fd00:1::10", "bob")];
+    for (n, (at, to, name)) in (1..).zip(all) {
+        let said = scene.says(at, &format!("/usr/bin/python3 {{f}}/joins.py {to} {name}"));
+        let expected = "challengeResponse 4711 71
+print
+No or bad challenge for your address.
+connectResponse N
+";
+        assert_eq!(said, expected);
+        assert_eq!(players(&scene), Some(n));
+    }
+    let said = commands(&scene, "status");
+    for (name, address) in [("ann", "^710.1.1.11 "), ("bob", "^7fd00:1::12 ")] {
+        let of = |line: &&str| line.contains(name) && line.contains(address);
+        assert_eq!(said.lines().filter(of).count(), 1, "{said}");
+    }
 }
 
 #[test]
