@@ -26,7 +26,18 @@ const PARTS: [(&str, Part); 9] = [
     ("setup", |with| {
         let what = "connect, accept, a byte and its answer, close, one after the other";
         let talk = |pair: &Pair| talk(pair, "setup", with.time, 0);
-        with.told("setup_vs_bridge", &with.ours, what, talk)
+        let mut figures = with.told("setup_vs_bridge", &with.ours, what, talk)?;
+        let loopback = Pair::loopback()?;
+        loopback.a.sh(MANY_PORTS)?;
+        let beside = against("", &with.ours, &loopback, with.turns.min(BESIDE), talk)?;
+        for figure in &mut figures {
+            let per_s = beside.peer["per_s"].clone();
+            *figure = figure
+                .clone()
+                .peer("loopback_per_s", per_s)
+                .ours("ratio_loopback", beside.value);
+        }
+        Ok(figures)
     }),
     ("rtt", |with| {
         // Asleep on one core, as the figure is meant.
@@ -95,6 +106,13 @@ const PARTS: [(&str, Part); 9] = [
 
 type Part = fn(&With<'_>) -> Result<Vec<Figure>, String>;
 
+/// Turns in which what is shown beside a figure is measured.
+const BESIDE: usize = 3;
+/// The client's ports, each of which TCP keeps for a minute after it closed: a run of
+/// connections is not to be one of waiting for these.
+const MANY_PORTS: &str =
+    "sysctl -qw net.ipv4.tcp_tw_reuse=1 net.ipv4.ip_local_port_range='1024 65535'";
+
 const STREAM: &str = "iperf3 with 128 KiB writes, one stream";
 
 /// What all parts need.
@@ -102,6 +120,7 @@ struct With<'a> {
     options: &'a Options,
     ours: Pair,
     bridge: Pair,
+    switch: Pair,
     turns: usize,
     /// Of iperf3, which takes whole seconds, and of others, ms.
     seconds: &'static str,
@@ -117,9 +136,19 @@ impl With<'_> {
         measure: impl Fn(&Pair) -> Result<Came, String>,
     ) -> Result<Vec<Figure>, String> {
         let id = format!("circuits.{id}");
-        let figure = against(&id, ours, &self.bridge, self.turns, measure)?;
+        let figure = against(&id, ours, &self.bridge, self.turns, &measure)?;
+        // Our own switch, in fewer turns.
+        let beside = against(&id, ours, &self.switch, self.turns.min(BESIDE), &measure)?;
+        let unit = beside
+            .peer
+            .iter()
+            .find(|(key, _)| !["name", "cpu_s"].contains(&key.as_str()));
+        let mut figure = figure.ours("ratio_switch", beside.value);
+        if let Some((unit, value)) = unit {
+            figure = figure.peer(&format!("switch_{unit}"), value.clone());
+        }
         Ok(vec![figure.note(format!(
-            "{what}; server core 0, client core 1, both unmodified; the bridge with a veth each"
+            "{what}; server core 0, client core 1, both unmodified; the bridge, and our own switch beside it, with a veth each"
         ))])
     }
 }
@@ -141,16 +170,16 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
         options,
         ours: Pair::circuits()?,
         bridge: Pair::bridge()?,
+        switch: Pair::ours(&[])?,
         turns: options.runs(9, 2),
         seconds,
         time,
     };
     with.bridge.reaches()?;
-    // The client's ports, each of which TCP keeps for a minute after it closed: a run of
-    // connections is not to be one of waiting for these.
-    with.bridge
-        .a
-        .sh("sysctl -qw net.ipv4.tcp_tw_reuse=1 net.ipv4.ip_local_port_range='1024 65535'")?;
+    with.switch.reaches()?;
+    for pair in [&with.bridge, &with.switch] {
+        pair.a.sh(MANY_PORTS)?;
+    }
     let mut figures = Vec::new();
     for (_, part) in parts {
         figures.extend(part(&with)?);

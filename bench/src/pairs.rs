@@ -31,6 +31,8 @@ enum Joined {
     Rings(Box<Instance>),
     Proxied(Box<Instance>),
     Bridge(#[expect(dead_code, reason = "kept for as long as the pair is")] Namespace),
+    /// Both in the first namespace.
+    Loopback,
     Ovs(Box<Ovs>),
 }
 
@@ -168,6 +170,20 @@ tenants:
         })
     }
 
+    /// One namespace's own loopback: nothing is between the two.
+    pub fn loopback() -> Result<Pair, String> {
+        let (a, b) = (Namespace::make()?, Namespace::make()?);
+        a.ip("link set lo up")?;
+        Ok(Pair {
+            a,
+            b,
+            address: "127.0.0.1",
+            name: "loopback".to_owned(),
+            switch: None,
+            joined: Joined::Loopback,
+        })
+    }
+
     /// Joined by veth and Open vSwitch in user space.
     pub fn ovs(kind: Kind) -> Result<Pair, String> {
         let mut settings = vec!["other_config:pmd-cpu-mask=0x1"];
@@ -219,9 +235,11 @@ tenants:
     /// core would take it from the other, or keep it awake for it.
     pub fn rest(&self, rests: bool) -> Result<(), String> {
         let mut processes = match &self.joined {
-            Joined::Bridge(_) | Joined::Circuits(_) | Joined::Rings(_) | Joined::Proxied(_) => {
-                return Ok(());
-            }
+            Joined::Bridge(_)
+            | Joined::Loopback
+            | Joined::Circuits(_)
+            | Joined::Rings(_)
+            | Joined::Proxied(_) => return Ok(()),
             Joined::Ovs(ovs) => vec![ovs.id()],
             // Who watches over the switch first, and last again.
             Joined::Ours(instance) => {
@@ -275,7 +293,10 @@ tenants:
             command.stdin(Stdio::null());
             return command;
         }
-        let at = if server { &self.b } else { &self.a };
+        let at = match server && !matches!(self.joined, Joined::Loopback) {
+            true => &self.b,
+            false => &self.a,
+        };
         let mut command = Command::new("ip");
         command
             .args(["netns", "exec", &at.name, "taskset", "-c"])
