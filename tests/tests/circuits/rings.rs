@@ -338,7 +338,7 @@ fn the_library_for_c_is_installed_and_found() {
         done
         pkg-config --modversion bulkhead; cd {{f}}/root && find . -type f | sort",
         top = concat!(env!("CARGO_MANIFEST_DIR"), "/.."),
-        out = e2e::program("").display(),
+        out = e2e::program("libbulkhead_c.a").parent().unwrap().display(),
     );
     let line = line.replace("{f}", &scene.files());
     let said = e2e::Said::of(std::process::Command::new("sh").args(["-ec", &line])).unwrap();
@@ -360,8 +360,7 @@ fn the_library_for_c_is_installed_and_found() {
     server.until("sent by ring");
 }
 
-/// An example of the library's, built as its users would where nothing is downloaded, to a file
-/// that every user may read.
+/// An example in Rust, built: nothing of it is downloaded, and most is there from the build of the tests.
 fn in_rust(scene: &Scene, name: &str) {
     let mut cargo = std::process::Command::new(env!("CARGO"));
     cargo
@@ -380,10 +379,10 @@ fn in_rust(scene: &Scene, name: &str) {
     let said = e2e::Said::of(&mut cargo).unwrap();
     assert!(said.ok(), "{}", said.err);
     let each = said.out.lines().flat_map(serde_json::from_str);
-    let built =
+    let mut built =
         each.filter_map(|line: serde_json::Value| Some(line["executable"].as_str()?.to_owned()));
-    let program = built.last().expect("no program was built");
-    std::fs::copy(program, scene.file(&format!("{name}.rs"), "")).unwrap();
+    let program = built.next().expect("no program was built");
+    std::fs::copy(program, scene.file(&format!("rust-{name}"), "")).unwrap();
 }
 
 #[test]
@@ -391,7 +390,12 @@ fn the_examples_in_rust_answer_and_hand_out_a_file() {
     let scene = scene_of(OPEN);
     in_rust(&scene, "echo");
     in_rust(&scene, "files");
-    let echo = scene.serve("web", "exec {f}/echo.rs 10.1.1.10:7000", "10.1.1.10", 7000);
+    let echo = scene.serve(
+        "web",
+        "exec {f}/rust-echo 10.1.1.10:7000",
+        "10.1.1.10",
+        7000,
+    );
     assert_eq!(asks(&scene, 100), "100 by ring");
     // By the socket who knows nothing of it.
     scene.says("app", "head -c 5000001 /dev/urandom > {f}/whole");
@@ -402,9 +406,9 @@ shutil.copyfileobj(s.makefile(\"rb\"), sys.stdout.buffer)' {f}/whole | cmp - {f}
     scene.says("app", plain);
     echo.until(": 5000001 bytes");
     // A file, to who does not take it before it was seen by which way it comes.
-    let line = "exec {f}/files.rs serve 10.1.1.10:7001 {f}/whole";
+    let line = "exec {f}/rust-files serve 10.1.1.10:7001 {f}/whole";
     let server = scene.serve("web", line, "10.1.1.10", 7001);
-    let fetch = "{f}/files.rs fetch 10.1.1.10:7001 | (until test -e {f}/go; do sleep 0.05; done; cmp - {f}/whole)";
+    let fetch = "{f}/rust-files fetch 10.1.1.10:7001 | (until test -e {f}/go; do sleep 0.05; done; cmp - {f}/whole)";
     let mut fetches = scene.spawn(scene.command("app", fetch));
     let limit = Duration::from_secs(10);
     let by_ring = |instance: &e2e::Instance| {
@@ -416,12 +420,12 @@ shutil.copyfileobj(s.makefile(\"rb\"), sys.stdout.buffer)' {f}/whole | cmp - {f}
     scene.file("go", "");
     assert_eq!(fetches.wait(limit), Some(0), "{}", fetches.err());
     server.until("Ok(5000001)");
-    // A part is not taken for the whole, nor nothing for a part.
-    let line = "exec {f}/files.rs serve 10.1.1.10:7002 {f}/missing";
+    // Nothing is not taken for a file.
+    let line = "exec {f}/rust-files serve 10.1.1.10:7002 {f}/missing";
     let _missing = scene.serve("web", line, "10.1.1.10", 7002);
-    let part = scene.sh("app", "{f}/files.rs fetch 10.1.1.10:7002");
+    let part = scene.sh("app", "{f}/rust-files fetch 10.1.1.10:7002");
     assert!(part.code == 1 && part.out.is_empty(), "{part:?}");
-    let nobody = scene.sh("app", "{f}/files.rs fetch 10.1.1.10:7003");
+    let nobody = scene.sh("app", "{f}/rust-files fetch 10.1.1.10:7003");
     assert!(
         nobody.code == 1 && nobody.err.contains("refused"),
         "{nobody:?}"
