@@ -160,11 +160,13 @@ impl Turns {
 
     /// The calls of an idle operator until so many connections are made.
     fn calls(&mut self) -> Vec<String> {
+        rests();
         let list = self.scene.file("calls", "").display().to_string();
         let mut tracer = traced(self.scene.operator().unwrap(), &["-o", &list]);
         for _ in 0..SET_UPS {
             assert_eq!(self.asks(), None);
         }
+        rests();
         kill("INT", &tracer.id().to_string());
         tracer.wait().unwrap();
         let text = std::fs::read_to_string(list).unwrap();
@@ -191,10 +193,14 @@ impl Turns {
         let _ = tracer.kill();
         let _ = tracer.wait();
         wrong.extend(self.asks());
-        // The server accepts again, and then the operator is idle.
-        std::thread::sleep(Duration::from_millis(100));
+        rests();
         (died, wrong)
     }
+}
+
+/// Meanwhile the server accepts again, and then the operator is idle: calls are counted from there.
+fn rests() {
+    std::thread::sleep(Duration::from_millis(100));
 }
 
 /// How often each comes in all these calls.

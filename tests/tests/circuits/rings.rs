@@ -414,7 +414,9 @@ shutil.copyfileobj(s.makefile(\"rb\"), sys.stdout.buffer)' {f}/whole | cmp - {f}
     let by_ring = |instance: &e2e::Instance| {
         let listed = instance.ask(&["circuits"]).unwrap();
         let flows = listed["flows"].as_array().unwrap();
-        flows.iter().any(|flow| flow["circuit"]["kind"] == "ring")
+        flows.iter().any(|flow| {
+            flow["circuit"]["kind"] == "ring" && flow["destination"] == "10.1.1.10:7001"
+        })
     };
     assert!(scene.instance.until(limit, by_ring), "{}", fetches.err());
     scene.file("go", "");
