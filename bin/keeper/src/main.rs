@@ -37,7 +37,7 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from
 const STEADY: Duration = Duration::from_secs(30);
 /// Starts in a row that never came to asking for its descriptors: then it is no use.
 const HOPELESS: u32 = 5;
-/// A supervisor that says every five seconds that it goes on, and then nothing for so long, stands still.
+/// A supervisor is to say every five seconds that it goes on: one that says nothing for so long stands still.
 const SILENT: Duration = Duration::from_secs(20);
 /// How long the supervisor may take to end everything in order.
 const FAREWELL: Duration = Duration::from_secs(20);

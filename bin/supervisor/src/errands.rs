@@ -166,10 +166,12 @@ impl Errands {
     /// until somebody can.
     fn empty(&mut self, of: Whose, socket: OwnedFd, other: Option<OwnedFd>) {
         self.left.push((of, socket, other));
-        self.send_for_left();
+        if let Err(error) = self.send_for_left() {
+            confine::say!("supervisor: nobody empties a socket yet: {error}");
+        }
     }
 
-    fn send_for_left(&mut self) {
+    fn send_for_left(&mut self) -> Result<()> {
         while let Some((of, socket, other)) = self.left.pop() {
             let mut sent = emptier(socket.as_fd(), other.as_ref().map(AsFd::as_fd));
             if sent.is_err() && !self.spare.is_empty() {
@@ -184,15 +186,13 @@ impl Errands {
                     self.ending.push((of, child));
                 }
                 Err(error) => {
-                    if self.left.is_empty() {
-                        confine::say!("supervisor: nobody empties a socket yet: {error}");
-                    }
                     self.left.push((of, socket, other));
-                    break;
+                    return Err(error);
                 }
             }
         }
         self.keep_spare();
+        Ok(())
     }
 
     /// Another descriptor of a socket, also where this process has as many as it may.
@@ -221,9 +221,8 @@ impl Errands {
     pub fn reap(&mut self) {
         let is_there = |child: &mut Child| matches!(child.try_wait(), Ok(None));
         self.ending.retain_mut(|(_, child)| is_there(child));
-        if !self.left.is_empty() {
-            self.send_for_left();
-        }
+        // It was said when it was left.
+        let _ = self.send_for_left();
     }
 
     /// Whether somebody is not back.
@@ -335,9 +334,13 @@ mod tests {
         for (_far, near, pipe) in all {
             taken.extend(starve());
             errands.part(Whose::Uid(7), near.as_fd());
-            assert!(errands.left.is_empty());
+            assert_eq!((errands.ending.len(), errands.left.len()), (1, 0));
             drop(near);
             assert!(is_closed(&pipe, &mut errands));
+            for (_, child) in &mut errands.ending {
+                child.wait().unwrap();
+            }
+            errands.reap();
         }
         // Where not even that is there it stays open until there is one.
         errands.spare.clear();

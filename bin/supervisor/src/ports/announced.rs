@@ -16,9 +16,10 @@ pub struct Announced {
 impl Announced {
     /// Removes the sockets' names, of which `path` is one.
     pub fn remove(path: &Path) {
+        // With the last of the sockets their folder goes.
+        let _ = std::fs::remove_file(owner_beside(path));
         remove_socket(path);
         remove_socket(&runtimes_beside(path));
-        let _ = std::fs::remove_file(owner_beside(path));
     }
 
     /// Whose the user namespaces of programs are that are announced there: who starts one does not take its
@@ -95,5 +96,28 @@ impl Supervisor {
             runtimes: Some(Rc::new(runtimes)),
             path,
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn with_a_tenants_last_endpoint_its_folder_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let tenant = folder.path().join("red");
+        std::fs::create_dir(&tenant).unwrap();
+        let all = ["web", "app"].map(|name| tenant.join(name).with_extension("sock"));
+        for path in &all {
+            for other in [path, &runtimes_beside(path)] {
+                std::fs::write(other, "").unwrap();
+            }
+            Announced::note_owner(path, 7).unwrap();
+        }
+        Announced::remove(&all[0]);
+        assert_eq!(std::fs::read_dir(&tenant).unwrap().count(), 3);
+        Announced::remove(&all[1]);
+        assert!(!tenant.exists());
     }
 }
