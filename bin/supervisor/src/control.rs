@@ -377,6 +377,7 @@ impl Supervisor {
             self.old_cgroups.push(cgroup);
         }
         self.keeper.forget(&format!("compartment/{id}/"));
+        self.disown(id);
         if compartment.body.core != u32::MAX {
             self.share_cores();
         }

@@ -13,6 +13,8 @@ use std::os::fd::AsFd;
 
 /// The place of a process that is killed and not dead yet, before its compartment's number.
 pub const ENDING: &str = "ending-";
+/// The number of no compartment.
+const NOBODYS: u32 = u32::MAX;
 /// With so many processes of a compartment that are killed and do not die no more are started for it.
 const MOST_HELD_UP: usize = 16;
 /// A process that is not ready by then is killed, ns.
@@ -29,16 +31,40 @@ impl Supervisor {
             if cause.is_none() {
                 worker.ended_in = worker.place.compartment().or(worker.ended_in);
                 worker.place = Place::Ending;
-                // A supervisor after us counts it too.
-                if let (Some(compartment), Some(link)) = (worker.ended_in, &worker.link) {
-                    let place = format!("{ENDING}{compartment}");
-                    let note = place_note(worker.role, &place, worker.profile);
-                    let key = Key::Worker(id, WorkerPart::Control);
-                    self.keeper.keep(key, &note, link.as_fd());
-                }
             }
             let _ = pidfd_send_signal(&worker.pidfd, Signal::KILL);
+            if cause.is_none() {
+                self.note_ending(id);
+            }
         }
+    }
+
+    /// A supervisor after us counts it too.
+    fn note_ending(&mut self, id: u64) {
+        if let Some(worker) = self.workers.get(&id)
+            && let (Some(compartment), Some(link)) = (worker.ended_in, &worker.link)
+        {
+            let place = format!("{ENDING}{compartment}");
+            let note = place_note(worker.role, &place, worker.profile);
+            let key = Key::Worker(id, WorkerPart::Control);
+            self.keeper.keep(key, &note, link.as_fd());
+        }
+    }
+
+    /// A compartment is gone: what still hangs of it is on nobody's account. The next has its number.
+    pub fn disown(&mut self, compartment: u32) {
+        let all = self.workers.iter();
+        let its = all.filter(|(_, it)| it.ended_in == Some(compartment));
+        let its: Vec<u64> = its.map(|(id, _)| *id).collect();
+        for id in its {
+            if let Some(worker) = self.workers.get_mut(&id) {
+                worker.ended_in = Some(NOBODYS);
+            }
+            self.note_ending(id);
+        }
+        self.errands
+            .hands_on(Whose::Ports(compartment), Whose::Ports(NOBODYS));
+        self.searchers.hands_on(compartment, NOBODYS);
     }
 
     /// Whether as many processes of a compartment are killed and not dead as may be: what holds them up would

@@ -107,6 +107,15 @@ impl Errands {
         hang.count() >= MOST_HANG && guard!("errands-full")
     }
 
+    /// What hangs on one account is on another's.
+    pub fn hands_on(&mut self, from: Whose, to: Whose) {
+        let ending = self.ending.iter_mut().map(|(of, _)| of);
+        let left = self.left.iter_mut().map(|(of, ..)| of);
+        for of in ending.chain(left).filter(|of| **of == from) {
+            *of = to;
+        }
+    }
+
     /// Before a socket is closed to which others wrote, here and by the keeper: nothing that they sent is
     /// closed with it.
     pub fn part(&mut self, of: Whose, socket: BorrowedFd<'_>) {
@@ -371,7 +380,8 @@ mod tests {
         let (one, other) = (Whose::Uid(7), Whose::Ports(7));
         for _ in 0..MOST_HANG {
             assert!(!errands.is_full(one));
-            errands.ends(one, sleeps());
+            errands.ends(other, sleeps());
+            errands.hands_on(other, one);
         }
         assert!(errands.is_full(one) && !errands.is_full(other));
         // What there is is thrown away all the same.

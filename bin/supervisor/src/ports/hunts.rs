@@ -192,6 +192,15 @@ impl Searchers {
         }
     }
 
+    /// A compartment's are another's.
+    pub fn hands_on(&mut self, from: u32, to: u32) {
+        self.gives_up(from, false);
+        self.passed_over.remove(&from);
+        for (of, _) in self.ending.iter_mut().filter(|(of, _)| *of == from) {
+            *of = to;
+        }
+    }
+
     /// Those of a compartment that are killed and do not end.
     fn held_up(&self, compartment: u32) -> usize {
         let ending = self.ending.iter();
