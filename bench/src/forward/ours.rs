@@ -19,6 +19,15 @@ enum Drive {
     Vhost(Box<Generator>),
 }
 
+impl Drive {
+    fn name(&self) -> &'static str {
+        match self {
+            Drive::Fifo(_) => "fifo",
+            Drive::Vhost(_) => "vhost",
+        }
+    }
+}
+
 /// It.
 pub struct Ours {
     // The generator first: it lets go of the endpoints.
@@ -119,6 +128,15 @@ impl Ours {
                 break;
             }
         }
+        // Of a process that does not go on, or another, these numbers say something else.
+        let (pid, wire) = (self.instance.pid("red"), self.drive.name());
+        let proof = proof.map_err(|why| {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.switch));
+            format!(
+                "{wire}, process {} of {pid:?}, {stat:?}: {why}",
+                self.switch
+            )
+        });
         signal(&[self.switch], Signal::STOP);
         proof
     }

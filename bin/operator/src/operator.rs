@@ -7,8 +7,8 @@ use command::Message;
 use command::verbs::{
     AddCrossing, AddPort, CIRCUITS_ADDRESSES, CONTAINER_PROGRAMS, Capture, Circuits,
     ContainerRefused, CutCircuit, Done, EndCrossing, Found, ListFlows, Mediate, Operate,
-    PORT_CIRCUITS, PORT_METER, PORT_PROXY, Program, ProgramGone, Quit, RemovePort, Running, Share,
-    Sought, UseImage, WantMeter,
+    PORT_CIRCUITS, PORT_METER, PORT_PROXY, Program, ProgramGone, ProgramLimit, Quit, RemovePort,
+    Running, Share, Sought, UseImage, WantMeter,
 };
 use guard::guard;
 use notify::{Listener, Sizes};
@@ -63,6 +63,8 @@ pub struct Operator {
     runtimes: Runtimes,
     next: u32,
     programs: BTreeMap<u32, (u32, Listener)>,
+    /// As many as may be.
+    most: usize,
     /// Programs that are looked at beside the set, not by it: see [`Operator::wait`].
     near: VecDeque<u32>,
     mediator: Mediator,
@@ -90,6 +92,7 @@ impl Operator {
             runtimes: Runtimes::default(),
             next: 1,
             programs: BTreeMap::new(),
+            most: PROGRAMS,
             near: VecDeque::with_capacity(NEAR),
             mediator: Mediator::default(),
             wants_meter: false,
@@ -410,6 +413,8 @@ impl Operator {
             self.mediator.capture(&body);
         } else if let Some(body) = message.body::<ProgramGone>() {
             self.forget(body.number);
+        } else if let Some(body) = message.body::<ProgramLimit>() {
+            self.most = PROGRAMS.min(body.most as usize);
         } else if let Some(body) = message.body::<EndCrossing>() {
             self.unlink_crossing(body.tag as u16);
         } else if let Some(body) = message.body::<Found>() {
@@ -554,7 +559,7 @@ impl Operator {
     }
 
     fn adopt(&mut self, slot: u32, number: u32, fd: OwnedFd) -> Result<(), Errno> {
-        if self.programs.len() >= PROGRAMS && guard!("circuits-programs") {
+        if self.programs.len() >= self.most && guard!("circuits-programs") {
             return Err(Errno::NOMEM);
         }
         let told = Message::new(0, &Program { slot, number });

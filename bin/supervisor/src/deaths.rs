@@ -41,9 +41,10 @@ impl Supervisor {
 
     /// A supervisor after us counts it too.
     fn note_ending(&mut self, id: u64) {
-        if let Some(worker) = self.workers.get(&id)
+        if let Some(worker) = self.workers.get_mut(&id)
             && let (Some(compartment), Some(link)) = (worker.ended_in, &worker.link)
         {
+            (worker.noted, worker.unnoted) = (None, None);
             let place = format!("{ENDING}{compartment}");
             let note = place_note(worker.role, &place, worker.profile);
             let key = Key::Worker(id, WorkerPart::Control);

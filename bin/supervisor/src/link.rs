@@ -24,6 +24,8 @@ pub struct Link {
     queue: VecDeque<(Message, Vec<Shared>)>,
     /// Since when nothing of the queue was taken, ns.
     stuck: Option<u64>,
+    /// What was to go with ports that are unplugged.
+    unplugged: Vec<Shared>,
 }
 
 impl Link {
@@ -33,6 +35,7 @@ impl Link {
             socket,
             queue: VecDeque::new(),
             stuck: None,
+            unplugged: Vec::new(),
         }
     }
 
@@ -40,7 +43,7 @@ impl Link {
     /// far behind that it counts as gone.
     ///
     /// A port that is unplugged before the peer was told of it takes that message, and
-    /// its descriptors, out of the queue: in it is at most one port a slot.
+    /// its descriptors, out of the queue ([`Link::unplugged`]): in it is at most one port a slot.
     pub fn send(&mut self, message: &Message, fds: Vec<Shared>) -> bool {
         if self.queue.is_empty() {
             let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
@@ -53,8 +56,14 @@ impl Link {
         if let Some(RemovePort { slot }) = message.body()
             && guard!("link-removed")
         {
-            self.queue
-                .retain(|(queued, _)| slot_of(queued) != Some(slot));
+            let unplugged = &mut self.unplugged;
+            self.queue.retain_mut(|(queued, fds)| {
+                let stays = slot_of(queued) != Some(slot);
+                if !stays {
+                    unplugged.append(fds);
+                }
+                stays
+            });
         }
         if self.queue.len() >= LONGEST {
             return false;
@@ -97,6 +106,12 @@ impl Link {
     pub fn give_up(&mut self) -> Vec<OwnedFd> {
         self.stuck = None;
         let fds = self.queue.drain(..).flat_map(|(_, fds)| fds);
+        fds.filter_map(Rc::into_inner).collect()
+    }
+
+    /// What the queue had of ports that were unplugged, and nobody else here has: as of [`Link::give_up`].
+    pub fn unplugged(&mut self) -> Vec<OwnedFd> {
+        let fds = self.unplugged.drain(..);
         fds.filter_map(Rc::into_inner).collect()
     }
 
@@ -164,7 +179,13 @@ mod tests {
         }
         // Another slot's waits on; of this one that it is to be unplugged, once.
         assert_eq!(link.backlog(), 3);
+        link.unplugged();
         assert_eq!(Rc::strong_count(&fd), 2);
+        // What nobody else has is for who asks.
+        let alone = Rc::new(std::fs::File::open("/dev/null").unwrap().into());
+        assert!(link.send(&plug(3), vec![fd, alone]));
+        assert!(link.send(&Message::new(0, &RemovePort { slot: 3 }), Vec::new()));
+        assert_eq!(link.unplugged().len(), 1);
     }
 
     #[test]

@@ -449,6 +449,11 @@ impl Supervisor {
                 self.namespaces.leave(name, stays);
             }
         }
+        if let Kind::Guest(guest) = port.kind {
+            for end in guest.ends() {
+                self.errands.part_given(Whose::Ports(compartment), end);
+            }
+        }
         self.keeper.forget(&format!("port/{compartment}/{slot}/"));
     }
 

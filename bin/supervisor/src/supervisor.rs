@@ -114,6 +114,8 @@ pub struct Supervisor {
     pub unlimited: Vec<(u64, u32, u64)>,
     /// Whose uids may own programs.
     pub owners: Owners,
+    /// Programs of a compartment that are kept, at most, as operators were told.
+    pub shared_programs: usize,
     /// Our flight recorder.
     pub recorder: Recorder,
     /// Its memory.
@@ -266,6 +268,7 @@ impl Supervisor {
             old_cgroups: Vec::new(),
             unlimited: Vec::new(),
             owners,
+            shared_programs: 0,
             recorder,
             recorder_page: Rc::new(recorder_page),
             is_ending: false,

@@ -49,6 +49,8 @@ pub struct Worker {
     pub place: Place,
     /// What the keeper is to note of that, once all that it was told has gone out.
     pub unnoted: Option<String>,
+    /// What the keeper has noted of that.
+    pub noted: Option<String>,
     /// When it was started, ns.
     pub started: u64,
     /// `CAUSE_*`: why we killed it.
@@ -346,6 +348,7 @@ impl Supervisor {
             place,
             started,
             unnoted: None,
+            noted: None,
             killed: None,
             budget: Bucket::of_words(role == Role::Fabric),
             fetch: None,
@@ -523,7 +526,14 @@ impl Supervisor {
         };
         let waits = worker.link.as_ref().is_some_and(|link| link.backlog() > 0);
         worker.unnoted = (waits && guard!("place-told")).then(|| place.to_owned());
-        let Some(worker) = self.workers.get(&id).filter(|it| it.unnoted.is_none()) else {
+        if worker.unnoted.is_none() {
+            worker.noted = Some(place.to_owned());
+            self.keep_place(id, place);
+        }
+    }
+
+    fn keep_place(&mut self, id: u64, place: &str) {
+        let Some(worker) = self.workers.get(&id) else {
             return;
         };
         let Some(link) = &worker.link else { return };
@@ -542,17 +552,36 @@ impl Supervisor {
 
     /// Sends a message to a process.
     pub fn tell(&mut self, id: u64, message: &Message, fds: Vec<Shared>) {
-        let Some(link) = self.workers.get_mut(&id).and_then(|w| w.link.as_mut()) else {
+        let Some(worker) = self.workers.get_mut(&id) else {
             return;
         };
-        if link.send(message, fds) {
+        let Some(link) = &mut worker.link else { return };
+        let (sent, waits) = (link.send(message, fds), link.backlog() > 0);
+        for fd in link.unplugged() {
+            self.errands.part_given(Whose::Uid(worker.uid), fd);
+        }
+        if sent {
+            if waits {
+                self.is_behind(id);
+            }
             return;
         }
         // Gone, or deaf: its death is what is handled.
-        if link.backlog() > 0 {
+        if waits {
             self.distrust_process(id);
         }
         self.kill_seated(id, CAUSE_STALL);
+    }
+
+    /// What waits for it dies with us, and nobody tells it again: until it has that it is noted nowhere.
+    fn is_behind(&mut self, id: u64) {
+        let Some(worker) = self.workers.get_mut(&id) else {
+            return;
+        };
+        if let Some(place) = worker.noted.take_if(|_| guard!("place-behind")) {
+            worker.unnoted.get_or_insert(place);
+            self.keep_place(id, "behind");
+        }
     }
 
     /// Gives a process one end of a link of which the other goes to who may be a tenant's by now: as long as

@@ -293,6 +293,8 @@ verbs! {
     /// operator → supervisor: memory for a circuit across an agreement is asked for; → both operators: fd: it is
     /// this, or why none; operator → operator: the program here has it.
     Share = 156,
+    /// supervisor → operator: how many programs may be kept.
+    ProgramLimit = 157,
 }
 
 /// Why a request failed. `detail` in the answer's Done body says more.

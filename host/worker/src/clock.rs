@@ -7,6 +7,11 @@ pub fn monotonic() -> u64 {
     nanoseconds(clock_gettime(ClockId::Monotonic))
 }
 
+/// Nanoseconds that this process has had of processors: CLOCK_PROCESS_CPUTIME_ID.
+pub fn spent() -> u64 {
+    nanoseconds(clock_gettime(ClockId::ProcessCPUTime))
+}
+
 /// CLOCK_REALTIME, for captures.
 pub fn realtime() -> u64 {
     nanoseconds(clock_gettime(ClockId::Realtime))

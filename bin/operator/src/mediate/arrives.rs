@@ -187,7 +187,7 @@ impl Mediator {
         // nobody says that they are: they are looked for before there is no room.
         if self.table.counts().0 >= self.sweeps_at {
             self.sweep_grown();
-        } else if !self.has_room(slot, 3, 4) {
+        } else if !self.has_room(slot, 1, 2) {
             self.sweep_at_times();
         }
         if !self.has_room_for(slot) {

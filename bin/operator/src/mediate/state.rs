@@ -3,6 +3,7 @@
 use super::*;
 use seqpacket::Socket;
 use telemetry::operator::DELAYED;
+use worker::clock::spent;
 
 /// Who asks for it can have a sweep so long after the last.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -290,7 +291,7 @@ impl Mediator {
     /// The same; of those that came by agreements only `if_far`, for of these it takes the kernel's
     /// time by as many sockets as the other tenants have.
     pub(super) fn sweep_of(&mut self, if_far: bool) {
-        let begun = Instant::now();
+        let begun = spent();
         let Some(Ok(mut live)) = self.live.as_ref().map(Live::cookies) else {
             return;
         };
@@ -322,9 +323,9 @@ impl Mediator {
         self.rings.retain(|began| live.contains(&began));
         if if_far {
             self.grows_from_here();
-            let now = Instant::now();
-            let took = now.duration_since(begun);
-            self.sweeps_after = Some(now + (10 * took).clamp(Duration::from_millis(1), PAUSE));
+            let took = Duration::from_nanos(spent().saturating_sub(begun));
+            let pause = (10 * took).clamp(Duration::from_millis(1), PAUSE);
+            self.sweeps_after = Some(Instant::now() + pause);
         }
         self.write();
         self.count();

@@ -23,6 +23,17 @@ fn programs_are_bounded_and_each_is_told_before_it_counts() {
     assert_eq!(operator.adopt(7, 9_999, one()), Err(Errno::NOMEM));
     operator.forget(3);
     assert_eq!(operator.adopt(7, 9_999, one()), Ok(()));
+    // The supervisor has no room for as many.
+    let fewer = ProgramLimit {
+        most: PROGRAMS as u32 - 1,
+        reserved: 0,
+    };
+    operator.forget(4);
+    let told = operator.take_place(&Message::new(0, &fewer), None, None);
+    assert!(told.is_ok());
+    assert_eq!(operator.adopt(7, 10_000, one()), Err(Errno::NOMEM));
+    operator.forget(5);
+    assert_eq!(operator.adopt(7, 10_000, one()), Ok(()));
 }
 
 /// Who is told of, by either way: programs with calls, and gone ones.

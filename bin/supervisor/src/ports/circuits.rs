@@ -9,11 +9,11 @@ use super::operators::Owed;
 use super::*;
 use crate::registry::SeatPart;
 use crate::role::{Purpose, Role};
-use crate::seats::Image;
+use crate::seats::{Image, label};
 use crate::watch::{Backoff, Blame, Death, Standing};
 use command::verbs::{
     CAUSE_REPORT, CREATE_CIRCUITS, ContainerRefused, Operate, PORT_CIRCUITS, Program, ProgramGone,
-    Running, Seek, Share, UseImage, WantMeter,
+    ProgramLimit, Running, Seek, Share, UseImage, WantMeter,
 };
 use seqpacket::{Fds, MAX_FDS, Socket};
 use shm::PeerWords;
@@ -203,6 +203,7 @@ impl Supervisor {
         if let Some(home) = self.compartments.get_mut(&compartment) {
             home.circuits = Some(Box::new(Circuits::new(uid, page, network)));
         }
+        self.share_programs();
         Ok(())
     }
 
@@ -382,6 +383,7 @@ impl Supervisor {
         let rooms = self.rooms(compartment);
         let parts = parts.into_iter().chain(rooms).collect();
         self.tell(id, &Message::new(0, &operate), parts);
+        self.tell_of_limit(id);
         self.tell_of_captures(id, compartment);
         let slots: Vec<u32> = self
             .compartments
@@ -513,7 +515,11 @@ impl Supervisor {
                 return;
             };
             if guard!("operator-programs") && circuits.programs.len() >= most {
-                return;
+                // An honest one was told how many: it asked before it had heard.
+                let seat = label(Seat::Compartment(compartment));
+                return confine::say!(
+                    "supervisor: a program of {seat} is not kept and ends with its operator: there are {most} already"
+                );
             }
             if let Err(refusal) = spare_descriptors(&fd) {
                 return confine::say!("supervisor: a program is not kept: {}", refusal.detail);
@@ -542,6 +548,28 @@ impl Supervisor {
         let homes = self.compartments.values();
         let all = homes.filter(|home| home.circuits.is_some()).count().max(1);
         PROGRAMS.min((limit / 4 / all).max(LEAST_PROGRAMS))
+    }
+
+    /// Tells an operator of that limit.
+    fn tell_of_limit(&mut self, id: u64) {
+        let body = ProgramLimit {
+            most: self.most_programs() as u32,
+            reserved: 0,
+        };
+        self.tell(id, &Message::new(0, &body), Vec::new());
+    }
+
+    /// There is one compartment more with circuits, or less: all have another part.
+    fn share_programs(&mut self) {
+        let most = self.most_programs();
+        if most == std::mem::replace(&mut self.shared_programs, most) {
+            return;
+        }
+        let homes = self.compartments.keys();
+        let operators: Vec<u64> = homes.filter_map(|id| self.operator_in(*id)).collect();
+        for operator in operators {
+            self.tell_of_limit(operator);
+        }
     }
 
     /// An operator is dead. The next one comes at once, unless this one did not live long.
@@ -642,6 +670,7 @@ impl Supervisor {
         if let Some(uid) = uid {
             self.release_uid(uid);
         }
+        self.share_programs();
         // There is nothing left that a change could cut.
         for owed in circuits.into_iter().flat_map(|circuits| circuits.owed) {
             self.done(owed.seq());

@@ -30,6 +30,8 @@ pub struct GuestPort {
     is_ready: bool,
     /// The helper's end of the link, until it has it.
     far: Option<Shared>,
+    /// Those that another came in the place of: their switch may have sent anything.
+    left: Vec<Shared>,
     /// When a helper is started, ns.
     due: u64,
 }
@@ -44,8 +46,15 @@ impl GuestPort {
             helper: None,
             is_ready: false,
             far: None,
+            left: Vec::new(),
             due: 0,
         }
+    }
+
+    /// The ends that no helper has.
+    pub fn ends(self) -> impl Iterator<Item = OwnedFd> {
+        let all = self.left.into_iter().chain(self.far);
+        all.filter_map(Rc::into_inner)
     }
 
     /// Where front ends connect.
@@ -54,11 +63,11 @@ impl GuestPort {
     }
 
     /// A link's near end, for the switch; the far one waits for the helper.
-    pub fn plug(&mut self, body: &CreatePort) -> Option<(AddPort, Vec<Shared>)> {
+    pub(super) fn plug(&mut self, body: &CreatePort) -> Option<(AddPort, Vec<Shared>)> {
         let (near, far) = Socket::pair().ok()?;
         // The helper is given none by the switch.
         let _ = notify::refuse_descriptors(far.as_fd());
-        self.far = Some(Rc::new(far.into_fd()));
+        self.left.extend(self.far.replace(Rc::new(far.into_fd())));
         let near = Rc::new(near.into_fd());
         Some((port_of(body), vec![near, Rc::clone(&self.page)]))
     }
@@ -203,6 +212,13 @@ impl Supervisor {
         let Some(home) = self.compartments.get_mut(&compartment) else {
             return;
         };
+        for port in home.ports.values_mut() {
+            if let Kind::Guest(guest) = &mut port.kind {
+                for end in guest.left.drain(..).filter_map(Rc::into_inner) {
+                    self.errands.part_given(Whose::Ports(compartment), end);
+                }
+            }
+        }
         // Not before the switch has its own: what a helper sends to one that waits here would be ours to close.
         let switch = home.seat.worker.and_then(|id| self.workers.get(&id));
         let waits = switch.and_then(|switch| switch.link.as_ref());

@@ -5,6 +5,7 @@ use crate::kill;
 use crate::wayward::{FORWARDS, PROGRAMS};
 use command::message::{ErrorCode, Name};
 use command::verbs::*;
+use rustix::process::Signal;
 use std::time::{Duration, Instant};
 use telemetry::counters::Counter;
 use telemetry::recorder::EventKind;
@@ -54,6 +55,10 @@ pub const TESTS: &[(&str, fn())] = &[
     (
         "an_operator_that_was_told_half_is_none_that_a_supervisor_takes_over",
         an_operator_that_was_told_half_is_none_that_a_supervisor_takes_over,
+    ),
+    (
+        "whom_something_waits_for_is_none_that_a_supervisor_takes_over",
+        whom_something_waits_for_is_none_that_a_supervisor_takes_over,
     ),
 ];
 
@@ -331,4 +336,49 @@ fn an_operator_that_was_told_half_is_none_that_a_supervisor_takes_over() {
         programs,
         "and nothing is lost"
     );
+}
+
+fn whom_something_waits_for_is_none_that_a_supervisor_takes_over() {
+    let mut host = Host::start();
+    host.ok(&red(3, 0));
+    let port = |slot| CreatePort {
+        kind: ENDPOINT_CIRCUITS,
+        flags: 0,
+        name: Name::new(&format!("red/web{slot}")).unwrap(),
+        ..tap(3, slot, "")
+    };
+    host.ok(&port(1));
+    let mut first = None;
+    host.until("it was told all", |host| {
+        first = host.noted("place=circuits-3");
+        first.is_some()
+    });
+    let first = rustix::process::Pid::from_raw(first.unwrap().cast_signed()).unwrap();
+    // It reads nothing more, and is dead before that is held against it.
+    rustix::process::kill_process(first, Signal::STOP).unwrap();
+    for _ in 0..4000 {
+        if host.noted("place=behind").is_some() {
+            break;
+        }
+        host.ok(&port(2));
+        host.ok(&DestroyPort {
+            compartment: 3,
+            slot: 2,
+            keep_namespace: 0,
+        });
+    }
+    assert_eq!(host.noted("place=circuits-3"), None);
+    host.kill_supervisor();
+    host.restart_supervisor();
+    host.event(EventKind::Ready);
+    let old = first.as_raw_nonzero().get().unsigned_abs();
+    host.until("another is there", |host| {
+        let noted = host.noted("place=circuits-3");
+        assert_ne!(
+            noted,
+            Some(old),
+            "it was taken over, and told nothing again"
+        );
+        noted.is_some()
+    });
 }

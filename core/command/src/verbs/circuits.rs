@@ -26,6 +26,15 @@ body! {
     }
 }
 body! {
+    /// How many programs may be kept.
+    ProgramLimit: ProgramLimit {
+        /// At most; one more ends with this process.
+        most: u32,
+        /// Zero.
+        reserved: u32,
+    }
+}
+body! {
     /// A program that is gone, with all that it started.
     ProgramGone: ProgramGone {
         /// The number.
