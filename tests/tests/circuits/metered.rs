@@ -278,6 +278,14 @@ fn a_circuit_is_seen_with_its_rule_and_cut_by_its_id() {
             };
             assert!(scene.instance.until(Duration::from_secs(10), counted));
         }
+        for words in [&["status"] as &[&str], &["top", "--once"]] {
+            let said = scene.instance.say(words).unwrap();
+            let rows = said.out.lines().filter(|row| {
+                let has = |word: &str| row.contains(&format!(" {word} "));
+                has("red/app") && has("red/web") && has(kind) && row.contains("red/app-to-web (")
+            });
+            assert_eq!(rows.count(), 2, "{said:?}");
+        }
         let metrics = scene.metrics();
         let line = format!("kind=\"{kind}\"}} 2");
         assert!(metrics.contains(&line), "{metrics}");

@@ -17,7 +17,16 @@ pub async fn status(client: &Client, json: bool) -> Result<Exit, Trouble> {
     if json {
         return as_json(&status);
     }
-    crate::print(rendered_status(&status).as_bytes())
+    let mut out = rendered_status(&status);
+    if endpoints(&status).any(|endpoint| endpoint.circuits) {
+        let _ = match super::flows::busiest(None, client).await {
+            Ok(circuits) if circuits.is_empty() => Ok(()),
+            Ok(circuits) => write!(out, "\n{circuits}"),
+            // What else there is is no less true.
+            Err(trouble) => writeln!(out, "\nno list of circuits: {}", trouble.fault.message),
+        };
+    }
+    crate::print(out.as_bytes())
 }
 
 fn rendered_status(status: &Status) -> String {
