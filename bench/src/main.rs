@@ -322,7 +322,12 @@ fn smoke(only: &[String]) -> ExitCode {
             |figures: &[Figure]| !figures.is_empty() && figures.iter().all(is_taken_or_said);
         let taken = match bench(&options) {
             Ok(figures) if works(&figures) => Ok(figures),
-            _ => bench(&options),
+            first => {
+                if let Err(why) = first {
+                    println!("smoke {name}: once more after: {why}");
+                }
+                bench(&options)
+            }
         };
         match taken {
             Ok(figures) if works(&figures) => {

@@ -54,7 +54,7 @@ impl Supervisor {
 
     /// A compartment is gone: what still hangs of it is on nobody's account. The next has its number.
     pub fn disown(&mut self, compartment: u32) {
-        let all = self.workers.iter();
+        let all = self.workers.iter().filter(|_| guard!("disown"));
         let its = all.filter(|(_, it)| it.ended_in == Some(compartment));
         let its: Vec<u64> = its.map(|(id, _)| *id).collect();
         for id in its {

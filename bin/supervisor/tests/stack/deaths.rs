@@ -60,6 +60,10 @@ pub const TESTS: &[(&str, fn())] = &[
         "whom_something_waits_for_is_none_that_a_supervisor_takes_over",
         whom_something_waits_for_is_none_that_a_supervisor_takes_over,
     ),
+    (
+        "what_hangs_of_a_removed_compartment_holds_up_none_that_has_its_number",
+        what_hangs_of_a_removed_compartment_holds_up_none_that_has_its_number,
+    ),
 ];
 
 fn a_killed_switch_is_replaced_by_a_spare_on_the_same_channel_and_image() {
@@ -381,4 +385,67 @@ fn whom_something_waits_for_is_none_that_a_supervisor_takes_over() {
         );
         noted.is_some()
     });
+}
+
+/// What hangs in the kernel and does not die, though it is killed: here by a tracer that lets nobody end.
+const HANGS: &str = "
+import ctypes, sys
+ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+SEIZE, TRACEEXIT = 0x4206, 0x40
+for pid in sys.stdin:
+    print(ptrace(SEIZE, int(pid), None, ctypes.c_void_p(TRACEEXIT)), flush=True)
+";
+
+fn what_hangs_of_a_removed_compartment_holds_up_none_that_has_its_number() {
+    use std::io::{BufRead, BufReader, Write};
+    let mut host = Host::start();
+    // A supervisor that starts ends its keeper's other children.
+    let mut tracer = std::process::Command::new("python3")
+        .args(["-c", HANGS])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut pids, said) = (tracer.stdin.take().unwrap(), tracer.stdout.take().unwrap());
+    let mut said = BufReader::new(said).lines();
+    host.ok(&red(3, 0));
+    let port = CreatePort {
+        kind: ENDPOINT_CIRCUITS,
+        flags: 0,
+        name: Name::new("red/web1").unwrap(),
+        ..tap(3, 1, "")
+    };
+    let gone = DestroyPort {
+        compartment: 3,
+        slot: 1,
+        keep_namespace: 0,
+    };
+    const MOST_HELD_UP: usize = 16;
+    for _ in 0..MOST_HELD_UP {
+        host.ok(&port);
+        let mut operator = None;
+        host.until("an operator", |host| {
+            operator = host.noted("place=circuits-3");
+            operator.is_some()
+        });
+        writeln!(pids, "{}", operator.unwrap()).unwrap();
+        assert_eq!(said.next().unwrap().unwrap(), "0");
+        host.ok(&gone);
+    }
+    host.ok(&port);
+    std::thread::sleep(Duration::from_millis(400));
+    assert_eq!(host.noted("place=circuits-3"), None, "it is held up");
+    host.ok(&DestroyCompartment { id: 3 });
+    host.ok(&red(3, 0));
+    host.ok(&port);
+    host.until("the next has an operator", |host| {
+        host.noted("place=circuits-3").is_some()
+    });
+    assert_eq!(
+        host.noted("place=ending-3"),
+        None,
+        "nor by who comes after us"
+    );
+    drop(pids);
+    tracer.wait().unwrap();
 }
