@@ -123,7 +123,15 @@ impl<M: ConsumerMemory> Reader<M> {
         if out.is_empty() {
             return Ok(0);
         }
-        if self.failed.is_none() && self.consent() && self.phase == Phase::Consents {
+        if let Some(stop @ Stop::Peer(_)) = self.failed {
+            return Err(stop);
+        }
+        // Once: who consents after this was said would look at frames as if they were plain.
+        let consents = self.consent();
+        if !consents && guard!("stream-peek") {
+            return line.look(out);
+        }
+        if self.phase == Phase::Consents {
             // Looked at first: the writer may mark the end at any time.
             let there = line.look(out)?;
             if let Some(left) = self.plain_left()? {

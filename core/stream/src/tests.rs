@@ -13,6 +13,8 @@ struct Shared {
     producer: [Cell<u64>; 24],
     consumer: [Cell<u64>; 24],
     data: RefCell<[u8; CAPACITY]>,
+    /// At the how many-th look at it the writer has the memory; 0: when it says so.
+    joins_at: Cell<u32>,
 }
 
 #[derive(Clone)]
@@ -24,6 +26,7 @@ impl Memory {
             producer: Default::default(),
             consumer: Default::default(),
             data: RefCell::new([0; CAPACITY]),
+            joins_at: Cell::new(0),
         }))
     }
 }
@@ -48,7 +51,14 @@ impl ProducerMemory for Memory {
 
 impl ConsumerMemory for Memory {
     fn load(&self, word: ProducerWord) -> u64 {
-        self.0.producer[word as usize].get()
+        let there = &self.0.producer[word as usize];
+        if word == ProducerWord::Joined && self.0.joins_at.get() > 0 {
+            self.0.joins_at.set(self.0.joins_at.get() - 1);
+            if self.0.joins_at.get() == 0 {
+                there.set(1);
+            }
+        }
+        there.get()
     }
     fn own(&self, word: ConsumerWord) -> u64 {
         self.0.consumer[word as usize].get()
@@ -198,6 +208,52 @@ fn plain_bytes_come_before_those_of_the_ring() {
     assert_eq!(read(&mut reader, &pipe, 100), Ok(b"ng".to_vec()));
     assert_eq!(read(&mut reader, &pipe, 100), Err(Stop::Blocked));
     assert!(!pipe.is_readable(), "who polls it sleeps");
+}
+
+/// A socket of which somebody is told whenever it is about to be looked at.
+struct Watched<'a>(&'a Pipe, &'a dyn Fn());
+
+impl Line for Watched<'_> {
+    fn send(&self, head: &[u8], body: &[u8]) -> Result<usize, Stop> {
+        self.0.send(head, body)
+    }
+    fn take(&self, out: &mut [u8]) -> Result<usize, Stop> {
+        self.0.take(out)
+    }
+    fn look(&self, out: &mut [u8]) -> Result<usize, Stop> {
+        (self.1)();
+        self.0.look(out)
+    }
+    fn wake(&self) {
+        self.0.wake();
+    }
+}
+
+/// The writer has the memory between any two looks of the reader's for that, and uses it at once.
+#[test]
+fn who_peeks_while_the_writer_comes_to_it_sees_plain_bytes_alone() {
+    for (comes, first) in (1..6).flat_map(|comes| (0..4).map(move |first| (comes, first))) {
+        let (memory, pipe) = (Memory::new(), Pipe::of(100));
+        let mut reader = Reader::new(memory.clone(), &geometry());
+        pipe.send(&[], b"plain").unwrap();
+        memory.0.joins_at.set(comes);
+        let (writer, looks) = (RefCell::new(None), Cell::new(0));
+        let writes = || {
+            looks.set(looks.get() + 1);
+            let joined = memory.0.producer[ProducerWord::Joined as usize].get() != 0;
+            if joined && looks.get() > first {
+                let new = || Writer::after(memory.clone(), &geometry(), 5);
+                let mut writer = writer.borrow_mut();
+                let writer = writer.get_or_insert_with(new);
+                writer.write(&pipe, b"ring", Full::Spills).unwrap();
+            }
+        };
+        for _ in 0..4 {
+            let mut out = [0; 20];
+            let n = reader.peek(&Watched(&pipe, &writes), &mut out).unwrap();
+            assert_eq!(out[..n], b"plainringringring"[..n], "{comes} {first}");
+        }
+    }
 }
 
 #[test]
