@@ -12,8 +12,8 @@ use api::{Circuit, Fault, Flow, Whose};
 use axum::Json;
 use axum::extract::{Path, State};
 use command::verbs::{
-    CONTAINER_DESCRIPTORS, CONTAINER_LONG, CONTAINER_NO_LISTENER, CONTAINER_NOT_ROOT,
-    CONTAINER_NOTHING, CONTAINER_PROGRAMS, CutCircuit,
+    CONTAINER_BUSY, CONTAINER_DESCRIPTORS, CONTAINER_LONG, CONTAINER_NO_LISTENER,
+    CONTAINER_NOT_ROOT, CONTAINER_NOTHING, CONTAINER_PROGRAMS, CutCircuit,
 };
 use serde_json::{Value, json};
 use std::fs::File;
@@ -66,7 +66,10 @@ pub fn why_refused(why: u64) -> &'static str {
             "more than one descriptor came; a runtime sends the listener alone"
         }
         CONTAINER_LONG => "its state has more than a mebibyte; have it fewer annotations",
-        CONTAINER_PROGRAMS => "its tenant has as many programs and containers as it may (4096)",
+        CONTAINER_PROGRAMS => {
+            "its tenant's compartment has as many programs and containers as it may (4,096, or its part of what the daemon may have open)"
+        }
+        CONTAINER_BUSY => "its tenant's operator had too much to do at that moment; start it again",
         _ => "for a reason that a newer release knows",
     }
 }

@@ -90,7 +90,10 @@ fn row(table: &Table, socket: &Socket, image: Option<&CompartmentImage<'_>>, now
         source_port: source.port,
         destination_port: destination.port,
     };
-    let to = decided.map_or(socket.endpoint(), |decided| decided.slot);
+    // Of one that is allowed no more, and not found to be cut, it is known whose address that is.
+    let to = decided.map(|decided| decided.slot);
+    let to = to.or_else(|| table.destination(socket.endpoint(), &remote.ip));
+    let to = to.unwrap_or(socket.endpoint());
     let [mut a, mut b] = [
         end(socket.endpoint(), local, remote),
         end(to, remote, local),

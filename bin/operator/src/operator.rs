@@ -5,8 +5,8 @@ use crate::runtimes::{Runtimes, Said};
 use crate::turns::Turns;
 use command::Message;
 use command::verbs::{
-    AddCrossing, AddPort, CIRCUITS_ADDRESSES, CONTAINER_PROGRAMS, Capture, Circuits,
-    ContainerRefused, CutCircuit, Done, EndCrossing, Found, ListFlows, Mediate, Operate,
+    AddCrossing, AddPort, CIRCUITS_ADDRESSES, CONTAINER_BUSY, CONTAINER_PROGRAMS, Capture,
+    Circuits, ContainerRefused, CutCircuit, Done, EndCrossing, Found, ListFlows, Mediate, Operate,
     PORT_CIRCUITS, PORT_METER, PORT_PROXY, Program, ProgramGone, ProgramLimit, Quit, RemovePort,
     Running, Share, Sought, UseImage, WantMeter,
 };
@@ -27,6 +27,10 @@ use std::time::{Duration, Instant};
 const PROGRAMS: usize = 4096;
 /// So long a change of tables waits for what is to be cut to be found.
 const CUTS: Duration = Duration::from_secs(4);
+/// Words of the supervisor's that are heard in a turn.
+const SAYINGS: usize = 64;
+/// What it does not take now it is told again after so long.
+const UNSAID: Duration = Duration::from_millis(1);
 /// Who starts a program and has not said which, at most.
 const ANNOUNCED: usize = 64;
 /// Programs that are looked at beside the set.
@@ -72,8 +76,11 @@ pub struct Operator {
     wants_meter: bool,
     /// Of the image that it decides by.
     image: Option<u64>,
-    /// Since when circuits are cut that it does not allow.
+    /// Since when circuits are cut that it does not allow, and whether it was said that this lasts.
     cutting: Option<Instant>,
+    is_late: bool,
+    /// What the supervisor has not taken yet.
+    unsaid: VecDeque<Message>,
     turns: Turns,
     /// Endpoints that have begun too much, until then: their programs' calls wait in the kernel.
     paused: BTreeMap<u32, Instant>,
@@ -98,6 +105,8 @@ impl Operator {
             wants_meter: false,
             image: None,
             cutting: None,
+            is_late: false,
+            unsaid: VecDeque::new(),
             turns: Turns::default(),
             paused: BTreeMap::new(),
         }
@@ -154,9 +163,17 @@ impl Operator {
             if self.mediator.is_to_seek() {
                 self.seeks()?;
             }
-            for body in self.mediator.asks_memory() {
-                self.control.send(&Message::new(0, &body), &[])?;
+            if self.mediator.finds() {
+                self.says_what_decides()?;
             }
+            let is_over = |since: Instant| since.elapsed() >= CUTS;
+            if self.cutting.is_some_and(is_over) && !self.is_late {
+                self.says_late()?;
+            }
+            for body in self.mediator.asks_memory() {
+                self.say(&body)?;
+            }
+            self.flush()?;
             let programs = &self.programs;
             self.mediator
                 .receivers_tick(&|number| programs.get(&number).map(|(slot, it)| (*slot, it)));
@@ -245,9 +262,26 @@ impl Operator {
         }
     }
 
-    /// What the supervisor says; `false`: the end.
+    /// Says something to the supervisor now, or when it has read what it was told before.
+    fn say<B: command::Body>(&mut self, body: &B) -> Result<(), seqpacket::Error> {
+        self.unsaid.push_back(Message::new(0, body));
+        self.flush()
+    }
+
+    fn flush(&mut self) -> Result<(), seqpacket::Error> {
+        while let Some(message) = self.unsaid.front() {
+            match self.control.send(message, &[]) {
+                Ok(()) => drop(self.unsaid.pop_front()),
+                Err(seqpacket::Error::Full) if guard!("operator-unsaid") => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// What the supervisor says, some of it: programs have their turns too. `false`: the end.
     fn obey(&mut self) -> Result<bool, Box<dyn Error>> {
-        loop {
+        for _ in 0..SAYINGS {
             match self.control.recv() {
                 Ok(None) => return Ok(true),
                 Ok(Some((message, _))) if message.body::<Quit>().is_some() => return Ok(false),
@@ -256,6 +290,7 @@ impl Operator {
                 Err(error) => return Err(error.into()),
             }
         }
+        Ok(true)
     }
 
     fn take(&mut self, message: &Message, fds: Fds) -> Result<(), Box<dyn Error>> {
@@ -264,7 +299,7 @@ impl Operator {
                 Ok(image) => {
                     self.mediator.use_image(image);
                     self.image = Some(body.epoch);
-                    self.cutting = None;
+                    (self.cutting, self.is_late) = (None, false);
                     self.want_meter()?;
                 }
                 // The one before decides on, and nothing is said of this one, which the switch
@@ -302,29 +337,38 @@ impl Operator {
         let Some(epoch) = self.image.filter(|_| self.mediator.knows_its_sockets()) else {
             return Ok(());
         };
-        let since = *self.cutting.get_or_insert_with(Instant::now);
-        match self.seeks()? {
-            // Who hides a socket among thousands of descriptors keeps no rule from being in force.
-            true if since.elapsed() >= CUTS => {
-                confine::say!(
-                    "bulkhead-operator: connections that are allowed no more are still looked for; new ones are judged by the new rules"
-                );
-            }
-            true => return Ok(()),
-            false => self.cutting = None,
+        self.cutting.get_or_insert_with(Instant::now);
+        if self.seeks()? {
+            return Ok(());
         }
-        let running = Running {
+        self.cutting = None;
+        Ok(self.says_running(epoch)?)
+    }
+
+    /// Who hides sockets among thousands of descriptors, or thousands of them, keeps no rule from being in force.
+    fn says_late(&mut self) -> Result<(), seqpacket::Error> {
+        self.is_late = true;
+        let Some(epoch) = self.image else {
+            return Ok(());
+        };
+        confine::say!(
+            "bulkhead-operator: connections that are allowed no more are still looked for; new ones are judged by the new rules"
+        );
+        self.says_running(epoch)
+    }
+
+    fn says_running(&mut self, epoch: u64) -> Result<(), seqpacket::Error> {
+        self.say(&Running {
             epoch,
             ..Running::default()
-        };
-        Ok(self.control.send(&Message::new(0, &running), &[])?)
+        })
     }
 
     /// Asks the supervisor who has what is to be cut; whether there is anything.
     fn seeks(&mut self) -> Result<bool, seqpacket::Error> {
         let seeks = self.mediator.seeks();
         for body in &seeks {
-            self.control.send(&Message::new(0, body), &[])?;
+            self.say(body)?;
         }
         Ok(!seeks.is_empty())
     }
@@ -421,7 +465,6 @@ impl Operator {
             self.mediator.found(&body);
         } else if message.body::<Sought>().is_some() {
             self.mediator.sought();
-            self.says_what_decides()?;
         }
         Ok(())
     }
@@ -449,8 +492,7 @@ impl Operator {
             return Ok(());
         }
         self.wants_meter = true;
-        let want = Message::new(0, &WantMeter::default());
-        self.control.send(&want, &[])
+        self.say(&WantMeter::default())
     }
 
     /// A meter says nothing: it is gone.
@@ -542,7 +584,11 @@ impl Operator {
             Said::More | Said::Over => Ok(()),
             Said::Container { slot, listener } => match self.adopt(slot, number, listener) {
                 Ok(()) => Ok(()),
-                Err(_) => self.refuses(slot, CONTAINER_PROGRAMS),
+                Err(Errno::NOMEM) => self.refuses(slot, CONTAINER_PROGRAMS),
+                Err(errno) => {
+                    confine::say!("bulkhead-operator: a container is not taken: {errno}");
+                    self.refuses(slot, CONTAINER_BUSY)
+                }
             },
             Said::Refused { slot, why } => self.refuses(slot, why),
         }
@@ -550,12 +596,11 @@ impl Operator {
 
     /// Says that a container is not taken: its runtime does not hear of it.
     fn refuses(&mut self, slot: u32, why: u32) -> Result<(), seqpacket::Error> {
-        let body = ContainerRefused { slot, why };
-        match self.control.send(&Message::new(0, &body), &[]) {
-            // There is so much to be heard already.
-            Err(seqpacket::Error::Full) => Ok(()),
-            said => said,
+        // There is so much to be heard already.
+        if !self.unsaid.is_empty() {
+            return Ok(());
         }
+        self.say(&ContainerRefused { slot, why })
     }
 
     fn adopt(&mut self, slot: u32, number: u32, fd: OwnedFd) -> Result<(), Errno> {
@@ -567,7 +612,13 @@ impl Operator {
         self.control
             .send(&told, &[fd.as_fd()])
             .map_err(|_| Errno::PIPE)?;
-        self.add(slot, number, fd)
+        self.add(slot, number, fd).inspect_err(|_| {
+            let gone = ProgramGone {
+                number,
+                reserved: 0,
+            };
+            let _ = self.say(&gone);
+        })
     }
 
     fn add(&mut self, slot: u32, number: u32, fd: OwnedFd) -> Result<(), Errno> {
@@ -586,15 +637,11 @@ impl Operator {
         if !calls {
             // Nobody is under its filter any more.
             self.forget(number);
-            let gone = Message::new(
-                0,
-                &ProgramGone {
-                    number,
-                    reserved: 0,
-                },
-            );
-            self.control.send(&gone, &[])?;
-            return Ok(());
+            let gone = ProgramGone {
+                number,
+                reserved: 0,
+            };
+            return Ok(self.say(&gone)?);
         }
         let programs = &self.programs;
         let Some((slot, listener)) = programs.get(&number) else {
@@ -635,11 +682,15 @@ impl Operator {
 
     /// How long this process may sleep.
     fn sleep(&self) -> Option<Timespec> {
-        if self.mediator.is_late() {
+        if self.mediator.is_late() || self.mediator.has_found() {
             return Some(Timespec::default());
         }
         let now = Instant::now();
-        let due = self.paused.values().min();
+        let late = self.cutting.filter(|_| !self.is_late);
+        let late = late.and_then(|since| since.checked_add(CUTS));
+        let unsaid = (!self.unsaid.is_empty()).then(|| now + UNSAID);
+        let due = self.paused.values().copied();
+        let due = due.chain(late).chain(unsaid).min();
         let due = due.and_then(|due| Timespec::try_from(due.saturating_duration_since(now)).ok());
         [due, self.mediator.sleep()].into_iter().flatten().min()
     }

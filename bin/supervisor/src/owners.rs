@@ -21,6 +21,9 @@ const PATIENCE: u64 = 5_000_000_000;
 /// How often it is asked whether who looks is back, ns.
 const ASK: u64 = 20_000_000;
 
+/// On whose account those are that look, and do not come back.
+const LOOKERS: Whose = Whose::Uid(u32::MAX);
+
 /// Who was an operator, or is.
 #[derive(Debug, Default)]
 pub struct Owners {
@@ -183,12 +186,13 @@ impl Supervisor {
                     self.owners.look = Some(look);
                     return Some(now + ASK);
                 }
-                _ => self.errands.gives_up(Whose::Ports(u32::MAX), look.child),
+                _ => self.errands.gives_up(LOOKERS, look.child),
             }
             let soon = !self.owners.clean.is_empty();
             self.owners.due = now + if soon { ASK } else { LOOK };
         }
-        if self.owners.gone.is_empty() {
+        // Those that were held up and do not end are some at most.
+        if self.owners.gone.is_empty() || self.errands.is_full(LOOKERS) {
             return None;
         }
         if now < self.owners.due || self.is_ending {

@@ -157,3 +157,65 @@ fn a_file_in_the_place_of_a_circuit_holds_no_revocation_up() {
         "{status}"
     );
 }
+
+/// Thousands of connections, each in a process that is not who made it: all are cut, in turns with what others ask.
+#[test]
+fn thousands_that_are_hidden_are_cut_and_hold_up_nobody() {
+    const MANY: usize = 3000;
+    const HIDES: &str = "
+import os, resource, socket, sys, threading
+resource.setrlimit(resource.RLIMIT_NOFILE, (5000, 5000))
+n, all = int(sys.argv[2]), []
+def hide():
+    if os.fork() == 0:
+        if os.fork() == 0: print('hidden', flush=True); threading.Event().wait()
+        os._exit(0)
+if sys.argv[1] == 'serves':
+    l = socket.socket(); l.bind(('10.1.1.10', 80)); l.listen(100); print('serves', flush=True)
+    if os.fork() == 0:
+        for _ in range(n): all.append(l.accept()[0])
+        hide(); os._exit(0)
+else:
+    if os.fork() == 0:
+        for _ in range(n): all.append(socket.create_connection(('10.1.1.10', 80)))
+        hide(); os._exit(0)
+threading.Event().wait()
+";
+    const ASKS: &str = "
+import os, socket, sys, time
+longest = 0; print('asks', flush=True)
+while not os.path.exists(sys.argv[1]):
+    begun = time.monotonic(); socket.socket().close(); longest = max(longest, time.monotonic() - begun)
+    time.sleep(0.005)
+print('longest', longest, flush=True)
+";
+    let guarded = format!("{OPEN}{GUARDED}");
+    let scene = Scene::of(&guarded);
+    scene.file("hides.py", HIDES);
+    scene.file("asks.py", ASKS);
+    let line = |what| format!("exec python3 {{f}}/hides.py {what} {MANY}");
+    let web = scene.start("web", &line("serves"), "serves");
+    let app = scene.start("app", &line("begins"), "hidden");
+    web.until("serves\nhidden\n");
+    let asks = scene.start("few", "exec python3 {f}/asks.py {f}/stop", "asks");
+    scene.apply(&guarded.replace("ports: [80]", "ports: [99]"));
+    scene.file("stop", "");
+    let said = |_: &e2e::Instance| asks.out().contains("longest");
+    assert!(scene.instance.until(Duration::from_secs(10), said));
+    let longest: f64 = asks
+        .out()
+        .trim()
+        .rsplit(' ')
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap();
+    let status = scene.instance.ask(&["status"]).unwrap();
+    let operator = &status["compartments"][0]["operator"];
+    assert!(
+        operator["cut"] == MANY && operator["unfound"] == 0 && operator["restarts"] == 0,
+        "{operator}"
+    );
+    assert!(longest < 0.7, "{longest}");
+    drop(app);
+}

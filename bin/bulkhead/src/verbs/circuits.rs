@@ -56,7 +56,9 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
                 std::io::Error::from_raw_os_error(done.errno.cast_signed())
             ),
             match Errno::from_raw_os_error(done.errno.cast_signed()) {
-                Errno::NOMEM => "a tenant may have 4096 programs at a time: end some",
+                Errno::NOMEM => {
+                    "its compartment has as many programs as it may (4,096, or its part of what the daemon may have open): end some"
+                }
                 _ => {
                     "it is started again by itself: try once more; `bulkhead events` says what it died of"
                 }

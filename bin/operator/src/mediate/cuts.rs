@@ -6,10 +6,13 @@ use super::*;
 use circuit::Socket;
 use command::verbs::{Found, SEEK, Seek};
 use notify::{Came, End, Seen, Target, end_apart};
+use std::collections::VecDeque;
 use telemetry::operator::{CUT, UNFOUND};
 
 /// Circuits that are cut at a time.
 const AT_ONCE: usize = 256;
+/// Words of who has some that wait for their turn: each socket may have some numbers in some processes.
+const FOUND: usize = 65_536;
 /// So often: a program may hand a socket on meanwhile.
 const HUNTS: u32 = 3;
 
@@ -24,6 +27,10 @@ pub(super) struct Hunts {
     tried: u32,
     /// There is something that nobody was asked for yet.
     is_new: bool,
+    /// Who has some, as the supervisor says, in turns.
+    found: VecDeque<Found>,
+    /// It has said all.
+    is_over: bool,
 }
 
 impl Mediator {
@@ -42,9 +49,9 @@ impl Mediator {
         self.hunts.is_new && self.live.is_some()
     }
 
-    /// A search is over.
+    /// A search is over, and all that was found is told.
     pub fn sought(&mut self) {
-        self.hunts.tried += 1;
+        self.hunts.is_over = true;
     }
 
     /// What the supervisor is to be asked; nothing: all that is allowed no more is cut, or cannot
@@ -94,33 +101,48 @@ impl Mediator {
 
     /// The supervisor says who has one, or had it a moment ago.
     pub fn found(&mut self, body: &Found) {
-        let Some(cookie) = self.hunts.inodes.get(&body.inode).copied() else {
-            return;
-        };
-        let Some(began) = self.hunts.ends.get(&cookie).copied() else {
-            return;
-        };
-        let Some(target) = Target::open(body.thread).ok() else {
-            return;
-        };
-        let seen = Seen {
-            target,
-            number: body.number,
-            cookie,
-            end: self.end_of(cookie),
-        };
-        if let Some(notes) = &self.notes {
-            notes.beats();
+        if self.hunts.inodes.contains_key(&body.inode) && self.hunts.found.len() < FOUND {
+            self.hunts.found.push_back(*body);
         }
-        let slot = self.table.socket(cookie).map(Socket::endpoint);
-        let seen = [seen];
-        let came = end_apart(&seen).unwrap_or_else(|_| {
-            let each = slot.into_iter().zip(&seen);
-            each.map(|(slot, seen)| self.end_here(slot, seen)).collect()
-        });
-        if came == [Came::Ended] {
-            self.is_cut(began);
+    }
+
+    /// Whether some of these are to be cut.
+    pub fn has_found(&self) -> bool {
+        !self.hunts.found.is_empty()
+    }
+
+    /// Cuts some of what was found: others have their turn between. `true`: a search is over, and all that it
+    /// found is cut.
+    pub fn finds(&mut self) -> bool {
+        let most = match guard!("circuits-found") {
+            true => AT_ONCE,
+            false => usize::MAX,
+        };
+        let some = self.hunts.found.len().min(most);
+        let some: Vec<Found> = self.hunts.found.drain(..some).collect();
+        let mut all = Vec::new();
+        for body in some {
+            let cookie = self.hunts.inodes.get(&body.inode).copied();
+            let socket = cookie.and_then(|cookie| self.table.socket(cookie).copied());
+            let began = cookie.and_then(|cookie| self.hunts.ends.get(&cookie).copied());
+            let (Some(socket), Some(began)) = (socket, began) else {
+                continue;
+            };
+            if let Ok(target) = Target::open(body.thread) {
+                let seen = Seen {
+                    target,
+                    number: body.number,
+                    cookie: socket.cookie(),
+                    end: self.end_of(socket.cookie()),
+                };
+                all.push((began, socket, seen));
+            }
         }
+        let cut: BTreeSet<u64> = self.end_all(all).into_iter().collect();
+        self.are_cut(&cut);
+        let is_over = self.hunts.found.is_empty() && std::mem::take(&mut self.hunts.is_over);
+        self.hunts.tried += u32::from(is_over);
+        is_over
     }
 
     /// So many circuits end because they are allowed no more.
@@ -165,9 +187,7 @@ impl Mediator {
                 cut.extend(self.end_all(seen));
             }
             left.retain(|(began, _)| !cut.contains(began));
-            for began in cut {
-                self.is_cut(began);
-            }
+            self.are_cut(&cut);
         }
         for (began, ends) in left {
             self.hunts_for(began, ends.iter().map(Socket::cookie));
@@ -239,11 +259,20 @@ impl Mediator {
     }
 
     pub(super) fn is_cut(&mut self, began: u64) {
-        self.hunts.ends.retain(|_, of| *of != began);
-        if self.end_of(began) == End::Shut {
-            let _ = self.table.disconnect(began);
-            self.write();
+        self.are_cut(&BTreeSet::from([began]));
+    }
+
+    fn are_cut(&mut self, circuits: &BTreeSet<u64>) {
+        if circuits.is_empty() {
+            return;
         }
+        self.hunts.ends.retain(|_, of| !circuits.contains(of));
+        for began in circuits {
+            if self.end_of(*began) == End::Shut {
+                let _ = self.table.disconnect(*began);
+            }
+        }
+        self.write();
     }
 
     /// A socket, taken from where it was seen. Meanwhile its endpoint is who holds this process

@@ -15,6 +15,9 @@ pub const SEARCH: &str = "search";
 pub const LONGEST: Duration = Duration::from_secs(2);
 /// It says where it is after so many descriptors, or threads, of one process.
 const SAYS: usize = 512;
+/// So many descriptors of each table are looked at before those beyond of any: nobody keeps others' from being
+/// found by having many.
+const FEW: usize = 256;
 
 /// What is looked for: sockets, by inode, in processes of user namespaces that are this user's, but not in
 /// these.
@@ -97,7 +100,7 @@ pub fn run() -> Result<()> {
 /// In these processes.
 fn search(wanted: &Wanted, processes: Vec<u32>, out: &mut impl Write) -> Result<()> {
     let began = Instant::now();
-    let mut others = Vec::new();
+    let (mut others, mut many) = (Vec::new(), Vec::new());
     for process in processes {
         if wanted.not_in.contains(&process) || began.elapsed() > LONGEST {
             continue;
@@ -112,21 +115,29 @@ fn search(wanted: &Wanted, processes: Vec<u32>, out: &mut impl Write) -> Result<
             continue;
         }
         let mut tables = tables(process, out)?.into_iter();
-        if let Some(first) = tables.next() {
-            look(first, wanted, out)?;
+        if let Some(first) = tables.next()
+            && !look(first, 0..FEW, wanted, out)?
+        {
+            many.push(first);
         }
         others.extend(tables);
     }
-    for thread in others {
+    let others = others.into_iter().map(|thread| (thread, 0));
+    for (thread, from) in others.chain(many.into_iter().map(|thread| (thread, FEW))) {
         if !wanted.not_in.contains(&thread) && began.elapsed() <= LONGEST {
-            look(thread, wanted, out)?;
+            look(thread, from..usize::MAX, wanted, out)?;
         }
     }
     out.flush()
 }
 
-/// Through the descriptors of a thread.
-fn look(thread: u32, wanted: &Wanted, out: &mut impl Write) -> Result<()> {
+/// Through these of the descriptors of a thread; whether there are no more.
+fn look(
+    thread: u32,
+    which: std::ops::Range<usize>,
+    wanted: &Wanted,
+    out: &mut impl Write,
+) -> Result<bool> {
     /// Of a socket that has many numbers in a table it is enough to know a few: it is one socket.
     const NUMBERS: u32 = 4;
     let mut told: BTreeMap<u64, u32> = BTreeMap::new();
@@ -135,6 +146,12 @@ fn look(thread: u32, wanted: &Wanted, out: &mut impl Write) -> Result<()> {
         if n % SAYS == 0 {
             writeln!(out, "{thread}")?;
             out.flush()?;
+        }
+        if n >= which.end && guard!("hunt-few") {
+            return Ok(false);
+        }
+        if n < which.start {
+            continue;
         }
         let inode = read_link(entry.path()).ok();
         let inode = inode.and_then(|link| inode_of(link.to_str()?));
@@ -153,7 +170,7 @@ fn look(thread: u32, wanted: &Wanted, out: &mut impl Write) -> Result<()> {
             writeln!(out, "{inode} {thread} {number}")?;
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Threads of a process of which no two have their descriptors in common, as far as the kernel says:
@@ -244,5 +261,43 @@ mod tests {
         assert_eq!((found(me + 54_321, &[]), found(me, &[child.id()])), (0, 0));
         let _ = child.kill();
         let _ = child.wait();
+    }
+
+    /// What others have by the hundred is looked at after what everybody has few of.
+    #[test]
+    fn who_has_many_keeps_nobody_elses_from_being_found_first() {
+        let has = |descriptors: usize| {
+            let says = format!(
+                "import os, socket, time; d = [os.open('/dev/null', 0) for _ in range({descriptors})]; \
+                s = socket.socket(); print(os.fstat(s.fileno()).st_ino, flush=True); time.sleep(60)"
+            );
+            let mut child = std::process::Command::new("unshare")
+                .args(["-Ur", "python3", "-c", &says])
+                .stdout(std::process::Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut line = String::new();
+            let mut said = std::io::BufReader::new(child.stdout.take().unwrap());
+            std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+            (child, line.trim().parse::<u64>().unwrap())
+        };
+        let [(mut many, hidden), (mut few, plain)] = [FEW + 50, 3].map(has);
+        let wanted = Wanted {
+            uid: rustix::process::geteuid().as_raw(),
+            not_in: BTreeSet::new(),
+            inodes: [hidden, plain].into(),
+        };
+        let mut out = Vec::new();
+        search(&wanted, vec![many.id(), few.id()], &mut out).unwrap();
+        let said = String::from_utf8(out).unwrap();
+        let found = said.lines().filter_map(|line| match Says::of(line) {
+            Some(Says::Found(inode, ..)) => Some(inode),
+            _ => None,
+        });
+        assert_eq!(found.collect::<Vec<_>>(), [plain, hidden]);
+        for child in [&mut many, &mut few] {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }

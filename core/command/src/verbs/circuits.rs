@@ -352,6 +352,8 @@ pub const CONTAINER_DESCRIPTORS: u32 = 4;
 pub const CONTAINER_LONG: u32 = 5;
 /// There are as many programs as there may be.
 pub const CONTAINER_PROGRAMS: u32 = 6;
+/// The operator could not keep it at that moment.
+pub const CONTAINER_BUSY: u32 = 7;
 
 body! {
     /// Start a meter for this compartment.
