@@ -28,6 +28,8 @@ pub enum ProducerWord {
     Spilled = 18,
     /// A circuit's: the position whose byte lies first in the data area.
     Origin = 19,
+    /// A circuit's: bytes in the socket that are no data, those that are about to be sent with them.
+    Heads = 20,
 }
 
 /// Words of the consumer's page. `Consumed` has a cache line of its own.

@@ -44,6 +44,8 @@ pub struct Reader<M> {
     /// Bytes of a spill that are still to come, and how many came in all.
     spill: usize,
     spilled: u64,
+    /// Bytes that came beside them.
+    heads: u64,
     head: Head,
     early: u32,
     failed: Option<Stop>,
@@ -63,6 +65,7 @@ impl<M: ConsumerMemory> Reader<M> {
             plain,
             spill: 0,
             spilled: 0,
+            heads: 0,
             head: Head::default(),
             early: 0,
             failed: None,
@@ -154,7 +157,8 @@ impl<M: ConsumerMemory> Reader<M> {
     }
 
     /// How many bytes can be read now, where `queued` tells how many the socket has; none: the
-    /// stream has ended. A few more, a frame's head, while the writer is in the middle of a spill.
+    /// stream has ended. Never more, but for one where no edge can be given, and a few less while the writer is
+    /// in the middle of a spill.
     ///
     /// # Errors
     /// As [`Reader::read`]: [`Stop::Blocked`] where there are none yet.
@@ -168,18 +172,32 @@ impl<M: ConsumerMemory> Reader<M> {
         }
         // Who cannot be given an edge is told of one byte more: it reads less, and finds nothing then.
         let more = usize::from(!self.announce(line)?);
-        // All that is there, by whichever way: who reads as much waits for an edge then.
+        // All that is there, by whichever way: who reads as much waits for an edge then. Looked at before it
+        // is asked what of it is none: of what is sent that was told before.
+        let queued = queued();
         let plain = match self.phase {
             // The other side's word; all of them are in the socket, where they are counted.
-            Phase::Consents => self.plain_left()?.unwrap_or(0).min(queued()),
+            Phase::Consents => self.plain_left()?.unwrap_or(0).min(queued),
             _ => 0,
         };
-        let spilled = self.ring.memory().load(ProducerWord::Spilled);
-        let spilled = match spilled.wrapping_sub(self.spilled) {
+        let memory = self.ring.memory();
+        let heads = memory.load(ProducerWord::Heads).wrapping_sub(self.heads);
+        let heads = match guard!("stream-heads") {
+            // One of the release before says nothing.
+            true if heads <= MOST_SPILLED => heads as usize,
+            _ => 0,
+        };
+        let spilled = match memory
+            .load(ProducerWord::Spilled)
+            .wrapping_sub(self.spilled)
+        {
             // Nonsense, which is no reason not to read.
             more if more > MOST_SPILLED => 0,
-            // Those that are about to be sent are not there.
-            more => queued().min(more as usize),
+            // Those that are about to be sent are not there. Of a frame that has begun all is data.
+            more => (queued - plain)
+                .saturating_sub(heads)
+                .max(queued.min(self.spill))
+                .min(more as usize),
         };
         match plain.saturating_add(self.ring.readable()? + spilled) {
             0 => Err(Stop::Blocked),
@@ -415,7 +433,10 @@ impl<M: ConsumerMemory> Reader<M> {
     fn took(&mut self, line: &impl Line, n: usize) -> Result<(), Stop> {
         let mut bytes = [0; HEAD];
         match line.take(bytes.get_mut(..n).unwrap_or_default())? {
-            taken if taken == n => Ok(()),
+            taken if taken == n => {
+                self.heads = self.heads.wrapping_add(n as u64);
+                Ok(())
+            }
             // Another reads the same socket.
             _ => self.close(Breach::Frame),
         }

@@ -210,11 +210,12 @@ fn plain_bytes_come_before_those_of_the_ring() {
     assert!(!pipe.is_readable(), "who polls it sleeps");
 }
 
-/// A socket of which somebody is told whenever it is about to be looked at.
+/// A socket of which somebody is told whenever it is about to be looked at, or written to.
 struct Watched<'a>(&'a Pipe, &'a dyn Fn());
 
 impl Line for Watched<'_> {
     fn send(&self, head: &[u8], body: &[u8]) -> Result<usize, Stop> {
+        (self.1)();
         self.0.send(head, body)
     }
     fn take(&self, out: &mut [u8]) -> Result<usize, Stop> {
@@ -480,6 +481,41 @@ fn how_much_there_is_is_never_more_than_there_is() {
             told.is_ok_and(|told| told <= 3) || told.is_err(),
             "{told:?}"
         );
+    }
+}
+
+/// Many small frames, and one that is told of and not there yet: their heads are no data.
+#[test]
+fn how_much_there_is_has_no_heads_in_it() {
+    let pipe = Pipe::of(10_000);
+    let (_, mut writer, reader) = switched(&pipe);
+    assert_eq!(
+        writer.write(&pipe, &[1; CAPACITY], Full::Spills),
+        Ok(CAPACITY)
+    );
+    let (reader, there) = (RefCell::new(reader), Cell::new(CAPACITY));
+    let asks = || {
+        let queued = || pipe.bytes.borrow().len();
+        let says = reader.borrow_mut().pending(&pipe, queued).unwrap();
+        assert!(says <= there.get() + 1, "{says} of {}", there.get());
+        assert!(says + 8 >= there.get(), "{says} of {}", there.get());
+    };
+    for _ in 0..50 {
+        assert_eq!(
+            writer.write(&Watched(&pipe, &asks), &[2; 3], Full::Spills),
+            Ok(3)
+        );
+        there.set(there.get() + 3);
+    }
+    let mut reader = reader.into_inner();
+    assert_eq!(
+        read(&mut reader, &pipe, 2 * CAPACITY),
+        Ok(vec![1; CAPACITY])
+    );
+    for left in (1..=50).rev() {
+        let says = reader.pending(&pipe, || pipe.bytes.borrow().len()).unwrap();
+        assert!((left * 3..=left * 3 + 1).contains(&says), "{left}: {says}");
+        assert_eq!(read(&mut reader, &pipe, 99), Ok(vec![2; 3]));
     }
 }
 

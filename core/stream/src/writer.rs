@@ -38,6 +38,8 @@ pub struct Writer<M> {
     spilled: u64,
     /// Something may be filled in that is not committed.
     fills: bool,
+    /// Bytes that were sent beside those.
+    heads: u64,
     /// The rest of a frame's head, and how many of its bytes are to follow.
     head: Head,
     owed: usize,
@@ -58,6 +60,7 @@ impl<M: ProducerMemory> Writer<M> {
             phase: Phase::Plain,
             plain,
             spilled: 0,
+            heads: 0,
             fills: false,
             head: Head::default(),
             owed: 0,
@@ -112,7 +115,7 @@ impl<M: ProducerMemory> Writer<M> {
             // Before the token: a reader that has it knows what it is.
             let plain = self.plain.wrapping_add(1);
             self.ring.memory().store(ProducerWord::Plain, plain);
-            self.head = Head::token(0);
+            self.begin(Head::token(0));
             self.phase = Phase::Leaving;
         }
         if self.phase == Phase::Leaving {
@@ -205,13 +208,13 @@ impl<M: ProducerMemory> Writer<M> {
             line.wake();
             return Ok(());
         }
-        self.head = Head::token(self.ring.rung());
+        self.begin(Head::token(self.ring.rung()));
         match self.flush(line) {
             // A socket that takes no more is readable for who is to be woken.
             Ok(()) => Ok(()),
             Err(Stop::Blocked) => {
                 if self.head.rest().len() == 2 {
-                    self.head = Head::default();
+                    self.take_back();
                 }
                 Ok(())
             }
@@ -225,7 +228,7 @@ impl<M: ProducerMemory> Writer<M> {
             // What is left of a token goes first.
             self.flush(line)?;
             self.owed = bytes.len().min(LONGEST_SPILL);
-            self.head = Head::spill(self.owed);
+            self.begin(Head::spill(self.owed));
         }
         let body = bytes.get(..self.owed).unwrap_or(bytes);
         let head = self.head.rest().len();
@@ -237,7 +240,8 @@ impl<M: ProducerMemory> Writer<M> {
                 self.tell_spilled(0);
                 if self.head.rest().len() == crate::frame::HEAD {
                     // Nothing of it is said: the next may be of another length.
-                    (self.head, self.owed) = (Head::default(), 0);
+                    self.take_back();
+                    self.owed = 0;
                 }
                 return Err(stop);
             }
@@ -251,6 +255,24 @@ impl<M: ProducerMemory> Writer<M> {
             0 => Err(Stop::Blocked),
             sent => Ok(sent),
         }
+    }
+
+    /// A head is to be sent.
+    fn begin(&mut self, head: Head) {
+        self.head = head;
+        self.tell_heads(head.rest().len().cast_signed());
+    }
+
+    /// It is not, and nothing of it was.
+    fn take_back(&mut self) {
+        let head = std::mem::take(&mut self.head);
+        self.tell_heads(-head.rest().len().cast_signed());
+    }
+
+    /// Before they are there, as of what is spilled.
+    fn tell_heads(&mut self, more: isize) {
+        self.heads = self.heads.wrapping_add_signed(more as i64);
+        self.ring.memory().store(ProducerWord::Heads, self.heads);
     }
 
     fn tell_spilled(&self, more: usize) {

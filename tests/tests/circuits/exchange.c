@@ -113,8 +113,8 @@ static ssize_t get(size_t *asked, int blocks) {
         if (ioctl(fd, FIONREAD, &there)) fails("FIONREAD", came);
         if (there > 0 && (size_t)there < n) *asked = n = (size_t)there;
         done = recv(fd, bytes, n, there > 0 ? MSG_WAITALL : 0);
-        // A frame's head may be counted while it is on its way.
-        if (there > 64 && done != (ssize_t)n && done < there - 64) fails("less came than was there", came);
+        // Of more than that comes one byte less, where no edge can be given.
+        if (there > 1 && done != (ssize_t)n && done < there - 1) fails("less came than was there", came);
         break;
     }
     default: done = read(fd, bytes, n);
