@@ -44,7 +44,7 @@ impl End {
     fn new(room: usize) -> End {
         let words = |n| (0..n).map(|_| AtomicU64::new(0)).collect();
         End(Arc::new(Shared {
-            producer: words(7),
+            producer: words(8),
             consumer: words(5),
             data: words(CAPACITY / UNIT),
             socket: Mutex::new(Socket {
@@ -103,6 +103,7 @@ fn p(word: ProducerWord) -> usize {
         ProducerWord::Joined => 4,
         ProducerWord::Spilled => 5,
         ProducerWord::Origin => 6,
+        ProducerWord::Heads => 7,
         _ => unreachable!(),
     }
 }
