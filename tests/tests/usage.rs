@@ -280,9 +280,13 @@ fn tenants_of_one_compartment_are_billed_for_what_either_sends_by_an_agreement()
     let [red, blue] = ["red", "blue"].map(|tenant| billed(&instance, tenant));
     let [sent, got] = red;
     assert!(sent < 200_000 && got < 200_000, "{red:?}");
-    // What one sent the other got; acknowledgements may come between the two looks.
+    // What one sent the other got; a word and its answer may come between the two looks, and on a busy machine more.
+    let agree = |i: &Instance| {
+        let [red, blue] = ["red", "blue"].map(|tenant| billed(i, tenant));
+        blue[0].abs_diff(red[1]) < 2000 && blue[1].abs_diff(red[0]) < 2000
+    };
     assert!(
-        blue[0].abs_diff(got) < 2000 && blue[1].abs_diff(sent) < 2000,
+        instance.until(Duration::from_secs(5), agree),
         "{red:?}, {blue:?}"
     );
 }

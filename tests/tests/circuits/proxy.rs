@@ -269,18 +269,15 @@ fn towards_who_is_near_there_is_no_pace_and_towards_others_what_the_host_has() {
     let scene = scene("");
     let there = scene.spawn(in_box(&scene, "exec {peer} stream 9001"));
     there.until("serving");
-    let control = || {
+    let has = |control: &str| {
         let line = "ss -tinH state established dport = :9001";
         let said: Said = scene.run(scene.line("both", line));
-        said.out.split_whitespace().find_map(|word| {
-            let is_one = ["reno", hosts.trim()].contains(&word);
-            is_one.then(|| word.to_owned())
-        })
+        said.out.split_whitespace().any(|word| word == control)
     };
     // A busy machine's handshake may take longer than is near.
     let near = |_: &Instance| {
         let _follow = scene.start("both", "exec {peer} follow 10.1.1.20 9001", "100");
-        control().as_deref() == Some("reno")
+        has("reno")
     };
     assert!(scene.instance.until(Duration::from_secs(20), near));
     let switches = scene.instance.children("bulkhead-switch");
@@ -293,19 +290,23 @@ while not os.path.exists(sys.argv[1]): time.sleep(0.001)
 s.connect(('10.1.1.20', 9001)); print('there', flush=True); time.sleep(60)
 ",
     );
-    let late = "exec /usr/bin/python3 {f}/late.py {f}/go";
-    let late = scene.start("both", late, "ready");
     let all = |signal| {
         for switch in &switches {
             kill(signal, &switch.to_string());
         }
     };
-    all("STOP");
-    scene.file("go", "");
-    std::thread::sleep(Duration::from_millis(8));
-    all("CONT");
-    late.until("there");
-    assert_eq!(control().as_deref(), Some(hosts.trim()));
+    // On a busy machine who is to connect meanwhile may not come to it.
+    let is_the_hosts = (0..6).any(|time| {
+        let late = format!("exec /usr/bin/python3 {{f}}/late.py {{f}}/go{time}");
+        let late = scene.start("both", &late, "ready");
+        all("STOP");
+        scene.file(&format!("go{time}"), "");
+        std::thread::sleep(Duration::from_millis(8 << time));
+        all("CONT");
+        late.until("there");
+        has(hosts.trim())
+    });
+    assert!(is_the_hosts);
 }
 
 #[test]
