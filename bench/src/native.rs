@@ -44,7 +44,8 @@ pub fn run(what: &str, address: &str, time: Duration, message: usize) -> Option<
         "stream" => stream(how, address, time, message).map(|n| n.to_string()),
         "echo" => echo(how, address).map(|()| String::new()),
         "rtt" => rtt(how, address, time).map(|n| n.to_string()),
-        "many" => many(address, message).map(|n| n.to_string()),
+        "many" => many(address, message, false).map(|n| n.to_string()),
+        "drained" => many(address, message, true).map(|n| n.to_string()),
         _ => return None,
     })
 }
@@ -309,7 +310,7 @@ fn waits_so(how: How, circuit: &mut Circuit) {
 /// with what this process has of memory, in KiB.
 fn echo(how: How, address: &str) -> Result<()> {
     let listener = Listener::bind(address)?;
-    let mut all = Vec::new();
+    let (mut all, mut burst) = (Vec::new(), vec![7; BURST]);
     loop {
         let (mut circuit, _) = listener.accept()?;
         waits_so(how, &mut circuit);
@@ -321,6 +322,12 @@ fn echo(how: How, address: &str) -> Result<()> {
             }
             match &byte {
                 b"m" => circuit.write_all(&memory_kib().to_le_bytes())?,
+                b"b" => {
+                    for _ in 0..BURSTS {
+                        circuit.read_exact(&mut burst)?;
+                        circuit.write_all(&burst)?;
+                    }
+                }
                 _ => circuit.write_all(&byte)?,
             }
         }
@@ -349,10 +356,14 @@ fn rtt(how: How, address: &str, time: Duration) -> Result<f64> {
     Ok(all[all.len() / 2])
 }
 
-/// KiB of memory of both programs for each of so many connections that a few bytes went by,
-/// each way by the ring.
-fn many(address: &str, count: usize) -> Result<f64> {
-    let mut all = Vec::new();
+/// As many bytes as a ring has go each way, so often, where rings are to have been used.
+const BURST: usize = 1 << 20;
+const BURSTS: usize = 4;
+
+/// KiB of memory of both programs for each of so many idle connections that a few bytes went by,
+/// each way by the ring; or several rings full, which were read.
+fn many(address: &str, count: usize, used: bool) -> Result<f64> {
+    let (mut all, mut burst) = (Vec::new(), vec![7; BURST]);
     let (mut before, mut after) = (0, 0);
     for number in 0..=count {
         let mut circuit = Circuit::connect(address)?;
@@ -363,6 +374,13 @@ fn many(address: &str, count: usize) -> Result<f64> {
         }
         if circuit.way() != Way::Ring {
             return Err(Error::other("it did not go by the ring"));
+        }
+        if used {
+            circuit.write_all(b"b")?;
+            for _ in 0..BURSTS {
+                circuit.write_all(&burst)?;
+                circuit.read_exact(&mut burst)?;
+            }
         }
         if number == 0 || number == count {
             circuit.write_all(b"m")?;
