@@ -67,7 +67,7 @@ async fn perform(cli: Cli) -> Result<Exit, Trouble> {
         Verb::Revoke(revoke) => verbs::tenants::revoke(&revoke, &client, json).await,
         Verb::Token(token) => verbs::tenants::token(&token, &client, json).await,
         Verb::Audit(audit) => verbs::tenants::audit(&audit, &client, json).await,
-        Verb::Status => verbs::look::status(&client, json).await,
+        Verb::Status => verbs::status::status(&client, json).await,
         Verb::Flows(flows) => verbs::flows::flows(&flows, &client, json).await,
         Verb::Circuits(circuits) => verbs::flows::circuits(&circuits, &client, json).await,
         Verb::Rules(rules) => verbs::flows::rules(&rules, &client, json).await,

@@ -129,9 +129,8 @@ impl<M: ConsumerMemory> Reader<M> {
         if let Some(stop @ Stop::Peer(_)) = self.failed {
             return Err(stop);
         }
-        // Once: who consents after this was said would look at frames as if they were plain.
-        let consents = self.consent();
-        if !consents && guard!("stream-peek") {
+        // Asked once: `next` would ask again, and from a consent on there may be frames behind plain bytes.
+        if !self.consent() && guard!("stream-peek") {
             return line.look(out);
         }
         if self.phase == Phase::Consents {

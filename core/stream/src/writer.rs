@@ -115,7 +115,7 @@ impl<M: ProducerMemory> Writer<M> {
             // Before the token: a reader that has it knows what it is.
             let plain = self.plain.wrapping_add(1);
             self.ring.memory().store(ProducerWord::Plain, plain);
-            self.begin(Head::token(0));
+            self.head = Head::token(0);
             self.phase = Phase::Leaving;
         }
         if self.phase == Phase::Leaving {
@@ -208,13 +208,13 @@ impl<M: ProducerMemory> Writer<M> {
             line.wake();
             return Ok(());
         }
-        self.begin(Head::token(self.ring.rung()));
+        self.head = Head::token(self.ring.rung());
         match self.flush(line) {
             // A socket that takes no more is readable for who is to be woken.
             Ok(()) => Ok(()),
             Err(Stop::Blocked) => {
                 if self.head.rest().len() == 2 {
-                    self.take_back();
+                    self.head = Head::default();
                 }
                 Ok(())
             }
@@ -228,67 +228,61 @@ impl<M: ProducerMemory> Writer<M> {
             // What is left of a token goes first.
             self.flush(line)?;
             self.owed = bytes.len().min(LONGEST_SPILL);
-            self.begin(Head::spill(self.owed));
+            self.head = Head::spill(self.owed);
         }
         let body = bytes.get(..self.owed).unwrap_or(bytes);
-        let head = self.head.rest().len();
-        // Before they are there: who sees them knows of them.
-        self.tell_spilled(body.len());
-        let sent = match line.send(self.head.rest(), body) {
+        let sent = match self.send(line, body) {
             Ok(sent) => sent,
             Err(stop) => {
-                self.tell_spilled(0);
                 if self.head.rest().len() == crate::frame::HEAD {
                     // Nothing of it is said: the next may be of another length.
-                    self.take_back();
-                    self.owed = 0;
+                    (self.head, self.owed) = (Head::default(), 0);
                 }
                 return Err(stop);
             }
         };
-        self.head.sent(sent);
-        let sent = sent.saturating_sub(head).min(body.len());
         self.owed -= sent.min(self.owed);
-        self.spilled = self.spilled.wrapping_add(sent as u64);
-        self.tell_spilled(0);
         match sent {
             0 => Err(Stop::Blocked),
             sent => Ok(sent),
         }
     }
 
-    /// A head is to be sent.
-    fn begin(&mut self, head: Head) {
-        self.head = head;
-        self.tell_heads(head.rest().len().cast_signed());
-    }
-
-    /// It is not, and nothing of it was.
-    fn take_back(&mut self) {
-        let head = std::mem::take(&mut self.head);
-        self.tell_heads(-head.rest().len().cast_signed());
-    }
-
-    /// Before they are there, as of what is spilled.
-    fn tell_heads(&mut self, more: isize) {
-        self.heads = self.heads.wrapping_add_signed(more as i64);
-        self.ring.memory().store(ProducerWord::Heads, self.heads);
-    }
-
-    fn tell_spilled(&self, more: usize) {
-        let told = self.spilled.wrapping_add(more as u64);
-        self.ring.memory().store(ProducerWord::Spilled, told);
+    /// What went by the socket beside plain bytes, and is about to.
+    fn tell_sent(&self, heads: usize, spilled: usize) {
+        let memory = self.ring.memory();
+        let heads = self.heads.wrapping_add(heads as u64);
+        memory.store(ProducerWord::Heads, heads);
+        let spilled = self.spilled.wrapping_add(spilled as u64);
+        memory.store(ProducerWord::Spilled, spilled);
     }
 
     fn flush(&mut self, line: &impl Line) -> Result<(), Stop> {
         // Bound: the bytes of a head.
         while !self.head.rest().is_empty() {
-            let sent = line.send(self.head.rest(), &[])?;
-            if sent == 0 {
+            let before = self.head.rest().len();
+            self.send(line, &[])?;
+            if self.head.rest().len() == before {
                 return Err(Stop::Blocked);
             }
-            self.head.sent(sent);
         }
         Ok(())
+    }
+
+    /// Sends what is left of a head, and these bytes behind it; how many of them.
+    fn send(&mut self, line: &impl Line, body: &[u8]) -> Result<usize, Stop> {
+        let head = self.head.rest().len();
+        // Before they are there: who sees them knows of them.
+        self.tell_sent(head, body.len());
+        let sent = line.send(self.head.rest(), body);
+        let sent = sent.map(|sent| {
+            self.head.sent(sent);
+            let of_body = sent.saturating_sub(head).min(body.len());
+            self.heads = self.heads.wrapping_add(sent.min(head) as u64);
+            self.spilled = self.spilled.wrapping_add(of_body as u64);
+            of_body
+        });
+        self.tell_sent(0, 0);
+        sent
     }
 }

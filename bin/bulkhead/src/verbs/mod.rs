@@ -11,6 +11,7 @@ mod live;
 pub mod look;
 pub mod oci;
 pub mod run;
+pub mod status;
 pub mod tenants;
 pub mod top;
 pub mod trace;
@@ -19,6 +20,9 @@ pub mod usage;
 
 use crate::exit::{Exit, Trouble};
 use serde::Serialize;
+
+/// Of a list that has its own verb, so many.
+const FEW: usize = 5;
 
 /// The API's JSON as it is.
 fn as_json<T: Serialize>(value: &T) -> Result<Exit, Trouble> {

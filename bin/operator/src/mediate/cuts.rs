@@ -6,13 +6,10 @@ use super::*;
 use circuit::Socket;
 use command::verbs::{Found, SEEK, Seek};
 use notify::{Came, End, Seen, Target, end_apart};
-use std::collections::VecDeque;
 use telemetry::operator::{CUT, UNFOUND};
 
 /// Circuits that are cut at a time.
 const AT_ONCE: usize = 256;
-/// Words of who has some that wait for their turn: each socket may have some numbers in some processes.
-const FOUND: usize = 65_536;
 /// So often: a program may hand a socket on meanwhile.
 const HUNTS: u32 = 3;
 
@@ -27,9 +24,8 @@ pub(super) struct Hunts {
     tried: u32,
     /// There is something that nobody was asked for yet.
     is_new: bool,
-    /// Who has some, as the supervisor says, in turns.
-    found: VecDeque<Found>,
-    /// It has said all.
+    /// Who has some, as the supervisor has said in this turn, and whether that is all.
+    found: Vec<Found>,
     is_over: bool,
 }
 
@@ -101,27 +97,14 @@ impl Mediator {
 
     /// The supervisor says who has one, or had it a moment ago.
     pub fn found(&mut self, body: &Found) {
-        if self.hunts.inodes.contains_key(&body.inode) && self.hunts.found.len() < FOUND {
-            self.hunts.found.push_back(*body);
-        }
+        self.hunts.found.push(*body);
     }
 
-    /// Whether some of these are to be cut.
-    pub fn has_found(&self) -> bool {
-        !self.hunts.found.is_empty()
-    }
-
-    /// Cuts some of what was found: others have their turn between. `true`: a search is over, and all that it
-    /// found is cut.
-    pub fn finds(&mut self) -> bool {
-        let most = match guard!("circuits-found") {
-            true => AT_ONCE,
-            false => usize::MAX,
-        };
-        let some = self.hunts.found.len().min(most);
-        let some: Vec<Found> = self.hunts.found.drain(..some).collect();
+    /// Cuts what was found in this turn, together: a process is made for each time. `true`: a search is over, and
+    /// all that it found is cut.
+    pub fn cuts_found(&mut self) -> bool {
         let mut all = Vec::new();
-        for body in some {
+        for body in std::mem::take(&mut self.hunts.found) {
             let cookie = self.hunts.inodes.get(&body.inode).copied();
             let socket = cookie.and_then(|cookie| self.table.socket(cookie).copied());
             let began = cookie.and_then(|cookie| self.hunts.ends.get(&cookie).copied());
@@ -140,7 +123,7 @@ impl Mediator {
         }
         let cut: BTreeSet<u64> = self.end_all(all).into_iter().collect();
         self.are_cut(&cut);
-        let is_over = self.hunts.found.is_empty() && std::mem::take(&mut self.hunts.is_over);
+        let is_over = std::mem::take(&mut self.hunts.is_over);
         self.hunts.tried += u32::from(is_over);
         is_over
     }

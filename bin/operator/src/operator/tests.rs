@@ -93,3 +93,24 @@ fn a_program_that_the_supervisor_does_not_hear_of_is_not_mediated() {
     assert_eq!(operator.adopt(7, 1, any.into()), Err(Errno::PIPE));
     assert!(operator.programs.is_empty());
 }
+
+#[test]
+fn what_the_supervisor_does_not_take_now_it_is_told_later_and_in_order() {
+    const MANY: u32 = 5000;
+    let (control, supervisor) = Socket::pair().unwrap();
+    let mut operator = Operator::new(control, Sizes::of_kernel().unwrap());
+    for number in 0..MANY {
+        let gone = ProgramGone {
+            number,
+            reserved: 0,
+        };
+        operator.say(&gone).unwrap();
+    }
+    assert!(!operator.unsaid.is_empty() && operator.sleep().is_some());
+    for number in 0..MANY {
+        let (told, _) = supervisor.recv().unwrap().unwrap();
+        assert_eq!(told.body::<ProgramGone>().unwrap().number, number);
+        operator.flush().unwrap();
+    }
+    assert!(operator.unsaid.is_empty());
+}

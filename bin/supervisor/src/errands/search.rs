@@ -231,19 +231,26 @@ mod tests {
         }
     }
 
-    #[test]
-    fn of_others_programs_nothing_is_told() {
-        let says = "import os, socket, time; s = socket.socket(); d = [s.dup() for _ in range(9)]; \
-            print(os.fstat(s.fileno()).st_ino, flush=True); time.sleep(60)";
+    /// A program in a user namespace of this user's that has a socket `s`, and its inode.
+    fn program(makes: &str) -> (std::process::Child, u64) {
+        let says = format!(
+            "import os, socket, time; {makes}; print(os.fstat(s.fileno()).st_ino, flush=True); time.sleep(60)"
+        );
         let mut child = std::process::Command::new("unshare")
-            .args(["-Ur", "python3", "-c", says])
+            .args(["-Ur", "python3", "-c", &says])
             .stdout(std::process::Stdio::piped())
             .spawn()
             .unwrap();
         let mut line = String::new();
         let mut said = std::io::BufReader::new(child.stdout.take().unwrap());
         std::io::BufRead::read_line(&mut said, &mut line).unwrap();
-        let inode: u64 = line.trim().parse().unwrap();
+        let inode = line.trim().parse().unwrap();
+        (child, inode)
+    }
+
+    #[test]
+    fn of_others_programs_nothing_is_told() {
+        let (mut child, inode) = program("s = socket.socket(); d = [s.dup() for _ in range(9)]");
         let found = |uid, not_in: &[u32]| {
             let wanted = Wanted {
                 uid,
@@ -267,19 +274,9 @@ mod tests {
     #[test]
     fn who_has_many_keeps_nobody_elses_from_being_found_first() {
         let has = |descriptors: usize| {
-            let says = format!(
-                "import os, socket, time; d = [os.open('/dev/null', 0) for _ in range({descriptors})]; \
-                s = socket.socket(); print(os.fstat(s.fileno()).st_ino, flush=True); time.sleep(60)"
-            );
-            let mut child = std::process::Command::new("unshare")
-                .args(["-Ur", "python3", "-c", &says])
-                .stdout(std::process::Stdio::piped())
-                .spawn()
-                .unwrap();
-            let mut line = String::new();
-            let mut said = std::io::BufReader::new(child.stdout.take().unwrap());
-            std::io::BufRead::read_line(&mut said, &mut line).unwrap();
-            (child, line.trim().parse::<u64>().unwrap())
+            program(&format!(
+                "d = [os.open('/dev/null', 0) for _ in range({descriptors})]; s = socket.socket()"
+            ))
         };
         let [(mut many, hidden), (mut few, plain)] = [FEW + 50, 3].map(has);
         let wanted = Wanted {

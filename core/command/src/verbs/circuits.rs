@@ -28,7 +28,7 @@ body! {
 body! {
     /// How many programs may be kept.
     ProgramLimit: ProgramLimit {
-        /// At most; one more ends with this process.
+        /// At most; one more would end with this process.
         most: u32,
         /// Zero.
         reserved: u32,
