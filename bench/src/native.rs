@@ -359,6 +359,8 @@ fn rtt(how: How, address: &str, time: Duration) -> Result<f64> {
 /// As many bytes as a ring has go each way, so often, where rings are to have been used.
 const BURST: usize = 1 << 20;
 const BURSTS: usize = 4;
+/// How long circuits whose memory was used are idle before it is looked at.
+const IDLE: Duration = Duration::from_secs(5);
 
 /// KiB of memory of both programs for each of so many idle connections that a few bytes went by,
 /// each way by the ring; or several rings full, which were read.
@@ -383,6 +385,10 @@ fn many(address: &str, count: usize, used: bool) -> Result<f64> {
             }
         }
         if number == 0 || number == count {
+            if used {
+                // All are idle for as long.
+                std::thread::sleep(IDLE);
+            }
             circuit.write_all(b"m")?;
             let mut theirs = [0; 8];
             circuit.read_exact(&mut theirs)?;

@@ -109,7 +109,7 @@ pub fn run(
         Figure::of("circuits.mem_per_conn_kib", "kib", &used)
             .ours("a_few_bytes_kib", Figure::of("", "", &few).value)
             .note(
-                "both programs' memory and page tables, of idle connections by which 4 MiB went each way and were read; beside: of those that a few bytes went by",
+                "both programs' memory and page tables, of connections by which 4 MiB went each way and were read, idle for five seconds; beside: of those that a few bytes went by",
             ),
     ];
     for figure in &mut figures {

@@ -1,14 +1,17 @@
-//! Memory of circuits whose programs ask for it: made at the first ask, kept until the other
-//! side has it too. Who asks has the circuit's socket; nothing else gives it away.
+//! Memory of circuits whose programs ask for it: made at the first ask, kept for the other side,
+//! and from then on to give its pages back when nobody uses them. Who asks has the circuit's socket; nothing
+//! else gives it away.
 //!
 //! What is kept dies with this process: who asks its successor gets memory of its own, which
-//! the other never joins, and both go on by the socket.
+//! the other never joins, and both go on by the socket; and of what both have no page is given back any more.
 
 use guard::guard;
 use rustix::io::Errno;
-use std::collections::BTreeMap;
+use shm::KeptCircuit;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
-use stream::{CAPACITY, Side};
+use std::time::Instant;
+use stream::{CAPACITY, Reclaim, Side, Tick};
 
 /// Rings of an endpoint at most, and with that bytes: 2 MiB each and four pages, a gigabyte
 /// together, of which no page is taken before a program touches it.
@@ -17,6 +20,12 @@ const MOST: u32 = 512;
 const MOST_ACROSS: u32 = 128;
 /// Descriptors that are kept for who has not asked, of all endpoints.
 const KEPT: usize = 1024;
+/// Descriptors that are kept of memory that both sides have; of more nothing is given back.
+const HELD: usize = 8192;
+/// So many circuits are looked at before somebody's call is.
+const AT_ONCE: usize = 32;
+/// After so many looks at which nothing moved, and yet not all was read, it is asked who lives.
+const UNREAD: u32 = 10;
 
 #[derive(Default)]
 struct Ring {
@@ -24,6 +33,15 @@ struct Ring {
     given: [bool; 2],
     /// The slots of both ends.
     slots: [u32; 2],
+    /// Its pages are another operator's to give back.
+    is_others: bool,
+    reclaim: Reclaim,
+}
+
+impl Ring {
+    fn is_given(&self) -> bool {
+        self.given == [true; 2]
+    }
 }
 
 /// All of a compartment.
@@ -32,7 +50,12 @@ pub struct Rings {
     /// By the cookie of the socket that began the connection; across an agreement, of the one here.
     all: BTreeMap<u64, Ring>,
     counts: BTreeMap<u32, u32>,
+    /// Descriptors of those that only one side has, and of those that both have.
     kept: usize,
+    held: usize,
+    /// When these are looked at: each list in the order of its times.
+    later: VecDeque<(Instant, u64)>,
+    soon: VecDeque<(Instant, u64)>,
 }
 
 impl Rings {
@@ -55,7 +78,7 @@ impl Rings {
                 let errno = error.raw_os_error();
                 errno.map_or(Errno::NOMEM, Errno::from_raw_os_error)
             })?;
-            self.insert(began, slots, memory);
+            self.insert(began, slots, memory, false);
         }
         let ring = self.all.get(&began);
         ring.and_then(|ring| ring.memory.as_ref())
@@ -63,11 +86,12 @@ impl Rings {
     }
 
     /// Memory that the supervisor made, of a connection whose other end is another tenant's: of
-    /// those an endpoint has fewer, so that by them alone its own circuits do not lack any.
+    /// those an endpoint has fewer, so that by them alone its own circuits do not lack any. Of the two
+    /// operators that have it, that of the `side` that began gives its pages back.
     ///
     /// # Errors
     /// NOBUFS: the endpoint has as many as it may.
-    pub fn keep(&mut self, own: u64, slot: u32, memory: OwnedFd) -> Result<(), Errno> {
+    pub fn keep(&mut self, own: u64, side: Side, slot: u32, memory: OwnedFd) -> Result<(), Errno> {
         if self.has(own) {
             return Ok(());
         }
@@ -76,7 +100,7 @@ impl Rings {
         if is_full && guard!("across-rings-most") {
             return Err(Errno::NOBUFS);
         }
-        self.insert(own, [slot; 2], memory);
+        self.insert(own, [slot; 2], memory, side == Side::Accepted);
         Ok(())
     }
 
@@ -85,15 +109,16 @@ impl Rings {
         self.all.contains_key(&began)
     }
 
-    fn insert(&mut self, began: u64, slots: [u32; 2], memory: OwnedFd) {
+    fn insert(&mut self, began: u64, slots: [u32; 2], memory: OwnedFd, is_others: bool) {
         for slot in ends(slots) {
             *self.counts.entry(slot).or_default() += 1;
         }
         self.kept += 1;
         let ring = Ring {
             memory: Some(memory),
-            given: [false; 2],
             slots,
+            is_others,
+            ..Ring::default()
         };
         self.all.insert(began, ring);
     }
@@ -109,12 +134,56 @@ impl Rings {
         let Some(ring) = self.all.get_mut(&began) else {
             return false;
         };
+        let was_given = ring.is_given();
         ring.given[side as usize] = true;
-        let both = ring.given == [true; 2];
-        if both && ring.memory.take().is_some() {
-            self.kept -= 1;
+        if ring.is_given() && !was_given {
+            self.kept -= usize::from(ring.memory.is_some());
+            if ring.is_others || self.held >= HELD {
+                ring.memory = None;
+            }
+            if ring.memory.is_some() {
+                self.held += 1;
+                let due = Instant::now() + Tick::Later.after();
+                self.later.push_back((due, began));
+            }
         }
-        both
+        ring.is_given()
+    }
+
+    /// Gives pages back that nobody uses; whether there are circuits of which it is not known whether
+    /// they are there.
+    pub fn tick(&mut self) -> bool {
+        let (mut unread, now) = (false, Instant::now());
+        for _ in 0..AT_ONCE {
+            let is_due = |it: &(Instant, u64)| it.0 <= now;
+            let due = self
+                .soon
+                .pop_front_if(|it| is_due(it))
+                .or_else(|| self.later.pop_front_if(|it| is_due(it)));
+            let Some((_, began)) = due else { break };
+            let Some(ring) = self.all.get_mut(&began) else {
+                continue;
+            };
+            let Some(memory) = &ring.memory else { continue };
+            let next = ring.reclaim.tick(&KeptCircuit::new(memory, CAPACITY));
+            unread |= ring.reclaim.unread() == UNREAD;
+            let list = match next {
+                Tick::Later => &mut self.later,
+                Tick::Soon => &mut self.soon,
+            };
+            // Not by `now`: other looks may have taken long, and this is to be no sooner.
+            list.push_back((Instant::now() + next.after(), began));
+        }
+        unread
+    }
+
+    /// When there is something to be looked at.
+    pub fn due(&self) -> Option<Instant> {
+        let first = |list: &VecDeque<(Instant, u64)>| list.front().map(|it| it.0);
+        [first(&self.soon), first(&self.later)]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Forgets those whose circuit is not there any more.
@@ -129,7 +198,11 @@ impl Rings {
             let Some(ring) = self.all.remove(&began) else {
                 continue;
             };
-            self.kept -= usize::from(ring.memory.is_some());
+            let count = match ring.is_given() {
+                true => &mut self.held,
+                false => &mut self.kept,
+            };
+            *count -= usize::from(ring.memory.is_some());
             for slot in ends(ring.slots) {
                 if let Some(count) = self.counts.get_mut(&slot) {
                     *count = count.saturating_sub(1);
@@ -195,10 +268,13 @@ mod tests {
         let mut rings = Rings::default();
         let memory = || shm::circuit_file(CAPACITY).unwrap();
         for own in 0..u64::from(MOST_ACROSS) {
-            assert_eq!(rings.keep(own, 1, memory()), Ok(()));
+            assert_eq!(rings.keep(own, Side::Began, 1, memory()), Ok(()));
         }
-        assert_eq!(rings.keep(9_999, 1, memory()), Err(Errno::NOBUFS));
-        assert_eq!(rings.keep(9_999, 2, memory()), Ok(()));
+        assert_eq!(
+            rings.keep(9_999, Side::Began, 1, memory()),
+            Err(Errno::NOBUFS)
+        );
+        assert_eq!(rings.keep(9_999, Side::Began, 2, memory()), Ok(()));
         assert!(rings.memory(10_000, Side::Began, [1, 1]).is_ok());
     }
 
@@ -214,5 +290,59 @@ mod tests {
         rings.retain(|_| false);
         assert_eq!((rings.kept, rings.all.len()), (0, 0));
         assert!(rings.counts.values().all(|count| *count == 0));
+    }
+
+    /// Looks so often at all of them that something must have come of it, whatever the time.
+    fn looks(rings: &mut Rings, times: usize) {
+        for _ in 0..times {
+            for list in [&mut rings.later, &mut rings.soon] {
+                list.iter_mut().for_each(|it| it.0 = Instant::now());
+            }
+            rings.tick();
+        }
+    }
+
+    #[test]
+    fn pages_that_nobody_uses_are_given_back_and_only_by_who_is_to() {
+        let pages = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_blocks / 8;
+        let mut rings = Rings::default();
+        let memory = || shm::circuit_file(CAPACITY).unwrap();
+        let all: Vec<OwnedFd> = [Side::Began, Side::Accepted]
+            .into_iter()
+            .map(|side| {
+                let memory = memory();
+                let own = side as u64;
+                let copy = memory.try_clone().unwrap();
+                rings.keep(own, side, 1, memory).unwrap();
+                rings.given(own, Side::Began);
+                rings.given(own, Side::Accepted);
+                copy
+            })
+            .collect();
+        assert_eq!((rings.kept, rings.held), (0, 1), "the other is another's");
+        let data = stream::data_at(Side::Began, CAPACITY) as u64;
+        for memory in &all {
+            rustix::io::pwrite(memory, &[1; 64 << 10], data).unwrap();
+        }
+        looks(&mut rings, 3);
+        assert_eq!(all.iter().map(pages).collect::<Vec<_>>(), [1, 16]);
+        // Somebody writes, or has not read: nothing is taken.
+        for (at, value) in [(24 * 8, 1), (24 * 8, 0), (0, 7)] {
+            rustix::io::pwrite(&all[0], &[1; 64 << 10], data).unwrap();
+            rustix::io::pwrite(&all[0], &u64::to_ne_bytes(value), at).unwrap();
+            looks(&mut rings, 6);
+            let given = at != 0 && value == 0;
+            assert_eq!(pages(&all[0]) == 1, given, "{at} {value}");
+        }
+        // Who is so for long may not be there any more.
+        let unread = (0..UNREAD + 6).filter(|_| {
+            rings.later.iter_mut().for_each(|it| it.0 = Instant::now());
+            rings.tick()
+        });
+        assert_eq!(unread.count(), 1);
+        rings.retain(|_| false);
+        assert_eq!((rings.held, rings.all.len()), (0, 0));
+        looks(&mut rings, 2);
+        assert_eq!(rings.due(), None);
     }
 }

@@ -30,6 +30,8 @@ pub enum ProducerWord {
     Origin = 19,
     /// A circuit's: bytes in the socket that are no data, those that are about to be sent with them.
     Heads = 20,
+    /// A circuit's: not 0 while data are written that may not be published yet. A cache line of its own.
+    Fills = 24,
 }
 
 /// Words of the consumer's page. `Consumed` has a cache line of its own.
@@ -49,6 +51,8 @@ pub enum ConsumerWord {
     Consents = 16,
     /// A circuit's: bytes that were read of those that went by the socket for want of room.
     Spilled = 17,
+    /// A circuit's, and neither end's: not 0 while the memory is given back by who keeps it.
+    Reclaims = 18,
 }
 
 /// A producer's view: its own page and the data to write, the consumer's page to read.

@@ -4,7 +4,7 @@
 use ring::PAGE;
 
 /// What this release speaks; who is told of another has no ring.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Bytes of a direction where nothing else is said: the two fit a second-level cache.
 pub const CAPACITY: usize = 1 << 20;
 /// The writers' words, side 0's first: all lie in the file's first page, which both sides write.

@@ -15,6 +15,8 @@
 //! - A writer that finds the ring full may sleep for room, or sends what it has by the socket,
 //!   which blocks it as any socket does. It uses the ring again when all that was read
 //!   (`Spilled`): never is there something in the ring behind bytes in the socket.
+//! - Memory of a circuit that nobody uses is given back by who keeps it and is neither end
+//!   (`Reclaim`); a writer that finds it at that goes by the socket.
 //!
 //! Sans-IO: the memory is `ring`'s traits, the socket is a [`Line`]. Positions, breaches and
 //! waiting are `ring`'s (`StreamProducer`, `StreamConsumer`); this crate is apart from it because switch and fabric,
@@ -24,6 +26,7 @@ mod asked;
 mod frame;
 mod layout;
 mod reader;
+mod reclaim;
 mod writer;
 
 pub use asked::{GIVEN, Given, LEVEL, RING};
@@ -32,7 +35,8 @@ pub use layout::{
     CAPACITY, CONSUMER_WORDS_AT, PRODUCER_WORDS_AT, Side, VERSION, WORDS, data_at, file_bytes,
 };
 pub use reader::Reader;
-pub use ring::{Breach, Doorbell};
+pub use reclaim::{Kept, Reclaim, Tick};
+pub use ring::{Breach, ConsumerWord, Doorbell, ProducerWord};
 pub use writer::{Full, Writer};
 
 /// The socket under a circuit, as it does not block.

@@ -1,6 +1,8 @@
 //! Both ends in one thread, over memory of plain cells and a socket that takes little.
 
-use crate::{Breach, Full, LONGEST_SPILL, Line, Reader, SPILL, Stop, TOKEN, Writer};
+use crate::{
+    Breach, Full, Kept, LONGEST_SPILL, Line, Reader, Reclaim, SPILL, Side, Stop, TOKEN, Writer,
+};
 use proptest::prelude::*;
 use ring::{ConsumerMemory, ConsumerWord, Geometry, ProducerMemory, ProducerWord};
 use std::cell::{Cell, RefCell};
@@ -10,11 +12,13 @@ use std::rc::Rc;
 const CAPACITY: usize = 128;
 
 struct Shared {
-    producer: [Cell<u64>; 24],
-    consumer: [Cell<u64>; 24],
+    producer: [Cell<u64>; 32],
+    consumer: [Cell<u64>; 32],
     data: RefCell<[u8; CAPACITY]>,
     /// At the how many-th look at it the writer has the memory; 0: when it says so.
     joins_at: Cell<u32>,
+    /// How often the data were given back.
+    given_back: Cell<u32>,
 }
 
 #[derive(Clone)]
@@ -27,6 +31,7 @@ impl Memory {
             consumer: Default::default(),
             data: RefCell::new([0; CAPACITY]),
             joins_at: Cell::new(0),
+            given_back: Cell::new(0),
         }))
     }
 }
@@ -75,6 +80,36 @@ impl ConsumerMemory for Memory {
         }
     }
     fn fence(&self) {}
+}
+
+/// Of one direction; by the other nothing ever goes.
+impl Kept for Memory {
+    fn is_large(&self) -> bool {
+        self.0.data.borrow().iter().any(|byte| *byte != 0xee)
+    }
+    fn of_writer(&self, side: Side, word: ProducerWord) -> Option<u64> {
+        Some(match side {
+            Side::Began => self.0.producer[word as usize].get(),
+            Side::Accepted => 0,
+        })
+    }
+    fn of_reader(&self, side: Side, word: ConsumerWord) -> Option<u64> {
+        Some(match side {
+            Side::Began => self.0.consumer[word as usize].get(),
+            Side::Accepted => 0,
+        })
+    }
+    fn reclaims(&self, side: Side, value: u8) -> Option<()> {
+        if side == Side::Began {
+            self.0.consumer[ConsumerWord::Reclaims as usize].set(value.into());
+        }
+        Some(())
+    }
+    fn give_back(&self) -> Option<()> {
+        self.0.data.borrow_mut().fill(0xee);
+        self.0.given_back.set(self.0.given_back.get() + 1);
+        Some(())
+    }
 }
 
 /// A socket that takes so many bytes, and so many at once.
@@ -319,10 +354,10 @@ fn a_stream_that_is_waited_for_stays_at_the_start_of_its_memory() {
         assert_eq!(read(&mut reader, &pipe, 99), Ok(bytes.to_vec()));
         assert_eq!(read(&mut reader, &pipe, 99), Err(Stop::Blocked));
         // The same in place.
-        assert!(writer.in_ring(&pipe).unwrap() && writer.room().unwrap() == CAPACITY);
+        assert!(writer.in_ring(&pipe).unwrap() && writer.reserve().unwrap() == CAPACITY);
         assert_eq!(writer.fill(0, &bytes[..5]), 5);
         // What is filled in stays there, however often it is looked for room.
-        assert_eq!(writer.room(), Ok(CAPACITY));
+        assert_eq!(writer.reserve(), Ok(CAPACITY));
         assert_eq!(writer.fill(5, &bytes[5..]), 5);
         assert_eq!(writer.commit(&pipe, 10), Ok(()));
         assert_eq!(read(&mut reader, &pipe, 4), Ok(vec![number; 4]));
@@ -551,6 +586,66 @@ enum Act {
     Pending,
     Consent,
     Step(usize),
+    Reserve(usize),
+    Commit,
+    Tick,
+}
+
+/// Ticks so often that what is idle is given back; how often it was.
+fn ticks(reclaim: &mut Reclaim, memory: &Memory) -> u32 {
+    let before = memory.0.given_back.get();
+    for _ in 0..4 {
+        reclaim.tick(memory);
+    }
+    memory.0.given_back.get() - before
+}
+
+#[test]
+fn memory_that_nobody_uses_is_given_back_and_used_again() {
+    let pipe = Pipe::of(100);
+    let (memory, mut writer, mut reader) = switched(&pipe);
+    let mut reclaim = Reclaim::default();
+    assert_eq!(writer.write(&pipe, &[7; 60], Full::Spills), Ok(60));
+    assert_eq!(ticks(&mut reclaim, &memory), 0, "nothing is read yet");
+    assert!(reclaim.unread() > 0);
+    assert_eq!(read(&mut reader, &pipe, 40), Ok(vec![7; 40]));
+    assert_eq!(ticks(&mut reclaim, &memory), 0, "not all is");
+    assert_eq!(read(&mut reader, &pipe, 60), Ok(vec![7; 20]));
+    assert_eq!(ticks(&mut reclaim, &memory), 1);
+    assert_eq!(reclaim.unread(), 0);
+    // What is reserved is not taken away, however long it takes.
+    let room = writer.reserve().unwrap();
+    assert_eq!(writer.fill(0, &[8; 30]), 30);
+    assert_eq!(room, CAPACITY);
+    assert_eq!(ticks(&mut reclaim, &memory), 0);
+    writer.commit(&pipe, 30).unwrap();
+    assert_eq!(read(&mut reader, &pipe, 60), Ok(vec![8; 30]));
+    assert_eq!(ticks(&mut reclaim, &memory), 1);
+}
+
+#[test]
+fn while_memory_is_given_back_bytes_go_by_the_socket() {
+    let pipe = Pipe::of(100);
+    let (memory, mut writer, mut reader) = switched(&pipe);
+    let mut reclaim = Reclaim::default();
+    reclaim.tick(&memory);
+    assert_eq!(reclaim.tick(&memory), crate::Tick::Soon);
+    assert_eq!(writer.in_ring(&pipe), Ok(false));
+    assert_eq!(writer.reserve(), Ok(0));
+    for full in [Full::Waits, Full::Spills] {
+        assert_eq!(writer.write(&pipe, &[7; 20], full), Ok(20));
+    }
+    assert!(pipe.holds().len() >= 40);
+    assert_eq!(reclaim.tick(&memory), crate::Tick::Later);
+    assert_eq!(memory.0.given_back.get(), 1);
+    // Behind them in the order in which they were written.
+    assert_eq!(writer.in_ring(&pipe), Ok(false));
+    for _ in 0..2 {
+        assert_eq!(read(&mut reader, &pipe, 60), Ok(vec![7; 20]));
+    }
+    assert_eq!(writer.in_ring(&pipe), Ok(true));
+    assert_eq!(writer.write(&pipe, &[9; 20], Full::Spills), Ok(20));
+    assert_eq!(read(&mut reader, &pipe, 60), Ok(vec![9; 20]));
 }
 
 fn acts() -> impl Strategy<Value = Vec<Act>> {
@@ -561,6 +656,9 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         1 => Just(Act::Pending),
         1 => Just(Act::Consent),
         1 => (1..40_usize).prop_map(Act::Step),
+        2 => (1..200_usize).prop_map(Act::Reserve),
+        2 => Just(Act::Commit),
+        5 => Just(Act::Tick),
     ];
     proptest::collection::vec(act, 1..200)
 }
@@ -576,9 +674,12 @@ proptest! {
     fn it_is_a_queue_of_bytes(acts in acts(), room in 8..200_usize) {
         let (memory, pipe) = (Memory::new(), Pipe::of(room));
         let (mut writer, mut reader) = ends(&memory);
-        let (mut sent, mut came) = (0_u64, 0_u64);
+        let (mut sent, mut came, mut filled) = (0_u64, 0_u64, 0);
+        let mut reclaim = Reclaim::default();
         for act in acts.into_iter().chain(std::iter::repeat_n(Act::Read(64), 40)) {
             match act {
+                // Whoever fills in commits first.
+                Act::Write(..) if filled > 0 => {}
                 Act::Write(n, spills) => {
                     let full = if spills { Full::Spills } else { Full::Waits };
                     match writer.write(&pipe, &numbered(sent, n), full) {
@@ -609,6 +710,19 @@ proptest! {
                     reader.consent();
                 }
                 Act::Step(n) => pipe.step.set(n),
+                Act::Reserve(n) => {
+                    if filled == 0 && writer.in_ring(&pipe) == Ok(true) {
+                        let room = writer.reserve().unwrap();
+                        filled = writer.fill(0, &numbered(sent, n.min(room)));
+                    }
+                }
+                Act::Commit => {
+                    writer.commit(&pipe, filled).unwrap();
+                    sent += std::mem::take(&mut filled) as u64;
+                }
+                Act::Tick => {
+                    reclaim.tick(&memory);
+                }
             }
             prop_assert!(came == sent || pipe.is_readable());
         }
@@ -618,7 +732,7 @@ proptest! {
     /// A peer that scribbles over all that it can write: at most this circuit is closed.
     #[test]
     fn a_scribbler_harms_nobody_else(
-        words in proptest::collection::vec((any::<bool>(), 0..24_usize, any::<u64>()), 1..60),
+        words in proptest::collection::vec((any::<bool>(), 0..32_usize, any::<u64>()), 1..60),
         bytes in proptest::collection::vec(any::<u8>(), 0..60),
     ) {
         let pipe = Pipe::of(100);
@@ -631,7 +745,8 @@ proptest! {
             page[word].set(value);
             let _ = writer.write(&pipe, &[7; 50], Full::Spills);
             let _ = writer.arm(1);
-            prop_assert!(writer.room().unwrap_or(0) <= CAPACITY);
+            prop_assert!(writer.reserve().unwrap_or(0) <= CAPACITY);
+            let _ = writer.commit(&pipe, 7);
             let mut out = [0; 300];
             let n = reader.read(&pipe, &mut out).unwrap_or(0);
             prop_assert!(n <= 300);

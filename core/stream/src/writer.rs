@@ -2,6 +2,8 @@
 
 use crate::frame::{Head, LONGEST_SPILL};
 use crate::{Line, Stop};
+use core::sync::atomic::{Ordering, compiler_fence};
+use guard::guard;
 use ring::{ConsumerWord, Doorbell, Geometry, ProducerMemory, ProducerWord, StreamProducer};
 
 /// Bytes after which the reader sees what is there of a longer write, a quarter of the usual ring:
@@ -85,6 +87,21 @@ impl<M: ProducerMemory> Writer<M> {
                 }
             };
         }
+        if !self.fills && !self.enters() {
+            return self.spill(line, bytes);
+        }
+        let written = self.write_parts(line, bytes);
+        if !self.fills {
+            self.leaves();
+        }
+        match written? {
+            0 if full == Full::Spills => self.spill(line, bytes),
+            0 => Err(Stop::Full),
+            written => Ok(written),
+        }
+    }
+
+    fn write_parts(&mut self, line: &impl Line, bytes: &[u8]) -> Result<usize, Stop> {
         let mut written = 0;
         for part in bytes.chunks(PART) {
             let n = self.ring.write(part)?;
@@ -96,11 +113,27 @@ impl<M: ProducerMemory> Writer<M> {
                 break;
             }
         }
-        match written {
-            0 if full == Full::Spills => self.spill(line, bytes),
-            0 => Err(Stop::Full),
-            written => Ok(written),
+        Ok(written)
+    }
+
+    /// Says that data are about to be written; `false`: they may not, for the memory is given back
+    /// just now ([`Reclaim`](crate::Reclaim)).
+    fn enters(&self) -> bool {
+        let memory = self.ring.memory();
+        memory.store(ProducerWord::Fills, 1);
+        // The processor may load before others see that store. Who gives memory back waits for longer than
+        // such a store can take, so that no fence is paid for here, at each write.
+        compiler_fence(Ordering::SeqCst);
+        let may = memory.load(ConsumerWord::Reclaims) == 0 || !guard!("stream-reclaims");
+        if !may {
+            self.leaves();
         }
+        may
+    }
+
+    /// What was written is published.
+    fn leaves(&self) {
+        self.ring.memory().store(ProducerWord::Fills, 0);
     }
 
     /// Whether the next bytes go into the ring, if it has room.
@@ -122,8 +155,12 @@ impl<M: ProducerMemory> Writer<M> {
             self.flush(line)?;
             self.phase = Phase::Ring;
         }
+        let memory = self.ring.memory();
+        if !self.fills && memory.load(ConsumerWord::Reclaims) != 0 && guard!("stream-reclaims") {
+            return Ok(false);
+        }
         // Bytes in the socket are before any in the ring.
-        let read = self.ring.memory().load(ConsumerWord::Spilled);
+        let read = memory.load(ConsumerWord::Spilled);
         Ok(self.owed == 0 && self.head.rest().is_empty() && read == self.spilled)
     }
 
@@ -132,16 +169,33 @@ impl<M: ProducerMemory> Writer<M> {
     /// # Errors
     /// [`Stop::Peer`].
     pub fn room(&mut self) -> Result<usize, Stop> {
-        // What was filled in since the last commit stays where it is.
-        if !self.fills {
-            self.ring.rewind();
-        }
-        self.fills = true;
         Ok(self.ring.writable()?)
     }
 
+    /// The same, to be filled in until [`Writer::commit`]: nobody takes the memory away meanwhile. None
+    /// while that is just done: the next bytes go by the socket then, as [`Writer::in_ring`] says.
+    ///
+    /// # Errors
+    /// [`Stop::Peer`].
+    pub fn reserve(&mut self) -> Result<usize, Stop> {
+        // What was filled in since the last commit stays where it is.
+        if self.fills {
+            return self.room();
+        }
+        if !self.enters() {
+            return Ok(0);
+        }
+        self.ring.rewind();
+        let room = self.room();
+        self.fills = room.is_ok_and(|room| room > 0);
+        if !self.fills {
+            self.leaves();
+        }
+        room
+    }
+
     /// Writes bytes into the ring so far behind what was written; how many there is room for.
-    /// Only after [`Writer::in_ring`] and [`Writer::room`].
+    /// Only after [`Writer::in_ring`] and [`Writer::reserve`].
     pub fn fill(&mut self, behind: usize, bytes: &[u8]) -> usize {
         self.ring.fill(behind, bytes)
     }
@@ -156,9 +210,11 @@ impl<M: ProducerMemory> Writer<M> {
     /// # Errors
     /// [`Stop::Socket`]: the reader is gone.
     pub fn commit(&mut self, line: &impl Line, n: usize) -> Result<(), Stop> {
-        self.fills = false;
         self.ring.commit(n);
-        self.publish(line)
+        let published = self.publish(line);
+        self.fills = false;
+        self.leaves();
+        published
     }
 
     /// Whether the reader has read all, in the ring and out of it: that it left tokens behind,

@@ -6,7 +6,7 @@
 //! does: a wake-up that is lost leaves nobody to run, which loom reports.
 #![cfg(loom)]
 
-use core_stream::{Full, Line, Reader, Stop, Writer};
+use core_stream::{Full, Kept, Line, Reader, Reclaim, Side, Stop, Writer};
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
 use loom::thread;
@@ -26,6 +26,8 @@ struct Shared {
     /// What a futex sleeps by.
     sleeps: Mutex<()>,
     woken: Condvar,
+    /// Somebody gives it back.
+    is_kept: bool,
 }
 
 #[derive(Default)]
@@ -42,10 +44,13 @@ struct End(Arc<Shared>);
 
 impl End {
     fn new(room: usize) -> End {
+        End::with(room, false)
+    }
+    fn with(room: usize, is_kept: bool) -> End {
         let words = |n| (0..n).map(|_| AtomicU64::new(0)).collect();
         End(Arc::new(Shared {
-            producer: words(8),
-            consumer: words(5),
+            producer: words(9),
+            consumer: words(6),
             data: words(CAPACITY / UNIT),
             socket: Mutex::new(Socket {
                 room,
@@ -54,6 +59,7 @@ impl End {
             changed: Condvar::new(),
             sleeps: Mutex::new(()),
             woken: Condvar::new(),
+            is_kept,
         }))
     }
     fn socket(&self) -> MutexGuard<'_, Socket> {
@@ -104,6 +110,7 @@ fn p(word: ProducerWord) -> usize {
         ProducerWord::Spilled => 5,
         ProducerWord::Origin => 6,
         ProducerWord::Heads => 7,
+        ProducerWord::Fills => 8,
         _ => unreachable!(),
     }
 }
@@ -115,6 +122,7 @@ fn c(word: ConsumerWord) -> usize {
         ConsumerWord::Armed => 2,
         ConsumerWord::Consents => 3,
         ConsumerWord::Spilled => 4,
+        ConsumerWord::Reclaims => 5,
         _ => unreachable!(),
     }
 }
@@ -124,6 +132,10 @@ impl ProducerMemory for End {
         // Never set here, and not worth a step of the model.
         if word == ConsumerWord::Generation {
             return 0;
+        }
+        // Stands for the time that whoever gives memory back waits: a store has been seen by then.
+        if word == ConsumerWord::Reclaims && self.0.is_kept {
+            fence(Ordering::SeqCst);
         }
         self.0.consumer[c(word)].load(Ordering::Acquire)
     }
@@ -202,6 +214,39 @@ impl Line for End {
     fn wake(&self) {
         drop(self.0.sleeps.lock().unwrap());
         self.0.woken.notify_one();
+    }
+}
+
+/// As who keeps the memory has it; by the other direction nothing ever goes.
+impl Kept for End {
+    fn is_large(&self) -> bool {
+        true
+    }
+    fn of_writer(&self, side: Side, word: ProducerWord) -> Option<u64> {
+        Some(match side {
+            Side::Began => self.0.producer[p(word)].load(Ordering::Acquire),
+            Side::Accepted => 0,
+        })
+    }
+    fn of_reader(&self, side: Side, word: ConsumerWord) -> Option<u64> {
+        Some(match side {
+            Side::Began => self.0.consumer[c(word)].load(Ordering::Acquire),
+            Side::Accepted => 0,
+        })
+    }
+    fn reclaims(&self, side: Side, value: u8) -> Option<()> {
+        if side == Side::Began {
+            let at = c(ConsumerWord::Reclaims);
+            self.0.consumer[at].store(value.into(), Ordering::Release);
+            fence(Ordering::SeqCst);
+        }
+        Some(())
+    }
+    fn give_back(&self) -> Option<()> {
+        for word in &self.0.data {
+            word.store(0, Ordering::Relaxed);
+        }
+        Some(())
     }
 }
 
@@ -422,5 +467,61 @@ fn an_edge_is_there_for_what_spills_too() {
         });
         read_by_edges(&end, &mut reader, 6);
         other.join().unwrap();
+    });
+}
+
+/// Looks so often that it may give memory back once.
+fn keep(end: &End) -> thread::JoinHandle<()> {
+    let at = end.clone();
+    thread::spawn(move || {
+        let mut reclaim = Reclaim::default();
+        for _ in 0..3 {
+            reclaim.tick(&at);
+        }
+    })
+}
+
+#[test]
+fn memory_is_given_back_beside_who_writes() {
+    check(5, || {
+        let end = End::with(3 * UNIT, true);
+        let (mut writer, mut reader) = switched(&end);
+        let keeper = keep(&end);
+        let mut out = [0; UNIT];
+        for unit in 1..=2 {
+            // Filled in, and published later.
+            let room = match writer.in_ring(&end) {
+                Ok(true) => writer.reserve().unwrap(),
+                _ => 0,
+            };
+            match room {
+                0 => write_all(&end, &mut writer, &[unit; UNIT], Full::Spills),
+                _ => {
+                    assert_eq!(writer.fill(0, &[unit; UNIT]), UNIT);
+                    writer.commit(&end, UNIT).unwrap();
+                }
+            }
+            assert_eq!(reader.read(&end, &mut out), Ok(UNIT));
+            assert_eq!(out, [unit; UNIT]);
+        }
+        keeper.join().unwrap();
+    });
+}
+
+#[test]
+fn memory_is_given_back_beside_both() {
+    check(2, || {
+        let end = End::with(3 * UNIT, true);
+        let (mut writer, mut reader) = switched(&end);
+        let keeper = keep(&end);
+        let at = end.clone();
+        let other = thread::spawn(move || {
+            for unit in 1..=2 {
+                write_all(&at, &mut writer, &units(unit..=unit), Full::Spills);
+            }
+        });
+        read_all(&end, &mut reader, 2, UNIT, false);
+        other.join().unwrap();
+        keeper.join().unwrap();
     });
 }

@@ -85,6 +85,8 @@ const NAMESPACES: i64 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWCGROUP) as i64;
+/// Pages are given back, the size stays.
+const PUNCH: i64 = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as i64;
 const EMPTY_PATH: i64 = libc::AT_EMPTY_PATH as i64;
 
 /// What any Rust program with a heap does, and how it ends.
@@ -468,6 +470,13 @@ const OPERATING: &[Entry] = &[
     entry!(SYS_memfd_create, "a circuit's memory, for who asks"),
     entry!(SYS_ftruncate, "its size"),
     entry!(SYS_fchmod, "it is its maker's alone"),
+    entry!(SYS_pread64, "a word of it: whether it is used"),
+    entry!(SYS_pwrite64, "a word of it: it is being given back"),
+    entry!(
+        SYS_fallocate,
+        [[is(1, PUNCH)]],
+        "the pages of one that nobody uses are given back"
+    ),
     entry!(
         SYS_fcntl,
         [

@@ -42,7 +42,9 @@ const NEAR: usize = 60 << 10;
 /// What a side writes by: its data twice in a row, and all words.
 pub struct CircuitWriter {
     words: Arc<WritableMapping>,
+    /// What does not run over the end is reached by the second time: see [`circuit_ends`].
     data: WritableMapping,
+    capacity: usize,
     /// The first of the data once more.
     near: WritableMapping,
     side: Side,
@@ -92,12 +94,14 @@ impl Takes {
 pub struct CircuitReader {
     words: Arc<WritableMapping>,
     data: Mapping,
+    capacity: usize,
     near: Mapping,
     /// Who reads.
     side: Side,
 }
 
-/// Maps a side's two ends, and tells the shape of each direction.
+/// Maps a side's two ends, and tells the shape of each direction. The four times that data are there lie
+/// in a row; the two in the middle, which copies use alone, are what one page of the page table knows.
 ///
 /// # Errors
 /// `InvalidInput`: the file is shorter than it should be or can be shrunk, or the capacity is
@@ -127,16 +131,19 @@ pub fn circuit_ends(
         None => WritableMapping::new(fd.as_fd(), PAGE)?,
     };
     let words = Arc::new(words);
+    let [written, read] = Mapping::rounds(fd.as_fd(), [(own, true), (other, false)], capacity)?;
     let writer = CircuitWriter {
         words: Arc::clone(&words),
-        data: WritableMapping::round(fd.as_fd(), own, capacity)?,
+        data: WritableMapping::adopt(written),
+        capacity,
         near: WritableMapping::adopt(part(PAGE, some)?),
         side,
         takes: Takes::default(),
     };
     let reader = CircuitReader {
         words,
-        data: Mapping::round(fd.as_fd(), other, capacity)?,
+        data: read,
+        capacity,
         near: part(PAGE + some, some)?,
         side,
     };
@@ -181,7 +188,9 @@ impl CircuitWriter {
     /// data begin again. `None`: more than there are.
     pub fn place(&self, at: usize, bytes: usize) -> Option<NonNull<u8>> {
         let near = self.near.pointer(at, bytes);
-        near.or_else(|| self.data.pointer(at, bytes))
+        let second = || self.data.pointer(self.capacity.checked_add(at)?, bytes);
+        let round = || self.data.pointer(at, bytes);
+        near.or_else(second).or_else(round)
     }
 
     /// Makes lines of data where they lie: each comes by value, so that nothing is between it and
@@ -331,9 +340,15 @@ impl ProducerMemory for CircuitWriter {
     }
     #[inline]
     fn write(&self, at: usize, bytes: &[u8]) {
-        match self.near.pointer(at, bytes.len()) {
-            Some(_) => self.near.copy_in(at, bytes),
-            None => self.data.copy_in(at, bytes),
+        let at = at & (self.capacity - 1);
+        if self.near.pointer(at, bytes.len()).is_some() {
+            return self.near.copy_in(at, bytes);
+        }
+        // In two, where it runs over the end: the rest lies at the start.
+        let (one, rest) = bytes.split_at(bytes.len().min(self.capacity - at));
+        self.data.copy_in(self.capacity + at, one);
+        if !rest.is_empty() {
+            self.data.copy_in(self.capacity, rest);
         }
     }
     #[inline]
@@ -365,9 +380,14 @@ impl ConsumerMemory for CircuitReader {
     }
     #[inline]
     fn read(&self, at: usize, out: &mut [u8]) {
-        match self.near.pointer(at, out.len()) {
-            Some(_) => self.near.copy_out(at, out),
-            None => self.data.copy_out(at, out),
+        let at = at & (self.capacity - 1);
+        if self.near.pointer(at, out.len()).is_some() {
+            return self.near.copy_out(at, out);
+        }
+        let (one, rest) = out.split_at_mut(out.len().min(self.capacity - at));
+        self.data.copy_out(at, one);
+        if !rest.is_empty() {
+            self.data.copy_out(0, rest);
         }
     }
     #[inline]

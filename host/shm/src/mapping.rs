@@ -55,28 +55,32 @@ impl Mapping {
         Mapping::map(fd, len, READ)
     }
 
-    /// Maps `len` bytes from `at` on twice in a row. Both are multiples of the page size, and
-    /// within the file.
-    pub(crate) fn round(fd: BorrowedFd<'_>, at: usize, len: usize) -> io::Result<Mapping> {
-        Mapping::map_round(fd, at, len, READ)
-    }
-
-    fn map_round(
+    /// Maps `len` bytes of a file twice in a row, and others behind them twice too. Each: where they
+    /// begin, whether they are written. The second time of the ones and the first of the others lie at a multiple
+    /// of both lengths. All are multiples of the page size, and within the file; `len` is a power of two.
+    pub(crate) fn rounds(
         fd: BorrowedFd<'_>,
-        at: usize,
+        each: [(usize, bool); 2],
         len: usize,
-        prot: ProtFlags,
-    ) -> io::Result<Mapping> {
-        let mapping = Mapping::reserve(2 * len)?;
-        let flags = MapFlags::SHARED | MapFlags::FIXED;
-        let base = mapping.base.as_ptr();
-        // SAFETY: both fixed mappings lie inside the reservation just made, which nobody else
-        // knows.
-        unsafe {
-            rustix::mm::mmap(base.cast(), len, prot, flags, fd, at as u64)?;
-            rustix::mm::mmap(base.add(len).cast(), len, prot, flags, fd, at as u64)?;
+    ) -> io::Result<[Mapping; 2]> {
+        // As much more as it takes to begin at the right place.
+        let whole = Arc::new(Mapping::reserve(6 * len)?);
+        let second = (whole.base.addr().get() + len).next_multiple_of(2 * len);
+        let first = second - len - whole.base.addr().get();
+        for (n, (at, writes)) in each.into_iter().enumerate() {
+            let prot = if writes { WRITE } else { READ };
+            let flags = MapFlags::SHARED | MapFlags::FIXED;
+            for time in [2 * n, 2 * n + 1] {
+                // SAFETY: inside the reservation just made, which nobody else knows: four times behind
+                // less than two.
+                unsafe {
+                    let to = whole.base.as_ptr().add(first + time * len);
+                    rustix::mm::mmap(to.cast(), len, prot, flags, fd, at as u64)?;
+                }
+            }
         }
-        Ok(mapping)
+        let part = |n: usize| Mapping::part(&whole, first + 2 * n * len, 2 * len);
+        Ok([part(0)?, part(1)?])
     }
 
     /// Maps parts of a file one behind the other, at addresses near other circuits'; `None`: no
@@ -270,11 +274,6 @@ impl Mapping {
 }
 
 impl WritableMapping {
-    /// As [`Mapping::round`].
-    pub(crate) fn round(fd: BorrowedFd<'_>, at: usize, len: usize) -> io::Result<WritableMapping> {
-        Ok(WritableMapping(Mapping::map_round(fd, at, len, WRITE)?))
-    }
-
     /// One that was made to be written.
     pub(crate) fn adopt(mapping: Mapping) -> WritableMapping {
         WritableMapping(mapping)
@@ -371,7 +370,7 @@ impl Drop for Mapping {
         let base = self.base.as_ptr().cast();
         match self.of {
             Of::Whole { .. } => {}
-            // SAFETY: exactly what `new`, `round` or `of_threads` mapped, and nothing borrows it
+            // SAFETY: exactly what `new`, `rounds` or `of_threads` mapped, and nothing borrows it
             // or has a part of it now.
             Of::Itself => drop(unsafe { rustix::mm::munmap(base, self.len) }),
             // SAFETY: it was taken there, and as above.

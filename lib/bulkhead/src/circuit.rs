@@ -263,7 +263,7 @@ impl Circuit {
         // Bound: none; it blocks as a write does.
         while self.way() == Way::Ring {
             let Some(ring) = &mut self.ring else { break };
-            let room = ring.writer.room().map_err(said)?;
+            let room = ring.writer.reserve().map_err(said)?;
             if room >= min.max(1) {
                 return Ok(Reserved::ring(self, room));
             }

@@ -4,8 +4,13 @@ use crate::{CAPACITY, Circuit, Side, Way};
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::AsFd;
+
+use shm::KeptCircuit;
+use std::cell::Cell;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use stream::{ConsumerWord, Kept, ProducerWord, Reclaim, Tick};
 
 fn pair_of(capacity: usize) -> (Circuit, Circuit) {
     let (a, b) = UnixStream::pair().unwrap();
@@ -84,6 +89,100 @@ fn all_bytes_come_in_order_whatever_the_sizes() {
         assert_eq!(came, ALL);
         drop(writer.join().unwrap());
     }
+}
+
+/// How often it was asked for, and given back.
+struct Counted<'a>(KeptCircuit<'a>, Cell<[u32; 2]>);
+
+impl Counted<'_> {
+    fn counts(&self, what: usize) {
+        let mut counts = self.1.get();
+        counts[what] += 1;
+        self.1.set(counts);
+    }
+}
+
+impl Kept for Counted<'_> {
+    fn is_large(&self) -> bool {
+        self.0.is_large()
+    }
+    fn of_writer(&self, side: Side, word: ProducerWord) -> Option<u64> {
+        self.0.of_writer(side, word)
+    }
+    fn of_reader(&self, side: Side, word: ConsumerWord) -> Option<u64> {
+        self.0.of_reader(side, word)
+    }
+    fn reclaims(&self, side: Side, value: u8) -> Option<()> {
+        if value == 1 && side == Side::Began {
+            self.counts(0);
+        }
+        self.0.reclaims(side, value)
+    }
+    fn give_back(&self) -> Option<()> {
+        self.counts(1);
+        self.0.give_back()
+    }
+}
+
+/// Both write, in place and not, and rest now and then, for as short as may be: somebody gives the memory back
+/// as soon as they do, with no more between its asking and its looking than a moment's sleep.
+#[test]
+fn no_byte_is_lost_where_memory_is_given_back_beside_both() {
+    const ALL: usize = 12 << 20;
+    let (a, b) = UnixStream::pair().unwrap();
+    let memory = shm::circuit_file(CAPACITY).unwrap();
+    let copies = [0, 1].map(|_| memory.try_clone().unwrap());
+    let [one, other] = copies;
+    let mut a = Circuit::with_memory(a.into(), one, CAPACITY, Side::Began);
+    let mut b = Circuit::with_memory(b.into(), other, CAPACITY, Side::Accepted);
+    let is_over = AtomicBool::new(false);
+    let (given, spilled) = std::thread::scope(|scope| {
+        let keeper = scope.spawn(|| {
+            let mut reclaim = Reclaim::default();
+            let counted = Counted(KeptCircuit::new(&memory, CAPACITY), Cell::new([0; 2]));
+            while !is_over.load(Ordering::Relaxed) {
+                if reclaim.tick(&counted) == Tick::Soon {
+                    std::thread::sleep(Duration::from_micros(20));
+                }
+            }
+            let spilled = counted.of_reader(Side::Began, ConsumerWord::Spilled);
+            (counted.1.get(), spilled)
+        });
+        scope.spawn(|| {
+            let (mut sent, mut turn) = (0, 0_usize);
+            while sent < ALL {
+                turn += 1;
+                let n = (turn * 7919 % 30_000 + 1).min(ALL - sent);
+                let bytes = numbered(sent, n);
+                match turn % 2 {
+                    0 => a.write_all(&bytes).unwrap(),
+                    _ => {
+                        let mut reserved = a.reserve(n).unwrap();
+                        assert_eq!(reserved.copy_from_slice(0, &bytes), n);
+                        reserved.commit(n).unwrap();
+                    }
+                }
+                sent += n;
+                std::thread::sleep(Duration::from_micros(turn as u64 % 300));
+            }
+            a.shutdown(Shutdown::Write).unwrap();
+        });
+        let (mut came, mut out) = (0, vec![0; 90_000]);
+        loop {
+            let n = b.read(&mut out).unwrap();
+            if n == 0 {
+                break;
+            }
+            assert!(out[..n] == numbered(came, n)[..], "at {came}");
+            came += n;
+        }
+        assert_eq!(came, ALL);
+        is_over.store(true, Ordering::Relaxed);
+        keeper.join().unwrap()
+    });
+    // And they went on meanwhile, by the socket.
+    assert!(given[1] > 20, "{given:?} times");
+    assert!(spilled > Some(0));
 }
 
 #[test]

@@ -64,19 +64,20 @@ fn some(
     let line = Line::of(fd, record, false, &writing.waker);
     let in_ring = writing.writer.in_ring(&line) == Ok(true);
     if in_ring {
-        let mut room = writing.writer.room().map_err(peer)?;
+        let mut room = writing.writer.reserve().map_err(peer)?;
         if room == 0 && blocks {
             wait_for_room(fd, writing)?;
-            room = writing.writer.room().map_err(peer)?;
+            room = writing.writer.reserve().map_err(peer)?;
         }
         let n = room.min(most).min(AT_ONCE);
         let place = writing.writer.offset(0);
         if let Some(place) = writing.writer.memory().place(place, n).filter(|_| n > 0) {
             // SAFETY: `n` bytes from there on are mapped and writable; no reference to them exists.
             let n = unsafe { libc::pread(from, place.as_ptr().cast(), n, at) };
-            let n = usize::try_from(n).map_err(|_| real::errno())?;
+            let came = usize::try_from(n).map_err(|_| real::errno());
             let line = Line::of(fd, record, false, &writing.waker);
-            let committed = writing.writer.commit(&line, n);
+            let committed = writing.writer.commit(&line, came.unwrap_or(0));
+            let n = came?;
             committed.map_err(|stop| match stop {
                 stream::Stop::Socket(errno) => errno,
                 _ => libc::ECONNABORTED,

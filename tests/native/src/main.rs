@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 type Done = Result<(), Box<dyn Error>>;
 
@@ -23,9 +23,10 @@ fn main() -> Done {
         ["late", address, sign] => late(address, sign),
         ["ask", address, turns] => ask(address, turns.parse()?),
         ["hold", address] => hold(address),
+        ["rest", address] => rest(address),
         ["scribble", address, seed] => scribble(address, seed.parse()?),
         _ => Err(
-            "echo ADDRESS, late ADDRESS FILE, ask ADDRESS TURNS, hold ADDRESS or scribble ADDRESS SEED"
+            "echo ADDRESS, late ADDRESS FILE, ask ADDRESS TURNS, hold ADDRESS, rest ADDRESS or scribble ADDRESS SEED"
                 .into(),
         ),
     }
@@ -103,6 +104,50 @@ fn hold(address: &str) -> Done {
     Ok(())
 }
 
+/// Has a connection whose memory was used whole rest until that is given back, and goes on.
+fn rest(address: &str) -> Done {
+    const BURST: usize = 50_000;
+    let mut circuit = Circuit::connect(address)?;
+    let mut came = vec![0; BURST];
+    for round in 0..3_u8 {
+        for turn in 0..60_u8 {
+            let bytes: Vec<u8> = (0..BURST).map(|at| (at as u8) ^ turn ^ round).collect();
+            circuit.write_all(&bytes)?;
+            circuit.read_exact(&mut came)?;
+            if came != bytes {
+                return Err(format!("round {round}, turn {turn}: other bytes came back").into());
+            }
+        }
+        let used = mapped_kib()?;
+        let begun = Instant::now();
+        while mapped_kib()? > 16 {
+            if begun.elapsed() > Duration::from_secs(20) {
+                return Err(format!("{} KiB are left of {used}", mapped_kib()?).into());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        println!("{} MiB given back", used >> 10);
+    }
+    println!("rested by {}", by(circuit.way()));
+    Ok(())
+}
+
+/// KiB that this process has of circuits' memory.
+fn mapped_kib() -> Result<u64, Box<dyn Error>> {
+    let (mut all, mut is_circuit) = (0, false);
+    for line in std::fs::read_to_string("/proc/self/smaps")?.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            [_, _, _, _, _, ref name @ ..] if !line.contains(" kB") => {
+                is_circuit = name.first().is_some_and(|it| it.contains("circuit"));
+            }
+            ["Rss:", kib, "kB"] if is_circuit => all += kib.parse::<u64>()?,
+            _ => {}
+        }
+    }
+    Ok(all)
+}
+
 fn by(way: Way) -> &'static str {
     match way {
         Way::Ring => "ring",
@@ -135,8 +180,8 @@ fn scribble(address: &str, seed: u64) -> Done {
     for _ in 0..200 {
         let (at, value) = (next(), next());
         // Each side's words as writer and as reader are thirty-two, and these are in use.
-        const USED: [u64; 10] = [0, 1, 2, 8, 9, 10, 16, 17, 18, 19];
-        let word = (at % 4 * 32 + USED[(at / 4 % 10) as usize]) as usize;
+        const USED: [u64; 12] = [0, 1, 2, 8, 9, 10, 16, 17, 18, 19, 20, 24];
+        let word = (at % 4 * 32 + USED[(at / 4 % 12) as usize]) as usize;
         let near = [
             0,
             1,

@@ -107,6 +107,21 @@ fn two_native_programs_use_the_ring() {
     }
 }
 
+/// Twice in a row, and by the operator after the one that was there first, of a circuit of its own.
+#[test]
+fn memory_of_a_ring_that_rests_is_given_back() {
+    let scene = scene_of(OPEN);
+    let _server = echo(&scene);
+    for kills in [false, true] {
+        if kills {
+            scene.kill_operator();
+        }
+        let said = scene.says("app", "{f}/native rest 10.1.1.10:7000");
+        let expected = format!("{}rested by ring\n", "1 MiB given back\n".repeat(3));
+        assert!(said.ends_with(&expected), "{said}");
+    }
+}
+
 #[test]
 fn a_native_program_and_an_ordinary_one_use_the_socket() {
     const ORDINARY: &str = "
@@ -134,9 +149,9 @@ fn the_memory_is_given_once_to_each_end_of_a_connection() {
     let probe = scene.file("probe.py", PROBE);
     let expected = "fresh: ENOTCONN
 listening: ENOTCONN
-began: 0 1048576 3 /memfd:circuit False EPERM
+began: 0 1048576 4 /memfd:circuit False EPERM
 twice: EALREADY
-accepted: 1 1048576 3 /memfd:circuit False EPERM
+accepted: 1 1048576 4 /memfd:circuit False EPERM
 twice: EALREADY
 little room: EINVAL
 another option: ENOTSUP

@@ -29,6 +29,7 @@ impl Mediator {
             .chain(self.crossings.is_timed().then_some(LOOK))
             .chain(outside)
             .chain(self.next_timeout())
+            .chain(self.rings_sleep())
             .min()?;
         Timespec::try_from(sleep).ok()
     }
@@ -114,6 +115,7 @@ impl Mediator {
         self.unclaimed_tick(find);
         self.outside_tick();
         self.crossings_tick(find);
+        self.rings_tick();
         if self.datagrams.receivers.is_empty() {
             return;
         }

@@ -108,7 +108,7 @@ impl Mediator {
         let kept = match (self.end_across(tag, body.id), memory) {
             (Some((cookie, _)), Some(memory)) => {
                 let may = self.crossing(cookie);
-                may.and_then(|(own, _, [slot, _])| self.rings.keep(own, slot, memory))
+                may.and_then(|(own, side, [slot, _])| self.rings.keep(own, side, slot, memory))
                     .map(|()| cookie)
             }
             _ => Err(Errno::OPNOTSUPP),
@@ -119,6 +119,19 @@ impl Mediator {
         let kept = kept.map(drop);
         self.crossings.memory.answered(tag, body.id, kept);
         self.wake(Also::Of(Why::Memory), find);
+    }
+
+    /// Pages that nobody uses are given back.
+    pub(super) fn rings_tick(&mut self) {
+        if self.rings.tick() {
+            self.sweep_at_times();
+        }
+    }
+
+    /// When such are looked for.
+    pub(super) fn rings_sleep(&self) -> Option<Duration> {
+        let due = self.rings.due()?;
+        Some(due.saturating_duration_since(Instant::now()))
     }
 
     /// What the supervisor is to be asked for.
