@@ -126,7 +126,10 @@ fn rest(address: &str) -> Done {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        println!("{} MiB given back", used >> 10);
+        if used < 200 {
+            return Err(format!("no more than {used} KiB were used").into());
+        }
+        println!("given back");
     }
     println!("rested by {}", by(circuit.way()));
     Ok(())
@@ -139,7 +142,7 @@ fn mapped_kib() -> Result<u64, Box<dyn Error>> {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
             [_, _, _, _, _, ref name @ ..] if !line.contains(" kB") => {
-                is_circuit = name.first().is_some_and(|it| it.contains("circuit"));
+                is_circuit = name.first().is_some_and(|it| it.contains("memfd:circuit"));
             }
             ["Rss:", kib, "kB"] if is_circuit => all += kib.parse::<u64>()?,
             _ => {}
