@@ -13,6 +13,7 @@ mod chance;
 mod circuits;
 mod crossings;
 mod decide;
+mod giving;
 mod live;
 mod mediate;
 mod message;

@@ -5,13 +5,14 @@
 //! What is kept dies with this process: who asks its successor gets memory of its own, which
 //! the other never joins, and both go on by the socket; and of what both have no page is given back any more.
 
+use crate::giving::{Giving, Late};
 use guard::guard;
 use rustix::io::Errno;
 use shm::KeptCircuit;
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
-use stream::{CAPACITY, Reclaim, Side, Tick};
+use stream::{CAPACITY, LOOKS, Reclaim, SETTLES, Side, Tick};
 
 /// Rings of an endpoint at most, and with that bytes: 2 MiB each and four pages, a gigabyte
 /// together, of which no page is taken before a program touches it.
@@ -21,15 +22,21 @@ const MOST_ACROSS: u32 = 128;
 /// Descriptors that are kept for who has not asked, of all endpoints.
 const KEPT: usize = 1024;
 /// Descriptors that are kept of memory that both sides have; of more nothing is given back.
-const HELD: usize = 8192;
-/// So many circuits are looked at before somebody's call is.
+const WATCHED: usize = 8192;
+/// So many circuits are looked at before somebody's call is, and so many pages given back.
 const AT_ONCE: usize = 32;
+const GIVEN_BACK: usize = 8;
+/// So many processes may wait for a program that holds such a file; while they do no more pages are given back.
+const LATE: usize = 4;
 /// After so many looks at which nothing moved, and yet not all was read, it is asked who lives.
 const UNREAD: u32 = 10;
 
 #[derive(Default)]
 struct Ring {
+    /// Until both have it.
     memory: Option<OwnedFd>,
+    /// From then on.
+    kept: Option<KeptCircuit>,
     given: [bool; 2],
     /// The slots of both ends.
     slots: [u32; 2],
@@ -56,6 +63,8 @@ pub struct Rings {
     /// When these are looked at: each list in the order of its times.
     later: VecDeque<(Instant, u64)>,
     soon: VecDeque<(Instant, u64)>,
+    /// Who gives back what some program holds: of this circuit.
+    late: Vec<(u64, [u32; 2], Late)>,
 }
 
 impl Rings {
@@ -134,17 +143,15 @@ impl Rings {
         let Some(ring) = self.all.get_mut(&began) else {
             return false;
         };
-        let was_given = ring.is_given();
         ring.given[side as usize] = true;
-        if ring.is_given() && !was_given {
-            self.kept -= usize::from(ring.memory.is_some());
-            if ring.is_others || self.held >= HELD {
-                ring.memory = None;
+        if let Some(memory) = ring.memory.take_if(|_| ring.given == [true; 2]) {
+            self.kept -= 1;
+            if !ring.is_others && self.held < WATCHED {
+                ring.kept = KeptCircuit::new(memory).ok();
             }
-            if ring.memory.is_some() {
+            if ring.kept.is_some() {
                 self.held += 1;
-                let due = Instant::now() + Tick::Later.after();
-                self.later.push_back((due, began));
+                self.later.push_back((Instant::now() + LOOKS, began));
             }
         }
         ring.is_given()
@@ -153,7 +160,13 @@ impl Rings {
     /// Gives pages back that nobody uses; whether there are circuits of which it is not known whether
     /// they are there.
     pub fn tick(&mut self) -> bool {
-        let (mut unread, now) = (false, Instant::now());
+        let over: Vec<u64> = self
+            .late
+            .extract_if(.., |(.., late)| late.is_over())
+            .map(|(began, ..)| began)
+            .collect();
+        over.into_iter().for_each(|began| self.is_back(began));
+        let (mut unread, mut idle, now) = (false, Vec::new(), Instant::now());
         for _ in 0..AT_ONCE {
             let is_due = |it: &(Instant, u64)| it.0 <= now;
             let due = self
@@ -164,23 +177,77 @@ impl Rings {
             let Some(ring) = self.all.get_mut(&began) else {
                 continue;
             };
-            let Some(memory) = &ring.memory else { continue };
-            let next = ring.reclaim.tick(&KeptCircuit::new(memory, CAPACITY));
+            let Some(kept) = &ring.kept else { continue };
+            let next = ring.reclaim.tick(kept);
             unread |= ring.reclaim.unread() == UNREAD;
-            let list = match next {
-                Tick::Later => &mut self.later,
-                Tick::Soon => &mut self.soon,
-            };
-            // Not by `now`: other looks may have taken long, and this is to be no sooner.
-            list.push_back((Instant::now() + next.after(), began));
+            // Not after `now`: other looks may have taken long, and this is to be no sooner.
+            match next {
+                Tick::Later => self.later.push_back((Instant::now() + LOOKS, began)),
+                Tick::Soon => self.soon.push_back((Instant::now() + SETTLES, began)),
+                Tick::GiveBack => idle.push((began, ring.slots)),
+            }
+            if idle.len() >= GIVEN_BACK {
+                break;
+            }
         }
+        self.give_back(idle);
         unread
+    }
+
+    fn give_back(&mut self, mut idle: Vec<(u64, [u32; 2])>) {
+        let has_room = self.late.len() < LATE;
+        let is_held = |slots: [u32; 2]| self.late.iter().any(|(_, held, _)| *held == slots);
+        let spared: Vec<(u64, [u32; 2])> = idle
+            .extract_if(.., |(_, slots)| !has_room || is_held(*slots))
+            .collect();
+        let files = idle.iter().filter_map(|(began, _)| {
+            let kept = self.all.get(began)?.kept.as_ref();
+            kept.map(AsFd::as_fd)
+        });
+        let files: Vec<BorrowedFd<'_>> = files.collect();
+        if !guard!("circuits-gives-apart") {
+            let all = files.into_iter();
+            all.for_each(|file| drop(shm::give_back(file, CAPACITY)));
+            idle.into_iter().for_each(|(began, _)| self.is_back(began));
+            return;
+        }
+        let mut giving = match files.is_empty() {
+            true => None,
+            false => Giving::of(&files).ok(),
+        };
+        for (began, slots) in idle {
+            // Where one is late the others are not begun.
+            match giving.take().map(Giving::next) {
+                Some(Err(late)) => {
+                    self.late.push((began, slots, late));
+                    continue;
+                }
+                Some(Ok(next)) => giving = Some(next),
+                None => {}
+            }
+            self.is_back(began);
+        }
+        spared
+            .into_iter()
+            .for_each(|(began, _)| self.is_back(began));
+    }
+
+    /// Nothing is taken from it any more.
+    fn is_back(&mut self, began: u64) {
+        let Some(ring) = self.all.get_mut(&began) else {
+            return;
+        };
+        if let Some(kept) = &ring.kept {
+            ring.reclaim.done(kept);
+            self.later.push_back((Instant::now() + LOOKS, began));
+        }
     }
 
     /// When there is something to be looked at.
     pub fn due(&self) -> Option<Instant> {
         let first = |list: &VecDeque<(Instant, u64)>| list.front().map(|it| it.0);
-        [first(&self.soon), first(&self.later)]
+        let late = (!self.late.is_empty()).then(|| Instant::now() + LOOKS);
+        [first(&self.soon), first(&self.later), late]
             .into_iter()
             .flatten()
             .min()
@@ -198,11 +265,8 @@ impl Rings {
             let Some(ring) = self.all.remove(&began) else {
                 continue;
             };
-            let count = match ring.is_given() {
-                true => &mut self.held,
-                false => &mut self.kept,
-            };
-            *count -= usize::from(ring.memory.is_some());
+            self.kept -= usize::from(ring.memory.is_some());
+            self.held -= usize::from(ring.kept.is_some());
             for slot in ends(ring.slots) {
                 if let Some(count) = self.counts.get_mut(&slot) {
                     *count = count.saturating_sub(1);
@@ -327,7 +391,7 @@ mod tests {
         looks(&mut rings, 3);
         assert_eq!(all.iter().map(pages).collect::<Vec<_>>(), [1, 16]);
         // Somebody writes, or has not read: nothing is taken.
-        for (at, value) in [(24 * 8, 1), (24 * 8, 0), (0, 7)] {
+        for (at, value) in [(24 * 8, 1_u64), (24 * 8, 0), (0, 7)] {
             rustix::io::pwrite(&all[0], &[1; 64 << 10], data).unwrap();
             rustix::io::pwrite(&all[0], &u64::to_ne_bytes(value), at).unwrap();
             looks(&mut rings, 6);

@@ -35,7 +35,7 @@ pub use layout::{
     CAPACITY, CONSUMER_WORDS_AT, PRODUCER_WORDS_AT, Side, VERSION, WORDS, data_at, file_bytes,
 };
 pub use reader::Reader;
-pub use reclaim::{Kept, Reclaim, Tick};
+pub use reclaim::{Kept, LOOKS, Reclaim, SETTLES, Tick};
 pub use ring::{Breach, ConsumerWord, Doorbell, ProducerWord};
 pub use writer::{Full, Writer};
 

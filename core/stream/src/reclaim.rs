@@ -12,44 +12,34 @@ use core::time::Duration;
 use guard::guard;
 use ring::{ConsumerWord, ProducerWord};
 
-/// A circuit's memory, of whoever keeps it. Nothing, where the operating system refused.
+/// A circuit's memory, of whoever keeps it.
 pub trait Kept {
     /// Whether it has more than its words and a page each way.
     fn is_large(&self) -> bool;
-    /// A word of who writes this direction.
-    fn of_writer(&self, side: Side, word: ProducerWord) -> Option<u64>;
-    /// A word of who reads it.
-    fn of_reader(&self, side: Side, word: ConsumerWord) -> Option<u64>;
-    /// Stores [`ConsumerWord::Reclaims`] of it: 0 or 1.
-    fn reclaims(&self, side: Side, value: u8) -> Option<()>;
-    /// Gives back all pages of both directions' data: they are zeroes from then on.
-    fn give_back(&self) -> Option<()>;
+    /// Loads a word of who writes this direction, acquire.
+    fn of_writer(&self, side: Side, word: ProducerWord) -> u64;
+    /// Loads a word of who reads it, acquire.
+    fn of_reader(&self, side: Side, word: ConsumerWord) -> u64;
+    /// Stores [`ConsumerWord::Reclaims`] of it, release.
+    fn reclaims(&self, side: Side, value: u64);
 }
 
-/// When [`Reclaim::tick`] is to be called next.
+/// What is to be done next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tick {
-    /// After [`LOOKS`].
+    /// [`Reclaim::tick`], after [`LOOKS`].
     Later,
-    /// After [`SETTLES`], and not before.
+    /// The same, after [`SETTLES`], and not before.
     Soon,
-}
-
-impl Tick {
-    /// That time.
-    #[must_use]
-    pub const fn after(self) -> Duration {
-        match self {
-            Tick::Later => LOOKS,
-            Tick::Soon => SETTLES,
-        }
-    }
+    /// All pages of both directions' data are to be given back: they are zeroes from then on. Then
+    /// [`Reclaim::done`], also where that failed; never while it may still be done.
+    GiveBack,
 }
 
 /// Memory is given back by which nothing went for so long.
-const LOOKS: Duration = Duration::from_secs(1);
+pub const LOOKS: Duration = Duration::from_secs(1);
 /// A processor's store is seen by all others within less than a millionth of that.
-const SETTLES: Duration = Duration::from_millis(50);
+pub const SETTLES: Duration = Duration::from_millis(50);
 
 const SIDES: [Side; 2] = [Side::Began, Side::Accepted];
 
@@ -65,16 +55,13 @@ pub struct Reclaim {
 }
 
 impl Reclaim {
-    /// Looks at it, and gives its memory back where nothing has moved since the last look.
+    /// Looks at it: it is to be given back where nothing has moved since the last look.
     pub fn tick(&mut self, memory: &impl Kept) -> Tick {
         if self.asked {
-            self.asked = false;
-            if self.is_idle(memory) == Some(true) {
-                memory.give_back();
+            if self.is_idle(memory) {
+                return Tick::GiveBack;
             }
-            for side in SIDES {
-                memory.reclaims(side, 0);
-            }
+            self.done(memory);
             return Tick::Later;
         }
         if !memory.is_large() {
@@ -82,22 +69,27 @@ impl Reclaim {
             return Tick::Later;
         }
         let published = SIDES.map(|side| memory.of_writer(side, ProducerWord::Published));
-        let [Some(one), Some(other)] = published else {
-            return Tick::Later;
-        };
-        if self.seen != Some([one, other]) {
-            (self.seen, self.unread) = (Some([one, other]), 0);
+        if self.seen != Some(published) {
+            (self.seen, self.unread) = (Some(published), 0);
             return Tick::Later;
         }
-        if self.is_idle(memory) != Some(true) {
+        if !self.is_idle(memory) {
             self.unread = self.unread.saturating_add(1);
             return Tick::Later;
         }
         self.unread = 0;
-        self.asked = SIDES.iter().all(|side| memory.reclaims(*side, 1).is_some());
-        match self.asked {
-            true => Tick::Soon,
-            false => Tick::Later,
+        for side in SIDES {
+            memory.reclaims(side, 1);
+        }
+        self.asked = true;
+        Tick::Soon
+    }
+
+    /// Nothing more is taken away: both ends may use it again.
+    pub fn done(&mut self, memory: &impl Kept) {
+        self.asked = false;
+        for side in SIDES {
+            memory.reclaims(side, 0);
         }
     }
 
@@ -108,21 +100,19 @@ impl Reclaim {
     }
 
     /// Nobody writes, and all that was written is read.
-    fn is_idle(&self, memory: &impl Kept) -> Option<bool> {
-        let seen = self.seen?;
-        for side in SIDES {
-            // Before the position: whoever has stopped since has published.
-            if memory.of_writer(side, ProducerWord::Fills)? != 0 && guard!("stream-reclaim-fills") {
-                return Some(false);
-            }
+    fn is_idle(&self, memory: &impl Kept) -> bool {
+        let Some(seen) = self.seen else {
+            return false;
+        };
+        // Before the positions: whoever has stopped since has published.
+        let fills = |side: &Side| memory.of_writer(*side, ProducerWord::Fills) != 0;
+        if SIDES.iter().any(fills) && guard!("stream-reclaim-fills") {
+            return false;
         }
-        for (side, seen) in SIDES.into_iter().zip(seen) {
-            let read = memory.of_reader(side, ConsumerWord::Consumed)?;
+        SIDES.iter().zip(seen).all(|(side, seen)| {
+            let read = memory.of_reader(*side, ConsumerWord::Consumed);
             let is_read = read == seen || !guard!("stream-reclaim-unread");
-            if memory.of_writer(side, ProducerWord::Published)? != seen || !is_read {
-                return Some(false);
-            }
-        }
-        Some(true)
+            memory.of_writer(*side, ProducerWord::Published) == seen && is_read
+        })
     }
 }

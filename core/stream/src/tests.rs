@@ -1,7 +1,8 @@
 //! Both ends in one thread, over memory of plain cells and a socket that takes little.
 
 use crate::{
-    Breach, Full, Kept, LONGEST_SPILL, Line, Reader, Reclaim, SPILL, Side, Stop, TOKEN, Writer,
+    Breach, Full, Kept, LONGEST_SPILL, Line, Reader, Reclaim, SPILL, Side, Stop, TOKEN, Tick,
+    Writer,
 };
 use proptest::prelude::*;
 use ring::{ConsumerMemory, ConsumerWord, Geometry, ProducerMemory, ProducerWord};
@@ -87,29 +88,34 @@ impl Kept for Memory {
     fn is_large(&self) -> bool {
         self.0.data.borrow().iter().any(|byte| *byte != 0xee)
     }
-    fn of_writer(&self, side: Side, word: ProducerWord) -> Option<u64> {
-        Some(match side {
+    fn of_writer(&self, side: Side, word: ProducerWord) -> u64 {
+        match side {
             Side::Began => self.0.producer[word as usize].get(),
             Side::Accepted => 0,
-        })
+        }
     }
-    fn of_reader(&self, side: Side, word: ConsumerWord) -> Option<u64> {
-        Some(match side {
+    fn of_reader(&self, side: Side, word: ConsumerWord) -> u64 {
+        match side {
             Side::Began => self.0.consumer[word as usize].get(),
             Side::Accepted => 0,
-        })
-    }
-    fn reclaims(&self, side: Side, value: u8) -> Option<()> {
-        if side == Side::Began {
-            self.0.consumer[ConsumerWord::Reclaims as usize].set(value.into());
         }
-        Some(())
     }
-    fn give_back(&self) -> Option<()> {
-        self.0.data.borrow_mut().fill(0xee);
-        self.0.given_back.set(self.0.given_back.get() + 1);
-        Some(())
+    fn reclaims(&self, side: Side, value: u64) {
+        if side == Side::Began {
+            self.0.consumer[ConsumerWord::Reclaims as usize].set(value);
+        }
     }
+}
+
+/// As who keeps the memory does.
+fn tick(reclaim: &mut Reclaim, memory: &Memory) -> Tick {
+    let tick = reclaim.tick(memory);
+    if tick == Tick::GiveBack {
+        memory.0.data.borrow_mut().fill(0xee);
+        memory.0.given_back.set(memory.0.given_back.get() + 1);
+        reclaim.done(memory);
+    }
+    tick
 }
 
 /// A socket that takes so many bytes, and so many at once.
@@ -595,7 +601,7 @@ enum Act {
 fn ticks(reclaim: &mut Reclaim, memory: &Memory) -> u32 {
     let before = memory.0.given_back.get();
     for _ in 0..4 {
-        reclaim.tick(memory);
+        tick(reclaim, memory);
     }
     memory.0.given_back.get() - before
 }
@@ -628,15 +634,15 @@ fn while_memory_is_given_back_bytes_go_by_the_socket() {
     let pipe = Pipe::of(100);
     let (memory, mut writer, mut reader) = switched(&pipe);
     let mut reclaim = Reclaim::default();
-    reclaim.tick(&memory);
-    assert_eq!(reclaim.tick(&memory), crate::Tick::Soon);
+    tick(&mut reclaim, &memory);
+    assert_eq!(tick(&mut reclaim, &memory), Tick::Soon);
     assert_eq!(writer.in_ring(&pipe), Ok(false));
     assert_eq!(writer.reserve(), Ok(0));
     for full in [Full::Waits, Full::Spills] {
         assert_eq!(writer.write(&pipe, &[7; 20], full), Ok(20));
     }
     assert!(pipe.holds().len() >= 40);
-    assert_eq!(reclaim.tick(&memory), crate::Tick::Later);
+    assert_eq!(tick(&mut reclaim, &memory), Tick::GiveBack);
     assert_eq!(memory.0.given_back.get(), 1);
     // Behind them in the order in which they were written.
     assert_eq!(writer.in_ring(&pipe), Ok(false));
@@ -721,7 +727,7 @@ proptest! {
                     sent += std::mem::take(&mut filled) as u64;
                 }
                 Act::Tick => {
-                    reclaim.tick(&memory);
+                    tick(&mut reclaim, &memory);
                 }
             }
             prop_assert!(came == sent || pipe.is_readable());

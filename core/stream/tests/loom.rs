@@ -6,7 +6,7 @@
 //! does: a wake-up that is lost leaves nobody to run, which loom reports.
 #![cfg(loom)]
 
-use core_stream::{Full, Kept, Line, Reader, Reclaim, Side, Stop, Writer};
+use core_stream::{Full, Kept, Line, Reader, Reclaim, Side, Stop, Tick, Writer};
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
 use loom::thread;
@@ -222,31 +222,23 @@ impl Kept for End {
     fn is_large(&self) -> bool {
         true
     }
-    fn of_writer(&self, side: Side, word: ProducerWord) -> Option<u64> {
-        Some(match side {
+    fn of_writer(&self, side: Side, word: ProducerWord) -> u64 {
+        match side {
             Side::Began => self.0.producer[p(word)].load(Ordering::Acquire),
             Side::Accepted => 0,
-        })
+        }
     }
-    fn of_reader(&self, side: Side, word: ConsumerWord) -> Option<u64> {
-        Some(match side {
+    fn of_reader(&self, side: Side, word: ConsumerWord) -> u64 {
+        match side {
             Side::Began => self.0.consumer[c(word)].load(Ordering::Acquire),
             Side::Accepted => 0,
-        })
+        }
     }
-    fn reclaims(&self, side: Side, value: u8) -> Option<()> {
+    fn reclaims(&self, side: Side, value: u64) {
         if side == Side::Began {
-            let at = c(ConsumerWord::Reclaims);
-            self.0.consumer[at].store(value.into(), Ordering::Release);
+            self.0.consumer[c(ConsumerWord::Reclaims)].store(value, Ordering::Release);
             fence(Ordering::SeqCst);
         }
-        Some(())
-    }
-    fn give_back(&self) -> Option<()> {
-        for word in &self.0.data {
-            word.store(0, Ordering::Relaxed);
-        }
-        Some(())
     }
 }
 
@@ -476,7 +468,12 @@ fn keep(end: &End) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         let mut reclaim = Reclaim::default();
         for _ in 0..3 {
-            reclaim.tick(&at);
+            if reclaim.tick(&at) == Tick::GiveBack {
+                for word in &at.0.data {
+                    word.store(0, Ordering::Relaxed);
+                }
+                reclaim.done(&at);
+            }
         }
     })
 }

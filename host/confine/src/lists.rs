@@ -470,12 +470,10 @@ const OPERATING: &[Entry] = &[
     entry!(SYS_memfd_create, "a circuit's memory, for who asks"),
     entry!(SYS_ftruncate, "its size"),
     entry!(SYS_fchmod, "it is its maker's alone"),
-    entry!(SYS_pread64, "a word of it: whether it is used"),
-    entry!(SYS_pwrite64, "a word of it: it is being given back"),
     entry!(
         SYS_fallocate,
         [[is(1, PUNCH)]],
-        "the pages of one that nobody uses are given back"
+        "the pages of one that nobody uses are given back, by a process that a program may have wait for ever"
     ),
     entry!(
         SYS_fcntl,
@@ -517,7 +515,7 @@ const OPERATING: &[Entry] = &[
         ],
         "no descriptor comes through it, and it does not wait; no buffers, and no looking past what is next"
     ),
-    entry!(SYS_write, "last words"),
+    entry!(SYS_write, "last words; what such a process tells"),
 ];
 
 /// TCP and UDP in an endpoint's namespace, and circuits' other ends.

@@ -1,5 +1,5 @@
-//! Ending connections of sockets that a program has, in a process that may wait for ever. What a
-//! program has at a number may be a file of a file system of its own by now, which is asked when
+//! What may have who does it wait for ever is done in a copy of this process: so is the ending of connections
+//! of sockets that a program has. What a program has at a number may be a file of a file system of its own by now, which is asked when
 //! it is closed again (FUSE_FLUSH), or a pipe whose other end it holds in the midst of a write:
 //! even a signal that kills does not end such a wait.
 #![expect(
@@ -53,10 +53,43 @@ pub struct Seen {
 }
 
 /// Children of this process leave nothing behind that is to be waited for. Once, before
-/// [`end_apart`].
+/// [`apart`].
 pub fn leave_no_children() {
     // SAFETY: no function of ours becomes a handler.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+}
+
+/// Does something in a copy of this process that has nothing but these descriptors, and ends with it.
+/// What it does neither allocates nor takes a lock.
+///
+/// # Errors
+/// The kernel's: no process can be made.
+pub fn apart(keeps: &[BorrowedFd<'_>], work: impl FnOnce()) -> Result<(), Errno> {
+    let keeps = keeps.iter().map(|fd| fd.as_raw_fd().cast_unsigned());
+    let mut keeps: Vec<u32> = keeps.collect();
+    keeps.sort_unstable();
+    const FLAGS: usize = libc::SIGCHLD as usize;
+    // SAFETY: without CLONE_VM the child has its own copy of everything; it does only what needs
+    // neither memory nor locks, and never returns.
+    let child =
+        unsafe { libc::syscall(libc::SYS_clone, FLAGS, 0_usize, 0_usize, 0_usize, 0_usize) };
+    match child {
+        0 => {}
+        -1 => return Err(errno()),
+        _ => return Ok(()),
+    }
+    // What waits for ever is to hold nothing else.
+    let mut first = 0;
+    for last in keeps.iter().chain([&u32::MAX]) {
+        if *last > first {
+            // SAFETY: descriptors of this copy, that nothing of it uses any more.
+            unsafe { libc::close_range(first, last - 1, 0) };
+        }
+        first = last.saturating_add(1);
+    }
+    work();
+    // SAFETY: ends this process without anything of its maker's being run.
+    unsafe { libc::_exit(0) }
 }
 
 /// Ends the connections of those that are where they were seen, one after another up to one that
@@ -67,23 +100,18 @@ pub fn leave_no_children() {
 pub fn end_apart(all: &[Seen]) -> Result<Vec<Came>, Errno> {
     let mut ended = Vec::with_capacity(all.len());
     let (hears, tells) = pipe_with(PipeFlags::CLOEXEC)?;
-    // What waits for ever is to hold nothing else.
-    let keeps = all.iter().map(|seen| seen.target.as_fd().as_raw_fd());
-    let mut keeps: Vec<u32> = keeps
-        .chain([tells.as_raw_fd()])
-        .map(i32::cast_unsigned)
+    let keeps: Vec<BorrowedFd<'_>> = all
+        .iter()
+        .map(|seen| seen.target.as_fd())
+        .chain([tells.as_fd()])
         .collect();
-    keeps.sort_unstable();
-    const FLAGS: usize = libc::SIGCHLD as usize;
-    // SAFETY: without CLONE_VM the child has its own copy of everything; it does only what needs
-    // neither memory nor locks, and never returns.
-    let child =
-        unsafe { libc::syscall(libc::SYS_clone, FLAGS, 0_usize, 0_usize, 0_usize, 0_usize) };
-    match child {
-        0 => end_all(all, tells.as_fd(), &keeps),
-        -1 => return Err(errno()),
-        _ => drop(tells),
-    }
+    apart(&keeps, || {
+        for seen in all {
+            let done = u8::from(end(seen) == Came::Ended);
+            let _ = rustix::io::write(&tells, &[done]);
+        }
+    })?;
+    drop(tells);
     // It tells of one after another, with a byte each.
     while ended.len() < all.len() {
         let mut told = [0_u8; 256];
@@ -104,24 +132,6 @@ pub fn end_apart(all: &[Seen]) -> Result<Vec<Came>, Errno> {
         }));
     }
     Ok(ended)
-}
-
-fn end_all(all: &[Seen], tells: BorrowedFd<'_>, keeps: &[u32]) -> ! {
-    let mut first = 0;
-    for last in keeps.iter().chain([&u32::MAX]) {
-        if *last > first {
-            // SAFETY: descriptors of this copy, that nothing of it uses any more.
-            unsafe { libc::close_range(first, last - 1, 0) };
-        }
-        first = last.saturating_add(1);
-    }
-    for seen in all {
-        let done = u8::from(end(seen) == Came::Ended);
-        // SAFETY: one byte of ours is read.
-        unsafe { libc::write(tells.as_raw_fd(), (&raw const done).cast(), 1) };
-    }
-    // SAFETY: ends this process without anything of its maker's being run.
-    unsafe { libc::_exit(0) }
 }
 
 /// Ends one here, where what is there may have this process wait.

@@ -35,7 +35,7 @@ pub use circuit_ring::{
 pub use end::{ConsumerEnd, ProducerEnd};
 pub use file::{is_sealed_shape, memory_file, read_only, sparse_file};
 pub use guest::{Guest, GuestError, MAX_REGIONS, Region, most_notes, shared_bytes};
-pub use kept::KeptCircuit;
+pub use kept::{KeptCircuit, give_back};
 pub use pages::{CountersPage, PeerWords, Recorder, Words};
 pub use pool::{Direction, Pair, Pool};
 pub use ring::{Breach, Doorbell, Geometry, PushError, State};

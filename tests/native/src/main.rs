@@ -106,11 +106,16 @@ fn hold(address: &str) -> Done {
 
 /// Has a connection whose memory was used whole rest until that is given back, and goes on.
 fn rest(address: &str) -> Done {
-    const BURST: usize = 50_000;
+    /// More than is seen by the other side at a time, and less than a ring holds.
+    const BURST: usize = 400_000;
     let mut circuit = Circuit::connect(address)?;
     let mut came = vec![0; BURST];
+    for _ in 0..5 {
+        circuit.write_all(&[7; 1000])?;
+        circuit.read_exact(&mut came[..1000])?;
+    }
     for round in 0..3_u8 {
-        for turn in 0..60_u8 {
+        for turn in 0..20_u8 {
             let bytes: Vec<u8> = (0..BURST).map(|at| (at as u8) ^ turn ^ round).collect();
             circuit.write_all(&bytes)?;
             circuit.read_exact(&mut came)?;

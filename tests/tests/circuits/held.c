@@ -1,6 +1,6 @@
 // Has its operator wait in the kernel, by a file system of its own that does not answer. The first
 // argument says where: "flush" (a descriptor is closed), "memory" (an argument is read), "swap"
-// (the same as flush, of a number that was a socket's), "exec" (nobody yet, but whoever looks at a
+// (the same as flush, of a number that was a socket's), "ring" (pages of a circuit are given back), "exec" (nobody yet, but whoever looks at a
 // process of its that executes another program). It prints what each call came to. "give" and "linger"
 // are no programs of circuits: they take over an operator, whose number is the second argument, and
 // have it say the third (a message in hexadecimal) with the file, or with TCP that lingers.
@@ -70,6 +70,21 @@ static void gives(const char *operator, const char *hex, int fd) {
     printf("gave\n"); fflush(stdout);
 }
 
+// The memory of a circuit with itself, of which both ends have it.
+static int circuit(void) {
+    int listener = socket(AF_INET, SOCK_STREAM, 0), began = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t length = sizeof at, size = 16;
+    must(bind(listener, (void *)&at, sizeof at) == 0 && listen(listener, 1) == 0, "listen");
+    must(getsockname(listener, (void *)&at, &length) == 0, "name");
+    must(connect(began, (void *)&at, sizeof at) == 0, "connect");
+    int accepted = accept(listener, 0, 0), one[4], other[4];
+    must(accepted >= 0, "accept");
+    must(getsockopt(began, 0x4248, 1, one, &size) == 0, "ring");
+    must(getsockopt(accepted, 0x4248, 1, other, &size) == 0, "ring");
+    return one[0];
+}
+
 // TCP whose close waits: what it sent is not read by its peer.
 static int lingers(void) {
     int listener = socket(AF_INET, SOCK_STREAM, 0), small = 2048;
@@ -106,7 +121,7 @@ int main(int count, char **args) {
     snprintf(options, sizeof options, "fd=%d,rootmode=100000,user_id=0,group_id=0", fuse);
     must(mount("held", path, "fuse", MS_NOSUID | MS_NODEV, options) == 0, "mount");
     close(file);
-    int memory = strcmp(where, "memory") == 0;
+    int ring = strcmp(where, "ring") == 0, memory = ring || strcmp(where, "memory") == 0;
     if (fork() == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         serves(fuse, memory ? FUSE_READ : FUSE_FLUSH);
@@ -123,6 +138,15 @@ int main(int count, char **args) {
     }
     void *page = memory ? mmap(0, 4096, PROT_READ, MAP_SHARED, held, 0) : 0;
     must(page != MAP_FAILED, "mmap");
+    if (ring) {
+        // It is used and idle; and the kernel has the file for as long as this write lasts.
+        int given = circuit();
+        static char used[1 << 16] = { 1 };
+        must(pwrite(given, used, sizeof used, 4096) == sizeof used, "use");
+        printf("holds\n"); fflush(stdout);
+        must(pwrite(given, page, 4096, 4096) == 4096, "hold");
+        pause();
+    }
     struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(80) };
     inet_pton(AF_INET, "10.1.1.10", &to.sin_addr);
     if (strcmp(where, "exec") == 0) {

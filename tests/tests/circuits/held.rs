@@ -69,6 +69,40 @@ fn who_holds_an_operator_by_a_file_is_given_up() {
     assert_eq!(operator(&scene), (3, 1));
 }
 
+/// A program is in the midst of a write to the memory of its own circuit, which is to be given back: one
+/// process waits for that for as long as it lasts, and no more are made for it. Others' are given back.
+#[test]
+fn who_holds_the_memory_of_its_circuit_holds_nobody_up() {
+    let scene = scene(OPEN);
+    let native = scene.file("native", "");
+    std::fs::copy(e2e::program("bulkhead-native"), native).unwrap();
+    let _web = scene.start("web", "{peer} serve 80", "serving");
+    let _echo = scene.start("web", "exec {f}/native echo 10.1.1.10:7000", "serving");
+    let _held = scene.start("app", "exec {f}/held ring", "holds");
+    let pid =
+        scene.instance.ask(&["status"]).unwrap()["compartments"][0]["operator"]["pid"].clone();
+    let waits = || {
+        let of = format!("/proc/{pid}/task/{pid}/children");
+        std::fs::read_to_string(of)
+            .unwrap()
+            .split_whitespace()
+            .count()
+    };
+    let limit = Duration::from_secs(20);
+    assert!(
+        scene.instance.until(limit, |_| waits() == 1),
+        "{pid}: {}",
+        waits()
+    );
+    for _ in 0..2 {
+        let said = scene.says("few", "{f}/native rest 10.1.1.10:7000");
+        assert!(said.ends_with("rested by ring\n"), "{said}");
+        assert!(served(&scene) < Duration::from_secs(1));
+    }
+    assert_eq!(waits(), 1);
+    assert_eq!(operator(&scene), (0, 0));
+}
+
 /// `apply` is done when the operator has cut what is allowed no more, and not before.
 #[test]
 fn a_rule_that_is_removed_ends_circuits_while_the_operator_is_held() {
