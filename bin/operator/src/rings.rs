@@ -168,11 +168,10 @@ impl Rings {
         over.into_iter().for_each(|began| self.is_back(began));
         let (mut unread, mut idle, now) = (false, Vec::new(), Instant::now());
         for _ in 0..AT_ONCE {
-            let is_due = |it: &(Instant, u64)| it.0 <= now;
-            let due = self
-                .soon
-                .pop_front_if(|it| is_due(it))
-                .or_else(|| self.later.pop_front_if(|it| is_due(it)));
+            let soon = self.soon.pop_front_if(|it| it.0 <= now);
+            // Together with others: each time for itself would be a wake-up for each circuit.
+            let later = |it: &mut (Instant, u64)| it.0 <= now + LOOKS / 4;
+            let due = soon.or_else(|| self.later.pop_front_if(later));
             let Some((_, began)) = due else { break };
             let Some(ring) = self.all.get_mut(&began) else {
                 continue;

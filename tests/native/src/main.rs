@@ -135,6 +135,8 @@ fn rest(address: &str) -> Done {
             return Err(format!("no more than {used} KiB were used").into());
         }
         println!("given back");
+        // Until the operator has heard of it, it would go by the socket.
+        std::thread::sleep(Duration::from_millis(500));
     }
     println!("rested by {}", by(circuit.way()));
     Ok(())
