@@ -25,6 +25,7 @@
 mod asked;
 mod frame;
 mod layout;
+mod patience;
 mod reader;
 mod reclaim;
 mod writer;
@@ -34,6 +35,7 @@ pub use frame::{LONGEST_SPILL, SPILL, TOKEN};
 pub use layout::{
     CAPACITY, CONSUMER_WORDS_AT, PRODUCER_WORDS_AT, Side, VERSION, WORDS, data_at, file_bytes,
 };
+pub use patience::{LOOK_BYTES, LOOK_WRITES, SLEEP, SPIN};
 pub use reader::Reader;
 pub use reclaim::{Kept, LOOKS, Reclaim, SETTLES, Tick};
 pub use ring::{Breach, ConsumerWord, Doorbell, ProducerWord};

@@ -10,19 +10,11 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
-use stream::{Full, Reader, Side, Stop, Writer};
+use stream::{Full, LOOK_BYTES, LOOK_WRITES, Reader, SLEEP, SPIN, Side, Stop, Writer};
 
-/// How long who waits looks at the ring before it sleeps: as long as a poller of a shared core may.
-const SPIN: Duration = Duration::from_micros(5);
-/// How long who sleeps for room sleeps before it looks whether the peer lives.
-const SLEEP: Duration = Duration::from_millis(10);
 /// How long who naps does before it sleeps by the socket, which tells of the peer's death. Beyond the kernel's
 /// next tick, or each nap sets the processor's timer and takes it back.
 const NAP: Duration = Duration::from_millis(12);
-/// Bytes, and writes, after which it is looked whether the peer still reads: the ring says nothing
-/// of that, and a circuit that is cut ends.
-const LOOK_BYTES: usize = 256 << 10;
-const LOOK_WRITES: u32 = 1024;
 /// Bytes that are held of what came by the socket, for who peeks.
 const HELD: usize = 64 << 10;
 

@@ -4,13 +4,13 @@
 use crate::line::Line;
 use crate::real::{self, fail};
 use crate::record::{Reading, Record};
-use crate::send::{SPIN, blocks, refused};
+use crate::send::{blocks, refused};
 use crate::table;
 use libc::{MSG_PEEK, MSG_WAITALL, iovec, ssize_t};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-use stream::Stop;
+use stream::{SPIN, Stop};
 
 /// Why no more was read at once.
 enum End {

@@ -10,20 +10,13 @@ use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, iovec, ssize_t};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use stream::{Full, Stop};
+use stream::{Full, LOOK_BYTES, LOOK_WRITES, SLEEP, SPIN, Stop};
 
-/// How long who waits looks at the ring before it sleeps.
-pub const SPIN: Duration = Duration::from_micros(5);
 /// How long who must not block does, before its bytes go by the socket: about as long as a
 /// reader takes to copy a large piece.
 const MOMENT: Duration = Duration::from_micros(20);
-/// How long it sleeps for room before it looks whether the peer lives.
-const SLEEP: Duration = Duration::from_millis(10);
-/// How often, before bytes go by the socket, where the kernel knows of signals and time limits.
+/// How often it sleeps for room before bytes go by the socket, where the kernel knows of signals and time limits.
 const SLEEPS: u32 = 2;
-/// Bytes, and writes, after which it is looked whether the peer still reads.
-const LOOK_BYTES: usize = 256 << 10;
-const LOOK_WRITES: u32 = 1024;
 
 /// What a lock that there is not means to a program.
 pub fn refused(refused: Refused) -> c_int {
