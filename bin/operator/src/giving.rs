@@ -1,88 +1,149 @@
-//! Pages of circuits are given back in a process of its own: for as long as a program is in the midst of a
-//! write to such a file, which may be of memory that a file system of its own does not give (FUSE), the
-//! kernel has whoever gives its pages back wait, and not even a signal that kills ends that.
+//! Pages of circuits that nobody uses are given back by copies of this process, which touch the memory in its
+//! place and end: a program can have whoever does that wait, for seconds by punching a file that it has mapped
+//! a hundred thousand times, and for as long as it likes by a write to it of memory that a file
+//! system of its own does not give (FUSE), which not even a signal that kills ends.
+//!
+//! A copy has the files of two endpoints' circuits alone, so that what it holds on to are theirs.
 
 use notify::apart;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{Timespec, poll};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
+use shm::CircuitWords;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 use stream::CAPACITY;
+use stream::reclaim::{Look, SETTLES, done, is_idle, look};
 
-/// It takes some ten microseconds. What takes longer is left to itself.
-const PATIENCE: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 50_000_000,
-};
-const AT_ONCE: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 0,
-};
+/// Circuits that one looks at.
+pub const AT_ONCE: usize = 16;
+/// It takes [`SETTLES`] and some ten microseconds for each.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Bytes of what one tells of a circuit: what came of it, its number of the round, the writers' positions.
+const REPORT: usize = 24;
 
-/// A process that gives back the pages of one file after the other, each when it is asked to.
-pub struct Giving {
-    asks: OwnedFd,
-    hears: OwnedFd,
+/// What is known of a circuit before anybody has looked.
+pub const NOTHING: [u64; 2] = [u64::MAX; 2];
+
+/// What came of a circuit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Came {
+    /// Something goes by it: the writers' positions.
+    Moved([u64; 2]),
+    /// Nothing goes by it, and not all is read.
+    Unread,
+    /// Its pages were given back, or somebody came in between.
+    Over,
 }
 
-/// One that is at its last file.
-pub struct Late {
+/// Some circuits between the same two endpoints that are looked at.
+pub struct Round {
+    /// Those endpoints' slots.
+    pub slots: [u32; 2],
+    begun: Instant,
     hears: OwnedFd,
+    /// Who began the circuits; none: it has been told of.
+    rings: Vec<Option<u64>>,
 }
 
-impl Giving {
-    /// Of these files, in this order.
+impl Round {
+    /// Begins it: who began each, its memory, and the writers' positions that were seen last.
     ///
     /// # Errors
     /// The kernel's: no process can be made.
-    pub fn of(files: &[BorrowedFd<'_>]) -> Result<Giving, Errno> {
-        let (asked, asks) = pipe_with(PipeFlags::CLOEXEC)?;
-        let (hears, tells) = pipe_with(PipeFlags::CLOEXEC)?;
-        let own = [asked.as_fd(), tells.as_fd()];
-        let keeps: Vec<BorrowedFd<'_>> = files.iter().copied().chain(own).collect();
-        apart(&keeps, || {
-            for file in files {
-                // Who is not asked any more ends.
-                if rustix::io::read(&asked, &mut [0; 1]) != Ok(1) {
-                    return;
-                }
-                let _ = shm::give_back(file, CAPACITY);
-                let _ = rustix::io::write(&tells, &[1]);
+    pub fn begin(slots: [u32; 2], all: &[(u64, BorrowedFd<'_>, [u64; 2])]) -> Result<Round, Errno> {
+        let all = all.get(..AT_ONCE).unwrap_or(all);
+        let (hears, tells) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let files = all.iter().map(|(_, file, _)| *file);
+        let keeps: Vec<BorrowedFd<'_>> = files.chain([tells.as_fd()]).collect();
+        apart(&keeps, || gives(all, &tells))?;
+        Ok(Round {
+            slots,
+            begun: Instant::now(),
+            hears,
+            rings: all.iter().map(|(began, ..)| Some(*began)).collect(),
+        })
+    }
+
+    /// What it has told since it was asked last, and whether it is over: of others nothing will come.
+    pub fn hear(&mut self) -> (Vec<(u64, Came)>, bool) {
+        let (mut heard, mut bytes) = (Vec::new(), [0; REPORT]);
+        // Bound: what it tells of each circuit.
+        let is_over = loop {
+            match rustix::io::read(&self.hears, &mut bytes) {
+                Ok(REPORT) => heard.extend(self.report(&bytes)),
+                Err(Errno::AGAIN) => break false,
+                _ => break true,
             }
-        })?;
-        Ok(Giving { asks, hears })
+        };
+        if is_over {
+            let rest = self.rings.iter_mut().filter_map(Option::take);
+            heard.extend(rest.map(|began| (began, Came::Over)));
+        }
+        (heard, is_over)
     }
 
-    /// The next; `Err`: it takes long, and no more are given back.
-    pub fn next(self) -> Result<Giving, Late> {
-        let asked = rustix::io::write(&self.asks, &[1]) == Ok(1);
-        let came = asked && told(&self.hears, &PATIENCE);
-        // A process that is gone gives nothing back any more either.
-        if came || !asked {
-            let _ = rustix::io::read(&self.hears, &mut [0; 1]);
-            return Ok(self);
-        }
-        Err(Late { hears: self.hears })
+    fn report(&mut self, bytes: &[u8; REPORT]) -> Option<(u64, Came)> {
+        let [what, one, other] = [0, 8, 16].map(|at| {
+            let word = bytes.get(at..at + 8).and_then(|it| it.try_into().ok());
+            word.map_or(0, u64::from_le_bytes)
+        });
+        let began = self.rings.get_mut((what >> 8) as usize)?.take()?;
+        let came = match what as u8 {
+            0 => Came::Moved([one, other]),
+            1 => Came::Unread,
+            _ => Came::Over,
+        };
+        Some((began, came))
+    }
+
+    /// Whether some program has it wait.
+    pub fn is_late(&self) -> bool {
+        self.begun.elapsed() >= PATIENCE
     }
 }
 
-impl Late {
-    /// Whether that is over.
-    pub fn is_over(&self) -> bool {
-        told(&self.hears, &AT_ONCE)
-    }
-}
-
-/// Whether it has said something, or is gone.
-fn told(hears: &OwnedFd, patience: &Timespec) -> bool {
-    let mut ready = [PollFd::new(hears, PollFlags::IN)];
-    // Bound: signals that come.
-    loop {
-        match poll(&mut ready, Some(patience)) {
-            Ok(0) => return false,
-            Ok(_) => return true,
-            Err(Errno::INTR) => {}
-            Err(_) => return false,
+/// What the copy does. It allocates nothing.
+fn gives(all: &[(u64, BorrowedFd<'_>, [u64; 2])], tells: &OwnedFd) {
+    let tell = |number: usize, came: Came| {
+        let (what, [one, other]) = match came {
+            Came::Moved(published) => (0, published),
+            Came::Unread => (1, [0; 2]),
+            Came::Over => (2, [0; 2]),
+        };
+        let mut bytes = [0; REPORT];
+        let words = [what | (number as u64) << 8, one, other];
+        for (place, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *place = word.to_le_bytes();
         }
+        let _ = rustix::io::write(tells, &bytes);
+    };
+    let mut asked = [const { None }; AT_ONCE];
+    for (number, ((_, file, seen), place)) in all.iter().zip(&mut asked).enumerate() {
+        let Ok(words) = CircuitWords::map(*file) else {
+            tell(number, Came::Over);
+            continue;
+        };
+        match look(&words, *seen) {
+            Look::Moved(now) => tell(number, Came::Moved(now)),
+            Look::Unread => tell(number, Came::Unread),
+            Look::Asked => *place = Some(words),
+        }
+    }
+    if asked.iter().any(Option::is_some) {
+        let until = Instant::now() + SETTLES;
+        // Bound: the time; signals may come.
+        while let Some(left) = until.checked_duration_since(Instant::now()) {
+            let left = Timespec::try_from(left).unwrap_or_default();
+            let _ = poll(&mut [], Some(&left));
+        }
+    }
+    for (number, ((_, file, seen), words)) in all.iter().zip(asked).enumerate() {
+        let Some(words) = words else { continue };
+        if is_idle(&words, *seen) {
+            let _ = shm::give_back(file, CAPACITY);
+        }
+        done(&words);
+        tell(number, Came::Over);
     }
 }

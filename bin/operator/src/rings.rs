@@ -5,14 +5,14 @@
 //! What is kept dies with this process: who asks its successor gets memory of its own, which
 //! the other never joins, and both go on by the socket; and of what both have no page is given back any more.
 
-use crate::giving::{Giving, Late};
+use crate::giving::{self, Came, NOTHING, Round};
 use guard::guard;
 use rustix::io::Errno;
-use shm::KeptCircuit;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
-use stream::{CAPACITY, LOOKS, Reclaim, SETTLES, Side, Tick};
+use std::time::{Duration, Instant};
+use stream::reclaim::LOOKS;
+use stream::{CAPACITY, Side};
 
 /// Rings of an endpoint at most, and with that bytes: 2 MiB each and four pages, a gigabyte
 /// together, of which no page is taken before a program touches it.
@@ -23,26 +23,31 @@ const MOST_ACROSS: u32 = 128;
 const KEPT: usize = 1024;
 /// Descriptors that are kept of memory that both sides have; of more nothing is given back.
 const WATCHED: usize = 8192;
-/// So many circuits are looked at before somebody's call is, and so many pages given back.
-const AT_ONCE: usize = 32;
-const GIVEN_BACK: usize = 8;
-/// So many processes may wait for a program that holds such a file; while they do no more pages are given back.
-const LATE: usize = 4;
+/// One that is in use is looked at after twice the time each time, up to this.
+const SELDOM: Duration = LOOKS.saturating_mul(4);
 /// After so many looks at which nothing moved, and yet not all was read, it is asked who lives.
 const UNREAD: u32 = 10;
+/// Circuits that are looked at before somebody's call is.
+const LOOKED_AT: usize = 64;
+/// Rounds at a time, and such of them as some program has wait: no more are begun then.
+const ROUNDS: usize = 4;
+const LATE: usize = 2;
+/// After so long it is asked what came of a round, or begun what found no room.
+const SOON: Duration = Duration::from_millis(60);
 
-#[derive(Default)]
 struct Ring {
-    /// Until both have it.
     memory: Option<OwnedFd>,
-    /// From then on.
-    kept: Option<KeptCircuit>,
     given: [bool; 2],
     /// The slots of both ends.
     slots: [u32; 2],
-    /// Its pages are another operator's to give back.
-    is_others: bool,
-    reclaim: Reclaim,
+    /// Another tenant has it too, and can have whoever touches it wait.
+    is_across: bool,
+    /// The writers' positions, as they were seen last.
+    seen: [u64; 2],
+    /// Looks since something moved.
+    unread: u32,
+    /// The time to its next look.
+    wait: Duration,
 }
 
 impl Ring {
@@ -59,12 +64,10 @@ pub struct Rings {
     counts: BTreeMap<u32, u32>,
     /// Descriptors of those that only one side has, and of those that both have.
     kept: usize,
-    held: usize,
-    /// When these are looked at: each list in the order of its times.
-    later: VecDeque<(Instant, u64)>,
-    soon: VecDeque<(Instant, u64)>,
-    /// Who gives back what some program holds: of this circuit.
-    late: Vec<(u64, [u32; 2], Late)>,
+    watched: usize,
+    /// When circuits are looked at.
+    due: BTreeSet<(Instant, u64)>,
+    rounds: Vec<Round>,
 }
 
 impl Rings {
@@ -95,12 +98,11 @@ impl Rings {
     }
 
     /// Memory that the supervisor made, of a connection whose other end is another tenant's: of
-    /// those an endpoint has fewer, so that by them alone its own circuits do not lack any. Of the two
-    /// operators that have it, that of the `side` that began gives its pages back.
+    /// those an endpoint has fewer, so that by them alone its own circuits do not lack any.
     ///
     /// # Errors
     /// NOBUFS: the endpoint has as many as it may.
-    pub fn keep(&mut self, own: u64, side: Side, slot: u32, memory: OwnedFd) -> Result<(), Errno> {
+    pub fn keep(&mut self, own: u64, slot: u32, memory: OwnedFd) -> Result<(), Errno> {
         if self.has(own) {
             return Ok(());
         }
@@ -109,7 +111,7 @@ impl Rings {
         if is_full && guard!("across-rings-most") {
             return Err(Errno::NOBUFS);
         }
-        self.insert(own, [slot; 2], memory, side == Side::Accepted);
+        self.insert(own, [slot; 2], memory, true);
         Ok(())
     }
 
@@ -118,16 +120,19 @@ impl Rings {
         self.all.contains_key(&began)
     }
 
-    fn insert(&mut self, began: u64, slots: [u32; 2], memory: OwnedFd, is_others: bool) {
+    fn insert(&mut self, began: u64, slots: [u32; 2], memory: OwnedFd, is_across: bool) {
         for slot in ends(slots) {
             *self.counts.entry(slot).or_default() += 1;
         }
         self.kept += 1;
         let ring = Ring {
             memory: Some(memory),
+            given: [false; 2],
             slots,
-            is_others,
-            ..Ring::default()
+            is_across,
+            seen: NOTHING,
+            unread: 0,
+            wait: LOOKS,
         };
         self.all.insert(began, ring);
     }
@@ -143,113 +148,121 @@ impl Rings {
         let Some(ring) = self.all.get_mut(&began) else {
             return false;
         };
+        let was_given = ring.is_given();
         ring.given[side as usize] = true;
-        if let Some(memory) = ring.memory.take_if(|_| ring.given == [true; 2]) {
+        if ring.is_given() && !was_given && ring.memory.is_some() {
             self.kept -= 1;
-            if !ring.is_others && self.held < WATCHED {
-                ring.kept = KeptCircuit::new(memory).ok();
-            }
-            if ring.kept.is_some() {
-                self.held += 1;
-                self.later.push_back((Instant::now() + LOOKS, began));
+            if ring.is_across || self.watched >= WATCHED {
+                ring.memory = None;
+            } else {
+                self.watched += 1;
+                self.due.insert((Instant::now() + LOOKS, began));
             }
         }
         ring.is_given()
     }
 
-    /// Gives pages back that nobody uses; whether there are circuits of which it is not known whether
+    /// Has pages given back that nobody uses; whether there are circuits of which it is not known whether
     /// they are there.
     pub fn tick(&mut self) -> bool {
-        let over: Vec<u64> = self
-            .late
-            .extract_if(.., |(.., late)| late.is_over())
-            .map(|(began, ..)| began)
-            .collect();
-        over.into_iter().for_each(|began| self.is_back(began));
-        let (mut unread, mut idle, now) = (false, Vec::new(), Instant::now());
-        for _ in 0..AT_ONCE {
-            let soon = self.soon.pop_front_if(|it| it.0 <= now);
-            // Together with others: each time for itself would be a wake-up for each circuit.
-            let later = |it: &mut (Instant, u64)| it.0 <= now + LOOKS / 4;
-            let due = soon.or_else(|| self.later.pop_front_if(later));
-            let Some((_, began)) = due else { break };
+        let unread = self.hear();
+        let now = Instant::now();
+        let mut due = BTreeMap::<[u32; 2], Vec<u64>>::new();
+        for _ in 0..LOOKED_AT {
+            // Together with others: each at its own time would be a wake-up for each circuit.
+            let is_due = |it: &&(Instant, u64)| it.0 <= now + LOOKS / 4;
+            let Some(&(at, began)) = self.due.first().filter(is_due) else {
+                break;
+            };
+            self.due.remove(&(at, began));
             let Some(ring) = self.all.get_mut(&began) else {
                 continue;
             };
-            let Some(kept) = &ring.kept else { continue };
-            let next = ring.reclaim.tick(kept);
-            unread |= ring.reclaim.unread() == UNREAD;
-            // Not after `now`: other looks may have taken long, and this is to be no sooner.
-            match next {
-                Tick::Later => self.later.push_back((Instant::now() + LOOKS, began)),
-                Tick::Soon => self.soon.push_back((Instant::now() + SETTLES, began)),
-                Tick::GiveBack => idle.push((began, ring.slots)),
-            }
-            if idle.len() >= GIVEN_BACK {
-                break;
+            match &ring.memory {
+                Some(memory) if shm::is_large(memory) => {
+                    let [one, other] = ring.slots;
+                    let slots = [one.min(other), one.max(other)];
+                    due.entry(slots).or_default().push(began);
+                }
+                Some(_) => {
+                    (ring.seen, ring.unread, ring.wait) = (NOTHING, 0, LOOKS);
+                    self.due.insert((now + LOOKS, began));
+                }
+                None => {}
             }
         }
-        self.give_back(idle);
+        for (slots, rings) in due {
+            for some in rings.chunks(giving::AT_ONCE) {
+                if let Err(wait) = self.begin(slots, some) {
+                    let again = some.iter().map(|began| (now + wait, *began));
+                    self.due.extend(again);
+                }
+            }
+        }
         unread
     }
 
-    fn give_back(&mut self, mut idle: Vec<(u64, [u32; 2])>) {
-        let has_room = self.late.len() < LATE;
-        let is_held = |slots: [u32; 2]| self.late.iter().any(|(_, held, _)| *held == slots);
-        let spared: Vec<(u64, [u32; 2])> = idle
-            .extract_if(.., |(_, slots)| !has_room || is_held(*slots))
-            .collect();
-        let files = idle.iter().filter_map(|(began, _)| {
-            let kept = self.all.get(began)?.kept.as_ref();
-            kept.map(AsFd::as_fd)
+    /// Has some circuits looked at that are between the same endpoints; `Err`: later.
+    fn begin(&mut self, slots: [u32; 2], rings: &[u64]) -> Result<(), Duration> {
+        let of = self.rounds.iter().find(|round| round.slots == slots);
+        let late = self.rounds.iter().filter(|round| round.is_late());
+        if of.is_some_and(Round::is_late) || late.count() >= LATE {
+            return Err(SELDOM);
+        }
+        if of.is_some() || self.rounds.len() >= ROUNDS {
+            return Err(SOON);
+        }
+        let files = rings.iter().filter_map(|began| {
+            let ring = self.all.get(began)?;
+            Some((*began, ring.memory.as_ref()?.as_fd(), ring.seen))
         });
-        let files: Vec<BorrowedFd<'_>> = files.collect();
-        if !guard!("circuits-gives-apart") {
-            let all = files.into_iter();
-            all.for_each(|file| drop(shm::give_back(file, CAPACITY)));
-            idle.into_iter().for_each(|(began, _)| self.is_back(began));
-            return;
-        }
-        let mut giving = match files.is_empty() {
-            true => None,
-            false => Giving::of(&files).ok(),
-        };
-        for (began, slots) in idle {
-            // Where one is late the others are not begun.
-            match giving.take().map(Giving::next) {
-                Some(Err(late)) => {
-                    self.late.push((began, slots, late));
-                    continue;
-                }
-                Some(Ok(next)) => giving = Some(next),
-                None => {}
-            }
-            self.is_back(began);
-        }
-        spared
-            .into_iter()
-            .for_each(|(began, _)| self.is_back(began));
+        let files: Vec<(u64, BorrowedFd<'_>, [u64; 2])> = files.collect();
+        let round = Round::begin(slots, &files).map_err(|_| SELDOM)?;
+        self.rounds.push(round);
+        Ok(())
     }
 
-    /// Nothing is taken from it any more.
-    fn is_back(&mut self, began: u64) {
-        let Some(ring) = self.all.get_mut(&began) else {
-            return;
-        };
-        if let Some(kept) = &ring.kept {
-            ring.reclaim.done(kept);
-            self.later.push_back((Instant::now() + LOOKS, began));
+    /// What came of those that are looked at; whether there are some as in [`Rings::tick`].
+    fn hear(&mut self) -> bool {
+        let (mut came, now) = (Vec::new(), Instant::now());
+        self.rounds.retain_mut(|round| {
+            let (heard, is_over) = round.hear();
+            came.extend(heard);
+            !is_over
+        });
+        let mut unread = false;
+        for (began, came) in came {
+            let Some(ring) = self.all.get_mut(&began) else {
+                continue;
+            };
+            match came {
+                Came::Moved(seen) => {
+                    (ring.seen, ring.unread) = (seen, 0);
+                    self.due.insert((now + ring.wait, began));
+                    ring.wait = SELDOM.min(ring.wait * 2);
+                    continue;
+                }
+                Came::Unread => {
+                    ring.unread = ring.unread.wrapping_add(1);
+                    unread |= ring.unread.is_multiple_of(UNREAD);
+                }
+                Came::Over => ring.unread = 0,
+            }
+            ring.wait = LOOKS;
+            self.due.insert((now + LOOKS, began));
         }
+        unread
     }
 
     /// When there is something to be looked at.
     pub fn due(&self) -> Option<Instant> {
-        let first = |list: &VecDeque<(Instant, u64)>| list.front().map(|it| it.0);
-        let late = (!self.late.is_empty()).then(|| Instant::now() + LOOKS);
-        [first(&self.soon), first(&self.later), late]
-            .into_iter()
-            .flatten()
-            .min()
+        let first = self.due.first().map(|it| it.0);
+        let now = Instant::now();
+        let rounds = self.rounds.iter().map(|round| match round.is_late() {
+            true => now + LOOKS,
+            false => now + SOON,
+        });
+        rounds.chain(first).min()
     }
 
     /// Forgets those whose circuit is not there any more.
@@ -264,8 +277,11 @@ impl Rings {
             let Some(ring) = self.all.remove(&began) else {
                 continue;
             };
-            self.kept -= usize::from(ring.memory.is_some());
-            self.held -= usize::from(ring.kept.is_some());
+            let count = match ring.is_given() {
+                true => &mut self.watched,
+                false => &mut self.kept,
+            };
+            *count -= usize::from(ring.memory.is_some());
             for slot in ends(ring.slots) {
                 if let Some(count) = self.counts.get_mut(&slot) {
                     *count = count.saturating_sub(1);
@@ -331,13 +347,10 @@ mod tests {
         let mut rings = Rings::default();
         let memory = || shm::circuit_file(CAPACITY).unwrap();
         for own in 0..u64::from(MOST_ACROSS) {
-            assert_eq!(rings.keep(own, Side::Began, 1, memory()), Ok(()));
+            assert_eq!(rings.keep(own, 1, memory()), Ok(()));
         }
-        assert_eq!(
-            rings.keep(9_999, Side::Began, 1, memory()),
-            Err(Errno::NOBUFS)
-        );
-        assert_eq!(rings.keep(9_999, Side::Began, 2, memory()), Ok(()));
+        assert_eq!(rings.keep(9_999, 1, memory()), Err(Errno::NOBUFS));
+        assert_eq!(rings.keep(9_999, 2, memory()), Ok(()));
         assert!(rings.memory(10_000, Side::Began, [1, 1]).is_ok());
     }
 
@@ -356,61 +369,75 @@ mod tests {
     }
 
     /// Looks so often at all of them that something must have come of it, whatever the time.
-    fn looks(rings: &mut Rings, times: usize) {
+    fn looks(rings: &mut Rings, times: usize) -> usize {
+        let mut unread = 0;
         for _ in 0..times {
-            for list in [&mut rings.later, &mut rings.soon] {
-                list.iter_mut().for_each(|it| it.0 = Instant::now());
-            }
-            rings.tick();
-            // On a busy machine.
-            while !rings.late.is_empty() {
+            let all = std::mem::take(&mut rings.due).into_iter();
+            let now = Instant::now();
+            rings.due = all.map(|(_, began)| (now, began)).collect();
+            unread += usize::from(rings.tick());
+            while !rings.rounds.is_empty() {
                 std::thread::sleep(Duration::from_millis(1));
-                rings.tick();
+                unread += usize::from(rings.hear());
             }
         }
+        unread
     }
 
     #[test]
-    fn pages_that_nobody_uses_are_given_back_and_only_by_who_is_to() {
+    fn pages_that_nobody_uses_are_given_back_and_of_the_tenants_own_alone() {
         let pages = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_blocks / 8;
         let mut rings = Rings::default();
-        let memory = || shm::circuit_file(CAPACITY).unwrap();
-        let all: Vec<OwnedFd> = [Side::Began, Side::Accepted]
-            .into_iter()
-            .map(|side| {
-                let memory = memory();
-                let own = side as u64;
-                let copy = memory.try_clone().unwrap();
-                rings.keep(own, side, 1, memory).unwrap();
-                rings.given(own, Side::Began);
-                rings.given(own, Side::Accepted);
-                copy
-            })
-            .collect();
-        assert_eq!((rings.kept, rings.held), (0, 1), "the other is another's");
+        rings
+            .keep(1, 1, shm::circuit_file(CAPACITY).unwrap())
+            .unwrap();
+        rings.memory(2, Side::Began, [1, 2]).unwrap();
+        let all = [1, 2].map(|began| {
+            let memory = rings.all[&began].memory.as_ref().unwrap();
+            memory.try_clone().unwrap()
+        });
+        for began in [1, 2] {
+            rings.given(began, Side::Began);
+            rings.given(began, Side::Accepted);
+        }
+        assert_eq!((rings.kept, rings.watched), (0, 1), "one is another's too");
         let data = stream::data_at(Side::Began, CAPACITY) as u64;
         for memory in &all {
             rustix::io::pwrite(memory, &[1; 64 << 10], data).unwrap();
         }
-        looks(&mut rings, 3);
-        assert_eq!(all.iter().map(pages).collect::<Vec<_>>(), [1, 16]);
+        looks(&mut rings, 2);
+        assert_eq!(all.each_ref().map(pages), [16, 1]);
         // Somebody writes, or has not read: nothing is taken.
         for (at, value) in [(24 * 8, 1_u64), (24 * 8, 0), (0, 7)] {
-            rustix::io::pwrite(&all[0], &[1; 64 << 10], data).unwrap();
-            rustix::io::pwrite(&all[0], &u64::to_ne_bytes(value), at).unwrap();
-            looks(&mut rings, 6);
+            rustix::io::pwrite(&all[1], &[1; 64 << 10], data).unwrap();
+            rustix::io::pwrite(&all[1], &u64::to_ne_bytes(value), at).unwrap();
+            looks(&mut rings, 4);
             let given = at != 0 && value == 0;
-            assert_eq!(pages(&all[0]) == 1, given, "{at} {value}");
+            assert_eq!(pages(&all[1]) == 1, given, "{at} {value}");
         }
-        // Who is so for long may not be there any more.
-        let unread = (0..UNREAD + 6).filter(|_| {
-            rings.later.iter_mut().for_each(|it| it.0 = Instant::now());
-            rings.tick()
-        });
-        assert_eq!(unread.count(), 1);
+        // Who is so for long may not be there any more: it is asked now and then.
+        let asked = looks(&mut rings, 4 * UNREAD as usize);
+        assert!((3..5).contains(&asked), "{asked}");
         rings.retain(|_| false);
-        assert_eq!((rings.held, rings.all.len()), (0, 0));
-        looks(&mut rings, 2);
+        assert_eq!((rings.watched, rings.all.len()), (0, 0));
+        looks(&mut rings, 1);
         assert_eq!(rings.due(), None);
+    }
+
+    #[test]
+    fn what_is_in_use_is_looked_at_seldom() {
+        let mut rings = Rings::default();
+        rings.memory(1, Side::Began, [1, 2]).unwrap();
+        rings.given(1, Side::Began);
+        rings.given(1, Side::Accepted);
+        let memory = rings.all[&1].memory.as_ref().unwrap().try_clone().unwrap();
+        let data = stream::data_at(Side::Began, CAPACITY) as u64;
+        rustix::io::pwrite(&memory, &[1; 64 << 10], data).unwrap();
+        let waits = [0_u64, 1, 2, 3, 4].map(|published| {
+            rustix::io::pwrite(&memory, &published.to_ne_bytes(), 0).unwrap();
+            looks(&mut rings, 1);
+            rings.all[&1].wait.as_secs()
+        });
+        assert_eq!(waits, [2, 4, 4, 4, 4]);
     }
 }

@@ -16,7 +16,7 @@
 //!   which blocks it as any socket does. It uses the ring again when all that was read
 //!   (`Spilled`): never is there something in the ring behind bytes in the socket.
 //! - Memory of a circuit that nobody uses is given back by who keeps it and is neither end
-//!   (`Reclaim`); a writer that finds it at that goes by the socket.
+//!   (`reclaim`); a writer that finds it at that goes by the socket.
 //!
 //! Sans-IO: the memory is `ring`'s traits, the socket is a [`Line`]. Positions, breaches and
 //! waiting are `ring`'s (`StreamProducer`, `StreamConsumer`); this crate is apart from it because switch and fabric,
@@ -27,7 +27,7 @@ mod frame;
 mod layout;
 mod patience;
 mod reader;
-mod reclaim;
+pub mod reclaim;
 mod writer;
 
 pub use asked::{GIVEN, Given, LEVEL, RING};
@@ -37,7 +37,6 @@ pub use layout::{
 };
 pub use patience::{LOOK_BYTES, LOOK_WRITES, SLEEP, SPIN};
 pub use reader::Reader;
-pub use reclaim::{Kept, LOOKS, Reclaim, SETTLES, Tick};
 pub use ring::{Breach, ConsumerWord, Doorbell, ProducerWord};
 pub use writer::{Full, Writer};
 

@@ -1,9 +1,7 @@
 //! Both ends in one thread, over memory of plain cells and a socket that takes little.
 
-use crate::{
-    Breach, Full, Kept, LONGEST_SPILL, Line, Reader, Reclaim, SPILL, Side, Stop, TOKEN, Tick,
-    Writer,
-};
+use crate::reclaim::{Kept, Look, done, is_idle, look};
+use crate::{Breach, Full, LONGEST_SPILL, Line, Reader, SPILL, Side, Stop, TOKEN, Writer};
 use proptest::prelude::*;
 use ring::{ConsumerMemory, ConsumerWord, Geometry, ProducerMemory, ProducerWord};
 use std::cell::{Cell, RefCell};
@@ -85,9 +83,6 @@ impl ConsumerMemory for Memory {
 
 /// Of one direction; by the other nothing ever goes.
 impl Kept for Memory {
-    fn is_large(&self) -> bool {
-        self.0.data.borrow().iter().any(|byte| *byte != 0xee)
-    }
     fn of_writer(&self, side: Side, word: ProducerWord) -> u64 {
         match side {
             Side::Began => self.0.producer[word as usize].get(),
@@ -107,15 +102,31 @@ impl Kept for Memory {
     }
 }
 
-/// As who keeps the memory does.
-fn tick(reclaim: &mut Reclaim, memory: &Memory) -> Tick {
-    let tick = reclaim.tick(memory);
-    if tick == Tick::GiveBack {
-        memory.0.data.borrow_mut().fill(0xee);
-        memory.0.given_back.set(memory.0.given_back.get() + 1);
-        reclaim.done(memory);
+/// Who keeps the memory.
+#[derive(Default)]
+struct Keeper {
+    seen: [u64; 2],
+    asked: bool,
+    unread: u32,
+}
+
+impl Keeper {
+    fn tick(&mut self, memory: &Memory) {
+        if self.asked {
+            if is_idle(memory, self.seen) {
+                memory.0.data.borrow_mut().fill(0xee);
+                memory.0.given_back.set(memory.0.given_back.get() + 1);
+            }
+            done(memory);
+            self.asked = false;
+            return;
+        }
+        match look(memory, self.seen) {
+            Look::Moved(now) => self.seen = now,
+            Look::Unread => self.unread += 1,
+            Look::Asked => self.asked = true,
+        }
     }
-    tick
 }
 
 /// A socket that takes so many bytes, and so many at once.
@@ -598,10 +609,13 @@ enum Act {
 }
 
 /// Ticks so often that what is idle is given back; how often it was.
-fn ticks(reclaim: &mut Reclaim, memory: &Memory) -> u32 {
+fn ticks(keeper: &mut Keeper, memory: &Memory) -> u32 {
     let before = memory.0.given_back.get();
-    for _ in 0..4 {
-        tick(reclaim, memory);
+    for _ in 0..3 {
+        keeper.tick(memory);
+    }
+    if keeper.asked {
+        keeper.tick(memory);
     }
     memory.0.given_back.get() - before
 }
@@ -610,39 +624,44 @@ fn ticks(reclaim: &mut Reclaim, memory: &Memory) -> u32 {
 fn memory_that_nobody_uses_is_given_back_and_used_again() {
     let pipe = Pipe::of(100);
     let (memory, mut writer, mut reader) = switched(&pipe);
-    let mut reclaim = Reclaim::default();
+    let mut keeper = Keeper::default();
     assert_eq!(writer.write(&pipe, &[7; 60], Full::Spills), Ok(60));
-    assert_eq!(ticks(&mut reclaim, &memory), 0, "nothing is read yet");
-    assert!(reclaim.unread() > 0);
+    assert_eq!(ticks(&mut keeper, &memory), 0, "nothing is read yet");
+    assert!(keeper.unread > 0);
     assert_eq!(read(&mut reader, &pipe, 40), Ok(vec![7; 40]));
-    assert_eq!(ticks(&mut reclaim, &memory), 0, "not all is");
+    assert_eq!(ticks(&mut keeper, &memory), 0, "not all is");
     assert_eq!(read(&mut reader, &pipe, 60), Ok(vec![7; 20]));
-    assert_eq!(ticks(&mut reclaim, &memory), 1);
-    assert_eq!(reclaim.unread(), 0);
+    assert!(ticks(&mut keeper, &memory) > 0);
     // What is reserved is not taken away, however long it takes.
     let room = writer.reserve().unwrap();
     assert_eq!(writer.fill(0, &[8; 30]), 30);
     assert_eq!(room, CAPACITY);
-    assert_eq!(ticks(&mut reclaim, &memory), 0);
+    assert_eq!(ticks(&mut keeper, &memory), 0);
     writer.commit(&pipe, 30).unwrap();
     assert_eq!(read(&mut reader, &pipe, 60), Ok(vec![8; 30]));
-    assert_eq!(ticks(&mut reclaim, &memory), 1);
+    assert!(ticks(&mut keeper, &memory) > 0);
+    // Who writes instead has given up what it reserved.
+    writer.reserve().unwrap();
+    assert_eq!(writer.write(&pipe, &[9; 30], Full::Spills), Ok(30));
+    assert_eq!(read(&mut reader, &pipe, 60), Ok(vec![9; 30]));
+    assert!(ticks(&mut keeper, &memory) > 0);
 }
 
 #[test]
 fn while_memory_is_given_back_bytes_go_by_the_socket() {
     let pipe = Pipe::of(100);
     let (memory, mut writer, mut reader) = switched(&pipe);
-    let mut reclaim = Reclaim::default();
-    tick(&mut reclaim, &memory);
-    assert_eq!(tick(&mut reclaim, &memory), Tick::Soon);
+    let mut keeper = Keeper::default();
+    keeper.tick(&memory);
+    keeper.tick(&memory);
+    assert!(keeper.asked);
     assert_eq!(writer.in_ring(&pipe), Ok(false));
     assert_eq!(writer.reserve(), Ok(0));
     for full in [Full::Waits, Full::Spills] {
         assert_eq!(writer.write(&pipe, &[7; 20], full), Ok(20));
     }
     assert!(pipe.holds().len() >= 40);
-    assert_eq!(tick(&mut reclaim, &memory), Tick::GiveBack);
+    keeper.tick(&memory);
     assert_eq!(memory.0.given_back.get(), 1);
     // Behind them in the order in which they were written.
     assert_eq!(writer.in_ring(&pipe), Ok(false));
@@ -652,6 +671,23 @@ fn while_memory_is_given_back_bytes_go_by_the_socket() {
     assert_eq!(writer.in_ring(&pipe), Ok(true));
     assert_eq!(writer.write(&pipe, &[9; 20], Full::Spills), Ok(20));
     assert_eq!(read(&mut reader, &pipe, 60), Ok(vec![9; 20]));
+}
+
+/// Who sleeps by the memory would not hear of it.
+#[test]
+fn nobody_naps_while_memory_is_given_back() {
+    let pipe = Pipe::of(100);
+    let (memory, _writer, mut reader) = switched(&pipe);
+    let mut keeper = Keeper::default();
+    for naps in [true, false, true] {
+        let asked = keeper.asked;
+        assert_eq!(reader.nap().unwrap().is_some(), naps, "{asked}");
+        reader.nap_is_over();
+        keeper.tick(&memory);
+        if !asked {
+            keeper.tick(&memory);
+        }
+    }
 }
 
 fn acts() -> impl Strategy<Value = Vec<Act>> {
@@ -681,7 +717,7 @@ proptest! {
         let (memory, pipe) = (Memory::new(), Pipe::of(room));
         let (mut writer, mut reader) = ends(&memory);
         let (mut sent, mut came, mut filled) = (0_u64, 0_u64, 0);
-        let mut reclaim = Reclaim::default();
+        let mut keeper = Keeper::default();
         for act in acts.into_iter().chain(std::iter::repeat_n(Act::Read(64), 40)) {
             match act {
                 // Whoever fills in commits first.
@@ -726,9 +762,7 @@ proptest! {
                     writer.commit(&pipe, filled).unwrap();
                     sent += std::mem::take(&mut filled) as u64;
                 }
-                Act::Tick => {
-                    tick(&mut reclaim, &memory);
-                }
+                Act::Tick => keeper.tick(&memory),
             }
             prop_assert!(came == sent || pipe.is_readable());
         }

@@ -87,13 +87,13 @@ impl<M: ProducerMemory> Writer<M> {
                 }
             };
         }
-        if !self.fills && !self.enters() {
+        // What was reserved and not committed is given up.
+        self.fills = false;
+        if !self.enters() {
             return self.spill(line, bytes);
         }
         let written = self.write_parts(line, bytes);
-        if !self.fills {
-            self.leaves();
-        }
+        self.leaves();
         match written? {
             0 if full == Full::Spills => self.spill(line, bytes),
             0 => Err(Stop::Full),
@@ -117,7 +117,7 @@ impl<M: ProducerMemory> Writer<M> {
     }
 
     /// Says that data are about to be written; `false`: they may not, for the memory is given back
-    /// just now ([`Reclaim`](crate::Reclaim)).
+    /// just now ([`reclaim`](crate::reclaim)).
     fn enters(&self) -> bool {
         let memory = self.ring.memory();
         memory.store(ProducerWord::Fills, 1);

@@ -6,7 +6,8 @@
 //! does: a wake-up that is lost leaves nobody to run, which loom reports.
 #![cfg(loom)]
 
-use core_stream::{Full, Kept, Line, Reader, Reclaim, Side, Stop, Tick, Writer};
+use core_stream::reclaim::{Kept, Look, done, is_idle, look};
+use core_stream::{Full, Line, Reader, Side, Stop, Writer};
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
 use loom::thread;
@@ -163,8 +164,8 @@ impl ConsumerMemory for End {
         }
         self.0.producer[p(word)].load(Ordering::Acquire)
     }
-    fn own(&self, _: ConsumerWord) -> u64 {
-        unreachable!();
+    fn own(&self, word: ConsumerWord) -> u64 {
+        self.0.consumer[c(word)].load(Ordering::Acquire)
     }
     fn store(&self, word: ConsumerWord, value: u64) {
         self.0.consumer[c(word)].store(value, Ordering::Release);
@@ -219,9 +220,6 @@ impl Line for End {
 
 /// As who keeps the memory has it; by the other direction nothing ever goes.
 impl Kept for End {
-    fn is_large(&self) -> bool {
-        true
-    }
     fn of_writer(&self, side: Side, word: ProducerWord) -> u64 {
         match side {
             Side::Began => self.0.producer[p(word)].load(Ordering::Acquire),
@@ -466,14 +464,17 @@ fn an_edge_is_there_for_what_spills_too() {
 fn keep(end: &End) -> thread::JoinHandle<()> {
     let at = end.clone();
     thread::spawn(move || {
-        let mut reclaim = Reclaim::default();
-        for _ in 0..3 {
-            if reclaim.tick(&at) == Tick::GiveBack {
+        let mut seen = [0; 2];
+        if let Look::Moved(now) = look(&at, seen) {
+            seen = now;
+        }
+        if look(&at, seen) == Look::Asked {
+            if is_idle(&at, seen) {
                 for word in &at.0.data {
                     word.store(0, Ordering::Relaxed);
                 }
-                reclaim.done(&at);
             }
+            done(&at);
         }
     })
 }

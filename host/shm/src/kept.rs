@@ -1,64 +1,57 @@
-//! A circuit's memory as who keeps it has it: its words are mapped, its data are not.
+//! A circuit's memory as who keeps it has it. Its programs can write, punch and map the file as often as they
+//! like, in the midst of which the kernel has others wait: whoever must not wait for a program asks
+//! [`is_large`] alone.
 
 use crate::mapping::WritableMapping;
 use ring::{ConsumerWord, PAGE, ProducerWord};
 use rustix::fs::FallocateFlags;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
-use stream::{CONSUMER_WORDS_AT, Kept, PRODUCER_WORDS_AT, Side, WORDS, data_at, file_bytes};
+use stream::reclaim::Kept;
+use stream::{CONSUMER_WORDS_AT, PRODUCER_WORDS_AT, Side, WORDS, data_at, file_bytes};
 
 /// Pages of one that little goes by: its words, and the first of each direction.
 const FEW: u64 = 3;
 /// Bytes of a block, as stat(2) counts them.
 const BLOCK: u64 = 512;
 
-/// The memory file of a circuit that both its programs have too. They can write it by calls, in the midst of
-/// which they may hold the file as long as they like: nothing here but [`give_back`] waits for that.
-pub struct KeptCircuit {
-    fd: OwnedFd,
-    words: WritableMapping,
-}
+/// The words of a circuit's memory file, without its data.
+pub struct CircuitWords(WritableMapping);
 
-impl KeptCircuit {
-    /// Of what [`circuit_file`](crate::circuit_file) made.
+impl CircuitWords {
+    /// Of what [`circuit_file`](crate::circuit_file) made. Allocates nothing.
     ///
     /// # Errors
     /// What the operating system refused.
-    pub fn new(fd: OwnedFd) -> io::Result<KeptCircuit> {
-        let words = WritableMapping::new(fd.as_fd(), PAGE)?;
-        Ok(KeptCircuit { fd, words })
+    pub fn map(fd: BorrowedFd<'_>) -> io::Result<CircuitWords> {
+        WritableMapping::new(fd, PAGE).map(CircuitWords)
     }
 }
 
-impl AsFd for KeptCircuit {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
-
-impl Kept for KeptCircuit {
-    fn is_large(&self) -> bool {
-        let blocks = rustix::fs::fstat(&self.fd).map_or(0, |of| of.st_blocks.cast_unsigned());
-        blocks > FEW * PAGE as u64 / BLOCK
-    }
+impl Kept for CircuitWords {
     fn of_writer(&self, side: Side, word: ProducerWord) -> u64 {
         let at = PRODUCER_WORDS_AT + side as usize * WORDS + word as usize * 8;
-        self.words.load(at, Ordering::Acquire)
+        self.0.load(at, Ordering::Acquire)
     }
     fn of_reader(&self, side: Side, word: ConsumerWord) -> u64 {
         let at = CONSUMER_WORDS_AT + side as usize * WORDS + word as usize * 8;
-        self.words.load(at, Ordering::Acquire)
+        self.0.load(at, Ordering::Acquire)
     }
     fn reclaims(&self, side: Side, value: u64) {
         let word = ConsumerWord::Reclaims as usize * 8;
         let at = CONSUMER_WORDS_AT + side as usize * WORDS + word;
-        self.words.store(at, value, Ordering::Release);
+        self.0.store(at, value, Ordering::Release);
     }
 }
 
-/// Gives back all pages of a circuit's data, `capacity` bytes each way. It waits for as long as a program
-/// holds the file.
+/// Whether a circuit's memory has more pages than one has that little goes by.
+pub fn is_large(memory: impl AsFd) -> bool {
+    let blocks = rustix::fs::fstat(memory).map_or(0, |of| of.st_blocks.cast_unsigned());
+    blocks > FEW * PAGE as u64 / BLOCK
+}
+
+/// Gives back all pages of a circuit's data, `capacity` bytes each way.
 ///
 /// # Errors
 /// What the operating system refused.

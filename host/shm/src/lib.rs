@@ -2,7 +2,7 @@
 //!
 //! - [`Direction`], [`Pool`], [`attach`]: channels (`docs/fifo.md`) over memory files.
 //! - [`Words`], [`PeerWords`], [`CountersPage`], [`Recorder`]: pages of counters.
-//! - [`circuit_file`], [`circuit_ends`], [`KeptCircuit`]: the memory of a circuit, which both its ends write.
+//! - [`circuit_file`], [`circuit_ends`], [`CircuitWords`]: the memory of a circuit, which both its ends write.
 //! - [`Guest`]: the memory of a virtual machine, as its vhost-user front end shares it.
 //! - [`SealedImage`]: table images that nobody can write any more.
 //!
@@ -35,7 +35,7 @@ pub use circuit_ring::{
 pub use end::{ConsumerEnd, ProducerEnd};
 pub use file::{is_sealed_shape, memory_file, read_only, sparse_file};
 pub use guest::{Guest, GuestError, MAX_REGIONS, Region, most_notes, shared_bytes};
-pub use kept::{KeptCircuit, give_back};
+pub use kept::{CircuitWords, give_back, is_large};
 pub use pages::{CountersPage, PeerWords, Recorder, Words};
 pub use pool::{Direction, Pair, Pool};
 pub use ring::{Breach, Doorbell, Geometry, PushError, State};

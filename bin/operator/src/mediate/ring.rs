@@ -108,7 +108,7 @@ impl Mediator {
         let kept = match (self.end_across(tag, body.id), memory) {
             (Some((cookie, _)), Some(memory)) => {
                 let may = self.crossing(cookie);
-                may.and_then(|(own, side, [slot, _])| self.rings.keep(own, side, slot, memory))
+                may.and_then(|(own, _, [slot, _])| self.rings.keep(own, slot, memory))
                     .map(|()| cookie)
             }
             _ => Err(Errno::OPNOTSUPP),
