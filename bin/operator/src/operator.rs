@@ -164,13 +164,15 @@ impl Operator {
                 self.seeks()?;
             }
             if self.mediator.cuts_found() {
-                self.says_what_decides()?;
+                self.seeks_again()?;
             }
             let is_over = |since: Instant| since.elapsed() >= CUTS;
             if self.cutting.is_some_and(is_over) && !self.is_late {
                 self.says_late()?;
             }
-            for body in self.mediator.asks_memory() {
+            // Who asks is told of nothing in time where much is not said yet.
+            let asks = self.mediator.asks_memory().into_iter();
+            for body in asks.filter(|_| self.unsaid.is_empty()).collect::<Vec<_>>() {
                 self.say(&body)?;
             }
             self.flush()?;
@@ -378,24 +380,22 @@ impl Operator {
         }
     }
 
-    /// Says that a container is not taken: its runtime does not hear of it.
-    fn refuses(&mut self, slot: u32, why: u32) -> Result<(), seqpacket::Error> {
-        // There is so much to be heard already.
-        if !self.unsaid.is_empty() {
-            return Ok(());
-        }
-        self.say(&ContainerRefused { slot, why })
-    }
-
     fn adopt(&mut self, slot: u32, number: u32, fd: OwnedFd) -> Result<(), Errno> {
         if self.programs.len() >= self.most && guard!("circuits-programs") {
             return Err(Errno::NOMEM);
         }
         let told = Message::new(0, &Program { slot, number });
+        let full = |error| match error {
+            seqpacket::Error::Full => Errno::AGAIN,
+            _ => Errno::PIPE,
+        };
+        // Behind what was said before: of a program that is gone, by which there is room for this one.
+        self.flush().map_err(full)?;
+        if !self.unsaid.is_empty() {
+            return Err(Errno::AGAIN);
+        }
         // First kept: nobody's call is lost with this process.
-        self.control
-            .send(&told, &[fd.as_fd()])
-            .map_err(|_| Errno::PIPE)?;
+        self.control.send(&told, &[fd.as_fd()]).map_err(full)?;
         self.add(slot, number, fd).inspect_err(|_| {
             let gone = ProgramGone {
                 number,

@@ -1,7 +1,9 @@
 //! Decisions about processes that die or hang: pure, with the time as an argument.
 //! All times are nanoseconds of CLOCK_MONOTONIC.
 
+use crate::ports::circuits::PROGRAMS;
 use crate::process::Does;
+use crate::role::Role;
 use crate::seats::FABRIC_SLOTS;
 use guard::guard;
 use std::collections::VecDeque;
@@ -117,9 +119,13 @@ impl Bucket {
     }
 
     /// Words of a process, full. After its own restart an honest fabric may want every
-    /// slot's channel replaced, and then close every one.
-    pub fn of_words(is_fabric: bool) -> Bucket {
-        let burst = if is_fabric { 2 * FABRIC_SLOTS } else { 1_000 };
+    /// slot's channel replaced, and then close every one; all programs of an operator may end at once.
+    pub fn of_words(role: Role) -> Bucket {
+        let burst = match role {
+            Role::Fabric => 2 * FABRIC_SLOTS,
+            Role::Operator => 2 * PROGRAMS as u32,
+            _ => 1_000,
+        };
         Bucket::new(f64::from(burst), 1_000.0)
     }
 

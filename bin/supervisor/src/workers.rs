@@ -350,7 +350,7 @@ impl Supervisor {
             unnoted: None,
             noted: None,
             killed: None,
-            budget: Bucket::of_words(role == Role::Fabric),
+            budget: Bucket::of_words(role),
             fetch: None,
             ended_in: None,
             last_words: None,

@@ -87,6 +87,36 @@ fn circuits_are_cut_wherever_their_descriptors_are() {
     );
 }
 
+/// Also of one whose endpoint, or address, is gone: the operator has it in its table no more.
+#[test]
+fn a_hidden_circuit_ends_with_its_address_and_with_its_endpoint() {
+    let line = OPEN.lines().find(|line| line.contains("name: app,"));
+    let gone = OPEN.replace(&format!("{}\n", line.unwrap()), "");
+    let moved = |from, to| OPEN.replace(from, to);
+    for (what, to) in [
+        ("the client's address", moved("10.1.1.11", "10.1.1.15")),
+        ("the server's address", moved("10.1.1.10", "10.1.1.16")),
+        ("the client's endpoint", gone),
+    ] {
+        let scene = Scene::of(OPEN);
+        scene.file("hands.py", HANDS);
+        let line = |what| format!("exec python3 {{f}}/hands.py fork {what}");
+        let _web = scene.start("web", &line("serves"), "serves");
+        let reads = scene.start("app", &line("reads"), "reads");
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!reads.out().contains("ended"), "{what}: {}", reads.err());
+        scene.apply(&to);
+        let ended = |_: &e2e::Instance| reads.out().contains("ended");
+        assert!(
+            scene.instance.until(Duration::from_secs(5), ended),
+            "{what}: it goes on"
+        );
+        let status = scene.instance.ask(&["status"]).unwrap();
+        let operator = &status["compartments"][0]["operator"];
+        assert_eq!(operator["unfound"], 0, "{what}: {operator}");
+    }
+}
+
 /// What /proc says of it waits for a file that it closes: who searches is left with it, and others go on.
 #[test]
 fn a_program_that_is_executing_another_holds_no_search_up() {

@@ -59,6 +59,7 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
                 Errno::NOMEM => {
                     "its compartment has as many programs as it may (4,096, or its part of what the daemon may have open): end some"
                 }
+                Errno::AGAIN => "too many programs start, or end, at a time: try once more",
                 _ => {
                     "it is started again by itself: try once more; `bulkhead events` says what it died of"
                 }
@@ -159,6 +160,9 @@ impl Signals {
     }
 }
 
+/// What an operator answers that tries to no avail.
+const AGAIN: u32 = Errno::AGAIN.raw_os_error().cast_unsigned();
+
 /// Hands the program's calls to the operator. Nothing of the program runs yet: where the operator
 /// ends meanwhile, its successor is asked.
 fn announced(path: &Path, mut socket: Socket, listener: BorrowedFd<'_>) -> Result<Done, Trouble> {
@@ -167,7 +171,12 @@ fn announced(path: &Path, mut socket: Socket, listener: BorrowedFd<'_>) -> Resul
         let mediate = Message::new(0, &Mediate::default());
         let sent = socket.send(&mediate, &[listener]);
         let sent = sent.map_err(|error| lost(&error.to_string()));
-        match sent.and_then(|()| hear(&socket)) {
+        match sent.and_then(|()| hear::<Done>(&socket)) {
+            // It cannot have it kept just now.
+            Ok(done) if done.errno == AGAIN && Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(20));
+                socket = meet(path)?.0;
+            }
             Ok(done) => return Ok(done),
             Err(trouble) if Instant::now() > end => return Err(trouble),
             Err(_) => socket = meet(path)?.0,

@@ -1,6 +1,6 @@
 //! Circuits are cut. Sockets that are not where they were seen (a forked child has them, or the
 //! thread that had them is gone) are looked for: the supervisor is asked who has them. Until they are
-//! found they stay in the table, so that a successor cuts them too.
+//! found they stay in the table, so that a successor cuts them too; but for those whose endpoint is gone, or address.
 
 use super::*;
 use circuit::Socket;
@@ -13,15 +13,24 @@ const AT_ONCE: usize = 256;
 /// So often: a program may hand a socket on meanwhile.
 const HUNTS: u32 = 3;
 
+/// A socket that is looked for. It may be in the table no more: its endpoint is gone, or its address.
+struct Hunted {
+    /// The circuit, by the cookie of who began it.
+    began: u64,
+    socket: Socket,
+    /// How often was searched.
+    tried: u32,
+}
+
 /// What is looked for.
 #[derive(Default)]
 pub(super) struct Hunts {
-    /// By each of its ends' cookies: the circuit, by the cookie of who began it.
-    ends: BTreeMap<u64, u64>,
+    /// By their cookies.
+    ends: BTreeMap<u64, Hunted>,
     /// Cookies by inodes, of the search that goes on.
     inodes: BTreeMap<u64, u64>,
-    /// How often was searched.
-    tried: u32,
+    /// Searches that the supervisor was asked for, and is not done with.
+    searches: u32,
     /// There is something that nobody was asked for yet.
     is_new: bool,
     /// Who has some, as the supervisor has said in this turn, and whether that is all.
@@ -31,23 +40,35 @@ pub(super) struct Hunts {
 
 impl Mediator {
     /// Looks for the ends of a circuit.
-    fn hunts_for(&mut self, began: u64, ends: impl IntoIterator<Item = u64>) {
-        let ends = ends.into_iter().map(|end| (end, began));
+    fn hunts_for(&mut self, began: u64, ends: impl IntoIterator<Item = Socket>) {
+        let ends = ends.into_iter().map(|socket| {
+            let hunted = Hunted {
+                began,
+                socket,
+                tried: 0,
+            };
+            (socket.cookie(), hunted)
+        });
         if guard!("circuits-hunts") {
             self.hunts.ends.extend(ends);
         }
-        self.hunts.tried = 0;
         self.hunts.is_new = true;
     }
 
-    /// Whether the supervisor is to be asked for what it was not asked for yet.
+    /// Whether the supervisor is to be asked for what it was not asked for yet: once a search is over.
     pub fn is_to_seek(&self) -> bool {
-        self.hunts.is_new && self.live.is_some()
+        self.hunts.is_new && self.hunts.searches == 0 && self.live.is_some()
     }
 
     /// A search is over, and all that was found is told.
     pub fn sought(&mut self) {
-        self.hunts.is_over = true;
+        self.hunts.searches = self.hunts.searches.saturating_sub(1);
+        self.hunts.is_over = self.hunts.searches == 0;
+    }
+
+    /// What the supervisor was asked before is asked anew: it may be another by now, that knows nothing of it.
+    pub fn seeks_anew(&mut self) {
+        self.hunts.searches = 0;
     }
 
     /// What the supervisor is to be asked; nothing: all that is allowed no more is cut, or cannot
@@ -65,22 +86,25 @@ impl Mediator {
             self.hunts
                 .ends
                 .retain(|cookie, _| live.contains_key(cookie));
-            let ends = self.hunts.ends.keys();
-            self.hunts.inodes = ends.filter_map(|it| Some((*live.get(it)?, *it))).collect();
-        }
-        if self.hunts.tried >= HUNTS && !self.hunts.ends.is_empty() {
-            let missing = self.hunts.ends.len();
-            self.hunts.ends.clear();
-            self.hunts.inodes.clear();
-            if let Some(notes) = &self.notes {
-                notes.counts(UNFOUND, missing as u64);
+            let tried = |_: &u64, it: &mut Hunted| it.tried >= HUNTS;
+            let missing = self.hunts.ends.extract_if(.., tried).count();
+            if missing > 0 {
+                if let Some(notes) = &self.notes {
+                    notes.counts(UNFOUND, missing as u64);
+                }
+                confine::say!(
+                    "bulkhead-operator: {missing} ends of circuits that are allowed no more are found with no process"
+                );
             }
-            confine::say!(
-                "bulkhead-operator: {missing} ends of circuits that are allowed no more are found with no process"
-            );
+            for (cookie, hunted) in &mut self.hunts.ends {
+                hunted.tried += 1;
+                let inode = live.get(cookie).map(|inode| (*inode, *cookie));
+                self.hunts.inodes.extend(inode);
+            }
         }
         let inodes: Vec<u64> = self.hunts.inodes.keys().copied().collect();
         let batches = inodes.len().div_ceil(SEEK);
+        self.hunts.searches += u32::from(batches > 0);
         let batches = (1..=batches).zip(inodes.chunks(SEEK)).map(|(n, some)| {
             let mut body = Seek {
                 count: some.len() as u32,
@@ -105,27 +129,23 @@ impl Mediator {
     pub fn cuts_found(&mut self) -> bool {
         let mut all = Vec::new();
         for body in std::mem::take(&mut self.hunts.found) {
-            let cookie = self.hunts.inodes.get(&body.inode).copied();
-            let socket = cookie.and_then(|cookie| self.table.socket(cookie).copied());
-            let began = cookie.and_then(|cookie| self.hunts.ends.get(&cookie).copied());
-            let (Some(socket), Some(began)) = (socket, began) else {
+            let cookie = self.hunts.inodes.get(&body.inode);
+            let Some(hunted) = cookie.and_then(|cookie| self.hunts.ends.get(cookie)) else {
                 continue;
             };
             if let Ok(target) = Target::open(body.thread) {
                 let seen = Seen {
                     target,
                     number: body.number,
-                    cookie: socket.cookie(),
-                    end: self.end_of(socket.cookie()),
+                    cookie: hunted.socket.cookie(),
+                    end: end_of(&hunted.socket),
                 };
-                all.push((began, socket, seen));
+                all.push((hunted.began, hunted.socket, seen));
             }
         }
         let cut: BTreeSet<u64> = self.end_all(all).into_iter().collect();
         self.are_cut(&cut);
-        let is_over = std::mem::take(&mut self.hunts.is_over);
-        self.hunts.tried += u32::from(is_over);
-        is_over
+        std::mem::take(&mut self.hunts.is_over)
     }
 
     /// So many circuits end because they are allowed no more.
@@ -160,7 +180,7 @@ impl Mediator {
                     target,
                     number: socket.place() as u32,
                     cookie: socket.cookie(),
-                    end: self.end_of(socket.cookie()),
+                    end: end_of(&socket),
                 };
                 Some((*began, socket, seen))
             };
@@ -173,7 +193,7 @@ impl Mediator {
             self.are_cut(&cut);
         }
         for (began, ends) in left {
-            self.hunts_for(began, ends.iter().map(Socket::cookie));
+            self.hunts_for(began, ends);
         }
     }
 
@@ -222,23 +242,16 @@ impl Mediator {
         came
     }
 
-    fn end_of(&self, cookie: u64) -> End {
-        match self.table.socket(cookie).map(Socket::kind) {
-            Some(Kind::Datagram) => End::Disconnect,
-            _ => End::Shut,
-        }
-    }
-
     /// Circuits that are looked for, by who began them.
     #[cfg(test)]
     pub(super) fn hunted(&self) -> Vec<u64> {
-        let all: BTreeSet<u64> = self.hunts.ends.values().copied().collect();
+        let all: BTreeSet<u64> = self.hunts.ends.values().map(|it| it.began).collect();
         all.into_iter().collect()
     }
 
     /// Whether a circuit is looked for, to be cut, by who began it.
     pub(super) fn is_hunted(&self, began: u64) -> bool {
-        self.hunts.ends.values().any(|of| *of == began)
+        self.hunts.ends.values().any(|it| it.began == began)
     }
 
     pub(super) fn is_cut(&mut self, began: u64) {
@@ -249,9 +262,12 @@ impl Mediator {
         if circuits.is_empty() {
             return;
         }
-        self.hunts.ends.retain(|_, of| !circuits.contains(of));
+        self.hunts
+            .ends
+            .retain(|_, it| !circuits.contains(&it.began));
         for began in circuits {
-            if self.end_of(*began) == End::Shut {
+            let socket = self.table.socket(*began);
+            if socket.is_some_and(|socket| end_of(socket) == End::Shut) {
                 let _ = self.table.disconnect(*began);
             }
         }
@@ -277,5 +293,12 @@ impl Mediator {
         if let Some(notes) = &self.notes {
             notes.touched();
         }
+    }
+}
+
+fn end_of(socket: &Socket) -> End {
+    match socket.kind() {
+        Kind::Datagram => End::Disconnect,
+        _ => End::Shut,
     }
 }

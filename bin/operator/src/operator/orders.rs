@@ -20,6 +20,18 @@ impl Operator {
         Ok(())
     }
 
+    /// Says that a container is not taken: its runtime does not hear of it. Once, while it is not heard.
+    pub(super) fn refuses(&mut self, slot: u32, why: u32) -> Result<(), seqpacket::Error> {
+        let of = |it: &Message| {
+            it.body::<ContainerRefused>()
+                .is_some_and(|it| it.slot == slot)
+        };
+        if self.unsaid.iter().any(of) {
+            return Ok(());
+        }
+        self.say(&ContainerRefused { slot, why })
+    }
+
     /// What the supervisor says, some of it: programs have their turns too. `false`: the end.
     pub(super) fn obey(&mut self) -> Result<bool, Box<dyn Error>> {
         for _ in 0..SAYINGS {
@@ -39,6 +51,7 @@ impl Operator {
             match worker::compartment(&body, fds) {
                 Ok(image) => {
                     self.mediator.use_image(image);
+                    self.mediator.seeks_anew();
                     self.image = Some(body.epoch);
                     (self.cutting, self.is_late) = (None, false);
                     self.want_meter()?;
@@ -84,6 +97,15 @@ impl Operator {
         }
         self.cutting = None;
         Ok(self.says_running(epoch)?)
+    }
+
+    /// A search is over: what was not found is looked for again, some times.
+    pub(super) fn seeks_again(&mut self) -> Result<(), Box<dyn Error>> {
+        match self.cutting {
+            Some(_) => self.says_what_decides(),
+            // Somebody had circuits cut one by one.
+            None => Ok(self.seeks().map(drop)?),
+        }
     }
 
     /// Who hides sockets among thousands of descriptors, or thousands of them, keeps no rule from being in force.
@@ -173,7 +195,6 @@ impl Operator {
             && let Some(fd) = fd
         {
             self.mediator.cut_asked(body.id, fd);
-            self.seeks()?;
         } else if let Some(body) = message.body::<RemovePort>() {
             if let Some(listener) = self.slots.remove(&body.slot) {
                 self.unwatch(&listener);

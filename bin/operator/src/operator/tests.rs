@@ -114,3 +114,58 @@ fn what_the_supervisor_does_not_take_now_it_is_told_later_and_in_order() {
     }
     assert!(operator.unsaid.is_empty());
 }
+
+/// One whose supervisor takes nothing more for now.
+fn full() -> (Operator, Socket) {
+    let (control, supervisor) = Socket::pair().unwrap();
+    let mut operator = Operator::new(control, Sizes::of_kernel().unwrap());
+    operator.epoll = Some(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
+    let mut number = 1000;
+    while operator.unsaid.is_empty() {
+        let gone = ProgramGone {
+            number,
+            reserved: 0,
+        };
+        operator.say(&gone).unwrap();
+        number += 1;
+    }
+    (operator, supervisor)
+}
+
+#[test]
+fn a_program_is_told_of_behind_what_was_said_before() {
+    let (mut operator, supervisor) = full();
+    let last = operator.unsaid.back().unwrap().body::<ProgramGone>();
+    let adopts = |operator: &mut Operator| {
+        let (any, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        operator.adopt(7, 5000, any.into())
+    };
+    assert_eq!(adopts(&mut operator), Err(Errno::AGAIN));
+    for _ in 0..10 {
+        supervisor.recv().unwrap();
+    }
+    assert_eq!(adopts(&mut operator), Ok(()));
+    let mut order = Vec::new();
+    while let Some((told, _)) = supervisor.recv().unwrap() {
+        order.extend(told.body::<ProgramGone>().map(|it| it.number));
+        order.extend(told.body::<Program>().map(|it| it.number));
+    }
+    let end = [last.unwrap().number, 5000];
+    assert!(order.ends_with(&end), "{order:?}");
+}
+
+#[test]
+fn that_a_container_is_not_taken_is_told_later_too_and_once() {
+    let (mut operator, supervisor) = full();
+    for slot in [7, 7, 8, 7] {
+        operator.refuses(slot, CONTAINER_BUSY).unwrap();
+    }
+    let mut told = Vec::new();
+    for _ in 0..3 {
+        while let Some((said, _)) = supervisor.recv().unwrap() {
+            told.extend(said.body::<ContainerRefused>().map(|it| it.slot));
+        }
+        operator.flush().unwrap();
+    }
+    assert_eq!(told, [7, 8]);
+}

@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 /// UDP socket's buffer takes some hundreds of small ones.
 const DATAGRAMS: u32 = 512;
 /// Programs of a compartment at most.
-const PROGRAMS: usize = 4096;
+pub const PROGRAMS: usize = 4096;
 /// And at least, however many compartments share this process' descriptors.
 const LEAST_PROGRAMS: usize = 64;
 /// After an operator's death, or its spare's, no spare is made for so long, ns: it would take a
