@@ -133,6 +133,11 @@ impl Mediator {
             let Some(hunted) = cookie.and_then(|cookie| self.hunts.ends.get(cookie)) else {
                 continue;
             };
+            // It may be in the table no more.
+            let known = self.table.socket(hunted.socket.cookie()).is_some();
+            if !known && !guard!("circuits-hunts-gone") {
+                continue;
+            }
             if let Ok(target) = Target::open(body.thread) {
                 let seen = Seen {
                     target,
