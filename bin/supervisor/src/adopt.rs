@@ -119,6 +119,9 @@ impl Supervisor {
         }
         if let Some(worker) = self.workers.get_mut(&id) {
             worker.stages = note.number("stages") as u32;
+            // It may fall behind as well. Who ends is noted so for good.
+            let noted = note.value("place").filter(|_| place != Place::Ending);
+            worker.noted = noted.map(str::to_owned);
         }
         match place {
             Place::Seated(seat) => {
