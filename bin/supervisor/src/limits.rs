@@ -1,5 +1,6 @@
 //! What a compartment's processes may use, kept by groups where the host has them.
 
+use crate::errands::{self, tasks};
 use crate::registry::Seat;
 use crate::seats::label;
 use crate::supervisor::Supervisor;
@@ -88,7 +89,7 @@ impl Supervisor {
             };
             match group.map(|group| group.add(worker.pid)) {
                 Some(Ok(())) if is_operator => {
-                    raise_tasks(pid);
+                    raise_tasks(pid, worker.uid);
                     continue;
                 }
                 Some(Ok(())) => continue,
@@ -133,19 +134,17 @@ impl Supervisor {
 }
 
 /// An operator is bounded by its group: the limit that counts its compartment's programs as well
-/// has nothing left to do. To no more than what it took for its most, which takes no capability.
-fn raise_tasks(pid: Pid) {
+/// has nothing left to do. To no more than what it took for its most, which is no privilege.
+fn raise_tasks(pid: Pid, uid: u32) {
     let own = getrlimit(Resource::Nproc).maximum;
-    let most = Some(own.map_or(OPERATOR_TASKS, |own| own.min(OPERATOR_TASKS)));
-    let limit = Rlimit {
-        current: most,
-        maximum: most,
-    };
-    if guard!("operator-tasks")
-        && let Err(errno) = prlimit(Some(pid), Resource::Nproc, limit)
-    {
+    let most = own.map_or(OPERATOR_TASKS, |own| own.min(OPERATOR_TASKS));
+    if !guard!("operator-tasks") || tasks::raise(pid, most).is_ok() {
+        return;
+    }
+    let words = format!("{} {uid} {uid} {most}", pid.as_raw_nonzero());
+    if let Err(error) = errands::says_to(tasks::TASKS, &words) {
         confine::say!(
-            "supervisor: an operator's processes are counted with its tenant's programs: {errno}"
+            "supervisor: an operator's processes are counted with its tenant's programs: {error}"
         );
     }
 }
