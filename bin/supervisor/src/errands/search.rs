@@ -257,6 +257,7 @@ for line in sys.stdin: exec(line); print('done', flush=True)"
     }
 
     /// What it says, byte by byte: the rest is for who asks next.
+    #[expect(clippy::unbuffered_bytes, reason = "it says a line at a time")]
     fn line_of(child: &mut std::process::Child) -> String {
         let said = child.stdout.as_mut().unwrap();
         let each = said.bytes().map(|byte| char::from(byte.unwrap()));
