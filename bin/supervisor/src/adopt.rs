@@ -37,8 +37,17 @@ impl Supervisor {
         let all: Vec<_> = all.map(|(id, c)| (*id, c.body, c.memory())).collect();
         for (id, body, memory) in all {
             let cgroup = self.cgroup_for(&body, memory);
-            if let Some(compartment) = self.compartments.get_mut(&id) {
-                compartment.cgroup = cgroup;
+            let uid = self.compartments.get(&id).and_then(|home| {
+                let circuits = home.circuits.as_ref();
+                circuits.map(|circuits| circuits.uid())
+            });
+            let group = uid.and_then(|uid| self.operators_group(id, uid));
+            let Some(compartment) = self.compartments.get_mut(&id) else {
+                continue;
+            };
+            compartment.cgroup = cgroup;
+            if let Some(circuits) = compartment.circuits.as_deref_mut() {
+                circuits.group = group;
             }
         }
     }
@@ -110,6 +119,9 @@ impl Supervisor {
         }
         if let Some(worker) = self.workers.get_mut(&id) {
             worker.stages = note.number("stages") as u32;
+            // It may fall behind as well. Who ends is noted so for good.
+            let noted = note.value("place").filter(|_| place != Place::Ending);
+            worker.noted = noted.map(str::to_owned);
         }
         match place {
             Place::Seated(seat) => {
@@ -133,7 +145,11 @@ impl Supervisor {
                     );
                 }
             }
-            Place::Circuits(_) => self.forget_captures(id),
+            Place::Circuits(compartment) => {
+                self.forget_captures(id);
+                // The one before us may have died before it did.
+                self.unlimited.push((id, compartment, self.now()));
+            }
             Place::Meter(compartment) => {
                 self.forget_captures(id);
                 self.give_pages(id, compartment);

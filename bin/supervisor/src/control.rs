@@ -19,13 +19,11 @@ use command::verbs::{
     DestroyUplink, Done, FABRIC, Inspect, Install, Inventory, ListFlows, Prove, RUN_UP, Release,
     SUPERVISOR, Settle, StartCapture, Trace,
 };
-use confine::{Cgroup, Limits};
 use seqpacket::Fds;
 use shm::Geometry;
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::rc::Rc;
-use telemetry::counters::MOST_WORKERS;
 use telemetry::recorder::EventKind;
 
 /// Requests taken in one turn.
@@ -280,70 +278,6 @@ impl Supervisor {
         Ok(())
     }
 
-    /// The compartment's limits, where the host has something to keep them with; `memory`:
-    /// of all that is charged to it, bytes.
-    pub fn cgroup_for(&mut self, body: &CreateCompartment, memory: u64) -> Option<Cgroup> {
-        let hierarchy = self.hierarchy.as_ref()?;
-        let limits = Limits {
-            memory: (memory != 0).then_some(memory),
-            processes: Some(4 + body.workers.min(MOST_WORKERS as u32)),
-            weight: None,
-        };
-        // Another instance on this host has a compartment of the same number, and other limits.
-        let name = format!("compartment-{}-{}", self.settings.first_uid(), body.id);
-        match Cgroup::create(hierarchy, &name, &limits) {
-            Ok(group) => {
-                // One of before that was to be removed, and is this one now.
-                self.old_cgroups.retain(|old| *old != group);
-                Some(group)
-            }
-            Err(error) => {
-                // Said once: the next would be refused as well.
-                self.hierarchy = None;
-                confine::say!("supervisor: {}: {error}", label(Seat::Compartment(body.id)));
-                None
-            }
-        }
-    }
-
-    /// Puts processes that were seated under their compartments' limits. The kernel
-    /// takes some 10 ms to move a process between cgroups, and hardly longer for many:
-    /// so this comes behind all that is urgent, and for all at once.
-    pub fn limit_seated(&mut self) {
-        for (id, compartment, _) in std::mem::take(&mut self.unlimited) {
-            let (Some(worker), Some(compartment)) =
-                (self.workers.get(&id), self.compartments.get(&compartment))
-            else {
-                continue;
-            };
-            match compartment
-                .cgroup
-                .as_ref()
-                .map(|group| group.add(worker.pid))
-            {
-                Some(Ok(())) => continue,
-                Some(Err(error)) => confine::say!(
-                    "supervisor: {}: {error}",
-                    label(Seat::Compartment(compartment.body.id))
-                ),
-                None => {}
-            }
-            let pid = rustix::process::Pid::from_raw(worker.pid.cast_signed());
-            if compartment.body.memory != 0 && pid.is_some() {
-                // Without cgroups: at least its private memory is bounded.
-                let most = Some(compartment.body.memory);
-                let _ = rustix::process::prlimit(
-                    pid,
-                    rustix::process::Resource::Data,
-                    rustix::process::Rlimit {
-                        current: most,
-                        maximum: most,
-                    },
-                );
-            }
-        }
-    }
-
     /// Removes a compartment and all that is in it. One that is not there is no error.
     pub fn destroy_compartment(&mut self, id: u32) {
         self.end_captures(id);
@@ -373,31 +307,13 @@ impl Supervisor {
                 &Refusal::new(ErrorCode::NotFound, format!("{} was removed", label(seat))),
             );
         }
-        if let Some(cgroup) = compartment.cgroup {
-            self.old_cgroups.push(cgroup);
-        }
+        let of_operators = compartment.circuits.and_then(|circuits| circuits.group);
+        self.old_cgroups
+            .extend(compartment.cgroup.into_iter().chain(of_operators));
         self.keeper.forget(&format!("compartment/{id}/"));
         self.disown(id);
         if compartment.body.core != u32::MAX {
             self.share_cores();
-        }
-    }
-
-    /// Raises a compartment's limit to what its machines may share. Nothing but a
-    /// supervisor's restart lowers it again: what a machine that is gone from here still holds may still be charged, and the kernel
-    /// would end the switch for it.
-    pub fn make_room(&mut self, compartment: u32) {
-        let Some(home) = self.compartments.get(&compartment) else {
-            return;
-        };
-        let (most, group) = (home.memory(), home.cgroup.as_ref());
-        if most > home.body.memory
-            && let Some(Err(error)) = group.map(|group| group.allow_memory(most))
-        {
-            confine::say!(
-                "supervisor: {}: {error}",
-                label(Seat::Compartment(compartment))
-            );
         }
     }
 

@@ -5,6 +5,7 @@
 pub mod fetch;
 pub mod owners;
 pub mod search;
+pub mod tasks;
 
 use crate::link::Link;
 use guard::guard;
@@ -50,6 +51,7 @@ pub struct Errands {
 pub fn run(word: Option<&str>) -> Option<Result<()>> {
     match word? {
         search::SEARCH => Some(search::run()),
+        tasks::TASKS => Some(tasks::run()),
         fetch::FETCH => Some(fetch::run()),
         owners::OWNERS => Some(owners::run()),
         EMPTY => {
@@ -74,6 +76,21 @@ fn command(word: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg(word).stderr(Stdio::null());
     command
+}
+
+/// Has somebody do what takes no time, and waits for it.
+///
+/// # Errors
+/// Nobody could be sent, or it was not done.
+pub fn says_to(word: &str, text: &str) -> Result<()> {
+    let (input, mut ours) = std::io::pipe()?;
+    let mut child = send(word, input.into(), Stdio::null())?;
+    std::io::Write::write_all(&mut ours, text.as_bytes())?;
+    drop(ours);
+    match child.wait()?.success() {
+        true => Ok(()),
+        false => Err(std::io::ErrorKind::PermissionDenied.into()),
+    }
 }
 
 /// Until whoever has the other end has closed it.

@@ -19,6 +19,7 @@ mod flows;
 mod images;
 mod journals;
 mod keeper;
+mod limits;
 mod link;
 mod namespaces;
 mod owners;

@@ -5,6 +5,7 @@ use crate::channels::Channels;
 use crate::errands::{Errands, Whose};
 use crate::events::{Happened, Subject};
 use crate::keeper::{Keeper, Wish};
+use crate::limits::WITHOUT_GROUPS;
 use crate::link::{Link, Shared};
 use crate::namespaces::Namespaces;
 use crate::owners::Owners;
@@ -110,7 +111,7 @@ pub struct Supervisor {
     /// Groups of compartments that are gone, to be removed once they are empty.
     pub old_cgroups: Vec<Cgroup>,
     /// Processes with their compartments whose limits are still to be set, and since when
-    /// they are seated, ns; the oldest first.
+    /// they are seated, or ready to operate, ns; the oldest first.
     pub unlimited: Vec<(u64, u32, u64)>,
     /// Whose uids may own programs.
     pub owners: Owners,
@@ -215,7 +216,7 @@ impl Supervisor {
         let hierarchy = match Hierarchy::find() {
             Ok(hierarchy) => Some(hierarchy),
             Err(error) => {
-                confine::say!("supervisor: {error}; memory is limited by rlimits alone");
+                confine::say!("supervisor: {error}; {WITHOUT_GROUPS}");
                 None
             }
         };

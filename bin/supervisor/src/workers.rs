@@ -504,6 +504,8 @@ impl Supervisor {
             }
             Purpose::Circuits(compartment) => {
                 worker.place = Place::Circuits(compartment);
+                // Also who is to follow: what takes so long is done before it is waited for.
+                self.unlimited.push((id, compartment, self.now()));
                 self.operator_ready(id, compartment);
             }
             Purpose::Proxy(place) => {

@@ -238,6 +238,14 @@ impl Cgroup {
         Ok(())
     }
 
+    /// Whether it bounds how many processes and threads are in it: of version 1 a host may have other
+    /// controllers alone.
+    pub fn bounds_processes(&self) -> bool {
+        let most = |directory: &PathBuf| fs::read_to_string(directory.join("pids.max"));
+        let mut most = self.directories.iter().flat_map(most);
+        most.any(|most| most.trim().parse::<u64>().is_ok())
+    }
+
     /// The processes in it, as this process sees them.
     pub fn processes(&self) -> Vec<u32> {
         let text = self

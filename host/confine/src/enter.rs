@@ -205,8 +205,12 @@ const CONTROLLER_THREADS: u64 = 64;
 const SWITCH_THREADS: u64 = 9;
 
 /// An operator, who is to follow it, those of before that a program still holds in the kernel, and
-/// those by which it cuts circuits.
-const OPERATOR_PROCESSES: u64 = 18;
+/// those by which it cuts circuits and gives memory back. The kernel counts the compartment's
+/// programs on its uid as well, which owns their user namespaces: the supervisor has a group keep
+/// this number, where the host has groups, and raises the limit then, to [`OPERATOR_TASKS`] at most.
+pub const OPERATOR_PROCESSES: u32 = 18;
+/// More than programs of a compartment have processes and threads.
+pub const OPERATOR_TASKS: u64 = 1 << 20;
 
 fn limits(profile: Profile) -> Outcome {
     let solver = profile == Profile::Solver;
@@ -229,7 +233,7 @@ fn limits(profile: Profile) -> Outcome {
             libc::RLIMIT_NPROC,
             match profile {
                 Profile::Controller => CONTROLLER_THREADS,
-                Profile::Operator => OPERATOR_PROCESSES,
+                Profile::Operator => u64::from(OPERATOR_PROCESSES),
                 _ => 1,
             },
         ),
@@ -254,6 +258,7 @@ fn limits(profile: Profile) -> Outcome {
         // It cannot raise it itself: no filter lets it set a limit.
         let most = match (profile, resource) {
             (Profile::Switch, libc::RLIMIT_NPROC) => SWITCH_THREADS.min(hard),
+            (Profile::Operator, libc::RLIMIT_NPROC) => OPERATOR_TASKS.min(hard),
             _ => value,
         };
         if guard!("confine-limits") {

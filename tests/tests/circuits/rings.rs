@@ -122,6 +122,43 @@ fn memory_of_a_ring_that_rests_is_given_back() {
     }
 }
 
+/// Where the kernel has the operator's processes counted apart: in each hierarchy that has its group.
+fn groups_of_operator(scene: &Scene) -> Vec<String> {
+    let Some(operator) = scene.operator() else {
+        return Vec::new();
+    };
+    let all = std::fs::read_to_string(format!("/proc/{operator}/cgroup")).unwrap_or_default();
+    let own = all.lines().filter(|line| line.contains("/operators-"));
+    own.map(str::to_owned).collect()
+}
+
+/// By its uid the kernel counts its compartment's programs too: they leave an operator its own number.
+#[test]
+fn memory_is_given_back_whatever_else_runs() {
+    let scene = scene_of(OPEN);
+    let _server = echo(&scene);
+    let many = "for i in $(seq 40); do sleep 1000 & done; echo up; wait";
+    let _many = scene.start("few", many, "up");
+    for kills in [false, true] {
+        if kills {
+            scene.kill_operator();
+        }
+        let limit = Duration::from_secs(10);
+        let apart = |_: &e2e::Instance| !groups_of_operator(&scene).is_empty();
+        if !scene.instance.until(limit, apart) {
+            let log = scene.instance.log();
+            assert!(
+                log.contains("are counted with their tenants' programs"),
+                "{log}"
+            );
+            eprintln!("not tried: this host has no cgroups");
+            return;
+        }
+        let said = scene.says("app", "{f}/native rest 10.1.1.10:7000");
+        assert!(said.ends_with("rested by ring\n"), "{said}");
+    }
+}
+
 #[test]
 fn a_native_program_and_an_ordinary_one_use_the_socket() {
     const ORDINARY: &str = "

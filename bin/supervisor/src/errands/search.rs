@@ -115,51 +115,58 @@ fn search(wanted: &Wanted, processes: Vec<u32>, out: &mut impl Write) -> Result<
             continue;
         }
         let mut tables = tables(process, out)?.into_iter();
-        if let Some(first) = tables.next()
-            && !look(first, 0..FEW, wanted, out)?
-        {
-            many.push(first);
+        if let Some(first) = tables.next() {
+            let more = look(first, 0, FEW, wanted, out)?;
+            many.extend(more.map(|from| (first, from)));
         }
         others.extend(tables);
     }
-    let others = others.into_iter().map(|thread| (thread, 0));
-    for (thread, from) in others.chain(many.into_iter().map(|thread| (thread, FEW))) {
-        if !wanted.not_in.contains(&thread) && began.elapsed() <= LONGEST {
-            look(thread, from..usize::MAX, wanted, out)?;
+    // What threads have of their own is behind what processes have, but its first as well before
+    // what is beyond of any.
+    let is_looked_at = |thread: &u32| !wanted.not_in.contains(thread) && began.elapsed() <= LONGEST;
+    for thread in others.into_iter().filter(is_looked_at) {
+        let more = look(thread, 0, FEW, wanted, out)?;
+        many.extend(more.map(|from| (thread, from)));
+    }
+    for (thread, from) in many {
+        if is_looked_at(&thread) {
+            look(thread, from, usize::MAX, wanted, out)?;
         }
     }
     out.flush()
 }
 
-/// Through these of the descriptors of a thread; whether there are no more.
+/// Through so many of the descriptors of a thread that have this number or a higher one, in their order;
+/// the number of the next, if there is one. By numbers: those before may be closed meanwhile.
 fn look(
     thread: u32,
-    which: std::ops::Range<usize>,
+    from: u32,
+    most: usize,
     wanted: &Wanted,
     out: &mut impl Write,
-) -> Result<bool> {
+) -> Result<Option<u32>> {
     /// Of a socket that has many numbers in a table it is enough to know a few: it is one socket.
     const NUMBERS: u32 = 4;
     let mut told: BTreeMap<u64, u32> = BTreeMap::new();
+    let mut seen = 0;
     let entries = read_dir(format!("/proc/{thread}/fd"));
     for (n, entry) in entries.into_iter().flatten().flatten().enumerate() {
         if n % SAYS == 0 {
             writeln!(out, "{thread}")?;
             out.flush()?;
         }
-        if n >= which.end && guard!("hunt-few") {
-            return Ok(false);
-        }
-        if n < which.start {
+        let number = entry.file_name();
+        let number = number.to_str().and_then(|it| it.parse::<u32>().ok());
+        let Some(number) = number.filter(|it| *it >= from) else {
             continue;
+        };
+        if seen >= most && guard!("hunt-few") {
+            return Ok(Some(number));
         }
+        seen += 1;
         let inode = read_link(entry.path()).ok();
         let inode = inode.and_then(|link| inode_of(link.to_str()?));
-        let number = entry
-            .file_name()
-            .to_str()
-            .and_then(|it| it.parse::<u32>().ok());
-        if let (Some(inode), Some(number)) = (inode, number)
+        if let Some(inode) = inode
             && wanted.inodes.contains(&inode)
         {
             let told = told.entry(inode).or_default();
@@ -170,7 +177,7 @@ fn look(
             writeln!(out, "{inode} {thread} {number}")?;
         }
     }
-    Ok(true)
+    Ok(None)
 }
 
 /// Threads of a process of which no two have their descriptors in common, as far as the kernel says:
@@ -231,21 +238,55 @@ mod tests {
         }
     }
 
-    /// A program in a user namespace of this user's that has a socket `s`, and its inode.
+    /// A program in a user namespace of this user's that does this and has a socket `s`, and its inode.
     fn program(makes: &str) -> (std::process::Child, u64) {
         let says = format!(
-            "import os, socket, time; {makes}; print(os.fstat(s.fileno()).st_ino, flush=True); time.sleep(60)"
+            "import os, socket, sys, threading, time
+{makes}
+print(os.fstat(s.fileno()).st_ino, flush=True)
+for line in sys.stdin: exec(line); print('done', flush=True)"
         );
         let mut child = std::process::Command::new("unshare")
             .args(["-Ur", "python3", "-c", &says])
+            .stdin(std::process::Stdio::piped())
             .stdout(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        let mut line = String::new();
-        let mut said = std::io::BufReader::new(child.stdout.take().unwrap());
-        std::io::BufRead::read_line(&mut said, &mut line).unwrap();
-        let inode = line.trim().parse().unwrap();
+        let inode = line_of(&mut child).parse().unwrap();
         (child, inode)
+    }
+
+    /// What it says, byte by byte: the rest is for who asks next.
+    #[expect(clippy::unbuffered_bytes, reason = "it says a line at a time")]
+    fn line_of(child: &mut std::process::Child) -> String {
+        let said = child.stdout.as_mut().unwrap();
+        let each = said.bytes().map(|byte| char::from(byte.unwrap()));
+        each.take_while(|byte| *byte != '\n').collect()
+    }
+
+    /// The sockets that are found of these, in their order.
+    fn found_in(children: &[&std::process::Child], inodes: &[u64]) -> Vec<u64> {
+        let wanted = Wanted {
+            uid: rustix::process::geteuid().as_raw(),
+            not_in: BTreeSet::new(),
+            inodes: inodes.iter().copied().collect(),
+        };
+        let mut out = Vec::new();
+        let processes = children.iter().map(|child| child.id()).collect();
+        search(&wanted, processes, &mut out).unwrap();
+        let said = String::from_utf8(out).unwrap();
+        let found = said.lines().filter_map(|line| match Says::of(line) {
+            Some(Says::Found(inode, ..)) => Some(inode),
+            _ => None,
+        });
+        found.collect()
+    }
+
+    fn end(children: &mut [&mut std::process::Child]) {
+        for child in children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 
     #[test]
@@ -279,22 +320,57 @@ mod tests {
             ))
         };
         let [(mut many, hidden), (mut few, plain)] = [FEW + 50, 3].map(has);
+        assert_eq!(found_in(&[&many, &few], &[hidden, plain]), [plain, hidden]);
+        end(&mut [&mut many, &mut few]);
+    }
+
+    /// Also where a thread has them, which shares them with no other.
+    #[test]
+    fn a_thread_that_has_many_keeps_nobody_elses_from_being_found_first() {
+        let has = |descriptors: usize| {
+            program(&format!(
+                "def alone():
+    import ctypes
+    assert ctypes.CDLL(None).unshare(0x400) == 0
+    d = [os.open('/dev/null', 0) for _ in range({descriptors})]
+    s = socket.socket()
+    print(os.fstat(s.fileno()).st_ino, flush=True)
+    threading.Event().wait()
+threading.Thread(target=alone, daemon=True).start()
+threading.Event().wait(60)"
+            ))
+        };
+        let [(mut many, hidden), (mut few, plain)] = [FEW + 50, 3].map(has);
+        let (mut table, beyond) = program(&format!(
+            "d = [os.open('/dev/null', 0) for _ in range({FEW} + 50)]; s = socket.socket()"
+        ));
+        let found = found_in(&[&table, &many, &few], &[hidden, plain, beyond]);
+        assert_eq!(found, [plain, beyond, hidden]);
+        end(&mut [&mut many, &mut few, &mut table]);
+    }
+
+    /// What is looked at later is what was not: numbers do not move when others are closed.
+    #[test]
+    fn what_is_closed_meanwhile_hides_nothing() {
+        let (mut child, inode) = program(&format!(
+            "d = [os.open('/dev/null', 0) for _ in range({FEW})]; s = socket.socket()"
+        ));
+        let (process, wanted) = (child.id(), Wanted::default());
+        let next = look(process, 0, FEW, &wanted, &mut Vec::new()).unwrap();
+        let stdin = child.stdin.as_mut().unwrap();
+        writeln!(stdin, "[os.close(it) for it in d]").unwrap();
+        assert_eq!(line_of(&mut child), "done");
         let wanted = Wanted {
-            uid: rustix::process::geteuid().as_raw(),
-            not_in: BTreeSet::new(),
-            inodes: [hidden, plain].into(),
+            inodes: [inode].into(),
+            ..Wanted::default()
         };
         let mut out = Vec::new();
-        search(&wanted, vec![many.id(), few.id()], &mut out).unwrap();
+        assert_eq!(
+            look(process, next.unwrap(), usize::MAX, &wanted, &mut out).unwrap(),
+            None
+        );
         let said = String::from_utf8(out).unwrap();
-        let found = said.lines().filter_map(|line| match Says::of(line) {
-            Some(Says::Found(inode, ..)) => Some(inode),
-            _ => None,
-        });
-        assert_eq!(found.collect::<Vec<_>>(), [plain, hidden]);
-        for child in [&mut many, &mut few] {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        assert_eq!(said.lines().count(), 2, "{said}");
+        end(&mut [&mut child]);
     }
 }

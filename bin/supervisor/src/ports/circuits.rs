@@ -15,6 +15,7 @@ use command::verbs::{
     CAUSE_REPORT, CREATE_CIRCUITS, ContainerRefused, Operate, PORT_CIRCUITS, Program, ProgramGone,
     ProgramLimit, Running, Seek, Share, UseImage, WantMeter,
 };
+use confine::Cgroup;
 use seqpacket::{Fds, MAX_FDS, Socket};
 use shm::PeerWords;
 use std::collections::BTreeMap;
@@ -88,6 +89,8 @@ pub struct Circuits {
     pub(super) owed: Vec<Owed>,
     /// Every operator's here: owner of the programs' user namespaces.
     uid: u32,
+    /// What bounds the processes of all of them, where the host has groups.
+    pub group: Option<Cgroup>,
     page: Shared,
     /// The same, as allegations to read.
     pub(super) words: Option<PeerWords>,
@@ -119,6 +122,7 @@ impl Circuits {
             hunt: None,
             owed: Vec::new(),
             uid,
+            group: None,
             words: PeerWords::map(&page).ok(),
             page: Rc::new(page),
             network: Rc::new(network),
@@ -200,8 +204,10 @@ impl Supervisor {
             .keep(key(SeatPart::Circuits), &note, page.as_fd());
         self.keeper
             .keep(key(SeatPart::Network), &Note::default(), network.as_fd());
+        let mut circuits = Box::new(Circuits::new(uid, page, network));
+        circuits.group = self.operators_group(compartment, uid);
         if let Some(home) = self.compartments.get_mut(&compartment) {
-            home.circuits = Some(Box::new(Circuits::new(uid, page, network)));
+            home.circuits = Some(circuits);
         }
         self.share_programs();
         Ok(())
@@ -650,6 +656,8 @@ impl Supervisor {
         let mut circuits = home.circuits.take();
         let meter = circuits.as_mut().and_then(|circuits| circuits.meter.take());
         let uid = circuits.as_ref().map(|circuits| circuits.uid);
+        let group = circuits.as_mut().and_then(|circuits| circuits.group.take());
+        self.old_cgroups.extend(group);
         let rooms = circuits.iter_mut().flat_map(|it| it.rooms.drain(..));
         for (number, room) in (0..).zip(rooms) {
             // It has descriptors, and its operators may say where looks begin.

@@ -61,6 +61,10 @@ pub const TESTS: &[(&str, fn())] = &[
         whom_something_waits_for_is_none_that_a_supervisor_takes_over,
     ),
     (
+        "who_was_taken_over_once_is_not_again_while_something_waits_for_it",
+        who_was_taken_over_once_is_not_again_while_something_waits_for_it,
+    ),
+    (
         "what_hangs_of_a_removed_compartment_holds_up_none_that_has_its_number",
         what_hangs_of_a_removed_compartment_holds_up_none_that_has_its_number,
     ),
@@ -343,6 +347,15 @@ fn an_operator_that_was_told_half_is_none_that_a_supervisor_takes_over() {
 }
 
 fn whom_something_waits_for_is_none_that_a_supervisor_takes_over() {
+    falls_behind(false);
+}
+
+fn who_was_taken_over_once_is_not_again_while_something_waits_for_it() {
+    falls_behind(true);
+}
+
+/// An operator does, of the first supervisor or of one that took it over.
+fn falls_behind(is_taken_over: bool) {
     let mut host = Host::start();
     host.ok(&red(3, 0));
     let port = |slot| CreatePort {
@@ -358,6 +371,13 @@ fn whom_something_waits_for_is_none_that_a_supervisor_takes_over() {
         first.is_some()
     });
     let first = rustix::process::Pid::from_raw(first.unwrap().cast_signed()).unwrap();
+    let old = first.as_raw_nonzero().get().unsigned_abs();
+    if is_taken_over {
+        host.kill_supervisor();
+        host.restart_supervisor();
+        host.event(EventKind::Ready);
+        assert_eq!(host.noted("place=circuits-3"), Some(old));
+    }
     // It reads nothing more, and is dead before that is held against it.
     rustix::process::kill_process(first, Signal::STOP).unwrap();
     for _ in 0..4000 {
@@ -375,7 +395,6 @@ fn whom_something_waits_for_is_none_that_a_supervisor_takes_over() {
     host.kill_supervisor();
     host.restart_supervisor();
     host.event(EventKind::Ready);
-    let old = first.as_raw_nonzero().get().unsigned_abs();
     host.until("another is there", |host| {
         let noted = host.noted("place=circuits-3");
         assert_ne!(

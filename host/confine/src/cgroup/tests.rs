@@ -84,9 +84,12 @@ fn limits_hold_where_this_host_has_groups() {
             assert_eq!(limit(), Some(then << 20));
         }
     }
+    let bounds = group.bounds_processes();
     child.kill().unwrap();
     child.wait().unwrap();
     added.unwrap();
+    let has = |d: &PathBuf| d.join("pids.max").exists();
+    assert_eq!(bounds, group.directories.iter().any(has));
     assert_eq!(inside, [child.id()]);
     group.remove().unwrap();
     assert!(group.processes().is_empty());
