@@ -380,8 +380,10 @@ fn falls_behind(is_taken_over: bool) {
     }
     // It reads nothing more, and is dead before that is held against it.
     rustix::process::kill_process(first, Signal::STOP).unwrap();
+    let mut is_behind = false;
     for _ in 0..4000 {
-        if host.noted("place=behind").is_some() {
+        is_behind = host.noted("place=behind") == Some(old);
+        if is_behind {
             break;
         }
         host.ok(&port(2));
@@ -391,6 +393,7 @@ fn falls_behind(is_taken_over: bool) {
             keep_namespace: 0,
         });
     }
+    assert!(is_behind, "what waits for it is noted nowhere");
     assert_eq!(host.noted("place=circuits-3"), None);
     host.kill_supervisor();
     host.restart_supervisor();
