@@ -82,6 +82,10 @@ pub const OPERATOR: &[(&str, Exercise)] = &[
     ("epoll_ctl", joins_and_leaves),
     ("ioctl", requests),
     ("ftruncate", || ok(call!(SYS_ftruncate, memory_file(), 100))),
+    ("fallocate", || {
+        let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        ok(call!(SYS_fallocate, memory_file(), punch, 0, PAGE))
+    }),
     ("pidfd_open", || ok(itself())),
     ("pidfd_getfd", || {
         ok(call!(SYS_pidfd_getfd, itself(), CONTROL, 0))
