@@ -34,6 +34,8 @@ pub enum Came {
     Unread,
     /// Its pages were given back, or somebody came in between.
     Over,
+    /// Whoever looked has ended, and not said of it.
+    Lost,
 }
 
 /// Some circuits between the same two endpoints that are looked at.
@@ -78,7 +80,7 @@ impl Round {
         };
         if is_over {
             let rest = self.rings.iter_mut().filter_map(Option::take);
-            heard.extend(rest.map(|began| (began, Came::Over)));
+            heard.extend(rest.map(|began| (began, Came::Lost)));
         }
         (heard, is_over)
     }
@@ -109,7 +111,7 @@ fn gives(all: &[(u64, BorrowedFd<'_>, [u64; 2])], tells: &OwnedFd) {
         let (what, [one, other]) = match came {
             Came::Moved(published) => (0, published),
             Came::Unread => (1, [0; 2]),
-            Came::Over => (2, [0; 2]),
+            Came::Over | Came::Lost => (2, [0; 2]),
         };
         let mut bytes = [0; REPORT];
         let words = [what | (number as u64) << 8, one, other];
@@ -124,6 +126,8 @@ fn gives(all: &[(u64, BorrowedFd<'_>, [u64; 2])], tells: &OwnedFd) {
             tell(number, Came::Over);
             continue;
         };
+        // One that was killed in the midst of it left it so.
+        done(&words);
         match look(&words, *seen) {
             Look::Moved(now) => tell(number, Came::Moved(now)),
             Look::Unread => tell(number, Came::Unread),

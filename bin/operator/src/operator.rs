@@ -160,11 +160,10 @@ impl Operator {
                 }
             }
             self.mediator.link_late();
-            if self.mediator.is_to_seek() {
-                self.seeks()?;
-            }
             if self.mediator.cuts_found() {
                 self.seeks_again()?;
+            } else if self.mediator.is_to_seek() {
+                self.seeks()?;
             }
             let is_over = |since: Instant| since.elapsed() >= CUTS;
             if self.cutting.is_some_and(is_over) && !self.is_late {

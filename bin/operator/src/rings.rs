@@ -48,6 +48,8 @@ struct Ring {
     unread: u32,
     /// The time to its next look.
     wait: Duration,
+    /// Who looked last ended in the midst of it.
+    is_lost: bool,
 }
 
 impl Ring {
@@ -133,6 +135,7 @@ impl Rings {
             seen: NOTHING,
             unread: 0,
             wait: LOOKS,
+            is_lost: false,
         };
         self.all.insert(began, ring);
     }
@@ -167,7 +170,11 @@ impl Rings {
     pub fn tick(&mut self) -> bool {
         let unread = self.hear();
         let now = Instant::now();
-        let mut due = BTreeMap::<[u32; 2], Vec<u64>>::new();
+        if self.due.first().is_none_or(|it| it.0 > now) {
+            return unread;
+        }
+        // By their endpoints, whose circuits are due first before others'.
+        let mut due = Vec::<([u32; 2], Vec<u64>)>::new();
         for _ in 0..LOOKED_AT {
             // Together with others: each at its own time would be a wake-up for each circuit.
             let is_due = |it: &&(Instant, u64)| it.0 <= now + LOOKS / 4;
@@ -179,10 +186,13 @@ impl Rings {
                 continue;
             };
             match &ring.memory {
-                Some(memory) if shm::is_large(memory) => {
+                Some(memory) if ring.is_lost || shm::is_large(memory) => {
                     let [one, other] = ring.slots;
                     let slots = [one.min(other), one.max(other)];
-                    due.entry(slots).or_default().push(began);
+                    match due.iter_mut().find(|(of, _)| *of == slots) {
+                        Some((_, rings)) => rings.push(began),
+                        None => due.push((slots, vec![began])),
+                    }
                 }
                 Some(_) => {
                     (ring.seen, ring.unread, ring.wait) = (NOTHING, 0, LOOKS);
@@ -235,6 +245,7 @@ impl Rings {
             let Some(ring) = self.all.get_mut(&began) else {
                 continue;
             };
+            ring.is_lost = came == Came::Lost;
             match came {
                 Came::Moved(seen) => {
                     (ring.seen, ring.unread) = (seen, 0);
@@ -246,7 +257,7 @@ impl Rings {
                     ring.unread = ring.unread.wrapping_add(1);
                     unread |= ring.unread.is_multiple_of(UNREAD);
                 }
-                Came::Over => ring.unread = 0,
+                Came::Over | Came::Lost => ring.unread = 0,
             }
             ring.wait = LOOKS;
             self.due.insert((now + LOOKS, began));
@@ -422,6 +433,23 @@ mod tests {
         assert_eq!((rings.watched, rings.all.len()), (0, 0));
         looks(&mut rings, 1);
         assert_eq!(rings.due(), None);
+    }
+
+    /// Whoever looked was killed behind that: it is small, and would be looked at no more.
+    #[test]
+    fn memory_of_which_nothing_is_told_is_looked_at_again() {
+        use stream::reclaim::Kept;
+        let mut rings = Rings::default();
+        rings.memory(1, Side::Began, [1, 2]).unwrap();
+        rings.given(1, Side::Began);
+        rings.given(1, Side::Accepted);
+        let memory = rings.all[&1].memory.as_ref().unwrap();
+        let words = shm::CircuitWords::map(memory.as_fd()).unwrap();
+        words.reclaims(Side::Began, 1);
+        rings.all.get_mut(&1).unwrap().is_lost = true;
+        looks(&mut rings, 2);
+        let of_reader = words.of_reader(Side::Began, stream::ConsumerWord::Reclaims);
+        assert_eq!((of_reader, rings.all[&1].is_lost), (0, false));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Rules that are removed while circuits by them go on, wherever programs have put these.
 
 use crate::scene::{GUARDED, OPEN, Scene};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Both ends do with their socket what the word says, and go on with it: the server sends, and
@@ -85,6 +86,50 @@ fn circuits_are_cut_wherever_their_descriptors_are() {
         operator["unfound"] == 0 && operator["cut"] == 6,
         "{operator}"
     );
+}
+
+/// While others are still looked for, and after.
+#[test]
+fn hidden_circuits_are_cut_by_id_one_after_another() {
+    const SERVES: &str = "
+import os, signal, socket, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+l = socket.socket(); l.bind(('10.1.1.10', 80)); l.listen(16); print('serves', flush=True)
+while True:
+    c, _ = l.accept()
+    if os.fork() == 0:
+        try:
+            while True: c.sendall(b'x' * 100); time.sleep(0.01)
+        except OSError: os._exit(0)
+    c.close()
+";
+    let scene = Scene::of(OPEN);
+    scene.file("serves.py", SERVES);
+    scene.file("hands.py", HANDS);
+    let _web = scene.start("web", "exec python3 {f}/serves.py", "serves");
+    let ids = || -> BTreeSet<String> {
+        let listed = scene.instance.ask(&["circuits"]).unwrap();
+        let list = listed["flows"].as_array().cloned().unwrap_or_default();
+        let ids = list.iter().filter_map(|it| it["circuit"]["id"].as_str());
+        ids.map(str::to_owned).collect()
+    };
+    let mut all = Vec::new();
+    for _ in 0..8 {
+        let before = ids();
+        let line = "exec python3 {f}/hands.py fork reads";
+        let reads = scene.start("app", line, "reads");
+        let new: Vec<String> = ids().difference(&before).cloned().collect();
+        assert_eq!(new.len(), 1);
+        all.push((new[0].clone(), reads));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    for some in [&all[..5], &all[5..6], &all[6..]] {
+        for (id, _) in some {
+            scene.instance.say(&["circuits", "cut", id]).unwrap();
+        }
+        let ended = |_: &e2e::Instance| some.iter().all(|(_, it)| it.out().contains("ended"));
+        assert!(scene.instance.until(Duration::from_secs(8), ended));
+    }
 }
 
 /// Also of one whose endpoint, or address, is gone: the operator has it in its table no more.

@@ -12,13 +12,15 @@ use telemetry::operator::{CUT, UNFOUND};
 const AT_ONCE: usize = 256;
 /// So often: a program may hand a socket on meanwhile.
 const HUNTS: u32 = 3;
+/// A search of which nobody has said for so long that it is over was another supervisor's.
+const LOST: Duration = Duration::from_secs(30);
 
 /// A socket that is looked for. It may be in the table no more: its endpoint is gone, or its address.
 struct Hunted {
     /// The circuit, by the cookie of who began it.
     began: u64,
     socket: Socket,
-    /// How often was searched.
+    /// Searches for it that are over.
     tried: u32,
 }
 
@@ -29,8 +31,8 @@ pub(super) struct Hunts {
     ends: BTreeMap<u64, Hunted>,
     /// Cookies by inodes, of the search that goes on.
     inodes: BTreeMap<u64, u64>,
-    /// Searches that the supervisor was asked for, and is not done with.
-    searches: u32,
+    /// Since when the supervisor searches for all of those: whoever asks again meanwhile has one answer.
+    since: Option<Instant>,
     /// There is something that nobody was asked for yet.
     is_new: bool,
     /// Who has some, as the supervisor has said in this turn, and whether that is all.
@@ -57,54 +59,56 @@ impl Mediator {
 
     /// Whether the supervisor is to be asked for what it was not asked for yet: once a search is over.
     pub fn is_to_seek(&self) -> bool {
-        self.hunts.is_new && self.hunts.searches == 0 && self.live.is_some()
+        self.hunts.is_new && self.hunts.since.is_none() && self.live.is_some()
+    }
+
+    /// How long a search that nobody says any more to be over may still take.
+    pub(super) fn hunts_sleep(&self) -> Option<Duration> {
+        let since = self.hunts.since?;
+        Some(LOST.saturating_sub(since.elapsed()))
     }
 
     /// A search is over, and all that was found is told.
     pub fn sought(&mut self) {
-        self.hunts.searches = self.hunts.searches.saturating_sub(1);
-        self.hunts.is_over = self.hunts.searches == 0;
-    }
-
-    /// What the supervisor was asked before is asked anew: it may be another by now, that knows nothing of it.
-    pub fn seeks_anew(&mut self) {
-        self.hunts.searches = 0;
+        self.hunts.is_over = self.hunts.since.take().is_some();
     }
 
     /// What the supervisor is to be asked; nothing: all that is allowed no more is cut, or cannot
     /// be found.
     pub fn seeks(&mut self) -> Vec<Seek> {
-        self.hunts.is_new = false;
+        // What was found of before is looked for once more.
+        (self.hunts.is_new, self.hunts.is_over, self.hunts.since) = (false, false, None);
         self.hunts.inodes.clear();
         if self.hunts.ends.is_empty() {
             return Vec::new();
         }
         let live = self.live.as_ref().and_then(|live| live.sockets().ok());
-        if let Some(mut live) = live {
-            live.extend(self.living_crossings());
-            // Nobody has what is gone.
-            self.hunts
-                .ends
-                .retain(|cookie, _| live.contains_key(cookie));
-            let tried = |_: &u64, it: &mut Hunted| it.tried >= HUNTS;
-            let missing = self.hunts.ends.extract_if(.., tried).count();
-            if missing > 0 {
-                if let Some(notes) = &self.notes {
-                    notes.counts(UNFOUND, missing as u64);
-                }
-                confine::say!(
-                    "bulkhead-operator: {missing} ends of circuits that are allowed no more are found with no process"
-                );
+        let Some(mut live) = live else {
+            // It is not known what lives: later, perhaps.
+            self.hunts.is_new = true;
+            return Vec::new();
+        };
+        live.extend(self.living_crossings());
+        live.extend(self.living_hunted());
+        // Nobody has what is gone.
+        self.hunts
+            .ends
+            .retain(|cookie, _| live.contains_key(cookie));
+        let tried = |_: &u64, it: &mut Hunted| it.tried >= HUNTS;
+        let missing = self.hunts.ends.extract_if(.., tried).count();
+        if missing > 0 {
+            if let Some(notes) = &self.notes {
+                notes.counts(UNFOUND, missing as u64);
             }
-            for (cookie, hunted) in &mut self.hunts.ends {
-                hunted.tried += 1;
-                let inode = live.get(cookie).map(|inode| (*inode, *cookie));
-                self.hunts.inodes.extend(inode);
-            }
+            confine::say!(
+                "bulkhead-operator: {missing} ends of circuits that are allowed no more are found with no process"
+            );
         }
+        let ends = self.hunts.ends.keys();
+        self.hunts.inodes = ends.filter_map(|it| Some((*live.get(it)?, *it))).collect();
         let inodes: Vec<u64> = self.hunts.inodes.keys().copied().collect();
         let batches = inodes.len().div_ceil(SEEK);
-        self.hunts.searches += u32::from(batches > 0);
+        self.hunts.since = (batches > 0).then(Instant::now);
         let batches = (1..=batches).zip(inodes.chunks(SEEK)).map(|(n, some)| {
             let mut body = Seek {
                 count: some.len() as u32,
@@ -150,7 +154,40 @@ impl Mediator {
         }
         let cut: BTreeSet<u64> = self.end_all(all).into_iter().collect();
         self.are_cut(&cut);
-        std::mem::take(&mut self.hunts.is_over)
+        if self
+            .hunts
+            .since
+            .is_some_and(|since| since.elapsed() >= LOST)
+        {
+            self.sought();
+        }
+        let is_over = std::mem::take(&mut self.hunts.is_over);
+        if is_over {
+            for cookie in self.hunts.inodes.values() {
+                if let Some(hunted) = self.hunts.ends.get_mut(cookie) {
+                    hunted.tried += 1;
+                }
+            }
+        }
+        is_over
+    }
+
+    /// Whether anything is looked for.
+    pub fn hunts(&self) -> bool {
+        !self.hunts.ends.is_empty()
+    }
+
+    /// Those that live of what came by agreements and is in the table no more.
+    fn living_hunted(&self) -> BTreeMap<u64, u64> {
+        let mut by_tag: BTreeMap<u16, Vec<(u32, u64)>> = BTreeMap::new();
+        for Hunted { socket, .. } in self.hunts.ends.values() {
+            if socket.inode() != 0 && self.table.socket(socket.cookie()).is_none() {
+                let of = by_tag.entry(socket.crossing()).or_default();
+                of.push((socket.inode(), socket.cookie()));
+            }
+        }
+        let living = |(tag, of): (u16, Vec<_>)| self.crossings.living(tag, &of);
+        by_tag.into_iter().flat_map(living).collect()
     }
 
     /// So many circuits end because they are allowed no more.

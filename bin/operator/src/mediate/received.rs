@@ -30,6 +30,7 @@ impl Mediator {
             .chain(outside)
             .chain(self.next_timeout())
             .chain(self.rings_sleep())
+            .chain(self.hunts_sleep())
             .min()?;
         Timespec::try_from(sleep).ok()
     }

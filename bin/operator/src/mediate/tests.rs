@@ -1,5 +1,6 @@
 use super::*;
 
+mod hunts;
 mod metered;
 mod outside;
 

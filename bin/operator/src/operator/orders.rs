@@ -51,7 +51,6 @@ impl Operator {
             match worker::compartment(&body, fds) {
                 Ok(image) => {
                     self.mediator.use_image(image);
-                    self.mediator.seeks_anew();
                     self.image = Some(body.epoch);
                     (self.cutting, self.is_late) = (None, false);
                     self.want_meter()?;
@@ -133,7 +132,7 @@ impl Operator {
         for body in &seeks {
             self.say(body)?;
         }
-        Ok(!seeks.is_empty())
+        Ok(self.mediator.hunts())
     }
 
     pub(super) fn take_place(
