@@ -311,7 +311,6 @@ fn ends([one, other]: [u32; 2]) -> impl Iterator<Item = u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     fn inode(fd: &OwnedFd) -> u64 {
         rustix::fs::fstat(fd.as_fd()).unwrap().st_ino
@@ -339,8 +338,7 @@ mod tests {
         let mut rings = Rings::default();
         for began in 0..u64::from(MOST) {
             assert!(rings.memory(began, Side::Began, [1, 2]).is_ok());
-            rings.given(began, Side::Began);
-            rings.given(began, Side::Accepted);
+            given_to_both(&mut rings, began);
         }
         assert_eq!(rings.kept, 0);
         for slots in [[1, 3], [3, 2], [1, 1]] {
@@ -379,6 +377,11 @@ mod tests {
         assert!(rings.counts.values().all(|count| *count == 0));
     }
 
+    fn given_to_both(rings: &mut Rings, began: u64) {
+        rings.given(began, Side::Began);
+        rings.given(began, Side::Accepted);
+    }
+
     /// Looks so often at all of them that something must have come of it, whatever the time.
     fn looks(rings: &mut Rings, times: usize) -> usize {
         let mut unread = 0;
@@ -408,8 +411,7 @@ mod tests {
             memory.try_clone().unwrap()
         });
         for began in [1, 2] {
-            rings.given(began, Side::Began);
-            rings.given(began, Side::Accepted);
+            given_to_both(&mut rings, began);
         }
         assert_eq!((rings.kept, rings.watched), (0, 1), "one is another's too");
         let data = stream::data_at(Side::Began, CAPACITY) as u64;
@@ -441,8 +443,7 @@ mod tests {
         use stream::reclaim::Kept;
         let mut rings = Rings::default();
         rings.memory(1, Side::Began, [1, 2]).unwrap();
-        rings.given(1, Side::Began);
-        rings.given(1, Side::Accepted);
+        given_to_both(&mut rings, 1);
         let memory = rings.all[&1].memory.as_ref().unwrap();
         let words = shm::CircuitWords::map(memory.as_fd()).unwrap();
         words.reclaims(Side::Began, 1);
@@ -456,8 +457,7 @@ mod tests {
     fn what_is_in_use_is_looked_at_seldom() {
         let mut rings = Rings::default();
         rings.memory(1, Side::Began, [1, 2]).unwrap();
-        rings.given(1, Side::Began);
-        rings.given(1, Side::Accepted);
+        given_to_both(&mut rings, 1);
         let memory = rings.all[&1].memory.as_ref().unwrap().try_clone().unwrap();
         let data = stream::data_at(Side::Began, CAPACITY) as u64;
         rustix::io::pwrite(&memory, &[1; 64 << 10], data).unwrap();

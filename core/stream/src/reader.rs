@@ -287,7 +287,7 @@ impl<M: ConsumerMemory> Reader<M> {
         if self.failed.is_some() || !self.uses_ring() || self.head.taken() > 0 {
             return Ok(None);
         }
-        // All goes by the socket for now.
+        // All goes by the socket until that is done.
         let memory = self.ring.memory();
         if memory.own(ConsumerWord::Reclaims) != 0 && guard!("stream-nap-reclaims") {
             return Ok(None);

@@ -1,11 +1,10 @@
 //! Two ends over a socket pair and a memory file, as the operator would give them.
 
 use crate::{CAPACITY, Circuit, Side, Way};
+use shm::CircuitWords;
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::AsFd;
-
-use shm::CircuitWords;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

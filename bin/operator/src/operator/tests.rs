@@ -115,7 +115,7 @@ fn what_the_supervisor_does_not_take_now_it_is_told_later_and_in_order() {
     assert!(operator.unsaid.is_empty());
 }
 
-/// One whose supervisor takes nothing more for now.
+/// One whose supervisor has not read what it was told.
 fn full() -> (Operator, Socket) {
     let (control, supervisor) = Socket::pair().unwrap();
     let mut operator = Operator::new(control, Sizes::of_kernel().unwrap());
