@@ -39,7 +39,7 @@ def hears():
         for option in 16, 34, 76, 83: line(f'sets {option}', lambda: c.setsockopt(SOL, option, 1))
         # Of the peer: what TCP says of it at most.
         line('SO_PEERCRED', lambda: struct.unpack('iii', c.getsockopt(SOL, 17, 12)))
-        for option in 28, 59, 77: line(f'gets {option}', lambda: c.getsockopt(SOL, option, 100))
+        for option in 28, 59, 77: line(f'gets {option}', lambda: c.getsockopt(SOL, option, 100).hex())
         ancillary = []
         while True:
             data, more, _, _ = c.recvmsg(1000, 4000)
