@@ -105,6 +105,13 @@ impl Supervisor {
             let Some(link) = &worker.link else {
                 return Heard::All;
             };
+            if worker.place == Place::Ending {
+                // What it still gives is nobody's any more, and no misdeed.
+                if let Some(token) = worker.tokens.1.take() {
+                    self.poll.unwatch(link, token);
+                }
+                return Heard::All;
+            }
             let said = said(worker.place, link.socket());
             let too_many = matches!(said, Ok(Some(_))) && worker.budget.spend(now).is_err();
             if guard!("worker-words") && too_many {

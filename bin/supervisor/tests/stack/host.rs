@@ -317,6 +317,17 @@ impl Host {
         words.find_map(|word| word.strip_prefix("pid=")?.parse().ok())
     }
 
+    /// Of the process that is noted there little waits in its socket, whatever this machine permits.
+    pub fn narrows(&self, word: &str) {
+        let vault = self.vault.lock().unwrap();
+        let has = |note: &str| note.split_whitespace().any(|one| one == word);
+        let mut all = vault.iter();
+        let (_, (socket, _)) = all
+            .find(|(name, (_, note))| name.ends_with("/control") && has(note))
+            .unwrap();
+        rustix::net::sockopt::set_socket_send_buffer_size(socket, 1 << 16).unwrap();
+    }
+
     /// How many names that begin like this the keeper has.
     pub fn kept_below(&self, prefix: &str) -> usize {
         let vault = self.vault.lock().unwrap();
