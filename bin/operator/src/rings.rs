@@ -216,10 +216,12 @@ impl Rings {
     fn begin(&mut self, slots: [u32; 2], rings: &[u64]) -> Result<(), Duration> {
         let of = self.rounds.iter().find(|round| round.slots == slots);
         let late = self.rounds.iter().filter(|round| round.is_late());
-        if of.is_some_and(Round::is_late) || late.count() >= LATE {
+        let is_late = of.is_some_and(Round::is_late) || late.count() >= LATE;
+        if is_late && guard!("rings-late") {
             return Err(SELDOM);
         }
-        if of.is_some() || self.rounds.len() >= ROUNDS {
+        let is_full = of.is_some() || self.rounds.len() >= ROUNDS;
+        if is_full && guard!("rings-rounds") {
             return Err(SOON);
         }
         let files = rings.iter().filter_map(|began| {
@@ -451,6 +453,70 @@ mod tests {
         looks(&mut rings, 2);
         let of_reader = words.of_reader(Side::Began, stream::ConsumerWord::Reclaims);
         assert_eq!((of_reader, rings.all[&1].is_lost), (0, false));
+    }
+
+    /// Rings of these endpoints, due, so many, and large enough to be looked at.
+    fn due_of(rings: &mut Rings, slots: [u32; 2], count: u64) {
+        for _ in 0..count {
+            let began = rings.all.len() as u64;
+            rings.memory(began, Side::Began, slots).unwrap();
+            given_to_both(rings, began);
+            let ring = rings.all.get_mut(&began).unwrap();
+            ring.is_lost = true;
+            rings.due.retain(|it| it.1 != began);
+            rings.due.insert((Instant::now(), began));
+        }
+    }
+
+    /// Whose circuits are looked at.
+    fn looked_at(rings: &Rings) -> Vec<[u32; 2]> {
+        rings.rounds.iter().map(|round| round.slots).collect()
+    }
+
+    #[test]
+    fn who_has_a_look_wait_has_none_more_and_two_of_them_nobody() {
+        let mut rings = Rings::default();
+        let (late, _one) = Round::silent([1, 2], Duration::from_secs(2));
+        rings.rounds.push(late);
+        due_of(&mut rings, [1, 2], 1);
+        due_of(&mut rings, [3, 4], 1);
+        rings.tick();
+        assert_eq!(looked_at(&rings), [[1, 2], [3, 4]]);
+        let (late, _two) = Round::silent([5, 6], Duration::from_secs(2));
+        rings.rounds.push(late);
+        due_of(&mut rings, [7, 8], 1);
+        rings.tick();
+        assert!(!looked_at(&rings).contains(&[7, 8]));
+        // Not soon again, for that is a wake-up each time.
+        assert!(rings.due.iter().all(|it| it.0 > Instant::now() + LOOKS));
+    }
+
+    #[test]
+    fn few_looks_at_a_time_and_one_of_the_same_endpoints() {
+        let mut rings = Rings::default();
+        let (slow, _end) = Round::silent([1, 2], Duration::ZERO);
+        rings.rounds.push(slow);
+        for slot in 1..9 {
+            due_of(&mut rings, [slot, slot + 1], 1);
+        }
+        rings.tick();
+        assert_eq!(looked_at(&rings), [[1, 2], [2, 3], [3, 4], [4, 5]]);
+        // The others have their turn once those are over.
+        let soon = |rings: &Rings| {
+            let end = Instant::now() + LOOKS / 2;
+            rings.due.iter().filter(|it| it.0 < end).count()
+        };
+        assert_eq!(soon(&rings), 5);
+    }
+
+    #[test]
+    fn a_call_does_not_wait_for_looks_at_all_that_are_due() {
+        let mut rings = Rings::default();
+        due_of(&mut rings, [1, 2], 100);
+        let before = Instant::now();
+        rings.tick();
+        let untouched = rings.due.iter().filter(|it| it.0 < before).count();
+        assert_eq!(untouched, 100 - LOOKED_AT);
     }
 
     #[test]

@@ -283,3 +283,20 @@ fn one_that_is_stopped_in_its_sleep_stands_still_and_one_that_sleeps_on_does_not
     let first = stopped.next().unwrap();
     assert!((12_600..13_300).contains(&first), "{first}");
 }
+
+#[test]
+fn an_operator_whose_programs_all_end_at_once_says_so_and_is_believed() {
+    // Each was taken over, and is gone, in words of their own.
+    let burst = |role| {
+        let mut words = Bucket::of_words(role);
+        (0..).take_while(|_| words.spend(1).is_ok()).count()
+    };
+    assert!(burst(Role::Operator) >= 2 * PROGRAMS);
+    // Nobody else has as much to say.
+    assert!(burst(Role::Switch) < PROGRAMS);
+    for role in [Role::Operator, Role::Switch, Role::Fabric] {
+        let mut words = Bucket::of_words(role);
+        let told = (0..20_000).filter(|at| words.spend(*at).is_ok()).count();
+        assert!(told < 10_000, "{told}: it talks without end");
+    }
+}
