@@ -9,7 +9,7 @@ use std::time::Duration;
 /// it is gone; "high": at another number, higher than most have; "passed": a process has it that
 /// was given it by another, and neither has made it; "table": a thread with descriptors of its own;
 /// "crowd": a child, among thousands of descriptors of others.
-const HANDS: &str = r#"
+pub const HANDS: &str = r#"
 import ctypes, os, resource, socket, sys, threading, time
 how, what = sys.argv[1:]
 def use(s):

@@ -89,7 +89,9 @@ impl Mediator {
             return Vec::new();
         };
         live.extend(self.living_crossings());
-        live.extend(self.living_hunted());
+        if guard!("across-hunted") {
+            live.extend(self.living_hunted());
+        }
         // Nobody has what is gone.
         self.hunts
             .ends
