@@ -108,6 +108,47 @@ fn what_it_said_at_last_is_heard() {
     }
 }
 
+/// Has little room in an operator's link with the supervisor, its descriptor 3.
+const NARROWS: &str = "
+import ctypes, os, socket, sys
+link = ctypes.CDLL(None).syscall(438, os.pidfd_open(int(sys.argv[1])), 3, 0)
+socket.socket(fileno=link).setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+";
+
+/// Many start at once while the supervisor, who has them kept, stands still: its socket has no room for all.
+#[test]
+fn programs_that_nobody_can_keep_just_now_start_later() {
+    const MANY: usize = 20;
+    let scene = Scene::of(OPEN);
+    let supervisor = scene.instance.child("bulkhead-supervisor").unwrap();
+    let operator = scene.operator().unwrap().to_string();
+    let narrows = Command::new("python3")
+        .args(["-c", NARROWS, &operator])
+        .status();
+    assert!(narrows.unwrap().success());
+    // They have asked whom they have to ask, and wait for the operator.
+    kill("STOP", &operator);
+    let mut all: Vec<_> = (0..MANY)
+        .map(|_| scene.spawn(scene.command("few", "echo runs; sleep 3")))
+        .collect();
+    std::thread::sleep(Duration::from_millis(250));
+    kill("STOP", &supervisor.to_string());
+    kill("CONT", &operator);
+    std::thread::sleep(Duration::from_millis(500));
+    let runs = all.iter().filter(|it| it.out() == "runs\n").count();
+    kill("CONT", &supervisor.to_string());
+    assert!((1..MANY).contains(&runs), "{runs}: all had room, or none");
+    for one in &mut all {
+        let ended = one.wait(Duration::from_secs(10));
+        assert_eq!(
+            (ended, one.out().as_str()),
+            (Some(0), "runs\n"),
+            "{}",
+            one.err()
+        );
+    }
+}
+
 /// Programs outlive their operator, their endpoint and the supervisor; whoever has the operator's uid can read
 /// them.
 #[test]

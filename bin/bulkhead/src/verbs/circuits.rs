@@ -173,7 +173,7 @@ fn announced(path: &Path, mut socket: Socket, listener: BorrowedFd<'_>) -> Resul
         let sent = sent.map_err(|error| lost(&error.to_string()));
         match sent.and_then(|()| hear::<Done>(&socket)) {
             // It cannot have it kept just now.
-            Ok(done) if done.errno == AGAIN && Instant::now() < end => {
+            Ok(done) if done.errno == AGAIN && Instant::now() < end && guard!("run-again") => {
                 std::thread::sleep(Duration::from_millis(20));
                 socket = meet(path)?.0;
             }
