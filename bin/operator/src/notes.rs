@@ -132,10 +132,9 @@ impl Notes {
         self.beats();
     }
 
-    /// The same of any program of an endpoint, whose socket of this cookie is taken meanwhile.
-    pub fn touches(&self, slot: u32, cookie: u64) {
-        let touches = (u64::from(slot) + 1) | (cookie << 32);
-        self.words.store(TOUCHES, touches);
+    /// The same of any program of an endpoint, of whom a socket is taken meanwhile.
+    pub fn touches(&self, slot: u32) {
+        self.words.store(TOUCHES, u64::from(slot) + 1);
         self.beats();
     }
 
@@ -145,12 +144,11 @@ impl Notes {
         self.beats();
     }
 
-    /// The lower half of the cookie of the socket that was being taken when the process before
-    /// came to its end; 0: none was.
-    pub fn was_touched(&self) -> u32 {
-        let touches = self.words.load(TOUCHES);
+    /// The endpoint of whose programs a socket was being taken when the process before came to its end.
+    pub fn was_touched(&self) -> Option<u32> {
+        let touches = self.words.load(TOUCHES) as u32;
         self.touched();
-        (touches >> 32) as u32
+        touches.checked_sub(1)
     }
 
     /// A connection is in no queue of the kernel's from now on, and in no keeper's yet; or is.

@@ -18,7 +18,6 @@ pub const DELAYED: usize = 5;
 /// Ends of circuits that were to be cut and that no process was found with.
 pub const UNFOUND: usize = 6;
 /// The slot, and 1, of an endpoint whatever of whose programs it takes a socket from; 0: none.
-/// The upper half is the operator's own.
 pub const TOUCHES: usize = 7;
 
 /// Bytes of the page; nothing of it is there before it is used.

@@ -1,7 +1,8 @@
 // Has its operator wait in the kernel, by a file system of its own that does not answer. The first
 // argument says where: "flush" (a descriptor is closed), "memory" (an argument is read), "swap"
 // (the same as flush, of a number that was a socket's), "ring" (pages of a circuit are given back), "exec" (nobody yet, but whoever looks at a
-// process of its that executes another program). It prints what each call came to. "give" and "linger"
+// process of its that executes another program), "linked" (nobody yet; as many processes as the next argument says
+// are in exec like that, each with a datagram socket that is connected to port 5000 here). It prints what each call came to. "give" and "linger"
 // are no programs of circuits: they take over an operator, whose number is the second argument, and
 // have it say the third (a message in hexadecimal) with the file, or with TCP that lingers.
 #define _GNU_SOURCE
@@ -157,6 +158,24 @@ int main(int count, char **args) {
             _exit(1);
         }
         usleep(200000);
+        printf("holds\n"); fflush(stdout);
+        pause();
+    }
+    if (strcmp(where, "linked") == 0) {
+        for (int n = atoi(args[2]); n > 0; n--) {
+            if (fork() != 0) continue;
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            int s = socket(AF_INET, SOCK_DGRAM, 0), one = 1;
+            setsockopt(s, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one);
+            to.sin_addr.s_addr = htonl(INADDR_LOOPBACK); to.sin_port = htons(90);
+            must(bind(s, (void *)&to, sizeof to) == 0, "bind");
+            to.sin_port = htons(5000);
+            must(connect(s, (void *)&to, sizeof to) == 0, "connect");
+            must(fcntl(held, F_SETFD, FD_CLOEXEC) == 0 && fcntl(s, F_SETFD, 0) == 0, "cloexec");
+            execl("/bin/sleep", "sleep", "1000", (char *)0);
+            _exit(1);
+        }
+        usleep(500000);
         printf("holds\n"); fflush(stdout);
         pause();
     }

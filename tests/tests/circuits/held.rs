@@ -69,6 +69,37 @@ fn who_holds_an_operator_by_a_file_is_given_up() {
     assert_eq!(operator(&scene), (3, 1));
 }
 
+/// It is for one of them that the operator stands still, and nobody who follows it looks at the others: neither
+/// when it starts nor when something changes at the port that they are connected to.
+#[test]
+fn many_who_would_hold_an_operator_hold_it_once() {
+    const BINDS: &str = "
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(('127.0.0.1', 5000)); print('bound', flush=True); s.recv(1)
+";
+    let spec = format!("{OPEN}{}", GUARDED.replace("from: {endpoint: app}, ", ""));
+    let scene = scene(&spec);
+    scene.file("binds.py", BINDS);
+    let _web = scene.start("web", "{peer} serve 80", "serving");
+    let _held = scene.start("app", "exec {f}/held linked 20", "holds");
+    assert!(served(&scene) < Duration::from_secs(1));
+    let began = Instant::now();
+    let _binds = scene.spawn(scene.command("app", "exec python3 {f}/binds.py"));
+    scene.apply(&spec.replace("ports: [80]", "ports: [80, 99]"));
+    let mut longest = began.elapsed();
+    while began.elapsed() < Duration::from_secs(8) {
+        longest = longest.max(served(&scene));
+    }
+    println!("longest {longest:?}");
+    let (stalls, given_up) = operator(&scene);
+    assert!(
+        (1..=2).contains(&stalls) && given_up == 0,
+        "{stalls} {given_up}"
+    );
+    assert!(longest < Duration::from_secs(4), "{longest:?}");
+}
+
 /// A program is in the midst of a write to the memory of its own circuit, which is to be given back: one
 /// process waits for that for as long as it lasts, and no more are made for it. Others' are given back.
 #[test]

@@ -280,7 +280,7 @@ impl Mediator {
 
     /// Cuts one by this process itself: an endpoint that holds it is blamed for that.
     fn end_here(&self, slot: u32, seen: &Seen) -> Came {
-        self.touches(slot, seen.cookie);
+        self.touches(slot);
         let came = notify::end(seen);
         self.touched();
         came
@@ -321,15 +321,15 @@ impl Mediator {
     /// A socket, taken from where it was seen. Meanwhile its endpoint is who holds this process
     /// up, if anybody does.
     pub(super) fn at_place(&self, socket: &Socket) -> Option<OwnedFd> {
-        self.touches(socket.endpoint(), socket.cookie());
+        self.touches(socket.endpoint());
         let taken = circuits::at_place(socket);
         self.touched();
         taken
     }
 
-    pub(super) fn touches(&self, slot: u32, cookie: u64) {
+    pub(super) fn touches(&self, slot: u32) {
         if let Some(notes) = &self.notes {
-            notes.touches(slot, cookie);
+            notes.touches(slot);
         }
     }
 

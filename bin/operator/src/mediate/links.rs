@@ -153,7 +153,7 @@ impl Mediator {
             })
             .collect();
         for (slot, thread) in threads {
-            self.touches(slot, 0);
+            self.touches(slot);
             circuits::search(thread, numbers.clone(), |cookie, fd| {
                 if wanted.remove(&cookie).is_some() {
                     taken.insert(cookie, fd);

@@ -94,7 +94,7 @@ impl Mediator {
                 && let Some(at) = self.at_place(socket)
             {
                 // Its program may read there, and have this wait.
-                self.touches(socket.endpoint(), receiver);
+                self.touches(socket.endpoint());
                 let drained = sockets::drains(&at);
                 self.touched();
                 self.finds_no_room(cookie, drained);

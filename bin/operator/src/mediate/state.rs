@@ -27,20 +27,30 @@ impl Mediator {
         self.left = left;
         self.live = Live::new().ok();
         self.settle();
-        // It is taken from where it was seen by nobody any more.
-        let touched = self.notes.as_ref().map_or(0, Notes::was_touched);
-        let touched = self
-            .table
-            .all()
-            .find(|it| touched != 0 && it.cookie() as u32 == touched);
-        if let Some(cookie) = touched.map(circuit::Socket::cookie) {
-            self.table.place(cookie, 0);
+        if let Some(slot) = self.notes.as_ref().and_then(Notes::was_touched) {
+            self.distrusts(slot);
         }
         self.recall_crossings();
         self.recall_accepted(rooms);
         self.sweep();
         self.review();
         self.link_everybody();
+        self.write();
+    }
+
+    /// A program of this endpoint held the operator up by a socket, and may have others that do: none is taken
+    /// from where it was seen until its program calls again. Written at once, for who follows this one.
+    fn distrusts(&mut self, slot: u32) {
+        let of = self.table.all().filter(|it| it.endpoint() == slot);
+        let of: Vec<u64> = of.map(circuit::Socket::cookie).collect();
+        let most = if guard!("operator-distrusts") {
+            of.len()
+        } else {
+            1
+        };
+        for cookie in of.into_iter().take(most) {
+            self.table.place(cookie, 0);
+        }
         self.write();
     }
 
