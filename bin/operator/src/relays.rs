@@ -204,7 +204,9 @@ impl Relays {
         }
         let (door, name) = self.door.as_ref().ok_or(Errno::NOBUFS)?;
         sockets::connects_at_once(fd, fcntl_getfl(fd)?, *name)?;
-        sockets::accepts(&door.fd, true, || {})?.ok_or(Errno::CONNRESET)
+        let accepted = sockets::accepts(&door.fd, true, || {})?.ok_or(Errno::CONNRESET)?;
+        sockets::widens(&accepted)?;
+        Ok(accepted)
     }
 
     /// Nobody wants this connection.

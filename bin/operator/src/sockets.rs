@@ -5,7 +5,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::net::sockopt::{
-    Timeout, set_socket_timeout, socket_cookie, socket_error, socket_timeout,
+    Timeout, set_socket_send_buffer_size, set_socket_timeout, socket_cookie, socket_error,
+    socket_timeout,
 };
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with,
@@ -16,6 +17,10 @@ use std::time::Duration;
 
 /// Connections that wait for an accept, in the kernel's queue.
 const BACKLOG: i32 = 4096;
+/// Bytes that a stream socket has under way at most are twice this, the kernel's own cost of each included: as
+/// many as any user may ask for where the host's net.core.wmem_max is the kernel's own. With half of that, which
+/// sockets have by themselves, a file that is sent in 64 KiB is waited for at every other.
+const UNDER_WAY: usize = 212_992;
 /// The least that the kernel waits: a jiffy.
 const AT_ONCE: Duration = Duration::from_micros(1);
 
@@ -37,6 +42,7 @@ pub fn stream(nonblocking: bool) -> Result<Made, Errno> {
     flags.set(SocketFlags::NONBLOCK, nonblocking);
     let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     notify::refuse_descriptors(fd.as_fd())?;
+    widens(&fd)?;
     let made = made(fd)?;
     if guard!("circuits-bound") {
         let mut name = crate::mediate::secret()?;
@@ -46,6 +52,11 @@ pub fn stream(nonblocking: bool) -> Result<Made, Errno> {
         bind(&made.fd, &SocketAddrUnix::new_abstract_name(&name)?)?;
     }
     Ok(made)
+}
+
+/// It may have more under way. One that is accepted has it not of its listener.
+pub fn widens(fd: &OwnedFd) -> Result<(), Errno> {
+    set_socket_send_buffer_size(fd, UNDER_WAY)
 }
 
 /// The cookie of the socket that began this connection; `None`: it has no name, as those have not

@@ -454,6 +454,7 @@ const OPERATING: &[Entry] = &[
         "circuits are cut by a process that a program may have wait for ever"
     ),
     entry!(SYS_close_range, "that one has nothing else"),
+    entry!(SYS_setitimer, "and ends in time, if it may"),
     entry!(SYS_pipe2, "what that one tells"),
     entry!(SYS_read, "the same"),
     entry!(SYS_process_vm_readv, "an address, an option"),
@@ -511,9 +512,10 @@ const OPERATING: &[Entry] = &[
             [is(1, SOCKET), is(2, libc::SO_PASSSEC as i64)],
             [is(1, SOCKET), is(2, 76)],
             [is(1, SOCKET), is(2, libc::SO_SNDTIMEO as i64)],
-            [is(1, SOCKET), is(2, 67)]
+            [is(1, SOCKET), is(2, 67)],
+            [is(1, SOCKET), is(2, libc::SO_SNDBUF as i64)]
         ],
-        "no descriptor comes through it, and it does not wait; no buffers, and no looking past what is next"
+        "no descriptor comes through it, and it does not wait; what it has under way; no looking past what is next"
     ),
     entry!(SYS_write, "last words; what such a process tells"),
 ];

@@ -2,7 +2,8 @@
 // argument says where: "flush" (a descriptor is closed), "memory" (an argument is read), "swap"
 // (the same as flush, of a number that was a socket's), "ring" (pages of a circuit are given back), "exec" (nobody yet, but whoever looks at a
 // process of its that executes another program), "linked" (nobody yet; as many processes as the next argument says
-// are in exec like that, each with a datagram socket that is connected to port 5000 here). It prints what each call came to. "give" and "linger"
+// are in exec like that, each with a datagram socket that is connected to port 5000 here), "serves" and "reads" (the same of
+// one process, with an end of a circuit to port 80 that a child of its uses). It prints what each call came to. "give" and "linger"
 // are no programs of circuits: they take over an operator, whose number is the second argument, and
 // have it say the third (a message in hexadecimal) with the file, or with TCP that lingers.
 #define _GNU_SOURCE
@@ -160,6 +161,28 @@ int main(int count, char **args) {
         usleep(200000);
         printf("holds\n"); fflush(stdout);
         pause();
+    }
+    if (strcmp(where, "serves") == 0 || strcmp(where, "reads") == 0) {
+        int s = socket(AF_INET, SOCK_STREAM, 0), reads = strcmp(where, "reads") == 0;
+        if (reads) must(connect(s, (void *)&to, sizeof to) == 0, "connect");
+        else {
+            int listener = s;
+            must(bind(s, (void *)&to, sizeof to) == 0 && listen(s, 1) == 0, "listen");
+            printf("serves\n"); fflush(stdout);
+            must((s = accept(listener, 0, 0)) >= 0, "accept");
+            close(listener);
+        }
+        if (fork() == 0) {
+            char byte = 1;
+            while (reads ? read(s, &byte, 1) == 1 : send(s, &byte, 1, MSG_NOSIGNAL) == 1) if (!reads) usleep(10000);
+            printf("ended\n"); fflush(stdout);
+            _exit(0);
+        }
+        usleep(100000);
+        printf("holds\n"); fflush(stdout);
+        must(fcntl(held, F_SETFD, FD_CLOEXEC) == 0, "cloexec");
+        execl("/bin/sleep", "sleep", "1000", (char *)0);
+        _exit(1);
     }
     if (strcmp(where, "linked") == 0) {
         for (int n = atoi(args[2]); n > 0; n--) {

@@ -100,6 +100,37 @@ s.bind(('127.0.0.1', 5000)); print('bound', flush=True); s.recv(1)
     assert!(longest < Duration::from_secs(4), "{longest:?}");
 }
 
+/// Both ends of a circuit were seen with processes that have whoever takes them wait, and are used by others, which
+/// are found: one that has who cuts wait shields no other of its endpoint.
+#[test]
+fn who_holds_a_cut_up_shields_nobody() {
+    let spec = format!("{OPEN}{GUARDED}");
+    let scene = scene(&spec);
+    let web = scene.start("web", "exec {f}/held serves", "serves");
+    let reads = scene.start("app", "exec {f}/held reads", "holds");
+    web.until("holds");
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(!reads.out().contains("ended"));
+    scene.apply(&spec.replace("ports: [80]", "ports: [99]"));
+    let ended = |_: &e2e::Instance| reads.out().contains("ended");
+    assert!(
+        scene.instance.until(Duration::from_secs(5), ended),
+        "{}",
+        reads.out()
+    );
+    let status = scene.instance.ask(&["status"]).unwrap();
+    let operator = &status["compartments"][0]["operator"];
+    assert!(
+        operator["unfound"] == 0 && operator["stalls"] == 0,
+        "{operator}"
+    );
+    // What was made to wait is not left behind.
+    let pid = &operator["pid"];
+    let of = format!("/proc/{pid}/task/{pid}/children");
+    let left = |_: &e2e::Instance| std::fs::read_to_string(&of).unwrap().is_empty();
+    assert!(scene.instance.until(Duration::from_secs(1), left));
+}
+
 /// A program is in the midst of a write to the memory of its own circuit, which is to be given back: one
 /// process waits for that for as long as it lasts, and no more are made for it. Others' are given back.
 #[test]

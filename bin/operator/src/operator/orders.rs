@@ -20,11 +20,12 @@ impl Operator {
         Ok(())
     }
 
-    /// Says that a container is not taken: its runtime does not hear of it. Once, while it is not heard.
+    /// Says that a container is not taken: its runtime does not hear of it. Once for each reason, while it is
+    /// not heard.
     pub(super) fn refuses(&mut self, slot: u32, why: u32) -> Result<(), seqpacket::Error> {
         let of = |it: &Message| {
             it.body::<ContainerRefused>()
-                .is_some_and(|it| it.slot == slot)
+                .is_some_and(|it| (it.slot, it.why) == (slot, why))
         };
         if self.unsaid.iter().any(of) {
             return Ok(());

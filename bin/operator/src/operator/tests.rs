@@ -157,15 +157,16 @@ fn a_program_is_told_of_behind_what_was_said_before() {
 #[test]
 fn that_a_container_is_not_taken_is_told_later_too_and_once() {
     let (mut operator, supervisor) = full();
-    for slot in [7, 7, 8, 7] {
-        operator.refuses(slot, CONTAINER_BUSY).unwrap();
+    let (busy, many) = (CONTAINER_BUSY, CONTAINER_PROGRAMS);
+    for (slot, why) in [(7, busy), (7, busy), (8, busy), (7, many), (7, busy)] {
+        operator.refuses(slot, why).unwrap();
     }
     let mut told = Vec::new();
     for _ in 0..3 {
         while let Some((said, _)) = supervisor.recv().unwrap() {
-            told.extend(said.body::<ContainerRefused>().map(|it| it.slot));
+            told.extend(said.body::<ContainerRefused>().map(|it| (it.slot, it.why)));
         }
         operator.flush().unwrap();
     }
-    assert_eq!(told, [7, 8]);
+    assert_eq!(told, [(7, busy), (8, busy), (7, many)]);
 }
