@@ -61,7 +61,7 @@ pub const LIMITS: Limits = Limits {
 const GROWTH: usize = 1024;
 /// How many connections more than a listener's backlog may wait there of those that must not
 /// block; the next is told EAGAIN.
-const BEYOND_BACKLOG: usize = 256;
+const BEYOND_BACKLOG: usize = 2048;
 /// Operators, one after another, that a call may end.
 const TRIES: u64 = 3;
 /// Slots that can have an endpoint of circuits.

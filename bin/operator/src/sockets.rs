@@ -17,10 +17,11 @@ use std::time::Duration;
 
 /// Connections that wait for an accept, in the kernel's queue.
 const BACKLOG: i32 = 4096;
-/// Bytes that a stream socket has under way at most are twice this, the kernel's own cost of each included: as
-/// many as any user may ask for where the host's net.core.wmem_max is the kernel's own. With half of that, which
-/// sockets have by themselves, a file that is sent in 64 KiB is waited for at every other.
-const UNDER_WAY: usize = 212_992;
+/// Bytes that a stream socket has under way at most are twice this, the kernel's own cost of each included, where
+/// the host's net.core.wmem_max allows: what TCP has (net.ipv4.tcp_wmem). A program that writes so much before it
+/// reads would wait for ever with less; and a file that is sent is waited for at every other 64 KiB of what sockets
+/// have by themselves.
+const UNDER_WAY: usize = 2 << 20;
 /// The least that the kernel waits: a jiffy.
 const AT_ONCE: Duration = Duration::from_micros(1);
 

@@ -164,6 +164,12 @@ impl<M: ProducerMemory> Writer<M> {
         Ok(self.owed == 0 && self.head.rest().is_empty() && read == self.spilled)
     }
 
+    /// Bytes that went by the socket and that the reader has not taken: until it has the ring is not used.
+    pub fn unread_spill(&self) -> u64 {
+        let read = self.ring.memory().load(ConsumerWord::Spilled);
+        self.spilled.wrapping_sub(read)
+    }
+
     /// Bytes that fit the ring now. Looks at the reader's page.
     ///
     /// # Errors

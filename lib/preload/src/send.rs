@@ -15,6 +15,13 @@ use stream::{Full, LOOK_BYTES, LOOK_WRITES, SLEEP, SPIN, Stop};
 /// How long who must not block does, before its bytes go by the socket: about as long as a
 /// reader takes to copy a large piece.
 const MOMENT: Duration = Duration::from_micros(20);
+/// How long who must not block waits while what went by the socket is being read, and after so long without any of it
+/// no more: a read of much takes some tens of microseconds.
+const MOMENTS: Duration = Duration::from_millis(1);
+const MOMENT_STILL: Duration = Duration::from_micros(100);
+/// The same of who blocks, who looks so often.
+const STILL: Duration = Duration::from_millis(1);
+const LOOKS: Duration = Duration::from_micros(20);
 /// How often it sleeps for room before bytes go by the socket, where the kernel knows of signals and time limits.
 const SLEEPS: u32 = 2;
 
@@ -92,6 +99,7 @@ pub fn step(
 ) -> Result<usize, c_int> {
     look_at_peer(fd, writing)?;
     consent(record);
+    back_to_ring(fd, writing, blocks);
     if !blocks {
         // A reader that is about to make room keeps all that follows from going by the socket.
         spin_for_room(fd, record, writing)?;
@@ -155,6 +163,30 @@ pub fn consent(record: &Record) {
             .consented
             .store(u32::from(consented), Ordering::Relaxed);
         record.read_lock.give();
+    }
+}
+
+/// What went by the socket is before anything in the ring. Waits while it is being read, for a while: who writes
+/// faster than is read would never come back.
+fn back_to_ring(fd: c_int, writing: &mut Writing, blocks: bool) {
+    let (most, still) = match blocks {
+        true => (SLEEPS * SLEEP, STILL),
+        false => (MOMENTS, MOMENT_STILL),
+    };
+    let begun = Instant::now();
+    let (mut unread, mut moved) = (writing.writer.unread_spill(), begun);
+    while unread > 0 && moved.elapsed() < still && begun.elapsed() < most {
+        if blocks {
+            // Nobody tells of it; nor that the peer is gone.
+            std::thread::sleep(LOOKS);
+            if is_over(fd) {
+                return;
+            }
+        }
+        let now = writing.writer.unread_spill();
+        if now != unread {
+            (unread, moved) = (now, Instant::now());
+        }
     }
 }
 

@@ -147,6 +147,41 @@ fn calls_come_to_what_they_come_to_without_it() {
     assert!(read > 3_000_000 && written > 3_000_000, "{read} {written}");
 }
 
+/// As programs do that know that TCP takes some megabytes: all is sent before anything is read, to an event loop that
+/// answers with all that comes and stops reading where nobody reads its answers.
+#[test]
+fn who_writes_much_before_it_reads_has_room_as_by_tcp() {
+    const ECHO: &str = "
+import asyncio, socket, sys
+def room(wmem_max): return 2 * min(wmem_max, 2 << 20)
+if sys.argv[1] == 'serve':
+    async def echo(reader, writer):
+        while data := await reader.read(65536):
+            writer.write(data); await writer.drain()
+        writer.close()
+    async def main():
+        server = await asyncio.start_server(echo, '10.1.1.10', int(sys.argv[2]))
+        print('serving', flush=True); await server.serve_forever()
+    asyncio.run(main())
+# Each way that, of which the kernel takes some for itself.
+bytes = 3 * room(int(open('/proc/sys/net/core/wmem_max').read())) // 2
+s = socket.create_connection(('10.1.1.10', int(sys.argv[2]))); s.settimeout(15)
+s.sendall(b'x' * bytes); s.shutdown(1); got = 0
+while data := s.recv(1 << 20): got += len(data)
+print(got == bytes)
+";
+    let rings = Rings::new();
+    rings.scene.file("echo.py", ECHO);
+    let _plain = rings.start("web", "exec python3 {f}/echo.py serve 7000", "serving");
+    let _by_ring = rings.start("web", "exec {r} python3 {f}/echo.py serve 7001", "serving");
+    for port in [7000, 7001] {
+        for by in ["", "{r} "] {
+            let line = format!("{by}python3 {{f}}/echo.py ask {port}");
+            assert_eq!(rings.says("app", &line), "True\n", "{port} {by}");
+        }
+    }
+}
+
 #[test]
 fn iperf3_and_redis_go_by_rings() {
     let rings = Rings::new();
@@ -427,11 +462,14 @@ fn what_a_ring_takes_and_nobody_reads_is_no_short_answer() {
     rings.scene.file(
         "ends.py",
         "
-import select, socket
+import select, socket, time
 s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 s.bind(('10.1.1.10', 7000)); s.listen(); print('serving', flush=True)
 c, _ = s.accept()
-for _ in range(34): c.sendall(b'x' * 16384)
+for n in range(34):
+    c.sendall(b'x' * 16384)
+    # The reader has come to the ring by then.
+    if n == 12: time.sleep(0.5)
 assert c.recv(1) == b'r'
 edges = select.epoll(); c.setblocking(False)
 edges.register(c, select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET)
