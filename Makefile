@@ -42,13 +42,14 @@ PROGRAMS = bulkhead $(addprefix bulkhead-,keeper supervisor controller switch fa
 # Builds nothing, for it runs as root: `make build` comes first, as whoever you are.
 install:
 	@test -x $(OUT)/bulkhead || { echo "run \`make build\` first"; exit 1; }
-	install -d $(addprefix $(DESTDIR),/usr/local/lib/bulkhead /usr/local/bin /usr/local/share/man/man1 /etc/systemd/system)
+	install -d $(addprefix $(DESTDIR),/usr/local/lib/bulkhead /usr/local/bin /usr/local/share/man/man1 /usr/local/lib/sysctl.d /etc/systemd/system)
 	install -m 755 $(addprefix $(OUT)/,$(PROGRAMS)) $(DESTDIR)/usr/local/lib/bulkhead/
 	install -m 644 $(OUT)/libbulkhead_preload.so $(DESTDIR)/usr/local/lib/bulkhead/
 	$(OUT)/bulkhead man $(DESTDIR)/usr/local/share/man/man1
 	ln -sf ../lib/bulkhead/bulkhead $(DESTDIR)/usr/local/bin/bulkhead
 	ln -sf ../lib/bulkhead/bulkhead $(DESTDIR)/usr/local/bin/bulkhead-oci
 	install -m 644 packaging/systemd/*.service $(DESTDIR)/etc/systemd/system/
+	install -m 644 packaging/sysctl/*.conf $(DESTDIR)/usr/local/lib/sysctl.d/
 
 # The library for C, built by `cargo build --release --locked -p lib-c`.
 install-c:

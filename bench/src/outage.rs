@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(700);
 
 /// Both figures.
 pub fn run(pair: &Pair, options: &Options) -> Result<[Figure; 2], String> {
-    let deaths = options.runs(15, 2);
+    let deaths = options.runs(60, 2);
     let program = std::env::current_exe().map_err(|e| e.to_string())?;
     let program = program.to_str().ok_or("own path")?.to_owned();
     let address = format!("{}:{PORT}", pair.address);
@@ -61,7 +61,7 @@ pub fn run(pair: &Pair, options: &Options) -> Result<[Figure; 2], String> {
         return Err("connections ended before the last death".to_owned());
     }
     let what = format!(
-        "{CONNECTS} threads connect, say a byte, hear it, close; the operator killed {deaths} times, {} connections in all",
+        "{CONNECTS} threads connect, say a byte, hear it, close; the operator killed {deaths} times, whatever it just did (at each of its system calls: a test, `instants`), {} connections in all",
         ends.len()
     );
     Ok([

@@ -8,14 +8,20 @@
 )]
 
 use crate::target::Target;
+use guard::guard;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// One that takes longer is not ended, and left to itself: it takes some microseconds.
-const PATIENCE: Duration = Duration::from_millis(200);
+const PATIENCE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 200_000_000,
+};
+
+/// Seconds after which it ends itself, if what it waits for lets who is killed go.
+const ENDS: i64 = 1;
 
 /// How a connection is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,85 +102,52 @@ pub fn apart(keeps: &[BorrowedFd<'_>], work: impl FnOnce()) -> Result<(), Errno>
 /// # Errors
 /// The kernel's: no process can be made.
 pub fn end_apart(all: &[Seen]) -> Result<Vec<Came>, Errno> {
-    Ending::begin(all)?.finish()
-}
-
-/// A copy of this process that ends connections.
-#[derive(Debug)]
-pub struct Ending {
-    hears: OwnedFd,
-    count: usize,
-    until: Instant,
-}
-
-impl Ending {
-    /// Has one begin.
-    ///
-    /// # Errors
-    /// The kernel's: no process can be made.
-    pub fn begin(all: &[Seen]) -> Result<Ending, Errno> {
-        let (hears, tells) = pipe_with(PipeFlags::CLOEXEC)?;
-        let targets = all.iter().map(|seen| seen.target.as_fd());
-        let keeps: Vec<BorrowedFd<'_>> = targets.chain([tells.as_fd()]).collect();
-        apart(&keeps, || {
-            for seen in all {
+    let mut ended = Vec::with_capacity(all.len());
+    let (hears, tells) = pipe_with(PipeFlags::CLOEXEC)?;
+    let keeps: Vec<BorrowedFd<'_>> = all
+        .iter()
+        .map(|seen| seen.target.as_fd())
+        .chain([tells.as_fd()])
+        .collect();
+    apart(&keeps, || {
+        for seen in all {
+            if guard!("circuits-apart-ends") {
                 ends_in_time();
-                let done = u8::from(end(seen) == Came::Ended);
-                let _ = rustix::io::write(&tells, &[done]);
             }
-        })?;
-        Ok(Ending {
-            hears,
-            count: all.len(),
-            until: Instant::now() + PATIENCE,
-        })
-    }
-
-    /// What came of them, as of [`end_apart`].
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn finish(mut self) -> Result<Vec<Came>, Errno> {
-        let mut ended = Vec::with_capacity(self.count);
-        // It tells of one after another, with a byte each.
-        while ended.len() < self.count {
-            let mut told = [0_u8; 256];
-            let mut ready = [PollFd::new(&self.hears, PollFlags::IN)];
-            let left = self.until.saturating_duration_since(Instant::now());
-            let left = Timespec::try_from(left).unwrap_or_default();
-            let came = match poll(&mut ready, Some(&left)) {
-                Ok(0) => 0,
-                Ok(_) => rustix::io::read(&self.hears, &mut told)?,
-                Err(Errno::INTR) => continue,
-                Err(errno) => return Err(errno),
-            };
-            if came == 0 {
-                ended.push(Came::Held);
-                break;
-            }
-            self.until = Instant::now() + PATIENCE;
-            ended.extend(told.iter().take(came).map(|byte| match byte {
-                1 => Came::Ended,
-                _ => Came::NotThere,
-            }));
+            let done = u8::from(end(seen) == Came::Ended);
+            let _ = rustix::io::write(&tells, &[done]);
         }
-        Ok(ended)
+    })?;
+    drop(tells);
+    // It tells of one after another, with a byte each.
+    while ended.len() < all.len() {
+        let mut told = [0_u8; 256];
+        let mut ready = [PollFd::new(&hears, PollFlags::IN)];
+        let came = match poll(&mut ready, Some(&PATIENCE)) {
+            Ok(0) => 0,
+            Ok(_) => rustix::io::read(&hears, &mut told)?,
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(errno),
+        };
+        if came == 0 {
+            ended.push(Came::Held);
+            break;
+        }
+        ended.extend(told.iter().take(came).map(|byte| match byte {
+            1 => Came::Ended,
+            _ => Came::NotThere,
+        }));
     }
+    Ok(ended)
 }
 
 /// This copy ends by itself where it is not through by then, and what it waits for lets who is killed go: a
 /// thread that executes another program does.
 fn ends_in_time() {
-    let time = libc::timeval {
-        tv_sec: 0,
-        tv_usec: PATIENCE.subsec_micros().into(),
-    };
+    let seconds = |tv_sec| libc::timeval { tv_sec, tv_usec: 0 };
     let once = libc::itimerval {
-        it_interval: libc::timeval {
-            tv_sec: 0,
-            tv_usec: 0,
-        },
-        it_value: time,
+        it_interval: seconds(0),
+        it_value: seconds(ENDS),
     };
     let nothing = core::ptr::null_mut::<libc::itimerval>();
     // SAFETY: the kernel reads a value of ours, and writes none.

@@ -28,9 +28,10 @@ pub(crate) struct Prepared {
     pub(crate) owner: Uid,
     pub(crate) identity: Option<(Uid, Gid, Vec<Gid>)>,
     filter: Vec<libc::sock_filter>,
-    /// Ends in null.
+    /// Each ends in null.
     words: Vec<*const c_char>,
-    _texts: Vec<CString>,
+    variables: Vec<*const c_char>,
+    _texts: [Vec<CString>; 2],
 }
 
 impl Prepared {
@@ -38,14 +39,19 @@ impl Prepared {
         owner: Uid,
         identity: Option<(Uid, Gid, Vec<Gid>)>,
         texts: Vec<CString>,
+        environment: Vec<CString>,
     ) -> Prepared {
-        let words = texts.iter().map(|text| text.as_ptr());
+        let ended = |texts: &[CString]| {
+            let each = texts.iter().map(|text| text.as_ptr());
+            each.chain([core::ptr::null()]).collect()
+        };
         Prepared {
             owner,
             identity,
             filter: filter::program(),
-            words: words.chain([core::ptr::null()]).collect(),
-            _texts: texts,
+            words: ended(&texts),
+            variables: ended(&environment),
+            _texts: [texts, environment],
         }
     }
 
@@ -136,9 +142,10 @@ impl Prepared {
         *step = Step::Execute;
         restore_signals();
         if let [program, ..] = self.words[..] {
-            // SAFETY: the words are C strings that live in `_texts`, with a null after
+            let (words, variables) = (self.words.as_ptr(), self.variables.as_ptr());
+            // SAFETY: words and variables are C strings that live in `_texts`, with a null after
             // them. The C library searches PATH on the stack.
-            unsafe { libc::execvp(program, self.words.as_ptr()) };
+            unsafe { libc::execvpe(program, words, variables) };
         }
         Err(errno())
     }

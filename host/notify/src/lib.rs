@@ -23,7 +23,7 @@ mod owner;
 mod run;
 mod target;
 
-pub use apart::{Came, End, Ending, Seen, apart, end, end_apart, leave_no_children};
+pub use apart::{Came, End, Seen, apart, end, end_apart, leave_no_children};
 pub use child::scope;
 pub use fault::{Error, Step};
 pub use listener::{

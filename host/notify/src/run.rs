@@ -20,8 +20,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-/// A program and what it is to run as. Its environment, its working directory and its
-/// descriptors are the launcher's (those that are not close-on-exec).
+/// A program and what it is to run as. Its working directory and its descriptors are the
+/// launcher's (those that are not close-on-exec), and so is its environment but for what is said here.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The program, looked for in PATH if there is no `/` in it.
@@ -38,6 +38,8 @@ pub struct Plan {
     pub user: Option<User>,
     /// The addresses on its loopback, besides 127.0.0.1 and ::1.
     pub addresses: Vec<(IpAddr, u8)>,
+    /// Variables that it has instead of the launcher's of these names.
+    pub environment: Vec<(OsString, OsString)>,
 }
 
 /// An identity.
@@ -250,7 +252,21 @@ fn prepare(plan: &Plan) -> Result<Prepared, Error> {
         (uid, gid, groups.collect())
     });
     let texts = texts.map_err(|_| Error::Argument)?;
-    Ok(Prepared::new(Uid::from_raw(plan.owner), identity, texts))
+    let owner = Uid::from_raw(plan.owner);
+    Ok(Prepared::new(owner, identity, texts, environment(plan)?))
+}
+
+/// The launcher's, and in the place of what the plan says that.
+fn environment(plan: &Plan) -> Result<Vec<CString>, Error> {
+    let is_said = |name: &OsString| plan.environment.iter().any(|(said, _)| said == name);
+    let own = std::env::vars_os().filter(|(name, _)| !is_said(name));
+    let text = |(mut name, value): (OsString, OsString)| {
+        name.push("=");
+        name.push(value);
+        CString::new(name.into_vec())
+    };
+    let all = own.chain(plan.environment.iter().cloned()).map(text);
+    all.collect::<Result<_, _>>().map_err(|_| Error::Argument)
 }
 
 /// Maps these ids, or all that there are here to themselves.

@@ -71,11 +71,6 @@ impl Target {
         }
     }
 
-    /// Its number.
-    pub fn thread(&self) -> u32 {
-        self.thread.as_raw_pid().unsigned_abs()
-    }
-
     /// Copies the program's memory from an address on, all of `into` or nothing that
     /// counts. It is a copy: the program may have changed its own by now.
     ///

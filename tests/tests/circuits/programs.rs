@@ -33,6 +33,23 @@ fn nginx(scene: &Scene) -> Program {
 }
 
 #[test]
+fn who_runs_as_another_user_is_told_so() {
+    let scene = Scene::of(OPEN);
+    let said = scene.sh_as(
+        "app",
+        "nobody",
+        "echo $HOME $USER $LOGNAME; id -un; echo $PATH",
+    );
+    let path = std::env::var("PATH").unwrap();
+    assert_eq!(
+        said.out,
+        format!("/nonexistent nobody nobody\nnobody\n{path}\n")
+    );
+    let said = scene.sh_as("app", "65534:65534", "echo $HOME");
+    assert_eq!(said.out.trim(), std::env::var("HOME").unwrap_or_default());
+}
+
+#[test]
 fn nginx_serves_curl_and_wget() {
     let scene = Scene::of(OPEN);
     let _nginx = nginx(&scene);

@@ -32,19 +32,21 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
             "bulkhead run --endpoint red/web1 -- curl http://10.1.1.11/",
         ));
     };
-    let (program, arguments) = match run.rings {
-        true => with_rings(program, arguments)?,
-        false => (program.clone(), arguments.to_vec()),
-    };
     let user = run.user.as_deref().map(user).transpose()?;
+    let (user, mut environment) = user.unzip();
+    let environment = environment.get_or_insert_default();
+    if run.rings {
+        environment.push(library_of_rings()?);
+    }
     let path = announced_at(api, &run.endpoint);
     let (socket, circuits) = meet(&path)?;
     let started = notify::start(&Plan {
-        program,
-        arguments,
+        program: program.clone(),
+        arguments: arguments.to_vec(),
         owner: circuits.uid,
         user,
         addresses: addresses(&circuits),
+        environment: std::mem::take(environment),
     })
     .map_err(|error| Trouble::new(Exit::Failed, error.to_string(), ""))?;
     let done = announced(&path, socket, started.listener())?;
@@ -100,12 +102,8 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
     std::process::exit(code)
 }
 
-/// The command with the library of rings before its others. It is not loaded here: env(1) gives
-/// it the environment.
-fn with_rings(
-    program: &OsString,
-    arguments: &[OsString],
-) -> Result<(OsString, Vec<OsString>), Trouble> {
+/// The library of rings is loaded before others. Here it is not.
+fn library_of_rings() -> Result<Variable, Trouble> {
     let own = std::env::current_exe().unwrap_or_default();
     let library = own.with_file_name(LIBRARY);
     if !library.is_file() {
@@ -115,16 +113,16 @@ fn with_rings(
             "`make install` puts it beside this program: see lib/README.md",
         ));
     }
-    let mut variable = OsString::from("LD_PRELOAD=");
-    variable.push(library);
+    let mut all = library.into_os_string();
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|it| !it.is_empty()) {
-        variable.push(":");
-        variable.push(others);
+        all.push(":");
+        all.push(others);
     }
-    let words = [variable, program.clone()].into_iter();
-    let words = words.chain(arguments.iter().cloned()).collect();
-    Ok(("/usr/bin/env".into(), words))
+    Ok(("LD_PRELOAD".into(), all))
 }
+
+/// A variable of the environment, and its value.
+type Variable = (OsString, OsString);
 
 /// What is passed on, and what a terminal sends to the program itself.
 struct Signals {
@@ -291,8 +289,8 @@ fn shown(address: &[u8; 16]) -> (IpAddr, u8) {
     }
 }
 
-/// A user by name or number, with its groups as the host has them.
-fn user(text: &str) -> Result<User, Trouble> {
+/// A user by name or number, with its groups as the host has them, and what its programs know it by.
+fn user(text: &str) -> Result<(User, Vec<Variable>), Trouble> {
     let unknown = || {
         Trouble::new(
             Exit::Usage,
@@ -304,10 +302,9 @@ fn user(text: &str) -> Result<User, Trouble> {
         let (uid, gid) = (uid.parse().ok(), gid.parse().ok());
         return uid
             .zip(gid)
-            .map(|(uid, gid)| User {
-                uid,
-                gid,
-                groups: Vec::new(),
+            .map(|(uid, gid)| {
+                let groups = Vec::new();
+                (User { uid, gid, groups }, Vec::new())
             })
             .ok_or_else(unknown);
     }
@@ -325,11 +322,15 @@ fn user(text: &str) -> Result<User, Trouble> {
         let is = words.get(3)?.split(',').any(|member| member == name);
         is.then(|| words.get(2)?.parse().ok()).flatten()
     });
-    Ok(User {
+    let user = User {
         uid: number(2).ok_or_else(unknown)?,
         gid: number(3).ok_or_else(unknown)?,
         groups: of.collect(),
-    })
+    };
+    let home = person.get(5).copied().unwrap_or("/");
+    let variables = [("HOME", home), ("USER", name), ("LOGNAME", name)];
+    let variables = variables.map(|(name, value)| (name.into(), value.into()));
+    Ok((user, variables.to_vec()))
 }
 
 #[cfg(test)]

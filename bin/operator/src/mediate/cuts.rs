@@ -5,15 +5,11 @@
 use super::*;
 use circuit::Socket;
 use command::verbs::{Found, SEEK, Seek};
-use notify::{Came, End, Ending, Seen, Target, end_apart};
+use notify::{Came, End, Seen, Target, end_apart};
 use telemetry::operator::{CUT, UNFOUND};
 
 /// Circuits that are cut at a time.
 const AT_ONCE: usize = 256;
-/// Copies of this process, each for what one thread has, where a thread of the same endpoint had one wait; and how
-/// often so many are made. Who begins differs each time.
-const EACH: usize = 8;
-const WAVES: usize = 4;
 /// So often: a program may hand a socket on meanwhile.
 const HUNTS: u32 = 3;
 /// A search of which nobody has said for so long that it is over was another supervisor's.
@@ -42,8 +38,6 @@ pub(super) struct Hunts {
     /// Who has some, as the supervisor has said in this turn, and whether that is all.
     found: Vec<Found>,
     is_over: bool,
-    /// Who was cut by a copy of this process for him alone.
-    turn: usize,
 }
 
 impl Mediator {
@@ -246,10 +240,9 @@ impl Mediator {
         }
     }
 
-    /// Which of them are cut. Where a thread has who looks wait, others of its endpoint are looked at behind all
-    /// other endpoints', each thread by itself.
-    fn end_all(&mut self, mut all: Vec<(u64, Socket, Seen)>) -> Vec<u64> {
-        let (mut cut, mut shielded) = (Vec::new(), Vec::new());
+    /// Which of them are cut. An endpoint that has who looks wait is not looked at again.
+    fn end_all(&self, mut all: Vec<(u64, Socket, Seen)>) -> Vec<u64> {
+        let mut cut = Vec::new();
         // Bound: each time there are less.
         while !all.is_empty() {
             if let Some(notes) = &self.notes {
@@ -271,56 +264,17 @@ impl Mediator {
                 .zip(&came)
                 .filter(|(_, came)| **came == Came::Ended);
             cut.extend(ended.map(|((began, _), _)| *began));
-            let (mut held, mut thread) = (None, 0);
-            if came.last() == Some(&Came::Held)
-                && let (Some((_, socket)), Some(seen)) =
-                    (of.get(came.len() - 1), seen.get(came.len() - 1))
-            {
-                (held, thread) = (Some(socket.endpoint()), seen.target.thread());
-            }
+            let held = match came.last() {
+                Some(Came::Held) => of.get(came.len() - 1).map(|(_, socket)| socket.endpoint()),
+                _ => None,
+            };
             let rest = of.into_iter().zip(seen).skip(came.len());
             let rest = rest.map(|((began, socket), seen)| (began, socket, seen));
-            let (of_it, others) = rest.partition(|(_, socket, _)| Some(socket.endpoint()) == held);
-            let of_it: Vec<(u64, Socket, Seen)> = of_it;
-            shielded.extend(
-                of_it
-                    .into_iter()
-                    .filter(|(.., seen)| seen.target.thread() != thread),
-            );
-            all = others;
-        }
-        if guard!("circuits-shielded") {
-            let cut_before: BTreeSet<u64> = cut.iter().copied().collect();
-            shielded.retain(|(began, ..)| !cut_before.contains(began));
-            self.end_each(shielded, &mut cut);
+            all = rest
+                .filter(|(_, socket, _)| Some(socket.endpoint()) != held)
+                .collect();
         }
         cut
-    }
-
-    /// The same, each thread's by a copy of this process that has no others: some at a time.
-    fn end_each(&mut self, all: Vec<(u64, Socket, Seen)>, cut: &mut Vec<u64>) {
-        let mut by_thread: BTreeMap<u32, (Vec<u64>, Vec<Seen>)> = BTreeMap::new();
-        for (began, _, seen) in all {
-            let of = by_thread.entry(seen.target.thread()).or_default();
-            of.0.push(began);
-            of.1.push(seen);
-        }
-        let mut threads: Vec<(Vec<u64>, Vec<Seen>)> = by_thread.into_values().collect();
-        let first = self.hunts.turn.checked_rem(threads.len()).unwrap_or(0);
-        threads.rotate_left(first);
-        for wave in threads.chunks(EACH).take(WAVES) {
-            self.hunts.turn = self.hunts.turn.wrapping_add(wave.len());
-            if let Some(notes) = &self.notes {
-                notes.beats();
-            }
-            let begun: Vec<_> = wave.iter().map(|(_, seen)| Ending::begin(seen)).collect();
-            for ((of, _), ending) in wave.iter().zip(begun) {
-                // No more processes can be made: later.
-                let came = ending.and_then(Ending::finish).unwrap_or_default();
-                let ended = of.iter().zip(came).filter(|(_, came)| *came == Came::Ended);
-                cut.extend(ended.map(|(began, _)| *began));
-            }
-        }
     }
 
     /// Cuts one by this process itself: an endpoint that holds it is blamed for that.

@@ -24,6 +24,7 @@ pub(super) fn circuits() -> Vec<Feature> {
         sysctl("user/max_user_namespaces"),
         sysctl("user/max_net_namespaces"),
     );
+    let (roomy, room) = room(sysctl("net/core/wmem_max"));
     let abi = kernel::landlock_abi();
     let feature = |name, kernel, used_by, (found, detail): (Found, String), lost| Feature {
         name,
@@ -81,6 +82,14 @@ pub(super) fn circuits() -> Vec<Feature> {
              user.max_net_namespaces",
         ),
         feature(
+            "room for what nobody has read",
+            "",
+            "circuits: programs that write megabytes before they read",
+            (roomy, room),
+            "who writes more than that to a socket before anything is read waits for ever, and goes on by TCP: set the \
+             sysctl net.core.wmem_max to 2097152 (packaging/sysctl)",
+        ),
+        feature(
             "Landlock scope of abstract names",
             "6.12",
             "circuits: no program uses a circuit's name that it has seen",
@@ -125,6 +134,18 @@ fn programs(users: Option<u64>, networks: Option<u64>) -> (Found, String) {
         found,
         most.map_or_else(String::new, |most| format!("{most} at a time")),
     )
+}
+
+/// Of a stream socket, whose operator asks for 2 MiB and has twice that.
+fn room(most: Option<u64>) -> (Found, String) {
+    const ASKED: u64 = 2 << 20;
+    let has = 2 * most.unwrap_or(ASKED).min(ASKED);
+    let found = if has < 2 * ASKED {
+        Found::Partly
+    } else {
+        Found::Yes
+    };
+    (found, format!("{} KiB a socket", has >> 10))
 }
 
 /// In a child that is alone in new user and network namespaces: what works there. Allocates
@@ -235,10 +256,17 @@ fn lists() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Found, programs, tracing};
+    use super::{Found, programs, room, tracing};
 
     #[test]
     fn what_the_host_set_is_told_with_its_cost() {
+        let little = (Found::Partly, "416 KiB a socket".to_owned());
+        assert_eq!(room(Some(212_992)), little);
+        assert_eq!(room(Some(4 << 20)).1, "4096 KiB a socket");
+        assert_eq!(
+            (room(Some(2 << 20)).0, room(None).0),
+            (Found::Yes, Found::Yes)
+        );
         assert_eq!(tracing(Some(1), true).0, Found::Yes);
         assert_eq!(tracing(Some(2), true).0, Found::Yes);
         let (found, detail) = tracing(Some(3), true);

@@ -458,6 +458,9 @@ const ALL: &[(&str, Exercise)] = &[
     ("eventfd2", || {
         ok(call!(SYS_eventfd2, 0, libc::EFD_NONBLOCK))
     }),
+    ("setitimer", || {
+        ok(call!(SYS_setitimer, libc::ITIMER_VIRTUAL, memory(), 0))
+    }),
     ("pipe2", || ok(call!(SYS_pipe2, memory(), libc::O_CLOEXEC))),
     ("socketpair", || i32::from(pair()[0] < 0)),
     ("getuid", || ok(call!(SYS_getuid))),

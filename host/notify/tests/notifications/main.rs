@@ -124,6 +124,7 @@ fn plan(program: &str, arguments: &[&str], user: Option<u32>) -> Plan {
             groups: vec![],
         }),
         addresses: vec![],
+        environment: vec![],
     }
 }
 

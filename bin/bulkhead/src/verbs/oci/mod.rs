@@ -156,6 +156,7 @@ async fn prepare(
             owner: circuits.uid,
             user: None,
             addresses: super::circuits::addresses(&circuits),
+            environment: Vec::new(),
         },
         &users,
         &groups,
