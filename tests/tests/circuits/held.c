@@ -105,22 +105,26 @@ static int lingers(void) {
     return tcp;
 }
 
+// All that it touches is there by then: who needs more memory waits before it executes anything.
 static int executes(void *wait) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    char *const args[] = { "sleep", "1000", 0 };
+    char path[] = "/bin/sleep", for_long[] = "1000";
+    char *args[] = { path, for_long, 0 }, *none[] = { 0 };
+    must(mlockall(MCL_CURRENT) == 0, "touch");
     usleep(*(int *)wait);
-    execv("/bin/sleep", args);
+    execve(path, args, none);
     _exit(1);
 }
 
 // Another map takes a page's place, which is written first: until it is, nobody with this memory can leave it.
 static void shares(int held) {
     static char stack[1 << 16];
-    static int wait = 100000;
+    static int wait = 200000;
     volatile char *page = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, held, 0);
     must(page != MAP_FAILED, "mmap");
     page[0] = 1;
     must(clone(executes, stack + sizeof stack, CLONE_VM | SIGCHLD, &wait) > 0, "clone");
+    usleep(wait / 2);
     mmap((void *)page, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     printf("it was written\n"); fflush(stdout);
 }

@@ -179,7 +179,7 @@ fn a_program_that_is_executing_another_holds_no_search_up() {
     let begun = std::time::Instant::now();
     scene.apply(&guarded.replace("ports: [80]", "ports: [99]"));
     let took = begun.elapsed();
-    assert!(took < Duration::from_secs(4), "{took:?}");
+    assert!(took < Duration::from_secs(6), "{took:?}");
     let ended = |_: &e2e::Instance| reads.out().contains("ended");
     assert!(
         scene.instance.until(Duration::from_secs(1), ended),
