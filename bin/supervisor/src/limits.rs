@@ -3,6 +3,7 @@
 use crate::errands::{self, tasks};
 use crate::registry::Seat;
 use crate::seats::label;
+use crate::settings::RANGE;
 use crate::supervisor::Supervisor;
 use crate::workers::Role;
 use command::verbs::CreateCompartment;
@@ -14,6 +15,19 @@ use telemetry::counters::MOST_WORKERS;
 /// What is so where the host has no groups.
 pub const WITHOUT_GROUPS: &str = "memory is limited by rlimits alone, and operators' processes are counted with their tenants' programs";
 
+/// How names of groups begin, of a compartment's and of its operators'.
+const COMPARTMENT: &str = "compartment-";
+const OPERATORS: &str = "operators-";
+
+/// Whether a group of this name is of the instance whose uids begin here.
+pub fn is_group_of(name: &str, first: u32) -> bool {
+    let number = |text: &str| text.parse().ok();
+    let compartment = || number(name.strip_prefix(COMPARTMENT)?.split_once('-')?.0);
+    let uid = number(name.strip_prefix(OPERATORS).unwrap_or_default());
+    let is_ours = |uid: u32| uid.checked_sub(first).is_some_and(|nth| nth < RANGE);
+    compartment() == Some(first) || uid.is_some_and(is_ours)
+}
+
 impl Supervisor {
     /// The compartment's limits, where the host has something to keep them with; `memory`:
     /// of all that is charged to it, bytes.
@@ -24,7 +38,7 @@ impl Supervisor {
             weight: None,
         };
         // Another instance on this host has a compartment of the same number, and other limits.
-        let name = format!("compartment-{}-{}", self.settings.first_uid(), body.id);
+        let name = format!("{COMPARTMENT}{}-{}", self.settings.first_uid(), body.id);
         self.group(&name, &limits, body.id)
     }
 
@@ -36,7 +50,7 @@ impl Supervisor {
             processes: Some(OPERATOR_PROCESSES),
             ..Limits::default()
         };
-        let group = self.group(&format!("operators-{uid}"), &limits, compartment)?;
+        let group = self.group(&format!("{OPERATORS}{uid}"), &limits, compartment)?;
         if group.bounds_processes() {
             return Some(group);
         }
@@ -146,5 +160,28 @@ fn raise_tasks(pid: Pid, uid: u32) {
         confine::say!(
             "supervisor: an operator's processes are counted with its tenant's programs: {error}"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_another_instance_are_left_alone() {
+        for (name, is) in [
+            ("operators-1000", true),
+            ("operators-17383", true),
+            ("operators-17384", false),
+            ("operators-999", false),
+            ("operators-", false),
+            ("operators-1000-1", false),
+            ("compartment-1000-7", true),
+            ("compartment-1001-7", false),
+            ("compartment-1000", false),
+            ("test-1000", false),
+        ] {
+            assert_eq!(is_group_of(name, 1000), is, "{name}");
+        }
     }
 }

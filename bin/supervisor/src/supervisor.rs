@@ -5,7 +5,7 @@ use crate::channels::Channels;
 use crate::errands::{Errands, Whose};
 use crate::events::{Happened, Subject};
 use crate::keeper::{Keeper, Wish};
-use crate::limits::WITHOUT_GROUPS;
+use crate::limits::{WITHOUT_GROUPS, is_group_of};
 use crate::link::{Link, Shared};
 use crate::namespaces::Namespaces;
 use crate::owners::Owners;
@@ -220,6 +220,10 @@ impl Supervisor {
                 None
             }
         };
+        // What an instance before this one left is removed once nobody is in it, or is this one's again.
+        let left = hierarchy.as_ref().filter(|_| is_first);
+        let is_ours = |name: &str| is_group_of(name, settings.first_uid());
+        let old_cgroups = left.map_or_else(Vec::new, |all| Cgroup::existing(all, is_ours));
         let mut namespaces =
             Namespaces::new(&settings.run_dir).map_err(says("the run directory"))?;
         if is_first {
@@ -266,7 +270,7 @@ impl Supervisor {
             limit: Bucket::of_host(),
             namespaces,
             hierarchy,
-            old_cgroups: Vec::new(),
+            old_cgroups,
             unlimited: Vec::new(),
             owners,
             shared_programs: 0,

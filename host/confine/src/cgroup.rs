@@ -1,6 +1,7 @@
 //! Limits on memory, processes and processor share, by whichever cgroup hierarchy
 //! this host has: the unified one (v2), or the memory, pids and cpu ones (v1).
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -208,6 +209,31 @@ impl Cgroup {
                 Ok(Cgroup { directories })
             }
         }
+    }
+
+    /// Those that are there, by whoever made them, with such names.
+    pub fn existing(hierarchy: &Hierarchy, is_meant: impl Fn(&str) -> bool) -> Vec<Cgroup> {
+        let bases: Vec<PathBuf> = match hierarchy {
+            Hierarchy::Unified(base) => vec![base.join(PARENT)],
+            Hierarchy::Separate {
+                memory,
+                processes,
+                processor,
+            } => {
+                let all = [memory, processes, processor].into_iter().flatten();
+                all.map(|base| base.join(PARENT)).collect()
+            }
+        };
+        let listed = bases.iter().flat_map(fs::read_dir).flatten().flatten();
+        let names = listed.filter(|it| it.file_type().is_ok_and(|kind| kind.is_dir()));
+        let names: BTreeSet<_> = names.map(|it| it.file_name()).collect();
+        let meant = names
+            .iter()
+            .filter(|name| name.to_str().is_some_and(&is_meant));
+        let group = |name| Cgroup {
+            directories: bases.iter().map(|base| base.join(name)).collect(),
+        };
+        meant.map(group).collect()
     }
 
     /// Moves a process in.

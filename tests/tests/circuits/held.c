@@ -1,9 +1,10 @@
 // Has its operator wait in the kernel, by a file system of its own that does not answer. The first
 // argument says where: "flush" (a descriptor is closed), "memory" (an argument is read), "swap"
-// (the same as flush, of a number that was a socket's), "ring" (pages of a circuit are given back), "exec" (nobody yet, but whoever looks at a
-// process of its that executes another program), "linked" (nobody yet; as many processes as the next argument says
-// are in exec like that, each with a datagram socket that is connected to port 5000 here), "serves" and "reads" (the same of
-// one process, with an end of a circuit to port 80 that a child of its uses). It prints what each call came to. "give" and "linger"
+// (the same as flush, of a number that was a socket's), "ring" (pages of a circuit are given back), "exec" (nobody yet, but whoever looks at
+// processes of its that execute another program: so many as the second argument says), "shared" (the same of
+// one that has not left its old memory yet), "linked" (so many as in "exec", each with a datagram socket that is connected
+// to port 5000 here), "serves" and "reads" (one as in "exec", with an end of a circuit to port 80 that a child of
+// its uses). It prints what each call came to. "give" and "linger"
 // are no programs of circuits: they take over an operator, whose number is the second argument, and
 // have it say the third (a message in hexadecimal) with the file, or with TCP that lingers.
 #define _GNU_SOURCE
@@ -36,7 +37,7 @@ static void serves(int fuse, int silent) {
         if (got < 0 && (errno == EINTR || errno == ENOENT)) continue;
         if (got <= 0) _exit(0);
         struct fuse_in_header *h = (void *)in;
-        struct { struct fuse_out_header h; union { struct fuse_init_out init; struct fuse_open_out open; struct fuse_attr_out attr; } b; } out;
+        struct { struct fuse_out_header h; union { struct fuse_init_out init; struct fuse_open_out open; struct fuse_attr_out attr; char page[4096]; } b; } out;
         memset(&out, 0, sizeof out);
         size_t body = 0;
         if (h->opcode == FUSE_INIT) {
@@ -47,6 +48,8 @@ static void serves(int fuse, int silent) {
             out.b.attr.attr_valid = 1000; out.b.attr.attr.ino = 1; out.b.attr.attr.mode = S_IFREG | 0777;
             out.b.attr.attr.nlink = 1; out.b.attr.attr.size = 4096;
             body = sizeof out.b.attr;
+        } else if (h->opcode == FUSE_READ && silent == FUSE_WRITE) {
+            body = sizeof out.b.page;
         } else if ((int)h->opcode == silent || h->opcode == FUSE_INTERRUPT || h->opcode == FUSE_FORGET) continue;
         else out.h.error = -ENOSYS;
         out.h.unique = h->unique; out.h.len = sizeof out.h + body;
@@ -104,6 +107,30 @@ static int lingers(void) {
     return tcp;
 }
 
+// All that it touches is there by then: who needs more memory waits before it executes anything.
+static int executes(void *wait) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    char path[] = "/bin/sleep", for_long[] = "1000";
+    char *args[] = { path, for_long, 0 }, *none[] = { 0 };
+    must(mlockall(MCL_CURRENT) == 0, "touch");
+    usleep(*(int *)wait);
+    execve(path, args, none);
+    _exit(1);
+}
+
+// Another map takes a page's place, which is written first: until it is, nobody with this memory can leave it.
+static void shares(int held) {
+    static char stack[1 << 16];
+    static int wait = 200000;
+    volatile char *page = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, held, 0);
+    must(page != MAP_FAILED, "mmap");
+    page[0] = 1;
+    must(clone(executes, stack + sizeof stack, CLONE_VM | SIGCHLD, &wait) > 0, "clone");
+    usleep(wait / 2);
+    mmap((void *)page, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    printf("it was written\n"); fflush(stdout);
+}
+
 int main(int count, char **args) {
     const char *where = count > 1 ? args[1] : "";
     if (strcmp(where, "linger") == 0) {
@@ -123,10 +150,11 @@ int main(int count, char **args) {
     snprintf(options, sizeof options, "fd=%d,rootmode=100000,user_id=0,group_id=0", fuse);
     must(mount("held", path, "fuse", MS_NOSUID | MS_NODEV, options) == 0, "mount");
     close(file);
+    int shared = strcmp(where, "shared") == 0;
     int ring = strcmp(where, "ring") == 0, memory = ring || strcmp(where, "memory") == 0;
     if (fork() == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        serves(fuse, memory ? FUSE_READ : FUSE_FLUSH);
+        serves(fuse, shared ? FUSE_WRITE : memory ? FUSE_READ : FUSE_FLUSH);
     }
     close(fuse);
     int held = open(path, O_RDWR);
@@ -151,14 +179,17 @@ int main(int count, char **args) {
     }
     struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(80) };
     inet_pton(AF_INET, "10.1.1.10", &to.sin_addr);
-    if (strcmp(where, "exec") == 0) {
-        if (fork() == 0) {
+    int execs = strcmp(where, "exec") == 0;
+    if (execs || shared) {
+        for (int n = 0; n < (execs ? atoi(args[2]) : 1); n++) {
+            if (fork() != 0) continue;
             prctl(PR_SET_PDEATHSIG, SIGKILL);
+            if (shared) { shares(held); pause(); }
             must(fcntl(held, F_SETFD, FD_CLOEXEC) == 0, "cloexec");
             execl("/bin/sleep", "sleep", "1000", (char *)0);
             _exit(1);
         }
-        usleep(200000);
+        usleep(500000);
         printf("holds\n"); fflush(stdout);
         pause();
     }

@@ -4,14 +4,16 @@
 
 use super::*;
 use circuit::Socket;
-use command::verbs::{Found, SEEK, Seek};
+use command::verbs::{Found, SEEK, Seek, Sought};
 use notify::{Came, End, Seen, Target, end_apart};
 use telemetry::operator::{CUT, UNFOUND};
 
 /// Circuits that are cut at a time.
 const AT_ONCE: usize = 256;
-/// So often: a program may hand a socket on meanwhile.
-const HUNTS: u32 = 3;
+/// So often: a program may hand a socket on meanwhile. Where not all processes could be looked at a search
+/// counts for a part of one.
+const HUNTS: u32 = 3 * PARTS;
+const PARTS: u32 = 4;
 /// A search of which nobody has said for so long that it is over was another supervisor's.
 const LOST: Duration = Duration::from_secs(30);
 
@@ -20,7 +22,7 @@ struct Hunted {
     /// The circuit, by the cookie of who began it.
     began: u64,
     socket: Socket,
-    /// Searches for it that are over.
+    /// Searches for it that are over, in [`PARTS`].
     tried: u32,
 }
 
@@ -33,6 +35,10 @@ pub(super) struct Hunts {
     inodes: BTreeMap<u64, u64>,
     /// Since when the supervisor searches for all of those: whoever asks again meanwhile has one answer.
     since: Option<Instant>,
+    /// The number of the last search.
+    number: u32,
+    /// Not all processes could be looked at in it.
+    missed: bool,
     /// There is something that nobody was asked for yet.
     is_new: bool,
     /// Who has some, as the supervisor has said in this turn, and whether that is all.
@@ -67,8 +73,12 @@ impl Mediator {
         Some(LOST.saturating_sub(since.elapsed()))
     }
 
-    /// A search is over, and all that was found is told.
-    pub fn sought(&mut self) {
+    /// A search is over, and all that was found is told. One that another was begun after is nobody's.
+    pub fn sought(&mut self, body: &Sought) {
+        if body.number != 0 && body.number != self.hunts.number && guard!("circuits-hunt-number") {
+            return;
+        }
+        self.hunts.missed = body.missed != 0 && guard!("circuits-hunt-missed");
         self.hunts.is_over = self.hunts.since.take().is_some();
     }
 
@@ -109,11 +119,13 @@ impl Mediator {
         self.hunts.inodes = ends.filter_map(|it| Some((*live.get(it)?, *it))).collect();
         let inodes: Vec<u64> = self.hunts.inodes.keys().copied().collect();
         let batches = inodes.len().div_ceil(SEEK);
+        let number = self.hunts.number.checked_add(1).unwrap_or(1);
+        self.hunts.number = number;
         self.hunts.since = (batches > 0).then(Instant::now);
         let batches = (1..=batches).zip(inodes.chunks(SEEK)).map(|(n, some)| {
             let mut body = Seek {
                 count: some.len() as u32,
-                last: u32::from(n == batches),
+                last: if n == batches { number } else { 0 },
                 ..Seek::default()
             };
             for (place, inode) in body.inodes.iter_mut().zip(some) {
@@ -160,13 +172,13 @@ impl Mediator {
             .since
             .is_some_and(|since| since.elapsed() >= LOST)
         {
-            self.sought();
+            self.sought(&Sought::default());
         }
         let is_over = std::mem::take(&mut self.hunts.is_over);
         if is_over {
             for cookie in self.hunts.inodes.values() {
                 if let Some(hunted) = self.hunts.ends.get_mut(cookie) {
-                    hunted.tried += 1;
+                    hunted.tried += if self.hunts.missed { 1 } else { PARTS };
                 }
             }
         }

@@ -225,8 +225,8 @@ impl Operator {
             self.unlink_crossing(body.tag as u16);
         } else if let Some(body) = message.body::<Found>() {
             self.mediator.found(&body);
-        } else if message.body::<Sought>().is_some() {
-            self.mediator.sought();
+        } else if let Some(body) = message.body::<Sought>() {
+            self.mediator.sought(&body);
         }
         Ok(())
     }

@@ -1,12 +1,14 @@
 //! Sockets are looked for in processes, by a process of its own that does nothing else (`ports::hunts`): what
 //! /proc says of a program that is executing another waits until that has closed its files, and a file of a
-//! FUSE is closed when its owner likes. Whoever asked knows where this one stands, and kills it.
+//! FUSE is closed when its owner likes. Such are looked at last, each by a thread that is left behind; whoever
+//! asked knows where this one stands, and kills it if it waits all the same.
 
 use guard::guard;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs::{read_dir, read_link};
 use std::io::{Read, Result, Write};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 /// The word by which this program searches.
@@ -18,15 +20,19 @@ const SAYS: usize = 512;
 /// So many descriptors of each table are looked at before those beyond of any: nobody keeps others' from being
 /// found by having many.
 const FEW: usize = 256;
+/// What may wait is waited for so long, all of it together (`hunts` takes somebody who is longer still for
+/// held up), and so many at a time are.
+const LATE: Duration = Duration::from_millis(150);
+const MOST_LATE: usize = 256;
 
-/// What is looked for: sockets, by inode, in processes of user namespaces that are this user's, but not in
-/// these.
-#[derive(Debug, Default, PartialEq, Eq)]
+/// What is looked for: sockets, by inode, in processes of user namespaces that are this user's, in these
+/// last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// Who made the namespaces.
     pub uid: u32,
-    /// Processes that are passed over.
-    pub not_in: BTreeSet<u32>,
+    /// Processes, and threads, that held somebody up a while ago.
+    pub late: BTreeSet<u32>,
     /// Inodes.
     pub inodes: BTreeSet<u64>,
 }
@@ -38,13 +44,22 @@ pub enum Says {
     At(u32),
     /// It has the socket of this inode, by this number.
     Found(u64, u32, u32),
+    /// Into so many it could not look.
+    Missed(u32),
+}
+
+/// What is looked at last.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Late {
+    Process(u32),
+    Thread(u32),
 }
 
 impl Wanted {
     /// As a searcher is told it.
     pub fn text(&self) -> String {
         let mut text = format!("{}\n", self.uid);
-        for process in &self.not_in {
+        for process in &self.late {
             let _ = write!(text, "{process} ");
         }
         text.push('\n');
@@ -57,17 +72,15 @@ impl Wanted {
     fn of(text: &str) -> Option<Wanted> {
         let mut lines = text.lines();
         let uid = lines.next()?.parse().ok()?;
-        let not_in = lines.next()?.split_whitespace();
-        let not_in = not_in
-            .map(str::parse)
-            .collect::<std::result::Result<_, _>>();
+        let late = lines.next()?.split_whitespace();
+        let late = late.map(str::parse).collect::<std::result::Result<_, _>>();
         let inodes = lines.next().unwrap_or_default().split_whitespace();
         let inodes = inodes
             .map(str::parse)
             .collect::<std::result::Result<_, _>>();
         Some(Wanted {
             uid,
-            not_in: not_in.ok()?,
+            late: late.ok()?,
             inodes: inodes.ok()?,
         })
     }
@@ -76,6 +89,9 @@ impl Wanted {
 impl Says {
     /// From a line.
     pub fn of(line: &str) -> Option<Says> {
+        if let Some(missed) = line.strip_prefix("missed ") {
+            return Some(Says::Missed(missed.parse().ok()?));
+        }
         let mut words = line.split(' ');
         let one = words.next()?.parse().ok()?;
         let Some(thread) = words.next() else {
@@ -100,40 +116,101 @@ pub fn run() -> Result<()> {
 /// In these processes.
 fn search(wanted: &Wanted, processes: Vec<u32>, out: &mut impl Write) -> Result<()> {
     let began = Instant::now();
-    let (mut others, mut many) = (Vec::new(), Vec::new());
+    let is_over = || began.elapsed() > LONGEST;
+    let (mut its, mut many, mut late) = (Vec::new(), Vec::new(), Vec::new());
     for process in processes {
-        if wanted.not_in.contains(&process) || began.elapsed() > LONGEST {
-            continue;
+        if is_over() {
+            break;
         }
         writeln!(out, "{process}")?;
         out.flush()?;
-        // All programs of a compartment's circuits are in user namespaces of its operator's: of others'
-        // it is told nothing.
-        let users = notify::user_namespace(process);
-        let is_its = |users| notify::is_within(users, wanted.uid) || !guard!("hunt-own");
-        if !users.is_some_and(is_its) {
-            continue;
+        if wanted.late.contains(&process) || is_executing(process) && guard!("hunt-executing") {
+            late.push(Late::Process(process));
+        } else if is_its(process, wanted) {
+            let more = look(process, 0, FEW, wanted, out)?;
+            many.extend(more.map(|from| (process, from)));
+            its.push(process);
         }
-        let mut tables = tables(process, out)?.into_iter();
-        if let Some(first) = tables.next() {
-            let more = look(first, 0, FEW, wanted, out)?;
-            many.extend(more.map(|from| (first, from)));
-        }
-        others.extend(tables);
     }
     // What threads have of their own is behind what processes have, but its first as well before
-    // what is beyond of any.
-    let is_looked_at = |thread: &u32| !wanted.not_in.contains(thread) && began.elapsed() <= LONGEST;
-    for thread in others.into_iter().filter(is_looked_at) {
-        let more = look(thread, 0, FEW, wanted, out)?;
-        many.extend(more.map(|from| (thread, from)));
+    // what is beyond of any. To compare tables waits, too, for who executes another program.
+    for process in its {
+        if is_over() {
+            break;
+        }
+        writeln!(out, "{process}")?;
+        out.flush()?;
+        for thread in tables(process, out)? {
+            if wanted.late.contains(&thread) {
+                late.push(Late::Thread(thread));
+            } else if thread != process && !is_over() {
+                let more = look(thread, 0, FEW, wanted, out)?;
+                many.extend(more.map(|from| (thread, from)));
+            }
+        }
     }
     for (thread, from) in many {
-        if is_looked_at(&thread) {
+        if !is_over() {
             look(thread, from, usize::MAX, wanted, out)?;
         }
     }
+    if !is_over() && guard!("hunt-late") {
+        look_late(wanted, &late, out)?;
+    }
     out.flush()
+}
+
+/// All programs of a compartment's circuits are in user namespaces of its operator's: of others' it is told
+/// nothing.
+fn is_its(process: u32, wanted: &Wanted) -> bool {
+    let users = notify::user_namespace(process);
+    users.is_some_and(|users| notify::is_within(users, wanted.uid) || !guard!("hunt-own"))
+}
+
+/// Whether a process is in the midst of executing another program: it has memory, and in that no program
+/// yet. Who asks this does not wait. There may be programs that look like it, and ways to have others wait.
+fn is_executing(process: u32) -> bool {
+    let text = std::fs::read_to_string(format!("/proc/{process}/statm")).unwrap_or_default();
+    let mut pages = text.split_whitespace();
+    let (size, code) = (pages.next(), pages.nth(2));
+    size.is_some_and(|size| size != "0") && code == Some("0")
+}
+
+/// What may wait, by a thread each, which ends with this process at the latest. (What /proc/T/fdinfo says
+/// of a socket's inode does not wait here, but does for an epoll that another thread is held up in, and
+/// beyond SIGKILL.)
+fn look_late(wanted: &Wanted, late: &[Late], out: &mut impl Write) -> Result<()> {
+    let (says, said) = mpsc::channel();
+    let shared = Arc::new(wanted.clone());
+    for late in late.iter().take(MOST_LATE).copied() {
+        let (wanted, says) = (Arc::clone(&shared), says.clone());
+        let looks = move || {
+            let mut found = Vec::new();
+            let tables = match late {
+                Late::Thread(thread) => Ok(vec![thread]),
+                Late::Process(process) if is_its(process, &wanted) => tables(process, &mut found),
+                Late::Process(_) => Ok(Vec::new()),
+            };
+            for thread in tables.into_iter().flatten() {
+                let _ = look(thread, 0, usize::MAX, &wanted, &mut found);
+            }
+            let _ = says.send(found);
+        };
+        // Where there is no thread, it is missed.
+        let _ = std::thread::Builder::new()
+            .stack_size(64 << 10)
+            .spawn(looks);
+    }
+    drop(says);
+    let (since, mut missed) = (Instant::now(), late.len());
+    while let Ok(found) = said.recv_timeout(LATE.saturating_sub(since.elapsed())) {
+        missed -= 1;
+        out.write_all(&found)?;
+    }
+    if missed > 0 {
+        writeln!(out, "missed {missed}")?;
+    }
+    Ok(())
 }
 
 /// Through so many of the descriptors of a thread that have this number or a higher one, in their order;
@@ -224,7 +301,7 @@ mod tests {
     fn what_is_asked_for_is_understood_and_what_is_said_too() {
         let wanted = Wanted {
             uid: 70_000,
-            not_in: [3, 77].into(),
+            late: [3, 77].into(),
             inodes: [1, u64::MAX].into(),
         };
         assert_eq!(Wanted::of(&wanted.text()), Some(wanted));
@@ -233,7 +310,8 @@ mod tests {
         assert_eq!(Wanted::of("no"), None);
         assert_eq!(Says::of("17"), Some(Says::At(17)));
         assert_eq!(Says::of("9 17 3"), Some(Says::Found(9, 17, 3)));
-        for line in ["", "x", "9 17", "9 17 x", "99999999999"] {
+        assert_eq!(Says::of("missed 9"), Some(Says::Missed(9)));
+        for line in ["", "x", "9 17", "9 17 x", "99999999999", "missed"] {
             assert_eq!(Says::of(line), None, "{line}");
         }
     }
@@ -266,20 +344,29 @@ for line in sys.stdin: exec(line); print('done', flush=True)"
 
     /// The sockets that are found of these, in their order.
     fn found_in(children: &[&std::process::Child], inodes: &[u64]) -> Vec<u64> {
+        found_of(&said_of(children, inodes, &[]))
+    }
+
+    fn found_of(said: &[Says]) -> Vec<u64> {
+        let found = said.iter().filter_map(|says| match says {
+            Says::Found(inode, ..) => Some(*inode),
+            _ => None,
+        });
+        found.collect()
+    }
+
+    /// All that is said, if these are looked at last.
+    fn said_of(children: &[&std::process::Child], inodes: &[u64], late: &[u32]) -> Vec<Says> {
         let wanted = Wanted {
             uid: rustix::process::geteuid().as_raw(),
-            not_in: BTreeSet::new(),
+            late: late.iter().copied().collect(),
             inodes: inodes.iter().copied().collect(),
         };
         let mut out = Vec::new();
         let processes = children.iter().map(|child| child.id()).collect();
         search(&wanted, processes, &mut out).unwrap();
         let said = String::from_utf8(out).unwrap();
-        let found = said.lines().filter_map(|line| match Says::of(line) {
-            Some(Says::Found(inode, ..)) => Some(inode),
-            _ => None,
-        });
-        found.collect()
+        said.lines().map(|line| Says::of(line).unwrap()).collect()
     }
 
     fn end(children: &mut [&mut std::process::Child]) {
@@ -292,10 +379,10 @@ for line in sys.stdin: exec(line); print('done', flush=True)"
     #[test]
     fn of_others_programs_nothing_is_told() {
         let (mut child, inode) = program("s = socket.socket(); d = [s.dup() for _ in range(9)]");
-        let found = |uid, not_in: &[u32]| {
+        let found = |uid, late: &[u32]| {
             let wanted = Wanted {
                 uid,
-                not_in: not_in.iter().copied().collect(),
+                late: late.iter().copied().collect(),
                 inodes: [inode].into(),
             };
             let mut out = Vec::new();
@@ -306,9 +393,33 @@ for line in sys.stdin: exec(line); print('done', flush=True)"
         };
         let me = rustix::process::geteuid().as_raw();
         assert_eq!(found(me, &[]), 4);
-        assert_eq!((found(me + 54_321, &[]), found(me, &[child.id()])), (0, 0));
+        let other = me + 54_321;
+        assert_eq!((found(other, &[]), found(other, &[child.id()])), (0, 0));
         let _ = child.kill();
         let _ = child.wait();
+    }
+
+    /// Also a thread.
+    #[test]
+    fn who_held_somebody_up_is_looked_at_last_and_is() {
+        let (mut one, first) = program("s = socket.socket()");
+        let (mut other, second) = program(
+            "def alone():
+    import ctypes
+    assert ctypes.CDLL(None).unshare(0x400) == 0
+    s = socket.socket()
+    print(os.fstat(s.fileno()).st_ino, flush=True)
+    threading.Event().wait()
+threading.Thread(target=alone, daemon=True).start()
+threading.Event().wait(60)",
+        );
+        let tasks = numbers(&format!("/proc/{}/task", other.id()));
+        let threads: Vec<u32> = tasks.filter(|it| *it != other.id()).collect();
+        let found = |late: &[u32]| found_of(&said_of(&[&one, &other], &[first, second], late));
+        assert_eq!(found(&[]), [first, second]);
+        assert_eq!(found(&[one.id()]), [second, first]);
+        assert_eq!(found(&threads), [first, second]);
+        end(&mut [&mut one, &mut other]);
     }
 
     /// What others have by the hundred is looked at after what everybody has few of.

@@ -1,7 +1,7 @@
 //! Sockets of circuits are looked for in processes: what is allowed no more is cut by its operator,
 //! which sees neither processes nor their descriptors until it is told where. A process of its own looks
-//! (`search`), for a program can make who looks at it wait; then it is killed, another looks at the others, and
-//! what was not looked at is counted by the operator.
+//! (`search`), for a program can make who looks at it wait; then it is killed, and another looks at the others
+//! first. The operator is told where somebody was not looked at: it asks more often then.
 
 use super::*;
 use crate::errands::search::{LONGEST, SEARCH, Says, Wanted};
@@ -21,10 +21,10 @@ const HEARD: Duration = Duration::from_millis(2);
 const TURN: usize = 16 << 10;
 /// Who gets no further for so long is held up where it is.
 const STILL: Duration = Duration::from_millis(300);
-/// A process at which one was held up is passed over for so long, and so many of a compartment are: the
-/// oldest of more are tried again.
-const PASSED_OVER: Duration = Duration::from_secs(10);
-const MOST_PASSED_OVER: usize = 64;
+/// A process at which one was held up is looked at last for so long, and so many of a compartment are: the
+/// oldest of more are looked at like others.
+const PASSED_OVER: Duration = Duration::from_secs(60);
+const MOST_PASSED_OVER: usize = 128;
 /// With so many of a compartment that are killed and do not end nobody looks.
 const HELD_UP: usize = 16;
 /// With so many words that its operator has not taken yet nothing more is heard.
@@ -45,6 +45,10 @@ pub struct Hunt {
     wanted: BTreeSet<u64>,
     /// It is to begin, or, while it goes on, to begin anew at its end.
     asked: bool,
+    /// What who asked last calls it.
+    number: u32,
+    /// Somebody was not looked at.
+    missed: bool,
     /// The next is not to begin before.
     rests: Option<Instant>,
     began: Option<Instant>,
@@ -77,6 +81,8 @@ impl Hunt {
         Hunt {
             wanted: BTreeSet::new(),
             asked: false,
+            number: 0,
+            missed: false,
             rests: None,
             began: None,
         }
@@ -88,7 +94,9 @@ impl Hunt {
         let room = MOST.saturating_sub(self.wanted.len());
         let count = room.min(body.count as usize);
         self.wanted.extend(body.inodes.iter().take(count));
-        self.asked |= body.last != 0;
+        if body.last != 0 {
+            (self.asked, self.number) = (true, body.last);
+        }
     }
 
     /// Whether there is something to do now.
@@ -109,7 +117,7 @@ impl Hunt {
     fn begins(&mut self) {
         if self.began.is_none() {
             self.began = Some(Instant::now());
-            self.asked = false;
+            (self.asked, self.missed) = (false, false);
         }
     }
 
@@ -143,7 +151,7 @@ impl Searcher {
     }
 
     /// What it has found since, and whether there may be more.
-    fn hears(&mut self) -> (Vec<Found>, bool) {
+    fn hears(&mut self, missed: &mut bool) -> (Vec<Found>, bool) {
         let mut bytes = [0; TURN];
         let n = match self.out.read(&mut bytes) {
             Ok(n) => n,
@@ -161,6 +169,7 @@ impl Searcher {
         for says in text.lines().filter_map(Says::of) {
             match says {
                 Says::At(process) => (self.at, self.since) = (process, Instant::now()),
+                Says::Missed(_) => *missed = true,
                 Says::Found(inode, thread, number) => found.push(Found {
                     inode,
                     thread,
@@ -173,7 +182,7 @@ impl Searcher {
 }
 
 impl Searchers {
-    /// One of a compartment's is given up; where it is passed over for a while, if it is held up there.
+    /// One of a compartment's is given up; where it is comes last for a while, if it is held up there.
     fn gives_up(&mut self, compartment: u32, is_held_up: bool) {
         if let Some(mut searcher) = self.all.remove(&compartment) {
             let _ = searcher.child.kill();
@@ -279,12 +288,16 @@ impl Supervisor {
         hunt.begins();
         let link = self.workers.get(&operator).and_then(|it| it.link.as_ref());
         let waits = link.is_some_and(|link| link.backlog() > BACKLOG);
-        let (found, goes_on) = self.searches(compartment, &hunt, uid, waits);
+        let (found, goes_on) = self.searches(compartment, &mut hunt, uid, waits);
         for body in found {
             self.tell(operator, &Message::new(0, &body), Vec::new());
         }
         if !goes_on && hunt.ends() {
-            self.tell(operator, &Message::new(0, &Sought::default()), Vec::new());
+            let body = Sought {
+                number: hunt.number,
+                missed: hunt.missed.into(),
+            };
+            self.tell(operator, &Message::new(0, &body), Vec::new());
         }
         if let Some(circuits) = self.circuits(compartment) {
             circuits.hunt = Some(hunt);
@@ -295,7 +308,7 @@ impl Supervisor {
     fn searches(
         &mut self,
         compartment: u32,
-        hunt: &Hunt,
+        hunt: &mut Hunt,
         uid: u32,
         waits: bool,
     ) -> (Vec<Found>, bool) {
@@ -308,7 +321,7 @@ impl Supervisor {
             let passed_over = searchers.passed_over.get(&compartment);
             let wanted = Wanted {
                 uid,
-                not_in: passed_over
+                late: passed_over
                     .into_iter()
                     .flatten()
                     .map(|(at, _)| *at)
@@ -332,10 +345,10 @@ impl Supervisor {
             searcher.since = Instant::now();
             return (Vec::new(), true);
         }
-        let (mut found, mut more) = searcher.hears();
+        let (mut found, mut more) = searcher.hears(&mut hunt.missed);
         // Of one that is given up all that it found counts.
         for _ in 1..if is_late { TURNS } else { 1 } {
-            let (others, goes_on) = searcher.hears();
+            let (others, goes_on) = searcher.hears(&mut hunt.missed);
             found.extend(others);
             more &= goes_on;
         }
@@ -349,6 +362,7 @@ impl Supervisor {
         }
         let is_held_up = searcher.since.elapsed() > STILL && guard!("hunt-held-up");
         if is_late || is_held_up {
+            hunt.missed |= is_held_up;
             searchers.gives_up(compartment, is_held_up);
         }
         (found, true)
@@ -383,7 +397,7 @@ mod tests {
         assert!(hunt.is_due());
         hunt.begins();
         let began = hunt.began;
-        hunt.seeks(&seek(1, 0));
+        hunt.seeks(&seek(7, 0));
         hunt.begins();
         assert_eq!(hunt.began, began, "one after the other");
         std::thread::sleep(Duration::from_millis(20));
@@ -396,6 +410,7 @@ mod tests {
         assert!(hunt.is_due());
         hunt.begins();
         assert!(hunt.ends() && hunt.wanted.is_empty());
+        assert_eq!(hunt.number, 7, "who asked last is answered");
         assert!(!hunt.is_due() && hunt.rests().is_none());
     }
 }

@@ -51,7 +51,7 @@ body! {
     Seek: Seek {
         /// Inodes that count.
         count: u32,
-        /// 1: these were the last, the search begins.
+        /// These were the last, the search begins: its number, which is never 0.
         last: u32,
         /// Inodes, as links in /proc name them.
         inodes: [u64; SEEK],
@@ -69,10 +69,12 @@ body! {
     }
 }
 body! {
-    /// Every process was looked at.
+    /// A search is over.
     Sought: Sought {
-        /// Zero.
-        reserved: u64,
+        /// [`Seek::last`] of it; 0: not known, as of the release before.
+        number: u32,
+        /// 1: there are processes that could not be looked at.
+        missed: u32,
     }
 }
 body! {

@@ -46,6 +46,32 @@ fn a_name_stays_a_name() {
 }
 
 #[test]
+fn what_is_there_is_found_by_its_name_in_every_tree() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = |name: &str| folder.path().join(name);
+    let hierarchy = Hierarchy::Separate {
+        memory: Some(base("memory")),
+        processes: Some(base("pids")),
+        processor: None,
+    };
+    for path in [
+        "memory/bulkhead/ours-1",
+        "pids/bulkhead/ours-1",
+        "pids/bulkhead/theirs",
+    ] {
+        std::fs::create_dir_all(base(path)).unwrap();
+    }
+    std::fs::write(base("pids/bulkhead/ours-2"), "").unwrap();
+    let found = Cgroup::existing(&hierarchy, |name| name.starts_with("ours-"));
+    let [ours] = found.as_slice() else {
+        panic!("{found:?}");
+    };
+    ours.remove().unwrap();
+    assert!(!base("memory/bulkhead").exists() && base("pids/bulkhead/theirs").exists());
+    assert!(!base("pids/bulkhead/ours-1").exists());
+}
+
+#[test]
 fn limits_hold_where_this_host_has_groups() {
     let Ok(hierarchy) = Hierarchy::find() else {
         return;

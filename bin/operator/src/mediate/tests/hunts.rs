@@ -1,6 +1,7 @@
 //! Circuits that are cut and not where they were seen, and the supervisor's searches for them.
 
 use super::*;
+use command::verbs::Sought;
 use telemetry::circuits::CUT_HIDDEN;
 
 /// A circuit that no program has where it was seen, cut by its id.
@@ -36,12 +37,12 @@ fn circuits_that_are_cut_one_after_another_are_all_looked_for() {
         // While the search before goes on: it is asked for when that is over, and once.
         all.push(hidden(&mut mediator));
         assert!(!turn(&mut mediator));
-        mediator.sought();
+        mediator.sought(&Sought::default());
         assert!(turn(&mut mediator) && !turn(&mut mediator));
     }
     // Each is given up after three searches.
     assert_eq!(mediator.hunted().len(), 3);
-    mediator.sought();
+    mediator.sought(&Sought::default());
     assert!(turn(&mut mediator));
 }
 
@@ -51,11 +52,11 @@ fn a_search_that_is_over_is_not_taken_for_the_next() {
     let _made = hidden(&mut mediator);
     assert!(turn(&mut mediator));
     // Both in a turn.
-    mediator.sought();
+    mediator.sought(&Sought::default());
     mediator.use_image(mapped(&tables()));
     assert!(!mediator.seeks().is_empty());
     assert!(!turn(&mut mediator));
-    mediator.sought();
+    mediator.sought(&Sought::default());
     assert!(mediator.cuts_found());
 }
 
@@ -69,8 +70,42 @@ fn who_was_asked_for_and_not_searched_for_is_not_given_up() {
     }
     for _ in 0..3 {
         assert_eq!(mediator.hunted().len(), 1);
-        mediator.sought();
+        mediator.sought(&Sought::default());
         turn(&mut mediator);
     }
     assert!(mediator.hunted().is_empty());
+}
+
+#[test]
+fn a_search_that_another_was_begun_after_is_not_taken_for_it() {
+    let mut mediator = with_circuits(&tables());
+    let _made = hidden(&mut mediator);
+    let mut asks = || {
+        let all = mediator.seeks();
+        all.last().map_or(0, |body| body.last)
+    };
+    let [first, second] = [asks(), asks()];
+    assert!(first != 0 && second != first);
+    let sought = |number| Sought { number, missed: 0 };
+    // It was on its way when the next was asked for.
+    mediator.sought(&sought(first));
+    assert!(!mediator.cuts_found());
+    mediator.sought(&sought(second));
+    assert!(mediator.cuts_found());
+}
+
+#[test]
+fn who_could_not_be_looked_at_has_more_searches_and_not_without_end() {
+    let mut mediator = with_circuits(&tables());
+    let _made = hidden(&mut mediator);
+    let mut searches = 0;
+    while let Some(body) = mediator.seeks().last() {
+        mediator.sought(&Sought {
+            number: body.last,
+            missed: 1,
+        });
+        assert!(mediator.cuts_found());
+        searches += 1;
+    }
+    assert_eq!((searches, mediator.hunted().len()), (12, 0));
 }
