@@ -33,7 +33,7 @@ pub fn run(pair: &Pair, options: &Options) -> Result<[Figure; 2], String> {
     client.args(["talk", "ends", &address, &time.as_millis().to_string()]);
     client.arg(CONNECTS.to_string()).stdout(Stdio::piped());
     let mut client = Ended(client.spawn().map_err(|e| format!("talk: {e}"))?);
-    let mut killed = Vec::new();
+    let (mut killed, taken) = (Vec::new(), pair.taken()?);
     for _ in 0..deaths {
         std::thread::sleep(PAUSE);
         let operator = pair
@@ -49,13 +49,19 @@ pub fn run(pair: &Pair, options: &Options) -> Result<[Figure; 2], String> {
     server.end();
     let mut ends: Vec<u64> = said.lines().filter_map(|line| line.parse().ok()).collect();
     ends.sort_unstable();
-    let words = said
-        .lines()
-        .last()
-        .and_then(|line| line.strip_prefix("hung "));
-    let hung = words.and_then(|line| line.split(' ').next()?.parse::<f64>().ok());
-    let hung =
-        hung.ok_or_else(|| format!("talk: {} lines, and no word of those that hung", ends.len()))?;
+    let last = said.lines().last().unwrap_or_default();
+    let number = |name: &str| -> Option<f64> {
+        let mut words = last.split(' ').skip_while(|word| *word != name);
+        words.nth(1)?.parse().ok()
+    };
+    let (Some(hung), Some(failed)) = (number("hung"), number("failed")) else {
+        return Err(format!(
+            "talk: {} lines, and no word of those that hung",
+            ends.len()
+        ));
+    };
+    // Known, and counted: of each at most one is reset (decision 35).
+    let lost = failed.min((pair.taken()? - taken) as f64);
     let outages: Vec<f64> = killed.iter().filter_map(|at| gap(&ends, *at)).collect();
     if outages.len() != killed.len() {
         return Err("connections ended before the last death".to_owned());
@@ -68,9 +74,12 @@ pub fn run(pair: &Pair, options: &Options) -> Result<[Figure; 2], String> {
         Figure::of("circuits.operator_outage_ms", "ms", &outages).note(format!(
             "the longest time without an end of a connection around each death; {what}"
         )),
-        Figure::of("circuits.hung_calls", "count", &[hung]).note(format!(
-            "connections that failed or took more than two seconds; {what}"
-        )),
+        Figure::of("circuits.hung_calls", "count", &[hung + failed - lost])
+            .ours("failed", failed)
+            .ours("lost_with_operators", lost)
+            .note(format!(
+                "connections that took more than two seconds, or failed but for those that an operator died with just as it had taken them from the kernel's queue, as `status` counts (`taken`); {what}"
+            )),
     ])
 }
 

@@ -231,6 +231,16 @@ tenants:
         }
     }
 
+    /// Operators that died with a connection of the kernel's queue in their hands, which is lost then.
+    pub fn taken(&self) -> Result<u64, String> {
+        let (Joined::Circuits(instance) | Joined::Rings(instance)) = &self.joined else {
+            return Ok(0);
+        };
+        let status = instance.ask(&["status"])?;
+        let all = status["compartments"].as_array().into_iter().flatten();
+        Ok(all.filter_map(|of| of["operator"]["taken"].as_u64()).sum())
+    }
+
     /// Stops what joins them while another pair is measured, or lets it go on: what polls a
     /// core would take it from the other, or keep it awake for it.
     pub fn rest(&self, rests: bool) -> Result<(), String> {

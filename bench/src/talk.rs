@@ -70,7 +70,7 @@ fn setup(address: &str, time: Duration) -> std::io::Result<f64> {
 }
 
 /// So many connect at once, again and again. Prints when each connection was over (of the
-/// monotonic clock, ns), and then how many took longer than two seconds, or failed.
+/// monotonic clock, ns), and then how many took longer than two seconds, and how many others failed.
 fn ends(address: &str, time: Duration, threads: usize) -> std::io::Result<()> {
     const HUNG: Duration = Duration::from_secs(2);
     let (begun, (tell, told)) = (Instant::now(), std::sync::mpsc::channel());
@@ -85,23 +85,24 @@ fn ends(address: &str, time: Duration, threads: usize) -> std::io::Result<()> {
                     stream.write_all(&byte)?;
                     stream.read_exact(&mut byte)
                 });
-                let hung = done.is_err() || from.elapsed() > HUNG;
-                let _ = tell.send((worker::clock::monotonic(), hung));
+                let ended = (done.is_err(), from.elapsed() > HUNG);
+                let _ = tell.send((worker::clock::monotonic(), ended));
             }
         })?;
     }
     drop(tell);
-    let (mut text, mut hung, mut over) = (String::new(), 0, 0);
+    let (mut text, mut hung, mut failed, mut over) = (String::new(), 0, 0, 0);
     // Each thread's last word is that it is gone; one that hangs has none.
-    while let Ok((end, has_hung)) = told.recv_timeout(HUNG + HUNG) {
+    while let Ok((end, (has_failed, has_hung))) = told.recv_timeout(HUNG + HUNG) {
         text += &format!("{end}\n");
         hung += usize::from(has_hung);
+        failed += usize::from(has_failed && !has_hung);
         over += 1;
     }
     if told.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
         hung += threads;
     }
-    text += &format!("hung {hung} of {over}\n");
+    text += &format!("hung {hung} failed {failed} of {over}\n");
     std::io::stdout().write_all(text.as_bytes())
 }
 
