@@ -44,8 +44,9 @@ pub fn run(what: &str, address: &str, time: Duration, message: usize) -> Option<
         "stream" => stream(how, address, time, message).map(|n| n.to_string()),
         "echo" => echo(how, address).map(|()| String::new()),
         "rtt" => rtt(how, address, time).map(|n| n.to_string()),
-        "many" => many(address, message, false).map(|n| n.to_string()),
-        "drained" => many(address, message, true).map(|n| n.to_string()),
+        "many" => many(address, message, Memory::AFewBytes).map(|n| n.to_string()),
+        "drained" => many(address, message, Memory::Used).map(|n| n.to_string()),
+        "kernels" => many(address, message, Memory::Kernels).map(|n| n.to_string()),
         _ => return None,
     })
 }
@@ -359,12 +360,25 @@ fn rtt(how: How, address: &str, time: Duration) -> Result<f64> {
 /// As many bytes as a ring has go each way, so often, where rings are to have been used.
 const BURST: usize = 1 << 20;
 const BURSTS: usize = 4;
-/// How long circuits whose memory was used are idle before it is looked at.
+/// How long circuits whose memory was used are idle before it is looked at; so many that the kernel's part shows
+/// for longer.
 const IDLE: Duration = Duration::from_secs(5);
+const LONG_IDLE: Duration = Duration::from_secs(20);
 
-/// KiB of memory of both programs for each of so many idle connections that a few bytes went by,
-/// each way by the ring; or several rings full, which were read.
-fn many(address: &str, count: usize, used: bool) -> Result<f64> {
+/// Whose memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Memory {
+    /// The programs', of circuits that a few bytes went by.
+    AFewBytes,
+    /// The same after several rings full.
+    Used,
+    /// What the kernel has beside (Slab), of the same.
+    Kernels,
+}
+
+/// KiB of memory for each of so many idle connections that bytes went by, each way by the ring.
+fn many(address: &str, count: usize, whose: Memory) -> Result<f64> {
+    let used = whose != Memory::AFewBytes;
     let (mut all, mut burst) = (Vec::new(), vec![7; BURST]);
     let (mut before, mut after) = (0, 0);
     for number in 0..=count {
@@ -387,15 +401,21 @@ fn many(address: &str, count: usize, used: bool) -> Result<f64> {
         if number == 0 || number == count {
             if used {
                 // All are idle for as long.
-                std::thread::sleep(IDLE);
+                std::thread::sleep(match whose {
+                    Memory::Kernels => LONG_IDLE,
+                    _ => IDLE,
+                });
             }
             circuit.write_all(b"m")?;
             let mut theirs = [0; 8];
             circuit.read_exact(&mut theirs)?;
-            let both = memory_kib() + u64::from_le_bytes(theirs);
+            let now = match whose {
+                Memory::Kernels => kib_of("/proc/meminfo", "Slab:"),
+                _ => memory_kib() + u64::from_le_bytes(theirs),
+            };
             match number {
-                0 => before = both,
-                _ => after = both,
+                0 => before = now,
+                _ => after = now,
             }
         }
         circuit.write_all(b"n")?;
@@ -406,13 +426,15 @@ fn many(address: &str, count: usize, used: bool) -> Result<f64> {
 
 /// What this process has, with its part of what it shares, and its page tables.
 fn memory_kib() -> u64 {
-    let of = |file: &str, name: &str| {
-        let text = std::fs::read_to_string(file).unwrap_or_default();
-        let line = text.lines().find_map(|line| line.strip_prefix(name));
-        let number = line.and_then(|line| line.split_whitespace().next());
-        number.and_then(|it| it.parse().ok()).unwrap_or(0)
-    };
-    of("/proc/self/smaps_rollup", "Pss:") + of("/proc/self/status", "VmPTE:")
+    kib_of("/proc/self/smaps_rollup", "Pss:") + kib_of("/proc/self/status", "VmPTE:")
+}
+
+/// A number of a file of /proc.
+fn kib_of(file: &str, name: &str) -> u64 {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    number.and_then(|it| it.parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]

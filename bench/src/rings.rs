@@ -63,14 +63,20 @@ pub fn run(
         .map(|_| talk_of(ours, ["copies-echo", "copies-rtt"], time, 1, 1, "us"))
         .map(|came| came.map(|came| came.value))
         .collect::<Result<Vec<_>, _>>()?;
-    let memory = |what: &str, count| {
-        (0..options.runs(3, 1))
+    let memory = |what: &str, count, turns| {
+        (0..turns)
             .map(|_| talk_of(ours, ["copies-echo", what], time, 1, count, "kib"))
             .map(|came| came.map(|came| came.value))
             .collect::<Result<Vec<_>, _>>()
     };
-    let few = memory("copies-many", MANY)?;
-    let used = memory("copies-drained", USED)?;
+    let turns = options.runs(3, 1);
+    let few = memory("copies-many", MANY, turns)?;
+    let used = memory("copies-drained", USED, turns)?;
+    // What else this machine does shows there as well. It takes its time.
+    let kernels = match options.smoke || options.quick {
+        true => None,
+        false => memory("copies-kernels", MANY, 1)?.pop(),
+    };
     let cluster = peer::cluster(before, peer::round_trip_ns()?);
     let pair_name = bridge.name.clone();
     let figure = |id: &str, unit: &str, of: fn(&Size) -> &Vec<f64>, note: &str, least: bool| {
@@ -108,8 +114,9 @@ pub fn run(
             .note("a byte there and back, both sides spinning, cores 0 and 1"),
         Figure::of("circuits.mem_per_conn_kib", "kib", &used)
             .ours("a_few_bytes_kib", Figure::of("", "", &few).value)
+            .ours("kernels_objects_kib", kernels)
             .note(
-                "both programs' memory and page tables, of connections by which 4 MiB went each way and were read, idle for five seconds; beside: of those that a few bytes went by",
+                "both programs' memory and page tables, of connections by which 4 MiB went each way and were read, idle for five seconds; beside: of those that a few bytes went by, and what the kernel has for one in its own objects (sockets, files, mappings; all of this machine's Slab, twenty seconds later)",
             ),
     ];
     for figure in &mut figures {
