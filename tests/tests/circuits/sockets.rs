@@ -101,6 +101,59 @@ pub fn differences(
     }
 }
 
+/// Of many who may not wait for room all are let in, and each is accepted once; without end they are not.
+#[test]
+fn a_thousand_at_once_are_let_in_beyond_a_backlog() {
+    const MANY: &str = "
+import collections, errno, resource, socket, sys, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+s = socket.socket()
+if sys.argv[1] == 'serve':
+    s.bind(('10.1.1.10', 80)); s.listen(5); print('serving', flush=True)
+    sys.stdin.readline()
+    for n in range(1000): c, _ = s.accept(); c.sendall(c.recv(10))
+    print('accepted', flush=True); time.sleep(600)
+else:
+    all, told = [], collections.Counter()
+    for n in range(3500):
+        c = socket.socket(); c.setblocking(False)
+        error = c.connect_ex(('10.1.1.10', 80)); told[errno.errorcode.get(error, error)] += 1
+        if error == 0: all.append(c)
+        if n == 999: print(dict(told), flush=True); sys.stdin.readline()
+        if n == 999:
+            for n, c in enumerate(all): c.sendall(b'%d' % n)
+            for n, c in enumerate(all):
+                c.setblocking(True); assert c.recv(10) == b'%d' % n; c.close()
+            told.clear(); all.clear()
+    print(dict(told))
+";
+    let scene = Scene::of(OPEN);
+    scene.file("many.py", MANY);
+    let start = |at: &str, what: &str, until: &str| {
+        let mut command = scene.command(at, &format!("exec python3 {{f}}/many.py {what}"));
+        command.stdin(std::process::Stdio::piped());
+        let program = scene.spawn(command);
+        program.until(until);
+        program
+    };
+    let mut server = start("web", "serve", "serving");
+    let mut client = start("app", "ask", "}");
+    assert_eq!(client.out(), "{0: 1000}\n");
+    server.go_on();
+    client.go_on();
+    server.until("accepted");
+    assert_eq!(
+        client.wait(Duration::from_secs(20)),
+        Some(0),
+        "{}",
+        client.err()
+    );
+    // Then nobody accepts.
+    let out = client.out();
+    let said = out.lines().last().unwrap_or_default();
+    assert_eq!(said, "{0: 2054, 'EAGAIN': 446}", "{out}");
+}
+
 #[test]
 fn who_waits_and_is_interrupted_thousands_of_times_is_still_served() {
     const SERVER: &str = "
