@@ -1,5 +1,6 @@
 //! One call of a program: its arguments copied, its descriptor taken.
 
+use crate::place;
 use crate::targets::Targets;
 use circuit::{Endpoint, Family};
 use guard::guard;
@@ -110,7 +111,7 @@ impl<'a> Call<'a> {
 
     /// Which thread it is of, and the number that its descriptor has there.
     pub fn place(&self, number: u32) -> u64 {
-        u64::from(self.call.thread) << 32 | u64::from(number)
+        place::of(&self.target, number)
     }
 
     /// Which thread it is of.

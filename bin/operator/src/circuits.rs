@@ -12,6 +12,7 @@ use telemetry::circuits::{Count, ELSEWHERE, MAGIC, ROW_WORDS, Row, bytes_for};
 use telemetry::flows::{self, COUNT_AT, End, MAGIC_AT, MOST, ROWS_AT, SEEN_AT};
 
 use crate::decide::{self, Asked, TCP, UDP, across};
+use crate::place;
 
 /// Numbers of descriptors that are looked at for a socket that is no longer where it was.
 pub const NUMBERS: i32 = 4096;
@@ -156,8 +157,7 @@ pub fn number_of(thread: u32, cookie: u64) -> Option<u32> {
 
 /// The socket, taken from the program that was seen with it, at its number.
 pub fn at_place(socket: &Socket) -> Option<OwnedFd> {
-    let target = Target::open((socket.place() >> 32) as u32).ok()?;
-    let number = socket.place() as u32;
+    let (target, number) = place::at(socket.place())?;
     taken(&target, number.cast_signed(), socket.cookie())
 }
 

@@ -20,6 +20,7 @@ mod message;
 mod meters;
 mod notes;
 mod operator;
+mod place;
 #[cfg(test)]
 mod planted;
 mod receivers;

@@ -28,6 +28,7 @@ use crate::decide::{self, Asked as Wish, Decided, Refused};
 use crate::live::Live;
 use crate::meters::Meters;
 use crate::notes::{Notes, UNBLOCKED};
+use crate::place;
 use crate::relays::{Relays, Said};
 use crate::rings::Rings;
 use crate::sockets::{self, Made};
@@ -405,7 +406,7 @@ impl Mediator {
                 self.puts(note, made.cookie, call.thread);
                 match install(listener, call.id, &made.fd, closes) {
                     Some(Ok(number)) => {
-                        let place = u64::from(call.thread) << 32 | u64::from(number);
+                        let place = place::of_thread(call.thread, number);
                         self.table.place(made.cookie, place);
                         self.write();
                         self.unclaimed.is_over(made.cookie);

@@ -204,9 +204,7 @@ impl Relays {
         }
         let (door, name) = self.door.as_ref().ok_or(Errno::NOBUFS)?;
         sockets::connects_at_once(fd, fcntl_getfl(fd)?, *name)?;
-        let accepted = sockets::accepts(&door.fd, true, || {})?.ok_or(Errno::CONNRESET)?;
-        sockets::widens(&accepted)?;
-        Ok(accepted)
+        sockets::accepts(&door.fd, true, || {})?.ok_or(Errno::CONNRESET)
     }
 
     /// Nobody wants this connection.

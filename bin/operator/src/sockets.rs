@@ -22,6 +22,9 @@ const BACKLOG: i32 = 4096;
 /// reads would wait for ever with less; and a file that is sent is waited for at every other 64 KiB of what sockets
 /// have by themselves.
 const UNDER_WAY: usize = 2 << 20;
+/// Sockets of an endpoint that have as much: what nobody has read is no process's memory, and a host has no bound on
+/// it as on TCP's. Others have what any AF_UNIX socket has.
+const WIDE: u32 = 256;
 /// The least that the kernel waits: a jiffy.
 const AT_ONCE: Duration = Duration::from_micros(1);
 
@@ -43,7 +46,6 @@ pub fn stream(nonblocking: bool) -> Result<Made, Errno> {
     flags.set(SocketFlags::NONBLOCK, nonblocking);
     let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     notify::refuse_descriptors(fd.as_fd())?;
-    widens(&fd)?;
     let made = made(fd)?;
     if guard!("circuits-bound") {
         let mut name = crate::mediate::secret()?;
@@ -55,9 +57,13 @@ pub fn stream(nonblocking: bool) -> Result<Made, Errno> {
     Ok(made)
 }
 
-/// It may have more under way. One that is accepted has it not of its listener.
-pub fn widens(fd: &OwnedFd) -> Result<(), Errno> {
-    set_socket_send_buffer_size(fd, UNDER_WAY)
+/// It may have more under way, where the endpoint has no more than so many others. One that is accepted has it not of its
+/// listener.
+pub fn widens(fd: &OwnedFd, others: u32) -> Result<(), Errno> {
+    match others < WIDE || !guard!("circuits-wide") {
+        true => set_socket_send_buffer_size(fd, UNDER_WAY),
+        false => Ok(()),
+    }
 }
 
 /// The cookie of the socket that began this connection; `None`: it has no name, as those have not

@@ -97,7 +97,6 @@ impl Unclaimed {
         if let (Some(room), Some(Ok(()))) = (&mut room, sent) {
             room.under_way.push_back(made.cookie);
         }
-        sockets::widens(&made.fd)?;
         Ok(made)
     }
 

@@ -71,6 +71,18 @@ impl Target {
         }
     }
 
+    /// Its number.
+    pub fn number(&self) -> u32 {
+        self.thread.as_raw_pid().unsigned_abs()
+    }
+
+    /// What tells it from another that has this number at another time (pidfs, Linux 6.9; the same for all
+    /// before): twenty bits of what the kernel counts threads by.
+    pub fn own(&self) -> u32 {
+        const BITS: u64 = (1 << 20) - 1;
+        rustix::fs::fstat(&self.pidfd).map_or(0, |it| (it.st_ino & BITS) as u32)
+    }
+
     /// Copies the program's memory from an address on, all of `into` or nothing that
     /// counts. It is a copy: the program may have changed its own by now.
     ///

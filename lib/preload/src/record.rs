@@ -11,6 +11,7 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 use stream::{Reader, Writer};
 
 /// Nobody's.
@@ -47,6 +48,8 @@ pub struct Writing {
     pub waker: CircuitWaker,
     pub bytes: usize,
     pub writes: u32,
+    /// How long it may wait for what went by the socket.
+    pub patience: Duration,
 }
 
 /// The reading end.
@@ -292,6 +295,7 @@ impl Record {
             writer: Writer::after(writer, &geometry, self.sent.load(Ordering::SeqCst)),
             bytes: 0,
             writes: 0,
+            patience: Duration::ZERO,
         };
         let mut reading = Reading {
             reader: Reader::after(reader, &geometry, self.received.load(Ordering::SeqCst)),

@@ -15,13 +15,11 @@ use stream::{Full, LOOK_BYTES, LOOK_WRITES, SLEEP, SPIN, Stop};
 /// How long who must not block does, before its bytes go by the socket: about as long as a
 /// reader takes to copy a large piece.
 const MOMENT: Duration = Duration::from_micros(20);
-/// How long who must not block waits while what went by the socket is being read, and after so long without any of it
-/// no more: a read of much takes some tens of microseconds.
-const MOMENTS: Duration = Duration::from_millis(1);
-const MOMENT_STILL: Duration = Duration::from_micros(100);
-/// The same of who blocks, who looks so often.
-const STILL: Duration = Duration::from_millis(1);
-const LOOKS: Duration = Duration::from_micros(20);
+/// For a KiB that went by the socket a write may wait so long until what did is read, altogether; of no more than so
+/// much; and no longer while nothing of it is read, which takes some tens of microseconds where it is much.
+const A_KIB: Duration = Duration::from_nanos(200);
+const MOST: Duration = Duration::from_millis(2);
+const STILL: Duration = Duration::from_micros(100);
 /// How often it sleeps for room before bytes go by the socket, where the kernel knows of signals and time limits.
 const SLEEPS: u32 = 2;
 
@@ -99,7 +97,7 @@ pub fn step(
 ) -> Result<usize, c_int> {
     look_at_peer(fd, writing)?;
     consent(record);
-    back_to_ring(fd, writing, blocks);
+    back_to_ring(writing);
     if !blocks {
         // A reader that is about to make room keeps all that follows from going by the socket.
         spin_for_room(fd, record, writing)?;
@@ -116,7 +114,10 @@ pub fn step(
             Ok(n) => {
                 writing.bytes += n;
                 writing.writes += 1;
-                let ring = n.saturating_sub(line.moved.get()) as u64;
+                let aside = n.min(line.moved.get());
+                let earned = A_KIB * u32::try_from(aside >> 10).unwrap_or(u32::MAX);
+                writing.patience = MOST.min(writing.patience + earned);
+                let ring = (n - aside) as u64;
                 let [_, written] = &record.by_ring;
                 written.fetch_add(ring, Ordering::Relaxed);
                 return Ok(n);
@@ -166,28 +167,24 @@ pub fn consent(record: &Record) {
     }
 }
 
-/// What went by the socket is before anything in the ring. Waits while it is being read, for a while: who writes
-/// faster than is read would never come back.
-fn back_to_ring(fd: c_int, writing: &mut Writing, blocks: bool) {
-    let (most, still) = match blocks {
-        true => (SLEEPS * SLEEP, STILL),
-        false => (MOMENTS, MOMENT_STILL),
-    };
+/// What went by the socket is before anything in the ring: who writes faster than is read would never come back.
+/// So a write waits for that, if it is being read: for a part of the time that those bytes took to write, so that
+/// neither who reads little nor who says that he reads costs more than that.
+fn back_to_ring(writing: &mut Writing) {
+    let unread = writing.writer.unread_spill();
+    if unread == 0 || writing.patience < STILL / 4 {
+        return;
+    }
     let begun = Instant::now();
-    let (mut unread, mut moved) = (writing.writer.unread_spill(), begun);
-    while unread > 0 && moved.elapsed() < still && begun.elapsed() < most {
-        if blocks {
-            // Nobody tells of it; nor that the peer is gone.
-            std::thread::sleep(LOOKS);
-            if is_over(fd) {
-                return;
-            }
-        }
+    let (mut least, mut moved) = (unread, begun);
+    while least > 0 && moved.elapsed() < STILL && begun.elapsed() < writing.patience {
+        std::hint::spin_loop();
         let now = writing.writer.unread_spill();
-        if now != unread {
-            (unread, moved) = (now, Instant::now());
+        if now < least {
+            (least, moved) = (now, Instant::now());
         }
     }
+    writing.patience = writing.patience.saturating_sub(begun.elapsed());
 }
 
 /// Looks whether there is room in the ring, for a moment, if that is where bytes go.

@@ -101,6 +101,24 @@ pub fn differences(
     }
 }
 
+/// What nobody has read is no process's memory: of an endpoint's sockets some may have much of it, others as much as any of
+/// the kernel's.
+#[test]
+fn an_endpoint_has_much_unread_at_some_sockets_alone() {
+    const HAVE: &str = "
+import collections, resource, socket
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+of = lambda s: s.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+plain = socket.socketpair(); usual = of(plain[0])
+all = [socket.socket() for _ in range(300)]
+print(sum(of(s) > usual for s in all), sum(of(s) == usual for s in all))
+for s in all: s.close()
+";
+    let scene = Scene::of(OPEN);
+    scene.file("have.py", HAVE);
+    assert_eq!(scene.says("app", "python3 {f}/have.py"), "256 44\n");
+}
+
 /// Of many who may not wait for room all are let in, and each is accepted once; without end they are not.
 #[test]
 fn a_thousand_at_once_are_let_in_beyond_a_backlog() {

@@ -302,9 +302,9 @@ fn user(text: &str) -> Result<(User, Vec<Variable>), Trouble> {
         let (uid, gid) = (uid.parse().ok(), gid.parse().ok());
         return uid
             .zip(gid)
-            .map(|(uid, gid)| {
-                let groups = Vec::new();
-                (User { uid, gid, groups }, Vec::new())
+            .map(|(uid, gid): (u32, u32)| {
+                let (groups, name) = (Vec::new(), uid.to_string());
+                (User { uid, gid, groups }, known_as("/", &name))
             })
             .ok_or_else(unknown);
     }
@@ -328,9 +328,14 @@ fn user(text: &str) -> Result<(User, Vec<Variable>), Trouble> {
         groups: of.collect(),
     };
     let home = person.get(5).copied().unwrap_or("/");
+    Ok((user, known_as(home, name)))
+}
+
+fn known_as(home: &str, name: &str) -> Vec<Variable> {
     let variables = [("HOME", home), ("USER", name), ("LOGNAME", name)];
-    let variables = variables.map(|(name, value)| (name.into(), value.into()));
-    Ok((user, variables.to_vec()))
+    variables
+        .map(|(name, value)| (name.into(), value.into()))
+        .to_vec()
 }
 
 #[cfg(test)]

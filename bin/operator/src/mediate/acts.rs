@@ -29,7 +29,7 @@ impl Mediator {
         let made = sockets::stream(nonblock)?;
         let created = self.table.create(made.cookie, slot, family, 0);
         created.map_err(number)?;
-        *self.counts.entry(slot).or_default() += 1;
+        self.counts_one(&made);
         Ok(Came::Socket(made, cloexec))
     }
 
@@ -473,7 +473,7 @@ impl Mediator {
             let made = kept?;
             match self.takes_in(listener, &made) {
                 Ok(()) => {
-                    self.counts_one(made.cookie);
+                    self.counts_one(&made);
                     return Ok(Some(made));
                 }
                 Err(errno) => {

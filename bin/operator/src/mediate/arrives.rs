@@ -317,7 +317,7 @@ impl Mediator {
     ) -> Result<Pending, Errno> {
         let crossed = self.table.crossed(at, made.cookie, id, tag);
         let pending = crossed.map_err(number)?;
-        self.counts_one(made.cookie);
+        self.counts_one(made);
         // A meter's is one of this namespace, and lives there.
         let inode = match carrier.is_metered() {
             false => rustix::fs::fstat(&made.fd).map_or(0, |of| of.st_ino as u32),

@@ -230,10 +230,10 @@ impl Mediator {
         for which in 0..2 {
             let at = |(began, ends): &(u64, Vec<Socket>)| {
                 let socket = *ends.get(which)?;
-                let target = Target::open((socket.place() >> 32) as u32).ok()?;
+                let (target, number) = place::at(socket.place())?;
                 let seen = Seen {
                     target,
-                    number: socket.place() as u32,
+                    number,
                     cookie: socket.cookie(),
                     end: end_of(&socket),
                 };

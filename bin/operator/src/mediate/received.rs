@@ -174,7 +174,7 @@ impl Mediator {
         match number {
             Ok(None) => false,
             Ok(Some(number)) => {
-                let place = u64::from(call.thread) << 32 | u64::from(number);
+                let place = place::of_thread(call.thread, number);
                 self.table.place(made.cookie, place);
                 self.write();
                 heard(listener.answer(call.id, Ok(i64::from(number))))

@@ -367,9 +367,12 @@ impl Mediator {
     }
 
     /// One more of whichever endpoint has it.
-    pub(super) fn counts_one(&mut self, cookie: u64) {
-        if let Some(socket) = self.table.socket(cookie) {
-            *self.counts.entry(socket.endpoint()).or_default() += 1;
+    pub(super) fn counts_one(&mut self, made: &Made) {
+        if let Some(socket) = self.table.socket(made.cookie) {
+            let count = self.counts.entry(socket.endpoint()).or_default();
+            // Where it is refused it has what it had.
+            let _ = sockets::widens(&made.fd, *count);
+            *count += 1;
         }
     }
 
