@@ -17,9 +17,10 @@ use stream::{Full, LOOK_BYTES, LOOK_WRITES, SLEEP, SPIN, Stop};
 const MOMENT: Duration = Duration::from_micros(20);
 /// For a KiB that went by the socket a write may wait so long until what did is read, altogether; of no more than so
 /// much; and no longer while nothing of it is read, which takes some tens of microseconds where it is much.
-const A_KIB: Duration = Duration::from_nanos(200);
-const MOST: Duration = Duration::from_millis(2);
-const STILL: Duration = Duration::from_micros(100);
+const A_KIB: Duration = Duration::from_micros(1);
+const MOST: Duration = Duration::from_millis(4);
+const STILL: Duration = Duration::from_millis(1);
+const SPINS: Duration = Duration::from_micros(50);
 /// How often it sleeps for room before bytes go by the socket, where the kernel knows of signals and time limits.
 const SLEEPS: u32 = 2;
 
@@ -172,13 +173,17 @@ pub fn consent(record: &Record) {
 /// neither who reads little nor who says that he reads costs more than that.
 fn back_to_ring(writing: &mut Writing) {
     let unread = writing.writer.unread_spill();
-    if unread == 0 || writing.patience < STILL / 4 {
+    if unread == 0 || writing.patience < SPINS / 2 {
         return;
     }
     let begun = Instant::now();
     let (mut least, mut moved) = (unread, begun);
     while least > 0 && moved.elapsed() < STILL && begun.elapsed() < writing.patience {
-        std::hint::spin_loop();
+        match begun.elapsed() < SPINS {
+            true => std::hint::spin_loop(),
+            // Who reads may have no other processor.
+            false => std::thread::sleep(SPINS),
+        }
         let now = writing.writer.unread_spill();
         if now < least {
             (least, moved) = (now, Instant::now());
