@@ -30,7 +30,7 @@ pub use listener::{
     Listener, Notification, Outcome, RECEIVED, Sizes, is_called_listener, is_listener, received,
 };
 pub use option::{name_of, option, refuse_descriptors, set_option};
-pub use owner::{is_within, owners, share_descriptors, user_namespace};
+pub use owner::{is_within, owners, share_descriptors, user_namespace, user_namespace_at_once};
 pub use run::{Ids, Namespaces, Plan, Running, Started, User, namespaces, start};
 pub use target::{OpenError, PIECES, Target};
 

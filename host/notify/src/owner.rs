@@ -21,19 +21,27 @@ const DEEPEST: usize = 32;
 /// Linux 6.11 it is what /proc says.
 #[must_use]
 pub fn user_namespace(process: u32) -> Option<OwnedFd> {
-    let pid = Pid::from_raw(i32::try_from(process).ok()?)?;
-    let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    // One whose first thread is gone executes nothing.
+    user_namespace_at_once(process).unwrap_or_else(|| {
+        let file = std::fs::File::open(format!("/proc/{process}/ns/user"));
+        file.ok().map(OwnedFd::from)
+    })
+}
+
+/// The same, where that does not wait. `None`: only /proc says it, if anybody does.
+#[must_use]
+pub fn user_namespace_at_once(process: u32) -> Option<Option<OwnedFd>> {
+    let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
+    let Some(pidfd) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
+        return Some(None);
+    };
     // SAFETY: it has no argument.
     let fd = unsafe { libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_USER_NAMESPACE, 0) };
     match fd {
         // SAFETY: the kernel made it for this call, and nobody else knows of it.
-        fd if fd >= 0 => Some(unsafe { OwnedFd::from_raw_fd(fd) }),
-        // One whose first thread is gone executes nothing.
-        _ if matches!(last(), Errno::NOTTY | Errno::INVAL | Errno::SRCH) => {
-            let file = std::fs::File::open(format!("/proc/{process}/ns/user"));
-            file.ok().map(OwnedFd::from)
-        }
-        _ => None,
+        fd if fd >= 0 => Some(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
+        _ if matches!(last(), Errno::NOTTY | Errno::INVAL | Errno::SRCH) => None,
+        _ => Some(None),
     }
 }
 

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::fs::{read_dir, read_link};
 use std::io::{Read, Result, Write};
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The word by which this program searches.
 pub const SEARCH: &str = "search";
@@ -20,8 +20,8 @@ const SAYS: usize = 512;
 /// So many descriptors of each table are looked at before those beyond of any: nobody keeps others' from being
 /// found by having many.
 const FEW: usize = 256;
-/// What may wait is waited for so long, all of it together (`hunts` takes somebody who is longer still for
-/// held up), and so many at a time are.
+/// Of what may wait so many are asked at a time: one that answers makes room for another. When none has
+/// answered for so long (`hunts` takes somebody who is longer still for held up) those that are left wait.
 const LATE: Duration = Duration::from_millis(150);
 const MOST_LATE: usize = 256;
 
@@ -125,7 +125,10 @@ fn search(wanted: &Wanted, processes: Vec<u32>, out: &mut impl Write) -> Result<
         writeln!(out, "{process}")?;
         out.flush()?;
         if wanted.late.contains(&process) || is_executing(process) && guard!("hunt-executing") {
-            late.push(Late::Process(process));
+            // Others' do not count.
+            if may_be_its(process, wanted) {
+                late.push(Late::Process(process));
+            }
         } else if is_its(process, wanted) {
             let more = look(process, 0, FEW, wanted, out)?;
             many.extend(more.map(|from| (process, from)));
@@ -154,10 +157,27 @@ fn search(wanted: &Wanted, processes: Vec<u32>, out: &mut impl Write) -> Result<
             look(thread, from, usize::MAX, wanted, out)?;
         }
     }
-    if !is_over() && guard!("hunt-late") {
-        look_late(wanted, &late, out)?;
+    let missed = if is_over() {
+        late.len().max(1)
+    } else if guard!("hunt-late") {
+        // Those that are left are others each time.
+        let first = first_of(late.len());
+        late.rotate_left(first);
+        look_late(wanted, &late, began, out)?
+    } else {
+        0
+    };
+    if missed > 0 {
+        writeln!(out, "missed {missed}")?;
     }
     out.flush()
+}
+
+/// One of so many, by the clock.
+fn first_of(all: usize) -> usize {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.unwrap_or_default().as_micros() as usize;
+    now.checked_rem(all).unwrap_or_default()
 }
 
 /// All programs of a compartment's circuits are in user namespaces of its operator's: of others' it is told
@@ -167,8 +187,16 @@ fn is_its(process: u32, wanted: &Wanted) -> bool {
     users.is_some_and(|users| notify::is_within(users, wanted.uid) || !guard!("hunt-own"))
 }
 
+/// The same, without waiting; `true` also where only who may wait is told.
+fn may_be_its(process: u32, wanted: &Wanted) -> bool {
+    let users = notify::user_namespace_at_once(process);
+    let is_within = |users| notify::is_within(users, wanted.uid);
+    users.is_none_or(|users| users.is_some_and(is_within)) || !guard!("hunt-late-own")
+}
+
 /// Whether a process is in the midst of executing another program: it has memory, and in that no program
-/// yet. Who asks this does not wait. There may be programs that look like it, and ways to have others wait.
+/// yet. Who asks this does not wait. Programs can look like it for as long as they like, and there are ways to
+/// have others wait.
 fn is_executing(process: u32) -> bool {
     let text = std::fs::read_to_string(format!("/proc/{process}/statm")).unwrap_or_default();
     let mut pages = text.split_whitespace();
@@ -178,11 +206,16 @@ fn is_executing(process: u32) -> bool {
 
 /// What may wait, by a thread each, which ends with this process at the latest. (What /proc/T/fdinfo says
 /// of a socket's inode does not wait here, but does for an epoll that another thread is held up in, and
-/// beyond SIGKILL.)
-fn look_late(wanted: &Wanted, late: &[Late], out: &mut impl Write) -> Result<()> {
+/// beyond SIGKILL.) How many did not answer, or were not asked.
+fn look_late(
+    wanted: &Wanted,
+    late: &[Late],
+    began: Instant,
+    out: &mut impl Write,
+) -> Result<usize> {
     let (says, said) = mpsc::channel();
     let shared = Arc::new(wanted.clone());
-    for late in late.iter().take(MOST_LATE).copied() {
+    let asks = |late: Late| {
         let (wanted, says) = (Arc::clone(&shared), says.clone());
         let looks = move || {
             let mut found = Vec::new();
@@ -196,21 +229,32 @@ fn look_late(wanted: &Wanted, late: &[Late], out: &mut impl Write) -> Result<()>
             }
             let _ = says.send(found);
         };
-        // Where there is no thread, it is missed.
-        let _ = std::thread::Builder::new()
-            .stack_size(64 << 10)
-            .spawn(looks);
-    }
-    drop(says);
-    let (since, mut missed) = (Instant::now(), late.len());
-    while let Ok(found) = said.recv_timeout(LATE.saturating_sub(since.elapsed())) {
-        missed -= 1;
+        let thread = std::thread::Builder::new().stack_size(64 << 10);
+        thread.spawn(looks).is_ok()
+    };
+    let (mut next, mut waiting, mut missed) = (late.iter().copied(), 0, late.len());
+    while began.elapsed() < LONGEST {
+        while waiting < MOST_LATE {
+            // Where there is no thread, it is missed.
+            let Some(late) = next.next() else { break };
+            if !asks(late) {
+                break;
+            }
+            waiting += 1;
+        }
+        if waiting == 0 || missed + MOST_LATE == late.len() && !guard!("hunt-windows") {
+            break;
+        }
+        let Ok(found) = said.recv_timeout(LATE) else {
+            break;
+        };
+        (waiting, missed) = (waiting - 1, missed - 1);
+        // Nobody holds this one up.
+        writeln!(out, "0")?;
         out.write_all(&found)?;
+        out.flush()?;
     }
-    if missed > 0 {
-        writeln!(out, "missed {missed}")?;
-    }
-    Ok(())
+    Ok(missed)
 }
 
 /// Through so many of the descriptors of a thread that have this number or a higher one, in their order;
@@ -420,6 +464,39 @@ threading.Event().wait(60)",
         assert_eq!(found(&[one.id()]), [second, first]);
         assert_eq!(found(&threads), [first, second]);
         end(&mut [&mut one, &mut other]);
+    }
+
+    /// However many are late: who only looks like it keeps nobody else's from being found.
+    #[test]
+    fn of_more_late_ones_than_wait_at_a_time_each_is_looked_at() {
+        let (mut child, inode) = program("s = socket.socket()");
+        let wanted = Wanted {
+            uid: rustix::process::geteuid().as_raw(),
+            inodes: [inode].into(),
+            ..Wanted::default()
+        };
+        let late = vec![Late::Process(child.id()); MOST_LATE + 60];
+        let mut out = Vec::new();
+        let missed = look_late(&wanted, &late, Instant::now(), &mut out).unwrap();
+        let said = String::from_utf8(out).unwrap();
+        let said: Vec<Says> = said.lines().map(|line| Says::of(line).unwrap()).collect();
+        assert_eq!((found_of(&said).len(), missed), (late.len(), 0));
+        // Whoever has no time left says so.
+        let past = Instant::now().checked_sub(LONGEST).unwrap();
+        let missed = look_late(&wanted, &late, past, &mut Vec::new()).unwrap();
+        assert_eq!(missed, late.len());
+        // Others' are not among them; and none is the first each time.
+        let other = Wanted {
+            uid: wanted.uid + 54_321,
+            ..wanted.clone()
+        };
+        assert!(may_be_its(child.id(), &wanted) && !may_be_its(child.id(), &other));
+        let firsts = (0..200).map(|_| {
+            std::thread::sleep(Duration::from_micros(7));
+            first_of(97)
+        });
+        assert!(firsts.collect::<BTreeSet<_>>().len() > 9 && first_of(0) == 0);
+        end(&mut [&mut child]);
     }
 
     /// What others have by the hundred is looked at after what everybody has few of.

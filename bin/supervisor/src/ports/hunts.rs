@@ -32,10 +32,12 @@ const BACKLOG: usize = 1024;
 /// What waits in a pipe is heard in so many turns.
 const TURNS: usize = 8;
 /// The next of the same compartment begins so many times as long after its end, this long at most. Three
-/// searches, and the rests between them, are less than a change of tables waits
-/// (`operators::DECIDE_LIMIT`).
+/// that are whole, and the rests between them, are less than a change of tables waits
+/// (`operators::DECIDE_LIMIT`); twelve in which somebody was missed may be more.
 const REST: u32 = 3;
 const LONGEST_REST: Duration = Duration::from_secs(1);
+/// And this long at least, where somebody was missed: perhaps nobody could look.
+const LEAST_REST: Duration = Duration::from_millis(100);
 /// Sockets of a compartment that are looked for at a time: it has no more.
 const MOST: usize = 16_384;
 
@@ -121,10 +123,26 @@ impl Hunt {
         }
     }
 
+    fn is_late(&self) -> bool {
+        self.began.is_some_and(|began| began.elapsed() > LONGEST)
+    }
+
+    /// Whether who looks is to be given up, and if so whether it is held up where it is. What it has not
+    /// looked at by then is missed.
+    fn is_given_up(&mut self, searcher: &Searcher) -> Option<bool> {
+        let is_held_up = searcher.since.elapsed() > STILL && guard!("hunt-held-up");
+        let is_given_up = is_held_up || self.is_late();
+        self.missed |= is_given_up && guard!("hunt-missed");
+        is_given_up.then_some(is_held_up)
+    }
+
     /// It is over. Whether all that was asked for was looked for: else another begins.
     fn ends(&mut self) -> bool {
         let took = self.began.take().map(|began| began.elapsed());
-        let rest = (took.unwrap_or_default() * REST).min(LONGEST_REST);
+        let mut rest = (took.unwrap_or_default() * REST).min(LONGEST_REST);
+        if self.missed {
+            rest = rest.max(LEAST_REST);
+        }
         self.rests = Instant::now().checked_add(rest);
         if !self.asked {
             self.wanted.clear();
@@ -313,9 +331,10 @@ impl Supervisor {
         waits: bool,
     ) -> (Vec<Found>, bool) {
         let searchers = &mut self.searchers;
-        let is_late = hunt.began.is_some_and(|began| began.elapsed() > LONGEST);
+        let is_late = hunt.is_late();
         let Some(searcher) = searchers.all.get_mut(&compartment) else {
             if is_late || searchers.held_up(compartment) >= HELD_UP {
+                hunt.missed = true;
                 return (Vec::new(), false);
             }
             let passed_over = searchers.passed_over.get(&compartment);
@@ -337,7 +356,10 @@ impl Supervisor {
                     searchers.all.insert(compartment, searcher);
                     (Vec::new(), true)
                 }
-                Err(_) => (Vec::new(), false),
+                Err(_) => {
+                    hunt.missed = true;
+                    (Vec::new(), false)
+                }
             };
         };
         if waits && !is_late {
@@ -360,9 +382,7 @@ impl Supervisor {
             }
             return (found, false);
         }
-        let is_held_up = searcher.since.elapsed() > STILL && guard!("hunt-held-up");
-        if is_late || is_held_up {
-            hunt.missed |= is_held_up;
+        if let Some(is_held_up) = hunt.is_given_up(searcher) {
             searchers.gives_up(compartment, is_held_up);
         }
         (found, true)
@@ -412,5 +432,37 @@ mod tests {
         assert!(hunt.ends() && hunt.wanted.is_empty());
         assert_eq!(hunt.number, 7, "who asked last is answered");
         assert!(!hunt.is_due() && hunt.rests().is_none());
+    }
+
+    #[test]
+    fn a_search_in_which_somebody_was_missed_says_so_and_rests() {
+        let (out, end) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let child = std::process::Command::new("true").spawn().unwrap();
+        let mut searcher = Searcher {
+            child,
+            out: out.into(),
+            said: Vec::new(),
+            at: 0,
+            since: Instant::now(),
+        };
+        let ago = |time: Duration| Instant::now().checked_sub(time).unwrap();
+        let mut hunt = Hunt::new();
+        hunt.begins();
+        assert!(hunt.is_given_up(&searcher).is_none() && !hunt.missed);
+        // It is held up; its time is over.
+        searcher.since = ago(STILL * 2);
+        assert!(hunt.is_given_up(&searcher) == Some(true) && hunt.missed);
+        hunt.missed = false;
+        (searcher.since, hunt.began) = (Instant::now(), Some(ago(LONGEST * 2)));
+        assert!(hunt.is_given_up(&searcher) == Some(false) && hunt.missed);
+        // It says so itself.
+        hunt.missed = false;
+        hunt.began = Some(Instant::now());
+        File::from(end).write_all(b"17\nmissed 3\n").unwrap();
+        assert!(searcher.hears(&mut hunt.missed).1 && hunt.missed && searcher.at == 17);
+        hunt.asked = true;
+        hunt.ends();
+        assert!(hunt.rests().unwrap() > LEAST_REST / 2);
+        let _ = searcher.child.wait();
     }
 }
