@@ -182,9 +182,11 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
     for pair in [&with.bridge, &with.switch] {
         pair.a.sh(MANY_PORTS)?;
         for at in [&pair.a, &pair.b] {
-            at.sh(&format!(
-                "sysctl -qw net.ipv4.tcp_congestion_control={CONTROL}"
-            ))?;
+            let sets = format!("sysctl -qw net.ipv4.tcp_congestion_control={CONTROL}");
+            let said = at.sh(&sets)?;
+            if !said.ok() {
+                return Err(format!("{sets}: {}", said.err));
+            }
         }
     }
     let mut figures = Vec::new();

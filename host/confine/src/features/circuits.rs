@@ -86,8 +86,8 @@ pub(super) fn circuits() -> Vec<Feature> {
             "",
             "circuits: programs that write megabytes before they read",
             (roomy, room),
-            "who writes more than that to a socket before anything is read waits for ever, and goes on by TCP: set the \
-             sysctl net.core.wmem_max to 2097152 (packaging/sysctl)",
+            "who writes more than that to a socket before anything is read waits for ever, where TCP would go on: set the \
+             sysctl net.core.wmem_max to 2097152 or more (packaging/sysctl)",
         ),
         feature(
             "Landlock scope of abstract names",
