@@ -33,8 +33,8 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
         ));
     };
     let user = run.user.as_deref().map(user).transpose()?;
-    let (user, mut environment) = user.unzip();
-    let environment = environment.get_or_insert_default();
+    let (user, known_as) = user.unzip();
+    let mut environment: Vec<Variable> = known_as.unwrap_or_default();
     if run.rings {
         environment.push(library_of_rings()?);
     }
@@ -46,7 +46,7 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
         owner: circuits.uid,
         user,
         addresses: addresses(&circuits),
-        environment: std::mem::take(environment),
+        environment,
     })
     .map_err(|error| Trouble::new(Exit::Failed, error.to_string(), ""))?;
     let done = announced(&path, socket, started.listener())?;
