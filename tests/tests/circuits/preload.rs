@@ -231,9 +231,10 @@ http {
   access_log off; sendfile on; keepalive_timeout 60;
   client_body_temp_path {f}/body; proxy_temp_path {f}/proxy; fastcgi_temp_path {f}/fastcgi;
   uwsgi_temp_path {f}/uwsgi; scgi_temp_path {f}/scgi;
+  upstream python { server 10.1.1.11:8000; keepalive 4; keepalive_timeout 1s; }
   server {
     listen 80; root {f}/www;
-    location /up/ { proxy_pass http://10.1.1.11:8000/; }
+    location /up/ { proxy_pass http://python/; proxy_http_version 1.1; proxy_set_header Connection ''; }
   }
 }
 ";
@@ -243,23 +244,38 @@ http {
         .scene
         .file("nginx.conf", &NGINX.replace("{f}", &files));
     std::fs::create_dir(format!("{files}/www")).unwrap();
-    let large: Vec<u8> = (0..50_000_000_u32).map(|n| (n % 251) as u8).collect();
-    std::fs::write(format!("{files}/www/large"), large).unwrap();
+    let bytes = |length: u32| -> Vec<u8> { (0..length).map(|n| (n % 251) as u8).collect() };
+    std::fs::write(format!("{files}/www/large"), bytes(50_000_000)).unwrap();
+    // It has room in a ring, whoever has a processor meanwhile; the first of a connection may go by the socket.
+    std::fs::write(format!("{files}/www/page"), bytes(300_000)).unwrap();
+    std::fs::write(format!("{files}/pages"), bytes(300_000).repeat(100)).unwrap();
     let line = "exec {r} nginx -e stderr -p {f} -c {f}/nginx.conf";
     let _nginx = rings.serve("web", line, "10.1.1.10", 80);
-    for with in ["{r}", ""] {
-        let line = format!("{with} curl -sS http://10.1.1.10/large | cmp - {{f}}/www/large");
-        rings.says("app", &line);
+    for (file, as_file) in [("large", "www/large"), ("page?[1-100]", "pages")] {
+        for with in ["{r}", ""] {
+            let line = format!("{with} curl -sS 'http://10.1.1.10/{file}' | cmp - {{f}}/{as_file}");
+            rings.says("app", &line);
+        }
     }
     let [read, _] = rings.by_ring("curl");
     // What finds the ring full goes by the socket: who does not block does not wait for room.
-    assert!(read > 5_000_000, "{read}");
-    let line = "exec {r} python3 -m http.server -d {f}/www 8000";
+    assert!(read > 25_000_000, "{read}");
+    let line = "exec {r} python3 -m http.server -p HTTP/1.1 -d {f}/www 8000";
     let _python = rings.serve("app", line, "10.1.1.11", 8000);
-    let line = "for i in 1 2 3 4; do {r} curl -sS http://10.1.1.10/up/large | cmp - {f}/www/large || exit 1 & done; wait";
-    rings.says("few", line);
-    let [read, _] = rings.by_ring("nginx");
-    assert!(read > 20_000_000, "of its upstream: {read}");
+    for (file, as_file) in [("large", "www/large"), ("page?[1-100]", "pages")] {
+        let one = format!("{{r}} curl -sS 'http://10.1.1.10/up/{file}' | cmp - {{f}}/{as_file}");
+        let line = format!(
+            "for i in 1 2 3 4; do ({one}) & all=\"$all $!\"; done; for i in $all; do wait $i || exit 1; done"
+        );
+        rings.says("few", &line);
+    }
+    // It is told of a connection that is closed, a second after its last use.
+    let by_rings = |_: &e2e::Instance| rings.by_ring("nginx")[0] > 90_000_000;
+    let is_told = rings
+        .scene
+        .instance
+        .until(Duration::from_secs(10), by_rings);
+    assert!(is_told, "of its upstream: {:?}", rings.by_ring("nginx"));
 }
 
 /// Echoes by asyncio; by a process for each connection; and hands connections to `cat`.

@@ -49,6 +49,8 @@ pub(super) struct Datagrams {
     /// The way of what a receiver was last sent by a sender, and how much since it was looked at.
     pub(super) ways: BTreeMap<(u64, u64), (Way, u32)>,
     pub(super) gone: BTreeMap<[u8; 16], Socket>,
+    /// Their names, the oldest first.
+    gone_since: VecDeque<[u8; 16]>,
     pub(super) spares: Spares,
     /// Connected to a port at which something changed, of this endpoint, and not yet linked anew.
     pub(super) late: BTreeSet<(u64, u32)>,
@@ -108,25 +110,37 @@ impl Datagrams {
         for cookies in [&mut self.cut, &mut self.shut, &mut self.refused] {
             cookies.retain(|cookie| live.contains(cookie));
         }
-        self.judged.retain(|cookie, _| live.contains(cookie));
+        self.judged
+            .retain(|cookie, _| live.contains(cookie) || gone.contains(cookie));
         self.unheard.retain(|cookie, _| live.contains(cookie));
         // What a socket sent before its end may still be read.
         self.ways.retain(|(_, receiver), _| live.contains(receiver));
     }
 
-    /// Sockets are gone: what they sent may still lie in a queue.
+    /// Sockets are gone: what they sent may still lie in a queue, and be answered.
     pub(super) fn forget(&mut self, gone: &[Socket]) {
         for socket in gone {
             let cookie = socket.cookie();
-            self.judged.remove(&cookie);
             self.cut.remove(&cookie);
             self.shut.remove(&cookie);
             self.refused.remove(&cookie);
-            self.gone.insert(socket.name(), *socket);
+            if self.gone.insert(socket.name(), *socket).is_none() {
+                self.gone_since.push_back(socket.name());
+            }
         }
-        while self.gone.len() > GONE {
-            self.gone.pop_first();
+        while self.gone_since.len() > GONE
+            && let Some(oldest) = self.gone_since.pop_front()
+            && let Some(socket) = self.gone.remove(&oldest)
+        {
+            self.judged.remove(&socket.cookie());
         }
+    }
+
+    /// Whether a socket has sent this way of late, or is connected so.
+    fn has_asked(&self, socket: &Socket, way: &Way) -> bool {
+        let judged = self.judged.get(&socket.cookie());
+        let asked = judged.and_then(|all| all.get(way));
+        socket.way() == Some(*way) || asked.is_some_and(|it| it.at.elapsed() < ANSWERS)
     }
 }
 
@@ -228,23 +242,29 @@ impl Mediator {
         let way = self.table.way(cookie, to, None).map_err(number)?;
         let outside = self.is_outside(slot, &way);
         let to = match outside {
-            true => slot,
+            true => None,
             false => self.may_send(slot, cookie, way)?,
         };
         self.table.connect_datagram(cookie, way).map_err(number)?;
         self.seen(cookie, call);
         self.datagrams.cut.remove(&cookie);
-        match outside {
-            true => {
+        match (outside, to) {
+            (true, _) => {
                 let linked = self.link_outside(call.fd()?, cookie, &way);
                 if linked.is_err() {
                     self.table.disconnect(cookie).map_err(number)?;
                 }
                 linked?;
             }
-            false => {
+            (false, to) => {
                 self.table.carry(cookie, Carrier::Kernel, 0);
-                self.link(call.fd()?, to, &way)?;
+                match to {
+                    Some(to) => self.link(call.fd()?, to, &way)?,
+                    None => {
+                        self.datagrams.cut.insert(cookie);
+                        sockets::connects_to_nobody(call.fd()?, secret()?)?;
+                    }
+                }
             }
         }
         self.link_again(slot, cookie);
@@ -289,8 +309,14 @@ impl Mediator {
     }
 
     /// The slot of the endpoint that a socket may send to: by the rules, or as an answer to
-    /// whom it is asked by.
-    pub(super) fn may_send(&mut self, slot: u32, cookie: u64, way: Way) -> Result<u32, Errno> {
+    /// whom it is asked by. `None`: it is an answer to who is gone, and gets nowhere; who sends it
+    /// could not know.
+    pub(super) fn may_send(
+        &mut self,
+        slot: u32,
+        cookie: u64,
+        way: Way,
+    ) -> Result<Option<u32>, Errno> {
         let now = Instant::now();
         let epoch = self.datagrams.epoch;
         if let Some(judged) = self.datagrams.judged.get_mut(&cookie)
@@ -298,7 +324,7 @@ impl Mediator {
             && judged.epoch == epoch
         {
             judged.at = now;
-            return Ok(judged.to);
+            return Ok(Some(judged.to));
         }
         let seen = Seen {
             protocol: decide::UDP,
@@ -306,12 +332,15 @@ impl Mediator {
         };
         let (decided, is_answer) = match self.judged(slot, &way) {
             Ok(judged) => judged,
+            Err(refused) if refused.errno == Errno::ACCESS && self.is_late_answer(slot, &way) => {
+                return Ok(None);
+            }
             Err(refused) => return Err(self.refuses(&seen, &refused)),
         };
         let to = decided.slot;
         // It is one for as long as who asked is there, and has not gone on to ask others.
         if is_answer {
-            return Ok(to);
+            return Ok(Some(to));
         }
         if to != slot {
             self.begins(&seen, decided.rules);
@@ -327,7 +356,7 @@ impl Mediator {
         {
             judged.remove(&oldest);
         }
-        Ok(to)
+        Ok(Some(to))
     }
 
     /// How many a socket is known to have sent to.
@@ -377,17 +406,29 @@ impl Mediator {
 
     /// Whether something was sent from where this goes to where it comes from.
     fn was_asked(&self, to: u32, way: &Way) -> bool {
-        let back = Way {
-            local: way.remote,
-            remote: way.local,
-        };
+        let back = back(way);
         // Of those that share a port any may have asked, and another hear the answer.
         let mut askers = self.table.datagrams_at(to, way.remote.port);
-        askers.any(|asker| {
-            let judged = self.datagrams.judged.get(&asker.cookie());
-            let asked = judged.and_then(|all| all.get(&back));
-            asker.way() == Some(back) || asked.is_some_and(|it| it.at.elapsed() < ANSWERS)
-        })
+        askers.any(|asker| self.datagrams.has_asked(asker, &back))
+    }
+
+    /// The same, by who is gone. Another that has the port since did not ask.
+    fn is_late_answer(&self, slot: u32, way: &Way) -> bool {
+        let back = back(way);
+        let image = self.image.as_ref().map(MappedCompartment::image);
+        let answered =
+            image.and_then(|image| decide::decide_answer(&image, &Self::wish(slot, way)).ok());
+        let mut gone = self.datagrams.gone.values();
+        answered.is_some_and(|to| {
+            gone.any(|it| it.endpoint() == to.slot && self.datagrams.has_asked(it, &back))
+        }) && guard!("circuits-late-answers")
+    }
+}
+
+fn back(way: &Way) -> Way {
+    Way {
+        local: way.remote,
+        remote: way.local,
     }
 }
 

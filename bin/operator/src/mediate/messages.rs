@@ -70,9 +70,10 @@ impl Mediator {
         let remote = to.or(peer).ok_or(Errno::DESTADDRREQ)?;
         let source = message.source(call)?;
         let way = self.table.way(cookie, remote, source).map_err(number)?;
-        let slot_to = match self.is_outside(slot, &way) {
+        let outside = self.is_outside(slot, &way);
+        let slot_to = match outside {
             true => None,
-            false => Some(self.may_send(slot, cookie, way)?),
+            false => self.may_send(slot, cookie, way)?,
         };
         let data = message.data(call)?;
         if self.datagrams.refused.remove(&cookie) {
@@ -81,7 +82,8 @@ impl Mediator {
         let by = (cookie, call.fd()?);
         match slot_to {
             Some(slot_to) => self.deliver(by, slot_to, &way, &data, to.is_none())?,
-            None => self.deliver_outside(by, &way, &data)?,
+            None if outside => self.deliver_outside(by, &way, &data)?,
+            None => {}
         }
         Ok(data.len())
     }

@@ -503,14 +503,25 @@ fn only_who_was_asked_answers() {
     let mut mediator = with_datagrams(&one_way());
     let answer = way(NEAR, WEB);
     assert_eq!(mediator.may_send(NEAR, 2, answer), Err(Errno::ACCESS));
-    assert_eq!(mediator.may_send(WEB, 1, way(WEB, NEAR)), Ok(NEAR));
-    assert_eq!(mediator.may_send(NEAR, 2, answer), Ok(WEB));
+    assert_eq!(mediator.may_send(WEB, 1, way(WEB, NEAR)), Ok(Some(NEAR)));
+    assert_eq!(mediator.may_send(NEAR, 2, answer), Ok(Some(WEB)));
     // Another port of the same two was not asked.
     let mut other = answer;
     other.local.port = 81;
     assert_eq!(mediator.may_send(NEAR, 2, other), Err(Errno::ACCESS));
-    // Nor is it who asked once that is gone.
+    // To who asked and is gone it gets nowhere, nor to who has that port by then, and nobody is told.
     mediator.lost(1);
+    assert_eq!(mediator.may_send(NEAR, 2, answer), Ok(None));
+    assert_eq!(mediator.may_send(NEAR, 2, other), Err(Errno::ACCESS));
+    assert!(mediator.judge(NEAR, &answer).is_err());
+    // Of the last 1024 that are gone.
+    for cookie in 100..100 + 1024_u64 {
+        assert_eq!(mediator.may_send(NEAR, 2, answer), Ok(None), "{cookie}");
+        let (family, name) = (circuit::Family::V4, u128::from(cookie).to_ne_bytes());
+        let table = &mut mediator.table;
+        table.create_datagram(cookie, WEB, family, name).unwrap();
+        mediator.lost(cookie);
+    }
     assert_eq!(mediator.may_send(NEAR, 2, answer), Err(Errno::ACCESS));
 }
 
@@ -519,14 +530,14 @@ fn who_is_connected_has_asked() {
     let mut mediator = with_datagrams(&one_way());
     let connected = mediator.table.connect_datagram(1, way(WEB, NEAR));
     assert_eq!(connected, Ok(()));
-    assert_eq!(mediator.may_send(NEAR, 2, way(NEAR, WEB)), Ok(WEB));
+    assert_eq!(mediator.may_send(NEAR, 2, way(NEAR, WEB)), Ok(Some(WEB)));
 }
 
 #[test]
 fn what_was_judged_by_another_image_is_judged_anew() {
     let mut tables = tables();
     let mut mediator = with_datagrams(&tables);
-    assert_eq!(mediator.may_send(WEB, 1, way(WEB, NEAR)), Ok(NEAR));
+    assert_eq!(mediator.may_send(WEB, 1, way(WEB, NEAR)), Ok(Some(NEAR)));
     tables.rule_tables = vec![judged(image::rules::Action::Deny, 1)];
     tables.endpoints[0].egress = 0;
     for endpoint in &mut tables.endpoints {
@@ -543,7 +554,7 @@ fn a_socket_remembers_so_many_that_it_asked() {
     for port in 1..=500 {
         let mut way = way(WEB, NEAR);
         way.remote.port = port;
-        assert_eq!(mediator.may_send(WEB, 1, way), Ok(NEAR));
+        assert_eq!(mediator.may_send(WEB, 1, way), Ok(Some(NEAR)));
     }
     assert_eq!(mediator.asked_by(1), 64);
 }

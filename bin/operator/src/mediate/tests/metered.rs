@@ -53,13 +53,13 @@ fn there_is_no_memory_for_what_is_metered() {
 #[test]
 fn datagrams_of_who_is_metered_stay_inside() {
     let mut mediator = with_datagrams(&tables());
-    assert_eq!(mediator.may_send(WEB, 1, way(WEB, NEAR)), Ok(NEAR));
+    assert_eq!(mediator.may_send(WEB, 1, way(WEB, NEAR)), Ok(Some(NEAR)));
     mediator.use_image(mapped(&metered(0)));
     for (from, to, cookie) in [(WEB, NEAR, 1), (NEAR, WEB, 2)] {
         let outcome = mediator.may_send(from, cookie, way(from, to));
         assert_eq!(outcome, Err(Errno::ACCESS), "{from}");
     }
-    assert_eq!(mediator.may_send(NEAR, 2, way(NEAR, NEAR)), Ok(NEAR));
+    assert_eq!(mediator.may_send(NEAR, 2, way(NEAR, NEAR)), Ok(Some(NEAR)));
 }
 
 fn told<B: command::Body>(meter: &Socket) -> (B, usize) {
@@ -205,7 +205,7 @@ fn what_begins_while_somebody_captures_goes_by_the_meter_and_nothing_else_change
 fn datagrams_of_who_is_captured_go_as_ever() {
     let mut mediator = with_datagrams(&tables());
     mediator.capture(&asked(0, 1, u32::MAX));
-    assert_eq!(mediator.may_send(WEB, 1, way(WEB, NEAR)), Ok(NEAR));
+    assert_eq!(mediator.may_send(WEB, 1, way(WEB, NEAR)), Ok(Some(NEAR)));
 }
 
 #[test]
