@@ -90,9 +90,10 @@ fn each_byte_comes_once_and_in_order_whatever_is_called_and_waited_for() {
     for (seed, way) in ways.into_iter().enumerate() {
         let ways = [way, ways[(seed + 1) % ways.len()]];
         let [read, written] = exchange(&rings, ["{r}", "{r}"], ways, 100, seed as u32);
-        // Of 200 MB that both read; what finds the ring full goes by the socket.
+        // Of 200 MB that both read. What finds the ring full goes by the socket, more of it where others want the
+        // processor; a ring that is full once holds 1 MiB, so it is come back to.
         assert!(
-            read > 20_000_000 && written > 20_000_000,
+            read > 4_000_000 && written > 4_000_000,
             "{ways:?}: {read} {written}"
         );
     }
@@ -118,7 +119,7 @@ fn who_has_no_ring_talks_to_who_has_and_processes_share_one() {
     {
         let [read, written] = exchange(&rings, ["{r}", "{r}"], ways, 60, 13 + seed as u32);
         assert!(
-            read > 10_000_000 && written > 10_000_000,
+            read > 4_000_000 && written > 4_000_000,
             "{ways:?}: {read} {written}"
         );
     }
