@@ -198,7 +198,7 @@ http {{ access_log off; sendfile on; tcp_nopush on; default_type text/html;
         .and_then(|()| std::fs::write(folder.join("www/index.html"), vec![b'x'; page]))
         .and_then(|()| std::fs::write(folder.join("conf"), conf))
         .map_err(|e| e.to_string())?;
-    pair.b.sh("sysctl -qw net.core.somaxconn=4096")?;
+    crate::pairs::done(&pair.b, "sysctl -qw net.core.somaxconn=4096")?;
     let mut server = pair.command(true, 0, "nginx");
     server.arg("-c").arg(folder.join("conf"));
     server.stdout(Stdio::null()).stderr(Stdio::null());

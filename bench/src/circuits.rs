@@ -1,7 +1,7 @@
 //! `bench circuits`: unmodified programs over kernel circuits, against TCP over veth and a Linux
 //! bridge, in turns.
 
-use crate::pairs::Pair;
+use crate::pairs::{Pair, done};
 use crate::results::Figure;
 use crate::tcp::{Came, against, iperf};
 use crate::{Options, apps};
@@ -28,7 +28,7 @@ const PARTS: [(&str, Part); 9] = [
         let talk = |pair: &Pair| talk(pair, "setup", with.time, 0);
         let mut figures = with.told("setup_vs_bridge", &with.ours, what, talk)?;
         let loopback = Pair::loopback()?;
-        loopback.a.sh(MANY_PORTS)?;
+        done(&loopback.a, MANY_PORTS)?;
         let beside = against("", &with.ours, &loopback, with.turns.min(BESIDE), talk)?;
         for figure in &mut figures {
             let per_s = beside.peer["per_s"].clone();
@@ -176,19 +176,16 @@ pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
     with.bridge.reaches()?;
     with.switch.reaches()?;
     for pair in [&with.bridge, &with.switch] {
-        pair.a.sh(MANY_PORTS)?;
+        done(&pair.a, MANY_PORTS)?;
     }
     // A namespace has the host's, and may have none that the host does not permit to all.
-    let control = with
-        .bridge
-        .a
-        .sh("sysctl -n net.ipv4.tcp_congestion_control")?;
+    let control = done(&with.bridge.a, "sysctl -n net.ipv4.tcp_congestion_control")?;
     let mut figures = Vec::new();
     for (_, part) in parts {
         let some = part(&with)?.into_iter();
         figures.extend(some.map(|it| match it.peer.is_empty() {
             true => it,
-            false => it.peer("congestion_control", control.out.trim()),
+            false => it.peer("congestion_control", control.trim()),
         }));
     }
     Ok(figures)

@@ -331,6 +331,15 @@ tenants:
     }
 }
 
+/// A line in a namespace, which has to succeed; what it says.
+pub fn done(at: &Namespace, line: &str) -> Result<String, String> {
+    let said = at.sh(line)?;
+    match said.ok() {
+        true => Ok(said.out),
+        false => Err(format!("{line}: {}", said.err.trim())),
+    }
+}
+
 fn without_offloads(at: &Namespace) -> Result<(), String> {
     let said = at.sh("ethtool -K eth0 tx off tso off gso off gro off sg off")?;
     // It complains of those that follow from others, and of itself where it is not there.

@@ -69,7 +69,7 @@ fn setup(address: &str, time: Duration) -> std::io::Result<f64> {
     Ok(f64::from(count) / begun.elapsed().as_secs_f64())
 }
 
-/// So many connect at once, again and again. Prints when each connection was over (of the
+/// So many connect at once, again and again. Prints when each connection was over that was answered (of the
 /// monotonic clock, ns), and then how many took longer than two seconds, and how many others failed.
 fn ends(address: &str, time: Duration, threads: usize) -> std::io::Result<()> {
     const HUNG: Duration = Duration::from_secs(2);
@@ -94,7 +94,9 @@ fn ends(address: &str, time: Duration, threads: usize) -> std::io::Result<()> {
     let (mut text, mut hung, mut failed, mut over) = (String::new(), 0, 0, 0);
     // Each thread's last word is that it is gone; one that hangs has none.
     while let Ok((end, (has_failed, has_hung))) = told.recv_timeout(HUNG + HUNG) {
-        text += &format!("{end}\n");
+        if !has_failed {
+            text += &format!("{end}\n");
+        }
         hung += usize::from(has_hung);
         failed += usize::from(has_failed && !has_hung);
         over += 1;

@@ -11,8 +11,7 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
-use stream::{Reader, Writer};
+use stream::{Patience, Reader, Writer};
 
 /// Nobody's.
 pub const FREE: u32 = 0;
@@ -49,7 +48,7 @@ pub struct Writing {
     pub bytes: usize,
     pub writes: u32,
     /// How long it may wait for what went by the socket.
-    pub patience: Duration,
+    pub patience: Patience,
 }
 
 /// The reading end.
@@ -295,7 +294,7 @@ impl Record {
             writer: Writer::after(writer, &geometry, self.sent.load(Ordering::SeqCst)),
             bytes: 0,
             writes: 0,
-            patience: Duration::ZERO,
+            patience: Patience::default(),
         };
         let mut reading = Reading {
             reader: Reader::after(reader, &geometry, self.received.load(Ordering::SeqCst)),

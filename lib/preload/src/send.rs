@@ -7,6 +7,7 @@ use crate::real::{self, fail};
 use crate::record::{Record, Writing};
 use crate::table;
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, iovec, ssize_t};
+use std::cell::OnceCell;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -15,12 +16,6 @@ use stream::{Full, LOOK_BYTES, LOOK_WRITES, SLEEP, SPIN, Stop};
 /// How long who must not block does, before its bytes go by the socket: about as long as a
 /// reader takes to copy a large piece.
 const MOMENT: Duration = Duration::from_micros(20);
-/// For a KiB that went by the socket a write may wait so long until what did is read, altogether; of no more than so
-/// much; and no longer while nothing of it is read, which takes some tens of microseconds where it is much.
-const A_KIB: Duration = Duration::from_micros(1);
-const MOST: Duration = Duration::from_millis(4);
-const STILL: Duration = Duration::from_millis(1);
-const SPINS: Duration = Duration::from_micros(50);
 /// How often it sleeps for room before bytes go by the socket, where the kernel knows of signals and time limits.
 const SLEEPS: u32 = 2;
 
@@ -116,8 +111,7 @@ pub fn step(
                 writing.bytes += n;
                 writing.writes += 1;
                 let aside = n.min(line.moved.get());
-                let earned = A_KIB * u32::try_from(aside >> 10).unwrap_or(u32::MAX);
-                writing.patience = MOST.min(writing.patience + earned);
+                writing.patience.earns(aside);
                 let ring = (n - aside) as u64;
                 let [_, written] = &record.by_ring;
                 written.fetch_add(ring, Ordering::Relaxed);
@@ -169,27 +163,18 @@ pub fn consent(record: &Record) {
 }
 
 /// What went by the socket is before anything in the ring: who writes faster than is read would never come back.
-/// So a write waits for that, if it is being read: for a part of the time that those bytes took to write, so that
-/// neither who reads little nor who says that he reads costs more than that.
+/// So a write waits for that, if it is being read.
 fn back_to_ring(writing: &mut Writing) {
-    let unread = writing.writer.unread_spill();
-    if unread == 0 || writing.patience < SPINS / 2 {
-        return;
-    }
-    let begun = Instant::now();
-    let (mut least, mut moved) = (unread, begun);
-    while least > 0 && moved.elapsed() < STILL && begun.elapsed() < writing.patience {
-        match begun.elapsed() < SPINS {
-            true => std::hint::spin_loop(),
-            // Who reads may have no other processor.
-            false => std::thread::sleep(SPINS),
-        }
-        let now = writing.writer.unread_spill();
-        if now < least {
-            (least, moved) = (now, Instant::now());
-        }
-    }
-    writing.patience = writing.patience.saturating_sub(begun.elapsed());
+    let begun = OnceCell::new();
+    let pause = |time: Duration| match time.is_zero() {
+        true => std::hint::spin_loop(),
+        false => std::thread::sleep(time),
+    };
+    let Writing {
+        writer, patience, ..
+    } = writing;
+    let now = || begun.get_or_init(Instant::now).elapsed();
+    patience.waits(|| writer.unread_spill(), now, pause);
 }
 
 /// Looks whether there is room in the ring, for a moment, if that is where bytes go.

@@ -52,6 +52,7 @@ impl Mediator {
         for socket in ends.into_iter().filter(|_| guard!("circuits-hunts")) {
             // Who is to be cut again and again is not looked for without end.
             let before = self.hunts.ends.get(&socket.cookie());
+            let before = before.filter(|_| guard!("circuits-hunts-again"));
             let hunted = Hunted {
                 began,
                 socket,

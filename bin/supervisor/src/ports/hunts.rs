@@ -200,6 +200,36 @@ impl Searcher {
 }
 
 impl Searchers {
+    /// Somebody looks for these of a compartment; `false`: nobody does, for too many are held up, or no process can
+    /// be had.
+    fn begins(
+        &mut self,
+        compartment: u32,
+        uid: u32,
+        wanted: &BTreeSet<u64>,
+        start: impl FnOnce(&Wanted) -> std::io::Result<Searcher>,
+    ) -> bool {
+        if self.held_up(compartment) >= HELD_UP && guard!("hunt-many-held-up") {
+            return false;
+        }
+        let late = self.passed_over.get(&compartment).into_iter().flatten();
+        let wanted = Wanted {
+            uid,
+            late: late.map(|(at, _)| *at).collect(),
+            inodes: wanted.clone(),
+        };
+        match start(&wanted) {
+            Ok(searcher) => {
+                self.all.insert(compartment, searcher);
+                true
+            }
+            Err(error) => {
+                confine::say!("supervisor: nobody looks for circuits' sockets: {error}");
+                false
+            }
+        }
+    }
+
     /// One of a compartment's is given up; where it is comes last for a while, if it is held up there.
     fn gives_up(&mut self, compartment: u32, is_held_up: bool) {
         if let Some(mut searcher) = self.all.remove(&compartment) {
@@ -333,34 +363,10 @@ impl Supervisor {
         let searchers = &mut self.searchers;
         let is_late = hunt.is_late();
         let Some(searcher) = searchers.all.get_mut(&compartment) else {
-            if is_late || searchers.held_up(compartment) >= HELD_UP {
-                hunt.missed = true;
-                return (Vec::new(), false);
-            }
-            let passed_over = searchers.passed_over.get(&compartment);
-            let wanted = Wanted {
-                uid,
-                late: passed_over
-                    .into_iter()
-                    .flatten()
-                    .map(|(at, _)| *at)
-                    .collect(),
-                inodes: hunt.wanted.clone(),
-            };
-            let started = Searcher::start(&wanted);
-            let started = started.inspect_err(|error| {
-                confine::say!("supervisor: nobody looks for circuits' sockets: {error}");
-            });
-            return match started {
-                Ok(searcher) => {
-                    searchers.all.insert(compartment, searcher);
-                    (Vec::new(), true)
-                }
-                Err(_) => {
-                    hunt.missed = true;
-                    (Vec::new(), false)
-                }
-            };
+            let goes_on =
+                !is_late && searchers.begins(compartment, uid, &hunt.wanted, Searcher::start);
+            hunt.missed |= !goes_on;
+            return (Vec::new(), goes_on);
         };
         if waits && !is_late {
             // It waits for us, at a full pipe.
@@ -434,17 +440,50 @@ mod tests {
         assert!(!hunt.is_due() && hunt.rests().is_none());
     }
 
-    #[test]
-    fn a_search_in_which_somebody_was_missed_says_so_and_rests() {
+    /// One, and by which it says something.
+    fn searcher() -> (Searcher, rustix::fd::OwnedFd) {
         let (out, end) = pipe_with(PipeFlags::CLOEXEC).unwrap();
-        let child = std::process::Command::new("true").spawn().unwrap();
-        let mut searcher = Searcher {
-            child,
+        let searcher = Searcher {
+            child: std::process::Command::new("true").spawn().unwrap(),
             out: out.into(),
             said: Vec::new(),
             at: 0,
             since: Instant::now(),
         };
+        (searcher, end)
+    }
+
+    #[test]
+    fn nobody_looks_where_many_are_held_up_or_no_process_is_to_be_had() {
+        let mut searchers = Searchers::default();
+        let wanted: BTreeSet<u64> = [17].into();
+        let begins = |searchers: &mut Searchers, compartment| {
+            searchers.begins(compartment, 9, &wanted, |wanted| {
+                assert_eq!((wanted.uid, wanted.inodes.len()), (9, 1));
+                Ok(searcher().0)
+            })
+        };
+        assert!(begins(&mut searchers, 1));
+        // Killed, and not gone: of another they are none of this one's.
+        for _ in 0..HELD_UP {
+            assert!(begins(&mut searchers, 1));
+            searchers.gives_up(1, true);
+        }
+        assert!(!begins(&mut searchers, 1) && begins(&mut searchers, 2));
+        let none = |_: &Wanted| Err(std::io::Error::from(rustix::io::Errno::AGAIN));
+        assert!(!searchers.begins(3, 9, &wanted, none));
+        assert!(!searchers.all.contains_key(&3));
+        for (_, child) in &mut searchers.ending {
+            let _ = child.wait();
+        }
+        searchers.reap();
+        assert!(begins(&mut searchers, 1));
+        searchers.end();
+    }
+
+    #[test]
+    fn a_search_in_which_somebody_was_missed_says_so_and_rests() {
+        let (mut searcher, end) = searcher();
         let ago = |time: Duration| Instant::now().checked_sub(time).unwrap();
         let mut hunt = Hunt::new();
         hunt.begins();

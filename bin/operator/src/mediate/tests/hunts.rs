@@ -109,3 +109,21 @@ fn who_could_not_be_looked_at_has_more_searches_and_not_without_end() {
     }
     assert_eq!((searches, mediator.hunted().len()), (12, 0));
 }
+
+#[test]
+fn who_is_cut_again_and_again_is_not_looked_for_without_end() {
+    let mut mediator = with_circuits(&tables());
+    let made = hidden(&mut mediator);
+    let mut searches = 0;
+    while let Some(body) = mediator.seeks().last() {
+        mediator.sought(&Sought {
+            number: body.last,
+            missed: 0,
+        });
+        assert!(mediator.cuts_found());
+        assert_eq!(mediator.cut_one(made.cookie), CUT_HIDDEN);
+        searches += 1;
+        assert!(searches < 10);
+    }
+    assert_eq!(searches, 3);
+}
