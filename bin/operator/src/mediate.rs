@@ -8,6 +8,7 @@ mod arrives;
 mod cuts;
 mod datagrams;
 mod ended;
+mod gone;
 mod leaves;
 mod links;
 mod messages;

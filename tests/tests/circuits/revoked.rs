@@ -1,5 +1,6 @@
 //! Rules that are removed while circuits by them go on, wherever programs have put these.
 
+use crate::across;
 use crate::scene::{GUARDED, OPEN, Scene};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -88,6 +89,41 @@ fn circuits_are_cut_wherever_their_descriptors_are() {
     );
 }
 
+/// No listing of processes has who has them: both ends of a stream, the sender of datagrams.
+#[test]
+fn who_forks_all_the_time_keeps_no_circuit() {
+    let by_udp = r"        - {name: tells, action: allow, from: {endpoint: app}, to: {endpoint: web}, protocol: udp, ports: [53]}
+";
+    let guarded = format!("{OPEN}{GUARDED}{by_udp}");
+    let scene = Scene::of(&guarded);
+    scene.file("udp.py", crate::udp::UDP);
+    scene.compile("hop", include_str!("hop.c"));
+    let other = scene.start("app", "while echo on; do sleep 0.05; done", "on");
+    let hears = scene.start("web", &crate::udp::line("hear 10.1.1.10 53"), "hears");
+    let serves = scene.start("web", "exec {f}/hop serve 10.1.1.10 80", "serves");
+    let asks = scene.start("app", "exec {f}/hop ask 10.1.1.10 80", "goes");
+    let tells = scene.start("app", "exec {f}/hop say 10.1.1.10 53", "goes");
+    serves.until("goes");
+    scene.apply(
+        &guarded
+            .replace("ports: [80]", "ports: [99]")
+            .replace("ports: [53]", "ports: [99]"),
+    );
+    for (what, ended) in [("serves", &serves), ("asks", &asks), ("tells", &tells)] {
+        let ends = |_: &e2e::Instance| ended.out().contains("cut");
+        let is_cut = scene.instance.until(Duration::from_secs(5), ends);
+        assert!(is_cut, "{what}: {}", ended.out());
+    }
+    let status = scene.instance.ask(&["status"]).unwrap();
+    let operator = &status["compartments"][0]["operator"];
+    assert_eq!(operator["unfound"], 0, "{operator}");
+    assert!(hears.out().contains("53 10.1.1.11 x"));
+    // Who had nothing to do with it stood still, and goes on.
+    let lines = other.out().lines().count();
+    let more = |_: &e2e::Instance| other.out().lines().count() > lines + 5;
+    assert!(scene.instance.until(Duration::from_secs(5), more));
+}
+
 /// While others are still looked for, and after.
 #[test]
 fn hidden_circuits_are_cut_by_id_one_after_another() {
@@ -159,6 +195,61 @@ fn a_hidden_circuit_ends_with_its_address_and_with_its_endpoint() {
         let status = scene.instance.ask(&["status"]).unwrap();
         let operator = &status["compartments"][0]["operator"];
         assert_eq!(operator["unfound"], 0, "{what}: {operator}");
+    }
+}
+
+/// Either end is in a forked child alone, and its operator has it in its table no more.
+#[test]
+fn a_hidden_circuit_to_another_tenant_ends_with_its_address_and_with_its_endpoint() {
+    let moved = |from, to| across::SPEC.replace(from, to);
+    let other = |line: &str| match line.contains("{name: other") {
+        true => line.replace("addresses", "labels: {role: app}, addresses"),
+        false => line.to_owned(),
+    };
+    let alone = across::without("- {name: app, subnet");
+    let alone: String = alone.lines().map(|line| other(line) + "\n").collect();
+    for (what, to) in [
+        (
+            "the server's address",
+            moved(
+                "name: db, subnet: data, addresses: [10.1.1.10",
+                "name: db, subnet: data, addresses: [10.1.1.15",
+            ),
+        ),
+        (
+            "the client's address",
+            moved(
+                "name: app, subnet: apps, addresses: [10.1.1.10",
+                "name: app, subnet: apps, addresses: [10.1.1.16",
+            ),
+        ),
+        ("the client's endpoint", alone),
+    ] {
+        assert_ne!(to, across::SPEC);
+        let scene = across::scene(across::SPEC);
+        scene.file(
+            "red.py",
+            &HANDS.replace("'10.1.1.10', 80", "'10.1.1.10', 5432"),
+        );
+        let own = format!("'{}', 5432", across::DB[0]);
+        scene.file("blue.py", &HANDS.replace("'10.1.1.10', 80", &own));
+        let _db = scene.start("red/db", "exec python3 {f}/red.py fork serves", "serves");
+        let reads = scene.start("blue/app", "exec python3 {f}/blue.py fork reads", "reads");
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!reads.out().contains("ended"), "{what}: {}", reads.err());
+        scene.apply(&to);
+        let ended = |_: &e2e::Instance| reads.out().contains("ended");
+        assert!(
+            scene.instance.until(Duration::from_secs(5), ended),
+            "{what}: it goes on"
+        );
+        let status = scene.instance.ask(&["status"]).unwrap();
+        for compartment in status["compartments"].as_array().unwrap() {
+            assert_eq!(
+                compartment["operator"]["unfound"], 0,
+                "{what}: {compartment}"
+            );
+        }
     }
 }
 

@@ -14,7 +14,7 @@ const GUARDED: &str = r"    policy:
 /// `hear ADDRESS PORT...` prints who sends what to each port, and answers with the sender's
 /// address; `ask [-c] ADDRESS,PORT...` prints each answer, or the error's name, or `nothing`;
 /// with -c it connects. `send ADDRESS PORT FROM PORT` says something unasked. `late ADDRESS PORT FILE` answers
-/// once that file is there, twice, and connected.
+/// once that file is there, twice, and connected, and then once more who asks `again ADDRESS PORT FROM PORT`.
 pub const UDP: &str = r#"
 import errno, os, socket, struct, sys, threading, time
 word, rest = sys.argv[1], sys.argv[2:]
@@ -54,6 +54,10 @@ elif word == 'late':
     s.connect(who); print('answered', flush=True)
     try: s.send(b'late')
     except OSError as error: print(errno.errorcode[error.errno], flush=True)
+    s.recv(100); s.send(b'at last')
+elif word == 'again':
+    s = opened(rest[0]); s.bind((rest[2], int(rest[3])))
+    s.sendto(b'again', (rest[0], int(rest[1]))); print(s.recv(100).decode())
 elif word == 'pulse':
     # Connected, natively, ten times a second.
     s = opened(rest[0]); s.connect((rest[0], int(rest[1]))); print('connected', flush=True); n = 0
@@ -145,6 +149,10 @@ fn an_answer_to_who_is_gone_gets_nowhere() {
     web.until("ECONNREFUSED");
     assert_eq!(web.out(), "hears\nasked\nanswered\nECONNREFUSED\n");
     assert_eq!(app.out(), "hears\n");
+    // Once somebody asks from there it is joined.
+    drop(app);
+    let again = line("again 10.1.1.10 53 10.1.1.11 7000");
+    assert_eq!(scene.says("app", &again), "at last\n");
 }
 
 /// The address flips between the allowed port and a denied one while it is sent to.
@@ -233,11 +241,15 @@ fn a_connected_socket_is_cut_and_joined_again_with_its_rule() {
     );
     for _ in 0..3 {
         scene.apply(&format!("{OPEN}{}", GUARDED.replace("[53]", "[99]")));
-        // What was under way has come by then.
-        std::thread::sleep(Duration::from_millis(300));
+        // What was under way comes still; then nothing of what is sent ten times a second.
+        let is_still = |_: &e2e::Instance| {
+            let heard = web.out().lines().count();
+            std::thread::sleep(Duration::from_millis(700));
+            web.out().lines().count() == heard
+        };
+        let is_cut = scene.instance.until(Duration::from_secs(10), is_still);
+        assert!(is_cut, "{}", web.out());
         let heard = web.out().lines().count();
-        std::thread::sleep(Duration::from_millis(700));
-        assert_eq!(web.out().lines().count(), heard, "{}", web.out());
         assert!(!flows().contains("10.1.1.10:53"), "{}", flows());
         scene.apply(&format!("{OPEN}{GUARDED}"));
         let more = |_: &e2e::Instance| web.out().lines().count() > heard + 3;

@@ -40,6 +40,11 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
     }
     let path = announced_at(api, &run.endpoint);
     let (socket, circuits) = meet(&path)?;
+    for number in notify::keep_network_sockets() {
+        eprintln!(
+            "bulkhead: descriptor {number} is a socket of the network outside: the program does not get it"
+        );
+    }
     let started = notify::start(&Plan {
         program: program.clone(),
         arguments: arguments.to_vec(),

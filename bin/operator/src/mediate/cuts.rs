@@ -13,6 +13,8 @@ const AT_ONCE: usize = 256;
 /// So often: a program may hand a socket on meanwhile. Where not all processes could be looked at a search
 /// counts for a part of one.
 const HUNTS: u32 = 3 * PARTS;
+/// And so often more while programs stand still: one that forks all the time is nowhere for long enough to be found.
+const STILL: u32 = 2 * PARTS;
 const PARTS: u32 = 4;
 /// A search of which nobody has said for so long that it is over was another supervisor's.
 const LOST: Duration = Duration::from_secs(30);
@@ -106,8 +108,14 @@ impl Mediator {
         self.hunts
             .ends
             .retain(|cookie, _| live.contains_key(cookie));
-        let tried = |_: &u64, it: &mut Hunted| it.tried >= HUNTS;
-        let missing = self.hunts.ends.extract_if(.., tried).count();
+        let tried = |_: &u64, it: &mut Hunted| it.tried >= HUNTS + STILL;
+        let missing = self.hunts.ends.extract_if(.., tried);
+        let missing: Vec<u64> = missing.map(|(cookie, _)| cookie).collect();
+        // The next change has them looked for again.
+        for cookie in &missing {
+            self.datagrams.cut.remove(cookie);
+        }
+        let missing = missing.len();
         if missing > 0 {
             if let Some(notes) = &self.notes {
                 notes.counts(UNFOUND, missing as u64);
@@ -116,6 +124,7 @@ impl Mediator {
                 "bulkhead-operator: {missing} ends of circuits that are allowed no more are found with no process"
             );
         }
+        let still = self.hunts.ends.values().any(|it| it.tried >= HUNTS);
         let ends = self.hunts.ends.keys();
         self.hunts.inodes = ends.filter_map(|it| Some((*live.get(it)?, *it))).collect();
         let inodes: Vec<u64> = self.hunts.inodes.keys().copied().collect();
@@ -125,7 +134,8 @@ impl Mediator {
         self.hunts.since = (batches > 0).then(Instant::now);
         let batches = (1..=batches).zip(inodes.chunks(SEEK)).map(|(n, some)| {
             let mut body = Seek {
-                count: some.len() as u32,
+                count: some.len() as u16,
+                still: u16::from(still),
                 last: if n == batches { number } else { 0 },
                 ..Seek::default()
             };
@@ -179,7 +189,8 @@ impl Mediator {
         if is_over {
             for cookie in self.hunts.inodes.values() {
                 if let Some(hunted) = self.hunts.ends.get_mut(cookie) {
-                    hunted.tried += if self.hunts.missed { 1 } else { PARTS };
+                    let part = self.hunts.missed && hunted.tried < HUNTS;
+                    hunted.tried += if part { 1 } else { PARTS };
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! UDP sockets: made, bound, connected; and whom each may send to.
 
 use super::acts::leaving;
+use super::gone::Gone;
 use super::spares::Spares;
 use super::*;
 use crate::receivers::Receivers;
@@ -16,7 +17,6 @@ const ASKED: usize = 64;
 const ANSWERS: Duration = Duration::from_secs(300);
 /// Ways of what was sent, and sockets that are gone, that are remembered to tell of them.
 pub(super) const WAYS: usize = 8192;
-const GONE: usize = 1024;
 /// Sockets with datagrams of calls that a signal ended, and such datagrams of one.
 const UNHEARD: usize = 64;
 /// Bytes of all that is kept so.
@@ -48,9 +48,7 @@ pub(super) struct Datagrams {
     judged: BTreeMap<u64, BTreeMap<Way, Judged>>,
     /// The way of what a receiver was last sent by a sender, and how much since it was looked at.
     pub(super) ways: BTreeMap<(u64, u64), (Way, u32)>,
-    pub(super) gone: BTreeMap<[u8; 16], Socket>,
-    /// Their names, the oldest first.
-    gone_since: VecDeque<[u8; 16]>,
+    pub(super) gone: Gone,
     pub(super) spares: Spares,
     /// Connected to a port at which something changed, of this endpoint, and not yet linked anew.
     pub(super) late: BTreeSet<(u64, u32)>,
@@ -104,7 +102,7 @@ impl Datagrams {
     /// Of sockets that do not live nothing more is known, of those without a record either.
     pub(super) fn retain(&mut self, live: &BTreeSet<u64>) {
         // What those sent that are gone may still wait, as long as they are remembered.
-        let gone: BTreeSet<u64> = self.gone.values().map(Socket::cookie).collect();
+        let gone: BTreeSet<u64> = self.gone.all().map(Socket::cookie).collect();
         self.spares
             .retain(|sender| live.contains(&sender) || gone.contains(&sender));
         for cookies in [&mut self.cut, &mut self.shut, &mut self.refused] {
@@ -124,15 +122,9 @@ impl Datagrams {
             self.cut.remove(&cookie);
             self.shut.remove(&cookie);
             self.refused.remove(&cookie);
-            if self.gone.insert(socket.name(), *socket).is_none() {
-                self.gone_since.push_back(socket.name());
+            if let Some(forgotten) = self.gone.insert(*socket) {
+                self.judged.remove(&forgotten.cookie());
             }
-        }
-        while self.gone_since.len() > GONE
-            && let Some(oldest) = self.gone_since.pop_front()
-            && let Some(socket) = self.gone.remove(&oldest)
-        {
-            self.judged.remove(&socket.cookie());
         }
     }
 
@@ -356,6 +348,10 @@ impl Mediator {
         {
             judged.remove(&oldest);
         }
+        // Those that could not answer before may now.
+        if !self.datagrams.cut.is_empty() && guard!("circuits-asked-again") {
+            self.link_again(slot, cookie);
+        }
         Ok(Some(to))
     }
 
@@ -418,9 +414,9 @@ impl Mediator {
         let image = self.image.as_ref().map(MappedCompartment::image);
         let answered =
             image.and_then(|image| decide::decide_answer(&image, &Self::wish(slot, way)).ok());
-        let mut gone = self.datagrams.gone.values();
         answered.is_some_and(|to| {
-            gone.any(|it| it.endpoint() == to.slot && self.datagrams.has_asked(it, &back))
+            let mut gone = self.datagrams.gone.at(to.slot, way.remote.port);
+            gone.any(|it| self.datagrams.has_asked(it, &back))
         }) && guard!("circuits-late-answers")
     }
 }

@@ -279,12 +279,7 @@ impl Mediator {
     fn sender(&self, name: &[u8; 16]) -> Option<&Socket> {
         let spare = self.datagrams.spares.sender(name);
         let spare = spare.and_then(|sender| {
-            let gone = || {
-                self.datagrams
-                    .gone
-                    .values()
-                    .find(|it| it.cookie() == sender)
-            };
+            let gone = || self.datagrams.gone.all().find(|it| it.cookie() == sender);
             self.table.socket(sender).or_else(gone)
         });
         let sender = self.table.by_name(name).or(spare);

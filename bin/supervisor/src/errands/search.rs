@@ -3,11 +3,13 @@
 //! FUSE is closed when its owner likes. Such are looked at last, each by a thread that is left behind; whoever
 //! asked knows where this one stands, and kills it if it waits all the same.
 
+use super::still::AllStill;
 use guard::guard;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs::{read_dir, read_link};
 use std::io::{Read, Result, Write};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -25,12 +27,18 @@ const FEW: usize = 256;
 const LATE: Duration = Duration::from_millis(150);
 const MOST_LATE: usize = 256;
 
+/// Who stands still does so until its operator had so much time, in so many parts, to cut what was found.
+const HOLD: Duration = Duration::from_millis(50);
+const HELD: u32 = 5;
+
 /// What is looked for: sockets, by inode, in processes of user namespaces that are this user's, in these
 /// last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// Who made the namespaces.
     pub uid: u32,
+    /// Their programs are to stand still meanwhile.
+    pub still: bool,
     /// Processes, and threads, that held somebody up a while ago.
     pub late: BTreeSet<u32>,
     /// Inodes.
@@ -58,7 +66,7 @@ enum Late {
 impl Wanted {
     /// As a searcher is told it.
     pub fn text(&self) -> String {
-        let mut text = format!("{}\n", self.uid);
+        let mut text = format!("{} {}\n", self.uid, u8::from(self.still));
         for process in &self.late {
             let _ = write!(text, "{process} ");
         }
@@ -71,7 +79,7 @@ impl Wanted {
 
     fn of(text: &str) -> Option<Wanted> {
         let mut lines = text.lines();
-        let uid = lines.next()?.parse().ok()?;
+        let (uid, still) = lines.next()?.split_once(' ')?;
         let late = lines.next()?.split_whitespace();
         let late = late.map(str::parse).collect::<std::result::Result<_, _>>();
         let inodes = lines.next().unwrap_or_default().split_whitespace();
@@ -79,7 +87,8 @@ impl Wanted {
             .map(str::parse)
             .collect::<std::result::Result<_, _>>();
         Some(Wanted {
-            uid,
+            uid: uid.parse().ok()?,
+            still: still != "0",
             late: late.ok()?,
             inodes: inodes.ok()?,
         })
@@ -110,7 +119,22 @@ pub fn run() -> Result<()> {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text)?;
     let wanted = Wanted::of(&text).ok_or(std::io::ErrorKind::InvalidInput)?;
-    search(&wanted, numbers("/proc").collect(), &mut std::io::stdout())
+    let (all, out) = (
+        || numbers("/proc").collect::<Vec<u32>>(),
+        &mut std::io::stdout(),
+    );
+    if !(wanted.still && guard!("hunt-still")) {
+        return search(&wanted, all(), out);
+    }
+    let _still = AllStill::of(wanted.uid, out)?;
+    search(&wanted, all(), out)?;
+    // What was found is cut where it is.
+    for _ in 0..HELD {
+        std::thread::sleep(HOLD);
+        writeln!(out, "0")?;
+        out.flush()?;
+    }
+    Ok(())
 }
 
 /// In these processes.
@@ -185,6 +209,14 @@ fn first_of(all: usize) -> usize {
 fn is_its(process: u32, wanted: &Wanted) -> bool {
     let users = notify::user_namespace(process);
     users.is_some_and(|users| notify::is_within(users, wanted.uid) || !guard!("hunt-own"))
+}
+
+/// The user namespace of a process, if that is told without waiting.
+pub fn users_at_once(process: u32) -> Option<OwnedFd> {
+    notify::user_namespace_at_once(process).unwrap_or_else(|| {
+        let waits = is_executing(process);
+        (!waits).then(|| notify::user_namespace(process)).flatten()
+    })
 }
 
 /// The same, without waiting; `true` also where only who may wait is told.
@@ -344,6 +376,7 @@ mod tests {
     #[test]
     fn what_is_asked_for_is_understood_and_what_is_said_too() {
         let wanted = Wanted {
+            still: false,
             uid: 70_000,
             late: [3, 77].into(),
             inodes: [1, u64::MAX].into(),
@@ -402,6 +435,7 @@ for line in sys.stdin: exec(line); print('done', flush=True)"
     /// All that is said, if these are looked at last.
     fn said_of(children: &[&std::process::Child], inodes: &[u64], late: &[u32]) -> Vec<Says> {
         let wanted = Wanted {
+            still: false,
             uid: rustix::process::geteuid().as_raw(),
             late: late.iter().copied().collect(),
             inodes: inodes.iter().copied().collect(),
@@ -425,6 +459,7 @@ for line in sys.stdin: exec(line); print('done', flush=True)"
         let (mut child, inode) = program("s = socket.socket(); d = [s.dup() for _ in range(9)]");
         let found = |uid, late: &[u32]| {
             let wanted = Wanted {
+                still: false,
                 uid,
                 late: late.iter().copied().collect(),
                 inodes: [inode].into(),
@@ -471,6 +506,7 @@ threading.Event().wait(60)",
     fn of_more_late_ones_than_wait_at_a_time_each_is_looked_at() {
         let (mut child, inode) = program("s = socket.socket()");
         let wanted = Wanted {
+            still: false,
             uid: rustix::process::geteuid().as_raw(),
             inodes: [inode].into(),
             ..Wanted::default()
@@ -487,6 +523,7 @@ threading.Event().wait(60)",
         assert_eq!(missed, late.len());
         // Others' are not among them; and none is the first each time.
         let other = Wanted {
+            still: false,
             uid: wanted.uid + 54_321,
             ..wanted.clone()
         };

@@ -49,6 +49,8 @@ pub struct Hunt {
     asked: bool,
     /// What who asked last calls it.
     number: u32,
+    /// Programs are to stand still in it.
+    still: bool,
     /// Somebody was not looked at.
     missed: bool,
     /// The next is not to begin before.
@@ -84,6 +86,7 @@ impl Hunt {
             wanted: BTreeSet::new(),
             asked: false,
             number: 0,
+            still: false,
             missed: false,
             rests: None,
             began: None,
@@ -94,10 +97,11 @@ impl Hunt {
     /// without end, has a search after the other, and no more memory.
     fn seeks(&mut self, body: &Seek) {
         let room = MOST.saturating_sub(self.wanted.len());
-        let count = room.min(body.count as usize);
+        let count = room.min(body.count.into());
         self.wanted.extend(body.inodes.iter().take(count));
         if body.last != 0 {
             (self.asked, self.number) = (true, body.last);
+            self.still = body.still != 0;
         }
     }
 
@@ -206,7 +210,7 @@ impl Searchers {
         &mut self,
         compartment: u32,
         uid: u32,
-        wanted: &BTreeSet<u64>,
+        hunt: &Hunt,
         start: impl FnOnce(&Wanted) -> std::io::Result<Searcher>,
     ) -> bool {
         if self.held_up(compartment) >= HELD_UP && guard!("hunt-many-held-up") {
@@ -215,8 +219,9 @@ impl Searchers {
         let late = self.passed_over.get(&compartment).into_iter().flatten();
         let wanted = Wanted {
             uid,
+            still: hunt.still,
             late: late.map(|(at, _)| *at).collect(),
-            inodes: wanted.clone(),
+            inodes: hunt.wanted.clone(),
         };
         match start(&wanted) {
             Ok(searcher) => {
@@ -363,8 +368,7 @@ impl Supervisor {
         let searchers = &mut self.searchers;
         let is_late = hunt.is_late();
         let Some(searcher) = searchers.all.get_mut(&compartment) else {
-            let goes_on =
-                !is_late && searchers.begins(compartment, uid, &hunt.wanted, Searcher::start);
+            let goes_on = !is_late && searchers.begins(compartment, uid, hunt, Searcher::start);
             hunt.missed |= !goes_on;
             return (Vec::new(), goes_on);
         };
@@ -456,9 +460,10 @@ mod tests {
     #[test]
     fn nobody_looks_where_many_are_held_up_or_no_process_is_to_be_had() {
         let mut searchers = Searchers::default();
-        let wanted: BTreeSet<u64> = [17].into();
+        let mut hunt = Hunt::new();
+        hunt.wanted.insert(17);
         let begins = |searchers: &mut Searchers, compartment| {
-            searchers.begins(compartment, 9, &wanted, |wanted| {
+            searchers.begins(compartment, 9, &hunt, |wanted| {
                 assert_eq!((wanted.uid, wanted.inodes.len()), (9, 1));
                 Ok(searcher().0)
             })
@@ -471,7 +476,7 @@ mod tests {
         }
         assert!(!begins(&mut searchers, 1) && begins(&mut searchers, 2));
         let none = |_: &Wanted| Err(std::io::Error::from(rustix::io::Errno::AGAIN));
-        assert!(!searchers.begins(3, 9, &wanted, none));
+        assert!(!searchers.begins(3, 9, &hunt, none));
         assert!(!searchers.all.contains_key(&3));
         for (_, child) in &mut searchers.ending {
             let _ = child.wait();
