@@ -5,7 +5,6 @@
 pub mod fetch;
 pub mod owners;
 pub mod search;
-mod still;
 pub mod tasks;
 
 use crate::link::Link;
@@ -52,7 +51,6 @@ pub struct Errands {
 pub fn run(word: Option<&str>) -> Option<Result<()>> {
     match word? {
         search::SEARCH => Some(search::run()),
-        still::STILL => Some(still::run()),
         tasks::TASKS => Some(tasks::run()),
         fetch::FETCH => Some(fetch::run()),
         owners::OWNERS => Some(owners::run()),

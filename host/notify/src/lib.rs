@@ -22,7 +22,6 @@ mod listener;
 mod option;
 mod owner;
 mod run;
-mod still;
 mod target;
 
 pub use apart::{Came, End, Seen, apart, end, end_apart, leave_no_children};
@@ -33,11 +32,8 @@ pub use listener::{
     Listener, Notification, Outcome, RECEIVED, Sizes, is_called_listener, is_listener, received,
 };
 pub use option::{name_of, option, refuse_descriptors, set_option};
-pub use owner::{
-    is_within, made_by, owners, share_descriptors, user_namespace, user_namespace_at_once,
-};
+pub use owner::{is_within, owners, share_descriptors, user_namespace, user_namespace_at_once};
 pub use run::{Ids, Namespaces, Plan, Running, Started, User, namespaces, start};
-pub use still::stands_still;
 pub use target::{OpenError, PIECES, Target};
 
 /// The kernel's error numbers, as answered to programs.

@@ -51,14 +51,6 @@ pub fn is_within(namespace: OwnedFd, uid: u32) -> bool {
     owners(namespace).any(|owner| owner == uid)
 }
 
-/// That one of a user namespace, and those that it is in, that was made by who has this uid here.
-#[must_use]
-pub fn made_by(namespace: OwnedFd, uid: u32) -> Option<OwnedFd> {
-    let parents = |of: &OwnedFd| parent(of.as_fd()).ok();
-    let mut all = std::iter::successors(Some(namespace), parents).take(DEEPEST + 1);
-    all.find(|namespace| owner(namespace.as_fd()) == Ok(uid))
-}
-
 /// Who made a user namespace, and those that it is in, as uids here. Bound: as deep as they may be.
 pub fn owners(namespace: OwnedFd) -> impl Iterator<Item = u32> {
     let parents = |of: &OwnedFd| parent(of.as_fd()).ok();

@@ -13,8 +13,6 @@ const AT_ONCE: usize = 256;
 /// So often: a program may hand a socket on meanwhile. Where not all processes could be looked at a search
 /// counts for a part of one.
 const HUNTS: u32 = 3 * PARTS;
-/// And so often more while programs stand still: one that forks all the time is nowhere for long enough to be found.
-const STILL: u32 = 2 * PARTS;
 const PARTS: u32 = 4;
 /// A search of which nobody has said for so long that it is over was another supervisor's.
 const LOST: Duration = Duration::from_secs(30);
@@ -108,10 +106,10 @@ impl Mediator {
         self.hunts
             .ends
             .retain(|cookie, _| live.contains_key(cookie));
-        let tried = |_: &u64, it: &mut Hunted| it.tried >= HUNTS + STILL;
+        let tried = |_: &u64, it: &mut Hunted| it.tried >= HUNTS;
         let missing = self.hunts.ends.extract_if(.., tried);
         let missing: Vec<u64> = missing.map(|(cookie, _)| cookie).collect();
-        // The next change has them looked for again.
+        // The next change of tables has them looked for again.
         for cookie in &missing {
             self.datagrams.cut.remove(cookie);
         }
@@ -124,7 +122,6 @@ impl Mediator {
                 "bulkhead-operator: {missing} ends of circuits that are allowed no more are found with no process"
             );
         }
-        let still = self.hunts.ends.values().any(|it| it.tried >= HUNTS);
         let ends = self.hunts.ends.keys();
         self.hunts.inodes = ends.filter_map(|it| Some((*live.get(it)?, *it))).collect();
         let inodes: Vec<u64> = self.hunts.inodes.keys().copied().collect();
@@ -134,8 +131,7 @@ impl Mediator {
         self.hunts.since = (batches > 0).then(Instant::now);
         let batches = (1..=batches).zip(inodes.chunks(SEEK)).map(|(n, some)| {
             let mut body = Seek {
-                count: some.len() as u16,
-                still: u16::from(still),
+                count: some.len() as u32,
                 last: if n == batches { number } else { 0 },
                 ..Seek::default()
             };
@@ -155,7 +151,7 @@ impl Mediator {
     /// Cuts what was found in this turn, together: a process is made for each time. `true`: a search is over, and
     /// all that it found is cut.
     pub fn cuts_found(&mut self) -> bool {
-        let mut all = Vec::new();
+        let (mut all, mut cut) = (Vec::new(), BTreeSet::new());
         for body in std::mem::take(&mut self.hunts.found) {
             let cookie = self.hunts.inodes.get(&body.inode);
             let Some(hunted) = cookie.and_then(|cookie| self.hunts.ends.get(cookie)) else {
@@ -164,6 +160,11 @@ impl Mediator {
             // It may be in the table no more.
             let known = self.table.socket(hunted.socket.cookie()).is_some();
             if !known && !guard!("circuits-hunts-gone") {
+                continue;
+            }
+            // Who looked has cut it: it was gone before anybody could be told.
+            if body.thread == 0 {
+                cut.insert(hunted.socket.cookie());
                 continue;
             }
             if let Ok(target) = Target::open(body.thread) {
@@ -176,7 +177,7 @@ impl Mediator {
                 all.push((hunted.began, hunted.socket, seen));
             }
         }
-        let cut: BTreeSet<u64> = self.end_all(all).into_iter().collect();
+        cut.extend(self.end_all(all));
         self.are_cut(&cut);
         if self
             .hunts
@@ -189,12 +190,16 @@ impl Mediator {
         if is_over {
             for cookie in self.hunts.inodes.values() {
                 if let Some(hunted) = self.hunts.ends.get_mut(cookie) {
-                    let part = self.hunts.missed && hunted.tried < HUNTS;
-                    hunted.tried += if part { 1 } else { PARTS };
+                    hunted.tried += if self.hunts.missed { 1 } else { PARTS };
                 }
             }
         }
         is_over
+    }
+
+    /// It may go on: who looks for it finds it in vain.
+    pub(super) fn is_sought_no_more(&mut self, cookie: u64) {
+        self.hunts.ends.remove(&cookie);
     }
 
     /// Whether anything is looked for.

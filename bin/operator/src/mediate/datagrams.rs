@@ -350,7 +350,7 @@ impl Mediator {
         }
         // Those that could not answer before may now.
         if !self.datagrams.cut.is_empty() && guard!("circuits-asked-again") {
-            self.link_again(slot, cookie);
+            self.link_answerers(slot, &way);
         }
         Ok(Some(to))
     }
@@ -421,7 +421,8 @@ impl Mediator {
     }
 }
 
-fn back(way: &Way) -> Way {
+/// The way of an answer.
+pub(super) fn back(way: &Way) -> Way {
     Way {
         local: way.remote,
         remote: way.local,

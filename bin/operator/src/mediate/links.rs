@@ -1,7 +1,7 @@
 //! To whom the kernel takes what connected datagram sockets send natively: linked, linked again
 //! with what changes at a port or in the rules, and cut.
 
-use super::datagrams::{TRIES, hash};
+use super::datagrams::{TRIES, back, hash};
 use super::*;
 use circuit::{Socket, Way};
 use core::ops::Range;
@@ -68,6 +68,19 @@ impl Mediator {
         }
     }
 
+    /// Those that are cut and connected to where this was sent from may answer it now.
+    pub(super) fn link_answerers(&mut self, slot: u32, way: &Way) {
+        let (back, cut) = (back(way), &self.datagrams.cut);
+        let all = self.table.connected_to(way.local.port);
+        let all = all.filter(|it| it.way() == Some(back) && cut.contains(&it.cookie()));
+        let late: Vec<u64> = all.map(Socket::cookie).collect();
+        if !late.is_empty() {
+            let late = late.into_iter().map(|cookie| (cookie, slot));
+            self.datagrams.late.extend(late);
+            self.link_late();
+        }
+    }
+
     /// Bound: as many as are linked at a time; others are when nobody calls, or with each call.
     pub(super) fn link_all(&mut self, slot: u32, port: u16) {
         let late = self.table.connected_to(port).map(Socket::cookie);
@@ -114,9 +127,12 @@ impl Mediator {
             MEDIATED.start.cast_signed()..MEDIATED.end.cast_signed(),
         );
         for (socket, to, way) in joined {
-            self.datagrams.cut.remove(&socket.cookie());
-            if let Some(fd) = fds.get(&socket.cookie()) {
-                let _ = self.link(fd, *to, way);
+            // One that is not found stays as it is, until something changes at its port.
+            if let Some(fd) = fds.get(&socket.cookie())
+                && self.link(fd, *to, way).is_ok()
+            {
+                self.datagrams.cut.remove(&socket.cookie());
+                self.is_sought_no_more(socket.cookie());
             }
         }
     }

@@ -3,7 +3,6 @@
 //! FUSE is closed when its owner likes. Such are looked at last, each by a thread that is left behind; whoever
 //! asked knows where this one stands, and kills it if it waits all the same.
 
-use super::still::AllStill;
 use guard::guard;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -26,10 +25,8 @@ const FEW: usize = 256;
 /// answered for so long (`hunts` takes somebody who is longer still for held up) those that are left wait.
 const LATE: Duration = Duration::from_millis(150);
 const MOST_LATE: usize = 256;
-
-/// Who stands still does so until its operator had so much time, in so many parts, to cut what was found.
-const HOLD: Duration = Duration::from_millis(50);
-const HELD: u32 = 5;
+/// So long who forks all the time is chased.
+const CHASE: Duration = Duration::from_millis(100);
 
 /// What is looked for: sockets, by inode, in processes of user namespaces that are this user's, in these
 /// last.
@@ -37,8 +34,6 @@ const HELD: u32 = 5;
 pub struct Wanted {
     /// Who made the namespaces.
     pub uid: u32,
-    /// Their programs are to stand still meanwhile.
-    pub still: bool,
     /// Processes, and threads, that held somebody up a while ago.
     pub late: BTreeSet<u32>,
     /// Inodes.
@@ -66,7 +61,7 @@ enum Late {
 impl Wanted {
     /// As a searcher is told it.
     pub fn text(&self) -> String {
-        let mut text = format!("{} {}\n", self.uid, u8::from(self.still));
+        let mut text = format!("{}\n", self.uid);
         for process in &self.late {
             let _ = write!(text, "{process} ");
         }
@@ -79,7 +74,7 @@ impl Wanted {
 
     fn of(text: &str) -> Option<Wanted> {
         let mut lines = text.lines();
-        let (uid, still) = lines.next()?.split_once(' ')?;
+        let uid = lines.next()?.parse().ok()?;
         let late = lines.next()?.split_whitespace();
         let late = late.map(str::parse).collect::<std::result::Result<_, _>>();
         let inodes = lines.next().unwrap_or_default().split_whitespace();
@@ -87,8 +82,7 @@ impl Wanted {
             .map(str::parse)
             .collect::<std::result::Result<_, _>>();
         Some(Wanted {
-            uid: uid.parse().ok()?,
-            still: still != "0",
+            uid,
             late: late.ok()?,
             inodes: inodes.ok()?,
         })
@@ -119,22 +113,62 @@ pub fn run() -> Result<()> {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text)?;
     let wanted = Wanted::of(&text).ok_or(std::io::ErrorKind::InvalidInput)?;
-    let (all, out) = (
-        || numbers("/proc").collect::<Vec<u32>>(),
-        &mut std::io::stdout(),
-    );
-    if !(wanted.still && guard!("hunt-still")) {
-        return search(&wanted, all(), out);
+    let out = &mut std::io::stdout();
+    search(&wanted, numbers("/proc").collect(), out)?;
+    chase(&wanted, out)
+}
+
+/// Programs that fork all the time, and end as often, are in no listing: the youngest process is looked at again and
+/// again, and what it has is cut here, for it is gone before anybody is told.
+fn chase(wanted: &Wanted, out: &mut impl Write) -> Result<()> {
+    if !guard!("hunt-chase") {
+        return Ok(());
     }
-    let _still = AllStill::of(wanted.uid, out)?;
-    search(&wanted, all(), out)?;
-    // What was found is cut where it is.
-    for _ in 0..HELD {
-        std::thread::sleep(HOLD);
-        writeln!(out, "0")?;
-        out.flush()?;
+    let began = Instant::now();
+    let mut left = wanted.inodes.clone();
+    while began.elapsed() < CHASE && !left.is_empty() {
+        let Some(thread) = youngest() else {
+            return Ok(());
+        };
+        let users = users_at_once(thread);
+        if !users.is_some_and(|users| notify::is_within(users, wanted.uid)) {
+            continue;
+        }
+        for (inode, number) in sockets_of(thread) {
+            if left.contains(&inode) && shuts(thread, number, inode) {
+                left.remove(&inode);
+                // Nobody has it to be cut.
+                writeln!(out, "{inode} 0 0")?;
+                out.flush()?;
+            }
+        }
     }
     Ok(())
+}
+
+/// The process, or thread, that was made last.
+fn youngest() -> Option<u32> {
+    let text = std::fs::read_to_string("/proc/loadavg").ok()?;
+    text.split_whitespace().last()?.parse().ok()
+}
+
+/// The first sockets of a thread, by inode, and their numbers.
+fn sockets_of(thread: u32) -> impl Iterator<Item = (u64, i32)> {
+    let entries = read_dir(format!("/proc/{thread}/fd")).into_iter().flatten();
+    entries.flatten().take(FEW).filter_map(|entry| {
+        let number = entry.file_name().to_str()?.parse().ok()?;
+        Some((inode_of(read_link(entry.path()).ok()?.to_str()?)?, number))
+    })
+}
+
+/// Shuts this socket down, for all who have it, if it is still there.
+fn shuts(thread: u32, number: i32, inode: u64) -> bool {
+    let taken = notify::Target::open(thread).map(|it| it.take(number));
+    let Ok(Ok(fd)) = taken else {
+        return false;
+    };
+    let is_it = rustix::fs::fstat(&fd).is_ok_and(|it| it.st_ino == inode);
+    is_it && rustix::net::shutdown(&fd, rustix::net::Shutdown::Both).is_ok()
 }
 
 /// In these processes.
@@ -212,7 +246,7 @@ fn is_its(process: u32, wanted: &Wanted) -> bool {
 }
 
 /// The user namespace of a process, if that is told without waiting.
-pub fn users_at_once(process: u32) -> Option<OwnedFd> {
+fn users_at_once(process: u32) -> Option<OwnedFd> {
     notify::user_namespace_at_once(process).unwrap_or_else(|| {
         let waits = is_executing(process);
         (!waits).then(|| notify::user_namespace(process)).flatten()
@@ -376,7 +410,6 @@ mod tests {
     #[test]
     fn what_is_asked_for_is_understood_and_what_is_said_too() {
         let wanted = Wanted {
-            still: false,
             uid: 70_000,
             late: [3, 77].into(),
             inodes: [1, u64::MAX].into(),
@@ -435,7 +468,6 @@ for line in sys.stdin: exec(line); print('done', flush=True)"
     /// All that is said, if these are looked at last.
     fn said_of(children: &[&std::process::Child], inodes: &[u64], late: &[u32]) -> Vec<Says> {
         let wanted = Wanted {
-            still: false,
             uid: rustix::process::geteuid().as_raw(),
             late: late.iter().copied().collect(),
             inodes: inodes.iter().copied().collect(),
@@ -459,7 +491,6 @@ for line in sys.stdin: exec(line); print('done', flush=True)"
         let (mut child, inode) = program("s = socket.socket(); d = [s.dup() for _ in range(9)]");
         let found = |uid, late: &[u32]| {
             let wanted = Wanted {
-                still: false,
                 uid,
                 late: late.iter().copied().collect(),
                 inodes: [inode].into(),
@@ -506,7 +537,6 @@ threading.Event().wait(60)",
     fn of_more_late_ones_than_wait_at_a_time_each_is_looked_at() {
         let (mut child, inode) = program("s = socket.socket()");
         let wanted = Wanted {
-            still: false,
             uid: rustix::process::geteuid().as_raw(),
             inodes: [inode].into(),
             ..Wanted::default()
@@ -523,7 +553,6 @@ threading.Event().wait(60)",
         assert_eq!(missed, late.len());
         // Others' are not among them; and none is the first each time.
         let other = Wanted {
-            still: false,
             uid: wanted.uid + 54_321,
             ..wanted.clone()
         };

@@ -49,8 +49,6 @@ pub struct Hunt {
     asked: bool,
     /// What who asked last calls it.
     number: u32,
-    /// Programs are to stand still in it.
-    still: bool,
     /// Somebody was not looked at.
     missed: bool,
     /// The next is not to begin before.
@@ -86,7 +84,6 @@ impl Hunt {
             wanted: BTreeSet::new(),
             asked: false,
             number: 0,
-            still: false,
             missed: false,
             rests: None,
             began: None,
@@ -97,11 +94,10 @@ impl Hunt {
     /// without end, has a search after the other, and no more memory.
     fn seeks(&mut self, body: &Seek) {
         let room = MOST.saturating_sub(self.wanted.len());
-        let count = room.min(body.count.into());
+        let count = room.min(body.count as usize);
         self.wanted.extend(body.inodes.iter().take(count));
         if body.last != 0 {
             (self.asked, self.number) = (true, body.last);
-            self.still = body.still != 0;
         }
     }
 
@@ -219,7 +215,6 @@ impl Searchers {
         let late = self.passed_over.get(&compartment).into_iter().flatten();
         let wanted = Wanted {
             uid,
-            still: hunt.still,
             late: late.map(|(at, _)| *at).collect(),
             inodes: hunt.wanted.clone(),
         };

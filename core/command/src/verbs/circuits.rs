@@ -50,9 +50,7 @@ body! {
     /// Say who has these sockets.
     Seek: Seek {
         /// Inodes that count.
-        count: u16,
-        /// 1: the compartment's programs are to stand still meanwhile, for it was searched in vain.
-        still: u16,
+        count: u32,
         /// These were the last, the search begins: its number, which is never 0.
         last: u32,
         /// Inodes, as links in /proc name them.
