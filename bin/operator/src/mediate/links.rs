@@ -127,12 +127,12 @@ impl Mediator {
             MEDIATED.start.cast_signed()..MEDIATED.end.cast_signed(),
         );
         for (socket, to, way) in joined {
-            // One that is not found stays as it is, until something changes at its port.
+            self.is_sought_no_more(socket.cookie());
+            // One that is not found is tried again when something changes at its port, or in the rules.
             if let Some(fd) = fds.get(&socket.cookie())
                 && self.link(fd, *to, way).is_ok()
             {
                 self.datagrams.cut.remove(&socket.cookie());
-                self.is_sought_no_more(socket.cookie());
             }
         }
     }

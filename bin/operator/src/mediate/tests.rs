@@ -584,8 +584,11 @@ fn connected_sockets_that_may_send_no_more_are_cut_until_they_may() {
     assert!(mediator.datagrams.cut.is_empty());
     mediator.opens(NEAR, 9);
     mediator.use_image(mapped(&denied));
+    assert_eq!(mediator.hunted(), [1]);
     mediator.use_image(mapped(&tables));
-    assert!(mediator.datagrams.cut.is_empty());
+    // Nobody has it here who could be joined: that is tried again, and nobody looks for it to cut it.
+    assert_eq!(mediator.datagrams.cut, BTreeSet::from([1]));
+    assert!(mediator.hunted().is_empty());
 }
 
 #[test]
