@@ -27,6 +27,8 @@ const LATE: Duration = Duration::from_millis(150);
 const MOST_LATE: usize = 256;
 /// So long who forks all the time is chased.
 const CHASE: Duration = Duration::from_millis(100);
+/// Where nobody forked for so long there is nobody to be chased.
+const QUIET: Duration = Duration::from_millis(20);
 
 /// What is looked for: sockets, by inode, in processes of user namespaces that are this user's, in these
 /// last.
@@ -114,22 +116,33 @@ pub fn run() -> Result<()> {
     std::io::stdin().read_to_string(&mut text)?;
     let wanted = Wanted::of(&text).ok_or(std::io::ErrorKind::InvalidInput)?;
     let out = &mut std::io::stdout();
-    search(&wanted, numbers("/proc").collect(), out)?;
-    chase(&wanted, out)
+    let listed: Vec<u32> = numbers("/proc").collect();
+    search(&wanted, listed.clone(), out)?;
+    chase(&wanted, &listed, out)
 }
 
 /// Programs that fork all the time, and end as often, are in no listing: the youngest process is looked at again and
-/// again, and what it has is cut here, for it is gone before anybody is told.
-fn chase(wanted: &Wanted, out: &mut impl Write) -> Result<()> {
+/// again, and what it has is cut here, for it is gone before anybody is told. Who was listed was searched.
+fn chase(wanted: &Wanted, listed: &[u32], out: &mut impl Write) -> Result<()> {
     if !guard!("hunt-chase") {
         return Ok(());
     }
     let began = Instant::now();
+    let (mut last, mut since) = (0, began);
     let mut left = wanted.inodes.clone();
     while began.elapsed() < CHASE && !left.is_empty() {
         let Some(thread) = youngest() else {
             return Ok(());
         };
+        if thread != last {
+            (last, since) = (thread, Instant::now());
+        }
+        if since.elapsed() > QUIET {
+            return Ok(());
+        }
+        if listed.contains(&thread) {
+            continue;
+        }
         let users = users_at_once(thread);
         if !users.is_some_and(|users| notify::is_within(users, wanted.uid)) {
             continue;
