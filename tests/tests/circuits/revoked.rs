@@ -1,7 +1,7 @@
 //! Rules that are removed while circuits by them go on, wherever programs have put these.
 
 use crate::across;
-use crate::scene::{GUARDED, OPEN, Scene};
+use crate::scene::{GUARDED, OPEN, Program, Scene};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -163,6 +163,18 @@ while True:
     }
 }
 
+/// A hidden circuit that goes on ends with that change, as its client says.
+fn ends_with(scene: &Scene, reads: &Program, to: &str, what: &str) {
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!reads.out().contains("ended"), "{what}: {}", reads.err());
+    scene.apply(to);
+    let ended = |_: &e2e::Instance| reads.out().contains("ended");
+    assert!(
+        scene.instance.until(Duration::from_secs(5), ended),
+        "{what}: it goes on"
+    );
+}
+
 /// Also of one whose endpoint, or address, is gone: the operator has it in its table no more.
 #[test]
 fn a_hidden_circuit_ends_with_its_address_and_with_its_endpoint() {
@@ -179,14 +191,7 @@ fn a_hidden_circuit_ends_with_its_address_and_with_its_endpoint() {
         let line = |what| format!("exec python3 {{f}}/hands.py fork {what}");
         let _web = scene.start("web", &line("serves"), "serves");
         let reads = scene.start("app", &line("reads"), "reads");
-        std::thread::sleep(Duration::from_millis(300));
-        assert!(!reads.out().contains("ended"), "{what}: {}", reads.err());
-        scene.apply(&to);
-        let ended = |_: &e2e::Instance| reads.out().contains("ended");
-        assert!(
-            scene.instance.until(Duration::from_secs(5), ended),
-            "{what}: it goes on"
-        );
+        ends_with(&scene, &reads, &to, what);
         let status = scene.instance.ask(&["status"]).unwrap();
         let operator = &status["compartments"][0]["operator"];
         assert_eq!(operator["unfound"], 0, "{what}: {operator}");
@@ -230,14 +235,7 @@ fn a_hidden_circuit_to_another_tenant_ends_with_its_address_and_with_its_endpoin
         scene.file("blue.py", &HANDS.replace("'10.1.1.10', 80", &own));
         let _db = scene.start("red/db", "exec python3 {f}/red.py fork serves", "serves");
         let reads = scene.start("blue/app", "exec python3 {f}/blue.py fork reads", "reads");
-        std::thread::sleep(Duration::from_millis(300));
-        assert!(!reads.out().contains("ended"), "{what}: {}", reads.err());
-        scene.apply(&to);
-        let ended = |_: &e2e::Instance| reads.out().contains("ended");
-        assert!(
-            scene.instance.until(Duration::from_secs(5), ended),
-            "{what}: it goes on"
-        );
+        ends_with(&scene, &reads, &to, what);
         let status = scene.instance.ask(&["status"]).unwrap();
         for compartment in status["compartments"].as_array().unwrap() {
             assert_eq!(

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs::{read_dir, read_link};
 use std::io::{Read, Result, Write};
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -140,11 +139,7 @@ fn chase(wanted: &Wanted, listed: &[u32], out: &mut impl Write) -> Result<()> {
         if since.elapsed() > QUIET {
             return Ok(());
         }
-        if listed.contains(&thread) {
-            continue;
-        }
-        let users = users_at_once(thread);
-        if !users.is_some_and(|users| notify::is_within(users, wanted.uid)) {
+        if listed.contains(&thread) || is_executing(thread) || !is_its(thread, wanted) {
             continue;
         }
         for (inode, number) in sockets_of(thread) {
@@ -256,14 +251,6 @@ fn first_of(all: usize) -> usize {
 fn is_its(process: u32, wanted: &Wanted) -> bool {
     let users = notify::user_namespace(process);
     users.is_some_and(|users| notify::is_within(users, wanted.uid) || !guard!("hunt-own"))
-}
-
-/// The user namespace of a process, if that is told without waiting.
-fn users_at_once(process: u32) -> Option<OwnedFd> {
-    notify::user_namespace_at_once(process).unwrap_or_else(|| {
-        let waits = is_executing(process);
-        (!waits).then(|| notify::user_namespace(process)).flatten()
-    })
 }
 
 /// The same, without waiting; `true` also where only who may wait is told.
