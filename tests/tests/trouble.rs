@@ -3,9 +3,10 @@
 
 use e2e::frames::TwoTenants;
 use e2e::{Ended, Instance, Said, private_folder};
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A ping every 10 ms from an endpoint, for as long as this lives.
 struct Witness(Ended);
@@ -14,17 +15,37 @@ impl Witness {
     fn of(tenants: &TwoTenants, tenant: &str, endpoint: &str) -> Witness {
         let at = std::mem::ManuallyDrop::new(tenants.at(tenant, endpoint));
         let mut ping = at.command("exec ping -n -q -i 0.01 -W 1 10.1.1.10");
-        Witness(Ended(ping.stdout(Stdio::piped()).spawn().unwrap()))
+        let ping = ping.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Witness(Ended(ping.spawn().unwrap()))
     }
 
-    /// All of at least thirty came back, the last of them after what it watched.
+    fn signal(&self, which: &str) {
+        let pid = self.0.0.id().to_string();
+        let sent = Command::new("kill").args([which, &pid]).status().unwrap();
+        assert!(sent.success(), "ping is gone");
+    }
+
+    /// All came back, thirty of them after what it watched.
     fn lost_nothing(mut self) {
-        std::thread::sleep(Duration::from_millis(500));
+        // Counts so far come with a quit, as `received/sent packets, ...`.
+        let mut counts = BufReader::new(self.0.0.stderr.take().unwrap());
+        let mut came_back = || {
+            self.signal("-QUIT");
+            let mut line = String::new();
+            counts.read_line(&mut line).unwrap();
+            let count = line.trim().split_once('/').map(|(count, _)| count);
+            count.and_then(|count| count.parse::<u64>().ok()).expect(&line)
+        };
+        let enough = came_back() + 30;
+        let until = Instant::now() + Duration::from_secs(10);
+        while came_back() < enough {
+            assert!(Instant::now() < until, "nothing comes back any more");
+            std::thread::sleep(Duration::from_millis(100));
+        }
         let mut said = String::new();
         let out = self.0.0.stdout.take();
         // Its summary comes with an interrupt.
-        let pid = self.0.0.id().to_string();
-        let _ = Command::new("kill").args(["-INT", &pid]).status();
+        self.signal("-INT");
         std::io::Read::read_to_string(&mut out.unwrap(), &mut said).unwrap();
         let line = said.lines().find(|line| line.contains("transmitted"));
         let mut numbers = line.unwrap_or_default().split_whitespace();
@@ -35,7 +56,7 @@ impl Witness {
         };
         let (sent, received) = (number(), number());
         // The last may still be on its way.
-        assert!(sent >= 30 && received + 1 >= sent, "{said}");
+        assert!(received >= enough && received + 1 >= sent, "{said}");
     }
 }
 
