@@ -34,7 +34,9 @@ impl Witness {
             let mut line = String::new();
             counts.read_line(&mut line).unwrap();
             let count = line.trim().split_once('/').map(|(count, _)| count);
-            count.and_then(|count| count.parse::<u64>().ok()).expect(&line)
+            count
+                .and_then(|count| count.parse::<u64>().ok())
+                .expect(&line)
         };
         let enough = came_back() + 30;
         let until = Instant::now() + Duration::from_secs(10);

@@ -7,7 +7,8 @@ use std::fmt::Write;
 
 /// Looks at the host; exit code 5 where Bulkhead refuses to run on it.
 pub fn doctor(json: bool) -> Result<Exit, Trouble> {
-    let features = features();
+    let mut features = features();
+    features.push(super::wakes::wakes());
     let refused: Vec<&Feature> = features
         .iter()
         .filter(|feature| feature.refuses())

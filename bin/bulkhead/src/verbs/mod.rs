@@ -17,6 +17,7 @@ pub mod top;
 pub mod trace;
 pub mod up;
 pub mod usage;
+mod wakes;
 
 use crate::exit::{Exit, Trouble};
 use serde::Serialize;
