@@ -318,6 +318,37 @@ given.connect(name); print('outside: connected')
 }
 
 #[test]
+fn a_container_gets_no_socket_of_the_network_that_its_runtime_is_to_preserve() {
+    let scene = Scene::of(OPEN);
+    let outer = scene.file(
+        "outer.py",
+        "import os, socket, sys
+os.open('/dev/null', 0)
+given = socket.socket(getattr(socket, sys.argv[1])); os.dup2(given.fileno(), 3)
+os.execvp(sys.argv[2], sys.argv[2:])
+",
+    );
+    for runtime in RUNTIMES {
+        for (family, has) in [("AF_UNIX", true), ("AF_INET", false)] {
+            let line = "test -S /proc/self/fd/3 && echo has it; exit 0";
+            let app = Container::new(&scene, runtime, "app", line);
+            let preserve = "--preserve-fds=1";
+            let inner = app.command(
+                &[],
+                &["run", preserve, "--bundle", &app.bundle(), &app.name],
+            );
+            let mut command = Command::new("/usr/bin/python3");
+            command.arg(&outer).arg(family);
+            command.arg(inner.get_program()).args(inner.get_args());
+            let said = scene.run(command);
+            assert_eq!(said.out == "has it\n", has, "{runtime} {family}: {said:?}");
+            let told = said.err.contains("descriptor 3 is a socket of the network");
+            assert_eq!(told, !has, "{runtime} {family}: {said:?}");
+        }
+    }
+}
+
+#[test]
 fn root_of_a_container_is_who_its_bundle_says() {
     let scene = Scene::of(OPEN);
     let _web = scene.start("web", "{peer} serve 80", "serving");

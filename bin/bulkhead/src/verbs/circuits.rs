@@ -23,6 +23,15 @@ const LIBRARY: &str = "libbulkhead_preload.so";
 /// How long an operator may take to answer: it may have to be started anew.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// What is started next has none that this process was given, but as input, output and errors.
+pub fn keep_network_sockets() {
+    for number in notify::keep_network_sockets() {
+        eprintln!(
+            "bulkhead: descriptor {number} is a socket of the network outside: the program does not get it"
+        );
+    }
+}
+
 /// Starts the program, and ends as it ends.
 pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
     let Some((program, arguments)) = run.command.split_first() else {
@@ -40,11 +49,7 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
     }
     let path = announced_at(api, &run.endpoint);
     let (socket, circuits) = meet(&path)?;
-    for number in notify::keep_network_sockets() {
-        eprintln!(
-            "bulkhead: descriptor {number} is a socket of the network outside: the program does not get it"
-        );
-    }
+    keep_network_sockets();
     let started = notify::start(&Plan {
         program: program.clone(),
         arguments: arguments.to_vec(),
