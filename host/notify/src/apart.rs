@@ -114,8 +114,10 @@ pub fn end_apart(all: &[Seen]) -> Result<Vec<Came>, Errno> {
             if guard!("circuits-apart-ends") {
                 ends_in_time();
             }
-            let done = u8::from(end(seen) == Came::Ended);
-            let _ = rustix::io::write(&tells, &[done]);
+            let done = u8::from(end_if(seen, || is_heard(tells.as_fd())) == Came::Ended);
+            if rustix::io::write(&tells, &[done]).is_err() {
+                break;
+            }
         }
     })?;
     drop(tells);
@@ -161,8 +163,22 @@ fn ends_in_time() {
     };
 }
 
+/// Whether somebody still waits for what such a copy tells: what it was to end may be allowed again by now.
+fn is_heard(tells: BorrowedFd<'_>) -> bool {
+    let mut ready = [PollFd::from_borrowed_fd(tells, PollFlags::empty())];
+    let polled = poll(&mut ready, Some(&Timespec::default()));
+    // The other end of a pipe is closed.
+    let is_closed = polled.is_err() || ready[0].revents().contains(PollFlags::ERR);
+    !is_closed || !guard!("circuits-apart-heard")
+}
+
 /// Ends one here, where what is there may have this process wait.
 pub fn end(seen: &Seen) -> Came {
+    end_if(seen, || true)
+}
+
+/// The same, if that is so once it is found.
+fn end_if(seen: &Seen, is_wanted: impl FnOnce() -> bool) -> Came {
     // SAFETY: numbers, and memory of ours of the size that is told.
     unsafe {
         let fd = libc::syscall(
@@ -180,6 +196,7 @@ pub fn end(seen: &Seen) -> Came {
         let got = libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE, at, &raw mut length);
         let is_it = got == 0 && cookie == seen.cookie;
         let ended = is_it
+            && is_wanted()
             && match seen.end {
                 End::Shut => libc::shutdown(fd, libc::SHUT_RDWR) == 0,
                 End::Disconnect => {
@@ -199,4 +216,33 @@ pub fn end(seen: &Seen) -> Came {
 fn errno() -> Errno {
     let number = std::io::Error::last_os_error().raw_os_error();
     Errno::from_raw_os_error(number.unwrap_or(libc::EIO))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::sockopt::socket_cookie;
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn what_nobody_waits_for_any_more_ends_nothing() {
+        let (one, mut other) = UnixStream::pair().unwrap();
+        other.set_nonblocking(true).unwrap();
+        let seen = Seen {
+            target: Target::open(std::process::id()).unwrap(),
+            number: one.as_raw_fd().cast_unsigned(),
+            cookie: socket_cookie(&one).unwrap(),
+            end: End::Shut,
+        };
+        let (hears, tells) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        drop(hears);
+        let came = end_if(&seen, || is_heard(tells.as_fd()));
+        assert_eq!(came, Came::NotThere);
+        assert!(other.read(&mut [0]).is_err());
+        let (_hears, tells) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let came = end_if(&seen, || is_heard(tells.as_fd()));
+        assert_eq!(came, Came::Ended);
+        assert_eq!(other.read(&mut [0]).unwrap(), 0);
+    }
 }
