@@ -15,6 +15,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+// Tries until the other thread had a processor beside this one, on a busy machine too.
+enum { MANY = 100000 };
+
 static volatile int over;
 static volatile struct sockaddr_in to;
 
@@ -72,8 +75,7 @@ static void flip(void) {
   struct sockaddr_in first = at("10.1.1.10", 80);
   memcpy((void *)&to, &first, sizeof first);
   pthread_create(&thread, 0, flips, 0);
-  // Until the other thread had a processor beside this one, on a busy machine too.
-  for (int n = 0; n < 400 || (n < 40000 && (!done || !denied)); n++) {
+  for (int n = 0; n < 400 || (n < MANY && (!done || !denied)); n++) {
     int s = socket(AF_INET, SOCK_STREAM, 0);
     char said[8] = "";
     if (connect(s, (struct sockaddr *)&to, sizeof to) == 0) {
@@ -121,7 +123,7 @@ static void swap(void) {
   for (int which = 0; which < 2; which++) {
     circuit = all[which], over = 0;
     pthread_create(&thread, 0, swaps, 0);
-    for (int n = 0; n < 6000; n++) {
+    for (int n = 0; n < 6000 || (!(internet && none) && n < MANY); n++) {
       union { struct sockaddr_storage any; struct sockaddr a; struct sockaddr_un u; char bytes[200]; } name;
       socklen_t length = sizeof name;
       memset(&name, 0, sizeof name);
@@ -157,7 +159,7 @@ static void take(void) {
   int taken = 0, bound = 0;
   plain = socket(AF_UNIX, SOCK_STREAM, 0), circuit = socket(AF_INET, SOCK_STREAM, 0), number = dup(plain);
   pthread_create(&thread, 0, swaps, 0);
-  for (int n = 0; n < 3000; n++) {
+  for (int n = 0; n < 3000 || (!bound && n < MANY); n++) {
     struct sockaddr_un name = {AF_UNIX}, own;
     socklen_t length = sizeof own;
     snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "a name of %d, %d", getpid(), n);
