@@ -3,62 +3,55 @@
 
 use e2e::frames::TwoTenants;
 use e2e::{Ended, Instance, Said, private_folder};
-use std::io::{BufRead, BufReader};
+use rustix::fs::{MemfdFlags, memfd_create};
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// A ping every 10 ms from an endpoint, for as long as this lives.
-struct Witness(Ended);
+struct Witness {
+    ping: Ended,
+    said: File,
+}
 
 impl Witness {
     fn of(tenants: &TwoTenants, tenant: &str, endpoint: &str) -> Witness {
         let at = std::mem::ManuallyDrop::new(tenants.at(tenant, endpoint));
-        let mut ping = at.command("exec ping -n -q -i 0.01 -W 1 10.1.1.10");
-        let ping = ping.stdout(Stdio::piped()).stderr(Stdio::piped());
-        Witness(Ended(ping.spawn().unwrap()))
+        let mut ping = at.command("exec ping -n -i 0.01 -W 1 10.1.1.10");
+        let said = File::from(memfd_create("said", MemfdFlags::CLOEXEC).unwrap());
+        let ping = ping.stdout(said.try_clone().unwrap());
+        Witness {
+            ping: Ended(ping.spawn().unwrap()),
+            said,
+        }
     }
 
-    fn signal(&self, which: &str) {
-        let pid = self.0.0.id().to_string();
-        let sent = Command::new("kill").args([which, &pid]).status().unwrap();
-        assert!(sent.success(), "ping is gone");
+    /// The numbers of those that came back, in their order.
+    fn came_back(&self) -> Vec<usize> {
+        // From its beginning, wherever ping writes.
+        let at = format!("/proc/self/fd/{}", self.said.as_raw_fd());
+        let said = std::fs::read_to_string(at).unwrap();
+        let lines = said.lines().filter_map(|line| line.split_once("icmp_seq="));
+        let numbers = lines.filter_map(|(_, rest)| rest.split_once(' ')?.0.parse().ok());
+        numbers.collect()
     }
 
-    /// All came back, thirty of them after what it watched.
+    /// All came back up to the last that did, thirty of them after what it watched.
     fn lost_nothing(mut self) {
-        // Counts so far come with a quit, as `received/sent packets, ...`.
-        let mut counts = BufReader::new(self.0.0.stderr.take().unwrap());
-        let mut came_back = || {
-            self.signal("-QUIT");
-            let mut line = String::new();
-            counts.read_line(&mut line).unwrap();
-            let count = line.trim().split_once('/').map(|(count, _)| count);
-            count
-                .and_then(|count| count.parse::<u64>().ok())
-                .expect(&line)
-        };
-        let enough = came_back() + 30;
+        let enough = self.came_back().len() + 30;
         let until = Instant::now() + Duration::from_secs(10);
-        while came_back() < enough {
-            assert!(Instant::now() < until, "nothing comes back any more");
+        while self.came_back().len() < enough {
+            assert!(Instant::now() < until, "{:?}", self.came_back());
             std::thread::sleep(Duration::from_millis(100));
         }
-        let mut said = String::new();
-        let out = self.0.0.stdout.take();
-        // Its summary comes with an interrupt.
-        self.signal("-INT");
-        std::io::Read::read_to_string(&mut out.unwrap(), &mut said).unwrap();
-        let line = said.lines().find(|line| line.contains("transmitted"));
-        let mut numbers = line.unwrap_or_default().split_whitespace();
-        let mut number = || {
-            numbers
-                .find_map(|word| word.parse::<u64>().ok())
-                .unwrap_or(0)
-        };
-        let (sent, received) = (number(), number());
-        // The last may still be on its way.
-        assert!(received >= enough && received + 1 >= sent, "{said}");
+        self.ping.end();
+        let came_back = self.came_back();
+        assert!(
+            came_back.iter().copied().eq(1..=came_back.len()),
+            "{came_back:?}"
+        );
     }
 }
 

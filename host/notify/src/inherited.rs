@@ -12,9 +12,11 @@ use std::os::fd::{BorrowedFd, RawFd};
 
 /// Of what a started program would have, sockets of other families than AF_UNIX are not handed on, but as its
 /// input, output and errors: what goes by one would pass every rule by. Their numbers.
-#[must_use]
-pub fn keep_network_sockets() -> Vec<RawFd> {
-    let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten();
+///
+/// # Errors
+/// The kernel's: they cannot be looked at (no /proc).
+pub fn keep_network_sockets() -> std::io::Result<Vec<RawFd>> {
+    let entries = std::fs::read_dir("/proc/self/fd")?;
     let names = entries.flatten().map(|entry| entry.file_name());
     let numbers: Vec<RawFd> = names.filter_map(|it| it.to_str()?.parse().ok()).collect();
     let mut kept = Vec::new();
@@ -32,7 +34,7 @@ pub fn keep_network_sockets() -> Vec<RawFd> {
             kept.push(number);
         }
     }
-    kept
+    Ok(kept)
 }
 
 #[cfg(test)]
@@ -52,7 +54,7 @@ mod tests {
             None,
         )
         .unwrap();
-        let kept = keep_network_sockets();
+        let kept = keep_network_sockets().unwrap();
         for fd in &network {
             assert!(kept.contains(&fd.as_raw_fd()));
             assert_eq!(fcntl_getfd(fd).unwrap(), FdFlags::CLOEXEC);

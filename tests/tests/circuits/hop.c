@@ -1,8 +1,10 @@
-// Has a socket in one process after another, each of which forks after 300 us and ends: `hop serve|ask|say ADDRESS PORT`.
+// Has a socket in one process after another, each of which forks after 300 us and ends: `hop serve|ask|say ADDRESS PORT
+// [OTHERS]`, behind so many other descriptors.
 // `serve` accepts one connection, `ask` begins one, and both send and read on it; `say` sends datagrams to whom it is
 // connected. Prints "goes" when that works, then "cut" once it fails, or "lives" after ten seconds.
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -21,6 +23,8 @@ static void says(const char *line) {
 }
 int main(int count, char **words) {
     if (count < 4) return 2;
+    for (int n = count > 4 ? atoi(words[4]) : 0; n > 0; n--)
+        if (open("/dev/null", O_RDONLY) < 0) return 1;
     int is_stream = strcmp(words[1], "say"), fd = socket(AF_INET, is_stream ? SOCK_STREAM : SOCK_DGRAM, 0);
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((unsigned short)atoi(words[3]))};
     inet_pton(AF_INET, words[2], &at.sin_addr);

@@ -99,8 +99,8 @@ fn who_forks_all_the_time_keeps_no_circuit() {
     scene.file("udp.py", crate::udp::UDP);
     scene.compile("hop", include_str!("hop.c"));
     let hears = scene.start("web", &crate::udp::line("hear 10.1.1.10 53"), "hears");
-    let serves = scene.start("web", "exec {f}/hop serve 10.1.1.10 80", "serves");
-    let asks = scene.start("app", "exec {f}/hop ask 10.1.1.10 80", "goes");
+    let serves = scene.start("web", "exec {f}/hop serve 10.1.1.10 80 300", "serves");
+    let asks = scene.start("app", "exec {f}/hop ask 10.1.1.10 80 300", "goes");
     let tells = scene.start("app", "exec {f}/hop say 10.1.1.10 53", "goes");
     serves.until("goes");
     scene.apply(

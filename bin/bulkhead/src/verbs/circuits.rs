@@ -24,12 +24,20 @@ const LIBRARY: &str = "libbulkhead_preload.so";
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is started next has none that this process was given, but as input, output and errors.
-pub fn keep_network_sockets() {
-    for number in notify::keep_network_sockets() {
+pub fn keep_network_sockets() -> Result<(), Trouble> {
+    let kept = notify::keep_network_sockets().map_err(|error| {
+        Trouble::new(
+            Exit::Failed,
+            format!("/proc/self/fd: {error}: it is not known what the program would get of the network outside"),
+            "mount /proc",
+        )
+    })?;
+    for number in kept {
         eprintln!(
             "bulkhead: descriptor {number} is a socket of the network outside: the program does not get it"
         );
     }
+    Ok(())
 }
 
 /// Starts the program, and ends as it ends.
@@ -49,7 +57,7 @@ pub async fn run(run: &Run, api: &Path) -> Result<Exit, Trouble> {
     }
     let path = announced_at(api, &run.endpoint);
     let (socket, circuits) = meet(&path)?;
-    keep_network_sockets();
+    keep_network_sockets()?;
     let started = notify::start(&Plan {
         program: program.clone(),
         arguments: arguments.to_vec(),

@@ -155,6 +155,9 @@ impl Mediator {
         for body in std::mem::take(&mut self.hunts.found) {
             let cookie = self.hunts.inodes.get(&body.inode);
             let Some(hunted) = cookie.and_then(|cookie| self.hunts.ends.get(cookie)) else {
+                if body.thread == 0 && guard!("circuits-hunts-in-vain") {
+                    self.was_cut_in_vain(body.inode);
+                }
                 continue;
             };
             // It may be in the table no more.
@@ -164,7 +167,7 @@ impl Mediator {
             }
             // Who looked has cut it: it was gone before anybody could be told.
             if body.thread == 0 {
-                cut.insert(hunted.socket.cookie());
+                cut.insert(hunted.began);
                 continue;
             }
             if let Ok(target) = Target::open(body.thread) {
@@ -197,9 +200,25 @@ impl Mediator {
         is_over
     }
 
-    /// It may go on: who looks for it finds it in vain.
-    pub(super) fn is_sought_no_more(&mut self, cookie: u64) {
-        self.hunts.ends.remove(&cookie);
+    /// It may go on: who looks for it finds it in vain. Whether it was looked for.
+    pub(super) fn is_sought_no_more(&mut self, cookie: u64) -> bool {
+        self.hunts.ends.remove(&cookie).is_some()
+    }
+
+    /// Who looked has cut one that may go on by now, or is looked for no more: datagrams are linked again, if they may.
+    fn was_cut_in_vain(&mut self, inode: u64) {
+        let live = self.live.as_ref().and_then(|live| live.sockets().ok());
+        let mut all = live.into_iter().flatten();
+        let cookie = all.find(|(_, it)| *it == inode).map(|(cookie, _)| cookie);
+        let socket = cookie.and_then(|cookie| self.table.socket(cookie));
+        if let Some(socket) = socket
+            && let Some(way) = socket.way().filter(|_| socket.kind() == Kind::Datagram)
+            && let Ok(slot) = self.located(socket.endpoint(), &way)
+        {
+            let cookie = socket.cookie();
+            self.datagrams.cut.insert(cookie);
+            self.datagrams.late.insert((cookie, slot));
+        }
     }
 
     /// Whether anything is looked for.

@@ -314,6 +314,8 @@ impl Mediator {
         if let Some(judged) = self.datagrams.judged.get_mut(&cookie)
             && let Some(judged) = judged.get_mut(&way)
             && judged.epoch == epoch
+            // Who is silent for longer has its answerers cut: they are linked below.
+            && (now.saturating_duration_since(judged.at) < ANSWERS || !guard!("circuits-silent"))
         {
             judged.at = now;
             return Ok(Some(judged.to));
@@ -359,6 +361,20 @@ impl Mediator {
     #[cfg(test)]
     pub(super) fn asked_by(&self, cookie: u64) -> usize {
         self.datagrams.judged.get(&cookie).map_or(0, BTreeMap::len)
+    }
+
+    /// It has sent nothing for so long that who answers may not.
+    #[cfg(test)]
+    pub(super) fn falls_silent(&mut self, cookie: u64) {
+        for judged in self
+            .datagrams
+            .judged
+            .entry(cookie)
+            .or_default()
+            .values_mut()
+        {
+            judged.at = judged.at.checked_sub(ANSWERS).unwrap();
+        }
     }
 
     /// The same, judged anew; and whether it is an answer.

@@ -127,11 +127,15 @@ impl Mediator {
             MEDIATED.start.cast_signed()..MEDIATED.end.cast_signed(),
         );
         for (socket, to, way) in joined {
-            self.is_sought_no_more(socket.cookie());
-            // One that is not found is tried again when something changes at its port, or in the rules.
-            if let Some(fd) = fds.get(&socket.cookie())
-                && self.link(fd, *to, way).is_ok()
-            {
+            let was_sought =
+                self.is_sought_no_more(socket.cookie()) && guard!("circuits-linked-still");
+            // One that is not found is tried again when something changes at its port, or in the rules; if nobody
+            // found it to cut it either, it is linked as it was.
+            let is_linked = match fds.get(&socket.cookie()) {
+                Some(fd) => self.link(fd, *to, way).is_ok(),
+                None => was_sought,
+            };
+            if is_linked {
                 self.datagrams.cut.remove(&socket.cookie());
             }
         }

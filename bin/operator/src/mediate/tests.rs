@@ -526,6 +526,19 @@ fn only_who_was_asked_answers() {
 }
 
 #[test]
+fn who_asks_again_after_a_long_silence_is_answered() {
+    let mut mediator = with_datagrams(&one_way());
+    assert_eq!(mediator.may_send(WEB, 1, way(WEB, NEAR)), Ok(Some(NEAR)));
+    let connected = mediator.table.connect_datagram(2, way(NEAR, WEB));
+    assert_eq!(connected, Ok(()));
+    mediator.falls_silent(1);
+    mediator.link_all(WEB, 80);
+    assert_eq!(mediator.datagrams.cut, BTreeSet::from([2]));
+    assert_eq!(mediator.may_send(WEB, 1, way(WEB, NEAR)), Ok(Some(NEAR)));
+    assert!(mediator.datagrams.cut.is_empty());
+}
+
+#[test]
 fn who_is_connected_has_asked() {
     let mut mediator = with_datagrams(&one_way());
     let connected = mediator.table.connect_datagram(1, way(WEB, NEAR));
@@ -586,9 +599,10 @@ fn connected_sockets_that_may_send_no_more_are_cut_until_they_may() {
     mediator.use_image(mapped(&denied));
     assert_eq!(mediator.hunted(), [1]);
     mediator.use_image(mapped(&tables));
-    // Nobody has it here who could be joined: that is tried again, and nobody looks for it to cut it.
-    assert_eq!(mediator.datagrams.cut, BTreeSet::from([1]));
-    assert!(mediator.hunted().is_empty());
+    // Nobody has it here who could be joined, and nobody looks for it to cut it: it is linked as it was.
+    assert!(mediator.datagrams.cut.is_empty() && mediator.hunted().is_empty());
+    mediator.use_image(mapped(&denied));
+    assert_eq!(mediator.hunted(), [1], "denied once more");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! FUSE is closed when its owner likes. Such are looked at last, each by a thread that is left behind; whoever
 //! asked knows where this one stands, and kills it if it waits all the same.
 
+use super::chase::chase;
 use guard::guard;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -24,10 +25,6 @@ const FEW: usize = 256;
 /// answered for so long (`hunts` takes somebody who is longer still for held up) those that are left wait.
 const LATE: Duration = Duration::from_millis(150);
 const MOST_LATE: usize = 256;
-/// So long who forks all the time is chased.
-const CHASE: Duration = Duration::from_millis(100);
-/// Where nobody forked for so long there is nobody to be chased.
-const QUIET: Duration = Duration::from_millis(20);
 
 /// What is looked for: sockets, by inode, in processes of user namespaces that are this user's, in these
 /// last.
@@ -35,6 +32,8 @@ const QUIET: Duration = Duration::from_millis(20);
 pub struct Wanted {
     /// Who made the namespaces.
     pub uid: u32,
+    /// Who is in no listing is chased.
+    pub chases: bool,
     /// Processes, and threads, that held somebody up a while ago.
     pub late: BTreeSet<u32>,
     /// Inodes.
@@ -50,6 +49,8 @@ pub enum Says {
     Found(u64, u32, u32),
     /// Into so many it could not look.
     Missed(u32),
+    /// It has looked everywhere, and chases.
+    Chases,
 }
 
 /// What is looked at last.
@@ -62,7 +63,7 @@ enum Late {
 impl Wanted {
     /// As a searcher is told it.
     pub fn text(&self) -> String {
-        let mut text = format!("{}\n", self.uid);
+        let mut text = format!("{} {}\n", self.uid, u8::from(self.chases));
         for process in &self.late {
             let _ = write!(text, "{process} ");
         }
@@ -75,7 +76,7 @@ impl Wanted {
 
     fn of(text: &str) -> Option<Wanted> {
         let mut lines = text.lines();
-        let uid = lines.next()?.parse().ok()?;
+        let (uid, chases) = lines.next()?.split_once(' ')?;
         let late = lines.next()?.split_whitespace();
         let late = late.map(str::parse).collect::<std::result::Result<_, _>>();
         let inodes = lines.next().unwrap_or_default().split_whitespace();
@@ -83,7 +84,8 @@ impl Wanted {
             .map(str::parse)
             .collect::<std::result::Result<_, _>>();
         Some(Wanted {
-            uid,
+            uid: uid.parse().ok()?,
+            chases: chases == "1",
             late: late.ok()?,
             inodes: inodes.ok()?,
         })
@@ -93,6 +95,9 @@ impl Wanted {
 impl Says {
     /// From a line.
     pub fn of(line: &str) -> Option<Says> {
+        if line == "chases" {
+            return Some(Says::Chases);
+        }
         if let Some(missed) = line.strip_prefix("missed ") {
             return Some(Says::Missed(missed.parse().ok()?));
         }
@@ -118,65 +123,6 @@ pub fn run() -> Result<()> {
     let listed: Vec<u32> = numbers("/proc").collect();
     search(&wanted, listed.clone(), out)?;
     chase(&wanted, &listed, out)
-}
-
-/// Programs that fork all the time, and end as often, are in no listing: the youngest process is looked at again and
-/// again, and what it has is cut here, for it is gone before anybody is told. Who was listed was searched.
-fn chase(wanted: &Wanted, listed: &[u32], out: &mut impl Write) -> Result<()> {
-    if !guard!("hunt-chase") {
-        return Ok(());
-    }
-    let began = Instant::now();
-    let (mut last, mut since) = (0, began);
-    let mut left = wanted.inodes.clone();
-    while began.elapsed() < CHASE && !left.is_empty() {
-        let Some(thread) = youngest() else {
-            return Ok(());
-        };
-        if thread != last {
-            (last, since) = (thread, Instant::now());
-        }
-        if since.elapsed() > QUIET {
-            return Ok(());
-        }
-        if listed.contains(&thread) || is_executing(thread) || !is_its(thread, wanted) {
-            continue;
-        }
-        for (inode, number) in sockets_of(thread) {
-            if left.contains(&inode) && shuts(thread, number, inode) {
-                left.remove(&inode);
-                // Nobody has it to be cut.
-                writeln!(out, "{inode} 0 0")?;
-                out.flush()?;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// The process, or thread, that was made last.
-fn youngest() -> Option<u32> {
-    let text = std::fs::read_to_string("/proc/loadavg").ok()?;
-    text.split_whitespace().last()?.parse().ok()
-}
-
-/// The first sockets of a thread, by inode, and their numbers.
-fn sockets_of(thread: u32) -> impl Iterator<Item = (u64, i32)> {
-    let entries = read_dir(format!("/proc/{thread}/fd")).into_iter().flatten();
-    entries.flatten().take(FEW).filter_map(|entry| {
-        let number = entry.file_name().to_str()?.parse().ok()?;
-        Some((inode_of(read_link(entry.path()).ok()?.to_str()?)?, number))
-    })
-}
-
-/// Shuts this socket down, for all who have it, if it is still there.
-fn shuts(thread: u32, number: i32, inode: u64) -> bool {
-    let taken = notify::Target::open(thread).map(|it| it.take(number));
-    let Ok(Ok(fd)) = taken else {
-        return false;
-    };
-    let is_it = rustix::fs::fstat(&fd).is_ok_and(|it| it.st_ino == inode);
-    is_it && rustix::net::shutdown(&fd, rustix::net::Shutdown::Both).is_ok()
 }
 
 /// In these processes.
@@ -248,7 +194,7 @@ fn first_of(all: usize) -> usize {
 
 /// All programs of a compartment's circuits are in user namespaces of its operator's: of others' it is told
 /// nothing.
-fn is_its(process: u32, wanted: &Wanted) -> bool {
+pub(super) fn is_its(process: u32, wanted: &Wanted) -> bool {
     let users = notify::user_namespace(process);
     users.is_some_and(|users| notify::is_within(users, wanted.uid) || !guard!("hunt-own"))
 }
@@ -263,7 +209,7 @@ fn may_be_its(process: u32, wanted: &Wanted) -> bool {
 /// Whether a process is in the midst of executing another program: it has memory, and in that no program
 /// yet. Who asks this does not wait. Programs can look like it for as long as they like, and there are ways to
 /// have others wait.
-fn is_executing(process: u32) -> bool {
+pub(super) fn is_executing(process: u32) -> bool {
     let text = std::fs::read_to_string(format!("/proc/{process}/statm")).unwrap_or_default();
     let mut pages = text.split_whitespace();
     let (size, code) = (pages.next(), pages.nth(2));
@@ -390,7 +336,7 @@ fn tables(process: u32, out: &mut impl Write) -> Result<Vec<u32>> {
 }
 
 /// A socket's inode, from what a link says: `socket:[123]`.
-fn inode_of(link: &str) -> Option<u64> {
+pub(super) fn inode_of(link: &str) -> Option<u64> {
     link.strip_prefix("socket:[")?
         .strip_suffix(']')?
         .parse()
@@ -411,6 +357,7 @@ mod tests {
     fn what_is_asked_for_is_understood_and_what_is_said_too() {
         let wanted = Wanted {
             uid: 70_000,
+            chases: true,
             late: [3, 77].into(),
             inodes: [1, u64::MAX].into(),
         };
@@ -421,6 +368,7 @@ mod tests {
         assert_eq!(Says::of("17"), Some(Says::At(17)));
         assert_eq!(Says::of("9 17 3"), Some(Says::Found(9, 17, 3)));
         assert_eq!(Says::of("missed 9"), Some(Says::Missed(9)));
+        assert_eq!(Says::of("chases"), Some(Says::Chases));
         for line in ["", "x", "9 17", "9 17 x", "99999999999", "missed"] {
             assert_eq!(Says::of(line), None, "{line}");
         }
@@ -471,6 +419,7 @@ for line in sys.stdin: exec(line); print('done', flush=True)"
             uid: rustix::process::geteuid().as_raw(),
             late: late.iter().copied().collect(),
             inodes: inodes.iter().copied().collect(),
+            ..Wanted::default()
         };
         let mut out = Vec::new();
         let processes = children.iter().map(|child| child.id()).collect();
@@ -494,6 +443,7 @@ for line in sys.stdin: exec(line); print('done', flush=True)"
                 uid,
                 late: late.iter().copied().collect(),
                 inodes: [inode].into(),
+                ..Wanted::default()
             };
             let mut out = Vec::new();
             search(&wanted, vec![child.id()], &mut out).unwrap();

@@ -27,6 +27,8 @@ const PASSED_OVER: Duration = Duration::from_secs(60);
 const MOST_PASSED_OVER: usize = 128;
 /// With so many of a compartment that are killed and do not end nobody looks.
 const HELD_UP: usize = 16;
+/// And with so many nobody is chased: who is chased chooses what who chases it is held up by.
+const CHASERS_HELD_UP: usize = 4;
 /// With so many words that its operator has not taken yet nothing more is heard.
 const BACKLOG: usize = 1024;
 /// What waits in a pipe is heard in so many turns.
@@ -43,8 +45,10 @@ const MOST: usize = 16_384;
 
 /// A search for sockets of a compartment's circuits.
 pub struct Hunt {
-    /// Inodes of those that are not found yet.
+    /// Inodes of those that are looked for.
     wanted: BTreeSet<u64>,
+    /// Of those that are to be looked for instead, as far as they are named.
+    named: BTreeSet<u64>,
     /// It is to begin, or, while it goes on, to begin anew at its end.
     asked: bool,
     /// What who asked last calls it.
@@ -65,6 +69,16 @@ struct Searcher {
     /// The process that it looks at, and since when.
     at: u32,
     since: Instant,
+    /// It is through with those, and chases.
+    chases: bool,
+}
+
+/// Who ends, or is killed and is held up still.
+struct Ending {
+    compartment: u32,
+    child: Child,
+    /// It was so in a chase.
+    chased: bool,
 }
 
 /// All that look, and those that were given up.
@@ -72,8 +86,7 @@ struct Searcher {
 pub struct Searchers {
     /// By compartment.
     all: BTreeMap<u32, Searcher>,
-    /// Those that end, or are killed and are held up still, with their compartment.
-    ending: Vec<(u32, Child)>,
+    ending: Vec<Ending>,
     /// By compartment, what some were held up by, and when.
     passed_over: BTreeMap<u32, VecDeque<(u32, Instant)>>,
 }
@@ -82,6 +95,7 @@ impl Hunt {
     fn new() -> Hunt {
         Hunt {
             wanted: BTreeSet::new(),
+            named: BTreeSet::new(),
             asked: false,
             number: 0,
             missed: false,
@@ -90,14 +104,18 @@ impl Hunt {
         }
     }
 
-    /// These too, once the last of them is named. Who names more than there can be, or names them
-    /// without end, has a search after the other, and no more memory.
+    /// These, once the last of them is named, and none of before: it may go on by now. Who names more than there
+    /// can be, or names them without end, has a search after the other, and no more memory.
     fn seeks(&mut self, body: &Seek) {
-        let room = MOST.saturating_sub(self.wanted.len());
+        let room = MOST.saturating_sub(self.named.len());
         let count = room.min(body.count as usize);
-        self.wanted.extend(body.inodes.iter().take(count));
+        self.named.extend(body.inodes.iter().take(count));
         if body.last != 0 {
             (self.asked, self.number) = (true, body.last);
+            match guard!("hunt-named") {
+                true => self.wanted = std::mem::take(&mut self.named),
+                false => self.wanted.append(&mut self.named),
+            }
         }
     }
 
@@ -165,6 +183,7 @@ impl Searcher {
             said: Vec::new(),
             at: 0,
             since: Instant::now(),
+            chases: false,
         })
     }
 
@@ -188,6 +207,10 @@ impl Searcher {
             match says {
                 Says::At(process) => (self.at, self.since) = (process, Instant::now()),
                 Says::Missed(_) => *missed = true,
+                // Nobody whom it has looked at holds it up from now on.
+                Says::Chases => {
+                    (self.at, self.since, self.chases) = (0, Instant::now(), true);
+                }
                 Says::Found(inode, thread, number) => found.push(Found {
                     inode,
                     thread,
@@ -209,12 +232,14 @@ impl Searchers {
         hunt: &Hunt,
         start: impl FnOnce(&Wanted) -> std::io::Result<Searcher>,
     ) -> bool {
-        if self.held_up(compartment) >= HELD_UP && guard!("hunt-many-held-up") {
+        if self.held_up(compartment, false) >= HELD_UP && guard!("hunt-many-held-up") {
             return false;
         }
+        let chasers = self.held_up(compartment, true);
         let late = self.passed_over.get(&compartment).into_iter().flatten();
         let wanted = Wanted {
             uid,
+            chases: chasers < CHASERS_HELD_UP || !guard!("hunt-chasers-held-up"),
             late: late.map(|(at, _)| *at).collect(),
             inodes: hunt.wanted.clone(),
         };
@@ -234,12 +259,21 @@ impl Searchers {
     fn gives_up(&mut self, compartment: u32, is_held_up: bool) {
         if let Some(mut searcher) = self.all.remove(&compartment) {
             let _ = searcher.child.kill();
-            self.ending.push((compartment, searcher.child));
-            if is_held_up && searcher.at != 0 {
+            let (at, chased) = (searcher.at, searcher.chases);
+            self.ends(compartment, searcher.child, chased);
+            if is_held_up && at != 0 {
                 let passed_over = self.passed_over.entry(compartment).or_default();
-                passed_over.push_back((searcher.at, Instant::now()));
+                passed_over.push_back((at, Instant::now()));
             }
         }
+    }
+
+    fn ends(&mut self, compartment: u32, child: Child, chased: bool) {
+        self.ending.push(Ending {
+            compartment,
+            child,
+            chased,
+        });
     }
 
     /// All are.
@@ -253,21 +287,22 @@ impl Searchers {
     pub fn hands_on(&mut self, from: u32, to: u32) {
         self.gives_up(from, false);
         self.passed_over.remove(&from);
-        for (of, _) in self.ending.iter_mut().filter(|(of, _)| *of == from) {
+        let ending = self.ending.iter_mut().map(|it| &mut it.compartment);
+        for of in ending.filter(|of| **of == from) {
             *of = to;
         }
     }
 
-    /// Those of a compartment that are killed and do not end.
-    fn held_up(&self, compartment: u32) -> usize {
-        let ending = self.ending.iter();
-        ending.filter(|(of, _)| *of == compartment).count()
+    /// Those of a compartment that are killed and do not end, in a chase or not.
+    fn held_up(&self, compartment: u32, chased: bool) -> usize {
+        let is_one = |it: &&Ending| it.compartment == compartment && it.chased == chased;
+        self.ending.iter().filter(is_one).count()
     }
 
     /// Of those that are gone nothing is left.
     fn reap(&mut self) {
         let is_there = |child: &mut Child| matches!(child.try_wait(), Ok(None));
-        self.ending.retain_mut(|(_, child)| is_there(child));
+        self.ending.retain_mut(|it| is_there(&mut it.child));
         let is_over = |(_, since): &(u32, Instant)| since.elapsed() > PASSED_OVER;
         self.passed_over.retain(|_, all| {
             while all.len() > MOST_PASSED_OVER || all.front().is_some_and(is_over) {
@@ -383,7 +418,7 @@ impl Supervisor {
             let mut searcher = searchers.all.remove(&compartment);
             // It ends now, having said all.
             if let Some(searcher) = searcher.take() {
-                searchers.ending.push((compartment, searcher.child));
+                searchers.ends(compartment, searcher.child, searcher.chases);
             }
             return (found, false);
         }
@@ -416,13 +451,14 @@ mod tests {
         for n in 0..1000 {
             hunt.seeks(&seek(0, n * 60));
         }
-        assert_eq!(hunt.wanted.len(), MOST);
+        assert_eq!((hunt.wanted.len(), hunt.named.len()), (0, MOST));
         assert!(!hunt.is_due() && hunt.rests().is_none());
         hunt.seeks(&seek(1, 0));
         assert!(hunt.is_due());
         hunt.begins();
         let began = hunt.began;
         hunt.seeks(&seek(7, 0));
+        assert_eq!(hunt.wanted.len(), 60, "those of before may go on by now");
         hunt.begins();
         assert_eq!(hunt.began, began, "one after the other");
         std::thread::sleep(Duration::from_millis(20));
@@ -448,6 +484,7 @@ mod tests {
             said: Vec::new(),
             at: 0,
             since: Instant::now(),
+            chases: false,
         };
         (searcher, end)
     }
@@ -473,12 +510,35 @@ mod tests {
         let none = |_: &Wanted| Err(std::io::Error::from(rustix::io::Errno::AGAIN));
         assert!(!searchers.begins(3, 9, &hunt, none));
         assert!(!searchers.all.contains_key(&3));
-        for (_, child) in &mut searchers.ending {
-            let _ = child.wait();
+        for ending in &mut searchers.ending {
+            let _ = ending.child.wait();
         }
         searchers.reap();
         assert!(begins(&mut searchers, 1));
         searchers.end();
+    }
+
+    #[test]
+    fn who_is_held_up_in_a_chase_keeps_nobody_from_being_looked_for() {
+        let (mut searchers, hunt) = (Searchers::default(), Hunt::new());
+        let mut chases = 0;
+        for _ in 0..HELD_UP + 2 {
+            let begins = searchers.begins(1, 9, &hunt, |wanted| {
+                chases += usize::from(wanted.chases);
+                let (mut searcher, end) = searcher();
+                File::from(end).write_all(b"17\nchases\n")?;
+                assert!(searcher.hears(&mut false).1);
+                Ok(searcher)
+            });
+            assert!(begins);
+            searchers.gives_up(1, true);
+        }
+        assert_eq!(chases, CHASERS_HELD_UP);
+        // No process is to blame.
+        assert!(searchers.passed_over.is_empty());
+        for ending in &mut searchers.ending {
+            let _ = ending.child.wait();
+        }
     }
 
     #[test]

@@ -145,7 +145,7 @@ async fn prepare(
     let (users, groups) = bundle::ids(&config).map_err(wrong)?;
 
     // What a runtime is told to preserve.
-    super::circuits::keep_network_sockets();
+    super::circuits::keep_network_sockets()?;
     let announced = super::circuits::announced_at(api, &endpoint);
     let circuits = match super::circuits::meet(&announced) {
         Ok((_, circuits)) => circuits,

@@ -1,7 +1,7 @@
 //! Circuits that are cut and not where they were seen, and the supervisor's searches for them.
 
 use super::*;
-use command::verbs::Sought;
+use command::verbs::{Found, Sought};
 use telemetry::circuits::CUT_HIDDEN;
 
 /// A circuit that no program has where it was seen, cut by its id.
@@ -126,4 +126,46 @@ fn who_is_cut_again_and_again_is_not_looked_for_without_end() {
         assert!(searches < 10);
     }
     assert_eq!(searches, 3);
+}
+
+/// Who looked has cut it.
+fn chased(of: &Made) -> Found {
+    Found {
+        inode: rustix::fs::fstat(&of.fd).unwrap().st_ino,
+        thread: 0,
+        number: 0,
+    }
+}
+
+#[test]
+fn a_circuit_that_is_cut_by_who_looks_for_its_other_end_is_cut() {
+    let mut mediator = with_circuits(&tables());
+    let [began, accepted] = [(); 2].map(|()| sockets::stream(true).unwrap());
+    let (family, table) = (circuit::Family::V4, &mut mediator.table);
+    for made in [&began, &accepted] {
+        table.create(made.cookie, WEB, family, 0).unwrap();
+    }
+    let end = *table.socket(accepted.cookie).unwrap();
+    mediator.cut(vec![(began.cookie, vec![end])]);
+    assert!(turn(&mut mediator));
+    assert_eq!(mediator.hunted(), [began.cookie]);
+    mediator.found(&chased(&accepted));
+    assert!(!turn(&mut mediator) && mediator.hunted().is_empty());
+}
+
+#[test]
+fn datagrams_that_are_cut_and_may_go_on_by_then_are_linked_again() {
+    let mut mediator = with_circuits(&tables());
+    let made = sockets::datagram(true, [7; 16]).unwrap();
+    let (family, table) = (circuit::Family::V4, &mut mediator.table);
+    table
+        .create_datagram(made.cookie, WEB, family, [7; 16])
+        .unwrap();
+    let way = way(WEB, NEAR);
+    let (own, length) = circuit::write(family, way.local);
+    table.bind(made.cookie, &own[..length], true, 0).unwrap();
+    assert_eq!(table.connect_datagram(made.cookie, way), Ok(()));
+    mediator.found(&chased(&made));
+    assert!(!mediator.cuts_found() && mediator.is_late());
+    assert_eq!(mediator.datagrams.cut, BTreeSet::from([made.cookie]));
 }

@@ -1,0 +1,163 @@
+//! Programs that fork all the time, and end as often, are in no listing of processes: the youngest process is asked
+//! again and again for what it has, and what is wanted is ended here, for it is gone before anybody is told.
+//! To let go of a descriptor that was taken may wait for ever (a file of a FUSE that came into the socket's place):
+//! who is held up so is counted apart (`ports::hunts`).
+
+use super::search::{Wanted, inode_of, is_executing, is_its};
+use guard::guard;
+use rustix::fs::{Mode, OFlags, RawDir, SeekFrom, fstat, open, readlinkat, seek};
+use rustix::net::sockopt::socket_type;
+use rustix::net::{Shutdown, SocketType, connect_unspec, shutdown};
+use std::fs::read_to_string;
+use std::io::{Result, Write};
+use std::mem::MaybeUninit;
+use std::time::{Duration, Instant};
+
+/// So long it lasts.
+const CHASE: Duration = Duration::from_millis(100);
+/// Where nobody forked for so long there is nobody to be chased.
+const QUIET: Duration = Duration::from_millis(20);
+/// Descriptors of a process that are looked at before the youngest may be another. The next are those of
+/// higher numbers, of whichever process: who forks hands its numbers on.
+const WINDOW: usize = 64;
+
+/// Who was listed was searched.
+pub fn chase(wanted: &Wanted, listed: &[u32], out: &mut impl Write) -> Result<()> {
+    if !wanted.chases || !guard!("hunt-chase") {
+        return Ok(());
+    }
+    writeln!(out, "chases")?;
+    out.flush()?;
+    let began = Instant::now();
+    let (mut last, mut since, mut from) = (0, began, 0);
+    let mut left = wanted.inodes.clone();
+    while began.elapsed() < CHASE && !left.is_empty() {
+        let Some(thread) = youngest() else {
+            return Ok(());
+        };
+        if thread != last {
+            (last, since) = (thread, Instant::now());
+        }
+        if since.elapsed() > QUIET {
+            return Ok(());
+        }
+        if listed.contains(&thread) || is_executing(thread) || !is_its(thread, wanted) {
+            continue;
+        }
+        let (sockets, next) = sockets_from(thread, from);
+        from = if guard!("hunt-chase-on") { next } else { 0 };
+        for (inode, number) in sockets {
+            if left.contains(&inode) && ends(thread, number, inode) {
+                left.remove(&inode);
+                // Nobody has it to be cut.
+                writeln!(out, "{inode} 0 0")?;
+                out.flush()?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The process, or thread, that was made last.
+fn youngest() -> Option<u32> {
+    let text = read_to_string("/proc/loadavg").ok()?;
+    text.split_whitespace().last()?.parse().ok()
+}
+
+/// Sockets of a thread, by inode, and their numbers: of a window of its descriptors that begins at this number. And
+/// where the next one begins: at 0 behind the last.
+fn sockets_from(thread: u32, from: u64) -> (Vec<(u64, i32)>, u64) {
+    let mut sockets = Vec::new();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(folder) = open(format!("/proc/{thread}/fd"), flags, Mode::empty()) else {
+        // It is gone: the next has the same.
+        return (sockets, from);
+    };
+    // The folder is read from any number on, behind its two own entries.
+    let _ = seek(&folder, SeekFrom::Start(from + 2));
+    let (mut room, mut next) = ([MaybeUninit::uninit(); 4096], from);
+    let mut entries = RawDir::new(&folder, &mut room);
+    for _ in 0..WINDOW {
+        let Some(Ok(entry)) = entries.next() else {
+            return (sockets, 0);
+        };
+        let name = entry.file_name();
+        let Some(number) = name.to_str().ok().and_then(|it| it.parse::<u32>().ok()) else {
+            continue;
+        };
+        next = u64::from(number) + 1;
+        let link = readlinkat(&folder, name, Vec::new()).ok();
+        let inode = link.and_then(|link| inode_of(link.to_str().ok()?));
+        sockets.extend(inode.map(|inode| (inode, number.cast_signed())));
+    }
+    (sockets, next)
+}
+
+/// Ends what goes by this socket, for all who have it, if it is still there: a stream is over, datagrams go to nobody.
+fn ends(thread: u32, number: i32, inode: u64) -> bool {
+    let taken = notify::Target::open(thread).map(|it| it.take(number));
+    let Ok(Ok(fd)) = taken else {
+        return false;
+    };
+    if !fstat(&fd).is_ok_and(|it| it.st_ino == inode) {
+        return false;
+    }
+    let is_datagrams = socket_type(&fd) == Ok(SocketType::DGRAM) && guard!("hunt-chase-datagrams");
+    match is_datagrams {
+        true => connect_unspec(&fd).is_ok(),
+        false => shutdown(&fd, Shutdown::Both).is_ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, socketpair};
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+
+    /// Also beyond what is looked at in one process: it goes on where it was, and begins anew behind the last.
+    #[test]
+    fn who_has_many_descriptors_is_looked_at_window_after_window() {
+        let many: Vec<File> = (0..3 * WINDOW)
+            .map(|_| File::open("/dev/null").unwrap())
+            .collect();
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let inode = fstat(&socket).unwrap().st_ino;
+        let me = std::process::id();
+        let (mut from, mut found) = (0, Vec::new());
+        for window in 0..1000 {
+            let (sockets, next) = sockets_from(me, from);
+            found.extend(sockets.into_iter().filter(|(it, _)| *it == inode));
+            assert!(next == 0 || next > from);
+            from = next;
+            if from == 0 {
+                assert!(window >= 3);
+                break;
+            }
+        }
+        assert_eq!((found, from), (vec![(inode, socket.as_raw_fd())], 0));
+        drop(many);
+        assert_eq!(sockets_from(u32::MAX >> 1, 7), (Vec::new(), 7));
+    }
+
+    /// They go on once they may again.
+    #[test]
+    fn datagrams_are_not_over_but_go_to_nobody() {
+        let pair =
+            |kind| socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        let me = std::process::id();
+        for (kind, over) in [(SocketType::STREAM, true), (SocketType::DGRAM, false)] {
+            let (one, other) = pair(kind);
+            let inode = fstat(&one).unwrap().st_ino;
+            assert!(!ends(me, one.as_raw_fd(), inode + 1));
+            assert!(rustix::io::write(&one, b"x").is_ok());
+            assert!(ends(me, one.as_raw_fd(), inode));
+            assert!(rustix::io::write(&one, b"x").is_err());
+            let mut room = [0; 8];
+            assert_eq!(rustix::io::read(&other, &mut room), Ok(1));
+            let poll = rustix::net::recv(&other, &mut room[..], rustix::net::RecvFlags::DONTWAIT);
+            assert_eq!(poll.is_ok_and(|(n, _)| n == 0), over, "{kind:?}");
+        }
+    }
+}
