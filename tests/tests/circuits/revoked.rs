@@ -119,6 +119,47 @@ fn who_forks_all_the_time_keeps_no_circuit() {
     assert!(hears.out().contains("53 10.1.1.11 x"));
 }
 
+/// Of what connected sockets send natively, too.
+#[test]
+fn who_lost_its_address_hears_no_datagrams_to_it() {
+    const TALKS: &str = "
+import socket, sys, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); at = ('10.1.1.10', 53)
+if sys.argv[1] == 'hear': s.bind(at)
+else: s.connect(at)
+print('goes', flush=True)
+while True:
+    try:
+        if sys.argv[1] == 'hear': print(s.recv(9), flush=True)
+        else: s.send(b'x')
+    except OSError: pass
+    time.sleep(0.01)
+";
+    let scene = Scene::of(OPEN);
+    scene.file("talks.py", TALKS);
+    let hears = |at: &str| scene.start(at, "exec python3 {f}/talks.py hear", "goes");
+    let first = hears("web");
+    let _says = scene.start("app", "exec python3 {f}/talks.py say", "goes");
+    first.until("b'x'");
+    let moved = OPEN
+        .replace(r#"[10.1.1.10, "fd00:1::10"]"#, "[10.1.1.13]")
+        .replace(r#"[10.1.1.12, "fd00:1::12"]"#, "[10.1.1.10]");
+    // What it had not read by then it reads.
+    let hears_no_more = |of: &crate::scene::Program| {
+        std::thread::sleep(Duration::from_millis(500));
+        let heard = of.out();
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(of.out(), heard);
+    };
+    scene.apply(&moved);
+    let second = hears("few");
+    second.until("b'x'");
+    hears_no_more(&first);
+    // Nor where nobody has it any more.
+    scene.apply(&moved.replace("[10.1.1.10]", "[10.1.1.14]"));
+    hears_no_more(&second);
+}
+
 /// While others are still looked for, and after.
 #[test]
 fn hidden_circuits_are_cut_by_id_one_after_another() {

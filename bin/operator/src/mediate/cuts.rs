@@ -151,12 +151,13 @@ impl Mediator {
     /// Cuts what was found in this turn, together: a process is made for each time. `true`: a search is over, and
     /// all that it found is cut.
     pub fn cuts_found(&mut self) -> bool {
-        let (mut all, mut cut) = (Vec::new(), BTreeSet::new());
+        let (mut all, mut cut, mut in_vain) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
         for body in std::mem::take(&mut self.hunts.found) {
             let cookie = self.hunts.inodes.get(&body.inode);
             let Some(hunted) = cookie.and_then(|cookie| self.hunts.ends.get(cookie)) else {
-                if body.thread == 0 && guard!("circuits-hunts-in-vain") {
-                    self.was_cut_in_vain(body.inode);
+                // By who looked itself, and datagrams: of these it says so.
+                if body.thread == 0 && body.number != 0 && guard!("circuits-hunts-in-vain") {
+                    in_vain.insert(body.inode);
                 }
                 continue;
             };
@@ -171,6 +172,9 @@ impl Mediator {
                 continue;
             }
             if let Ok(target) = Target::open(body.thread) {
+                // Where it is linked again, once it may go on.
+                let place = place::of(&target, body.number);
+                self.table.place(hunted.socket.cookie(), place);
                 let seen = Seen {
                     target,
                     number: body.number,
@@ -179,6 +183,9 @@ impl Mediator {
                 };
                 all.push((hunted.began, hunted.socket, seen));
             }
+        }
+        if !in_vain.is_empty() {
+            self.were_cut_in_vain(&in_vain);
         }
         cut.extend(self.end_all(all));
         self.are_cut(&cut);
@@ -205,19 +212,19 @@ impl Mediator {
         self.hunts.ends.remove(&cookie).is_some()
     }
 
-    /// Who looked has cut one that may go on by now, or is looked for no more: datagrams are linked again, if they may.
-    fn was_cut_in_vain(&mut self, inode: u64) {
+    /// Who looked has cut those (inodes) that may go on by now, or are looked for no more. Datagrams are linked again, if they
+    /// may; or are linked already, and elsewhere, if their program was quicker.
+    fn were_cut_in_vain(&mut self, inodes: &BTreeSet<u64>) {
         let live = self.live.as_ref().and_then(|live| live.sockets().ok());
-        let mut all = live.into_iter().flatten();
-        let cookie = all.find(|(_, it)| *it == inode).map(|(cookie, _)| cookie);
-        let socket = cookie.and_then(|cookie| self.table.socket(cookie));
-        if let Some(socket) = socket
-            && let Some(way) = socket.way().filter(|_| socket.kind() == Kind::Datagram)
-            && let Ok(slot) = self.located(socket.endpoint(), &way)
-        {
-            let cookie = socket.cookie();
-            self.datagrams.cut.insert(cookie);
-            self.datagrams.late.insert((cookie, slot));
+        let all = live.into_iter().flatten();
+        for (cookie, _) in all.filter(|(_, inode)| inodes.contains(inode)) {
+            if let Some(socket) = self.table.socket(cookie)
+                && let Some(way) = socket.way().filter(|_| socket.kind() == Kind::Datagram)
+                && let Ok(slot) = self.located(socket.endpoint(), &way)
+            {
+                self.datagrams.doubted.insert(cookie);
+                self.datagrams.late.insert((cookie, slot));
+            }
         }
     }
 
@@ -357,6 +364,7 @@ impl Mediator {
             .ends
             .retain(|_, it| !circuits.contains(&it.began));
         for began in circuits {
+            self.datagrams.linked.remove(began);
             let socket = self.table.socket(*began);
             if socket.is_some_and(|socket| end_of(socket) == End::Shut) {
                 let _ = self.table.disconnect(*began);

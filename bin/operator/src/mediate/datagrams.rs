@@ -52,8 +52,12 @@ pub(super) struct Datagrams {
     pub(super) spares: Spares,
     /// Connected to a port at which something changed, of this endpoint, and not yet linked anew.
     pub(super) late: BTreeSet<(u64, u32)>,
-    /// Connected where they may not send any more.
+    /// Connected where they may not send any more: cut, or looked for to be.
     pub(super) cut: BTreeSet<u64>,
+    /// Which endpoint's those are that connected sockets were linked to last, as far as is known.
+    pub(super) linked: BTreeMap<u64, u32>,
+    /// Those that may be linked, or not: linked again with the next change of the rules, if they may.
+    pub(super) doubted: BTreeSet<u64>,
     /// Taken by the call that is being done, and by those that a signal ended before they heard
     /// of it: these are for the next call.
     pub(super) taken: Vec<(u64, Taken)>,
@@ -105,21 +109,47 @@ impl Datagrams {
         let gone: BTreeSet<u64> = self.gone.all().map(Socket::cookie).collect();
         self.spares
             .retain(|sender| live.contains(&sender) || gone.contains(&sender));
-        for cookies in [&mut self.cut, &mut self.shut, &mut self.refused] {
+        let all = [
+            &mut self.cut,
+            &mut self.doubted,
+            &mut self.shut,
+            &mut self.refused,
+        ];
+        for cookies in all {
             cookies.retain(|cookie| live.contains(cookie));
         }
         self.judged
             .retain(|cookie, _| live.contains(cookie) || gone.contains(cookie));
         self.unheard.retain(|cookie, _| live.contains(cookie));
+        self.linked.retain(|cookie, _| live.contains(cookie));
         // What a socket sent before its end may still be read.
         self.ways.retain(|(_, receiver), _| live.contains(receiver));
+    }
+
+    /// It is connected to nobody, or elsewhere.
+    pub(super) fn unlinks(&mut self, cookie: u64) {
+        self.cut.remove(&cookie);
+        self.doubted.remove(&cookie);
+        self.linked.remove(&cookie);
+    }
+
+    /// It is linked to an endpoint's.
+    pub(super) fn links(&mut self, cookie: u64, to: u32) {
+        self.unlinks(cookie);
+        self.linked.insert(cookie, to);
+    }
+
+    /// Whether it is linked to another endpoint's than this one's.
+    pub(super) fn is_elsewhere(&self, cookie: u64, to: u32) -> bool {
+        let linked = self.linked.get(&cookie);
+        linked.is_some_and(|it| *it != to) && guard!("circuits-linked-to")
     }
 
     /// Sockets are gone: what they sent may still lie in a queue, and be answered.
     pub(super) fn forget(&mut self, gone: &[Socket]) {
         for socket in gone {
             let cookie = socket.cookie();
-            self.cut.remove(&cookie);
+            self.unlinks(cookie);
             self.shut.remove(&cookie);
             self.refused.remove(&cookie);
             if let Some(forgotten) = self.gone.insert(*socket) {
@@ -219,8 +249,9 @@ impl Mediator {
         if u16::from_ne_bytes(*family) == libc::AF_UNSPEC as u16 {
             let was = self.table.socket(cookie).map(Socket::local);
             self.table.disconnect(cookie).map_err(number)?;
-            self.datagrams.cut.remove(&cookie);
             sockets::disconnects(call.fd()?)?;
+            self.datagrams.unlinks(cookie);
+            self.is_sought_no_more(cookie);
             if let Some(was) = was {
                 self.link_all(slot, was.port);
             }
@@ -239,7 +270,6 @@ impl Mediator {
         };
         self.table.connect_datagram(cookie, way).map_err(number)?;
         self.seen(cookie, call);
-        self.datagrams.cut.remove(&cookie);
         match (outside, to) {
             (true, _) => {
                 let linked = self.link_outside(call.fd()?, cookie, &way);
@@ -247,18 +277,25 @@ impl Mediator {
                     self.table.disconnect(cookie).map_err(number)?;
                 }
                 linked?;
+                self.datagrams.unlinks(cookie);
             }
             (false, to) => {
                 self.table.carry(cookie, Carrier::Kernel, 0);
                 match to {
-                    Some(to) => self.link(call.fd()?, to, &way)?,
+                    Some(to) => {
+                        self.link(call.fd()?, to, &way)?;
+                        self.datagrams.links(cookie, to);
+                    }
                     None => {
-                        self.datagrams.cut.insert(cookie);
                         sockets::connects_to_nobody(call.fd()?, secret()?)?;
+                        self.datagrams.unlinks(cookie);
+                        self.datagrams.cut.insert(cookie);
                     }
                 }
             }
         }
+        // What it was connected to before it is no more.
+        self.is_sought_no_more(cookie);
         self.link_again(slot, cookie);
         Ok(())
     }
@@ -351,7 +388,8 @@ impl Mediator {
             judged.remove(&oldest);
         }
         // Those that could not answer before may now.
-        if !self.datagrams.cut.is_empty() && guard!("circuits-asked-again") {
+        let unlinked = [&self.datagrams.cut, &self.datagrams.doubted];
+        if unlinked.iter().any(|all| !all.is_empty()) && guard!("circuits-asked-again") {
             self.link_answerers(slot, &way);
         }
         Ok(Some(to))

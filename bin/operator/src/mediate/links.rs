@@ -52,7 +52,8 @@ impl Mediator {
         // An error shows where the sender is linked next.
         let _ = match own.filter(|_| may) {
             Some(name) => {
-                self.datagrams.cut.remove(&receiver.cookie());
+                self.datagrams.unlinks(receiver.cookie());
+                self.is_sought_no_more(receiver.cookie());
                 sockets::connects(&fd, name)
             }
             None => sockets::disconnects(&fd),
@@ -70,10 +71,11 @@ impl Mediator {
 
     /// Those that are cut and connected to where this was sent from may answer it now.
     pub(super) fn link_answerers(&mut self, slot: u32, way: &Way) {
-        let (back, cut) = (back(way), &self.datagrams.cut);
+        let (back, unlinked) = (back(way), [&self.datagrams.cut, &self.datagrams.doubted]);
         let all = self.table.connected_to(way.local.port);
-        let all = all.filter(|it| it.way() == Some(back) && cut.contains(&it.cookie()));
-        let late: Vec<u64> = all.map(Socket::cookie).collect();
+        let all = all.filter(|it| it.way() == Some(back)).map(Socket::cookie);
+        let late = all.filter(|it| unlinked.iter().any(|all| all.contains(it)));
+        let late: Vec<u64> = late.collect();
         if !late.is_empty() {
             let late = late.into_iter().map(|cookie| (cookie, slot));
             self.datagrams.late.extend(late);
@@ -126,19 +128,24 @@ impl Mediator {
             &sockets,
             MEDIATED.start.cast_signed()..MEDIATED.end.cast_signed(),
         );
+        let mut elsewhere = Vec::new();
         for (socket, to, way) in joined {
-            let was_sought =
-                self.is_sought_no_more(socket.cookie()) && guard!("circuits-linked-still");
-            // One that is not found is tried again when something changes at its port, or in the rules; if nobody
-            // found it to cut it either, it is linked as it was.
-            let is_linked = match fds.get(&socket.cookie()) {
-                Some(fd) => self.link(fd, *to, way).is_ok(),
-                None => was_sought,
-            };
-            if is_linked {
-                self.datagrams.cut.remove(&socket.cookie());
+            let cookie = socket.cookie();
+            if let Some(fd) = fds.get(&cookie) {
+                self.is_sought_no_more(cookie);
+                if self.link(fd, *to, way).is_ok() {
+                    self.datagrams.links(cookie, *to);
+                }
+            } else if self.datagrams.is_elsewhere(cookie, *to) {
+                elsewhere.push(*socket);
+            } else if self.is_sought_no_more(cookie) && guard!("circuits-linked-still") {
+                // Nobody found it to cut it either: it is linked as it was.
+                self.datagrams.cut.remove(&cookie);
+                self.datagrams.doubted.insert(cookie);
             }
+            // One that is not found is tried again when something changes at its port, or in the rules.
         }
+        self.cut_all(&elsewhere);
     }
 
     /// What they send natively goes to nobody, until they may again.
@@ -211,7 +218,10 @@ impl Mediator {
             .collect();
         let (mut joined, mut cut, mut outside) = (Vec::new(), Vec::new(), Vec::new());
         for (socket, way) in connected {
-            let was_cut = self.datagrams.cut.contains(&socket.cookie());
+            let cookie = socket.cookie();
+            let was_cut =
+                self.datagrams.cut.contains(&cookie) || self.datagrams.doubted.contains(&cookie);
+            let is_linked = self.datagrams.linked.contains_key(&cookie);
             let leads = self.outside.leads(socket.cookie(), &way);
             // Packets are judged, where they go.
             if self.is_outside(socket.endpoint(), &way) {
@@ -221,8 +231,9 @@ impl Mediator {
                 continue;
             }
             match self.judge(socket.endpoint(), &way) {
+                Ok((to, _)) if !was_cut && !leads && !self.datagrams.is_elsewhere(cookie, to) => {}
                 // Whether the other end is of circuits is not known to an operator that starts.
-                Ok(_) | Err(Errno::HOSTUNREACH) if !was_cut && !leads => {}
+                Err(Errno::HOSTUNREACH) if !was_cut && !leads && !is_linked => {}
                 Ok((to, _)) => joined.push((socket, to, way)),
                 // Nor who has a proxy, by which others are reached.
                 Err(Errno::NETUNREACH) if self.limits.is_empty() => {}

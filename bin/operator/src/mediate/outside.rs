@@ -442,7 +442,7 @@ impl Mediator {
         for socket in sockets {
             let fd = fds.get(&socket.cookie());
             if let (Some(fd), Some(way)) = (fd, socket.way()) {
-                self.datagrams.cut.remove(&socket.cookie());
+                self.datagrams.unlinks(socket.cookie());
                 let _ = self.link_outside(fd, socket.cookie(), &way);
             }
         }

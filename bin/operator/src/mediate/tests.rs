@@ -572,6 +572,33 @@ fn a_socket_remembers_so_many_that_it_asked() {
     assert_eq!(mediator.asked_by(1), 64);
 }
 
+/// To port 80 by UDP: no rule of `judged`, which is TCP's, allows it.
+fn no_datagrams(tables: &CompartmentTables) -> CompartmentTables {
+    let mut denied = tables.clone();
+    denied.rule_tables = vec![judged(image::rules::Action::Allow, 1)];
+    denied.endpoints[0].egress = 0;
+    for endpoint in &mut denied.endpoints {
+        endpoint.connections = 64;
+    }
+    denied
+}
+
+#[test]
+fn a_socket_that_is_linked_to_who_had_the_address_before_is_cut() {
+    let tables = tables();
+    let mut mediator = with_datagrams(&tables);
+    let connected = mediator.table.connect_datagram(1, way(WEB, NEAR));
+    assert_eq!(connected, Ok(()));
+    mediator.write();
+    mediator.datagrams.links(1, NEAR);
+    mediator.use_image(mapped(&tables));
+    assert!(mediator.hunted().is_empty());
+    mediator.datagrams.links(1, WEB);
+    mediator.use_image(mapped(&tables));
+    // Nobody has it here who could be linked to whose it is now.
+    assert_eq!(mediator.hunted(), [1]);
+}
+
 #[test]
 fn connected_sockets_that_may_send_no_more_are_cut_until_they_may() {
     let tables = tables();
@@ -581,13 +608,7 @@ fn connected_sockets_that_may_send_no_more_are_cut_until_they_may() {
     mediator.write();
     mediator.use_image(mapped(&tables));
     assert!(mediator.datagrams.cut.is_empty());
-    // To port 80 by UDP: no rule of `judged`, which is TCP's, allows it.
-    let mut denied = tables.clone();
-    denied.rule_tables = vec![judged(image::rules::Action::Allow, 1)];
-    denied.endpoints[0].egress = 0;
-    for endpoint in &mut denied.endpoints {
-        endpoint.connections = 64;
-    }
+    let denied = no_datagrams(&tables);
     mediator.use_image(mapped(&denied));
     assert_eq!(mediator.datagrams.cut, BTreeSet::from([1]));
     // An operator that starts is told of its endpoints last, and cuts none for that.

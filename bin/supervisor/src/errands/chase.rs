@@ -3,7 +3,7 @@
 //! To let go of a descriptor that was taken may wait for ever (a file of a FUSE that came into the socket's place):
 //! who is held up so is counted apart (`ports::hunts`).
 
-use super::search::{Wanted, inode_of, is_executing, is_its};
+use super::search::{Wanted, inode_of, may_be_its};
 use guard::guard;
 use rustix::fs::{Mode, OFlags, RawDir, SeekFrom, fstat, open, readlinkat, seek};
 use rustix::net::sockopt::socket_type;
@@ -41,16 +41,20 @@ pub fn chase(wanted: &Wanted, listed: &[u32], out: &mut impl Write) -> Result<()
         if since.elapsed() > QUIET {
             return Ok(());
         }
-        if listed.contains(&thread) || is_executing(thread) || !is_its(thread, wanted) {
+        // Also one that looks as if it executed another program: it may for as long as it likes.
+        if listed.contains(&thread) || !may_be_its(thread, wanted) {
             continue;
         }
         let (sockets, next) = sockets_from(thread, from);
         from = if guard!("hunt-chase-on") { next } else { 0 };
         for (inode, number) in sockets {
-            if left.contains(&inode) && ends(thread, number, inode) {
+            if left.contains(&inode)
+                && let Some(kind) = ends(thread, number, inode)
+            {
                 left.remove(&inode);
                 // Nobody has it to be cut.
-                writeln!(out, "{inode} 0 0")?;
+                let is_datagrams = u8::from(kind == SocketType::DGRAM);
+                writeln!(out, "{inode} 0 {is_datagrams}")?;
                 out.flush()?;
             }
         }
@@ -94,19 +98,19 @@ fn sockets_from(thread: u32, from: u64) -> (Vec<(u64, i32)>, u64) {
 }
 
 /// Ends what goes by this socket, for all who have it, if it is still there: a stream is over, datagrams go to nobody.
-fn ends(thread: u32, number: i32, inode: u64) -> bool {
-    let taken = notify::Target::open(thread).map(|it| it.take(number));
-    let Ok(Ok(fd)) = taken else {
-        return false;
+/// Its kind.
+fn ends(thread: u32, number: i32, inode: u64) -> Option<SocketType> {
+    let target = notify::Target::open(thread).ok()?;
+    let fd = target.take(number).ok()?;
+    if fstat(&fd).ok()?.st_ino != inode {
+        return None;
+    }
+    let kind = socket_type(&fd).ok()?;
+    let ended = match kind == SocketType::DGRAM && guard!("hunt-chase-datagrams") {
+        true => connect_unspec(&fd),
+        false => shutdown(&fd, Shutdown::Both),
     };
-    if !fstat(&fd).is_ok_and(|it| it.st_ino == inode) {
-        return false;
-    }
-    let is_datagrams = socket_type(&fd) == Ok(SocketType::DGRAM) && guard!("hunt-chase-datagrams");
-    match is_datagrams {
-        true => connect_unspec(&fd).is_ok(),
-        false => shutdown(&fd, Shutdown::Both).is_ok(),
-    }
+    ended.is_ok().then_some(kind)
 }
 
 #[cfg(test)]
@@ -116,6 +120,20 @@ mod tests {
     use rustix::net::{AddressFamily, SendFlags, SocketFlags, socketpair};
     use std::fs::File;
     use std::os::fd::AsRawFd;
+
+    /// Before it takes anything: who is held up then is counted apart.
+    #[test]
+    fn that_it_chases_is_said_first_and_it_does_if_it_is_to() {
+        for (chases, said) in [(true, "chases\n"), (false, "")] {
+            let wanted = Wanted {
+                chases,
+                ..Wanted::default()
+            };
+            let mut out = Vec::new();
+            chase(&wanted, &[], &mut out).unwrap();
+            assert_eq!(out, said.as_bytes());
+        }
+    }
 
     /// Also beyond what is looked at in one process: it goes on where it was, and begins anew behind the last.
     #[test]
@@ -155,10 +173,10 @@ mod tests {
         for (kind, told) in kinds {
             let (one, _other) = pair(kind);
             let inode = fstat(&one).unwrap().st_ino;
-            assert!(!ends(me, one.as_raw_fd(), inode + 1));
+            assert_eq!(ends(me, one.as_raw_fd(), inode + 1), None);
             let sends = || rustix::net::send(&one, b"x", SendFlags::NOSIGNAL);
             assert_eq!(sends(), Ok(1));
-            assert!(ends(me, one.as_raw_fd(), inode));
+            assert_eq!(ends(me, one.as_raw_fd(), inode), Some(kind));
             assert_eq!(sends(), Err(told));
         }
     }

@@ -194,13 +194,13 @@ fn first_of(all: usize) -> usize {
 
 /// All programs of a compartment's circuits are in user namespaces of its operator's: of others' it is told
 /// nothing.
-pub(super) fn is_its(process: u32, wanted: &Wanted) -> bool {
+fn is_its(process: u32, wanted: &Wanted) -> bool {
     let users = notify::user_namespace(process);
     users.is_some_and(|users| notify::is_within(users, wanted.uid) || !guard!("hunt-own"))
 }
 
 /// The same, without waiting; `true` also where only who may wait is told.
-fn may_be_its(process: u32, wanted: &Wanted) -> bool {
+pub(super) fn may_be_its(process: u32, wanted: &Wanted) -> bool {
     let users = notify::user_namespace_at_once(process);
     let is_within = |users| notify::is_within(users, wanted.uid);
     users.is_none_or(|users| users.is_some_and(is_within)) || !guard!("hunt-late-own")
@@ -209,7 +209,7 @@ fn may_be_its(process: u32, wanted: &Wanted) -> bool {
 /// Whether a process is in the midst of executing another program: it has memory, and in that no program
 /// yet. Who asks this does not wait. Programs can look like it for as long as they like, and there are ways to
 /// have others wait.
-pub(super) fn is_executing(process: u32) -> bool {
+fn is_executing(process: u32) -> bool {
     let text = std::fs::read_to_string(format!("/proc/{process}/statm")).unwrap_or_default();
     let mut pages = text.split_whitespace();
     let (size, code) = (pages.next(), pages.nth(2));
