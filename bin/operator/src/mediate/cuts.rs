@@ -172,9 +172,12 @@ impl Mediator {
                 continue;
             }
             if let Ok(target) = Target::open(body.thread) {
-                // Where it is linked again, once it may go on.
+                // Where it is linked again, once it may go on: but of who had this process wait.
+                let cookie = hunted.socket.cookie();
                 let place = place::of(&target, body.number);
-                self.table.place(hunted.socket.cookie(), place);
+                if self.table.socket(cookie).is_some_and(|it| it.place() != 0) {
+                    self.table.place(cookie, place);
+                }
                 let seen = Seen {
                     target,
                     number: body.number,
