@@ -263,7 +263,7 @@ fn a_connected_socket_is_cut_and_joined_again_with_its_rule() {
 
 /// The thread that made and connected it is gone, and it is at another number.
 #[test]
-fn a_connected_socket_that_moved_is_cut_all_the_same() {
+fn a_connected_socket_that_moved_is_cut_and_joined_again() {
     const MOVED: &str = "
 import fcntl, os, socket, threading, time
 made = []
@@ -288,6 +288,10 @@ while True:
     let heard = web.out().lines().count();
     std::thread::sleep(Duration::from_millis(700));
     assert_eq!(web.out().lines().count(), heard, "{}", web.out());
+    // And linked again where it was found.
+    scene.apply(&format!("{OPEN}{GUARDED}"));
+    let goes_on = |_: &e2e::Instance| web.out().lines().count() > heard + 2;
+    assert!(scene.instance.until(Duration::from_secs(5), goes_on));
 }
 
 /// Its own way is denied; the other is not, and it hears by it.

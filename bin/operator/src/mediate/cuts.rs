@@ -175,7 +175,8 @@ impl Mediator {
                 // Where it is linked again, once it may go on: but of who had this process wait.
                 let cookie = hunted.socket.cookie();
                 let place = place::of(&target, body.number);
-                if self.table.socket(cookie).is_some_and(|it| it.place() != 0) {
+                let is_known = self.table.socket(cookie).is_some_and(|it| it.place() != 0);
+                if is_known && guard!("circuits-found-at") {
                     self.table.place(cookie, place);
                 }
                 let seen = Seen {
