@@ -24,6 +24,8 @@ struct Hunted {
     socket: Socket,
     /// Searches for it that are over, in [`PARTS`].
     tried: u32,
+    /// The search that goes on is for it, too.
+    is_asked: bool,
 }
 
 /// What is looked for.
@@ -57,6 +59,7 @@ impl Mediator {
                 began,
                 socket,
                 tried: before.map_or(0, |it| it.tried),
+                is_asked: before.is_some_and(|it| it.is_asked),
             };
             self.hunts.ends.insert(socket.cookie(), hunted);
         }
@@ -102,6 +105,11 @@ impl Mediator {
         if guard!("across-hunted") {
             live.extend(self.living_hunted());
         }
+        // A listing may pass over some while others come and go: twice it does not.
+        let is_whole = self.hunts.ends.keys().all(|it| live.contains_key(it));
+        if !is_whole {
+            live.extend(self.lists_again());
+        }
         // Nobody has what is gone.
         self.hunts
             .ends
@@ -121,6 +129,9 @@ impl Mediator {
             confine::say!(
                 "bulkhead-operator: {missing} ends of circuits that are allowed no more are found with no process"
             );
+        }
+        for hunted in self.hunts.ends.values_mut() {
+            hunted.is_asked = true;
         }
         let ends = self.hunts.ends.keys();
         self.hunts.inodes = ends.filter_map(|it| Some((*live.get(it)?, *it))).collect();
@@ -166,9 +177,10 @@ impl Mediator {
             if !known && !guard!("circuits-hunts-gone") {
                 continue;
             }
-            // Who looked has cut it: it was gone before anybody could be told.
+            // Who looked has cut it: it was gone before anybody could be told. One that is looked for anew since
+            // may have been linked again between.
             if body.thread == 0 {
-                cut.insert(hunted.began);
+                cut.extend(hunted.is_asked.then_some(hunted.began));
                 continue;
             }
             if let Ok(target) = Target::open(body.thread) {
@@ -193,6 +205,10 @@ impl Mediator {
         }
         cut.extend(self.end_all(all));
         self.are_cut(&cut);
+        // Those that were linked to who had an address before, to whose it is now.
+        for cookie in &cut {
+            self.link_later(*cookie);
+        }
         if self
             .hunts
             .since
@@ -222,14 +238,27 @@ impl Mediator {
         let live = self.live.as_ref().and_then(|live| live.sockets().ok());
         let all = live.into_iter().flatten();
         for (cookie, _) in all.filter(|(_, inode)| inodes.contains(inode)) {
-            if let Some(socket) = self.table.socket(cookie)
-                && let Some(way) = socket.way().filter(|_| socket.kind() == Kind::Datagram)
-                && let Ok(slot) = self.located(socket.endpoint(), &way)
-            {
+            let socket = self.table.socket(cookie);
+            if socket.is_some_and(|it| it.kind() == Kind::Datagram && it.way().is_some()) {
                 self.datagrams.doubted.insert(cookie);
-                self.datagrams.late.insert((cookie, slot));
+                self.link_later(cookie);
             }
         }
+    }
+
+    /// A datagram socket is linked when nobody calls, if it may be.
+    fn link_later(&mut self, cookie: u64) {
+        if let Some(socket) = self.table.socket(cookie)
+            && let Some(way) = socket.way().filter(|_| socket.kind() == Kind::Datagram)
+            && let Ok(slot) = self.located(socket.endpoint(), &way)
+        {
+            self.datagrams.late.insert((cookie, slot));
+        }
+    }
+
+    fn lists_again(&self) -> BTreeMap<u64, u64> {
+        let live = self.live.as_ref().and_then(|live| live.sockets().ok());
+        live.unwrap_or_default()
     }
 
     /// Whether anything is looked for.

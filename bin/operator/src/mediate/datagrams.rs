@@ -139,6 +139,14 @@ impl Datagrams {
         self.linked.insert(cookie, to);
     }
 
+    /// An endpoint's programs are left behind: who has its slot next is another.
+    pub(super) fn closes(&mut self, slot: u32) {
+        let linked = self.linked.values_mut();
+        for to in linked.filter(|to| **to == slot) {
+            *to = u32::MAX;
+        }
+    }
+
     /// Whether it is linked to another endpoint's than this one's.
     pub(super) fn is_elsewhere(&self, cookie: u64, to: u32) -> bool {
         let linked = self.linked.get(&cookie);

@@ -132,8 +132,8 @@ impl Mediator {
         for (socket, to, way) in joined {
             let cookie = socket.cookie();
             if let Some(fd) = fds.get(&cookie) {
-                self.is_sought_no_more(cookie);
                 if self.link(fd, *to, way).is_ok() {
+                    self.is_sought_no_more(cookie);
                     self.datagrams.links(cookie, *to);
                 }
             } else if self.datagrams.is_elsewhere(cookie, *to) {
@@ -206,6 +206,14 @@ impl Mediator {
             })
             .collect();
         self.join_all(&joined);
+        // Who is not found is linked as by the operator before, as far as is known.
+        for (socket, to, _) in joined {
+            let (cookie, datagrams) = (socket.cookie(), &mut self.datagrams);
+            if !datagrams.linked.contains_key(&cookie) && guard!("circuits-linked-before") {
+                datagrams.linked.insert(cookie, to);
+                datagrams.doubted.insert(cookie);
+            }
+        }
     }
 
     /// Cuts and joins again those that are connected, by what the image allows now.
@@ -225,15 +233,21 @@ impl Mediator {
             let leads = self.outside.leads(socket.cookie(), &way);
             // Packets are judged, where they go.
             if self.is_outside(socket.endpoint(), &way) {
-                if !leads || was_cut {
+                if !leads || was_cut || is_linked {
                     outside.push(socket);
                 }
                 continue;
             }
             match self.judge(socket.endpoint(), &way) {
                 Ok((to, _)) if !was_cut && !leads && !self.datagrams.is_elsewhere(cookie, to) => {}
-                // Whether the other end is of circuits is not known to an operator that starts.
-                Err(Errno::HOSTUNREACH) if !was_cut && !leads && !is_linked => {}
+                // Whether the other end is of circuits is not known to an operator that starts; that nobody has the
+                // address, or who had it is gone, is.
+                Err(Errno::HOSTUNREACH)
+                    if !was_cut
+                        && !leads
+                        && self
+                            .located(socket.endpoint(), &way)
+                            .is_ok_and(|to| !self.datagrams.is_elsewhere(cookie, to)) => {}
                 Ok((to, _)) => joined.push((socket, to, way)),
                 // Nor who has a proxy, by which others are reached.
                 Err(Errno::NETUNREACH) if self.limits.is_empty() => {}

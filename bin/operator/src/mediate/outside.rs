@@ -439,13 +439,21 @@ impl Mediator {
             sockets,
             numbers.start.cast_signed()..numbers.end.cast_signed(),
         );
+        let mut left = Vec::new();
         for socket in sockets {
-            let fd = fds.get(&socket.cookie());
-            if let (Some(fd), Some(way)) = (fd, socket.way()) {
-                self.datagrams.unlinks(socket.cookie());
-                let _ = self.link_outside(fd, socket.cookie(), &way);
+            let cookie = socket.cookie();
+            match (fds.get(&cookie), socket.way()) {
+                (Some(fd), Some(way)) => {
+                    self.is_sought_no_more(cookie);
+                    self.datagrams.unlinks(cookie);
+                    let _ = self.link_outside(fd, cookie, &way);
+                }
+                // It goes to who had that address inside.
+                _ if self.datagrams.linked.contains_key(&cookie) => left.push(*socket),
+                _ => {}
             }
         }
+        self.cut_all(&left);
     }
 }
 

@@ -142,6 +142,7 @@ impl Mediator {
         self.write();
         self.settle_relays();
         self.outside.closes(slot);
+        self.datagrams.closes(slot);
         self.callers.forget(slot);
     }
 

@@ -597,6 +597,18 @@ fn a_socket_that_is_linked_to_who_had_the_address_before_is_cut() {
     mediator.use_image(mapped(&tables));
     // Nobody has it here who could be linked to whose it is now.
     assert_eq!(mediator.hunted(), [1]);
+    assert!(mediator.is_sought_no_more(1));
+    // Who has the slot next is not who had it, nor does an operator that starts know more than the rules say.
+    mediator.datagrams.links(1, NEAR);
+    mediator.datagrams.closes(NEAR);
+    mediator.use_image(mapped(&tables));
+    assert_eq!(mediator.hunted(), [1]);
+    assert!(mediator.is_sought_no_more(1));
+    mediator.datagrams.unlinks(1);
+    mediator.link_everybody();
+    let (linked, doubted) = (&mediator.datagrams.linked, &mediator.datagrams.doubted);
+    assert_eq!(linked.get(&1), Some(&NEAR));
+    assert!(doubted.contains(&1) && mediator.hunted().is_empty());
 }
 
 #[test]
