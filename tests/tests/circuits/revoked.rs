@@ -145,7 +145,7 @@ while True:
         .replace(r#"[10.1.1.10, "fd00:1::10"]"#, "[10.1.1.13]")
         .replace(r#"[10.1.1.12, "fd00:1::12"]"#, "[10.1.1.10]");
     // What it had not read by then it reads.
-    let hears_no_more = |of: &crate::scene::Program| {
+    let hears_no_more = |of: &Program| {
         std::thread::sleep(Duration::from_millis(500));
         let heard = of.out();
         std::thread::sleep(Duration::from_millis(300));

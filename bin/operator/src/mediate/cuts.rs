@@ -95,8 +95,7 @@ impl Mediator {
         if self.hunts.ends.is_empty() {
             return Vec::new();
         }
-        let live = self.live.as_ref().and_then(|live| live.sockets().ok());
-        let Some(mut live) = live else {
+        let Some(mut live) = self.living() else {
             // It is not known what lives: later, perhaps.
             self.hunts.is_new = true;
             return Vec::new();
@@ -108,7 +107,7 @@ impl Mediator {
         // A listing may pass over some while others come and go: twice it does not.
         let is_whole = self.hunts.ends.keys().all(|it| live.contains_key(it));
         if !is_whole {
-            live.extend(self.lists_again());
+            live.extend(self.living().into_iter().flatten());
         }
         // Nobody has what is gone.
         self.hunts
@@ -235,8 +234,7 @@ impl Mediator {
     /// Who looked has cut those (inodes) that may go on by now, or are looked for no more. Datagrams are linked again, if they
     /// may; or are linked already, and elsewhere, if their program was quicker.
     fn were_cut_in_vain(&mut self, inodes: &BTreeSet<u64>) {
-        let live = self.live.as_ref().and_then(|live| live.sockets().ok());
-        let all = live.into_iter().flatten();
+        let all = self.living().into_iter().flatten();
         for (cookie, _) in all.filter(|(_, inode)| inodes.contains(inode)) {
             let socket = self.table.socket(cookie);
             if socket.is_some_and(|it| it.kind() == Kind::Datagram && it.way().is_some()) {
@@ -256,9 +254,9 @@ impl Mediator {
         }
     }
 
-    fn lists_again(&self) -> BTreeMap<u64, u64> {
-        let live = self.live.as_ref().and_then(|live| live.sockets().ok());
-        live.unwrap_or_default()
+    /// Cookies of sockets that live, with their inodes, where that is told.
+    fn living(&self) -> Option<BTreeMap<u64, u64>> {
+        self.live.as_ref()?.sockets().ok()
     }
 
     /// Whether anything is looked for.
