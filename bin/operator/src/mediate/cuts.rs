@@ -176,10 +176,15 @@ impl Mediator {
             if !known && !guard!("circuits-hunts-gone") {
                 continue;
             }
-            // Who looked has cut it: it was gone before anybody could be told. One that is looked for anew since
-            // may have been linked again between.
+            // Who looked has cut it: it was gone before anybody could be told. A stream is over for good; datagrams may
+            // have been linked again since a search of before, or before they are looked for anew.
             if body.thread == 0 {
-                cut.extend(hunted.is_asked.then_some(hunted.began));
+                let is_over = body.number == 0;
+                let is_of_this =
+                    body.number == self.hunts.number || !guard!("circuits-hunts-which");
+                let is_cut =
+                    is_over || is_of_this && (hunted.is_asked || !guard!("circuits-hunts-asked"));
+                cut.extend(is_cut.then_some(hunted.began));
                 continue;
             }
             if let Ok(target) = Target::open(body.thread) {

@@ -71,6 +71,8 @@ struct Searcher {
     since: Instant,
     /// It is through with those, and chases.
     chases: bool,
+    /// What who asked calls its search.
+    number: u32,
 }
 
 /// Who ends, or is killed and is held up still.
@@ -184,6 +186,7 @@ impl Searcher {
             at: 0,
             since: Instant::now(),
             chases: false,
+            number: 0,
         })
     }
 
@@ -211,11 +214,15 @@ impl Searcher {
                 Says::Chases => {
                     (self.at, self.since, self.chases) = (0, Instant::now(), true);
                 }
-                Says::Found(inode, thread, number) => found.push(Found {
-                    inode,
-                    thread,
-                    number,
-                }),
+                Says::Found(inode, thread, number) => {
+                    let is_of_chase = thread == 0 && number != 0 && guard!("hunt-which");
+                    let number = if is_of_chase { self.number } else { number };
+                    found.push(Found {
+                        inode,
+                        thread,
+                        number,
+                    });
+                }
             }
         }
         (found, n > 0)
@@ -244,7 +251,8 @@ impl Searchers {
             inodes: hunt.wanted.clone(),
         };
         match start(&wanted) {
-            Ok(searcher) => {
+            Ok(mut searcher) => {
+                searcher.number = hunt.number;
                 self.all.insert(compartment, searcher);
                 true
             }
@@ -485,6 +493,7 @@ mod tests {
             at: 0,
             since: Instant::now(),
             chases: false,
+            number: 0,
         };
         (searcher, end)
     }
@@ -516,6 +525,25 @@ mod tests {
         searchers.reap();
         assert!(begins(&mut searchers, 1));
         searchers.end();
+    }
+
+    /// Datagrams may be linked again since.
+    #[test]
+    fn what_a_chase_has_cut_is_said_with_the_search_that_it_was_of() {
+        let (mut searchers, mut hunt) = (Searchers::default(), Hunt::new());
+        hunt.number = 7;
+        let begins = searchers.begins(1, 9, &hunt, |_| {
+            let (searcher, end) = searcher();
+            File::from(end).write_all(b"5 17 1\nchases\n5 0 1\n6 0 0\n")?;
+            Ok(searcher)
+        });
+        assert!(begins);
+        hunt.number = 8;
+        let found = searchers.all.get_mut(&1).unwrap().hears(&mut false).0;
+        let found: Vec<_> = found.iter().map(|it| (it.thread, it.number)).collect();
+        assert_eq!(found, [(17, 1), (0, 7), (0, 0)]);
+        searchers.end();
+        let _ = searchers.ending[0].child.wait();
     }
 
     #[test]

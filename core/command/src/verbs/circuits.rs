@@ -62,9 +62,9 @@ body! {
     Found: Found {
         /// The inode.
         inode: u64,
-        /// The thread, by the host's numbers.
+        /// The thread, by the host's numbers; 0: who looked has cut it, for nobody could be told in time.
         thread: u32,
-        /// At which number.
+        /// At which number. Where who looked has cut it, [`Seek::last`] of the search for datagrams, 0 for a stream.
         number: u32,
     }
 }

@@ -128,12 +128,12 @@ fn who_is_cut_again_and_again_is_not_looked_for_without_end() {
     assert_eq!(searches, 3);
 }
 
-/// Who looked has cut it.
-fn chased(of: &Made, kind: Kind) -> Found {
+/// Who looked has cut it: a stream, or datagrams, in the search of this number.
+fn chased(of: &Made, search: u32) -> Found {
     Found {
         inode: rustix::fs::fstat(&of.fd).unwrap().st_ino,
         thread: 0,
-        number: u32::from(kind == Kind::Datagram),
+        number: search,
     }
 }
 
@@ -149,13 +149,12 @@ fn a_circuit_that_is_cut_by_who_looks_for_its_other_end_is_cut() {
     mediator.cut(vec![(began.cookie, vec![end])]);
     assert!(turn(&mut mediator));
     assert_eq!(mediator.hunted(), [began.cookie]);
-    mediator.found(&chased(&accepted, Kind::Stream));
+    mediator.found(&chased(&accepted, 0));
     assert!(!turn(&mut mediator) && mediator.hunted().is_empty());
 }
 
-#[test]
-fn datagrams_that_are_cut_and_may_go_on_by_then_are_linked_again() {
-    let mut mediator = with_datagrams(&tables());
+/// A socket of WEB's that nobody has where it was seen, connected to NEAR.
+pub(super) fn connected(mediator: &mut Mediator) -> Made {
     let made = sockets::datagram(true, [7; 16]).unwrap();
     let (family, table) = (circuit::Family::V4, &mut mediator.table);
     table
@@ -167,7 +166,14 @@ fn datagrams_that_are_cut_and_may_go_on_by_then_are_linked_again() {
     table.bind(made.cookie, &own[..length], true, 0).unwrap();
     assert_eq!(table.connect_datagram(made.cookie, way), Ok(()));
     mediator.write();
-    mediator.found(&chased(&made, Kind::Datagram));
+    made
+}
+
+#[test]
+fn datagrams_that_are_cut_and_may_go_on_by_then_are_linked_again() {
+    let mut mediator = with_datagrams(&tables());
+    let made = connected(&mut mediator);
+    mediator.found(&chased(&made, 1));
     assert!(!mediator.cuts_found() && mediator.is_late());
     mediator.link_late();
     // Nobody has it where it was seen. Its program may have connected it again meanwhile: it is no less cut with
@@ -175,4 +181,31 @@ fn datagrams_that_are_cut_and_may_go_on_by_then_are_linked_again() {
     assert!(mediator.datagrams.doubted.contains(&made.cookie) && mediator.hunted().is_empty());
     mediator.use_image(mapped(&no_datagrams(&tables())));
     assert_eq!(mediator.hunted(), [made.cookie]);
+}
+
+/// It may have been linked again since.
+#[test]
+fn that_datagrams_were_cut_before_they_are_looked_for_anew_is_not_believed() {
+    let (tables, mut mediator) = (tables(), with_datagrams(&tables()));
+    let made = connected(&mut mediator);
+    let denied = no_datagrams(&tables);
+    let asks = |mediator: &mut Mediator| mediator.seeks().last().map_or(0, |body| body.last);
+    let says = |mediator: &mut Mediator, search| {
+        mediator.found(&chased(&made, search));
+        mediator.cuts_found();
+        mediator.hunted()
+    };
+    mediator.use_image(mapped(&denied));
+    let first = asks(&mut mediator);
+    mediator.use_image(mapped(&tables));
+    assert!(first != 0 && mediator.hunted().is_empty());
+    mediator.use_image(mapped(&denied));
+    assert_eq!(says(&mut mediator, first), [made.cookie], "not asked for");
+    let second = asks(&mut mediator);
+    assert_eq!(
+        says(&mut mediator, first),
+        [made.cookie],
+        "of a search before"
+    );
+    assert!(second != first && says(&mut mediator, second).is_empty());
 }

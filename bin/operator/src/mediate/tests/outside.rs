@@ -173,3 +173,20 @@ fn an_endpoint_has_as_many_peers_as_it_may_and_who_is_connected_keeps_its_own() 
     let by = (made.cookie, &made.fd);
     assert_eq!(mediator.deliver_outside(by, &to(3), b"lost"), Ok(()));
 }
+
+/// What it sends goes to who had that address inside, wherever its program has it.
+#[test]
+fn who_is_linked_inside_and_leads_outside_by_now_is_cut() {
+    let (tables, mut mediator) = (tables(), with_datagrams(&tables()));
+    let made = super::hunts::connected(&mut mediator);
+    let way = mediator.table.socket(made.cookie).unwrap().way().unwrap();
+    mediator.datagrams.links(made.cookie, NEAR);
+    let _proxy = linked(&mut mediator, WEB);
+    mediator.use_image(mapped(&tables));
+    assert!(mediator.hunted().is_empty());
+    // Who has the address has packets by now.
+    mediator.limits.remove(&NEAR);
+    assert!(mediator.is_outside(WEB, &way));
+    mediator.use_image(mapped(&tables));
+    assert_eq!(mediator.hunted(), [made.cookie]);
+}
