@@ -133,7 +133,7 @@ const STEPS: &[Step] = &[
     Step {
         name: "model",
         long: false,
-        beside: Some(END_TO_END),
+        beside: Some(UNIT),
         work: Work::Cargo(
             &[
                 "test",
