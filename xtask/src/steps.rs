@@ -322,7 +322,10 @@ const LONG: [&str; 3] = ["circuits", "machines", "capture"];
 /// So many files of tests run at a time: each mostly waits.
 const AT_A_TIME: usize = 2;
 
-/// Tests from end to end: some files of them at a time, of each one test after the other.
+/// Of this one so many tests at a time: it is most of all there are.
+const MANY: (&str, &str) = ("circuits", "--test-threads=2");
+
+/// Tests from end to end: some files of them at a time, of each (but of one) one test after the other.
 fn end_to_end(root: &Path) -> Result<(), String> {
     const TEST: [&str; 5] = ["test", "-p", "e2e", "--locked", "--quiet"];
     const LAST: [&str; 2] = ["--", "--test-threads=1"];
@@ -340,7 +343,8 @@ fn end_to_end(root: &Path) -> Result<(), String> {
     let each = || -> Vec<String> {
         let mut failed = Vec::new();
         while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let words = [&TEST[..], &["--test", name], &LAST].concat();
+            let threads = if name == MANY.0 { MANY.1 } else { LAST[1] };
+            let words = [&TEST[..], &["--test", name, LAST[0], threads]].concat();
             let said = command(root, &words, &[]).output();
             let (passed, said) = match said {
                 Ok(said) => (said.status.success(), [said.stdout, said.stderr].concat()),

@@ -104,10 +104,24 @@ impl Table {
             socket.local.ip = way.local.ip;
         }
         socket.remote = way.remote;
+        socket.linked = 0;
         socket.state = State::Connected;
         socket.generation = socket.generation.wrapping_add(1).max(1);
         self.sockets.put(at, Slot::Socket(socket));
         Ok(())
+    }
+
+    /// Notes whom the kernel takes to what a connected socket sends by itself, by a number of the
+    /// operator's; none: to nobody of here, or it is not known.
+    pub fn link(&mut self, cookie: u64, to: Option<u32>) {
+        if let Ok((at, mut socket)) = self.find(cookie)
+            && socket.kind == Kind::Datagram
+            && socket.state == State::Connected
+            && socket.linked() != to
+        {
+            socket.linked = to.map_or(0, |to| u64::from(to) + 1);
+            self.sockets.put(at, Slot::Socket(socket));
+        }
     }
 
     /// Who gets what goes this way to an endpoint: who is connected to the sender before who

@@ -100,6 +100,8 @@ pub struct Socket {
     /// See [`Table::cross`](crate::Table::cross).
     pub(crate) crossing: u16,
     pub(crate) inode: u32,
+    /// See [`Table::link`](crate::Table::link): one more than whom it is linked to.
+    pub(crate) linked: u64,
     pub(crate) options: Options,
 }
 
@@ -151,6 +153,12 @@ impl Socket {
     #[must_use]
     pub const fn inode(&self) -> u32 {
         self.inode
+    }
+
+    /// Of UDP, whom the kernel takes to what it sends by itself, as far as is known.
+    #[must_use]
+    pub fn linked(&self) -> Option<u32> {
+        u32::try_from(self.linked.checked_sub(1)?).ok()
     }
 
     /// Whether it began the connection that it has; of UDP, whether it is connected.
@@ -235,6 +243,8 @@ const NONE: Endpoint = Endpoint {
     ip: [0; 16],
     port: 0,
 };
+/// One more than the greatest of whom may be linked to.
+const LINKED_MOST: u64 = 1 << 32;
 /// So many numbers fit a record.
 const ROOM: usize = 68;
 
@@ -260,7 +270,7 @@ struct Raw {
     cookie: u64,
     /// Of a socket since when it is connected.
     sequence: u64,
-    /// Of a pending one alone.
+    /// Of a pending one; of a datagram socket whom it is linked to.
     token: u64,
     uid: u32,
     generation: u32,
@@ -306,6 +316,7 @@ pub(crate) fn encode(slot: &Slot) -> [u8; RECORD] {
             (raw.remote, raw.remote_port) = (it.remote.ip, it.remote.port);
             raw.place = it.place;
             (raw.crossing, raw.inode) = (it.crossing.into(), it.inode);
+            raw.token = it.linked;
             raw.options[..KEPT].copy_from_slice(it.options.values());
         }
         Slot::Pending(it) => {
@@ -395,6 +406,10 @@ fn socket(raw: &Raw, kind: Kind) -> Option<Socket> {
     if !legal || (kind == Kind::Datagram && !plain) {
         return None;
     }
+    let may_be_linked = kind == Kind::Datagram && state == State::Connected;
+    if raw.token > LINKED_MOST || raw.token != 0 && !may_be_linked {
+        return None;
+    }
     let (options, _) = raw.options.split_first_chunk::<KEPT>()?;
     Some(Socket {
         kind,
@@ -414,6 +429,7 @@ fn socket(raw: &Raw, kind: Kind) -> Option<Socket> {
         since: raw.sequence,
         crossing,
         inode: raw.inode,
+        linked: raw.token,
         options: Options::restored(*options)?,
     })
 }
@@ -442,6 +458,7 @@ impl Socket {
             since: 0,
             crossing: 0,
             inode: 0,
+            linked: 0,
             options: Options::default(),
         }
     }
@@ -462,7 +479,7 @@ impl Socket {
         }
         self.remote = NONE;
         (self.carrier, self.since) = (Carrier::Kernel, 0);
-        (self.crossing, self.inode) = (0, 0);
+        (self.crossing, self.inode, self.linked) = (0, 0, 0);
         match self.kind {
             Kind::Stream => self.name = [0; 16],
             Kind::Datagram if !self.port_locked => self.local.port = 0,

@@ -14,6 +14,10 @@ const AT_ONCE: usize = 256;
 /// counts for a part of one.
 const HUNTS: u32 = 3 * PARTS;
 const PARTS: u32 = 4;
+/// What was found with no process is looked for once more after this, and again after twice as long, up to the longest: who
+/// hides it may not do so for good.
+const LOOKS_AGAIN: Duration = Duration::from_secs(1);
+const LOOKS_AGAIN_LONGEST: Duration = Duration::from_secs(64);
 /// A search of which nobody has said for so long that it is over was another supervisor's.
 const LOST: Duration = Duration::from_secs(30);
 
@@ -26,6 +30,8 @@ struct Hunted {
     tried: u32,
     /// The search that goes on is for it, too.
     is_asked: bool,
+    /// It was found with no process before, and that was told.
+    is_lost: bool,
 }
 
 /// What is looked for.
@@ -33,6 +39,9 @@ struct Hunted {
 pub(super) struct Hunts {
     /// By their cookies.
     ends: BTreeMap<u64, Hunted>,
+    /// Those that were found with no process, when they are looked for next, and after how long then.
+    lost: BTreeMap<u64, Hunted>,
+    again: Option<(Instant, Duration)>,
     /// Cookies by inodes, of the search that goes on.
     inodes: BTreeMap<u64, u64>,
     /// Since when the supervisor searches for all of those: whoever asks again meanwhile has one answer.
@@ -52,6 +61,7 @@ impl Mediator {
     /// Looks for the ends of a circuit.
     fn hunts_for(&mut self, began: u64, ends: impl IntoIterator<Item = Socket>) {
         for socket in ends.into_iter().filter(|_| guard!("circuits-hunts")) {
+            self.hunts.lost.remove(&socket.cookie());
             // Who is to be cut again and again is not looked for without end.
             let before = self.hunts.ends.get(&socket.cookie());
             let before = before.filter(|_| guard!("circuits-hunts-again"));
@@ -60,6 +70,7 @@ impl Mediator {
                 socket,
                 tried: before.map_or(0, |it| it.tried),
                 is_asked: before.is_some_and(|it| it.is_asked),
+                is_lost: before.is_some_and(|it| it.is_lost),
             };
             self.hunts.ends.insert(socket.cookie(), hunted);
         }
@@ -71,10 +82,60 @@ impl Mediator {
         self.hunts.is_new && self.hunts.since.is_none() && self.live.is_some()
     }
 
-    /// How long a search that nobody says any more to be over may still take.
+    /// How long a search that nobody says any more to be over may still take; else how long until what was not found is
+    /// looked for again.
     pub(super) fn hunts_sleep(&self) -> Option<Duration> {
-        let since = self.hunts.since?;
-        Some(LOST.saturating_sub(since.elapsed()))
+        match (self.hunts.since, self.hunts.again) {
+            (Some(since), _) => Some(LOST.saturating_sub(since.elapsed())),
+            (None, Some((again, _))) => Some(again.saturating_duration_since(Instant::now())),
+            (None, None) => None,
+        }
+    }
+
+    /// What was found with no process is looked for once more, if it is time.
+    fn looks_again(&mut self) {
+        let Some((again, pause)) = self.hunts.again else {
+            return;
+        };
+        if self.hunts.since.is_some() || again > Instant::now() {
+            return;
+        }
+        for (cookie, hunted) in std::mem::take(&mut self.hunts.lost) {
+            self.hunts.ends.entry(cookie).or_insert(hunted);
+        }
+        self.hunts.is_new = true;
+        let next = (2 * pause).min(LOOKS_AGAIN_LONGEST);
+        self.hunts.again = Some((Instant::now() + next, next));
+    }
+
+    /// They are looked for no more, but at times.
+    fn are_lost(&mut self, lost: Vec<(u64, Hunted)>) {
+        let new = lost.iter().filter(|(_, it)| !it.is_lost).count();
+        // The next change of tables has them looked for at once.
+        for (cookie, _) in &lost {
+            self.datagrams.cut.remove(cookie);
+        }
+        if new > 0 {
+            if let Some(notes) = &self.notes {
+                notes.counts(UNFOUND, new as u64);
+            }
+            confine::say!(
+                "bulkhead-operator: {new} ends of circuits that are allowed no more are found with no process"
+            );
+        }
+        if guard!("circuits-looks-again") {
+            let first = (Instant::now() + LOOKS_AGAIN, LOOKS_AGAIN);
+            self.hunts.again = match new {
+                0 => self.hunts.again.or(Some(first)),
+                _ => Some(first),
+            };
+            let once = |mut it: Hunted| {
+                (it.tried, it.is_lost) = (HUNTS - PARTS, true);
+                it
+            };
+            let lost = lost.into_iter().map(|(cookie, it)| (cookie, once(it)));
+            self.hunts.lost.extend(lost);
+        }
     }
 
     /// A search is over, and all that was found is told. One that another was begun after is nobody's.
@@ -92,6 +153,9 @@ impl Mediator {
         // What was found of before is looked for once more.
         (self.hunts.is_new, self.hunts.is_over, self.hunts.since) = (false, false, None);
         self.hunts.inodes.clear();
+        if self.hunts.lost.is_empty() && self.hunts.ends.is_empty() {
+            self.hunts.again = None;
+        }
         if self.hunts.ends.is_empty() {
             return Vec::new();
         }
@@ -114,20 +178,9 @@ impl Mediator {
             .ends
             .retain(|cookie, _| live.contains_key(cookie));
         let tried = |_: &u64, it: &mut Hunted| it.tried >= HUNTS;
-        let missing = self.hunts.ends.extract_if(.., tried);
-        let missing: Vec<u64> = missing.map(|(cookie, _)| cookie).collect();
-        // The next change of tables has them looked for again.
-        for cookie in &missing {
-            self.datagrams.cut.remove(cookie);
-        }
-        let missing = missing.len();
-        if missing > 0 {
-            if let Some(notes) = &self.notes {
-                notes.counts(UNFOUND, missing as u64);
-            }
-            confine::say!(
-                "bulkhead-operator: {missing} ends of circuits that are allowed no more are found with no process"
-            );
+        let missing: Vec<_> = self.hunts.ends.extract_if(.., tried).collect();
+        if !missing.is_empty() {
+            self.are_lost(missing);
         }
         for hunted in self.hunts.ends.values_mut() {
             hunted.is_asked = true;
@@ -161,6 +214,7 @@ impl Mediator {
     /// Cuts what was found in this turn, together: a process is made for each time. `true`: a search is over, and
     /// all that it found is cut.
     pub fn cuts_found(&mut self) -> bool {
+        self.looks_again();
         let (mut all, mut cut, mut in_vain) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
         for body in std::mem::take(&mut self.hunts.found) {
             let cookie = self.hunts.inodes.get(&body.inode);
@@ -233,6 +287,7 @@ impl Mediator {
 
     /// It may go on: who looks for it finds it in vain. Whether it was looked for.
     pub(super) fn is_sought_no_more(&mut self, cookie: u64) -> bool {
+        self.hunts.lost.remove(&cookie);
         self.hunts.ends.remove(&cookie).is_some()
     }
 
@@ -253,9 +308,13 @@ impl Mediator {
     fn link_later(&mut self, cookie: u64) {
         if let Some(socket) = self.table.socket(cookie)
             && let Some(way) = socket.way().filter(|_| socket.kind() == Kind::Datagram)
-            && let Ok(slot) = self.located(socket.endpoint(), &way)
         {
-            self.datagrams.late.insert((cookie, slot));
+            let slot = socket.endpoint();
+            if self.is_outside(slot, &way) {
+                self.tell_later(cookie);
+            } else if let Ok(slot) = self.located(slot, &way) {
+                self.datagrams.late.insert((cookie, slot));
+            }
         }
     }
 
@@ -376,6 +435,13 @@ impl Mediator {
         came
     }
 
+    /// It is time to look again for what was not found; whether there is anything.
+    #[cfg(test)]
+    pub(super) fn falls_due(&mut self) -> bool {
+        let again = self.hunts.again.as_mut();
+        again.map(|(again, _)| *again = Instant::now()).is_some()
+    }
+
     /// Circuits that are looked for, by who began them.
     #[cfg(test)]
     pub(super) fn hunted(&self) -> Vec<u64> {
@@ -396,11 +462,11 @@ impl Mediator {
         if circuits.is_empty() {
             return;
         }
-        self.hunts
-            .ends
-            .retain(|_, it| !circuits.contains(&it.began));
+        for hunted in [&mut self.hunts.ends, &mut self.hunts.lost] {
+            hunted.retain(|_, it| !circuits.contains(&it.began));
+        }
         for began in circuits {
-            self.datagrams.linked.remove(began);
+            self.table.link(*began, None);
             let socket = self.table.socket(*began);
             if socket.is_some_and(|socket| end_of(socket) == End::Shut) {
                 let _ = self.table.disconnect(*began);

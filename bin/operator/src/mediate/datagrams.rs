@@ -54,8 +54,6 @@ pub(super) struct Datagrams {
     pub(super) late: BTreeSet<(u64, u32)>,
     /// Connected where they may not send any more: cut, or looked for to be.
     pub(super) cut: BTreeSet<u64>,
-    /// Which endpoint's those are that connected sockets were linked to last, as far as is known.
-    pub(super) linked: BTreeMap<u64, u32>,
     /// Those that may be linked, or not: linked again with the next change of the rules, if they may.
     pub(super) doubted: BTreeSet<u64>,
     /// Taken by the call that is being done, and by those that a signal ended before they heard
@@ -121,43 +119,21 @@ impl Datagrams {
         self.judged
             .retain(|cookie, _| live.contains(cookie) || gone.contains(cookie));
         self.unheard.retain(|cookie, _| live.contains(cookie));
-        self.linked.retain(|cookie, _| live.contains(cookie));
         // What a socket sent before its end may still be read.
         self.ways.retain(|(_, receiver), _| live.contains(receiver));
     }
 
-    /// It is connected to nobody, or elsewhere.
-    pub(super) fn unlinks(&mut self, cookie: u64) {
+    /// It is where it is to be.
+    pub(super) fn settles(&mut self, cookie: u64) {
         self.cut.remove(&cookie);
         self.doubted.remove(&cookie);
-        self.linked.remove(&cookie);
-    }
-
-    /// It is linked to an endpoint's.
-    pub(super) fn links(&mut self, cookie: u64, to: u32) {
-        self.unlinks(cookie);
-        self.linked.insert(cookie, to);
-    }
-
-    /// An endpoint's programs are left behind: who has its slot next is another.
-    pub(super) fn closes(&mut self, slot: u32) {
-        let linked = self.linked.values_mut();
-        for to in linked.filter(|to| **to == slot) {
-            *to = u32::MAX;
-        }
-    }
-
-    /// Whether it is linked to another endpoint's than this one's.
-    pub(super) fn is_elsewhere(&self, cookie: u64, to: u32) -> bool {
-        let linked = self.linked.get(&cookie);
-        linked.is_some_and(|it| *it != to) && guard!("circuits-linked-to")
     }
 
     /// Sockets are gone: what they sent may still lie in a queue, and be answered.
     pub(super) fn forget(&mut self, gone: &[Socket]) {
         for socket in gone {
             let cookie = socket.cookie();
-            self.unlinks(cookie);
+            self.settles(cookie);
             self.shut.remove(&cookie);
             self.refused.remove(&cookie);
             if let Some(forgotten) = self.gone.insert(*socket) {
@@ -258,7 +234,7 @@ impl Mediator {
             let was = self.table.socket(cookie).map(Socket::local);
             self.table.disconnect(cookie).map_err(number)?;
             sockets::disconnects(call.fd()?)?;
-            self.datagrams.unlinks(cookie);
+            self.unlinks(cookie);
             self.is_sought_no_more(cookie);
             if let Some(was) = was {
                 self.link_all(slot, was.port);
@@ -285,18 +261,18 @@ impl Mediator {
                     self.table.disconnect(cookie).map_err(number)?;
                 }
                 linked?;
-                self.datagrams.unlinks(cookie);
+                self.unlinks(cookie);
             }
             (false, to) => {
                 self.table.carry(cookie, Carrier::Kernel, 0);
                 match to {
                     Some(to) => {
                         self.link(call.fd()?, to, &way)?;
-                        self.datagrams.links(cookie, to);
+                        self.links(cookie, to);
                     }
                     None => {
                         sockets::connects_to_nobody(call.fd()?, secret()?)?;
-                        self.datagrams.unlinks(cookie);
+                        self.unlinks(cookie);
                         self.datagrams.cut.insert(cookie);
                     }
                 }

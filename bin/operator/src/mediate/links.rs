@@ -9,6 +9,8 @@ use notify::filter::MEDIATED;
 
 /// Sockets that are linked anew at a time.
 const LINKED: usize = 32;
+/// Whom a socket is linked to whose programs were left behind.
+const GONE: u32 = u32::MAX;
 /// Threads of an endpoint that are searched for sockets that are not where they were seen: those
 /// that called last.
 const SEARCHED: usize = 4;
@@ -48,17 +50,53 @@ impl Mediator {
             return;
         };
         let back = receiver.way().filter(|back| back.remote == way.local);
-        let may = back.is_some_and(|back| self.judge(receiver.endpoint(), &back).is_ok());
+        let may = back.and_then(|back| self.judge(receiver.endpoint(), &back).ok());
         // An error shows where the sender is linked next.
-        let _ = match own.filter(|_| may) {
-            Some(name) => {
-                self.datagrams.unlinks(receiver.cookie());
+        let _ = match own.zip(may) {
+            Some((name, (to, _))) => {
+                self.links(receiver.cookie(), to);
                 self.is_sought_no_more(receiver.cookie());
                 sockets::connects(&fd, name)
             }
             None => sockets::disconnects(&fd),
         };
         let _ = sockets::forgets_error(&fd);
+    }
+
+    /// It is connected to nobody, or elsewhere.
+    pub(super) fn unlinks(&mut self, cookie: u64) {
+        self.datagrams.settles(cookie);
+        self.table.link(cookie, None);
+    }
+
+    /// It is linked to an endpoint's.
+    pub(super) fn links(&mut self, cookie: u64, to: u32) {
+        self.datagrams.settles(cookie);
+        self.table.link(cookie, self.id_of(to));
+    }
+
+    /// An endpoint's programs are left behind, perhaps with sockets that others' are linked to: those are cut, or linked
+    /// to whose the address is.
+    pub(super) fn unlinks_from(&mut self, slot: u32) {
+        let Some(id) = self.id_of(slot) else { return };
+        let all = self.table.all().filter(|it| it.linked() == Some(id));
+        let all: Vec<u64> = all.map(Socket::cookie).collect();
+        for cookie in all {
+            self.table.link(cookie, Some(GONE));
+        }
+    }
+
+    /// The number that a slot's endpoint has for as long as there is one.
+    fn id_of(&self, slot: u32) -> Option<u32> {
+        let image = self.image.as_ref().map(MappedCompartment::image)?;
+        let at = image.endpoint_by_slot(slot)? as usize;
+        Some(image.endpoints().get(at)?.id)
+    }
+
+    /// Whether it is linked to another endpoint's than this one's.
+    pub(super) fn is_elsewhere(&self, cookie: u64, to: u32) -> bool {
+        let linked = self.table.socket(cookie).and_then(Socket::linked);
+        linked.is_some_and(|it| Some(it) != self.id_of(to)) && guard!("circuits-linked-to")
     }
 
     /// Links those anew that are connected to the port of a socket of which something changed,
@@ -118,26 +156,31 @@ impl Mediator {
                 Err(_) => cut.push(socket),
             }
         }
-        self.join_all(&joined);
+        self.join_all(&joined, false);
         self.cut_all(&cut);
     }
 
-    fn join_all(&mut self, joined: &[(Socket, u32, Way)]) {
+    /// Links them where they are to be. One that is not found is looked for, to be linked where it is, if it `seeks` and it
+    /// is not linked so already: searches are for who changes the rules.
+    fn join_all(&mut self, joined: &[(Socket, u32, Way)], seeks: bool) {
         let sockets: Vec<Socket> = joined.iter().map(|(socket, ..)| *socket).collect();
         let fds = self.taken(
             &sockets,
             MEDIATED.start.cast_signed()..MEDIATED.end.cast_signed(),
         );
-        let mut elsewhere = Vec::new();
+        let (mut elsewhere, mut sought) = (Vec::new(), Vec::new());
         for (socket, to, way) in joined {
             let cookie = socket.cookie();
+            let linked = self.table.socket(cookie).and_then(Socket::linked);
             if let Some(fd) = fds.get(&cookie) {
                 if self.link(fd, *to, way).is_ok() {
                     self.is_sought_no_more(cookie);
-                    self.datagrams.links(cookie, *to);
+                    self.links(cookie, *to);
                 }
-            } else if self.datagrams.is_elsewhere(cookie, *to) {
+            } else if self.is_elsewhere(cookie, *to) {
                 elsewhere.push(*socket);
+            } else if linked.is_none() && guard!("circuits-linked-sought") {
+                sought.extend((seeks && !self.is_hunted(cookie)).then_some(*socket));
             } else if self.is_sought_no_more(cookie) && guard!("circuits-linked-still") {
                 // Nobody found it to cut it either: it is linked as it was.
                 self.datagrams.cut.remove(&cookie);
@@ -146,6 +189,12 @@ impl Mediator {
             // One that is not found is tried again when something changes at its port, or in the rules.
         }
         self.cut_all(&elsewhere);
+        // It sends to nobody until it is found.
+        let sought = sought.into_iter().map(|it| (it.cookie(), vec![it]));
+        let sought: Vec<_> = sought.collect();
+        self.datagrams.cut.extend(sought.iter().map(|(it, _)| *it));
+        self.cut(sought);
+        self.write();
     }
 
     /// What they send natively goes to nobody, until they may again.
@@ -205,15 +254,7 @@ impl Mediator {
                 Some((*socket, self.located(socket.endpoint(), &way).ok()?, way))
             })
             .collect();
-        self.join_all(&joined);
-        // Who is not found is linked as by the operator before, as far as is known.
-        for (socket, to, _) in joined {
-            let (cookie, datagrams) = (socket.cookie(), &mut self.datagrams);
-            if !datagrams.linked.contains_key(&cookie) && guard!("circuits-linked-before") {
-                datagrams.linked.insert(cookie, to);
-                datagrams.doubted.insert(cookie);
-            }
-        }
+        self.join_all(&joined, true);
     }
 
     /// Cuts and joins again those that are connected, by what the image allows now.
@@ -229,7 +270,7 @@ impl Mediator {
             let cookie = socket.cookie();
             let was_cut =
                 self.datagrams.cut.contains(&cookie) || self.datagrams.doubted.contains(&cookie);
-            let is_linked = self.datagrams.linked.contains_key(&cookie);
+            let is_linked = socket.linked().is_some();
             let leads = self.outside.leads(socket.cookie(), &way);
             // Packets are judged, where they go.
             if self.is_outside(socket.endpoint(), &way) {
@@ -239,7 +280,7 @@ impl Mediator {
                 continue;
             }
             match self.judge(socket.endpoint(), &way) {
-                Ok((to, _)) if !was_cut && !leads && !self.datagrams.is_elsewhere(cookie, to) => {}
+                Ok((to, _)) if !was_cut && !leads && !self.is_elsewhere(cookie, to) => {}
                 // Whether the other end is of circuits is not known to an operator that starts; that nobody has the
                 // address, or who had it is gone, is.
                 Err(Errno::HOSTUNREACH)
@@ -247,7 +288,7 @@ impl Mediator {
                         && !leads
                         && self
                             .located(socket.endpoint(), &way)
-                            .is_ok_and(|to| !self.datagrams.is_elsewhere(cookie, to)) => {}
+                            .is_ok_and(|to| !self.is_elsewhere(cookie, to)) => {}
                 Ok((to, _)) => joined.push((socket, to, way)),
                 // Nor who has a proxy, by which others are reached.
                 Err(Errno::NETUNREACH) if self.limits.is_empty() => {}
@@ -255,7 +296,7 @@ impl Mediator {
                 Err(_) => {}
             }
         }
-        self.join_all(&joined);
+        self.join_all(&joined, true);
         self.cut_all(&cut);
         self.join_outside(&outside);
     }

@@ -283,7 +283,7 @@ impl Mediator {
     }
 
     /// A proxy did not listen, being told much at once: it is told again.
-    fn tell_later(&mut self, cookie: u64) {
+    pub(super) fn tell_later(&mut self, cookie: u64) {
         let slot = self.table.socket(cookie).map(Socket::endpoint);
         if slot.is_some_and(|slot| self.relays.has(slot)) && guard!("circuits-late-outside") {
             self.outside.late.insert(cookie);
@@ -411,11 +411,10 @@ impl Mediator {
         self.outside.forget(slot);
         self.outside.led.insert(slot);
         self.sweep();
-        let of = self.table.all().filter(|it| it.endpoint() == slot);
-        let of: Vec<Socket> = of
-            .filter(|it| it.kind() == Kind::Datagram)
-            .copied()
-            .collect();
+        let all = self.table.all().filter(|it| it.kind() == Kind::Datagram);
+        // Others' that are connected may lead there by packets now.
+        let of = all.filter(|it| it.endpoint() == slot || it.way().is_some());
+        let of: Vec<Socket> = of.copied().collect();
         self.begin_outside(&of);
     }
 
@@ -424,8 +423,12 @@ impl Mediator {
         for socket in of {
             match socket.way() {
                 None => self.hear_bound(socket.cookie()),
-                Some(way) if self.is_outside(socket.endpoint(), &way) => connected.push(*socket),
-                Some(_) => {}
+                Some(way) => {
+                    let leads = self.outside.leads(socket.cookie(), &way);
+                    if !leads && self.is_outside(socket.endpoint(), &way) {
+                        connected.push(*socket);
+                    }
+                }
             }
         }
         self.join_outside(&connected);
@@ -445,11 +448,11 @@ impl Mediator {
             match (fds.get(&cookie), socket.way()) {
                 (Some(fd), Some(way)) => {
                     self.is_sought_no_more(cookie);
-                    self.datagrams.unlinks(cookie);
+                    self.unlinks(cookie);
                     let _ = self.link_outside(fd, cookie, &way);
                 }
                 // It goes to who had that address inside.
-                _ if self.datagrams.linked.contains_key(&cookie) => left.push(*socket),
+                _ if socket.linked().is_some() => left.push(*socket),
                 _ => {}
             }
         }

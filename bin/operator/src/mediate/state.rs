@@ -139,11 +139,14 @@ impl Mediator {
             let _ = self.table.closed(socket.cookie());
         }
         self.are_gone(gone.into_iter().filter(|it| it.remote().is_some()));
-        self.write();
         self.settle_relays();
         self.outside.closes(slot);
-        self.datagrams.closes(slot);
         self.callers.forget(slot);
+        self.unlinks_from(slot);
+        if guard!("circuits-left-behind") {
+            self.review_datagrams();
+        }
+        self.write();
     }
 
     /// What is counted of each slot is its endpoint's.
@@ -165,6 +168,7 @@ impl Mediator {
     /// there.
     pub(super) fn settle(&mut self) {
         self.owns_slots();
+        self.write();
         let Some(notes) = &self.notes else { return };
         let last = self.image.as_ref().map_or(0, |mapped| {
             mapped

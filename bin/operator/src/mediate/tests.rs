@@ -531,6 +531,7 @@ fn who_asks_again_after_a_long_silence_is_answered() {
     assert_eq!(mediator.may_send(WEB, 1, way(WEB, NEAR)), Ok(Some(NEAR)));
     let connected = mediator.table.connect_datagram(2, way(NEAR, WEB));
     assert_eq!(connected, Ok(()));
+    mediator.links(2, WEB);
     mediator.falls_silent(1);
     mediator.link_all(WEB, 80);
     assert_eq!(mediator.datagrams.cut, BTreeSet::from([2]));
@@ -590,25 +591,24 @@ fn a_socket_that_is_linked_to_who_had_the_address_before_is_cut() {
     let connected = mediator.table.connect_datagram(1, way(WEB, NEAR));
     assert_eq!(connected, Ok(()));
     mediator.write();
-    mediator.datagrams.links(1, NEAR);
+    mediator.links(1, NEAR);
     mediator.use_image(mapped(&tables));
     assert!(mediator.hunted().is_empty());
-    mediator.datagrams.links(1, WEB);
+    mediator.links(1, WEB);
     mediator.use_image(mapped(&tables));
     // Nobody has it here who could be linked to whose it is now.
     assert_eq!(mediator.hunted(), [1]);
     assert!(mediator.is_sought_no_more(1));
-    // Who has the slot next is not who had it, nor does an operator that starts know more than the rules say.
-    mediator.datagrams.links(1, NEAR);
-    mediator.datagrams.closes(NEAR);
+    // Nor is who has the address now, if its programs were left behind.
+    mediator.links(1, NEAR);
+    mediator.unlinks_from(NEAR);
     mediator.use_image(mapped(&tables));
     assert_eq!(mediator.hunted(), [1]);
     assert!(mediator.is_sought_no_more(1));
-    mediator.datagrams.unlinks(1);
+    // One that is linked to nobody, and not found, is looked for to be linked where it is.
+    mediator.unlinks(1);
     mediator.link_everybody();
-    let (linked, doubted) = (&mediator.datagrams.linked, &mediator.datagrams.doubted);
-    assert_eq!(linked.get(&1), Some(&NEAR));
-    assert!(doubted.contains(&1) && mediator.hunted().is_empty());
+    assert_eq!(mediator.hunted(), [1]);
 }
 
 #[test]
@@ -617,6 +617,7 @@ fn connected_sockets_that_may_send_no_more_are_cut_until_they_may() {
     let mut mediator = with_datagrams(&tables);
     let connected = mediator.table.connect_datagram(1, way(WEB, NEAR));
     assert_eq!(connected, Ok(()));
+    mediator.links(1, NEAR);
     mediator.write();
     mediator.use_image(mapped(&tables));
     assert!(mediator.datagrams.cut.is_empty());

@@ -1,13 +1,16 @@
 //! Programs that fork all the time, and end as often, are in no listing of processes: the youngest process is asked
-//! again and again for what it has, and what is wanted is ended here, for it is gone before anybody is told.
+//! again and again for what it has. Others hand a socket from number to number within themselves: who had one is asked again
+//! and again, too. What is wanted is ended here, for it is gone before anybody is told.
 //! To let go of a descriptor that was taken may wait for ever (a file of a FUSE that came into the socket's place):
 //! who is held up so is counted apart (`ports::hunts`).
 
-use super::search::{Wanted, inode_of, may_be_its};
+use super::search::{Seen, Wanted, inode_of, may_be_its};
 use guard::guard;
 use rustix::fs::{Mode, OFlags, RawDir, SeekFrom, fstat, open, readlinkat, seek};
+use rustix::io::Errno;
 use rustix::net::sockopt::socket_type;
-use rustix::net::{Shutdown, SocketType, connect_unspec, shutdown};
+use rustix::net::{Shutdown, SocketType, connect_unspec, getpeername, shutdown};
+use std::collections::BTreeSet;
 use std::fs::read_to_string;
 use std::io::{Result, Write};
 use std::mem::MaybeUninit;
@@ -21,8 +24,8 @@ const QUIET: Duration = Duration::from_millis(20);
 /// higher numbers, of whichever process: who forks hands its numbers on.
 const WINDOW: usize = 64;
 
-/// Who was listed was searched.
-pub fn chase(wanted: &Wanted, listed: &[u32], out: &mut impl Write) -> Result<()> {
+/// Who was listed was searched; these had some of what is wanted.
+pub fn chase(wanted: &Wanted, listed: &[u32], seen: Seen, out: &mut impl Write) -> Result<()> {
     if !wanted.chases || !guard!("hunt-chase") {
         return Ok(());
     }
@@ -31,35 +34,61 @@ pub fn chase(wanted: &Wanted, listed: &[u32], out: &mut impl Write) -> Result<()
     let began = Instant::now();
     let (mut last, mut since, mut from) = (0, began, 0);
     let mut left = wanted.inodes.clone();
+    let mut movers: Vec<(u32, BTreeSet<u64>, u64)> = match guard!("hunt-chase-movers") {
+        true => seen.into_iter().map(|(at, of)| (at, of, 0)).collect(),
+        false => Vec::new(),
+    };
     while began.elapsed() < CHASE && !left.is_empty() {
+        for (thread, _, from) in &mut movers {
+            *from = ends_from(*thread, *from, &mut left, out)?;
+        }
+        movers.retain(|(_, of, _)| !of.is_disjoint(&left));
         let Some(thread) = youngest() else {
             return Ok(());
         };
         if thread != last {
             (last, since) = (thread, Instant::now());
         }
-        if since.elapsed() > QUIET {
+        if since.elapsed() > QUIET && movers.is_empty() {
             return Ok(());
         }
         // Also one that looks as if it executed another program: it may for as long as it likes.
         if listed.contains(&thread) || !may_be_its(thread, wanted) {
             continue;
         }
-        let (sockets, next) = sockets_from(thread, from);
+        let next = ends_from(thread, from, &mut left, out)?;
         from = if guard!("hunt-chase-on") { next } else { 0 };
-        for (inode, number) in sockets {
-            if left.contains(&inode)
-                && let Some(kind) = ends(thread, number, inode)
-            {
-                left.remove(&inode);
-                // Nobody has it to be cut.
-                let is_datagrams = u8::from(kind == SocketType::DGRAM);
-                writeln!(out, "{inode} 0 {is_datagrams}")?;
-                out.flush()?;
-            }
-        }
     }
     Ok(())
+}
+
+/// Ends what is left of what is wanted where it is seen, at once, in a window of a thread's descriptors. Where the next
+/// one begins.
+fn ends_from(
+    thread: u32,
+    from: u64,
+    left: &mut BTreeSet<u64>,
+    out: &mut impl Write,
+) -> Result<u64> {
+    let mut said = Ok(());
+    let next = sockets_from(thread, from, |inode, number| {
+        if left.contains(&inode)
+            && let Some(end) = ends(thread, number, inode)
+        {
+            left.remove(&inode);
+            // Nobody has it to be cut.
+            let is_datagrams = match end {
+                Ended::Before => return,
+                Ended::Stream => 0,
+                Ended::Datagrams => 1,
+            };
+            let says = writeln!(out, "{inode} 0 {is_datagrams}").and_then(|()| out.flush());
+            if says.is_err() {
+                said = says;
+            }
+        }
+    });
+    said.map(|()| next)
 }
 
 /// The process, or thread, that was made last.
@@ -68,14 +97,13 @@ fn youngest() -> Option<u32> {
     text.split_whitespace().last()?.parse().ok()
 }
 
-/// Sockets of a thread, by inode, and their numbers: of a window of its descriptors that begins at this number. And
-/// where the next one begins: at 0 behind the last.
-fn sockets_from(thread: u32, from: u64) -> (Vec<(u64, i32)>, u64) {
-    let mut sockets = Vec::new();
+/// Sockets of a thread, by inode, and their numbers: of a window of its descriptors that begins at this number. Where
+/// the next one begins: at 0 behind the last.
+fn sockets_from(thread: u32, from: u64, mut meets: impl FnMut(u64, i32)) -> u64 {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(folder) = open(format!("/proc/{thread}/fd"), flags, Mode::empty()) else {
         // It is gone: the next has the same.
-        return (sockets, from);
+        return from;
     };
     // The folder is read from any number on, behind its two own entries.
     let _ = seek(&folder, SeekFrom::Start(from + 2));
@@ -83,7 +111,7 @@ fn sockets_from(thread: u32, from: u64) -> (Vec<(u64, i32)>, u64) {
     let mut entries = RawDir::new(&folder, &mut room);
     for _ in 0..WINDOW {
         let Some(Ok(entry)) = entries.next() else {
-            return (sockets, 0);
+            return 0;
         };
         let name = entry.file_name();
         let Some(number) = name.to_str().ok().and_then(|it| it.parse::<u32>().ok()) else {
@@ -92,31 +120,43 @@ fn sockets_from(thread: u32, from: u64) -> (Vec<(u64, i32)>, u64) {
         next = u64::from(number) + 1;
         let link = readlinkat(&folder, name, Vec::new()).ok();
         let inode = link.and_then(|link| inode_of(link.to_str().ok()?));
-        sockets.extend(inode.map(|inode| (inode, number.cast_signed())));
+        if let Some(inode) = inode {
+            meets(inode, number.cast_signed());
+        }
     }
-    (sockets, next)
+    next
+}
+
+/// What came of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// Its datagrams went to nobody.
+    Before,
+    Stream,
+    Datagrams,
 }
 
 /// Ends what goes by this socket, for all who have it, if it is still there: a stream is over, datagrams go to nobody.
-/// Its kind.
-fn ends(thread: u32, number: i32, inode: u64) -> Option<SocketType> {
+fn ends(thread: u32, number: i32, inode: u64) -> Option<Ended> {
     let target = notify::Target::open(thread).ok()?;
     let fd = target.take(number).ok()?;
     if fstat(&fd).ok()?.st_ino != inode {
         return None;
     }
-    let kind = socket_type(&fd).ok()?;
-    let ended = match kind == SocketType::DGRAM && guard!("hunt-chase-datagrams") {
-        true => connect_unspec(&fd),
-        false => shutdown(&fd, Shutdown::Both),
-    };
-    ended.is_ok().then_some(kind)
+    let is_datagrams = socket_type(&fd).ok()? == SocketType::DGRAM;
+    if !is_datagrams || !guard!("hunt-chase-datagrams") {
+        return shutdown(&fd, Shutdown::Both).ok().map(|()| Ended::Stream);
+    }
+    // Whoever was told of it was quicker.
+    if getpeername(&fd) == Err(Errno::NOTCONN) {
+        return Some(Ended::Before);
+    }
+    connect_unspec(&fd).ok().map(|()| Ended::Datagrams)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::io::Errno;
     use rustix::net::{AddressFamily, SendFlags, SocketFlags, socketpair};
     use std::fs::File;
     use std::os::fd::AsRawFd;
@@ -130,7 +170,7 @@ mod tests {
                 ..Wanted::default()
             };
             let mut out = Vec::new();
-            chase(&wanted, &[], &mut out).unwrap();
+            chase(&wanted, &[], Seen::new(), &mut out).unwrap();
             assert_eq!(out, said.as_bytes());
         }
     }
@@ -146,8 +186,9 @@ mod tests {
         let me = std::process::id();
         let (mut from, mut found) = (0, Vec::new());
         for window in 0..1000 {
-            let (sockets, next) = sockets_from(me, from);
-            found.extend(sockets.into_iter().filter(|(it, _)| *it == inode));
+            let next = sockets_from(me, from, |it, number| {
+                found.extend((it == inode).then_some((it, number)));
+            });
             assert!(next == 0 || next > from);
             from = next;
             if from == 0 {
@@ -157,7 +198,7 @@ mod tests {
         }
         assert_eq!((found, from), (vec![(inode, socket.as_raw_fd())], 0));
         drop(many);
-        assert_eq!(sockets_from(u32::MAX >> 1, 7), (Vec::new(), 7));
+        assert_eq!(sockets_from(u32::MAX >> 1, 7, |_, _| panic!()), 7);
     }
 
     /// They go on once they may again: one that is shut down is so for good.
@@ -167,17 +208,20 @@ mod tests {
             |kind| socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
         let me = std::process::id();
         let kinds = [
-            (SocketType::STREAM, Errno::PIPE),
-            (SocketType::DGRAM, Errno::NOTCONN),
+            (SocketType::STREAM, Ended::Stream, Errno::PIPE),
+            (SocketType::DGRAM, Ended::Datagrams, Errno::NOTCONN),
         ];
-        for (kind, told) in kinds {
+        for (kind, ended, told) in kinds {
             let (one, _other) = pair(kind);
             let inode = fstat(&one).unwrap().st_ino;
             assert_eq!(ends(me, one.as_raw_fd(), inode + 1), None);
             let sends = || rustix::net::send(&one, b"x", SendFlags::NOSIGNAL);
             assert_eq!(sends(), Ok(1));
-            assert_eq!(ends(me, one.as_raw_fd(), inode), Some(kind));
+            let ends = || ends(me, one.as_raw_fd(), inode);
+            assert_eq!(ends(), Some(ended));
             assert_eq!(sends(), Err(told));
+            let again = (ended == Ended::Datagrams).then_some(Ended::Before);
+            assert_eq!(ends(), Some(again.unwrap_or(ended)));
         }
     }
 }

@@ -121,12 +121,16 @@ pub fn run() -> Result<()> {
     let wanted = Wanted::of(&text).ok_or(std::io::ErrorKind::InvalidInput)?;
     let out = &mut std::io::stdout();
     let listed: Vec<u32> = numbers("/proc").collect();
-    search(&wanted, listed.clone(), out)?;
-    chase(&wanted, &listed, out)
+    let seen = search(&wanted, listed.clone(), out)?;
+    chase(&wanted, &listed, seen, out)
 }
 
+/// Who had which of what is looked for.
+pub(super) type Seen = BTreeMap<u32, BTreeSet<u64>>;
+
 /// In these processes.
-fn search(wanted: &Wanted, processes: Vec<u32>, out: &mut impl Write) -> Result<()> {
+fn search(wanted: &Wanted, processes: Vec<u32>, out: &mut impl Write) -> Result<Seen> {
+    let mut seen = Seen::new();
     let began = Instant::now();
     let is_over = || began.elapsed() > LONGEST;
     let (mut its, mut many, mut late) = (Vec::new(), Vec::new(), Vec::new());
@@ -142,7 +146,7 @@ fn search(wanted: &Wanted, processes: Vec<u32>, out: &mut impl Write) -> Result<
                 late.push(Late::Process(process));
             }
         } else if is_its(process, wanted) {
-            let more = look(process, 0, FEW, wanted, out)?;
+            let more = look(process, 0, FEW, wanted, &mut seen, out)?;
             many.extend(more.map(|from| (process, from)));
             its.push(process);
         }
@@ -159,14 +163,14 @@ fn search(wanted: &Wanted, processes: Vec<u32>, out: &mut impl Write) -> Result<
             if wanted.late.contains(&thread) {
                 late.push(Late::Thread(thread));
             } else if thread != process && !is_over() {
-                let more = look(thread, 0, FEW, wanted, out)?;
+                let more = look(thread, 0, FEW, wanted, &mut seen, out)?;
                 many.extend(more.map(|from| (thread, from)));
             }
         }
     }
     for (thread, from) in many {
         if !is_over() {
-            look(thread, from, usize::MAX, wanted, out)?;
+            look(thread, from, usize::MAX, wanted, &mut seen, out)?;
         }
     }
     let missed = if is_over() {
@@ -182,7 +186,8 @@ fn search(wanted: &Wanted, processes: Vec<u32>, out: &mut impl Write) -> Result<
     if missed > 0 {
         writeln!(out, "missed {missed}")?;
     }
-    out.flush()
+    out.flush()?;
+    Ok(seen)
 }
 
 /// One of so many, by the clock.
@@ -230,14 +235,14 @@ fn look_late(
     let asks = |late: Late| {
         let (wanted, says) = (Arc::clone(&shared), says.clone());
         let looks = move || {
-            let mut found = Vec::new();
+            let (mut found, mut seen) = (Vec::new(), Seen::new());
             let tables = match late {
                 Late::Thread(thread) => Ok(vec![thread]),
                 Late::Process(process) if is_its(process, &wanted) => tables(process, &mut found),
                 Late::Process(_) => Ok(Vec::new()),
             };
             for thread in tables.into_iter().flatten() {
-                let _ = look(thread, 0, usize::MAX, &wanted, &mut found);
+                let _ = look(thread, 0, usize::MAX, &wanted, &mut seen, &mut found);
             }
             let _ = says.send(found);
         };
@@ -276,12 +281,13 @@ fn look(
     from: u32,
     most: usize,
     wanted: &Wanted,
+    seen: &mut Seen,
     out: &mut impl Write,
 ) -> Result<Option<u32>> {
     /// Of a socket that has many numbers in a table it is enough to know a few: it is one socket.
     const NUMBERS: u32 = 4;
     let mut told: BTreeMap<u64, u32> = BTreeMap::new();
-    let mut seen = 0;
+    let mut looked = 0;
     let entries = read_dir(format!("/proc/{thread}/fd"));
     for (n, entry) in entries.into_iter().flatten().flatten().enumerate() {
         if n % SAYS == 0 {
@@ -293,10 +299,10 @@ fn look(
         let Some(number) = number.filter(|it| *it >= from) else {
             continue;
         };
-        if seen >= most && guard!("hunt-few") {
+        if looked >= most && guard!("hunt-few") {
             return Ok(Some(number));
         }
-        seen += 1;
+        looked += 1;
         let inode = read_link(entry.path()).ok();
         let inode = inode.and_then(|link| inode_of(link.to_str()?));
         if let Some(inode) = inode
@@ -307,6 +313,7 @@ fn look(
             if *told > NUMBERS && guard!("hunt-numbers") {
                 continue;
             }
+            seen.entry(thread).or_default().insert(inode);
             writeln!(out, "{inode} {thread} {number}")?;
         }
     }
@@ -459,6 +466,38 @@ for line in sys.stdin: exec(line); print('done', flush=True)"
         let _ = child.wait();
     }
 
+    /// Where it was seen it is no more when anybody has been told.
+    #[test]
+    fn who_hands_a_socket_from_number_to_number_is_chased() {
+        let (mut child, inode) = program(
+            "f = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); f.connect(('127.0.0.1', 9))
+os.dup2(f.fileno(), 100); f.close()
+class s: fileno = staticmethod(lambda: 100)
+def moves():
+    at = 100
+    time.sleep(0.3)
+    while True:
+        for n in range(101, 400):
+            os.dup2(at, n); os.close(at); at = n; time.sleep(0.0002)
+threading.Thread(target=moves, daemon=True).start()",
+        );
+        std::thread::sleep(Duration::from_millis(500));
+        let wanted = Wanted {
+            uid: rustix::process::geteuid().as_raw(),
+            chases: true,
+            inodes: [inode].into(),
+            ..Wanted::default()
+        };
+        let mut out = Vec::new();
+        let listed = vec![child.id()];
+        let seen = search(&wanted, listed.clone(), &mut out).unwrap();
+        chase(&wanted, &listed, seen, &mut out).unwrap();
+        let said = String::from_utf8(out).unwrap();
+        let ended = Some(Says::Found(inode, 0, 1));
+        assert!(said.lines().any(|line| Says::of(line) == ended), "{said}");
+        end(&mut [&mut child]);
+    }
+
     /// Also a thread.
     #[test]
     fn who_held_somebody_up_is_looked_at_last_and_is() {
@@ -560,7 +599,7 @@ threading.Event().wait(60)"
             "d = [os.open('/dev/null', 0) for _ in range({FEW})]; s = socket.socket()"
         ));
         let (process, wanted) = (child.id(), Wanted::default());
-        let next = look(process, 0, FEW, &wanted, &mut Vec::new()).unwrap();
+        let next = look(process, 0, FEW, &wanted, &mut Seen::new(), &mut Vec::new()).unwrap();
         let stdin = child.stdin.as_mut().unwrap();
         writeln!(stdin, "[os.close(it) for it in d]").unwrap();
         assert_eq!(line_of(&mut child), "done");
@@ -570,7 +609,15 @@ threading.Event().wait(60)"
         };
         let mut out = Vec::new();
         assert_eq!(
-            look(process, next.unwrap(), usize::MAX, &wanted, &mut out).unwrap(),
+            look(
+                process,
+                next.unwrap(),
+                usize::MAX,
+                &wanted,
+                &mut Seen::new(),
+                &mut out
+            )
+            .unwrap(),
             None
         );
         let said = String::from_utf8(out).unwrap();

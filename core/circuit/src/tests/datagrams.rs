@@ -302,6 +302,32 @@ fn a_record_of_one_that_listens_is_nonsense() {
     }
 }
 
+/// It goes on with who follows, and ends with what it is of.
+#[test]
+fn whom_a_connected_socket_is_linked_to_is_in_its_record() {
+    let mut table = made(Family::V4);
+    let cookie = table.all().next().unwrap().cookie();
+    let linked = |table: &Table| table.socket(cookie).unwrap().linked();
+    step(&mut table, "bind").unwrap();
+    table.link(cookie, Some(7));
+    assert_eq!(linked(&table), None, "to nobody");
+    step(&mut table, "connect").unwrap();
+    for to in [0, 7, u32::MAX] {
+        table.link(cookie, Some(to));
+        let record = table.record(0);
+        let endpoints = table.endpoints.clone();
+        let (restored, rejected) = Table::restore(table.limits, endpoints, [(0, &record)]);
+        assert_eq!((linked(&restored), rejected), (Some(to), Vec::new()));
+    }
+    step(&mut table, "connect").unwrap();
+    assert_eq!(linked(&table), None, "anew");
+    table.link(cookie, Some(7));
+    table.disconnect(cookie).unwrap();
+    assert_eq!(linked(&table), None);
+    table.link(cookie, Some(7));
+    assert_eq!(linked(&table), None);
+}
+
 /// What both are bound and connected to says it; else the last way; else the first addresses.
 #[test]
 fn the_way_between_two_follows_from_both() {

@@ -165,6 +165,7 @@ pub(super) fn connected(mediator: &mut Mediator) -> Made {
     let (own, length) = circuit::write(family, way.local);
     table.bind(made.cookie, &own[..length], true, 0).unwrap();
     assert_eq!(table.connect_datagram(made.cookie, way), Ok(()));
+    mediator.links(made.cookie, NEAR);
     mediator.write();
     made
 }
@@ -208,4 +209,68 @@ fn that_datagrams_were_cut_before_they_are_looked_for_anew_is_not_believed() {
         "of a search before"
     );
     assert!(second != first && says(&mut mediator, second).is_empty());
+}
+
+/// Who hides a socket may not do so for good.
+#[test]
+fn what_is_found_with_no_process_is_looked_for_again_at_times() {
+    let mut mediator = with_circuits(&tables());
+    let made = hidden(&mut mediator);
+    let searches = |mediator: &mut Mediator| {
+        let mut searches = 0;
+        while turn(mediator) {
+            mediator.sought(&Sought::default());
+            searches += 1;
+        }
+        searches
+    };
+    assert_eq!(searches(&mut mediator), 3);
+    for _ in 0..3 {
+        assert!(mediator.hunted().is_empty() && mediator.sleep().is_some());
+        assert_eq!(searches(&mut mediator), 0, "not yet");
+        assert!(mediator.falls_due());
+        assert_eq!(searches(&mut mediator), 1);
+    }
+    assert!(mediator.falls_due() && turn(&mut mediator));
+    mediator.found(&chased(&made, 0));
+    assert!(!turn(&mut mediator) && mediator.hunted().is_empty());
+    mediator.sought(&Sought::default());
+    mediator.falls_due();
+    assert_eq!(searches(&mut mediator), 0, "it is cut");
+    assert!(!mediator.falls_due());
+}
+
+/// It sends to nobody, wherever its program has it.
+#[test]
+fn what_was_cut_is_looked_for_when_it_may_go_on() {
+    let (tables, mut mediator) = (tables(), with_datagrams(&tables()));
+    let made = connected(&mut mediator);
+    let denied = no_datagrams(&tables);
+    mediator.use_image(mapped(&denied));
+    assert!(turn(&mut mediator));
+    let cut = |mediator: &mut Mediator, number| {
+        mediator.found(&chased(&made, number));
+        mediator.sought(&Sought::default());
+        turn(mediator);
+        mediator.hunted()
+    };
+    assert!(cut(&mut mediator, 1).is_empty());
+    for number in 2..4 {
+        mediator.use_image(mapped(&tables));
+        assert_eq!(mediator.hunted(), [made.cookie], "{number}");
+        assert!(!mediator.seeks().is_empty());
+        // Where it was found it is no more: it is not looked for without end.
+        assert!(cut(&mut mediator, number).is_empty());
+        mediator.link_late();
+        assert!(mediator.hunted().is_empty());
+    }
+}
+
+/// Others' sockets are linked to theirs, in whichever processes.
+#[test]
+fn who_is_connected_to_programs_that_are_left_behind_is_cut() {
+    let mut mediator = with_datagrams(&tables());
+    let made = connected(&mut mediator);
+    mediator.closes(NEAR);
+    assert_eq!(mediator.hunted(), [made.cookie]);
 }

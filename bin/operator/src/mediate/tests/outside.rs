@@ -180,7 +180,7 @@ fn who_is_linked_inside_and_leads_outside_by_now_is_cut() {
     let (tables, mut mediator) = (tables(), with_datagrams(&tables()));
     let made = super::hunts::connected(&mut mediator);
     let way = mediator.table.socket(made.cookie).unwrap().way().unwrap();
-    mediator.datagrams.links(made.cookie, NEAR);
+    mediator.links(made.cookie, NEAR);
     let _proxy = linked(&mut mediator, WEB);
     mediator.use_image(mapped(&tables));
     assert!(mediator.hunted().is_empty());
