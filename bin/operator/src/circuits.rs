@@ -33,7 +33,8 @@ pub fn list(
     };
     let (mut seen, mut rows) = (0, 0);
     let across = |it: &Socket| it.crossing() != 0 && it.state() == circuit::State::Connected;
-    let goes = |it: &&Socket| (it.is_initiator() || across(it)) && !cut.contains(&it.cookie());
+    let has_id = |it: &Socket| it.is_initiator() || it.is_let_in() || across(it);
+    let goes = |it: &&Socket| has_id(it) && !cut.contains(&it.cookie());
     for socket in table.all().filter(goes) {
         let mut row = row(table, socket, image, now);
         let (a, b) = (row.flow.a.slot, row.flow.b.slot);
@@ -110,6 +111,14 @@ fn row(table: &Table, socket: &Socket, image: Option<&CompartmentImage<'_>>, now
             (a, b) = (b, a);
             rules.reverse();
         }
+    }
+    if socket.is_let_in() {
+        let began = image.and_then(|image| decide::lets_in(image, socket).ok());
+        if let Some((slot, by)) = began {
+            b.slot = slot.unwrap_or(b.slot);
+            rules = by.map(number);
+        }
+        (a, b) = (b, a);
     }
     let flow = flows::Row {
         a,

@@ -124,6 +124,41 @@ pub fn decide(image: &CompartmentImage<'_>, asked: &Asked) -> Result<Decided, Re
     })
 }
 
+/// Whether a connection may be that a proxy has let in, of somebody who has packets: its switch judges them, and this is
+/// what it says. The slot of who began it, where that is here.
+///
+/// # Errors
+/// EACCES: it may not any more.
+pub fn lets_in(
+    image: &CompartmentImage<'_>,
+    socket: &circuit::Socket,
+) -> Result<(Option<u32>, [Option<Ruling>; 2]), Refused> {
+    let (own, remote) = (socket.local(), socket.remote().ok_or(NOBODY)?);
+    let asked = |slot, from: circuit::Endpoint, to: circuit::Endpoint| Asked {
+        slot,
+        from: from.ip,
+        from_port: from.port,
+        to: to.ip,
+        to_port: to.port,
+        protocol: TCP,
+    };
+    if let Ok(slot) = locate(image, &asked(socket.endpoint(), own, remote)) {
+        let decided = decide(image, &asked(slot, remote, own))?;
+        return Ok((Some(slot), decided.rules));
+    }
+    let to = endpoint(image, socket.endpoint()).ok_or(NO_IMAGE)?;
+    admitted(to)?;
+    let tuple = Tuple {
+        source: remote.ip,
+        destination: own.ip,
+        source_port: remote.port,
+        destination_port: own.port,
+        protocol: TCP,
+    };
+    let rule = judge(image, to.ingress, &tuple, DropReason::IngressRule)?;
+    Ok((None, [None, rule]))
+}
+
 /// Whether what goes this way answers what might be asked the other way: who would be asked
 /// may be asked by whom it answers. Whether it was is for the caller to know.
 ///

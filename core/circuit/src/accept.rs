@@ -4,7 +4,7 @@ use crate::address::is_v4;
 use crate::binding::fit;
 use crate::queue::Queued;
 use crate::record::Slot;
-use crate::{Endpoint, Errno, Family, Listener, Pending, Socket, State, Table};
+use crate::{Carrier, Endpoint, Errno, Family, Listener, Pending, Socket, State, Table};
 use guard::guard;
 
 impl Table {
@@ -258,6 +258,9 @@ impl Table {
         child.remote = pending.client;
         child.state = State::Connected;
         child.crossing = pending.crossing;
+        if pending.relayed && guard!("circuits-let-in") {
+            child.carrier = Carrier::Proxy;
+        }
         let new = self.sockets.free_socket().ok_or(Errno::ENFILE)?;
         if !self.sockets.fits(new, &Slot::Socket(child)) {
             return Err(Errno::EINVAL);

@@ -1,6 +1,6 @@
 //! Connections that wait to be accepted.
 
-use crate::Endpoint;
+use crate::{Carrier, Endpoint};
 
 /// One that waits at a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,19 @@ pub struct Pending {
     /// The tag of the agreement that it is to come by: a place that is kept for it. 0: it waits in
     /// the kernel's queue.
     pub crossing: u16,
+    /// Its client has packets: a proxy of the endpoint's lets it in.
+    pub relayed: bool,
+}
+
+impl Pending {
+    /// By what its bytes will go, as far as it says.
+    pub(crate) const fn carrier(&self) -> u8 {
+        if self.relayed {
+            Carrier::Proxy as u8
+        } else {
+            Carrier::Kernel as u8
+        }
+    }
 }
 
 /// Such a one as it is kept: with its place in the queue of its listener.

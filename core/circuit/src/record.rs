@@ -167,6 +167,13 @@ impl Socket {
         self.state == State::Connected && self.generation != 0
     }
 
+    /// Whether it was accepted of somebody who has packets: a proxy carries it, and there is no other end here.
+    #[must_use]
+    pub fn is_let_in(&self) -> bool {
+        let is_accepted = self.state == State::Connected && self.generation == 0;
+        self.kind == Kind::Stream && is_accepted && self.carrier == Carrier::Proxy
+    }
+
     /// Of which addresses it is.
     #[must_use]
     pub const fn family(&self) -> Family {
@@ -323,6 +330,7 @@ pub(crate) fn encode(slot: &Slot) -> [u8; RECORD] {
             raw.kind = PENDING;
             (raw.endpoint, raw.cookie, raw.sequence) = (it.listener, it.cookie, it.sequence);
             (raw.token, raw.crossing) = (it.pending.token, it.pending.crossing.into());
+            raw.flags = it.pending.carrier() << CARRIER_AT;
             (raw.local, raw.local_port) = (it.pending.local.ip, it.pending.local.port);
             (raw.remote, raw.remote_port) = (it.pending.client.ip, it.pending.client.port);
         }
@@ -352,6 +360,7 @@ pub(crate) fn decode(bytes: &[u8; RECORD]) -> Option<Slot> {
                 },
                 token: raw.token,
                 crossing: u16::try_from(raw.crossing).ok()?,
+                relayed: raw.flags == (Carrier::Proxy as u8) << CARRIER_AT,
             },
         }),
         _ => return None,
@@ -397,8 +406,9 @@ fn socket(raw: &Raw, kind: Kind) -> Option<Socket> {
     let carrier = Carrier::of(raw.flags >> CARRIER_AT)?;
     let is_begun = open && raw.generation != 0;
     let crossing = u16::try_from(raw.crossing).ok()?;
-    // Of a connection that crosses an agreement the end that was accepted knows it too.
-    let is_known = is_begun || state == State::Connected && crossing != 0;
+    // Of a connection that crosses an agreement, or that a proxy let in, the end that was accepted knows it too.
+    let is_relayed = kind == Kind::Stream && carrier == Carrier::Proxy;
+    let is_known = is_begun || state == State::Connected && (crossing != 0 || is_relayed);
     let carried = carrier != Carrier::Kernel || raw.sequence != 0;
     if !is_known && (carried || crossing != 0) || crossing == 0 && raw.inode != 0 {
         return None;

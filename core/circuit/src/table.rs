@@ -178,7 +178,9 @@ impl Table {
     pub fn carry(&mut self, cookie: u64, carrier: Carrier, since: u64) {
         if let Ok((at, mut socket)) = self.find(cookie)
             && matches!(socket.state, State::Connecting | State::Connected)
-            && (socket.generation != 0 || socket.crossing != 0)
+            && (socket.generation != 0
+                || socket.crossing != 0
+                || socket.is_let_in() && carrier == Carrier::Proxy)
         {
             socket.carrier = carrier;
             if since != 0 {

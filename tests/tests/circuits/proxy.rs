@@ -133,6 +133,59 @@ fn what_no_rule_allows_passes_neither_way() {
     assert!(!there.out().contains("81 "), "{}", there.out());
 }
 
+/// As what goes there by circuits.
+#[test]
+fn what_comes_from_packets_is_listed_and_cut_by_id_and_with_its_rule() {
+    let rules = GUARDED.trim_end().to_owned()
+        + "
+        - {name: out, action: allow, from: {endpoint: both}, to: {endpoint: box}, protocol: tcp, ports: [1]}
+        - {name: in, action: allow, from: {endpoint: box}, to: {endpoint: both}, protocol: tcp, ports: [9001]}
+";
+    let scene = scene(&rules);
+    let _stream = scene.start("both", "exec {peer} stream 9001", "serving");
+    let limit = Duration::from_secs(10);
+    let follows = || {
+        let mut follow = scene.spawn(in_box(&scene, "exec {peer} follow 10.1.1.13 9001"));
+        // Until the proxy listens there.
+        while follow.wait(Duration::from_millis(200)).is_some() {
+            follow = scene.spawn(in_box(&scene, "exec {peer} follow 10.1.1.13 9001"));
+        }
+        follow.until("200\n");
+        follow
+    };
+    let listed = || {
+        let all = scene.instance.ask(&["circuits"]).unwrap();
+        all["flows"].as_array().unwrap().clone()
+    };
+    let mut follow = follows();
+    let [one] = &listed()[..] else {
+        panic!("{:?}", listed())
+    };
+    let said = |of: &serde_json::Value| (of["from"].clone(), of["to"].clone());
+    assert_eq!(said(one), ("red/box".into(), "red/both".into()), "{one}");
+    assert_eq!(one["circuit"]["kind"], "proxied", "{one}");
+    let age = one["circuit"]["age_ns"].as_u64();
+    assert!(age.is_some_and(|age| age < 60_000_000_000), "{one}");
+    assert!(one.to_string().contains("red/in"), "{one}");
+    let id = one["circuit"]["id"].as_str().unwrap();
+    assert!(scene.instance.say(&["circuits", "cut", id]).unwrap().ok());
+    assert!(follow.wait(limit).is_some(), "it goes on");
+    assert!(listed().is_empty(), "{:?}", listed());
+    // Its rule is removed; another's end is not touched.
+    let mut follow = follows();
+    let spec = |rules: &str| format!("{OPEN}{BOTH}{rules}").replace("{ns}", &scene.prefix);
+    scene.apply(&spec(&rules.replace("ports: [1]}", "ports: [1, 2]}")));
+    assert!(
+        follow.wait(Duration::from_millis(500)).is_none(),
+        "it ended"
+    );
+    scene.apply(&spec(&rules.replace("ports: [9001]", "ports: [9002]")));
+    assert!(listed().is_empty(), "{:?}", listed());
+    let status = scene.instance.ask(&["status"]).unwrap();
+    assert_eq!(status["compartments"][0]["operator"]["cut"], 1, "{status}");
+    drop(follow);
+}
+
 #[test]
 fn bytes_come_whole_both_ways_and_ends_are_told() {
     let scene = scene("");

@@ -295,6 +295,7 @@ impl Mediator {
                 local: remote,
                 token: far.as_ref().map_or(cookie, |far| far.cookie),
                 crossing: 0,
+                relayed: false,
             };
             let queued = self.table.enqueue_beyond(listener.cookie, pending, more);
             match queued {
@@ -506,8 +507,11 @@ impl Mediator {
     /// What was accepted is the socket of who began it.
     pub(super) fn takes_in(&mut self, listener: u64, made: &Made) -> Result<(), circuit::Errno> {
         let began = sockets::began(&made.fd).filter(|_| guard!("circuits-accepted"));
-        let accepted = self.table.accepted(listener, made.cookie, began);
-        accepted.map(drop)
+        let accepted = self.table.accepted(listener, made.cookie, began)?;
+        if accepted.relayed {
+            self.table.carry(made.cookie, Carrier::Proxy, monotonic());
+        }
+        Ok(())
     }
 }
 

@@ -237,6 +237,7 @@ impl Mediator {
                     local,
                     token: id,
                     crossing: tag,
+                    relayed: false,
                 };
                 return Ok((arrives.slot, pending));
             }

@@ -157,7 +157,8 @@ impl Mediator {
         let image = self.image.as_ref().map(MappedCompartment::image);
         let socket = self.table.socket(id).copied();
         let is_circuit = |it: &circuit::Socket| {
-            it.kind() == Kind::Stream && (it.is_initiator() || it.crossing() != 0)
+            let has_id = it.is_initiator() || it.is_let_in() || it.crossing() != 0;
+            it.kind() == Kind::Stream && has_id
         };
         let socket = socket.filter(is_circuit);
         let (Some(image), Some(socket)) = (image, socket) else {

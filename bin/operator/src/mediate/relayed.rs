@@ -73,6 +73,7 @@ impl Mediator {
             },
             token: made.cookie,
             crossing: 0,
+            relayed: true,
         };
         let queued = self.table.enqueue_beyond(body.at, pending, BEYOND_BACKLOG);
         queued.map_err(number)?;

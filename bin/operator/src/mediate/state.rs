@@ -212,7 +212,9 @@ impl Mediator {
         let (datagrams, streams): (Vec<_>, Vec<_>) =
             gone.partition(|socket| socket.kind() == Kind::Datagram);
         self.cut_all(&datagrams);
-        let begun = streams.iter().filter(|it| it.is_initiator());
+        let begun = streams
+            .iter()
+            .filter(|it| it.is_initiator() || it.is_let_in());
         self.counts_cut(begun.count());
         if guard!("circuits-address-gone") {
             let gone = streams.into_iter().filter(|it| !self.end_metered(it));
@@ -263,6 +265,13 @@ impl Mediator {
                 denied.push((cookie, circuits::ends(&self.table, &image, cookie)));
             }
         }
+        let let_in = self.table.all().filter(|it| it.is_let_in());
+        let refused = |it: &&circuit::Socket| {
+            let lets_in = decide::lets_in(&image, it);
+            lets_in.is_err_and(|refused| refused.errno == Errno::ACCESS)
+        };
+        let let_in = let_in.filter(|it| guard!("circuits-cut-let-in") && refused(it));
+        denied.extend(let_in.map(|it| (it.cookie(), vec![*it])));
         let crossings = self.review_crossings(&image);
         denied.extend(crossings.into_iter().map(|it| (it.cookie(), vec![it])));
         self.counts_cut(denied.len());

@@ -269,6 +269,7 @@ fn listening(mediator: &mut Mediator, clients: usize) -> (Made, Vec<Made>) {
             local: here,
             token: client.cookie,
             crossing: 0,
+            relayed: false,
         };
         if table.enqueue(listener, pending).is_ok() {
             sockets::connects(&client.fd, name).unwrap();
@@ -424,6 +425,7 @@ fn memory_is_for_the_two_ends_of_a_connection() {
         local: began.remote().unwrap(),
         token: 1,
         crossing: 0,
+        relayed: false,
     };
     table.enqueue(10, pending).unwrap();
     table.accepted(10, 11, None).unwrap();

@@ -120,6 +120,7 @@ fn apply(table: &mut Table, step: &Step) -> Result<(), Errno> {
                 local: remote,
                 token: *cookie,
                 crossing: 0,
+                relayed: false,
             };
             assert_ne!(table.enqueue(found.cookie, pending), Err(Errno::EINVAL));
         }

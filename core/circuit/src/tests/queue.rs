@@ -16,6 +16,7 @@ fn waiting(token: u64) -> Pending {
         local: at(LO4, 5000),
         token,
         crossing: 0,
+        relayed: false,
     }
 }
 
