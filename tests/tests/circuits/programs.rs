@@ -313,9 +313,7 @@ func main() {
 }
 "#;
     let scene = Scene::of(OPEN);
-    if !scene.compile_go("went", PROGRAM) {
-        return;
-    }
+    scene.compile_go("went", PROGRAM);
     let mut server = scene.start("web", "exec {f}/went serve", "serving");
     for (url, from) in [
         ("http://10.1.1.10:8080/", "10.1.1.11"),
