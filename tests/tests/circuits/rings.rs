@@ -234,11 +234,17 @@ fn a_ring_goes_on_through_the_operators_death_and_is_taken_up_late() {
     let server = scene.start("web", &line, "serving");
     let mut client = scene.start(
         "app",
-        "exec {f}/native ask 10.1.1.10:7000 3000",
+        "exec {f}/native ask 10.1.1.10:7000 30000",
         "connected",
     );
     server.until("accepted");
     std::fs::write(&sign, "").unwrap();
+    let is_given = |it: &e2e::Instance| {
+        let all = it.ask(&["circuits"]).unwrap();
+        all["flows"][0]["circuit"]["kind"] == "ring"
+    };
+    let limit = Duration::from_secs(10);
+    assert!(scene.instance.until(limit, is_given), "{}", server.out());
     scene.kill_operator();
     assert_eq!(
         client.wait(Duration::from_secs(50)),
@@ -246,8 +252,7 @@ fn a_ring_goes_on_through_the_operators_death_and_is_taken_up_late() {
         "{}",
         client.err()
     );
-    // The kill may have been before the ask.
-    assert!(client.out().contains("3000 by "), "{}", client.out());
+    assert!(client.out().contains("30000 by ring"), "{}", client.out());
     server.until(": end\n");
 }
 
