@@ -113,10 +113,16 @@ fn row(table: &Table, socket: &Socket, image: Option<&CompartmentImage<'_>>, now
         }
     }
     if socket.is_let_in() {
-        let began = image.and_then(|image| decide::lets_in(image, socket).ok());
-        if let Some((slot, by)) = began {
-            b.slot = slot.unwrap_or(b.slot);
-            rules = by.map(number);
+        let slot = socket.endpoint();
+        let began = image.filter(|_| !inside);
+        let began = began.and_then(|image| decide::lets_in(image, slot, local, remote).ok());
+        rules = began.map_or([u32::MAX; 2], |it| it.rules.map(number));
+        if let Some(it) = began {
+            b.slot = it.slot.unwrap_or(b.slot);
+            b.zone = it.tag;
+            if it.tag != 0 {
+                rules = [ELSEWHERE, rules[1]];
+            }
         }
         (a, b) = (b, a);
     }

@@ -5,7 +5,9 @@ pub mod across;
 
 use guard::guard;
 use image::CompartmentImage;
-use image::compartment::{Endpoint, NONE, ROUTE_SUBNET, STATE_OPEN, STATE_QUARANTINED};
+use image::compartment::{
+    Endpoint, NONE, ROUTE_OUTSIDE, ROUTE_SUBNET, ROUTE_VIA, STATE_OPEN, STATE_QUARANTINED,
+};
 use image::rules::Action;
 use rustix::io::Errno;
 use telemetry::drops::DropReason;
@@ -124,16 +126,28 @@ pub fn decide(image: &CompartmentImage<'_>, asked: &Asked) -> Result<Decided, Re
     })
 }
 
-/// Whether a connection may be that a proxy has let in, of somebody who has packets: its switch judges them, and this is
-/// what it says. The slot of who began it, where that is here.
+/// A connection that a proxy has let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LetIn {
+    /// The slot of who began it, where that is here.
+    pub slot: Option<u32>,
+    /// The tag of the agreement that it came by; 0: none.
+    pub tag: u16,
+    /// As of [`Decided`].
+    pub rules: [Option<Ruling>; 2],
+}
+
+/// Whether one may be of somebody who has packets, at `own` in this slot: its switch judges them, and this is what it
+/// says. One that answers nobody's question is not told from one that does.
 ///
 /// # Errors
-/// EACCES: it may not any more.
+/// EACCES: it may not any more, or nobody can have begun it.
 pub fn lets_in(
     image: &CompartmentImage<'_>,
-    socket: &circuit::Socket,
-) -> Result<(Option<u32>, [Option<Ruling>; 2]), Refused> {
-    let (own, remote) = (socket.local(), socket.remote().ok_or(NOBODY)?);
+    slot: u32,
+    own: circuit::Endpoint,
+    remote: circuit::Endpoint,
+) -> Result<LetIn, Refused> {
     let asked = |slot, from: circuit::Endpoint, to: circuit::Endpoint| Asked {
         slot,
         from: from.ip,
@@ -142,12 +156,6 @@ pub fn lets_in(
         to_port: to.port,
         protocol: TCP,
     };
-    if let Ok(slot) = locate(image, &asked(socket.endpoint(), own, remote)) {
-        let decided = decide(image, &asked(slot, remote, own))?;
-        return Ok((Some(slot), decided.rules));
-    }
-    let to = endpoint(image, socket.endpoint()).ok_or(NO_IMAGE)?;
-    admitted(to)?;
     let tuple = Tuple {
         source: remote.ip,
         destination: own.ip,
@@ -155,8 +163,75 @@ pub fn lets_in(
         destination_port: own.port,
         protocol: TCP,
     };
-    let rule = judge(image, to.ingress, &tuple, DropReason::IngressRule)?;
-    Ok((None, [None, rule]))
+    let to = endpoint(image, slot).ok_or(NO_IMAGE)?;
+    admitted(to)?;
+    let (from, tag) = match located(image, &asked(slot, own, remote)) {
+        Ok(from) => (Some(from), 0),
+        Err(_) => (None, comes_from(image, &asked(slot, remote, own), to)?),
+    };
+    let egress = match from {
+        Some(from) => {
+            admitted(from)?;
+            passes(image, from.egress, &tuple, DropReason::EgressRule)?
+        }
+        None => None,
+    };
+    let ingress = passes(image, to.ingress, &tuple, DropReason::IngressRule)?;
+    Ok(LetIn {
+        slot: from.map(|it| it.slot),
+        tag,
+        rules: [egress, ingress],
+    })
+}
+
+/// By which agreement something comes to an endpoint from beyond its tenant's own, or 0.
+fn comes_from(image: &CompartmentImage<'_>, asked: &Asked, to: &Endpoint) -> Result<u16, Refused> {
+    if let Some(tag) = across::brings(image, asked) {
+        return Ok(tag);
+    }
+    let segment = |subnet: u32| {
+        image
+            .subnets()
+            .get(subnet as usize)
+            .map_or(0, |it| it.segment)
+    };
+    let tenant = tenant(image, asked.slot).ok_or(NO_IMAGE)?;
+    let may = is_link_local(&asked.from)
+        || segment(to.subnet) != 0
+        || image
+            .route(tenant, asked.from)
+            .is_some_and(|route| match route.kind {
+                ROUTE_SUBNET => segment(route.subnet) != 0,
+                kind => kind == ROUTE_VIA || kind == ROUTE_OUTSIDE,
+            });
+    match may || !guard!("circuits-let-in-by-whom") {
+        true => Ok(0),
+        false => Err(Refused::new(Errno::ACCESS, DropReason::ServiceUnasked)),
+    }
+}
+
+/// As the switch judges packets: what a stateless rule allows passes.
+fn passes(
+    image: &CompartmentImage<'_>,
+    table: u32,
+    tuple: &Tuple,
+    reason: DropReason,
+) -> Result<Option<Ruling>, Refused> {
+    if table == NONE {
+        return Ok(None);
+    }
+    let verdict = image.judge(table, tuple);
+    let by = Some(Ruling {
+        rule: verdict.rule,
+        logs: verdict.log,
+    });
+    match verdict.action {
+        Action::Deny => Err(Refused {
+            by,
+            ..Refused::new(Errno::ACCESS, reason)
+        }),
+        _ => Ok(by),
+    }
 }
 
 /// Whether what goes this way answers what might be asked the other way: who would be asked

@@ -230,6 +230,14 @@ impl Table {
         all.filter(|(_, pending)| pending.crossing != 0)
     }
 
+    /// Connections that proxies let in and that wait to be accepted, with the cookies of the listening sockets that they
+    /// are at.
+    pub fn relayed(&self) -> impl Iterator<Item = (u64, &Pending)> {
+        let listeners = self.sockets.cookies();
+        let all = listeners.flat_map(|it| self.waiting(it).map(move |pending| (it, pending)));
+        all.filter(|(_, pending)| pending.relayed)
+    }
+
     /// How many sockets there are, and how many connections wait.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {

@@ -146,22 +146,41 @@ pub fn stays_here(
     asked: &Asked,
 ) -> Result<Option<Ruling>, Refused> {
     let (_, crossing) = image.crossing_by_tag(tag).ok_or(NOBODY)?;
-    let (index, local) = match crossing.is_routed() {
-        true => routed(image, crossing, asked).map(|(index, local, _)| (index, local))?,
-        false => {
-            // Of another range than now it may be another user's by now.
-            if !crossing.has_user(&asked.from) && guard!("across-pool") {
-                return Err(UNASKED);
-            }
-            let local = crossing.address_like(&asked.from);
-            (crossing.endpoint, local.ok_or(NOBODY)?)
-        }
-    };
+    let (index, local) = reached(image, crossing, asked)?;
     let arrives = delivered(image, crossing, (index, local, asked.from), asked)?;
     match (arrives.slot, local) == (asked.slot, asked.to) && crossing.is_begun_with() {
         true => Ok(arrives.rule),
         false => Err(UNASKED),
     }
+}
+
+/// Index of the endpoint that this is at, by its ends as its program sees them, and its address.
+fn reached(
+    image: &CompartmentImage<'_>,
+    crossing: &Crossing,
+    asked: &Asked,
+) -> Result<(u32, [u8; 16]), Refused> {
+    if crossing.is_routed() {
+        return routed(image, crossing, asked).map(|(index, local, _)| (index, local));
+    }
+    // Of another range than now it may be another user's by now.
+    if !crossing.has_user(&asked.from) && guard!("across-pool") {
+        return Err(UNASKED);
+    }
+    let local = crossing.address_like(&asked.from);
+    Ok((crossing.endpoint, local.ok_or(NOBODY)?))
+}
+
+/// By which agreement, if by any, this can have come to the endpoint in its slot as packets: whether a rule of the
+/// receiver's lets it is not asked.
+pub fn brings(image: &CompartmentImage<'_>, asked: &Asked) -> Option<u16> {
+    let own = image.endpoint_by_slot(asked.slot)?;
+    let brings = |it: &&Crossing| {
+        let at = reached(image, it, asked);
+        let is_it = at.is_ok_and(|at| at == (own, asked.to));
+        is_it && it.is_begun_with() && offers(image, it, &tuple(asked.from, asked))
+    };
+    image.crossings().iter().find(brings).map(|it| it.tag)
 }
 
 /// What comes to an endpoint, if its tenant's tables let it.

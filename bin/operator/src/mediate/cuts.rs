@@ -108,13 +108,17 @@ impl Mediator {
         self.hunts.again = Some((Instant::now() + next, next));
     }
 
+    /// By other rules they are looked for at once, or linked where they may be.
+    pub(super) fn doubts_lost(&mut self) {
+        for cookie in self.hunts.lost.keys() {
+            self.datagrams.cut.remove(cookie);
+            self.datagrams.doubted.insert(*cookie);
+        }
+    }
+
     /// They are looked for no more, but at times.
     fn are_lost(&mut self, lost: Vec<(u64, Hunted)>) {
         let new = lost.iter().filter(|(_, it)| !it.is_lost).count();
-        // The next change of tables has them looked for at once.
-        for (cookie, _) in &lost {
-            self.datagrams.cut.remove(cookie);
-        }
         if new > 0 {
             if let Some(notes) = &self.notes {
                 notes.counts(UNFOUND, new as u64);
@@ -298,6 +302,7 @@ impl Mediator {
         for (cookie, _) in all.filter(|(_, inode)| inodes.contains(inode)) {
             let socket = self.table.socket(cookie);
             if socket.is_some_and(|it| it.kind() == Kind::Datagram && it.way().is_some()) {
+                self.table.link(cookie, None);
                 self.datagrams.doubted.insert(cookie);
                 self.link_later(cookie);
             }

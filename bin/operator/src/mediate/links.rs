@@ -58,7 +58,10 @@ impl Mediator {
                 self.is_sought_no_more(receiver.cookie());
                 sockets::connects(&fd, name)
             }
-            None => sockets::disconnects(&fd),
+            None => {
+                self.table.link(receiver.cookie(), None);
+                sockets::disconnects(&fd)
+            }
         };
         let _ = sockets::forgets_error(&fd);
     }
@@ -73,6 +76,10 @@ impl Mediator {
     pub(super) fn links(&mut self, cookie: u64, to: u32) {
         self.datagrams.settles(cookie);
         self.table.link(cookie, self.id_of(to));
+        let carrier = self.table.socket(cookie).map(Socket::carrier);
+        if carrier == Some(Carrier::Proxy) {
+            self.table.carry(cookie, Carrier::Kernel, 0);
+        }
     }
 
     /// An endpoint's programs are left behind, perhaps with sockets that others' are linked to: those are cut, or linked
@@ -180,7 +187,7 @@ impl Mediator {
             } else if self.is_elsewhere(cookie, *to) {
                 elsewhere.push(*socket);
             } else if linked.is_none() && guard!("circuits-linked-sought") {
-                sought.extend((seeks && !self.is_hunted(cookie)).then_some(*socket));
+                sought.extend(seeks.then_some(*socket));
             } else if self.is_sought_no_more(cookie) && guard!("circuits-linked-still") {
                 // Nobody found it to cut it either: it is linked as it was.
                 self.datagrams.cut.remove(&cookie);
@@ -189,12 +196,20 @@ impl Mediator {
             // One that is not found is tried again when something changes at its port, or in the rules.
         }
         self.cut_all(&elsewhere);
-        // It sends to nobody until it is found.
-        let sought = sought.into_iter().map(|it| (it.cookie(), vec![it]));
-        let sought: Vec<_> = sought.collect();
-        self.datagrams.cut.extend(sought.iter().map(|(it, _)| *it));
-        self.cut(sought);
+        self.seek_all(sought);
         self.write();
+    }
+
+    /// Looks for those that send to nobody, to be linked where they are found.
+    pub(super) fn seek_all(&mut self, mut sought: Vec<Socket>) {
+        sought.retain(|it| !self.is_hunted(it.cookie()));
+        self.datagrams.cut.extend(sought.iter().map(Socket::cookie));
+        self.cut(
+            sought
+                .into_iter()
+                .map(|it| (it.cookie(), vec![it]))
+                .collect(),
+        );
     }
 
     /// What they send natively goes to nobody, until they may again.
@@ -249,6 +264,8 @@ impl Mediator {
             .all()
             .filter(|socket| socket.kind() == Kind::Datagram)
             .filter(|socket| !self.datagrams.cut.contains(&socket.cookie()))
+            // Those that lead outside wait for the proxy.
+            .filter(|it| it.carrier() != Carrier::Proxy)
             .filter_map(|socket| {
                 let way = socket.way()?;
                 Some((*socket, self.located(socket.endpoint(), &way).ok()?, way))
@@ -273,7 +290,7 @@ impl Mediator {
             let is_linked = socket.linked().is_some();
             let leads = self.outside.leads(socket.cookie(), &way);
             // Packets are judged, where they go.
-            if self.is_outside(socket.endpoint(), &way) {
+            if self.is_led_out(&socket, &way) {
                 if !leads || was_cut || is_linked {
                     outside.push(socket);
                 }
@@ -298,6 +315,6 @@ impl Mediator {
         }
         self.join_all(&joined, true);
         self.cut_all(&cut);
-        self.join_outside(&outside);
+        self.join_outside(&outside, true);
     }
 }

@@ -122,6 +122,17 @@ impl Mediator {
             }
     }
 
+    /// The same of a connected socket. An operator that starts is told of its endpoints one by one: to whose it is linked has
+    /// circuits.
+    pub(super) fn is_led_out(&self, socket: &Socket, way: &Way) -> bool {
+        let slot = socket.endpoint();
+        let is_there = self.located(slot, way).is_ok_and(|to| {
+            let is_told = self.limits.contains_key(&to) || !guard!("circuits-outside-told");
+            !is_told && socket.linked().is_some() && !self.is_elsewhere(socket.cookie(), to)
+        });
+        !is_there && self.is_outside(slot, way)
+    }
+
     /// Sends it by the endpoint's proxy. Where there is none at the moment, or no room, it is
     /// gone.
     pub(super) fn deliver_outside(
@@ -425,24 +436,25 @@ impl Mediator {
                 None => self.hear_bound(socket.cookie()),
                 Some(way) => {
                     let leads = self.outside.leads(socket.cookie(), &way);
-                    if !leads && self.is_outside(socket.endpoint(), &way) {
+                    if !leads && self.is_led_out(socket, &way) {
                         connected.push(*socket);
                     }
                 }
             }
         }
-        self.join_outside(&connected);
+        self.join_outside(&connected, false);
         self.write();
     }
 
-    /// Links those that are connected to somebody outside, wherever their programs have them.
-    pub(super) fn join_outside(&mut self, sockets: &[Socket]) {
+    /// Links those that are connected to somebody outside, wherever their programs have them; one that is not found is looked
+    /// for if it `seeks`, or is linked inside.
+    pub(super) fn join_outside(&mut self, sockets: &[Socket], seeks: bool) {
         let numbers = notify::filter::MEDIATED;
         let fds = self.taken(
             sockets,
             numbers.start.cast_signed()..numbers.end.cast_signed(),
         );
-        let mut left = Vec::new();
+        let (mut left, mut sought) = (Vec::new(), Vec::new());
         for socket in sockets {
             let cookie = socket.cookie();
             match (fds.get(&cookie), socket.way()) {
@@ -453,10 +465,11 @@ impl Mediator {
                 }
                 // It goes to who had that address inside.
                 _ if socket.linked().is_some() => left.push(*socket),
-                _ => {}
+                _ => sought.extend(seeks.then_some(*socket)),
             }
         }
         self.cut_all(&left);
+        self.seek_all(sought);
     }
 }
 

@@ -5,6 +5,9 @@ use seqpacket::Socket;
 use telemetry::operator::DELAYED;
 use worker::clock::spent;
 
+/// Circuits, by the cookies of who began them, or who was let in, with the ends that are here.
+type Circuits = Vec<(u64, Vec<circuit::Socket>)>;
+
 /// Who asks for it can have a sweep so long after the last.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -15,6 +18,7 @@ impl Mediator {
         self.image = Some(image);
         // What was judged by another is judged anew.
         self.datagrams.epoch += 1;
+        self.doubts_lost();
         self.settle();
         self.review();
     }
@@ -265,15 +269,15 @@ impl Mediator {
                 denied.push((cookie, circuits::ends(&self.table, &image, cookie)));
             }
         }
-        let let_in = self.table.all().filter(|it| it.is_let_in());
-        let refused = |it: &&circuit::Socket| {
-            let lets_in = decide::lets_in(&image, it);
-            lets_in.is_err_and(|refused| refused.errno == Errno::ACCESS)
-        };
-        let let_in = let_in.filter(|it| guard!("circuits-cut-let-in") && refused(it));
-        denied.extend(let_in.map(|it| (it.cookie(), vec![*it])));
+        let (let_in, waits) = self.refused_let_in(&image);
+        denied.extend(let_in);
         let crossings = self.review_crossings(&image);
         denied.extend(crossings.into_iter().map(|it| (it.cookie(), vec![it])));
+        for (at, token) in waits {
+            if guard!("circuits-let-in-waits") {
+                let _ = self.table.withdraw(at, token);
+            }
+        }
         self.counts_cut(denied.len());
         // Wherever its programs have it, what is metered is over.
         denied.retain(|(cookie, _)| {
@@ -287,6 +291,31 @@ impl Mediator {
         self.cut(denied);
         self.review_datagrams();
         self.write();
+    }
+
+    /// Connections that proxies let in and that may be no more: those that programs have, and those that wait to be
+    /// accepted (at which listening socket, and whose), of which none is.
+    fn refused_let_in(&self, image: &CompartmentImage<'_>) -> (Circuits, Vec<(u64, u64)>) {
+        let table = &self.table;
+        let refuses = |slot, own, remote: Endpoint| {
+            // What stays in an endpoint's own namespace no switch sees.
+            let is_inside = table.destination(slot, &remote.ip) == Some(slot);
+            let lets_in = || decide::lets_in(image, slot, own, remote);
+            let is_refused = || lets_in().is_err_and(|it| it.errno == Errno::ACCESS);
+            !(is_inside && guard!("circuits-let-in-inside")) && is_refused()
+        };
+        let let_in = table.all().filter(|it| it.is_let_in());
+        let is_refused = |it: &&circuit::Socket| {
+            let refused = |remote| refuses(it.endpoint(), it.local(), remote);
+            it.remote().is_some_and(refused) && guard!("circuits-cut-let-in")
+        };
+        let cut = let_in.filter(is_refused);
+        let cut: Vec<_> = cut.map(|it| (it.cookie(), vec![*it])).collect();
+        let waits = table.relayed().filter(|(at, pending)| {
+            let slot = table.socket(*at).map(circuit::Socket::endpoint);
+            slot.is_some_and(|slot| refuses(slot, pending.local, pending.client))
+        });
+        (cut, waits.map(|(at, it)| (at, it.token)).collect())
     }
 
     /// Writes a listing of circuits.

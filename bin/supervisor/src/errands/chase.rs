@@ -4,12 +4,12 @@
 //! To let go of a descriptor that was taken may wait for ever (a file of a FUSE that came into the socket's place):
 //! who is held up so is counted apart (`ports::hunts`).
 
-use super::search::{Seen, Wanted, inode_of, may_be_its};
+use super::search::{Held, Seen, Wanted, inode_of, may_be_its};
 use guard::guard;
+use notify::Target;
 use rustix::fs::{Mode, OFlags, RawDir, SeekFrom, fstat, open, readlinkat, seek};
-use rustix::io::Errno;
 use rustix::net::sockopt::socket_type;
-use rustix::net::{Shutdown, SocketType, connect_unspec, getpeername, shutdown};
+use rustix::net::{Shutdown, SocketType, connect_unspec, shutdown};
 use std::collections::BTreeSet;
 use std::fs::read_to_string;
 use std::io::{Result, Write};
@@ -23,9 +23,17 @@ const QUIET: Duration = Duration::from_millis(20);
 /// Descriptors of a process that are looked at before the youngest may be another. The next are those of
 /// higher numbers, of whichever process: who forks hands its numbers on.
 const WINDOW: usize = 64;
+/// Where one that was seen was gone, so many numbers beyond it are tried, and so many at most.
+const BEYOND: u32 = 1024;
+const MOST: u32 = 1 << 17;
 
 /// Who was listed was searched; these had some of what is wanted.
-pub fn chase(wanted: &Wanted, listed: &[u32], seen: Seen, out: &mut impl Write) -> Result<()> {
+pub(super) fn chase(
+    wanted: &Wanted,
+    listed: &[u32],
+    seen: Seen,
+    out: &mut impl Write,
+) -> Result<()> {
     if !wanted.chases || !guard!("hunt-chase") {
         return Ok(());
     }
@@ -34,15 +42,20 @@ pub fn chase(wanted: &Wanted, listed: &[u32], seen: Seen, out: &mut impl Write) 
     let began = Instant::now();
     let (mut last, mut since, mut from) = (0, began, 0);
     let mut left = wanted.inodes.clone();
-    let mut movers: Vec<(u32, BTreeSet<u64>, u64)> = match guard!("hunt-chase-movers") {
+    let mut movers: Vec<(u32, Held, u64)> = match guard!("hunt-chase-movers") {
         true => seen.into_iter().map(|(at, of)| (at, of, 0)).collect(),
         false => Vec::new(),
     };
     while began.elapsed() < CHASE && !left.is_empty() {
-        for (thread, _, from) in &mut movers {
-            *from = ends_from(*thread, *from, &mut left, out)?;
+        for (thread, held, from) in &mut movers {
+            if !held.inodes.is_disjoint(&left) {
+                *from = ends_from(*thread, *from, &mut left, out)?;
+            }
+            if let Some(gone) = held.gone.filter(|_| guard!("hunt-chase-fast")) {
+                ends_up_to(*thread, gone.saturating_add(BEYOND), &mut left, out)?;
+            }
         }
-        movers.retain(|(_, of, _)| !of.is_disjoint(&left));
+        movers.retain(|(_, held, _)| held.gone.is_some() || !held.inodes.is_disjoint(&left));
         let Some(thread) = youngest() else {
             return Ok(());
         };
@@ -73,22 +86,44 @@ fn ends_from(
     let mut said = Ok(());
     let next = sockets_from(thread, from, |inode, number| {
         if left.contains(&inode)
-            && let Some(end) = ends(thread, number, inode)
+            && let Ok(target) = Target::open(thread)
+            && let Some(ended) = ends(&target, number, left)
+            && let Err(error) = says(ended, left, out)
         {
-            left.remove(&inode);
-            // Nobody has it to be cut.
-            let is_datagrams = match end {
-                Ended::Before => return,
-                Ended::Stream => 0,
-                Ended::Datagrams => 1,
-            };
-            let says = writeln!(out, "{inode} 0 {is_datagrams}").and_then(|()| out.flush());
-            if says.is_err() {
-                said = says;
-            }
+            said = Err(error);
         }
     });
     said.map(|()| next)
+}
+
+/// The same at each of these numbers, without asking first what is there: by then who hands a socket on a million times
+/// a second has it elsewhere, and whoever goes the same way comes up with it.
+fn ends_up_to(
+    thread: u32,
+    last: u32,
+    left: &mut BTreeSet<u64>,
+    out: &mut impl Write,
+) -> Result<()> {
+    let Ok(target) = Target::open(thread) else {
+        return Ok(());
+    };
+    for number in 0..last.min(MOST) {
+        if let Some(ended) = ends(&target, number.cast_signed(), left) {
+            says(ended, left, out)?;
+        }
+    }
+    Ok(())
+}
+
+/// Nobody has it to be cut.
+fn says(
+    (inode, kind): (u64, SocketType),
+    left: &mut BTreeSet<u64>,
+    out: &mut impl Write,
+) -> Result<()> {
+    left.remove(&inode);
+    writeln!(out, "{inode} 0 {}", u8::from(kind == SocketType::DGRAM))?;
+    out.flush()
 }
 
 /// The process, or thread, that was made last.
@@ -127,36 +162,26 @@ fn sockets_from(thread: u32, from: u64, mut meets: impl FnMut(u64, i32)) -> u64 
     next
 }
 
-/// What came of a socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
-    /// Its datagrams went to nobody.
-    Before,
-    Stream,
-    Datagrams,
-}
-
-/// Ends what goes by this socket, for all who have it, if it is still there: a stream is over, datagrams go to nobody.
-fn ends(thread: u32, number: i32, inode: u64) -> Option<Ended> {
-    let target = notify::Target::open(thread).ok()?;
+/// Ends what goes by this socket, for all who have it, if it is one that is wanted: a stream is over, datagrams go to
+/// nobody. Its inode and its kind.
+fn ends(target: &Target, number: i32, wanted: &BTreeSet<u64>) -> Option<(u64, SocketType)> {
     let fd = target.take(number).ok()?;
-    if fstat(&fd).ok()?.st_ino != inode {
+    let inode = fstat(&fd).ok()?.st_ino;
+    if !wanted.contains(&inode) {
         return None;
     }
-    let is_datagrams = socket_type(&fd).ok()? == SocketType::DGRAM;
-    if !is_datagrams || !guard!("hunt-chase-datagrams") {
-        return shutdown(&fd, Shutdown::Both).ok().map(|()| Ended::Stream);
-    }
-    // Whoever was told of it was quicker.
-    if getpeername(&fd) == Err(Errno::NOTCONN) {
-        return Some(Ended::Before);
-    }
-    connect_unspec(&fd).ok().map(|()| Ended::Datagrams)
+    let kind = socket_type(&fd).ok()?;
+    let ended = match kind == SocketType::DGRAM && guard!("hunt-chase-datagrams") {
+        true => connect_unspec(&fd),
+        false => shutdown(&fd, Shutdown::Both),
+    };
+    ended.is_ok().then_some((inode, kind))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::io::Errno;
     use rustix::net::{AddressFamily, SendFlags, SocketFlags, socketpair};
     use std::fs::File;
     use std::os::fd::AsRawFd;
@@ -206,22 +231,20 @@ mod tests {
     fn datagrams_are_not_over_but_go_to_nobody() {
         let pair =
             |kind| socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
-        let me = std::process::id();
+        let me = Target::open(std::process::id()).unwrap();
         let kinds = [
-            (SocketType::STREAM, Ended::Stream, Errno::PIPE),
-            (SocketType::DGRAM, Ended::Datagrams, Errno::NOTCONN),
+            (SocketType::STREAM, Errno::PIPE),
+            (SocketType::DGRAM, Errno::NOTCONN),
         ];
-        for (kind, ended, told) in kinds {
+        for (kind, told) in kinds {
             let (one, _other) = pair(kind);
             let inode = fstat(&one).unwrap().st_ino;
-            assert_eq!(ends(me, one.as_raw_fd(), inode + 1), None);
+            let ends = |inode| ends(&me, one.as_raw_fd(), &BTreeSet::from([inode]));
+            assert_eq!(ends(inode + 1), None);
             let sends = || rustix::net::send(&one, b"x", SendFlags::NOSIGNAL);
             assert_eq!(sends(), Ok(1));
-            let ends = || ends(me, one.as_raw_fd(), inode);
-            assert_eq!(ends(), Some(ended));
+            assert_eq!(ends(inode), Some((inode, kind)));
             assert_eq!(sends(), Err(told));
-            let again = (ended == Ended::Datagrams).then_some(Ended::Before);
-            assert_eq!(ends(), Some(again.unwrap_or(ended)));
         }
     }
 }

@@ -125,8 +125,17 @@ pub fn run() -> Result<()> {
     chase(&wanted, &listed, seen, out)
 }
 
-/// Who had which of what is looked for.
-pub(super) type Seen = BTreeMap<u32, BTreeSet<u64>>;
+/// Who had which of what is looked for, or may have had: a descriptor that was listed was gone when it was looked at.
+pub(super) type Seen = BTreeMap<u32, Held>;
+
+/// What one was seen with.
+#[derive(Default)]
+pub(super) struct Held {
+    /// Inodes.
+    pub(super) inodes: BTreeSet<u64>,
+    /// The highest number of one that was gone.
+    pub(super) gone: Option<u32>,
+}
 
 /// In these processes.
 fn search(wanted: &Wanted, processes: Vec<u32>, out: &mut impl Write) -> Result<Seen> {
@@ -303,8 +312,12 @@ fn look(
             return Ok(Some(number));
         }
         looked += 1;
-        let inode = read_link(entry.path()).ok();
-        let inode = inode.and_then(|link| inode_of(link.to_str()?));
+        let link = read_link(entry.path());
+        if link.is_err() {
+            let held = seen.entry(thread).or_default();
+            held.gone = held.gone.max(Some(number));
+        }
+        let inode = link.ok().and_then(|link| inode_of(link.to_str()?));
         if let Some(inode) = inode
             && wanted.inodes.contains(&inode)
         {
@@ -313,7 +326,7 @@ fn look(
             if *told > NUMBERS && guard!("hunt-numbers") {
                 continue;
             }
-            seen.entry(thread).or_default().insert(inode);
+            seen.entry(thread).or_default().inodes.insert(inode);
             writeln!(out, "{inode} {thread} {number}")?;
         }
     }
@@ -495,6 +508,36 @@ threading.Thread(target=moves, daemon=True).start()",
         let said = String::from_utf8(out).unwrap();
         let ended = Some(Says::Found(inode, 0, 1));
         assert!(said.lines().any(|line| Says::of(line) == ended), "{said}");
+        end(&mut [&mut child]);
+    }
+
+    /// It is at another number when what is at the one that was listed is asked for.
+    #[test]
+    fn who_hands_a_socket_on_faster_than_it_is_listed_is_met_on_the_way() {
+        let (mut child, inode) = program(
+            "s = socket.create_server(('127.0.0.1', 0)); os.set_inheritable(s.fileno(), True)",
+        );
+        let wanted = Wanted {
+            uid: rustix::process::geteuid().as_raw(),
+            chases: true,
+            inodes: [inode].into(),
+            ..Wanted::default()
+        };
+        // Not at the number that was listed, and beyond what one window has.
+        let mut out = Vec::new();
+        let said = "import fcntl; fcntl.fcntl(s.fileno(), fcntl.F_DUPFD, 300); s.close(); [os.open('/dev/null', 0) for _ in range(200)]";
+        let input = child.stdin.as_mut().unwrap();
+        writeln!(input, "{said}").unwrap();
+        assert_eq!(line_of(&mut child), "done");
+        let held = Held {
+            inodes: BTreeSet::new(),
+            gone: Some(17),
+        };
+        let seen = Seen::from([(child.id(), held)]);
+        chase(&wanted, &[child.id()], seen, &mut out).unwrap();
+        let said = String::from_utf8(out).unwrap();
+        let ended = format!("{inode} 0 0");
+        assert!(said.lines().any(|line| line == ended), "{said}");
         end(&mut [&mut child]);
     }
 

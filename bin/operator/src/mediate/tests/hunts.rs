@@ -274,3 +274,27 @@ fn who_is_connected_to_programs_that_are_left_behind_is_cut() {
     mediator.closes(NEAR);
     assert_eq!(mediator.hunted(), [made.cookie]);
 }
+
+/// It is looked for at times while it is denied, and no more.
+#[test]
+fn what_was_not_found_and_is_allowed_again_is_not_cut_any_more() {
+    let (tables, mut mediator) = (tables(), with_datagrams(&tables()));
+    let made = connected(&mut mediator);
+    mediator.use_image(mapped(&no_datagrams(&tables)));
+    let gives_up = |mediator: &mut Mediator| {
+        while !mediator.seeks().is_empty() {
+            mediator.sought(&Sought::default());
+            mediator.cuts_found();
+        }
+    };
+    gives_up(&mut mediator);
+    // Nor is it looked for because somebody binds where it is connected to.
+    mediator.link_all(NEAR, 80);
+    assert!(mediator.hunted().is_empty() && mediator.falls_due());
+    mediator.use_image(mapped(&tables));
+    mediator.falls_due();
+    mediator.cuts_found();
+    assert!(mediator.hunted().is_empty() && mediator.seeks().is_empty());
+    mediator.use_image(mapped(&no_datagrams(&tables)));
+    assert_eq!(mediator.hunted(), [made.cookie], "denied once more");
+}

@@ -184,9 +184,67 @@ fn who_is_linked_inside_and_leads_outside_by_now_is_cut() {
     let _proxy = linked(&mut mediator, WEB);
     mediator.use_image(mapped(&tables));
     assert!(mediator.hunted().is_empty());
-    // Who has the address has packets by now.
+    // An operator that starts is told of its endpoints one by one: of this one it is not yet.
     mediator.limits.remove(&NEAR);
     assert!(mediator.is_outside(WEB, &way));
     mediator.use_image(mapped(&tables));
+    assert!(mediator.hunted().is_empty());
+    // Who has the address has packets by now.
+    mediator.closes(NEAR);
     assert_eq!(mediator.hunted(), [made.cookie]);
+}
+
+/// As its switch lets in: also by what is stateless, and from where something can come at all.
+#[test]
+fn what_a_proxy_let_in_is_cut_when_its_switch_drops_it_and_no_sooner() {
+    use image::rules::Action;
+    let outside = to(1).remote.ip;
+    let rows = [
+        (of(WEB), None, false),
+        (of(WEB), Some(Action::Allow), false),
+        (of(WEB), Some(Action::AllowStateless), false),
+        (of(WEB), Some(Action::Deny), true),
+        // What stays in the endpoint's own namespace its switch does not see.
+        (of(NEAR), Some(Action::Deny), false),
+        // From there nobody can come.
+        (outside, None, true),
+    ];
+    for (client, action, is_cut) in rows {
+        let mut tables = tables();
+        let mut mediator = with_circuits(&tables);
+        let (listener, family) = (sockets::stream(true).unwrap(), Family::V4);
+        let at = |ip, port| Endpoint { ip, port };
+        let table = &mut mediator.table;
+        table.create(listener.cookie, NEAR, family, 0).unwrap();
+        let (bytes, length) = circuit::write(family, at(of(NEAR), 80));
+        let bound = table.bind(listener.cookie, &bytes[..length], true, 1);
+        bound.unwrap();
+        table.listen(listener.cookie, 9, [3; 16], 0).unwrap();
+        for token in [77, 78] {
+            let pending = Pending {
+                client: at(client, 5000 + token as u16),
+                local: at(of(NEAR), 80),
+                token,
+                crossing: 0,
+                relayed: true,
+            };
+            table.enqueue(listener.cookie, pending).unwrap();
+        }
+        let accepted = sockets::stream(true).unwrap();
+        let taken = table.accepted(listener.cookie, accepted.cookie, Some(77));
+        assert!(taken.is_ok());
+        mediator.write();
+        if let Some(action) = action {
+            tables.rule_tables = vec![judged(action, 1)];
+            tables.endpoints[1].ingress = 0;
+            for endpoint in &mut tables.endpoints {
+                endpoint.connections = 64;
+            }
+        }
+        mediator.use_image(mapped(&tables));
+        let hunted = mediator.hunted().contains(&accepted.cookie);
+        let waits = mediator.table.relayed().count();
+        let expected = (is_cut, usize::from(!is_cut));
+        assert_eq!((hunted, waits), expected, "{client:?} {action:?}");
+    }
 }
