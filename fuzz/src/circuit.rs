@@ -144,6 +144,7 @@ fn across(input: &Input, table: &mut Table, cookie: u64) -> Result<(), Errno> {
                 local: Endpoint { ip, port },
                 token,
                 crossing,
+                relayed: what & 128 != 0,
             };
             let _ = table.is_taken(0, &pending.local, &client);
             let queued = table.enqueue_beyond(found.cookie, pending, usize::from(what) % 5);
@@ -183,6 +184,7 @@ fn connect(table: &mut Table, cookie: u64, address: &[u8], chance: u32) -> Resul
         local: remote,
         token: cookie,
         crossing: 0,
+        relayed: chance & 1 != 0,
     };
     let queued = table.enqueue(found.cookie, pending);
     assert_ne!(queued, Err(Errno::EINVAL), "not where it listens");
@@ -196,6 +198,7 @@ fn datagram(table: &mut Table, cookie: u64, address: &[u8], chance: u32) -> Resu
         let way = table.way(cookie, to, None)?;
         if chance & 8 == 0 {
             table.connect_datagram(cookie, way)?;
+            table.link(cookie, (chance & 16 == 0).then_some(chance));
         }
         if let Some(found) = table.find_receiver(0, &way, chance) {
             let found = table.socket(found.cookie).expect("it was found");
