@@ -94,7 +94,15 @@ fn row(table: &Table, socket: &Socket, image: Option<&CompartmentImage<'_>>, now
     };
     // Of one that is allowed no more, and not found to be cut, it is known whose address that is.
     let to = decided.map(|decided| decided.slot);
-    let to = to.or_else(|| table.destination(socket.endpoint(), &remote.ip));
+    let tenant = |slot| image.and_then(|image| decide::tenant(image, slot));
+    let is_own = |to: &u32| tenant(*to) == tenant(socket.endpoint());
+    // Another tenant may have the same address.
+    let named = || {
+        table
+            .destination(socket.endpoint(), &remote.ip)
+            .filter(is_own)
+    };
+    let to = to.or_else(named);
     let to = to.unwrap_or(socket.endpoint());
     let [mut a, mut b] = [
         end(socket.endpoint(), local, remote),

@@ -130,13 +130,13 @@ impl Socket {
         self.place
     }
 
-    /// By what its connection's bytes go, where it began that.
+    /// By what its connection's bytes go, where it began that or a proxy let it in.
     #[must_use]
     pub const fn carrier(&self) -> Carrier {
         self.carrier
     }
 
-    /// When it was connected, where it began that; 0: not known.
+    /// When it was connected, where it began that or a proxy let it in; 0: not known.
     #[must_use]
     pub const fn since(&self) -> u64 {
         self.since

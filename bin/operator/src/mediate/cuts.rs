@@ -61,7 +61,7 @@ impl Mediator {
     /// Looks for the ends of a circuit.
     fn hunts_for(&mut self, began: u64, ends: impl IntoIterator<Item = Socket>) {
         for socket in ends.into_iter().filter(|_| guard!("circuits-hunts")) {
-            self.hunts.lost.remove(&socket.cookie());
+            let lost = self.hunts.lost.remove(&socket.cookie());
             // Who is to be cut again and again is not looked for without end.
             let before = self.hunts.ends.get(&socket.cookie());
             let before = before.filter(|_| guard!("circuits-hunts-again"));
@@ -70,7 +70,7 @@ impl Mediator {
                 socket,
                 tried: before.map_or(0, |it| it.tried),
                 is_asked: before.is_some_and(|it| it.is_asked),
-                is_lost: before.is_some_and(|it| it.is_lost),
+                is_lost: before.is_some_and(|it| it.is_lost) || lost.is_some(),
             };
             self.hunts.ends.insert(socket.cookie(), hunted);
         }
@@ -108,8 +108,14 @@ impl Mediator {
         self.hunts.again = Some((Instant::now() + next, next));
     }
 
-    /// By other rules they are looked for at once, or linked where they may be.
+    /// By other rules they are looked for at once, if these deny them too: streams are forgotten here, datagrams perhaps linked.
     pub(super) fn doubts_lost(&mut self) {
+        let table = &self.table;
+        let may_go_on = |cookie: &u64| {
+            let socket = table.socket(*cookie);
+            socket.is_some_and(|it| it.kind() == Kind::Stream) && guard!("circuits-lost-streams")
+        };
+        self.hunts.lost.retain(|cookie, _| !may_go_on(cookie));
         for cookie in self.hunts.lost.keys() {
             self.datagrams.cut.remove(cookie);
             self.datagrams.doubted.insert(*cookie);
@@ -291,8 +297,8 @@ impl Mediator {
 
     /// It may go on: who looks for it finds it in vain. Whether it was looked for.
     pub(super) fn is_sought_no_more(&mut self, cookie: u64) -> bool {
-        self.hunts.lost.remove(&cookie);
-        self.hunts.ends.remove(&cookie).is_some()
+        let lost = self.hunts.lost.remove(&cookie).is_some();
+        self.hunts.ends.remove(&cookie).is_some() || lost
     }
 
     /// Who looked has cut those (inodes) that may go on by now, or are looked for no more. Datagrams are linked again, if they

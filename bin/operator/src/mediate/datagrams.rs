@@ -267,6 +267,8 @@ impl Mediator {
                 self.table.carry(cookie, Carrier::Kernel, 0);
                 match to {
                     Some(to) => {
+                        // Should that fail, it may still go where it did.
+                        self.datagrams.doubted.insert(cookie);
                         self.link(call.fd()?, to, &way)?;
                         self.links(cookie, to);
                     }

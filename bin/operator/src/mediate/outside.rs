@@ -435,7 +435,12 @@ impl Mediator {
             match socket.way() {
                 None => self.hear_bound(socket.cookie()),
                 Some(way) => {
-                    let leads = self.outside.leads(socket.cookie(), &way);
+                    // What a search has cut, perhaps since it was linked, leads nowhere whatever is known of it.
+                    let (cookie, datagrams) = (socket.cookie(), &self.datagrams);
+                    let leads = self.outside.leads(cookie, &way)
+                        && !datagrams.cut.contains(&cookie)
+                        && !datagrams.doubted.contains(&cookie)
+                        && self.table.socket(cookie).and_then(Socket::linked).is_none();
                     if !leads && self.is_led_out(socket, &way) {
                         connected.push(*socket);
                     }

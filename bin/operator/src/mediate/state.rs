@@ -298,6 +298,9 @@ impl Mediator {
     fn refused_let_in(&self, image: &CompartmentImage<'_>) -> (Circuits, Vec<(u64, u64)>) {
         let table = &self.table;
         let refuses = |slot, own, remote: Endpoint| {
+            if let Some(notes) = &self.notes {
+                notes.beats();
+            }
             // What stays in an endpoint's own namespace no switch sees.
             let is_inside = table.destination(slot, &remote.ip) == Some(slot);
             let lets_in = || decide::lets_in(image, slot, own, remote);

@@ -47,12 +47,20 @@ pub(super) fn chase(
         false => Vec::new(),
     };
     while began.elapsed() < CHASE && !left.is_empty() {
+        // Others' turn comes first with the next.
+        if movers.len() > 1 {
+            movers.rotate_left(1);
+        }
         for (thread, held, from) in &mut movers {
+            if began.elapsed() >= CHASE || !may_be_its(*thread, wanted) {
+                continue;
+            }
             if !held.inodes.is_disjoint(&left) {
                 *from = ends_from(*thread, *from, &mut left, out)?;
             }
             if let Some(gone) = held.gone.filter(|_| guard!("hunt-chase-fast")) {
-                ends_up_to(*thread, gone.saturating_add(BEYOND), &mut left, out)?;
+                let until = (gone.saturating_add(BEYOND), began + CHASE);
+                ends_up_to(*thread, until, &mut left, out)?;
             }
         }
         movers.retain(|(_, held, _)| held.gone.is_some() || !held.inodes.is_disjoint(&left));
@@ -100,7 +108,7 @@ fn ends_from(
 /// a second has it elsewhere, and whoever goes the same way comes up with it.
 fn ends_up_to(
     thread: u32,
-    last: u32,
+    (last, end): (u32, Instant),
     left: &mut BTreeSet<u64>,
     out: &mut impl Write,
 ) -> Result<()> {
@@ -108,6 +116,9 @@ fn ends_up_to(
         return Ok(());
     };
     for number in 0..last.min(MOST) {
+        if number % 256 == 0 && Instant::now() >= end {
+            break;
+        }
         if let Some(ended) = ends(&target, number.cast_signed(), left) {
             says(ended, left, out)?;
         }

@@ -298,3 +298,16 @@ fn what_was_not_found_and_is_allowed_again_is_not_cut_any_more() {
     mediator.use_image(mapped(&no_datagrams(&tables)));
     assert_eq!(mediator.hunted(), [made.cookie], "denied once more");
 }
+
+/// The same of a stream.
+#[test]
+fn a_stream_that_was_not_found_and_is_allowed_again_is_not_cut_any_more() {
+    let mut mediator = with_circuits(&tables());
+    let _made = hidden(&mut mediator);
+    while turn(&mut mediator) {
+        mediator.sought(&Sought::default());
+    }
+    mediator.use_image(mapped(&tables()));
+    mediator.falls_due();
+    assert!(!turn(&mut mediator) && mediator.hunted().is_empty());
+}
