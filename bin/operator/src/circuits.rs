@@ -123,7 +123,8 @@ fn row(table: &Table, socket: &Socket, image: Option<&CompartmentImage<'_>>, now
     if socket.is_let_in() {
         let slot = socket.endpoint();
         let began = image.filter(|_| !inside);
-        let began = began.and_then(|image| decide::lets_in(image, slot, local, remote).ok());
+        let began =
+            began.and_then(|image| decide::let_in::lets_in(image, slot, local, remote).ok());
         rules = began.map_or([u32::MAX; 2], |it| it.rules.map(number));
         if let Some(it) = began {
             b.slot = it.slot.unwrap_or(b.slot);

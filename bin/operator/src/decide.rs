@@ -2,12 +2,11 @@
 //! the first packet of one.
 
 pub mod across;
+pub mod let_in;
 
 use guard::guard;
 use image::CompartmentImage;
-use image::compartment::{
-    Endpoint, NONE, ROUTE_OUTSIDE, ROUTE_SUBNET, ROUTE_VIA, STATE_OPEN, STATE_QUARANTINED,
-};
+use image::compartment::{Endpoint, NONE, ROUTE_SUBNET, STATE_OPEN, STATE_QUARANTINED};
 use image::rules::Action;
 use rustix::io::Errno;
 use telemetry::drops::DropReason;
@@ -126,114 +125,6 @@ pub fn decide(image: &CompartmentImage<'_>, asked: &Asked) -> Result<Decided, Re
     })
 }
 
-/// A connection that a proxy has let in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LetIn {
-    /// The slot of who began it, where that is here.
-    pub slot: Option<u32>,
-    /// The tag of the agreement that it came by; 0: none.
-    pub tag: u16,
-    /// As of [`Decided`].
-    pub rules: [Option<Ruling>; 2],
-}
-
-/// Whether one may be of somebody who has packets, at `own` in this slot: its switch judges them, and this is what it
-/// says. One that answers nobody's question is not told from one that does.
-///
-/// # Errors
-/// EACCES: it may not any more, or nobody can have begun it.
-pub fn lets_in(
-    image: &CompartmentImage<'_>,
-    slot: u32,
-    own: circuit::Endpoint,
-    remote: circuit::Endpoint,
-) -> Result<LetIn, Refused> {
-    let asked = |slot, from: circuit::Endpoint, to: circuit::Endpoint| Asked {
-        slot,
-        from: from.ip,
-        from_port: from.port,
-        to: to.ip,
-        to_port: to.port,
-        protocol: TCP,
-    };
-    let tuple = Tuple {
-        source: remote.ip,
-        destination: own.ip,
-        source_port: remote.port,
-        destination_port: own.port,
-        protocol: TCP,
-    };
-    let to = endpoint(image, slot).ok_or(NO_IMAGE)?;
-    admitted(to)?;
-    let (from, tag) = match located(image, &asked(slot, own, remote)) {
-        Ok(from) => (Some(from), 0),
-        Err(_) => (None, comes_from(image, &asked(slot, remote, own), to)?),
-    };
-    let egress = match from {
-        Some(from) => {
-            admitted(from)?;
-            passes(image, from.egress, &tuple, DropReason::EgressRule)?
-        }
-        None => None,
-    };
-    let ingress = passes(image, to.ingress, &tuple, DropReason::IngressRule)?;
-    Ok(LetIn {
-        slot: from.map(|it| it.slot),
-        tag,
-        rules: [egress, ingress],
-    })
-}
-
-/// By which agreement something comes to an endpoint from beyond its tenant's own, or 0.
-fn comes_from(image: &CompartmentImage<'_>, asked: &Asked, to: &Endpoint) -> Result<u16, Refused> {
-    if let Some(tag) = across::brings(image, asked) {
-        return Ok(tag);
-    }
-    let segment = |subnet: u32| {
-        image
-            .subnets()
-            .get(subnet as usize)
-            .map_or(0, |it| it.segment)
-    };
-    let tenant = tenant(image, asked.slot).ok_or(NO_IMAGE)?;
-    let may = is_link_local(&asked.from)
-        || segment(to.subnet) != 0
-        || image
-            .route(tenant, asked.from)
-            .is_some_and(|route| match route.kind {
-                ROUTE_SUBNET => segment(route.subnet) != 0,
-                kind => kind == ROUTE_VIA || kind == ROUTE_OUTSIDE,
-            });
-    match may || !guard!("circuits-let-in-by-whom") {
-        true => Ok(0),
-        false => Err(Refused::new(Errno::ACCESS, DropReason::ServiceUnasked)),
-    }
-}
-
-/// As the switch judges packets: what a stateless rule allows passes.
-fn passes(
-    image: &CompartmentImage<'_>,
-    table: u32,
-    tuple: &Tuple,
-    reason: DropReason,
-) -> Result<Option<Ruling>, Refused> {
-    if table == NONE {
-        return Ok(None);
-    }
-    let verdict = image.judge(table, tuple);
-    let by = Some(Ruling {
-        rule: verdict.rule,
-        logs: verdict.log,
-    });
-    match verdict.action {
-        Action::Deny => Err(Refused {
-            by,
-            ..Refused::new(Errno::ACCESS, reason)
-        }),
-        _ => Ok(by),
-    }
-}
-
 /// Whether what goes this way answers what might be asked the other way: who would be asked
 /// may be asked by whom it answers. Whether it was is for the caller to know.
 ///
@@ -305,6 +196,16 @@ fn admitted(endpoint: &Endpoint) -> Result<(), Refused> {
     }
 }
 
+/// What a table says, and by which rule; none: nobody asks.
+fn ruled(image: &CompartmentImage<'_>, table: u32, tuple: &Tuple) -> Option<(Action, Ruling)> {
+    let verdict = (table != NONE).then(|| image.judge(table, tuple))?;
+    let by = Ruling {
+        rule: verdict.rule,
+        logs: verdict.log,
+    };
+    Some((verdict.action, by))
+}
+
 /// By a table of the sender's or the receiver's, which `reason` says.
 fn judge(
     image: &CompartmentImage<'_>,
@@ -312,15 +213,11 @@ fn judge(
     tuple: &Tuple,
     reason: DropReason,
 ) -> Result<Option<Ruling>, Refused> {
-    if table == NONE {
+    let Some((action, by)) = ruled(image, table, tuple) else {
         return Ok(None);
-    }
-    let verdict = image.judge(table, tuple);
-    let by = Some(Ruling {
-        rule: verdict.rule,
-        logs: verdict.log,
-    });
-    match verdict.action {
+    };
+    let by = Some(by);
+    match action {
         // Its answers pass by a connection; of a stateless rule they would be judged apart,
         // which one circuit cannot be.
         Action::Allow => Ok(by),

@@ -1,6 +1,6 @@
 //! Connections that wait to be accepted.
 
-use crate::{Carrier, Endpoint};
+use crate::Endpoint;
 
 /// One that waits at a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,17 +16,6 @@ pub struct Pending {
     pub crossing: u16,
     /// Its client has packets: a proxy of the endpoint's lets it in.
     pub relayed: bool,
-}
-
-impl Pending {
-    /// By what its bytes will go, as far as it says.
-    pub(crate) const fn carrier(&self) -> u8 {
-        if self.relayed {
-            Carrier::Proxy as u8
-        } else {
-            Carrier::Kernel as u8
-        }
-    }
 }
 
 /// Such a one as it is kept: with its place in the queue of its listener.

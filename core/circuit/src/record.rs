@@ -246,6 +246,8 @@ const ADDRESS_LOCKED: u8 = 1;
 const PORT_LOCKED: u8 = 2;
 /// From here on the [`Carrier`].
 const CARRIER_AT: u8 = 2;
+/// Of a pending one.
+const RELAYED: u8 = (Carrier::Proxy as u8) << CARRIER_AT;
 const NONE: Endpoint = Endpoint {
     ip: [0; 16],
     port: 0,
@@ -330,7 +332,7 @@ pub(crate) fn encode(slot: &Slot) -> [u8; RECORD] {
             raw.kind = PENDING;
             (raw.endpoint, raw.cookie, raw.sequence) = (it.listener, it.cookie, it.sequence);
             (raw.token, raw.crossing) = (it.pending.token, it.pending.crossing.into());
-            raw.flags = it.pending.carrier() << CARRIER_AT;
+            raw.flags = u8::from(it.pending.relayed) * RELAYED;
             (raw.local, raw.local_port) = (it.pending.local.ip, it.pending.local.port);
             (raw.remote, raw.remote_port) = (it.pending.client.ip, it.pending.client.port);
         }
@@ -360,7 +362,7 @@ pub(crate) fn decode(bytes: &[u8; RECORD]) -> Option<Slot> {
                 },
                 token: raw.token,
                 crossing: u16::try_from(raw.crossing).ok()?,
-                relayed: raw.flags == (Carrier::Proxy as u8) << CARRIER_AT,
+                relayed: raw.flags == RELAYED,
             },
         }),
         _ => return None,

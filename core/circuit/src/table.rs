@@ -225,17 +225,19 @@ impl Table {
     /// Places that are kept for connections from across agreements, with the cookies of the
     /// listening sockets that they are at.
     pub fn kept(&self) -> impl Iterator<Item = (u64, &Pending)> {
+        self.all_waiting()
+            .filter(|(_, pending)| pending.crossing != 0)
+    }
+
+    fn all_waiting(&self) -> impl Iterator<Item = (u64, &Pending)> {
         let listeners = self.sockets.cookies();
-        let all = listeners.flat_map(|it| self.waiting(it).map(move |pending| (it, pending)));
-        all.filter(|(_, pending)| pending.crossing != 0)
+        listeners.flat_map(|it| self.waiting(it).map(move |pending| (it, pending)))
     }
 
     /// Connections that proxies let in and that wait to be accepted, with the cookies of the listening sockets that they
     /// are at.
     pub fn relayed(&self) -> impl Iterator<Item = (u64, &Pending)> {
-        let listeners = self.sockets.cookies();
-        let all = listeners.flat_map(|it| self.waiting(it).map(move |pending| (it, pending)));
-        all.filter(|(_, pending)| pending.relayed)
+        self.all_waiting().filter(|(_, pending)| pending.relayed)
     }
 
     /// How many sockets there are, and how many connections wait.

@@ -303,7 +303,7 @@ impl Mediator {
             }
             // What stays in an endpoint's own namespace no switch sees.
             let is_inside = table.destination(slot, &remote.ip) == Some(slot);
-            let lets_in = || decide::lets_in(image, slot, own, remote);
+            let lets_in = || decide::let_in::lets_in(image, slot, own, remote);
             let is_refused = || lets_in().is_err_and(|it| it.errno == Errno::ACCESS);
             !(is_inside && guard!("circuits-let-in-inside")) && is_refused()
         };

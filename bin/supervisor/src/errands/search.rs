@@ -479,6 +479,16 @@ for line in sys.stdin: exec(line); print('done', flush=True)"
         let _ = child.wait();
     }
 
+    /// It is looked for and chased in this user's namespaces.
+    fn chased(inode: u64) -> Wanted {
+        Wanted {
+            uid: rustix::process::geteuid().as_raw(),
+            chases: true,
+            inodes: [inode].into(),
+            ..Wanted::default()
+        }
+    }
+
     /// Where it was seen it is no more when anybody has been told.
     #[test]
     fn who_hands_a_socket_from_number_to_number_is_chased() {
@@ -495,12 +505,7 @@ def moves():
 threading.Thread(target=moves, daemon=True).start()",
         );
         std::thread::sleep(Duration::from_millis(500));
-        let wanted = Wanted {
-            uid: rustix::process::geteuid().as_raw(),
-            chases: true,
-            inodes: [inode].into(),
-            ..Wanted::default()
-        };
+        let wanted = chased(inode);
         let mut out = Vec::new();
         let listed = vec![child.id()];
         let seen = search(&wanted, listed.clone(), &mut out).unwrap();
@@ -514,15 +519,8 @@ threading.Thread(target=moves, daemon=True).start()",
     /// It is at another number when what is at the one that was listed is asked for.
     #[test]
     fn who_hands_a_socket_on_faster_than_it_is_listed_is_met_on_the_way() {
-        let (mut child, inode) = program(
-            "s = socket.create_server(('127.0.0.1', 0)); os.set_inheritable(s.fileno(), True)",
-        );
-        let wanted = Wanted {
-            uid: rustix::process::geteuid().as_raw(),
-            chases: true,
-            inodes: [inode].into(),
-            ..Wanted::default()
-        };
+        let (mut child, inode) = program("s = socket.create_server(('127.0.0.1', 0))");
+        let wanted = chased(inode);
         // Not at the number that was listed, and beyond what one window has.
         let mut out = Vec::new();
         let said = "import fcntl; fcntl.fcntl(s.fileno(), fcntl.F_DUPFD, 300); s.close(); [os.open('/dev/null', 0) for _ in range(200)]";
