@@ -37,6 +37,8 @@ struct Sink {
     recent: Vec<u64>,
     scratch: Vec<u8>,
     sum: u64,
+    /// Frames of whatever kind.
+    taken: u64,
 }
 
 impl Fifo {
@@ -197,6 +199,21 @@ impl Fifo {
         })
     }
 
+    /// For so long only takes what comes to the second end.
+    pub fn rest(&mut self, time: Duration) -> Result<(), String> {
+        let mut sink = Sink::new();
+        let until = Instant::now() + time;
+        while Instant::now() < until {
+            self.follow()?;
+            let before = sink.taken;
+            self.take(1, 0, &mut sink)?;
+            if sink.taken == before {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        Ok(())
+    }
+
     fn publish(&mut self, side: usize) {
         let tx = &mut self.ends[side].channel.tx;
         if tx.ring.publish() == Doorbell::Ring {
@@ -218,13 +235,12 @@ impl Fifo {
     fn take(&mut self, side: usize, now: u64, sink: &mut Sink) -> Result<usize, String> {
         let own = self.stations[side].0;
         let ring = &mut self.ends[side].channel.rx.ring;
-        let mut mine = 0;
-        let mut any = false;
+        let (mut mine, before) = (0, sink.taken);
         for _ in 0..BATCH {
             let Some(record) = ring.next().map_err(|b| format!("{b:?}"))? else {
                 break;
             };
-            any = true;
+            sink.taken += 1;
             let len = record.copy(0, &mut sink.scratch);
             let seen = &sink.scratch[..len];
             let words = seen.chunks_exact(8);
@@ -243,7 +259,7 @@ impl Fifo {
             }
             sink.recent[bucket(now.saturating_sub(due))] += 1;
         }
-        if any {
+        if sink.taken != before {
             ring.release();
         }
         std::hint::black_box(sink.sum);
@@ -267,6 +283,7 @@ impl Sink {
             recent: vec![0; BUCKETS],
             scratch: vec![0; 66_000],
             sum: 0,
+            taken: 0,
         }
     }
 }
