@@ -353,13 +353,14 @@ fn dig_and_bind_and_iperf3_do_both_ways() {
     drop(here);
     let server = "exec iperf3 -s -p 5201 --forceflush";
     let client =
-        |to: &str, more: &str| format!("iperf3 -c {to} -p 5201 -u -b 20M -l 1200 -t 2 {more} -J");
+        |to: &str, more: &str| format!("iperf3 -c {to} -p 5201 -u -b 2M -l 1200 -t 2 {more} -J");
     let moved = |out: &str| {
         let all: serde_json::Value = serde_json::from_str(out).unwrap();
         let sum = &all["end"]["sum"];
         let lost = sum["lost_percent"].as_f64().unwrap_or(100.0);
         let bits = sum["bits_per_second"].as_f64().unwrap_or(0.0);
-        assert!(lost < 20.0 && bits > 15e6, "{out}");
+        // A socket's queue holds what comes while its program has no processor for 0.4 s.
+        assert!(lost < 20.0 && bits > 1.5e6, "{out}");
     };
     // It closes its port between two tests, and opens it again.
     let listens = |server: &crate::scene::Program, times| {

@@ -173,7 +173,13 @@ chown -R nobody {f}/web {f}/app {f}/few {f}/of-* {f}/torrent";
     scene.file("settings.json", TRANSMISSION);
     here(&scene, make);
     let line = "exec opentracker -i 10.1.1.10 -p 6969 -P 6969 -d {f}/web -w {f}/known";
-    let _tracker = start_as_nobody(&scene, "web", line);
+    let tracker = start_as_nobody(&scene, "web", line);
+    // Who asks it before it is there asks again a minute later. It has both ports before it
+    // answers by either.
+    let asked = "curl -s --max-time 2 http://10.1.1.10:6969/stats";
+    let answers = |_: &e2e::Instance| !scene.sh("app", asked).out.is_empty();
+    let limit = Duration::from_secs(20);
+    assert!(scene.instance.until(limit, answers), "{}", tracker.err());
     let transmission = |at: &str, more: &str| {
         let line = format!(
             "export HOME={{f}}/{at}; exec transmission-cli {more} -ep -g {{f}}/of-{at} -w {{f}}/{at} {{f}}/torrent"
@@ -186,7 +192,7 @@ chown -R nobody {f}/web {f}/app {f}/few {f}/of-* {f}/torrent";
     let wanted = of("web");
     assert_eq!(wanted.len(), 6_000_000);
     // Who may fetch is decided every ten seconds.
-    let limit = Duration::from_secs(50);
+    let limit = Duration::from_secs(120);
     let came = |_: &e2e::Instance| ["app", "few"].iter().all(|at| of(at) == wanted);
     assert!(
         scene.instance.until(limit, came),
