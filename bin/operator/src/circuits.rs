@@ -204,3 +204,46 @@ fn taken(target: &Target, number: i32, cookie: u64) -> Option<OwnedFd> {
     let (fd, found) = target.take_socket(number).ok()?;
     (found == cookie).then_some(fd)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::tests::{NEAR, OTHER, WEB, judged, of, tables};
+    use crate::mediate::LIMITS;
+    use circuit::{Addresses, Family};
+    use image::Aligned;
+
+    /// Of one that is allowed no more the address may be another tenant's by now.
+    #[test]
+    fn no_other_tenants_endpoint_is_named() {
+        let mut tables = tables();
+        tables.rule_tables = vec![judged(image::rules::Action::Deny, 1)];
+        tables.endpoints[0].egress = 0;
+        for endpoint in &mut tables.endpoints {
+            endpoint.connections = 64;
+        }
+        let image = Aligned::copy_of(&tables.finish().unwrap());
+        let image = CompartmentImage::map(image.as_ref()).unwrap();
+        for (has_it, named) in [(NEAR, NEAR), (OTHER, WEB)] {
+            let addresses = |slot| match slot {
+                WEB => Addresses::new(&[of(WEB)]),
+                slot if slot == has_it => Addresses::new(&[of(NEAR)]),
+                _ => Addresses::new(&[]),
+            };
+            let mut table = Table::new(
+                LIMITS,
+                (0..=OTHER).map(|it| addresses(it).unwrap()).collect(),
+            );
+            table.create(1, WEB, Family::V4, 0).unwrap();
+            let to = Endpoint {
+                ip: of(NEAR),
+                port: 80,
+            };
+            let (bytes, length) = circuit::write(Family::V4, to);
+            table.connect_begin(1, &bytes[..length], 7).unwrap();
+            table.connected(1).unwrap();
+            let row = row(&table, table.socket(1).unwrap(), Some(&image), 0);
+            assert_eq!([row.flow.a.slot, row.flow.b.slot], [WEB, named]);
+        }
+    }
+}

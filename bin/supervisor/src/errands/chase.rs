@@ -258,4 +258,23 @@ mod tests {
             assert_eq!(sends(), Err(told));
         }
     }
+    /// A hundred thousand numbers of each of many processes would be seconds.
+    #[test]
+    fn numbers_are_tried_for_as_long_as_a_chase_lasts() {
+        let kind = SocketType::STREAM;
+        let pair = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
+        let (one, _other) = pair.unwrap();
+        let inode = fstat(&one).unwrap().st_ino;
+        let last = one.as_raw_fd().cast_unsigned() + 1;
+        let now = Instant::now();
+        let tries = |end| {
+            let (mut left, mut out) = (BTreeSet::from([inode]), Vec::new());
+            ends_up_to(std::process::id(), (last, end), &mut left, &mut out).unwrap();
+            left.is_empty()
+        };
+        assert_eq!(
+            [now, now + Duration::from_secs(60)].map(tries),
+            [false, true]
+        );
+    }
 }

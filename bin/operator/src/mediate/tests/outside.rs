@@ -4,7 +4,9 @@ use super::*;
 use circuit::{Family, Way};
 use command::Message;
 use command::verbs::{Convey, Hear, Heard, Part, Quiet, Unhear};
+use rustix::net::SendFlags;
 use seqpacket::Socket as Link;
+use std::os::fd::AsRawFd;
 
 /// A datagram socket of NEAR's, bound to port 53.
 fn bound(mediator: &mut Mediator) -> Made {
@@ -192,6 +194,39 @@ fn who_is_linked_inside_and_leads_outside_by_now_is_cut() {
     // Who has the address has packets by now.
     mediator.closes(NEAR);
     assert_eq!(mediator.hunted(), [made.cookie]);
+}
+
+/// A search has cut it since it was linked, and what is known of its way says nothing of that.
+#[test]
+fn who_was_cut_by_a_search_and_may_go_on_leads_outside_again() {
+    let mut mediator = with_circuits(&tables());
+    let made = bound(&mut mediator);
+    let here = rustix::thread::gettid().as_raw_nonzero().get();
+    let number = made.fd.as_raw_fd().cast_unsigned();
+    let place = place::of_thread(here.cast_unsigned(), number);
+    mediator.table.place(made.cookie, place);
+    let near = linked(&mut mediator, NEAR);
+    mediator.table.connect_datagram(made.cookie, to(1)).unwrap();
+    let linked = mediator.link_outside(&made.fd, made.cookie, &to(1));
+    linked.unwrap();
+    let sends = || {
+        let conveyed: Vec<_> = std::iter::from_fn(|| near.recv().unwrap()).collect();
+        (
+            rustix::net::send(&made.fd, b"x", SendFlags::NOSIGNAL),
+            conveyed.len(),
+        )
+    };
+    assert_eq!(sends(), (Ok(1), 2), "it is heard, and conveyed");
+    sockets::disconnects(&made.fd).unwrap();
+    assert_eq!(sends(), (Err(Errno::NOTCONN), 0));
+    mediator.found(&command::verbs::Found {
+        inode: rustix::fs::fstat(&made.fd).unwrap().st_ino,
+        thread: 0,
+        number: 1,
+    });
+    assert!(!mediator.cuts_found());
+    mediator.outside_tick();
+    assert_eq!(sends().0, Ok(1));
 }
 
 /// As its switch lets in: also by what is stateless, and from where something can come at all.
