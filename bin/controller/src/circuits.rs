@@ -74,15 +74,16 @@ pub fn why_refused(why: u64) -> &'static str {
     }
 }
 
-/// By what a circuit's bytes go; `None`: it is none.
+/// By what a circuit's bytes go.
+pub const KINDS: [&str; 4] = ["kernel", "ring", "metered", "proxied"];
+
+/// The kind of this number; `None`: it is none.
 pub fn kind(carrier: u8) -> Option<&'static str> {
-    match carrier {
-        0 => Some("kernel"),
-        1 => Some("ring"),
-        2 | CAPTURED => Some("metered"),
-        3 => Some("proxied"),
-        _ => None,
-    }
+    let number = match carrier {
+        CAPTURED => 2,
+        other => other,
+    };
+    KINDS.get(usize::from(number)).copied()
 }
 
 /// Cuts a circuit: both its ends find it over.

@@ -126,6 +126,10 @@ pub async fn circuit_counts(server: &Server, world: &World) -> BTreeMap<(String,
         let mut count = |kind: &str, more: u64| {
             *counts.entry((name.clone(), kind.to_owned())).or_insert(0) += more;
         };
+        // A kind of which there is none is told as such: what is gone from the metrics is unknown.
+        for kind in circuits::KINDS {
+            count(kind, 0);
+        }
         count(
             "unlisted",
             listing.seen.saturating_sub(listing.rows.len() as u64),

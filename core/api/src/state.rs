@@ -142,7 +142,7 @@ pub struct Operator {
     pub given_up: u32,
     /// Set-ups that were delayed, being too many, alleged.
     pub delayed: u64,
-    /// Ends of circuits that were to be cut and that no process was found with, alleged.
+    /// Ends of circuits that were to be cut, or of datagrams that were to be linked, and that no process was found with; alleged.
     pub unfound: u64,
     /// Those that came after one that died while it took a connection in: so many connections at
     /// most went with them. Alleged.

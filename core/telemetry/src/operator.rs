@@ -15,7 +15,7 @@ pub const ASLEEP: usize = 3;
 pub const SERVES: usize = 4;
 /// Set-ups that were delayed.
 pub const DELAYED: usize = 5;
-/// Ends of circuits that were to be cut and that no process was found with.
+/// Ends of circuits that were to be cut, or of datagrams that were to be linked, and that no process was found with.
 pub const UNFOUND: usize = 6;
 /// The slot, and 1, of an endpoint whatever of whose programs it takes a socket from; 0: none.
 pub const TOUCHES: usize = 7;

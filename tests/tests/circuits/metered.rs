@@ -289,6 +289,7 @@ fn a_circuit_is_seen_with_its_rule_and_cut_by_its_id() {
         let metrics = scene.metrics();
         let line = format!("kind=\"{kind}\"}} 2");
         assert!(metrics.contains(&line), "{metrics}");
+        assert!(metrics.contains("kind=\"ring\"} 0"), "{metrics}");
         // One is cut, by whom it began alone; the other goes on.
         let source = |id: &Value| {
             circuits(&scene)

@@ -262,7 +262,7 @@ fn operator(operator: &api::Operator) -> Option<String> {
         (
             operator.unfound,
             ["end", "ends"],
-            "of circuits that are allowed no more not found",
+            "of circuits, to be cut or linked, not found",
         ),
     ];
     let said = counted.into_iter().filter(|(count, ..)| *count > 0);
@@ -290,21 +290,23 @@ fn speaks(endpoint: &Endpoint) -> bool {
 /// How many there are, and how many of them are not well.
 fn summary(status: &Status) -> String {
     let up = |compartment: &&Compartment| compartment.state == "up";
-    let counted = |what: &str, all: usize, well: usize, is: &str| match all - well {
-        0 => format!("{all} {what}, all {is}"),
-        not => format!("{all} {what}, {not} NOT {is}"),
+    let counted = |what: &str, all: usize, well: usize, is: &str| match (all, all - well) {
+        (1, 0) => format!("1 {what}, {is}"),
+        (1, _) => format!("1 {what}, NOT {is}"),
+        (_, 0) => format!("{all} {what}s, all {is}"),
+        (_, not) => format!("{all} {what}s, {not} NOT {is}"),
     };
     let lost: u64 = endpoints(status).map(|e| drops(&e.counters)).sum();
     format!(
         "{}; {}; {} frames dropped",
         counted(
-            "compartments",
+            "compartment",
             status.compartments.len(),
             status.compartments.iter().filter(up).count(),
             "up"
         ),
         counted(
-            "endpoints",
+            "endpoint",
             endpoints(status).count(),
             endpoints(status).filter(|e| speaks(e)).count(),
             "open"
@@ -400,6 +402,23 @@ mod tests {
         );
         assert!(shown.contains("/e120: the port is gone\n"), "{shown}");
         assert!(!shown.contains("weaker"), "{shown}");
+    }
+
+    #[test]
+    fn one_is_told_as_one() {
+        let mut status = Status::default();
+        for n in [1, 2] {
+            status.compartments.push(Compartment {
+                state: "up".into(),
+                ..Compartment::default()
+            });
+            let told = match n {
+                1 => "1 compartment, up; 0 endpoints, all open",
+                _ => "2 compartments, all up;",
+            };
+            let said = summary(&status);
+            assert!(said.starts_with(told), "{said}");
+        }
     }
 
     #[test]

@@ -130,7 +130,7 @@ impl Mediator {
                 notes.counts(UNFOUND, new as u64);
             }
             confine::say!(
-                "bulkhead-operator: {new} ends of circuits that are allowed no more are found with no process"
+                "bulkhead-operator: {new} ends of circuits, to be cut or linked, are found with no process"
             );
         }
         if guard!("circuits-looks-again") {
