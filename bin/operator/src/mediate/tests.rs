@@ -1,5 +1,6 @@
 use super::*;
 
+mod datagrams;
 mod hunts;
 mod metered;
 mod outside;
@@ -485,96 +486,6 @@ fn way(from: u32, to: u32) -> circuit::Way {
     }
 }
 
-/// WEB may send to NEAR's port 80, and NEAR to nobody.
-fn one_way() -> CompartmentTables {
-    let mut tables = tables();
-    let mut allow = judged(image::rules::Action::Allow, 5);
-    for rule in &mut allow.rules {
-        rule.region.protocol = decide::UDP..=decide::UDP;
-    }
-    tables.rule_tables = vec![allow, judged(image::rules::Action::Deny, 6)];
-    (tables.endpoints[0].egress, tables.endpoints[1].egress) = (0, 1);
-    for endpoint in &mut tables.endpoints {
-        endpoint.connections = 64;
-    }
-    tables
-}
-
-#[test]
-fn only_who_was_asked_answers() {
-    let mut mediator = with_datagrams(&one_way());
-    let answer = way(NEAR, WEB);
-    assert_eq!(mediator.may_send(NEAR, 2, answer), Err(Errno::ACCESS));
-    assert_eq!(mediator.may_send(WEB, 1, way(WEB, NEAR)), Ok(Some(NEAR)));
-    assert_eq!(mediator.may_send(NEAR, 2, answer), Ok(Some(WEB)));
-    // Another port of the same two was not asked.
-    let mut other = answer;
-    other.local.port = 81;
-    assert_eq!(mediator.may_send(NEAR, 2, other), Err(Errno::ACCESS));
-    // To who asked and is gone it gets nowhere, nor to who has that port by then, and nobody is told.
-    mediator.lost(1);
-    assert_eq!(mediator.may_send(NEAR, 2, answer), Ok(None));
-    assert_eq!(mediator.may_send(NEAR, 2, other), Err(Errno::ACCESS));
-    assert!(mediator.judge(NEAR, &answer).is_err());
-    // Of the last 1024 that are gone.
-    for cookie in 100..100 + 1024_u64 {
-        assert_eq!(mediator.may_send(NEAR, 2, answer), Ok(None), "{cookie}");
-        let (family, name) = (circuit::Family::V4, u128::from(cookie).to_ne_bytes());
-        let table = &mut mediator.table;
-        table.create_datagram(cookie, WEB, family, name).unwrap();
-        mediator.lost(cookie);
-    }
-    assert_eq!(mediator.may_send(NEAR, 2, answer), Err(Errno::ACCESS));
-}
-
-#[test]
-fn who_asks_again_after_a_long_silence_is_answered() {
-    let mut mediator = with_datagrams(&one_way());
-    assert_eq!(mediator.may_send(WEB, 1, way(WEB, NEAR)), Ok(Some(NEAR)));
-    let connected = mediator.table.connect_datagram(2, way(NEAR, WEB));
-    assert_eq!(connected, Ok(()));
-    mediator.links(2, WEB);
-    mediator.falls_silent(1);
-    mediator.link_all(WEB, 80);
-    assert_eq!(mediator.datagrams.cut, BTreeSet::from([2]));
-    assert_eq!(mediator.may_send(WEB, 1, way(WEB, NEAR)), Ok(Some(NEAR)));
-    assert!(mediator.datagrams.cut.is_empty());
-}
-
-#[test]
-fn who_is_connected_has_asked() {
-    let mut mediator = with_datagrams(&one_way());
-    let connected = mediator.table.connect_datagram(1, way(WEB, NEAR));
-    assert_eq!(connected, Ok(()));
-    assert_eq!(mediator.may_send(NEAR, 2, way(NEAR, WEB)), Ok(Some(WEB)));
-}
-
-#[test]
-fn what_was_judged_by_another_image_is_judged_anew() {
-    let mut tables = tables();
-    let mut mediator = with_datagrams(&tables);
-    assert_eq!(mediator.may_send(WEB, 1, way(WEB, NEAR)), Ok(Some(NEAR)));
-    tables.rule_tables = vec![judged(image::rules::Action::Deny, 1)];
-    tables.endpoints[0].egress = 0;
-    for endpoint in &mut tables.endpoints {
-        endpoint.connections = 64;
-    }
-    mediator.use_image(mapped(&tables));
-    let denied = mediator.may_send(WEB, 1, way(WEB, NEAR));
-    assert_eq!(denied, Err(Errno::ACCESS));
-}
-
-#[test]
-fn a_socket_remembers_so_many_that_it_asked() {
-    let mut mediator = with_datagrams(&tables());
-    for port in 1..=500 {
-        let mut way = way(WEB, NEAR);
-        way.remote.port = port;
-        assert_eq!(mediator.may_send(WEB, 1, way), Ok(Some(NEAR)));
-    }
-    assert_eq!(mediator.asked_by(1), 64);
-}
-
 /// To port 80 by UDP: no rule of `judged`, which is TCP's, allows it.
 fn no_datagrams(tables: &CompartmentTables) -> CompartmentTables {
     let mut denied = tables.clone();
@@ -584,61 +495,6 @@ fn no_datagrams(tables: &CompartmentTables) -> CompartmentTables {
         endpoint.connections = 64;
     }
     denied
-}
-
-#[test]
-fn a_socket_that_is_linked_to_who_had_the_address_before_is_cut() {
-    let tables = tables();
-    let mut mediator = with_datagrams(&tables);
-    let connected = mediator.table.connect_datagram(1, way(WEB, NEAR));
-    assert_eq!(connected, Ok(()));
-    mediator.write();
-    mediator.links(1, NEAR);
-    mediator.use_image(mapped(&tables));
-    assert!(mediator.hunted().is_empty());
-    mediator.links(1, WEB);
-    mediator.use_image(mapped(&tables));
-    // Nobody has it here who could be linked to whose it is now.
-    assert_eq!(mediator.hunted(), [1]);
-    assert!(mediator.is_sought_no_more(1));
-    // Nor is who has the address now, if its programs were left behind.
-    mediator.links(1, NEAR);
-    mediator.unlinks_from(NEAR);
-    mediator.use_image(mapped(&tables));
-    assert_eq!(mediator.hunted(), [1]);
-    assert!(mediator.is_sought_no_more(1));
-    // One that is linked to nobody, and not found, is looked for to be linked where it is.
-    mediator.unlinks(1);
-    mediator.link_everybody();
-    assert_eq!(mediator.hunted(), [1]);
-}
-
-#[test]
-fn connected_sockets_that_may_send_no_more_are_cut_until_they_may() {
-    let tables = tables();
-    let mut mediator = with_datagrams(&tables);
-    let connected = mediator.table.connect_datagram(1, way(WEB, NEAR));
-    assert_eq!(connected, Ok(()));
-    mediator.links(1, NEAR);
-    mediator.write();
-    mediator.use_image(mapped(&tables));
-    assert!(mediator.datagrams.cut.is_empty());
-    let denied = no_datagrams(&tables);
-    mediator.use_image(mapped(&denied));
-    assert_eq!(mediator.datagrams.cut, BTreeSet::from([1]));
-    // An operator that starts is told of its endpoints last, and cuts none for that.
-    mediator.datagrams.cut.clear();
-    mediator.limits.clear();
-    mediator.use_image(mapped(&tables));
-    assert!(mediator.datagrams.cut.is_empty());
-    mediator.opens(NEAR, 9);
-    mediator.use_image(mapped(&denied));
-    assert_eq!(mediator.hunted(), [1]);
-    mediator.use_image(mapped(&tables));
-    // Nobody has it here who could be joined, and nobody looks for it to cut it: it is linked as it was.
-    assert!(mediator.datagrams.cut.is_empty() && mediator.hunted().is_empty());
-    mediator.use_image(mapped(&denied));
-    assert_eq!(mediator.hunted(), [1], "denied once more");
 }
 
 #[test]
@@ -678,46 +534,4 @@ fn who_was_not_heard_is_connected_to_where_it_asked_to_be() {
     assert!(!mediator.was_connected(7, b"there"), "told once");
     mediator.unheard.insert(7, b"there".to_vec());
     assert!(!mediator.was_connected(7, b"elsewhere"));
-}
-
-#[test]
-fn what_nobody_heard_of_is_kept_within_bounds() {
-    let mut datagrams = Datagrams::default();
-    for cookie in 0..64 {
-        let taken = || datagrams::Taken {
-            data: vec![0; 256 << 10],
-            length: 256 << 10,
-            name: None,
-        };
-        datagrams.taken = (0..64).map(|_| (cookie, taken())).collect();
-        datagrams.not_heard();
-    }
-    let all = datagrams.unheard.values().flatten();
-    let bytes: usize = all.map(|taken| taken.data.len()).sum();
-    assert_eq!(bytes, 4 << 20);
-}
-
-#[test]
-fn of_many_that_are_connected_to_a_port_some_are_linked_at_a_time() {
-    let mut mediator = with_datagrams(&tables());
-    for cookie in 10..50_u64 {
-        let (family, table) = (circuit::Family::V4, &mut mediator.table);
-        let made = table.create_datagram(cookie, WEB, family, [cookie as u8; 16]);
-        made.unwrap();
-        table.bind_by_use(cookie, cookie as u32).unwrap();
-        let local = table.socket(cookie).unwrap().local();
-        let way = circuit::Way {
-            local: Endpoint {
-                ip: of(WEB),
-                ..local
-            },
-            ..way(WEB, NEAR)
-        };
-        table.connect_datagram(cookie, way).unwrap();
-    }
-    mediator.link_all(NEAR, 80);
-    assert_eq!(mediator.datagrams.late.len(), 8);
-    assert!(mediator.is_late());
-    mediator.link_late();
-    assert!(!mediator.is_late());
 }
