@@ -260,9 +260,9 @@ fn place(body: &CreatePort) -> String {
     } else {
         ""
     };
-    let circuits = match body.flags & command::verbs::CREATE_CIRCUITS {
-        0 => "",
-        _ => ", with circuits",
+    let circuits = match has_circuits(body) {
+        false => "",
+        true => ", with circuits",
     };
     format!(
         "{kind} {} in namespace {}{made}{circuits}",
@@ -271,8 +271,9 @@ fn place(body: &CreatePort) -> String {
     )
 }
 
-const SOCKETS: &str =
-    "sockets or set-ups: programs in it are left behind, and have to be started again";
+fn has_circuits(body: &CreatePort) -> bool {
+    body.kind == ENDPOINT_CIRCUITS || body.flags & command::verbs::CREATE_CIRCUITS != 0
+}
 
 fn why_replaced(before: Option<&Object>, after: &Object) -> String {
     match (before, after) {
@@ -303,20 +304,24 @@ fn why_replaced(before: Option<&Object>, after: &Object) -> String {
             note(old.owner != new.owner, "owner");
             let size = |body: &CreatePort| (body.capacity, body.max_record, body.pairs);
             note(
-                size(old) != size(new),
+                old.kind == new.kind && size(old) != size(new),
                 match new.kind {
                     ENDPOINT_VHOST => "memory",
-                    ENDPOINT_VETH | ENDPOINT_TAP if new.pairs != old.pairs => SOCKETS,
-                    ENDPOINT_CIRCUITS => SOCKETS,
+                    ENDPOINT_VETH | ENDPOINT_TAP if new.pairs != old.pairs => "sockets or set-ups",
+                    ENDPOINT_CIRCUITS => "sockets or set-ups",
                     _ => "queue size",
                 },
             );
             note(old.flags != new.flags, "how it is set up");
             note(old.name != new.name, "name");
+            let left = match has_circuits(old) {
+                true => ": its programs' circuits end, and they have to be started again",
+                false => "",
+            };
             if what.is_empty() {
-                return "it is closed, or its compartment is made anew".into();
+                return format!("it is closed, or its compartment is made anew{left}");
             }
-            format!("changed: {}", what.join(", "))
+            format!("changed: {}{left}", what.join(", "))
         }
         _ => format!("changed: {}", about(after)),
     }

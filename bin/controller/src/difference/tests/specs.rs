@@ -126,6 +126,35 @@ fn another_way_of_waiting_makes_the_compartment_anew() {
     ));
 }
 
+/// Who runs programs there has to start them again.
+#[test]
+fn that_programs_lose_their_circuits_is_told_and_of_no_others() {
+    let with = |attach: &str| BASE.replace("name: b, ", &format!("name: b, attach: {attach}, "));
+    let left = ": its programs' circuits end, and they have to be started again";
+    for (from, to, why, ends) in [
+        ("circuits", "fifo", "another kind of port", true),
+        ("fifo", "circuits", "another kind of port", false),
+        (
+            "circuits",
+            "{ circuits: { sockets: 99 } }",
+            "sockets or set-ups",
+            true,
+        ),
+        (
+            "{ veth: { circuits: {} } }",
+            "veth",
+            "sockets or set-ups, how it is set up",
+            true,
+        ),
+    ] {
+        let base = made(&with(from), &World::default());
+        let told = lines(&base, &made(&with(to), &base));
+        let left = if ends { left } else { "" };
+        let line = format!("replace endpoint red/b: changed: {why}{left}\n");
+        assert!(told.contains(&line), "{told}");
+    }
+}
+
 #[test]
 fn an_interface_that_moves_between_tenants_is_let_go_first() {
     let placed = "      - {name: b, subnet: web, attach: {tap: {namespace: n}}}\n";
