@@ -7,7 +7,7 @@ use image::CompartmentImage;
 use notify::Target;
 use rustix::fd::OwnedFd;
 use shm::Words;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use telemetry::circuits::{Count, ELSEWHERE, MAGIC, ROW_WORDS, Row, bytes_for};
 use telemetry::flows::{self, COUNT_AT, End, MAGIC_AT, MOST, ROWS_AT, SEEN_AT};
 
@@ -22,7 +22,7 @@ pub const NUMBERS: i32 = 4096;
 pub fn list(
     table: &Table,
     image: Option<&CompartmentImage<'_>>,
-    cut: &BTreeSet<u64>,
+    is_cut: impl Fn(&u64) -> bool,
     (counts, now): (&BTreeMap<u64, Count>, u64),
     asked: &ListFlows,
     page: OwnedFd,
@@ -34,7 +34,7 @@ pub fn list(
     let (mut seen, mut rows) = (0, 0);
     let across = |it: &Socket| it.crossing() != 0 && it.state() == circuit::State::Connected;
     let has_id = |it: &Socket| it.is_initiator() || it.is_let_in() || across(it);
-    let goes = |it: &&Socket| has_id(it) && !cut.contains(&it.cookie());
+    let goes = |it: &&Socket| has_id(it) && !is_cut(&it.cookie());
     for socket in table.all().filter(goes) {
         let mut row = row(table, socket, image, now);
         let (a, b) = (row.flow.a.slot, row.flow.b.slot);
@@ -94,16 +94,12 @@ fn row(table: &Table, socket: &Socket, image: Option<&CompartmentImage<'_>>, now
     };
     // Of one that is allowed no more, and not found to be cut, it is known whose address that is.
     let to = decided.map(|decided| decided.slot);
-    let tenant = |slot| image.and_then(|image| decide::tenant(image, slot));
-    let is_own = |to: &u32| tenant(*to) == tenant(socket.endpoint());
-    // Another tenant may have the same address.
     let named = || {
-        table
-            .destination(socket.endpoint(), &remote.ip)
-            .filter(is_own)
+        image
+            .filter(|_| !inside)
+            .and_then(|image| decide::locate(image, &asked).ok())
     };
-    let to = to.or_else(named);
-    let to = to.unwrap_or(socket.endpoint());
+    let to = to.or_else(named).unwrap_or(socket.endpoint());
     let [mut a, mut b] = [
         end(socket.endpoint(), local, remote),
         end(to, remote, local),
@@ -149,8 +145,8 @@ fn row(table: &Table, socket: &Socket, image: Option<&CompartmentImage<'_>>, now
         id: if is_circuit { socket.cookie() } else { 0 },
         carrier: socket.carrier() as u8,
         age: match socket.since() {
-            0 => u64::MAX,
-            since => now.saturating_sub(since),
+            since if is_circuit && since != 0 => now.saturating_sub(since),
+            _ => u64::MAX,
         },
         rate: [0; 2],
     }
@@ -213,27 +209,36 @@ mod tests {
     use circuit::{Addresses, Family};
     use image::Aligned;
 
-    /// Of one that is allowed no more the address may be another tenant's by now.
+    /// Of one that is allowed no more the address may be nobody's by now, or another tenant's, or both have it.
     #[test]
     fn no_other_tenants_endpoint_is_named() {
-        let mut tables = tables();
-        tables.rule_tables = vec![judged(image::rules::Action::Deny, 1)];
-        tables.endpoints[0].egress = 0;
-        for endpoint in &mut tables.endpoints {
-            endpoint.connections = 64;
-        }
-        let image = Aligned::copy_of(&tables.finish().unwrap());
-        let image = CompartmentImage::map(image.as_ref()).unwrap();
-        for (has_it, named) in [(NEAR, NEAR), (OTHER, WEB)] {
+        let elsewhere = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 0, 0, 9];
+        for (has, named) in [
+            ([NEAR].as_slice(), NEAR),
+            (&[OTHER], WEB),
+            (&[OTHER, NEAR], NEAR),
+        ] {
+            let mut tables = tables();
+            tables.rule_tables = vec![judged(image::rules::Action::Deny, 1)];
+            tables.endpoints[0].egress = 0;
+            for endpoint in &mut tables.endpoints {
+                endpoint.connections = 64;
+            }
+            if !has.contains(&NEAR) {
+                let of_near = tables.addresses.iter_mut().find(|it| it.1 == of(NEAR));
+                of_near.unwrap().1 = elsewhere;
+            }
+            let image = Aligned::copy_of(&tables.finish().unwrap());
+            let image = CompartmentImage::map(image.as_ref()).unwrap();
+            // The other tenant's endpoint first.
             let addresses = |slot| match slot {
+                0 if has.contains(&OTHER) => Addresses::new(&[of(NEAR)]),
                 WEB => Addresses::new(&[of(WEB)]),
-                slot if slot == has_it => Addresses::new(&[of(NEAR)]),
+                NEAR if has.contains(&NEAR) => Addresses::new(&[of(NEAR)]),
                 _ => Addresses::new(&[]),
             };
-            let mut table = Table::new(
-                LIMITS,
-                (0..=OTHER).map(|it| addresses(it).unwrap()).collect(),
-            );
+            let all = (0..=OTHER).map(|it| addresses(it).unwrap()).collect();
+            let mut table = Table::new(LIMITS, all);
             table.create(1, WEB, Family::V4, 0).unwrap();
             let to = Endpoint {
                 ip: of(NEAR),
@@ -243,7 +248,7 @@ mod tests {
             table.connect_begin(1, &bytes[..length], 7).unwrap();
             table.connected(1).unwrap();
             let row = row(&table, table.socket(1).unwrap(), Some(&image), 0);
-            assert_eq!([row.flow.a.slot, row.flow.b.slot], [WEB, named]);
+            assert_eq!([row.flow.a.slot, row.flow.b.slot], [WEB, named], "{has:?}");
         }
     }
 }

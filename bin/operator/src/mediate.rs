@@ -67,7 +67,7 @@ const BEYOND_BACKLOG: usize = 2048;
 /// Operators, one after another, that a call may end.
 const TRIES: u64 = 3;
 /// Slots that can have an endpoint of circuits.
-const SLOTS: usize = 4096;
+pub const SLOTS: usize = 4096;
 
 /// Looks a program's listener up.
 pub type Find<'a> = &'a dyn Fn(u32) -> Option<(u32, &'a Listener)>;
@@ -102,6 +102,8 @@ pub struct Mediator {
     table: Table,
     /// Sockets of each slot's programs at most.
     limits: BTreeMap<u32, u32>,
+    /// What is of an endpoint's port of before was left behind, and others that were linked there are to be looked at.
+    is_anew: bool,
     counts: BTreeMap<u32, u32>,
     /// With so many sockets it is asked which of them live.
     sweeps_at: usize,
@@ -152,6 +154,7 @@ impl Default for Mediator {
             notes: None,
             table: Table::new(LIMITS, Vec::new()),
             limits: BTreeMap::new(),
+            is_anew: false,
             counts: BTreeMap::new(),
             sweeps_at: GROWTH,
             follows: false,

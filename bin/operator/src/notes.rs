@@ -5,7 +5,7 @@
 
 use crate::chance;
 use crate::decide::{Refused, Ruling};
-use crate::mediate::LIMITS;
+use crate::mediate::{LIMITS, SLOTS};
 use crate::tally::{Seen, Tally};
 use circuit::RECORD;
 use guard::guard;
@@ -33,7 +33,9 @@ const FIRST_CALL: usize = RECEIVED + notify::RECEIVED;
 const FIRST_RECORD: usize = FIRST_CALL + CALLS * CALL;
 const RECORD_WORDS: usize = RECORD / 8;
 const SEED: usize = FIRST_RECORD + (LIMITS.sockets + LIMITS.pending) as usize * RECORD_WORDS;
-const _: () = assert!(SEED < CUT, "what was decided lies behind it");
+/// The port that each slot's endpoint had, by its number; 0: none, or none that this is known of.
+const PORTS: usize = SEED + 1;
+const _: () = assert!(PORTS + SLOTS <= CUT, "what was decided lies behind it");
 
 /// The page.
 pub struct Notes {
@@ -100,6 +102,21 @@ impl Notes {
     /// compartment.
     pub fn seed(&self) -> u64 {
         self.words.load(SEED)
+    }
+
+    /// The number of the port that a slot's endpoint had when that was noted last; 0: none.
+    pub fn port(&self, slot: u32) -> u64 {
+        match slot as usize {
+            slot if slot < SLOTS => self.words.load(PORTS + slot),
+            _ => 0,
+        }
+    }
+
+    /// Another port, or 0: none.
+    pub fn has_port(&self, slot: u32, port: u64) {
+        if (slot as usize) < SLOTS {
+            self.words.store(PORTS + slot as usize, port);
+        }
     }
 
     /// This process goes on.

@@ -6,9 +6,9 @@ use crate::turns::Turns;
 use command::Message;
 use command::verbs::{
     AddCrossing, AddPort, CIRCUITS_ADDRESSES, CONTAINER_BUSY, CONTAINER_PROGRAMS, Capture,
-    Circuits, ContainerRefused, CutCircuit, Done, EndCrossing, Found, ListFlows, Mediate, Operate,
-    PORT_CIRCUITS, PORT_METER, PORT_PROXY, Program, ProgramGone, ProgramLimit, Quit, RemovePort,
-    Running, Share, Sought, UseImage, WantMeter,
+    Circuits, ContainerRefused, CutCircuit, Done, EndCrossing, Found, ListFlows, Mediate, OTHERS,
+    Operate, PORT_CIRCUITS, PORT_METER, PORT_PROXY, Program, ProgramGone, ProgramLimit, Quit,
+    RemovePort, Running, Share, Sought, UseImage, WantMeter,
 };
 use guard::guard;
 use notify::{Listener, Sizes};

@@ -8,6 +8,7 @@ use crate::sockets::Sockets;
 use crate::{
     Addresses, Carrier, Endpoint, Errno, Family, Ip, Kind, Outcome, Pending, Socket, State,
 };
+use guard::guard;
 
 /// Ports that are given out, as Linux's `ip_local_port_range`.
 const EPHEMERAL: u16 = 32768;
@@ -143,9 +144,11 @@ impl Table {
     }
 
     /// The sockets that can be the other end of a connection: of one tenant there is one, of
-    /// others with the same addresses one each.
+    /// others with the same addresses one each. What a proxy let in has its other end elsewhere, and may have
+    /// come from an address and port at which a circuit begins too.
     pub fn other_ends(&self, cookie: u64) -> impl Iterator<Item = &Socket> {
-        let own = self.socket(cookie).copied();
+        let is_here = |it: &Socket| !it.is_let_in() || !guard!("circuits-let-in-alone");
+        let own = self.socket(cookie).copied().filter(is_here);
         let own = own.and_then(|own| Some((own, own.remote()?)));
         own.into_iter().flat_map(move |(own, remote)| {
             let here = move |at: u32, it: &Addresses| match at == own.endpoint {
@@ -160,6 +163,7 @@ impl Table {
                 .filter(move |it| {
                     it.state == State::Connected && it.local == remote && it.remote == own.local
                 })
+                .filter(move |it| is_here(it))
         })
     }
 

@@ -151,10 +151,12 @@ pub const PORT_METER: u32 = 8;
 body! {
     /// Unplug the slot.
     RemovePort: RemovePort {
-        /// The slot.
+        /// The slot; or [`OTHERS`].
         slot: u32,
     }
 }
+/// To an operator that starts: all slots that it was not told of have no port.
+pub const OTHERS: u32 = u32::MAX;
 body! {
     /// Use this image.
     UseImage: UseImage {

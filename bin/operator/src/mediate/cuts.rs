@@ -32,6 +32,8 @@ struct Hunted {
     is_asked: bool,
     /// It was found with no process before, and that was told.
     is_lost: bool,
+    /// Somebody asked for it to be cut, whatever the rules allow.
+    by_id: bool,
 }
 
 /// What is looked for.
@@ -71,10 +73,24 @@ impl Mediator {
                 tried: before.map_or(0, |it| it.tried),
                 is_asked: before.is_some_and(|it| it.is_asked),
                 is_lost: before.is_some_and(|it| it.is_lost) || lost.is_some(),
+                by_id: before.or(lost.as_ref()).is_some_and(|it| it.by_id),
             };
             self.hunts.ends.insert(socket.cookie(), hunted);
         }
         self.hunts.is_new = true;
+    }
+
+    /// What is looked for of this circuit is so because it was to be cut by its id.
+    pub(super) fn hunts_by_id(&mut self, began: u64) {
+        let all = self.hunts.ends.values_mut();
+        for hunted in all.filter(|it| it.began == began) {
+            hunted.by_id = guard!("circuits-hunts-by-id");
+        }
+    }
+
+    /// Whether it was looked for and found with no process.
+    pub(super) fn is_lost(&self, cookie: u64) -> bool {
+        self.hunts.lost.contains_key(&cookie)
     }
 
     /// Whether the supervisor is to be asked for what it was not asked for yet: once a search is over.
@@ -115,7 +131,9 @@ impl Mediator {
             let socket = table.socket(*cookie);
             socket.is_some_and(|it| it.kind() == Kind::Stream) && guard!("circuits-lost-streams")
         };
-        self.hunts.lost.retain(|cookie, _| !may_go_on(cookie));
+        self.hunts
+            .lost
+            .retain(|cookie, it| it.by_id || !may_go_on(cookie));
         for cookie in self.hunts.lost.keys() {
             self.datagrams.cut.remove(cookie);
             self.datagrams.doubted.insert(*cookie);

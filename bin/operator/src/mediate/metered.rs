@@ -169,6 +169,7 @@ impl Mediator {
             false => {
                 let ends = circuits::ends(&self.table, &image, id);
                 self.cut(vec![(id, ends)]);
+                self.hunts_by_id(id);
                 !self.is_hunted(id)
             }
         };

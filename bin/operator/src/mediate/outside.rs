@@ -307,7 +307,7 @@ impl Mediator {
         let late = late.iter().filter_map(|it| self.table.socket(*it).copied());
         let late: Vec<Socket> = late.collect();
         if !late.is_empty() {
-            self.begin_outside(&late);
+            self.begin_outside(&late, false);
         }
     }
 
@@ -426,10 +426,10 @@ impl Mediator {
         // Others' that are connected may lead there by packets now.
         let of = all.filter(|it| it.endpoint() == slot || it.way().is_some());
         let of: Vec<Socket> = of.copied().collect();
-        self.begin_outside(&of);
+        self.begin_outside(&of, true);
     }
 
-    fn begin_outside(&mut self, of: &[Socket]) {
+    fn begin_outside(&mut self, of: &[Socket], seeks: bool) {
         let mut connected = Vec::new();
         for socket in of {
             match socket.way() {
@@ -447,7 +447,7 @@ impl Mediator {
                 }
             }
         }
-        self.join_outside(&connected, false);
+        self.join_outside(&connected, seeks);
         self.write();
     }
 

@@ -133,10 +133,45 @@ impl Mediator {
         self.count();
     }
 
+    /// Its port, by a number that no other has had. Where the endpoint was made anew, and the operator before was told of
+    /// neither, what is of the former port goes.
+    pub fn plugs(&mut self, slot: u32, port: u64) {
+        let before = self.notes.as_ref().map_or(0, |notes| notes.port(slot));
+        if before != 0 && before != port && guard!("circuits-port-anew") {
+            self.leaves_behind(slot);
+            self.is_anew = true;
+        }
+        if let Some(notes) = &self.notes {
+            notes.has_port(slot, port);
+        }
+    }
+
+    /// All that have circuits are told of: others have none any more, whoever was to be told.
+    pub fn has_plugged(&mut self) {
+        let all = self.table.all().map(circuit::Socket::endpoint);
+        let gone: BTreeSet<u32> = all.filter(|it| !self.limits.contains_key(it)).collect();
+        for slot in gone.into_iter().filter(|_| guard!("circuits-port-gone")) {
+            self.leaves_behind(slot);
+            self.is_anew = true;
+        }
+        if std::mem::take(&mut self.is_anew) {
+            self.review_datagrams();
+            self.write();
+        }
+    }
+
     /// It is none any more, or is made anew: its programs are left behind, and with them their
     /// sockets. Who would be let in to one that listens would wait for nobody.
     pub fn closes(&mut self, slot: u32) {
         self.limits.remove(&slot);
+        self.leaves_behind(slot);
+        if guard!("circuits-left-behind") {
+            self.review_datagrams();
+        }
+        self.write();
+    }
+
+    fn leaves_behind(&mut self, slot: u32) {
         let of = self.table.all().filter(|socket| socket.endpoint() == slot);
         let gone: Vec<circuit::Socket> = of.copied().collect();
         for socket in &gone {
@@ -147,10 +182,10 @@ impl Mediator {
         self.outside.closes(slot);
         self.callers.forget(slot);
         self.unlinks_from(slot);
-        if guard!("circuits-left-behind") {
-            self.review_datagrams();
-        }
         self.write();
+        if let Some(notes) = &self.notes {
+            notes.has_port(slot, 0);
+        }
     }
 
     /// What is counted of each slot is its endpoint's.
@@ -274,8 +309,8 @@ impl Mediator {
         let crossings = self.review_crossings(&image);
         denied.extend(crossings.into_iter().map(|it| (it.cookie(), vec![it])));
         for (at, token) in waits {
-            if guard!("circuits-let-in-waits") {
-                let _ = self.table.withdraw(at, token);
+            if guard!("circuits-let-in-waits") && self.table.withdraw(at, token).is_ok() {
+                self.counts_cut(1);
             }
         }
         self.counts_cut(denied.len());
@@ -326,13 +361,14 @@ impl Mediator {
         // What is closed is no circuit any more, which nobody was told of.
         self.sweep();
         let image = self.image.as_ref().map(MappedCompartment::image);
-        let cut = &self.datagrams.cut;
+        // What is not found goes on, perhaps.
+        let is_cut = |cookie: &u64| self.datagrams.cut.contains(cookie) && !self.is_lost(*cookie);
         let now = monotonic();
         let counts = self.meters.counts(now);
         circuits::list(
             &self.table,
             image.as_ref(),
-            cut,
+            is_cut,
             (&counts, now),
             asked,
             page,

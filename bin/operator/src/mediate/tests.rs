@@ -4,6 +4,7 @@ mod datagrams;
 mod hunts;
 mod metered;
 mod outside;
+mod ports;
 
 use crate::decide::tests::{NEAR, WEB, judged, of, tables};
 use image::CompartmentTables;

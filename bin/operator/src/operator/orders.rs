@@ -147,6 +147,7 @@ impl Operator {
             .filter(|b| b.kind == PORT_CIRCUITS)
             && let Some(fd) = fd
         {
+            let port = rustix::fs::fstat(&fd).map_or(0, |it| it.st_ino);
             let listener = seqpacket::Listener::from_fd(fd);
             self.watch(&listener, SLOT | u64::from(body.slot))?;
             self.slots.insert(body.slot, listener);
@@ -154,6 +155,7 @@ impl Operator {
                 self.watch(&runtimes, RUNTIMES | u64::from(body.slot))?;
                 self.runtimes.opens(body.slot, runtimes);
             }
+            self.mediator.plugs(body.slot, port);
             self.mediator.opens(body.slot, body.capacity);
             // One of the release before says nothing.
             let setups = match body.max_record {
@@ -195,6 +197,8 @@ impl Operator {
             && let Some(fd) = fd
         {
             self.mediator.cut_asked(body.id, fd);
+        } else if let Some(RemovePort { slot: OTHERS }) = message.body() {
+            self.mediator.has_plugged();
         } else if let Some(body) = message.body::<RemovePort>() {
             if let Some(listener) = self.slots.remove(&body.slot) {
                 self.unwatch(&listener);

@@ -12,8 +12,8 @@ use crate::role::{Purpose, Role};
 use crate::seats::{Image, label};
 use crate::watch::{Backoff, Blame, Death, Standing};
 use command::verbs::{
-    CAUSE_REPORT, CREATE_CIRCUITS, ContainerRefused, Operate, PORT_CIRCUITS, Program, ProgramGone,
-    ProgramLimit, Running, Seek, Share, UseImage, WantMeter,
+    CAUSE_REPORT, CREATE_CIRCUITS, ContainerRefused, OTHERS, Operate, PORT_CIRCUITS, Program,
+    ProgramGone, ProgramLimit, Running, Seek, Share, UseImage, WantMeter,
 };
 use confine::Cgroup;
 use seqpacket::{Fds, MAX_FDS, Socket};
@@ -399,6 +399,12 @@ impl Supervisor {
         for slot in slots {
             self.plug_circuits(compartment, slot);
         }
+        // The one before may not have been told that some have gone.
+        self.tell(
+            id,
+            &Message::new(0, &RemovePort { slot: OTHERS }),
+            Vec::new(),
+        );
         self.link_crossings(compartment);
         for (message, fd) in programs {
             self.tell(id, &message, vec![fd]);

@@ -194,3 +194,36 @@ fn places_of_agreements_are_apart() {
         (2, 1, Carrier::Ring)
     );
 }
+
+/// A program with packets comes by a proxy from an address and port at which a circuit begins as well.
+#[test]
+fn what_a_proxy_lets_in_is_nobodys_other_end() {
+    let mut table = table();
+    let there = v4([10, 0, 0, 6]);
+    table.create(1, 1, Family::V4, 0).unwrap();
+    table
+        .bind(1, &bytes(Family::V4, there, 80), true, 0)
+        .unwrap();
+    table.listen(1, 5, [1; 16], 0).unwrap();
+    let pending = |token, relayed| Pending {
+        client: at(OWN4, 5000),
+        local: at(there, 80),
+        token,
+        crossing: 0,
+        relayed,
+    };
+    table.create(9, 0, Family::V4, 0).unwrap();
+    table
+        .bind(9, &bytes(Family::V4, OWN4, 5000), false, 0)
+        .unwrap();
+    table
+        .connect_begin(9, &bytes(Family::V4, there, 80), 7)
+        .unwrap();
+    table.connected(9).unwrap();
+    for (accepted, relayed) in [(2, true), (3, false)] {
+        table.enqueue(1, pending(7, relayed)).unwrap();
+        table.accepted(1, accepted, Some(7)).unwrap();
+    }
+    let ends = |cookie| -> Vec<u64> { table.other_ends(cookie).map(Socket::cookie).collect() };
+    assert_eq!([ends(9), ends(3), ends(2)], [vec![3], vec![9], vec![]]);
+}

@@ -196,6 +196,16 @@ fn who_is_linked_inside_and_leads_outside_by_now_is_cut() {
     assert_eq!(mediator.hunted(), [made.cookie]);
 }
 
+/// A proxy, or an operator, came to its end and took along where it led.
+#[test]
+fn who_leads_outside_and_is_not_found_when_a_proxy_starts_is_looked_for() {
+    let mut mediator = with_circuits(&tables());
+    let made = bound(&mut mediator);
+    mediator.table.connect_datagram(made.cookie, to(1)).unwrap();
+    let _proxy = linked(&mut mediator, NEAR);
+    assert_eq!(mediator.hunted(), [made.cookie]);
+}
+
 /// A search has cut it since it was linked, and what is known of its way says nothing of that.
 #[test]
 fn who_was_cut_by_a_search_and_may_go_on_leads_outside_again() {

@@ -1,0 +1,125 @@
+//! Endpoints that are made anew, or lose their circuits, when an operator comes to its end.
+
+use super::*;
+use circuit::{Family, Socket};
+
+/// Operators one after another, all of the same page and image.
+fn operators() -> impl Fn() -> Mediator {
+    let page = shm::sparse_file("notes", 32 << 20).unwrap();
+    move || {
+        let mut mediator = Mediator::default();
+        mediator.use_image(mapped(&tables()));
+        mediator.recall(Words::map_whole(&page).unwrap(), Vec::new());
+        mediator
+    }
+}
+
+/// Both endpoints, and all that there are.
+fn plug(mediator: &mut Mediator, ports: &[(u32, u64)]) {
+    for (slot, port) in ports {
+        mediator.plugs(*slot, *port);
+        mediator.opens(*slot, 9);
+    }
+    mediator.has_plugged();
+}
+
+/// A connection from WEB to NEAR, and a socket of NEAR's that listens: cookies.
+fn connected(mediator: &mut Mediator) -> [Made; 3] {
+    let all = [(WEB, 5000), (NEAR, 80), (NEAR, 80)];
+    let all = all.map(|(slot, port)| {
+        let made = sockets::stream(true).unwrap();
+        let at = Endpoint { ip: of(slot), port };
+        let (table, (bytes, length)) = (&mut mediator.table, circuit::write(Family::V4, at));
+        if table.create(made.cookie, slot, Family::V4, 0).is_ok() {
+            let _ = table.bind(made.cookie, &bytes[..length], true, 7);
+        }
+        made
+    });
+    let [client, listener, accepted] = &all;
+    let table = &mut mediator.table;
+    table.closed(accepted.cookie).unwrap();
+    table.listen(listener.cookie, 9, [3; 16], 0).unwrap();
+    let to = Endpoint {
+        ip: of(NEAR),
+        port: 80,
+    };
+    let (bytes, length) = circuit::write(Family::V4, to);
+    table
+        .connect_begin(client.cookie, &bytes[..length], 7)
+        .unwrap();
+    table.connected(client.cookie).unwrap();
+    let pending = Pending {
+        client: table.socket(client.cookie).unwrap().local(),
+        local: to,
+        token: 77,
+        crossing: 0,
+        relayed: false,
+    };
+    table.enqueue(listener.cookie, pending).unwrap();
+    let taken = table.accepted(listener.cookie, accepted.cookie, Some(77));
+    taken.unwrap();
+    mediator.write();
+    all
+}
+
+/// Sockets of an endpoint that are known.
+fn of_slot(mediator: &Mediator, slot: u32) -> usize {
+    let all = mediator.table.all().map(Socket::endpoint);
+    all.filter(|it| *it == slot).count()
+}
+
+/// It was to be told, and came to its end before it heard.
+#[test]
+fn what_is_of_a_port_of_before_is_left_behind_by_who_follows() {
+    let both: &[(u32, u64)] = &[(WEB, 11), (NEAR, 22)];
+    for (ports, left, cut) in [
+        (both, [1, 2], false),
+        (&[(WEB, 11), (NEAR, 23)], [1, 0], true),
+        // It has packets alone by now.
+        (&[(WEB, 11)], [1, 0], true),
+    ] {
+        let next = operators();
+        let mut first = next();
+        plug(&mut first, both);
+        let made = connected(&mut first);
+        drop(first);
+        let mut second = next();
+        plug(&mut second, ports);
+        let found = [WEB, NEAR].map(|slot| of_slot(&second, slot));
+        assert_eq!(found, left, "{ports:?}");
+        assert_eq!(second.hunted() == [made[2].cookie], cut, "{ports:?}");
+        // And is no more by the next.
+        drop(second);
+        let mut third = next();
+        plug(&mut third, ports);
+        assert_eq!([WEB, NEAR].map(|slot| of_slot(&third, slot)), left);
+        assert!(third.hunted().is_empty());
+    }
+}
+
+/// Who was told of both has nothing of the former to leave behind, and says so to who follows.
+#[test]
+fn a_port_is_known_by_who_follows_from_when_it_is_opened() {
+    let next = operators();
+    let mut first = next();
+    plug(&mut first, &[(WEB, 11), (NEAR, 22)]);
+    let _made = connected(&mut first);
+    first.closes(NEAR);
+    plug(&mut first, &[(NEAR, 23)]);
+    let notes = |it: &Mediator, slot| it.notes.as_ref().unwrap().port(slot);
+    assert_eq!([WEB, NEAR].map(|slot| notes(&first, slot)), [11, 23]);
+    assert_eq!(of_slot(&first, NEAR), 0);
+}
+
+/// Of what is linked there the others are looked at, too.
+#[test]
+fn who_is_linked_to_what_was_left_behind_is_cut() {
+    let next = operators();
+    let mut first = next();
+    plug(&mut first, &[(WEB, 11), (NEAR, 22)]);
+    let made = super::hunts::connected(&mut first);
+    drop(first);
+    let mut second = next();
+    plug(&mut second, &[(WEB, 11), (NEAR, 23)]);
+    assert_eq!(second.hunted(), [made.cookie]);
+}
