@@ -307,8 +307,7 @@ fn why_replaced(before: Option<&Object>, after: &Object) -> String {
                 old.kind == new.kind && size(old) != size(new),
                 match new.kind {
                     ENDPOINT_VHOST => "memory",
-                    ENDPOINT_VETH | ENDPOINT_TAP if new.pairs != old.pairs => "sockets or set-ups",
-                    ENDPOINT_CIRCUITS => "sockets or set-ups",
+                    ENDPOINT_VETH | ENDPOINT_TAP | ENDPOINT_CIRCUITS => "sockets or set-ups",
                     _ => "queue size",
                 },
             );

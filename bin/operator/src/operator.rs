@@ -63,6 +63,8 @@ pub struct Operator {
     /// Where programs of a slot's endpoint are announced.
     slots: BTreeMap<u32, seqpacket::Listener>,
     announced: BTreeMap<u32, (u32, Socket)>,
+    /// The supervisor has told of all endpoints that have circuits: what of others was is cut.
+    is_told: bool,
     /// Where container runtimes come, and who has come.
     runtimes: Runtimes,
     next: u32,
@@ -96,6 +98,7 @@ impl Operator {
             uid: 0,
             slots: BTreeMap::new(),
             announced: BTreeMap::new(),
+            is_told: false,
             runtimes: Runtimes::default(),
             next: 1,
             programs: BTreeMap::new(),

@@ -208,6 +208,9 @@ impl Supervisor {
                 if let Some(worker) = worker {
                     self.tell(worker, &Message::new(0, &RemovePort { slot }), Vec::new());
                 }
+                if let Some(operator) = self.operator_in(compartment) {
+                    self.tell(operator, &Message::new(0, &RemovePort { slot }), Vec::new());
+                }
             }
             _ => {}
         }

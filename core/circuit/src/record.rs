@@ -102,6 +102,9 @@ pub struct Socket {
     pub(crate) inode: u32,
     /// See [`Table::link`](crate::Table::link): one more than whom it is linked to.
     pub(crate) linked: u64,
+    /// Of a stream that was accepted, the token that it waited with: the cookie of who began it, where the kernel
+    /// carries it. 0: not known, or it was not accepted.
+    pub(crate) came_by: u64,
     pub(crate) options: Options,
 }
 
@@ -279,7 +282,7 @@ struct Raw {
     cookie: u64,
     /// Of a socket since when it is connected.
     sequence: u64,
-    /// Of a pending one; of a datagram socket whom it is linked to.
+    /// Of a pending one, and of one that was accepted; of a datagram socket whom it is linked to.
     token: u64,
     uid: u32,
     generation: u32,
@@ -325,7 +328,10 @@ pub(crate) fn encode(slot: &Slot) -> [u8; RECORD] {
             (raw.remote, raw.remote_port) = (it.remote.ip, it.remote.port);
             raw.place = it.place;
             (raw.crossing, raw.inode) = (it.crossing.into(), it.inode);
-            raw.token = it.linked;
+            raw.token = match it.kind {
+                Kind::Stream => it.came_by,
+                Kind::Datagram => it.linked,
+            };
             raw.options[..KEPT].copy_from_slice(it.options.values());
         }
         Slot::Pending(it) => {
@@ -418,10 +424,18 @@ fn socket(raw: &Raw, kind: Kind) -> Option<Socket> {
     if !legal || (kind == Kind::Datagram && !plain) {
         return None;
     }
-    let may_be_linked = kind == Kind::Datagram && state == State::Connected;
-    if raw.token > LINKED_MOST || raw.token != 0 && !may_be_linked {
+    let may_have_token = state == State::Connected
+        && match kind {
+            Kind::Stream => raw.generation == 0,
+            Kind::Datagram => raw.token <= LINKED_MOST,
+        };
+    if raw.token != 0 && !may_have_token {
         return None;
     }
+    let (linked, came_by) = match kind {
+        Kind::Stream => (0, raw.token),
+        Kind::Datagram => (raw.token, 0),
+    };
     let (options, _) = raw.options.split_first_chunk::<KEPT>()?;
     Some(Socket {
         kind,
@@ -441,7 +455,8 @@ fn socket(raw: &Raw, kind: Kind) -> Option<Socket> {
         since: raw.sequence,
         crossing,
         inode: raw.inode,
-        linked: raw.token,
+        linked,
+        came_by,
         options: Options::restored(*options)?,
     })
 }
@@ -471,6 +486,7 @@ impl Socket {
             crossing: 0,
             inode: 0,
             linked: 0,
+            came_by: 0,
             options: Options::default(),
         }
     }
@@ -491,7 +507,7 @@ impl Socket {
         }
         self.remote = NONE;
         (self.carrier, self.since) = (Carrier::Kernel, 0);
-        (self.crossing, self.inode, self.linked) = (0, 0, 0);
+        (self.crossing, self.inode, self.linked, self.came_by) = (0, 0, 0, 0);
         match self.kind {
             Kind::Stream => self.name = [0; 16],
             Kind::Datagram if !self.port_locked => self.local.port = 0,

@@ -143,12 +143,11 @@ impl Table {
             .filter_map(|cookie| self.socket(cookie))
     }
 
-    /// The sockets that can be the other end of a connection: of one tenant there is one, of
-    /// others with the same addresses one each. What a proxy let in has its other end elsewhere, and may have
-    /// come from an address and port at which a circuit begins too.
+    /// The other end of a connection that the kernel or a ring carries. Others may have the same addresses and ports: what
+    /// another tenant's has, what was accepted before and its program keeps, what a proxy let in. Of those that were accepted
+    /// by the release before it is not known whose they are.
     pub fn other_ends(&self, cookie: u64) -> impl Iterator<Item = &Socket> {
-        let is_here = |it: &Socket| !it.is_let_in() || !guard!("circuits-let-in-alone");
-        let own = self.socket(cookie).copied().filter(is_here);
+        let own = self.socket(cookie).copied().filter(|it| it.crossing == 0);
         let own = own.and_then(|own| Some((own, own.remote()?)));
         own.into_iter().flat_map(move |(own, remote)| {
             let here = move |at: u32, it: &Addresses| match at == own.endpoint {
@@ -163,7 +162,7 @@ impl Table {
                 .filter(move |it| {
                     it.state == State::Connected && it.local == remote && it.remote == own.local
                 })
-                .filter(move |it| is_here(it))
+                .filter(move |it| is_joined(&own, it) && it.crossing == 0)
         })
     }
 
@@ -464,4 +463,17 @@ impl Table {
 pub(crate) fn ports(chance: u32) -> impl Iterator<Item = u16> {
     let first = (chance % u32::from(EPHEMERALS)) as u16;
     (first..EPHEMERALS).chain(0..first).map(|it| EPHEMERAL + it)
+}
+
+/// Whether one of these began what the other accepted.
+fn is_joined(one: &Socket, other: &Socket) -> bool {
+    let (began, accepted) = match one.is_initiator() {
+        true => (one, other),
+        false => (other, one),
+    };
+    let is_it = match accepted.came_by {
+        0 => !accepted.is_let_in(),
+        token => token == began.cookie,
+    };
+    began.is_initiator() && !accepted.is_initiator() && is_it || !guard!("circuits-joined")
 }

@@ -327,49 +327,61 @@ fn a_program_that_is_executing_another_holds_no_search_up() {
 /// Its programs are left behind, and nobody connects to what they were.
 #[test]
 fn an_endpoint_that_is_made_anew_leaves_nobody_who_listens() {
-    is_made_anew(|_| (), 0);
+    is_made_anew(ANEW, |_| (), 0);
 }
 
-/// Also where its operator came to its end before it was told.
+/// Also where its operator came to its end before it was told, and where it has no circuits any more.
 #[test]
 fn an_endpoint_that_is_made_anew_while_its_operator_stands_still_leaves_nobody() {
-    is_made_anew(
-        |scene| {
-            let status = scene.instance.ask(&["status"]).unwrap();
-            let operator = status["compartments"][0]["operator"]["pid"].as_u64();
-            let pid = rustix::process::Pid::from_raw(operator.unwrap() as i32).unwrap();
-            rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
-        },
-        1,
-    );
+    for attach in [ANEW, "fifo"] {
+        is_made_anew(attach, stands_still, 1);
+    }
 }
+
+fn stands_still(scene: &Scene) {
+    let status = scene.instance.ask(&["status"]).unwrap();
+    let operator = status["compartments"][0]["operator"]["pid"].as_u64();
+    let pid = rustix::process::Pid::from_raw(operator.unwrap() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+}
+
+const ANEW: &str = "{ circuits: { sockets: 90 } }";
 
 /// Takes ENOSYS for what it is, and keeps what it has.
 const STAYS: &str = "
-import socket, threading, time
+import socket, time
 l = socket.create_server(('10.1.1.12', 80))
 print('stays', flush=True)
 kept = []
 while True:
-    try: kept.append(l.accept()[0])
+    try: kept.append(l.accept()[0]); print('has', flush=True); time.sleep(2)
     except OSError as error: print(error.errno, flush=True); time.sleep(0.1)
 ";
 
-fn is_made_anew(meanwhile: impl Fn(&Scene), stalls: u64) {
-    let spec = |sockets| OPEN.replace("sockets: 100", &format!("sockets: {sockets}"));
-    let scene = Scene::of(&spec(100));
+fn is_made_anew(attach: &str, meanwhile: impl Fn(&Scene), stalls: u64) {
+    let scene = Scene::of(OPEN);
     scene.file("stays.py", STAYS);
     let mut old = scene.start("few", "exec python3 {f}/stays.py", "stays");
+    // One that was accepted, and one that waits until the old program would.
     let hears = "import socket; s = socket.create_connection(('10.1.1.12', 80)); print('begun', flush=True); print(s.recv(1))";
-    let mut begun = scene.start("app", &format!("exec python3 -c \"{hears}\""), "begun");
+    let begin = || scene.start("app", &format!("exec python3 -c \"{hears}\""), "begun");
+    let accepted = begin();
+    old.until("has\n");
+    let all = [accepted, begin()];
     meanwhile(&scene);
-    scene.apply(&spec(90));
-    assert!(begun.wait(Duration::from_secs(5)).is_some(), "it is over");
-    assert_eq!(scene.tries("app", "10.1.1.12,80"), ["ECONNREFUSED"]);
-    old.until("38");
-    let _new = scene.start("few", "{peer} serve 80", "serving");
-    assert_eq!(scene.tries("app", "10.1.1.12,80"), ["10.1.1.11"]);
+    scene.apply(&OPEN.replace("{ circuits: { sockets: 100 } }", attach));
+    for mut begun in all {
+        assert!(begun.wait(Duration::from_secs(5)).is_some(), "it is over");
+    }
+    let anew = attach == ANEW;
+    let refused = if anew { "ECONNREFUSED" } else { "EHOSTUNREACH" };
+    assert_eq!(scene.tries("app", "10.1.1.12,80"), [refused]);
     assert_eq!(old.wait(Duration::ZERO), None, "it is there");
+    old.until("38");
+    if anew {
+        let _new = scene.start("few", "{peer} serve 80", "serving");
+        assert_eq!(scene.tries("app", "10.1.1.12,80"), ["10.1.1.11"]);
+    }
     let status = scene.instance.ask(&["status"]).unwrap();
     let operator = &status["compartments"][0]["operator"];
     assert_eq!(operator["stalls"], stalls, "{status}");

@@ -90,7 +90,8 @@ impl Mediator {
 
     /// Whether it was looked for and found with no process.
     pub(super) fn is_lost(&self, cookie: u64) -> bool {
-        self.hunts.lost.contains_key(&cookie)
+        let again = self.hunts.ends.get(&cookie);
+        self.hunts.lost.contains_key(&cookie) || again.is_some_and(|it| it.is_lost)
     }
 
     /// Whether the supervisor is to be asked for what it was not asked for yet: once a search is over.
@@ -134,7 +135,13 @@ impl Mediator {
         self.hunts
             .lost
             .retain(|cookie, it| it.by_id || !may_go_on(cookie));
-        for cookie in self.hunts.lost.keys() {
+        for cookie in self
+            .hunts
+            .lost
+            .iter()
+            .filter(|(_, it)| !it.by_id)
+            .map(|(it, _)| it)
+        {
             self.datagrams.cut.remove(cookie);
             self.datagrams.doubted.insert(*cookie);
         }

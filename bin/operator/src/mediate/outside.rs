@@ -424,9 +424,11 @@ impl Mediator {
         self.sweep();
         let all = self.table.all().filter(|it| it.kind() == Kind::Datagram);
         // Others' that are connected may lead there by packets now.
-        let of = all.filter(|it| it.endpoint() == slot || it.way().is_some());
-        let of: Vec<Socket> = of.copied().collect();
+        let all = all.filter(|it| it.endpoint() == slot || it.way().is_some());
+        let (of, others): (Vec<Socket>, Vec<Socket>) =
+            all.copied().partition(|it| it.endpoint() == slot);
         self.begin_outside(&of, true);
+        self.begin_outside(&others, false);
     }
 
     fn begin_outside(&mut self, of: &[Socket], seeks: bool) {

@@ -133,7 +133,7 @@ impl Mediator {
         self.count();
     }
 
-    /// Its port, by a number that no other has had. Where the endpoint was made anew, and the operator before was told of
+    /// Its port, by a number that the one before it has not had. Where the endpoint was made anew, and the operator before was told of
     /// neither, what is of the former port goes.
     pub fn plugs(&mut self, slot: u32, port: u64) {
         let before = self.notes.as_ref().map_or(0, |notes| notes.port(slot));
@@ -173,11 +173,18 @@ impl Mediator {
 
     fn leaves_behind(&mut self, slot: u32) {
         let of = self.table.all().filter(|socket| socket.endpoint() == slot);
-        let gone: Vec<circuit::Socket> = of.copied().collect();
-        for socket in &gone {
+        let of: Vec<circuit::Socket> = of.copied().collect();
+        // Who waits to be accepted waits for nobody, as long as the old program keeps its socket.
+        let waiting = match guard!("circuits-left-waiting") {
+            true => of.iter().flat_map(|it| self.wait_at(it)).collect(),
+            false => Vec::new(),
+        };
+        // Cut before they are forgotten: who comes to an end on the way has who follows begin anew.
+        let of_it = of.iter().filter(|it| it.remote().is_some());
+        self.are_gone(of_it.copied().chain(waiting));
+        for socket in &of {
             let _ = self.table.closed(socket.cookie());
         }
-        self.are_gone(gone.into_iter().filter(|it| it.remote().is_some()));
         self.settle_relays();
         self.outside.closes(slot);
         self.callers.forget(slot);
@@ -186,6 +193,33 @@ impl Mediator {
         if let Some(notes) = &self.notes {
             notes.has_port(slot, 0);
         }
+    }
+
+    /// Who began what waits to be accepted at a socket, of the tenant's own.
+    fn wait_at(&self, listener: &circuit::Socket) -> Vec<circuit::Socket> {
+        let (mut all, mut by_meter) = (Vec::new(), BTreeSet::new());
+        for pending in self.table.waiting(listener.cookie()) {
+            if pending.crossing != 0 || pending.relayed {
+                continue;
+            }
+            match self.table.socket(pending.token) {
+                Some(began) => all.push(*began),
+                // It is the meter's that waits.
+                None => drop(by_meter.insert((pending.client, pending.local))),
+            }
+        }
+        let image = self.image.as_ref().map(MappedCompartment::image);
+        if let Some(image) = image.filter(|_| !by_meter.is_empty()) {
+            let tenant = |it: &circuit::Socket| decide::tenant(&image, it.endpoint());
+            let began = self.table.all().filter(|it| {
+                let ends = it.remote().map(|remote| (it.local(), remote));
+                it.carrier().is_metered()
+                    && ends.is_some_and(|ends| by_meter.contains(&ends))
+                    && tenant(it) == tenant(listener)
+            });
+            all.extend(began.copied());
+        }
+        all
     }
 
     /// What is counted of each slot is its endpoint's.
@@ -256,9 +290,12 @@ impl Mediator {
             .filter(|it| it.is_initiator() || it.is_let_in());
         self.counts_cut(begun.count());
         if guard!("circuits-address-gone") {
-            let gone = streams.into_iter().filter(|it| !self.end_metered(it));
-            let gone = gone.map(|it| (it.cookie(), vec![it])).collect();
-            self.cut(gone);
+            let (ended, left): (Vec<_>, Vec<_>) =
+                streams.into_iter().partition(|it| self.end_metered(it));
+            for socket in ended {
+                let _ = self.table.disconnect(socket.cookie());
+            }
+            self.cut(left.into_iter().map(|it| (it.cookie(), vec![it])).collect());
         }
     }
 

@@ -51,6 +51,8 @@ impl Operator {
         if let Some(body) = message.body::<UseImage>() {
             match worker::compartment(&body, fds) {
                 Ok(image) => {
+                    // Who does not say that all are told of is a supervisor of the release before.
+                    self.is_told |= self.image.is_some();
                     self.mediator.use_image(image);
                     self.image = Some(body.epoch);
                     (self.cutting, self.is_late) = (None, false);
@@ -88,7 +90,8 @@ impl Operator {
     /// Every circuit that the image allows no more is cut by now; before it is known which there
     /// are, nothing is said.
     pub(super) fn says_what_decides(&mut self) -> Result<(), Box<dyn Error>> {
-        let Some(epoch) = self.image.filter(|_| self.mediator.knows_its_sockets()) else {
+        let knows = (self.is_told || !guard!("operator-told")) && self.mediator.knows_its_sockets();
+        let Some(epoch) = self.image.filter(|_| knows) else {
             return Ok(());
         };
         self.cutting.get_or_insert_with(Instant::now);
@@ -199,6 +202,8 @@ impl Operator {
             self.mediator.cut_asked(body.id, fd);
         } else if let Some(RemovePort { slot: OTHERS }) = message.body() {
             self.mediator.has_plugged();
+            self.is_told = true;
+            self.says_what_decides()?;
         } else if let Some(body) = message.body::<RemovePort>() {
             if let Some(listener) = self.slots.remove(&body.slot) {
                 self.unwatch(&listener);
@@ -214,7 +219,15 @@ impl Operator {
                 .collect();
             for number in of {
                 self.forget(number);
+                // The supervisor may have heard of it after it let the port's programs go.
+                self.say(&ProgramGone {
+                    number,
+                    reserved: 0,
+                })?;
             }
+            // Those of them that were not handed over yet are told so by the end of their link.
+            self.announced
+                .retain(|_, (slot, _)| *slot != body.slot || !guard!("operator-announced"));
             self.drop_proxy(body.slot);
             self.mediator.closes(body.slot);
             self.turns.closes(body.slot);

@@ -170,3 +170,49 @@ fn that_a_container_is_not_taken_is_told_later_too_and_once() {
     }
     assert_eq!(told, [(7, busy), (8, busy), (7, many)]);
 }
+
+/// Neither what was handed over and told of, nor what is about to be.
+#[test]
+fn a_program_of_a_port_that_is_gone_is_nobodys() {
+    let (control, supervisor) = Socket::pair().unwrap();
+    let mut operator = Operator::new(control, Sizes::of_kernel().unwrap());
+    operator.epoll = Some(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
+    let (any, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    operator.adopt(7, 1, any.into()).unwrap();
+    for (number, slot) in [(2, 7), (3, 8)] {
+        let (here, _there) = Socket::pair().unwrap();
+        operator.announced.insert(number, (slot, here));
+    }
+    let gone = Message::new(0, &RemovePort { slot: 7 });
+    operator.take_place(&gone, None, None).unwrap();
+    let told = || supervisor.recv().unwrap().map(|(message, _)| message);
+    let program = told().unwrap();
+    assert_eq!(program.body::<Program>().unwrap().number, 1);
+    let gone = told().unwrap();
+    assert_eq!(gone.body::<ProgramGone>().unwrap().number, 1);
+    assert!(told().is_none());
+    let left: Vec<u32> = operator.announced.keys().copied().collect();
+    assert_eq!((left, operator.programs.len()), (vec![3], 0));
+}
+
+/// What is of those that have none any more is to be cut first.
+#[test]
+fn that_rules_are_in_force_is_said_when_all_endpoints_are_told_of() {
+    let (control, supervisor) = Socket::pair().unwrap();
+    let mut operator = Operator::new(control, Sizes::of_kernel().unwrap());
+    let tables = crate::decide::tests::tables().finish().unwrap();
+    let sealed = shm::SealedImage::create("image", &tables).unwrap();
+    let mapped = shm::SealedImage::map(sealed).unwrap();
+    let image = image::MappedCompartment::map(mapped).unwrap();
+    operator.mediator.use_image(image);
+    operator.image = Some(5);
+    let page = shm::sparse_file("notes", telemetry::operator::BYTES).unwrap();
+    let words = Words::map_whole(page).unwrap();
+    operator.mediator.recall(words, Vec::new());
+    operator.says_what_decides().unwrap();
+    assert!(supervisor.recv().unwrap().is_none());
+    let all = Message::new(0, &RemovePort { slot: OTHERS });
+    operator.take_place(&all, None, None).unwrap();
+    let (said, _) = supervisor.recv().unwrap().unwrap();
+    assert_eq!(said.body::<Running>().unwrap().epoch, 5);
+}

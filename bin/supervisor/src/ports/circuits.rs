@@ -646,6 +646,8 @@ impl Supervisor {
         for number in &gone {
             circuits.programs.remove(number);
         }
+        // Should the operator not hear of it, who follows finds their calls noted.
+        circuits.gone.extend(&gone);
         let (operator, spare) = (circuits.operator, circuits.spare.worker);
         for number in gone {
             self.keeper.forget_one(Key::Program(compartment, number));

@@ -195,35 +195,48 @@ fn places_of_agreements_are_apart() {
     );
 }
 
-/// A program with packets comes by a proxy from an address and port at which a circuit begins as well.
+/// A program with packets comes by a proxy from an address and port at which a circuit begins as well; a program keeps
+/// what it accepted from there before.
 #[test]
-fn what_a_proxy_lets_in_is_nobodys_other_end() {
+fn nobody_is_the_other_end_but_who_began_it() {
     let mut table = table();
     let there = v4([10, 0, 0, 6]);
     table.create(1, 1, Family::V4, 0).unwrap();
-    table
-        .bind(1, &bytes(Family::V4, there, 80), true, 0)
-        .unwrap();
+    let port = bytes(Family::V4, there, 80);
+    table.bind(1, &port, true, 0).unwrap();
     table.listen(1, 5, [1; 16], 0).unwrap();
-    let pending = |token, relayed| Pending {
-        client: at(OWN4, 5000),
-        local: at(there, 80),
-        token,
-        crossing: 0,
-        relayed,
+    let begin = |table: &mut Table, cookie| {
+        table.create(cookie, 0, Family::V4, 0).unwrap();
+        let own = bytes(Family::V4, OWN4, 5000);
+        table.bind(cookie, &own, false, 0).unwrap();
+        table.connect_begin(cookie, &port, 7).unwrap();
+        table.connected(cookie).unwrap();
     };
-    table.create(9, 0, Family::V4, 0).unwrap();
-    table
-        .bind(9, &bytes(Family::V4, OWN4, 5000), false, 0)
-        .unwrap();
-    table
-        .connect_begin(9, &bytes(Family::V4, there, 80), 7)
-        .unwrap();
-    table.connected(9).unwrap();
-    for (accepted, relayed) in [(2, true), (3, false)] {
-        table.enqueue(1, pending(7, relayed)).unwrap();
-        table.accepted(1, accepted, Some(7)).unwrap();
-    }
+    let accept = |table: &mut Table, cookie, token, relayed| {
+        let pending = Pending {
+            client: at(OWN4, 5000),
+            local: at(there, 80),
+            token,
+            crossing: 0,
+            relayed,
+        };
+        table.enqueue(1, pending).unwrap();
+        table.accepted(1, cookie, Some(token)).unwrap();
+    };
+    begin(&mut table, 8);
+    accept(&mut table, 2, 8, false);
+    table.closed(8).unwrap();
+    accept(&mut table, 3, 77, true);
+    begin(&mut table, 9);
+    accept(&mut table, 4, 9, false);
+    // As an operator that follows finds them.
+    let records: Vec<_> = (0..table.slots())
+        .map(|it| (it, table.record(it)))
+        .collect();
+    let endpoints = [[OWN4].as_slice(), &[there]].map(|it| Addresses::new(it).unwrap());
+    let records = records.iter().map(|(at, record)| (*at, record));
+    let (table, _) = Table::restore(table.limits, endpoints.into(), records);
     let ends = |cookie| -> Vec<u64> { table.other_ends(cookie).map(Socket::cookie).collect() };
-    assert_eq!([ends(9), ends(3), ends(2)], [vec![3], vec![9], vec![]]);
+    let expected = [vec![4], vec![9], vec![], vec![]];
+    assert_eq!([9, 4, 2, 3].map(ends), expected);
 }

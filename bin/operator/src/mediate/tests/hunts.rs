@@ -352,4 +352,8 @@ fn datagrams_that_are_cut_are_listed_where_they_were_not_found() {
         mediator.sought(&Sought::default());
     }
     assert_eq!(listed(&mut mediator), 1);
+    // Also while it is looked for again.
+    mediator.falls_due();
+    assert!(turn(&mut mediator));
+    assert_eq!(listed(&mut mediator), 1);
 }

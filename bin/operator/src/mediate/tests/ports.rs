@@ -123,3 +123,41 @@ fn who_is_linked_to_what_was_left_behind_is_cut() {
     plug(&mut second, &[(WEB, 11), (NEAR, 23)]);
     assert_eq!(second.hunted(), [made.cookie]);
 }
+
+/// Its program keeps the socket, and nobody would ever tell.
+#[test]
+fn who_waits_at_what_was_left_behind_waits_no_more() {
+    for carrier in [Carrier::Kernel, Carrier::Meter] {
+        let next = operators();
+        let mut mediator = next();
+        plug(&mut mediator, &[(WEB, 11), (NEAR, 22)]);
+        let made = connected(&mut mediator);
+        let listener = made[1].cookie;
+        let waits = sockets::stream(true).unwrap();
+        let table = &mut mediator.table;
+        table.create(waits.cookie, WEB, Family::V4, 0).unwrap();
+        let to = Endpoint {
+            ip: of(NEAR),
+            port: 80,
+        };
+        let (bytes, length) = circuit::write(Family::V4, to);
+        table
+            .connect_begin(waits.cookie, &bytes[..length], 7)
+            .unwrap();
+        table.connected(waits.cookie).unwrap();
+        table.carry(waits.cookie, carrier, 5);
+        let pending = Pending {
+            client: table.socket(waits.cookie).unwrap().local(),
+            local: to,
+            token: match carrier {
+                Carrier::Kernel => waits.cookie,
+                _ => 4242,
+            },
+            crossing: 0,
+            relayed: false,
+        };
+        table.enqueue(listener, pending).unwrap();
+        mediator.closes(NEAR);
+        assert!(mediator.hunted().contains(&waits.cookie), "{carrier:?}");
+    }
+}
