@@ -258,7 +258,7 @@ impl Table {
         child.remote = pending.client;
         child.state = State::Connected;
         child.crossing = pending.crossing;
-        child.came_by = pending.token;
+        child.token = pending.token;
         if pending.relayed && guard!("circuits-let-in") {
             child.carrier = Carrier::Proxy;
         }

@@ -102,9 +102,9 @@ pub struct Socket {
     pub(crate) inode: u32,
     /// See [`Table::link`](crate::Table::link): one more than whom it is linked to.
     pub(crate) linked: u64,
-    /// Of a stream that was accepted, the token that it waited with: the cookie of who began it, where the kernel
-    /// carries it. 0: not known, or it was not accepted.
-    pub(crate) came_by: u64,
+    /// Of a stream, the token that it waited with to be accepted, at both its ends. 0 where it was begun: its cookie; where it was
+    /// accepted: not known.
+    pub(crate) token: u64,
     pub(crate) options: Options,
 }
 
@@ -168,6 +168,15 @@ impl Socket {
     #[must_use]
     pub fn is_initiator(&self) -> bool {
         self.state == State::Connected && self.generation != 0
+    }
+
+    /// Of a stream that was begun, the token that it waits with to be accepted.
+    #[must_use]
+    pub const fn token(&self) -> u64 {
+        match self.token {
+            0 => self.cookie,
+            token => token,
+        }
     }
 
     /// Whether it was accepted of somebody who has packets: a proxy carries it, and there is no other end here.
@@ -282,7 +291,7 @@ struct Raw {
     cookie: u64,
     /// Of a socket since when it is connected.
     sequence: u64,
-    /// Of a pending one, and of one that was accepted; of a datagram socket whom it is linked to.
+    /// Of a pending one, and of a stream; of a datagram socket whom it is linked to.
     token: u64,
     uid: u32,
     generation: u32,
@@ -329,7 +338,7 @@ pub(crate) fn encode(slot: &Slot) -> [u8; RECORD] {
             raw.place = it.place;
             (raw.crossing, raw.inode) = (it.crossing.into(), it.inode);
             raw.token = match it.kind {
-                Kind::Stream => it.came_by,
+                Kind::Stream => it.token,
                 Kind::Datagram => it.linked,
             };
             raw.options[..KEPT].copy_from_slice(it.options.values());
@@ -424,15 +433,14 @@ fn socket(raw: &Raw, kind: Kind) -> Option<Socket> {
     if !legal || (kind == Kind::Datagram && !plain) {
         return None;
     }
-    let may_have_token = state == State::Connected
-        && match kind {
-            Kind::Stream => raw.generation == 0,
-            Kind::Datagram => raw.token <= LINKED_MOST,
-        };
+    let may_have_token = match kind {
+        Kind::Stream => is_begun || state == State::Connected,
+        Kind::Datagram => state == State::Connected && raw.token <= LINKED_MOST,
+    };
     if raw.token != 0 && !may_have_token {
         return None;
     }
-    let (linked, came_by) = match kind {
+    let (linked, token) = match kind {
         Kind::Stream => (0, raw.token),
         Kind::Datagram => (raw.token, 0),
     };
@@ -456,7 +464,7 @@ fn socket(raw: &Raw, kind: Kind) -> Option<Socket> {
         crossing,
         inode: raw.inode,
         linked,
-        came_by,
+        token,
         options: Options::restored(*options)?,
     })
 }
@@ -486,7 +494,7 @@ impl Socket {
             crossing: 0,
             inode: 0,
             linked: 0,
-            came_by: 0,
+            token: 0,
             options: Options::default(),
         }
     }
@@ -507,7 +515,7 @@ impl Socket {
         }
         self.remote = NONE;
         (self.carrier, self.since) = (Carrier::Kernel, 0);
-        (self.crossing, self.inode, self.linked, self.came_by) = (0, 0, 0, 0);
+        (self.crossing, self.inode, self.linked, self.token) = (0, 0, 0, 0);
         match self.kind {
             Kind::Stream => self.name = [0; 16],
             Kind::Datagram if !self.port_locked => self.local.port = 0,

@@ -143,7 +143,7 @@ impl Table {
             .filter_map(|cookie| self.socket(cookie))
     }
 
-    /// The other end of a connection that the kernel or a ring carries. Others may have the same addresses and ports: what
+    /// The other end of a connection. Others may have the same addresses and ports: what
     /// another tenant's has, what was accepted before and its program keeps, what a proxy let in. Of those that were accepted
     /// by the release before it is not known whose they are.
     pub fn other_ends(&self, cookie: u64) -> impl Iterator<Item = &Socket> {
@@ -172,6 +172,18 @@ impl Table {
             && socket.place != place
         {
             socket.place = place;
+            self.sockets.put(at, Slot::Socket(socket));
+        }
+    }
+
+    /// Notes that what this socket has begun waits with this token: not its cookie, as it is a meter's that waits.
+    pub fn waits_as(&mut self, cookie: u64, token: u64) {
+        if let Ok((at, mut socket)) = self.find(cookie)
+            && socket.kind == Kind::Stream
+            && socket.generation != 0
+            && matches!(socket.state, State::Connecting | State::Connected)
+        {
+            socket.token = token;
             self.sockets.put(at, Slot::Socket(socket));
         }
     }
@@ -471,9 +483,9 @@ fn is_joined(one: &Socket, other: &Socket) -> bool {
         true => (one, other),
         false => (other, one),
     };
-    let is_it = match accepted.came_by {
+    let is_it = match accepted.token {
         0 => !accepted.is_let_in(),
-        token => token == began.cookie,
+        token => token == began.token(),
     };
     began.is_initiator() && !accepted.is_initiator() && is_it || !guard!("circuits-joined")
 }

@@ -349,19 +349,21 @@ const ANEW: &str = "{ circuits: { sockets: 90 } }";
 
 /// Takes ENOSYS for what it is, and keeps what it has.
 const STAYS: &str = "
-import socket, time
+import os, socket, sys, time
 l = socket.create_server(('10.1.1.12', 80))
 print('stays', flush=True)
 kept = []
 while True:
-    try: kept.append(l.accept()[0]); print('has', flush=True); time.sleep(2)
+    try:
+        kept.append(l.accept()[0]); print('has', flush=True)
+        while not os.path.exists(sys.argv[1]): time.sleep(0.02)
     except OSError as error: print(error.errno, flush=True); time.sleep(0.1)
 ";
 
 fn is_made_anew(attach: &str, meanwhile: impl Fn(&Scene), stalls: u64) {
     let scene = Scene::of(OPEN);
     scene.file("stays.py", STAYS);
-    let mut old = scene.start("few", "exec python3 {f}/stays.py", "stays");
+    let mut old = scene.start("few", "exec python3 {f}/stays.py {f}/go", "stays");
     // One that was accepted, and one that waits until the old program would.
     let hears = "import socket; s = socket.create_connection(('10.1.1.12', 80)); print('begun', flush=True); print(s.recv(1))";
     let begin = || scene.start("app", &format!("exec python3 -c \"{hears}\""), "begun");
@@ -376,8 +378,9 @@ fn is_made_anew(attach: &str, meanwhile: impl Fn(&Scene), stalls: u64) {
     let anew = attach == ANEW;
     let refused = if anew { "ECONNREFUSED" } else { "EHOSTUNREACH" };
     assert_eq!(scene.tries("app", "10.1.1.12,80"), [refused]);
-    assert_eq!(old.wait(Duration::ZERO), None, "it is there");
+    scene.file("go", "");
     old.until("38");
+    assert_eq!(old.wait(Duration::ZERO), None, "it is there");
     if anew {
         let _new = scene.start("few", "{peer} serve 80", "serving");
         assert_eq!(scene.tries("app", "10.1.1.12,80"), ["10.1.1.11"]);

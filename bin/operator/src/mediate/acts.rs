@@ -303,6 +303,9 @@ impl Mediator {
                 Err(circuit::Errno::ENOBUFS) if !call.is_nonblocking()? => return Ok(waits),
                 queued => queued.map_err(number)?,
             }
+            if far.is_some() {
+                self.table.waits_as(cookie, pending.token);
+            }
             self.write();
             let connected = match &far {
                 Some(far) => {

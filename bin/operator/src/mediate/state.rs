@@ -175,10 +175,8 @@ impl Mediator {
         let of = self.table.all().filter(|socket| socket.endpoint() == slot);
         let of: Vec<circuit::Socket> = of.copied().collect();
         // Who waits to be accepted waits for nobody, as long as the old program keeps its socket.
-        let waiting = match guard!("circuits-left-waiting") {
-            true => of.iter().flat_map(|it| self.wait_at(it)).collect(),
-            false => Vec::new(),
-        };
+        let mut waiting = who_waits(&self.table, of.iter());
+        waiting.retain(|it| it.endpoint() != slot && guard!("circuits-left-waiting"));
         // Cut before they are forgotten: who comes to an end on the way has who follows begin anew.
         let of_it = of.iter().filter(|it| it.remote().is_some());
         self.are_gone(of_it.copied().chain(waiting));
@@ -193,33 +191,6 @@ impl Mediator {
         if let Some(notes) = &self.notes {
             notes.has_port(slot, 0);
         }
-    }
-
-    /// Who began what waits to be accepted at a socket, of the tenant's own.
-    fn wait_at(&self, listener: &circuit::Socket) -> Vec<circuit::Socket> {
-        let (mut all, mut by_meter) = (Vec::new(), BTreeSet::new());
-        for pending in self.table.waiting(listener.cookie()) {
-            if pending.crossing != 0 || pending.relayed {
-                continue;
-            }
-            match self.table.socket(pending.token) {
-                Some(began) => all.push(*began),
-                // It is the meter's that waits.
-                None => drop(by_meter.insert((pending.client, pending.local))),
-            }
-        }
-        let image = self.image.as_ref().map(MappedCompartment::image);
-        if let Some(image) = image.filter(|_| !by_meter.is_empty()) {
-            let tenant = |it: &circuit::Socket| decide::tenant(&image, it.endpoint());
-            let began = self.table.all().filter(|it| {
-                let ends = it.remote().map(|remote| (it.local(), remote));
-                it.carrier().is_metered()
-                    && ends.is_some_and(|ends| by_meter.contains(&ends))
-                    && tenant(it) == tenant(listener)
-            });
-            all.extend(began.copied());
-        }
-        all
     }
 
     /// What is counted of each slot is its endpoint's.
@@ -275,7 +246,13 @@ impl Mediator {
             .filter(|socket| self.table.socket(socket.cookie()).is_none())
             .copied()
             .collect();
-        self.are_gone(gone.into_iter());
+        let listeners = before
+            .all()
+            .filter(|it| self.table.socket(it.cookie()).is_none());
+        let waited = who_waits(&before, listeners).into_iter();
+        let waited = waited.filter_map(|it| self.table.socket(it.cookie()).copied());
+        let waited: Vec<_> = waited.filter(|_| guard!("circuits-gone-waiting")).collect();
+        self.are_gone(gone.into_iter().chain(waited));
         self.write();
         self.count();
     }
@@ -295,7 +272,14 @@ impl Mediator {
             for socket in ended {
                 let _ = self.table.disconnect(socket.cookie());
             }
-            self.cut(left.into_iter().map(|it| (it.cookie(), vec![it])).collect());
+            let image = self.image.as_ref().map(MappedCompartment::image);
+            let ends = |it: &circuit::Socket| {
+                let ends = image.map(|image| circuits::ends(&self.table, &image, it.cookie()));
+                ends.filter(|ends| !ends.is_empty())
+                    .unwrap_or_else(|| vec![*it])
+            };
+            let left = left.iter().map(|it| (it.cookie(), ends(it))).collect();
+            self.cut(left);
         }
     }
 
@@ -523,4 +507,24 @@ impl Mediator {
         }
         self.sweep_of(false);
     }
+}
+
+/// Who began what waits to be accepted at these sockets, of the tenants' own. Bound: sockets.
+fn who_waits<'a>(
+    table: &Table,
+    at: impl Iterator<Item = &'a circuit::Socket>,
+) -> Vec<circuit::Socket> {
+    let waiting = at.flat_map(|it| table.waiting(it.cookie()));
+    let waiting = waiting.filter(|it| it.crossing == 0 && !it.relayed);
+    let tokens: BTreeSet<u64> = waiting.map(|it| it.token).collect();
+    if tokens.is_empty() {
+        return Vec::new();
+    }
+    let began = table
+        .all()
+        .filter(|it| it.is_initiator() && it.crossing() == 0);
+    began
+        .filter(|it| tokens.contains(&it.token()))
+        .copied()
+        .collect()
 }

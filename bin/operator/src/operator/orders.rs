@@ -238,6 +238,9 @@ impl Operator {
             self.forget(body.number);
         } else if let Some(body) = message.body::<ProgramLimit>() {
             self.most = PROGRAMS.min(body.most as usize);
+            if guard!("operator-numbers") {
+                self.next = self.next.max(body.next);
+            }
         } else if let Some(body) = message.body::<EndCrossing>() {
             self.unlink_crossing(body.tag as u16);
         } else if let Some(body) = message.body::<Found>() {

@@ -26,11 +26,13 @@ fn programs_are_bounded_and_each_is_told_before_it_counts() {
     // The supervisor has no room for as many.
     let fewer = ProgramLimit {
         most: PROGRAMS as u32 - 1,
-        reserved: 0,
+        next: 20_000,
     };
     operator.forget(4);
     let told = operator.take_place(&Message::new(0, &fewer), None, None);
     assert!(told.is_ok());
+    // Nor may one that comes before those of before are told of have the number of one.
+    assert_eq!(operator.next, 20_000);
     assert_eq!(operator.adopt(7, 10_000, one()), Err(Errno::NOMEM));
     operator.forget(5);
     assert_eq!(operator.adopt(7, 10_000, one()), Ok(()));

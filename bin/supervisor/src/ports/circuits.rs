@@ -389,7 +389,7 @@ impl Supervisor {
         let rooms = self.rooms(compartment);
         let parts = parts.into_iter().chain(rooms).collect();
         self.tell(id, &Message::new(0, &operate), parts);
-        self.tell_of_limit(id);
+        self.tell_of_limit(compartment, id);
         self.tell_of_captures(id, compartment);
         let slots: Vec<u32> = self
             .compartments
@@ -523,9 +523,15 @@ impl Supervisor {
         let fd = fds.into_iter().next();
         if let (Some(body), Some(fd)) = (message.body::<Program>(), fd) {
             let most = self.most_programs();
+            let is_there = self.has_circuits(compartment, body.slot);
             let Some(circuits) = self.circuits(compartment) else {
                 return;
             };
+            // Its port went while it was handed over.
+            if !is_there {
+                circuits.gone.push(body.number);
+                return;
+            }
             if guard!("operator-programs") && circuits.programs.len() >= most {
                 // An honest one was told how many: it asked before it had heard.
                 let seat = label(Seat::Compartment(compartment));
@@ -545,10 +551,13 @@ impl Supervisor {
             self.keeper.keep(key, &note, fd.as_fd());
         } else if let Some(body) = message.body::<ProgramGone>()
             && let Some(circuits) = self.circuits(compartment)
-            && circuits.programs.remove(&body.number).is_some()
         {
-            self.keeper
-                .forget_one(Key::Program(compartment, body.number));
+            // Who says so has none of its calls noted.
+            circuits.gone.retain(|number| *number != body.number);
+            if circuits.programs.remove(&body.number).is_some() {
+                self.keeper
+                    .forget_one(Key::Program(compartment, body.number));
+            }
         }
     }
 
@@ -563,10 +572,15 @@ impl Supervisor {
     }
 
     /// Tells an operator of that limit.
-    fn tell_of_limit(&mut self, id: u64) {
+    fn tell_of_limit(&mut self, compartment: u32, id: u64) {
+        let most = self.most_programs() as u32;
+        let last = self.circuits(compartment).and_then(|circuits| {
+            let numbers = circuits.programs.keys().chain(&circuits.gone);
+            numbers.max().copied()
+        });
         let body = ProgramLimit {
-            most: self.most_programs() as u32,
-            reserved: 0,
+            most,
+            next: last.map_or(0, |last| last.saturating_add(1)),
         };
         self.tell(id, &Message::new(0, &body), Vec::new());
     }
@@ -578,9 +592,9 @@ impl Supervisor {
             return;
         }
         let homes = self.compartments.keys();
-        let operators: Vec<u64> = homes.filter_map(|id| self.operator_in(*id)).collect();
-        for operator in operators {
-            self.tell_of_limit(operator);
+        let operators = homes.filter_map(|id| Some((*id, self.operator_in(*id)?)));
+        for (compartment, operator) in operators.collect::<Vec<_>>() {
+            self.tell_of_limit(compartment, operator);
         }
     }
 

@@ -205,16 +205,16 @@ fn nobody_is_the_other_end_but_who_began_it() {
     let port = bytes(Family::V4, there, 80);
     table.bind(1, &port, true, 0).unwrap();
     table.listen(1, 5, [1; 16], 0).unwrap();
-    let begin = |table: &mut Table, cookie| {
+    let begin = |table: &mut Table, cookie, own: u16| {
         table.create(cookie, 0, Family::V4, 0).unwrap();
-        let own = bytes(Family::V4, OWN4, 5000);
+        let own = bytes(Family::V4, OWN4, own);
         table.bind(cookie, &own, false, 0).unwrap();
         table.connect_begin(cookie, &port, 7).unwrap();
         table.connected(cookie).unwrap();
     };
-    let accept = |table: &mut Table, cookie, token, relayed| {
+    let accept = |table: &mut Table, cookie, (own, token), relayed| {
         let pending = Pending {
-            client: at(OWN4, 5000),
+            client: at(OWN4, own),
             local: at(there, 80),
             token,
             crossing: 0,
@@ -223,12 +223,16 @@ fn nobody_is_the_other_end_but_who_began_it() {
         table.enqueue(1, pending).unwrap();
         table.accepted(1, cookie, Some(token)).unwrap();
     };
-    begin(&mut table, 8);
-    accept(&mut table, 2, 8, false);
+    begin(&mut table, 8, 5000);
+    accept(&mut table, 2, (5000, 8), false);
     table.closed(8).unwrap();
-    accept(&mut table, 3, 77, true);
-    begin(&mut table, 9);
-    accept(&mut table, 4, 9, false);
+    accept(&mut table, 3, (5000, 77), true);
+    begin(&mut table, 9, 5000);
+    accept(&mut table, 4, (5000, 9), false);
+    // What a meter carries waits as another of its sockets.
+    begin(&mut table, 10, 5001);
+    table.waits_as(10, 555);
+    accept(&mut table, 5, (5001, 555), false);
     // As an operator that follows finds them.
     let records: Vec<_> = (0..table.slots())
         .map(|it| (it, table.record(it)))
@@ -237,6 +241,6 @@ fn nobody_is_the_other_end_but_who_began_it() {
     let records = records.iter().map(|(at, record)| (*at, record));
     let (table, _) = Table::restore(table.limits, endpoints.into(), records);
     let ends = |cookie| -> Vec<u64> { table.other_ends(cookie).map(Socket::cookie).collect() };
-    let expected = [vec![4], vec![9], vec![], vec![]];
-    assert_eq!([9, 4, 2, 3].map(ends), expected);
+    let expected = [vec![4], vec![9], vec![], vec![], vec![5], vec![10]];
+    assert_eq!([9, 4, 2, 3, 10, 5].map(ends), expected);
 }

@@ -30,8 +30,8 @@ body! {
     ProgramLimit: ProgramLimit {
         /// At most; one more would end with this process.
         most: u32,
-        /// Zero.
-        reserved: u32,
+        /// The next has this number at least: no other has, or had until its end was told of.
+        next: u32,
     }
 }
 body! {

@@ -124,13 +124,24 @@ fn who_is_linked_to_what_was_left_behind_is_cut() {
     assert_eq!(second.hunted(), [made.cookie]);
 }
 
+/// NEAR has another address.
+fn without_near() -> image::CompartmentTables {
+    let mut tables = tables();
+    let of_near = tables.addresses.iter_mut().find(|it| it.1 == of(NEAR));
+    of_near.unwrap().1 = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 0, 0, 9];
+    tables
+}
+
 /// Its program keeps the socket, and nobody would ever tell.
 #[test]
 fn who_waits_at_what_was_left_behind_waits_no_more() {
-    for carrier in [Carrier::Kernel, Carrier::Meter] {
+    let all = [Carrier::Kernel, Carrier::Meter].map(|it| [(it, false), (it, true)]);
+    for (carrier, by_image) in all.concat() {
         let next = operators();
         let mut mediator = next();
         plug(&mut mediator, &[(WEB, 11), (NEAR, 22)]);
+        // Who has an interface beside may reach by packets what has no circuits.
+        mediator.link_proxy(WEB, seqpacket::Socket::pair().unwrap().0);
         let made = connected(&mut mediator);
         let listener = made[1].cookie;
         let waits = sockets::stream(true).unwrap();
@@ -146,18 +157,27 @@ fn who_waits_at_what_was_left_behind_waits_no_more() {
             .unwrap();
         table.connected(waits.cookie).unwrap();
         table.carry(waits.cookie, carrier, 5);
+        if carrier.is_metered() {
+            table.waits_as(waits.cookie, u64::MAX);
+        }
         let pending = Pending {
             client: table.socket(waits.cookie).unwrap().local(),
             local: to,
             token: match carrier {
                 Carrier::Kernel => waits.cookie,
-                _ => 4242,
+                _ => u64::MAX,
             },
             crossing: 0,
             relayed: false,
         };
         table.enqueue(listener, pending).unwrap();
-        mediator.closes(NEAR);
-        assert!(mediator.hunted().contains(&waits.cookie), "{carrier:?}");
+        match by_image {
+            true => mediator.use_image(mapped(&without_near())),
+            false => mediator.closes(NEAR),
+        }
+        assert!(
+            mediator.hunted().contains(&waits.cookie),
+            "{carrier:?} {by_image}"
+        );
     }
 }
