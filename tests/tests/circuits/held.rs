@@ -83,7 +83,8 @@ s.bind(('127.0.0.1', 5000)); print('bound', flush=True); s.recv(1)
     scene.file("binds.py", BINDS);
     let _web = scene.start("web", "{peer} serve 80", "serving");
     let _held = scene.start("app", "exec {f}/held linked 20", "holds");
-    assert!(served(&scene) < Duration::from_secs(1));
+    served(&scene);
+    assert_eq!(operator(&scene), (0, 0), "nobody holds it yet");
     let began = Instant::now();
     let _binds = scene.spawn(scene.command("app", "exec python3 {f}/binds.py"));
     scene.apply(&spec.replace("ports: [80]", "ports: [80, 99]"));
@@ -225,7 +226,8 @@ print(time.monotonic() - began)
         let mut all = metrics.lines().filter_map(|it| it.split_once(&line));
         all.next().unwrap().1.parse::<u64>().unwrap()
     };
-    assert!(of("restarts") == 1 && of("delayed") > 50, "{metrics}");
+    // How many of 70 depends on how fast they would be.
+    assert!(of("restarts") == 1 && of("delayed") > 10, "{metrics}");
 }
 
 /// One endpoint has as many calls waiting as may, and goes on to call: what refusing it takes is

@@ -274,6 +274,10 @@ impl Mediator {
             }
             let image = self.image.as_ref().map(MappedCompartment::image);
             let ends = |it: &circuit::Socket| {
+                // Of many with one port each is looked for among all.
+                if let Some(notes) = &self.notes {
+                    notes.beats();
+                }
                 let ends = image.map(|image| circuits::ends(&self.table, &image, it.cookie()));
                 ends.filter(|ends| !ends.is_empty())
                     .unwrap_or_else(|| vec![*it])

@@ -18,13 +18,15 @@ use command::verbs::{
 use confine::Cgroup;
 use seqpacket::{Fds, MAX_FDS, Socket};
 use shm::PeerWords;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Datagrams that wait at one socket: Linux's own are so few (10) that any burst is lost, and a
 /// UDP socket's buffer takes some hundreds of small ones.
 const DATAGRAMS: u32 = 512;
 /// Programs of a compartment at most.
 pub const PROGRAMS: usize = 4096;
+/// The greatest number of one: what an operator alleges is no reason for the next to have none left.
+const MOST_NUMBER: u32 = 1 << 31;
 /// And at least, however many compartments share this process' descriptors.
 const LEAST_PROGRAMS: usize = 64;
 /// After an operator's death, or its spare's, no spare is made for so long, ns: it would take a
@@ -82,7 +84,7 @@ pub struct Circuits {
     /// Programs that nobody answers any more.
     pub given_up: u32,
     /// Programs that are gone, and that the next operator is to be told of.
-    pub(super) gone: Vec<u32>,
+    pub(super) gone: BTreeSet<u32>,
     /// Sockets that its operator looks for.
     pub(super) hunt: Option<Box<Hunt>>,
     /// Changes of tables that wait for the operator.
@@ -118,7 +120,7 @@ impl Circuits {
             restarts: 0,
             stalls: 0,
             given_up: 0,
-            gone: Vec::new(),
+            gone: BTreeSet::new(),
             hunt: None,
             owed: Vec::new(),
             uid,
@@ -527,9 +529,11 @@ impl Supervisor {
             let Some(circuits) = self.circuits(compartment) else {
                 return;
             };
-            // Its port went while it was handed over.
-            if !is_there {
-                circuits.gone.push(body.number);
+            // Its port went while it was handed over; or it is an allegation, of which no more is kept than of programs.
+            if !is_there || body.number > MOST_NUMBER {
+                if body.number <= MOST_NUMBER && circuits.gone.len() < PROGRAMS {
+                    circuits.gone.insert(body.number);
+                }
                 return;
             }
             if guard!("operator-programs") && circuits.programs.len() >= most {
@@ -553,7 +557,7 @@ impl Supervisor {
             && let Some(circuits) = self.circuits(compartment)
         {
             // Who says so has none of its calls noted.
-            circuits.gone.retain(|number| *number != body.number);
+            circuits.gone.remove(&body.number);
             if circuits.programs.remove(&body.number).is_some() {
                 self.keeper
                     .forget_one(Key::Program(compartment, body.number));

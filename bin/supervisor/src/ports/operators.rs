@@ -174,7 +174,7 @@ impl Supervisor {
         };
         circuits.given_up += 1;
         // Its successor finds calls of it noted.
-        circuits.gone.push(program);
+        circuits.gone.insert(program);
         self.keeper.forget_one(Key::Program(compartment, program));
         let seat = Subject::Seat(Seat::Compartment(compartment));
         let happened = Happened::new(EventKind::ProgramGivenUp, seat).slot(slot);
@@ -184,8 +184,8 @@ impl Supervisor {
     /// Tells an operator that starts of programs that are gone, but for what it may find noted.
     pub(super) fn tell_of_gone(&mut self, operator: u64, compartment: u32) {
         let circuits = self.circuits(compartment);
-        let gone = circuits.map_or_else(Vec::new, |c| std::mem::take(&mut c.gone));
-        for number in gone {
+        let gone = circuits.map(|c| std::mem::take(&mut c.gone));
+        for number in gone.into_iter().flatten() {
             let body = ProgramGone {
                 number,
                 reserved: 0,

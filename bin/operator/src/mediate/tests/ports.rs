@@ -51,12 +51,12 @@ fn connected(mediator: &mut Mediator) -> [Made; 3] {
     let pending = Pending {
         client: table.socket(client.cookie).unwrap().local(),
         local: to,
-        token: 77,
+        token: client.cookie,
         crossing: 0,
         relayed: false,
     };
     table.enqueue(listener.cookie, pending).unwrap();
-    let taken = table.accepted(listener.cookie, accepted.cookie, Some(77));
+    let taken = table.accepted(listener.cookie, accepted.cookie, Some(client.cookie));
     taken.unwrap();
     mediator.write();
     all
