@@ -34,5 +34,5 @@ pub use errno::Errno;
 pub use facts::Facts;
 pub use option::{Options, Outcome};
 pub use queue::Pending;
-pub use record::{Carrier, Kind, RECORD, Socket, State};
+pub use record::{Carrier, Kind, RECORD, Socket, State, said};
 pub use table::{Limits, Listener, Table};

@@ -355,6 +355,16 @@ pub(crate) fn encode(slot: &Slot) -> [u8; RECORD] {
     zerocopy::transmute!(raw)
 }
 
+/// The socket that a record is of, or the connection that waits, whether a table has room for it or not.
+#[must_use]
+pub fn said(record: &[u8; RECORD]) -> (Option<Socket>, Option<Pending>) {
+    match decode(record) {
+        Some(Slot::Socket(socket)) => (Some(socket), None),
+        Some(Slot::Pending(queued)) => (None, Some(queued.pending)),
+        _ => (None, None),
+    }
+}
+
 /// What a record says; `None`: nothing that [`encode`] writes.
 pub(crate) fn decode(bytes: &[u8; RECORD]) -> Option<Slot> {
     let raw: Raw = zerocopy::transmute!(*bytes);

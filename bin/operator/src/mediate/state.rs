@@ -232,27 +232,29 @@ impl Mediator {
             .map_while(|addresses| addresses)
             .collect();
         let records = notes.records(self.table.slots());
-        let records = records.iter().map(|(slot, record)| (*slot, record));
-        let (table, _) = Table::restore(LIMITS, endpoints, records);
-        let before = std::mem::replace(&mut self.table, table);
+        let all = records.iter().map(|(slot, record)| (*slot, record));
+        let (table, rejected) = Table::restore(LIMITS, endpoints, all);
+        self.table = table;
         // Who waits at one that is gone is told.
         let awaited = self.crossings.awaited().map(|(_, at)| at);
         for at in self.waits.all_sockets().into_iter().chain(awaited) {
             self.table.stir(at);
         }
-        let gone: Vec<circuit::Socket> = before
-            .all()
-            .filter(|socket| socket.remote().is_some())
-            .filter(|socket| self.table.socket(socket.cookie()).is_none())
-            .copied()
-            .collect();
-        let listeners = before
-            .all()
-            .filter(|it| self.table.socket(it.cookie()).is_none());
-        let waited = who_waits(&before, listeners).into_iter();
-        let waited = waited.filter_map(|it| self.table.socket(it.cookie()).copied());
-        let waited: Vec<_> = waited.filter(|_| guard!("circuits-gone-waiting")).collect();
-        self.are_gone(gone.into_iter().chain(waited));
+        // By what the page says: an operator that starts has no table of before.
+        let rejected: BTreeSet<u32> = rejected.into_iter().collect();
+        let rejected = records.iter().filter(|(slot, _)| rejected.contains(slot));
+        let (mut gone, mut tokens) = (Vec::new(), BTreeSet::new());
+        for (_, record) in rejected {
+            let (socket, pending) = circuit::said(record);
+            gone.extend(socket.filter(|it| it.remote().is_some()));
+            let own = pending.filter(|it| it.crossing == 0 && !it.relayed);
+            tokens.extend(own.map(|it| it.token));
+        }
+        gone.retain(|it| self.table.socket(it.cookie()).is_none());
+        if guard!("circuits-gone-waiting") {
+            gone.extend(who_began(&self.table, &tokens));
+        }
+        self.are_gone(gone.into_iter());
         self.write();
         self.count();
     }
@@ -520,7 +522,10 @@ fn who_waits<'a>(
 ) -> Vec<circuit::Socket> {
     let waiting = at.flat_map(|it| table.waiting(it.cookie()));
     let waiting = waiting.filter(|it| it.crossing == 0 && !it.relayed);
-    let tokens: BTreeSet<u64> = waiting.map(|it| it.token).collect();
+    who_began(table, &waiting.map(|it| it.token).collect())
+}
+
+fn who_began(table: &Table, tokens: &BTreeSet<u64>) -> Vec<circuit::Socket> {
     if tokens.is_empty() {
         return Vec::new();
     }

@@ -5,10 +5,16 @@ use circuit::{Family, Socket};
 
 /// Operators one after another, all of the same page and image.
 fn operators() -> impl Fn() -> Mediator {
+    let next = operators_by();
+    move || next(&tables())
+}
+
+/// The same, each by its own image.
+fn operators_by() -> impl Fn(&image::CompartmentTables) -> Mediator {
     let page = shm::sparse_file("notes", 32 << 20).unwrap();
-    move || {
+    move |tables| {
         let mut mediator = Mediator::default();
-        mediator.use_image(mapped(&tables()));
+        mediator.use_image(mapped(tables));
         mediator.recall(Words::map_whole(&page).unwrap(), Vec::new());
         mediator
     }
@@ -124,11 +130,15 @@ fn who_is_linked_to_what_was_left_behind_is_cut() {
     assert_eq!(second.hunted(), [made.cookie]);
 }
 
-/// NEAR has another address.
 fn without_near() -> image::CompartmentTables {
+    without(NEAR)
+}
+
+/// It has another address.
+fn without(slot: u32) -> image::CompartmentTables {
     let mut tables = tables();
-    let of_near = tables.addresses.iter_mut().find(|it| it.1 == of(NEAR));
-    of_near.unwrap().1 = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 0, 0, 9];
+    let address = tables.addresses.iter_mut().find(|it| it.1 == of(slot));
+    address.unwrap().1 = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 0, 0, 9];
     tables
 }
 
@@ -180,4 +190,51 @@ fn who_waits_at_what_was_left_behind_waits_no_more() {
             "{carrier:?} {by_image}"
         );
     }
+}
+
+/// Who follows has no table of before: by the page.
+#[test]
+fn what_was_by_an_address_that_went_meanwhile_is_cut_by_who_follows() {
+    for slot in [WEB, NEAR] {
+        let next = operators_by();
+        let mut first = next(&tables());
+        plug(&mut first, &[(WEB, 11), (NEAR, 22)]);
+        let made = connected(&mut first);
+        let waits = waiting(&mut first, &made[1]);
+        drop(first);
+        let mut second = next(&without(slot));
+        plug(&mut second, &[(WEB, 11), (NEAR, 22)]);
+        let mut expected = match slot {
+            WEB => vec![made[0].cookie, waits.cookie],
+            _ => vec![made[2].cookie, waits.cookie],
+        };
+        expected.sort_unstable();
+        assert_eq!(second.hunted(), expected, "{slot}");
+    }
+}
+
+/// A connection of WEB's that waits to be accepted at a socket of NEAR's.
+fn waiting(mediator: &mut Mediator, listener: &Made) -> Made {
+    let waits = sockets::stream(true).unwrap();
+    let table = &mut mediator.table;
+    table.create(waits.cookie, WEB, Family::V4, 0).unwrap();
+    let to = Endpoint {
+        ip: of(NEAR),
+        port: 80,
+    };
+    let (bytes, length) = circuit::write(Family::V4, to);
+    table
+        .connect_begin(waits.cookie, &bytes[..length], 7)
+        .unwrap();
+    table.connected(waits.cookie).unwrap();
+    let pending = Pending {
+        client: table.socket(waits.cookie).unwrap().local(),
+        local: to,
+        token: waits.cookie,
+        crossing: 0,
+        relayed: false,
+    };
+    table.enqueue(listener.cookie, pending).unwrap();
+    mediator.write();
+    waits
 }
