@@ -153,16 +153,9 @@ fn row(table: &Table, socket: &Socket, image: Option<&CompartmentImage<'_>>, now
 }
 
 /// The sockets that are the ends of a circuit.
-pub fn ends(table: &Table, image: &CompartmentImage<'_>, cookie: u64) -> Vec<Socket> {
-    // Other tenants of the compartment may have the same addresses.
-    let tenant = |socket: &Socket| decide::tenant(image, socket.endpoint());
-    let own = table.socket(cookie);
-    let other = own.and_then(|own| {
-        let mut others = table.other_ends(cookie);
-        let of = |other: &&Socket| tenant(other) == tenant(own) && own.crossing() == 0;
-        others.find(of)
-    });
-    own.into_iter().chain(other).copied().collect()
+pub fn ends(table: &Table, cookie: u64) -> Vec<Socket> {
+    let own = table.socket(cookie).into_iter();
+    own.chain(table.other_ends(cookie)).copied().collect()
 }
 
 /// The number that a thread's program has a socket at.

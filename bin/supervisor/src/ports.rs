@@ -9,6 +9,7 @@ pub mod guests;
 pub mod hunts;
 pub mod meters;
 pub mod operators;
+pub mod programs;
 pub mod proxies;
 
 use crate::bodies;

@@ -1,7 +1,7 @@
 //! Decisions about processes that die or hang: pure, with the time as an argument.
 //! All times are nanoseconds of CLOCK_MONOTONIC.
 
-use crate::ports::circuits::PROGRAMS;
+use crate::ports::programs::PROGRAMS;
 use crate::process::Does;
 use crate::role::Role;
 use crate::seats::FABRIC_SLOTS;

@@ -144,8 +144,7 @@ impl Table {
     }
 
     /// The other end of a connection. Others may have the same addresses and ports: what
-    /// another tenant's has, what was accepted before and its program keeps, what a proxy let in. Of those that were accepted
-    /// by the release before it is not known whose they are.
+    /// another tenant's has, what was accepted before and its program keeps, what a proxy let in.
     pub fn other_ends(&self, cookie: u64) -> impl Iterator<Item = &Socket> {
         let own = self.socket(cookie).copied().filter(|it| it.crossing == 0);
         let own = own.and_then(|own| Some((own, own.remote()?)));
@@ -483,9 +482,6 @@ fn is_joined(one: &Socket, other: &Socket) -> bool {
         true => (one, other),
         false => (other, one),
     };
-    let is_it = match accepted.token {
-        0 => !accepted.is_let_in(),
-        token => token == began.token(),
-    };
-    began.is_initiator() && !accepted.is_initiator() && is_it || !guard!("circuits-joined")
+    let is_it = began.is_initiator() && !accepted.is_initiator();
+    is_it && accepted.token == began.token() || !guard!("circuits-joined")
 }

@@ -135,13 +135,8 @@ impl Mediator {
         self.hunts
             .lost
             .retain(|cookie, it| it.by_id || !may_go_on(cookie));
-        for cookie in self
-            .hunts
-            .lost
-            .iter()
-            .filter(|(_, it)| !it.by_id)
-            .map(|(it, _)| it)
-        {
+        let denied = self.hunts.lost.iter().filter(|(_, it)| !it.by_id);
+        for (cookie, _) in denied {
             self.datagrams.cut.remove(cookie);
             self.datagrams.doubted.insert(*cookie);
         }

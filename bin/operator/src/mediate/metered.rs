@@ -154,20 +154,19 @@ impl Mediator {
 
     /// Ends a circuit for both its programs. One that no thread has where it was seen is looked for.
     pub(super) fn cut_one(&mut self, id: u64) -> u64 {
-        let image = self.image.as_ref().map(MappedCompartment::image);
         let socket = self.table.socket(id).copied();
         let is_circuit = |it: &circuit::Socket| {
             let has_id = it.is_initiator() || it.is_let_in() || it.crossing() != 0;
             it.kind() == Kind::Stream && has_id
         };
         let socket = socket.filter(is_circuit);
-        let (Some(image), Some(socket)) = (image, socket) else {
+        let Some(socket) = socket else {
             return CUT_UNKNOWN;
         };
         let ended = match self.end_metered(&socket) {
             true => self.table.disconnect(id).is_ok(),
             false => {
-                let ends = circuits::ends(&self.table, &image, id);
+                let ends = circuits::ends(&self.table, id);
                 self.cut(vec![(id, ends)]);
                 self.hunts_by_id(id);
                 !self.is_hunted(id)

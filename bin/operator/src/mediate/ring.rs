@@ -167,11 +167,8 @@ impl Mediator {
         let (began, side) = match own.is_initiator() {
             true => (own, Side::Began),
             false => {
-                let mut others = self.table.other_ends(cookie);
-                let of = |it: &&circuit::Socket| {
-                    it.is_initiator() && tenant(it.endpoint()) == tenant(own.endpoint())
-                };
-                (others.find(of).ok_or(Errno::NOTCONN)?, Side::Accepted)
+                let began = self.table.other_ends(cookie).next();
+                (began.ok_or(Errno::NOTCONN)?, Side::Accepted)
             }
         };
         let remote = began.remote().ok_or(Errno::NOTCONN)?;

@@ -274,15 +274,16 @@ impl Mediator {
             for socket in ended {
                 let _ = self.table.disconnect(socket.cookie());
             }
-            let image = self.image.as_ref().map(MappedCompartment::image);
             let ends = |it: &circuit::Socket| {
                 // Of many with one port each is looked for among all.
                 if let Some(notes) = &self.notes {
                     notes.beats();
                 }
-                let ends = image.map(|image| circuits::ends(&self.table, &image, it.cookie()));
-                ends.filter(|ends| !ends.is_empty())
-                    .unwrap_or_else(|| vec![*it])
+                match circuits::ends(&self.table, it.cookie()) {
+                    // It is in the table no more.
+                    ends if ends.is_empty() => vec![*it],
+                    ends => ends,
+                }
             };
             let left = left.iter().map(|it| (it.cookie(), ends(it))).collect();
             self.cut(left);
@@ -328,7 +329,7 @@ impl Mediator {
                 Ok(to) => self.evades([slot, to.slot], cookie),
             };
             if is_cut {
-                denied.push((cookie, circuits::ends(&self.table, &image, cookie)));
+                denied.push((cookie, circuits::ends(&self.table, cookie)));
             }
         }
         let (let_in, waits) = self.refused_let_in(&image);

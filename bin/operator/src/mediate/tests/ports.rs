@@ -29,43 +29,54 @@ fn plug(mediator: &mut Mediator, ports: &[(u32, u64)]) {
     mediator.has_plugged();
 }
 
-/// A connection from WEB to NEAR, and a socket of NEAR's that listens: cookies.
+/// A connection from WEB to NEAR, the socket of NEAR's that listens, and the one that it accepted.
 fn connected(mediator: &mut Mediator) -> [Made; 3] {
-    let all = [(WEB, 5000), (NEAR, 80), (NEAR, 80)];
-    let all = all.map(|(slot, port)| {
-        let made = sockets::stream(true).unwrap();
-        let at = Endpoint { ip: of(slot), port };
-        let (table, (bytes, length)) = (&mut mediator.table, circuit::write(Family::V4, at));
-        if table.create(made.cookie, slot, Family::V4, 0).is_ok() {
-            let _ = table.bind(made.cookie, &bytes[..length], true, 7);
-        }
-        made
-    });
-    let [client, listener, accepted] = &all;
+    let [listener, accepted] = [(); 2].map(|()| sockets::stream(true).unwrap());
+    let (bytes, length) = circuit::write(Family::V4, near());
     let table = &mut mediator.table;
-    table.closed(accepted.cookie).unwrap();
+    table.create(listener.cookie, NEAR, Family::V4, 0).unwrap();
+    let bound = table.bind(listener.cookie, &bytes[..length], true, 7);
+    bound.unwrap();
     table.listen(listener.cookie, 9, [3; 16], 0).unwrap();
-    let to = Endpoint {
+    let client = waiting(mediator, &listener, Carrier::Kernel);
+    let taken = mediator
+        .table
+        .accepted(listener.cookie, accepted.cookie, Some(client.cookie));
+    taken.unwrap();
+    mediator.write();
+    [client, listener, accepted]
+}
+
+fn near() -> Endpoint {
+    Endpoint {
         ip: of(NEAR),
         port: 80,
-    };
-    let (bytes, length) = circuit::write(Family::V4, to);
-    table
-        .connect_begin(client.cookie, &bytes[..length], 7)
-        .unwrap();
-    table.connected(client.cookie).unwrap();
+    }
+}
+
+/// A connection of WEB's that waits to be accepted at a socket of NEAR's.
+fn waiting(mediator: &mut Mediator, listener: &Made, carrier: Carrier) -> Made {
+    let waits = sockets::stream(true).unwrap();
+    let (table, (bytes, length)) = (&mut mediator.table, circuit::write(Family::V4, near()));
+    table.create(waits.cookie, WEB, Family::V4, 0).unwrap();
+    let begun = table.connect_begin(waits.cookie, &bytes[..length], 7);
+    begun.unwrap();
+    if carrier.is_metered() {
+        table.waits_as(waits.cookie, u64::MAX);
+    }
+    table.connected(waits.cookie).unwrap();
+    table.carry(waits.cookie, carrier, 5);
+    let began = table.socket(waits.cookie).unwrap();
     let pending = Pending {
-        client: table.socket(client.cookie).unwrap().local(),
-        local: to,
-        token: client.cookie,
+        client: began.local(),
+        local: near(),
+        token: began.token(),
         crossing: 0,
         relayed: false,
     };
     table.enqueue(listener.cookie, pending).unwrap();
-    let taken = table.accepted(listener.cookie, accepted.cookie, Some(client.cookie));
-    taken.unwrap();
     mediator.write();
-    all
+    waits
 }
 
 /// Sockets of an endpoint that are known.
@@ -130,10 +141,6 @@ fn who_is_linked_to_what_was_left_behind_is_cut() {
     assert_eq!(second.hunted(), [made.cookie]);
 }
 
-fn without_near() -> image::CompartmentTables {
-    without(NEAR)
-}
-
 /// It has another address.
 fn without(slot: u32) -> image::CompartmentTables {
     let mut tables = tables();
@@ -153,36 +160,9 @@ fn who_waits_at_what_was_left_behind_waits_no_more() {
         // Who has an interface beside may reach by packets what has no circuits.
         mediator.link_proxy(WEB, seqpacket::Socket::pair().unwrap().0);
         let made = connected(&mut mediator);
-        let listener = made[1].cookie;
-        let waits = sockets::stream(true).unwrap();
-        let table = &mut mediator.table;
-        table.create(waits.cookie, WEB, Family::V4, 0).unwrap();
-        let to = Endpoint {
-            ip: of(NEAR),
-            port: 80,
-        };
-        let (bytes, length) = circuit::write(Family::V4, to);
-        table
-            .connect_begin(waits.cookie, &bytes[..length], 7)
-            .unwrap();
-        table.connected(waits.cookie).unwrap();
-        table.carry(waits.cookie, carrier, 5);
-        if carrier.is_metered() {
-            table.waits_as(waits.cookie, u64::MAX);
-        }
-        let pending = Pending {
-            client: table.socket(waits.cookie).unwrap().local(),
-            local: to,
-            token: match carrier {
-                Carrier::Kernel => waits.cookie,
-                _ => u64::MAX,
-            },
-            crossing: 0,
-            relayed: false,
-        };
-        table.enqueue(listener, pending).unwrap();
+        let waits = waiting(&mut mediator, &made[1], carrier);
         match by_image {
-            true => mediator.use_image(mapped(&without_near())),
+            true => mediator.use_image(mapped(&without(NEAR))),
             false => mediator.closes(NEAR),
         }
         assert!(
@@ -200,7 +180,7 @@ fn what_was_by_an_address_that_went_meanwhile_is_cut_by_who_follows() {
         let mut first = next(&tables());
         plug(&mut first, &[(WEB, 11), (NEAR, 22)]);
         let made = connected(&mut first);
-        let waits = waiting(&mut first, &made[1]);
+        let waits = waiting(&mut first, &made[1], Carrier::Kernel);
         drop(first);
         let mut second = next(&without(slot));
         plug(&mut second, &[(WEB, 11), (NEAR, 22)]);
@@ -211,30 +191,4 @@ fn what_was_by_an_address_that_went_meanwhile_is_cut_by_who_follows() {
         expected.sort_unstable();
         assert_eq!(second.hunted(), expected, "{slot}");
     }
-}
-
-/// A connection of WEB's that waits to be accepted at a socket of NEAR's.
-fn waiting(mediator: &mut Mediator, listener: &Made) -> Made {
-    let waits = sockets::stream(true).unwrap();
-    let table = &mut mediator.table;
-    table.create(waits.cookie, WEB, Family::V4, 0).unwrap();
-    let to = Endpoint {
-        ip: of(NEAR),
-        port: 80,
-    };
-    let (bytes, length) = circuit::write(Family::V4, to);
-    table
-        .connect_begin(waits.cookie, &bytes[..length], 7)
-        .unwrap();
-    table.connected(waits.cookie).unwrap();
-    let pending = Pending {
-        client: table.socket(waits.cookie).unwrap().local(),
-        local: to,
-        token: waits.cookie,
-        crossing: 0,
-        relayed: false,
-    };
-    table.enqueue(listener.cookie, pending).unwrap();
-    mediator.write();
-    waits
 }
