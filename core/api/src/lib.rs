@@ -18,7 +18,7 @@ pub use fault::{Fault, Finding, Where, Whose};
 pub use flows::{Circuit, Flow, Flows, RuleCount, RuleName, Rules};
 pub use live::{DropCount, EndpointRates, Happening, Sample};
 pub use state::{
-    Agreement, Aside, Compartment, Death, Endpoint, HistoryEntry, Limit, Operator, Recorded,
+    Agreement, Aside, Compartment, Death, Endpoint, Half, HistoryEntry, Limit, Operator, Recorded,
     Status, Tenant, Uplink, Vlan, Why,
 };
 pub use tenants::{Audit, AuditCheck, AuditEntry, NewToken, Token, Tokens};

@@ -37,6 +37,23 @@ pub struct Status {
     pub uplinks: Vec<Uplink>,
     /// Live agreements between tenants.
     pub agreements: Vec<Agreement>,
+    /// Offers and acceptances that no live agreement is made of.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub halves: Vec<Half>,
+}
+
+/// An offer or an acceptance that no live agreement is made of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Half {
+    /// Whose it is.
+    pub tenant: String,
+    /// Its name there.
+    pub name: String,
+    /// The tenant that it is to agree with.
+    pub other: String,
+    /// What it lacks, in words.
+    pub lacks: String,
 }
 
 /// A live agreement between two tenants.

@@ -15,6 +15,7 @@ mod agreements;
 mod compartment;
 mod explain;
 mod fabric;
+mod halves;
 mod ids;
 mod intent;
 mod mac;
@@ -28,6 +29,7 @@ pub use agreements::{Agreement, Routed, agreements};
 pub use explain::{
     Answer, Bar, Decided, Peer, Question, Service, Side, Unclear, Verdict, Way, decided, explain,
 };
+pub use halves::{Half, Lacks, halves};
 pub use ids::{
     AgreementIds, AttachmentIds, CompartmentIds, EndpointIds, Ids, SegmentIds, TenantIds, UplinkIds,
 };

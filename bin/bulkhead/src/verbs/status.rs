@@ -143,6 +143,18 @@ fn rendered_status(status: &Status) -> String {
             "{name}: programs of both may share memory (`rings: yes` of both)"
         );
     }
+    for half in status.halves.iter().take(FEW) {
+        let (tenant, name, other) = (&half.tenant, &half.name, &half.other);
+        let _ = writeln!(
+            out,
+            "{tenant}/{name} with {other} is no agreement: {}",
+            half.lacks
+        );
+    }
+    let more = status.halves.len().saturating_sub(FEW);
+    if more > 0 {
+        let _ = writeln!(out, "no agreements either: {more} more (`--json` has all)");
+    }
     if !status.uplinks.is_empty() {
         let mut table = Table::new(&["UPLINK", "INTERFACE", ">IN", ">OUT", "BY"]);
         for uplink in &status.uplinks {
@@ -402,6 +414,25 @@ mod tests {
         );
         assert!(shown.contains("/e120: the port is gone\n"), "{shown}");
         assert!(!shown.contains("weaker"), "{shown}");
+    }
+
+    #[test]
+    fn what_one_side_alone_states_is_told_but_not_without_end() {
+        let half = |n| api::Half {
+            tenant: "blue".into(),
+            name: format!("reds-{n}"),
+            other: "red".into(),
+            lacks: "red does not offer it db".into(),
+        };
+        let mut status = Status {
+            halves: (0..FEW).map(half).collect(),
+            ..Status::default()
+        };
+        let told = "\nblue/reds-0 with red is no agreement: red does not offer it db\n";
+        let shown = rendered_status(&status);
+        assert!(shown.contains(told) && !shown.contains("either"), "{shown}");
+        status.halves.extend([half(7), half(8)]);
+        assert!(rendered_status(&status).contains("\nno agreements either: 2 more"));
     }
 
     #[test]

@@ -17,6 +17,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use command::verbs::FABRIC;
+use policy::Lacks;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -56,6 +57,7 @@ pub async fn status(viewer: Viewer, State(server): From) -> Json<Status> {
         tenants: survey.tenants(&world, &closed),
         uplinks: survey.uplinks(&world),
         agreements: agreements(&world),
+        halves: halves(&world),
         fabric,
     };
     Json(match viewer.tenant() {
@@ -72,6 +74,22 @@ fn agreements(world: &World) -> Vec<api::Agreement> {
         offerer: one.offerer.clone(),
         acceptor: one.acceptor.clone(),
         rings: one.rings,
+    });
+    told.collect()
+}
+
+fn halves(world: &World) -> Vec<api::Half> {
+    let made = world.made().into_iter();
+    let halves = made.flat_map(|(spec, _, intent)| policy::halves(spec, &intent.agreements));
+    let told = halves.map(|half| api::Half {
+        lacks: match half.lacks {
+            Lacks::Acceptance => format!("{} does not accept it", half.other),
+            Lacks::Offer(service) => format!("{} does not offer it {service}", half.other),
+            Lacks::Time => "its time (`until`) is over".into(),
+        },
+        tenant: half.tenant,
+        name: half.name,
+        other: half.other,
     });
     told.collect()
 }

@@ -1,7 +1,9 @@
 //! Agreements: who has one, until when, what follows on the fabric and in the tables.
 
 use super::{NOW, example, fabric, intent, read};
-use crate::{Ids, Intent, Peer, Question, agreements, compile, compile_after, explain};
+use crate::{
+    Ids, Intent, Lacks, Peer, Question, agreements, compile, compile_after, explain, halves,
+};
 use spec::Spec;
 use std::sync::Arc;
 
@@ -86,6 +88,34 @@ fn it_ends_at_its_time_and_when_either_side_takes_its_part_out() {
         assert!(ids.agreements.is_empty(), "it keeps its tag");
         assert!(revoked.agreements.is_empty() && fabric(&revoked).image().forwards().is_empty());
     }
+}
+
+#[test]
+fn what_nobody_answers_is_told_to_whose_it_is_with_what_it_lacks() {
+    let halves = |spec: &Spec, now| {
+        let live = agreements(spec, &Ids::assign(spec, &Ids::default()), now);
+        let all = halves(spec, &live).into_iter();
+        all.map(|it| (format!("{}/{} {}", it.tenant, it.name, it.other), it.lacks))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(halves(&start().0, NOW), []);
+    let over = halves(&start().0, ENDS);
+    let both = |lacks: Lacks| {
+        ["red/db blue", "blue/reds-db red"].map(|name| (name.to_owned(), lacks.clone()))
+    };
+    assert_eq!(over, both(Lacks::Time));
+    // Another service than is offered: each side is told of its own.
+    let misnamed = changed(|text| text.replace("service: db", "service: bd"));
+    let [mut offer, mut accept] = both(Lacks::Acceptance);
+    accept.1 = Lacks::Offer("bd".into());
+    assert_eq!(halves(&misnamed, NOW), [offer.clone(), accept.clone()]);
+    // One that is offered to somebody else is none that it is told of.
+    let elsewhere = changed(|text| {
+        text.replace("to: [blue]", "to: [blu3]")
+            .replace("  - name: blue", "  - name: blu3\n  - name: blue")
+    });
+    (offer.0, accept.1) = ("red/db blu3".into(), Lacks::Offer("db".into()));
+    assert_eq!(halves(&elsewhere, NOW), [offer, accept]);
 }
 
 #[test]
