@@ -35,7 +35,9 @@ const RECORD_WORDS: usize = RECORD / 8;
 const SEED: usize = FIRST_RECORD + (LIMITS.sockets + LIMITS.pending) as usize * RECORD_WORDS;
 /// The port that each slot's endpoint had, by its number; 0: none, or none that this is known of.
 const PORTS: usize = SEED + 1;
-const _: () = assert!(PORTS + SLOTS <= CUT, "what was decided lies behind it");
+/// The number that the next program has; 0: none was noted.
+const NEXT: usize = PORTS + SLOTS;
+const _: () = assert!(NEXT < CUT, "what was decided lies behind it");
 
 /// The page.
 pub struct Notes {
@@ -117,6 +119,16 @@ impl Notes {
         if (slot as usize) < SLOTS {
             self.words.store(PORTS + slot as usize, port);
         }
+    }
+
+    /// The number that the next program has.
+    pub fn next(&self) -> u32 {
+        self.words.load(NEXT) as u32
+    }
+
+    /// Another, before the one before it is given.
+    pub fn has_next(&self, next: u32) {
+        self.words.store(NEXT, u64::from(next));
     }
 
     /// This process goes on.

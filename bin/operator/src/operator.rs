@@ -33,6 +33,8 @@ const SAYINGS: usize = 64;
 const UNSAID: Duration = Duration::from_millis(1);
 /// Who starts a program and has not said which, at most.
 const ANNOUNCED: usize = 64;
+/// Where numbers of programs end, and begin anew.
+const NUMBERS: u32 = 1 << 31;
 /// Programs that are looked at beside the set.
 const NEAR: usize = 16;
 /// Sockets that an endpoint's programs may make, and connections that they may begin or accept, a
@@ -321,13 +323,26 @@ impl Operator {
             circuits.count += 1;
         }
         debug_assert!(circuits.count as usize <= CIRCUITS_ADDRESSES);
-        let number = self.next;
-        self.next += 1;
+        let number = self.number();
         if socket.send(&Message::new(0, &circuits), &[]).is_ok()
             && self.watch(&socket, ANNOUNCE | u64::from(number)).is_ok()
         {
             self.announced.insert(number, (slot, socket));
         }
+    }
+
+    /// The number of a program that comes. Noted first: who follows gives it to no other, whether the
+    /// supervisor heard of it or not, for calls of it may be noted.
+    fn number(&mut self) -> u32 {
+        let is_free = |it: &u32| !self.programs.contains_key(it);
+        // An operator before this one may have noted anything.
+        let mut all = (self.next..NUMBERS).chain(1..NUMBERS);
+        let number = all.find(is_free).unwrap_or(NUMBERS);
+        self.next = number + 1;
+        if guard!("operator-numbers") {
+            self.mediator.has_next_program(self.next);
+        }
+        number
     }
 
     /// It hands over where the program's calls come.
@@ -354,10 +369,9 @@ impl Operator {
 
     /// A container runtime connects: what it says comes by another event.
     fn meet_runtime(&mut self, slot: u32) -> Result<(), seqpacket::Error> {
-        let number = self.next;
+        let number = self.number();
         match self.runtimes.meet(slot) {
             Ok(Some(socket)) if self.watch(&socket, RUNTIME | u64::from(number)).is_ok() => {
-                self.next += 1;
                 self.runtimes.met(number, slot, socket);
                 Ok(())
             }
@@ -386,7 +400,8 @@ impl Operator {
         if self.programs.len() >= self.most && guard!("circuits-programs") {
             return Err(Errno::NOMEM);
         }
-        let told = Message::new(0, &Program { slot, number });
+        let port = self.slots.get(&slot).map_or(0, number_of);
+        let told = Message::new(0, &Program { slot, number, port });
         let full = |error| match error {
             seqpacket::Error::Full => Errno::AGAIN,
             _ => Errno::PIPE,
@@ -520,6 +535,11 @@ impl Operator {
         self.programs.remove(&number);
         self.mediator.program_gone(number);
     }
+}
+
+/// The number of the port that programs are announced at there.
+fn number_of(listener: impl AsFd) -> u64 {
+    rustix::fs::fstat(listener).map_or(0, |it| it.st_ino)
 }
 
 mod crossings;

@@ -283,9 +283,6 @@ impl Supervisor {
         for (id, kept) in found.compartments {
             this.adopt_compartment(id, kept);
         }
-        for (key, (fd, note)) in found.programs {
-            this.adopt_program(key, fd, &note);
-        }
         for ((compartment, number), fd) in found.rooms {
             this.adopt_room(compartment, number, fd);
         }
@@ -297,6 +294,9 @@ impl Supervisor {
             if let (Some(port), Some(home)) = (port, this.compartments.get_mut(&compartment)) {
                 home.ports.insert(slot, port);
             }
+        }
+        for (key, (fd, note)) in found.programs {
+            this.adopt_program(key, fd, &note);
         }
         this.adopt_limits();
         for (number, kept) in found.uplinks {

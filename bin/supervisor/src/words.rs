@@ -311,7 +311,14 @@ mod tests {
     fn what_comes_beside_words_stays_where_it_is() {
         let (operator, own) = Socket::pair().unwrap();
         let (pipe, _end) = rustix::pipe::pipe().unwrap();
-        let program = Message::new(0, &Program { slot: 1, number: 7 });
+        let program = Message::new(
+            0,
+            &Program {
+                slot: 1,
+                number: 7,
+                port: 0,
+            },
+        );
         let other = Message::new(0, &Running::default());
         let circuits = Place::Circuits(3);
         operator.send(&other, &[]).unwrap();

@@ -1,5 +1,6 @@
 //! Circuits that are metered: counted, held to rates, seen, cut.
 
+use crate::revoked::{ANEW, is_made_anew};
 use crate::scene::{GUARDED, OPEN, Scene, kill};
 use e2e::{Instance, Said};
 use serde_json::Value;
@@ -67,6 +68,12 @@ fn bulk(spec: &str) -> Scene {
     let scene = Scene::of(spec);
     scene.file("bulk.py", BULK);
     scene
+}
+
+/// What waits there is the meter's, and not what its program connects.
+#[test]
+fn who_waits_by_the_meter_at_who_is_left_behind_waits_no_more() {
+    is_made_anew(&with(COUNTED), ANEW, |_| (), 0);
 }
 
 const SERVES: &str = "exec python3 {f}/bulk.py serve 7000";

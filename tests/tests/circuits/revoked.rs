@@ -327,14 +327,14 @@ fn a_program_that_is_executing_another_holds_no_search_up() {
 /// Its programs are left behind, and nobody connects to what they were.
 #[test]
 fn an_endpoint_that_is_made_anew_leaves_nobody_who_listens() {
-    is_made_anew(ANEW, |_| (), 0);
+    is_made_anew(OPEN, ANEW, |_| (), 0);
 }
 
 /// Also where its operator came to its end before it was told, and where it has no circuits any more.
 #[test]
 fn an_endpoint_that_is_made_anew_while_its_operator_stands_still_leaves_nobody() {
     for attach in [ANEW, "fifo"] {
-        is_made_anew(attach, stands_still, 1);
+        is_made_anew(OPEN, attach, stands_still, 1);
     }
 }
 
@@ -345,7 +345,7 @@ fn stands_still(scene: &Scene) {
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
 }
 
-const ANEW: &str = "{ circuits: { sockets: 90 } }";
+pub const ANEW: &str = "{ circuits: { sockets: 90 } }";
 
 /// Takes ENOSYS for what it is, and keeps what it has.
 const STAYS: &str = "
@@ -360,8 +360,9 @@ while True:
     except OSError as error: print(error.errno, flush=True); time.sleep(0.1)
 ";
 
-fn is_made_anew(attach: &str, meanwhile: impl Fn(&Scene), stalls: u64) {
-    let scene = Scene::of(OPEN);
+/// The endpoint of this spec that has a hundred sockets is, with circuits of another kind.
+pub fn is_made_anew(spec: &str, attach: &str, meanwhile: impl Fn(&Scene), stalls: u64) {
+    let scene = Scene::of(spec);
     scene.file("stays.py", STAYS);
     let mut old = scene.start("few", "exec python3 {f}/stays.py {f}/go", "stays");
     // One that was accepted, and one that waits until the old program would.
@@ -371,7 +372,7 @@ fn is_made_anew(attach: &str, meanwhile: impl Fn(&Scene), stalls: u64) {
     old.until("has\n");
     let all = [accepted, begin()];
     meanwhile(&scene);
-    scene.apply(&OPEN.replace("{ circuits: { sockets: 100 } }", attach));
+    scene.apply(&spec.replace("{ circuits: { sockets: 100 } }", attach));
     for mut begun in all {
         assert!(begun.wait(Duration::from_secs(5)).is_some(), "it is over");
     }

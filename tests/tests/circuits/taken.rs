@@ -31,6 +31,7 @@ fn what_it_gives_holds_nobody_up() {
         &Program {
             slot: 0,
             number: 99,
+            port: 0,
         },
     );
     let other = Message::new(0, &Done::default());

@@ -190,7 +190,8 @@ impl Mediator {
                 }
                 // Nobody else does anything meanwhile: it was begun, and not done.
                 circuit::State::Connecting => {
-                    self.table.withdraw_all(cookie);
+                    let waits = self.table.socket(cookie).map(circuit::Socket::token);
+                    self.table.withdraw_all(waits.unwrap_or(cookie));
                     let _ = self.table.connect_failed(cookie);
                 }
                 _ => {}
@@ -303,7 +304,7 @@ impl Mediator {
                 Err(circuit::Errno::ENOBUFS) if !call.is_nonblocking()? => return Ok(waits),
                 queued => queued.map_err(number)?,
             }
-            if far.is_some() {
+            if far.is_some() && guard!("circuits-waits-as") {
                 self.table.waits_as(cookie, pending.token);
             }
             self.write();

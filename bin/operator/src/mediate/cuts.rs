@@ -506,6 +506,16 @@ impl Mediator {
         self.write();
     }
 
+    /// What is looked for and goes by a meter is over when that ends it, wherever it is: the meter may not have
+    /// been linked when it was to be cut.
+    pub(super) fn ends_metered(&mut self) {
+        let hunted = self.hunts.ends.values().chain(self.hunts.lost.values());
+        let metered =
+            hunted.filter(|it| self.end_metered(&it.socket) && guard!("circuits-hunts-metered"));
+        let over: BTreeSet<u64> = metered.map(|it| it.began).collect();
+        self.are_cut(&over);
+    }
+
     /// A socket, taken from where it was seen. Meanwhile its endpoint is who holds this process
     /// up, if anybody does.
     pub(super) fn at_place(&self, socket: &Socket) -> Option<OwnedFd> {

@@ -42,6 +42,7 @@ impl Mediator {
     /// There is a meter from now on, or another one: who waits for it goes on.
     pub fn link_meter(&mut self, link: Socket, find: Find<'_>) {
         self.meters.link(link);
+        self.ends_metered();
         self.wake(Also::All, find);
     }
 

@@ -87,6 +87,18 @@ impl Mediator {
         self.notes.is_some()
     }
 
+    /// The number that the next program has; 0: nobody knows of any.
+    pub fn next_program(&self) -> u32 {
+        self.notes.as_ref().map_or(0, Notes::next)
+    }
+
+    /// Another.
+    pub fn has_next_program(&self, next: u32) {
+        if let Some(notes) = &self.notes {
+            notes.has_next(next);
+        }
+    }
+
     /// Nothing is to be done until somebody calls.
     pub fn sleeps(&self) {
         if let Some(notes) = &self.notes {
@@ -500,16 +512,23 @@ impl Mediator {
     /// A program with all that it started is gone.
     pub fn program_gone(&mut self, program: u32) {
         let waited = self.waits.extract_if(|waits| waits.program == program);
-        let mut gone: Vec<u16> = waited.iter().map(|waits| waits.note).collect();
-        let left = self.left.extract_if(.., |(of, ..)| *of == program);
-        gone.extend(left.map(|(_, note, _)| note));
-        for note in &gone {
-            let accepted = self.notes.as_ref().map_or(0, |notes| notes.put(*note));
-            self.unclaimed.is_over(accepted);
-        }
+        let gone: Vec<u16> = waited.iter().map(|waits| waits.note).collect();
         self.looks.remove(&program);
         self.receivers_gone(program);
-        for note in gone {
+        self.are_nobodys(gone);
+    }
+
+    /// All programs are told of: calls of others that were left are nobody's.
+    pub fn has_resumed(&mut self) {
+        let left = std::mem::take(&mut self.left).into_iter();
+        self.are_nobodys(left.map(|(_, note, _)| note).collect());
+    }
+
+    /// Whose calls these were is gone.
+    fn are_nobodys(&mut self, calls: Vec<u16>) {
+        for note in calls {
+            let accepted = self.notes.as_ref().map_or(0, |notes| notes.put(note));
+            self.unclaimed.is_over(accepted);
             self.done_with(note);
         }
         self.sweep_of(false);
@@ -530,11 +549,11 @@ fn who_began(table: &Table, tokens: &BTreeSet<u64>) -> Vec<circuit::Socket> {
     if tokens.is_empty() {
         return Vec::new();
     }
-    let began = table
-        .all()
-        .filter(|it| it.is_initiator() && it.crossing() == 0);
+    // Also who is about to: an operator before this one may have come to its end over it.
+    let begins = |it: &circuit::Socket| it.generation() != 0 && it.remote().is_some();
+    let began = table.all().filter(|it| begins(it) && it.crossing() == 0);
     began
-        .filter(|it| tokens.contains(&it.token()))
+        .filter(|it| it.kind() == Kind::Stream && tokens.contains(&it.token()))
         .copied()
         .collect()
 }

@@ -47,7 +47,7 @@ impl Operator {
         Ok(true)
     }
 
-    fn take(&mut self, message: &Message, fds: Fds) -> Result<(), Box<dyn Error>> {
+    pub(super) fn take(&mut self, message: &Message, fds: Fds) -> Result<(), Box<dyn Error>> {
         if let Some(body) = message.body::<UseImage>() {
             match worker::compartment(&body, fds) {
                 Ok(image) => {
@@ -81,6 +81,7 @@ impl Operator {
                 self.uid = body.uid;
                 let rooms = fds.map(Socket::from_fd).collect();
                 self.mediator.recall(Words::map_whole(fd)?, rooms);
+                self.next = self.mediator.next_program().max(1);
                 self.says_what_decides()
             }
             (_, fd) => self.take_place(message, fd, fds.next()),
@@ -150,7 +151,7 @@ impl Operator {
             .filter(|b| b.kind == PORT_CIRCUITS)
             && let Some(fd) = fd
         {
-            let port = rustix::fs::fstat(&fd).map_or(0, |it| it.st_ino);
+            let port = number_of(&fd);
             let listener = seqpacket::Listener::from_fd(fd);
             self.watch(&listener, SLOT | u64::from(body.slot))?;
             self.slots.insert(body.slot, listener);
@@ -186,6 +187,7 @@ impl Operator {
         } else if let Some(body) = message.body::<Program>()
             && let Some(fd) = fd
         {
+            // A release before noted nothing of it.
             self.next = self.next.max(body.number.saturating_add(1));
             self.add(body.slot, body.number, fd)?;
             let programs = &self.programs;
@@ -202,6 +204,9 @@ impl Operator {
             self.mediator.cut_asked(body.id, fd);
         } else if let Some(RemovePort { slot: OTHERS }) = message.body() {
             self.mediator.has_plugged();
+            if guard!("operator-nobodys") {
+                self.mediator.has_resumed();
+            }
             self.is_told = true;
             self.says_what_decides()?;
         } else if let Some(body) = message.body::<RemovePort>() {
@@ -234,13 +239,8 @@ impl Operator {
             self.paused.remove(&body.slot);
         } else if let Some(body) = message.body::<Capture>() {
             self.mediator.capture(&body);
-        } else if let Some(body) = message.body::<ProgramGone>() {
-            self.forget(body.number);
         } else if let Some(body) = message.body::<ProgramLimit>() {
             self.most = PROGRAMS.min(body.most as usize);
-            if guard!("operator-numbers") {
-                self.next = self.next.max(body.next);
-            }
         } else if let Some(body) = message.body::<EndCrossing>() {
             self.unlink_crossing(body.tag as u16);
         } else if let Some(body) = message.body::<Found>() {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::notes::Notes;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 #[test]
@@ -26,16 +27,83 @@ fn programs_are_bounded_and_each_is_told_before_it_counts() {
     // The supervisor has no room for as many.
     let fewer = ProgramLimit {
         most: PROGRAMS as u32 - 1,
-        next: 20_000,
+        reserved: 0,
     };
     operator.forget(4);
     let told = operator.take_place(&Message::new(0, &fewer), None, None);
     assert!(told.is_ok());
-    // Nor may one that comes before those of before are told of have the number of one.
-    assert_eq!(operator.next, 20_000);
     assert_eq!(operator.adopt(7, 10_000, one()), Err(Errno::NOMEM));
     operator.forget(5);
     assert_eq!(operator.adopt(7, 10_000, one()), Ok(()));
+}
+
+/// One that follows who noted in this page.
+fn follows(page: &OwnedFd) -> (Operator, Socket) {
+    let (control, supervisor) = Socket::pair().unwrap();
+    let mut operator = Operator::new(control, Sizes::of_kernel().unwrap());
+    operator.epoll = Some(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
+    let page = page.try_clone().unwrap();
+    let operate = Message::new(0, &Operate::default());
+    operator.take(&operate, vec![page]).unwrap();
+    (operator, supervisor)
+}
+
+#[test]
+fn no_program_has_the_number_of_one_that_an_operator_before_had() {
+    let page = shm::sparse_file("notes", 32 << 20).unwrap();
+    let (mut first, _supervisor) = follows(&page);
+    assert_eq!([(); 3].map(|()| first.number()), [1, 2, 3]);
+    // None of them was told of.
+    let (mut second, _supervisor) = follows(&page);
+    assert_eq!(second.number(), 4);
+    // Where they end those begin anew that nobody has.
+    second.next = NUMBERS - 1;
+    let (any, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    second.add(7, 1, any.into()).unwrap();
+    assert_eq!([(); 2].map(|()| second.number()), [NUMBERS - 1, 2]);
+    let (mut third, _supervisor) = follows(&page);
+    assert_eq!(third.number(), 3);
+}
+
+#[test]
+fn a_call_of_a_program_that_nobody_told_of_takes_no_place() {
+    let page = shm::sparse_file("notes", 32 << 20).unwrap();
+    let notes = || Notes::recall(Words::map_whole(page.as_fd()).unwrap());
+    let call = notify::Notification {
+        id: 1,
+        thread: 1,
+        number: 41,
+        arch: 0,
+        arguments: [0; 6],
+    };
+    notes().0.note(5, &call).unwrap();
+    let (mut operator, _supervisor) = follows(&page);
+    assert_eq!(notes().1.len(), 1, "it may be told of yet");
+    let all = Message::new(0, &RemovePort { slot: OTHERS });
+    operator.take_place(&all, None, None).unwrap();
+    assert_eq!(notes().1, []);
+}
+
+#[test]
+fn a_program_is_told_of_with_the_port_that_it_was_announced_at() {
+    let page = shm::sparse_file("notes", 32 << 20).unwrap();
+    let (mut operator, supervisor) = follows(&page);
+    let add = AddPort {
+        slot: 7,
+        kind: PORT_CIRCUITS,
+        ..AddPort::default()
+    };
+    // Nobody connects: any socket is a port. The former one is closed by its successor.
+    for listener in [(); 2].map(|()| Socket::pair().unwrap().0) {
+        let number = rustix::fs::fstat(&listener).unwrap().st_ino;
+        let added = operator.take_place(&Message::new(0, &add), Some(listener.into_fd()), None);
+        added.unwrap();
+        let (any, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let of = operator.number();
+        operator.adopt(7, of, any.into()).unwrap();
+        let (told, _) = supervisor.recv().unwrap().unwrap();
+        assert_eq!(told.body::<Program>().unwrap().port, number);
+    }
 }
 
 /// Who is told of, by either way: programs with calls, and gone ones.

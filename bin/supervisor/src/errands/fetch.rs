@@ -110,7 +110,14 @@ mod tests {
         let (operator, own) = Socket::pair().unwrap();
         let (pipe, _end) = rustix::pipe::pipe().unwrap();
         let listener = listener();
-        let program = Message::new(0, &Program { slot: 1, number: 7 });
+        let program = Message::new(
+            0,
+            &Program {
+                slot: 1,
+                number: 7,
+                port: 0,
+            },
+        );
         let other = Message::new(0, &Done::default());
         for (message, fds, is_one) in [
             (&program, vec![listener.as_fd()], true),

@@ -14,6 +14,11 @@ pub struct Announced {
 }
 
 impl Announced {
+    /// The port's number, which none before it had in its place: programs are announced at it.
+    pub fn number(&self) -> u64 {
+        rustix::fs::fstat(&self.listener).map_or(0, |it| it.st_ino)
+    }
+
     /// Removes the sockets' names, of which `path` is one.
     pub fn remove(path: &Path) {
         // With the last of the sockets their folder goes.

@@ -17,7 +17,7 @@ use command::verbs::{
 use confine::Cgroup;
 use seqpacket::{MAX_FDS, Socket};
 use shm::PeerWords;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Datagrams that wait at one socket: Linux's own are so few (10) that any burst is lost, and a
 /// UDP socket's buffer takes some hundreds of small ones.
@@ -76,8 +76,6 @@ pub struct Circuits {
     pub stalls: u32,
     /// Programs that nobody answers any more.
     pub given_up: u32,
-    /// Programs that are gone, and that the next operator is to be told of.
-    pub(super) gone: BTreeSet<u32>,
     /// Sockets that its operator looks for.
     pub(super) hunt: Option<Box<Hunt>>,
     /// Changes of tables that wait for the operator.
@@ -113,7 +111,6 @@ impl Circuits {
             restarts: 0,
             stalls: 0,
             given_up: 0,
-            gone: BTreeSet::new(),
             hunt: None,
             owed: Vec::new(),
             uid,
@@ -370,6 +367,7 @@ impl Supervisor {
                 let body = Program {
                     slot: *slot,
                     number,
+                    port: 0,
                 };
                 (Message::new(0, &body), Rc::clone(fd))
             })
@@ -384,7 +382,7 @@ impl Supervisor {
         let rooms = self.rooms(compartment);
         let parts = parts.into_iter().chain(rooms).collect();
         self.tell(id, &Message::new(0, &operate), parts);
-        self.tell_of_limit(compartment, id);
+        self.tell_of_limit(id);
         self.tell_of_captures(id, compartment);
         let slots: Vec<u32> = self
             .compartments
@@ -394,18 +392,17 @@ impl Supervisor {
         for slot in slots {
             self.plug_circuits(compartment, slot);
         }
-        // The one before may not have been told that some have gone.
+        self.link_crossings(compartment);
+        for (message, fd) in programs {
+            self.tell(id, &message, vec![fd]);
+        }
+        // The one before may not have been told that some have gone, of either.
         self.tell(
             id,
             &Message::new(0, &RemovePort { slot: OTHERS }),
             Vec::new(),
         );
-        self.link_crossings(compartment);
-        for (message, fd) in programs {
-            self.tell(id, &message, vec![fd]);
-        }
         self.link_meter(compartment);
-        self.tell_of_gone(id, compartment);
         self.note_place(id, &format!("circuits-{compartment}"));
         self.watch_now();
     }
@@ -536,17 +533,6 @@ impl Supervisor {
         }
     }
 
-    /// Where the calls of a program of before come.
-    pub fn adopt_program(&mut self, (compartment, number): (u32, u32), fd: OwnedFd, note: &Note) {
-        let slot = note.number("slot") as u32;
-        match self.circuits(compartment) {
-            Some(circuits) => {
-                circuits.programs.insert(number, (slot, Rc::new(fd)));
-            }
-            None => self.keeper.forget_one(Key::Program(compartment, number)),
-        }
-    }
-
     /// An endpoint of circuits goes: what its programs ask from now on is answered by nobody,
     /// and so refused by the kernel. With the last one its operator ends.
     pub(super) fn end_circuits(&mut self, compartment: u32, slot: u32) {
@@ -558,8 +544,6 @@ impl Supervisor {
         for number in &gone {
             circuits.programs.remove(number);
         }
-        // Should the operator not hear of it, who follows finds their calls noted.
-        circuits.gone.extend(&gone);
         let (operator, spare) = (circuits.operator, circuits.spare.worker);
         for number in gone {
             self.keeper.forget_one(Key::Program(compartment, number));

@@ -6,7 +6,7 @@ use super::*;
 use crate::process::{Does, does};
 use crate::seats::label;
 use crate::watch::{Death, PROGRAM_STALLS, Seen};
-use command::verbs::{CAUSE_STALL, Inspect, ProgramGone};
+use command::verbs::{CAUSE_STALL, Inspect};
 use telemetry::operator::{ASLEEP, CUT, DELAYED, HEARTBEAT, SERVES, TAKEN, TOUCHES, UNFOUND};
 
 /// A change of tables whose operator says nothing this long is not done, ns: longer than three
@@ -173,25 +173,10 @@ impl Supervisor {
             return;
         };
         circuits.given_up += 1;
-        // Its successor finds calls of it noted.
-        circuits.gone.insert(program);
         self.keeper.forget_one(Key::Program(compartment, program));
         let seat = Subject::Seat(Seat::Compartment(compartment));
         let happened = Happened::new(EventKind::ProgramGivenUp, seat).slot(slot);
         self.happened(happened.value(u64::from(program)));
-    }
-
-    /// Tells an operator that starts of programs that are gone, but for what it may find noted.
-    pub(super) fn tell_of_gone(&mut self, operator: u64, compartment: u32) {
-        let circuits = self.circuits(compartment);
-        let gone = circuits.map(|c| std::mem::take(&mut c.gone));
-        for number in gone.into_iter().flatten() {
-            let body = ProgramGone {
-                number,
-                reserved: 0,
-            };
-            self.tell(operator, &Message::new(0, &body), Vec::new());
-        }
     }
 
     /// A switch runs an image. The request for it is done when nothing of what it denies goes on

@@ -11,8 +11,8 @@ use seqpacket::Fds;
 pub const PROGRAMS: usize = 4096;
 /// And at least, however many compartments share this process' descriptors.
 const LEAST_PROGRAMS: usize = 64;
-/// The greatest number of one: what an operator alleges is no reason for the next to have none left.
-const MOST_NUMBER: u32 = 1 << 31;
+/// Numbers of programs end below; from here on they are endpoints': see `operators`.
+const NUMBERS: u32 = 1 << 31;
 
 impl Supervisor {
     /// What an operator says.
@@ -37,15 +37,13 @@ impl Supervisor {
         let fd = fds.into_iter().next();
         if let (Some(body), Some(fd)) = (message.body::<Program>(), fd) {
             let most = self.most_programs();
-            let is_there = self.has_circuits(compartment, body.slot);
-            let Some(circuits) = self.circuits(compartment) else {
+            // Its port may have gone while it was handed over.
+            let is_there = self.has_announced(compartment, body.slot, body.port);
+            let Some(circuits) = self.circuits(compartment).filter(|_| is_there) else {
                 return;
             };
-            // Its port went while it was handed over; or it is an allegation, of which no more is kept than of programs.
-            if !is_there || body.number > MOST_NUMBER {
-                if body.number <= MOST_NUMBER && circuits.gone.len() < PROGRAMS {
-                    circuits.gone.insert(body.number);
-                }
+            // No honest one says it.
+            if !(1..NUMBERS).contains(&body.number) {
                 return;
             }
             if guard!("operator-programs") && circuits.programs.len() >= most {
@@ -63,18 +61,38 @@ impl Supervisor {
                 .programs
                 .insert(body.number, (body.slot, Rc::clone(&fd)));
             let note = Note::default().with("slot", body.slot);
+            let note = note.with("port", body.port);
             let key = Key::Program(compartment, body.number);
             self.keeper.keep(key, &note, fd.as_fd());
         } else if let Some(body) = message.body::<ProgramGone>()
             && let Some(circuits) = self.circuits(compartment)
+            && circuits.programs.remove(&body.number).is_some()
         {
-            // Who says so has none of its calls noted.
-            circuits.gone.remove(&body.number);
-            if circuits.programs.remove(&body.number).is_some() {
-                self.keeper
-                    .forget_one(Key::Program(compartment, body.number));
-            }
+            self.keeper
+                .forget_one(Key::Program(compartment, body.number));
         }
+    }
+
+    /// Where the calls of a program of before come.
+    pub fn adopt_program(&mut self, (compartment, number): (u32, u32), fd: OwnedFd, note: &Note) {
+        let slot = note.number("slot") as u32;
+        // Its port may have gone with a supervisor that had not come to its programs yet.
+        let is_there = self.has_announced(compartment, slot, note.number("port"));
+        match self.circuits(compartment).filter(|_| is_there) {
+            Some(circuits) => {
+                circuits.programs.insert(number, (slot, Rc::new(fd)));
+            }
+            None => self.keeper.forget_one(Key::Program(compartment, number)),
+        }
+    }
+
+    /// Whether programs are announced at this slot, at the port of this number; 0: at any, as one of the release
+    /// before says.
+    fn has_announced(&self, compartment: u32, slot: u32, port: u64) -> bool {
+        let home = self.compartments.get(&compartment);
+        let announced = home.and_then(|home| home.ports.get(&slot)?.circuits.as_ref());
+        let is_it = |it: &Announced| port == 0 || it.number() == port;
+        announced.is_some_and(|it| is_it(it) || !guard!("operator-former-port"))
     }
 
     /// Programs of a compartment that are kept, at most: of the descriptors that this process may have all
@@ -88,16 +106,9 @@ impl Supervisor {
     }
 
     /// Tells an operator of that limit.
-    pub(super) fn tell_of_limit(&mut self, compartment: u32, id: u64) {
+    pub(super) fn tell_of_limit(&mut self, id: u64) {
         let most = self.most_programs() as u32;
-        let last = self.circuits(compartment).and_then(|circuits| {
-            let numbers = circuits.programs.keys().chain(&circuits.gone);
-            numbers.max().copied()
-        });
-        let body = ProgramLimit {
-            most,
-            next: last.map_or(0, |last| last.saturating_add(1)),
-        };
+        let body = ProgramLimit { most, reserved: 0 };
         self.tell(id, &Message::new(0, &body), Vec::new());
     }
 
@@ -108,9 +119,9 @@ impl Supervisor {
             return;
         }
         let homes = self.compartments.keys();
-        let operators = homes.filter_map(|id| Some((*id, self.operator_in(*id)?)));
-        for (compartment, operator) in operators.collect::<Vec<_>>() {
-            self.tell_of_limit(compartment, operator);
+        let operators = homes.filter_map(|id| self.operator_in(*id));
+        for operator in operators.collect::<Vec<_>>() {
+            self.tell_of_limit(operator);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::host::{Host, red, tap};
 use crate::kill;
-use crate::wayward::{FORWARDS, PROGRAMS};
+use crate::wayward::{FORMER, FORWARDS, PROGRAMS};
 use command::message::{ErrorCode, Name};
 use command::verbs::*;
 use rustix::process::Signal;
@@ -323,6 +323,10 @@ fn an_operator_that_was_told_half_is_none_that_a_supervisor_takes_over() {
     host.until("its programs are kept", |host| {
         host.kept_below("program/3/") == programs
     });
+    // Those of a port that the slot has no more are not.
+    for number in FORMER..FORMER + 3 {
+        assert_eq!(host.kept_below(&format!("program/3/{number}")), 0);
+    }
     // It goes on saying more.
     std::thread::sleep(Duration::from_millis(400));
     assert_eq!(host.kept_below("program/3/"), programs);

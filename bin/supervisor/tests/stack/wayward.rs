@@ -386,6 +386,9 @@ pub fn verify() -> ! {
 /// more than waits in a socket.
 pub const PROGRAMS: u32 = 4200;
 
+/// Three that it says it has of another port, from this number on.
+pub const FORMER: u32 = 5001;
+
 /// Stands for the operator: the first of a compartment says that it has many programs, and reads.
 /// Those after it read until they are told to operate, and no further.
 pub fn operate() -> ! {
@@ -433,13 +436,21 @@ pub fn operate() -> ! {
             }
         }
         page.store(WRITTEN, 1);
-        for number in 1..=PROGRAMS {
+        let former = (FORMER..FORMER + 3).map(|number| (number, 1));
+        for (number, port) in former.chain((1..=PROGRAMS).map(|number| (number, 0))) {
             // It may not talk without end, nor have more descriptors under way than open.
             let moment = rustix::event::Timespec {
                 tv_sec: 0,
                 tv_nsec: 800_000,
             };
-            let program = Message::new(0, &Program { slot: 1, number });
+            let program = Message::new(
+                0,
+                &Program {
+                    slot: 1,
+                    number,
+                    port,
+                },
+            );
             while control
                 .send(&program, &[std::io::stderr().as_fd()])
                 .is_err()

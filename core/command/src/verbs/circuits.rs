@@ -23,6 +23,8 @@ body! {
         slot: u32,
         /// Which one: the operator's number for it.
         number: u32,
+        /// The port that it was announced at, by its number; 0: of the release before.
+        port: u64,
     }
 }
 body! {
@@ -30,8 +32,8 @@ body! {
     ProgramLimit: ProgramLimit {
         /// At most; one more would end with this process.
         most: u32,
-        /// The next has this number at least: no other has, or had until its end was told of.
-        next: u32,
+        /// Zero.
+        reserved: u32,
     }
 }
 body! {

@@ -137,6 +137,19 @@ fn a_meter_is_told_of_rates_and_of_circuits_and_of_their_ends() {
 }
 
 #[test]
+fn what_was_to_be_cut_before_its_meter_was_linked_is_over_with_that() {
+    let mut mediator = with_circuits(&tables());
+    mediator.table.carry(1, Carrier::Meter, 0);
+    mediator.write();
+    assert_eq!([1, 2].map(|id| mediator.cut_one(id)), [CUT_HIDDEN; 2]);
+    let (link, meter) = Socket::pair().unwrap();
+    mediator.link_meter(link, &|_| None);
+    assert_eq!(told::<MeterPage>(&meter).1, 1);
+    assert_eq!(told::<EndMetered>(&meter).0.id, 1);
+    assert_eq!((begun(&mediator), mediator.hunted()), (vec![2], vec![2]));
+}
+
+#[test]
 fn who_connects_waits_for_a_meter_but_not_for_ever() {
     let mut mediator = with_circuits(&metered(1000));
     assert!(mediator.sleep().is_none());
