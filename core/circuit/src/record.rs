@@ -105,6 +105,8 @@ pub struct Socket {
     /// Of a stream, the token that it waited with to be accepted, at both its ends. 0 where it was begun: its cookie; where it was
     /// accepted: not known.
     pub(crate) token: u64,
+    /// See [`Table::condemn`](crate::Table::condemn).
+    pub(crate) is_condemned: bool,
     pub(crate) options: Options,
 }
 
@@ -156,6 +158,12 @@ impl Socket {
     #[must_use]
     pub const fn inode(&self) -> u32 {
         self.inode
+    }
+
+    /// Whether its connection is to end, whatever is allowed.
+    #[must_use]
+    pub const fn is_condemned(&self) -> bool {
+        self.is_condemned
     }
 
     /// Of UDP, whom the kernel takes to what it sends by itself, as far as is known.
@@ -258,6 +266,8 @@ const ADDRESS_LOCKED: u8 = 1;
 const PORT_LOCKED: u8 = 2;
 /// From here on the [`Carrier`].
 const CARRIER_AT: u8 = 2;
+/// Of one that is connected.
+const CONDEMNED: u8 = 1 << 7;
 /// Of a pending one.
 const RELAYED: u8 = (Carrier::Proxy as u8) << CARRIER_AT;
 const NONE: Endpoint = Endpoint {
@@ -329,6 +339,7 @@ pub(crate) fn encode(slot: &Slot) -> [u8; RECORD] {
             };
             raw.flags = u8::from(it.address_locked) * ADDRESS_LOCKED
                 + u8::from(it.port_locked) * PORT_LOCKED
+                + u8::from(it.is_condemned) * CONDEMNED
                 + ((it.carrier as u8) << CARRIER_AT);
             raw.sequence = it.since;
             (raw.endpoint, raw.cookie) = (it.endpoint, it.cookie);
@@ -430,7 +441,8 @@ fn socket(raw: &Raw, kind: Kind) -> Option<Socket> {
             remote == NONE
         });
     let plain = matches!(state, State::Fresh | State::Bound | State::Connected);
-    let carrier = Carrier::of(raw.flags >> CARRIER_AT)?;
+    let carrier = Carrier::of((raw.flags & !CONDEMNED) >> CARRIER_AT)?;
+    let is_condemned = raw.flags & CONDEMNED != 0;
     let is_begun = open && raw.generation != 0;
     let crossing = u16::try_from(raw.crossing).ok()?;
     // Of a connection that crosses an agreement, or that a proxy let in, the end that was accepted knows it too.
@@ -441,6 +453,9 @@ fn socket(raw: &Raw, kind: Kind) -> Option<Socket> {
         return None;
     }
     if !legal || (kind == Kind::Datagram && !plain) {
+        return None;
+    }
+    if is_condemned && (kind == Kind::Datagram || state != State::Connected) {
         return None;
     }
     let may_have_token = match kind {
@@ -465,6 +480,7 @@ fn socket(raw: &Raw, kind: Kind) -> Option<Socket> {
         state,
         address_locked: raw.flags & ADDRESS_LOCKED != 0,
         port_locked: raw.flags & PORT_LOCKED != 0,
+        is_condemned,
         local,
         remote,
         name: raw.name,
@@ -505,6 +521,7 @@ impl Socket {
             inode: 0,
             linked: 0,
             token: 0,
+            is_condemned: false,
             options: Options::default(),
         }
     }
@@ -526,6 +543,7 @@ impl Socket {
         self.remote = NONE;
         (self.carrier, self.since) = (Carrier::Kernel, 0);
         (self.crossing, self.inode, self.linked, self.token) = (0, 0, 0, 0);
+        self.is_condemned = false;
         match self.kind {
             Kind::Stream => self.name = [0; 16],
             Kind::Datagram if !self.port_locked => self.local.port = 0,

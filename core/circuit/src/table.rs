@@ -187,6 +187,17 @@ impl Table {
         }
     }
 
+    /// Notes that a connection is to end, whatever is allowed: of a stream that is connected, until it is not.
+    pub fn condemn(&mut self, cookie: u64) {
+        if let Ok((at, mut socket)) = self.find(cookie)
+            && socket.kind == Kind::Stream
+            && socket.state == State::Connected
+        {
+            socket.is_condemned = true;
+            self.sockets.put(at, Slot::Socket(socket));
+        }
+    }
+
     /// Notes by what the bytes of a connection go that this socket has begun, and since when
     /// it is there. `since` 0: as it was noted.
     pub fn carry(&mut self, cookie: u64, carrier: Carrier, since: u64) {

@@ -32,8 +32,6 @@ struct Hunted {
     is_asked: bool,
     /// It was found with no process before, and that was told.
     is_lost: bool,
-    /// Somebody asked for it to be cut, whatever the rules allow.
-    by_id: bool,
 }
 
 /// What is looked for.
@@ -73,19 +71,10 @@ impl Mediator {
                 tried: before.map_or(0, |it| it.tried),
                 is_asked: before.is_some_and(|it| it.is_asked),
                 is_lost: before.is_some_and(|it| it.is_lost) || lost.is_some(),
-                by_id: before.or(lost.as_ref()).is_some_and(|it| it.by_id),
             };
             self.hunts.ends.insert(socket.cookie(), hunted);
         }
         self.hunts.is_new = true;
-    }
-
-    /// What is looked for of this circuit is so because it was to be cut by its id.
-    pub(super) fn hunts_by_id(&mut self, began: u64) {
-        let all = self.hunts.ends.values_mut();
-        for hunted in all.filter(|it| it.began == began) {
-            hunted.by_id = guard!("circuits-hunts-by-id");
-        }
     }
 
     /// Whether it was looked for and found with no process.
@@ -132,11 +121,15 @@ impl Mediator {
             let socket = table.socket(*cookie);
             socket.is_some_and(|it| it.kind() == Kind::Stream) && guard!("circuits-lost-streams")
         };
+        // But for what was cut by its id: no rule said so.
+        let is_condemned = |it: &Hunted| {
+            let began = table.socket(it.began);
+            began.is_some_and(Socket::is_condemned) && guard!("circuits-hunts-by-id")
+        };
         self.hunts
             .lost
-            .retain(|cookie, it| it.by_id || !may_go_on(cookie));
-        let denied = self.hunts.lost.iter().filter(|(_, it)| !it.by_id);
-        for (cookie, _) in denied {
+            .retain(|cookie, it| is_condemned(it) || !may_go_on(cookie));
+        for cookie in self.hunts.lost.keys() {
             self.datagrams.cut.remove(cookie);
             self.datagrams.doubted.insert(*cookie);
         }

@@ -153,6 +153,13 @@ impl Mediator {
         }
     }
 
+    /// What was to be cut by its id is looked for by who follows, too.
+    pub(super) fn cuts_condemned(&mut self) {
+        let condemned = self.table.all().filter(|it| it.is_condemned());
+        let all = condemned.map(|it| (it.cookie(), circuits::ends(&self.table, it.cookie())));
+        self.cut(all.filter(|_| guard!("circuits-condemned")).collect());
+    }
+
     /// Ends a circuit for both its programs. One that no thread has where it was seen is looked for.
     pub(super) fn cut_one(&mut self, id: u64) -> u64 {
         let socket = self.table.socket(id).copied();
@@ -167,9 +174,11 @@ impl Mediator {
         let ended = match self.end_metered(&socket) {
             true => self.table.disconnect(id).is_ok(),
             false => {
+                // First noted: no rule says so to who follows.
+                self.table.condemn(id);
+                self.write();
                 let ends = circuits::ends(&self.table, id);
                 self.cut(vec![(id, ends)]);
-                self.hunts_by_id(id);
                 !self.is_hunted(id)
             }
         };

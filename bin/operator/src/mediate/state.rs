@@ -38,6 +38,7 @@ impl Mediator {
         self.recall_accepted(rooms);
         self.sweep();
         self.review();
+        self.cuts_condemned();
         self.link_everybody();
         self.write();
     }

@@ -233,6 +233,11 @@ fn nobody_is_the_other_end_but_who_began_it() {
     begin(&mut table, 10, 5001);
     table.waits_as(10, 555);
     accept(&mut table, 5, (5001, 555), false);
+    // One is to end, and another has.
+    begin(&mut table, 11, 5002);
+    table.condemn(10);
+    table.condemn(11);
+    table.disconnect(11).unwrap();
     // As an operator that follows finds them.
     let records: Vec<_> = (0..table.slots())
         .map(|it| (it, table.record(it)))
@@ -243,4 +248,6 @@ fn nobody_is_the_other_end_but_who_began_it() {
     let ends = |cookie| -> Vec<u64> { table.other_ends(cookie).map(Socket::cookie).collect() };
     let expected = [vec![4], vec![9], vec![], vec![], vec![5], vec![10]];
     assert_eq!([9, 4, 2, 3, 10, 5].map(ends), expected);
+    let condemned = table.all().filter(|it| it.is_condemned());
+    assert_eq!(condemned.map(Socket::cookie).collect::<Vec<_>>(), [10]);
 }

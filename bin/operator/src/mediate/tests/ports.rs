@@ -2,6 +2,7 @@
 
 use super::*;
 use circuit::{Family, Socket};
+use telemetry::circuits::CUT_HIDDEN;
 
 /// Operators one after another, all of the same page and image.
 fn operators() -> impl Fn() -> Mediator {
@@ -119,6 +120,23 @@ fn what_is_of_a_port_of_before_is_left_behind_by_who_follows() {
         assert_eq!([WEB, NEAR].map(|slot| of_slot(&third, slot)), left);
         assert!(third.hunted().is_empty());
     }
+}
+
+/// No rule says so.
+#[test]
+fn what_was_to_be_cut_by_its_id_is_looked_for_by_who_follows() {
+    let both: &[(u32, u64)] = &[(WEB, 11), (NEAR, 22)];
+    let next = operators();
+    let mut first = next();
+    plug(&mut first, both);
+    let made = connected(&mut first);
+    assert_eq!(first.cut_one(made[0].cookie), CUT_HIDDEN);
+    let hunted = first.hunted();
+    assert!(!hunted.is_empty());
+    drop(first);
+    let mut second = next();
+    plug(&mut second, both);
+    assert_eq!(second.hunted(), hunted);
 }
 
 /// Who was told of both has nothing of the former to leave behind, and says so to who follows.
