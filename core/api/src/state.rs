@@ -37,7 +37,7 @@ pub struct Status {
     pub uplinks: Vec<Uplink>,
     /// Live agreements between tenants.
     pub agreements: Vec<Agreement>,
-    /// Offers and acceptances that no live agreement is made of.
+    /// Offers and acceptances that no live agreement is made of, the first hundred.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub halves: Vec<Half>,
 }

@@ -155,7 +155,7 @@ body! {
         slot: u32,
     }
 }
-/// To an operator that starts: all slots that it was not told of have no port.
+/// To an operator that starts: all slots that it was not told of have no port, or all programs are gone.
 pub const OTHERS: u32 = u32::MAX;
 body! {
     /// Use this image.

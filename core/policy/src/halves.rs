@@ -1,8 +1,8 @@
 //! Halves of agreements: what one side states and no agreement is made of, and what it lacks.
 
-use crate::agreements::{Agreement, meetings};
-use spec::Spec;
-use std::collections::BTreeSet;
+use crate::agreements::Agreement;
+use spec::{Spec, Tenant};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// An offer or an acceptance that no live agreement is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,49 +25,69 @@ pub enum Lacks {
     /// Of an acceptance: the other tenant offers this one none of this name. What it offers to whom else, or whether
     /// it is there, is told to nobody.
     Offer(String),
-    /// Both are there (what would have nothing in common no spec states), and the offer's time is over.
+    /// The offer's time is over.
     Time,
+    /// Both are there, and have nothing in common: no family of addresses, no prefixes, or one of them routes and the
+    /// other does not. Of a document of the provider's alone that is an error.
+    Common,
 }
 
-/// The halves of a spec, where these agreements are live, in the spec's order.
-pub fn halves(spec: &Spec, live: &[Agreement]) -> Vec<Half> {
-    let made: BTreeSet<[&str; 3]> = (live.iter())
+/// The first `most` halves of a spec, or of one tenant of it, in its order, where these agreements are live at `now`
+/// (seconds since 1970). Bound: what these tenants state.
+pub fn halves(
+    spec: &Spec,
+    live: &[Agreement],
+    (of, most): (Option<&str>, usize),
+    now: u64,
+) -> Vec<Half> {
+    let live: BTreeSet<[&str; 3]> = (live.iter())
         .map(|one| [&*one.offerer, &*one.offer, &*one.acceptor])
         .collect();
-    let met: BTreeSet<[&str; 3]> = (meetings(spec).into_iter())
-        .map(|(offerer, offer, acceptor, _)| {
-            [&offerer.name, &offer.name, &acceptor.name].map(|name| name.as_str())
-        })
+    let tenants: BTreeMap<&str, &Tenant> = (spec.tenants.iter())
+        .map(|tenant| (tenant.name.as_str(), tenant))
         .collect();
-    let mut halves = Vec::new();
-    for tenant in &spec.tenants {
-        let mut half = |name: &str, other: &str, of: [&str; 3], unmet: Lacks| {
-            if !made.contains(&of) {
-                halves.push(Half {
-                    tenant: tenant.name.to_string(),
-                    name: name.into(),
-                    other: other.into(),
-                    lacks: if met.contains(&of) {
-                        Lacks::Time
-                    } else {
-                        unmet
-                    },
-                });
-            }
-        };
+    let asked = (spec.tenants.iter()).filter(|it| of.is_none_or(|of| it.name.as_str() == of));
+    // Each as whose it is, its name, the other, and who would offer what to whom.
+    let stated = asked.flat_map(|tenant| {
         let own = tenant.name.as_str();
-        for offer in &tenant.offers {
+        let offers = tenant.offers.iter().flat_map(move |offer| {
             let name = offer.name.as_str();
-            for to in offer.to.iter() {
-                let of = [own, name, to.value.as_str()];
-                half(name, to.value.as_str(), of, Lacks::Acceptance);
-            }
-        }
-        for accept in &tenant.accepts {
+            let to = offer.to.iter().map(|to| to.value.as_str());
+            to.map(move |to| ([own, name, to], [own, name, to]))
+        });
+        let accepts = tenant.accepts.iter().map(move |accept| {
             let (from, service) = (accept.from.as_str(), accept.service.as_str());
-            let lacks = Lacks::Offer(service.into());
-            half(accept.name.as_str(), from, [from, service, own], lacks);
+            ([own, accept.name.as_str(), from], [from, service, own])
+        });
+        offers.chain(accepts)
+    });
+    let halves = stated.filter(|(_, meeting)| !live.contains(meeting));
+    let halves = halves.map(|([tenant, name, other], [offerer, service, acceptor])| {
+        let offer = tenants.get(offerer).and_then(|it| {
+            let mut offers = it.offers.iter();
+            offers.find(|it| {
+                it.name.as_str() == service && it.to.iter().any(|to| to.value.as_str() == acceptor)
+            })
+        });
+        let accept = tenants.get(acceptor).and_then(|it| {
+            let mut accepts = it.accepts.iter();
+            accepts.find(|it| it.from.as_str() == offerer && it.service.as_str() == service)
+        });
+        let lacks = match (offer, accept) {
+            (None, _) => Lacks::Offer(service.into()),
+            (_, None) => Lacks::Acceptance,
+            (Some(offer), _) => match &offer.until {
+                Some(until) if until.value.0 <= now => Lacks::Time,
+                _ => Lacks::Common,
+            },
+        };
+        let [tenant, name, other] = [tenant, name, other].map(str::to_owned);
+        Half {
+            tenant,
+            name,
+            other,
+            lacks,
         }
-    }
-    halves
+    });
+    halves.take(most).collect()
 }

@@ -10,7 +10,7 @@ use crate::survey::{Survey, hex};
 use crate::turns::Kind;
 use crate::view;
 use crate::why::{Known, judge};
-use crate::world::World;
+use crate::world::{World, now};
 use api::{Endpoint, Fault, Proof, RuleName, Status, Where, Whose, Why};
 use axum::Json;
 use axum::extract::{Path, Query, State};
@@ -26,6 +26,10 @@ use telemetry::drops::DropReason;
 use telemetry::recorder::{Event, EventKind};
 use telemetry::rules::{Logged, NO_RULE};
 use utoipa::IntoParams;
+
+/// Halves of agreements that are told of, of all tenants or of the one that asks: who states thousands makes no
+/// answer long.
+const HALVES: usize = 100;
 
 type From = State<Arc<Server>>;
 
@@ -57,7 +61,7 @@ pub async fn status(viewer: Viewer, State(server): From) -> Json<Status> {
         tenants: survey.tenants(&world, &closed),
         uplinks: survey.uplinks(&world),
         agreements: agreements(&world),
-        halves: halves(&world),
+        halves: halves(&world, viewer.tenant()),
         fabric,
     };
     Json(match viewer.tenant() {
@@ -78,14 +82,20 @@ fn agreements(world: &World) -> Vec<api::Agreement> {
     told.collect()
 }
 
-fn halves(world: &World) -> Vec<api::Half> {
-    let made = world.made().into_iter();
-    let halves = made.flat_map(|(spec, _, intent)| policy::halves(spec, &intent.agreements));
+fn halves(world: &World, of: Option<&str>) -> Vec<api::Half> {
+    let halves = world.made().map_or_else(Vec::new, |(spec, _, intent)| {
+        policy::halves(spec, &intent.agreements, (of, HALVES), now())
+    });
+    let halves = halves.into_iter();
     let told = halves.map(|half| api::Half {
         lacks: match half.lacks {
             Lacks::Acceptance => format!("{} does not accept it", half.other),
             Lacks::Offer(service) => format!("{} does not offer it {service}", half.other),
             Lacks::Time => "its time (`until`) is over".into(),
+            Lacks::Common => {
+                "both sides have nothing in common (family of addresses, prefixes, or one routes)"
+                    .into()
+            }
         },
         tenant: half.tenant,
         name: half.name,

@@ -513,14 +513,36 @@ async fn either_revokes_by_its_own_token_and_nobody_elses_does() {
         "agreement lender/db with blue ends",
     );
     assert_eq!(rig.audited().await, [begins]);
-    for (mine, own, others) in [
-        (&blue, "blue/lent", "lender/db"),
-        (&lender, "lender/db", "blue/lent"),
+    let halves = async |token: &str| {
+        let status: Status = rig.good_as(token, "GET", "/v1/status", "").await;
+        let halves = status.halves.into_iter();
+        halves
+            .map(|it| format!("{}/{}: {}", it.tenant, it.name, it.lacks))
+            .collect::<Vec<_>>()
+    };
+    for (mine, own, others, lacks, [told, not]) in [
+        (
+            &blue,
+            "blue/lent",
+            "lender/db",
+            "blue does not accept it",
+            [&lender, &blue],
+        ),
+        (
+            &lender,
+            "lender/db",
+            "blue/lent",
+            "lender does not offer it db",
+            [&blue, &lender],
+        ),
     ] {
         let path = |what: &str| format!("/v1/revoke/{what}");
         assert_eq!(rig.bad_as(mine, "POST", &path(others), "").await.0, 404);
+        assert!(halves(told).await.is_empty());
         let _: Applied = rig.good_as(mine, "POST", &path(own), "").await;
         assert_eq!(rig.audited().await.last().unwrap(), ends);
+        assert_eq!(halves(told).await, [format!("{others}: {lacks}")]);
+        assert!(halves(not).await.is_empty());
         // Neither the provider's apply nor a restart brings it back.
         let _: Applied = rig.good("POST", "/v1/apply?file=h.yaml", HOST).await;
         assert_eq!(rig.audited().await.last().unwrap(), ends);

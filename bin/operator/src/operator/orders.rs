@@ -204,9 +204,6 @@ impl Operator {
             self.mediator.cut_asked(body.id, fd);
         } else if let Some(RemovePort { slot: OTHERS }) = message.body() {
             self.mediator.has_plugged();
-            if guard!("operator-nobodys") {
-                self.mediator.has_resumed();
-            }
             self.is_told = true;
             self.says_what_decides()?;
         } else if let Some(body) = message.body::<RemovePort>() {
@@ -239,6 +236,10 @@ impl Operator {
             self.paused.remove(&body.slot);
         } else if let Some(body) = message.body::<Capture>() {
             self.mediator.capture(&body);
+        } else if let Some(ProgramGone { number: OTHERS, .. }) = message.body() {
+            if guard!("operator-nobodys") {
+                self.mediator.has_resumed();
+            }
         } else if let Some(body) = message.body::<ProgramLimit>() {
             self.most = PROGRAMS.min(body.most as usize);
         } else if let Some(body) = message.body::<EndCrossing>() {

@@ -79,8 +79,15 @@ fn a_call_of_a_program_that_nobody_told_of_takes_no_place() {
     notes().0.note(5, &call).unwrap();
     let (mut operator, _supervisor) = follows(&page);
     assert_eq!(notes().1.len(), 1, "it may be told of yet");
-    let all = Message::new(0, &RemovePort { slot: OTHERS });
-    operator.take_place(&all, None, None).unwrap();
+    let ports = Message::new(0, &RemovePort { slot: OTHERS });
+    operator.take_place(&ports, None, None).unwrap();
+    assert_eq!(notes().1.len(), 1, "programs come after ports");
+    let others = ProgramGone {
+        number: OTHERS,
+        reserved: 0,
+    };
+    let told = operator.take_place(&Message::new(0, &others), None, None);
+    told.unwrap();
     assert_eq!(notes().1, []);
 }
 

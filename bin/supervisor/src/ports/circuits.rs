@@ -12,7 +12,7 @@ use crate::role::{Purpose, Role};
 use crate::seats::Image;
 use crate::watch::{Backoff, Blame, Death, Standing};
 use command::verbs::{
-    CAUSE_REPORT, CREATE_CIRCUITS, OTHERS, Operate, PORT_CIRCUITS, Program, UseImage,
+    CAUSE_REPORT, CREATE_CIRCUITS, OTHERS, Operate, PORT_CIRCUITS, Program, ProgramGone, UseImage,
 };
 use confine::Cgroup;
 use seqpacket::{MAX_FDS, Socket};
@@ -392,17 +392,24 @@ impl Supervisor {
         for slot in slots {
             self.plug_circuits(compartment, slot);
         }
-        self.link_crossings(compartment);
-        for (message, fd) in programs {
-            self.tell(id, &message, vec![fd]);
-        }
-        // The one before may not have been told that some have gone, of either.
+        // What is to be cut may go by it.
+        self.link_meter(compartment);
+        // The one before may not have been told that some have gone. Before programs, whose calls may hold
+        // this one up: rules are in force by then.
         self.tell(
             id,
             &Message::new(0, &RemovePort { slot: OTHERS }),
             Vec::new(),
         );
-        self.link_meter(compartment);
+        self.link_crossings(compartment);
+        for (message, fd) in programs {
+            self.tell(id, &message, vec![fd]);
+        }
+        let others = ProgramGone {
+            number: OTHERS,
+            reserved: 0,
+        };
+        self.tell(id, &Message::new(0, &others), Vec::new());
         self.note_place(id, &format!("circuits-{compartment}"));
         self.watch_now();
     }

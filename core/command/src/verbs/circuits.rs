@@ -39,7 +39,7 @@ body! {
 body! {
     /// A program that is gone, with all that it started.
     ProgramGone: ProgramGone {
-        /// The number.
+        /// The number; or [`OTHERS`](super::OTHERS).
         number: u32,
         /// Zero.
         reserved: u32,

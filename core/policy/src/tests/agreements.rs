@@ -91,31 +91,56 @@ fn it_ends_at_its_time_and_when_either_side_takes_its_part_out() {
 }
 
 #[test]
-fn what_nobody_answers_is_told_to_whose_it_is_with_what_it_lacks() {
-    let halves = |spec: &Spec, now| {
+fn what_nobody_answers_is_told_with_what_it_lacks() {
+    let halves_of = |spec: &Spec, now, of: Option<&str>, most| {
         let live = agreements(spec, &Ids::assign(spec, &Ids::default()), now);
-        let all = halves(spec, &live).into_iter();
+        let all = halves(spec, &live, (of, most), now).into_iter();
         all.map(|it| (format!("{}/{} {}", it.tenant, it.name, it.other), it.lacks))
             .collect::<Vec<_>>()
     };
-    assert_eq!(halves(&start().0, NOW), []);
-    let over = halves(&start().0, ENDS);
+    let told = |spec: &Spec, now| halves_of(spec, now, None, 9);
+    assert_eq!(told(&start().0, NOW), []);
     let both = |lacks: Lacks| {
         ["red/db blue", "blue/reds-db red"].map(|name| (name.to_owned(), lacks.clone()))
     };
-    assert_eq!(over, both(Lacks::Time));
+    assert_eq!(told(&start().0, ENDS), both(Lacks::Time));
+    assert_eq!(halves_of(&start().0, ENDS, None, 1), both(Lacks::Time)[..1]);
+    let blues = halves_of(&start().0, ENDS, Some("blue"), 9);
+    assert_eq!(blues, both(Lacks::Time)[1..]);
     // Another service than is offered: each side is told of its own.
     let misnamed = changed(|text| text.replace("service: db", "service: bd"));
     let [mut offer, mut accept] = both(Lacks::Acceptance);
     accept.1 = Lacks::Offer("bd".into());
-    assert_eq!(halves(&misnamed, NOW), [offer.clone(), accept.clone()]);
+    assert_eq!(told(&misnamed, NOW), [offer.clone(), accept.clone()]);
     // One that is offered to somebody else is none that it is told of.
     let elsewhere = changed(|text| {
         text.replace("to: [blue]", "to: [blu3]")
             .replace("  - name: blue", "  - name: blu3\n  - name: blue")
     });
     (offer.0, accept.1) = ("red/db blu3".into(), Lacks::Offer("db".into()));
-    assert_eq!(halves(&elsewhere, NOW), [offer, accept]);
+    assert_eq!(told(&elsewhere, NOW), [offer, accept]);
+}
+
+/// The provider's document alone is refused for that.
+#[test]
+fn what_has_nothing_in_common_with_a_tenants_own_document_is_told() {
+    let written = |text: &str| spec::Written {
+        file: "some.yaml".into(),
+        text: text.into(),
+    };
+    let host = "version: 1\ntenants:\n  - name: red\n    subnets: [{name: lan, prefixes: [10.1.1.0/24]}]\n    endpoints: [{name: db, subnet: lan, addresses: [10.1.1.10]}]\n    offers: [{name: db, endpoint: db, protocol: tcp, ports: [80], to: [blue], pool: [10.1.250.0/28]}]\n  - name: blue\n    self-managed: {endpoints: 2, rules: 1}\n";
+    let own = "version: 1\ntenants:\n  - name: blue\n    subnets: [{name: lan, prefixes: [\"fd00:1::/64\"]}]\n    endpoints: [{name: app, subnet: lan, addresses: [\"fd00:1::10\"]}]\n    accepts: [{name: reds-db, from: red, service: db, as: \"fd00:2::10\"}]\n";
+    let parts = spec::Parts {
+        provider: written(host),
+        documents: [("blue".to_owned(), written(own))].into(),
+        ..spec::Parts::default()
+    };
+    let spec = read(&parts.joined());
+    let ids = Ids::assign(&spec, &Ids::default());
+    assert_eq!(agreements(&spec, &ids, NOW), []);
+    let told = halves(&spec, &[], (None, 9), NOW);
+    let lacks: Vec<_> = told.iter().map(|it| (&*it.tenant, &it.lacks)).collect();
+    assert_eq!(lacks, [("red", &Lacks::Common), ("blue", &Lacks::Common)]);
 }
 
 #[test]
