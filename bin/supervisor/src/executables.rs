@@ -1,4 +1,4 @@
-//! The programs that are started, and the uids they get.
+//! Our own executables, and the uids that processes of them get.
 
 use crate::settings::RANGE;
 use guard::guard;
