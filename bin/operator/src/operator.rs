@@ -7,8 +7,8 @@ use command::Message;
 use command::verbs::{
     AddCrossing, AddPort, CIRCUITS_ADDRESSES, CONTAINER_BUSY, CONTAINER_PROGRAMS, Capture,
     Circuits, ContainerRefused, CutCircuit, Done, EndCrossing, Found, ListFlows, Mediate, OTHERS,
-    Operate, PORT_CIRCUITS, PORT_METER, PORT_PROXY, Program, ProgramGone, ProgramLimit, Quit,
-    RemovePort, Running, Share, Sought, UseImage, WantMeter,
+    Operate, PORT_CIRCUITS, PORT_METER, PORT_PROXY, PROGRAM_NUMBERS, Program, ProgramGone,
+    ProgramLimit, Quit, RemovePort, Running, Share, Sought, UseImage, WantMeter,
 };
 use guard::guard;
 use notify::{Listener, Sizes};
@@ -33,8 +33,6 @@ const SAYINGS: usize = 64;
 const UNSAID: Duration = Duration::from_millis(1);
 /// Who starts a program and has not said which, at most.
 const ANNOUNCED: usize = 64;
-/// Where numbers of programs end, and begin anew.
-const NUMBERS: u32 = 1 << 31;
 /// Programs that are looked at beside the set.
 const NEAR: usize = 16;
 /// Sockets that an endpoint's programs may make, and connections that they may begin or accept, a
@@ -335,9 +333,9 @@ impl Operator {
     /// supervisor heard of it or not, for calls of it may be noted.
     fn number(&mut self) -> u32 {
         let is_free = |it: &u32| !self.programs.contains_key(it);
-        // An operator before this one may have noted anything.
-        let mut all = (self.next..NUMBERS).chain(1..NUMBERS);
-        let number = all.find(is_free).unwrap_or(NUMBERS);
+        // An operator before this one may have noted anything, and where they end they begin anew.
+        let mut all = (self.next..PROGRAM_NUMBERS).chain(1..PROGRAM_NUMBERS);
+        let number = all.find(is_free).unwrap_or(PROGRAM_NUMBERS);
         self.next = number + 1;
         if guard!("operator-numbers") {
             self.mediator.has_next_program(self.next);

@@ -57,10 +57,10 @@ fn no_program_has_the_number_of_one_that_an_operator_before_had() {
     let (mut second, _supervisor) = follows(&page);
     assert_eq!(second.number(), 4);
     // Where they end those begin anew that nobody has.
-    second.next = NUMBERS - 1;
+    second.next = PROGRAM_NUMBERS - 1;
     let (any, _other) = std::os::unix::net::UnixStream::pair().unwrap();
     second.add(7, 1, any.into()).unwrap();
-    assert_eq!([(); 2].map(|()| second.number()), [NUMBERS - 1, 2]);
+    assert_eq!([(); 2].map(|()| second.number()), [PROGRAM_NUMBERS - 1, 2]);
     let (mut third, _supervisor) = follows(&page);
     assert_eq!(third.number(), 3);
 }

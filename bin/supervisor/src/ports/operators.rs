@@ -6,7 +6,7 @@ use super::*;
 use crate::process::{Does, does};
 use crate::seats::label;
 use crate::watch::{Death, PROGRAM_STALLS, Seen};
-use command::verbs::{CAUSE_STALL, Inspect};
+use command::verbs::{CAUSE_STALL, Inspect, PROGRAM_NUMBERS};
 use telemetry::operator::{ASLEEP, CUT, DELAYED, HEARTBEAT, SERVES, TAKEN, TOUCHES, UNFOUND};
 
 /// A change of tables whose operator says nothing this long is not done, ns: longer than three
@@ -37,7 +37,7 @@ impl Whose {
     fn number(self) -> u32 {
         match self {
             Whose::Program(program) => program,
-            Whose::Endpoint(slot) => slot | 1 << 31,
+            Whose::Endpoint(slot) => slot | PROGRAM_NUMBERS,
         }
     }
 }

@@ -3,7 +3,8 @@
 use super::*;
 use crate::seats::label;
 use command::verbs::{
-    ContainerRefused, Program, ProgramGone, ProgramLimit, Running, Seek, Share, WantMeter,
+    ContainerRefused, PROGRAM_NUMBERS, Program, ProgramGone, ProgramLimit, Running, Seek, Share,
+    WantMeter,
 };
 use seqpacket::Fds;
 
@@ -11,8 +12,6 @@ use seqpacket::Fds;
 pub const PROGRAMS: usize = 4096;
 /// And at least, however many compartments share this process' descriptors.
 const LEAST_PROGRAMS: usize = 64;
-/// Numbers of programs end below; from here on they are endpoints': see `operators`.
-const NUMBERS: u32 = 1 << 31;
 
 impl Supervisor {
     /// What an operator says.
@@ -43,7 +42,7 @@ impl Supervisor {
                 return;
             };
             // No honest one says it.
-            if !(1..NUMBERS).contains(&body.number) {
+            if !(1..PROGRAM_NUMBERS).contains(&body.number) {
                 return;
             }
             if guard!("operator-programs") && circuits.programs.len() >= most {

@@ -16,6 +16,9 @@ body! {
         reserved: u32,
     }
 }
+/// Numbers of programs, from 1, end below this.
+pub const PROGRAM_NUMBERS: u32 = 1 << 31;
+
 body! {
     /// A program whose calls are mediated.
     Program: Program {
