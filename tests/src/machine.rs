@@ -34,6 +34,11 @@ poweroff -f
 "#;
 /// What its kernel is told. On a busy machine its timer is too slow for the check of it.
 const APPENDED: &str = "console=ttyS0 quiet panic=-1 nokaslr mitigations=off no_timer_check";
+/// Memory of a machine: 128 MiB and a little. When QEMU before 9.0 emulates a processor and
+/// moves the machine, what the guest writes is not always copied if memory is a multiple of
+/// 256 KiB: that way of reading which pages are dirty leaves its TLB as it was. Its kernel
+/// has died of it.
+const MEMORY: &str = "131080K";
 /// A client's script, which sets what a DHCP server offers and prints it.
 pub const DHCP: &str = r#"#!/bin/busybox sh
 [ "$1" = bound ] || exit 0
@@ -151,10 +156,13 @@ impl Machine {
             }
         };
         qemu.args(["-accel", "tcg,tb-size=64", "-cpu", "max", "-M", "pc"])
-            .args(["-m", "128M", "-display", "none", "-nodefaults"])
+            .args(["-m", MEMORY, "-display", "none", "-nodefaults"])
             .args(["-no-reboot", "-smp", &queues.to_string()])
             .args([Path::new("-kernel"), kernel, Path::new("-initrd"), &image])
-            .args(["-object", "memory-backend-memfd,id=mem,size=128M,share=on"])
+            .arg("-object")
+            .arg(format!(
+                "memory-backend-memfd,id=mem,size={MEMORY},share=on"
+            ))
             .args(["-numa", "node,memdev=mem"]);
         match setup.card {
             Card::Vhost(socket) => {
