@@ -84,7 +84,9 @@ pub struct Operator {
     /// What the supervisor has not taken yet.
     unsaid: VecDeque<Message>,
     turns: Turns,
-    /// Endpoints that have begun too much, until then: their programs' calls wait in the kernel.
+    /// How often this process had slept before it did what it does now.
+    sleeps: i64,
+    /// Endpoints that have begun too much, or had this process wait, until then: their programs' calls wait in the kernel.
     paused: BTreeMap<u32, Instant>,
 }
 
@@ -111,6 +113,7 @@ impl Operator {
             is_late: false,
             unsaid: VecDeque::new(),
             turns: Turns::default(),
+            sleeps: 0,
             paused: BTreeMap::new(),
         }
     }
@@ -129,6 +132,7 @@ impl Operator {
             self.mediator.sleeps();
             let looked = self.wait(&mut events)?;
             self.mediator.wakes();
+            self.sleeps = confine::clock::sleeps();
             self.end_pauses();
             let of_set = events.iter().filter_map(|event: &epoll::Event| {
                 let (data, flags) = (event.data.u64(), event.flags);
@@ -181,11 +185,11 @@ impl Operator {
             let programs = &self.programs;
             self.mediator
                 .receivers_tick(&|number| programs.get(&number).map(|(slot, it)| (*slot, it)));
-            for (slot, time) in self.mediator.spent() {
-                self.turns.took(slot, time);
-            }
             self.mediator
                 .meter_tick(&|number| programs.get(&number).map(|(slot, it)| (*slot, it)));
+            for (slot, time) in self.mediator.spent() {
+                self.charge(slot, time);
+            }
         }
     }
 
@@ -462,21 +466,37 @@ impl Operator {
                 });
         }
         let now = Instant::now();
+        let took = now.saturating_duration_since(began);
         // Also of a call that is refused, which takes its time: who is not charged for that has its
         // turn for ever.
-        if is_done || guard!("circuits-refused-turns") {
-            self.turns.took(slot, now.saturating_duration_since(began));
-        }
         if !is_done {
+            if guard!("circuits-refused-turns") {
+                self.charge(slot, took);
+            }
             return Ok(());
         }
+        self.turns.called(slot, now);
         self.draw_near(number)?;
+        self.charge(slot, took);
         for slot in self.mediator.begun() {
             if let Some(until) = self.turns.begins(slot, now) {
                 self.pause(slot, until);
             }
         }
         Ok(())
+    }
+
+    /// What was done for an endpoint took so long.
+    fn charge(&mut self, slot: u32, time: Duration) {
+        self.turns.took(slot, time);
+        let now = Instant::now();
+        if let Some(until) = self.turns.slept(slot, time, now) {
+            // One that waited for a processor is not its program's fault.
+            let sleeps = confine::clock::sleeps();
+            if sleeps != std::mem::replace(&mut self.sleeps, sleeps) {
+                self.pause(slot, until);
+            }
+        }
     }
 
     /// How long this process may sleep.
@@ -496,6 +516,8 @@ impl Operator {
 
     /// Calls of an endpoint's programs wait.
     fn pause(&mut self, slot: u32, until: Instant) {
+        let before = self.paused.get(&slot).copied();
+        let until = before.map_or(until, |before| before.max(until));
         if self.paused.insert(slot, until).is_none() {
             self.mediator.delays();
             let of = self.programs.iter().filter(|(_, (of, _))| *of == slot);

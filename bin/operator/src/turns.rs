@@ -9,6 +9,13 @@ use std::time::{Duration, Instant};
 const QUANTUM: Duration = Duration::from_micros(200);
 /// Who has begun too often waits so long at least.
 const PAUSE: Duration = Duration::from_millis(1);
+/// Of a call that took longer because its program had this process wait, that endpoint's next calls wait so many times what
+/// is beyond, this long at most, where others have called so lately: each of their calls would wait for one of its. A program
+/// that waits for a processor has this process wait too, for some milliseconds.
+const SLOW: Duration = Duration::from_millis(10);
+const SLOW_TIMES: u32 = 9;
+const SLOW_MOST: Duration = Duration::from_secs(5);
+const LATELY: Duration = Duration::from_secs(1);
 
 /// All endpoints.
 #[derive(Default)]
@@ -17,6 +24,8 @@ pub struct Turns {
     had: BTreeMap<u32, Duration>,
     /// Who begins to call has had it as long as who had it least of those that called last.
     least: Duration,
+    /// When each called last.
+    called: BTreeMap<u32, Instant>,
     buckets: BTreeMap<u32, Bucket>,
 }
 
@@ -42,6 +51,7 @@ impl Turns {
     /// It is gone.
     pub fn closes(&mut self, slot: u32) {
         self.had.remove(&slot);
+        self.called.remove(&slot);
         self.buckets.remove(&slot);
     }
 
@@ -67,6 +77,21 @@ impl Turns {
     /// A call took so long.
     pub fn took(&mut self, slot: u32, time: Duration) {
         *self.had.entry(slot).or_default() += time;
+    }
+
+    /// It has called.
+    pub fn called(&mut self, slot: u32, now: Instant) {
+        self.called.insert(slot, now);
+    }
+
+    /// A call took so long, and had this process sleep. Until when that endpoint's calls wait for that, if they do.
+    pub fn slept(&self, slot: u32, time: Duration, now: Instant) -> Option<Instant> {
+        let lately = |called: &Instant| now.saturating_duration_since(*called) < LATELY;
+        let mut others = self.called.iter().filter(|(other, _)| **other != slot);
+        let beyond = time.saturating_sub(SLOW);
+        let waits = !beyond.is_zero() && others.any(|(_, called)| lately(called));
+        let pause = (SLOW_TIMES * beyond).min(SLOW_MOST);
+        (waits && guard!("circuits-slow-calls")).then(|| now + pause)
     }
 
     /// An endpoint has begun something. Until when its calls wait for that, if they do.
@@ -145,6 +170,32 @@ mod tests {
             None,
             "another, of which nothing is said"
         );
+    }
+
+    /// Alone it has nobody wait.
+    #[test]
+    fn whose_calls_have_this_process_sleep_calls_less_often_where_others_call() {
+        let (mut turns, now) = (Turns::default(), Instant::now());
+        turns.called(7, now);
+        let slept = |turns: &Turns, time, after| {
+            let now = now + after;
+            turns.slept(7, time, now).map(|until| until - now)
+        };
+        let long = Duration::from_millis(400);
+        assert_eq!(slept(&turns, long, Duration::ZERO), None);
+        turns.called(8, now);
+        for (time, waits) in [
+            (SLOW, None),
+            (2 * SLOW, Some(SLOW_TIMES * SLOW)),
+            (long, Some(SLOW_TIMES * (long - SLOW))),
+            (Duration::from_secs(9), Some(SLOW_MOST)),
+        ] {
+            assert_eq!(slept(&turns, time, LATELY / 2), waits, "{time:?}");
+        }
+        assert_eq!(slept(&turns, long, LATELY), None);
+        turns.called(8, now + LATELY);
+        turns.closes(8);
+        assert_eq!(slept(&turns, long, LATELY), None);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! programs, to have a descriptor that it sent, to let go of one. The supervisor does none of it. A process
 //! of its own program is sent for each, does that one thing, and is left behind where it hangs.
 
+pub mod calls;
 pub mod chase;
 pub mod fetch;
 pub mod owners;

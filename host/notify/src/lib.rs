@@ -17,6 +17,7 @@ mod apart;
 mod child;
 mod fault;
 pub mod filter;
+mod hurry;
 mod inherited;
 mod listener;
 mod option;
@@ -27,6 +28,7 @@ mod target;
 pub use apart::{Came, End, Seen, apart, end, end_apart, leave_no_children};
 pub use child::scope;
 pub use fault::{Error, Step};
+pub use hurry::hurry;
 pub use inherited::keep_network_sockets;
 pub use listener::{
     Listener, Notification, Outcome, RECEIVED, Sizes, is_called_listener, is_listener, received,

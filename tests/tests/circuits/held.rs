@@ -254,3 +254,45 @@ print(time.monotonic() - began)
     println!("{took} s");
     assert!(took < 2.0, "{took} s for 200 sockets");
 }
+
+/// Its memory is another thread's for a tenth of a second at a time, and its addresses cannot be read meanwhile. It is not given
+/// up, and calls less often than it would.
+#[test]
+fn who_has_the_operator_sleep_has_its_calls_delayed_where_others_call() {
+    const SLOW: &str = "
+import ctypes, mmap, socket, threading
+c = ctypes.CDLL(None, use_errno=True); size = ctypes.c_size_t(16 << 30)
+c.mmap.restype = ctypes.c_void_p
+at = ctypes.c_void_p(c.mmap(None, size, 1, 0x4022, -1, ctypes.c_long(0)))
+assert c.madvise(at, size, 15) == 0 and c.madvise(at, size, 22) == 0
+def locks():
+    while True: c.mprotect(at, size, 3); c.mprotect(at, size, 1)
+threading.Thread(target=locks, daemon=True).start()
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); print('slow', flush=True)
+while True:
+    try: s.connect(('10.1.1.99', 9))
+    except OSError: pass
+";
+    const ASKS: &str = "
+import socket, time
+until = time.monotonic() + 3
+while time.monotonic() < until: socket.socket().close()
+";
+    let scene = Scene::of(OPEN);
+    scene.file("slow.py", SLOW);
+    scene.file("asks.py", ASKS);
+    let asks = || scene.says("web", "python3 {f}/asks.py");
+    let delayed = || {
+        let metrics = scene.metrics();
+        let mut all = metrics
+            .lines()
+            .filter_map(|it| it.split_once("what=\"delayed\"} "));
+        all.next().unwrap().1.parse::<u64>().unwrap()
+    };
+    asks();
+    let before = delayed();
+    let _slow = scene.start("app", "exec python3 {f}/slow.py", "slow");
+    asks();
+    assert!(delayed() > before, "{} {before}", delayed());
+    assert_eq!(operator(&scene), (0, 0));
+}

@@ -119,6 +119,53 @@ fn who_forks_all_the_time_keeps_no_circuit() {
     assert!(hears.out().contains("53 10.1.1.11 x"));
 }
 
+/// Nobody's table of descriptors has it: the sender of datagrams; both ends of a stream.
+#[test]
+fn who_has_a_circuit_in_nothing_but_a_call_keeps_it_no_longer() {
+    let by_udp = r"        - {name: tells, action: allow, from: {endpoint: app}, to: {endpoint: web}, protocol: udp, ports: [53]}
+";
+    let guarded = format!("{OPEN}{GUARDED}{by_udp}");
+    let scene = Scene::of(&guarded);
+    scene.compile("hides", include_str!("hides.c"));
+    let hears = "import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.1.10', 53)); print('hears', flush=True)
+while True: print(len(s.recv(65536)), flush=True)";
+    scene.file("hears.py", hears);
+    let hears = scene.start("web", "exec python3 {f}/hears.py", "hears");
+    let mut takes = scene.start("web", "exec {f}/hides take 10.1.1.10 80", "serves");
+    let hides = |how: &str| scene.start("app", &format!("exec {{f}}/hides {how}"), "hidden");
+    let mut senders = ["say 10.1.1.10 53", "give 10.1.1.10 80"].map(hides);
+    takes.until("hidden");
+    hears.until("1024");
+    let over = senders.iter().any(|sender| sender.out().contains("over"));
+    assert!(!over, "it would end by itself");
+    scene.apply(
+        &guarded
+            .replace("ports: [80]", "ports: [99]")
+            .replace("ports: [53]", "ports: [99]"),
+    );
+    for sender in &mut senders {
+        let ended = sender.wait(Duration::from_secs(10));
+        // Where it waits for its reader just then it leaves.
+        assert!(
+            ended.is_some() && !sender.out().contains("over 1024"),
+            "{}",
+            sender.out()
+        );
+    }
+    assert_eq!(
+        takes.wait(Duration::from_secs(5)),
+        Some(0),
+        "{}",
+        takes.out()
+    );
+    let heard = hears.out();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(hears.out(), heard);
+    let log = scene.instance.log();
+    assert!(log.contains("is ended: it was in a call"), "{log}");
+}
+
 /// Of what connected sockets send natively, too.
 #[test]
 fn who_lost_its_address_hears_no_datagrams_to_it() {

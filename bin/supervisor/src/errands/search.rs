@@ -3,6 +3,7 @@
 //! FUSE is closed when its owner likes. Such are looked at last, each by a thread that is left behind; whoever
 //! asked knows where this one stands, and kills it if it waits all the same.
 
+use super::calls::end_calls;
 use super::chase::chase;
 use guard::guard;
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,6 +50,8 @@ pub enum Says {
     Found(u64, u32, u32),
     /// Into so many it could not look.
     Missed(u32),
+    /// This process was ended: by a call that did not end it kept what may be wanted.
+    Ended(u32),
     /// It has looked everywhere, and chases.
     Chases,
 }
@@ -101,6 +104,9 @@ impl Says {
         if let Some(missed) = line.strip_prefix("missed ") {
             return Some(Says::Missed(missed.parse().ok()?));
         }
+        if let Some(process) = line.strip_prefix("ended ") {
+            return Some(Says::Ended(process.parse().ok()?));
+        }
         let mut words = line.split(' ');
         let one = words.next()?.parse().ok()?;
         let Some(thread) = words.next() else {
@@ -122,6 +128,10 @@ pub fn run() -> Result<()> {
     let out = &mut std::io::stdout();
     let listed: Vec<u32> = numbers("/proc").collect();
     let seen = search(&wanted, listed.clone(), out)?;
+    let is_seen = |inode: &u64| seen.values().any(|held| held.inodes.contains(inode));
+    if !wanted.inodes.iter().all(is_seen) && guard!("hunt-calls") {
+        end_calls(&wanted, numbers("/proc"), out)?;
+    }
     chase(&wanted, &listed, seen, out)
 }
 
@@ -208,7 +218,7 @@ fn first_of(all: usize) -> usize {
 
 /// All programs of a compartment's circuits are in user namespaces of its operator's: of others' it is told
 /// nothing.
-fn is_its(process: u32, wanted: &Wanted) -> bool {
+pub(super) fn is_its(process: u32, wanted: &Wanted) -> bool {
     let users = notify::user_namespace(process);
     users.is_some_and(|users| notify::is_within(users, wanted.uid) || !guard!("hunt-own"))
 }
@@ -370,7 +380,7 @@ pub(super) fn numbers(folder: &str) -> impl Iterator<Item = u32> + use<> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     #[test]
@@ -388,14 +398,15 @@ mod tests {
         assert_eq!(Says::of("17"), Some(Says::At(17)));
         assert_eq!(Says::of("9 17 3"), Some(Says::Found(9, 17, 3)));
         assert_eq!(Says::of("missed 9"), Some(Says::Missed(9)));
+        assert_eq!(Says::of("ended 9"), Some(Says::Ended(9)));
         assert_eq!(Says::of("chases"), Some(Says::Chases));
-        for line in ["", "x", "9 17", "9 17 x", "99999999999", "missed"] {
+        for line in ["", "x", "9 17", "9 17 x", "99999999999", "missed", "ended"] {
             assert_eq!(Says::of(line), None, "{line}");
         }
     }
 
     /// A program in a user namespace of this user's that does this and has a socket `s`, and its inode.
-    fn program(makes: &str) -> (std::process::Child, u64) {
+    pub fn program(makes: &str) -> (std::process::Child, u64) {
         let says = format!(
             "import os, socket, sys, threading, time
 {makes}
@@ -414,7 +425,7 @@ for line in sys.stdin: exec(line); print('done', flush=True)"
 
     /// What it says, byte by byte: the rest is for who asks next.
     #[expect(clippy::unbuffered_bytes, reason = "it says a line at a time")]
-    fn line_of(child: &mut std::process::Child) -> String {
+    pub fn line_of(child: &mut std::process::Child) -> String {
         let said = child.stdout.as_mut().unwrap();
         let each = said.bytes().map(|byte| char::from(byte.unwrap()));
         each.take_while(|byte| *byte != '\n').collect()
@@ -448,7 +459,7 @@ for line in sys.stdin: exec(line); print('done', flush=True)"
         said.lines().map(|line| Says::of(line).unwrap()).collect()
     }
 
-    fn end(children: &mut [&mut std::process::Child]) {
+    pub fn end(children: &mut [&mut std::process::Child]) {
         for child in children {
             let _ = child.kill();
             let _ = child.wait();

@@ -210,6 +210,10 @@ impl Searcher {
             match says {
                 Says::At(process) => (self.at, self.since) = (process, Instant::now()),
                 Says::Missed(_) => *missed = true,
+                Says::Ended(process) => confine::say!(
+                    "supervisor: process {process} is ended: it was in a call that sends and did not \
+                     leave it, and circuits that are to be cut are found with no process"
+                ),
                 // Nobody whom it has looked at holds it up from now on.
                 Says::Chases => {
                     (self.at, self.since, self.chases) = (0, Instant::now(), true);
