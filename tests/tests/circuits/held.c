@@ -4,7 +4,7 @@
 // processes of its that execute another program: so many as the second argument says), "shared" (the same of
 // one that has not left its old memory yet), "linked" (so many as in "exec", each with a datagram socket that is connected
 // to port 5000 here), "serves" and "reads" (one as in "exec", with an end of a circuit to port 80 that a child of
-// its uses). It prints what each call came to. "give" and "linger"
+// its uses), "sends" (nobody, but it sends, and has closed the circuit to port 80 that it sends by). It prints what each call came to. "give" and "linger"
 // are no programs of circuits: they take over an operator, whose number is the second argument, and
 // have it say the third (a message in hexadecimal) with the file, or with TCP that lingers.
 #define _GNU_SOURCE
@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fuse.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -131,6 +132,14 @@ static void shares(int held) {
     printf("it was written\n"); fflush(stdout);
 }
 
+static int sending;
+static void *closes(void *none) {
+    usleep(200000);
+    close(sending);
+    printf("holds\n"); fflush(stdout);
+    return none;
+}
+
 int main(int count, char **args) {
     const char *where = count > 1 ? args[1] : "";
     if (strcmp(where, "linger") == 0) {
@@ -151,9 +160,12 @@ int main(int count, char **args) {
     must(mount("held", path, "fuse", MS_NOSUID | MS_NODEV, options) == 0, "mount");
     close(file);
     int shared = strcmp(where, "shared") == 0;
-    int ring = strcmp(where, "ring") == 0, memory = ring || strcmp(where, "memory") == 0;
+    int ring = strcmp(where, "ring") == 0, sends = strcmp(where, "sends") == 0;
+    int memory = ring || sends || strcmp(where, "memory") == 0;
     if (fork() == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
+        // Before that not even SIGKILL ends who waits.
+        if (sends) alarm(5);
         serves(fuse, shared ? FUSE_WRITE : memory ? FUSE_READ : FUSE_FLUSH);
     }
     close(fuse);
@@ -179,6 +191,16 @@ int main(int count, char **args) {
     }
     struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(80) };
     inet_pton(AF_INET, "10.1.1.10", &to.sin_addr);
+    if (sends) {
+        int s = socket(AF_INET, SOCK_STREAM, 0);
+        must(connect(s, (void *)&to, sizeof to) == 0, "connect");
+        sending = dup(s);
+        close(s);
+        pthread_t thread;
+        must(pthread_create(&thread, 0, closes, 0) == 0, "thread");
+        printf("sent: %zd\n", send(sending, page, 4096, 0)); fflush(stdout);
+        pause();
+    }
     int execs = strcmp(where, "exec") == 0;
     if (execs || shared) {
         for (int n = 0; n < (execs ? atoi(args[2]) : 1); n++) {

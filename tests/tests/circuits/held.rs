@@ -255,6 +255,24 @@ print(time.monotonic() - began)
     assert!(took < 2.0, "{took} s for 200 sockets");
 }
 
+/// What it sends by is in no table of descriptors, and what it sends never comes.
+#[test]
+fn who_sends_what_never_comes_by_a_number_that_is_closed_is_ended() {
+    let guarded = format!("{OPEN}{GUARDED}");
+    let scene = scene(&guarded);
+    let _web = scene.start("web", "{peer} serve 80", "serving");
+    let mut sends = scene.start("app", "exec {f}/held sends", "holds");
+    scene.apply(&guarded.replace("ports: [80]", "ports: [99]"));
+    assert!(sends.wait(Duration::from_secs(10)).is_some());
+    let log = scene.instance.log();
+    assert_eq!(
+        log.matches("is ended: it was in a call").count(),
+        1,
+        "{log}"
+    );
+    assert!(!sends.out().contains("sent"), "{}", sends.out());
+}
+
 /// Its memory is another thread's for a tenth of a second at a time, and its addresses cannot be read meanwhile. It is not given
 /// up, and calls less often than it would.
 #[test]

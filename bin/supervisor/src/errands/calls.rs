@@ -108,7 +108,7 @@ fn ends_in(process: u32) -> bool {
         for thread in numbers(&format!("/proc/{process}/task")) {
             let is_in_call = call(thread).is_some_and(|it| it != Call::Other);
             if is_in_call && known.insert(thread) {
-                leave.extend(Leaves::asks(process, thread));
+                leave.extend(Leaves::asks(thread));
             }
         }
         std::thread::sleep(APART);
@@ -153,12 +153,15 @@ fn call(thread: u32) -> Option<Call> {
 }
 
 impl Leaves {
-    /// Asks a thread to leave its call. `None`: it is gone, or nobody may ask.
-    fn asks(process: u32, thread: u32) -> Option<Leaves> {
+    /// Asks a thread to leave its call. `None`: it is gone, or is ended already, or nobody may ask.
+    fn asks(thread: u32) -> Option<Leaves> {
+        if is_killed(thread) {
+            return None;
+        }
         let pid = Pid::from_raw(thread.cast_signed());
         let asked = match ptrace::seize(pid, ptrace::Options::empty()) {
             Ok(()) => ptrace::interrupt(pid).ok().map(|()| Asked::Interrupted),
-            Err(Errno::EPERM) => is_traced(process, thread).then_some(Asked::Traced),
+            Err(Errno::EPERM) => is_traced(thread).then_some(Asked::Traced),
             Err(_) => None,
         };
         Some(Leaves {
@@ -191,13 +194,20 @@ impl Leaves {
     }
 }
 
-fn is_traced(process: u32, thread: u32) -> bool {
-    let status = read_to_string(format!("/proc/{process}/task/{thread}/status"));
-    let status = status.unwrap_or_default();
-    let tracer = status
-        .lines()
-        .find_map(|line| line.strip_prefix("TracerPid:"));
-    tracer.is_some_and(|tracer| tracer.trim() != "0")
+/// A number of a thread's status.
+fn status(thread: u32, name: &str, radix: u32) -> Option<u64> {
+    let status = read_to_string(format!("/proc/{thread}/status")).ok()?;
+    let mut all = status.lines().filter_map(|line| line.strip_prefix(name));
+    u64::from_str_radix(all.next()?.trim(), radix).ok()
+}
+
+/// Whether it is killed: one that waits for what even SIGKILL does not end is for ever.
+fn is_killed(thread: u32) -> bool {
+    status(thread, "SigPnd:", 16).is_some_and(|pending| pending & 1 << 8 != 0)
+}
+
+fn is_traced(thread: u32) -> bool {
+    status(thread, "TracerPid:", 10).is_some_and(|tracer| tracer != 0)
 }
 
 #[cfg(test)]
