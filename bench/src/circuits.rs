@@ -153,13 +153,19 @@ impl With<'_> {
 
 /// Runs it.
 pub fn run(options: &Options) -> Result<Vec<Figure>, String> {
+    let names = || PARTS.map(|(name, _)| name);
+    if let Some(unknown) = options
+        .only
+        .iter()
+        .find(|it| !names().contains(&it.as_str()))
+    {
+        let names = names().join(", ");
+        return Err(format!("no part {unknown:?}; there are: {names}"));
+    }
     let asked = |(name, _): &&(&str, Part)| {
         options.only.is_empty() || options.only.iter().any(|it| it == name)
     };
     let parts: Vec<&(&str, Part)> = PARTS.iter().filter(asked).collect();
-    if parts.is_empty() {
-        return Err(format!("parts: {}", PARTS.map(|(name, _)| name).join(", ")));
-    }
     let (seconds, time) = match options.smoke || options.quick {
         true => ("1", 300),
         false => ("2", 1000),

@@ -233,6 +233,13 @@ fn a_connection_is_listed_with_its_rule_and_both_are_counted_over_a_restart() {
         .unwrap();
     assert!(csv.out.contains(",red,app1,"), "{}", csv.out);
     assert!(!csv.out.contains(",blue,"), "{}", csv.out);
+    // Who is nobody is not shown as somebody who is idle.
+    let top = |tenant| {
+        instance
+            .say(&["top", "--once", "--tenant", tenant])
+            .unwrap()
+    };
+    assert_eq!(["red", "nobody"].map(|of| top(of).code), [0, 2]);
     // What goes is counted to its end.
     instance.say(&["down"]).unwrap();
     let last = used(&instance, "red", "app1");

@@ -111,7 +111,7 @@ pub fn refused(refusal: &Refusal, what: &str) -> Fault {
             Some(ErrorCode::Denied) => (
                 "host",
                 Whose::Host,
-                "the daemon lacks a right: see `bulkhead doctor`",
+                "the daemon lacks a right: is it started as root? See `bulkhead doctor`",
             ),
             Some(ErrorCode::NotProved) => ("unproved", Whose::Bulkhead, "apply the spec again"),
             Some(ErrorCode::BadImage) => (

@@ -24,6 +24,13 @@ pub async fn top(top: &Top, client: &Client, json: bool) -> Result<Exit, Trouble
             sample
                 .endpoints
                 .retain(|endpoint| endpoint.tenant == *tenant);
+            if sample.endpoints.is_empty() {
+                return Err(Trouble::new(
+                    Exit::Usage,
+                    format!("there is no endpoint of a tenant {tenant}"),
+                    "`bulkhead status` lists them",
+                ));
+            }
         }
         if json {
             return as_json(&sample);
