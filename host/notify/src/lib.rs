@@ -19,6 +19,7 @@ mod fault;
 pub mod filter;
 mod hurry;
 mod inherited;
+mod interrupt;
 mod listener;
 mod option;
 mod owner;
@@ -30,6 +31,7 @@ pub use child::scope;
 pub use fault::{Error, Step};
 pub use hurry::hurry;
 pub use inherited::keep_network_sockets;
+pub use interrupt::Interrupted;
 pub use listener::{
     Listener, Notification, Outcome, RECEIVED, Sizes, is_called_listener, is_listener, received,
 };

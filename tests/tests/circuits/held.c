@@ -4,7 +4,7 @@
 // processes of its that execute another program: so many as the second argument says), "shared" (the same of
 // one that has not left its old memory yet), "linked" (so many as in "exec", each with a datagram socket that is connected
 // to port 5000 here), "serves" and "reads" (one as in "exec", with an end of a circuit to port 80 that a child of
-// its uses), "sends" (nobody, but it sends, and has closed the circuit to port 80 that it sends by). It prints what each call came to. "give" and "linger"
+// its uses), "sends" (nobody, but it sends, and has closed the circuit to port 80 that it sends by; "sends executes": and executes the file). It prints what each call came to. "give" and "linger"
 // are no programs of circuits: they take over an operator, whose number is the second argument, and
 // have it say the third (a message in hexadecimal) with the file, or with TCP that lingers.
 #define _GNU_SOURCE
@@ -133,10 +133,13 @@ static void shares(int held) {
 }
 
 static int sending;
+static const char *executed;
 static void *closes(void *none) {
     usleep(200000);
     close(sending);
     printf("holds\n"); fflush(stdout);
+    // Its file does not come either, and as long nobody may trace this process.
+    if (executed) execl(executed, executed, (char *)0);
     return none;
 }
 
@@ -196,6 +199,7 @@ int main(int count, char **args) {
         must(connect(s, (void *)&to, sizeof to) == 0, "connect");
         sending = dup(s);
         close(s);
+        executed = count > 2 ? path : 0;
         pthread_t thread;
         must(pthread_create(&thread, 0, closes, 0) == 0, "thread");
         printf("sent: %zd\n", send(sending, page, 4096, 0)); fflush(stdout);

@@ -261,16 +261,16 @@ fn who_sends_what_never_comes_by_a_number_that_is_closed_is_ended() {
     let guarded = format!("{OPEN}{GUARDED}");
     let scene = scene(&guarded);
     let _web = scene.start("web", "{peer} serve 80", "serving");
-    let mut sends = scene.start("app", "exec {f}/held sends", "holds");
-    scene.apply(&guarded.replace("ports: [80]", "ports: [99]"));
-    assert!(sends.wait(Duration::from_secs(10)).is_some());
-    let log = scene.instance.log();
-    assert_eq!(
-        log.matches("is ended: it was in a call").count(),
-        1,
-        "{log}"
-    );
-    assert!(!sends.out().contains("sent"), "{}", sends.out());
+    for (n, how) in ["sends", "sends executes"].into_iter().enumerate() {
+        let mut sends = scene.start("app", &format!("exec {{f}}/held {how}"), "holds");
+        scene.apply(&guarded.replace("ports: [80]", "ports: [99]"));
+        assert!(sends.wait(Duration::from_secs(10)).is_some(), "{how}");
+        let log = scene.instance.log();
+        let ended = log.matches("is ended: it was in a call").count();
+        assert_eq!(ended, n + 1, "{how}: {log}");
+        assert!(!sends.out().contains("sent"), "{how}: {}", sends.out());
+        scene.apply(&guarded);
+    }
 }
 
 /// Its memory is another thread's for a tenth of a second at a time, and its addresses cannot be read meanwhile. It is not given

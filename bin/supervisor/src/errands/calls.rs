@@ -1,71 +1,80 @@
 //! A program closes the last number of a socket while a thread of it is in a call there: the socket is in no table of
 //! descriptors then, and that call may take as long as somebody likes (a thousand messages, of memory that comes slowly).
-//! Who is in a call that sends to an AF_UNIX socket is made to leave it (ptrace(2) interrupts it as a signal does, and it
-//! begins anew, with what its number is by then). Who does not leave is ended.
+//! Who is in a call that sends to an AF_UNIX socket is interrupted; its call begins anew, with what its number is by then. Who does
+//! not leave is ended.
 
-use super::search::{Wanted, is_its, may_be_its, numbers};
+use super::search::{Wanted, first_of, is_its, may_be_its, numbers};
 use guard::guard;
-use nix::errno::Errno;
-use nix::sys::ptrace;
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::Pid;
-use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use std::collections::BTreeSet;
+use notify::{Errno, Interrupted};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::read_to_string;
 use std::io::{Result, Write};
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::{Builder, sleep};
 use std::time::{Duration, Instant};
 
-/// Functions of the kernel that a thread is in while it sends there, or waits between two messages of one call.
-const SENDS: [&str; 6] = [
-    "unix_stream_send",
-    "unix_dgram_send",
-    "unix_seqpacket_send",
-    "sys_sendmmsg",
-    "sys_sendmsg",
-    "sys_sendto",
+/// Functions of the kernel that a thread is in while it sends there; some releases have another for what splice(2)
+/// sends, of the same beginning.
+const SENDS: [&str; 3] = ["unix_stream_send", "unix_dgram_send", "unix_seqpacket_send"];
+/// The same between two messages of one call, if it is not in one of these others.
+const BETWEEN: [&str; 3] = ["sys_sendmmsg", "sys_sendmsg", "sys_sendto"];
+const ELSEWHERE: [&str; 6] = [
+    "netlink_send",
+    "inet_send",
+    "inet6_send",
+    "packet_send",
+    "vsock_",
+    "alg_send",
 ];
-/// The same of calls that may send and wait for a file meanwhile.
+/// Calls that may send there, and wait for a file meanwhile.
 const PASSES_ON: [&str; 2] = ["sys_sendfile", "splice"];
 /// Who sends is looked for so often in each process, with so long between: a thread that runs just then is not seen.
 const LOOKS: u32 = 3;
 const APART: Duration = Duration::from_millis(5);
-/// Who has not left its call by then is ended. It is less than a search has.
-const LONGEST: Duration = Duration::from_secs(1);
+/// Who was seen to send and has not left its call by then is ended; who was not seen to by half of that is left alone.
+const LONGEST: Duration = Duration::from_millis(600);
+/// So long all of that lasts.
+const ALL: Duration = Duration::from_millis(800);
 /// With these nobody waits for who is looked at.
 const SAYS: Duration = Duration::from_millis(100);
-/// Processes that are looked at at a time, each by a thread: one may wait, if it is executing another program.
+/// Processes that are looked at at a time, each by threads of its own: one may wait, if it is executing another program.
 const AT_ONCE: usize = 256;
 
-/// How a thread is made to leave.
-#[derive(Clone, Copy)]
-enum Asked {
-    /// It is interrupted, and is seen to stop.
-    Interrupted,
-    /// Another traces it, so it cannot be: it is seen elsewhere.
-    Traced,
-}
-
-/// In those of these processes that are the wanted's.
+/// In those of these processes that are the wanted's, until then at the latest.
 pub(super) fn end_calls(
     wanted: &Wanted,
     processes: impl Iterator<Item = u32>,
+    end: Instant,
     out: &mut impl Write,
 ) -> Result<()> {
-    let until = Instant::now() + LONGEST + LONGEST / 4;
+    let until = end.min(Instant::now() + ALL);
     let (says, said) = mpsc::channel();
-    let mut next = processes.filter(|process| may_be_its(*process, wanted));
-    let mut waiting = 0;
-    loop {
+    let (mut its, mut last) = (Vec::new(), Instant::now());
+    for process in processes {
+        if last.elapsed() > SAYS {
+            last = Instant::now();
+            writeln!(out, "0")?;
+            out.flush()?;
+        }
+        its.extend(may_be_its(process, wanted).then_some(process));
+    }
+    // Those that are left are others each time.
+    let first = first_of(its.len());
+    its.rotate_left(first);
+    let (mut next, mut waiting) = (its.iter(), 0);
+    let mut missed = its.len();
+    while missed > 0 {
         while waiting < AT_ONCE {
-            let Some(process) = next.next() else { break };
+            let Some(process) = next.next().copied() else {
+                break;
+            };
             let (says, wanted) = (says.clone(), wanted.clone());
             let ends = move || {
                 let is_ended = is_its(process, &wanted) && ends_in(process);
                 let _ = says.send((process, is_ended));
             };
-            let thread = std::thread::Builder::new().stack_size(64 << 10);
-            if thread.spawn(ends).is_err() {
+            if Builder::new().stack_size(64 << 10).spawn(ends).is_err() {
                 break;
             }
             waiting += 1;
@@ -74,62 +83,153 @@ pub(super) fn end_calls(
         writeln!(out, "0")?;
         out.flush()?;
         if waiting == 0 || Instant::now() > until {
-            return Ok(());
+            break;
         }
         match said.recv_timeout(SAYS) {
             Ok((process, is_ended)) => {
-                waiting -= 1;
+                (waiting, missed) = (waiting - 1, missed - 1);
                 if is_ended {
                     writeln!(out, "ended {process}")?;
                 }
             }
             Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            Err(RecvTimeoutError::Disconnected) => break,
         }
     }
+    if missed > 0 {
+        writeln!(out, "missed {missed}")?;
+    }
+    Ok(())
 }
 
-/// A thread that is to leave its call.
+/// How a thread is asked to leave its call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    /// It is interrupted, or is to be: who begins to execute another program has that wait.
+    Interrupted,
+    /// Another traces it: where it is is seen.
+    Traced,
+    /// On this host nobody may.
+    Refused,
+    /// It has left.
+    Left,
+}
+
+/// One that is to leave.
 struct Leaves {
-    thread: u32,
     asked: Asked,
-    /// It was seen to send since. What it is in otherwise may take long and be anything: to read from a disk, say.
+    /// It was seen to send. What it is in otherwise may take long and be anything: to read from a disk, say.
     sends: bool,
 }
 
 /// Has threads of a process leave what they send by. Whether it had to be ended.
 fn ends_in(process: u32) -> bool {
-    let pid = rustix::process::Pid::from_raw(process.cast_signed());
+    let pid = Pid::from_raw(process.cast_signed());
     let Some(pidfd) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
         return false;
     };
-    let (mut known, mut leave) = (BTreeSet::new(), Vec::new());
-    for _ in 0..LOOKS {
-        for thread in numbers(&format!("/proc/{process}/task")) {
-            let is_in_call = call(thread).is_some_and(|it| it != Call::Other);
-            if is_in_call && known.insert(thread) {
-                leave.extend(Leaves::asks(thread));
-            }
-        }
-        std::thread::sleep(APART);
-    }
-    let until = Instant::now() + LONGEST;
-    while Instant::now() < until {
-        leave.retain_mut(|it| !it.has_left());
-        if leave.is_empty() {
-            return false;
-        }
-        std::thread::sleep(APART);
-    }
-    if !leave.iter().any(|it| it.sends) {
+    let (asks, asked) = mpsc::channel();
+    let (tells, told) = mpsc::channel();
+    let interrupts = move || interrupt(&asked, &tells);
+    if Builder::new()
+        .stack_size(64 << 10)
+        .spawn(interrupts)
+        .is_err()
+    {
         return false;
     }
-    let is_ended = guard!("hunt-calls-ends") && pidfd_send_signal(&pidfd, Signal::KILL).is_ok();
+    let (began, mut looks) = (Instant::now(), 0);
+    let (mut leave, mut left): (BTreeMap<u32, Leaves>, BTreeSet<u32>) = Default::default();
+    while began.elapsed() < LONGEST {
+        if looks < LOOKS {
+            looks += 1;
+            for thread in numbers(&format!("/proc/{process}/task")) {
+                let known = leave.contains_key(&thread) || left.contains(&thread);
+                if !known && is_in_call(thread) && !is_killed(thread) {
+                    let _ = asks.send(thread);
+                    let new = Leaves {
+                        asked: Asked::Interrupted,
+                        sends: false,
+                    };
+                    leave.insert(thread, new);
+                }
+            }
+        } else if leave.is_empty() {
+            return false;
+        }
+        sleep(APART);
+        for (thread, asked) in told.try_iter() {
+            if let Some(it) = leave.get_mut(&thread) {
+                it.asked = asked;
+            }
+        }
+        let is_late = began.elapsed() > LONGEST / 2;
+        leave.retain(|thread, it| {
+            let call = call(*thread);
+            it.sends |= call == Some(Call::Sends);
+            let is_elsewhere = it.asked == Asked::Traced && call == Some(Call::Other);
+            let has_left = it.asked == Asked::Left || is_elsewhere || is_late && !it.sends;
+            if has_left {
+                left.insert(*thread);
+            }
+            !has_left
+        });
+    }
+    let stays = |it: &Leaves| it.sends && it.asked != Asked::Refused;
+    let is_ended = leave.values().any(stays)
+        && guard!("hunt-calls-ends")
+        && pidfd_send_signal(&pidfd, Signal::KILL).is_ok();
     // Who has no processor would go on to have what it has.
-    for it in leave {
-        let _ = notify::hurry(it.thread);
+    for thread in leave.keys().filter(|_| is_ended) {
+        let _ = notify::hurry(*thread);
     }
     is_ended
+}
+
+/// Interrupts those that it is asked to, and tells what became of each. A thread of its own: it may wait.
+fn interrupt(asked: &Receiver<u32>, tells: &Sender<(u32, Asked)>) {
+    let (mut new, mut interrupted): (Vec<u32>, Vec<(u32, Interrupted)>) = Default::default();
+    loop {
+        let is_over = match asked.recv_timeout(APART) {
+            Ok(thread) => {
+                new.push(thread);
+                false
+            }
+            Err(error) => error == RecvTimeoutError::Disconnected,
+        };
+        new.extend(asked.try_iter());
+        let mut said = Vec::new();
+        new.retain(|thread| match Interrupted::new(*thread) {
+            Ok(one) => {
+                said.push((*thread, Asked::Interrupted));
+                interrupted.push((*thread, one));
+                false
+            }
+            Err(Errno::SRCH) => {
+                said.push((*thread, Asked::Left));
+                false
+            }
+            // Its tracer may let it go.
+            Err(_) if is_traced(*thread) => {
+                said.push((*thread, Asked::Traced));
+                true
+            }
+            Err(_) => {
+                said.push((*thread, Asked::Refused));
+                true
+            }
+        });
+        interrupted.retain(|(thread, one)| {
+            let has_left = one.has_left();
+            said.extend(has_left.then_some((*thread, Asked::Left)));
+            !has_left
+        });
+        let is_heard = said.into_iter().all(|it| tells.send(it).is_ok());
+        // Who is interrupted still goes on by itself with the end of this.
+        if is_over || !is_heard {
+            return;
+        }
+    }
 }
 
 /// What a thread is in.
@@ -144,7 +244,8 @@ enum Call {
 fn call(thread: u32) -> Option<Call> {
     let stack = read_to_string(format!("/proc/{thread}/stack")).ok()?;
     let is_in = |names: &[&str]| names.iter().any(|name| stack.contains(name));
-    match (is_in(&SENDS), is_in(&PASSES_ON)) {
+    let sends = is_in(&SENDS) || is_in(&BETWEEN) && !is_in(&ELSEWHERE);
+    match (sends, is_in(&PASSES_ON)) {
         _ if stack.is_empty() => None,
         (true, _) => Some(Call::Sends),
         (false, true) => Some(Call::PassesOn),
@@ -152,46 +253,8 @@ fn call(thread: u32) -> Option<Call> {
     }
 }
 
-impl Leaves {
-    /// Asks a thread to leave its call. `None`: it is gone, or is ended already, or nobody may ask.
-    fn asks(thread: u32) -> Option<Leaves> {
-        if is_killed(thread) {
-            return None;
-        }
-        let pid = Pid::from_raw(thread.cast_signed());
-        let asked = match ptrace::seize(pid, ptrace::Options::empty()) {
-            Ok(()) => ptrace::interrupt(pid).ok().map(|()| Asked::Interrupted),
-            Err(Errno::EPERM) => is_traced(thread).then_some(Asked::Traced),
-            Err(_) => None,
-        };
-        Some(Leaves {
-            thread,
-            asked: asked?,
-            sends: false,
-        })
-    }
-
-    /// Whether it has left its call; if so it goes on.
-    fn has_left(&mut self) -> bool {
-        let call = call(self.thread);
-        self.sends |= call == Some(Call::Sends);
-        if let Asked::Traced = self.asked {
-            return call == Some(Call::Other);
-        }
-        let pid = Pid::from_raw(self.thread.cast_signed());
-        match waitpid(pid, Some(WaitPidFlag::WNOHANG | WaitPidFlag::__WALL)) {
-            Ok(WaitStatus::StillAlive) => false,
-            // A signal that came first is its own.
-            Ok(WaitStatus::Stopped(_, signal)) => {
-                let _ = ptrace::detach(pid, signal);
-                true
-            }
-            _ => {
-                let _ = ptrace::detach(pid, None);
-                true
-            }
-        }
-    }
+fn is_in_call(thread: u32) -> bool {
+    call(thread).is_some_and(|it| it != Call::Other)
 }
 
 /// A number of a thread's status.
@@ -215,24 +278,28 @@ mod tests {
     use super::*;
     use crate::errands::search::tests::{end, line_of, program};
 
-    fn said(child: &std::process::Child) -> String {
+    fn said_for(uid: u32, child: &std::process::Child) -> String {
         let wanted = Wanted {
-            uid: rustix::process::geteuid().as_raw(),
+            uid,
             ..Wanted::default()
         };
-        let mut out = Vec::new();
-        end_calls(&wanted, [child.id()].into_iter(), &mut out).unwrap();
+        let (mut out, end) = (Vec::new(), Instant::now() + 2 * ALL);
+        end_calls(&wanted, [child.id()].into_iter(), end, &mut out).unwrap();
         String::from_utf8(out).unwrap()
+    }
+
+    fn said(child: &std::process::Child) -> String {
+        said_for(rustix::process::geteuid().as_raw(), child)
     }
 
     /// With a thread that waits for who does not read.
     fn sender(closes: &str) -> std::process::Child {
         let (child, _) = program(&format!(
-            "s, r = socket.socketpair(); n = os.dup(s.fileno()); told = []; b = bytes(range(256)) * 65536
+            "s, r = socket.socketpair(); n = os.dup(s.fileno()); told = []; calls = []; b = bytes(range(256)) * 65536
 def says():
     at = 0
     try:
-        while at < len(b): at += os.write(n, b[at:])
+        while at < len(b): calls.append(at); at += os.write(n, b[at:])
     except OSError as error: told.append(error.errno)
     told.append(at)
 threading.Thread(target=says, daemon=True).start()
@@ -254,8 +321,13 @@ while not any(map(waits, os.listdir('/proc/self/task'))): time.sleep(0.01)
     fn who_sends_by_a_number_that_it_has_goes_on() {
         let mut child = sender("");
         for _ in 0..3 {
-            assert!(!said(&child).contains("ended"));
+            let said = said(&child);
+            assert!(
+                !said.contains("ended") && !said.contains("missed"),
+                "{said}"
+            );
         }
+        tells(&mut child, "assert len(calls) > 1");
         tells(
             &mut child,
             "assert r.recv(len(b), socket.MSG_WAITALL) == b and told in ([], [len(b)])",
@@ -266,8 +338,18 @@ while not any(map(waits, os.listdir('/proc/self/task'))): time.sleep(0.01)
     #[test]
     fn who_sends_by_a_number_that_is_closed_sends_no_more() {
         let mut child = sender("os.close(n)");
-        assert!(!said(&child).contains("ended"));
-        tells(&mut child, "while len(told) < 2: time.sleep(0.01)");
+        let uid = rustix::process::geteuid().as_raw();
+        assert_eq!(said_for(uid + 54_321, &child), "");
+        tells(&mut child, "assert calls == [0] and told == []");
+        let said = said(&child);
+        assert!(
+            !said.contains("ended") && !said.contains("missed"),
+            "{said}"
+        );
+        tells(
+            &mut child,
+            "for _ in range(500): len(told) == 2 or time.sleep(0.01)",
+        );
         tells(&mut child, "assert told[0] == 9 and told[1] < len(b), told");
         end(&mut [&mut child]);
     }

@@ -17,7 +17,7 @@ use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
 /// So long it lasts.
-const CHASE: Duration = Duration::from_millis(100);
+pub(super) const CHASE: Duration = Duration::from_millis(100);
 /// Where nobody forked for so long there is nobody to be chased.
 const QUIET: Duration = Duration::from_millis(20);
 /// Descriptors of a process that are looked at before the youngest may be another. The next are those of

@@ -4,7 +4,7 @@
 //! asked knows where this one stands, and kills it if it waits all the same.
 
 use super::calls::end_calls;
-use super::chase::chase;
+use super::chase::{CHASE, chase};
 use guard::guard;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -126,11 +126,12 @@ pub fn run() -> Result<()> {
     std::io::stdin().read_to_string(&mut text)?;
     let wanted = Wanted::of(&text).ok_or(std::io::ErrorKind::InvalidInput)?;
     let out = &mut std::io::stdout();
-    let listed: Vec<u32> = numbers("/proc").collect();
+    let (began, listed): (_, Vec<u32>) = (Instant::now(), numbers("/proc").collect());
     let seen = search(&wanted, listed.clone(), out)?;
     let is_seen = |inode: &u64| seen.values().any(|held| held.inodes.contains(inode));
     if !wanted.inodes.iter().all(is_seen) && guard!("hunt-calls") {
-        end_calls(&wanted, numbers("/proc"), out)?;
+        // It leaves time to chase.
+        end_calls(&wanted, numbers("/proc"), began + LONGEST - 2 * CHASE, out)?;
     }
     chase(&wanted, &listed, seen, out)
 }
@@ -210,7 +211,7 @@ fn search(wanted: &Wanted, processes: Vec<u32>, out: &mut impl Write) -> Result<
 }
 
 /// One of so many, by the clock.
-fn first_of(all: usize) -> usize {
+pub(super) fn first_of(all: usize) -> usize {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.unwrap_or_default().as_micros() as usize;
     now.checked_rem(all).unwrap_or_default()
